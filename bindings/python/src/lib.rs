@@ -1,0 +1,1 @@
+//! The extension module `cai_dlpack._core`.
