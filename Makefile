@@ -1,0 +1,89 @@
+# `make demo` and `make test` do all their own set-up: they need Rust, Python 3.10 to 3.14
+# and a C linker, and write to .venv and target only.
+#
+#   make demo                        what the bridge does, on your GPU or on a simulated driver
+#   make test                        every Rust and Python test
+#   make check                       formatting, lints, types, documentation
+#   make test PYTHON=python3.12      with an interpreter of your choice
+
+# Tried in this order. Each is run before it is chosen: a name on PATH proves nothing.
+PYTHON  ?= python3 python3.14 python3.13 python3.12 python3.11 python3.10
+VENV    := .venv
+BIN     := $(VENV)/bin
+TARGET  := $(or $(CARGO_TARGET_DIR),target)
+
+# One interpreter for all of Cargo's builds: another one would rebuild PyO3 each time.
+export PYO3_PYTHON := $(abspath $(BIN))/python
+
+USABLE_PYTHON := import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))
+RUST_SOURCES  := $(shell find src bindings/python/src -name '*.rs') \
+                 $(wildcard Cargo.toml Cargo.lock bindings/python/Cargo.toml)
+WHEEL_SOURCES := $(RUST_SOURCES) $(shell find bindings/python/python -name '*.py*' -not -path '*/__pycache__/*') \
+                 bindings/python/pyproject.toml
+PYTHON_CODE   := bindings conformance
+# Rust tests that embed Python load libpython, which need not be on the loader's path.
+LIBPYTHON      = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_config_var("LIBDIR"))')
+
+.PHONY: help demo test test-rust test-python check check-rust check-python simulator clean
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+demo: $(VENV)/.package simulator
+	$(BIN)/python bindings/python/demo
+
+test: test-rust test-python
+
+test-rust: $(VENV)/.requirements
+	LD_LIBRARY_PATH=$(LIBPYTHON):$$LD_LIBRARY_PATH cargo test --workspace --locked
+
+test-python: $(VENV)/.package simulator
+	$(BIN)/python -m pytest conformance/tests
+
+check: check-rust check-python
+
+# The library must stand without its features; the last line is the wheel for 3.12 and
+# later, which can be checked with any interpreter, or none.
+check-rust: $(VENV)/.requirements
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked --package cai-dlpack --all-targets -- -D warnings
+	cargo clippy --locked --package cai-dlpack --features cudarc -- -D warnings
+	cargo clippy --locked --package cai-dlpack --features pyo3 -- -D warnings
+	PYO3_NO_PYTHON=1 cargo clippy --locked --package cai-dlpack-python --features abi3 -- -D warnings
+	RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps --document-private-items
+
+check-python: $(VENV)/.package
+	$(BIN)/ruff check $(PYTHON_CODE)
+	$(BIN)/ruff format --check $(PYTHON_CODE)
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest cai_dlpack
+
+# --- set-up: a stamp file for each step that is slow even when there is nothing to do ---
+
+$(BIN)/python:
+	@for python in $(PYTHON); do \
+	    if $$python -c '$(USABLE_PYTHON)' 2>/dev/null; then exec $$python -m venv --clear $(VENV); fi; \
+	done; \
+	echo 'No usable Python among: $(PYTHON)' >&2; \
+	echo 'Needed: 3.10 to 3.14 with the venv module (Debian: apt install python3-venv).' >&2; \
+	exit 1
+
+$(VENV)/.requirements: conformance/requirements.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: -r $<
+	@touch $@
+
+# The real wheel, installed as a user would: nothing is imported from the source tree.
+$(VENV)/.package: $(VENV)/.requirements $(WHEEL_SOURCES)
+	@rm -rf $(VENV)/wheel
+	$(BIN)/maturin build --release --locked --manifest-path bindings/python/Cargo.toml \
+	    --interpreter $(BIN)/python --out $(VENV)/wheel
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(VENV)/wheel/*.whl
+	@touch $@
+
+simulator:
+	cargo build --release --locked --package cusim
+
+clean:
+	rm -rf $(VENV) $(TARGET) .mypy_cache .ruff_cache .pytest_cache
