@@ -1,2 +1,23 @@
 //! Room 1: both protocols as values. No pointer is followed, no CUDA, no Python.
+//!
+//! Untrusted numbers enter at one function of each file and leave as a checked type:
+//! [`rule`] names every refusal, [`dtype`] the element types, [`layout`] shapes and strides,
+//! [`stream`] the integers of both protocols, [`interface`] is a CAI dict, [`descriptor`] is a
+//! `DLTensor`'s metadata and the way from the one to the other.
 #![forbid(unsafe_code)]
+#![deny(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation
+)]
+
+pub mod rule;
+
+pub mod dtype;
+pub mod layout;
+pub mod stream;
+
+pub mod interface;
+
+pub mod descriptor;

@@ -1,0 +1,374 @@
+//! A `__cuda_array_interface__` dict as a checked value, versions 0 to 3.
+//!
+//! The versions differ less than their numbers say. 0 and 1 leave open what absent strides and
+//! size 0 mean: what 2 says about them holds for all. 1 brought `mask`, 3 brought `stream`; both
+//! are honoured wherever they are given, because producers that write them mean them. A newer
+//! version is read as 3.
+
+use super::descriptor::{self, Descriptor, Device, Flags};
+use super::dtype::{self, DType, Kind, TypeStr};
+use super::layout::{Axes, Layout, Source};
+use super::rule::{Field, Rule, Violation};
+use super::stream::Stream;
+
+mod descr;
+pub use descr::{Descr, DescrBuilder, DescrField};
+
+/// The version that a dict says it follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Version {
+    /// The first.
+    V0,
+    /// With `mask`.
+    V1,
+    /// Says what absent strides and size 0 mean.
+    V2,
+    /// With `stream`.
+    V3,
+    /// Not published when this was written: read as 3, and the caller warns.
+    Newer(i64),
+}
+
+impl Version {
+    /// What a missing version counts as.
+    pub const MISSING: Self = Self::V0;
+
+    /// Checks the number.
+    ///
+    /// # Errors
+    /// `version-range` (ValueError) for a negative number.
+    #[inline]
+    pub fn from_int(version: i64) -> Result<Self, Violation> {
+        Ok(match version {
+            0 => Self::V0,
+            1 => Self::V1,
+            2 => Self::V2,
+            3 => Self::V3,
+            4.. => Self::Newer(version),
+            ..0 => return Err(refuse_version(version)),
+        })
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn number(self) -> i64 {
+        match self {
+            Self::V0 => 0,
+            Self::V1 => 1,
+            Self::V2 => 2,
+            Self::V3 => 3,
+            Self::Newer(number) => number,
+        }
+    }
+}
+
+#[cold]
+fn refuse_version(version: i64) -> Violation {
+    Violation::new(Rule::VersionRange, Field::CaiVersion, version)
+}
+
+/// The entries of a dict, each checked by itself and not yet against the others.
+///
+/// `mask` is not among them: what to do with one is the caller's policy, and a dict whose mask is
+/// to be ignored or split off is otherwise like any other.
+#[derive(Debug)]
+pub struct Parts {
+    /// `version`.
+    pub version: Version,
+    /// `typestr`.
+    pub typestr: TypeStr,
+    /// `descr`.
+    pub descr: Descr,
+    /// `shape`, and `strides` in bytes where they are given.
+    pub axes: Axes,
+    /// `data[0]`.
+    pub data: u64,
+    /// `data[1]`.
+    pub read_only: bool,
+    /// `stream`.
+    pub stream: Stream,
+}
+
+/// A CAI dict whose entries agree with each other.
+///
+/// `data` is the address of the element of index 0, aligned to the scalar, and 0 where there are
+/// no elements; the elements lie within the address space.
+#[derive(Clone, Debug)]
+pub struct Interface {
+    layout: Layout,
+    data: u64,
+    stream: Stream,
+    descr: Descr,
+    version: Version,
+    typestr: TypeStr,
+    read_only: bool,
+}
+
+impl Interface {
+    /// Checks the entries against each other.
+    ///
+    /// # Errors
+    /// `data-pointer-null`, `address-range`, `descr-size` and the rules of
+    /// [`Layout::from_byte_axes`] (ValueError); `strides-multiple`, `data-alignment` (BufferError).
+    #[inline]
+    pub fn new(parts: Parts) -> Result<Self, Violation> {
+        let Parts {
+            version,
+            typestr,
+            descr,
+            axes,
+            data,
+            read_only,
+            stream,
+        } = parts;
+        descr.check_size(typestr)?;
+        let layout = Layout::from_byte_axes(axes, typestr.itemsize())?;
+        let made = Self {
+            layout,
+            data,
+            stream,
+            descr,
+            version,
+            typestr,
+            read_only,
+        };
+        made.check_data(typestr.align())
+    }
+
+    /// The pointer against shape, strides and item size.
+    #[inline]
+    fn check_data(mut self, align: u32) -> Result<Self, Violation> {
+        if self.layout.len() == 0 {
+            self.data = 0;
+            return Ok(self);
+        }
+        let field = Field::CaiData;
+        if self.data == 0 {
+            return Err(descriptor::null_data(field, self.layout.shape()));
+        }
+        check_align(self.data, align)?;
+        match self.byte_span() {
+            Some(_) => Ok(self),
+            None => Err(descriptor::leaves_memory(field, self.data)),
+        }
+    }
+
+    /// The dict of a descriptor whose type has a typestr.
+    #[inline]
+    pub(super) fn of_descriptor(from: &Descriptor, stream: Stream) -> Self {
+        Self {
+            layout: from.layout().clone(),
+            data: from.data(),
+            stream,
+            descr: Descr::None,
+            version: Version::V3,
+            typestr: from.dtype().native_typestr(),
+            read_only: from.read_only(),
+        }
+    }
+
+    /// The version.
+    #[must_use]
+    pub const fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The kind and size of the items.
+    #[must_use]
+    pub const fn typestr(&self) -> TypeStr {
+        self.typestr
+    }
+
+    /// The canonical typestr of a type that DLPack has too (which is all that
+    /// [`Descriptor::to_interface`] makes); for the others an empty string.
+    #[must_use]
+    #[inline]
+    pub const fn typestr_str(&self) -> &'static str {
+        self.typestr.canonical()
+    }
+
+    /// The fields of a struct.
+    #[must_use]
+    pub const fn descr(&self) -> &Descr {
+        &self.descr
+    }
+
+    /// Shape and strides, in items.
+    #[must_use]
+    pub const fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The extents.
+    #[must_use]
+    #[inline]
+    pub fn shape(&self) -> &[i64] {
+        self.layout.shape()
+    }
+
+    /// The strides that an exported dict carries, in bytes: `None` in C order and without elements,
+    /// because consumers take explicit strides for the slow case, or reject them.
+    #[inline]
+    pub fn strides_for_export(
+        &self,
+    ) -> Option<impl ExactSizeIterator<Item = i64> + DoubleEndedIterator + '_> {
+        if self.layout.is_c_contiguous() {
+            None
+        } else {
+            Some(self.layout.byte_strides(self.typestr.itemsize()))
+        }
+    }
+
+    /// The address of the element of index 0; 0 where there are no elements.
+    #[must_use]
+    #[inline]
+    pub const fn data(&self) -> u64 {
+        self.data
+    }
+
+    /// Whether the data must not be written.
+    #[must_use]
+    #[inline]
+    pub const fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// What the data is ready on.
+    #[must_use]
+    #[inline]
+    pub const fn stream(&self) -> Stream {
+        self.stream
+    }
+
+    /// The bytes of all items, gaps not counted.
+    #[must_use]
+    pub fn nbytes(&self) -> u64 {
+        // Fits: the layout was checked with this item size.
+        self.layout
+            .len()
+            .saturating_mul(u64::from(self.typestr.itemsize()))
+    }
+
+    /// The first byte that belongs to an item and the end of the last; `None` without items, and
+    /// where they leave the address space.
+    #[must_use]
+    #[inline]
+    pub fn byte_span(&self) -> Option<(u64, u64)> {
+        if self.layout.len() == 0 {
+            return None;
+        }
+        let itemsize = i64::from(self.typestr.itemsize());
+        let (lowest, end) = self.layout.elem_span();
+        let start = self
+            .data
+            .checked_add_signed(lowest.checked_mul(itemsize)?)?;
+        let end = self.data.checked_add_signed(end.checked_mul(itemsize)?)?;
+        Some((start, end))
+    }
+
+    /// What DLPack says of it. `dtype` is the `dtype=` override, `device` where the memory is
+    /// (which a dict does not say).
+    ///
+    /// # Errors
+    /// The `typestr-...` rules, `descr-fields`, `dtype-override` and `data-alignment`
+    /// (BufferError).
+    #[inline]
+    pub fn into_descriptor(
+        self,
+        dtype: Option<DType>,
+        device: Device,
+    ) -> Result<Descriptor, Violation> {
+        let dtype = match dtype {
+            None => self.own_dtype()?,
+            Some(dtype) => self.reinterpreted(dtype)?,
+        };
+        let flags = Flags::NONE.with(Flags::READ_ONLY, self.read_only);
+        Descriptor::from_layout(self.data, device, dtype, flags, self.layout)
+    }
+
+    #[inline]
+    fn own_dtype(&self) -> Result<DType, Violation> {
+        if let Descr::Fields(fields) = &self.descr {
+            return Err(descr::refuse_struct(fields));
+        }
+        self.typestr.to_dtype()
+    }
+
+    fn reinterpreted(&self, dtype: DType) -> Result<DType, Violation> {
+        let dtype = dtype::reinterpret_typestr(self.typestr, dtype)?;
+        if self.layout.len() != 0 {
+            check_align(self.data, dtype.align())?;
+        }
+        Ok(dtype)
+    }
+
+    /// One field of a structured array, with the strides of the whole. A field that is an array
+    /// itself adds its axes.
+    ///
+    /// # Errors
+    /// `field-unknown` and the rules of shapes (ValueError); `field-none`, `field-stride`,
+    /// `typestr-byte-order` and `data-alignment` (BufferError).
+    pub fn field(&self, name: &str) -> Result<Self, Violation> {
+        let field = self.descr.find(name)?;
+        let typestr = field.typestr();
+        if typestr.is_swapped() {
+            let found = format_args!("'{typestr}' of field '{name}'");
+            return Err(Violation::new(
+                Rule::TypestrByteOrder,
+                Field::CaiDescr,
+                found,
+            ));
+        }
+        let mut axes = Axes::new(Source::Cai);
+        let shape = self.shape().iter().chain(field.shape());
+        for extent in shape {
+            axes.push_extent(*extent)?;
+        }
+        axes.expect_strides(axes.ndim())?;
+        for stride in self.layout.byte_strides(self.typestr.itemsize()) {
+            axes.push_stride(stride)?;
+        }
+        for stride in field.byte_strides() {
+            axes.push_stride(stride)?;
+        }
+        let layout = Layout::from_byte_axes(axes, typestr.itemsize()).map_err(|violation| {
+            if violation.rule() == Rule::StridesMultiple {
+                let found = format_args!("{} for field '{name}'", violation.found());
+                Violation::new(Rule::FieldStride, Field::CaiDescr, found)
+            } else {
+                violation
+            }
+        })?;
+        let made = Self {
+            layout,
+            // Fits: the field lies within the item, and the items within the address space.
+            data: self.data.saturating_add(u64::from(field.offset())),
+            descr: field.descr(),
+            typestr,
+            ..*self
+        };
+        made.check_data(typestr.align())
+    }
+
+    /// Whether the items are bits: of masks, where `shape` counts bits.
+    #[must_use]
+    pub const fn is_bits(&self) -> bool {
+        matches!(self.typestr.kind(), Kind::Bit)
+    }
+}
+
+/// The pointer against the scalar's alignment.
+#[inline]
+fn check_align(data: u64, align: u32) -> Result<(), Violation> {
+    let align = align.max(1);
+    let rest = if align.is_power_of_two() {
+        data & u64::from(align.wrapping_sub(1))
+    } else {
+        data.checked_rem(u64::from(align)).unwrap_or(0)
+    };
+    if rest == 0 {
+        Ok(())
+    } else {
+        Err(descriptor::misaligned(Field::CaiData, data, align))
+    }
+}

@@ -1,0 +1,277 @@
+//! `descr`: the fields of a struct, as NumPy's array interface lists them.
+//!
+//! Nearly every dict that has it repeats the typestr (`[('', '<f4')]`), which is [`Descr::Trivial`].
+
+use std::fmt;
+
+use super::{Field, Rule, Violation};
+use crate::protocol::dtype::{Kind, TypeStr};
+
+/// The nesting that is followed.
+const MAX_DEPTH: u8 = 8;
+/// The fields that are kept, per level.
+const MAX_FIELDS: usize = 1024;
+
+/// What `descr` says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Descr {
+    /// It is absent or None.
+    #[default]
+    None,
+    /// One unnamed field that repeats the typestr.
+    Trivial,
+    /// A struct.
+    Fields(Box<[DescrField]>),
+}
+
+impl Descr {
+    /// The fields of a struct must fill its item.
+    #[inline]
+    pub(super) fn check_size(&self, typestr: TypeStr) -> Result<(), Violation> {
+        match self {
+            Self::None | Self::Trivial => Ok(()),
+            Self::Fields(fields) => check_total(fields, typestr),
+        }
+    }
+
+    pub(super) fn find(&self, name: &str) -> Result<&DescrField, Violation> {
+        let argument = Field::Argument("name");
+        let Self::Fields(fields) = self else {
+            let found = format_args!("'{name}'");
+            return Err(Violation::new(Rule::FieldNone, argument, found));
+        };
+        fields
+            .iter()
+            .find(|field| !field.name.is_empty() && *field.name == *name)
+            .ok_or_else(|| {
+                Violation::new(Rule::FieldUnknown, argument, format_args!("'{name}'"))
+                    .with_hint(format!("it has {}", Names(fields)))
+            })
+    }
+}
+
+/// One field of a struct. An unnamed one is padding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DescrField {
+    name: Box<str>,
+    typestr: TypeStr,
+    shape: Box<[i64]>,
+    offset: u32,
+    nested: Option<Box<[DescrField]>>,
+}
+
+impl DescrField {
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The type of one element, in any byte order; of a nested struct, `V`.
+    #[must_use]
+    pub const fn typestr(&self) -> TypeStr {
+        self.typestr
+    }
+
+    /// The extents of a field that is an array; empty for a scalar.
+    #[must_use]
+    pub fn shape(&self) -> &[i64] {
+        &self.shape
+    }
+
+    /// The distance in bytes from the start of the item.
+    #[must_use]
+    pub const fn offset(&self) -> u32 {
+        self.offset
+    }
+
+    /// The strides of the field's own axes, in bytes.
+    pub(super) fn byte_strides(&self) -> Vec<i64> {
+        let mut step = i64::from(self.typestr.itemsize());
+        let mut strides: Vec<i64> = Vec::with_capacity(self.shape.len());
+        for extent in self.shape.iter().rev() {
+            strides.push(step);
+            step = step.saturating_mul(*extent); // the builder held it below 2**32
+        }
+        strides.reverse();
+        strides
+    }
+
+    /// The fields of a nested struct.
+    pub(super) fn descr(&self) -> Descr {
+        self.nested.clone().map_or(Descr::None, Descr::Fields)
+    }
+}
+
+/// Builds a [`Descr`] field by field.
+///
+/// ```
+/// use cai_dlpack::protocol::{dtype::TypeStr, interface::{Descr, DescrBuilder}};
+/// let mut fields = DescrBuilder::new();
+/// fields.push("x", "<f4", &[])?;
+/// fields.push("rgb", "|u1", &[4])?;
+/// let Descr::Fields(fields) = fields.finish(TypeStr::parse("|V8")?)? else { unreachable!() };
+/// assert_eq!(fields[1].offset(), 4);
+/// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct DescrBuilder {
+    fields: Vec<DescrField>,
+    size: u32,
+    depth: u8,
+}
+
+impl DescrBuilder {
+    /// No fields yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A builder for a struct within this one.
+    ///
+    /// # Errors
+    /// `descr-depth` (ValueError).
+    pub fn nested(&self) -> Result<Self, Violation> {
+        if self.depth >= MAX_DEPTH {
+            return Err(too_deep(format_args!(
+                "nested deeper than {MAX_DEPTH} levels"
+            )));
+        }
+        Ok(Self {
+            depth: self.depth.saturating_add(1),
+            ..Self::default()
+        })
+    }
+
+    /// Adds a field of a plain type; `shape` is empty for a scalar.
+    ///
+    /// # Errors
+    /// `typestr-syntax`, `typestr-size`, `descr-depth`, `descr-size` and `shape-extent`
+    /// (ValueError).
+    pub fn push(&mut self, name: &str, typestr: &str, shape: &[i64]) -> Result<(), Violation> {
+        let typestr = TypeStr::parse_any_order(typestr).map_err(in_descr)?;
+        self.add(name, typestr, shape, None)
+    }
+
+    /// Adds a field that is a struct itself.
+    ///
+    /// # Errors
+    /// `descr-depth`, `descr-size` and `shape-extent` (ValueError).
+    pub fn push_nested(&mut self, name: &str, inner: Self, shape: &[i64]) -> Result<(), Violation> {
+        let Some(typestr) = TypeStr::void(inner.size) else {
+            let found = format_args!("no fields in '{name}'");
+            return Err(Violation::new(Rule::DescrSyntax, Field::CaiDescr, found));
+        };
+        self.add(name, typestr, shape, Some(inner.fields.into()))
+    }
+
+    fn add(
+        &mut self,
+        name: &str,
+        typestr: TypeStr,
+        shape: &[i64],
+        nested: Option<Box<[DescrField]>>,
+    ) -> Result<(), Violation> {
+        if self.fields.len() >= MAX_FIELDS {
+            return Err(too_deep(format_args!("more than {MAX_FIELDS} fields")));
+        }
+        if let Some(extent) = shape.iter().find(|extent| **extent < 0) {
+            let found = format_args!("{extent} in the shape of field '{name}'");
+            return Err(Violation::new(Rule::ShapeExtent, Field::CaiDescr, found));
+        }
+        let nbytes = shape
+            .iter()
+            .try_fold(u64::from(typestr.itemsize()), |size, extent| {
+                size.checked_mul(extent.unsigned_abs())
+            });
+        let end = nbytes
+            .and_then(|nbytes| nbytes.checked_add(u64::from(self.size)))
+            .and_then(|end| u32::try_from(end).ok());
+        let Some(end) = end else {
+            let found = format_args!("2**32 bytes or more with field '{name}'");
+            return Err(Violation::new(Rule::DescrSize, Field::CaiDescr, found));
+        };
+        self.fields.push(DescrField {
+            name: name.into(),
+            typestr,
+            shape: shape.into(),
+            offset: self.size,
+            nested,
+        });
+        self.size = end;
+        Ok(())
+    }
+
+    /// The whole, against the typestr.
+    ///
+    /// # Errors
+    /// `descr-size` (ValueError).
+    pub fn finish(self, typestr: TypeStr) -> Result<Descr, Violation> {
+        check_total(&self.fields, typestr)?;
+        match &*self.fields {
+            [only] if only.name.is_empty() && only.nested.is_none() && only.shape.is_empty() => {
+                let repeats = only.typestr == typestr || typestr.kind() == Kind::Void;
+                if repeats {
+                    Ok(Descr::Trivial)
+                } else {
+                    let found = format_args!("'{}' where typestr is '{typestr}'", only.typestr);
+                    Err(Violation::new(Rule::DescrSize, Field::CaiDescr, found))
+                }
+            }
+            _ => Ok(Descr::Fields(self.fields.into())),
+        }
+    }
+}
+
+fn check_total(fields: &[DescrField], typestr: TypeStr) -> Result<(), Violation> {
+    let total = fields.last().map_or(0, |last| {
+        let elements = last
+            .shape
+            .iter()
+            .fold(1_i64, |n, extent| n.saturating_mul(*extent));
+        let nbytes = elements.saturating_mul(i64::from(last.typestr.itemsize()));
+        nbytes.saturating_add(i64::from(last.offset))
+    });
+    if total == i64::from(typestr.itemsize()) {
+        return Ok(());
+    }
+    let found = format_args!(
+        "{total} bytes where typestr '{typestr}' has {}",
+        typestr.itemsize()
+    );
+    Err(Violation::new(Rule::DescrSize, Field::CaiDescr, found))
+}
+
+/// A struct without a chosen field, naming them.
+#[cold]
+pub(super) fn refuse_struct(fields: &[DescrField]) -> Violation {
+    Violation::new(Rule::DescrFields, Field::CaiDescr, Names(fields))
+        .with_hint("view one field of it, such as view.field('name')")
+}
+
+#[cold]
+fn too_deep(found: fmt::Arguments<'_>) -> Violation {
+    Violation::new(Rule::DescrDepth, Field::CaiDescr, found)
+}
+
+#[cold]
+fn in_descr(violation: Violation) -> Violation {
+    violation.in_field(Field::CaiDescr)
+}
+
+/// The named fields, for messages.
+struct Names<'a>(&'a [DescrField]);
+
+impl fmt::Display for Names<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("fields")?;
+        let names = self.0.iter().map(|field| &field.name);
+        let mut separator = " ";
+        for name in names.filter(|name| !name.is_empty()) {
+            write!(f, "{separator}'{name}'")?;
+            separator = ", ";
+        }
+        Ok(())
+    }
+}

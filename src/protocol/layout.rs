@@ -1,0 +1,522 @@
+//! Shapes and strides: read once, checked once, free of overflow from then on.
+//!
+//! CAI counts strides in bytes, DLPack in elements; [`Layout`] is always in elements and always has
+//! strides. [`Axes`] is the untrusted input of both.
+//!
+//! What a `Layout` promises, and all arithmetic below relies on it:
+//! every extent is 0 or more; the number of elements, and that number times the item size, fit
+//! `i64`; every element stride times the item size fits `i64`; and so does the distance in bytes
+//! between the first and the last byte.
+
+use smallvec::SmallVec;
+
+use super::rule::{Field, Rule, Violation};
+
+/// The most dimensions that are taken: NumPy's limit.
+pub const MAX_NDIM: usize = 64;
+
+/// Shape, then strides: up to four axes without an allocation.
+type Values = SmallVec<[i64; 8]>;
+
+/// Which protocol's fields a refusal names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// `__cuda_array_interface__`: strides in bytes.
+    Cai,
+    /// `DLTensor`: strides in elements.
+    Tensor,
+}
+
+impl Source {
+    const fn shape(self) -> Field {
+        match self {
+            Self::Cai => Field::CaiShape,
+            Self::Tensor => Field::TensorShape,
+        }
+    }
+
+    const fn strides(self) -> Field {
+        match self {
+            Self::Cai => Field::CaiStrides,
+            Self::Tensor => Field::TensorStrides,
+        }
+    }
+
+    const fn ndim(self) -> Field {
+        match self {
+            Self::Cai => Field::CaiShape,
+            Self::Tensor => Field::TensorNdim,
+        }
+    }
+}
+
+/// Extents and strides as they are read, before they are checked against each other.
+///
+/// All extents first, then, where strides are given, [`expect_strides`](Self::expect_strides) and
+/// one stride per axis.
+#[derive(Clone, Debug)]
+pub struct Axes {
+    values: Values,
+    ndim: u8,
+    source: Source,
+    has_strides: bool,
+}
+
+impl Axes {
+    /// No axes yet.
+    #[must_use]
+    #[inline]
+    pub fn new(source: Source) -> Self {
+        Self {
+            values: SmallVec::new(),
+            ndim: 0,
+            source,
+            has_strides: false,
+        }
+    }
+
+    /// Adds an axis.
+    ///
+    /// # Errors
+    /// `shape-extent` for a negative extent, `ndim-limit` for the 65th axis (ValueError).
+    #[inline]
+    pub fn push_extent(&mut self, extent: i64) -> Result<(), Violation> {
+        debug_assert!(!self.has_strides, "extents come before strides");
+        let axis = self.ndim;
+        if extent < 0 || usize::from(axis) >= MAX_NDIM {
+            return Err(self.refuse_extent(extent));
+        }
+        self.values.push(extent);
+        self.ndim = axis.wrapping_add(1); // at most MAX_NDIM
+        Ok(())
+    }
+
+    #[cold]
+    fn refuse_extent(&self, extent: i64) -> Violation {
+        if usize::from(self.ndim) >= MAX_NDIM {
+            return Violation::new(Rule::NdimLimit, self.source.ndim(), "more than 64 axes");
+        }
+        let found = format_args!("{extent} on axis {}", self.ndim);
+        Violation::new(Rule::ShapeExtent, self.source.shape(), found)
+    }
+
+    /// Says that `count` strides follow. Without this call, an empty list of strides for an array
+    /// of one or more axes could not be told from none.
+    ///
+    /// # Errors
+    /// `strides-length` (ValueError) unless `count` is the number of axes.
+    #[inline]
+    pub fn expect_strides(&mut self, count: usize) -> Result<(), Violation> {
+        if count != usize::from(self.ndim) {
+            return Err(self.source.wrong_count(count, self.ndim()));
+        }
+        self.has_strides = true;
+        Ok(())
+    }
+
+    /// Adds the next axis' stride.
+    ///
+    /// # Errors
+    /// `strides-length` (ValueError) where there are more strides than axes.
+    #[inline]
+    pub fn push_stride(&mut self, stride: i64) -> Result<(), Violation> {
+        let ndim = usize::from(self.ndim);
+        self.has_strides = true;
+        if self.values.len() >= ndim.wrapping_mul(2) {
+            return Err(self.source.wrong_count(ndim.wrapping_add(1), ndim));
+        }
+        self.values.push(stride);
+        Ok(())
+    }
+
+    /// The extents.
+    #[must_use]
+    pub fn shape(&self) -> &[i64] {
+        self.values.get(..self.ndim()).unwrap_or(&[])
+    }
+
+    /// The strides, where they are given: of [`Source::Cai`] in bytes, else in elements.
+    #[must_use]
+    pub fn strides(&self) -> Option<&[i64]> {
+        if self.has_strides {
+            self.values.get(self.ndim()..)
+        } else {
+            None
+        }
+    }
+
+    /// The number of axes.
+    #[must_use]
+    pub const fn ndim(&self) -> usize {
+        self.ndim as usize
+    }
+}
+
+/// The unit of the strides that come in.
+#[derive(Clone, Copy)]
+enum Unit {
+    Bytes,
+    Elements,
+}
+
+/// A checked shape with one element stride per axis.
+#[derive(Debug)]
+pub struct Layout {
+    values: Values,
+    len: u64,
+    ndim: u8,
+    c_contiguous: bool,
+}
+
+impl Clone for Layout {
+    /// One copy of plain integers.
+    #[inline]
+    fn clone(&self) -> Self {
+        Self {
+            values: SmallVec::from_slice(&self.values),
+            ..*self
+        }
+    }
+}
+
+impl PartialEq for Layout {
+    fn eq(&self, other: &Self) -> bool {
+        self.values == other.values && self.ndim == other.ndim
+    }
+}
+
+impl Eq for Layout {}
+
+impl Layout {
+    /// Checks axes whose strides are in bytes. Absent strides mean C order.
+    ///
+    /// The stride of an axis of extent 1, and every stride of an array without elements, means
+    /// nothing: any value is taken, and replaced where it would hide that the array is contiguous
+    /// or cannot be said in elements.
+    ///
+    /// # Errors
+    /// `strides-length`, `count-overflow`, `size-overflow` and `span-overflow` (ValueError);
+    /// `strides-multiple` (BufferError).
+    #[inline]
+    pub fn from_byte_axes(axes: Axes, itemsize: u32) -> Result<Self, Violation> {
+        Self::build(axes, itemsize, Unit::Bytes)
+    }
+
+    /// Checks axes whose strides are in elements of `itemsize` bytes, as
+    /// [`from_byte_axes`](Self::from_byte_axes) does.
+    ///
+    /// # Errors
+    /// `strides-length`, `count-overflow`, `size-overflow` and `span-overflow` (ValueError).
+    #[inline]
+    pub fn from_elem_axes(axes: Axes, itemsize: u32) -> Result<Self, Violation> {
+        Self::build(axes, itemsize, Unit::Elements)
+    }
+
+    fn build(axes: Axes, itemsize: u32, unit: Unit) -> Result<Self, Violation> {
+        let Axes {
+            mut values,
+            ndim,
+            source,
+            has_strides,
+        } = axes;
+        let rank = usize::from(ndim);
+        if !has_strides {
+            values.resize(rank.wrapping_mul(2), 0);
+        }
+        let given = values.len().saturating_sub(rank);
+        let (shape, strides) = match values.split_at_mut_checked(rank) {
+            Some(halves) if given == rank => halves,
+            _ => return Err(source.wrong_count(given, rank)),
+        };
+        let (len, c_contiguous) = if has_strides && !shape.contains(&0) {
+            check_strides(shape, strides, itemsize, unit, source)?
+        } else {
+            (fill_c_order(shape, strides, source)?, true)
+        };
+        if len.checked_mul(i64::from(itemsize)).is_none() {
+            return Err(source.too_large(Rule::SizeOverflow, shape));
+        }
+        Ok(Self {
+            values,
+            len: len.unsigned_abs(),
+            ndim,
+            c_contiguous,
+        })
+    }
+
+    /// The extents.
+    #[must_use]
+    #[inline]
+    pub fn shape(&self) -> &[i64] {
+        self.values.get(..self.ndim()).unwrap_or(&[])
+    }
+
+    /// One stride per axis, in elements.
+    #[must_use]
+    #[inline]
+    pub fn elem_strides(&self) -> &[i64] {
+        self.values.get(self.ndim()..).unwrap_or(&[])
+    }
+
+    /// One stride per axis, in bytes. `itemsize` is the one that the layout was checked with.
+    #[inline]
+    pub fn byte_strides(
+        &self,
+        itemsize: u32,
+    ) -> impl ExactSizeIterator<Item = i64> + DoubleEndedIterator + '_ {
+        let itemsize = i64::from(itemsize);
+        let strides = self.elem_strides().iter();
+        strides.map(move |stride| stride.wrapping_mul(itemsize)) // fits: see the module
+    }
+
+    /// The number of axes.
+    #[must_use]
+    #[inline]
+    pub const fn ndim(&self) -> usize {
+        self.ndim as usize
+    }
+
+    /// The number of elements.
+    #[must_use]
+    #[inline]
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "a layout of no elements is nothing special"
+    )]
+    pub const fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether the elements lie one after the other with the last axis fastest. Axes of extent 1
+    /// do not count, and an array without elements is contiguous.
+    #[must_use]
+    #[inline]
+    pub const fn is_c_contiguous(&self) -> bool {
+        self.c_contiguous
+    }
+
+    /// Whether the elements lie one after the other with the first axis fastest.
+    #[must_use]
+    pub fn is_f_contiguous(&self) -> bool {
+        self.len == 0 || follows_f_order(self.shape(), self.elem_strides())
+    }
+
+    /// The offsets in elements of the first element that is touched and of the end of the last,
+    /// seen from the element that the data pointer points to: `(lowest <= 0, end)`.
+    /// `(0, 0)` without elements.
+    #[must_use]
+    #[inline]
+    pub fn elem_span(&self) -> (i64, i64) {
+        if self.c_contiguous {
+            return (0, self.len.cast_signed());
+        }
+        let axes = self.shape().iter().zip(self.elem_strides());
+        axes.fold((0, 1), |(lowest, end): (i64, i64), (extent, stride)| {
+            let reach = extent.wrapping_sub(1).wrapping_mul(*stride); // fits: see the module
+            if reach < 0 {
+                (lowest.wrapping_add(reach), end)
+            } else {
+                (lowest, end.wrapping_add(reach))
+            }
+        })
+    }
+
+    /// Whether two indices may mean the same memory.
+    ///
+    /// Exact for up to two axes of extent above 1 (and for every array that was sliced, transposed
+    /// or broadcast out of a contiguous one). For other strides the exact answer is a hard problem
+    /// of number theory, and the answer is `true`: a mutable borrow that is refused does no harm.
+    #[must_use]
+    pub fn is_self_overlapping(&self) -> bool {
+        if self.c_contiguous {
+            return false;
+        }
+        let axes = self.shape().iter().zip(self.elem_strides());
+        let mut axes: SmallVec<[(u64, u64); 4]> = axes
+            .filter(|(extent, _)| **extent > 1)
+            .map(|(extent, stride)| (stride.unsigned_abs(), extent.unsigned_abs()))
+            .collect();
+        axes.sort_unstable();
+        if let [(near, few), (far, many)] = *axes
+            && near > 0
+        {
+            // i * near == j * far needs |i| to be a multiple of far / gcd, and |j| of near / gcd.
+            let common = greatest_common_divisor(near, far);
+            return few > far.checked_div(common).unwrap_or(0)
+                && many > near.checked_div(common).unwrap_or(0);
+        }
+        let mut reach: u64 = 0;
+        for (stride, extent) in axes {
+            if stride <= reach {
+                return true;
+            }
+            reach = extent
+                .saturating_sub(1)
+                .saturating_mul(stride)
+                .saturating_add(reach);
+        }
+        false
+    }
+}
+
+/// Writes C order's strides and answers the number of elements.
+#[inline]
+fn fill_c_order(shape: &[i64], strides: &mut [i64], source: Source) -> Result<i64, Violation> {
+    let mut step: i64 = 1;
+    let mut len: i64 = 1;
+    let mut overflow = false;
+    for (extent, stride) in shape.iter().zip(strides.iter_mut()).rev() {
+        *stride = step;
+        len = len.wrapping_mul(*extent); // 0 as soon as one extent is; else `step`
+        let (next, lost) = step.overflowing_mul((*extent).max(1));
+        step = next;
+        overflow |= lost;
+    }
+    if !overflow {
+        return Ok(len);
+    }
+    if shape.contains(&0) {
+        // (0, 2**40, 2**40) is a legal shape; its strides mean nothing.
+        strides.fill(0);
+        return Ok(0);
+    }
+    Err(source.too_large(Rule::CountOverflow, shape))
+}
+
+/// Brings the strides of an array with elements into elements. Answers the number of elements and
+/// whether they are contiguous in C order.
+fn check_strides(
+    shape: &[i64],
+    strides: &mut [i64],
+    itemsize: u32,
+    unit: Unit,
+    source: Source,
+) -> Result<(i64, bool), Violation> {
+    let itemsize = i64::from(itemsize);
+    let mut step: i64 = 1; // what the stride would be in C order
+    let mut reach: i64 = 1; // elements from the lowest to the end of the highest
+    let mut c_contiguous = true;
+    for (axis, (extent, stride)) in shape.iter().zip(strides.iter_mut()).enumerate().rev() {
+        let found = *stride;
+        let elements = match unit {
+            Unit::Bytes => divide_exactly(found, itemsize),
+            Unit::Elements => found.checked_mul(itemsize).map(|_| found),
+        };
+        if *extent == 1 {
+            *stride = elements.unwrap_or(step);
+            continue;
+        }
+        let Some(elements) = elements else {
+            return Err(source.bad_stride(found, axis, itemsize, unit));
+        };
+        *stride = elements;
+        c_contiguous &= elements == step;
+        let next = step.checked_mul(*extent);
+        let far = elements
+            .checked_abs()
+            .and_then(|s| s.checked_mul(extent.wrapping_sub(1)));
+        let Some(next) = next else {
+            return Err(source.too_large(Rule::CountOverflow, shape));
+        };
+        step = next;
+        let Some(sum) = far.and_then(|far| reach.checked_add(far)) else {
+            return Err(source.bad_span(found, axis));
+        };
+        reach = sum;
+    }
+    if reach.checked_mul(itemsize).is_none() {
+        return Err(Violation::new(
+            Rule::SpanOverflow,
+            source.strides(),
+            format_args!("{reach} elements of {itemsize} bytes from end to end"),
+        ));
+    }
+    settle_single_axes(shape, strides, c_contiguous);
+    Ok((step, c_contiguous))
+}
+
+/// Gives axes of extent 1 the strides that contiguous order would give them, so that consumers
+/// that compare strides exactly see that the array is contiguous.
+fn settle_single_axes(shape: &[i64], strides: &mut [i64], c_contiguous: bool) {
+    let axes = shape.iter().zip(strides.iter_mut());
+    if c_contiguous {
+        settle(axes.rev());
+    } else if follows_f_order(shape, strides) {
+        settle(shape.iter().zip(strides.iter_mut()));
+    }
+}
+
+/// Writes the strides of axes of extent 1, fastest axis first.
+fn settle<'a>(axes: impl Iterator<Item = (&'a i64, &'a mut i64)>) {
+    let mut step: i64 = 1;
+    for (extent, stride) in axes {
+        if *extent == 1 {
+            *stride = step;
+        }
+        step = step.wrapping_mul(*extent); // fits: the number of elements does
+    }
+}
+
+/// Whether the strides are those of Fortran order where they mean anything.
+fn follows_f_order(shape: &[i64], strides: &[i64]) -> bool {
+    let mut step: i64 = 1;
+    for (extent, stride) in shape.iter().zip(strides) {
+        if *extent != 1 && *stride != step {
+            return false;
+        }
+        step = step.wrapping_mul(*extent); // fits: the number of elements does
+    }
+    true
+}
+
+/// `stride / itemsize` where nothing is left over. Item sizes are nearly always powers of two.
+#[inline]
+fn divide_exactly(stride: i64, itemsize: i64) -> Option<i64> {
+    let mask = itemsize.wrapping_sub(1);
+    if itemsize & mask == 0 && itemsize > 0 {
+        return (stride & mask == 0).then(|| stride.wrapping_shr(itemsize.trailing_zeros()));
+    }
+    match stride.checked_rem(itemsize) {
+        Some(0) => stride.checked_div(itemsize),
+        _ => None,
+    }
+}
+
+fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
+    while let Some(rest) = a.checked_rem(b) {
+        (a, b) = (b, rest);
+    }
+    a
+}
+
+impl Source {
+    #[cold]
+    fn wrong_count(self, given: usize, rank: usize) -> Violation {
+        let found = format_args!("{given} strides for {rank} axes");
+        Violation::new(Rule::StridesLength, self.strides(), found)
+    }
+
+    #[cold]
+    fn too_large(self, rule: Rule, shape: &[i64]) -> Violation {
+        Violation::new(rule, self.shape(), format_args!("{shape:?}"))
+    }
+
+    #[cold]
+    fn bad_span(self, stride: i64, axis: usize) -> Violation {
+        let found = format_args!("{stride} on axis {axis}");
+        Violation::new(Rule::SpanOverflow, self.strides(), found)
+    }
+
+    #[cold]
+    fn bad_stride(self, stride: i64, axis: usize, itemsize: i64, unit: Unit) -> Violation {
+        match unit {
+            Unit::Elements => self.bad_span(stride, axis),
+            Unit::Bytes => Violation::new(
+                Rule::StridesMultiple,
+                self.strides(),
+                format_args!("{stride} on axis {axis}, where an item has {itemsize} bytes"),
+            )
+            .with_hint("make a contiguous copy with the producer"),
+        }
+    }
+}

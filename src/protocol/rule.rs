@@ -1,0 +1,770 @@
+//! Every refusal of both protocols: its name, its class, its sentence, its source.
+//!
+//! [`Rule`] is one table. A rule's id is its anchor in docs/rules.md, the name of its test case
+//! and the key of the conformance report; ids never change once published.
+//! A [`Violation`] is one rule broken by one value of one field.
+
+use std::borrow::Cow;
+use std::fmt::{self, Display, Write};
+
+/// Which Python exception a rule becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// `TypeError`: the object has no protocol, or a value has the wrong Python type.
+    Type,
+    /// `ValueError`: the type is right and the value breaks the specification.
+    Value,
+    /// `BufferError`: well formed, but it cannot be exchanged.
+    Buffer,
+}
+
+impl Class {
+    /// The Python exception's name.
+    #[must_use]
+    pub const fn exception(self) -> &'static str {
+        match self {
+            Self::Type => "TypeError",
+            Self::Value => "ValueError",
+            Self::Buffer => "BufferError",
+        }
+    }
+}
+
+macro_rules! rules {
+    ($($rule:ident $id:literal $class:ident $sentence:literal $source:literal;)*) => {
+        /// A rule that a value can break. `Rule::id` is the stable name.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Rule {
+            $(#[doc = concat!("`", $id, "` (", stringify!($class), "): ", $sentence, ".")] $rule,)*
+        }
+
+        impl Rule {
+            /// Every rule, in the order of docs/rules.md.
+            pub const ALL: &[Self] = &[$(Self::$rule,)*];
+
+            /// The stable name: the anchor in docs/rules.md and the exception's `.rule`.
+            #[must_use]
+            pub const fn id(self) -> &'static str {
+                match self { $(Self::$rule => $id,)* }
+            }
+
+            /// The exception class.
+            #[must_use]
+            pub const fn class(self) -> Class {
+                match self { $(Self::$rule => Class::$class,)* }
+            }
+
+            /// What the rule demands, without a full stop.
+            #[must_use]
+            pub const fn sentence(self) -> &'static str {
+                match self { $(Self::$rule => $sentence,)* }
+            }
+
+            /// The specification that demands it, or "our choice" and why.
+            #[must_use]
+            pub const fn source(self) -> &'static str {
+                match self { $(Self::$rule => $source,)* }
+            }
+        }
+    };
+}
+
+rules! {
+    // The object.
+    ProtocolMissing "protocol-missing" Type
+        "the object must have __cuda_array_interface__ or __dlpack__"
+        "CAI v3 and the Python specification of DLPack: the attribute is the protocol";
+    CaiMissing "cai-missing" Type
+        "the object must have the attribute __cuda_array_interface__"
+        "CAI v3: the attribute is the protocol";
+    CaiUnavailable "cai-unavailable" Type
+        "the object has __cuda_array_interface__, but reading it raised AttributeError"
+        "Python: a property that raises AttributeError says that the attribute is absent";
+    CaiNone "cai-none" Type
+        "__cuda_array_interface__ must be a dict, not None"
+        "CAI v3: the attribute returns a dictionary";
+    CaiType "cai-type" Type
+        "__cuda_array_interface__ must be a dict or a mapping"
+        "CAI v3: the attribute returns a dictionary; v0 says dictionary-like";
+    CaiMethod "cai-method" Type
+        "__cuda_array_interface__ must be an attribute or a property, not a method"
+        "CAI v3: the attribute returns a dictionary";
+    CaiEmpty "cai-empty" Value
+        "the interface must have shape, typestr, data and version"
+        "CAI v3: these entries are required";
+    ClassNotInstance "class-not-instance" Type
+        "an array is needed, not its class"
+        "Python: on the class, a property is the property object itself";
+    OwnerMissing "owner-missing" Type
+        "a bare interface dict keeps nothing alive, so its owner must be named"
+        "CAI v3, lifetime: the interface has no slot for the owner";
+
+    // version
+    VersionMissing "version-missing" Value
+        "the version must be given"
+        "CAI v3: a required entry; missing counts as 0 unless strict";
+    VersionType "version-type" Type
+        "the version must be an int"
+        "CAI v3: version is an integer";
+    VersionRange "version-range" Value
+        "the version must be 0 or more and fit 64 bits"
+        "CAI v0 to v3 are the published versions; newer ones are taken as 3 with a warning";
+
+    // shape
+    ShapeMissing "shape-missing" Value
+        "the shape must be given"
+        "CAI v3: a required entry";
+    ShapeType "shape-type" Type
+        "the shape must be a tuple or list of ints"
+        "CAI v3: shape is (integer, ...); lists are seen in the wild";
+    ShapeItemType "shape-item-type" Type
+        "each extent must be an int"
+        "CAI v3: shape is (integer, ...)";
+    ShapeExtent "shape-extent" Value
+        "an extent must not be negative"
+        "CAI v3 and DLPack 1.3: an extent is a number of elements";
+    ShapeRange "shape-range" Value
+        "an extent must fit a signed 64-bit integer"
+        "DLPack 1.3: shape is int64_t*";
+    ShapeNull "shape-null" Value
+        "shape must not be NULL where ndim > 0"
+        "DLPack 1.3: shape may be NULL only when ndim is 0";
+    NdimNegative "ndim-negative" Value
+        "ndim must not be negative"
+        "DLPack 1.3: ndim counts dimensions";
+    NdimLimit "ndim-limit" Value
+        "at most 64 dimensions are taken"
+        "our choice: 64 is NumPy's limit, and it bounds what an untrusted ndim can make us read";
+    CountOverflow "count-overflow" Value
+        "the number of elements must fit a signed 64-bit integer"
+        "DLPack 1.3: extents and strides are int64_t";
+    SizeOverflow "size-overflow" Value
+        "the size in bytes must fit a signed 64-bit integer"
+        "our choice: byte strides of the array interface must be able to span the array";
+
+    // typestr
+    TypestrMissing "typestr-missing" Value
+        "the typestr must be given"
+        "CAI v3: a required entry";
+    TypestrType "typestr-type" Type
+        "the typestr must be a str"
+        "CAI v3: typestr is a str";
+    TypestrSyntax "typestr-syntax" Value
+        "a typestr is a byte order (one of <>|=), a kind (one of tbiufcmMOSUV) and an item size, such as '<f4'"
+        "NumPy's array interface: typestr";
+    TypestrSize "typestr-size" Value
+        "no type of this kind has this item size"
+        "NumPy's array interface: the integer is the number of bytes of one item";
+    TypestrByteOrder "typestr-byte-order" Buffer
+        "byte order must be native or '|'; DLPack has no byte-order field"
+        "DLPack 1.3, DLDataType: data is in native byte order, anything else is an error";
+    TypestrObject "typestr-object" Buffer
+        "Python objects cannot be exchanged"
+        "DLPack 1.3: no type code";
+    TypestrUnicode "typestr-unicode" Buffer
+        "unicode strings cannot be exchanged"
+        "DLPack 1.3: no type code";
+    TypestrBytes "typestr-bytes" Buffer
+        "byte strings cannot be exchanged"
+        "DLPack 1.3: no type code";
+    TypestrDatetime "typestr-datetime" Buffer
+        "dates and time differences have no DLPack type"
+        "DLPack 1.3: no type code";
+    TypestrVoid "typestr-void" Buffer
+        "raw bytes ('V') have no DLPack type of their own"
+        "DLPack 1.3: no type code; the same typestr stands for bfloat16, float8 and structs";
+    TypestrBit "typestr-bit" Buffer
+        "bit fields are for masks and have no DLPack type"
+        "DLPack 1.3: no type code";
+    TypestrLongDouble "typestr-long-double" Buffer
+        "extended floating point has no DLPack type"
+        "our choice: its bits mean something else on each platform, and no GPU has it";
+    TypestrHalfComplex "typestr-half-complex" Buffer
+        "complex numbers of two float16 are not exchanged"
+        "our choice: NumPy cannot read the typestr, so no producer is known to mean it";
+    TypestrFloat8 "typestr-float8" Buffer
+        "'f1' does not say which of the float8 types it is"
+        "our choice: DLPack 1.3 has eight of them, and guessing would misread the data";
+
+    // descr
+    DescrType "descr-type" Type
+        "descr must be a list of (name, type) or (name, type, shape) tuples"
+        "NumPy's array interface: descr";
+    DescrSyntax "descr-syntax" Value
+        "a field must be a name, a type and optionally a shape"
+        "NumPy's array interface: descr";
+    DescrSize "descr-size" Value
+        "the fields of descr must add up to the item size of typestr"
+        "NumPy's array interface: descr describes one item";
+    DescrDepth "descr-depth" Value
+        "descr may nest 8 levels and hold 1024 fields"
+        "our choice: a self-containing list must not exhaust the stack";
+    DescrFields "descr-fields" Buffer
+        "a structured array has no DLPack type; one field must be chosen"
+        "DLPack 1.3: no structured types";
+    FieldUnknown "field-unknown" Value
+        "the struct has no such field"
+        "NumPy's array interface: descr names the fields";
+    FieldStride "field-stride" Buffer
+        "the distance between two items must be a multiple of the field's item size"
+        "DLPack 1.3: strides are numbers of elements";
+    FieldNone "field-none" Buffer
+        "the array is not structured, so it has no fields"
+        "NumPy's array interface: descr names the fields";
+
+    // data
+    DataMissing "data-missing" Value
+        "the data entry must be given"
+        "CAI v3: a required entry";
+    DataType "data-type" Type
+        "data must be a (pointer, read-only) tuple"
+        "CAI v3: data is (integer, boolean)";
+    DataLength "data-length" Value
+        "data must have exactly two items"
+        "CAI v3: data is (integer, boolean)";
+    DataPointerType "data-pointer-type" Type
+        "the data pointer must be an int"
+        "CAI v3: data is (integer, boolean)";
+    DataPointerNone "data-pointer-none" Value
+        "the data pointer may be None only where the array has no elements"
+        "CAI v3: the pointer is an integer; old producers give None for size 0";
+    DataPointerRange "data-pointer-range" Value
+        "the data pointer must be an unsigned 64-bit integer"
+        "CAI v3: the pointer is a device address";
+    DataPointerNull "data-pointer-null" Value
+        "the data pointer may be 0 only where the array has no elements"
+        "CAI v3 and DLPack 1.3: 0 is for size-zero arrays";
+    DataAlignment "data-alignment" Buffer
+        "the data pointer must be aligned to the scalar"
+        "CUDA programming guide: device code reads naturally aligned scalars only";
+    AddressRange "address-range" Value
+        "the elements must lie within the 64-bit address space"
+        "our choice: no allocation can hold them";
+    ByteOffset "byte-offset" Value
+        "byte_offset must be below 2**63 and must not carry the pointer past 2**64"
+        "our choice: no allocation is that large";
+
+    // strides
+    StridesType "strides-type" Type
+        "strides must be None or a tuple or list of ints"
+        "CAI v3: strides is None or (integer, ...)";
+    StridesItemType "strides-item-type" Type
+        "each stride must be an int"
+        "CAI v3: strides is None or (integer, ...)";
+    StridesLength "strides-length" Value
+        "there must be one stride per axis"
+        "CAI v3: strides gives the step of each dimension";
+    StridesRange "strides-range" Value
+        "a stride must fit a signed 64-bit integer"
+        "DLPack 1.3: strides is int64_t*";
+    StridesMultiple "strides-multiple" Buffer
+        "a byte stride must be a multiple of the item size; DLPack counts strides in elements"
+        "DLPack 1.3: strides are numbers of elements";
+    StridesNegative "strides-negative" Buffer
+        "the consumer takes no negative strides"
+        "our choice: such consumers read the wrong memory or abort";
+    SpanOverflow "span-overflow" Value
+        "the distance between the first and the last byte must fit a signed 64-bit integer"
+        "our choice: no allocation is that large";
+
+    // mask
+    MaskPresent "mask-present" Buffer
+        "DLPack has no masks, and dropping one would make invalid elements valid"
+        "DLPack 1.3: DLTensor has no mask";
+    MaskType "mask-type" Type
+        "the mask must be None or have __cuda_array_interface__"
+        "CAI v1 to v3: mask is None or an object exposing the interface";
+    MaskShape "mask-shape" Value
+        "the mask must broadcast to the array's shape"
+        "NumPy's array interface: mask";
+    MaskDtype "mask-dtype" Buffer
+        "a mask must be of bits, bools or bytes"
+        "our choice: these are the masks that producers are known to write";
+    MaskAmbiguous "mask-ambiguous" Buffer
+        "the mask can be read as bits or as bytes"
+        "our choice: cuDF labels its bit masks as bytes, and guessing would misread them";
+
+    // Streams.
+    StreamType "stream-type" Type
+        "a stream is an int, None or an object with __cuda_stream__"
+        "CAI v3: stream is None or an integer; the array API: stream is an int or None";
+    StreamZero "stream-zero" Value
+        "stream 0 is ambiguous; 1 is the legacy default stream, 2 the per-thread one"
+        "CAI v3, stream: 0 is disallowed; the array API says the same for CUDA";
+    StreamRange "stream-range" Value
+        "a stream is 1, 2 or an unsigned 64-bit handle (DLPack also has -1: no synchronisation)"
+        "CAI v3: stream; the array API: __dlpack__";
+    StreamObject "stream-object" Type
+        "__cuda_stream__ must answer a (version, handle) tuple of ints"
+        "CUDA Python: the __cuda_stream__ protocol";
+    StreamCpu "stream-cpu" Value
+        "memory of the CPU has no streams; stream must be None"
+        "the array API, __dlpack__: for CPU devices the stream is None";
+    StreamRocm "stream-rocm" Value
+        "ROCm has no streams 1 and 2; its default stream is 0"
+        "the array API, __dlpack__: stream on ROCm";
+    StreamUnknown "stream-unknown" Buffer
+        "the producer does not say which stream it works on"
+        "CAI v0 to v2 and __dlpack__ name no producer stream";
+    StreamThread "stream-thread" Buffer
+        "the per-thread default stream means another stream on another thread"
+        "CUDA: each thread has its own per-thread default stream";
+    StreamDevice "stream-device" Buffer
+        "the stream belongs to another device"
+        "CUDA: work must be launched in the stream's own context";
+    RocmOrder "rocm-order" Buffer
+        "streams of ROCm cannot be ordered here; there is no HIP driver"
+        "our choice: a claim of order that is not kept would be a race";
+    CaptureHostWait "capture-host-wait" Buffer
+        "the host must not wait while the stream is recorded into a graph"
+        "CUDA: synchronising a capturing stream invalidates the capture";
+    CaptureConsumer "capture-consumer" Buffer
+        "a graph that is being recorded cannot depend on work outside it"
+        "CUDA: an event from outside the capture invalidates it";
+    CaptureProducer "capture-producer" Buffer
+        "waiting for a capturing stream would draw the consumer's stream into its graph"
+        "CUDA: waiting for a captured event joins the capture, which must be joined back";
+    CaptureOther "capture-other" Buffer
+        "the two streams are recorded into different graphs"
+        "CUDA: captures cannot be merged";
+    CaptureLegacy "capture-legacy" Buffer
+        "the legacy default stream cannot take part while another stream is captured"
+        "CUDA: the legacy stream synchronises with all blocking streams, which is illegal during capture";
+    CaptureInvalid "capture-invalid" Buffer
+        "the stream's capture has been invalidated"
+        "CUDA: an invalidated capture must be ended before anything else";
+
+    // Capsules.
+    DlpackMissing "dlpack-missing" Type
+        "the object must have __dlpack__"
+        "the Python specification of DLPack: the method is the protocol";
+    CapsuleType "capsule-type" Type
+        "a PyCapsule is needed"
+        "the Python specification of DLPack: __dlpack__ returns a PyCapsule";
+    CapsuleName "capsule-name" Value
+        "the capsule's name must be 'dltensor' or 'dltensor_versioned'"
+        "the Python specification of DLPack: capsule names";
+    CapsuleUsed "capsule-used" Value
+        "a capsule can be consumed once"
+        "the Python specification of DLPack: the consumer renames the capsule";
+    CapsuleNull "capsule-null" Value
+        "the capsule holds no tensor"
+        "the Python specification of DLPack: the capsule holds a managed tensor";
+    DlpackMajor "dlpack-major" Buffer
+        "the tensor's DLPack major version must be 1"
+        "DLPack 1.3, DLPackVersion: another major version means another layout";
+    CopiedUnasked "copied-unasked" Buffer
+        "the producer copied the data although copy=False was asked"
+        "the array API, __dlpack__: copy=False means never";
+
+    // __dlpack_device__
+    DeviceMissing "device-missing" Type
+        "the object must have __dlpack_device__"
+        "the Python specification of DLPack: __dlpack_device__ is required";
+    DevicePair "device-pair" Value
+        "a device is a (type, id) pair"
+        "the array API: __dlpack_device__ returns a pair";
+    DeviceItemType "device-item-type" Type
+        "a device's type and id must be ints"
+        "the array API: __dlpack_device__ returns ints; (1, None) is taken, as paddle sends it";
+    DeviceUnknown "device-unknown" Buffer
+        "no such device type"
+        "DLPack 1.3: DLDeviceType";
+    DeviceId "device-id" Value
+        "a device id must be 0 or more"
+        "DLPack 1.3: DLDevice.device_id";
+    DeviceOrdinal "device-ordinal" Buffer
+        "this machine has no device of that number"
+        "CUDA: cuDeviceGetCount";
+    DeviceMismatch "device-mismatch" Buffer
+        "the tensor is not on the device that was announced or asked for"
+        "the array API: __dlpack_device__ tells the tensor's device";
+
+    // The driver's knowledge.
+    PointerUnknown "pointer-unknown" Buffer
+        "the CUDA driver does not know this pointer"
+        "CAI v3: the data must be device-accessible";
+    PointerDevice "pointer-device" Buffer
+        "the CUDA driver says that the memory is elsewhere"
+        "CUDA: cuPointerGetAttribute";
+    OutOfBounds "out-of-bounds" Buffer
+        "the elements must lie within their allocation"
+        "CUDA: the range attributes of the pointer";
+
+    // DLPack's data type.
+    DtypeLanes "dtype-lanes" Value
+        "lanes must be 1 or more"
+        "DLPack 1.3: DLDataType.lanes";
+    DtypeBits "dtype-bits" Value
+        "no type of this code has this number of bits"
+        "DLPack 1.3: DLDataType.bits";
+    DtypeCode "dtype-code" Buffer
+        "no such type code in DLPack 1.3"
+        "DLPack 1.3: DLDataTypeCode";
+    DtypeOpaque "dtype-opaque" Buffer
+        "opaque handles cannot be exchanged"
+        "our choice: the meaning of a handle is private to its producer";
+    DtypeBool "dtype-bool" Buffer
+        "a bool must have 8 bits"
+        "DLPack 1.3: the storage size of bool is 8 bits";
+    DtypeSubByte "dtype-sub-byte" Buffer
+        "float4 must have 4 bits and float6 must have 6"
+        "DLPack 1.3: other widths must be refused";
+
+    // What the CUDA Array Interface cannot say.
+    CaiDevice "cai-device" Buffer
+        "the CUDA Array Interface is for memory that CUDA devices can read"
+        "CAI v3: the data must be device-accessible";
+    CaiDtype "cai-dtype" Buffer
+        "the type has no typestr"
+        "NumPy's array interface: typestr";
+    CaiSubByte "cai-sub-byte" Buffer
+        "types smaller than a byte have no typestr"
+        "NumPy's array interface: the item size is in bytes";
+    CaiLanes "cai-lanes" Buffer
+        "vector types (lanes > 1) have no typestr"
+        "NumPy's array interface: typestr";
+
+    // Read-only, copies, transfers.
+    ReadOnlyWriter "read-only-writer" Buffer
+        "read-only data cannot be given to a writer"
+        "CAI v3: data; DLPack 1.3: DLPACK_FLAG_BITMASK_READ_ONLY";
+    ReadOnlyLegacy "read-only-legacy" Buffer
+        "a consumer of legacy DLPack cannot be told that data is read-only"
+        "DLPack 1.3: only versioned tensors have flags";
+    CopyNeeded "copy-needed" Buffer
+        "this cannot be done without a copy, and copy=False was asked"
+        "the array API, __dlpack__: copy=False means never";
+    CopyRefused "copy-refused" Buffer
+        "this memory cannot be copied here"
+        "the array API, __dlpack__: BufferError where a copy cannot be made";
+    TransferRefused "transfer-refused" Buffer
+        "the data cannot be exported to this device"
+        "the array API, __dlpack__: BufferError for a dl_device that is not supported";
+    PresentAs "present-as" Buffer
+        "this memory cannot be presented as memory of that kind"
+        "CUDA: only managed and pinned memory is reachable from both sides";
+    HostUnreadable "host-unreadable" Buffer
+        "the host cannot read this memory"
+        "CUDA: device memory is not mapped into the host";
+    ArrayUnreadable "array-unreadable" Type
+        "NumPy cannot read this memory"
+        "our choice: TypeError, so that NumPy does not fall back to an element-by-element copy";
+
+    // Arguments of our own functions.
+    ArgumentType "argument-type" Type
+        "the argument has the wrong type"
+        "our choice: see the function's signature";
+    ArgumentValue "argument-value" Value
+        "the argument has no such value"
+        "our choice: see the function's documentation";
+    MaxVersionType "max-version-type" Type
+        "max_version must be None or a tuple of two ints"
+        "the array API, __dlpack__: max_version";
+    MaxVersion "max-version" Value
+        "max_version must be (major, minor), both 0 or more"
+        "the array API, __dlpack__: max_version";
+    DlDeviceType "dl-device-type" Type
+        "dl_device must be None or a tuple of two ints"
+        "the array API, __dlpack__: dl_device";
+    DlDevice "dl-device" Value
+        "dl_device must be a (type, id) pair"
+        "the array API, __dlpack__: dl_device";
+    CopyType "copy-type" Type
+        "copy must be True, False or None"
+        "the array API, __dlpack__: copy";
+    DtypeArgumentType "dtype-argument-type" Type
+        "dtype must be a str or a dtype object"
+        "our choice: see dtype= in docs/python.md";
+    DtypeArgument "dtype-argument" Value
+        "no type of this name is known"
+        "our choice: NumPy's and ml_dtypes' names and NumPy's typestrs are known";
+    DtypeOverride "dtype-override" Buffer
+        "dtype= reinterprets and never casts; it takes raw bytes ('V'), unsigned ints or a known alias of the same item size"
+        "our choice: anything else is more likely a mistake than a wish";
+    ShapeOverride "shape-override" Buffer
+        "shape= takes contiguous data whose size in bytes it fills exactly"
+        "our choice: anything else is more likely a mistake than a wish";
+    OrdinalRange "ordinal-range" Value
+        "ordinal must be the number of a device, 0 or more"
+        "CUDA: ordinals count from 0";
+
+    // The C Exchange API.
+    ExchangeType "exchange-type" Type
+        "__dlpack_c_exchange_api__ must be a PyCapsule"
+        "DLPack 1.3: DLPackExchangeAPI";
+    ExchangeName "exchange-name" Value
+        "the capsule's name must be 'dlpack_exchange_api'"
+        "DLPack 1.3: DLPackExchangeAPI";
+    ExchangeVersion "exchange-version" Buffer
+        "no table of major version 1 is offered"
+        "DLPack 1.3: DLPackExchangeAPI.header";
+    ExchangeNull "exchange-null" Value
+        "a required function of the exchange table is NULL"
+        "DLPack 1.3: DLPackExchangeAPI";
+    ExchangeFailed "exchange-failed" Buffer
+        "the producer's exchange function failed and set no exception"
+        "DLPack 1.3: a callback that fails sets a Python exception";
+    ExchangeAllocator "exchange-allocator" Buffer
+        "views do not allocate"
+        "our choice: a bridge owns no memory";
+
+    // Views.
+    ScopeEnded "scope-ended" Value
+        "the view's consume scope has ended, and its order ended with it"
+        "CAI v3: after the return edge the data is the producer's again";
+    Overlap "overlap" Buffer
+        "elements that share memory cannot be borrowed mutably"
+        "Rust: &mut is exclusive";
+    ViewDtype "view-dtype" Buffer
+        "the array's type is not the one that is asked for"
+        "Rust: a typed view is of one element type";
+    ViewNdim "view-ndim" Buffer
+        "the array has another number of dimensions than is asked for"
+        "Rust: a typed view has a fixed number of dimensions";
+    ViewContiguous "view-contiguous" Buffer
+        "the array must be contiguous in C order"
+        "Rust: a slice has no strides";
+    ViewInUse "view-in-use" Buffer
+        "the view is borrowed elsewhere"
+        "Rust: &mut is exclusive";
+    Pickle "pickle" Type
+        "a view is a borrow of memory and cannot be pickled"
+        "our choice: a pointer means nothing in another process";
+    Forked "forked" Buffer
+        "a view cannot be used in a forked child"
+        "CUDA: a context does not survive fork";
+}
+
+/// The part of a protocol, or the argument, that a value was found in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Field {
+    /// The object as a whole.
+    Object,
+    /// `__cuda_array_interface__`, the attribute as a whole.
+    Cai,
+    /// Its `version`.
+    CaiVersion,
+    /// Its `shape`.
+    CaiShape,
+    /// Its `typestr`.
+    CaiTypestr,
+    /// Its `descr`.
+    CaiDescr,
+    /// Its `data`.
+    CaiData,
+    /// Its `strides`, in bytes.
+    CaiStrides,
+    /// Its `mask`.
+    CaiMask,
+    /// Its `stream`.
+    CaiStream,
+    /// A `__cuda_stream__` method's answer.
+    CudaStream,
+    /// A capsule.
+    Capsule,
+    /// `__dlpack_device__`.
+    DlpackDevice,
+    /// `__dlpack__`.
+    DlpackCall,
+    /// `__dlpack_c_exchange_api__`.
+    ExchangeApi,
+    /// `DLTensor.ndim`.
+    TensorNdim,
+    /// `DLTensor.shape`.
+    TensorShape,
+    /// `DLTensor.strides`, in elements.
+    TensorStrides,
+    /// `DLTensor.data`.
+    TensorData,
+    /// `DLTensor.byte_offset`.
+    TensorByteOffset,
+    /// `DLTensor.dtype`.
+    TensorDtype,
+    /// `DLTensor.device`.
+    TensorDevice,
+    /// `DLManagedTensorVersioned.version`.
+    TensorVersion,
+    /// `DLManagedTensorVersioned.flags`.
+    TensorFlags,
+    /// One of our own functions' arguments.
+    Argument(&'static str),
+}
+
+impl Field {
+    /// A short stable name: the exception's `.field`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Object => "object",
+            Self::Cai => "__cuda_array_interface__",
+            Self::CaiVersion | Self::TensorVersion => "version",
+            Self::CaiShape | Self::TensorShape => "shape",
+            Self::CaiTypestr => "typestr",
+            Self::CaiDescr => "descr",
+            Self::CaiData | Self::TensorData => "data",
+            Self::CaiStrides | Self::TensorStrides => "strides",
+            Self::CaiMask => "mask",
+            Self::CaiStream => "stream",
+            Self::CudaStream => "__cuda_stream__",
+            Self::Capsule => "capsule",
+            Self::DlpackDevice => "__dlpack_device__",
+            Self::DlpackCall => "__dlpack__",
+            Self::ExchangeApi => "__dlpack_c_exchange_api__",
+            Self::TensorNdim => "ndim",
+            Self::TensorByteOffset => "byte_offset",
+            Self::TensorDtype => "dtype",
+            Self::TensorDevice => "device",
+            Self::TensorFlags => "flags",
+            Self::Argument(name) => name,
+        }
+    }
+}
+
+impl Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.name();
+        match self {
+            Self::CaiVersion
+            | Self::CaiShape
+            | Self::CaiTypestr
+            | Self::CaiDescr
+            | Self::CaiData
+            | Self::CaiStrides
+            | Self::CaiMask
+            | Self::CaiStream => write!(f, "__cuda_array_interface__['{name}']"),
+            Self::TensorNdim
+            | Self::TensorShape
+            | Self::TensorStrides
+            | Self::TensorData
+            | Self::TensorByteOffset
+            | Self::TensorDtype
+            | Self::TensorDevice => write!(f, "DLTensor.{name}"),
+            Self::TensorVersion | Self::TensorFlags => {
+                write!(f, "DLManagedTensorVersioned.{name}")
+            }
+            Self::Argument(_) => write!(f, "argument '{name}'"),
+            _ => f.write_str(name),
+        }
+    }
+}
+
+/// One value that breaks one rule.
+///
+/// One pointer wide, so that `Result<T, Violation>` costs the successful path nothing.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Violation(Box<Inner>);
+
+#[derive(Clone, PartialEq, Eq)]
+struct Inner {
+    rule: Rule,
+    field: Field,
+    found: String,
+    hint: Option<Cow<'static, str>>,
+}
+
+/// A value found is quoted up to this many bytes: a hostile `repr` must not fill the memory.
+const FOUND_LIMIT: usize = 200;
+
+impl Violation {
+    /// `found` broke `rule` in `field`. An empty `found` is left out of the message (a key that is
+    /// missing has no value to show).
+    #[cold]
+    pub fn new(rule: Rule, field: Field, found: impl Display) -> Self {
+        let mut short = Clipped(String::new());
+        // A Display that fails has nothing more to say: keep what it wrote.
+        let _ = write!(short, "{found}");
+        Self(Box::new(Inner {
+            rule,
+            field,
+            found: short.0,
+            hint: None,
+        }))
+    }
+
+    /// The same refusal with what to do instead.
+    #[cold]
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<Cow<'static, str>>) -> Self {
+        self.0.hint = Some(hint.into());
+        self
+    }
+
+    /// The same refusal of another field: for a rule found by code that both protocols share.
+    #[cold]
+    #[must_use]
+    pub fn in_field(mut self, field: Field) -> Self {
+        self.0.field = field;
+        self
+    }
+
+    /// The rule that is broken.
+    #[must_use]
+    pub fn rule(&self) -> Rule {
+        self.0.rule
+    }
+
+    /// Where the value was found.
+    #[must_use]
+    pub fn field(&self) -> Field {
+        self.0.field
+    }
+
+    /// The value, as text.
+    #[must_use]
+    pub fn found(&self) -> &str {
+        &self.0.found
+    }
+
+    /// What to do instead, where there is something to do.
+    #[must_use]
+    pub fn hint(&self) -> Option<&str> {
+        self.0.hint.as_deref()
+    }
+}
+
+impl Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner {
+            rule,
+            field,
+            found,
+            hint,
+        } = &*self.0;
+        write!(f, "{field}")?;
+        if !found.is_empty() {
+            write!(f, " = {found}")?;
+        }
+        write!(f, ": {}", rule.sentence())?;
+        if let Some(hint) = hint {
+            write!(f, "; {hint}")?;
+        }
+        write!(f, " [{}]", rule.id())
+    }
+}
+
+impl fmt::Debug for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Violation({self})")
+    }
+}
+
+impl std::error::Error for Violation {}
+
+/// A string that takes [`FOUND_LIMIT`] bytes, then dots, then nothing.
+struct Clipped(String);
+
+impl Write for Clipped {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for letter in text.chars() {
+            if self.0.len() >= FOUND_LIMIT {
+                self.0.push_str("...");
+                return Err(fmt::Error);
+            }
+            self.0.push(letter);
+        }
+        Ok(())
+    }
+}
