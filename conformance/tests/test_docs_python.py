@@ -1,0 +1,36 @@
+"""The Python blocks of the documentation, run as they are printed.
+
+Each page is one test and one namespace: its blocks run in order, as a reader would type them.
+A failure points to the page's own line.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("conformance/**/*.md")])
+BLOCK = re.compile(r"^(?P<indent> *)```python\n(?P<code>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: Path) -> list[tuple[int, str]]:
+    """The first line's number and the code of each Python block."""
+    text = page.read_text(encoding="utf-8")
+    return [
+        (text.count("\n", 0, found.start("code")), textwrap.dedent(found["code"])) for found in BLOCK.finditer(text)
+    ]
+
+
+def test_the_readme_has_python_blocks() -> None:
+    assert blocks(ROOT / "README.md"), "the pattern finds nothing, so this file would test nothing"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
+def test_the_blocks_of(page: Path) -> None:
+    namespace: dict[str, object] = {"__name__": page.stem}
+    for lines_before, code in blocks(page):
+        exec(compile("\n" * lines_before + code, page, "exec"), namespace)
