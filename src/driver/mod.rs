@@ -1,0 +1,256 @@
+//! Room 2: the CUDA driver, as little of it as array interchange needs.
+//!
+//! [`Driver`] is the seam. Behind it stand libcuda (`cuda.rs`, feature `cudarc`, loaded on first
+//! use) and [`script::Script`], which answers from tables and writes down every call. Everything
+//! above the seam works without a driver until it needs one, and then says so by a
+//! [`DriverError`]; nothing here panics because a library, a symbol or a device is missing.
+//!
+//! [`order()`] carries out what `protocol::stream::plan` decides.
+//!
+//! # Handles
+//! Streams, contexts and events are numbers here, as they are in both protocols: a CAI dict says
+//! `'stream': 94143`, and nobody can prove that this is still a stream. The driver checks what it
+//! can and answers `CUDA_ERROR_INVALID_HANDLE`; that the handle lives is the producer's promise
+//! (CAI v3, "Lifetime management": the stream lives as long as the object that exported it).
+
+use std::num::NonZeroU64;
+
+use crate::protocol::stream::{Capture, Stream};
+
+mod copy;
+#[cfg(feature = "cudarc")]
+mod cuda;
+mod error;
+pub mod order;
+pub mod pool;
+#[doc(hidden)]
+pub mod script;
+
+pub use copy::{CopyPlan, copy_strided};
+pub use error::DriverError;
+pub use order::{Done, Place, join, needed, order, order_within, synchronize};
+pub use pool::Pool;
+
+/// A `CUcontext`.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Context(pub NonZeroU64);
+
+/// What a context is, as opposed to the handle that it has: `cuCtxGetId`'s answer, which is unique
+/// for the life of the process, or the handle itself on drivers before CUDA 12.0.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+pub struct ContextId(pub u64);
+
+/// A `CUevent`.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Event(pub NonZeroU64);
+
+/// What kind of memory a pointer points to.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+pub enum MemoryKind {
+    /// Memory of one device.
+    Device,
+    /// Memory that moves between host and devices (`cuMemAllocManaged`).
+    Managed,
+    /// Host memory known to the driver: page-locked, registered or mapped.
+    Pinned,
+    /// Not known to the driver.
+    Unknown,
+}
+
+/// What one `cuPointerGetAttributes` call says about a pointer.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct PointerInfo {
+    /// What kind of memory it is.
+    pub kind: MemoryKind,
+    /// The device that the memory belongs to; negative where the pointer is unknown.
+    pub ordinal: i32,
+    /// The address to use in device code; 0 where there is none.
+    pub device_pointer: u64,
+    /// The address to use on the host; 0 where there is none.
+    pub host_pointer: u64,
+    /// The context of the allocation; `None` where the driver does not name one (memory of a
+    /// stream-ordered pool, virtual memory management).
+    pub context: Option<Context>,
+    /// Start and size in bytes of the allocation; `None` where it was not asked for, or where the
+    /// driver does not know it.
+    pub range: Option<(u64, u64)>,
+    /// Whether memory stands behind the address; false for a reserved range with nothing mapped.
+    pub mapped: bool,
+}
+
+/// One rectangular copy: `height` rows of `width` bytes, `pitch` bytes apart at either end.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Copy2d {
+    /// The first byte to write.
+    pub to: u64,
+    /// Bytes from one written row to the next.
+    pub to_pitch: u64,
+    /// The first byte to read.
+    pub from: u64,
+    /// Bytes from one read row to the next.
+    pub from_pitch: u64,
+    /// Bytes in a row, at most the smaller pitch.
+    pub width: u64,
+    /// Rows.
+    pub height: u64,
+}
+
+/// The calls of the CUDA driver that array interchange needs.
+///
+/// Every function is one driver call unless it says otherwise, does not lock, and may be called
+/// from any thread. Every error is a [`DriverError`] that names the call and carries the driver's code,
+/// or says that the driver or the function is not there.
+/// Contexts are per thread, as in the driver: "current" means the calling thread's.
+#[expect(
+    clippy::missing_errors_doc,
+    reason = "one sentence on the trait covers all of them"
+)]
+pub trait Driver: Send + Sync {
+    /// The idle events of this driver: they live as long as it does. Not a driver call.
+    fn pool(&self) -> &Pool;
+
+    /// The number of devices. Source: `cuDeviceGetCount`.
+    fn device_count(&self) -> Result<i32, DriverError>;
+
+    /// Kind, device, context and, with `want_range`, bounds of the allocation behind an address.
+    /// An address that the driver does not know is no error: [`MemoryKind::Unknown`].
+    /// Needs no current context. Source: `cuPointerGetAttributes`.
+    fn pointer_info(&self, pointer: u64, want_range: bool) -> Result<PointerInfo, DriverError>;
+
+    /// Whether the stream is being captured. The documented answers that are states, not failures,
+    /// come back as such: `CUDA_ERROR_STREAM_CAPTURE_IMPLICIT` is [`Capture::BlocksLegacy`] ("the
+    /// blocking stream capture is not invalidated" by the question).
+    /// A default stream is the current context's. Source: `cuStreamIsCapturing`.
+    fn capture(&self, stream: Stream) -> Result<Capture, DriverError>;
+
+    /// The number of the capture that a capturing stream takes part in, unique in the process; 0
+    /// where it is not capturing. Source: `cuStreamGetCaptureInfo`, in the version that is there.
+    fn capture_id(&self, stream: Stream) -> Result<u64, DriverError>;
+
+    /// The context that a stream with a handle was created in. Source: `cuStreamGetCtx`.
+    fn stream_context(&self, stream: Stream) -> Result<Context, DriverError>;
+
+    /// What a context is, beyond its handle. Source: `cuCtxGetId` (CUDA 12.0); without it the
+    /// handle, and no call.
+    fn context_id(&self, context: Context) -> Result<ContextId, DriverError>;
+
+    /// The calling thread's context. Source: `cuCtxGetCurrent`.
+    fn current_context(&self) -> Result<Option<Context>, DriverError>;
+
+    /// Replaces the calling thread's context; `None` leaves it without one.
+    /// Source: `cuCtxSetCurrent`.
+    fn set_current_context(&self, context: Option<Context>) -> Result<(), DriverError>;
+
+    /// Whether anyone keeps the device's primary context alive. Source: `cuDevicePrimaryCtxGetState`.
+    fn primary_context_active(&self, ordinal: i32) -> Result<bool, DriverError>;
+
+    /// The device's primary context, kept alive until released. Source: `cuDevicePrimaryCtxRetain`.
+    fn primary_context_retain(&self, ordinal: i32) -> Result<Context, DriverError>;
+
+    /// Undoes one retain. Source: `cuDevicePrimaryCtxRelease`.
+    fn primary_context_release(&self, ordinal: i32) -> Result<(), DriverError>;
+
+    /// An event of the current context that takes no time stamps. Source: `cuEventCreate` with
+    /// `CU_EVENT_DISABLE_TIMING`.
+    fn event_create(&self) -> Result<Event, DriverError>;
+
+    /// Marks what is enqueued on `stream` now. Event and stream must be of one context.
+    /// Source: `cuEventRecord`.
+    fn event_record(&self, event: Event, stream: Stream) -> Result<(), DriverError>;
+
+    /// Makes all later work of `stream` wait for the event's latest mark; other contexts and
+    /// devices are legal. The event may be marked anew or destroyed right away.
+    /// Source: `cuStreamWaitEvent`.
+    fn event_wait(&self, stream: Stream, event: Event) -> Result<(), DriverError>;
+
+    /// Destroys an event; marks that streams wait for stay valid. Source: `cuEventDestroy`.
+    fn event_destroy(&self, event: Event) -> Result<(), DriverError>;
+
+    /// Blocks until the stream's work is done. A default stream is the current context's.
+    /// Source: `cuStreamSynchronize`.
+    fn stream_synchronize(&self, stream: Stream) -> Result<(), DriverError>;
+
+    /// Blocks until all work of the current context is done. Source: `cuCtxSynchronize`.
+    fn context_synchronize(&self) -> Result<(), DriverError>;
+
+    /// Whether the host may touch managed memory while the device works. Source:
+    /// `cuDeviceGetAttribute` of `CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS`.
+    fn concurrent_managed_access(&self, ordinal: i32) -> Result<bool, DriverError>;
+
+    /// `nbytes` of the current device's memory, usable on `stream` from now on; the address.
+    /// Source: `cuMemAllocAsync`.
+    fn alloc_async(&self, nbytes: u64, stream: Stream) -> Result<u64, DriverError>;
+
+    /// `nbytes` of the current context's memory; the address. Source: `cuMemAlloc`.
+    fn alloc(&self, nbytes: u64) -> Result<u64, DriverError>;
+
+    /// Gives memory back once `stream` gets there. Source: `cuMemFreeAsync`.
+    ///
+    /// # Safety
+    /// - `pointer` came from [`alloc_async`](Self::alloc_async) or [`alloc`](Self::alloc) and was not freed.
+    /// - Nothing uses the memory later than the work that `stream` holds now.
+    unsafe fn free_async(&self, pointer: u64, stream: Stream) -> Result<(), DriverError>;
+
+    /// Gives memory back; waits for the work that uses it. Source: `cuMemFree`.
+    ///
+    /// # Safety
+    /// - `pointer` came from [`alloc`](Self::alloc) or [`alloc_async`](Self::alloc_async) and was not freed.
+    /// - Nothing uses the memory later.
+    unsafe fn free(&self, pointer: u64) -> Result<(), DriverError>;
+
+    /// Copies `nbytes` between any two addresses of the unified address space, in stream order.
+    /// Source: `cuMemcpyAsync`.
+    ///
+    /// # Safety
+    /// - `nbytes` are readable at `from` and writable at `to` until the copy is done, and nothing
+    ///   else writes to either meanwhile.
+    unsafe fn copy_async(
+        &self,
+        to: u64,
+        from: u64,
+        nbytes: u64,
+        stream: Stream,
+    ) -> Result<(), DriverError>;
+
+    /// Copies rows, in stream order. Source: `cuMemcpy2DAsync` with `CU_MEMORYTYPE_UNIFIED`.
+    ///
+    /// # Safety
+    /// - Every row is readable and writable as [`copy_async`](Self::copy_async) demands.
+    unsafe fn copy_2d_async(&self, copy: &Copy2d, stream: Stream) -> Result<(), DriverError>;
+
+    /// Fills `nbytes` with one value, in stream order. Source: `cuMemsetD8Async`.
+    ///
+    /// # Safety
+    /// - `nbytes` are writable at `pointer` until it is done, and nothing else uses them meanwhile.
+    unsafe fn fill_async(
+        &self,
+        pointer: u64,
+        value: u8,
+        nbytes: u64,
+        stream: Stream,
+    ) -> Result<(), DriverError>;
+}
+
+/// The process's CUDA driver, loaded and initialised on first use.
+///
+/// Success is remembered; absence is not, so that a driver that appears later is found.
+///
+/// # Errors
+/// A [`DriverError`] that says what is missing: this build's support (feature `cudarc`), the
+/// library, a function of it, or a device (`cuInit`'s own code).
+pub fn driver() -> Result<&'static dyn Driver, DriverError> {
+    match script::installed() {
+        Some(script) => Ok(script),
+        None => loaded(),
+    }
+}
+
+#[cfg(feature = "cudarc")]
+fn loaded() -> Result<&'static dyn Driver, DriverError> {
+    cuda::driver().map(|driver| driver as &dyn Driver)
+}
+
+#[cfg(not(feature = "cudarc"))]
+fn loaded() -> Result<&'static dyn Driver, DriverError> {
+    Err(DriverError::NOT_BUILT)
+}

@@ -1,0 +1,434 @@
+//! Carrying out a plan: who waits for whom, with as few driver calls as that takes.
+//!
+//! # What is called
+//! Nothing where `protocol::stream::settled` says so. Else, for two streams with handles:
+//! `cuStreamGetCtx` of the ready stream, `cuCtxGetCurrent`, `cuCtxSetCurrent` where another
+//! context is current, `cuStreamIsCapturing` of both, `cuCtxGetId`, `cuEventRecord` on a pooled
+//! event (the first one of a context costs a `cuEventCreate`), `cuStreamWaitEvent`, and
+//! `cuCtxSetCurrent` back. Two captures that are both active cost a `cuStreamGetCaptureInfo` each.
+//!
+//! # Contexts
+//! An event must be of the context of the stream that it is recorded on, and is created in the
+//! *current* context (driver API, `cuEventCreate`, `cuEventRecord`). So the ready stream's context
+//! is made current first: `cuStreamGetCtx` names it for a handle. The default streams, 1 and 2,
+//! exist once per context, and both protocols leave the context out; it is the pointer's, else the
+//! device's primary context where that is active. The caller's context is current again afterwards, on every path.
+//!
+//! # Captures
+//! The questions come first, and none of them invalidates a capture; only an order that the plan
+//! allows touches a stream.
+
+use std::thread::ThreadId;
+
+use super::pool::Lease;
+use super::{Context, Driver, DriverError};
+use crate::error::Error;
+use crate::protocol::descriptor::Device;
+use crate::protocol::stream::{
+    Capture, Plan, Platform, Reason, Request, Situation, Stream, SyncPolicy, plan,
+    plan_without_captures, settled,
+};
+
+/// Where the data is, and what belongs to its ready stream but not to the stream's number.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// Whose streams these are.
+    pub platform: Platform,
+    /// CUDA's number of the device; negative where it is not known.
+    pub ordinal: i32,
+    /// The address of the first element; 0 where there is none (size 0).
+    pub pointer: u64,
+    /// The context of the allocation where an earlier pointer query named it: spares another one
+    /// for the default streams.
+    pub context: Option<Context>,
+    /// Whether the memory is managed: on some devices the host must not touch it while any work runs.
+    pub managed: bool,
+    /// Whose per-thread default stream the data is ready on; `None` for the calling thread's, and
+    /// without meaning for other streams.
+    pub thread: Option<ThreadId>,
+}
+
+impl Place {
+    /// The place of a tensor's data: DLPack's device and the address of the first element.
+    ///
+    /// For pinned and managed memory DLPack's device id says nothing ("the device id is 0"), so
+    /// their ordinal is unknown until the pointer is asked.
+    #[inline]
+    pub const fn new(device: Device, pointer: u64) -> Place {
+        let platform = match Platform::from_device_type(device.device_type) {
+            Some(platform) => platform,
+            None => Platform::Host,
+        };
+        let ordinal = match platform {
+            Platform::Cuda | Platform::Rocm => device.id,
+            Platform::HostReadable | Platform::Host => -1,
+        };
+        Place {
+            platform,
+            managed: device.device_type == Device::CUDA_MANAGED,
+            ..Place::cuda(ordinal, pointer)
+        }
+    }
+
+    /// Device memory at `pointer` on CUDA device `ordinal` (negative: not known).
+    #[inline]
+    pub const fn cuda(ordinal: i32, pointer: u64) -> Place {
+        Place {
+            platform: Platform::Cuda,
+            ordinal,
+            pointer,
+            context: None,
+            managed: false,
+            thread: None,
+        }
+    }
+
+    /// What is known before the driver is asked.
+    #[inline]
+    fn situation(&self, ready: Stream, request: Request, policy: SyncPolicy) -> Situation {
+        Situation {
+            platform: self.platform,
+            ready_on_other_thread: ready == Stream::PerThreadDefault && self.is_other_thread(),
+            ..Situation::new(ready, request, policy)
+        }
+    }
+
+    fn is_other_thread(&self) -> bool {
+        self.thread
+            .is_some_and(|thread| thread != std::thread::current().id())
+    }
+}
+
+/// What was done.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Done {
+    /// No driver call was made.
+    Nothing(Reason),
+    /// One event was recorded and waited for; the host went on.
+    Event(Reason),
+    /// The host waited.
+    HostWait(Reason),
+}
+
+/// Whether [`order`] will call the driver, or refuse: false means that there is nothing to do, no
+/// driver needed, and no GIL to release. Costs a few comparisons.
+#[inline]
+pub fn needed(ready: Stream, request: Request, place: &Place, policy: SyncPolicy) -> bool {
+    settled(&place.situation(ready, request, policy)).is_none()
+}
+
+/// Orders what `request` asks for after `ready`, the stream that the data is ready on.
+///
+/// After `Ok`, work that is enqueued on the requested stream (or done by the host) finds the data
+/// ready. After `Err` nothing waits for anything.
+///
+/// # Errors
+/// A violation where no order is possible (a stream capture, another thread's per-thread stream,
+/// ROCm); nothing was enqueued then. A [`DriverError`] for a call that failed.
+pub fn order(
+    driver: &dyn Driver,
+    ready: Stream,
+    request: Request,
+    place: &Place,
+    policy: SyncPolicy,
+) -> Result<Done, Error> {
+    run(driver, place, place.situation(ready, request, policy))
+}
+
+/// As [`order`], where the requested stream will be joined back to `ready` later, as `consume()`
+/// does by its return edge: then it may enter a capture of the ready stream.
+///
+/// # Errors
+/// As [`order`].
+pub fn order_within(
+    driver: &dyn Driver,
+    ready: Stream,
+    request: Request,
+    place: &Place,
+    policy: SyncPolicy,
+) -> Result<Done, Error> {
+    let situation = place.situation(ready, request, policy);
+    run(
+        driver,
+        place,
+        Situation {
+            joins_back: true,
+            ..situation
+        },
+    )
+}
+
+/// Blocks the calling thread until the work of `stream` is done, whatever the policy.
+///
+/// # Errors
+/// As [`order`]; a stream that is being captured is refused, as waiting for it would break the
+/// capture.
+pub fn synchronize(driver: &dyn Driver, stream: Stream, place: &Place) -> Result<(), Error> {
+    order(driver, stream, Request::Host, place, SyncPolicy::Event).map(|_| ())
+}
+
+/// Makes `on` wait for every one of `streams`, by one event for each distinct one; the number of
+/// events. `on` itself and [`Stream::None`] cost nothing.
+///
+/// # Errors
+/// As [`order`], at the first stream that cannot be waited for; `on` may by then wait for those
+/// before it, which delays work and breaks nothing.
+pub fn join(driver: &dyn Driver, streams: &[(Stream, Place)], on: Stream) -> Result<usize, Error> {
+    let mut events = 0;
+    for (at, (ready, place)) in streams.iter().enumerate() {
+        if streams[..at]
+            .iter()
+            .any(|(other, there)| is_same_queue(*ready, place, *other, there))
+        {
+            continue;
+        }
+        let done = order(
+            driver,
+            *ready,
+            Request::Stream(on),
+            place,
+            SyncPolicy::Event,
+        )?;
+        events += usize::from(matches!(done, Done::Event(_)));
+    }
+    Ok(events)
+}
+
+/// Whether two ready streams are one queue: a handle says it alone, a default stream is one per
+/// context, and per thread.
+fn is_same_queue(stream: Stream, place: &Place, other: Stream, there: &Place) -> bool {
+    stream == other
+        && (!stream.is_default()
+            || (place.context, place.ordinal, place.thread)
+                == (there.context, there.ordinal, there.thread)
+                && (place.context.is_some() || place.ordinal >= 0))
+}
+
+/// Decides, asking the driver only for what the decision needs, and acts.
+fn run(driver: &dyn Driver, place: &Place, situation: Situation) -> Result<Done, Error> {
+    if let Some(plan) = plan_without_captures(&situation) {
+        return match plan {
+            Plan::Refuse(violation) => Err(violation.into()),
+            Plan::Nothing(reason) | Plan::Event { reason, .. } | Plan::HostWait { reason, .. } => {
+                Ok(Done::Nothing(reason))
+            }
+        };
+    }
+    let contexts = Contexts::find(driver, place, &situation)?;
+    let mut caller = Caller::new(driver)?;
+    let done = decide_and_act(&mut caller, &contexts, situation);
+    let restored = caller.restore();
+    done.and_then(|done| restored.map(|()| done).map_err(Error::from))
+}
+
+fn decide_and_act(
+    caller: &mut Caller<'_>,
+    contexts: &Contexts<'_>,
+    mut situation: Situation,
+) -> Result<Done, Error> {
+    caller.switch(contexts.wait)?;
+    ask_captures(caller.driver, &mut situation)?;
+    situation.exclusive_managed = contexts.exclusive_managed;
+    match plan(&situation) {
+        Plan::Nothing(reason) => Ok(Done::Nothing(reason)),
+        Plan::Refuse(violation) => Err(violation.into()),
+        Plan::HostWait { stream, reason } => {
+            caller.switch(contexts.ready)?;
+            host_wait(caller.driver, stream, reason)?;
+            Ok(Done::HostWait(reason))
+        }
+        Plan::Event {
+            record,
+            wait,
+            reason,
+        } => {
+            caller.switch(contexts.ready)?;
+            let event = Lease::recorded(caller.driver, contexts.ready, record)?;
+            caller.switch(contexts.wait)?;
+            event.wait(wait)?;
+            Ok(Done::Event(reason))
+        }
+    }
+}
+
+/// Fills in the capture states. The contexts of default streams are current.
+fn ask_captures(driver: &dyn Driver, situation: &mut Situation) -> Result<(), DriverError> {
+    situation.ready_capture = driver.capture(situation.ready)?;
+    let Request::Stream(requested) = situation.request else {
+        return Ok(());
+    };
+    situation.requested_capture = driver.capture(requested)?;
+    if (situation.ready_capture, situation.requested_capture) == (Capture::Active, Capture::Active)
+    {
+        let ready = driver.capture_id(situation.ready)?;
+        situation.same_capture = ready != 0 && ready == driver.capture_id(requested)?;
+    }
+    Ok(())
+}
+
+fn host_wait(driver: &dyn Driver, stream: Stream, reason: Reason) -> Result<(), DriverError> {
+    match reason {
+        Reason::HostReadsExclusively => driver.context_synchronize(),
+        _ => driver.stream_synchronize(stream),
+    }
+}
+
+/// The contexts that an order is carried out in.
+struct Contexts<'d> {
+    /// Of the ready stream: where the event is made and recorded.
+    ready: Context,
+    /// Of the requested stream where that is a default stream; else the ready stream's, since a
+    /// handle brings its own.
+    wait: Context,
+    exclusive_managed: bool,
+    /// Keeps the context of the place alive while it is used.
+    _home: Option<Home<'d>>,
+}
+
+impl<'d> Contexts<'d> {
+    fn find(driver: &'d dyn Driver, place: &Place, situation: &Situation) -> Result<Self, Error> {
+        let requested = match situation.request {
+            Request::Stream(requested) => requested,
+            Request::Host | Request::NoSync => Stream::None,
+        };
+        let reads_managed = place.managed && situation.request == Request::Host;
+        let is_home_needed =
+            situation.ready.is_default() || requested.is_default() || reads_managed;
+        let home = is_home_needed
+            .then(|| Home::find(driver, place))
+            .transpose()?;
+        let here = home.as_ref().map(|home| home.context);
+        let ready = match here {
+            Some(here) if situation.ready.is_default() => here,
+            _ => driver.stream_context(situation.ready)?,
+        };
+        let wait = match here {
+            Some(here) if requested.is_default() => here,
+            _ => ready,
+        };
+        let exclusive_managed = match &home {
+            Some(home) if reads_managed => !driver.concurrent_managed_access(home.ordinal)?,
+            _ => false,
+        };
+        Ok(Contexts {
+            ready,
+            wait,
+            exclusive_managed,
+            _home: home,
+        })
+    }
+}
+
+/// The context in which a place's default streams live.
+struct Home<'d> {
+    context: Context,
+    ordinal: i32,
+    /// The device whose primary context was retained here.
+    retained: Option<(&'d dyn Driver, i32)>,
+}
+
+impl<'d> Home<'d> {
+    /// The pointer's context, else the device's active primary context.
+    fn find(driver: &'d dyn Driver, place: &Place) -> Result<Self, DriverError> {
+        if let (Some(context), 0..) = (place.context, place.ordinal) {
+            return Ok(Home {
+                context,
+                ordinal: place.ordinal,
+                retained: None,
+            });
+        }
+        let (context, ordinal) = match place.pointer {
+            0 => (place.context, place.ordinal),
+            pointer => {
+                let info = driver.pointer_info(pointer, false)?;
+                let ordinal = if place.ordinal < 0 {
+                    info.ordinal
+                } else {
+                    place.ordinal
+                };
+                (place.context.or(info.context), ordinal)
+            }
+        };
+        match context {
+            Some(context) => Ok(Home {
+                context,
+                ordinal,
+                retained: None,
+            }),
+            None => Home::primary(driver, ordinal),
+        }
+    }
+
+    /// The primary context, which is not brought to life for this: where nobody uses it, no work
+    /// can be pending on its default streams, and the question has no answer.
+    fn primary(driver: &'d dyn Driver, ordinal: i32) -> Result<Self, DriverError> {
+        if !driver.primary_context_active(ordinal)? {
+            return Err(DriverError::new(
+                "cuDevicePrimaryCtxGetState",
+                INVALID_CONTEXT,
+            ));
+        }
+        let context = driver.primary_context_retain(ordinal)?;
+        Ok(Home {
+            context,
+            ordinal,
+            retained: Some((driver, ordinal)),
+        })
+    }
+}
+
+/// `CUDA_ERROR_INVALID_CONTEXT`.
+const INVALID_CONTEXT: u32 = 201;
+
+impl Drop for Home<'_> {
+    /// Gives a retained primary context back, on the thread that retained it.
+    fn drop(&mut self) {
+        if let Some((driver, ordinal)) = self.retained {
+            // A failure leaves one count too many; the order itself is made, or its error matters more.
+            let _ = driver.primary_context_release(ordinal);
+        }
+    }
+}
+
+/// The calling thread's current context: changed by [`switch`](Caller::switch), put back by
+/// [`restore`](Caller::restore), and by drop where a panic skips that.
+struct Caller<'d> {
+    driver: &'d dyn Driver,
+    original: Option<Context>,
+    current: Option<Context>,
+}
+
+impl<'d> Caller<'d> {
+    fn new(driver: &'d dyn Driver) -> Result<Self, DriverError> {
+        let original = driver.current_context()?;
+        Ok(Caller {
+            driver,
+            original,
+            current: original,
+        })
+    }
+
+    fn switch(&mut self, to: Context) -> Result<(), DriverError> {
+        if self.current != Some(to) {
+            self.driver.set_current_context(Some(to))?;
+            self.current = Some(to);
+        }
+        Ok(())
+    }
+
+    /// Makes the caller's context current again; the only place where that can fail visibly.
+    fn restore(&mut self) -> Result<(), DriverError> {
+        if self.current == self.original {
+            return Ok(());
+        }
+        self.current = self.original;
+        self.driver.set_current_context(self.original)
+    }
+}
+
+impl Drop for Caller<'_> {
+    fn drop(&mut self) {
+        // Reached with something to do only while unwinding: nobody is left to tell.
+        let _ = self.restore();
+    }
+}

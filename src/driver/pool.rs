@@ -1,0 +1,174 @@
+//! Events kept for the next order: creating and destroying one costs as much as recording it.
+//!
+//! An event is taken out, recorded, waited for and put back at once: `cuStreamWaitEvent` waits for
+//! the mark that the event has at the time of the call, so the event is free to be marked again.
+//! While it is out nobody else has it. The lock is held to pop and to push, never across a driver
+//! call, and nothing that runs under it can call back.
+//!
+//! Events belong to their context and die with it. A pool is kept per context *identity*
+//! (`cuCtxGetId`): a new context may get a dead one's handle, and then a kept event would be a
+//! handle to nothing, or to somebody else's event. What a dead context leaves behind is forgotten, not
+//! destroyed: the driver has done that.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::{Context, ContextId, Driver, DriverError, Event};
+use crate::protocol::stream::Stream;
+
+/// Events kept per context; more than this many orders at one moment is rare, and costs a create.
+const KEPT: usize = 64;
+
+/// The idle events of one driver.
+#[derive(Debug, Default)]
+pub struct Pool {
+    contexts: Mutex<Vec<Kept>>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    context: Context,
+    id: ContextId,
+    events: Vec<Event>,
+}
+
+impl Pool {
+    /// An empty pool.
+    pub const fn new() -> Pool {
+        Pool {
+            contexts: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// The idle events, over all contexts.
+    pub fn len(&self) -> usize {
+        self.lock().iter().map(|kept| kept.events.len()).sum()
+    }
+
+    /// Whether no event is kept.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// An idle event of this very context. Events of a dead one with the same handle are forgotten.
+    fn take(&self, context: Context, id: ContextId) -> Option<Event> {
+        let mut contexts = self.lock();
+        let at = contexts.iter().position(|kept| kept.context == context)?;
+        if contexts[at].id != id {
+            contexts.swap_remove(at);
+            return None;
+        }
+        contexts[at].events.pop()
+    }
+
+    /// Keeps an event; hands it back where there are enough, to be destroyed outside the lock.
+    fn put(&self, context: Context, id: ContextId, event: Event) -> Option<Event> {
+        let mut contexts = self.lock();
+        let kept = match contexts.iter().position(|kept| kept.context == context) {
+            Some(at) => &mut contexts[at],
+            None => {
+                contexts.push(Kept {
+                    context,
+                    id,
+                    events: Vec::new(),
+                });
+                contexts.last_mut()?
+            }
+        };
+        if kept.id != id {
+            // Another thread has met the context's successor: this event is dead.
+            return None;
+        }
+        if kept.events.len() >= KEPT {
+            return Some(event);
+        }
+        kept.events.push(event);
+        None
+    }
+
+    /// Drops a context's events without a call: the context is gone, and they with it.
+    fn forget(&self, context: Context) {
+        self.lock().retain(|kept| kept.context != context);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Kept>> {
+        // Nothing panics under the lock; a poisoned one still holds a sound list.
+        self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An event on loan from the pool, recorded. Given back exactly once, by drop.
+pub(super) struct Lease<'d> {
+    driver: &'d dyn Driver,
+    context: Context,
+    id: ContextId,
+    event: Event,
+}
+
+impl<'d> Lease<'d> {
+    /// An event of `context`, which is current, recorded on `stream`.
+    ///
+    /// Where a kept event turns out to be dead its pool is dropped and a new event is tried, once.
+    pub(super) fn recorded(
+        driver: &'d dyn Driver,
+        context: Context,
+        stream: Stream,
+    ) -> Result<Self, DriverError> {
+        let id = driver.context_id(context)?;
+        if let Some(event) = driver.pool().take(context, id) {
+            match driver.event_record(event, stream) {
+                Ok(()) => {
+                    return Ok(Lease {
+                        driver,
+                        context,
+                        id,
+                        event,
+                    });
+                }
+                Err(error) if is_death(&error) => driver.pool().forget(context),
+                Err(error) => {
+                    drop(Lease {
+                        driver,
+                        context,
+                        id,
+                        event,
+                    });
+                    return Err(error);
+                }
+            }
+        }
+        let event = driver.event_create()?;
+        match driver.event_record(event, stream) {
+            Ok(()) => Ok(Lease {
+                driver,
+                context,
+                id,
+                event,
+            }),
+            Err(error) => {
+                // It may be dead as well; the record's error is the one to report.
+                let _ = driver.event_destroy(event);
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes `stream` wait for the mark.
+    pub(super) fn wait(self, stream: Stream) -> Result<(), DriverError> {
+        self.driver.event_wait(stream, self.event)
+    }
+}
+
+impl Drop for Lease<'_> {
+    fn drop(&mut self) {
+        if let Some(event) = self.driver.pool().put(self.context, self.id, self.event) {
+            // One event too many; a failure to destroy it changes nothing for the caller.
+            let _ = self.driver.event_destroy(event);
+        }
+    }
+}
+
+/// The answers of a driver to an event whose context is gone: `CUDA_ERROR_INVALID_CONTEXT`,
+/// `CUDA_ERROR_INVALID_HANDLE`, `CUDA_ERROR_CONTEXT_IS_DESTROYED`.
+fn is_death(error: &DriverError) -> bool {
+    matches!(error.code(), Some(201 | 400 | 709))
+}

@@ -1,0 +1,489 @@
+//! A driver that answers from tables and writes down each call, for tests.
+//!
+//! It knows streams, contexts, captures and pointers as far as it was told, holds itself to the
+//! rules that order depends on (an event is recorded in its own context only; a default stream
+//! needs a current context), and can be told to fail. It orders nothing: the simulated driver in
+//! conformance/ does that.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::fmt::{self, Debug};
+use std::num::NonZeroU64;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
+
+use super::{
+    Context, ContextId, Copy2d, Driver, DriverError, Event, MemoryKind, PointerInfo, Pool,
+};
+use crate::protocol::stream::{Capture, Stream};
+
+thread_local! {
+    static INSTALLED: Cell<Option<&'static dyn Driver>> = const { Cell::new(None) };
+}
+
+/// The driver that this thread uses instead of the real one.
+pub(super) fn installed() -> Option<&'static dyn Driver> {
+    INSTALLED.get()
+}
+
+/// Makes `driver` the answer of [`driver()`](super::driver()) on this thread until the guard is dropped.
+pub fn install(driver: &'static dyn Driver) -> Installed {
+    Installed {
+        before: INSTALLED.replace(Some(driver)),
+    }
+}
+
+/// Puts the driver back that was there before.
+#[must_use = "the driver is uninstalled when this is dropped"]
+pub struct Installed {
+    before: Option<&'static dyn Driver>,
+}
+
+impl Debug for Installed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Installed")
+    }
+}
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        INSTALLED.set(self.before);
+    }
+}
+
+/// The scripted driver. Times are not modelled: every call answers at once.
+#[derive(Debug, Default)]
+pub struct Script {
+    pool: Pool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    calls: Vec<String>,
+    faults: Vec<Fault>,
+    current: HashMap<ThreadId, Context>,
+    streams: HashMap<u64, Context>,
+    captures: HashMap<u64, (Capture, u64)>,
+    pointers: HashMap<u64, PointerInfo>,
+    primaries: HashMap<i32, (Context, u32)>,
+    ids: HashMap<Context, u64>,
+    events: HashMap<Event, Context>,
+    made: u64,
+    exclusive: Vec<i32>,
+}
+
+#[derive(Debug)]
+struct Fault {
+    call: &'static str,
+    after: u32,
+    code: u32,
+}
+
+/// The context with this handle.
+///
+/// # Panics
+/// Where it is 0.
+pub fn context(handle: u64) -> Context {
+    Context(NonZeroU64::new(handle).expect("a context's handle is not 0"))
+}
+
+impl Script {
+    /// A driver that knows nothing yet.
+    pub fn new() -> Script {
+        Script::default()
+    }
+
+    /// The same, for [`install`]: tests leak it on purpose.
+    pub fn leak() -> &'static Script {
+        Box::leak(Box::default())
+    }
+
+    /// Says that a stream's handle belongs to a context.
+    pub fn stream(&self, handle: u64, of: u64) -> &Self {
+        self.lock().streams.insert(handle, context(of));
+        self
+    }
+
+    /// Makes a context the calling thread's; 0 for none. Not written down.
+    pub fn current(&self, handle: u64) -> &Self {
+        let thread = std::thread::current().id();
+        let mut state = self.lock();
+        match NonZeroU64::new(handle) {
+            Some(handle) => state.current.insert(thread, Context(handle)),
+            None => state.current.remove(&thread),
+        };
+        drop(state);
+        self
+    }
+
+    /// The calling thread's context; 0 for none. Not written down.
+    pub fn current_now(&self) -> u64 {
+        let thread = std::thread::current().id();
+        self.lock()
+            .current
+            .get(&thread)
+            .map_or(0, |context| context.0.get())
+    }
+
+    /// Says how a stream is being captured, and in which capture.
+    pub fn captured(&self, stream: Stream, capture: Capture, id: u64) -> &Self {
+        self.lock().captures.insert(stream.raw(), (capture, id));
+        self
+    }
+
+    /// Says what is behind an address.
+    pub fn pointer(&self, pointer: u64, info: PointerInfo) -> &Self {
+        self.lock().pointers.insert(pointer, info);
+        self
+    }
+
+    /// Device memory at `pointer`, `nbytes` long, of a device and (0: of no named) context.
+    pub fn device_memory(&self, pointer: u64, nbytes: u64, ordinal: i32, of: u64) -> &Self {
+        let info = PointerInfo {
+            kind: MemoryKind::Device,
+            ordinal,
+            device_pointer: pointer,
+            host_pointer: 0,
+            context: NonZeroU64::new(of).map(Context),
+            range: Some((pointer, nbytes)),
+            mapped: true,
+        };
+        self.pointer(pointer, info)
+    }
+
+    /// Makes a device's primary context active, with that handle.
+    pub fn primary(&self, ordinal: i32, handle: u64) -> &Self {
+        self.lock().primaries.insert(ordinal, (context(handle), 1));
+        self
+    }
+
+    /// How often a device's primary context is retained now.
+    pub fn primary_count(&self, ordinal: i32) -> u32 {
+        self.lock()
+            .primaries
+            .get(&ordinal)
+            .map_or(0, |&(_, count)| count)
+    }
+
+    /// Says that a device has no concurrent managed access.
+    pub fn exclusive_managed(&self, ordinal: i32) -> &Self {
+        self.lock().exclusive.push(ordinal);
+        self
+    }
+
+    /// Destroys a context and its events and puts another one under the same handle.
+    pub fn replace_context(&self, handle: u64) -> &Self {
+        let mut state = self.lock();
+        let old = context(handle);
+        state.events.retain(|_, of| *of != old);
+        *state.ids.entry(old).or_insert(handle) += 0x1_0000;
+        drop(state);
+        self
+    }
+
+    /// Destroys a context's events behind everyone's back: what a reset does on a driver whose
+    /// contexts have no identity beyond their handle.
+    pub fn kill_events(&self, handle: u64) -> &Self {
+        self.lock().events.retain(|_, of| of.0.get() != handle);
+        self
+    }
+
+    /// Makes the call named `call` fail with `code`, once, after `after` more calls that succeed.
+    pub fn fault(&self, call: &'static str, after: u32, code: u32) -> &Self {
+        self.lock().faults.push(Fault { call, after, code });
+        self
+    }
+
+    /// The calls so far, each as its name and its arguments.
+    pub fn calls(&self) -> Vec<String> {
+        self.lock().calls.clone()
+    }
+
+    /// The calls so far, which are then forgotten.
+    pub fn take_calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.lock().calls)
+    }
+
+    /// How many of the calls so far were to this function.
+    pub fn count(&self, call: &str) -> usize {
+        self.lock()
+            .calls
+            .iter()
+            .filter(|line| line.split(' ').next() == Some(call))
+            .count()
+    }
+
+    /// Events that exist.
+    pub fn events_alive(&self) -> usize {
+        self.lock().events.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes a call down; its scripted failure, if this is the one.
+    fn call(
+        &self,
+        name: &'static str,
+        arguments: &str,
+    ) -> Result<MutexGuard<'_, State>, DriverError> {
+        let mut state = self.lock();
+        let line = if arguments.is_empty() {
+            name.into()
+        } else {
+            format!("{name} {arguments}")
+        };
+        state.calls.push(line);
+        if let Some(at) = state.faults.iter().position(|fault| fault.call == name) {
+            if state.faults[at].after == 0 {
+                return Err(DriverError::new(name, state.faults.swap_remove(at).code));
+            }
+            state.faults[at].after -= 1;
+        }
+        Ok(state)
+    }
+}
+
+impl State {
+    fn thread_context(&self, call: &'static str) -> Result<Context, DriverError> {
+        let thread = std::thread::current().id();
+        self.current
+            .get(&thread)
+            .copied()
+            .ok_or(DriverError::new(call, 201))
+    }
+
+    /// The context of a stream as the driver finds it: a default stream is the current context's.
+    fn context_of(&self, call: &'static str, stream: Stream) -> Result<Context, DriverError> {
+        match stream {
+            Stream::None => Err(DriverError::new(call, 1)),
+            Stream::LegacyDefault | Stream::PerThreadDefault => self.thread_context(call),
+            Stream::Handle(handle) => self
+                .streams
+                .get(&handle.get())
+                .copied()
+                .ok_or(DriverError::new(call, 400)),
+        }
+    }
+}
+
+fn stream_name(stream: Stream) -> String {
+    format!("{:#x}", stream.raw())
+}
+
+impl Driver for Script {
+    fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    fn device_count(&self) -> Result<i32, DriverError> {
+        self.call("cuDeviceGetCount", "").map(|_| 2)
+    }
+
+    fn pointer_info(&self, pointer: u64, want_range: bool) -> Result<PointerInfo, DriverError> {
+        let what = if want_range { " range" } else { "" };
+        let state = self.call("cuPointerGetAttributes", &format!("{pointer:#x}{what}"))?;
+        let unknown = PointerInfo {
+            kind: MemoryKind::Unknown,
+            ordinal: -2,
+            device_pointer: 0,
+            host_pointer: 0,
+            context: None,
+            range: None,
+            mapped: false,
+        };
+        let info = state.pointers.get(&pointer).copied().unwrap_or(unknown);
+        Ok(PointerInfo {
+            range: info.range.filter(|_| want_range),
+            ..info
+        })
+    }
+
+    fn capture(&self, stream: Stream) -> Result<Capture, DriverError> {
+        let state = self.call("cuStreamIsCapturing", &stream_name(stream))?;
+        state.context_of("cuStreamIsCapturing", stream)?;
+        Ok(state
+            .captures
+            .get(&stream.raw())
+            .map_or(Capture::Idle, |&(capture, _)| capture))
+    }
+
+    fn capture_id(&self, stream: Stream) -> Result<u64, DriverError> {
+        let state = self.call("cuStreamGetCaptureInfo", &stream_name(stream))?;
+        Ok(state.captures.get(&stream.raw()).map_or(0, |&(_, id)| id))
+    }
+
+    fn stream_context(&self, stream: Stream) -> Result<Context, DriverError> {
+        let state = self.call("cuStreamGetCtx", &stream_name(stream))?;
+        state.context_of("cuStreamGetCtx", stream)
+    }
+
+    fn context_id(&self, context: Context) -> Result<ContextId, DriverError> {
+        let state = self.call("cuCtxGetId", &format!("{:#x}", context.0))?;
+        Ok(ContextId(
+            state.ids.get(&context).copied().unwrap_or(context.0.get()),
+        ))
+    }
+
+    fn current_context(&self) -> Result<Option<Context>, DriverError> {
+        let state = self.call("cuCtxGetCurrent", "")?;
+        Ok(state.current.get(&std::thread::current().id()).copied())
+    }
+
+    fn set_current_context(&self, context: Option<Context>) -> Result<(), DriverError> {
+        let handle = context.map_or(0, |context| context.0.get());
+        let mut state = self.call("cuCtxSetCurrent", &format!("{handle:#x}"))?;
+        let thread = std::thread::current().id();
+        match context {
+            Some(context) => state.current.insert(thread, context),
+            None => state.current.remove(&thread),
+        };
+        Ok(())
+    }
+
+    fn primary_context_active(&self, ordinal: i32) -> Result<bool, DriverError> {
+        let state = self.call("cuDevicePrimaryCtxGetState", &ordinal.to_string())?;
+        Ok(state
+            .primaries
+            .get(&ordinal)
+            .is_some_and(|&(_, count)| count > 0))
+    }
+
+    fn primary_context_retain(&self, ordinal: i32) -> Result<Context, DriverError> {
+        let mut state = self.call("cuDevicePrimaryCtxRetain", &ordinal.to_string())?;
+        let primary = state.primaries.get_mut(&ordinal);
+        let (context, count) = primary.ok_or(DriverError::new("cuDevicePrimaryCtxRetain", 101))?;
+        *count += 1;
+        Ok(*context)
+    }
+
+    fn primary_context_release(&self, ordinal: i32) -> Result<(), DriverError> {
+        let mut state = self.call("cuDevicePrimaryCtxRelease", &ordinal.to_string())?;
+        let primary = state
+            .primaries
+            .get_mut(&ordinal)
+            .filter(|(_, count)| *count > 0);
+        primary
+            .ok_or(DriverError::new("cuDevicePrimaryCtxRelease", 201))?
+            .1 -= 1;
+        Ok(())
+    }
+
+    fn event_create(&self) -> Result<Event, DriverError> {
+        let mut state = self.call("cuEventCreate", "")?;
+        let context = state.thread_context("cuEventCreate")?;
+        state.made += 1;
+        let event = Event(NonZeroU64::MIN.saturating_add(0xe000 + state.made - 1));
+        state.events.insert(event, context);
+        Ok(event)
+    }
+
+    fn event_record(&self, event: Event, stream: Stream) -> Result<(), DriverError> {
+        let arguments = format!("{:#x} {}", event.0, stream_name(stream));
+        let state = self.call("cuEventRecord", &arguments)?;
+        let stream_context = state.context_of("cuEventRecord", stream)?;
+        match state.events.get(&event) {
+            Some(context) if *context == stream_context => Ok(()),
+            _ => Err(DriverError::new("cuEventRecord", 400)),
+        }
+    }
+
+    fn event_wait(&self, stream: Stream, event: Event) -> Result<(), DriverError> {
+        let arguments = format!("{} {:#x}", stream_name(stream), event.0);
+        let state = self.call("cuStreamWaitEvent", &arguments)?;
+        state.context_of("cuStreamWaitEvent", stream)?;
+        match state.events.contains_key(&event) {
+            true => Ok(()),
+            false => Err(DriverError::new("cuStreamWaitEvent", 400)),
+        }
+    }
+
+    fn event_destroy(&self, event: Event) -> Result<(), DriverError> {
+        let mut state = self.call("cuEventDestroy", &format!("{:#x}", event.0))?;
+        match state.events.remove(&event) {
+            Some(_) => Ok(()),
+            None => Err(DriverError::new("cuEventDestroy", 400)),
+        }
+    }
+
+    fn stream_synchronize(&self, stream: Stream) -> Result<(), DriverError> {
+        let state = self.call("cuStreamSynchronize", &stream_name(stream))?;
+        state.context_of("cuStreamSynchronize", stream).map(|_| ())
+    }
+
+    fn context_synchronize(&self) -> Result<(), DriverError> {
+        let state = self.call("cuCtxSynchronize", "")?;
+        state.thread_context("cuCtxSynchronize").map(|_| ())
+    }
+
+    fn concurrent_managed_access(&self, ordinal: i32) -> Result<bool, DriverError> {
+        let state = self.call("cuDeviceGetAttribute", &format!("89 {ordinal}"))?;
+        Ok(!state.exclusive.contains(&ordinal))
+    }
+
+    fn alloc_async(&self, nbytes: u64, stream: Stream) -> Result<u64, DriverError> {
+        let mut state = self.call(
+            "cuMemAllocAsync",
+            &format!("{nbytes} {}", stream_name(stream)),
+        )?;
+        state.made += 1;
+        Ok(0x7_0000_0000 + (state.made << 20))
+    }
+
+    fn alloc(&self, nbytes: u64) -> Result<u64, DriverError> {
+        let mut state = self.call("cuMemAlloc", &nbytes.to_string())?;
+        state.made += 1;
+        Ok(0x7_0000_0000 + (state.made << 20))
+    }
+
+    unsafe fn free_async(&self, pointer: u64, stream: Stream) -> Result<(), DriverError> {
+        self.call(
+            "cuMemFreeAsync",
+            &format!("{pointer:#x} {}", stream_name(stream)),
+        )
+        .map(|_| ())
+    }
+
+    unsafe fn free(&self, pointer: u64) -> Result<(), DriverError> {
+        self.call("cuMemFree", &format!("{pointer:#x}")).map(|_| ())
+    }
+
+    unsafe fn copy_async(
+        &self,
+        to: u64,
+        from: u64,
+        nbytes: u64,
+        stream: Stream,
+    ) -> Result<(), DriverError> {
+        let arguments = format!("{to:#x} {from:#x} {nbytes} {}", stream_name(stream));
+        self.call("cuMemcpyAsync", &arguments).map(|_| ())
+    }
+
+    unsafe fn copy_2d_async(&self, copy: &Copy2d, stream: Stream) -> Result<(), DriverError> {
+        let Copy2d {
+            to,
+            to_pitch,
+            from,
+            from_pitch,
+            width,
+            height,
+        } = copy;
+        let stream = stream_name(stream);
+        let arguments =
+            format!("{to:#x}/{to_pitch} {from:#x}/{from_pitch} {width}x{height} {stream}");
+        self.call("cuMemcpy2DAsync", &arguments).map(|_| ())
+    }
+
+    unsafe fn fill_async(
+        &self,
+        pointer: u64,
+        value: u8,
+        nbytes: u64,
+        stream: Stream,
+    ) -> Result<(), DriverError> {
+        let arguments = format!("{pointer:#x} {value} {nbytes} {}", stream_name(stream));
+        self.call("cuMemsetD8Async", &arguments).map(|_| ())
+    }
+}

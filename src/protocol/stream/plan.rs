@@ -1,0 +1,339 @@
+//! What must wait for what: a pure function from facts to a [`Plan`].
+
+use std::fmt;
+
+use super::{Platform, Request, Stream};
+use crate::protocol::rule::{Field, Rule, Violation};
+
+/// How this library orders where it decides by itself. An explicit wish (`v.synchronize()`,
+/// `stream="host"`) is carried out with [`SyncPolicy::Event`] whatever the policy says.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub enum SyncPolicy {
+    /// By an event between the streams; the host never waits where a stream can.
+    #[default]
+    Event,
+    /// The host waits for the ready stream. Inside a stream capture, where a host wait would
+    /// break the capture, still by an event.
+    Host,
+    /// Not at all: the user has ordered the work.
+    None,
+}
+
+/// What the driver says about a stream and graph capture.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Capture {
+    /// Not capturing.
+    Idle,
+    /// Recording into a graph.
+    Active,
+    /// Part of a capture that something else has already broken.
+    Invalidated,
+    /// The legacy default stream while another stream of its context is being captured: the
+    /// driver answers `CUDA_ERROR_STREAM_CAPTURE_IMPLICIT` and any use of it would break that
+    /// capture.
+    BlocksLegacy,
+}
+
+/// The facts that the order depends on.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Situation {
+    /// What the data is ready on.
+    pub ready: Stream,
+    /// What the consumer asks for.
+    pub request: Request,
+    /// Whose streams these are.
+    pub platform: Platform,
+    /// How to order.
+    pub policy: SyncPolicy,
+    /// Whether a per-thread default stream that the data is ready on belongs to another thread
+    /// than the calling one. Without meaning for other streams.
+    pub ready_on_other_thread: bool,
+    /// The ready stream's capture state; asked of the driver only where [`settled`] says `None`.
+    pub ready_capture: Capture,
+    /// The requested stream's capture state; [`Capture::Idle`] where the host is asked for.
+    pub requested_capture: Capture,
+    /// Whether both streams are recorded into the same graph. Without meaning unless both are
+    /// [`Capture::Active`].
+    pub same_capture: bool,
+    /// Whether the consumer's stream is joined back to the ready stream later, as `consume()`
+    /// does: a fork out of a capture is legal only then.
+    pub joins_back: bool,
+    /// Whether the host is to read managed memory that it may not touch while *any* work runs on
+    /// the device (no concurrent managed access).
+    pub exclusive_managed: bool,
+}
+
+impl Situation {
+    /// The usual case: CUDA, nothing captured, the calling thread's own streams.
+    pub const fn new(ready: Stream, request: Request, policy: SyncPolicy) -> Situation {
+        Situation {
+            ready,
+            request,
+            platform: Platform::Cuda,
+            policy,
+            ready_on_other_thread: false,
+            ready_capture: Capture::Idle,
+            requested_capture: Capture::Idle,
+            same_capture: false,
+            joins_back: false,
+            exclusive_managed: false,
+        }
+    }
+}
+
+/// Why a plan is what it is; `Display` is a sentence for `explain`.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Reason {
+    /// The policy leaves the order to the user.
+    PolicyNone,
+    /// The consumer asked for no synchronisation.
+    NoSyncRequested,
+    /// The data is ready for everyone.
+    ReadyEverywhere,
+    /// The consumer works on the ready stream.
+    SameStream,
+    /// The streams differ.
+    DifferentStreams,
+    /// Both streams are recorded into the same graph: the event becomes an edge of it.
+    SameCapture,
+    /// The ready stream is being captured and the consumer's stream joins it until it is joined
+    /// back.
+    ForkFromCapture,
+    /// The host is the consumer.
+    HostReads,
+    /// The host is the consumer of managed memory, on a device without concurrent managed access.
+    HostReadsExclusively,
+    /// The policy asks for a host wait.
+    PolicyHost,
+}
+
+impl Reason {
+    /// One sentence for a person.
+    pub const fn sentence(self) -> &'static str {
+        match self {
+            Reason::PolicyNone => "the policy \"none\" leaves the order to the caller",
+            Reason::NoSyncRequested => "the consumer asked for no synchronisation",
+            Reason::ReadyEverywhere => "the data is ready; there is no stream to wait for",
+            Reason::SameStream => "the consumer works on the stream that the data is ready on",
+            Reason::DifferentStreams => "the consumer works on another stream",
+            Reason::SameCapture => "both streams are captured into the same graph",
+            Reason::ForkFromCapture => {
+                "the consumer's stream enters the capture and is joined back at the end"
+            }
+            Reason::HostReads => "the host reads the data",
+            Reason::HostReadsExclusively => {
+                "the host reads managed memory, which it must not touch while the device works"
+            }
+            Reason::PolicyHost => "the policy \"host\" makes the host wait",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.sentence())
+    }
+}
+
+/// Who waits for whom.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Plan {
+    /// No call at all.
+    Nothing(Reason),
+    /// `wait` waits for an event recorded on `record`; the host goes on.
+    Event {
+        /// The ready stream.
+        record: Stream,
+        /// The consumer's stream.
+        wait: Stream,
+        /// Why.
+        reason: Reason,
+    },
+    /// The calling thread blocks until `stream`, or for [`Reason::HostReadsExclusively`] its
+    /// whole context, has finished.
+    HostWait {
+        /// The ready stream.
+        stream: Stream,
+        /// Why.
+        reason: Reason,
+    },
+    /// It cannot be ordered; nothing was called and nothing has changed.
+    Refuse(Violation),
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Plan::Nothing(reason) => write!(f, "nothing to do: {reason}"),
+            Plan::Event {
+                record,
+                wait,
+                reason,
+            } => {
+                write!(f, "{wait} waits for an event on {record}: {reason}")
+            }
+            Plan::HostWait { stream, reason } => write!(f, "the host waits for {stream}: {reason}"),
+            Plan::Refuse(violation) => write!(f, "refused: {violation}"),
+        }
+    }
+}
+
+/// Decides what needs no fact from the driver: `Some(reason)` where there is nothing to do.
+///
+/// Of the [`Situation`] only `ready`, `request`, `policy` and `ready_on_other_thread` are read.
+/// `None` means that [`plan`] must be asked, with the capture states.
+#[inline]
+pub fn settled(situation: &Situation) -> Option<Reason> {
+    match (situation.request, situation.ready) {
+        _ if situation.policy == SyncPolicy::None => Some(Reason::PolicyNone),
+        (Request::NoSync | Request::Stream(Stream::None), _) => Some(Reason::NoSyncRequested),
+        (_, Stream::None) => Some(Reason::ReadyEverywhere),
+        (Request::Stream(requested), ready) if requested == ready => {
+            let elsewhere = ready == Stream::PerThreadDefault && situation.ready_on_other_thread;
+            (!elsewhere).then_some(Reason::SameStream)
+        }
+        _ => None,
+    }
+}
+
+/// Decides what no capture state can change: the [settled] cases, and what is refused anyway.
+///
+/// `None` means that the capture states are needed.
+pub fn plan_without_captures(situation: &Situation) -> Option<Plan> {
+    if let Some(reason) = settled(situation) {
+        return Some(Plan::Nothing(reason));
+    }
+    if situation.platform == Platform::Rocm {
+        return Some(Plan::Refuse(refusal(Rule::RocmOrder, situation)));
+    }
+    let foreign = situation.ready == Stream::PerThreadDefault && situation.ready_on_other_thread;
+    foreign.then(|| Plan::Refuse(refusal(Rule::StreamThread, situation)))
+}
+
+/// Decides who waits for whom. Pure: the facts are all in the [`Situation`].
+///
+/// ```
+/// use cai_dlpack::protocol::stream::{plan, Plan, Reason, Request, Situation, Stream, SyncPolicy};
+/// let (producer, consumer) = (Stream::from_raw(0x10), Stream::from_raw(0x20));
+/// let situation = Situation::new(producer, Request::Stream(consumer), SyncPolicy::Event);
+/// let expected = Plan::Event { record: producer, wait: consumer, reason: Reason::DifferentStreams };
+/// assert_eq!(plan(&situation), expected);
+/// ```
+pub fn plan(situation: &Situation) -> Plan {
+    if let Some(plan) = plan_without_captures(situation) {
+        return plan;
+    }
+    match situation.request {
+        Request::Stream(requested) => plan_streams(situation, requested),
+        Request::Host | Request::NoSync => plan_host(situation),
+    }
+}
+
+/// The host is asked for: it may wait only for a stream that no capture touches.
+fn plan_host(situation: &Situation) -> Plan {
+    let reason = if situation.exclusive_managed {
+        Reason::HostReadsExclusively
+    } else {
+        Reason::HostReads
+    };
+    match situation.ready_capture {
+        Capture::Idle => Plan::HostWait {
+            stream: situation.ready,
+            reason,
+        },
+        Capture::Active | Capture::Invalidated | Capture::BlocksLegacy => {
+            Plan::Refuse(refusal(host_rule(situation.ready_capture), situation))
+        }
+    }
+}
+
+/// Two different streams of this thread.
+fn plan_streams(situation: &Situation, requested: Stream) -> Plan {
+    let event = |reason| Plan::Event {
+        record: situation.ready,
+        wait: requested,
+        reason,
+    };
+    match (situation.ready_capture, situation.requested_capture) {
+        (Capture::Idle, Capture::Idle) => match situation.policy {
+            SyncPolicy::Host => Plan::HostWait {
+                stream: situation.ready,
+                reason: Reason::PolicyHost,
+            },
+            SyncPolicy::Event | SyncPolicy::None => event(Reason::DifferentStreams),
+        },
+        (Capture::Active, Capture::Active) if situation.same_capture => event(Reason::SameCapture),
+        (Capture::Active, Capture::Idle)
+            if situation.joins_back && requested != Stream::LegacyDefault =>
+        {
+            event(Reason::ForkFromCapture)
+        }
+        states => Plan::Refuse(refusal(capture_rule(requested, states), situation)),
+    }
+}
+
+/// The rule that forbids a host wait for a stream in this state.
+const fn host_rule(ready: Capture) -> Rule {
+    match ready {
+        Capture::Invalidated => Rule::CaptureInvalid,
+        Capture::BlocksLegacy => Rule::CaptureLegacy,
+        Capture::Idle | Capture::Active => Rule::CaptureHostWait,
+    }
+}
+
+/// The rule that forbids an event between two streams in these states (ready, requested).
+fn capture_rule(requested: Stream, states: (Capture, Capture)) -> Rule {
+    match states {
+        (Capture::Invalidated, _) | (_, Capture::Invalidated) => Rule::CaptureInvalid,
+        (Capture::BlocksLegacy, _) | (_, Capture::BlocksLegacy) => Rule::CaptureLegacy,
+        (Capture::Active, Capture::Active) => Rule::CaptureOther,
+        (Capture::Active, Capture::Idle) if requested == Stream::LegacyDefault => {
+            Rule::CaptureLegacy
+        }
+        (Capture::Active, Capture::Idle) => Rule::CaptureProducer,
+        (Capture::Idle, _) => Rule::CaptureConsumer,
+    }
+}
+
+/// The refusal: the pair of streams, the rule, and what to do instead.
+#[cold]
+fn refusal(rule: Rule, situation: &Situation) -> Violation {
+    let found = format!(
+        "{} (the data is ready on {})",
+        situation.request, situation.ready
+    );
+    let violation = Violation::new(rule, Field::Argument("stream"), found);
+    match hint(rule) {
+        Some(hint) => violation.with_hint(hint),
+        None => violation,
+    }
+}
+
+/// What a person can do about it.
+const fn hint(rule: Rule) -> Option<&'static str> {
+    match rule {
+        Rule::RocmOrder => Some(
+            "synchronise in the producer, then pass -1, or the stream that the data is ready on",
+        ),
+        Rule::StreamThread => Some(
+            "on the producer's thread, call v.on(stream) or cd.join with a stream that has a handle",
+        ),
+        Rule::CaptureHostWait => {
+            Some("end the capture first, or consume on a stream of the same capture")
+        }
+        Rule::CaptureConsumer => Some(
+            "before the capture begins, order the view with v.on(stream) or v.synchronize(); or let the producer work in the capture",
+        ),
+        Rule::CaptureProducer => Some(
+            "inside `with v.consume(stream)` the stream is joined back to the capture; else consume on the capturing stream",
+        ),
+        Rule::CaptureOther => {
+            Some("capture producer and consumer into one graph, or order the two graph launches")
+        }
+        Rule::CaptureLegacy => {
+            Some("work on a stream of its own, made non-blocking, instead of the default one")
+        }
+        Rule::CaptureInvalid => Some("end the capture; its graph is lost"),
+        _ => None,
+    }
+}

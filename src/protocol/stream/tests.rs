@@ -1,0 +1,1 @@
+//! The decision, against an oracle of its own.
