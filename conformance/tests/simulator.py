@@ -1,0 +1,100 @@
+"""The simulated driver as the tests use it: memory, streams, and the log of every call.
+
+Memory and streams come from the driver API itself, by ctypes; only the log is the simulator's own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+# Calls that every library makes at any time, and that order or move nothing.
+_IDLE = {"cuInit", "cuDriverGetVersion", "cuGetProcAddress", "cuGetProcAddress_v2"}
+
+
+class Sim:
+    """One process's driver. Calls that it makes itself are not in the log (`clear` runs after them)."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.driver = library
+        self._contexts: dict[int, int] = {}
+        self._call("cuInit", 0)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        code = getattr(self.driver, name)(*arguments)
+        assert code == 0, f"{name}: {code}"
+
+    # --- contexts ---
+
+    def context(self, ordinal: int) -> int:
+        """The device's primary context, retained once for the whole run."""
+        if ordinal not in self._contexts:
+            found = ctypes.c_void_p()
+            self._call("cuDevicePrimaryCtxRetain", ctypes.byref(found), ordinal)
+            assert found.value
+            self._contexts[ordinal] = found.value
+        return self._contexts[ordinal]
+
+    def set_current(self, ordinal: int) -> None:
+        """Makes the device's primary context current on this thread."""
+        self._call("cuCtxSetCurrent", ctypes.c_void_p(self.context(ordinal)))
+
+    def current(self) -> int:
+        """The context that is current on this thread."""
+        found = ctypes.c_void_p()
+        self._call("cuCtxGetCurrent", ctypes.byref(found))
+        return found.value or 0
+
+    # --- memory ---
+
+    def device_memory(self, nbytes: int, ordinal: int = 0) -> int:
+        """`nbytes` of a device's memory."""
+        self.set_current(ordinal)
+        found = ctypes.c_uint64()
+        self._call("cuMemAlloc_v2", ctypes.byref(found), ctypes.c_size_t(nbytes))
+        self.set_current(0)
+        return found.value
+
+    def managed_memory(self, nbytes: int) -> int:
+        """`nbytes` of managed memory, reachable from both sides."""
+        self.set_current(0)
+        found = ctypes.c_uint64()
+        self._call("cuMemAllocManaged", ctypes.byref(found), ctypes.c_size_t(nbytes), 1)
+        return found.value
+
+    def pinned_memory(self, nbytes: int) -> int:
+        """`nbytes` of page-locked host memory."""
+        self.set_current(0)
+        found = ctypes.c_void_p()
+        self._call("cuMemHostAlloc", ctypes.byref(found), ctypes.c_size_t(nbytes), 0)
+        assert found.value
+        return found.value
+
+    def free(self, pointer: int) -> None:
+        """Gives device or managed memory back."""
+        self._call("cuMemFree_v2", ctypes.c_uint64(pointer))
+
+    def write(self, pointer: int, data: bytes) -> None:
+        """Fills device-accessible memory."""
+        self._call("cuMemcpyHtoD_v2", ctypes.c_uint64(pointer), data, ctypes.c_size_t(len(data)))
+
+    def read(self, pointer: int, nbytes: int) -> bytes:
+        """Reads device-accessible memory."""
+        block = ctypes.create_string_buffer(nbytes)
+        self._call("cuMemcpyDtoH_v2", block, ctypes.c_uint64(pointer), ctypes.c_size_t(nbytes))
+        return block.raw
+
+    # --- streams ---
+
+    def stream(self, ordinal: int = 0) -> int:
+        """A new non-blocking stream of a device."""
+        self.set_current(ordinal)
+        found = ctypes.c_void_p()
+        self._call("cuStreamCreate", ctypes.byref(found), 1)
+        self.set_current(0)
+        assert found.value
+        return found.value
+
+    def destroy_stream(self, stream: int) -> None:
+        """Ends a stream; its handle is invalid afterwards."""
+        self._call("cuStreamDestroy_v2", ctypes.c_void_p(stream))

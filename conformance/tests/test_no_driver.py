@@ -1,0 +1,168 @@
+"""A machine without a CUDA driver: what needs none works, what needs one says so."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+BEFORE = """
+import ctypes
+import sys
+
+for name in ("libcuda.so", "libcuda.so.1"):
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        pass
+    else:
+        raise SystemExit(f"{name} can be loaded: this process proves nothing")
+
+import dlpack_abi as abi
+from producers import FAKE_POINTER, Cai, Dlpack, cai, interface
+
+import cai_dlpack as cd
+
+def refused(call):
+    try:
+        answer = call()
+    except cd.DriverError as error:
+        return error
+    raise AssertionError(f"accepted: {answer!r}")
+"""
+
+
+def run(body: str, tmp_path: Path) -> None:
+    """Runs `body` in a process whose loader finds no driver, whatever this machine has."""
+    for name in ("libcuda.so", "libcuda.so.1"):
+        (tmp_path / name).touch()  # not a library: the search ends here, with an error
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": str(Path(__file__).parent)}
+    environment.pop("LD_PRELOAD", None)
+    code = BEFORE + textwrap.dedent(body) + "\nprint('done')\n"
+    answer = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (answer.returncode, answer.stdout) == (0, "done\n"), answer.stdout + answer.stderr
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(
+            """
+            view = cd.view(cai(), ordinal=0)
+            assert (view.shape, view.dtype, view.ptr) == ((2, 3), "float32", FAKE_POINTER)
+            assert (view.device, view.memory) == ((2, 0), "device")
+            assert view.__cuda_array_interface__ == interface()
+            """,
+            id="import-parse-and-show",
+        ),
+        pytest.param(
+            """
+            capsule = cd.to_dlpack(cd.view(cai(), ordinal=0), max_version=(1, 3))
+            tensor = abi.read(capsule)
+            assert (tensor.data, tensor.shape, tensor.device) == (FAKE_POINTER, (2, 3), (2, 0))
+            """,
+            id="to-dlpack-with-the-ordinal",
+        ),
+        pytest.param(
+            """
+            view = cd.from_dlpack(Dlpack(abi.make(device=(2, 1), data=FAKE_POINTER)))
+            assert (view.device, view.stream) == ((2, 1), 1)
+            assert cd.view(view).ptr == FAKE_POINTER
+            view.__dlpack__(stream=1, max_version=(1, 3))
+            view.__dlpack__(stream=-1, max_version=(1, 3))
+            """,
+            id="from-dlpack-of-a-gpu",
+        ),
+        pytest.param(
+            """
+            import numpy as np
+            array = np.arange(6).reshape(2, 3)
+            assert np.from_dlpack(cd.from_dlpack(array)).tolist() == array.tolist()
+            """,
+            id="host-memory",
+        ),
+        pytest.param(
+            """
+            for changes, error in (
+                ({"typestr": ">f4"}, BufferError),
+                ({"shape": (-1,)}, ValueError),
+                ({"stream": "1"}, TypeError),
+            ):
+                for entry in (cd.view, cd.from_cai, cd.to_dlpack):
+                    try:
+                        entry(cai(**changes))
+                    except error as found:
+                        assert found.rule, found
+                    else:
+                        raise AssertionError(changes)
+            """,
+            id="refusals-come-before-the-query",
+        ),
+    ],
+)
+def test_works_without_a_driver(body: str, tmp_path: Path) -> None:
+    run(body, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "needs",
+    [
+        pytest.param("cd.view(cai())", id="the-device-of-a-pointer"),
+        pytest.param("cd.to_dlpack(cai())", id="the-device-of-a-pointer-on-export"),
+        pytest.param("cd.view(cai(), ordinal=0, check='bounds')", id="bounds"),
+        pytest.param(
+            "cd.view(cai(stream=7), ordinal=0).__dlpack__(stream=9, max_version=(1, 3))", id="an-event"
+        ),
+        pytest.param("cd.view(cai(stream=7), ordinal=0).on(9)", id="on"),
+        pytest.param("cd.view(cai(stream=7), ordinal=0).synchronize()", id="a-host-wait"),
+    ],
+)
+def test_says_that_the_driver_is_missing(needs: str, tmp_path: Path) -> None:
+    run(
+        f"""
+        for _ in range(2):
+            error = refused(lambda: {needs})
+            assert isinstance(error, RuntimeError)
+            assert error.code is None, error.code
+            assert isinstance(error.name, str) and error.name
+            assert isinstance(error.call, str) and error.call
+            assert "driver" in str(error), error
+        assert cd.view(cai(), ordinal=0).shape == (2, 3)
+        """,
+        tmp_path,
+    )
+
+
+def test_a_refusal_by_the_missing_driver_keeps_nothing(tmp_path: Path) -> None:
+    run(
+        """
+        import gc, sys
+        producer = cai()
+        before = sys.getrefcount(producer)
+        for _ in range(50):
+            refused(lambda: cd.view(producer))
+        gc.collect()
+        assert sys.getrefcount(producer) == before
+        made = abi.make(device=(2, 0), data=FAKE_POINTER)
+        refused(lambda: cd.view(Dlpack(made), check="bounds"))
+        gc.collect()
+        assert made.released == 1
+        """,
+        tmp_path,
+    )
+
+
+def test_the_check_can_fail(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="accepted: 5"):
+        run("refused(lambda: 5)", tmp_path)
