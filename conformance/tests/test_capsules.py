@@ -11,12 +11,11 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import cai_dlpack as cd
 import dlpack_abi as abi
 import numpy as np
 import pytest
 from producers import FAKE_POINTER, Cai, Dlpack, cai, interface
-
-import cai_dlpack as cd
 
 KINDS = pytest.mark.parametrize("max_version", [None, (1, 3)], ids=["legacy", "versioned"])
 

@@ -6,6 +6,7 @@ import enum
 import json
 from typing import Any
 
+import cai_dlpack as cd
 import dlpack_abi as abi
 import numpy as np
 import oracle
@@ -13,8 +14,6 @@ import pytest
 from producers import FAKE_POINTER, Cai, Dlpack, StreamObject, cai, interface
 from refusal import check_refusal, refuse
 from simulator import Sim
-
-import cai_dlpack as cd
 
 
 def exported(view: Any, **keywords: Any) -> abi.Read:
@@ -155,7 +154,8 @@ class Device(enum.IntEnum):
 
 def test_dlpack_device() -> None:
     device = view_of().__dlpack_device__()
-    assert device == (2, 0) and type(device) is tuple
+    assert device == (2, 0)
+    assert type(device) is tuple
     assert view_of().device == (2, 0)
 
 
@@ -176,7 +176,8 @@ def test_dl_device_other(dl_device: tuple[int, int]) -> None:
 @pytest.mark.parametrize("copy", [None, False], ids=["none", "false"])
 def test_copy_not_asked(copy: bool | None) -> None:
     tensor = exported(view_of(), copy=copy)
-    assert tensor.flags == 0 and tensor.data == FAKE_POINTER
+    assert tensor.flags == 0
+    assert tensor.data == FAKE_POINTER
 
 
 def test_all_arguments_of_the_array_api_at_once() -> None:
@@ -223,10 +224,14 @@ def test_the_dict_holds_exact_types() -> None:
         data=[np.uint64(FAKE_POINTER), np.bool_(True)],
         stream=np.int64(7),
     ).__cuda_array_interface__
-    assert type(shown["shape"]) is tuple and {type(each) for each in shown["shape"]} == {int}
-    assert type(shown["strides"]) is tuple and {type(each) for each in shown["strides"]} == {int}
-    assert type(shown["data"]) is tuple and [type(each) for each in shown["data"]] == [int, bool]
-    assert type(shown["stream"]) is int and type(shown["version"]) is int
+    assert type(shown["shape"]) is tuple
+    assert {type(each) for each in shown["shape"]} == {int}
+    assert type(shown["strides"]) is tuple
+    assert {type(each) for each in shown["strides"]} == {int}
+    assert type(shown["data"]) is tuple
+    assert [type(each) for each in shown["data"]] == [int, bool]
+    assert type(shown["stream"]) is int
+    assert type(shown["version"]) is int
     assert type(shown["typestr"]) is str
     assert json.loads(json.dumps(shown))["shape"] == [2, 3], "xgboost writes the whole dict as JSON"
 
@@ -246,13 +251,15 @@ def test_the_dict_holds_exact_types() -> None:
 )
 def test_the_dicts_strides(changes: dict[str, Any], strides: tuple[int, ...] | None) -> None:
     shown = view_of(**changes).__cuda_array_interface__
-    assert "strides" in shown and shown["strides"] == strides
+    assert "strides" in shown
+    assert shown["strides"] == strides
 
 
 def test_size_0_shows_pointer_0() -> None:
     for changes in ({"shape": (0,)}, {"shape": (3, 0), "data": (FAKE_POINTER, True)}):
         shown = view_of(**changes).__cuda_array_interface__
-        assert shown["data"][0] == 0 and shown["strides"] is None
+        assert shown["data"][0] == 0
+        assert shown["strides"] is None
 
 
 @pytest.mark.parametrize("stream", [None, 1, 2, 7, 2**64 - 1])

@@ -5,13 +5,12 @@ from __future__ import annotations
 import gc
 from typing import Any
 
+import cai_dlpack as cd
 import dlpack_abi as abi
 import numpy as np
 import pytest
 from producers import FAKE_POINTER, Cai, Dlpack, Legacy, StreamOnly, interface
 from simulator import Sim
-
-import cai_dlpack as cd
 
 
 def on_cuda(**changes: Any) -> abi.Made:
@@ -26,10 +25,12 @@ def test_one_call_with_an_explicit_stream_and_our_version() -> None:
     view = cd.from_dlpack(producer)
     assert len(producer.calls) == 1
     sent = producer.calls[0]
-    assert sent["stream"] == 1 and type(sent["stream"]) is int
+    assert sent["stream"] == 1
+    assert type(sent["stream"]) is int
     assert sent["max_version"] == (1, 3)
     assert view.stream == 1
-    assert sent.get("copy") is None and sent.get("dl_device") is None
+    assert sent.get("copy") is None
+    assert sent.get("dl_device") is None
 
 
 @pytest.mark.parametrize("stream", [1, 2, 0x5500])
@@ -44,7 +45,8 @@ def test_no_stream_for_the_host() -> None:
     producer = Dlpack(abi.make())
     view = cd.from_dlpack(producer)
     assert producer.calls[0].get("stream") is None
-    assert view.stream is None and view.memory == "host"
+    assert view.stream is None
+    assert view.memory == "host"
 
 
 @pytest.mark.parametrize("copy", [None, False])
@@ -88,7 +90,8 @@ def test_a_producer_that_knows_no_keyword_is_called_a_few_times_at_most() -> Non
     assert cd.from_dlpack(producer).shape == (2, 3)
     assert 2 <= len(producer.calls) <= 3
     for more, less in zip(producer.calls, producer.calls[1:], strict=False):
-        assert less < more and len(more - less) == 1, "one keyword is dropped per try"
+        assert less < more
+        assert len(more - less) == 1, "one keyword is dropped per try"
 
 
 def test_a_producer_that_knows_only_stream() -> None:
@@ -169,7 +172,8 @@ def test_numpy_is_read_and_given_back() -> None:
     assert (view.ptr, view.shape, view.dtype) == (array.ctypes.data, array.shape, "int16")
     assert view.byte_strides == array.strides
     back = np.from_dlpack(view)
-    assert back.ctypes.data == array.ctypes.data and back.tolist() == array.tolist()
+    assert back.ctypes.data == array.ctypes.data
+    assert back.tolist() == array.tolist()
 
 
 def test_numpys_read_only_flag_goes_round() -> None:
@@ -204,7 +208,8 @@ def test_the_interface_with_a_stream_is_preferred() -> None:
 def test_dlpack_is_preferred_to_an_interface_that_names_no_stream() -> None:
     producer = Both(on_cuda(), ...)
     view = cd.view(producer, ordinal=0)
-    assert len(producer.calls) == 1 and view.stream == 1
+    assert len(producer.calls) == 1
+    assert view.stream == 1
     assert producer.shown.reads <= 1
 
 

@@ -6,6 +6,7 @@ Each row starts from a dict that is accepted (`test_the_fixture_is_valid`) and b
 from __future__ import annotations
 
 import collections
+import contextlib
 import gc
 import sys
 import types
@@ -15,13 +16,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import cai_dlpack as cd
 import numpy as np
 import pytest
 from producers import FAKE_POINTER, Cai, cai, interface
-from refusal import check_refusal, nothing_changes, refuse
+from refusal import check_refusal, nothing_changes, refuse, refused_or_accepted
 from simulator import Sim
-
-import cai_dlpack as cd
 
 ENTRIES: dict[str, Callable[[object], object]] = {
     "view": lambda obj: cd.view(obj, ordinal=0),
@@ -178,7 +178,8 @@ def test_c57_c58_c59_descr() -> None:
     record = cai(typestr="|V8", descr=[("x", "<f4"), ("y", "<f4")])
     found = refuse(lambda: cd.view(record, ordinal=0), BufferError)
     check_refusal(found, "descr-fields", "descr")
-    assert "'x'" in found.message and "'y'" in found.message
+    assert "'x'" in found.message
+    assert "'y'" in found.message
 
     short = cai(typestr="|V16", descr=[("x", "<f4"), ("y", "<f4")])
     found = refuse(lambda: cd.view(short, ordinal=0), ValueError)
@@ -233,7 +234,6 @@ class GoodMapping(BadMapping):
         return interface()[key]
 
 
-@every_entry
 CAI = "__cuda_array_interface__"
 
 
@@ -243,16 +243,12 @@ CAI = "__cuda_array_interface__"
     [
         pytest.param(OnTheCpu, TypeError, "cai-unavailable", CAI, "CPU", id="C2-attribute-error"),
         pytest.param(lambda: Cai(None), TypeError, "cai-none", CAI, "None", id="C4-none"),
-        pytest.param(
-            lambda: Cai(list(interface().items())), TypeError, "cai-type", CAI, "list", id="C5-list"
-        ),
+        pytest.param(lambda: Cai(list(interface().items())), TypeError, "cai-type", CAI, "list", id="C5-list"),
         pytest.param(lambda: Cai(7), TypeError, "cai-type", CAI, "int", id="C5-int"),
         pytest.param(Method, TypeError, "cai-method", CAI, "method", id="C6-method"),
         pytest.param(lambda: Cai({}), ValueError, "cai-empty", CAI, None, id="C7-empty"),
         pytest.param(lambda: Cai, TypeError, "class-not-instance", None, "class", id="C8-class"),
-        pytest.param(
-            lambda: interface(), TypeError, "owner-missing", None, "owner=", id="dict-without-owner"
-        ),
+        pytest.param(lambda: interface(), TypeError, "owner-missing", None, "owner=", id="dict-without-owner"),
     ],
 )
 def test_object_refused(
@@ -275,9 +271,7 @@ def test_object_refused(
     [("view", "protocol-missing", CAI), ("from_cai", "cai-missing", CAI)],
     ids=["view", "from_cai"],
 )
-def test_c1_an_object_without_the_protocol(
-    producer: object, name: str, rule: str, named: str
-) -> None:
+def test_c1_an_object_without_the_protocol(producer: object, name: str, rule: str, named: str) -> None:
     found = refuse(lambda: ENTRIES[name](producer), TypeError)
     check_refusal(found, rule, None)
     assert named in found.message
@@ -439,13 +433,12 @@ def test_c88_stream_0_is_taken_as_1_with_one_warning_per_producer_type() -> None
 
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        streams = [
-            cd.view(kind(interface(stream=0)), ordinal=0).stream for kind in (First, First, Second)
-        ]
+        streams = [cd.view(kind(interface(stream=0)), ordinal=0).stream for kind in (First, First, Second)]
     assert streams == [1, 1, 1]
     texts = [str(each.message) for each in seen]
     assert len(texts) == 2, texts
-    assert "First" in texts[0] and "Second" in texts[1]
+    assert "First" in texts[0]
+    assert "Second" in texts[1]
     found = refuse(lambda: cd.view(First(interface(stream=0)), ordinal=0, strict=True), ValueError)
     check_refusal(found, "stream-zero", "stream", value="0")
 
@@ -519,10 +512,8 @@ def test_values_that_change_the_dict_while_it_is_read_do_no_harm() -> None:
             return 2
 
     shown.update(interface(shape=(Saboteur(), 3)))
-    try:
+    with refused_or_accepted():
         cd.view(Cai(shown), ordinal=0)
-    except ValueError as error:
-        assert "[" in str(error)
 
 
 def test_a_shape_that_shrinks_while_it_is_read_does_no_harm() -> None:
@@ -535,10 +526,8 @@ def test_a_shape_that_shrinks_while_it_is_read_does_no_harm() -> None:
 
     shape.extend([Saboteur(), Saboteur(), Saboteur()])
     for changes in ({"shape": shape}, {"shape": (2, 3), "strides": shape}):
-        try:
+        with refused_or_accepted():
             cd.view(cai(**changes), ordinal=0)
-        except (ValueError, TypeError, BufferError) as error:
-            assert getattr(error, "rule", None), error
 
 
 def test_refusals_leak_nothing() -> None:
@@ -548,10 +537,8 @@ def test_refusals_leak_nothing() -> None:
     def every_row(times: int) -> None:
         for producer, raises in producers:
             for _ in range(times):
-                try:
+                with contextlib.suppress(raises):
                     cd.view(producer, ordinal=0)
-                except raises:
-                    pass
 
     every_row(20)
     gc.collect()
@@ -606,9 +593,12 @@ def test_c93_a_destroyed_stream_is_a_driver_error(sim: Sim) -> None:
         view.__dlpack__(stream=other, max_version=(1, 3))
     error = caught.value
     assert isinstance(error, RuntimeError)
-    assert error.call.startswith("cu") and error.code == 400
+    assert error.call.startswith("cu")
+    assert error.code == 400
     assert error.name == "CUDA_ERROR_INVALID_HANDLE"
-    assert error.call in str(error) and error.name in str(error) and "400" in str(error)
+    assert error.call in str(error)
+    assert error.name in str(error)
+    assert "400" in str(error)
 
 
 def test_c94_a_ready_stream_of_another_device_is_accepted(sim: Sim) -> None:

@@ -121,9 +121,7 @@ def test_works_without_a_driver(body: str, tmp_path: Path) -> None:
         pytest.param("cd.view(cai())", id="the-device-of-a-pointer"),
         pytest.param("cd.to_dlpack(cai())", id="the-device-of-a-pointer-on-export"),
         pytest.param("cd.view(cai(), ordinal=0, check='bounds')", id="bounds"),
-        pytest.param(
-            "cd.view(cai(stream=7), ordinal=0).__dlpack__(stream=9, max_version=(1, 3))", id="an-event"
-        ),
+        pytest.param("cd.view(cai(stream=7), ordinal=0).__dlpack__(stream=9, max_version=(1, 3))", id="an-event"),
         pytest.param("cd.view(cai(stream=7), ordinal=0).on(9)", id="on"),
         pytest.param("cd.view(cai(stream=7), ordinal=0).synchronize()", id="a-host-wait"),
     ],

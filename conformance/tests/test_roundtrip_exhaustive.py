@@ -10,13 +10,12 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import cai_dlpack as cd
 import dlpack_abi as abi
 import numpy as np
 import oracle
 import pytest
 from producers import FAKE_POINTER, Cai
-
-import cai_dlpack as cd
 
 Case = tuple[tuple[int, ...], tuple[int, ...] | None, str, bool]
 
@@ -54,9 +53,7 @@ def itemsize(typestr: str) -> int:
     return int(typestr[2:])
 
 
-def strides_of(
-    shape: Sequence[int], steps: Sequence[int | None] | None, size: int
-) -> tuple[int, ...] | None:
+def strides_of(shape: Sequence[int], steps: Sequence[int | None] | None, size: int) -> tuple[int, ...] | None:
     if steps is None:
         return None
     compact = oracle.row_major(shape, size)
@@ -137,9 +134,7 @@ def pick(strides: Sequence[int], want: oracle.Expected) -> tuple[int, ...]:
 
 def cai_strides(said: Sequence[int], want: oracle.Expected) -> tuple[int, ...]:
     """The strides that the dict must show: the oracle's where they mean something, else the view's own."""
-    return tuple(
-        want.byte_strides[axis] if axis in want.told else step for axis, step in enumerate(said)
-    )
+    return tuple(want.byte_strides[axis] if axis in want.told else step for axis, step in enumerate(said))
 
 
 def without_stream(shown: dict[str, Any]) -> dict[str, Any]:
