@@ -305,6 +305,24 @@ impl Descriptor {
         }
     }
 
+    /// Of parts that an [`Interface`] has checked together.
+    #[inline]
+    pub(super) const fn of_interface(
+        data: u64,
+        device: Device,
+        dtype: DType,
+        flags: Flags,
+        layout: Layout,
+    ) -> Self {
+        Self {
+            layout,
+            data,
+            device,
+            dtype,
+            flags,
+        }
+    }
+
     /// The address of the element of index 0; 0 where there are no elements.
     #[must_use]
     #[inline]
@@ -474,15 +492,11 @@ impl Descriptor {
         if !self.layout.is_c_contiguous() {
             return Err(refuse(format_args!("the data is not contiguous")));
         }
-        if dtype != self.dtype && self.dtype.itemsize() != Some(1) {
-            dtype::reinterpret(self.dtype, dtype)?;
-        }
-        if dtype.is_sub_byte() || dtype == DType::C32 {
-            return Err(Violation::new(
-                Rule::DtypeOverride,
-                Field::Argument("dtype"),
-                dtype,
-            ));
+        if dtype != self.dtype {
+            dtype::check_carried(dtype)?;
+            if self.dtype.itemsize() != Some(1) {
+                dtype::reinterpret(self.dtype, dtype)?;
+            }
         }
         let mut axes = Axes::new(Source::Tensor);
         for extent in shape {

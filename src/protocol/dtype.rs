@@ -295,36 +295,41 @@ impl DType {
         }
     }
 
-    /// The type of a name: NumPy's (`float32`), ml_dtypes' (`bfloat16`, `float8_e4m3fn`), or a
-    /// typestr with or without its byte order (`<f4`, `f4`).
+    /// The type of a name: NumPy's (`float32`, `half`), its letters (`f`, `?`), ml_dtypes'
+    /// (`bfloat16`, `float8_e4m3fn`), or a typestr with or without its byte order (`<f4`, `f4`).
+    ///
+    /// `float`, `int` and `long` are not among them: NumPy, torch and C disagree about them.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        match name {
-            "bool_" => return Some(Self::BOOL),
-            "half" => return Some(Self::F16),
-            "single" | "float" => {
-                return Self::from_full_name(if name == "single" {
-                    "float32"
-                } else {
-                    "float64"
-                });
-            }
-            "double" => return Some(Self::F64),
-            _ => {}
-        }
-        if let Some(dtype) = Self::from_full_name(name) {
-            return Some(dtype);
-        }
-        let typestr = TypeStr::scan(name.as_bytes()).or_else(|| {
-            let mut text = [b'|'; 5];
-            let tail = text.get_mut(1..)?.get_mut(..name.len())?;
-            tail.copy_from_slice(name.as_bytes());
-            TypeStr::scan(text.get(..name.len().checked_add(1)?)?)
-        })?;
-        if typestr.swapped {
-            return None;
-        }
-        typestr.scalar_dtype()
+        Some(match name {
+            "?" | "bool_" => Self::BOOL,
+            "b" => Self::I8,
+            "B" => Self::U8,
+            "h" => Self::I16,
+            "H" => Self::U16,
+            "i" => Self::I32,
+            "I" => Self::U32,
+            "q" => Self::I64,
+            "Q" => Self::U64,
+            "e" | "half" => Self::F16,
+            "f" | "single" => Self::F32,
+            "d" | "double" => Self::F64,
+            "F" => Self::C64,
+            "D" => Self::C128,
+            _ => return Self::from_full_name(name).or_else(|| Self::from_typestr(name.as_bytes())),
+        })
+    }
+
+    /// The type of `<f4` or `f4`.
+    fn from_typestr(text: &[u8]) -> Option<Self> {
+        let typestr = match *text {
+            [letter, ones] => TypeStr::scan(&[b'=', letter, ones]),
+            [letter, tens, ones] if !is_order(letter) => TypeStr::scan(&[b'=', letter, tens, ones]),
+            _ => TypeStr::scan(text),
+        };
+        typestr
+            .filter(|typestr| !typestr.swapped)
+            .and_then(TypeStr::scalar_dtype)
     }
 }
 
@@ -577,15 +582,26 @@ impl TypeStr {
         }
     }
 
-    /// The alignment of the scalar in bytes.
+    /// The alignment of the scalar in bytes, a power of two. Complex numbers have their half's,
+    /// and 80-bit floats that of the words they are padded to.
     #[must_use]
     #[inline]
     pub const fn align(self) -> u32 {
-        match self.kind {
+        let scalar = match self.kind {
             Kind::Int | Kind::UInt | Kind::Float | Kind::TimeDelta | Kind::DateTime => self.size,
             Kind::Complex => self.size >> 1,
             Kind::Unicode => 4,
             _ => 1,
+        };
+        scalar & scalar.wrapping_neg()
+    }
+
+    /// The number of bits of one item of kind [`Kind::Bit`], else of its bytes.
+    #[must_use]
+    pub const fn bits(self) -> u64 {
+        match self.kind {
+            Kind::Bit => self.size as u64,
+            _ => (self.itemsize() as u64) << 3,
         }
     }
 
@@ -700,13 +716,16 @@ fn is_time_unit(text: &[u8]) -> bool {
 /// # Errors
 /// `dtype-override` (BufferError).
 pub fn reinterpret(from: DType, to: DType) -> Result<DType, Violation> {
+    if from == to {
+        return Ok(to);
+    }
+    check_carried(to)?;
     let same_size = from.itemsize().is_some() && from.itemsize() == to.itemsize();
     let raw = from.code == code::UINT && from.lanes == 1;
     // The way back: a type without typestr shown as its bits, so that CAI can say it.
-    let to_raw = to.code == code::UINT && to.lanes == 1 && from.scalar_typestr().is_none();
+    let to_raw = to.code == code::UINT && from.scalar_typestr().is_none();
     let known = (from, to) == (DType::F16, DType::BF16);
-    let carried = !to.is_sub_byte() && to != DType::C32;
-    if from == to || (same_size && carried && (raw || to_raw || known)) {
+    if same_size && (raw || to_raw || known) {
         Ok(to)
     } else {
         Err(refuse_override(to, format_args!("the data is {from}")))
@@ -724,11 +743,11 @@ pub fn reinterpret_typestr(from: TypeStr, to: DType) -> Result<DType, Violation>
     if let Some(from) = from.scalar_dtype() {
         return reinterpret(from, to);
     }
+    check_carried(to)?;
     let same_size = to.itemsize() == Some(from.itemsize());
-    let carried = !to.is_sub_byte() && to != DType::C32;
-    let raw = from.kind == Kind::Void && carried;
+    let raw = from.kind == Kind::Void;
     let ticks = matches!(from.kind, Kind::TimeDelta | Kind::DateTime) && to == DType::I64;
-    let float8 = from.kind == Kind::Float && from.size == 1 && to == DType::F8_E5M2;
+    let float8 = from.kind == Kind::Float && to == DType::F8_E5M2;
     if same_size && (raw || ticks || float8) {
         Ok(to)
     } else {
@@ -736,7 +755,25 @@ pub fn reinterpret_typestr(from: TypeStr, to: DType) -> Result<DType, Violation>
     }
 }
 
+/// The types that `dtype=` can name: scalars of whole bytes, and not complex32, which no library
+/// is known to hide behind another typestr.
+pub(super) fn check_carried(to: DType) -> Result<(), Violation> {
+    let why = if to.is_sub_byte() {
+        "no typestr stands for types smaller than a byte"
+    } else if to == DType::C32 {
+        "complex32 is not exchanged; present its parts as '<f2' with one more axis of 2"
+    } else if to.lanes != 1 {
+        "vector types are not exchanged; add an axis for the lanes"
+    } else {
+        return Ok(());
+    };
+    Err(refuse_override(to, format_args!("{why}")))
+}
+
 #[cold]
 fn refuse_override(to: DType, why: fmt::Arguments<'_>) -> Violation {
     Violation::new(Rule::DtypeOverride, Field::Argument("dtype"), to).with_hint(why.to_string())
 }
+
+#[cfg(test)]
+mod tests;

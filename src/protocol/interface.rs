@@ -243,10 +243,13 @@ impl Interface {
     /// The bytes of all items, gaps not counted.
     #[must_use]
     pub fn nbytes(&self) -> u64 {
+        let items = self.layout.len();
+        if self.is_bits() {
+            let bits = u128::from(items).saturating_mul(u128::from(self.typestr.bits()));
+            return u64::try_from(bits.div_ceil(8)).unwrap_or(u64::MAX);
+        }
         // Fits: the layout was checked with this item size.
-        self.layout
-            .len()
-            .saturating_mul(u64::from(self.typestr.itemsize()))
+        items.saturating_mul(u64::from(self.typestr.itemsize()))
     }
 
     /// The first byte that belongs to an item and the end of the last; `None` without items, and
@@ -256,6 +259,9 @@ impl Interface {
     pub fn byte_span(&self) -> Option<(u64, u64)> {
         if self.layout.len() == 0 {
             return None;
+        }
+        if self.layout.is_c_contiguous() {
+            return Some((self.data, self.data.checked_add(self.nbytes())?));
         }
         let itemsize = i64::from(self.typestr.itemsize());
         let (lowest, end) = self.layout.elem_span();
@@ -283,7 +289,13 @@ impl Interface {
             Some(dtype) => self.reinterpreted(dtype)?,
         };
         let flags = Flags::NONE.with(Flags::READ_ONLY, self.read_only);
-        Descriptor::from_layout(self.data, device, dtype, flags, self.layout)
+        Ok(Descriptor::of_interface(
+            self.data,
+            device,
+            dtype,
+            flags,
+            self.layout,
+        ))
     }
 
     #[inline]
@@ -357,16 +369,10 @@ impl Interface {
     }
 }
 
-/// The pointer against the scalar's alignment.
+/// The pointer against the scalar's alignment, a power of two.
 #[inline]
 fn check_align(data: u64, align: u32) -> Result<(), Violation> {
-    let align = align.max(1);
-    let rest = if align.is_power_of_two() {
-        data & u64::from(align.wrapping_sub(1))
-    } else {
-        data.checked_rem(u64::from(align)).unwrap_or(0)
-    };
-    if rest == 0 {
+    if data & u64::from(align.wrapping_sub(1)) == 0 {
         Ok(())
     } else {
         Err(descriptor::misaligned(Field::CaiData, data, align))

@@ -231,11 +231,8 @@ impl Layout {
         let (len, c_contiguous) = if has_strides && !shape.contains(&0) {
             check_strides(shape, strides, itemsize, unit, source)?
         } else {
-            (fill_c_order(shape, strides, source)?, true)
+            (fill_c_order(shape, strides, itemsize, source)?, true)
         };
-        if len.checked_mul(i64::from(itemsize)).is_none() {
-            return Err(source.too_large(Rule::SizeOverflow, shape));
-        }
         Ok(Self {
             values,
             len: len.unsigned_abs(),
@@ -361,18 +358,23 @@ impl Layout {
 
 /// Writes C order's strides and answers the number of elements.
 #[inline]
-fn fill_c_order(shape: &[i64], strides: &mut [i64], source: Source) -> Result<i64, Violation> {
-    let mut step: i64 = 1;
+fn fill_c_order(
+    shape: &[i64],
+    strides: &mut [i64],
+    itemsize: u32,
+    source: Source,
+) -> Result<i64, Violation> {
+    let mut step: i64 = 1; // counts an extent of 0 as 1
     let mut len: i64 = 1;
     let mut overflow = false;
     for (extent, stride) in shape.iter().zip(strides.iter_mut()).rev() {
         *stride = step;
-        len = len.wrapping_mul(*extent); // 0 as soon as one extent is; else `step`
+        len = len.wrapping_mul(*extent);
         let (next, lost) = step.overflowing_mul((*extent).max(1));
         step = next;
         overflow |= lost;
     }
-    if !overflow {
+    if !overflow && step.checked_mul(i64::from(itemsize)).is_some() {
         return Ok(len);
     }
     if shape.contains(&0) {
@@ -380,7 +382,12 @@ fn fill_c_order(shape: &[i64], strides: &mut [i64], source: Source) -> Result<i6
         strides.fill(0);
         return Ok(0);
     }
-    Err(source.too_large(Rule::CountOverflow, shape))
+    let rule = if overflow {
+        Rule::CountOverflow
+    } else {
+        Rule::SizeOverflow
+    };
+    Err(source.too_large(rule, shape))
 }
 
 /// Brings the strides of an array with elements into elements. Answers the number of elements and
@@ -423,6 +430,9 @@ fn check_strides(
             return Err(source.bad_span(found, axis));
         };
         reach = sum;
+    }
+    if step.checked_mul(itemsize).is_none() {
+        return Err(source.too_large(Rule::SizeOverflow, shape));
     }
     if reach.checked_mul(itemsize).is_none() {
         return Err(Violation::new(
@@ -520,3 +530,6 @@ impl Source {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -197,8 +197,11 @@ rules! {
     DescrSize "descr-size" Value
         "the fields of descr must add up to the item size of typestr"
         "NumPy's array interface: descr describes one item";
+    DescrTypestr "descr-typestr" Value
+        "a descr of one unnamed field must repeat the typestr"
+        "NumPy's array interface: descr describes the same item as typestr";
     DescrDepth "descr-depth" Value
-        "descr may nest 8 levels and hold 1024 fields"
+        "descr may nest 8 levels and hold 1024 fields in all"
         "our choice: a self-containing list must not exhaust the stack";
     DescrFields "descr-fields" Buffer
         "a structured array has no DLPack type; one field must be chosen"

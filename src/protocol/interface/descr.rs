@@ -9,7 +9,8 @@ use crate::protocol::dtype::{Kind, TypeStr};
 
 /// The nesting that is followed.
 const MAX_DEPTH: u8 = 8;
-/// The fields that are kept, per level.
+/// The fields that are kept, on all levels together: a list may contain the same list a thousand
+/// times, eight levels deep.
 const MAX_FIELDS: usize = 1024;
 
 /// What `descr` says.
@@ -118,6 +119,8 @@ impl DescrField {
 pub struct DescrBuilder {
     fields: Vec<DescrField>,
     size: u32,
+    /// The fields so far, of the structs around this one too.
+    count: usize,
     depth: u8,
 }
 
@@ -140,6 +143,7 @@ impl DescrBuilder {
         }
         Ok(Self {
             depth: self.depth.saturating_add(1),
+            count: self.count,
             ..Self::default()
         })
     }
@@ -163,6 +167,7 @@ impl DescrBuilder {
             let found = format_args!("no fields in '{name}'");
             return Err(Violation::new(Rule::DescrSyntax, Field::CaiDescr, found));
         };
+        self.count = self.count.max(inner.count);
         self.add(name, typestr, shape, Some(inner.fields.into()))
     }
 
@@ -173,9 +178,10 @@ impl DescrBuilder {
         shape: &[i64],
         nested: Option<Box<[DescrField]>>,
     ) -> Result<(), Violation> {
-        if self.fields.len() >= MAX_FIELDS {
+        if self.count >= MAX_FIELDS {
             return Err(too_deep(format_args!("more than {MAX_FIELDS} fields")));
         }
+        self.count = self.count.saturating_add(1);
         if let Some(extent) = shape.iter().find(|extent| **extent < 0) {
             let found = format_args!("{extent} in the shape of field '{name}'");
             return Err(Violation::new(Rule::ShapeExtent, Field::CaiDescr, found));
@@ -211,13 +217,11 @@ impl DescrBuilder {
         check_total(&self.fields, typestr)?;
         match &*self.fields {
             [only] if only.name.is_empty() && only.nested.is_none() && only.shape.is_empty() => {
-                let repeats = only.typestr == typestr || typestr.kind() == Kind::Void;
-                if repeats {
-                    Ok(Descr::Trivial)
-                } else {
-                    let found = format_args!("'{}' where typestr is '{typestr}'", only.typestr);
-                    Err(Violation::new(Rule::DescrSize, Field::CaiDescr, found))
+                if only.typestr == typestr || typestr.kind() == Kind::Void {
+                    return Ok(Descr::Trivial);
                 }
+                let found = format_args!("'{}' where typestr is '{typestr}'", only.typestr);
+                Err(Violation::new(Rule::DescrTypestr, Field::CaiDescr, found))
             }
             _ => Ok(Descr::Fields(self.fields.into())),
         }

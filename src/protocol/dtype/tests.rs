@@ -1,0 +1,436 @@
+//! The element types, against tables written by hand and against dlpark's constants.
+
+use dlpark::ffi::DLDataTypeCode as Header;
+use rstest::rstest;
+
+use super::*;
+use crate::protocol::rule::Class;
+
+#[rstest]
+#[case("|b1", DType::BOOL)]
+#[case("|i1", DType::I8)]
+#[case("<i2", DType::I16)]
+#[case("<i4", DType::I32)]
+#[case("<i8", DType::I64)]
+#[case("|u1", DType::U8)]
+#[case("<u2", DType::U16)]
+#[case("<u4", DType::U32)]
+#[case("<u8", DType::U64)]
+#[case("<f2", DType::F16)]
+#[case("<f4", DType::F32)]
+#[case("<f8", DType::F64)]
+#[case("<c8", DType::C64)]
+#[case("<c16", DType::C128)]
+#[cfg(target_endian = "little")]
+fn typestr_both_ways(#[case] text: &str, #[case] dtype: DType) {
+    let typestr = TypeStr::parse(text).unwrap();
+    assert_eq!(typestr.to_dtype().unwrap(), dtype);
+    assert_eq!(dtype.typestr().unwrap(), text);
+    assert_eq!(typestr.to_string(), text);
+    assert_eq!(typestr.canonical(), text);
+    assert_eq!(dtype.native_typestr(), typestr);
+    assert_eq!(Some(typestr.itemsize()), dtype.itemsize());
+    assert_eq!(typestr.align(), dtype.align());
+    assert_eq!(DType::from_name(text), Some(dtype));
+    assert_eq!(
+        DType::from_name(&text[1..]),
+        Some(dtype),
+        "without byte order"
+    );
+    assert_eq!(DType::from_name(dtype.name()), Some(dtype));
+}
+
+/// Spellings of the same type: native, `|`, and the foreign order where it means nothing.
+#[rstest]
+#[case("=f4", DType::F32)]
+#[case("|f4", DType::F32)]
+#[case("=c16", DType::C128)]
+#[case("|i4", DType::I32)]
+#[case("<i1", DType::I8)]
+#[case(">i1", DType::I8)]
+#[case(">u1", DType::U8)]
+#[case("<b1", DType::BOOL)]
+#[case(">b1", DType::BOOL)]
+#[case("<f04", DType::F32)]
+#[case("<f004", DType::F32)]
+#[case("<c016", DType::C128)]
+fn typestr_spelling(#[case] text: &str, #[case] dtype: DType) {
+    assert_eq!(TypeStr::parse(text).unwrap().to_dtype().unwrap(), dtype);
+}
+
+#[rstest]
+#[case::empty("", Rule::TypestrSyntax)]
+#[case::order_alone("<", Rule::TypestrSyntax)]
+#[case::no_size("|i", Rule::TypestrSyntax)]
+#[case::bare_char("f", Rule::TypestrSyntax)]
+#[case::bare_numpy("f4", Rule::TypestrSyntax)]
+#[case::bare_numpy_long("c16", Rule::TypestrSyntax)]
+#[case::name("float32", Rule::TypestrSyntax)]
+#[case::odd_order("#f4", Rule::TypestrSyntax)]
+#[case::at_order("@f4", Rule::TypestrSyntax)]
+#[case::odd_kind("<x4", Rule::TypestrSyntax)]
+#[case::negative("<f-4", Rule::TypestrSyntax)]
+#[case::plus("<f+4", Rule::TypestrSyntax)]
+#[case::space("<f 4", Rule::TypestrSyntax)]
+#[case::trailing("<f4x", Rule::TypestrSyntax)]
+#[case::trailing_long("<f16 ", Rule::TypestrSyntax)]
+#[case::twice("<f4<f4", Rule::TypestrSyntax)]
+#[case::unit_of_float("<f8[ns]", Rule::TypestrSyntax)]
+#[case::unit_open("<M8[ns", Rule::TypestrSyntax)]
+#[case::unit_empty("<M8[]", Rule::TypestrSyntax)]
+#[case::not_ascii("<f\u{664}", Rule::TypestrSyntax)]
+#[case::nul("<f4\0", Rule::TypestrSyntax)]
+#[case::float3("<f3", Rule::TypestrSize)]
+#[case::float0("<f0", Rule::TypestrSize)]
+#[case::float_huge("<f99999999999", Rule::TypestrSize)]
+#[case::int16_bytes("<i16", Rule::TypestrSize)]
+#[case::uint3("<u3", Rule::TypestrSize)]
+#[case::bool8("|b8", Rule::TypestrSize)]
+#[case::complex2("<c2", Rule::TypestrSize)]
+#[case::date4("<M4", Rule::TypestrSize)]
+#[case::void0("|V0", Rule::TypestrSize)]
+#[case::void_huge("|V4294967296", Rule::TypestrSize)]
+#[case::unicode_huge("<U1073741824", Rule::TypestrSize)]
+#[case::foreign_float(">f4", Rule::TypestrByteOrder)]
+#[case::foreign_complex(">c16", Rule::TypestrByteOrder)]
+#[case::foreign_int(">i2", Rule::TypestrByteOrder)]
+#[case::foreign_date(">M8[us]", Rule::TypestrByteOrder)]
+#[case::foreign_unicode(">U4", Rule::TypestrByteOrder)]
+#[cfg(target_endian = "little")]
+fn typestr_malformed(#[case] text: &str, #[case] rule: Rule) {
+    let violation = TypeStr::parse(text).unwrap_err();
+    assert_eq!(violation.rule(), rule);
+    assert_eq!(violation.field(), Field::CaiTypestr);
+    assert_eq!(violation.found(), format!("'{text}'"));
+}
+
+#[rstest]
+#[case("<M8[ns]", Rule::TypestrDatetime, "dtype='int64'")]
+#[case("<m8[25s]", Rule::TypestrDatetime, "dtype='int64'")]
+#[case("<M8", Rule::TypestrDatetime, "dtype='int64'")]
+#[case("|O8", Rule::TypestrObject, "numbers")]
+#[case("<U4", Rule::TypestrUnicode, "<u4")]
+#[case("|S4", Rule::TypestrBytes, "|u1")]
+#[case("|S0", Rule::TypestrBytes, "|u1")]
+#[case("<V2", Rule::TypestrVoid, "bfloat16")]
+#[case(">V2", Rule::TypestrVoid, "bfloat16")]
+#[case("|V1", Rule::TypestrVoid, "float8")]
+#[case("|V16", Rule::TypestrVoid, "dtype=")]
+#[case("|t1", Rule::TypestrBit, "|u1")]
+#[case("<f1", Rule::TypestrFloat8, "float8_e5m2")]
+#[case("<f10", Rule::TypestrLongDouble, "float64")]
+#[case("<f12", Rule::TypestrLongDouble, "float64")]
+#[case("<f16", Rule::TypestrLongDouble, "float64")]
+#[case("<c32", Rule::TypestrLongDouble, "complex128")]
+#[case("<c4", Rule::TypestrHalfComplex, "<f2")]
+fn typestr_without_dlpack(#[case] text: &str, #[case] rule: Rule, #[case] hint: &str) {
+    let violation = TypeStr::parse(text).unwrap().to_dtype().unwrap_err();
+    assert_eq!(violation.rule(), rule);
+    assert_eq!(rule.class(), Class::Buffer);
+    assert!(violation.hint().unwrap().contains(hint), "{violation}");
+}
+
+#[rstest]
+#[case("f4", "'<f4'")]
+#[case("d", "'<f8'")]
+#[case("?", "'|b1'")]
+#[case("complex64", "'<c8'")]
+#[cfg(target_endian = "little")]
+fn typestr_of_another_notation_says_what_was_meant(#[case] text: &str, #[case] meant: &str) {
+    let violation = TypeStr::parse(text).unwrap_err();
+    assert!(violation.hint().unwrap().contains(meant), "{violation}");
+}
+
+#[rstest]
+#[case("<U3", Kind::Unicode, 12, 4, 96)]
+#[case("|V12", Kind::Void, 12, 1, 96)]
+#[case("|t1", Kind::Bit, 1, 1, 1)]
+#[case("|t12", Kind::Bit, 2, 1, 12)]
+#[case("<f12", Kind::Float, 12, 4, 96)]
+#[case("<c20", Kind::Complex, 20, 2, 160)]
+#[case("<M8[D]", Kind::DateTime, 8, 8, 64)]
+#[case("|O8", Kind::Object, 8, 1, 64)]
+fn typestr_sizes(
+    #[case] text: &str,
+    #[case] kind: Kind,
+    #[case] itemsize: u32,
+    #[case] align: u32,
+    #[case] bits: u64,
+) {
+    let typestr = TypeStr::parse(text).unwrap();
+    assert_eq!(
+        (
+            typestr.kind(),
+            typestr.itemsize(),
+            typestr.align(),
+            typestr.bits()
+        ),
+        (kind, itemsize, align, bits)
+    );
+}
+
+/// Every text of up to five letters out of those that matter, against a grammar read off NumPy's
+/// page and written another way.
+#[test]
+fn typestr_small_space() {
+    const LETTERS: &[u8] = b"<>|=#tbiufcmMOSUVx0123468-[";
+    let mut texts = vec![String::new()];
+    let mut from = 0;
+    for _ in 0..4 {
+        let to = texts.len();
+        for i in from..to {
+            for letter in LETTERS {
+                let mut text = texts[i].clone();
+                text.push(char::from(*letter));
+                texts.push(text);
+            }
+        }
+        from = to;
+    }
+    let mut accepted = 0;
+    for text in &texts {
+        let found = TypeStr::parse_any_order(text).map(|t| (t.kind().letter(), t.itemsize()));
+        let wanted = grammar(text);
+        assert_eq!(found.as_ref().ok(), wanted.as_ref().ok(), "{text:?}");
+        if let (Err(found), Err(rule)) = (&found, &wanted) {
+            assert_eq!(found.rule(), *rule, "{text:?}");
+        }
+        accepted += usize::from(found.is_ok());
+    }
+    assert!(
+        accepted > 1000,
+        "the space must hold typestrs, not only junk"
+    );
+}
+
+fn grammar(text: &str) -> Result<(char, u32), Rule> {
+    let mut letters = text.chars();
+    let order = letters.next().is_some_and(|c| "<>|=".contains(c));
+    let kind = letters.next().filter(|c| "tbiufcmMOSUV".contains(*c));
+    let size = letters.as_str();
+    let digits = !size.is_empty() && size.bytes().all(|b| b.is_ascii_digit());
+    let (true, Some(kind), true) = (order, kind, digits) else {
+        return Err(Rule::TypestrSyntax);
+    };
+    let size: u32 = size.parse().unwrap();
+    let sizes: &[u32] = match kind {
+        'b' => &[1],
+        'i' | 'u' => &[1, 2, 4, 8],
+        'f' => &[1, 2, 4, 8, 10, 12, 16],
+        'c' => &[4, 8, 16, 20, 24, 32],
+        'm' | 'M' => &[8],
+        'S' => return Ok((kind, size)),
+        'U' => return Ok((kind, size * 4)),
+        _ if size == 0 => return Err(Rule::TypestrSize),
+        't' => return Ok((kind, size.div_ceil(8))),
+        _ => return Ok((kind, size)),
+    };
+    if sizes.contains(&size) {
+        Ok((kind, size))
+    } else {
+        Err(Rule::TypestrSize)
+    }
+}
+
+/// The header's codes, by dlpark's transcription of it.
+#[rstest]
+#[case(code::INT, Header::INT)]
+#[case(code::UINT, Header::UINT)]
+#[case(code::FLOAT, Header::FLOAT)]
+#[case(code::OPAQUE_HANDLE, Header::OPAQUEHANDLE)]
+#[case(code::BFLOAT, Header::BFLOAT)]
+#[case(code::COMPLEX, Header::COMPLEX)]
+#[case(code::BOOL, Header::BOOL)]
+#[case(code::FLOAT8_E3M4, Header::FLOAT8_E3M4)]
+#[case(code::FLOAT8_E4M3, Header::FLOAT8_E4M3)]
+#[case(code::FLOAT8_E4M3B11FNUZ, Header::FLOAT8_E4M3B11FNUZ)]
+#[case(code::FLOAT8_E4M3FN, Header::FLOAT8_E4M3FN)]
+#[case(code::FLOAT8_E4M3FNUZ, Header::FLOAT8_E4M3FNUZ)]
+#[case(code::FLOAT8_E5M2, Header::FLOAT8_E5M2)]
+#[case(code::FLOAT8_E5M2FNUZ, Header::FLOAT8_E5M2FNUZ)]
+#[case(code::FLOAT8_E8M0FNU, Header::FLOAT8_E8M0FNU)]
+#[case(code::FLOAT6_E2M3FN, Header::FLOAT6_E2M3FN)]
+#[case(code::FLOAT6_E3M2FN, Header::FLOAT6_E3M2FN)]
+#[case(code::FLOAT4_E2M1FN, Header::FLOAT4_E2M1FN)]
+fn codes_are_the_headers(#[case] ours: u8, #[case] header: Header) {
+    assert_eq!(u32::from(ours), u32::from(header.0));
+}
+
+/// All 256 codes by all 256 widths by three lane counts, against the widths of each code.
+#[test]
+fn dlpack_types_exhaustive() {
+    let mut accepted = 0;
+    for code in 0..=255_u8 {
+        let widths: &[u8] = match code {
+            0 | 1 => &[1, 2, 4, 8, 16, 32, 64],
+            2 => &[16, 32, 64],
+            4 => &[16],
+            5 => &[32, 64, 128],
+            6..=14 => &[8],
+            15 | 16 => &[6],
+            17 => &[4],
+            _ => &[],
+        };
+        for bits in 0..=255_u8 {
+            for lanes in [0_u16, 1, 4] {
+                let found = DType::from_dlpack(code, bits, lanes);
+                if widths.contains(&bits) && lanes > 0 {
+                    let dtype = found.unwrap();
+                    assert_eq!(
+                        (dtype.code(), dtype.bits(), dtype.lanes()),
+                        (code, bits, lanes)
+                    );
+                    assert_ne!(dtype.name(), "unknown");
+                    accepted += 1;
+                    continue;
+                }
+                let rule = match code {
+                    3 => Rule::DtypeOpaque,
+                    18.. => Rule::DtypeCode,
+                    _ if lanes == 0 => Rule::DtypeLanes,
+                    6 => Rule::DtypeBool,
+                    15..=17 => Rule::DtypeSubByte,
+                    _ => Rule::DtypeBits,
+                };
+                assert_eq!(found.unwrap_err().rule(), rule, "({code}, {bits}, {lanes})");
+            }
+        }
+    }
+    assert_eq!(accepted, 2 * DType::ALL.len());
+}
+
+#[test]
+fn names_are_distinct_and_found_again() {
+    for dtype in DType::ALL {
+        assert_eq!(DType::from_name(dtype.name()), Some(*dtype));
+        assert_eq!(dtype.to_string(), dtype.name());
+    }
+}
+
+#[rstest]
+#[case("half", Some(DType::F16))]
+#[case("double", Some(DType::F64))]
+#[case("bool_", Some(DType::BOOL))]
+#[case("?", Some(DType::BOOL))]
+#[case("e", Some(DType::F16))]
+#[case("bfloat16", Some(DType::BF16))]
+#[case("float8_e4m3fn", Some(DType::F8_E4M3FN))]
+#[case("c16", Some(DType::C128))]
+#[case("float", None)]
+#[case("int", None)]
+#[case("", None)]
+#[case(">f4", None)]
+#[case("V2", None)]
+#[case("f16", None)]
+#[case("float32 ", None)]
+fn dtype_name(#[case] name: &str, #[case] dtype: Option<DType>) {
+    assert_eq!(DType::from_name(name), dtype);
+}
+
+#[rstest]
+#[case(DType::F32, 4, 4)]
+#[case(DType::C64, 8, 4)]
+#[case(DType::C128, 16, 8)]
+#[case(DType::BOOL, 1, 1)]
+#[case(DType::F8_E8M0FNU, 1, 1)]
+fn dtype_sizes(#[case] dtype: DType, #[case] itemsize: u32, #[case] align: u32) {
+    assert_eq!((dtype.itemsize(), dtype.align()), (Some(itemsize), align));
+}
+
+#[rstest]
+#[case(code::FLOAT, 32, 4, Some(16), "float32x4")]
+#[case(code::FLOAT4_E2M1FN, 4, 1, None, "float4_e2m1fn")]
+#[case(code::FLOAT4_E2M1FN, 4, 2, Some(1), "float4_e2m1fnx2")]
+#[case(code::FLOAT6_E2M3FN, 6, 4, Some(3), "float6_e2m3fnx4")]
+#[case(code::COMPLEX, 128, 65535, Some(1_048_560), "complex128x65535")]
+fn dtype_lanes(
+    #[case] code: u8,
+    #[case] bits: u8,
+    #[case] lanes: u16,
+    #[case] itemsize: Option<u32>,
+    #[case] shown: &str,
+) {
+    let dtype = DType::from_dlpack(code, bits, lanes).unwrap();
+    assert_eq!(dtype.itemsize(), itemsize);
+    assert_eq!(dtype.to_string(), shown);
+}
+
+#[rstest]
+#[case::bf16(DType::BF16, Rule::CaiDtype, "uint16")]
+#[case::fp8(DType::F8_E5M2, Rule::CaiDtype, "uint8")]
+#[case::complex32(DType::C32, Rule::CaiDtype, "DLPack")]
+#[case::fp4(DType::F4_E2M1FN, Rule::CaiSubByte, "DLPack")]
+#[case::fp6(DType::F6_E3M2FN, Rule::CaiSubByte, "DLPack")]
+#[case::int4(DType::I4, Rule::CaiSubByte, "DLPack")]
+#[case::lanes(DType { lanes: 2, ..DType::F32 }, Rule::CaiLanes, "DLPack")]
+fn dtype_without_typestr(#[case] dtype: DType, #[case] rule: Rule, #[case] hint: &str) {
+    let violation = dtype.typestr().unwrap_err();
+    assert_eq!(violation.rule(), rule);
+    assert!(violation.hint().unwrap().contains(hint), "{violation}");
+}
+
+#[rstest]
+#[case("<V2", DType::BF16)]
+#[case("<f2", DType::BF16)]
+#[case("<u2", DType::BF16)]
+#[case("|V1", DType::F8_E4M3FN)]
+#[case("|u1", DType::F8_E5M2)]
+#[case("<f1", DType::F8_E5M2)]
+#[case("|u1", DType::BOOL)]
+#[case("<u4", DType::F32)]
+#[case("|V16", DType::C128)]
+#[case("<M8[ns]", DType::I64)]
+#[case("<m8", DType::I64)]
+#[case("<f4", DType::F32)]
+fn override_taken(#[case] from: &str, #[case] to: DType) {
+    let from = TypeStr::parse(from).unwrap();
+    assert_eq!(reinterpret_typestr(from, to).unwrap(), to);
+}
+
+#[rstest]
+#[case::size("<V2", DType::F32)]
+#[case::size_of_uint("<u2", DType::U8)]
+#[case::cast("<f4", DType::I32)]
+#[case::sign("<i4", DType::U32)]
+#[case::float8_of_another_kind("<f1", DType::F8_E4M3)]
+#[case::bf16_of_int("<i2", DType::BF16)]
+#[case::date_as_float("<M8[ns]", DType::F64)]
+#[case::text("|S4", DType::U32)]
+#[case::object("|O8", DType::U64)]
+#[case::bits("|t8", DType::U8)]
+#[case::fp4("|V1", DType::F4_E2M1FN)]
+#[case::complex32("<V4", DType::C32)]
+#[case::complex32_of_c4("<c4", DType::C32)]
+#[case::lanes("|V8", DType { lanes: 2, ..DType::F32 })]
+fn override_refused(#[case] from: &str, #[case] to: DType) {
+    let from = TypeStr::parse(from).unwrap();
+    let violation = reinterpret_typestr(from, to).unwrap_err();
+    assert_eq!(violation.rule(), Rule::DtypeOverride);
+    assert!(violation.hint().is_some());
+}
+
+#[test]
+fn override_of_foreign_order_is_refused() {
+    let from = if cfg!(target_endian = "little") {
+        ">u2"
+    } else {
+        "<u2"
+    };
+    let from = TypeStr::parse_any_order(from).unwrap();
+    let violation = reinterpret_typestr(from, DType::BF16).unwrap_err();
+    assert_eq!(violation.rule(), Rule::TypestrByteOrder);
+}
+
+#[rstest]
+#[case(DType::BF16, DType::U16, true)]
+#[case(DType::F8_E4M3FN, DType::U8, true)]
+#[case(DType::F16, DType::BF16, true)]
+#[case(DType::BF16, DType::F16, false)]
+#[case(DType::BF16, DType::I16, false)]
+#[case(DType::F32, DType::U32, false)]
+#[case(DType::F4_E2M1FN, DType::U8, false)]
+#[case(DType::F4_E2M1FN, DType::F4_E2M1FN, true)]
+#[case(DType::I8, DType::U8, false)]
+fn override_of_a_dlpack_type(#[case] from: DType, #[case] to: DType, #[case] taken: bool) {
+    assert_eq!(reinterpret(from, to).is_ok(), taken);
+}
