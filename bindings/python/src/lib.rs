@@ -1,1 +1,9 @@
-//! The extension module `cai_dlpack._core`.
+//! The extension module `cai_dlpack._core`: the Python room of `cai-dlpack`, and nothing else.
+
+use pyo3::prelude::*;
+
+/// Zero-copy bridge between the CUDA Array Interface and DLPack.
+#[pymodule]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    cai_dlpack::python::register(module)
+}

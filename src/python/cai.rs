@@ -1,0 +1,237 @@
+//! An object with `__cuda_array_interface__` becomes a view.
+
+use pyo3::exceptions::{PyAttributeError, PyUserWarning};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyType};
+
+use super::integer::type_name;
+use super::interface::{self, Read};
+use super::keys::keys;
+use super::options::{Check, Options};
+use super::release;
+use crate::driver::{self, MemoryKind, PointerInfo};
+use crate::protocol::descriptor::{Descriptor, Device};
+use crate::protocol::interface::{Interface, Version};
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::stream::Stream;
+use crate::view::{CaiView, Owner};
+
+/// Imports by CAI and nothing else: an object with the attribute, or a dict with `owner=`.
+pub(crate) fn import<'py>(object: &Bound<'py, PyAny>, options: &Options<'py>) -> PyResult<CaiView> {
+    let read = if object.is_instance_of::<PyDict>() {
+        if options.owner.is_none() {
+            return Err(
+                Violation::new(Rule::OwnerMissing, Field::Argument("owner"), "nothing").into(),
+            );
+        }
+        interface::read(object, options.strict)?
+    } else {
+        match attribute(object)? {
+            Some(dict) => read(object, &dict, options)?,
+            None => return Err(missing(object)),
+        }
+    };
+    view(object, read, options)
+}
+
+/// Reads `object.__cuda_array_interface__`, once; `None` where it has none. Only an `AttributeError`
+/// says so: torch, cuDF and others raise something else for a tensor that cannot be exported.
+#[inline]
+pub(crate) fn attribute<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let py = object.py();
+    match object.getattr(&keys(py).cai) {
+        Ok(dict) => Ok(Some(dict)),
+        Err(error) if error.is_instance_of::<PyAttributeError>(py) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads the dict of `object`. On a class the attribute is the property object: said as such.
+#[inline]
+pub(crate) fn read<'py>(
+    object: &Bound<'py, PyAny>,
+    dict: &Bound<'py, PyAny>,
+    options: &Options<'_>,
+) -> PyResult<Read<'py>> {
+    interface::read(dict, options.strict).map_err(|error| {
+        if object.is_instance_of::<PyType>() {
+            missing(object)
+        } else {
+            error
+        }
+    })
+}
+
+/// Says what is wrong with an object that has no CAI.
+#[cold]
+pub(crate) fn missing(object: &Bound<'_, PyAny>) -> PyErr {
+    let found = format_args!("an object of type {}", type_name(object));
+    if object.is_instance_of::<PyType>() {
+        return Violation::new(
+            Rule::ClassNotInstance,
+            Field::Object,
+            format_args!("{object}"),
+        )
+        .into();
+    }
+    match object.get_type().hasattr(&keys(object.py()).cai) {
+        Ok(true) => Violation::new(Rule::CaiUnavailable, Field::Cai, found)
+            .with_hint("a tensor on the CPU has no CUDA Array Interface; from_dlpack takes it")
+            .into(),
+        Ok(false) => Violation::new(Rule::CaiMissing, Field::Object, found).into(),
+        Err(error) => error,
+    }
+}
+
+/// The view of what a dict said, kept alive by `object` (or by `owner=`, for a bare dict).
+pub(crate) fn view<'py>(
+    object: &Bound<'py, PyAny>,
+    read: Read<'py>,
+    options: &Options<'py>,
+) -> PyResult<CaiView> {
+    if let Some(mask) = &read.mask {
+        return Err(interface::refuse_mask(mask, read.interface.shape()));
+    }
+    if read.stream_was_zero || matches!(read.interface.version(), Version::Newer(_)) {
+        warn(object, &read)?;
+    }
+    let known = read.knows_stream();
+    let stream = read.interface.stream();
+    let device = locate(&read.interface, options)?;
+    let mut descriptor = match &options.shape {
+        None => read.interface.into_descriptor(options.dtype, device)?,
+        Some(shape) => {
+            let bytes = read.interface.into_descriptor(None, device)?;
+            let dtype = options.dtype.unwrap_or(bytes.dtype());
+            bytes.with_shape(dtype, shape)?
+        }
+    };
+    if let Some(read_only) = options.read_only {
+        descriptor = descriptor.with_read_only(read_only);
+    }
+    let owner = Owner::from_raw(release::own(owner(object, options)?)?);
+    Ok(with_streams(
+        descriptor,
+        stream,
+        known,
+        options.producer,
+        owner,
+    ))
+}
+
+/// What to wait for: where the caller says that the data is written, else where the producer says.
+fn with_streams(
+    descriptor: Descriptor,
+    declared: Stream,
+    known: bool,
+    producer: Option<Stream>,
+    owner: Owner,
+) -> CaiView {
+    let ready = producer.unwrap_or(declared);
+    // SAFETY: the producer's promise (CAI): the object keeps the memory and the stream alive.
+    let view = unsafe { CaiView::new(descriptor, ready, owner) };
+    match producer {
+        Some(producer) => view.with_producer(producer),
+        None if known => view.with_producer(declared),
+        None => view,
+    }
+}
+
+/// What keeps the memory alive: the object, the named owner of a bare dict, or both.
+fn owner<'py>(object: &Bound<'py, PyAny>, options: &Options<'py>) -> PyResult<Bound<'py, PyAny>> {
+    match &options.owner {
+        None => Ok(object.clone()),
+        Some(owner) if object.is_instance_of::<PyDict>() => Ok(owner.clone()),
+        Some(owner) => Ok((object, owner).into_pyobject(object.py())?.into_any()),
+    }
+}
+
+/// Where the memory is: as the caller says, else as the driver says. Size 0 asks nobody.
+#[inline]
+fn locate(interface: &Interface, options: &Options<'_>) -> PyResult<Device> {
+    let asked = options.ordinal.map(Device::cuda);
+    if interface.data() == 0 {
+        return Ok(asked.unwrap_or(Device::cuda(0)));
+    }
+    match asked {
+        Some(device) if options.check == Check::Device => Ok(device),
+        _ => Ok(ask_driver(interface, options)?),
+    }
+}
+
+fn ask_driver(interface: &Interface, options: &Options<'_>) -> Result<Device, crate::Error> {
+    let wants_range = options.check == Check::Bounds;
+    let info = driver::driver()?.pointer_info(interface.data(), wants_range)?;
+    let device = device_of(&info).ok_or_else(|| {
+        Violation::new(
+            Rule::PointerUnknown,
+            Field::CaiData,
+            format_args!("{:#x}", interface.data()),
+        )
+    })?;
+    if let Some(ordinal) = options.ordinal
+        && info.ordinal != ordinal
+    {
+        let hint = format!("the driver says device {}", info.ordinal);
+        return Err(
+            Violation::new(Rule::PointerDevice, Field::Argument("ordinal"), ordinal)
+                .with_hint(hint)
+                .into(),
+        );
+    }
+    if let (true, Some((start, size))) = (wants_range, info.range) {
+        check_bounds(interface, start, size)?;
+    }
+    Ok(device)
+}
+
+fn device_of(info: &PointerInfo) -> Option<Device> {
+    match info.kind {
+        MemoryKind::Device => Some(Device::cuda(info.ordinal)),
+        MemoryKind::Managed => Some(Device {
+            device_type: Device::CUDA_MANAGED,
+            id: 0,
+        }),
+        MemoryKind::Pinned => Some(Device {
+            device_type: Device::CUDA_HOST,
+            id: 0,
+        }),
+        MemoryKind::Unknown => None,
+    }
+}
+
+/// Every element inside the allocation. A span over several mappings (torch's expandable segments)
+/// shows as elements past the end of the first one; the driver cannot tell the two apart.
+fn check_bounds(interface: &Interface, start: u64, size: u64) -> Result<(), Violation> {
+    let Some((first, end)) = interface.byte_span() else {
+        return Ok(());
+    };
+    if first >= start && end <= start.saturating_add(size) {
+        return Ok(());
+    }
+    let found = format_args!("bytes {first:#x} to {end:#x}");
+    let hint = format!(
+        "the allocation is {start:#x} to {:#x}",
+        start.saturating_add(size)
+    );
+    Err(Violation::new(Rule::OutOfBounds, Field::CaiData, found).with_hint(hint))
+}
+
+/// One warning per producer type for what is accepted though it should not be there.
+#[cold]
+fn warn(object: &Bound<'_, PyAny>, read: &Read<'_>) -> PyResult<()> {
+    let name = type_name(object);
+    let text = match read.interface.version() {
+        Version::Newer(version) => format!(
+            "{name} exports version {version} of the CUDA Array Interface, newer than the 3 that is known; it is read as 3"
+        ),
+        _ => format!(
+            "{name} exports stream 0 in its CUDA Array Interface, which version 3 forbids; it is taken as 1, the legacy default stream [stream-zero]"
+        ),
+    };
+    super::warn::once(
+        object,
+        &text,
+        object.py().get_type::<PyUserWarning>().as_any(),
+    )
+}

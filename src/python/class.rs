@@ -1,0 +1,326 @@
+//! `CaiView` as Python sees it.
+
+use pyo3::exceptions::PyAttributeError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString, PyTuple};
+
+use super::export::{Asked, Export};
+use super::keys::keys;
+use super::release::{self, PYTHON};
+use super::stream;
+use crate::protocol::descriptor::Device;
+use crate::protocol::interface::Interface;
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::stream::{Request, Stream, SyncPolicy};
+use crate::view::CaiView;
+
+/// A strided array in memory that CUDA (or, from DLPack, the host) can reach, and whose owner is kept
+/// alive. Made by `view`, `from_cai` and `from_dlpack`.
+///
+/// It speaks both protocols: pass it to any consumer of `__dlpack__` or `__cuda_array_interface__`.
+/// It is immutable and copies nothing. It has neither a length nor items, since consumers that find
+/// them copy element by element.
+#[pyclass(name = "CaiView", module = "cai_dlpack", frozen, weakref)]
+#[derive(Debug)]
+pub struct PyCaiView {
+    view: CaiView,
+    /// A stream object that the view's ready stream belongs to.
+    stream_object: Option<Py<PyAny>>,
+}
+
+impl PyCaiView {
+    /// Wraps a view.
+    pub(crate) fn new(view: CaiView) -> Self {
+        Self {
+            view,
+            stream_object: None,
+        }
+    }
+
+    /// The view itself.
+    #[must_use]
+    pub fn view(&self) -> &CaiView {
+        &self.view
+    }
+
+    fn ready_on(&self, stream: Stream, stream_object: Option<Py<PyAny>>) -> Self {
+        // SAFETY: the same description of the same memory.
+        let view = unsafe { self.view.derive(self.view.descriptor().clone()) }.with_ready(stream);
+        Self {
+            view,
+            stream_object,
+        }
+    }
+
+    fn interface_dict<'py>(
+        &self,
+        py: Python<'py>,
+        interface: &Interface,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let names = keys(py);
+        let dict = PyDict::new(py);
+        dict.set_item(&names.shape, PyTuple::new(py, interface.shape())?)?;
+        dict.set_item(
+            &names.typestr,
+            PyString::intern(py, interface.typestr_str()),
+        )?;
+        dict.set_item(&names.data, (interface.data(), interface.read_only()))?;
+        let strides = interface
+            .strides_for_export()
+            .map(|strides| PyTuple::new(py, strides))
+            .transpose()?;
+        dict.set_item(&names.strides, strides)?;
+        dict.set_item(&names.stream, interface.stream().to_cai())?;
+        dict.set_item(&names.version, 3)?;
+        Ok(dict)
+    }
+}
+
+#[pymethods]
+impl PyCaiView {
+    /// Number of axes.
+    #[getter]
+    fn ndim(&self) -> usize {
+        self.view.descriptor().ndim()
+    }
+
+    /// Extents, in elements.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.view.descriptor().shape())
+    }
+
+    /// Name of the element type, as NumPy and ml_dtypes spell it: "float32", "bfloat16", "bool", ...
+    #[getter]
+    fn dtype(&self) -> String {
+        self.view.descriptor().dtype().to_string()
+    }
+
+    /// Bytes per element; None for packed types smaller than a byte.
+    #[getter]
+    fn itemsize(&self) -> Option<u32> {
+        self.view.descriptor().dtype().itemsize()
+    }
+
+    /// Bytes of all elements, as if they were contiguous.
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        self.view.descriptor().nbytes()
+    }
+
+    /// Strides in bytes, one per axis; None for packed types smaller than a byte.
+    #[getter]
+    fn byte_strides<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let descriptor = self.view.descriptor();
+        descriptor
+            .dtype()
+            .itemsize()
+            .map(|itemsize| PyTuple::new(py, descriptor.layout().byte_strides(itemsize)))
+            .transpose()
+    }
+
+    /// Strides in elements, one per axis.
+    #[getter]
+    fn elem_strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.view.descriptor().elem_strides())
+    }
+
+    /// Address of the element of index 0; 0 where there are no elements.
+    #[getter]
+    fn ptr(&self) -> u64 {
+        self.view.descriptor().data()
+    }
+
+    /// DLPack's device: (type, id). CUDA is 2, pinned host memory 3, managed memory 13, the CPU 1.
+    #[getter]
+    fn device(&self) -> (i32, i32) {
+        let device = self.view.device();
+        (device.device_type, device.id)
+    }
+
+    /// Kind of memory: "device", "pinned", "managed" or "host".
+    #[getter]
+    fn memory(&self) -> &'static str {
+        match self.view.device().device_type {
+            Device::CPU => "host",
+            Device::CUDA_HOST | Device::ROCM_HOST => "pinned",
+            Device::CUDA_MANAGED => "managed",
+            _ => "device",
+        }
+    }
+
+    /// The stream that a consumer must wait for: 1 the legacy default stream, 2 the per-thread one,
+    /// else a handle; None where the data is ready.
+    #[getter]
+    fn stream(&self) -> Option<u64> {
+        self.view.ready().to_cai()
+    }
+
+    /// The stream on which the producer goes on working: an int, None where it has nothing enqueued, or
+    /// "unknown" where nobody said.
+    #[getter]
+    fn producer_stream<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match self.view.producer() {
+            None => Ok(PyString::intern(py, "unknown").into_any()),
+            Some(stream) => Ok(stream.to_cai().into_pyobject(py)?),
+        }
+    }
+
+    /// Whether consumers must not write.
+    #[getter]
+    fn read_only(&self) -> bool {
+        self.view.descriptor().read_only()
+    }
+
+    /// The Python object that keeps the memory alive; None where a DLPack tensor does.
+    #[getter]
+    fn owner<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+        let payload = self.view.owner().payload(&PYTHON)?;
+        // SAFETY: the payload of this kind is a strong reference, which the view keeps.
+        Some(unsafe { Bound::from_borrowed_ptr(py, payload.cast::<ffi::PyObject>().as_ptr()) })
+    }
+
+    /// The CUDA Array Interface, version 3: a fresh dict.
+    ///
+    /// Raises AttributeError where the interface cannot say what this is (memory that CUDA cannot reach,
+    /// bfloat16, float8, packed types), so that a probe falls through to DLPack. `to_cai` raises
+    /// BufferError instead.
+    #[getter]
+    fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        match self.view.interface() {
+            Ok(interface) => self.interface_dict(py, &interface),
+            Err(violation) => Err(PyAttributeError::new_err(violation.to_string())),
+        }
+    }
+
+    /// The CUDA Array Interface, version 3: a fresh dict. Its memory lives as long as this view.
+    ///
+    /// Raises BufferError where the interface cannot say what this is.
+    fn to_cai<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.interface_dict(py, &self.view.interface()?)
+    }
+
+    /// DLPack's device: (type, id).
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        self.device()
+    }
+
+    /// A DLPack capsule (array API 2024.12).
+    ///
+    /// stream: the consumer's stream, which is made to wait for the data by an event: None or 1 the legacy
+    /// default stream, 2 the per-thread one, -1 no synchronisation, else a handle, or an object with
+    /// __cuda_stream__. For pinned and managed memory None blocks until the host may read.
+    /// max_version: (1, 0) or later gives a versioned tensor (1.3), else a legacy one.
+    /// dl_device: this view's own device, or (1, 0) for memory that the host reads.
+    /// copy: None or False; there is no copy.
+    ///
+    /// Raises BufferError for what cannot be exported so, ValueError and TypeError for bad arguments,
+    /// DriverError where the driver refuses.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        slf: &Bound<'py, Self>,
+        stream: Option<&Bound<'py, PyAny>>,
+        max_version: Option<&Bound<'py, PyAny>>,
+        dl_device: Option<&Bound<'py, PyAny>>,
+        copy: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (py, this) = (slf.py(), slf.get());
+        let asked = Asked {
+            stream,
+            max_version,
+            dl_device,
+            copy,
+            writable: false,
+            on_host: false,
+        };
+        let export = Export::decide(this.view.descriptor(), &asked)?;
+        export.order(py, &this.view)?;
+        // The tensor keeps this view, and the view keeps the rest: one reference, no count to share.
+        let owner = release::own(slf.clone().into_any())?;
+        export.capsule(py, this.view.descriptor(), owner)
+    }
+
+    /// A view that is ready on `stream`: by one event, or none where it is ready there already.
+    ///
+    /// For consumers that ignore streams: work enqueued on `stream` from now on finds the data ready.
+    #[pyo3(signature = (stream, /))]
+    fn on<'py>(slf: &Bound<'py, Self>, stream: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Self>> {
+        let (py, this) = (slf.py(), slf.get());
+        let consumer = stream::named(stream, Field::Argument("stream"))?;
+        let request = Request::Stream(consumer);
+        if !this.view.needs_order(request, SyncPolicy::Event) {
+            return Ok(slf.clone());
+        }
+        py.detach(|| this.view.order_for(request, SyncPolicy::Event))?;
+        Bound::new(py, this.ready_on(consumer, Some(stream.clone().unbind())))
+    }
+
+    /// Blocks until the data is ready, without the GIL; a view with stream None.
+    fn synchronize<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
+        let (py, this) = (slf.py(), slf.get());
+        if !this.view.needs_order(Request::Host, SyncPolicy::Event) {
+            return Ok(slf.clone());
+        }
+        py.detach(|| this.view.order_for(Request::Host, SyncPolicy::Event))?;
+        Bound::new(py, this.ready_on(Stream::None, None))
+    }
+
+    /// A NumPy array of memory that the host can read (pinned, managed, the CPU's), without a copy unless
+    /// `dtype` or `copy` asks for one.
+    ///
+    /// Raises TypeError for device memory: NumPy would copy it element by element otherwise.
+    #[pyo3(signature = (dtype=None, copy=None))]
+    fn __array__<'py>(
+        slf: &Bound<'py, Self>,
+        dtype: Option<Bound<'py, PyAny>>,
+        copy: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (py, device) = (slf.py(), slf.get().view.device());
+        if !device.is_host_readable() {
+            let found = format_args!("memory on ({}, {})", device.device_type, device.id);
+            return Err(Violation::new(Rule::ArrayUnreadable, Field::Object, found)
+                .with_hint("copy it with the library that owns it, or pass this view to a library that reads device memory")
+                .into());
+        }
+        let numpy = py.import("numpy")?;
+        let array = numpy.call_method1("from_dlpack", (slf,))?;
+        let arguments = PyDict::new(py);
+        arguments.set_item("dtype", dtype)?;
+        arguments.set_item(
+            &keys(py).copy,
+            copy.unwrap_or_else(|| {
+                false
+                    .into_pyobject(py)
+                    .map_or_else(|never| match never {}, |no| no.to_owned().into_any())
+            }),
+        )?;
+        numpy.call_method("array", (array,), Some(&arguments))
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(Violation::new(Rule::Pickle, Field::Object, "a CaiView").into())
+    }
+
+    fn __repr__(&self) -> String {
+        let descriptor = self.view.descriptor();
+        let device = descriptor.device();
+        format!(
+            "<CaiView shape={:?} dtype={} ptr={:#x} device=({}, {}) stream={}{}>",
+            descriptor.shape(),
+            descriptor.dtype(),
+            descriptor.data(),
+            device.device_type,
+            device.id,
+            self.view
+                .ready()
+                .to_cai()
+                .map_or_else(|| "None".to_owned(), |stream| stream.to_string()),
+            if descriptor.read_only() {
+                " read-only"
+            } else {
+                ""
+            },
+        )
+    }
+}

@@ -1,0 +1,210 @@
+//! `__dlpack__`'s arguments, and the capsule that answers them.
+
+use std::ptr::NonNull;
+
+use dlpark::ffi::{DLManagedTensor, DLManagedTensorVersioned};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyTuple};
+
+use super::capsule;
+use super::integer::{IntRule, repr};
+use super::stream;
+use crate::protocol::descriptor::{Descriptor, Device, Flags};
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::stream::{Platform, Request, SyncPolicy};
+use crate::view::{Abi, CaiView, RawOwner, build};
+
+const MAX_VERSION: IntRule = IntRule::new(
+    Field::Argument("max_version"),
+    Rule::MaxVersionType,
+    Rule::MaxVersion,
+);
+const DL_DEVICE: IntRule = IntRule::new(
+    Field::Argument("dl_device"),
+    Rule::DlDeviceType,
+    Rule::DlDevice,
+);
+
+/// The arguments of `__dlpack__` as they come (array API 2024.12), and of `to_dlpack`.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a, 'py> {
+    pub(crate) stream: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) max_version: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) dl_device: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) copy: Option<&'a Bound<'py, PyAny>>,
+    /// The caller asserts that writing to read-only data is fine.
+    pub(crate) writable: bool,
+    /// Wait on the host, for a consumer whose streams cannot be named.
+    pub(crate) on_host: bool,
+}
+
+/// What will be exported, decided before anything is done.
+pub(crate) struct Export {
+    request: Request,
+    versioned: bool,
+    flags: Flags,
+    /// Another name for the device: the CPU's, for memory that the host reads.
+    device: Device,
+}
+
+impl Export {
+    /// # Errors
+    /// `TypeError`, `ValueError` or `BufferError`, naming the argument.
+    #[inline]
+    pub(crate) fn decide(descriptor: &Descriptor, asked: &Asked<'_, '_>) -> PyResult<Self> {
+        let versioned = asked.max_version.map_or(Ok(false), is_versioned)?;
+        let device = asked.dl_device.map_or(Ok(descriptor.device()), |value| {
+            target(value, descriptor.device())
+        })?;
+        if let Some(copy) = asked.copy {
+            refuse_copy(copy)?;
+        }
+        let flags = descriptor
+            .flags()
+            .with(Flags::READ_ONLY, descriptor.read_only() && !asked.writable);
+        if !versioned && flags.contains(Flags::READ_ONLY) {
+            return Err(read_only_to_legacy());
+        }
+        let platform = Platform::from_device_type(device.device_type).unwrap_or(Platform::Host);
+        let request = if asked.on_host {
+            Request::Host
+        } else {
+            stream::request(asked.stream, platform)?
+        };
+        Ok(Self {
+            request,
+            versioned,
+            flags,
+            device,
+        })
+    }
+
+    /// Orders the consumer after the data. The GIL is released only if the driver will be called.
+    #[inline]
+    pub(crate) fn order(&self, py: Python<'_>, view: &CaiView) -> PyResult<()> {
+        let policy = SyncPolicy::Event;
+        if view.needs_order(self.request, policy) {
+            py.detach(|| view.order_for(self.request, policy))?;
+        }
+        Ok(())
+    }
+
+    /// The capsule. `owner` is taken: on failure it has been released.
+    #[inline]
+    pub(crate) fn capsule<'py>(
+        &self,
+        py: Python<'py>,
+        descriptor: &Descriptor,
+        owner: RawOwner,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if self.versioned {
+            let tensor = self.tensor::<DLManagedTensorVersioned>(descriptor, owner)?;
+            capsule::wrap(py, tensor)
+        } else {
+            let tensor = self.tensor::<DLManagedTensor>(descriptor, owner)?;
+            capsule::wrap(py, tensor)
+        }
+    }
+
+    fn tensor<M: Abi>(&self, descriptor: &Descriptor, owner: RawOwner) -> PyResult<NonNull<M>> {
+        let flags = self.flags.bits();
+        let built = if self.device == descriptor.device() {
+            build::<M>(descriptor, flags, owner)
+        } else {
+            build::<M>(&descriptor.clone().with_device(self.device), flags, owner)
+        };
+        built.map_err(|error| {
+            // SAFETY: `build` did not take the owner, so that it is still ours to end.
+            unsafe { (owner.vtable.release)(owner.payload) };
+            error.into()
+        })
+    }
+}
+
+/// Whether the consumer takes our versioned tensor: any major version from 1 on (it checks what it gets).
+#[inline]
+fn is_versioned(max_version: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let Ok(pair) = max_version.cast::<PyTuple>() else {
+        return Err(Violation::new(
+            Rule::MaxVersionType,
+            Field::Argument("max_version"),
+            repr(max_version),
+        )
+        .into());
+    };
+    if pair.len() != 2 {
+        return Err(Violation::new(
+            Rule::MaxVersion,
+            Field::Argument("max_version"),
+            repr(max_version),
+        )
+        .into());
+    }
+    let (major, minor): (i64, i64) = (
+        MAX_VERSION.read(&*pair.get_borrowed_item(0)?)?,
+        MAX_VERSION.read(&*pair.get_borrowed_item(1)?)?,
+    );
+    if major < 0 || minor < 0 {
+        return Err(Violation::new(
+            Rule::MaxVersion,
+            Field::Argument("max_version"),
+            repr(max_version),
+        )
+        .into());
+    }
+    Ok(major >= 1)
+}
+
+/// The device that the consumer asks for: its own name, or the CPU's for memory that the host reads.
+fn target(dl_device: &Bound<'_, PyAny>, own: Device) -> PyResult<Device> {
+    let field = Field::Argument("dl_device");
+    let Ok(pair) = dl_device.cast::<PyTuple>() else {
+        return Err(Violation::new(Rule::DlDeviceType, field, repr(dl_device)).into());
+    };
+    if pair.len() != 2 {
+        return Err(Violation::new(Rule::DlDevice, field, repr(dl_device)).into());
+    }
+    let device_type: i32 = DL_DEVICE.read(&pair.get_item(0)?)?;
+    let asked = Device {
+        device_type,
+        id: DL_DEVICE.read(&pair.get_item(1)?)?,
+    };
+    let managed =
+        own.device_type == Device::CUDA_MANAGED && asked.device_type == Device::CUDA_MANAGED;
+    if asked == own || managed {
+        return Ok(own);
+    }
+    if asked == Device::HOST && own.is_host_readable() {
+        return Ok(asked);
+    }
+    let hint = format!("the data is on ({}, {})", own.device_type, own.id);
+    Err(
+        Violation::new(Rule::TransferRefused, field, repr(dl_device))
+            .with_hint(hint)
+            .into(),
+    )
+}
+
+fn refuse_copy(copy: &Bound<'_, PyAny>) -> PyResult<()> {
+    let field = Field::Argument("copy");
+    if copy.is_instance_of::<PyBool>() {
+        if copy.is_truthy()? {
+            return Err(Violation::new(Rule::CopyRefused, field, "True").into());
+        }
+        return Ok(());
+    }
+    Err(Violation::new(Rule::CopyType, field, repr(copy)).into())
+}
+
+#[cold]
+fn read_only_to_legacy() -> PyErr {
+    Violation::new(
+        Rule::ReadOnlyLegacy,
+        Field::Argument("max_version"),
+        "no version of 1.0 or later",
+    )
+    .with_hint(
+        "read_only=False on import, or writable=True of to_dlpack, asserts that writing is fine",
+    )
+    .into()
+}

@@ -1,0 +1,269 @@
+//! The functions of the Python package.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString, PyType};
+
+use super::cai;
+use super::capsule;
+use super::class::PyCaiView;
+use super::dlpack::{self, Ask};
+use super::errors::driver_error;
+use super::export::{Asked, Export};
+use super::integer::type_name;
+use super::keys::keys;
+use super::options::{Arguments, Options};
+use super::stream;
+use crate::protocol::descriptor::Device;
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::view::CaiView;
+
+/// A view of any array that speaks CAI or DLPack, a DLPack capsule, or a CAI dict (with `owner=`).
+///
+/// Of the routes that the object offers, the one that knows the producer's stream is taken: CAI with a
+/// stream (or version 3), then `__dlpack__`, then CAI without.
+///
+/// producer_stream: where the data is written, for producers that do not say it.
+/// dtype: the element type, for producers that cannot say it; it reinterprets and never casts.
+/// shape: a new shape for contiguous bytes, in elements of `dtype`.
+/// read_only: overrides the producer's flag; False asserts that writing is fine.
+/// owner: what keeps a bare dict's memory alive; for other objects, kept beside them.
+/// ordinal: the CUDA device, known: the driver is not asked.
+/// check: "device" asks the driver where the memory is; "bounds" also whether it holds all elements.
+/// strict: refuse what CAI forbids and producers send (a missing version, stream 0).
+#[pyfunction]
+#[pyo3(signature = (obj, /, *, producer_stream=None, dtype=None, shape=None, read_only=None, owner=None, ordinal=None, check=None, strict=false))]
+#[expect(clippy::too_many_arguments, reason = "the face of the Python function")]
+pub fn view<'py>(
+    obj: &Bound<'py, PyAny>,
+    producer_stream: Option<&Bound<'py, PyAny>>,
+    dtype: Option<&Bound<'py, PyAny>>,
+    shape: Option<&Bound<'py, PyAny>>,
+    read_only: Option<bool>,
+    owner: Option<&Bound<'py, PyAny>>,
+    ordinal: Option<&Bound<'py, PyAny>>,
+    check: Option<&Bound<'py, PyAny>>,
+    strict: bool,
+) -> PyResult<PyCaiView> {
+    let options = Options::parse(&Arguments {
+        producer_stream,
+        dtype,
+        shape,
+        read_only,
+        owner,
+        ordinal,
+        check,
+        strict,
+    })?;
+    Ok(PyCaiView::new(import(obj, &options)?))
+}
+
+/// A view of an object with `__cuda_array_interface__`, or of such a dict (with `owner=`); CAI and
+/// nothing else. The keywords are those of `view`.
+#[pyfunction]
+#[pyo3(signature = (obj, /, *, producer_stream=None, dtype=None, shape=None, read_only=None, owner=None, ordinal=None, check=None, strict=false))]
+#[expect(clippy::too_many_arguments, reason = "the face of the Python function")]
+pub fn from_cai<'py>(
+    obj: &Bound<'py, PyAny>,
+    producer_stream: Option<&Bound<'py, PyAny>>,
+    dtype: Option<&Bound<'py, PyAny>>,
+    shape: Option<&Bound<'py, PyAny>>,
+    read_only: Option<bool>,
+    owner: Option<&Bound<'py, PyAny>>,
+    ordinal: Option<&Bound<'py, PyAny>>,
+    check: Option<&Bound<'py, PyAny>>,
+    strict: bool,
+) -> PyResult<PyCaiView> {
+    let options = Options::parse(&Arguments {
+        producer_stream,
+        dtype,
+        shape,
+        read_only,
+        owner,
+        ordinal,
+        check,
+        strict,
+    })?;
+    Ok(PyCaiView::new(cai::import(obj, &options)?))
+}
+
+/// A view of an object with `__dlpack__`, or of a bare capsule.
+///
+/// device: where the data is wanted, as (type, id); None for where it is. A transfer is the producer's.
+/// copy: passed to the producer: True must copy, False must not.
+/// stream: the stream on which the data is wanted; the view is ready there. None: the legacy default
+/// stream (and for pinned and managed memory, the host).
+/// The other keywords are those of `view`.
+#[pyfunction]
+#[pyo3(signature = (obj, /, *, device=None, copy=None, stream=None, producer_stream=None, dtype=None, shape=None, read_only=None))]
+#[expect(clippy::too_many_arguments, reason = "the face of the Python function")]
+pub fn from_dlpack<'py>(
+    obj: &Bound<'py, PyAny>,
+    device: Option<(i32, i32)>,
+    copy: Option<bool>,
+    stream: Option<&Bound<'py, PyAny>>,
+    producer_stream: Option<&Bound<'py, PyAny>>,
+    dtype: Option<&Bound<'py, PyAny>>,
+    shape: Option<&Bound<'py, PyAny>>,
+    read_only: Option<bool>,
+) -> PyResult<PyCaiView> {
+    let arguments = Arguments {
+        producer_stream,
+        dtype,
+        shape,
+        read_only,
+        owner: None,
+        ordinal: None,
+        check: None,
+        strict: false,
+    };
+    let options = Options::parse(&arguments)?;
+    let stream = stream
+        .map(|value| stream::named(value, Field::Argument("stream")))
+        .transpose()?;
+    let device = device
+        .map(|(device_type, id)| Device::check_in(Field::Argument("device"), device_type, id))
+        .transpose()?;
+    let view = dlpack::import(
+        obj,
+        Ask {
+            stream,
+            copy,
+            device,
+        },
+    )?;
+    Ok(PyCaiView::new(adjust(view, &options)?))
+}
+
+/// A DLPack capsule of any array that `view` takes, for a consumer that wants a capsule.
+///
+/// A bare capsule cannot negotiate: a consumer that calls `__dlpack__` itself is better served by `view`.
+///
+/// stream: the consumer's stream, as in `CaiView.__dlpack__`; "host" blocks until the data is ready, for
+/// consumers whose streams cannot be named.
+/// max_version, dl_device, copy: as in `CaiView.__dlpack__`.
+/// writable: asserts that writing to read-only data is fine.
+#[pyfunction]
+#[pyo3(signature = (obj, /, *, stream=None, max_version=None, dl_device=None, copy=None, writable=false))]
+pub fn to_dlpack<'py>(
+    obj: &Bound<'py, PyAny>,
+    stream: Option<&Bound<'py, PyAny>>,
+    max_version: Option<&Bound<'py, PyAny>>,
+    dl_device: Option<&Bound<'py, PyAny>>,
+    copy: Option<&Bound<'py, PyAny>>,
+    writable: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = obj.py();
+    let on_host = stream.is_some_and(is_host);
+    let asked = Asked {
+        stream,
+        max_version,
+        dl_device,
+        copy,
+        writable,
+        on_host,
+    };
+    let view = import(obj, &Options::default())?;
+    let export = Export::decide(view.descriptor(), &asked)?;
+    export.order(py, &view)?;
+    let (descriptor, owner) = view.into_parts();
+    export.capsule(py, &descriptor, owner)
+}
+
+fn is_host(stream: &Bound<'_, PyAny>) -> bool {
+    stream.cast::<PyString>().is_ok_and(|text| text == "host")
+}
+
+/// Takes the route that knows the producer.
+#[inline]
+fn import<'py>(object: &Bound<'py, PyAny>, options: &Options<'py>) -> PyResult<CaiView> {
+    if capsule::is_capsule(object) {
+        return adjust(dlpack::import(object, Ask::default())?, options);
+    }
+    if object.is_instance_of::<PyDict>() {
+        return cai::import(object, options);
+    }
+    if let Some(dict) = cai::attribute(object)? {
+        let read = cai::read(object, &dict, options)?;
+        if read.knows_stream() || options.producer.is_some() || !speaks_dlpack(object)? {
+            return cai::view(object, read, options);
+        }
+    } else if !speaks_dlpack(object)? {
+        return Err(speaks_nothing(object));
+    }
+    let ask = Ask {
+        stream: options.producer,
+        ..Ask::default()
+    };
+    adjust(dlpack::import(object, ask)?, options)
+}
+
+fn speaks_dlpack(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    object.get_type().hasattr(&keys(object.py()).dlpack)
+}
+
+#[cold]
+fn speaks_nothing(object: &Bound<'_, PyAny>) -> PyErr {
+    let name = &keys(object.py()).cai;
+    if object.is_instance_of::<PyType>() || object.get_type().hasattr(name).unwrap_or(false) {
+        return cai::missing(object);
+    }
+    Violation::new(
+        Rule::ProtocolMissing,
+        Field::Object,
+        format_args!("an object of type {}", type_name(object)),
+    )
+    .into()
+}
+
+/// Applies what the caller knows better to what came by DLPack.
+fn adjust(view: CaiView, options: &Options<'_>) -> PyResult<CaiView> {
+    // SAFETY: `dtype=`, `shape=` and the flag describe the very bytes that the view describes.
+    let view = unsafe {
+        view.try_map(|descriptor| {
+            let descriptor = match (&options.shape, options.dtype) {
+                (None, None) => descriptor,
+                (None, Some(dtype)) => descriptor.with_dtype(dtype)?,
+                (Some(shape), dtype) => {
+                    let dtype = dtype.unwrap_or(descriptor.dtype());
+                    descriptor.with_shape(dtype, shape)?
+                }
+            };
+            Ok::<_, Violation>(match options.read_only {
+                None => descriptor,
+                Some(read_only) => descriptor.with_read_only(read_only),
+            })
+        })
+    }?;
+    Ok(match options.producer {
+        None => view,
+        Some(producer) => view.with_producer(producer),
+    })
+}
+
+/// Counters of ownership: what is alive, what waits, what was given up on purpose.
+#[pyfunction]
+pub fn stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let stats = crate::view::stats();
+    let dict = PyDict::new(py);
+    dict.set_item("live", stats.live)?;
+    dict.set_item("pending", stats.pending)?;
+    dict.set_item("released", stats.released)?;
+    dict.set_item("leaked_at_exit", stats.leaked_at_exit)?;
+    dict.set_item("panics", stats.panics)?;
+    Ok(dict)
+}
+
+/// Adds everything to an extension module.
+///
+/// # Errors
+/// What Python raises while the module is filled.
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<PyCaiView>()?;
+    module.add("DriverError", driver_error(module.py())?)?;
+    module.add_function(wrap_pyfunction!(view, module)?)?;
+    module.add_function(wrap_pyfunction!(from_cai, module)?)?;
+    module.add_function(wrap_pyfunction!(from_dlpack, module)?)?;
+    module.add_function(wrap_pyfunction!(to_dlpack, module)?)?;
+    module.add_function(wrap_pyfunction!(stats, module)?)?;
+    Ok(())
+}

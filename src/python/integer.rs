@@ -1,0 +1,85 @@
+//! Python ints where a protocol wants one: `__index__` yes, `bool` and `float` no.
+
+use pyo3::exceptions::PyOverflowError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyInt};
+
+use crate::protocol::rule::{Field, Rule, Violation};
+
+/// Where an int stands and what to call the two ways in which it can be wrong.
+#[derive(Clone, Copy)]
+pub(crate) struct IntRule {
+    pub(crate) field: Field,
+    pub(crate) not_int: Rule,
+    pub(crate) out_of_range: Rule,
+}
+
+impl IntRule {
+    pub(crate) const fn new(field: Field, not_int: Rule, out_of_range: Rule) -> Self {
+        Self {
+            field,
+            not_int,
+            out_of_range,
+        }
+    }
+
+    /// The object's value, if it fits.
+    ///
+    /// # Errors
+    /// The rule's violation; what `__index__` raises passes through.
+    pub(crate) fn read<'py, T>(self, object: &Bound<'py, PyAny>) -> PyResult<T>
+    where
+        T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
+    {
+        let index = self.index(object)?;
+        index.extract().map_err(|error: PyErr| {
+            if error.is_instance_of::<PyOverflowError>(object.py()) {
+                Violation::new(self.out_of_range, self.field, repr(object)).into()
+            } else {
+                error
+            }
+        })
+    }
+
+    /// The object as an exact `int`.
+    fn index<'py>(self, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        if object.is_exact_instance_of::<PyInt>() {
+            return Ok(object.clone());
+        }
+        // SAFETY: any object may be asked.
+        if object.is_instance_of::<PyBool>() || unsafe { ffi::PyIndex_Check(object.as_ptr()) } == 0
+        {
+            return Err(Violation::new(self.not_int, self.field, repr(object)).into());
+        }
+        // SAFETY: the GIL is held; a new reference, or NULL with an exception set.
+        unsafe { Bound::from_owned_ptr_or_err(object.py(), ffi::PyNumber_Index(object.as_ptr())) }
+    }
+}
+
+/// An object as an error message shows it: its `repr`, cut where it is long.
+///
+/// Never fails: an object whose `repr` raises is shown by its type.
+#[cold]
+pub(crate) fn repr(object: &Bound<'_, PyAny>) -> String {
+    const LONGEST: usize = 120;
+    let Ok(text) = object
+        .repr()
+        .and_then(|text| Ok(text.to_cow()?.into_owned()))
+    else {
+        return format!("<an object of type {}>", type_name(object));
+    };
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
+}
+
+/// The name of an object's type, as messages show it.
+#[cold]
+pub(crate) fn type_name(object: &Bound<'_, PyAny>) -> String {
+    object
+        .get_type()
+        .fully_qualified_name()
+        .map_or_else(|_| "?".into(), |name| name.to_string())
+}

@@ -1,0 +1,488 @@
+//! `__cuda_array_interface__` -> [`Interface`], each key read once.
+//!
+//! Two ways through the same dict. [`quick`] takes the shape that nearly every producer sends: an
+//! exact dict with interned keys whose values are exact tuples, ints and strs. It runs no Python code
+//! and therefore needs no references of its own; it never refuses, but gives up. [`careful`] takes
+//! everything else, holds a reference to whatever it looks at, and says what is wrong.
+
+use std::ptr;
+
+use pyo3::exceptions::PyKeyError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::critical_section::with_critical_section;
+use pyo3::types::{PyDict, PyList, PyMapping, PySequence, PyString, PyTuple};
+
+use super::integer::{IntRule, repr, type_name};
+use super::keys::{Keys, keys};
+use crate::protocol::dtype::TypeStr;
+use crate::protocol::interface::{Descr, Interface, Parts, Version};
+use crate::protocol::layout::{Axes, Source};
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::stream::Stream;
+
+const VERSION: IntRule = IntRule::new(Field::CaiVersion, Rule::VersionType, Rule::VersionRange);
+const EXTENT: IntRule = IntRule::new(Field::CaiShape, Rule::ShapeItemType, Rule::ShapeRange);
+const STRIDE: IntRule = IntRule::new(Field::CaiStrides, Rule::StridesItemType, Rule::StridesRange);
+const POINTER: IntRule = IntRule::new(
+    Field::CaiData,
+    Rule::DataPointerType,
+    Rule::DataPointerRange,
+);
+const STREAM: IntRule = IntRule::new(Field::CaiStream, Rule::StreamType, Rule::StreamRange);
+
+/// What a dict said, and what the caller may want to tell the user about it.
+pub(crate) struct Read<'py> {
+    pub(crate) interface: Interface,
+    /// The stream was 0, taken as the legacy default stream.
+    pub(crate) stream_was_zero: bool,
+    /// The mask, which the caller must not ignore.
+    pub(crate) mask: Option<Bound<'py, PyAny>>,
+}
+
+impl Read<'_> {
+    /// Whether the dict says what to wait for: version 3 does, by a stream or by having none.
+    pub(crate) fn knows_stream(&self) -> bool {
+        self.interface.stream() != Stream::None || self.interface.version().number() >= 3
+    }
+}
+
+/// Reads an interface dict. `strict` refuses what the specification forbids but producers send.
+#[inline]
+pub(crate) fn read<'py>(dict: &Bound<'py, PyAny>, strict: bool) -> PyResult<Read<'py>> {
+    if let Ok(dict) = dict.cast_exact::<PyDict>()
+        && let Some(parts) = with_critical_section(dict, || quick(dict))
+        && let Ok(interface) = Interface::new(parts)
+    {
+        return Ok(Read {
+            interface,
+            stream_was_zero: false,
+            mask: None,
+        });
+    }
+    careful(dict, strict)
+}
+
+/// The values of the eight keys, borrowed from the dict.
+struct Values {
+    shape: *mut ffi::PyObject,
+    typestr: *mut ffi::PyObject,
+    data: *mut ffi::PyObject,
+    strides: *mut ffi::PyObject,
+    version: *mut ffi::PyObject,
+    stream: *mut ffi::PyObject,
+    descr: *mut ffi::PyObject,
+    mask: *mut ffi::PyObject,
+}
+
+/// One pass over an exact dict, comparing keys by identity. Gives up at a key that is not interned or
+/// not CAI's.
+#[inline]
+fn values(dict: &Bound<'_, PyDict>, keys: &Keys) -> Option<Values> {
+    let null = ptr::null_mut();
+    let mut values = Values {
+        shape: null,
+        typestr: null,
+        data: null,
+        strides: null,
+        version: null,
+        stream: null,
+        descr: null,
+        mask: null,
+    };
+    let (mut position, mut key, mut value) = (0, null, null);
+    // SAFETY: an exact dict that nobody changes: no Python code runs between the steps, and where
+    // there is no GIL the caller holds the dict's lock. Key and value are borrowed from it.
+    while unsafe {
+        ffi::PyDict_Next(
+            dict.as_ptr(),
+            &raw mut position,
+            &raw mut key,
+            &raw mut value,
+        )
+    } != 0
+    {
+        let slot = if key == keys.shape.as_ptr() {
+            &mut values.shape
+        } else if key == keys.typestr.as_ptr() {
+            &mut values.typestr
+        } else if key == keys.data.as_ptr() {
+            &mut values.data
+        } else if key == keys.strides.as_ptr() {
+            &mut values.strides
+        } else if key == keys.version.as_ptr() {
+            &mut values.version
+        } else if key == keys.stream.as_ptr() {
+            &mut values.stream
+        } else if key == keys.descr.as_ptr() {
+            &mut values.descr
+        } else if key == keys.mask.as_ptr() {
+            &mut values.mask
+        } else {
+            return None;
+        };
+        *slot = value;
+    }
+    Some(values)
+}
+
+/// The usual dict, without running Python code; `None` where anything is unusual.
+#[inline]
+fn quick(dict: &Bound<'_, PyDict>) -> Option<Parts> {
+    let py = dict.py();
+    let values = values(dict, keys(py))?;
+    if !is_absent(values.mask) || values.version.is_null() {
+        return None;
+    }
+    let typestr_text = quick_str(py, values.typestr)?;
+    let typestr = TypeStr::parse(typestr_text).ok()?;
+    if !values.descr.is_null() && !quick_descr_is_trivial(py, values.descr, values.typestr) {
+        return None;
+    }
+    let mut axes = Axes::new(Source::Cai);
+    quick_ints(py, values.shape, |extent| axes.push_extent(extent).is_ok())?;
+    if !is_absent(values.strides) {
+        axes.expect_strides(quick_len(values.strides)?).ok()?;
+        quick_ints(py, values.strides, |stride| {
+            axes.push_stride(stride).is_ok()
+        })?;
+    }
+    let (data, read_only) = quick_data(py, values.data)?;
+    let stream = if is_absent(values.stream) {
+        Stream::None
+    } else {
+        // 0 is for the careful way, which remembers to warn.
+        match quick_u64(py, values.stream)? {
+            0 => return None,
+            handle => Stream::from_raw(handle),
+        }
+    };
+    let version = Version::from_int(i64::try_from(quick_u64(py, values.version)?).ok()?).ok()?;
+    Some(Parts {
+        version,
+        typestr,
+        descr: Descr::None,
+        axes,
+        data,
+        read_only,
+        stream,
+    })
+}
+
+/// Whether a value is missing or `None`, which the interface does not distinguish.
+#[inline]
+fn is_absent(value: *mut ffi::PyObject) -> bool {
+    // SAFETY: reads the address of a static.
+    value.is_null() || value == unsafe { ffi::Py_None() }
+}
+
+#[inline]
+fn quick_str<'a>(_py: Python<'a>, value: *mut ffi::PyObject) -> Option<&'a str> {
+    // SAFETY: NULL or borrowed from the dict, which outlives `quick`.
+    if value.is_null() || unsafe { ffi::PyUnicode_CheckExact(value) } == 0 {
+        return None;
+    }
+    let mut length = 0;
+    // SAFETY: an exact str.
+    let text = unsafe { ffi::PyUnicode_AsUTF8AndSize(value, &raw mut length) };
+    if text.is_null() {
+        // SAFETY: the GIL is held. A lone surrogate: the careful way will say so.
+        unsafe { ffi::PyErr_Clear() };
+        return None;
+    }
+    // SAFETY: `length` bytes that belong to the str.
+    let bytes = unsafe { std::slice::from_raw_parts(text.cast(), length.cast_unsigned()) };
+    // SAFETY: CPython's promise of this function.
+    Some(unsafe { std::str::from_utf8_unchecked(bytes) })
+}
+
+/// Whether `descr` says no more than `typestr`: `[('', typestr)]`, as CuPy sends it.
+fn quick_descr_is_trivial(
+    py: Python<'_>,
+    descr: *mut ffi::PyObject,
+    typestr: *mut ffi::PyObject,
+) -> bool {
+    // SAFETY: borrowed from the dict.
+    if unsafe { ffi::PyList_CheckExact(descr) } == 0 || unsafe { ffi::PyList_Size(descr) } != 1 {
+        return false;
+    }
+    // SAFETY: a list of one item; borrowed from it, while no Python code runs.
+    let field = unsafe { ffi::PyList_GetItem(descr, 0) };
+    // SAFETY: borrowed from the list.
+    if unsafe { ffi::PyTuple_CheckExact(field) } == 0 || unsafe { ffi::PyTuple_Size(field) } != 2 {
+        return false;
+    }
+    // SAFETY: a tuple of two.
+    let name = quick_str(py, unsafe { ffi::PyTuple_GetItem(field, 0) });
+    // SAFETY: a tuple of two.
+    let kind = quick_str(py, unsafe { ffi::PyTuple_GetItem(field, 1) });
+    name == Some("") && kind.is_some() && kind == quick_str(py, typestr)
+}
+
+#[inline]
+fn quick_len(tuple: *mut ffi::PyObject) -> Option<usize> {
+    // SAFETY: borrowed from the dict, not null (`is_absent`, or checked by `quick_ints`).
+    if unsafe { ffi::PyTuple_CheckExact(tuple) } == 0 {
+        return None;
+    }
+    // SAFETY: an exact tuple.
+    usize::try_from(unsafe { ffi::PyTuple_Size(tuple) }).ok()
+}
+
+/// Hands each item of an exact tuple of exact ints over, until one is refused.
+#[inline]
+fn quick_ints(
+    py: Python<'_>,
+    tuple: *mut ffi::PyObject,
+    mut take: impl FnMut(i64) -> bool,
+) -> Option<()> {
+    if tuple.is_null() {
+        return None;
+    }
+    for index in 0..quick_len(tuple)?.cast_signed() {
+        // SAFETY: an exact tuple, and `index` is below its length.
+        let item = unsafe { ffi::PyTuple_GetItem(tuple, index) };
+        if !take(quick_i64(py, item)?) {
+            return None;
+        }
+    }
+    Some(())
+}
+
+#[inline]
+fn quick_i64(_py: Python<'_>, value: *mut ffi::PyObject) -> Option<i64> {
+    // SAFETY: borrowed and not null.
+    if unsafe { ffi::PyLong_CheckExact(value) } == 0 {
+        return None;
+    }
+    let mut overflow = 0;
+    // SAFETY: an exact int; with an out-parameter for overflow nothing is raised.
+    let number = unsafe { ffi::PyLong_AsLongLongAndOverflow(value, &raw mut overflow) };
+    (overflow == 0).then_some(number)
+}
+
+#[inline]
+fn quick_u64(py: Python<'_>, value: *mut ffi::PyObject) -> Option<u64> {
+    // Device addresses and handles are below 2^63; the careful way takes the rest.
+    u64::try_from(quick_i64(py, value)?).ok()
+}
+
+#[inline]
+fn quick_data(py: Python<'_>, data: *mut ffi::PyObject) -> Option<(u64, bool)> {
+    if data.is_null() || quick_len(data)? != 2 {
+        return None;
+    }
+    // SAFETY: an exact tuple of two.
+    let pointer = quick_u64(py, unsafe { ffi::PyTuple_GetItem(data, 0) })?;
+    // SAFETY: an exact tuple of two.
+    let flag = unsafe { ffi::PyTuple_GetItem(data, 1) };
+    // SAFETY: reads the addresses of statics.
+    let (yes, no) = (unsafe { ffi::Py_True() }, unsafe { ffi::Py_False() });
+    (flag == yes || flag == no).then_some((pointer, flag == yes))
+}
+
+/// Any dict or mapping, with a reference to each value while it is looked at.
+#[cold]
+fn careful<'py>(dict: &Bound<'py, PyAny>, strict: bool) -> PyResult<Read<'py>> {
+    let py = dict.py();
+    let keys = keys(py);
+    let source = Mapping::new(dict)?;
+    let get = |key: &Py<PyString>| source.get(key.bind(py));
+    let required = |key: &Py<PyString>, rule, field| {
+        get(key)?.ok_or_else(|| PyErr::from(Violation::new(rule, field, "nothing")))
+    };
+
+    let version = version(get(&keys.version)?, strict)?;
+    let typestr = typestr(&required(
+        &keys.typestr,
+        Rule::TypestrMissing,
+        Field::CaiTypestr,
+    )?)?;
+    let descr = super::descr::read(get(&keys.descr)?, typestr)?;
+    let mut axes = Axes::new(Source::Cai);
+    shape(
+        &required(&keys.shape, Rule::ShapeMissing, Field::CaiShape)?,
+        &mut axes,
+    )?;
+    if let Some(value) = present(get(&keys.strides)?) {
+        strides(&value, &mut axes)?;
+    }
+    let size_is_zero = axes.shape().contains(&0);
+    let (data, read_only) = data(
+        &required(&keys.data, Rule::DataMissing, Field::CaiData)?,
+        size_is_zero,
+    )?;
+    let (stream, stream_was_zero) = stream(present(get(&keys.stream)?), strict)?;
+    let mask = present(get(&keys.mask)?);
+    let parts = Parts {
+        version,
+        typestr,
+        descr,
+        axes,
+        data,
+        read_only,
+        stream,
+    };
+    Ok(Read {
+        interface: Interface::new(parts)?,
+        stream_was_zero,
+        mask,
+    })
+}
+
+/// A dict, or what version 0 calls "dictionary-like".
+enum Mapping<'a, 'py> {
+    Dict(&'a Bound<'py, PyDict>),
+    Other(&'a Bound<'py, PyMapping>),
+}
+
+impl<'a, 'py> Mapping<'a, 'py> {
+    fn new(object: &'a Bound<'py, PyAny>) -> PyResult<Self> {
+        let mapping = if let Ok(dict) = object.cast::<PyDict>() {
+            Self::Dict(dict)
+        } else if let Ok(mapping) = object.cast::<PyMapping>() {
+            Self::Other(mapping)
+        } else if object.is_none() {
+            return Err(Violation::new(Rule::CaiNone, Field::Cai, "None").into());
+        } else if object.is_callable() {
+            return Err(Violation::new(Rule::CaiMethod, Field::Cai, repr(object)).into());
+        } else {
+            return Err(Violation::new(Rule::CaiType, Field::Cai, repr(object)).into());
+        };
+        if object.len()? == 0 {
+            return Err(Violation::new(Rule::CaiEmpty, Field::Cai, "{}").into());
+        }
+        Ok(mapping)
+    }
+
+    /// The value, `None` where the key is missing; what `__getitem__` raises else passes through.
+    fn get(&self, key: &Bound<'py, PyString>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        match self {
+            Self::Dict(dict) => dict.get_item(key),
+            Self::Other(mapping) => match mapping.get_item(key) {
+                Ok(value) => Ok(Some(value)),
+                Err(error) if error.is_instance_of::<PyKeyError>(key.py()) => Ok(None),
+                Err(error) => Err(error),
+            },
+        }
+    }
+}
+
+fn present<'py>(value: Option<Bound<'py, PyAny>>) -> Option<Bound<'py, PyAny>> {
+    value.filter(|value| !value.is_none())
+}
+
+fn version(value: Option<Bound<'_, PyAny>>, strict: bool) -> PyResult<Version> {
+    match value {
+        None if strict => {
+            Err(Violation::new(Rule::VersionMissing, Field::CaiVersion, "nothing").into())
+        }
+        None => Ok(Version::MISSING),
+        Some(value) => Ok(Version::from_int(VERSION.read(&value)?)?),
+    }
+}
+
+fn typestr(value: &Bound<'_, PyAny>) -> PyResult<TypeStr> {
+    let Ok(text) = value.cast::<PyString>() else {
+        return Err(Violation::new(Rule::TypestrType, Field::CaiTypestr, repr(value)).into());
+    };
+    let Ok(text) = text.to_str() else {
+        return Err(Violation::new(Rule::TypestrSyntax, Field::CaiTypestr, repr(value)).into());
+    };
+    Ok(TypeStr::parse(text)?)
+}
+
+/// The items of a tuple or list; `torch.Size` is a tuple. A str, which is a sequence too, is refused.
+fn items<'py>(
+    value: &Bound<'py, PyAny>,
+    rule: Rule,
+    field: Field,
+) -> PyResult<Bound<'py, PyTuple>> {
+    if let Ok(tuple) = value.cast::<PyTuple>() {
+        return Ok(tuple.clone());
+    }
+    match value.cast::<PyList>() {
+        Ok(list) => Ok(list.to_tuple()),
+        Err(_) => Err(Violation::new(rule, field, repr(value)).into()),
+    }
+}
+
+fn shape(value: &Bound<'_, PyAny>, axes: &mut Axes) -> PyResult<()> {
+    for extent in items(value, Rule::ShapeType, Field::CaiShape)? {
+        axes.push_extent(EXTENT.read(&extent)?)?;
+    }
+    Ok(())
+}
+
+fn strides(value: &Bound<'_, PyAny>, axes: &mut Axes) -> PyResult<()> {
+    let strides = items(value, Rule::StridesType, Field::CaiStrides)?;
+    axes.expect_strides(strides.len())?;
+    for stride in strides {
+        axes.push_stride(STRIDE.read(&stride)?)?;
+    }
+    Ok(())
+}
+
+/// The pointer and the read-only flag. A lazy sequence (cuDF's, which un-spills when it is read) is
+/// taken, and each item read once; a buffer is not: its items are the array's own bytes.
+fn data(value: &Bound<'_, PyAny>, size_is_zero: bool) -> PyResult<(u64, bool)> {
+    let wrong = |rule| PyErr::from(Violation::new(rule, Field::CaiData, repr(value)));
+    // SAFETY: any object may be asked.
+    let is_buffer = unsafe { ffi::PyObject_CheckBuffer(value.as_ptr()) } != 0;
+    if is_buffer || value.is_instance_of::<PyString>() {
+        return Err(wrong(Rule::DataType));
+    }
+    let Ok(pair) = value.cast::<PySequence>() else {
+        return Err(wrong(Rule::DataType));
+    };
+    if pair.len()? != 2 {
+        return Err(wrong(Rule::DataLength));
+    }
+    let (pointer, flag) = (pair.get_item(0)?, pair.get_item(1)?);
+    let address = match pointer.is_none() {
+        true if size_is_zero => 0,
+        true => return Err(wrong(Rule::DataPointerNone)),
+        false => POINTER.read(&pointer)?,
+    };
+    Ok((address, flag.is_truthy()?))
+}
+
+fn stream(value: Option<Bound<'_, PyAny>>, strict: bool) -> PyResult<(Stream, bool)> {
+    let Some(value) = value else {
+        return Ok((Stream::None, false));
+    };
+    let number: i128 = STREAM.read(&value)?;
+    Ok((Stream::from_cai(number, strict)?, number == 0))
+}
+
+/// Says why a masked array is refused: the mask itself may be wrong.
+#[cold]
+pub(crate) fn refuse_mask(mask: &Bound<'_, PyAny>, shape: &[i64]) -> PyErr {
+    let found = || format!("<a mask of type {}>", type_name(mask));
+    let inner = match mask.getattr_opt(&keys(mask.py()).cai) {
+        Ok(Some(inner)) => inner,
+        Ok(None) => return Violation::new(Rule::MaskType, Field::CaiMask, repr(mask)).into(),
+        Err(error) => return error,
+    };
+    let read = match read(&inner, false) {
+        Ok(read) => read,
+        Err(error) => return error,
+    };
+    let broadcasts = {
+        let mask_shape = read.interface.shape();
+        let aligned = shape.iter().rev().zip(mask_shape.iter().rev());
+        mask_shape.len() <= shape.len()
+            && aligned
+                .into_iter()
+                .all(|(array, mask)| array == mask || *mask == 1)
+    };
+    if !broadcasts {
+        return Violation::new(
+            Rule::MaskShape,
+            Field::CaiMask,
+            format_args!("a mask of shape {:?}", read.interface.shape()),
+        )
+        .into();
+    }
+    Violation::new(Rule::MaskPresent, Field::CaiMask, found()).into()
+}

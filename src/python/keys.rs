@@ -1,0 +1,43 @@
+//! The names that are looked up on every conversion, interned once.
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyString;
+
+macro_rules! keys {
+    ($($field:ident $name:literal;)*) => {
+        pub(crate) struct Keys { $(pub(crate) $field: Py<PyString>,)* }
+
+        impl Keys {
+            fn new(py: Python<'_>) -> Self {
+                Self { $($field: PyString::intern(py, $name).unbind(),)* }
+            }
+        }
+    };
+}
+
+keys! {
+    shape "shape";
+    typestr "typestr";
+    data "data";
+    strides "strides";
+    version "version";
+    stream "stream";
+    descr "descr";
+    mask "mask";
+    cai "__cuda_array_interface__";
+    dlpack "__dlpack__";
+    dlpack_device "__dlpack_device__";
+    cuda_stream "__cuda_stream__";
+    exchange "__dlpack_c_exchange_api__";
+    max_version "max_version";
+    dl_device "dl_device";
+    copy "copy";
+}
+
+/// The table; made on first use.
+#[inline]
+pub(crate) fn keys(py: Python<'_>) -> &Keys {
+    static KEYS: PyOnceLock<Keys> = PyOnceLock::new();
+    KEYS.get_or_init(py, || Keys::new(py))
+}

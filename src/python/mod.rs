@@ -1,0 +1,24 @@
+//! Room 4, feature `pyo3`: Python objects in and out, usable from anyone's extension crate.
+//!
+//! Each extension module links its own copy of this crate, so that there may be several `CaiView`
+//! classes in one process: they meet by protocol, never by `isinstance`.
+
+mod cai;
+mod capsule;
+mod class;
+mod descr;
+mod dlpack;
+mod errors;
+mod export;
+mod functions;
+mod integer;
+mod interface;
+mod keys;
+mod options;
+mod release;
+mod stream;
+mod warn;
+
+pub use class::PyCaiView;
+pub use errors::driver_error;
+pub use functions::{from_cai, from_dlpack, register, stats, to_dlpack, view};

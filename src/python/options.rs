@@ -1,0 +1,118 @@
+//! The keyword arguments that `view`, `from_cai` and `from_dlpack` share, parsed.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyString, PyTuple, PyType};
+
+use super::integer::{IntRule, repr};
+use super::stream;
+use crate::protocol::dtype::DType;
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::stream::Stream;
+
+/// How much the driver is asked about the data pointer.
+#[derive(Clone, Copy, Default, PartialEq)]
+pub(crate) enum Check {
+    /// Where it is, unless somebody said.
+    #[default]
+    Device,
+    /// Also whether every element lies in its allocation.
+    Bounds,
+}
+
+/// What the caller knows better than the producer.
+#[derive(Default)]
+pub(crate) struct Options<'py> {
+    pub(crate) producer: Option<Stream>,
+    pub(crate) dtype: Option<DType>,
+    pub(crate) shape: Option<Vec<i64>>,
+    pub(crate) read_only: Option<bool>,
+    pub(crate) owner: Option<Bound<'py, PyAny>>,
+    pub(crate) ordinal: Option<i32>,
+    pub(crate) check: Check,
+    pub(crate) strict: bool,
+}
+
+/// The arguments as they come, before anything is known about them.
+pub(crate) struct Arguments<'a, 'py> {
+    pub(crate) producer_stream: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) dtype: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) shape: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) read_only: Option<bool>,
+    pub(crate) owner: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) ordinal: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) check: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) strict: bool,
+}
+
+impl<'py> Options<'py> {
+    /// # Errors
+    /// `TypeError` or `ValueError`, naming the argument.
+    #[inline]
+    pub(crate) fn parse(arguments: &Arguments<'_, 'py>) -> PyResult<Self> {
+        Ok(Self {
+            producer: arguments
+                .producer_stream
+                .map(|value| stream::named(value, Field::Argument("producer_stream")))
+                .transpose()?,
+            dtype: arguments.dtype.map(dtype).transpose()?,
+            shape: arguments.shape.map(shape).transpose()?,
+            read_only: arguments.read_only,
+            owner: arguments.owner.cloned(),
+            ordinal: arguments.ordinal.map(ordinal).transpose()?,
+            check: arguments.check.map(check).transpose()?.unwrap_or_default(),
+            strict: arguments.strict,
+        })
+    }
+}
+
+fn ordinal(value: &Bound<'_, PyAny>) -> PyResult<i32> {
+    let field = Field::Argument("ordinal");
+    let ordinal: i32 = IntRule::new(field, Rule::ArgumentType, Rule::OrdinalRange).read(value)?;
+    if ordinal < 0 {
+        return Err(Violation::new(Rule::OrdinalRange, field, ordinal).into());
+    }
+    Ok(ordinal)
+}
+
+fn check(value: &Bound<'_, PyAny>) -> PyResult<Check> {
+    let field = Field::Argument("check");
+    let Ok(text) = value.cast::<PyString>() else {
+        return Err(Violation::new(Rule::ArgumentType, field, repr(value)).into());
+    };
+    match &*text.to_cow()? {
+        "device" => Ok(Check::Device),
+        "bounds" => Ok(Check::Bounds),
+        _ => Err(Violation::new(Rule::ArgumentValue, field, repr(value))
+            .with_hint("it is \"device\" or \"bounds\"")
+            .into()),
+    }
+}
+
+fn shape(value: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
+    let field = Field::Argument("shape");
+    let rule = IntRule::new(field, Rule::ArgumentType, Rule::ShapeRange);
+    match value.cast::<PyTuple>() {
+        Ok(tuple) => tuple.iter().map(|extent| rule.read(&extent)).collect(),
+        Err(_) => Err(Violation::new(Rule::ArgumentType, field, repr(value)).into()),
+    }
+}
+
+/// A dtype by name ("bfloat16", "float8_e4m3fn", "<f4"), or an object that has one: NumPy's dtypes and
+/// scalar types and ml_dtypes', known by their `name`, `dtype` or `__name__`, without importing either.
+fn dtype(value: &Bound<'_, PyAny>) -> PyResult<DType> {
+    let field = Field::Argument("dtype");
+    let name = if value.is_instance_of::<PyString>() {
+        value.clone()
+    } else if value.is_instance_of::<PyType>() {
+        value.getattr("__name__")?
+    } else if let Some(name) = value.getattr_opt("name")? {
+        name
+    } else {
+        return Err(Violation::new(Rule::DtypeArgumentType, field, repr(value)).into());
+    };
+    let Ok(name) = name.cast::<PyString>() else {
+        return Err(Violation::new(Rule::DtypeArgumentType, field, repr(value)).into());
+    };
+    DType::from_name(&name.to_cow()?)
+        .ok_or_else(|| Violation::new(Rule::DtypeArgument, field, repr(value)).into())
+}

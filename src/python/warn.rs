@@ -1,0 +1,30 @@
+//! Warnings that come once per type of producer, not once per array.
+
+use std::ffi::CString;
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PySet, PyType};
+
+/// Warns, unless this text was given before for this type.
+#[cold]
+pub(crate) fn once(
+    object: &Bound<'_, PyAny>,
+    text: &str,
+    category: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    static SEEN: PyOnceLock<Py<PySet>> = PyOnceLock::new();
+    let py = object.py();
+    let seen = SEEN
+        .get_or_try_init(py, || PySet::empty(py).map(Bound::unbind))?
+        .bind(py);
+    // By name: a reference to the type would keep it, and what it refers to, alive for ever.
+    let kind: Bound<'_, PyType> = object.get_type();
+    let key = (kind.fully_qualified_name()?, text);
+    if seen.contains(&key)? {
+        return Ok(());
+    }
+    // First, so that a filter that makes the warning an error still lets the second try through.
+    seen.add(&key)?;
+    PyErr::warn(py, category, &CString::new(text).unwrap_or_default(), 1)
+}

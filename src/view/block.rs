@@ -1,0 +1,155 @@
+//! The block of an exported managed tensor: header, node, shape and strides in one allocation.
+//!
+//! ```text
+//!   | DLManagedTensor[Versioned] | Node | ndim | shape[ndim] | strides[ndim] |
+//!     ^ the pointer that the consumer holds and passes to the deleter
+//! ```
+//!
+//! dlpark's own allocator aborts where memory is short; this one refuses.
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::mem::offset_of;
+use std::ptr::{self, NonNull};
+
+use dlpark::DlpackFlags;
+use dlpark::ManagedTensorBase;
+use dlpark::ffi::{
+    DLDataType, DLDataTypeCode, DLDevice, DLDeviceType, DLManagedTensor, DLManagedTensorVersioned,
+    DLTensor,
+};
+
+use super::owner::{Node, RawOwner};
+use crate::error::Error;
+use crate::protocol::descriptor::Descriptor;
+
+#[repr(C)]
+struct Block<M> {
+    tensor: M,
+    node: Node,
+    ndim: u32,
+    /// Where `shape[ndim]` and `strides[ndim]` begin.
+    dims: [i64; 0],
+}
+
+/// The two layouts of a managed tensor that DLPack 1.3 knows.
+pub(crate) trait Abi: ManagedTensorBase + Sized + 'static {
+    /// The deleter that goes into the header.
+    const DELETER: unsafe extern "C" fn(*mut Self);
+}
+
+impl Abi for DLManagedTensor {
+    const DELETER: unsafe extern "C" fn(*mut Self) = delete_legacy;
+}
+
+impl Abi for DLManagedTensorVersioned {
+    const DELETER: unsafe extern "C" fn(*mut Self) = delete_versioned;
+}
+
+/// Makes a managed tensor that describes `descriptor` and holds `owner`.
+///
+/// The legacy layout has no flags: whoever calls with read-only data has asked the caller.
+///
+/// # Errors
+/// [`Error::OutOfMemory`], with `owner` not taken: nothing was moved.
+#[inline]
+pub(crate) fn build<M: Abi>(
+    descriptor: &Descriptor,
+    flags: u64,
+    owner: RawOwner,
+) -> Result<NonNull<M>, Error> {
+    let (shape, strides) = (descriptor.shape(), descriptor.elem_strides());
+    let ndim = shape.len();
+    // SAFETY: the layout is that of a `Block`, which is not of size zero.
+    let block = unsafe { alloc(layout::<M>(ndim)) }.cast::<Block<M>>();
+    let Some(block) = NonNull::new(block) else {
+        return Err(Error::OutOfMemory);
+    };
+    // SAFETY: the field lies inside the allocation; nothing is read.
+    let dims = unsafe { &raw mut (*block.as_ptr()).dims }.cast::<i64>();
+    // SAFETY: the allocation has 2 * ndim extents from `dims` on (`layout`).
+    let strides_at = unsafe { dims.add(ndim) };
+    // SAFETY: room for `ndim` extents, and `shape` lies elsewhere.
+    unsafe { ptr::copy_nonoverlapping(shape.as_ptr(), dims, ndim) };
+    // SAFETY: room for `ndim` strides, and `strides` lies elsewhere.
+    unsafe { ptr::copy_nonoverlapping(strides.as_ptr(), strides_at, ndim) };
+
+    let mut tensor = M::from_parts(
+        header(descriptor, ndim, dims, strides_at),
+        ptr::null_mut(),
+        Some(M::DELETER),
+    );
+    // SAFETY: IS_COPIED is among the flags only where the caller made a copy that nobody else holds.
+    unsafe { tensor.set_flags_unchecked(DlpackFlags::from_bits_retain(flags)) };
+    let node = Node::new(owner, free::<M>);
+    // The point of no return: from here on the block holds the owner, and nothing below can fail.
+    // SAFETY: the block is ours, aligned and large enough.
+    unsafe {
+        block.write(Block {
+            tensor,
+            node,
+            ndim: ndim as u32,
+            dims: [],
+        })
+    };
+    Ok(block.cast())
+}
+
+fn header(descriptor: &Descriptor, ndim: usize, shape: *mut i64, strides: *mut i64) -> DLTensor {
+    let (device, dtype) = (descriptor.device(), descriptor.dtype());
+    DLTensor {
+        data: ptr::with_exposed_provenance_mut(descriptor.data() as usize),
+        device: DLDevice {
+            device_type: DLDeviceType(device.device_type as u32),
+            device_id: device.id,
+        },
+        ndim: ndim as i32,
+        dtype: DLDataType {
+            code: DLDataTypeCode(dtype.code()),
+            bits: dtype.bits(),
+            lanes: dtype.lanes(),
+        },
+        shape,
+        strides,
+        byte_offset: 0,
+    }
+}
+
+fn layout<M>(ndim: usize) -> Layout {
+    let block = Layout::new::<Block<M>>();
+    // `ndim` is at most 64 (`layout::MAX_NDIM`), so that neither sum nor rounding can overflow.
+    let size = block.size() + 2 * ndim * size_of::<i64>();
+    // SAFETY: the alignment is a type's, and the size is far below `isize::MAX`.
+    unsafe { Layout::from_size_align_unchecked(size, block.align()) }
+}
+
+unsafe extern "C" fn delete_legacy(tensor: *mut DLManagedTensor) {
+    // SAFETY: DLPack: the deleter is called once, with the tensor that it stands in.
+    unsafe { delete(tensor) };
+}
+
+unsafe extern "C" fn delete_versioned(tensor: *mut DLManagedTensorVersioned) {
+    // SAFETY: DLPack: the deleter is called once, with the tensor that it stands in.
+    unsafe { delete(tensor) };
+}
+
+/// # Safety
+/// `tensor` came from [`build`] and nobody uses it afterwards.
+unsafe fn delete<M>(tensor: *mut M) {
+    let block = tensor.cast::<Block<M>>();
+    // SAFETY: the tensor is the first field of its block; the projection stays inside, keeps the
+    // provenance of the whole block, and is not null.
+    let node = unsafe { NonNull::new_unchecked(&raw mut (*block).node) };
+    // SAFETY: `build` initialised the node, and nobody else uses the block now.
+    unsafe { Node::release(node) };
+}
+
+/// # Safety
+/// `node` stands in a `Block<M>` made by [`build`] that nobody uses any more.
+unsafe fn free<M>(node: NonNull<Node>) {
+    // SAFETY: the node stands at this offset inside its block.
+    let block = unsafe { node.byte_sub(offset_of!(Block<M>, node)) }.cast::<Block<M>>();
+    // SAFETY: initialised by `build`; consumers do not know of this field.
+    let ndim = unsafe { (*block.as_ptr()).ndim } as usize;
+    // SAFETY: allocated by `build` with this layout, and not used any more. No field needs dropping.
+    unsafe { dealloc(block.as_ptr().cast(), layout::<M>(ndim)) };
+}

@@ -1,0 +1,88 @@
+//! We are the producer: a view becomes a managed tensor.
+
+use dlpark::Managed;
+use dlpark::ffi::{DLManagedTensor, DLManagedTensorVersioned};
+
+use super::{Abi, CaiView, build};
+use crate::driver;
+use crate::error::Error;
+use crate::protocol::descriptor::Flags;
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::stream::{Request, Stream, SyncPolicy};
+
+impl CaiView {
+    /// A managed tensor (DLPack 1.3) of the same memory, ordered for `consumer`.
+    ///
+    /// Work that is enqueued on `consumer` after this call finds the data ready: one event is recorded
+    /// and waited for, none where the ready stream is [`Stream::None`] or `consumer` itself.
+    /// [`Stream::None`] asks for no order. The tensor keeps the owner alive by itself; the view may go.
+    ///
+    /// # Errors
+    /// A [`Violation`] where no order can be made (a graph capture forbids it),
+    /// a [`DriverError`](crate::driver::DriverError) where the driver refuses, or no memory. Nothing
+    /// has been shared then.
+    pub fn to_dlpack(&self, consumer: Stream) -> Result<Managed<DLManagedTensorVersioned>, Error> {
+        self.order(consumer)?;
+        self.managed(self.descriptor.flags().bits())
+    }
+
+    /// As [`CaiView::to_dlpack`], in the layout before DLPack 1.0, which has no flags.
+    ///
+    /// # Errors
+    /// As [`CaiView::to_dlpack`]; and a [`Violation`] for read-only data, which this layout cannot say.
+    pub fn to_dlpack_legacy(&self, consumer: Stream) -> Result<Managed<DLManagedTensor>, Error> {
+        refuse_read_only(self.descriptor.flags())?;
+        self.order(consumer)?;
+        self.managed(0)
+    }
+
+    /// Makes `consumer` wait for the data.
+    fn order(&self, consumer: Stream) -> Result<(), Error> {
+        self.order_for(Request::Stream(consumer), SyncPolicy::Event)
+    }
+
+    /// Whether [`CaiView::order_for`] will do anything at all; a few comparisons.
+    #[inline]
+    pub(crate) fn needs_order(&self, request: Request, policy: SyncPolicy) -> bool {
+        // The usual cases first: they need no `Place`.
+        request.needs_order(self.ready)
+            && driver::needed(self.ready, request, &self.place(), policy)
+    }
+
+    /// Makes whoever asks wait for the data, by the policy.
+    pub(crate) fn order_for(&self, request: Request, policy: SyncPolicy) -> Result<(), Error> {
+        if self.needs_order(request, policy) {
+            driver::order(
+                driver::driver()?,
+                self.ready,
+                request,
+                &self.place(),
+                policy,
+            )?;
+        }
+        Ok(())
+    }
+
+    fn managed<M: Abi>(&self, flags: u64) -> Result<Managed<M>, Error> {
+        let owner = self.owner.share().into_raw();
+        let tensor = build::<M>(&self.descriptor, flags, owner).inspect_err(|_| {
+            // SAFETY: `build` did not take the count that `share` made, so that it is still ours to end.
+            unsafe { (owner.vtable.release)(owner.payload) };
+        })?;
+        // SAFETY: `build` returns an initialised tensor whose ownership is the caller's, of our version.
+        Ok(unsafe { Managed::from_raw(tensor.as_ptr()) }
+            .unwrap_or_else(|_| unreachable!("our own version")))
+    }
+}
+
+/// Refuses to hide the read-only flag from a consumer.
+pub(crate) fn refuse_read_only(flags: Flags) -> Result<(), Violation> {
+    if flags.contains(Flags::READ_ONLY) {
+        return Err(Violation::new(
+            Rule::ReadOnlyLegacy,
+            Field::Argument("max_version"),
+            "a legacy tensor",
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! We are the consumer: a managed tensor becomes a view.
+
+use std::ptr::NonNull;
+
+use dlpark::ffi::{DLManagedTensor, DLManagedTensorVersioned, DLPACK_MAJOR_VERSION, DLTensor};
+use dlpark::{Managed, ManagedTensorBase};
+
+use super::{Abi, CaiView, Owner, RawOwner, watch_forks};
+use crate::error::Error;
+use crate::protocol::descriptor::{Descriptor, RawTensor};
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::stream::Stream;
+
+/// An owned managed tensor of either layout.
+pub enum AnyManaged {
+    /// `DLManagedTensor`, which has no version and no flags.
+    Legacy(Managed<DLManagedTensor>),
+    /// `DLManagedTensorVersioned`, major version 1.
+    Versioned(Managed<DLManagedTensorVersioned>),
+}
+
+impl From<Managed<DLManagedTensor>> for AnyManaged {
+    fn from(managed: Managed<DLManagedTensor>) -> Self {
+        Self::Legacy(managed)
+    }
+}
+
+impl From<Managed<DLManagedTensorVersioned>> for AnyManaged {
+    fn from(managed: Managed<DLManagedTensorVersioned>) -> Self {
+        Self::Versioned(managed)
+    }
+}
+
+impl CaiView {
+    /// Takes a managed tensor over.
+    ///
+    /// `ready` is the stream that a consumer must wait for before it touches the data: the one that was
+    /// passed to the producer, or on which the producer works. It has no default: a tensor says nothing
+    /// of streams, and unknown is not [`Stream::None`].
+    ///
+    /// # Errors
+    /// A [`Violation`] where the tensor breaks a rule of DLPack: its deleter has been called.
+    pub fn from_dlpack(managed: impl Into<AnyManaged>, ready: Stream) -> Result<Self, Error> {
+        match managed.into() {
+            // SAFETY: a `Managed` owns an initialised tensor with readable metadata (its own contract).
+            AnyManaged::Legacy(managed) => unsafe {
+                Self::from_dlpack_ptr(managed.into_raw(), ready)
+            },
+            // SAFETY: as above.
+            AnyManaged::Versioned(managed) => unsafe {
+                Self::from_dlpack_ptr(managed.into_raw(), ready)
+            },
+        }
+    }
+
+    /// Takes over a managed tensor of a C library.
+    ///
+    /// # Errors
+    /// A [`Violation`] where the pointer is NULL, the major version is not 1 or the tensor breaks a rule
+    /// of DLPack. Ownership is taken even then: the deleter has been called.
+    ///
+    /// # Safety
+    /// - `tensor` is NULL or points to an initialised tensor that the caller owns and gives away.
+    /// - `shape`, and `strides` unless NULL, point to `ndim` readable integers that nobody changes until
+    ///   the deleter runs. (NULL where there must be none is found and refused.)
+    /// - The deleter may be called once, on any thread, or is NULL.
+    /// - The data stays valid until the deleter is called, on the tensor's device, from `ready` on.
+    pub unsafe fn from_dlpack_ptr<M: Tensor>(tensor: *mut M, ready: Stream) -> Result<Self, Error> {
+        watch_forks();
+        let Some(tensor) = NonNull::new(tensor) else {
+            return Err(Violation::new(Rule::CapsuleNull, Field::Capsule, "NULL").into());
+        };
+        // SAFETY: initialised and ours, by this function's contract.
+        let imported = unsafe { Imported::take(tensor) };
+        let descriptor = imported.descriptor()?;
+        // SAFETY: the owner is the tensor itself, whose data and `ready` are valid by our contract.
+        Ok(unsafe { Self::new(descriptor, ready, imported.into_owner()) })
+    }
+}
+
+/// `DLManagedTensor` or `DLManagedTensorVersioned`; no other type can be added.
+#[expect(
+    private_bounds,
+    reason = "seals the trait: the two layouts are DLPack's, not the user's"
+)]
+pub trait Tensor: Abi {}
+impl Tensor for DLManagedTensor {}
+impl Tensor for DLManagedTensorVersioned {}
+
+/// A managed tensor that is ours: dropped, it calls the deleter.
+pub(crate) struct Imported<M: Abi> {
+    tensor: NonNull<M>,
+    owner: Owner,
+}
+
+impl<M: Abi> Imported<M> {
+    /// # Safety
+    /// `tensor` is initialised, owned by the caller and given away; see [`CaiView::from_dlpack_ptr`].
+    pub(crate) unsafe fn take(tensor: NonNull<M>) -> Self {
+        // SAFETY: the contract of `managed` is part of ours.
+        let owner = Owner::from_raw(unsafe { RawOwner::managed(tensor) });
+        Self { tensor, owner }
+    }
+
+    pub(crate) fn descriptor(&self) -> Result<Descriptor, Violation> {
+        // SAFETY: initialised and alive: `owner` holds it.
+        let tensor = unsafe { self.tensor.as_ref() };
+        check_major(tensor)?;
+        // SAFETY: the contract of `take`; the version is one whose layout we know.
+        unsafe { read_tensor(tensor.tensor(), tensor.flags().bits()) }
+    }
+
+    pub(crate) fn into_owner(self) -> Owner {
+        self.owner
+    }
+}
+
+/// Refuses a major version other than ours, of which only the deleter may be used.
+pub(crate) fn check_major<M: ManagedTensorBase>(tensor: &M) -> Result<(), Violation> {
+    match tensor.version() {
+        Some(version) if version.major != DLPACK_MAJOR_VERSION => {
+            Err(wrong_major(version.major, version.minor))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cold]
+fn wrong_major(major: u32, minor: u32) -> Violation {
+    Violation::new(
+        Rule::DlpackMajor,
+        Field::TensorVersion,
+        format_args!("{major}.{minor}"),
+    )
+}
+
+/// Reads and checks a tensor's metadata.
+///
+/// # Safety
+/// `shape` and `strides` are NULL or point to `ndim` readable integers that nobody changes meanwhile.
+#[inline]
+pub(crate) unsafe fn read_tensor(tensor: &DLTensor, flags: u64) -> Result<Descriptor, Violation> {
+    let ndim = Descriptor::check_ndim(tensor.ndim)?;
+    if ndim > 0 && tensor.shape.is_null() {
+        return Err(Violation::new(Rule::ShapeNull, Field::TensorShape, "NULL"));
+    }
+    // SAFETY: by this function's contract; NULL is answered by `extents` without following it.
+    let shape = unsafe { extents(tensor.shape, ndim) }.unwrap_or_default();
+    // SAFETY: as above.
+    let strides = unsafe { extents(tensor.strides, ndim) };
+    Descriptor::new(&RawTensor {
+        data: tensor.data.expose_provenance() as u64,
+        byte_offset: tensor.byte_offset,
+        device_type: tensor.device.device_type.0.cast_signed(),
+        device_id: tensor.device.device_id,
+        code: tensor.dtype.code.0,
+        bits: tensor.dtype.bits,
+        lanes: tensor.dtype.lanes,
+        shape,
+        strides,
+        flags,
+    })
+}
+
+/// # Safety
+/// `values` is NULL or points to `ndim` readable integers that nobody changes during `'a`.
+unsafe fn extents<'a>(values: *const i64, ndim: usize) -> Option<&'a [i64]> {
+    if values.is_null() {
+        return None;
+    }
+    // SAFETY: not NULL, and readable by this function's contract; `ndim` is at most 64.
+    Some(unsafe { std::slice::from_raw_parts(values, ndim) })
+}

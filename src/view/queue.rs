@@ -1,0 +1,99 @@
+//! The queue of releases that must wait, and the gate that ends it.
+//!
+//! A push is lock-free and never blocks: deleters call it on threads that may hold any lock. There is
+//! one consumer at a time per call of [`Queue::take`], but any number may call it.
+
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use super::owner::Node;
+
+/// An intrusive stack of [`Node`]s. A node is in it from its push until some `take` returns it.
+pub(crate) struct Queue(AtomicPtr<Node>);
+
+impl Queue {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// Adds a node; true where the queue was empty, so that somebody must be told.
+    ///
+    /// # Safety
+    /// `node` is initialised, and from now on the queue's alone.
+    pub(crate) unsafe fn push(&self, node: NonNull<Node>) -> bool {
+        let mut head = self.0.load(Ordering::Relaxed);
+        loop {
+            // SAFETY: the node is ours until the exchange below publishes it.
+            unsafe { (*node.as_ptr()).next = head };
+            // `Release` publishes the node's content with it; no ABA, since `take` takes everything.
+            match self.0.compare_exchange_weak(
+                head,
+                node.as_ptr(),
+                Ordering::Release,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return head.is_null(),
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Takes every node. The caller owns them.
+    pub(crate) fn take(&self) -> Taken {
+        Taken(self.0.swap(ptr::null_mut(), Ordering::Acquire))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.load(Ordering::Relaxed).is_null()
+    }
+}
+
+/// Nodes taken from a [`Queue`]; what is not iterated over is leaked.
+pub(crate) struct Taken(*mut Node);
+
+impl Iterator for Taken {
+    type Item = NonNull<Node>;
+
+    fn next(&mut self) -> Option<NonNull<Node>> {
+        let node = NonNull::new(self.0)?;
+        // SAFETY: `take` made the whole chain ours; the node is handed out only after this read.
+        self.0 = unsafe { node.as_ref() }.next;
+        Some(node)
+    }
+}
+
+const CLOSED: usize = 1;
+const ONE_INSIDE: usize = 2;
+
+/// Lets users of the interpreter in until it ends, and says when the last of them has left.
+pub(crate) struct Gate(AtomicUsize);
+
+impl Gate {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicUsize::new(0))
+    }
+
+    /// Runs `inside` unless the gate is closed. Never blocks.
+    pub(crate) fn enter<R>(&self, inside: impl FnOnce() -> R) -> Option<R> {
+        // Sequentially consistent with `close`: either it sees us inside, or we see it closed.
+        if self.0.fetch_add(ONE_INSIDE, Ordering::SeqCst) & CLOSED != 0 {
+            self.0.fetch_sub(ONE_INSIDE, Ordering::SeqCst);
+            return None;
+        }
+        let result = inside();
+        self.0.fetch_sub(ONE_INSIDE, Ordering::SeqCst);
+        Some(result)
+    }
+
+    /// Closes the gate for ever, and waits until nobody is inside: a few instructions each.
+    pub(crate) fn close(&self) {
+        self.0.fetch_or(CLOSED, Ordering::SeqCst);
+        while self.0.load(Ordering::SeqCst) != CLOSED {
+            std::thread::yield_now();
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.0.load(Ordering::SeqCst) & CLOSED != 0
+    }
+}

@@ -1,0 +1,61 @@
+//! Counters of ownership: what is alive, what waits, what was given up on purpose.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A counter that only grows. Differences of two of them give the levels.
+#[derive(Debug)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    #[inline]
+    pub(crate) fn add(&self) {
+        self.0.fetch_add(1, Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+pub(crate) static CREATED: Counter = Counter::new();
+pub(crate) static RELEASED: Counter = Counter::new();
+pub(crate) static QUEUED: Counter = Counter::new();
+pub(crate) static DRAINED: Counter = Counter::new();
+pub(crate) static LEAKED: Counter = Counter::new();
+pub(crate) static PANICS: Counter = Counter::new();
+
+/// A snapshot of the counters of this copy of the library (each extension module links its own).
+///
+/// The fields are read one after the other, so that a snapshot taken while other threads release
+/// may be off by what they did meanwhile; it is exact when they are quiet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Owners held now by views and by exported managed tensors, queued ones included.
+    pub live: u64,
+    /// Owners whose managed tensor was deleted without the GIL and that wait to be released.
+    pub pending: u64,
+    /// Owners released since the start.
+    pub released: u64,
+    /// Owners given up on purpose: after the interpreter's end, or in a forked child.
+    pub leaked_at_exit: u64,
+    /// Panics of an owner's `drop` that were caught.
+    pub panics: u64,
+}
+
+/// Reads the counters.
+#[must_use]
+pub fn stats() -> Stats {
+    let (released, leaked_at_exit, drained) = (RELEASED.get(), LEAKED.get(), DRAINED.get());
+    Stats {
+        live: CREATED.get().saturating_sub(released + leaked_at_exit),
+        pending: QUEUED.get().saturating_sub(drained),
+        released,
+        leaked_at_exit,
+        panics: PANICS.get(),
+    }
+}
