@@ -175,6 +175,13 @@ impl Flags {
         self.0 & other.0 == other.0
     }
 
+    /// Whether the data must not be written.
+    #[must_use]
+    #[inline]
+    pub const fn read_only(self) -> bool {
+        self.contains(Self::READ_ONLY)
+    }
+
     /// These flags with `other` set or cleared.
     #[must_use]
     #[inline]
@@ -355,7 +362,7 @@ impl Descriptor {
     #[must_use]
     #[inline]
     pub const fn read_only(&self) -> bool {
-        self.flags.contains(Flags::READ_ONLY)
+        self.flags.read_only()
     }
 
     /// Shape and strides.
