@@ -285,14 +285,14 @@ impl Driver for Cuda {
     fn capture_id(&self, stream: Stream) -> Result<u64, DriverError> {
         let stream = stream_handle(stream);
         let (mut status, mut id) = (0, 0);
-        let code = match self.functions.capture_info_v2 {
-            Some(call) => {
+        let code = match self.functions.capture_info_v2() {
+            Ok(call) => {
                 let (graph, nodes, count) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
                 // SAFETY: writes status and id to live locals; the other outputs are optional and
                 // NULL; the stream is a handle that its holder vouches for.
                 unsafe { call(stream, &mut status, &mut id, graph, nodes, count) }
             }
-            None => {
+            Err(_) => {
                 let call = self.functions.capture_info()?;
                 // SAFETY: writes status and id to live locals; the stream is a handle that its
                 // holder vouches for.
@@ -315,7 +315,7 @@ impl Driver for Cuda {
     }
 
     fn context_id(&self, context: Context) -> Result<ContextId, DriverError> {
-        let Some(call) = self.functions.context_id else {
+        let Ok(call) = self.functions.context_id() else {
             return Ok(ContextId(context.0.get()));
         };
         let mut id = 0;
