@@ -10,24 +10,10 @@ speaks both:
 ``from_cai`` and ``from_dlpack`` accept one protocol only; ``to_dlpack`` answers a bare capsule.
 """
 
-from ._core import (
-    CaiView,
-    DriverError,
-    __version__,
-    from_cai,
-    from_dlpack,
-    stats,
-    to_dlpack,
-    view,
-)
+from importlib.metadata import version as _version
 
-__all__ = [
-    "CaiView",
-    "DriverError",
-    "__version__",
-    "from_cai",
-    "from_dlpack",
-    "stats",
-    "to_dlpack",
-    "view",
-]
+from ._core import CaiView, DriverError, from_cai, from_dlpack, stats, to_dlpack, view
+
+__all__ = ["CaiView", "DriverError", "from_cai", "from_dlpack", "stats", "to_dlpack", "view"]
+
+__version__ = _version("cai-dlpack")

@@ -1,24 +1,29 @@
 """The types of the extension; what each thing does is in its docstring (`help(cai_dlpack)`)."""
 
-from collections.abc import Sequence
-from types import EllipsisType
-from typing import Any, Final, Literal, Protocol, TypeAlias, final
+from typing import Any, Literal, Protocol, TypeAlias, final
 
 from typing_extensions import CapsuleType
 
-__version__: Final[str]
+__all__ = ["CaiView", "DriverError", "from_cai", "from_dlpack", "stats", "to_dlpack", "view"]
 
 class _CudaStream(Protocol):
     """Any library's stream object: it answers `(version, handle)`."""
 
     def __cuda_stream__(self) -> tuple[int, int]: ...
 
-_Stream: TypeAlias = int | _CudaStream | None
-_Check: TypeAlias = Literal["device", "bounds"]
+class _Named(Protocol):
+    """A dtype object of NumPy, or of a library that names its dtypes as NumPy does."""
+
+    @property
+    def name(self) -> str: ...
+
+_Stream: TypeAlias = int | _CudaStream
+_DType: TypeAlias = str | type | _Named
+_Device: TypeAlias = tuple[int, int]
 
 class DriverError(RuntimeError):
     call: str
-    code: int
+    code: int | None
     name: str
 
 @final
@@ -30,79 +35,88 @@ class CaiView:
     @property
     def dtype(self) -> str: ...
     @property
-    def itemsize(self) -> int: ...
+    def itemsize(self) -> int | None: ...
     @property
     def nbytes(self) -> int: ...
     @property
-    def byte_strides(self) -> tuple[int, ...]: ...
+    def byte_strides(self) -> tuple[int, ...] | None: ...
     @property
     def elem_strides(self) -> tuple[int, ...]: ...
     @property
     def ptr(self) -> int: ...
     @property
-    def device(self) -> tuple[int, int]: ...
+    def device(self) -> _Device: ...
     @property
-    def memory(self) -> str: ...
+    def memory(self) -> Literal["device", "managed", "pinned", "host"]: ...
     @property
     def stream(self) -> int | None: ...
     @property
-    def producer_stream(self) -> int | None: ...
+    def producer_stream(self) -> int | Literal["unknown"] | None: ...
     @property
     def read_only(self) -> bool: ...
     @property
-    def owner(self) -> object: ...
+    def owner(self) -> Any: ...
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
     def __dlpack__(
         self,
         *,
-        stream: _Stream = None,
+        stream: _Stream | None = None,
         max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
+        dl_device: _Device | None = None,
         copy: bool | None = None,
     ) -> CapsuleType: ...
-    def __dlpack_device__(self) -> tuple[int, int]: ...
-    def on(self, stream: _Stream) -> CaiView: ...
+    def __dlpack_device__(self) -> _Device: ...
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any: ...
+    def on(self, stream: _Stream, /) -> CaiView: ...
     def synchronize(self) -> CaiView: ...
     def to_cai(self) -> dict[str, Any]: ...
 
 def view(
     obj: object,
+    /,
     *,
-    producer_stream: _Stream | EllipsisType = ...,
-    dtype: str | None = None,
-    shape: Sequence[int] | None = None,
+    producer_stream: _Stream | None = None,
+    dtype: _DType | None = None,
+    shape: tuple[int, ...] | None = None,
     read_only: bool | None = None,
     owner: object = None,
     ordinal: int | None = None,
-    check: _Check = "device",
+    check: Literal["device", "bounds"] | None = None,
     strict: bool = False,
 ) -> CaiView: ...
 def from_cai(
     obj: object,
+    /,
     *,
-    producer_stream: _Stream | EllipsisType = ...,
-    dtype: str | None = None,
-    shape: Sequence[int] | None = None,
+    producer_stream: _Stream | None = None,
+    dtype: _DType | None = None,
+    shape: tuple[int, ...] | None = None,
     read_only: bool | None = None,
     owner: object = None,
     ordinal: int | None = None,
-    check: _Check = "device",
+    check: Literal["device", "bounds"] | None = None,
     strict: bool = False,
 ) -> CaiView: ...
 def from_dlpack(
     obj: object,
+    /,
     *,
-    device: tuple[int, int] | None = None,
+    device: _Device | None = None,
     copy: bool | None = None,
-    stream: _Stream = None,
+    stream: _Stream | None = None,
+    producer_stream: _Stream | None = None,
+    dtype: _DType | None = None,
+    shape: tuple[int, ...] | None = None,
+    read_only: bool | None = None,
 ) -> CaiView: ...
 def to_dlpack(
     obj: object,
+    /,
     *,
-    stream: _Stream = None,
+    stream: _Stream | Literal["host"] | None = None,
     max_version: tuple[int, int] | None = None,
-    dl_device: tuple[int, int] | None = None,
+    dl_device: _Device | None = None,
     copy: bool | None = None,
     writable: bool = False,
 ) -> CapsuleType: ...
