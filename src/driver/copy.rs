@@ -5,6 +5,9 @@
 //! other axes' indices is a call. So a row-major slice is one call, a transposed matrix one per
 //! column, and what has no rectangle (negative or zero strides) one per row.
 
+#[cfg(test)]
+mod tests;
+
 use super::{Copy2d, Driver, DriverError};
 use crate::protocol::stream::Stream;
 

@@ -18,6 +18,9 @@
 //! The questions come first, and none of them invalidates a capture; only an order that the plan
 //! allows touches a stream.
 
+#[cfg(test)]
+mod tests;
+
 use std::thread::ThreadId;
 
 use super::pool::Lease;

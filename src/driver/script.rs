@@ -54,7 +54,8 @@ impl Drop for Installed {
 /// The scripted driver. Times are not modelled: every call answers at once.
 #[derive(Debug, Default)]
 pub struct Script {
-    pool: Pool,
+    /// The idle events.
+    pub pool: Pool,
     state: Mutex<State>,
 }
 

@@ -1,0 +1,792 @@
+//! The calls of every kind of order, one by one, on the scripted driver.
+
+use rstest::{fixture, rstest};
+
+use super::*;
+use crate::driver::PointerInfo;
+use crate::driver::script::{Script, context};
+use crate::protocol::rule::Rule;
+
+/// A stream of context A, on device 0.
+const A1: Stream = Stream::from_raw(0xa1);
+const A2: Stream = Stream::from_raw(0xa2);
+/// A stream of context B, on device 1.
+const B1: Stream = Stream::from_raw(0xb1);
+const ARRAY: u64 = 0x7000;
+const PLACE: Place = Place::cuda(0, ARRAY);
+const CONTEXT_A: u64 = 0xa;
+const CONTEXT_B: u64 = 0xb;
+
+/// Two devices with a context each, the first current; an array on the first.
+#[fixture]
+fn script() -> Script {
+    let script = Script::new();
+    script
+        .stream(0xa1, CONTEXT_A)
+        .stream(0xa2, CONTEXT_A)
+        .stream(0xb1, CONTEXT_B);
+    script
+        .device_memory(ARRAY, 64, 0, CONTEXT_A)
+        .current(CONTEXT_A);
+    script
+}
+
+fn by_event(script: &Script, ready: Stream, requested: Stream) -> Result<Done, Error> {
+    order(script, ready, requested.into(), &PLACE, SyncPolicy::Event)
+}
+
+/// The rule that the order broke.
+fn rule<T: std::fmt::Debug>(result: Result<T, Error>) -> Rule {
+    match result {
+        Err(Error::Violation(violation)) => violation.rule(),
+        other => panic!("not refused by a rule: {other:?}"),
+    }
+}
+
+/// The driver call that failed, and its code.
+fn failure<T: std::fmt::Debug>(result: Result<T, Error>) -> (&'static str, Option<u32>) {
+    match result {
+        Err(Error::Driver(error)) => (error.call(), error.code()),
+        other => panic!("no driver error: {other:?}"),
+    }
+}
+
+#[rstest]
+#[case::same_handle(A1, Request::Stream(A1))]
+#[case::same_legacy(Stream::LegacyDefault, Request::Stream(Stream::LegacyDefault))]
+#[case::same_per_thread(Stream::PerThreadDefault, Request::Stream(Stream::PerThreadDefault))]
+#[case::no_sync(A1, Request::NoSync)]
+#[case::ready_none(Stream::None, Request::Stream(A1))]
+#[case::ready_none_for_the_host(Stream::None, Request::Host)]
+#[case::no_stream(A1, Request::Stream(Stream::None))]
+fn nothing_to_do_is_no_call(script: Script, #[case] ready: Stream, #[case] request: Request) {
+    for policy in [SyncPolicy::Event, SyncPolicy::Host, SyncPolicy::None] {
+        assert!(!needed(ready, request, &PLACE, policy));
+        let done = order(&script, ready, request, &PLACE, policy);
+        assert!(matches!(done, Ok(Done::Nothing(_))), "{done:?}");
+    }
+    assert_eq!(script.calls(), [""; 0]);
+}
+
+#[rstest]
+fn the_policy_none_is_no_call(script: Script) {
+    for request in [Request::Stream(A2), Request::Host] {
+        assert!(!needed(A1, request, &PLACE, SyncPolicy::None));
+        let done = order(&script, A1, request, &PLACE, SyncPolicy::None);
+        assert!(
+            matches!(done, Ok(Done::Nothing(Reason::PolicyNone))),
+            "{done:?}"
+        );
+    }
+    assert_eq!(script.calls(), [""; 0]);
+}
+
+#[rstest]
+fn two_streams_of_the_current_context(script: Script) {
+    assert!(needed(A1, A2.into(), &PLACE, SyncPolicy::Event));
+    let done = by_event(&script, A1, A2);
+    assert!(
+        matches!(done, Ok(Done::Event(Reason::DifferentStreams))),
+        "{done:?}"
+    );
+    let first = [
+        "cuStreamGetCtx 0xa1",
+        "cuCtxGetCurrent",
+        "cuStreamIsCapturing 0xa1",
+        "cuStreamIsCapturing 0xa2",
+        "cuCtxGetId 0xa",
+        "cuEventCreate",
+        "cuEventRecord 0xe001 0xa1",
+        "cuStreamWaitEvent 0xa2 0xe001",
+    ];
+    assert_eq!(script.take_calls(), first);
+    by_event(&script, A1, A2).expect("the same order again");
+    let again: Vec<_> = first
+        .into_iter()
+        .filter(|call| *call != "cuEventCreate")
+        .collect();
+    assert_eq!(script.take_calls(), again, "the event is reused");
+}
+
+#[rstest]
+#[case::another_device_current(CONTEXT_B, "0xb")]
+#[case::none_current(0, "0x0")]
+fn the_ready_streams_context_is_current_meanwhile(
+    script: Script,
+    #[case] before: u64,
+    #[case] after: &str,
+) {
+    script.current(before);
+    by_event(&script, A1, A2).expect("an order across contexts");
+    assert_eq!(
+        script.calls(),
+        [
+            "cuStreamGetCtx 0xa1",
+            "cuCtxGetCurrent",
+            "cuCtxSetCurrent 0xa",
+            "cuStreamIsCapturing 0xa1",
+            "cuStreamIsCapturing 0xa2",
+            "cuCtxGetId 0xa",
+            "cuEventCreate",
+            "cuEventRecord 0xe001 0xa1",
+            "cuStreamWaitEvent 0xa2 0xe001",
+            &format!("cuCtxSetCurrent {after}"),
+        ]
+    );
+    assert_eq!(script.current_now(), before);
+}
+
+#[rstest]
+fn a_ready_stream_of_another_device(script: Script) {
+    by_event(&script, B1, A1).expect("waiting across devices is legal");
+    assert_eq!(
+        script.calls()[1..],
+        [
+            "cuCtxGetCurrent",
+            "cuCtxSetCurrent 0xb",
+            "cuStreamIsCapturing 0xb1",
+            "cuStreamIsCapturing 0xa1",
+            "cuCtxGetId 0xb",
+            "cuEventCreate",
+            "cuEventRecord 0xe001 0xb1",
+            "cuStreamWaitEvent 0xa1 0xe001",
+            "cuCtxSetCurrent 0xa",
+        ]
+    );
+}
+
+/// The first and the last streams of the array's context: the pointer says which that is.
+#[rstest]
+#[case(Stream::LegacyDefault, A1, "0x1", "0xa1")]
+#[case(Stream::PerThreadDefault, A1, "0x2", "0xa1")]
+#[case(Stream::LegacyDefault, Stream::PerThreadDefault, "0x1", "0x2")]
+#[case(Stream::PerThreadDefault, Stream::LegacyDefault, "0x2", "0x1")]
+fn default_streams_are_those_of_the_pointers_context(
+    script: Script,
+    #[case] ready: Stream,
+    #[case] requested: Stream,
+    #[case] record: &str,
+    #[case] wait: &str,
+) {
+    script.current(CONTEXT_B);
+    by_event(&script, ready, requested).expect("an order with a default stream");
+    assert_eq!(
+        script.calls(),
+        [
+            "cuPointerGetAttributes 0x7000",
+            "cuCtxGetCurrent",
+            "cuCtxSetCurrent 0xa",
+            &format!("cuStreamIsCapturing {record}"),
+            &format!("cuStreamIsCapturing {wait}"),
+            "cuCtxGetId 0xa",
+            "cuEventCreate",
+            &format!("cuEventRecord 0xe001 {record}"),
+            &format!("cuStreamWaitEvent {wait} 0xe001"),
+            "cuCtxSetCurrent 0xb",
+        ]
+    );
+}
+
+#[rstest]
+fn a_handle_of_one_device_and_a_default_stream_of_another(script: Script) {
+    by_event(&script, B1, Stream::LegacyDefault).expect("an order across devices");
+    assert_eq!(
+        script.calls(),
+        [
+            "cuPointerGetAttributes 0x7000",
+            "cuStreamGetCtx 0xb1",
+            "cuCtxGetCurrent",
+            "cuStreamIsCapturing 0xb1",
+            "cuStreamIsCapturing 0x1",
+            "cuCtxSetCurrent 0xb",
+            "cuCtxGetId 0xb",
+            "cuEventCreate",
+            "cuEventRecord 0xe001 0xb1",
+            "cuCtxSetCurrent 0xa",
+            "cuStreamWaitEvent 0x1 0xe001",
+        ],
+        "the default stream is asked and waits in the array's context"
+    );
+    assert_eq!(script.current_now(), CONTEXT_A);
+}
+
+#[rstest]
+fn a_known_context_spares_the_pointer_query(script: Script) {
+    let place = Place {
+        context: Some(context(CONTEXT_A)),
+        ..PLACE
+    };
+    order(
+        &script,
+        Stream::LegacyDefault,
+        A1.into(),
+        &place,
+        SyncPolicy::Event,
+    )
+    .expect("an order");
+    assert_eq!(script.calls()[0], "cuCtxGetCurrent");
+}
+
+/// Memory of a pool names no context; size 0 has no pointer; both go to the primary context.
+#[rstest]
+#[case::pool_memory(0x9000, Some("cuPointerGetAttributes 0x9000"))]
+#[case::size_zero(0, None)]
+fn without_a_pointers_context_the_primary_one(
+    script: Script,
+    #[case] pointer: u64,
+    #[case] query: Option<&str>,
+) {
+    script.device_memory(0x9000, 64, 1, 0).primary(1, CONTEXT_B);
+    let place = Place::cuda(1, pointer);
+    order(
+        &script,
+        Stream::LegacyDefault,
+        A1.into(),
+        &place,
+        SyncPolicy::Event,
+    )
+    .expect("an order");
+    let primary = [
+        "cuDevicePrimaryCtxGetState 1",
+        "cuDevicePrimaryCtxRetain 1",
+        "cuCtxGetCurrent",
+    ];
+    let expected: Vec<_> = query.into_iter().chain(primary).collect();
+    let calls = script.calls();
+    assert_eq!(calls[..expected.len()], expected);
+    assert_eq!(
+        calls.last().map(String::as_str),
+        Some("cuDevicePrimaryCtxRelease 1")
+    );
+    assert_eq!(
+        (script.primary_count(1), script.current_now()),
+        (1, CONTEXT_A)
+    );
+}
+
+#[rstest]
+fn an_ordinal_that_nobody_said_is_the_pointers(script: Script) {
+    script.device_memory(0x9000, 64, 1, 0).primary(1, CONTEXT_B);
+    let place = Place::cuda(-1, 0x9000);
+    order(
+        &script,
+        Stream::LegacyDefault,
+        A1.into(),
+        &place,
+        SyncPolicy::Event,
+    )
+    .expect("an order");
+    assert_eq!(script.count("cuDevicePrimaryCtxRetain"), 1);
+    assert_eq!(script.calls()[2], "cuDevicePrimaryCtxRetain 1");
+}
+
+#[rstest]
+fn a_primary_context_is_not_brought_to_life(script: Script) {
+    let place = Place::cuda(1, 0);
+    let done = order(
+        &script,
+        Stream::LegacyDefault,
+        A1.into(),
+        &place,
+        SyncPolicy::Event,
+    );
+    assert_eq!(failure(done), ("cuDevicePrimaryCtxGetState", Some(201)));
+    assert_eq!(script.calls(), ["cuDevicePrimaryCtxGetState 1"]);
+}
+
+#[rstest]
+fn the_host_waits_for_the_stream(script: Script) {
+    script.current(CONTEXT_B);
+    let done = order(&script, A1, Request::Host, &PLACE, SyncPolicy::Event);
+    assert!(
+        matches!(done, Ok(Done::HostWait(Reason::HostReads))),
+        "{done:?}"
+    );
+    assert_eq!(
+        script.take_calls(),
+        [
+            "cuStreamGetCtx 0xa1",
+            "cuCtxGetCurrent",
+            "cuCtxSetCurrent 0xa",
+            "cuStreamIsCapturing 0xa1",
+            "cuStreamSynchronize 0xa1",
+            "cuCtxSetCurrent 0xb",
+        ]
+    );
+    synchronize(&script, A1, &PLACE).expect("the same by name");
+    assert_eq!(script.count("cuStreamSynchronize"), 1);
+    assert_eq!(script.current_now(), CONTEXT_B);
+}
+
+#[rstest]
+fn the_policy_host_waits_instead_of_an_event(script: Script) {
+    let done = order(&script, A1, A2.into(), &PLACE, SyncPolicy::Host);
+    assert!(
+        matches!(done, Ok(Done::HostWait(Reason::PolicyHost))),
+        "{done:?}"
+    );
+    assert_eq!(script.count("cuStreamSynchronize"), 1);
+    assert_eq!(script.count("cuEventRecord"), 0);
+}
+
+#[rstest]
+#[case::shared(&[], "cuStreamSynchronize 0xa1", Reason::HostReads)]
+#[case::exclusive(&[0], "cuCtxSynchronize", Reason::HostReadsExclusively)]
+fn managed_memory_for_the_host(
+    script: Script,
+    #[case] exclusive: &[i32],
+    #[case] wait: &str,
+    #[case] reason: Reason,
+) {
+    for &ordinal in exclusive {
+        script.exclusive_managed(ordinal);
+    }
+    let place = Place {
+        managed: true,
+        platform: Platform::HostReadable,
+        ..PLACE
+    };
+    let done = order(&script, A1, Request::Host, &place, SyncPolicy::Event);
+    assert_eq!(done.ok(), Some(Done::HostWait(reason)));
+    assert_eq!(script.calls().last().map(String::as_str), Some(wait));
+    let on_a_stream = order(&script, A1, A2.into(), &place, SyncPolicy::Event);
+    assert!(
+        matches!(on_a_stream, Ok(Done::Event(_))),
+        "a stream needs no exclusive access"
+    );
+}
+
+/// What the driver answers for (ready, requested), the captures' numbers, and what must come of it.
+#[rstest]
+#[case::both_in_one(Capture::Active, 7, Capture::Active, 7, None)]
+#[case::different(Capture::Active, 7, Capture::Active, 8, Some(Rule::CaptureOther))]
+#[case::only_ready(Capture::Active, 7, Capture::Idle, 0, Some(Rule::CaptureProducer))]
+#[case::only_requested(Capture::Idle, 0, Capture::Active, 7, Some(Rule::CaptureConsumer))]
+#[case::ready_broken(Capture::Invalidated, 7, Capture::Idle, 0, Some(Rule::CaptureInvalid))]
+#[case::requested_broken(Capture::Idle, 0, Capture::Invalidated, 7, Some(Rule::CaptureInvalid))]
+fn captures(
+    script: Script,
+    #[case] ready: Capture,
+    #[case] ready_id: u64,
+    #[case] requested: Capture,
+    #[case] requested_id: u64,
+    #[case] refused: Option<Rule>,
+    #[values(SyncPolicy::Event, SyncPolicy::Host)] policy: SyncPolicy,
+) {
+    script
+        .captured(A1, ready, ready_id)
+        .captured(A2, requested, requested_id);
+    script.current(CONTEXT_B);
+    let done = order(&script, A1, A2.into(), &PLACE, policy);
+    match refused {
+        None => assert!(
+            matches!(done, Ok(Done::Event(Reason::SameCapture))),
+            "{done:?}"
+        ),
+        Some(expected) => {
+            assert_eq!(rule(done), expected);
+            assert_only_asked(&script);
+        }
+    }
+    let both = (ready, requested) == (Capture::Active, Capture::Active);
+    assert_eq!(
+        script.count("cuStreamGetCaptureInfo"),
+        if both { 2 } else { 0 }
+    );
+    assert_eq!(script.current_now(), CONTEXT_B);
+}
+
+/// No call that a capture could feel, and no host wait.
+fn assert_only_asked(script: &Script) {
+    let asking = [
+        "cuStreamGetCtx",
+        "cuCtxGetCurrent",
+        "cuCtxSetCurrent",
+        "cuStreamIsCapturing",
+        "cuStreamGetCaptureInfo",
+        "cuPointerGetAttributes",
+    ];
+    for call in script.calls() {
+        let name = call.split(' ').next().unwrap_or_default();
+        assert!(asking.contains(&name), "{call} after a refusal");
+    }
+}
+
+#[rstest]
+fn inside_consume_a_stream_may_enter_the_capture(script: Script) {
+    script.captured(A1, Capture::Active, 7);
+    let done = order_within(&script, A1, A2.into(), &PLACE, SyncPolicy::Event);
+    assert!(
+        matches!(done, Ok(Done::Event(Reason::ForkFromCapture))),
+        "{done:?}"
+    );
+    // The driver now counts the consumer's stream to the capture; the return edge is an event in it.
+    script.captured(A2, Capture::Active, 7);
+    let back = by_event(&script, A2, A1);
+    assert!(
+        matches!(back, Ok(Done::Event(Reason::SameCapture))),
+        "{back:?}"
+    );
+}
+
+#[rstest]
+fn inside_consume_the_legacy_stream_may_not_enter(script: Script) {
+    script.captured(A1, Capture::Active, 7);
+    let done = order_within(&script, A1, LEGACY_REQUEST, &PLACE, SyncPolicy::Event);
+    assert_eq!(rule(done), Rule::CaptureLegacy);
+    assert_only_asked(&script);
+}
+
+const LEGACY_REQUEST: Request = Request::Stream(Stream::LegacyDefault);
+
+/// The driver answers `CUDA_ERROR_STREAM_CAPTURE_IMPLICIT` for the legacy stream.
+#[rstest]
+#[case::ready(Stream::LegacyDefault, Request::Stream(A1))]
+#[case::requested(A1, LEGACY_REQUEST)]
+#[case::host(Stream::LegacyDefault, Request::Host)]
+fn the_legacy_stream_beside_a_capture(
+    script: Script,
+    #[case] ready: Stream,
+    #[case] request: Request,
+) {
+    script.captured(Stream::LegacyDefault, Capture::BlocksLegacy, 0);
+    let done = order(&script, ready, request, &PLACE, SyncPolicy::Event);
+    assert_eq!(rule(done), Rule::CaptureLegacy);
+    assert_only_asked(&script);
+}
+
+#[rstest]
+fn the_host_does_not_wait_for_a_capture(script: Script) {
+    script.captured(A1, Capture::Active, 7);
+    assert_eq!(
+        rule(synchronize(&script, A1, &PLACE)),
+        Rule::CaptureHostWait
+    );
+    assert_only_asked(&script);
+}
+
+#[rstest]
+fn rocm_is_refused_by_name_and_equal_streams_are_not(script: Script) {
+    let place = Place {
+        platform: Platform::Rocm,
+        ..PLACE
+    };
+    let done = order(&script, A1, A2.into(), &place, SyncPolicy::Event);
+    assert_eq!(rule(done), Rule::RocmOrder);
+    assert!(order(&script, A1, A1.into(), &place, SyncPolicy::Event).is_ok());
+    assert_eq!(script.calls(), [""; 0]);
+}
+
+#[rstest]
+fn a_per_thread_stream_of_another_thread(script: Script) {
+    let elsewhere = std::thread::spawn(|| std::thread::current().id())
+        .join()
+        .expect("a thread");
+    let theirs = Place {
+        thread: Some(elsewhere),
+        ..PLACE
+    };
+    let ours = Place {
+        thread: Some(std::thread::current().id()),
+        ..PLACE
+    };
+    let per_thread = Request::Stream(Stream::PerThreadDefault);
+    for request in [per_thread, Request::Stream(A1), Request::Host] {
+        assert!(needed(
+            Stream::PerThreadDefault,
+            request,
+            &theirs,
+            SyncPolicy::Event
+        ));
+        let done = order(
+            &script,
+            Stream::PerThreadDefault,
+            request,
+            &theirs,
+            SyncPolicy::Event,
+        );
+        assert_eq!(rule(done), Rule::StreamThread, "{request}");
+    }
+    assert_eq!(script.calls(), [""; 0]);
+    assert!(!needed(
+        Stream::PerThreadDefault,
+        per_thread,
+        &ours,
+        SyncPolicy::Event
+    ));
+    let done = order(
+        &script,
+        Stream::PerThreadDefault,
+        A1.into(),
+        &ours,
+        SyncPolicy::Event,
+    );
+    assert!(matches!(done, Ok(Done::Event(_))), "{done:?}");
+    assert!(
+        order(&script, A1, A2.into(), &theirs, SyncPolicy::Event).is_ok(),
+        "only stream 2 has a thread"
+    );
+}
+
+/// Each call fails once: the error names it, the context is put back, no event leaks.
+#[rstest]
+#[case::get_context("cuStreamGetCtx", 0)]
+#[case::get_current("cuCtxGetCurrent", 0)]
+#[case::set_current("cuCtxSetCurrent", 0)]
+#[case::ask_ready("cuStreamIsCapturing", 0)]
+#[case::ask_requested("cuStreamIsCapturing", 1)]
+#[case::get_id("cuCtxGetId", 0)]
+#[case::create("cuEventCreate", 0)]
+#[case::record("cuEventRecord", 0)]
+#[case::wait("cuStreamWaitEvent", 0)]
+fn a_call_that_fails(script: Script, #[case] call: &'static str, #[case] after: u32) {
+    script.current(CONTEXT_B).fault(call, after, 719);
+    let done = by_event(&script, A1, A2);
+    assert_eq!(failure(done), (call, Some(719)));
+    assert_eq!(script.current_now(), CONTEXT_B);
+    assert_eq!(
+        script.events_alive(),
+        script.pool.len(),
+        "an event is idle or destroyed"
+    );
+    assert!(
+        by_event(&script, A1, A2).is_ok(),
+        "and the next order works"
+    );
+    assert_eq!(script.events_alive(), 1);
+}
+
+#[rstest]
+fn a_context_that_cannot_be_put_back_is_reported(script: Script) {
+    script.current(CONTEXT_B).fault("cuCtxSetCurrent", 1, 4);
+    assert_eq!(
+        failure(by_event(&script, A1, A2)),
+        ("cuCtxSetCurrent", Some(4))
+    );
+    assert_eq!(
+        script.count("cuStreamWaitEvent"),
+        1,
+        "the order itself was made"
+    );
+}
+
+#[rstest]
+fn the_first_error_is_the_one_reported(script: Script) {
+    script
+        .current(CONTEXT_B)
+        .fault("cuEventRecord", 0, 719)
+        .fault("cuCtxSetCurrent", 1, 4);
+    assert_eq!(
+        failure(by_event(&script, A1, A2)),
+        ("cuEventRecord", Some(719))
+    );
+}
+
+#[rstest]
+#[case::ready(Stream::from_raw(0xdead), A1, "cuStreamGetCtx")]
+#[case::requested(A1, Stream::from_raw(0xdead), "cuStreamIsCapturing")]
+fn a_destroyed_stream(
+    script: Script,
+    #[case] ready: Stream,
+    #[case] requested: Stream,
+    #[case] call: &str,
+) {
+    script.current(CONTEXT_B);
+    assert_eq!(
+        failure(by_event(&script, ready, requested)),
+        (call, Some(400))
+    );
+    assert_eq!(
+        (script.current_now(), script.count("cuEventRecord")),
+        (CONTEXT_B, 0)
+    );
+}
+
+#[rstest]
+fn a_pool_whose_context_was_replaced_is_forgotten(script: Script) {
+    by_event(&script, A1, A2).expect("fills the pool");
+    script.replace_context(CONTEXT_A);
+    script.take_calls();
+    by_event(&script, A1, A2).expect("with an event of the new context");
+    assert_eq!(script.count("cuEventCreate"), 1);
+    assert_eq!(
+        script.count("cuEventRecord"),
+        1,
+        "no attempt with a dead event"
+    );
+    assert_eq!(
+        script.count("cuEventDestroy"),
+        0,
+        "its handle may be somebody else's by now"
+    );
+    assert_eq!((script.pool.len(), script.events_alive()), (1, 1));
+}
+
+#[rstest]
+fn a_dead_event_is_replaced_once(script: Script) {
+    by_event(&script, A1, A2).expect("fills the pool");
+    script.kill_events(CONTEXT_A).take_calls();
+    by_event(&script, A1, A2).expect("the retry");
+    assert_eq!(
+        script.calls()[4..],
+        [
+            "cuCtxGetId 0xa",
+            "cuEventRecord 0xe001 0xa1",
+            "cuEventCreate",
+            "cuEventRecord 0xe002 0xa1",
+            "cuStreamWaitEvent 0xa2 0xe002",
+        ]
+    );
+    script.kill_events(CONTEXT_A).fault("cuEventRecord", 1, 400);
+    assert_eq!(
+        failure(by_event(&script, A1, A2)),
+        ("cuEventRecord", Some(400)),
+        "once, not for ever"
+    );
+    assert_eq!(script.events_alive(), 0);
+}
+
+#[rstest]
+fn a_busy_event_error_keeps_the_pool(script: Script) {
+    by_event(&script, A1, A2).expect("fills the pool");
+    script.fault("cuEventRecord", 0, 700);
+    assert_eq!(
+        failure(by_event(&script, A1, A2)),
+        ("cuEventRecord", Some(700))
+    );
+    assert_eq!((script.pool.len(), script.events_alive()), (1, 1));
+}
+
+#[rstest]
+fn each_context_has_its_own_events(script: Script) {
+    by_event(&script, A1, A2).expect("context A");
+    by_event(&script, B1, A2).expect("context B");
+    by_event(&script, A1, B1).expect("context A again");
+    assert_eq!((script.count("cuEventCreate"), script.pool.len()), (2, 2));
+}
+
+#[rstest]
+fn join_records_once_per_distinct_stream(script: Script) {
+    let streams = [A1, B1, A1, A2, Stream::None, B1].map(|stream| (stream, PLACE));
+    assert_eq!(join(&script, &streams, A2).ok(), Some(2));
+    assert_eq!(
+        (
+            script.count("cuEventRecord"),
+            script.count("cuStreamWaitEvent")
+        ),
+        (2, 2)
+    );
+}
+
+#[rstest]
+fn join_keeps_default_streams_of_two_devices_apart(script: Script) {
+    script.device_memory(0x9000, 64, 1, CONTEXT_B);
+    let there = Place::cuda(1, 0x9000);
+    let streams = [
+        (Stream::LegacyDefault, PLACE),
+        (Stream::LegacyDefault, there),
+    ];
+    assert_eq!(join(&script, &streams, A1).ok(), Some(2));
+    let twice = [
+        (Stream::LegacyDefault, PLACE),
+        (Stream::LegacyDefault, PLACE),
+    ];
+    assert_eq!(join(&script, &twice, A1).ok(), Some(1));
+    let unknown = Place::cuda(-1, ARRAY);
+    let strangers = [
+        (Stream::LegacyDefault, unknown),
+        (Stream::LegacyDefault, unknown),
+    ];
+    assert_eq!(
+        join(&script, &strangers, A1).ok(),
+        Some(2),
+        "rather once too often"
+    );
+}
+
+#[rstest]
+fn join_stops_at_what_cannot_be_joined(script: Script) {
+    script.captured(B1, Capture::Active, 7);
+    let streams = [A1, B1].map(|stream| (stream, PLACE));
+    assert_eq!(rule(join(&script, &streams, A2)), Rule::CaptureProducer);
+}
+
+#[rstest]
+#[case::device(Device::CUDA, 1, Platform::Cuda, 1, false)]
+#[case::pinned(Device::CUDA_HOST, 0, Platform::HostReadable, -1, false)]
+#[case::managed(Device::CUDA_MANAGED, 0, Platform::HostReadable, -1, true)]
+#[case::rocm(Device::ROCM, 2, Platform::Rocm, 2, false)]
+#[case::cpu(Device::CPU, 0, Platform::Host, -1, false)]
+fn places_of_devices(
+    #[case] device_type: i32,
+    #[case] id: i32,
+    #[case] platform: Platform,
+    #[case] ordinal: i32,
+    #[case] managed: bool,
+) {
+    let place = Place::new(Device { device_type, id }, ARRAY);
+    assert_eq!(
+        (place.platform, place.ordinal, place.managed),
+        (platform, ordinal, managed)
+    );
+    assert_eq!(
+        (place.pointer, place.context, place.thread),
+        (ARRAY, None, None)
+    );
+}
+
+/// Eight threads, two contexts, one pool: nobody ever records an event that another one holds.
+#[test]
+fn threads_share_the_pool() {
+    let script = Script::new();
+    script
+        .stream(0xa1, CONTEXT_A)
+        .stream(0xa2, CONTEXT_A)
+        .stream(0xb1, CONTEXT_B);
+    let rounds = 200;
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let script = &script;
+            scope.spawn(move || {
+                script.current(CONTEXT_A);
+                let ready = if thread % 2 == 0 { A1 } else { B1 };
+                for _ in 0..rounds {
+                    by_event(script, ready, A2).expect("an order");
+                }
+                assert_eq!(script.current_now(), CONTEXT_A);
+            });
+        }
+    });
+    assert_eq!(script.count("cuEventRecord"), 8 * rounds);
+    assert!(
+        script.count("cuEventCreate") <= 8,
+        "one event for each thread at most"
+    );
+    assert_eq!(script.pool.len(), script.events_alive());
+    assert_no_event_is_recorded_while_out(&script.calls());
+}
+
+/// Between an event's record and its wait no other record of it may come.
+fn assert_no_event_is_recorded_while_out(calls: &[String]) {
+    let mut out = Vec::new();
+    for call in calls {
+        let words: Vec<_> = call.split(' ').collect();
+        match words[..] {
+            ["cuEventRecord", event, _] => {
+                assert!(!out.contains(&event), "{event} recorded twice");
+                out.push(event);
+            }
+            ["cuStreamWaitEvent", _, event] => out.retain(|held| *held != event),
+            _ => {}
+        }
+    }
+}
+
+#[rstest]
+fn the_pointer_query_is_one_call_with_and_without_bounds(script: Script) {
+    let info = script.pointer_info(ARRAY, false).expect("a query");
+    assert_eq!(info.range, None);
+    let info: PointerInfo = script.pointer_info(ARRAY, true).expect("a query");
+    assert_eq!(info.range, Some((ARRAY, 64)));
+    assert_eq!(script.calls().len(), 2);
+}
