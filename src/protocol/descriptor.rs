@@ -600,3 +600,6 @@ pub(super) fn misaligned(field: Field, data: u64, align: u32) -> Violation {
     let found = format_args!("{data:#x}, to be aligned to {align} bytes");
     Violation::new(Rule::DataAlignment, field, found)
 }
+
+#[cfg(test)]
+mod tests;

@@ -378,3 +378,6 @@ fn check_align(data: u64, align: u32) -> Result<(), Violation> {
         Err(descriptor::misaligned(Field::CaiData, data, align))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,441 @@
+//! A valid dict, one defect per case; `dtype=`; struct fields.
+
+use rstest::rstest;
+
+use super::*;
+use crate::protocol::rule::Class;
+
+const DATA: u64 = 0x7000_0000;
+
+/// The entries as a test writes them; `made` checks each by itself, then all together.
+#[derive(Clone, Copy)]
+struct Dict<'a> {
+    version: i64,
+    typestr: &'a str,
+    shape: &'a [i64],
+    strides: Option<&'a [i64]>,
+    data: u64,
+}
+
+const VALID: Dict<'static> = Dict {
+    version: 3,
+    typestr: "<f4",
+    shape: &[2, 3],
+    strides: None,
+    data: DATA,
+};
+
+impl Dict<'_> {
+    fn parts(&self, descr: Descr) -> Result<Parts, Violation> {
+        let mut axes = Axes::new(Source::Cai);
+        for extent in self.shape {
+            axes.push_extent(*extent)?;
+        }
+        if let Some(strides) = self.strides {
+            axes.expect_strides(strides.len())?;
+            for stride in strides {
+                axes.push_stride(*stride)?;
+            }
+        }
+        Ok(Parts {
+            version: Version::from_int(self.version)?,
+            typestr: TypeStr::parse(self.typestr)?,
+            descr,
+            axes,
+            data: self.data,
+            read_only: false,
+            stream: Stream::None,
+        })
+    }
+
+    fn made(&self) -> Result<Interface, Violation> {
+        Interface::new(self.parts(Descr::None)?)
+    }
+}
+
+#[test]
+fn valid_dict() {
+    let made = VALID.made().unwrap();
+    assert_eq!(
+        (made.shape(), made.data(), made.nbytes()),
+        (&[2, 3][..], DATA, 24)
+    );
+    assert_eq!(
+        (made.version(), made.stream(), made.read_only()),
+        (Version::V3, Stream::None, false)
+    );
+    assert_eq!(made.byte_span(), Some((DATA, DATA + 24)));
+    assert_eq!(*made.descr(), Descr::None);
+    let tensor = made.into_descriptor(None, Device::cuda(1)).unwrap();
+    assert_eq!(
+        (tensor.dtype(), tensor.device()),
+        (DType::F32, Device::cuda(1))
+    );
+    assert_eq!(
+        (tensor.shape(), tensor.elem_strides()),
+        (&[2, 3][..], &[3, 1][..])
+    );
+    assert_eq!((tensor.data(), tensor.flags()), (DATA, Flags::NONE));
+}
+
+#[rstest]
+#[case::version(Dict { version: -1, ..VALID }, Rule::VersionRange, "version")]
+#[case::typestr(Dict { typestr: "<f3", ..VALID }, Rule::TypestrSize, "typestr")]
+#[case::extent(Dict { shape: &[-1], ..VALID }, Rule::ShapeExtent, "shape")]
+#[case::axes(Dict { shape: &[1; 65], ..VALID }, Rule::NdimLimit, "shape")]
+#[case::count(Dict { shape: &[1 << 40, 1 << 40], ..VALID }, Rule::CountOverflow, "shape")]
+#[case::size(Dict { shape: &[1 << 62], ..VALID }, Rule::SizeOverflow, "shape")]
+#[case::strides_few(Dict { strides: Some(&[4]), ..VALID }, Rule::StridesLength, "strides")]
+#[case::strides_odd(Dict { strides: Some(&[12, 6]), ..VALID }, Rule::StridesMultiple, "strides")]
+#[case::pointer_null(Dict { data: 0, ..VALID }, Rule::DataPointerNull, "data")]
+#[case::pointer_odd(Dict { data: DATA + 2, ..VALID }, Rule::DataAlignment, "data")]
+#[case::pointer_odd_int(Dict { data: DATA + 4, typestr: "<i8", ..VALID }, Rule::DataAlignment, "data")]
+#[case::pointer_odd_complex(Dict { data: DATA + 2, typestr: "<c8", ..VALID }, Rule::DataAlignment, "data")]
+#[case::pointer_last(Dict { data: u64::MAX - 3, ..VALID }, Rule::AddressRange, "data")]
+#[case::pointer_first(Dict { data: 4, strides: Some(&[-12, 4]), ..VALID }, Rule::AddressRange, "data")]
+fn dict_malformed(#[case] dict: Dict<'_>, #[case] rule: Rule, #[case] key: &str) {
+    let violation = dict.made().unwrap_err();
+    assert_eq!(violation.rule(), rule, "{violation}");
+    let shown = format!("__cuda_array_interface__['{key}'] = ");
+    assert!(violation.to_string().starts_with(&shown), "{violation}");
+}
+
+/// What looks odd and is legal.
+#[rstest]
+#[case::version_0(Dict { version: 0, ..VALID })]
+#[case::version_2(Dict { version: 2, ..VALID })]
+#[case::strides_of_single_axis(Dict { shape: &[1, 6], strides: Some(&[7, 4]), ..VALID })]
+#[case::strides_explicit(Dict { strides: Some(&[12, 4]), ..VALID })]
+#[case::complex_at_half(Dict { data: DATA + 4, typestr: "<c8", ..VALID })]
+#[case::complex128_at_half(Dict { data: DATA + 8, typestr: "<c16", ..VALID })]
+#[case::scalar(Dict { shape: &[], strides: Some(&[]), ..VALID })]
+#[case::pointer_end(Dict { data: u64::MAX - 27, ..VALID })]
+fn dict_taken(#[case] dict: Dict<'_>) {
+    let made = dict.made().unwrap();
+    assert_eq!(made.shape(), dict.shape);
+    let tensor = made.into_descriptor(None, Device::cuda(0)).unwrap();
+    assert_eq!(tensor.data(), dict.data);
+}
+
+/// Size 0: any pointer, any strides; out come pointer 0 and no strides.
+#[rstest]
+#[case::null(0, None)]
+#[case::stray(DATA + 1, None)]
+#[case::last(u64::MAX, None)]
+#[case::odd_strides(0, Some(&[7, i64::MIN][..]))]
+fn dict_without_items(#[case] data: u64, #[case] strides: Option<&[i64]>) {
+    for shape in [&[0, 3][..], &[3, 0], &[0, 1 << 62]] {
+        let made = Dict {
+            shape,
+            strides,
+            data,
+            ..VALID
+        }
+        .made()
+        .unwrap();
+        assert_eq!((made.data(), made.nbytes(), made.byte_span()), (0, 0, None));
+        assert!(made.strides_for_export().is_none());
+        let tensor = made.into_descriptor(None, Device::cuda(0)).unwrap();
+        assert_eq!((tensor.data(), tensor.shape()), (0, shape));
+    }
+}
+
+/// The versions say the same thing: absent strides and given ones make one tensor.
+#[test]
+fn versions_agree() {
+    let explicit = [12, 4];
+    let wanted = VALID
+        .made()
+        .unwrap()
+        .into_descriptor(None, Device::cuda(0))
+        .unwrap();
+    for version in 0..=5 {
+        for strides in [None, Some(&explicit[..])] {
+            let dict = Dict {
+                version,
+                strides,
+                ..VALID
+            };
+            let made = dict.made().unwrap();
+            assert_eq!(made.version().number(), version);
+            assert_eq!(made.into_descriptor(None, Device::cuda(0)).unwrap(), wanted);
+        }
+    }
+    assert_eq!(Version::from_int(4).unwrap(), Version::Newer(4));
+    assert_eq!(Version::MISSING, Version::V0);
+}
+
+#[test]
+fn read_only_is_carried() {
+    for read_only in [false, true] {
+        let parts = Parts {
+            read_only,
+            ..VALID.parts(Descr::None).unwrap()
+        };
+        let tensor = Interface::new(parts)
+            .unwrap()
+            .into_descriptor(None, Device::cuda(0))
+            .unwrap();
+        assert_eq!(tensor.read_only(), read_only);
+    }
+}
+
+#[rstest]
+#[case::datetime("<M8[ns]", Rule::TypestrDatetime)]
+#[case::object("|O8", Rule::TypestrObject)]
+#[case::void("<V2", Rule::TypestrVoid)]
+#[case::bits("|t1", Rule::TypestrBit)]
+#[case::float16_bytes("<f16", Rule::TypestrLongDouble)]
+fn no_counterpart(#[case] typestr: &str, #[case] rule: Rule) {
+    let made = Dict { typestr, ..VALID }.made().unwrap();
+    assert_eq!(made.typestr_str(), "");
+    let violation = made.into_descriptor(None, Device::cuda(0)).unwrap_err();
+    assert_eq!(
+        (violation.rule(), violation.rule().class()),
+        (rule, Class::Buffer)
+    );
+}
+
+#[rstest]
+#[case::bf16_of_torch("<V2", DType::BF16)]
+#[case::bf16_of_paddle("<f2", DType::BF16)]
+#[case::bf16_of_warp("<u2", DType::BF16)]
+#[case::ticks("<M8[ns]", DType::I64)]
+fn dtype_argument(#[case] typestr: &str, #[case] dtype: DType) {
+    let made = Dict { typestr, ..VALID }.made().unwrap();
+    let tensor = made.into_descriptor(Some(dtype), Device::cuda(0)).unwrap();
+    assert_eq!((tensor.dtype(), tensor.shape()), (dtype, VALID.shape));
+}
+
+#[test]
+fn dtype_argument_is_aligned_too() {
+    let dict = Dict {
+        typestr: "|V4",
+        data: DATA + 2,
+        ..VALID
+    };
+    let violation = dict
+        .made()
+        .unwrap()
+        .into_descriptor(Some(DType::F32), Device::cuda(0));
+    assert_eq!(violation.unwrap_err().rule(), Rule::DataAlignment);
+    let empty = Dict {
+        typestr: "|V4",
+        data: DATA + 2,
+        shape: &[0],
+        ..VALID
+    };
+    assert!(
+        empty
+            .made()
+            .unwrap()
+            .into_descriptor(Some(DType::F32), Device::cuda(0))
+            .is_ok()
+    );
+}
+
+/// Bits are counted as bits: nine of them are two bytes.
+#[test]
+fn bits_of_a_mask() {
+    let made = Dict {
+        typestr: "|t1",
+        shape: &[9],
+        ..VALID
+    }
+    .made()
+    .unwrap();
+    assert!(made.is_bits());
+    assert_eq!(
+        (made.nbytes(), made.byte_span()),
+        (2, Some((DATA, DATA + 2)))
+    );
+}
+
+/// `[("x", "<f4"), ("y", "<i2"), ("", "|V2"), ("v", "<f8", (2,)), ("n", [("a", "|u1")], (4,)), ("b", ">i4")]`
+fn structured() -> Descr {
+    let mut fields = DescrBuilder::new();
+    fields.push("x", "<f4", &[]).unwrap();
+    fields.push("y", "<i2", &[]).unwrap();
+    fields.push("", "|V2", &[]).unwrap();
+    fields.push("v", "<f8", &[2]).unwrap();
+    let mut inner = fields.nested().unwrap();
+    inner.push("a", "|u1", &[]).unwrap();
+    fields.push_nested("n", inner, &[4]).unwrap();
+    fields.push("b", ">i4", &[]).unwrap();
+    fields.finish(TypeStr::parse("|V32").unwrap()).unwrap()
+}
+
+fn struct_of(shape: &[i64], strides: Option<&[i64]>) -> Interface {
+    let dict = Dict {
+        typestr: "|V32",
+        shape,
+        strides,
+        ..VALID
+    };
+    Interface::new(dict.parts(structured()).unwrap()).unwrap()
+}
+
+#[test]
+fn struct_is_refused_as_a_whole() {
+    let violation = struct_of(&[5], None)
+        .into_descriptor(None, Device::cuda(0))
+        .unwrap_err();
+    assert_eq!(violation.rule(), Rule::DescrFields);
+    assert_eq!(violation.found(), "fields 'x', 'y', 'v', 'n', 'b'");
+}
+
+#[rstest]
+#[case::x("x", DType::F32, 0, &[5], &[8])]
+#[case::y("y", DType::I16, 4, &[5], &[16])]
+#[case::v("v", DType::F64, 8, &[5, 2], &[4, 1])]
+fn struct_field(
+    #[case] name: &str,
+    #[case] dtype: DType,
+    #[case] offset: u64,
+    #[case] shape: &[i64],
+    #[case] elem_strides: &[i64],
+) {
+    let field = struct_of(&[5], None).field(name).unwrap();
+    let tensor = field.into_descriptor(None, Device::cuda(0)).unwrap();
+    assert_eq!((tensor.dtype(), tensor.data()), (dtype, DATA + offset));
+    assert_eq!(
+        (tensor.shape(), tensor.elem_strides()),
+        (shape, elem_strides)
+    );
+}
+
+#[test]
+fn struct_field_of_field() {
+    let inner = struct_of(&[5], Some(&[-64])).field("n").unwrap();
+    assert_eq!(inner.shape(), [5, 4]);
+    let tensor = inner
+        .field("a")
+        .unwrap()
+        .into_descriptor(None, Device::cuda(0))
+        .unwrap();
+    assert_eq!((tensor.dtype(), tensor.data()), (DType::U8, DATA + 24));
+    assert_eq!(tensor.elem_strides(), [-64, 1]);
+}
+
+#[test]
+fn struct_field_of_nothing() {
+    let field = struct_of(&[0], None).field("v").unwrap();
+    assert_eq!((field.shape(), field.data()), (&[0, 2][..], 0));
+}
+
+#[rstest]
+#[case::unknown("z", Rule::FieldUnknown)]
+#[case::padding("", Rule::FieldUnknown)]
+#[case::foreign("b", Rule::TypestrByteOrder)]
+fn struct_field_refused(#[case] name: &str, #[case] rule: Rule) {
+    assert_eq!(struct_of(&[5], None).field(name).unwrap_err().rule(), rule);
+}
+
+#[test]
+fn struct_field_of_a_packed_struct() {
+    let mut fields = DescrBuilder::new();
+    fields.push("x", "<f8", &[]).unwrap();
+    fields.push("y", "<f4", &[]).unwrap();
+    let typestr = TypeStr::parse("|V12").unwrap();
+    let dict = Dict {
+        typestr: "|V12",
+        ..VALID
+    };
+    let made = Interface::new(dict.parts(fields.finish(typestr).unwrap()).unwrap()).unwrap();
+    assert_eq!(made.field("x").unwrap_err().rule(), Rule::FieldStride);
+    let y = made.field("y").unwrap();
+    assert_eq!(y.layout().elem_strides(), [9, 3]);
+}
+
+#[test]
+fn field_of_a_plain_array() {
+    assert_eq!(
+        VALID.made().unwrap().field("x").unwrap_err().rule(),
+        Rule::FieldNone
+    );
+}
+
+#[rstest]
+#[case::repeated("<f4", "<f4", Ok(Descr::Trivial))]
+#[case::void_named("|V2", "<V2", Ok(Descr::Trivial))]
+#[case::type_of_void("|V4", "<f4", Ok(Descr::Trivial))]
+#[case::other_size("<f4", "<f8", Err(Rule::DescrSize))]
+#[case::other_kind("<f4", "<i4", Err(Rule::DescrTypestr))]
+#[case::other_order("<f4", ">f4", Err(Rule::DescrTypestr))]
+#[cfg(target_endian = "little")]
+fn descr_of_one(#[case] typestr: &str, #[case] field: &str, #[case] wanted: Result<Descr, Rule>) {
+    let mut fields = DescrBuilder::new();
+    fields.push("", field, &[]).unwrap();
+    let found = fields.finish(TypeStr::parse(typestr).unwrap());
+    assert_eq!(found.map_err(|violation| violation.rule()), wanted);
+}
+
+#[test]
+fn descr_size_differs() {
+    let mut fields = DescrBuilder::new();
+    fields.push("x", "<f4", &[]).unwrap();
+    fields.push("y", "<f4", &[2]).unwrap();
+    let violation = fields.finish(TypeStr::parse("|V8").unwrap()).unwrap_err();
+    assert_eq!(violation.rule(), Rule::DescrSize);
+    assert_eq!(violation.found(), "12 bytes where typestr '|V8' has 8");
+    let empty = DescrBuilder::new().finish(TypeStr::parse("|V8").unwrap());
+    assert_eq!(empty.unwrap_err().rule(), Rule::DescrSize);
+    // A descr that was checked against another typestr does not get past the whole.
+    let dict = Dict {
+        typestr: "|V16",
+        ..VALID
+    };
+    let violation = Interface::new(dict.parts(structured()).unwrap()).unwrap_err();
+    assert_eq!(violation.rule(), Rule::DescrSize);
+}
+
+#[rstest]
+#[case::syntax("f4", &[], Rule::TypestrSyntax)]
+#[case::size("<f3", &[], Rule::TypestrSize)]
+#[case::extent("<f4", &[-1], Rule::ShapeExtent)]
+#[case::huge("<f4", &[1 << 30], Rule::DescrSize)]
+#[case::overflow("<f4", &[i64::MAX, i64::MAX], Rule::DescrSize)]
+fn descr_field_malformed(#[case] typestr: &str, #[case] shape: &[i64], #[case] rule: Rule) {
+    let violation = DescrBuilder::new().push("x", typestr, shape).unwrap_err();
+    assert_eq!(violation.rule(), rule);
+    assert_eq!(violation.field(), Field::CaiDescr);
+}
+
+#[test]
+fn descr_depth() {
+    let mut builder = DescrBuilder::new();
+    for _ in 0..8 {
+        builder = builder.nested().unwrap();
+    }
+    assert_eq!(builder.nested().unwrap_err().rule(), Rule::DescrDepth);
+}
+
+/// A list of lists of lists must not grow without bound, however it is nested.
+#[test]
+fn descr_fields_are_counted_on_all_levels() {
+    let mut outer = DescrBuilder::new();
+    let mut fields = 0;
+    let violation = loop {
+        let mut inner = outer.nested().unwrap();
+        if let Err(violation) = inner.push("x", "|u1", &[]) {
+            break violation;
+        }
+        if let Err(violation) = outer.push_nested("n", inner, &[]) {
+            break violation;
+        }
+        fields += 2;
+        assert!(fields <= 1024, "no limit");
+    };
+    assert_eq!(violation.rule(), Rule::DescrDepth);
+    assert_eq!(fields, 1024);
+}
+
+#[test]
+fn descr_of_an_empty_struct() {
+    let mut outer = DescrBuilder::new();
+    let inner = outer.nested().unwrap();
+    assert_eq!(
+        outer.push_nested("n", inner, &[]).unwrap_err().rule(),
+        Rule::DescrSyntax
+    );
+}
