@@ -26,6 +26,7 @@ use crate::view::CaiView;
 pub struct PyCaiView {
     view: CaiView,
     /// A stream object that the view's ready stream belongs to.
+    #[expect(dead_code, reason = "kept alive, not used")]
     stream_object: Option<Py<PyAny>>,
 }
 
@@ -302,25 +303,22 @@ impl PyCaiView {
         Err(Violation::new(Rule::Pickle, Field::Object, "a CaiView").into())
     }
 
-    fn __repr__(&self) -> String {
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let descriptor = self.view.descriptor();
         let device = descriptor.device();
-        format!(
-            "<CaiView shape={:?} dtype={} ptr={:#x} device=({}, {}) stream={}{}>",
-            descriptor.shape(),
+        Ok(format!(
+            "<CaiView shape={} dtype={} ptr={:#x} device=({}, {}) stream={}{}>",
+            self.shape(py)?,
             descriptor.dtype(),
             descriptor.data(),
             device.device_type,
             device.id,
-            self.view
-                .ready()
-                .to_cai()
-                .map_or_else(|| "None".to_owned(), |stream| stream.to_string()),
+            self.stream().into_pyobject(py)?,
             if descriptor.read_only() {
                 " read-only"
             } else {
                 ""
             },
-        )
+        ))
     }
 }

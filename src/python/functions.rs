@@ -33,7 +33,7 @@ use crate::view::CaiView;
 #[pyfunction]
 #[pyo3(signature = (obj, /, *, producer_stream=None, dtype=None, shape=None, read_only=None, owner=None, ordinal=None, check=None, strict=false))]
 #[expect(clippy::too_many_arguments, reason = "the face of the Python function")]
-pub fn view<'py>(
+pub(crate) fn view<'py>(
     obj: &Bound<'py, PyAny>,
     producer_stream: Option<&Bound<'py, PyAny>>,
     dtype: Option<&Bound<'py, PyAny>>,
@@ -62,7 +62,7 @@ pub fn view<'py>(
 #[pyfunction]
 #[pyo3(signature = (obj, /, *, producer_stream=None, dtype=None, shape=None, read_only=None, owner=None, ordinal=None, check=None, strict=false))]
 #[expect(clippy::too_many_arguments, reason = "the face of the Python function")]
-pub fn from_cai<'py>(
+pub(crate) fn from_cai<'py>(
     obj: &Bound<'py, PyAny>,
     producer_stream: Option<&Bound<'py, PyAny>>,
     dtype: Option<&Bound<'py, PyAny>>,
@@ -96,7 +96,7 @@ pub fn from_cai<'py>(
 #[pyfunction]
 #[pyo3(signature = (obj, /, *, device=None, copy=None, stream=None, producer_stream=None, dtype=None, shape=None, read_only=None))]
 #[expect(clippy::too_many_arguments, reason = "the face of the Python function")]
-pub fn from_dlpack<'py>(
+pub(crate) fn from_dlpack<'py>(
     obj: &Bound<'py, PyAny>,
     device: Option<(i32, i32)>,
     copy: Option<bool>,
@@ -144,7 +144,7 @@ pub fn from_dlpack<'py>(
 /// writable: asserts that writing to read-only data is fine.
 #[pyfunction]
 #[pyo3(signature = (obj, /, *, stream=None, max_version=None, dl_device=None, copy=None, writable=false))]
-pub fn to_dlpack<'py>(
+pub(crate) fn to_dlpack<'py>(
     obj: &Bound<'py, PyAny>,
     stream: Option<&Bound<'py, PyAny>>,
     max_version: Option<&Bound<'py, PyAny>>,
@@ -242,7 +242,7 @@ fn adjust(view: CaiView, options: &Options<'_>) -> PyResult<CaiView> {
 
 /// Counters of ownership: what is alive, what waits, what was given up on purpose.
 #[pyfunction]
-pub fn stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+pub(crate) fn stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let stats = crate::view::stats();
     let dict = PyDict::new(py);
     dict.set_item("live", stats.live)?;

@@ -52,8 +52,10 @@ impl IntRule {
         {
             return Err(Violation::new(self.not_int, self.field, repr(object)).into());
         }
-        // SAFETY: the GIL is held; a new reference, or NULL with an exception set.
-        unsafe { Bound::from_owned_ptr_or_err(object.py(), ffi::PyNumber_Index(object.as_ptr())) }
+        // SAFETY: the GIL is held.
+        let index = unsafe { ffi::PyNumber_Index(object.as_ptr()) };
+        // SAFETY: a new reference, or NULL with an exception set.
+        unsafe { Bound::from_owned_ptr_or_err(object.py(), index) }
     }
 }
 

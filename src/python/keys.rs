@@ -29,7 +29,6 @@ keys! {
     dlpack "__dlpack__";
     dlpack_device "__dlpack_device__";
     cuda_stream "__cuda_stream__";
-    exchange "__dlpack_c_exchange_api__";
     max_version "max_version";
     dl_device "dl_device";
     copy "copy";

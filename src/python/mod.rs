@@ -21,4 +21,4 @@ mod warn;
 
 pub use class::PyCaiView;
 pub use errors::driver_error;
-pub use functions::{from_cai, from_dlpack, register, stats, to_dlpack, view};
+pub use functions::register;

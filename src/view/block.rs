@@ -136,9 +136,11 @@ unsafe extern "C" fn delete_versioned(tensor: *mut DLManagedTensorVersioned) {
 /// `tensor` came from [`build`] and nobody uses it afterwards.
 unsafe fn delete<M>(tensor: *mut M) {
     let block = tensor.cast::<Block<M>>();
-    // SAFETY: the tensor is the first field of its block; the projection stays inside, keeps the
-    // provenance of the whole block, and is not null.
-    let node = unsafe { NonNull::new_unchecked(&raw mut (*block).node) };
+    // SAFETY: the tensor is the first field of its block; the projection stays inside and keeps the
+    // provenance of the whole block.
+    let node = unsafe { &raw mut (*block).node };
+    // SAFETY: a field of a living block is not at address 0.
+    let node = unsafe { NonNull::new_unchecked(node) };
     // SAFETY: `build` initialised the node, and nobody else uses the block now.
     unsafe { Node::release(node) };
 }

@@ -22,7 +22,9 @@ mod stats;
 pub(crate) use block::{Abi, build};
 #[cfg(feature = "pyo3")]
 pub(crate) use import::{Imported, check_major, read_tensor};
-pub(crate) use owner::{Node, RawOwner, Vtable, watch_forks};
+#[cfg(feature = "pyo3")]
+pub(crate) use owner::{Node, Vtable};
+pub(crate) use owner::{RawOwner, watch_forks};
 #[cfg(feature = "pyo3")]
 pub(crate) use queue::{Gate, Queue};
 #[cfg(feature = "pyo3")]
