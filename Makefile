@@ -8,12 +8,15 @@
 
 # Tried in this order. Each is run before it is chosen: a name on PATH proves nothing.
 PYTHON  ?= python3 python3.14 python3.13 python3.12 python3.11 python3.10
-VENV    := .venv
+# An interpreter that you choose gets an environment of its own.
+VENV    := .venv$(if $(filter file,$(origin PYTHON)),,-$(notdir $(firstword $(PYTHON))))
 BIN     := $(VENV)/bin
 TARGET  := $(or $(CARGO_TARGET_DIR),target)
 
-# One interpreter for all of Cargo's builds: another one would rebuild PyO3 each time.
+# As maturin builds, so do the tests and lints: for one interpreter, and without linking to
+# libpython, which many machines lack. No Rust test calls Python; those tests are Python's own.
 export PYO3_PYTHON := $(abspath $(BIN))/python
+export PYO3_BUILD_EXTENSION_MODULE := 1
 
 USABLE_PYTHON := import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))
 RUST_SOURCES  := $(shell find src bindings/python/src -name '*.rs') \
@@ -21,8 +24,6 @@ RUST_SOURCES  := $(shell find src bindings/python/src -name '*.rs') \
 WHEEL_SOURCES := $(RUST_SOURCES) $(shell find bindings/python/python -name '*.py*' -not -path '*/__pycache__/*') \
                  bindings/python/pyproject.toml
 PYTHON_CODE   := bindings conformance
-# Rust tests that embed Python load libpython, which need not be on the loader's path.
-LIBPYTHON      = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_config_var("LIBDIR"))')
 
 .PHONY: help demo test test-rust test-python check check-rust check-python simulator clean
 .DELETE_ON_ERROR:
@@ -36,7 +37,7 @@ demo: $(VENV)/.package simulator
 test: test-rust test-python
 
 test-rust: $(VENV)/.requirements
-	LD_LIBRARY_PATH=$(LIBPYTHON):$$LD_LIBRARY_PATH cargo test --workspace --locked
+	cargo test --workspace --locked
 
 test-python: $(VENV)/.package simulator
 	$(BIN)/python -m pytest conformance/tests
@@ -86,4 +87,4 @@ simulator:
 	cargo build --release --locked --package cusim
 
 clean:
-	rm -rf $(VENV) $(TARGET) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .venv-* $(TARGET) .mypy_cache .ruff_cache .pytest_cache
