@@ -771,3 +771,6 @@ impl Write for Clipped {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

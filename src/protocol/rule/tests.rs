@@ -1,0 +1,145 @@
+//! The table against docs/rules.md, and how a refusal reads.
+
+use std::collections::BTreeSet;
+
+use rstest::rstest;
+
+use super::*;
+
+const PAGE: &str = include_str!("../../../docs/rules.md");
+
+/// `(id, text)` of each section of the page.
+fn sections() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let sections = PAGE.split("\n### ").skip(1);
+    sections.map(|section| section.split_once('\n').expect("a section has text"))
+}
+
+#[test]
+fn every_rule_has_its_section_in_order() {
+    let ids: Vec<_> = Rule::ALL.iter().map(|rule| rule.id()).collect();
+    let heads: Vec<_> = sections().map(|(id, _)| id).collect();
+    assert_eq!(heads, ids);
+}
+
+#[test]
+fn sections_say_what_the_table_says() {
+    for (rule, (id, text)) in Rule::ALL.iter().zip(sections()) {
+        let text = text.replace('`', "");
+        let wanted = [
+            format!("{}: {}.", rule.class().exception(), rule.sentence()),
+            format!("*Source*: {}.", rule.source()),
+            "*Example*: ".to_owned(),
+        ];
+        for wanted in wanted {
+            assert!(text.contains(&wanted), "{id} should say {wanted:?}");
+        }
+    }
+}
+
+#[test]
+fn ids_are_distinct_and_plain() {
+    let ids: BTreeSet<_> = Rule::ALL.iter().map(|rule| rule.id()).collect();
+    assert_eq!(ids.len(), Rule::ALL.len());
+    for id in ids {
+        let plain =
+            |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-';
+        assert!(id.chars().all(plain), "{id}");
+    }
+}
+
+/// An id is its variant in kebab case: whoever knows the one can guess the other.
+#[test]
+fn ids_are_the_variants_names() {
+    for rule in Rule::ALL {
+        let name = format!("{rule:?}").to_lowercase();
+        assert_eq!(rule.id().replace('-', ""), name);
+    }
+}
+
+#[test]
+fn sentences_have_no_full_stop() {
+    for rule in Rule::ALL {
+        for text in [rule.sentence(), rule.source()] {
+            assert!(!text.ends_with('.') && !text.is_empty(), "{}", rule.id());
+        }
+    }
+}
+
+#[test]
+fn message() {
+    let violation = Violation::new(Rule::TypestrByteOrder, Field::CaiTypestr, "'>f4'");
+    assert_eq!(
+        violation.to_string(),
+        "__cuda_array_interface__['typestr'] = '>f4': byte order must be native or '|'; DLPack has \
+         no byte-order field [typestr-byte-order]"
+    );
+    assert_eq!(violation.found(), "'>f4'");
+    assert_eq!(
+        (violation.field(), violation.hint()),
+        (Field::CaiTypestr, None)
+    );
+}
+
+#[test]
+fn message_with_hint() {
+    let violation =
+        Violation::new(Rule::StreamZero, Field::Argument("stream"), 0).with_hint("pass 1");
+    assert_eq!(
+        violation.to_string(),
+        "argument 'stream' = 0: stream 0 is ambiguous; 1 is the legacy default stream, 2 the \
+         per-thread one; pass 1 [stream-zero]"
+    );
+}
+
+/// A key that is missing has no value to show.
+#[test]
+fn message_without_value() {
+    let violation = Violation::new(Rule::ShapeMissing, Field::CaiShape, "");
+    assert_eq!(
+        violation.to_string(),
+        "__cuda_array_interface__['shape']: the shape must be given [shape-missing]"
+    );
+}
+
+#[rstest]
+#[case(Field::Object, "object", "object")]
+#[case(Field::Cai, "__cuda_array_interface__", "__cuda_array_interface__")]
+#[case(Field::CaiData, "data", "__cuda_array_interface__['data']")]
+#[case(Field::CaiStrides, "strides", "__cuda_array_interface__['strides']")]
+#[case(Field::Capsule, "capsule", "capsule")]
+#[case(Field::DlpackDevice, "__dlpack_device__", "__dlpack_device__")]
+#[case(Field::TensorShape, "shape", "DLTensor.shape")]
+#[case(Field::TensorByteOffset, "byte_offset", "DLTensor.byte_offset")]
+#[case(Field::TensorVersion, "version", "DLManagedTensorVersioned.version")]
+#[case(Field::Argument("copy"), "copy", "argument 'copy'")]
+fn field_names(#[case] field: Field, #[case] name: &str, #[case] shown: &str) {
+    assert_eq!(field.name(), name);
+    assert_eq!(field.to_string(), shown);
+}
+
+/// What a hostile object shows of itself is cut, at a letter's border, and never waited for.
+#[test]
+fn found_is_clipped() {
+    struct Endless;
+    impl Display for Endless {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            loop {
+                f.write_str("\u{1f980}")?;
+            }
+        }
+    }
+    let violation = Violation::new(Rule::ShapeType, Field::CaiShape, Endless);
+    assert!(violation.found().ends_with("..."));
+    assert!(violation.found().len() < FOUND_LIMIT + 8);
+    let exact = "x".repeat(FOUND_LIMIT);
+    let violation = Violation::new(Rule::ShapeType, Field::CaiShape, &exact);
+    assert_eq!(violation.found(), exact);
+}
+
+#[test]
+fn violation_is_one_pointer() {
+    assert_eq!(size_of::<Violation>(), size_of::<usize>());
+    assert_eq!(size_of::<Result<(), Violation>>(), size_of::<usize>());
+    fn across_threads<T: Send + Sync + 'static>() {}
+    across_threads::<Violation>();
+}
