@@ -83,9 +83,6 @@ _api.PyCapsule_SetName.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
 _api.PyCapsule_GetPointer.restype = ctypes.c_void_p
 _api.PyCapsule_GetPointer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
 
-_DESTRUCTOR = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-_DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
 # Names handed to PyCapsule_New are kept by address, so they must outlive every capsule.
 _names: dict[bytes, Any] = {}
 _alive: dict[int, Made] = {}
@@ -111,14 +108,12 @@ def pointer(capsule: object) -> int:
     return int(address)
 
 
-@_DESTRUCTOR
 def _destroy(capsule: int) -> None:
     found = _api.PyCapsule_GetName(capsule)
     if found in (LEGACY, VERSIONED):
         call_deleter(_api.PyCapsule_GetPointer(capsule, found), versioned=found == VERSIONED)
 
 
-@_DELETER
 def _count(address: int) -> None:
     made = _alive[address]
     made.released += 1
@@ -126,10 +121,14 @@ def _count(address: int) -> None:
         made.on_release()
 
 
+_C_DESTROY = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_destroy)
+_C_COUNT = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_count)
+
+
 def new_capsule(address: int, as_name: bytes, *, destructor: bool = True) -> object:
     """A capsule around any address, with the destructor that the Python specification asks for."""
     kept = _names.setdefault(as_name, ctypes.c_char_p(as_name))
-    end = ctypes.cast(_destroy, ctypes.c_void_p) if destructor else None
+    end = ctypes.cast(_C_DESTROY, ctypes.c_void_p) if destructor else None
     return _api.PyCapsule_New(address, kept, end)
 
 
@@ -199,7 +198,7 @@ def make(
     tensor.shape = None if shape is None else ctypes.addressof(c_shape)
     tensor.strides = None if null_strides else ctypes.addressof(c_strides)
     tensor.byte_offset = byte_offset
-    managed.deleter = ctypes.cast(_count, ctypes.c_void_p) if deleter else None
+    managed.deleter = ctypes.cast(_C_COUNT, ctypes.c_void_p) if deleter else None
     if versioned:
         managed.version = DLPackVersion(*version)
         managed.flags = flags

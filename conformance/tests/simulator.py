@@ -98,3 +98,29 @@ class Sim:
     def destroy_stream(self, stream: int) -> None:
         """Ends a stream; its handle is invalid afterwards."""
         self._call("cuStreamDestroy_v2", ctypes.c_void_p(stream))
+
+    # --- the log ---
+
+    def clear(self) -> None:
+        """Forgets what was called so far."""
+
+    def calls(self) -> list[tuple[str, int]]:
+        """Every call since `clear`, with the stream that it names (0 where it names none)."""
+        return []
+
+    def names(self) -> list[str]:
+        """The functions called since `clear`, in order."""
+        return [name for name, _ in self.calls()]
+
+    def order(self) -> list[tuple[str, int]]:
+        """The calls since `clear` that make a stream or the host wait for another stream."""
+        return [call for call in self.calls() if call[0] in _ORDER]
+
+
+def one_event(ready: int, waiting: int) -> list[tuple[str, int]]:
+    """What it costs to make one stream wait for another."""
+    return [("cuEventRecord", ready), ("cuStreamWaitEvent", waiting)]
+
+
+def load() -> Sim:
+    raise AssertionError("no simulator yet")

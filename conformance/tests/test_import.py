@@ -190,9 +190,9 @@ def test_numpys_read_only_flag_goes_round() -> None:
 class Both(Dlpack):
     """Speaks both protocols; the interface has a stream or none."""
 
-    def __init__(self, made: abi.Made, stream: Any) -> None:
+    def __init__(self, made: abi.Made, **changes: Any) -> None:
         super().__init__(made)
-        self.shown = Cai(interface(stream=stream))
+        self.shown = Cai(interface(**changes))
 
     @property
     def __cuda_array_interface__(self) -> Any:
@@ -200,21 +200,28 @@ class Both(Dlpack):
 
 
 def test_the_interface_with_a_stream_is_preferred() -> None:
-    producer = Both(on_cuda(), 7)
+    producer = Both(on_cuda(), stream=7)
     view = cd.view(producer, ordinal=0)
     assert (view.stream, view.producer_stream, producer.calls) == (7, 7, [])
 
 
 def test_dlpack_is_preferred_to_an_interface_that_names_no_stream() -> None:
-    producer = Both(on_cuda(), ...)
+    producer = Both(on_cuda(), stream=..., version=2)
     view = cd.view(producer, ordinal=0)
     assert len(producer.calls) == 1
     assert view.stream == 1
     assert producer.shown.reads <= 1
 
 
+def test_an_interface_that_says_none_is_believed() -> None:
+    """Version 3 with `stream: None` is a statement: nothing is pending."""
+    producer = Both(on_cuda(), stream=None)
+    assert cd.view(producer, ordinal=0).stream is None
+    assert producer.calls == []
+
+
 def test_from_cai_and_from_dlpack_take_their_own_route_only() -> None:
-    producer = Both(on_cuda(), ...)
+    producer = Both(on_cuda(), stream=..., version=2)
     assert cd.from_cai(producer, ordinal=0).stream is None
     assert producer.calls == []
     reads = producer.shown.reads

@@ -55,7 +55,7 @@ TENSOR_ROWS = [
     Row("D32-byte-size", {"shape": (2**62,)}, ValueError, "size-overflow", "shape"),
     Row("D33-data-null", {"data": 0}, ValueError, "data-pointer-null", "data"),
     Row("D33-data-null-offset", {"data": 0, "byte_offset": 64}, ValueError, "data-pointer-null", "data"),
-    Row("D34-byte-offset", {"byte_offset": 2**63}, ValueError, "byte-offset", "byte_offset", str(2**63)),
+    Row("D34-byte-offset", {"byte_offset": 2**63}, ValueError, "byte-offset", "byte_offset", hex(2**63)),
     Row("D34-byte-offset-max", {"byte_offset": 2**64 - 1}, ValueError, "byte-offset", "byte_offset"),
     Row(
         "D34-byte-offset-past-the-end",
@@ -181,7 +181,7 @@ def test_a_null_deleter_is_accepted_and_not_called(versioned: bool) -> None:
     del view
     gc.collect()
     broken = abi.make(versioned=versioned, deleter=False, shape=(-1,))
-    refuse(lambda: cd.from_dlpack(broken.capsule()), ValueError)
+    refuse(partial(cd.from_dlpack, broken.capsule()), ValueError)
 
 
 def test_d22_unknown_flag_bits_are_accepted() -> None:
@@ -423,7 +423,7 @@ def test_d14_the_device_is_no_sequence(device: object) -> None:
     producer.device = device
     with pytest.raises((ValueError, TypeError)) as caught:
         cd.from_dlpack(producer)
-    assert caught.value.field == "__dlpack_device__"
+    assert getattr(caught.value, "field", None) == "__dlpack_device__"
 
 
 @pytest.mark.parametrize(
@@ -515,8 +515,9 @@ def test_d20_nothing_else_is_read_of_another_major_version() -> None:
         managed.flags = 0
         libc = ctypes.CDLL(None, use_errno=True)
         assert libc.mprotect(ctypes.c_void_p(start + page), ctypes.c_size_t(page), 0) == 0
+        capsule = abi.new_capsule(address, abi.VERSIONED)
         try:
-            cd.from_dlpack(abi.new_capsule(address, abi.VERSIONED))
+            cd.from_dlpack(capsule)
         except BufferError as error:
             assert error.rule == "dlpack-major", error
         else:
@@ -725,7 +726,7 @@ def test_a_deleter_that_reenters_us(versioned: bool) -> None:
     def reenter() -> None:
         view = cd.from_dlpack(inner.capsule())
         seen.append(view.shape)
-        refuse(lambda: cd.from_dlpack(abi.make(shape=(-1,)).capsule()), ValueError)
+        refuse(partial(cd.from_dlpack, abi.make(shape=(-1,)).capsule()), ValueError)
 
     made.on_release = reenter
     view = cd.from_dlpack(made.capsule())
@@ -759,8 +760,10 @@ def test_refusals_leak_nothing() -> None:
     def every_row(times: int) -> None:
         for tensor, raises in made:
             for _ in range(times):
+                capsule = tensor.capsule()
                 with suppress(raises):
-                    cd.from_dlpack(tensor.capsule())
+                    cd.from_dlpack(capsule)
+                del capsule
 
     every_row(20)
     gc.collect()

@@ -21,7 +21,7 @@ import tvm_ffi
 from cuda.core.utils import StridedMemoryView
 from mpi4py import MPI
 from producers import Cai, interface
-from simulator import Sim
+from simulator import Sim, one_event
 
 VALUES = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -29,16 +29,6 @@ VALUES = np.arange(12, dtype=np.float32).reshape(3, 4)
 def pointer(array: Any) -> int:
     found: int = array.__cuda_array_interface__["data"][0]
     return found
-
-
-def order(sim: Sim) -> list[tuple[str, int]]:
-    """The calls that make one stream wait for another, or the host for a stream, with the stream."""
-    told = ("cuEventRecord", "cuStreamWaitEvent", "cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize")
-    return [call for call in sim.calls() if call[0] in told]
-
-
-def one_event(ready: int, waiting: int) -> list[tuple[str, int]]:
-    return [("cuEventRecord", ready), ("cuStreamWaitEvent", waiting)]
 
 
 # --- Numba, the producer ------------------------------------------------------------------------------
@@ -97,7 +87,7 @@ def test_numba_stream_is_ordered_by_one_event(sim: Sim) -> None:
     assert view.stream == view.producer_stream == int(ready)
     sim.clear()
     view.__dlpack__(stream=mine, max_version=(1, 3))
-    assert order(sim) == one_event(int(ready), mine)
+    assert sim.order() == one_event(int(ready), mine)
 
 
 @pytest.mark.parametrize("asked", ["same", "no-synchronisation"])
@@ -155,7 +145,7 @@ def test_numba_waits_for_the_views_stream(sim: Sim) -> None:
     view = cd.view(numba.cuda.to_device(VALUES, stream=ready))
     sim.clear()
     numba.cuda.as_cuda_array(view)
-    assert order(sim) == [("cuStreamSynchronize", int(ready))]
+    assert sim.order() == [("cuStreamSynchronize", int(ready))]
 
 
 def test_numba_takes_a_0_d_and_an_empty_view(sim: Sim) -> None:
@@ -207,7 +197,7 @@ def test_cuda_core_takes_a_view_by_dlpack(device: Any, sim: Sim) -> None:
     view = cd.view(source)
     sim.clear()
     seen = StridedMemoryView.from_dlpack(view, stream_ptr=int(mine.handle))
-    assert order(sim) == one_event(int(ready), int(mine.handle))
+    assert sim.order() == one_event(int(ready), int(mine.handle))
     assert (seen.ptr, seen.shape, np.dtype(seen.dtype)) == (pointer(source), (3, 4), np.float32)
     assert seen.device_id == 0
     assert not seen.readonly
@@ -219,7 +209,7 @@ def test_cuda_core_takes_a_view_by_the_interface(device: Any, sim: Sim) -> None:
     view = cd.view(source)
     sim.clear()
     seen = StridedMemoryView.from_cuda_array_interface(view, stream_ptr=int(mine.handle))
-    assert order(sim) == one_event(int(ready), int(mine.handle)), "cuda.core's own event, and none of ours"
+    assert sim.order() == one_event(int(ready), int(mine.handle)), "cuda.core's own event, and none of ours"
     assert (seen.ptr, seen.shape, seen.strides) == (pointer(source), (3, 2), (4, 2))
 
 
@@ -233,7 +223,7 @@ def test_cuda_core_with_minus_one_makes_no_call_of_ours(device: Any, sim: Sim) -
     view = cd.view(numba.cuda.to_device(VALUES, stream=numba.cuda.stream()))
     sim.clear()
     StridedMemoryView.from_dlpack(view, stream_ptr=-1)
-    assert order(sim) == []
+    assert sim.order() == []
 
 
 def test_cuda_core_strided_view_as_a_producer(device: Any, sim: Sim) -> None:
@@ -251,7 +241,7 @@ def test_cuda_core_streams_are_taken_as_objects(device: Any, sim: Sim) -> None:
     assert view.stream == int(ready.handle)
     sim.clear()
     view.__dlpack__(stream=mine, max_version=(1, 3))
-    assert order(sim) == one_event(int(ready.handle), int(mine.handle))
+    assert sim.order() == one_event(int(ready.handle), int(mine.handle))
     assert view.on(mine).stream == int(mine.handle)
 
 
@@ -282,7 +272,7 @@ def test_tvm_ffi_names_no_stream_which_is_the_legacy_default(sim: Sim) -> None:
     view = cd.view(numba.cuda.to_device(VALUES, stream=ready))
     sim.clear()
     tvm_ffi.from_dlpack(view)
-    assert order(sim) == one_event(int(ready), 1)
+    assert sim.order() == one_event(int(ready), 1)
 
 
 def test_tvm_ffi_as_a_producer(sim: Sim) -> None:
@@ -373,7 +363,7 @@ def test_on_makes_a_view_that_is_ready_on_my_stream(sim: Sim) -> None:
     view = cd.view(numba.cuda.to_device(VALUES, stream=ready))
     sim.clear()
     moved = view.on(mine)
-    assert order(sim) == one_event(int(ready), mine)
+    assert sim.order() == one_event(int(ready), mine)
     assert (moved.stream, moved.producer_stream, moved.ptr) == (mine, int(ready), view.ptr)
     assert view.stream == int(ready)
     sim.clear()
@@ -388,7 +378,7 @@ def test_synchronize_waits_on_the_host_and_leaves_nothing_to_wait_for(sim: Sim) 
     view = cd.view(numba.cuda.to_device(VALUES, stream=ready))
     sim.clear()
     done = view.synchronize()
-    assert [call for call in order(sim) if "Synchronize" in call[0]] != []
+    assert [call for call in sim.order() if "Synchronize" in call[0]] != []
     assert (done.stream, done.ptr, done.producer_stream) == (None, view.ptr, int(ready))
     sim.clear()
     done.__dlpack__(stream=1, max_version=(1, 3))
