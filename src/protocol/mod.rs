@@ -5,11 +5,15 @@
 //! [`stream`] the integers of both protocols, [`interface`] is a CAI dict, [`descriptor`] is a
 //! `DLTensor`'s metadata and the way from the one to the other.
 #![forbid(unsafe_code)]
-#![deny(
-    clippy::arithmetic_side_effects,
-    clippy::indexing_slicing,
-    clippy::unwrap_used,
-    clippy::cast_possible_truncation
+// What is shipped must not be able to panic or wrap unseen; a test that panics has done its work.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        clippy::unwrap_used,
+        clippy::cast_possible_truncation
+    )
 )]
 
 pub mod rule;

@@ -434,3 +434,32 @@ fn override_of_foreign_order_is_refused() {
 fn override_of_a_dlpack_type(#[case] from: DType, #[case] to: DType, #[case] taken: bool) {
     assert_eq!(reinterpret(from, to).is_ok(), taken);
 }
+
+/// docs/mapping.md names every type, typestr and code.
+#[test]
+fn mapping_page_is_complete() {
+    let page = include_str!("../../../docs/mapping.md");
+    for dtype in DType::ALL {
+        assert!(page.contains(&format!("`{dtype}`")), "{dtype}");
+        if let Some(typestr) = dtype.scalar_typestr() {
+            let typestr = typestr.replace('|', "\\|").replace('>', "<");
+            assert!(page.contains(&format!("`{typestr}`")), "{typestr}");
+        }
+    }
+}
+
+/// The links of docs/mapping.md lead to rules that exist.
+#[test]
+fn mapping_page_links_to_rules() {
+    let page = include_str!("../../../docs/mapping.md");
+    let links = page
+        .split("rules.md#")
+        .skip(1)
+        .filter_map(|rest| rest.split(')').next());
+    let mut followed = 0;
+    for link in links {
+        assert!(Rule::ALL.iter().any(|rule| rule.id() == link), "{link}");
+        followed += 1;
+    }
+    assert!(followed > 20);
+}
