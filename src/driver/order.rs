@@ -231,13 +231,12 @@ fn decide_and_act(
 ) -> Result<Done, Error> {
     caller.switch(contexts.wait)?;
     ask_captures(caller.driver, &mut situation)?;
-    situation.exclusive_managed = contexts.exclusive_managed;
+    situation.exclusive_managed = contexts.exclusive.is_some();
     match plan(&situation) {
         Plan::Nothing(reason) => Ok(Done::Nothing(reason)),
         Plan::Refuse(violation) => Err(violation.into()),
         Plan::HostWait { stream, reason } => {
-            caller.switch(contexts.ready)?;
-            host_wait(caller.driver, stream, reason)?;
+            host_wait(caller, contexts, stream)?;
             Ok(Done::HostWait(reason))
         }
         Plan::Event {
@@ -269,11 +268,21 @@ fn ask_captures(driver: &dyn Driver, situation: &mut Situation) -> Result<(), Dr
     Ok(())
 }
 
-fn host_wait(driver: &dyn Driver, stream: Stream, reason: Reason) -> Result<(), DriverError> {
-    match reason {
-        Reason::HostReadsExclusively => driver.context_synchronize(),
-        _ => driver.stream_synchronize(stream),
+/// Waits for the ready stream, and where the host needs the device for itself for the whole
+/// context of the array, which contains the stream unless that is of another context.
+fn host_wait(
+    caller: &mut Caller<'_>,
+    contexts: &Contexts<'_>,
+    ready: Stream,
+) -> Result<(), DriverError> {
+    let Some(whole) = contexts.exclusive else {
+        return caller.driver.stream_synchronize(ready);
+    };
+    if whole != contexts.ready {
+        caller.driver.stream_synchronize(ready)?;
+        caller.switch(whole)?;
     }
+    caller.driver.context_synchronize()
 }
 
 /// The contexts that an order is carried out in.
@@ -283,7 +292,8 @@ struct Contexts<'d> {
     /// Of the requested stream where that is a default stream; else the ready stream's, since a
     /// handle brings its own.
     wait: Context,
-    exclusive_managed: bool,
+    /// Of the array, where the host may touch it only while no work runs there.
+    exclusive: Option<Context>,
     /// Keeps the context of the place alive while it is used.
     _home: Option<Home<'d>>,
 }
@@ -309,14 +319,16 @@ impl<'d> Contexts<'d> {
             Some(here) if requested.is_default() => here,
             _ => ready,
         };
-        let exclusive_managed = match &home {
-            Some(home) if reads_managed => !driver.concurrent_managed_access(home.ordinal)?,
-            _ => false,
+        let exclusive = match &home {
+            Some(home) if reads_managed && !driver.concurrent_managed_access(home.ordinal)? => {
+                Some(home.context)
+            }
+            _ => None,
         };
         Ok(Contexts {
             ready,
             wait,
-            exclusive_managed,
+            exclusive,
             _home: home,
         })
     }

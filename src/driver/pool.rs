@@ -10,6 +10,9 @@
 //! handle to nothing, or to somebody else's event. What a dead context leaves behind is forgotten, not
 //! destroyed: the driver has done that.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Context, ContextId, Driver, DriverError, Event};

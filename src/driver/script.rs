@@ -488,3 +488,34 @@ impl Driver for Script {
         self.call("cuMemsetD8Async", &arguments).map(|_| ())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::driver;
+
+    /// The script that this thread's `driver()` reaches, by the call that it writes down.
+    fn is_reached(script: &Script) -> bool {
+        let before = script.count("cuDeviceGetCount");
+        let _ = driver().map(|driver| driver.device_count());
+        script.count("cuDeviceGetCount") > before
+    }
+
+    #[test]
+    fn an_installed_driver_is_this_threads_until_the_guard_goes() {
+        let (outer, inner) = (Script::leak(), Script::leak());
+        let guard = install(outer);
+        assert!(is_reached(outer));
+        let nested = install(inner);
+        assert!(is_reached(inner) && !is_reached(outer));
+        drop(nested);
+        assert!(is_reached(outer));
+        let elsewhere = std::thread::scope(|scope| scope.spawn(|| is_reached(outer)).join());
+        assert!(
+            !elsewhere.expect("a thread"),
+            "another thread has the real one"
+        );
+        drop(guard);
+        assert!(!is_reached(outer));
+    }
+}

@@ -356,6 +356,49 @@ fn managed_memory_for_the_host(
     );
 }
 
+#[rstest]
+fn exclusive_managed_memory_ready_on_another_device(script: Script) {
+    script.exclusive_managed(0);
+    let place = Place {
+        managed: true,
+        platform: Platform::HostReadable,
+        ..PLACE
+    };
+    synchronize(&script, B1, &place).expect("both are waited for");
+    assert_eq!(
+        script.calls()[5..],
+        [
+            "cuStreamIsCapturing 0xb1",
+            "cuStreamSynchronize 0xb1",
+            "cuCtxSetCurrent 0xa",
+            "cuCtxSynchronize",
+        ]
+    );
+    assert_eq!(script.current_now(), CONTEXT_A);
+}
+
+#[rstest]
+fn a_retained_primary_context_is_given_back_on_the_error_path(script: Script) {
+    script.primary(1, CONTEXT_B);
+    let destroyed = Stream::from_raw(0xdead);
+    let place = Place::cuda(1, 0);
+    let done = order(
+        &script,
+        destroyed,
+        LEGACY_REQUEST,
+        &place,
+        SyncPolicy::Event,
+    );
+    assert_eq!(failure(done), ("cuStreamGetCtx", Some(400)));
+    assert_eq!(
+        (
+            script.count("cuDevicePrimaryCtxRetain"),
+            script.primary_count(1)
+        ),
+        (1, 1)
+    );
+}
+
 /// What the driver answers for (ready, requested), the captures' numbers, and what must come of it.
 #[rstest]
 #[case::both_in_one(Capture::Active, 7, Capture::Active, 7, None)]
