@@ -1,0 +1,162 @@
+//! The call log: every call of the driver API, with arguments and result.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write as _;
+use std::sync::{Mutex, PoisonError};
+
+use crate::context::thread_key;
+
+/// The log keeps this many calls; counts go on for ever.
+const KEPT: usize = 1 << 16;
+
+/// Result of a call that has not returned yet.
+pub(crate) const RUNNING: u32 = u32::MAX;
+
+/// One call.
+#[derive(Clone)]
+pub(crate) struct Entry {
+    pub(crate) number: u64,
+    pub(crate) symbol: &'static str,
+    pub(crate) arguments: Vec<(&'static str, u64)>,
+    pub(crate) thread: u64,
+    pub(crate) result: u32,
+}
+
+impl Entry {
+    /// `cuEventRecord(event=0xe7e000000000, stream=0x57ea00000000) = 0`
+    pub(crate) fn text(&self) -> String {
+        let mut text = format!("{}(", self.symbol);
+        for (index, (name, value)) in self.arguments.iter().enumerate() {
+            let comma = if index == 0 { "" } else { ", " };
+            // Writing to a String cannot fail.
+            let _ = write!(text, "{comma}{name}={value:#x}");
+        }
+        let result = if self.result == RUNNING {
+            "…".to_owned()
+        } else {
+            self.result.to_string()
+        };
+        let _ = write!(text, ") = {result}");
+        text
+    }
+}
+
+struct Log {
+    entries: VecDeque<Entry>,
+    counts: BTreeMap<&'static str, u64>,
+    next: u64,
+    /// Names asked of cuGetProcAddress: name, version, flags, found.
+    lookups: Vec<(String, u32, u64, bool)>,
+}
+
+static LOG: Mutex<Log> = Mutex::new(Log {
+    entries: VecDeque::new(),
+    counts: BTreeMap::new(),
+    next: 0,
+    lookups: Vec::new(),
+});
+
+fn with<R>(f: impl FnOnce(&mut Log) -> R) -> R {
+    f(&mut LOG.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Looking up names is a matter of its own, kept apart in [`lookup`].
+fn is_lookup(symbol: &str) -> bool {
+    symbol.starts_with("cuGetProcAddress")
+}
+
+/// Notes that a call begins; the number is for [`end`].
+pub(crate) fn begin(symbol: &'static str, arguments: &[(&'static str, u64)]) -> u64 {
+    if is_lookup(symbol) {
+        return u64::MAX;
+    }
+    let thread = thread_key();
+    with(|log| {
+        let number = log.next;
+        log.next += 1;
+        *log.counts.entry(symbol).or_default() += 1;
+        if log.entries.len() == KEPT {
+            log.entries.pop_front();
+        }
+        log.entries.push_back(Entry {
+            number,
+            symbol,
+            arguments: arguments.to_vec(),
+            thread,
+            result: RUNNING,
+        });
+        number
+    })
+}
+
+pub(crate) fn end(number: u64, result: u32) {
+    with(|log| {
+        let Some(first) = log.entries.front().map(|entry| entry.number) else {
+            return;
+        };
+        let index = number
+            .checked_sub(first)
+            .and_then(|index| usize::try_from(index).ok());
+        if let Some(entry) = index.and_then(|index| log.entries.get_mut(index)) {
+            entry.result = result;
+        }
+    });
+}
+
+pub(crate) fn lookup(name: &str, version: u32, flags: u64, found: bool) {
+    with(|log| log.lookups.push((name.to_owned(), version, flags, found)));
+}
+
+/// Forgets calls and counts; numbers go on, so that calls in flight find nothing to patch.
+pub(crate) fn clear() {
+    with(|log| {
+        log.entries.clear();
+        log.counts.clear();
+    });
+}
+
+/// How often a function was called, whatever its suffix (`_v2`, `_ptsz`); all calls for None.
+pub(crate) fn count(name: Option<&str>) -> u64 {
+    with(|log| {
+        log.counts
+            .iter()
+            .filter(|(symbol, _)| is_call_of(symbol, name))
+            .map(|(_, count)| *count)
+            .sum()
+    })
+}
+
+fn is_call_of(symbol: &str, name: Option<&str>) -> bool {
+    let Some(name) = name else { return true };
+    let Some(suffix) = symbol.strip_prefix(name) else {
+        return false;
+    };
+    suffix.is_empty() || suffix.starts_with('_')
+}
+
+pub(crate) fn entries() -> Vec<Entry> {
+    with(|log| log.entries.iter().cloned().collect())
+}
+
+/// The lookups as lines: `name version flags found`.
+pub(crate) fn lookups() -> String {
+    with(|log| {
+        let mut text = String::new();
+        for (name, version, flags, found) in &log.lookups {
+            let _ = writeln!(text, "{name} {version} {flags} {}", u8::from(*found));
+        }
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_call_of;
+
+    #[test]
+    fn a_name_counts_with_every_suffix_and_no_other_name() {
+        assert!(is_call_of("cuMemAlloc_v2", Some("cuMemAlloc")));
+        assert!(is_call_of("cuMemcpyHtoD_v2_ptds", Some("cuMemcpyHtoD")));
+        assert!(!is_call_of("cuMemAllocAsync", Some("cuMemAlloc")));
+    }
+}

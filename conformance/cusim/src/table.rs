@@ -1,0 +1,82 @@
+//! Handles to objects: numbers that are never dereferenced, unique unless asked otherwise.
+
+use std::collections::BTreeMap;
+
+/// The objects of one kind, by handle.
+///
+/// By default a destroyed handle is never given out again, so that its use is an error that
+/// cannot hide. With `reuse` the last destroyed handle is the next one given out, as the real
+/// driver does, so that a stale handle names somebody else's object.
+pub(crate) struct Table<H, T> {
+    objects: BTreeMap<H, T>,
+    destroyed: Vec<H>,
+    next: usize,
+}
+
+/// Handles of one table are this far apart, like the addresses of small structures.
+const STEP: usize = 0x40;
+
+impl<H: Copy + Ord + From<usize>, T> Table<H, T> {
+    /// `base` makes the kind of a handle readable in a log.
+    pub(crate) const fn new(base: usize) -> Table<H, T> {
+        Table {
+            objects: BTreeMap::new(),
+            destroyed: Vec::new(),
+            next: base,
+        }
+    }
+
+    pub(crate) fn insert(&mut self, reuse: bool, object: T) -> H {
+        let recycled = if reuse { self.destroyed.pop() } else { None };
+        let handle = recycled.unwrap_or_else(|| {
+            let fresh = H::from(self.next);
+            self.next += STEP;
+            fresh
+        });
+        self.objects.insert(handle, object);
+        handle
+    }
+
+    /// Puts an object back under a handle that it had before.
+    pub(crate) fn restore(&mut self, handle: H, object: T) {
+        self.destroyed.retain(|other| *other != handle);
+        self.objects.insert(handle, object);
+    }
+
+    pub(crate) fn remove(&mut self, handle: H) -> Option<T> {
+        let object = self.objects.remove(&handle)?;
+        self.destroyed.push(handle);
+        Some(object)
+    }
+
+    /// Removes the object; its handle stays reserved for [`Table::restore`].
+    pub(crate) fn suspend(&mut self, handle: H) -> Option<T> {
+        self.objects.remove(&handle)
+    }
+
+    pub(crate) fn get(&self, handle: H) -> Option<&T> {
+        self.objects.get(&handle)
+    }
+
+    pub(crate) fn get_mut(&mut self, handle: H) -> Option<&mut T> {
+        self.objects.get_mut(&handle)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (H, &T)> {
+        self.objects
+            .iter()
+            .map(|(handle, object)| (*handle, object))
+    }
+
+    /// The handles whose object answers yes.
+    pub(crate) fn handles_where(&self, wanted: impl Fn(&T) -> bool) -> Vec<H> {
+        self.iter()
+            .filter(|(_, object)| wanted(object))
+            .map(|(handle, _)| handle)
+            .collect()
+    }
+}
