@@ -514,7 +514,7 @@ rules! {
         "our choice: a bridge owns no memory";
 
     // Views.
-    ScopeEnded "scope-ended" Value
+    ScopeEnded "scope-ended" Buffer
         "the view's consume scope has ended, and its order ended with it"
         "CAI v3: after the return edge the data is the producer's again";
     Overlap "overlap" Buffer

@@ -5,6 +5,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
+use super::consume::{PyConsume, Scope};
 use super::export::{Asked, Export};
 use super::keys::keys;
 use super::release::{self, PYTHON};
@@ -28,6 +29,8 @@ pub struct PyCaiView {
     /// A stream object that the view's ready stream belongs to.
     #[expect(dead_code, reason = "kept alive, not used")]
     stream_object: Option<Py<PyAny>>,
+    /// The loan that it belongs to.
+    scope: Option<Scope>,
 }
 
 impl PyCaiView {
@@ -36,6 +39,18 @@ impl PyCaiView {
         Self {
             view,
             stream_object: None,
+            scope: None,
+        }
+    }
+
+    /// A view that is ready on a consumer's stream until `scope` ends.
+    pub(crate) fn lent(view: &CaiView, stream_object: Py<PyAny>, scope: Scope) -> Self {
+        // SAFETY: the same description of the same memory.
+        let view = unsafe { view.derive(view.descriptor().clone()) };
+        Self {
+            view,
+            stream_object: Some(stream_object),
+            scope: Some(scope),
         }
     }
 
@@ -45,13 +60,55 @@ impl PyCaiView {
         &self.view
     }
 
-    fn ready_on(&self, stream: Stream, stream_object: Option<Py<PyAny>>) -> Self {
-        // SAFETY: the same description of the same memory.
-        let view = unsafe { self.view.derive(self.view.descriptor().clone()) }.with_ready(stream);
-        Self {
-            view,
-            stream_object,
+    /// The same array on a stream that waits for it already; the view itself where it is ready there.
+    pub(crate) fn ready_on<'py>(
+        slf: &Bound<'py, Self>,
+        stream: Stream,
+        object: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, Self>> {
+        let this = slf.get();
+        if !Request::Stream(stream).needs_order(this.view.ready()) {
+            return Ok(slf.clone());
         }
+        let stream_object = object.map(|object| object.clone().unbind());
+        Bound::new(
+            slf.py(),
+            Self {
+                view: this.view.ready_on(stream),
+                stream_object,
+                scope: this.scope.clone(),
+            },
+        )
+    }
+
+    /// Refuses a view whose loan has ended: nothing orders its use any more.
+    #[inline]
+    pub(crate) fn check_scope(&self) -> PyResult<()> {
+        self.scope.as_ref().map_or(Ok(()), Scope::check)
+    }
+
+    /// The view after `request` has been answered, ready on `stream`.
+    fn ordered<'py>(
+        slf: &Bound<'py, Self>,
+        request: Request,
+        stream: Stream,
+        object: Option<Py<PyAny>>,
+    ) -> PyResult<Bound<'py, Self>> {
+        let (py, this) = (slf.py(), slf.get());
+        this.check_scope()?;
+        // An explicit wish: the policy is about what happens without one.
+        if !this.view.needs_order(request, SyncPolicy::Event) {
+            return Ok(slf.clone());
+        }
+        py.detach(|| this.view.order(request, SyncPolicy::Event))?;
+        Bound::new(
+            py,
+            Self {
+                view: this.view.ready_on(stream),
+                stream_object: object,
+                scope: this.scope.clone(),
+            },
+        )
     }
 
     fn interface_dict<'py>(
@@ -189,6 +246,7 @@ impl PyCaiView {
     /// BufferError instead.
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.check_scope()?;
         match self.view.interface() {
             Ok(interface) => self.interface_dict(py, &interface),
             Err(violation) => Err(PyAttributeError::new_err(violation.to_string())),
@@ -199,6 +257,7 @@ impl PyCaiView {
     ///
     /// Raises BufferError where the interface cannot say what this is.
     fn to_cai<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.check_scope()?;
         self.interface_dict(py, &self.view.interface()?)
     }
 
@@ -227,6 +286,7 @@ impl PyCaiView {
         copy: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (py, this) = (slf.py(), slf.get());
+        this.check_scope()?;
         let asked = Asked {
             stream,
             max_version,
@@ -247,24 +307,43 @@ impl PyCaiView {
     /// For consumers that ignore streams: work enqueued on `stream` from now on finds the data ready.
     #[pyo3(signature = (stream, /))]
     fn on<'py>(slf: &Bound<'py, Self>, stream: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Self>> {
-        let (py, this) = (slf.py(), slf.get());
         let consumer = stream::named(stream, Field::Argument("stream"))?;
-        let request = Request::Stream(consumer);
-        if !this.view.needs_order(request, SyncPolicy::Event) {
-            return Ok(slf.clone());
-        }
-        py.detach(|| this.view.order_for(request, SyncPolicy::Event))?;
-        Bound::new(py, this.ready_on(consumer, Some(stream.clone().unbind())))
+        Self::ordered(
+            slf,
+            Request::Stream(consumer),
+            consumer,
+            Some(stream.clone().unbind()),
+        )
+    }
+
+    /// Lends the data to `stream` for the duration of a `with` block.
+    ///
+    /// Entering gives a view that is ready on `stream` (as `on` does); leaving makes the producer's stream
+    /// wait for what `stream` holds by then. Both cost nothing where the streams are the same.
+    /// `t.return_edge` says what leaving does: "event", "same-stream", "not-needed" (the producer has no
+    /// work in any stream) or "unknown" (nobody said where it works: order what comes after yourself).
+    ///
+    /// strict: refuse an unknown producer stream.
+    #[pyo3(signature = (stream, /, *, strict=false))]
+    fn consume(
+        slf: &Bound<'_, Self>,
+        stream: &Bound<'_, PyAny>,
+        strict: bool,
+    ) -> PyResult<PyConsume> {
+        slf.get().check_scope()?;
+        let consumer = stream::named(stream, Field::Argument("stream"))?;
+        PyConsume::new(slf, consumer, stream.clone().unbind(), strict)
+    }
+
+    /// What leaving the `consume` block of this view does; None for a view of no such block.
+    #[getter]
+    fn return_edge(&self) -> Option<&'static str> {
+        self.scope.as_ref().map(|scope| scope.edge().name())
     }
 
     /// Blocks until the data is ready, without the GIL; a view with stream None.
     fn synchronize<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
-        let (py, this) = (slf.py(), slf.get());
-        if !this.view.needs_order(Request::Host, SyncPolicy::Event) {
-            return Ok(slf.clone());
-        }
-        py.detach(|| this.view.order_for(Request::Host, SyncPolicy::Event))?;
-        Bound::new(py, this.ready_on(Stream::None, None))
+        Self::ordered(slf, Request::Host, Stream::None, None)
     }
 
     /// A NumPy array of memory that the host can read (pinned, managed, the CPU's), without a copy unless

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyTuple};
 
 use super::capsule;
+use super::context;
 use super::integer::{IntRule, repr};
 use super::stream;
 use crate::protocol::descriptor::{Descriptor, Device, Flags};
@@ -82,9 +83,14 @@ impl Export {
     /// Orders the consumer after the data. The GIL is released only if the driver will be called.
     #[inline]
     pub(crate) fn order(&self, py: Python<'_>, view: &CaiView) -> PyResult<()> {
-        let policy = SyncPolicy::Event;
+        // A host that was asked for waits, whatever the policy says about the rest.
+        let policy = if self.request == Request::Host {
+            SyncPolicy::Event
+        } else {
+            context::policy()
+        };
         if view.needs_order(self.request, policy) {
-            py.detach(|| view.order_for(self.request, policy))?;
+            py.detach(|| view.order(self.request, policy))?;
         }
         Ok(())
     }

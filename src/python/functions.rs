@@ -6,10 +6,12 @@ use pyo3::types::{PyDict, PyString, PyType};
 use super::cai;
 use super::capsule;
 use super::class::PyCaiView;
+use super::context::{self, Policy, UseStream};
 use super::dlpack::{self, Ask};
 use super::errors::driver_error;
 use super::export::{Asked, Export};
 use super::integer::type_name;
+use super::join::join;
 use super::keys::keys;
 use super::options::{Arguments, Options};
 use super::stream;
@@ -250,6 +252,7 @@ pub(crate) fn stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     dict.set_item("released", stats.released)?;
     dict.set_item("leaked_at_exit", stats.leaked_at_exit)?;
     dict.set_item("panics", stats.panics)?;
+    dict.set_item("open_guards", stats.open_guards)?;
     Ok(dict)
 }
 
@@ -258,12 +261,16 @@ pub(crate) fn stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
 /// # Errors
 /// What Python raises while the module is filled.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    context::check_environment()?;
     module.add_class::<PyCaiView>()?;
+    module.add_class::<Policy>()?;
+    module.add_class::<UseStream>()?;
     module.add("DriverError", driver_error(module.py())?)?;
     module.add_function(wrap_pyfunction!(view, module)?)?;
     module.add_function(wrap_pyfunction!(from_cai, module)?)?;
     module.add_function(wrap_pyfunction!(from_dlpack, module)?)?;
     module.add_function(wrap_pyfunction!(to_dlpack, module)?)?;
+    module.add_function(wrap_pyfunction!(join, module)?)?;
     module.add_function(wrap_pyfunction!(stats, module)?)?;
     Ok(())
 }

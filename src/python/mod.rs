@@ -6,6 +6,8 @@
 mod cai;
 mod capsule;
 mod class;
+mod consume;
+mod context;
 mod descr;
 mod dlpack;
 mod errors;
@@ -13,6 +15,7 @@ mod export;
 mod functions;
 mod integer;
 mod interface;
+mod join;
 mod keys;
 mod options;
 mod release;

@@ -4,7 +4,6 @@ use dlpark::Managed;
 use dlpark::ffi::{DLManagedTensor, DLManagedTensorVersioned};
 
 use super::{Abi, CaiView, build};
-use crate::driver;
 use crate::error::Error;
 use crate::protocol::descriptor::Flags;
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -22,7 +21,7 @@ impl CaiView {
     /// a [`DriverError`](crate::driver::DriverError) where the driver refuses, or no memory. Nothing
     /// has been shared then.
     pub fn to_dlpack(&self, consumer: Stream) -> Result<Managed<DLManagedTensorVersioned>, Error> {
-        self.order(consumer)?;
+        self.order(Request::Stream(consumer), SyncPolicy::Event)?;
         self.managed(self.descriptor.flags().bits())
     }
 
@@ -32,35 +31,8 @@ impl CaiView {
     /// As [`CaiView::to_dlpack`]; and a [`Violation`] for read-only data, which this layout cannot say.
     pub fn to_dlpack_legacy(&self, consumer: Stream) -> Result<Managed<DLManagedTensor>, Error> {
         refuse_read_only(self.descriptor.flags())?;
-        self.order(consumer)?;
+        self.order(Request::Stream(consumer), SyncPolicy::Event)?;
         self.managed(0)
-    }
-
-    /// Makes `consumer` wait for the data.
-    fn order(&self, consumer: Stream) -> Result<(), Error> {
-        self.order_for(Request::Stream(consumer), SyncPolicy::Event)
-    }
-
-    /// Whether [`CaiView::order_for`] will do anything at all; a few comparisons.
-    #[inline]
-    pub(crate) fn needs_order(&self, request: Request, policy: SyncPolicy) -> bool {
-        // The usual cases first: they need no `Place`.
-        request.needs_order(self.ready)
-            && driver::needed(self.ready, request, &self.place(), policy)
-    }
-
-    /// Makes whoever asks wait for the data, by the policy.
-    pub(crate) fn order_for(&self, request: Request, policy: SyncPolicy) -> Result<(), Error> {
-        if self.needs_order(request, policy) {
-            driver::order(
-                driver::driver()?,
-                self.ready,
-                request,
-                &self.place(),
-                policy,
-            )?;
-        }
-        Ok(())
     }
 
     fn managed<M: Abi>(&self, flags: u64) -> Result<Managed<M>, Error> {

@@ -12,8 +12,10 @@
 //! whatever threads that happens.
 
 mod block;
+mod consume;
 mod export;
 mod import;
+mod order;
 mod owner;
 #[cfg(feature = "pyo3")]
 mod queue;
@@ -30,6 +32,7 @@ pub(crate) use queue::{Gate, Queue};
 #[cfg(feature = "pyo3")]
 pub(crate) use stats::{DRAINED, LEAKED, QUEUED, RELEASED};
 
+pub use consume::{Consumed, ReturnEdge};
 pub use import::AnyManaged;
 pub use owner::Owner;
 pub use stats::{Stats, stats};
@@ -50,6 +53,8 @@ pub struct CaiView {
     producer: Option<Stream>,
     /// Whose per-thread default stream `ready` is; `None` for every other stream.
     thread: Option<ThreadId>,
+    /// The same for `producer`.
+    producer_thread: Option<ThreadId>,
     owner: Owner,
 }
 
@@ -73,6 +78,7 @@ impl CaiView {
             ready,
             producer: None,
             thread: thread_of(ready),
+            producer_thread: None,
             owner,
         }
     }
@@ -81,6 +87,7 @@ impl CaiView {
     #[must_use]
     pub fn with_producer(mut self, producer: Stream) -> Self {
         self.producer = Some(producer);
+        self.producer_thread = thread_of(producer);
         self
     }
 
@@ -102,6 +109,7 @@ impl CaiView {
             ready: self.ready,
             producer: self.producer,
             thread: self.thread,
+            producer_thread: self.producer_thread,
             owner: self.owner.share(),
         }
     }

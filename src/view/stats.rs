@@ -26,6 +26,8 @@ pub(crate) static RELEASED: Counter = Counter::new();
 pub(crate) static QUEUED: Counter = Counter::new();
 pub(crate) static DRAINED: Counter = Counter::new();
 pub(crate) static LEAKED: Counter = Counter::new();
+pub(crate) static OPENED: Counter = Counter::new();
+pub(crate) static CLOSED: Counter = Counter::new();
 pub(crate) static PANICS: Counter = Counter::new();
 
 /// A snapshot of the counters of this copy of the library (each extension module links its own).
@@ -45,11 +47,15 @@ pub struct Stats {
     pub leaked_at_exit: u64,
     /// Panics of an owner's `drop` that were caught.
     pub panics: u64,
+    /// `consume` guards whose return edge has not been made yet.
+    pub open_guards: u64,
 }
 
 /// Reads the counters.
 #[must_use]
 pub fn stats() -> Stats {
+    let closed = CLOSED.get();
+    let open = OPENED.get().saturating_sub(closed);
     let (released, leaked_at_exit, drained) = (RELEASED.get(), LEAKED.get(), DRAINED.get());
     Stats {
         live: CREATED.get().saturating_sub(released + leaked_at_exit),
@@ -57,5 +63,6 @@ pub fn stats() -> Stats {
         released,
         leaked_at_exit,
         panics: PANICS.get(),
+        open_guards: open,
     }
 }

@@ -1,10 +1,24 @@
 """The types of the extension; what each thing does is in its docstring (`help(cai_dlpack)`)."""
 
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from types import TracebackType
 from typing import Any, Literal, Protocol, TypeAlias, final
 
 from typing_extensions import CapsuleType
 
-__all__ = ["CaiView", "DriverError", "from_cai", "from_dlpack", "stats", "to_dlpack", "view"]
+__all__ = [
+    "CaiView",
+    "DriverError",
+    "from_cai",
+    "from_dlpack",
+    "join",
+    "policy",
+    "stats",
+    "to_dlpack",
+    "use_stream",
+    "view",
+]
 
 class _CudaStream(Protocol):
     """Any library's stream object: it answers `(version, handle)`."""
@@ -70,7 +84,36 @@ class CaiView:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any: ...
     def on(self, stream: _Stream, /) -> CaiView: ...
     def synchronize(self) -> CaiView: ...
+    def consume(
+        self, stream: _Stream, /, *, strict: bool = False
+    ) -> AbstractContextManager[CaiView, None]: ...
+    @property
+    def return_edge(self) -> Literal["event", "same-stream", "not-needed", "unknown"] | None: ...
     def to_cai(self) -> dict[str, Any]: ...
+
+@final
+class policy:
+    def __new__(cls, *, sync: Literal["event", "host", "none"]) -> policy: ...
+    def __enter__(self) -> policy: ...
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+        /,
+    ) -> bool: ...
+
+@final
+class use_stream:
+    def __new__(cls, stream: _Stream, /, *, ordinal: int | None = None) -> use_stream: ...
+    def __enter__(self) -> use_stream: ...
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+        /,
+    ) -> bool: ...
 
 def view(
     obj: object,
@@ -120,4 +163,5 @@ def to_dlpack(
     copy: bool | None = None,
     writable: bool = False,
 ) -> CapsuleType: ...
+def join(items: Iterable[CaiView | _Stream], /, *, on: _Stream) -> list[CaiView]: ...
 def stats() -> dict[str, int]: ...

@@ -1,0 +1,201 @@
+//! What a thread has said about ordering: the policy, and the stream it works on.
+//!
+//! Both belong to the calling thread, not to the task: a coroutine that suspends inside such a block
+//! leaves it open for whatever runs next on the thread.
+
+use std::cell::{Cell, RefCell};
+use std::sync::OnceLock;
+
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+
+use super::integer::{IntRule, repr};
+use super::stream;
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::stream::{Stream, SyncPolicy};
+
+thread_local! {
+    static POLICY: Cell<Option<SyncPolicy>> = const { Cell::new(None) };
+    static WORK: RefCell<Vec<Work>> = const { RefCell::new(Vec::new()) };
+}
+
+/// One `use_stream` block of this thread.
+struct Work {
+    ordinal: i32,
+    stream: Stream,
+}
+
+/// How this thread orders: by `with policy(...)`, else by `CAI_DLPACK_SYNC`, else by events.
+#[inline]
+pub(crate) fn policy() -> SyncPolicy {
+    POLICY.get().unwrap_or_else(default_policy)
+}
+
+fn default_policy() -> SyncPolicy {
+    static DEFAULT: OnceLock<SyncPolicy> = OnceLock::new();
+    *DEFAULT.get_or_init(|| {
+        std::env::var("CAI_DLPACK_SYNC")
+            .ok()
+            .and_then(|name| by_name(&name))
+            .unwrap_or_default()
+    })
+}
+
+/// Refuses an environment variable that says nothing known; called when the module is loaded.
+///
+/// # Errors
+/// A `ValueError` that names the variable.
+pub(crate) fn check_environment() -> PyResult<()> {
+    match std::env::var("CAI_DLPACK_SYNC") {
+        Ok(name) if by_name(&name).is_none() => Err(unknown_policy(
+            Field::Argument("CAI_DLPACK_SYNC"),
+            &format!("'{name}'"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn by_name(name: &str) -> Option<SyncPolicy> {
+    match name {
+        "event" => Some(SyncPolicy::Event),
+        "host" => Some(SyncPolicy::Host),
+        "none" => Some(SyncPolicy::None),
+        _ => None,
+    }
+}
+
+#[cold]
+fn unknown_policy(field: Field, found: &str) -> PyErr {
+    Violation::new(Rule::ArgumentValue, field, found)
+        .with_hint("it is \"event\", \"host\" or \"none\"")
+        .into()
+}
+
+/// The stream that this thread works on, on one device: what `use_stream` said last, else the legacy
+/// default stream.
+pub(crate) fn work_stream(ordinal: i32) -> Stream {
+    WORK.with_borrow(|work| {
+        work.iter()
+            .rev()
+            .find(|work| work.ordinal == ordinal)
+            .map(|work| work.stream)
+    })
+    .unwrap_or(Stream::LegacyDefault)
+}
+
+/// How this thread orders, for the duration of a `with` block.
+///
+/// sync: "event" (the default): streams wait for events, the host for nothing. "host": the host waits for
+/// the data. "none": nobody waits; the caller has ordered the work.
+#[pyclass(name = "policy", module = "cai_dlpack", frozen)]
+pub(crate) struct Policy {
+    sync: SyncPolicy,
+    outer: std::sync::Mutex<Vec<Option<SyncPolicy>>>,
+}
+
+#[pymethods]
+impl Policy {
+    #[new]
+    #[pyo3(signature = (*, sync))]
+    fn new(sync: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let field = Field::Argument("sync");
+        let Ok(name) = sync.cast::<PyString>() else {
+            return Err(Violation::new(Rule::ArgumentType, field, repr(sync)).into());
+        };
+        let sync = by_name(&name.to_cow()?).ok_or_else(|| unknown_policy(field, &repr(sync)))?;
+        Ok(Self {
+            sync,
+            outer: std::sync::Mutex::default(),
+        })
+    }
+
+    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        lock(&slf.outer).push(POLICY.replace(Some(slf.sync)));
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        _kind: &Bound<'_, PyAny>,
+        _error: &Bound<'_, PyAny>,
+        _trace: &Bound<'_, PyAny>,
+    ) -> bool {
+        if let Some(outer) = lock(&self.outer).pop() {
+            POLICY.set(outer);
+        }
+        false
+    }
+}
+
+fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// The stream that this thread works on, for the duration of a `with` block.
+///
+/// Consumers that take views through the C Exchange API ask for a work stream without saying for which
+/// array: they are told this one, and every view that they take is made ready on it. Without a block it is
+/// the legacy default stream.
+///
+/// stream: an int or an object with __cuda_stream__.
+/// ordinal: the CUDA device that the stream belongs to.
+#[pyclass(name = "use_stream", module = "cai_dlpack", frozen)]
+pub(crate) struct UseStream {
+    ordinal: i32,
+    stream: Stream,
+    /// Keeps a stream object alive.
+    #[expect(dead_code, reason = "kept alive, not used")]
+    object: Py<PyAny>,
+}
+
+#[pymethods]
+impl UseStream {
+    #[new]
+    #[pyo3(signature = (stream, /, *, ordinal=None))]
+    fn new(stream: &Bound<'_, PyAny>, ordinal: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+        let rule = IntRule::new(
+            Field::Argument("ordinal"),
+            Rule::ArgumentType,
+            Rule::OrdinalRange,
+        );
+        let ordinal: i32 = ordinal.map_or(Ok(0), |ordinal| rule.read(ordinal))?;
+        if ordinal < 0 {
+            return Err(
+                Violation::new(Rule::OrdinalRange, Field::Argument("ordinal"), ordinal).into(),
+            );
+        }
+        let object = stream.clone().unbind();
+        Ok(Self {
+            ordinal,
+            stream: stream::named(stream, Field::Argument("stream"))?,
+            object,
+        })
+    }
+
+    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        WORK.with_borrow_mut(|work| {
+            work.push(Work {
+                ordinal: slf.ordinal,
+                stream: slf.stream,
+            })
+        });
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        _kind: &Bound<'_, PyAny>,
+        _error: &Bound<'_, PyAny>,
+        _trace: &Bound<'_, PyAny>,
+    ) -> bool {
+        WORK.with_borrow_mut(|work| {
+            let mine = |work: &Work| work.ordinal == self.ordinal && work.stream == self.stream;
+            if let Some(at) = work.iter().rposition(mine) {
+                work.remove(at);
+            }
+        });
+        false
+    }
+}

@@ -1,0 +1,95 @@
+//! Several streams, or many views, made ready on one stream: one event for each distinct stream.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyInt, PyList};
+
+use super::class::PyCaiView;
+use super::stream;
+use crate::driver::{self, Place};
+use crate::error::Error;
+use crate::protocol::rule::Field;
+use crate::protocol::stream::{Request, Stream};
+
+/// Makes stream `on` wait for what each item holds by now: one event for each distinct stream.
+///
+/// An item is a `CaiView`, whose ready stream is meant, or a stream: an int or an object with
+/// __cuda_stream__. The views come back, in order, ready on `on`; streams give nothing back.
+///
+/// For producers whose work is on several streams: join them, then import with producer_stream=on. And
+/// for many arrays that go to one stream: the events are as many as the streams, not as the arrays.
+#[pyfunction]
+#[pyo3(signature = (items, /, *, on))]
+pub(crate) fn join<'py>(
+    items: &Bound<'py, PyAny>,
+    on: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyList>> {
+    let py = items.py();
+    let target = stream::named(on, Field::Argument("on"))?;
+    let mut views: Vec<Bound<'py, PyCaiView>> = Vec::new();
+    let mut waits: Vec<(Stream, Option<Place>)> = Vec::new();
+    for item in items.try_iter()? {
+        let item = item?;
+        if let Ok(view) = item.cast::<PyCaiView>() {
+            view.get().check_scope()?;
+            add(
+                &mut waits,
+                view.get().view().ready(),
+                Some(view.get().view().place()),
+            );
+            views.push(view.clone());
+        } else {
+            add(
+                &mut waits,
+                stream::named(&item, Field::Argument("items"))?,
+                None,
+            );
+        }
+    }
+    waits.retain(|(stream, _)| Request::Stream(target).needs_order(*stream));
+    if !waits.is_empty() {
+        py.detach(|| carry_out(&waits, target))?;
+    }
+    let object = (!on.is_exact_instance_of::<PyInt>()).then_some(on);
+    let ready = PyList::empty(py);
+    for view in views {
+        ready.append(PyCaiView::ready_on(&view, target, object)?)?;
+    }
+    Ok(ready)
+}
+
+/// Adds a stream unless it is there: 300 views of two streams are two entries.
+fn add(waits: &mut Vec<(Stream, Option<Place>)>, stream: Stream, place: Option<Place>) {
+    let is_same = |(other, there): &(Stream, Option<Place>)| {
+        *other == stream && (!stream.is_default() || key(there.as_ref()) == key(place.as_ref()))
+    };
+    if stream != Stream::None && !waits.iter().any(is_same) {
+        waits.push((stream, place));
+    }
+}
+
+/// What tells one default stream from another: its device and its thread.
+fn key(place: Option<&Place>) -> Option<(i32, Option<std::thread::ThreadId>, u64)> {
+    // Where the device is not known (managed and pinned memory), each address counts by itself.
+    place.map(|place| {
+        (
+            place.ordinal,
+            place.thread,
+            if place.ordinal < 0 { place.pointer } else { 0 },
+        )
+    })
+}
+
+fn carry_out(waits: &[(Stream, Option<Place>)], on: Stream) -> Result<(), Error> {
+    let driver = driver::driver()?;
+    // A bare default stream is the current context's.
+    let here = Place {
+        context: driver.current_context()?,
+        ..Place::cuda(-1, 0)
+    };
+    let waits: Vec<_> = waits
+        .iter()
+        .map(|(stream, place)| (*stream, place.unwrap_or(here)))
+        .collect();
+    driver::join(driver, &waits, on)?;
+    Ok(())
+}
