@@ -267,14 +267,10 @@ impl Descriptor {
         }
         let layout = Layout::from_elem_axes(axes, rounded_itemsize(dtype))?;
         let flags = Flags::from_bits(raw.flags);
-        if layout.len() == 0 {
-            return Self::from_layout(0, device, dtype, flags, layout);
-        }
-        if raw.data == 0 {
-            return Err(null_data(Field::TensorData, layout.shape()));
-        }
-        let Some(data) = offset_data(raw.data, raw.byte_offset) else {
-            return Err(refuse_offset(raw.data, raw.byte_offset));
+        let data = match offset_data(raw.data, raw.byte_offset) {
+            _ if raw.data == 0 || layout.len() == 0 => 0,
+            Some(data) => data,
+            None => return Err(refuse_offset(raw.data, raw.byte_offset)),
         };
         Self::from_layout(data, device, dtype, flags, layout)
     }
@@ -292,24 +288,14 @@ impl Descriptor {
         flags: Flags,
         layout: Layout,
     ) -> Result<Self, Violation> {
-        let data = if layout.len() == 0 { 0 } else { data };
-        let made = Self {
+        let data = check_data(data, &layout, stored_bits(dtype, flags))?;
+        Ok(Self {
             layout,
             data,
             device,
             dtype,
             flags,
-        };
-        if made.layout.len() == 0 {
-            return Ok(made);
-        }
-        if data == 0 {
-            return Err(null_data(Field::TensorData, made.layout.shape()));
-        }
-        match made.end_points() {
-            Some(_) => Ok(made),
-            None => Err(leaves_memory(Field::TensorData, data)),
-        }
+        })
     }
 
     /// Of parts that an [`Interface`] has checked together.
@@ -417,7 +403,7 @@ impl Descriptor {
     #[must_use]
     #[inline]
     pub fn nbytes(&self) -> u64 {
-        self.bytes_of(self.layout.len())
+        bytes_of(self.layout.len(), stored_bits(self.dtype, self.flags))
     }
 
     /// The first byte that belongs to an element and the end of the last: `(start, end)`.
@@ -428,39 +414,7 @@ impl Descriptor {
         if self.layout.len() == 0 {
             return None;
         }
-        self.end_points()
-    }
-
-    /// The bits that one element takes: packed, or a byte per lane where the flags say so.
-    fn stored_bits(&self) -> u32 {
-        if self.dtype.is_sub_byte() && self.flags.contains(Flags::SUBBYTE_PADDED) {
-            u32::from(self.dtype.lanes()).wrapping_mul(8) // below 2**19
-        } else {
-            self.dtype.element_bits()
-        }
-    }
-
-    /// The bytes of `elements` elements, rounded up.
-    #[inline]
-    fn bytes_of(&self, elements: u64) -> u64 {
-        let bits = self.stored_bits();
-        if bits & 7 == 0 {
-            // Fits: the layout was checked with this size, or with the same size packed.
-            return elements.saturating_mul(u64::from(bits >> 3));
-        }
-        let bits = u128::from(elements).saturating_mul(u128::from(bits));
-        u64::try_from(bits.div_ceil(8)).unwrap_or(u64::MAX)
-    }
-
-    /// `None` where the elements leave the address space.
-    #[inline]
-    fn end_points(&self) -> Option<(u64, u64)> {
-        let (lowest, end) = self.layout.elem_span();
-        let start = self
-            .data
-            .checked_sub(self.bytes_of(lowest.unsigned_abs()))?;
-        let end = self.data.checked_add(self.bytes_of(end.unsigned_abs()))?;
-        Some((start, end))
+        end_points(self.data, &self.layout, stored_bits(self.dtype, self.flags))
     }
 
     /// The same data said to be elsewhere: for pinned and managed memory, which has two names.
@@ -558,6 +512,52 @@ fn rounded_itemsize(dtype: DType) -> u32 {
         u32::from(dtype.lanes())
     } else {
         dtype.element_bits().div_ceil(8)
+    }
+}
+
+/// The bits that one element takes: packed, or a byte per lane where the flags say so.
+#[inline]
+fn stored_bits(dtype: DType, flags: Flags) -> u32 {
+    if dtype.is_sub_byte() && flags.contains(Flags::SUBBYTE_PADDED) {
+        u32::from(dtype.lanes()).wrapping_mul(8) // below 2**19
+    } else {
+        dtype.element_bits()
+    }
+}
+
+/// The bytes of `elements` elements, rounded up.
+#[inline]
+fn bytes_of(elements: u64, stored_bits: u32) -> u64 {
+    if stored_bits & 7 == 0 {
+        // Fits: the layout was checked with this size.
+        return elements.saturating_mul(u64::from(stored_bits >> 3));
+    }
+    let bits = u128::from(elements).saturating_mul(u128::from(stored_bits));
+    u64::try_from(bits.div_ceil(8)).unwrap_or(u64::MAX)
+}
+
+/// The first byte and the end of the last, of a tensor with elements. `None` where they leave the
+/// address space.
+#[inline]
+fn end_points(data: u64, layout: &Layout, stored_bits: u32) -> Option<(u64, u64)> {
+    let (lowest, end) = layout.elem_span();
+    let start = data.checked_sub(bytes_of(lowest.unsigned_abs(), stored_bits))?;
+    let end = data.checked_add(bytes_of(end.unsigned_abs(), stored_bits))?;
+    Some((start, end))
+}
+
+/// The pointer against shape, strides and size. Answers it, and 0 without elements.
+#[inline]
+fn check_data(data: u64, layout: &Layout, stored_bits: u32) -> Result<u64, Violation> {
+    if layout.len() == 0 {
+        return Ok(0);
+    }
+    if data == 0 {
+        return Err(null_data(Field::TensorData, layout.shape()));
+    }
+    match end_points(data, layout, stored_bits) {
+        Some(_) => Ok(data),
+        None => Err(leaves_memory(Field::TensorData, data)),
     }
 }
 

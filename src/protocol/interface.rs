@@ -123,7 +123,8 @@ impl Interface {
         } = parts;
         descr.check_size(typestr)?;
         let layout = Layout::from_byte_axes(axes, typestr.itemsize())?;
-        let made = Self {
+        let data = check_data(data, &layout, typestr)?;
+        Ok(Self {
             layout,
             data,
             stream,
@@ -131,26 +132,7 @@ impl Interface {
             version,
             typestr,
             read_only,
-        };
-        made.check_data(typestr.align())
-    }
-
-    /// The pointer against shape, strides and item size.
-    #[inline]
-    fn check_data(mut self, align: u32) -> Result<Self, Violation> {
-        if self.layout.len() == 0 {
-            self.data = 0;
-            return Ok(self);
-        }
-        let field = Field::CaiData;
-        if self.data == 0 {
-            return Err(descriptor::null_data(field, self.layout.shape()));
-        }
-        check_align(self.data, align)?;
-        match self.byte_span() {
-            Some(_) => Ok(self),
-            None => Err(descriptor::leaves_memory(field, self.data)),
-        }
+        })
     }
 
     /// The dict of a descriptor whose type has a typestr.
@@ -243,33 +225,17 @@ impl Interface {
     /// The bytes of all items, gaps not counted.
     #[must_use]
     pub fn nbytes(&self) -> u64 {
-        let items = self.layout.len();
-        if self.is_bits() {
-            let bits = u128::from(items).saturating_mul(u128::from(self.typestr.bits()));
-            return u64::try_from(bits.div_ceil(8)).unwrap_or(u64::MAX);
-        }
-        // Fits: the layout was checked with this item size.
-        items.saturating_mul(u64::from(self.typestr.itemsize()))
+        nbytes(&self.layout, self.typestr)
     }
 
-    /// The first byte that belongs to an item and the end of the last; `None` without items, and
-    /// where they leave the address space.
+    /// The first byte that belongs to an item and the end of the last; `None` without items.
     #[must_use]
     #[inline]
     pub fn byte_span(&self) -> Option<(u64, u64)> {
         if self.layout.len() == 0 {
             return None;
         }
-        if self.layout.is_c_contiguous() {
-            return Some((self.data, self.data.checked_add(self.nbytes())?));
-        }
-        let itemsize = i64::from(self.typestr.itemsize());
-        let (lowest, end) = self.layout.elem_span();
-        let start = self
-            .data
-            .checked_add_signed(lowest.checked_mul(itemsize)?)?;
-        let end = self.data.checked_add_signed(end.checked_mul(itemsize)?)?;
-        Some((start, end))
+        byte_span(self.data, &self.layout, self.typestr)
     }
 
     /// What DLPack says of it. `dtype` is the `dtype=` override, `device` where the memory is
@@ -351,21 +317,37 @@ impl Interface {
                 violation
             }
         })?;
-        let made = Self {
+        // Fits: the field lies within the item, and the items within the address space.
+        let data = self.data.saturating_add(u64::from(field.offset()));
+        Ok(Self {
+            data: check_data(data, &layout, typestr)?,
             layout,
-            // Fits: the field lies within the item, and the items within the address space.
-            data: self.data.saturating_add(u64::from(field.offset())),
             descr: field.descr(),
             typestr,
             ..*self
-        };
-        made.check_data(typestr.align())
+        })
     }
 
     /// Whether the items are bits: of masks, where `shape` counts bits.
     #[must_use]
     pub const fn is_bits(&self) -> bool {
         matches!(self.typestr.kind(), Kind::Bit)
+    }
+}
+
+/// The pointer against shape, strides and item size. Answers it, and 0 without items.
+#[inline]
+fn check_data(data: u64, layout: &Layout, typestr: TypeStr) -> Result<u64, Violation> {
+    if layout.len() == 0 {
+        return Ok(0);
+    }
+    if data == 0 {
+        return Err(descriptor::null_data(Field::CaiData, layout.shape()));
+    }
+    check_align(data, typestr.align())?;
+    match byte_span(data, layout, typestr) {
+        Some(_) => Ok(data),
+        None => Err(descriptor::leaves_memory(Field::CaiData, data)),
     }
 }
 
@@ -377,6 +359,31 @@ fn check_align(data: u64, align: u32) -> Result<(), Violation> {
     } else {
         Err(descriptor::misaligned(Field::CaiData, data, align))
     }
+}
+
+/// The bytes of all items, gaps not counted.
+#[inline]
+fn nbytes(layout: &Layout, typestr: TypeStr) -> u64 {
+    if typestr.kind() == Kind::Bit {
+        let bits = u128::from(layout.len()).saturating_mul(u128::from(typestr.bits()));
+        return u64::try_from(bits.div_ceil(8)).unwrap_or(u64::MAX);
+    }
+    // Fits: the layout was checked with this item size.
+    layout.len().saturating_mul(u64::from(typestr.itemsize()))
+}
+
+/// The first byte and the end of the last, of an array with items. `None` where they leave the
+/// address space.
+#[inline]
+fn byte_span(data: u64, layout: &Layout, typestr: TypeStr) -> Option<(u64, u64)> {
+    if layout.is_c_contiguous() {
+        return Some((data, data.checked_add(nbytes(layout, typestr))?));
+    }
+    let itemsize = i64::from(typestr.itemsize());
+    let (lowest, end) = layout.elem_span();
+    let start = data.checked_add_signed(lowest.checked_mul(itemsize)?)?;
+    let end = data.checked_add_signed(end.checked_mul(itemsize)?)?;
+    Some((start, end))
 }
 
 #[cfg(test)]

@@ -212,31 +212,14 @@ impl Layout {
         Self::build(axes, itemsize, Unit::Elements)
     }
 
-    fn build(axes: Axes, itemsize: u32, unit: Unit) -> Result<Self, Violation> {
-        let Axes {
-            mut values,
-            ndim,
-            source,
-            has_strides,
-        } = axes;
-        let rank = usize::from(ndim);
-        if !has_strides {
-            values.resize(rank.wrapping_mul(2), 0);
-        }
-        let given = values.len().saturating_sub(rank);
-        let (shape, strides) = match values.split_at_mut_checked(rank) {
-            Some(halves) if given == rank => halves,
-            _ => return Err(source.wrong_count(given, rank)),
-        };
-        let (len, c_contiguous) = if has_strides && !shape.contains(&0) {
-            check_strides(shape, strides, itemsize, unit, source)?
-        } else {
-            (fill_c_order(shape, strides, itemsize, source)?, true)
-        };
+    /// Inlined, so that the numbers are moved once; [`settle`] does the work where they lie.
+    #[inline]
+    fn build(mut axes: Axes, itemsize: u32, unit: Unit) -> Result<Self, Violation> {
+        let (len, c_contiguous) = settle(&mut axes, itemsize, unit)?;
         Ok(Self {
-            values,
+            values: axes.values,
             len: len.unsigned_abs(),
-            ndim,
+            ndim: axes.ndim,
             c_contiguous,
         })
     }
@@ -356,6 +339,26 @@ impl Layout {
     }
 }
 
+/// Brings the strides into elements, and fills them in where they are absent. Answers the number of
+/// elements and whether they are contiguous in C order.
+fn settle(axes: &mut Axes, itemsize: u32, unit: Unit) -> Result<(i64, bool), Violation> {
+    let rank = axes.ndim();
+    if !axes.has_strides {
+        axes.values.resize(rank.wrapping_mul(2), 0);
+    }
+    let given = axes.values.len().saturating_sub(rank);
+    let (shape, strides) = match axes.values.split_at_mut_checked(rank) {
+        Some(halves) if given == rank => halves,
+        _ => return Err(axes.source.wrong_count(given, rank)),
+    };
+    if axes.has_strides && !shape.contains(&0) {
+        check_strides(shape, strides, itemsize, unit, axes.source)
+    } else {
+        let len = fill_c_order(shape, strides, itemsize, axes.source)?;
+        Ok((len, true))
+    }
+}
+
 /// Writes C order's strides and answers the number of elements.
 #[inline]
 fn fill_c_order(
@@ -390,8 +393,7 @@ fn fill_c_order(
     Err(source.too_large(rule, shape))
 }
 
-/// Brings the strides of an array with elements into elements. Answers the number of elements and
-/// whether they are contiguous in C order.
+/// [`settle`] for strides that are given, of an array with elements.
 fn check_strides(
     shape: &[i64],
     strides: &mut [i64],
@@ -450,14 +452,14 @@ fn check_strides(
 fn settle_single_axes(shape: &[i64], strides: &mut [i64], c_contiguous: bool) {
     let axes = shape.iter().zip(strides.iter_mut());
     if c_contiguous {
-        settle(axes.rev());
+        settle_in_order(axes.rev());
     } else if follows_f_order(shape, strides) {
-        settle(shape.iter().zip(strides.iter_mut()));
+        settle_in_order(shape.iter().zip(strides.iter_mut()));
     }
 }
 
 /// Writes the strides of axes of extent 1, fastest axis first.
-fn settle<'a>(axes: impl Iterator<Item = (&'a i64, &'a mut i64)>) {
+fn settle_in_order<'a>(axes: impl Iterator<Item = (&'a i64, &'a mut i64)>) {
     let mut step: i64 = 1;
     for (extent, stride) in axes {
         if *extent == 1 {
