@@ -11,18 +11,6 @@ use crate::world::lock;
 /// The version of this C interface; its presence tells a simulator from a driver.
 const ABI: u32 = 1;
 
-/// One call, as C sees it.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct SimCall {
-    number: u64,
-    thread: u64,
-    arguments: [u64; 8],
-    argument_count: u32,
-    result: u32,
-    symbol: [u8; 64],
-}
-
 #[unsafe(no_mangle)]
 extern "C" fn sim_abi() -> u32 {
     ABI
@@ -41,46 +29,6 @@ extern "C" fn sim_count(name: Text) -> u64 {
 #[unsafe(no_mangle)]
 extern "C" fn sim_log_clear() {
     log::clear();
-}
-
-/// How many calls the log holds.
-#[unsafe(no_mangle)]
-extern "C" fn sim_log_length() -> u64 {
-    log::entries().len() as u64
-}
-
-/// Copies up to `capacity` calls, oldest first; answers how many were copied.
-#[unsafe(no_mangle)]
-extern "C" fn sim_log_read(calls: Out<SimCall>, capacity: u64) -> u64 {
-    if calls.is_null() {
-        return 0;
-    }
-    let entries = log::entries();
-    let copied = entries
-        .len()
-        .min(usize::try_from(capacity).unwrap_or(usize::MAX));
-    for (index, entry) in entries.iter().take(copied).enumerate() {
-        calls.put_at(index, sim_call(entry));
-    }
-    copied as u64
-}
-
-fn sim_call(entry: &log::Entry) -> SimCall {
-    let mut call = SimCall {
-        number: entry.number,
-        thread: entry.thread,
-        arguments: [0; 8],
-        argument_count: entry.arguments.len() as u32,
-        result: entry.result,
-        symbol: [0; 64],
-    };
-    for (slot, (_, value)) in call.arguments.iter_mut().zip(&entry.arguments) {
-        *slot = *value;
-    }
-    for (slot, byte) in call.symbol.iter_mut().zip(entry.symbol.bytes().take(63)) {
-        *slot = byte;
-    }
-    call
 }
 
 /// The log as text, a line for each call; answers the bytes needed, the final NUL included.

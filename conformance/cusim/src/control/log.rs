@@ -4,8 +4,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 
-use crate::context::thread_key;
-
 /// The log keeps this many calls; counts go on for ever.
 const KEPT: usize = 1 << 16;
 
@@ -18,7 +16,6 @@ pub(crate) struct Entry {
     pub(crate) number: u64,
     pub(crate) symbol: &'static str,
     pub(crate) arguments: Vec<(&'static str, u64)>,
-    pub(crate) thread: u64,
     pub(crate) result: u32,
 }
 
@@ -70,7 +67,6 @@ pub(crate) fn begin(symbol: &'static str, arguments: &[(&'static str, u64)]) -> 
     if is_lookup(symbol) {
         return u64::MAX;
     }
-    let thread = thread_key();
     with(|log| {
         let number = log.next;
         log.next += 1;
@@ -82,7 +78,6 @@ pub(crate) fn begin(symbol: &'static str, arguments: &[(&'static str, u64)]) -> 
             number,
             symbol,
             arguments: arguments.to_vec(),
-            thread,
             result: RUNNING,
         });
         number

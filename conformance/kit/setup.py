@@ -1,0 +1,70 @@
+"""Builds the simulated driver with cargo and puts it into the wheel.
+
+Everything else is in pyproject.toml. The driver's source is `conformance/cusim` of the same
+repository, so the package is built from a clone; wheels stand alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from setuptools import Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_py import build_py
+
+CRATE = Path(__file__).resolve().parent.parent / "cusim"
+
+
+def build_driver() -> Path:
+    """The path of the shared library, built for release."""
+    if not (CRATE / "Cargo.toml").exists():
+        raise SystemExit(f"{CRATE}: not found; build cai-conformance from a clone of the repository")
+    command = ["cargo", "build", "--release", "--locked", "--manifest-path", str(CRATE / "Cargo.toml")]
+    built = subprocess.run(
+        [*command, "--message-format=json-render-diagnostics"], check=True, stdout=subprocess.PIPE, text=True
+    )
+    artifacts = [json.loads(line) for line in built.stdout.splitlines()]
+    for artifact in artifacts:
+        if artifact["reason"] == "compiler-artifact" and artifact["target"]["name"] == "cusim":
+            if "cdylib" in artifact["target"]["kind"]:
+                return Path(artifact["filenames"][0])
+    raise SystemExit("cargo built no cusim library")
+
+
+class BuildWithDriver(build_py):
+    """Copies the library beside the modules, under the name that programs ask the loader for."""
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:
+            return  # found in the target folder of the clone
+        folder = Path(self.build_lib) / "cai_conformance" / "_lib"
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(build_driver(), folder / "libcuda.so.1")
+        shutil.copy2(CRATE / "cusim.h", folder / "cusim.h")
+
+
+class PlatformWheel(bdist_wheel):
+    """For every Python 3 of this platform: the library does not link to Python."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.root_is_pure = False
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
+class BinaryDistribution(Distribution):
+    """Says that there is something compiled inside."""
+
+    def has_ext_modules(self) -> bool:
+        return True
+
+
+os.chdir(Path(__file__).resolve().parent)
+setup(cmdclass={"build_py": BuildWithDriver, "bdist_wheel": PlatformWheel}, distclass=BinaryDistribution)

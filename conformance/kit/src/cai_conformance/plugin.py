@@ -1,0 +1,45 @@
+"""The pytest plugin: `sim` for tests on the simulator, `gpu` for tests that must not run on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from cai_conformance.library import NotSimulated, is_simulator, loaded
+from cai_conformance.sim import Sim
+
+
+@pytest.fixture(scope="session")
+def simulator() -> Sim:
+    """The simulator, for the whole run. A real driver, or none, is a failure and not a skip."""
+    return Sim()
+
+
+@pytest.fixture
+def sim(simulator: Sim) -> Iterator[Sim]:
+    """The simulator with an empty log; faults that a test leaves behind are forgotten."""
+    simulator.clear()
+    yield simulator
+    simulator.clear_faults()
+
+
+@pytest.fixture(scope="session")
+def gpu() -> None:
+    """For tests of real hardware: fails on the simulator, and where there is no driver."""
+    library = loaded()
+    if library is None:
+        raise NotSimulated("no CUDA driver: this test needs a GPU")
+    if is_simulator(library):
+        raise NotSimulated("this test needs a GPU and runs on the simulated driver")
+
+
+def pytest_report_header() -> str:
+    """Says on which driver the run is, at its top."""
+    library = loaded()
+    if library is None:
+        return "CUDA driver: none"
+    if not is_simulator(library):
+        return "CUDA driver: a real one"
+    sim = Sim()
+    return f"CUDA driver: simulated, {sim.get('devices')} devices, {sim.schedule} schedule"
