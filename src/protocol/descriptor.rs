@@ -255,16 +255,7 @@ impl Descriptor {
     pub fn new(raw: &RawTensor<'_>) -> Result<Self, Violation> {
         let device = Device::check_in(Field::TensorDevice, raw.device_type, raw.device_id)?;
         let dtype = DType::from_dlpack(raw.code, raw.bits, raw.lanes)?;
-        let mut axes = Axes::new(Source::Tensor);
-        for extent in raw.shape {
-            axes.push_extent(*extent)?;
-        }
-        if let Some(strides) = raw.strides {
-            axes.expect_strides(strides.len())?;
-            for stride in strides {
-                axes.push_stride(*stride)?;
-            }
-        }
+        let axes = Axes::from_slices(Source::Tensor, raw.shape, raw.strides)?;
         let layout = Layout::from_elem_axes(axes, rounded_itemsize(dtype))?;
         let flags = Flags::from_bits(raw.flags);
         let data = match offset_data(raw.data, raw.byte_offset) {
@@ -459,10 +450,7 @@ impl Descriptor {
                 dtype::reinterpret(self.dtype, dtype)?;
             }
         }
-        let mut axes = Axes::new(Source::Tensor);
-        for extent in shape {
-            axes.push_extent(*extent).map_err(|v| v.in_field(field))?;
-        }
+        let axes = Axes::from_slices(Source::Tensor, shape, None).map_err(|v| v.in_field(field))?;
         let layout =
             Layout::from_elem_axes(axes, rounded_itemsize(dtype)).map_err(|v| v.in_field(field))?;
         let nbytes = self.nbytes();

@@ -75,6 +75,29 @@ impl Axes {
         }
     }
 
+    /// All axes at once.
+    ///
+    /// # Errors
+    /// Those of [`push_extent`](Self::push_extent) and [`expect_strides`](Self::expect_strides).
+    #[inline]
+    pub fn from_slices(
+        source: Source,
+        shape: &[i64],
+        strides: Option<&[i64]>,
+    ) -> Result<Self, Violation> {
+        let mut axes = Self::new(source);
+        for extent in shape {
+            axes.push_extent(*extent)?;
+        }
+        if let Some(strides) = strides {
+            axes.expect_strides(strides.len())?;
+            for stride in strides {
+                axes.values.push(*stride);
+            }
+        }
+        Ok(axes)
+    }
+
     /// Adds an axis.
     ///
     /// # Errors

@@ -27,16 +27,7 @@ const VALID: Dict<'static> = Dict {
 
 impl Dict<'_> {
     fn parts(&self, descr: Descr) -> Result<Parts, Violation> {
-        let mut axes = Axes::new(Source::Cai);
-        for extent in self.shape {
-            axes.push_extent(*extent)?;
-        }
-        if let Some(strides) = self.strides {
-            axes.expect_strides(strides.len())?;
-            for stride in strides {
-                axes.push_stride(*stride)?;
-            }
-        }
+        let axes = Axes::from_slices(Source::Cai, self.shape, self.strides)?;
         Ok(Parts {
             version: Version::from_int(self.version)?,
             typestr: TypeStr::parse(self.typestr)?,
