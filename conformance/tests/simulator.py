@@ -6,10 +6,16 @@ Memory and streams come from the driver API itself, by ctypes; only the log is t
 from __future__ import annotations
 
 import ctypes
+import os
+import re
+from pathlib import Path
 from typing import Any
 
-# Calls that every library makes at any time, and that order or move nothing.
-_IDLE = {"cuInit", "cuDriverGetVersion", "cuGetProcAddress", "cuGetProcAddress_v2"}
+# The calls that make a stream, or the host, wait for a stream.
+_ORDER = {"cuEventRecord", "cuStreamWaitEvent", "cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize"}
+
+# A line of the log: `cuEventRecord(event=0xe7e000000000, stream=0x57ea00000000) = 0`.
+_LINE = re.compile(r"^(\w+)\((.*)\) = (\S+)$")
 
 
 class Sim:
@@ -103,18 +109,30 @@ class Sim:
 
     def clear(self) -> None:
         """Forgets what was called so far."""
+        self.driver.sim_log_clear()
 
     def calls(self) -> list[tuple[str, int]]:
-        """Every call since `clear`, with the stream that it names (0 where it names none)."""
-        return []
+        """Every call since `clear`, without its suffix, with the stream that it names (0: none)."""
+        size = self.driver.sim_log_text(None, ctypes.c_uint64(0))
+        text = ctypes.create_string_buffer(size)
+        self.driver.sim_log_text(text, ctypes.c_uint64(size))
+        return [_parsed(line) for line in text.value.decode().splitlines()]
 
     def names(self) -> list[str]:
         """The functions called since `clear`, in order."""
         return [name for name, _ in self.calls()]
 
     def order(self) -> list[tuple[str, int]]:
-        """The calls since `clear` that make a stream or the host wait for another stream."""
+        """The calls since `clear` that make a stream or the host wait for a stream."""
         return [call for call in self.calls() if call[0] in _ORDER]
+
+
+def _parsed(line: str) -> tuple[str, int]:
+    found = _LINE.match(line)
+    assert found, f"not a line of the log: {line!r}"
+    arguments = dict(pair.split("=") for pair in found[2].split(", ") if pair)
+    name = re.sub(r"(_v\d+)?(_pt[ds]z?)?$", "", found[1])
+    return name, int(arguments.get("stream", "0"), 0)
 
 
 def one_event(ready: int, waiting: int) -> list[tuple[str, int]]:
@@ -123,4 +141,27 @@ def one_event(ready: int, waiting: int) -> list[tuple[str, int]]:
 
 
 def load() -> Sim:
-    raise AssertionError("no simulator yet")
+    """Puts the simulator where every library of this process looks for the driver, and proves it.
+
+    Called before anything else can have looked.
+    """
+    library = ctypes.CDLL(str(_built()))
+    assert library.sim_abi() == 1, "another simulator than these tests are written for"
+    assert hasattr(ctypes.CDLL("libcuda.so.1"), "sim_abi"), "libcuda.so.1 is not the simulator"
+    try:
+        other = ctypes.CDLL("libcuda.so")
+    except OSError:
+        pass
+    else:
+        assert hasattr(other, "sim_abi"), "libcuda.so is a real driver: put the simulator's folder on LD_LIBRARY_PATH"
+    return Sim(library)
+
+
+def _built() -> Path:
+    """The simulator that Cargo built last."""
+    root = Path(__file__).parents[2]
+    target = Path(os.environ.get("CARGO_TARGET_DIR", "target"))
+    found = [root / target / profile / "libcusim.so" for profile in ("release", "debug")]
+    built = [each for each in found if each.exists()]
+    assert built, f"no simulator in {root / target}: run `make simulator`"
+    return max(built, key=lambda each: each.stat().st_mtime)

@@ -1,0 +1,57 @@
+"""Runs numba-cuda's own driver tests from the installed package; prints what became of each.
+
+A program of its own, started on the simulator by `test_numba.py`, because the driver has to be
+chosen before Numba is imported. One line for each test: outcome, test, last line of the reason.
+"""
+
+from __future__ import annotations
+
+import sys
+import unittest
+
+MODULES = [
+    "cudadrv.test_events",
+    "cudadrv.test_cuda_memory",
+    "cudadrv.test_host_alloc",
+    "cudadrv.test_array_attr",
+    "cudadrv.test_pinned",
+    "cudadrv.test_select_device",
+    "cudadrv.test_reset_device",
+    "cudadrv.test_context_stack",
+    "cudadrv.test_managed_alloc",
+    "cudadrv.test_cuda_ndarray",
+    "cudadrv.test_cuda_array_slicing",
+    "cudadrv.test_deallocations",
+    "cudadrv.test_detect",
+    "cudadrv.test_emm_plugins",
+    "cudadrv.test_streams",
+    "cudapy.test_cuda_array_interface",
+]
+PACKAGE = "numba.cuda.tests."
+
+
+class Report(unittest.TestResult):
+    """Prints instead of collecting."""
+
+    def _line(self, outcome: str, test: unittest.TestCase, reason: str = "") -> None:
+        name = test.id().removeprefix(PACKAGE)
+        print(outcome, name, reason.strip().splitlines()[-1] if reason.strip() else "", sep="\t", flush=True)
+
+    def addSuccess(self, test: unittest.TestCase) -> None:
+        self._line("passed", test)
+
+    def addError(self, test: unittest.TestCase, err: object) -> None:
+        super().addError(test, err)  # type: ignore[arg-type]
+        self._line("failed", test, self.errors[-1][1])
+
+    def addFailure(self, test: unittest.TestCase, err: object) -> None:
+        super().addFailure(test, err)  # type: ignore[arg-type]
+        self._line("failed", test, self.failures[-1][1])
+
+    def addSkip(self, test: unittest.TestCase, reason: str) -> None:
+        self._line("skipped", test, reason)
+
+
+if __name__ == "__main__":
+    names = [PACKAGE + module for module in sys.argv[1:] or MODULES]
+    unittest.TestLoader().loadTestsFromNames(names).run(Report())
