@@ -10,10 +10,30 @@ speaks both:
 ``from_cai`` and ``from_dlpack`` accept one protocol only; ``to_dlpack`` answers a bare capsule.
 """
 
-from importlib.metadata import version as _version
+from ._core import (
+    CaiView,
+    DriverError,
+    __version__,
+    from_cai,
+    from_dlpack,
+    join,
+    policy,
+    stats,
+    to_dlpack,
+    use_stream,
+    view,
+)
 
-from ._core import CaiView, DriverError, from_cai, from_dlpack, stats, to_dlpack, view
-
-__all__ = ["CaiView", "DriverError", "from_cai", "from_dlpack", "stats", "to_dlpack", "view"]
-
-__version__ = _version("cai-dlpack")
+__all__ = [
+    "CaiView",
+    "DriverError",
+    "__version__",
+    "from_cai",
+    "from_dlpack",
+    "join",
+    "policy",
+    "stats",
+    "to_dlpack",
+    "use_stream",
+    "view",
+]

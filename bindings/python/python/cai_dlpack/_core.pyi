@@ -10,6 +10,7 @@ from typing_extensions import CapsuleType
 __all__ = [
     "CaiView",
     "DriverError",
+    "__version__",
     "from_cai",
     "from_dlpack",
     "join",
@@ -34,6 +35,8 @@ class _Named(Protocol):
 _Stream: TypeAlias = int | _CudaStream
 _DType: TypeAlias = str | type | _Named
 _Device: TypeAlias = tuple[int, int]
+
+__version__: str
 
 class DriverError(RuntimeError):
     call: str
