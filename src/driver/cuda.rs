@@ -13,6 +13,11 @@
 //! Exported names keep their binary interface for ever (`cuEventDestroy_v2`); only the header's
 //! macros move on. The signatures below are those of the CUDA Driver API reference.
 
+#[cfg(test)]
+mod simulated;
+#[cfg(test)]
+mod simulator;
+
 use std::ffi::c_void;
 use std::num::NonZeroU64;
 use std::ptr;

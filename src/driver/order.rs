@@ -2,7 +2,7 @@
 //!
 //! # What is called
 //! Nothing where `protocol::stream::settled` says so. Else, for two streams with handles:
-//! `cuStreamGetCtx` of the ready stream, `cuCtxGetCurrent`, `cuCtxSetCurrent` where another
+//! `cuCtxGetCurrent`, `cuStreamGetCtx` of the ready stream, `cuCtxSetCurrent` where another
 //! context is current, `cuStreamIsCapturing` of both, `cuCtxGetId`, `cuEventRecord` on a pooled
 //! event (the first one of a context costs a `cuEventCreate`), `cuStreamWaitEvent`, and
 //! `cuCtxSetCurrent` back. Two captures that are both active cost a `cuStreamGetCaptureInfo` each.
@@ -217,9 +217,12 @@ fn run(driver: &dyn Driver, place: &Place, situation: Situation) -> Result<Done,
             }
         };
     }
-    let contexts = Contexts::find(driver, place, &situation)?;
     let mut caller = Caller::new(driver)?;
-    let done = decide_and_act(&mut caller, &contexts, situation);
+    let contexts = Contexts::find(&mut caller, place, &situation);
+    let done = match &contexts {
+        Ok(contexts) => decide_and_act(&mut caller, contexts, situation),
+        Err(error) => Err((*error).into()),
+    };
     let restored = caller.restore();
     done.and_then(|done| restored.map(|()| done).map_err(Error::from))
 }
@@ -299,18 +302,30 @@ struct Contexts<'d> {
 }
 
 impl<'d> Contexts<'d> {
-    fn find(driver: &'d dyn Driver, place: &Place, situation: &Situation) -> Result<Self, Error> {
+    /// Finds the contexts. A thread without one has the place's from here on: the driver answers
+    /// `CUDA_ERROR_INVALID_CONTEXT` to questions about streams there.
+    fn find(
+        caller: &mut Caller<'d>,
+        place: &Place,
+        situation: &Situation,
+    ) -> Result<Self, DriverError> {
+        let driver = caller.driver;
         let requested = match situation.request {
             Request::Stream(requested) => requested,
             Request::Host | Request::NoSync => Stream::None,
         };
         let reads_managed = place.managed && situation.request == Request::Host;
-        let is_home_needed =
-            situation.ready.is_default() || requested.is_default() || reads_managed;
-        let home = is_home_needed
-            .then(|| Home::find(driver, place))
-            .transpose()?;
+        let is_home_asked = situation.ready.is_default() || requested.is_default() || reads_managed;
+        let home = match (is_home_asked, caller.current) {
+            (true, _) => Some(Home::find(driver, place)?),
+            // Any context serves; without one the driver's own answer is the one to report.
+            (false, None) => Home::find(driver, place).ok(),
+            (false, Some(_)) => None,
+        };
         let here = home.as_ref().map(|home| home.context);
+        if let (Some(here), None) = (here, caller.current) {
+            caller.switch(here)?;
+        }
         let ready = match here {
             Some(here) if situation.ready.is_default() => here,
             _ => driver.stream_context(situation.ready)?,

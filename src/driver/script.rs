@@ -256,11 +256,13 @@ impl State {
             .ok_or(DriverError::new(call, 201))
     }
 
-    /// The context of a stream as the driver finds it: a default stream is the current context's.
+    /// The context of a stream as the driver finds it: a default stream is the current context's,
+    /// and without a current context it looks for none.
     fn context_of(&self, call: &'static str, stream: Stream) -> Result<Context, DriverError> {
+        let current = self.thread_context(call)?;
         match stream {
             Stream::None => Err(DriverError::new(call, 1)),
-            Stream::LegacyDefault | Stream::PerThreadDefault => self.thread_context(call),
+            Stream::LegacyDefault | Stream::PerThreadDefault => Ok(current),
             Stream::Handle(handle) => self
                 .streams
                 .get(&handle.get())

@@ -1,0 +1,472 @@
+//! The real loader and the real order on the simulated driver: what the scripted one cannot show,
+//! that data is really there when a consumer reads it.
+
+use super::simulator::{
+    begin_capture, calls, destroy, end_capture, fault, managed, names, peek, pinned, poke, primary,
+    reset, run_on_it, set, sim_gate, sim_live_events, sim_log_clear, sim_open, simulator, store,
+    stream,
+};
+use crate::driver::{
+    Context, CopyPlan, Done, Driver, MemoryKind, Place, copy_strided, join, order, order_within,
+    synchronize,
+};
+use crate::error::Error;
+use crate::protocol::rule::Rule;
+use crate::protocol::stream::{Capture, Reason, Request, Stream, SyncPolicy};
+
+/// How many tests are below: one that is not found is not silently left out.
+const CASES: usize = 15;
+
+#[test]
+fn on_the_simulated_driver_with_threads() {
+    assert_eq!(run_on_it("driver::cuda::simulated", "threaded"), CASES);
+}
+
+#[test]
+fn on_the_simulated_driver_lazily() {
+    assert_eq!(run_on_it("driver::cuda::simulated", "lazy"), CASES);
+}
+
+const OLD: [u8; 4] = [9; 4];
+const NEW: [u8; 4] = [1, 2, 3, 4];
+
+/// Two devices; streams and memory of either; device 0 current; an empty log.
+struct World {
+    driver: &'static dyn Driver,
+    contexts: [Context; 2],
+    /// Non-blocking streams of device 0 and of device 1.
+    a: Stream,
+    b: Stream,
+    c: Stream,
+    d: Stream,
+    /// Memory of device 0.
+    array: u64,
+    target: u64,
+}
+
+impl World {
+    fn new() -> World {
+        let driver = simulator();
+        let contexts = [primary(0), primary(1)];
+        driver
+            .set_current_context(Some(contexts[1]))
+            .expect("device 1");
+        let (b, d) = (stream(false), stream(false));
+        driver
+            .set_current_context(Some(contexts[0]))
+            .expect("device 0");
+        let (a, c) = (stream(false), stream(false));
+        let array = driver.alloc(4).expect("memory");
+        let target = driver.alloc(4).expect("memory");
+        sim_log_clear();
+        World {
+            driver,
+            contexts,
+            a,
+            b,
+            c,
+            d,
+            array,
+            target,
+        }
+    }
+
+    fn place(&self) -> Place {
+        Place::cuda(0, self.array)
+    }
+
+    fn current(&self, context: Option<Context>) {
+        self.driver.set_current_context(context).expect("a context");
+    }
+
+    fn order(&self, ready: Stream, requested: Stream) -> Result<Done, Error> {
+        order(
+            self.driver,
+            ready,
+            requested.into(),
+            &self.place(),
+            SyncPolicy::Event,
+        )
+    }
+
+    /// Writes on `ready` behind a closed gate, lets `between` order, copies on `requested`; what
+    /// the copy saw.
+    fn seen(&self, ready: Stream, requested: Stream, between: impl FnOnce()) -> [u8; 4] {
+        self.current(Some(self.contexts[0]));
+        poke(self.array, &OLD);
+        poke(self.target, &[0; 4]);
+        let gate = sim_gate(ready.raw());
+        store(ready, self.array, &NEW);
+        between();
+        self.current(Some(self.contexts[0]));
+        // SAFETY: four bytes at both ends, which live as long as the simulator.
+        unsafe {
+            self.driver
+                .copy_async(self.target, self.array, 4, requested)
+        }
+        .expect("a copy");
+        if !is_lazy() {
+            // Time for a copy that does not wait to go first.
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        assert_eq!(sim_open(gate), 0);
+        self.driver
+            .stream_synchronize(requested)
+            .expect("the consumer's work");
+        peek(self.target)
+    }
+}
+
+fn is_lazy() -> bool {
+    std::env::var("CUSIM_SCHEDULE").is_ok_and(|schedule| schedule == "lazy")
+}
+
+fn rule<T: std::fmt::Debug>(result: Result<T, Error>) -> Rule {
+    match result {
+        Err(Error::Violation(violation)) => violation.rule(),
+        other => panic!("not refused by a rule: {other:?}"),
+    }
+}
+
+fn code<T: std::fmt::Debug>(result: Result<T, Error>) -> (&'static str, Option<u32>) {
+    match result {
+        Err(Error::Driver(error)) => (error.call(), error.code()),
+        other => panic!("no driver error: {other:?}"),
+    }
+}
+
+#[test]
+#[ignore = "run by on_the_simulated_driver_*"]
+fn every_function_is_there_and_two_devices() {
+    let world = World::new();
+    assert_eq!(world.driver.device_count(), Ok(2));
+    assert_eq!(world.driver.current_context(), Ok(Some(world.contexts[0])));
+    assert_eq!(world.driver.stream_context(world.d), Ok(world.contexts[1]));
+    let [first, second] = world
+        .contexts
+        .map(|context| world.driver.context_id(context));
+    assert_ne!(first.expect("an id"), second.expect("an id"));
+    assert_eq!(world.driver.primary_context_active(1), Ok(true));
+    assert!(world.driver.primary_context_active(99).is_err());
+    assert!(world.driver.concurrent_managed_access(0).is_ok());
+}
+
+#[test]
+#[ignore = "run by on_the_simulated_driver_*"]
+fn kinds_of_memory_by_one_call() {
+    let world = World::new();
+    let host = 7_u32;
+    let pooled = world.driver.alloc_async(64, world.a).expect("pool memory");
+    world.current(Some(world.contexts[1]));
+    let far = world.driver.alloc(64).expect("memory");
+    world.current(Some(world.contexts[0]));
+    let rows = [
+        (world.array, MemoryKind::Device, 0, Some((world.array, 4))),
+        (pooled + 8, MemoryKind::Device, 0, Some((pooled, 64))),
+        (far + 16, MemoryKind::Device, 1, Some((far, 64))),
+        (managed(32), MemoryKind::Managed, 0, None),
+        (pinned(32), MemoryKind::Pinned, 0, None),
+        (
+            (&raw const host).addr() as u64,
+            MemoryKind::Unknown,
+            -2,
+            None,
+        ),
+    ];
+    for (pointer, kind, ordinal, range) in rows {
+        sim_log_clear();
+        let info = world.driver.pointer_info(pointer, true).expect("a query");
+        assert_eq!(names(), ["cuPointerGetAttributes"]);
+        assert_eq!((info.kind, info.ordinal), (kind, ordinal));
+        assert_eq!(info.mapped, kind != MemoryKind::Unknown);
+        if range.is_some() {
+            assert_eq!((info.range, info.device_pointer), (range, pointer));
+        }
+        let short = world.driver.pointer_info(pointer, false).expect("a query");
+        assert_eq!(short.range, None);
+    }
+}
+
+#[test]
+#[ignore = "run by on_the_simulated_driver_*"]
+fn without_an_order_the_consumer_reads_too_early() {
+    let world = World::new();
+    for _ in 0..10 {
+        assert_eq!(
+            world.seen(world.a, world.c, || ()),
+            OLD,
+            "or these tests prove nothing"
+        );
+    }
+}
+
+/// Every pair of streams, with either device current and with none.
+#[test]
+#[ignore = "run by on_the_simulated_driver_*"]
+fn with_an_order_the_consumer_reads_what_was_written() {
+    let world = World::new();
+    let (legacy, per_thread) = (Stream::LegacyDefault, Stream::PerThreadDefault);
+    for ready in [legacy, per_thread, world.a, world.b] {
+        for requested in [legacy, per_thread, world.c, world.d] {
+            for current in [Some(world.contexts[0]), Some(world.contexts[1]), None] {
+                let bytes = world.seen(ready, requested, || {
+                    world.current(current);
+                    world.order(ready, requested).expect("an order");
+                    assert_eq!(world.driver.current_context(), Ok(current));
+                });
+                assert_eq!(bytes, NEW, "{ready} -> {requested}");
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "run by on_the_simulated_driver_*"]
+fn an_order_is_these_calls() {
+    let world = World::new();
+    world.order(world.a, world.c).expect("fills the pool");
+    sim_log_clear();
+    world.order(world.a, world.c).expect("an order");
+    assert_eq!(
+        names(),
+        [
+            "cuCtxGetCurrent",
+            "cuStreamGetCtx",
+            "cuStreamIsCapturing",
+            "cuStreamIsCapturing",
+            "cuCtxGetId",
+            "cuEventRecord",
+            "cuStreamWaitEvent",
+        ]
+    );
+    let text = calls();
+    assert!(
+        text[5].contains(&format!("stream={:#x}", world.a.raw())),
+        "{text:?}"
+    );
+    assert!(
+        text[6].contains(&format!("stream={:#x}", world.c.raw())),
+        "{text:?}"
+    );
+    sim_log_clear();
+    world.order(world.a, world.a).expect("nothing");
+    world.order(Stream::None, world.a).expect("nothing");
+    assert_eq!(names(), [""; 0]);
+}
+
+#[test]
+#[ignore = "run by on_the_simulated_driver_*"]
+fn the_host_reads_what_was_written() {
+    let world = World::new();
+    store(world.b, world.array, &NEW);
+    world.current(None);
+    synchronize(world.driver, world.b, &world.place()).expect("a host wait");
+    assert_eq!(peek(world.array), NEW);
+    assert_eq!(world.driver.current_context(), Ok(None));
+}
+
+#[test]
+#[ignore = "run by on_the_simulated_driver_*"]
+fn joined_streams_are_all_waited_for() {
+    let world = World::new();
+    let streams = [world.a, world.b, world.a].map(|stream| (stream, world.place()));
+    let bytes = world.seen(world.b, world.c, || {
+        assert_eq!(join(world.driver, &streams, world.c).ok(), Some(2));
+    });
+    assert_eq!(bytes, NEW);
+}
+
+/// The refusals, each beside a capture that must survive it.
+#[test]
+#[ignore = "run by on_the_simulated_driver_*"]
+fn a_capture_survives_every_refusal() {
+    let world = World::new();
+    begin_capture(world.a);
+    assert_eq!(rule(world.order(world.a, world.c)), Rule::CaptureProducer);
+    assert_eq!(rule(world.order(world.c, world.a)), Rule::CaptureConsumer);
+    assert_eq!(
+        rule(world.order(world.a, Stream::LegacyDefault)),
+        Rule::CaptureLegacy
+    );
+    let host = synchronize(world.driver, world.a, &world.place());
+    assert_eq!(rule(host), Rule::CaptureHostWait);
+    assert_eq!(world.driver.capture(world.a), Ok(Capture::Active));
+    begin_capture(world.c);
+    assert_eq!(rule(world.order(world.a, world.c)), Rule::CaptureOther);
+    end_capture(world.c);
+    end_capture(world.a);
+}
+
+#[test]
+#[ignore = "run by on_the_simulated_driver_*"]
+fn the_legacy_stream_beside_a_blocking_capture() {
+    let world = World::new();
+    let blocking = stream(true);
+    begin_capture(blocking);
+    assert_eq!(
+        world.driver.capture(Stream::LegacyDefault),
+        Ok(Capture::BlocksLegacy)
+    );
+    assert_eq!(
+        rule(world.order(Stream::LegacyDefault, world.a)),
+        Rule::CaptureLegacy
+    );
+    assert_eq!(
+        rule(world.order(world.a, Stream::LegacyDefault)),
+        Rule::CaptureLegacy
+    );
+    let host = synchronize(world.driver, Stream::LegacyDefault, &world.place());
+    assert_eq!(rule(host), Rule::CaptureLegacy);
+    end_capture(blocking);
+}
+
+#[test]
+#[ignore = "run by on_the_simulated_driver_*"]
+fn a_loan_inside_a_capture_comes_back() {
+    let world = World::new();
+    begin_capture(world.a);
+    let request = Request::Stream(world.c);
+    let there = order_within(
+        world.driver,
+        world.a,
+        request,
+        &world.place(),
+        SyncPolicy::Event,
+    );
+    assert_eq!(there.ok(), Some(Done::Event(Reason::ForkFromCapture)));
+    store(world.c, world.array, &NEW);
+    let back = world.order(world.c, world.a);
+    assert_eq!(back.ok(), Some(Done::Event(Reason::SameCapture)));
+    end_capture(world.a);
+    assert_eq!(world.driver.capture(world.c), Ok(Capture::Idle));
+    world
+        .order(world.a, world.c)
+        .expect("the pooled event serves outside again");
+}
+
+#[test]
+#[ignore = "run by on_the_simulated_driver_*"]
+fn a_destroyed_stream_is_a_driver_error() {
+    let world = World::new();
+    destroy(world.a);
+    world.current(Some(world.contexts[1]));
+    assert_eq!(
+        code(world.order(world.a, world.c)),
+        ("cuStreamGetCtx", Some(400))
+    );
+    assert_eq!(
+        code(world.order(world.c, world.a)),
+        ("cuStreamIsCapturing", Some(400))
+    );
+    assert_eq!(world.driver.current_context(), Ok(Some(world.contexts[1])));
+}
+
+#[test]
+#[ignore = "run by on_the_simulated_driver_*"]
+fn a_failing_call_leaves_context_and_events_as_they_were() {
+    let world = World::new();
+    world.order(world.a, world.c).expect("fills the pool");
+    world.current(Some(world.contexts[1]));
+    for call in [
+        c"cuEventRecord",
+        c"cuStreamWaitEvent",
+        c"cuStreamIsCapturing",
+        c"cuCtxGetId",
+    ] {
+        let events = sim_live_events();
+        fault(call, 1, 2);
+        let failed = code(world.order(world.a, world.c));
+        assert_eq!(failed, (call.to_str().expect("ASCII"), Some(2)));
+        assert_eq!(world.driver.current_context(), Ok(Some(world.contexts[1])));
+        assert_eq!(sim_live_events(), events);
+    }
+    world
+        .order(world.a, world.c)
+        .expect("and the next one works");
+}
+
+/// A context dies with its events; its handle may come back as another context.
+#[test]
+#[ignore = "run by on_the_simulated_driver_*"]
+fn a_dead_contexts_events_are_not_used_again() {
+    set(c"reuse", 1);
+    for _ in 0..3 {
+        let world = World::new();
+        world.order(world.a, world.c).expect("fills the pool");
+        world.current(None);
+        reset(0);
+        let world = World::new();
+        sim_log_clear();
+        world
+            .order(world.a, world.c)
+            .expect("an order in the new context");
+        assert_eq!(
+            names()
+                .iter()
+                .filter(|name| *name == "cuEventCreate")
+                .count(),
+            1
+        );
+        assert!(!names().contains(&"cuEventDestroy_v2".to_owned()));
+    }
+    set(c"reuse", 0);
+}
+
+#[test]
+#[ignore = "run by on_the_simulated_driver_*"]
+fn threads_order_at_the_same_time() {
+    let world = World::new();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let world = &world;
+            scope.spawn(move || {
+                let home = world.contexts[thread % 2];
+                world.current(Some(home));
+                for round in 0..500 {
+                    let (ready, requested) = match (thread + round) % 3 {
+                        0 => (world.a, world.c),
+                        1 => (world.b, world.a),
+                        _ => (world.c, world.d),
+                    };
+                    world.order(ready, requested).expect("an order");
+                    assert_eq!(world.driver.current_context(), Ok(Some(home)));
+                }
+            });
+        }
+    });
+    assert!(
+        sim_live_events() <= 64,
+        "a few events for 2000 orders: {}",
+        sim_live_events()
+    );
+}
+
+#[test]
+#[ignore = "run by on_the_simulated_driver_*"]
+fn a_matrix_upside_down_is_copied_row_major() {
+    let world = World::new();
+    let source: Vec<u8> = (0..12).collect();
+    let from = world.driver.alloc(12).expect("memory");
+    let to = world.driver.alloc(12).expect("memory");
+    poke(from, &source);
+    // Upside down: the first row is the last one in memory. (The simulator copies no rectangles.)
+    let plan = CopyPlan::new(&[3, 4], &[-4, 1], 1).expect("not empty");
+    // SAFETY: twelve bytes at both ends.
+    unsafe { copy_strided(world.driver, &plan, to, from + 8, world.a) }.expect("the copies");
+    world
+        .driver
+        .stream_synchronize(world.a)
+        .expect("the copies are done");
+    assert_eq!(peek(to), [8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3]);
+    // SAFETY: twelve bytes, used by nobody else.
+    unsafe { world.driver.fill_async(to, 5, 12, world.a) }.expect("a fill");
+    world
+        .driver
+        .stream_synchronize(world.a)
+        .expect("the fill is done");
+    assert_eq!(peek(to), [5; 12]);
+    // SAFETY: its own allocation, which nothing uses any more.
+    unsafe { world.driver.free(from) }.expect("a free");
+    // SAFETY: its own allocation, which only this stream used.
+    unsafe { world.driver.free_async(to, world.a) }.expect("a free");
+}
