@@ -6,32 +6,23 @@ import gc
 from collections.abc import Iterator
 
 import pytest
-import simulator
+from cai_conformance import Sim as Control
 from simulator import Sim
-
-# Before any test module is imported: the libraries under test look for the driver once.
-_loaded: Sim | AssertionError
-try:
-    _loaded = simulator.load()
-except AssertionError as error:
-    _loaded = error
 
 
 @pytest.fixture(scope="session")
-def driver() -> Sim:
-    """The simulated driver; a real one, or none, is a failure and not a skip."""
-    if isinstance(_loaded, AssertionError):
-        pytest.fail(str(_loaded))
-    return _loaded
+def machine() -> Sim:
+    """The simulated machine. A real driver, or none, is a failure and not a skip."""
+    return Sim(Control())
 
 
 @pytest.fixture
-def sim(driver: Sim) -> Iterator[Sim]:
-    """The simulated driver with device 0 current and an empty log."""
-    driver.set_current(0)
-    driver.clear()
-    yield driver
-    driver.set_current(0)
+def sim(machine: Sim) -> Iterator[Sim]:
+    """The simulated machine with device 0 current and an empty log."""
+    machine.set_current(0)
+    machine.clear()
+    yield machine
+    machine.set_current(0)
 
 
 def pytest_collection_finish() -> None:

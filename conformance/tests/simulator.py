@@ -1,28 +1,25 @@
-"""The simulated driver as the tests use it: memory, streams, and the log of every call.
+"""The simulated machine as the tests use it: memory, streams, and the log of every call.
 
-Memory and streams come from the driver API itself, by ctypes; only the log is the simulator's own.
+Memory and streams come from the driver API itself; the log and the pokes are the simulator's own.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
-import re
-from pathlib import Path
 from typing import Any
+
+from cai_conformance import Sim as Control
 
 # The calls that make a stream, or the host, wait for a stream.
 _ORDER = {"cuEventRecord", "cuStreamWaitEvent", "cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize"}
 
-# A line of the log: `cuEventRecord(event=0xe7e000000000, stream=0x57ea00000000) = 0`.
-_LINE = re.compile(r"^(\w+)\((.*)\) = (\S+)$")
-
 
 class Sim:
-    """One process's driver. Calls that it makes itself are not in the log (`clear` runs after them)."""
+    """The machine under this process. What the tests themselves call is logged too: `clear` after it."""
 
-    def __init__(self, library: ctypes.CDLL) -> None:
-        self.driver = library
+    def __init__(self, control: Control) -> None:
+        self.control = control
+        self.driver = control.library
         self._contexts: dict[int, int] = {}
         self._call("cuInit", 0)
 
@@ -81,14 +78,12 @@ class Sim:
         self._call("cuMemFree_v2", ctypes.c_uint64(pointer))
 
     def write(self, pointer: int, data: bytes) -> None:
-        """Fills device-accessible memory."""
-        self._call("cuMemcpyHtoD_v2", ctypes.c_uint64(pointer), data, ctypes.c_size_t(len(data)))
+        """Fills memory of any kind, now."""
+        self.control.poke(pointer, data)
 
     def read(self, pointer: int, nbytes: int) -> bytes:
-        """Reads device-accessible memory."""
-        block = ctypes.create_string_buffer(nbytes)
-        self._call("cuMemcpyDtoH_v2", block, ctypes.c_uint64(pointer), ctypes.c_size_t(nbytes))
-        return block.raw
+        """Memory of any kind, as it is now."""
+        return self.control.peek(pointer, nbytes)
 
     # --- streams ---
 
@@ -109,14 +104,11 @@ class Sim:
 
     def clear(self) -> None:
         """Forgets what was called so far."""
-        self.driver.sim_log_clear()
+        self.control.clear()
 
     def calls(self) -> list[tuple[str, int]]:
-        """Every call since `clear`, without its suffix, with the stream that it names (0: none)."""
-        size = self.driver.sim_log_text(None, ctypes.c_uint64(0))
-        text = ctypes.create_string_buffer(size)
-        self.driver.sim_log_text(text, ctypes.c_uint64(size))
-        return [_parsed(line) for line in text.value.decode().splitlines()]
+        """Every call since `clear`, with the stream that it names (0: none)."""
+        return [(call.name, call.arguments.get("stream", 0)) for call in self.control.calls()]
 
     def names(self) -> list[str]:
         """The functions called since `clear`, in order."""
@@ -127,41 +119,6 @@ class Sim:
         return [call for call in self.calls() if call[0] in _ORDER]
 
 
-def _parsed(line: str) -> tuple[str, int]:
-    found = _LINE.match(line)
-    assert found, f"not a line of the log: {line!r}"
-    arguments = dict(pair.split("=") for pair in found[2].split(", ") if pair)
-    name = re.sub(r"(_v\d+)?(_pt[ds]z?)?$", "", found[1])
-    return name, int(arguments.get("stream", "0"), 0)
-
-
 def one_event(ready: int, waiting: int) -> list[tuple[str, int]]:
     """What it costs to make one stream wait for another."""
     return [("cuEventRecord", ready), ("cuStreamWaitEvent", waiting)]
-
-
-def load() -> Sim:
-    """Puts the simulator where every library of this process looks for the driver, and proves it.
-
-    Called before anything else can have looked.
-    """
-    library = ctypes.CDLL(str(_built()))
-    assert library.sim_abi() == 1, "another simulator than these tests are written for"
-    assert hasattr(ctypes.CDLL("libcuda.so.1"), "sim_abi"), "libcuda.so.1 is not the simulator"
-    try:
-        other = ctypes.CDLL("libcuda.so")
-    except OSError:
-        pass
-    else:
-        assert hasattr(other, "sim_abi"), "libcuda.so is a real driver: put the simulator's folder on LD_LIBRARY_PATH"
-    return Sim(library)
-
-
-def _built() -> Path:
-    """The simulator that Cargo built last."""
-    root = Path(__file__).parents[2]
-    target = Path(os.environ.get("CARGO_TARGET_DIR", "target"))
-    found = [root / target / profile / "libcusim.so" for profile in ("release", "debug")]
-    built = [each for each in found if each.exists()]
-    assert built, f"no simulator in {root / target}: run `make simulator`"
-    return max(built, key=lambda each: each.stat().st_mtime)

@@ -342,7 +342,7 @@ def test_mpi4py_receives_into_a_view(sim: Sim) -> None:
 def test_mpi4py_refuses_to_receive_into_a_read_only_view(sim: Sim) -> None:
     target = numba.cuda.managed_array((4,), np.float64)
     view = cd.from_cai(target, read_only=True)
-    assert MPI.memory.frombuffer(view).readonly
+    assert MPI.memory.frombuffer(view, readonly=True).readonly
     # mpi4py tries the buffer protocol last, and that is the error that it raises.
     with pytest.raises((BufferError, TypeError)):
         MPI.COMM_SELF.Sendrecv(np.arange(4.0), dest=0, recvbuf=[view, MPI.DOUBLE], source=0)
