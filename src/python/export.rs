@@ -8,7 +8,7 @@ use pyo3::types::{PyBool, PyTuple};
 
 use super::capsule;
 use super::context;
-use super::integer::{IntRule, repr};
+use super::integer::{self, IntRule, repr};
 use super::stream;
 use crate::protocol::descriptor::{Descriptor, Device, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -146,10 +146,7 @@ fn is_versioned(max_version: &Bound<'_, PyAny>) -> PyResult<bool> {
         )
         .into());
     }
-    let (major, minor): (i64, i64) = (
-        MAX_VERSION.read(&*pair.get_borrowed_item(0)?)?,
-        MAX_VERSION.read(&*pair.get_borrowed_item(1)?)?,
-    );
+    let (major, minor) = (version_part(pair, 0)?, version_part(pair, 1)?);
     if major < 0 || minor < 0 {
         return Err(Violation::new(
             Rule::MaxVersion,
@@ -159,6 +156,12 @@ fn is_versioned(max_version: &Bound<'_, PyAny>) -> PyResult<bool> {
         .into());
     }
     Ok(major >= 1)
+}
+
+#[inline]
+fn version_part(pair: &Bound<'_, PyTuple>, at: usize) -> PyResult<i64> {
+    let part = pair.get_borrowed_item(at)?;
+    integer::quick(&part).map_or_else(|| MAX_VERSION.read(&part), Ok)
 }
 
 /// The device that the consumer asks for: its own name, or the CPU's for memory that the host reads.

@@ -59,6 +59,20 @@ impl IntRule {
     }
 }
 
+/// The value of an exact `int` that fits 64 bits, without a reference or an exception; `None` sends the
+/// caller to [`IntRule::read`], which takes everything else and says what is wrong.
+#[inline]
+pub(crate) fn quick(object: &Bound<'_, PyAny>) -> Option<i64> {
+    // SAFETY: any object may be asked.
+    if unsafe { ffi::PyLong_CheckExact(object.as_ptr()) } == 0 {
+        return None;
+    }
+    let mut overflow = 0;
+    // SAFETY: an exact int; with an out-parameter for overflow nothing is raised.
+    let number = unsafe { ffi::PyLong_AsLongLongAndOverflow(object.as_ptr(), &raw mut overflow) };
+    (overflow == 0).then_some(number)
+}
+
 /// An object as an error message shows it: its `repr`, cut where it is long.
 ///
 /// Never fails: an object whose `repr` raises is shown by its type.

@@ -7,13 +7,14 @@
 
 use std::ptr;
 
+use pyo3::Borrowed;
 use pyo3::exceptions::PyKeyError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::critical_section::with_critical_section;
 use pyo3::types::{PyDict, PyList, PyMapping, PySequence, PyString, PyTuple};
 
-use super::integer::{IntRule, repr, type_name};
+use super::integer::{self, IntRule, repr, type_name};
 use super::keys::{Keys, keys};
 use crate::protocol::dtype::TypeStr;
 use crate::protocol::interface::{Descr, Interface, Parts, Version};
@@ -250,15 +251,10 @@ fn quick_ints(
 }
 
 #[inline]
-fn quick_i64(_py: Python<'_>, value: *mut ffi::PyObject) -> Option<i64> {
-    // SAFETY: borrowed and not null.
-    if unsafe { ffi::PyLong_CheckExact(value) } == 0 {
-        return None;
-    }
-    let mut overflow = 0;
-    // SAFETY: an exact int; with an out-parameter for overflow nothing is raised.
-    let number = unsafe { ffi::PyLong_AsLongLongAndOverflow(value, &raw mut overflow) };
-    (overflow == 0).then_some(number)
+fn quick_i64(py: Python<'_>, value: *mut ffi::PyObject) -> Option<i64> {
+    // SAFETY: borrowed from the dict or a tuple of it, not null, and alive while `quick` runs.
+    let value = unsafe { Borrowed::from_ptr(py, value) };
+    integer::quick(&value)
 }
 
 #[inline]

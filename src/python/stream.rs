@@ -6,7 +6,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyInt, PyTuple};
 
-use super::integer::{IntRule, repr};
+use super::integer::{self, IntRule, repr};
 use super::keys::keys;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Stream};
@@ -24,23 +24,23 @@ const HANDLE: IntRule = IntRule::new(Field::CudaStream, Rule::StreamObject, Rule
 /// A `TypeError` for what is no stream, a `ValueError` for an int that the protocol refuses.
 #[inline]
 pub(crate) fn request(stream: Option<&Bound<'_, PyAny>>, platform: Platform) -> PyResult<Request> {
-    match stream {
-        None => Ok(Request::from_dlpack(None, platform)?),
-        Some(stream) if stream.is_exact_instance_of::<PyInt>() => Ok(Request::from_dlpack(
-            Some(ARGUMENT.read(stream)?),
-            platform,
-        )?),
-        Some(stream) => match from_object(stream)? {
-            Some(Stream::None) | None => Ok(Request::from_dlpack(
-                Some(ARGUMENT.read(stream)?),
-                platform,
-            )?),
-            Some(named) => Ok(Request::from_dlpack(
-                Some(i128::from(named.raw())),
-                platform,
-            )?),
-        },
+    let Some(stream) = stream else {
+        return Ok(Request::from_dlpack(None, platform)?);
+    };
+    match integer::quick(stream) {
+        Some(number) => Ok(Request::from_dlpack(Some(number.into()), platform)?),
+        None => careful_request(stream, platform),
     }
+}
+
+/// A stream object, an int of another kind or above 2^63, or something else.
+#[cold]
+fn careful_request(stream: &Bound<'_, PyAny>, platform: Platform) -> PyResult<Request> {
+    let number = match from_object(stream)? {
+        Some(named) => i128::from(named.raw()),
+        None => ARGUMENT.read(stream)?,
+    };
+    Ok(Request::from_dlpack(Some(number), platform)?)
 }
 
 /// A stream that our own functions take: an int of 1 or more, or a stream object.
