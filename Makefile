@@ -24,6 +24,8 @@ RUST_SOURCES  := $(shell find src bindings/python/src -name '*.rs') \
 WHEEL_SOURCES := $(RUST_SOURCES) $(shell find bindings/python/python -name '*.py*' -not -path '*/__pycache__/*') \
                  bindings/python/pyproject.toml
 PYTHON_CODE   := bindings conformance
+# The conformance kit, which finds the simulated driver in Cargo's target folder.
+KIT           := PYTHONPATH=$(abspath conformance/kit/src)
 
 .PHONY: help demo test test-rust test-python check check-rust check-python simulator clean
 .DELETE_ON_ERROR:
@@ -32,7 +34,7 @@ help:
 	@sed -n 's/^#   //p' Makefile
 
 demo: $(VENV)/.package simulator
-	$(BIN)/python bindings/python/demo
+	$(KIT) $(BIN)/python bindings/python/demo
 
 test: test-rust test-python
 
@@ -40,7 +42,7 @@ test-rust: $(VENV)/.requirements
 	cargo test --workspace --locked
 
 test-python: $(VENV)/.package simulator
-	$(BIN)/python -m pytest conformance/tests
+	$(KIT) $(BIN)/python -m cai_conformance simulate -- $(BIN)/python -m pytest conformance/tests
 
 check: check-rust check-python
 
