@@ -280,10 +280,6 @@ def test_the_caller_names_the_producers_stream(producer_stream: Any) -> None:
     assert view.__cuda_array_interface__["stream"] == 7
 
 
-def test_the_caller_says_that_nothing_is_pending() -> None:
-    assert cd.view(cai(stream=7), ordinal=0, producer_stream=None).stream is None
-
-
 # --- memory kinds, as the driver knows them ----------------------------------------------------------
 
 

@@ -229,7 +229,7 @@ def test_cuda_core_with_minus_one_makes_no_call_of_ours(device: Any, sim: Sim) -
 def test_cuda_core_strided_view_as_a_producer(device: Any, sim: Sim) -> None:
     source = numba.cuda.to_device(VALUES)[:, ::2]
     between = StridedMemoryView.from_cuda_array_interface(cd.view(source), stream_ptr=-1)
-    view = cd.view(between, producer_stream=None)
+    view = cd.view(between)
     assert (view.ptr, view.shape, view.dtype) == (pointer(source), (3, 2), "float32")
     assert view.byte_strides == source.strides
 

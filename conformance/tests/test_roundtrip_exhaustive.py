@@ -81,6 +81,8 @@ def difference(case: Case) -> str | None:
     if want.refused is not None:
         return f"accepted; expected {want.refused}"
 
+    if view.byte_strides is None:
+        return "byte_strides is None"
     capsule = view.__dlpack__(stream=-1, max_version=(1, 3))
     tensor = abi.read(capsule)
     back = cd.from_dlpack(capsule, stream=1)
