@@ -1,13 +1,14 @@
 """Runs numba-cuda's own driver tests from the installed package; prints what became of each.
 
 A program of its own, started on the simulator by `test_numba.py`, because the driver has to be
-chosen before Numba is imported. One line for each test: outcome, test, last line of the reason.
+chosen before Numba is imported. One line for each test: outcome, name, reason.
 """
 
 from __future__ import annotations
 
 import sys
 import unittest
+from typing import Any
 
 MODULES = [
     "cudadrv.test_events",
@@ -34,22 +35,29 @@ class Report(unittest.TestResult):
     """Prints instead of collecting."""
 
     def _line(self, outcome: str, test: unittest.TestCase, reason: str = "") -> None:
-        name = test.id().removeprefix(PACKAGE)
-        print(outcome, name, reason.strip().splitlines()[-1] if reason.strip() else "", sep="\t", flush=True)
+        print(outcome, test.id().removeprefix(PACKAGE), reason, sep="\t", flush=True)
 
     def addSuccess(self, test: unittest.TestCase) -> None:
         self._line("passed", test)
 
-    def addError(self, test: unittest.TestCase, err: object) -> None:
-        super().addError(test, err)  # type: ignore[arg-type]
-        self._line("failed", test, self.errors[-1][1])
+    def addError(self, test: unittest.TestCase, err: Any) -> None:
+        self._line("failed", test, _reason(err))
 
-    def addFailure(self, test: unittest.TestCase, err: object) -> None:
-        super().addFailure(test, err)  # type: ignore[arg-type]
-        self._line("failed", test, self.failures[-1][1])
+    def addFailure(self, test: unittest.TestCase, err: Any) -> None:
+        self._line("failed", test, _reason(err))
 
     def addSkip(self, test: unittest.TestCase, reason: str) -> None:
         self._line("skipped", test, reason)
+
+    def addSubTest(self, test: unittest.TestCase, subtest: unittest.TestCase, err: Any) -> None:
+        if err is not None:
+            self._line("failed", test, _reason(err))
+
+
+def _reason(err: Any) -> str:
+    """The exception's class and the first line of what it says."""
+    kind, value, _ = err
+    return f"{kind.__name__}: {str(value).strip().partition(chr(10))[0]}"
 
 
 if __name__ == "__main__":
