@@ -144,7 +144,7 @@ const CAPTURE_IMPLICIT: Code = 906;
 /// `CUDA_ERROR_UNKNOWN`: for an answer that the reference does not allow.
 const UNKNOWN: Code = 999;
 
-/// `CUpointer_attribute`, in the order of [`Answer`]: context, memory type, device pointer, host
+/// `CUpointer_attribute`, in the order of the answers: context, memory type, device pointer, host
 /// pointer, managed, ordinal, mapped; and with bounds, start and size of the range.
 const ATTRIBUTES: [u32; 9] = [1, 2, 3, 4, 8, 9, 13, 11, 12];
 /// How many of them are asked when bounds are not.

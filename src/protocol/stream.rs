@@ -21,7 +21,7 @@
 //!
 //! # The decision
 //!
-//! [`plan`] is a pure function from a [`Situation`] to a [`Plan`]. The driver room gathers the
+//! [`plan()`] is a pure function from a [`Situation`] to a [`Plan`]. The driver room gathers the
 //! facts and carries the plan out (`driver::order`); `explain` and the tests read it.
 //! [`settled`] is the part of the decision that needs no fact from the driver, so that the usual
 //! conversions (same stream, nothing to wait for) cost a comparison and no call.
