@@ -64,6 +64,8 @@ fn valid_tensor() {
 #[case::data_null_offset(RawTensor { data: 0, byte_offset: 8, ..VALID }, Rule::DataPointerNull)]
 #[case::offset(RawTensor { byte_offset: (1 << 63) + 1, ..VALID }, Rule::ByteOffset)]
 #[case::offset_limit(RawTensor { byte_offset: 1 << 63, ..VALID }, Rule::ByteOffset)]
+#[case::offset_of_high_data(RawTensor { data: 1 << 63, byte_offset: 1 << 63, ..VALID }, Rule::ByteOffset)]
+#[case::offset_negative(RawTensor { data: 1 << 63, byte_offset: u64::MAX - 7, ..VALID }, Rule::ByteOffset)]
 #[case::offset_wraps(RawTensor { data: u64::MAX, byte_offset: 8, ..VALID }, Rule::ByteOffset)]
 #[case::end_of_memory(RawTensor { data: u64::MAX - 8, ..VALID }, Rule::AddressRange)]
 #[case::start_of_memory(RawTensor { data: 8, strides: Some(&[-3, 1]), ..VALID }, Rule::AddressRange)]
@@ -102,6 +104,7 @@ fn ndim_checked(#[case] ndim: i32, #[case] wanted: Result<usize, Rule>) {
 #[case::scalar(RawTensor { shape: &[], strides: Some(&[]), ..VALID })]
 #[case::empty_null(RawTensor { data: 0, shape: &[0, 3], ..VALID })]
 #[case::empty_offset(RawTensor { data: 0, byte_offset: u64::MAX, shape: &[0], ..VALID })]
+#[case::empty_offset_wraps(RawTensor { byte_offset: u64::MAX, shape: &[0], ..VALID })]
 #[case::last_address(RawTensor { data: u64::MAX - 24, ..VALID })]
 fn tensor_taken(#[case] raw: RawTensor<'_>) {
     let made = Descriptor::new(&raw).unwrap();

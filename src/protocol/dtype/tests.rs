@@ -79,6 +79,9 @@ fn typestr_spelling(#[case] text: &str, #[case] dtype: DType) {
 #[case::unit_open("<M8[ns", Rule::TypestrSyntax)]
 #[case::unit_empty("<M8[]", Rule::TypestrSyntax)]
 #[case::not_ascii("<f\u{664}", Rule::TypestrSyntax)]
+#[case::below_digits("<f/", Rule::TypestrSyntax)]
+#[case::above_digits("<f:", Rule::TypestrSyntax)]
+#[case::above_digits_long("<f1:", Rule::TypestrSyntax)]
 #[case::nul("<f4\0", Rule::TypestrSyntax)]
 #[case::float3("<f3", Rule::TypestrSize)]
 #[case::float0("<f0", Rule::TypestrSize)]
@@ -194,6 +197,12 @@ fn typestr_small_space() {
         assert_eq!(found.as_ref().ok(), wanted.as_ref().ok(), "{text:?}");
         if let (Err(found), Err(rule)) = (&found, &wanted) {
             assert_eq!(found.rule(), *rule, "{text:?}");
+        }
+        if let Ok(typestr) = TypeStr::parse_any_order(text) {
+            assert_eq!(
+                TypeStr::parse_any_order(&typestr.to_string()).unwrap(),
+                typestr
+            );
         }
         accepted += usize::from(found.is_ok());
     }
@@ -426,6 +435,8 @@ fn override_of_foreign_order_is_refused() {
 #[case(DType::F8_E4M3FN, DType::U8, true)]
 #[case(DType::F16, DType::BF16, true)]
 #[case(DType::BF16, DType::F16, false)]
+#[case(DType::F16, DType::I16, false)]
+#[case(DType::F16, DType::U16, false)]
 #[case(DType::BF16, DType::I16, false)]
 #[case(DType::F32, DType::U32, false)]
 #[case(DType::F4_E2M1FN, DType::U8, false)]

@@ -430,3 +430,31 @@ fn descr_of_an_empty_struct() {
         Rule::DescrSyntax
     );
 }
+
+/// One field with a name is a struct all the same: it must be chosen.
+#[test]
+fn descr_of_one_named_field() {
+    let mut fields = DescrBuilder::new();
+    fields.push("x", "<f4", &[]).unwrap();
+    let typestr = TypeStr::parse("|V4").unwrap();
+    let descr = fields.finish(typestr).unwrap();
+    assert!(matches!(descr, Descr::Fields(_)));
+}
+
+/// A field of two axes is in C order within its item.
+#[test]
+fn struct_field_of_two_axes() {
+    let mut fields = DescrBuilder::new();
+    fields.push("m", "<f4", &[2, 3]).unwrap();
+    let descr = fields.finish(TypeStr::parse("|V24").unwrap()).unwrap();
+    let dict = Dict {
+        typestr: "|V24",
+        shape: &[5],
+        strides: Some(&[48]),
+        ..VALID
+    };
+    let made = Interface::new(dict.parts(descr).unwrap()).unwrap();
+    let field = made.field("m").unwrap();
+    assert_eq!(field.shape(), [5, 2, 3]);
+    assert_eq!(field.layout().elem_strides(), [12, 3, 1]);
+}

@@ -108,6 +108,17 @@ fn strides_unannounced() {
     assert_eq!(axes.shape(), &[2]);
 }
 
+/// The announcement is refused by itself, before any stride is read.
+#[test]
+fn strides_announced_wrongly() {
+    for count in [0, 1, 3, usize::MAX] {
+        let mut axes = axes(Source::Cai, &[2, 3], None).unwrap();
+        let violation = axes.expect_strides(count).unwrap_err();
+        assert_eq!(violation.rule(), Rule::StridesLength);
+        assert_eq!(violation.found(), format!("{count} strides for 2 axes"));
+    }
+}
+
 #[test]
 fn axes_64_are_taken() {
     let layout = from_bytes(&[1; 64], None, 4).unwrap();
@@ -148,6 +159,8 @@ fn elem_strides_of(#[case] shape: &[i64], #[case] bytes: Option<&[i64]>, #[case]
 #[case::window(&[3, 4], &[1, 1], true)]
 #[case::coprime(&[2, 3], &[3, 2], false)]
 #[case::coprime_long(&[3, 4], &[3, 2], true)]
+#[case::coprime_edge(&[4, 2], &[2, 3], false)]
+#[case::empty_huge(&[0, 1 << 62, 1 << 62], &[0, 0, 0], false)]
 #[case::three_not_nested(&[2, 2, 2], &[4, 3, 2], true)]
 fn overlap(#[case] shape: &[i64], #[case] strides: &[i64], #[case] overlaps: bool) {
     assert_eq!(
