@@ -413,6 +413,40 @@ def test_accepted(changes: dict[str, Any], expected: dict[str, Any]) -> None:
     assert {key: getattr(view, key) for key in expected} == expected
 
 
+def with_fresh_keys(shown: dict[str, Any]) -> dict[str, Any]:
+    """The same dict with keys that are equal to the literal ones and other objects, as from JSON."""
+    return {"".join(list(key)): value for key, value in shown.items()}
+
+
+FORMS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "fresh-keys": with_fresh_keys,
+    "reversed": lambda shown: dict(reversed(shown.items())),
+    "subclass": collections.OrderedDict,
+    "mapping": types.MappingProxyType,
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_every_form_of_the_dict_gets_the_same_answer(form: Callable[[dict[str, Any]], Any]) -> None:
+    """A quick way for usual dicts must not know other rules than the careful way."""
+    changes = [{row.key: row.value} for row in ROWS] + [changes for _, changes, _ in ACCEPTED]
+    for each in changes:
+        shown = interface(**each)
+        plain, other = outcome(shown), outcome(form(shown))
+        assert plain == other, each
+
+
+def outcome(shown: Any) -> Any:
+    for value in shown.values():
+        if isinstance(value, LazyPair):
+            value.reads.clear()
+    try:
+        view = cd.view(Cai(shown), ordinal=0)
+    except Exception as error:
+        return type(error), str(error)
+    return view.to_cai()
+
+
 def test_version_missing_is_refused_by_strict() -> None:
     found = refuse(lambda: cd.view(cai(version=MISSING), ordinal=0, strict=True), ValueError)
     check_refusal(found, "version-missing", "version")
