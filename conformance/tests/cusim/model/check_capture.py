@@ -1,0 +1,243 @@
+"""Stream capture: what is recorded, and the documented failures."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator
+from ctypes import byref, c_size_t, c_uint, c_uint64, c_void_p
+
+import pytest
+from cai_conformance import Sim
+from driver import LEGACY, Driver, Refused
+
+UNSUPPORTED, INVALIDATED, MERGE, UNMATCHED, UNJOINED = 900, 901, 902, 903, 904
+ISOLATION, IMPLICIT, CAPTURED_EVENT, WRONG_THREAD = 905, 906, 907, 908
+GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
+IDLE, ACTIVE, INVALID = 0, 1, 2
+
+
+class Capture:
+    """A non-blocking stream that captures, a bystander, events and memory."""
+
+    def __init__(self, cu: Driver) -> None:
+        self.cu = cu
+        self.memory = cu.alloc(4)
+        self.stream, self.other = cu.stream(), cu.stream()
+        self.event, self.second = cu.event(), cu.event()
+
+    def begin(self, mode: int = RELAXED) -> None:
+        self.cu.begin_capture(self.stream, mode)
+
+    def end_code(self, stream: int | None = None) -> int:
+        """The code of ending the capture; its graph, if any, is destroyed."""
+        try:
+            graph = self.cu.end_capture(stream or self.stream)
+        except Refused as refused:
+            return refused.code
+        self.cu("cuGraphDestroy", c_void_p(graph))
+        return 0
+
+    def refused(self, act: object, *arguments: object) -> int:
+        with pytest.raises(Refused) as refused:
+            act(*arguments)  # type: ignore[operator]
+        return refused.value.code
+
+    def close(self) -> None:
+        for stream in (self.stream, self.other):
+            if self.cu.capture_status(stream) != IDLE:
+                self.end_code()
+        self.cu.free(self.memory)
+        for stream in (self.stream, self.other):
+            self.cu.destroy_stream(stream)
+        for event in (self.event, self.second):
+            self.cu.destroy_event(event)
+
+
+@pytest.fixture
+def cap(cu: Driver) -> Iterator[Capture]:
+    made = Capture(cu)
+    yield made
+    made.close()
+
+
+def test_captured_work_runs_at_each_launch_and_not_before(cap: Capture, sim: Sim) -> None:
+    sim.poke(cap.memory, b"old!")
+    cap.begin()
+    sim.store(cap.stream, cap.memory, b"new!")
+    assert cap.cu.capture_status(cap.stream) == ACTIVE
+    graph = cap.cu.end_capture(cap.stream)
+    assert cap.cu.capture_status(cap.stream) == IDLE
+    cap.cu.synchronize()
+    assert sim.peek(cap.memory, 4) == b"old!"
+    for _ in range(2):
+        sim.poke(cap.memory, b"old!")
+        cap.cu.launch(graph, cap.stream)
+        cap.cu.wait_for(cap.stream)
+        assert sim.peek(cap.memory, 4) == b"new!"
+    cap.cu("cuGraphDestroy", c_void_p(graph))
+
+
+def test_a_fork_that_joins_back_is_captured(cap: Capture, sim: Sim) -> None:
+    cap.begin()
+    sim.store(cap.stream, cap.memory, b"1111")
+    cap.cu.record(cap.event, cap.stream)
+    cap.cu.stream_wait(cap.other, cap.event)
+    assert cap.cu.capture_status(cap.other) == ACTIVE
+    sim.store(cap.other, cap.memory, b"2222")
+    cap.cu.record(cap.second, cap.other)
+    cap.cu.stream_wait(cap.stream, cap.second)
+    graph = cap.cu.end_capture(cap.stream)
+    count = c_size_t()
+    cap.cu("cuGraphGetNodes", c_void_p(graph), None, byref(count))
+    assert count.value == 2 and cap.cu.capture_status(cap.other) == IDLE
+    cap.cu.launch(graph, cap.stream)
+    cap.cu.wait_for(cap.stream)
+    assert sim.peek(cap.memory, 4) == b"2222"
+    cap.cu("cuGraphDestroy", c_void_p(graph))
+
+
+def test_without_its_join_a_fork_is_unjoined(cap: Capture, sim: Sim) -> None:
+    cap.begin()
+    cap.cu.record(cap.event, cap.stream)
+    cap.cu.stream_wait(cap.other, cap.event)
+    sim.store(cap.other, cap.memory, b"2222")
+    assert cap.end_code() == UNJOINED
+    assert cap.cu.capture_status(cap.stream) == cap.cu.capture_status(cap.other) == IDLE
+
+
+def test_waiting_for_an_event_from_outside_breaks_isolation(cap: Capture) -> None:
+    cap.cu.record(cap.event, cap.other)
+    cap.begin()
+    assert cap.refused(cap.cu.stream_wait, cap.stream, cap.event) == ISOLATION
+    assert cap.cu.capture_status(cap.stream) == INVALID
+    assert cap.refused(cap.cu.fill_async, cap.memory, 0, 4, cap.stream) == INVALIDATED
+    assert cap.end_code() == INVALIDATED
+
+
+def test_two_captures_do_not_merge(cap: Capture) -> None:
+    cap.begin()
+    cap.cu.begin_capture(cap.other, RELAXED)
+    cap.cu.record(cap.event, cap.other)
+    assert cap.refused(cap.cu.stream_wait, cap.stream, cap.event) == MERGE
+    assert cap.end_code(cap.other) == cap.end_code() == INVALIDATED
+
+
+def test_a_capture_ends_on_the_stream_that_began_it(cap: Capture) -> None:
+    cap.begin()
+    cap.cu.record(cap.event, cap.stream)
+    cap.cu.stream_wait(cap.other, cap.event)
+    assert cap.end_code(cap.other) == UNMATCHED
+    assert cap.end_code() == INVALIDATED
+
+
+@pytest.mark.parametrize("call", ["cuStreamSynchronize", "cuStreamQuery"])
+def test_a_capturing_stream_cannot_be_waited_for(cap: Capture, call: str) -> None:
+    cap.begin()
+    assert cap.cu.code(call, c_void_p(cap.stream)) == UNSUPPORTED
+    assert cap.end_code() == INVALIDATED
+
+
+def test_nor_can_its_context(cap: Capture) -> None:
+    cap.begin()
+    assert cap.cu.code("cuCtxSynchronize") == UNSUPPORTED
+    assert cap.end_code() == INVALIDATED
+
+
+@pytest.mark.parametrize("call", ["cuEventSynchronize", "cuEventQuery"])
+def test_nor_can_a_captured_event(cap: Capture, call: str) -> None:
+    cap.begin()
+    cap.cu.record(cap.event, cap.stream)
+    assert cap.cu.code(call, c_void_p(cap.event)) == CAPTURED_EVENT
+    assert cap.end_code() == INVALIDATED
+
+
+def test_the_legacy_stream_cannot_be_used_beside_a_blocking_capture(cap: Capture) -> None:
+    blocking = cap.cu.stream(0)
+    cap.cu.begin_capture(blocking, RELAXED)
+    assert cap.cu.code("cuStreamIsCapturing", c_void_p(LEGACY), byref(c_uint())) == IMPLICIT
+    assert cap.cu.capture_status(blocking) == ACTIVE, "asking does no harm"
+    assert cap.refused(cap.cu.fill_async, cap.memory, 0, 4, LEGACY) == IMPLICIT
+    assert cap.end_code(blocking) == INVALIDATED
+    cap.begin()
+    cap.cu.fill_async(cap.memory, 0, 4, LEGACY)
+    assert cap.end_code() == 0, "a non-blocking capture does not mind"
+    cap.cu.destroy_stream(blocking)
+
+
+def test_the_legacy_stream_cannot_capture(cap: Capture) -> None:
+    assert cap.refused(cap.cu.begin_capture, LEGACY) == UNSUPPORTED
+
+
+def test_a_stream_captures_once(cap: Capture) -> None:
+    cap.begin()
+    assert cap.refused(cap.cu.begin_capture, cap.stream) == 401
+    assert cap.end_code() == 0
+    assert cap.end_code() == 401
+
+
+@pytest.mark.parametrize("mode, code", [(GLOBAL, UNSUPPORTED), (THREAD_LOCAL, UNSUPPORTED), (RELAXED, 0)])
+def test_unsafe_calls_by_the_mode_of_the_own_capture(cap: Capture, mode: int, code: int) -> None:
+    cap.begin(mode)
+    address = c_uint64()
+    assert cap.cu.code("cuMemAlloc_v2", byref(address), c_size_t(8)) == code
+    assert cap.end_code() == (INVALIDATED if code else 0)
+    if code == 0:
+        cap.cu.free(address.value)
+
+
+@pytest.mark.parametrize("mode, code", [(GLOBAL, UNSUPPORTED), (THREAD_LOCAL, 0), (RELAXED, 0)])
+@pytest.mark.parametrize("own_mode", [GLOBAL, RELAXED])
+def test_unsafe_calls_by_the_mode_of_another_threads_capture(cap: Capture, mode: int, code: int, own_mode: int) -> None:
+    cap.begin(mode)
+    context, codes = cap.cu.current(), []
+
+    def other() -> None:
+        cap.cu.set_current(context)
+        cap.cu("cuThreadExchangeStreamCaptureMode", byref(c_uint(own_mode)))
+        address = c_uint64()
+        codes.append(cap.cu.code("cuMemAlloc_v2", byref(address), c_size_t(8)))
+        if codes == [0]:
+            # Freeing is as unsafe as allocating, and as allowed.
+            cap.cu.free(address.value)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    assert codes == [0 if own_mode == RELAXED else code]
+    cap.end_code()
+
+
+def test_a_capture_ends_on_its_thread_unless_it_is_relaxed(cap: Capture) -> None:
+    cap.begin(THREAD_LOCAL)
+    context, codes = cap.cu.current(), []
+
+    def other() -> None:
+        cap.cu.set_current(context)
+        codes.append(cap.end_code())
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    assert codes == [WRONG_THREAD] and cap.end_code() == INVALIDATED
+
+
+def test_the_capture_mode_is_exchanged(cap: Capture) -> None:
+    mode = c_uint(RELAXED)
+    cap.cu("cuThreadExchangeStreamCaptureMode", byref(mode))
+    assert mode.value == GLOBAL
+    cap.cu("cuThreadExchangeStreamCaptureMode", byref(mode))
+    assert mode.value == RELAXED
+
+
+def test_the_capture_has_a_number(cap: Capture) -> None:
+    numbers = []
+    for _ in range(2):
+        cap.begin()
+        status, number = c_uint(), c_uint64()
+        rest = [ctypes.c_void_p() for _ in range(2)]
+        outputs = [byref(value) for value in (status, number, *rest, c_size_t())]
+        cap.cu("cuStreamGetCaptureInfo_v2", c_void_p(cap.stream), *outputs)
+        numbers.append(number.value)
+        assert status.value == ACTIVE and cap.end_code() == 0
+    assert len(set(numbers)) == 2
