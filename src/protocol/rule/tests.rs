@@ -1,9 +1,11 @@
 //! The table against docs/rules.md, and how a refusal reads.
 
 use std::collections::BTreeSet;
+use std::fmt::{self, Display};
 
 use rstest::rstest;
 
+use super::violation::FOUND_LIMIT;
 use super::*;
 
 const PAGE: &str = include_str!("../../../docs/rules.md");

@@ -1,0 +1,238 @@
+//! One value of one field that breaks one rule.
+
+use std::borrow::Cow;
+use std::fmt::{self, Display, Write};
+
+use super::Rule;
+
+/// The part of a protocol, or the argument, that a value was found in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Field {
+    /// The object as a whole.
+    Object,
+    /// `__cuda_array_interface__`, the attribute as a whole.
+    Cai,
+    /// Its `version`.
+    CaiVersion,
+    /// Its `shape`.
+    CaiShape,
+    /// Its `typestr`.
+    CaiTypestr,
+    /// Its `descr`.
+    CaiDescr,
+    /// Its `data`.
+    CaiData,
+    /// Its `strides`, in bytes.
+    CaiStrides,
+    /// Its `mask`.
+    CaiMask,
+    /// Its `stream`.
+    CaiStream,
+    /// A `__cuda_stream__` method's answer.
+    CudaStream,
+    /// A capsule.
+    Capsule,
+    /// `__dlpack_device__`.
+    DlpackDevice,
+    /// `__dlpack__`.
+    DlpackCall,
+    /// `__dlpack_c_exchange_api__`.
+    ExchangeApi,
+    /// `DLTensor.ndim`.
+    TensorNdim,
+    /// `DLTensor.shape`.
+    TensorShape,
+    /// `DLTensor.strides`, in elements.
+    TensorStrides,
+    /// `DLTensor.data`.
+    TensorData,
+    /// `DLTensor.byte_offset`.
+    TensorByteOffset,
+    /// `DLTensor.dtype`.
+    TensorDtype,
+    /// `DLTensor.device`.
+    TensorDevice,
+    /// `DLManagedTensorVersioned.version`.
+    TensorVersion,
+    /// `DLManagedTensorVersioned.flags`.
+    TensorFlags,
+    /// One of our own functions' arguments.
+    Argument(&'static str),
+}
+
+impl Field {
+    /// A short stable name: the exception's `.field`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Object => "object",
+            Self::Cai => "__cuda_array_interface__",
+            Self::CaiVersion | Self::TensorVersion => "version",
+            Self::CaiShape | Self::TensorShape => "shape",
+            Self::CaiTypestr => "typestr",
+            Self::CaiDescr => "descr",
+            Self::CaiData | Self::TensorData => "data",
+            Self::CaiStrides | Self::TensorStrides => "strides",
+            Self::CaiMask => "mask",
+            Self::CaiStream => "stream",
+            Self::CudaStream => "__cuda_stream__",
+            Self::Capsule => "capsule",
+            Self::DlpackDevice => "__dlpack_device__",
+            Self::DlpackCall => "__dlpack__",
+            Self::ExchangeApi => "__dlpack_c_exchange_api__",
+            Self::TensorNdim => "ndim",
+            Self::TensorByteOffset => "byte_offset",
+            Self::TensorDtype => "dtype",
+            Self::TensorDevice => "device",
+            Self::TensorFlags => "flags",
+            Self::Argument(name) => name,
+        }
+    }
+}
+
+impl Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.name();
+        match self {
+            Self::CaiVersion
+            | Self::CaiShape
+            | Self::CaiTypestr
+            | Self::CaiDescr
+            | Self::CaiData
+            | Self::CaiStrides
+            | Self::CaiMask
+            | Self::CaiStream => write!(f, "__cuda_array_interface__['{name}']"),
+            Self::TensorNdim
+            | Self::TensorShape
+            | Self::TensorStrides
+            | Self::TensorData
+            | Self::TensorByteOffset
+            | Self::TensorDtype
+            | Self::TensorDevice => write!(f, "DLTensor.{name}"),
+            Self::TensorVersion | Self::TensorFlags => {
+                write!(f, "DLManagedTensorVersioned.{name}")
+            }
+            Self::Argument(_) => write!(f, "argument '{name}'"),
+            _ => f.write_str(name),
+        }
+    }
+}
+
+/// One value that breaks one rule.
+///
+/// One pointer wide, so that `Result<T, Violation>` costs the successful path nothing.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Violation(Box<Inner>);
+
+#[derive(Clone, PartialEq, Eq)]
+struct Inner {
+    rule: Rule,
+    field: Field,
+    found: String,
+    hint: Option<Cow<'static, str>>,
+}
+
+/// A value found is quoted up to this many bytes: a hostile `repr` must not fill the memory.
+pub(super) const FOUND_LIMIT: usize = 200;
+
+impl Violation {
+    /// `found` broke `rule` in `field`. An empty `found` is left out of the message (a key that is
+    /// missing has no value to show).
+    #[cold]
+    pub fn new(rule: Rule, field: Field, found: impl Display) -> Self {
+        let mut short = Clipped(String::new());
+        // A Display that fails has nothing more to say: keep what it wrote.
+        let _ = write!(short, "{found}");
+        Self(Box::new(Inner {
+            rule,
+            field,
+            found: short.0,
+            hint: None,
+        }))
+    }
+
+    /// The same refusal with what to do instead.
+    #[cold]
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<Cow<'static, str>>) -> Self {
+        self.0.hint = Some(hint.into());
+        self
+    }
+
+    /// The same refusal of another field: for a rule found by code that both protocols share.
+    #[cold]
+    #[must_use]
+    pub fn in_field(mut self, field: Field) -> Self {
+        self.0.field = field;
+        self
+    }
+
+    /// The rule that is broken.
+    #[must_use]
+    pub fn rule(&self) -> Rule {
+        self.0.rule
+    }
+
+    /// Where the value was found.
+    #[must_use]
+    pub fn field(&self) -> Field {
+        self.0.field
+    }
+
+    /// The value, as text.
+    #[must_use]
+    pub fn found(&self) -> &str {
+        &self.0.found
+    }
+
+    /// What to do instead, where there is something to do.
+    #[must_use]
+    pub fn hint(&self) -> Option<&str> {
+        self.0.hint.as_deref()
+    }
+}
+
+impl Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner {
+            rule,
+            field,
+            found,
+            hint,
+        } = &*self.0;
+        write!(f, "{field}")?;
+        if !found.is_empty() {
+            write!(f, " = {found}")?;
+        }
+        write!(f, ": {}", rule.sentence())?;
+        if let Some(hint) = hint {
+            write!(f, "; {hint}")?;
+        }
+        write!(f, " [{}]", rule.id())
+    }
+}
+
+impl fmt::Debug for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Violation({self})")
+    }
+}
+
+impl std::error::Error for Violation {}
+
+/// A string that takes [`FOUND_LIMIT`] bytes, then dots, then nothing.
+struct Clipped(String);
+
+impl Write for Clipped {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for letter in text.chars() {
+            if self.0.len() >= FOUND_LIMIT {
+                self.0.push_str("...");
+                return Err(fmt::Error);
+            }
+            self.0.push(letter);
+        }
+        Ok(())
+    }
+}
