@@ -47,22 +47,20 @@ class Streams:
 
 def write(array: Array, values: Values, stream: Stream) -> None:
     """Enqueues a copy into device memory; it need not have happened when this returns."""
-    check(driver.cuMemcpyHtoDAsync(array.pointer, values.ctypes.data, values.nbytes, stream.handle))
+    (code,) = driver.cuMemcpyHtoDAsync(array.pointer, values.ctypes.data, values.nbytes, stream.handle)
+    if code != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(code.name)
 
 
-def read(array: Array, stream: Stream) -> Values:
-    """The values that work on `stream` sees: no other stream is waited for here."""
+def read(array: Array, stream: Stream) -> Values | None:
+    """The values that work on `stream` sees, no other stream being waited for; `None` where there is no reading."""
     steps = [(extent - 1) * stride for extent, stride in zip(array.shape, array.byte_strides, strict=True)]
     span = np.empty(sum(steps) + array.dtype.itemsize, np.uint8)
-    check(driver.cuMemcpyDtoHAsync(span.ctypes.data, array.pointer, span.nbytes, stream.handle))
+    (code,) = driver.cuMemcpyDtoHAsync(span.ctypes.data, array.pointer, span.nbytes, stream.handle)
+    if code != driver.CUresult.CUDA_SUCCESS:
+        return None
     stream.sync()
     return np.ndarray(array.shape, array.dtype, span, strides=array.byte_strides)
-
-
-def check(answer: tuple[driver.CUresult, ...]) -> None:
-    """Raises where the driver refused."""
-    if answer[0] != driver.CUresult.CUDA_SUCCESS:
-        raise RuntimeError(answer[0].name)
 
 
 @contextmanager

@@ -115,7 +115,7 @@ def managed_to_numpy(work: gpu.Streams) -> HandOver:
         given=given,
         taken=Array.of(array.ctypes.data, array.dtype, array.shape, array.strides),
         values_given=values,
-        values_taken=array,
+        values_taken=array.copy(),  # now, and not when the table is made
         stream_calls=calls,
         microseconds=clock(convert, work.settle),
     )

@@ -48,7 +48,8 @@ class HandOver:
     given: Array
     taken: Array
     values_given: Values
-    values_taken: Values
+    values_taken: Values | None
+    """What the consumer reads; `None` where it cannot."""
     stream_calls: list[str] | None
     """The driver calls that order or wait; `None` where nobody can see them."""
     microseconds: float
@@ -60,7 +61,9 @@ class HandOver:
             for name in ("pointer", "dtype", "shape", "byte_strides")
             if getattr(self.taken, name) != getattr(self.given, name)
         ]
-        if not np.array_equal(self.values_given, self.values_taken):
+        if self.values_taken is None:
+            found.append("the values cannot be read")
+        elif not np.array_equal(self.values_given, self.values_taken):
             found.append(f"the values are\n{self.values_taken}\nand not\n{self.values_given}")
         return found
 
