@@ -20,9 +20,7 @@ use crate::view::{CaiView, Owner};
 pub(crate) fn import<'py>(object: &Bound<'py, PyAny>, options: &Options<'py>) -> PyResult<CaiView> {
     let read = if object.is_instance_of::<PyDict>() {
         if options.owner.is_none() {
-            return Err(
-                Violation::new(Rule::OwnerMissing, Field::Argument("owner"), "nothing").into(),
-            );
+            return Err(Violation::new(Rule::OwnerMissing, Field::Argument("owner"), "").into());
         }
         interface::read(object, options.strict)?
     } else {

@@ -144,8 +144,10 @@ pub(crate) fn from_dlpack<'py>(
 /// consumers whose streams cannot be named.
 /// max_version, dl_device, copy: as in `CaiView.__dlpack__`.
 /// writable: asserts that writing to read-only data is fine.
+/// ordinal: the CUDA device, known: the driver is not asked.
 #[pyfunction]
-#[pyo3(signature = (obj, /, *, stream=None, max_version=None, dl_device=None, copy=None, writable=false))]
+#[pyo3(signature = (obj, /, *, stream=None, max_version=None, dl_device=None, copy=None, writable=false, ordinal=None))]
+#[expect(clippy::too_many_arguments, reason = "the face of the Python function")]
 pub(crate) fn to_dlpack<'py>(
     obj: &Bound<'py, PyAny>,
     stream: Option<&Bound<'py, PyAny>>,
@@ -153,6 +155,7 @@ pub(crate) fn to_dlpack<'py>(
     dl_device: Option<&Bound<'py, PyAny>>,
     copy: Option<&Bound<'py, PyAny>>,
     writable: bool,
+    ordinal: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = obj.py();
     let on_host = stream.is_some_and(is_host);
@@ -164,7 +167,7 @@ pub(crate) fn to_dlpack<'py>(
         writable,
         on_host,
     };
-    let view = import(obj, &Options::default())?;
+    let view = import(obj, &Options::located(ordinal)?)?;
     let export = Export::decide(view.descriptor(), &asked)?;
     export.order(py, &view)?;
     let (descriptor, owner) = view.into_parts();

@@ -285,7 +285,7 @@ fn careful<'py>(dict: &Bound<'py, PyAny>, strict: bool) -> PyResult<Read<'py>> {
     let source = Mapping::new(dict)?;
     let get = |key: &Py<PyString>| source.get(key.bind(py));
     let required = |key: &Py<PyString>, rule, field| {
-        get(key)?.ok_or_else(|| PyErr::from(Violation::new(rule, field, "nothing")))
+        get(key)?.ok_or_else(|| PyErr::from(Violation::new(rule, field, "")))
     };
 
     let version = version(get(&keys.version)?, strict)?;
@@ -370,9 +370,7 @@ fn present<'py>(value: Option<Bound<'py, PyAny>>) -> Option<Bound<'py, PyAny>> {
 
 fn version(value: Option<Bound<'_, PyAny>>, strict: bool) -> PyResult<Version> {
     match value {
-        None if strict => {
-            Err(Violation::new(Rule::VersionMissing, Field::CaiVersion, "nothing").into())
-        }
+        None if strict => Err(Violation::new(Rule::VersionMissing, Field::CaiVersion, "").into()),
         None => Ok(Version::MISSING),
         Some(value) => Ok(Version::from_int(VERSION.read(&value)?)?),
     }

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple, PyType};
 
-use super::integer::{IntRule, repr};
+use super::integer::{self, IntRule, repr};
 use super::stream;
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -65,8 +65,28 @@ impl<'py> Options<'py> {
     }
 }
 
+impl Options<'_> {
+    /// Nothing known but, perhaps, the device.
+    ///
+    /// # Errors
+    /// `TypeError` or `ValueError`, naming the argument.
+    #[inline]
+    pub(crate) fn located(value: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+        Ok(Self {
+            ordinal: value.map(ordinal).transpose()?,
+            ..Self::default()
+        })
+    }
+}
+
+#[inline]
 fn ordinal(value: &Bound<'_, PyAny>) -> PyResult<i32> {
     let field = Field::Argument("ordinal");
+    if let Some(ordinal) = integer::quick(value).and_then(|number| i32::try_from(number).ok())
+        && ordinal >= 0
+    {
+        return Ok(ordinal);
+    }
     let ordinal: i32 = IntRule::new(field, Rule::ArgumentType, Rule::OrdinalRange).read(value)?;
     if ordinal < 0 {
         return Err(Violation::new(Rule::OrdinalRange, field, ordinal).into());
