@@ -36,7 +36,7 @@ def build_driver() -> Path:
 
 
 class BuildWithDriver(build_py):
-    """Copies the library beside the modules, under the name that programs ask the loader for."""
+    """Copies the library beside the modules, under the names that programs ask the loader for."""
 
     def run(self) -> None:
         super().run()
@@ -44,7 +44,9 @@ class BuildWithDriver(build_py):
             return  # found in the target folder of the clone
         folder = Path(self.build_lib) / "cai_conformance" / "_lib"
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(build_driver(), folder / "libcuda.so.1")
+        driver = build_driver()
+        for name in ("libcuda.so.1", "libcuda.so"):
+            shutil.copy2(driver, folder / name)
         shutil.copy2(CRATE / "cusim.h", folder / "cusim.h")
 
 

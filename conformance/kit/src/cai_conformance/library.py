@@ -8,6 +8,9 @@ from pathlib import Path
 
 SONAME = "libcuda.so.1"
 
+# Programs ask for either name, cudarc for the second one first.
+_NAMES = (SONAME, "libcuda.so")
+
 # The version of the `sim_*` interface that this package speaks.
 ABI = 1
 
@@ -37,17 +40,18 @@ def _build_outputs() -> list[Path]:
 
 
 def library_folder() -> Path:
-    """A folder in which the simulated driver is called `libcuda.so.1`, for LD_LIBRARY_PATH."""
+    """A folder in which the simulated driver has the names that programs ask for."""
     path = library_path().resolve()
-    if path.name == SONAME:
+    if all((path.parent / name).exists() for name in _NAMES):
         return path.parent
     folder = path.parent / "cusim"
     folder.mkdir(exist_ok=True)
-    link = folder / SONAME
-    if not link.exists() or link.resolve() != path:
-        fresh = folder / f".{SONAME}.{os.getpid()}"
-        fresh.symlink_to(path)
-        fresh.replace(link)  # whoever looks meanwhile finds the old one or the new one
+    for name in _NAMES:
+        link = folder / name
+        if not link.exists() or link.resolve() != path:
+            fresh = folder / f".{name}.{os.getpid()}"
+            fresh.symlink_to(path)
+            fresh.replace(link)  # whoever looks meanwhile finds the old one or the new one
     return folder
 
 
