@@ -147,7 +147,6 @@ pub(crate) fn from_dlpack<'py>(
 /// ordinal: the CUDA device, known: the driver is not asked.
 #[pyfunction]
 #[pyo3(signature = (obj, /, *, stream=None, max_version=None, dl_device=None, copy=None, writable=false, ordinal=None))]
-#[expect(clippy::too_many_arguments, reason = "the face of the Python function")]
 pub(crate) fn to_dlpack<'py>(
     obj: &Bound<'py, PyAny>,
     stream: Option<&Bound<'py, PyAny>>,
