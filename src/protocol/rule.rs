@@ -520,15 +520,21 @@ rules! {
     Overlap "overlap" Buffer
         "elements that share memory cannot be borrowed mutably"
         "Rust: &mut is exclusive";
-    ViewDtype "view-dtype" Buffer
+    ViewDtype "view-dtype" Type
         "the array's type is not the one that is asked for"
         "Rust: a typed view is of one element type";
-    ViewNdim "view-ndim" Buffer
+    ViewNdim "view-ndim" Type
         "the array has another number of dimensions than is asked for"
         "Rust: a typed view has a fixed number of dimensions";
-    ViewContiguous "view-contiguous" Buffer
-        "the array must be contiguous in C order"
+    ViewContiguous "view-contiguous" Type
+        "the array's elements do not lie in the order that is asked for"
         "Rust: a slice has no strides";
+    ViewDevice "view-device" Type
+        "the array is not in the kind of memory that is asked for"
+        "our choice: a function says where it works, and nothing is copied for it";
+    ViewShape "view-shape" Type
+        "the array does not have the shape that is asked for"
+        "our choice: a function says which extents it takes";
     ViewInUse "view-in-use" Buffer
         "the view is borrowed elsewhere"
         "Rust: &mut is exclusive";

@@ -13,13 +13,17 @@
 
 mod block;
 mod consume;
+mod element;
 mod export;
 mod import;
+mod memory;
 mod order;
 mod owner;
 #[cfg(feature = "pyo3")]
 mod queue;
 mod stats;
+mod typed;
+mod unlocked;
 
 pub(crate) use block::{Abi, build};
 #[cfg(feature = "pyo3")]
@@ -33,9 +37,13 @@ pub(crate) use queue::{Gate, Queue};
 pub(crate) use stats::{DRAINED, LEAKED, QUEUED, RELEASED};
 
 pub use consume::{Consumed, ReturnEdge};
+pub use element::{Bool, Element};
 pub use import::AnyManaged;
 pub use owner::Owner;
 pub use stats::{Stats, stats};
+pub use typed::{View, ViewMut};
+
+pub(crate) use unlocked::unlocked;
 
 use std::thread::ThreadId;
 

@@ -1,0 +1,94 @@
+//! The types that an element of an array may have in Rust.
+
+use bytemuck::Pod;
+
+use crate::protocol::dtype::DType;
+
+/// A Rust type whose values are the elements of an array.
+///
+/// | Rust | array |
+/// |---|---|
+/// | `i8` to `i64`, `u8` to `u64`, `f32`, `f64` | of the same name |
+/// | [`Bool`] | `bool` |
+/// | `[f32; 2]`, `[f64; 2]` (real, imaginary) | `complex64`, `complex128` |
+/// | `half::f16`, `half::bf16` (feature `half`) | `float16`, `bfloat16` |
+///
+/// [`Pod`] makes reading and writing sound: every pattern of bits is a value, and no byte is padding.
+/// Rust's `bool` is not among them, as a byte of 2 is no `bool`.
+///
+/// # Safety
+/// - A value has the size of one element of [`DTYPE`](Self::DTYPE), of one lane.
+/// - Its bits mean what the protocol says of that type: `bfloat16` is not `u16`.
+///
+/// For another type of DLPack, such as one of the 8-bit floats, implement it for a wrapper:
+///
+/// ```
+/// use cai_dlpack::protocol::dtype::DType;
+/// use cai_dlpack::view::Element;
+///
+/// #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+/// #[repr(transparent)]
+/// struct E4m3(u8);
+///
+/// // SAFETY: one byte, and nothing reads it as a number but code that knows the format.
+/// unsafe impl Element for E4m3 {
+///     const DTYPE: DType = DType::F8_E4M3FN;
+/// }
+/// ```
+pub unsafe trait Element: Pod {
+    /// The type as both protocols know it.
+    const DTYPE: DType;
+}
+
+/// A `bool` of an array: one byte, of which every value but 0 is true.
+#[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(transparent)]
+pub struct Bool(pub u8);
+
+impl Bool {
+    /// The value as Rust's `bool`.
+    #[must_use]
+    pub const fn get(self) -> bool {
+        self.0 != 0
+    }
+}
+
+macro_rules! elements {
+    ($($(#[$attribute:meta])* $element:ty => $dtype:ident;)*) => {
+        $(
+            $(#[$attribute])*
+            // SAFETY: the constant names this very type; the assertion below compares the sizes.
+            unsafe impl Element for $element {
+                const DTYPE: DType = DType::$dtype;
+            }
+        )*
+
+        $(
+            $(#[$attribute])*
+            const _: () = assert!(matches!(
+                DType::$dtype.itemsize(),
+                Some(size) if size as usize == size_of::<$element>()
+            ));
+        )*
+    };
+}
+
+elements! {
+    Bool => BOOL;
+    i8 => I8;
+    i16 => I16;
+    i32 => I32;
+    i64 => I64;
+    u8 => U8;
+    u16 => U16;
+    u32 => U32;
+    u64 => U64;
+    f32 => F32;
+    f64 => F64;
+    [f32; 2] => C64;
+    [f64; 2] => C128;
+    #[cfg(feature = "half")]
+    half::f16 => F16;
+    #[cfg(feature = "half")]
+    half::bf16 => BF16;
+}

@@ -1,0 +1,454 @@
+//! Views that know their element type: what a function in Rust takes.
+//!
+//! | | shared | mutable |
+//! |---|---|---|
+//! | borrowed from a [`CaiView`] | [`View<'_, T>`](View) | [`ViewMut<'_, T>`](ViewMut) |
+//! | asked for by | [`CaiView::typed`] | [`CaiView::typed_mut`] |
+//! | demands | element type, alignment, bounds where the driver knows them | also: not read-only, no two indices for one element |
+//!
+//! # What `'_` and `&mut` prove, and what they do not
+//! The lifetime keeps the owner: the memory is there as long as the view. The exclusive borrow keeps
+//! other views *of this value* away. Neither says anything about work on the GPU, about the producer,
+//! nor about another array over the same memory; stream order is what `on` is for, and reading host
+//! memory as a slice is `unsafe` with a list ([`View::host_slice`]).
+
+use std::marker::PhantomData;
+
+use smallvec::SmallVec;
+
+use super::{CaiView, Element, unlocked};
+use crate::error::Error;
+use crate::protocol::descriptor::{Descriptor, Device};
+use crate::protocol::dtype::DType;
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::stream::{Request, Stream, SyncPolicy};
+
+/// An array of elements `T`, borrowed; a pointer's width, and copied like one.
+#[derive(Debug)]
+pub struct View<'a, T> {
+    cai: &'a CaiView,
+    elements: PhantomData<&'a [T]>,
+}
+
+impl<T> Clone for View<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for View<'_, T> {}
+
+/// An array of elements `T`, borrowed mutably: it is not read-only, and no element has two indices.
+#[derive(Debug)]
+pub struct ViewMut<'a, T> {
+    cai: &'a mut CaiView,
+    elements: PhantomData<&'a mut [T]>,
+}
+
+impl CaiView {
+    /// This array as elements of type `T`.
+    ///
+    /// # Errors
+    /// `view-dtype` where it is of another type, `data-alignment`; and where the memory is CUDA's and
+    /// there is a driver, by one query: `pointer-unknown`, `pointer-device`, `out-of-bounds`.
+    pub fn typed<T: Element>(&self) -> Result<View<'_, T>, Error> {
+        check_element(self.descriptor(), T::DTYPE)?;
+        self.prove_memory()?;
+        Ok(View::new(self))
+    }
+
+    /// This array as elements of type `T` that may be written.
+    ///
+    /// # Errors
+    /// As [`CaiView::typed`]; `read-only-writer` for read-only data, and `overlap` where two indices
+    /// may mean one element (a broadcast axis, strides that interleave).
+    pub fn typed_mut<T: Element>(&mut self) -> Result<ViewMut<'_, T>, Error> {
+        check_element(self.descriptor(), T::DTYPE)?;
+        check_writable(self.descriptor())?;
+        self.prove_memory()?;
+        Ok(ViewMut::new(self))
+    }
+}
+
+/// The element type, and an address that suits it.
+pub(crate) fn check_element(descriptor: &Descriptor, wanted: DType) -> Result<(), Violation> {
+    if descriptor.dtype() != wanted {
+        return Err(mismatch(
+            Rule::ViewDtype,
+            descriptor,
+            format_args!("{wanted} is wanted"),
+        ));
+    }
+    if descriptor.data() % u64::from(wanted.align()) == 0 {
+        return Ok(());
+    }
+    let found = format_args!(
+        "{:#x}, to be aligned to {} bytes",
+        descriptor.data(),
+        wanted.align()
+    );
+    Err(Violation::new(
+        Rule::DataAlignment,
+        Field::TensorData,
+        found,
+    ))
+}
+
+/// Data that may be written, each element by one index.
+pub(crate) fn check_writable(descriptor: &Descriptor) -> Result<(), Violation> {
+    if descriptor.read_only() {
+        let wanted = format_args!("one that may be written is wanted");
+        return Err(mismatch(Rule::ReadOnlyWriter, descriptor, wanted));
+    }
+    if descriptor.layout().is_self_overlapping() {
+        let wanted = format_args!("one that may be written is wanted");
+        return Err(mismatch(Rule::Overlap, descriptor, wanted));
+    }
+    Ok(())
+}
+
+/// A refusal that says what came and what is wanted.
+#[cold]
+pub(crate) fn mismatch(
+    rule: Rule,
+    came: &Descriptor,
+    wanted: std::fmt::Arguments<'_>,
+) -> Violation {
+    let found = format_args!(
+        "{}{} of shape {:?}, strides {:?} (in elements), on {}",
+        if came.read_only() { "read-only " } else { "" },
+        came.dtype(),
+        came.shape(),
+        came.elem_strides(),
+        came.device(),
+    );
+    Violation::new(rule, Field::Object, found).with_hint(wanted.to_string())
+}
+
+fn check_c_order(came: &Descriptor) -> Result<(), Violation> {
+    if came.layout().is_c_contiguous() {
+        return Ok(());
+    }
+    let wanted = format_args!("C order, the last axis fastest, is wanted");
+    Err(mismatch(Rule::ViewContiguous, came, wanted))
+}
+
+fn check_f_order(came: &Descriptor) -> Result<(), Violation> {
+    if came.layout().is_f_contiguous() {
+        return Ok(());
+    }
+    let wanted = format_args!("Fortran order, the first axis fastest, is wanted");
+    Err(mismatch(Rule::ViewContiguous, came, wanted))
+}
+
+fn check_contiguous(came: &Descriptor) -> Result<(), Violation> {
+    if came.layout().is_c_contiguous() || came.layout().is_f_contiguous() {
+        return Ok(());
+    }
+    let wanted = format_args!("C or Fortran order is wanted");
+    Err(mismatch(Rule::ViewContiguous, came, wanted))
+}
+
+fn check_cuda(came: &Descriptor) -> Result<(), Violation> {
+    if came.device().is_cuda_accessible() {
+        return Ok(());
+    }
+    let wanted = format_args!("memory that CUDA devices can read is wanted");
+    Err(mismatch(Rule::ViewDevice, came, wanted))
+}
+
+fn check_host(came: &Descriptor) -> Result<(), Violation> {
+    if came.device().is_host_readable() {
+        return Ok(());
+    }
+    let wanted = format_args!("memory that the host can read is wanted");
+    Err(mismatch(Rule::ViewDevice, came, wanted))
+}
+
+fn check_device(came: &Descriptor, device: Device) -> Result<(), Violation> {
+    if came.device() == device {
+        return Ok(());
+    }
+    Err(mismatch(
+        Rule::ViewDevice,
+        came,
+        format_args!("{device} is wanted"),
+    ))
+}
+
+fn check_shape(came: &Descriptor, pattern: &[Option<usize>]) -> Result<(), Violation> {
+    let fits = |(extent, wanted): (&i64, &Option<usize>)| {
+        wanted.is_none_or(|wanted| usize::try_from(*extent) == Ok(wanted))
+    };
+    if came.ndim() == pattern.len() && came.shape().iter().zip(pattern).all(fits) {
+        return Ok(());
+    }
+    let extents: Vec<_> = pattern
+        .iter()
+        .map(|extent| extent.map_or("any".to_owned(), |extent| extent.to_string()))
+        .collect();
+    let wanted = format_args!("the shape ({}) is wanted", extents.join(", "));
+    Err(mismatch(Rule::ViewShape, came, wanted))
+}
+
+/// The questions that both kinds of view answer, and the demands that hand the view back.
+macro_rules! demands {
+    () => {
+        /// The array without its type.
+        #[must_use]
+        pub fn cai(&self) -> &CaiView {
+            self.cai
+        }
+
+        /// The extents, in elements.
+        #[must_use]
+        pub fn shape(&self) -> &[i64] {
+            self.cai.descriptor().shape()
+        }
+
+        /// One stride per axis, in elements.
+        #[must_use]
+        pub fn elem_strides(&self) -> &[i64] {
+            self.cai.descriptor().elem_strides()
+        }
+
+        /// The number of elements.
+        #[must_use]
+        pub fn len(&self) -> usize {
+            // Fits: the layout's size in bytes fits `i64`, and this is a 64-bit platform's crate.
+            self.cai.descriptor().len() as usize
+        }
+
+        /// Whether there are no elements.
+        #[must_use]
+        pub fn is_empty(&self) -> bool {
+            self.len() == 0
+        }
+
+        /// This view, if its elements lie one after the other with the last axis fastest.
+        ///
+        /// # Errors
+        /// `view-contiguous`.
+        pub fn c_order(self) -> Result<Self, Violation> {
+            check_c_order(self.cai.descriptor()).map(|()| self)
+        }
+
+        /// This view, if its elements lie one after the other with the first axis fastest.
+        ///
+        /// # Errors
+        /// `view-contiguous`.
+        pub fn f_order(self) -> Result<Self, Violation> {
+            check_f_order(self.cai.descriptor()).map(|()| self)
+        }
+
+        /// This view, if its elements lie one after the other in either order.
+        ///
+        /// # Errors
+        /// `view-contiguous`.
+        pub fn contiguous(self) -> Result<Self, Violation> {
+            check_contiguous(self.cai.descriptor()).map(|()| self)
+        }
+
+        /// This view, if CUDA devices can read it: device, pinned or managed memory.
+        ///
+        /// # Errors
+        /// `view-device`.
+        pub fn cuda(self) -> Result<Self, Violation> {
+            check_cuda(self.cai.descriptor()).map(|()| self)
+        }
+
+        /// This view, if the host can read it: memory of the CPU, pinned or managed.
+        ///
+        /// # Errors
+        /// `view-device`.
+        pub fn host(self) -> Result<Self, Violation> {
+            check_host(self.cai.descriptor()).map(|()| self)
+        }
+
+        /// This view, if it is on this very device.
+        ///
+        /// # Errors
+        /// `view-device`.
+        pub fn on_device(self, device: Device) -> Result<Self, Violation> {
+            check_device(self.cai.descriptor(), device).map(|()| self)
+        }
+
+        /// This view, if it has these extents; `None` stands for any.
+        ///
+        /// # Errors
+        /// `view-shape`.
+        pub fn of_shape(self, pattern: &[Option<usize>]) -> Result<Self, Violation> {
+            check_shape(self.cai.descriptor(), pattern).map(|()| self)
+        }
+    };
+}
+
+impl<'a, T> View<'a, T> {
+    /// Of an array whose type, alignment and memory have been checked.
+    pub(crate) fn new(cai: &'a CaiView) -> Self {
+        Self {
+            cai,
+            elements: PhantomData,
+        }
+    }
+
+    demands!();
+
+    /// The address of the element of index 0, dangling without elements. What it points to is ready
+    /// only where the stream order says so.
+    #[must_use]
+    pub fn as_ptr(&self) -> *const T {
+        pointer_of(self.cai)
+    }
+}
+
+impl<'a, T> ViewMut<'a, T> {
+    /// Of an array whose type, alignment, memory and layout have been checked.
+    pub(crate) fn new(cai: &'a mut CaiView) -> Self {
+        Self {
+            cai,
+            elements: PhantomData,
+        }
+    }
+
+    demands!();
+
+    /// The address of the element of index 0, dangling without elements. What it points to is ready
+    /// only where the stream order says so.
+    #[must_use]
+    pub fn as_mut_ptr(&mut self) -> *mut T {
+        pointer_of::<T>(self.cai).cast_mut()
+    }
+
+    /// A shared view, for as long as this one is not used.
+    #[must_use]
+    pub fn as_view(&self) -> View<'_, T> {
+        View::new(self.cai)
+    }
+
+    /// A shorter mutable borrow of the same array.
+    #[must_use]
+    pub fn reborrow(&mut self) -> ViewMut<'_, T> {
+        ViewMut::new(self.cai)
+    }
+
+    #[cfg(feature = "cudarc")]
+    pub(crate) fn cai_mut(&mut self) -> &mut CaiView {
+        self.cai
+    }
+}
+
+fn pointer_of<T>(cai: &CaiView) -> *const T {
+    match cai.descriptor().data() {
+        0 => std::ptr::dangling(),
+        data => std::ptr::with_exposed_provenance(data as usize),
+    }
+}
+
+impl<'a, T: Element> View<'a, T> {
+    /// The elements in C order, once the ready stream has written them: the host waits for it.
+    ///
+    /// Memory of a device is never copied here; cudarc's `memcpy_dtoh` does that.
+    /// While another thread or a device writes, the copy may hold old and new elements, and halves of
+    /// both: every pattern of bits is a `T`.
+    ///
+    /// # Errors
+    /// `view-device` for memory of a device; what [`CaiView::synchronize`] refuses;
+    /// [`Error::OutOfMemory`].
+    pub fn copy_to_vec(&self) -> Result<Vec<T>, Error> {
+        check_host(self.cai.descriptor())?;
+        wait_on_host(self.cai)?;
+        let mut copied = Vec::new();
+        copied
+            .try_reserve_exact(self.len())
+            .map_err(|_| Error::OutOfMemory)?;
+        for_each_offset(self.shape(), self.elem_strides(), |offset| {
+            let element = self.as_ptr().wrapping_offset(offset);
+            // SAFETY: an element of a host-readable array, which its owner keeps (the contract of
+            // `CaiView::new`), at an aligned address (`check_element`). Volatile: the memory is not
+            // Rust's, and may change under us; any pattern of bits is a `T`.
+            copied.push(unsafe { element.read_volatile() });
+        });
+        Ok(copied)
+    }
+
+    /// The elements as a slice, once the ready stream has written them: the host waits for it.
+    ///
+    /// # Errors
+    /// `view-device` for memory of a device, `view-contiguous`; what [`CaiView::synchronize`] refuses.
+    ///
+    /// # Safety
+    /// Until the slice is gone:
+    /// - the memory is there, as the producer has said (its bounds are known for CUDA's memory only);
+    /// - nobody writes to it: no other thread, no code in Python that holds the same array, no other
+    ///   view of overlapping memory, and no work on any stream of any device;
+    /// - of managed memory without concurrent access, no work that uses *any* managed memory runs.
+    pub unsafe fn host_slice(&self) -> Result<&'a [T], Error> {
+        check_host(self.cai.descriptor())?;
+        check_c_order(self.cai.descriptor())?;
+        wait_on_host(self.cai)?;
+        // SAFETY: aligned and not NULL (`check_element`, `pointer_of`); contiguous; that the elements
+        // are there and do not change is the caller's promise. `'a` keeps the owner.
+        Ok(unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) })
+    }
+}
+
+impl<T: Element> ViewMut<'_, T> {
+    /// As [`View::copy_to_vec`].
+    ///
+    /// # Errors
+    /// As [`View::copy_to_vec`].
+    pub fn copy_to_vec(&self) -> Result<Vec<T>, Error> {
+        self.as_view().copy_to_vec()
+    }
+
+    /// The elements as a mutable slice, once the ready stream has written them: the host waits for it.
+    ///
+    /// # Errors
+    /// As [`View::host_slice`].
+    ///
+    /// # Safety
+    /// The list of [`View::host_slice`], and nobody *reads* the memory either until the slice is gone.
+    pub unsafe fn host_slice_mut(&mut self) -> Result<&mut [T], Error> {
+        check_host(self.cai.descriptor())?;
+        check_c_order(self.cai.descriptor())?;
+        wait_on_host(self.cai)?;
+        // SAFETY: as in `host_slice`; not read-only and exclusive (`check_writable`, the caller).
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len()) })
+    }
+}
+
+fn wait_on_host(cai: &CaiView) -> Result<(), Error> {
+    if cai.ready() == Stream::None {
+        return Ok(());
+    }
+    unlocked(|| cai.order(Request::Host, SyncPolicy::Event))
+}
+
+/// Calls `visit` with the offset in elements of each element, in C order.
+fn for_each_offset(shape: &[i64], elem_strides: &[i64], mut visit: impl FnMut(isize)) {
+    if shape.contains(&0) {
+        return;
+    }
+    let mut index: SmallVec<[i64; 4]> = SmallVec::from_elem(0, shape.len());
+    let mut offset = 0_i64;
+    loop {
+        visit(offset as isize);
+        let mut axis = shape.len();
+        // The offsets stay within the layout's span, whose size in bytes fits `i64`.
+        loop {
+            if axis == 0 {
+                return;
+            }
+            axis -= 1;
+            index[axis] += 1;
+            offset = offset.wrapping_add(elem_strides[axis]);
+            if index[axis] < shape[axis] {
+                break;
+            }
+            offset = offset.wrapping_sub(elem_strides[axis].wrapping_mul(shape[axis]));
+            index[axis] = 0;
+        }
+    }
+}
+
