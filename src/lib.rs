@@ -11,5 +11,7 @@ pub mod view;
 #[cfg(feature = "pyo3")]
 pub mod python;
 
+pub mod interop;
+
 pub use error::Error;
 pub use view::CaiView;

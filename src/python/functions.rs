@@ -13,7 +13,7 @@ use super::export::{Asked, Export};
 use super::integer::type_name;
 use super::join::join;
 use super::keys::keys;
-use super::options::{Arguments, Options};
+use super::options::{Arguments, Check, Options};
 use super::stream;
 use crate::protocol::descriptor::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -179,7 +179,7 @@ fn is_host(stream: &Bound<'_, PyAny>) -> bool {
 
 /// Takes the route that knows the producer.
 #[inline]
-fn import<'py>(object: &Bound<'py, PyAny>, options: &Options<'py>) -> PyResult<CaiView> {
+pub(crate) fn import<'py>(object: &Bound<'py, PyAny>, options: &Options<'py>) -> PyResult<CaiView> {
     if capsule::is_capsule(object) {
         return adjust(dlpack::import(object, Ask::default())?, options);
     }
@@ -238,6 +238,9 @@ fn adjust(view: CaiView, options: &Options<'_>) -> PyResult<CaiView> {
             })
         })
     }?;
+    if options.check == Check::Bounds {
+        view.prove_memory()?;
+    }
     Ok(match options.producer {
         None => view,
         Some(producer) => view.with_producer(producer),

@@ -3,6 +3,7 @@
 //! Each extension module links its own copy of this crate, so that there may be several `CaiView`
 //! classes in one process: they meet by protocol, never by `isinstance`.
 
+mod borrow;
 mod cai;
 mod capsule;
 mod class;
@@ -12,6 +13,7 @@ mod descr;
 mod dlpack;
 mod errors;
 mod export;
+mod extract;
 mod functions;
 mod integer;
 mod interface;
@@ -24,4 +26,5 @@ mod warn;
 
 pub use class::PyCaiView;
 pub use errors::driver_error;
+pub use extract::{In, InOut};
 pub use functions::register;

@@ -81,7 +81,7 @@ impl Interpreter {
 
 /// Whether this very thread holds the GIL (is attached) now.
 #[inline]
-fn is_held() -> bool {
+pub(crate) fn is_held() -> bool {
     INTERPRETER.get().is_some_and(Interpreter::is_held)
 }
 

@@ -43,6 +43,10 @@ pub use owner::Owner;
 pub use stats::{Stats, stats};
 pub use typed::{View, ViewMut};
 
+#[cfg(feature = "pyo3")]
+pub(crate) use typed::{check_element, check_writable, mismatch};
+#[cfg(feature = "pyo3")]
+pub(crate) use unlocked::set_unlock;
 pub(crate) use unlocked::unlocked;
 
 use std::thread::ThreadId;
@@ -105,6 +109,16 @@ impl CaiView {
         self.thread = thread_of(ready);
         self.ready = ready;
         self
+    }
+
+    /// The data was written, and is ready on `ready` now; `keep` lives as long as the view.
+    #[cfg(feature = "cudarc")]
+    pub(crate) fn set_ready<K: Send + 'static>(&mut self, ready: Stream, keep: K) {
+        self.thread = thread_of(ready);
+        self.ready = ready;
+        if size_of::<K>() > 0 {
+            self.owner = Owner::new((self.owner.share(), keep));
+        }
     }
 
     /// Another view, of `descriptor`, that shares this one's owner and streams.

@@ -79,7 +79,7 @@ pub(crate) fn check_element(descriptor: &Descriptor, wanted: DType) -> Result<()
             format_args!("{wanted} is wanted"),
         ));
     }
-    if descriptor.data() % u64::from(wanted.align()) == 0 {
+    if descriptor.data().is_multiple_of(u64::from(wanted.align())) {
         return Ok(());
     }
     let found = format_args!(
@@ -451,4 +451,3 @@ fn for_each_offset(shape: &[i64], elem_strides: &[i64], mut visit: impl FnMut(is
         }
     }
 }
-

@@ -1,0 +1,217 @@
+//! Contiguous arrays on a stream, as cudarc's own functions take them; and cudarc's slices as views.
+
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::{
+    CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop,
+};
+
+use super::{Lend, On};
+use crate::driver;
+use crate::error::Error;
+use crate::protocol::descriptor::{Descriptor, Device, RawTensor};
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::stream::Stream;
+use crate::view::{CaiView, Element, Owner, ViewMut};
+
+/// The elements of a contiguous array on a stream, for cudarc's copies and libraries.
+///
+/// On the guard's stream cudarc's functions enqueue nothing but their work. On another stream they wait
+/// for the guard's first, and the host waits for them when they are done, as cudarc knows no other way
+/// to be asked back: use the guard's stream.
+#[derive(Debug)]
+pub struct OnSlice<'g, 's, V: Lend>(&'g mut On<'s, V>);
+
+impl<'g, 's, V: Lend> OnSlice<'g, 's, V> {
+    pub(super) fn new(on: &'g mut On<'s, V>) -> Result<Self, Violation> {
+        let came = on.array().descriptor();
+        if came.layout().is_c_contiguous() || came.layout().is_f_contiguous() {
+            return Ok(Self(on));
+        }
+        let found = format_args!(
+            "strides {:?} of shape {:?}",
+            came.elem_strides(),
+            came.shape()
+        );
+        Err(Violation::new(Rule::ViewContiguous, Field::Object, found))
+    }
+
+    /// The address, for work on `stream`.
+    fn pointer_on<'a>(&'a self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
+        let own = self.0.stream();
+        let after = if stream == &**own {
+            SyncOnDrop::Record(None)
+        } else {
+            stream.context().record_err(stream.join(own));
+            SyncOnDrop::sync_stream(stream)
+        };
+        (self.0.device_ptr(), after)
+    }
+}
+
+impl<V: Lend> DeviceSlice<V::Element> for OnSlice<'_, '_, V> {
+    fn len(&self) -> usize {
+        self.0.array().descriptor().len() as usize
+    }
+
+    fn stream(&self) -> &Arc<CudaStream> {
+        self.0.stream()
+    }
+}
+
+impl<V: Lend> DevicePtr<V::Element> for OnSlice<'_, '_, V> {
+    fn device_ptr<'a>(&'a self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
+        self.pointer_on(stream)
+    }
+}
+
+impl<T: Element> DevicePtrMut<T> for OnSlice<'_, '_, ViewMut<'_, T>> {
+    fn device_ptr_mut<'a>(&'a mut self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
+        self.pointer_on(stream)
+    }
+}
+
+impl CaiView {
+    /// A slice of cudarc's as an array in C order, writable, and ready after the slice's last write.
+    ///
+    /// The slice's own stream is the ready stream and the producer stream. The slice is dropped with the
+    /// last view and tensor of it, in its own context whatever is current then; what is current stays.
+    /// cudarc frees it on its own stream, so a consumer on another stream either makes the return edge
+    /// or is done by then.
+    ///
+    /// # Errors
+    /// `shape-override` where the extents do not make up the slice's length; the rules of shapes;
+    /// `stream-device` for the default stream of a context that is not its device's primary one.
+    pub fn from_cudarc<T: Element>(
+        slice: CudaSlice<T>,
+        shape: impl AsRef<[usize]>,
+    ) -> Result<Self, Error> {
+        let shape = extents(shape.as_ref())?;
+        let whole = slice.len();
+        let view = part(Arc::new(slice), 0, &shape, None)?;
+        if usize::try_from(view.descriptor().len()) == Ok(whole) {
+            return Ok(view);
+        }
+        let hint = format!("the slice has {whole} elements");
+        let field = Field::Argument("shape");
+        Err(
+            Violation::new(Rule::ShapeOverride, field, format_args!("{shape:?}"))
+                .with_hint(hint)
+                .into(),
+        )
+    }
+
+    /// A part of a slice of cudarc's: `offset` and `elem_strides` in elements.
+    ///
+    /// Takes the slice, or an `Arc` of it for several parts of one. A slice that somebody else can still
+    /// reach (through the `Arc`) is shown read-only: its holder expects nobody to write.
+    /// The rest is as in [`CaiView::from_cudarc`].
+    ///
+    /// # Errors
+    /// `out-of-bounds` where an element lies outside the slice; the rules of shapes and strides.
+    pub fn from_cudarc_part<T: Element>(
+        slice: impl Into<Arc<CudaSlice<T>>>,
+        offset: usize,
+        shape: impl AsRef<[usize]>,
+        elem_strides: impl AsRef<[isize]>,
+    ) -> Result<Self, Error> {
+        let strides: Vec<i64> = elem_strides.as_ref().iter().map(|s| *s as i64).collect();
+        part(
+            slice.into(),
+            offset,
+            &extents(shape.as_ref())?,
+            Some(&strides),
+        )
+    }
+}
+
+fn extents(shape: &[usize]) -> Result<Vec<i64>, Violation> {
+    let field = Field::Argument("shape");
+    let extent = |extent: &usize| {
+        i64::try_from(*extent).map_err(|_| Violation::new(Rule::ShapeRange, field, extent))
+    };
+    shape.iter().map(extent).collect()
+}
+
+fn part<T: Element>(
+    mut slice: Arc<CudaSlice<T>>,
+    offset: usize,
+    shape: &[i64],
+    strides: Option<&[i64]>,
+) -> Result<CaiView, Error> {
+    let is_shared = Arc::get_mut(&mut slice).is_none();
+    let stream = Arc::clone(slice.stream());
+    let ready = Stream::try_from(&*stream)?;
+    // Its own stream waits for the last write, wherever that was; reading is recorded nowhere else.
+    let (data, _) = slice.device_ptr(&stream);
+    let descriptor = describe::<T>(data, offset, shape, strides, &slice)?.with_read_only(is_shared);
+    check_part(&descriptor, data, &slice)?;
+    let owner = Owner::new(Kept(ManuallyDrop::new(slice)));
+    // SAFETY: every element lies in the slice (`check_part`), which the owner keeps, and with it its
+    // stream; device memory of the slice's device, of which nobody else has a `&mut`.
+    let view = unsafe { CaiView::new(descriptor, ready, owner) };
+    Ok(view.with_producer(ready))
+}
+
+fn describe<T: Element>(
+    data: CUdeviceptr,
+    offset: usize,
+    shape: &[i64],
+    strides: Option<&[i64]>,
+    slice: &CudaSlice<T>,
+) -> Result<Descriptor, Violation> {
+    Descriptor::new(&RawTensor {
+        data,
+        byte_offset: (offset as u64).saturating_mul(size_of::<T>() as u64),
+        device_type: Device::CUDA,
+        device_id: slice.ordinal() as i32,
+        code: T::DTYPE.code(),
+        bits: T::DTYPE.bits(),
+        lanes: T::DTYPE.lanes(),
+        shape,
+        strides,
+        flags: 0,
+    })
+}
+
+fn check_part<T>(part: &Descriptor, start: u64, slice: &CudaSlice<T>) -> Result<(), Violation> {
+    let end = start + slice.num_bytes() as u64;
+    match part.byte_span() {
+        Some((first, last)) if first < start || last > end => {
+            let found = format_args!("bytes {first:#x} to {last:#x}");
+            let hint = format!("the slice is {start:#x} to {end:#x}");
+            Err(Violation::new(Rule::OutOfBounds, Field::Argument("shape"), found).with_hint(hint))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A slice that is dropped in its own context.
+///
+/// cudarc frees on the slice's stream without asking which context is current, and where that stream is
+/// the default one its number alone means the current context's.
+struct Kept<T>(ManuallyDrop<Arc<CudaSlice<T>>>);
+
+impl<T> Drop for Kept<T> {
+    fn drop(&mut self) {
+        let context = Arc::clone(self.0.context());
+        within(&context, || {
+            // SAFETY: dropped here and nowhere else; not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.0) };
+        });
+    }
+}
+
+/// Runs `body` in `context`, and leaves the calling thread's context as it was.
+fn within(context: &CudaContext, body: impl FnOnce()) {
+    let driver = driver::driver();
+    let before = driver.as_ref().map(|driver| driver.current_context());
+    context.record_err(context.bind_to_thread());
+    body();
+    if let (Ok(driver), Ok(Ok(before))) = (driver, before) {
+        // A context that has died meanwhile cannot be made current again; then there is none.
+        let _ = driver.set_current_context(before);
+    }
+}

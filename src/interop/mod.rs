@@ -1,0 +1,4 @@
+//! Other libraries' arrays and streams in Rust, each behind a feature.
+
+#[cfg(feature = "cudarc")]
+pub mod cudarc;

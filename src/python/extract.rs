@@ -1,0 +1,225 @@
+//! Arguments and return values of functions in anyone's extension crate.
+//!
+//! | in a signature | takes | lends |
+//! |---|---|---|
+//! | [`In<T, N>`](In) | any array of `N` axes of `T` | [`View<'_, T>`](View) |
+//! | [`InOut<T, N>`](InOut) | one that may be written, and that no other argument uses | [`ViewMut<'_, T>`](ViewMut) |
+//! | [`CaiView`] | any array | itself |
+//!
+//! An array is what `cai_dlpack.view` takes, by the same routes. A [`CaiView`] that is returned becomes
+//! an object of both protocols. Nothing has to be set up: what this crate needs from the interpreter is
+//! made when the first array comes.
+
+use std::marker::PhantomData;
+
+use pyo3::prelude::*;
+
+use super::borrow::Borrow;
+use super::class::PyCaiView;
+use super::functions;
+use super::options::{Check, Options};
+use super::release;
+use crate::protocol::descriptor::Device;
+use crate::protocol::rule::{Rule, Violation};
+use crate::view::{self, CaiView, Element, View, ViewMut, check_element, check_writable, mismatch};
+
+/// An array argument of `N` axes and elements of type `T`, which the function reads.
+///
+/// It owns a view of the caller's array and lends it as [`View`]. The demands on layout, device and
+/// shape hand a view back, or a refusal that is a `TypeError` for the caller:
+///
+/// ```no_run
+/// use cai_dlpack::python::In;
+/// use pyo3::prelude::*;
+///
+/// #[pyfunction]
+/// fn rows(a: In<f32, 2>) -> PyResult<usize> {
+///     let a = a.view().c_order()?.cuda()?.of_shape(&[None, Some(3)])?;
+///     Ok(a.len() / 3)
+/// }
+/// ```
+///
+/// # Errors
+/// Where the argument is no such array the caller gets a `TypeError` that says what is wanted and what
+/// came (`view-dtype`, `view-ndim`), a `BufferError` where it reaches outside its allocation, and
+/// `view-in-use` where another argument writes to its memory.
+#[derive(Debug)]
+pub struct In<T, const N: usize> {
+    cai: CaiView,
+    _borrow: Borrow,
+    element: PhantomData<fn() -> T>,
+}
+
+/// An array argument of `N` axes and elements of type `T`, which the function writes.
+///
+/// It owns a view of the caller's array and lends it as [`ViewMut`]. Beside what [`In`] refuses,
+/// read-only arrays (`read-only-writer`), arrays of which two indices mean one element (`overlap`) and
+/// arrays that share memory with another argument (`view-in-use`) are a `BufferError`.
+#[derive(Debug)]
+pub struct InOut<T, const N: usize> {
+    cai: CaiView,
+    _borrow: Borrow,
+    element: PhantomData<fn() -> T>,
+}
+
+/// What both kinds of argument answer.
+macro_rules! argument {
+    ($argument:ident) => {
+        impl<T: Element, const N: usize> $argument<T, N> {
+            /// The array, without its type.
+            #[must_use]
+            pub fn cai(&self) -> &CaiView {
+                &self.cai
+            }
+
+            /// The array, to be kept or returned. It is not borrowed any more.
+            #[must_use]
+            pub fn into_cai(self) -> CaiView {
+                self.cai
+            }
+
+            /// The elements, to be read.
+            #[must_use]
+            pub fn view(&self) -> View<'_, T> {
+                View::new(&self.cai)
+            }
+
+            /// The extents, in elements.
+            #[must_use]
+            pub fn shape(&self) -> [usize; N] {
+                let shape = self.cai.descriptor().shape();
+                // Extents are not negative (`Descriptor`), and there are `N` (`extract`).
+                std::array::from_fn(|axis| shape[axis] as usize)
+            }
+
+            /// One stride per axis, in elements.
+            #[must_use]
+            pub fn elem_strides(&self) -> [i64; N] {
+                let strides = self.cai.descriptor().elem_strides();
+                std::array::from_fn(|axis| strides[axis])
+            }
+
+            /// The number of elements.
+            #[must_use]
+            pub fn len(&self) -> usize {
+                self.view().len()
+            }
+
+            /// Whether there are no elements.
+            #[must_use]
+            pub fn is_empty(&self) -> bool {
+                self.len() == 0
+            }
+
+            /// DLPack's device: type and id.
+            #[must_use]
+            pub fn device(&self) -> Device {
+                self.cai.device()
+            }
+        }
+    };
+}
+
+argument!(In);
+argument!(InOut);
+
+impl<T: Element, const N: usize> InOut<T, N> {
+    /// The elements, to be written.
+    #[must_use]
+    pub fn view_mut(&mut self) -> ViewMut<'_, T> {
+        ViewMut::new(&mut self.cai)
+    }
+}
+
+impl<T: Element, const N: usize> FromPyObject<'_, '_> for In<T, N> {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+        let cai = import(&object, Check::Bounds)?;
+        check::<T, N>(&cai)?;
+        Ok(Self {
+            _borrow: Borrow::new(cai.descriptor(), false)?,
+            cai,
+            element: PhantomData,
+        })
+    }
+}
+
+impl<T: Element, const N: usize> FromPyObject<'_, '_> for InOut<T, N> {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+        let cai = import(&object, Check::Bounds)?;
+        check::<T, N>(&cai)?;
+        check_writable(cai.descriptor())?;
+        Ok(Self {
+            _borrow: Borrow::new(cai.descriptor(), true)?,
+            cai,
+            element: PhantomData,
+        })
+    }
+}
+
+/// Any array, of whatever type and shape. Its bounds are not asked for; [`CaiView::typed`] does.
+impl FromPyObject<'_, '_> for CaiView {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+        import(&object, Check::Device)
+    }
+}
+
+/// A Python object that speaks both protocols and keeps the memory alive.
+impl<'py> IntoPyObject<'py> for CaiView {
+    type Target = PyCaiView;
+    type Output = Bound<'py, PyCaiView>;
+    type Error = PyErr;
+
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Self::Output> {
+        Bound::new(py, PyCaiView::new(self))
+    }
+}
+
+/// The one way in, whatever protocol it takes.
+fn import(object: &Bound<'_, PyAny>, check: Check) -> PyResult<CaiView> {
+    view::set_unlock(unlock);
+    let options = Options {
+        check,
+        ..Options::default()
+    };
+    functions::import(object, &options)
+}
+
+fn check<T: Element, const N: usize>(cai: &CaiView) -> Result<(), Violation> {
+    let came = cai.descriptor();
+    if came.dtype() == T::DTYPE && came.ndim() == N {
+        return check_element(came, T::DTYPE);
+    }
+    Err(wrong_type::<T, N>(cai))
+}
+
+#[cold]
+fn wrong_type<T: Element, const N: usize>(cai: &CaiView) -> Violation {
+    let came = cai.descriptor();
+    let rule = if came.dtype() == T::DTYPE {
+        Rule::ViewNdim
+    } else {
+        Rule::ViewDtype
+    };
+    let axes = if N == 1 { "axis" } else { "axes" };
+    mismatch(
+        rule,
+        came,
+        format_args!("{} of {N} {axes} is wanted", T::DTYPE),
+    )
+}
+
+/// Lets go of the GIL where this thread holds it.
+fn unlock(body: &mut (dyn FnMut() + Send)) {
+    if release::is_held() {
+        // SAFETY: this very thread holds the GIL of the interpreter that we live in.
+        unsafe { Python::assume_attached() }.detach(body);
+    } else {
+        body();
+    }
+}
