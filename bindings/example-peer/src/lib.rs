@@ -1,0 +1,88 @@
+//! A second extension module, which knows nothing of the first: they meet by protocol. It also offers
+//! what the tests need to look at arguments from Rust.
+
+use cai_dlpack::CaiView;
+use cai_dlpack::protocol::descriptor::Device;
+use cai_dlpack::python::{In, InOut};
+use cai_dlpack::view::Bool;
+use pyo3::prelude::*;
+
+/// Any array, as this module's own view of it.
+#[pyfunction]
+fn pass(a: CaiView) -> CaiView {
+    a
+}
+
+/// The address of a matrix's element (row, column), as Rust sees it.
+#[pyfunction]
+fn address(a: In<f32, 2>, row: usize, column: usize) -> u64 {
+    let (start, [rows, columns]) = (a.cai().descriptor().data(), a.shape());
+    assert!(row < rows && column < columns, "an element of the matrix");
+    let [down, right] = a.elem_strides();
+    start.wrapping_add_signed((row as i64 * down + column as i64 * right) * 4)
+}
+
+/// The elements of host memory, in C order; the GIL is let go of while the host waits.
+#[pyfunction]
+fn elements(a: In<f64, 2>) -> PyResult<Vec<f64>> {
+    Ok(a.view().copy_to_vec()?)
+}
+
+/// How many are true.
+#[pyfunction]
+fn count(mask: In<Bool, 1>) -> PyResult<usize> {
+    let mask = mask.view().copy_to_vec()?;
+    Ok(mask.into_iter().filter(|each| each.get()).count())
+}
+
+/// Doubles the elements of host memory, in place.
+#[pyfunction]
+fn double(mut out: InOut<f64, 1>) -> PyResult<()> {
+    let mut out = out.view_mut().host()?;
+    // SAFETY: the caller of this function promises it: the tests, which run on one thread.
+    for element in unsafe { out.host_slice_mut() }? {
+        *element *= 2.0;
+    }
+    Ok(())
+}
+
+/// Two arguments, the second to be written; answers nothing.
+#[pyfunction]
+fn borrow_both(_a: In<f64, 1>, _out: InOut<f64, 1>) {}
+
+/// Calls back while an argument is borrowed for writing.
+#[pyfunction]
+fn borrow_and_call(_out: InOut<f64, 1>, callback: &Bound<'_, PyAny>) -> PyResult<()> {
+    callback.call0().map(drop)
+}
+
+/// Makes one demand of a matrix.
+#[pyfunction]
+fn demand(a: In<f32, 2>, what: &str) -> PyResult<usize> {
+    let view = a.view();
+    let view = match what {
+        "C" => view.c_order(),
+        "F" => view.f_order(),
+        "contiguous" => view.contiguous(),
+        "cuda" => view.cuda(),
+        "host" => view.host(),
+        "cuda:1" => view.on_device(Device::cuda(1)),
+        "(any, 3)" => view.of_shape(&[None, Some(3)]),
+        _ => Ok(view),
+    }?;
+    Ok(view.len())
+}
+
+/// A second extension.
+#[pymodule]
+fn cai_example_peer(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(pass, module)?)?;
+    module.add_function(wrap_pyfunction!(address, module)?)?;
+    module.add_function(wrap_pyfunction!(elements, module)?)?;
+    module.add_function(wrap_pyfunction!(count, module)?)?;
+    module.add_function(wrap_pyfunction!(double, module)?)?;
+    module.add_function(wrap_pyfunction!(borrow_both, module)?)?;
+    module.add_function(wrap_pyfunction!(borrow_and_call, module)?)?;
+    module.add_function(wrap_pyfunction!(demand, module)?)?;
+    Ok(())
+}

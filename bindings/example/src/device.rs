@@ -1,0 +1,32 @@
+//! The stream that this module works on: one for each device, made on first use.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cai_dlpack::protocol::descriptor::Device;
+use cudarc::driver::{CudaContext, CudaStream, DriverError};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+/// Our stream on a device. Pinned and managed memory (whose ids say nothing) is taken to device 0.
+pub(crate) fn stream_of(device: Device) -> PyResult<Arc<CudaStream>> {
+    static STREAMS: Mutex<BTreeMap<i32, Arc<CudaStream>>> = Mutex::new(BTreeMap::new());
+    let ordinal = if device.device_type == Device::CUDA {
+        device.id
+    } else {
+        0
+    };
+    let mut streams = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(stream) = streams.get(&ordinal) {
+        return Ok(Arc::clone(stream));
+    }
+    let context = CudaContext::new(ordinal as usize).map_err(failed)?;
+    let stream = context.new_stream().map_err(failed)?;
+    streams.insert(ordinal, Arc::clone(&stream));
+    Ok(stream)
+}
+
+/// cudarc's error as an exception.
+pub(crate) fn failed(error: DriverError) -> PyErr {
+    PyRuntimeError::new_err(error.to_string())
+}

@@ -1,0 +1,91 @@
+//! An extension module that takes GPU arrays of any library. docs/rust.md goes through it line by line.
+
+mod device;
+mod kernel;
+
+use cai_dlpack::CaiView;
+use cai_dlpack::python::{In, InOut};
+use cudarc::driver::CudaSlice;
+use pyo3::prelude::*;
+
+use device::{failed, stream_of};
+
+/// Both arrays as the rows of a new one: two copies on the GPU, and no wait.
+#[pyfunction]
+fn stack(py: Python<'_>, a: In<f32, 1>, b: In<f32, 1>) -> PyResult<CaiView> {
+    let a_there = a.view().c_order()?.cuda()?;
+    let b_there = b.view().of_shape(&[Some(a.len())])?.c_order()?.cuda()?;
+    let stream = stream_of(a.device())?;
+    py.detach(|| {
+        let mut out: CudaSlice<f32> = stream.alloc_zeros(2 * a.len()).map_err(failed)?;
+        let (mut first, mut second) = out.split_at_mut(a.len());
+        let mut x = a_there.on(&stream)?;
+        let mut y = b_there.on(&stream)?;
+        stream
+            .memcpy_dtod(&x.as_slice()?, &mut first)
+            .map_err(failed)?;
+        stream
+            .memcpy_dtod(&y.as_slice()?, &mut second)
+            .map_err(failed)?;
+        // Here the guards end: the streams of both producers wait for the copies.
+        drop((x, y));
+        Ok(CaiView::from_cudarc(out, [2, a.len()])?)
+    })
+}
+
+/// The sum of two matrices, by a kernel.
+#[pyfunction]
+fn add(py: Python<'_>, a: In<f32, 2>, b: In<f32, 2>) -> PyResult<CaiView> {
+    let [m, k] = a.shape();
+    let a_there = a.view().c_order()?.cuda()?;
+    let b_there = b.view().of_shape(&[Some(m), Some(k)])?.c_order()?.cuda()?;
+    let stream = stream_of(a.device())?;
+    py.detach(|| {
+        let mut out: CudaSlice<f32> = stream.alloc_zeros(m * k).map_err(failed)?;
+        let x = a_there.on(&stream)?;
+        let y = b_there.on(&stream)?;
+        // SAFETY: three arrays of m * k floats in C order, on the stream's device (`on`), of which the
+        // last is ours alone.
+        unsafe { kernel::add(&stream, &x, &y, &mut out) }.map_err(failed)?;
+        drop((x, y));
+        Ok(CaiView::from_cudarc(out, [m, k])?)
+    })
+}
+
+/// Sets every element to 0, in place.
+#[pyfunction]
+fn zero(py: Python<'_>, mut out: InOut<f32, 1>) -> PyResult<()> {
+    let stream = stream_of(out.device())?;
+    py.detach(|| {
+        let mut there = out.view_mut().c_order()?.on(&stream)?;
+        stream
+            .memset_zeros(&mut there.as_slice()?)
+            .map_err(failed)?;
+        there.finish()?;
+        Ok(())
+    })
+}
+
+/// Copies `a` into `out`, and hands `out` back: two arguments that must not share memory.
+#[pyfunction]
+fn copy_into(py: Python<'_>, a: In<f32, 1>, mut out: InOut<f32, 1>) -> PyResult<CaiView> {
+    let from = a.view().of_shape(&[Some(out.len())])?.c_order()?;
+    let stream = stream_of(out.device())?;
+    py.detach(|| {
+        let mut x = from.on(&stream)?;
+        let mut y = out.view_mut().c_order()?.on(&stream)?;
+        let copied = stream.memcpy_dtod(&x.as_slice()?, &mut y.as_slice()?);
+        copied.map_err(failed)
+    })?;
+    Ok(out.into_cai())
+}
+
+/// An extension in Rust, for arrays of any library.
+#[pymodule]
+fn cai_example(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(stack, module)?)?;
+    module.add_function(wrap_pyfunction!(add, module)?)?;
+    module.add_function(wrap_pyfunction!(zero, module)?)?;
+    module.add_function(wrap_pyfunction!(copy_into, module)?)?;
+    Ok(())
+}
