@@ -42,7 +42,7 @@ test-rust: $(VENV)/.requirements
 	cargo test --workspace --locked
 
 test-python: $(VENV)/.package simulator
-	$(KIT) $(BIN)/python -m cai_conformance simulate -- $(BIN)/python -m pytest conformance/tests
+	$(KIT) $(BIN)/python -m cai_conformance simulate -- $(BIN)/python -m pytest -p cai_conformance.plugin conformance/tests
 
 check: check-rust check-python
 
