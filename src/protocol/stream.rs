@@ -289,9 +289,7 @@ fn cai_range(value: i128) -> Violation {
 fn dlpack_stream(rule: Rule, value: i128) -> Violation {
     let violation = Violation::new(rule, Field::Argument("stream"), value);
     match rule {
-        Rule::StreamZero => violation.with_hint("pass 1 for the legacy default stream"),
         Rule::StreamCpu => violation.with_hint("None blocks until the data is ready for the host"),
-        Rule::StreamRocm => violation.with_hint("pass 0 for the default stream"),
         _ => violation,
     }
 }

@@ -2,9 +2,9 @@
 //! that data is really there when a consumer reads it.
 
 use super::simulator::{
-    begin_capture, calls, destroy, end_capture, fault, managed, names, peek, pinned, poke, primary,
-    reset, run_on_it, set, sim_gate, sim_live_events, sim_log_clear, sim_open, simulator, store,
-    stream,
+    begin_capture, calls, destroy, end_capture, fault, in_every_order, managed, names, peek,
+    pinned, poke, primary, reset, run_on_it, set, sim_gate, sim_live_events, sim_log_clear,
+    sim_open, simulator, store, stream,
 };
 use crate::driver::{
     Context, CopyPlan, Done, Driver, MemoryKind, Place, copy_strided, join, order, order_within,
@@ -15,7 +15,7 @@ use crate::protocol::rule::Rule;
 use crate::protocol::stream::{Capture, Reason, Request, Stream, SyncPolicy};
 
 /// How many tests are below: one that is not found is not silently left out.
-const CASES: usize = 15;
+const CASES: usize = 17;
 
 #[test]
 fn on_the_simulated_driver_with_threads() {
@@ -228,6 +228,111 @@ fn with_an_order_the_consumer_reads_what_was_written() {
                 let bytes = world.seen((ready, requested), ordered, chance);
                 assert_eq!(bytes, NEW, "{ready} -> {requested}");
             }
+        }
+    }
+}
+
+const LATER: [u8; 4] = [7; 4];
+
+/// Which of the two edges a program has.
+#[derive(Copy, Clone)]
+struct Edges {
+    forward: bool,
+    back: bool,
+}
+
+impl World {
+    /// The producer writes on `ready`, the consumer reads on `requested`, the producer writes
+    /// again; what the consumer saw, in every order of the queues.
+    fn seen_in_every_order(
+        &self,
+        (ready, requested): (Stream, Stream),
+        edges: Edges,
+        policy: SyncPolicy,
+        eagerly: bool,
+    ) -> Vec<[u8; 4]> {
+        let order = |from: Stream, to: Stream| {
+            order(self.driver, from, to.into(), &self.place(), policy).expect("an order")
+        };
+        in_every_order(eagerly, || {
+            poke(self.array, &OLD);
+            store(ready, self.array, &NEW);
+            if edges.forward {
+                order(ready, requested);
+            }
+            // SAFETY: four bytes at both ends, which live as long as the simulator.
+            unsafe {
+                self.driver
+                    .copy_async(self.target, self.array, 4, requested)
+            }
+            .expect("a copy");
+            if edges.back {
+                order(requested, ready);
+            }
+            store(ready, self.array, &LATER);
+            for stream in [requested, ready] {
+                self.driver.stream_synchronize(stream).expect("the end");
+            }
+            peek(self.target)
+        })
+    }
+}
+
+#[test]
+#[ignore = "run by on_the_simulated_driver_*"]
+fn with_both_edges_every_order_of_the_queues_is_right() {
+    let world = World::new();
+    let edges = Edges {
+        forward: true,
+        back: true,
+    };
+    let check = |pair, policy, eagerly| {
+        let seen = world.seen_in_every_order(pair, edges, policy, eagerly);
+        assert!(seen.iter().all(|bytes| *bytes == NEW), "{pair:?}: {seen:?}");
+        seen.len()
+    };
+    let (legacy, per_thread) = (Stream::LegacyDefault, Stream::PerThreadDefault);
+    let streams = [legacy, per_thread, world.a, world.b, world.c, world.d];
+    for ready in streams {
+        for requested in streams {
+            for policy in [SyncPolicy::Event, SyncPolicy::Host] {
+                check((ready, requested), policy, false);
+            }
+        }
+    }
+    let eager = check((world.a, world.c), SyncPolicy::Event, true);
+    assert!(eager > 100, "the orders are really enumerated: {eager}");
+}
+
+/// Each edge is there for a reason that these orders can see.
+#[test]
+#[ignore = "run by on_the_simulated_driver_*"]
+fn without_an_edge_some_order_of_the_queues_is_wrong() {
+    let world = World::new();
+    for (edges, wrong) in [
+        (
+            Edges {
+                forward: false,
+                back: true,
+            },
+            OLD,
+        ),
+        (
+            Edges {
+                forward: true,
+                back: false,
+            },
+            LATER,
+        ),
+    ] {
+        for pair in [
+            (world.a, world.c),
+            (world.b, world.c),
+            (Stream::LegacyDefault, world.a),
+        ] {
+            let seen = world.seen_in_every_order(pair, edges, SyncPolicy::Event, true);
+            assert!(seen.contains(&wrong), "{pair:?}: {seen:?}");
+            assert!(seen.contains(&NEW), "{pair:?}: {seen:?}");
         }
     }
 }

@@ -106,6 +106,9 @@ controls! {
     fn sim_live_events() -> u64;
     fn sim_set(name: *const c_char, value: u64) -> u32;
     fn sim_fault(name: *const c_char, nth: u64, code: u32) -> u32;
+    fn sim_get(name: *const c_char) -> u64;
+    fn sim_order_begin(choices: *const u32, count: u64, host_points: u32) -> u32;
+    fn sim_order_end(choices: *mut u32, options: *mut u32, capacity: u64) -> u64;
 }
 
 /// Calls the driver by cudarc's binding and insists on success.
@@ -198,6 +201,50 @@ pub(super) fn set(name: &CStr, value: u64) {
 
 pub(super) fn fault(name: &CStr, nth: u64, code: u32) {
     assert_eq!(sim_fault(name.as_ptr(), nth, code), 0);
+}
+
+/// Runs `program` once for every order in which its queues may legally be worked through when
+/// somebody waits, and with `eagerly` also before any call of the driver (which are many orders);
+/// what came of each run.
+pub(super) fn in_every_order<T>(eagerly: bool, mut program: impl FnMut() -> T) -> Vec<T> {
+    let schedule = sim_get(c"schedule".as_ptr());
+    set(c"schedule", 1);
+    let mut results = Vec::new();
+    let mut next = Some(Vec::new());
+    while let Some(prefix) = next {
+        let (choices, count) = (prefix.as_ptr(), prefix.len() as u64);
+        assert_eq!(sim_order_begin(choices, count, u32::from(eagerly)), 0);
+        results.push(program());
+        next = advance(end_order());
+    }
+    set(c"schedule", schedule);
+    results
+}
+
+/// The choices of the run that ends here, each with the number of its options.
+fn end_order() -> Vec<(u32, u32)> {
+    const CAPACITY: usize = 256;
+    let (mut choices, mut options) = ([0; CAPACITY], [0; CAPACITY]);
+    let count = sim_order_end(choices.as_mut_ptr(), options.as_mut_ptr(), CAPACITY as u64);
+    assert!(
+        count <= CAPACITY as u64,
+        "a longer program than this was made for"
+    );
+    choices
+        .into_iter()
+        .zip(options)
+        .take(count as usize)
+        .collect()
+}
+
+/// The next sequence of choices in lexical order; `None` after the last.
+fn advance(mut taken: Vec<(u32, u32)>) -> Option<Vec<u32>> {
+    while taken
+        .pop_if(|(choice, options)| *choice + 1 == *options)
+        .is_some()
+    {}
+    taken.last_mut()?.0 += 1;
+    Some(taken.into_iter().map(|(choice, _)| choice).collect())
 }
 
 /// The calls since the last clear, as the simulator prints them.
