@@ -24,7 +24,7 @@ pub(crate) struct Settings {
     pub(crate) queue_capacity: usize,
     /// `CUSIM_DRIVER_VERSION`: what cuDriverGetVersion answers and cuGetProcAddress knows.
     pub(crate) driver_version: u32,
-    /// `CUSIM_MEMORY`: bytes of each device.
+    /// `CUSIM_MEMORY`: bytes of each device; default 4 GiB.
     pub(crate) device_memory: u64,
 }
 
@@ -47,7 +47,7 @@ impl Settings {
             reuse: number("CUSIM_REUSE", 0) != 0,
             queue_capacity: number("CUSIM_QUEUE", 1024).max(1) as usize,
             driver_version: number("CUSIM_DRIVER_VERSION", 13050) as u32,
-            device_memory: number("CUSIM_MEMORY", 16 << 30),
+            device_memory: number("CUSIM_MEMORY", 4 << 30),
         }
     }
 }

@@ -1,0 +1,43 @@
+"""numba-cuda's own driver tests, from the installed package, pass on the simulator.
+
+What cannot is listed in `numba_excluded.txt` with its reason, and must fail for that reason: an
+entry that is no longer needed fails here.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from running import HERE, start
+
+# What a test that is listed under a reason has to say.
+REASONS = {
+    "kernel": r"failed DynamicLibNotFoundError: .*(nvvm|nvrtc)",
+    "cupy": r"failed Skipped: could not import 'cupy'",
+    "disabled": r"skipped ",
+}
+
+
+def excluded() -> dict[str, str]:
+    """Test -> reason."""
+    lines = (HERE / "numba_excluded.txt").read_text().splitlines()
+    pairs = [line.split() for line in lines if line and not line.startswith("#")]
+    return {test: reason for reason, test in pairs}
+
+
+@pytest.mark.parametrize("schedule", ["threaded", "lazy"])
+def test_numbas_own_tests(schedule: str) -> None:
+    # One of them fills half of the device: a small one will do.
+    done = start(["--schedule", schedule, "--memory", str(64 << 20)], [str(HERE / "numba_suite.py")])
+    assert done.returncode == 0, done.stderr
+    outcomes = {}
+    for line in done.stdout.splitlines():
+        outcome, test, reason = line.split("\t")
+        outcomes[test] = f"{outcome} {reason}"
+    listed = excluded()
+    wrong = {test: said for test, said in outcomes.items() if test not in listed and not said.startswith("passed")}
+    assert wrong == {}, "failed or skipped, and not listed"
+    for test, reason in listed.items():
+        assert re.match(REASONS[reason], outcomes[test]), f"{test}: listed as {reason}, was {outcomes[test]}"
+    assert len(outcomes) - len(listed) >= 160
