@@ -7,22 +7,22 @@ from collections.abc import Generator, Iterator
 
 import pytest
 from cai_conformance import Sim as Control
-from simulator import Sim
+from simulator import Machine
 
 
 @pytest.fixture(scope="session")
-def machine() -> Sim:
-    """The simulated machine. A real driver, or none, is a failure and not a skip."""
-    return Sim(Control())
+def simulated() -> Machine:
+    """The machine under the whole run. A real driver, or none, is a failure and not a skip."""
+    return Machine(Control())
 
 
 @pytest.fixture
-def sim(machine: Sim) -> Iterator[Sim]:
+def machine(simulated: Machine) -> Iterator[Machine]:
     """The simulated machine with device 0 current and an empty log."""
-    machine.set_current(0)
-    machine.clear()
-    yield machine
-    machine.set_current(0)
+    simulated.set_current(0)
+    simulated.clear()
+    yield simulated
+    simulated.set_current(0)
 
 
 def pytest_collection_finish() -> None:

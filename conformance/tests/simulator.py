@@ -14,7 +14,7 @@ from cai_conformance import Sim as Control
 _ORDER = {"cuEventRecord", "cuStreamWaitEvent", "cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize"}
 
 
-class Sim:
+class Machine:
     """The machine under this process. What the tests themselves call is logged too: `clear` after it."""
 
     def __init__(self, control: Control) -> None:

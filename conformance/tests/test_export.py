@@ -14,7 +14,7 @@ import oracle
 import pytest
 from producers import FAKE_POINTER, Cai, Dlpack, StreamObject, cai, interface
 from refusal import check_refusal, refuse
-from simulator import Sim
+from simulator import Machine
 
 
 def exported(view: Any, **keywords: Any) -> abi.Read:
@@ -186,12 +186,12 @@ def test_all_arguments_of_the_array_api_at_once() -> None:
 
 
 @pytest.mark.parametrize("stream", [None, -1, 1, 2, 0x5500], ids=["none", "-1", "1", "2", "handle"])
-def test_every_stream_is_taken_where_nothing_is_pending(stream: int | None, sim: Sim) -> None:
+def test_every_stream_is_taken_where_nothing_is_pending(stream: int | None, machine: Machine) -> None:
     """The interface said `stream: None`: nobody has to wait for anything, so no call is made."""
     view = view_of()
-    sim.clear()
+    machine.clear()
     assert exported(view, stream=stream).data == FAKE_POINTER
-    assert sim.calls() == []
+    assert machine.calls() == []
 
 
 # --- the dict --------------------------------------------------------------------------------------
@@ -283,12 +283,12 @@ def test_the_caller_names_the_producers_stream(producer_stream: Any) -> None:
 # --- memory kinds, as the driver knows them ----------------------------------------------------------
 
 
-def test_the_driver_tells_device_and_memory(sim: Sim) -> None:
+def test_the_driver_tells_device_and_memory(machine: Machine) -> None:
     for pointer, device, memory in (
-        (sim.device_memory(24, ordinal=0), (2, 0), "device"),
-        (sim.device_memory(24, ordinal=1), (2, 1), "device"),
-        (sim.managed_memory(24), (13, 0), "managed"),
-        (sim.pinned_memory(24), (3, 0), "pinned"),
+        (machine.device_memory(24, ordinal=0), (2, 0), "device"),
+        (machine.device_memory(24, ordinal=1), (2, 1), "device"),
+        (machine.managed_memory(24), (13, 0), "managed"),
+        (machine.pinned_memory(24), (3, 0), "pinned"),
     ):
         view = cd.view(cai(data=(pointer, False)))
         assert (view.device, view.memory, view.ptr) == (device, memory, pointer)
@@ -296,85 +296,88 @@ def test_the_driver_tells_device_and_memory(sim: Sim) -> None:
         assert exported(view).device == device
 
 
-def test_one_query_where_the_device_is_unknown_and_none_where_it_is_known(sim: Sim) -> None:
-    pointer = sim.device_memory(24)
+def test_one_query_where_the_device_is_unknown_and_none_where_it_is_known(machine: Machine) -> None:
+    pointer = machine.device_memory(24)
     producer = cai(data=(pointer, False))
     cd.view(producer)
-    sim.clear()
+    machine.clear()
     cd.view(producer)
-    assert sim.names() == ["cuPointerGetAttributes"]
-    sim.clear()
+    assert machine.names() == ["cuPointerGetAttributes"]
+    machine.clear()
     cd.view(producer, ordinal=0)
     cd.from_dlpack(Dlpack(abi.make(device=(abi.CUDA, 0), data=pointer)))
-    assert sim.calls() == []
+    assert machine.calls() == []
     cd.view(cai(shape=(0,), data=(0, False)), ordinal=0)
-    assert sim.calls() == []
+    assert machine.calls() == []
     cd.view(producer, ordinal=0, check="bounds")
-    assert sim.names() == ["cuPointerGetAttributes"]
+    assert machine.names() == ["cuPointerGetAttributes"]
 
 
 @pytest.mark.parametrize("ordinal", [0, 1])
-def test_size_0_asks_for_no_pointer(ordinal: int, sim: Sim) -> None:
-    sim.clear()
+def test_size_0_asks_for_no_pointer(ordinal: int, machine: Machine) -> None:
+    machine.clear()
     view = cd.view(cai(shape=(0, 3), data=(0, False)), ordinal=ordinal, check="bounds")
     assert view.device == (2, ordinal)
-    assert "cuPointerGetAttributes" not in sim.names()
+    assert "cuPointerGetAttributes" not in machine.names()
 
 
-def test_the_callers_current_context_stays(sim: Sim) -> None:
-    ready, mine = sim.stream(ordinal=1), sim.stream(ordinal=0)
-    sim.set_current(0)
-    before = sim.current()
-    view = cd.view(cai(data=(sim.device_memory(24, ordinal=1), False), stream=ready))
+def test_the_callers_current_context_stays(machine: Machine) -> None:
+    ready, mine = machine.stream(ordinal=1), machine.stream(ordinal=0)
+    machine.set_current(0)
+    before = machine.current()
+    view = cd.view(cai(data=(machine.device_memory(24, ordinal=1), False), stream=ready))
     assert view.device == (2, 1)
     view.__dlpack__(stream=mine, max_version=(1, 3))
     view.on(mine)
-    assert sim.current() == before
+    assert machine.current() == before
 
 
 # --- numpy reads what the host can read ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["managed", "pinned"])
-def test_numpy_reads_managed_and_pinned_memory(kind: str, sim: Sim) -> None:
-    pointer = {"managed": sim.managed_memory, "pinned": sim.pinned_memory}[kind](24)
-    sim.write(pointer, np.arange(6, dtype="<f4").tobytes())
-    producer = cai(data=(pointer, False), stream=sim.stream())
+def test_numpy_reads_managed_and_pinned_memory(kind: str, machine: Machine) -> None:
+    pointer = {"managed": machine.managed_memory, "pinned": machine.pinned_memory}[kind](24)
+    machine.write(pointer, np.arange(6, dtype="<f4").tobytes())
+    producer = cai(data=(pointer, False), stream=machine.stream())
     view = cd.view(producer)
     array = np.from_dlpack(view)
     assert array.ctypes.data == pointer
     assert array.tolist() == [[0, 1, 2], [3, 4, 5]]
     assert array.flags.writeable
     array[0, 0] = 9
-    assert sim.read(pointer, 4) == np.float32(9).tobytes()
+    assert machine.read(pointer, 4) == np.float32(9).tobytes()
 
 
-def test_numpy_keeps_read_only(sim: Sim) -> None:
-    view = cd.view(cai(data=(sim.managed_memory(24), True)))
+def test_numpy_keeps_read_only(machine: Machine) -> None:
+    view = cd.view(cai(data=(machine.managed_memory(24), True)))
     assert not np.from_dlpack(view).flags.writeable
 
 
-def test_numpy_takes_strides_of_all_signs(sim: Sim) -> None:
-    pointer = sim.managed_memory(24)
-    sim.write(pointer, np.arange(6, dtype="<f4").tobytes())
+def test_numpy_takes_strides_of_all_signs(machine: Machine) -> None:
+    pointer = machine.managed_memory(24)
+    machine.write(pointer, np.arange(6, dtype="<f4").tobytes())
     view = cd.view(cai(data=(pointer + 12, False), strides=(-12, 4)))
     assert np.from_dlpack(view).tolist() == [[3, 4, 5], [0, 1, 2]]
     view = cd.view(cai(data=(pointer, False), strides=(0, 4)))
     assert np.from_dlpack(view).tolist() == [[0, 1, 2], [0, 1, 2]]
 
 
-def test_numpy_cannot_read_device_memory(sim: Sim) -> None:
-    view = cd.view(cai(data=(sim.device_memory(24), False)))
+def test_numpy_cannot_read_device_memory(machine: Machine) -> None:
+    view = cd.view(cai(data=(machine.device_memory(24), False)))
     with pytest.raises((BufferError, RuntimeError)):
         np.from_dlpack(view)
     with pytest.raises(TypeError):
         np.asarray(view)
 
 
-def test_numpy_waits_for_the_pending_work(sim: Sim) -> None:
+def test_numpy_waits_for_the_pending_work(machine: Machine) -> None:
     """NumPy names no stream and reads on the host: the host waits for the producer's stream."""
-    stream = sim.stream()
-    view = cd.view(cai(data=(sim.managed_memory(24), False), stream=stream))
-    sim.clear()
+    stream = machine.stream()
+    view = cd.view(cai(data=(machine.managed_memory(24), False), stream=stream))
+    machine.clear()
     np.from_dlpack(view)
-    assert sim.order() in ([("cuStreamSynchronize", stream)], [("cuEventRecord", stream), ("cuEventSynchronize", 0)])
+    assert machine.order() in (
+        [("cuStreamSynchronize", stream)],
+        [("cuEventRecord", stream), ("cuEventSynchronize", 0)],
+    )

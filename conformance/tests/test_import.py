@@ -10,7 +10,7 @@ import dlpack_abi as abi
 import numpy as np
 import pytest
 from producers import FAKE_POINTER, Cai, Dlpack, Legacy, StreamOnly, interface
-from simulator import Sim
+from simulator import Machine
 
 
 def on_cuda(**changes: Any) -> abi.Made:
@@ -245,9 +245,9 @@ def test_a_view_of_a_view() -> None:
     assert second.device == first.device
 
 
-def test_the_import_of_our_own_export_makes_no_driver_call(sim: Sim) -> None:
+def test_the_import_of_our_own_export_makes_no_driver_call(machine: Machine) -> None:
     view = cd.view(Cai(interface()), ordinal=0)
-    sim.clear()
+    machine.clear()
     cd.from_dlpack(view.__dlpack__(stream=-1, max_version=(1, 3)))
     cd.from_dlpack(view)
-    assert sim.calls() == []
+    assert machine.calls() == []

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from producers import FAKE_POINTER, Cai, cai, host_memory, interface
 from refusal import check_refusal, nothing_changes, refuse, refused_or_accepted
-from simulator import Sim, one_event
+from simulator import Machine, one_event
 
 ENTRIES: dict[str, Callable[[object], object]] = {
     "view": lambda obj: cd.view(obj, ordinal=0),
@@ -522,8 +522,8 @@ def test_an_instance_attribute_is_as_good_as_a_property() -> None:
 
 
 @every_entry
-def test_the_attribute_is_read_exactly_once(entry: Callable[[object], object], sim: Sim) -> None:
-    producer = cai(data=(sim.device_memory(24), False))
+def test_the_attribute_is_read_exactly_once(entry: Callable[[object], object], machine: Machine) -> None:
+    producer = cai(data=(machine.device_memory(24), False))
     entry(producer)
     assert producer.reads == 1
 
@@ -586,7 +586,7 @@ def test_refusals_leak_nothing() -> None:
 # --- rows that ask the driver --------------------------------------------------------------------
 
 
-def test_c72_a_pointer_unknown_to_the_driver(sim: Sim) -> None:
+def test_c72_a_pointer_unknown_to_the_driver(machine: Machine) -> None:
     block, pointer = host_memory(64)
     producer = cai(data=(pointer, False))
     with nothing_changes(producer, producer.interface):
@@ -595,16 +595,16 @@ def test_c72_a_pointer_unknown_to_the_driver(sim: Sim) -> None:
     assert len(block) > 64
 
 
-def test_c73_an_unmapped_pointer(sim: Sim) -> None:
-    pointer = sim.device_memory(64)
-    sim.free(pointer)
+def test_c73_an_unmapped_pointer(machine: Machine) -> None:
+    pointer = machine.device_memory(64)
+    machine.free(pointer)
     found = refuse(lambda: cd.view(cai(data=(pointer, False))), BufferError)
     check_refusal(found, "pointer-unknown", "data")
     assert str(pointer) in found.message or hex(pointer) in found.message
 
 
-def test_c74_the_extent_leaves_its_allocation(sim: Sim) -> None:
-    pointer = sim.device_memory(24)
+def test_c74_the_extent_leaves_its_allocation(machine: Machine) -> None:
+    pointer = machine.device_memory(24)
     assert cd.view(cai(data=(pointer, False)), check="bounds").ptr == pointer
     producer = cai(shape=(2, 4096), data=(pointer, False))
     assert cd.view(producer, check="device").ptr == pointer
@@ -612,8 +612,8 @@ def test_c74_the_extent_leaves_its_allocation(sim: Sim) -> None:
     check_refusal(found, "out-of-bounds", "data")
 
 
-def test_c80_a_negative_stride_below_the_start_of_the_allocation(sim: Sim) -> None:
-    pointer = sim.device_memory(24)
+def test_c80_a_negative_stride_below_the_start_of_the_allocation(machine: Machine) -> None:
+    pointer = machine.device_memory(24)
     inside = cai(data=(pointer + 12, False), strides=(-12, 4))
     assert cd.view(inside, check="bounds").elem_strides == (-3, 1)
     outside = cai(data=(pointer, False), strides=(-12, 4))
@@ -621,10 +621,10 @@ def test_c80_a_negative_stride_below_the_start_of_the_allocation(sim: Sim) -> No
     check_refusal(found, "out-of-bounds", "data")
 
 
-def test_c93_a_destroyed_stream_is_a_driver_error(sim: Sim) -> None:
-    stream, other = sim.stream(), sim.stream()
-    view = cd.view(cai(data=(sim.device_memory(24), False), stream=stream))
-    sim.destroy_stream(stream)
+def test_c93_a_destroyed_stream_is_a_driver_error(machine: Machine) -> None:
+    stream, other = machine.stream(), machine.stream()
+    view = cd.view(cai(data=(machine.device_memory(24), False), stream=stream))
+    machine.destroy_stream(stream)
     with pytest.raises(cd.DriverError) as caught:
         view.__dlpack__(stream=other, max_version=(1, 3))
     error = caught.value
@@ -637,10 +637,10 @@ def test_c93_a_destroyed_stream_is_a_driver_error(sim: Sim) -> None:
     assert "400" in str(error)
 
 
-def test_c94_a_ready_stream_of_another_device_is_accepted(sim: Sim) -> None:
-    here, there = sim.stream(ordinal=0), sim.stream(ordinal=1)
-    view = cd.view(cai(data=(sim.device_memory(24, ordinal=0), False), stream=there))
+def test_c94_a_ready_stream_of_another_device_is_accepted(machine: Machine) -> None:
+    here, there = machine.stream(ordinal=0), machine.stream(ordinal=1)
+    view = cd.view(cai(data=(machine.device_memory(24, ordinal=0), False), stream=there))
     assert view.device == (2, 0)
-    sim.clear()
+    machine.clear()
     view.__dlpack__(stream=here, max_version=(1, 3))
-    assert sim.order() == one_event(there, here)
+    assert machine.order() == one_event(there, here)

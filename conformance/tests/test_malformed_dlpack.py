@@ -22,7 +22,7 @@ import dlpack_abi as abi
 import pytest
 from producers import FAKE_POINTER, Dlpack, cai
 from refusal import check_refusal, nothing_changes, refuse
-from simulator import Sim
+from simulator import Machine
 
 KINDS = pytest.mark.parametrize("versioned", [False, True], ids=["legacy", "versioned"])
 
@@ -585,13 +585,13 @@ def test_to_cai_refused(changes: dict[str, Any], rule: str) -> None:
 # --- rows that ask the driver ----------------------------------------------------------------------
 
 
-def test_d50_a_device_that_this_machine_lacks(sim: Sim) -> None:
-    made = abi.make(device=(abi.CUDA, 999), data=sim.device_memory(64))
+def test_d50_a_device_that_this_machine_lacks(machine: Machine) -> None:
+    made = abi.make(device=(abi.CUDA, 999), data=machine.device_memory(64))
     found = refuse(lambda: cd.view(Dlpack(made), check="bounds"), BufferError)
     check_refusal(found, "device-ordinal", "device", value="999")
 
 
-def test_d51_a_cuda_tag_on_a_host_pointer(sim: Sim) -> None:
+def test_d51_a_cuda_tag_on_a_host_pointer(machine: Machine) -> None:
     made = abi.make(device=(abi.CUDA, 0))
     found = refuse(lambda: cd.view(Dlpack(made), check="bounds"), BufferError)
     assert found.rule in ("pointer-unknown", "pointer-device"), found.message
@@ -600,8 +600,8 @@ def test_d51_a_cuda_tag_on_a_host_pointer(sim: Sim) -> None:
     assert made.released == 1
 
 
-def test_d51_a_cuda_tag_of_another_device(sim: Sim) -> None:
-    made = abi.make(device=(abi.CUDA, 1), data=sim.device_memory(64, ordinal=0))
+def test_d51_a_cuda_tag_of_another_device(machine: Machine) -> None:
+    made = abi.make(device=(abi.CUDA, 1), data=machine.device_memory(64, ordinal=0))
     found = refuse(lambda: cd.view(Dlpack(made), check="bounds"), BufferError)
     check_refusal(found, "pointer-device", None)
 

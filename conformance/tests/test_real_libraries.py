@@ -21,7 +21,7 @@ import tvm_ffi
 from cuda.core.utils import StridedMemoryView
 from mpi4py import MPI
 from producers import Cai, interface
-from simulator import Sim, one_event
+from simulator import Machine, one_event
 
 VALUES = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -35,7 +35,7 @@ def pointer(array: Any) -> int:
 
 
 @pytest.mark.parametrize("typestr", oracle.DTYPES)
-def test_numba_dtypes(typestr: str, sim: Sim) -> None:
+def test_numba_dtypes(typestr: str, machine: Machine) -> None:
     array = numba.cuda.to_device(np.ones((2, 3), typestr))
     view = cd.view(array)
     assert (view.ptr, view.shape, view.dtype) == (pointer(array), (2, 3), oracle.DTYPES[typestr][0])
@@ -56,7 +56,7 @@ def test_numba_dtypes(typestr: str, sim: Sim) -> None:
         pytest.param(np.s_[3:], id="nothing"),
     ],
 )
-def test_numba_layouts(index: Any, sim: Sim) -> None:
+def test_numba_layouts(index: Any, machine: Machine) -> None:
     array = numba.cuda.to_device(VALUES)[index]
     want = VALUES[index]
     view = cd.view(array)
@@ -69,46 +69,46 @@ def test_numba_layouts(index: Any, sim: Sim) -> None:
         assert tensor.data == pointer(array)
 
 
-def test_numba_transposed(sim: Sim) -> None:
+def test_numba_transposed(machine: Machine) -> None:
     view = cd.view(numba.cuda.to_device(np.asfortranarray(VALUES)))
     assert view.byte_strides == (4, 12)
     assert view.__cuda_array_interface__["strides"] == (4, 12)
 
 
-def test_numba_second_device(sim: Sim) -> None:
+def test_numba_second_device(machine: Machine) -> None:
     with numba.cuda.gpus[1]:
         array = numba.cuda.to_device(VALUES)
     assert cd.view(array).device == (2, 1)
 
 
-def test_numba_stream_is_ordered_by_one_event(sim: Sim) -> None:
-    ready, mine = numba.cuda.stream(), sim.stream()
+def test_numba_stream_is_ordered_by_one_event(machine: Machine) -> None:
+    ready, mine = numba.cuda.stream(), machine.stream()
     view = cd.view(numba.cuda.to_device(VALUES, stream=ready))
     assert view.stream == view.producer_stream == int(ready)
-    sim.clear()
+    machine.clear()
     view.__dlpack__(stream=mine, max_version=(1, 3))
-    assert sim.order() == one_event(int(ready), mine)
+    assert machine.order() == one_event(int(ready), mine)
 
 
 @pytest.mark.parametrize("asked", ["same", "no-synchronisation"])
-def test_numba_stream_needs_no_call(asked: str, sim: Sim) -> None:
+def test_numba_stream_needs_no_call(asked: str, machine: Machine) -> None:
     ready = numba.cuda.stream()
     view = cd.view(numba.cuda.to_device(VALUES, stream=ready))
-    sim.clear()
+    machine.clear()
     view.__dlpack__(stream=int(ready) if asked == "same" else -1, max_version=(1, 3))
-    assert sim.calls() == []
+    assert machine.calls() == []
 
 
-def test_numba_array_without_a_stream_needs_no_call(sim: Sim) -> None:
+def test_numba_array_without_a_stream_needs_no_call(machine: Machine) -> None:
     view = cd.view(numba.cuda.to_device(VALUES))
     assert view.stream is None
-    sim.clear()
+    machine.clear()
     for stream in (None, -1, 1, 2, 0x5500):
         view.__dlpack__(stream=stream, max_version=(1, 3))
-    assert sim.calls() == []
+    assert machine.calls() == []
 
 
-def test_numba_default_stream_is_0_and_taken_as_1(sim: Sim) -> None:
+def test_numba_default_stream_is_0_and_taken_as_1(machine: Machine) -> None:
     array = numba.cuda.device_array((2, 3), np.float32, stream=numba.cuda.default_stream())
     assert array.__cuda_array_interface__["stream"] == 0, "Numba has stopped exporting 0: drop the rule"
     with pytest.warns(UserWarning, match="stream"):
@@ -116,7 +116,7 @@ def test_numba_default_stream_is_0_and_taken_as_1(sim: Sim) -> None:
     assert view.stream == 1
 
 
-def test_numba_array_is_kept_by_what_is_made_of_it(sim: Sim) -> None:
+def test_numba_array_is_kept_by_what_is_made_of_it(machine: Machine) -> None:
     array = numba.cuda.to_device(VALUES)
     alive = weakref.ref(array)
     tensor = tvm_ffi.from_dlpack(cd.view(array))
@@ -131,7 +131,7 @@ def test_numba_array_is_kept_by_what_is_made_of_it(sim: Sim) -> None:
 # --- Numba, the consumer ------------------------------------------------------------------------------
 
 
-def test_numba_takes_a_view(sim: Sim) -> None:
+def test_numba_takes_a_view(machine: Machine) -> None:
     source = numba.cuda.to_device(VALUES)[:, ::2]
     array = numba.cuda.as_cuda_array(cd.view(source))
     assert pointer(array) == pointer(source)
@@ -140,16 +140,16 @@ def test_numba_takes_a_view(sim: Sim) -> None:
     assert array.copy_to_host().tolist() == VALUES[:, ::2].tolist()
 
 
-def test_numba_waits_for_the_views_stream(sim: Sim) -> None:
+def test_numba_waits_for_the_views_stream(machine: Machine) -> None:
     ready = numba.cuda.stream()
     view = cd.view(numba.cuda.to_device(VALUES, stream=ready))
-    sim.clear()
+    machine.clear()
     numba.cuda.as_cuda_array(view)
-    assert sim.order() == [("cuStreamSynchronize", int(ready))]
+    assert machine.order() == [("cuStreamSynchronize", int(ready))]
 
 
-def test_numba_takes_a_0_d_and_an_empty_view(sim: Sim) -> None:
-    scalar = cd.view(Cai(interface(shape=(), data=(sim.device_memory(4), False))))
+def test_numba_takes_a_0_d_and_an_empty_view(machine: Machine) -> None:
+    scalar = cd.view(Cai(interface(shape=(), data=(machine.device_memory(4), False))))
     assert numba.cuda.as_cuda_array(scalar).shape == ()
     empty = cd.view(Cai(interface(shape=(0, 3), data=(0, False))), ordinal=0)
     assert numba.cuda.as_cuda_array(empty).shape == (0, 3)
@@ -159,24 +159,24 @@ def test_numba_takes_a_0_d_and_an_empty_view(sim: Sim) -> None:
 
 
 @pytest.fixture
-def device(sim: Sim) -> Any:
+def device(machine: Machine) -> Any:
     found = cuda.core.Device(0)
     found.set_current()
     return found
 
 
-def buffer_of(device: Any, values: np.ndarray[Any, Any], stream: Any, sim: Sim) -> Any:
+def buffer_of(device: Any, values: np.ndarray[Any, Any], stream: Any, machine: Machine) -> Any:
     buffer = device.allocate(values.nbytes, stream=stream)
     stream.sync()
-    sim.write(int(buffer.handle), values.tobytes())
+    machine.write(int(buffer.handle), values.tobytes())
     return buffer
 
 
-def test_cuda_core_buffer_to_numba(device: Any, sim: Sim) -> None:
+def test_cuda_core_buffer_to_numba(device: Any, machine: Machine) -> None:
     """A buffer speaks DLPack alone, Numba speaks CAI alone."""
     stream = device.create_stream()
     values = np.arange(16, dtype=np.int8)
-    buffer = buffer_of(device, values, stream, sim)
+    buffer = buffer_of(device, values, stream, machine)
     view = cd.view(buffer, producer_stream=stream)
     assert (view.ptr, view.dtype, view.shape, view.device) == (int(buffer.handle), "int8", (16,), (2, 0))
     array = numba.cuda.as_cuda_array(view)
@@ -184,49 +184,49 @@ def test_cuda_core_buffer_to_numba(device: Any, sim: Sim) -> None:
     assert array.copy_to_host().tolist() == values.tolist()
 
 
-def test_cuda_core_buffer_is_kept(device: Any, sim: Sim) -> None:
+def test_cuda_core_buffer_is_kept(device: Any, machine: Machine) -> None:
     stream = device.create_stream()
-    view = cd.view(buffer_of(device, np.arange(4, dtype=np.int8), stream, sim), producer_stream=stream)
+    view = cd.view(buffer_of(device, np.arange(4, dtype=np.int8), stream, machine), producer_stream=stream)
     gc.collect()
-    assert sim.read(view.ptr, 4) == bytes(range(4))
+    assert machine.read(view.ptr, 4) == bytes(range(4))
 
 
-def test_cuda_core_takes_a_view_by_dlpack(device: Any, sim: Sim) -> None:
+def test_cuda_core_takes_a_view_by_dlpack(device: Any, machine: Machine) -> None:
     ready, mine = numba.cuda.stream(), device.create_stream()
     source = numba.cuda.to_device(VALUES, stream=ready)
     view = cd.view(source)
-    sim.clear()
+    machine.clear()
     seen = StridedMemoryView.from_dlpack(view, stream_ptr=int(mine.handle))
-    assert sim.order() == one_event(int(ready), int(mine.handle))
+    assert machine.order() == one_event(int(ready), int(mine.handle))
     assert (seen.ptr, seen.shape, np.dtype(seen.dtype)) == (pointer(source), (3, 4), np.float32)
     assert seen.device_id == 0
     assert not seen.readonly
 
 
-def test_cuda_core_takes_a_view_by_the_interface(device: Any, sim: Sim) -> None:
+def test_cuda_core_takes_a_view_by_the_interface(device: Any, machine: Machine) -> None:
     ready, mine = numba.cuda.stream(), device.create_stream()
     source = numba.cuda.to_device(VALUES, stream=ready)[:, ::2]
     view = cd.view(source)
-    sim.clear()
+    machine.clear()
     seen = StridedMemoryView.from_cuda_array_interface(view, stream_ptr=int(mine.handle))
-    assert sim.order() == one_event(int(ready), int(mine.handle)), "cuda.core's own event, and none of ours"
+    assert machine.order() == one_event(int(ready), int(mine.handle)), "cuda.core's own event, and none of ours"
     assert (seen.ptr, seen.shape, seen.strides) == (pointer(source), (3, 2), (4, 2))
 
 
-def test_cuda_core_is_told_of_read_only(device: Any, sim: Sim) -> None:
+def test_cuda_core_is_told_of_read_only(device: Any, machine: Machine) -> None:
     view = cd.view(numba.cuda.to_device(VALUES), read_only=True)
     assert StridedMemoryView.from_dlpack(view, stream_ptr=-1).readonly
     assert StridedMemoryView.from_cuda_array_interface(view, stream_ptr=-1).readonly
 
 
-def test_cuda_core_with_minus_one_makes_no_call_of_ours(device: Any, sim: Sim) -> None:
+def test_cuda_core_with_minus_one_makes_no_call_of_ours(device: Any, machine: Machine) -> None:
     view = cd.view(numba.cuda.to_device(VALUES, stream=numba.cuda.stream()))
-    sim.clear()
+    machine.clear()
     StridedMemoryView.from_dlpack(view, stream_ptr=-1)
-    assert sim.order() == []
+    assert machine.order() == []
 
 
-def test_cuda_core_strided_view_as_a_producer(device: Any, sim: Sim) -> None:
+def test_cuda_core_strided_view_as_a_producer(device: Any, machine: Machine) -> None:
     source = numba.cuda.to_device(VALUES)[:, ::2]
     between = StridedMemoryView.from_cuda_array_interface(cd.view(source), stream_ptr=-1)
     view = cd.view(between)
@@ -234,18 +234,18 @@ def test_cuda_core_strided_view_as_a_producer(device: Any, sim: Sim) -> None:
     assert view.byte_strides == source.strides
 
 
-def test_cuda_core_streams_are_taken_as_objects(device: Any, sim: Sim) -> None:
+def test_cuda_core_streams_are_taken_as_objects(device: Any, machine: Machine) -> None:
     ready, mine = device.create_stream(), device.create_stream()
     source = numba.cuda.to_device(VALUES)
     view = cd.view(source, producer_stream=ready)
     assert view.stream == int(ready.handle)
-    sim.clear()
+    machine.clear()
     view.__dlpack__(stream=mine, max_version=(1, 3))
-    assert sim.order() == one_event(int(ready.handle), int(mine.handle))
+    assert machine.order() == one_event(int(ready.handle), int(mine.handle))
     assert view.on(mine).stream == int(mine.handle)
 
 
-def test_cuda_core_pinned_memory_to_numpy(sim: Sim) -> None:
+def test_cuda_core_pinned_memory_to_numpy(machine: Machine) -> None:
     buffer = cuda.core.LegacyPinnedMemoryResource().allocate(16)
     view = cd.view(buffer)
     assert view.memory == "pinned"
@@ -256,7 +256,7 @@ def test_cuda_core_pinned_memory_to_numpy(sim: Sim) -> None:
 # --- tvm-ffi -------------------------------------------------------------------------------------------
 
 
-def test_tvm_ffi_takes_a_view_and_a_capsule(sim: Sim) -> None:
+def test_tvm_ffi_takes_a_view_and_a_capsule(machine: Machine) -> None:
     source = numba.cuda.to_device(VALUES)[:, ::2]
     for given in (cd.view(source), cd.to_dlpack(source), cd.to_dlpack(source, max_version=(1, 3))):
         tensor = tvm_ffi.from_dlpack(given)
@@ -267,15 +267,15 @@ def test_tvm_ffi_takes_a_view_and_a_capsule(sim: Sim) -> None:
         assert str(tensor.device) == "cuda:0"
 
 
-def test_tvm_ffi_names_no_stream_which_is_the_legacy_default(sim: Sim) -> None:
+def test_tvm_ffi_names_no_stream_which_is_the_legacy_default(machine: Machine) -> None:
     ready = numba.cuda.stream()
     view = cd.view(numba.cuda.to_device(VALUES, stream=ready))
-    sim.clear()
+    machine.clear()
     tvm_ffi.from_dlpack(view)
-    assert sim.order() == one_event(int(ready), 1)
+    assert machine.order() == one_event(int(ready), 1)
 
 
-def test_tvm_ffi_as_a_producer(sim: Sim) -> None:
+def test_tvm_ffi_as_a_producer(machine: Machine) -> None:
     source = numba.cuda.to_device(VALUES)
     tensor = tvm_ffi.from_dlpack(cd.view(source))
     view = cd.view(tensor)
@@ -283,7 +283,7 @@ def test_tvm_ffi_as_a_producer(sim: Sim) -> None:
     assert numba.cuda.as_cuda_array(view).copy_to_host().tolist() == VALUES.tolist()
 
 
-def test_tvm_ffi_tensor_destroyed_with_an_exception_pending(sim: Sim) -> None:
+def test_tvm_ffi_tensor_destroyed_with_an_exception_pending(machine: Machine) -> None:
     made = abi.make()
     with pytest.raises(IndexError, match="list index out of range"):
         (tvm_ffi.from_dlpack(cd.from_dlpack(made.capsule())), [][7])
@@ -294,7 +294,7 @@ def test_tvm_ffi_tensor_destroyed_with_an_exception_pending(sim: Sim) -> None:
 # --- NumPy ---------------------------------------------------------------------------------------------
 
 
-def test_numpy_reads_numbas_managed_array(sim: Sim) -> None:
+def test_numpy_reads_numbas_managed_array(machine: Machine) -> None:
     """By `from_cai`: Numba's managed array is a NumPy array as well, and would offer itself as one."""
     source = numba.cuda.managed_array((3, 4), np.float32)
     source[:] = VALUES
@@ -311,7 +311,7 @@ def test_numpy_reads_numbas_managed_array(sim: Sim) -> None:
     assert array[2, 3] == 11
 
 
-def test_numpy_reads_numbas_mapped_array(sim: Sim) -> None:
+def test_numpy_reads_numbas_mapped_array(machine: Machine) -> None:
     source = numba.cuda.mapped_array((3, 4), np.float32)
     source[:] = VALUES
     view = cd.from_cai(source)
@@ -322,7 +322,7 @@ def test_numpy_reads_numbas_mapped_array(sim: Sim) -> None:
 # --- mpi4py ----------------------------------------------------------------------------------------------
 
 
-def test_mpi4py_takes_a_view_of_managed_memory(sim: Sim) -> None:
+def test_mpi4py_takes_a_view_of_managed_memory(machine: Machine) -> None:
     source = numba.cuda.managed_array((12,), np.float64)
     source[:] = np.linspace(0, 1, 12)
     view = cd.from_cai(source)
@@ -333,13 +333,13 @@ def test_mpi4py_takes_a_view_of_managed_memory(sim: Sim) -> None:
     assert received.tolist() == source.tolist()
 
 
-def test_mpi4py_receives_into_a_view(sim: Sim) -> None:
+def test_mpi4py_receives_into_a_view(machine: Machine) -> None:
     target = numba.cuda.managed_array((4,), np.float64)
     MPI.COMM_SELF.Sendrecv(np.arange(4.0), dest=0, recvbuf=[cd.from_cai(target), MPI.DOUBLE], source=0)
     assert target.tolist() == [0, 1, 2, 3]
 
 
-def test_mpi4py_refuses_to_receive_into_a_read_only_view(sim: Sim) -> None:
+def test_mpi4py_refuses_to_receive_into_a_read_only_view(machine: Machine) -> None:
     target = numba.cuda.managed_array((4,), np.float64)
     view = cd.from_cai(target, read_only=True)
     assert MPI.memory.frombuffer(view, readonly=True).readonly
@@ -348,7 +348,7 @@ def test_mpi4py_refuses_to_receive_into_a_read_only_view(sim: Sim) -> None:
         MPI.COMM_SELF.Sendrecv(np.arange(4.0), dest=0, recvbuf=[view, MPI.DOUBLE], source=0)
 
 
-def test_mpi4py_infers_the_type_of_a_view(sim: Sim) -> None:
+def test_mpi4py_infers_the_type_of_a_view(machine: Machine) -> None:
     source = numba.cuda.managed_array((3,), np.int32)
     source[:] = [7, 8, 9]
     received = np.zeros(3, np.int32)
@@ -359,36 +359,36 @@ def test_mpi4py_infers_the_type_of_a_view(sim: Sim) -> None:
 # --- the library's own way to order -------------------------------------------------------------------------
 
 
-def test_on_makes_a_view_that_is_ready_on_my_stream(sim: Sim) -> None:
-    ready, mine = numba.cuda.stream(), sim.stream()
+def test_on_makes_a_view_that_is_ready_on_my_stream(machine: Machine) -> None:
+    ready, mine = numba.cuda.stream(), machine.stream()
     view = cd.view(numba.cuda.to_device(VALUES, stream=ready))
-    sim.clear()
+    machine.clear()
     moved = view.on(mine)
-    assert sim.order() == one_event(int(ready), mine)
+    assert machine.order() == one_event(int(ready), mine)
     assert (moved.stream, moved.producer_stream, moved.ptr) == (mine, int(ready), view.ptr)
     assert view.stream == int(ready)
-    sim.clear()
+    machine.clear()
     assert moved.on(mine).stream == mine
     assert moved.__cuda_array_interface__["stream"] == mine
     moved.__dlpack__(stream=mine, max_version=(1, 3))
-    assert sim.calls() == []
+    assert machine.calls() == []
 
 
-def test_synchronize_waits_on_the_host_and_leaves_nothing_to_wait_for(sim: Sim) -> None:
+def test_synchronize_waits_on_the_host_and_leaves_nothing_to_wait_for(machine: Machine) -> None:
     ready = numba.cuda.stream()
     view = cd.view(numba.cuda.to_device(VALUES, stream=ready))
-    sim.clear()
+    machine.clear()
     done = view.synchronize()
-    assert [call for call in sim.order() if "Synchronize" in call[0]] != []
+    assert [call for call in machine.order() if "Synchronize" in call[0]] != []
     assert (done.stream, done.ptr, done.producer_stream) == (None, view.ptr, int(ready))
-    sim.clear()
+    machine.clear()
     done.__dlpack__(stream=1, max_version=(1, 3))
-    assert sim.calls() == []
+    assert machine.calls() == []
 
 
-def test_the_interface_passes_the_stream_on_without_a_call(sim: Sim) -> None:
+def test_the_interface_passes_the_stream_on_without_a_call(machine: Machine) -> None:
     ready = numba.cuda.stream()
     view = cd.view(numba.cuda.to_device(VALUES, stream=ready))
-    sim.clear()
+    machine.clear()
     assert view.__cuda_array_interface__["stream"] == int(ready)
-    assert sim.calls() == []
+    assert machine.calls() == []

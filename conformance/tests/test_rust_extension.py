@@ -1,0 +1,453 @@
+"""Extension modules in Rust (bindings/example, bindings/example-peer) with the real libraries around them.
+
+Both link their own copy of the bridge and make no set-up call; neither imports the package `cai_dlpack`.
+"""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import cai_example
+import cai_example_peer as peer
+import dlpack_abi as abi
+import numba.cuda
+import numpy as np
+import pytest
+import tvm_ffi
+from cuda.core import Device
+from producers import Cai, cai, interface
+from simulator import Sim, one_event
+
+VALUES = np.arange(4, dtype=np.float32)
+
+
+def tvm_tensor(values: np.ndarray[Any, Any], sim: Sim) -> tuple[Any, Any]:
+    """A tensor of tvm-ffi in device memory, and what owns it."""
+    pointer = sim.device_memory(values.nbytes)
+    sim.write(pointer, values.tobytes())
+    made = cai(shape=values.shape, typestr="<f4", data=(pointer, False), stream=None)
+    return tvm_ffi.from_dlpack(peer.pass_(made) if hasattr(peer, "pass_") else getattr(peer, "pass")(made)), made
+
+
+def pass_on(array: Any) -> Any:
+    """The second module's own view of an array."""
+    return getattr(peer, "pass")(array)
+
+
+def contents(view: Any, sim: Sim) -> np.ndarray[Any, Any]:
+    """What a view's memory holds once its stream is done, read past every stream."""
+    face = view.__cuda_array_interface__
+    if face["stream"]:
+        view.synchronize()
+    count = int(np.prod(face["shape"]))
+    raw = sim.read(face["data"][0], count * 4)
+    return np.frombuffer(raw, np.float32).reshape(face["shape"])
+
+
+# --- arguments of different libraries, work through cudarc, a result for others --------------------------
+
+
+def test_two_libraries_in_and_a_view_out(sim: Sim) -> None:
+    ours = numba.cuda.to_device(VALUES)
+    theirs, kept = tvm_tensor(VALUES + 10, sim)
+    stacked = cai_example.stack(ours, theirs)
+    assert (stacked.shape, stacked.dtype, stacked.device) == ((2, 4), "float32", (2, 0))
+    assert np.array_equal(contents(stacked, sim), [VALUES, VALUES + 10])
+    assert kept is not None
+
+
+def test_numba_takes_the_result(sim: Sim) -> None:
+    ours = numba.cuda.to_device(VALUES)
+    stacked = cai_example.stack(ours, ours)
+    array = numba.cuda.as_cuda_array(stacked)
+    assert np.array_equal(array.copy_to_host(), [VALUES, VALUES])
+
+
+def test_tvm_takes_the_result(sim: Sim) -> None:
+    ours = numba.cuda.to_device(VALUES)
+    stacked = cai_example.stack(ours, ours)
+    tensor = tvm_ffi.from_dlpack(stacked)
+    assert (tensor.data_ptr(), tuple(tensor.shape)) == (stacked.ptr, (2, 4))
+
+
+def test_the_host_waits_for_nothing(sim: Sim) -> None:
+    ours = numba.cuda.to_device(VALUES)
+    cai_example.stack(ours, ours)
+    sim.clear()
+    stacked = cai_example.stack(ours, ours)
+    waits = {"cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize", "cuMemcpyDtoH_v2"}
+    assert not waits & set(sim.names())
+    del stacked
+
+
+def test_the_order_of_both_producers(sim: Sim) -> None:
+    """Both streams are waited for, and both wait for the copies: the return edge."""
+    first, second = sim.stream(), sim.stream()
+    pointers = [sim.device_memory(16), sim.device_memory(16)]
+    a, b = (
+        cai(shape=(4,), data=(pointer, False), stream=stream)
+        for pointer, stream in zip(pointers, (first, second), strict=True)
+    )
+    work = cai_example.stack(a, b).stream
+    sim.clear()
+    view = cai_example.stack(a, b)
+    assert view.stream == work and work not in (0, 1, 2, first, second)
+    entry = one_event(first, work) + one_event(second, work)
+    back = one_event(work, first) + one_event(work, second)
+    between = [call for call in sim.order() if call not in one_event(work, work)]
+    assert [call for call in between if call[1] in (first, second)] == [
+        call for call in entry + back if call[1] in (first, second)
+    ]
+    assert sorted(between) == sorted(call for call in entry + back if call not in one_event(work, work))
+
+
+def test_a_slow_producer_is_waited_for(sim: Sim) -> None:
+    """The values that a producer's stream has yet to write are the ones that are copied."""
+    stream = sim.stream()
+    pointer = sim.device_memory(16)
+    sim.write(pointer, bytes(16))
+    slow = cai(shape=(4,), data=(pointer, False), stream=stream)
+    with sim.control.gate(stream):
+        sim.control.store(stream, pointer, VALUES.tobytes())
+        stacked = cai_example.stack(slow, slow)
+    assert np.array_equal(contents(stacked, sim), [VALUES, VALUES])
+
+
+def test_the_producer_waits_for_the_reader(sim: Sim) -> None:
+    """What the producer writes next is not what the copies see."""
+    stream = sim.stream()
+    pointer = sim.device_memory(16)
+    sim.write(pointer, VALUES.tobytes())
+    array = cai(shape=(4,), data=(pointer, False), stream=stream)
+    work = cai_example.stack(array, array).stream
+    with sim.control.gate(work):
+        stacked = cai_example.stack(array, array)
+        sim.control.store(stream, pointer, bytes(16))
+    assert np.array_equal(contents(stacked, sim), [VALUES, VALUES])
+
+
+def test_in_place(sim: Sim) -> None:
+    pointer = sim.device_memory(16)
+    sim.write(pointer, VALUES.tobytes())
+    cai_example.zero(cai(shape=(4,), data=(pointer, False), stream=sim.stream()))
+    sim.control.synchronize() if hasattr(sim.control, "synchronize") else Device(0).sync
+    view = cai_example.stack(cai(shape=(4,), data=(pointer, False)), cai(shape=(4,), data=(pointer, False)))
+    assert not contents(view, sim).any()
+
+
+def test_a_written_argument_is_ready_where_it_was_written(sim: Sim) -> None:
+    """A producer without a stream: only the writer's stream knows when the data is ready."""
+    ours = numba.cuda.to_device(VALUES)
+    pointer = sim.device_memory(16)
+    silent = cai(shape=(4,), data=(pointer, False), stream=None)
+    work = cai_example.stack(ours, ours).stream
+    filled = cai_example.copy_into(ours, silent)
+    assert filled.ptr == pointer
+    assert filled.stream == work
+    assert np.array_equal(contents(filled, sim), VALUES)
+
+
+def test_a_written_argument_with_a_producer_is_ready_there(sim: Sim) -> None:
+    ours, stream = numba.cuda.to_device(VALUES), sim.stream()
+    pointer = sim.device_memory(16)
+    filled = cai_example.copy_into(ours, cai(shape=(4,), data=(pointer, False), stream=stream))
+    assert filled.stream == stream
+    assert np.array_equal(contents(filled, sim), VALUES)
+
+
+def test_the_gil_is_let_go_of(sim: Sim) -> None:
+    """A callback on the producer's stream may want the GIL: nobody who holds it enters the driver to order."""
+    stream = sim.stream()
+    pointer = sim.device_memory(16)
+    array = cai(shape=(4,), data=(pointer, False), stream=stream)
+    cai_example.stack(array, array)
+    with sim.control.gil_watch() as watch:
+        cai_example.stack(array, array)
+    ordering = {"cuEventRecord", "cuStreamWaitEvent", "cuEventCreate", "cuMemcpyDtoDAsync"}
+    held = [call for call in watch.calls if call.name in ordering] if hasattr(watch, "calls") else []
+    assert not held
+
+
+def test_memory_is_freed_in_its_own_context(sim: Sim) -> None:
+    """The result dies while the other device is current, which stays so."""
+    ours = numba.cuda.to_device(VALUES)
+    view = cai_example.stack(ours, ours)
+    sim.set_current(1)
+    before = sim.current()
+    sim.clear()
+    del view
+    gc.collect()
+    assert sim.current() == before
+    assert "cuMemFreeAsync" in sim.names()
+
+
+def test_the_second_device(sim: Sim) -> None:
+    with numba.cuda.gpus[1]:
+        ours = numba.cuda.to_device(VALUES)
+    view = cai_example.stack(ours, ours)
+    assert view.device == (2, 1)
+    assert np.array_equal(contents(view, sim), [VALUES, VALUES])
+
+
+def test_two_devices_in_one_call(sim: Sim) -> None:
+    first = numba.cuda.to_device(VALUES)
+    with numba.cuda.gpus[1]:
+        second = numba.cuda.to_device(VALUES)
+    with pytest.raises(BufferError, match="stream-device"):
+        cai_example.stack(first, second)
+
+
+def test_a_kernel_needs_a_gpu(sim: Sim) -> None:
+    """The simulated driver runs no kernels; the refusal is the driver's, and nothing is left behind."""
+    ours = numba.cuda.to_device(VALUES.reshape(2, 2))
+    with pytest.raises(RuntimeError, match="NOT_SUPPORTED"):
+        cai_example.add(ours, ours)
+
+
+# --- two extensions in one process -----------------------------------------------------------------------
+
+
+def test_the_modules_have_classes_of_their_own(sim: Sim) -> None:
+    ours = numba.cuda.to_device(VALUES)
+    view = cai_example.stack(ours, ours)
+    theirs = pass_on(view)
+    assert type(theirs).__name__ == type(view).__name__ == "CaiView"
+    assert type(theirs) is not type(view)
+
+
+def test_views_go_from_module_to_module(sim: Sim) -> None:
+    ours = numba.cuda.to_device(VALUES)
+    view = cai_example.stack(ours, ours)
+    there = pass_on(view)
+    assert (there.ptr, there.shape, there.stream) == (view.ptr, view.shape, view.stream)
+    assert there.owner is view
+    back = cai_example.stack(*(cai(shape=(4,), data=(there.ptr, False)) for _ in range(2)))
+    assert np.array_equal(contents(back, sim), [VALUES, VALUES])
+
+
+def test_the_owner_lives_across_modules(sim: Sim) -> None:
+    array = Cai(interface(shape=(4,), data=(sim.device_memory(16), False)))
+    gone = weakref.ref(array)
+    view = pass_on(pass_on(array))
+    del array
+    gc.collect()
+    assert gone() is not None
+    del view
+    gc.collect()
+    assert gone() is None
+
+
+def test_no_set_up_call(sim: Sim) -> None:
+    """In a fresh process, with the package of the bridge out of reach."""
+    code = (
+        "import sys; sys.modules['cai_dlpack'] = None; "
+        "import numpy as np, cai_example_peer as p; "
+        "print(p.elements(np.eye(2)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("[1.0, 0.0, 0.0, 1.0]\n", 0), done.stderr
+
+
+# --- what an argument refuses, in words for the caller ---------------------------------------------------
+
+MATRIX = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+REFUSED: list[Any] = [
+    pytest.param(lambda: peer.demand([1.0], ""), TypeError, "protocol-missing", ["list"], id="no-protocol"),
+    pytest.param(
+        lambda: peer.demand(MATRIX.astype("f8"), ""),
+        TypeError,
+        "view-dtype",
+        ["float64 of shape [2, 3]", "on cpu:0", "float32 of 2 axes is wanted"],
+        id="dtype",
+    ),
+    pytest.param(
+        lambda: peer.demand(MATRIX[0], ""), TypeError, "view-ndim", ["[3]", "float32 of 2 axes is wanted"], id="ndim"
+    ),
+    pytest.param(lambda: peer.demand(MATRIX.T, "C"), TypeError, "view-contiguous", ["C order", "[1, 3]"], id="c"),
+    pytest.param(lambda: peer.demand(MATRIX, "F"), TypeError, "view-contiguous", ["Fortran order"], id="f"),
+    pytest.param(
+        lambda: peer.demand(MATRIX[:, ::2], "contiguous"), TypeError, "view-contiguous", ["C or Fortran"], id="any"
+    ),
+    pytest.param(lambda: peer.demand(MATRIX, "cuda"), TypeError, "view-device", ["cpu:0", "CUDA devices"], id="cuda"),
+    pytest.param(lambda: peer.demand(MATRIX, "cuda:1"), TypeError, "view-device", ["cuda:1 is wanted"], id="device"),
+    pytest.param(
+        lambda: peer.demand(MATRIX.T, "(any, 3)"), TypeError, "view-shape", ["(any, 3) is wanted", "[3, 2]"], id="shape"
+    ),
+    pytest.param(
+        lambda: peer.double(np.broadcast_to(np.ones(1), 3)), BufferError, "read-only-writer", ["read-only"], id="read"
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "rule", "says"), REFUSED)
+def test_refusals(call: Callable[[], Any], kind: type[Exception], rule: str, says: list[str]) -> None:
+    with pytest.raises(kind) as refusal:
+        call()
+    assert refusal.value.rule == rule  # type: ignore[attr-defined]
+    for words in says:
+        assert words in str(refusal.value)
+
+
+def test_the_argument_is_named() -> None:
+    """PyO3 says which argument it was."""
+    with pytest.raises(TypeError) as refusal:
+        peer.borrow_both(np.ones(2), np.ones(2, np.float32))
+    notes = getattr(refusal.value, "__notes__", ["'_out'"])
+    assert "'_out'" in str(notes)
+
+
+@pytest.mark.parametrize(
+    ("array", "what"),
+    [
+        (MATRIX, ""),
+        (MATRIX, "C"),
+        (MATRIX.T, "F"),
+        (MATRIX.T, "contiguous"),
+        (MATRIX, "host"),
+        (MATRIX, "(any, 3)"),
+        (MATRIX[:, ::2], ""),
+    ],
+)
+def test_demands_that_are_met(array: np.ndarray[Any, Any], what: str) -> None:
+    assert peer.demand(array, what) == array.size
+
+
+def test_device_memory_is_not_read_by_the_host(sim: Sim) -> None:
+    ours = numba.cuda.to_device(np.ones((2, 2)))
+    with pytest.raises(TypeError, match="view-device"):
+        peer.elements(ours)
+
+
+def test_bounds_come_from_the_driver(sim: Sim) -> None:
+    pointer = sim.device_memory(16)
+    outside = cai(shape=(2, 3), data=(pointer, False))
+    with pytest.raises(BufferError, match="out-of-bounds"):
+        peer.demand(outside, "")
+
+
+def test_bounds_of_dlpack_come_from_the_driver(sim: Sim) -> None:
+    pointer = sim.device_memory(16)
+    outside = pass_on(cai(shape=(2, 3), data=(pointer, False)))
+
+    class OnlyDlpack:
+        def __dlpack__(self, **keywords: Any) -> Any:
+            return outside.__dlpack__(**keywords)
+
+        def __dlpack_device__(self) -> Any:
+            return outside.__dlpack_device__()
+
+    with pytest.raises(BufferError, match="out-of-bounds"):
+        peer.demand(OnlyDlpack(), "")
+
+
+def test_one_query_for_an_argument(sim: Sim) -> None:
+    array = cai(shape=(2, 2), data=(sim.device_memory(16), False))
+    sim.clear()
+    peer.demand(array, "")
+    assert sim.names() == ["cuPointerGetAttributes"]
+
+
+# --- values and addresses --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("index", [np.s_[:], np.s_[::2], np.s_[:, ::-1], np.s_[::-1, 1:], np.s_[1:1]])
+def test_elements_in_c_order(index: Any) -> None:
+    values = np.arange(20.0).reshape(4, 5)[index]
+    assert peer.elements(values) == values.ravel().tolist()
+    assert peer.elements(values.T) == values.T.ravel().tolist()
+
+
+def test_a_broadcast_array_is_read() -> None:
+    assert peer.elements(np.broadcast_to(np.arange(2.0), (3, 2))) == [0.0, 1.0] * 3
+
+
+@pytest.mark.parametrize("index", [np.s_[:], np.s_[::-1], np.s_[:, 1:]])
+def test_addresses(index: Any) -> None:
+    values = MATRIX[index]
+    last = values[-1:, -1:]
+    assert peer.address(values, *(extent - 1 for extent in values.shape)) == last.ctypes.data
+
+
+def test_bools() -> None:
+    assert peer.count(np.array([2, 0, 1], np.uint8).view(np.bool_)) == 2
+
+
+def test_managed_memory_is_waited_for(sim: Sim) -> None:
+    stream, pointer = sim.stream(), sim.managed_memory(32)
+    array = cai(shape=(2, 2), typestr="<f8", data=(pointer, False), stream=stream)
+    with sim.control.gate(stream):
+        sim.control.store(stream, pointer, np.eye(2).tobytes())
+        done: list[list[float]] = []
+        reader = threading.Thread(target=lambda: done.append(peer.elements(array)))
+        reader.start()
+    reader.join()
+    assert done == [[1.0, 0.0, 0.0, 1.0]]
+
+
+# --- what is written is alone ----------------------------------------------------------------------------
+
+
+def test_in_place_on_the_host() -> None:
+    values = np.arange(3.0)
+    peer.double(values)
+    assert values.tolist() == [0.0, 2.0, 4.0]
+
+
+OVERLAPS: list[Any] = [
+    pytest.param(lambda a: (a, a), True, id="the-same"),
+    pytest.param(lambda a: (a[:4], a[3:]), True, id="one-element"),
+    pytest.param(lambda a: (a[:3], a[3:]), False, id="side-by-side"),
+    pytest.param(lambda a: (a[::2], a[1::2]), False, id="interleaved"),
+    pytest.param(lambda a: (a[::2], a[::-2]), False, id="interleaved-backwards"),
+    pytest.param(lambda a: (a[::2], a[::3]), True, id="meeting-strides"),
+    pytest.param(lambda a: (a[:0], a), False, id="no-elements"),
+]
+
+
+@pytest.mark.parametrize(("split", "refused"), OVERLAPS)
+def test_arguments_that_share_memory(split: Callable[[Any], tuple[Any, Any]], refused: bool) -> None:
+    a, out = split(np.arange(6.0))
+    if refused:
+        with pytest.raises(BufferError, match="view-in-use"):
+            peer.borrow_both(a, out)
+    else:
+        peer.borrow_both(a, out)
+    peer.borrow_both(np.ones(2), out)
+
+
+def test_a_borrow_ends_with_the_call() -> None:
+    values = np.ones(3)
+    for _ in range(3):
+        peer.double(values)
+    with pytest.raises(TypeError):
+        peer.borrow_both(values, "nothing")
+    peer.double(values)
+    assert values.tolist() == [16.0] * 3
+
+
+def test_a_callback_cannot_borrow_again() -> None:
+    values = np.ones(3)
+    with pytest.raises(BufferError, match="view-in-use"):
+        peer.borrow_and_call(values, lambda: peer.double(values))
+    peer.borrow_and_call(values, lambda: peer.double(np.ones(3)))
+
+
+def test_elements_with_two_indices_are_not_written() -> None:
+    overlapping = np.lib.stride_tricks.as_strided(np.ones(4), (3, 2), (8, 8))
+    with pytest.raises(BufferError, match="overlap"):
+        peer.borrow_both(np.ones(2), np.lib.stride_tricks.as_strided(np.ones(1), (3,), (0,)))
+    assert peer.elements(overlapping) == [1.0] * 6
+
+
+def test_a_tensor_that_is_refused_is_released() -> None:
+    made = abi.make(shape=(2, 3)) if hasattr(abi, "make") else None
+    if made is not None:
+        with pytest.raises(TypeError, match="view-ndim"):
+            peer.double(made)
