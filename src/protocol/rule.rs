@@ -509,6 +509,9 @@ rules! {
     ExchangeFailed "exchange-failed" Buffer
         "the producer's exchange function failed and set no exception"
         "DLPack 1.3: a callback that fails sets a Python exception";
+    ValuesLazy "values-lazy" Buffer
+        "the values are not the bytes in memory but what an operation still to be done makes of them"
+        "DLPack 1.3: a DLTensor is its bytes; torch keeps negation as a flag beside them";
     ExchangeAllocator "exchange-allocator" Buffer
         "views do not allocate"
         "our choice: a bridge owns no memory";

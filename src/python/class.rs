@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
 use super::consume::{PyConsume, Scope};
+use super::exchange::{self, Exchanged, WorkStream};
 use super::export::{Asked, Export};
 use super::keys::keys;
 use super::release::{self, PYTHON};
@@ -27,10 +28,11 @@ use crate::view::CaiView;
 pub struct PyCaiView {
     view: CaiView,
     /// A stream object that the view's ready stream belongs to.
-    #[expect(dead_code, reason = "kept alive, not used")]
     stream_object: Option<Py<PyAny>>,
     /// The loan that it belongs to.
     scope: Option<Scope>,
+    /// Where to ask the producer again which stream it works on, for a view that is ready there.
+    work: Option<WorkStream>,
 }
 
 impl PyCaiView {
@@ -40,6 +42,29 @@ impl PyCaiView {
             view,
             stream_object: None,
             scope: None,
+            work: None,
+        }
+    }
+
+    /// Wraps what came by the route that knows the producer.
+    #[inline]
+    pub(crate) fn from_route(found: Exchanged) -> Self {
+        Self {
+            work: found.work,
+            ..Self::new(found.view)
+        }
+    }
+
+    /// The same memory described anew: in the same loan, on the same stream, of the same producer.
+    pub(crate) fn described(&self, py: Python<'_>, view: CaiView) -> Self {
+        Self {
+            work: self.work.filter(|_| view.ready() == self.view.ready()),
+            view,
+            stream_object: self
+                .stream_object
+                .as_ref()
+                .map(|object| object.clone_ref(py)),
+            scope: self.scope.clone(),
         }
     }
 
@@ -51,6 +76,7 @@ impl PyCaiView {
             view,
             stream_object: Some(stream_object),
             scope: Some(scope),
+            work: None,
         }
     }
 
@@ -77,6 +103,7 @@ impl PyCaiView {
                 view: this.view.ready_on(stream),
                 stream_object,
                 scope: this.scope.clone(),
+                work: None,
             },
         )
     }
@@ -87,6 +114,26 @@ impl PyCaiView {
         self.scope.as_ref().map_or(Ok(()), Scope::check)
     }
 
+    /// What goes before every use: the loan has not ended, and the ready stream knows of all that the
+    /// producer has done.
+    ///
+    /// # Errors
+    /// `scope-ended`; what the producer's table raises; why no order can be made.
+    #[inline]
+    pub(crate) fn prepare(&self, py: Python<'_>) -> PyResult<()> {
+        self.check_scope()?;
+        self.follow(py)
+    }
+
+    /// Has the ready stream wait where the producer has moved to another one.
+    #[inline]
+    pub(crate) fn follow(&self, py: Python<'_>) -> PyResult<()> {
+        match &self.work {
+            None => Ok(()),
+            Some(work) => work.follow(py, &self.view),
+        }
+    }
+
     /// The view after `request` has been answered, ready on `stream`.
     fn ordered<'py>(
         slf: &Bound<'py, Self>,
@@ -95,7 +142,7 @@ impl PyCaiView {
         object: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, Self>> {
         let (py, this) = (slf.py(), slf.get());
-        this.check_scope()?;
+        this.prepare(py)?;
         // An explicit wish: the policy is about what happens without one.
         if !this.view.needs_order(request, SyncPolicy::Event) {
             return Ok(slf.clone());
@@ -107,6 +154,7 @@ impl PyCaiView {
                 view: this.view.ready_on(stream),
                 stream_object: object,
                 scope: this.scope.clone(),
+                work: None,
             },
         )
     }
@@ -246,7 +294,7 @@ impl PyCaiView {
     /// BufferError instead.
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        self.check_scope()?;
+        self.prepare(py)?;
         match self.view.interface() {
             Ok(interface) => self.interface_dict(py, &interface),
             Err(violation) => Err(PyAttributeError::new_err(violation.to_string())),
@@ -257,8 +305,15 @@ impl PyCaiView {
     ///
     /// Raises BufferError where the interface cannot say what this is.
     fn to_cai<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        self.check_scope()?;
-        self.interface_dict(py, &self.view.interface()?)
+        let interface = self.view.interface()?;
+        self.prepare(py)?;
+        self.interface_dict(py, &interface)
+    }
+
+    /// The C Exchange API (DLPack 1.3): a capsule around a table of C functions.
+    #[classattr]
+    fn __dlpack_c_exchange_api__(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        exchange::capsule(py)
     }
 
     /// DLPack's device: (type, id).
@@ -296,6 +351,9 @@ impl PyCaiView {
             on_host: false,
         };
         let export = Export::decide(this.view.descriptor(), &asked)?;
+        if export.wants_order() {
+            this.follow(py)?;
+        }
         export.order(py, &this.view)?;
         // The tensor keeps this view, and the view keeps the rest: one reference, no count to share.
         let owner = release::own(slf.clone().into_any())?;

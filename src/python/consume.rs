@@ -96,7 +96,7 @@ impl PyConsume {
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyCaiView>> {
         let (py, this) = (slf.py(), slf.get());
         let view = this.view.get();
-        view.check_scope()?;
+        view.prepare(py)?;
         if this
             .open
             .lock()

@@ -80,6 +80,12 @@ impl Export {
         })
     }
 
+    /// Whether the consumer leaves the order to us.
+    #[inline]
+    pub(crate) fn wants_order(&self) -> bool {
+        self.request != Request::NoSync
+    }
+
     /// Orders the consumer after the data. The GIL is released only if the driver will be called.
     #[inline]
     pub(crate) fn order(&self, py: Python<'_>, view: &CaiView) -> PyResult<()> {

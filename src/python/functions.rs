@@ -9,6 +9,7 @@ use super::class::PyCaiView;
 use super::context::{self, Policy, UseStream};
 use super::dlpack::{self, Ask};
 use super::errors::driver_error;
+use super::exchange::{self, Exchanged, Known, Traits};
 use super::export::{Asked, Export};
 use super::integer::type_name;
 use super::join::join;
@@ -21,8 +22,8 @@ use crate::view::CaiView;
 
 /// A view of any array that speaks CAI or DLPack, a DLPack capsule, or a CAI dict (with `owner=`).
 ///
-/// Of the routes that the object offers, the one that knows the producer's stream is taken: CAI with a
-/// stream (or version 3), then `__dlpack__`, then CAI without.
+/// Of the routes that the object offers, the one that knows the producer's stream is taken: the C Exchange
+/// API, CAI with a stream (or version 3), then `__dlpack__`, then CAI without.
 ///
 /// producer_stream: where the data is written, for producers that do not say it.
 /// dtype: the element type, for producers that cannot say it; it reinterprets and never casts.
@@ -56,7 +57,11 @@ pub(crate) fn view<'py>(
         check,
         strict,
     })?;
-    Ok(PyCaiView::new(import(obj, &options)?))
+    let known = exchange::known(obj)?;
+    if known.traits.any_of(Traits::OURS) {
+        return again(obj, &options);
+    }
+    Ok(PyCaiView::from_route(route(obj, known, &options)?))
 }
 
 /// A view of an object with `__cuda_array_interface__`, or of such a dict (with `owner=`); CAI and
@@ -180,6 +185,33 @@ fn is_host(stream: &Bound<'_, PyAny>) -> bool {
 /// Takes the route that knows the producer.
 #[inline]
 pub(crate) fn import<'py>(object: &Bound<'py, PyAny>, options: &Options<'py>) -> PyResult<CaiView> {
+    let known = exchange::known(object)?;
+    if known.traits.any_of(Traits::OURS) {
+        own_view(object, options)
+    } else {
+        route(object, known, options).map(|found| found.view)
+    }
+}
+
+/// As [`import`], for what is no view of ours; with the place to ask again for the producer's stream.
+#[inline]
+fn route<'py>(
+    object: &Bound<'py, PyAny>,
+    known: Known,
+    options: &Options<'py>,
+) -> PyResult<Exchanged> {
+    if let Some(table) = known.table
+        && let Some(found) = exchange::import(object, table, known.traits, options.producer)?
+    {
+        let view = adjust(found.view, options)?;
+        return Ok(Exchanged { view, ..found });
+    }
+    by_protocol(object, options).map(|view| Exchanged { view, work: None })
+}
+
+/// The routes through Python attributes.
+#[inline]
+fn by_protocol<'py>(object: &Bound<'py, PyAny>, options: &Options<'py>) -> PyResult<CaiView> {
     if capsule::is_capsule(object) {
         return adjust(dlpack::import(object, Ask::default())?, options);
     }
@@ -199,6 +231,25 @@ pub(crate) fn import<'py>(object: &Bound<'py, PyAny>, options: &Options<'py>) ->
         ..Ask::default()
     };
     adjust(dlpack::import(object, ask)?, options)
+}
+
+/// A view of a view: the same loan, stream and owner, and no call of anything.
+fn again(object: &Bound<'_, PyAny>, options: &Options<'_>) -> PyResult<PyCaiView> {
+    let view = own_view(object, options)?;
+    let this = object.cast::<PyCaiView>()?.get();
+    Ok(this.described(object.py(), view))
+}
+
+fn own_view(object: &Bound<'_, PyAny>, options: &Options<'_>) -> PyResult<CaiView> {
+    let this = object.cast::<PyCaiView>()?.get();
+    this.prepare(object.py())?;
+    let view = this.view();
+    // SAFETY: the same description of the same memory.
+    let view = adjust(unsafe { view.derive(view.descriptor().clone()) }, options)?;
+    Ok(match options.producer {
+        None => view,
+        Some(producer) => view.with_ready(producer),
+    })
 }
 
 fn speaks_dlpack(object: &Bound<'_, PyAny>) -> PyResult<bool> {

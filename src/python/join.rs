@@ -30,7 +30,7 @@ pub(crate) fn join<'py>(
     for item in items.try_iter()? {
         let item = item?;
         if let Ok(view) = item.cast::<PyCaiView>() {
-            view.get().check_scope()?;
+            view.get().prepare(py)?;
             add(
                 &mut waits,
                 view.get().view().ready(),

@@ -32,6 +32,12 @@ keys! {
     max_version "max_version";
     dl_device "dl_device";
     copy "copy";
+    exchange_api "__dlpack_c_exchange_api__";
+    requires_grad "requires_grad";
+    is_conj "is_conj";
+    is_neg "is_neg";
+    is_sparse "is_sparse";
+    is_pinned "is_pinned";
 }
 
 /// The table; made on first use.

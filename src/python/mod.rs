@@ -12,6 +12,7 @@ mod context;
 mod descr;
 mod dlpack;
 mod errors;
+mod exchange;
 mod export;
 mod extract;
 mod functions;

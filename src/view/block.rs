@@ -94,7 +94,13 @@ pub(crate) fn build<M: Abi>(
     Ok(block.cast())
 }
 
-fn header(descriptor: &Descriptor, ndim: usize, shape: *mut i64, strides: *mut i64) -> DLTensor {
+/// The description alone, around arrays of `ndim` extents and strides that the caller keeps.
+pub(crate) fn header(
+    descriptor: &Descriptor,
+    ndim: usize,
+    shape: *mut i64,
+    strides: *mut i64,
+) -> DLTensor {
     let (device, dtype) = (descriptor.device(), descriptor.dtype());
     DLTensor {
         data: ptr::with_exposed_provenance_mut(descriptor.data() as usize),

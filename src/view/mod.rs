@@ -25,6 +25,8 @@ mod stats;
 mod typed;
 mod unlocked;
 
+#[cfg(feature = "pyo3")]
+pub(crate) use block::header;
 pub(crate) use block::{Abi, build};
 #[cfg(feature = "pyo3")]
 pub(crate) use import::{Imported, check_major, read_tensor};
@@ -34,7 +36,7 @@ pub(crate) use owner::{RawOwner, watch_forks};
 #[cfg(feature = "pyo3")]
 pub(crate) use queue::{Gate, Queue};
 #[cfg(feature = "pyo3")]
-pub(crate) use stats::{DRAINED, LEAKED, QUEUED, RELEASED};
+pub(crate) use stats::{DRAINED, LEAKED, PANICS, QUEUED, RELEASED};
 
 pub use consume::{Consumed, ReturnEdge};
 pub use element::{Bool, Element};
