@@ -29,9 +29,9 @@ def build_driver() -> Path:
     )
     artifacts = [json.loads(line) for line in built.stdout.splitlines()]
     for artifact in artifacts:
-        if artifact["reason"] == "compiler-artifact" and artifact["target"]["name"] == "cusim":
-            if "cdylib" in artifact["target"]["kind"]:
-                return Path(artifact["filenames"][0])
+        target = artifact.get("target", {})
+        if target.get("name") == "cusim" and "cdylib" in target["kind"] and "filenames" in artifact:
+            return Path(artifact["filenames"][0])
     raise SystemExit("cargo built no cusim library")
 
 

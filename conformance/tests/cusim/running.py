@@ -33,12 +33,11 @@ def program(options: list[str], text: str) -> subprocess.CompletedProcess[str]:
 def checks(options: list[str], folder: str, *arguments: str) -> int:
     """Runs the checks of a folder and answers how many passed; fails when one fails, is skipped
     or none runs."""
+    root = str(HERE / folder)
     # The kit's plugin by name, and no plugin by entry point: the same whether it is installed or not.
-    done = start(
-        options,
-        ["-m", "pytest", "-q", "-p", "cai_conformance.plugin", "-p", "no:cacheprovider", "-o", "python_files=check_*.py"]
-        + ["--confcutdir", str(HERE / folder), "--rootdir", str(HERE / folder), str(HERE / folder), *arguments],
-    )
+    plugins = ["-p", "cai_conformance.plugin", "-p", "no:cacheprovider"]
+    where = ["--confcutdir", root, "--rootdir", root, "-o", "python_files=check_*.py", root]
+    done = start(options, ["-m", "pytest", "-q", *plugins, *where, *arguments])
     assert done.returncode == 0, done.stdout + done.stderr
     counted = re.search(r"^(\d+) passed in ", done.stdout, re.MULTILINE)
     assert counted, f"something was skipped, or nothing ran:\n{done.stdout}"

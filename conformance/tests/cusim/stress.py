@@ -14,6 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent / "model"))
 
 from cai_conformance import Sim
+
 from driver import Driver
 
 NBYTES = 256
@@ -46,12 +47,11 @@ def work(cu: Driver, sim: Sim, device: int, rounds: int, waits: bool, wrong: lis
 
 def main() -> None:
     rounds, waits = int(sys.argv[1]), sys.argv[2] == "1"
-    cu, sim, wrong = Driver(), Sim(), []
+    cu, sim = Driver(), Sim()
+    wrong: list[int] = []
     contexts = [cu.retain(0), cu.retain(1)]
     before = sim.live()
-    threads = [
-        threading.Thread(target=work, args=(cu, sim, number % 2, rounds, waits, wrong)) for number in range(4)
-    ]
+    threads = [threading.Thread(target=work, args=(cu, sim, number % 2, rounds, waits, wrong)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

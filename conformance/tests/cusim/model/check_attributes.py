@@ -7,6 +7,7 @@ from ctypes import c_int, c_uint, c_uint64
 
 import pytest
 from cai_conformance import Sim
+
 from driver import Driver, Refused
 
 CONTEXT, MEMORY_TYPE, DEVICE_POINTER, HOST_POINTER = 1, 2, 3, 4

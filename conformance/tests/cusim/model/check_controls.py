@@ -7,6 +7,7 @@ from ctypes import byref, c_uint, c_void_p
 
 import pytest
 from cai_conformance import GilHeld, Sim
+
 from driver import Driver, Refused
 
 
@@ -60,7 +61,8 @@ def test_the_gil_watch_sees_who_holds_it(cu: Driver, sim: Sim) -> None:
         holding.cuCtxSynchronize()
     with pytest.raises(GilHeld, match="cuCtxGetCurrent"), sim.gil_watch("cuCtxGetCurrent"):
         holding.cuCtxGetCurrent(byref(c_void_p()))
-        holding.cuCtxSynchronize()
+    with sim.gil_watch("cuCtxGetCurrent"):
+        holding.cuCtxSynchronize()  # not watched
     holding.sim_gil_held.restype = c_uint
     assert holding.sim_gil_held() == 1 and cu.library.sim_gil_held() == 0
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Iterator
 
 import pytest
 from cai_conformance import Sim
+
 from driver import HOST_FUNCTION, LEGACY, PER_THREAD, Driver, Refused
 
 OLD, NEW = b"\x00" * 4, b"\x11" * 4
@@ -38,7 +40,7 @@ class Pair:
 
 
 @pytest.fixture
-def pair(cu: Driver):
+def pair(cu: Driver) -> Iterator[Pair]:
     made = Pair(cu)
     yield made
     made.close()
@@ -203,10 +205,10 @@ def test_host_functions_run_in_order_and_may_not_call_the_driver(cu: Driver) -> 
     stream, seen = cu.stream(), []
     event = cu.event()
 
-    @HOST_FUNCTION
-    def function(_: object) -> None:
+    def ask(_: object) -> None:
         seen.append(cu.code("cuEventQuery", ctypes.c_void_p(event)))
 
+    function = HOST_FUNCTION(ask)
     cu.host_function(stream, function)
     cu.wait_for(stream)
     assert seen == [800]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from cai_conformance import Sim
+
 from driver import Driver
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from cai_conformance import Sim
+
 from driver import Driver
 
 

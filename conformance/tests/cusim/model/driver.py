@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from typing import Any
 
 from cai_conformance.library import require_simulator
 
 NOT_READY = 600
 NON_BLOCKING = 1
 DISABLE_TIMING = 2
-HOST_FUNCTION = ctypes.CFUNCTYPE(None, c_void_p)
+HOST_FUNCTION: Callable[[Callable[[object], None]], Any] = ctypes.CFUNCTYPE(None, c_void_p)
 
 LEGACY, PER_THREAD = 1, 2
 
@@ -204,12 +205,12 @@ class Driver:
 
     # --- pointers ---
 
-    def attribute(self, number: int, address: int, kind: type = c_uint64) -> int:
+    def attribute(self, number: int, address: int, kind: Any = c_uint64) -> int:
         out = kind()
         self("cuPointerGetAttribute", byref(out), c_uint(number), c_uint64(address))
         return int(out.value)
 
-    def attributes(self, address: int, wanted: dict[int, type]) -> dict[int, int]:
+    def attributes(self, address: int, wanted: Mapping[int, Any]) -> dict[int, int]:
         """Several attributes in one call: number -> value."""
         values = {number: kind(77) for number, kind in wanted.items()}
         numbers = (c_int * len(wanted))(*wanted)

@@ -94,8 +94,9 @@ def done_code(stream: Any) -> int:
 
 def test_events_are_recorded_and_timed(device: Device, sim: Sim) -> None:
     stream = device.create_stream()
-    timing = device.create_event(EventOptions(timing_enabled=True)), device.create_event(
-        EventOptions(timing_enabled=True)
+    timing = (
+        device.create_event(EventOptions(timing_enabled=True)),
+        device.create_event(EventOptions(timing_enabled=True)),
     )
     stream.record(timing[0])
     gate = sim.gate(number(stream))
