@@ -4,7 +4,7 @@ use pyo3::exceptions::{PyAttributeError, PyUserWarning};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
-use super::integer::type_name;
+use super::integer::{repr, type_name};
 use super::interface::{self, Read};
 use super::keys::keys;
 use super::options::{Check, Options};
@@ -95,15 +95,12 @@ pub(crate) fn view<'py>(
     }
     let known = read.knows_stream();
     let stream = read.interface.stream();
-    let device = locate(&read.interface, options)?;
-    let mut descriptor = match &options.shape {
-        None => read.interface.into_descriptor(options.dtype, device)?,
-        Some(shape) => {
-            let bytes = read.interface.into_descriptor(None, device)?;
-            let dtype = options.dtype.unwrap_or(bytes.dtype());
-            bytes.with_shape(dtype, shape)?
-        }
-    };
+    // Everything that can be said without the driver is said first.
+    let typestr = read.typestr;
+    let described = describe(read.interface, options);
+    let descriptor = described.map_err(|violation| verbatim(violation, typestr.as_ref()))?;
+    let device = locate(&descriptor, options)?;
+    let mut descriptor = descriptor.with_device(device);
     if let Some(read_only) = options.read_only {
         descriptor = descriptor.with_read_only(read_only);
     }
@@ -115,6 +112,29 @@ pub(crate) fn view<'py>(
         options.producer,
         owner,
     ))
+}
+
+/// What DLPack says of it, on a device that is not known yet.
+#[inline]
+fn describe(interface: Interface, options: &Options<'_>) -> Result<Descriptor, Violation> {
+    let device = Device::cuda(options.ordinal.unwrap_or(0));
+    match &options.shape {
+        None => interface.into_descriptor(options.dtype, device),
+        Some(shape) => {
+            let bytes = interface.into_descriptor(None, device)?;
+            let dtype = options.dtype.unwrap_or(bytes.dtype());
+            bytes.with_shape(dtype, shape)
+        }
+    }
+}
+
+/// Shows a refused typestr as the producer wrote it: '<M8[ns]', and not what was understood of it.
+#[cold]
+fn verbatim(violation: Violation, typestr: Option<&Bound<'_, PyAny>>) -> Violation {
+    match typestr {
+        Some(text) if violation.field() == Field::CaiTypestr => violation.with_found(repr(text)),
+        _ => violation,
+    }
 }
 
 /// What to wait for: where the caller says that the data is written, else where the producer says.
@@ -146,39 +166,32 @@ fn owner<'py>(object: &Bound<'py, PyAny>, options: &Options<'py>) -> PyResult<Bo
 
 /// Where the memory is: as the caller says, else as the driver says. Size 0 asks nobody.
 #[inline]
-fn locate(interface: &Interface, options: &Options<'_>) -> PyResult<Device> {
-    let asked = options.ordinal.map(Device::cuda);
-    if interface.data() == 0 {
-        return Ok(asked.unwrap_or(Device::cuda(0)));
+fn locate(descriptor: &Descriptor, options: &Options<'_>) -> PyResult<Device> {
+    let is_known = options.ordinal.is_some() && options.check == Check::Device;
+    if descriptor.data() == 0 || is_known {
+        return Ok(descriptor.device());
     }
-    match asked {
-        Some(device) if options.check == Check::Device => Ok(device),
-        _ => Ok(ask_driver(interface, options)?),
-    }
+    Ok(ask_driver(descriptor, options)?)
 }
 
-fn ask_driver(interface: &Interface, options: &Options<'_>) -> Result<Device, crate::Error> {
+/// One pointer query: which device and kind of memory and, where asked for, whether it holds everything.
+fn ask_driver(descriptor: &Descriptor, options: &Options<'_>) -> Result<Device, crate::Error> {
     let wants_range = options.check == Check::Bounds;
-    let info = driver::driver()?.pointer_info(interface.data(), wants_range)?;
+    let info = driver::driver()?.pointer_info(descriptor.data(), wants_range)?;
     let device = device_of(&info).ok_or_else(|| {
-        Violation::new(
-            Rule::PointerUnknown,
-            Field::CaiData,
-            format_args!("{:#x}", interface.data()),
-        )
+        let found = format_args!("{:#x}", descriptor.data());
+        Violation::new(Rule::PointerUnknown, Field::CaiData, found)
     })?;
     if let Some(ordinal) = options.ordinal
         && info.ordinal != ordinal
     {
         let hint = format!("the driver says device {}", info.ordinal);
-        return Err(
-            Violation::new(Rule::PointerDevice, Field::Argument("ordinal"), ordinal)
-                .with_hint(hint)
-                .into(),
-        );
+        let field = Field::Argument("ordinal");
+        let violation = Violation::new(Rule::PointerDevice, field, ordinal);
+        return Err(violation.with_hint(hint).into());
     }
     if let (true, Some((start, size))) = (wants_range, info.range) {
-        check_bounds(interface, start, size)?;
+        check_bounds(descriptor, start, size)?;
     }
     Ok(device)
 }
@@ -200,8 +213,8 @@ fn device_of(info: &PointerInfo) -> Option<Device> {
 
 /// Every element inside the allocation. A span over several mappings (torch's expandable segments)
 /// shows as elements past the end of the first one; the driver cannot tell the two apart.
-fn check_bounds(interface: &Interface, start: u64, size: u64) -> Result<(), Violation> {
-    let Some((first, end)) = interface.byte_span() else {
+fn check_bounds(descriptor: &Descriptor, start: u64, size: u64) -> Result<(), Violation> {
+    let Some((first, end)) = descriptor.byte_span() else {
         return Ok(());
     };
     if first >= start && end <= start.saturating_add(size) {

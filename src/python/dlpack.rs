@@ -18,7 +18,12 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Stream};
 use crate::view::{CaiView, Owner};
 
-const DEVICE: IntRule = IntRule::new(Field::DlpackDevice, Rule::DeviceItemType, Rule::DeviceId);
+const DEVICE_TYPE: IntRule = IntRule::new(
+    Field::DlpackDevice,
+    Rule::DeviceItemType,
+    Rule::DeviceUnknown,
+);
+const DEVICE_ID: IntRule = IntRule::new(Field::DlpackDevice, Rule::DeviceItemType, Rule::DeviceId);
 
 /// What the caller asks of the producer.
 #[derive(Clone, Copy, Default)]
@@ -87,7 +92,7 @@ fn view(descriptor: Descriptor, owner: Owner, asked: Stream, told: Told) -> CaiV
     }
 }
 
-/// The device that the object says it is on. `(1, None)`, as paddle says, counts as `(1, 0)`.
+/// The device that the object says it is on. `(1, None)` and `(3, None)`, as paddle says, count as id 0.
 fn announced_device(object: &Bound<'_, PyAny>) -> PyResult<Device> {
     let py = object.py();
     // SAFETY: an object and an interned name; a new reference, or NULL with an exception set.
@@ -117,8 +122,13 @@ fn announced_device(object: &Bound<'_, PyAny>) -> PyResult<Device> {
         return Err(bad_pair(&answer));
     }
     let (device_type, id) = (pair.get_item(0)?, pair.get_item(1)?);
-    let device_type: i32 = DEVICE.read(&device_type)?;
-    let id: i32 = if id.is_none() { 0 } else { DEVICE.read(&id)? };
+    let device_type: i32 = DEVICE_TYPE.read(&device_type)?;
+    let is_host = matches!(device_type, Device::CPU | Device::CUDA_HOST);
+    let id: i32 = if id.is_none() && is_host {
+        0
+    } else {
+        DEVICE_ID.read(&id)?
+    };
     Ok(Device::check(device_type, id)?)
 }
 

@@ -62,7 +62,9 @@ impl Export {
         }
         let flags = descriptor
             .flags()
-            .with(Flags::READ_ONLY, descriptor.read_only() && !asked.writable);
+            .with(Flags::READ_ONLY, descriptor.read_only() && !asked.writable)
+            // The view keeps sharing the data: nobody is its sole owner.
+            .with(Flags::IS_COPIED, false);
         if !versioned && flags.contains(Flags::READ_ONLY) {
             return Err(read_only_to_legacy());
         }

@@ -18,7 +18,7 @@ use super::integer::{self, IntRule, repr, type_name};
 use super::keys::{Keys, keys};
 use crate::protocol::dtype::TypeStr;
 use crate::protocol::interface::{Descr, Interface, Parts, Version};
-use crate::protocol::layout::{Axes, Source};
+use crate::protocol::layout::{Axes, MAX_NDIM, Source};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 
@@ -37,6 +37,8 @@ pub(crate) struct Read<'py> {
     pub(crate) interface: Interface,
     /// The stream was 0, taken as the legacy default stream.
     pub(crate) stream_was_zero: bool,
+    /// The typestr as the producer wrote it, where it took the careful way.
+    pub(crate) typestr: Option<Bound<'py, PyAny>>,
     /// The mask, which the caller must not ignore.
     pub(crate) mask: Option<Bound<'py, PyAny>>,
 }
@@ -53,11 +55,13 @@ impl Read<'_> {
 pub(crate) fn read<'py>(dict: &Bound<'py, PyAny>, strict: bool) -> PyResult<Read<'py>> {
     if let Ok(dict) = dict.cast_exact::<PyDict>()
         && let Some(parts) = with_critical_section(dict, || quick(dict))
+        && parts.typestr.to_dtype().is_ok()
         && let Ok(interface) = Interface::new(parts)
     {
         return Ok(Read {
             interface,
             stream_was_zero: false,
+            typestr: None,
             mask: None,
         });
     }
@@ -289,11 +293,8 @@ fn careful<'py>(dict: &Bound<'py, PyAny>, strict: bool) -> PyResult<Read<'py>> {
     };
 
     let version = version(get(&keys.version)?, strict)?;
-    let typestr = typestr(&required(
-        &keys.typestr,
-        Rule::TypestrMissing,
-        Field::CaiTypestr,
-    )?)?;
+    let text = required(&keys.typestr, Rule::TypestrMissing, Field::CaiTypestr)?;
+    let typestr = typestr(&text)?;
     let descr = super::descr::read(get(&keys.descr)?, typestr)?;
     let mut axes = Axes::new(Source::Cai);
     shape(
@@ -322,6 +323,7 @@ fn careful<'py>(dict: &Bound<'py, PyAny>, strict: bool) -> PyResult<Read<'py>> {
     Ok(Read {
         interface: Interface::new(parts)?,
         stream_was_zero,
+        typestr: Some(text),
         mask,
     })
 }
@@ -402,7 +404,12 @@ fn items<'py>(
 }
 
 fn shape(value: &Bound<'_, PyAny>, axes: &mut Axes) -> PyResult<()> {
-    for extent in items(value, Rule::ShapeType, Field::CaiShape)? {
+    let extents = items(value, Rule::ShapeType, Field::CaiShape)?;
+    if extents.len() > MAX_NDIM {
+        let found = format_args!("{} axes", extents.len());
+        return Err(Violation::new(Rule::NdimLimit, Field::CaiShape, found).into());
+    }
+    for extent in extents {
         axes.push_extent(EXTENT.read(&extent)?)?;
     }
     Ok(())
@@ -478,5 +485,7 @@ pub(crate) fn refuse_mask(mask: &Bound<'_, PyAny>, shape: &[i64]) -> PyErr {
         )
         .into();
     }
-    Violation::new(Rule::MaskPresent, Field::CaiMask, found()).into()
+    Violation::new(Rule::MaskPresent, Field::CaiMask, found())
+        .with_hint("cd.split_masked(obj) gives the values and the mask as a pair")
+        .into()
 }

@@ -160,6 +160,16 @@ impl Violation {
         self
     }
 
+    /// The same refusal with another rendering of what was found.
+    #[cold]
+    #[must_use]
+    pub fn with_found(self, found: impl Display) -> Self {
+        let hint = self.0.hint;
+        let mut again = Self::new(self.0.rule, self.0.field, found);
+        again.0.hint = hint;
+        again
+    }
+
     /// The same refusal of another field: for a rule found by code that both protocols share.
     #[cold]
     #[must_use]
