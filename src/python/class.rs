@@ -1,7 +1,10 @@
 //! `CaiView` as Python sees it.
 
+use std::mem::ManuallyDrop;
+
 use pyo3::exceptions::PyAttributeError;
 use pyo3::ffi;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
@@ -333,7 +336,7 @@ impl PyCaiView {
     /// Raises BufferError for what cannot be exported so, ValueError and TypeError for bad arguments,
     /// DriverError where the driver refuses.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
-    fn __dlpack__<'py>(
+    pub(crate) fn __dlpack__<'py>(
         slf: &Bound<'py, Self>,
         stream: Option<&Bound<'py, PyAny>>,
         max_version: Option<&Bound<'py, PyAny>>,
@@ -434,6 +437,21 @@ impl PyCaiView {
             }),
         )?;
         numpy.call_method("array", (array,), Some(&arguments))
+    }
+
+    /// An owner that refers back to its view makes a cycle, which the collector can see here. Its other
+    /// half, the owner's own dict, is what it clears: a view stays whole while anybody has it.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.stream_object)?;
+        let Some(payload) = self.view.owner().sole_payload(&PYTHON) else {
+            return Ok(());
+        };
+        // SAFETY: the collector runs with the GIL; the token is used for nothing but the next line.
+        let py = unsafe { Python::assume_attached() };
+        // SAFETY: the payload is a strong reference that the owner keeps: it is lent here, neither
+        // counted nor, by `ManuallyDrop`, given up.
+        let owner = unsafe { Bound::from_owned_ptr(py, payload.as_ptr().cast()) };
+        visit.call(&*ManuallyDrop::new(owner.unbind()))
     }
 
     fn __reduce__(&self) -> PyResult<()> {

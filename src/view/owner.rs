@@ -186,6 +186,13 @@ impl Owner {
         ptr::eq(raw.vtable, vtable).then_some(raw.payload)
     }
 
+    /// The payload, where this owner is its only one: what a garbage collector may count as held here.
+    #[cfg(feature = "pyo3")]
+    pub(crate) fn sole_payload(&self, vtable: &'static Vtable) -> Option<NonNull<()>> {
+        let is_sole = self.shared.load(Ordering::Acquire).is_null();
+        (is_sole && ptr::eq(self.raw.vtable, vtable)).then_some(self.raw.payload)
+    }
+
     /// A second owner of the same payload, which lives until both are gone.
     #[must_use]
     pub fn share(&self) -> Self {
