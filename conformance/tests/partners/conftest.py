@@ -1,0 +1,12 @@
+"""The machine, under the name that these tests know it by."""
+
+from __future__ import annotations
+
+import pytest
+from simulator import Machine
+
+
+@pytest.fixture
+def sim(machine: Machine) -> Machine:
+    """The simulated machine with device 0 current and an empty log."""
+    return machine
