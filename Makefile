@@ -41,7 +41,7 @@ test: test-rust test-python
 test-rust: $(VENV)/.requirements
 	cargo test --workspace --locked
 
-test-python: $(VENV)/.package simulator
+test-python: $(VENV)/.package $(VENV)/.examples simulator
 	$(KIT) $(BIN)/python -m cai_conformance simulate -- $(BIN)/python -m pytest -p cai_conformance.plugin conformance/tests
 
 check: check-rust check-python
@@ -84,6 +84,16 @@ $(VENV)/.package: $(VENV)/.requirements $(WHEEL_SOURCES)
 	$(BIN)/maturin build --release --locked --manifest-path bindings/python/Cargo.toml \
 	    --interpreter $(BIN)/python --out $(VENV)/wheel
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(VENV)/wheel/*.whl
+	@touch $@
+
+# The example extensions: built as their users would, and found by the tests like any other module.
+$(VENV)/.examples: $(VENV)/.requirements $(RUST_SOURCES) $(shell find bindings/example bindings/example-peer -type f)
+	@rm -rf $(VENV)/examples
+	for example in example example-peer; do \
+	    $(BIN)/maturin build --release --locked --manifest-path bindings/$$example/Cargo.toml \
+	        --interpreter $(BIN)/python --out $(VENV)/examples || exit 1; \
+	done
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(VENV)/examples/*.whl
 	@touch $@
 
 simulator:

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 
 /// Any array, as this module's own view of it.
 #[pyfunction]
-fn pass(a: CaiView) -> CaiView {
+fn view_of(a: CaiView) -> CaiView {
     a
 }
 
@@ -76,7 +76,7 @@ fn demand(a: In<f32, 2>, what: &str) -> PyResult<usize> {
 /// A second extension.
 #[pymodule]
 fn cai_example_peer(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(pass, module)?)?;
+    module.add_function(wrap_pyfunction!(view_of, module)?)?;
     module.add_function(wrap_pyfunction!(address, module)?)?;
     module.add_function(wrap_pyfunction!(elements, module)?)?;
     module.add_function(wrap_pyfunction!(count, module)?)?;

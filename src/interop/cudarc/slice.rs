@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, Device, RawTensor};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
-use crate::view::{CaiView, Element, Owner, ViewMut};
+use crate::view::{CaiView, Element, Owner, ViewMut, unlocked};
 
 /// The elements of a contiguous array on a stream, for cudarc's copies and libraries.
 ///
@@ -196,11 +196,10 @@ struct Kept<T>(ManuallyDrop<Arc<CudaSlice<T>>>);
 
 impl<T> Drop for Kept<T> {
     fn drop(&mut self) {
-        let context = Arc::clone(self.0.context());
-        within(&context, || {
-            // SAFETY: dropped here and nowhere else; not used afterwards.
-            unsafe { ManuallyDrop::drop(&mut self.0) };
-        });
+        // SAFETY: taken here and nowhere else; not used afterwards.
+        let slice = unsafe { ManuallyDrop::take(&mut self.0) };
+        let context = Arc::clone(slice.context());
+        unlocked(|| within(&context, || drop(slice)));
     }
 }
 
