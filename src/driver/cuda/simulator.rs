@@ -14,12 +14,12 @@ use cudarc::driver::sys::{self, CUresult::CUDA_SUCCESS};
 use crate::driver::{Context, Driver};
 use crate::protocol::stream::Stream;
 
-/// Runs this binary's ignored tests whose path contains `filter`, one after the other, with the
-/// simulator as `libcuda.so.1`; how many passed.
-pub(super) fn run_on_it(filter: &str, schedule: &str) -> usize {
+/// Runs this binary's ignored tests whose path contains `filter` and not `skip`, one after the
+/// other, with the simulator as `libcuda.so.1`; how many passed.
+pub(super) fn run_on_it(filter: &str, skip: &str, schedule: &str) -> usize {
     let folder = prepare(&build());
     let output = Command::new(env::current_exe().expect("the test binary"))
-        .args(["--ignored", "--test-threads=1", filter])
+        .args(["--ignored", "--test-threads=1", filter, "--skip", skip])
         .env("LD_LIBRARY_PATH", &folder)
         .env("CUSIM_SCHEDULE", schedule)
         .output()
@@ -145,6 +145,12 @@ fn raw(stream: Stream) -> sys::CUstream {
 
 pub(super) fn destroy(stream: Stream) {
     cu!(cuStreamDestroy_v2(raw(stream)));
+}
+
+/// Destroys a stream that may be gone already.
+pub(super) fn destroy_if_alive(stream: Stream) {
+    // SAFETY: the simulator answers INVALID_HANDLE to a handle that is gone.
+    let _ = unsafe { sys::cuStreamDestroy_v2(raw(stream)) };
 }
 
 /// Begins a capture in the thread's own mode.
