@@ -291,3 +291,8 @@ impl Sim {
         choices.into_iter().zip(options).collect()
     }
 }
+
+/// The Rust blocks of the page are compiled with the documentation's tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../docs/cusim.md")]
+struct Page;

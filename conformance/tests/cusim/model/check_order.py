@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -105,20 +106,30 @@ def test_a_wait_holds_when_the_event_is_destroyed_first(pair: Pair, sim: Sim) ->
     assert pair.read() == NEW
 
 
+def stays_undone(cu: Driver, event: int) -> None:
+    """However often and long one asks."""
+    for _ in range(20):
+        assert not cu.event_done(event)
+        time.sleep(0.001)
+
+
 @pytest.mark.parametrize("default", [0, LEGACY])
 @pytest.mark.parametrize("flags, ordered", [(0, True), (1, False)], ids=["blocking", "non-blocking"])
 def test_the_legacy_stream_waits_for_blocking_streams(
     cu: Driver, sim: Sim, default: int, flags: int, ordered: bool
 ) -> None:
-    stream, memory = cu.stream(flags), cu.alloc(4)
+    stream, memory, event = cu.stream(flags), cu.alloc(4), cu.event()
     gate = sim.gate(stream)
     cu.fill_async(memory, 1, 4, default)
+    cu.record(event, default)
     assert sim.pending(stream) == 1
     if ordered:
+        stays_undone(cu, event)
         assert not cu.is_done(default)
     else:
         cu.wait_for(default)
     gate.open()
+    cu.destroy_event(event)
     cu.wait_for(default)
     cu.wait_for(stream)
     cu.free(memory)
@@ -127,14 +138,17 @@ def test_the_legacy_stream_waits_for_blocking_streams(
 
 @pytest.mark.parametrize("flags, ordered", [(0, True), (1, False)], ids=["blocking", "non-blocking"])
 def test_blocking_streams_wait_for_the_legacy_stream(cu: Driver, sim: Sim, flags: int, ordered: bool) -> None:
-    stream, memory = cu.stream(flags), cu.alloc(4)
+    stream, memory, event = cu.stream(flags), cu.alloc(4), cu.event()
     gate = sim.gate(LEGACY)
     cu.fill_async(memory, 1, 4, stream)
+    cu.record(event, stream)
     if ordered:
+        stays_undone(cu, event)
         assert not cu.is_done(stream)
     else:
         cu.wait_for(stream)
     gate.open()
+    cu.destroy_event(event)
     cu.wait_for(stream)
     cu.free(memory)
     cu.destroy_stream(stream)
@@ -142,9 +156,11 @@ def test_blocking_streams_wait_for_the_legacy_stream(cu: Driver, sim: Sim, flags
 
 def test_the_per_thread_stream_is_blocking_and_another_one_on_each_thread(cu: Driver, sim: Sim) -> None:
     memory, context, seen = cu.alloc(4), cu.current(), []
-    gate = sim.gate(PER_THREAD)
+    gate, event = sim.gate(PER_THREAD), cu.event()
     cu.fill_async(memory, 1, 4, LEGACY)
-    assert not cu.is_done(LEGACY)
+    cu.record(event, LEGACY)
+    stays_undone(cu, event)
+    cu.destroy_event(event)
 
     def other() -> None:
         cu.set_current(context)
