@@ -254,3 +254,8 @@ fn loaded() -> Result<&'static dyn Driver, DriverError> {
 fn loaded() -> Result<&'static dyn Driver, DriverError> {
     Err(DriverError::NOT_BUILT)
 }
+
+/// Compiles and runs the Rust blocks of docs/streams.md.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/streams.md")]
+struct StreamsPage;
