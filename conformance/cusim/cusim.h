@@ -43,6 +43,8 @@ uint32_t sim_poison(uint32_t code);
 /* Stops the stream here until sim_open; answers the gate's number, 0 on failure. */
 uint64_t sim_gate(uint64_t stream);
 uint32_t sim_open(uint64_t gate);
+/* Opens every gate, those of tests that ended early too. */
+void sim_open_all(void);
 uint32_t sim_delay(uint64_t stream, uint64_t microseconds);
 /* A kernel that writes bytes; `data` is read at once. */
 uint32_t sim_store(uint64_t stream, uint64_t address, const void *data, uint64_t bytes);

@@ -18,9 +18,11 @@ def simulator() -> Sim:
 
 @pytest.fixture
 def sim(simulator: Sim) -> Iterator[Sim]:
-    """The simulator with an empty log; faults that a test leaves behind are forgotten."""
+    """The simulator with an empty log; gates that a test leaves closed are opened, and faults
+    that it leaves behind are forgotten."""
     simulator.clear()
     yield simulator
+    simulator.open_gates()
     simulator.clear_faults()
 
 

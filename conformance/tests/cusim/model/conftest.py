@@ -27,6 +27,7 @@ def cu(driver: Driver, simulator: Sim) -> Iterator[Driver]:
     before = simulator.live()
     simulator.clear()
     yield driver
+    simulator.open_gates()
     simulator.clear_faults()
     driver.set_current(context)
     driver.synchronize()

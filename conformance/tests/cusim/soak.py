@@ -1,0 +1,87 @@
+"""The simulator for longer than a test run may take: the stress and random programs, in each mode.
+
+    python conformance/tests/cusim/soak.py --minutes 10
+
+prints a line for each part, and appends it with date and commit to `conformance/cusim/soak.tsv`.
+Exits with 1 if anything went wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from datetime import datetime, timezone
+
+from running import HERE, program, start
+
+RESULTS = HERE.parents[1] / "cusim" / "soak.tsv"
+MODES = list(itertools.product(["threaded", "lazy"], [[], ["--protect", "--reuse"], ["--queue", "2"]]))
+
+RANDOM = """
+import json, time
+from cai_conformance import Sim
+from driver import Driver
+from random_programs import is_right
+sim, cu = Sim(), Driver()
+cu.set_current(cu.retain(0))
+before, seed, wrong, end = sim.live(), {first}, [], time.monotonic() + {seconds}
+while time.monotonic() < end:
+    if not is_right(cu, sim, seed, steps=40)[0]:
+        wrong.append(seed)
+    seed += 1
+assert sim.live() == before
+print(json.dumps({{"programs": seed - {first}, "wrong": wrong}}))
+"""
+
+
+def stress(options: list[str], rounds: int) -> tuple[bool, str]:
+    """Four threads on two devices, with the waits."""
+    done = start(options, [str(HERE / "stress.py"), str(rounds), "1"], timeout=3600)
+    counted = json.loads(done.stdout) if done.returncode == 0 else {"failed": done.stderr[-500:]}
+    return counted.get("wrong") == 0, json.dumps(counted)
+
+
+def random_programs(options: list[str], seconds: float) -> tuple[bool, str]:
+    """As many random programs as fit into the time, from a seed that differs each time."""
+    first = int(time.time()) * 1000
+    done = program(options, RANDOM.format(first=first, seconds=seconds))
+    counted = json.loads(done.stdout) if done.returncode == 0 else {"failed": done.stderr[-500:]}
+    return counted.get("wrong") == [], json.dumps(counted | {"first_seed": first})
+
+
+def note(part: str, options: list[str], right: bool, figures: str) -> None:
+    """Prints the result and keeps it."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    today = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+    verdict = "right" if right else "WRONG"
+    line = "\t".join([today, commit.stdout.strip() or "no commit", part, " ".join(options), verdict, figures])
+    print(line, flush=True)
+    with RESULTS.open("a", encoding="utf-8") as results:
+        results.write(line + "\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10)
+    seconds = parser.parse_args().minutes * 60 / len(MODES) / 2
+    all_right = True
+    for schedule, more in MODES:
+        options = ["--schedule", schedule, *more]
+        for part, (right, figures) in (
+            # About a thousand rounds each second on two cores.
+            ("stress", stress(options, max(100, int(seconds * 200)))),
+            ("random programs", random_programs(options, min(seconds, 100))),
+        ):
+            note(part, options, right, figures)
+            all_right &= right
+    return 0 if all_right else 1
+
+
+if __name__ == "__main__":
+    os.chdir(HERE)
+    sys.exit(main())
