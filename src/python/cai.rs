@@ -116,7 +116,10 @@ pub(crate) fn view<'py>(
 
 /// What DLPack says of it, on a device that is not known yet.
 #[inline]
-fn describe(interface: Interface, options: &Options<'_>) -> Result<Descriptor, Violation> {
+pub(crate) fn describe(
+    interface: Interface,
+    options: &Options<'_>,
+) -> Result<Descriptor, Violation> {
     let device = Device::cuda(options.ordinal.unwrap_or(0));
     match &options.shape {
         None => interface.into_descriptor(options.dtype, device),
@@ -166,7 +169,7 @@ fn owner<'py>(object: &Bound<'py, PyAny>, options: &Options<'py>) -> PyResult<Bo
 
 /// Where the memory is: as the caller says, else as the driver says. Size 0 asks nobody.
 #[inline]
-fn locate(descriptor: &Descriptor, options: &Options<'_>) -> PyResult<Device> {
+pub(crate) fn locate(descriptor: &Descriptor, options: &Options<'_>) -> PyResult<Device> {
     let is_known = options.ordinal.is_some() && options.check == Check::Device;
     if descriptor.data() == 0 || is_known {
         return Ok(descriptor.device());

@@ -35,6 +35,11 @@ pub(crate) struct Ask {
     pub(crate) device: Option<Device>,
 }
 
+/// Whether objects of this type speak DLPack.
+pub(crate) fn speaks(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    object.get_type().hasattr(&keys(object.py()).dlpack)
+}
+
 /// Imports an object that has `__dlpack__`, or a bare capsule.
 pub(crate) fn import(object: &Bound<'_, PyAny>, ask: Ask) -> PyResult<CaiView> {
     if capsule::is_capsule(object) {
@@ -93,7 +98,7 @@ fn view(descriptor: Descriptor, owner: Owner, asked: Stream, told: Told) -> CaiV
 }
 
 /// The device that the object says it is on. `(1, None)` and `(3, None)`, as paddle says, count as id 0.
-fn announced_device(object: &Bound<'_, PyAny>) -> PyResult<Device> {
+pub(crate) fn announced_device(object: &Bound<'_, PyAny>) -> PyResult<Device> {
     let py = object.py();
     // SAFETY: an object and an interned name; a new reference, or NULL with an exception set.
     let answer = unsafe {

@@ -10,11 +10,13 @@ use super::context::{self, Policy, UseStream};
 use super::dlpack::{self, Ask};
 use super::errors::driver_error;
 use super::exchange::{self, Exchanged, Known, Traits};
+use super::explain::{Explanation, explain};
 use super::export::{Asked, Export};
 use super::integer::type_name;
 use super::join::join;
 use super::keys::keys;
 use super::options::{Arguments, Check, Options};
+use super::quick;
 use super::stream;
 use crate::protocol::descriptor::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -220,10 +222,10 @@ fn by_protocol<'py>(object: &Bound<'py, PyAny>, options: &Options<'py>) -> PyRes
     }
     if let Some(dict) = cai::attribute(object)? {
         let read = cai::read(object, &dict, options)?;
-        if read.knows_stream() || options.producer.is_some() || !speaks_dlpack(object)? {
+        if read.knows_stream() || options.producer.is_some() || !dlpack::speaks(object)? {
             return cai::view(object, read, options);
         }
-    } else if !speaks_dlpack(object)? {
+    } else if !dlpack::speaks(object)? {
         return Err(speaks_nothing(object));
     }
     let ask = Ask {
@@ -250,10 +252,6 @@ fn own_view(object: &Bound<'_, PyAny>, options: &Options<'_>) -> PyResult<CaiVie
         None => view,
         Some(producer) => view.with_ready(producer),
     })
-}
-
-fn speaks_dlpack(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    object.get_type().hasattr(&keys(object.py()).dlpack)
 }
 
 #[cold]
@@ -322,10 +320,10 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Policy>()?;
     module.add_class::<UseStream>()?;
     module.add("DriverError", driver_error(module.py())?)?;
-    module.add_function(wrap_pyfunction!(view, module)?)?;
+    quick::add(module)?;
     module.add_function(wrap_pyfunction!(from_cai, module)?)?;
-    module.add_function(wrap_pyfunction!(from_dlpack, module)?)?;
-    module.add_function(wrap_pyfunction!(to_dlpack, module)?)?;
+    module.add_class::<Explanation>()?;
+    module.add_function(wrap_pyfunction!(explain, module)?)?;
     module.add_function(wrap_pyfunction!(join, module)?)?;
     module.add_function(wrap_pyfunction!(stats, module)?)?;
     Ok(())

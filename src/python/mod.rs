@@ -13,6 +13,7 @@ mod descr;
 mod dlpack;
 mod errors;
 mod exchange;
+mod explain;
 mod export;
 mod extract;
 mod functions;
@@ -21,8 +22,10 @@ mod interface;
 mod join;
 mod keys;
 mod options;
+mod quick;
 mod release;
 mod stream;
+mod vectorcall;
 mod warn;
 
 pub use class::PyCaiView;

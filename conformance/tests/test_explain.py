@@ -1,0 +1,114 @@
+"""`cd.explain` says what the import and the export then do."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import cai_dlpack as cd
+import numpy as np
+import pytest
+
+
+def array(**changed: Any) -> Any:
+    entries = {"shape": (3, 4), "typestr": "<f4", "data": (0x1000, False), "version": 3}
+    return SimpleNamespace(__cuda_array_interface__={**entries, **changed})
+
+
+def test_an_interface_with_a_stream_is_taken_by_it() -> None:
+    found = cd.explain(array(stream=0x5000), stream=0x6000)
+    assert found.route == "cai"
+    assert found.order is not None
+    assert "stream 0x6000 waits for an event on stream 0x5000" in found.order
+    assert found.refused is None
+
+
+@pytest.mark.parametrize(
+    ("stream", "asked", "said"),
+    [
+        (None, 0x6000, "nothing to do"),
+        (0x5000, 0x5000, "nothing to do"),
+        (0x5000, -1, "nothing to do"),
+        (1, None, "nothing to do"),
+        (0x5000, None, "the legacy default stream (1) waits for an event"),
+    ],
+)
+def test_the_order_is_the_plan(stream: int | None, asked: int | None, said: str) -> None:
+    order = cd.explain(array(stream=stream), stream=asked).order
+    assert order is not None and said in order
+
+
+def test_the_policy_is_part_of_the_plan() -> None:
+    with cd.policy(sync="host"):
+        order = cd.explain(array(stream=0x5000), stream=0x6000).order
+    assert order is not None and "the host waits for stream 0x5000" in order
+
+
+def test_an_old_interface_is_taken_at_its_word_with_a_warning() -> None:
+    text = str(cd.explain(array(version=2)))
+    assert "cai" in text and "producer_stream=" in text
+
+
+def test_numpy_goes_by_dlpack() -> None:
+    found = cd.explain(np.arange(3))
+    assert (found.route, found.order, found.refused) == ("dlpack", None, None)
+
+
+def test_a_refusal_is_the_one_that_the_import_raises() -> None:
+    with pytest.raises(BufferError) as refusal:
+        cd.view(array(typestr=">f4"))
+    found = cd.explain(array(typestr=">f4"))
+    assert found.route is None
+    assert found.refused == str(refusal.value)
+
+
+def test_an_object_without_either_protocol_is_refused() -> None:
+    found = cd.explain(3)
+    assert found.route is None and found.refused is not None
+
+
+@pytest.mark.parametrize(
+    ("to", "changed", "refused"),
+    [
+        ("jax", {"data": (0x1000, True)}, "read-only"),
+        ("torch", {"data": (0x1000 + 32, False), "strides": (-16, 4)}, "negative strides"),
+        ("torch", {}, None),
+        ("numba", {"data": (0x1000, True)}, None),
+    ],
+)
+def test_a_consumer_that_would_refuse(to: str, changed: dict[str, Any], refused: str | None) -> None:
+    view = cd.view(array(**changed), ordinal=0)
+    found = cd.explain(view, to=to)
+    assert found.route == "view"
+    if refused is None:
+        assert found.refused is None
+    else:
+        assert found.refused is not None and refused in found.refused
+
+
+def test_the_device_decides_for_a_consumer() -> None:
+    found = cd.explain(cd.view(np.arange(3)), to="cupy")
+    assert found.refused is not None and "device type 1" in found.refused
+
+
+def test_an_unknown_consumer_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="'torhc'.*torch"):
+        cd.explain(array(), to="torhc")
+
+
+def test_nothing_is_kept_and_nothing_is_called() -> None:
+    class Producer:
+        calls = 0
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return (1, 0)
+
+        def __dlpack__(self, **_: object) -> object:
+            self.calls += 1
+            raise AssertionError("explain must not export")
+
+    before = cd.stats()["live"]
+    producer = Producer()
+    cd.explain(producer, to="numpy")
+    assert producer.calls == 0
+    assert cd.stats()["live"] == before
