@@ -38,6 +38,14 @@ keys! {
     is_neg "is_neg";
     is_sparse "is_sparse";
     is_pinned "is_pinned";
+    producer_stream "producer_stream";
+    dtype "dtype";
+    read_only "read_only";
+    owner "owner";
+    ordinal "ordinal";
+    check "check";
+    strict "strict";
+    writable "writable";
 }
 
 /// The table; made on first use.

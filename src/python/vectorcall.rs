@@ -1,0 +1,255 @@
+//! The usual call of a function, without the general reading of its arguments.
+//!
+//! PyO3 compares every keyword's name as text and moves every value through its conversions: a third
+//! of a conversion's instructions. Here a name is known by its identity, as the interpreter interns the
+//! names that stand in code. Whatever is not known so (another name, a value of an unusual type, a
+//! wrong number of arguments) is handed to PyO3's own function, which knows every case and every error.
+//!
+//! PyO3 does not count these calls as its own (`Python::attach` does): a `PyErr` or `Py` dropped inside
+//! would wait for its next one. What runs here drops none; errors travel out to the interpreter.
+
+use std::ffi::{CStr, CString};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+
+use pyo3::Borrowed;
+use pyo3::ffi;
+use pyo3::panic::PanicException;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyString, PyType};
+
+/// A function of ours whose usual calls are answered without PyO3.
+pub(crate) trait Quick {
+    /// Its name, for Python.
+    const NAME: &'static CStr;
+
+    /// The function that takes the other calls.
+    fn careful() -> &'static PyOnceLock<Py<PyAny>>;
+
+    /// Answers the call; `None` gives it to the other function, with nothing done.
+    fn call<'py>(
+        slf: Borrowed<'_, 'py, PyAny>,
+        arguments: Vector<'_, 'py>,
+    ) -> Option<PyResult<Bound<'py, PyAny>>>;
+}
+
+/// The arguments of one call, borrowed from the caller.
+#[derive(Clone, Copy)]
+pub(crate) struct Vector<'a, 'py> {
+    py: Python<'py>,
+    /// The values: positional ones, then those of `names`.
+    values: &'a [*mut ffi::PyObject],
+    positional: usize,
+    /// An exact tuple, or NULL.
+    names: *mut ffi::PyObject,
+}
+
+/// An argument's value; `None` where it is not given, or given as `None`.
+pub(crate) type Value<'a, 'py> = Option<Borrowed<'a, 'py, PyAny>>;
+
+impl<'a, 'py> Vector<'a, 'py> {
+    /// # Safety
+    /// As the interpreter calls `METH_FASTCALL | METH_KEYWORDS`: `names` is NULL or a tuple of str, and
+    /// `values` points to `count` values and then one for each name; all live during `'a`.
+    unsafe fn new(
+        py: Python<'py>,
+        values: *const *mut ffi::PyObject,
+        count: ffi::Py_ssize_t,
+        names: *mut ffi::PyObject,
+    ) -> Self {
+        let named = if names.is_null() {
+            0
+        } else {
+            // SAFETY: a tuple, by this function's contract.
+            unsafe { ffi::PyTuple_Size(names) }
+        };
+        let length = (count + named).cast_unsigned();
+        let values = if length == 0 {
+            &[]
+        } else {
+            // SAFETY: so many values, by this function's contract.
+            unsafe { std::slice::from_raw_parts(values, length) }
+        };
+        Self {
+            py,
+            values,
+            positional: count.cast_unsigned(),
+            names,
+        }
+    }
+
+    /// The only positional argument; `None` where there are more or fewer.
+    #[inline]
+    pub(crate) fn only(&self) -> Option<Borrowed<'a, 'py, PyAny>> {
+        match self.values.first() {
+            Some(value) if self.positional == 1 => Some(self.borrow(*value)),
+            _ => None,
+        }
+    }
+
+    /// Whether there is no positional argument.
+    #[inline]
+    pub(crate) fn is_named_only(&self) -> bool {
+        self.positional == 0
+    }
+
+    /// The values of the keywords, in the order of `known`; `None` where there is another name, or one
+    /// that is not interned.
+    #[inline]
+    pub(crate) fn keywords<const N: usize>(
+        &self,
+        known: [&Py<PyString>; N],
+    ) -> Option<[Value<'a, 'py>; N]> {
+        let mut given = [None; N];
+        for (at, value) in self.values.iter().skip(self.positional).enumerate() {
+            // SAFETY: there are as many names as values after the positional ones.
+            let name = unsafe { tuple_item(self.names, at.cast_signed()) };
+            let slot = known.iter().position(|known| known.as_ptr() == name)?;
+            let value = self.borrow(*value);
+            given[slot] = (!value.is_none()).then_some(value);
+        }
+        Some(given)
+    }
+
+    fn borrow(&self, value: *mut ffi::PyObject) -> Borrowed<'a, 'py, PyAny> {
+        // SAFETY: an argument, which the caller keeps alive during `'a`.
+        unsafe { Borrowed::from_ptr(self.py, value) }
+    }
+}
+
+/// An item of a tuple, borrowed.
+///
+/// # Safety
+/// `tuple` is a tuple and `index` below its length.
+#[inline]
+pub(crate) unsafe fn tuple_item(
+    tuple: *mut ffi::PyObject,
+    index: ffi::Py_ssize_t,
+) -> *mut ffi::PyObject {
+    // SAFETY: the contract of this function.
+    unsafe { ffi::PyTuple_GetItem(tuple, index) }
+}
+
+/// A bool argument: `None` for what is neither True nor False, `Some(None)` where it is not given.
+#[inline]
+#[expect(clippy::option_option, reason = "not usual, or usual and not given")]
+pub(crate) fn flag(value: Value<'_, '_>) -> Option<Option<bool>> {
+    let Some(value) = value else {
+        return Some(None);
+    };
+    // SAFETY: reads the addresses of statics.
+    let (yes, no) = (unsafe { ffi::Py_True() }, unsafe { ffi::Py_False() });
+    let is_true = value.as_ptr() == yes;
+    (is_true || value.as_ptr() == no).then_some(Some(is_true))
+}
+
+/// What the interpreter calls.
+///
+/// # Safety
+/// That of `METH_FASTCALL | METH_KEYWORDS`: see [`Vector::new`]; the thread is attached, and `slf` lives.
+unsafe extern "C" fn enter<Q: Quick>(
+    slf: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: the interpreter calls this attached.
+    let py = unsafe { Python::assume_attached() };
+    // SAFETY: as the interpreter calls.
+    let arguments = unsafe { Vector::new(py, values, count, names) };
+    // SAFETY: the module or the object, alive during the call.
+    let slf = unsafe { Borrowed::from_ptr(py, slf) };
+    let answer = catch_unwind(AssertUnwindSafe(|| {
+        Q::call(slf, arguments).unwrap_or_else(|| careful::<Q>(slf, arguments))
+    }));
+    match answer.unwrap_or_else(|_| Err(PanicException::new_err("panic from Rust code"))) {
+        Ok(object) => object.into_ptr(),
+        Err(error) => {
+            error.restore(py);
+            ptr::null_mut()
+        }
+    }
+}
+
+/// Makes the same call of PyO3's function.
+#[cold]
+fn careful<'py, Q: Quick>(
+    slf: Borrowed<'_, 'py, PyAny>,
+    arguments: Vector<'_, 'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = slf.py();
+    let Some(function) = Q::careful().get(py) else {
+        return Err(pyo3::exceptions::PyRuntimeError::new_err(
+            "a function that was never registered",
+        ));
+    };
+    // A method is called with its object; a function of the module is not.
+    let is_method = function.bind(py).get_type().qualname()? == "method_descriptor";
+    let mut values = Vec::with_capacity(arguments.values.len() + 1);
+    values.extend(is_method.then_some(slf.as_ptr()));
+    values.extend_from_slice(arguments.values);
+    // SAFETY: the arguments of this very call, and the object before them where one is wanted.
+    let answer = unsafe {
+        ffi::PyObject_Vectorcall(
+            function.as_ptr(),
+            values.as_ptr(),
+            arguments.positional + usize::from(is_method),
+            arguments.names,
+        )
+    };
+    // SAFETY: a new reference, or NULL with an exception set.
+    unsafe { Bound::from_owned_ptr_or_err(py, answer) }
+}
+
+/// What stands before a function of the module: added in place of `function`.
+///
+/// # Errors
+/// What Python raises.
+pub(crate) fn add_function<Q: Quick>(
+    module: &Bound<'_, PyModule>,
+    function: Bound<'_, PyAny>,
+) -> PyResult<()> {
+    let py = module.py();
+    let definition = definition::<Q>(&function)?;
+    let name = module.name()?;
+    // SAFETY: the definition lives for ever and fits its flags; the module is the `self` of the calls.
+    let quick = unsafe { ffi::PyCFunction_NewEx(definition, module.as_ptr(), name.as_ptr()) };
+    // SAFETY: a new reference, or NULL with an exception set.
+    let quick = unsafe { Bound::from_owned_ptr_or_err(py, quick) }?;
+    let _ = Q::careful().set(py, function.unbind());
+    module.add(PyString::new(py, &Q::NAME.to_string_lossy()), quick)
+}
+
+/// What stands before a method: replaces it on its class.
+///
+/// # Errors
+/// What Python raises.
+pub(crate) fn add_method<Q: Quick>(class: &Bound<'_, PyType>) -> PyResult<()> {
+    let py = class.py();
+    let name = PyString::new(py, &Q::NAME.to_string_lossy());
+    let method = class.getattr(&name)?;
+    let definition = definition::<Q>(&method)?;
+    // SAFETY: the definition lives for ever and fits its flags; the descriptor checks its object's class.
+    let quick = unsafe { ffi::PyDescr_NewMethod(class.as_type_ptr(), definition) };
+    // SAFETY: a new reference, or NULL with an exception set.
+    let quick = unsafe { Bound::from_owned_ptr_or_err(py, quick) }?;
+    let _ = Q::careful().set(py, method.unbind());
+    class.setattr(name, quick)
+}
+
+/// The definition, with the signature and the text of `function`. It is never freed, as CPython demands.
+fn definition<Q: Quick>(function: &Bound<'_, PyAny>) -> PyResult<*mut ffi::PyMethodDef> {
+    let signature: String = function.getattr("__text_signature__")?.extract()?;
+    let text: String = function.getattr("__doc__")?.extract()?;
+    let name = Q::NAME.to_string_lossy();
+    let doc = CString::new(format!("{name}{signature}\n--\n\n{text}"))?;
+    Ok(Box::into_raw(Box::new(ffi::PyMethodDef {
+        ml_name: Q::NAME.as_ptr(),
+        ml_meth: ffi::PyMethodDefPointer {
+            PyCFunctionFastWithKeywords: enter::<Q>,
+        },
+        ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
+        ml_doc: doc.into_raw(),
+    })))
+}
