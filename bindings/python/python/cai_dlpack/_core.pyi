@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Literal, Protocol, TypeAlias, final
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, final
 
 from typing_extensions import CapsuleType
 
@@ -46,6 +46,7 @@ class DriverError(RuntimeError):
 
 @final
 class CaiView:
+    __dlpack_c_exchange_api__: ClassVar[CapsuleType]
     @property
     def ndim(self) -> int: ...
     @property
