@@ -40,7 +40,12 @@ def run(body: str, tmp_path: Path) -> None:
     """Runs `body` in a process whose loader finds no driver, whatever this machine has."""
     for name in ("libcuda.so", "libcuda.so.1"):
         (tmp_path / name).touch()  # not a library: the search ends here, with an error
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": str(Path(__file__).parent)}
+    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+    }
     environment.pop("LD_PRELOAD", None)
     code = BEFORE + textwrap.dedent(body) + "\nprint('done')\n"
     answer = subprocess.run(
