@@ -38,7 +38,7 @@ demo: $(VENV)/.package simulator
 
 test: test-rust test-python
 
-test-rust: $(VENV)/.requirements
+test-rust: $(VENV)/.requirements simulator
 	cargo test --workspace --locked
 
 test-python: $(VENV)/.package $(VENV)/.examples simulator
