@@ -4,7 +4,7 @@
 //! runs on, so that a test cannot steer another driver than the one it uses.
 //!
 //! ```no_run
-//! let sim = cusim_control::Sim::load_built().expect("cargo build --package cusim");
+//! let sim = cusim_control::Sim::load_built().expect("the simulator");
 //! // From here on whatever asks the loader for libcuda.so.1 (cudarc, for one) gets the simulator.
 //! sim.clear();
 //! assert_eq!(sim.count("cuEventRecord"), 0);
@@ -116,12 +116,11 @@ impl Sim {
         library::load(path).map(|c| Sim { c })
     }
 
-    /// [`Sim::attach`] where that works, else [`Sim::load`] with the library that
-    /// `cargo build --package cusim` left in the target folder of the running test.
+    /// [`Sim::attach`] where that works; else builds the library with cargo and loads it.
     ///
     /// # Errors
     ///
-    /// As [`Sim::load`]; also where nothing was built.
+    /// As [`Sim::load`]; also where cargo fails.
     pub fn load_built() -> Result<Sim, NotSimulated> {
         match Sim::attach() {
             Err(NotSimulated::NoDriver) => Sim::load(&library::built()?),

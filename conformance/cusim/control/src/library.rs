@@ -4,6 +4,7 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::ptr;
 
 use crate::prototypes::Prototypes;
@@ -25,8 +26,8 @@ pub enum NotSimulated {
     NotLoaded(String),
     /// The simulator's interface has another version, or lacks a function.
     OtherVersion(String),
-    /// No library was built; the folders that were searched.
-    NotBuilt(Vec<PathBuf>),
+    /// cargo could not build the library; why.
+    NotBuilt(String),
 }
 
 impl fmt::Display for NotSimulated {
@@ -45,12 +46,7 @@ impl fmt::Display for NotSimulated {
             NotSimulated::OtherVersion(what) => {
                 write!(f, "the simulator does not fit this crate: {what}")
             }
-            NotSimulated::NotBuilt(folders) => {
-                write!(
-                    f,
-                    "no libcusim.so in {folders:?}: cargo build --package cusim"
-                )
-            }
+            NotSimulated::NotBuilt(why) => write!(f, "cargo build --package cusim: {why}"),
         }
     }
 }
@@ -96,28 +92,37 @@ fn refuse_real_drivers() -> Result<Option<*mut c_void>, NotSimulated> {
     Ok(found)
 }
 
-/// `libcusim.so` beside the running program, as `cargo build` leaves it.
+/// Builds the library, which costs little when it is built already, and says where it is. Tests
+/// cannot depend on it: cargo builds no cdylib for somebody else's tests.
 pub(crate) fn built() -> Result<PathBuf, NotSimulated> {
-    let program = std::env::current_exe().unwrap_or_default();
-    // target/debug/deps/test-… or target/debug/examples/…: the library is one or two levels up;
-    // a release build of it will do for a debug test, and the other way round.
-    let folders: Vec<PathBuf> = program
-        .ancestors()
-        .skip(1)
-        .take(3)
-        .flat_map(|folder| {
-            [
-                folder.to_owned(),
-                folder.join("debug"),
-                folder.join("release"),
-            ]
-        })
-        .collect();
-    let found = folders
-        .iter()
-        .map(|folder| folder.join("libcusim.so"))
-        .find(|path| path.exists());
-    found.ok_or(NotSimulated::NotBuilt(folders))
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml");
+    let arguments = [
+        "build",
+        "--quiet",
+        "--message-format=json-render-diagnostics",
+        "--manifest-path",
+        manifest,
+    ];
+    let done = Command::new(cargo)
+        .args(arguments)
+        .stderr(Stdio::inherit())
+        .output();
+    let done = done.map_err(|why| NotSimulated::NotBuilt(why.to_string()))?;
+    let artifacts = String::from_utf8_lossy(&done.stdout);
+    match library_among(&artifacts) {
+        Some(path) if done.status.success() => Ok(path),
+        _ => Err(NotSimulated::NotBuilt(done.status.to_string())),
+    }
+}
+
+/// The shared library among the paths that cargo's messages name, each in quotes.
+fn library_among(messages: &str) -> Option<PathBuf> {
+    let quoted = messages.split('"');
+    quoted
+        .filter(|text| text.ends_with("/libcusim.so"))
+        .map(PathBuf::from)
+        .next_back()
 }
 
 fn open(name: &CStr) -> Option<*mut c_void> {
@@ -174,5 +179,18 @@ pub(crate) fn text(ask: impl Fn(*mut c_char, u64) -> u64) -> String {
             return String::from_utf8_lossy(&buffer).into_owned();
         }
         size = needed;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::library_among;
+
+    #[test]
+    fn the_library_is_named_in_cargos_messages() {
+        let messages = r#"{"filenames":["/t/debug/build/x"]}
+            {"reason":"compiler-artifact","filenames":["/t/debug/libcusim.so"],"executable":null}"#;
+        assert_eq!(library_among(messages), Some("/t/debug/libcusim.so".into()));
+        assert_eq!(library_among("{}"), None);
     }
 }

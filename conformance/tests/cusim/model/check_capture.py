@@ -188,7 +188,7 @@ def test_unsafe_calls_by_the_mode_of_the_own_capture(cap: Capture, mode: int, co
 
 
 @pytest.mark.parametrize("mode, code", [(GLOBAL, UNSUPPORTED), (THREAD_LOCAL, 0), (RELAXED, 0)])
-@pytest.mark.parametrize("own_mode", [GLOBAL, RELAXED])
+@pytest.mark.parametrize("own_mode", [GLOBAL, THREAD_LOCAL, RELAXED])
 def test_unsafe_calls_by_the_mode_of_another_threads_capture(cap: Capture, mode: int, code: int, own_mode: int) -> None:
     cap.begin(mode)
     context, codes = cap.cu.current(), []
@@ -205,7 +205,7 @@ def test_unsafe_calls_by_the_mode_of_another_threads_capture(cap: Capture, mode:
     thread = threading.Thread(target=other)
     thread.start()
     thread.join()
-    assert codes == [0 if own_mode == RELAXED else code]
+    assert codes == [code if own_mode == GLOBAL else 0]
     cap.end_code()
 
 

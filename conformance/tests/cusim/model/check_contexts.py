@@ -88,19 +88,21 @@ def test_destroying_a_context_drops_its_pending_work(cu: Driver, made: int, sim:
     assert sim.pending() == 0
 
 
-def test_a_primary_context_is_counted_and_comes_back_as_another_one(cu: Driver) -> None:
-    def active() -> int:
-        flags, answer = c_uint(), c_int()
-        cu("cuDevicePrimaryCtxGetState", 1, byref(flags), byref(answer))
-        return answer.value
+def active(cu: Driver, device: int) -> int:
+    """Whether the device's primary context is active."""
+    flags, answer = c_uint(), c_int()
+    cu("cuDevicePrimaryCtxGetState", device, byref(flags), byref(answer))
+    return answer.value
 
+
+def test_a_primary_context_is_counted_and_comes_back_as_another_one(cu: Driver) -> None:
     context = cu.retain(1)
     first_id = cu.context_id(context)
-    assert cu.retain(1) == context and active() == 1
+    assert cu.retain(1) == context and active(cu, 1) == 1
     with cu.on(context):
         stream = cu.stream()
     cu("cuDevicePrimaryCtxReset_v2", 1)
-    assert active() == 0
+    assert active(cu, 1) == 0
     with cu.on(cu.retain(1)):
         assert cu.current() == context and cu.context_id(context) != first_id
         assert cu.code("cuStreamSynchronize", c_void_p(stream)) == INVALID_HANDLE
@@ -112,6 +114,7 @@ def test_a_primary_context_cannot_be_destroyed_or_released_too_often(cu: Driver)
     assert cu.code("cuCtxDestroy_v2", c_void_p(context)) == INVALID_CONTEXT
     while cu.code("cuDevicePrimaryCtxRelease_v2", 1) == 0:
         pass
+    assert active(cu, 1) == 0
     assert cu.code("cuDevicePrimaryCtxRelease_v2", 1) == INVALID_CONTEXT
     cu.retain(1)
 

@@ -62,6 +62,25 @@ def test_lazily_a_missing_wait_shows_without_any_gate(pair: Pair, sim: Sim) -> N
     sim.schedule = before
 
 
+def test_lazily_only_what_is_needed_runs_and_the_latest_first(pair: Pair, sim: Sim) -> None:
+    before, sim.schedule = sim.schedule, "lazy"
+    sim.store(pair.producer, pair.memory, NEW)
+    pair.cu.fill_async(pair.result, 9, 4, pair.consumer)
+    pair.cu.wait_for(pair.producer)
+    assert (sim.pending(pair.producer), sim.pending(pair.consumer)) == (0, 1)
+    sim.poke(pair.memory, OLD)
+    sim.store(pair.producer, pair.memory, NEW)
+    pair.cu.read_async(pair.result, pair.memory, 4, pair.consumer)
+    pair.cu.synchronize()  # both are needed; what nobody ordered goes the wrong way round
+    assert ctypes.string_at(pair.result, 4) == NEW, "the consumer's older fill was its head"
+    sim.poke(pair.memory, OLD)
+    sim.store(pair.producer, pair.memory, NEW)
+    pair.cu.read_async(pair.result, pair.memory, 4, pair.consumer)
+    pair.cu.synchronize()
+    assert ctypes.string_at(pair.result, 4) == OLD
+    sim.schedule = before
+
+
 def test_one_record_and_one_wait_are_enough(pair: Pair, sim: Sim) -> None:
     sim.clear()
     gate = sim.gate(pair.producer)
