@@ -131,7 +131,7 @@ pub(crate) fn describe(
     }
 }
 
-/// Shows a refused typestr as the producer wrote it: '<M8[ns]', and not what was understood of it.
+/// Shows a refused typestr as the producer wrote it: `<M8[ns]`, and not what was understood of it.
 #[cold]
 fn verbatim(violation: Violation, typestr: Option<&Bound<'_, PyAny>>) -> Violation {
     match typestr {

@@ -2,7 +2,7 @@
 //!
 //! A [`Violation`] becomes a builtin `TypeError`, `ValueError` or `BufferError`, whichever its rule's
 //! class says, with the attributes `rule` (the id, an anchor in docs/rules.md) and `field`. A failure
-//! of the driver becomes a [`PyDriverError`]. What a producer raises passes through untouched.
+//! of the driver becomes a `DriverError`. What a producer raises passes through untouched.
 
 use pyo3::exceptions::{PyBufferError, PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
