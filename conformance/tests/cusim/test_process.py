@@ -57,6 +57,25 @@ for stream in streams * 500:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+LATE = """
+#include <dlfcn.h>
+#include <stdio.h>
+__attribute__((destructor)) static void late(void) {
+    int (*synchronize)(void) = (int (*)(void))dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuCtxSynchronize");
+    fprintf(stderr, "%d", synchronize());
+}
+"""
+
+
+def test_after_its_destructor_the_driver_answers_deinitialized(tmp_path: Path) -> None:
+    """A library that was loaded later has its destructor run later, and calls the driver there."""
+    source, library = tmp_path / "late.c", tmp_path / "late.so"
+    source.write_text(LATE)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)
+    done = program([], START + f"cu.synchronize()\nctypes.CDLL({str(library)!r})")
+    assert (done.returncode, done.stderr) == (0, "4")
+
+
 @BOTH
 def test_a_forked_child_gets_not_initialized_from_every_call(schedule: str) -> None:
     text = """

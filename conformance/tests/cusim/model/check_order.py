@@ -155,6 +155,19 @@ def test_the_legacy_stream_waits_for_blocking_streams(
     cu.destroy_stream(stream)
 
 
+@pytest.mark.parametrize("flags, done", [(0, False), (1, True)], ids=["blocking", "non-blocking"])
+def test_waiting_for_the_legacy_stream_is_waiting_for_blocking_streams(
+    cu: Driver, sim: Sim, flags: int, done: bool
+) -> None:
+    stream = cu.stream(flags)
+    gate = sim.gate(stream)
+    assert cu.is_done(LEGACY) is done, "although it has no work of its own"
+    gate.open()
+    cu.wait_for(LEGACY)
+    assert sim.pending(stream) == 0 or done
+    cu.destroy_stream(stream)
+
+
 @pytest.mark.parametrize("flags, ordered", [(0, True), (1, False)], ids=["blocking", "non-blocking"])
 def test_blocking_streams_wait_for_the_legacy_stream(cu: Driver, sim: Sim, flags: int, ordered: bool) -> None:
     stream, memory, event = cu.stream(flags), cu.alloc(4), cu.event()

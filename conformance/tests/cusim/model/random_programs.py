@@ -10,6 +10,7 @@ import random
 from dataclasses import dataclass, field
 
 from cai_conformance import Sim
+
 from driver import Driver
 
 
