@@ -16,9 +16,10 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::critical_section::with_critical_section;
 
+use super::release;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::view::{Abi, Imported, Owner, check_major, read_tensor};
+use crate::view::{Abi, Owner, check_major, read_tensor};
 
 const LEGACY: &CStr = c"dltensor";
 const LEGACY_USED: &CStr = c"used_dltensor";
@@ -76,6 +77,8 @@ unsafe extern "C" fn destroy<M: Named>(capsule: *mut ffi::PyObject) {
 /// GIL, and under the capsule's lock where there is none.
 #[inline]
 pub(crate) fn claim(capsule: &Bound<'_, PyAny>) -> PyResult<(Descriptor, Owner)> {
+    // Now, since it may run Python code: nothing may come between the check and the renaming.
+    release::prepare(capsule.py())?;
     with_critical_section(capsule, || {
         if is_named(capsule, VERSIONED) {
             consume::<DLManagedTensorVersioned>(capsule)
@@ -132,7 +135,7 @@ fn take<M: Named>(capsule: &Bound<'_, PyAny>, tensor: NonNull<M>) -> PyResult<Ow
         return Err(PyErr::fetch(capsule.py()));
     }
     // SAFETY: renamed, the capsule has given its tensor to us.
-    Ok(unsafe { Imported::take(tensor) }.into_owner())
+    Ok(unsafe { release::own_tensor(tensor) }.into_owner())
 }
 
 #[cold]

@@ -129,7 +129,7 @@ impl Export {
         };
         built.map_err(|error| {
             // SAFETY: `build` did not take the owner, so that it is still ours to end.
-            unsafe { (owner.vtable.release)(owner.payload) };
+            unsafe { owner.release() };
             error.into()
         })
     }

@@ -17,6 +17,7 @@ use super::join::join;
 use super::keys::keys;
 use super::options::{Arguments, Check, Options};
 use super::quick;
+use super::release;
 use super::stream;
 use crate::protocol::descriptor::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -313,8 +314,9 @@ pub(crate) fn stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
 /// Adds everything to an extension module.
 ///
 /// # Errors
-/// What Python raises while the module is filled.
+/// `ImportError` in a subinterpreter; what Python raises while the module is filled.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    release::refuse_subinterpreters(module.py())?;
     context::check_environment()?;
     module.add_class::<PyCaiView>()?;
     module.add_class::<Policy>()?;

@@ -1,37 +1,28 @@
-//! Python objects as owners: released at once where this thread holds the GIL, queued elsewhere.
+//! What Python owns: released at once where this thread holds the GIL, queued elsewhere.
 //!
 //! ```text
-//!   deleter, GIL held ------------------------------> Py_DECREF
-//!   deleter, anywhere else --push--> queue --+--> pending call on the main thread --> Py_DECREF
-//!                                            +--> reaper thread (waits for the GIL) --> Py_DECREF
+//!   deleter, GIL held -----------------> ended here: Py_DECREF, or the producer's own deleter
+//!   deleter, anywhere else --> queue --> ended with the GIL, soon (`reaper`)
 //! ```
-//! A deleter never waits: a push is a few atomic operations, and one wake-up where the queue was
-//! empty. The pending call is the quick way (the main thread runs byte code); the reaper is the sure
-//! one (it sits in a C call). Only the reaper waits for the GIL.
+//! Both kinds that come from Python are treated alike: a reference to an object, and a managed tensor
+//! that a Python library has handed out, whose deleter may want the GIL and would wait for it.
 //!
-//! **The end.** An `atexit` function closes the gate, stops the reaper and empties the queue. What is
-//! deleted without the GIL later is leaked on purpose and counted: there is no interpreter to give it
-//! back to. With the GIL, releases go on as long as the interpreter runs anything at all.
-//!
-//! **Who holds the GIL** is asked of the interpreter's current thread state, not of
-//! `PyGILState_Check`, which answers 1 once a subinterpreter has existed and after the end.
 //! PyO3's own deferred drop is not used: it is emptied only by the next PyO3 call, if there is one.
 
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
-use std::thread::{JoinHandle, Thread};
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
 
+use dlpark::ManagedTensorBase;
+use pyo3::exceptions::PyImportError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::view::{self, Gate, Node, Queue, RawOwner, Vtable};
+pub(crate) use super::gil::is_held;
+use super::{gil, reaper};
+use crate::view::{self, Abi, Imported, Kind, Owner, RawOwner, Vtable, Where};
 
 /// The vtable of owners whose payload is a strong reference to a Python object.
-pub(crate) static PYTHON: Vtable = Vtable {
-    release,
-    release_node,
-};
+pub(crate) static PYTHON: Vtable = Vtable::of::<Object>();
 
 /// Takes a strong reference over as an owner's payload.
 ///
@@ -39,272 +30,117 @@ pub(crate) static PYTHON: Vtable = Vtable {
 /// The first call prepares the interpreter's end (`atexit`), which can fail; later ones cannot.
 #[inline]
 pub(crate) fn own(object: Bound<'_, PyAny>) -> PyResult<RawOwner> {
-    ensure_installed(object.py())?;
+    prepare(object.py())?;
     // SAFETY: a `Bound` is never null.
     let payload = unsafe { NonNull::new_unchecked(object.into_ptr()) };
     Ok(RawOwner::new(payload.cast(), &PYTHON))
 }
 
-static QUEUE: Queue = Queue::new();
-static GATE: Gate = Gate::new();
-/// A pending call is on its way.
-static CALLED: AtomicBool = AtomicBool::new(false);
-static INTERPRETER: OnceLock<Interpreter> = OnceLock::new();
-static REAPER: Mutex<Option<JoinHandle<()>>> = Mutex::new(None);
-static REAPER_THREAD: OnceLock<Thread> = OnceLock::new();
-
-/// What tells whether this thread holds the GIL of the interpreter that imported us.
-struct Interpreter {
-    current: unsafe extern "C" fn() -> *mut ffi::PyThreadState,
-    /// Before 3.12 `current` answers for the process, not for this thread.
-    per_process: bool,
-    main: AtomicPtr<ffi::PyInterpreterState>,
-}
-
-impl Interpreter {
-    #[inline]
-    fn is_held(&self) -> bool {
-        // SAFETY: needs neither the GIL nor a living interpreter: it reads one pointer.
-        let current = unsafe { (self.current)() };
-        if current.is_null() {
-            return false;
-        }
-        // SAFETY: reads a thread-specific value; NULL before the start and after the end.
-        if self.per_process && unsafe { ffi::PyGILState_GetThisThreadState() } != current {
-            return false;
-        }
-        // SAFETY: a thread state is current on this thread, which is what this call needs.
-        let interpreter = unsafe { ffi::PyInterpreterState_Get() };
-        interpreter == self.main.load(Ordering::Relaxed)
-    }
-}
-
-/// Whether this very thread holds the GIL (is attached) now.
+/// Does what taking over an object or a tensor needs done before, and what of it can fail.
+///
+/// # Errors
+/// As [`own`].
 #[inline]
-pub(crate) fn is_held() -> bool {
-    INTERPRETER.get().is_some_and(Interpreter::is_held)
+pub(crate) fn prepare(py: Python<'_>) -> PyResult<()> {
+    reaper::ensure_installed(py)
 }
 
-/// # Safety
-/// `payload` is a strong reference, given up here.
-unsafe fn release(payload: NonNull<()>) {
-    if is_held() {
-        // SAFETY: the GIL is held; the reference is ours to give up.
-        return unsafe { decref(payload) };
-    }
-    let node = Box::new(Node::new(
-        RawOwner {
-            payload,
-            vtable: &PYTHON,
-        },
-        free_box,
-    ));
-    // SAFETY: a fresh node, ours alone.
-    unsafe { enqueue(NonNull::from(Box::leak(node))) };
-}
-
-/// # Safety
-/// Of [`Vtable::release_node`]; the payload is a strong reference.
-unsafe fn release_node(node: NonNull<Node>) {
-    if is_held() {
-        // SAFETY: the GIL is held; the node is ours.
-        unsafe { finish(node) };
-    } else {
-        // SAFETY: the node is ours, and given to the queue.
-        unsafe { enqueue(node) };
-    }
-}
-
-/// # Safety
-/// `node` was leaked from a box by [`release`], and is not used any more.
-unsafe fn free_box(node: NonNull<Node>) {
-    // SAFETY: as above; a node has nothing to drop but its memory.
-    drop(unsafe { Box::from_raw(node.as_ptr()) });
-}
-
-/// Gives up a reference without disturbing an exception that is on its way.
+/// Takes over a managed tensor that came from Python; [`prepare`] has been called.
 ///
 /// # Safety
-/// The GIL is held, and `payload` is a strong reference that is ours.
-unsafe fn decref(payload: NonNull<()>) {
-    // Counted first: what follows can run any Python code, and that may look at the counters.
-    view::RELEASED.add();
-    let object = payload.cast::<ffi::PyObject>().as_ptr();
+/// `tensor` is initialised, owned by the caller and given away.
+#[inline]
+pub(crate) unsafe fn own_tensor<M: Abi>(tensor: NonNull<M>) -> Imported<M> {
+    let owner = RawOwner::new(tensor.cast(), Tensor::<M>::vtable());
+    // SAFETY: initialised, and the owner's from now on.
+    unsafe { Imported::held_by(Owner::from_raw(owner), tensor) }
+}
+
+/// Refuses interpreters other than the main one: the queue serves one interpreter, and references of
+/// different ones must not meet.
+///
+/// # Errors
+/// `ImportError`, in a subinterpreter.
+pub(crate) fn refuse_subinterpreters(_py: Python<'_>) -> PyResult<()> {
+    // SAFETY: this thread is attached.
+    let interpreter = unsafe { ffi::PyInterpreterState_Get() };
+    // SAFETY: a living interpreter. The main one has the id 0.
+    if unsafe { ffi::PyInterpreterState_GetID(interpreter) } == 0 {
+        return Ok(());
+    }
+    Err(PyImportError::new_err(
+        "cai_dlpack does not support subinterpreters: import it in the main interpreter",
+    ))
+}
+
+/// A strong reference to a Python object.
+struct Object;
+
+impl Kind for Object {
+    const WHERE: Where = WITH_GIL;
+
+    fn vtable() -> &'static Vtable {
+        &PYTHON
+    }
+
+    unsafe fn end(payload: NonNull<()>) {
+        // Counted first: what follows can run any Python code, and that may look at the counters.
+        view::RELEASED.add();
+        let object = payload.cast::<ffi::PyObject>().as_ptr();
+        // SAFETY: the GIL is held (`WITH_GIL`).
+        let py = unsafe { Python::assume_attached() };
+        // SAFETY: the GIL is held; the reference is ours to give up.
+        keeping_exception(py, || unsafe { ffi::Py_DECREF(object) });
+    }
+}
+
+/// A managed tensor whose producer is a Python library.
+struct Tensor<M>(PhantomData<M>);
+
+impl<M: ManagedTensorBase + 'static> Kind for Tensor<M> {
+    const WHERE: Where = WITH_GIL;
+
+    fn vtable() -> &'static Vtable {
+        const { &Vtable::of::<Self>() }
+    }
+
+    unsafe fn end(payload: NonNull<()>) {
+        view::RELEASED.add();
+        let tensor = payload.cast::<M>().as_ptr();
+        // SAFETY: the GIL is held (`WITH_GIL`).
+        let py = unsafe { Python::assume_attached() };
+        // SAFETY: initialised and ours; `drop_raw` calls its deleter once, or nothing if it is NULL.
+        keeping_exception(py, || unsafe { M::drop_raw(tensor) });
+    }
+}
+
+const WITH_GIL: Where = Where::Only {
+    here: gil::is_held,
+    later: reaper::enqueue,
+};
+
+/// Runs `end` without disturbing an exception that is on its way. Not by `PyErr::take`, which goes on
+/// panicking where the exception is another extension's Rust panic.
+#[inline]
+fn keeping_exception(_py: Python<'_>, end: impl FnOnce()) {
     // SAFETY: the GIL is held.
     if unsafe { ffi::PyErr_Occurred() }.is_null() {
-        // SAFETY: the GIL is held and the reference is ours.
-        unsafe { ffi::Py_DECREF(object) };
-        return;
-    }
-    // SAFETY: the GIL is held.
-    let py = unsafe { Python::assume_attached() };
-    let pending = PyErr::take(py);
-    // SAFETY: the GIL is held and the reference is ours.
-    unsafe { ffi::Py_DECREF(object) };
-    if let Some(error) = pending {
-        error.restore(py);
-    }
-}
-
-/// # Safety
-/// The GIL is held and `node` is ours; its payload is a strong reference.
-unsafe fn finish(node: NonNull<Node>) {
-    // SAFETY: initialised and ours.
-    let payload = unsafe { node.as_ref() }.owner.payload;
-    // SAFETY: the GIL is held; the node held this reference.
-    unsafe { decref(payload) };
-    // SAFETY: the payload is gone and the node is ours.
-    unsafe { Node::free(node) };
-}
-
-/// # Safety
-/// `node` is ours, and given away.
-unsafe fn enqueue(node: NonNull<Node>) {
-    let entered = GATE.enter(|| {
-        view::QUEUED.add();
-        // SAFETY: initialised, and given to the queue here.
-        if unsafe { QUEUE.push(node) } {
-            wake();
-        }
-    });
-    if entered.is_none() {
-        view::LEAKED.add();
-    }
-}
-
-/// Tells the pending call and the reaper. Called inside the gate.
-fn wake() {
-    if !CALLED.swap(true, Ordering::AcqRel) {
-        // SAFETY: needs no GIL; the gate is open, so that the interpreter has not begun to end.
-        if unsafe { ffi::Py_AddPendingCall(Some(on_pending_call), std::ptr::null_mut()) } != 0 {
-            // Its 32 places are taken: the reaper will do it.
-            CALLED.store(false, Ordering::Release);
-        }
-    }
-    if let Some(thread) = REAPER_THREAD.get() {
-        thread.unpark();
-    }
-}
-
-extern "C" fn on_pending_call(_: *mut std::ffi::c_void) -> std::ffi::c_int {
-    CALLED.store(false, Ordering::Release);
-    // SAFETY: the interpreter runs pending calls with the GIL.
-    drain(unsafe { Python::assume_attached() });
-    0
-}
-
-/// Releases everything that waits.
-pub(crate) fn drain(_py: Python<'_>) {
-    for node in QUEUE.take() {
-        view::DRAINED.add();
-        // SAFETY: the node came out of the queue and is ours. With the GIL, which `_py` proves, this
-        // releases it at once; in a forked child it leaks what the parent had queued.
-        unsafe { Node::release(node) };
-    }
-}
-
-fn reap() {
-    while !GATE.is_closed() {
-        if QUEUE.is_empty() {
-            std::thread::park();
-        } else {
-            Python::attach(drain);
-        }
-    }
-}
-
-/// The end of the queue; the function that `atexit` calls.
-pub(crate) fn close(py: Python<'_>) {
-    py.detach(|| {
-        GATE.close();
-        if let Some(thread) = REAPER_THREAD.get() {
-            thread.unpark();
-        }
-        let reaper = REAPER.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(reaper) = reaper {
-            // It cannot have panicked: `drain` runs no code that unwinds.
-            let _ = reaper.join();
-        }
-    });
-    drain(py);
-}
-
-/// Prepares everything for the first Python owner; cheap afterwards.
-///
-/// Not done at import, so that a program that imports and forks finds no thread; and not left to an
-/// initialisation function, which the author of an extension crate could forget.
-#[inline]
-fn ensure_installed(py: Python<'_>) -> PyResult<()> {
-    if INTERPRETER.get().is_some() {
-        Ok(())
+        end();
     } else {
-        install(py)
+        put_aside(end);
     }
 }
 
 #[cold]
-fn install(py: Python<'_>) -> PyResult<()> {
-    view::watch_forks();
-    let current = current_thread_state().ok_or_else(|| {
-        pyo3::exceptions::PyImportError::new_err(
-            "this interpreter has no PyThreadState_GetUnchecked",
-        )
-    })?;
-    let close = pyo3::wrap_pyfunction!(close_at_exit, py)?;
-    py.import("atexit")?.call_method1("register", (close,))?;
-    let mut reaper = REAPER.lock().unwrap_or_else(PoisonError::into_inner);
-    if INTERPRETER.get().is_none() {
-        // Where no thread can be had, the pending call is left; nothing fails.
-        if let Ok(handle) = std::thread::Builder::new()
-            .name("cai-dlpack-reaper".into())
-            .spawn(reap)
-        {
-            let _ = REAPER_THREAD.set(handle.thread().clone());
-            *reaper = Some(handle);
-        }
-        INTERPRETER.get_or_init(|| Interpreter {
-            current,
-            per_process: py.version_info() < (3, 12),
-            // SAFETY: the GIL is held.
-            main: AtomicPtr::new(unsafe { ffi::PyInterpreterState_Get() }),
-        });
-    }
-    Ok(())
-}
-
-/// Releases what waits and stops the reaper; `atexit` calls it.
-#[pyfunction]
-#[pyo3(name = "_close")]
-fn close_at_exit(py: Python<'_>) {
-    close(py);
-}
-
-/// `PyThreadState_GetUnchecked`, or its older, private name. Looked up since the stable ABI has neither.
-#[cfg(unix)]
-fn current_thread_state() -> Option<unsafe extern "C" fn() -> *mut ffi::PyThreadState> {
-    [
-        c"PyThreadState_GetUnchecked",
-        c"_PyThreadState_UncheckedGet",
-    ]
-    .iter()
-    .find_map(|name| {
-        // SAFETY: the name is a C string; the search is over what the process has loaded.
-        let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-        // SAFETY: both names have had this signature since they exist (3.5), and NULL becomes `None`.
-        unsafe {
-            std::mem::transmute::<
-                *mut libc::c_void,
-                Option<unsafe extern "C" fn() -> *mut ffi::PyThreadState>,
-            >(address)
-        }
-    })
-}
-
-/// Never held, as far as we can say: everything goes to the queue, which is right and slower.
-#[cfg(not(unix))]
-fn current_thread_state() -> Option<unsafe extern "C" fn() -> *mut ffi::PyThreadState> {
-    extern "C" fn nobody() -> *mut ffi::PyThreadState {
-        std::ptr::null_mut()
-    }
-    Some(nobody)
+#[allow(
+    deprecated,
+    reason = "deprecated from 3.12 on; their successors do not exist before"
+)]
+fn put_aside(end: impl FnOnce()) {
+    let [mut class, mut value, mut traceback] = [ptr::null_mut(); 3];
+    // SAFETY: the GIL is held (`keeping_exception`); three places to write to.
+    unsafe { ffi::PyErr_Fetch(&raw mut class, &raw mut value, &raw mut traceback) };
+    end();
+    // SAFETY: the GIL is held; the three references are what `PyErr_Fetch` gave.
+    unsafe { ffi::PyErr_Restore(class, value, traceback) };
 }

@@ -18,7 +18,8 @@ use dlpark::ffi::{
     DLTensor,
 };
 
-use super::owner::{Node, RawOwner};
+use super::node::Node;
+use super::owner::RawOwner;
 use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
 
@@ -161,3 +162,6 @@ unsafe fn free<M>(node: NonNull<Node>) {
     // SAFETY: allocated by `build` with this layout, and not used any more. No field needs dropping.
     unsafe { dealloc(block.as_ptr().cast(), layout::<M>(ndim)) };
 }
+
+#[cfg(test)]
+mod tests;

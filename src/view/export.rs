@@ -39,7 +39,7 @@ impl CaiView {
         let owner = self.owner.share().into_raw();
         let tensor = build::<M>(&self.descriptor, flags, owner).inspect_err(|_| {
             // SAFETY: `build` did not take the count that `share` made, so that it is still ours to end.
-            unsafe { (owner.vtable.release)(owner.payload) };
+            unsafe { owner.release() };
         })?;
         // SAFETY: `build` returns an initialised tensor whose ownership is the caller's, of our version.
         Ok(unsafe { Managed::from_raw(tensor.as_ptr()) }

@@ -102,6 +102,15 @@ impl<M: Abi> Imported<M> {
         Self { tensor, owner }
     }
 
+    /// As [`Imported::take`], for a tensor that `owner` has taken over already.
+    ///
+    /// # Safety
+    /// `owner` holds `tensor`, which is initialised.
+    #[cfg(feature = "pyo3")]
+    pub(crate) unsafe fn held_by(owner: Owner, tensor: NonNull<M>) -> Self {
+        Self { tensor, owner }
+    }
+
     pub(crate) fn descriptor(&self) -> Result<Descriptor, Violation> {
         // SAFETY: initialised and alive: `owner` holds it.
         let tensor = unsafe { self.tensor.as_ref() };

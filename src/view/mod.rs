@@ -15,13 +15,18 @@ mod block;
 mod consume;
 mod element;
 mod export;
+mod fork;
 mod import;
+mod kind;
 mod memory;
+mod nested;
+mod node;
 mod order;
 mod owner;
-#[cfg(feature = "pyo3")]
+#[cfg(any(feature = "pyo3", test))]
 mod queue;
 mod stats;
+mod sync;
 mod typed;
 mod unlocked;
 
@@ -29,10 +34,15 @@ mod unlocked;
 pub(crate) use block::header;
 pub(crate) use block::{Abi, build};
 #[cfg(feature = "pyo3")]
+pub(crate) use fork::in_child;
+pub(crate) use fork::watch as watch_forks;
+#[cfg(feature = "pyo3")]
 pub(crate) use import::{Imported, check_major, read_tensor};
 #[cfg(feature = "pyo3")]
-pub(crate) use owner::{Node, Vtable};
-pub(crate) use owner::{RawOwner, watch_forks};
+pub(crate) use kind::{Kind, Vtable, Where};
+#[cfg(feature = "pyo3")]
+pub(crate) use node::Node;
+pub(crate) use owner::RawOwner;
 #[cfg(feature = "pyo3")]
 pub(crate) use queue::{Gate, Queue};
 #[cfg(feature = "pyo3")]

@@ -4,14 +4,16 @@
 //! one consumer at a time per call of [`Queue::take`], but any number may call it.
 
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
-use super::owner::Node;
+use super::node::Node;
+use super::sync::{AtomicPtr, AtomicUsize, yield_now};
 
 /// An intrusive stack of [`Node`]s. A node is in it from its push until some `take` returns it.
 pub(crate) struct Queue(AtomicPtr<Node>);
 
 impl Queue {
+    #[cfg(not(all(loom, test)))]
     pub(crate) const fn new() -> Self {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
@@ -69,6 +71,7 @@ const ONE_INSIDE: usize = 2;
 pub(crate) struct Gate(AtomicUsize);
 
 impl Gate {
+    #[cfg(not(all(loom, test)))]
     pub(crate) const fn new() -> Self {
         Self(AtomicUsize::new(0))
     }
@@ -89,11 +92,22 @@ impl Gate {
     pub(crate) fn close(&self) {
         self.0.fetch_or(CLOSED, Ordering::SeqCst);
         while self.0.load(Ordering::SeqCst) != CLOSED {
-            std::thread::yield_now();
+            yield_now();
         }
+    }
+
+    /// In a forked child: whoever was inside is not in this process.
+    pub(crate) fn forget_who_is_inside(&self) {
+        self.0.fetch_and(CLOSED, Ordering::SeqCst);
     }
 
     pub(crate) fn is_closed(&self) -> bool {
         self.0.load(Ordering::SeqCst) & CLOSED != 0
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+#[cfg(all(test, loom))]
+mod orders;

@@ -16,6 +16,12 @@ impl Counter {
         self.0.fetch_add(1, Relaxed);
     }
 
+    /// Counts up to another counter, after a fork.
+    #[cfg(feature = "pyo3")]
+    pub(crate) fn catch_up(&self, other: &Self) {
+        self.0.store(other.get(), Relaxed);
+    }
+
     fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }

@@ -32,7 +32,7 @@ use crate::python::class::PyCaiView;
 use crate::python::context;
 use crate::python::integer::type_name;
 use crate::python::release;
-use crate::view::{self, CaiView, Imported, build};
+use crate::view::{self, CaiView, build};
 
 /// The table, as static as DLPack asks.
 struct Static(DLPackExchangeAPI);
@@ -209,7 +209,7 @@ fn owning(view: &Bound<'_, PyCaiView>) -> PyResult<NonNull<DLManagedTensorVersio
     let owner = release::own(view.clone().into_any())?;
     build(descriptor, descriptor.flags().bits(), owner).map_err(|error| {
         // SAFETY: `build` did not take the owner, so that it is still ours to end.
-        unsafe { (owner.vtable.release)(owner.payload) };
+        unsafe { owner.release() };
         error.into()
     })
 }
@@ -249,8 +249,9 @@ unsafe fn adopt(
     let Some(tensor) = NonNull::new(tensor) else {
         return Err(Violation::new(Rule::CapsuleNull, Field::ExchangeApi, "NULL").into());
     };
+    release::prepare(py)?;
     // SAFETY: by this function's contract.
-    let imported = unsafe { Imported::take(tensor) };
+    let imported = unsafe { release::own_tensor(tensor) };
     let descriptor = imported.descriptor()?;
     let Device { device_type, id } = descriptor.device();
     let ready = work_stream_of(device_type, id);

@@ -14,7 +14,8 @@ use crate::protocol::stream::{Platform, Request, Stream};
 use crate::python::context;
 use crate::python::integer::type_name;
 use crate::python::keys::keys;
-use crate::view::{CaiView, Imported};
+use crate::python::release;
+use crate::view::CaiView;
 
 /// A view that came through a table, and where to ask again for the producer's stream.
 pub(crate) struct Exchanged {
@@ -36,11 +37,12 @@ pub(crate) fn import(
     if traits.any_of(Traits::STATE) && is_refused(object, traits)? {
         return Ok(None);
     }
+    release::prepare(object.py())?;
     let Some(tensor) = table.tensor(object)? else {
         return Ok(None);
     };
     // SAFETY: DLPack 1.3: the call gives an initialised tensor whose ownership is the caller's.
-    let imported = unsafe { Imported::take(tensor) };
+    let imported = unsafe { release::own_tensor(tensor) };
     let descriptor = imported.descriptor()?;
     let device = descriptor.device();
     if device.device_type == Device::CPU && is_true(object, traits, Traits::IS_PINNED)? {

@@ -1,0 +1,80 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use super::*;
+use crate::protocol::descriptor::{Descriptor, RawTensor};
+use crate::protocol::stream::Stream;
+use crate::view::{CaiView, Owner};
+
+/// Ends in the end of the next one.
+struct Link {
+    #[expect(dead_code, reason = "kept, and dropped")]
+    next: Option<Owner>,
+    dropped: Arc<AtomicUsize>,
+    deepest: Arc<AtomicUsize>,
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.dropped.fetch_add(1, SeqCst);
+        let depth = NEST.with(|nest| nest.depth.get()) as usize;
+        self.deepest.fetch_max(depth, SeqCst);
+    }
+}
+
+#[test]
+fn a_chain_of_any_length_is_released_in_a_bounded_stack() {
+    const LINKS: usize = 100_000;
+    let (dropped, deepest) = (Arc::default(), Arc::default());
+    let chain = (0..LINKS).fold(None, |next, _| {
+        Some(Owner::new(Link {
+            next,
+            dropped: Arc::clone(&dropped),
+            deepest: Arc::clone(&deepest),
+        }))
+    });
+    // A small stack: a chain that nested to its end would be killed here.
+    let end = std::thread::Builder::new().stack_size(256 << 10);
+    let thread = end.spawn(move || {
+        drop(chain);
+        let nest = NEST.with(|nest| (nest.depth.get(), nest.waiting.get().is_null()));
+        assert_eq!(nest, (0, true), "all is as it was");
+    });
+    thread.expect("a thread").join().expect("no panic");
+    assert_eq!(dropped.load(SeqCst), LINKS);
+    assert!(deepest.load(SeqCst) <= DEEPEST as usize);
+}
+
+#[test]
+fn a_chain_through_managed_tensors_too() {
+    const LINKS: usize = 20_000;
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let owner = Owner::new(Link {
+        next: None,
+        dropped: Arc::clone(&dropped),
+        deepest: Arc::default(),
+    });
+    let tensor = RawTensor {
+        data: 0x1000,
+        byte_offset: 0,
+        device_type: 1,
+        device_id: 0,
+        code: 2,
+        bits: 32,
+        lanes: 1,
+        shape: &[2, 3],
+        strides: None,
+        flags: 0,
+    };
+    let descriptor = Descriptor::new(&tensor).expect("a valid tensor");
+    // SAFETY: nobody follows the pointer in this test.
+    let mut view = unsafe { CaiView::new(descriptor, Stream::None, owner) };
+    for _ in 0..LINKS {
+        let tensor = view.to_dlpack(Stream::None).expect("no order is needed");
+        view = CaiView::from_dlpack(tensor, Stream::None).expect("our own tensor");
+    }
+    let end = std::thread::Builder::new().stack_size(256 << 10);
+    let thread = end.spawn(move || drop(view));
+    thread.expect("a thread").join().expect("no panic");
+    assert_eq!(dropped.load(SeqCst), 1);
+}

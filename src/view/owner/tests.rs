@@ -1,0 +1,176 @@
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Barrier};
+
+use rstest::rstest;
+
+use super::*;
+
+/// Counts how often it is dropped, and looks at what it keeps alive as it goes.
+struct Counted(Arc<AtomicUsize>, Vec<u8>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        assert_eq!(self.1, b"alive");
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+fn counted() -> (Owner, Arc<AtomicUsize>) {
+    let drops = Arc::new(AtomicUsize::new(0));
+    let value = Counted(Arc::clone(&drops), b"alive".to_vec());
+    (Owner::new(value), drops)
+}
+
+#[test]
+fn a_unique_owner_releases_once() {
+    let (owner, drops) = counted();
+    assert_eq!(drops.load(SeqCst), 0);
+    drop(owner);
+    assert_eq!(drops.load(SeqCst), 1);
+}
+
+#[test]
+fn a_value_of_no_size_is_an_owner_too() {
+    drop(Owner::new(()));
+    drop(Owner::new(()).share());
+}
+
+#[rstest]
+#[case::the_first_goes_first(true)]
+#[case::the_second_goes_first(false)]
+fn the_last_of_two_releases(#[case] first_goes_first: bool) {
+    let (first, drops) = counted();
+    let second = first.share();
+    let (early, late) = if first_goes_first {
+        (first, second)
+    } else {
+        (second, first)
+    };
+    drop(early);
+    assert_eq!(drops.load(SeqCst), 0);
+    drop(late);
+    assert_eq!(drops.load(SeqCst), 1);
+}
+
+#[test]
+fn a_share_of_a_share_is_one_more_count_of_the_same() {
+    let (first, drops) = counted();
+    let second = first.share();
+    let third = second.share();
+    assert_eq!(second.raw.payload, third.raw.payload);
+    drop((first, second));
+    assert_eq!(drops.load(SeqCst), 0);
+    drop(third);
+    assert_eq!(drops.load(SeqCst), 1);
+}
+
+#[test]
+fn into_raw_releases_nothing_and_gives_the_payload() {
+    let (owner, drops) = counted();
+    let raw = owner.into_raw();
+    assert_eq!(drops.load(SeqCst), 0);
+    // SAFETY: `into_raw` gave the payload to this test.
+    unsafe { raw.release() };
+    assert_eq!(drops.load(SeqCst), 1);
+}
+
+#[test]
+fn into_raw_of_a_shared_owner_gives_its_count() {
+    let (owner, drops) = counted();
+    let other = owner.share();
+    let raw = owner.into_raw();
+    drop(other);
+    assert_eq!(drops.load(SeqCst), 0);
+    // SAFETY: `into_raw` gave the count to this test.
+    unsafe { raw.release() };
+    assert_eq!(drops.load(SeqCst), 1);
+}
+
+#[test]
+fn a_payload_is_found_under_its_own_vtable_only() {
+    let (owner, _drops) = counted();
+    let shared = owner.share();
+    let own = Boxed::<Counted>::vtable();
+    let other = Boxed::<u8>::vtable();
+    for each in [&owner, &shared] {
+        assert_eq!(each.payload(own), Some(owner.raw.payload));
+        assert_eq!(each.payload(other), None);
+        assert_eq!(each.sole_payload(own), None, "it is shared");
+    }
+    let (unique, _drops) = counted();
+    assert_eq!(unique.sole_payload(own), Some(unique.raw.payload));
+}
+
+#[test]
+fn a_forked_child_leaks_its_parents_payload_and_counts_it() {
+    let (owner, drops) = counted();
+    let raw = owner.into_raw();
+    let leaked = stats::stats().leaked_at_exit;
+    // SAFETY: `into_raw` gave the payload to this test.
+    unsafe { raw.as_of_parent().release() };
+    assert_eq!(drops.load(SeqCst), 0);
+    assert!(stats::stats().leaked_at_exit > leaked);
+    // SAFETY: leaked just now; the test takes it back, so that leak checkers are quiet.
+    unsafe { raw.release() };
+}
+
+#[test]
+fn a_forked_child_may_give_back_its_own_count_of_a_shared_payload() {
+    let (owner, drops) = counted();
+    let raw = owner.share().into_raw().as_of_parent();
+    assert!(!raw.is_parents(), "a count is this process's own memory");
+    // SAFETY: `into_raw` gave the count to this test.
+    unsafe { raw.release() };
+    drop(owner);
+    assert_eq!(drops.load(SeqCst), 1);
+}
+
+/// Runs `race` on `threads` threads that start as nearly together as a barrier can make them.
+fn together<R: Send>(threads: usize, race: impl Fn() -> R + Sync) -> Vec<R> {
+    let start = Barrier::new(threads);
+    let run = || {
+        start.wait();
+        race()
+    };
+    std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
+        handles
+            .into_iter()
+            .map(|handle| handle.join().expect("no panic"))
+            .collect()
+    })
+}
+
+#[test]
+fn threads_that_share_at_once_agree_on_one_arc() {
+    const RACES: usize = 2_000;
+    for race in 0..RACES {
+        let (owner, drops) = counted();
+        let shares = together(3, || owner.share());
+        assert!(
+            shares
+                .windows(2)
+                .all(|pair| pair[0].raw.payload == pair[1].raw.payload),
+            "race {race}"
+        );
+        drop(owner);
+        drop(shares);
+        assert_eq!(drops.load(SeqCst), 1, "race {race}");
+    }
+}
+
+#[test]
+fn threads_that_share_and_drop_at_once_release_once() {
+    // Races inside the threads: starting a thread costs more than a race.
+    const RACES: usize = 100_000;
+    let rounds: Vec<_> = (0..RACES).map(|_| counted()).collect();
+    let (owners, drops): (Vec<_>, Vec<_>) = rounds.into_iter().unzip();
+    together(2, || {
+        for owner in &owners {
+            drop(owner.share());
+        }
+    });
+    assert!(drops.iter().all(|each| each.load(SeqCst) == 0));
+    drop(owners);
+    assert!(drops.iter().all(|each| each.load(SeqCst) == 1));
+}
