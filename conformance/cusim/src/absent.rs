@@ -59,7 +59,7 @@ absent! {
     3020:
         cuArray3DCreate_v2 cuArray3DGetDescriptor_v2 cuArrayCreate_v2 cuArrayGetDescriptor_v2
         cuCtxGetCacheConfig cuCtxSetCacheConfig cuGLCtxCreate cuGLMapBufferObject
-        cuGLMapBufferObjectAsync cuGraphicsResourceGetMappedPointer_v2 cuMemcpy2DAsync_v2
+        cuGLMapBufferObjectAsync cuGraphicsResourceGetMappedPointer_v2
         cuMemcpy2DUnaligned_v2 cuMemcpy2D_v2 cuMemcpy3DAsync_v2 cuMemcpy3D_v2 cuMemcpyAtoA_v2
         cuMemcpyAtoD_v2 cuMemcpyAtoHAsync_v2 cuMemcpyAtoH_v2 cuMemcpyDtoA_v2
         cuMemcpyHtoAAsync_v2 cuMemcpyHtoA_v2 cuMemsetD2D16Async cuMemsetD2D16_v2

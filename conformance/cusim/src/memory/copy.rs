@@ -11,7 +11,7 @@
 use std::ptr;
 use std::sync::Arc;
 
-use crate::abi::{ContextHandle, DeviceAddress, HostAddress, StreamHandle};
+use crate::abi::{ContextHandle, DeviceAddress, HostAddress, In, StreamHandle};
 use crate::capture;
 use crate::codes::{Answer, Code};
 use crate::entry::{Call, exports};
@@ -31,6 +31,7 @@ exports! {
     Enqueue 3020 cuMemcpyHtoDAsync_v2(dst: DeviceAddress, src: HostAddress, bytes: usize, stream: StreamHandle) = to_device_async, per_thread "_ptsz";
     Enqueue 3020 cuMemcpyDtoHAsync_v2(dst: HostAddress, src: DeviceAddress, bytes: usize, stream: StreamHandle) = to_host_async, per_thread "_ptsz";
     Enqueue 3020 cuMemcpyDtoDAsync_v2(dst: DeviceAddress, src: DeviceAddress, bytes: usize, stream: StreamHandle) = on_device_async, per_thread "_ptsz";
+    Enqueue 3020 cuMemcpy2DAsync_v2(copy: In<Rectangle>, stream: StreamHandle) = rectangle_async, per_thread "_ptsz";
     Wait 4000 cuMemcpyPeer(dst: DeviceAddress, dst_context: ContextHandle, src: DeviceAddress, src_context: ContextHandle, bytes: usize) = peer, per_thread "_ptds";
     Enqueue 4000 cuMemcpyPeerAsync(dst: DeviceAddress, dst_context: ContextHandle, src: DeviceAddress, src_context: ContextHandle, bytes: usize, stream: StreamHandle) = peer_async, per_thread "_ptsz";
 }
@@ -46,11 +47,18 @@ pub(crate) struct Copy2d {
     pub(crate) src_pitch: usize,
 }
 
-impl Copy2d {
-    fn plain(dst: Place, src: Place, bytes: usize) -> Copy2d {
-        Copy2d {
-            dst,
-            src,
+/// The form of a copy: rows, and how far apart they are at either end.
+#[derive(Clone, Copy)]
+struct Form {
+    width: usize,
+    rows: usize,
+    dst_pitch: usize,
+    src_pitch: usize,
+}
+
+impl Form {
+    fn plain(bytes: usize) -> Form {
+        Form {
             width: bytes,
             rows: 1,
             dst_pitch: bytes,
@@ -58,6 +66,63 @@ impl Copy2d {
         }
     }
 
+    /// From the first byte of the first row to the last byte of the last, rows `pitch` apart.
+    fn span(&self, pitch: usize) -> usize {
+        pitch * self.rows.saturating_sub(1) + self.width
+    }
+
+    fn between(self, dst: Place, src: Place) -> Copy2d {
+        Copy2d {
+            dst,
+            src,
+            width: self.width,
+            rows: self.rows,
+            dst_pitch: self.dst_pitch,
+            src_pitch: self.src_pitch,
+        }
+    }
+}
+
+/// One end of `CUDA_MEMCPY2D`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct End {
+    x: usize,
+    y: usize,
+    kind: u32,
+    host: usize,
+    device: u64,
+    array: usize,
+    pitch: usize,
+}
+
+impl End {
+    /// The address of the first byte; arrays are not simulated.
+    fn address(&self) -> Result<u64, Code> {
+        let base = match self.kind {
+            HOST => self.host as u64,
+            DEVICE | UNIFIED => self.device,
+            _ => return Err(Code::NOT_SUPPORTED),
+        };
+        Ok(base + (self.y * self.pitch + self.x) as u64)
+    }
+}
+
+const HOST: u32 = 1;
+const DEVICE: u32 = 2;
+const UNIFIED: u32 = 4;
+
+/// `CUDA_MEMCPY2D`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Rectangle {
+    src: End,
+    dst: End,
+    width: usize,
+    height: usize,
+}
+
+impl Copy2d {
     pub(crate) fn prepare(&self, memory: &Memory) -> Result<Task, Code> {
         let (dst, src) = (memory.span(&self.dst)?, memory.span(&self.src)?);
         let (width, rows) = (self.width, self.rows);
@@ -162,6 +227,31 @@ fn on_device_async(call: &Call, dst: u64, src: u64, bytes: usize, stream: Stream
     })
 }
 
+fn rectangle_async(call: &Call, copy: In<Rectangle>, stream: StreamHandle) -> Answer {
+    let Rectangle {
+        src,
+        dst,
+        width,
+        height,
+    } = copy.get()?;
+    if height > 1 && (src.pitch < width || dst.pitch < width) {
+        return Err(Code::INVALID_VALUE);
+    }
+    let form = Form {
+        width,
+        rows: height,
+        dst_pitch: dst.pitch,
+        src_pitch: src.pitch,
+    };
+    let (dst, src) = (dst.address()?, src.address()?);
+    run_form(call, stream, false, form, |memory| {
+        Ok((
+            memory.place(dst, form.span(form.dst_pitch))?,
+            memory.place(src, form.span(form.src_pitch))?,
+        ))
+    })
+}
+
 /// Between devices the contexts only have to exist: addresses are unique over all devices.
 fn peer(
     call: &Call,
@@ -195,7 +285,6 @@ fn check_contexts(dst: ContextHandle, src: ContextHandle) -> Answer {
     Ok(())
 }
 
-/// Decides how a copy blocks, and carries it out.
 fn run(
     call: &Call,
     stream: StreamHandle,
@@ -203,12 +292,23 @@ fn run(
     bytes: usize,
     places: impl FnOnce(&Memory) -> Result<(Place, Place), Code>,
 ) -> Answer {
+    run_form(call, stream, synchronous, Form::plain(bytes), places)
+}
+
+/// Decides how a copy blocks, and carries it out.
+fn run_form(
+    call: &Call,
+    stream: StreamHandle,
+    synchronous: bool,
+    form: Form,
+    places: impl FnOnce(&Memory) -> Result<(Place, Place), Code>,
+) -> Answer {
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
     if synchronous {
         capture::forbid_blocking_call(&mut world, &target)?;
     }
-    if bytes == 0 {
+    if form.width == 0 || form.rows == 0 {
         return Ok(());
     }
     let (dst, src) = places(&world.memory)?;
@@ -222,19 +322,23 @@ fn run(
             world,
             &target,
             Vec::new(),
-            Work::Copy(Copy2d::plain(dst, src, bytes)),
+            Work::Copy(form.between(dst, src)),
         )
         .map(drop);
     }
     if plan.wait_before {
         world = wait_for(world, &target);
     }
-    let src = if plan.stage { stage(&src, bytes) } else { src };
+    let src = if plan.stage {
+        stage(&src, form.span(form.src_pitch))
+    } else {
+        src
+    };
     world = submit(
         world,
         &target,
         Vec::new(),
-        Work::Copy(Copy2d::plain(dst, src, bytes)),
+        Work::Copy(form.between(dst, src)),
     )?;
     if plan.wait_after {
         world = wait_for(world, &target);
