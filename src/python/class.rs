@@ -330,8 +330,10 @@ impl PyCaiView {
     /// default stream, 2 the per-thread one, -1 no synchronisation, else a handle, or an object with
     /// __cuda_stream__. For pinned and managed memory None blocks until the host may read.
     /// max_version: (1, 0) or later gives a versioned tensor (1.3), else a legacy one.
-    /// dl_device: this view's own device, or (1, 0) for memory that the host reads.
-    /// copy: None or False; there is no copy.
+    /// dl_device: this view's own device, or (1, 0) for the CPU: shared where the host reads the memory,
+    /// else a copy.
+    /// copy: True makes one, False refuses where one is needed. A copy is in C order and writable; on the
+    /// device it runs on `stream`.
     ///
     /// Raises BufferError for what cannot be exported so, ValueError and TypeError for bad arguments,
     /// DriverError where the driver refuses.
@@ -356,6 +358,10 @@ impl PyCaiView {
         let export = Export::decide(this.view.descriptor(), &asked)?;
         if export.wants_order() {
             this.follow(py)?;
+        }
+        if let Some(copy) = export.copied(py, &this.view)? {
+            let (descriptor, owner) = copy.into_parts();
+            return export.capsule(py, &descriptor, owner);
         }
         export.order(py, &this.view)?;
         // The tensor keeps this view, and the view keeps the rest: one reference, no count to share.

@@ -8,6 +8,7 @@ use pyo3::types::{PyBool, PyTuple};
 
 use super::capsule;
 use super::context;
+use super::copy::Transfer;
 use super::integer::{self, IntRule, repr};
 use super::stream;
 use crate::protocol::descriptor::{Descriptor, Device, Flags};
@@ -46,6 +47,8 @@ pub(crate) struct Export {
     flags: Flags,
     /// Another name for the device: the CPU's, for memory that the host reads.
     device: Device,
+    /// The copy to make first.
+    transfer: Option<Transfer>,
 }
 
 impl Export {
@@ -57,14 +60,14 @@ impl Export {
         let device = asked.dl_device.map_or(Ok(descriptor.device()), |value| {
             target(value, descriptor.device())
         })?;
-        if let Some(copy) = asked.copy {
-            refuse_copy(copy)?;
-        }
+        let copy = asked.copy.map(wants_copy).transpose()?;
+        let transfer = Transfer::decide(descriptor.device(), device, copy)?;
+        // Of a shared tensor nobody is the sole owner; of a copy the consumer is, who may write to it.
+        let is_read_only = descriptor.read_only() && !asked.writable && transfer.is_none();
         let flags = descriptor
             .flags()
-            .with(Flags::READ_ONLY, descriptor.read_only() && !asked.writable)
-            // The view keeps sharing the data: nobody is its sole owner.
-            .with(Flags::IS_COPIED, false);
+            .with(Flags::READ_ONLY, is_read_only)
+            .with(Flags::IS_COPIED, transfer.is_some());
         if !versioned && flags.contains(Flags::READ_ONLY) {
             return Err(read_only_to_legacy());
         }
@@ -79,7 +82,26 @@ impl Export {
             versioned,
             flags,
             device,
+            transfer,
         })
+    }
+
+    /// The copy that was asked for, ready for whoever asked; `None` where the data itself will do.
+    #[inline]
+    pub(crate) fn copied(&self, py: Python<'_>, view: &CaiView) -> PyResult<Option<CaiView>> {
+        self.transfer
+            .map(|transfer| transfer.make(py, view, self.request, self.policy()))
+            .transpose()
+    }
+
+    /// How the order is made: a host that was asked for waits, whatever the policy says about the rest.
+    #[inline]
+    fn policy(&self) -> SyncPolicy {
+        if self.request == Request::Host {
+            SyncPolicy::Event
+        } else {
+            context::policy()
+        }
     }
 
     /// Whether the consumer leaves the order to us.
@@ -91,12 +113,7 @@ impl Export {
     /// Orders the consumer after the data. The GIL is released only if the driver will be called.
     #[inline]
     pub(crate) fn order(&self, py: Python<'_>, view: &CaiView) -> PyResult<()> {
-        // A host that was asked for waits, whatever the policy says about the rest.
-        let policy = if self.request == Request::Host {
-            SyncPolicy::Event
-        } else {
-            context::policy()
-        };
+        let policy = self.policy();
         if view.needs_order(self.request, policy) {
             py.detach(|| view.order(self.request, policy))?;
         }
@@ -172,7 +189,8 @@ fn version_part(pair: &Bound<'_, PyTuple>, at: usize) -> PyResult<i64> {
     integer::quick(&part).map_or_else(|| MAX_VERSION.read(&part), Ok)
 }
 
-/// The device that the consumer asks for: its own name, or the CPU's for memory that the host reads.
+/// The device that the consumer asks for: its own name, or the CPU's for memory that the host reads or
+/// that can be copied there.
 fn target(dl_device: &Bound<'_, PyAny>, own: Device) -> PyResult<Device> {
     let field = Field::Argument("dl_device");
     let Ok(pair) = dl_device.cast::<PyTuple>() else {
@@ -191,7 +209,7 @@ fn target(dl_device: &Bound<'_, PyAny>, own: Device) -> PyResult<Device> {
     if asked == own || managed {
         return Ok(own);
     }
-    if asked == Device::HOST && own.is_host_readable() {
+    if asked == Device::HOST && (own.is_host_readable() || own.device_type == Device::CUDA) {
         return Ok(asked);
     }
     let hint = format!("the data is on ({}, {})", own.device_type, own.id);
@@ -202,15 +220,11 @@ fn target(dl_device: &Bound<'_, PyAny>, own: Device) -> PyResult<Device> {
     )
 }
 
-fn refuse_copy(copy: &Bound<'_, PyAny>) -> PyResult<()> {
-    let field = Field::Argument("copy");
-    if copy.is_instance_of::<PyBool>() {
-        if copy.is_truthy()? {
-            return Err(Violation::new(Rule::CopyRefused, field, "True").into());
-        }
-        return Ok(());
+fn wants_copy(copy: &Bound<'_, PyAny>) -> PyResult<bool> {
+    match copy.cast::<PyBool>() {
+        Ok(copy) => Ok(copy.is_true()),
+        Err(_) => Err(Violation::new(Rule::CopyType, Field::Argument("copy"), repr(copy)).into()),
     }
-    Err(Violation::new(Rule::CopyType, field, repr(copy)).into())
 }
 
 #[cold]

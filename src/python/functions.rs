@@ -176,7 +176,13 @@ pub(crate) fn to_dlpack<'py>(
     };
     let view = import(obj, &Options::located(ordinal)?)?;
     let export = Export::decide(view.descriptor(), &asked)?;
-    export.order(py, &view)?;
+    let view = match export.copied(py, &view)? {
+        Some(copy) => copy,
+        None => {
+            export.order(py, &view)?;
+            view
+        }
+    };
     let (descriptor, owner) = view.into_parts();
     export.capsule(py, &descriptor, owner)
 }

@@ -9,6 +9,7 @@ mod capsule;
 mod class;
 mod consume;
 mod context;
+mod copy;
 mod descr;
 mod dlpack;
 mod errors;

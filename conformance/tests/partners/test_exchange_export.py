@@ -16,7 +16,7 @@ import pytest
 import tvm_ffi
 from producers import cai
 from refusal import check_refusal, refuse
-from simulator import Sim, one_event
+from simulator import Machine, one_event
 
 TABLE = exchange.table_of(cd.CaiView)
 from_object = exchange.FromObject(TABLE.from_object)
@@ -47,8 +47,8 @@ def stream_now(device_type: int = abi.CUDA, ordinal: int = 0) -> int:
     return out.value or 0
 
 
-def device_view(sim: Sim, **changes: Any) -> Any:
-    return cd.view(cai(data=(sim.device_memory(64), False), **changes))
+def device_view(machine: Machine, **changes: Any) -> Any:
+    return cd.view(cai(data=(machine.device_memory(64), False), **changes))
 
 
 # --- the table ---------------------------------------------------------------------------------------------
@@ -74,8 +74,8 @@ def test_it_stands_on_the_type_and_is_the_same_each_time() -> None:
 # --- the owning tensor -----------------------------------------------------------------------------------------
 
 
-def test_the_owning_tensor_says_what_the_view_says(sim: Sim) -> None:
-    view = device_view(sim, shape=(4, 3), strides=(16, 4))
+def test_the_owning_tensor_says_what_the_view_says(machine: Machine) -> None:
+    view = device_view(machine, shape=(4, 3), strides=(16, 4))
     tensor = take(view)
     assert (tensor.version, tensor.flags) == ((1, 3), 0)
     assert (tensor.data, tensor.shape, tensor.strides) == (view.ptr, (4, 3), (4, 1))
@@ -83,8 +83,8 @@ def test_the_owning_tensor_says_what_the_view_says(sim: Sim) -> None:
     abi.release(tensor)
 
 
-def test_the_owning_tensor_keeps_the_owner(sim: Sim) -> None:
-    producer = cai(data=(sim.device_memory(64), False))
+def test_the_owning_tensor_keeps_the_owner(machine: Machine) -> None:
+    producer = cai(data=(machine.device_memory(64), False))
     alive = weakref.ref(producer)
     tensor = take(cd.view(producer))
     del producer
@@ -95,13 +95,13 @@ def test_the_owning_tensor_keeps_the_owner(sim: Sim) -> None:
     assert alive() is None
 
 
-def test_read_only_is_in_the_flags(sim: Sim) -> None:
-    tensor = take(cd.view(device_view(sim), read_only=True))
+def test_read_only_is_in_the_flags(machine: Machine) -> None:
+    tensor = take(cd.view(device_view(machine), read_only=True))
     assert tensor.flags == abi.READ_ONLY
     abi.release(tensor)
 
 
-def test_a_host_tensor_and_an_empty_one(sim: Sim) -> None:
+def test_a_host_tensor_and_an_empty_one(machine: Machine) -> None:
     host = np.arange(6, dtype=np.int16)
     tensor = take(cd.view(host))
     assert (tensor.device, tensor.data) == ((1, 0), host.ctypes.data)
@@ -122,22 +122,22 @@ def test_what_is_no_view_is_refused(function: Any, thing: object) -> None:
 
 
 @pytest.mark.parametrize("function", [take, lend], ids=["owning", "borrowed"])
-def test_the_work_stream_waits_for_the_view(function: Any, sim: Sim) -> None:
-    ready = sim.stream()
-    view = device_view(sim, stream=ready)
-    sim.clear()
+def test_the_work_stream_waits_for_the_view(function: Any, machine: Machine) -> None:
+    ready = machine.stream()
+    view = device_view(machine, stream=ready)
+    machine.clear()
     taken = function(view)
-    assert sim.order() == one_event(ready, 1)
+    assert machine.order() == one_event(ready, 1)
     assert stream_now() == 0, "the driver's name of the legacy default stream"
     if function is take:
         abi.release(taken)
 
 
 @pytest.mark.parametrize("function", [take, lend], ids=["owning", "borrowed"])
-def test_use_stream_names_the_work_stream(function: Any, sim: Sim) -> None:
-    ready, mine = sim.stream(), sim.stream()
-    view = device_view(sim, stream=ready)
-    sim.clear()
+def test_use_stream_names_the_work_stream(function: Any, machine: Machine) -> None:
+    ready, mine = machine.stream(), machine.stream()
+    view = device_view(machine, stream=ready)
+    machine.clear()
     with cd.use_stream(mine):
         taken = function(view)
         assert stream_now() == mine
@@ -145,13 +145,13 @@ def test_use_stream_names_the_work_stream(function: Any, sim: Sim) -> None:
         assert stream_now(ordinal=1) == 0
         assert stream_now(abi.CPU) == 0
     assert stream_now() == 0
-    assert sim.order() == one_event(ready, mine)
+    assert machine.order() == one_event(ready, mine)
     if function is take:
         abi.release(taken)
 
 
-def test_the_work_stream_is_the_threads_own(sim: Sim) -> None:
-    mine, seen = sim.stream(), []
+def test_the_work_stream_is_the_threads_own(machine: Machine) -> None:
+    mine, seen = machine.stream(), []
     with cd.use_stream(mine):
         thread = threading.Thread(target=lambda: seen.append(stream_now()))
         thread.start()
@@ -160,18 +160,18 @@ def test_the_work_stream_is_the_threads_own(sim: Sim) -> None:
 
 
 @pytest.mark.parametrize("stream", [None, 1])
-def test_nothing_is_called_where_nothing_is_to_be_waited_for(stream: int | None, sim: Sim) -> None:
-    view = device_view(sim, stream=stream)
-    sim.clear()
+def test_nothing_is_called_where_nothing_is_to_be_waited_for(stream: int | None, machine: Machine) -> None:
+    view = device_view(machine, stream=stream)
+    machine.clear()
     lend(view)
     abi.release(take(view))
-    assert sim.calls() == []
+    assert machine.calls() == []
 
 
-def test_the_drivers_refusal_is_an_exception_and_shares_nothing(sim: Sim) -> None:
-    view = device_view(sim, stream=sim.stream())
+def test_the_drivers_refusal_is_an_exception_and_shares_nothing(machine: Machine) -> None:
+    view = device_view(machine, stream=machine.stream())
     live = cd.stats()["live"]
-    sim.control.fault("cuEventRecord", 2)
+    machine.control.fault("cuEventRecord", 2)
     with pytest.raises(cd.DriverError, match="cuEventRecord"):
         take(view)
     assert cd.stats()["live"] == live
@@ -180,8 +180,8 @@ def test_the_drivers_refusal_is_an_exception_and_shares_nothing(sim: Sim) -> Non
 # --- the borrowed view ------------------------------------------------------------------------------------------
 
 
-def test_the_borrowed_view_points_into_the_view(sim: Sim) -> None:
-    view = device_view(sim, shape=(4, 3), strides=(16, 4))
+def test_the_borrowed_view_points_into_the_view(machine: Machine) -> None:
+    view = device_view(machine, shape=(4, 3), strides=(16, 4))
     tensor, again = lend(view), lend(view)
     assert (tensor.data, tensor.ndim, tensor.byte_offset) == (view.ptr, 2, 0)
     assert (tensor.shape, tensor.strides) == (again.shape, again.strides), "no memory of its own"
@@ -191,8 +191,8 @@ def test_the_borrowed_view_points_into_the_view(sim: Sim) -> None:
     assert (tuple(shape), tuple(strides)) == ((4, 3), (4, 1))
 
 
-def test_the_borrowed_view_takes_no_reference(sim: Sim) -> None:
-    producer = cai(data=(sim.device_memory(64), False))
+def test_the_borrowed_view_takes_no_reference(machine: Machine) -> None:
+    producer = cai(data=(machine.device_memory(64), False))
     alive = weakref.ref(producer)
     view = cd.view(producer)
     lend(view)
@@ -201,8 +201,8 @@ def test_the_borrowed_view_takes_no_reference(sim: Sim) -> None:
     assert alive() is None
 
 
-def test_read_only_data_is_not_lent_where_the_flag_cannot_be_said(sim: Sim) -> None:
-    view = cd.view(device_view(sim), read_only=True)
+def test_read_only_data_is_not_lent_where_the_flag_cannot_be_said(machine: Machine) -> None:
+    view = cd.view(device_view(machine), read_only=True)
     check_refusal(
         refuse(lambda: lend(view), BufferError), "read-only-writer", "__dlpack_c_exchange_api__", hint="read_only=False"
     )
@@ -222,14 +222,14 @@ def give(made: abi.Made | None) -> Any:
     return found
 
 
-def test_a_tensor_becomes_a_view_on_the_work_stream(sim: Sim) -> None:
-    made, mine = abi.make(device=(2, 0), data=sim.device_memory(64)), sim.stream()
-    sim.clear()
+def test_a_tensor_becomes_a_view_on_the_work_stream(machine: Machine) -> None:
+    made, mine = abi.make(device=(2, 0), data=machine.device_memory(64)), machine.stream()
+    machine.clear()
     with cd.use_stream(mine):
         view = give(made)
     assert type(view) is cd.CaiView
     assert (view.ptr, view.stream, view.producer_stream) == (made.tensor.data, mine, mine)
-    assert sim.calls() == [], "no synchronisation"
+    assert machine.calls() == [], "no synchronisation"
     del view
     gc.collect()
     assert made.released == 1
@@ -272,9 +272,9 @@ def test_the_allocator_needs_no_gil_and_no_set_error() -> None:
 # --- real consumers, and ourselves ------------------------------------------------------------------------------
 
 
-def test_tvm_ffi_takes_a_view_by_the_table(sim: Sim, monkeypatch: pytest.MonkeyPatch) -> None:
-    view = device_view(sim, shape=(4, 3), strides=(16, 4), stream=sim.stream())
-    sim.clear()
+def test_tvm_ffi_takes_a_view_by_the_table(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    view = device_view(machine, shape=(4, 3), strides=(16, 4), stream=machine.stream())
+    machine.clear()
     tensor = tvm_ffi.from_dlpack(view)
     assert (tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.strides)) == (view.ptr, (4, 3), (4, 1))
     # By the legacy `__dlpack__()` a read-only view would be refused: this came by the table.
@@ -282,21 +282,21 @@ def test_tvm_ffi_takes_a_view_by_the_table(sim: Sim, monkeypatch: pytest.MonkeyP
     assert tvm_ffi.from_dlpack(read_only).data_ptr() == view.ptr
 
 
-def test_a_tvm_ffi_function_takes_views_on_our_work_stream(sim: Sim) -> None:
+def test_a_tvm_ffi_function_takes_views_on_our_work_stream(machine: Machine) -> None:
     """Its environment's stream becomes our work stream for the duration of the call."""
-    ready, mine = sim.stream(), sim.stream()
-    view = device_view(sim, stream=ready)
+    ready, mine = machine.stream(), machine.stream()
+    view = device_view(machine, stream=ready)
     seen: list[Any] = []
     echo = tvm_ffi.convert(lambda tensor: seen.append((tensor.data_ptr(), tuple(tensor.shape))))
-    sim.clear()
+    machine.clear()
     with cd.use_stream(mine):
         echo(view)
     assert seen == [(view.ptr, (2, 3))]
-    assert sim.order() == one_event(ready, mine)
+    assert machine.order() == one_event(ready, mine)
 
 
-def test_many_passes_leave_nothing_behind(sim: Sim) -> None:
-    view = device_view(sim)
+def test_many_passes_leave_nothing_behind(machine: Machine) -> None:
+    view = device_view(machine)
     before = cd.stats()["live"]
     out, tensor = ctypes.c_void_p(), abi.DLTensor()
     kind = abi.DLManagedTensorVersioned

@@ -13,15 +13,15 @@ import dlpack_abi as abi
 import exchange_abi as exchange
 import pytest
 from refusal import check_refusal, refuse
-from simulator import Sim, one_event
+from simulator import Machine, one_event
 
 # A C function that fails with an exception: for anything but a list it sets SystemError, answers -1,
 # and looks at nothing else.
 RAISES = ctypes.pythonapi.PyList_Append
 
 
-def cuda(sim: Sim, **changes: Any) -> exchange.Producer:
-    return exchange.Producer(abi.make(device=(2, 0), data=sim.device_memory(64), **changes))
+def cuda(machine: Machine, **changes: Any) -> exchange.Producer:
+    return exchange.Producer(abi.make(device=(2, 0), data=machine.device_memory(64), **changes))
 
 
 def instance(producer: exchange.Producer, **members: Any) -> Any:
@@ -44,22 +44,22 @@ def test_a_host_tensor_comes_by_the_table_and_asks_for_no_stream() -> None:
 
 
 @pytest.mark.parametrize(("raw", "stream"), [(0, 1), (1, 1), (2, 2), (0x5500, 0x5500)])
-def test_the_work_stream_is_ready_and_producer_stream(raw: int, stream: int, sim: Sim) -> None:
-    producer = cuda(sim)
+def test_the_work_stream_is_ready_and_producer_stream(raw: int, stream: int, machine: Machine) -> None:
+    producer = cuda(machine)
     producer.stream = raw
-    sim.clear()
+    machine.clear()
     view = cd.view(instance(producer))
     assert (view.stream, view.producer_stream) == (stream, stream)
     assert producer.asked == [(2, 0)]
-    assert sim.calls() == [], "an exchange import needs no driver call"
+    assert machine.calls() == [], "an exchange import needs no driver call"
 
 
-def test_the_interface_is_not_read_where_there_is_a_table(sim: Sim) -> None:
+def test_the_interface_is_not_read_where_there_is_a_table(machine: Machine) -> None:
     class Forbidden:
         def __get__(self, *_: Any) -> Any:
             raise AssertionError("the table was to be taken")
 
-    producer = cuda(sim)
+    producer = cuda(machine)
     assert cd.view(instance(producer, __cuda_array_interface__=Forbidden())).device == (2, 0)
 
 
@@ -102,15 +102,15 @@ def test_remembered_types_are_bounded() -> None:
     assert sum(kind() is not None for kind in kinds) <= 64
 
 
-def test_producer_stream_knows_better(sim: Sim) -> None:
-    producer, mine = cuda(sim), sim.stream()
+def test_producer_stream_knows_better(machine: Machine) -> None:
+    producer, mine = cuda(machine), machine.stream()
     view = cd.view(instance(producer), producer_stream=mine)
     assert (view.stream, view.producer_stream) == (mine, mine)
     assert producer.asked == []
 
 
-def test_dtype_and_read_only_apply(sim: Sim) -> None:
-    view = cd.view(instance(cuda(sim, dtype=(abi.UINT, 16, 1))), dtype="bfloat16", read_only=True)
+def test_dtype_and_read_only_apply(machine: Machine) -> None:
+    view = cd.view(instance(cuda(machine, dtype=(abi.UINT, 16, 1))), dtype="bfloat16", read_only=True)
     assert (view.dtype, view.read_only) == ("bfloat16", True)
 
 
@@ -130,47 +130,47 @@ EXPORTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("export", EXPORTS.values(), ids=EXPORTS)
-def test_a_producer_that_moved_is_waited_for(export: Any, sim: Sim) -> None:
-    producer, before, after = cuda(sim), sim.stream(), sim.stream()
+def test_a_producer_that_moved_is_waited_for(export: Any, machine: Machine) -> None:
+    producer, before, after = cuda(machine), machine.stream(), machine.stream()
     producer.stream = before
     view = cd.view(instance(producer))
-    sim.clear()
+    machine.clear()
     export(view)
-    assert sim.calls() == [], "it has not moved"
+    assert machine.calls() == [], "it has not moved"
     producer.stream = after
     export(view)
-    assert sim.order() == one_event(after, before)
+    assert machine.order() == one_event(after, before)
     assert view.stream == before
 
 
-def test_a_producer_that_moved_reaches_the_consumer(sim: Sim) -> None:
-    producer, before, after, mine = cuda(sim), sim.stream(), sim.stream(), sim.stream()
+def test_a_producer_that_moved_reaches_the_consumer(machine: Machine) -> None:
+    producer, before, after, mine = cuda(machine), machine.stream(), machine.stream(), machine.stream()
     producer.stream = before
     view = cd.view(instance(producer))
-    sim.clear()
+    machine.clear()
     producer.stream = after
     view.on(mine)
-    assert sim.order() == one_event(after, before) + one_event(before, mine)
+    assert machine.order() == one_event(after, before) + one_event(before, mine)
 
 
-def test_no_synchronisation_asks_nobody(sim: Sim) -> None:
-    producer, before = cuda(sim), sim.stream()
+def test_no_synchronisation_asks_nobody(machine: Machine) -> None:
+    producer, before = cuda(machine), machine.stream()
     producer.stream = before
     view = cd.view(instance(producer))
-    producer.stream = sim.stream()
-    sim.clear()
+    producer.stream = machine.stream()
+    machine.clear()
     view.__dlpack__(stream=-1, max_version=(1, 3))
-    assert sim.calls() == []
+    assert machine.calls() == []
 
 
-def test_a_view_on_my_own_stream_asks_no_more(sim: Sim) -> None:
-    producer, mine = cuda(sim), sim.stream()
-    producer.stream = sim.stream()
+def test_a_view_on_my_own_stream_asks_no_more(machine: Machine) -> None:
+    producer, mine = cuda(machine), machine.stream()
+    producer.stream = machine.stream()
     view = cd.view(instance(producer)).on(mine)
-    producer.stream = sim.stream()
-    sim.clear()
+    producer.stream = machine.stream()
+    machine.clear()
     view.__dlpack__(stream=mine, max_version=(1, 3))
-    assert sim.calls() == []
+    assert machine.calls() == []
 
 
 # --- what __dlpack__ would refuse -----------------------------------------------------------------------------
@@ -300,8 +300,8 @@ def test_a_failure_without_an_exception_degrades(answer: str) -> None:
     assert len(producer.fallbacks) == 1
 
 
-def test_a_work_stream_that_fails_degrades_and_releases(sim: Sim) -> None:
-    producer = cuda(sim)
+def test_a_work_stream_that_fails_degrades_and_releases(machine: Machine) -> None:
+    producer = cuda(machine)
     broken = exchange.table(producer, work_stream=exchange.WorkStream(lambda *_: -1))
     view = cd.view(exchange.make_type(exchange.capsule(broken), producer)())
     assert len(producer.fallbacks) == 1
@@ -332,26 +332,26 @@ def test_a_broken_tensor_is_refused_and_released() -> None:
 # --- our own views -----------------------------------------------------------------------------------------------
 
 
-def test_a_view_of_a_view_costs_no_call_and_keeps_its_streams(sim: Sim) -> None:
-    producer = cuda(sim)
-    producer.stream = ready = sim.stream()
+def test_a_view_of_a_view_costs_no_call_and_keeps_its_streams(machine: Machine) -> None:
+    producer = cuda(machine)
+    producer.stream = ready = machine.stream()
     first = cd.view(instance(producer))
-    sim.clear()
+    machine.clear()
     second = cd.view(first, read_only=True)
-    assert sim.calls() == []
+    assert machine.calls() == []
     assert (second.stream, second.producer_stream, second.ptr) == (ready, ready, first.ptr)
     assert (first.read_only, second.read_only) == (False, True)
-    producer.stream = moved = sim.stream()
-    sim.clear()
+    producer.stream = moved = machine.stream()
+    machine.clear()
     second.to_cai()
-    assert sim.order() == one_event(moved, ready), "it still asks the producer"
-    mine = sim.stream()
+    assert machine.order() == one_event(moved, ready), "it still asks the producer"
+    mine = machine.stream()
     assert cd.view(first, producer_stream=mine).stream == mine
 
 
-def test_a_view_of_a_lent_view_ends_with_the_loan(sim: Sim) -> None:
-    producer = cuda(sim)
-    with cd.view(instance(producer)).consume(sim.stream()) as lent:
+def test_a_view_of_a_lent_view_ends_with_the_loan(machine: Machine) -> None:
+    producer = cuda(machine)
+    with cd.view(instance(producer)).consume(machine.stream()) as lent:
         again = cd.view(lent)
         again.to_cai()
     check_refusal(refuse(again.to_cai, BufferError), "scope-ended", "object")

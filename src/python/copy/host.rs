@@ -1,0 +1,118 @@
+//! Copies to the CPU.
+
+use std::alloc::{Layout as Block, alloc, dealloc};
+use std::ptr::NonNull;
+
+use super::device::Current;
+use super::{Whole, view_of};
+use crate::driver::{self, CopyPlan, copy_strided};
+use crate::error::Error;
+use crate::protocol::descriptor::{Descriptor, Device};
+use crate::protocol::stream::{Request, Stream, SyncPolicy};
+use crate::view::{CaiView, Owner};
+
+/// More driver calls than this, and the whole span is fetched by one and sorted out on the host.
+const MANY_CALLS: u64 = 256;
+/// The span that is fetched so, in multiples of the elements' bytes.
+const WIDEST_SPAN: u64 = 16;
+/// DLPack's header speaks of 256 bytes.
+const ALIGN: usize = 256;
+
+/// Memory of the CPU that this library allocated.
+pub(super) struct HostBlock {
+    start: NonNull<u8>,
+    block: Block,
+}
+
+// SAFETY: it owns plain memory, which any thread may free.
+unsafe impl Send for HostBlock {}
+
+impl HostBlock {
+    fn new(nbytes: u64) -> Result<Self, Error> {
+        let size = usize::try_from(nbytes).map_err(|_| Error::OutOfMemory)?;
+        let block = Block::from_size_align(size.max(1), ALIGN).map_err(|_| Error::OutOfMemory)?;
+        // SAFETY: the size is not zero.
+        let start = NonNull::new(unsafe { alloc(block) }).ok_or(Error::OutOfMemory)?;
+        Ok(Self { start, block })
+    }
+
+    fn address(&self) -> u64 {
+        self.start.as_ptr().expose_provenance() as u64
+    }
+}
+
+impl Drop for HostBlock {
+    fn drop(&mut self) {
+        // SAFETY: allocated by `new` with this layout; dropped once.
+        unsafe { dealloc(self.start.as_ptr(), self.block) };
+    }
+}
+
+/// Copies to the CPU; the data is there when this returns.
+pub(super) fn copy(view: &CaiView, whole: &Whole, policy: SyncPolicy) -> Result<CaiView, Error> {
+    let source = view.descriptor();
+    let block = HostBlock::new(source.nbytes())?;
+    view.order(Request::Host, policy)?;
+    if let Some(plan) = CopyPlan::new(source.shape(), &whole.byte_strides, whole.itemsize) {
+        if source.device().is_host_readable() {
+            // SAFETY: the block has room for every element in C order, and the source's elements are
+            // there, ready, and readable on the host (`CaiView::new`).
+            unsafe { gather(&plan, block.address(), source.data()) };
+        } else {
+            fetch(view, &plan, &block)?;
+        }
+    }
+    let descriptor = whole.at(block.address(), Device::HOST, source)?;
+    // SAFETY: the block is what was just written.
+    unsafe { view_of(descriptor, Stream::None, Owner::new(block)) }
+}
+
+/// From device memory, which is ready: on this thread's own stream, until it is done.
+fn fetch(view: &CaiView, plan: &CopyPlan, block: &HostBlock) -> Result<(), Error> {
+    let (driver, source) = (driver::driver()?, view.descriptor());
+    let stream = Stream::PerThreadDefault;
+    let _current = Current::of_memory(driver, source)?;
+    if plan.calls() > MANY_CALLS
+        && let Some(span) = short_span(source)
+    {
+        let between = HostBlock::new(span.1 - span.0)?;
+        // SAFETY: the span lies in the array's memory, the block has its size, and both stay until the
+        // wait below.
+        unsafe { driver.copy_async(between.address(), span.0, span.1 - span.0, stream) }?;
+        driver.stream_synchronize(stream)?;
+        let first = between.address() + (source.data() - span.0);
+        // SAFETY: the same elements at the same distances, now on the host.
+        unsafe { gather(plan, block.address(), first) };
+        return Ok(());
+    }
+    // SAFETY: the block has room for every element in C order; both stay until the wait below.
+    let copied = unsafe { copy_strided(driver, plan, block.address(), source.data(), stream) };
+    // Also after a failure: what was enqueued before it writes to the block.
+    driver.stream_synchronize(stream)?;
+    Ok(copied?)
+}
+
+fn short_span(source: &Descriptor) -> Option<(u64, u64)> {
+    let span = source.byte_span()?;
+    let limit = source.nbytes().saturating_mul(WIDEST_SPAN);
+    (span.1 - span.0 <= limit).then_some(span)
+}
+
+/// Carries a plan out on the host.
+///
+/// # Safety
+/// Every element that the plan describes is readable from `from` on, its packed copy writable from `to`
+/// on, and the two do not overlap.
+unsafe fn gather(plan: &CopyPlan, to: u64, from: u64) {
+    for at in 0..plan.calls() {
+        let rows = plan.rectangle(at, to, from);
+        for row in 0..rows.height {
+            let target = (rows.to + row * rows.to_pitch) as usize;
+            let source = (rows.from + row * rows.from_pitch) as usize;
+            let target = std::ptr::with_exposed_provenance_mut::<u8>(target);
+            let source = std::ptr::with_exposed_provenance::<u8>(source);
+            // SAFETY: a row of the plan, for which the caller vouches.
+            unsafe { target.copy_from_nonoverlapping(source, rows.width as usize) };
+        }
+    }
+}
