@@ -2,11 +2,12 @@
 
 use crate::abi::{In, Out, Text};
 use crate::codes::{Answer, Code, to_c};
+use crate::control::log;
 use crate::schedule;
 use crate::settings::Schedule;
 use crate::world::{announce, lock};
 
-/// `schedule` (0 threaded, 1 lazy), `protect`, `reuse`, `queue`, `driver_version`, `memory`.
+/// `schedule` (0 threaded, 1 lazy), `protect`, `reuse`, `queue`, `driver_version`, `memory`, `log` (on).
 /// Settings hold for what is made afterwards; the schedule also for pending work.
 #[unsafe(no_mangle)]
 extern "C" fn sim_set(name: Text, value: u64) -> u32 {
@@ -29,6 +30,7 @@ fn set(name: Text, value: u64) -> Answer {
         "queue" => {
             world.settings.queue_capacity = usize::try_from(value).unwrap_or(usize::MAX).max(1)
         }
+        "log" => log::set_logging(value != 0),
         "driver_version" => world.settings.driver_version = value as u32,
         "memory" => world.settings.device_memory = value,
         _ => return Err(Code::INVALID_VALUE),
@@ -47,6 +49,7 @@ extern "C" fn sim_get(name: Text) -> u64 {
         Ok("schedule") => u64::from(settings.schedule == Schedule::Lazy),
         Ok("protect") => u64::from(settings.protect),
         Ok("reuse") => u64::from(settings.reuse),
+        Ok("log") => u64::from(log::is_logging()),
         Ok("queue") => settings.queue_capacity as u64,
         Ok("driver_version") => u64::from(settings.driver_version),
         Ok("memory") => settings.device_memory,

@@ -219,7 +219,8 @@ class Sim:
     # --- settings ---
 
     def set(self, name: str, value: int) -> None:
-        """`protect`, `reuse`, `queue`, `driver_version`, `memory`: for what is made afterwards."""
+        """`protect`, `reuse`, `queue`, `driver_version`, `memory`: for what is made afterwards;
+        `log`: 0 for measurements."""
         self._do("sim_set", name.encode(), value)
 
     def get(self, name: str) -> int:

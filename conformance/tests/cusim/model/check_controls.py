@@ -25,6 +25,15 @@ def test_the_log_has_arguments_and_results(cu: Driver, sim: Sim) -> None:
     cu.destroy_stream(stream)
 
 
+def test_the_log_can_be_switched_off(cu: Driver, sim: Sim) -> None:
+    sim.set("log", 0)
+    cu.synchronize()
+    sim.set("log", 1)
+    assert sim.count() == 0 and sim.get("log") == 1
+    cu.synchronize()
+    assert sim.count() == 1
+
+
 def test_no_calls_is_an_assertion(cu: Driver, sim: Sim) -> None:
     with sim.no_calls():
         pass

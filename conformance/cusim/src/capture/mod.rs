@@ -4,16 +4,22 @@
 //! cuThreadExchangeStreamCaptureMode, and "Prohibited and unhandled operations" in the
 //! programming guide). A forbidden call invalidates the captures that it conflicts with.
 
-use std::cell::Cell;
+mod rules;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::abi::{EventHandle, GraphHandle, Out, StreamHandle};
+pub(crate) use rules::{
+    forbid_allocation, forbid_blocking_call, forbid_captured_event, forbid_context_wait,
+    forbid_unsafe_call, forbid_wait,
+};
+
+use crate::abi::{GraphHandle, Out, StreamHandle};
 use crate::codes::{Answer, Code};
 use crate::context::{ThreadKey, thread_key};
 use crate::entry::{Call, exports};
 use crate::event::Last;
 use crate::graph::{Graph, Node};
-use crate::queue::{Kind, Mark, QueueId, enqueue};
+use crate::queue::{Kind, QueueId, enqueue};
 use crate::stream::Target;
 use crate::work::Work;
 use crate::world::{Guard, World, lock};
@@ -52,10 +58,6 @@ pub(crate) struct Capture {
     frontier: BTreeMap<QueueId, Vec<usize>>,
 }
 
-thread_local! {
-    static THREAD_MODE: Cell<u32> = const { Cell::new(GLOBAL) };
-}
-
 /// Where work that is enqueued on a stream goes.
 pub(crate) enum Placement {
     Queue,
@@ -86,27 +88,6 @@ impl World {
         let wanted = in_context.filter(|queue| !blocking_only || queue.is_blocking());
         wanted.filter_map(|queue| queue.capture).collect()
     }
-
-    /// Fails with `code` and invalidates the captures, unless there are none.
-    fn conflict(&mut self, captures: BTreeSet<CaptureId>, code: Code) -> Answer {
-        if captures.is_empty() {
-            return Ok(());
-        }
-        for id in captures {
-            self.invalidate(id);
-        }
-        Err(code)
-    }
-
-    /// A blocking stream that captures forbids any use of the legacy stream of its context.
-    fn forbid_legacy(&mut self, target: &Target) -> Answer {
-        if target.kind != Kind::Legacy {
-            return Ok(());
-        }
-        let context_id = self.context(target.context)?.id;
-        let captures = self.captures_in(context_id, true);
-        self.conflict(captures, Code::STREAM_CAPTURE_IMPLICIT)
-    }
 }
 
 /// Whether work on a stream runs or is captured.
@@ -131,68 +112,6 @@ pub(crate) fn append(world: &mut World, id: CaptureId, queue: QueueId, work: Wor
     capture.graph.nodes.push(Node { work, after });
     capture.frontier.insert(queue, vec![node]);
     node
-}
-
-/// Waiting for, or asking about, a stream that captures; and the legacy stream beside one.
-pub(crate) fn forbid_wait(world: &mut World, target: &Target) -> Answer {
-    if let Some(id) = world.capture_of(target.queue) {
-        if world.is_invalid(id) {
-            return Err(Code::STREAM_CAPTURE_INVALIDATED);
-        }
-        return world.conflict(BTreeSet::from([id]), Code::STREAM_CAPTURE_UNSUPPORTED);
-    }
-    world.forbid_legacy(target)
-}
-
-/// A synchronous copy or memset: it waits, and it is a potentially unsafe call.
-pub(crate) fn forbid_blocking_call(world: &mut World, target: &Target) -> Answer {
-    forbid_wait(world, target)?;
-    forbid_unsafe_call(world)
-}
-
-/// Waiting for a whole context in which a stream captures.
-pub(crate) fn forbid_context_wait(world: &mut World, context_id: u64) -> Answer {
-    let captures = world.captures_in(context_id, false);
-    world.conflict(captures, Code::STREAM_CAPTURE_UNSUPPORTED)
-}
-
-/// A "potentially unsafe" call, by the thread's mode: GLOBAL forbids it during a capture that
-/// this thread began in a mode other than RELAXED, or that any thread began in mode GLOBAL;
-/// THREAD_LOCAL during this thread's own; RELAXED never.
-pub(crate) fn forbid_unsafe_call(world: &mut World) -> Answer {
-    let mode = THREAD_MODE.try_with(Cell::get).unwrap_or(GLOBAL);
-    let me = thread_key();
-    let conflicts = |capture: &Capture| {
-        let own = capture.thread == me && capture.mode != RELAXED;
-        let global = capture.mode == GLOBAL && mode == GLOBAL;
-        mode != RELAXED && (own || global)
-    };
-    let captures = world
-        .captures
-        .iter()
-        .filter(|(_, capture)| conflicts(capture))
-        .map(|(id, _)| *id)
-        .collect();
-    world.conflict(captures, Code::STREAM_CAPTURE_UNSUPPORTED)
-}
-
-/// The place that an event stands for, for calls that ask or wait for it from the host. An event
-/// last recorded in a capture is CAPTURED_EVENT; None for one that was never recorded.
-pub(crate) fn forbid_captured_event(
-    world: &mut World,
-    event: EventHandle,
-) -> Result<Option<Mark>, Code> {
-    match world.events.get(event).ok_or(Code::INVALID_HANDLE)?.last {
-        Last::Never => Ok(None),
-        Last::Recorded(mark) => {
-            forbid_unsafe_call(world)?;
-            Ok(Some(mark))
-        }
-        Last::Captured(id, _) => {
-            world.invalidate(id);
-            Err(Code::CAPTURED_EVENT)
-        }
-    }
 }
 
 /// A record on a stream that captures: a node that others can wait for. None if it does not.
@@ -411,18 +330,5 @@ fn exchange_mode(_: &Call, mode: Out<u32>) -> Answer {
     if wanted > RELAXED {
         return Err(Code::INVALID_VALUE);
     }
-    mode.put(
-        THREAD_MODE
-            .try_with(|own| own.replace(wanted))
-            .unwrap_or(GLOBAL),
-    )
-}
-
-/// Stream-ordered allocation inside a capture (memory nodes) is not modelled.
-pub(crate) fn forbid_allocation(world: &World, target: &Target) -> Answer {
-    if target.is_capturing(world) {
-        Err(Code::NOT_SUPPORTED)
-    } else {
-        Ok(())
-    }
+    mode.put(rules::exchange_thread_mode(wanted))
 }
