@@ -18,6 +18,8 @@ from cai_conformance import Sim
 from driver import Driver
 
 NBYTES = 256
+THREADS = 4
+ALL_DONE = threading.Barrier(THREADS)
 
 
 def work(cu: Driver, sim: Sim, device: int, rounds: int, waits: bool, wrong: list[int]) -> None:
@@ -38,6 +40,8 @@ def work(cu: Driver, sim: Sim, device: int, rounds: int, waits: bool, wrong: lis
         cu.wait_for(consumer)
         bad += ctypes.string_at(result, NBYTES) != pattern
         cu.wait_for(producer)
+    # Freeing waits for the whole device, and so would do the work of the other threads' producers.
+    ALL_DONE.wait()
     cu.free(memory)
     cu.free_host(result)
     cu.destroy_stream(producer)
@@ -51,14 +55,16 @@ def main() -> None:
     wrong: list[int] = []
     contexts = [cu.retain(0), cu.retain(1)]
     before = sim.live()
-    threads = [threading.Thread(target=work, args=(cu, sim, number % 2, rounds, waits, wrong)) for number in range(4)]
+    threads = [
+        threading.Thread(target=work, args=(cu, sim, number % 2, rounds, waits, wrong)) for number in range(THREADS)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert sim.live() == before, "something leaked"
-    assert len(wrong) == 4 and len(contexts) == 2
-    print(json.dumps({"wrong": sum(wrong), "reads": 4 * rounds}))
+    assert len(wrong) == THREADS and len(contexts) == 2
+    print(json.dumps({"wrong": sum(wrong), "reads": THREADS * rounds}))
 
 
 if __name__ == "__main__":
