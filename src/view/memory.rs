@@ -7,14 +7,22 @@ use crate::protocol::descriptor::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 
 impl CaiView {
+    /// As [`CaiView::check_memory`]; without a driver the producer is believed.
+    pub(crate) fn prove_memory(&self) -> Result<(), Error> {
+        match self.check_memory() {
+            Err(Error::Driver(error)) if error.is_absent() => Ok(()),
+            checked => checked,
+        }
+    }
+
     /// Compares device and bounds with the driver's knowledge, by one query.
     ///
-    /// No query is made without elements, for memory that CUDA does not know, and where there is no
-    /// driver: then the producer is believed. So is a range that the driver does not know.
+    /// No query is made without elements, and for memory that CUDA does not know. A range that the
+    /// driver does not know is believed.
     ///
     /// # Errors
     /// `pointer-unknown`, `pointer-device`, `out-of-bounds`; or the driver's refusal.
-    pub(crate) fn prove_memory(&self) -> Result<(), Error> {
+    pub(crate) fn check_memory(&self) -> Result<(), Error> {
         let device = self.device();
         if !device.is_cuda_accessible() {
             return Ok(());
@@ -22,10 +30,7 @@ impl CaiView {
         let Some(span) = self.descriptor().byte_span() else {
             return Ok(());
         };
-        let driver = match driver::driver() {
-            Err(error) if error.is_absent() => return Ok(()),
-            driver => driver?,
-        };
+        let driver = driver::driver()?;
         let info = driver.pointer_info(self.descriptor().data(), true)?;
         check_place(self.descriptor().data(), device, &info)?;
         check_range(driver, span, &info)
@@ -54,7 +59,7 @@ fn check_range(driver: &dyn Driver, span: (u64, u64), info: &PointerInfo) -> Res
         return Ok(());
     };
     let end = start.saturating_add(size);
-    if span.0 >= start && (span.1 <= end || goes_on(driver, span.1, info)?) {
+    if span.0 >= start && (span.1 <= end || goes_on(driver, end, span.1, info)?) {
         return Ok(());
     }
     let found = format_args!("bytes {:#x} to {:#x}", span.0, span.1);
@@ -64,12 +69,38 @@ fn check_range(driver: &dyn Driver, span: (u64, u64), info: &PointerInfo) -> Res
         .into())
 }
 
-/// Whether the memory goes on in another mapping: torch's expandable segments are made of many, of
-/// which the driver shows one at a time. It names no context for memory that is mapped so.
-fn goes_on(driver: &dyn Driver, end: u64, info: &PointerInfo) -> Result<bool, Error> {
+/// The mappings that one array is followed over; a larger one is believed.
+const MAPPINGS: usize = 4096;
+
+/// Whether the memory from `end` on is mapped without a gap as far as `wanted`.
+///
+/// torch's expandable segments are many mappings side by side, of which the driver shows one at a time.
+/// It names no context for memory that is mapped so, nor for memory of a pool.
+fn goes_on(
+    driver: &dyn Driver,
+    mut end: u64,
+    wanted: u64,
+    info: &PointerInfo,
+) -> Result<bool, Error> {
     if info.context.is_some() {
         return Ok(false);
     }
-    let last = driver.pointer_info(end.saturating_sub(1), false)?;
-    Ok(last.kind == info.kind && last.ordinal == info.ordinal && last.mapped)
+    for _ in 0..MAPPINGS {
+        let next = driver.pointer_info(end, true)?;
+        let is_same = next.kind == info.kind && next.ordinal == info.ordinal && next.mapped;
+        let Some((start, size)) = next.range.filter(|_| is_same) else {
+            return Ok(false);
+        };
+        if start != end || size == 0 {
+            return Ok(false);
+        }
+        end = end.saturating_add(size);
+        if wanted <= end {
+            return Ok(true);
+        }
+    }
+    Ok(true)
 }
+
+#[cfg(test)]
+mod tests;

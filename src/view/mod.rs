@@ -48,6 +48,10 @@ pub(crate) use queue::{Gate, Queue};
 #[cfg(feature = "pyo3")]
 pub(crate) use stats::{DRAINED, LEAKED, PANICS, QUEUED, RELEASED};
 
+pub use dlpark::Managed;
+/// dlpark's owned tensors and DLPack's two layouts, as they stand in our signatures.
+pub use dlpark::ffi::{DLManagedTensor, DLManagedTensorVersioned};
+
 pub use consume::{Consumed, ReturnEdge};
 pub use element::{Bool, Element};
 pub use import::AnyManaged;

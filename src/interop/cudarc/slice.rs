@@ -199,16 +199,18 @@ impl<T> Drop for Kept<T> {
         // SAFETY: taken here and nowhere else; not used afterwards.
         let slice = unsafe { ManuallyDrop::take(&mut self.0) };
         let context = Arc::clone(slice.context());
-        unlocked(|| within(&context, || drop(slice)));
+        unlocked(|| within(context, || drop(slice)));
     }
 }
 
-/// Runs `body` in `context`, and leaves the calling thread's context as it was.
-fn within(context: &CudaContext, body: impl FnOnce()) {
+/// Runs `body` in `context`, gives the context up, and leaves the calling thread's as it was.
+fn within(context: Arc<CudaContext>, body: impl FnOnce()) {
     let driver = driver::driver();
     let before = driver.as_ref().map(|driver| driver.current_context());
     context.record_err(context.bind_to_thread());
     body();
+    // The last one to give it up makes it current once more.
+    drop(context);
     if let (Ok(driver), Ok(Ok(before))) = (driver, before) {
         // A context that has died meanwhile cannot be made current again; then there is none.
         let _ = driver.set_current_context(before);

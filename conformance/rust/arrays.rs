@@ -1,0 +1,57 @@
+//! Arrays in host memory, owned by their views.
+
+use cai_dlpack::CaiView;
+use cai_dlpack::protocol::descriptor::{Descriptor, Device, Flags, RawTensor};
+use cai_dlpack::protocol::stream::Stream;
+use cai_dlpack::view::{Element, Owner};
+
+/// What a test says about an array; the rest is plain.
+pub(crate) struct Array<'a> {
+    pub(crate) shape: &'a [i64],
+    pub(crate) elem_strides: Option<&'a [i64]>,
+    /// Where the element of index 0 is, in bytes from the start of the values.
+    pub(crate) byte_offset: u64,
+    pub(crate) read_only: bool,
+    pub(crate) device: Device,
+}
+
+impl<'a> Array<'a> {
+    pub(crate) fn of_shape(shape: &'a [i64]) -> Self {
+        Self {
+            shape,
+            elem_strides: None,
+            byte_offset: 0,
+            read_only: false,
+            device: Device::HOST,
+        }
+    }
+
+    /// A view of `values`, which it owns.
+    pub(crate) fn over<T: Element + Send>(&self, values: Vec<T>) -> CaiView {
+        let descriptor = Descriptor::new(&RawTensor {
+            data: values.as_ptr().expose_provenance() as u64,
+            byte_offset: self.byte_offset,
+            device_type: self.device.device_type,
+            device_id: self.device.id,
+            code: T::DTYPE.code(),
+            bits: T::DTYPE.bits(),
+            lanes: 1,
+            shape: self.shape,
+            strides: self.elem_strides,
+            flags: if self.read_only {
+                Flags::READ_ONLY.bits()
+            } else {
+                0
+            },
+        });
+        let descriptor = descriptor.expect("a tensor");
+        // SAFETY: the owner keeps the values, and the tests describe elements among them (or do not
+        // follow the address).
+        unsafe { CaiView::new(descriptor, Stream::None, Owner::new(values)) }
+    }
+}
+
+/// A contiguous array of `values`.
+pub(crate) fn array<T: Element + Send>(values: Vec<T>, shape: &[i64]) -> CaiView {
+    Array::of_shape(shape).over(values)
+}

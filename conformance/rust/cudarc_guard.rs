@@ -1,0 +1,337 @@
+//! The guard: order on entry, the return edge at the end, and what it refuses.
+
+use std::sync::Arc;
+
+use cai_dlpack::protocol::descriptor::{Descriptor, Device, RawTensor};
+use cai_dlpack::protocol::rule::Rule;
+use cai_dlpack::protocol::stream::Stream;
+use cai_dlpack::view::{Owner, ReturnEdge};
+use cai_dlpack::{CaiView, Error};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr};
+
+use crate::simulator::{Machine, machine, number, one_event};
+
+/// Four floats of device 0 and the streams that a test plays with.
+struct Stage {
+    machine: Machine,
+    context: Arc<CudaContext>,
+    producer: Arc<CudaStream>,
+    consumer: Arc<CudaStream>,
+    memory: Arc<CudaSlice<f32>>,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let machine = machine();
+        let context = CudaContext::new(0).expect("device 0");
+        let stream = || context.new_stream().expect("a stream");
+        let (producer, consumer) = (stream(), stream());
+        let memory = producer
+            .clone_htod(&[1.0_f32, 2.0, 3.0, 4.0])
+            .expect("memory");
+        producer.synchronize().expect("the copy is done");
+        let memory = Arc::new(memory);
+        Self {
+            machine,
+            context,
+            producer,
+            consumer,
+            memory,
+        }
+    }
+
+    /// A foreign array over the memory: ready on `ready`, with a producer or without.
+    fn array(&self, ready: Stream, producer: Option<Stream>, strides: &[i64]) -> CaiView {
+        let (data, _) = self.memory.device_ptr(&self.producer);
+        let descriptor = Descriptor::new(&RawTensor {
+            data,
+            byte_offset: 0,
+            device_type: Device::CUDA,
+            device_id: 0,
+            code: 2,
+            bits: 32,
+            lanes: 1,
+            shape: &[4 / strides[0]],
+            strides: Some(strides),
+            flags: 0,
+        });
+        let owner = Owner::new(Arc::clone(&self.memory));
+        // SAFETY: elements of the memory that the owner keeps, with its stream.
+        let view = unsafe { CaiView::new(descriptor.expect("a tensor"), ready, owner) };
+        self.machine.sim.clear();
+        match producer {
+            Some(producer) => view.with_producer(producer),
+            None => view,
+        }
+    }
+
+    fn produced(&self) -> CaiView {
+        let ready = stream(&self.producer);
+        self.array(ready, Some(ready), &[1])
+    }
+}
+
+fn stream(stream: &CudaStream) -> Stream {
+    Stream::try_from(stream).expect("a number")
+}
+
+fn rule<T>(answer: Result<T, impl Into<Error>>) -> Rule {
+    match answer.map(drop).map_err(Into::into) {
+        Err(Error::Violation(violation)) => violation.rule(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn one_event_each_way() {
+    let stage = Stage::new();
+    let view = stage.produced();
+    let (there, back) = (number(&stage.producer), number(&stage.consumer));
+    let on = view
+        .typed::<f32>()
+        .expect("floats")
+        .on(&stage.consumer)
+        .expect("a loan");
+    assert_eq!(on.device_ptr(), view.descriptor().data());
+    assert_eq!(on.return_edge(), ReturnEdge::Event);
+    assert_eq!(stage.machine.orders(), one_event(there, back));
+    stage.machine.sim.clear();
+    drop(on);
+    assert_eq!(stage.machine.orders(), one_event(back, there));
+}
+
+#[test]
+fn nothing_on_the_producers_own_stream() {
+    let stage = Stage::new();
+    let view = stage.produced();
+    let on = view
+        .typed::<f32>()
+        .expect("floats")
+        .on(&stage.producer)
+        .expect("a loan");
+    assert_eq!(on.finish().expect("the end"), ReturnEdge::SameStream);
+    assert_eq!(stage.machine.orders(), []);
+}
+
+#[test]
+fn the_consumer_sees_what_the_producer_writes_late() {
+    let stage = Stage::new();
+    let view = stage.produced();
+    let (data, late) = (view.descriptor().data(), [9.0_f32; 4]);
+    let bytes: Vec<u8> = late.iter().flat_map(|value| value.to_ne_bytes()).collect();
+    let mut copied = vec![0.0_f32; 4];
+    {
+        let gate = stage
+            .machine
+            .sim
+            .gate(number(&stage.producer))
+            .expect("a gate");
+        let stored = stage
+            .machine
+            .sim
+            .store(number(&stage.producer), data, &bytes);
+        stored.expect("a store");
+        let mut on = view
+            .typed::<f32>()
+            .expect("floats")
+            .on(&stage.consumer)
+            .expect("a loan");
+        gate.open();
+        let slice = on.as_slice().expect("contiguous");
+        stage
+            .consumer
+            .memcpy_dtoh(&slice, &mut copied)
+            .expect("a copy");
+    }
+    stage.consumer.synchronize().expect("the copy is done");
+    assert_eq!(copied, late);
+}
+
+#[test]
+fn a_written_view_is_ready_on_its_producers_stream() {
+    let stage = Stage::new();
+    let mut view = stage.array(Stream::None, Some(stream(&stage.producer)), &[1]);
+    let mut on = view
+        .typed_mut::<f32>()
+        .expect("floats")
+        .on(&stage.consumer)
+        .expect("a loan");
+    stage
+        .consumer
+        .memset_zeros(&mut on.as_slice().expect("contiguous"))
+        .expect("a fill");
+    assert_eq!(on.finish().expect("the end"), ReturnEdge::Event);
+    assert_eq!(view.ready(), stream(&stage.producer));
+}
+
+#[test]
+fn a_written_view_without_a_producer_is_ready_where_it_was_written() {
+    let stage = Stage::new();
+    let mut view = stage.array(Stream::None, None, &[1]);
+    let consumer = stage.context.new_stream().expect("a stream");
+    let handle = number(&consumer);
+    let on = view
+        .typed_mut::<f32>()
+        .expect("floats")
+        .on(&consumer)
+        .expect("a loan");
+    assert_eq!(on.return_edge(), ReturnEdge::Unknown);
+    drop(on);
+    assert_eq!(view.ready().raw(), handle);
+    // The view keeps the stream: waiting for it is no use of a dead handle.
+    drop(consumer);
+    view.synchronize().expect("the stream is alive");
+    stage.machine.sim.clear();
+    drop(view);
+    assert_eq!(stage.machine.sim.count("cuStreamDestroy"), 1);
+}
+
+#[test]
+fn a_view_that_was_read_stays_ready_where_it_was() {
+    let stage = Stage::new();
+    let view = stage.array(Stream::None, None, &[1]);
+    drop(
+        view.typed::<f32>()
+            .expect("floats")
+            .on(&stage.consumer)
+            .expect("a loan"),
+    );
+    assert_eq!(view.ready(), Stream::None);
+    assert_eq!(stage.machine.orders(), []);
+}
+
+#[test]
+fn the_host_waits_where_the_return_edge_is_refused() {
+    let stage = Stage::new();
+    let view = stage.produced();
+    let on = view
+        .typed::<f32>()
+        .expect("floats")
+        .on(&stage.consumer)
+        .expect("a loan");
+    stage.machine.sim.clear();
+    stage.machine.sim.fault("cuStreamWaitEvent", 1, 2);
+    drop(on);
+    let waited = ("cuStreamSynchronize".to_owned(), number(&stage.consumer));
+    assert!(
+        stage.machine.orders().contains(&waited),
+        "{:?}",
+        stage.machine.orders()
+    );
+}
+
+#[test]
+fn an_entry_that_is_refused_lends_nothing() {
+    let stage = Stage::new();
+    let view = stage.produced();
+    let typed = view.typed::<f32>().expect("floats");
+    stage.machine.sim.fault("cuStreamWaitEvent", 1, 2);
+    assert!(matches!(typed.on(&stage.consumer), Err(Error::Driver(_))));
+    stage.machine.sim.clear();
+    drop(typed.on(&stage.consumer).expect("the second time"));
+    assert_eq!(stage.machine.orders().len(), 4);
+}
+
+#[test]
+fn another_stream_is_joined_and_waited_for() {
+    let stage = Stage::new();
+    let view = stage.produced();
+    let other = stage.context.new_stream().expect("a stream");
+    let mut on = view
+        .typed::<f32>()
+        .expect("floats")
+        .on(&stage.consumer)
+        .expect("a loan");
+    stage.machine.sim.clear();
+    let mut copied = vec![0.0_f32; 4];
+    other
+        .memcpy_dtoh(&on.as_slice().expect("contiguous"), &mut copied)
+        .expect("a copy");
+    assert_eq!(copied, [1.0, 2.0, 3.0, 4.0]);
+    let orders = stage.machine.orders();
+    assert_eq!(
+        orders[..2],
+        one_event(number(&stage.consumer), number(&other))
+    );
+    assert_eq!(
+        orders[2],
+        ("cuStreamSynchronize".to_owned(), number(&other))
+    );
+}
+
+#[test]
+fn a_strided_array_is_no_slice() {
+    let stage = Stage::new();
+    let view = stage.array(Stream::None, None, &[2]);
+    let mut on = view
+        .typed::<f32>()
+        .expect("floats")
+        .on(&stage.consumer)
+        .expect("a loan");
+    assert_eq!(on.device_ptr(), view.descriptor().data());
+    assert_eq!(rule(on.as_slice()), Rule::ViewContiguous);
+}
+
+#[test]
+fn a_stream_of_another_device_is_refused() {
+    let stage = Stage::new();
+    let view = stage.produced();
+    let elsewhere = CudaContext::new(1)
+        .expect("device 1")
+        .new_stream()
+        .expect("a stream");
+    let typed = view.typed::<f32>().expect("floats");
+    assert_eq!(rule(typed.on(&elsewhere)), Rule::StreamDevice);
+}
+
+#[test]
+fn host_memory_goes_to_no_stream() {
+    let stage = Stage::new();
+    let view = crate::arrays::array(vec![1.0_f32], &[1]);
+    let typed = view.typed::<f32>().expect("floats");
+    assert_eq!(rule(typed.on(&stage.consumer)), Rule::StreamCpu);
+}
+
+#[test]
+fn default_streams_have_numbers_in_primary_contexts_only() {
+    let stage = Stage::new();
+    assert_eq!(
+        stream(&stage.context.default_stream()),
+        Stream::LegacyDefault
+    );
+    assert_eq!(
+        stream(&stage.context.per_thread_stream()),
+        Stream::PerThreadDefault
+    );
+    let own = CudaContext::new_non_primary(0, 0).expect("a context");
+    assert_eq!(
+        rule(Stream::try_from(&*own.default_stream())),
+        Rule::StreamDevice
+    );
+    let made = own.new_stream().expect("a stream");
+    assert_eq!(stream(&made).raw(), number(&made));
+}
+
+#[test]
+fn bounds_are_proven_by_the_driver() {
+    let stage = Stage::new();
+    let (data, _) = stage.memory.device_ptr(&stage.producer);
+    let outside = Descriptor::new(&RawTensor {
+        data,
+        byte_offset: 0,
+        device_type: Device::CUDA,
+        device_id: 0,
+        code: 2,
+        bits: 32,
+        lanes: 1,
+        shape: &[1 << 30],
+        strides: None,
+        flags: 0,
+    });
+    // SAFETY: not so, which is what the typed view finds out; nothing follows the address.
+    let view = unsafe { CaiView::new(outside.expect("a tensor"), Stream::None, Owner::new(())) };
+    stage.machine.sim.clear();
+    assert_eq!(rule(view.typed::<f32>()), Rule::OutOfBounds);
+    // Memory of a pool names no context, so the mapping behind it is asked for too.
+    assert_eq!(stage.machine.sim.calls().len(), 2);
+}

@@ -1,0 +1,175 @@
+//! cudarc's slices as views.
+
+use std::sync::Arc;
+
+use cai_dlpack::protocol::descriptor::Device;
+use cai_dlpack::protocol::rule::Rule;
+use cai_dlpack::protocol::stream::Stream;
+use cai_dlpack::{CaiView, Error};
+use cudarc::driver::{CudaContext, CudaSlice};
+use rstest::rstest;
+
+use crate::simulator::{machine, number};
+
+fn rule<T>(answer: Result<T, Error>) -> Rule {
+    match answer.map(drop) {
+        Err(Error::Violation(violation)) => violation.rule(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn slice(values: &[f32]) -> CudaSlice<f32> {
+    let context = CudaContext::new(0).expect("device 0");
+    let stream = context.new_stream().expect("a stream");
+    stream.clone_htod(values).expect("memory")
+}
+
+#[test]
+fn a_whole_slice() {
+    let machine = machine();
+    let slice = slice(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    let stream = Arc::clone(slice.stream());
+    machine.sim.clear();
+    let view = CaiView::from_cudarc(slice, [2, 3]).expect("a view");
+    assert_eq!(view.descriptor().shape(), [2, 3]);
+    assert_eq!(view.device(), Device::cuda(0));
+    assert!(!view.descriptor().read_only());
+    assert_eq!(view.ready().raw(), number(&stream));
+    assert_eq!(view.producer(), Some(view.ready()));
+    assert_eq!(machine.sim.count("cuStreamSynchronize"), 0);
+}
+
+#[test]
+fn extents_make_up_the_length() {
+    let _machine = machine();
+    let refused = CaiView::from_cudarc(slice(&[0.0; 6]), [2, 2]);
+    assert_eq!(rule(refused), Rule::ShapeOverride);
+    let refused = CaiView::from_cudarc(slice(&[0.0; 6]), [2, 4]);
+    assert!(matches!(
+        rule(refused),
+        Rule::ShapeOverride | Rule::OutOfBounds
+    ));
+}
+
+#[rstest]
+#[case::whole(0, &[6], &[1], true)]
+#[case::second_row(3, &[3], &[1], true)]
+#[case::second_column(1, &[2], &[3], true)]
+#[case::backwards(5, &[6], &[-1], true)]
+#[case::nothing_at_the_end(6, &[0], &[1], true)]
+#[case::one_too_many(0, &[7], &[1], false)]
+#[case::one_too_far(1, &[6], &[1], false)]
+#[case::before_the_start(4, &[6], &[-1], false)]
+#[case::far_beyond(usize::MAX / 4, &[1], &[1], false)]
+fn parts(
+    #[case] offset: usize,
+    #[case] shape: &[usize],
+    #[case] strides: &[isize],
+    #[case] is_inside: bool,
+) {
+    let _machine = machine();
+    let whole = CaiView::from_cudarc(slice(&[0.0; 6]), [6]).expect("a view");
+    assert_eq!(whole.descriptor().len(), 6);
+    let view = CaiView::from_cudarc_part(slice(&[0.0; 6]), offset, shape, strides);
+    assert_eq!(view.is_ok(), is_inside, "{view:?}");
+}
+
+#[test]
+fn parts_of_one_slice_are_read_only_and_keep_it() {
+    let machine = machine();
+    let slice = Arc::new(slice(&[1.0, 2.0, 3.0, 4.0]));
+    let stream = Arc::clone(slice.stream());
+    let first = CaiView::from_cudarc_part(Arc::clone(&slice), 0, [2], [1]).expect("a view");
+    let second = CaiView::from_cudarc_part(slice, 2, [2], [1]).expect("a view");
+    assert!(first.descriptor().read_only() && second.descriptor().read_only());
+    assert_eq!(second.descriptor().data(), first.descriptor().data() + 8);
+    stream.synchronize().expect("the copy is done");
+    machine.sim.clear();
+    drop(first);
+    assert_eq!(machine.sim.count("cuMemFreeAsync"), 0);
+    drop(second);
+    assert_eq!(machine.sim.count("cuMemFreeAsync"), 1);
+}
+
+#[test]
+fn the_last_one_alone_may_be_written() {
+    let _machine = machine();
+    let view = CaiView::from_cudarc_part(Arc::new(slice(&[0.0; 4])), 0, [4], [1]);
+    assert!(!view.expect("a view").descriptor().read_only());
+}
+
+#[test]
+fn ready_after_a_write_on_another_stream() {
+    let machine = machine();
+    let mut slice = slice(&[1.0; 4]);
+    let other = slice.context().new_stream().expect("a stream");
+    let consumer = slice.context().new_stream().expect("a stream");
+    slice.stream().synchronize().expect("the copy is done");
+    let gate = machine.sim.gate(number(&other)).expect("a gate");
+    other
+        .memcpy_htod(&[7.0_f32; 4], &mut slice)
+        .expect("a copy");
+    let view = CaiView::from_cudarc(slice, [4]).expect("a view");
+    let mut copied = vec![0.0_f32; 4];
+    {
+        let mut on = view
+            .typed::<f32>()
+            .expect("floats")
+            .on(&consumer)
+            .expect("a loan");
+        gate.open();
+        consumer
+            .memcpy_dtoh(&on.as_slice().expect("contiguous"), &mut copied)
+            .expect("a copy");
+    }
+    consumer.synchronize().expect("the copy is done");
+    assert_eq!(copied, [7.0; 4]);
+}
+
+#[test]
+fn freed_in_its_own_context_whatever_is_current() {
+    let machine = machine();
+    let view = CaiView::from_cudarc(slice(&[0.0; 4]), [4]).expect("a view");
+    let elsewhere = CudaContext::new(1).expect("device 1");
+    elsewhere.bind_to_thread().expect("current");
+    let before = cudarc::driver::result::ctx::get_current().expect("a context");
+    machine.sim.clear();
+    drop(view);
+    let freed: Vec<_> = machine.sim.calls();
+    let freed = freed
+        .iter()
+        .find(|call| call.name() == "cuMemFreeAsync")
+        .expect("freed");
+    assert_eq!(freed.result, Some(0));
+    assert_eq!(
+        cudarc::driver::result::ctx::get_current().expect("a context"),
+        before
+    );
+}
+
+#[test]
+fn freed_on_a_thread_without_a_context() {
+    let machine = machine();
+    let tensor = CaiView::from_cudarc(slice(&[0.0; 4]), [4])
+        .and_then(|view| view.to_dlpack(Stream::None))
+        .expect("a tensor");
+    machine.sim.clear();
+    std::thread::spawn(move || drop(tensor))
+        .join()
+        .expect("dropped");
+    let calls = machine.sim.calls();
+    let freed = calls
+        .iter()
+        .find(|call| call.name() == "cuMemFreeAsync")
+        .expect("freed");
+    assert_eq!(freed.result, Some(0));
+}
+
+#[test]
+fn the_default_stream_of_another_context_has_no_number() {
+    let machine = machine();
+    let own = CudaContext::new_non_primary(0, 0).expect("a context");
+    let slice = own.default_stream().alloc_zeros::<f32>(4).expect("memory");
+    assert_eq!(rule(CaiView::from_cudarc(slice, [4])), Rule::StreamDevice);
+    drop(machine);
+}

@@ -1,0 +1,13 @@
+//! The Rust face from outside: what an author of a crate can reach, and nothing more.
+
+mod arrays;
+#[cfg(feature = "cudarc")]
+mod cudarc_guard;
+#[cfg(feature = "cudarc")]
+mod cudarc_slices;
+mod neighbours;
+mod public_api;
+#[cfg(feature = "cudarc")]
+mod simulator;
+mod typed;
+mod uncompilable;

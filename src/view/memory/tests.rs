@@ -1,0 +1,163 @@
+//! The driver's knowledge against what views say, one defect a case.
+
+use rstest::rstest;
+
+use crate::driver::script::{self, Script};
+use crate::driver::{MemoryKind, PointerInfo};
+use crate::error::Error;
+use crate::protocol::descriptor::{Descriptor, Device, RawTensor};
+use crate::protocol::rule::Rule;
+use crate::protocol::stream::Stream;
+use crate::view::{CaiView, Owner};
+
+const START: u64 = 0x7000_0000;
+
+/// An allocation of 0x100 bytes on device 0.
+fn allocation() -> PointerInfo {
+    PointerInfo {
+        kind: MemoryKind::Device,
+        ordinal: 0,
+        device_pointer: START,
+        host_pointer: 0,
+        context: Some(script::context(0xc0)),
+        range: Some((START, 0x100)),
+        mapped: true,
+    }
+}
+
+/// Bytes from `START` on, on a device.
+fn bytes(offset: i64, count: i64, stride: i64, device: Device) -> CaiView {
+    let descriptor = Descriptor::new(&RawTensor {
+        data: START.wrapping_add_signed(offset),
+        byte_offset: 0,
+        device_type: device.device_type,
+        device_id: device.id,
+        code: 1,
+        bits: 8,
+        lanes: 1,
+        shape: &[count],
+        strides: Some(&[stride]),
+        flags: 0,
+    });
+    // SAFETY: nothing follows the address.
+    unsafe { CaiView::new(descriptor.expect("a tensor"), Stream::None, Owner::new(())) }
+}
+
+fn rule(answer: Result<(), Error>) -> Option<Rule> {
+    match answer {
+        Ok(()) => None,
+        Err(Error::Violation(violation)) => Some(violation.rule()),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+fn on(kind: MemoryKind, ordinal: i32) -> PointerInfo {
+    PointerInfo {
+        kind,
+        ordinal,
+        ..allocation()
+    }
+}
+
+const MANAGED: Device = Device {
+    device_type: Device::CUDA_MANAGED,
+    id: 0,
+};
+const PINNED: Device = Device {
+    device_type: Device::CUDA_HOST,
+    id: 0,
+};
+
+#[rstest]
+#[case::as_it_is(Device::cuda(0), on(MemoryKind::Device, 0), None)]
+#[case::another_device(Device::cuda(1), on(MemoryKind::Device, 0), Some(Rule::PointerDevice))]
+#[case::unknown(Device::cuda(0), on(MemoryKind::Unknown, -1), Some(Rule::PointerUnknown))]
+#[case::managed_called_cuda(Device::cuda(0), on(MemoryKind::Managed, 0), None)]
+#[case::pinned_called_cuda(Device::cuda(0), on(MemoryKind::Pinned, 0), None)]
+#[case::managed(MANAGED, on(MemoryKind::Managed, 0), None)]
+#[case::device_called_managed(MANAGED, on(MemoryKind::Device, 0), Some(Rule::PointerDevice))]
+#[case::device_called_pinned(PINNED, on(MemoryKind::Device, 0), Some(Rule::PointerDevice))]
+fn the_device(#[case] said: Device, #[case] info: PointerInfo, #[case] refused: Option<Rule>) {
+    let driver = Script::leak();
+    driver.pointer(START, info);
+    let _installed = script::install(driver);
+    assert_eq!(rule(bytes(0, 0x100, 1, said).prove_memory()), refused);
+}
+
+#[rstest]
+#[case::all_of_it(0, 0x100, 1, true)]
+#[case::one_too_many(0, 0x101, 1, false)]
+#[case::backwards(0xff, 0x100, -1, true)]
+#[case::before_the_start(0xfe, 0x100, -1, false)]
+#[case::strides_reach_the_end(0, 0x33, 5, true)]
+#[case::strides_reach_beyond(1, 0x34, 5, false)]
+#[case::nothing(0, 0, 1, true)]
+fn the_bounds(
+    #[case] offset: i64,
+    #[case] count: i64,
+    #[case] stride: i64,
+    #[case] is_inside: bool,
+) {
+    let driver = Script::leak();
+    driver.pointer(START.wrapping_add_signed(offset), allocation());
+    let _installed = script::install(driver);
+    let answer = rule(bytes(offset, count, stride, Device::cuda(0)).prove_memory());
+    assert_eq!(answer, (!is_inside).then_some(Rule::OutOfBounds));
+}
+
+/// Three mappings of 0x100 bytes without a context, the last one `gap` bytes behind the second.
+fn segments(gap: u64) -> &'static Script {
+    let driver = Script::leak();
+    for (at, start) in [START, START + 0x100, START + 0x200 + gap]
+        .into_iter()
+        .enumerate()
+    {
+        let info = PointerInfo {
+            context: None,
+            range: Some((start, 0x100)),
+            ..allocation()
+        };
+        driver.pointer(START + 0x100 * at as u64, info);
+    }
+    driver
+}
+
+#[rstest]
+#[case::side_by_side(0, 0x300, true)]
+#[case::beyond_the_last(0, 0x301, false)]
+#[case::a_gap(1, 0x300, false)]
+#[case::before_the_gap(1, 0x200, true)]
+fn mappings_side_by_side(#[case] gap: u64, #[case] count: i64, #[case] is_inside: bool) {
+    let driver = segments(gap);
+    driver.pointer(
+        START + 0x300,
+        PointerInfo {
+            context: None,
+            ..on(MemoryKind::Unknown, -1)
+        },
+    );
+    let _installed = script::install(driver);
+    let answer = rule(bytes(0, count, 1, Device::cuda(0)).prove_memory());
+    assert_eq!(answer, (!is_inside).then_some(Rule::OutOfBounds));
+}
+
+#[test]
+fn a_range_that_the_driver_does_not_know_is_believed() {
+    let driver = Script::leak();
+    let info = PointerInfo {
+        range: None,
+        ..allocation()
+    };
+    driver.pointer(START, info);
+    let _installed = script::install(driver);
+    assert_eq!(
+        rule(bytes(0, 1 << 40, 1, Device::cuda(0)).prove_memory()),
+        None
+    );
+}
+
+#[test]
+fn host_memory_is_not_asked_about() {
+    let _installed = script::install(Script::leak());
+    assert_eq!(rule(bytes(0, 8, 1, Device::HOST).prove_memory()), None);
+}
