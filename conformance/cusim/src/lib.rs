@@ -13,6 +13,8 @@
 //!
 //! To find the rule for a call: search for its name, go to the function on the right of `=`.
 
+#![cfg(target_os = "linux")]
+
 mod abi;
 mod absent;
 mod attributes;

@@ -1,5 +1,7 @@
 //! cudarc's contexts, streams, fork and join, and async copies run on the simulator unmodified.
 
+#![cfg(target_os = "linux")]
+
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{CudaContext, CudaStream, DevicePtr};

@@ -10,6 +10,8 @@
 //! assert_eq!(sim.count("cuEventRecord"), 0);
 //! ```
 
+#![cfg(target_os = "linux")]
+
 mod library;
 mod log;
 mod orders;

@@ -29,8 +29,8 @@ class Refused(Exception):
 class Driver:
     """Calls raise `Refused`; handles and addresses are numbers."""
 
-    def __init__(self) -> None:
-        self.library = require_simulator()
+    def __init__(self, library: ctypes.CDLL | None = None) -> None:
+        self.library = library or require_simulator()
         self("cuInit", 0)
 
     def __call__(self, name: str, *arguments: object) -> None:

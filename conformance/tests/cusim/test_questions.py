@@ -1,0 +1,13 @@
+"""The simulator keeps to the answers that were written down, under both schedules."""
+
+from __future__ import annotations
+
+import pytest
+from running import HERE, start
+
+
+@pytest.mark.parametrize("schedule", ["threaded", "lazy"])
+def test_the_answers_are_those_of_the_list(schedule: str) -> None:
+    done = start(["--schedule", schedule], [str(HERE / "questions.py")])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (HERE / "answers.tsv").read_text(encoding="utf-8")
