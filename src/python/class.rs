@@ -6,7 +6,7 @@ use pyo3::exceptions::PyAttributeError;
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString, PyTuple};
+use pyo3::types::{PyDict, PyInt, PyString, PyTuple};
 
 use super::consume::{PyConsume, Scope};
 use super::exchange::{self, Exchanged, WorkStream};
@@ -32,6 +32,8 @@ pub struct PyCaiView {
     view: CaiView,
     /// A stream object that the view's ready stream belongs to.
     stream_object: Option<Py<PyAny>>,
+    /// A stream object that the producer's stream belongs to, where the caller named it.
+    producer_object: Option<Py<PyAny>>,
     /// The loan that it belongs to.
     scope: Option<Scope>,
     /// Where to ask the producer again which stream it works on, for a view that is ready there.
@@ -44,9 +46,27 @@ impl PyCaiView {
         Self {
             view,
             stream_object: None,
+            producer_object: None,
             scope: None,
             work: None,
         }
+    }
+
+    /// Keeps the stream objects that the caller named: a stream lives as long as the views that are
+    /// ordered by it. Ints are nobody's to keep.
+    #[inline]
+    pub(crate) fn keeping(
+        mut self,
+        ready: Option<&Bound<'_, PyAny>>,
+        producer: Option<&Bound<'_, PyAny>>,
+    ) -> Self {
+        if ready.is_some() {
+            self.stream_object = kept(ready);
+        }
+        if producer.is_some() {
+            self.producer_object = kept(producer);
+        }
+        self
     }
 
     /// Wraps what came by the route that knows the producer.
@@ -63,21 +83,26 @@ impl PyCaiView {
         Self {
             work: self.work.filter(|_| view.ready() == self.view.ready()),
             view,
-            stream_object: self
-                .stream_object
-                .as_ref()
-                .map(|object| object.clone_ref(py)),
+            stream_object: clone(py, self.stream_object.as_ref()),
+            producer_object: clone(py, self.producer_object.as_ref()),
             scope: self.scope.clone(),
         }
     }
 
     /// A view that is ready on a consumer's stream until `scope` ends.
-    pub(crate) fn lent(view: &CaiView, stream_object: Py<PyAny>, scope: Scope) -> Self {
+    pub(crate) fn lent(
+        &self,
+        py: Python<'_>,
+        view: &CaiView,
+        stream_object: Py<PyAny>,
+        scope: Scope,
+    ) -> Self {
         // SAFETY: the same description of the same memory.
         let view = unsafe { view.derive(view.descriptor().clone()) };
         Self {
             view,
             stream_object: Some(stream_object),
+            producer_object: clone(py, self.producer_object.as_ref()),
             scope: Some(scope),
             work: None,
         }
@@ -99,16 +124,7 @@ impl PyCaiView {
         if !Request::Stream(stream).needs_order(this.view.ready()) {
             return Ok(slf.clone());
         }
-        let stream_object = object.map(|object| object.clone().unbind());
-        Bound::new(
-            slf.py(),
-            Self {
-                view: this.view.ready_on(stream),
-                stream_object,
-                scope: this.scope.clone(),
-                work: None,
-            },
-        )
+        Bound::new(slf.py(), this.moved(slf.py(), stream, kept(object)))
     }
 
     /// Refuses a view whose loan has ended: nothing orders its use any more.
@@ -151,15 +167,18 @@ impl PyCaiView {
             return Ok(slf.clone());
         }
         py.detach(|| this.view.order(request, SyncPolicy::Event))?;
-        Bound::new(
-            py,
-            Self {
-                view: this.view.ready_on(stream),
-                stream_object: object,
-                scope: this.scope.clone(),
-                work: None,
-            },
-        )
+        Bound::new(py, this.moved(py, stream, object))
+    }
+
+    /// The same view on another ready stream, by then ordered there.
+    fn moved(&self, py: Python<'_>, stream: Stream, stream_object: Option<Py<PyAny>>) -> Self {
+        Self {
+            view: self.view.ready_on(stream),
+            stream_object,
+            producer_object: clone(py, self.producer_object.as_ref()),
+            scope: self.scope.clone(),
+            work: None,
+        }
     }
 
     fn interface_dict<'py>(
@@ -184,6 +203,19 @@ impl PyCaiView {
         dict.set_item(&names.version, 3)?;
         Ok(dict)
     }
+}
+
+/// A stream object to keep; nothing for an int.
+#[inline]
+fn kept(stream: Option<&Bound<'_, PyAny>>) -> Option<Py<PyAny>> {
+    stream
+        .filter(|stream| !stream.is_exact_instance_of::<PyInt>())
+        .map(|stream| stream.clone().unbind())
+}
+
+#[inline]
+fn clone(py: Python<'_>, object: Option<&Py<PyAny>>) -> Option<Py<PyAny>> {
+    object.map(|object| object.clone_ref(py))
 }
 
 #[pymethods]
@@ -375,12 +407,7 @@ impl PyCaiView {
     #[pyo3(signature = (stream, /))]
     fn on<'py>(slf: &Bound<'py, Self>, stream: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Self>> {
         let consumer = stream::named(stream, Field::Argument("stream"))?;
-        Self::ordered(
-            slf,
-            Request::Stream(consumer),
-            consumer,
-            Some(stream.clone().unbind()),
-        )
+        Self::ordered(slf, Request::Stream(consumer), consumer, kept(Some(stream)))
     }
 
     /// Lends the data to `stream` for the duration of a `with` block.
@@ -449,6 +476,7 @@ impl PyCaiView {
     /// half, the owner's own dict, is what it clears: a view stays whole while anybody has it.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.stream_object)?;
+        visit.call(&self.producer_object)?;
         let Some(payload) = self.view.owner().sole_payload(&PYTHON) else {
             return Ok(());
         };

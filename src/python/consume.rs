@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::{PyResourceWarning, PyRuntimeError};
 use pyo3::prelude::*;
@@ -83,12 +83,28 @@ impl PyConsume {
         })
     }
 
-    fn take(&self) -> Option<(Consumed, Scope)> {
-        self.open
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+    fn lock(&self) -> MutexGuard<'_, Option<(Consumed, Scope)>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn take(&self) -> Option<(Consumed, Scope)> {
+        self.lock().take()
+    }
+
+    /// Keeps a loan until the end of the block; hands it back where there is one already.
+    fn keep(&self, loan: Consumed, scope: Scope) -> Option<(Consumed, Scope)> {
+        let mut open = self.lock();
+        if open.is_some() {
+            return Some((loan, scope));
+        }
+        *open = Some((loan, scope));
+        None
+    }
+}
+
+#[cold]
+fn already_open() -> PyErr {
+    PyRuntimeError::new_err("this consume block is open; call consume() again for another one")
 }
 
 #[pymethods]
@@ -96,33 +112,28 @@ impl PyConsume {
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyCaiView>> {
         let (py, this) = (slf.py(), slf.get());
         let view = this.view.get();
-        view.prepare(py)?;
-        if this
-            .open
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_some()
-        {
-            return Err(PyRuntimeError::new_err(
-                "this consume block is open; call consume() again for another one",
-            ));
+        if this.lock().is_some() {
+            return Err(already_open());
         }
+        view.prepare(py)?;
         let (policy, stream) = (context::policy(), this.stream);
         let loan = py.detach(|| view.view().consume_with(stream, policy))?;
         let scope = Scope {
             ended: Arc::default(),
             edge: loan.return_edge(),
         };
-        let lent = PyCaiView::lent(loan.view(), this.stream_object.clone_ref(py), scope.clone());
+        let stream_object = this.stream_object.clone_ref(py);
+        let lent = view.lent(py, loan.view(), stream_object, scope.clone());
         let lent = Bound::new(py, lent)?;
-        // Of two threads that enter at once, the second one's loan replaces the first's, which ends.
-        let first = this
-            .open
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .replace((loan, scope));
-        py.detach(|| drop(first));
-        Ok(lent)
+        match this.keep(loan, scope) {
+            None => Ok(lent),
+            // Another thread has entered meanwhile: its block stands, and this loan ends here.
+            Some((loan, scope)) => {
+                scope.ended.store(true, Ordering::Release);
+                py.detach(|| drop(loan));
+                Err(already_open())
+            }
+        }
     }
 
     fn __exit__(
@@ -148,12 +159,21 @@ impl Drop for PyConsume {
         };
         scope.ended.store(true, Ordering::Release);
         Python::try_attach(|py| {
+            // An exception may be on its way through the frame that held the block; it goes on.
+            let pending = PyErr::take(py);
             py.detach(|| drop(loan));
-            let text =
-                CString::from(c"a consume block was never left; its return edge was made only now");
-            if let Err(error) = PyErr::warn(py, &py.get_type::<PyResourceWarning>(), &text, 1) {
-                error.write_unraisable(py, None);
+            warn(py);
+            if let Some(pending) = pending {
+                pending.restore(py);
             }
         });
+    }
+}
+
+#[cold]
+fn warn(py: Python<'_>) {
+    let text = CString::from(c"a consume block was never left; its return edge was made only now");
+    if let Err(error) = PyErr::warn(py, &py.get_type::<PyResourceWarning>(), &text, 1) {
+        error.write_unraisable(py, None);
     }
 }

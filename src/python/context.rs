@@ -16,7 +16,22 @@ use crate::protocol::stream::{Stream, SyncPolicy};
 
 thread_local! {
     static POLICY: Cell<Option<SyncPolicy>> = const { Cell::new(None) };
+    static POLICIES: RefCell<Vec<Entered>> = const { RefCell::new(Vec::new()) };
     static WORK: RefCell<Vec<Work>> = const { RefCell::new(Vec::new()) };
+}
+
+/// One `policy` block of this thread, by the address of its object.
+struct Entered {
+    block: usize,
+    sync: SyncPolicy,
+}
+
+/// Changes this thread's open blocks; the innermost one is the policy.
+fn with_policies(change: impl FnOnce(&mut Vec<Entered>)) {
+    POLICIES.with_borrow_mut(|open| {
+        change(open);
+        POLICY.set(open.last().map(|entered| entered.sync));
+    });
 }
 
 /// One `use_stream` block of this thread.
@@ -90,7 +105,6 @@ pub(crate) fn work_stream(ordinal: i32) -> Stream {
 #[pyclass(name = "policy", module = "cai_dlpack", frozen)]
 pub(crate) struct Policy {
     sync: SyncPolicy,
-    outer: std::sync::Mutex<Vec<Option<SyncPolicy>>>,
 }
 
 #[pymethods]
@@ -103,14 +117,12 @@ impl Policy {
             return Err(Violation::new(Rule::ArgumentType, field, repr(sync)).into());
         };
         let sync = by_name(&name.to_cow()?).ok_or_else(|| unknown_policy(field, &repr(sync)))?;
-        Ok(Self {
-            sync,
-            outer: std::sync::Mutex::default(),
-        })
+        Ok(Self { sync })
     }
 
     fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
-        lock(&slf.outer).push(POLICY.replace(Some(slf.sync)));
+        let (block, sync) = (slf.address(), slf.sync);
+        with_policies(|open| open.push(Entered { block, sync }));
         slf
     }
 
@@ -120,17 +132,24 @@ impl Policy {
         _error: &Bound<'_, PyAny>,
         _trace: &Bound<'_, PyAny>,
     ) -> bool {
-        if let Some(outer) = lock(&self.outer).pop() {
-            POLICY.set(outer);
-        }
+        // Blocks of generators end in any order: this one ends, and the others stay as they are.
+        with_policies(|open| {
+            if let Some(at) = open
+                .iter()
+                .rposition(|entered| entered.block == self.address())
+            {
+                open.remove(at);
+            }
+        });
         false
     }
 }
 
-fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
+impl Policy {
+    /// Tells one object from another while it lives; an open block keeps its object alive.
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
 }
 
 /// The stream that this thread works on, for the duration of a `with` block.

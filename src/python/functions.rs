@@ -62,9 +62,10 @@ pub(crate) fn view<'py>(
     })?;
     let known = exchange::known(obj)?;
     if known.traits.any_of(Traits::OURS) {
-        return again(obj, &options);
+        return Ok(again(obj, &options)?.keeping(producer_stream, producer_stream));
     }
-    Ok(PyCaiView::from_route(route(obj, known, &options)?))
+    let view = PyCaiView::from_route(route(obj, known, &options)?);
+    Ok(view.keeping(None, producer_stream))
 }
 
 /// A view of an object with `__cuda_array_interface__`, or of such a dict (with `owner=`); CAI and
@@ -93,7 +94,8 @@ pub(crate) fn from_cai<'py>(
         check,
         strict,
     })?;
-    Ok(PyCaiView::new(cai::import(obj, &options)?))
+    let view = PyCaiView::new(cai::import(obj, &options)?);
+    Ok(view.keeping(None, producer_stream))
 }
 
 /// A view of an object with `__dlpack__`, or of a bare capsule.
@@ -127,7 +129,7 @@ pub(crate) fn from_dlpack<'py>(
         strict: false,
     };
     let options = Options::parse(&arguments)?;
-    let stream = stream
+    let wanted = stream
         .map(|value| stream::named(value, Field::Argument("stream")))
         .transpose()?;
     let device = device
@@ -136,12 +138,13 @@ pub(crate) fn from_dlpack<'py>(
     let view = dlpack::import(
         obj,
         Ask {
-            stream,
+            stream: wanted,
             copy,
             device,
         },
     )?;
-    Ok(PyCaiView::new(adjust(view, &options)?))
+    let view = PyCaiView::new(adjust(view, &options)?);
+    Ok(view.keeping(stream, producer_stream))
 }
 
 /// A DLPack capsule of any array that `view` takes, for a consumer that wants a capsule.

@@ -1,14 +1,14 @@
 //! Several streams, or many views, made ready on one stream: one event for each distinct stream.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyInt, PyList};
+use pyo3::types::PyList;
 
 use super::class::PyCaiView;
 use super::stream;
 use crate::driver::{self, Place};
 use crate::error::Error;
 use crate::protocol::rule::Field;
-use crate::protocol::stream::{Request, Stream};
+use crate::protocol::stream::{Request, Stream, SyncPolicy};
 
 /// Makes stream `on` wait for what each item holds by now: one event for each distinct stream.
 ///
@@ -45,14 +45,17 @@ pub(crate) fn join<'py>(
             );
         }
     }
-    waits.retain(|(stream, _)| Request::Stream(target).needs_order(*stream));
+    let request = Request::Stream(target);
+    waits.retain(|(stream, place)| {
+        let place = place.unwrap_or(Place::cuda(-1, 0));
+        driver::needed(*stream, request, &place, SyncPolicy::Event)
+    });
     if !waits.is_empty() {
         py.detach(|| carry_out(&waits, target))?;
     }
-    let object = (!on.is_exact_instance_of::<PyInt>()).then_some(on);
     let ready = PyList::empty(py);
     for view in views {
-        ready.append(PyCaiView::ready_on(&view, target, object)?)?;
+        ready.append(PyCaiView::ready_on(&view, target, Some(on))?)?;
     }
     Ok(ready)
 }

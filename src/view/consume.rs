@@ -77,11 +77,7 @@ impl CaiView {
     ) -> Result<Consumed, Error> {
         let edge = self.return_edge(stream);
         let producer = self.producer.unwrap_or(Stream::None);
-        if producer == Stream::PerThreadDefault && self.producer_thread != thread_of(producer) {
-            return Err(
-                Violation::new(Rule::StreamThread, Field::Argument("stream"), producer).into(),
-            );
-        }
+        check_thread(producer, self.producer_thread)?;
         let request = Request::Stream(stream);
         if self.needs_order(request, policy) {
             let (driver, place) = (driver::driver()?, self.place());
@@ -115,6 +111,18 @@ impl CaiView {
             Some(_) => ReturnEdge::Event,
         }
     }
+}
+
+/// Only its own thread can make a per-thread default stream wait: here the number means another one.
+fn check_thread(producer: Stream, thread: Option<ThreadId>) -> Result<(), Violation> {
+    if producer == Stream::PerThreadDefault && thread != thread_of(producer) {
+        return Err(Violation::new(
+            Rule::StreamThread,
+            Field::Argument("stream"),
+            producer,
+        ));
+    }
+    Ok(())
 }
 
 impl Consumed {
@@ -159,6 +167,7 @@ impl Consumed {
         if self.edge == ReturnEdge::Event
             && driver::needed(self.consumer, request, &place, self.policy)
         {
+            check_thread(self.producer, self.view.producer_thread)?;
             driver::order(
                 driver::driver()?,
                 self.consumer,
