@@ -27,7 +27,7 @@ PYTHON_CODE   := bindings conformance
 # The conformance kit, which finds the simulated driver in Cargo's target folder.
 KIT           := PYTHONPATH=$(abspath conformance/kit/src)
 
-.PHONY: help demo test test-rust test-python check check-rust check-python simulator clean
+.PHONY: help demo test test-rust test-python check check-rust check-python simulator candle clean
 .DELETE_ON_ERROR:
 
 help:
@@ -39,7 +39,7 @@ demo: $(VENV)/.package simulator
 test: test-rust test-python
 
 test-rust: $(VENV)/.requirements simulator
-	cargo test --workspace --locked
+	cargo test --workspace --locked --features cai-dlpack/half
 
 test-python: $(VENV)/.package $(VENV)/.examples simulator
 	$(KIT) $(BIN)/python -m cai_conformance simulate -- $(BIN)/python -m pytest -p cai_conformance.plugin conformance/tests
@@ -85,6 +85,10 @@ $(VENV)/.package: $(VENV)/.requirements $(WHEEL_SOURCES)
 	    --interpreter $(BIN)/python --out $(VENV)/wheel
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(VENV)/wheel/*.whl
 	@touch $@
+
+# candle's tensors of the CPU as views, and back (docs/rust.md): a workspace of its own, as candle is large.
+candle:
+	cargo test --locked --manifest-path conformance/rust/candle/Cargo.toml --target-dir $(TARGET)/candle
 
 # The example extensions: built as their users would, and found by the tests like any other module.
 $(VENV)/.examples: $(VENV)/.requirements $(RUST_SOURCES) $(shell find bindings/example bindings/example-peer -type f)

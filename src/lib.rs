@@ -1,4 +1,57 @@
-//! Zero-copy bridge between the CUDA Array Interface and DLPack.
+//! Zero-copy bridge between the CUDA Array Interface (CAI) and DLPack.
+//!
+//! ```text
+//!    an object with __cuda_array_interface__          a DLPack tensor, capsule or exchange table
+//!                    |                                               |
+//!                    v            one description, checked           v
+//!               Interface  <-------->  Descriptor  <-------->  DLTensor's fields
+//!                                          |
+//!                                       CaiView = Descriptor + Owner + ready stream + producer stream
+//!                                          |
+//!                    +---------------------+-----------------------+
+//!                    v                     v                       v
+//!                CAI dict      View<T>, cudarc's streams     DLPack tensor
+//! ```
+//!
+//! | CAI | unit | DLPack | unit |
+//! |---|---|---|---|
+//! | `shape` | elements | `ndim`, `shape` | elements |
+//! | `strides` | bytes | `strides` | elements |
+//! | `typestr` | bytes | `dtype` | bits, lanes |
+//! | `data[0]` | address | `data + byte_offset` | address |
+//! | `data[1]` | read-only | `flags` | bit 0 |
+//! | `stream` | 1, 2, handle, none | `stream` of `__dlpack__` | also -1: no order |
+//! | the object | | `manager_ctx`, `deleter` | |
+//! | none: asked of the driver | | `device` | type, number |
+//!
+//! The rooms, each of which uses those above it only:
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`protocol`] | both protocols as checked values; no pointer is followed, no CUDA, no Python |
+//! | [`driver`] | the little of the CUDA driver that order needs; loaded on first use (feature `cudarc`) |
+//! | [`view`] | ownership: views, owners, managed tensors, typed views |
+//! | `python` | arguments and return values of extension modules (feature `pyo3`) |
+//! | [`interop`] | other libraries' arrays and streams in Rust (feature `cudarc`) |
+//!
+//! An array argument in an extension module, and a result that Numba, torch or tvm-ffi takes:
+//!
+//! ```no_run
+//! # #[cfg(feature = "pyo3")] mod example {
+//! use cai_dlpack::CaiView;
+//! use cai_dlpack::python::In;
+//! use pyo3::prelude::*;
+//!
+//! /// The matrix itself, if it is one of float32, in C order, in memory that CUDA can read.
+//! #[pyfunction]
+//! fn checked(a: In<f32, 2>) -> PyResult<CaiView> {
+//!     a.view().c_order()?.cuda()?;
+//!     Ok(a.into_cai())
+//! }
+//! # }
+//! ```
+//!
+//! docs/rust.md is the guide; README.md has an example without Python.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod protocol;
@@ -15,3 +68,11 @@ pub mod interop;
 
 pub use error::Error;
 pub use view::CaiView;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+#[cfg(all(doctest, feature = "pyo3", feature = "cudarc"))]
+#[doc = include_str!("../docs/rust.md")]
+struct Guide;

@@ -5,6 +5,7 @@ mod arrays;
 mod cudarc_guard;
 #[cfg(feature = "cudarc")]
 mod cudarc_slices;
+mod guide;
 mod neighbours;
 mod public_api;
 #[cfg(feature = "cudarc")]
