@@ -298,7 +298,7 @@ fn adjust(view: CaiView, options: &Options<'_>) -> PyResult<CaiView> {
         })
     }?;
     if options.check == Check::Bounds {
-        view.prove_memory()?;
+        view.check_memory()?;
     }
     Ok(match options.producer {
         None => view,
