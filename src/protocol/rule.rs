@@ -451,6 +451,9 @@ rules! {
     HostUnreadable "host-unreadable" Buffer
         "the host cannot read this memory"
         "CUDA: device memory is not mapped into the host";
+    BufferLayout "buffer-layout" Buffer
+        "the buffer is asked for in one piece, and the elements do not lie so"
+        "Python's buffer protocol: a request that the exporter cannot meet is a BufferError";
     ArrayUnreadable "array-unreadable" Type
         "NumPy cannot read this memory"
         "our choice: TypeError, so that NumPy does not fall back to an element-by-element copy";

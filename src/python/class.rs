@@ -11,6 +11,7 @@ use pyo3::types::{PyDict, PyInt, PyString, PyTuple};
 use super::consume::{PyConsume, Scope};
 use super::exchange::{self, Exchanged, WorkStream};
 use super::export::{Asked, Export};
+use super::host;
 use super::keys::keys;
 use super::release::{self, PYTHON};
 use super::stream;
@@ -343,6 +344,42 @@ impl PyCaiView {
         let interface = self.view.interface()?;
         self.prepare(py)?;
         self.interface_dict(py, &interface)
+    }
+
+    /// NumPy's array interface, version 3, of memory that the host can read; waits until it may.
+    ///
+    /// Raises AttributeError for other memory, and for types that it cannot say.
+    #[getter]
+    fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.prepare(py)?;
+        host::array_interface(py, self)
+    }
+
+    /// A buffer of memory that the host can read, without a copy; waits until it may be read.
+    unsafe fn __getbuffer__(
+        slf: &Bound<'_, Self>,
+        buffer: *mut ffi::Py_buffer,
+        flags: std::ffi::c_int,
+    ) -> PyResult<()> {
+        // SAFETY: CPython gives a place for the answer.
+        unsafe { host::get_buffer(slf, buffer, flags) }
+    }
+
+    unsafe fn __releasebuffer__(&self, buffer: *mut ffi::Py_buffer) {
+        // SAFETY: CPython releases each buffer that this view has filled once.
+        unsafe { host::release_buffer(self.view.descriptor().ndim(), buffer) };
+    }
+
+    /// The same memory under its other name, without a copy: managed, pinned and registered memory is
+    /// reachable from the device and from the host.
+    ///
+    /// kind: "cuda" for consumers that take device memory alone; "host" for those of the CPU, which waits
+    /// until the host may read.
+    /// Raises BufferError where the memory is not reachable from there.
+    #[pyo3(signature = (kind, /))]
+    fn present_as(&self, py: Python<'_>, kind: &str) -> PyResult<Self> {
+        self.prepare(py)?;
+        Ok(self.described(py, host::present_as(py, &self.view, kind)?))
     }
 
     /// The C Exchange API (DLPack 1.3): a capsule around a table of C functions.

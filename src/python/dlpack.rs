@@ -11,8 +11,11 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 
 use super::capsule;
+use super::current::Current;
+use super::exchange::{self, Traits};
 use super::integer::{IntRule, repr, type_name};
 use super::keys::keys;
+use crate::driver;
 use crate::protocol::descriptor::{Descriptor, Device, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Stream};
@@ -51,13 +54,32 @@ pub(crate) fn import(object: &Bound<'_, PyAny>, ask: Ask) -> PyResult<CaiView> {
     let announced = announced_device(object)?;
     let wanted = ask.device.unwrap_or(announced);
     let ready = stream_to_ask(wanted, ask.stream)?;
-    let (capsule, told) = call(object, ready, wanted, ask)?;
+    let traits = exchange::known(object)?.traits;
+    let (capsule, told) = {
+        let _current = current_for(traits, announced)?;
+        call(object, ready, wanted, ask)?
+    };
     if !capsule::is_capsule(&capsule) {
         return Err(Violation::new(Rule::CapsuleType, Field::DlpackCall, repr(&capsule)).into());
     }
     let (descriptor, owner) = capsule::claim(&capsule)?;
     let descriptor = check(descriptor, wanted, ask)?;
+    if traits.any_of(Traits::IGNORES_STREAM) && ask.stream.is_none() && ready != Stream::None {
+        exchange::warn_unknown(object)?;
+    }
     Ok(view(descriptor, owner, ready, told))
+}
+
+/// The array's device made current during the call, for producers that would use another one or refuse.
+/// Where there is no driver the producer says so itself.
+fn current_for(traits: Traits, device: Device) -> PyResult<Option<Current<'static>>> {
+    if !traits.any_of(Traits::WANTS_CURRENT) || device.device_type != Device::CUDA {
+        return Ok(None);
+    }
+    let Ok(driver) = driver::driver() else {
+        return Ok(None);
+    };
+    Ok(Some(Current::of_device(driver, device.id)?))
 }
 
 /// A capsule cannot be asked anything: its data is ready where the caller says.

@@ -15,12 +15,13 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering, fence};
 
 use dlpark::ffi::{DLPACK_MAJOR_VERSION, DLPackExchangeAPI, DLPackExchangeAPIHeader};
-use pyo3::exceptions::PyException;
+use pyo3::exceptions::{PyException, PyUserWarning};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyType};
 
 use super::class::PyCaiView;
+use super::integer::type_name;
 use super::keys::keys;
 
 pub(crate) use export::capsule;
@@ -93,6 +94,8 @@ impl Traits {
     const IS_PINNED: Self = Self(1 << 5);
     /// Its `__dlpack__` takes a stream and does nothing with it, and its work stream is always NULL.
     pub(crate) const IGNORES_STREAM: Self = Self(1 << 6);
+    /// Its `__dlpack__` works on its library's current device, or insists that this is the array's.
+    pub(crate) const WANTS_CURRENT: Self = Self(1 << 7);
     /// Attributes that change what an export means.
     const STATE: Self =
         Self(Self::REQUIRES_GRAD.0 | Self::IS_CONJ.0 | Self::IS_NEG.0 | Self::IS_SPARSE.0);
@@ -121,8 +124,14 @@ impl Traits {
         if kind.is(py.get_type::<PyCaiView>()) {
             bits |= Self::OURS.0;
         }
-        if kind.module()?.to_string_lossy().starts_with("cuda.core") {
+        let module = kind.module()?;
+        let module = module.to_string_lossy();
+        let library = module.split('.').next().unwrap_or_default();
+        if module.starts_with("cuda.core") {
             bits |= Self::IGNORES_STREAM.0;
+        }
+        if matches!(library, "torch" | "cupy") {
+            bits |= Self::WANTS_CURRENT.0;
         }
         Ok(Self(bits))
     }
@@ -230,6 +239,18 @@ fn discover(object: &Bound<'_, PyAny>) -> PyResult<Known> {
     };
     Slot::of(kind.as_type_ptr()).write(&kind, known);
     Ok(known)
+}
+
+/// Says, once per type, that nobody knows when the data is ready.
+#[cold]
+pub(crate) fn warn_unknown(object: &Bound<'_, PyAny>) -> PyResult<()> {
+    let text = format!(
+        "{} does not say which stream it works on: the legacy default stream is taken, which waits for no \
+         non-blocking stream; name the stream by producer_stream= [stream-unknown]",
+        type_name(object)
+    );
+    let category = object.py().get_type::<PyUserWarning>();
+    super::warn::once(object, &text, category.as_any())
 }
 
 /// The table of a type; `None` for whatever is not a usable one, and for whatever error reading it

@@ -4,11 +4,11 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel};
 
 use super::{Whole, view_of};
-use crate::driver::{self, Context, CopyPlan, Driver, DriverError, copy_strided};
+use crate::driver::{self, CopyPlan, Driver, DriverError, copy_strided};
 use crate::error::Error;
-use crate::protocol::descriptor::{Descriptor, Device};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Capture, Request, Stream, SyncPolicy};
+use crate::python::current::Current;
 use crate::view::{CaiView, Owner, ReturnEdge};
 
 /// `CUDA_ERROR_NOT_SUPPORTED`: a device without memory pools.
@@ -146,83 +146,6 @@ impl Drop for DeviceBlock {
         if let Some(body) = left {
             let _ = body.free();
             std::mem::forget(body);
-        }
-    }
-}
-
-/// A context that is current on this thread until it is dropped.
-pub(super) struct Current<'d> {
-    driver: &'d dyn Driver,
-    before: Option<Context>,
-    retained: Option<i32>,
-}
-
-impl<'d> Current<'d> {
-    /// The context that `stream` lives in: its own, or for a default stream the array's.
-    fn of_stream(
-        driver: &'d dyn Driver,
-        stream: Stream,
-        array: &Descriptor,
-    ) -> Result<Self, DriverError> {
-        if stream.is_default() {
-            return Self::of_memory(driver, array);
-        }
-        let context = driver.stream_context(stream)?;
-        Self::enter(driver, context, None)
-    }
-
-    /// The context of an array's memory, else its device's primary one.
-    pub(super) fn of_memory(
-        driver: &'d dyn Driver,
-        array: &Descriptor,
-    ) -> Result<Self, DriverError> {
-        let device = array.device();
-        let ordinal = if device.device_type == Device::CUDA {
-            device.id
-        } else {
-            -1
-        };
-        Self::of_pointer(driver, array.data(), ordinal)
-    }
-
-    /// The context of an allocation, else the primary one of device `ordinal` (negative: the driver says).
-    fn of_pointer(driver: &'d dyn Driver, pointer: u64, ordinal: i32) -> Result<Self, DriverError> {
-        let info = driver.pointer_info(pointer, false)?;
-        match info.context {
-            Some(context) => Self::enter(driver, context, None),
-            None if ordinal >= 0 => Self::of_device(driver, ordinal),
-            None => Self::of_device(driver, info.ordinal.max(0)),
-        }
-    }
-
-    fn of_device(driver: &'d dyn Driver, ordinal: i32) -> Result<Self, DriverError> {
-        let context = driver.primary_context_retain(ordinal)?;
-        Self::enter(driver, context, Some(ordinal)).inspect_err(|_| {
-            let _ = driver.primary_context_release(ordinal);
-        })
-    }
-
-    fn enter(
-        driver: &'d dyn Driver,
-        context: Context,
-        retained: Option<i32>,
-    ) -> Result<Self, DriverError> {
-        let before = driver.current_context()?;
-        driver.set_current_context(Some(context))?;
-        Ok(Self {
-            driver,
-            before,
-            retained,
-        })
-    }
-}
-
-impl Drop for Current<'_> {
-    fn drop(&mut self) {
-        // What was current before still is a context; if not, there is nothing to go back to.
-        let _ = self.driver.set_current_context(self.before);
-        if let Some(ordinal) = self.retained {
-            let _ = self.driver.primary_context_release(ordinal);
         }
     }
 }

@@ -3,12 +3,12 @@
 use std::alloc::{Layout as Block, alloc, dealloc};
 use std::ptr::NonNull;
 
-use super::device::Current;
 use super::{Whole, view_of};
 use crate::driver::{self, CopyPlan, copy_strided};
 use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, Device};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
+use crate::python::current::Current;
 use crate::view::{CaiView, Owner};
 
 /// More driver calls than this, and the whole span is fetched by one and sorted out on the host.

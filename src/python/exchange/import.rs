@@ -52,14 +52,17 @@ pub(crate) fn import(
     let Some((ready, work)) = table.ready(device, traits, producer)? else {
         return Ok(None);
     };
+    let is_unknown = work.is_none() && producer.is_none() && ready != Stream::None;
+    if is_unknown {
+        super::warn_unknown(object)?;
+    }
     // SAFETY: the owner is the managed tensor, whose data is valid until its deleter runs (DLPack).
     let view = unsafe { CaiView::new(descriptor, ready, imported.into_owner()) };
-    let knows_producer = work.is_some() || producer.is_some() || ready == Stream::None;
     Ok(Some(Exchanged {
-        view: if knows_producer {
-            view.with_producer(ready)
-        } else {
+        view: if is_unknown {
             view
+        } else {
+            view.with_producer(ready)
         },
         work,
     }))

@@ -1,0 +1,200 @@
+"""The host's side: buffers, the array interface, and memory presented under its other name."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import weakref
+from functools import partial
+from typing import Any
+
+import cai_dlpack as cd
+import dlpack_abi as abi
+import numba.cuda
+import numpy as np
+import oracle
+import pytest
+from producers import cai
+from refusal import check_refusal, refuse
+from simulator import Machine
+
+VALUES = np.arange(24, dtype=np.int32).reshape(4, 6)
+HOST_KINDS = ["pinned", "managed", "host"]
+
+
+def view_in(kind: str, machine: Machine, index: Any = np.s_[:], **changes: Any) -> Any:
+    part = VALUES[index]
+    if kind == "host":
+        return cd.view(part)
+    allocate = {"device": machine.device_memory, "pinned": machine.pinned_memory, "managed": machine.managed_memory}
+    pointer = allocate[kind](VALUES.nbytes)
+    machine.write(pointer, VALUES.tobytes())
+    keys = {"shape": part.shape, "strides": part.strides, "typestr": part.dtype.str, **changes}
+    return cd.view(cai(data=(pointer + part.ctypes.data - VALUES.ctypes.data, False), **keys))
+
+
+# --- buffers and the array interface ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", HOST_KINDS)
+@pytest.mark.parametrize("index", [np.s_[:], np.s_[::2, 1:4], np.s_[::-1], np.s_[:, 2]], ids=str)
+def test_numpy_sees_host_memory_without_dlpack(kind: str, index: Any, machine: Machine) -> None:
+    view = view_in(kind, machine, index)
+    for array in (np.asarray(memoryview(view)), np.asarray(view), np.asarray(_Only(view))):
+        assert array.ctypes.data == view.ptr
+        assert array.strides == VALUES[index].strides
+        assert array.tolist() == VALUES[index].tolist()
+        assert array.flags.writeable
+
+
+class _Only:
+    """Shows nothing but the array interface."""
+
+    def __init__(self, view: Any) -> None:
+        self.__array_interface__ = view.__array_interface__
+        self.view = view
+
+
+@pytest.mark.parametrize("typestr", oracle.DTYPES)
+def test_every_type_has_its_format(typestr: str) -> None:
+    source = np.zeros((2, 3), typestr)
+    seen = np.asarray(memoryview(cd.view(source)))
+    assert (seen.dtype, seen.shape, seen.ctypes.data) == (source.dtype, source.shape, source.ctypes.data)
+    assert cd.view(source).__array_interface__["typestr"] == typestr
+
+
+@pytest.mark.parametrize("kind", ["pinned", "managed"])
+@pytest.mark.parametrize("read", [memoryview, lambda view: view.__array_interface__], ids=["buffer", "interface"])
+def test_the_host_waits_before_it_reads(kind: str, read: Any, machine: Machine) -> None:
+    ready = machine.stream()
+    view = view_in(kind, machine, stream=ready)
+    machine.control.store(ready, view.ptr, (VALUES + 1).tobytes())
+    machine.clear()
+    with machine.control.gil_watch():
+        read(view)
+    assert any("Synchronize" in name for name, _ in machine.order())
+    assert np.asarray(view).tolist() == (VALUES + 1).tolist()
+
+
+def test_a_buffer_keeps_the_memory(machine: Machine) -> None:
+    source = numba.cuda.managed_array((3,), np.float64)
+    source[:] = 7
+    alive = weakref.ref(source)
+    buffer = memoryview(cd.from_cai(source))
+    del source
+    gc.collect()
+    assert alive() is not None
+    assert buffer.tolist() == [7.0, 7.0, 7.0]
+    buffer.release()
+    gc.collect()
+    assert alive() is None
+
+
+WRITABLE, STRIDES, C_CONTIGUOUS, F_CONTIGUOUS, ANY_CONTIGUOUS = 0x1, 0x18, 0x38, 0x58, 0x98
+
+
+def ask(view: Any, flags: int) -> None:
+    """A consumer's request for a buffer, which must be refused: nothing here releases one."""
+    room = (ctypes.c_void_p * 16)(*[0xBAD] * 16)
+    try:
+        ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(view), room, flags)
+    finally:
+        assert not room[1], "Py_buffer.obj must be NULL after a refusal"
+
+
+def test_read_only_stays_read_only() -> None:
+    view = cd.view(VALUES.copy(), read_only=True)
+    assert memoryview(view).readonly
+    assert not np.asarray(view).flags.writeable
+    assert view.__array_interface__["data"][1] is True
+    check_refusal(refuse(lambda: ask(view, WRITABLE | STRIDES), BufferError), "read-only-writer", "object")
+
+
+def test_a_scalar_and_an_empty_array() -> None:
+    assert np.asarray(memoryview(cd.view(np.full((), 5, np.int16)))) == 5
+    empty = memoryview(cd.view(np.zeros((0, 3), np.int16)))
+    assert (empty.shape, empty.nbytes) == ((0, 3), 0)
+
+
+def test_a_contiguous_buffer_of_strided_data_is_refused() -> None:
+    view = cd.view(VALUES[:, ::2])
+    for flags in (0, C_CONTIGUOUS, F_CONTIGUOUS, ANY_CONTIGUOUS):
+        check_refusal(refuse(partial(ask, view, flags), BufferError), "buffer-layout", "object")
+    assert bytes(view) == VALUES[:, ::2].tobytes()
+
+
+def test_device_memory_has_neither(machine: Machine) -> None:
+    """TypeError is what "no buffer" is called: JAX and Numba try the next protocol on nothing else."""
+    view = view_in("device", machine)
+    check_refusal(refuse(lambda: memoryview(view), TypeError), "array-unreadable", "object", hint="dl_device")
+    assert not hasattr(view, "__array_interface__")
+    check_refusal(refuse(lambda: np.asarray(view), TypeError), "array-unreadable", "object")
+
+
+def test_types_without_a_format(machine: Machine) -> None:
+    view = cd.from_dlpack(abi.make((4,), dtype=(abi.BFLOAT, 16, 1)).capsule())
+    check_refusal(refuse(lambda: memoryview(view), TypeError), "array-unreadable", "object", hint="dtype=")
+    assert not hasattr(view, "__array_interface__")
+    assert memoryview(cd.view(view, dtype="uint16")).format == "H"
+
+
+# --- present_as ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["pinned", "managed"])
+def test_presented_as_cuda(kind: str, machine: Machine) -> None:
+    ready = machine.stream()
+    view = view_in(kind, machine, stream=ready)
+    shown = view.present_as("cuda")
+    assert (shown.device, shown.memory, shown.ptr, shown.stream) == ((2, 0), "device", view.ptr, ready)
+    assert abi.read(shown.__dlpack__(stream=ready, max_version=(1, 3))).device == (2, 0)
+    assert view.memory == kind
+
+
+@pytest.mark.parametrize("kind", ["pinned", "managed"])
+def test_presented_as_host(kind: str, machine: Machine) -> None:
+    ready = machine.stream()
+    view = view_in(kind, machine, stream=ready)
+    machine.control.store(ready, view.ptr, (VALUES + 3).tobytes())
+    shown = view.present_as("host")
+    assert (shown.device, shown.memory, shown.ptr, shown.stream) == ((1, 0), "host", view.ptr, None)
+    assert np.from_dlpack(shown).tolist() == (VALUES + 3).tolist()
+    assert not hasattr(shown, "__cuda_array_interface__")
+
+
+def test_what_it_is_already(machine: Machine) -> None:
+    assert view_in("device", machine).present_as("cuda").memory == "device"
+    assert view_in("host", machine).present_as("host").memory == "host"
+
+
+def test_registered_memory_of_the_cpu_is_reachable_from_the_device(machine: Machine) -> None:
+    source = np.zeros(4096, np.uint8)
+    start = (source.ctypes.data + 63) & ~63
+    machine._call("cuMemHostRegister_v2", ctypes.c_void_p(start), ctypes.c_size_t(2048), 0)
+    try:
+        part = source[start - source.ctypes.data :][:64]
+        shown = cd.view(part).present_as("cuda")
+        assert (shown.device, shown.memory) == ((2, 0), "device")
+        assert shown.__cuda_array_interface__["shape"] == (64,)
+    finally:
+        machine._call("cuMemHostUnregister", ctypes.c_void_p(start))
+
+
+def test_presented_where_it_is_not(machine: Machine) -> None:
+    device, host = view_in("device", machine), view_in("host", machine)
+    check_refusal(refuse(lambda: device.present_as("host"), BufferError), "present-as", "kind", hint="dl_device")
+    check_refusal(refuse(lambda: host.present_as("cuda"), BufferError), "present-as", "kind", hint="managed")
+    check_refusal(refuse(lambda: device.present_as("gpu"), ValueError), "argument-value", "kind")
+    assert refuse(lambda: device.present_as(2), TypeError)
+
+
+def test_an_empty_array_is_anywhere(machine: Machine) -> None:
+    empty = cd.view(np.zeros((0, 2), np.int8))
+    assert empty.present_as("cuda").device == (2, 0)
+    assert cd.view(cai(shape=(0,), data=(0, False)), ordinal=1).present_as("host").device == (1, 0)
+
+
+def test_read_only_and_layout_are_kept(machine: Machine) -> None:
+    view = cd.view(view_in("managed", machine, np.s_[::2, 1:3]), read_only=True)
+    shown = view.present_as("cuda")
+    assert (shown.read_only, shown.byte_strides, shown.shape) == (True, view.byte_strides, view.shape)

@@ -1,0 +1,75 @@
+"""What single producers do that the protocol does not say, each by a double of its behaviour."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import cai_dlpack as cd
+import cuda.core
+import dlpack_abi as abi
+import exchange_abi as exchange
+import numpy as np
+import pytest
+from cuda.core.utils import StridedMemoryView
+from producers import Dlpack
+from simulator import Machine
+
+
+@pytest.mark.parametrize("library", ["torch", "cupy", "cupy._core.core"])
+def test_the_arrays_device_is_current_while_it_is_asked(library: str, machine: Machine) -> None:
+    """torch refuses, and CuPy takes another device's stream, where another device is current."""
+    seen = []
+
+    class Insists(Dlpack):
+        def __dlpack__(self, **keywords: Any) -> object:
+            seen.append(machine.current())
+            return super().__dlpack__(**keywords)
+
+    Insists.__module__ = library
+    producer = Insists(abi.make(device=(2, 1), data=machine.device_memory(64, 1)))
+    assert cd.view(producer).device == (2, 1)
+    assert seen == [machine.context(1)]
+    assert machine.current() == machine.context(0)
+
+
+def test_the_callers_device_comes_back_where_the_producer_raises(machine: Machine) -> None:
+    class Insists(Dlpack):
+        def __dlpack__(self, **keywords: Any) -> object:
+            raise RuntimeError("not today")
+
+    Insists.__module__ = "torch"
+    with pytest.raises(RuntimeError, match="not today"):
+        cd.view(Insists(abi.make(device=(2, 1), data=machine.device_memory(64, 1))))
+    assert machine.current() == machine.context(0)
+
+
+def test_other_producers_cost_no_context(machine: Machine) -> None:
+    producer = Dlpack(abi.make(device=(2, 1), data=machine.device_memory(64, 1)))
+    machine.clear()
+    cd.view(producer)
+    assert machine.calls() == []
+
+
+def test_cuda_core_says_no_stream_and_that_is_said(machine: Machine) -> None:
+    device = cuda.core.Device(0)
+    device.set_current()
+    stream = device.create_stream()
+    buffer = device.allocate(64, stream=stream)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        view = cd.view(buffer)
+        between = cd.view(StridedMemoryView.from_dlpack(buffer, stream_ptr=-1))
+        cd.view(buffer, producer_stream=stream)
+    assert (view.stream, view.producer_stream) == (1, "unknown")
+    assert (between.stream, between.producer_stream) == (1, "unknown")
+    texts = [str(warning.message) for warning in caught]
+    assert all("producer_stream=" in text and "[stream-unknown]" in text for text in texts)
+    assert len(texts) <= 2, "once per type"
+
+
+def test_strided_memory_view_comes_by_its_table(machine: Machine) -> None:
+    assert exchange.table_of(StridedMemoryView).version.major == 1
+    host = np.arange(6, dtype=np.float32)
+    view = cd.view(StridedMemoryView.from_dlpack(host, stream_ptr=-1))
+    assert (view.ptr, view.device, view.stream) == (host.ctypes.data, (1, 0), None)
