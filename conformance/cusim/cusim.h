@@ -31,7 +31,8 @@ uint64_t sim_lookups_text(char *text, uint64_t capacity);
 
 /* --- faults --- */
 
-/* The nth call from now (1: the next) of a function answers `code` and does nothing else. */
+/* The nth call from now (1: the next) of a function answers `code` and does nothing else; with 0
+ * it claims success. */
 uint32_t sim_fault(const char *name, uint64_t nth, uint32_t code);
 void sim_fault_clear(void);
 uint64_t sim_fault_pending(void);

@@ -136,7 +136,8 @@ class Sim:
     # --- faults ---
 
     def fault(self, name: str, code: int, nth: int = 1) -> None:
-        """The `nth` call of a function from now answers `code` and does nothing else."""
+        """The `nth` call of a function from now answers `code` and does nothing else. With code 0 it
+        claims success: a wait that is none, to see whether a test notices."""
         self._do("sim_fault", name.encode(), nth, code)
 
     def clear_faults(self) -> None:

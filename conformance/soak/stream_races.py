@@ -1,0 +1,67 @@
+"""The races of `conformance/tests/streams`, as many as a test run has no time for.
+
+    python -m cai_conformance simulate -- python conformance/soak/stream_races.py --trials 100000
+
+prints a line for each combination and appends it, with date and commit, to
+`conformance/results/stream-races.tsv`. Exits with 1 if a copy was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+
+CONFORMANCE = Path(__file__).resolve().parents[1]
+RESULTS = CONFORMANCE / "results" / "stream-races.tsv"
+sys.path.insert(0, str(CONFORMANCE / "tests"))
+
+from cai_conformance import Sim  # noqa: E402
+from simulator import Machine  # noqa: E402
+from streams.race import Track  # noqa: E402
+from streams.trials import COMBINATIONS, wrong  # noqa: E402
+
+HEAD = "date\tcommit\tready\trequest\tpolicy\tface\tschedule\ttrials\twrong\tseconds\n"
+
+
+def commit() -> str:
+    """Short, and marked where the tree has changes."""
+    asked = ["git", "-C", str(CONFORMANCE), "describe", "--always", "--dirty", "--exclude=*"]
+    answer = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return answer.stdout.strip() or "no commit"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=100_000)
+    parser.add_argument("--schedules", nargs="+", default=["threaded", "lazy"])
+    asked = parser.parse_args()
+    control = Sim()
+    machine = Machine(control)
+    machine.set_current(0)
+    today, here, lost = datetime.now(timezone.utc).strftime("%Y-%m-%d"), commit(), 0
+    RESULTS.parent.mkdir(exist_ok=True)
+    if not RESULTS.exists():
+        RESULTS.write_text(HEAD, encoding="utf-8")
+    for schedule in asked.schedules:
+        control.schedule = schedule
+        for pair, loan in COMBINATIONS:
+            track, start = Track(machine), time.monotonic()
+            bad = wrong(track, pair, loan, asked.trials)
+            seconds = time.monotonic() - start
+            track.close()
+            face = "consume" if loan else "__dlpack__"
+            row = [today, here, pair.ready, pair.request, pair.policy, face, schedule, asked.trials, bad]
+            line = "\t".join([*map(str, row), f"{seconds:.1f}"])
+            print(line, flush=True)
+            with RESULTS.open("a", encoding="utf-8") as results:
+                results.write(line + "\n")
+            lost += bad
+    return int(lost > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,29 @@
+"""The track of the races, and drained queues and open gates after each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from simulator import Machine
+from streams.race import Track
+
+
+@pytest.fixture
+def track(machine: Machine) -> Iterator[Track]:
+    """The memory and streams of one race on device 0, under the schedule of threads."""
+    control = machine.control
+    control.schedule = "threaded"
+    made = Track(machine)
+    yield made
+    control.open_gates()
+    control.clear_faults()
+    control.schedule = "threaded"
+    made.close()
+
+
+@pytest.fixture
+def lazily(track: Track) -> Track:
+    """The same under the lazy schedule: nothing runs until somebody waits, the latest work first."""
+    track.control.schedule = "lazy"
+    return track

@@ -1,0 +1,298 @@
+"""Streams as people give them: ints, objects of libraries, and what is refused without a trace."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import cai_dlpack as cd
+import dlpack_abi as abi
+import numba.cuda
+import pytest
+from cuda.core import Device
+from producers import Cai, Dlpack, StreamObject, interface
+from refusal import check_refusal, nothing_changes, refuse
+from simulator import Machine, one_event
+from streams.race import LEGACY, PER_THREAD, Track
+
+# --- accepted -----------------------------------------------------------------------------------------
+
+
+class Attribute:
+    """The tuple as an attribute, which some libraries had before the method."""
+
+    def __init__(self, handle: int) -> None:
+        self.__cuda_stream__ = (0, handle)
+
+
+class TorchShaped:
+    """A double: what of torch.cuda.Stream matters here. torch cannot run on the simulated driver."""
+
+    def __init__(self, handle: int) -> None:
+        self.cuda_stream = handle
+        self.device_index = 0
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return (0, self.cuda_stream)
+
+
+class CupyShaped:
+    """A double: what of cupy.cuda.Stream matters here. CuPy cannot run on the simulated driver."""
+
+    def __init__(self, handle: int) -> None:
+        self.ptr = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return (0, self.ptr)
+
+
+class NumpyShaped:
+    """An integer by `__index__`, as NumPy's scalars are."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    def __index__(self) -> int:
+        return self.handle
+
+
+@pytest.mark.parametrize("wrap", [int, StreamObject, Attribute, TorchShaped, CupyShaped, NumpyShaped])
+def test_every_shape_of_a_stream_is_the_same_stream(wrap: Callable[[int], Any], track: Track) -> None:
+    view, b = track.view(track.a), wrap(track.b)
+    track.machine.clear()
+    assert view.on(b).stream == track.b
+    view.__dlpack__(stream=b, max_version=(1, 3))
+    cd.to_dlpack(view, stream=b)
+    cd.join([view], on=b)
+    assert track.machine.order() == 4 * one_event(track.a, track.b)
+    with view.consume(b) as lent:
+        assert lent.stream == track.b
+    assert cd.view(track.producer(None), producer_stream=b, ordinal=0).stream == track.b
+
+
+@pytest.mark.parametrize("wrap", [StreamObject, Attribute, TorchShaped, CupyShaped])
+def test_handle_0_of_an_object_is_the_legacy_default_stream(wrap: Callable[[int], Any], track: Track) -> None:
+    """`__cuda_stream__` shows a cudaStream_t, where 0 is a stream; the integer 0 is refused."""
+    track.machine.clear()
+    assert track.view(track.a).on(wrap(0)).stream == LEGACY
+    assert track.machine.order() == one_event(track.a, LEGACY)
+
+
+def test_cuda_core_streams(track: Track) -> None:
+    device = Device(0)
+    device.set_current()
+    ready, mine = device.create_stream(), device.create_stream()
+    view = cd.view(track.producer(None), producer_stream=ready, ordinal=0)
+    track.machine.clear()
+    assert view.on(mine).stream == int(mine.handle)
+    assert track.machine.order() == one_event(int(ready.handle), int(mine.handle))
+    assert view.on(device.default_stream).stream in (LEGACY, PER_THREAD)
+
+
+def test_numba_streams(track: Track) -> None:
+    ready, mine = numba.cuda.stream(), numba.cuda.stream()
+    view = track.view(int(ready))
+    track.machine.clear()
+    assert view.on(mine).stream == int(mine)
+    assert track.machine.order() == one_event(int(ready), int(mine))
+    assert view.on(numba.cuda.legacy_default_stream()).stream == LEGACY
+    assert view.on(numba.cuda.per_thread_default_stream()).stream == PER_THREAD
+
+
+# --- kept alive ---------------------------------------------------------------------------------------
+
+
+def kept_by(make: Callable[[Any], Any], handle: int) -> bool:
+    """Whether what is made of a stream object keeps it alive, and lets go of it at the end."""
+    stream = StreamObject(handle)
+    alive = weakref.ref(stream)
+    made = make(stream)
+    del stream
+    gc.collect()
+    is_kept = alive() is not None
+    del made
+    gc.collect()
+    assert alive() is None, "it is never let go of"
+    return is_kept
+
+
+def test_a_stream_object_lives_as_long_as_the_views_that_it_orders(track: Track) -> None:
+    view = track.view(track.a)
+    tensor = abi.make(device=(abi.CUDA, 0), data=track.data)
+    assert kept_by(view.on, track.b)
+    assert kept_by(view.consume, track.b)
+    assert kept_by(lambda s: cd.join([view], on=s), track.b)
+    assert kept_by(lambda s: cd.view(track.producer(None), producer_stream=s, ordinal=0), track.b)
+    assert kept_by(lambda s: cd.from_cai(track.producer(None), producer_stream=s, ordinal=0), track.b)
+    assert kept_by(lambda s: cd.from_dlpack(Dlpack(tensor), producer_stream=s), track.b)
+    assert kept_by(lambda s: cd.from_dlpack(Dlpack(tensor), stream=s), track.b)
+    assert kept_by(lambda s: cd.view(view, producer_stream=s), track.b)
+    assert kept_by(cd.use_stream, track.b)
+
+
+def test_the_producers_stream_object_lives_on_in_what_is_made_of_the_view(track: Track) -> None:
+    """The return edge of a view that has moved on goes to the producer's stream, which must be there."""
+
+    def moved(stream: Any) -> Any:
+        return cd.view(track.producer(None), producer_stream=stream, ordinal=0).on(track.b)
+
+    def lent(stream: Any) -> Any:
+        loan = moved(stream).consume(track.b)
+        return loan, loan.__enter__()
+
+    assert kept_by(moved, track.a)
+    assert kept_by(lambda s: cd.view(moved(s), read_only=True), track.a)
+    assert kept_by(lambda s: cd.join([moved(s)], on=1), track.a)
+    assert kept_by(lambda s: moved(s).synchronize(), track.a)
+    with pytest.warns(ResourceWarning):
+        assert kept_by(lent, track.a)
+
+
+# --- refused ------------------------------------------------------------------------------------------
+
+
+def join_on(view: cd.CaiView, stream: Any) -> object:
+    return cd.join([view], on=stream)
+
+
+def join_item(view: cd.CaiView, stream: Any) -> object:
+    return cd.join([view, stream], on=LEGACY)
+
+
+def consume(view: cd.CaiView, stream: Any) -> object:
+    return view.consume(stream)
+
+
+def on(view: cd.CaiView, stream: Any) -> object:
+    return view.on(stream)
+
+
+def use_stream(view: cd.CaiView, stream: Any) -> object:
+    return cd.use_stream(stream)
+
+
+def producer_stream(view: cd.CaiView, stream: Any) -> object:
+    return cd.view(view, producer_stream=stream)
+
+
+def from_dlpack(view: cd.CaiView, stream: Any) -> object:
+    return cd.from_dlpack(view, stream=stream)
+
+
+def dlpack(view: cd.CaiView, stream: Any) -> object:
+    return view.__dlpack__(stream=stream, max_version=(1, 3))
+
+
+def to_dlpack(view: cd.CaiView, stream: Any) -> object:
+    return cd.to_dlpack(view, stream=stream)
+
+
+NAMED = [on, consume, join_on, join_item, use_stream, producer_stream, from_dlpack]
+ASKED = [dlpack, to_dlpack]
+
+
+class Raises:
+    def __cuda_stream__(self) -> tuple[int, int]:
+        raise LookupError("the stream's own trouble")
+
+
+WRONG: list[tuple[Any, type[Exception], str]] = [
+    (0, ValueError, "stream-zero"),
+    (-2, ValueError, "stream-range"),
+    (2**64, ValueError, "stream-range"),
+    (-(2**64), ValueError, "stream-range"),
+    (True, TypeError, "stream-type"),
+    ("1", TypeError, "stream-type"),
+    (1.0, TypeError, "stream-type"),
+    (object(), TypeError, "stream-type"),
+    ((0, 7), TypeError, "stream-type"),
+    (StreamObject(-1), ValueError, "stream-range"),
+    (StreamObject(2**64), ValueError, "stream-range"),
+    (StreamObject(True), TypeError, "stream-object"),
+    (StreamObject("7"), TypeError, "stream-object"),  # type: ignore[arg-type]
+    (StreamObject(None), TypeError, "stream-object"),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize("give", NAMED + ASKED, ids=lambda give: give.__name__)
+@pytest.mark.parametrize(("stream", "raises", "rule"), WRONG, ids=lambda value: repr(value)[:24])
+def test_a_wrong_stream_is_refused_before_anything_is_called(
+    stream: Any, raises: type[Exception], rule: str, give: Callable[[cd.CaiView, Any], object], track: Track
+) -> None:
+    view = track.view(track.a)
+    state = (view.stream, view.producer_stream, view.ptr, cd.stats()["open_guards"])
+    track.machine.clear()
+    with nothing_changes(view, stream):
+        found = refuse(lambda: give(view, stream), raises)
+    check_refusal(found, rule, None)
+    assert track.machine.calls() == []
+    assert (view.stream, view.producer_stream, view.ptr, cd.stats()["open_guards"]) == state
+
+
+@pytest.mark.parametrize("give", [on, consume, join_on, join_item, use_stream], ids=lambda give: give.__name__)
+@pytest.mark.parametrize("stream", [None, -1])
+def test_who_asks_for_a_stream_by_name_gets_no_order_without_one(
+    stream: Any, give: Callable[[cd.CaiView, Any], object], track: Track
+) -> None:
+    track.machine.clear()
+    found = refuse(lambda: give(track.view(track.a), stream), TypeError if stream is None else ValueError)
+    check_refusal(found, "stream-type" if stream is None else "stream-range", None)
+    assert track.machine.calls() == []
+
+
+@pytest.mark.parametrize("give", NAMED + ASKED, ids=lambda give: give.__name__)
+def test_a_stream_objects_own_exception_passes_through(give: Callable[[cd.CaiView, Any], object], track: Track) -> None:
+    with pytest.raises(LookupError, match="own trouble"):
+        give(track.view(track.a), Raises())
+    assert track.machine.order() == []
+
+
+# --- destroyed ----------------------------------------------------------------------------------------
+
+
+def enter(view: cd.CaiView, stream: Any) -> object:
+    with view.consume(stream):
+        raise AssertionError("entered")
+
+
+@pytest.mark.parametrize("give", [on, enter, join_on, dlpack, to_dlpack], ids=lambda give: give.__name__)
+@pytest.mark.parametrize("side", ["ready", "requested"])
+def test_a_destroyed_stream_is_a_driver_error(
+    side: str, give: Callable[[cd.CaiView, Any], object], track: Track, machine: Machine
+) -> None:
+    dead = machine.stream()
+    machine.destroy_stream(dead)
+    made = abi.make(device=(abi.CUDA, 0), data=track.data)
+    view = cd.from_dlpack(made.capsule(), producer_stream=dead if side == "ready" else track.a)
+    if side == "ready":
+        view = cd.view(view, producer_stream=dead)
+    state, current = (view.stream, view.producer_stream, cd.stats()["open_guards"]), machine.current()
+    with pytest.raises(cd.DriverError) as caught:
+        give(cd.view(view, producer_stream=dead if side == "ready" else track.a), track.b if side == "ready" else dead)
+    assert (caught.value.code, caught.value.name) == (400, "CUDA_ERROR_INVALID_HANDLE")
+    assert caught.value.call.startswith("cu")
+    assert (view.stream, view.producer_stream, cd.stats()["open_guards"]) == state
+    assert machine.current() == current
+    del caught
+    gc.collect()
+    assert made.released == 0
+    machine.clear()
+    track.view(track.a).on(track.b)
+    assert machine.order() == one_event(track.a, track.b), "the next order is as good as any"
+
+
+def test_the_producer_is_let_go_of_after_a_refusal(track: Track) -> None:
+    wrong: Any = "1"
+    for give in (
+        lambda producer: cd.to_dlpack(producer, stream=0, ordinal=0),
+        lambda producer: cd.view(producer, producer_stream=wrong, ordinal=0),
+    ):
+        producer = Cai(interface(data=(track.data, False), stream=track.a))
+        alive = weakref.ref(producer)
+        with pytest.raises((ValueError, TypeError)):
+            give(producer)
+        del producer
+        gc.collect()
+        assert alive() is None
