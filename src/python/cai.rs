@@ -179,7 +179,7 @@ pub(crate) fn locate(descriptor: &Descriptor, options: &Options<'_>) -> PyResult
 
 /// One pointer query: which device and kind of memory and, where asked for, whether it holds everything.
 fn ask_driver(descriptor: &Descriptor, options: &Options<'_>) -> Result<Device, crate::Error> {
-    let wants_range = options.check == Check::Bounds;
+    let wants_range = options.check != Check::Device;
     let info = driver::driver()?.pointer_info(descriptor.data(), wants_range)?;
     let device = device_of(&info).ok_or_else(|| {
         let found = format_args!("{:#x}", descriptor.data());

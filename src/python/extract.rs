@@ -135,7 +135,7 @@ impl<T: Element, const N: usize> FromPyObject<'_, '_> for In<T, N> {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
-        let cai = import(&object, Check::Bounds)?;
+        let cai = import(&object, Check::BoundsIfKnown)?;
         check::<T, N>(&cai)?;
         Ok(Self {
             _borrow: Borrow::new(cai.descriptor(), false)?,
@@ -149,7 +149,7 @@ impl<T: Element, const N: usize> FromPyObject<'_, '_> for InOut<T, N> {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
-        let cai = import(&object, Check::Bounds)?;
+        let cai = import(&object, Check::BoundsIfKnown)?;
         check::<T, N>(&cai)?;
         check_writable(cai.descriptor())?;
         Ok(Self {

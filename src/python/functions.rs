@@ -297,8 +297,10 @@ fn adjust(view: CaiView, options: &Options<'_>) -> PyResult<CaiView> {
             })
         })
     }?;
-    if options.check == Check::Bounds {
-        view.check_memory()?;
+    match options.check {
+        Check::Device => {}
+        Check::Bounds => view.check_memory()?,
+        Check::BoundsIfKnown => view.prove_memory()?,
     }
     Ok(match options.producer {
         None => view,

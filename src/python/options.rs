@@ -17,6 +17,8 @@ pub(crate) enum Check {
     Device,
     /// Also whether every element lies in its allocation.
     Bounds,
+    /// The same where there is a driver to ask: an argument of somebody's function, who asked for nothing.
+    BoundsIfKnown,
 }
 
 /// What the caller knows better than the producer.
