@@ -121,6 +121,10 @@ def _count(address: int) -> None:
         made.on_release()
 
 
+# Made once: each prototype is a class, which only the garbage collector ends.
+_CALL_WITH_GIL = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+_CALL_WITHOUT_GIL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
 _C_DESTROY = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_destroy)
 _C_COUNT = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_count)
 
@@ -285,8 +289,7 @@ def consume(capsule: object) -> Read:
 def release(tensor: Read, *, gil: bool = True) -> None:
     """Calls the deleter of a consumed tensor on this thread, with the GIL held or let go."""
     assert tensor.deleter
-    prototype = ctypes.PYFUNCTYPE if gil else ctypes.CFUNCTYPE
-    prototype(None, ctypes.c_void_p)(tensor.deleter)(tensor.address)
+    (_CALL_WITH_GIL if gil else _CALL_WITHOUT_GIL)(tensor.deleter)(tensor.address)
 
 
 def release_on_foreign_thread(tensor: Read, *, gil: bool = False) -> None:
@@ -308,4 +311,4 @@ def call_deleter(address: int, *, versioned: bool) -> None:
     kind: Any = DLManagedTensorVersioned if versioned else DLManagedTensor
     deleter = kind.from_address(address).deleter
     if deleter:
-        ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(deleter)(address)
+        _CALL_WITH_GIL(deleter)(address)

@@ -39,7 +39,10 @@ pub(crate) fn attribute<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Boun
     let py = object.py();
     match object.getattr(&keys(py).cai) {
         Ok(dict) => Ok(Some(dict)),
-        Err(error) if error.is_instance_of::<PyAttributeError>(py) => Ok(None),
+        Err(error) if error.is_instance_of::<PyAttributeError>(py) => {
+            release::drop_now(error);
+            Ok(None)
+        }
         Err(error) => Err(error),
     }
 }

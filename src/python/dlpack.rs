@@ -199,7 +199,8 @@ fn call<'py>(
             Err(error)
                 if error.is_instance_of::<PyTypeError>(object.py()) || is_tensorflow(object) =>
             {
-                call_stepwise(object, stream, wanted, ask, Some(error))
+                // Attached once more: the errors that are dropped on the way end there (`drop_now`).
+                Python::attach(|_| call_stepwise(object, stream, wanted, ask, Some(error)))
             }
             answer => Ok((answer?, Told::Stream)),
         }

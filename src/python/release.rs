@@ -36,6 +36,13 @@ pub(crate) fn own(object: Bound<'_, PyAny>) -> PyResult<RawOwner> {
     Ok(RawOwner::new(payload.cast(), &PYTHON))
 }
 
+/// Drops an error now, whether or not this call came through PyO3: outside its own calls PyO3 would keep
+/// it until the next of them, and the error keeps the object that it is about.
+#[cold]
+pub(crate) fn drop_now(error: PyErr) {
+    Python::attach(|_| drop(error));
+}
+
 /// Does what taking over an object or a tensor needs done before, and what of it can fail.
 ///
 /// # Errors

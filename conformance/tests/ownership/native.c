@@ -1,0 +1,139 @@
+/* Threads that Python has never seen, and what they do with deleters and capsules.
+ *
+ * Python's functions are declared here, not included, so that no headers are needed: they are found in
+ * the process that loads this.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+extern int PyGILState_Ensure(void);
+extern void PyGILState_Release(int);
+extern void *PyObject_CallFunctionObjArgs(void *, ...);
+extern void PyErr_Clear(void);
+extern void Py_DecRef(void *);
+
+typedef void deleter(void *);
+
+static int64_t now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000000000LL + time.tv_nsec;
+}
+
+struct storm {
+    deleter **deleters;
+    void **tensors;
+    int64_t *took;
+    size_t begin, end;
+};
+
+static void *release_some(void *argument) {
+    struct storm *storm = argument;
+    for (size_t i = storm->begin; i < storm->end; i++) {
+        int64_t start = now();
+        storm->deleters[i](storm->tensors[i]);
+        storm->took[i] = now() - start;
+    }
+    return NULL;
+}
+
+/* Calls every deleter on one of `threads` native threads and writes how many nanoseconds each call
+ * took. The caller keeps the GIL, or not, as it loaded this. Returns after the last. */
+int storm(deleter **deleters, void **tensors, int64_t *took, size_t count, size_t threads) {
+    pthread_t ids[16];
+    struct storm parts[16];
+    for (size_t i = 0; i < threads; i++) {
+        parts[i] = (struct storm){deleters, tensors, took, count * i / threads, count * (i + 1) / threads};
+        if (pthread_create(&ids[i], NULL, release_some, &parts[i])) return -1;
+    }
+    for (size_t i = 0; i < threads; i++) pthread_join(ids[i], NULL);
+    return 0;
+}
+
+/* Sits in C for a while; loaded by PyDLL, with the GIL. */
+void sit(unsigned microseconds) { usleep(microseconds); }
+
+struct later {
+    deleter *function;
+    void *tensor;
+    unsigned microseconds;
+};
+
+static void *delete_later(void *argument) {
+    struct later later = *(struct later *)argument;
+    free(argument);
+    usleep(later.microseconds);
+    later.function(later.tensor);
+    return NULL;
+}
+
+/* Calls a deleter on a native thread, after a while; nobody waits for it. */
+int release_later(deleter *function, void *tensor, unsigned microseconds) {
+    struct later *later = malloc(sizeof *later);
+    *later = (struct later){function, tensor, microseconds};
+    pthread_t id;
+    return pthread_create(&id, NULL, delete_later, later) || pthread_detach(id);
+}
+
+struct race {
+    void *import, **capsules;
+    size_t count;
+    pthread_barrier_t *start;
+    unsigned char *won;
+};
+
+static void *claim_all(void *argument) {
+    struct race *race = argument;
+    for (size_t i = 0; i < race->count; i++) {
+        if (i % 64 == 0) pthread_barrier_wait(race->start);
+        int state = PyGILState_Ensure();
+        void *view = PyObject_CallFunctionObjArgs(race->import, race->capsules[i], NULL);
+        if (view) {
+            race->won[i] = 1;
+            Py_DecRef(view);
+        } else {
+            PyErr_Clear();
+        }
+        PyGILState_Release(state);
+    }
+    return NULL;
+}
+
+/* Two native threads import every capsule; `won[0]` and `won[1]` say which of them got each. */
+int race(void *import, void **capsules, size_t count, unsigned char *first, unsigned char *second) {
+    pthread_barrier_t start;
+    pthread_barrier_init(&start, NULL, 2);
+    pthread_t ids[2];
+    struct race races[2] = {{import, capsules, count, &start, first}, {import, capsules, count, &start, second}};
+    for (int i = 0; i < 2; i++)
+        if (pthread_create(&ids[i], NULL, claim_all, &races[i])) return -1;
+    for (int i = 0; i < 2; i++) pthread_join(ids[i], NULL);
+    pthread_barrier_destroy(&start);
+    return 0;
+}
+
+/* What a C++ static would do: at the process's very end, after the interpreter's. */
+static struct later kept;
+
+static void at_the_end(void) { kept.function(kept.tensor); }
+
+int keep(deleter *function, void *tensor) {
+    kept = (struct later){function, tensor, 0};
+    return atexit(at_the_end);
+}
+
+/* What a C Exchange or C++ consumer does at the end on a thread of its own. */
+static void at_the_end_elsewhere(void) {
+    pthread_t id;
+    struct storm one = {&kept.function, &kept.tensor, (int64_t[1]){0}, 0, 1};
+    if (pthread_create(&id, NULL, release_some, &one) == 0) pthread_join(id, NULL);
+}
+
+int keep_for_a_thread(deleter *function, void *tensor) {
+    kept = (struct later){function, tensor, 0};
+    return atexit(at_the_end_elsewhere);
+}

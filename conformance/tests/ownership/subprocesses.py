@@ -1,0 +1,45 @@
+"""Interpreters of their own: for what can be seen only as one ends, or in another version."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import native
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A CPython, and where the extension that was built for it is."""
+
+    name: str
+    executable: str
+    package: str | None
+
+
+def interpreters() -> list[Interpreter]:
+    """This one, and those that conformance/pythons.py has built the extension for."""
+    here = Interpreter("this", sys.executable, None)
+    others = os.environ.get("CAI_DLPACK_PYTHONS", "")
+    return [here] + [Interpreter(*entry.split("|")) for entry in others.split() if entry]
+
+
+def run(command: list[str], code: str, package: str | None = None) -> tuple[int, str]:
+    """The exit code of a Python process, and everything that it printed."""
+    paths = [str(TESTS / "ownership"), str(TESTS)] + ([package] if package else [])
+    environment = {**os.environ, "CAI_DLPACK_NATIVE": str(native.path()), "PYTHONPATH": os.pathsep.join(paths)}
+    answer = subprocess.run(
+        [*command, "-X", "faulthandler", "-c", code],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return answer.returncode, answer.stdout

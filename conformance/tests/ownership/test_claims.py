@@ -1,0 +1,59 @@
+"""Several that claim one capsule: exactly one of our imports wins, and the tensor is released once."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+
+import cai_dlpack as cd
+import dlpack_abi as abi
+import native
+import pytest
+
+BATCH = 5_000
+
+
+@pytest.mark.parametrize("versioned", [False, True], ids=["legacy", "versioned"])
+def test_native_threads_that_claim_at_once_have_one_winner(versioned: bool) -> None:
+    """Half of the races each way. Each thread takes the GIL by itself, as a C++ library would."""
+    races = native.figure(100_000, 1_000_000) // 2
+    made = abi.make(versioned=versioned)
+    before = cd.stats()["live"]
+    for _ in range(races // BATCH):
+        capsules = [made.capsule() for _ in range(BATCH)]
+        addresses = (ctypes.c_void_p * BATCH)(*map(id, capsules))
+        first, second = (ctypes.c_ubyte * BATCH)(), (ctypes.c_ubyte * BATCH)()
+        code = native.without_gil().race(
+            ctypes.c_void_p(id(cd.from_dlpack)), addresses, ctypes.c_size_t(BATCH), first, second
+        )
+        assert code == 0
+        assert all(one + other == 1 for one, other in zip(first, second, strict=True))
+    assert made.released == races // BATCH * BATCH
+    assert cd.stats()["live"] == before
+
+
+def test_python_threads_that_claim_at_once_have_one_winner() -> None:
+    races = native.figure(10_000, 100_000)
+    made = abi.make()
+    capsules = [made.capsule() for _ in range(races)]
+    start = threading.Barrier(2)
+    won: list[list[int]] = [[], []]
+
+    def claim(mine: list[int]) -> None:
+        for number, capsule in enumerate(capsules):
+            if number % 100 == 0:
+                start.wait()
+            try:
+                cd.from_dlpack(capsule)
+            except ValueError as error:
+                assert error.rule == "capsule-used"  # type: ignore[attr-defined]
+            else:
+                mine.append(number)
+
+    threads = [threading.Thread(target=claim, args=(mine,)) for mine in won]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(won[0] + won[1]) == list(range(races))
+    assert made.released == races

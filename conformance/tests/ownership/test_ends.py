@@ -1,0 +1,159 @@
+"""Every order in which what belongs together can end, in every state; and who releases, how often."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import itertools
+import sys
+import weakref
+from typing import Any
+
+import cai_dlpack as cd
+import dlpack_abi as abi
+import native
+import pytest
+from producers import Cai, cai, interface
+
+NAMES = ["capsule", "tensor", "view", "owner", "module"]
+ORDERS = list(itertools.permutations(NAMES))
+
+
+def forget_module() -> dict[str, Any]:
+    """The package as if it had never been imported; what is still in use lives on."""
+    return {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == "cai_dlpack"}
+
+
+@pytest.mark.parametrize("state", ["consumed", "unconsumed", "error"])
+def test_every_order_of_ending_releases_the_owner_once(state: str) -> None:
+    """120 orders. `error`: the consumer refused the capsule, and the view holds another one's tensor."""
+    for order in ORDERS:
+        ends = 0
+
+        class Owner(Cai):
+            def __del__(self) -> None:
+                nonlocal ends
+                ends += 1
+
+        live = cd.stats()["live"]
+        owner: Any = Owner(interface())
+        view = cd.view(owner, ordinal=0)
+        capsule = view.__dlpack__(stream=-1, max_version=(1, 3))
+        tensor = None
+        if state == "consumed":
+            tensor = abi.consume(capsule)
+        elif state == "error":
+            with pytest.raises(BufferError, match="transfer|elsewhere|device"):
+                cd.from_dlpack(capsule, device=(1, 0))
+        held: dict[str, Any] = {"owner": owner, "view": view, "capsule": capsule, "tensor": tensor}
+        del owner, view, capsule
+        modules: dict[str, Any] = {}
+        for name in order:
+            if name == "module":
+                modules = forget_module()
+            elif name == "tensor" and tensor is not None:
+                abi.release(tensor)
+                held.pop(name)
+            else:
+                held.pop(name)
+            gc.collect()
+            # Who keeps the owner: the name itself, the view, and a tensor that is not released.
+            keeps = [left for left in held if left in ("owner", "view")]
+            keeps += ["tensor"] if state == "consumed" and "tensor" in held else []
+            keeps += ["capsule"] if state == "unconsumed" and "capsule" in held else []
+            assert ends == (0 if keeps else 1), (order, name)
+        sys.modules.update(modules)
+        assert ends == 1, order
+        assert cd.stats()["live"] == live, order
+
+
+def test_the_orders_are_all_there() -> None:
+    assert len(ORDERS) == 120
+
+
+@pytest.mark.parametrize("max_version", [None, (1, 3)], ids=["legacy", "versioned"])
+@pytest.mark.parametrize("consumed", [False, True], ids=["unconsumed", "consumed"])
+def test_a_consumer_that_clears_the_destructor_leaks_nothing(max_version: Any, consumed: bool) -> None:
+    """As jax and tvm-ffi do, after the renaming."""
+    set_destructor = ctypes.PyDLL(None).PyCapsule_SetDestructor
+    set_destructor.argtypes = [ctypes.py_object, ctypes.c_void_p]
+    alive = weakref.ref(producer := cai())
+    capsule = cd.view(producer, ordinal=0).__dlpack__(stream=-1, max_version=max_version)
+    del producer
+    if consumed:
+        tensor = abi.consume(capsule)
+        assert set_destructor(capsule, None) == 0
+        del capsule
+        assert alive() is not None
+        abi.release(tensor)
+    else:
+        del capsule
+    assert alive() is None
+
+
+def test_tvm_ffi_leaks_nothing() -> None:
+    import tvm_ffi
+
+    count = native.figure(1_000, 100_000)
+    made = abi.make()
+    live = cd.stats()["live"]
+    for _ in range(count):
+        tvm_ffi.from_dlpack(cd.from_dlpack(made.capsule()))
+    gc.collect()
+    assert cd.stats()["live"] == live
+    assert made.released == count
+
+
+@pytest.mark.parametrize("length", [1_000, 20_000])
+def test_a_chain_of_wraps_of_any_length_ends_at_once(length: int) -> None:
+    """Each view keeps the tensor of the one before: their ends nest, in a bounded stack."""
+    alive = weakref.ref(producer := cai())
+    view: Any = cd.view(producer, ordinal=0)
+    del producer
+    for _ in range(length):
+        view = cd.from_dlpack(view.__dlpack__(stream=-1, max_version=(1, 3)))
+    assert alive() is not None
+    before = cd.stats()["live"]
+    del view
+    assert alive() is None, "released when the outermost release returns, and not later"
+    # Of each wrap the tensor and the view that it keeps; and the producer.
+    assert cd.stats()["live"] == before - 2 * length - 1
+
+
+def test_an_error_of_a_missing_attribute_keeps_nothing() -> None:
+    """The error names the object; dropped outside a call that PyO3 counts, it would keep it."""
+    made = abi.make()
+
+    class Producer:
+        def __dlpack__(self, **_: Any) -> object:
+            return made.capsule()
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return (1, 0)
+
+    alive = weakref.ref(producer := Producer())
+    cd.to_dlpack(producer)
+    del producer
+    assert alive() is None
+
+
+def test_an_exception_that_is_a_rust_panic_is_put_aside_like_any_other() -> None:
+    """PyO3 goes on panicking when it fetches one; a deleter must not."""
+    import cai_dlpack._core  # noqa: F401
+
+    panic = next((c for c in BaseException.__subclasses__() if c.__name__ == "PanicException"), None)
+    if panic is None:  # made by PyO3 at its first panic, and by this project never
+        panic = type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})
+    alive = weakref.ref(producer := cai())
+
+    def drop_on_the_way_out() -> None:
+        def throw() -> None:
+            raise panic("from another extension")
+
+        (cd.view(producer, ordinal=0).__dlpack__(stream=-1), throw())
+
+    with pytest.raises(panic):
+        drop_on_the_way_out()
+    del producer
+    gc.collect()
+    assert alive() is None

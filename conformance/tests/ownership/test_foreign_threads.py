@@ -1,0 +1,184 @@
+"""Deleters on threads that Python has never seen: they never wait, and what they release comes soon."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import statistics
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+
+import cai_dlpack as cd
+import dlpack_abi as abi
+import native
+import pytest
+from producers import Cai, Dlpack, cai, interface
+from waiting import PROMISED, until
+
+P99_NS = 2_000
+
+
+def tensor_of(producer: object) -> abi.Read:
+    return abi.consume(cd.view(producer, ordinal=0).__dlpack__(stream=-1, max_version=(1, 3)))
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Every test begins and ends with nothing waiting."""
+    assert until(lambda: cd.stats()["pending"] == 0)
+    yield
+    assert until(lambda: cd.stats()["pending"] == 0)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_storm_while_this_thread_keeps_the_gil(threads: int) -> None:
+    """The storm's caller holds the GIL and waits for the threads: one deleter that waited would hang."""
+    count = native.figure(10_000, 1_000_000)
+    producer = cai()
+    tensors = [tensor_of(producer) for _ in range(count)]
+    before = cd.stats()
+    took = native.storm(tensors, gil=True, threads=threads)
+    if threads == 1:
+        p99 = statistics.quantiles(took, n=100)[98]
+        print(f"push of {count}: median {statistics.median(took):.0f} ns, p99 {p99:.0f} ns")
+        assert p99 < P99_NS
+    assert until(lambda: cd.stats()["pending"] == 0)
+    # A view and its producer end with each tensor.
+    assert cd.stats()["released"] == before["released"] + 2 * count
+    assert cd.stats()["live"] == before["live"] - 2 * count
+
+
+def test_a_storm_while_another_thread_keeps_the_gil_for_a_second() -> None:
+    count = native.figure(10_000, 1_000_000)
+    producer = cai()
+    tensors = [tensor_of(producer) for _ in range(count)]
+    before = cd.stats()["released"]
+    seconds = 1.0
+    holder = threading.Thread(target=lambda: native.with_gil().sit(int(seconds * 1e6)))
+    took: list[int] = []
+    sent = threading.Thread(target=lambda: took.extend(native.storm(tensors, gil=False)))
+    start = time.monotonic()
+    sent.start()
+    holder.start()
+    holder.join()
+    sent.join()
+    assert time.monotonic() - start >= seconds
+    assert max(took) < seconds * 1e9 / 2, "a deleter waited for the GIL"
+    assert until(lambda: cd.stats()["released"] == before + 2 * count)
+
+
+@pytest.mark.parametrize("sits_in", ["sleep", "lock", "ctypes"])
+def test_released_although_the_main_thread_sits_in_a_c_call(sits_in: str) -> None:
+    """No byte code runs on the main thread, so that no pending call does; and nobody calls us."""
+    ended: list[float] = []
+
+    class Owner(Cai):
+        def __del__(self) -> None:
+            ended.append(time.monotonic())
+
+    tensor = tensor_of(Owner(interface()))
+    gc.collect()
+    delay, sit = 0.05, 0.3
+    start = time.monotonic()
+    assert (
+        native.without_gil().release_later(
+            ctypes.c_void_p(tensor.deleter), ctypes.c_void_p(tensor.address), int(delay * 1e6)
+        )
+        == 0
+    )
+    match sits_in:
+        case "sleep":
+            time.sleep(sit)
+        case "lock":
+            lock = threading.Lock()
+            lock.acquire()
+            lock.acquire(timeout=sit)
+        case "ctypes":
+            native.without_gil().sit(int(sit * 1e6))
+    woke = time.monotonic()
+    assert len(ended) == 1
+    assert start + delay <= ended[0] <= woke
+    assert ended[0] - start - delay < PROMISED
+
+
+def test_released_soon_although_the_main_thread_never_stops() -> None:
+    alive = weakref.ref(producer := cai())
+    tensor = tensor_of(producer)
+    del producer
+    start = time.monotonic()
+    native.storm([tensor], gil=False)
+    while alive() is not None:
+        assert time.monotonic() - start < PROMISED
+    assert alive() is None
+
+
+def test_a_foreign_deleter_behind_ours_runs_with_the_gil() -> None:
+    """numpy's deleter waits for the GIL: on a thread that keeps it from us that would be for ever."""
+    held: list[bool] = []
+    check = ctypes.PyDLL(None).PyGILState_Check
+    made = abi.make()
+    made.on_release = lambda: held.append(bool(check()))
+    tensor = abi.consume(cd.to_dlpack(Dlpack(made), max_version=(1, 3)))
+    native.storm([tensor], gil=True)
+    assert made.released == 0, "called on the foreign thread"
+    assert until(lambda: made.released == 1)
+    assert held == [True]
+
+
+def test_numpys_deleter_behind_ours_is_no_deadlock() -> None:
+    import numpy as np
+
+    array = np.arange(6, dtype=np.float32)
+    alive = weakref.ref(array)
+    tensor = abi.consume(cd.to_dlpack(array, max_version=(1, 3)))
+    del array
+    native.storm([tensor], gil=True)
+    assert until(lambda: alive() is None)
+
+
+def test_the_gil_is_seen_where_it_is() -> None:
+    """Where PyGILState_Check says yes for every thread, ours still knows: the deleter does not wait."""
+    producer = cai()
+    tensors = [tensor_of(producer) for _ in range(3)]
+    before = cd.stats()["released"]
+    abi.release(tensors[0], gil=True)
+    assert cd.stats()["released"] == before + 2, "the GIL was held, and it was not released at once"
+    native.storm([tensors[1]], gil=True)
+    assert cd.stats()["released"] == before + 2, "the GIL was another thread's"
+    abi.release(tensors[2], gil=False)
+    assert until(lambda: cd.stats()["released"] == before + 6)
+
+
+def test_an_owner_that_deletes_without_the_gil_as_it_ends() -> None:
+    """A release inside a release: the outer one has the GIL, the inner one let it go."""
+    inner = cai()
+    alive = weakref.ref(inner)
+
+    class Owner(Cai):
+        def __del__(self) -> None:
+            native.storm([nested], gil=True)
+
+    nested = tensor_of(inner)
+    del inner
+    outer = tensor_of(Owner(interface()))
+    gc.collect()
+    native.storm([outer], gil=True)
+    assert until(lambda: alive() is None)
+
+
+def test_the_reaper_takes_no_signals() -> None:
+    """A signal that is sent to the process reaches a thread that can do something with it."""
+    import pathlib
+
+    tensor_of(cai())
+    masks = [
+        int(line.split()[1], 16)
+        for status in pathlib.Path("/proc/self/task").glob("*/status")
+        if "Name:\tcai-dlpack\n" in (text := status.read_text())
+        for line in text.splitlines()
+        if line.startswith("SigBlk")
+    ]
+    assert len(masks) == 1
+    assert masks[0] >> 1 & 1, "SIGINT reaches the reaper"

@@ -1,0 +1,184 @@
+"""A forked child: its parent's owners are never released there, its own are, on every kind of thread."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+
+import pytest
+from subprocesses import run
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="not run: this platform has no fork")
+
+BEFORE = """
+    import gc, os, threading, time, warnings, weakref
+    import cai_dlpack as cd, dlpack_abi as abi, native
+    from producers import Cai, cai, interface
+    from waiting import until
+    warnings.simplefilter("ignore", DeprecationWarning)  # 3.12: a process with threads forks
+
+    # Before any fork: a child would wait for locks of the standard library that others hold at the fork.
+    native.with_gil(), native.without_gil()
+
+    def tensor_of(producer):
+        return abi.consume(cd.view(producer, ordinal=0).__dlpack__(stream=-1, max_version=(1, 3)))
+
+    def in_child(body):
+        child = os.fork()
+        if child == 0:
+            try:
+                body()
+            except BaseException:
+                import traceback
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+
+    def release_later(tensor, delay=0.0):
+        import ctypes
+        native.without_gil().release_later(
+            ctypes.c_void_p(tensor.deleter), ctypes.c_void_p(tensor.address), int(delay * 1e6))
+"""
+
+CASES = {
+    "the parent's owners are leaked by the child and counted": """
+        alive = weakref.ref(producer := cai())
+        view, tensor = cd.view(producer, ordinal=0), tensor_of(producer)
+        del producer
+        live = cd.stats()["live"]
+
+        def child():
+            global view
+            abi.release(tensor)
+            del view
+            gc.collect()
+            assert alive() is not None
+            # The view, and the tensor's own reference to its view: all that were held here.
+            assert cd.stats()["leaked_at_exit"] == 2, cd.stats()
+            assert cd.stats()["live"] == live - 2
+
+        in_child(child)
+        assert cd.stats()["live"] == live
+        abi.release(tensor)
+        del view
+        assert alive() is None
+    """,
+    "the child's own owners are released": """
+        tensor_of(cai())
+
+        def child():
+            released = cd.stats()["released"]
+            for release in (
+                abi.release,
+                lambda tensor: native.storm([tensor], gil=True),
+                lambda tensor: native.storm([tensor], gil=False),
+                release_later,
+            ):
+                alive = weakref.ref(producer := cai())
+                tensor = tensor_of(producer)
+                del producer
+                release(tensor)
+                assert until(lambda: alive() is None, 5), release
+
+        in_child(child)
+    """,
+    "a child of a child": """
+        tensor_of(cai())
+
+        def grandchild():
+            alive = weakref.ref(producer := cai())
+            release_later(tensor_of(producer))
+            del producer
+            assert until(lambda: alive() is None, 5)
+
+        def child():
+            release_later(tensor_of(cai()))
+            assert until(lambda: cd.stats()["pending"] == 0, 5)
+            in_child(grandchild)
+
+        in_child(child)
+    """,
+    "what the parent had queued is not the child's": """
+        tensors = [tensor_of(cai()) for _ in range(1000)]
+        live = cd.stats()["live"]
+        hold = threading.Lock()
+
+        def child():
+            assert cd.stats()["pending"] == 0
+            # Whatever was queued at the fork is given up; the rest is held by what the child has.
+            assert cd.stats()["released"] >= released
+            tensor = tensor_of(cai())
+            release_later(tensor)
+            assert until(lambda: cd.stats()["pending"] == 0, 5)
+
+        released = cd.stats()["released"]
+        native.storm(tensors, gil=True)
+        in_child(child)
+        assert until(lambda: cd.stats()["pending"] == 0, 5)
+        assert cd.stats()["released"] == released + 2000
+    """,
+    "forks while other threads release": """
+        stop = threading.Event()
+
+        def churn():
+            while not stop.is_set():
+                native.storm([tensor_of(cai()) for _ in range(50)], gil=False, threads=2)
+
+        threads = [threading.Thread(target=churn) for _ in range(2)]
+        for thread in threads: thread.start()
+
+        def child():
+            alive = weakref.ref(producer := cai())
+            release_later(tensor_of(producer))
+            del producer
+            assert until(lambda: alive() is None, 5)
+
+        try:
+            for _ in range(30):
+                in_child(child)
+        finally:
+            stop.set()
+        for thread in threads: thread.join()
+        assert until(lambda: cd.stats()["pending"] == 0, 5)
+    """,
+    "a child that ends as a program does": """
+        tensor = tensor_of(cai())
+        child = os.fork()
+        if child == 0:
+            kept = cd.view(cai(), ordinal=0)
+            abi.release(tensor)
+            raise SystemExit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    """,
+    "a child of a parent that has imported only": """
+        def child():
+            alive = weakref.ref(producer := cai())
+            release_later(tensor_of(producer))
+            del producer
+            assert until(lambda: alive() is None, 5)
+
+        in_child(child)
+    """,
+    "an imported tensor's deleter is not called by the child": """
+        made = abi.make()
+        view = cd.from_dlpack(made.capsule())
+
+        def child():
+            global view
+            del view
+            assert made.released == 0
+            assert cd.stats()["leaked_at_exit"] == 1
+
+        in_child(child)
+        del view
+        assert made.released == 1
+    """,
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_fork(case: str) -> None:
+    code = textwrap.dedent(BEFORE) + textwrap.dedent(CASES[case])
+    assert run([sys.executable], code) == (0, "")

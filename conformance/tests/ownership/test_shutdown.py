@@ -1,0 +1,164 @@
+"""Interpreters that end with live tensors in every kind of hand: exit code 0, and nothing printed."""
+
+from __future__ import annotations
+
+import textwrap
+
+import native
+import pytest
+from subprocesses import Interpreter, interpreters, run
+
+BEFORE = """
+    import atexit, ctypes, gc, os, sys, threading, time
+    import cai_dlpack as cd, dlpack_abi as abi, native
+    from producers import Cai, cai, interface
+
+    def tensor_of(producer):
+        return abi.consume(cd.view(producer, ordinal=0).__dlpack__(stream=-1, max_version=(1, 3)))
+
+    def pointers(tensor):
+        return ctypes.c_void_p(tensor.deleter), ctypes.c_void_p(tensor.address)
+
+    class Released(Cai):
+        def __del__(self):
+            gc.isenabled()
+"""
+
+HOLDERS = {
+    "a global": """
+        view = cd.view(cai(), ordinal=0)
+        capsule = view.__dlpack__(stream=-1)
+        tensor = tensor_of(Released(interface()))
+        imported = cd.from_dlpack(abi.make().capsule())
+    """,
+    "a cycle": """
+        producer = Released(interface())
+        producer.me = producer
+        producer.view = cd.view(producer, ordinal=0)
+        producer.capsule = producer.view.__dlpack__(stream=-1)
+    """,
+    "a daemon thread": """
+        def keep():
+            view = cd.view(Released(interface()), ordinal=0)
+            while True:
+                view = cd.from_dlpack(view.__dlpack__(stream=-1))
+                view = cd.view(Released(interface()), ordinal=0)
+        threading.Thread(target=keep, daemon=True).start()
+        time.sleep(0.01)
+    """,
+    "a daemon thread that sleeps": """
+        def keep():
+            view = cd.view(Released(interface()), ordinal=0)
+            time.sleep(1000)
+        threading.Thread(target=keep, daemon=True).start()
+        time.sleep(0.01)
+    """,
+    "native threads that delete while it ends": """
+        for i in range(40):
+            native.without_gil().release_later(*pointers(tensor_of(Released(interface()))), 500 * i)
+    """,
+    "a storm as it ends": """
+        tensors = [tensor_of(Released(interface())) for _ in range(500)]
+        threading.Thread(target=lambda: native.storm(tensors, gil=False, threads=3), daemon=True).start()
+    """,
+    "a full queue": """
+        native.storm([tensor_of(Released(interface())) for _ in range(1000)], gil=True)
+    """,
+    "atexit, before ours": """
+        tensor = []
+        atexit.register(lambda: abi.release(tensor[0]))
+        tensor.append(tensor_of(Released(interface())))
+    """,
+    "atexit, after ours": """
+        tensor = tensor_of(Released(interface()))
+        atexit.register(lambda: native.storm([tensor], gil=True))
+        view = cd.view(cai(), ordinal=0)
+        atexit.register(lambda: cd.from_dlpack(view.__dlpack__(stream=-1)))
+    """,
+    "atexit, without the GIL, after the gate": """
+        tensors = []
+        atexit.register(lambda: native.storm(tensors, gil=False))
+        tensors.extend(tensor_of(Released(interface())) for _ in range(10))
+    """,
+    "a C static": """
+        native.without_gil().keep(*pointers(tensor_of(Released(interface()))))
+    """,
+    "a C static, on a thread": """
+        native.without_gil().keep_for_a_thread(*pointers(tensor_of(Released(interface()))))
+    """,
+    "an exception in flight": """
+        tensor = tensor_of(Released(interface()))
+        def work():
+            view = cd.view(Released(interface()), ordinal=0)
+            raise SystemExit(0)
+        work()
+    """,
+    "os._exit": """
+        view = cd.view(Released(interface()), ordinal=0)
+        native.without_gil().release_later(*pointers(tensor_of(cai())), 0)
+        os._exit(0)
+    """,
+    "an emptied atexit": """
+        native.without_gil().keep(*pointers(tensor_of(Released(interface()))))
+        atexit._clear()
+    """,
+    "nobody": "",
+    "a second thread's first owner": """
+        thread = threading.Thread(target=lambda: globals().update(kept=cd.view(cai(), ordinal=0)))
+        thread.start(); thread.join()
+    """,
+}
+
+RUNS = native.figure(20, 500)
+# Of each holder, so that all together are the figure.
+EACH = max(1, -(-RUNS // len(HOLDERS)))
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+@pytest.mark.parametrize("interpreter", interpreters(), ids=lambda interpreter: interpreter.name)
+def test_ends_silently_with_tensors_held_by(holder: str, interpreter: Interpreter) -> None:
+    code = textwrap.dedent(BEFORE) + textwrap.dedent(HOLDERS[holder])
+    for _ in range(EACH):
+        assert run([interpreter.executable], code, interpreter.package) == (0, "")
+
+
+@pytest.mark.parametrize("interpreter", interpreters(), ids=lambda interpreter: interpreter.name)
+def test_what_comes_after_the_end_is_leaked_and_counted(interpreter: Interpreter) -> None:
+    """Registered first, so that it runs after the gate has closed."""
+    code = """
+        tensors = []
+
+        def after():
+            before = cd.stats()
+            native.storm(tensors[:7], gil=False)
+            after = cd.stats()
+            assert after["leaked_at_exit"] - before["leaked_at_exit"] == 7, after
+            assert after["pending"] == 0
+            abi.release(tensors[7])
+            assert cd.stats()["released"] - before["released"] == 2, "with the GIL it is released still"
+            os.write(1, b"done")
+
+        atexit.register(after)
+        tensors.extend(tensor_of(cai()) for _ in range(8))
+    """
+    answer = run([interpreter.executable], textwrap.dedent(BEFORE) + textwrap.dedent(code), interpreter.package)
+    assert answer == (0, "done")
+
+
+@pytest.mark.parametrize("interpreter", interpreters(), ids=lambda interpreter: interpreter.name)
+def test_what_waits_at_the_end_is_released(interpreter: Interpreter) -> None:
+    code = """
+        ended = []
+
+        class Counted(Cai):
+            def __del__(self):
+                ended.append(1)
+
+        def after():
+            os.write(1, str(len(ended)).encode())
+
+        atexit.register(after)
+        native.storm([tensor_of(Counted(interface())) for _ in range(300)], gil=True)
+    """
+    answer = run([interpreter.executable], textwrap.dedent(BEFORE) + textwrap.dedent(code), interpreter.package)
+    assert answer == (0, "300")

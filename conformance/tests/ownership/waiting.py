@@ -1,0 +1,20 @@
+"""Waiting for a release that another thread has asked for, and never longer than promised."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+# What the project promises, once the GIL is free; and what a busy machine is given on top.
+PROMISED = 0.050
+PATIENCE = 20.0
+
+
+def until(condition: Callable[[], bool], patience: float = PATIENCE) -> bool:
+    """Whether the condition comes true in time. Sleeps, so that the GIL is free."""
+    end = time.monotonic() + patience
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.001)
+    return True
