@@ -1,0 +1,263 @@
+"""Graph capture: what is recorded, what is refused, and that the user's capture outlives each refusal."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cai_dlpack as cd
+import pytest
+from refusal import check_refusal, refuse
+from simulator import Machine, one_event
+from streams.capture import ACTIVE, GLOBAL, IDLE, QUESTIONS, RELAXED, THREAD_LOCAL, Captures
+from streams.race import LEGACY, PER_THREAD, Track
+
+
+@pytest.fixture
+def captures(track: Track) -> Iterator[Captures]:
+    made = Captures(track.machine)
+    yield made
+    made.close()
+
+
+def lend(view: cd.CaiView, stream: int) -> Any:
+    with view.consume(stream) as lent:
+        return lent.return_edge
+
+
+# How a consumer on a stream asks, and how the host does.
+STREAM_FACES: dict[str, Callable[[cd.CaiView, int], object]] = {
+    "on": lambda view, stream: view.on(stream),
+    "dlpack": lambda view, stream: view.__dlpack__(stream=stream, max_version=(1, 3)),
+    "to-dlpack": lambda view, stream: cd.to_dlpack(view, stream=stream),
+    "join": lambda view, stream: cd.join([view], on=stream),
+    "consume": lend,
+}
+HOST_FACES: dict[str, Callable[[cd.CaiView, int], object]] = {
+    "synchronize": lambda view, _: view.synchronize(),
+    "host": lambda view, _: cd.to_dlpack(view, stream="host"),
+}
+
+# What is captured before the order is asked for: each names the streams that are.
+Setting = Callable[[Captures, Track, int], None]
+
+
+def ready_captured(captures: Captures, track: Track, mode: int) -> None:
+    captures.begin(track.a, mode)
+
+
+def requested_captured(captures: Captures, track: Track, mode: int) -> None:
+    captures.begin(track.b, mode)
+
+
+def two_captures(captures: Captures, track: Track, mode: int) -> None:
+    captures.begin(track.a, mode)
+    captures.begin(track.b, mode)
+
+
+def one_capture(captures: Captures, track: Track, mode: int) -> None:
+    captures.begin(track.a, mode)
+    captures.fork(track.a, track.b)
+
+
+REFUSED: list[tuple[Setting, str, str]] = [
+    *((ready_captured, face, "capture-producer") for face in STREAM_FACES if face != "consume"),
+    *((requested_captured, face, "capture-consumer") for face in STREAM_FACES),
+    *((two_captures, face, "capture-other") for face in STREAM_FACES),
+    *((ready_captured, face, "capture-host-wait") for face in HOST_FACES),
+    *((one_capture, face, "capture-host-wait") for face in HOST_FACES),
+]
+
+
+@pytest.mark.parametrize("policy", ["event", "host"])
+@pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL, RELAXED], ids=["global", "thread-local", "relaxed"])
+@pytest.mark.parametrize(("setting", "face", "rule"), REFUSED, ids=lambda value: getattr(value, "__name__", value))
+def test_a_refusal_comes_before_any_call_that_touches_a_capture(
+    setting: Setting, face: str, rule: str, mode: int, policy: Any, track: Track, captures: Captures
+) -> None:
+    view = track.view(track.a)
+    setting(captures, track, mode)
+    states = [captures.state(stream) for stream in (track.a, track.b)]
+    track.machine.clear()
+    with cd.policy(sync=policy):
+        found = refuse(lambda: (STREAM_FACES | HOST_FACES)[face](view, track.b), BufferError)
+    assert set(track.machine.names()) <= QUESTIONS
+    check_refusal(found, rule, "stream", hint="capture")
+    assert [captures.state(stream) for stream in (track.a, track.b)] == states
+    assert cd.stats()["open_guards"] == 0
+    if setting is one_capture:
+        captures.fork(track.b, track.a)
+    for stream in list(captures.open):  # the user's captures go on, and end well
+        track.write(stream, 1)
+        captures.launch(captures.end(stream), stream)
+        track.wait(stream)
+
+
+@pytest.mark.parametrize("face", STREAM_FACES)
+@pytest.mark.parametrize("setting", [ready_captured, requested_captured, two_captures, one_capture])
+def test_nothing_to_order_is_no_call_whatever_is_captured(
+    setting: Setting, face: str, track: Track, captures: Captures
+) -> None:
+    setting(captures, track, GLOBAL)
+    track.machine.clear()
+    STREAM_FACES[face](track.view(track.a), track.a)
+    STREAM_FACES[face](track.view(None), track.b)
+    if face in ("dlpack", "to-dlpack"):
+        STREAM_FACES[face](track.view(track.a), -1)
+    if face in ("dlpack", "to-dlpack", "consume"):
+        with cd.policy(sync="none"):
+            STREAM_FACES[face](track.view(track.a), track.b)
+    assert track.machine.calls() == []
+    if setting is one_capture:
+        captures.fork(track.b, track.a)
+
+
+@pytest.mark.parametrize("policy", ["event", "host"])
+@pytest.mark.parametrize("face", STREAM_FACES)
+def test_within_one_capture_the_order_is_an_edge_of_the_graph(
+    face: str, policy: Any, track: Track, captures: Captures
+) -> None:
+    one_capture(captures, track, GLOBAL)
+    view = track.view(track.a)
+    track.machine.clear()
+    with cd.policy(sync=policy):
+        STREAM_FACES[face](view, track.b)
+    back = one_event(track.b, track.a) if face == "consume" else []
+    assert track.machine.order() == one_event(track.a, track.b) + back
+    captures.fork(track.b, track.a)
+    captures.launch(captures.end(track.a), track.a)
+    track.wait(track.a)
+
+
+@pytest.mark.parametrize("policy", ["event", "host"])
+@pytest.mark.parametrize("raises", [False, True], ids=["returns", "raises"])
+def test_a_loan_forks_into_the_capture_and_joins_back(
+    raises: bool, policy: Any, track: Track, captures: Captures
+) -> None:
+    """Write, copy by a consumer on another stream, write again: all in the graph, in this order."""
+    captures.begin(track.a)
+    track.write(track.a, 4)
+    track.machine.clear()
+    try:
+        with cd.policy(sync=policy), track.view(track.a).consume(track.b):
+            assert captures.state(track.b) == ACTIVE
+            track.read(track.b)
+            if raises:
+                raise LookupError
+    except LookupError:
+        assert raises
+    assert track.machine.order() == one_event(track.a, track.b) + one_event(track.b, track.a)
+    track.write(track.a, 5)
+    graph = captures.end(track.a)
+    assert captures.state(track.b) == IDLE
+    outcomes = set()
+    track.control.schedule = "lazy"
+    captures.launch(graph, track.a)
+    track.wait(track.a)
+    outcomes.add((track.seen(), track.machine.read(track.data, 1)))
+    assert outcomes == {(4, b"\x05")}
+
+
+def test_a_leaked_loan_joins_back_when_it_is_dropped(track: Track, captures: Captures) -> None:
+    captures.begin(track.a)
+    held = [track.view(track.a).consume(track.b)]
+    held[0].__enter__()
+    with pytest.warns(ResourceWarning, match="never left"):
+        held.clear()
+    captures.end(track.a)
+
+
+def test_a_loan_whose_ready_stream_is_not_the_producers_may_not_fork(
+    track: Track, captures: Captures, machine: Machine
+) -> None:
+    """It would join back to another stream than the one that is captured."""
+    third = machine.stream()
+    moved = track.view(track.a).on(track.b)
+    captures.begin(track.b)
+    check_refusal(refuse(lambda: lend(moved, third), BufferError), "capture-producer", "stream")
+    captures.end(track.b)
+    machine.destroy_stream(third)
+
+
+def test_a_capture_that_begins_inside_a_loan_forbids_its_return_edge(track: Track, captures: Captures) -> None:
+    """The producer's stream is captured by then, the consumer's is not: the loan ends, and says so."""
+    loan = track.view(track.a).consume(track.b)
+    loan.__enter__()
+    captures.begin(track.a)
+    check_refusal(refuse(lambda: loan.__exit__(None, None, None), BufferError), "capture-consumer", "stream")
+    assert cd.stats()["open_guards"] == 0
+    captures.end(track.a)
+
+
+@pytest.mark.parametrize("face", [*STREAM_FACES, *HOST_FACES])
+@pytest.mark.parametrize("side", ["ready", "requested"])
+def test_a_broken_capture_is_named_as_one(side: str, face: str, track: Track, captures: Captures) -> None:
+    if face in HOST_FACES and side == "requested":
+        side = "ready"
+    broken = track.a if side == "ready" else track.b
+    captures.begin(broken)
+    assert track.machine.driver.cuStreamSynchronize(ctypes.c_void_p(broken)) != 0, "this breaks it"
+    track.machine.clear()
+    found = refuse(lambda: (STREAM_FACES | HOST_FACES)[face](track.view(track.a), track.b), BufferError)
+    check_refusal(found, "capture-invalid", "stream")
+    assert set(track.machine.names()) <= QUESTIONS
+    assert captures.abandon(broken) == 901
+
+
+@pytest.mark.parametrize("face", STREAM_FACES)
+@pytest.mark.parametrize(
+    ("ready", "requested", "rule"),
+    [
+        (LEGACY, "b", "capture-legacy"),
+        ("a", LEGACY, "capture-legacy"),
+        (PER_THREAD, LEGACY, "capture-legacy"),
+        ("captured", LEGACY, "capture-legacy"),
+        (LEGACY, "captured", "capture-legacy"),
+    ],
+)
+def test_the_legacy_stream_takes_no_part_beside_a_blocking_capture(
+    ready: Any, requested: Any, rule: str, face: str, track: Track, captures: Captures
+) -> None:
+    """The capture of a stream that synchronises with the legacy stream."""
+    blocking = ctypes.c_void_p()
+    assert track.machine.driver.cuStreamCreate(ctypes.byref(blocking), 0) == 0
+    assert blocking.value
+    names = {"a": track.a, "b": track.b, "captured": blocking.value}
+    captures.begin(blocking.value)
+    track.machine.clear()
+    view = track.view(names.get(ready, ready))
+    found = refuse(lambda: STREAM_FACES[face](view, names.get(requested, requested)), BufferError)
+    check_refusal(found, rule, "stream")
+    assert set(track.machine.names()) <= QUESTIONS
+    assert captures.state(blocking.value) == ACTIVE
+    captures.end(blocking.value)
+    track.machine.destroy_stream(blocking.value)
+
+
+def test_what_the_refusal_advises_is_accepted(track: Track, captures: Captures) -> None:
+    """Order it before the capture begins; then nothing is left to order inside."""
+    ready = track.view(track.a).on(track.b)
+    done = track.view(track.a).synchronize()
+    captures.begin(track.b)
+    track.machine.clear()
+    ready.__dlpack__(stream=track.b, max_version=(1, 3))
+    done.__dlpack__(stream=track.b, max_version=(1, 3))
+    assert track.machine.calls() == []
+    track.read(track.b)
+    captures.end(track.b)
+
+
+def test_a_capture_on_the_other_device_or_of_a_third_stream_is_no_matter(
+    track: Track, captures: Captures, machine: Machine
+) -> None:
+    for ordinal, mode in itertools.product((0, 1), (THREAD_LOCAL, RELAXED, GLOBAL)):
+        third = machine.stream(ordinal)
+        captures.begin(third, mode)
+        machine.clear()
+        track.view(track.a).on(track.b)
+        assert machine.order() == one_event(track.a, track.b)
+        assert captures.state(third) == ACTIVE
+        captures.end(third)
+        machine.destroy_stream(third)

@@ -1,0 +1,150 @@
+"""`cd.join`: many views, or many streams, made ready on one."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import cai_dlpack as cd
+import pytest
+from refusal import check_refusal, refuse
+from simulator import Machine, one_event
+from streams.race import LEGACY, PER_THREAD, Track
+
+
+@pytest.fixture
+def three(machine: Machine) -> Iterator[list[int]]:
+    made = [machine.stream() for _ in range(3)]
+    yield made
+    for stream in made:
+        machine.destroy_stream(stream)
+
+
+def test_300_views_of_three_streams_are_three_records_and_three_waits(three: list[int], track: Track) -> None:
+    views = [track.view(stream) for stream in three * 100]
+    track.machine.clear()
+    joined = cd.join(views, on=track.a)
+    assert track.machine.order() == [call for stream in three for call in one_event(stream, track.a)]
+    assert len(joined) == 300
+    assert {(view.stream, view.ptr) for view in joined} == {(track.a, track.data)}
+    assert [view.producer_stream for view in joined] == three * 100
+
+
+def test_the_stream_itself_and_views_without_one_cost_nothing(track: Track) -> None:
+    given = [track.view(track.a), track.view(None)]
+    track.machine.clear()
+    assert [view.stream for view in cd.join(given, on=track.a)] == [track.a, None]
+    assert cd.join([], on=track.a) == []
+    assert track.machine.calls() == []
+
+
+def test_bare_streams_are_joined_and_give_nothing_back(three: list[int], track: Track) -> None:
+    track.machine.clear()
+    assert cd.join([*three, three[0], track.a], on=track.a) == []
+    assert track.machine.order() == [call for stream in three for call in one_event(stream, track.a)]
+
+
+def test_views_and_streams_mix_and_the_views_come_back_in_order(three: list[int], track: Track) -> None:
+    first, second = track.view(three[0]), track.view(three[1])
+    track.machine.clear()
+    joined = cd.join((item for item in (second, three[0], first)), on=track.a)
+    assert [view.producer_stream for view in joined] == [three[1], three[0]]
+    assert Counter(name for name, _ in track.machine.order()) == {"cuEventRecord": 2, "cuStreamWaitEvent": 2}
+
+
+@pytest.mark.parametrize("default", [LEGACY, PER_THREAD])
+def test_a_default_stream_is_one_in_each_context(default: int, track: Track, machine: Machine) -> None:
+    """Two arrays on device 0 and one on device 1, all ready on "1": two streams, two events."""
+    there = Track(machine, ordinal=1)
+    machine.set_current(0)
+    here = [track.view(default), track.view(default)]
+    other = cd.view(there.producer(default), ordinal=1)
+    machine.clear()
+    cd.join([*here, other], on=track.a)
+    assert machine.order() == 2 * one_event(default, track.a)
+    machine.set_current(1)
+    there.close()
+
+
+def test_a_bare_default_stream_is_the_current_contexts(track: Track, machine: Machine) -> None:
+    there = Track(machine, ordinal=1)
+    machine.control.schedule = "lazy"
+    there.write(LEGACY, 3)  # on device 1, which is current
+    cd.join([LEGACY], on=there.b)
+    there.read(there.b)
+    there.wait(there.b)
+    assert there.seen() == 3
+    there.wait(LEGACY)
+    there.close()
+    machine.control.schedule = "threaded"
+
+
+def test_the_joined_stream_sees_every_part_under_every_order(three: list[int], track: Track, machine: Machine) -> None:
+    """An array whose three parts are written on three streams, exported with one."""
+    outcomes = set()
+    for _ in track.control.orders():
+        machine.write(track.data, bytes(24))
+        for part, stream in enumerate(three):
+            track.control.store(stream, track.data + 8 * part, bytes([part + 1]) * 8)
+        cd.join(three, on=track.a)
+        whole = cd.view(track.producer(None), producer_stream=track.a, ordinal=0)
+        whole.on(track.b)
+        track.read(track.b)
+        for stream in (track.b, *three, track.a):
+            track.wait(stream)
+        outcomes.add(machine.read(track.copy, 24))
+    assert outcomes == {bytes([1] * 8 + [2] * 8 + [3] * 8)}
+
+
+@pytest.mark.parametrize("missing", [1, 2, 3])
+def test_without_one_of_the_waits_some_order_misses_a_part(
+    missing: int, three: list[int], track: Track, machine: Machine
+) -> None:
+    outcomes = set()
+    for _ in track.control.orders():
+        machine.write(track.data, bytes(24))
+        for part, stream in enumerate(three):
+            track.control.store(stream, track.data + 8 * part, bytes([part + 1]) * 8)
+        track.control.fault("cuStreamWaitEvent", 0, missing)
+        cd.join(three, on=track.b)
+        track.read(track.b)
+        for stream in (track.b, *three):
+            track.wait(stream)
+        outcomes.add(machine.read(track.copy, 24)[8 * (missing - 1)])
+    assert outcomes == {0, missing}
+
+
+def test_a_join_that_is_refused_half_way_is_refused(three: list[int], track: Track) -> None:
+    """The consumer may wait for the streams before it by then; the views are as they were."""
+    views = [track.view(stream) for stream in three]
+    track.machine.clear()
+    track.control.fault("cuEventRecord", 2, nth=2)
+    with pytest.raises(cd.DriverError, match="cuEventRecord"):
+        cd.join(views, on=track.a)
+    assert [view.stream for view in views] == three
+    assert [stream for name, stream in track.machine.order() if name == "cuEventRecord"] == three[:2]
+
+
+@pytest.mark.parametrize("items", [5, None, "ab", [object()], [None], [[1]]])
+def test_what_is_no_list_of_views_and_streams(items: Any, track: Track) -> None:
+    track.machine.clear()
+    with pytest.raises(TypeError):
+        cd.join(items, on=track.a)
+    assert track.machine.calls() == []
+
+
+def test_a_wrong_item_is_refused_before_any_wait(track: Track) -> None:
+    wrong: list[Any] = [track.view(track.a), "7"]
+    track.machine.clear()
+    check_refusal(refuse(lambda: cd.join(wrong, on=track.b), TypeError), "stream-type", None)
+    assert track.machine.calls() == []
+
+
+def test_every_subset_of_streams_costs_its_size(three: list[int], track: Track) -> None:
+    for size in range(4):
+        for chosen in itertools.combinations(three, size):
+            track.machine.clear()
+            cd.join(chosen, on=track.a)
+            assert len(track.machine.order()) == 2 * size
