@@ -232,7 +232,35 @@ pub struct Descriptor {
     flags: Flags,
 }
 
+/// A [`Descriptor`] whose extents and strides lie elsewhere.
+#[derive(Clone, Copy, Debug)]
+pub struct Described<'a> {
+    /// The extents, and after them the strides in elements.
+    pub values: &'a [i64],
+    /// The address of the element of index 0; 0 where there are no elements.
+    pub data: u64,
+    /// Where the memory is.
+    pub device: Device,
+    /// The element type.
+    pub dtype: DType,
+    /// The flags.
+    pub flags: Flags,
+}
+
 impl Descriptor {
+    /// The same, without its numbers.
+    #[inline]
+    #[must_use]
+    pub fn described(&self) -> Described<'_> {
+        Described {
+            values: self.layout.values(),
+            data: self.data,
+            device: self.device,
+            dtype: self.dtype,
+            flags: self.flags,
+        }
+    }
+
     /// Checks `DLTensor.ndim`, before it is taken for the length of two arrays.
     ///
     /// # Errors

@@ -5,9 +5,9 @@
 //! are honoured wherever they are given, because producers that write them mean them. A newer
 //! version is read as 3.
 
-use super::descriptor::{self, Descriptor, Device, Flags};
+use super::descriptor::{self, Described, Descriptor, Device, Flags};
 use super::dtype::{self, DType, Kind, TypeStr};
-use super::layout::{Axes, Layout, Source};
+use super::layout::{self, Axes, Extent, Layout, Settled, Source};
 use super::rule::{Field, Rule, Violation};
 use super::stream::Stream;
 
@@ -235,7 +235,7 @@ impl Interface {
         if self.layout.len() == 0 {
             return None;
         }
-        byte_span(self.data, &self.layout, self.typestr)
+        layout_span(self.data, &self.layout, self.typestr)
     }
 
     /// What DLPack says of it. `dtype` is the `dtype=` override, `device` where the memory is
@@ -333,6 +333,93 @@ impl Interface {
     }
 }
 
+/// The entries of the usual dict: an array of numbers, with neither fields nor a mask.
+///
+/// [`Parts`], [`Interface`] and [`Descriptor`] in one step, by the same checks and where the numbers lie:
+/// for those who convert in an inner loop, and who ask the long way why where this refuses.
+#[derive(Debug)]
+pub struct Plain<'a> {
+    /// `data[0]`.
+    pub data: u64,
+    /// `data[1]`.
+    pub read_only: bool,
+    /// `typestr`.
+    pub typestr: TypeStr,
+    /// `shape`, and after it `strides` in bytes, or as many numbers to write strides to.
+    pub values: &'a mut [i64],
+    /// Number of axes.
+    pub ndim: u8,
+    /// Whether there are strides; else C order.
+    pub has_strides: bool,
+}
+
+/// A [`Plain`] dict whose entries agree with each other.
+#[derive(Clone, Copy, Debug)]
+pub struct Checked<'a> {
+    settled: Settled<'a>,
+    data: u64,
+    dtype: DType,
+    flags: Flags,
+}
+
+impl<'a> Plain<'a> {
+    /// Checks the entries against each other.
+    ///
+    /// # Errors
+    /// Those of [`Axes`], [`Interface::new`] and [`Interface::into_descriptor`].
+    #[inline(always)]
+    pub fn check(self) -> Result<Checked<'a>, Violation> {
+        let (typestr, itemsize) = (self.typestr, self.typestr.itemsize());
+        let dtype = typestr.to_dtype()?;
+        let settled = layout::settle_bytes(self.values, self.ndim, self.has_strides, itemsize)?;
+        let (shape, strides) = settled
+            .values
+            .split_at_checked(usize::from(self.ndim))
+            .unwrap_or_default();
+        let data = if settled.extent.len == 0 {
+            0
+        } else if self.data == 0 {
+            return Err(descriptor::null_data(Field::CaiData, shape));
+        } else {
+            check_align(self.data, typestr.align())?;
+            let span = || layout::span_of(shape, strides);
+            match byte_span(self.data, settled.extent, span, typestr) {
+                Some(_) => self.data,
+                None => return Err(descriptor::leaves_memory(Field::CaiData, self.data)),
+            }
+        };
+        Ok(Checked {
+            settled,
+            data,
+            dtype,
+            flags: Flags::NONE.with(Flags::READ_ONLY, self.read_only),
+        })
+    }
+}
+
+impl<'a> Checked<'a> {
+    /// What DLPack says of it, on a device that a dict does not name.
+    #[inline]
+    #[must_use]
+    pub fn descriptor(&self, device: Device) -> Descriptor {
+        let layout = Layout::of_settled(self.settled);
+        Descriptor::of_interface(self.data, device, self.dtype, self.flags, layout)
+    }
+
+    /// [`descriptor`](Self::descriptor), without its numbers.
+    #[inline]
+    #[must_use]
+    pub fn described(&self, device: Device) -> Described<'a> {
+        Described {
+            values: self.settled.values,
+            data: self.data,
+            device,
+            dtype: self.dtype,
+            flags: self.flags,
+        }
+    }
+}
+
 /// The pointer against shape, strides and item size. Answers it, and 0 without items.
 #[inline]
 fn check_data(data: u64, layout: &Layout, typestr: TypeStr) -> Result<u64, Violation> {
@@ -343,7 +430,7 @@ fn check_data(data: u64, layout: &Layout, typestr: TypeStr) -> Result<u64, Viola
         return Err(descriptor::null_data(Field::CaiData, layout.shape()));
     }
     check_align(data, typestr.align())?;
-    match byte_span(data, layout, typestr) {
+    match layout_span(data, layout, typestr) {
         Some(_) => Ok(data),
         None => Err(descriptor::leaves_memory(Field::CaiData, data)),
     }
@@ -370,15 +457,35 @@ fn nbytes(layout: &Layout, typestr: TypeStr) -> u64 {
     layout.len().saturating_mul(u64::from(typestr.itemsize()))
 }
 
-/// The first byte and the end of the last, of an array with items. `None` where they leave the
-/// address space.
+/// [`byte_span`] of a layout.
 #[inline]
-fn byte_span(data: u64, layout: &Layout, typestr: TypeStr) -> Option<(u64, u64)> {
-    if layout.is_c_contiguous() {
+fn layout_span(data: u64, layout: &Layout, typestr: TypeStr) -> Option<(u64, u64)> {
+    let extent = Extent {
+        len: layout.len(),
+        c_contiguous: layout.is_c_contiguous(),
+    };
+    if typestr.kind() == Kind::Bit && extent.c_contiguous {
         return Some((data, data.checked_add(nbytes(layout, typestr))?));
     }
+    byte_span(data, extent, || layout.elem_span(), typestr)
+}
+
+/// The first byte and the end of the last, of an array with items. `None` where they leave the
+/// address space.
+#[inline(always)]
+fn byte_span(
+    data: u64,
+    extent: Extent,
+    elem_span: impl FnOnce() -> (i64, i64),
+    typestr: TypeStr,
+) -> Option<(u64, u64)> {
+    if extent.c_contiguous {
+        // Fits: the layout was checked with this item size.
+        let nbytes = extent.len.saturating_mul(u64::from(typestr.itemsize()));
+        return Some((data, data.checked_add(nbytes)?));
+    }
     let itemsize = i64::from(typestr.itemsize());
-    let (lowest, end) = layout.elem_span();
+    let (lowest, end) = elem_span();
     let start = data.checked_add_signed(lowest.checked_mul(itemsize)?)?;
     let end = data.checked_add_signed(end.checked_mul(itemsize)?)?;
     Some((start, end))

@@ -85,17 +85,40 @@ impl Axes {
         shape: &[i64],
         strides: Option<&[i64]>,
     ) -> Result<Self, Violation> {
+        let rank = shape.len();
+        let ndim = match u8::try_from(rank) {
+            Ok(ndim) if rank <= MAX_NDIM && shape.iter().all(|extent| *extent >= 0) => ndim,
+            _ => return Err(Self::refuse_shape(source, shape)),
+        };
+        let given = strides.unwrap_or(&[]);
+        if strides.is_some() && given.len() != rank {
+            return Err(source.wrong_count(given.len(), rank));
+        }
+        let mut values = Values::from_elem(0, rank.wrapping_mul(2));
+        for (value, extent) in values.iter_mut().zip(shape) {
+            *value = *extent;
+        }
+        for (value, stride) in values.iter_mut().skip(rank).zip(given) {
+            *value = *stride;
+        }
+        Ok(Self {
+            values,
+            ndim,
+            source,
+            has_strides: strides.is_some(),
+        })
+    }
+
+    /// Finds the extent at fault.
+    #[cold]
+    fn refuse_shape(source: Source, shape: &[i64]) -> Violation {
         let mut axes = Self::new(source);
         for extent in shape {
-            axes.push_extent(*extent)?;
-        }
-        if let Some(strides) = strides {
-            axes.expect_strides(strides.len())?;
-            for stride in strides {
-                axes.values.push(*stride);
+            if let Err(violation) = axes.push_extent(*extent) {
+                return violation;
             }
         }
-        Ok(axes)
+        axes.refuse_extent(-1)
     }
 
     /// Adds an axis.
@@ -238,13 +261,35 @@ impl Layout {
     /// Inlined, so that the numbers are moved once; [`settle`] does the work where they lie.
     #[inline]
     fn build(mut axes: Axes, itemsize: u32, unit: Unit) -> Result<Self, Violation> {
-        let (len, c_contiguous) = settle(&mut axes, itemsize, unit)?;
+        let rank = axes.ndim();
+        if !axes.has_strides && axes.values.len() != rank.wrapping_mul(2) {
+            axes.values.resize(rank.wrapping_mul(2), 0);
+        }
+        let (source, has_strides) = (axes.source, axes.has_strides);
+        let extent = settle(&mut axes.values, rank, has_strides, itemsize, unit, source)?;
         Ok(Self {
             values: axes.values,
-            len: len.unsigned_abs(),
+            len: extent.len,
             ndim: axes.ndim,
-            c_contiguous,
+            c_contiguous: extent.c_contiguous,
         })
+    }
+
+    /// What [`settle_bytes`] has checked.
+    #[inline]
+    pub(super) fn of_settled(settled: Settled<'_>) -> Self {
+        Self {
+            values: Values::from_slice(settled.values),
+            len: settled.extent.len,
+            ndim: settled.ndim,
+            c_contiguous: settled.extent.c_contiguous,
+        }
+    }
+
+    /// The extents, and after them the strides in elements.
+    #[inline]
+    pub(crate) fn values(&self) -> &[i64] {
+        &self.values
     }
 
     /// The extents.
@@ -313,15 +358,7 @@ impl Layout {
         if self.c_contiguous {
             return (0, self.len.cast_signed());
         }
-        let axes = self.shape().iter().zip(self.elem_strides());
-        axes.fold((0, 1), |(lowest, end): (i64, i64), (extent, stride)| {
-            let reach = extent.wrapping_sub(1).wrapping_mul(*stride); // fits: see the module
-            if reach < 0 {
-                (lowest.wrapping_add(reach), end)
-            } else {
-                (lowest, end.wrapping_add(reach))
-            }
-        })
+        span_of(self.shape(), self.elem_strides())
     }
 
     /// Whether two indices may mean the same memory.
@@ -362,28 +399,76 @@ impl Layout {
     }
 }
 
-/// Brings the strides into elements, and fills them in where they are absent. Answers the number of
-/// elements and whether they are contiguous in C order.
-fn settle(axes: &mut Axes, itemsize: u32, unit: Unit) -> Result<(i64, bool), Violation> {
-    let rank = axes.ndim();
-    if !axes.has_strides {
-        axes.values.resize(rank.wrapping_mul(2), 0);
+/// What is known of a shape and its strides beside the numbers themselves.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extent {
+    pub(super) len: u64,
+    pub(super) c_contiguous: bool,
+}
+
+/// A [`Layout`] whose numbers lie elsewhere.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settled<'a> {
+    /// The extents, and after them the strides in elements.
+    pub(super) values: &'a [i64],
+    pub(super) ndim: u8,
+    pub(super) extent: Extent,
+}
+
+/// [`Layout::from_byte_axes`] where the numbers lie: `ndim` extents in `values`, and after them as many
+/// strides in bytes, or room for them.
+#[inline(always)]
+pub(super) fn settle_bytes(
+    values: &mut [i64],
+    ndim: u8,
+    has_strides: bool,
+    itemsize: u32,
+) -> Result<Settled<'_>, Violation> {
+    let (source, rank) = (Source::Cai, usize::from(ndim));
+    let shape = values.get(..rank).unwrap_or(&[]);
+    if rank > MAX_NDIM || shape.iter().any(|extent| *extent < 0) {
+        return Err(Axes::refuse_shape(source, shape));
     }
-    let given = axes.values.len().saturating_sub(rank);
-    let (shape, strides) = match axes.values.split_at_mut_checked(rank) {
+    let extent = settle(values, rank, has_strides, itemsize, Unit::Bytes, source)?;
+    Ok(Settled {
+        values,
+        ndim,
+        extent,
+    })
+}
+
+/// Brings the strides into elements, and fills them in where they are absent. The strides, or room for
+/// them, stand behind `rank` extents.
+#[inline(always)]
+fn settle(
+    values: &mut [i64],
+    rank: usize,
+    has_strides: bool,
+    itemsize: u32,
+    unit: Unit,
+    source: Source,
+) -> Result<Extent, Violation> {
+    let given = values.len().saturating_sub(rank);
+    let (shape, strides) = match values.split_at_mut_checked(rank) {
         Some(halves) if given == rank => halves,
-        _ => return Err(axes.source.wrong_count(given, rank)),
+        _ => return Err(source.wrong_count(given, rank)),
     };
-    if axes.has_strides && !shape.contains(&0) {
-        check_strides(shape, strides, itemsize, unit, axes.source)
+    let (len, c_contiguous) = if !has_strides || shape.contains(&0) {
+        (fill_c_order(shape, strides, itemsize, source)?, true)
     } else {
-        let len = fill_c_order(shape, strides, itemsize, axes.source)?;
-        Ok((len, true))
-    }
+        match usual_strides(shape, strides, itemsize, unit) {
+            Some(answer) => answer,
+            None => check_strides(shape, strides, itemsize, unit, source)?,
+        }
+    };
+    Ok(Extent {
+        len: len.unsigned_abs(),
+        c_contiguous,
+    })
 }
 
 /// Writes C order's strides and answers the number of elements.
-#[inline]
+#[inline(always)]
 fn fill_c_order(
     shape: &[i64],
     strides: &mut [i64],
@@ -414,6 +499,53 @@ fn fill_c_order(
         Rule::SizeOverflow
     };
     Err(source.too_large(rule, shape))
+}
+
+/// [`check_strides`] for what is usual: an item size that is a power of two, strides that are multiples
+/// of it, and numbers far from any limit. `None`, with the strides as they were, for the rest.
+#[inline(always)]
+fn usual_strides(
+    shape: &[i64],
+    strides: &mut [i64],
+    itemsize: u32,
+    unit: Unit,
+) -> Option<(i64, bool)> {
+    let shift = match unit {
+        Unit::Elements => 0,
+        Unit::Bytes if itemsize.is_power_of_two() => itemsize.trailing_zeros(),
+        Unit::Bytes => return None,
+    };
+    let bits = strides.iter().fold(0, |bits, stride| bits | *stride);
+    if bits.trailing_zeros() < shift && bits != 0 {
+        return None;
+    }
+    let mut step: u64 = 1; // what the stride would be in C order
+    let mut reach: u64 = 1; // elements from the lowest to the end of the highest
+    let mut largest: u64 = 0; // no stride has a bit that is not in it
+    let mut c_contiguous = true;
+    let mut lost = false;
+    let mut has_single = false; // an axis of extent 1, whose stride contiguous order may replace
+    for (extent, stride) in shape.iter().zip(strides.iter()).rev() {
+        let (elements, extent) = (stride.wrapping_shr(shift), extent.unsigned_abs());
+        has_single |= extent == 1;
+        c_contiguous &= elements.cast_unsigned() == step;
+        let (far, too_far) = elements
+            .unsigned_abs()
+            .overflowing_mul(extent.wrapping_sub(1));
+        let (sum, too_long) = reach.overflowing_add(far);
+        let (next, too_many) = step.overflowing_mul(extent);
+        lost |= too_far | too_long | too_many;
+        largest |= elements.unsigned_abs();
+        (reach, step) = (sum, next);
+    }
+    let limit = i64::MAX.unsigned_abs() >> 32;
+    if lost || (has_single && !c_contiguous) || (step | reach | largest) > limit {
+        return None;
+    }
+    for stride in strides {
+        *stride = stride.wrapping_shr(shift);
+    }
+    Some((step.cast_signed(), c_contiguous))
 }
 
 /// [`settle`] for strides that are given, of an array with elements.
@@ -515,6 +647,19 @@ fn divide_exactly(stride: i64, itemsize: i64) -> Option<i64> {
         Some(0) => stride.checked_div(itemsize),
         _ => None,
     }
+}
+
+/// [`Layout::elem_span`] of an array with elements.
+#[inline]
+pub(super) fn span_of(shape: &[i64], strides: &[i64]) -> (i64, i64) {
+    let axes = shape.iter().zip(strides);
+    axes.fold((0, 1), |(lowest, end): (i64, i64), (extent, stride)| {
+        let reach = extent.wrapping_sub(1).wrapping_mul(*stride); // fits: see the module
+        (
+            lowest.wrapping_add(reach.min(0)),
+            end.wrapping_add(reach.max(0)),
+        )
+    })
 }
 
 fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {

@@ -1,11 +1,12 @@
 //! An object with `__cuda_array_interface__` becomes a view.
 
-use pyo3::exceptions::{PyAttributeError, PyUserWarning};
+use pyo3::exceptions::PyUserWarning;
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
 use super::integer::{repr, type_name};
-use super::interface::{self, Read};
+use super::interface::{self, Numbers, Read, Usual};
 use super::keys::keys;
 use super::options::{Check, Options};
 use super::release;
@@ -18,33 +19,54 @@ use crate::view::{CaiView, Owner};
 
 /// Imports by CAI and nothing else: an object with the attribute, or a dict with `owner=`.
 pub(crate) fn import<'py>(object: &Bound<'py, PyAny>, options: &Options<'py>) -> PyResult<CaiView> {
+    let mut numbers = Numbers::default();
     let read = if object.is_instance_of::<PyDict>() {
         if options.owner.is_none() {
             return Err(Violation::new(Rule::OwnerMissing, Field::Argument("owner"), "").into());
         }
+        if let Some(usual) = usual(object, options, &mut numbers) {
+            return usual_view(object, usual, options);
+        }
         interface::read(object, options.strict)?
     } else {
-        match attribute(object)? {
-            Some(dict) => read(object, &dict, options)?,
-            None => return Err(missing(object)),
+        let Some(dict) = attribute(object)? else {
+            return Err(missing(object));
+        };
+        if let Some(usual) = usual(&dict, options, &mut numbers) {
+            return usual_view(object, usual, options);
         }
+        read(object, &dict, options)?
     };
     view(object, read, options)
 }
 
 /// Reads `object.__cuda_array_interface__`, once; `None` where it has none. Only an `AttributeError`
 /// says so: torch, cuDF and others raise something else for a tensor that cannot be exported.
-#[inline]
+#[inline(always)]
 pub(crate) fn attribute<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
     let py = object.py();
-    match object.getattr(&keys(py).cai) {
-        Ok(dict) => Ok(Some(dict)),
-        Err(error) if error.is_instance_of::<PyAttributeError>(py) => {
-            release::drop_now(error);
-            Ok(None)
-        }
-        Err(error) => Err(error),
+    // SAFETY: a living object and a str; a new reference, or NULL with an exception set.
+    let dict = unsafe { ffi::PyObject_GetAttr(object.as_ptr(), keys(py).cai.as_ptr()) };
+    // SAFETY: a new reference, or NULL.
+    match unsafe { Bound::from_owned_ptr_or_opt(py, dict) } {
+        None => absent(py),
+        dict => Ok(dict),
     }
+}
+
+/// Drops an `AttributeError`, and raises any other exception again.
+#[cold]
+fn absent<T>(py: Python<'_>) -> PyResult<Option<T>> {
+    // SAFETY: reads a static that the interpreter has set.
+    let attribute_error = unsafe { ffi::PyExc_AttributeError };
+    // SAFETY: the GIL is held, and an exception is set.
+    let says_so = unsafe { ffi::PyErr_ExceptionMatches(attribute_error) };
+    if says_so == 0 {
+        return Err(PyErr::fetch(py));
+    }
+    // SAFETY: the GIL is held.
+    unsafe { ffi::PyErr_Clear() };
+    Ok(None)
 }
 
 /// Reads the dict of `object`. On a class the attribute is the property object: said as such.
@@ -56,6 +78,7 @@ pub(crate) fn read<'py>(
 ) -> PyResult<Read<'py>> {
     interface::read(dict, options.strict).map_err(|error| {
         if object.is_instance_of::<PyType>() {
+            release::drop_now(error);
             missing(object)
         } else {
             error
@@ -102,6 +125,49 @@ pub(crate) fn view<'py>(
     let typestr = read.typestr;
     let described = describe(read.interface, options);
     let descriptor = described.map_err(|violation| verbatim(violation, typestr.as_ref()))?;
+    finish(object, descriptor, stream, known, options)
+}
+
+/// Reads the usual dict, where the caller does not know its elements better.
+#[inline(always)]
+pub(crate) fn usual<'a>(
+    dict: &Bound<'_, PyAny>,
+    options: &Options<'_>,
+    numbers: &'a mut Numbers,
+) -> Option<Usual<'a>> {
+    if options.dtype.is_some() || options.shape.is_some() {
+        return None;
+    }
+    interface::usual(dict, numbers)
+}
+
+/// [`view`] of what the usual dict said.
+#[inline]
+pub(crate) fn usual_view<'py>(
+    object: &Bound<'py, PyAny>,
+    usual: Usual<'_>,
+    options: &Options<'py>,
+) -> PyResult<CaiView> {
+    let device = Device::cuda(options.ordinal.unwrap_or(0));
+    let descriptor = usual.array.descriptor(device);
+    finish(
+        object,
+        descriptor,
+        usual.stream,
+        usual.knows_stream,
+        options,
+    )
+}
+
+/// Adds what a dict does not say: where the memory is, and who keeps it alive.
+#[inline]
+fn finish<'py>(
+    object: &Bound<'py, PyAny>,
+    descriptor: Descriptor,
+    stream: Stream,
+    known: bool,
+    options: &Options<'py>,
+) -> PyResult<CaiView> {
     let device = locate(&descriptor, options)?;
     let mut descriptor = descriptor.with_device(device);
     if let Some(read_only) = options.read_only {

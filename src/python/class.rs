@@ -424,18 +424,18 @@ impl PyCaiView {
             writable: false,
             on_host: false,
         };
-        let export = Export::decide(this.view.descriptor(), &asked)?;
+        let export = Export::decide(this.view.descriptor().described(), &asked)?;
         if export.wants_order() {
             this.follow(py)?;
         }
         if let Some(copy) = export.copied(py, &this.view)? {
             let (descriptor, owner) = copy.into_parts();
-            return export.capsule(py, &descriptor, owner);
+            return export.capsule(py, descriptor.described(), owner);
         }
         export.order(py, &this.view)?;
         // The tensor keeps this view, and the view keeps the rest: one reference, no count to share.
         let owner = release::own(slf.clone().into_any())?;
-        export.capsule(py, this.view.descriptor(), owner)
+        export.capsule(py, this.view.descriptor().described(), owner)
     }
 
     /// A view that is ready on `stream`: by one event, or none where it is ready there already.

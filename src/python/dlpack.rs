@@ -15,6 +15,7 @@ use super::current::Current;
 use super::exchange::{self, Traits};
 use super::integer::{IntRule, repr, type_name};
 use super::keys::keys;
+use super::release;
 use crate::driver;
 use crate::protocol::descriptor::{Descriptor, Device, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -137,7 +138,7 @@ pub(crate) fn announced_device(object: &Bound<'_, PyAny>) -> PyResult<Device> {
     let answer = match answer {
         Ok(answer) => answer,
         Err(error) if !object.hasattr(&keys(py).dlpack_device)? => {
-            drop(error);
+            release::drop_now(error);
             return Err(missing(object, Rule::DeviceMissing, Field::DlpackDevice));
         }
         Err(error) => return Err(error),

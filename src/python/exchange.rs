@@ -144,6 +144,14 @@ pub(crate) struct Known {
     pub(crate) traits: Traits,
 }
 
+impl Known {
+    /// There is nothing to know: the object is asked through its attributes.
+    #[inline]
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.table.is_none() && !self.traits.any_of(Traits::OURS)
+    }
+}
+
 /// One remembered type. Written rarely, read on every import; `version` is odd while it is written,
 /// and a reader that sees it change has read nothing.
 struct Slot {

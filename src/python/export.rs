@@ -11,9 +11,9 @@ use super::context;
 use super::copy::Transfer;
 use super::integer::{self, IntRule, repr};
 use super::stream;
-use crate::protocol::descriptor::{Descriptor, Device, Flags};
+use crate::protocol::descriptor::{Described, Device, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::protocol::stream::{Platform, Request, SyncPolicy};
+use crate::protocol::stream::{Platform, Request, Stream, SyncPolicy};
 use crate::view::{Abi, CaiView, RawOwner, build};
 
 const MAX_VERSION: IntRule = IntRule::new(
@@ -54,18 +54,26 @@ pub(crate) struct Export {
 impl Export {
     /// # Errors
     /// `TypeError`, `ValueError` or `BufferError`, naming the argument.
-    #[inline]
-    pub(crate) fn decide(descriptor: &Descriptor, asked: &Asked<'_, '_>) -> PyResult<Self> {
-        let versioned = asked.max_version.map_or(Ok(false), is_versioned)?;
-        let device = asked.dl_device.map_or(Ok(descriptor.device()), |value| {
-            target(value, descriptor.device())
-        })?;
-        let copy = asked.copy.map(wants_copy).transpose()?;
-        let transfer = Transfer::decide(descriptor.device(), device, copy)?;
+    #[inline(always)]
+    pub(crate) fn decide(described: Described<'_>, asked: &Asked<'_, '_>) -> PyResult<Self> {
+        let versioned = match asked.max_version {
+            None => false,
+            Some(version) => is_versioned(version)?,
+        };
+        let device = match asked.dl_device {
+            None => described.device,
+            Some(value) => target(value, described.device)?,
+        };
+        let transfer = if asked.copy.is_none() && device == described.device {
+            None
+        } else {
+            let copy = asked.copy.map(wants_copy).transpose()?;
+            Transfer::decide(described.device, device, copy)?
+        };
         // Of a shared tensor nobody is the sole owner; of a copy the consumer is, who may write to it.
-        let is_read_only = descriptor.read_only() && !asked.writable && transfer.is_none();
-        let flags = descriptor
-            .flags()
+        let is_read_only = described.flags.read_only() && !asked.writable && transfer.is_none();
+        let flags = described
+            .flags
             .with(Flags::READ_ONLY, is_read_only)
             .with(Flags::IS_COPIED, transfer.is_some());
         if !versioned && flags.contains(Flags::READ_ONLY) {
@@ -110,9 +118,18 @@ impl Export {
         self.request != Request::NoSync
     }
 
+    /// Whether nothing needs to be done for data that is ready on this stream: no copy, no order.
+    #[inline]
+    pub(crate) fn is_ready_on(&self, ready: Stream) -> bool {
+        self.transfer.is_none() && !self.request.needs_order(ready)
+    }
+
     /// Orders the consumer after the data. The GIL is released only if the driver will be called.
     #[inline]
     pub(crate) fn order(&self, py: Python<'_>, view: &CaiView) -> PyResult<()> {
+        if !self.request.needs_order(view.ready()) {
+            return Ok(());
+        }
         let policy = self.policy();
         if view.needs_order(self.request, policy) {
             py.detach(|| view.order(self.request, policy))?;
@@ -121,30 +138,29 @@ impl Export {
     }
 
     /// The capsule. `owner` is taken: on failure it has been released.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn capsule<'py>(
         &self,
         py: Python<'py>,
-        descriptor: &Descriptor,
+        described: Described<'_>,
         owner: RawOwner,
     ) -> PyResult<Bound<'py, PyAny>> {
         if self.versioned {
-            let tensor = self.tensor::<DLManagedTensorVersioned>(descriptor, owner)?;
+            let tensor = self.tensor::<DLManagedTensorVersioned>(described, owner)?;
             capsule::wrap(py, tensor)
         } else {
-            let tensor = self.tensor::<DLManagedTensor>(descriptor, owner)?;
+            let tensor = self.tensor::<DLManagedTensor>(described, owner)?;
             capsule::wrap(py, tensor)
         }
     }
 
-    fn tensor<M: Abi>(&self, descriptor: &Descriptor, owner: RawOwner) -> PyResult<NonNull<M>> {
-        let flags = self.flags.bits();
-        let built = if self.device == descriptor.device() {
-            build::<M>(descriptor, flags, owner)
-        } else {
-            build::<M>(&descriptor.clone().with_device(self.device), flags, owner)
+    #[inline(always)]
+    fn tensor<M: Abi>(&self, described: Described<'_>, owner: RawOwner) -> PyResult<NonNull<M>> {
+        let described = Described {
+            device: self.device,
+            ..described
         };
-        built.map_err(|error| {
+        build::<M>(described, self.flags.bits(), owner).map_err(|error| {
             // SAFETY: `build` did not take the owner, so that it is still ours to end.
             unsafe { owner.release() };
             error.into()
@@ -153,7 +169,7 @@ impl Export {
 }
 
 /// Whether the consumer takes our versioned tensor: any major version from 1 on (it checks what it gets).
-#[inline]
+#[inline(always)]
 fn is_versioned(max_version: &Bound<'_, PyAny>) -> PyResult<bool> {
     let Ok(pair) = max_version.cast::<PyTuple>() else {
         return Err(Violation::new(

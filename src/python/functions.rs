@@ -13,6 +13,7 @@ use super::exchange::{self, Exchanged, Known, Traits};
 use super::explain::{Explanation, explain};
 use super::export::{Asked, Export};
 use super::integer::type_name;
+use super::interface::Numbers;
 use super::join::join;
 use super::keys::keys;
 use super::options::{Arguments, Check, Options};
@@ -177,8 +178,21 @@ pub(crate) fn to_dlpack<'py>(
         writable,
         on_host,
     };
-    let view = import(obj, &Options::located(ordinal)?)?;
-    let export = Export::decide(view.descriptor(), &asked)?;
+    let options = Options::located(ordinal)?;
+    let known = exchange::known(obj)?;
+    let view = if known.is_nothing() && !capsule::is_capsule(obj) && !obj.is_instance_of::<PyDict>()
+    {
+        let dict = cai::attribute(obj)?;
+        if let Some(dict) = &dict
+            && let Some(capsule) = at_once(obj, dict, &options, &asked)
+        {
+            return capsule;
+        }
+        by_attribute(obj, dict, &options)?
+    } else {
+        import(obj, &options)?
+    };
+    let export = Export::decide(view.descriptor().described(), &asked)?;
     let view = match export.copied(py, &view)? {
         Some(copy) => copy,
         None => {
@@ -187,7 +201,32 @@ pub(crate) fn to_dlpack<'py>(
         }
     };
     let (descriptor, owner) = view.into_parts();
-    export.capsule(py, &descriptor, owner)
+    export.capsule(py, descriptor.described(), owner)
+}
+
+/// The capsule of an array of which nobody has anything to ask: its dict is the usual one, its device
+/// known, and its data ready where the consumer wants it. No view is made; `None` where one is needed.
+#[inline(always)]
+fn at_once<'py>(
+    object: &Bound<'py, PyAny>,
+    dict: &Bound<'py, PyAny>,
+    options: &Options<'py>,
+    asked: &Asked<'_, 'py>,
+) -> Option<PyResult<Bound<'py, PyAny>>> {
+    let device = Device::cuda(options.ordinal?);
+    let mut numbers = Numbers::default();
+    let usual = cai::usual(dict, options, &mut numbers)?;
+    if !usual.knows_stream {
+        return None;
+    }
+    let described = usual.array.described(device);
+    let export = match Export::decide(described, asked) {
+        Ok(export) if export.is_ready_on(usual.stream) => export,
+        Ok(_) => return None,
+        Err(error) => return Some(Err(error)),
+    };
+    let owner = release::own(object.clone());
+    Some(owner.and_then(|owner| export.capsule(object.py(), described, owner)))
 }
 
 fn is_host(stream: &Bound<'_, PyAny>) -> bool {
@@ -230,7 +269,23 @@ fn by_protocol<'py>(object: &Bound<'py, PyAny>, options: &Options<'py>) -> PyRes
     if object.is_instance_of::<PyDict>() {
         return cai::import(object, options);
     }
-    if let Some(dict) = cai::attribute(object)? {
+    by_attribute(object, cai::attribute(object)?, options)
+}
+
+/// [`by_protocol`], once `__cuda_array_interface__` has been read.
+#[inline]
+fn by_attribute<'py>(
+    object: &Bound<'py, PyAny>,
+    dict: Option<Bound<'py, PyAny>>,
+    options: &Options<'py>,
+) -> PyResult<CaiView> {
+    if let Some(dict) = dict {
+        let mut numbers = Numbers::default();
+        if let Some(usual) = cai::usual(&dict, options, &mut numbers)
+            && (usual.knows_stream || options.producer.is_some() || !dlpack::speaks(object)?)
+        {
+            return cai::usual_view(object, usual, options);
+        }
         let read = cai::read(object, &dict, options)?;
         if read.knows_stream() || options.producer.is_some() || !dlpack::speaks(object)? {
             return cai::view(object, read, options);

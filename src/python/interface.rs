@@ -1,8 +1,8 @@
 //! `__cuda_array_interface__` -> [`Interface`], each key read once.
 //!
-//! Two ways through the same dict. [`quick`] takes the shape that nearly every producer sends: an
+//! Two ways through the same dict. [`usual`] takes the shape that nearly every producer sends: an
 //! exact dict with interned keys whose values are exact tuples, ints and strs. It runs no Python code
-//! and therefore needs no references of its own; it never refuses, but gives up. [`careful`] takes
+//! and therefore needs no references of its own; it never refuses, but gives up. [`read`] takes
 //! everything else, holds a reference to whatever it looks at, and says what is wrong.
 
 use std::ptr;
@@ -16,8 +16,9 @@ use pyo3::types::{PyDict, PyList, PyMapping, PySequence, PyString, PyTuple};
 
 use super::integer::{self, IntRule, repr, type_name};
 use super::keys::{Keys, keys};
+use super::vectorcall::{tuple_item, tuple_len};
 use crate::protocol::dtype::TypeStr;
-use crate::protocol::interface::{Descr, Interface, Parts, Version};
+use crate::protocol::interface::{Checked, Interface, Parts, Plain, Version};
 use crate::protocol::layout::{Axes, MAX_NDIM, Source};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
@@ -53,18 +54,6 @@ impl Read<'_> {
 /// Reads an interface dict. `strict` refuses what the specification forbids but producers send.
 #[inline]
 pub(crate) fn read<'py>(dict: &Bound<'py, PyAny>, strict: bool) -> PyResult<Read<'py>> {
-    if let Ok(dict) = dict.cast_exact::<PyDict>()
-        && let Some(parts) = with_critical_section(dict, || quick(dict))
-        && parts.typestr.to_dtype().is_ok()
-        && let Ok(interface) = Interface::new(parts)
-    {
-        return Ok(Read {
-            interface,
-            stream_was_zero: false,
-            typestr: None,
-            mask: None,
-        });
-    }
     careful(dict, strict)
 }
 
@@ -82,7 +71,7 @@ struct Values {
 
 /// One pass over an exact dict, comparing keys by identity. Gives up at a key that is not interned or
 /// not CAI's.
-#[inline]
+#[inline(always)]
 fn values(dict: &Bound<'_, PyDict>, keys: &Keys) -> Option<Values> {
     let null = ptr::null_mut();
     let mut values = Values {
@@ -131,26 +120,44 @@ fn values(dict: &Bound<'_, PyDict>, keys: &Keys) -> Option<Values> {
     Some(values)
 }
 
-/// The usual dict, without running Python code; `None` where anything is unusual.
-#[inline]
-fn quick(dict: &Bound<'_, PyDict>) -> Option<Parts> {
+/// The dict that nearly every producer sends: an array of numbers without a mask.
+#[derive(Clone, Copy)]
+pub(crate) struct Usual<'a> {
+    pub(crate) array: Checked<'a>,
+    pub(crate) stream: Stream,
+    /// The dict says what to wait for: see [`Read::knows_stream`].
+    pub(crate) knows_stream: bool,
+}
+
+/// More axes than these are unusual.
+const USUAL_NDIM: usize = 8;
+
+/// Where the extents and strides of a usual dict are put.
+pub(crate) type Numbers = [i64; 2 * USUAL_NDIM];
+
+/// Reads the usual dict, without running Python code; `None` where anything is unusual or wrong, with
+/// nothing done: [`read`] knows the rest.
+#[inline(always)]
+pub(crate) fn usual<'a>(dict: &Bound<'_, PyAny>, numbers: &'a mut Numbers) -> Option<Usual<'a>> {
+    let dict = dict.cast_exact::<PyDict>().ok()?;
+    with_critical_section(dict, || quick(dict, numbers))
+}
+
+#[inline(always)]
+fn quick<'a>(dict: &Bound<'_, PyDict>, numbers: &'a mut Numbers) -> Option<Usual<'a>> {
     let py = dict.py();
     let values = values(dict, keys(py))?;
-    if !is_absent(values.mask) || values.version.is_null() {
+    if !is_absent(values.mask) {
         return None;
     }
-    let typestr_text = quick_str(py, values.typestr)?;
-    let typestr = TypeStr::parse(typestr_text).ok()?;
+    let typestr = TypeStr::parse(quick_str(py, values.typestr)?).ok()?;
     if !values.descr.is_null() && !quick_descr_is_trivial(py, values.descr, values.typestr) {
         return None;
     }
-    let mut axes = Axes::new(Source::Cai);
-    quick_ints(py, values.shape, |extent| axes.push_extent(extent).is_ok())?;
-    if !is_absent(values.strides) {
-        axes.expect_strides(quick_len(values.strides)?).ok()?;
-        quick_ints(py, values.strides, |stride| {
-            axes.push_stride(stride).is_ok()
-        })?;
+    let ndim = quick_ints(py, values.shape, numbers.get_mut(..USUAL_NDIM)?)?;
+    let has_strides = !is_absent(values.strides);
+    if has_strides && quick_ints(py, values.strides, numbers.get_mut(ndim..)?)? != ndim {
+        return None;
     }
     let (data, read_only) = quick_data(py, values.data)?;
     let stream = if is_absent(values.stream) {
@@ -162,15 +169,23 @@ fn quick(dict: &Bound<'_, PyDict>) -> Option<Parts> {
             handle => Stream::from_raw(handle),
         }
     };
-    let version = Version::from_int(i64::try_from(quick_u64(py, values.version)?).ok()?).ok()?;
-    Some(Parts {
-        version,
-        typestr,
-        descr: Descr::None,
-        axes,
+    // So are a missing version, which may be refused, and one that is not known.
+    let version = match quick_u64(py, values.version)? {
+        version @ 0..=3 => version,
+        _ => return None,
+    };
+    let plain = Plain {
         data,
         read_only,
+        typestr,
+        values: numbers.get_mut(..2 * ndim)?,
+        ndim: ndim as u8,
+        has_strides,
+    };
+    Some(Usual {
+        array: plain.check().ok()?,
         stream,
+        knows_stream: stream != Stream::None || version == 3,
     })
 }
 
@@ -181,7 +196,7 @@ fn is_absent(value: *mut ffi::PyObject) -> bool {
     value.is_null() || value == unsafe { ffi::Py_None() }
 }
 
-#[inline]
+#[inline(always)]
 fn quick_str<'a>(_py: Python<'a>, value: *mut ffi::PyObject) -> Option<&'a str> {
     // SAFETY: NULL or borrowed from the dict, which outlives `quick`.
     if value.is_null() || unsafe { ffi::PyUnicode_CheckExact(value) } == 0 {
@@ -214,13 +229,13 @@ fn quick_descr_is_trivial(
     // SAFETY: a list of one item; borrowed from it, while no Python code runs.
     let field = unsafe { ffi::PyList_GetItem(descr, 0) };
     // SAFETY: borrowed from the list.
-    if unsafe { ffi::PyTuple_CheckExact(field) } == 0 || unsafe { ffi::PyTuple_Size(field) } != 2 {
+    if unsafe { ffi::PyTuple_CheckExact(field) } == 0 || unsafe { tuple_len(field) } != 2 {
         return false;
     }
     // SAFETY: a tuple of two.
-    let name = quick_str(py, unsafe { ffi::PyTuple_GetItem(field, 0) });
+    let name = quick_str(py, unsafe { tuple_item(field, 0) });
     // SAFETY: a tuple of two.
-    let kind = quick_str(py, unsafe { ffi::PyTuple_GetItem(field, 1) });
+    let kind = quick_str(py, unsafe { tuple_item(field, 1) });
     name == Some("") && kind.is_some() && kind == quick_str(py, typestr)
 }
 
@@ -231,51 +246,49 @@ fn quick_len(tuple: *mut ffi::PyObject) -> Option<usize> {
         return None;
     }
     // SAFETY: an exact tuple.
-    usize::try_from(unsafe { ffi::PyTuple_Size(tuple) }).ok()
+    Some(unsafe { tuple_len(tuple) }.cast_unsigned())
 }
 
-/// Hands each item of an exact tuple of exact ints over, until one is refused.
-#[inline]
-fn quick_ints(
-    py: Python<'_>,
-    tuple: *mut ffi::PyObject,
-    mut take: impl FnMut(i64) -> bool,
-) -> Option<()> {
+/// Writes the items of an exact tuple of exact ints to the beginning of `into`; their number.
+#[inline(always)]
+fn quick_ints(py: Python<'_>, tuple: *mut ffi::PyObject, into: &mut [i64]) -> Option<usize> {
     if tuple.is_null() {
         return None;
     }
-    for index in 0..quick_len(tuple)?.cast_signed() {
+    let length = quick_len(tuple)?;
+    for (index, number) in into.get_mut(..length)?.iter_mut().enumerate() {
         // SAFETY: an exact tuple, and `index` is below its length.
-        let item = unsafe { ffi::PyTuple_GetItem(tuple, index) };
-        if !take(quick_i64(py, item)?) {
-            return None;
-        }
+        let item = unsafe { tuple_item(tuple, index.cast_signed()) };
+        *number = quick_i64(py, item)?;
     }
-    Some(())
+    Some(length)
 }
 
-#[inline]
+#[inline(always)]
 fn quick_i64(py: Python<'_>, value: *mut ffi::PyObject) -> Option<i64> {
     // SAFETY: borrowed from the dict or a tuple of it, not null, and alive while `quick` runs.
     let value = unsafe { Borrowed::from_ptr(py, value) };
     integer::quick(&value)
 }
 
-#[inline]
+#[inline(always)]
 fn quick_u64(py: Python<'_>, value: *mut ffi::PyObject) -> Option<u64> {
+    if value.is_null() {
+        return None;
+    }
     // Device addresses and handles are below 2^63; the careful way takes the rest.
     u64::try_from(quick_i64(py, value)?).ok()
 }
 
-#[inline]
+#[inline(always)]
 fn quick_data(py: Python<'_>, data: *mut ffi::PyObject) -> Option<(u64, bool)> {
     if data.is_null() || quick_len(data)? != 2 {
         return None;
     }
     // SAFETY: an exact tuple of two.
-    let pointer = quick_u64(py, unsafe { ffi::PyTuple_GetItem(data, 0) })?;
+    let pointer = quick_u64(py, unsafe { tuple_item(data, 0) })?;
     // SAFETY: an exact tuple of two.
-    let flag = unsafe { ffi::PyTuple_GetItem(data, 1) };
+    let flag = unsafe { tuple_item(data, 1) };
     // SAFETY: reads the addresses of statics.
     let (yes, no) = (unsafe { ffi::Py_True() }, unsafe { ffi::Py_False() });
     (flag == yes || flag == no).then_some((pointer, flag == yes))

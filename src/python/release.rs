@@ -28,7 +28,7 @@ pub(crate) static PYTHON: Vtable = Vtable::of::<Object>();
 ///
 /// # Errors
 /// The first call prepares the interpreter's end (`atexit`), which can fail; later ones cannot.
-#[inline]
+#[inline(always)]
 pub(crate) fn own(object: Bound<'_, PyAny>) -> PyResult<RawOwner> {
     prepare(object.py())?;
     // SAFETY: a `Bound` is never null.

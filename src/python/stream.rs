@@ -22,7 +22,7 @@ const HANDLE: IntRule = IntRule::new(Field::CudaStream, Rule::StreamObject, Rule
 ///
 /// # Errors
 /// A `TypeError` for what is no stream, a `ValueError` for an int that the protocol refuses.
-#[inline]
+#[inline(always)]
 pub(crate) fn request(stream: Option<&Bound<'_, PyAny>>, platform: Platform) -> PyResult<Request> {
     let Some(stream) = stream else {
         return Ok(Request::from_dlpack(None, platform)?);

@@ -62,7 +62,7 @@ impl<'a, 'py> Vector<'a, 'py> {
             0
         } else {
             // SAFETY: a tuple, by this function's contract.
-            unsafe { ffi::PyTuple_Size(names) }
+            unsafe { tuple_len(names) }
         };
         let length = (count + named).cast_unsigned();
         let values = if length == 0 {
@@ -96,7 +96,7 @@ impl<'a, 'py> Vector<'a, 'py> {
 
     /// The values of the keywords, in the order of `known`; `None` where there is another name, or one
     /// that is not interned.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn keywords<const N: usize>(
         &self,
         known: [&Py<PyString>; N],
@@ -127,8 +127,28 @@ pub(crate) unsafe fn tuple_item(
     tuple: *mut ffi::PyObject,
     index: ffi::Py_ssize_t,
 ) -> *mut ffi::PyObject {
+    #[cfg(any(Py_LIMITED_API, PyPy, GraalPy))]
     // SAFETY: the contract of this function.
-    unsafe { ffi::PyTuple_GetItem(tuple, index) }
+    let item = unsafe { ffi::PyTuple_GetItem(tuple, index) };
+    #[cfg(not(any(Py_LIMITED_API, PyPy, GraalPy)))]
+    // SAFETY: the contract of this function.
+    let item = unsafe { ffi::PyTuple_GET_ITEM(tuple, index) };
+    item
+}
+
+/// The length of a tuple.
+///
+/// # Safety
+/// `tuple` is a tuple.
+#[inline]
+pub(crate) unsafe fn tuple_len(tuple: *mut ffi::PyObject) -> ffi::Py_ssize_t {
+    #[cfg(any(Py_LIMITED_API, PyPy, GraalPy))]
+    // SAFETY: the contract of this function.
+    let length = unsafe { ffi::PyTuple_Size(tuple) };
+    #[cfg(not(any(Py_LIMITED_API, PyPy, GraalPy)))]
+    // SAFETY: the contract of this function.
+    let length = unsafe { ffi::PyTuple_GET_SIZE(tuple) };
+    length
 }
 
 /// A bool argument: `None` for what is neither True nor False, `Some(None)` where it is not given.

@@ -21,7 +21,7 @@ use dlpark::ffi::{
 use super::node::Node;
 use super::owner::RawOwner;
 use crate::error::Error;
-use crate::protocol::descriptor::Descriptor;
+use crate::protocol::descriptor::Described;
 
 #[repr(C)]
 struct Block<M> {
@@ -46,20 +46,19 @@ impl Abi for DLManagedTensorVersioned {
     const DELETER: unsafe extern "C" fn(*mut Self) = delete_versioned;
 }
 
-/// Makes a managed tensor that describes `descriptor` and holds `owner`.
+/// Makes a managed tensor of what is described, which holds `owner`.
 ///
 /// The legacy layout has no flags: whoever calls with read-only data has asked the caller.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`], with `owner` not taken: nothing was moved.
-#[inline]
+#[inline(always)]
 pub(crate) fn build<M: Abi>(
-    descriptor: &Descriptor,
+    described: Described<'_>,
     flags: u64,
     owner: RawOwner,
 ) -> Result<NonNull<M>, Error> {
-    let (shape, strides) = (descriptor.shape(), descriptor.elem_strides());
-    let ndim = shape.len();
+    let (values, ndim) = (described.values, described.values.len() / 2);
     // SAFETY: the layout is that of a `Block`, which is not of size zero.
     let block = unsafe { alloc(layout::<M>(ndim)) }.cast::<Block<M>>();
     let Some(block) = NonNull::new(block) else {
@@ -69,13 +68,11 @@ pub(crate) fn build<M: Abi>(
     let dims = unsafe { &raw mut (*block.as_ptr()).dims }.cast::<i64>();
     // SAFETY: the allocation has 2 * ndim extents from `dims` on (`layout`).
     let strides_at = unsafe { dims.add(ndim) };
-    // SAFETY: room for `ndim` extents, and `shape` lies elsewhere.
-    unsafe { ptr::copy_nonoverlapping(shape.as_ptr(), dims, ndim) };
-    // SAFETY: room for `ndim` strides, and `strides` lies elsewhere.
-    unsafe { ptr::copy_nonoverlapping(strides.as_ptr(), strides_at, ndim) };
+    // SAFETY: room for 2 * ndim numbers, of which `values` has no more, and it lies elsewhere.
+    unsafe { ptr::copy_nonoverlapping(values.as_ptr(), dims, 2 * ndim) };
 
     let mut tensor = M::from_parts(
-        header(descriptor, ndim, dims, strides_at),
+        header(described, ndim, dims, strides_at),
         ptr::null_mut(),
         Some(M::DELETER),
     );
@@ -97,14 +94,14 @@ pub(crate) fn build<M: Abi>(
 
 /// The description alone, around arrays of `ndim` extents and strides that the caller keeps.
 pub(crate) fn header(
-    descriptor: &Descriptor,
+    described: Described<'_>,
     ndim: usize,
     shape: *mut i64,
     strides: *mut i64,
 ) -> DLTensor {
-    let (device, dtype) = (descriptor.device(), descriptor.dtype());
+    let (device, dtype) = (described.device, described.dtype);
     DLTensor {
-        data: ptr::with_exposed_provenance_mut(descriptor.data() as usize),
+        data: ptr::with_exposed_provenance_mut(described.data as usize),
         device: DLDevice {
             device_type: DLDeviceType(device.device_type as u32),
             device_id: device.id,

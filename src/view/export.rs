@@ -37,7 +37,7 @@ impl CaiView {
 
     fn managed<M: Abi>(&self, flags: u64) -> Result<Managed<M>, Error> {
         let owner = self.owner.share().into_raw();
-        let tensor = build::<M>(&self.descriptor, flags, owner).inspect_err(|_| {
+        let tensor = build::<M>(self.descriptor.described(), flags, owner).inspect_err(|_| {
             // SAFETY: `build` did not take the count that `share` made, so that it is still ours to end.
             unsafe { owner.release() };
         })?;

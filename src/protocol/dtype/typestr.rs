@@ -129,7 +129,7 @@ impl TypeStr {
     ///
     /// # Errors
     /// `typestr-syntax` and `typestr-size` (ValueError), `typestr-byte-order` (BufferError).
-    #[inline]
+    #[inline(always)]
     pub fn parse(text: &str) -> Result<Self, Violation> {
         match Self::scan(text.as_bytes()) {
             Some(typestr) if !typestr.swapped => Ok(typestr),
@@ -187,7 +187,7 @@ impl TypeStr {
     }
 
     /// The typestrs of three and four letters, which are all that arrays of numbers have.
-    #[inline]
+    #[inline(always)]
     pub(super) fn scan(text: &[u8]) -> Option<Self> {
         let (order, letter, size) = match *text {
             [order, letter, ones] => (order, letter, digit(ones)?),

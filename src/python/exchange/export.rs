@@ -207,7 +207,7 @@ fn owning(view: &Bound<'_, PyCaiView>) -> PyResult<NonNull<DLManagedTensorVersio
     make_ready(view)?;
     let descriptor = view.get().view().descriptor();
     let owner = release::own(view.clone().into_any())?;
-    build(descriptor, descriptor.flags().bits(), owner).map_err(|error| {
+    build(descriptor.described(), descriptor.flags().bits(), owner).map_err(|error| {
         // SAFETY: `build` did not take the owner, so that it is still ours to end.
         unsafe { owner.release() };
         error.into()
@@ -222,7 +222,7 @@ fn borrowed(view: &Bound<'_, PyCaiView>) -> PyResult<DLTensor> {
     }
     make_ready(view)?;
     Ok(view::header(
-        descriptor,
+        descriptor.described(),
         descriptor.ndim(),
         descriptor.shape().as_ptr().cast_mut(),
         descriptor.elem_strides().as_ptr().cast_mut(),

@@ -5,7 +5,7 @@ use dlpark::ManagedTensorBase;
 use rstest::rstest;
 
 use super::*;
-use crate::protocol::descriptor::RawTensor;
+use crate::protocol::descriptor::{Descriptor, RawTensor};
 use crate::view::Owner;
 
 struct Counted(Arc<AtomicUsize>);
@@ -38,7 +38,7 @@ fn round_trip<M: Abi>(ndim: usize, flags: u64) {
     let descriptor = describe(&shape, &strides);
     let drops = Arc::new(AtomicUsize::new(0));
     let owner = Owner::new(Counted(Arc::clone(&drops))).into_raw();
-    let built = build::<M>(&descriptor, flags, owner).expect("memory");
+    let built = build::<M>(descriptor.described(), flags, owner).expect("memory");
 
     // SAFETY: `build` initialised it, and its deleter has not run.
     let managed = unsafe { built.as_ref() };
@@ -78,7 +78,8 @@ fn a_block_says_what_was_described_and_frees_itself(
 fn a_deleter_may_run_on_another_thread() {
     let drops = Arc::new(AtomicUsize::new(0));
     let owner = Owner::new(Counted(Arc::clone(&drops))).into_raw();
-    let built = build::<DLManagedTensor>(&describe(&[2], &[1]), 0, owner).expect("memory");
+    let built =
+        build::<DLManagedTensor>(describe(&[2], &[1]).described(), 0, owner).expect("memory");
     let address = built.as_ptr().expose_provenance();
     let thread = std::thread::spawn(move || {
         let tensor = ptr::with_exposed_provenance_mut::<DLManagedTensor>(address);
@@ -95,7 +96,8 @@ fn a_block_in_a_forked_child_is_freed_and_its_owner_leaked() {
     let owner = Owner::new(Counted(Arc::clone(&drops)))
         .into_raw()
         .as_of_parent();
-    let built = build::<DLManagedTensor>(&describe(&[2], &[1]), 0, owner).expect("memory");
+    let built =
+        build::<DLManagedTensor>(describe(&[2], &[1]).described(), 0, owner).expect("memory");
     // SAFETY: initialised, and this test's.
     unsafe { DLManagedTensor::drop_raw(built.as_ptr()) };
     assert_eq!(drops.load(SeqCst), 0);
