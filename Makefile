@@ -27,7 +27,7 @@ PYTHON_CODE   := bindings conformance
 # The conformance kit, which finds the simulated driver in Cargo's target folder.
 KIT           := PYTHONPATH=$(abspath conformance/kit/src)
 
-.PHONY: help demo test test-rust test-python check check-rust check-python simulator candle clean
+.PHONY: soak loom help demo test test-rust test-python check check-rust check-python simulator candle clean
 .DELETE_ON_ERROR:
 
 help:
@@ -99,6 +99,15 @@ $(VENV)/.examples: $(VENV)/.requirements $(RUST_SOURCES) $(shell find bindings/e
 	done
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(VENV)/examples/*.whl
 	@touch $@
+
+# Every order of the steps of the threads that release and claim: what it needs is built apart.
+loom:
+	RUSTFLAGS='--cfg loom' cargo test --release --locked --target-dir $(TARGET)/loom \
+	    --package cai-dlpack --lib queue::orders
+
+# The larger figures; kept in conformance/results.
+soak: $(VENV)/.package simulator
+	conformance/soak_ownership.sh $(abspath $(BIN))/python
 
 simulator:
 	cargo build --release --locked --package cusim

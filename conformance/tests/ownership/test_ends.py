@@ -43,7 +43,7 @@ def test_every_order_of_ending_releases_the_owner_once(state: str) -> None:
         if state == "consumed":
             tensor = abi.consume(capsule)
         elif state == "error":
-            with pytest.raises(BufferError, match="transfer|elsewhere|device"):
+            with pytest.raises(BufferError, match="device"):
                 cd.from_dlpack(capsule, device=(1, 0))
         held: dict[str, Any] = {"owner": owner, "view": view, "capsule": capsule, "tensor": tensor}
         del owner, view, capsule
@@ -146,14 +146,14 @@ def test_an_exception_that_is_a_rust_panic_is_put_aside_like_any_other() -> None
         panic = type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})
     alive = weakref.ref(producer := cai())
 
-    def drop_on_the_way_out() -> None:
-        def throw() -> None:
-            raise panic("from another extension")
+    def throw() -> None:
+        raise panic("from another extension")
 
-        (cd.view(producer, ordinal=0).__dlpack__(stream=-1), throw())
+    def drop_on_the_way_out(owner: object) -> None:
+        (cd.view(owner, ordinal=0).__dlpack__(stream=-1), throw())
 
     with pytest.raises(panic):
-        drop_on_the_way_out()
+        drop_on_the_way_out(producer)
     del producer
     gc.collect()
     assert alive() is None
