@@ -103,7 +103,7 @@ impl RawOwner {
 
 /// Keeps memory alive; releases what it holds when dropped, on any thread, exactly once.
 ///
-/// An owner is unique until it is first shared ([`Owner::share`]); then an [`Arc`](std::sync::Arc)
+/// An owner is unique until it is first shared ([`Owner::share`]); then an [`Arc`]
 /// holds its payload and sharing again costs one atomic increment. No interpreter is needed for either.
 pub struct Owner {
     raw: RawOwner,
