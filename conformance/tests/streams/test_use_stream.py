@@ -1,0 +1,119 @@
+"""`cd.use_stream`: the work stream that consumers of the C Exchange API are told, by tvm-ffi."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from typing import Any
+
+import cai_dlpack as cd
+import pytest
+import tvm_ffi
+from refusal import check_refusal, refuse
+from simulator import Machine, one_event
+from streams.race import LEGACY, Calls, Track
+
+
+def asked(track: Track, machine: Machine, ordinal: int = 0) -> Calls:
+    """What it costs to give a view, ready on a, to a tvm-ffi function."""
+    view = cd.view(track.producer(track.a), ordinal=ordinal)
+    machine.clear()
+    tvm_ffi.convert(lambda tensor: None)(view)
+    return machine.order()
+
+
+def test_without_a_block_it_is_the_legacy_default_stream(track: Track, machine: Machine) -> None:
+    assert asked(track, machine) == one_event(track.a, LEGACY)
+
+
+def test_blocks_nest_and_end_with_an_exception(track: Track, machine: Machine) -> None:
+    def inside() -> None:
+        with cd.use_stream(track.a):
+            assert asked(track, machine) == []
+            raise LookupError
+
+    with cd.use_stream(track.b):
+        assert asked(track, machine) == one_event(track.a, track.b)
+        with pytest.raises(LookupError):
+            inside()
+        assert asked(track, machine) == one_event(track.a, track.b)
+    assert asked(track, machine) == one_event(track.a, LEGACY)
+
+
+def test_each_device_has_its_own(track: Track, machine: Machine) -> None:
+    there = Track(machine, ordinal=1)
+    machine.set_current(0)
+    with cd.use_stream(there.b, ordinal=1):
+        assert asked(track, machine) == one_event(track.a, LEGACY)
+        assert asked(there, machine, ordinal=1) == one_event(there.a, there.b)
+        with cd.use_stream(track.b):
+            assert asked(track, machine) == one_event(track.a, track.b)
+            assert asked(there, machine, ordinal=1) == one_event(there.a, there.b)
+    machine.set_current(1)
+    there.close()
+
+
+def test_each_thread_has_its_own(track: Track, machine: Machine) -> None:
+    found: list[Calls] = []
+
+    def work() -> None:
+        machine.set_current(0)
+        found.append(asked(track, machine))
+
+    with cd.use_stream(track.b):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert found == [one_event(track.a, LEGACY)]
+
+
+def test_blocks_of_generators_end_in_any_order(track: Track, machine: Machine) -> None:
+    def inside(stream: int) -> Generator[None, None, None]:
+        with cd.use_stream(stream):
+            yield
+
+    first, second = inside(track.b), inside(track.a)
+    next(first)
+    next(second)
+    first.close()
+    assert asked(track, machine) == []
+    second.close()
+    assert asked(track, machine) == one_event(track.a, LEGACY)
+
+
+def test_a_function_on_the_work_stream_finds_each_view_ready_under_every_order(track: Track, machine: Machine) -> None:
+    """Two views, ready on two streams, go to one call: its stream waits for both."""
+    third, other = machine.stream(), machine.device_memory(24)
+    mine = track.data
+    outcomes = set()
+
+    def body(x: Any, y: Any) -> None:
+        for tensor, target in ((x, 0), (y, 12)):
+            track.control.sum(third, track.copy + target, tensor.data_ptr(), 24, "u1")
+
+    function = tvm_ffi.convert(body)
+    for _ in track.control.orders():
+        machine.write(mine, bytes(24))
+        machine.write(other, bytes(24))
+        track.control.store(track.a, mine, b"\x01" * 24)
+        track.control.store(track.b, other, b"\x02" * 24)
+        x, track.data = track.view(track.a), other
+        y, track.data = track.view(track.b), mine
+        with cd.use_stream(third):
+            function(x, y)
+        for stream in (third, track.a, track.b):
+            track.wait(stream)
+        outcomes.add((machine.read(track.copy, 1), machine.read(track.copy + 12, 1)))
+    assert outcomes == {(b"\x18", b"\x30")}
+    machine.destroy_stream(third)
+    machine.free(other)
+
+
+@pytest.mark.parametrize(
+    ("ordinal", "raises", "rule"),
+    [(-1, ValueError, "ordinal-range"), ("0", TypeError, "argument-type"), (True, TypeError, "argument-type")],
+)
+def test_a_wrong_ordinal(ordinal: Any, raises: type[Exception], rule: str, track: Track, machine: Machine) -> None:
+    make: Callable[[], object] = lambda: cd.use_stream(track.b, ordinal=ordinal)  # noqa: E731
+    check_refusal(refuse(make, raises), rule, "ordinal")
+    assert asked(track, machine) == one_event(track.a, LEGACY)
