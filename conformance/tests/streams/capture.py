@@ -12,6 +12,7 @@ IDLE, ACTIVE, INVALIDATED = 0, 1, 2
 
 # What may be asked about streams while one of them is captured: none of it touches a capture.
 QUESTIONS = {
+    "cuInit",  # where the library meets the driver for the first time
     "cuCtxGetCurrent",
     "cuCtxSetCurrent",
     "cuCtxGetId",
