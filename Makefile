@@ -108,6 +108,7 @@ loom:
 # The larger figures; kept in conformance/results.
 soak: $(VENV)/.package simulator
 	conformance/soak_ownership.sh $(abspath $(BIN))/python
+	$(KIT) $(BIN)/python -m cai_conformance simulate -- $(BIN)/python conformance/soak/stream_races.py
 
 simulator:
 	cargo build --release --locked --package cusim
