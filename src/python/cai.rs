@@ -1,13 +1,13 @@
 //! An object with `__cuda_array_interface__` becomes a view.
 
 use pyo3::exceptions::PyUserWarning;
-use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
 use super::integer::{repr, type_name};
 use super::interface::{self, Numbers, Read, Usual};
 use super::keys::keys;
+use super::lookup;
 use super::options::{Check, Options};
 use super::release;
 use crate::driver::{self, MemoryKind, PointerInfo};
@@ -44,29 +44,7 @@ pub(crate) fn import<'py>(object: &Bound<'py, PyAny>, options: &Options<'py>) ->
 /// says so: torch, cuDF and others raise something else for a tensor that cannot be exported.
 #[inline(always)]
 pub(crate) fn attribute<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
-    let py = object.py();
-    // SAFETY: a living object and a str; a new reference, or NULL with an exception set.
-    let dict = unsafe { ffi::PyObject_GetAttr(object.as_ptr(), keys(py).cai.as_ptr()) };
-    // SAFETY: a new reference, or NULL.
-    match unsafe { Bound::from_owned_ptr_or_opt(py, dict) } {
-        None => absent(py),
-        dict => Ok(dict),
-    }
-}
-
-/// Drops an `AttributeError`, and raises any other exception again.
-#[cold]
-fn absent<T>(py: Python<'_>) -> PyResult<Option<T>> {
-    // SAFETY: reads a static that the interpreter has set.
-    let attribute_error = unsafe { ffi::PyExc_AttributeError };
-    // SAFETY: the GIL is held, and an exception is set.
-    let says_so = unsafe { ffi::PyErr_ExceptionMatches(attribute_error) };
-    if says_so == 0 {
-        return Err(PyErr::fetch(py));
-    }
-    // SAFETY: the GIL is held.
-    unsafe { ffi::PyErr_Clear() };
-    Ok(None)
+    lookup::optional(object, &keys(object.py()).cai)
 }
 
 /// Reads the dict of `object`. On a class the attribute is the property object: said as such.

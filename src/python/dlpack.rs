@@ -52,6 +52,11 @@ pub(crate) fn import(object: &Bound<'_, PyAny>, ask: Ask) -> PyResult<CaiView> {
     if !object.hasattr(&keys(object.py()).dlpack)? {
         return Err(missing(object, Rule::DlpackMissing, Field::DlpackCall));
     }
+    import_speaking(object, ask)
+}
+
+/// Imports an object that is known to have `__dlpack__`.
+pub(crate) fn import_speaking(object: &Bound<'_, PyAny>, ask: Ask) -> PyResult<CaiView> {
     let announced = announced_device(object)?;
     let wanted = ask.device.unwrap_or(announced);
     let ready = stream_to_ask(wanted, ask.stream)?;

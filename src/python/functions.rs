@@ -297,7 +297,7 @@ fn by_attribute<'py>(
         stream: options.producer,
         ..Ask::default()
     };
-    adjust(dlpack::import(object, ask)?, options)
+    adjust(dlpack::import_speaking(object, ask)?, options)
 }
 
 /// A view of a view: the same loan, stream and owner, and no call of anything.
@@ -334,9 +334,30 @@ fn speaks_nothing(object: &Bound<'_, PyAny>) -> PyErr {
 }
 
 /// Applies what the caller knows better to what came by DLPack.
+#[inline]
 fn adjust(view: CaiView, options: &Options<'_>) -> PyResult<CaiView> {
+    let says_nothing =
+        options.shape.is_none() && options.dtype.is_none() && options.read_only.is_none();
+    let view = if says_nothing {
+        view
+    } else {
+        redescribe(view, options)?
+    };
+    match options.check {
+        Check::Device => {}
+        Check::Bounds => view.check_memory()?,
+        Check::BoundsIfKnown => view.prove_memory()?,
+    }
+    Ok(match options.producer {
+        None => view,
+        Some(producer) => view.with_producer(producer),
+    })
+}
+
+/// The same bytes by the caller's type, shape and flag.
+fn redescribe(view: CaiView, options: &Options<'_>) -> PyResult<CaiView> {
     // SAFETY: `dtype=`, `shape=` and the flag describe the very bytes that the view describes.
-    let view = unsafe {
+    unsafe {
         view.try_map(|descriptor| {
             let descriptor = match (&options.shape, options.dtype) {
                 (None, None) => descriptor,
@@ -351,16 +372,8 @@ fn adjust(view: CaiView, options: &Options<'_>) -> PyResult<CaiView> {
                 Some(read_only) => descriptor.with_read_only(read_only),
             })
         })
-    }?;
-    match options.check {
-        Check::Device => {}
-        Check::Bounds => view.check_memory()?,
-        Check::BoundsIfKnown => view.prove_memory()?,
     }
-    Ok(match options.producer {
-        None => view,
-        Some(producer) => view.with_producer(producer),
-    })
+    .map_err(PyErr::from)
 }
 
 /// Counters of ownership: what is alive, what waits, what was given up on purpose.

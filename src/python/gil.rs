@@ -102,7 +102,7 @@ fn find_is_finalizing() -> Option<IsFinalizing> {
 }
 
 /// The address of the first of these functions that the process has.
-fn find(names: &[&std::ffi::CStr]) -> Option<*mut std::ffi::c_void> {
+pub(super) fn find(names: &[&std::ffi::CStr]) -> Option<*mut std::ffi::c_void> {
     #[cfg(unix)]
     return names.iter().find_map(|name| {
         // SAFETY: the name is a C string; the search is over what the process has loaded.

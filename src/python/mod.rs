@@ -25,6 +25,7 @@ mod integer;
 mod interface;
 mod join;
 mod keys;
+mod lookup;
 mod options;
 mod quick;
 mod reaper;
