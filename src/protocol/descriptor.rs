@@ -506,11 +506,20 @@ impl Descriptor {
     /// `cai-device`, `cai-dtype`, `cai-sub-byte` and `cai-lanes` (BufferError).
     #[inline]
     pub fn to_interface(&self, stream: Stream) -> Result<Interface, Violation> {
+        self.check_interface()?;
+        Ok(Interface::of_descriptor(self, stream))
+    }
+
+    /// Whether [`to_interface`](Self::to_interface) has a dict that says the same: its typestr.
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn check_interface(&self) -> Result<&'static str, Violation> {
         if !self.device.is_cuda_accessible() {
             return Err(self.refuse_cai_device());
         }
-        self.dtype.typestr()?;
-        Ok(Interface::of_descriptor(self, stream))
+        self.dtype.typestr()
     }
 
     #[cold]

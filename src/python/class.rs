@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyString, PyTuple};
 
 use super::consume::{PyConsume, Scope};
+use super::dict;
 use super::exchange::{self, Exchanged, WorkStream};
 use super::export::{Asked, Export};
 use super::host;
@@ -16,7 +17,6 @@ use super::keys::keys;
 use super::release::{self, PYTHON};
 use super::stream;
 use crate::protocol::descriptor::Device;
-use crate::protocol::interface::Interface;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
 use crate::view::CaiView;
@@ -181,29 +181,6 @@ impl PyCaiView {
             work: None,
         }
     }
-
-    fn interface_dict<'py>(
-        &self,
-        py: Python<'py>,
-        interface: &Interface,
-    ) -> PyResult<Bound<'py, PyDict>> {
-        let names = keys(py);
-        let dict = PyDict::new(py);
-        dict.set_item(&names.shape, PyTuple::new(py, interface.shape())?)?;
-        dict.set_item(
-            &names.typestr,
-            PyString::intern(py, interface.typestr_str()),
-        )?;
-        dict.set_item(&names.data, (interface.data(), interface.read_only()))?;
-        let strides = interface
-            .strides_for_export()
-            .map(|strides| PyTuple::new(py, strides))
-            .transpose()?;
-        dict.set_item(&names.strides, strides)?;
-        dict.set_item(&names.stream, interface.stream().to_cai())?;
-        dict.set_item(&names.version, 3)?;
-        Ok(dict)
-    }
 }
 
 /// A stream object to keep; nothing for an int.
@@ -331,8 +308,8 @@ impl PyCaiView {
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.prepare(py)?;
-        match self.view.interface() {
-            Ok(interface) => self.interface_dict(py, &interface),
+        match self.view.descriptor().check_interface() {
+            Ok(typestr) => dict::of(py, &self.view, typestr),
             Err(violation) => Err(PyAttributeError::new_err(violation.to_string())),
         }
     }
@@ -341,9 +318,9 @@ impl PyCaiView {
     ///
     /// Raises BufferError where the interface cannot say what this is.
     fn to_cai<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let interface = self.view.interface()?;
+        let typestr = self.view.descriptor().check_interface()?;
         self.prepare(py)?;
-        self.interface_dict(py, &interface)
+        dict::of(py, &self.view, typestr)
     }
 
     /// NumPy's array interface, version 3, of memory that the host can read; waits until it may.

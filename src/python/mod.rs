@@ -12,6 +12,7 @@ mod context;
 mod copy;
 mod current;
 mod descr;
+mod dict;
 mod dlpack;
 mod errors;
 mod exchange;
