@@ -92,7 +92,7 @@ def test_the_device_decides_for_a_consumer() -> None:
 
 
 def test_an_unknown_consumer_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="'torhc'.*torch"):
+    with pytest.raises(ValueError, match=r"'torhc'.*torch"):
         cd.explain(array(), to="torhc")
 
 
