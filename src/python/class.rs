@@ -154,6 +154,17 @@ impl PyCaiView {
         }
     }
 
+    /// The stream that the producer has moved to since the import, where it can be asked.
+    ///
+    /// # Errors
+    /// What the producer's table raises.
+    pub(crate) fn producer_moved(&self) -> PyResult<Option<Stream>> {
+        match &self.work {
+            None => Ok(None),
+            Some(work) => work.moved(&self.view),
+        }
+    }
+
     /// The view after `request` has been answered, ready on `stream`.
     fn ordered<'py>(
         slf: &Bound<'py, Self>,

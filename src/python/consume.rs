@@ -145,7 +145,11 @@ impl PyConsume {
     ) -> PyResult<bool> {
         if let Some((loan, scope)) = self.take() {
             scope.ended.store(true, Ordering::Release);
-            py.detach(|| loan.finish())?;
+            // A producer that has moved goes on working there: that stream is made to wait as well.
+            let moved = self.view.get().producer_moved();
+            let also = moved.as_ref().ok().copied().flatten();
+            py.detach(|| loan.finish_for(also))?;
+            moved?;
         }
         Ok(false)
     }

@@ -148,6 +148,17 @@ impl Consumed {
         Ok(self.edge)
     }
 
+    /// As [`finish`](Self::finish), for a producer that has moved meanwhile to another stream of the
+    /// calling thread.
+    #[cfg(feature = "pyo3")]
+    pub(crate) fn finish_for(mut self, moved: Option<Stream>) -> Result<ReturnEdge, Error> {
+        self.end()?;
+        if let Some(moved) = moved {
+            self.make_wait(moved)?;
+        }
+        Ok(self.edge)
+    }
+
     /// Where the consumer's stream is, as the one that the producer waits for.
     fn place(&self) -> Place {
         Place {
@@ -162,12 +173,19 @@ impl Consumed {
             return Ok(());
         }
         stats::CLOSED.add();
-        let request = Request::Stream(self.producer);
-        let place = self.place();
-        if self.edge == ReturnEdge::Event
-            && driver::needed(self.consumer, request, &place, self.policy)
-        {
+        if self.edge != ReturnEdge::Event {
+            return Ok(());
+        }
+        if self.policy != SyncPolicy::None {
             check_thread(self.producer, self.view.producer_thread)?;
+        }
+        self.make_wait(self.producer)
+    }
+
+    /// Makes a stream of the producer's wait for the consumer's.
+    fn make_wait(&self, producer: Stream) -> Result<(), Error> {
+        let (request, place) = (Request::Stream(producer), self.place());
+        if driver::needed(self.consumer, request, &place, self.policy) {
             driver::order(
                 driver::driver()?,
                 self.consumer,

@@ -11,6 +11,7 @@ from typing import Any
 
 import cai_dlpack as cd
 import dlpack_abi as abi
+import exchange_abi as exchange
 import pytest
 from producers import Dlpack
 from refusal import check_refusal, refuse
@@ -441,3 +442,31 @@ def test_many_blocks_in_any_order(track: Track) -> None:
         assert cd.stats()["open_guards"] == 50
         assert {each.stream for each in lent} == {track.b}
     assert cd.stats()["open_guards"] == 0
+
+
+# --- a producer that can be asked again ---------------------------------------------------------------------------
+
+
+def test_a_producer_that_moves_during_a_loan_is_made_to_wait_where_it_is(track: Track, machine: Machine) -> None:
+    """It goes on working on its new stream; the old one is made to wait as well."""
+    producer, third = exchange.Producer(abi.make(device=(abi.CUDA, 0), data=track.data)), machine.stream()
+    producer.stream = track.a
+    shown = exchange.make_type(exchange.capsule(exchange.table(producer)), producer)()
+    outcomes = set()
+    for _ in track.control.orders():
+        producer.stream = track.a
+        view = cd.view(shown)
+        track.write(track.a, 1)
+        machine.clear()
+        with view.consume(track.b):
+            assert machine.order() == one_event(track.a, track.b)
+            track.read(track.b)
+            producer.stream = third
+            machine.clear()
+        assert machine.order() == one_event(track.b, track.a) + one_event(track.b, third)
+        track.write(third, 2)
+        for stream in (track.a, track.b, third):
+            track.wait(stream)
+        outcomes.add(track.seen())
+    assert outcomes == {1}
+    machine.destroy_stream(third)

@@ -136,30 +136,25 @@ def test_device_memory_for_a_consumer_without_streams(track: Track) -> None:
     assert outcomes == {b"\x03"}
 
 
-def test_mpi4py_sends_what_was_written(track: Track, machine: Machine) -> None:
-    """mpi4py asks for no order: the recipe is `synchronize`."""
-    device_data = track.data
-    track.data = machine.managed_memory(NBYTES)
+@pytest.mark.parametrize("recipe", [True, False], ids=["synchronised", "as-it-is"])
+def test_mpi4py_sends_what_was_written(recipe: bool, shared: Track, machine: Machine) -> None:
+    """It asks for a buffer first, and a buffer of host memory is handed out after the wait."""
     received = bytearray(NBYTES)
-    for _ in track.control.orders():
-        machine.write(track.data, bytes(NBYTES))
-        track.write(track.a, 6)
-        view = ready_on(track, track.a).synchronize()
-        MPI.COMM_SELF.Sendrecv([view, MPI.FLOAT], dest=0, recvbuf=[received, MPI.BYTE], source=0)
+    for _ in shared.control.orders():
+        machine.write(shared.data, bytes(NBYTES))
+        shared.write(shared.a, 6)
+        view = ready_on(shared, shared.a)
+        machine.clear()
+        given = view.synchronize() if recipe else view
+        MPI.COMM_SELF.Sendrecv([given, MPI.FLOAT], dest=0, recvbuf=[received, MPI.BYTE], source=0)
+        assert machine.order() == [("cuStreamSynchronize", shared.a)]
         assert received == bytes([6]) * NBYTES
-        track.wait(track.a)
-    track.data = device_data
+        shared.wait(shared.a)
 
 
-def test_mpi4py_without_the_recipe_sends_too_early(track: Track, machine: Machine) -> None:
-    device_data = track.data
-    track.data = machine.managed_memory(NBYTES)
-    machine.write(track.data, bytes(NBYTES))
-    track.control.schedule = "lazy"
-    track.write(track.a, 6)
-    received = bytearray(NBYTES)
+def test_mpi4py_takes_device_memory_without_an_order(track: Track, machine: Machine) -> None:
+    """There it passes -1, or reads the dict and not its stream: the recipe is `synchronize`."""
+    view = track.view(track.a)
     machine.clear()
-    MPI.COMM_SELF.Sendrecv([ready_on(track, track.a), MPI.FLOAT], dest=0, recvbuf=[received, MPI.BYTE], source=0)
-    assert received == bytes(NBYTES), "mpi4py orders by itself now: the page can drop its recipe"
-    track.wait(track.a)
-    track.data = device_data
+    assert MPI.memory.frombuffer(view).address == track.data
+    assert machine.order() == [], "mpi4py orders by itself now: the page can drop its recipe"

@@ -206,10 +206,19 @@ impl WorkStream {
     /// The producer's exception, or why no order can be made.
     #[inline]
     pub(crate) fn follow(&self, py: Python<'_>, view: &CaiView) -> PyResult<()> {
-        match self.ask()? {
-            Some(now) if now != view.ready() => self.wait_for(py, now, view),
-            _ => Ok(()),
+        match self.moved(view)? {
+            Some(now) => self.wait_for(py, now, view),
+            None => Ok(()),
         }
+    }
+
+    /// The stream that the producer has moved to since the import.
+    ///
+    /// # Errors
+    /// The producer's exception.
+    #[inline]
+    pub(crate) fn moved(&self, view: &CaiView) -> PyResult<Option<Stream>> {
+        Ok(self.ask()?.filter(|now| *now != view.ready()))
     }
 
     #[cold]
