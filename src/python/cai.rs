@@ -139,7 +139,7 @@ pub(crate) fn usual_view<'py>(
 
 /// Adds what a dict does not say: where the memory is, and who keeps it alive.
 #[inline]
-fn finish<'py>(
+pub(crate) fn finish<'py>(
     object: &Bound<'py, PyAny>,
     descriptor: Descriptor,
     stream: Stream,

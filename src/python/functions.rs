@@ -16,6 +16,7 @@ use super::integer::type_name;
 use super::interface::Numbers;
 use super::join::join;
 use super::keys::keys;
+use super::mask::{field, split_masked};
 use super::options::{Arguments, Check, Options};
 use super::quick;
 use super::release;
@@ -406,6 +407,8 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Explanation>()?;
     module.add_function(wrap_pyfunction!(explain, module)?)?;
     module.add_function(wrap_pyfunction!(join, module)?)?;
+    module.add_function(wrap_pyfunction!(split_masked, module)?)?;
+    module.add_function(wrap_pyfunction!(field, module)?)?;
     module.add_function(wrap_pyfunction!(stats, module)?)?;
     Ok(())
 }

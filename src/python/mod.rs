@@ -27,6 +27,7 @@ mod interface;
 mod join;
 mod keys;
 mod lookup;
+mod mask;
 mod options;
 mod quick;
 mod reaper;

@@ -251,7 +251,7 @@ fn check_total(fields: &[DescrField], typestr: TypeStr) -> Result<(), Violation>
 #[cold]
 pub(super) fn refuse_struct(fields: &[DescrField]) -> Violation {
     Violation::new(Rule::DescrFields, Field::CaiDescr, Names(fields))
-        .with_hint("view one field of it, such as view.field('name')")
+        .with_hint("view one field of it by cd.field(obj, 'name')")
 }
 
 #[cold]

@@ -1,9 +1,9 @@
 """The types of the extension; what each thing does is in its docstring (`help(cai_dlpack)`)."""
 
+import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from types import TracebackType
-import sys
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, final
 
 from typing_extensions import CapsuleType
@@ -13,10 +13,12 @@ __all__ = [
     "DriverError",
     "__version__",
     "explain",
+    "field",
     "from_cai",
     "from_dlpack",
     "join",
     "policy",
+    "split_masked",
     "stats",
     "to_dlpack",
     "use_stream",
@@ -186,4 +188,8 @@ def to_dlpack(
 ) -> CapsuleType: ...
 def explain(obj: object, /, *, to: str | None = None, stream: _Stream | None = None) -> Explanation: ...
 def join(items: Iterable[CaiView | _Stream], /, *, on: _Stream) -> list[CaiView]: ...
+def split_masked(
+    obj: object, /, *, mask: Literal["auto", "bit", "byte"] = "auto", ordinal: int | None = None
+) -> tuple[CaiView, CaiView | None]: ...
+def field(obj: object, /, name: str, *names: str, ordinal: int | None = None) -> CaiView: ...
 def stats() -> dict[str, int]: ...
