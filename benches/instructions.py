@@ -119,15 +119,15 @@ def build(folder: Path) -> None:
     subprocess.run([*command, "-o", str(folder / "floor.so")], check=True)
 
 
-def count(folder: Path) -> dict[str, float]:
-    """Instructions per call of each workload."""
+def count(folder: Path, script: Path = Path(__file__)) -> dict[str, float]:
+    """Instructions per call of each workload that `script --measure` runs."""
     output = folder / "callgrind.out"
     command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={output}", sys.executable]
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     # A fixed hash seed: the layout of dicts is part of what is counted.
     environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": path}
     subprocess.run(
-        [*command, __file__, "--measure"], check=True, env=environment, stderr=subprocess.DEVNULL
+        [*command, str(script), "--measure"], check=True, env=environment, stderr=subprocess.DEVNULL
     )
     counts = {}
     for part in folder.glob("callgrind.out.*"):

@@ -50,6 +50,10 @@ fn double(mut out: InOut<f64, 1>) -> PyResult<()> {
 #[pyfunction]
 fn extract(_a: In<f32, 2>) {}
 
+/// The same without extraction, to be subtracted.
+#[pyfunction]
+fn ignore(_a: &Bound<'_, PyAny>) {}
+
 /// Two arguments, the second to be written; answers nothing.
 #[pyfunction]
 fn borrow_both(_a: In<f64, 1>, _out: InOut<f64, 1>) {}
@@ -86,6 +90,7 @@ fn cai_example_peer(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(count, module)?)?;
     module.add_function(wrap_pyfunction!(double, module)?)?;
     module.add_function(wrap_pyfunction!(extract, module)?)?;
+    module.add_function(wrap_pyfunction!(ignore, module)?)?;
     module.add_function(wrap_pyfunction!(borrow_both, module)?)?;
     module.add_function(wrap_pyfunction!(borrow_and_call, module)?)?;
     module.add_function(wrap_pyfunction!(demand, module)?)?;
