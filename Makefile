@@ -4,6 +4,7 @@
 #   make demo                        what the bridge does, on your GPU or on a simulated driver
 #   make test                        every Rust and Python test
 #   make check                       formatting, lints, types, documentation
+#   make soak MINUTES=30             what takes longer: races, the simulator, ownership, sanitizers
 #   make test PYTHON=python3.12      with an interpreter of your choice
 
 # Tried in this order. Each is run before it is chosen: a name on PATH proves nothing.
@@ -27,7 +28,7 @@ PYTHON_CODE   := bindings conformance
 # The conformance kit, which finds the simulated driver in Cargo's target folder.
 KIT           := PYTHONPATH=$(abspath conformance/kit/src)
 
-.PHONY: soak loom help demo test test-rust test-python check check-rust check-python simulator candle clean
+.PHONY: help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle simulator clean
 .DELETE_ON_ERROR:
 
 help:
@@ -105,10 +106,17 @@ loom:
 	RUSTFLAGS='--cfg loom' cargo test --release --locked --target-dir $(TARGET)/loom \
 	    --package cai-dlpack --lib queue::orders
 
-# The larger figures; kept in conformance/results.
+# What `make test` has no time for, kept in conformance/results with date and commit; MINUTES=5 for
+# less, PARTS='races asan' for some of it. The sanitizers need a nightly compiler and valgrind.
+MINUTES ?= 30
 soak: $(VENV)/.package simulator
-	conformance/soak_ownership.sh $(abspath $(BIN))/python
-	$(KIT) $(BIN)/python -m cai_conformance simulate -- $(BIN)/python conformance/soak/stream_races.py
+	$(KIT) $(BIN)/python conformance/soak/run.py --minutes $(MINUTES) $(PARTS)
+
+asan:
+	$(MAKE) soak PARTS=asan
+
+valgrind:
+	$(MAKE) soak PARTS=ownership-valgrind
 
 simulator:
 	cargo build --release --locked --package cusim

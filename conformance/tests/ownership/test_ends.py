@@ -146,7 +146,7 @@ def test_an_exception_that_is_a_rust_panic_is_put_aside_like_any_other() -> None
         panic = type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})
     alive = weakref.ref(producer := cai())
 
-    def throw() -> None:
+    def throw() -> object:
         raise panic("from another extension")
 
     def drop_on_the_way_out(owner: object) -> None:

@@ -45,8 +45,8 @@ def work() -> None:
         view.to_cai()
     for row in ROWS:
         refused(lambda row=row: cd.view(cai(**{row.key: row.value}), ordinal=0))
-    for row in TENSOR_ROWS:
-        refused(lambda row=row: cd.from_dlpack(Dlpack(abi.make(**row.changes), device=(abi.CPU, 0))))
+    for malformed in TENSOR_ROWS:
+        refused(lambda row=malformed: cd.from_dlpack(Dlpack(abi.make(**row.changes), device=(abi.CPU, 0))))
     tensors = [abi.consume(cd.view(cai(), ordinal=0).__dlpack__(stream=-1, max_version=(1, 3))) for _ in range(200)]
     native.storm(tensors, gil=True, threads=2)
     assert until(lambda: cd.stats()["pending"] == 0)

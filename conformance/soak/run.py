@@ -1,0 +1,95 @@
+"""What `make test` has no time for: every part of the soak, one after the other.
+
+    python conformance/soak/run.py --minutes 30 [PART ...]
+
+The minutes are shared by the parts that can run for any time. The others have a size that is fixed by what
+they have to show. Each part keeps its own figures where the table below says, and a line with date, commit
+and verdict goes to `conformance/results/soak.tsv`. Exits with 1 if any part went wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "conformance" / "results"
+SIMULATED = [sys.executable, "-m", "cai_conformance", "simulate", "--"]
+# Races of streams that one second has time for, over all pairs and both schedules, on two slow cores.
+RACES_A_SECOND = 14
+
+
+@dataclass(frozen=True)
+class Part:
+    """A command, given the minutes that are its own, and where its figures are kept."""
+
+    command: Callable[[float], list[str]]
+    figures: str
+    takes_minutes: bool = False
+
+
+def ownership(part: str) -> Part:
+    script = str(ROOT / "conformance" / "soak_ownership.sh")
+    return Part(lambda _: [script, sys.executable, part], f"conformance/results/ownership-{part}.txt")
+
+
+def races(minutes: float) -> list[str]:
+    trials = max(100, int(minutes * 60 * RACES_A_SECOND))
+    return [*SIMULATED, sys.executable, "conformance/soak/stream_races.py", "--trials", str(trials)]
+
+
+def simulator(minutes: float) -> list[str]:
+    return [sys.executable, "conformance/tests/cusim/soak.py", "--minutes", f"{minutes:.2f}"]
+
+
+PARTS = {
+    "simulator": Part(simulator, "conformance/cusim/soak.tsv", takes_minutes=True),
+    "races": Part(races, "conformance/results/stream-races.tsv", takes_minutes=True),
+    **{f"ownership-{part}": ownership(part) for part in ("figures", "loom", "pythons", "asan", "valgrind")},
+    "asan": Part(lambda _: [str(ROOT / "conformance" / "soak" / "asan.sh")], "conformance/results/asan.txt"),
+}
+
+
+def run(name: str, part: Part, minutes: float) -> bool:
+    command = part.command(minutes)
+    print(f"{name}: {' '.join(command)}", flush=True)
+    start = time.monotonic()
+    code = subprocess.run(command, cwd=ROOT, check=False).returncode
+    note(name, time.monotonic() - start, code)
+    print(f"{name}: {'right' if code == 0 else 'WRONG'}; figures: {part.figures}\n", flush=True)
+    return code == 0
+
+
+def note(name: str, seconds: float, code: int) -> None:
+    asked = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+    commit = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() or "no commit"
+    today = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+    verdict = "right" if code == 0 else f"WRONG, exit code {code}"
+    RESULTS.mkdir(exist_ok=True)
+    with (RESULTS / "soak.tsv").open("a", encoding="utf-8") as results:
+        results.write(f"{today}\t{commit}\t{name}\t{seconds:.0f} s\t{verdict}\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", help=", ".join(PARTS))
+    asked = parser.parse_args()
+    chosen = {name: PARTS[name] for name in asked.parts or PARTS}
+    sharing = sum(part.takes_minutes for part in chosen.values())
+    os.environ.setdefault("CARGO_TARGET_DIR", str(ROOT / "target"))
+    # Every part, also after one that failed.
+    verdicts = [run(name, part, asked.minutes / max(1, sharing)) for name, part in chosen.items()]
+    print(f"kept in {RESULTS.relative_to(ROOT)}/soak.tsv")
+    return 0 if all(verdicts) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
