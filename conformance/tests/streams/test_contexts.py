@@ -9,6 +9,9 @@ from typing import Any
 
 import cai_dlpack as cd
 import pytest
+from cuda.core import Device
+from cuda.core._utils.cuda_utils import CUDAError
+from cuda.core.utils import StridedMemoryView
 from producers import cai
 from simulator import Machine, one_event
 from streams.process import on_the_simulator
@@ -150,6 +153,50 @@ def test_memory_that_nobody_knows_is_no_hindrance_to_streams_with_handles(track:
     track.machine.clear()
     view.on(track.b)
     assert track.machine.order() == one_event(track.a, track.b)
+
+
+def cuda_core_on_device_1(track: Track) -> tuple[Any, Any]:
+    """A buffer of cuda.core on device 1 and the stream that it is written on, while device 0 is current."""
+    device = Device(1)
+    device.set_current()
+    stream = device.create_stream()
+    buffer = device.allocate(24, stream=stream)
+    stream.sync()
+    Device(0).set_current()
+    return buffer, stream
+
+
+def test_cuda_core_as_a_producer_on_the_second_device(second: Track, machine: Machine) -> None:
+    buffer, stream = cuda_core_on_device_1(second)
+    machine.control.schedule = "lazy"
+    machine.control.store(int(stream.handle), int(buffer.handle), b"\x0b" * 24)
+    view = cd.view(buffer, producer_stream=stream)
+    assert view.device == (2, 1)
+    machine.clear()
+    with view.consume(second.b):
+        assert machine.order() == one_event(int(stream.handle), second.b)
+        own, second.data = second.data, int(buffer.handle)
+        second.read(second.b)
+        second.data = own
+    machine.control.store(int(stream.handle), int(buffer.handle), bytes(24))
+    second.wait(second.b)
+    assert second.seen() == 0x0B
+    assert machine.current() == machine.context(0)
+    stream.sync()
+    machine.control.schedule = "threaded"
+
+
+def test_cuda_core_as_a_consumer_of_the_second_devices_memory(second: Track, machine: Machine) -> None:
+    """By DLPack the event is ours, and it is made where it has to be. By the interface it is cuda.core's."""
+    view = view_on(second, 1, second.a)
+    machine.clear()
+    seen = StridedMemoryView.from_dlpack(view, stream_ptr=second.b)
+    assert (seen.device_id, seen.ptr) == (1, second.data)
+    assert machine.order() == one_event(second.a, second.b)
+    with pytest.raises(CUDAError):
+        StridedMemoryView.from_cuda_array_interface(view, stream_ptr=second.b)
+    moved = view.on(second.b)
+    assert StridedMemoryView.from_cuda_array_interface(moved, stream_ptr=second.b).ptr == second.data
 
 
 # --- contexts that end ------------------------------------------------------------------------------------

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 
 import cai_dlpack as cd
 import numpy as np
 import pytest
+import tvm_ffi
 from streams.process import on_the_simulator
 from streams.race import LEGACY, PER_THREAD, Track
 
@@ -34,6 +36,14 @@ def by_the_host(view: cd.CaiView, stream: int) -> None:
         view.__dlpack__(stream=stream, max_version=(1, 3))
 
 
+ECHO = tvm_ffi.convert(lambda tensor: None)
+
+
+def by_the_table(view: cd.CaiView, stream: int) -> None:
+    with cd.use_stream(stream):
+        ECHO(view)
+
+
 FACES: dict[str, Callable[[cd.CaiView, int], object]] = {
     "on": lambda view, stream: view.on(stream),
     "dlpack": lambda view, stream: view.__dlpack__(stream=stream, max_version=(1, 3)),
@@ -45,6 +55,7 @@ FACES: dict[str, Callable[[cd.CaiView, int], object]] = {
     "consume-left-open": leak,
     "consume-and-raise": raise_inside,
     "policy-host": by_the_host,
+    "exchange-table": by_the_table,
 }
 
 
@@ -78,8 +89,6 @@ def test_numpy_waits_for_managed_memory_without_the_gil(track: Track) -> None:
 
 def test_the_watch_sees_a_call_with_the_gil(track: Track) -> None:
     """That the tests above can fail: `ctypes.PyDLL` keeps the GIL, `CDLL` does not."""
-    import ctypes
-
     held = ctypes.PyDLL(track.machine.driver._name)
     with pytest.raises(AssertionError, match="cuStreamSynchronize"), track.control.gil_watch():
         held.cuStreamSynchronize(ctypes.c_void_p(track.a))

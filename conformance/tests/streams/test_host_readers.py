@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -30,8 +31,6 @@ def ready_on(track: Track, stream: int) -> cd.CaiView:
 
 
 def first_byte(address: int) -> int:
-    import ctypes
-
     return ctypes.c_uint8.from_address(address).value
 
 
