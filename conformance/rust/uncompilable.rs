@@ -1,8 +1,9 @@
 //! What must not compile: each program misuses one lifetime or one kind of borrow.
 //!
-//! The compiler's words are compared with the `.stderr` beside each program, by the compiler that wrote
-//! them: `TRYBUILD=overwrite cargo test uncompilable` writes them anew. Another compiler has other words,
-//! so with it the programs must fail to compile, and that is all.
+//! The compiler's words are compared with the `.stderr` beside each program, by the compiler and with the
+//! features that wrote them: `TRYBUILD=overwrite cargo test --features half uncompilable` writes them anew.
+//! Another compiler has other words, and without `half` it lists fewer elements, so there the programs
+//! must fail to compile, and that is all.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +20,7 @@ fn programs_that_must_not_compile() {
         .arg("--version")
         .output()
         .expect("rustc runs");
-    if version.stdout.starts_with(WRITTEN_BY.as_bytes()) {
+    if cfg!(feature = "half") && version.stdout.starts_with(WRITTEN_BY.as_bytes()) {
         trybuild::TestCases::new().compile_fail(format!("{PROGRAMS}/*.rs"));
         return;
     }
