@@ -65,8 +65,11 @@ impl Transfer {
 
     /// Makes the copy: a view of it that nobody else holds, ready for whoever asked.
     ///
+    /// The driver is asked about the source first: a copy reads all of it, and a pointer that leads
+    /// nowhere is a refusal here, not a fault of the GPU (or, on the host, of the process).
+    ///
     /// # Errors
-    /// Why no order can be made, the driver's refusal, or no memory. What was allocated has been freed.
+    /// The rules of [`CaiView::check_memory`]; why no order can be made, the driver's refusal, or no memory. What was allocated has been freed.
     pub(crate) fn make(
         self,
         py: Python<'_>,
@@ -75,6 +78,7 @@ impl Transfer {
         policy: SyncPolicy,
     ) -> PyResult<CaiView> {
         let whole = Whole::of(view.descriptor())?;
+        view.check_memory()?;
         let made = py.detach(|| match self {
             Self::OnDevice => device::copy(view, &whole, request, policy),
             Self::ToHost => host::copy(view, &whole, policy),
