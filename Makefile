@@ -28,7 +28,7 @@ PYTHON_CODE   := bindings conformance
 # The conformance kit, which finds the simulated driver in Cargo's target folder.
 KIT           := PYTHONPATH=$(abspath conformance/kit/src)
 
-.PHONY: help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle simulator clean
+.PHONY: help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch simulator clean
 .DELETE_ON_ERROR:
 
 help:
@@ -85,6 +85,27 @@ $(VENV)/.package: $(VENV)/.requirements $(WHEEL_SOURCES)
 	$(BIN)/maturin build --release --locked --manifest-path bindings/python/Cargo.toml \
 	    --interpreter $(BIN)/python --out $(VENV)/wheel
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(VENV)/wheel/*.whl
+	@touch $@
+
+# torch's tensors of the CPU, both ways. torch comes without its dependencies, which are 4 GB of CUDA's
+# libraries that its CPU side never calls: stand-ins lie where torch looks for them.
+TORCH        := $(VENV)-torch
+TORCH_WHEEL  := torch==2.15.0
+
+torch: $(TORCH)/.package simulator
+	$(KIT):$(abspath conformance/tests) $(TORCH)/bin/python -m cai_conformance simulate -- \
+	    $(TORCH)/bin/python -m pytest -p cai_conformance.plugin -p conftest conformance/matrix/torch_cpu
+
+$(TORCH)/.requirements: conformance/requirements-torch.txt conformance/matrix/torch_cpu/stand_ins.py | $(BIN)/python
+	$(BIN)/python -m venv --clear $(TORCH)
+	$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: -r $<
+	$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --no-deps $(TORCH_WHEEL)
+	site=$$($(TORCH)/bin/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))') && \
+	    $(TORCH)/bin/python conformance/matrix/torch_cpu/stand_ins.py $$site/torch $$site/nvidia/cu13/lib
+	@touch $@
+
+$(TORCH)/.package: $(TORCH)/.requirements $(VENV)/.package
+	$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(VENV)/wheel/*.whl
 	@touch $@
 
 # candle's tensors of the CPU as views, and back (docs/rust.md): a workspace of its own, as candle is large.
