@@ -13,11 +13,12 @@ use crate::simulator::{Machine, machine, number, one_event};
 
 /// Four floats of device 0 and the streams that a test plays with.
 struct Stage {
-    machine: Machine,
     context: Arc<CudaContext>,
     producer: Arc<CudaStream>,
     consumer: Arc<CudaStream>,
     memory: Arc<CudaSlice<f32>>,
+    /// The last to be dropped: freeing is written to the log, and the next test has its turn then.
+    machine: Machine,
 }
 
 impl Stage {

@@ -167,9 +167,34 @@ fn freed_on_a_thread_without_a_context() {
 
 #[test]
 fn the_default_stream_of_another_context_has_no_number() {
-    let machine = machine();
+    let _machine = machine();
     let own = CudaContext::new_non_primary(0, 0).expect("a context");
     let slice = own.default_stream().alloc_zeros::<f32>(4).expect("memory");
     assert_eq!(rule(CaiView::from_cudarc(slice, [4])), Rule::StreamDevice);
-    drop(machine);
+}
+
+/// cudarc frees on the default stream by a number that means the current context's.
+#[test]
+fn freed_on_the_default_stream_of_its_own_context() {
+    let machine = machine();
+    let context = CudaContext::new(0).expect("device 0");
+    let own = context.cu_ctx().addr() as u64;
+    let slice = context
+        .default_stream()
+        .alloc_zeros::<f32>(4)
+        .expect("memory");
+    let view = CaiView::from_cudarc(slice, [4]).expect("a view");
+    let elsewhere = CudaContext::new(1).expect("device 1");
+    elsewhere.bind_to_thread().expect("current");
+    machine.sim.clear();
+    drop(view);
+    let calls = machine.sim.calls();
+    let freed = calls
+        .iter()
+        .position(|call| call.name() == "cuMemFreeAsync")
+        .expect("freed");
+    let made_current = calls[..freed]
+        .iter()
+        .rfind(|call| call.name() == "cuCtxSetCurrent");
+    assert_eq!(made_current.expect("its own context").arguments[0].1, own);
 }
