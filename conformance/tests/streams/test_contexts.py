@@ -140,6 +140,25 @@ def test_whatever_call_fails_the_callers_context_is_current_again(face: str, sec
     assert machine.current() == before
 
 
+def test_whatever_call_fails_a_thread_without_a_context_stays_without_one(second: Track, machine: Machine) -> None:
+    left: dict[str, int] = {}
+
+    def work() -> None:
+        view = view_on(second, 1, second.a)
+        for name in dict.fromkeys(calls_of("on", view, second.b, machine)):
+            machine.control.fault(name, OUT_OF_MEMORY, 1)
+            with pytest.raises(cd.DriverError):
+                view.on(second.b)
+            left[name] = machine.current()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert left
+    assert set(left.values()) == {0}, left
+    assert {"cuStreamGetCtx", "cuStreamIsCapturing", "cuEventRecord", "cuStreamWaitEvent"} <= set(left)
+
+
 def test_a_context_that_cannot_be_put_back_is_reported(second: Track, machine: Machine) -> None:
     view = view_on(second, 1, second.a)
     machine.control.fault("cuCtxSetCurrent", OUT_OF_MEMORY, 2)
