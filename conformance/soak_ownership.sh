@@ -34,7 +34,7 @@ asan() {
     host=$(rustc -vV | sed -n 's/^host: //p')
     RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=1 \
         cargo +nightly test --locked --target "$host" --target-dir "$target/asan" \
-        --package cai-dlpack --lib view::
+        --package cai-dlpack --lib -- view::block view::kind view::nested view::owner view::queue
 }
 
 # The Python tests of ownership that stay in one process. What the interpreter itself keeps at its end is

@@ -109,17 +109,16 @@ impl<T: Send + 'static> Kind for Boxed<T> {
     }
 }
 
-/// Catches and counts a panic: a deleter's caller is C.
+/// Catches and counts a panic: a deleter's caller is C. What was thrown may panic in its turn as it is
+/// dropped, and so on; whoever does that for ever is let go.
 fn contain(run: impl FnOnce()) {
-    let Err(panic) = catch_unwind(AssertUnwindSafe(run)) else {
-        return;
-    };
-    stats::PANICS.add();
-    // What was thrown may panic in its turn as it is dropped; what that throws is let go.
-    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+    let mut thrown = catch_unwind(AssertUnwindSafe(run)).err();
+    for _ in 0..8 {
+        let Some(panic) = thrown else { return };
         stats::PANICS.add();
-        std::mem::forget(again);
+        thrown = catch_unwind(AssertUnwindSafe(|| drop(panic))).err();
     }
+    std::mem::forget(thrown);
 }
 
 /// Somebody else's managed tensor, whose deleter may be called on any thread (DLPack's rule).
