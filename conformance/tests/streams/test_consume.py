@@ -436,6 +436,16 @@ def test_a_producer_on_2_is_not_made_to_wait_by_another_thread(track: Track) -> 
     assert track.machine.order() == [("cuStreamSynchronize", track.b)], "dropped there, the host waits instead"
 
 
+def test_a_loan_whose_return_edge_nobody_here_could_make_is_refused_at_its_entry(track: Track) -> None:
+    """The data is ready on a handle by then, but the producer goes on working on its thread's 2."""
+    moved = track.view(PER_THREAD).on(track.a)
+    refused_elsewhere(track, lambda: moved.consume(track.b).__enter__())
+    assert cd.stats()["open_guards"] == 0
+    with moved.consume(track.b):
+        track.machine.clear()
+    assert track.machine.order() == one_event(track.b, PER_THREAD)
+
+
 def test_many_blocks_in_any_order(track: Track) -> None:
     with ExitStack() as stack:
         lent = [stack.enter_context(track.view(track.a).consume(track.b)) for _ in range(50)]
