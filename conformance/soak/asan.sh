@@ -6,14 +6,14 @@ cd "$(dirname "$0")/../.."
 host=$(rustc -vV | sed -n 's/^host: //p')
 target=${CARGO_TARGET_DIR:-target}/asan
 mkdir -p conformance/results
-# The simulator that the tests load is not instrumented: its own tests are.
-cargo build --release --locked --package cusim
-
 {
     echo "asan and lsan, $(date -u +%Y-%m-%d), commit $(git describe --always --dirty --exclude='*'), $(rustc +nightly --version)"
-    RUSTFLAGS=-Zsanitizer=address RUSTDOCFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=1 \
-        cargo +nightly test --locked --target "$host" --target-dir "$target" \
+    # By --config, which the builds that the tests start do not inherit: the simulator that they load as
+    # libcuda.so.1 is a plain one, as another process may need it too. Its own tests are instrumented.
+    ASAN_OPTIONS=detect_leaks=1 \
+        cargo +nightly --config "target.$host.rustflags=['-Zsanitizer=address']" \
+        test --locked --no-fail-fast --target "$host" --target-dir "$target" \
         --package cai-dlpack --package cusim --package cusim-control \
         --lib --test '*' --features cai-dlpack/half,cai-dlpack/cudarc -- --skip uncompilable
     echo "exit code 0"
-} 2>&1 | grep -v '\.\.\. ok$' | tee conformance/results/asan.txt
+} 2>&1 | grep --line-buffered -v '\.\.\. ok$' | tee conformance/results/asan.txt

@@ -51,6 +51,9 @@ impl Drop for Installed {
     }
 }
 
+/// What was leaked, in reach to the end: a leak checker then takes it for what it is.
+static KEPT: Mutex<Vec<&'static Script>> = Mutex::new(Vec::new());
+
 /// The scripted driver. Times are not modelled: every call answers at once.
 #[derive(Debug, Default)]
 pub struct Script {
@@ -97,7 +100,11 @@ impl Script {
 
     /// The same, for [`install`]: tests leak it on purpose.
     pub fn leak() -> &'static Script {
-        Box::leak(Box::default())
+        let script: &'static Script = Box::leak(Box::default());
+        KEPT.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(script);
+        script
     }
 
     /// Says that a stream's handle belongs to a context.
