@@ -84,8 +84,9 @@ def workloads() -> dict[str, tuple[Any, tuple[Any, ...], tuple[str, ...], bool]]
     return {
         "nothing": (floor.nothing, (None,), (), False),
         "attribute": (floor.attribute, (array,), (), False),
-        "floor to_dlpack": (floor.to_dlpack, (array,), (), True),
-        "floor to_dlpack 8": (floor.to_dlpack, (deep,), (), True),
+        "bare to_dlpack": (floor.to_dlpack_bare, (array,), (), True),
+        "floor to_dlpack": (floor.to_dlpack, (array, *asked, 0), (*names, "ordinal"), True),
+        "floor to_dlpack 8": (floor.to_dlpack, (deep, *asked, 0), (*names, "ordinal"), True),
         "to_dlpack": (cd.to_dlpack, (array, *asked, 0), (*names, "ordinal"), True),
         "to_dlpack 8": (cd.to_dlpack, (deep, *asked, 0), (*names, "ordinal"), True),
         "floor view": (floor.view, (array,), (), False),

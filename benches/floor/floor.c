@@ -28,6 +28,7 @@ typedef struct Managed {
 } Managed;
 
 static PyObject *s_device, *s_cai, *s_shape, *s_typestr, *s_data, *s_strides, *s_version, *s_stream, *s_dlpack, *s_exchange;
+static PyObject *s_max_version, *s_ordinal;
 static PyObject *import_names, *our_version, *minus_one, *template_dict;
 static PyTypeObject ViewType;
 
@@ -99,8 +100,31 @@ bad:
     return NULL;
 }
 
-/* to_dlpack(object): a CAI object to a versioned capsule. */
-static PyObject *floor_to_dlpack(PyObject *self, PyObject *object)
+/* to_dlpack(object, *, stream, max_version, ordinal): a CAI object to a versioned capsule. */
+static PyObject *floor_to_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+{
+    Py_ssize_t count = names ? PyTuple_GET_SIZE(names) : 0;
+    long stream = 1, major = 0, minor = 0, ordinal = 0;
+    for (Py_ssize_t at = 0; at < count; at++) {
+        PyObject *name = PyTuple_GET_ITEM(names, at), *value = args[nargs + at];
+        if (name == s_stream) stream = value == Py_None ? 1 : PyLong_AsLong(value);
+        else if (name == s_max_version) {
+            major = PyLong_AsLong(PyTuple_GET_ITEM(value, 0));
+            minor = PyLong_AsLong(PyTuple_GET_ITEM(value, 1));
+        } else if (name == s_ordinal) ordinal = PyLong_AsLong(value);
+    }
+    if (nargs != 1 || stream == 0 || major < 1 || minor < 0 || ordinal < 0) {
+        PyErr_SetString(PyExc_BufferError, "not asked by the bench");
+        return NULL;
+    }
+    Managed *managed = managed_of(args[0]);
+    if (!managed) return NULL;
+    managed->tensor.device.id = (int32_t)ordinal;
+    return PyCapsule_New(managed, "dltensor_versioned", capsule_destroy);
+}
+
+/* to_dlpack_bare(object): the same, where nothing is asked and the device is a constant. */
+static PyObject *floor_to_dlpack_bare(PyObject *self, PyObject *object)
 {
     Managed *managed = managed_of(object);
     return managed ? PyCapsule_New(managed, "dltensor_versioned", capsule_destroy) : NULL;
@@ -284,7 +308,8 @@ static PyObject *floor_loop(PyObject *self, PyObject *args)
 }
 
 static PyMethodDef functions[] = {
-    {"to_dlpack", floor_to_dlpack, METH_O, NULL},
+    {"to_dlpack", (PyCFunction)(void (*)(void))floor_to_dlpack, METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"to_dlpack_bare", floor_to_dlpack_bare, METH_O, NULL},
     {"view", floor_view, METH_O, NULL},
     {"from_dlpack", floor_from_dlpack, METH_O, NULL},
     {"from_exchange", floor_from_exchange, METH_O, NULL},
@@ -304,6 +329,8 @@ PyMODINIT_FUNC PyInit_floor(void)
     s_strides = PyUnicode_InternFromString("strides");
     s_version = PyUnicode_InternFromString("version");
     s_stream = PyUnicode_InternFromString("stream");
+    s_max_version = PyUnicode_InternFromString("max_version");
+    s_ordinal = PyUnicode_InternFromString("ordinal");
     s_dlpack = PyUnicode_InternFromString("__dlpack__");
     s_exchange = PyUnicode_InternFromString("__dlpack_c_exchange_api__");
     import_names = Py_BuildValue("(ss)", "max_version", "stream");

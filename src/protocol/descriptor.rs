@@ -279,7 +279,7 @@ impl Descriptor {
     /// The rules of `DLTensor`'s fields: `dtype-...`, `device-unknown` (BufferError) and
     /// `device-id`, `shape-extent`, `count-overflow`, `size-overflow`, `span-overflow`,
     /// `data-pointer-null`, `byte-offset`, `address-range` (ValueError).
-    #[inline]
+    #[inline(always)]
     pub fn new(raw: &RawTensor<'_>) -> Result<Self, Violation> {
         let device = Device::check_in(Field::TensorDevice, raw.device_type, raw.device_id)?;
         let dtype = DType::from_dlpack(raw.code, raw.bits, raw.lanes)?;
@@ -299,7 +299,7 @@ impl Descriptor {
     ///
     /// # Errors
     /// `data-pointer-null`, `address-range` (ValueError).
-    #[inline]
+    #[inline(always)]
     pub fn from_layout(
         data: u64,
         device: Device,
@@ -563,7 +563,7 @@ fn bytes_of(elements: u64, stored_bits: u32) -> u64 {
 
 /// The first byte and the end of the last, of a tensor with elements. `None` where they leave the
 /// address space.
-#[inline]
+#[inline(always)]
 fn end_points(data: u64, layout: &Layout, stored_bits: u32) -> Option<(u64, u64)> {
     let (lowest, end) = layout.elem_span();
     let start = data.checked_sub(bytes_of(lowest.unsigned_abs(), stored_bits))?;
@@ -572,7 +572,7 @@ fn end_points(data: u64, layout: &Layout, stored_bits: u32) -> Option<(u64, u64)
 }
 
 /// The pointer against shape, strides and size. Answers it, and 0 without elements.
-#[inline]
+#[inline(always)]
 fn check_data(data: u64, layout: &Layout, stored_bits: u32) -> Result<u64, Violation> {
     if layout.len() == 0 {
         return Ok(0);

@@ -79,7 +79,7 @@ impl Axes {
     ///
     /// # Errors
     /// Those of [`push_extent`](Self::push_extent) and [`expect_strides`](Self::expect_strides).
-    #[inline]
+    #[inline(always)]
     pub fn from_slices(
         source: Source,
         shape: &[i64],
@@ -253,13 +253,13 @@ impl Layout {
     ///
     /// # Errors
     /// `strides-length`, `count-overflow`, `size-overflow` and `span-overflow` (ValueError).
-    #[inline]
+    #[inline(always)]
     pub fn from_elem_axes(axes: Axes, itemsize: u32) -> Result<Self, Violation> {
         Self::build(axes, itemsize, Unit::Elements)
     }
 
     /// Inlined, so that the numbers are moved once; [`settle`] does the work where they lie.
-    #[inline]
+    #[inline(always)]
     fn build(mut axes: Axes, itemsize: u32, unit: Unit) -> Result<Self, Violation> {
         let rank = axes.ndim();
         if !axes.has_strides && axes.values.len() != rank.wrapping_mul(2) {

@@ -75,7 +75,7 @@ unsafe extern "C" fn destroy<M: Named>(capsule: *mut ffi::PyObject) {
 ///
 /// Of several threads that claim one capsule, one wins: checking and renaming are one step under the
 /// GIL, and under the capsule's lock where there is none.
-#[inline]
+#[inline(always)]
 pub(crate) fn claim(capsule: &Bound<'_, PyAny>) -> PyResult<(Descriptor, Owner)> {
     // Now, since it may run Python code: nothing may come between the check and the renaming.
     release::prepare(capsule.py())?;
@@ -102,6 +102,7 @@ fn is_named(capsule: &Bound<'_, PyAny>, name: &CStr) -> bool {
     unsafe { ffi::PyCapsule_IsValid(capsule.as_ptr(), name.as_ptr()) != 0 }
 }
 
+#[inline(always)]
 fn consume<M: Named>(capsule: &Bound<'_, PyAny>) -> PyResult<(Descriptor, Owner)> {
     // SAFETY: valid under this name (`claim`), so that this cannot fail.
     let pointer = unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), M::NAME.as_ptr()) };
@@ -129,6 +130,7 @@ fn consume<M: Named>(capsule: &Bound<'_, PyAny>) -> PyResult<(Descriptor, Owner)
 }
 
 /// Renames the capsule and owns its tensor: the point of no return.
+#[inline(always)]
 fn take<M: Named>(capsule: &Bound<'_, PyAny>, tensor: NonNull<M>) -> PyResult<Owner> {
     // SAFETY: a valid capsule, and a name that lives for ever.
     if unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), M::USED.as_ptr()) } != 0 {

@@ -43,6 +43,7 @@ pub struct PyCaiView {
 
 impl PyCaiView {
     /// Wraps a view.
+    #[inline(always)]
     pub(crate) fn new(view: CaiView) -> Self {
         Self {
             view,

@@ -4,6 +4,7 @@
 //! does not know is dropped keyword by keyword, and only on a `TypeError` that names the keyword:
 //! any other `TypeError` is the producer's own.
 
+use pyo3::Borrowed;
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -13,9 +14,10 @@ use pyo3::types::{PyDict, PyTuple};
 use super::capsule;
 use super::current::Current;
 use super::exchange::{self, Traits};
-use super::integer::{IntRule, repr, type_name};
+use super::integer::{self, IntRule, repr, type_name};
 use super::keys::keys;
 use super::release;
+use super::vectorcall::tuple_item;
 use crate::driver;
 use crate::protocol::descriptor::{Descriptor, Device, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -41,21 +43,25 @@ pub(crate) struct Ask {
 
 /// Whether objects of this type speak DLPack.
 pub(crate) fn speaks(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    object.get_type().hasattr(&keys(object.py()).dlpack)
+    let is_known = exchange::known(object)?.traits.any_of(Traits::SPEAKS);
+    Ok(is_known || object.get_type().hasattr(&keys(object.py()).dlpack)?)
 }
 
 /// Imports an object that has `__dlpack__`, or a bare capsule.
+#[inline(always)]
 pub(crate) fn import(object: &Bound<'_, PyAny>, ask: Ask) -> PyResult<CaiView> {
     if capsule::is_capsule(object) {
         return import_capsule(object, ask);
     }
-    if !object.hasattr(&keys(object.py()).dlpack)? {
+    let speaks = exchange::known(object)?.traits.any_of(Traits::SPEAKS);
+    if !speaks && !object.hasattr(&keys(object.py()).dlpack)? {
         return Err(missing(object, Rule::DlpackMissing, Field::DlpackCall));
     }
     import_speaking(object, ask)
 }
 
 /// Imports an object that is known to have `__dlpack__`.
+#[inline(always)]
 pub(crate) fn import_speaking(object: &Bound<'_, PyAny>, ask: Ask) -> PyResult<CaiView> {
     let announced = announced_device(object)?;
     let wanted = ask.device.unwrap_or(announced);
@@ -108,6 +114,7 @@ enum Told {
     HasWaited,
 }
 
+#[inline(always)]
 fn view(descriptor: Descriptor, owner: Owner, asked: Stream, told: Told) -> CaiView {
     let ready = match told {
         Told::Stream => asked,
@@ -154,13 +161,28 @@ pub(crate) fn announced_device(object: &Bound<'_, PyAny>) -> PyResult<Device> {
     if pair.len() != 2 {
         return Err(bad_pair(&answer));
     }
-    let (device_type, id) = (pair.get_item(0)?, pair.get_item(1)?);
-    let device_type: i32 = DEVICE_TYPE.read(&device_type)?;
+    let part = |at| {
+        // SAFETY: a tuple of two.
+        let part = unsafe { tuple_item(pair.as_ptr(), at) };
+        // SAFETY: an item of the tuple, which lives as long.
+        unsafe { Borrowed::from_ptr(py, part) }
+    };
+    let quick = |at| i32::try_from(integer::quick(&part(at))?).ok();
+    if let (Some(device_type), Some(id)) = (quick(0), quick(1)) {
+        return Ok(Device::check(device_type, id)?);
+    }
+    careful_device(&part(0), &part(1))
+}
+
+/// The same from any ints: what does not fit is named.
+#[cold]
+fn careful_device(device_type: &Bound<'_, PyAny>, id: &Bound<'_, PyAny>) -> PyResult<Device> {
+    let device_type: i32 = DEVICE_TYPE.read(device_type)?;
     let is_host = matches!(device_type, Device::CPU | Device::CUDA_HOST);
     let id: i32 = if id.is_none() && is_host {
         0
     } else {
-        DEVICE_ID.read(&id)?
+        DEVICE_ID.read(id)?
     };
     Ok(Device::check(device_type, id)?)
 }
@@ -251,14 +273,15 @@ fn our_version(py: Python<'_>) -> PyResult<&Bound<'_, PyTuple>> {
 
 /// The protocol's integer, or `None` where the device has no streams or the host is to wait.
 fn stream_argument(py: Python<'_>, stream: Stream, device: Device) -> PyResult<Bound<'_, PyAny>> {
-    match Platform::from_device_type(device.device_type) {
-        Some(platform @ (Platform::Cuda | Platform::Rocm)) => Ok(stream
-            .to_dlpack_arg_on(platform)
-            .into_pyobject(py)?
-            .into_any()),
-        _ if stream == Stream::None => Ok(py.None().into_bound(py)),
-        _ => Ok(stream.to_dlpack_arg().into_pyobject(py)?.into_any()),
-    }
+    let number = match Platform::from_device_type(device.device_type) {
+        Some(platform @ (Platform::Cuda | Platform::Rocm)) => stream.to_dlpack_arg_on(platform),
+        _ if stream == Stream::None => return Ok(py.None().into_bound(py)),
+        _ => stream.to_dlpack_arg(),
+    };
+    Ok(match i64::try_from(number) {
+        Ok(number) => number.into_pyobject(py)?.into_any(),
+        Err(_) => number.into_pyobject(py)?.into_any(),
+    })
 }
 
 /// One keyword less per try, named by the producer's own `TypeError`.
@@ -350,6 +373,7 @@ fn is_tensorflow(object: &Bound<'_, PyAny>) -> bool {
 }
 
 /// Compares what came with what was announced and asked for.
+#[inline(always)]
 fn check(descriptor: Descriptor, wanted: Device, ask: Ask) -> PyResult<Descriptor> {
     if ask.copy == Some(false) && descriptor.flags().contains(Flags::IS_COPIED) {
         return Err(Violation::new(Rule::CopiedUnasked, Field::TensorFlags, "IS_COPIED").into());

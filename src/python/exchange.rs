@@ -96,6 +96,8 @@ impl Traits {
     pub(crate) const IGNORES_STREAM: Self = Self(1 << 6);
     /// Its `__dlpack__` works on its library's current device, or insists that this is the array's.
     pub(crate) const WANTS_CURRENT: Self = Self(1 << 7);
+    /// It has `__dlpack__`.
+    pub(crate) const SPEAKS: Self = Self(1 << 8);
     /// Attributes that change what an export means.
     const STATE: Self =
         Self(Self::REQUIRES_GRAD.0 | Self::IS_CONJ.0 | Self::IS_NEG.0 | Self::IS_SPARSE.0);
@@ -120,6 +122,9 @@ impl Traits {
             if kind.hasattr(PyString::intern(py, name))? {
                 bits |= this.0;
             }
+        }
+        if kind.hasattr(&keys(py).dlpack)? {
+            bits |= Self::SPEAKS.0;
         }
         if kind.is(py.get_type::<PyCaiView>()) {
             bits |= Self::OURS.0;

@@ -130,7 +130,11 @@ pub(crate) fn from_dlpack<'py>(
         check: None,
         strict: false,
     };
-    let options = Options::parse(&arguments)?;
+    let options = if arguments.say_nothing() {
+        None
+    } else {
+        Some(Options::parse(&arguments)?)
+    };
     let wanted = stream
         .map(|value| stream::named(value, Field::Argument("stream")))
         .transpose()?;
@@ -145,7 +149,14 @@ pub(crate) fn from_dlpack<'py>(
             device,
         },
     )?;
-    let view = PyCaiView::new(adjust(view, &options)?);
+    let view = match options {
+        None => view,
+        Some(options) => adjust(view, &options)?,
+    };
+    let view = PyCaiView::new(view);
+    if stream.is_none() && producer_stream.is_none() {
+        return Ok(view);
+    }
     Ok(view.keeping(stream, producer_stream))
 }
 

@@ -46,6 +46,21 @@ pub(crate) struct Arguments<'a, 'py> {
     pub(crate) strict: bool,
 }
 
+impl Arguments<'_, '_> {
+    /// Whether none is given.
+    #[inline]
+    pub(crate) fn say_nothing(&self) -> bool {
+        self.producer_stream.is_none()
+            && self.dtype.is_none()
+            && self.shape.is_none()
+            && self.read_only.is_none()
+            && self.owner.is_none()
+            && self.ordinal.is_none()
+            && self.check.is_none()
+            && !self.strict
+    }
+}
+
 impl<'py> Options<'py> {
     /// # Errors
     /// `TypeError` or `ValueError`, naming the argument.

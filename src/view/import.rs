@@ -147,7 +147,7 @@ fn wrong_major(major: u32, minor: u32) -> Violation {
 ///
 /// # Safety
 /// `shape` and `strides` are NULL or point to `ndim` readable integers that nobody changes meanwhile.
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn read_tensor(tensor: &DLTensor, flags: u64) -> Result<Descriptor, Violation> {
     let ndim = Descriptor::check_ndim(tensor.ndim)?;
     if ndim > 0 && tensor.shape.is_null() {

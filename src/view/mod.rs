@@ -100,6 +100,7 @@ impl CaiView {
     /// # Safety
     /// While `owner` lives, every element that `descriptor` describes is in memory that may be read
     /// (and, unless it is read-only, written) from its device, and `ready` is a live stream.
+    #[inline(always)]
     pub unsafe fn new(descriptor: Descriptor, ready: Stream, owner: Owner) -> Self {
         Self {
             descriptor,
