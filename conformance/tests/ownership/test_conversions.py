@@ -143,7 +143,7 @@ def test_a_refused_tensor_leaves_nothing_and_is_released_by_its_capsule(row: Any
         pytest.param(lambda view, _: view.__dlpack__(stream="1"), id="stream-type"),
         pytest.param(lambda view, _: view.__dlpack__(stream=-1, max_version=(1,)), id="max-version"),
         pytest.param(lambda view, _: view.__dlpack__(stream=-1, dl_device=(1, 0)), id="transfer"),
-        pytest.param(lambda view, _: view.__dlpack__(stream=-1, copy=True), id="copy"),
+        pytest.param(lambda view, _: view.__dlpack__(stream=-1, copy=1), id="copy"),
         pytest.param(lambda view, _: view.__array__(), id="array"),
         pytest.param(lambda view, _: view.__reduce__(), id="pickle"),
         pytest.param(lambda view, _: view.__dlpack__(nonsense=1), id="keyword"),
