@@ -176,7 +176,10 @@ def test_a_loan_whose_ready_stream_is_not_the_producers_may_not_fork(
     third = machine.stream()
     moved = track.view(track.a).on(track.b)
     captures.begin(track.b)
-    check_refusal(refuse(lambda: lend(moved, third), BufferError), "capture-producer", "stream")
+    machine.clear()
+    check_refusal(refuse(moved.consume(third).__enter__, BufferError), "capture-producer", "stream")
+    assert set(machine.names()) <= QUESTIONS
+    assert captures.state(third) == IDLE
     captures.end(track.b)
     machine.destroy_stream(third)
 

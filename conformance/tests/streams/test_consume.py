@@ -200,18 +200,24 @@ def test_one_block_is_entered_once_at_a_time_and_again_later(track: Track) -> No
 
 def test_of_many_threads_that_enter_one_block_one_is_let_in(track: Track, machine: Machine) -> None:
     loan, start, let_in, refused = track.view(track.a).consume(track.b), threading.Barrier(8), [], []
+    machine.clear()
 
     def enter() -> None:
         machine.set_current(0)
         start.wait(20)
         try:
-            let_in.append(loan.__enter__())
+            with cd.policy(sync="host"):
+                let_in.append(loan.__enter__())
         except RuntimeError as error:
             refused.append(str(error))
 
     threads = [threading.Thread(target=enter) for _ in range(8)]
-    for thread in threads:
-        thread.start()
+    with track.control.gate(track.a):
+        for thread in threads:
+            thread.start()
+        # All of them have found it free, and wait inside for the data.
+        while track.control.count("cuStreamSynchronize") < 8:
+            assert all(thread.is_alive() for thread in threads)
     for thread in threads:
         thread.join()
     assert (len(let_in), len(refused)) == (1, 7)

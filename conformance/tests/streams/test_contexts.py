@@ -109,6 +109,26 @@ def test_a_ready_stream_of_another_device_is_waited_for(track: Track, second: Tr
     machine.set_current(0)
 
 
+@pytest.mark.parametrize("default", [LEGACY, PER_THREAD])
+def test_a_default_stream_that_asks_is_of_the_arrays_device_whatever_is_waited_for(
+    default: int, track: Track, second: Track, machine: Machine
+) -> None:
+    """Memory of device 1, written by a stream of device 0, read on device 1's default stream."""
+    machine.control.schedule = "lazy"
+    machine.set_current(0)
+    size = ctypes.c_size_t(24)
+    track.control.store(track.a, track.data, b"\x06" * 24)
+    track._do(
+        "cuMemcpyAsync", ctypes.c_uint64(second.data), ctypes.c_uint64(track.data), size, ctypes.c_void_p(track.a)
+    )
+    view_on(second, 1, track.a).on(default)
+    machine.set_current(1)
+    second.read(default)
+    second.wait(default)
+    assert second.seen() == 6
+    machine.set_current(0)
+
+
 def calls_of(face: str, view: cd.CaiView, stream: int, machine: Machine) -> list[str]:
     machine.clear()
     FACES[face](view, stream)
