@@ -98,6 +98,10 @@ impl Traits {
     pub(crate) const WANTS_CURRENT: Self = Self(1 << 7);
     /// It has `__dlpack__`.
     pub(crate) const SPEAKS: Self = Self(1 << 8);
+    /// It is the `CaiView` of another copy of this library, which some other extension links. Its dict
+    /// names the stream that the array is ready on, and on which its producer waits for readers. Its
+    /// table could name the thread's work stream only, which would have to wait first.
+    const ANOTHER_COPY: Self = Self(1 << 9);
     /// Attributes that change what an export means.
     const STATE: Self =
         Self(Self::REQUIRES_GRAD.0 | Self::IS_CONJ.0 | Self::IS_NEG.0 | Self::IS_SPARSE.0);
@@ -132,6 +136,9 @@ impl Traits {
         let module = kind.module()?;
         let module = module.to_string_lossy();
         let library = module.split('.').next().unwrap_or_default();
+        if library == "cai_dlpack" && bits & Self::OURS.0 == 0 {
+            bits |= Self::ANOTHER_COPY.0;
+        }
         if module.starts_with("cuda.core") {
             bits |= Self::IGNORES_STREAM.0;
         }
@@ -246,10 +253,13 @@ pub(crate) fn known(object: &Bound<'_, PyAny>) -> PyResult<Known> {
 #[cold]
 fn discover(object: &Bound<'_, PyAny>) -> PyResult<Known> {
     let kind = object.get_type();
-    let known = Known {
-        table: table(&kind)?,
-        traits: Traits::of(&kind)?,
+    let traits = Traits::of(&kind)?;
+    let table = if traits.any_of(Traits::ANOTHER_COPY) {
+        None
+    } else {
+        table(&kind)?
     };
+    let known = Known { table, traits };
     Slot::of(kind.as_type_ptr()).write(&kind, known);
     Ok(known)
 }
