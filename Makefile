@@ -4,6 +4,7 @@
 #   make demo                        what the bridge does, on your GPU or on a simulated driver
 #   make test                        every Rust and Python test
 #   make check                       formatting, lints, types, documentation
+#   make conformance                 every installed pair of libraries, as a table
 #   make soak MINUTES=30             what takes longer: races, the simulator, ownership, sanitizers
 #   make test PYTHON=python3.12      with an interpreter of your choice
 
@@ -28,7 +29,7 @@ PYTHON_CODE   := bindings conformance
 # The conformance kit, which finds the simulated driver in Cargo's target folder.
 KIT           := PYTHONPATH=$(abspath conformance/kit/src)
 
-.PHONY: help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch simulator clean
+.PHONY: help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance simulator clean
 .DELETE_ON_ERROR:
 
 help:
@@ -85,6 +86,24 @@ $(VENV)/.package: $(VENV)/.requirements $(WHEEL_SOURCES)
 	$(BIN)/maturin build --release --locked --manifest-path bindings/python/Cargo.toml \
 	    --interpreter $(BIN)/python --out $(VENV)/wheel
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(VENV)/wheel/*.whl
+	@touch $@
+
+# Every installed pair of libraries x dtype x layout, through the bridge: a table, printed and kept under
+# conformance/results. The libraries are large, and have an environment of their own.
+MATRIX := $(VENV)-matrix
+
+conformance: $(MATRIX)/.package simulator
+	$(KIT) TF_CPP_MIN_LOG_LEVEL=3 $(MATRIX)/bin/python -m cai_conformance simulate -- \
+	    $(MATRIX)/bin/python conformance/matrix/run_matrix.py
+
+$(MATRIX)/.requirements: conformance/requirements.txt conformance/matrix/requirements.txt | $(BIN)/python
+	$(BIN)/python -m venv --clear $(MATRIX)
+	$(MATRIX)/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: \
+	    -r conformance/requirements.txt -r conformance/matrix/requirements.txt
+	@touch $@
+
+$(MATRIX)/.package: $(MATRIX)/.requirements $(VENV)/.package
+	$(MATRIX)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(VENV)/wheel/*.whl
 	@touch $@
 
 # torch's tensors of the CPU, both ways. torch comes without its dependencies, which are 4 GB of CUDA's

@@ -4,7 +4,7 @@
 //! The host waits for the data first. For other memory `__array_interface__` is absent, and a buffer is
 //! refused by TypeError, which is what "has no buffer" is called: consumers then try the next protocol.
 
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, c_int, c_void};
 
 use pyo3::exceptions::PyAttributeError;
 use pyo3::ffi;
@@ -126,7 +126,7 @@ pub(crate) unsafe fn get_buffer(
     let strides: Box<[ffi::Py_ssize_t]> = strides.map(|stride| stride as _).collect();
     let wants = |flag| flags & flag == flag;
     let filled = ffi::Py_buffer {
-        buf: std::ptr::with_exposed_provenance_mut(descriptor.data() as usize),
+        buf: start(descriptor),
         obj: object.clone().into_ptr().cast(),
         len: descriptor.nbytes() as _,
         itemsize: descriptor.dtype().itemsize().unwrap_or(1) as _,
@@ -153,6 +153,16 @@ pub(crate) unsafe fn get_buffer(
     // SAFETY: a place for the answer, by this function's contract.
     unsafe { buffer.write(filled) };
     Ok(())
+}
+
+/// The first element. Of an array without elements an address that is not NULL, since consumers take
+/// NULL for a mistake (pyarrow aborts the process); no byte of it belongs to the buffer.
+fn start(descriptor: &Descriptor) -> *mut c_void {
+    static NOTHING: u128 = 0;
+    match descriptor.data() {
+        0 => (&raw const NOTHING).cast_mut().cast(),
+        data => std::ptr::with_exposed_provenance_mut(data as usize),
+    }
 }
 
 /// Refuses what the consumer cannot be given.

@@ -119,6 +119,10 @@ def test_a_scalar_and_an_empty_array() -> None:
     assert np.asarray(buffer_of(cd.view(np.full((), 5, np.int16)))) == 5
     empty = buffer_of(cd.view(np.zeros((0, 3), np.int16)))
     assert (empty.shape, empty.nbytes) == ((0, 3), 0)
+    room = (ctypes.c_void_p * 16)()
+    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(cd.view(np.zeros((0, 3), np.int16))), room, STRIDES)
+    assert room[0], "pyarrow aborts the process where Py_buffer.buf is NULL"
+    ctypes.pythonapi.PyBuffer_Release(room)
 
 
 def test_a_contiguous_buffer_of_strided_data_is_refused() -> None:
