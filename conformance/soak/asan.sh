@@ -10,7 +10,8 @@ mkdir -p conformance/results
     echo "asan and lsan, $(date -u +%Y-%m-%d), commit $(git describe --always --dirty --exclude='*'), $(rustc +nightly --version)"
     # By --config, which the builds that the tests start do not inherit: the simulator that they load as
     # libcuda.so.1 is a plain one, as another process may need it too. Its own tests are instrumented.
-    ASAN_OPTIONS=detect_leaks=1 \
+    # A test asks for more memory than there is, and wants the refusal: `allocator_may_return_null`.
+    ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 \
         cargo +nightly --config "target.$host.rustflags=['-Zsanitizer=address']" \
         test --locked --no-fail-fast --target "$host" --target-dir "$target" \
         --package cai-dlpack --package cusim --package cusim-control \
