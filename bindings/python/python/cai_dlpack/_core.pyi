@@ -11,6 +11,7 @@ from typing_extensions import CapsuleType
 __all__ = [
     "CaiView",
     "DriverError",
+    "Explanation",
     "__version__",
     "explain",
     "field",
