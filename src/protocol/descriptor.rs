@@ -439,8 +439,13 @@ impl Descriptor {
     /// The same data said to be elsewhere: for pinned and managed memory, which has two names.
     #[must_use]
     pub fn with_device(mut self, device: Device) -> Self {
-        self.device = device;
+        self.set_device(device);
         self
+    }
+
+    /// [`with_device`](Self::with_device), in place.
+    pub fn set_device(&mut self, device: Device) {
+        self.device = device;
     }
 
     /// The same data with the read-only flag set or cleared.

@@ -189,6 +189,37 @@ impl DType {
         }
     }
 
+    /// The type of a canonical typestr, as nearly every producer writes it; `None` for any other text.
+    #[must_use]
+    #[inline]
+    pub(super) fn of_canonical(text: &[u8]) -> Option<Self> {
+        const NATIVE: u8 = if cfg!(target_endian = "little") {
+            b'<'
+        } else {
+            b'>'
+        };
+        Some(match *text {
+            [NATIVE, letter, size] => match (letter, size) {
+                (b'f', b'4') => Self::F32,
+                (b'f', b'8') => Self::F64,
+                (b'f', b'2') => Self::F16,
+                (b'i', b'8') => Self::I64,
+                (b'i', b'4') => Self::I32,
+                (b'i', b'2') => Self::I16,
+                (b'u', b'8') => Self::U64,
+                (b'u', b'4') => Self::U32,
+                (b'u', b'2') => Self::U16,
+                (b'c', b'8') => Self::C64,
+                _ => return None,
+            },
+            [b'|', b'u', b'1'] => Self::U8,
+            [b'|', b'i', b'1'] => Self::I8,
+            [b'|', b'b', b'1'] => Self::BOOL,
+            [NATIVE, b'c', b'1', b'6'] => Self::C128,
+            _ => return None,
+        })
+    }
+
     /// Checks the three numbers of a `DLDataType` against each other.
     ///
     /// # Errors

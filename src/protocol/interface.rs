@@ -343,8 +343,8 @@ pub struct Plain<'a> {
     pub data: u64,
     /// `data[1]`.
     pub read_only: bool,
-    /// `typestr`.
-    pub typestr: TypeStr,
+    /// The type that `typestr` stands for.
+    pub dtype: DType,
     /// `shape`, and after it `strides` in bytes, or as many numbers to write strides to.
     pub values: &'a mut [i64],
     /// Number of axes.
@@ -363,14 +363,21 @@ pub struct Checked<'a> {
 }
 
 impl<'a> Plain<'a> {
+    /// The type of a canonical typestr; `None` for what the long way must read.
+    #[must_use]
+    #[inline]
+    pub fn dtype(typestr: &str) -> Option<DType> {
+        DType::of_canonical(typestr.as_bytes())
+    }
+
     /// Checks the entries against each other.
     ///
     /// # Errors
     /// Those of [`Axes`], [`Interface::new`] and [`Interface::into_descriptor`].
     #[inline(always)]
     pub fn check(self) -> Result<Checked<'a>, Violation> {
-        let (typestr, itemsize) = (self.typestr, self.typestr.itemsize());
-        let dtype = typestr.to_dtype()?;
+        let dtype = self.dtype;
+        let itemsize = dtype.itemsize().unwrap_or(1); // none of the types with a typestr is packed
         let settled = layout::settle_bytes(self.values, self.ndim, self.has_strides, itemsize)?;
         let (shape, strides) = settled
             .values
@@ -381,9 +388,9 @@ impl<'a> Plain<'a> {
         } else if self.data == 0 {
             return Err(descriptor::null_data(Field::CaiData, shape));
         } else {
-            check_align(self.data, typestr.align())?;
+            check_align(self.data, dtype.align())?;
             let span = || layout::span_of(shape, strides);
-            match byte_span(self.data, settled.extent, span, typestr) {
+            match byte_span(self.data, settled.extent, span, itemsize) {
                 Some(_) => self.data,
                 None => return Err(descriptor::leaves_memory(Field::CaiData, self.data)),
             }
@@ -399,7 +406,7 @@ impl<'a> Plain<'a> {
 
 impl<'a> Checked<'a> {
     /// What DLPack says of it, on a device that a dict does not name.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn descriptor(&self, device: Device) -> Descriptor {
         let layout = Layout::of_settled(self.settled);
@@ -467,7 +474,7 @@ fn layout_span(data: u64, layout: &Layout, typestr: TypeStr) -> Option<(u64, u64
     if typestr.kind() == Kind::Bit && extent.c_contiguous {
         return Some((data, data.checked_add(nbytes(layout, typestr))?));
     }
-    byte_span(data, extent, || layout.elem_span(), typestr)
+    byte_span(data, extent, || layout.elem_span(), typestr.itemsize())
 }
 
 /// The first byte and the end of the last, of an array with items. `None` where they leave the
@@ -477,19 +484,21 @@ fn byte_span(
     data: u64,
     extent: Extent,
     elem_span: impl FnOnce() -> (i64, i64),
-    typestr: TypeStr,
+    itemsize: u32,
 ) -> Option<(u64, u64)> {
     if extent.c_contiguous {
         // Fits: the layout was checked with this item size.
-        let nbytes = extent.len.saturating_mul(u64::from(typestr.itemsize()));
+        let nbytes = extent.len.saturating_mul(u64::from(itemsize));
         return Some((data, data.checked_add(nbytes)?));
     }
-    let itemsize = i64::from(typestr.itemsize());
+    let itemsize = i64::from(itemsize);
     let (lowest, end) = elem_span();
     let start = data.checked_add_signed(lowest.checked_mul(itemsize)?)?;
     let end = data.checked_add_signed(end.checked_mul(itemsize)?)?;
     Some((start, end))
 }
 
+#[cfg(test)]
+mod plain_tests;
 #[cfg(test)]
 mod tests;

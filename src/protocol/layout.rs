@@ -276,7 +276,7 @@ impl Layout {
     }
 
     /// What [`settle_bytes`] has checked.
-    #[inline]
+    #[inline(always)]
     pub(super) fn of_settled(settled: Settled<'_>) -> Self {
         Self {
             values: Values::from_slice(settled.values),

@@ -120,7 +120,7 @@ pub(crate) fn usual<'a>(
 }
 
 /// [`view`] of what the usual dict said.
-#[inline]
+#[inline(always)]
 pub(crate) fn usual_view<'py>(
     object: &Bound<'py, PyAny>,
     usual: Usual<'_>,
@@ -138,16 +138,15 @@ pub(crate) fn usual_view<'py>(
 }
 
 /// Adds what a dict does not say: where the memory is, and who keeps it alive.
-#[inline]
+#[inline(always)]
 pub(crate) fn finish<'py>(
     object: &Bound<'py, PyAny>,
-    descriptor: Descriptor,
+    mut descriptor: Descriptor,
     stream: Stream,
     known: bool,
     options: &Options<'py>,
 ) -> PyResult<CaiView> {
-    let device = locate(&descriptor, options)?;
-    let mut descriptor = descriptor.with_device(device);
+    descriptor.set_device(locate(&descriptor, options)?);
     if let Some(read_only) = options.read_only {
         descriptor = descriptor.with_read_only(read_only);
     }
@@ -188,6 +187,7 @@ fn verbatim(violation: Violation, typestr: Option<&Bound<'_, PyAny>>) -> Violati
 }
 
 /// What to wait for: where the caller says that the data is written, else where the producer says.
+#[inline(always)]
 fn with_streams(
     descriptor: Descriptor,
     declared: Stream,
@@ -206,6 +206,7 @@ fn with_streams(
 }
 
 /// What keeps the memory alive: the object, the named owner of a bare dict, or both.
+#[inline(always)]
 fn owner<'py>(object: &Bound<'py, PyAny>, options: &Options<'py>) -> PyResult<Bound<'py, PyAny>> {
     match &options.owner {
         None => Ok(object.clone()),
@@ -215,7 +216,7 @@ fn owner<'py>(object: &Bound<'py, PyAny>, options: &Options<'py>) -> PyResult<Bo
 }
 
 /// Where the memory is: as the caller says, else as the driver says. Size 0 asks nobody.
-#[inline]
+#[inline(always)]
 pub(crate) fn locate(descriptor: &Descriptor, options: &Options<'_>) -> PyResult<Device> {
     let is_known = options.ordinal.is_some() && options.check == Check::Device;
     if descriptor.data() == 0 || is_known {

@@ -31,14 +31,29 @@ use crate::view::CaiView;
 #[derive(Debug)]
 pub struct PyCaiView {
     view: CaiView,
+    /// What few views have; apart, since a view's size is paid for by every one of them.
+    rare: Option<Box<Rare>>,
+    /// Where to ask the producer again which stream it works on, for a view that is ready there.
+    work: Option<WorkStream>,
+}
+
+#[derive(Debug, Default)]
+struct Rare {
     /// A stream object that the view's ready stream belongs to.
     stream_object: Option<Py<PyAny>>,
     /// A stream object that the producer's stream belongs to, where the caller named it.
     producer_object: Option<Py<PyAny>>,
     /// The loan that it belongs to.
     scope: Option<Scope>,
-    /// Where to ask the producer again which stream it works on, for a view that is ready there.
-    work: Option<WorkStream>,
+}
+
+impl Rare {
+    /// Nothing where there is nothing to keep.
+    fn boxed(self) -> Option<Box<Self>> {
+        let is_empty =
+            self.stream_object.is_none() && self.producer_object.is_none() && self.scope.is_none();
+        (!is_empty).then(|| Box::new(self))
+    }
 }
 
 impl PyCaiView {
@@ -47,9 +62,7 @@ impl PyCaiView {
     pub(crate) fn new(view: CaiView) -> Self {
         Self {
             view,
-            stream_object: None,
-            producer_object: None,
-            scope: None,
+            rare: None,
             work: None,
         }
     }
@@ -62,17 +75,22 @@ impl PyCaiView {
         ready: Option<&Bound<'_, PyAny>>,
         producer: Option<&Bound<'_, PyAny>>,
     ) -> Self {
+        if ready.is_none() && producer.is_none() {
+            return self;
+        }
+        let mut rare = self.rare.take().map_or_else(Rare::default, |rare| *rare);
         if ready.is_some() {
-            self.stream_object = kept(ready);
+            rare.stream_object = kept(ready);
         }
         if producer.is_some() {
-            self.producer_object = kept(producer);
+            rare.producer_object = kept(producer);
         }
+        self.rare = rare.boxed();
         self
     }
 
     /// Wraps what came by the route that knows the producer.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn from_route(found: Exchanged) -> Self {
         Self {
             work: found.work,
@@ -85,9 +103,14 @@ impl PyCaiView {
         Self {
             work: self.work.filter(|_| view.ready() == self.view.ready()),
             view,
-            stream_object: clone(py, self.stream_object.as_ref()),
-            producer_object: clone(py, self.producer_object.as_ref()),
-            scope: self.scope.clone(),
+            rare: self.rare.as_ref().and_then(|rare| {
+                let rare = Rare {
+                    stream_object: clone(py, rare.stream_object.as_ref()),
+                    producer_object: clone(py, rare.producer_object.as_ref()),
+                    scope: rare.scope.clone(),
+                };
+                rare.boxed()
+            }),
         }
     }
 
@@ -103,9 +126,11 @@ impl PyCaiView {
         let view = unsafe { view.derive(view.descriptor().clone()) };
         Self {
             view,
-            stream_object: Some(stream_object),
-            producer_object: clone(py, self.producer_object.as_ref()),
-            scope: Some(scope),
+            rare: Some(Box::new(Rare {
+                stream_object: Some(stream_object),
+                producer_object: clone(py, self.producer_object()),
+                scope: Some(scope),
+            })),
             work: None,
         }
     }
@@ -129,10 +154,18 @@ impl PyCaiView {
         Bound::new(slf.py(), this.moved(slf.py(), stream, kept(object)))
     }
 
+    fn scope(&self) -> Option<&Scope> {
+        self.rare.as_ref()?.scope.as_ref()
+    }
+
+    fn producer_object(&self) -> Option<&Py<PyAny>> {
+        self.rare.as_ref()?.producer_object.as_ref()
+    }
+
     /// Refuses a view whose loan has ended: nothing orders its use any more.
     #[inline]
     pub(crate) fn check_scope(&self) -> PyResult<()> {
-        self.scope.as_ref().map_or(Ok(()), Scope::check)
+        self.scope().map_or(Ok(()), Scope::check)
     }
 
     /// What goes before every use: the loan has not ended, and the ready stream knows of all that the
@@ -187,9 +220,12 @@ impl PyCaiView {
     fn moved(&self, py: Python<'_>, stream: Stream, stream_object: Option<Py<PyAny>>) -> Self {
         Self {
             view: self.view.ready_on(stream),
-            stream_object,
-            producer_object: clone(py, self.producer_object.as_ref()),
-            scope: self.scope.clone(),
+            rare: Rare {
+                stream_object,
+                producer_object: clone(py, self.producer_object()),
+                scope: self.scope().cloned(),
+            }
+            .boxed(),
             work: None,
         }
     }
@@ -458,7 +494,7 @@ impl PyCaiView {
     /// What leaving the `consume` block of this view does; None for a view of no such block.
     #[getter]
     fn return_edge(&self) -> Option<&'static str> {
-        self.scope.as_ref().map(|scope| scope.edge().name())
+        self.scope().map(|scope| scope.edge().name())
     }
 
     /// Blocks until the data is ready, without the GIL; a view with stream None.
@@ -501,8 +537,10 @@ impl PyCaiView {
     /// An owner that refers back to its view makes a cycle, which the collector can see here. Its other
     /// half, the owner's own dict, is what it clears: a view stays whole while anybody has it.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.stream_object)?;
-        visit.call(&self.producer_object)?;
+        if let Some(rare) = &self.rare {
+            visit.call(&rare.stream_object)?;
+            visit.call(&rare.producer_object)?;
+        }
         let Some(payload) = self.view.owner().sole_payload(&PYTHON) else {
             return Ok(());
         };

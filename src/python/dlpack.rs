@@ -74,8 +74,8 @@ pub(crate) fn import_speaking(object: &Bound<'_, PyAny>, ask: Ask) -> PyResult<C
     if !capsule::is_capsule(&capsule) {
         return Err(Violation::new(Rule::CapsuleType, Field::DlpackCall, repr(&capsule)).into());
     }
-    let (descriptor, owner) = capsule::claim(&capsule)?;
-    let descriptor = check(descriptor, wanted, ask)?;
+    let (mut descriptor, owner) = capsule::claim(&capsule)?;
+    check(&mut descriptor, wanted, ask)?;
     if traits.any_of(Traits::IGNORES_STREAM) && ask.stream.is_none() && ready != Stream::None {
         exchange::warn_unknown(object)?;
     }
@@ -96,10 +96,10 @@ fn current_for(traits: Traits, device: Device) -> PyResult<Option<Current<'stati
 
 /// A capsule cannot be asked anything: its data is ready where the caller says.
 fn import_capsule(capsule: &Bound<'_, PyAny>, ask: Ask) -> PyResult<CaiView> {
-    let (descriptor, owner) = capsule::claim(capsule)?;
+    let (mut descriptor, owner) = capsule::claim(capsule)?;
     let wanted = ask.device.unwrap_or(descriptor.device());
     let ready = stream_to_ask(wanted, ask.stream)?;
-    let descriptor = check(descriptor, wanted, ask)?;
+    check(&mut descriptor, wanted, ask)?;
     Ok(view(descriptor, owner, ready, Told::Stream))
 }
 
@@ -374,7 +374,7 @@ fn is_tensorflow(object: &Bound<'_, PyAny>) -> bool {
 
 /// Compares what came with what was announced and asked for.
 #[inline(always)]
-fn check(descriptor: Descriptor, wanted: Device, ask: Ask) -> PyResult<Descriptor> {
+fn check(descriptor: &mut Descriptor, wanted: Device, ask: Ask) -> PyResult<()> {
     if ask.copy == Some(false) && descriptor.flags().contains(Flags::IS_COPIED) {
         return Err(Violation::new(Rule::CopiedUnasked, Field::TensorFlags, "IS_COPIED").into());
     }
@@ -392,9 +392,6 @@ fn check(descriptor: Descriptor, wanted: Device, ask: Ask) -> PyResult<Descripto
                 .into(),
         );
     }
-    Ok(if came == wanted {
-        descriptor
-    } else {
-        descriptor.with_device(wanted)
-    })
+    descriptor.set_device(wanted);
+    Ok(())
 }

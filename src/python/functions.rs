@@ -52,16 +52,24 @@ pub(crate) fn view<'py>(
     check: Option<&Bound<'py, PyAny>>,
     strict: bool,
 ) -> PyResult<PyCaiView> {
-    let options = Options::parse(&Arguments {
+    let arguments = Arguments {
         producer_stream,
         dtype,
         shape,
         read_only,
         owner,
-        ordinal,
+        ordinal: None,
         check,
         strict,
-    })?;
+    };
+    let options = if arguments.say_nothing() {
+        Options::located(ordinal)?
+    } else {
+        Options::parse(&Arguments {
+            ordinal,
+            ..arguments
+        })?
+    };
     let known = exchange::known(obj)?;
     if known.traits.any_of(Traits::OURS) {
         return Ok(again(obj, &options)?.keeping(producer_stream, producer_stream));
@@ -257,7 +265,7 @@ pub(crate) fn import<'py>(object: &Bound<'py, PyAny>, options: &Options<'py>) ->
 }
 
 /// As [`import`], for what is no view of ours; with the place to ask again for the producer's stream.
-#[inline]
+#[inline(always)]
 fn route<'py>(
     object: &Bound<'py, PyAny>,
     known: Known,
@@ -273,7 +281,7 @@ fn route<'py>(
 }
 
 /// The routes through Python attributes.
-#[inline]
+#[inline(always)]
 fn by_protocol<'py>(object: &Bound<'py, PyAny>, options: &Options<'py>) -> PyResult<CaiView> {
     if capsule::is_capsule(object) {
         return adjust(dlpack::import(object, Ask::default())?, options);
@@ -285,7 +293,7 @@ fn by_protocol<'py>(object: &Bound<'py, PyAny>, options: &Options<'py>) -> PyRes
 }
 
 /// [`by_protocol`], once `__cuda_array_interface__` has been read.
-#[inline]
+#[inline(always)]
 fn by_attribute<'py>(
     object: &Bound<'py, PyAny>,
     dict: Option<Bound<'py, PyAny>>,

@@ -150,7 +150,7 @@ fn quick<'a>(dict: &Bound<'_, PyDict>, numbers: &'a mut Numbers) -> Option<Usual
     if !is_absent(values.mask) {
         return None;
     }
-    let typestr = TypeStr::parse(quick_str(py, values.typestr)?).ok()?;
+    let dtype = Plain::dtype(quick_str(py, values.typestr)?)?;
     if !values.descr.is_null() && !quick_descr_is_trivial(py, values.descr, values.typestr) {
         return None;
     }
@@ -177,7 +177,7 @@ fn quick<'a>(dict: &Bound<'_, PyDict>, numbers: &'a mut Numbers) -> Option<Usual
     let plain = Plain {
         data,
         read_only,
-        typestr,
+        dtype,
         values: numbers.get_mut(..2 * ndim)?,
         ndim: ndim as u8,
         has_strides,

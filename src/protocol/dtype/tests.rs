@@ -28,6 +28,7 @@ fn typestr_both_ways(#[case] text: &str, #[case] dtype: DType) {
     assert_eq!(dtype.typestr().unwrap(), text);
     assert_eq!(typestr.to_string(), text);
     assert_eq!(typestr.canonical(), text);
+    assert_eq!(DType::of_canonical(text.as_bytes()), Some(dtype));
     assert_eq!(dtype.native_typestr(), typestr);
     assert_eq!(Some(typestr.itemsize()), dtype.itemsize());
     assert_eq!(typestr.align(), dtype.align());
@@ -473,4 +474,37 @@ fn mapping_page_links_to_rules() {
         followed += 1;
     }
     assert!(followed > 20);
+}
+
+/// The short cut takes canonical typestrs and nothing else: every text of up to four ASCII letters.
+#[test]
+fn of_canonical_agrees_with_the_parser() {
+    let letters: Vec<u8> = (b' '..=b'~').collect();
+    let mut texts: Vec<Vec<u8>> = vec![vec![]];
+    for length in 0..4 {
+        let longer: Vec<_> = texts
+            .iter()
+            .filter(|text| text.len() == length)
+            // The first letter and the kind decide early; all digits are tried after them.
+            .filter(|text| text.first().is_none_or(|order| is_order(*order)))
+            .filter(|text| text.get(2).is_none_or(u8::is_ascii_digit))
+            .flat_map(|text| {
+                letters
+                    .iter()
+                    .map(|letter| [text.as_slice(), &[*letter]].concat())
+            })
+            .collect();
+        texts.extend(longer);
+    }
+    for text in texts {
+        let canonical = std::str::from_utf8(&text)
+            .ok()
+            .and_then(|text| {
+                TypeStr::parse(text)
+                    .ok()
+                    .filter(|found| found.canonical() == text)
+            })
+            .and_then(|typestr| typestr.to_dtype().ok());
+        assert_eq!(DType::of_canonical(&text), canonical, "{text:?}");
+    }
 }
