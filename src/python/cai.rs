@@ -9,6 +9,7 @@ use super::interface::{self, Numbers, Read, Usual};
 use super::keys::keys;
 use super::lookup;
 use super::options::{Check, Options};
+use super::own_dtype;
 use super::release;
 use crate::driver::{self, MemoryKind, PointerInfo};
 use crate::protocol::descriptor::{Descriptor, Device};
@@ -101,7 +102,18 @@ pub(crate) fn view<'py>(
     let stream = read.interface.stream();
     // Everything that can be said without the driver is said first.
     let typestr = read.typestr;
-    let described = describe(read.interface, options);
+    let proven = if options.dtype.is_none() && options.shape.is_none() {
+        own_dtype::of(object, read.interface.typestr())?
+    } else {
+        None
+    };
+    let described = match proven {
+        None => describe(read.interface, options),
+        proven => {
+            let device = Device::cuda(options.ordinal.unwrap_or(0));
+            read.interface.into_descriptor(proven, device)
+        }
+    };
     let descriptor = described.map_err(|violation| verbatim(violation, typestr.as_ref()))?;
     finish(object, descriptor, stream, known, options)
 }
@@ -127,7 +139,12 @@ pub(crate) fn usual_view<'py>(
     options: &Options<'py>,
 ) -> PyResult<CaiView> {
     let device = Device::cuda(options.ordinal.unwrap_or(0));
-    let descriptor = usual.array.descriptor(device);
+    let mut descriptor = usual.array.descriptor(device);
+    if own_dtype::is_doubtful(object, descriptor.dtype())
+        && let Some(dtype) = own_dtype::special(object, 2)?
+    {
+        descriptor = descriptor.with_dtype(dtype)?;
+    }
     finish(
         object,
         descriptor,

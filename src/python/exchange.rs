@@ -102,6 +102,8 @@ impl Traits {
     /// names the stream that the array is ready on, and on which its producer waits for readers. Its
     /// table could name the thread's work stream only, which would have to wait first.
     const ANOTHER_COPY: Self = Self(1 << 9);
+    /// Its typestr says float16 or uint16 where its own dtype says bfloat16 (torch of 2024, Paddle, Warp).
+    pub(crate) const MISLABELS: Self = Self(1 << 8);
     /// Attributes that change what an export means.
     const STATE: Self =
         Self(Self::REQUIRES_GRAD.0 | Self::IS_CONJ.0 | Self::IS_NEG.0 | Self::IS_SPARSE.0);
@@ -141,6 +143,9 @@ impl Traits {
         }
         if module.starts_with("cuda.core") {
             bits |= Self::IGNORES_STREAM.0;
+        }
+        if matches!(library, "torch" | "paddle" | "warp") {
+            bits |= Self::MISLABELS.0;
         }
         if matches!(library, "torch" | "cupy") {
             bits |= Self::WANTS_CURRENT.0;

@@ -18,6 +18,7 @@ use super::join::join;
 use super::keys::keys;
 use super::mask::{field, split_masked};
 use super::options::{Arguments, Check, Options};
+use super::own_dtype;
 use super::quick;
 use super::release;
 use super::stream;
@@ -240,6 +241,9 @@ fn at_once<'py>(
         return None;
     }
     let described = usual.array.described(device);
+    if own_dtype::is_doubtful(object, described.dtype) {
+        return None;
+    }
     let export = match Export::decide(described, asked) {
         Ok(export) if export.is_ready_on(usual.stream) => export,
         Ok(_) => return None,

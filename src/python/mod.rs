@@ -29,6 +29,7 @@ mod keys;
 mod lookup;
 mod mask;
 mod options;
+mod own_dtype;
 mod quick;
 mod reaper;
 mod release;
