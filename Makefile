@@ -89,12 +89,13 @@ $(VENV)/.package: $(VENV)/.requirements $(WHEEL_SOURCES)
 	@touch $@
 
 # Every installed pair of libraries x dtype x layout, through the bridge: a table, printed and kept under
-# conformance/results. The libraries are large, and have an environment of their own.
+# conformance/results; a cell that was OK and is not any more is an error. The libraries are large, and have
+# an environment of their own. On a GPU: the second line without `simulate`, where CuPy is installed too.
 MATRIX := $(VENV)-matrix
 
 conformance: $(MATRIX)/.package simulator
-	$(KIT) TF_CPP_MIN_LOG_LEVEL=3 $(MATRIX)/bin/python -m cai_conformance simulate -- \
-	    $(MATRIX)/bin/python conformance/matrix/run_matrix.py
+	$(KIT) $(MATRIX)/bin/python -m cai_conformance simulate -- \
+	    $(MATRIX)/bin/python conformance/matrix/run.py
 
 $(MATRIX)/.requirements: conformance/requirements.txt conformance/matrix/requirements.txt | $(BIN)/python
 	$(BIN)/python -m venv --clear $(MATRIX)

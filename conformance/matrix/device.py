@@ -1,0 +1,264 @@
+"""Libraries on CUDA memory, simulated or real: how each makes an array, and how it takes one.
+
+On the simulated driver no kernel runs, so that CuPy, torch and JAX on the GPU take part on real
+hardware only. The shape of the functions is that of `host.py`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cai_dlpack as cd
+import numpy as np
+from cells import EXTRA, NotMade
+
+Produce = Callable[[Any], tuple[object, int]]
+# The first element's address, the elements, the dtype's name; None for what a consumer does not say.
+Seen = tuple[int | None, bytes, str | None]
+Consume = Callable[[Any], Seen]
+
+
+def prepare() -> None:
+    """The first device is current, for those who ask the driver for the current one."""
+    from cuda.core import Device
+
+    Device(0).set_current()
+    if importlib.util.find_spec("warp"):
+        importlib.import_module("warp").init()
+
+
+def load(name: str) -> Any:
+    """A library, when it is needed; without types, which few of them have."""
+    return importlib.import_module(name)
+
+
+def read(pointer: int, nbytes: int) -> bytes:
+    """Device memory, copied by the driver."""
+    target = ctypes.create_string_buffer(max(nbytes, 1))
+    code = ctypes.CDLL("libcuda.so.1").cuMemcpyDtoH_v2(target, ctypes.c_uint64(pointer), ctypes.c_size_t(nbytes))
+    assert code == 0, f"cuMemcpyDtoH: {code}"
+    return target.raw[:nbytes]
+
+
+def gather(pointer: int, shape: Sequence[int], byte_strides: Sequence[int], itemsize: int) -> bytes:
+    """The elements in C order, one by one, from where a consumer says that they lie."""
+    found = b""
+    for index in itertools.product(*(range(extent) for extent in shape)):
+        found += read(pointer + sum(at * step for at, step in zip(index, byte_strides, strict=True)), itemsize)
+    return found
+
+
+def seen(array: object) -> Seen:
+    """What another library's array says of itself, read through the bridge."""
+    view = cd.view(array)
+    assert view.itemsize is not None
+    assert view.byte_strides is not None
+    return view.ptr, gather(view.ptr, view.shape, view.byte_strides, view.itemsize), view.dtype
+
+
+# --- producers ------------------------------------------------------------------------------------------
+
+
+def numba_out(array: Any) -> tuple[object, int]:
+    import numba.cuda
+
+    if array.dtype.name in EXTRA:
+        raise NotMade("no such dtype")
+    if not array.flags.writeable:
+        raise NotMade("has no read-only arrays")
+    if array.ndim == 2 and array.strides[0] == 0:
+        raise NotMade("exports a broadcast array as a contiguous one")
+    base = numba.cuda.to_device(np.ascontiguousarray(array.base if array.base is not None else array))
+    made = laid_out(base, array)
+    interface = made.__cuda_array_interface__
+    return made, interface["data"][0]
+
+
+def laid_out(base: Any, array: Any) -> Any:
+    """A device array of the same values and layout as the host array, sliced on the device."""
+    import numba.cuda
+
+    if array.ndim == 0:
+        return numba.cuda.to_device(np.ascontiguousarray(array).reshape(1)).reshape(())
+    if array.flags.f_contiguous and array.ndim == 2 and not array.flags.c_contiguous:
+        return numba.cuda.to_device(array)
+    if array.ndim == 1 and array.strides[0] < 0:
+        return numba.cuda.to_device(np.ascontiguousarray(array[::-1]))[::-1]
+    if array.flags.c_contiguous:
+        return numba.cuda.to_device(array)
+    table = numba.cuda.to_device(np.arange(12).astype(array.dtype).reshape(3, 4))
+    if array.dtype == np.bool_:
+        table = numba.cuda.to_device((np.arange(12) % 2).astype(np.bool_).reshape(3, 4))
+    return table[::2, ::2] if array.strides[1] > array.itemsize else table[1:, 1:3]
+
+
+def tvm_out(array: Any) -> tuple[object, int]:
+    tvm_ffi = load("tvm_ffi")
+    made = tvm_ffi.from_dlpack(cd.view(numba_out(array)[0]))
+    return made, made.data_ptr()
+
+
+def cuda_core_out(array: Any) -> tuple[object, int]:
+    from cuda.core.utils import StridedMemoryView
+
+    made = StridedMemoryView.from_dlpack(cd.view(numba_out(array)[0]), stream_ptr=-1)
+    return made, made.ptr
+
+
+def warp_out(array: Any) -> tuple[object, int]:
+    warp = load("warp")
+    source = cd.view(numba_out(array)[0])
+    if array.ndim == 0 or array.dtype.kind == "c":
+        raise NotMade("no such dtype or no axes")
+    dtype = warp.dtype_from_numpy(array.dtype)
+    made = warp.array(ptr=source.ptr, shape=source.shape, strides=source.byte_strides, dtype=dtype, device="cuda:0")
+    made.kept = source
+    return made, made.ptr or 0
+
+
+def cupy_out(array: Any) -> tuple[object, int]:
+    cupy = load("cupy")
+    if array.dtype.name in EXTRA or not array.flags.writeable:
+        raise NotMade("no such dtype, or read-only")
+    memory = cupy.asarray(np.ascontiguousarray(array))
+    made = cupy.asfortranarray(memory) if array.ndim == 2 and array.flags.f_contiguous else memory
+    return made, made.data.ptr
+
+
+def torch_out(array: Any) -> tuple[object, int]:
+    torch = load("torch")
+    if array.dtype.name in EXTRA or not array.flags.writeable:
+        raise NotMade("made from NumPy here, which has no such dtype")
+    made = torch.from_numpy(np.ascontiguousarray(array)).cuda()
+    return made, made.data_ptr()
+
+
+def jax_out(array: Any) -> tuple[object, int]:
+    jax = load("jax")
+    made = jax.device_put(np.ascontiguousarray(array), jax.devices("gpu")[0]).block_until_ready()
+    return made, made.unsafe_buffer_pointer()
+
+
+PRODUCERS: dict[str, Produce] = {
+    "numba-cuda": numba_out,
+    "apache-tvm-ffi": tvm_out,
+    "cuda-core": cuda_core_out,
+    "warp-lang": warp_out,
+    "cupy-cuda13x": cupy_out,
+    "torch": torch_out,
+    "jax": jax_out,
+}
+
+
+# --- consumers ------------------------------------------------------------------------------------------
+
+
+def numba_in(view: Any) -> Seen:
+    import numba.cuda
+
+    array = numba.cuda.as_cuda_array(view)
+    pointer = array.__cuda_array_interface__["data"][0]
+    return pointer, gather(pointer, array.shape, array.strides, array.dtype.itemsize), array.dtype.name
+
+
+def cuda_core_dlpack(view: Any) -> Seen:
+    from cuda.core.utils import StridedMemoryView
+
+    return strided(StridedMemoryView.from_dlpack(view, stream_ptr=1))
+
+
+def cuda_core_interface(view: Any) -> Seen:
+    from cuda.core.utils import StridedMemoryView
+
+    return strided(StridedMemoryView.from_cuda_array_interface(view, stream_ptr=1))
+
+
+def strided(memory: Any) -> Seen:
+    """What cuda.core's view says of itself: strides in elements, None for C order."""
+    itemsize = np.dtype(memory.dtype).itemsize
+    steps = memory.strides
+    if steps is None:
+        steps = np.empty(memory.shape, "i1").strides
+    return (
+        memory.ptr,
+        gather(memory.ptr, memory.shape, [step * itemsize for step in steps], itemsize),
+        np.dtype(memory.dtype).name,
+    )
+
+
+def tvm_in(view: Any) -> Seen:
+    tvm_ffi = load("tvm_ffi")
+    return seen(tvm_ffi.from_dlpack(view))
+
+
+def warp_in(view: Any) -> Seen:
+    warp = load("warp")
+    array = warp.from_dlpack(view)
+    dtype = np.dtype(warp.dtype_to_numpy(array.dtype))
+    pointer = array.ptr or 0
+    return pointer, gather(pointer, array.shape, array.strides, dtype.itemsize), dtype.name
+
+
+def numpy_in(view: Any) -> Seen:
+    array = np.from_dlpack(view, device="cpu")
+    return None, array.tobytes(), array.dtype.name
+
+
+def mpi_in(view: Any) -> Seen:
+    from mpi4py import MPI
+
+    memory = MPI.memory.frombuffer(view, readonly=True)
+    return memory.address, read(memory.address, memory.nbytes) if memory.nbytes else b"", None
+
+
+def cupy_in(view: Any) -> Seen:
+    cupy = load("cupy")
+    array = cupy.asarray(view)
+    if array.size:
+        cupy.sum(array)  # a kernel reads it
+    return array.data.ptr, array.get().tobytes(), array.dtype.name
+
+
+def cupy_dlpack(view: Any) -> Seen:
+    cupy = load("cupy")
+    array = cupy.from_dlpack(view)
+    return array.data.ptr, array.get().tobytes(), array.dtype.name
+
+
+def torch_in(view: Any) -> Seen:
+    torch = load("torch")
+    tensor = torch.from_dlpack(view)
+    return tensor.data_ptr(), tensor.cpu().numpy().tobytes(), str(tensor.dtype).rpartition(".")[2]
+
+
+def torch_interface(view: Any) -> Seen:
+    torch = load("torch")
+    tensor = torch.as_tensor(view, device="cuda")
+    return tensor.data_ptr(), tensor.cpu().numpy().tobytes(), str(tensor.dtype).rpartition(".")[2]
+
+
+def jax_in(view: Any) -> Seen:
+    jax = load("jax")
+    array = jax.dlpack.from_dlpack(view)
+    return array.unsafe_buffer_pointer(), np.asarray(array).tobytes(), array.dtype.name
+
+
+CONSUMERS: dict[tuple[str, str], Consume] = {
+    ("numba-cuda", "view, interface"): numba_in,
+    ("cuda-core", "view, DLPack"): cuda_core_dlpack,
+    ("cuda-core", "view, interface"): cuda_core_interface,
+    ("apache-tvm-ffi", "view, DLPack"): tvm_in,
+    ("apache-tvm-ffi", "capsule"): tvm_in,
+    ("warp-lang", "view, DLPack"): warp_in,
+    ("mpi4py", "view, buffer or DLPack"): mpi_in,
+    ("numpy", "view, copied to the host"): numpy_in,
+    ("cupy-cuda13x", "view, interface"): cupy_in,
+    ("cupy-cuda13x", "view, DLPack"): cupy_dlpack,
+    ("torch", "view, DLPack"): torch_in,
+    ("torch", "view, interface"): torch_interface,
+    ("jax", "view, DLPack"): jax_in,
+}

@@ -1,0 +1,265 @@
+"""Libraries on host memory: how each makes an array, and how it takes one.
+
+A producer gets a NumPy array and answers an object of its own with the address of the first element.
+A consumer gets a view (or a capsule) and answers the address and the elements that it sees.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import cai_dlpack as cd
+import numpy as np
+from cells import EXTRA, NotMade
+
+Produce = Callable[[Any], tuple[object, int]]
+# The first element's address, the elements, the dtype's name; None for what a consumer does not say.
+Seen = tuple[int | None, bytes, str | None]
+Consume = Callable[[Any], Seen]
+
+
+def load(name: str) -> Any:
+    """A library, when it is needed; without types, which few of them have."""
+    return importlib.import_module(name)
+
+
+def row_major_only(array: Any) -> None:
+    """For libraries that have no strides."""
+    if not array.flags.c_contiguous:
+        raise NotMade("has no strides")
+    if not array.flags.writeable:
+        raise NotMade("has no read-only arrays")
+
+
+def borrowed(array: Any) -> cd.CaiView:
+    """A view of any NumPy array, also of a dtype that NumPy does not export itself."""
+    if array.dtype.name in EXTRA:
+        plain = array.view(np.dtype(f"u{array.itemsize}"))
+        return cd.from_dlpack(plain, dtype=array.dtype.name)
+    return cd.from_dlpack(array)
+
+
+def seen(view: object) -> bytes:
+    """The elements of anything that exports DLPack, in C order, through the bridge itself."""
+    taken = cd.view(view)
+    return elements(taken)
+
+
+def elements(taken: cd.CaiView) -> bytes:
+    """The elements of a view of host memory, in C order, one by one."""
+    assert taken.itemsize is not None
+    assert taken.byte_strides is not None
+    found = b""
+    for index in itertools.product(*(range(extent) for extent in taken.shape)):
+        offset = sum(place * step for place, step in zip(index, taken.byte_strides, strict=True))
+        found += ctypes.string_at(taken.ptr + offset, taken.itemsize)
+    return found
+
+
+# --- producers ------------------------------------------------------------------------------------------
+
+
+def numpy_out(array: Any) -> tuple[object, int]:
+    return array, array.ctypes.data
+
+
+def strict_out(array: Any) -> tuple[object, int]:
+    array_api_strict = load("array_api_strict")
+    if array.dtype.name in EXTRA:
+        raise NotMade("no such dtype")
+    made = array_api_strict.asarray(array, copy=False)
+    return made, made._array.ctypes.data
+
+
+def jax_out(array: Any) -> tuple[object, int]:
+    jax = load("jax")
+    row_major_only(array)
+    made = jax.numpy.array(array)
+    return made, made.unsafe_buffer_pointer()
+
+
+def tvm_out(array: Any) -> tuple[object, int]:
+    tvm_ffi = load("tvm_ffi")
+    if not array.flags.writeable:
+        raise NotMade("has no read-only arrays")
+    made = tvm_ffi.from_dlpack(borrowed(array))
+    return made, made.data_ptr()
+
+
+def tensorflow_out(array: Any) -> tuple[object, int]:
+    tensorflow = load("tensorflow")
+    row_major_only(array)
+    made = tensorflow.constant(array)
+    return made, cd.from_dlpack(tensorflow.experimental.dlpack.to_dlpack(made)).ptr
+
+
+def paddle_out(array: Any) -> tuple[object, int]:
+    paddle = load("paddle")
+    row_major_only(array)
+    if array.dtype.name in EXTRA or array.dtype.name in {"uint16", "uint32", "uint64"}:
+        raise NotMade("no such dtype")
+    made = paddle.to_tensor(array)
+    return made, made.data_ptr()
+
+
+def pyarrow_out(array: Any) -> tuple[object, int]:
+    pyarrow = load("pyarrow")
+    if array.ndim != 1 or array.strides[0] != array.itemsize:
+        raise NotMade("arrays have one axis and no strides")
+    if array.dtype.name in EXTRA or array.dtype.kind in "c":
+        raise NotMade("no such dtype")
+    made = pyarrow.array(array)
+    return made, made.buffers()[1].address
+
+
+def onnxruntime_out(array: Any) -> tuple[object, int]:
+    onnxruntime = load("onnxruntime")
+    row_major_only(array)
+    if array.dtype.name in EXTRA or array.dtype.kind == "c":
+        raise NotMade("no such dtype")
+    made = onnxruntime.OrtValue.ortvalue_from_numpy(array)
+    return made, made.data_ptr()
+
+
+def warp_out(array: Any) -> tuple[object, int]:
+    warp = load("warp")
+    if array.dtype.name in EXTRA or array.dtype.kind == "c" or array.ndim == 0:
+        raise NotMade("no such dtype or no axes")
+    if not array.flags.writeable:
+        raise NotMade("has no read-only arrays")
+    warp.init()
+    made = warp.array(array, device="cpu", copy=False)
+    return made, made.ptr or 0
+
+
+def torch_out(array: Any) -> tuple[object, int]:
+    torch = load("torch")
+    if not array.flags.writeable:
+        raise NotMade("has no read-only arrays")
+    if min(array.strides, default=0) < 0:
+        raise NotMade("has no negative strides")
+    made = torch.from_dlpack(borrowed(array))
+    return made, made.data_ptr()
+
+
+PRODUCERS: dict[str, Produce] = {
+    "numpy": numpy_out,
+    "array-api-strict": strict_out,
+    "apache-tvm-ffi": tvm_out,
+    "jax": jax_out,
+    "onnxruntime": onnxruntime_out,
+    "paddlepaddle": paddle_out,
+    "pyarrow": pyarrow_out,
+    "tensorflow-cpu": tensorflow_out,
+    "torch": torch_out,
+    "warp-lang": warp_out,
+}
+
+
+# --- consumers ------------------------------------------------------------------------------------------
+
+
+def numpy_in(view: Any) -> Seen:
+    array = np.from_dlpack(view)
+    return array.ctypes.data, array.tobytes(), array.dtype.name
+
+
+def numpy_asarray(view: Any) -> Seen:
+    array = np.asarray(view)
+    return array.ctypes.data, array.tobytes(), array.dtype.name
+
+
+def strict_in(view: Any) -> Seen:
+    array_api_strict = load("array_api_strict")
+    array = array_api_strict.from_dlpack(view)
+    return array._array.ctypes.data, array._array.tobytes(), array._array.dtype.name
+
+
+def jax_in(view: Any) -> Seen:
+    jax = load("jax")
+    array = jax.dlpack.from_dlpack(view)
+    return array.unsafe_buffer_pointer(), np.asarray(array).tobytes(), array.dtype.name
+
+
+def tvm_in(view: Any) -> Seen:
+    tvm_ffi = load("tvm_ffi")
+    tensor = tvm_ffi.from_dlpack(view)
+    return tensor.data_ptr(), seen(tensor), str(tensor.dtype).rpartition(".")[2]
+
+
+def tensorflow_in(capsule: Any) -> Seen:
+    tensorflow = load("tensorflow")
+    tensor = tensorflow.experimental.dlpack.from_dlpack(capsule)
+    pointer = cd.from_dlpack(tensorflow.experimental.dlpack.to_dlpack(tensor)).ptr
+    return pointer, tensor.numpy().tobytes(), tensor.dtype.name
+
+
+def paddle_in(view: Any) -> Seen:
+    paddle = load("paddle")
+    tensor = paddle.from_dlpack(view)
+    return tensor.data_ptr(), seen(tensor), str(tensor.dtype).rpartition(".")[2]
+
+
+def pyarrow_buffer(view: Any) -> Seen:
+    pyarrow = load("pyarrow")
+    buffer = pyarrow.py_buffer(view)
+    return buffer.address, buffer.to_pybytes(), None
+
+
+def pyarrow_tensor(view: Any) -> Seen:
+    pyarrow = load("pyarrow")
+    tensor = pyarrow.Tensor.from_dlpack(view)
+    array = tensor.to_numpy()
+    return array.ctypes.data, array.tobytes(), array.dtype.name
+
+
+def onnxruntime_in(view: Any) -> Seen:
+    onnxruntime = load("onnxruntime")
+    value = onnxruntime.OrtValue.from_dlpack(view)
+    return value.data_ptr(), value.numpy().tobytes(), value.numpy().dtype.name
+
+
+def warp_in(view: Any) -> Seen:
+    warp = load("warp")
+    warp.init()
+    array = warp.from_dlpack(view)
+    return array.ptr or 0, array.numpy().tobytes(), array.numpy().dtype.name
+
+
+def mpi_in(view: Any) -> Seen:
+    from mpi4py import MPI
+
+    memory = MPI.memory.frombuffer(view, readonly=True)
+    return memory.address, bytes(memory.tobytes()), None
+
+
+def torch_in(view: Any) -> Seen:
+    torch = load("torch")
+    tensor = torch.from_dlpack(view)
+    return tensor.data_ptr(), seen(tensor), str(tensor.dtype).rpartition(".")[2]
+
+
+# (library, bridge): the bridge is what is handed over and by which protocol it is taken.
+CONSUMERS: dict[tuple[str, str], Consume] = {
+    ("numpy", "view, DLPack"): numpy_in,
+    ("numpy", "view, array interface"): numpy_asarray,
+    ("array-api-strict", "view, DLPack"): strict_in,
+    ("apache-tvm-ffi", "view, DLPack"): tvm_in,
+    ("apache-tvm-ffi", "capsule"): tvm_in,
+    ("jax", "view, DLPack"): jax_in,
+    ("mpi4py", "view, buffer or DLPack"): mpi_in,
+    ("onnxruntime", "view, DLPack"): onnxruntime_in,
+    ("onnxruntime", "capsule"): onnxruntime_in,
+    ("paddlepaddle", "view, DLPack"): paddle_in,
+    ("paddlepaddle", "capsule"): paddle_in,
+    ("pyarrow", "view, buffer"): pyarrow_buffer,
+    ("pyarrow", "view, DLPack"): pyarrow_tensor,
+    ("tensorflow-cpu", "capsule"): tensorflow_in,
+    ("torch", "view, DLPack"): torch_in,
+    ("torch", "capsule"): torch_in,
+    ("warp-lang", "view, DLPack"): warp_in,
+}

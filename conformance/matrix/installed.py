@@ -1,0 +1,73 @@
+"""Which libraries take part, which are there, in which versions, and on which driver."""
+
+from __future__ import annotations
+
+import ctypes
+from importlib import metadata
+
+import device
+import host
+from cai_conformance.library import is_simulator, loaded
+
+LIBRARIES = [
+    ("host", list(host.PRODUCERS), sorted({name for name, _ in host.CONSUMERS})),
+    ("device", list(device.PRODUCERS), sorted({name for name, _ in device.CONSUMERS})),
+]
+
+# Libraries that reach the driver through a static CUDA runtime, which the simulated driver is not enough for.
+GPU_ONLY = {"cupy-cuda13x", "torch", "jax"}
+
+# Known to speak one of the protocols, and in no list above: why.
+ELSEWHERE = {
+    "pycuda": "has no wheel; to be built against CUDA's headers first",
+    "rmm-cu13": "needs a GPU: reaches the driver through a static CUDA runtime",
+    "cudf-cu13": "needs a GPU",
+    "pylibraft-cu13": "needs a GPU",
+    "nvidia-dali-cuda130": "needs a GPU",
+    "cvcuda-cu13": "needs a GPU",
+    "xgboost": "its interface side needs a GPU",
+}
+
+
+def version(name: str) -> str | None:
+    """Of a distribution, or None."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def present(only: list[str] | None) -> tuple[set[tuple[str, str]], dict[str, str]]:
+    """Who runs, as (room, library), and who does not, with the reason."""
+    here: set[tuple[str, str]] = set()
+    absent = dict(ELSEWHERE)
+    for room, producers, consumers in LIBRARIES:
+        for name in {*producers, *consumers}:
+            if only is not None and name not in only:
+                absent[f"{name} ({room})"] = "left out by --only"
+            elif version(name) is None:
+                absent[f"{name} ({room})"] = "not installed here"
+            elif room == "device" and name in GPU_ONLY and not driver().startswith("NVIDIA"):
+                absent[f"{name} ({room})"] = "needs a GPU: it reaches the driver through a static CUDA runtime"
+            else:
+                here.add((room, name))
+    return here, dict(sorted(absent.items()))
+
+
+def versions(names: set[str]) -> dict[str, str]:
+    """Of the libraries that take part, and of this one."""
+    return {name: version(name) or "" for name in sorted({*names, "cai-dlpack", "ml_dtypes"})}
+
+
+def driver() -> str:
+    """`simulated driver`, `no driver`, or the GPU's name and the driver's version."""
+    library = loaded()
+    if library is None:
+        return "no driver"
+    if is_simulator(library):
+        return "simulated driver"
+    number, name = ctypes.c_int(), ctypes.create_string_buffer(100)
+    library.cuInit(0)
+    library.cuDriverGetVersion(ctypes.byref(number))
+    library.cuDeviceGetName(name, 100, 0)
+    return f"NVIDIA: {name.value.decode()}, driver for CUDA {number.value // 1000}.{number.value % 1000 // 10}"

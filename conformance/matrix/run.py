@@ -1,0 +1,120 @@
+"""The matrix: every installed producer to every installed consumer, each dtype, each layout.
+
+    python -m cai_conformance simulate -- python run.py [--output FOLDER]
+
+Prints a table and saves it as markdown and as json. A cell that was OK in the saved json and is not
+any more makes the exit code 1, and then nothing is saved.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from cells import FAILED, LAYOUTS
+from installed import LIBRARIES, driver, present, versions
+from table import markdown, regressions, summary
+
+HERE = Path(__file__).resolve().parent
+PATIENCE = 600
+
+
+def run(room: str, producer: str, consumers: list[str]) -> list[dict[str, Any]]:
+    """All cells of one producer. A process that dies is started again behind the cell that it died in."""
+    cells: list[dict[str, Any]] = []
+    skip = 0
+    deadly: list[list[str]] = []
+    while True:
+        told = [room, producer, ",".join(consumers), str(skip), json.dumps(deadly)]
+        command = [sys.executable, str(HERE / "pair.py"), *told]
+        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_ENABLE_X64": "1"}
+        if not driver().startswith("NVIDIA"):
+            environment["JAX_PLATFORMS"] = "cpu"
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment)
+        begun = None
+        for line in ended.stdout.splitlines():
+            if not line.startswith("{"):
+                continue
+            said = json.loads(line)
+            begun = said.get("begun")
+            if begun is None:
+                cells.append({"room": room, "producer": producer, **said})
+        if begun is None:
+            if ended.returncode:
+                print(f"{room} {producer}: exit {ended.returncode} at the end: {last(ended.stderr)}", file=sys.stderr)
+            return cells
+        reason = f"the process ended ({ended.returncode}): {last(ended.stderr)}"
+        cells.append({"room": room, "producer": producer, **begun, "outcome": FAILED, "reason": reason})
+        skip = begun["number"] + 1
+        deadly.append([begun["consumer"], begun["bridge"], begun["layout"]])
+
+
+def orders(consumers: list[str]) -> dict[str, str]:
+    """How each consumer comes to wait for the producer's stream, by the simulated driver's log."""
+    ended = subprocess.run([sys.executable, str(HERE / "order.py"), *consumers], capture_output=True, text=True)
+    told = [line for line in ended.stdout.splitlines() if line.startswith("{")]
+    return json.loads(told[-1]) if told else {"all": f"the process ended ({ended.returncode})"}
+
+
+def last(text: str) -> str:
+    """The line of an error output that says most: the last one with a word in it."""
+    lines = [line.strip() for line in text.splitlines() if any(letter.isalpha() for letter in line)]
+    told = [line for line in lines if "heck failed" in line or "Error" in line]
+    return (told or lines or ["no words"])[-1][:160]
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--output", type=Path, default=HERE.parent / "results")
+    arguments.add_argument("--name", default=None, help="of the saved files; the driver's kind by default")
+    arguments.add_argument("--only", default=None, help="libraries, separated by commas")
+    options = arguments.parse_args()
+
+    here, absent = present(options.only.split(",") if options.only else None)
+    cells = []
+    for room, producers, consumers in LIBRARIES:
+        takers = [name for name in consumers if (room, name) in here]
+        for producer in producers:
+            if (room, producer) in here:
+                print(f"{room}: {producer} ...", file=sys.stderr, flush=True)
+                cells += run(room, producer, takers)
+    head: dict[str, Any] = {
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "commit": commit(),
+        "driver": driver(),
+        "versions": versions({name for _, name in here}),
+        "not_run": absent,
+        "layouts": LAYOUTS,
+    }
+    if ("device", "numba-cuda") in here and head["driver"] == "simulated driver":
+        head["order"] = orders([name for room, name in here if room == "device"])
+    found = summary(cells)
+    text = markdown(head, found)
+    print(text)
+    name = options.name or ("matrix-gpu" if head["driver"].startswith("NVIDIA") else "matrix-simulated")
+    saved = options.output / f"{name}.json"
+    worse = regressions(json.loads(saved.read_text()) if saved.exists() else {}, found, head.get("order", {}))
+    for line in worse:
+        print(f"was OK: {line}", file=sys.stderr)
+    if worse:
+        return 1
+    options.output.mkdir(parents=True, exist_ok=True)
+    saved.write_text(json.dumps({**head, "pairs": found}, indent=1, sort_keys=True) + "\n")
+    saved.with_suffix(".md").write_text(text)
+    return 0
+
+
+def commit() -> str:
+    """Of the checkout, with a mark where the working tree differs."""
+    told = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=HERE)
+    return told.stdout.strip() or "unknown"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
