@@ -6,6 +6,9 @@
 #   make check                       formatting, lints, types, documentation
 #   make conformance                 every installed pair of libraries, as a table
 #   make soak MINUTES=30             what takes longer: races, the simulator, ownership, sanitizers
+#   make bench                       nanoseconds, beside the C floor and the libraries of the field
+#   make bench-instructions          instructions, beside the C floor; fails on a rise above 5%
+#   make bench-memory                bytes per view, and no growth over ten million conversions
 #   make test PYTHON=python3.12      with an interpreter of your choice
 
 # Tried in this order. Each is run before it is chosen: a name on PATH proves nothing.
@@ -22,14 +25,14 @@ export PYO3_BUILD_EXTENSION_MODULE := 1
 
 USABLE_PYTHON := import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))
 RUST_SOURCES  := $(shell find src bindings/python/src -name '*.rs') \
-                 $(wildcard Cargo.toml Cargo.lock bindings/python/Cargo.toml)
+                 $(wildcard build.rs Cargo.toml Cargo.lock bindings/python/Cargo.toml)
 WHEEL_SOURCES := $(RUST_SOURCES) $(shell find bindings/python/python -name '*.py*' -not -path '*/__pycache__/*') \
                  bindings/python/pyproject.toml
 PYTHON_CODE   := bindings conformance
 # The conformance kit, which finds the simulated driver in Cargo's target folder.
 KIT           := PYTHONPATH=$(abspath conformance/kit/src)
 
-.PHONY: help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance simulator clean
+.PHONY: bench bench-instructions bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance simulator clean
 .DELETE_ON_ERROR:
 
 help:
@@ -158,6 +161,21 @@ asan:
 
 valgrind:
 	$(MAKE) soak PARTS=ownership-valgrind
+
+# --- how fast, and how large: docs/performance.md ---
+
+bench: $(VENV)/.package simulator
+	$(KIT) $(BIN)/python -m cai_conformance simulate -- $(BIN)/python benches/compare.py $(BENCH)
+
+# Counts do not jitter, so that a machine with other work will do. Without valgrind nothing is counted,
+# which is said, and is a failure.
+bench-instructions: $(VENV)/.package
+	@command -v valgrind >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	    && { apt-get update -qq; apt-get install -qq -y valgrind >/dev/null; }; } || true
+	$(BIN)/python benches/instructions.py $(BENCH)
+
+bench-memory: $(VENV)/.package
+	$(BIN)/python benches/memory.py --conversions 10000000
 
 simulator:
 	cargo build --release --locked --package cusim

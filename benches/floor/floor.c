@@ -249,7 +249,7 @@ static PyObject *floor_from_dlpack(PyObject *self, PyObject *object)
 /* from_exchange(object): through the C Exchange API, the table cached for one type. */
 typedef struct {
     uint32_t major, minor; void *previous;
-    void *allocator; int (*managed_from)(void *, Managed **); void *to_object, *tensor_from, *work_stream;
+    void *allocator; int (*managed_from)(void *, Managed **); void *to_object, *tensor_from; int (*work_stream)(int, int32_t, void **);
 } Exchange;
 
 static PyObject *floor_from_exchange(PyObject *self, PyObject *object)
@@ -265,7 +265,9 @@ static PyObject *floor_from_exchange(PyObject *self, PyObject *object)
         cached_type = (PyTypeObject *)Py_NewRef(Py_TYPE(object));
     }
     Managed *managed;
+    void *stream;
     if (cached->managed_from(object, &managed) != 0) return NULL;
+    if (cached->work_stream(managed->tensor.device.type, managed->tensor.device.id, &stream) != 0) return NULL;
     return view_of(managed);
 }
 
@@ -274,7 +276,12 @@ static int exchange_managed_from(void *object, Managed **out)
     *out = view_managed(object);
     return *out ? 0 : -1;
 }
-static Exchange our_exchange = {1, 3, NULL, NULL, exchange_managed_from, NULL, NULL, NULL};
+static int exchange_work_stream(int device_type, int32_t id, void **out)
+{
+    *out = NULL;
+    return 0;
+}
+static Exchange our_exchange = {1, 3, NULL, NULL, exchange_managed_from, NULL, NULL, exchange_work_stream};
 
 static PyObject *floor_nothing(PyObject *self, PyObject *ignored) { Py_RETURN_NONE; }
 static PyObject *floor_attribute(PyObject *self, PyObject *object) { return PyObject_GetAttr(object, s_cai); }

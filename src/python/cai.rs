@@ -246,10 +246,7 @@ pub(crate) fn locate(descriptor: &Descriptor, options: &Options<'_>) -> PyResult
 fn ask_driver(descriptor: &Descriptor, options: &Options<'_>) -> Result<Device, crate::Error> {
     let wants_range = options.check != Check::Device;
     let info = driver::driver()?.pointer_info(descriptor.data(), wants_range)?;
-    let device = device_of(&info).ok_or_else(|| {
-        let found = format_args!("{:#x}", descriptor.data());
-        Violation::new(Rule::PointerUnknown, Field::CaiData, found)
-    })?;
+    let device = device_of(&info).ok_or_else(|| unknown(descriptor.data()))?;
     if let Some(ordinal) = options.ordinal
         && info.ordinal != ordinal
     {
@@ -262,6 +259,21 @@ fn ask_driver(descriptor: &Descriptor, options: &Options<'_>) -> Result<Device, 
         check_bounds(descriptor, start, size)?;
     }
     Ok(device)
+}
+
+/// Where the driver says that an address is.
+pub(crate) fn device_at(data: u64) -> Result<Device, crate::Error> {
+    let info = driver::driver()?.pointer_info(data, false)?;
+    Ok(device_of(&info).ok_or_else(|| unknown(data))?)
+}
+
+#[cold]
+fn unknown(data: u64) -> Violation {
+    Violation::new(
+        Rule::PointerUnknown,
+        Field::CaiData,
+        format_args!("{data:#x}"),
+    )
 }
 
 fn device_of(info: &PointerInfo) -> Option<Device> {

@@ -69,7 +69,7 @@ impl PyCaiView {
 
     /// Keeps the stream objects that the caller named: a stream lives as long as the views that are
     /// ordered by it. Ints are nobody's to keep.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn keeping(
         mut self,
         ready: Option<&Bound<'_, PyAny>>,

@@ -234,13 +234,20 @@ fn at_once<'py>(
     options: &Options<'py>,
     asked: &Asked<'_, 'py>,
 ) -> Option<PyResult<Bound<'py, PyAny>>> {
-    let device = Device::cuda(options.ordinal?);
     let mut numbers = Numbers::default();
     let usual = cai::usual(dict, options, &mut numbers)?;
     if !usual.knows_stream {
         return None;
     }
-    let described = usual.array.described(device);
+    let mut described = usual
+        .array
+        .described(Device::cuda(options.ordinal.unwrap_or(0)));
+    if options.ordinal.is_none() && described.data != 0 {
+        match cai::device_at(described.data) {
+            Ok(device) => described.device = device,
+            Err(error) => return Some(Err(error.into())),
+        }
+    }
     if own_dtype::is_doubtful(object, described.dtype) {
         return None;
     }
@@ -358,7 +365,7 @@ fn speaks_nothing(object: &Bound<'_, PyAny>) -> PyErr {
 }
 
 /// Applies what the caller knows better to what came by DLPack.
-#[inline]
+#[inline(always)]
 fn adjust(view: CaiView, options: &Options<'_>) -> PyResult<CaiView> {
     let says_nothing =
         options.shape.is_none() && options.dtype.is_none() && options.read_only.is_none();

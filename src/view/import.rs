@@ -96,6 +96,7 @@ pub(crate) struct Imported<M: Abi> {
 impl<M: Abi> Imported<M> {
     /// # Safety
     /// `tensor` is initialised, owned by the caller and given away; see [`CaiView::from_dlpack_ptr`].
+    #[inline(always)]
     pub(crate) unsafe fn take(tensor: NonNull<M>) -> Self {
         // SAFETY: the contract of `managed` is part of ours.
         let owner = Owner::from_raw(unsafe { RawOwner::managed(tensor) });
@@ -111,6 +112,7 @@ impl<M: Abi> Imported<M> {
         Self { tensor, owner }
     }
 
+    #[inline(always)]
     pub(crate) fn descriptor(&self) -> Result<Descriptor, Violation> {
         // SAFETY: initialised and alive: `owner` holds it.
         let tensor = unsafe { self.tensor.as_ref() };

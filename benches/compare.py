@@ -1,0 +1,306 @@
+"""Nanoseconds per conversion, beside the C floor and the libraries of the field, in one process.
+
+    python benches/compare.py               the tables
+    python benches/compare.py --save        also a file under benches/results/
+    python benches/compare.py --torch       torch's own rows too (it must be installed)
+
+Every call goes through the same C loop and vectorcall (floor.loop), so that no interpreter loop is
+counted; the workloads of a table take turns, round after round, and minimum and median are over the
+rounds. Compare ratios: the clock of a shared machine changes by half while one looks.
+
+Run it on the simulated driver (`make bench` does): allocation, pointer query and events are then calls
+into a library that answers at once, which is the least that a driver can cost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.metadata
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from instructions import Array, build
+
+HERE = Path(__file__).resolve().parent
+CALLS = 2000
+ROUNDS = 41
+LIBRARIES = ["numpy", "cuda-core", "apache-tvm-ffi", "numba-cuda", "mpi4py", "torch"]
+
+
+class Call(NamedTuple):
+    """A call to time; `consume` takes the tensor out of the capsule and deletes it."""
+
+    name: str
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    names: tuple[str, ...] = ()
+    consume: bool = False
+
+
+class Times(NamedTuple):
+    minimum: float
+    median: float
+
+
+class Table(NamedTuple):
+    """Calls of one kind; the first is ours, and the ratios are to it."""
+
+    title: str
+    calls: list[Call]
+
+
+def measure(floor: Any, calls: list[Call], rounds: int = ROUNDS) -> dict[str, Times]:
+    """Nanoseconds per call of each, in turns."""
+    spent: dict[str, list[float]] = {call.name: [] for call in calls}
+    for at in range(-3, rounds):
+        for call in calls:
+            count = 50 if at < 0 else CALLS
+            start = time.perf_counter_ns()
+            floor.loop(call.function, call.arguments, call.names or None, count, "", call.consume)
+            if at >= 0:
+                spent[call.name].append((time.perf_counter_ns() - start) / count)
+    return {name: Times(min(times), statistics.median(times)) for name, times in spent.items()}
+
+
+def lines(table: Table, times: dict[str, Times]) -> list[str]:
+    """The table in Markdown, ratios first."""
+    first = times[table.calls[0].name]
+    text = [f"### {table.title}", "", "| | to ours | min ns | median ns |", "|---|---|---|---|"]
+    for call in table.calls:
+        each = times[call.name]
+        text.append(f"| {call.name} | {each.minimum / first.minimum:.2f} | {each.minimum:.0f} | {each.median:.0f} |")
+    return [*text, ""]
+
+
+def tables(floor: Any, with_torch: bool) -> list[Table]:
+    """What is timed. A library that is not installed is missing from the tables, and said so above them."""
+    import cai_dlpack as cd
+    import numpy as np
+
+    names, asked = ("stream", "max_version"), (-1, (1, 3))
+    memory, array = device_array()
+    host = np.zeros((3, 5), dtype=np.float32)
+    view, plain, host_view = cd.view(array, ordinal=0), floor.view(array), cd.view(host)
+    get = cd.CaiView.__cuda_array_interface__.__get__
+    plain_get = floor.View.__cuda_array_interface__.__get__
+
+    to_capsule = [
+        Call("ours, ordinal=0", cd.to_dlpack, (array, *asked, 0), (*names, "ordinal"), True),
+        Call("ours, one pointer query", cd.to_dlpack, (array, *asked), names, True),
+        Call("C floor, same arguments", floor.to_dlpack, (array, *asked, 0), (*names, "ordinal"), True),
+        Call("C floor, no arguments", floor.to_dlpack_bare, (array,), (), True),
+        Call("the producer's attribute alone", floor.attribute, (array,)),
+    ]
+    to_view = [
+        Call("ours, ordinal=0", cd.view, (array, 0), ("ordinal",)),
+        Call("ours, one pointer query", cd.view, (array,)),
+        Call("C floor", floor.view, (array,)),
+    ]
+    export = [
+        Call("ours", view.__dlpack__, asked, names, True),
+        Call("C floor", plain.__dlpack__, asked, names, True),
+        Call("numpy", host.__dlpack__, ((1, 3),), ("max_version",), True),
+    ]
+    imports = [
+        Call("ours, of the C floor's view", cd.from_dlpack, (plain,)),
+        Call("C floor, of its own view", floor.from_dlpack, (plain,)),
+        Call("ours, of numpy", cd.from_dlpack, (host,)),
+        Call("numpy, of numpy", np.from_dlpack, (host,)),
+        Call("numpy, of our view", np.from_dlpack, (host_view,)),
+    ]
+    exchange = [
+        Call("ours, of the C floor's view", cd.view, (plain,)),
+        Call("C floor, of its own view", floor.from_exchange, (plain,)),
+    ]
+    dicts = [
+        Call("ours", get, (view,)),
+        Call("C floor (copied template)", plain_get, (plain,)),
+    ]
+    add_cuda_core(to_view, export, imports, array, host)
+    add_tvm(imports, exchange, host, cd)
+    add_numba(to_view, dicts, memory)
+    add_mpi4py(to_view, array)
+    if with_torch:
+        add_torch(imports, exchange, cd)
+    return [
+        Table("CAI object -> capsule, consumed and freed (whole call, with the attribute)", to_capsule),
+        Table("CAI object -> view", to_view),
+        Table("view -> `__dlpack__`, consumed and freed", export),
+        Table("DLPack object -> view, by `__dlpack__`", imports),
+        Table("DLPack object -> view, by the C Exchange API", exchange),
+        Table("view -> dict", dicts),
+        Table("CAI object -> capsule, by the number of axes", axes(cd)),
+    ]
+
+
+def device_array() -> tuple[Any, Array]:
+    """Memory of the (simulated) device, and a producer of it whose dict is made beforehand."""
+    from numba import cuda
+
+    memory = cuda.device_array((3, 5), dtype="f4")
+    array = Array((3, 5))
+    array.__cuda_array_interface__["data"] = memory.__cuda_array_interface__["data"]
+    return memory, array
+
+
+def axes(cd: Any) -> list[Call]:
+    """0 to 8 axes, in C order and every second element."""
+    calls = []
+    for ndim in (2, 0, 1, 4, 8):
+        shape = (2,) * ndim
+        for kind, step in (("C order", None), ("strided", 8)):
+            strides = tuple(step * 2 ** (ndim - 1 - axis) for axis in range(ndim)) if step else None
+            call = (Array(shape, strides), -1, (1, 3), 0)
+            calls.append(Call(f"{ndim}, {kind}", cd.to_dlpack, call, ("stream", "max_version", "ordinal"), True))
+    return calls
+
+
+def add_cuda_core(to_view: list[Call], export: list[Call], imports: list[Call], array: Any, host: Any) -> None:
+    from cuda.core.utils import StridedMemoryView as View
+
+    to_view.append(Call("cuda.core", View.from_cuda_array_interface, (array, -1), ("stream_ptr",)))
+    view = View.from_dlpack(host, stream_ptr=-1)
+    if hasattr(view, "__dlpack__"):
+        export.append(Call("cuda.core", view.__dlpack__, ((1, 3),), ("max_version",), True))
+    imports.append(Call("cuda.core, of numpy", View.from_dlpack, (host, -1), ("stream_ptr",)))
+
+
+def add_tvm(imports: list[Call], exchange: list[Call], host: Any, cd: Any) -> None:
+    import tvm_ffi
+
+    tensor = tvm_ffi.from_dlpack(host)
+    imports.append(Call("tvm-ffi, of numpy", tvm_ffi.from_dlpack, (host,)))
+    exchange.append(Call("ours, of tvm-ffi", cd.view, (tensor,)))
+    exchange.append(Call("tvm-ffi, of our view", tvm_ffi.from_dlpack, (cd.view(host),)))
+
+
+def add_numba(to_view: list[Call], dicts: list[Call], memory: Any) -> None:
+    from numba import cuda
+
+    to_view.append(Call("numba, sync=False", cuda.as_cuda_array, (memory, False), ("sync",)))
+    dicts.append(Call("numba", type(memory).__cuda_array_interface__.__get__, (memory,)))
+
+
+def add_mpi4py(to_view: list[Call], array: Any) -> None:
+    import mpi4py
+
+    mpi4py.rc.initialize = False
+    from mpi4py import MPI
+
+    to_view.append(Call("mpi4py", MPI.buffer.frombuffer, (array,)))
+
+
+def add_torch(imports: list[Call], exchange: list[Call], cd: Any) -> None:
+    import torch
+
+    tensor = torch.zeros((3, 5))
+    imports.append(Call("ours, of torch", cd.from_dlpack, (tensor,)))
+    imports.append(Call("torch, of torch", torch.from_dlpack, (tensor,)))
+    exchange.append(Call("ours, of torch", cd.view, (tensor,)))
+
+
+def bulk(cd: Any) -> list[str]:
+    """Many arrays in a Python list comprehension: does anything grow?"""
+    text = ["### Many arrays, all alive, in a list comprehension", "", "| arrays | ns per array |", "|---|---|"]
+    for count in (1, 100, 1000):
+        arrays = [Array((3, 5)) for _ in range(count)]
+        rounds = 10_000 // count
+        best = min(timed(partial(views, cd, arrays)) for _ in range(rounds))
+        text.append(f"| {count} | {best / count:.0f} |")
+    return [*text, ""]
+
+
+def views(cd: Any, arrays: list[Any]) -> list[Any]:
+    return [cd.view(array, ordinal=0) for array in arrays]
+
+
+def timed(work: Callable[[], Any]) -> int:
+    start = time.perf_counter_ns()
+    keep = work()
+    spent = time.perf_counter_ns() - start
+    del keep
+    return spent
+
+
+def threads(cd: Any, floor: Any) -> list[str]:
+    """The same work by several threads, each with its own array, under one GIL."""
+    text = ["### Threads", "", "| threads | ns per conversion, all together |", "|---|---|"]
+    for count in (1, 2, 4):
+        best = min(one_race(cd, floor, count) for _ in range(5))
+        text.append(f"| {count} | {best:.0f} |")
+    return [*text, ""]
+
+
+def one_race(cd: Any, floor: Any, count: int) -> float:
+    calls = 40_000 // count
+
+    def convert() -> None:
+        arguments = (Array((3, 5)), -1, (1, 3), 0)
+        for _ in range(calls // 100):
+            floor.loop(cd.to_dlpack, arguments, ("stream", "max_version", "ordinal"), 100, "", True)
+
+    runners = [threading.Thread(target=convert) for _ in range(count)]
+    start = time.perf_counter_ns()
+    for runner in runners:
+        runner.start()
+    for runner in runners:
+        runner.join()
+    return (time.perf_counter_ns() - start) / (calls * count)
+
+
+def heading() -> list[str]:
+    """When, of what, with what."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False
+    ).stdout.strip()
+    found = []
+    for name in LIBRARIES:
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            found.append(f"{name} not installed")
+    return [
+        f"# {datetime.date.today()}, commit {commit or 'unknown'}",
+        "",
+        f"CPython {platform.python_version()}, {platform.platform()}, {', '.join(found)}.",
+        "Simulated driver; 2-d arrays (3, 5) of float32 unless said.",
+        "",
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--save", action="store_true", help="write the tables to benches/results/")
+    parser.add_argument("--torch", action="store_true", help="torch's own rows too")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        build(Path(name))
+        sys.path.insert(0, name)
+        import cai_dlpack as cd
+        import floor  # type: ignore[import-not-found]
+
+        text = heading()
+        for table in tables(floor, arguments.torch):
+            text += lines(table, measure(floor, table.calls))
+        text += bulk(cd) + threads(cd, floor)
+    print("\n".join(text))
+    if arguments.save:
+        results = HERE / "results"
+        results.mkdir(exist_ok=True)
+        path = results / f"{datetime.date.today()}-python{platform.python_version()}.md"
+        path.write_text("\n".join(text))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

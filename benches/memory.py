@@ -1,0 +1,92 @@
+"""Memory: bytes of a live view and of a managed tensor, and no growth over ten million conversions.
+
+    python benches/memory.py                    a million live views, a million conversions
+    python benches/memory.py --conversions 10000000
+
+Exit code 1 where memory grows, or where a view grows beyond what it takes today. Linux only: it reads
+/proc/self/statm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from instructions import Array
+
+VIEWS = 1_000_000
+#: Bytes of a live view above its owner: what it should be, and what it must not grow beyond.
+BUDGET, LIMIT = 200, 264
+#: Growth that allocators may show without a leak: bytes per conversion, of ten million.
+GROWTH = 0.1
+
+
+def resident() -> int:
+    """Bytes of resident memory."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+def bytes_each(make: Callable[[], Any]) -> float:
+    """Resident bytes of each of many live objects, the list's own pointer taken off."""
+    keep: list[Any] = [None] * VIEWS
+    gc.collect()
+    before = resident()
+    for at in range(VIEWS):
+        keep[at] = make()
+    grown = (resident() - before) / VIEWS
+    del keep
+    gc.collect()
+    return grown
+
+
+def growth(convert: Callable[[], Any], count: int) -> float:
+    """Resident bytes that each of `count` conversions leaves behind."""
+    for _ in range(10_000):
+        convert()
+    gc.collect()
+    before = resident()
+    for _ in range(count):
+        convert()
+    gc.collect()
+    return (resident() - before) / count
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--conversions", type=int, default=1_000_000)
+    arguments = parser.parse_args()
+    import cai_dlpack as cd
+
+    array = Array((3, 5))
+    view = cd.view(array, ordinal=0)
+    of_view = bytes_each(lambda: cd.view(array, ordinal=0))
+    of_tensor = bytes_each(lambda: view.__dlpack__(stream=-1, max_version=(1, 3)))
+    good = of_view <= LIMIT
+    mark = "" if of_view <= BUDGET else "  over"
+    print(f"live view                        {of_view:8.1f} bytes above its owner, budget {BUDGET}{mark}")
+    print(f"capsule with its managed tensor  {of_tensor:8.1f} bytes above the view")
+    paths = {
+        "CAI object -> view": lambda: cd.view(array, ordinal=0),
+        "view -> capsule": lambda: view.__dlpack__(stream=-1, max_version=(1, 3)),
+        "CAI object -> capsule": lambda: cd.to_dlpack(array, stream=-1, max_version=(1, 3), ordinal=0),
+        "view -> view, by __dlpack__": lambda: cd.from_dlpack(view),
+        "view -> dict": lambda: view.__cuda_array_interface__,
+    }
+    for name, convert in paths.items():
+        left = growth(convert, arguments.conversions)
+        good &= left * arguments.conversions <= max(GROWTH * 10_000_000, 1 << 20)
+        print(f"{name:32} {left:8.3f} bytes left by each of {arguments.conversions}")
+    stats = cd.stats()
+    print(f"owners alive at the end          {stats['live']:8}")
+    good &= stats["pending"] == 0
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
