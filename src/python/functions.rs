@@ -365,7 +365,7 @@ fn speaks_nothing(object: &Bound<'_, PyAny>) -> PyErr {
 }
 
 /// Applies what the caller knows better to what came by DLPack.
-#[inline(always)]
+#[inline(never)]
 fn adjust(view: CaiView, options: &Options<'_>) -> PyResult<CaiView> {
     let says_nothing =
         options.shape.is_none() && options.dtype.is_none() && options.read_only.is_none();

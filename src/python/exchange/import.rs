@@ -28,7 +28,7 @@ pub(crate) struct Exchanged {
 ///
 /// The tensor is ready on the producer's work stream, which is also where it goes on working; with
 /// `producer` the caller knows better.
-#[inline(always)]
+#[inline(never)]
 pub(crate) fn import(
     object: &Bound<'_, PyAny>,
     table: Table,
