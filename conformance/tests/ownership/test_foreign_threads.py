@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import gc
 import statistics
+import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import cai_dlpack as cd
 import dlpack_abi as abi
@@ -22,6 +24,18 @@ P99_NS = 2_000
 
 def tensor_of(producer: object) -> abi.Read:
     return abi.consume(cd.view(producer, ordinal=0).__dlpack__(stream=-1, max_version=(1, 3)))
+
+
+def keeping_the_gil(body: Callable[[], None]) -> None:
+    """Runs `body` where nobody releases anything between two of its lines: on a thread that runs no
+    pending calls (the main thread may, as any call returns) and is not asked for the GIL."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(body).result()
+    finally:
+        sys.setswitchinterval(interval)
 
 
 @pytest.fixture(autouse=True)
@@ -121,8 +135,12 @@ def test_a_foreign_deleter_behind_ours_runs_with_the_gil() -> None:
     made = abi.make()
     made.on_release = lambda: held.append(bool(check()))
     tensor = abi.consume(cd.to_dlpack(Dlpack(made), max_version=(1, 3)))
-    native.storm([tensor], gil=True)
-    assert made.released == 0, "called on the foreign thread"
+
+    def delete() -> None:
+        native.storm([tensor], gil=True)
+        assert made.released == 0, "called on the foreign thread"
+
+    keeping_the_gil(delete)
     assert until(lambda: made.released == 1)
     assert held == [True]
 
@@ -143,10 +161,14 @@ def test_the_gil_is_seen_where_it_is() -> None:
     producer = cai()
     tensors = [tensor_of(producer) for _ in range(3)]
     before = cd.stats()["released"]
-    abi.release(tensors[0], gil=True)
-    assert cd.stats()["released"] == before + 2, "the GIL was held, and it was not released at once"
-    native.storm([tensors[1]], gil=True)
-    assert cd.stats()["released"] == before + 2, "the GIL was another thread's"
+
+    def delete() -> None:
+        abi.release(tensors[0], gil=True)
+        assert cd.stats()["released"] == before + 2, "the GIL was held, and it was not released at once"
+        native.storm([tensors[1]], gil=True)
+        assert cd.stats()["released"] == before + 2, "the GIL was another thread's"
+
+    keeping_the_gil(delete)
     abi.release(tensors[2], gil=False)
     assert until(lambda: cd.stats()["released"] == before + 6)
 
