@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import importlib.util
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +26,12 @@ Consume = Callable[[Any], Seen]
 def load(name: str) -> Any:
     """A library, when it is needed; without types, which few of them have."""
     return importlib.import_module(name)
+
+
+def prepare() -> None:
+    """Paddle before TensorFlow: `import tensorflow, paddle` is a segmentation fault (docs/partners.md)."""
+    if importlib.util.find_spec("paddle"):
+        load("paddle")
 
 
 def row_major_only(array: Any) -> None:

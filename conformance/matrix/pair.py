@@ -72,9 +72,8 @@ def main() -> None:
     skip, deadly = int(sys.argv[4]), json.loads(sys.argv[5])
     warnings.simplefilter("ignore")
     libraries = importlib.import_module(room)
-    prepare = getattr(libraries, "prepare", None)
-    if prepare:
-        prepare()
+    if {"tensorflow-cpu", "paddlepaddle"} <= {producer, *consumers} or room == "device":
+        libraries.prepare()
     produce: Produce = libraries.PRODUCERS[producer]
     todo = [(key, use) for key, use in libraries.CONSUMERS.items() if key[0] in consumers]
     for number, ((key, use), dtype, layout) in enumerate(itertools.product(todo, DTYPES, LAYOUTS)):

@@ -12,6 +12,7 @@ import argparse
 import datetime
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -49,7 +50,7 @@ def run(room: str, producer: str, consumers: list[str]) -> list[dict[str, Any]]:
             if ended.returncode:
                 print(f"{room} {producer}: exit {ended.returncode} at the end: {last(ended.stderr)}", file=sys.stderr)
             return cells
-        reason = f"the process ended ({ended.returncode}): {last(ended.stderr)}"
+        reason = f"the process ended by {ending(ended.returncode)}: {last(ended.stderr)}"
         cells.append({"room": room, "producer": producer, **begun, "outcome": FAILED, "reason": reason})
         skip = begun["number"] + 1
         deadly.append([begun["consumer"], begun["bridge"], begun["layout"]])
@@ -59,14 +60,22 @@ def orders(consumers: list[str]) -> dict[str, str]:
     """How each consumer comes to wait for the producer's stream, by the simulated driver's log."""
     ended = subprocess.run([sys.executable, str(HERE / "order.py"), *consumers], capture_output=True, text=True)
     told = [line for line in ended.stdout.splitlines() if line.startswith("{")]
-    return json.loads(told[-1]) if told else {"all": f"the process ended ({ended.returncode})"}
+    return (
+        json.loads(told[-1])
+        if told
+        else {"all": f"the process ended by {ending(ended.returncode)}: {last(ended.stderr)}"}
+    )
 
 
 def last(text: str) -> str:
-    """The line of an error output that says most: the last one with a word in it."""
-    lines = [line.strip() for line in text.splitlines() if any(letter.isalpha() for letter in line)]
-    told = [line for line in lines if "heck failed" in line or "Error" in line]
-    return (told or lines or ["no words"])[-1][:160]
+    """The line of an error output that says why, where there is one."""
+    told = [line.strip() for line in text.splitlines() if "heck failed" in line or "Error: " in line]
+    return (told or ["no words"])[-1][:160]
+
+
+def ending(code: int) -> str:
+    """An exit code, or the signal that it stands for."""
+    return signal.Signals(-code).name if code < 0 else f"exit {code}"
 
 
 def main() -> int:

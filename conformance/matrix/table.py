@@ -73,6 +73,9 @@ def markdown(head: dict[str, Any], pairs: dict[str, Pair]) -> str:
         lines.append(
             f"| {key} | " + " | ".join(str(found.count(kind)) for kind in (OK, COPIED, REFUSED, FAILED, NO_SUCH)) + " |"
         )
+    if "order" in head:
+        lines += ["", "## Who waits, and how", "", "Data written on one stream, handed to:", ""]
+        lines += [f"- {name}: {how}" for name, how in head["order"].items()]
     lines += [
         "",
         "## By dtype (in rows) and by layout (float32)",
