@@ -51,8 +51,8 @@ def check_nothing_is_left(convert: Callable[[], object], watched: list[object], 
     finally:
         if was_enabled:
             gc.enable()
-    # Caches fill and empty by some dozens, however often this runs; a leak would be one each time.
-    assert abs(blocks) < 100, f"{blocks} blocks"
+    # Caches fill and empty by up to 200, however often this runs; a leak would be one each time.
+    assert abs(blocks) < count // 4, f"{blocks} blocks after {count} times"
     assert heap < 16384, f"{heap} bytes"
 
 
