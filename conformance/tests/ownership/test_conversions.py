@@ -115,7 +115,7 @@ def refused(call: Callable[[], object]) -> None:
 @pytest.mark.parametrize("row", CAI_ROWS, ids=lambda row: row.id)
 def test_a_refused_dict_leaves_nothing(row: Any) -> None:
     producer = Cai(interface(**{row.key: row.value}))
-    count = max(COUNT // len(CAI_ROWS), 200)
+    count = max(COUNT // len(CAI_ROWS), 1000)
     check_nothing_is_left(lambda: refused(lambda: cd.view(producer, ordinal=0)), [producer], count)
 
 
@@ -124,7 +124,7 @@ def test_a_refused_dict_leaves_nothing(row: Any) -> None:
 def test_a_refused_tensor_leaves_nothing_and_is_released_by_its_capsule(row: Any, versioned: bool) -> None:
     made = abi.make(versioned=versioned, **row.changes)
     producer = Dlpack(made, device=(abi.CPU, 0))
-    count = max(COUNT // len(TENSOR_ROWS), 200)
+    count = max(COUNT // len(TENSOR_ROWS), 1000)
 
     def refuse() -> None:
         producer.calls.clear()
