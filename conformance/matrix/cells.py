@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 
 NUMPY = [
     "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
     "float16", "float32", "float64", "complex64", "complex128",
 ]  # fmt: skip
-# Not NumPy's own: arrays of these come from ml_dtypes, and are left out where it is not installed.
-EXTRA = ["bfloat16", "float8_e4m3fn", "float8_e5m2"] if importlib.util.find_spec("ml_dtypes") else []
+# Not NumPy's own: arrays of these come from ml_dtypes.
+EXTRA = ["bfloat16", "float8_e4m3fn", "float8_e5m2"]
 DTYPES = NUMPY + EXTRA
 
 LAYOUTS = ["vector", "rows", "columns", "strided", "window", "backwards", "broadcast", "scalar", "empty", "read-only"]
@@ -37,7 +36,7 @@ class NotMade(Exception):
 
 def numpy_dtype(name: str) -> np.dtype[np.generic]:
     """NumPy's dtype, or that of ml_dtypes."""
-    return np.dtype(getattr(importlib.import_module("ml_dtypes"), name) if name in EXTRA else name)
+    return np.dtype(getattr(ml_dtypes, name) if name in EXTRA else name)
 
 
 def sample(dtype: str, layout: str) -> Array[tuple[int, ...], np.dtype[np.generic]]:
