@@ -46,6 +46,8 @@ uint64_t sim_gate(uint64_t stream);
 uint32_t sim_open(uint64_t gate);
 /* Opens every gate, those of tests that ended early too. */
 void sim_open_all(void);
+/* No host function is called any more; those that wait count as done. */
+void sim_end_host_functions(void);
 uint32_t sim_delay(uint64_t stream, uint64_t microseconds);
 /* A kernel that writes bytes; `data` is read at once. */
 uint32_t sim_store(uint64_t stream, uint64_t address, const void *data, uint64_t bytes);

@@ -3,12 +3,11 @@
 //! Order of the checks: forked process, shut down, call log, GIL assertion, injected fault,
 //! inside a host function, not initialised. Then the body runs; a panic becomes UNKNOWN.
 
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::codes::{Answer, Code, to_c};
 use crate::control::{fault, gil, log};
-use crate::{init, schedule};
+use crate::{host_function, init, schedule};
 
 /// What a call does, as far as the rules that hold for many calls go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,20 +45,6 @@ pub(crate) struct Call {
     pub(crate) per_thread: bool,
 }
 
-thread_local! {
-    static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Marks this thread as running a host function, in which no call of the API is permitted.
-pub(crate) fn set_in_host_function(inside: bool) {
-    // After the thread's locals are gone nobody can ask any more, so a failure is fine.
-    let _ = IN_HOST_FUNCTION.try_with(|flag| flag.set(inside));
-}
-
-fn in_host_function() -> bool {
-    IN_HOST_FUNCTION.try_with(Cell::get).unwrap_or(false)
-}
-
 /// Runs one call of the API; `symbol` is the exported name.
 pub(crate) fn enter(
     symbol: &'static str,
@@ -90,7 +75,7 @@ fn admit(symbol: &'static str, class: Class) -> Answer {
     if class == Class::Always {
         return Ok(());
     }
-    if in_host_function() {
+    if host_function::is_inside() {
         return Err(Code::NOT_PERMITTED);
     }
     init::check_initialised()?;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::abi::Out;
 use crate::codes::{Answer, Code};
 use crate::entry::{Call, Class, exports};
+use crate::python;
 use crate::world::lock;
 
 static INITIALISED: AtomicBool = AtomicBool::new(false);
@@ -27,6 +28,7 @@ fn init(_: &Call, flags: u32) -> Answer {
     if !INITIALISED.swap(true, Ordering::AcqRel) {
         // SAFETY: the child handler only stores to an atomic, which is safe after fork.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        python::meet();
     }
     Ok(())
 }

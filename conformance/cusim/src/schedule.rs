@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use crate::abi::ContextHandle;
 use crate::codes::Code;
-use crate::entry::set_in_host_function;
+use crate::host_function;
 use crate::init;
 use crate::queue::{Mark, QueueId};
 use crate::settings::Schedule;
@@ -217,14 +217,16 @@ fn run(task: Task) {
         Task::Sleep(length) => std::thread::sleep(length),
         Task::Memory(job) => job(),
         Task::Host(function, data) => {
-            set_in_host_function(true);
-            function(data);
-            set_in_host_function(false);
+            if host_function::enter() {
+                function(data);
+                host_function::leave();
+            }
         }
         Task::Callback(callback) => {
-            set_in_host_function(true);
-            (callback.function)(callback.stream, 0, callback.data);
-            set_in_host_function(false);
+            if host_function::enter() {
+                (callback.function)(callback.stream, 0, callback.data);
+                host_function::leave();
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use std::ptr;
 
 use crate::abi::HostFunction;
 use crate::codes::Code;
-use crate::entry::set_in_host_function;
+use crate::host_function;
 use crate::queue::QueueId;
 use crate::schedule;
 use crate::work::{StreamCallbackFunction, Task};
@@ -48,10 +48,15 @@ extern "C-unwind" fn main_loop(argument: *mut c_void) -> *mut c_void {
         match step(queue) {
             Step::End => return ptr::null_mut(),
             Step::Ran => {}
-            Step::Host(function, data) => function(data),
-            Step::Callback(function, stream, data) => function(stream, 0, data),
+            Step::Host(function, data) => {
+                function(data);
+                host_function::leave();
+            }
+            Step::Callback(function, stream, data) => {
+                function(stream, 0, data);
+                host_function::leave();
+            }
         }
-        set_in_host_function(false);
         schedule::task_done(queue);
     }
 }
@@ -60,12 +65,9 @@ extern "C-unwind" fn main_loop(argument: *mut c_void) -> *mut c_void {
 fn step(queue: QueueId) -> Step {
     match schedule::next_task(queue) {
         None => Step::End,
-        Some(Task::Host(function, data)) => {
-            set_in_host_function(true);
-            Step::Host(function, data)
-        }
+        Some(Task::Host(..) | Task::Callback(_)) if !host_function::enter() => Step::Ran,
+        Some(Task::Host(function, data)) => Step::Host(function, data),
         Some(Task::Callback(callback)) => {
-            set_in_host_function(true);
             Step::Callback(callback.function, callback.stream, callback.data)
         }
         Some(task) => {

@@ -42,10 +42,6 @@ assert sim.pending() == 201
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.skip(
-    "not run: before 3.14 the interpreter ends threads that want the GIL while it goes down, in C code of "
-    "others too; a host function in Python can then fault at exit (seen once in five runs on a busy machine)"
-)
 @pytest.mark.parametrize("round_number", range(5))
 def test_exit_while_host_functions_want_the_gil_is_clean(round_number: int) -> None:
     """The workers call into Python while the interpreter goes down."""
@@ -56,6 +52,60 @@ def busy(_):
     keep.append(sum(range(1000)))
 for stream in streams * 500:
     cu.host_function(stream, busy)
+"""
+    done = program(["--schedule", "threaded"], START + text)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+SLOW = """
+#include <stdlib.h>
+#include <unistd.h>
+static void slow(void) { usleep(400000); }
+__attribute__((constructor)) static void start(void) { atexit(slow); }
+"""
+
+
+@pytest.mark.parametrize("kit", [True, False], ids=["with the kit", "without it"])
+def test_a_host_function_whose_turn_comes_after_the_interpreter_is_passed_over(kit: bool, tmp_path: Path) -> None:
+    """Its turn comes after 200 ms, when the interpreter has ended and the process has not."""
+    source, library = tmp_path / "slow.c", tmp_path / "slow.so"
+    source.write_text(SLOW)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    text = f"""
+stream = cu.stream()
+@HOST_FUNCTION
+def late(_):
+    print("called")
+wait = ctypes.CDLL("libcuda.so.1").sim_delay
+wait.argtypes = [c_uint64, c_uint64]
+wait(stream, 200_000)
+cu.host_function(stream, late)
+ctypes.CDLL({str(library)!r})
+"""
+    start = START if kit else START.replace("sim, cu = Sim(), Driver()", "cu = Driver()")
+    done = program(["--schedule", "threaded"], start + text)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_ending_host_functions_waits_for_the_one_that_runs() -> None:
+    text = """
+stream, said = cu.stream(), []
+inside = threading.Event()
+@HOST_FUNCTION
+def slow(_):
+    inside.set()
+    threading.Event().wait(0.1)
+    said.append(1)
+@HOST_FUNCTION
+def passed_over(_):
+    said.append(2)
+cu.host_function(stream, slow)
+inside.wait()
+sim.library.sim_end_host_functions()
+assert said == [1]
+cu.host_function(stream, passed_over)
+cu.synchronize()
+assert said == [1]
 """
     done = program(["--schedule", "threaded"], START + text)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

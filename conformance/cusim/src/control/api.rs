@@ -132,5 +132,5 @@ extern "C" fn sim_gil_text(text: Out<c_char>, capacity: u64) -> u64 {
 /// 1 if the calling thread holds the GIL of a Python in this process.
 #[unsafe(no_mangle)]
 extern "C" fn sim_gil_held() -> u32 {
-    u32::from(gil::is_held())
+    u32::from(crate::python::holds_gil())
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::abi::{HostAddress, In, Out, StreamHandle, Text};
 use crate::codes::{Answer, Code, to_c};
 use crate::entry::Call;
+use crate::host_function;
 use crate::kernel::{self, Element, Kernel};
 use crate::stream::{Target, submit};
 use crate::work::Work;
@@ -47,6 +48,13 @@ extern "C" fn sim_open_all() {
         *open = true;
     }
     announce();
+}
+
+/// From now on no host function is called; those that wait count as done. For the end of an
+/// interpreter, whose functions they may be.
+#[unsafe(no_mangle)]
+extern "C" fn sim_end_host_functions() {
+    host_function::end_all();
 }
 
 /// Work that takes this long. Prefer gates: a time proves little on a busy machine.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 
 from cai_conformance.library import require_simulator
 from cai_conformance.log import Call, parse
@@ -38,6 +40,7 @@ _PROTOTYPES: dict[str, tuple[type | None, list[type]]] = {
     "sim_gate": (_U64, [ctypes.c_void_p]),
     "sim_open": (_U32, [_U64]),
     "sim_open_all": (None, []),
+    "sim_end_host_functions": (None, []),
     "sim_delay": (_U32, [ctypes.c_void_p, _U64]),
     "sim_store": (_U32, [ctypes.c_void_p, _U64, _TEXT, _U64]),
     "sim_sum": (_U32, [ctypes.c_void_p, _U64, _U64, _U64, _TEXT]),
@@ -46,6 +49,12 @@ _PROTOTYPES: dict[str, tuple[type | None, list[type]]] = {
     "sim_poison": (_U32, [_U32]),
     "sim_queue_length": (_U32, [ctypes.c_void_p, ctypes.c_void_p]),
 }
+
+
+@cache
+def _end_host_functions_at_exit() -> None:
+    """Host functions in Python end before the interpreter does: called later they fault."""
+    atexit.register(require_simulator().sim_end_host_functions)
 
 
 class GilHeld(AssertionError):
@@ -88,6 +97,7 @@ class Sim:
         for name, (result, arguments) in _PROTOTYPES.items():
             function = getattr(self.library, name)
             function.restype, function.argtypes = result, arguments
+        _end_host_functions_at_exit()
 
     def _do(self, name: str, *arguments: object) -> None:
         code = getattr(self.library, name)(*arguments)
