@@ -14,6 +14,7 @@ use super::exchange::{self, Exchanged, WorkStream};
 use super::export::{Asked, Export};
 use super::host;
 use super::keys::keys;
+use super::killed;
 use super::release::{self, PYTHON};
 use super::stream;
 use crate::protocol::descriptor::Device;
@@ -255,6 +256,7 @@ impl PyCaiView {
     /// Extents, in elements.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        killed::stays();
         PyTuple::new(py, self.view.descriptor().shape())
     }
 
@@ -279,6 +281,7 @@ impl PyCaiView {
     /// Strides in bytes, one per axis; None for packed types smaller than a byte.
     #[getter]
     fn byte_strides<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        killed::stays();
         let descriptor = self.view.descriptor();
         descriptor
             .dtype()
@@ -290,6 +293,7 @@ impl PyCaiView {
     /// Strides in elements, one per axis.
     #[getter]
     fn elem_strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        killed::stays();
         PyTuple::new(py, self.view.descriptor().elem_strides())
     }
 
@@ -302,6 +306,7 @@ impl PyCaiView {
     /// DLPack's device: (type, id). CUDA is 2, pinned host memory 3, managed memory 13, the CPU 1.
     #[getter]
     fn device(&self) -> (i32, i32) {
+        killed::stays();
         let device = self.view.device();
         (device.device_type, device.id)
     }
@@ -355,6 +360,7 @@ impl PyCaiView {
     /// BufferError instead.
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        killed::stays();
         self.prepare(py)?;
         match self.view.descriptor().check_interface() {
             Ok(typestr) => dict::of(py, &self.view, typestr),
@@ -366,6 +372,7 @@ impl PyCaiView {
     ///
     /// Raises BufferError where the interface cannot say what this is.
     fn to_cai<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        killed::stays();
         let typestr = self.view.descriptor().check_interface()?;
         self.prepare(py)?;
         dict::of(py, &self.view, typestr)
@@ -376,6 +383,7 @@ impl PyCaiView {
     /// Raises AttributeError for other memory, and for types that it cannot say.
     #[getter]
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        killed::stays();
         self.prepare(py)?;
         host::array_interface(py, self)
     }
@@ -403,6 +411,7 @@ impl PyCaiView {
     /// Raises BufferError where the memory is not reachable from there.
     #[pyo3(signature = (kind, /))]
     fn present_as(&self, py: Python<'_>, kind: &str) -> PyResult<Self> {
+        killed::stays();
         self.prepare(py)?;
         Ok(self.described(py, host::present_as(py, &self.view, kind)?))
     }
@@ -415,6 +424,7 @@ impl PyCaiView {
 
     /// DLPack's device: (type, id).
     fn __dlpack_device__(&self) -> (i32, i32) {
+        killed::stays();
         self.device()
     }
 
@@ -468,6 +478,7 @@ impl PyCaiView {
     /// For consumers that ignore streams: work enqueued on `stream` from now on finds the data ready.
     #[pyo3(signature = (stream, /))]
     fn on<'py>(slf: &Bound<'py, Self>, stream: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Self>> {
+        killed::stays();
         let consumer = stream::named(stream, Field::Argument("stream"))?;
         Self::ordered(slf, Request::Stream(consumer), consumer, kept(Some(stream)))
     }
@@ -486,6 +497,7 @@ impl PyCaiView {
         stream: &Bound<'_, PyAny>,
         strict: bool,
     ) -> PyResult<PyConsume> {
+        killed::stays();
         slf.get().check_scope()?;
         let consumer = stream::named(stream, Field::Argument("stream"))?;
         PyConsume::new(slf, consumer, stream.clone().unbind(), strict)
@@ -499,6 +511,7 @@ impl PyCaiView {
 
     /// Blocks until the data is ready, without the GIL; a view with stream None.
     fn synchronize<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
+        killed::stays();
         Self::ordered(slf, Request::Host, Stream::None, None)
     }
 
@@ -512,6 +525,7 @@ impl PyCaiView {
         dtype: Option<Bound<'py, PyAny>>,
         copy: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        killed::stays();
         let (py, device) = (slf.py(), slf.get().view.device());
         if !device.is_host_readable() {
             let found = format_args!("memory on ({}, {})", device.device_type, device.id);
@@ -557,6 +571,7 @@ impl PyCaiView {
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        killed::stays();
         let descriptor = self.view.descriptor();
         let device = descriptor.device();
         Ok(format!(

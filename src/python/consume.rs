@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 
 use super::class::PyCaiView;
 use super::context;
+use super::killed;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 use crate::view::{Consumed, ReturnEdge};
@@ -110,6 +111,7 @@ fn already_open() -> PyErr {
 #[pymethods]
 impl PyConsume {
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyCaiView>> {
+        killed::stays();
         let (py, this) = (slf.py(), slf.get());
         let view = this.view.get();
         if this.lock().is_some() {
@@ -143,6 +145,7 @@ impl PyConsume {
         _error: &Bound<'_, PyAny>,
         _trace: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
+        killed::stays();
         if let Some((loan, scope)) = self.take() {
             scope.ended.store(true, Ordering::Release);
             // A producer that has moved goes on working there: that stream is made to wait as well.
@@ -161,6 +164,7 @@ impl Drop for PyConsume {
         let Some((loan, scope)) = self.take() else {
             return;
         };
+        killed::stays();
         scope.ended.store(true, Ordering::Release);
         Python::try_attach(|py| {
             // An exception may be on its way through the frame that held the block; it goes on.

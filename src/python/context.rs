@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use super::integer::{IntRule, repr};
+use super::killed;
 use super::stream;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Stream, SyncPolicy};
@@ -112,6 +113,7 @@ impl Policy {
     #[new]
     #[pyo3(signature = (*, sync))]
     fn new(sync: &Bound<'_, PyAny>) -> PyResult<Self> {
+        killed::stays();
         let field = Field::Argument("sync");
         let Ok(name) = sync.cast::<PyString>() else {
             return Err(Violation::new(Rule::ArgumentType, field, repr(sync)).into());
@@ -174,6 +176,7 @@ impl UseStream {
     #[new]
     #[pyo3(signature = (stream, /, *, ordinal=None))]
     fn new(stream: &Bound<'_, PyAny>, ordinal: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+        killed::stays();
         let rule = IntRule::new(
             Field::Argument("ordinal"),
             Rule::ArgumentType,

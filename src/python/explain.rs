@@ -13,7 +13,7 @@ use pyo3::types::{PyDict, PyTuple};
 use self::consumers::{CONSUMERS, Consumer};
 use super::class::PyCaiView;
 use super::options::Options;
-use super::{cai, capsule, context, dlpack, exchange, stream};
+use super::{cai, capsule, context, dlpack, exchange, killed, stream};
 use crate::protocol::descriptor::{Descriptor, Device};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Situation, Stream, plan};
@@ -60,6 +60,7 @@ pub(crate) fn explain<'py>(
     to: Option<&str>,
     stream: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Explanation> {
+    killed::stays();
     let consumer = to.map(consumer).transpose()?;
     let mut found = look(obj)?;
     let mut text = String::new();

@@ -17,6 +17,7 @@ use pyo3::prelude::*;
 use super::borrow::Borrow;
 use super::class::PyCaiView;
 use super::functions;
+use super::killed;
 use super::options::{Check, Options};
 use super::release;
 use crate::protocol::descriptor::Device;
@@ -176,12 +177,14 @@ impl<'py> IntoPyObject<'py> for CaiView {
     type Error = PyErr;
 
     fn into_pyobject(self, py: Python<'py>) -> PyResult<Self::Output> {
+        killed::stays();
         Bound::new(py, PyCaiView::new(self))
     }
 }
 
 /// The one way in, whatever protocol it takes.
 fn import(object: &Bound<'_, PyAny>, check: Check) -> PyResult<CaiView> {
+    killed::stays();
     view::set_unlock(unlock);
     let options = Options {
         check,

@@ -16,6 +16,7 @@ use super::integer::type_name;
 use super::interface::Numbers;
 use super::join::join;
 use super::keys::keys;
+use super::killed;
 use super::mask::{field, split_masked};
 use super::options::{Arguments, Check, Options};
 use super::own_dtype;
@@ -95,6 +96,7 @@ pub(crate) fn from_cai<'py>(
     check: Option<&Bound<'py, PyAny>>,
     strict: bool,
 ) -> PyResult<PyCaiView> {
+    killed::stays();
     let options = Options::parse(&Arguments {
         producer_stream,
         dtype,
@@ -410,6 +412,7 @@ fn redescribe(view: CaiView, options: &Options<'_>) -> PyResult<CaiView> {
 /// Counters of ownership: what is alive, what waits, what was given up on purpose.
 #[pyfunction]
 pub(crate) fn stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    killed::stays();
     let stats = crate::view::stats();
     let dict = PyDict::new(py);
     dict.set_item("live", stats.live)?;

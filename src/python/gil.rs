@@ -25,7 +25,6 @@ struct Interpreter {
     /// Before 3.12 `current` answers for the process, not for this thread.
     per_process: bool,
     main: AtomicPtr<ffi::PyInterpreterState>,
-    is_finalizing: Option<IsFinalizing>,
 }
 
 static INTERPRETER: OnceLock<Interpreter> = OnceLock::new();
@@ -37,7 +36,6 @@ pub(super) fn learn(py: Python<'_>) {
         per_process: py.version_info() < (3, 12),
         // SAFETY: the GIL is held.
         main: AtomicPtr::new(unsafe { ffi::PyInterpreterState_Get() }),
-        is_finalizing: find_is_finalizing(),
     });
 }
 
@@ -65,16 +63,16 @@ impl Interpreter {
     }
 }
 
-/// Whether the interpreter has begun to end without having called `atexit`'s functions.
-///
-/// That takes a program that has emptied `atexit`'s list. Best effort, for there is a moment between
-/// this answer and its use.
+/// Whether the interpreter has begun to end: after `atexit`'s functions, and before every other thread
+/// that wants the GIL is killed. Best effort for who is not such a thread: there is a moment between this
+/// answer and its use.
 pub(super) fn is_ending() -> bool {
+    static IS_FINALIZING: OnceLock<Option<IsFinalizing>> = OnceLock::new();
     // SAFETY: may be called at any time.
     if unsafe { ffi::Py_IsInitialized() } == 0 {
         return true;
     }
-    let is_finalizing = INTERPRETER.get().and_then(|found| found.is_finalizing);
+    let is_finalizing = IS_FINALIZING.get_or_init(find_is_finalizing);
     // SAFETY: may be called at any time; it reads one value.
     is_finalizing.is_some_and(|ask| unsafe { ask() } != 0)
 }

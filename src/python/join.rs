@@ -4,6 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use super::class::PyCaiView;
+use super::killed;
 use super::stream;
 use crate::driver::{self, Place};
 use crate::error::Error;
@@ -23,6 +24,7 @@ pub(crate) fn join<'py>(
     items: &Bound<'py, PyAny>,
     on: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyList>> {
+    killed::stays();
     let py = items.py();
     let target = stream::named(on, Field::Argument("on"))?;
     let mut views: Vec<Bound<'py, PyCaiView>> = Vec::new();

@@ -15,6 +15,7 @@ use super::cai;
 use super::class::PyCaiView;
 use super::integer::type_name;
 use super::interface::{self, Read};
+use super::killed;
 use super::options::Options;
 use crate::protocol::descriptor::{Descriptor, Device, Flags};
 use crate::protocol::dtype::{DType, Kind};
@@ -48,6 +49,7 @@ pub(crate) fn split_masked<'py>(
     mask: &str,
     ordinal: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<(PyCaiView, Option<PyCaiView>)> {
+    killed::stays();
     let form = match mask {
         "auto" => None,
         "bit" => Some(Form::Bits),
@@ -87,6 +89,7 @@ pub(crate) fn field<'py>(
     names: Vec<String>,
     ordinal: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<PyCaiView> {
+    killed::stays();
     let options = Options::located(ordinal)?;
     let mut read = read(obj, &options)?;
     read.interface = read.interface.field(name)?;

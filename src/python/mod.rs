@@ -26,6 +26,7 @@ mod integer;
 mod interface;
 mod join;
 mod keys;
+mod killed;
 mod lookup;
 mod mask;
 mod options;

@@ -22,7 +22,7 @@ use std::thread::JoinHandle;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::gil;
+use super::{gil, killed};
 use crate::view::{self, Gate, Node, Queue};
 
 static QUEUE: Queue = Queue::new();
@@ -86,6 +86,7 @@ extern "C" fn on_pending_call(_: *mut std::ffi::c_void) -> std::ffi::c_int {
 
 /// Releases everything that waits. The caller is attached to our interpreter.
 fn drain(_py: Python<'_>) {
+    killed::stays();
     for node in QUEUE.take() {
         view::DRAINED.add();
         // SAFETY: the node came out of the queue and is ours; `_py` proves that the GIL is held.

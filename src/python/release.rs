@@ -18,7 +18,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 pub(crate) use super::gil::is_held;
-use super::{gil, reaper};
+use super::{gil, killed, reaper};
 use crate::view::{self, Abi, Imported, Kind, Owner, RawOwner, Vtable, Where};
 
 /// The vtable of owners whose payload is a strong reference to a Python object.
@@ -130,6 +130,7 @@ const WITH_GIL: Where = Where::Only {
 /// panicking where the exception is another extension's Rust panic.
 #[inline]
 fn keeping_exception(_py: Python<'_>, end: impl FnOnce()) {
+    killed::stays();
     // SAFETY: the GIL is held.
     if unsafe { ffi::PyErr_Occurred() }.is_null() {
         end();

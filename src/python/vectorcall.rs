@@ -19,6 +19,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyString, PyType};
 
+use super::killed;
+
 /// A function of ours whose usual calls are answered without PyO3.
 pub(crate) trait Quick {
     /// Its name, for Python.
@@ -174,6 +176,7 @@ unsafe extern "C" fn enter<Q: Quick>(
     count: ffi::Py_ssize_t,
     names: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
+    killed::stays();
     // SAFETY: the interpreter calls this attached.
     let py = unsafe { Python::assume_attached() };
     // SAFETY: as the interpreter calls.

@@ -137,3 +137,41 @@ int keep_for_a_thread(deleter *function, void *tensor) {
     kept = (struct later){function, tensor, 0};
     return atexit(at_the_end_elsewhere);
 }
+
+/* A C library's thread: calls Python, and ends itself by `pthread_exit` when it is told to. */
+static void *callable;
+static pthread_t caller;
+static pthread_barrier_t called, told;
+
+static void *call_and_exit(void *unused) {
+    (void)unused;
+    int state = PyGILState_Ensure();
+    void *answer = PyObject_CallFunctionObjArgs(callable, NULL);
+    if (answer) Py_DecRef(answer);
+    PyGILState_Release(state);
+    pthread_barrier_wait(&called);
+    pthread_barrier_wait(&told);
+    pthread_exit(NULL);
+}
+
+static void tell_and_join(void) {
+    pthread_barrier_wait(&told);
+    pthread_join(caller, NULL);
+}
+
+static int start_caller(void *function) {
+    callable = function;
+    pthread_barrier_init(&called, NULL, 2);
+    pthread_barrier_init(&told, NULL, 2);
+    if (pthread_create(&caller, NULL, call_and_exit, NULL)) return -1;
+    pthread_barrier_wait(&called);
+    return 0;
+}
+
+int exit_now(void *function) {
+    if (start_caller(function)) return -1;
+    tell_and_join();
+    return 0;
+}
+
+int exit_at_the_end(void *function) { return start_caller(function) || atexit(tell_and_join); }

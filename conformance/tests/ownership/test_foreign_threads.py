@@ -83,40 +83,6 @@ def test_a_storm_while_another_thread_keeps_the_gil_for_a_second() -> None:
     assert until(lambda: cd.stats()["released"] == before + 2 * count)
 
 
-@pytest.mark.parametrize("sits_in", ["sleep", "lock", "ctypes"])
-def test_released_although_the_main_thread_sits_in_a_c_call(sits_in: str) -> None:
-    """No byte code runs on the main thread, so that no pending call does; and nobody calls us."""
-    ended: list[float] = []
-
-    class Owner(Cai):
-        def __del__(self) -> None:
-            ended.append(time.monotonic())
-
-    tensor = tensor_of(Owner(interface()))
-    gc.collect()
-    delay, sit = 0.05, 0.3
-    start = time.monotonic()
-    assert (
-        native.without_gil().release_later(
-            ctypes.c_void_p(tensor.deleter), ctypes.c_void_p(tensor.address), int(delay * 1e6)
-        )
-        == 0
-    )
-    match sits_in:
-        case "sleep":
-            time.sleep(sit)
-        case "lock":
-            lock = threading.Lock()
-            lock.acquire()
-            lock.acquire(timeout=sit)
-        case "ctypes":
-            native.without_gil().sit(int(sit * 1e6))
-    woke = time.monotonic()
-    assert len(ended) == 1
-    assert start + delay <= ended[0] <= woke
-    assert ended[0] - start - delay < PROMISED
-
-
 def test_released_soon_although_the_main_thread_never_stops() -> None:
     alive = weakref.ref(producer := cai())
     tensor = tensor_of(producer)

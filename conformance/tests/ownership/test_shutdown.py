@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 
 import native
@@ -115,20 +114,7 @@ RUNS = native.figure(20, 500)
 EACH = max(1, -(-RUNS // len(HOLDERS)))
 
 
-# Not tensors that a thread holds, but a thread that is killed inside one of our calls (docs/ownership.md).
-KILLED_INSIDE = "a daemon thread"
-REASON = "not run: before 3.14 a daemon thread inside Python code that Rust has called is unwound, and aborts"
-
-
-def holders() -> list[object]:
-    unwinds = sys.version_info < (3, 14)
-    return [
-        pytest.param(each, marks=[pytest.mark.skip(REASON)] if unwinds and each == KILLED_INSIDE else [])
-        for each in HOLDERS
-    ]
-
-
-@pytest.mark.parametrize("holder", holders())
+@pytest.mark.parametrize("holder", HOLDERS)
 @pytest.mark.parametrize("interpreter", interpreters(), ids=lambda interpreter: interpreter.name)
 def test_ends_silently_with_tensors_held_by(holder: str, interpreter: Interpreter) -> None:
     code = textwrap.dedent(BEFORE) + textwrap.dedent(HOLDERS[holder])

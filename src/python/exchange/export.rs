@@ -31,6 +31,7 @@ use crate::protocol::stream::{Platform, Request, Stream};
 use crate::python::class::PyCaiView;
 use crate::python::context;
 use crate::python::integer::type_name;
+use crate::python::killed;
 use crate::python::release;
 use crate::view::{self, CaiView, build};
 
@@ -66,6 +67,7 @@ pub(crate) fn capsule(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
 
 /// Runs the body of a callback: 0, or -1 with an exception set. Nothing unwinds into C.
 fn answer(py: Python<'_>, body: impl FnOnce() -> PyResult<()>) -> c_int {
+    killed::stays();
     let error = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return 0,
         Ok(Err(error)) => error,

@@ -1,0 +1,143 @@
+"""A daemon thread that the interpreter kills inside our code: the process ends as if it were not there.
+
+Before 3.14 CPython ends such a thread by `pthread_exit`, and Rust cannot be unwound. Each of these threads
+is inside Python code that we have called, for ever, so that it is killed there in every run.
+"""
+
+from __future__ import annotations
+
+import textwrap
+
+import native
+import pytest
+from subprocesses import Interpreter, interpreters, run
+
+BEFORE = """
+    import ctypes, os, sys, threading, time
+    import cai_dlpack as cd, dlpack_abi as abi, native
+    from producers import Cai, Dlpack, cai, interface
+
+    inside = threading.Event()
+
+    def stay():
+        inside.set()
+        while True: pass
+
+    class InAttribute:
+        @property
+        def __cuda_array_interface__(self): stay()
+
+    class InDel(Cai):
+        def __del__(self): stay()
+
+    class InDlpack(Dlpack):
+        def __dlpack__(self, **keywords): stay()
+
+    class InDevice(Dlpack):
+        def __dlpack_device__(self): stay()
+
+    class InStream:
+        def __cuda_stream__(self): stay()
+
+    class InRepr:
+        def __repr__(self): stay()
+
+    def tensor_of(producer):
+        return abi.consume(cd.view(producer, ordinal=0).__dlpack__(stream=-1, max_version=(1, 3)))
+
+    def end(kept):
+        kept.clear()
+
+    def in_thread(body, *arguments):
+        threading.Thread(target=body, args=arguments, daemon=True).start()
+        assert inside.wait(60)
+"""
+
+PLACES = {
+    "view": "in_thread(cd.view, InAttribute())",
+    "from_cai": "in_thread(cd.from_cai, InAttribute())",
+    "to_dlpack": "in_thread(cd.to_dlpack, InAttribute())",
+    "explain": "in_thread(cd.explain, InAttribute())",
+    "split_masked": "in_thread(cd.split_masked, InAttribute())",
+    "field": "in_thread(cd.field, InAttribute(), 'x')",
+    "from_dlpack": "in_thread(cd.from_dlpack, InDlpack(abi.make()))",
+    "view of DLPack": "in_thread(cd.view, InDlpack(abi.make()))",
+    "__dlpack_device__": "in_thread(cd.from_dlpack, InDevice(abi.make()))",
+    "__dlpack__": "in_thread(lambda: cd.view(cai(), ordinal=0).__dlpack__(stream=InStream()))",
+    "on": "in_thread(cd.view(cai(), ordinal=0).on, InStream())",
+    "consume": "in_thread(cd.view(cai(), ordinal=0).consume, InStream())",
+    "join": "in_thread(lambda: cd.join([], on=InStream()))",
+    "use_stream": "in_thread(cd.use_stream, InStream())",
+    "policy": "in_thread(lambda: cd.policy(sync=InRepr()))",
+    "the end of a view": "in_thread(end, [cd.view(InDel(interface()), ordinal=0)])",
+    "the end of a capsule": "in_thread(end, [cd.view(InDel(interface()), ordinal=0).__dlpack__(stream=-1)])",
+    "a deleter with the GIL": "in_thread(lambda tensor: abi.release(tensor, gil=True), tensor_of(InDel(interface())))",
+    "a loop": """
+        def keep():
+            view = cd.view(Cai(interface()), ordinal=0)
+            while True:
+                view = cd.from_dlpack(view.__dlpack__(stream=-1))
+                view = cd.view(Cai(interface()), ordinal=0)
+                inside.set()
+        in_thread(keep)
+    """,
+    "several at once": """
+        for _ in range(4):
+            in_thread(cd.view, InAttribute())
+            inside.clear()
+    """,
+    "a thread of a forked child": """
+        in_thread(cd.view, InAttribute())
+        inside.clear()
+        import warnings
+        warnings.simplefilter("ignore", DeprecationWarning)  # 3.12: a process with threads forks
+        child = os.fork()
+        in_thread(cd.view, InAttribute())
+        if child: assert os.waitpid(child, 0)[1] == 0
+    """,
+    # The reaper's own; our function at exit would wait for it.
+    "the reaper": """
+        import atexit
+        tensor = tensor_of(InDel(interface()))
+        native.without_gil().release_later(ctypes.c_void_p(tensor.deleter), ctypes.c_void_p(tensor.address), 0)
+        # The main thread sits in a C call, so that the reaper is the one.
+        native.without_gil().sit(100_000)
+        assert inside.is_set()
+        atexit._clear()
+    """,
+}
+
+RUNS = native.figure(1, 10)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("interpreter", interpreters(), ids=lambda interpreter: interpreter.name)
+def test_a_thread_that_is_killed_inside(place: str, interpreter: Interpreter) -> None:
+    code = textwrap.dedent(BEFORE) + textwrap.dedent(PLACES[place])
+    for _ in range(RUNS):
+        assert run([interpreter.executable], code, interpreter.package) == (0, "")
+
+
+ENDS_BY_ITSELF = {
+    "while the interpreter runs": """
+        native.without_gil().exit_now(ctypes.py_object(convert))
+        assert converted == [1]
+    """,
+    "after the interpreter": "native.without_gil().exit_at_the_end(ctypes.py_object(convert))",
+}
+
+
+@pytest.mark.parametrize("when", ENDS_BY_ITSELF)
+@pytest.mark.parametrize("interpreter", interpreters(), ids=lambda interpreter: interpreter.name)
+def test_a_thread_that_ends_itself_outside_is_let_go(when: str, interpreter: Interpreter) -> None:
+    """A C library's thread has called us, and ends by `pthread_exit` when nothing of ours is on its stack;
+    somebody waits for it."""
+    code = """
+        converted = []
+
+        def convert():
+            cd.view(cai(), ordinal=0)
+            converted.append(1)
+    """
+    code = textwrap.dedent(BEFORE) + textwrap.dedent(code) + textwrap.dedent(ENDS_BY_ITSELF[when])
+    assert run([interpreter.executable], code, interpreter.package) == (0, "")

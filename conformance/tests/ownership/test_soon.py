@@ -1,0 +1,61 @@
+"""Released within 50 ms of the GIL being free, although nobody calls us and the main thread sits in a C call."""
+
+from __future__ import annotations
+
+import textwrap
+
+import native
+import pytest
+from subprocesses import Interpreter, interpreters, run
+from waiting import PROMISED
+
+SITS_IN = {
+    "sleep": "time.sleep(seconds)",
+    "lock": "lock.acquire(timeout=seconds)",
+    "ctypes": "native.without_gil().sit(int(seconds * 1e6))",
+    "join": "sleeper.join(seconds)",
+}
+
+CODE = """
+    import ctypes, gc, sys, threading, time
+    import cai_dlpack as cd, dlpack_abi as abi, native
+    from producers import Cai, interface
+
+    ended = []
+
+    class Owner(Cai):
+        def __del__(self):
+            ended.append(time.monotonic())
+
+    lock = threading.Lock()
+    lock.acquire()
+    sleeper = threading.Thread(target=time.sleep, args=(1000,), daemon=True)
+    sleeper.start()
+    delay, seconds = 0.02, 0.2
+    took = []
+    for _ in range({times}):
+        tensor = abi.consume(cd.view(Owner(interface()), ordinal=0).__dlpack__(stream=-1, max_version=(1, 3)))
+        ended.clear()
+        start = time.monotonic()
+        assert native.without_gil().release_later(
+            ctypes.c_void_p(tensor.deleter), ctypes.c_void_p(tensor.address), int(delay * 1e6)) == 0
+        {sits_in}
+        woke = time.monotonic()
+        assert len(ended) == 1, "not before the main thread woke"
+        assert start + delay <= ended[0] <= woke
+        took.append(ended[0] - start - delay)
+    print(max(took))
+"""
+
+TIMES = native.figure(2, 50)
+
+
+@pytest.mark.parametrize("sits_in", SITS_IN)
+@pytest.mark.parametrize("interpreter", interpreters(), ids=lambda interpreter: interpreter.name)
+def test_released_although_the_main_thread_sits_in(sits_in: str, interpreter: Interpreter) -> None:
+    code = textwrap.dedent(CODE.format(times=TIMES, sits_in=SITS_IN[sits_in]))
+    exit_code, printed = run([interpreter.executable], code, interpreter.package)
+    assert exit_code == 0, printed
+    slowest = float(printed)
+    print(f"{interpreter.name}, {sits_in}: slowest of {TIMES} releases {slowest * 1000:.2f} ms")
+    assert slowest < PROMISED
