@@ -19,6 +19,11 @@ use std::fmt;
 
 use super::rule::{Field, Rule, Violation};
 
+/// Not a code of DLPack: items with fields, which it has no words for.
+const STRUCT: u8 = u8::MAX;
+/// What to do about them.
+pub(super) const ONE_FIELD: &str = "view one field of it: cd.view(obj).field('name')";
+
 mod typestr;
 use typestr::is_order;
 pub use typestr::{Kind, TypeStr};
@@ -91,6 +96,7 @@ macro_rules! dtypes {
                 match (self.code, self.bits) {
                     $((code::$b_code, $b_bits) => $b_name,)*
                     $((code::$o_code, $o_bits) => $o_name,)*
+                    (STRUCT, _) => "void",
                     _ => "unknown",
                 }
             }
@@ -187,6 +193,24 @@ impl DType {
             code,
             bits,
         }
+    }
+
+    /// Items of so many bytes that have fields: bytes to whoever looks for them, and refused by every
+    /// export. `None` where there are none, or too many to count as lanes.
+    #[cfg(any(test, feature = "pyo3"))]
+    pub(crate) fn structure(nbytes: u32) -> Option<Self> {
+        let lanes = u16::try_from(nbytes).ok().filter(|lanes| *lanes != 0)?;
+        Some(Self {
+            lanes,
+            code: STRUCT,
+            bits: 8,
+        })
+    }
+
+    /// Whether the items have fields.
+    #[inline]
+    pub(crate) const fn is_structure(self) -> bool {
+        self.code == STRUCT
     }
 
     /// The type of a canonical typestr, as nearly every producer writes it; `None` for any other text.
@@ -316,6 +340,9 @@ impl DType {
 
     #[cold]
     fn refuse_typestr(self) -> Violation {
+        if self.is_structure() {
+            return self.refuse_structure();
+        }
         let refuse = |rule| Violation::new(rule, Field::TensorDtype, self);
         if self.lanes != 1 {
             return refuse(Rule::CaiLanes).with_hint("pass it by DLPack");
@@ -328,6 +355,12 @@ impl DType {
                 .with_hint("pass it by DLPack, or present its bits with dtype='uint16'"),
             _ => refuse(Rule::CaiDtype).with_hint("pass it by DLPack"),
         }
+    }
+
+    /// Why items with fields are not exchanged.
+    #[cold]
+    pub(crate) fn refuse_structure(self) -> Violation {
+        Violation::new(Rule::DescrFields, Field::TensorDtype, self).with_hint(ONE_FIELD)
     }
 
     /// The type of a name: NumPy's (`float32`, `half`), its letters (`f`, `?`), ml_dtypes'
@@ -371,7 +404,9 @@ impl DType {
 impl fmt::Display for DType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())?;
-        if self.lanes == 1 {
+        if self.is_structure() {
+            write!(f, "{}", self.element_bits())
+        } else if self.lanes == 1 {
             Ok(())
         } else {
             write!(f, "x{}", self.lanes)
@@ -396,7 +431,7 @@ pub fn reinterpret(from: DType, to: DType) -> Result<DType, Violation> {
     }
     check_carried(to)?;
     let same_size = from.itemsize().is_some() && from.itemsize() == to.itemsize();
-    let raw = from.code == code::UINT && from.lanes == 1;
+    let raw = from.code == code::UINT && from.lanes == 1 || from.is_structure();
     // The way back: a type without typestr shown as its bits, so that CAI can say it.
     let to_raw = to.code == code::UINT && from.scalar_typestr().is_none();
     let known = (from, to) == (DType::F16, DType::BF16);

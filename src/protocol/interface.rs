@@ -326,6 +326,43 @@ impl Interface {
         })
     }
 
+    /// Puts another `descr` in the place of one that says nothing; it has been checked against the typestr.
+    #[cfg(feature = "pyo3")]
+    pub(crate) fn set_descr(&mut self, descr: Descr) {
+        self.descr = descr;
+    }
+
+    /// The dict of a view of a struct.
+    #[cfg(feature = "pyo3")]
+    pub(crate) fn of_struct(from: &Descriptor, descr: Descr) -> Self {
+        let itemsize = from.dtype().itemsize().unwrap_or(1);
+        Self {
+            layout: from.layout().clone(),
+            data: from.data(),
+            stream: Stream::None,
+            descr,
+            version: Version::V3,
+            typestr: TypeStr::void(itemsize).unwrap_or(from.dtype().native_typestr()),
+            read_only: from.read_only(),
+        }
+    }
+
+    /// A struct as a whole, on a device that a dict does not name.
+    ///
+    /// # Errors
+    /// `descr-fields` for items too large to be counted.
+    #[cfg(feature = "pyo3")]
+    pub(crate) fn into_struct(self, device: Device) -> Result<(Descriptor, Descr), Violation> {
+        let Some(dtype) = DType::structure(self.typestr.itemsize()) else {
+            let found = format_args!("items of {} bytes", self.typestr.itemsize());
+            return Err(Violation::new(Rule::DescrFields, Field::CaiDescr, found)
+                .with_hint("fields are found in items of up to 65535 bytes"));
+        };
+        let flags = Flags::NONE.with(Flags::READ_ONLY, self.read_only);
+        let descriptor = Descriptor::of_interface(self.data, device, dtype, flags, self.layout);
+        Ok((descriptor, self.descr))
+    }
+
     /// Whether the items are bits: of masks, where `shape` counts bits.
     #[must_use]
     pub const fn is_bits(&self) -> bool {

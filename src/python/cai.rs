@@ -4,6 +4,7 @@ use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
+use super::exchange::Exchanged;
 use super::integer::{repr, type_name};
 use super::interface::{self, Numbers, Read, Usual};
 use super::keys::keys;
@@ -11,6 +12,7 @@ use super::lookup;
 use super::options::{Check, Options};
 use super::own_dtype;
 use super::release;
+use super::structs;
 use crate::driver::{self, MemoryKind, PointerInfo};
 use crate::protocol::descriptor::{Descriptor, Device};
 use crate::protocol::interface::{Interface, Version};
@@ -18,15 +20,28 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 use crate::view::{CaiView, Owner};
 
+/// What an import is for.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Takes {
+    /// An export: structs are refused.
+    Arrays,
+    /// A view.
+    Structs,
+}
+
 /// Imports by CAI and nothing else: an object with the attribute, or a dict with `owner=`.
-pub(crate) fn import<'py>(object: &Bound<'py, PyAny>, options: &Options<'py>) -> PyResult<CaiView> {
+pub(crate) fn import<'py>(
+    object: &Bound<'py, PyAny>,
+    options: &Options<'py>,
+    takes: Takes,
+) -> PyResult<Exchanged> {
     let mut numbers = Numbers::default();
     let read = if object.is_instance_of::<PyDict>() {
         if options.owner.is_none() {
             return Err(Violation::new(Rule::OwnerMissing, Field::Argument("owner"), "").into());
         }
         if let Some(usual) = usual(object, options, &mut numbers) {
-            return usual_view(object, usual, options);
+            return usual_view(object, usual, options).map(Exchanged::plain);
         }
         interface::read(object, options.strict)?
     } else {
@@ -34,11 +49,11 @@ pub(crate) fn import<'py>(object: &Bound<'py, PyAny>, options: &Options<'py>) ->
             return Err(missing(object));
         };
         if let Some(usual) = usual(&dict, options, &mut numbers) {
-            return usual_view(object, usual, options);
+            return usual_view(object, usual, options).map(Exchanged::plain);
         }
         read(object, &dict, options)?
     };
-    view(object, read, options)
+    any(object, read, options, takes)
 }
 
 /// Reads `object.__cuda_array_interface__`, once; `None` where it has none. Only an `AttributeError`
@@ -86,18 +101,46 @@ pub(crate) fn missing(object: &Bound<'_, PyAny>) -> PyErr {
     }
 }
 
-/// The view of what a dict said, kept alive by `object` (or by `owner=`, for a bare dict).
+/// The view of what a dict said, kept alive by `object` (or by `owner=`, for a bare dict); of a struct
+/// with its fields.
+pub(crate) fn any<'py>(
+    object: &Bound<'py, PyAny>,
+    mut read: Read<'py>,
+    options: &Options<'py>,
+    takes: Takes,
+) -> PyResult<Exchanged> {
+    let is_struct = structs::is_one(object, &mut read, options)?;
+    if !is_struct || takes == Takes::Arrays {
+        return view(object, read, options).map(Exchanged::plain);
+    }
+    check(object, &read)?;
+    let (stream, known) = (read.interface.stream(), read.knows_stream());
+    let device = Device::cuda(options.ordinal.unwrap_or(0));
+    let (descriptor, fields) = read.interface.into_struct(device)?;
+    Ok(Exchanged {
+        fields: Some(Box::new(fields)),
+        ..Exchanged::plain(finish(object, descriptor, stream, known, options)?)
+    })
+}
+
+/// Refuses a mask, and warns of what should not be there.
+fn check(object: &Bound<'_, PyAny>, read: &Read<'_>) -> PyResult<()> {
+    if let Some(mask) = &read.mask {
+        return Err(interface::refuse_mask(mask, read.interface.shape()));
+    }
+    if read.stream_was_zero || matches!(read.interface.version(), Version::Newer(_)) {
+        warn(object, read)?;
+    }
+    Ok(())
+}
+
+/// [`any`], of what is no struct.
 pub(crate) fn view<'py>(
     object: &Bound<'py, PyAny>,
     read: Read<'py>,
     options: &Options<'py>,
 ) -> PyResult<CaiView> {
-    if let Some(mask) = &read.mask {
-        return Err(interface::refuse_mask(mask, read.interface.shape()));
-    }
-    if read.stream_was_zero || matches!(read.interface.version(), Version::Newer(_)) {
-        warn(object, &read)?;
-    }
+    check(object, &read)?;
     let known = read.knows_stream();
     let stream = read.interface.stream();
     // Everything that can be said without the driver is said first.

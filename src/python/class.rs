@@ -17,7 +17,9 @@ use super::keys::keys;
 use super::killed;
 use super::release::{self, PYTHON};
 use super::stream;
+use super::structs;
 use crate::protocol::descriptor::Device;
+use crate::protocol::interface::Descr;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
 use crate::view::CaiView;
@@ -46,13 +48,17 @@ struct Rare {
     producer_object: Option<Py<PyAny>>,
     /// The loan that it belongs to.
     scope: Option<Scope>,
+    /// The fields of a struct.
+    fields: Descr,
 }
 
 impl Rare {
     /// Nothing where there is nothing to keep.
     fn boxed(self) -> Option<Box<Self>> {
-        let is_empty =
-            self.stream_object.is_none() && self.producer_object.is_none() && self.scope.is_none();
+        let is_empty = self.stream_object.is_none()
+            && self.producer_object.is_none()
+            && self.scope.is_none()
+            && self.fields == Descr::None;
         (!is_empty).then(|| Box::new(self))
     }
 }
@@ -93,14 +99,37 @@ impl PyCaiView {
     /// Wraps what came by the route that knows the producer.
     #[inline(always)]
     pub(crate) fn from_route(found: Exchanged) -> Self {
-        Self {
+        let view = Self {
             work: found.work,
             ..Self::new(found.view)
+        };
+        match found.fields {
+            None => view,
+            Some(fields) => view.with_fields(*fields),
         }
+    }
+
+    /// Says which fields the items of a struct have.
+    #[cold]
+    pub(crate) fn with_fields(mut self, fields: Descr) -> Self {
+        let mut rare = self.rare.take().map_or_else(Rare::default, |rare| *rare);
+        rare.fields = fields;
+        self.rare = rare.boxed();
+        self
+    }
+
+    /// The fields of a struct.
+    pub(crate) fn descr(&self) -> &Descr {
+        self.rare.as_ref().map_or(&Descr::None, |rare| &rare.fields)
     }
 
     /// The same memory described anew: in the same loan, on the same stream, of the same producer.
     pub(crate) fn described(&self, py: Python<'_>, view: CaiView) -> Self {
+        // `dtype=` makes an array of a struct.
+        let fields = match view.descriptor().dtype().is_structure() {
+            true => self.descr().clone(),
+            false => Descr::None,
+        };
         Self {
             work: self.work.filter(|_| view.ready() == self.view.ready()),
             view,
@@ -109,6 +138,7 @@ impl PyCaiView {
                     stream_object: clone(py, rare.stream_object.as_ref()),
                     producer_object: clone(py, rare.producer_object.as_ref()),
                     scope: rare.scope.clone(),
+                    fields,
                 };
                 rare.boxed()
             }),
@@ -131,6 +161,7 @@ impl PyCaiView {
                 stream_object: Some(stream_object),
                 producer_object: clone(py, self.producer_object()),
                 scope: Some(scope),
+                fields: self.descr().clone(),
             })),
             work: None,
         }
@@ -167,6 +198,25 @@ impl PyCaiView {
     #[inline]
     pub(crate) fn check_scope(&self) -> PyResult<()> {
         self.scope().map_or(Ok(()), Scope::check)
+    }
+
+    /// Refuses what no consumer can be given: a view whose loan has ended, a struct as a whole.
+    #[inline]
+    pub(crate) fn check_array(&self) -> PyResult<()> {
+        match &self.rare {
+            None => Ok(()),
+            Some(rare) => {
+                self.check_scope()?;
+                rare.fields.refusal().map_or(Ok(()), |why| Err(why.into()))
+            }
+        }
+    }
+
+    /// What goes before every export: [`check_array`](Self::check_array), [`prepare`](Self::prepare).
+    #[inline]
+    pub(crate) fn prepare_array(&self, py: Python<'_>) -> PyResult<()> {
+        self.check_array()?;
+        self.follow(py)
     }
 
     /// What goes before every use: the loan has not ended, and the ready stream knows of all that the
@@ -225,6 +275,7 @@ impl PyCaiView {
                 stream_object,
                 producer_object: clone(py, self.producer_object()),
                 scope: self.scope().cloned(),
+                fields: self.descr().clone(),
             }
             .boxed(),
             work: None,
@@ -362,6 +413,9 @@ impl PyCaiView {
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         killed::stays();
         self.prepare(py)?;
+        if let Some(refused) = self.descr().refusal() {
+            return Err(PyAttributeError::new_err(refused.to_string()));
+        }
         match self.view.descriptor().check_interface() {
             Ok(typestr) => dict::of(py, &self.view, typestr),
             Err(violation) => Err(PyAttributeError::new_err(violation.to_string())),
@@ -373,8 +427,9 @@ impl PyCaiView {
     /// Raises BufferError where the interface cannot say what this is.
     fn to_cai<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         killed::stays();
+        self.check_array()?;
         let typestr = self.view.descriptor().check_interface()?;
-        self.prepare(py)?;
+        self.follow(py)?;
         dict::of(py, &self.view, typestr)
     }
 
@@ -416,6 +471,29 @@ impl PyCaiView {
         Ok(self.described(py, host::present_as(py, &self.view, kind)?))
     }
 
+    /// The names of the fields of a structured array; empty for any other.
+    #[getter]
+    fn fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        structs::names(py, self.descr())
+    }
+
+    /// One field of a structured array: a strided view of the same memory, for every consumer.
+    ///
+    /// dtype: the field's element type, where its typestr cannot say it; it reinterprets and never casts.
+    /// Raises ValueError for a name that it does not have, BufferError where the array is not structured
+    /// or the distance between two items is no multiple of the field's item size.
+    #[pyo3(signature = (name, /, *, dtype=None))]
+    fn field(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        dtype: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        killed::stays();
+        self.check_scope()?;
+        structs::field(py, self, name, dtype)
+    }
+
     /// The C Exchange API (DLPack 1.3): a capsule around a table of C functions.
     #[classattr]
     fn __dlpack_c_exchange_api__(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
@@ -450,7 +528,7 @@ impl PyCaiView {
         copy: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (py, this) = (slf.py(), slf.get());
-        this.check_scope()?;
+        this.check_array()?;
         let asked = Asked {
             stream,
             max_version,

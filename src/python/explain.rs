@@ -13,7 +13,7 @@ use pyo3::types::{PyDict, PyTuple};
 use self::consumers::{CONSUMERS, Consumer};
 use super::class::PyCaiView;
 use super::options::Options;
-use super::{cai, capsule, context, dlpack, exchange, killed, stream};
+use super::{cai, capsule, context, dlpack, exchange, killed, stream, structs};
 use crate::protocol::descriptor::{Descriptor, Device};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Situation, Stream, plan};
@@ -193,7 +193,7 @@ fn look(object: &Bound<'_, PyAny>) -> PyResult<Found> {
 }
 
 fn look_at_view(view: &PyCaiView) -> Found {
-    let view = view.view();
+    let (view, refused) = (view.view(), view.descr().refusal());
     Found {
         offers: vec!["both protocols, and the C Exchange API".into()],
         route: Some("view"),
@@ -201,7 +201,7 @@ fn look_at_view(view: &PyCaiView) -> Found {
         descriptor: Some(view.descriptor().clone()),
         located: true,
         ready: Some(view.ready()),
-        refused: None,
+        refused: refused.map(|why| why.to_string()),
     }
 }
 
@@ -214,8 +214,12 @@ fn look_at_cai(object: &Bound<'_, PyAny>, found: &mut Found) -> PyResult<()> {
     };
     let Some(dict) = dict else { return Ok(()) };
     let options = Options::default();
-    let read = match cai::read(object, &dict, &options) {
-        Ok(read) => read,
+    let read = cai::read(object, &dict, &options).and_then(|mut read| {
+        let is_struct = structs::is_one(object, &mut read, &options)?;
+        Ok((read, is_struct))
+    });
+    let (read, is_struct) = match read {
+        Ok(found) => found,
         Err(error) => {
             found.offers.push("__cuda_array_interface__".into());
             found.refused = Some(error.value(object.py()).to_string());
@@ -227,7 +231,14 @@ fn look_at_cai(object: &Bound<'_, PyAny>, found: &mut Found) -> PyResult<()> {
         "__cuda_array_interface__ version {version}, {ready}"
     ));
     found.ready = read.knows_stream().then_some(ready);
-    match cai::describe(read.interface, &options) {
+    let described = if is_struct {
+        found.refused = read.interface.descr().refusal().map(|why| why.to_string());
+        let whole = read.interface.into_struct(Device::cuda(0));
+        whole.map(|(descriptor, _)| descriptor)
+    } else {
+        cai::describe(read.interface, &options)
+    };
+    match described {
         Err(violation) => found.refused = Some(violation.to_string()),
         Ok(descriptor) => {
             found.route = Some("cai");

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyType};
 
-use super::cai;
+use super::cai::{self, Takes};
 use super::capsule;
 use super::class::PyCaiView;
 use super::context::{self, Policy, UseStream};
@@ -17,7 +17,7 @@ use super::interface::Numbers;
 use super::join::join;
 use super::keys::keys;
 use super::killed;
-use super::mask::{field, split_masked};
+use super::mask::split_masked;
 use super::options::{Arguments, Check, Options};
 use super::own_dtype;
 use super::quick;
@@ -76,7 +76,7 @@ pub(crate) fn view<'py>(
     if known.traits.any_of(Traits::OURS) {
         return Ok(again(obj, &options)?.keeping(producer_stream, producer_stream));
     }
-    let view = PyCaiView::from_route(route(obj, known, &options)?);
+    let view = PyCaiView::from_route(route(obj, known, &options, Takes::Structs)?);
     Ok(view.keeping(None, producer_stream))
 }
 
@@ -107,7 +107,7 @@ pub(crate) fn from_cai<'py>(
         check,
         strict,
     })?;
-    let view = PyCaiView::new(cai::import(obj, &options)?);
+    let view = PyCaiView::from_route(cai::import(obj, &options, Takes::Structs)?);
     Ok(view.keeping(None, producer_stream))
 }
 
@@ -211,7 +211,7 @@ pub(crate) fn to_dlpack<'py>(
         {
             return capsule;
         }
-        by_attribute(obj, dict, &options)?
+        by_attribute(obj, dict, &options, Takes::Arrays)?.view
     } else {
         import(obj, &options)?
     };
@@ -271,9 +271,11 @@ fn is_host(stream: &Bound<'_, PyAny>) -> bool {
 pub(crate) fn import<'py>(object: &Bound<'py, PyAny>, options: &Options<'py>) -> PyResult<CaiView> {
     let known = exchange::known(object)?;
     if known.traits.any_of(Traits::OURS) {
-        own_view(object, options)
+        let this = object.cast::<PyCaiView>()?.get();
+        this.check_array()?;
+        own_view(this, object.py(), options)
     } else {
-        route(object, known, options).map(|found| found.view)
+        route(object, known, options, Takes::Arrays).map(|found| found.view)
     }
 }
 
@@ -283,6 +285,7 @@ fn route<'py>(
     object: &Bound<'py, PyAny>,
     known: Known,
     options: &Options<'py>,
+    takes: Takes,
 ) -> PyResult<Exchanged> {
     if let Some(table) = known.table
         && let Some(found) = exchange::import(object, table, known.traits, options.producer)?
@@ -290,19 +293,24 @@ fn route<'py>(
         let view = adjust(found.view, options)?;
         return Ok(Exchanged { view, ..found });
     }
-    by_protocol(object, options).map(|view| Exchanged { view, work: None })
+    by_protocol(object, options, takes)
 }
 
 /// The routes through Python attributes.
 #[inline(always)]
-fn by_protocol<'py>(object: &Bound<'py, PyAny>, options: &Options<'py>) -> PyResult<CaiView> {
+fn by_protocol<'py>(
+    object: &Bound<'py, PyAny>,
+    options: &Options<'py>,
+    takes: Takes,
+) -> PyResult<Exchanged> {
     if capsule::is_capsule(object) {
-        return adjust(dlpack::import(object, Ask::default())?, options);
+        let view = adjust(dlpack::import(object, Ask::default())?, options)?;
+        return Ok(Exchanged::plain(view));
     }
     if object.is_instance_of::<PyDict>() {
-        return cai::import(object, options);
+        return cai::import(object, options, takes);
     }
-    by_attribute(object, cai::attribute(object)?, options)
+    by_attribute(object, cai::attribute(object)?, options, takes)
 }
 
 /// [`by_protocol`], once `__cuda_array_interface__` has been read.
@@ -311,17 +319,18 @@ fn by_attribute<'py>(
     object: &Bound<'py, PyAny>,
     dict: Option<Bound<'py, PyAny>>,
     options: &Options<'py>,
-) -> PyResult<CaiView> {
+    takes: Takes,
+) -> PyResult<Exchanged> {
     if let Some(dict) = dict {
         let mut numbers = Numbers::default();
         if let Some(usual) = cai::usual(&dict, options, &mut numbers)
             && (usual.knows_stream || options.producer.is_some() || !dlpack::speaks(object)?)
         {
-            return cai::usual_view(object, usual, options);
+            return cai::usual_view(object, usual, options).map(Exchanged::plain);
         }
         let read = cai::read(object, &dict, options)?;
         if read.knows_stream() || options.producer.is_some() || !dlpack::speaks(object)? {
-            return cai::view(object, read, options);
+            return cai::any(object, read, options, takes);
         }
     } else if !dlpack::speaks(object)? {
         return Err(speaks_nothing(object));
@@ -330,19 +339,18 @@ fn by_attribute<'py>(
         stream: options.producer,
         ..Ask::default()
     };
-    adjust(dlpack::import_speaking(object, ask)?, options)
+    adjust(dlpack::import_speaking(object, ask)?, options).map(Exchanged::plain)
 }
 
 /// A view of a view: the same loan, stream and owner, and no call of anything.
 fn again(object: &Bound<'_, PyAny>, options: &Options<'_>) -> PyResult<PyCaiView> {
-    let view = own_view(object, options)?;
     let this = object.cast::<PyCaiView>()?.get();
+    let view = own_view(this, object.py(), options)?;
     Ok(this.described(object.py(), view))
 }
 
-fn own_view(object: &Bound<'_, PyAny>, options: &Options<'_>) -> PyResult<CaiView> {
-    let this = object.cast::<PyCaiView>()?.get();
-    this.prepare(object.py())?;
+fn own_view(this: &PyCaiView, py: Python<'_>, options: &Options<'_>) -> PyResult<CaiView> {
+    this.prepare(py)?;
     let view = this.view();
     // SAFETY: the same description of the same memory.
     let view = adjust(unsafe { view.derive(view.descriptor().clone()) }, options)?;
@@ -441,7 +449,6 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(explain, module)?)?;
     module.add_function(wrap_pyfunction!(join, module)?)?;
     module.add_function(wrap_pyfunction!(split_masked, module)?)?;
-    module.add_function(wrap_pyfunction!(field, module)?)?;
     module.add_function(wrap_pyfunction!(stats, module)?)?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Parts of an interface that DLPack has no words for: the mask of an array, the fields of a struct.
+//! Masks, which DLPack has no words for: the values and the mask of an array as two.
 //!
 //! A mask says which values are valid: where it is not zero (or its bit is 1). Two forms are in use.
 //!
@@ -72,31 +72,6 @@ pub(crate) fn split_masked<'py>(
     let mask = mask_view(&mask, &shape, form, &options)?;
     let values = cai::view(obj, read, &options)?;
     Ok((PyCaiView::new(values), Some(PyCaiView::new(mask))))
-}
-
-/// One field of a structured array, as a strided view of the same memory; of a struct within it, by
-/// further names.
-///
-/// Raises ValueError for a name that it does not have, BufferError where the array is not structured or
-/// the distance between two items is no multiple of the field's item size.
-///
-/// ordinal: the CUDA device, known: the driver is not asked.
-#[pyfunction]
-#[pyo3(signature = (obj, /, name, *names, ordinal=None))]
-pub(crate) fn field<'py>(
-    obj: &Bound<'py, PyAny>,
-    name: &str,
-    names: Vec<String>,
-    ordinal: Option<&Bound<'py, PyAny>>,
-) -> PyResult<PyCaiView> {
-    killed::stays();
-    let options = Options::located(ordinal)?;
-    let mut read = read(obj, &options)?;
-    read.interface = read.interface.field(name)?;
-    for name in &names {
-        read.interface = read.interface.field(name)?;
-    }
-    Ok(PyCaiView::new(cai::view(obj, read, &options)?))
 }
 
 /// The dict of an object; a bare one has no owner and is refused.

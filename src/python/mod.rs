@@ -35,6 +35,7 @@ mod quick;
 mod reaper;
 mod release;
 mod stream;
+mod structs;
 mod vectorcall;
 mod warn;
 

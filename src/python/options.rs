@@ -136,7 +136,7 @@ fn shape(value: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
 
 /// A dtype by name ("bfloat16", "float8_e4m3fn", "<f4"), or an object that has one: NumPy's dtypes and
 /// scalar types and ml_dtypes', known by their `name`, `dtype` or `__name__`, without importing either.
-fn dtype(value: &Bound<'_, PyAny>) -> PyResult<DType> {
+pub(super) fn dtype(value: &Bound<'_, PyAny>) -> PyResult<DType> {
     let field = Field::Argument("dtype");
     let name = if value.is_instance_of::<PyString>() {
         value.clone()

@@ -51,13 +51,16 @@ impl Abi for DLManagedTensorVersioned {
 /// The legacy layout has no flags: whoever calls with read-only data has asked the caller.
 ///
 /// # Errors
-/// [`Error::OutOfMemory`], with `owner` not taken: nothing was moved.
+/// `descr-fields` and [`Error::OutOfMemory`], with `owner` not taken: nothing was moved.
 #[inline(always)]
 pub(crate) fn build<M: Abi>(
     described: Described<'_>,
     flags: u64,
     owner: RawOwner,
 ) -> Result<NonNull<M>, Error> {
+    if described.dtype.is_structure() {
+        return Err(described.dtype.refuse_structure().into());
+    }
     let (values, ndim) = (described.values, described.values.len() / 2);
     // SAFETY: the layout is that of a `Block`, which is not of size zero.
     let block = unsafe { alloc(layout::<M>(ndim)) }.cast::<Block<M>>();

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import cai_dlpack as cd
+import dlpack_abi as abi
+import exchange_abi as exchange
+import numba.cuda
 import numpy as np
 import pytest
+import tvm_ffi
 from producers import Cai, cai, interface
 from refusal import check_refusal, refuse
 from simulator import Machine
@@ -45,7 +50,7 @@ def records(machine: Machine) -> tuple[np.ndarray[Any, Any], Cai]:
 @pytest.mark.parametrize("name", ["x", "id", "rgba"])
 def test_a_field_is_a_strided_view(name: str, records: tuple[np.ndarray[Any, Any], Cai]) -> None:
     values, producer = records
-    view = cd.field(producer, name)
+    view = cd.view(producer).field(name)
     want = values[name]
     assert (view.shape, view.byte_strides, view.dtype) == (want.shape, want.strides, str(want.dtype))
     assert view.ptr == producer.interface["data"][0] + OFFSETS[name]
@@ -55,18 +60,126 @@ def test_a_field_is_a_strided_view(name: str, records: tuple[np.ndarray[Any, Any
 
 def test_a_field_of_a_struct_within(records: tuple[np.ndarray[Any, Any], Cai]) -> None:
     values, producer = records
-    assert host_copy(cd.field(producer, "pos", "b")).tolist() == values["pos"]["b"].tolist()
-    check_refusal(refuse(lambda: cd.field(producer, "pos"), BufferError), "descr-fields", "descr", value="'a', 'b'")
+    within = cd.view(producer).field("pos")
+    assert (within.fields, within.dtype, within.byte_strides) == (("a", "b"), "void32", (80, 16))
+    assert host_copy(within.field("b")).tolist() == values["pos"]["b"].tolist()
+    check_refusal(refuse(within.__dlpack__, BufferError), "descr-fields", "descr", value="'a', 'b'")
 
 
 def test_fields_that_cannot_be(records: tuple[np.ndarray[Any, Any], Cai]) -> None:
-    _, producer = records
-    found = refuse(lambda: cd.field(producer, "y"), ValueError)
+    view = cd.view(records[1])
+    found = refuse(lambda: view.field("y"), ValueError)
     check_refusal(found, "field-unknown", "name", value="'y'", hint="'x', 'id', 'rgba', 'pos'")
-    check_refusal(refuse(lambda: cd.field(cai(), "x"), BufferError), "field-none", "name")
-    check_refusal(refuse(lambda: cd.field(np.zeros(3), "x"), TypeError), "cai-missing", "object")
-    odd = interface(shape=(2,), typestr="|V6", descr=[("a", "<f4"), ("b", "<i2")])
-    check_refusal(refuse(lambda: cd.field(Cai(odd), "a"), BufferError), "field-stride", "descr")
+    check_refusal(refuse(lambda: cd.view(cai(), ordinal=0).field("x"), BufferError), "field-none", "name")
+    assert cd.view(cai(), ordinal=0).fields == ()
+    odd = cd.view(Cai(interface(shape=(2,), typestr="|V6", descr=[("a", "<f4"), ("b", "<i2")])), ordinal=0)
+    check_refusal(refuse(lambda: odd.field("a"), BufferError), "field-stride", "descr")
+    swapped = cd.view(Cai(interface(shape=(2,), typestr="|V8", descr=[("a", ">f4"), ("b", "<f4")])), ordinal=0)
+    check_refusal(refuse(lambda: swapped.field("a"), BufferError), "typestr-byte-order", "descr")
+    assert swapped.field("b").byte_strides == (8,)
+    huge = Cai(interface(shape=(2,), typestr="|V65536", descr=[("a", "<f4"), ("b", "|u1", (65532,))]))
+    found = refuse(lambda: cd.view(huge, ordinal=0), BufferError)
+    check_refusal(found, "descr-fields", "descr", value="65536", hint="65535")
+
+
+def test_a_field_whose_type_the_caller_names(machine: Machine) -> None:
+    said = interface(shape=(2,), typestr="|V16", descr=[("t", "<M8[ns]"), ("w", "<V2"), ("", "|V6")])
+    view = cd.view(Cai(said), ordinal=0)
+    assert view.fields == ("t", "w")
+    check_refusal(refuse(lambda: view.field("t"), BufferError), "typestr-datetime", "typestr", hint="dtype='int64'")
+    assert view.field("t", dtype="int64").dtype == "int64"
+    assert (view.field("w", dtype="bfloat16").dtype, view.field("w", dtype="<u2").ptr) == ("bfloat16", view.ptr + 8)
+
+
+def test_the_whole_goes_nowhere(records: tuple[np.ndarray[Any, Any], Cai], machine: Machine) -> None:
+    view = cd.view(records[1])
+    assert (view.dtype, view.itemsize, view.nbytes, view.shape) == ("void128", 16, 240, (3, 5))
+    table = exchange.table_of(cd.CaiView)
+    owning, borrow = exchange.FromObject(table.from_object), exchange.Borrow(table.borrow)
+    exports: list[Any] = [
+        view.__dlpack__,
+        lambda: view.__dlpack__(max_version=(1, 3), copy=True),
+        lambda: view.__dlpack__(dl_device=(1, 0)),
+        view.to_cai,
+        lambda: cd.to_dlpack(view),
+        lambda: cd.to_dlpack(records[1]),
+        lambda: tvm_ffi.from_dlpack(view),
+        lambda: owning(id(view), ctypes.byref(ctypes.c_void_p())),
+        lambda: borrow(id(view), ctypes.byref(abi.DLTensor())),
+        lambda: np.from_dlpack(view, device="cpu"),
+        cd.view(view).__dlpack__,
+        view.on(machine.stream()).__dlpack__,
+        view.synchronize().__dlpack__,
+    ]
+    for export in exports:
+        found = refuse(export, BufferError)
+        check_refusal(found, "descr-fields", "descr", value="fields 'x', 'id', 'rgba', 'pos'", hint=".field('name')")
+    assert not hasattr(view, "__cuda_array_interface__")
+    with view.consume(machine.stream()) as lent:
+        check_refusal(refuse(lent.__dlpack__, BufferError), "descr-fields", "descr")
+        part = lent.field("x")
+    check_refusal(refuse(lambda: lent.field("x"), BufferError), "scope-ended", "object")
+    check_refusal(refuse(part.__dlpack__, BufferError), "scope-ended", "object")
+
+
+def test_a_struct_that_the_host_reads_has_no_buffer(machine: Machine) -> None:
+    said = interface(shape=(2,), typestr="|V8", descr=[("a", "<f4"), ("b", "<f4")])
+    view = cd.view(Cai({**said, "data": (machine.managed_memory(16), False)}))
+    check_refusal(refuse(lambda: memoryview(view), TypeError), "array-unreadable", "object", hint="v.field('name')")  # type: ignore[arg-type]
+    assert not hasattr(view, "__array_interface__")
+    assert np.asarray(view.field("b")).shape == np.asarray(view.present_as("host").field("b")).shape == (2,)
+    assert view.present_as("cuda").fields == ("a", "b")
+
+
+def test_a_struct_is_presented_as_one_number(machine: Machine) -> None:
+    said = interface(shape=(2,), typestr="|V8", descr=[("a", "<f4"), ("b", "<f4")])
+    for view in (cd.view(Cai(said), ordinal=0, dtype="uint64"), cd.view(cd.view(Cai(said), ordinal=0), dtype="uint64")):
+        assert (view.dtype, view.fields, view.to_cai()["typestr"]) == ("uint64", (), "<u8")
+
+
+def test_a_field_keeps_stream_owner_and_flag(machine: Machine) -> None:
+    ready = machine.stream()
+    said = interface(shape=(2,), typestr="|V8", descr=[("a", "<f4"), ("b", "<f4")], stream=ready)
+    source = Cai({**said, "data": (machine.device_memory(16), True)})
+    field = cd.view(source, check="bounds").field("b")
+    assert (field.stream, field.producer_stream, field.owner, field.read_only) == (ready, ready, source, True)
+    short = Cai({**said, "data": (machine.device_memory(8), True)})
+    check_refusal(refuse(lambda: cd.view(short, check="bounds"), BufferError), "out-of-bounds", "data")
+
+
+def test_numbas_records(machine: Machine) -> None:
+    """Their dict has no `descr`: the array's own dtype names the fields, padding and all."""
+    record = np.dtype([("x", "<f4"), ("id", "u1"), ("pair", "<i4", (2,))], align=True)
+    values = np.zeros(6, record)
+    values["x"], values["pair"] = np.arange(6), np.arange(12).reshape(6, 2)
+    array = numba.cuda.to_device(values)
+    assert "descr" not in array.__cuda_array_interface__
+    view = cd.view(array)
+    assert (view.fields, view.itemsize) == (("x", "id", "pair"), record.itemsize)
+    for name in view.fields:
+        assert host_copy(view.field(name)).tolist() == values[name].tolist()
+    taken = numba.cuda.as_cuda_array(view.field("x"))
+    assert taken.copy_to_host().tolist() == values["x"].tolist()
+    assert tvm_ffi.from_dlpack(view.field("pair")).shape == (6, 2)
+    assert host_copy(cd.view(array[::2]).field("x")).tolist() == [0, 2, 4]
+    nested = numba.cuda.to_device(np.zeros(3, [("p", [("a", "<f8"), ("b", "<f8")])]))
+    assert cd.view(nested).field("p").field("b").byte_strides == (16,)
+
+
+def test_an_own_dtype_of_another_size_is_not_believed(machine: Machine) -> None:
+    class Odd(Cai):
+        dtype = np.dtype([("a", "<f4")])
+
+    odd = Odd(interface(shape=(2,), typestr="|V8"))
+    check_refusal(refuse(lambda: cd.view(odd, ordinal=0), ValueError), "descr-size", "descr")
+
+
+def test_explain_of_a_struct(records: tuple[np.ndarray[Any, Any], Cai]) -> None:
+    for what in (records[1], cd.view(records[1])):
+        told = cd.explain(what, to="torch")
+        assert told.route in {"cai", "view"}
+        assert told.refused is not None and "descr-fields" in told.refused and "'rgba'" in told.refused
+        assert "void128" in str(told)
 
 
 # --- masks ----------------------------------------------------------------------------------------------------

@@ -508,3 +508,28 @@ fn of_canonical_agrees_with_the_parser() {
         assert_eq!(DType::of_canonical(&text), canonical, "{text:?}");
     }
 }
+
+#[test]
+fn items_with_fields() {
+    let whole = DType::structure(12).unwrap();
+    assert_eq!((whole.itemsize(), whole.align()), (Some(12), 1));
+    assert_eq!(whole.to_string(), "void96");
+    assert_eq!(whole.typestr().unwrap_err().rule(), Rule::DescrFields);
+    assert_eq!(
+        DType::structure(1).unwrap().typestr().unwrap_err().rule(),
+        Rule::DescrFields
+    );
+    assert!(!DType::U8.is_structure() && DType::structure(1).unwrap().is_structure());
+    assert_eq!(DType::structure(0), None);
+    assert_eq!(DType::structure(1 << 16), None);
+    // No producer can send one, nor `dtype=` name one.
+    let sent = DType::from_dlpack(STRUCT, 8, 12);
+    assert_eq!(sent.unwrap_err().rule(), Rule::DtypeCode);
+    assert_eq!(DType::from_name("void96"), None);
+    // As raw bytes are.
+    assert_eq!(
+        reinterpret(DType::structure(8).unwrap(), DType::F64),
+        Ok(DType::F64)
+    );
+    assert!(reinterpret(whole, DType::F64).is_err());
+}

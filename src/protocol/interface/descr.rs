@@ -5,7 +5,7 @@
 use std::fmt;
 
 use super::{Field, Rule, Violation};
-use crate::protocol::dtype::{Kind, TypeStr};
+use crate::protocol::dtype::{Kind, ONE_FIELD, TypeStr};
 
 /// The nesting that is followed.
 const MAX_DEPTH: u8 = 8;
@@ -32,6 +32,28 @@ impl Descr {
         match self {
             Self::None | Self::Trivial => Ok(()),
             Self::Fields(fields) => check_total(fields, typestr),
+        }
+    }
+
+    /// The names of the fields; none where it is no struct.
+    #[cfg(feature = "pyo3")]
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        let fields: &[DescrField] = match self {
+            Self::Fields(fields) => fields,
+            Self::None | Self::Trivial => &[],
+        };
+        fields
+            .iter()
+            .map(|field| &*field.name)
+            .filter(|name| !name.is_empty())
+    }
+
+    /// Why a struct is not exchanged as a whole; `None` where it is none.
+    #[cfg(feature = "pyo3")]
+    pub(crate) fn refusal(&self) -> Option<Violation> {
+        match self {
+            Self::Fields(fields) => Some(refuse_struct(fields)),
+            Self::None | Self::Trivial => None,
         }
     }
 
@@ -250,8 +272,7 @@ fn check_total(fields: &[DescrField], typestr: TypeStr) -> Result<(), Violation>
 /// A struct without a chosen field, naming them.
 #[cold]
 pub(super) fn refuse_struct(fields: &[DescrField]) -> Violation {
-    Violation::new(Rule::DescrFields, Field::CaiDescr, Names(fields))
-        .with_hint("view one field of it by cd.field(obj, 'name')")
+    Violation::new(Rule::DescrFields, Field::CaiDescr, Names(fields)).with_hint(ONE_FIELD)
 }
 
 #[cold]

@@ -194,7 +194,7 @@ fn work_stream_of(device_type: i32, ordinal: i32) -> Stream {
 #[inline]
 fn make_ready(view: &Bound<'_, PyCaiView>) -> PyResult<()> {
     let (py, this) = (view.py(), view.get());
-    this.prepare(py)?;
+    this.prepare_array(py)?;
     let view = this.view();
     let device = view.device();
     let request = Request::Stream(work_stream_of(device.device_type, device.id));

@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use super::{Table, Traits};
 use crate::driver;
 use crate::protocol::descriptor::Device;
+use crate::protocol::interface::Descr;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Stream};
 use crate::python::context;
@@ -17,10 +18,24 @@ use crate::python::keys::keys;
 use crate::python::release;
 use crate::view::CaiView;
 
-/// A view that came through a table, and where to ask again for the producer's stream.
+/// A view as it was imported, and what few have: where to ask again for the producer's stream, for one
+/// that came through a table; the fields of a struct.
 pub(crate) struct Exchanged {
     pub(crate) view: CaiView,
     pub(crate) work: Option<WorkStream>,
+    pub(crate) fields: Option<Box<Descr>>,
+}
+
+impl Exchanged {
+    /// A view with nothing beside it.
+    #[inline(always)]
+    pub(crate) fn plain(view: CaiView) -> Self {
+        Self {
+            view,
+            work: None,
+            fields: None,
+        }
+    }
 }
 
 /// Imports through the table of the object's type. `None` where `__dlpack__` must be asked instead:
@@ -66,6 +81,7 @@ pub(crate) fn import(
             view.with_producer(ready)
         },
         work,
+        fields: None,
     }))
 }
 

@@ -6,6 +6,7 @@ use rstest::rstest;
 
 use super::*;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
+use crate::protocol::dtype::DType;
 use crate::view::Owner;
 
 struct Counted(Arc<AtomicUsize>);
@@ -108,4 +109,21 @@ fn a_block_in_a_forked_child_is_freed_and_its_owner_leaked() {
     );
     // SAFETY: the payload was leaked just now; the test takes it back, so that leak checkers are quiet.
     unsafe { (owner.vtable.release)(owner.payload) };
+}
+
+#[test]
+fn items_with_fields_are_in_no_tensor() {
+    let bytes = describe(&[2], &[1]);
+    let whole = Described {
+        dtype: DType::structure(8).expect("8 bytes"),
+        ..bytes.described()
+    };
+    let drops = Arc::new(AtomicUsize::new(0));
+    let owner = Owner::new(Counted(Arc::clone(&drops))).into_raw();
+    let refused = build::<DLManagedTensorVersioned>(whole, 0, owner).expect_err("no words for it");
+    assert!(refused.to_string().contains("[descr-fields]"), "{refused}");
+    assert_eq!(drops.load(SeqCst), 0);
+    // SAFETY: `build` did not take it.
+    unsafe { owner.release() };
+    assert_eq!(drops.load(SeqCst), 1);
 }
