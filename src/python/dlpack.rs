@@ -205,7 +205,7 @@ fn missing(object: &Bound<'_, PyAny>, rule: Rule, field: Field) -> PyErr {
 /// The stream that the producer is told, and on which the data is then ready.
 fn stream_to_ask(device: Device, wanted: Option<Stream>) -> PyResult<Stream> {
     match (Platform::from_device_type(device.device_type), wanted) {
-        (Some(Platform::Host), Some(stream)) => {
+        (Some(Platform::Host), Some(stream)) if stream != Stream::None => {
             Err(Violation::new(Rule::StreamCpu, Field::Argument("stream"), stream.raw()).into())
         }
         (Some(Platform::Cuda | Platform::Rocm), None) => Ok(Stream::LegacyDefault),

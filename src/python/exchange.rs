@@ -274,7 +274,7 @@ fn discover(object: &Bound<'_, PyAny>) -> PyResult<Known> {
 pub(crate) fn warn_unknown(object: &Bound<'_, PyAny>) -> PyResult<()> {
     let text = format!(
         "{} does not say which stream it works on: the legacy default stream is taken, which waits for no \
-         non-blocking stream; name the stream by producer_stream= [stream-unknown]",
+         non-blocking stream; name the stream by producer_stream=, or None where nothing is pending [stream-unknown]",
         type_name(object)
     );
     let category = object.py().get_type::<PyUserWarning>();

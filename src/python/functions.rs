@@ -18,7 +18,7 @@ use super::join::join;
 use super::keys::keys;
 use super::killed;
 use super::mask::split_masked;
-use super::options::{Arguments, Check, Options};
+use super::options::{Arguments, Check, Options, ProducerStream};
 use super::own_dtype;
 use super::quick;
 use super::release;
@@ -32,7 +32,8 @@ use crate::view::CaiView;
 /// Of the routes that the object offers, the one that knows the producer's stream is taken: the C Exchange
 /// API, CAI with a stream (or version 3), then `__dlpack__`, then CAI without.
 ///
-/// producer_stream: where the data is written, for producers that do not say it.
+/// producer_stream: where the data is written, for producers that do not say it; None: nothing is pending;
+/// `...`: as the producer says.
 /// dtype: the element type, for producers that cannot say it; it reinterprets and never casts.
 /// shape: a new shape for contiguous bytes, in elements of `dtype`.
 /// read_only: overrides the producer's flag; False asserts that writing is fine.
@@ -41,11 +42,11 @@ use crate::view::CaiView;
 /// check: "device" asks the driver where the memory is; "bounds" also whether it holds all elements.
 /// strict: refuse what CAI forbids and producers send (a missing version, stream 0).
 #[pyfunction]
-#[pyo3(signature = (obj, /, *, producer_stream=None, dtype=None, shape=None, read_only=None, owner=None, ordinal=None, check=None, strict=false))]
+#[pyo3(signature = (obj, /, *, producer_stream=ProducerStream::default(), dtype=None, shape=None, read_only=None, owner=None, ordinal=None, check=None, strict=false))]
 #[expect(clippy::too_many_arguments, reason = "the face of the Python function")]
 pub(crate) fn view<'py>(
     obj: &Bound<'py, PyAny>,
-    producer_stream: Option<&Bound<'py, PyAny>>,
+    producer_stream: ProducerStream<'_, 'py>,
     dtype: Option<&Bound<'py, PyAny>>,
     shape: Option<&Bound<'py, PyAny>>,
     read_only: Option<bool>,
@@ -74,20 +75,22 @@ pub(crate) fn view<'py>(
     };
     let known = exchange::known(obj)?;
     if known.traits.any_of(Traits::OURS) {
-        return Ok(again(obj, &options)?.keeping(producer_stream, producer_stream));
+        return Ok(
+            again(obj, &options)?.keeping(producer_stream.object(), producer_stream.object())
+        );
     }
     let view = PyCaiView::from_route(route(obj, known, &options, Takes::Structs)?);
-    Ok(view.keeping(None, producer_stream))
+    Ok(view.keeping(None, producer_stream.object()))
 }
 
 /// A view of an object with `__cuda_array_interface__`, or of such a dict (with `owner=`); CAI and
 /// nothing else. The keywords are those of `view`.
 #[pyfunction]
-#[pyo3(signature = (obj, /, *, producer_stream=None, dtype=None, shape=None, read_only=None, owner=None, ordinal=None, check=None, strict=false))]
+#[pyo3(signature = (obj, /, *, producer_stream=ProducerStream::default(), dtype=None, shape=None, read_only=None, owner=None, ordinal=None, check=None, strict=false))]
 #[expect(clippy::too_many_arguments, reason = "the face of the Python function")]
 pub(crate) fn from_cai<'py>(
     obj: &Bound<'py, PyAny>,
-    producer_stream: Option<&Bound<'py, PyAny>>,
+    producer_stream: ProducerStream<'_, 'py>,
     dtype: Option<&Bound<'py, PyAny>>,
     shape: Option<&Bound<'py, PyAny>>,
     read_only: Option<bool>,
@@ -108,7 +111,7 @@ pub(crate) fn from_cai<'py>(
         strict,
     })?;
     let view = PyCaiView::from_route(cai::import(obj, &options, Takes::Structs)?);
-    Ok(view.keeping(None, producer_stream))
+    Ok(view.keeping(None, producer_stream.object()))
 }
 
 /// A view of an object with `__dlpack__`, or of a bare capsule.
@@ -119,14 +122,14 @@ pub(crate) fn from_cai<'py>(
 /// stream (and for pinned and managed memory, the host).
 /// The other keywords are those of `view`.
 #[pyfunction]
-#[pyo3(signature = (obj, /, *, device=None, copy=None, stream=None, producer_stream=None, dtype=None, shape=None, read_only=None))]
+#[pyo3(signature = (obj, /, *, device=None, copy=None, stream=None, producer_stream=ProducerStream::default(), dtype=None, shape=None, read_only=None))]
 #[expect(clippy::too_many_arguments, reason = "the face of the Python function")]
 pub(crate) fn from_dlpack<'py>(
     obj: &Bound<'py, PyAny>,
     device: Option<(i32, i32)>,
     copy: Option<bool>,
     stream: Option<&Bound<'py, PyAny>>,
-    producer_stream: Option<&Bound<'py, PyAny>>,
+    producer_stream: ProducerStream<'_, 'py>,
     dtype: Option<&Bound<'py, PyAny>>,
     shape: Option<&Bound<'py, PyAny>>,
     read_only: Option<bool>,
@@ -155,7 +158,7 @@ pub(crate) fn from_dlpack<'py>(
     let view = dlpack::import(
         obj,
         Ask {
-            stream: wanted,
+            stream: wanted.or(options.as_ref().and_then(|options| options.producer)),
             copy,
             device,
         },
@@ -165,10 +168,10 @@ pub(crate) fn from_dlpack<'py>(
         Some(options) => adjust(view, &options)?,
     };
     let view = PyCaiView::new(view);
-    if stream.is_none() && producer_stream.is_none() {
+    if stream.is_none() && !producer_stream.is_given() {
         return Ok(view);
     }
-    Ok(view.keeping(stream, producer_stream))
+    Ok(view.keeping(stream, producer_stream.object()))
 }
 
 /// A DLPack capsule of any array that `view` takes, for a consumer that wants a capsule.

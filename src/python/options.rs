@@ -1,5 +1,8 @@
 //! The keyword arguments that `view`, `from_cai` and `from_dlpack` share, parsed.
 
+use std::convert::Infallible;
+
+use pyo3::Borrowed;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple, PyType};
 
@@ -21,9 +24,54 @@ pub(crate) enum Check {
     BoundsIfKnown,
 }
 
+/// `producer_stream=`: a stream, `None` for "nothing is pending", or `...` for "as the producer says", which
+/// is the same as saying nothing.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct ProducerStream<'a, 'py>(Option<Borrowed<'a, 'py, PyAny>>);
+
+impl<'a, 'py> ProducerStream<'a, 'py> {
+    /// What the caller wrote, `None` included.
+    #[inline(always)]
+    pub(crate) fn new(given: Option<Borrowed<'a, 'py, PyAny>>) -> Self {
+        Self(given.filter(|value| !value.is(value.py().Ellipsis())))
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_given(self) -> bool {
+        self.0.is_some()
+    }
+
+    /// The object that names the stream, to be kept.
+    #[inline(always)]
+    pub(crate) fn object(&self) -> Option<&Bound<'py, PyAny>> {
+        self.0.as_deref().filter(|value| !value.is_none())
+    }
+
+    /// # Errors
+    /// `TypeError` or `ValueError`, naming the argument.
+    #[inline]
+    fn parse(self) -> PyResult<Option<Stream>> {
+        self.0
+            .map(|value| match value.is_none() {
+                true => Ok(Stream::None),
+                false => stream::named(&value, Field::Argument("producer_stream")),
+            })
+            .transpose()
+    }
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for ProducerStream<'a, 'py> {
+    type Error = Infallible;
+
+    fn extract(value: Borrowed<'a, 'py, PyAny>) -> Result<Self, Infallible> {
+        Ok(Self::new(Some(value)))
+    }
+}
+
 /// What the caller knows better than the producer.
 #[derive(Default)]
 pub(crate) struct Options<'py> {
+    /// Where the data is written; [`Stream::None`] where nothing is pending.
     pub(crate) producer: Option<Stream>,
     pub(crate) dtype: Option<DType>,
     pub(crate) shape: Option<Vec<i64>>,
@@ -36,7 +84,7 @@ pub(crate) struct Options<'py> {
 
 /// The arguments as they come, before anything is known about them.
 pub(crate) struct Arguments<'a, 'py> {
-    pub(crate) producer_stream: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) producer_stream: ProducerStream<'a, 'py>,
     pub(crate) dtype: Option<&'a Bound<'py, PyAny>>,
     pub(crate) shape: Option<&'a Bound<'py, PyAny>>,
     pub(crate) read_only: Option<bool>,
@@ -50,7 +98,7 @@ impl Arguments<'_, '_> {
     /// Whether none is given.
     #[inline]
     pub(crate) fn say_nothing(&self) -> bool {
-        self.producer_stream.is_none()
+        !self.producer_stream.is_given()
             && self.dtype.is_none()
             && self.shape.is_none()
             && self.read_only.is_none()
@@ -67,10 +115,7 @@ impl<'py> Options<'py> {
     #[inline]
     pub(crate) fn parse(arguments: &Arguments<'_, 'py>) -> PyResult<Self> {
         Ok(Self {
-            producer: arguments
-                .producer_stream
-                .map(|value| stream::named(value, Field::Argument("producer_stream")))
-                .transpose()?,
+            producer: arguments.producer_stream.parse()?,
             dtype: arguments.dtype.map(dtype).transpose()?,
             shape: arguments.shape.map(shape).transpose()?,
             read_only: arguments.read_only,

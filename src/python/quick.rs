@@ -9,9 +9,13 @@ use pyo3::sync::PyOnceLock;
 use super::class::PyCaiView;
 use super::functions;
 use super::keys::keys;
+use super::options::ProducerStream;
 use super::vectorcall::{Quick, Vector, add_function, add_method, flag};
 
 type Answer<'py> = Option<PyResult<Bound<'py, PyAny>>>;
+
+/// Where `producer_stream` stands among the keywords: its `None` says that nothing is pending.
+const PRODUCER_STREAM: usize = 0;
 
 /// `view`.
 struct View;
@@ -37,20 +41,23 @@ impl Quick for View {
             ordinal,
             check,
             strict,
-        ] = arguments.keywords([
-            &names.producer_stream,
-            &names.dtype,
-            &names.shape,
-            &names.read_only,
-            &names.owner,
-            &names.ordinal,
-            &names.check,
-            &names.strict,
-        ])?;
+        ] = arguments.keywords_keeping(
+            PRODUCER_STREAM,
+            [
+                &names.producer_stream,
+                &names.dtype,
+                &names.shape,
+                &names.read_only,
+                &names.owner,
+                &names.ordinal,
+                &names.check,
+                &names.strict,
+            ],
+        )?;
         let (read_only, strict) = (flag(read_only)?, flag(strict)?);
         let view = functions::view(
             &object,
-            producer.as_deref(),
+            ProducerStream::new(producer),
             dtype.as_deref(),
             shape.as_deref(),
             read_only,
@@ -78,21 +85,24 @@ impl Quick for FromDlpack {
     fn call<'py>(_: Borrowed<'_, 'py, PyAny>, arguments: Vector<'_, 'py>) -> Answer<'py> {
         let object = arguments.only()?;
         let names = keys(object.py());
-        let [copy, stream, producer, dtype, shape, read_only] = arguments.keywords([
-            &names.copy,
-            &names.stream,
-            &names.producer_stream,
-            &names.dtype,
-            &names.shape,
-            &names.read_only,
-        ])?;
+        let [producer, copy, stream, dtype, shape, read_only] = arguments.keywords_keeping(
+            PRODUCER_STREAM,
+            [
+                &names.producer_stream,
+                &names.copy,
+                &names.stream,
+                &names.dtype,
+                &names.shape,
+                &names.read_only,
+            ],
+        )?;
         let (copy, read_only) = (flag(copy)?, flag(read_only)?);
         let view = functions::from_dlpack(
             &object,
             None,
             copy,
             stream.as_deref(),
-            producer.as_deref(),
+            ProducerStream::new(producer),
             dtype.as_deref(),
             shape.as_deref(),
             read_only,

@@ -103,13 +103,23 @@ impl<'a, 'py> Vector<'a, 'py> {
         &self,
         known: [&Py<PyString>; N],
     ) -> Option<[Value<'a, 'py>; N]> {
+        self.keywords_keeping(N, known)
+    }
+
+    /// The same, where for the keyword at `kept` a `None` is something that was said.
+    #[inline(always)]
+    pub(crate) fn keywords_keeping<const N: usize>(
+        &self,
+        kept: usize,
+        known: [&Py<PyString>; N],
+    ) -> Option<[Value<'a, 'py>; N]> {
         let mut given = [None; N];
         for (at, value) in self.values.iter().skip(self.positional).enumerate() {
             // SAFETY: there are as many names as values after the positional ones.
             let name = unsafe { tuple_item(self.names, at.cast_signed()) };
             let slot = known.iter().position(|known| known.as_ptr() == name)?;
             let value = self.borrow(*value);
-            given[slot] = (!value.is_none()).then_some(value);
+            given[slot] = (slot == kept || !value.is_none()).then_some(value);
         }
         Some(given)
     }

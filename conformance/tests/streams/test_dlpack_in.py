@@ -57,6 +57,39 @@ def test_the_named_producer_stream_is_the_one_that_is_told() -> None:
     assert (view.stream, view.producer_stream) == (0x5500, 0x5500)
 
 
+@pytest.mark.parametrize("function", [cd.view, cd.from_dlpack])
+@pytest.mark.parametrize(("device", "told"), [((abi.CUDA, 0), -1), (PINNED, None), ((abi.CPU, 0), None)])
+def test_where_nothing_is_pending_the_producer_need_not_wait(function: Any, device: Any, told: object) -> None:
+    """`producer_stream=None` is the caller's word for it, and `...` is no word at all."""
+    producer = Dlpack(abi.make(device=device, data=FAKE_POINTER))
+    view = function(producer, producer_stream=None)
+    assert (producer.calls[0]["stream"], view.stream, view.producer_stream) == (told, None, None)
+    plain, dots = (Dlpack(abi.make(device=device, data=FAKE_POINTER)) for _ in range(2))
+    views = function(plain), function(dots, producer_stream=...)
+    assert dots.calls == plain.calls
+    assert views[0].stream == views[1].stream
+    assert views[0].producer_stream == views[1].producer_stream
+
+
+@pytest.mark.parametrize("function", [cd.view, cd.from_cai])
+def test_nothing_is_pending_whatever_the_interface_says(function: Any, track: Track) -> None:
+    array = track.producer(track.a)
+    view = function(array, producer_stream=None, ordinal=0)
+    assert (view.stream, view.producer_stream) == (None, None)
+    assert function(array, producer_stream=..., ordinal=0).stream == track.a
+    assert function(array, **{"".join(["producer", "_stream"]): None}, ordinal=0).stream is None  # by the careful way
+    with track.control.no_calls():
+        view.__dlpack__(stream=track.b, max_version=(1, 3))
+
+
+def test_a_view_of_a_view_is_told_that_nothing_is_pending(track: Track) -> None:
+    view = cd.view(track.producer(track.a), ordinal=0)
+    assert cd.view(view, producer_stream=...).stream == track.a
+    ready = cd.view(view, producer_stream=None)
+    assert ready.stream is None
+    assert view.stream == track.a
+
+
 @pytest.mark.parametrize("kind", [Dlpack, StreamOnly])
 def test_who_was_told_is_ordered_after_what_it_was_told(kind: Any, track: Track) -> None:
     view = cd.from_dlpack(kind(abi.make(device=(abi.CUDA, 0), data=track.data)), stream=track.a)

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from types import TracebackType
+from types import EllipsisType, TracebackType
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, final
 
 from typing_extensions import CapsuleType
@@ -144,7 +144,7 @@ def view(
     obj: object,
     /,
     *,
-    producer_stream: _Stream | None = None,
+    producer_stream: _Stream | EllipsisType | None = ...,
     dtype: _DType | None = None,
     shape: tuple[int, ...] | None = None,
     read_only: bool | None = None,
@@ -157,7 +157,7 @@ def from_cai(
     obj: object,
     /,
     *,
-    producer_stream: _Stream | None = None,
+    producer_stream: _Stream | EllipsisType | None = ...,
     dtype: _DType | None = None,
     shape: tuple[int, ...] | None = None,
     read_only: bool | None = None,
@@ -173,7 +173,7 @@ def from_dlpack(
     device: _Device | None = None,
     copy: bool | None = None,
     stream: _Stream | None = None,
-    producer_stream: _Stream | None = None,
+    producer_stream: _Stream | EllipsisType | None = ...,
     dtype: _DType | None = None,
     shape: tuple[int, ...] | None = None,
     read_only: bool | None = None,
