@@ -93,6 +93,7 @@ functions! {
     context_id "cuCtxGetId" "cuCtxGetId" (Handle, *mut u64);
     current_context "cuCtxGetCurrent" "cuCtxGetCurrent" (*mut Handle);
     set_current_context "cuCtxSetCurrent" "cuCtxSetCurrent" (Handle);
+    current_device "cuCtxGetDevice" "cuCtxGetDevice" (*mut i32);
     context_synchronize "cuCtxSynchronize" "cuCtxSynchronize" ();
     primary_state "cuDevicePrimaryCtxGetState" "cuDevicePrimaryCtxGetState"
         (i32, *mut u32, *mut i32);
@@ -342,6 +343,14 @@ impl Driver for Cuda {
         let context = context.map_or(ptr::null_mut(), |context| handle(context.0));
         // SAFETY: the context is a handle that the driver gave, or NULL for none.
         check("cuCtxSetCurrent", unsafe { call(context) })
+    }
+
+    fn current_device(&self) -> Result<i32, DriverError> {
+        let call = self.functions.current_device()?;
+        let mut device = 0;
+        // SAFETY: writes one integer to a live local.
+        check("cuCtxGetDevice", unsafe { call(&mut device) })?;
+        Ok(device)
     }
 
     fn primary_context_active(&self, ordinal: i32) -> Result<bool, DriverError> {

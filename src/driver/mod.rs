@@ -141,6 +141,9 @@ pub trait Driver: Send + Sync {
     /// Source: `cuCtxSetCurrent`.
     fn set_current_context(&self, context: Option<Context>) -> Result<(), DriverError>;
 
+    /// The device of the calling thread's context. Source: `cuCtxGetDevice`.
+    fn current_device(&self) -> Result<i32, DriverError>;
+
     /// Whether anyone keeps the device's primary context alive. Source: `cuDevicePrimaryCtxGetState`.
     fn primary_context_active(&self, ordinal: i32) -> Result<bool, DriverError>;
 

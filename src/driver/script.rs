@@ -353,6 +353,10 @@ impl Driver for Script {
         Ok(())
     }
 
+    fn current_device(&self) -> Result<i32, DriverError> {
+        self.call("cuCtxGetDevice", "").map(|_| 0)
+    }
+
     fn primary_context_active(&self, ordinal: i32) -> Result<bool, DriverError> {
         let state = self.call("cuDevicePrimaryCtxGetState", &ordinal.to_string())?;
         Ok(state

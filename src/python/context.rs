@@ -9,9 +9,11 @@ use std::sync::OnceLock;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
+use super::current::Current;
 use super::integer::{IntRule, repr};
 use super::killed;
 use super::stream;
+use crate::driver::{self, DriverError};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Stream, SyncPolicy};
 
@@ -154,6 +156,31 @@ impl Policy {
     }
 }
 
+fn given_ordinal(ordinal: &Bound<'_, PyAny>) -> PyResult<i32> {
+    let field = Field::Argument("ordinal");
+    let ordinal: i32 = IntRule::new(field, Rule::ArgumentType, Rule::OrdinalRange).read(ordinal)?;
+    if ordinal < 0 {
+        return Err(Violation::new(Rule::OrdinalRange, field, ordinal).into());
+    }
+    Ok(ordinal)
+}
+
+/// The device of a stream: of the context that it was created in, for a default stream of this thread's
+/// context. Where there is no driver or no context, the first one.
+fn device_of(stream: Stream) -> Result<i32, DriverError> {
+    let Ok(driver) = driver::driver() else {
+        return Ok(0);
+    };
+    if !stream.is_default() {
+        let _current = Current::of_handle(driver, stream)?;
+        return driver.current_device();
+    }
+    match driver.current_context()? {
+        Some(_) => driver.current_device(),
+        None => Ok(0),
+    }
+}
+
 /// The stream that this thread works on, for the duration of a `with` block.
 ///
 /// Consumers that take views through the C Exchange API ask for a work stream without saying for which
@@ -161,7 +188,7 @@ impl Policy {
 /// the legacy default stream.
 ///
 /// stream: an int or an object with __cuda_stream__.
-/// ordinal: the CUDA device that the stream belongs to.
+/// ordinal: the CUDA device that the stream belongs to; without it the driver is asked.
 #[pyclass(name = "use_stream", module = "cai_dlpack", frozen)]
 pub(crate) struct UseStream {
     ordinal: i32,
@@ -177,21 +204,12 @@ impl UseStream {
     #[pyo3(signature = (stream, /, *, ordinal=None))]
     fn new(stream: &Bound<'_, PyAny>, ordinal: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         killed::stays();
-        let rule = IntRule::new(
-            Field::Argument("ordinal"),
-            Rule::ArgumentType,
-            Rule::OrdinalRange,
-        );
-        let ordinal: i32 = ordinal.map_or(Ok(0), |ordinal| rule.read(ordinal))?;
-        if ordinal < 0 {
-            return Err(
-                Violation::new(Rule::OrdinalRange, Field::Argument("ordinal"), ordinal).into(),
-            );
-        }
+        let ordinal = ordinal.map(given_ordinal).transpose()?;
         let object = stream.clone().unbind();
+        let stream = stream::named(stream, Field::Argument("stream"))?;
         Ok(Self {
-            ordinal,
-            stream: stream::named(stream, Field::Argument("stream"))?,
+            ordinal: ordinal.map_or_else(|| device_of(stream), Ok)?,
+            stream,
             object,
         })
     }

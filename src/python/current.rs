@@ -21,8 +21,12 @@ impl<'d> Current<'d> {
         if stream.is_default() {
             return Self::of_memory(driver, array);
         }
-        let context = driver.stream_context(stream)?;
-        Self::enter(driver, context, None)
+        Self::of_handle(driver, stream)
+    }
+
+    /// The context that a stream with a handle was created in.
+    pub(crate) fn of_handle(driver: &'d dyn Driver, stream: Stream) -> Result<Self, DriverError> {
+        Self::enter(driver, driver.stream_context(stream)?, None)
     }
 
     /// The context of an array's memory, else its device's primary one.

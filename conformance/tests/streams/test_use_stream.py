@@ -11,7 +11,7 @@ import pytest
 import tvm_ffi
 from refusal import check_refusal, refuse
 from simulator import Machine, one_event
-from streams.race import LEGACY, Calls, Track
+from streams.race import LEGACY, PER_THREAD, Calls, Track
 
 
 def asked(track: Track, machine: Machine, ordinal: int = 0) -> Calls:
@@ -51,6 +51,27 @@ def test_each_device_has_its_own(track: Track, machine: Machine) -> None:
             assert asked(there, machine, ordinal=1) == one_event(there.a, there.b)
     machine.set_current(1)
     there.close()
+
+
+def test_the_driver_knows_the_device_of_a_stream(track: Track, machine: Machine) -> None:
+    """Of a handle by its context, of a default stream by the thread's; the thread's stays what it was."""
+    there = Track(machine, ordinal=1)
+    machine.set_current(0)
+    with cd.use_stream(there.b):
+        assert asked(there, machine, ordinal=1) == one_event(there.a, there.b)
+        assert asked(track, machine) == one_event(track.a, LEGACY)
+    machine.set_current(1)
+    with cd.use_stream(PER_THREAD):
+        assert asked(there, machine, ordinal=1) == one_event(there.a, PER_THREAD)
+    there.close()
+
+
+def test_a_destroyed_stream_is_an_error_and_no_block(track: Track, machine: Machine) -> None:
+    stream = machine.stream()
+    machine.destroy_stream(stream)
+    with pytest.raises(cd.DriverError, match="cuStreamGetCtx"):
+        cd.use_stream(stream)
+    assert asked(track, machine) == one_event(track.a, LEGACY)
 
 
 def test_each_thread_has_its_own(track: Track, machine: Machine) -> None:
