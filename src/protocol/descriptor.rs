@@ -14,7 +14,7 @@ use std::fmt;
 
 use super::dtype::{self, DType};
 use super::interface::Interface;
-use super::layout::{Axes, Layout, MAX_NDIM, Source};
+use super::layout::{self, Axes, Element, FEW, Layout, MAX_NDIM, Source};
 use super::rule::{Field, Rule, Violation};
 use super::stream::Stream;
 
@@ -223,13 +223,12 @@ pub struct RawTensor<'a> {
 ///
 /// `data` is the address of the element of index 0 (`byte_offset` is in it), and 0 where there are
 /// no elements; the elements lie within the address space.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Descriptor {
+    /// With type and flags (`layout::Element`).
     layout: Layout,
     data: u64,
     device: Device,
-    dtype: DType,
-    flags: Flags,
 }
 
 /// A [`Descriptor`] whose extents and strides lie elsewhere.
@@ -247,6 +246,15 @@ pub struct Described<'a> {
     pub flags: Flags,
 }
 
+impl PartialEq for Descriptor {
+    fn eq(&self, other: &Self) -> bool {
+        let rest = |this: &Self| (this.data, this.device, this.dtype(), this.flags());
+        self.layout == other.layout && rest(self) == rest(other)
+    }
+}
+
+impl Eq for Descriptor {}
+
 impl Descriptor {
     /// The same, without its numbers.
     #[inline]
@@ -256,8 +264,8 @@ impl Descriptor {
             values: self.layout.values(),
             data: self.data,
             device: self.device,
-            dtype: self.dtype,
-            flags: self.flags,
+            dtype: self.dtype(),
+            flags: self.flags(),
         }
     }
 
@@ -281,6 +289,56 @@ impl Descriptor {
     /// `data-pointer-null`, `byte-offset`, `address-range` (ValueError).
     #[inline(always)]
     pub fn new(raw: &RawTensor<'_>) -> Result<Self, Violation> {
+        match Self::usual(raw) {
+            Some(usual) => Ok(usual),
+            None => Self::careful(raw),
+        }
+    }
+
+    /// The same for what is usual, in one pass; `None` for the rest, and for whatever is wrong.
+    #[inline(always)]
+    fn usual(raw: &RawTensor<'_>) -> Option<Self> {
+        let (rank, ndim) = (raw.shape.len(), u8::try_from(raw.shape.len()).ok()?);
+        let is_known = Device::is_known(raw.device_type) && raw.device_id >= 0;
+        let dtype = DType::known(raw.code, raw.bits, raw.lanes)?;
+        let is_whole = raw.strides.is_none_or(|strides| strides.len() == rank);
+        if rank > FEW || !is_known || !is_whole || dtype.is_sub_byte() || raw.byte_offset >> 63 != 0
+        {
+            return None;
+        }
+        let itemsize = dtype.itemsize()?;
+        let mut values = [0; 2 * FEW];
+        let (shape, strides) = values.split_at_mut_checked(rank)?;
+        for (value, extent) in shape.iter_mut().zip(raw.shape) {
+            *value = *extent;
+        }
+        if let Some(given) = raw.strides {
+            for (value, stride) in strides.iter_mut().zip(given) {
+                *value = *stride;
+            }
+        }
+        let values_of = values.get_mut(..rank.wrapping_mul(2))?;
+        let (extent, reach) = layout::settle_usual(values_of, rank, raw.strides.is_some(), 0)?;
+        let data = raw.data.checked_add(raw.byte_offset)?;
+        if raw.data == 0 || !layout::is_within_memory(data, reach, itemsize) {
+            return None;
+        }
+        let element = Element {
+            dtype,
+            flags: Flags::from_bits(raw.flags).0,
+        };
+        Some(Self {
+            layout: Layout::of_few(values, ndim, extent, element),
+            data,
+            device: Device {
+                device_type: raw.device_type,
+                id: raw.device_id,
+            },
+        })
+    }
+
+    #[inline(never)]
+    fn careful(raw: &RawTensor<'_>) -> Result<Self, Violation> {
         let device = Device::check_in(Field::TensorDevice, raw.device_type, raw.device_id)?;
         let dtype = DType::from_dlpack(raw.code, raw.bits, raw.lanes)?;
         let axes = Axes::from_slices(Source::Tensor, raw.shape, raw.strides)?;
@@ -299,7 +357,6 @@ impl Descriptor {
     ///
     /// # Errors
     /// `data-pointer-null`, `address-range` (ValueError).
-    #[inline(always)]
     pub fn from_layout(
         data: u64,
         device: Device,
@@ -308,30 +365,26 @@ impl Descriptor {
         layout: Layout,
     ) -> Result<Self, Violation> {
         let data = check_data(data, &layout, stored_bits(dtype, flags))?;
-        Ok(Self {
-            layout,
-            data,
-            device,
-            dtype,
-            flags,
-        })
+        Ok(Self::of_interface(data, device, dtype, flags, layout))
     }
 
     /// Of parts that an [`Interface`] has checked together.
-    #[inline]
+    #[inline(always)]
     pub(super) const fn of_interface(
         data: u64,
         device: Device,
         dtype: DType,
         flags: Flags,
-        layout: Layout,
+        mut layout: Layout,
     ) -> Self {
+        *layout.element_mut() = Element {
+            dtype,
+            flags: flags.0,
+        };
         Self {
             layout,
             data,
             device,
-            dtype,
-            flags,
         }
     }
 
@@ -353,21 +406,21 @@ impl Descriptor {
     #[must_use]
     #[inline]
     pub const fn dtype(&self) -> DType {
-        self.dtype
+        self.layout.element().dtype
     }
 
     /// The flags.
     #[must_use]
     #[inline]
     pub const fn flags(&self) -> Flags {
-        self.flags
+        Flags(self.layout.element().flags)
     }
 
     /// Whether the data must not be written.
     #[must_use]
     #[inline]
     pub const fn read_only(&self) -> bool {
-        self.flags.read_only()
+        self.flags().read_only()
     }
 
     /// Shape and strides.
@@ -396,7 +449,7 @@ impl Descriptor {
     pub fn byte_strides(
         &self,
     ) -> Option<impl ExactSizeIterator<Item = i64> + DoubleEndedIterator + '_> {
-        let itemsize = self.dtype.itemsize()?;
+        let itemsize = self.dtype().itemsize()?;
         Some(self.layout.byte_strides(itemsize))
     }
 
@@ -414,7 +467,7 @@ impl Descriptor {
         clippy::len_without_is_empty,
         reason = "a tensor of no elements is nothing special"
     )]
-    pub const fn len(&self) -> u64 {
+    pub fn len(&self) -> u64 {
         self.layout.len()
     }
 
@@ -422,7 +475,7 @@ impl Descriptor {
     #[must_use]
     #[inline]
     pub fn nbytes(&self) -> u64 {
-        bytes_of(self.layout.len(), stored_bits(self.dtype, self.flags))
+        bytes_of(self.layout.len(), self.stored_bits())
     }
 
     /// The first byte that belongs to an element and the end of the last: `(start, end)`.
@@ -433,7 +486,7 @@ impl Descriptor {
         if self.layout.len() == 0 {
             return None;
         }
-        end_points(self.data, &self.layout, stored_bits(self.dtype, self.flags))
+        end_points(self.data, &self.layout, self.stored_bits())
     }
 
     /// The same data said to be elsewhere: for pinned and managed memory, which has two names.
@@ -451,7 +504,7 @@ impl Descriptor {
     /// The same data with the read-only flag set or cleared.
     #[must_use]
     pub fn with_read_only(mut self, read_only: bool) -> Self {
-        self.flags = self.flags.with(Flags::READ_ONLY, read_only);
+        self.layout.element_mut().flags = self.flags().with(Flags::READ_ONLY, read_only).0;
         self
     }
 
@@ -460,7 +513,7 @@ impl Descriptor {
     /// # Errors
     /// `dtype-override` (BufferError): see [`dtype::reinterpret`].
     pub fn with_dtype(mut self, dtype: DType) -> Result<Self, Violation> {
-        self.dtype = dtype::reinterpret(self.dtype, dtype)?;
+        self.layout.element_mut().dtype = dtype::reinterpret(self.dtype(), dtype)?;
         Ok(self)
     }
 
@@ -477,21 +530,17 @@ impl Descriptor {
         if !self.layout.is_c_contiguous() {
             return Err(refuse(format_args!("the data is not contiguous")));
         }
-        if dtype != self.dtype {
+        if dtype != self.dtype() {
             dtype::check_carried(dtype)?;
-            if self.dtype.itemsize() != Some(1) {
-                dtype::reinterpret(self.dtype, dtype)?;
+            if self.dtype().itemsize() != Some(1) {
+                dtype::reinterpret(self.dtype(), dtype)?;
             }
         }
         let axes = Axes::from_slices(Source::Tensor, shape, None).map_err(|v| v.in_field(field))?;
         let layout =
             Layout::from_elem_axes(axes, rounded_itemsize(dtype)).map_err(|v| v.in_field(field))?;
         let nbytes = self.nbytes();
-        let made = Self {
-            layout,
-            dtype,
-            ..self
-        };
+        let made = Self::of_interface(self.data, self.device, dtype, self.flags(), layout);
         if made.nbytes() != nbytes {
             return Err(refuse(format_args!(
                 "as {dtype} it takes {} bytes, and the data has {nbytes}",
@@ -524,7 +573,11 @@ impl Descriptor {
         if !self.device.is_cuda_accessible() {
             return Err(self.refuse_cai_device());
         }
-        self.dtype.typestr()
+        self.dtype().typestr()
+    }
+
+    fn stored_bits(&self) -> u32 {
+        stored_bits(self.dtype(), self.flags())
     }
 
     #[cold]
@@ -633,3 +686,5 @@ pub(super) fn misaligned(field: Field, data: u64, align: u32) -> Violation {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod usual_tests;

@@ -215,32 +215,44 @@ impl DType {
 
     /// The type of a canonical typestr, as nearly every producer writes it; `None` for any other text.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub(super) fn of_canonical(text: &[u8]) -> Option<Self> {
         const NATIVE: u8 = if cfg!(target_endian = "little") {
             b'<'
         } else {
             b'>'
         };
-        Some(match *text {
-            [NATIVE, letter, size] => match (letter, size) {
-                (b'f', b'4') => Self::F32,
-                (b'f', b'8') => Self::F64,
-                (b'f', b'2') => Self::F16,
-                (b'i', b'8') => Self::I64,
-                (b'i', b'4') => Self::I32,
-                (b'i', b'2') => Self::I16,
-                (b'u', b'8') => Self::U64,
-                (b'u', b'4') => Self::U32,
-                (b'u', b'2') => Self::U16,
-                (b'c', b'8') => Self::C64,
-                _ => return None,
-            },
-            [b'|', b'u', b'1'] => Self::U8,
-            [b'|', b'i', b'1'] => Self::I8,
-            [b'|', b'b', b'1'] => Self::BOOL,
-            [NATIVE, b'c', b'1', b'6'] => Self::C128,
-            _ => return None,
+        const fn three(order: u8, letter: u8, size: u8) -> u32 {
+            u32::from_le_bytes([order, letter, size, 0])
+        }
+        macro_rules! table {
+            ($($name:ident = $order:ident $letter:literal $size:literal;)*) => {{
+                $(const $name: u32 = three($order, $letter, $size);)*
+                match *text {
+                    [order, letter, size] => match three(order, letter, size) {
+                        $($name => Self::$name,)*
+                        _ => return None,
+                    },
+                    [NATIVE, b'c', b'1', b'6'] => Self::C128,
+                    _ => return None,
+                }
+            }};
+        }
+        const NONE: u8 = b'|';
+        Some(table! {
+            F32 = NATIVE b'f' b'4';
+            F64 = NATIVE b'f' b'8';
+            F16 = NATIVE b'f' b'2';
+            I64 = NATIVE b'i' b'8';
+            I32 = NATIVE b'i' b'4';
+            I16 = NATIVE b'i' b'2';
+            U64 = NATIVE b'u' b'8';
+            U32 = NATIVE b'u' b'4';
+            U16 = NATIVE b'u' b'2';
+            C64 = NATIVE b'c' b'8';
+            U8 = NONE b'u' b'1';
+            I8 = NONE b'i' b'1';
+            BOOL = NONE b'b' b'1';
         })
     }
 
@@ -251,11 +263,13 @@ impl DType {
     /// `dtype-bits` and `dtype-lanes` (ValueError).
     #[inline]
     pub fn from_dlpack(code: u8, bits: u8, lanes: u16) -> Result<Self, Violation> {
-        if lanes != 0 && Self::is_known(code, bits) {
-            Ok(Self { lanes, code, bits })
-        } else {
-            Err(Self::refuse(code, bits, lanes))
-        }
+        Self::known(code, bits, lanes).ok_or_else(|| Self::refuse(code, bits, lanes))
+    }
+
+    /// The same, where why not is not asked.
+    #[inline(always)]
+    pub(super) fn known(code: u8, bits: u8, lanes: u16) -> Option<Self> {
+        (lanes != 0 && Self::is_known(code, bits)).then_some(Self { lanes, code, bits })
     }
 
     #[cold]

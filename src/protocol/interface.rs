@@ -402,7 +402,7 @@ pub struct Checked<'a> {
 impl<'a> Plain<'a> {
     /// The type of a canonical typestr; `None` for what the long way must read.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn dtype(typestr: &str) -> Option<DType> {
         DType::of_canonical(typestr.as_bytes())
     }
@@ -412,7 +412,46 @@ impl<'a> Plain<'a> {
     /// # Errors
     /// Those of [`Axes`], [`Interface::new`] and [`Interface::into_descriptor`].
     #[inline(always)]
-    pub fn check(self) -> Result<Checked<'a>, Violation> {
+    pub fn check(mut self) -> Result<Checked<'a>, Violation> {
+        match self.check_usual() {
+            Some(extent) => Ok(Checked {
+                data: self.data,
+                dtype: self.dtype,
+                flags: Flags::NONE.with(Flags::READ_ONLY, self.read_only),
+                settled: Settled {
+                    values: self.values,
+                    ndim: self.ndim,
+                    extent,
+                },
+            }),
+            None => self.check_carefully(),
+        }
+    }
+
+    /// The usual entries in one pass; `None`, with the strides as they came, for the rest and for whatever
+    /// is wrong.
+    #[inline(always)]
+    fn check_usual(&mut self) -> Option<Extent> {
+        let rank = usize::from(self.ndim);
+        let bits = u32::from(self.dtype.bits());
+        let misaligned = u64::from(self.dtype.align().wrapping_sub(1)) & self.data;
+        let is_usual = self.dtype.lanes() == 1 && bits.is_power_of_two() && bits >= 8;
+        if !is_usual || self.data == 0 || misaligned != 0 {
+            return None;
+        }
+        let (itemsize, shift) = (bits >> 3, bits.trailing_zeros().wrapping_sub(3));
+        let (extent, reach) = layout::settle_usual(self.values, rank, self.has_strides, shift)?;
+        if !layout::is_within_memory(self.data, reach, itemsize) {
+            return None;
+        }
+        if self.has_strides {
+            layout::in_elements(self.values, rank, shift);
+        }
+        Some(extent)
+    }
+
+    #[inline(never)]
+    fn check_carefully(self) -> Result<Checked<'a>, Violation> {
         let dtype = self.dtype;
         let itemsize = dtype.itemsize().unwrap_or(1); // none of the types with a typestr is packed
         let settled = layout::settle_bytes(self.values, self.ndim, self.has_strides, itemsize)?;

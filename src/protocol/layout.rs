@@ -10,6 +10,7 @@
 
 use smallvec::SmallVec;
 
+use super::dtype::DType;
 use super::rule::{Field, Rule, Violation};
 
 /// The most dimensions that are taken: NumPy's limit.
@@ -206,28 +207,48 @@ enum Unit {
 }
 
 /// A checked shape with one element stride per axis.
-#[derive(Debug)]
-pub struct Layout {
-    values: Values,
-    len: u64,
-    ndim: u8,
-    c_contiguous: bool,
+#[derive(Clone, Debug)]
+pub struct Layout(Numbers);
+
+/// Up to so many axes a layout has no allocation of its own.
+pub(super) const FEW: usize = 4;
+
+/// The extents, and after them the strides in elements; and, in bytes that would be padding, what a
+/// [`Descriptor`](super::descriptor::Descriptor) knows of the elements: every view is 8 bytes smaller so.
+#[derive(Clone, Debug)]
+enum Numbers {
+    Few {
+        ndim: u8,
+        c_contiguous: bool,
+        element: Element,
+        values: [i64; 2 * FEW],
+    },
+    Many {
+        ndim: u8,
+        c_contiguous: bool,
+        element: Element,
+        values: Box<[i64]>,
+    },
 }
 
-impl Clone for Layout {
-    /// One copy of plain integers.
-    #[inline]
-    fn clone(&self) -> Self {
-        Self {
-            values: SmallVec::from_slice(&self.values),
-            ..*self
-        }
-    }
+/// What a layout carries for a descriptor, and never looks at.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Element {
+    pub(super) dtype: DType,
+    pub(super) flags: u8,
+}
+
+impl Element {
+    /// Of a layout that is nobody's yet.
+    const UNSAID: Self = Self {
+        dtype: DType::U8,
+        flags: 0,
+    };
 }
 
 impl PartialEq for Layout {
     fn eq(&self, other: &Self) -> bool {
-        self.values == other.values && self.ndim == other.ndim
+        self.values() == other.values() && self.ndim() == other.ndim()
     }
 }
 
@@ -258,8 +279,6 @@ impl Layout {
         Self::build(axes, itemsize, Unit::Elements)
     }
 
-    /// Inlined, so that the numbers are moved once; [`settle`] does the work where they lie.
-    #[inline(always)]
     fn build(mut axes: Axes, itemsize: u32, unit: Unit) -> Result<Self, Violation> {
         let rank = axes.ndim();
         if !axes.has_strides && axes.values.len() != rank.wrapping_mul(2) {
@@ -267,43 +286,92 @@ impl Layout {
         }
         let (source, has_strides) = (axes.source, axes.has_strides);
         let extent = settle(&mut axes.values, rank, has_strides, itemsize, unit, source)?;
-        Ok(Self {
-            values: axes.values,
-            len: extent.len,
+        Ok(Self::of_settled(Settled {
+            values: &axes.values,
             ndim: axes.ndim,
+            extent,
+        }))
+    }
+
+    /// What [`settle`] has checked.
+    #[inline(always)]
+    pub(super) fn of_settled(settled: Settled<'_>) -> Self {
+        let mut values = [0; 2 * FEW];
+        if usize::from(settled.ndim) > FEW {
+            return Self::of_many(settled);
+        }
+        for (value, from) in values.iter_mut().zip(settled.values) {
+            *value = *from;
+        }
+        Self::of_few(values, settled.ndim, settled.extent, Element::UNSAID)
+    }
+
+    /// What [`settle_usual`] has checked, of up to [`FEW`] axes.
+    #[inline(always)]
+    pub(super) const fn of_few(
+        values: [i64; 2 * FEW],
+        ndim: u8,
+        extent: Extent,
+        element: Element,
+    ) -> Self {
+        Self(Numbers::Few {
+            ndim,
             c_contiguous: extent.c_contiguous,
+            element,
+            values,
         })
     }
 
-    /// What [`settle_bytes`] has checked.
-    #[inline(always)]
-    pub(super) fn of_settled(settled: Settled<'_>) -> Self {
-        Self {
-            values: Values::from_slice(settled.values),
-            len: settled.extent.len,
+    #[inline(never)]
+    fn of_many(settled: Settled<'_>) -> Self {
+        Self(Numbers::Many {
             ndim: settled.ndim,
             c_contiguous: settled.extent.c_contiguous,
+            element: Element::UNSAID,
+            values: settled.values.into(),
+        })
+    }
+
+    /// What a descriptor has put here.
+    #[inline]
+    pub(super) const fn element(&self) -> Element {
+        match self.0 {
+            Numbers::Few { element, .. } | Numbers::Many { element, .. } => element,
+        }
+    }
+
+    /// Where a descriptor keeps what it knows of the elements.
+    #[inline]
+    pub(super) const fn element_mut(&mut self) -> &mut Element {
+        match &mut self.0 {
+            Numbers::Few { element, .. } | Numbers::Many { element, .. } => element,
         }
     }
 
     /// The extents, and after them the strides in elements.
     #[inline]
     pub(crate) fn values(&self) -> &[i64] {
-        &self.values
+        match &self.0 {
+            Numbers::Few { ndim, values, .. } => {
+                let both = usize::from(*ndim).wrapping_mul(2);
+                values.get(..both).unwrap_or(values)
+            }
+            Numbers::Many { values, .. } => values,
+        }
     }
 
     /// The extents.
     #[must_use]
     #[inline]
     pub fn shape(&self) -> &[i64] {
-        self.values.get(..self.ndim()).unwrap_or(&[])
+        self.values().get(..self.ndim()).unwrap_or(&[])
     }
 
     /// One stride per axis, in elements.
     #[must_use]
     #[inline]
     pub fn elem_strides(&self) -> &[i64] {
-        self.values.get(self.ndim()..).unwrap_or(&[])
+        self.values().get(self.ndim()..).unwrap_or(&[])
     }
 
     /// One stride per axis, in bytes. `itemsize` is the one that the layout was checked with.
@@ -321,7 +389,9 @@ impl Layout {
     #[must_use]
     #[inline]
     pub const fn ndim(&self) -> usize {
-        self.ndim as usize
+        match self.0 {
+            Numbers::Few { ndim, .. } | Numbers::Many { ndim, .. } => ndim as usize,
+        }
     }
 
     /// The number of elements.
@@ -331,8 +401,9 @@ impl Layout {
         clippy::len_without_is_empty,
         reason = "a layout of no elements is nothing special"
     )]
-    pub const fn len(&self) -> u64 {
-        self.len
+    pub fn len(&self) -> u64 {
+        let count = |len: u64, extent: &i64| len.wrapping_mul(extent.unsigned_abs()); // fits
+        self.shape().iter().fold(1, count)
     }
 
     /// Whether the elements lie one after the other with the last axis fastest. Axes of extent 1
@@ -340,13 +411,15 @@ impl Layout {
     #[must_use]
     #[inline]
     pub const fn is_c_contiguous(&self) -> bool {
-        self.c_contiguous
+        match self.0 {
+            Numbers::Few { c_contiguous, .. } | Numbers::Many { c_contiguous, .. } => c_contiguous,
+        }
     }
 
     /// Whether the elements lie one after the other with the first axis fastest.
     #[must_use]
     pub fn is_f_contiguous(&self) -> bool {
-        self.len == 0 || follows_f_order(self.shape(), self.elem_strides())
+        self.len() == 0 || follows_f_order(self.shape(), self.elem_strides())
     }
 
     /// The offsets in elements of the first element that is touched and of the end of the last,
@@ -355,8 +428,8 @@ impl Layout {
     #[must_use]
     #[inline]
     pub fn elem_span(&self) -> (i64, i64) {
-        if self.c_contiguous {
-            return (0, self.len.cast_signed());
+        if self.is_c_contiguous() {
+            return (0, self.len().cast_signed());
         }
         span_of(self.shape(), self.elem_strides())
     }
@@ -368,7 +441,7 @@ impl Layout {
     /// of number theory, and the answer is `true`: a mutable borrow that is refused does no harm.
     #[must_use]
     pub fn is_self_overlapping(&self) -> bool {
-        if self.c_contiguous {
+        if self.is_c_contiguous() {
             return false;
         }
         let axes = self.shape().iter().zip(self.elem_strides());
@@ -406,6 +479,15 @@ pub(super) struct Extent {
     pub(super) c_contiguous: bool,
 }
 
+/// Where the elements of an array lie, in elements, seen from the one of index 0.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reach {
+    /// From the lowest element to index 0's.
+    pub(super) below: u64,
+    /// From the lowest element to the end of the highest.
+    pub(super) whole: u64,
+}
+
 /// A [`Layout`] whose numbers lie elsewhere.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settled<'a> {
@@ -417,7 +499,6 @@ pub(super) struct Settled<'a> {
 
 /// [`Layout::from_byte_axes`] where the numbers lie: `ndim` extents in `values`, and after them as many
 /// strides in bytes, or room for them.
-#[inline(always)]
 pub(super) fn settle_bytes(
     values: &mut [i64],
     ndim: u8,
@@ -439,7 +520,6 @@ pub(super) fn settle_bytes(
 
 /// Brings the strides into elements, and fills them in where they are absent. The strides, or room for
 /// them, stand behind `rank` extents.
-#[inline(always)]
 fn settle(
     values: &mut [i64],
     rank: usize,
@@ -456,10 +536,7 @@ fn settle(
     let (len, c_contiguous) = if !has_strides || shape.contains(&0) {
         (fill_c_order(shape, strides, itemsize, source)?, true)
     } else {
-        match usual_strides(shape, strides, itemsize, unit) {
-            Some(answer) => answer,
-            None => check_strides(shape, strides, itemsize, unit, source)?,
-        }
+        check_strides(shape, strides, itemsize, unit, source)?
     };
     Ok(Extent {
         len: len.unsigned_abs(),
@@ -468,7 +545,6 @@ fn settle(
 }
 
 /// Writes C order's strides and answers the number of elements.
-#[inline(always)]
 fn fill_c_order(
     shape: &[i64],
     strides: &mut [i64],
@@ -501,51 +577,92 @@ fn fill_c_order(
     Err(source.too_large(rule, shape))
 }
 
-/// [`check_strides`] for what is usual: an item size that is a power of two, strides that are multiples
-/// of it, and numbers far from any limit. `None`, with the strides as they were, for the rest.
+/// [`settle`] in one pass for what is usual: an array with elements whose strides are multiples of an item
+/// of `1 << shift` bytes (0 where they are in elements already), and no number of which comes near a limit.
+/// The strides, or room for them, stand behind `rank` extents; those that are given stay in bytes.
+///
+/// `None` for the rest.
+///
+/// Every number that is made goes into `all`. While `all` has no more than 32 bits no product of two of them
+/// loses any, so that the first one that is too large is seen there, whatever becomes of those after it.
 #[inline(always)]
-fn usual_strides(
-    shape: &[i64],
-    strides: &mut [i64],
-    itemsize: u32,
-    unit: Unit,
-) -> Option<(i64, bool)> {
-    let shift = match unit {
-        Unit::Elements => 0,
-        Unit::Bytes if itemsize.is_power_of_two() => itemsize.trailing_zeros(),
-        Unit::Bytes => return None,
-    };
-    let bits = strides.iter().fold(0, |bits, stride| bits | *stride);
-    if bits.trailing_zeros() < shift && bits != 0 {
+pub(super) fn settle_usual(
+    values: &mut [i64],
+    rank: usize,
+    has_strides: bool,
+    shift: u32,
+) -> Option<(Extent, Reach)> {
+    let (shape, strides) = values.split_at_mut_checked(rank)?;
+    if strides.len() != rank {
         return None;
     }
     let mut step: u64 = 1; // what the stride would be in C order
-    let mut reach: u64 = 1; // elements from the lowest to the end of the highest
-    let mut largest: u64 = 0; // no stride has a bit that is not in it
+    let mut all: u64 = 0;
+    if !has_strides {
+        for (extent, stride) in shape.iter().zip(strides.iter_mut()).rev() {
+            *stride = step.cast_signed();
+            step = step.wrapping_mul(extent.cast_unsigned());
+            all |= extent.cast_unsigned() | step;
+        }
+        if step == 0 || all > u64::from(u32::MAX) {
+            return None;
+        }
+        let extent = Extent {
+            len: step,
+            c_contiguous: true,
+        };
+        let reach = Reach {
+            below: 0,
+            whole: step,
+        };
+        return Some((extent, reach));
+    }
+    let mut whole: u64 = 1;
+    let mut below: u64 = 0;
     let mut c_contiguous = true;
-    let mut lost = false;
+    let below_an_item = 1_i64.wrapping_shl(shift).wrapping_sub(1);
+    let mut rest: i64 = 0; // what is no multiple of the item size
     let mut has_single = false; // an axis of extent 1, whose stride contiguous order may replace
     for (extent, stride) in shape.iter().zip(strides.iter()).rev() {
-        let (elements, extent) = (stride.wrapping_shr(shift), extent.unsigned_abs());
+        let (elements, extent) = (stride.wrapping_shr(shift), extent.cast_unsigned());
+        rest |= stride & below_an_item;
         has_single |= extent == 1;
         c_contiguous &= elements.cast_unsigned() == step;
-        let (far, too_far) = elements
-            .unsigned_abs()
-            .overflowing_mul(extent.wrapping_sub(1));
-        let (sum, too_long) = reach.overflowing_add(far);
-        let (next, too_many) = step.overflowing_mul(extent);
-        lost |= too_far | too_long | too_many;
-        largest |= elements.unsigned_abs();
-        (reach, step) = (sum, next);
+        let size = elements.unsigned_abs();
+        let far = size.wrapping_mul(extent.wrapping_sub(1));
+        if elements < 0 {
+            below = below.wrapping_add(far);
+        }
+        whole = whole.wrapping_add(far);
+        step = step.wrapping_mul(extent);
+        all |= extent | size | far | whole | step;
     }
-    let limit = i64::MAX.unsigned_abs() >> 32;
-    if lost || (has_single && !c_contiguous) || (step | reach | largest) > limit {
+    let is_far = all > u64::from(u32::MAX);
+    if step == 0 || is_far || rest != 0 || (has_single && !c_contiguous) {
         return None;
     }
-    for stride in strides {
+    let extent = Extent {
+        len: step,
+        c_contiguous,
+    };
+    Some((extent, Reach { below, whole }))
+}
+
+/// Brings the strides behind `rank` extents into elements of `1 << shift` bytes.
+#[inline(always)]
+pub(super) fn in_elements(values: &mut [i64], rank: usize, shift: u32) {
+    for stride in values.iter_mut().skip(rank) {
         *stride = stride.wrapping_shr(shift);
     }
-    Some((step.cast_signed(), c_contiguous))
+}
+
+/// Whether elements of `itemsize` bytes, the first of them at `data`, lie within the address space.
+/// `reach` is [`settle_usual`]'s: products with an item size (below 2^21) fit.
+#[inline(always)]
+pub(super) fn is_within_memory(data: u64, reach: Reach, itemsize: u32) -> bool {
+    let itemsize = u64::from(itemsize);
+    let above = reach.whole.wrapping_sub(reach.below).wrapping_mul(itemsize);
+    data >= reach.below.wrapping_mul(itemsize) && data.checked_add(above).is_some()
 }
 
 /// [`settle`] for strides that are given, of an array with elements.

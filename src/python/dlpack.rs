@@ -167,7 +167,7 @@ pub(crate) fn announced_device(object: &Bound<'_, PyAny>) -> PyResult<Device> {
         // SAFETY: an item of the tuple, which lives as long.
         unsafe { Borrowed::from_ptr(py, part) }
     };
-    let quick = |at| i32::try_from(integer::quick(&part(at))?).ok();
+    let quick = |at| i32::try_from(integer::quick(part(at))?).ok();
     if let (Some(device_type), Some(id)) = (quick(0), quick(1)) {
         return Ok(Device::check(device_type, id)?);
     }

@@ -18,8 +18,9 @@ use dlpark::ffi::{DLPACK_MAJOR_VERSION, DLPackExchangeAPI, DLPackExchangeAPIHead
 use pyo3::exceptions::{PyException, PyUserWarning};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyString, PyType};
+use pyo3::types::{PyDict, PyString, PyType};
 
+use super::capsule::is_capsule;
 use super::class::PyCaiView;
 use super::integer::type_name;
 use super::keys::keys;
@@ -103,7 +104,10 @@ impl Traits {
     /// table could name the thread's work stream only, which would have to wait first.
     const ANOTHER_COPY: Self = Self(1 << 9);
     /// Its typestr says float16 or uint16 where its own dtype says bfloat16 (torch of 2024, Paddle, Warp).
-    pub(crate) const MISLABELS: Self = Self(1 << 8);
+    pub(crate) const MISLABELS: Self = Self(1 << 10);
+    /// It is neither a capsule nor a dict, and its objects are asked through their attributes: it has no
+    /// table, and is no view of ours.
+    pub(crate) const PLAIN: Self = Self(1 << 11);
     /// Attributes that change what an export means.
     const STATE: Self =
         Self(Self::REQUIRES_GRAD.0 | Self::IS_CONJ.0 | Self::IS_NEG.0 | Self::IS_SPARSE.0);
@@ -161,14 +165,6 @@ pub(crate) struct Known {
     pub(crate) traits: Traits,
 }
 
-impl Known {
-    /// There is nothing to know: the object is asked through its attributes.
-    #[inline]
-    pub(crate) fn is_nothing(&self) -> bool {
-        self.table.is_none() && !self.traits.any_of(Traits::OURS)
-    }
-}
-
 /// One remembered type. Written rarely, read on every import; `version` is odd while it is written,
 /// and a reader that sees it change has read nothing.
 struct Slot {
@@ -199,7 +195,7 @@ impl Slot {
         &CACHE[(hash >> (u64::BITS - SLOTS.ilog2())) as usize]
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(&self, kind: *mut ffi::PyTypeObject) -> Option<Known> {
         let version = self.version.load(Ordering::Acquire);
         if self.kind.load(Ordering::Relaxed) != kind {
@@ -242,14 +238,20 @@ impl Slot {
     }
 }
 
+/// What is remembered of an object's type; `None` where it was not met before.
+#[inline(always)]
+pub(crate) fn remembered(object: &Bound<'_, PyAny>) -> Option<Known> {
+    // SAFETY: reads the type of a living object.
+    let kind = unsafe { ffi::Py_TYPE(object.as_ptr()) };
+    Slot::of(kind).read(kind)
+}
+
 /// What is known of an object's type; a few instructions where the type was met before.
 ///
 /// A type is asked once: an attribute that is added to it later is not seen, and its `__dlpack__` serves.
 #[inline]
 pub(crate) fn known(object: &Bound<'_, PyAny>) -> PyResult<Known> {
-    // SAFETY: reads the type of a living object.
-    let kind = unsafe { ffi::Py_TYPE(object.as_ptr()) };
-    match Slot::of(kind).read(kind) {
+    match remembered(object) {
         Some(known) => Ok(known),
         None => discover(object),
     }
@@ -258,12 +260,17 @@ pub(crate) fn known(object: &Bound<'_, PyAny>) -> PyResult<Known> {
 #[cold]
 fn discover(object: &Bound<'_, PyAny>) -> PyResult<Known> {
     let kind = object.get_type();
-    let traits = Traits::of(&kind)?;
+    let mut traits = Traits::of(&kind)?;
     let table = if traits.any_of(Traits::ANOTHER_COPY) {
         None
     } else {
         table(&kind)?
     };
+    let is_asked_otherwise =
+        traits.any_of(Traits::OURS) || is_capsule(object) || object.is_instance_of::<PyDict>();
+    if table.is_none() && !is_asked_otherwise {
+        traits.0 |= Traits::PLAIN.0;
+    }
     let known = Known { table, traits };
     Slot::of(kind.as_type_ptr()).write(&kind, known);
     Ok(known)

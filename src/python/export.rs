@@ -3,6 +3,7 @@
 use std::ptr::NonNull;
 
 use dlpark::ffi::{DLManagedTensor, DLManagedTensorVersioned};
+use pyo3::Borrowed;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyTuple};
 
@@ -11,9 +12,10 @@ use super::context;
 use super::copy::Transfer;
 use super::integer::{self, IntRule, repr};
 use super::stream;
+use super::vectorcall::tuple_item;
 use crate::protocol::descriptor::{Described, Device, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::protocol::stream::{Platform, Request, Stream, SyncPolicy};
+use crate::protocol::stream::{Platform, Request, SyncPolicy};
 use crate::view::{Abi, CaiView, RawOwner, build};
 
 const MAX_VERSION: IntRule = IntRule::new(
@@ -118,12 +120,6 @@ impl Export {
         self.request != Request::NoSync
     }
 
-    /// Whether nothing needs to be done for data that is ready on this stream: no copy, no order.
-    #[inline]
-    pub(crate) fn is_ready_on(&self, ready: Stream) -> bool {
-        self.transfer.is_none() && !self.request.needs_order(ready)
-    }
-
     /// Orders the consumer after the data. The GIL is released only if the driver will be called.
     #[inline]
     pub(crate) fn order(&self, py: Python<'_>, view: &CaiView) -> PyResult<()> {
@@ -145,64 +141,83 @@ impl Export {
         described: Described<'_>,
         owner: RawOwner,
     ) -> PyResult<Bound<'py, PyAny>> {
-        if self.versioned {
-            let tensor = self.tensor::<DLManagedTensorVersioned>(described, owner)?;
-            capsule::wrap(py, tensor)
-        } else {
-            let tensor = self.tensor::<DLManagedTensor>(described, owner)?;
-            capsule::wrap(py, tensor)
-        }
-    }
-
-    #[inline(always)]
-    fn tensor<M: Abi>(&self, described: Described<'_>, owner: RawOwner) -> PyResult<NonNull<M>> {
         let described = Described {
             device: self.device,
+            flags: self.flags,
             ..described
         };
-        build::<M>(described, self.flags.bits(), owner).map_err(|error| {
-            // SAFETY: `build` did not take the owner, so that it is still ours to end.
-            unsafe { owner.release() };
-            error.into()
-        })
+        Self::made(py, described, self.versioned, owner)
     }
+
+    /// The capsule of what is described, in the one layout or the other. `owner` is taken: on failure it
+    /// has been released.
+    #[inline(always)]
+    pub(crate) fn made<'py>(
+        py: Python<'py>,
+        described: Described<'_>,
+        versioned: bool,
+        owner: RawOwner,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if versioned {
+            capsule::wrap(py, tensor::<DLManagedTensorVersioned>(described, owner)?)
+        } else {
+            capsule::wrap(py, tensor::<DLManagedTensor>(described, owner)?)
+        }
+    }
+}
+
+#[inline(always)]
+fn tensor<M: Abi>(described: Described<'_>, owner: RawOwner) -> PyResult<NonNull<M>> {
+    build::<M>(described, described.flags.bits(), owner).map_err(|error| {
+        // SAFETY: `build` did not take the owner, so that it is still ours to end.
+        unsafe { owner.release() };
+        error.into()
+    })
 }
 
 /// Whether the consumer takes our versioned tensor: any major version from 1 on (it checks what it gets).
 #[inline(always)]
 fn is_versioned(max_version: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let Ok(pair) = max_version.cast::<PyTuple>() else {
-        return Err(Violation::new(
-            Rule::MaxVersionType,
-            Field::Argument("max_version"),
-            repr(max_version),
-        )
-        .into());
-    };
-    if pair.len() != 2 {
-        return Err(Violation::new(
-            Rule::MaxVersion,
-            Field::Argument("max_version"),
-            repr(max_version),
-        )
-        .into());
-    }
-    let (major, minor) = (version_part(pair, 0)?, version_part(pair, 1)?);
-    if major < 0 || minor < 0 {
-        return Err(Violation::new(
-            Rule::MaxVersion,
-            Field::Argument("max_version"),
-            repr(max_version),
-        )
-        .into());
-    }
-    Ok(major >= 1)
+    quick_version(max_version).map_or_else(|| careful_version(max_version), Ok)
 }
 
-#[inline]
-fn version_part(pair: &Bound<'_, PyTuple>, at: usize) -> PyResult<i64> {
-    let part = pair.get_borrowed_item(at)?;
-    integer::quick(&part).map_or_else(|| MAX_VERSION.read(&part), Ok)
+/// [`is_versioned`] of an exact tuple of two small ints.
+#[inline(always)]
+pub(crate) fn quick_version(max_version: &Bound<'_, PyAny>) -> Option<bool> {
+    let pair = max_version.cast_exact::<PyTuple>().ok()?;
+    if pair.len() != 2 {
+        return None;
+    }
+    // SAFETY: a tuple of two.
+    let major = unsafe { tuple_item(pair.as_ptr(), 0) };
+    // SAFETY: as above.
+    let minor = unsafe { tuple_item(pair.as_ptr(), 1) };
+    // SAFETY: an item of the tuple, which lives as long.
+    let major = integer::quick(unsafe { Borrowed::from_ptr(pair.py(), major) })?;
+    // SAFETY: as above.
+    let minor = integer::quick(unsafe { Borrowed::from_ptr(pair.py(), minor) })?;
+    (major >= 0 && minor >= 0).then_some(major >= 1)
+}
+
+#[cold]
+#[inline(never)]
+fn careful_version(max_version: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let refuse = |rule| {
+        let field = Field::Argument("max_version");
+        PyErr::from(Violation::new(rule, field, repr(max_version)))
+    };
+    let Ok(pair) = max_version.cast::<PyTuple>() else {
+        return Err(refuse(Rule::MaxVersionType));
+    };
+    if pair.len() != 2 {
+        return Err(refuse(Rule::MaxVersion));
+    }
+    let major: i64 = MAX_VERSION.read(&pair.get_item(0)?)?;
+    let minor: i64 = MAX_VERSION.read(&pair.get_item(1)?)?;
+    if major < 0 || minor < 0 {
+        return Err(refuse(Rule::MaxVersion));
+    }
+    Ok(major >= 1)
 }
 
 /// The device that the consumer asks for: its own name, or the CPU's for memory that the host reads or

@@ -19,7 +19,6 @@ use super::keys::keys;
 use super::killed;
 use super::mask::split_masked;
 use super::options::{Arguments, Check, Options, ProducerStream};
-use super::own_dtype;
 use super::quick;
 use super::release;
 use super::stream;
@@ -205,20 +204,28 @@ pub(crate) fn to_dlpack<'py>(
         on_host,
     };
     let options = Options::located(ordinal)?;
-    let known = exchange::known(obj)?;
-    let view = if known.is_nothing() && !capsule::is_capsule(obj) && !obj.is_instance_of::<PyDict>()
-    {
-        let dict = cai::attribute(obj)?;
-        if let Some(dict) = &dict
-            && let Some(capsule) = at_once(obj, dict, &options, &asked)
-        {
-            return capsule;
-        }
-        by_attribute(obj, dict, &options, Takes::Arrays)?.view
-    } else {
-        import(obj, &options)?
-    };
-    let export = Export::decide(view.descriptor().described(), &asked)?;
+    export_view(py, import(obj, &options)?, &asked)
+}
+
+/// [`to_dlpack`], once `__cuda_array_interface__` has been read.
+pub(crate) fn to_dlpack_by_attribute<'py>(
+    obj: &Bound<'py, PyAny>,
+    dict: Option<Bound<'py, PyAny>>,
+    ordinal: Option<&Bound<'py, PyAny>>,
+    asked: &Asked<'_, 'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let options = Options::located(ordinal)?;
+    let found = by_attribute(obj, dict, &options, Takes::Arrays)?;
+    export_view(obj.py(), found.view, asked)
+}
+
+/// The capsule of a view that nobody keeps.
+fn export_view<'py>(
+    py: Python<'py>,
+    view: CaiView,
+    asked: &Asked<'_, 'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let export = Export::decide(view.descriptor().described(), asked)?;
     let view = match export.copied(py, &view)? {
         Some(copy) => copy,
         None => {
@@ -228,41 +235,6 @@ pub(crate) fn to_dlpack<'py>(
     };
     let (descriptor, owner) = view.into_parts();
     export.capsule(py, descriptor.described(), owner)
-}
-
-/// The capsule of an array of which nobody has anything to ask: its dict is the usual one, its device
-/// known, and its data ready where the consumer wants it. No view is made; `None` where one is needed.
-#[inline(always)]
-fn at_once<'py>(
-    object: &Bound<'py, PyAny>,
-    dict: &Bound<'py, PyAny>,
-    options: &Options<'py>,
-    asked: &Asked<'_, 'py>,
-) -> Option<PyResult<Bound<'py, PyAny>>> {
-    let mut numbers = Numbers::default();
-    let usual = cai::usual(dict, options, &mut numbers)?;
-    if !usual.knows_stream {
-        return None;
-    }
-    let mut described = usual
-        .array
-        .described(Device::cuda(options.ordinal.unwrap_or(0)));
-    if options.ordinal.is_none() && described.data != 0 {
-        match cai::device_at(described.data) {
-            Ok(device) => described.device = device,
-            Err(error) => return Some(Err(error.into())),
-        }
-    }
-    if own_dtype::is_doubtful(object, described.dtype) {
-        return None;
-    }
-    let export = match Export::decide(described, asked) {
-        Ok(export) if export.is_ready_on(usual.stream) => export,
-        Ok(_) => return None,
-        Err(error) => return Some(Err(error)),
-    };
-    let owner = release::own(object.clone());
-    Some(owner.and_then(|owner| export.capsule(object.py(), described, owner)))
 }
 
 fn is_host(stream: &Bound<'_, PyAny>) -> bool {

@@ -1,10 +1,12 @@
 //! Python ints where a protocol wants one: `__index__` yes, `bool` and `float` no.
 
+use pyo3::Borrowed;
 use pyo3::exceptions::PyOverflowError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyInt};
 
+use super::digits;
 use crate::protocol::rule::{Field, Rule, Violation};
 
 /// Where an int stands and what to call the two ways in which it can be wrong.
@@ -61,15 +63,24 @@ impl IntRule {
 
 /// The value of an exact `int` that fits 64 bits, without a reference or an exception; `None` sends the
 /// caller to [`IntRule::read`], which takes everything else and says what is wrong.
-#[inline]
-pub(crate) fn quick(object: &Bound<'_, PyAny>) -> Option<i64> {
+#[inline(always)]
+pub(crate) fn quick(object: Borrowed<'_, '_, PyAny>) -> Option<i64> {
     // SAFETY: any object may be asked.
     if unsafe { ffi::PyLong_CheckExact(object.as_ptr()) } == 0 {
         return None;
     }
+    // SAFETY: an exact int.
+    if let Some(small) = unsafe { digits::read(object.as_ptr()) } {
+        return Some(small);
+    }
+    called(object)
+}
+
+#[inline(never)]
+fn called(int: Borrowed<'_, '_, PyAny>) -> Option<i64> {
     let mut overflow = 0;
     // SAFETY: an exact int; with an out-parameter for overflow nothing is raised.
-    let number = unsafe { ffi::PyLong_AsLongLongAndOverflow(object.as_ptr(), &raw mut overflow) };
+    let number = unsafe { ffi::PyLong_AsLongLongAndOverflow(int.as_ptr(), &raw mut overflow) };
     (overflow == 0).then_some(number)
 }
 

@@ -57,34 +57,16 @@ pub(crate) fn read<'py>(dict: &Bound<'py, PyAny>, strict: bool) -> PyResult<Read
     careful(dict, strict)
 }
 
-/// The values of the eight keys, borrowed from the dict.
-struct Values {
-    shape: *mut ffi::PyObject,
-    typestr: *mut ffi::PyObject,
-    data: *mut ffi::PyObject,
-    strides: *mut ffi::PyObject,
-    version: *mut ffi::PyObject,
-    stream: *mut ffi::PyObject,
-    descr: *mut ffi::PyObject,
-    mask: *mut ffi::PyObject,
-}
+/// The values of [`Keys::interface`], in that order, borrowed from the dict.
+type Values = [*mut ffi::PyObject; 8];
 
 /// One pass over an exact dict, comparing keys by identity. Gives up at a key that is not interned or
 /// not CAI's.
 #[inline(always)]
 fn values(dict: &Bound<'_, PyDict>, keys: &Keys) -> Option<Values> {
-    let null = ptr::null_mut();
-    let mut values = Values {
-        shape: null,
-        typestr: null,
-        data: null,
-        strides: null,
-        version: null,
-        stream: null,
-        descr: null,
-        mask: null,
-    };
-    let (mut position, mut key, mut value) = (0, null, null);
+    let mut values = [ptr::null_mut(); 8];
+    let (mut position, mut key, mut value) = (0, ptr::null_mut(), ptr::null_mut());
+    let mut expected = 0; // keys that come in our own order are found at once
     // SAFETY: an exact dict that nobody changes: no Python code runs between the steps, and where
     // there is no GIL the caller holds the dict's lock. Key and value are borrowed from it.
     while unsafe {
@@ -96,26 +78,11 @@ fn values(dict: &Bound<'_, PyDict>, keys: &Keys) -> Option<Values> {
         )
     } != 0
     {
-        let slot = if key == keys.shape.as_ptr() {
-            &mut values.shape
-        } else if key == keys.typestr.as_ptr() {
-            &mut values.typestr
-        } else if key == keys.data.as_ptr() {
-            &mut values.data
-        } else if key == keys.strides.as_ptr() {
-            &mut values.strides
-        } else if key == keys.version.as_ptr() {
-            &mut values.version
-        } else if key == keys.stream.as_ptr() {
-            &mut values.stream
-        } else if key == keys.descr.as_ptr() {
-            &mut values.descr
-        } else if key == keys.mask.as_ptr() {
-            &mut values.mask
-        } else {
-            return None;
-        };
-        *slot = value;
+        if keys.interface[expected & 7].as_ptr() != key {
+            expected = (keys.interface.iter()).position(|name| name.as_ptr() == key)?;
+        }
+        values[expected & 7] = value;
+        expected += 1;
     }
     Some(values)
 }
@@ -146,31 +113,31 @@ pub(crate) fn usual<'a>(dict: &Bound<'_, PyAny>, numbers: &'a mut Numbers) -> Op
 #[inline(always)]
 fn quick<'a>(dict: &Bound<'_, PyDict>, numbers: &'a mut Numbers) -> Option<Usual<'a>> {
     let py = dict.py();
-    let values = values(dict, keys(py))?;
-    if !is_absent(values.mask) {
+    let [shape, typestr, data, strides, version, stream, descr, mask] = values(dict, keys(py))?;
+    if !is_absent(mask) {
         return None;
     }
-    let dtype = Plain::dtype(quick_str(py, values.typestr)?)?;
-    if !values.descr.is_null() && !quick_descr_is_trivial(py, values.descr, values.typestr) {
+    let dtype = Plain::dtype(quick_str(py, typestr)?)?;
+    if !descr.is_null() && !quick_descr_is_trivial(py, descr, typestr) {
         return None;
     }
-    let ndim = quick_ints(py, values.shape, numbers.get_mut(..USUAL_NDIM)?)?;
-    let has_strides = !is_absent(values.strides);
-    if has_strides && quick_ints(py, values.strides, numbers.get_mut(ndim..)?)? != ndim {
+    let ndim = quick_ints(py, shape, numbers.get_mut(..USUAL_NDIM)?)?;
+    let has_strides = !is_absent(strides);
+    if has_strides && quick_ints(py, strides, numbers.get_mut(ndim..)?)? != ndim {
         return None;
     }
-    let (data, read_only) = quick_data(py, values.data)?;
-    let stream = if is_absent(values.stream) {
+    let (data, read_only) = quick_data(py, data)?;
+    let stream = if is_absent(stream) {
         Stream::None
     } else {
         // 0 is for the careful way, which remembers to warn.
-        match quick_u64(py, values.stream)? {
+        match quick_u64(py, stream)? {
             0 => return None,
             handle => Stream::from_raw(handle),
         }
     };
     // So are a missing version, which may be refused, and one that is not known.
-    let version = match quick_u64(py, values.version)? {
+    let version = match quick_u64(py, version)? {
         version @ 0..=3 => version,
         _ => return None,
     };
@@ -268,7 +235,7 @@ fn quick_ints(py: Python<'_>, tuple: *mut ffi::PyObject, into: &mut [i64]) -> Op
 fn quick_i64(py: Python<'_>, value: *mut ffi::PyObject) -> Option<i64> {
     // SAFETY: borrowed from the dict or a tuple of it, not null, and alive while `quick` runs.
     let value = unsafe { Borrowed::from_ptr(py, value) };
-    integer::quick(&value)
+    integer::quick(value)
 }
 
 #[inline(always)]

@@ -6,11 +6,21 @@ use pyo3::types::PyString;
 
 macro_rules! keys {
     ($($field:ident $name:literal;)*) => {
-        pub(crate) struct Keys { $(pub(crate) $field: Py<PyString>,)* }
+        pub(crate) struct Keys {
+            $(pub(crate) $field: Py<PyString>,)*
+            /// Those of a CAI dict, in the order in which we export them.
+            pub(crate) interface: [Py<PyString>; 8],
+        }
 
         impl Keys {
             fn new(py: Python<'_>) -> Self {
-                Self { $($field: PyString::intern(py, $name).unbind(),)* }
+                super::digits::learn(py);
+                let interface =
+                    ["shape", "typestr", "data", "strides", "version", "stream", "descr", "mask"];
+                Self {
+                    $($field: PyString::intern(py, $name).unbind(),)*
+                    interface: interface.map(|name| PyString::intern(py, name).unbind()),
+                }
             }
         }
     };

@@ -3,6 +3,7 @@
 //! Each extension module links its own copy of this crate, so that there may be several `CaiView`
 //! classes in one process: they meet by protocol, never by `isinstance`.
 
+mod at_once;
 mod borrow;
 mod cai;
 mod capsule;
@@ -13,6 +14,7 @@ mod copy;
 mod current;
 mod descr;
 mod dict;
+mod digits;
 mod dlpack;
 mod errors;
 mod exchange;

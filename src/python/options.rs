@@ -144,7 +144,8 @@ impl Options<'_> {
 #[inline]
 fn ordinal(value: &Bound<'_, PyAny>) -> PyResult<i32> {
     let field = Field::Argument("ordinal");
-    if let Some(ordinal) = integer::quick(value).and_then(|number| i32::try_from(number).ok())
+    if let Some(ordinal) =
+        integer::quick(value.as_borrowed()).and_then(|number| i32::try_from(number).ok())
         && ordinal >= 0
     {
         return Ok(ordinal);

@@ -6,16 +6,12 @@ use pyo3::Borrowed;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
+use super::at_once;
 use super::class::PyCaiView;
 use super::functions;
 use super::keys::keys;
 use super::options::ProducerStream;
-use super::vectorcall::{Quick, Vector, add_function, add_method, flag};
-
-type Answer<'py> = Option<PyResult<Bound<'py, PyAny>>>;
-
-/// Where `producer_stream` stands among the keywords: its `None` says that nothing is pending.
-const PRODUCER_STREAM: usize = 0;
+use super::vectorcall::{Answer, Quick, Vector, add_function, add_method, flag, keywords};
 
 /// `view`.
 struct View;
@@ -28,36 +24,19 @@ impl Quick for View {
         &CAREFUL
     }
 
-    #[inline]
+    #[inline(always)]
     fn call<'py>(_: Borrowed<'_, 'py, PyAny>, arguments: Vector<'_, 'py>) -> Answer<'py> {
-        let object = arguments.only()?;
-        let names = keys(object.py());
-        let [
-            producer,
-            dtype,
-            shape,
-            read_only,
-            owner,
-            ordinal,
-            check,
-            strict,
-        ] = arguments.keywords_keeping(
-            PRODUCER_STREAM,
-            [
-                &names.producer_stream,
-                &names.dtype,
-                &names.shape,
-                &names.read_only,
-                &names.owner,
-                &names.ordinal,
-                &names.check,
-                &names.strict,
-            ],
-        )?;
-        let (read_only, strict) = (flag(read_only)?, flag(strict)?);
+        let Some(object) = arguments.only() else {
+            return Answer::Unusual;
+        };
+        let (py, names) = (object.py(), keys(object.py()));
+        keywords!(arguments, names; producer_stream | dtype, shape, read_only, owner, ordinal, check, strict);
+        let (Some(read_only), Some(strict)) = (flag(read_only), flag(strict)) else {
+            return Answer::Unusual;
+        };
         let view = functions::view(
             &object,
-            ProducerStream::new(producer),
+            ProducerStream::new(producer_stream),
             dtype.as_deref(),
             shape.as_deref(),
             read_only,
@@ -66,7 +45,7 @@ impl Quick for View {
             check.as_deref(),
             strict.unwrap_or(false),
         );
-        Some(view.and_then(|view| Ok(Bound::new(object.py(), view)?.into_any())))
+        Answer::from_result(py, view.and_then(|view| Bound::new(py, view)))
     }
 }
 
@@ -81,33 +60,27 @@ impl Quick for FromDlpack {
         &CAREFUL
     }
 
-    #[inline]
+    #[inline(always)]
     fn call<'py>(_: Borrowed<'_, 'py, PyAny>, arguments: Vector<'_, 'py>) -> Answer<'py> {
-        let object = arguments.only()?;
-        let names = keys(object.py());
-        let [producer, copy, stream, dtype, shape, read_only] = arguments.keywords_keeping(
-            PRODUCER_STREAM,
-            [
-                &names.producer_stream,
-                &names.copy,
-                &names.stream,
-                &names.dtype,
-                &names.shape,
-                &names.read_only,
-            ],
-        )?;
-        let (copy, read_only) = (flag(copy)?, flag(read_only)?);
+        let Some(object) = arguments.only() else {
+            return Answer::Unusual;
+        };
+        let (py, names) = (object.py(), keys(object.py()));
+        keywords!(arguments, names; producer_stream | copy, stream, dtype, shape, read_only);
+        let (Some(copy), Some(read_only)) = (flag(copy), flag(read_only)) else {
+            return Answer::Unusual;
+        };
         let view = functions::from_dlpack(
             &object,
             None,
             copy,
             stream.as_deref(),
-            ProducerStream::new(producer),
+            ProducerStream::new(producer_stream),
             dtype.as_deref(),
             shape.as_deref(),
             read_only,
         );
-        Some(view.and_then(|view| Ok(Bound::new(object.py(), view)?.into_any())))
+        Answer::from_result(py, view.and_then(|view| Bound::new(py, view)))
     }
 }
 
@@ -122,28 +95,30 @@ impl Quick for ToDlpack {
         &CAREFUL
     }
 
-    #[inline]
+    #[inline(always)]
     fn call<'py>(_: Borrowed<'_, 'py, PyAny>, arguments: Vector<'_, 'py>) -> Answer<'py> {
-        let object = arguments.only()?;
+        let Some(object) = arguments.only() else {
+            return Answer::Unusual;
+        };
         let names = keys(object.py());
-        let [stream, max_version, dl_device, copy, writable, ordinal] = arguments.keywords([
-            &names.stream,
-            &names.max_version,
-            &names.dl_device,
-            &names.copy,
-            &names.writable,
-            &names.ordinal,
-        ])?;
-        let writable = flag(writable)?.unwrap_or(false);
-        Some(functions::to_dlpack(
+        keywords!(arguments, names; | stream, max_version, dl_device, copy, writable, ordinal);
+        let is_plain = dl_device.is_none() && copy.is_none() && writable.is_none();
+        if is_plain && let Some(answer) = at_once::to_dlpack(object, stream, max_version, ordinal) {
+            return answer;
+        }
+        let Some(writable) = flag(writable) else {
+            return Answer::Unusual;
+        };
+        let capsule = functions::to_dlpack(
             &object,
             stream.as_deref(),
             max_version.as_deref(),
             dl_device.as_deref(),
             copy.as_deref(),
-            writable,
+            writable.unwrap_or(false),
             ordinal.as_deref(),
-        ))
+        );
+        Answer::from_result(object.py(), capsule)
     }
 }
 
@@ -158,27 +133,23 @@ impl Quick for Dlpack {
         &CAREFUL
     }
 
-    #[inline]
+    #[inline(always)]
     fn call<'py>(slf: Borrowed<'_, 'py, PyAny>, arguments: Vector<'_, 'py>) -> Answer<'py> {
         if !arguments.is_named_only() {
-            return None;
+            return Answer::Unusual;
         }
-        let names = keys(slf.py());
-        let [stream, max_version, dl_device, copy] = arguments.keywords([
-            &names.stream,
-            &names.max_version,
-            &names.dl_device,
-            &names.copy,
-        ])?;
+        let (py, names) = (slf.py(), keys(slf.py()));
+        keywords!(arguments, names; | stream, max_version, dl_device, copy);
         // SAFETY: a method descriptor of the class calls this, and it has checked the object.
         let slf = unsafe { slf.cast_unchecked::<PyCaiView>() };
-        Some(PyCaiView::__dlpack__(
+        let capsule = PyCaiView::__dlpack__(
             &slf,
             stream.as_deref(),
             max_version.as_deref(),
             dl_device.as_deref(),
             copy.as_deref(),
-        ))
+        );
+        Answer::from_result(py, capsule)
     }
 }
 

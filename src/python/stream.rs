@@ -27,7 +27,7 @@ pub(crate) fn request(stream: Option<&Bound<'_, PyAny>>, platform: Platform) -> 
     let Some(stream) = stream else {
         return Ok(Request::from_dlpack(None, platform)?);
     };
-    match integer::quick(stream) {
+    match integer::quick(stream.as_borrowed()) {
         Some(number) => Ok(Request::from_dlpack(Some(number.into()), platform)?),
         None => careful_request(stream, platform),
     }

@@ -29,11 +29,36 @@ pub(crate) trait Quick {
     /// The function that takes the other calls.
     fn careful() -> &'static PyOnceLock<Py<PyAny>>;
 
-    /// Answers the call; `None` gives it to the other function, with nothing done.
-    fn call<'py>(
-        slf: Borrowed<'_, 'py, PyAny>,
-        arguments: Vector<'_, 'py>,
-    ) -> Option<PyResult<Bound<'py, PyAny>>>;
+    /// Answers the call.
+    fn call<'py>(slf: Borrowed<'_, 'py, PyAny>, arguments: Vector<'_, 'py>) -> Answer<'py>;
+}
+
+/// How a call was answered. Two words, which fit registers.
+pub(crate) enum Answer<'py> {
+    /// By this object.
+    Object(Bound<'py, PyAny>),
+    /// By an exception, which is set.
+    Raised,
+    /// Not at all, with nothing done: the other function takes it.
+    Unusual,
+}
+
+impl<'py> Answer<'py> {
+    /// Sets the exception.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn raise(py: Python<'py>, error: PyErr) -> Self {
+        error.restore(py);
+        Self::Raised
+    }
+
+    #[inline(always)]
+    pub(crate) fn from_result<T>(py: Python<'py>, result: PyResult<Bound<'py, T>>) -> Self {
+        match result {
+            Ok(object) => Self::Object(object.into_any()),
+            Err(error) => Self::raise(py, error),
+        }
+    }
 }
 
 /// The arguments of one call, borrowed from the caller.
@@ -96,32 +121,18 @@ impl<'a, 'py> Vector<'a, 'py> {
         self.positional == 0
     }
 
-    /// The values of the keywords, in the order of `known`; `None` where there is another name, or one
-    /// that is not interned.
+    /// The keywords: name and value.
     #[inline(always)]
-    pub(crate) fn keywords<const N: usize>(
+    pub(crate) fn named(
         &self,
-        known: [&Py<PyString>; N],
-    ) -> Option<[Value<'a, 'py>; N]> {
-        self.keywords_keeping(N, known)
-    }
-
-    /// The same, where for the keyword at `kept` a `None` is something that was said.
-    #[inline(always)]
-    pub(crate) fn keywords_keeping<const N: usize>(
-        &self,
-        kept: usize,
-        known: [&Py<PyString>; N],
-    ) -> Option<[Value<'a, 'py>; N]> {
-        let mut given = [None; N];
-        for (at, value) in self.values.iter().skip(self.positional).enumerate() {
+    ) -> impl Iterator<Item = (*mut ffi::PyObject, Borrowed<'a, 'py, PyAny>)> {
+        let (names, this) = (self.names, *self);
+        let values = self.values.iter().skip(self.positional).enumerate();
+        values.map(move |(at, value)| {
             // SAFETY: there are as many names as values after the positional ones.
-            let name = unsafe { tuple_item(self.names, at.cast_signed()) };
-            let slot = known.iter().position(|known| known.as_ptr() == name)?;
-            let value = self.borrow(*value);
-            given[slot] = (slot == kept || !value.is_none()).then_some(value);
-        }
-        Some(given)
+            let name = unsafe { tuple_item(names, at.cast_signed()) };
+            (name, this.borrow(*value))
+        })
     }
 
     fn borrow(&self, value: *mut ffi::PyObject) -> Borrowed<'a, 'py, PyAny> {
@@ -193,20 +204,42 @@ unsafe extern "C" fn enter<Q: Quick>(
     let arguments = unsafe { Vector::new(py, values, count, names) };
     // SAFETY: the module or the object, alive during the call.
     let slf = unsafe { Borrowed::from_ptr(py, slf) };
-    let answer = catch_unwind(AssertUnwindSafe(|| {
-        Q::call(slf, arguments).unwrap_or_else(|| careful::<Q>(slf, arguments))
+    let answer = catch_unwind(AssertUnwindSafe(|| match Q::call(slf, arguments) {
+        Answer::Unusual => Answer::from_result(py, careful::<Q>(slf, arguments)),
+        answer => answer,
     }));
-    match answer.unwrap_or_else(|_| Err(PanicException::new_err("panic from Rust code"))) {
-        Ok(object) => object.into_ptr(),
-        Err(error) => {
-            error.restore(py);
-            ptr::null_mut()
-        }
+    match answer.unwrap_or_else(|_| panicked(py)) {
+        Answer::Object(object) => object.into_ptr(),
+        Answer::Raised | Answer::Unusual => ptr::null_mut(),
     }
 }
 
+#[cold]
+fn panicked(py: Python<'_>) -> Answer<'_> {
+    Answer::raise(py, PanicException::new_err("panic from Rust code"))
+}
+
+/// Reads the keywords of a [`Vector`] into variables of their names, each an option; leaves the function with
+/// [`Answer::Unusual`] where there is another name, or one that is not interned. `None` is not given, except
+/// to those before the bar.
+macro_rules! keywords {
+    ($arguments:expr, $names:expr; $($kept:ident),* | $($name:ident),*) => {
+        $(let mut $kept = None;)*
+        $(let mut $name = None;)*
+        for (name, value) in $arguments.named() {
+            $(if name == $names.$kept.as_ptr() { $kept = Some(value); } else)*
+            $(if name == $names.$name.as_ptr() { $name = (!value.is_none()).then_some(value); } else)*
+            { return Answer::Unusual; }
+        }
+        $(let $kept = $kept;)*
+        $(let $name = $name;)*
+    };
+}
+pub(crate) use keywords;
+
 /// Makes the same call of PyO3's function.
 #[cold]
+#[inline(never)]
 fn careful<'py, Q: Quick>(
     slf: Borrowed<'_, 'py, PyAny>,
     arguments: Vector<'_, 'py>,

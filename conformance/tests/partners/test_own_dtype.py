@@ -73,6 +73,12 @@ def test_else_the_typestr_holds(library: str, typestr: str, dtype: Any, name: st
     assert cd.view(array(machine, library, typestr, dtype)).dtype == name
 
 
+def test_a_library_that_speaks_dlpack_too_is_believed_no_less(machine: Machine) -> None:
+    source = array(machine, "anyone", "<f2", Named("bfloat16"))
+    type(source).__dlpack__ = lambda self, **_: pytest.fail("not asked")
+    assert cd.view(source).dtype == "float16"
+
+
 @pytest.mark.parametrize("dtype", [None, np.dtype("V2"), Named("int16"), Named("float8_e5m2"), Named("")])
 def test_raw_bytes_without_a_proof_are_refused(dtype: Any, machine: Machine) -> None:
     source = array(machine, "anyone", "<V2", dtype)

@@ -1,0 +1,101 @@
+//! The one pass over a usual tensor answers what the careful way answers, and never refuses by itself.
+
+use super::*;
+
+/// Whether the one pass took it.
+fn compare(raw: &RawTensor<'_>) -> bool {
+    let careful = Descriptor::careful(raw);
+    let Some(usual) = Descriptor::usual(raw) else {
+        return false;
+    };
+    let careful = careful.unwrap_or_else(|refusal| panic!("{raw:?}: {refusal}"));
+    assert_eq!(usual, careful, "{raw:?}");
+    let contiguous = careful.layout().is_c_contiguous();
+    assert_eq!(usual.layout().is_c_contiguous(), contiguous, "{raw:?}");
+    assert_eq!(usual.byte_span(), careful.byte_span(), "{raw:?}");
+    true
+}
+
+#[test]
+fn one_pass_agrees_with_the_careful_way() {
+    const EXTENTS: [i64; 8] = [0, 1, 2, 3, -1, 1 << 16, 1 << 32, i64::MAX];
+    const STRIDES: [i64; 8] = [0, 1, 2, 3, -1, -3, 1 << 40, i64::MIN];
+    const TYPES: [(u8, u8, u16); 6] = [
+        (2, 32, 1),
+        (0, 8, 1),
+        (5, 128, 1),
+        (0, 4, 2),
+        (2, 32, 3),
+        (9, 9, 1),
+    ];
+    let mut taken = 0;
+    for (code, bits, lanes) in TYPES {
+        for (data, byte_offset) in [
+            (0, 0),
+            (0x1000, 0),
+            (16, 8),
+            (u64::MAX - 7, 0),
+            (0x1000, 1 << 63),
+        ] {
+            for (device_type, device_id, flags) in [(2, 0, 1), (13, 3, 4), (5, 0, 0), (2, -1, 0)] {
+                let scalar = RawTensor {
+                    data,
+                    byte_offset,
+                    device_type,
+                    device_id,
+                    code,
+                    bits,
+                    lanes,
+                    shape: &[],
+                    strides: None,
+                    flags,
+                };
+                taken += u32::from(compare(&scalar));
+                for first in EXTENTS {
+                    for second in EXTENTS {
+                        let shape = &[first, second];
+                        taken += u32::from(compare(&RawTensor { shape, ..scalar }));
+                        for stride in STRIDES {
+                            for other in STRIDES {
+                                let strides = Some(&[stride, other][..]);
+                                let raw = RawTensor {
+                                    shape,
+                                    strides,
+                                    ..scalar
+                                };
+                                taken += u32::from(compare(&raw));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(taken > 1000, "{taken}");
+}
+
+#[test]
+fn four_axes_and_five() {
+    let shape = [2, 3, 1, 4, 2];
+    let strides = [48, 16, 9, 4, 1];
+    for rank in 0..=shape.len() {
+        let (shape, strides) = (&shape[..rank], &strides[..rank]);
+        for strides in [None, Some(strides)] {
+            let raw = RawTensor {
+                data: 0x1000,
+                byte_offset: 0,
+                device_type: Device::CUDA,
+                device_id: 1,
+                code: 2,
+                bits: 16,
+                lanes: 1,
+                shape,
+                strides,
+                flags: 0,
+            };
+            let has_single = rank > 2 && strides.is_some();
+            assert_eq!(compare(&raw), rank <= 4 && !has_single, "{rank}");
+            assert_eq!(Descriptor::new(&raw).unwrap().shape(), shape);
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! A CAI object to a capsule at once: no view is made where nobody would look at it.
+//!
+//! That is so for the array of which nobody has anything to ask: its dict is the usual one, and its data is
+//! ready where the consumer wants it. Everything else goes on as `functions::to_dlpack` does, from as far as
+//! it has come: the attribute is read once.
+
+use pyo3::Borrowed;
+use pyo3::prelude::*;
+
+use super::cai;
+use super::exchange::{self, Traits};
+use super::export::{self, Export};
+use super::functions;
+use super::integer;
+use super::interface::{self, Numbers};
+use super::own_dtype;
+use super::release;
+use super::vectorcall::{Answer, Value};
+use crate::protocol::descriptor::Device;
+use crate::protocol::stream::{Platform, Request, Stream};
+
+/// What the caller asks, as far as it is usual.
+#[derive(Clone, Copy)]
+struct Asked {
+    stream: Option<i64>,
+    versioned: bool,
+    ordinal: Option<i32>,
+}
+
+impl Asked {
+    #[inline(always)]
+    fn read(
+        stream: Value<'_, '_>,
+        max_version: Value<'_, '_>,
+        ordinal: Value<'_, '_>,
+    ) -> Option<Self> {
+        Some(Self {
+            stream: match stream {
+                None => None,
+                Some(number) => Some(integer::quick(number)?),
+            },
+            versioned: match max_version {
+                None => false,
+                Some(pair) => export::quick_version(&pair)?,
+            },
+            ordinal: match ordinal {
+                None => None,
+                Some(number) => Some(
+                    i32::try_from(integer::quick(number)?)
+                        .ok()
+                        .filter(|n| *n >= 0)?,
+                ),
+            },
+        })
+    }
+
+    /// The consumer's request, where it is a valid one.
+    #[inline(always)]
+    fn request(self, device: Device) -> Option<Request> {
+        match (device.device_type, self.stream) {
+            (Device::CUDA, None) => Some(Request::Stream(Stream::LegacyDefault)),
+            (Device::CUDA, Some(-1)) => Some(Request::NoSync),
+            (Device::CUDA, Some(handle)) if handle > 0 => {
+                Some(Request::Stream(Stream::from_raw(handle.cast_unsigned())))
+            }
+            (device_type, stream) => {
+                let platform = Platform::from_device_type(device_type)?;
+                Request::from_dlpack(stream.map(i128::from), platform).ok()
+            }
+        }
+    }
+}
+
+/// `to_dlpack` with these keywords at most; `None`, with nothing done, where one of them or the object is not
+/// usual.
+#[inline(always)]
+pub(crate) fn to_dlpack<'py>(
+    object: Borrowed<'_, 'py, PyAny>,
+    stream: Value<'_, 'py>,
+    max_version: Value<'_, 'py>,
+    ordinal: Value<'_, 'py>,
+) -> Option<Answer<'py>> {
+    let asked = Asked::read(stream, max_version, ordinal)?;
+    if !exchange::remembered(&object)?.traits.any_of(Traits::PLAIN) {
+        return None;
+    }
+    let py = object.py();
+    let dict = match cai::attribute(&object) {
+        Ok(dict) => dict,
+        Err(error) => return Some(Answer::raise(py, error)),
+    };
+    if let Some(dict) = &dict
+        && let Some(answer) = capsule(&object, dict, asked)
+    {
+        return Some(answer);
+    }
+    Some(go_on(&object, dict, stream, max_version, ordinal))
+}
+
+/// The capsule; `None`, with nothing done, where a view is needed or something is wrong.
+#[inline(always)]
+fn capsule<'py>(
+    object: &Bound<'py, PyAny>,
+    dict: &Bound<'py, PyAny>,
+    asked: Asked,
+) -> Option<Answer<'py>> {
+    let mut numbers = Numbers::default();
+    let usual = interface::usual(dict, &mut numbers)?;
+    let mut described = usual
+        .array
+        .described(Device::cuda(asked.ordinal.unwrap_or(0)));
+    let hides_flag = described.flags.read_only() && !asked.versioned;
+    if !usual.knows_stream || hides_flag || own_dtype::is_doubtful(object, described.dtype) {
+        return None;
+    }
+    if asked.ordinal.is_none() && described.data != 0 {
+        // What has to wait goes the other way, which asks the driver too; once is enough.
+        if usual.stream != Stream::None {
+            return None;
+        }
+        match cai::device_at(described.data) {
+            Ok(device) => described.device = device,
+            Err(error) => return Some(Answer::raise(object.py(), error.into())),
+        }
+    }
+    if asked.request(described.device)?.needs_order(usual.stream) {
+        return None;
+    }
+    let py = object.py();
+    let capsule = match release::own(object.clone()) {
+        Ok(owner) => Export::made(py, described, asked.versioned, owner),
+        Err(error) => Err(error),
+    };
+    Some(Answer::from_result(py, capsule))
+}
+
+#[cold]
+#[inline(never)]
+fn go_on<'py>(
+    object: &Bound<'py, PyAny>,
+    dict: Option<Bound<'py, PyAny>>,
+    stream: Value<'_, 'py>,
+    max_version: Value<'_, 'py>,
+    ordinal: Value<'_, 'py>,
+) -> Answer<'py> {
+    let asked = export::Asked {
+        stream: stream.as_deref(),
+        max_version: max_version.as_deref(),
+        dl_device: None,
+        copy: None,
+        writable: false,
+        on_host: false,
+    };
+    let capsule = functions::to_dlpack_by_attribute(object, dict, ordinal.as_deref(), &asked);
+    Answer::from_result(object.py(), capsule)
+}
