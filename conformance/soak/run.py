@@ -40,6 +40,11 @@ def ownership(part: str) -> Part:
     return Part(lambda _: [script, sys.executable, part], f"conformance/results/ownership-{part}.txt")
 
 
+def checked(tool: str) -> Part:
+    script = str(ROOT / "conformance" / "soak" / f"{tool}.sh")
+    return Part(lambda _: [script], f"conformance/results/{tool}.txt")
+
+
 def races(minutes: float) -> list[str]:
     trials = max(100, int(minutes * 60 * RACES_A_SECOND))
     return [*SIMULATED, sys.executable, "conformance/soak/stream_races.py", "--trials", str(trials)]
@@ -53,7 +58,7 @@ PARTS = {
     "simulator": Part(simulator, "conformance/cusim/soak.tsv", takes_minutes=True),
     "races": Part(races, "conformance/results/stream-races.tsv", takes_minutes=True),
     **{f"ownership-{part}": ownership(part) for part in ("figures", "loom", "pythons", "asan", "valgrind")},
-    "asan": Part(lambda _: [str(ROOT / "conformance" / "soak" / "asan.sh")], "conformance/results/asan.txt"),
+    **{tool: checked(tool) for tool in ("asan", "tsan", "miri")},
 }
 
 

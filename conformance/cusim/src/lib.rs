@@ -40,6 +40,8 @@ mod queue;
 mod schedule;
 mod settings;
 mod stream;
+#[cfg(test)]
+mod stress;
 mod table;
 mod work;
 mod worker;

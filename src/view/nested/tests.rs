@@ -24,7 +24,7 @@ impl Drop for Link {
 
 #[test]
 fn a_chain_of_any_length_is_released_in_a_bounded_stack() {
-    const LINKS: usize = 100_000;
+    const LINKS: usize = if cfg!(miri) { 500 } else { 100_000 };
     let (dropped, deepest) = (Arc::default(), Arc::default());
     let chain = (0..LINKS).fold(None, |next, _| {
         Some(Owner::new(Link {
@@ -47,7 +47,7 @@ fn a_chain_of_any_length_is_released_in_a_bounded_stack() {
 
 #[test]
 fn a_chain_through_managed_tensors_too() {
-    const LINKS: usize = 20_000;
+    const LINKS: usize = if cfg!(miri) { 500 } else { 20_000 };
     let dropped = Arc::new(AtomicUsize::new(0));
     let owner = Owner::new(Link {
         next: None,

@@ -162,7 +162,7 @@ fn threads_that_share_at_once_agree_on_one_arc() {
 #[test]
 fn threads_that_share_and_drop_at_once_release_once() {
     // Races inside the threads: starting a thread costs more than a race.
-    const RACES: usize = 100_000;
+    const RACES: usize = if cfg!(miri) { 50 } else { 100_000 };
     let rounds: Vec<_> = (0..RACES).map(|_| counted()).collect();
     let (owners, drops): (Vec<_>, Vec<_>) = rounds.into_iter().unzip();
     together(2, || {

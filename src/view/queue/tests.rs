@@ -60,7 +60,7 @@ fn what_is_taken_and_not_iterated_over_is_leaked() {
 fn many_producers_and_two_consumers_release_each_once() {
     static DROPS: AtomicUsize = AtomicUsize::new(0);
     const PRODUCERS: usize = 4;
-    const EACH: usize = 50_000;
+    const EACH: usize = if cfg!(miri) { 100 } else { 50_000 };
     let queue = Queue::new();
     let done = AtomicBool::new(false);
     let first_pushes = AtomicUsize::new(0);

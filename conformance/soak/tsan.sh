@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# The simulator with its workers, and the library's queue, gate and owners, under the thread sanitizer, the
+# standard library instrumented too. Needs a nightly compiler with its source:
+# `rustup toolchain install nightly --component rust-src`. No suppressions.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+host=$(rustc -vV | sed -n 's/^host: //p')
+target=${CARGO_TARGET_DIR:-target}/tsan
+mkdir -p conformance/results
+{
+    echo "thread sanitizer, $(date -u +%Y-%m-%d), commit $(git describe --always --dirty --exclude='*'), $(rustc +nightly --version)"
+    # Not the tests that load the simulator as libcuda.so.1: it brings a standard library of its own, whose
+    # locks the sanitizer does not know.
+    cargo +nightly -Zbuild-std --config "target.$host.rustflags=['-Zsanitizer=thread']" \
+        test --locked --no-fail-fast --target "$host" --target-dir "$target" \
+        --package cai-dlpack --package cusim --lib --features cai-dlpack/half -- --skip simulated
+    echo "exit code 0"
+} 2>&1 | grep --line-buffered -v '\.\.\. ok$' | tee conformance/results/tsan.txt
