@@ -16,10 +16,13 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "conformance" / "tests"))
+
+from provenance import commit, today  # noqa: E402
+
 RESULTS = ROOT / "conformance" / "results"
 SIMULATED = [sys.executable, "-m", "cai_conformance", "simulate", "--"]
 # Races of each pair that one second has time for, with 64 pairs and schedules, on two busy cores: 3700 in all.
@@ -73,13 +76,10 @@ def run(name: str, part: Part, minutes: float) -> bool:
 
 
 def note(name: str, seconds: float, code: int) -> None:
-    asked = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
-    commit = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() or "no commit"
-    today = datetime.now(timezone.utc).strftime("%Y-%m-%d")
     verdict = "right" if code == 0 else f"WRONG, exit code {code}"
     RESULTS.mkdir(exist_ok=True)
     with (RESULTS / "soak.tsv").open("a", encoding="utf-8") as results:
-        results.write(f"{today}\t{commit}\t{name}\t{seconds:.0f} s\t{verdict}\n")
+        results.write(f"{today()}\t{commit()}\t{name}\t{seconds:.0f} s\t{verdict}\n")
 
 
 def main() -> int:

@@ -9,10 +9,8 @@ prints a line for each combination and appends it, with date and commit, to
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import time
-from datetime import datetime, timezone
 from pathlib import Path
 
 CONFORMANCE = Path(__file__).resolve().parents[1]
@@ -20,18 +18,12 @@ RESULTS = CONFORMANCE / "results" / "stream-races.tsv"
 sys.path.insert(0, str(CONFORMANCE / "tests"))
 
 from cai_conformance import Sim  # noqa: E402
+from provenance import commit, today  # noqa: E402
 from simulator import Machine  # noqa: E402
 from streams.race import Track  # noqa: E402
 from streams.trials import COMBINATIONS, wrong  # noqa: E402
 
 HEAD = "date\tcommit\tready\trequest\tpolicy\tface\tschedule\ttrials\twrong\tseconds\n"
-
-
-def commit() -> str:
-    """Short, and marked where the tree has changes."""
-    asked = ["git", "-C", str(CONFORMANCE), "describe", "--always", "--dirty", "--exclude=*"]
-    answer = subprocess.run(asked, capture_output=True, text=True, check=False)
-    return answer.stdout.strip() or "no commit"
 
 
 def main() -> int:
@@ -42,7 +34,7 @@ def main() -> int:
     control = Sim()
     machine = Machine(control)
     machine.set_current(0)
-    today, here, lost = datetime.now(timezone.utc).strftime("%Y-%m-%d"), commit(), 0
+    day, here, lost = today(), commit(), 0
     RESULTS.parent.mkdir(exist_ok=True)
     if not RESULTS.exists():
         RESULTS.write_text(HEAD, encoding="utf-8")
@@ -54,7 +46,7 @@ def main() -> int:
             seconds = time.monotonic() - start
             track.close()
             face = "consume" if loan else "__dlpack__"
-            row = [today, here, pair.ready, pair.request, pair.policy, face, schedule, asked.trials, bad]
+            row = [day, here, pair.ready, pair.request, pair.policy, face, schedule, asked.trials, bad]
             line = "\t".join([*map(str, row), f"{seconds:.1f}"])
             print(line, flush=True)
             with RESULTS.open("a", encoding="utf-8") as results:
