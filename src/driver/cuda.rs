@@ -106,6 +106,10 @@ functions! {
     stream_synchronize "cuStreamSynchronize" "cuStreamSynchronize" (Handle);
     alloc_async "cuMemAllocAsync" "cuMemAllocAsync" (*mut u64, usize, Handle);
     alloc "cuMemAlloc" "cuMemAlloc_v2" (*mut u64, usize);
+    alloc_managed "cuMemAllocManaged" "cuMemAllocManaged" (*mut u64, usize, u32);
+    alloc_pinned "cuMemHostAlloc" "cuMemHostAlloc" (*mut u64, usize, u32);
+    capture_mode "cuThreadExchangeStreamCaptureMode" "cuThreadExchangeStreamCaptureMode" (*mut u32);
+    free_pinned "cuMemFreeHost" "cuMemFreeHost" (u64);
     free_async "cuMemFreeAsync" "cuMemFreeAsync" (u64, Handle);
     free "cuMemFree" "cuMemFree_v2" (u64);
     copy_async "cuMemcpyAsync" "cuMemcpyAsync" (u64, u64, usize, Handle);
@@ -138,6 +142,10 @@ struct Side<P> {
 const UNIFIED: u32 = 4;
 /// `CU_EVENT_DISABLE_TIMING`.
 const DISABLE_TIMING: u32 = 2;
+/// `CU_MEM_ATTACH_GLOBAL`.
+const ATTACH_GLOBAL: u32 = 1;
+/// `CU_MEMHOSTALLOC_PORTABLE`.
+const HOST_ALLOC_PORTABLE: u32 = 1;
 /// `CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS`.
 const CONCURRENT_MANAGED_ACCESS: u32 = 89;
 /// `CUDA_ERROR_STREAM_CAPTURE_IMPLICIT`.
@@ -456,6 +464,33 @@ impl Driver for Cuda {
         Ok(pointer)
     }
 
+    fn alloc_managed(&self, nbytes: u64) -> Result<u64, DriverError> {
+        let call = self.functions.alloc_managed()?;
+        let mut pointer = 0;
+        // SAFETY: writes one address to a live local.
+        let code = unsafe { call(&mut pointer, nbytes as usize, ATTACH_GLOBAL) };
+        check("cuMemAllocManaged", code)?;
+        Ok(pointer)
+    }
+
+    fn alloc_pinned(&self, nbytes: u64) -> Result<u64, DriverError> {
+        let call = self.functions.alloc_pinned()?;
+        let mut pointer = 0;
+        // SAFETY: writes one address, which is as wide as a `u64`, to a live local.
+        let code = unsafe { call(&mut pointer, nbytes as usize, HOST_ALLOC_PORTABLE) };
+        check("cuMemHostAlloc", code)?;
+        Ok(pointer)
+    }
+
+    fn exchange_capture_mode(&self, mode: u32) -> Result<u32, DriverError> {
+        let call = self.functions.capture_mode()?;
+        let mut mode = mode;
+        // SAFETY: reads and writes one int, a live local.
+        let code = unsafe { call(&mut mode) };
+        check("cuThreadExchangeStreamCaptureMode", code)?;
+        Ok(mode)
+    }
+
     unsafe fn free_async(&self, pointer: u64, stream: Stream) -> Result<(), DriverError> {
         let call = self.functions.free_async()?;
         // SAFETY: the caller vouches for the allocation and that no later work uses it.
@@ -468,6 +503,12 @@ impl Driver for Cuda {
         let call = self.functions.free()?;
         // SAFETY: the caller vouches for the allocation and that nothing uses it any more.
         check("cuMemFree", unsafe { call(pointer) })
+    }
+
+    unsafe fn free_pinned(&self, pointer: u64) -> Result<(), DriverError> {
+        let call = self.functions.free_pinned()?;
+        // SAFETY: the caller vouches for the allocation and that nothing uses it any more.
+        check("cuMemFreeHost", unsafe { call(pointer) })
     }
 
     unsafe fn copy_async(

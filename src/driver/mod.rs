@@ -187,6 +187,19 @@ pub trait Driver: Send + Sync {
     /// `nbytes` of the current context's memory; the address. Source: `cuMemAlloc`.
     fn alloc(&self, nbytes: u64) -> Result<u64, DriverError>;
 
+    /// `nbytes` of managed memory, reachable from the host and every device. Source:
+    /// `cuMemAllocManaged` with `CU_MEM_ATTACH_GLOBAL`.
+    fn alloc_managed(&self, nbytes: u64) -> Result<u64, DriverError>;
+
+    /// `nbytes` of pinned host memory, for every context. Source: `cuMemHostAlloc` with
+    /// `CU_MEMHOSTALLOC_PORTABLE`.
+    fn alloc_pinned(&self, nbytes: u64) -> Result<u64, DriverError>;
+
+    /// Which calls a capture forbids this thread, from now on; what held before. Allocating, freeing and
+    /// synchronous copies are forbidden by another thread's capture too, and invalidate it, unless this
+    /// thread's mode is [`RELAXED`]. Source: `cuThreadExchangeStreamCaptureMode`.
+    fn exchange_capture_mode(&self, mode: u32) -> Result<u32, DriverError>;
+
     /// Gives memory back once `stream` gets there. Source: `cuMemFreeAsync`.
     ///
     /// # Safety
@@ -194,12 +207,22 @@ pub trait Driver: Send + Sync {
     /// - Nothing uses the memory later than the work that `stream` holds now.
     unsafe fn free_async(&self, pointer: u64, stream: Stream) -> Result<(), DriverError>;
 
-    /// Gives memory back; waits for the work that uses it. Source: `cuMemFree`.
+    /// Gives memory back; waits for all work that the device has. Source: `cuMemFree`: "causes the GPU to
+    /// synchronize across all executing CUDA streams" (CUDA programming guide, stream-ordered allocator).
+    /// Memory of [`alloc_async`](Self::alloc_async) it gives back without waiting.
     ///
     /// # Safety
-    /// - `pointer` came from [`alloc`](Self::alloc) or [`alloc_async`](Self::alloc_async) and was not freed.
+    /// - `pointer` came from [`alloc`](Self::alloc), [`alloc_managed`](Self::alloc_managed) or `alloc_async`
+    ///   and was not freed.
     /// - Nothing uses the memory later.
     unsafe fn free(&self, pointer: u64) -> Result<(), DriverError>;
+
+    /// Gives pinned memory back, as [`free`](Self::free) does. Source: `cuMemFreeHost`.
+    ///
+    /// # Safety
+    /// - `pointer` came from [`alloc_pinned`](Self::alloc_pinned) and was not freed.
+    /// - Nothing uses the memory later.
+    unsafe fn free_pinned(&self, pointer: u64) -> Result<(), DriverError>;
 
     /// Copies `nbytes` between any two addresses of the unified address space, in stream order.
     /// Source: `cuMemcpyAsync`.
@@ -233,6 +256,9 @@ pub trait Driver: Send + Sync {
         stream: Stream,
     ) -> Result<(), DriverError>;
 }
+
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`, for [`Driver::exchange_capture_mode`].
+pub const RELAXED: u32 = 2;
 
 /// The process's CUDA driver, loaded and initialised on first use.
 ///

@@ -452,6 +452,23 @@ impl Driver for Script {
         Ok(0x7_0000_0000 + (state.made << 20))
     }
 
+    fn alloc_managed(&self, nbytes: u64) -> Result<u64, DriverError> {
+        let mut state = self.call("cuMemAllocManaged", &nbytes.to_string())?;
+        state.made += 1;
+        Ok(0x7_0000_0000 + (state.made << 20))
+    }
+
+    fn alloc_pinned(&self, nbytes: u64) -> Result<u64, DriverError> {
+        let mut state = self.call("cuMemHostAlloc", &nbytes.to_string())?;
+        state.made += 1;
+        Ok(0x7_0000_0000 + (state.made << 20))
+    }
+
+    fn exchange_capture_mode(&self, mode: u32) -> Result<u32, DriverError> {
+        let name = "cuThreadExchangeStreamCaptureMode";
+        self.call(name, &mode.to_string()).map(|_| 0)
+    }
+
     unsafe fn free_async(&self, pointer: u64, stream: Stream) -> Result<(), DriverError> {
         self.call(
             "cuMemFreeAsync",
@@ -462,6 +479,11 @@ impl Driver for Script {
 
     unsafe fn free(&self, pointer: u64) -> Result<(), DriverError> {
         self.call("cuMemFree", &format!("{pointer:#x}")).map(|_| ())
+    }
+
+    unsafe fn free_pinned(&self, pointer: u64) -> Result<(), DriverError> {
+        self.call("cuMemFreeHost", &format!("{pointer:#x}"))
+            .map(|_| ())
     }
 
     unsafe fn copy_async(

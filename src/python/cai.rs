@@ -18,7 +18,7 @@ use crate::protocol::descriptor::{Descriptor, Device};
 use crate::protocol::interface::{Interface, Version};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
-use crate::view::{CaiView, Owner};
+use crate::view::{CaiView, Owner, check_range};
 
 /// What an import is for.
 #[derive(Clone, Copy, PartialEq)]
@@ -288,7 +288,8 @@ pub(crate) fn locate(descriptor: &Descriptor, options: &Options<'_>) -> PyResult
 /// One pointer query: which device and kind of memory and, where asked for, whether it holds everything.
 fn ask_driver(descriptor: &Descriptor, options: &Options<'_>) -> Result<Device, crate::Error> {
     let wants_range = options.check != Check::Device;
-    let info = driver::driver()?.pointer_info(descriptor.data(), wants_range)?;
+    let driver = driver::driver()?;
+    let info = driver.pointer_info(descriptor.data(), wants_range)?;
     let device = device_of(&info).ok_or_else(|| unknown(descriptor.data()))?;
     if let Some(ordinal) = options.ordinal
         && info.ordinal != ordinal
@@ -298,8 +299,8 @@ fn ask_driver(descriptor: &Descriptor, options: &Options<'_>) -> Result<Device, 
         let violation = Violation::new(Rule::PointerDevice, field, ordinal);
         return Err(violation.with_hint(hint).into());
     }
-    if let (true, Some((start, size))) = (wants_range, info.range) {
-        check_bounds(descriptor, start, size)?;
+    if let (true, Some(span)) = (wants_range, descriptor.byte_span()) {
+        check_range(driver, span, &info, Field::CaiData)?;
     }
     Ok(device)
 }
@@ -332,23 +333,6 @@ fn device_of(info: &PointerInfo) -> Option<Device> {
         }),
         MemoryKind::Unknown => None,
     }
-}
-
-/// Every element inside the allocation. A span over several mappings (torch's expandable segments)
-/// shows as elements past the end of the first one; the driver cannot tell the two apart.
-fn check_bounds(descriptor: &Descriptor, start: u64, size: u64) -> Result<(), Violation> {
-    let Some((first, end)) = descriptor.byte_span() else {
-        return Ok(());
-    };
-    if first >= start && end <= start.saturating_add(size) {
-        return Ok(());
-    }
-    let found = format_args!("bytes {first:#x} to {end:#x}");
-    let hint = format!(
-        "the allocation is {start:#x} to {:#x}",
-        start.saturating_add(size)
-    );
-    Err(Violation::new(Rule::OutOfBounds, Field::CaiData, found).with_hint(hint))
 }
 
 /// One warning per producer type for what is accepted though it should not be there.

@@ -2,14 +2,15 @@
 //!
 //! | from | to | the copy runs | ready |
 //! |---|---|---|---|
-//! | device memory | the same device | on the consumer's stream, after the data | on the consumer's stream |
+//! | device, managed, pinned memory | the same kind | on the consumer's stream, after the data | on the consumer's stream; now, for one that names none and reads on the host |
 //! | device memory | the CPU | on a stream of this thread, and the host waits | now |
 //! | memory that the host reads | the CPU | on the host, once the data is ready | now |
 //!
-//! The copy is in C order, writable, and its tensor's alone. On the device the source is read after this
+//! The copy is in C order, writable, and its tensor's alone. On a stream the source is read after this
 //! returns; so its producer's stream is made to wait for the copy, and where nobody said which stream
 //! that is, the host waits.
 
+mod block;
 mod device;
 mod host;
 
@@ -25,8 +26,8 @@ use crate::view::{CaiView, Owner};
 /// A copy that will be made.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Transfer {
-    /// To memory of the same device.
-    OnDevice,
+    /// To memory of the same kind, where the data is.
+    Alike,
     /// To memory of the CPU.
     ToHost,
 }
@@ -58,7 +59,7 @@ impl Transfer {
             _ if to_host && (own.device_type == Device::CUDA || own.is_host_readable()) => {
                 Ok(Some(Self::ToHost))
             }
-            _ if own.device_type == Device::CUDA => Ok(Some(Self::OnDevice)),
+            _ if own.is_cuda_accessible() => Ok(Some(Self::Alike)),
             _ => Err(refused(own)),
         }
     }
@@ -80,7 +81,7 @@ impl Transfer {
         let whole = Whole::of(view.descriptor())?;
         view.check_memory()?;
         let made = py.detach(|| match self {
-            Self::OnDevice => device::copy(view, &whole, request, policy),
+            Self::Alike => device::copy(view, &whole, request, policy),
             Self::ToHost => host::copy(view, &whole, policy),
         })?;
         Ok(made)
@@ -110,7 +111,7 @@ struct Whole {
 
 impl Whole {
     /// # Errors
-    /// `copy-refused` for packed elements that are not contiguous: their bytes belong to several.
+    /// `copy-refused` for packed elements: a byte belongs to several.
     fn of(descriptor: &Descriptor) -> Result<Self, Violation> {
         let mut axes = Axes::new(Source::Tensor);
         for extent in descriptor.shape() {

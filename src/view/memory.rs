@@ -33,7 +33,7 @@ impl CaiView {
         let driver = driver::driver()?;
         let info = driver.pointer_info(self.descriptor().data(), true)?;
         check_place(self.descriptor().data(), device, &info)?;
-        check_range(driver, span, &info)
+        check_range(driver, span, &info, Field::TensorData)
     }
 }
 
@@ -54,7 +54,16 @@ fn check_place(data: u64, device: Device, info: &PointerInfo) -> Result<(), Viol
     }
 }
 
-fn check_range(driver: &dyn Driver, span: (u64, u64), info: &PointerInfo) -> Result<(), Error> {
+/// Every byte of `span` inside the allocation that `info` is of, or in those that follow it without a gap.
+///
+/// # Errors
+/// `out-of-bounds`; or the driver's refusal.
+pub(crate) fn check_range(
+    driver: &dyn Driver,
+    span: (u64, u64),
+    info: &PointerInfo,
+    field: Field,
+) -> Result<(), Error> {
     let Some((start, size)) = info.range else {
         return Ok(());
     };
@@ -64,7 +73,7 @@ fn check_range(driver: &dyn Driver, span: (u64, u64), info: &PointerInfo) -> Res
     }
     let found = format_args!("bytes {:#x} to {:#x}", span.0, span.1);
     let hint = format!("the allocation is {start:#x} to {end:#x}");
-    Err(Violation::new(Rule::OutOfBounds, Field::TensorData, found)
+    Err(Violation::new(Rule::OutOfBounds, field, found)
         .with_hint(hint)
         .into())
 }

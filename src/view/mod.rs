@@ -60,6 +60,8 @@ pub use stats::{Stats, stats};
 pub use typed::{View, ViewMut};
 
 #[cfg(feature = "pyo3")]
+pub(crate) use memory::check_range;
+#[cfg(feature = "pyo3")]
 pub(crate) use typed::{check_element, check_writable, mismatch};
 #[cfg(feature = "pyo3")]
 pub(crate) use unlocked::set_unlock;
