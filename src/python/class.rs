@@ -82,18 +82,24 @@ impl PyCaiView {
         ready: Option<&Bound<'_, PyAny>>,
         producer: Option<&Bound<'_, PyAny>>,
     ) -> Self {
-        if ready.is_none() && producer.is_none() {
-            return self;
+        if ready.is_some() || producer.is_some() {
+            self.keep(ready, producer);
         }
-        let mut rare = self.rare.take().map_or_else(Rare::default, |rare| *rare);
-        if ready.is_some() {
-            rare.stream_object = kept(ready);
-        }
-        if producer.is_some() {
-            rare.producer_object = kept(producer);
-        }
-        self.rare = rare.boxed();
         self
+    }
+
+    #[cold]
+    fn keep(&mut self, ready: Option<&Bound<'_, PyAny>>, producer: Option<&Bound<'_, PyAny>>) {
+        let mut rare = self.rare.take().map_or_else(Rare::default, |rare| *rare);
+        release::dropping(|| {
+            if ready.is_some() {
+                rare.stream_object = kept(ready);
+            }
+            if producer.is_some() {
+                rare.producer_object = kept(producer);
+            }
+            self.rare = rare.boxed();
+        });
     }
 
     /// Wraps what came by the route that knows the producer.

@@ -227,13 +227,12 @@ fn call<'py>(
             Err(error)
                 if error.is_instance_of::<PyTypeError>(object.py()) || is_tensorflow(object) =>
             {
-                // Attached once more: the errors that are dropped on the way end there (`drop_now`).
-                Python::attach(|_| call_stepwise(object, stream, wanted, ask, Some(error)))
+                release::dropping(|| call_stepwise(object, stream, wanted, ask, Some(error)))
             }
             answer => Ok((answer?, Told::Stream)),
         }
     } else {
-        call_stepwise(object, stream, wanted, ask, None)
+        release::dropping(|| call_stepwise(object, stream, wanted, ask, None))
     }
 }
 
@@ -366,10 +365,10 @@ fn names_keyword(text: &str, name: &str) -> bool {
 
 /// TensorFlow's eager tensors, by their type's module; without importing it.
 fn is_tensorflow(object: &Bound<'_, PyAny>) -> bool {
-    object
-        .get_type()
-        .module()
-        .is_ok_and(|module| module.to_string().starts_with("tensorflow."))
+    release::dropping(|| {
+        let module = object.get_type().module();
+        module.is_ok_and(|module| module.to_string().starts_with("tensorflow."))
+    })
 }
 
 /// Compares what came with what was announced and asked for.

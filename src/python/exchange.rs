@@ -24,6 +24,7 @@ use super::capsule::is_capsule;
 use super::class::PyCaiView;
 use super::integer::type_name;
 use super::keys::keys;
+use super::{lookup, release};
 
 pub(crate) use export::capsule;
 pub(crate) use import::{Exchanged, WorkStream, import};
@@ -291,9 +292,12 @@ pub(crate) fn warn_unknown(object: &Bound<'_, PyAny>) -> PyResult<()> {
 /// The table of a type; `None` for whatever is not a usable one, and for whatever error reading it
 /// raises: `__dlpack__` is the protocol, this is its short cut.
 fn table(kind: &Bound<'_, PyType>) -> PyResult<Option<Table>> {
-    match kind.getattr(&keys(kind.py()).exchange_api) {
-        Ok(capsule) => Ok(Table::of_capsule(&capsule)),
-        Err(error) if error.is_instance_of::<PyException>(kind.py()) => Ok(None),
+    match lookup::optional(kind, &keys(kind.py()).exchange_api) {
+        Ok(capsule) => Ok(capsule.as_ref().and_then(Table::of_capsule)),
+        Err(error) if error.is_instance_of::<PyException>(kind.py()) => {
+            release::drop_now(error);
+            Ok(None)
+        }
         Err(error) => Err(error),
     }
 }

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyInt};
 
 use super::digits;
+use super::release;
 use crate::protocol::rule::{Field, Rule, Violation};
 
 /// Where an int stands and what to call the two ways in which it can be wrong.
@@ -105,8 +106,8 @@ pub(crate) fn repr(object: &Bound<'_, PyAny>) -> String {
 /// The name of an object's type, as messages show it.
 #[cold]
 pub(crate) fn type_name(object: &Bound<'_, PyAny>) -> String {
-    object
-        .get_type()
-        .fully_qualified_name()
-        .map_or_else(|_| "?".into(), |name| name.to_string())
+    release::dropping(|| {
+        let name = object.get_type().fully_qualified_name();
+        name.map_or_else(|_| "?".into(), |name| name.to_string())
+    })
 }

@@ -16,6 +16,7 @@ use pyo3::types::{PyDict, PyList, PyMapping, PySequence, PyString, PyTuple};
 
 use super::integer::{self, IntRule, repr, type_name};
 use super::keys::{Keys, keys};
+use super::release;
 use super::vectorcall::{tuple_item, tuple_len};
 use crate::protocol::dtype::TypeStr;
 use crate::protocol::interface::{Checked, Interface, Parts, Plain, Version};
@@ -339,7 +340,10 @@ impl<'a, 'py> Mapping<'a, 'py> {
             Self::Dict(dict) => dict.get_item(key),
             Self::Other(mapping) => match mapping.get_item(key) {
                 Ok(value) => Ok(Some(value)),
-                Err(error) if error.is_instance_of::<PyKeyError>(key.py()) => Ok(None),
+                Err(error) if error.is_instance_of::<PyKeyError>(key.py()) => {
+                    release::drop_now(error);
+                    Ok(None)
+                }
                 Err(error) => Err(error),
             },
         }

@@ -15,6 +15,7 @@ use pyo3::types::PyString;
 
 use super::exchange::{self, Traits};
 use super::keys::keys;
+use super::release;
 use crate::protocol::dtype::{DType, Kind, TypeStr};
 
 /// Whether a typestr of this object may mean another type than it says.
@@ -62,7 +63,7 @@ pub(crate) fn special(object: &Bound<'_, PyAny>, itemsize: u32) -> PyResult<Opti
 
 /// By the last part of a name (`torch.bfloat16`).
 fn named(name: &Bound<'_, PyString>, itemsize: u32) -> Option<DType> {
-    let name = name.to_cow().ok()?;
+    let name = release::dropping(|| name.to_cow().ok())?;
     let last = name.rsplit('.').next()?;
     let dtype = DType::from_name(last)?;
     let is_special = last == "bfloat16" || last.starts_with("float8_");

@@ -36,11 +36,19 @@ pub(crate) fn own(object: Bound<'_, PyAny>) -> PyResult<RawOwner> {
     Ok(RawOwner::new(payload.cast(), &PYTHON))
 }
 
-/// Drops an error now, whether or not this call came through PyO3: outside its own calls PyO3 would keep
-/// it until the next of them, and the error keeps the object that it is about.
+/// Runs what may drop a `Py` or a `PyErr`, whether or not this call came through PyO3. Where it did not
+/// (a usual call of [`vectorcall`](super::vectorcall), a function of the exchange table), PyO3 takes the
+/// thread for one without the GIL and keeps what is dropped until it is next called, if it is. What it has
+/// kept goes first.
+#[cold]
+pub(crate) fn dropping<R>(body: impl FnOnce() -> R) -> R {
+    Python::attach(|_| body())
+}
+
+/// Drops an error now: it keeps its traceback, and by that the object that it is about.
 #[cold]
 pub(crate) fn drop_now(error: PyErr) {
-    Python::attach(|_| drop(error));
+    dropping(|| drop(error));
 }
 
 /// Does what taking over an object or a tensor needs done before, and what of it can fail.

@@ -5,8 +5,8 @@
 //! names that stand in code. Whatever is not known so (another name, a value of an unusual type, a
 //! wrong number of arguments) is handed to PyO3's own function, which knows every case and every error.
 //!
-//! PyO3 does not count these calls as its own (`Python::attach` does): a `PyErr` or `Py` dropped inside
-//! would wait for its next one. What runs here drops none; errors travel out to the interpreter.
+//! PyO3 does not count these calls as its own: a `PyErr` or `Py` dropped inside would wait for its next one.
+//! What runs here drops none unless by [`release::dropping`], or on the way to an error, which ends so.
 
 use std::ffi::{CStr, CString};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +19,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyString, PyType};
 
-use super::killed;
+use super::{killed, release};
 
 /// A function of ours whose usual calls are answered without PyO3.
 pub(crate) trait Quick {
@@ -44,11 +44,11 @@ pub(crate) enum Answer<'py> {
 }
 
 impl<'py> Answer<'py> {
-    /// Sets the exception.
+    /// Sets the exception; all that was dropped on the way to it ends now.
     #[cold]
     #[inline(never)]
     pub(crate) fn raise(py: Python<'py>, error: PyErr) -> Self {
-        error.restore(py);
+        release::dropping(|| error.restore(py));
         Self::Raised
     }
 

@@ -4,7 +4,9 @@ use std::ffi::CString;
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PySet, PyType};
+use pyo3::types::PySet;
+
+use super::integer::type_name;
 
 /// Warns, unless this text was given before for this type.
 #[cold]
@@ -19,8 +21,7 @@ pub(crate) fn once(
         .get_or_try_init(py, || PySet::empty(py).map(Bound::unbind))?
         .bind(py);
     // By name: a reference to the type would keep it, and what it refers to, alive for ever.
-    let kind: Bound<'_, PyType> = object.get_type();
-    let key = (kind.fully_qualified_name()?, text);
+    let key = (type_name(object), text);
     if seen.contains(&key)? {
         return Ok(());
     }

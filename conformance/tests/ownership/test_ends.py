@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections.abc
+import contextlib
 import ctypes
 import gc
 import itertools
@@ -135,6 +137,70 @@ def test_an_error_of_a_missing_attribute_keeps_nothing() -> None:
     cd.to_dlpack(producer)
     del producer
     assert alive() is None
+
+
+class Raises(type):
+    @property
+    def __dlpack_c_exchange_api__(cls) -> object:
+        raise RuntimeError(cls)
+
+
+def of_mapping() -> object:
+    """What version 0 calls dictionary-like: a KeyError knows the frame, and by that the mapping."""
+
+    class Mapping:
+        def __init__(self) -> None:
+            self.values = interface(strides=..., stream=...)
+
+        def __getitem__(self, key: str) -> object:
+            return self.values[key]
+
+        def __len__(self) -> int:
+            return len(self.values)
+
+        def keys(self) -> object:
+            return self.values.keys()
+
+    collections.abc.Mapping.register(Mapping)
+    return Cai(Mapping())
+
+
+def of_raising_type() -> object:
+    kind = Raises("Producer", (Cai,), {})
+    return kind(interface())
+
+
+class Wide:
+    """An `__index__` beyond every range: the overflow is an error of Python's, dropped for ours."""
+
+    def __index__(self) -> int:
+        return 1 << 70
+
+
+def of_wide_extent() -> object:
+    return cai(shape=(Wide(), 3))
+
+
+def of_masked() -> object:
+    return cai(mask=cai())
+
+
+@pytest.mark.parametrize("make", [of_mapping, of_raising_type, of_wide_extent, of_masked, object, cai])
+@pytest.mark.parametrize("keywords", [{}, {"ordinal": 0}, {"ordinal": Wide()}, {"producer_stream": Wide()}], ids=repr)
+def test_what_is_dropped_on_the_way_is_dropped_now(make: Any, keywords: Any) -> None:
+    """Not when PyO3 is called next, which may be never: nothing of ours is called before the last line."""
+    producer: Any = make()
+    kept = [producer, getattr(producer, "interface", producer)]
+
+    def counted() -> tuple[list[int], int]:
+        exceptions = sum(isinstance(each, BaseException) for each in gc.get_objects())
+        return [sys.getrefcount(each) for each in kept], exceptions
+
+    gc.collect()
+    before = counted()
+    with contextlib.suppress(TypeError, ValueError, BufferError, cd.DriverError):
+        cd.view(producer, **keywords)
+    assert counted() == before
 
 
 def test_an_exception_that_is_a_rust_panic_is_put_aside_like_any_other() -> None:

@@ -59,7 +59,6 @@ PLACES = {
     "to_dlpack": "in_thread(cd.to_dlpack, InAttribute())",
     "explain": "in_thread(cd.explain, InAttribute())",
     "split_masked": "in_thread(cd.split_masked, InAttribute())",
-    "field": "in_thread(cd.field, InAttribute(), 'x')",
     "from_dlpack": "in_thread(cd.from_dlpack, InDlpack(abi.make()))",
     "view of DLPack": "in_thread(cd.view, InDlpack(abi.make()))",
     "__dlpack_device__": "in_thread(cd.from_dlpack, InDevice(abi.make()))",

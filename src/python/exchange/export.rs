@@ -76,7 +76,8 @@ fn answer(py: Python<'_>, body: impl FnOnce() -> PyResult<()>) -> c_int {
             PyRuntimeError::new_err("a panic inside cai_dlpack; please report it")
         }
     };
-    error.restore(py);
+    // With all that was dropped on the way to the error: PyO3 does not count this call as its own.
+    release::dropping(|| error.restore(py));
     -1
 }
 
