@@ -224,8 +224,8 @@ def give(made: abi.Made | None) -> Any:
 
 def test_a_tensor_becomes_a_view_on_the_work_stream(machine: Machine) -> None:
     made, mine = abi.make(device=(2, 0), data=machine.device_memory(64)), machine.stream()
-    machine.clear()
     with cd.use_stream(mine):
+        machine.clear()
         view = give(made)
     assert type(view) is cd.CaiView
     assert (view.ptr, view.stream, view.producer_stream) == (made.tensor.data, mine, mine)
