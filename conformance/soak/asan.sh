@@ -17,4 +17,4 @@ mkdir -p conformance/results
         --package cai-dlpack --package cusim --package cusim-control \
         --lib --test '*' --features cai-dlpack/half,cai-dlpack/cudarc -- --skip uncompilable
     echo "exit code 0"
-} 2>&1 | grep --line-buffered -v '\.\.\. ok$' | tee conformance/results/asan.txt
+} 2>&1 | grep --line-buffered -vE '\.\.\. ok$|^ +(Compiling|Downloaded|Downloading|Fresh) ' | tee conformance/results/asan.txt

@@ -15,4 +15,4 @@ mkdir -p conformance/results
         test --locked --no-fail-fast --target "$host" --target-dir "$target" \
         --package cai-dlpack --package cusim --lib --features cai-dlpack/half -- --skip simulated
     echo "exit code 0"
-} 2>&1 | grep --line-buffered -v '\.\.\. ok$' | tee conformance/results/tsan.txt
+} 2>&1 | grep --line-buffered -vE '\.\.\. ok$|^ +(Compiling|Downloaded|Downloading|Fresh) ' | tee conformance/results/tsan.txt
