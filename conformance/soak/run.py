@@ -62,6 +62,9 @@ PARTS = {
     "races": Part(races, "conformance/results/stream-races.tsv", takes_minutes=True),
     **{f"ownership-{part}": ownership(part) for part in ("figures", "loom", "pythons", "asan", "valgrind")},
     **{tool: checked(tool) for tool in ("asan", "tsan", "miri")},
+    "kit": Part(
+        lambda _: [str(ROOT / "conformance" / "soak" / "kit.sh"), sys.executable], "conformance/results/soak.tsv"
+    ),
 }
 
 
