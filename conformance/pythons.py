@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 VERSIONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
 ASK = "import sys; print('%d.%d' % sys.version_info[:2]); print(sys.implementation.name)"
-ENDS = ["test_killed.py", "test_shutdown.py", "test_soon.py", "test_subinterpreters.py"]
+ENDS = ["test_fork.py", "test_killed.py", "test_shutdown.py", "test_soon.py", "test_subinterpreters.py"]
 
 
 def candidates(version: str) -> list[str]:

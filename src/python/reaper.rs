@@ -94,16 +94,31 @@ fn drain(_py: Python<'_>) {
     }
 }
 
+/// Attached once, and let go of the GIL where there is nothing to do: to attach makes a thread state, under a
+/// lock that a child finds taken for ever if it is forked meanwhile (CPython before 3.12).
 fn reap() {
     block_signals();
-    while !GATE.is_closed() {
-        if QUEUE.is_empty() {
-            std::thread::park();
-        } else if gil::is_ending() || Python::try_attach(drain).is_none() {
-            // It ends, and has not told us: there is nobody left to release anything to.
-            return;
-        }
+    if wait() {
+        Python::try_attach(|py| {
+            drain(py);
+            while py.detach(wait) {
+                drain(py);
+            }
+        });
     }
+}
+
+/// Sleeps until something waits, or (false) until the gate is closed.
+fn wait() -> bool {
+    while !GATE.is_closed() {
+        // An interpreter that ends, and has not told us: there is nobody left to release anything to, and
+        // no GIL to come back to.
+        if !QUEUE.is_empty() && !gil::is_ending() {
+            return true;
+        }
+        std::thread::park();
+    }
+    false
 }
 
 /// Signals are for the program's own threads: one that is delivered here would interrupt nobody.

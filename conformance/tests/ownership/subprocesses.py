@@ -29,7 +29,7 @@ def interpreters() -> list[Interpreter]:
     return [here] + [Interpreter(*entry.split("|")) for entry in others.split() if entry]
 
 
-def run(command: list[str], code: str, package: str | None = None) -> tuple[int, str]:
+def run(command: list[str], code: str, package: str | None = None, seconds: float = 120) -> tuple[int, str]:
     """The exit code of a Python process, and everything that it printed."""
     paths = [str(TESTS / "ownership"), str(TESTS)] + ([package] if package else [])
     environment = {**os.environ, "CAI_DLPACK_NATIVE": str(native.path()), "PYTHONPATH": os.pathsep.join(paths)}
@@ -39,7 +39,7 @@ def run(command: list[str], code: str, package: str | None = None) -> tuple[int,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=seconds,
         check=False,
     )
     return answer.returncode, answer.stdout

@@ -6,6 +6,7 @@ is inside Python code that we have called, for ever, so that it is killed there 
 
 from __future__ import annotations
 
+import sys
 import textwrap
 
 import native
@@ -115,6 +116,12 @@ def test_a_thread_that_is_killed_inside(place: str, interpreter: Interpreter) ->
     code = textwrap.dedent(BEFORE) + textwrap.dedent(PLACES[place])
     for _ in range(RUNS):
         assert run([interpreter.executable], code, interpreter.package) == (0, "")
+
+
+def test_a_thread_that_is_killed_inside_another_extension() -> None:
+    """One that takes its arguments by our `In`: PyO3's function is its own, and so is its copy of us."""
+    code = textwrap.dedent(BEFORE) + "import cai_example\nin_thread(cai_example.add, InAttribute(), InAttribute())"
+    assert run([sys.executable], code) == (0, "")
 
 
 ENDS_BY_ITSELF = {
