@@ -511,9 +511,13 @@ impl Descriptor {
     /// The same bytes as elements of another type of the same size.
     ///
     /// # Errors
-    /// `dtype-override` (BufferError): see [`dtype::reinterpret`].
+    /// `dtype-override`: see [`dtype::reinterpret`]; `data-alignment` where the bytes had none (BufferError).
     pub fn with_dtype(mut self, dtype: DType) -> Result<Self, Violation> {
-        self.layout.element_mut().dtype = dtype::reinterpret(self.dtype(), dtype)?;
+        let dtype = dtype::reinterpret(self.dtype(), dtype)?;
+        if self.data.checked_rem(u64::from(dtype.align())) != Some(0) && dtype != self.dtype() {
+            return Err(misaligned(Field::TensorData, self.data, dtype.align()));
+        }
+        self.layout.element_mut().dtype = dtype;
         Ok(self)
     }
 
