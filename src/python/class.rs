@@ -612,10 +612,7 @@ impl PyCaiView {
         killed::stays();
         let (py, device) = (slf.py(), slf.get().view.device());
         if !device.is_host_readable() {
-            let found = format_args!("memory on ({}, {})", device.device_type, device.id);
-            return Err(Violation::new(Rule::ArrayUnreadable, Field::Object, found)
-                .with_hint("copy it with the library that owns it, or pass this view to a library that reads device memory")
-                .into());
+            return Err(host::unreadable(device).into());
         }
         let numpy = py.import("numpy")?;
         let array = numpy.call_method1("from_dlpack", (slf,))?;

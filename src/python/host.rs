@@ -30,8 +30,9 @@ pub(crate) fn wait(py: Python<'_>, view: &CaiView) -> PyResult<()> {
     Ok(())
 }
 
+/// Why NumPy cannot have it, and what to do.
 #[cold]
-fn unreadable(device: Device) -> Violation {
+pub(crate) fn unreadable(device: Device) -> Violation {
     let found = format_args!("memory on ({}, {})", device.device_type, device.id);
     Violation::new(Rule::ArrayUnreadable, Field::Object, found).with_hint(
         "__dlpack__(dl_device=(1, 0)) copies it to the CPU, as np.from_dlpack(view, device=\"cpu\") asks; or pass this view to a library that reads device memory",

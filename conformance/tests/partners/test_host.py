@@ -137,7 +137,9 @@ def test_device_memory_has_neither(machine: Machine) -> None:
     view = view_in("device", machine)
     check_refusal(refuse(lambda: buffer_of(view), TypeError), "array-unreadable", "object", hint="dl_device")
     assert not hasattr(view, "__array_interface__")
-    check_refusal(refuse(lambda: np.asarray(view), TypeError), "array-unreadable", "object")
+    found = refuse(lambda: np.asarray(view), TypeError)
+    check_refusal(found, "array-unreadable", "object", hint='np.from_dlpack(view, device="cpu")')
+    assert np.from_dlpack(view, device="cpu").tolist() == VALUES.tolist()
 
 
 def test_types_without_a_format(machine: Machine) -> None:
@@ -174,6 +176,21 @@ def test_presented_as_host(kind: str, machine: Machine) -> None:
 def test_what_it_is_already(machine: Machine) -> None:
     assert view_in("device", machine).present_as("cuda").memory == "device"
     assert view_in("host", machine).present_as("host").memory == "host"
+
+
+def test_registered_and_mapped_memory_are_pinned_to_the_driver(machine: Machine) -> None:
+    source = np.zeros(4096, np.uint8)
+    start = (source.ctypes.data + 63) & ~63
+    machine._call("cuMemHostRegister_v2", ctypes.c_void_p(start), ctypes.c_size_t(2048), 0)
+    try:
+        for pointer in (start, machine.pinned_memory(64)):
+            view = cd.view(cai(shape=(64,), typestr="|u1", data=(pointer, False)), check="bounds")
+            assert (view.device, view.memory, view.ptr) == ((3, 0), "pinned", pointer)
+            assert np.asarray(view).ctypes.data == pointer
+        past = cai(shape=(2049,), typestr="|u1", data=(start, False))
+        check_refusal(refuse(lambda: cd.view(past, check="bounds"), BufferError), "out-of-bounds", "data")
+    finally:
+        machine._call("cuMemHostUnregister", ctypes.c_void_p(start))
 
 
 def test_registered_memory_of_the_cpu_is_reachable_from_the_device(machine: Machine) -> None:
