@@ -32,7 +32,7 @@ PYTHON_CODE   := bindings conformance
 # The conformance kit, which finds the simulated driver in Cargo's target folder.
 KIT           := PYTHONPATH=$(abspath conformance/kit/src)
 
-.PHONY: bench bench-instructions bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance simulator clean
+.PHONY: bench bench-instructions bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance pycuda simulator clean
 .DELETE_ON_ERROR:
 
 help:
@@ -109,6 +109,11 @@ $(MATRIX)/.requirements: conformance/requirements.txt conformance/matrix/require
 $(MATRIX)/.package: $(MATRIX)/.requirements $(VENV)/.package
 	$(MATRIX)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(VENV)/wheel/*.whl
 	@touch $@
+
+# PyCUDA, which has no wheel, into the environment of `make conformance`: a minute and a half, with a C++
+# compiler. Linked against the simulated driver, under the name that a real one has too.
+pycuda: $(MATRIX)/.package simulator
+	conformance/matrix/pycuda.sh $(MATRIX) $(TARGET)/release/cusim
 
 # torch's tensors of the CPU, both ways. torch comes without its dependencies, which are 4 GB of CUDA's
 # libraries that its CPU side never calls: stand-ins lie where torch looks for them.

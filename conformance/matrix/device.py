@@ -6,9 +6,12 @@ hardware only. The shape of the functions is that of `host.py`.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import functools
 import importlib.util
 import itertools
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,6 +32,17 @@ def prepare() -> None:
     Device(0).set_current()
     if importlib.util.find_spec("warp"):
         importlib.import_module("warp").init()
+
+
+@functools.cache
+def pycuda() -> tuple[Any, Any]:
+    """PyCUDA on the first device's primary context, which it wants back before the process ends."""
+    driver = load("pycuda.driver")
+    driver.init()
+    context = driver.Device(0).retain_primary_context()
+    context.push()
+    atexit.register(context.pop)
+    return driver, load("pycuda.gpuarray")
 
 
 def load(name: str) -> Any:
@@ -120,6 +134,18 @@ def warp_out(array: Any) -> tuple[object, int]:
     return made, made.ptr or 0
 
 
+def pycuda_out(array: Any) -> tuple[object, int]:
+    driver, gpuarray = pycuda()
+    if array.dtype.name in EXTRA or not array.flags.writeable:
+        raise NotMade("no such dtype, or read-only")
+    start, end = np.lib.array_utils.byte_bounds(array)
+    memory = driver.mem_alloc(max(end - start, 1))
+    driver.memcpy_htod(memory, np.frombuffer(ctypes.string_at(start, max(end - start, 1)), np.uint8))
+    first = int(memory) + array.ctypes.data - start
+    made = gpuarray.GPUArray(array.shape, array.dtype, gpudata=first, base=memory, strides=array.strides)
+    return made, first
+
+
 def cupy_out(array: Any) -> tuple[object, int]:
     cupy = load("cupy")
     if array.dtype.name in EXTRA or not array.flags.writeable:
@@ -148,6 +174,7 @@ PRODUCERS: dict[str, Produce] = {
     "apache-tvm-ffi": tvm_out,
     "cuda-core": cuda_core_out,
     "warp-lang": warp_out,
+    "pycuda": pycuda_out,
     "cupy-cuda13x": cupy_out,
     "torch": torch_out,
     "jax": jax_out,
@@ -215,6 +242,16 @@ def mpi_in(view: Any) -> Seen:
     return memory.address, read(memory.address, memory.nbytes) if memory.nbytes else b"", None
 
 
+def pycuda_in(view: Any) -> Seen:
+    """As the argument of a kernel: the address, and nothing else of it."""
+    driver, _ = pycuda()
+    _, arguments = driver._build_arg_buf((view,))
+    (pointer,) = struct.unpack("P", arguments)
+    said = cd.view(view)
+    assert said.byte_strides is not None and said.itemsize is not None
+    return pointer, gather(pointer, said.shape, said.byte_strides, said.itemsize), None
+
+
 def cupy_in(view: Any) -> Seen:
     cupy = load("cupy")
     array = cupy.asarray(view)
@@ -255,6 +292,7 @@ CONSUMERS: dict[tuple[str, str], Consume] = {
     ("apache-tvm-ffi", "capsule"): tvm_in,
     ("warp-lang", "view, DLPack"): warp_in,
     ("mpi4py", "view, buffer or DLPack"): mpi_in,
+    ("pycuda", "view, interface"): pycuda_in,
     ("numpy", "view, copied to the host"): numpy_in,
     ("cupy-cuda13x", "view, interface"): cupy_in,
     ("cupy-cuda13x", "view, DLPack"): cupy_dlpack,

@@ -17,9 +17,15 @@ LIBRARIES = [
 # Libraries that reach the driver through a static CUDA runtime, which the simulated driver is not enough for.
 GPU_ONLY = {"cupy-cuda13x", "torch", "jax"}
 
+# Why these are not installed by `make conformance`.
+ABSENT = {
+    "pycuda": "has no wheel: `make pycuda` builds it from source",
+    "torch": "its CPU side has a target of its own, `make torch`; its CUDA side needs a GPU",
+    "cupy-cuda13x": "needs a GPU: its runtime asks the driver for private tables",
+}
+
 # Known to speak one of the protocols, and in no list above: why.
 ELSEWHERE = {
-    "pycuda": "has no wheel; to be built against CUDA's headers first",
     "rmm-cu13": "needs a GPU: reaches the driver through a static CUDA runtime",
     "cudf-cu13": "needs a GPU",
     "pylibraft-cu13": "needs a GPU",
@@ -46,7 +52,7 @@ def present(only: list[str] | None) -> tuple[set[tuple[str, str]], dict[str, str
             if only is not None and name not in only:
                 absent[f"{name} ({room})"] = "left out by --only"
             elif version(name) is None:
-                absent[f"{name} ({room})"] = "not installed here"
+                absent[f"{name} ({room})"] = ABSENT.get(name, "not installed here")
             elif room == "device" and name in GPU_ONLY and not driver().startswith("NVIDIA"):
                 absent[f"{name} ({room})"] = "needs a GPU: it reaches the driver through a static CUDA runtime"
             else:

@@ -70,12 +70,17 @@ def table(
     prev: Table | None = None,
     from_object: Any = ...,
     work_stream: Any = ...,
+    lends: bool = False,
 ) -> Table:
     """A complete table of `producer`; the two functions that a consumer needs can be replaced."""
 
     def export(_object: int, out: Any) -> int:
         producer.exported += 1
         out[0] = producer.made.address
+        return 0
+
+    def lend(_object: int, out: Any) -> int:
+        out[0] = producer.made.tensor
         return 0
 
     def work(device_type: int, device_id: int, out: Any) -> int:
@@ -90,7 +95,7 @@ def table(
         "allocator": Allocator(refuse),
         "from_object": FromObject(export) if from_object is ... else from_object,
         "to_object": ToObject(refuse),
-        "borrow": None,
+        "borrow": Borrow(lend) if lends else None,
         "work_stream": WorkStream(work) if work_stream is ... else work_stream,
     }
     made = Table()

@@ -6,8 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import cai_dlpack as cd
+import dlpack_abi as abi
+import exchange_abi as exchange
 import numpy as np
 import pytest
+from simulator import Machine
 
 
 def array(**changed: Any) -> Any:
@@ -112,3 +115,42 @@ def test_nothing_is_kept_and_nothing_is_called() -> None:
     cd.explain(producer, to="numpy")
     assert producer.calls == 0
     assert cd.stats()["live"] == before
+
+
+# --- by the table of the C Exchange API: on loan, without a tensor ------------------------------------------
+
+
+def exchanger(producer: exchange.Producer, **members: Any) -> Any:
+    attribute = exchange.capsule(exchange.table(producer, lends=True))
+    return exchange.make_type(attribute, producer, **members)()
+
+
+def test_a_table_lends_what_explain_says(machine: Machine) -> None:
+    made = abi.make((2, 3), device=(2, 0), data=machine.device_memory(64), dtype=(abi.BFLOAT, 16, 1))
+    producer = exchange.Producer(made)
+    producer.stream = machine.stream()
+    machine.clear()
+    found = cd.explain(exchanger(producer), to="torch", stream=machine.stream())
+    assert (found.route, found.refused) == ("exchange", None)
+    assert "(2, 3) bfloat16 on (2, 0)" in str(found)
+    assert found.order is not None and f"waits for an event on stream {producer.stream:#x}" in found.order
+    assert (producer.exported, producer.fallbacks, made.released) == (0, [], 0), "nothing was taken"
+    assert "cuEventRecord" not in machine.names()
+
+
+def test_a_table_that_says_less_than_dlpack_is_not_the_route() -> None:
+    producer = exchange.Producer()
+    found = cd.explain(exchanger(producer, requires_grad=True))
+    assert (found.route, found.order) == ("dlpack", None)
+    pinned = cd.explain(exchanger(exchange.Producer(), is_pinned=lambda self: True))
+    assert pinned.route == "dlpack"
+    negated = cd.explain(exchanger(producer, is_neg=lambda self: True))
+    assert negated.refused is not None and "values-lazy" in negated.refused
+    assert producer.exported == 0
+
+
+def test_a_table_that_lends_nothing() -> None:
+    producer = exchange.Producer()
+    attribute = exchange.capsule(exchange.table(producer))
+    found = cd.explain(exchange.make_type(attribute, producer)())
+    assert (found.route, found.order, found.refused, producer.exported) == ("exchange", None, None, 0)

@@ -8,6 +8,7 @@
 //! there is to know about the type. A table that is not as the header says (an int, another name or
 //! major version, a missing function) counts as none: the object's `__dlpack__` is asked instead.
 
+mod borrow;
 mod export;
 mod import;
 
@@ -26,6 +27,7 @@ use super::integer::type_name;
 use super::keys::keys;
 use super::{lookup, release};
 
+pub(crate) use borrow::{Said, look};
 pub(crate) use export::capsule;
 pub(crate) use import::{Exchanged, WorkStream, import};
 

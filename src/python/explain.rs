@@ -12,6 +12,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use self::consumers::{CONSUMERS, Consumer};
 use super::class::PyCaiView;
+use super::exchange::Said;
 use super::options::Options;
 use super::{cai, capsule, context, dlpack, exchange, killed, stream, structs};
 use crate::protocol::descriptor::{Descriptor, Device};
@@ -163,7 +164,8 @@ fn look(object: &Bound<'_, PyAny>) -> PyResult<Found> {
         });
     }
     let mut found = Found::default();
-    let has_table = exchange::known(object)?.table.is_some();
+    let known = exchange::known(object)?;
+    let has_table = known.table.is_some();
     if has_table {
         found.offers.push("the C Exchange API".into());
     }
@@ -175,6 +177,9 @@ fn look(object: &Bound<'_, PyAny>) -> PyResult<Found> {
             "it is the quickest, and names the stream that the producer works on",
         );
         (found.ready, found.refused) = (None, None);
+        if let Some(table) = known.table {
+            look_at_table(object, table, known.traits, &mut found);
+        }
     } else if dlpack && (found.route.is_none() || found.ready.is_none()) {
         (found.route, found.reason) = (
             Some("dlpack"),
@@ -202,6 +207,29 @@ fn look_at_view(view: &PyCaiView) -> Found {
         located: true,
         ready: Some(view.ready()),
         refused: refused.map(|why| why.to_string()),
+    }
+}
+
+/// What the table says, on loan.
+fn look_at_table(
+    object: &Bound<'_, PyAny>,
+    table: exchange::Table,
+    traits: exchange::Traits,
+    found: &mut Found,
+) {
+    match exchange::look(object, table, traits) {
+        Ok(Said::Array(descriptor, ready)) => {
+            (found.descriptor, found.ready) = (Some(descriptor), Some(ready));
+            found.located = true;
+        }
+        Ok(Said::Nothing) => {}
+        Ok(Said::LessThanDlpack) => {
+            (found.route, found.reason) = (
+                Some("dlpack"),
+                "its table says less than its __dlpack__, which is asked",
+            );
+        }
+        Err(error) => found.refused = Some(error.value(object.py()).to_string()),
     }
 }
 

@@ -192,3 +192,11 @@ def test_through_the_bridge_to_tvm_ffi() -> None:
     other = tvm_ffi.from_dlpack(cd.view(tensor))
     assert other.data_ptr() == tensor.data_ptr()
     assert str(other.dtype) == "bfloat16"
+
+
+def test_explain_is_told_by_torchs_table() -> None:
+    """By its description on loan: nothing is exported."""
+    found = cd.explain(torch.zeros(2, 3), to="numpy")
+    assert found.route == "exchange" and "(2, 3) float32 on (1, 0)" in str(found)
+    lazily = cd.explain(torch.ones(2, requires_grad=True))
+    assert lazily.route == "dlpack"

@@ -9,10 +9,13 @@ import cai_dlpack as cd
 import cuda.core
 import dlpack_abi as abi
 import exchange_abi as exchange
+import numba.cuda
 import numpy as np
 import pytest
 from cuda.core.utils import StridedMemoryView
+from numba.cuda.cudadrv.devicearray import DeviceNDArray
 from producers import Dlpack
+from refusal import check_refusal, refuse
 from simulator import Machine
 
 
@@ -73,3 +76,16 @@ def test_strided_memory_view_comes_by_its_table(machine: Machine) -> None:
     host = np.arange(6, dtype=np.float32)
     view = cd.view(StridedMemoryView.from_dlpack(host, stream_ptr=-1))
     assert (view.ptr, view.device, view.stream) == (host.ctypes.data, (1, 0), None)
+
+
+# --- Numba: an axis of stride 0 is taken for a contiguous one, and the export has no strides --------------------
+
+
+def test_a_broadcast_array_of_numbas_leaves_its_memory(machine: Machine) -> None:
+    """Nothing in the dict shows it; the driver knows how much memory there is."""
+    whole = numba.cuda.to_device(np.arange(2.0))
+    repeated = DeviceNDArray((3, 2), (0, 8), np.float64, gpu_data=whole.gpu_data)
+    assert repeated.__cuda_array_interface__["strides"] is None
+    found = refuse(lambda: cd.view(repeated, check="bounds"), BufferError)
+    check_refusal(found, "out-of-bounds", "data", hint="allocation")
+    assert cd.view(whole, check="bounds").shape == (2,)

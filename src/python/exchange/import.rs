@@ -61,7 +61,7 @@ pub(crate) fn import(
     let imported = unsafe { release::own_tensor(tensor) };
     let descriptor = imported.descriptor()?;
     let device = descriptor.device();
-    if device.device_type == Device::CPU && is_true(object, traits, Traits::IS_PINNED)? {
+    if device.device_type == Device::CPU && is_pinned(object, traits)? {
         // The table calls pinned memory the CPU's; `__dlpack_device__` knows better (torch).
         return Ok(None);
     }
@@ -89,7 +89,7 @@ pub(crate) fn import(
 ///
 /// # Errors
 /// `values-lazy` for what even `__dlpack__` hands out as if it were plain.
-fn is_refused(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<bool> {
+pub(super) fn is_refused(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<bool> {
     if is_true(object, traits, Traits::IS_NEG)? {
         return Err(lazily_negated(object));
     }
@@ -99,6 +99,12 @@ fn is_refused(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<bool> {
         }
     }
     Ok(false)
+}
+
+/// Whether an array that its table calls the CPU's is pinned.
+#[inline]
+pub(super) fn is_pinned(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<bool> {
+    is_true(object, traits, Traits::IS_PINNED)
 }
 
 #[cold]
@@ -159,7 +165,7 @@ impl Table {
 
     /// What the tensor is ready on, and where to ask again; `None` where the work stream cannot be had.
     #[inline]
-    fn ready(
+    pub(super) fn ready(
         self,
         device: Device,
         traits: Traits,
@@ -188,7 +194,7 @@ impl Table {
 
 /// The exception that a function of a table has set, or nothing.
 #[cold]
-fn failed(py: Python<'_>) -> PyResult<()> {
+pub(super) fn failed(py: Python<'_>) -> PyResult<()> {
     PyErr::take(py).map_or(Ok(()), Err)
 }
 

@@ -1,0 +1,56 @@
+//! A description on loan: what a table says of an array, without a tensor to give back.
+//!
+//! It holds while the object is alive and nobody changes it, which no view can promise: torch's tensors
+//! can be given other memory. So views take the owning path, and `explain`, which keeps nothing, this one.
+
+use std::mem::MaybeUninit;
+
+use pyo3::prelude::*;
+
+use super::import::{failed, is_pinned, is_refused};
+use super::{Table, Traits};
+use crate::protocol::descriptor::{Descriptor, Device};
+use crate::protocol::stream::Stream;
+use crate::view::read_tensor;
+
+/// What a table says of an array.
+pub(crate) enum Said {
+    /// What it is, and what it is ready on.
+    Array(Descriptor, Stream),
+    /// Nothing: the table lends no descriptions.
+    Nothing,
+    /// Not the truth: the array goes by `__dlpack__`, as [`import`](super::import::import) has it.
+    LessThanDlpack,
+}
+
+/// Asks a table for a description.
+///
+/// # Errors
+/// What [`import`](super::import::import) raises.
+pub(crate) fn look(object: &Bound<'_, PyAny>, table: Table, traits: Traits) -> PyResult<Said> {
+    if is_refused(object, traits)? {
+        return Ok(Said::LessThanDlpack);
+    }
+    let Some(borrow) = table.api().dltensor_from_py_object_no_sync else {
+        return Ok(Said::Nothing);
+    };
+    let mut tensor = MaybeUninit::uninit();
+    // SAFETY: the GIL is held, `object` is of the type that the table was found on, and `tensor` is a place
+    // for the answer.
+    let code = unsafe { borrow(object.as_ptr().cast(), tensor.as_mut_ptr()) };
+    if code != 0 {
+        return failed(object.py()).map(|()| Said::Nothing);
+    }
+    // SAFETY: DLPack 1.3: on 0 the tensor is filled.
+    let tensor = unsafe { tensor.assume_init() };
+    // SAFETY: shape and strides are the object's, which is alive, and no Python code runs meanwhile.
+    let descriptor = unsafe { read_tensor(&tensor, 0) }?;
+    let device = descriptor.device();
+    if device.device_type == Device::CPU && is_pinned(object, traits)? {
+        return Ok(Said::LessThanDlpack);
+    }
+    Ok(match table.ready(device, traits, None)? {
+        Some((ready, _)) => Said::Array(descriptor, ready),
+        None => Said::LessThanDlpack,
+    })
+}
