@@ -158,7 +158,7 @@ loom:
 # What `make test` has no time for, kept in conformance/results with date and commit; MINUTES=5 for
 # less, PARTS='races asan' for some of it. The sanitizers need a nightly compiler and valgrind.
 MINUTES ?= 30
-soak: $(VENV)/.package simulator
+soak: $(VENV)/.package $(VENV)/.examples simulator
 	$(KIT) $(BIN)/python conformance/soak/run.py --minutes $(MINUTES) $(PARTS)
 
 asan:

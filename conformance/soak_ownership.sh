@@ -37,15 +37,24 @@ asan() {
         --package cai-dlpack --lib -- view::block view::kind view::nested view::owner view::queue
 }
 
-# The Python tests of ownership that stay in one process. What the interpreter itself keeps at its end is
-# its own affair: a leak counts where one of our functions is on its stack.
+# The Python tests that stay in one process and need no other library, on an extension with its symbols.
+# Fewer times each, and with more patience: valgrind takes some thirty times as long.
 valgrind() {
-    local log
+    local log package tests=conformance/tests
     log=$(mktemp)
-    PYTHONMALLOC=malloc command valgrind --leak-check=full --show-leak-kinds=definite,indirect \
-        --num-callers=40 --log-file="$log" \
-        "$python" "$ownership/under_valgrind.py" || return 1
-    "$python" "$ownership/under_valgrind.py" --read "$log"
+    package=$(realpath -m "$target/valgrind")
+    PYO3_BUILD_EXTENSION_MODULE=1 PYO3_PYTHON=$python \
+        cargo build --release --locked --quiet --target-dir "$target" --package cai-dlpack-python || return 1
+    rm -rf "$package" && mkdir -p "$package" && cp -r bindings/python/python/cai_dlpack "$package" || return 1
+    cp "$target/release/lib_core.so" \
+        "$package/cai_dlpack/_core$("$python" -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')"
+    PYTHONPATH=$package:$PYTHONPATH PYTHONMALLOC=malloc CAI_DLPACK_FIGURES=few \
+        "$python" -m cai_conformance simulate -- \
+        valgrind --leak-check=full --show-leak-kinds=definite,indirect --num-callers=60 --log-file="$log" \
+        "$python" -m pytest -q -p cai_conformance.plugin \
+        "$ownership"/test_{claims,conversions,ends,foreign_threads}.py \
+        "$tests"/test_{capsules,explain,export,import,malformed_cai,malformed_dlpack}.py || return 1
+    "$python" conformance/soak/valgrind_log.py "$log"
 }
 
 commit=$(git rev-parse --short HEAD)

@@ -11,6 +11,7 @@
 use std::ffi::{CStr, CString};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
+use std::sync::{Mutex, PoisonError};
 
 use pyo3::Borrowed;
 use pyo3::ffi;
@@ -304,18 +305,24 @@ pub(crate) fn add_method<Q: Quick>(class: &Bound<'_, PyType>) -> PyResult<()> {
     class.setattr(name, quick)
 }
 
-/// The definition, with the signature and the text of `function`. It is never freed, as CPython demands.
+/// The definitions live for ever, as CPython demands; by their addresses here a leak checker finds them.
+static DEFINITIONS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+/// The definition, with the signature and the text of `function`.
 fn definition<Q: Quick>(function: &Bound<'_, PyAny>) -> PyResult<*mut ffi::PyMethodDef> {
     let signature: String = function.getattr("__text_signature__")?.extract()?;
     let text: String = function.getattr("__doc__")?.extract()?;
     let name = Q::NAME.to_string_lossy();
     let doc = CString::new(format!("{name}{signature}\n--\n\n{text}"))?;
-    Ok(Box::into_raw(Box::new(ffi::PyMethodDef {
+    let definition = Box::into_raw(Box::new(ffi::PyMethodDef {
         ml_name: Q::NAME.as_ptr(),
         ml_meth: ffi::PyMethodDefPointer {
             PyCFunctionFastWithKeywords: enter::<Q>,
         },
         ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
         ml_doc: doc.into_raw(),
-    })))
+    }));
+    let mut kept = DEFINITIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    kept.push(definition.expose_provenance());
+    Ok(definition)
 }

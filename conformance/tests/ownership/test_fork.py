@@ -179,7 +179,7 @@ CASES = {
 
 
 # One in some thousand met a lock of CPython's, when the reaper attached anew each time.
-FORKS = native.figure(30, 10_000)
+FORKS = native.figure(30, 5_000)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -107,7 +107,7 @@ PLACES = {
     """,
 }
 
-RUNS = native.figure(1, 10)
+RUNS = native.figure(1, 20)
 
 
 @pytest.mark.parametrize("place", PLACES)
