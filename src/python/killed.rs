@@ -15,12 +15,13 @@
 //! must stand in the very frame that calls Python, by functions that were declared `C-unwind`, and most
 //! of our calls are made by PyO3.
 
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[cfg(all(target_os = "linux", target_env = "gnu", not(Py_3_14)))]
 pub(crate) use glibc::stays;
 
-/// Elsewhere `pthread_exit` unwinds nothing.
-#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+/// Elsewhere `pthread_exit` unwinds nothing, or no thread is killed.
+#[inline(always)]
+#[cfg(not(all(target_os = "linux", target_env = "gnu", not(Py_3_14))))]
 pub(crate) fn stays() {}
 
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[cfg(all(target_os = "linux", target_env = "gnu", not(Py_3_14)))]
 mod glibc;

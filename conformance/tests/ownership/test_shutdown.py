@@ -162,3 +162,24 @@ def test_what_waits_at_the_end_is_released(interpreter: Interpreter) -> None:
     """
     answer = run([interpreter.executable], textwrap.dedent(BEFORE) + textwrap.dedent(code), interpreter.package)
     assert answer == (0, "300")
+
+
+@pytest.mark.parametrize("interpreter", interpreters(), ids=lambda interpreter: interpreter.name)
+def test_the_end_waits_for_what_the_reaper_is_at(interpreter: Interpreter) -> None:
+    code = """
+        class Slow(Cai):
+            def __del__(self):
+                started.set()
+                time.sleep(0.2)
+                os.write(1, b"ended ")
+
+        started = threading.Event()
+        tensors = [tensor_of(Slow(interface())) for _ in range(2)]
+        for tensor in tensors:
+            native.without_gil().release_later(*pointers(tensor), 0)
+        # A C call, in which no pending call runs: the reaper is the one.
+        native.without_gil().sit(100_000)
+        assert started.is_set()
+    """
+    answer = run([interpreter.executable], textwrap.dedent(BEFORE) + textwrap.dedent(code), interpreter.package)
+    assert answer == (0, "ended ended ")
