@@ -5,6 +5,8 @@
 #   make test                        every Rust and Python test
 #   make check                       formatting, lints, types, documentation
 #   make conformance                 every installed pair of libraries, as a table
+#   make torch                       the same for torch on the CPU, with tests of its own; takes 1.3 GB
+#   make pycuda                      builds PyCUDA from source, for `make conformance`
 #   make soak MINUTES=30             what takes longer: races, the simulator, ownership, sanitizers
 #   make bench                       nanoseconds, beside the C floor and the libraries of the field
 #   make bench-instructions          instructions, beside the C floor; fails on a rise above 5%
@@ -115,14 +117,17 @@ $(MATRIX)/.package: $(MATRIX)/.requirements $(VENV)/.package
 pycuda: $(MATRIX)/.package simulator
 	conformance/matrix/pycuda.sh $(MATRIX) $(TARGET)/release/cusim
 
-# torch's tensors of the CPU, both ways. torch comes without its dependencies, which are 4 GB of CUDA's
-# libraries that its CPU side never calls: stand-ins lie where torch looks for them.
+# torch's tensors of the CPU, both ways, and its pairs of the matrix. torch comes without its dependencies,
+# which are 4 GB of CUDA's libraries that its CPU side never calls: stand-ins lie where torch looks for them.
 TORCH        := $(VENV)-torch
 TORCH_WHEEL  := torch==2.15.0
 
 torch: $(TORCH)/.package simulator
 	$(KIT):$(abspath conformance/tests) $(TORCH)/bin/python -m cai_conformance simulate -- \
 	    $(TORCH)/bin/python -m pytest -p cai_conformance.plugin -p conftest conformance/matrix/torch_cpu
+	$(KIT) $(TORCH)/bin/python -m cai_conformance simulate -- \
+	    $(TORCH)/bin/python conformance/matrix/run.py --room host --only torch,numpy,apache-tvm-ffi \
+	        --name matrix-torch
 
 $(TORCH)/.requirements: conformance/requirements-torch.txt conformance/matrix/torch_cpu/stand_ins.py | $(BIN)/python
 	$(BIN)/python -m venv --clear $(TORCH)

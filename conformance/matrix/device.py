@@ -12,6 +12,7 @@ import functools
 import importlib.util
 import itertools
 import struct
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -243,10 +244,15 @@ def mpi_in(view: Any) -> Seen:
 
 
 def pycuda_in(view: Any) -> Seen:
-    """As the argument of a kernel: the address, and nothing else of it."""
+    """As the argument of a kernel: the address, and nothing else of it. PyCUDA's own call, of no kernel."""
     driver, _ = pycuda()
-    _, arguments = driver._build_arg_buf((view,))
-    (pointer,) = struct.unpack("P", arguments)
+    launched: list[bytes] = []
+    kernel = types.SimpleNamespace(
+        _set_block_shape=lambda *shape: None,
+        _launch_kernel=lambda grid, block, arguments, shared, stream: launched.append(arguments),
+    )
+    driver.Function.__call__(kernel, view, block=(1, 1, 1))
+    (pointer,) = struct.unpack("P", launched[0])
     said = cd.view(view)
     assert said.byte_strides is not None and said.itemsize is not None
     return pointer, gather(pointer, said.shape, said.byte_strides, said.itemsize), None

@@ -26,8 +26,9 @@ HERE = Path(__file__).resolve().parent
 PATIENCE = 600
 
 
-def run(room: str, producer: str, consumers: list[str]) -> list[dict[str, Any]]:
-    """All cells of one producer. A process that dies is started again behind the cell that it died in."""
+def run(room: str, producer: str, consumers: list[str]) -> tuple[list[dict[str, Any]], str | None]:
+    """All cells of one producer, and how its process ended where not well. One that dies in a cell is started
+    again behind it."""
     cells: list[dict[str, Any]] = []
     skip = 0
     deadly: list[list[str]] = []
@@ -47,9 +48,8 @@ def run(room: str, producer: str, consumers: list[str]) -> list[dict[str, Any]]:
             if begun is None:
                 cells.append({"room": room, "producer": producer, **said})
         if begun is None:
-            if ended.returncode:
-                print(f"{room} {producer}: exit {ended.returncode} at the end: {last(ended.stderr)}", file=sys.stderr)
-            return cells
+            failed = f"the process ended by {ending(ended.returncode)}: {last(ended.stderr)}"
+            return cells, failed if ended.returncode else None
         reason = f"the process ended by {ending(ended.returncode)}: {last(ended.stderr)}"
         cells.append({"room": room, "producer": producer, **begun, "outcome": FAILED, "reason": reason})
         skip = begun["number"] + 1
@@ -83,16 +83,24 @@ def main() -> int:
     arguments.add_argument("--output", type=Path, default=HERE.parent / "results")
     arguments.add_argument("--name", default=None, help="of the saved files; the driver's kind by default")
     arguments.add_argument("--only", default=None, help="libraries, separated by commas")
+    arguments.add_argument("--room", choices=["host", "device"], default=None, help="one kind of memory alone")
     options = arguments.parse_args()
 
     here, absent = present(options.only.split(",") if options.only else None)
+    for room, name in sorted(here):
+        if options.room not in (None, room):
+            here.remove((room, name))
+            absent[f"{name} ({room})"] = "left out by --room"
     cells = []
     for room, producers, consumers in LIBRARIES:
         takers = [name for name in consumers if (room, name) in here]
         for producer in producers:
             if (room, producer) in here:
                 print(f"{room}: {producer} ...", file=sys.stderr, flush=True)
-                cells += run(room, producer, takers)
+                found, failed = run(room, producer, takers)
+                cells += found
+                if failed:
+                    absent[f"{producer} ({room}), " + ("the end" if found else "all of it")] = failed
     head: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "commit": commit(),
@@ -103,18 +111,18 @@ def main() -> int:
     }
     if ("device", "numba-cuda") in here and head["driver"] == "simulated driver":
         head["order"] = orders([name for room, name in here if room == "device"])
-    found = summary(cells)
-    text = markdown(head, found)
+    pairs = summary(cells)
+    text = markdown(head, pairs)
     print(text)
     name = options.name or ("matrix-gpu" if head["driver"].startswith("NVIDIA") else "matrix-simulated")
     saved = options.output / f"{name}.json"
-    worse = regressions(json.loads(saved.read_text()) if saved.exists() else {}, found, head.get("order", {}))
+    worse = regressions(json.loads(saved.read_text()) if saved.exists() else {}, pairs, head.get("order", {}))
     for line in worse:
         print(f"was OK: {line}", file=sys.stderr)
     if worse:
         return 1
     options.output.mkdir(parents=True, exist_ok=True)
-    saved.write_text(json.dumps({**head, "pairs": found}, indent=1, sort_keys=True) + "\n")
+    saved.write_text(json.dumps({**head, "pairs": pairs}, indent=1, sort_keys=True) + "\n")
     saved.with_suffix(".md").write_text(text)
     return 0
 

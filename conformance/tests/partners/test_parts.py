@@ -6,6 +6,7 @@ import ctypes
 from typing import Any
 
 import cai_dlpack as cd
+import cai_example
 import dlpack_abi as abi
 import exchange_abi as exchange
 import numba.cuda
@@ -258,3 +259,14 @@ def test_masks_that_do_not_fit(machine: Machine) -> None:
     wrong: Any = "bits"
     check_refusal(refuse(lambda: cd.split_masked(source, mask=wrong), ValueError), "argument-value", "mask")
     check_refusal(refuse(lambda: cd.split_masked(said), TypeError), "owner-missing", "object")
+
+
+def test_a_rust_function_takes_fields_and_no_struct(machine: Machine) -> None:
+    said = interface(shape=(2,), typestr="|V8", descr=[("a", "<f4"), ("b", "<f4")])
+    source = Cai({**said, "data": (machine.device_memory(16), False)})
+    view = cd.view(source)
+    for whole in (source, view):
+        found = refuse(lambda each=whole: cai_example.stack(each, view.field("b")), BufferError)  # type: ignore[misc]
+        check_refusal(found, "descr-fields", "descr", value="'a', 'b'")
+    # A field is an array as any other, of which this function asks for more.
+    assert refuse(lambda: cai_example.zero(view.field("a")), TypeError).rule == "view-contiguous"
