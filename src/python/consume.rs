@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use super::class::PyCaiView;
 use super::context;
 use super::killed;
+use super::release;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 use crate::view::{Consumed, ReturnEdge};
@@ -164,16 +165,13 @@ impl Drop for PyConsume {
         let Some((loan, scope)) = self.take() else {
             return;
         };
-        killed::stays();
         scope.ended.store(true, Ordering::Release);
         Python::try_attach(|py| {
             // An exception may be on its way through the frame that held the block; it goes on.
-            let pending = PyErr::take(py);
-            py.detach(|| drop(loan));
-            warn(py);
-            if let Some(pending) = pending {
-                pending.restore(py);
-            }
+            release::keeping_exception(py, || {
+                py.detach(|| drop(loan));
+                warn(py);
+            });
         });
     }
 }

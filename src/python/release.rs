@@ -137,7 +137,7 @@ const WITH_GIL: Where = Where::Only {
 /// Runs `end` without disturbing an exception that is on its way. Not by `PyErr::take`, which goes on
 /// panicking where the exception is another extension's Rust panic.
 #[inline]
-fn keeping_exception(_py: Python<'_>, end: impl FnOnce()) {
+pub(crate) fn keeping_exception(_py: Python<'_>, end: impl FnOnce()) {
     killed::stays();
     // SAFETY: the GIL is held.
     if unsafe { ffi::PyErr_Occurred() }.is_null() {

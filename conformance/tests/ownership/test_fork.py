@@ -119,6 +119,46 @@ CASES = {
         assert until(lambda: cd.stats()["pending"] == 0, 5)
         assert cd.stats()["released"] == released + 2000
     """,
+    "a fork while something waits": """
+        import sys
+        tensors = [tensor_of(cai()) for _ in range(10)]
+
+        def child():
+            assert cd.stats()["pending"] == 0
+            alive = weakref.ref(producer := cai())
+            release_later(tensor_of(producer))
+            del producer
+            assert until(lambda: alive() is None, 5), "nobody is told where the queue was not empty"
+
+        def keep_the_gil():
+            native.storm(tensors, gil=True)
+            assert cd.stats()["pending"] == 10
+            in_child(child)
+
+        # A thread that runs no pending calls, and is not asked for the GIL.
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(10)
+        thread = threading.Thread(target=keep_the_gil)
+        thread.start(); thread.join()
+        sys.setswitchinterval(interval)
+        assert until(lambda: cd.stats()["live"] == 0, 5)
+    """,
+    "a child that sits in a C call": """
+        tensor_of(cai())
+
+        def child():
+            ended = []
+
+            class Owner(Cai):
+                def __del__(self): ended.append(time.monotonic())
+
+            release_later(tensor_of(Owner(interface())))
+            native.without_gil().sit(300_000)
+            woke = time.monotonic()
+            assert ended and ended[0] < woke - 0.1, "only a reaper does this"
+
+        in_child(child)
+    """,
     "forks while other threads release": """
         stop = threading.Event()
 
