@@ -295,30 +295,22 @@ impl Descriptor {
         }
     }
 
+    /// Up to so many axes are usual.
+    #[cfg(feature = "pyo3")]
+    pub(crate) const FEW_AXES: u32 = 4;
+
     /// The same for what is usual, in one pass; `None` for the rest, and for whatever is wrong.
     #[inline(always)]
-    fn usual(raw: &RawTensor<'_>) -> Option<Self> {
-        let (rank, ndim) = (raw.shape.len(), u8::try_from(raw.shape.len()).ok()?);
-        let is_known = Device::is_known(raw.device_type) && raw.device_id >= 0;
+    pub(crate) fn usual(raw: &RawTensor<'_>) -> Option<Self> {
         let dtype = DType::known(raw.code, raw.bits, raw.lanes)?;
-        let is_whole = raw.strides.is_none_or(|strides| strides.len() == rank);
-        if rank > FEW || !is_known || !is_whole || dtype.is_sub_byte() || raw.byte_offset >> 63 != 0
-        {
+        let is_negative = (raw.byte_offset.cast_signed() | i64::from(raw.device_id)) < 0;
+        if !Device::is_known(raw.device_type) || dtype.is_sub_byte() || is_negative {
             return None;
         }
         let itemsize = dtype.itemsize()?;
+        let ndim = u8::try_from(raw.shape.len()).ok()?;
         let mut values = [0; 2 * FEW];
-        let (shape, strides) = values.split_at_mut_checked(rank)?;
-        for (value, extent) in shape.iter_mut().zip(raw.shape) {
-            *value = *extent;
-        }
-        if let Some(given) = raw.strides {
-            for (value, stride) in strides.iter_mut().zip(given) {
-                *value = *stride;
-            }
-        }
-        let values_of = values.get_mut(..rank.wrapping_mul(2))?;
-        let (extent, reach) = layout::settle_usual(values_of, rank, raw.strides.is_some(), 0)?;
+        let (extent, reach) = layout::take_usual(&mut values, raw.shape, raw.strides)?;
         let data = raw.data.checked_add(raw.byte_offset)?;
         if raw.data == 0 || !layout::is_within_memory(data, reach, itemsize) {
             return None;
@@ -337,8 +329,9 @@ impl Descriptor {
         })
     }
 
+    /// The same for anything.
     #[inline(never)]
-    fn careful(raw: &RawTensor<'_>) -> Result<Self, Violation> {
+    pub(crate) fn careful(raw: &RawTensor<'_>) -> Result<Self, Violation> {
         let device = Device::check_in(Field::TensorDevice, raw.device_type, raw.device_id)?;
         let dtype = DType::from_dlpack(raw.code, raw.bits, raw.lanes)?;
         let axes = Axes::from_slices(Source::Tensor, raw.shape, raw.strides)?;

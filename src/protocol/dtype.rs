@@ -186,6 +186,28 @@ dtypes! {
     }
 }
 
+/// [`DType::is_known`] as a table: for each code, one bit for each number of bits.
+static KNOWN: [[u8; 32]; code::FLOAT4_E2M1FN as usize + 1] = known();
+
+#[expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    reason = "run by the compiler"
+)]
+const fn known() -> [[u8; 32]; code::FLOAT4_E2M1FN as usize + 1] {
+    let mut table = [[0; 32]; code::FLOAT4_E2M1FN as usize + 1];
+    let mut at = 0;
+    while at < table.len() << 8 {
+        let (code, bits) = (at >> 8, at & 255);
+        if DType::is_known(code as u8, bits as u8) {
+            table[code][bits >> 3] |= 1 << (bits & 7);
+        }
+        at += 1;
+    }
+    table
+}
+
 impl DType {
     const fn scalar(code: u8, bits: u8) -> Self {
         Self {
@@ -269,7 +291,10 @@ impl DType {
     /// The same, where why not is not asked.
     #[inline(always)]
     pub(super) fn known(code: u8, bits: u8, lanes: u16) -> Option<Self> {
-        (lanes != 0 && Self::is_known(code, bits)).then_some(Self { lanes, code, bits })
+        let bits_known = KNOWN.get(usize::from(code))?;
+        let byte = bits_known.get(usize::from(bits >> 3))?;
+        let is_known = byte.wrapping_shr(u32::from(bits & 7)) & 1 != 0;
+        (lanes != 0 && is_known).then_some(Self { lanes, code, bits })
     }
 
     #[cold]

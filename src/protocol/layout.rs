@@ -577,14 +577,79 @@ fn fill_c_order(
     Err(source.too_large(rule, shape))
 }
 
-/// [`settle`] in one pass for what is usual: an array with elements whose strides are multiples of an item
-/// of `1 << shift` bytes (0 where they are in elements already), and no number of which comes near a limit.
-/// The strides, or room for them, stand behind `rank` extents; those that are given stay in bytes.
-///
-/// `None` for the rest.
+/// [`settle`] in one pass for what is usual: an array with elements whose strides are multiples of an item,
+/// and no number of which comes near a limit. It is told of each axis, the last one first.
 ///
 /// Every number that is made goes into `all`. While `all` has no more than 32 bits no product of two of them
 /// loses any, so that the first one that is too large is seen there, whatever becomes of those after it.
+struct Pass {
+    /// What the stride would be in C order.
+    step: u64,
+    all: u64,
+    reach: Reach,
+    /// The smallest extent. The stride of one may be replaced by contiguous order's.
+    least: u64,
+    /// What of the strides is not C order's.
+    apart: u64,
+    /// What of the strides is no multiple of the item size.
+    rest: i64,
+}
+
+impl Pass {
+    const START: Self = Self {
+        step: 1,
+        all: 0,
+        reach: Reach { below: 0, whole: 1 },
+        least: u64::MAX,
+        apart: 0,
+        rest: 0,
+    };
+
+    /// An axis with a stride in items of `1 << shift` bytes, or in elements (0).
+    #[inline(always)]
+    fn strided(&mut self, extent: i64, stride: i64, shift: u32) {
+        let (elements, extent) = (stride.wrapping_shr(shift), extent.cast_unsigned());
+        self.rest |= stride & 1_i64.wrapping_shl(shift).wrapping_sub(1);
+        self.least = self.least.min(extent);
+        self.apart |= elements.cast_unsigned() ^ self.step;
+        let size = elements.unsigned_abs();
+        let far = size.wrapping_mul(extent.wrapping_sub(1));
+        if elements < 0 {
+            self.reach.below = self.reach.below.wrapping_add(far);
+        }
+        self.reach.whole = self.reach.whole.wrapping_add(far);
+        self.step = self.step.wrapping_mul(extent);
+        self.all |= extent | size | self.reach.whole | self.step; // `far` is no larger than `whole`
+    }
+
+    /// An axis in C order; its stride.
+    #[inline(always)]
+    fn in_order(&mut self, extent: i64) -> i64 {
+        let stride = self.step.cast_signed();
+        self.step = self.step.wrapping_mul(extent.cast_unsigned());
+        self.reach.whole = self.step;
+        self.all |= extent.cast_unsigned() | self.step;
+        stride
+    }
+
+    /// `None` for what is not usual.
+    #[inline(always)]
+    fn end(self) -> Option<(Extent, Reach)> {
+        let c_contiguous = self.apart == 0;
+        let hides_order = self.least == 1 && !c_contiguous;
+        if self.step == 0 || self.all >> 32 != 0 || self.rest != 0 || hides_order {
+            return None;
+        }
+        let extent = Extent {
+            len: self.step,
+            c_contiguous,
+        };
+        Some((extent, self.reach))
+    }
+}
+
+/// One [`Pass`] over numbers where they lie: the strides, or room for them, stand behind `rank` extents.
+/// Those that are given stay in bytes, of items of `1 << shift`.
 #[inline(always)]
 pub(super) fn settle_usual(
     values: &mut [i64],
@@ -596,56 +661,57 @@ pub(super) fn settle_usual(
     if strides.len() != rank {
         return None;
     }
-    let mut step: u64 = 1; // what the stride would be in C order
-    let mut all: u64 = 0;
-    if !has_strides {
-        for (extent, stride) in shape.iter().zip(strides.iter_mut()).rev() {
-            *stride = step.cast_signed();
-            step = step.wrapping_mul(extent.cast_unsigned());
-            all |= extent.cast_unsigned() | step;
+    let mut pass = Pass::START;
+    for (extent, stride) in shape.iter().zip(strides).rev() {
+        if has_strides {
+            pass.strided(*extent, *stride, shift);
+        } else {
+            *stride = pass.in_order(*extent);
         }
-        if step == 0 || all > u64::from(u32::MAX) {
-            return None;
+    }
+    pass.end()
+}
+
+/// One [`Pass`] over numbers that lie elsewhere, with strides in elements: they are put into `values`.
+#[inline(always)]
+pub(super) fn take_usual(
+    values: &mut [i64; 2 * FEW],
+    shape: &[i64],
+    strides: Option<&[i64]>,
+) -> Option<(Extent, Reach)> {
+    match shape.len() {
+        0 => take::<0>(values, shape, strides),
+        1 => take::<1>(values, shape, strides),
+        2 => take::<2>(values, shape, strides),
+        3 => take::<3>(values, shape, strides),
+        FEW => take::<FEW>(values, shape, strides),
+        _ => None,
+    }
+}
+
+/// [`take_usual`] of so many axes: a loop of a known length is no loop.
+#[inline(always)]
+fn take<const N: usize>(
+    values: &mut [i64; 2 * FEW],
+    shape: &[i64],
+    strides: Option<&[i64]>,
+) -> Option<(Extent, Reach)> {
+    let shape: &[i64; N] = shape.try_into().ok()?;
+    let (extents, rest) = values.split_first_chunk_mut::<N>()?;
+    let places = rest.first_chunk_mut::<N>()?;
+    *extents = *shape;
+    let mut pass = Pass::START;
+    if let Some(strides) = strides {
+        *places = *<&[i64; N]>::try_from(strides).ok()?;
+        for (extent, stride) in shape.iter().zip(&*places).rev() {
+            pass.strided(*extent, *stride, 0);
         }
-        let extent = Extent {
-            len: step,
-            c_contiguous: true,
-        };
-        let reach = Reach {
-            below: 0,
-            whole: step,
-        };
-        return Some((extent, reach));
-    }
-    let mut whole: u64 = 1;
-    let mut below: u64 = 0;
-    let mut c_contiguous = true;
-    let below_an_item = 1_i64.wrapping_shl(shift).wrapping_sub(1);
-    let mut rest: i64 = 0; // what is no multiple of the item size
-    let mut has_single = false; // an axis of extent 1, whose stride contiguous order may replace
-    for (extent, stride) in shape.iter().zip(strides.iter()).rev() {
-        let (elements, extent) = (stride.wrapping_shr(shift), extent.cast_unsigned());
-        rest |= stride & below_an_item;
-        has_single |= extent == 1;
-        c_contiguous &= elements.cast_unsigned() == step;
-        let size = elements.unsigned_abs();
-        let far = size.wrapping_mul(extent.wrapping_sub(1));
-        if elements < 0 {
-            below = below.wrapping_add(far);
+    } else {
+        for (extent, place) in shape.iter().zip(places).rev() {
+            *place = pass.in_order(*extent);
         }
-        whole = whole.wrapping_add(far);
-        step = step.wrapping_mul(extent);
-        all |= extent | size | far | whole | step;
     }
-    let is_far = all > u64::from(u32::MAX);
-    if step == 0 || is_far || rest != 0 || (has_single && !c_contiguous) {
-        return None;
-    }
-    let extent = Extent {
-        len: step,
-        c_contiguous,
-    };
-    Some((extent, Reach { below, whole }))
+    pass.end()
 }
 
 /// Brings the strides behind `rank` extents into elements of `1 << shift` bytes.

@@ -1,18 +1,22 @@
-//! A CAI object to a capsule at once: no view is made where nobody would look at it.
+//! The usual conversions in one go: what nobody asks for is neither looked at nor carried along.
 //!
-//! That is so for the array of which nobody has anything to ask: its dict is the usual one, and its data is
-//! ready where the consumer wants it. Everything else goes on as `functions::to_dlpack` does, from as far as
-//! it has come: the attribute is read once.
+//! A CAI object becomes a capsule without a view where nobody would look at it: its dict is the usual one,
+//! and its data is ready where the consumer wants it. Everything else goes on as [`functions`] does, from as
+//! far as it has come: an attribute is read once.
 
 use pyo3::Borrowed;
 use pyo3::prelude::*;
 
-use super::cai;
-use super::exchange::{self, Traits};
+use super::cai::{self, Takes};
+use super::class::PyCaiView;
+use super::dlpack::{self, Ask};
+use super::exchange::{self, Exchanged, Traits};
 use super::export::{self, Export};
 use super::functions;
 use super::integer;
 use super::interface::{self, Numbers};
+use super::object::Room;
+use super::options::Options;
 use super::own_dtype;
 use super::release;
 use super::vectorcall::{Answer, Value};
@@ -153,4 +157,75 @@ fn go_on<'py>(
     };
     let capsule = functions::to_dlpack_by_attribute(object, dict, ordinal.as_deref(), &asked);
     Answer::from_result(object.py(), capsule)
+}
+
+/// `view` with no keyword but this, of an object that is asked by its attributes; `None`, with nothing done,
+/// for others.
+#[inline(always)]
+pub(crate) fn view_located<'py>(
+    object: Borrowed<'_, 'py, PyAny>,
+    ordinal: Value<'_, 'py>,
+) -> Option<Answer<'py>> {
+    let traits = exchange::remembered(&object)?.traits;
+    traits
+        .any_of(Traits::PLAIN)
+        .then(|| by_attribute(&object, ordinal))
+}
+
+/// `view` without keywords; `None`, with nothing done, for types that were not met before, and for our own.
+#[inline(always)]
+pub(crate) fn view<'py>(object: Borrowed<'_, 'py, PyAny>) -> Option<Answer<'py>> {
+    let known = exchange::remembered(&object)?;
+    if known.traits.any_of(Traits::OURS) {
+        return None;
+    }
+    let Some(table) = known.table else {
+        return known
+            .traits
+            .any_of(Traits::PLAIN)
+            .then(|| by_attribute(&object, None));
+    };
+    let py = object.py();
+    let room = match Room::new(py) {
+        Ok(room) => room?,
+        Err(error) => return Some(Answer::raise(py, error)),
+    };
+    Some(
+        match exchange::import_object(room, &object, table, known.traits) {
+            Ok(Some(view)) => Answer::Object(view.into_any()),
+            Ok(None) => made(py, by_protocol(&object)),
+            Err(error) => Answer::raise(py, error),
+        },
+    )
+}
+
+#[cold]
+#[inline(never)]
+fn by_protocol<'py>(object: &Bound<'py, PyAny>) -> PyResult<Exchanged> {
+    functions::by_protocol(object, &Options::default(), Takes::Structs)
+}
+
+#[inline(never)]
+fn by_attribute<'py>(object: &Bound<'py, PyAny>, ordinal: Value<'_, 'py>) -> Answer<'py> {
+    let found = Options::located(ordinal.as_deref()).and_then(|options| {
+        functions::by_attribute(object, cai::attribute(object)?, &options, Takes::Structs)
+    });
+    made(object.py(), found)
+}
+
+/// `from_dlpack` without keywords; `None`, with nothing done, for types that were not met before.
+#[inline(always)]
+pub(crate) fn from_dlpack<'py>(object: Borrowed<'_, 'py, PyAny>) -> Option<Answer<'py>> {
+    let traits = exchange::remembered(&object)?.traits;
+    if !traits.any_of(Traits::SPEAKS) {
+        return None;
+    }
+    let found = dlpack::import_known(&object, traits, Ask::default());
+    Some(made(object.py(), found.map(Exchanged::plain)))
+}
+
+#[inline(always)]
+fn made(py: Python<'_>, found: PyResult<Exchanged>) -> Answer<'_> {
+    let object = found.and_then(|found| PyCaiView::from_route(found).into_object(py));
+    Answer::from_result(py, object)
 }

@@ -256,13 +256,9 @@ fn with_streams(
     owner: Owner,
 ) -> CaiView {
     let ready = producer.unwrap_or(declared);
+    let goes_on = producer.or(known.then_some(declared));
     // SAFETY: the producer's promise (CAI): the object keeps the memory and the stream alive.
-    let view = unsafe { CaiView::new(descriptor, ready, owner) };
-    match producer {
-        Some(producer) => view.with_producer(producer),
-        None if known => view.with_producer(declared),
-        None => view,
-    }
+    unsafe { CaiView::of(descriptor, ready, goes_on, owner) }
 }
 
 /// What keeps the memory alive: the object, the named owner of a bare dict, or both.

@@ -10,11 +10,12 @@ use pyo3::types::{PyDict, PyInt, PyString, PyTuple};
 
 use super::consume::{PyConsume, Scope};
 use super::dict;
-use super::exchange::{self, Exchanged, WorkStream};
+use super::exchange::{self, Exchanged, Table, WorkStream};
 use super::export::{Asked, Export};
 use super::host;
 use super::keys::keys;
 use super::killed;
+use super::object;
 use super::release::{self, PYTHON};
 use super::stream;
 use super::structs;
@@ -37,7 +38,7 @@ pub struct PyCaiView {
     /// What few views have; apart, since a view's size is paid for by every one of them.
     rare: Option<Box<Rare>>,
     /// Where to ask the producer again which stream it works on, for a view that is ready there.
-    work: Option<WorkStream>,
+    table: Option<Table>,
 }
 
 #[derive(Debug, Default)]
@@ -50,14 +51,29 @@ struct Rare {
     scope: Option<Scope>,
     /// The fields of a struct.
     fields: Descr,
+    /// The device that the producer's table knows it by, where it goes by another name.
+    known_as: Option<Device>,
 }
 
 impl Rare {
+    /// Drops it with the GIL held, in a call that PyO3 does not count, where it would keep the objects until
+    /// the next that it does; after the interpreter's end there is none.
+    #[cfg(not(Py_LIMITED_API))]
+    #[cold]
+    fn end(mut self) {
+        for object in [self.stream_object.take(), self.producer_object.take()] {
+            let object = object.map_or(std::ptr::null_mut(), Py::into_ptr);
+            // SAFETY: the GIL is held; NULL, or a reference that is ours to give up.
+            unsafe { ffi::Py_XDECREF(object) };
+        }
+    }
+
     /// Nothing where there is nothing to keep.
     fn boxed(self) -> Option<Box<Self>> {
         let is_empty = self.stream_object.is_none()
             && self.producer_object.is_none()
             && self.scope.is_none()
+            && self.known_as.is_none()
             && self.fields == Descr::None;
         (!is_empty).then(|| Box::new(self))
     }
@@ -70,8 +86,54 @@ impl PyCaiView {
         Self {
             view,
             rare: None,
-            work: None,
+            table: None,
         }
+    }
+
+    /// Where the view stands in an object that is filled piece by piece.
+    ///
+    /// # Safety
+    /// `place` has room for a `PyCaiView`.
+    #[inline(always)]
+    pub(crate) unsafe fn view_at(place: *mut Self) -> *mut CaiView {
+        // SAFETY: a field of the room that this function is promised.
+        unsafe { &raw mut (*place).view }
+    }
+
+    /// Drops what stands there.
+    ///
+    /// # Safety
+    /// A `PyCaiView` stands there, which nobody uses afterwards; the GIL is held.
+    #[cfg(not(Py_LIMITED_API))]
+    #[inline(always)]
+    pub(crate) unsafe fn end_at(place: *mut Self) {
+        // SAFETY: a field of what stands there.
+        let rare = unsafe { &raw mut (*place).rare };
+        // SAFETY: it stands there, and is moved out once.
+        let rare = unsafe { rare.read() };
+        if let Some(rare) = rare {
+            rare.end();
+        }
+        // SAFETY: as this function is promised.
+        let view = unsafe { Self::view_at(place) };
+        // SAFETY: a view stands there, and nobody uses it afterwards.
+        unsafe { CaiView::end_at(view) };
+    }
+
+    /// Fills what stands beside the view: a table that can be asked again where the producer works.
+    ///
+    /// # Safety
+    /// `place` has room for a `PyCaiView`.
+    #[inline(always)]
+    pub(crate) unsafe fn complete_at(place: *mut Self, table: Option<Table>) {
+        // SAFETY: a field of the room that this function is promised.
+        let rare = unsafe { &raw mut (*place).rare };
+        // SAFETY: room for it.
+        unsafe { rare.write(None) };
+        // SAFETY: a field of the room that this function is promised.
+        let place = unsafe { &raw mut (*place).table };
+        // SAFETY: room for it.
+        unsafe { place.write(table) };
     }
 
     /// Keeps the stream objects that the caller named: a stream lives as long as the views that are
@@ -106,7 +168,7 @@ impl PyCaiView {
     #[inline(always)]
     pub(crate) fn from_route(found: Exchanged) -> Self {
         let view = Self {
-            work: found.work,
+            table: found.table,
             ..Self::new(found.view)
         };
         match found.fields {
@@ -136,18 +198,19 @@ impl PyCaiView {
             true => self.descr().clone(),
             false => Descr::None,
         };
+        let table = self.table.filter(|_| view.ready() == self.view.ready());
+        let known_as = self.known_as();
+        let rare = Rare {
+            stream_object: clone(py, self.stream_object()),
+            producer_object: clone(py, self.producer_object()),
+            scope: self.scope().cloned(),
+            fields,
+            known_as: (table.is_some() && known_as != view.device()).then_some(known_as),
+        };
         Self {
-            work: self.work.filter(|_| view.ready() == self.view.ready()),
+            table,
             view,
-            rare: self.rare.as_ref().and_then(|rare| {
-                let rare = Rare {
-                    stream_object: clone(py, rare.stream_object.as_ref()),
-                    producer_object: clone(py, rare.producer_object.as_ref()),
-                    scope: rare.scope.clone(),
-                    fields,
-                };
-                rare.boxed()
-            }),
+            rare: rare.boxed(),
         }
     }
 
@@ -168,8 +231,9 @@ impl PyCaiView {
                 producer_object: clone(py, self.producer_object()),
                 scope: Some(scope),
                 fields: self.descr().clone(),
+                known_as: None,
             })),
-            work: None,
+            table: None,
         }
     }
 
@@ -189,11 +253,42 @@ impl PyCaiView {
         if !Request::Stream(stream).needs_order(this.view.ready()) {
             return Ok(slf.clone());
         }
-        Bound::new(slf.py(), this.moved(slf.py(), stream, kept(object)))
+        this.moved(slf.py(), stream, kept(object))
+            .into_object(slf.py())
     }
 
     fn scope(&self) -> Option<&Scope> {
         self.rare.as_ref()?.scope.as_ref()
+    }
+
+    /// The device that the producer's table knows the memory by.
+    fn known_as(&self) -> Device {
+        let rare = self.rare.as_ref().and_then(|rare| rare.known_as);
+        rare.unwrap_or_else(|| self.view.device())
+    }
+
+    fn work(&self) -> Option<WorkStream> {
+        let table = self.table?;
+        Some(WorkStream::new(table, self.known_as()))
+    }
+
+    fn stream_object(&self) -> Option<&Py<PyAny>> {
+        self.rare.as_ref()?.stream_object.as_ref()
+    }
+
+    /// Whether the collector can see anything in it: an import by DLPack holds no Python object.
+    #[inline(always)]
+    pub(crate) fn may_be_in_a_cycle(&self) -> bool {
+        self.rare.is_some() || self.view.owner().sole_payload(&PYTHON).is_some()
+    }
+
+    /// The object of a view.
+    ///
+    /// # Errors
+    /// Out of memory.
+    #[inline(always)]
+    pub(crate) fn into_object(self, py: Python<'_>) -> PyResult<Bound<'_, Self>> {
+        object::of(py, self)
     }
 
     fn producer_object(&self) -> Option<&Py<PyAny>> {
@@ -239,7 +334,7 @@ impl PyCaiView {
     /// Has the ready stream wait where the producer has moved to another one.
     #[inline]
     pub(crate) fn follow(&self, py: Python<'_>) -> PyResult<()> {
-        match &self.work {
+        match self.work() {
             None => Ok(()),
             Some(work) => work.follow(py, &self.view),
         }
@@ -250,7 +345,7 @@ impl PyCaiView {
     /// # Errors
     /// What the producer's table raises.
     pub(crate) fn producer_moved(&self) -> PyResult<Option<Stream>> {
-        match &self.work {
+        match self.work() {
             None => Ok(None),
             Some(work) => work.moved(&self.view),
         }
@@ -270,7 +365,7 @@ impl PyCaiView {
             return Ok(slf.clone());
         }
         py.detach(|| this.view.order(request, SyncPolicy::Event))?;
-        Bound::new(py, this.moved(py, stream, object))
+        this.moved(py, stream, object).into_object(py)
     }
 
     /// The same view on another ready stream, by then ordered there.
@@ -282,9 +377,10 @@ impl PyCaiView {
                 producer_object: clone(py, self.producer_object()),
                 scope: self.scope().cloned(),
                 fields: self.descr().clone(),
+                known_as: None,
             }
             .boxed(),
-            work: None,
+            table: None,
         }
     }
 }

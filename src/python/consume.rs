@@ -127,7 +127,7 @@ impl PyConsume {
         };
         let stream_object = this.stream_object.clone_ref(py);
         let lent = view.lent(py, loan.view(), stream_object, scope.clone());
-        let lent = Bound::new(py, lent)?;
+        let lent = lent.into_object(py)?;
         match this.keep(loan, scope) {
             None => Ok(lent),
             // Another thread has entered meanwhile: its block stands, and this loan ends here.

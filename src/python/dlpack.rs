@@ -63,10 +63,19 @@ pub(crate) fn import(object: &Bound<'_, PyAny>, ask: Ask) -> PyResult<CaiView> {
 /// Imports an object that is known to have `__dlpack__`.
 #[inline(always)]
 pub(crate) fn import_speaking(object: &Bound<'_, PyAny>, ask: Ask) -> PyResult<CaiView> {
+    import_known(object, exchange::known(object)?.traits, ask)
+}
+
+/// The same, of an object of a known type.
+#[inline(always)]
+pub(crate) fn import_known(
+    object: &Bound<'_, PyAny>,
+    traits: Traits,
+    ask: Ask,
+) -> PyResult<CaiView> {
     let announced = announced_device(object)?;
     let wanted = ask.device.unwrap_or(announced);
     let ready = stream_to_ask(wanted, ask.stream)?;
-    let traits = exchange::known(object)?.traits;
     let (capsule, told) = {
         let _current = current_for(traits, announced)?;
         call(object, ready, wanted, ask)?
@@ -123,13 +132,9 @@ fn view(descriptor: Descriptor, owner: Owner, asked: Stream, told: Told) -> CaiV
         Told::HasWaited => Stream::None,
     };
     let is_host = descriptor.device().device_type == Device::CPU;
+    let goes_on = is_host.then_some(Stream::None);
     // SAFETY: the owner is the managed tensor, whose data is valid until its deleter runs (DLPack).
-    let view = unsafe { CaiView::new(descriptor, ready, owner) };
-    if is_host {
-        view.with_producer(Stream::None)
-    } else {
-        view
-    }
+    unsafe { CaiView::of(descriptor, ready, goes_on, owner) }
 }
 
 /// The device that the object says it is on. `(1, None)` and `(3, None)`, as paddle says, count as id 0.

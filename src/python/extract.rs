@@ -178,7 +178,7 @@ impl<'py> IntoPyObject<'py> for CaiView {
 
     fn into_pyobject(self, py: Python<'py>) -> PyResult<Self::Output> {
         killed::stays();
-        Bound::new(py, PyCaiView::new(self))
+        PyCaiView::new(self).into_object(py)
     }
 }
 

@@ -9,7 +9,7 @@ use super::class::PyCaiView;
 use super::context::{self, Policy, UseStream};
 use super::dlpack::{self, Ask};
 use super::errors::driver_error;
-use super::exchange::{self, Exchanged, Known, Traits};
+use super::exchange::{self, Exchanged, Known, Table, Traits};
 use super::explain::{Explanation, explain};
 use super::export::{Asked, Export};
 use super::integer::type_name;
@@ -263,17 +263,31 @@ fn route<'py>(
     takes: Takes,
 ) -> PyResult<Exchanged> {
     if let Some(table) = known.table
-        && let Some(found) = exchange::import(object, table, known.traits, options.producer)?
+        && let Some(found) = by_table(object, table, known.traits, options)?
     {
-        let view = adjust(found.view, options)?;
-        return Ok(Exchanged { view, ..found });
+        return Ok(found);
     }
     by_protocol(object, options, takes)
 }
 
+/// The route through the table of the object's type.
+#[inline(never)]
+fn by_table<'py>(
+    object: &Bound<'py, PyAny>,
+    table: Table,
+    traits: Traits,
+    options: &Options<'py>,
+) -> PyResult<Option<Exchanged>> {
+    let Some(found) = exchange::import(object, table, traits, options.producer)? else {
+        return Ok(None);
+    };
+    let view = adjust(found.view, options)?;
+    Ok(Some(Exchanged { view, ..found }))
+}
+
 /// The routes through Python attributes.
 #[inline(always)]
-fn by_protocol<'py>(
+pub(crate) fn by_protocol<'py>(
     object: &Bound<'py, PyAny>,
     options: &Options<'py>,
     takes: Takes,
@@ -290,7 +304,7 @@ fn by_protocol<'py>(
 
 /// [`by_protocol`], once `__cuda_array_interface__` has been read.
 #[inline(always)]
-fn by_attribute<'py>(
+pub(crate) fn by_attribute<'py>(
     object: &Bound<'py, PyAny>,
     dict: Option<Bound<'py, PyAny>>,
     options: &Options<'py>,

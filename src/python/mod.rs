@@ -31,6 +31,7 @@ mod keys;
 mod killed;
 mod lookup;
 mod mask;
+mod object;
 mod options;
 mod own_dtype;
 mod quick;

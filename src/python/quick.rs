@@ -26,27 +26,47 @@ impl Quick for View {
 
     #[inline(always)]
     fn call<'py>(_: Borrowed<'_, 'py, PyAny>, arguments: Vector<'_, 'py>) -> Answer<'py> {
-        let Some(object) = arguments.only() else {
-            return Answer::Unusual;
-        };
-        let (py, names) = (object.py(), keys(object.py()));
-        keywords!(arguments, names; producer_stream | dtype, shape, read_only, owner, ordinal, check, strict);
-        let (Some(read_only), Some(strict)) = (flag(read_only), flag(strict)) else {
-            return Answer::Unusual;
-        };
-        let view = functions::view(
-            &object,
-            ProducerStream::new(producer_stream),
-            dtype.as_deref(),
-            shape.as_deref(),
-            read_only,
-            owner.as_deref(),
-            ordinal.as_deref(),
-            check.as_deref(),
-            strict.unwrap_or(false),
-        );
-        Answer::from_result(py, view.and_then(|view| Bound::new(py, view)))
+        if let Some(object) = arguments.sole()
+            && let Some(answer) = at_once::view(object)
+        {
+            return answer;
+        }
+        careful_view(arguments)
     }
+}
+
+#[inline(never)]
+fn careful_view<'py>(arguments: Vector<'_, 'py>) -> Answer<'py> {
+    let Some(object) = arguments.only() else {
+        return Answer::Unusual;
+    };
+    let (py, names) = (object.py(), keys(object.py()));
+    keywords!(arguments, names; producer_stream | dtype, shape, read_only, owner, ordinal, check, strict);
+    let is_plain = producer_stream.is_none()
+        && dtype.is_none()
+        && shape.is_none()
+        && read_only.is_none()
+        && owner.is_none()
+        && check.is_none()
+        && strict.is_none();
+    if is_plain && let Some(answer) = at_once::view_located(object, ordinal) {
+        return answer;
+    }
+    let (Some(read_only), Some(strict)) = (flag(read_only), flag(strict)) else {
+        return Answer::Unusual;
+    };
+    let view = functions::view(
+        &object,
+        ProducerStream::new(producer_stream),
+        dtype.as_deref(),
+        shape.as_deref(),
+        read_only,
+        owner.as_deref(),
+        ordinal.as_deref(),
+        check.as_deref(),
+        strict.unwrap_or(false),
+    );
+    Answer::from_result(py, view.and_then(|view| view.into_object(py)))
 }
 
 /// `from_dlpack`.
@@ -62,6 +82,11 @@ impl Quick for FromDlpack {
 
     #[inline(always)]
     fn call<'py>(_: Borrowed<'_, 'py, PyAny>, arguments: Vector<'_, 'py>) -> Answer<'py> {
+        if let Some(object) = arguments.sole()
+            && let Some(answer) = at_once::from_dlpack(object)
+        {
+            return answer;
+        }
         let Some(object) = arguments.only() else {
             return Answer::Unusual;
         };
@@ -80,7 +105,7 @@ impl Quick for FromDlpack {
             shape.as_deref(),
             read_only,
         );
-        Answer::from_result(py, view.and_then(|view| Bound::new(py, view)))
+        Answer::from_result(py, view.and_then(|view| view.into_object(py)))
     }
 }
 

@@ -9,6 +9,7 @@
 //! What runs here drops none unless by [`release::dropping`], or on the way to an error, which ends so.
 
 use std::ffi::{CStr, CString};
+use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
@@ -67,10 +68,11 @@ impl<'py> Answer<'py> {
 pub(crate) struct Vector<'a, 'py> {
     py: Python<'py>,
     /// The values: positional ones, then those of `names`.
-    values: &'a [*mut ffi::PyObject],
+    values: *const *mut ffi::PyObject,
     positional: usize,
     /// An exact tuple, or NULL.
     names: *mut ffi::PyObject,
+    lives: PhantomData<&'a ffi::PyObject>,
 }
 
 /// An argument's value; `None` where it is not given, or given as `None`.
@@ -86,34 +88,62 @@ impl<'a, 'py> Vector<'a, 'py> {
         count: ffi::Py_ssize_t,
         names: *mut ffi::PyObject,
     ) -> Self {
-        let named = if names.is_null() {
-            0
-        } else {
-            // SAFETY: a tuple, by this function's contract.
-            unsafe { tuple_len(names) }
-        };
-        let length = (count + named).cast_unsigned();
-        let values = if length == 0 {
-            &[]
-        } else {
-            // SAFETY: so many values, by this function's contract.
-            unsafe { std::slice::from_raw_parts(values, length) }
-        };
         Self {
             py,
             values,
             positional: count.cast_unsigned(),
             names,
+            lives: PhantomData,
         }
     }
 
-    /// The only positional argument; `None` where there are more or fewer.
-    #[inline]
-    pub(crate) fn only(&self) -> Option<Borrowed<'a, 'py, PyAny>> {
-        match self.values.first() {
-            Some(value) if self.positional == 1 => Some(self.borrow(*value)),
-            _ => None,
+    /// The values, positional and named.
+    fn all(&self) -> &'a [*mut ffi::PyObject] {
+        let length = self.positional + self.named_count();
+        if length == 0 {
+            return &[];
         }
+        // SAFETY: so many values (`new`).
+        unsafe { std::slice::from_raw_parts(self.values, length) }
+    }
+
+    #[inline(always)]
+    fn named_count(&self) -> usize {
+        if self.names.is_null() {
+            return 0;
+        }
+        // SAFETY: a tuple (`new`).
+        unsafe { tuple_len(self.names) }.cast_unsigned()
+    }
+
+    /// One of the values.
+    ///
+    /// # Safety
+    /// There are more of them than `at`.
+    #[inline(always)]
+    unsafe fn value(&self, at: usize) -> Borrowed<'a, 'py, PyAny> {
+        // SAFETY: by this function's contract.
+        let place = unsafe { self.values.add(at) };
+        // SAFETY: as above.
+        let value = unsafe { *place };
+        // SAFETY: an argument, which the caller keeps alive during `'a`.
+        unsafe { Borrowed::from_ptr(self.py, value) }
+    }
+
+    /// The only positional argument; `None` where there are more or fewer.
+    #[inline(always)]
+    pub(crate) fn only(&self) -> Option<Borrowed<'a, 'py, PyAny>> {
+        if self.positional != 1 {
+            return None;
+        }
+        // SAFETY: there is one.
+        Some(unsafe { self.value(0) })
+    }
+
+    /// The argument of a call that has no other, nor keywords.
+    #[inline(always)]
+    pub(crate) fn sole(&self) -> Option<Borrowed<'a, 'py, PyAny>> {
+        self.only().filter(|_| self.names.is_null())
     }
 
     /// Whether there is no positional argument.
@@ -127,18 +157,13 @@ impl<'a, 'py> Vector<'a, 'py> {
     pub(crate) fn named(
         &self,
     ) -> impl Iterator<Item = (*mut ffi::PyObject, Borrowed<'a, 'py, PyAny>)> {
-        let (names, this) = (self.names, *self);
-        let values = self.values.iter().skip(self.positional).enumerate();
-        values.map(move |(at, value)| {
-            // SAFETY: there are as many names as values after the positional ones.
-            let name = unsafe { tuple_item(names, at.cast_signed()) };
-            (name, this.borrow(*value))
+        let this = *self;
+        (0..self.named_count()).map(move |at| {
+            // SAFETY: there are so many names.
+            let name = unsafe { tuple_item(this.names, at.cast_signed()) };
+            // SAFETY: there are as many values after the positional ones.
+            (name, unsafe { this.value(this.positional + at) })
         })
-    }
-
-    fn borrow(&self, value: *mut ffi::PyObject) -> Borrowed<'a, 'py, PyAny> {
-        // SAFETY: an argument, which the caller keeps alive during `'a`.
-        unsafe { Borrowed::from_ptr(self.py, value) }
     }
 }
 
@@ -253,9 +278,9 @@ fn careful<'py, Q: Quick>(
     };
     // A method is called with its object; a function of the module is not.
     let is_method = function.bind(py).get_type().qualname()? == "method_descriptor";
-    let mut values = Vec::with_capacity(arguments.values.len() + 1);
+    let mut values = Vec::with_capacity(arguments.all().len() + 1);
     values.extend(is_method.then_some(slf.as_ptr()));
-    values.extend_from_slice(arguments.values);
+    values.extend_from_slice(arguments.all());
     // SAFETY: the arguments of this very call, and the object before them where one is wanted.
     let answer = unsafe {
         ffi::PyObject_Vectorcall(

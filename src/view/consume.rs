@@ -12,7 +12,8 @@
 
 use std::thread::ThreadId;
 
-use super::{CaiView, stats, thread_of};
+use super::streams::{Placed, thread_of};
+use super::{CaiView, stats};
 use crate::driver::{self, Place};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -76,16 +77,16 @@ impl CaiView {
         policy: SyncPolicy,
     ) -> Result<Consumed, Error> {
         let edge = self.return_edge(stream);
-        let producer = self.producer.unwrap_or(Stream::None);
-        check_thread(producer, self.producer_thread)?;
+        let producer = self.producer().unwrap_or(Stream::None);
+        check_thread(self.streams.placed_producer())?;
         let request = Request::Stream(stream);
         if self.needs_order(request, policy) {
             let (driver, place) = (driver::driver()?, self.place());
             // Only a loan that comes back to the ready stream may enter a capture of it.
-            if edge == ReturnEdge::Event && producer == self.ready {
-                driver::order_within(driver, self.ready, request, &place, policy)?;
+            if edge == ReturnEdge::Event && producer == self.ready() {
+                driver::order_within(driver, self.ready(), request, &place, policy)?;
             } else {
-                driver::order(driver, self.ready, request, &place, policy)?;
+                driver::order(driver, self.ready(), request, &place, policy)?;
             }
         }
         stats::OPENED.add();
@@ -102,7 +103,7 @@ impl CaiView {
 
     /// What the end of a loan to `stream` will do.
     pub(crate) fn return_edge(&self, stream: Stream) -> ReturnEdge {
-        match self.producer {
+        match self.producer() {
             None => ReturnEdge::Unknown,
             Some(Stream::None) => ReturnEdge::NotNeeded,
             Some(producer) if stream == Stream::None || producer == stream => {
@@ -114,15 +115,15 @@ impl CaiView {
 }
 
 /// Only its own thread can make a per-thread default stream wait: here the number means another one.
-fn check_thread(producer: Stream, thread: Option<ThreadId>) -> Result<(), Violation> {
-    if producer == Stream::PerThreadDefault && thread != thread_of(producer) {
-        return Err(Violation::new(
+fn check_thread(producer: Option<Placed>) -> Result<(), Violation> {
+    match producer {
+        Some(Placed { stream, thread }) if thread != thread_of(stream) => Err(Violation::new(
             Rule::StreamThread,
             Field::Argument("stream"),
-            producer,
-        ));
+            stream,
+        )),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 impl Consumed {
@@ -177,7 +178,7 @@ impl Consumed {
             return Ok(());
         }
         if self.policy != SyncPolicy::None {
-            check_thread(self.producer, self.view.producer_thread)?;
+            check_thread(self.view.streams.placed_producer())?;
         }
         self.make_wait(self.producer)
     }

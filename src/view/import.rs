@@ -1,5 +1,7 @@
 //! We are the consumer: a managed tensor becomes a view.
 
+#[cfg(feature = "pyo3")]
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
 use dlpark::ffi::{DLManagedTensor, DLManagedTensorVersioned, DLPACK_MAJOR_VERSION, DLTensor};
@@ -121,6 +123,18 @@ impl<M: Abi> Imported<M> {
         unsafe { read_tensor(tensor.tensor(), tensor.flags().bits()) }
     }
 
+    /// As [`Imported::descriptor`], to where it is to stand: written there unless it is refused.
+    #[cfg(feature = "pyo3")]
+    #[inline(always)]
+    pub(crate) fn describe(&self, place: &mut MaybeUninit<Descriptor>) -> Result<(), Violation> {
+        // SAFETY: initialised and alive: `owner` holds it.
+        let tensor = unsafe { self.tensor.as_ref() };
+        check_major(tensor)?;
+        // SAFETY: the contract of `take`; the version is one whose layout we know.
+        unsafe { describe(tensor.tensor(), tensor.flags().bits(), place) }
+    }
+
+    #[inline(always)]
     pub(crate) fn into_owner(self) -> Owner {
         self.owner
     }
@@ -151,6 +165,60 @@ fn wrong_major(major: u32, minor: u32) -> Violation {
 /// `shape` and `strides` are NULL or point to `ndim` readable integers that nobody changes meanwhile.
 #[inline(always)]
 pub(crate) unsafe fn read_tensor(tensor: &DLTensor, flags: u64) -> Result<Descriptor, Violation> {
+    // SAFETY: the contract is this function's own.
+    Descriptor::new(&unsafe { raw(tensor, flags) }?)
+}
+
+/// [`read_tensor`], to where it is to stand.
+///
+/// # Safety
+/// As [`read_tensor`].
+#[cfg(feature = "pyo3")]
+#[inline(never)]
+unsafe fn describe(
+    tensor: &DLTensor,
+    flags: u64,
+    place: &mut MaybeUninit<Descriptor>,
+) -> Result<(), Violation> {
+    let few = tensor.ndim.cast_unsigned() <= Descriptor::FEW_AXES && !tensor.shape.is_null();
+    if few {
+        let ndim = tensor.ndim as usize;
+        // SAFETY: not NULL, and readable by this function's contract.
+        let shape = unsafe { std::slice::from_raw_parts(tensor.shape, ndim) };
+        // SAFETY: NULL or readable, by this function's contract.
+        let strides = unsafe { extents(tensor.strides, ndim) };
+        if let Some(usual) = Descriptor::usual(&raw_of(tensor, shape, strides, flags)) {
+            place.write(usual);
+            return Ok(());
+        }
+    }
+    // SAFETY: the contract is this function's own.
+    unsafe { describe_carefully(tensor, flags, place) }
+}
+
+/// The same for anything: reads again, so that the usual way need not keep what it has read.
+///
+/// # Safety
+/// As [`read_tensor`].
+#[cfg(feature = "pyo3")]
+#[cold]
+#[inline(never)]
+unsafe fn describe_carefully(
+    tensor: &DLTensor,
+    flags: u64,
+    place: &mut MaybeUninit<Descriptor>,
+) -> Result<(), Violation> {
+    // SAFETY: the contract is this function's own.
+    place.write(Descriptor::careful(&unsafe { raw(tensor, flags) }?)?);
+    Ok(())
+}
+
+/// A tensor's metadata as it stands there; its number of axes is checked.
+///
+/// # Safety
+/// As [`read_tensor`], while `'a` lasts.
+#[inline(always)]
+unsafe fn raw(tensor: &DLTensor, flags: u64) -> Result<RawTensor<'_>, Violation> {
     let ndim = Descriptor::check_ndim(tensor.ndim)?;
     if ndim > 0 && tensor.shape.is_null() {
         return Err(Violation::new(Rule::ShapeNull, Field::TensorShape, "NULL"));
@@ -159,7 +227,17 @@ pub(crate) unsafe fn read_tensor(tensor: &DLTensor, flags: u64) -> Result<Descri
     let shape = unsafe { extents(tensor.shape, ndim) }.unwrap_or_default();
     // SAFETY: as above.
     let strides = unsafe { extents(tensor.strides, ndim) };
-    Descriptor::new(&RawTensor {
+    Ok(raw_of(tensor, shape, strides, flags))
+}
+
+#[inline(always)]
+fn raw_of<'a>(
+    tensor: &DLTensor,
+    shape: &'a [i64],
+    strides: Option<&'a [i64]>,
+    flags: u64,
+) -> RawTensor<'a> {
+    RawTensor {
         data: tensor.data.expose_provenance() as u64,
         byte_offset: tensor.byte_offset,
         device_type: tensor.device.device_type.0.cast_signed(),
@@ -170,7 +248,7 @@ pub(crate) unsafe fn read_tensor(tensor: &DLTensor, flags: u64) -> Result<Descri
         shape,
         strides,
         flags,
-    })
+    }
 }
 
 /// # Safety

@@ -26,6 +26,7 @@ mod owner;
 #[cfg(any(feature = "pyo3", test))]
 mod queue;
 mod stats;
+mod streams;
 mod sync;
 mod typed;
 mod unlocked;
@@ -67,7 +68,10 @@ pub(crate) use typed::{check_element, check_writable, mismatch};
 pub(crate) use unlocked::set_unlock;
 pub(crate) use unlocked::unlocked;
 
-use std::thread::ThreadId;
+#[cfg(feature = "pyo3")]
+use std::mem::MaybeUninit;
+
+pub(crate) use streams::Streams;
 
 use crate::driver::order::Place;
 use crate::protocol::descriptor::{Descriptor, Device};
@@ -79,18 +83,16 @@ use crate::protocol::stream::{Platform, Stream};
 #[derive(Debug)]
 pub struct CaiView {
     descriptor: Descriptor,
-    ready: Stream,
-    producer: Option<Stream>,
-    /// Whose per-thread default stream `ready` is; `None` for every other stream.
-    thread: Option<ThreadId>,
-    /// The same for `producer`.
-    producer_thread: Option<ThreadId>,
+    streams: Streams,
     owner: Owner,
 }
 
-/// The calling thread, where `stream` means it.
-fn thread_of(stream: Stream) -> Option<ThreadId> {
-    (stream == Stream::PerThreadDefault).then(|| std::thread::current().id())
+/// Room for a view, piece by piece: where all are written, a view stands there.
+#[cfg(feature = "pyo3")]
+pub(crate) struct Pieces<'a> {
+    pub(crate) descriptor: &'a mut MaybeUninit<Descriptor>,
+    pub(crate) streams: &'a mut MaybeUninit<Streams>,
+    pub(crate) owner: &'a mut MaybeUninit<Owner>,
 }
 
 impl CaiView {
@@ -104,37 +106,105 @@ impl CaiView {
     /// (and, unless it is read-only, written) from its device, and `ready` is a live stream.
     #[inline(always)]
     pub unsafe fn new(descriptor: Descriptor, ready: Stream, owner: Owner) -> Self {
+        // SAFETY: the contract is this function's own.
+        unsafe { Self::of(descriptor, ready, None, owner) }
+    }
+
+    /// The same, where it may be known where the producer goes on working.
+    ///
+    /// # Safety
+    /// As [`CaiView::new`], for both streams.
+    #[inline(always)]
+    pub(crate) unsafe fn of(
+        descriptor: Descriptor,
+        ready: Stream,
+        producer: Option<Stream>,
+        owner: Owner,
+    ) -> Self {
         Self {
             descriptor,
-            ready,
-            producer: None,
-            thread: thread_of(ready),
-            producer_thread: None,
+            streams: Streams::here(ready, producer),
             owner,
         }
+    }
+
+    /// The same, of streams that are known together.
+    ///
+    /// # Safety
+    /// As [`CaiView::new`], for both streams.
+    #[cfg(feature = "pyo3")]
+    pub(crate) unsafe fn on_streams(
+        descriptor: Descriptor,
+        streams: Streams,
+        owner: Owner,
+    ) -> Self {
+        Self {
+            descriptor,
+            streams,
+            owner,
+        }
+    }
+
+    /// The pieces of a view that is filled where it is to stand.
+    ///
+    /// # Safety
+    /// `place` has room for a view, which nobody else uses during `'a`.
+    #[cfg(feature = "pyo3")]
+    #[inline(always)]
+    pub(crate) unsafe fn pieces<'a>(place: *mut Self) -> Pieces<'a> {
+        // SAFETY: a field of the room that this function is promised.
+        let descriptor = unsafe { &raw mut (*place).descriptor };
+        // SAFETY: as above.
+        let streams = unsafe { &raw mut (*place).streams };
+        // SAFETY: as above.
+        let owner = unsafe { &raw mut (*place).owner };
+        Pieces {
+            // SAFETY: room for it, ours during `'a`; nothing need stand there.
+            descriptor: unsafe { &mut *descriptor.cast() },
+            // SAFETY: as above.
+            streams: unsafe { &mut *streams.cast() },
+            // SAFETY: as above.
+            owner: unsafe { &mut *owner.cast() },
+        }
+    }
+
+    /// Drops a view where it stands, on a thread that holds the GIL.
+    ///
+    /// # Safety
+    /// A view stands there, which nobody uses afterwards; the GIL is held.
+    #[cfg(all(feature = "pyo3", not(Py_LIMITED_API)))]
+    #[inline(always)]
+    pub(crate) unsafe fn end_at(place: *mut Self) {
+        // SAFETY: room for a view, which nobody uses any more.
+        let pieces = unsafe { Self::pieces(place) };
+        // SAFETY: it stands there, and is dropped once.
+        unsafe { pieces.descriptor.assume_init_drop() };
+        // SAFETY: as above.
+        unsafe { pieces.streams.assume_init_drop() };
+        // SAFETY: it stands there, and is moved out once.
+        let owner = unsafe { pieces.owner.assume_init_read() };
+        // SAFETY: the GIL is held.
+        unsafe { owner.end() };
     }
 
     /// Says on which stream the producer goes on working: the return edge goes there.
     #[must_use]
     pub fn with_producer(mut self, producer: Stream) -> Self {
-        self.producer = Some(producer);
-        self.producer_thread = thread_of(producer);
+        self.streams = self.streams.with_producer(producer);
         self
     }
 
     /// Replaces the stream that consumers wait for; the caller has ordered it after the old one.
     #[must_use]
     pub(crate) fn with_ready(mut self, ready: Stream) -> Self {
-        self.thread = thread_of(ready);
-        self.ready = ready;
+        self.streams = self.streams.with_ready(ready);
         self
     }
 
     /// The data was written, and is ready on `ready` now; `keep` lives as long as the view.
     #[cfg(feature = "cudarc")]
     pub(crate) fn set_ready<K: Send + 'static>(&mut self, ready: Stream, keep: K) {
-        self.thread = thread_of(ready);
-        self.ready = ready;
+        self.streams = self.streams.with_ready(ready);
         if size_of::<K>() > 0 {
             self.owner = Owner::new((self.owner.share(), keep));
         }
@@ -147,10 +217,7 @@ impl CaiView {
     pub(crate) unsafe fn derive(&self, descriptor: Descriptor) -> Self {
         Self {
             descriptor,
-            ready: self.ready,
-            producer: self.producer,
-            thread: self.thread,
-            producer_thread: self.producer_thread,
+            streams: self.streams.clone(),
             owner: self.owner.share(),
         }
     }
@@ -190,14 +257,16 @@ impl CaiView {
 
     /// The stream that a consumer must wait for.
     #[must_use]
+    #[inline]
     pub fn ready(&self) -> Stream {
-        self.ready
+        self.streams.ready()
     }
 
     /// The stream on which the producer goes on working; `None` where nobody said.
     #[must_use]
+    #[inline]
     pub fn producer(&self) -> Option<Stream> {
-        self.producer
+        self.streams.producer()
     }
 
     /// DLPack's device: type and id.
@@ -213,7 +282,7 @@ impl CaiView {
     /// A [`Violation`] where CAI has no words: memory that CUDA cannot reach, bfloat16, fp8, packed
     /// sub-byte elements, lanes.
     pub fn interface(&self) -> Result<Interface, Violation> {
-        self.descriptor.to_interface(self.ready)
+        self.descriptor.to_interface(self.ready())
     }
 
     /// Where the driver finds the context of an event for this array.
@@ -229,7 +298,7 @@ impl CaiView {
             pointer: self.descriptor.data(),
             context: None,
             managed: device.device_type == Device::CUDA_MANAGED,
-            thread: self.thread,
+            thread: self.streams.placed_ready().thread,
         }
     }
 }

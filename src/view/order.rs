@@ -34,7 +34,7 @@ impl CaiView {
     pub(crate) fn ready_on(&self, stream: Stream) -> Self {
         // SAFETY: the same description of the same memory.
         let view = unsafe { self.derive(self.descriptor.clone()) };
-        if self.ready == Stream::None {
+        if self.ready() == Stream::None {
             view
         } else {
             view.with_ready(stream)
@@ -45,8 +45,8 @@ impl CaiView {
     #[inline]
     pub(crate) fn needs_order(&self, request: Request, policy: SyncPolicy) -> bool {
         // The usual cases first: they need no `Place`.
-        request.needs_order(self.ready)
-            && driver::needed(self.ready, request, &self.place(), policy)
+        request.needs_order(self.ready())
+            && driver::needed(self.ready(), request, &self.place(), policy)
     }
 
     /// Makes whoever asks wait for the data, by the policy.
@@ -54,7 +54,7 @@ impl CaiView {
         if self.needs_order(request, policy) {
             driver::order(
                 driver::driver()?,
-                self.ready,
+                self.ready(),
                 request,
                 &self.place(),
                 policy,

@@ -230,6 +230,25 @@ impl Owner {
         ManuallyDrop::new(self).held()
     }
 
+    /// Drops the owner on a thread where every kind of payload may end.
+    ///
+    /// # Safety
+    /// Payloads that want the GIL may end on this thread: it is held.
+    #[cfg(all(feature = "pyo3", not(Py_LIMITED_API)))]
+    #[inline(always)]
+    pub(crate) unsafe fn end(self) {
+        let raw = self.into_raw();
+        if raw.is_parents() {
+            stats::LEAKED.add();
+            return;
+        }
+        nested::run(
+            // SAFETY: the vtable came with this payload, which is this owner's alone and may end here.
+            || unsafe { (raw.vtable.end)(raw.payload) },
+            || Node::boxed(raw),
+        );
+    }
+
     /// What this owner holds: the payload, or its count of the `Arc` that took the payload over.
     #[inline]
     fn held(&self) -> RawOwner {

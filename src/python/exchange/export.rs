@@ -260,6 +260,6 @@ unsafe fn adopt(
     let ready = work_stream_of(device_type, id);
     // SAFETY: the owner is the tensor, whose data is valid until its deleter runs (DLPack). No
     // synchronisation: its maker works on the stream that we name.
-    let view = unsafe { CaiView::new(descriptor, ready, imported.into_owner()) };
-    Bound::new(py, PyCaiView::new(view.with_producer(ready)))
+    let view = unsafe { CaiView::of(descriptor, ready, Some(ready), imported.into_owner()) };
+    PyCaiView::new(view).into_object(py)
 }

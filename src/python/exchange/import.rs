@@ -1,6 +1,7 @@
 //! We are the consumer of somebody's table.
 
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 
 use dlpark::ffi::{DLDeviceType, DLManagedTensorVersioned};
@@ -8,21 +9,23 @@ use pyo3::prelude::*;
 
 use super::{Table, Traits};
 use crate::driver;
-use crate::protocol::descriptor::Device;
+use crate::protocol::descriptor::{Descriptor, Device};
 use crate::protocol::interface::Descr;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Stream};
+use crate::python::class::PyCaiView;
 use crate::python::context;
 use crate::python::integer::type_name;
 use crate::python::keys::keys;
+use crate::python::object::Room;
 use crate::python::release;
-use crate::view::CaiView;
+use crate::view::{CaiView, Owner, Pieces, Streams};
 
 /// A view as it was imported, and what few have: where to ask again for the producer's stream, for one
 /// that came through a table; the fields of a struct.
 pub(crate) struct Exchanged {
     pub(crate) view: CaiView,
-    pub(crate) work: Option<WorkStream>,
+    pub(crate) table: Option<Table>,
     pub(crate) fields: Option<Box<Descr>>,
 }
 
@@ -32,7 +35,7 @@ impl Exchanged {
     pub(crate) fn plain(view: CaiView) -> Self {
         Self {
             view,
-            work: None,
+            table: None,
             fields: None,
         }
     }
@@ -41,15 +44,99 @@ impl Exchanged {
 /// Imports through the table of the object's type. `None` where `__dlpack__` must be asked instead:
 /// because it would refuse, or because the table failed without saying why.
 ///
-/// The tensor is ready on the producer's work stream, which is also where it goes on working; with
-/// `producer` the caller knows better.
-#[inline(never)]
+/// With `producer` the caller knows better where the producer works.
+///
+/// # Errors
+/// The producer's own, and what its tensor breaks.
 pub(crate) fn import(
     object: &Bound<'_, PyAny>,
     table: Table,
     traits: Traits,
     producer: Option<Stream>,
 ) -> PyResult<Option<Exchanged>> {
+    let (mut descriptor, mut streams) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+    let mut owner = MaybeUninit::uninit();
+    let pieces = Pieces {
+        descriptor: &mut descriptor,
+        streams: &mut streams,
+        owner: &mut owner,
+    };
+    let Some(found) = import_to(pieces, object, table, traits, producer)? else {
+        return Ok(None);
+    };
+    // SAFETY: `import_to` has written it.
+    let descriptor = unsafe { descriptor.assume_init() };
+    // SAFETY: as above.
+    let streams = unsafe { streams.assume_init() };
+    // SAFETY: as above.
+    let owner = unsafe { owner.assume_init() };
+    // SAFETY: the owner is the managed tensor, whose data is valid until its deleter runs (DLPack).
+    let view = unsafe { CaiView::on_streams(descriptor, streams, owner) };
+    Ok(Some(Exchanged {
+        view,
+        table: found.table,
+        fields: None,
+    }))
+}
+
+/// [`import`] to an object, in whose room the view is written.
+///
+/// # Errors
+/// As [`import`].
+#[inline(always)]
+pub(crate) fn import_object<'py>(
+    room: Room<'py>,
+    object: &Bound<'py, PyAny>,
+    table: Table,
+    traits: Traits,
+) -> PyResult<Option<Bound<'py, PyCaiView>>> {
+    // SAFETY: room for a value.
+    let place = unsafe { PyCaiView::view_at(room.value()) };
+    // SAFETY: room for a view, which is ours.
+    let pieces = unsafe { CaiView::pieces(place) };
+    let Some(found) = import_to(pieces, object, table, traits, None)? else {
+        return Ok(None);
+    };
+    // SAFETY: room for a value.
+    unsafe { PyCaiView::complete_at(room.value(), found.table) };
+    // SAFETY: all of it has been written, and is a view: the owner is the managed tensor, whose data is valid
+    // until its deleter runs (DLPack). Such an owner is no Python object, so that it is in no cycle.
+    Ok(Some(unsafe { room.filled(false) }))
+}
+
+/// Description and owner of a tensor that came, written in their places; dropped with this.
+struct Held<'a> {
+    descriptor: &'a mut MaybeUninit<Descriptor>,
+    owner: &'a mut MaybeUninit<Owner>,
+}
+
+impl Drop for Held<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        // SAFETY: written, as long as this lives.
+        unsafe { self.descriptor.assume_init_drop() };
+        // SAFETY: as above.
+        unsafe { self.owner.assume_init_drop() };
+    }
+}
+
+/// What came with the pieces of a view.
+struct Found {
+    /// Where to ask again which stream the producer works on.
+    table: Option<Table>,
+}
+
+/// [`import`] to the pieces of a view: all are written, or none.
+///
+/// The tensor is ready on the producer's work stream, which is also where it goes on working.
+#[inline(always)]
+fn import_to(
+    pieces: Pieces<'_>,
+    object: &Bound<'_, PyAny>,
+    table: Table,
+    traits: Traits,
+    producer: Option<Stream>,
+) -> PyResult<Option<Found>> {
     if traits.any_of(Traits::STATE) && is_refused(object, traits)? {
         return Ok(None);
     }
@@ -59,30 +146,50 @@ pub(crate) fn import(
     };
     // SAFETY: DLPack 1.3: the call gives an initialised tensor whose ownership is the caller's.
     let imported = unsafe { release::own_tensor(tensor) };
-    let descriptor = imported.descriptor()?;
-    let device = descriptor.device();
+    let Pieces {
+        descriptor,
+        streams,
+        owner,
+    } = pieces;
+    imported.describe(descriptor)?;
+    owner.write(imported.into_owner());
+    let held = Held { descriptor, owner };
+    // SAFETY: `describe` has written it.
+    let device = unsafe { held.descriptor.assume_init_ref() }.device();
     if device.device_type == Device::CPU && is_pinned(object, traits)? {
         // The table calls pinned memory the CPU's; `__dlpack_device__` knows better (torch).
         return Ok(None);
     }
-    let Some((ready, work)) = table.ready(device, traits, producer)? else {
-        return Ok(None);
-    };
-    let is_unknown = work.is_none() && producer.is_none() && ready != Stream::None;
-    if is_unknown {
-        super::warn_unknown(object)?;
-    }
-    // SAFETY: the owner is the managed tensor, whose data is valid until its deleter runs (DLPack).
-    let view = unsafe { CaiView::new(descriptor, ready, imported.into_owner()) };
-    Ok(Some(Exchanged {
-        view: if is_unknown {
-            view
+    let mut found = Found { table: None };
+    if let Some(producer) = producer {
+        streams.write(Streams::here(producer, Some(producer)));
+    } else if has_no_streams(device) {
+        streams.write(Streams::here(Stream::None, Some(Stream::None)));
+    } else {
+        let Some(handle) = WorkStream::new(table, device).ask_handle()? else {
+            return Ok(None);
+        };
+        let says_nothing = traits.any_of(Traits::IGNORES_STREAM)
+            && Stream::from_raw(handle) == Stream::LegacyDefault;
+        if says_nothing {
+            super::warn_unknown(object)?;
+            streams.write(Streams::here(Stream::LegacyDefault, None));
         } else {
-            view.with_producer(ready)
-        },
-        work,
-        fields: None,
-    }))
+            streams.write(Streams::of_handle(handle));
+            found.table = Some(table);
+        }
+    }
+    std::mem::forget(held);
+    Ok(Some(found))
+}
+
+/// Whether there is nothing to ask about streams.
+#[inline(always)]
+fn has_no_streams(device: Device) -> bool {
+    matches!(
+        Platform::from_device_type(device.device_type),
+        None | Some(Platform::Host)
+    )
 }
 
 /// Whether the object's own `__dlpack__` would refuse: the table's functions do not look (torch, paddle).
@@ -145,7 +252,7 @@ impl Table {
     ///
     /// # Errors
     /// The producer's own exception.
-    #[inline]
+    #[inline(always)]
     fn tensor(
         &self,
         object: &Bound<'_, PyAny>,
@@ -206,9 +313,20 @@ pub(crate) struct WorkStream {
 }
 
 impl WorkStream {
+    #[inline(always)]
+    pub(crate) fn new(table: Table, device: Device) -> Self {
+        Self { table, device }
+    }
+
     /// The stream; `None` where the function failed without an exception.
     #[inline]
     fn ask(&self) -> PyResult<Option<Stream>> {
+        Ok(self.ask_handle()?.map(Stream::from_raw))
+    }
+
+    /// Its handle.
+    #[inline(always)]
+    fn ask_handle(&self) -> PyResult<Option<u64>> {
         let Some(ask) = self.table.api().current_work_stream else {
             return Ok(None);
         };
@@ -217,7 +335,7 @@ impl WorkStream {
         // SAFETY: the GIL is held, and `stream` is a place for the answer.
         let code = unsafe { ask(device_type, self.device.id, &raw mut stream) };
         if code == 0 {
-            return Ok(Some(Stream::from_raw(stream.addr() as u64)));
+            return Ok(Some(stream.addr() as u64));
         }
         Python::attach(failed).map(|()| None)
     }

@@ -1,0 +1,217 @@
+//! The two streams of a view, in two words.
+//!
+//! A per-thread default stream means another stream on every thread, so that its thread is kept with it. Few
+//! views have one: theirs stand in a box.
+
+use std::num::NonZeroU64;
+use std::thread::ThreadId;
+
+use crate::protocol::stream::Stream;
+
+/// What a consumer must wait for, and where the producer goes on working.
+#[derive(Clone, Debug)]
+pub(crate) struct Streams(Words);
+
+#[derive(Clone, Debug)]
+enum Words {
+    /// [`Stream::raw`] of the ready stream; [`code`] of the producer's.
+    Plain {
+        ready: u64,
+        producer: NonZeroU64,
+    },
+    Apart(Box<Threads>),
+}
+
+#[derive(Clone, Debug)]
+struct Threads {
+    ready: Placed,
+    producer: Option<Placed>,
+}
+
+/// A stream, and the thread whose it is where it is a per-thread default stream.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Placed {
+    pub(super) stream: Stream,
+    pub(super) thread: Option<ThreadId>,
+}
+
+impl Placed {
+    /// As the calling thread means it.
+    #[inline]
+    pub(super) fn here(stream: Stream) -> Self {
+        Self {
+            stream,
+            thread: thread_of(stream),
+        }
+    }
+}
+
+/// The calling thread, where `stream` means it.
+#[inline]
+pub(super) fn thread_of(stream: Stream) -> Option<ThreadId> {
+    (stream == Stream::PerThreadDefault).then(|| std::thread::current().id())
+}
+
+/// Nobody said where the producer works. The per-thread default stream's own code, which is free: no such
+/// stream stands in a word.
+const UNKNOWN: NonZeroU64 = NonZeroU64::MIN.saturating_add(Stream::PerThreadDefault.raw());
+
+/// A producer's stream as a word that is not 0; `None` for those that go apart.
+#[inline(always)]
+fn code(producer: Option<Stream>) -> Option<NonZeroU64> {
+    match producer {
+        None => Some(UNKNOWN),
+        Some(Stream::PerThreadDefault) => None,
+        Some(stream) => NonZeroU64::new(stream.raw().wrapping_add(1)),
+    }
+}
+
+/// The stream of a [`Stream::raw`], where 0 is none.
+#[inline(always)]
+fn stream_of(raw: u64) -> Stream {
+    match raw {
+        0 => Stream::None,
+        raw => Stream::from_raw(raw),
+    }
+}
+
+impl Streams {
+    /// As the calling thread means them.
+    #[inline(always)]
+    pub(crate) fn here(ready: Stream, producer: Option<Stream>) -> Self {
+        match code(producer) {
+            Some(producer) if ready != Stream::PerThreadDefault => Self(Words::Plain {
+                ready: ready.raw(),
+                producer,
+            }),
+            _ => Self::of(Placed::here(ready), producer.map(Placed::here)),
+        }
+    }
+
+    /// Both the stream of this handle, where 0 is the legacy default stream.
+    #[cfg(feature = "pyo3")]
+    #[inline(always)]
+    pub(crate) fn of_handle(handle: u64) -> Self {
+        const PER_THREAD: u64 = Stream::PerThreadDefault.raw();
+        let ready = handle.max(Stream::LegacyDefault.raw());
+        match NonZeroU64::new(ready.wrapping_add(1)) {
+            Some(producer) if ready != PER_THREAD => Self(Words::Plain { ready, producer }),
+            _ => {
+                let placed = Placed::here(Stream::from_raw(handle));
+                Self::of(placed, Some(placed))
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn of(ready: Placed, producer: Option<Placed>) -> Self {
+        let plain = code(producer.map(|placed| placed.stream));
+        Self(match plain.filter(|_| ready.thread.is_none()) {
+            Some(producer) => Words::Plain {
+                ready: ready.stream.raw(),
+                producer,
+            },
+            None => Words::Apart(Box::new(Threads { ready, producer })),
+        })
+    }
+
+    /// These, with another ready stream.
+    pub(super) fn with_ready(&self, ready: Stream) -> Self {
+        Self::of(Placed::here(ready), self.placed_producer())
+    }
+
+    /// These, with another producer stream.
+    pub(super) fn with_producer(&self, producer: Stream) -> Self {
+        Self::of(self.placed_ready(), Some(Placed::here(producer)))
+    }
+
+    #[inline(always)]
+    pub(super) fn ready(&self) -> Stream {
+        match &self.0 {
+            Words::Plain { ready, .. } => stream_of(*ready),
+            Words::Apart(threads) => threads.ready.stream,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn producer(&self) -> Option<Stream> {
+        match &self.0 {
+            Words::Plain { producer, .. } if *producer == UNKNOWN => None,
+            Words::Plain { producer, .. } => Some(stream_of(producer.get().wrapping_sub(1))),
+            Words::Apart(threads) => threads.producer.map(|placed| placed.stream),
+        }
+    }
+
+    pub(super) fn placed_ready(&self) -> Placed {
+        match &self.0 {
+            Words::Plain { ready, .. } => Placed {
+                stream: stream_of(*ready),
+                thread: None,
+            },
+            Words::Apart(threads) => threads.ready,
+        }
+    }
+
+    pub(super) fn placed_producer(&self) -> Option<Placed> {
+        match &self.0 {
+            Words::Plain { .. } => self.producer().map(|stream| Placed {
+                stream,
+                thread: None,
+            }),
+            Words::Apart(threads) => threads.producer,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_pair_comes_back() {
+        let streams = [0, 1, 2, 3, 0x7f00_0000_0000, u64::MAX - 1, u64::MAX].map(stream_of);
+        for ready in streams {
+            let producers = streams.iter().copied().map(Some).chain([None]);
+            for producer in producers {
+                let made = Streams::here(ready, producer);
+                assert_eq!((made.ready(), made.producer()), (ready, producer));
+                assert_eq!(made.placed_ready(), Placed::here(ready));
+                assert_eq!(made.placed_producer(), producer.map(Placed::here));
+                for other in streams {
+                    let moved = made.with_ready(other);
+                    assert_eq!((moved.ready(), moved.producer()), (other, producer));
+                    let moved = made.with_producer(other);
+                    assert_eq!((moved.ready(), moved.producer()), (ready, Some(other)));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_thread_is_kept_and_not_replaced() {
+        let (main, mine) = (std::thread::current().id(), Stream::PerThreadDefault);
+        let made = Streams::here(mine, Some(mine));
+        let moved = std::thread::spawn(move || made.with_producer(mine))
+            .join()
+            .unwrap();
+        assert_eq!(moved.placed_ready().thread, Some(main));
+        assert_ne!(moved.placed_producer().unwrap().thread, Some(main));
+        let back = std::thread::spawn(move || moved.with_ready(Stream::LegacyDefault));
+        assert_eq!(back.join().unwrap().placed_ready().thread, None);
+    }
+
+    #[cfg(feature = "pyo3")]
+    #[test]
+    fn by_handle() {
+        for handle in [0, 1, 2, 3, u64::MAX] {
+            let (stream, made) = (Stream::from_raw(handle), Streams::of_handle(handle));
+            assert_eq!(made.placed_ready(), Placed::here(stream));
+            assert_eq!(made.placed_producer(), Some(Placed::here(stream)));
+        }
+    }
+
+    #[test]
+    fn two_words() {
+        assert_eq!(size_of::<Streams>(), 16);
+    }
+}
