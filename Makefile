@@ -9,7 +9,7 @@
 #   make pycuda                      builds PyCUDA from source, for `make conformance`
 #   make soak MINUTES=30             what takes longer: races, the simulator, ownership, sanitizers
 #   make bench                       nanoseconds, beside the C floor and the libraries of the field
-#   make bench-instructions          instructions, beside the C floor; fails on a rise above 5%
+#   make bench-instructions          instructions, beside the C floor; fails over a budget, or on a rise above 5%
 #   make bench-memory                bytes per view, and no growth over ten million conversions
 #   make test PYTHON=python3.12      with an interpreter of your choice
 
@@ -182,7 +182,7 @@ bench: $(VENV)/.package simulator
 bench-instructions: $(VENV)/.package
 	@command -v valgrind >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	    && { apt-get update -qq; apt-get install -qq -y valgrind >/dev/null; }; } || true
-	$(BIN)/python benches/instructions.py $(BENCH)
+	$(BIN)/python benches/instructions.py --budgets $(BENCH)
 
 bench-memory: $(VENV)/.package
 	$(BIN)/python benches/memory.py --conversions 10000000

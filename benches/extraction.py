@@ -26,14 +26,13 @@ LIMIT = 1.5
 #: What is measured, by the name of the raw call.
 PATHS = {
     "dlpack": "NumPy, by __dlpack__",
-    "exchange": "a view of the package, C Exchange API",
+    "exchange": "a C type of the host, C Exchange API",
     "cai": "a CAI object, dict made beforehand",
 }
 
 
 def workloads() -> dict[str, tuple[Any, Any, Any]]:
     """Name -> (ours, raw, argument)."""
-    import cai_dlpack as cd
     import cai_example_peer as peer
     import extraction_raw as raw  # type: ignore[import-not-found]
     import floor  # type: ignore[import-not-found]
@@ -42,7 +41,7 @@ def workloads() -> dict[str, tuple[Any, Any, Any]]:
     matrix = np.zeros((3, 5), np.float32)
     return {
         "dlpack": (peer.extract, raw.dlpack, matrix),
-        "exchange": (peer.extract, raw.exchange, cd.view(matrix)),
+        "exchange": (peer.extract, raw.exchange, floor.host_view(instructions.Array((3, 5)))),
         "cai": (peer.extract, floor.view, instructions.Array((0, 5))),
     }
 
@@ -70,7 +69,7 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        instructions.build(folder)
+        instructions.build(folder, "WITH_CALLGRIND")
         command = ["cc", "-O3", "-shared", "-fPIC", f"-I{sysconfig.get_path('include')}"]
         raw = Path(__file__).with_suffix(".c")
         subprocess.run([*command, str(raw), "-o", str(folder / "extraction_raw.so")], check=True)

@@ -9,8 +9,8 @@ else the machine does. Every path runs in one process, called in a C loop throug
 cost of an empty call is subtracted, and from the paths that read a producer's attribute that
 attribute's cost (it is the producer's).
 
-The floor answers the same call: the same keywords, given in the same way. Ratios to it are compared
-between all interpreters, counts between equal ones.
+The floor answers the same call: the same keywords, given in the same way. Ratios to it are compared, since
+counts are another machine's, with its own build of CPython and its own libc.
 
 The budgets are those of docs/performance.md.
 """
@@ -36,6 +36,8 @@ CALLS = 2000
 WARM_UP = 100
 #: A rise above this is a failure of the guard.
 TOLERANCE = 1.05
+#: So much over a budget is not yet one: another compiler builds the floor a little differently.
+SLACK = 1.02
 
 
 class Path_(NamedTuple):
@@ -160,12 +162,12 @@ def ratios(counts: dict[str, float]) -> dict[str, tuple[float, float, float]]:
 
 
 def table(counts: dict[str, float]) -> bool:
-    """Prints the table; whether every budget holds."""
+    """Prints the table; whether no budget is broken by more than the slack."""
     good = True
     print(f"{'path':40} {'ours':>7} {'floor':>7} {'ratio':>6} {'budget':>7}")
     for name, (ours, floor, budget) in ratios(counts).items():
         holds = ours <= floor * budget
-        good &= holds
+        good &= ours <= floor * budget * SLACK
         mark = "" if holds else "  over"
         print(f"{name:40} {ours:7.0f} {floor:7.0f} {ours / floor:6.2f} {budget:7.2f}{mark}")
     return good
@@ -179,10 +181,6 @@ def compare(counts: dict[str, float]) -> bool:
     saved = json.loads(SAVED.read_text())
     before = {name: ours / floor for name, (ours, floor, _) in ratios(saved["counts"]).items()}
     now = {name: ours / floor for name, (ours, floor, _) in ratios(counts).items()}
-    if saved["python"] == platform.python_version():
-        before, now = before | saved["counts"], now | counts
-    else:
-        print(f"saved figures are of Python {saved['python']}: only ratios to the floor are compared")
     risen = [name for name in before if now[name] > before[name] * TOLERANCE]
     for name in risen:
         print(f"risen: {name}: {before[name]:.4g} -> {now[name]:.4g}")

@@ -230,6 +230,15 @@ static PyObject *floor_view(PyObject *self, PyObject *object)
     return managed ? view_of(managed) : NULL;
 }
 
+/* host_view(object): the same, said to be the CPU's, so that nobody asks a driver. */
+static PyObject *floor_host_view(PyObject *self, PyObject *object)
+{
+    Managed *managed = managed_of(object);
+    if (!managed) return NULL;
+    managed->tensor.device = (Device){1, 0};
+    return view_of(managed);
+}
+
 /* from_dlpack(object): __dlpack_device__, which decides what stream can be said, then __dlpack__. */
 static PyObject *floor_from_dlpack(PyObject *self, PyObject *object)
 {
@@ -318,6 +327,7 @@ static PyMethodDef functions[] = {
     {"to_dlpack", (PyCFunction)(void (*)(void))floor_to_dlpack, METH_FASTCALL | METH_KEYWORDS, NULL},
     {"to_dlpack_bare", floor_to_dlpack_bare, METH_O, NULL},
     {"view", floor_view, METH_O, NULL},
+    {"host_view", floor_host_view, METH_O, NULL},
     {"from_dlpack", floor_from_dlpack, METH_O, NULL},
     {"from_exchange", floor_from_exchange, METH_O, NULL},
     {"attribute", floor_attribute, METH_O, NULL},
