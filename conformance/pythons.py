@@ -63,9 +63,9 @@ def main() -> int:
             continue
         reason = build(python, target / version)
         if reason is not None:
-            print(f"not run: CPython {version} ({python}): {reason}")
+            print(f"not run: CPython {version}: {reason}")
             continue
-        print(f"runs: CPython {version} ({python})")
+        print(f"runs: CPython {version}")
         ready.append(f"{version}|{python}|{target / version / 'package'}")
     sys.stdout.flush()
     tests = [str(ROOT / "conformance" / "tests" / "ownership" / name) for name in ENDS]

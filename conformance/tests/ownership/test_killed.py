@@ -99,7 +99,7 @@ PLACES = {
     "the reaper": """
         import atexit
         tensor = tensor_of(InDel(interface()))
-        native.without_gil().release_later(ctypes.c_void_p(tensor.deleter), ctypes.c_void_p(tensor.address), 0)
+        native.without_gil().release_later(ctypes.c_void_p(tensor.deleter), ctypes.c_void_p(tensor.address), 20_000)
         # The main thread sits in a C call, so that the reaper is the one.
         native.without_gil().sit(100_000)
         assert inside.is_set()

@@ -176,7 +176,7 @@ def test_the_end_waits_for_what_the_reaper_is_at(interpreter: Interpreter) -> No
         started = threading.Event()
         tensors = [tensor_of(Slow(interface())) for _ in range(2)]
         for tensor in tensors:
-            native.without_gil().release_later(*pointers(tensor), 0)
+            native.without_gil().release_later(*pointers(tensor), 20_000)
         # A C call, in which no pending call runs: the reaper is the one.
         native.without_gil().sit(100_000)
         assert started.is_set()
