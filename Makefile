@@ -9,6 +9,7 @@
 #   make pycuda                      builds PyCUDA from source, for `make conformance`
 #   make soak MINUTES=30             what takes longer: races, the simulator, ownership, sanitizers
 #   make bench                       nanoseconds, beside the C floor and the libraries of the field
+#   make bench-torch                 tensors of torch, in torch's own environment
 #   make bench-instructions          instructions, beside the C floor; fails over a budget, or on a rise above 5%
 #   make bench-memory                bytes per view, and no growth over ten million conversions
 #   make test PYTHON=python3.12      with an interpreter of your choice
@@ -34,7 +35,7 @@ PYTHON_CODE   := bindings conformance
 # The conformance kit, which finds the simulated driver in Cargo's target folder.
 KIT           := PYTHONPATH=$(abspath conformance/kit/src)
 
-.PHONY: bench bench-instructions bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance pycuda simulator clean
+.PHONY: bench bench-torch bench-instructions bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance pycuda simulator clean
 .DELETE_ON_ERROR:
 
 help:
@@ -176,6 +177,9 @@ valgrind:
 
 bench: $(VENV)/.package simulator
 	$(KIT) $(BIN)/python -m cai_conformance simulate -- $(BIN)/python benches/compare.py $(BENCH)
+
+bench-torch: $(TORCH)/.package simulator
+	$(KIT) $(TORCH)/bin/python -m cai_conformance simulate -- $(TORCH)/bin/python benches/compare.py --torch $(BENCH)
 
 # Counts do not jitter, so that a machine with other work will do. Without valgrind nothing is counted,
 # which is said, and is a failure.

@@ -2,7 +2,7 @@
 
     python benches/compare.py               the tables
     python benches/compare.py --save        also a file under benches/results/
-    python benches/compare.py --torch       torch's own rows too (it must be installed)
+    python benches/compare.py --torch       torch's tables instead (`make bench-torch`)
 
 Every call goes through the same C loop and vectorcall (floor.loop), so that no interpreter loop is
 counted; the workloads of a table take turns, round after round, and minimum and median are over the
@@ -17,7 +17,9 @@ from __future__ import annotations
 import argparse
 import datetime
 import importlib.metadata
+import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -82,7 +84,7 @@ def lines(table: Table, times: dict[str, Times]) -> list[str]:
     return [*text, ""]
 
 
-def tables(floor: Any, with_torch: bool) -> list[Table]:
+def tables(floor: Any) -> list[Table]:
     """What is timed. A library that is not installed is missing from the tables, and said so above them."""
     import cai_dlpack as cd
     import numpy as np
@@ -122,6 +124,7 @@ def tables(floor: Any, with_torch: bool) -> list[Table]:
         Call("ours, of the C floor's view", cd.view, (plain,)),
         Call("C floor, of its own view", floor.from_exchange, (plain,)),
     ]
+    through = [Call("ours, of numpy", cd.to_dlpack, (host, None, (1, 3)), names, True)]
     dicts = [
         Call("ours", get, (view,)),
         Call("C floor (copied template)", plain_get, (plain,)),
@@ -130,14 +133,14 @@ def tables(floor: Any, with_torch: bool) -> list[Table]:
     add_tvm(imports, exchange, host, cd)
     add_numba(to_view, dicts, memory)
     add_mpi4py(to_view, array)
-    if with_torch:
-        add_torch(imports, exchange, cd)
+    add_dlpark(imports, through, plain, host)
     return [
         Table("CAI object -> capsule, consumed and freed (whole call, with the attribute)", to_capsule),
         Table("CAI object -> view", to_view),
         Table("view -> `__dlpack__`, consumed and freed", export),
         Table("DLPack object -> view, by `__dlpack__`", imports),
         Table("DLPack object -> view, by the C Exchange API", exchange),
+        Table("DLPack object -> capsule, consumed and freed", through),
         Table("view -> dict", dicts),
         Table("CAI object -> capsule, by the number of axes", axes(cd)),
     ]
@@ -200,13 +203,53 @@ def add_mpi4py(to_view: list[Call], array: Any) -> None:
     to_view.append(Call("mpi4py", MPI.buffer.frombuffer, (array,)))
 
 
-def add_torch(imports: list[Call], exchange: list[Call], cd: Any) -> None:
-    import torch
+def build_dlpark(folder: Path) -> None:
+    """dlpark's own Python path, built for this interpreter; without cargo its rows are missing."""
+    manifest, target = HERE / "dlpark" / "Cargo.toml", HERE.parent / "target" / "dlpark"
+    environment = {**os.environ, "PYO3_PYTHON": sys.executable, "PYO3_BUILD_EXTENSION_MODULE": "1"}
+    command = [
+        "cargo",
+        "build",
+        "--quiet",
+        "--release",
+        "--locked",
+        "--manifest-path",
+        manifest,
+        "--target-dir",
+        target,
+    ]
+    subprocess.run(command, check=True, env=environment)
+    shutil.copy(target / "release" / "libdlpark_path.so", folder / "dlpark_path.so")
 
-    tensor = torch.zeros((3, 5))
-    imports.append(Call("ours, of torch", cd.from_dlpack, (tensor,)))
-    imports.append(Call("torch, of torch", torch.from_dlpack, (tensor,)))
-    exchange.append(Call("ours, of torch", cd.view, (tensor,)))
+
+def add_dlpark(imports: list[Call], through: list[Call], plain: Any, host: Any) -> None:
+    import dlpark_path  # type: ignore[import-not-found]
+
+    imports.append(Call("dlpark, of numpy", dlpark_path.take, (host,)))
+    imports.append(Call("dlpark, of the C floor's view", dlpark_path.take, (plain,)))
+    through.append(Call("dlpark, of numpy", dlpark_path.pass_on, (host,), (), True))
+
+
+def torch_tables(floor: Any) -> list[Table]:
+    """A tensor of the CPU, in torch's own environment; its flags are read before its table is used."""
+    import cai_dlpack as cd
+    import torch
+    import tvm_ffi
+
+    tensor, plain = torch.zeros((3, 5)), floor.view(Array((3, 5)))
+    view = cd.view(tensor)
+    exchange = [
+        Call("ours, of torch", cd.view, (tensor,)),
+        Call("ours, of the C floor's view", cd.view, (plain,)),
+        Call("tvm-ffi, of torch", tvm_ffi.from_dlpack, (tensor,)),
+        Call("torch.from_dlpack, of torch", torch.from_dlpack, (tensor,)),
+        Call("torch.from_dlpack, of our view", torch.from_dlpack, (view,)),
+    ]
+    imports = [Call("ours, of torch", cd.from_dlpack, (tensor,))]
+    return [
+        Table("torch tensor -> view, by the C Exchange API", exchange),
+        Table("torch tensor -> view, by `__dlpack__`", imports),
+    ]
 
 
 def bulk(cd: Any) -> list[str]:
@@ -281,23 +324,27 @@ def heading() -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--save", action="store_true", help="write the tables to benches/results/")
-    parser.add_argument("--torch", action="store_true", help="torch's own rows too")
+    parser.add_argument("--torch", action="store_true", help="torch's tables instead")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         build(Path(name))
+        if not arguments.torch:
+            build_dlpark(Path(name))
         sys.path.insert(0, name)
         import cai_dlpack as cd
         import floor  # type: ignore[import-not-found]
 
         text = heading()
-        for table in tables(floor, arguments.torch):
+        for table in torch_tables(floor) if arguments.torch else tables(floor):
             text += lines(table, measure(floor, table.calls))
-        text += bulk(cd) + threads(cd, floor)
+        if not arguments.torch:
+            text += bulk(cd) + threads(cd, floor)
     print("\n".join(text))
     if arguments.save:
         results = HERE / "results"
         results.mkdir(exist_ok=True)
-        path = results / f"{datetime.date.today()}-python{platform.python_version()}.md"
+        of = "torch-" if arguments.torch else ""
+        path = results / f"{datetime.date.today()}-{of}python{platform.python_version()}.md"
         path.write_text("\n".join(text))
     return 0
 
