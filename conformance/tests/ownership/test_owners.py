@@ -41,6 +41,7 @@ def test_numbas_memory_is_freed_after_the_last_view_and_not_before(make: Callabl
     pointer = view.ptr
     del view
     assert live() == before + 1
+    numba.cuda.synchronize()  # `to_device` does not wait for its copy
     assert control.peek(pointer, VALUES.nbytes) == VALUES.tobytes()
     abi.release(tensor)
     assert live() == before

@@ -61,6 +61,17 @@ def host_values(tensor: abi.Read) -> np.ndarray[Any, Any]:
     return np.frombuffer(raw, np.int32).reshape(tensor.shape)
 
 
+@pytest.fixture(autouse=True)
+def all_are_freed(machine: Machine) -> None:
+    """Copies of the test before may still be freed, by a thread of their own: begins when none was for a while."""
+    gc.collect()
+    found, same = -1, 0
+    while same < 3:
+        now = machine.control.live().allocations
+        found, same = now, same + 1 if now == found else 0
+        time.sleep(0.01)
+
+
 def settle(machine: Machine, allocations: int) -> int:
     """Copies are freed by a thread of their own: waits for it, and says how many there still are."""
     for _ in range(500):
