@@ -33,7 +33,7 @@ asan() {
     local host
     host=$(rustc -vV | sed -n 's/^host: //p')
     RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=1 \
-        cargo +nightly test --locked --target "$host" --target-dir "$target/asan" \
+        cargo +nightly test --quiet --locked --target "$host" --target-dir "$target/asan" \
         --package cai-dlpack --lib -- view::block view::kind view::nested view::owner view::queue
 }
 
