@@ -9,7 +9,6 @@ any more makes the exit code 1, and then nothing is saved.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
 import signal
@@ -23,6 +22,10 @@ from installed import LIBRARIES, driver, present, versions
 from table import markdown, regressions, summary
 
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "tests"))
+
+from provenance import commit, today  # noqa: E402
+
 PATIENCE = 600
 
 
@@ -102,7 +105,7 @@ def main() -> int:
                 if failed:
                     absent[f"{producer} ({room}), " + ("the end" if found else "all of it")] = failed
     head: dict[str, Any] = {
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "date": today(),
         "commit": commit(),
         "driver": driver(),
         "versions": versions({name for _, name in here}),
@@ -125,12 +128,6 @@ def main() -> int:
     saved.write_text(json.dumps({**head, "pairs": pairs}, indent=1, sort_keys=True) + "\n")
     saved.with_suffix(".md").write_text(text)
     return 0
-
-
-def commit() -> str:
-    """Of the checkout, with a mark where the working tree differs."""
-    told = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=HERE)
-    return told.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":
