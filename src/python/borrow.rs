@@ -1,118 +1,171 @@
 //! Which memory the arguments of running functions borrow, and which of it mutably.
 //!
 //! PyO3 extracts one argument after the other, and nothing shows an argument its neighbours. So each
-//! [`In`](super::In) and [`InOut`](super::InOut) writes down what it borrows for as long as it lives,
-//! and an exclusive borrow that meets another one is refused: `add(a, b, out=a)`, the same array in
-//! another thread, a callback that comes back with it. As `&` and `&mut` do, many may share.
+//! [`In`](super::In) and [`InOut`](super::InOut) stands in a ledger for as long as it lives, and an
+//! exclusive borrow that meets another one is refused: `add(a, b, out=a)`, the same array in another
+//! thread, a callback that comes back with it. As `&` and `&mut` do, many may share.
 //!
 //! **What counts as meeting**: bytes of one element inside bytes of another. Two arrays that only
 //! interleave, such as two columns of a matrix, do not meet where their strides show it (a common
 //! divisor of all strides keeps their elements apart).
-//! **What is wrongly refused**: arrays that interleave in a way that needs more number theory.
+//! **What is wrongly refused**: arrays that interleave in a way that needs more number theory; in a forked
+//! child, what a thread of the parent borrowed as it forked.
 //! **What is not seen**: arrays held by other extensions and by other copies of this crate, which have
 //! ledgers of their own, and one memory that is mapped at two addresses.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::cell::UnsafeCell;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::rule::{Field, Rule, Violation};
+use crate::view;
 
-static LEDGER: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
-static NEXT: AtomicU64 = AtomicU64::new(0);
-
-/// One borrow: its bytes, and the grid that its elements lie on.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    id: u64,
-    exclusive: bool,
+/// One borrow: its bytes, and the grid that its elements lie on. While it is in the ledger its neighbours
+/// point to it.
+#[derive(Debug)]
+pub(super) struct Borrow {
     start: u64,
+    /// 0: of an array without elements, which is never in the ledger.
     end: u64,
     /// The first byte of the element of index 0.
     data: u64,
-    itemsize: u64,
     /// Elements begin at multiples of this from `data`; 0 for a single element.
     grid: u64,
+    itemsize: u32,
+    exclusive: bool,
+    previous: *mut Self,
+    next: *mut Self,
 }
 
-/// A borrow that ends when this is dropped; nothing without elements.
-#[derive(Debug)]
-pub(crate) struct Borrow(Option<u64>);
+/// All borrows, the newest first.
+struct Ledger {
+    /// A lock of our own, since a child that is forked must find it open, and the standard library's cannot
+    /// be opened by anyone but its guard. It is held for as long as it takes to look at the other arguments.
+    taken: AtomicBool,
+    list: UnsafeCell<List>,
+}
+
+struct List {
+    first: *mut Borrow,
+    /// How many of them are exclusive: without any, nobody meets a shared one.
+    exclusive: usize,
+}
+
+// SAFETY: `list` is reached by `Ledger::with` only, by one thread at a time. The borrows in it belong to
+// arguments, which may be on any thread; none of them ends without leaving the list first.
+unsafe impl Sync for Ledger {}
+
+static LEDGER: Ledger = Ledger {
+    taken: AtomicBool::new(false),
+    list: UnsafeCell::new(List {
+        first: ptr::null_mut(),
+        exclusive: 0,
+    }),
+};
+
+impl Ledger {
+    #[inline(always)]
+    fn take(&self) {
+        while self
+            .taken
+            .compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
+            std::thread::yield_now();
+        }
+    }
+
+    #[inline(always)]
+    fn leave(&self) {
+        self.taken.store(false, Ordering::Release);
+    }
+
+    /// `body` does not panic, and calls nobody.
+    #[inline(always)]
+    fn with<R>(&self, body: impl FnOnce(&mut List) -> R) -> R {
+        self.take();
+        // SAFETY: the lock is ours, so that nobody else has a reference.
+        let result = body(unsafe { &mut *self.list.get() });
+        self.leave();
+        result
+    }
+}
+
+/// Has no fork happen while the list is being changed. Called before the first argument.
+///
+/// A child keeps what the threads of its parent borrow: the thread that forked goes on there with its own.
+pub(super) fn watch_forks() {
+    extern "C" fn take() {
+        LEDGER.take();
+    }
+    extern "C" fn leave() {
+        LEDGER.leave();
+    }
+    // SAFETY: atomic operations only. The lock is held for a moment by whoever holds it, and never by the
+    // thread that forks, which would have to be in `with`.
+    unsafe { view::around_forks(take, leave) };
+}
 
 impl Borrow {
-    /// Writes the borrow down.
-    ///
-    /// # Errors
-    /// `view-in-use` where it meets another one and either of the two is exclusive.
-    #[inline]
-    pub(crate) fn new(descriptor: &Descriptor, exclusive: bool) -> Result<Self, Violation> {
-        let Some(mut entry) = Entry::of(descriptor, exclusive) else {
-            return Ok(Self(None));
-        };
-        let mut ledger = ledger();
-        if ledger
-            .iter()
-            .any(|other| (exclusive || other.exclusive) && entry.meets(other))
-        {
-            return Err(in_use(&entry));
-        }
-        entry.id = NEXT.fetch_add(1, Ordering::Relaxed);
-        ledger.push(entry);
-        Ok(Self(Some(entry.id)))
-    }
-}
-
-impl Drop for Borrow {
-    #[inline]
-    fn drop(&mut self) {
-        let Some(id) = self.0 else {
-            return;
-        };
-        let mut ledger = ledger();
-        // From the back: arguments are dropped soon after they are made.
-        if let Some(at) = ledger.iter().rposition(|entry| entry.id == id) {
-            ledger.swap_remove(at);
-        }
-    }
-}
-
-fn ledger() -> MutexGuard<'static, Vec<Entry>> {
-    LEDGER.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cold]
-fn in_use(entry: &Entry) -> Violation {
-    let found = format_args!("bytes {:#x} to {:#x}", entry.start, entry.end);
-    let hint = if entry.exclusive {
-        "this argument is written, so no other argument may use its memory"
-    } else {
-        "another argument writes this memory"
+    /// Of nothing.
+    pub(super) const NONE: Self = Self {
+        start: 0,
+        end: 0,
+        data: 0,
+        grid: 0,
+        itemsize: 0,
+        exclusive: false,
+        previous: ptr::null_mut(),
+        next: ptr::null_mut(),
     };
-    Violation::new(Rule::ViewInUse, Field::Object, found).with_hint(hint)
-}
 
-impl Entry {
-    /// The borrow of an array; `None` without elements.
-    fn of(descriptor: &Descriptor, exclusive: bool) -> Option<Self> {
-        let (start, end) = descriptor.byte_span()?;
-        let itemsize = u64::from(descriptor.dtype().element_bits().div_ceil(8));
+    /// The borrow of an array, which is in no ledger yet.
+    #[inline(always)]
+    pub(super) fn of(descriptor: &Descriptor, exclusive: bool) -> Self {
+        let Some(itemsize) = descriptor.dtype().itemsize() else {
+            return Self::spread(descriptor, exclusive);
+        };
+        if !descriptor.layout().is_c_contiguous() {
+            return Self::spread(descriptor, exclusive);
+        }
+        // Fits: the descriptor's promise. Nothing without elements, where the data pointer is 0.
+        let size = descriptor.len().wrapping_mul(u64::from(itemsize));
+        Self {
+            start: descriptor.data(),
+            end: descriptor.data().wrapping_add(size),
+            data: descriptor.data(),
+            grid: u64::from(itemsize),
+            itemsize,
+            exclusive,
+            ..Self::NONE
+        }
+    }
+
+    /// The same for any array.
+    #[inline(never)]
+    fn spread(descriptor: &Descriptor, exclusive: bool) -> Self {
+        let Some((start, end)) = descriptor.byte_span() else {
+            return Self::NONE;
+        };
+        let itemsize = descriptor.dtype().element_bits().div_ceil(8);
         let grid = if descriptor.layout().is_c_contiguous() {
-            itemsize
+            u64::from(itemsize)
         } else {
             let axes = descriptor.shape().iter().zip(descriptor.elem_strides());
             axes.filter(|(extent, _)| **extent > 1)
-                .map(|(_, stride)| stride.unsigned_abs().saturating_mul(itemsize))
+                .map(|(_, stride)| stride.unsigned_abs().saturating_mul(u64::from(itemsize)))
                 .fold(0, common_divisor)
         };
-        Some(Self {
-            id: 0,
-            exclusive,
+        Self {
             start,
             end,
             data: descriptor.data(),
-            itemsize,
             grid,
-        })
+            itemsize,
+            exclusive,
+            ..Self::NONE
+        }
     }
 
     /// Whether a byte may belong to both.
@@ -125,14 +178,116 @@ impl Entry {
             return true;
         }
         // Seen from one of our elements, theirs begin at this offset in each cell of the grid.
-        let offset = other.data.wrapping_sub(self.data);
         let offset = if other.data >= self.data {
-            offset % grid
+            (other.data - self.data) % grid
         } else {
             (grid - (self.data - other.data) % grid) % grid
         };
-        offset < self.itemsize || offset + other.itemsize > grid
+        offset < u64::from(self.itemsize) || offset + u64::from(other.itemsize) > grid
     }
+
+    /// Puts the borrow into the ledger, where it has elements.
+    ///
+    /// # Errors
+    /// `view-in-use` where it meets another one and either of the two is exclusive; it becomes
+    /// [`NONE`](Self::NONE).
+    ///
+    /// # Safety
+    /// `this` is in no ledger, and stands where it is until [`Borrow::end`].
+    #[inline(always)]
+    pub(super) unsafe fn begin(this: NonNull<Self>) -> Result<(), Violation> {
+        // SAFETY: initialised, and ours: it is in no list.
+        if unsafe { (*this.as_ptr()).end } == 0 {
+            return Ok(());
+        }
+        // SAFETY: as above; alive until `end` takes it out of the list.
+        if LEDGER.with(|list| unsafe { list.insert(this) }) {
+            return Ok(());
+        }
+        // SAFETY: ours: it is in no list.
+        Err(in_use(&unsafe { this.replace(Self::NONE) }))
+    }
+
+    /// Takes the borrow out of the ledger, if it is there.
+    ///
+    /// # Safety
+    /// As [`Borrow::begin`] left it; it is not used any more.
+    #[inline(always)]
+    pub(super) unsafe fn end(this: NonNull<Self>) {
+        // SAFETY: set before it was shown to anyone, and not changed since.
+        if unsafe { (*this.as_ptr()).end } != 0 {
+            // SAFETY: in the list, as it is one of elements.
+            LEDGER.with(|list| unsafe { list.remove(this) });
+        }
+    }
+}
+
+/// No reference to a borrow outlives the lock: its neighbours' threads change it as soon as that is open.
+impl List {
+    /// Answers whether it has been inserted, which another borrow may forbid.
+    ///
+    /// # Safety
+    /// `this` is initialised, is in no list, and stands where it is until it is removed.
+    #[inline(always)]
+    unsafe fn insert(&mut self, this: NonNull<Borrow>) -> bool {
+        // SAFETY: initialised, and ours: it is in no list.
+        let borrow = unsafe { &mut *this.as_ptr() };
+        if (borrow.exclusive || self.exclusive > 0) && self.has_rival(borrow) {
+            return false;
+        }
+        self.exclusive += usize::from(borrow.exclusive);
+        borrow.next = self.first;
+        if let Some(next) = NonNull::new(self.first) {
+            // SAFETY: in the list, so that it is alive, and another one than `borrow`.
+            unsafe { (*next.as_ptr()).previous = this.as_ptr() };
+        }
+        self.first = this.as_ptr();
+        true
+    }
+
+    /// # Safety
+    /// `this` is in the list.
+    #[inline(always)]
+    unsafe fn remove(&mut self, this: NonNull<Borrow>) {
+        // SAFETY: in the list, so that it is alive.
+        let borrow = unsafe { this.as_ref() };
+        self.exclusive -= usize::from(borrow.exclusive);
+        match NonNull::new(borrow.previous) {
+            // SAFETY: in the list, so that it is alive, and another one than `borrow`.
+            Some(previous) => unsafe { (*previous.as_ptr()).next = borrow.next },
+            None => self.first = borrow.next,
+        }
+        if let Some(next) = NonNull::new(borrow.next) {
+            // SAFETY: as above.
+            unsafe { (*next.as_ptr()).previous = borrow.previous };
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn has_rival(&self, borrow: &Borrow) -> bool {
+        let mut at = self.first;
+        while let Some(other) = NonNull::new(at) {
+            // SAFETY: in the list, so that it is alive.
+            let other = unsafe { other.as_ref() };
+            if (borrow.exclusive || other.exclusive) && borrow.meets(other) {
+                return true;
+            }
+            at = other.next;
+        }
+        false
+    }
+}
+
+#[cold]
+fn in_use(borrow: &Borrow) -> Violation {
+    let found = format_args!("bytes {:#x} to {:#x}", borrow.start, borrow.end);
+    let hint = if borrow.exclusive {
+        "this argument is written, so no other argument may use its memory"
+    } else {
+        "another argument writes this memory"
+    };
+    Violation::new(Rule::ViewInUse, Field::Object, found).with_hint(hint)
 }
 
 fn common_divisor(mut a: u64, mut b: u64) -> u64 {
@@ -143,68 +298,4 @@ fn common_divisor(mut a: u64, mut b: u64) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use rstest::rstest;
-
-    use super::{Borrow, Entry};
-    use crate::protocol::descriptor::{Descriptor, RawTensor};
-    use crate::protocol::dtype::code;
-    use crate::protocol::rule::Rule;
-
-    fn floats(data: u64, shape: &[i64], strides: &[i64]) -> Descriptor {
-        let raw = RawTensor {
-            data,
-            byte_offset: 0,
-            device_type: 2,
-            device_id: 0,
-            code: code::FLOAT,
-            bits: 32,
-            lanes: 1,
-            shape,
-            strides: Some(strides),
-            flags: 0,
-        };
-        Descriptor::new(&raw).expect("a tensor")
-    }
-
-    #[rstest]
-    #[case::the_same(floats(0x1000, &[4], &[1]), floats(0x1000, &[4], &[1]), true)]
-    #[case::apart(floats(0x1000, &[4], &[1]), floats(0x1010, &[4], &[1]), false)]
-    #[case::one_element(floats(0x1000, &[5], &[1]), floats(0x1010, &[4], &[1]), true)]
-    #[case::even_and_odd(floats(0x1000, &[4], &[2]), floats(0x1004, &[4], &[2]), false)]
-    #[case::odd_and_even(floats(0x1004, &[4], &[2]), floats(0x1000, &[4], &[2]), false)]
-    #[case::a_column_twice(floats(0x1000, &[4], &[3]), floats(0x100c, &[3], &[3]), true)]
-    #[case::columns(floats(0x1000, &[4, 1], &[3, 1]), floats(0x1008, &[4, 1], &[3, 1]), false)]
-    #[case::a_row_and_a_column(floats(0x1000, &[3], &[1]), floats(0x1000, &[4], &[3]), true)]
-    #[case::backwards(floats(0x101c, &[4], &[-2]), floats(0x1000, &[4], &[2]), false)]
-    #[case::backwards_onto(floats(0x1018, &[4], &[-2]), floats(0x1000, &[4], &[2]), true)]
-    #[case::scalars(floats(0x1000, &[], &[]), floats(0x1000, &[], &[]), true)]
-    #[case::strides_without_a_common_divisor(floats(0x1000, &[4], &[2]), floats(0x1004, &[2], &[3]), true)]
-    fn meeting(#[case] one: Descriptor, #[case] other: Descriptor, #[case] expected: bool) {
-        let (one, other) = (Entry::of(&one, true), Entry::of(&other, false));
-        let (one, other) = (one.expect("elements"), other.expect("elements"));
-        assert_eq!(one.meets(&other), expected);
-        assert_eq!(other.meets(&one), expected);
-    }
-
-    #[test]
-    fn many_share_and_one_writes() {
-        let array = floats(0x7000_0000, &[4], &[1]);
-        let first = Borrow::new(&array, false).expect("shared");
-        let second = Borrow::new(&array, false).expect("shared");
-        let refused = Borrow::new(&array, true).expect_err("in use");
-        assert_eq!(refused.rule(), Rule::ViewInUse);
-        drop((first, second));
-        let writer = Borrow::new(&array, true).expect("alone");
-        assert!(Borrow::new(&array, false).is_err());
-        drop(writer);
-        assert!(Borrow::new(&array, false).is_ok());
-    }
-
-    #[test]
-    fn no_elements_meet_nobody() {
-        let empty = floats(0x1000, &[0, 4], &[4, 1]);
-        let _first = Borrow::new(&empty, true).expect("nothing is borrowed");
-        assert!(Borrow::new(&empty, true).is_ok());
-    }
-}
+mod tests;

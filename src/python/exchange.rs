@@ -29,7 +29,7 @@ use super::{lookup, release};
 
 pub(crate) use borrow::{Said, look};
 pub(crate) use export::capsule;
-pub(crate) use import::{Exchanged, WorkStream, import, import_object};
+pub(crate) use import::{Exchanged, WorkStream, import, import_object, import_to};
 
 /// The name of the capsule that holds a table.
 const NAME: &std::ffi::CStr = c"dlpack_exchange_api";

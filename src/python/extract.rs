@@ -14,15 +14,11 @@ use std::marker::PhantomData;
 
 use pyo3::prelude::*;
 
-use super::borrow::Borrow;
+use super::argument::{self, Argument, Wanted};
 use super::class::PyCaiView;
-use super::functions;
 use super::killed;
-use super::options::{Check, Options};
-use super::release;
 use crate::protocol::descriptor::Device;
-use crate::protocol::rule::{Rule, Violation};
-use crate::view::{self, CaiView, Element, View, ViewMut, check_element, check_writable, mismatch};
+use crate::view::{CaiView, Element, View, ViewMut};
 
 /// An array argument of `N` axes and elements of type `T`, which the function reads.
 ///
@@ -46,8 +42,7 @@ use crate::view::{self, CaiView, Element, View, ViewMut, check_element, check_wr
 /// `view-in-use` where another argument writes to its memory.
 #[derive(Debug)]
 pub struct In<T, const N: usize> {
-    cai: CaiView,
-    _borrow: Borrow,
+    argument: Argument,
     element: PhantomData<fn() -> T>,
 }
 
@@ -58,8 +53,7 @@ pub struct In<T, const N: usize> {
 /// arrays that share memory with another argument (`view-in-use`) are a `BufferError`.
 #[derive(Debug)]
 pub struct InOut<T, const N: usize> {
-    cai: CaiView,
-    _borrow: Borrow,
+    argument: Argument,
     element: PhantomData<fn() -> T>,
 }
 
@@ -70,25 +64,25 @@ macro_rules! argument {
             /// The array, without its type.
             #[must_use]
             pub fn cai(&self) -> &CaiView {
-                &self.cai
+                self.argument.view()
             }
 
             /// The array, to be kept or returned. It is not borrowed any more.
             #[must_use]
             pub fn into_cai(self) -> CaiView {
-                self.cai
+                self.argument.into_view()
             }
 
             /// The elements, to be read.
             #[must_use]
             pub fn view(&self) -> View<'_, T> {
-                View::new(&self.cai)
+                View::new(self.cai())
             }
 
             /// The extents, in elements.
             #[must_use]
             pub fn shape(&self) -> [usize; N] {
-                let shape = self.cai.descriptor().shape();
+                let shape = self.cai().descriptor().shape();
                 // Extents are not negative (`Descriptor`), and there are `N` (`extract`).
                 std::array::from_fn(|axis| shape[axis] as usize)
             }
@@ -96,7 +90,7 @@ macro_rules! argument {
             /// One stride per axis, in elements.
             #[must_use]
             pub fn elem_strides(&self) -> [i64; N] {
-                let strides = self.cai.descriptor().elem_strides();
+                let strides = self.cai().descriptor().elem_strides();
                 std::array::from_fn(|axis| strides[axis])
             }
 
@@ -115,7 +109,7 @@ macro_rules! argument {
             /// DLPack's device: type and id.
             #[must_use]
             pub fn device(&self) -> Device {
-                self.cai.device()
+                self.cai().device()
             }
         }
     };
@@ -128,34 +122,37 @@ impl<T: Element, const N: usize> InOut<T, N> {
     /// The elements, to be written.
     #[must_use]
     pub fn view_mut(&mut self) -> ViewMut<'_, T> {
-        ViewMut::new(&mut self.cai)
+        ViewMut::new(self.argument.view_mut())
     }
+}
+
+impl<T: Element, const N: usize> In<T, N> {
+    const WANTED: Wanted = Wanted::of::<T, N>(false);
 }
 
 impl<T: Element, const N: usize> FromPyObject<'_, '_> for In<T, N> {
     type Error = PyErr;
 
+    #[inline(always)]
     fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
-        let cai = import(&object, Check::BoundsIfKnown)?;
-        check::<T, N>(&cai)?;
         Ok(Self {
-            _borrow: Borrow::new(cai.descriptor(), false)?,
-            cai,
+            argument: Argument::take(&object, &Self::WANTED)?,
             element: PhantomData,
         })
     }
 }
 
+impl<T: Element, const N: usize> InOut<T, N> {
+    const WANTED: Wanted = Wanted::of::<T, N>(true);
+}
+
 impl<T: Element, const N: usize> FromPyObject<'_, '_> for InOut<T, N> {
     type Error = PyErr;
 
+    #[inline(always)]
     fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
-        let cai = import(&object, Check::BoundsIfKnown)?;
-        check::<T, N>(&cai)?;
-        check_writable(cai.descriptor())?;
         Ok(Self {
-            _borrow: Borrow::new(cai.descriptor(), true)?,
-            cai,
+            argument: Argument::take(&object, &Self::WANTED)?,
             element: PhantomData,
         })
     }
@@ -166,7 +163,7 @@ impl FromPyObject<'_, '_> for CaiView {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
-        import(&object, Check::Device)
+        argument::import(&object)
     }
 }
 
@@ -179,50 +176,5 @@ impl<'py> IntoPyObject<'py> for CaiView {
     fn into_pyobject(self, py: Python<'py>) -> PyResult<Self::Output> {
         killed::stays();
         PyCaiView::new(self).into_object(py)
-    }
-}
-
-/// The one way in, whatever protocol it takes.
-fn import(object: &Bound<'_, PyAny>, check: Check) -> PyResult<CaiView> {
-    killed::stays();
-    view::set_unlock(unlock);
-    let options = Options {
-        check,
-        ..Options::default()
-    };
-    functions::import(object, &options)
-}
-
-fn check<T: Element, const N: usize>(cai: &CaiView) -> Result<(), Violation> {
-    let came = cai.descriptor();
-    if came.dtype() == T::DTYPE && came.ndim() == N {
-        return check_element(came, T::DTYPE);
-    }
-    Err(wrong_type::<T, N>(cai))
-}
-
-#[cold]
-fn wrong_type<T: Element, const N: usize>(cai: &CaiView) -> Violation {
-    let came = cai.descriptor();
-    let rule = if came.dtype() == T::DTYPE {
-        Rule::ViewNdim
-    } else {
-        Rule::ViewDtype
-    };
-    let axes = if N == 1 { "axis" } else { "axes" };
-    mismatch(
-        rule,
-        came,
-        format_args!("{} of {N} {axes} is wanted", T::DTYPE),
-    )
-}
-
-/// Lets go of the GIL where this thread holds it.
-fn unlock(body: &mut (dyn FnMut() + Send)) {
-    if release::is_held() {
-        // SAFETY: this very thread holds the GIL of the interpreter that we live in.
-        unsafe { Python::assume_attached() }.detach(body);
-    } else {
-        body();
     }
 }

@@ -3,6 +3,7 @@
 //! Each extension module links its own copy of this crate, so that there may be several `CaiView`
 //! classes in one process: they meet by protocol, never by `isinstance`.
 
+mod argument;
 mod at_once;
 mod borrow;
 mod cai;

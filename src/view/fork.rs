@@ -42,3 +42,20 @@ pub(crate) unsafe fn in_child(run: extern "C" fn()) {
     #[cfg(not(unix))]
     let _ = run;
 }
+
+/// Has `before` called by whoever forks, and `after` when it is done, in both processes.
+///
+/// A failure (no memory) leaves the library without, as on platforms without `fork`.
+///
+/// # Safety
+/// As [`in_child`], of both; `before` waits for nothing but what other threads do without waiting.
+#[cfg(feature = "pyo3")]
+pub(crate) unsafe fn around_forks(before: extern "C" fn(), after: extern "C" fn()) {
+    #[cfg(unix)]
+    // SAFETY: handlers of this signature; what they may do is this function's contract.
+    unsafe {
+        libc::pthread_atfork(Some(before), Some(after), Some(after));
+    }
+    #[cfg(not(unix))]
+    let _ = (before, after);
+}

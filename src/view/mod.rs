@@ -34,9 +34,9 @@ mod unlocked;
 #[cfg(feature = "pyo3")]
 pub(crate) use block::header;
 pub(crate) use block::{Abi, build};
-#[cfg(feature = "pyo3")]
-pub(crate) use fork::in_child;
 pub(crate) use fork::watch as watch_forks;
+#[cfg(feature = "pyo3")]
+pub(crate) use fork::{around_forks, in_child};
 #[cfg(feature = "pyo3")]
 pub(crate) use import::{Imported, check_major, read_tensor};
 #[cfg(feature = "pyo3")]

@@ -121,7 +121,7 @@ impl Drop for Held<'_> {
 }
 
 /// What came with the pieces of a view.
-struct Found {
+pub(crate) struct Found {
     /// Where to ask again which stream the producer works on.
     table: Option<Table>,
 }
@@ -129,8 +129,11 @@ struct Found {
 /// [`import`] to the pieces of a view: all are written, or none.
 ///
 /// The tensor is ready on the producer's work stream, which is also where it goes on working.
+///
+/// # Errors
+/// As [`import`].
 #[inline(always)]
-fn import_to(
+pub(crate) fn import_to(
     pieces: Pieces<'_>,
     object: &Bound<'_, PyAny>,
     table: Table,

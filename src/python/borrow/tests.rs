@@ -1,0 +1,199 @@
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rstest::rstest;
+
+use super::Borrow;
+use crate::protocol::descriptor::{Descriptor, RawTensor};
+use crate::protocol::dtype::code;
+use crate::protocol::rule::{Rule, Violation};
+
+fn floats(data: u64, shape: &[i64], strides: &[i64]) -> Descriptor {
+    let raw = RawTensor {
+        data,
+        byte_offset: 0,
+        device_type: 2,
+        device_id: 0,
+        code: code::FLOAT,
+        bits: 32,
+        lanes: 1,
+        shape,
+        strides: Some(strides),
+        flags: 0,
+    };
+    Descriptor::new(&raw).expect("a tensor")
+}
+
+/// A borrow in the ledger, as long as it lives.
+#[derive(Debug)]
+struct Held(NonNull<Borrow>);
+
+impl Held {
+    fn new(descriptor: &Descriptor, exclusive: bool) -> Result<Self, Violation> {
+        let held = Self(NonNull::from(Box::leak(Box::new(Borrow::of(
+            descriptor, exclusive,
+        )))));
+        // SAFETY: in a box of its own until `drop`.
+        unsafe { Borrow::begin(held.0) }.map(|()| held)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // SAFETY: as `begin` left it.
+        unsafe { Borrow::end(self.0) };
+        // SAFETY: leaked by `new`, and out of the ledger.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
+// SAFETY: nothing in a borrow belongs to a thread.
+unsafe impl Send for Held {}
+
+#[rstest]
+#[case::the_same(floats(0x1000, &[4], &[1]), floats(0x1000, &[4], &[1]), true)]
+#[case::apart(floats(0x1000, &[4], &[1]), floats(0x1010, &[4], &[1]), false)]
+#[case::one_element(floats(0x1000, &[5], &[1]), floats(0x1010, &[4], &[1]), true)]
+#[case::even_and_odd(floats(0x1000, &[4], &[2]), floats(0x1004, &[4], &[2]), false)]
+#[case::odd_and_even(floats(0x1004, &[4], &[2]), floats(0x1000, &[4], &[2]), false)]
+#[case::a_column_twice(floats(0x1000, &[4], &[3]), floats(0x100c, &[3], &[3]), true)]
+#[case::columns(floats(0x1000, &[4, 1], &[3, 1]), floats(0x1008, &[4, 1], &[3, 1]), false)]
+#[case::a_row_and_a_column(floats(0x1000, &[3], &[1]), floats(0x1000, &[4], &[3]), true)]
+#[case::backwards(floats(0x101c, &[4], &[-2]), floats(0x1000, &[4], &[2]), false)]
+#[case::backwards_onto(floats(0x1018, &[4], &[-2]), floats(0x1000, &[4], &[2]), true)]
+#[case::scalars(floats(0x1000, &[], &[]), floats(0x1000, &[], &[]), true)]
+#[case::strides_without_a_common_divisor(floats(0x1000, &[4], &[2]), floats(0x1004, &[2], &[3]), true)]
+fn meeting(#[case] one: Descriptor, #[case] other: Descriptor, #[case] expected: bool) {
+    let (one, other) = (Borrow::of(&one, true), Borrow::of(&other, false));
+    assert_eq!(one.meets(&other), expected);
+    assert_eq!(other.meets(&one), expected);
+}
+
+#[rstest]
+#[case::vector(floats(0x1000, &[4], &[1]))]
+#[case::matrix(floats(0x1000, &[4, 3], &[3, 1]))]
+#[case::scalar(floats(0x1000, &[], &[]))]
+#[case::one_of_all(floats(0x1000, &[1, 1], &[7, 9]))]
+#[case::empty(floats(0x1000, &[0, 4], &[4, 1]))]
+fn the_short_way_is_the_long_one(#[case] array: Descriptor) {
+    let (short, long) = (Borrow::of(&array, true), Borrow::spread(&array, true));
+    assert_eq!((short.start, short.end), (long.start, long.end));
+    assert_eq!(short.data * (short.end.min(1)), long.data);
+    assert_eq!(short.grid * (short.end.min(1)), long.grid);
+}
+
+#[test]
+fn many_share_and_one_writes() {
+    let array = floats(0x7000_0000, &[4], &[1]);
+    let first = Held::new(&array, false).expect("shared");
+    let second = Held::new(&array, false).expect("shared");
+    let third = Held::new(&array, false).expect("shared");
+    drop(second);
+    let refused = Held::new(&array, true).expect_err("in use");
+    assert_eq!(refused.rule(), Rule::ViewInUse);
+    drop((first, third));
+    let writer = Held::new(&array, true).expect("alone");
+    assert!(Held::new(&array, false).is_err());
+    drop(writer);
+    assert!(Held::new(&array, false).is_ok());
+}
+
+#[test]
+fn no_elements_meet_nobody() {
+    let empty = floats(0x1000, &[0, 4], &[4, 1]);
+    let _first = Held::new(&empty, true).expect("nothing is borrowed");
+    assert!(Held::new(&empty, true).is_ok());
+}
+
+/// Eight threads read and write four arrays: who writes is alone.
+#[test]
+fn threads_agree() {
+    const ARRAYS: usize = 4;
+    const ROUNDS: usize = if cfg!(miri) { 50 } else { 20_000 };
+    /// Readers, or `WRITER`.
+    static USERS: [AtomicU32; ARRAYS] = [const { AtomicU32::new(0) }; ARRAYS];
+    const WRITER: u32 = 1 << 16;
+    let users = |thread: usize| {
+        move || {
+            let (mut granted, mut state) = ([0_u32; 2], thread as u64 + 1);
+            for _ in 0..ROUNDS {
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                let (at, exclusive) = ((state >> 40) as usize % ARRAYS, state >> 60 == 0);
+                let array = floats(0x5000_0000 + 0x1000 * at as u64, &[8, 8], &[8, 1]);
+                let Ok(held) = Held::new(&array, exclusive) else {
+                    continue;
+                };
+                let mine = if exclusive { WRITER } else { 1 };
+                let others = USERS[at].fetch_add(mine, Ordering::Relaxed);
+                let is_sound = if exclusive {
+                    others == 0
+                } else {
+                    others < WRITER
+                };
+                assert!(is_sound, "{others:#x} beside {mine:#x}");
+                USERS[at].fetch_sub(mine, Ordering::Relaxed);
+                drop(held);
+                granted[usize::from(exclusive)] += 1;
+            }
+            granted
+        }
+    };
+    let threads: Vec<_> = (0..8)
+        .map(|thread| std::thread::spawn(users(thread)))
+        .collect();
+    let granted = threads
+        .into_iter()
+        .map(|thread| thread.join().expect("no panic"));
+    let granted = granted.fold([0, 0], |sum, each| [sum[0] + each[0], sum[1] + each[1]]);
+    assert!(granted.iter().all(|count| *count > 0), "{granted:?}");
+}
+
+/// A child that is forked as threads of the parent enter the ledger and leave it finds it open, and whole.
+#[cfg(all(unix, not(miri)))]
+#[test]
+fn a_child_finds_the_ledger_open() {
+    const FORKS: usize = 300;
+    static STOP: AtomicU32 = AtomicU32::new(0);
+    super::watch_forks();
+    let array = |at: u64| floats(0x4000_0000 + 0x1000 * at, &[8], &[1]);
+    let users = (0..4).map(|at| {
+        std::thread::spawn(move || {
+            while STOP.load(Ordering::Relaxed) == 0 {
+                drop((Held::new(&array(at), true), Held::new(&array(9), false)));
+            }
+        })
+    });
+    let users: Vec<_> = users.collect();
+    let mine = Held::new(&array(8), true).expect("alone");
+    for _ in 0..FORKS {
+        // SAFETY: the child takes no lock but the ledger's and malloc's, which is open there, and ends by `_exit`.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // Not for ever, where this is broken.
+            // SAFETY: a signal that ends this process.
+            unsafe { libc::alarm(20) };
+            let mut borrows = [Borrow::of(&array(8), false), Borrow::of(&array(10), true)];
+            let [rival, free] = borrows.each_mut().map(NonNull::from);
+            // SAFETY: stands in this frame, and is not entered.
+            let refused = unsafe { Borrow::begin(rival) }.is_err();
+            // SAFETY: stands in this frame until it is taken out below.
+            let entered = unsafe { Borrow::begin(free) }.is_ok();
+            // SAFETY: as `begin` left it.
+            unsafe { Borrow::end(free) };
+            // SAFETY: ends this process; no destructor is run.
+            unsafe { libc::_exit(i32::from(!(refused && entered))) };
+        }
+        assert!(child > 0, "no child");
+        let mut status = -1;
+        // SAFETY: a child of ours, and room for its status.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!(status, 0, "the child's status");
+    }
+    drop(mine);
+    STOP.store(1, Ordering::Relaxed);
+    for user in users {
+        user.join().expect("no panic");
+    }
+}
