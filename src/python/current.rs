@@ -21,12 +21,36 @@ impl<'d> Current<'d> {
         if stream.is_default() {
             return Self::of_memory(driver, array);
         }
-        Self::of_handle(driver, stream)
+        let context = {
+            let _any = match driver.current_context()? {
+                Some(_) => None,
+                None => Some(Self::of_memory(driver, array)?),
+            };
+            driver.stream_context(stream)?
+        };
+        Self::enter(driver, context, None)
     }
 
     /// The context that a stream with a handle was created in.
     pub(crate) fn of_handle(driver: &'d dyn Driver, stream: Stream) -> Result<Self, DriverError> {
-        Self::enter(driver, driver.stream_context(stream)?, None)
+        let context = {
+            let _any = match driver.current_context()? {
+                Some(_) => None,
+                None => Self::of_whoever_has_one(driver)?,
+            };
+            driver.stream_context(stream)?
+        };
+        Self::enter(driver, context, None)
+    }
+
+    /// A thread without a context may not ask about streams, and any context serves: the first that is alive.
+    fn of_whoever_has_one(driver: &'d dyn Driver) -> Result<Option<Self>, DriverError> {
+        for ordinal in 0..driver.device_count()? {
+            if driver.primary_context_active(ordinal)? {
+                return Self::of_device(driver, ordinal).map(Some);
+            }
+        }
+        Ok(None)
     }
 
     /// The context of an array's memory, else its device's primary one.

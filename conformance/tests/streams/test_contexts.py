@@ -49,21 +49,29 @@ FACES: dict[str, Callable[[cd.CaiView, int], object]] = {
     "synchronize": lambda view, stream: view.synchronize(),
     "host": lambda view, stream: cd.to_dlpack(view, stream="host"),
 }
+# What makes no order, or more than that.
+MORE_FACES: dict[str, Callable[[cd.CaiView, int], object]] = {
+    **FACES,
+    "copy": lambda view, stream: view.__dlpack__(stream=stream, copy=True),
+    "copy-where-it-is-ready": lambda view, _: view.__dlpack__(stream=view.stream, copy=True),
+    "copy-to-the-cpu": lambda view, _: view.__dlpack__(dl_device=(1, 0)),
+    "use-stream": lambda _, stream: cd.use_stream(stream),
+}
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("face", MORE_FACES)
 def test_the_callers_context_is_current_again(face: str, second: Track, machine: Machine) -> None:
     view, before = view_on(second, 1, second.a), machine.current()
-    FACES[face](view, second.b)
+    MORE_FACES[face](view, second.b)
     assert machine.current() == before == machine.context(0)
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("face", MORE_FACES)
 def test_a_thread_without_a_context_stays_without_one(face: str, second: Track, machine: Machine) -> None:
     found: list[int] = []
 
     def work() -> None:
-        FACES[face](view_on(second, 1, second.a), second.b)
+        MORE_FACES[face](view_on(second, 1, second.a), second.b)
         found.append(machine.current())
 
     thread = threading.Thread(target=work)
