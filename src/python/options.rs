@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 
 use pyo3::Borrowed;
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple, PyType};
 
@@ -33,7 +34,7 @@ impl<'a, 'py> ProducerStream<'a, 'py> {
     /// What the caller wrote, `None` included.
     #[inline(always)]
     pub(crate) fn new(given: Option<Borrowed<'a, 'py, PyAny>>) -> Self {
-        Self(given.filter(|value| !value.is(value.py().Ellipsis())))
+        Self(given.filter(|value| !is_ellipsis(value)))
     }
 
     #[inline(always)]
@@ -58,6 +59,13 @@ impl<'a, 'py> ProducerStream<'a, 'py> {
             })
             .transpose()
     }
+}
+
+/// By its address: a reference that is made and dropped would wait in PyO3's pool (`vectorcall`).
+#[inline(always)]
+fn is_ellipsis(value: &Bound<'_, PyAny>) -> bool {
+    // SAFETY: reads the address of a static.
+    value.as_ptr() == unsafe { ffi::Py_Ellipsis() }
 }
 
 impl<'a, 'py> FromPyObject<'a, 'py> for ProducerStream<'a, 'py> {

@@ -82,6 +82,9 @@ def successes() -> dict[str, tuple[Callable[[], object], list[object]]]:
     everything: list[object] = [producer, producer.interface, plain, versioned, view, cd.CaiView]
     paths: dict[str, Callable[[], object]] = {
         "view of CAI": lambda: cd.view(producer, ordinal=0),
+        "view with producer_stream": lambda: cd.view(producer, ordinal=0, producer_stream=7),
+        "view with producer_stream=...": lambda: cd.view(producer, ordinal=0, producer_stream=...),
+        "from_dlpack with producer_stream": lambda: cd.from_dlpack(Dlpack(versioned), producer_stream=None),
         "from_cai": lambda: cd.from_cai(producer, ordinal=0),
         "dict with owner": lambda: cd.from_cai(plain, owner=producer, ordinal=0),
         "object with owner": lambda: cd.view(producer, owner=versioned, ordinal=0),
