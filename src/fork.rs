@@ -1,4 +1,4 @@
-//! Which process of a chain of forks this is.
+//! Which process of a chain of forks this is, for the rooms that keep what a child must not use.
 //!
 //! A forked child has its parent's owners in its memory and must release none of them: what they keep
 //! alive is CUDA's and the parent's, and CUDA does not survive `fork`. So each payload remembers the

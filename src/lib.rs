@@ -59,6 +59,7 @@ pub mod protocol;
 pub mod driver;
 
 pub mod error;
+mod fork;
 pub mod view;
 
 #[cfg(feature = "pyo3")]

@@ -28,13 +28,18 @@ use cudarc::driver::sys;
 use super::{
     Context, ContextId, Copy2d, Driver, DriverError, Event, MemoryKind, PointerInfo, Pool,
 };
+use crate::fork;
 use crate::protocol::stream::{Capture, Stream};
 
 /// The process's driver: loaded and initialised by the first call that succeeds.
+///
+/// A forked child is refused its parent's: no call of it would succeed, and a lock of the pool may have been
+/// another thread's at the fork, which nobody gives back there.
 pub(super) fn driver() -> Result<&'static Cuda, DriverError> {
     static LOADED: OnceLock<Cuda> = OnceLock::new();
     match LOADED.get() {
-        Some(cuda) => Ok(cuda),
+        Some(cuda) if cuda.generation == fork::generation() => Ok(cuda),
+        Some(_) => Err(DriverError::FORKED),
         None => {
             let cuda = Cuda::load()?;
             Ok(LOADED.get_or_init(|| cuda))
@@ -163,10 +168,14 @@ const WITHOUT_RANGE: usize = 7;
 pub(super) struct Cuda {
     functions: Functions,
     pool: Pool,
+    /// The process that loaded it.
+    generation: u32,
 }
 
 impl Cuda {
     fn load() -> Result<Cuda, DriverError> {
+        fork::watch();
+        let generation = fork::generation();
         // SAFETY: loads and unloads libraries named libcuda*; their constructors are the driver's
         // own, which every CUDA program runs.
         if !unsafe { sys::is_culib_present() } {
@@ -179,6 +188,7 @@ impl Cuda {
         Ok(Cuda {
             functions,
             pool: Pool::new(),
+            generation,
         })
     }
 

@@ -22,6 +22,8 @@ enum Failure {
     MissingSymbol,
     /// This build cannot load a driver.
     NotBuilt,
+    /// The driver is the parent process's.
+    Forked,
 }
 
 impl DriverError {
@@ -35,6 +37,12 @@ impl DriverError {
     pub const ABSENT: DriverError = DriverError {
         call: "cuInit",
         failure: Failure::Absent,
+    };
+
+    /// The process was forked from one that had loaded the driver, which does not survive that.
+    pub const FORKED: DriverError = DriverError {
+        call: "cuInit",
+        failure: Failure::Forked,
     };
 
     /// `call` answered `code`, a `CUresult` other than 0.
@@ -62,7 +70,7 @@ impl DriverError {
     pub const fn code(&self) -> Option<u32> {
         match self.failure {
             Failure::Code(code) => Some(code),
-            Failure::Absent | Failure::MissingSymbol | Failure::NotBuilt => None,
+            Failure::Absent | Failure::MissingSymbol | Failure::NotBuilt | Failure::Forked => None,
         }
     }
 
@@ -74,12 +82,16 @@ impl DriverError {
             Failure::Absent => "NO_DRIVER_LIBRARY",
             Failure::MissingSymbol => "NO_DRIVER_FUNCTION",
             Failure::NotBuilt => "NO_DRIVER_SUPPORT",
+            Failure::Forked => "NO_DRIVER_AFTER_FORK",
         }
     }
 
     /// Whether the driver cannot be used at all here, as opposed to having refused one call.
     pub const fn is_absent(&self) -> bool {
-        matches!(self.failure, Failure::Absent | Failure::NotBuilt)
+        matches!(
+            self.failure,
+            Failure::Absent | Failure::NotBuilt | Failure::Forked
+        )
     }
 }
 
@@ -100,6 +112,10 @@ impl fmt::Display for DriverError {
             }
             Failure::NotBuilt => f.write_str(
                 "no CUDA driver: this build of cai-dlpack cannot load one; enable its feature \"cudarc\"",
+            ),
+            Failure::Forked => f.write_str(
+                "no CUDA driver: this process was forked from one that had started it, which no driver survives; \
+                 start processes by \"spawn\", or before the first use of CUDA",
             ),
         }
     }
@@ -285,13 +301,23 @@ mod tests {
                 .to_string()
                 .contains("feature \"cudarc\"")
         );
+        assert!(DriverError::FORKED.to_string().contains("\"spawn\""));
         let missing = DriverError::missing("cuStreamGetCaptureInfo");
         assert!(
             missing
                 .to_string()
                 .contains("has no cuStreamGetCaptureInfo")
         );
-        assert!(DriverError::ABSENT.is_absent() && DriverError::NOT_BUILT.is_absent());
+        let absent = [
+            DriverError::ABSENT,
+            DriverError::NOT_BUILT,
+            DriverError::FORKED,
+        ];
+        assert!(
+            absent
+                .iter()
+                .all(|error| error.is_absent() && error.code().is_none())
+        );
         assert!(!missing.is_absent() && missing.code().is_none());
     }
 }

@@ -547,9 +547,6 @@ rules! {
     Pickle "pickle" Type
         "a view is a borrow of memory and cannot be pickled"
         "our choice: a pointer means nothing in another process";
-    Forked "forked" Buffer
-        "a view cannot be used in a forked child"
-        "CUDA: a context does not survive fork";
 }
 
 #[cfg(test)]

@@ -17,9 +17,9 @@ use std::cell::UnsafeCell;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::fork;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::view;
 
 /// One borrow: its bytes, and the grid that its elements lie on. While it is in the ledger its neighbours
 /// point to it.
@@ -104,7 +104,7 @@ pub(super) fn watch_forks() {
     }
     // SAFETY: atomic operations only. The lock is held for a moment by whoever holds it, and never by the
     // thread that forks, which would have to be in `with`.
-    unsafe { view::around_forks(take, leave) };
+    unsafe { fork::around_forks(take, leave) };
 }
 
 impl Borrow {

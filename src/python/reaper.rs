@@ -23,6 +23,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::{gil, killed};
+use crate::fork;
 use crate::view::{self, Gate, Node, Queue};
 
 static QUEUE: Queue = Queue::new();
@@ -151,7 +152,7 @@ pub(super) fn ensure_installed(py: Python<'_>) -> PyResult<()> {
 
 #[cold]
 fn install(py: Python<'_>) -> PyResult<()> {
-    view::watch_forks();
+    fork::watch();
     gil::learn(py);
     let close = pyo3::wrap_pyfunction!(close, py)?;
     py.import("atexit")?.call_method1("register", (close,))?;
@@ -207,7 +208,7 @@ fn watch_children() {
     static WATCHED: AtomicBool = AtomicBool::new(false);
     if !WATCHED.swap(true, Ordering::Relaxed) {
         // SAFETY: `start_afresh` does what is allowed there.
-        unsafe { view::in_child(start_afresh) };
+        unsafe { fork::in_child(start_afresh) };
     }
 }
 

@@ -7,8 +7,9 @@ use std::ptr::NonNull;
 use dlpark::ffi::{DLManagedTensor, DLManagedTensorVersioned, DLPACK_MAJOR_VERSION, DLTensor};
 use dlpark::{Managed, ManagedTensorBase};
 
-use super::{Abi, CaiView, Owner, RawOwner, watch_forks};
+use super::{Abi, CaiView, Owner, RawOwner};
 use crate::error::Error;
+use crate::fork;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
@@ -68,7 +69,7 @@ impl CaiView {
     /// - The deleter may be called once, on any thread, or is NULL.
     /// - The data stays valid until the deleter is called, on the tensor's device, from `ready` on.
     pub unsafe fn from_dlpack_ptr<M: Tensor>(tensor: *mut M, ready: Stream) -> Result<Self, Error> {
-        watch_forks();
+        fork::watch();
         let Some(tensor) = NonNull::new(tensor) else {
             return Err(Violation::new(Rule::CapsuleNull, Field::Capsule, "NULL").into());
         };

@@ -15,7 +15,6 @@ mod block;
 mod consume;
 mod element;
 mod export;
-mod fork;
 mod import;
 mod kind;
 mod memory;
@@ -34,9 +33,6 @@ mod unlocked;
 #[cfg(feature = "pyo3")]
 pub(crate) use block::header;
 pub(crate) use block::{Abi, build};
-pub(crate) use fork::watch as watch_forks;
-#[cfg(feature = "pyo3")]
-pub(crate) use fork::{around_forks, in_child};
 #[cfg(feature = "pyo3")]
 pub(crate) use import::{Imported, check_major, read_tensor};
 #[cfg(feature = "pyo3")]

@@ -3,7 +3,8 @@
 //! A consumer may drop a copy while work that reads it is enqueued, on whatever stream. So freeing must
 //! wait for the device, which a deleter must not; and it must not disturb a capture, wherever that goes on.
 //! `cuMemFree` waits for all that the device executes, captures are not among it, and by the mode of the
-//! thread that frees it is no call that a capture forbids.
+//! thread that frees it is no call that a capture forbids. A forked child has no such thread, and no such
+//! memory: it is refused the driver, and its parent's owners never end there.
 //!
 //! **Roads not taken.** `cuMemFreeAsync` on the consumer's stream would not wait, but that stream may be
 //! gone by then. Memory of a stream-ordered pool is allocated sooner, but given back without a wait; one of

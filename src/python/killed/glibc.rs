@@ -4,8 +4,8 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use crate::fork;
 use crate::python::gil;
-use crate::view;
 
 /// The thread that last said [`stays`] and has its handler; 0 for none.
 static LAST: AtomicUsize = AtomicUsize::new(0);
@@ -155,7 +155,7 @@ fn watch_children() {
     static WATCHED: AtomicBool = AtomicBool::new(false);
     if !WATCHED.swap(true, Ordering::Relaxed) {
         // SAFETY: `forget` stores an atomic.
-        unsafe { view::in_child(forget) };
+        unsafe { fork::in_child(forget) };
     }
 }
 
