@@ -4,7 +4,6 @@
 //! leaves it open for whatever runs next on the thread.
 
 use std::cell::{Cell, RefCell};
-use std::sync::OnceLock;
 
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -12,6 +11,7 @@ use pyo3::types::PyString;
 use super::current::Current;
 use super::integer::{IntRule, repr};
 use super::killed;
+use super::once::Once;
 use super::stream;
 use crate::driver::{self, DriverError};
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -50,8 +50,8 @@ pub(crate) fn policy() -> SyncPolicy {
 }
 
 fn default_policy() -> SyncPolicy {
-    static DEFAULT: OnceLock<SyncPolicy> = OnceLock::new();
-    *DEFAULT.get_or_init(|| {
+    static DEFAULT: Once<SyncPolicy> = Once::new();
+    *DEFAULT.get_or(|| {
         std::env::var("CAI_DLPACK_SYNC")
             .ok()
             .and_then(|name| by_name(&name))

@@ -5,14 +5,14 @@
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
 use super::keys::keys;
+use super::once::Once;
 use crate::view::CaiView;
 
 /// One for each code (up to BOOL, 6) and power of two of bytes (up to 16) that a typestr can say.
-static TEMPLATES: [PyOnceLock<Py<PyDict>>; 7 * 5] = [const { PyOnceLock::new() }; 7 * 5];
+static TEMPLATES: [Once<Py<PyDict>>; 7 * 5] = [const { Once::new() }; 7 * 5];
 
 /// A fresh dict of a view whose type has this typestr (`Descriptor::check_interface`).
 #[inline]
@@ -52,7 +52,7 @@ fn template<'py>(
     typestr: &'static str,
 ) -> PyResult<&'py Bound<'py, PyDict>> {
     let place = usize::from(code) * 5 + itemsize.trailing_zeros() as usize;
-    let made = TEMPLATES[place].get_or_try_init(py, || {
+    let made = TEMPLATES[place].get_or_try(|| {
         let (names, dict) = (keys(py), PyDict::new(py));
         dict.set_item(&names.shape, py.None())?;
         dict.set_item(&names.typestr, PyString::intern(py, typestr))?;

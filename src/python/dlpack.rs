@@ -8,7 +8,6 @@ use pyo3::Borrowed;
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 
 use super::capsule;
@@ -16,6 +15,7 @@ use super::current::Current;
 use super::exchange::{self, Traits};
 use super::integer::{self, IntRule, repr, type_name};
 use super::keys::keys;
+use super::once::Once;
 use super::release;
 use super::vectorcall::tuple_item;
 use crate::driver;
@@ -247,9 +247,9 @@ fn call_quick<'py>(
     stream: Stream,
     device: Device,
 ) -> PyResult<Bound<'py, PyAny>> {
-    static NAMES: PyOnceLock<Py<PyTuple>> = PyOnceLock::new();
+    static NAMES: Once<Py<PyTuple>> = Once::new();
     let py = object.py();
-    let names = NAMES.get_or_try_init(py, || {
+    let names = NAMES.get_or_try(|| {
         PyTuple::new(py, [&keys(py).stream, &keys(py).max_version]).map(Bound::unbind)
     })?;
     let stream = stream_argument(py, stream, device)?;
@@ -269,9 +269,9 @@ fn call_quick<'py>(
 }
 
 fn our_version(py: Python<'_>) -> PyResult<&Bound<'_, PyTuple>> {
-    static VERSION: PyOnceLock<Py<PyTuple>> = PyOnceLock::new();
+    static VERSION: Once<Py<PyTuple>> = Once::new();
     VERSION
-        .get_or_try_init(py, || PyTuple::new(py, [1, 3]).map(Bound::unbind))
+        .get_or_try(|| PyTuple::new(py, [1, 3]).map(Bound::unbind))
         .map(|version| version.bind(py))
 }
 
@@ -371,7 +371,7 @@ fn names_keyword(text: &str, name: &str) -> bool {
 /// TensorFlow's eager tensors, by their type's module; without importing it.
 fn is_tensorflow(object: &Bound<'_, PyAny>) -> bool {
     release::dropping(|| {
-        let module = object.get_type().module();
+        let module = object.get_type().getattr(&keys(object.py()).module);
         module.is_ok_and(|module| module.to_string().starts_with("tensorflow."))
     })
 }

@@ -6,9 +6,9 @@
 
 use pyo3::exceptions::{PyBufferError, PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
+use super::once::Once;
 use crate::driver::DriverError;
 use crate::error::Error;
 use crate::protocol::rule::{Class, Violation};
@@ -78,9 +78,9 @@ fn with_attributes(error: PyErr, attributes: [(&str, &str); 2]) -> PyErr {
 /// # Errors
 /// Whatever creating the class raises, the first time.
 pub fn driver_error(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
-    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static CLASS: Once<Py<PyType>> = Once::new();
     CLASS
-        .get_or_try_init(py, || {
+        .get_or_try(|| {
             let base = py.get_type::<PyRuntimeError>();
             let doc = c"The CUDA driver refused a call, or there is none. `call` is the function, `code` CUDA's number (None without a driver), `name` CUDA's name for it.";
             PyErr::new_type(py, c"cai_dlpack.DriverError", Some(doc), Some(&base), None)

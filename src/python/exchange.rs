@@ -142,8 +142,10 @@ impl Traits {
         if kind.is(py.get_type::<PyCaiView>()) {
             bits |= Self::OURS.0;
         }
-        let module = kind.module()?;
-        let module = module.to_string_lossy();
+        // Of a type, which may say anything; and not by PyO3, whose cells wait (`once`).
+        let module = kind.getattr(&keys(py).module)?;
+        let module = module.cast::<PyString>();
+        let module = module.map_or_else(|_| "".into(), |module| module.to_string_lossy());
         let library = module.split('.').next().unwrap_or_default();
         if library == "cai_dlpack" && bits & Self::OURS.0 == 0 {
             bits |= Self::ANOTHER_COPY.0;

@@ -11,11 +11,12 @@
 //!
 //! and in both cases it must belong to our interpreter.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
+
+use super::once::Once;
 
 type Current = unsafe extern "C" fn() -> *mut ffi::PyThreadState;
 type IsFinalizing = unsafe extern "C" fn() -> std::ffi::c_int;
@@ -27,11 +28,11 @@ struct Interpreter {
     main: AtomicPtr<ffi::PyInterpreterState>,
 }
 
-static INTERPRETER: OnceLock<Interpreter> = OnceLock::new();
+static INTERPRETER: Once<Interpreter> = Once::new();
 
 /// Learns which interpreter is ours: the caller's. Before that nobody holds its GIL.
 pub(super) fn learn(py: Python<'_>) {
-    INTERPRETER.get_or_init(|| Interpreter {
+    INTERPRETER.get_or(|| Interpreter {
         current: find_current().unwrap_or(nobody),
         per_process: py.version_info() < (3, 12),
         // SAFETY: the GIL is held.
@@ -67,12 +68,12 @@ impl Interpreter {
 /// that wants the GIL is killed. Best effort for who is not such a thread: there is a moment between this
 /// answer and its use.
 pub(super) fn is_ending() -> bool {
-    static IS_FINALIZING: OnceLock<Option<IsFinalizing>> = OnceLock::new();
+    static IS_FINALIZING: Once<Option<IsFinalizing>> = Once::new();
     // SAFETY: may be called at any time.
     if unsafe { ffi::Py_IsInitialized() } == 0 {
         return true;
     }
-    let is_finalizing = IS_FINALIZING.get_or_init(find_is_finalizing);
+    let is_finalizing = IS_FINALIZING.get_or(find_is_finalizing);
     // SAFETY: may be called at any time; it reads one value.
     is_finalizing.is_some_and(|ask| unsafe { ask() } != 0)
 }

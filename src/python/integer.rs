@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyInt};
 
 use super::digits;
+use super::keys::keys;
 use super::release;
 use crate::protocol::rule::{Field, Rule, Violation};
 
@@ -106,8 +107,16 @@ pub(crate) fn repr(object: &Bound<'_, PyAny>) -> String {
 /// The name of an object's type, as messages show it.
 #[cold]
 pub(crate) fn type_name(object: &Bound<'_, PyAny>) -> String {
+    let (kind, names) = (object.get_type(), keys(object.py()));
     release::dropping(|| {
-        let name = object.get_type().fully_qualified_name();
-        name.map_or_else(|_| "?".into(), |name| name.to_string())
+        let name = kind.getattr(&names.qualname);
+        let name = name.map_or_else(|_| "?".into(), |name| name.to_string());
+        match kind.getattr(&names.module) {
+            Ok(module) => match &*module.to_string() {
+                "builtins" | "__main__" => name,
+                module => format!("{module}.{name}"),
+            },
+            Err(_) => name,
+        }
     })
 }

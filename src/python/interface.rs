@@ -12,10 +12,11 @@ use pyo3::exceptions::PyKeyError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::critical_section::with_critical_section;
-use pyo3::types::{PyDict, PyList, PyMapping, PySequence, PyString, PyTuple};
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use super::integer::{self, IntRule, repr, type_name};
 use super::keys::{Keys, keys};
+use super::once::Once;
 use super::release;
 use super::vectorcall::{tuple_item, tuple_len};
 use crate::protocol::dtype::TypeStr;
@@ -309,18 +310,40 @@ fn careful<'py>(dict: &Bound<'py, PyAny>, strict: bool) -> PyResult<Read<'py>> {
     })
 }
 
+/// The classes of `collections.abc` that stand for "dictionary-like" and "a sequence".
+#[derive(Clone, Copy)]
+enum Abc {
+    Mapping,
+    Sequence,
+}
+
+/// Whether an object says that it is one. PyO3 has types for both, whose cells wait ([`once`](super::once)).
+fn is_a(object: &Bound<'_, PyAny>, abc: Abc) -> PyResult<bool> {
+    static CLASSES: [Once<Py<PyAny>>; 2] = [const { Once::new() }; 2];
+    let (py, name) = match abc {
+        Abc::Mapping => (object.py(), "Mapping"),
+        Abc::Sequence if object.is_instance_of::<PyTuple>() => return Ok(true),
+        Abc::Sequence => (object.py(), "Sequence"),
+    };
+    let class = CLASSES[abc as usize].get_or_try(|| {
+        let class = py.import("collections.abc")?.getattr(name)?;
+        Ok::<_, PyErr>(class.unbind())
+    })?;
+    object.is_instance(class.bind(py))
+}
+
 /// A dict, or what version 0 calls "dictionary-like".
 enum Mapping<'a, 'py> {
     Dict(&'a Bound<'py, PyDict>),
-    Other(&'a Bound<'py, PyMapping>),
+    Other(&'a Bound<'py, PyAny>),
 }
 
 impl<'a, 'py> Mapping<'a, 'py> {
     fn new(object: &'a Bound<'py, PyAny>) -> PyResult<Self> {
         let mapping = if let Ok(dict) = object.cast::<PyDict>() {
             Self::Dict(dict)
-        } else if let Ok(mapping) = object.cast::<PyMapping>() {
-            Self::Other(mapping)
+        } else if is_a(object, Abc::Mapping)? {
+            Self::Other(object)
         } else if object.is_none() {
             return Err(Violation::new(Rule::CaiNone, Field::Cai, "None").into());
         } else if object.is_callable() {
@@ -417,13 +440,13 @@ fn data(value: &Bound<'_, PyAny>, size_is_zero: bool) -> PyResult<(u64, bool)> {
     if is_buffer || value.is_instance_of::<PyString>() {
         return Err(wrong(Rule::DataType));
     }
-    let Ok(pair) = value.cast::<PySequence>() else {
+    if !is_a(value, Abc::Sequence)? {
         return Err(wrong(Rule::DataType));
-    };
-    if pair.len()? != 2 {
+    }
+    if value.len()? != 2 {
         return Err(wrong(Rule::DataLength));
     }
-    let (pointer, flag) = (pair.get_item(0)?, pair.get_item(1)?);
+    let (pointer, flag) = (value.get_item(0)?, value.get_item(1)?);
     let address = match pointer.is_none() {
         true if size_is_zero => 0,
         true => return Err(wrong(Rule::DataPointerNone)),

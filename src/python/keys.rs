@@ -1,8 +1,9 @@
 //! The names that are looked up on every conversion, interned once.
 
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::PyString;
+
+use super::once::Once;
 
 macro_rules! keys {
     ($($field:ident $name:literal;)*) => {
@@ -56,11 +57,13 @@ keys! {
     check "check";
     strict "strict";
     writable "writable";
+    module "__module__";
+    qualname "__qualname__";
 }
 
 /// The table; made on first use.
 #[inline]
 pub(crate) fn keys(py: Python<'_>) -> &Keys {
-    static KEYS: PyOnceLock<Keys> = PyOnceLock::new();
-    KEYS.get_or_init(py, || Keys::new(py))
+    static KEYS: Once<Keys> = Once::new();
+    KEYS.get_or(|| Keys::new(py))
 }

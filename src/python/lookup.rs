@@ -7,13 +7,13 @@
 
 use std::ffi::c_int;
 use std::ptr;
-use std::sync::OnceLock;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use super::gil;
+use super::once::Once;
 
 type Lookup =
     unsafe extern "C" fn(*mut ffi::PyObject, *mut ffi::PyObject, *mut *mut ffi::PyObject) -> c_int;
@@ -36,8 +36,8 @@ pub(crate) fn optional<'py>(
 
 #[inline]
 fn lookup() -> Lookup {
-    static FOUND: OnceLock<Lookup> = OnceLock::new();
-    *FOUND.get_or_init(|| {
+    static FOUND: Once<Lookup> = Once::new();
+    *FOUND.get_or(|| {
         let names = [c"PyObject_GetOptionalAttr", c"_PyObject_LookupAttr"];
         gil::find(&names).map_or(by_exception, |address| {
             // SAFETY: both names have had this signature since they exist (3.13 and 3.7).

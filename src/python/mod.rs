@@ -33,6 +33,7 @@ mod killed;
 mod lookup;
 mod mask;
 mod object;
+mod once;
 mod options;
 mod own_dtype;
 mod quick;

@@ -4,12 +4,12 @@ use std::ffi::CStr;
 
 use pyo3::Borrowed;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 
 use super::at_once;
 use super::class::PyCaiView;
 use super::functions;
 use super::keys::keys;
+use super::once::Once;
 use super::options::ProducerStream;
 use super::vectorcall::{Answer, Quick, Vector, add_function, add_method, flag, keywords};
 
@@ -19,8 +19,8 @@ struct View;
 impl Quick for View {
     const NAME: &'static CStr = c"view";
 
-    fn careful() -> &'static PyOnceLock<Py<PyAny>> {
-        static CAREFUL: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    fn careful() -> &'static Once<Py<PyAny>> {
+        static CAREFUL: Once<Py<PyAny>> = Once::new();
         &CAREFUL
     }
 
@@ -75,8 +75,8 @@ struct FromDlpack;
 impl Quick for FromDlpack {
     const NAME: &'static CStr = c"from_dlpack";
 
-    fn careful() -> &'static PyOnceLock<Py<PyAny>> {
-        static CAREFUL: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    fn careful() -> &'static Once<Py<PyAny>> {
+        static CAREFUL: Once<Py<PyAny>> = Once::new();
         &CAREFUL
     }
 
@@ -115,8 +115,8 @@ struct ToDlpack;
 impl Quick for ToDlpack {
     const NAME: &'static CStr = c"to_dlpack";
 
-    fn careful() -> &'static PyOnceLock<Py<PyAny>> {
-        static CAREFUL: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    fn careful() -> &'static Once<Py<PyAny>> {
+        static CAREFUL: Once<Py<PyAny>> = Once::new();
         &CAREFUL
     }
 
@@ -153,8 +153,8 @@ struct Dlpack;
 impl Quick for Dlpack {
     const NAME: &'static CStr = c"__dlpack__";
 
-    fn careful() -> &'static PyOnceLock<Py<PyAny>> {
-        static CAREFUL: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    fn careful() -> &'static Once<Py<PyAny>> {
+        static CAREFUL: Once<Py<PyAny>> = Once::new();
         &CAREFUL
     }
 

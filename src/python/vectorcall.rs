@@ -18,9 +18,9 @@ use pyo3::Borrowed;
 use pyo3::ffi;
 use pyo3::panic::PanicException;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyString, PyType};
 
+use super::once::Once;
 use super::{killed, release};
 
 /// A function of ours whose usual calls are answered without PyO3.
@@ -29,7 +29,7 @@ pub(crate) trait Quick {
     const NAME: &'static CStr;
 
     /// The function that takes the other calls.
-    fn careful() -> &'static PyOnceLock<Py<PyAny>>;
+    fn careful() -> &'static Once<Py<PyAny>>;
 
     /// Answers the call.
     fn call<'py>(slf: Borrowed<'_, 'py, PyAny>, arguments: Vector<'_, 'py>) -> Answer<'py>;
@@ -271,13 +271,15 @@ fn careful<'py, Q: Quick>(
     arguments: Vector<'_, 'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = slf.py();
-    let Some(function) = Q::careful().get(py) else {
+    let Some(function) = Q::careful().get() else {
         return Err(pyo3::exceptions::PyRuntimeError::new_err(
             "a function that was never registered",
         ));
     };
     // A method is called with its object; a function of the module is not.
-    let is_method = function.bind(py).get_type().qualname()? == "method_descriptor";
+    let descriptor = (&raw mut ffi::PyMethodDescr_Type).cast();
+    // SAFETY: a living object.
+    let is_method = unsafe { ffi::Py_IS_TYPE(function.as_ptr(), descriptor) } != 0;
     let mut values = Vec::with_capacity(arguments.all().len() + 1);
     values.extend(is_method.then_some(slf.as_ptr()));
     values.extend_from_slice(arguments.all());
@@ -309,7 +311,7 @@ pub(crate) fn add_function<Q: Quick>(
     let quick = unsafe { ffi::PyCFunction_NewEx(definition, module.as_ptr(), name.as_ptr()) };
     // SAFETY: a new reference, or NULL with an exception set.
     let quick = unsafe { Bound::from_owned_ptr_or_err(py, quick) }?;
-    let _ = Q::careful().set(py, function.unbind());
+    Q::careful().set(function.unbind());
     module.add(PyString::new(py, &Q::NAME.to_string_lossy()), quick)
 }
 
@@ -326,7 +328,7 @@ pub(crate) fn add_method<Q: Quick>(class: &Bound<'_, PyType>) -> PyResult<()> {
     let quick = unsafe { ffi::PyDescr_NewMethod(class.as_type_ptr(), definition) };
     // SAFETY: a new reference, or NULL with an exception set.
     let quick = unsafe { Bound::from_owned_ptr_or_err(py, quick) }?;
-    let _ = Q::careful().set(py, method.unbind());
+    Q::careful().set(method.unbind());
     class.setattr(name, quick)
 }
 

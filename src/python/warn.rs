@@ -3,10 +3,10 @@
 use std::ffi::CString;
 
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::PySet;
 
 use super::integer::type_name;
+use super::once::Once;
 
 /// Warns, unless this text was given before for this type.
 #[cold]
@@ -15,10 +15,10 @@ pub(crate) fn once(
     text: &str,
     category: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
-    static SEEN: PyOnceLock<Py<PySet>> = PyOnceLock::new();
+    static SEEN: Once<Py<PySet>> = Once::new();
     let py = object.py();
     let seen = SEEN
-        .get_or_try_init(py, || PySet::empty(py).map(Bound::unbind))?
+        .get_or_try(|| PySet::empty(py).map(Bound::unbind))?
         .bind(py);
     // By name: a reference to the type would keep it, and what it refers to, alive for ever.
     let key = (type_name(object), text);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import textwrap
 
 import native
@@ -203,6 +204,55 @@ CASES = {
 
         in_child(child)
     """,
+    "a child is refused the driver, whoever was inside it at the fork": """
+        from cai_conformance import Sim
+        from simulator import Machine
+
+        machine = Machine(Sim())
+        ready, waiting, memory = machine.stream(), machine.stream(), machine.device_memory(64)
+        producer = Cai(interface(data=(memory, False), stream=ready))
+        view = cd.view(producer)
+        stop = threading.Event()
+
+        def order():
+            while not stop.is_set():
+                view.on(waiting)
+
+        def copy():
+            while not stop.is_set():
+                abi.release(abi.consume(view.__dlpack__(stream=waiting, max_version=(1, 3), copy=True)))
+
+        threads = [threading.Thread(target=work) for work in (order, order, copy)]
+        for thread in threads: thread.start()
+
+        def child():
+            for ask in (
+                lambda: cd.view(producer),
+                lambda: view.on(waiting),
+                lambda: view.__dlpack__(stream=waiting),
+                lambda: view.__dlpack__(stream=waiting, max_version=(1, 3), copy=True),
+                lambda: view.synchronize(),
+                lambda: cd.join([view], on=waiting),
+            ):
+                try:
+                    ask()
+                except cd.DriverError as error:
+                    assert error.name == "NO_DRIVER_AFTER_FORK" and error.code is None, error
+                    assert "forked" in str(error), error
+                else:
+                    raise AssertionError("accepted")
+            # What asks the driver nothing goes on.
+            assert cd.view(producer, ordinal=0).ptr == memory
+            assert cd.from_dlpack(abi.make().capsule()).memory == "host"
+
+        try:
+            for _ in range(FORKS):
+                in_child(child)
+        finally:
+            stop.set()
+        for thread in threads: thread.join()
+        assert view.on(waiting).stream == waiting
+    """,
     "an imported tensor's deleter is not called by the child": """
         made = abi.make()
         view = cd.from_dlpack(made.capsule())
@@ -229,3 +279,63 @@ FORKS = native.figure(30, 300)
 def test_fork(case: str, interpreter: Interpreter) -> None:
     code = f"FORKS = {FORKS}\n" + textwrap.dedent(BEFORE) + textwrap.dedent(CASES[case])
     assert run([interpreter.executable], code, interpreter.package, seconds=120 + FORKS) == (0, "")
+
+
+# What makes something on first use, in C all the way: a thread that is inside is not asked for the GIL.
+FIRST = {
+    "a view": "partial(cd.view, producer, ordinal=0)",
+    "a view of DLPack": "partial(cd.from_dlpack, numpy.zeros(3))",
+    "a capsule": "partial(cd.to_dlpack, producer, ordinal=0)",
+    "a dict": "partial(getattr, cd.view(producer, ordinal=0), '__cuda_array_interface__')",
+    "a description": "partial(cd.explain, producer)",
+    "a loan": "partial(cd.view(producer, ordinal=0).consume, 1)",
+    "a policy": "partial(cd.policy, sync='event')",
+    "a warning": "partial(cd.view, zero, ordinal=0)",
+    "a mapping": "partial(cd.view, mapping, ordinal=0)",
+}
+
+FIRST_USE = """
+    import os, signal, sys, threading, types, warnings
+    from functools import partial
+    import numpy
+    import cai_dlpack as cd, native
+    from producers import interface
+    warnings.simplefilter("ignore")
+
+    class Producer:
+        __cuda_array_interface__ = interface()
+
+    class Zero:
+        __cuda_array_interface__ = interface(stream=0)
+
+    class Mapping:
+        __cuda_array_interface__ = types.MappingProxyType(interface())
+
+    producer, zero, mapping = Producer(), Zero(), Mapping()
+    sit, use = partial(native.with_gil().sit, 100_000), USE
+    each, inside = partial.__call__, threading.Lock()
+
+    def first():
+        inside.release()
+        list(map(each, [sit, use]))
+
+    inside.acquire()
+    thread = threading.Thread(target=first)
+    thread.start()
+    # The GIL comes back here where the other thread lets go of it: in the midst of its first use, or after it.
+    inside.acquire()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        use()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    thread.join()
+"""
+
+
+@pytest.mark.parametrize("use", FIRST)
+def test_a_fork_in_the_midst_of_a_first_use(use: str) -> None:
+    """The child is not left waiting for a thread that it does not have."""
+    code = textwrap.dedent(FIRST_USE).replace("USE", FIRST[use])
+    assert run([sys.executable], code) == (0, "")
