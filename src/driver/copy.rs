@@ -24,7 +24,7 @@ struct Axis {
 
 /// The rectangles that make up one strided copy into C order.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CopyPlan {
+pub(crate) struct CopyPlan {
     width: u64,
     rows: Axis,
     outer: Vec<Axis>,
@@ -36,7 +36,7 @@ impl CopyPlan {
     ///
     /// Extents are not negative, there is a stride for each, and the size in bytes fits 63 bits,
     /// as a checked descriptor has it.
-    pub fn new(shape: &[i64], byte_strides: &[i64], itemsize: u64) -> Option<CopyPlan> {
+    pub(crate) fn new(shape: &[i64], byte_strides: &[i64], itemsize: u64) -> Option<CopyPlan> {
         if itemsize == 0 || shape.contains(&0) {
             return None;
         }
@@ -51,7 +51,7 @@ impl CopyPlan {
     }
 
     /// The number of driver calls.
-    pub fn calls(&self) -> u64 {
+    pub(crate) fn calls(&self) -> u64 {
         self.outer
             .iter()
             .map(|axis| axis.extent)
@@ -59,7 +59,7 @@ impl CopyPlan {
     }
 
     /// The `at`-th rectangle, `at` below [`calls`](Self::calls), of a copy between these addresses.
-    pub fn rectangle(&self, at: u64, to: u64, from: u64) -> Copy2d {
+    pub(crate) fn rectangle(&self, at: u64, to: u64, from: u64) -> Copy2d {
         let (mut rest, mut to, mut from) = (at, to, from);
         for axis in self.outer.iter().rev() {
             let index = rest % axis.extent;
@@ -126,7 +126,7 @@ fn widest(axes: &[Axis], width: u64) -> Option<usize> {
 /// # Safety
 /// - Every element that the plan describes is readable from `from` on, and its packed copy
 ///   writable from `to` on, until the copies are done, and nothing else writes to either meanwhile.
-pub unsafe fn copy_strided(
+pub(crate) unsafe fn copy_strided(
     driver: &dyn Driver,
     plan: &CopyPlan,
     to: u64,

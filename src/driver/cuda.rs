@@ -86,7 +86,6 @@ macro_rules! functions {
 functions! {
     init "cuInit" "cuInit" (u32);
     device_get "cuDeviceGet" "cuDeviceGet" (*mut i32, i32);
-    device_count "cuDeviceGetCount" "cuDeviceGetCount" (*mut i32);
     device_attribute "cuDeviceGetAttribute" "cuDeviceGetAttribute" (*mut i32, u32, i32);
     pointer_attributes "cuPointerGetAttributes" "cuPointerGetAttributes"
         (u32, *const u32, *const *mut u64, u64);
@@ -109,17 +108,14 @@ functions! {
     event_wait "cuStreamWaitEvent" "cuStreamWaitEvent" (Handle, Handle, u32);
     event_destroy "cuEventDestroy" "cuEventDestroy_v2" (Handle);
     stream_synchronize "cuStreamSynchronize" "cuStreamSynchronize" (Handle);
-    alloc_async "cuMemAllocAsync" "cuMemAllocAsync" (*mut u64, usize, Handle);
     alloc "cuMemAlloc" "cuMemAlloc_v2" (*mut u64, usize);
     alloc_managed "cuMemAllocManaged" "cuMemAllocManaged" (*mut u64, usize, u32);
     alloc_pinned "cuMemHostAlloc" "cuMemHostAlloc" (*mut u64, usize, u32);
     capture_mode "cuThreadExchangeStreamCaptureMode" "cuThreadExchangeStreamCaptureMode" (*mut u32);
     free_pinned "cuMemFreeHost" "cuMemFreeHost" (u64);
-    free_async "cuMemFreeAsync" "cuMemFreeAsync" (u64, Handle);
     free "cuMemFree" "cuMemFree_v2" (u64);
     copy_async "cuMemcpyAsync" "cuMemcpyAsync" (u64, u64, usize, Handle);
     copy_2d_async "cuMemcpy2DAsync" "cuMemcpy2DAsync_v2" (*const Memcpy2d, Handle);
-    fill_async "cuMemsetD8Async" "cuMemsetD8Async" (u64, u8, usize, Handle);
 }
 
 /// `CUDA_MEMCPY2D`, in the layout of `cuMemcpy2DAsync_v2`.
@@ -254,14 +250,6 @@ fn pointer_info(slots: [u64; ATTRIBUTES.len()]) -> PointerInfo {
 impl Driver for Cuda {
     fn pool(&self) -> &Pool {
         &self.pool
-    }
-
-    fn device_count(&self) -> Result<i32, DriverError> {
-        let call = self.functions.device_count()?;
-        let mut count = 0;
-        // SAFETY: writes one int to a live local.
-        check("cuDeviceGetCount", unsafe { call(&mut count) })?;
-        Ok(count)
     }
 
     fn pointer_info(&self, pointer: u64, want_range: bool) -> Result<PointerInfo, DriverError> {
@@ -456,16 +444,6 @@ impl Driver for Cuda {
         Ok(value != 0)
     }
 
-    fn alloc_async(&self, nbytes: u64, stream: Stream) -> Result<u64, DriverError> {
-        let call = self.functions.alloc_async()?;
-        let mut pointer = 0;
-        // SAFETY: writes one address to a live local; the stream is a handle that its holder vouches
-        // for.
-        let code = unsafe { call(&mut pointer, nbytes as usize, stream_handle(stream)) };
-        check("cuMemAllocAsync", code)?;
-        Ok(pointer)
-    }
-
     fn alloc(&self, nbytes: u64) -> Result<u64, DriverError> {
         let call = self.functions.alloc()?;
         let mut pointer = 0;
@@ -499,14 +477,6 @@ impl Driver for Cuda {
         let code = unsafe { call(&mut mode) };
         check("cuThreadExchangeStreamCaptureMode", code)?;
         Ok(mode)
-    }
-
-    unsafe fn free_async(&self, pointer: u64, stream: Stream) -> Result<(), DriverError> {
-        let call = self.functions.free_async()?;
-        // SAFETY: the caller vouches for the allocation and that no later work uses it.
-        check("cuMemFreeAsync", unsafe {
-            call(pointer, stream_handle(stream))
-        })
     }
 
     unsafe fn free(&self, pointer: u64) -> Result<(), DriverError> {
@@ -547,21 +517,6 @@ impl Driver for Cuda {
         // at both ends until the copy is done.
         check("cuMemcpy2DAsync", unsafe {
             call(&rows, stream_handle(stream))
-        })
-    }
-
-    unsafe fn fill_async(
-        &self,
-        pointer: u64,
-        value: u8,
-        nbytes: u64,
-        stream: Stream,
-    ) -> Result<(), DriverError> {
-        let call = self.functions.fill_async()?;
-        let stream = stream_handle(stream);
-        // SAFETY: the caller vouches for `nbytes` at `pointer` until it is done.
-        check("cuMemsetD8Async", unsafe {
-            call(pointer, value, nbytes as usize, stream)
         })
     }
 }

@@ -1,17 +1,27 @@
 //! Room 2: the CUDA driver, as little of it as array interchange needs.
 //!
-//! [`Driver`] is the seam. Behind it stand libcuda (`cuda.rs`, feature `cudarc`, loaded on first
-//! use) and [`script::Script`], which answers from tables and writes down every call. Everything
-//! above the seam works without a driver until it needs one, and then says so by a
-//! [`DriverError`]; nothing here panics because a library, a symbol or a device is missing.
-//!
-//! [`order()`] carries out what `protocol::stream::plan` decides.
+//! Nothing here panics because a library, a symbol or a device is missing: everything works without a
+//! driver until it needs one, and then says so by a [`DriverError`], which is all that others see of this
+//! room. The calls themselves stay inside: a driver believes the handles that it is given.
 //!
 //! # Handles
 //! Streams, contexts and events are numbers here, as they are in both protocols: a CAI dict says
 //! `'stream': 94143`, and nobody can prove that this is still a stream. The driver checks what it
 //! can and answers `CUDA_ERROR_INVALID_HANDLE`; that the handle lives is the producer's promise
-//! (CAI v3, "Lifetime management": the stream lives as long as the object that exported it).
+//! (CAI v3, "Lifetime management": the stream lives as long as the object that exported it), and in Rust
+//! that of whoever makes a [`Stream`] of a number ([`Stream::from_handle`]).
+#![cfg_attr(
+    not(all(feature = "cudarc", feature = "pyo3")),
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "copies and questions that only Python's side asks for"
+    )
+)]
+
+// `Driver` is the seam. Behind it stand libcuda (`cuda.rs`, feature `cudarc`, loaded on first use) and, in
+// tests, `script::Script`, which answers from tables and writes down every call. `order()` carries out what
+// `protocol::stream::plan` decides.
 
 use std::num::NonZeroU64;
 
@@ -21,32 +31,32 @@ mod copy;
 #[cfg(feature = "cudarc")]
 mod cuda;
 mod error;
-pub mod order;
-pub mod pool;
-#[doc(hidden)]
-pub mod script;
+pub(crate) mod order;
+pub(crate) mod pool;
+#[cfg(test)]
+pub(crate) mod script;
 
-pub use copy::{CopyPlan, copy_strided};
+pub(crate) use copy::{CopyPlan, copy_strided};
 pub use error::DriverError;
-pub use order::{Done, Place, join, needed, order, order_within, synchronize};
-pub use pool::Pool;
+pub(crate) use order::{Place, join, needed, order, order_within, synchronize};
+pub(crate) use pool::Pool;
 
 /// A `CUcontext`.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Context(pub NonZeroU64);
+pub(crate) struct Context(pub NonZeroU64);
 
 /// What a context is, as opposed to the handle that it has: `cuCtxGetId`'s answer, which is unique
 /// for the life of the process, or the handle itself on drivers before CUDA 12.0.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
-pub struct ContextId(pub u64);
+pub(crate) struct ContextId(pub u64);
 
 /// A `CUevent`.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Event(pub NonZeroU64);
+pub(crate) struct Event(pub NonZeroU64);
 
 /// What kind of memory a pointer points to.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
-pub enum MemoryKind {
+pub(crate) enum MemoryKind {
     /// Memory of one device.
     Device,
     /// Memory that moves between host and devices (`cuMemAllocManaged`).
@@ -59,40 +69,40 @@ pub enum MemoryKind {
 
 /// What one `cuPointerGetAttributes` call says about a pointer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct PointerInfo {
+pub(crate) struct PointerInfo {
     /// What kind of memory it is.
-    pub kind: MemoryKind,
+    pub(crate) kind: MemoryKind,
     /// The device that the memory belongs to; negative where the pointer is unknown.
-    pub ordinal: i32,
+    pub(crate) ordinal: i32,
     /// The address to use in device code; 0 where there is none.
-    pub device_pointer: u64,
+    pub(crate) device_pointer: u64,
     /// The address to use on the host; 0 where there is none.
-    pub host_pointer: u64,
+    pub(crate) host_pointer: u64,
     /// The context of the allocation; `None` where the driver does not name one (memory of a
     /// stream-ordered pool, virtual memory management).
-    pub context: Option<Context>,
+    pub(crate) context: Option<Context>,
     /// Start and size in bytes of the allocation; `None` where it was not asked for, or where the
     /// driver does not know it.
-    pub range: Option<(u64, u64)>,
+    pub(crate) range: Option<(u64, u64)>,
     /// Whether memory stands behind the address; false for a reserved range with nothing mapped.
-    pub mapped: bool,
+    pub(crate) mapped: bool,
 }
 
 /// One rectangular copy: `height` rows of `width` bytes, `pitch` bytes apart at either end.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Copy2d {
+pub(crate) struct Copy2d {
     /// The first byte to write.
-    pub to: u64,
+    pub(crate) to: u64,
     /// Bytes from one written row to the next.
-    pub to_pitch: u64,
+    pub(crate) to_pitch: u64,
     /// The first byte to read.
-    pub from: u64,
+    pub(crate) from: u64,
     /// Bytes from one read row to the next.
-    pub from_pitch: u64,
+    pub(crate) from_pitch: u64,
     /// Bytes in a row, at most the smaller pitch.
-    pub width: u64,
+    pub(crate) width: u64,
     /// Rows.
-    pub height: u64,
+    pub(crate) height: u64,
 }
 
 /// The calls of the CUDA driver that array interchange needs.
@@ -101,16 +111,9 @@ pub struct Copy2d {
 /// from any thread. Every error is a [`DriverError`] that names the call and carries the driver's code,
 /// or says that the driver or the function is not there.
 /// Contexts are per thread, as in the driver: "current" means the calling thread's.
-#[expect(
-    clippy::missing_errors_doc,
-    reason = "one sentence on the trait covers all of them"
-)]
-pub trait Driver: Send + Sync {
+pub(crate) trait Driver: Send + Sync {
     /// The idle events of this driver: they live as long as it does. Not a driver call.
     fn pool(&self) -> &Pool;
-
-    /// The number of devices. Source: `cuDeviceGetCount`.
-    fn device_count(&self) -> Result<i32, DriverError>;
 
     /// Kind, device, context and, with `want_range`, bounds of the allocation behind an address.
     /// An address that the driver does not know is no error: [`MemoryKind::Unknown`].
@@ -180,10 +183,6 @@ pub trait Driver: Send + Sync {
     /// `cuDeviceGetAttribute` of `CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS`.
     fn concurrent_managed_access(&self, ordinal: i32) -> Result<bool, DriverError>;
 
-    /// `nbytes` of the current device's memory, usable on `stream` from now on; the address.
-    /// Source: `cuMemAllocAsync`.
-    fn alloc_async(&self, nbytes: u64, stream: Stream) -> Result<u64, DriverError>;
-
     /// `nbytes` of the current context's memory; the address. Source: `cuMemAlloc`.
     fn alloc(&self, nbytes: u64) -> Result<u64, DriverError>;
 
@@ -200,20 +199,12 @@ pub trait Driver: Send + Sync {
     /// thread's mode is [`RELAXED`]. Source: `cuThreadExchangeStreamCaptureMode`.
     fn exchange_capture_mode(&self, mode: u32) -> Result<u32, DriverError>;
 
-    /// Gives memory back once `stream` gets there. Source: `cuMemFreeAsync`.
-    ///
-    /// # Safety
-    /// - `pointer` came from [`alloc_async`](Self::alloc_async) or [`alloc`](Self::alloc) and was not freed.
-    /// - Nothing uses the memory later than the work that `stream` holds now.
-    unsafe fn free_async(&self, pointer: u64, stream: Stream) -> Result<(), DriverError>;
-
     /// Gives memory back; waits for all work that the device has. Source: `cuMemFree`: "causes the GPU to
     /// synchronize across all executing CUDA streams" (CUDA programming guide, stream-ordered allocator).
-    /// Memory of [`alloc_async`](Self::alloc_async) it gives back without waiting.
     ///
     /// # Safety
-    /// - `pointer` came from [`alloc`](Self::alloc), [`alloc_managed`](Self::alloc_managed) or `alloc_async`
-    ///   and was not freed.
+    /// - `pointer` came from [`alloc`](Self::alloc) or [`alloc_managed`](Self::alloc_managed) and was not
+    ///   freed.
     /// - Nothing uses the memory later.
     unsafe fn free(&self, pointer: u64) -> Result<(), DriverError>;
 
@@ -243,22 +234,24 @@ pub trait Driver: Send + Sync {
     /// # Safety
     /// - Every row is readable and writable as [`copy_async`](Self::copy_async) demands.
     unsafe fn copy_2d_async(&self, copy: &Copy2d, stream: Stream) -> Result<(), DriverError>;
-
-    /// Fills `nbytes` with one value, in stream order. Source: `cuMemsetD8Async`.
-    ///
-    /// # Safety
-    /// - `nbytes` are writable at `pointer` until it is done, and nothing else uses them meanwhile.
-    unsafe fn fill_async(
-        &self,
-        pointer: u64,
-        value: u8,
-        nbytes: u64,
-        stream: Stream,
-    ) -> Result<(), DriverError>;
 }
 
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`, for [`Driver::exchange_capture_mode`].
-pub const RELAXED: u32 = 2;
+pub(crate) const RELAXED: u32 = 2;
+
+impl Stream {
+    /// The stream behind a `CUstream` or `cudaStream_t`; 0 and 1 are the legacy default stream, 2 is the
+    /// per-thread one.
+    ///
+    /// # Safety
+    /// The stream is alive whenever this value is used: until the last call that it is passed to has
+    /// returned, and until the last view that it was given to, or was made from such a view, is gone.
+    /// (A driver follows the handle. 0, 1 and 2 need no promise.)
+    #[must_use]
+    pub const unsafe fn from_handle(handle: u64) -> Self {
+        Self::from_raw(handle)
+    }
+}
 
 /// The process's CUDA driver, loaded and initialised on first use.
 ///
@@ -267,11 +260,12 @@ pub const RELAXED: u32 = 2;
 /// # Errors
 /// A [`DriverError`] that says what is missing: this build's support (feature `cudarc`), the
 /// library, a function of it, or a device (`cuInit`'s own code).
-pub fn driver() -> Result<&'static dyn Driver, DriverError> {
-    match script::installed() {
-        Some(script) => Ok(script),
-        None => loaded(),
+pub(crate) fn driver() -> Result<&'static dyn Driver, DriverError> {
+    #[cfg(test)]
+    if let Some(script) = script::installed() {
+        return Ok(script);
     }
+    loaded()
 }
 
 #[cfg(feature = "cudarc")]

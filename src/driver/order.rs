@@ -34,21 +34,21 @@ use crate::protocol::stream::{
 
 /// Where the data is, and what belongs to its ready stream but not to the stream's number.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub(crate) struct Place {
     /// Whose streams these are.
-    pub platform: Platform,
+    pub(crate) platform: Platform,
     /// CUDA's number of the device; negative where it is not known.
-    pub ordinal: i32,
+    pub(crate) ordinal: i32,
     /// The address of the first element; 0 where there is none (size 0).
-    pub pointer: u64,
+    pub(crate) pointer: u64,
     /// The context of the allocation where an earlier pointer query named it: spares another one
     /// for the default streams.
-    pub context: Option<Context>,
+    pub(crate) context: Option<Context>,
     /// Whether the memory is managed: on some devices the host must not touch it while any work runs.
-    pub managed: bool,
+    pub(crate) managed: bool,
     /// Whose per-thread default stream the data is ready on; `None` for the calling thread's, and
     /// without meaning for other streams.
-    pub thread: Option<ThreadId>,
+    pub(crate) thread: Option<ThreadId>,
 }
 
 impl Place {
@@ -57,7 +57,7 @@ impl Place {
     /// For pinned and managed memory DLPack's device id says nothing ("the device id is 0"), so
     /// their ordinal is unknown until the pointer is asked.
     #[inline]
-    pub const fn new(device: Device, pointer: u64) -> Place {
+    pub(crate) const fn new(device: Device, pointer: u64) -> Place {
         let platform = match Platform::from_device_type(device.device_type) {
             Some(platform) => platform,
             None => Platform::Host,
@@ -75,7 +75,7 @@ impl Place {
 
     /// Device memory at `pointer` on CUDA device `ordinal` (negative: not known).
     #[inline]
-    pub const fn cuda(ordinal: i32, pointer: u64) -> Place {
+    pub(crate) const fn cuda(ordinal: i32, pointer: u64) -> Place {
         Place {
             platform: Platform::Cuda,
             ordinal,
@@ -104,7 +104,7 @@ impl Place {
 
 /// What was done.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Done {
+pub(crate) enum Done {
     /// No driver call was made.
     Nothing(Reason),
     /// One event was recorded and waited for; the host went on.
@@ -116,7 +116,7 @@ pub enum Done {
 /// Whether [`order`] will call the driver, or refuse: false means that there is nothing to do, no
 /// driver needed, and no GIL to release. Costs a few comparisons.
 #[inline]
-pub fn needed(ready: Stream, request: Request, place: &Place, policy: SyncPolicy) -> bool {
+pub(crate) fn needed(ready: Stream, request: Request, place: &Place, policy: SyncPolicy) -> bool {
     settled(&place.situation(ready, request, policy)).is_none()
 }
 
@@ -128,7 +128,7 @@ pub fn needed(ready: Stream, request: Request, place: &Place, policy: SyncPolicy
 /// # Errors
 /// A violation where no order is possible (a stream capture, another thread's per-thread stream,
 /// ROCm); nothing was enqueued then. A [`DriverError`] for a call that failed.
-pub fn order(
+pub(crate) fn order(
     driver: &dyn Driver,
     ready: Stream,
     request: Request,
@@ -143,7 +143,7 @@ pub fn order(
 ///
 /// # Errors
 /// As [`order`].
-pub fn order_within(
+pub(crate) fn order_within(
     driver: &dyn Driver,
     ready: Stream,
     request: Request,
@@ -166,7 +166,7 @@ pub fn order_within(
 /// # Errors
 /// As [`order`]; a stream that is being captured is refused, as waiting for it would break the
 /// capture.
-pub fn synchronize(driver: &dyn Driver, stream: Stream, place: &Place) -> Result<(), Error> {
+pub(crate) fn synchronize(driver: &dyn Driver, stream: Stream, place: &Place) -> Result<(), Error> {
     order(driver, stream, Request::Host, place, SyncPolicy::Event).map(|_| ())
 }
 
@@ -176,7 +176,11 @@ pub fn synchronize(driver: &dyn Driver, stream: Stream, place: &Place) -> Result
 /// # Errors
 /// As [`order`], at the first stream that cannot be waited for; `on` may by then wait for those
 /// before it, which delays work and breaks nothing.
-pub fn join(driver: &dyn Driver, streams: &[(Stream, Place)], on: Stream) -> Result<usize, Error> {
+pub(crate) fn join(
+    driver: &dyn Driver,
+    streams: &[(Stream, Place)],
+    on: Stream,
+) -> Result<usize, Error> {
     let mut events = 0;
     for (at, (ready, place)) in streams.iter().enumerate() {
         if streams[..at]

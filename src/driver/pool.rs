@@ -23,7 +23,7 @@ const KEPT: usize = 64;
 
 /// The idle events of one driver.
 #[derive(Debug, Default)]
-pub struct Pool {
+pub(crate) struct Pool {
     contexts: Mutex<Vec<Kept>>,
 }
 
@@ -36,19 +36,21 @@ struct Kept {
 
 impl Pool {
     /// An empty pool.
-    pub const fn new() -> Pool {
+    pub(crate) const fn new() -> Pool {
         Pool {
             contexts: Mutex::new(Vec::new()),
         }
     }
 
     /// The idle events, over all contexts.
-    pub fn len(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
         self.lock().iter().map(|kept| kept.events.len()).sum()
     }
 
     /// Whether no event is kept.
-    pub fn is_empty(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 

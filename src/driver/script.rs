@@ -27,7 +27,7 @@ pub(super) fn installed() -> Option<&'static dyn Driver> {
 }
 
 /// Makes `driver` the answer of [`driver()`](super::driver()) on this thread until the guard is dropped.
-pub fn install(driver: &'static dyn Driver) -> Installed {
+pub(crate) fn install(driver: &'static dyn Driver) -> Installed {
     Installed {
         before: INSTALLED.replace(Some(driver)),
     }
@@ -35,7 +35,7 @@ pub fn install(driver: &'static dyn Driver) -> Installed {
 
 /// Puts the driver back that was there before.
 #[must_use = "the driver is uninstalled when this is dropped"]
-pub struct Installed {
+pub(crate) struct Installed {
     before: Option<&'static dyn Driver>,
 }
 
@@ -56,9 +56,9 @@ static KEPT: Mutex<Vec<&'static Script>> = Mutex::new(Vec::new());
 
 /// The scripted driver. Times are not modelled: every call answers at once.
 #[derive(Debug, Default)]
-pub struct Script {
+pub(crate) struct Script {
     /// The idle events.
-    pub pool: Pool,
+    pub(crate) pool: Pool,
     state: Mutex<State>,
 }
 
@@ -88,18 +88,18 @@ struct Fault {
 ///
 /// # Panics
 /// Where it is 0.
-pub fn context(handle: u64) -> Context {
+pub(crate) fn context(handle: u64) -> Context {
     Context(NonZeroU64::new(handle).expect("a context's handle is not 0"))
 }
 
 impl Script {
     /// A driver that knows nothing yet.
-    pub fn new() -> Script {
+    pub(crate) fn new() -> Script {
         Script::default()
     }
 
     /// The same, for [`install`]: tests leak it on purpose.
-    pub fn leak() -> &'static Script {
+    pub(crate) fn leak() -> &'static Script {
         let script: &'static Script = Box::leak(Box::default());
         KEPT.lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -108,13 +108,13 @@ impl Script {
     }
 
     /// Says that a stream's handle belongs to a context.
-    pub fn stream(&self, handle: u64, of: u64) -> &Self {
+    pub(crate) fn stream(&self, handle: u64, of: u64) -> &Self {
         self.lock().streams.insert(handle, context(of));
         self
     }
 
     /// Makes a context the calling thread's; 0 for none. Not written down.
-    pub fn current(&self, handle: u64) -> &Self {
+    pub(crate) fn current(&self, handle: u64) -> &Self {
         let thread = std::thread::current().id();
         let mut state = self.lock();
         match NonZeroU64::new(handle) {
@@ -126,7 +126,7 @@ impl Script {
     }
 
     /// The calling thread's context; 0 for none. Not written down.
-    pub fn current_now(&self) -> u64 {
+    pub(crate) fn current_now(&self) -> u64 {
         let thread = std::thread::current().id();
         self.lock()
             .current
@@ -135,19 +135,19 @@ impl Script {
     }
 
     /// Says how a stream is being captured, and in which capture.
-    pub fn captured(&self, stream: Stream, capture: Capture, id: u64) -> &Self {
+    pub(crate) fn captured(&self, stream: Stream, capture: Capture, id: u64) -> &Self {
         self.lock().captures.insert(stream.raw(), (capture, id));
         self
     }
 
     /// Says what is behind an address.
-    pub fn pointer(&self, pointer: u64, info: PointerInfo) -> &Self {
+    pub(crate) fn pointer(&self, pointer: u64, info: PointerInfo) -> &Self {
         self.lock().pointers.insert(pointer, info);
         self
     }
 
     /// Device memory at `pointer`, `nbytes` long, of a device and (0: of no named) context.
-    pub fn device_memory(&self, pointer: u64, nbytes: u64, ordinal: i32, of: u64) -> &Self {
+    pub(crate) fn device_memory(&self, pointer: u64, nbytes: u64, ordinal: i32, of: u64) -> &Self {
         let info = PointerInfo {
             kind: MemoryKind::Device,
             ordinal,
@@ -161,13 +161,13 @@ impl Script {
     }
 
     /// Makes a device's primary context active, with that handle.
-    pub fn primary(&self, ordinal: i32, handle: u64) -> &Self {
+    pub(crate) fn primary(&self, ordinal: i32, handle: u64) -> &Self {
         self.lock().primaries.insert(ordinal, (context(handle), 1));
         self
     }
 
     /// How often a device's primary context is retained now.
-    pub fn primary_count(&self, ordinal: i32) -> u32 {
+    pub(crate) fn primary_count(&self, ordinal: i32) -> u32 {
         self.lock()
             .primaries
             .get(&ordinal)
@@ -175,13 +175,13 @@ impl Script {
     }
 
     /// Says that a device has no concurrent managed access.
-    pub fn exclusive_managed(&self, ordinal: i32) -> &Self {
+    pub(crate) fn exclusive_managed(&self, ordinal: i32) -> &Self {
         self.lock().exclusive.push(ordinal);
         self
     }
 
     /// Destroys a context and its events and puts another one under the same handle.
-    pub fn replace_context(&self, handle: u64) -> &Self {
+    pub(crate) fn replace_context(&self, handle: u64) -> &Self {
         let mut state = self.lock();
         let old = context(handle);
         state.events.retain(|_, of| *of != old);
@@ -192,29 +192,29 @@ impl Script {
 
     /// Destroys a context's events behind everyone's back: what a reset does on a driver whose
     /// contexts have no identity beyond their handle.
-    pub fn kill_events(&self, handle: u64) -> &Self {
+    pub(crate) fn kill_events(&self, handle: u64) -> &Self {
         self.lock().events.retain(|_, of| of.0.get() != handle);
         self
     }
 
     /// Makes the call named `call` fail with `code`, once, after `after` more calls that succeed.
-    pub fn fault(&self, call: &'static str, after: u32, code: u32) -> &Self {
+    pub(crate) fn fault(&self, call: &'static str, after: u32, code: u32) -> &Self {
         self.lock().faults.push(Fault { call, after, code });
         self
     }
 
     /// The calls so far, each as its name and its arguments.
-    pub fn calls(&self) -> Vec<String> {
+    pub(crate) fn calls(&self) -> Vec<String> {
         self.lock().calls.clone()
     }
 
     /// The calls so far, which are then forgotten.
-    pub fn take_calls(&self) -> Vec<String> {
+    pub(crate) fn take_calls(&self) -> Vec<String> {
         std::mem::take(&mut self.lock().calls)
     }
 
     /// How many of the calls so far were to this function.
-    pub fn count(&self, call: &str) -> usize {
+    pub(crate) fn count(&self, call: &str) -> usize {
         self.lock()
             .calls
             .iter()
@@ -223,7 +223,7 @@ impl Script {
     }
 
     /// Events that exist.
-    pub fn events_alive(&self) -> usize {
+    pub(crate) fn events_alive(&self) -> usize {
         self.lock().events.len()
     }
 
@@ -270,9 +270,9 @@ impl State {
         match stream {
             Stream::None => Err(DriverError::new(call, 1)),
             Stream::LegacyDefault | Stream::PerThreadDefault => Ok(current),
-            Stream::Handle(handle) => self
+            Stream::Handle(_) => self
                 .streams
-                .get(&handle.get())
+                .get(&stream.raw())
                 .copied()
                 .ok_or(DriverError::new(call, 400)),
         }
@@ -286,10 +286,6 @@ fn stream_name(stream: Stream) -> String {
 impl Driver for Script {
     fn pool(&self) -> &Pool {
         &self.pool
-    }
-
-    fn device_count(&self) -> Result<i32, DriverError> {
-        self.call("cuDeviceGetCount", "").map(|_| 2)
     }
 
     fn pointer_info(&self, pointer: u64, want_range: bool) -> Result<PointerInfo, DriverError> {
@@ -437,15 +433,6 @@ impl Driver for Script {
         Ok(!state.exclusive.contains(&ordinal))
     }
 
-    fn alloc_async(&self, nbytes: u64, stream: Stream) -> Result<u64, DriverError> {
-        let mut state = self.call(
-            "cuMemAllocAsync",
-            &format!("{nbytes} {}", stream_name(stream)),
-        )?;
-        state.made += 1;
-        Ok(0x7_0000_0000 + (state.made << 20))
-    }
-
     fn alloc(&self, nbytes: u64) -> Result<u64, DriverError> {
         let mut state = self.call("cuMemAlloc", &nbytes.to_string())?;
         state.made += 1;
@@ -467,14 +454,6 @@ impl Driver for Script {
     fn exchange_capture_mode(&self, mode: u32) -> Result<u32, DriverError> {
         let name = "cuThreadExchangeStreamCaptureMode";
         self.call(name, &mode.to_string()).map(|_| 0)
-    }
-
-    unsafe fn free_async(&self, pointer: u64, stream: Stream) -> Result<(), DriverError> {
-        self.call(
-            "cuMemFreeAsync",
-            &format!("{pointer:#x} {}", stream_name(stream)),
-        )
-        .map(|_| ())
     }
 
     unsafe fn free(&self, pointer: u64) -> Result<(), DriverError> {
@@ -511,17 +490,6 @@ impl Driver for Script {
             format!("{to:#x}/{to_pitch} {from:#x}/{from_pitch} {width}x{height} {stream}");
         self.call("cuMemcpy2DAsync", &arguments).map(|_| ())
     }
-
-    unsafe fn fill_async(
-        &self,
-        pointer: u64,
-        value: u8,
-        nbytes: u64,
-        stream: Stream,
-    ) -> Result<(), DriverError> {
-        let arguments = format!("{pointer:#x} {value} {nbytes} {}", stream_name(stream));
-        self.call("cuMemsetD8Async", &arguments).map(|_| ())
-    }
 }
 
 #[cfg(test)]
@@ -531,9 +499,9 @@ mod tests {
 
     /// The script that this thread's `driver()` reaches, by the call that it writes down.
     fn is_reached(script: &Script) -> bool {
-        let before = script.count("cuDeviceGetCount");
-        let _ = driver().map(|driver| driver.device_count());
-        script.count("cuDeviceGetCount") > before
+        let before = script.count("cuCtxGetCurrent");
+        let _ = driver().map(|driver| driver.current_context());
+        script.count("cuCtxGetCurrent") > before
     }
 
     #[test]

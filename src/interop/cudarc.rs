@@ -32,23 +32,29 @@ use cudarc::driver::CudaStream;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 
-/// The stream's number in both protocols.
-///
-/// # Errors
-/// `stream-device` for the default stream of a context that is not its device's primary one: the
-/// number 1 would mean another stream. Make a stream with `new_stream` there.
-impl TryFrom<&CudaStream> for Stream {
-    type Error = Violation;
-
-    fn try_from(stream: &CudaStream) -> Result<Self, Violation> {
-        let number = Stream::from_raw(stream.cu_stream().addr() as u64);
-        if number.is_default() && !stream.context().is_primary() {
-            let hint = "its context is not the device's primary one; make a stream with new_stream";
-            return Err(
-                Violation::new(Rule::StreamDevice, Field::Argument("stream"), number)
-                    .with_hint(hint),
-            );
-        }
-        Ok(number)
+impl Stream {
+    /// A stream of cudarc's, as both protocols number it.
+    ///
+    /// # Errors
+    /// `stream-device` for the default stream of a context that is not its device's primary one: the
+    /// number 1 would mean another stream. Make a stream with `new_stream` there.
+    ///
+    /// # Safety
+    /// As [`Stream::from_handle`]: the number keeps nothing alive. [`View::on`](crate::view::View::on) and
+    /// [`CaiView::from_cudarc`](crate::CaiView::from_cudarc) take streams that live by their types.
+    pub unsafe fn from_cudarc(stream: &CudaStream) -> Result<Self, Violation> {
+        number_of(stream)
     }
+}
+
+/// The stream's number in both protocols; whoever keeps it keeps the stream.
+fn number_of(stream: &CudaStream) -> Result<Stream, Violation> {
+    let number = Stream::from_raw(stream.cu_stream().addr() as u64);
+    if number.is_default() && !stream.context().is_primary() {
+        let hint = "its context is not the device's primary one; make a stream with new_stream";
+        return Err(
+            Violation::new(Rule::StreamDevice, Field::Argument("stream"), number).with_hint(hint),
+        );
+    }
+    Ok(number)
 }

@@ -233,17 +233,17 @@ pub struct Descriptor {
 
 /// A [`Descriptor`] whose extents and strides lie elsewhere.
 #[derive(Clone, Copy, Debug)]
-pub struct Described<'a> {
+pub(crate) struct Described<'a> {
     /// The extents, and after them the strides in elements.
-    pub values: &'a [i64],
+    pub(crate) values: &'a [i64],
     /// The address of the element of index 0; 0 where there are no elements.
-    pub data: u64,
+    pub(crate) data: u64,
     /// Where the memory is.
-    pub device: Device,
+    pub(crate) device: Device,
     /// The element type.
-    pub dtype: DType,
+    pub(crate) dtype: DType,
     /// The flags.
-    pub flags: Flags,
+    pub(crate) flags: Flags,
 }
 
 impl PartialEq for Descriptor {
@@ -259,7 +259,7 @@ impl Descriptor {
     /// The same, without its numbers.
     #[inline]
     #[must_use]
-    pub fn described(&self) -> Described<'_> {
+    pub(crate) fn described(&self) -> Described<'_> {
         Described {
             values: self.layout.values(),
             data: self.data,

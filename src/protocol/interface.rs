@@ -375,24 +375,24 @@ impl Interface {
 /// [`Parts`], [`Interface`] and [`Descriptor`] in one step, by the same checks and where the numbers lie:
 /// for those who convert in an inner loop, and who ask the long way why where this refuses.
 #[derive(Debug)]
-pub struct Plain<'a> {
+pub(crate) struct Plain<'a> {
     /// `data[0]`.
-    pub data: u64,
+    pub(crate) data: u64,
     /// `data[1]`.
-    pub read_only: bool,
+    pub(crate) read_only: bool,
     /// The type that `typestr` stands for.
-    pub dtype: DType,
+    pub(crate) dtype: DType,
     /// `shape`, and after it `strides` in bytes, or as many numbers to write strides to.
-    pub values: &'a mut [i64],
+    pub(crate) values: &'a mut [i64],
     /// Number of axes.
-    pub ndim: u8,
+    pub(crate) ndim: u8,
     /// Whether there are strides; else C order.
-    pub has_strides: bool,
+    pub(crate) has_strides: bool,
 }
 
 /// A [`Plain`] dict whose entries agree with each other.
 #[derive(Clone, Copy, Debug)]
-pub struct Checked<'a> {
+pub(crate) struct Checked<'a> {
     settled: Settled<'a>,
     data: u64,
     dtype: DType,
@@ -403,7 +403,7 @@ impl<'a> Plain<'a> {
     /// The type of a canonical typestr; `None` for what the long way must read.
     #[must_use]
     #[inline(always)]
-    pub fn dtype(typestr: &str) -> Option<DType> {
+    pub(crate) fn dtype(typestr: &str) -> Option<DType> {
         DType::of_canonical(typestr.as_bytes())
     }
 
@@ -412,7 +412,7 @@ impl<'a> Plain<'a> {
     /// # Errors
     /// Those of [`Axes`], [`Interface::new`] and [`Interface::into_descriptor`].
     #[inline(always)]
-    pub fn check(mut self) -> Result<Checked<'a>, Violation> {
+    pub(crate) fn check(mut self) -> Result<Checked<'a>, Violation> {
         match self.check_usual() {
             Some(extent) => Ok(Checked {
                 data: self.data,
@@ -484,7 +484,7 @@ impl<'a> Checked<'a> {
     /// What DLPack says of it, on a device that a dict does not name.
     #[inline(always)]
     #[must_use]
-    pub fn descriptor(&self, device: Device) -> Descriptor {
+    pub(crate) fn descriptor(&self, device: Device) -> Descriptor {
         let layout = Layout::of_settled(self.settled);
         Descriptor::of_interface(self.data, device, self.dtype, self.flags, layout)
     }
@@ -492,7 +492,7 @@ impl<'a> Checked<'a> {
     /// [`descriptor`](Self::descriptor), without its numbers.
     #[inline]
     #[must_use]
-    pub fn described(&self, device: Device) -> Described<'a> {
+    pub(crate) fn described(&self, device: Device) -> Described<'a> {
         Described {
             values: self.settled.values,
             data: self.data,

@@ -16,14 +16,14 @@
 //!
 //! The trap of the pair is `None`: for CAI it says "there is nothing to wait for", which DLPack
 //! writes -1; for DLPack it says "I will use the legacy default stream", which CAI writes 1.
-//! So neither integer gets past this file: [`Stream`] is what data is ready on, [`Request`] is
+//! So neither integer gets past this file: [`Stream`] is what data is ready on, `Request` is
 //! what a consumer asks for, and `NoSync` exists only as a request.
 //!
 //! # The decision
 //!
-//! [`plan()`] is a pure function from a [`Situation`] to a [`Plan`]. The driver room gathers the
+//! `plan()` is a pure function from a `Situation` to a `Plan`. The driver room gathers the
 //! facts and carries the plan out (`driver::order`); `explain` and the tests read it.
-//! [`settled`] is the part of the decision that needs no fact from the driver, so that the usual
+//! `settled` is the part of the decision that needs no fact from the driver, so that the usual
 //! conversions (same stream, nothing to wait for) cost a comparison and no call.
 
 use std::fmt;
@@ -35,7 +35,7 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
-pub use plan::{
+pub(crate) use plan::{
     Capture, Plan, Reason, Situation, SyncPolicy, plan, plan_without_captures, settled,
 };
 
@@ -46,7 +46,7 @@ const PER_THREAD: u64 = 2;
 
 /// What data is ready on: the stream that a consumer must wait for.
 ///
-/// There is no "no synchronisation" here: that is a wish of the consumer, [`Request::NoSync`].
+/// There is no "no synchronisation" here: that is a wish of the consumer.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Stream {
     /// Nothing to wait for: the data is ready now, for any stream and for the host.
@@ -56,9 +56,13 @@ pub enum Stream {
     /// The per-thread default stream (2). It names another stream on every thread, so whoever
     /// keeps one must keep its thread as well.
     PerThreadDefault,
-    /// A `cudaStream_t` (or `hipStream_t`). Never 0, 1 or 2 when made by the functions here.
-    Handle(NonZeroU64),
+    /// A `cudaStream_t` (or `hipStream_t`): [`Stream::from_handle`].
+    Handle(StreamHandle),
 }
+
+/// The handle of a stream that somebody has promised to keep alive; never 0, 1 or 2.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+pub struct StreamHandle(NonZeroU64);
 
 impl Stream {
     /// The stream of a CAI dict's `stream` value; a missing key or `None` is [`Stream::None`] and
@@ -70,16 +74,8 @@ impl Stream {
     ///
     /// # Errors
     /// A [`Violation`] for a negative value, a value of 2^64 or more, and 0 when `strict`.
-    ///
-    /// ```
-    /// use cai_dlpack::protocol::stream::Stream;
-    /// assert_eq!(Stream::from_cai(1, true).unwrap(), Stream::LegacyDefault);
-    /// assert_eq!(Stream::from_cai(0, false).unwrap(), Stream::LegacyDefault);
-    /// assert!(Stream::from_cai(0, true).is_err());
-    /// assert!(Stream::from_cai(-1, false).is_err());
-    /// ```
     #[inline]
-    pub fn from_cai(value: i128, strict: bool) -> Result<Stream, Violation> {
+    pub(crate) fn from_cai(value: i128, strict: bool) -> Result<Stream, Violation> {
         match u64::try_from(value) {
             Ok(0) if strict => Err(cai_zero()),
             Ok(handle) => Ok(Stream::from_raw(handle)),
@@ -99,14 +95,17 @@ impl Stream {
 
     /// The stream behind a `CUstream` as the driver and the C Exchange API hand it out, where 0
     /// is the legacy default stream.
+    ///
+    /// Within the library the promise of [`Stream::from_handle`] is the producer's or the caller's of a
+    /// protocol, whose number this is.
     #[inline]
-    pub const fn from_raw(handle: u64) -> Stream {
+    pub(crate) const fn from_raw(handle: u64) -> Stream {
         match NonZeroU64::new(handle) {
             None => Stream::LegacyDefault,
             Some(handle) => match handle.get() {
                 LEGACY => Stream::LegacyDefault,
                 PER_THREAD => Stream::PerThreadDefault,
-                _ => Stream::Handle(handle),
+                _ => Stream::Handle(StreamHandle(handle)),
             },
         }
     }
@@ -119,7 +118,7 @@ impl Stream {
             Stream::None => 0,
             Stream::LegacyDefault => LEGACY,
             Stream::PerThreadDefault => PER_THREAD,
-            Stream::Handle(handle) => handle.get(),
+            Stream::Handle(handle) => handle.0.get(),
         }
     }
 
@@ -127,7 +126,7 @@ impl Stream {
     /// stream: -1 for [`Stream::None`] (no synchronisation is wanted), else [`raw`](Self::raw).
     /// Never Python's `None`, which names the legacy default stream there.
     #[inline]
-    pub const fn to_dlpack_arg(self) -> i128 {
+    pub(crate) const fn to_dlpack_arg(self) -> i128 {
         match self {
             Stream::None => -1,
             named => named.raw() as i128,
@@ -136,7 +135,7 @@ impl Stream {
 
     /// The same on another platform: ROCm writes its default stream 0, not 1.
     #[inline]
-    pub const fn to_dlpack_arg_on(self, platform: Platform) -> i128 {
+    pub(crate) const fn to_dlpack_arg_on(self, platform: Platform) -> i128 {
         match (self, platform) {
             (Stream::LegacyDefault, Platform::Rocm) => 0,
             (stream, _) => stream.to_dlpack_arg(),
@@ -156,14 +155,14 @@ impl fmt::Display for Stream {
             Stream::None => f.write_str("no stream"),
             Stream::LegacyDefault => f.write_str("the legacy default stream (1)"),
             Stream::PerThreadDefault => f.write_str("the per-thread default stream (2)"),
-            Stream::Handle(handle) => write!(f, "stream {handle:#x}"),
+            Stream::Handle(handle) => write!(f, "stream {:#x}", handle.0),
         }
     }
 }
 
 /// Whose rules the `stream` argument of `__dlpack__` follows.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Platform {
+pub(crate) enum Platform {
     /// CUDA device memory (DLPack device type 2).
     Cuda,
     /// CUDA memory that the host reads as well: pinned (3) and managed (13). DLPack is silent on
@@ -180,7 +179,7 @@ pub enum Platform {
 impl Platform {
     /// The platform of a DLPack device type; `None` where DLPack defines no stream for it.
     #[inline]
-    pub const fn from_device_type(device_type: i32) -> Option<Platform> {
+    pub(crate) const fn from_device_type(device_type: i32) -> Option<Platform> {
         match device_type {
             1 => Some(Platform::Host),
             2 => Some(Platform::Cuda),
@@ -193,7 +192,7 @@ impl Platform {
 
 /// What a consumer asks for.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Request {
+pub(crate) enum Request {
     /// Nothing: the consumer orders by itself (DLPack's -1).
     NoSync,
     /// Make this stream, the consumer's, wait until the data is ready.
@@ -209,16 +208,11 @@ impl Request {
     ///
     /// # Errors
     /// A [`Violation`] for what the table of the [module](self) refuses, naming the platform.
-    ///
-    /// ```
-    /// use cai_dlpack::protocol::stream::{Platform, Request, Stream};
-    /// let cuda = |value| Request::from_dlpack(value, Platform::Cuda);
-    /// assert_eq!(cuda(None).unwrap(), Request::Stream(Stream::LegacyDefault));
-    /// assert_eq!(cuda(Some(-1)).unwrap(), Request::NoSync);
-    /// assert!(cuda(Some(0)).is_err());
-    /// ```
     #[inline]
-    pub fn from_dlpack(value: Option<i128>, platform: Platform) -> Result<Request, Violation> {
+    pub(crate) fn from_dlpack(
+        value: Option<i128>,
+        platform: Platform,
+    ) -> Result<Request, Violation> {
         match (value, platform) {
             (None, Platform::Host | Platform::HostReadable) => Ok(Request::Host),
             (None, _) => Ok(Request::Stream(Stream::LegacyDefault)),
@@ -240,7 +234,7 @@ impl Request {
     /// Two per-thread default streams count as different here, because a thread is not known; the
     /// exact answer is [`settled`]'s.
     #[inline]
-    pub fn needs_order(self, ready: Stream) -> bool {
+    pub(crate) fn needs_order(self, ready: Stream) -> bool {
         match (self, ready) {
             (Request::NoSync | Request::Stream(Stream::None), _) | (_, Stream::None) => false,
             (Request::Host, _) => true,

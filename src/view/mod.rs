@@ -73,7 +73,7 @@ use crate::driver::order::Place;
 use crate::protocol::descriptor::{Descriptor, Device};
 use crate::protocol::interface::Interface;
 use crate::protocol::rule::Violation;
-use crate::protocol::stream::{Platform, Stream};
+use crate::protocol::stream::Stream;
 
 /// A strided array in memory that CUDA can reach, with its owner and its place in stream order.
 #[derive(Debug)]
@@ -283,18 +283,9 @@ impl CaiView {
 
     /// Where the driver finds the context of an event for this array.
     pub(crate) fn place(&self) -> Place {
-        let device = self.device();
         Place {
-            platform: Platform::from_device_type(device.device_type).unwrap_or(Platform::Host),
-            ordinal: if device.device_type == Device::CUDA {
-                device.id
-            } else {
-                -1
-            },
-            pointer: self.descriptor.data(),
-            context: None,
-            managed: device.device_type == Device::CUDA_MANAGED,
             thread: self.streams.placed_ready().thread,
+            ..Place::new(self.device(), self.descriptor.data())
         }
     }
 }

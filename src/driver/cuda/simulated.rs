@@ -3,11 +3,12 @@
 
 use super::simulator::{
     begin_capture, calls, destroy, destroy_if_alive, end_capture, fault, in_every_order, managed,
-    names, peek, pinned, poke, primary, reset, run_on_it, set, sim_gate, sim_live_events,
+    names, peek, pinned, poke, pooled, primary, reset, run_on_it, set, sim_gate, sim_live_events,
     sim_log_clear, sim_open, simulator, store, stream,
 };
+use crate::driver::order::Done;
 use crate::driver::{
-    Context, CopyPlan, Done, Driver, MemoryKind, Place, copy_strided, join, order, order_within,
+    Context, CopyPlan, Driver, MemoryKind, Place, copy_strided, join, order, order_within,
     synchronize,
 };
 use crate::error::Error;
@@ -164,7 +165,6 @@ fn code<T: std::fmt::Debug>(result: Result<T, Error>) -> (&'static str, Option<u
 #[ignore = "run by on_the_simulated_driver_*"]
 fn every_function_is_there_and_two_devices() {
     let world = World::new();
-    assert_eq!(world.driver.device_count(), Ok(2));
     assert_eq!(world.driver.current_context(), Ok(Some(world.contexts[0])));
     assert_eq!(world.driver.stream_context(world.d), Ok(world.contexts[1]));
     let [first, second] = world
@@ -181,7 +181,7 @@ fn every_function_is_there_and_two_devices() {
 fn kinds_of_memory_by_one_call() {
     let world = World::new();
     let host = 7_u32;
-    let pooled = world.driver.alloc_async(64, world.a).expect("pool memory");
+    let pooled = pooled(64, world.a);
     world.current(Some(world.contexts[1]));
     let far = world.driver.alloc(64).expect("memory");
     world.current(Some(world.contexts[0]));
@@ -595,15 +595,8 @@ fn a_matrix_upside_down_is_copied_row_major() {
         .stream_synchronize(world.a)
         .expect("the copies are done");
     assert_eq!(peek(to), [8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3]);
-    // SAFETY: twelve bytes, used by nobody else.
-    unsafe { world.driver.fill_async(to, 5, 12, world.a) }.expect("a fill");
-    world
-        .driver
-        .stream_synchronize(world.a)
-        .expect("the fill is done");
-    assert_eq!(peek(to), [5; 12]);
     // SAFETY: its own allocation, which nothing uses any more.
     unsafe { world.driver.free(from) }.expect("a free");
-    // SAFETY: its own allocation, which only this stream used.
-    unsafe { world.driver.free_async(to, world.a) }.expect("a free");
+    // SAFETY: as above.
+    unsafe { world.driver.free(to) }.expect("a free");
 }

@@ -277,3 +277,14 @@ pub(super) fn simulator() -> &'static dyn Driver {
     assert_eq!(sim_abi(), 1);
     driver
 }
+
+/// Memory of the current device's pool, usable on `stream`.
+pub(super) fn pooled(nbytes: usize, stream: Stream) -> u64 {
+    let mut pointer = 0;
+    cu!(cuMemAllocAsync(
+        &mut pointer,
+        nbytes,
+        ptr::with_exposed_provenance_mut(stream.raw() as usize)
+    ));
+    pointer
+}

@@ -8,12 +8,11 @@ use cudarc::driver::{
     CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop,
 };
 
-use super::{Lend, On};
+use super::{Lend, On, number_of};
 use crate::driver;
 use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, Device, RawTensor};
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::protocol::stream::Stream;
 use crate::view::{CaiView, Element, Owner, ViewMut, unlocked};
 
 /// The elements of a contiguous array on a stream, for cudarc's copies and libraries.
@@ -143,7 +142,7 @@ fn part<T: Element>(
 ) -> Result<CaiView, Error> {
     let is_shared = Arc::get_mut(&mut slice).is_none();
     let stream = Arc::clone(slice.stream());
-    let ready = Stream::try_from(&*stream)?;
+    let ready = number_of(&stream)?;
     // Its own stream waits for the last write, wherever that was; reading is recorded nowhere else.
     let (data, _) = slice.device_ptr(&stream);
     let descriptor = describe::<T>(data, offset, shape, strides, &slice)?.with_read_only(is_shared);

@@ -8,7 +8,7 @@ use crate::protocol::rule::{Field, Rule, Violation};
 /// How this library orders where it decides by itself. An explicit wish (`v.synchronize()`,
 /// `stream="host"`) is carried out with [`SyncPolicy::Event`] whatever the policy says.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub enum SyncPolicy {
+pub(crate) enum SyncPolicy {
     /// By an event between the streams; the host never waits where a stream can.
     #[default]
     Event,
@@ -21,7 +21,7 @@ pub enum SyncPolicy {
 
 /// What the driver says about a stream and graph capture.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Capture {
+pub(crate) enum Capture {
     /// Not capturing.
     Idle,
     /// Recording into a graph.
@@ -36,36 +36,36 @@ pub enum Capture {
 
 /// The facts that the order depends on.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Situation {
+pub(crate) struct Situation {
     /// What the data is ready on.
-    pub ready: Stream,
+    pub(crate) ready: Stream,
     /// What the consumer asks for.
-    pub request: Request,
+    pub(crate) request: Request,
     /// Whose streams these are.
-    pub platform: Platform,
+    pub(crate) platform: Platform,
     /// How to order.
-    pub policy: SyncPolicy,
+    pub(crate) policy: SyncPolicy,
     /// Whether a per-thread default stream that the data is ready on belongs to another thread
     /// than the calling one. Without meaning for other streams.
-    pub ready_on_other_thread: bool,
+    pub(crate) ready_on_other_thread: bool,
     /// The ready stream's capture state; asked of the driver only where [`settled`] says `None`.
-    pub ready_capture: Capture,
+    pub(crate) ready_capture: Capture,
     /// The requested stream's capture state; [`Capture::Idle`] where the host is asked for.
-    pub requested_capture: Capture,
+    pub(crate) requested_capture: Capture,
     /// Whether both streams are recorded into the same graph. Without meaning unless both are
     /// [`Capture::Active`].
-    pub same_capture: bool,
+    pub(crate) same_capture: bool,
     /// Whether the consumer's stream is joined back to the ready stream later, as `consume()`
     /// does: a fork out of a capture is legal only then.
-    pub joins_back: bool,
+    pub(crate) joins_back: bool,
     /// Whether the host is to read managed memory that it may not touch while *any* work runs on
     /// the device (no concurrent managed access).
-    pub exclusive_managed: bool,
+    pub(crate) exclusive_managed: bool,
 }
 
 impl Situation {
     /// The usual case: CUDA, nothing captured, the calling thread's own streams.
-    pub const fn new(ready: Stream, request: Request, policy: SyncPolicy) -> Situation {
+    pub(crate) const fn new(ready: Stream, request: Request, policy: SyncPolicy) -> Situation {
         Situation {
             ready,
             request,
@@ -83,7 +83,7 @@ impl Situation {
 
 /// Why a plan is what it is; `Display` is a sentence for `explain`.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Reason {
+pub(crate) enum Reason {
     /// The policy leaves the order to the user.
     PolicyNone,
     /// The consumer asked for no synchronisation.
@@ -109,7 +109,7 @@ pub enum Reason {
 
 impl Reason {
     /// One sentence for a person.
-    pub const fn sentence(self) -> &'static str {
+    pub(crate) const fn sentence(self) -> &'static str {
         match self {
             Reason::PolicyNone => "the policy \"none\" leaves the order to the caller",
             Reason::NoSyncRequested => "the consumer asked for no synchronisation",
@@ -137,7 +137,7 @@ impl fmt::Display for Reason {
 
 /// Who waits for whom.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Plan {
+pub(crate) enum Plan {
     /// No call at all.
     Nothing(Reason),
     /// `wait` waits for an event recorded on `record`; the host goes on.
@@ -183,7 +183,7 @@ impl fmt::Display for Plan {
 /// Of the [`Situation`] only `ready`, `request`, `policy` and `ready_on_other_thread` are read.
 /// `None` means that [`plan`] must be asked, with the capture states.
 #[inline]
-pub fn settled(situation: &Situation) -> Option<Reason> {
+pub(crate) fn settled(situation: &Situation) -> Option<Reason> {
     match (situation.request, situation.ready) {
         _ if situation.policy == SyncPolicy::None => Some(Reason::PolicyNone),
         (Request::NoSync | Request::Stream(Stream::None), _) => Some(Reason::NoSyncRequested),
@@ -199,7 +199,7 @@ pub fn settled(situation: &Situation) -> Option<Reason> {
 /// Decides what no capture state can change: the [settled] cases, and what is refused anyway.
 ///
 /// `None` means that the capture states are needed.
-pub fn plan_without_captures(situation: &Situation) -> Option<Plan> {
+pub(crate) fn plan_without_captures(situation: &Situation) -> Option<Plan> {
     if let Some(reason) = settled(situation) {
         return Some(Plan::Nothing(reason));
     }
@@ -211,15 +211,7 @@ pub fn plan_without_captures(situation: &Situation) -> Option<Plan> {
 }
 
 /// Decides who waits for whom. Pure: the facts are all in the [`Situation`].
-///
-/// ```
-/// use cai_dlpack::protocol::stream::{plan, Plan, Reason, Request, Situation, Stream, SyncPolicy};
-/// let (producer, consumer) = (Stream::from_raw(0x10), Stream::from_raw(0x20));
-/// let situation = Situation::new(producer, Request::Stream(consumer), SyncPolicy::Event);
-/// let expected = Plan::Event { record: producer, wait: consumer, reason: Reason::DifferentStreams };
-/// assert_eq!(plan(&situation), expected);
-/// ```
-pub fn plan(situation: &Situation) -> Plan {
+pub(crate) fn plan(situation: &Situation) -> Plan {
     if let Some(plan) = plan_without_captures(situation) {
         return plan;
     }
