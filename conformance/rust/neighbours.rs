@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use cai_dlpack::protocol::descriptor::{Descriptor, Device, RawTensor};
+use cai_dlpack::protocol::descriptor::{Descriptor, Device, Flags, RawTensor};
 use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::{DLManagedTensor, DLManagedTensorVersioned, Managed, Owner};
@@ -221,6 +221,23 @@ fn a_tensor_goes_from_crate_to_crate_and_back() {
     assert_eq!(ends.load(Ordering::SeqCst), 0);
     drop(view);
     assert_eq!(ends.load(Ordering::SeqCst), 1);
+}
+
+/// "Copied" says that the consumer is alone with the data (dlpack.h, `DLPACK_FLAG_BITMASK_IS_COPIED`): of
+/// two tensors over one memory neither is.
+#[test]
+fn a_copy_that_is_handed_on_is_no_copy() {
+    let ends = Arc::new(AtomicUsize::new(0));
+    let mut tensor = counted(&ends).to_dlpack(Stream::None).expect("a tensor");
+    // SAFETY: nobody else holds the values.
+    *unsafe { tensor.flags_mut() } |= dlpark::DlpackFlags::IS_COPIED;
+    let view = CaiView::from_dlpack(tensor, Stream::None).expect("a view");
+    assert!(view.descriptor().flags().contains(Flags::IS_COPIED));
+    let first = view.to_dlpack(Stream::None).expect("a tensor");
+    let second = view.to_dlpack(Stream::None).expect("a tensor");
+    for tensor in [first, second] {
+        assert!(!tensor.flags().contains(dlpark::DlpackFlags::IS_COPIED));
+    }
 }
 
 // --- dlpack-rs (kornia), which has structs of its own for the same binary layout ---

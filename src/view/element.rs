@@ -17,8 +17,28 @@ use crate::protocol::dtype::DType;
 /// Rust's `bool` is not among them, as a byte of 2 is no `bool`.
 ///
 /// # Safety
-/// - A value has the size of one element of [`DTYPE`](Self::DTYPE), of one lane.
-/// - Its bits mean what the protocol says of that type: `bfloat16` is not `u16`.
+/// - A value's bits mean what the protocol says of [`DTYPE`](Self::DTYPE): `bfloat16` is not `u16`.
+///
+/// That a value has the size of one element, of one lane, and asks for no stricter alignment than the
+/// protocols promise, is checked as the code is compiled:
+///
+/// ```compile_fail,E0080
+/// use cai_dlpack::{CaiView, protocol::dtype::DType, view::Element};
+///
+/// #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+/// #[repr(C, align(8))]
+/// struct Wide([f32; 2]);
+///
+/// // SAFETY: a real and an imaginary part.
+/// unsafe impl Element for Wide {
+///     const DTYPE: DType = DType::C64; // aligned to 4 bytes, and not to 8
+/// }
+///
+/// fn take(view: &CaiView) {
+///     let _ = view.typed::<Wide>();
+/// }
+/// # take as fn(&CaiView);
+/// ```
 ///
 /// For another type of DLPack, such as one of the 8-bit floats, implement it for a wrapper:
 ///
@@ -40,7 +60,23 @@ pub unsafe trait Element: Pod {
     const DTYPE: DType;
 }
 
-/// A `bool` of an array: one byte, of which every value but 0 is true.
+/// Refuses to compile for an element of another size than its type's, or of a stricter alignment.
+pub(crate) const fn check_size<T: Element>() {
+    let size = match T::DTYPE.itemsize() {
+        Some(size) => size as usize,
+        None => 0,
+    };
+    assert!(
+        size_of::<T>() == size,
+        "an Element has the size of one element of its DTYPE"
+    );
+    assert!(
+        align_of::<T>() <= T::DTYPE.align() as usize,
+        "an Element is aligned no more strictly than its DTYPE"
+    );
+}
+
+/// A `bool` of an array: one byte, of which every value but 0 is true. All true ones are equal.
 #[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(transparent)]
 pub struct Bool(pub u8);
@@ -53,11 +89,31 @@ impl Bool {
     }
 }
 
+impl PartialEq for Bool {
+    fn eq(&self, other: &Self) -> bool {
+        self.get() == other.get()
+    }
+}
+
+impl Eq for Bool {}
+
+impl From<bool> for Bool {
+    fn from(value: bool) -> Self {
+        Self(value.into())
+    }
+}
+
+impl From<Bool> for bool {
+    fn from(value: Bool) -> Self {
+        value.get()
+    }
+}
+
 macro_rules! elements {
     ($($(#[$attribute:meta])* $element:ty => $dtype:ident;)*) => {
         $(
             $(#[$attribute])*
-            // SAFETY: the constant names this very type; the assertion below compares the sizes.
+            // SAFETY: the constant names this very type; the line below compares the sizes.
             unsafe impl Element for $element {
                 const DTYPE: DType = DType::$dtype;
             }
@@ -65,10 +121,7 @@ macro_rules! elements {
 
         $(
             $(#[$attribute])*
-            const _: () = assert!(matches!(
-                DType::$dtype.itemsize(),
-                Some(size) if size as usize == size_of::<$element>()
-            ));
+            const _: () = check_size::<$element>();
         )*
     };
 }

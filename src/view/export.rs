@@ -22,7 +22,9 @@ impl CaiView {
     /// has been shared then.
     pub fn to_dlpack(&self, consumer: Stream) -> Result<Managed<DLManagedTensorVersioned>, Error> {
         self.order(Request::Stream(consumer), SyncPolicy::Event)?;
-        self.managed(self.descriptor.flags().bits())
+        // The view and other tensors of it hold the memory too: whoever made it, here it is no copy.
+        let flags = self.descriptor.flags().with(Flags::IS_COPIED, false);
+        self.managed(flags.bits())
     }
 
     /// As [`CaiView::to_dlpack`], in the layout before DLPack 1.0, which has no flags.

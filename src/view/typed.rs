@@ -16,6 +16,7 @@ use std::marker::PhantomData;
 
 use smallvec::SmallVec;
 
+use super::element::check_size;
 use super::{CaiView, Element, unlocked};
 use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, Device};
@@ -283,9 +284,10 @@ macro_rules! demands {
     };
 }
 
-impl<'a, T> View<'a, T> {
+impl<'a, T: Element> View<'a, T> {
     /// Of an array whose type, alignment and memory have been checked.
     pub(crate) fn new(cai: &'a CaiView) -> Self {
+        const { check_size::<T>() };
         Self {
             cai,
             elements: PhantomData,
@@ -302,9 +304,10 @@ impl<'a, T> View<'a, T> {
     }
 }
 
-impl<'a, T> ViewMut<'a, T> {
+impl<'a, T: Element> ViewMut<'a, T> {
     /// Of an array whose type, alignment, memory and layout have been checked.
     pub(crate) fn new(cai: &'a mut CaiView) -> Self {
+        const { check_size::<T>() };
         Self {
             cai,
             elements: PhantomData,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaStream, LaunchArgs, PushKernelArg};
 
-use super::OnSlice;
+use super::{OnSlice, number_of};
 use crate::driver;
 use crate::error::Error;
 use crate::protocol::descriptor::Device;
@@ -56,7 +56,7 @@ pub(super) mod sealed {
     }
 }
 
-impl<T> sealed::Lend for View<'_, T> {
+impl<T: Element> sealed::Lend for View<'_, T> {
     type Element = T;
 
     fn array(&self) -> &CaiView {
@@ -66,7 +66,7 @@ impl<T> sealed::Lend for View<'_, T> {
     fn ended(&mut self, _edge: ReturnEdge, _stream: &Arc<CudaStream>) {}
 }
 
-impl<T> sealed::Lend for ViewMut<'_, T> {
+impl<T: Element> sealed::Lend for ViewMut<'_, T> {
     type Element = T;
 
     fn array(&self) -> &CaiView {
@@ -82,7 +82,7 @@ impl<T> sealed::Lend for ViewMut<'_, T> {
                 cai.set_ready(producer, ());
             }
             _ => {
-                let number = Stream::try_from(&**stream).unwrap_or(Stream::None);
+                let number = number_of(stream).unwrap_or(Stream::None);
                 cai.set_ready(number, Arc::clone(stream));
             }
         }
@@ -113,7 +113,7 @@ impl<'a, T: Element> ViewMut<'a, T> {
 impl<'s, V: Lend> On<'s, V> {
     fn new(view: V, stream: &'s Arc<CudaStream>) -> Result<Self, Error> {
         let array = view.array();
-        let number = Stream::try_from(&**stream)?;
+        let number = number_of(stream)?;
         check_device(array.device(), stream)?;
         let pointer = device_pointer(array)?;
         let loan = unlocked(|| array.consume(number))?;

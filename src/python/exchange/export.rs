@@ -25,7 +25,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::NAME;
-use crate::protocol::descriptor::Device;
+use crate::protocol::descriptor::{Device, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Stream};
 use crate::python::class::PyCaiView;
@@ -210,7 +210,9 @@ fn owning(view: &Bound<'_, PyCaiView>) -> PyResult<NonNull<DLManagedTensorVersio
     make_ready(view)?;
     let descriptor = view.get().view().descriptor();
     let owner = release::own(view.clone().into_any())?;
-    build(descriptor.described(), descriptor.flags().bits(), owner).map_err(|error| {
+    // The view holds the memory too: whoever made it, here it is no copy.
+    let flags = descriptor.flags().with(Flags::IS_COPIED, false);
+    build(descriptor.described(), flags.bits(), owner).map_err(|error| {
         // SAFETY: `build` did not take the owner, so that it is still ours to end.
         unsafe { owner.release() };
         error.into()
