@@ -1,12 +1,15 @@
 //! The guard: order on entry, the return edge at the end, and what it refuses.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use cai_dlpack::protocol::descriptor::{Descriptor, Device, RawTensor};
 use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::{Owner, ReturnEdge};
 use cai_dlpack::{CaiView, Error};
+use cudarc::driver::sys::CUstreamCaptureMode;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr};
 
 use crate::simulator::{Machine, machine, number, one_event};
@@ -19,6 +22,16 @@ struct Stage {
     memory: Arc<CudaSlice<f32>>,
     /// The last to be dropped: freeing is written to the log, and the next test has its turn then.
     machine: Machine,
+}
+
+impl Drop for Stage {
+    /// Owners that are kept for a stream have gone, and with them the calls that they make.
+    fn drop(&mut self) {
+        let late = Instant::now() + Duration::from_secs(10);
+        while Arc::strong_count(&self.memory) > 1 && Instant::now() < late {
+            std::thread::yield_now();
+        }
+    }
 }
 
 impl Stage {
@@ -61,7 +74,8 @@ impl Stage {
         let view = unsafe { CaiView::new(descriptor.expect("a tensor"), ready, owner) };
         self.machine.sim.clear();
         match producer {
-            Some(producer) => view.with_producer(producer),
+            // SAFETY: the memory stays to the end of the test.
+            Some(producer) => unsafe { view.with_producer(producer) },
             None => view,
         }
     }
@@ -188,18 +202,42 @@ fn a_written_view_without_a_producer_is_ready_where_it_was_written() {
     assert_eq!(stage.machine.sim.count("cuStreamDestroy"), 1);
 }
 
+/// A view that a class keeps over many calls does not grow with them, and lets go of the last stream alone.
+#[test]
+fn a_view_that_is_written_again_and_again_keeps_one_stream() {
+    let stage = Stage::new();
+    let mut view = stage.array(Stream::None, None, &[1]);
+    let streams: Vec<_> = (0..3)
+        .map(|_| stage.context.new_stream().expect("a stream"))
+        .collect();
+    for stream in streams.iter().cycle().take(300) {
+        let typed = view.typed_mut::<f32>().expect("floats");
+        drop(typed.on(stream).expect("a loan"));
+    }
+    assert_eq!(Arc::strong_count(&streams[0]), 1);
+    assert_eq!(Arc::strong_count(&streams[2]), 2);
+    let derived = view.on(stream(&stage.producer)).expect("a view");
+    assert_eq!(Arc::strong_count(&streams[2]), 2);
+    drop((view, derived));
+    assert_eq!(Arc::strong_count(&streams[2]), 1);
+}
+
 #[test]
 fn a_view_that_was_read_stays_ready_where_it_was() {
     let stage = Stage::new();
     let view = stage.array(Stream::None, None, &[1]);
-    drop(
-        view.typed::<f32>()
-            .expect("floats")
-            .on(&stage.consumer)
-            .expect("a loan"),
-    );
-    assert_eq!(view.ready(), Stream::None);
+    let on = view
+        .typed::<f32>()
+        .expect("floats")
+        .on(&stage.consumer)
+        .expect("a loan");
     assert_eq!(stage.machine.orders(), []);
+    drop(on);
+    assert_eq!(view.ready(), Stream::None);
+    // Nobody waits but the thread that keeps the owner.
+    let recorded = ("cuEventRecord".to_owned(), number(&stage.consumer));
+    assert_eq!(stage.machine.orders()[0], recorded);
+    assert_eq!(stage.machine.sim.count("cuStreamWaitEvent"), 0);
 }
 
 #[test]
@@ -220,6 +258,150 @@ fn the_host_waits_where_the_return_edge_is_refused() {
         "{:?}",
         stage.machine.orders()
     );
+}
+
+/// Says when it is dropped, and keeps the memory until then.
+struct Ends(
+    Arc<AtomicBool>,
+    #[expect(dead_code, reason = "kept alive")] Arc<CudaSlice<f32>>,
+);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Whether the owner is still there while a copy that has been enqueued waits at a gate; and after it.
+fn owner_waits_for_the_copy(producer: impl Fn(&Stage) -> Option<Stream>) -> bool {
+    let (stage, ended) = (Stage::new(), Arc::new(AtomicBool::new(false)));
+    let plain = stage.array(Stream::None, None, &[1]);
+    let owner = Owner::new(Ends(Arc::clone(&ended), Arc::clone(&stage.memory)));
+    // SAFETY: elements of the memory that the owner keeps.
+    let mut view = unsafe { CaiView::new(plain.descriptor().clone(), Stream::None, owner) };
+    if let Some(producer) = producer(&stage) {
+        // SAFETY: nothing frees the memory before the end of the test.
+        view = unsafe { view.with_producer(producer) };
+    }
+    let mut copy = stage.consumer.alloc_zeros::<f32>(4).expect("memory");
+    let gate = stage.machine.sim.gate(number(&stage.consumer));
+    let gate = gate.expect("a gate");
+    let typed = view.typed::<f32>().expect("floats");
+    let mut on = typed.on(&stage.consumer).expect("a loan");
+    let slice = on.as_slice().expect("contiguous");
+    stage
+        .consumer
+        .memcpy_dtod(&slice, &mut copy)
+        .expect("a copy");
+    drop(on);
+    drop(view);
+    std::thread::sleep(Duration::from_millis(20));
+    let is_kept = !ended.load(Ordering::SeqCst);
+    gate.open();
+    let copied = stage.consumer.clone_dtoh(&copy).expect("a copy");
+    assert_eq!(copied, [1.0, 2.0, 3.0, 4.0]);
+    let late = Instant::now() + Duration::from_secs(10);
+    while !ended.load(Ordering::SeqCst) {
+        assert!(Instant::now() < late, "the owner is let go");
+        std::thread::yield_now();
+    }
+    is_kept
+}
+
+/// Nobody makes the producer wait for us: then the memory does.
+#[test]
+fn an_owner_stays_until_the_stream_is_done_with_its_memory() {
+    assert!(owner_waits_for_the_copy(|_| None));
+    assert!(owner_waits_for_the_copy(|_| Some(Stream::None)));
+}
+
+#[test]
+fn an_owner_whose_producer_waits_may_go() {
+    assert!(!owner_waits_for_the_copy(|stage| Some(stream(
+        &stage.producer
+    ))));
+}
+
+#[test]
+fn where_no_event_can_be_made_the_host_waits() {
+    let stage = Stage::new();
+    let view = stage.array(Stream::None, None, &[1]);
+    let typed = view.typed::<f32>().expect("floats");
+    let on = typed.on(&stage.consumer).expect("a loan");
+    stage.machine.sim.clear();
+    stage.machine.sim.fault("cuEventCreate", 1, 2);
+    drop(on);
+    let waited = ("cuStreamSynchronize".to_owned(), number(&stage.consumer));
+    assert_eq!(stage.machine.orders(), [waited]);
+}
+
+/// A graph is launched later: no event says when it is done, and asking for one could end the capture.
+#[test]
+fn a_capture_is_left_alone() {
+    let stage = Stage::new();
+    let view = stage.array(Stream::None, None, &[1]);
+    let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+    stage.consumer.begin_capture(mode).expect("a capture");
+    let typed = view.typed::<f32>().expect("floats");
+    let on = typed.on(&stage.consumer).expect("a loan");
+    stage.machine.sim.clear();
+    drop(on);
+    assert_eq!(stage.machine.orders(), []);
+    // SAFETY: the stream is alive, and captures.
+    let ended = unsafe { cudarc::driver::result::stream::end_capture(stage.consumer.cu_stream()) };
+    assert!(!ended.expect("the capture ends well").is_null());
+}
+
+#[test]
+fn what_is_current_stays_when_an_owner_is_kept() {
+    let stage = Stage::new();
+    let view = stage.array(Stream::None, None, &[1]);
+    let typed = view.typed::<f32>().expect("floats");
+    let on = typed.on(&stage.consumer).expect("a loan");
+    let other = CudaContext::new(1).expect("device 1");
+    other.bind_to_thread().expect("current");
+    drop(on);
+    let mut current = std::ptr::null_mut();
+    // SAFETY: writes one handle to a live local.
+    let code = unsafe { cudarc::driver::sys::cuCtxGetCurrent(&mut current) };
+    assert_eq!(
+        (code as u32, current.addr()),
+        (0, other.cu_ctx().addr()),
+        "the caller's context"
+    );
+}
+
+/// 2 is another stream on every thread: dropped elsewhere, the guard cannot name its own any more.
+#[test]
+fn a_guard_of_a_per_thread_stream_waits_where_it_is_dropped_elsewhere() {
+    let stage = Stage::new();
+    let own = stage.context.per_thread_stream();
+    let view = stage.produced();
+    let typed = view.typed::<f32>().expect("floats");
+    let on = typed.on(&own).expect("a loan");
+    stage.machine.sim.clear();
+    std::thread::scope(|scope| scope.spawn(move || drop(on)).join()).expect("a thread");
+    assert_eq!(stage.machine.sim.count("cuCtxSynchronize"), 1);
+
+    let typed = view.typed::<f32>().expect("floats");
+    let mut on = typed.on(&own).expect("a loan");
+    stage.machine.sim.clear();
+    let mut copied = [0.0_f32; 4];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let slice = on.as_slice().expect("contiguous");
+            let stream = stage.context.per_thread_stream();
+            stream.memcpy_dtoh(&slice, &mut copied).expect("a copy");
+        });
+    });
+    assert_eq!(copied, [1.0, 2.0, 3.0, 4.0]);
+    let names: Vec<_> = stage.machine.sim.calls();
+    let names: Vec<_> = names.iter().map(|call| call.name()).collect();
+    let waited = names.iter().position(|name| *name == "cuCtxSynchronize");
+    let copied = names
+        .iter()
+        .position(|name| name.starts_with("cuMemcpyDtoH"));
+    assert!(waited < copied && waited.is_some(), "{names:?}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! cudarc's slices as views.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cai_dlpack::protocol::descriptor::Device;
 use cai_dlpack::protocol::rule::Rule;
@@ -124,6 +125,50 @@ fn ready_after_a_write_on_another_stream() {
     }
     consumer.synchronize().expect("the copy is done");
     assert_eq!(copied, [7.0; 4]);
+}
+
+#[test]
+fn written_after_a_read_on_another_stream() {
+    let machine = machine();
+    let slice = slice(&[1.0; 4]);
+    let other = slice.context().new_stream().expect("a stream");
+    let consumer = slice.context().new_stream().expect("a stream");
+    let mut copy = other.alloc_zeros::<f32>(4).expect("memory");
+    let gate = machine.sim.gate(number(&other)).expect("a gate");
+    other.memcpy_dtod(&slice, &mut copy).expect("a copy");
+    let mut view = CaiView::from_cudarc(slice, [4]).expect("a view");
+    let typed = view.typed_mut::<f32>().expect("floats");
+    let mut on = typed.on(&consumer).expect("a loan");
+    consumer
+        .memset_zeros(&mut on.as_slice().expect("contiguous"))
+        .expect("a fill");
+    drop(on);
+    std::thread::scope(|scope| {
+        // What can run without the read does so now.
+        let done = scope.spawn(|| consumer.synchronize());
+        std::thread::sleep(Duration::from_millis(20));
+        gate.open();
+        done.join().expect("a thread").expect("the fill is done");
+    });
+    assert_eq!(other.clone_dtoh(&copy).expect("a copy"), [1.0; 4]);
+}
+
+/// 2 is another stream on every thread, and freeing on it would come before the work on its own.
+#[test]
+fn a_slice_of_a_per_thread_stream_is_freed_elsewhere_after_all_work() {
+    let machine = machine();
+    let context = CudaContext::new(0).expect("device 0");
+    let stream = context.per_thread_stream();
+    let slice = stream.clone_htod(&[1.0_f32; 4]).expect("memory");
+    let view = CaiView::from_cudarc(slice, [4]).expect("a view");
+    machine.sim.clear();
+    std::thread::spawn(move || drop(view))
+        .join()
+        .expect("dropped");
+    let calls = machine.sim.calls();
+    let at = |name: &str| calls.iter().position(|call| call.name() == name);
+    let (waited, freed) = (at("cuCtxSynchronize"), at("cuMemFreeAsync"));
+    assert!(waited.is_some() && waited < freed, "{calls:?}");
 }
 
 #[test]

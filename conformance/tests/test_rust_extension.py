@@ -9,8 +9,9 @@ import gc
 import subprocess
 import sys
 import threading
+import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import cai_example
@@ -24,6 +25,21 @@ from producers import Cai, Dlpack, cai, interface
 from simulator import Machine
 
 VALUES = np.arange(4, dtype=np.float32)
+
+
+def settle(machine: Machine) -> None:
+    """Returns when the thread that keeps owners for streams makes no more calls."""
+    before = None
+    while before != (now := machine.names()):
+        before = now
+        time.sleep(0.01)
+
+
+@pytest.fixture(name="machine")
+def machine_of_its_own(machine: Machine) -> Iterator[Machine]:
+    """The machine, after which no call of this test is written down."""
+    yield machine
+    settle(machine)
 
 
 def tvm_tensor(values: np.ndarray[Any, Any], machine: Machine) -> Any:
@@ -77,13 +93,55 @@ def test_tvm_takes_the_result(machine: Machine) -> None:
 
 
 def test_the_host_waits_for_nothing(machine: Machine) -> None:
+    """Only the thread that keeps owners does, as Numba names no stream that could wait instead."""
     ours = to_device(VALUES)
-    cai_example.stack(ours, ours)
+    work = cai_example.stack(ours, ours).stream
     machine.clear()
-    stacked = cai_example.stack(ours, ours)
-    waits = {"cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize", "cuMemcpyDtoH_v2"}
-    assert not waits & set(machine.names())
-    del stacked
+    with machine.control.gate(work):
+        stacked = cai_example.stack(ours, ours)
+        waits = {"cuStreamSynchronize", "cuCtxSynchronize", "cuMemcpyDtoH_v2"}
+        assert not waits & set(machine.names())
+    assert np.array_equal(contents(stacked, machine), [VALUES, VALUES])
+
+
+def test_an_array_is_kept_until_the_stream_is_done_with_it(machine: Machine) -> None:
+    """The caller lets go of an array that names no stream, while the copies that read it are waiting."""
+    pointer = machine.device_memory(16)
+    machine.write(pointer, VALUES.tobytes())
+    array = Cai(interface(shape=(4,), data=(pointer, False)))
+    gone = weakref.ref(array)
+    work = cai_example.stack(array, array).stream
+    with machine.control.gate(work):
+        stacked = cai_example.stack(array, array)
+        del array
+        gc.collect()
+        time.sleep(0.05)
+        assert gone() is not None
+    assert np.array_equal(contents(stacked, machine), [VALUES, VALUES])
+    late = time.monotonic() + 10
+    while gone() is not None and time.monotonic() < late:
+        time.sleep(0.001)
+    assert gone() is None
+
+
+def test_a_finaliser_finds_a_context_on_the_reapers_thread(machine: Machine) -> None:
+    """Numba's calls the driver: an array that is let go while the main thread is in a C call is freed elsewhere."""
+    seen: list[tuple[bool, bool]] = []
+
+    class Finalised(Cai):
+        def __del__(self) -> None:
+            here = threading.current_thread() is threading.main_thread()
+            seen.append((here, machine.current() != 0))
+
+    array = Finalised(interface(shape=(4,), data=(machine.device_memory(16), False)))
+    work = cai_example.stack(array, array).stream
+    gate = machine.control.gate(work)
+    stacked = cai_example.stack(array, array)
+    del array
+    threading.Timer(0.1, gate.open).start()
+    time.sleep(1)
+    assert seen == [(False, True)]
+    assert contents(stacked, machine).shape == (2, 4)
 
 
 def test_the_order_of_both_producers(machine: Machine) -> None:
@@ -228,6 +286,7 @@ def test_views_go_from_module_to_module(machine: Machine) -> None:
     """By the dict, whose stream passes through: nobody waits yet, and the producer can be waited for."""
     ours = to_device(VALUES)
     view = cai_example.stack(ours, ours)
+    settle(machine)
     machine.clear()
     there = peer.view_of(view)
     assert (there.ptr, there.shape, there.stream) == (view.ptr, view.shape, view.stream)

@@ -31,12 +31,21 @@ use super::{
 use crate::fork;
 use crate::protocol::stream::{Capture, Stream};
 
+static LOADED: OnceLock<Cuda> = OnceLock::new();
+
+/// The process's driver, where it has been loaded.
+#[cfg(feature = "pyo3")]
+pub(super) fn in_use() -> Option<&'static Cuda> {
+    LOADED
+        .get()
+        .filter(|cuda| cuda.generation == fork::generation())
+}
+
 /// The process's driver: loaded and initialised by the first call that succeeds.
 ///
 /// A forked child is refused its parent's: no call of it would succeed, and a lock of the pool may have been
 /// another thread's at the fork, which nobody gives back there.
 pub(super) fn driver() -> Result<&'static Cuda, DriverError> {
-    static LOADED: OnceLock<Cuda> = OnceLock::new();
     match LOADED.get() {
         Some(cuda) if cuda.generation == fork::generation() => Ok(cuda),
         Some(_) => Err(DriverError::FORKED),
@@ -86,6 +95,7 @@ macro_rules! functions {
 functions! {
     init "cuInit" "cuInit" (u32);
     device_get "cuDeviceGet" "cuDeviceGet" (*mut i32, i32);
+    device_count "cuDeviceGetCount" "cuDeviceGetCount" (*mut i32);
     device_attribute "cuDeviceGetAttribute" "cuDeviceGetAttribute" (*mut i32, u32, i32);
     pointer_attributes "cuPointerGetAttributes" "cuPointerGetAttributes"
         (u32, *const u32, *const *mut u64, u64);
@@ -250,6 +260,14 @@ fn pointer_info(slots: [u64; ATTRIBUTES.len()]) -> PointerInfo {
 impl Driver for Cuda {
     fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    fn device_count(&self) -> Result<i32, DriverError> {
+        let call = self.functions.device_count()?;
+        let mut count = 0;
+        // SAFETY: writes one int to a live local.
+        check("cuDeviceGetCount", unsafe { call(&mut count) })?;
+        Ok(count)
     }
 
     fn pointer_info(&self, pointer: u64, want_range: bool) -> Result<PointerInfo, DriverError> {

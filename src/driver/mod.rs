@@ -115,6 +115,9 @@ pub(crate) trait Driver: Send + Sync {
     /// The idle events of this driver: they live as long as it does. Not a driver call.
     fn pool(&self) -> &Pool;
 
+    /// The number of devices. Source: `cuDeviceGetCount`.
+    fn device_count(&self) -> Result<i32, DriverError>;
+
     /// Kind, device, context and, with `want_range`, bounds of the allocation behind an address.
     /// An address that the driver does not know is no error: [`MemoryKind::Unknown`].
     /// Needs no current context. Source: `cuPointerGetAttributes`.
@@ -266,6 +269,15 @@ pub(crate) fn driver() -> Result<&'static dyn Driver, DriverError> {
         return Ok(script);
     }
     loaded()
+}
+
+/// The driver, where this library has used it already: nothing is loaded.
+#[cfg(feature = "pyo3")]
+pub(crate) fn in_use() -> Option<&'static dyn Driver> {
+    #[cfg(feature = "cudarc")]
+    return cuda::in_use().map(|driver| driver as &dyn Driver);
+    #[cfg(not(feature = "cudarc"))]
+    None
 }
 
 #[cfg(feature = "cudarc")]

@@ -288,6 +288,10 @@ impl Driver for Script {
         &self.pool
     }
 
+    fn device_count(&self) -> Result<i32, DriverError> {
+        self.call("cuDeviceGetCount", "").map(|_| 2)
+    }
+
     fn pointer_info(&self, pointer: u64, want_range: bool) -> Result<PointerInfo, DriverError> {
         let what = if want_range { " range" } else { "" };
         let state = self.call("cuPointerGetAttributes", &format!("{pointer:#x}{what}"))?;

@@ -21,6 +21,7 @@
 //!    strided array has a pointer, but no length that a copy may run along.
 //! 4. `CudaSlice` is not made from a foreign array: it frees what it holds.
 
+mod keep;
 mod on;
 mod slice;
 
@@ -29,8 +30,17 @@ pub use slice::OnSlice;
 
 use cudarc::driver::CudaStream;
 
+use crate::driver::DriverError;
+use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
+
+/// So that `?` takes cudarc's errors too, in functions that answer [`Error`].
+impl From<cudarc::driver::DriverError> for Error {
+    fn from(error: cudarc::driver::DriverError) -> Self {
+        DriverError::new("a call of cudarc's", error.0 as u32).into()
+    }
+}
 
 impl Stream {
     /// A stream of cudarc's, as both protocols number it.

@@ -150,5 +150,5 @@ unsafe fn view_of(
     owner: Owner,
 ) -> Result<CaiView, Error> {
     // SAFETY: by this function's contract.
-    Ok(unsafe { CaiView::new(descriptor, ready, owner) }.with_producer(ready))
+    Ok(unsafe { CaiView::new(descriptor, ready, owner) }.on_producer(ready))
 }

@@ -44,7 +44,7 @@ impl<'d> Current<'d> {
     }
 
     /// A thread without a context may not ask about streams, and any context serves: the first that is alive.
-    fn of_whoever_has_one(driver: &'d dyn Driver) -> Result<Option<Self>, DriverError> {
+    pub(crate) fn of_whoever_has_one(driver: &'d dyn Driver) -> Result<Option<Self>, DriverError> {
         for ordinal in 0..driver.device_count()? {
             if driver.primary_context_active(ordinal)? {
                 return Self::of_device(driver, ordinal).map(Some);

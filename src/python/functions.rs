@@ -380,7 +380,7 @@ fn adjust(view: CaiView, options: &Options<'_>) -> PyResult<CaiView> {
     }
     Ok(match options.producer {
         None => view,
-        Some(producer) => view.with_producer(producer),
+        Some(producer) => view.on_producer(producer),
     })
 }
 

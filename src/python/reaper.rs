@@ -22,7 +22,9 @@ use std::thread::JoinHandle;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+use super::current::Current;
 use super::{gil, killed};
+use crate::driver;
 use crate::fork;
 use crate::view::{self, Gate, Node, Queue};
 
@@ -100,13 +102,27 @@ fn drain(_py: Python<'_>) {
 fn reap() {
     block_signals();
     if wait() {
+        let mut context = a_context();
         Python::try_attach(|py| {
             drain(py);
-            while py.detach(wait) {
+            while py.detach(|| {
+                drop(context.take());
+                let is_more = wait();
+                context = is_more.then(a_context).flatten();
+                is_more
+            }) {
                 drain(py);
             }
         });
     }
+}
+
+/// A context for the finalisers that this thread runs: those that call the driver themselves (Numba's) expect
+/// one to be current, as it is on the threads that use arrays. None where the process has none yet.
+fn a_context() -> Option<Current<'static>> {
+    Current::of_whoever_has_one(driver::in_use()?)
+        .ok()
+        .flatten()
 }
 
 /// Sleeps until something waits, or (false) until the gate is closed.

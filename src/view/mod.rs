@@ -68,6 +68,8 @@ pub(crate) use unlocked::unlocked;
 use std::mem::MaybeUninit;
 
 pub(crate) use streams::Streams;
+#[cfg(feature = "cudarc")]
+pub(crate) use streams::{Kept, is_elsewhere, thread_of};
 
 use crate::driver::order::Place;
 use crate::protocol::descriptor::{Descriptor, Device};
@@ -76,11 +78,20 @@ use crate::protocol::rule::Violation;
 use crate::protocol::stream::Stream;
 
 /// A strided array in memory that CUDA can reach, with its owner and its place in stream order.
+///
+/// A clone is another view of the same memory: it shares the owner, and copies no element.
 #[derive(Debug)]
 pub struct CaiView {
     descriptor: Descriptor,
     streams: Streams,
     owner: Owner,
+}
+
+impl Clone for CaiView {
+    fn clone(&self) -> Self {
+        // SAFETY: the same description of the same memory.
+        unsafe { self.derive(self.descriptor.clone()) }
+    }
 }
 
 /// Room for a view, piece by piece: where all are written, a view stands there.
@@ -183,9 +194,20 @@ impl CaiView {
         unsafe { owner.end() };
     }
 
-    /// Says on which stream the producer goes on working: the return edge goes there.
+    /// Says on which stream the producer goes on working: the return edge goes there, and is then all that
+    /// keeps the memory until a consumer's stream is done with it.
+    ///
+    /// # Safety
+    /// When the owner goes, its memory is freed or used anew only after what `producer` holds by then.
+    /// [`Stream::None`], a producer that works on no stream, needs no promise.
     #[must_use]
-    pub fn with_producer(mut self, producer: Stream) -> Self {
+    pub unsafe fn with_producer(self, producer: Stream) -> Self {
+        self.on_producer(producer)
+    }
+
+    /// The same, by the producer's own word.
+    #[must_use]
+    pub(crate) fn on_producer(mut self, producer: Stream) -> Self {
         self.streams = self.streams.with_producer(producer);
         self
     }
@@ -197,13 +219,16 @@ impl CaiView {
         self
     }
 
-    /// The data was written, and is ready on `ready` now; `keep` lives as long as the view.
+    /// The data was written, and is ready on `ready` now.
     #[cfg(feature = "cudarc")]
-    pub(crate) fn set_ready<K: Send + 'static>(&mut self, ready: Stream, keep: K) {
+    pub(crate) fn set_ready(&mut self, ready: Stream) {
         self.streams = self.streams.with_ready(ready);
-        if size_of::<K>() > 0 {
-            self.owner = Owner::new((self.owner.share(), keep));
-        }
+    }
+
+    /// The same; `kept` keeps that stream alive for as long as this or a view made from it is ready there.
+    #[cfg(feature = "cudarc")]
+    pub(crate) fn set_ready_kept(&mut self, ready: Stream, kept: Kept) {
+        self.streams = self.streams.with_ready_kept(ready, kept);
     }
 
     /// Another view, of `descriptor`, that shares this one's owner and streams.

@@ -32,12 +32,10 @@ impl CaiView {
     /// The same memory with another ready stream, on which the caller has made it ready. Data that is
     /// ready everywhere stays so.
     pub(crate) fn ready_on(&self, stream: Stream) -> Self {
-        // SAFETY: the same description of the same memory.
-        let view = unsafe { self.derive(self.descriptor.clone()) };
         if self.ready() == Stream::None {
-            view
+            self.clone()
         } else {
-            view.with_ready(stream)
+            self.clone().with_ready(stream)
         }
     }
 

@@ -1,9 +1,11 @@
 //! The two streams of a view, in two words.
 //!
-//! A per-thread default stream means another stream on every thread, so that its thread is kept with it. Few
-//! views have one: theirs stand in a box.
+//! A per-thread default stream means another stream on every thread, so that its thread is kept with it; and a
+//! stream that a view was written on may be kept alive by the view. Few views have either: it stands in a box.
 
+use std::fmt;
 use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::thread::ThreadId;
 
 use crate::protocol::stream::Stream;
@@ -26,6 +28,23 @@ enum Words {
 struct Threads {
     ready: Placed,
     producer: Option<Placed>,
+    kept: Option<Kept>,
+}
+
+/// What keeps a ready stream alive that is neither the producer's nor the caller's promise.
+#[derive(Clone)]
+pub(crate) struct Kept(
+    #[expect(
+        dead_code,
+        reason = "held, and dropped with the last view that is ready there"
+    )]
+    pub(crate) Arc<dyn Send + Sync>,
+);
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Kept")
+    }
 }
 
 /// A stream, and the thread whose it is where it is a per-thread default stream.
@@ -48,8 +67,14 @@ impl Placed {
 
 /// The calling thread, where `stream` means it.
 #[inline]
-pub(super) fn thread_of(stream: Stream) -> Option<ThreadId> {
+pub(crate) fn thread_of(stream: Stream) -> Option<ThreadId> {
     (stream == Stream::PerThreadDefault).then(|| std::thread::current().id())
+}
+
+/// Whether a stream of `thread` ([`thread_of`]) is another one here.
+#[cfg(feature = "cudarc")]
+pub(crate) fn is_elsewhere(thread: Option<ThreadId>) -> bool {
+    thread.is_some_and(|thread| thread != std::thread::current().id())
 }
 
 /// Nobody said where the producer works. The per-thread default stream's own code, which is free: no such
@@ -84,7 +109,7 @@ impl Streams {
                 ready: ready.raw(),
                 producer,
             }),
-            _ => Self::of(Placed::here(ready), producer.map(Placed::here)),
+            _ => Self::of(Placed::here(ready), producer.map(Placed::here), None),
         }
     }
 
@@ -98,31 +123,46 @@ impl Streams {
             Some(producer) if ready != PER_THREAD => Self(Words::Plain { ready, producer }),
             _ => {
                 let placed = Placed::here(Stream::from_raw(handle));
-                Self::of(placed, Some(placed))
+                Self::of(placed, Some(placed), None)
             }
         }
     }
 
     #[inline(never)]
-    fn of(ready: Placed, producer: Option<Placed>) -> Self {
+    fn of(ready: Placed, producer: Option<Placed>, kept: Option<Kept>) -> Self {
         let plain = code(producer.map(|placed| placed.stream));
-        Self(match plain.filter(|_| ready.thread.is_none()) {
+        let is_plain = ready.thread.is_none() && kept.is_none();
+        Self(match plain.filter(|_| is_plain) {
             Some(producer) => Words::Plain {
                 ready: ready.stream.raw(),
                 producer,
             },
-            None => Words::Apart(Box::new(Threads { ready, producer })),
+            None => Words::Apart(Box::new(Threads {
+                ready,
+                producer,
+                kept,
+            })),
         })
     }
 
     /// These, with another ready stream.
     pub(super) fn with_ready(&self, ready: Stream) -> Self {
-        Self::of(Placed::here(ready), self.placed_producer())
+        Self::of(Placed::here(ready), self.placed_producer(), None)
+    }
+
+    /// These, with another ready stream, which `kept` keeps alive.
+    #[cfg(feature = "cudarc")]
+    pub(super) fn with_ready_kept(&self, ready: Stream, kept: Kept) -> Self {
+        Self::of(Placed::here(ready), self.placed_producer(), Some(kept))
     }
 
     /// These, with another producer stream.
     pub(super) fn with_producer(&self, producer: Stream) -> Self {
-        Self::of(self.placed_ready(), Some(Placed::here(producer)))
+        Self::of(
+            self.placed_ready(),
+            Some(Placed::here(producer)),
+            self.kept().cloned(),
+        )
     }
 
     #[inline(always)]
@@ -149,6 +189,13 @@ impl Streams {
                 thread: None,
             },
             Words::Apart(threads) => threads.ready,
+        }
+    }
+
+    fn kept(&self) -> Option<&Kept> {
+        match &self.0 {
+            Words::Plain { .. } => None,
+            Words::Apart(threads) => threads.kept.as_ref(),
         }
     }
 

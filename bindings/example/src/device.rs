@@ -5,11 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cai_dlpack::protocol::descriptor::Device;
 use cudarc::driver::{CudaContext, CudaStream, DriverError};
-use pyo3::exceptions::PyRuntimeError;
-use pyo3::prelude::*;
 
 /// Our stream on a device. Pinned and managed memory (whose ids say nothing) is taken to device 0.
-pub(crate) fn stream_of(device: Device) -> PyResult<Arc<CudaStream>> {
+pub(crate) fn stream_of(device: Device) -> Result<Arc<CudaStream>, DriverError> {
     static STREAMS: Mutex<BTreeMap<i32, Arc<CudaStream>>> = Mutex::new(BTreeMap::new());
     let ordinal = if device.device_type == Device::CUDA {
         device.id
@@ -20,13 +18,8 @@ pub(crate) fn stream_of(device: Device) -> PyResult<Arc<CudaStream>> {
     if let Some(stream) = streams.get(&ordinal) {
         return Ok(Arc::clone(stream));
     }
-    let context = CudaContext::new(ordinal as usize).map_err(failed)?;
-    let stream = context.new_stream().map_err(failed)?;
+    let context = CudaContext::new(ordinal as usize)?;
+    let stream = context.new_stream()?;
     streams.insert(ordinal, Arc::clone(&stream));
     Ok(stream)
-}
-
-/// cudarc's error as an exception.
-pub(crate) fn failed(error: DriverError) -> PyErr {
-    PyRuntimeError::new_err(error.to_string())
 }

@@ -72,9 +72,15 @@ pub(crate) unsafe fn add(
         return Ok(());
     }
     let function = function_of(stream.context())?;
+    // Blocks as many as the memory of any GPU has room for; `for_num_elems` counts to 2^32 elements.
+    let config = LaunchConfig {
+        grid_dim: (n.div_ceil(256) as u32, 1, 1),
+        block_dim: (256, 1, 1),
+        shared_mem_bytes: 0,
+    };
     let mut launch = stream.launch_builder(&function);
     launch.arg(x).arg(y).arg(out).arg(&n);
     // SAFETY: the kernel reads and writes n floats of each; the contract of this function.
-    unsafe { launch.launch(LaunchConfig::for_num_elems(n as u32)) }?;
+    unsafe { launch.launch(config) }?;
     Ok(())
 }

@@ -3,64 +3,58 @@
 mod device;
 mod kernel;
 
-use cai_dlpack::CaiView;
 use cai_dlpack::python::{In, InOut};
+use cai_dlpack::{CaiView, Error};
 use cudarc::driver::CudaSlice;
 use pyo3::prelude::*;
 
-use device::{failed, stream_of};
+use device::stream_of;
 
 /// Both arrays as the rows of a new one: two copies on the GPU, and no wait.
 #[pyfunction]
-fn stack(py: Python<'_>, a: In<f32, 1>, b: In<f32, 1>) -> PyResult<CaiView> {
+fn stack(py: Python<'_>, a: In<f32, 1>, b: In<f32, 1>) -> Result<CaiView, Error> {
     let a_there = a.view().c_order()?.cuda()?;
     let b_there = b.view().of_shape(&[Some(a.len())])?.c_order()?.cuda()?;
     let stream = stream_of(a.device())?;
     py.detach(|| {
-        let mut out: CudaSlice<f32> = stream.alloc_zeros(2 * a.len()).map_err(failed)?;
+        let mut out: CudaSlice<f32> = stream.alloc_zeros(2 * a.len())?;
         let (mut first, mut second) = out.split_at_mut(a.len());
         let mut x = a_there.on(&stream)?;
         let mut y = b_there.on(&stream)?;
-        stream
-            .memcpy_dtod(&x.as_slice()?, &mut first)
-            .map_err(failed)?;
-        stream
-            .memcpy_dtod(&y.as_slice()?, &mut second)
-            .map_err(failed)?;
+        stream.memcpy_dtod(&x.as_slice()?, &mut first)?;
+        stream.memcpy_dtod(&y.as_slice()?, &mut second)?;
         // Here the guards end: the streams of both producers wait for the copies.
         drop((x, y));
-        Ok(CaiView::from_cudarc(out, [2, a.len()])?)
+        CaiView::from_cudarc(out, [2, a.len()])
     })
 }
 
 /// The sum of two matrices, by a kernel.
 #[pyfunction]
-fn add(py: Python<'_>, a: In<f32, 2>, b: In<f32, 2>) -> PyResult<CaiView> {
+fn add(py: Python<'_>, a: In<f32, 2>, b: In<f32, 2>) -> Result<CaiView, Error> {
     let [m, k] = a.shape();
     let a_there = a.view().c_order()?.cuda()?;
     let b_there = b.view().of_shape(&[Some(m), Some(k)])?.c_order()?.cuda()?;
     let stream = stream_of(a.device())?;
     py.detach(|| {
-        let mut out: CudaSlice<f32> = stream.alloc_zeros(m * k).map_err(failed)?;
+        let mut out: CudaSlice<f32> = stream.alloc_zeros(m * k)?;
         let x = a_there.on(&stream)?;
         let y = b_there.on(&stream)?;
         // SAFETY: three arrays of m * k floats in C order, on the stream's device (`on`), of which the
         // last is ours alone.
-        unsafe { kernel::add(&stream, &x, &y, &mut out) }.map_err(failed)?;
+        unsafe { kernel::add(&stream, &x, &y, &mut out) }?;
         drop((x, y));
-        Ok(CaiView::from_cudarc(out, [m, k])?)
+        CaiView::from_cudarc(out, [m, k])
     })
 }
 
 /// Sets every element to 0, in place.
 #[pyfunction]
-fn zero(py: Python<'_>, mut out: InOut<f32, 1>) -> PyResult<()> {
+fn zero(py: Python<'_>, mut out: InOut<f32, 1>) -> Result<(), Error> {
     let stream = stream_of(out.device())?;
     py.detach(|| {
         let mut there = out.view_mut().c_order()?.on(&stream)?;
-        stream
-            .memset_zeros(&mut there.as_slice()?)
-            .map_err(failed)?;
+        stream.memset_zeros(&mut there.as_slice()?)?;
         there.finish()?;
         Ok(())
     })
@@ -68,14 +62,14 @@ fn zero(py: Python<'_>, mut out: InOut<f32, 1>) -> PyResult<()> {
 
 /// Copies `a` into `out`, and hands `out` back: two arguments that must not share memory.
 #[pyfunction]
-fn copy_into(py: Python<'_>, a: In<f32, 1>, mut out: InOut<f32, 1>) -> PyResult<CaiView> {
+fn copy_into(py: Python<'_>, a: In<f32, 1>, mut out: InOut<f32, 1>) -> Result<CaiView, Error> {
     let from = a.view().of_shape(&[Some(out.len())])?.c_order()?;
     let stream = stream_of(out.device())?;
     py.detach(|| {
         let mut x = from.on(&stream)?;
         let mut y = out.view_mut().c_order()?.on(&stream)?;
-        let copied = stream.memcpy_dtod(&x.as_slice()?, &mut y.as_slice()?);
-        copied.map_err(failed)
+        stream.memcpy_dtod(&x.as_slice()?, &mut y.as_slice()?)?;
+        Ok::<_, Error>(())
     })?;
     Ok(out.into_cai())
 }

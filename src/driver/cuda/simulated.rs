@@ -165,6 +165,7 @@ fn code<T: std::fmt::Debug>(result: Result<T, Error>) -> (&'static str, Option<u
 #[ignore = "run by on_the_simulated_driver_*"]
 fn every_function_is_there_and_two_devices() {
     let world = World::new();
+    assert_eq!(world.driver.device_count(), Ok(2));
     assert_eq!(world.driver.current_context(), Ok(Some(world.contexts[0])));
     assert_eq!(world.driver.stream_context(world.d), Ok(world.contexts[1]));
     let [first, second] = world

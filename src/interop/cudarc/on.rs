@@ -2,17 +2,21 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::thread::ThreadId;
 
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaStream, LaunchArgs, PushKernelArg};
 
+use super::keep::{self, InContext};
 use super::{OnSlice, number_of};
 use crate::driver;
 use crate::error::Error;
 use crate::protocol::descriptor::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
-use crate::view::{CaiView, Consumed, Element, ReturnEdge, View, ViewMut, unlocked};
+use crate::view::{
+    CaiView, Consumed, Element, Kept, ReturnEdge, View, ViewMut, is_elsewhere, thread_of, unlocked,
+};
 
 /// A view on a stream: the stream has been made to wait for the data, and when this is dropped the
 /// producer's stream is made to wait for what the stream holds by then.
@@ -21,8 +25,12 @@ use crate::view::{CaiView, Consumed, Element, ReturnEdge, View, ViewMut, unlocke
 /// events; neither is made where producer and consumer work on one stream, and the host never waits
 /// (unless the return edge is refused; then it waits for the stream instead).
 ///
-/// Forgetting it (`mem::forget`) leaves out the return edge and nothing else. A thread that holds
-/// Python's lock lets go of it for both edges.
+/// Where nobody said on which stream the producer works, or it works on none, there is no return edge: the
+/// owner of the memory is kept instead until this stream is done. Forgetting the guard (`mem::forget`) leaves
+/// out the edge and keeps the owner for ever. A thread that holds Python's lock lets go of it for both edges.
+///
+/// Drop it on its own thread where the stream is a per-thread default one: on another thread the host waits
+/// for the whole context.
 ///
 /// After a *mutable* loan the view is ready where its writer left it: on the producer's stream, which
 /// waits for the kernel; or on this stream, which the view then keeps alive, where the producer named
@@ -33,6 +41,8 @@ pub struct On<'s, V: Lend> {
     loan: Option<Consumed>,
     view: V,
     stream: &'s Arc<CudaStream>,
+    /// Whose per-thread default stream it is.
+    thread: Option<ThreadId>,
     pointer: CUdeviceptr,
 }
 
@@ -78,12 +88,11 @@ impl<T: Element> sealed::Lend for ViewMut<'_, T> {
         let producer = self.cai().producer();
         let cai = self.cai_mut();
         match (edge, producer) {
-            (ReturnEdge::Event | ReturnEdge::SameStream, Some(producer)) => {
-                cai.set_ready(producer, ());
-            }
+            (ReturnEdge::Event | ReturnEdge::SameStream, Some(producer)) => cai.set_ready(producer),
             _ => {
                 let number = number_of(stream).unwrap_or(Stream::None);
-                cai.set_ready(number, Arc::clone(stream));
+                let kept = InContext::new(Arc::clone(stream), stream.context());
+                cai.set_ready_kept(number, Kept(Arc::new(kept)));
             }
         }
     }
@@ -121,6 +130,7 @@ impl<'s, V: Lend> On<'s, V> {
             loan: Some(loan),
             view,
             stream,
+            thread: thread_of(number),
             pointer,
         })
     }
@@ -170,6 +180,11 @@ impl<'s, V: Lend> On<'s, V> {
         self.end()
     }
 
+    /// Whether the stream's number means another stream on this thread.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        is_elsewhere(self.thread)
+    }
+
     pub(super) fn array(&self) -> &CaiView {
         self.view.array()
     }
@@ -180,10 +195,13 @@ impl<'s, V: Lend> On<'s, V> {
         };
         let edge = loan.return_edge();
         let finished = unlocked(|| loan.finish());
-        if finished.is_err() {
-            // Nothing waits for the work: so the host does. cudarc keeps an error of its own.
-            let stream = self.stream;
-            unlocked(|| stream.context().record_err(stream.synchronize()));
+        if finished.is_err() || self.is_elsewhere() {
+            // Nothing waits for the work: so the host does.
+            let (stream, is_elsewhere) = (self.stream, self.is_elsewhere());
+            unlocked(|| wait(stream, is_elsewhere));
+        } else if matches!(edge, ReturnEdge::Unknown | ReturnEdge::NotNeeded) {
+            let (owner, stream) = (self.array().owner().share(), self.stream);
+            unlocked(|| keep::until_done(owner, stream));
         }
         self.view.ended(edge, self.stream);
         finished
@@ -211,6 +229,16 @@ unsafe impl<'a, 'b: 'a, V: Lend> PushKernelArg<&'b On<'_, V>> for LaunchArgs<'a>
     fn arg(&mut self, on: &'b On<'_, V>) -> &mut Self {
         self.arg(&on.pointer)
     }
+}
+
+/// The host waits for the stream, or its whole context. cudarc keeps an error of its own.
+fn wait(stream: &CudaStream, is_elsewhere: bool) {
+    let context = stream.context();
+    context.record_err(if is_elsewhere {
+        context.synchronize()
+    } else {
+        stream.synchronize()
+    });
 }
 
 /// The stream must be one of the device that the memory belongs to.

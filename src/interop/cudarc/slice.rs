@@ -1,19 +1,16 @@
 //! Contiguous arrays on a stream, as cudarc's own functions take them; and cudarc's slices as views.
 
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUdeviceptr;
-use cudarc::driver::{
-    CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop,
-};
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop};
 
+use super::keep::InContext;
 use super::{Lend, On, number_of};
-use crate::driver;
 use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, Device, RawTensor};
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::view::{CaiView, Element, Owner, ViewMut, unlocked};
+use crate::view::{CaiView, Element, Owner, ViewMut};
 
 /// The elements of a contiguous array on a stream, for cudarc's copies and libraries.
 ///
@@ -40,13 +37,16 @@ impl<'g, 's, V: Lend> OnSlice<'g, 's, V> {
     /// The address, for work on `stream`.
     fn pointer_on<'a>(&'a self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
         let own = self.0.stream();
-        let after = if stream == &**own {
-            SyncOnDrop::Record(None)
-        } else {
-            stream.context().record_err(stream.join(own));
-            SyncOnDrop::sync_stream(stream)
-        };
-        (self.0.device_ptr(), after)
+        if self.0.is_elsewhere() {
+            // Its stream's number means another one here.
+            own.context().record_err(own.context().synchronize());
+            return (self.0.device_ptr(), SyncOnDrop::sync_stream(stream));
+        }
+        if stream == &**own {
+            return (self.0.device_ptr(), SyncOnDrop::Record(None));
+        }
+        stream.context().record_err(stream.join(own));
+        (self.0.device_ptr(), SyncOnDrop::sync_stream(stream))
     }
 }
 
@@ -140,18 +140,20 @@ fn part<T: Element>(
     shape: &[i64],
     strides: Option<&[i64]>,
 ) -> Result<CaiView, Error> {
-    let is_shared = Arc::get_mut(&mut slice).is_none();
     let stream = Arc::clone(slice.stream());
     let ready = number_of(&stream)?;
-    // Its own stream waits for the last write, wherever that was; reading is recorded nowhere else.
-    let (data, _) = slice.device_ptr(&stream);
+    // Its own stream waits for the last write, wherever that was; and before it is written anew, for reads.
+    let (data, is_shared) = match Arc::get_mut(&mut slice) {
+        Some(slice) => (slice.device_ptr_mut(&stream).0, false),
+        None => (slice.device_ptr(&stream).0, true),
+    };
     let descriptor = describe::<T>(data, offset, shape, strides, &slice)?.with_read_only(is_shared);
     check_part(&descriptor, data, &slice)?;
-    let owner = Owner::new(Kept(ManuallyDrop::new(slice)));
+    let owner = Owner::new(InContext::new(slice, stream.context()).on(ready));
     // SAFETY: every element lies in the slice (`check_part`), which the owner keeps, and with it its
     // stream; device memory of the slice's device, of which nobody else has a `&mut`.
     let view = unsafe { CaiView::new(descriptor, ready, owner) };
-    Ok(view.with_producer(ready))
+    Ok(view.on_producer(ready))
 }
 
 fn describe<T: Element>(
@@ -184,34 +186,5 @@ fn check_part<T>(part: &Descriptor, start: u64, slice: &CudaSlice<T>) -> Result<
             Err(Violation::new(Rule::OutOfBounds, Field::Argument("shape"), found).with_hint(hint))
         }
         _ => Ok(()),
-    }
-}
-
-/// A slice that is dropped in its own context.
-///
-/// cudarc frees on the slice's stream without asking which context is current, and where that stream is
-/// the default one its number alone means the current context's.
-struct Kept<T>(ManuallyDrop<Arc<CudaSlice<T>>>);
-
-impl<T> Drop for Kept<T> {
-    fn drop(&mut self) {
-        // SAFETY: taken here and nowhere else; not used afterwards.
-        let slice = unsafe { ManuallyDrop::take(&mut self.0) };
-        let context = Arc::clone(slice.context());
-        unlocked(|| within(context, || drop(slice)));
-    }
-}
-
-/// Runs `body` in `context`, gives the context up, and leaves the calling thread's as it was.
-fn within(context: Arc<CudaContext>, body: impl FnOnce()) {
-    let driver = driver::driver();
-    let before = driver.as_ref().map(|driver| driver.current_context());
-    context.record_err(context.bind_to_thread());
-    body();
-    // The last one to give it up makes it current once more.
-    drop(context);
-    if let (Ok(driver), Ok(Ok(before))) = (driver, before) {
-        // A context that has died meanwhile cannot be made current again; then there is none.
-        let _ = driver.set_current_context(before);
     }
 }
