@@ -3,13 +3,21 @@
 //! The compiler's words are compared with the `.stderr` beside each program, by the compiler and with the
 //! features that wrote them: `TRYBUILD=overwrite cargo test --features half uncompilable` writes them anew.
 //! Another compiler has other words, and without `half` it lists fewer elements, so there the programs
-//! must fail to compile, and that is all.
+//! must fail to compile, and that is all. Programs of a feature lie in a folder of its name.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 const PROGRAMS: &str = "conformance/rust/uncompilable";
+/// Where programs lie that compile, or not, with these features.
+const FOLDERS: &[&str] = &[
+    "",
+    #[cfg(feature = "cudarc")]
+    "cudarc",
+    #[cfg(feature = "pyo3")]
+    "pyo3",
+];
 /// The compiler that wrote the words.
 const WRITTEN_BY: &str = "rustc 1.95.";
 
@@ -21,7 +29,10 @@ fn programs_that_must_not_compile() {
         .output()
         .expect("rustc runs");
     if cfg!(feature = "half") && version.stdout.starts_with(WRITTEN_BY.as_bytes()) {
-        trybuild::TestCases::new().compile_fail(format!("{PROGRAMS}/*.rs"));
+        let cases = trybuild::TestCases::new();
+        for folder in FOLDERS {
+            cases.compile_fail(format!("{PROGRAMS}/{folder}/*.rs"));
+        }
         return;
     }
     let own = std::env::current_exe().expect("the test binary");
@@ -45,14 +56,13 @@ fn whatever_the_compiler_says() {
     let copies = Path::new(env!("CARGO_TARGET_TMPDIR")).join("uncompilable");
     fs::create_dir_all(&copies).expect("a folder");
     let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join(PROGRAMS);
-    for entry in fs::read_dir(programs).expect("the programs") {
-        let program = entry.expect("an entry").path();
-        let name = program.file_name().expect("a name");
-        if program
-            .extension()
-            .is_some_and(|extension| extension == "rs")
-        {
-            fs::copy(&program, copies.join(name)).expect("a copy");
+    for folder in FOLDERS {
+        for entry in fs::read_dir(programs.join(folder)).expect("the programs") {
+            let program = entry.expect("an entry").path();
+            let name = program.file_name().expect("a name");
+            if program.extension().is_some_and(|is| is == "rs") {
+                fs::copy(&program, copies.join(name)).expect("a copy");
+            }
         }
     }
     trybuild::TestCases::new().compile_fail(format!("{}/*.rs", copies.display()));
