@@ -178,15 +178,18 @@ valgrind:
 bench: $(VENV)/.package simulator
 	$(KIT) $(BIN)/python -m cai_conformance simulate -- $(BIN)/python benches/compare.py $(BENCH)
 
-bench-torch: $(TORCH)/.package simulator
+bench-torch: $(TORCH)/.package $(VENV)/.examples simulator
 	$(KIT) $(TORCH)/bin/python -m cai_conformance simulate -- $(TORCH)/bin/python benches/compare.py --torch $(BENCH)
+	$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(VENV)/examples/*.whl
+	$(TORCH)/bin/python benches/extraction.py --torch
 
 # Counts do not jitter, so that a machine with other work will do. Without valgrind nothing is counted,
 # which is said, and is a failure.
-bench-instructions: $(VENV)/.package
+bench-instructions: $(VENV)/.package $(VENV)/.examples
 	@command -v valgrind >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	    && { apt-get update -qq; apt-get install -qq -y valgrind >/dev/null; }; } || true
 	$(BIN)/python benches/instructions.py --budgets $(BENCH)
+	$(BIN)/python benches/extraction.py
 
 bench-memory: $(VENV)/.package
 	$(BIN)/python benches/memory.py --conversions 10000000

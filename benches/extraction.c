@@ -15,7 +15,7 @@ typedef struct {
     void *allocator; int (*managed_from)(void *, Managed **);
 } Exchange;
 
-static PyObject *s_device, *s_dlpack, *s_exchange, *names, *version;
+static PyObject *s_device, *s_dlpack, *s_exchange, *s_sparse, *s_neg, *s_grad, *s_pinned, *names, *version;
 
 static PyObject *delete_it(Managed *managed)
 {
@@ -56,9 +56,31 @@ static PyObject *raw_exchange(PyObject *self, PyObject *object)
     return delete_it(managed);
 }
 
+/* Whether an attribute, or what a method of this name returns, is false; -1 with an exception. */
+static int is_false(PyObject *object, PyObject *name, int is_method)
+{
+    PyObject *value = is_method ? PyObject_VectorcallMethod(name, &object, 1, NULL) : PyObject_GetAttr(object, name);
+    if (!value) return -1;
+    Py_DECREF(value);
+    return value == Py_False;
+}
+
+/* torch(object): the same for a tensor of the CPU and of floats: what the table's functions do not look at
+ * (torch's own __dlpack__ does) is asked before they are believed. */
+static PyObject *raw_torch(PyObject *self, PyObject *object)
+{
+    if (is_false(object, s_sparse, 0) < 1 || is_false(object, s_neg, 1) < 1 || is_false(object, s_grad, 0) < 1
+        || is_false(object, s_pinned, 1) < 1) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_BufferError, "not a plain tensor");
+        return NULL;
+    }
+    return raw_exchange(self, object);
+}
+
 static PyMethodDef functions[] = {
     {"dlpack", raw_dlpack, METH_O, NULL},
     {"exchange", raw_exchange, METH_O, NULL},
+    {"torch", raw_torch, METH_O, NULL},
     {NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "extraction_raw", NULL, -1, functions};
 
@@ -67,6 +89,10 @@ PyMODINIT_FUNC PyInit_extraction_raw(void)
     s_device = PyUnicode_InternFromString("__dlpack_device__");
     s_dlpack = PyUnicode_InternFromString("__dlpack__");
     s_exchange = PyUnicode_InternFromString("__dlpack_c_exchange_api__");
+    s_sparse = PyUnicode_InternFromString("is_sparse");
+    s_neg = PyUnicode_InternFromString("is_neg");
+    s_grad = PyUnicode_InternFromString("requires_grad");
+    s_pinned = PyUnicode_InternFromString("is_pinned");
     names = Py_BuildValue("(ss)", "max_version", "stream");
     version = Py_BuildValue("(ii)", 1, 3);
     return PyModule_Create(&module);

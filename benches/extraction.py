@@ -1,6 +1,7 @@
 """Instructions per argument of a Rust function, beside the protocol's own call made in C.
 
-    python benches/extraction.py        the table; exit code 1 where an argument costs over 1.5 times the call
+    python benches/extraction.py            the table; exit code 1 where an argument costs over 1.5 times the call
+    python benches/extraction.py --torch    tensors of torch, in an environment that has it
 
 The function is `extract(a: In<f32, 2>)` of bindings/example-peer: the import, the checks of type and
 rank, the bounds and the borrow, until all of it is dropped; what PyO3 takes to call a function is
@@ -8,6 +9,9 @@ subtracted. The raw call is what it cannot do without: the
 producer's functions, the tensor claimed and its deleter called (extraction.c), or for the CUDA Array
 Interface the attribute read and parsed (floor/floor.c). The arrays are the host's, or have no elements, so
 that no driver is called. How it counts: instructions.py.
+
+The limit is for producers that exist. A table of C functions that only fill a block is there to show what
+ours costs by itself: it has no limit.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +30,20 @@ LIMIT = 1.5
 
 #: What is measured, by the name of the raw call.
 PATHS = {
-    "dlpack": "NumPy, by __dlpack__",
-    "exchange": "a C type of the host, C Exchange API",
+    "numpy": "NumPy, by __dlpack__",
     "cai": "a CAI object, dict made beforehand",
+    "cuda.core": "cuda.core, C Exchange API",
+    "least": "the least C type, C Exchange API",
 }
+TORCH = {
+    "torch": "torch, C Exchange API and its questions",
+    "bare": "torch, C Exchange API, nothing asked",
+}
+#: Compared, and held to no limit.
+UNLIMITED = ("least", "bare")
 
 
-def workloads() -> dict[str, tuple[Any, Any, Any]]:
+def workloads(names: Iterable[str]) -> dict[str, tuple[Any, Any, Any]]:
     """Name -> (ours, raw, argument)."""
     import cai_example_peer as peer
     import extraction_raw as raw  # type: ignore[import-not-found]
@@ -39,21 +51,36 @@ def workloads() -> dict[str, tuple[Any, Any, Any]]:
     import numpy as np
 
     matrix = np.zeros((3, 5), np.float32)
-    return {
-        "dlpack": (peer.extract, raw.dlpack, matrix),
-        "exchange": (peer.extract, raw.exchange, floor.host_view(instructions.Array((3, 5)))),
-        "cai": (peer.extract, floor.view, instructions.Array((0, 5))),
+
+    def tensor() -> Any:
+        import torch
+
+        return torch.from_numpy(matrix)
+
+    def view() -> Any:
+        from cuda.core.utils import StridedMemoryView
+
+        return StridedMemoryView.from_any_interface(matrix, stream_ptr=-1)
+
+    makers = {
+        "numpy": (raw.dlpack, lambda: matrix),
+        "cai": (floor.view, lambda: instructions.Array((0, 5))),
+        "cuda.core": (raw.exchange, view),
+        "least": (raw.exchange, lambda: floor.host_view(instructions.Array((3, 5)))),
+        "torch": (raw.torch, tensor),
+        "bare": (raw.exchange, tensor),
     }
+    return {name: (peer.extract, makers[name][0], makers[name][1]()) for name in names}
 
 
-def measure() -> None:
-    """Runs every workload; callgrind writes one part of its output for each."""
+def measure(names: Iterable[str]) -> None:
+    """Runs these workloads; callgrind writes one part of its output for each."""
     import cai_example_peer as peer
     import floor
 
     calls = {
         f"{who} {name}": (call, arguments[2])
-        for name, arguments in workloads().items()
+        for name, arguments in workloads(names).items()
         for who, call in zip(("ours", "raw"), arguments[:2], strict=True)
     }
     calls["nothing"] = (floor.nothing, None)
@@ -64,8 +91,9 @@ def measure() -> None:
 
 
 def main() -> int:
-    if sys.argv[1:] == ["--measure"]:
-        measure()
+    paths = TORCH if "--torch" in sys.argv else PATHS
+    if "--measure" in sys.argv:
+        measure(paths)
         return 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -73,15 +101,17 @@ def main() -> int:
         command = ["cc", "-O3", "-shared", "-fPIC", f"-I{sysconfig.get_path('include')}"]
         raw = Path(__file__).with_suffix(".c")
         subprocess.run([*command, str(raw), "-o", str(folder / "extraction_raw.so")], check=True)
-        counts = instructions.count(folder, Path(__file__))
+        counts = instructions.count(folder, Path(__file__), *sys.argv[1:])
     good = True
     print(f"{'argument In<f32, 2>':40} {'ours':>7} {'raw':>7} {'ratio':>6} {'limit':>6}")
-    for path, text in PATHS.items():
+    for path, text in paths.items():
         ours = counts[f"ours {path}"] - counts["ignore"]
         raw_cost = counts[f"raw {path}"] - counts["nothing"]
-        good &= ours <= LIMIT * raw_cost
-        mark = "" if ours <= LIMIT * raw_cost else "  over"
-        print(f"{text:40} {ours:7.0f} {raw_cost:7.0f} {ours / raw_cost:6.2f} {LIMIT:6.2f}{mark}")
+        is_over = path not in UNLIMITED and ours > LIMIT * raw_cost
+        good &= not is_over
+        limit = "none" if path in UNLIMITED else f"{LIMIT:.2f}"
+        mark = "  over" if is_over else ""
+        print(f"{text:40} {ours:7.0f} {raw_cost:7.0f} {ours / raw_cost:6.2f} {limit:>6}{mark}")
     return 0 if good else 1
 
 

@@ -129,14 +129,16 @@ def build(folder: Path, *macros: str) -> None:
     subprocess.run([*command, "-o", str(folder / "floor.so")], check=True)
 
 
-def count(folder: Path, script: Path = Path(__file__)) -> dict[str, float]:
-    """Instructions per call of each workload that `script --measure` runs."""
+def count(folder: Path, script: Path = Path(__file__), *arguments: str) -> dict[str, float]:
+    """Instructions per call of each workload that `script --measure` runs, with these arguments too."""
     output = folder / "callgrind.out"
-    command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={output}", sys.executable]
+    command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={output}", sys.executable, str(script)]
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     # A fixed hash seed: the layout of dicts is part of what is counted.
     environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": path}
-    subprocess.run([*command, str(script), "--measure"], check=True, env=environment, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        [*command, str(script), "--measure", *arguments], check=True, env=environment, stderr=subprocess.DEVNULL
+    )
     counts = {}
     for part in folder.glob("callgrind.out.*"):
         text = part.read_text(errors="replace")

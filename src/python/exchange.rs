@@ -115,6 +115,11 @@ impl Traits {
     const STATE: Self =
         Self(Self::REQUIRES_GRAD.0 | Self::IS_CONJ.0 | Self::IS_NEG.0 | Self::IS_SPARSE.0);
 
+    /// That the attribute of a trait below 2^16 is a method.
+    const fn method(self) -> Self {
+        Self(self.0 << 16)
+    }
+
     #[inline]
     pub(crate) const fn any_of(self, other: Self) -> bool {
         self.0 & other.0 != 0
@@ -132,8 +137,11 @@ impl Traits {
         ];
         let mut bits = 0;
         for (this, name) in attributes {
-            if kind.hasattr(PyString::intern(py, name))? {
+            if let Some(attribute) = lookup::optional(kind, PyString::intern(py, name).as_unbound())? {
                 bits |= this.0;
+                if attribute.is_callable() {
+                    bits |= this.method().0;
+                }
             }
         }
         if kind.hasattr(&keys(py).dlpack)? {

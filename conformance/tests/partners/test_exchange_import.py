@@ -184,24 +184,47 @@ def refusing(self: Any, **_: Any) -> object:
     raise Refusal
 
 
+FLOAT32, COMPLEX = (abi.FLOAT, 32, 1), (abi.COMPLEX, 64, 1)
 STATES: dict[str, Any] = {
-    "requires_grad-property": {"requires_grad": True},
-    "is_conj-method": {"is_conj": lambda _: True},
-    "is_sparse-method": {"is_sparse": lambda _: True},
-    "is_sparse-property": {"is_sparse": True},
+    "requires_grad-property": (FLOAT32, {"requires_grad": True}),
+    "requires_grad-method": (COMPLEX, {"requires_grad": lambda _: True}),
+    "is_conj-method": (COMPLEX, {"is_conj": lambda _: True}),
+    "is_conj-property": (COMPLEX, {"is_conj": True}),
+    "is_sparse-method": (FLOAT32, {"is_sparse": lambda _: True}),
+    "is_sparse-property": (FLOAT32, {"is_sparse": True}),
 }
 
 
-@pytest.mark.parametrize("members", STATES.values(), ids=STATES)
-def test_the_producers_own_refusal_decides(members: dict[str, Any]) -> None:
-    producer = exchange.Producer()
+@pytest.mark.parametrize(("dtype", "members"), STATES.values(), ids=STATES)
+def test_the_producers_own_refusal_decides(dtype: tuple[int, int, int], members: dict[str, Any]) -> None:
+    """Nothing is left of what the table may have handed out; it is not called for what has no strides."""
+    producer = exchange.Producer(abi.make(dtype=dtype))
     with pytest.raises(Refusal):
         cd.view(instance(producer, __dlpack__=refusing, **members))
-    assert producer.exported == 0
+    assert producer.exported == producer.made.released == (0 if "is_sparse" in members else 1)
+
+
+NOT_FOR_THESE: dict[str, Any] = {
+    "gradient of int32": ((abi.INT, 32, 1), "requires_grad"),
+    "gradient of uint8": ((abi.UINT, 8, 1), "requires_grad"),
+    "gradient of bool": ((abi.BOOL, 8, 1), "requires_grad"),
+    "conjugate of float32": (FLOAT32, "is_conj"),
+    "conjugate of int32": ((abi.INT, 32, 1), "is_conj"),
+}
+
+
+@pytest.mark.parametrize(("dtype", "name"), NOT_FOR_THESE.values(), ids=NOT_FOR_THESE)
+def test_what_elements_cannot_have_is_not_asked(dtype: tuple[int, int, int], name: str) -> None:
+    def asked(_: Any) -> bool:
+        raise AssertionError(name)
+
+    producer = exchange.Producer(abi.make(dtype=dtype))
+    cd.view(instance(producer, **{name: asked}))
+    assert (producer.exported, producer.fallbacks) == (1, [])
 
 
 def test_plain_state_takes_the_table() -> None:
-    producer = exchange.Producer()
+    producer = exchange.Producer(abi.make(dtype=COMPLEX))
     plain = {"requires_grad": False, "is_conj": lambda _: False, "is_neg": lambda _: False, "is_sparse": False}
     cd.view(instance(producer, **plain))
     assert (producer.exported, producer.fallbacks) == (1, [])
@@ -212,15 +235,21 @@ def test_a_negative_bit_is_refused_by_us() -> None:
     producer = exchange.Producer()
     thing = instance(producer, is_neg=lambda _: True)
     check_refusal(refuse(lambda: cd.view(thing), BufferError), "values-lazy", "object", hint="resolve_neg")
-    assert (producer.exported, producer.fallbacks) == (0, [])
+    assert (producer.exported, producer.made.released, producer.fallbacks) == (1, 1, [])
 
 
-def test_an_error_of_the_state_passes_through() -> None:
+@pytest.mark.parametrize("name", ["is_sparse", "is_neg", "requires_grad", "is_conj", "is_pinned"])
+def test_an_error_of_the_state_passes_through(name: str) -> None:
     def broken(_: Any) -> bool:
         raise Refusal
 
+    producer = exchange.Producer(abi.make(dtype=COMPLEX))
     with pytest.raises(Refusal):
-        cd.view(instance(exchange.Producer(), is_conj=broken))
+        cd.view(instance(producer, **{name: broken}))
+    assert producer.exported == producer.made.released
+    with pytest.raises(Refusal):
+        cd.view(instance(producer, **{name: property(broken)}))
+    assert (producer.exported == producer.made.released, producer.fallbacks) == (True, [])
 
 
 def test_pinned_memory_goes_by_dlpack() -> None:

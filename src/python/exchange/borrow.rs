@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 
 use pyo3::prelude::*;
 
-use super::import::{failed, is_pinned, is_refused};
+use super::import::{failed, is_no_array, is_pinned, is_refused};
 use super::{Table, Traits};
 use crate::protocol::descriptor::{Descriptor, Device};
 use crate::protocol::stream::Stream;
@@ -28,7 +28,7 @@ pub(crate) enum Said {
 /// # Errors
 /// What [`import`](super::import::import) raises.
 pub(crate) fn look(object: &Bound<'_, PyAny>, table: Table, traits: Traits) -> PyResult<Said> {
-    if is_refused(object, traits)? {
+    if is_no_array(object, traits)? {
         return Ok(Said::LessThanDlpack);
     }
     let Some(borrow) = table.api().dltensor_from_py_object_no_sync else {
@@ -45,6 +45,9 @@ pub(crate) fn look(object: &Bound<'_, PyAny>, table: Table, traits: Traits) -> P
     let tensor = unsafe { tensor.assume_init() };
     // SAFETY: shape and strides are the object's, which is alive, and no Python code runs meanwhile.
     let descriptor = unsafe { read_tensor(&tensor, 0) }?;
+    if is_refused(object, traits, descriptor.dtype())? {
+        return Ok(Said::LessThanDlpack);
+    }
     let device = descriptor.device();
     if device.device_type == Device::CPU && is_pinned(object, traits)? {
         return Ok(Said::LessThanDlpack);

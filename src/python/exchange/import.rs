@@ -5,11 +5,13 @@ use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 
 use dlpark::ffi::{DLDeviceType, DLManagedTensorVersioned};
+use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::{Table, Traits};
 use crate::driver;
 use crate::protocol::descriptor::{Descriptor, Device};
+use crate::protocol::dtype::{DType, code};
 use crate::protocol::interface::Descr;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Stream};
@@ -140,7 +142,7 @@ pub(crate) fn import_to(
     traits: Traits,
     producer: Option<Stream>,
 ) -> PyResult<Option<Found>> {
-    if traits.any_of(Traits::STATE) && is_refused(object, traits)? {
+    if is_no_array(object, traits)? {
         return Ok(None);
     }
     release::prepare(object.py())?;
@@ -158,7 +160,11 @@ pub(crate) fn import_to(
     owner.write(imported.into_owner());
     let held = Held { descriptor, owner };
     // SAFETY: `describe` has written it.
-    let device = unsafe { held.descriptor.assume_init_ref() }.device();
+    let described = unsafe { held.descriptor.assume_init_ref() };
+    let device = described.device();
+    if traits.any_of(Traits::STATE) && is_refused(object, traits, described.dtype())? {
+        return Ok(None);
+    }
     if device.device_type == Device::CPU && is_pinned(object, traits)? {
         // The table calls pinned memory the CPU's; `__dlpack_device__` knows better (torch).
         return Ok(None);
@@ -195,24 +201,32 @@ fn has_no_streams(device: Device) -> bool {
     )
 }
 
-/// Whether the object's own `__dlpack__` would refuse: the table's functions do not look (torch, paddle).
+/// Whether the object's own `__dlpack__` would refuse these elements: the table's functions do not look
+/// (torch, paddle).
 ///
 /// # Errors
 /// `values-lazy` for what even `__dlpack__` hands out as if it were plain.
-pub(super) fn is_refused(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<bool> {
+pub(super) fn is_refused(object: &Bound<'_, PyAny>, traits: Traits, dtype: DType) -> PyResult<bool> {
     if is_true(object, traits, Traits::IS_NEG)? {
         return Err(lazily_negated(object));
     }
-    for state in [Traits::REQUIRES_GRAD, Traits::IS_CONJ, Traits::IS_SPARSE] {
-        if is_true(object, traits, state)? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    // Integers have no gradients, and only complex numbers a conjugate.
+    let may_have_gradient = !matches!(dtype.code(), code::INT | code::UINT | code::BOOL);
+    let may_be_conjugate = dtype.code() == code::COMPLEX;
+    Ok(
+        (may_have_gradient && is_true(object, traits, Traits::REQUIRES_GRAD)?)
+            || (may_be_conjugate && is_true(object, traits, Traits::IS_CONJ)?),
+    )
+}
+
+/// Whether the table's functions must not be called: they take every tensor for one with strides.
+#[inline(always)]
+pub(super) fn is_no_array(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<bool> {
+    is_true(object, traits, Traits::IS_SPARSE)
 }
 
 /// Whether an array that its table calls the CPU's is pinned.
-#[inline]
+#[inline(always)]
 pub(super) fn is_pinned(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<bool> {
     is_true(object, traits, Traits::IS_PINNED)
 }
@@ -229,12 +243,15 @@ fn lazily_negated(object: &Bound<'_, PyAny>) -> PyErr {
 }
 
 /// One of the attributes that [`Traits`] knows: a property, or a method without arguments.
-#[inline]
+#[inline(always)]
 fn is_true(object: &Bound<'_, PyAny>, traits: Traits, state: Traits) -> PyResult<bool> {
-    if !traits.any_of(state) {
-        return Ok(false);
-    }
-    let names = keys(object.py());
+    Ok(traits.any_of(state) && ask(object, traits, state)?)
+}
+
+#[inline(never)]
+fn ask(object: &Bound<'_, PyAny>, traits: Traits, state: Traits) -> PyResult<bool> {
+    let py = object.py();
+    let names = keys(py);
     let name = match state {
         Traits::REQUIRES_GRAD => &names.requires_grad,
         Traits::IS_CONJ => &names.is_conj,
@@ -242,12 +259,24 @@ fn is_true(object: &Bound<'_, PyAny>, traits: Traits, state: Traits) -> PyResult
         Traits::IS_SPARSE => &names.is_sparse,
         _ => &names.is_pinned,
     };
-    let value = object.getattr(name)?;
-    if value.is_callable() {
-        value.call0()?.is_truthy()
+    let value = if traits.any_of(state.method()) {
+        let argument = object.as_ptr();
+        // SAFETY: an interned name and one argument, the object; a new reference, or NULL with an exception
+        // set. No method object is made.
+        let answer = unsafe {
+            ffi::PyObject_VectorcallMethod(
+                name.as_ptr(),
+                &raw const argument,
+                1,
+                ptr::null_mut(),
+            )
+        };
+        // SAFETY: as above.
+        unsafe { Bound::from_owned_ptr_or_err(py, answer) }?
     } else {
-        value.is_truthy()
-    }
+        object.getattr(name)?
+    };
+    value.is_truthy()
 }
 
 impl Table {
