@@ -136,9 +136,8 @@ def count(folder: Path, script: Path = Path(__file__), *arguments: str) -> dict[
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     # A fixed hash seed: the layout of dicts is part of what is counted.
     environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": path}
-    subprocess.run(
-        [*command, str(script), "--measure", *arguments], check=True, env=environment, stderr=subprocess.DEVNULL
-    )
+    command += ["--measure", *arguments]
+    subprocess.run(command, check=True, env=environment, stderr=subprocess.DEVNULL)
     counts = {}
     for part in folder.glob("callgrind.out.*"):
         text = part.read_text(errors="replace")
