@@ -137,7 +137,9 @@ impl Traits {
         ];
         let mut bits = 0;
         for (this, name) in attributes {
-            if let Some(attribute) = lookup::optional(kind, PyString::intern(py, name).as_unbound())? {
+            if let Some(attribute) =
+                lookup::optional(kind, PyString::intern(py, name).as_unbound())?
+            {
                 bits |= this.0;
                 if attribute.is_callable() {
                     bits |= this.method().0;

@@ -206,7 +206,11 @@ fn has_no_streams(device: Device) -> bool {
 ///
 /// # Errors
 /// `values-lazy` for what even `__dlpack__` hands out as if it were plain.
-pub(super) fn is_refused(object: &Bound<'_, PyAny>, traits: Traits, dtype: DType) -> PyResult<bool> {
+pub(super) fn is_refused(
+    object: &Bound<'_, PyAny>,
+    traits: Traits,
+    dtype: DType,
+) -> PyResult<bool> {
     if is_true(object, traits, Traits::IS_NEG)? {
         return Err(lazily_negated(object));
     }
@@ -264,12 +268,7 @@ fn ask(object: &Bound<'_, PyAny>, traits: Traits, state: Traits) -> PyResult<boo
         // SAFETY: an interned name and one argument, the object; a new reference, or NULL with an exception
         // set. No method object is made.
         let answer = unsafe {
-            ffi::PyObject_VectorcallMethod(
-                name.as_ptr(),
-                &raw const argument,
-                1,
-                ptr::null_mut(),
-            )
+            ffi::PyObject_VectorcallMethod(name.as_ptr(), &raw const argument, 1, ptr::null_mut())
         };
         // SAFETY: as above.
         unsafe { Bound::from_owned_ptr_or_err(py, answer) }?
