@@ -17,6 +17,7 @@ from typing import Any
 import cai_example
 import cai_example_peer as peer
 import dlpack_abi as abi
+import exchange_abi as exchange
 import numba.cuda
 import numpy as np
 import pytest
@@ -516,3 +517,98 @@ def test_a_tensor_that_is_refused_is_released() -> None:
     with pytest.raises(TypeError, match="view-ndim"):
         peer.demand(Dlpack(made), "")
     assert made.released == 1
+
+
+# --- arguments by a table -------------------------------------------------------------------------------------
+
+
+def exchanger(producer: exchange.Producer, **members: Any) -> Any:
+    """An object whose type shows a table; `__dlpack__` is only written down."""
+    return exchange.make_type(exchange.capsule(exchange.table(producer)), producer, **members)()
+
+
+def test_a_table_is_the_way_of_an_argument(machine: Machine) -> None:
+    producer = exchange.Producer(abi.make((2, 3), device=(2, 0), data=machine.device_memory(24)))
+    machine.clear()
+    assert peer.demand(exchanger(producer), "cuda") == 6
+    assert (producer.exported, producer.made.released, producer.fallbacks) == (1, 1, [])
+    assert machine.names() == ["cuPointerGetAttributes"], "the bounds, and nothing else"
+
+
+def test_bounds_of_a_table_come_from_the_driver(machine: Machine) -> None:
+    pointer = machine.device_memory(16)
+    producer = exchange.Producer(abi.make((2, 3), device=(2, 0), data=pointer))
+    with pytest.raises(BufferError, match="out-of-bounds"):
+        peer.demand(exchanger(producer), "")
+    assert (producer.made.released, producer.fallbacks) == (1, [])
+
+
+NOT_WANTED: list[Any] = [
+    pytest.param({"shape": (2, 3, 4)}, "view-ndim", id="rank"),
+    pytest.param({"shape": (2, 3), "dtype": (abi.INT, 32, 1)}, "view-dtype", id="dtype"),
+    pytest.param({"shape": (2, 3), "dtype": (abi.FLOAT, 32, 2)}, "view-dtype", id="lanes"),
+    pytest.param({"shape": (2, 3), "byte_offset": 2}, "data-alignment", id="alignment"),
+    pytest.param({"shape": (2, -3)}, "shape-extent", id="malformed"),
+]
+
+
+@pytest.mark.parametrize(("changes", "rule"), NOT_WANTED)
+def test_what_a_table_gives_and_is_refused_is_released(changes: dict[str, Any], rule: str) -> None:
+    producer = exchange.Producer(abi.make(**changes))
+    with pytest.raises((TypeError, ValueError, BufferError), match=rule):
+        peer.demand(exchanger(producer), "")
+    assert (producer.exported, producer.made.released, producer.fallbacks) == (1, 1, [])
+
+
+def test_what_a_table_gives_and_is_in_use_is_released() -> None:
+    values = np.ones(4)
+    made = abi.make((4,), dtype=(abi.FLOAT, 64, 1), data=values.ctypes.data)
+    thing = exchanger(exchange.Producer(made))
+    for _ in range(3):
+        with pytest.raises(BufferError, match="view-in-use"):
+            peer.borrow_both(values, thing)
+    assert made.released == 3
+    peer.borrow_both(np.ones(4), thing)
+    assert made.released == 4
+
+
+def test_what_dlpack_would_refuse_goes_by_dlpack() -> None:
+    producer = exchange.Producer(abi.make((2, 3)))
+    assert peer.demand(exchanger(producer, requires_grad=True), "") == 6
+    assert (producer.exported, len(producer.fallbacks), producer.made.released) == (1, 1, 2)
+
+
+def test_many_arguments_at_a_time() -> None:
+    """Each stands in a block of its own, of which the last is kept for the next."""
+
+    def go(depth: int) -> None:
+        values = np.full(3, float(depth))
+        peer.borrow_and_call(values, lambda: go(depth - 1) if depth else None)
+        peer.double(values)
+        assert values.tolist() == [2.0 * depth] * 3
+
+    for _ in range(3):
+        go(20)
+
+
+def test_arguments_of_many_threads() -> None:
+    """Whoever writes is alone: refused, or counted."""
+    shared, mine = np.zeros(2), [np.zeros(2) for _ in range(4)]
+    done = [0] * len(mine)
+
+    def work(at: int) -> None:
+        for _ in range(2000):
+            peer.double(mine[at])
+            try:
+                peer.borrow_and_call(shared, lambda: time.sleep(0))
+                done[at] += 1
+            except BufferError as error:
+                assert "view-in-use" in str(error)
+
+    threads = [threading.Thread(target=work, args=(at,)) for at in range(len(mine))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(done) > 0
+    peer.borrow_and_call(shared, lambda: None)

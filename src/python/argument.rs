@@ -239,21 +239,24 @@ enum Bounds {
 #[inline(always)]
 unsafe fn import_to(place: *mut CaiView, object: &Bound<'_, PyAny>) -> PyResult<Bounds> {
     let known = exchange::known(object)?;
-    let options = || Options {
-        check: Check::BoundsIfKnown,
-        ..Options::default()
-    };
-    let view = if known.traits.any_of(Traits::OURS) {
-        functions::import(object, &options())?
-    } else if let Some(table) = known.table {
+    let is_ours = known.traits.any_of(Traits::OURS);
+    if let Some(table) = known.table
+        && !is_ours
+    {
         // SAFETY: room for a view, which is ours.
         let pieces = unsafe { CaiView::pieces(place) };
         if exchange::import_to(pieces, object, table, known.traits, None)?.is_some() {
             return Ok(Bounds::Open);
         }
-        functions::by_protocol(object, &options(), Takes::Arrays)?.view
+    }
+    let options = Options {
+        check: Check::BoundsIfKnown,
+        ..Options::default()
+    };
+    let view = if is_ours {
+        functions::import(object, &options)?
     } else {
-        functions::by_protocol(object, &options(), Takes::Arrays)?.view
+        functions::by_protocol(object, &options, Takes::Arrays)?.view
     };
     // SAFETY: room for it.
     unsafe { place.write(view) };
