@@ -46,8 +46,11 @@ demo: $(VENV)/.package simulator
 
 test: test-rust test-python
 
+# tvm-ffi's crate has a workspace of its own, and its library from the Python package.
 test-rust: $(VENV)/.requirements simulator
 	cargo test --workspace --locked --features cai-dlpack/half
+	PATH="$(abspath $(BIN)):$$PATH" LD_LIBRARY_PATH="$$($(BIN)/tvm-ffi-config --libdir)" \
+	    cargo test --locked --manifest-path conformance/rust/tvm-ffi/Cargo.toml --target-dir $(TARGET)/tvm-ffi
 
 test-python: $(VENV)/.package $(VENV)/.examples simulator
 	$(KIT) $(BIN)/python -m cai_conformance simulate -- $(BIN)/python -m pytest -p cai_conformance.plugin conformance/tests
