@@ -68,6 +68,7 @@ check-rust: $(VENV)/.requirements
 	cargo clippy --locked --package cai-dlpack --features pyo3 -- -D warnings
 	PYO3_NO_PYTHON=1 cargo clippy --locked --package cai-dlpack-python --features abi3 -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps --document-private-items
+	cargo package --quiet --locked --package cai-dlpack --allow-dirty
 
 check-python: $(VENV)/.package
 	$(BIN)/ruff check $(PYTHON_CODE)
