@@ -1,7 +1,7 @@
 //! The guard: order on entry, the return edge at the end, and what it refuses.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
 use cai_dlpack::protocol::descriptor::{Descriptor, Device, RawTensor};
@@ -263,7 +263,7 @@ fn the_host_waits_where_the_return_edge_is_refused() {
 /// Says when it is dropped, and keeps the memory until then.
 struct Ends(
     Arc<AtomicBool>,
-    #[expect(dead_code, reason = "kept alive")] Arc<CudaSlice<f32>>,
+    #[expect(dead_code, reason = "kept alive")] Option<Arc<CudaSlice<f32>>>,
 );
 
 impl Drop for Ends {
@@ -276,7 +276,7 @@ impl Drop for Ends {
 fn owner_waits_for_the_copy(producer: impl Fn(&Stage) -> Option<Stream>) -> bool {
     let (stage, ended) = (Stage::new(), Arc::new(AtomicBool::new(false)));
     let plain = stage.array(Stream::None, None, &[1]);
-    let owner = Owner::new(Ends(Arc::clone(&ended), Arc::clone(&stage.memory)));
+    let owner = Owner::new(Ends(Arc::clone(&ended), Some(Arc::clone(&stage.memory))));
     // SAFETY: elements of the memory that the owner keeps.
     let mut view = unsafe { CaiView::new(plain.descriptor().clone(), Stream::None, owner) };
     if let Some(producer) = producer(&stage) {
@@ -306,6 +306,43 @@ fn owner_waits_for_the_copy(producer: impl Fn(&Stage) -> Option<Stream>) -> bool
         std::thread::yield_now();
     }
     is_kept
+}
+
+/// What is forgotten does not end: the owner stays, so that no work can outlive the memory.
+#[test]
+fn a_guard_that_is_forgotten_keeps_the_owner() {
+    static FORGOTTEN: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+    let (stage, ended) = (Stage::new(), Arc::new(AtomicBool::new(false)));
+    let plain = stage.produced();
+    let owner = Owner::new(Ends(Arc::clone(&ended), None));
+    // SAFETY: elements of the memory that the stage keeps, with its streams.
+    let view = unsafe { CaiView::new(plain.descriptor().clone(), plain.ready(), owner) };
+    let typed = view.typed::<f32>().expect("floats");
+    let on = typed.on(&stage.consumer).expect("a loan");
+    // Forgotten where a leak checker finds it.
+    FORGOTTEN.store(Box::into_raw(Box::new(on)).cast(), Ordering::SeqCst);
+    drop(view);
+    std::thread::sleep(Duration::from_millis(5));
+    assert!(!ended.load(Ordering::SeqCst));
+}
+
+#[test]
+fn guards_end_in_any_order_on_any_thread() {
+    let stage = Stage::new();
+    let view = stage.produced();
+    let lend = |stream| view.typed::<f32>().expect("floats").on(stream);
+    let first = lend(&stage.consumer).expect("a loan");
+    let second = lend(&stage.producer).expect("a loan");
+    let third = lend(&stage.consumer).expect("a loan");
+    stage.machine.sim.clear();
+    drop(second);
+    drop(first);
+    std::thread::scope(|scope| scope.spawn(move || drop(third)).join()).expect("a thread");
+    let (there, back) = (number(&stage.producer), number(&stage.consumer));
+    assert_eq!(
+        stage.machine.orders(),
+        [one_event(back, there), one_event(back, there)].concat()
+    );
 }
 
 /// Nobody makes the producer wait for us: then the memory does.

@@ -62,6 +62,16 @@ fn extents_make_up_the_length() {
 #[case::one_too_far(1, &[6], &[1], false)]
 #[case::before_the_start(4, &[6], &[-1], false)]
 #[case::far_beyond(usize::MAX / 4, &[1], &[1], false)]
+#[case::around_the_address_space((1 << 62) + 1, &[1], &[1], false)]
+#[case::as_far_back_as_can_be(5, &[2], &[isize::MIN], false)]
+#[case::as_far_on_as_can_be(0, &[2], &[isize::MAX], false)]
+#[case::there_and_around(0, &[3], &[1 << 61], false)]
+#[case::more_than_a_number_holds(0, &[usize::MAX], &[0], false)]
+#[case::more_bytes_than_a_number_holds(0, &[1 << 62], &[0], false)]
+#[case::many_times_the_same(1, &[1 << 40], &[0], true)]
+#[case::fewer_strides_than_axes(0, &[2, 3], &[1], false)]
+#[case::one_element(5, &[], &[], true)]
+#[case::one_element_outside(6, &[], &[], false)]
 fn parts(
     #[case] offset: usize,
     #[case] shape: &[usize],
@@ -73,6 +83,20 @@ fn parts(
     assert_eq!(whole.descriptor().len(), 6);
     let view = CaiView::from_cudarc_part(slice(&[0.0; 6]), offset, shape, strides);
     assert_eq!(view.is_ok(), is_inside, "{view:?}");
+}
+
+#[test]
+fn no_elements_are_an_array_too() {
+    let _machine = machine();
+    let slice = slice(&[0.0; 4]);
+    let stream = Arc::clone(slice.stream());
+    let mut view = CaiView::from_cudarc_part(slice, 4, [0, 4], [4, 1]).expect("a view");
+    assert_eq!(view.descriptor().data(), 0);
+    let typed = view.typed_mut::<f32>().expect("floats");
+    let mut on = typed.on(&stream).expect("a loan");
+    assert_eq!(on.device_ptr(), 0);
+    let mut slice = on.as_slice().expect("contiguous");
+    stream.memset_zeros(&mut slice).expect("nothing is filled");
 }
 
 #[test]

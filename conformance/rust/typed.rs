@@ -1,9 +1,11 @@
 //! Typed views: what they demand, and the copies that they make.
 
-use cai_dlpack::Error;
-use cai_dlpack::protocol::descriptor::Device;
+use cai_dlpack::protocol::descriptor::{Descriptor, Device, RawTensor};
+use cai_dlpack::protocol::dtype::code;
 use cai_dlpack::protocol::rule::{Rule, Violation};
-use cai_dlpack::view::{Bool, View};
+use cai_dlpack::protocol::stream::Stream;
+use cai_dlpack::view::{Bool, Consumed, Owner, View, ViewMut};
+use cai_dlpack::{CaiView, Error};
 use rstest::rstest;
 
 use crate::arrays::{Array, array};
@@ -64,6 +66,71 @@ impl MapBools for Vec<Bool> {
     fn map_bools(&self) -> Vec<bool> {
         self.iter().map(|each| each.get()).collect()
     }
+}
+
+#[test]
+fn vectors_and_packed_numbers_are_no_elements() {
+    let values = [0_u64; 2];
+    let described = |code, bits, lanes| {
+        let raw = RawTensor {
+            data: values.as_ptr().expose_provenance() as u64,
+            byte_offset: 0,
+            device_type: Device::CPU,
+            device_id: 0,
+            code,
+            bits,
+            lanes,
+            shape: &[2],
+            strides: None,
+            flags: 0,
+        };
+        // SAFETY: two elements of at most eight bytes, which outlive the view.
+        unsafe {
+            CaiView::new(
+                Descriptor::new(&raw).expect("a tensor"),
+                Stream::None,
+                Owner::new(()),
+            )
+        }
+    };
+    let pairs = described(code::FLOAT, 32, 2);
+    assert_eq!(rule(pairs.typed::<f32>()), Rule::ViewDtype);
+    assert_eq!(rule(pairs.typed::<[f32; 2]>()), Rule::ViewDtype);
+    let nibbles = described(code::INT, 4, 1);
+    assert_eq!(rule(nibbles.typed::<i8>()), Rule::ViewDtype);
+}
+
+/// What an author keeps in a class, or sends to a thread.
+#[test]
+fn views_go_to_other_threads() {
+    fn everywhere<T: Send + Sync + std::fmt::Debug>() {}
+    everywhere::<CaiView>();
+    everywhere::<View<'_, f32>>();
+    everywhere::<ViewMut<'_, f32>>();
+    everywhere::<Owner>();
+    everywhere::<Consumed>();
+    everywhere::<Error>();
+    let view = array(counted(3), &[3]);
+    let clone = view.clone();
+    let sum: i32 = std::thread::scope(|scope| {
+        let typed = view.typed::<i32>().expect("int32");
+        let sums = [0; 4].map(|_| scope.spawn(move || typed.copy_to_vec().expect("a copy")));
+        sums.into_iter()
+            .flat_map(|sum| sum.join().expect("a thread"))
+            .sum()
+    });
+    assert_eq!(sum, 12);
+    drop(view);
+    let kept = std::thread::spawn(move || clone.typed::<i32>().map(|typed| typed.copy_to_vec()));
+    let kept = kept.join().expect("a thread").expect("int32");
+    assert_eq!(kept.expect("a copy"), counted(3));
+}
+
+#[test]
+fn true_is_true_whatever_the_byte() {
+    assert_eq!(Bool(1), Bool(2));
+    assert_ne!(Bool(0), Bool(2));
+    assert_eq!((Bool::from(true), bool::from(Bool(7))), (Bool(1), true));
 }
 
 #[cfg(feature = "half")]

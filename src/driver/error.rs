@@ -46,7 +46,7 @@ impl DriverError {
     };
 
     /// `call` answered `code`, a `CUresult` other than 0.
-    pub const fn new(call: &'static str, code: u32) -> DriverError {
+    pub(crate) const fn new(call: &'static str, code: u32) -> DriverError {
         DriverError {
             call,
             failure: Failure::Code(code),
@@ -54,7 +54,7 @@ impl DriverError {
     }
 
     /// The driver has no function `call`.
-    pub const fn missing(call: &'static str) -> DriverError {
+    pub(crate) const fn missing(call: &'static str) -> DriverError {
         DriverError {
             call,
             failure: Failure::MissingSymbol,

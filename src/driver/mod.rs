@@ -248,7 +248,7 @@ impl Stream {
     ///
     /// # Safety
     /// The stream is alive whenever this value is used: until the last call that it is passed to has
-    /// returned, and until the last view that it was given to, or was made from such a view, is gone.
+    /// returned, and until the last view and guard that it was given to, or that came of one, is gone.
     /// (A driver follows the handle. 0, 1 and 2 need no promise.)
     #[must_use]
     pub const unsafe fn from_handle(handle: u64) -> Self {

@@ -97,7 +97,7 @@ impl Device {
     /// # Errors
     /// `device-unknown` (BufferError), `device-id` (ValueError).
     #[inline]
-    pub fn check_in(field: Field, device_type: i32, id: i32) -> Result<Self, Violation> {
+    pub(crate) fn check_in(field: Field, device_type: i32, id: i32) -> Result<Self, Violation> {
         let rule = if !Self::is_known(device_type) {
             Rule::DeviceUnknown
         } else if id < 0 {
@@ -274,7 +274,7 @@ impl Descriptor {
     /// # Errors
     /// `ndim-negative`, `ndim-limit` (ValueError).
     #[inline]
-    pub fn check_ndim(ndim: i32) -> Result<usize, Violation> {
+    pub(crate) fn check_ndim(ndim: i32) -> Result<usize, Violation> {
         match usize::try_from(ndim) {
             Ok(ndim) if ndim <= MAX_NDIM => Ok(ndim),
             _ => Err(refuse_ndim(ndim)),
@@ -490,7 +490,7 @@ impl Descriptor {
     }
 
     /// [`with_device`](Self::with_device), in place.
-    pub fn set_device(&mut self, device: Device) {
+    pub(crate) fn set_device(&mut self, device: Device) {
         self.device = device;
     }
 
@@ -566,7 +566,7 @@ impl Descriptor {
     /// # Errors
     /// As there.
     #[inline]
-    pub fn check_interface(&self) -> Result<&'static str, Violation> {
+    pub(crate) fn check_interface(&self) -> Result<&'static str, Violation> {
         if !self.device.is_cuda_accessible() {
             return Err(self.refuse_cai_device());
         }

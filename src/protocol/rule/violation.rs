@@ -163,7 +163,7 @@ impl Violation {
     /// The same refusal with another rendering of what was found.
     #[cold]
     #[must_use]
-    pub fn with_found(self, found: impl Display) -> Self {
+    pub(crate) fn with_found(self, found: impl Display) -> Self {
         let hint = self.0.hint;
         let mut again = Self::new(self.0.rule, self.0.field, found);
         again.0.hint = hint;
@@ -173,7 +173,7 @@ impl Violation {
     /// The same refusal of another field: for a rule found by code that both protocols share.
     #[cold]
     #[must_use]
-    pub fn in_field(mut self, field: Field) -> Self {
+    pub(crate) fn in_field(mut self, field: Field) -> Self {
         self.0.field = field;
         self
     }
