@@ -375,11 +375,48 @@ def test_no_view_can_be_made_by_hand() -> None:
         type("Mine", (cd.CaiView,), {})
 
 
-def test_a_cycle_through_the_owner_is_collected() -> None:
-    """The owner holds its own view, as a library that caches would do."""
+def left(loan: Any) -> Any:
+    with loan:
+        pass
+    return loan
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        pytest.param(lambda view: view, id="view"),
+        pytest.param(cd.view, id="view-of-a-view"),
+        pytest.param(lambda view: (view, cd.view(view)) and view, id="view-that-was-shared"),
+        pytest.param(lambda view: view.on(7), id="on-a-stream"),
+        pytest.param(lambda view: view.consume(1), id="loan"),
+        pytest.param(lambda view: left(view.consume(1)), id="loan-that-was-left"),
+        pytest.param(lambda view: cd.view(view, producer_stream=Keeper(view.owner)), id="stream-object"),
+    ],
+)
+def test_a_cycle_through_the_owner_is_collected(kept: Callable[[cd.CaiView], object]) -> None:
+    """The owner holds its own view, or what has the view, as a library that caches would do."""
     producer = cai()
-    producer.cached = cd.view(producer, ordinal=0)  # type: ignore[attr-defined]
+    producer.cached = kept(cd.view(producer, ordinal=0))  # type: ignore[attr-defined]
     alive = weakref.ref(producer)
     del producer
+    gc.collect()
+    assert alive() is None
+
+
+class Keeper:
+    """A stream object that keeps something."""
+
+    def __init__(self, kept: object) -> None:
+        self.kept = kept
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return (0, 7)
+
+
+def test_a_stream_object_that_keeps_its_own_block_is_collected() -> None:
+    stream = Keeper(None)
+    stream.kept = cd.use_stream(stream, ordinal=0)
+    alive = weakref.ref(stream)
+    del stream
     gc.collect()
     assert alive() is None

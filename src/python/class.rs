@@ -279,7 +279,7 @@ impl PyCaiView {
     /// Whether the collector can see anything in it: an import by DLPack holds no Python object.
     #[inline(always)]
     pub(crate) fn may_be_in_a_cycle(&self) -> bool {
-        self.rare.is_some() || self.view.owner().sole_payload(&PYTHON).is_some()
+        self.rare.is_some() || self.view.owner().payload(&PYTHON).is_some()
     }
 
     /// The object of a view.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::{PyResourceWarning, PyRuntimeError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
 use super::class::PyCaiView;
@@ -156,6 +157,12 @@ impl PyConsume {
             moved?;
         }
         Ok(false)
+    }
+
+    /// An array that keeps its loan makes a cycle, as one that keeps its view does.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.view)?;
+        visit.call(&self.stream_object)
     }
 }
 

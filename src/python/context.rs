@@ -5,6 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
@@ -194,7 +195,6 @@ pub(crate) struct UseStream {
     ordinal: i32,
     stream: Stream,
     /// Keeps a stream object alive.
-    #[expect(dead_code, reason = "kept alive, not used")]
     object: Py<PyAny>,
 }
 
@@ -237,5 +237,10 @@ impl UseStream {
             }
         });
         false
+    }
+
+    /// A stream object that keeps the block makes a cycle.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.object)
     }
 }

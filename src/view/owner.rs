@@ -176,8 +176,11 @@ impl Owner {
     /// The payload, where this owner is its only one: what a garbage collector may count as held here.
     #[cfg(any(feature = "pyo3", test))]
     pub(crate) fn sole_payload(&self, vtable: &'static Vtable) -> Option<NonNull<()>> {
-        let is_sole = self.shared.load(Ordering::Acquire).is_null();
-        (is_sole && ptr::eq(self.raw.vtable, vtable)).then_some(self.raw.payload)
+        let held = self.held();
+        if ptr::eq(held.vtable, &raw const SHARED) {
+            return sole_in(held.payload.cast(), vtable);
+        }
+        ptr::eq(held.vtable, vtable).then_some(held.payload)
     }
 
     /// A second owner of the same payload, which lives until both are gone.
@@ -255,6 +258,17 @@ impl Owner {
         NonNull::new(self.shared.load(Ordering::Acquire))
             .map_or(self.raw, |arc| RawOwner::again(arc.cast(), &SHARED))
     }
+}
+
+/// The payload of a shared owner whose other holders are gone.
+#[cfg(any(feature = "pyo3", test))]
+#[cold]
+fn sole_in(shared: NonNull<Shared>, vtable: &'static Vtable) -> Option<NonNull<()>> {
+    // SAFETY: one count, which came from `Arc::into_raw` or `increment_strong_count`: lent here, and by
+    // `ManuallyDrop` not given up.
+    let arc = ManuallyDrop::new(unsafe { Arc::from_raw(shared.as_ptr().cast_const()) });
+    let is_sole = Arc::strong_count(&arc) == 1;
+    (is_sole && ptr::eq(arc.0.vtable, vtable)).then_some(arc.0.payload)
 }
 
 impl Drop for Owner {

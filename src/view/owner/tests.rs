@@ -97,6 +97,12 @@ fn a_payload_is_found_under_its_own_vtable_only() {
         assert_eq!(each.payload(other), None);
         assert_eq!(each.sole_payload(own), None, "it is shared");
     }
+    drop(shared);
+    assert_eq!(owner.sole_payload(own), owner.payload(own), "no more");
+    let shared = owner.share();
+    drop(owner);
+    assert_eq!(shared.sole_payload(own), shared.payload(own), "no more");
+    assert_eq!(shared.sole_payload(other), None);
     let (unique, _drops) = counted();
     assert_eq!(unique.sole_payload(own), Some(unique.raw.payload));
 }
