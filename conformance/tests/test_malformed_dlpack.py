@@ -710,6 +710,20 @@ def test_other_arguments(keywords: dict[str, Any], raises: type[Exception], rule
     check_refusal(found, rule, next(iter(keywords)))
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(lambda: cd.view(cai(), ordinal=0, strict=None), id="view-strict"),  # type: ignore[arg-type]
+        pytest.param(lambda: cd.from_cai(cai(), strict=None), id="from_cai-strict"),  # type: ignore[arg-type]
+        pytest.param(lambda: cd.to_dlpack(cai(), writable=None), id="to_dlpack-writable"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_flag_that_has_no_none(call: Callable[[], object]) -> None:
+    """Whichever way a call takes."""
+    with pytest.raises(TypeError, match="bool"):
+        call()
+
+
 def test_an_unknown_keyword_is_pythons_own_type_error() -> None:
     with pytest.raises(TypeError, match="colour"):
         on_cuda().__dlpack__(colour="blue")

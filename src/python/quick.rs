@@ -41,7 +41,7 @@ fn careful_view<'py>(arguments: Vector<'_, 'py>) -> Answer<'py> {
         return Answer::Unusual;
     };
     let (py, names) = (object.py(), keys(object.py()));
-    keywords!(arguments, names; producer_stream | dtype, shape, read_only, owner, ordinal, check, strict);
+    keywords!(arguments, names; producer_stream, strict | dtype, shape, read_only, owner, ordinal, check);
     let is_plain = producer_stream.is_none()
         && dtype.is_none()
         && shape.is_none()
@@ -126,7 +126,7 @@ impl Quick for ToDlpack {
             return Answer::Unusual;
         };
         let names = keys(object.py());
-        keywords!(arguments, names; | stream, max_version, dl_device, copy, writable, ordinal);
+        keywords!(arguments, names; writable | stream, max_version, dl_device, copy, ordinal);
         let is_plain = dl_device.is_none() && copy.is_none() && writable.is_none();
         if is_plain && let Some(answer) = at_once::to_dlpack(object, stream, max_version, ordinal) {
             return answer;
