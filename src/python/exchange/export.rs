@@ -16,6 +16,7 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
 
+use dlpark::ManagedTensorBase;
 use dlpark::ffi::{
     DLDeviceType, DLManagedTensorVersioned, DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION,
     DLPackExchangeAPI, DLPackExchangeAPIHeader, DLPackVersion, DLTensor,
@@ -254,7 +255,10 @@ unsafe fn adopt(
     let Some(tensor) = NonNull::new(tensor) else {
         return Err(Violation::new(Rule::CapsuleNull, Field::ExchangeApi, "NULL").into());
     };
-    release::prepare(py)?;
+    release::prepare(py).inspect_err(|_| {
+        // SAFETY: initialised and given away, and nobody has taken it over.
+        unsafe { DLManagedTensorVersioned::drop_raw(tensor.as_ptr()) };
+    })?;
     // SAFETY: by this function's contract.
     let imported = unsafe { release::own_tensor(tensor) };
     let descriptor = imported.descriptor()?;
