@@ -313,6 +313,27 @@ def test_one_query_where_the_device_is_unknown_and_none_where_it_is_known(machin
     assert machine.names() == ["cuPointerGetAttributes"]
 
 
+@pytest.mark.parametrize("max_version", [None, (1, 3)], ids=["legacy", "versioned"])
+def test_to_dlpack_asks_for_the_pointer_once_whichever_way_it_takes(
+    max_version: tuple[int, int] | None, machine: Machine
+) -> None:
+    """Straight to a capsule where nothing has to wait, else by a view."""
+    ready, other = machine.stream(), machine.stream()
+    data = (machine.device_memory(24), False)
+    idle, busy = cai(data=data), cai(data=data, stream=ready)
+    asked: list[tuple[Any, Any]] = [
+        *((idle, stream) for stream in (None, -1, 1, other)),
+        *((busy, stream) for stream in (None, -1, 1, ready, other, "host")),
+    ]
+    for producer, stream in asked:
+        for ordinal, queries in ((None, 1), (0, 0)):
+            machine.clear()
+            cd.to_dlpack(producer, stream=stream, max_version=max_version, ordinal=ordinal)
+            # A default stream is found by the memory's context: a question of the order's own.
+            order = int(producer is busy and stream in (None, 1))
+            assert machine.names().count("cuPointerGetAttributes") == queries + order, (stream, ordinal)
+
+
 @pytest.mark.parametrize("ordinal", [0, 1])
 def test_size_0_asks_for_no_pointer(ordinal: int, machine: Machine) -> None:
     machine.clear()

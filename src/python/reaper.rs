@@ -128,9 +128,9 @@ fn a_context() -> Option<Current<'static>> {
 /// Sleeps until something waits, or (false) until the gate is closed.
 fn wait() -> bool {
     while !GATE.is_closed() {
-        // An interpreter that ends, and has not told us: there is nobody left to release anything to, and
-        // no GIL to come back to.
-        if !QUEUE.is_empty() && !gil::is_ending() {
+        // Also where the interpreter ends and has not told us: CPython then stops whoever wants its GIL, for
+        // ever (`killed`).
+        if !QUEUE.is_empty() {
             return true;
         }
         std::thread::park();

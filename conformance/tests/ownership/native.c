@@ -15,6 +15,7 @@ extern void PyGILState_Release(int);
 extern void *PyObject_CallFunctionObjArgs(void *, ...);
 extern void PyErr_Clear(void);
 extern void Py_DecRef(void *);
+extern int Py_AddPendingCall(int (*)(void *), void *);
 
 typedef void deleter(void *);
 
@@ -56,6 +57,16 @@ int storm(deleter **deleters, void **tensors, int64_t *took, size_t count, size_
 
 /* Sits in C for a while; loaded by PyDLL, with the GIL. */
 void sit(unsigned microseconds) { usleep(microseconds); }
+
+static int nothing(void *unused) {
+    (void)unused;
+    return 0;
+}
+
+/* Takes every place that pending calls have. */
+void fill_pending_calls(void) {
+    while (Py_AddPendingCall(nothing, NULL) == 0) {}
+}
 
 struct later {
     deleter *function;

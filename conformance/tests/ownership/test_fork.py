@@ -130,6 +130,14 @@ CASES = {
             release_later(tensor_of(producer))
             del producer
             assert until(lambda: alive() is None, 5), "nobody is told where the queue was not empty"
+            own = [tensor_of(cai()) for _ in range(3)]
+
+            def count():
+                native.storm(own, gil=True)
+                assert cd.stats()["pending"] == 3, "what the parent had queued is counted here too"
+
+            thread = threading.Thread(target=count)
+            thread.start(); thread.join()
 
         def keep_the_gil():
             native.storm(tensors, gil=True)

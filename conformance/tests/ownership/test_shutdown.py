@@ -174,12 +174,70 @@ def test_the_end_waits_for_what_the_reaper_is_at(interpreter: Interpreter) -> No
                 os.write(1, b"ended ")
 
         started = threading.Event()
-        tensors = [tensor_of(Slow(interface())) for _ in range(2)]
-        for tensor in tensors:
-            native.without_gil().release_later(*pointers(tensor), 20_000)
+        # One: a second would keep this thread, too, until the first has ended.
+        tensor = tensor_of(Slow(interface()))
+        native.without_gil().release_later(*pointers(tensor), 20_000)
         # A C call, in which no pending call runs: the reaper is the one.
         native.without_gil().sit(100_000)
         assert started.is_set()
     """
     answer = run([interpreter.executable], textwrap.dedent(BEFORE) + textwrap.dedent(code), interpreter.package)
-    assert answer == (0, "ended ended ")
+    assert answer == (0, "ended ")
+
+
+@pytest.mark.parametrize("interpreter", interpreters(), ids=lambda interpreter: interpreter.name)
+def test_the_end_releases_what_neither_the_reaper_nor_a_pending_call_comes_to(interpreter: Interpreter) -> None:
+    """The reaper is at something else until the gate is closed, and there is no place for a pending call."""
+    code = """
+        from functools import partial
+
+        class Slow(Cai):
+            def __del__(self):
+                started.set()
+                time.sleep(0.3)
+
+        class Counted(Cai):
+            def __del__(self):
+                ended.append(1)
+
+        started, ended = threading.Event(), []
+        # Registered before ours, so that it runs after it.
+        atexit.register(lambda: os.write(1, str(len(ended)).encode()))
+        slow, tensors = tensor_of(Slow(interface())), [tensor_of(Counted(interface())) for _ in range(3)]
+        deleters = (ctypes.c_void_p * 3)(*(tensor.deleter for tensor in tensors))
+        addresses = (ctypes.c_void_p * 3)(*(tensor.address for tensor in tensors))
+        took = (ctypes.c_int64 * 3)()
+        # After ours, so that they run before it; and in C, since between two byte codes pending calls run.
+        library = native.with_gil()
+        atexit.register(partial(library.storm, deleters, addresses, took, ctypes.c_size_t(3), ctypes.c_size_t(1)))
+        atexit.register(library.fill_pending_calls)
+        native.without_gil().release_later(*pointers(slow), 20_000)
+        native.without_gil().sit(100_000)
+        assert started.is_set()
+    """
+    answer = run([interpreter.executable], textwrap.dedent(BEFORE) + textwrap.dedent(code), interpreter.package)
+    assert answer == (0, "3")
+
+
+@pytest.mark.parametrize("interpreter", interpreters(), ids=lambda interpreter: interpreter.name)
+def test_where_no_thread_can_be_had_the_pending_call_releases(interpreter: Interpreter) -> None:
+    code = """
+        import pathlib, resource, weakref
+        from waiting import until
+
+        pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
+        limits = resource.getrlimit(resource.RLIMIT_AS)
+        # Room for objects, and none for the stack of a thread.
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (4 << 20), limits[1]))
+        alive = weakref.ref(producer := cai())
+        tensor = tensor_of(producer)
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+        assert "cai-dlpack" not in {
+            (task / "comm").read_text().strip() for task in pathlib.Path("/proc/self/task").iterdir()
+        }
+        del producer
+        native.storm([tensor], gil=True)
+        assert until(lambda: alive() is None, 5)
+    """
+    answer = run([interpreter.executable], textwrap.dedent(BEFORE) + textwrap.dedent(code), interpreter.package)
+    assert answer == (0, "")
