@@ -510,7 +510,7 @@ fn host_memory_goes_to_no_stream() {
     let stage = Stage::new();
     let view = crate::arrays::array(vec![1.0_f32], &[1]);
     let typed = view.typed::<f32>().expect("floats");
-    assert_eq!(rule(typed.on(&stage.consumer)), Rule::StreamCpu);
+    assert_eq!(rule(typed.on(&stage.consumer)), Rule::ViewDevice);
 }
 
 #[test]

@@ -24,6 +24,7 @@ import pytest
 import tvm_ffi
 from producers import Cai, Dlpack, cai, interface
 from simulator import Machine
+from streams.process import on_the_simulator
 
 VALUES = np.arange(4, dtype=np.float32)
 
@@ -143,6 +144,35 @@ def test_a_finaliser_finds_a_context_on_the_reapers_thread(machine: Machine) -> 
     time.sleep(1)
     assert seen == [(False, True)]
     assert contents(stacked, machine).shape == (2, 4)
+
+
+@pytest.mark.parametrize("end", ["pass", "os.kill(os.getpid(), signal.SIGTERM)", "print(fork_and_wait())"])
+def test_a_process_ends_while_an_array_is_kept(end: str) -> None:
+    """Its stream stands still for ever, and nobody waits for it: not at the end, not in a forked child."""
+    code = f"""
+import os, signal, sys
+import cai_example
+from cai_conformance import Sim
+from producers import Cai, interface
+from simulator import Machine
+
+machine = Machine(Sim())
+array = Cai(interface(shape=(4,), data=(machine.device_memory(16), False)))
+work = cai_example.stack(array, array).stream
+gate = machine.control.gate(work)
+stacked = cai_example.stack(array, array)
+del array
+
+def fork_and_wait():
+    child = os.fork()
+    return os.waitpid(child, 0)[1] if child else sys.exit(0)
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+{end}
+"""
+    done = on_the_simulator(code)
+    says = "0\n" if "fork" in end else ""
+    assert (done.stdout, done.returncode) == (says, 0), done.stderr
 
 
 def test_the_order_of_both_producers(machine: Machine) -> None:

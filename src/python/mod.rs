@@ -4,6 +4,11 @@
 //! classes in one process: they meet by protocol, never by `isinstance`.
 
 mod argument;
+#[cfg(all(Py_LIMITED_API, not(Py_3_12)))]
+compile_error!(
+    "cai-dlpack takes PyO3's stable ABI from Python 3.12 on: enable its feature `abi3-py312` or a later one, or none"
+);
+
 mod at_once;
 mod borrow;
 mod cai;

@@ -58,6 +58,8 @@ pub use typed::{View, ViewMut};
 
 #[cfg(feature = "pyo3")]
 pub(crate) use memory::check_range;
+#[cfg(feature = "cudarc")]
+pub(crate) use typed::check_cuda;
 #[cfg(feature = "pyo3")]
 pub(crate) use typed::{check_element, check_writable, mismatch};
 #[cfg(feature = "pyo3")]

@@ -150,7 +150,7 @@ fn check_contiguous(came: &Descriptor) -> Result<(), Violation> {
     Err(mismatch(Rule::ViewContiguous, came, wanted))
 }
 
-fn check_cuda(came: &Descriptor) -> Result<(), Violation> {
+pub(crate) fn check_cuda(came: &Descriptor) -> Result<(), Violation> {
     if came.device().is_cuda_accessible() {
         return Ok(());
     }

@@ -15,7 +15,8 @@ use crate::protocol::descriptor::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 use crate::view::{
-    CaiView, Consumed, Element, Kept, ReturnEdge, View, ViewMut, is_elsewhere, thread_of, unlocked,
+    CaiView, Consumed, Element, Kept, ReturnEdge, View, ViewMut, check_cuda, is_elsewhere,
+    thread_of, unlocked,
 };
 
 /// A view on a stream: the stream has been made to wait for the data, and when this is dropped the
@@ -102,7 +103,7 @@ impl<'a, T: Element> View<'a, T> {
     /// Lends the data to `stream`, which waits for it now; see [`On`].
     ///
     /// # Errors
-    /// `stream-cpu` for memory of the CPU, `stream-device` for a stream of another device; what
+    /// `view-device` for memory of the CPU, `stream-device` for a stream of another device; what
     /// [`CaiView::consume`] refuses.
     pub fn on<'s>(self, stream: &'s Arc<CudaStream>) -> Result<On<'s, Self>, Error> {
         On::new(self, stream)
@@ -123,6 +124,7 @@ impl<'s, V: Lend> On<'s, V> {
     fn new(view: V, stream: &'s Arc<CudaStream>) -> Result<Self, Error> {
         let array = view.array();
         let number = number_of(stream)?;
+        check_cuda(array.descriptor())?;
         check_device(array.device(), stream)?;
         let pointer = device_pointer(array)?;
         let loan = unlocked(|| array.consume(number))?;
@@ -244,10 +246,6 @@ fn wait(stream: &CudaStream, is_elsewhere: bool) {
 /// The stream must be one of the device that the memory belongs to.
 fn check_device(device: Device, stream: &CudaStream) -> Result<(), Violation> {
     let field = Field::Argument("stream");
-    if !device.is_cuda_accessible() {
-        let found = format_args!("a stream for memory on {device}");
-        return Err(Violation::new(Rule::StreamCpu, field, found));
-    }
     let ordinal = stream.context().ordinal();
     if device.device_type == Device::CUDA && usize::try_from(device.id) != Ok(ordinal) {
         let found = format_args!("a stream of device {ordinal} for memory on {device}");
