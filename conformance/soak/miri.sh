@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Ownership, views, queue and element access as Miri sees them: aliasing, provenance, uninitialised memory,
-# leaks, data races. Needs a nightly compiler: `rustup toolchain install nightly --component miri,rust-src`.
+# Ownership, views, queue, element access and the ledger of borrows as Miri sees them: aliasing, provenance,
+# uninitialised memory, leaks, data races. Needs a nightly compiler: `rustup toolchain install nightly --component miri,rust-src`.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 target=${CARGO_TARGET_DIR:-target}/miri
@@ -9,5 +9,8 @@ mkdir -p conformance/results
     echo "miri, $(date -u +%Y-%m-%d), commit $(git describe --always --dirty --exclude='*'), $(cargo +nightly miri --version)"
     cargo +nightly miri test --locked --target-dir "$target" \
         --package cai-dlpack --lib --features cai-dlpack/half -- view::
+    # No Python is called: the room's other tests are Python's own.
+    PYO3_BUILD_EXTENSION_MODULE=1 cargo +nightly miri test --locked --target-dir "$target" \
+        --package cai-dlpack --lib --features cai-dlpack/half,cai-dlpack/pyo3 -- python::borrow
     echo "exit code 0"
 } 2>&1 | grep --line-buffered -vE '\.\.\. ok$|^ +(Compiling|Downloaded|Downloading|Fresh) ' | tee conformance/results/miri.txt
