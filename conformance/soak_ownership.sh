@@ -2,13 +2,13 @@
 # The larger figures of ownership, and the checkers that are too slow for `make test`. Each part is
 # run, timed and kept in conformance/results/, with the date and the commit; a part that fails fails all.
 #
-#   conformance/soak_ownership.sh PYTHON [PART...]     parts: figures loom pythons asan valgrind
+#   conformance/soak_ownership.sh PYTHON [PART...]     parts: figures refusals loom pythons asan valgrind
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=$1
 shift
 parts=("$@")
-[ $# -gt 0 ] || parts=(figures loom pythons asan valgrind)
+[ $# -gt 0 ] || parts=(figures refusals loom pythons asan valgrind)
 target=${CARGO_TARGET_DIR:-target}
 ownership=conformance/tests/ownership
 mkdir -p conformance/results
@@ -16,7 +16,13 @@ export PYTHONPATH=$PWD/conformance/kit/src
 
 figures() {
     CAI_DLPACK_FIGURES=large "$python" -m cai_conformance simulate -- \
-        "$python" -m pytest -q -s --durations=10 "$ownership"
+        "$python" -m pytest -q -s --durations=10 --ignore="$ownership/test_refusals.py" "$ownership"
+}
+
+# A million of each refusal: a quarter of an hour.
+refusals() {
+    CAI_DLPACK_FIGURES=large "$python" -m cai_conformance simulate -- \
+        "$python" -m pytest -q --durations=10 "$ownership/test_refusals.py"
 }
 
 loom() {
@@ -52,7 +58,7 @@ valgrind() {
         "$python" -m cai_conformance simulate -- \
         valgrind --leak-check=full --show-leak-kinds=definite,indirect --num-callers=60 --log-file="$log" \
         "$python" -m pytest -q -p cai_conformance.plugin \
-        "$ownership"/test_{claims,conversions,ends,foreign_threads}.py \
+        "$ownership"/test_{claims,conversions,ends,foreign_threads,refusals}.py \
         "$tests"/test_{capsules,explain,export,import,malformed_cai,malformed_dlpack}.py || return 1
     "$python" conformance/soak/valgrind_log.py "$log"
 }

@@ -264,9 +264,6 @@ rules! {
     StridesMultiple "strides-multiple" Buffer
         "a byte stride must be a multiple of the item size; DLPack counts strides in elements"
         "DLPack 1.3: strides are numbers of elements";
-    StridesNegative "strides-negative" Buffer
-        "the consumer takes no negative strides"
-        "our choice: such consumers read the wrong memory or abort";
     SpanOverflow "span-overflow" Value
         "the distance between the first and the last byte must fit a signed 64-bit integer"
         "our choice: no allocation is that large";
@@ -377,9 +374,6 @@ rules! {
     DeviceId "device-id" Value
         "a device id must be 0 or more"
         "DLPack 1.3: DLDevice.device_id";
-    DeviceOrdinal "device-ordinal" Buffer
-        "this machine has no device of that number"
-        "CUDA: cuDeviceGetCount";
     DeviceMismatch "device-mismatch" Buffer
         "the tensor is not on the device that was announced or asked for"
         "the array API: __dlpack_device__ tells the tensor's device";
@@ -448,9 +442,6 @@ rules! {
     PresentAs "present-as" Buffer
         "this memory cannot be presented as memory of that kind"
         "CUDA: only managed and pinned memory is reachable from both sides";
-    HostUnreadable "host-unreadable" Buffer
-        "the host cannot read this memory"
-        "CUDA: device memory is not mapped into the host";
     BufferLayout "buffer-layout" Buffer
         "the buffer is asked for in one piece, and the elements do not lie so"
         "Python's buffer protocol: a request that the exporter cannot meet is a BufferError";
@@ -497,21 +488,6 @@ rules! {
         "CUDA: ordinals count from 0";
 
     // The C Exchange API.
-    ExchangeType "exchange-type" Type
-        "__dlpack_c_exchange_api__ must be a PyCapsule"
-        "DLPack 1.3: DLPackExchangeAPI";
-    ExchangeName "exchange-name" Value
-        "the capsule's name must be 'dlpack_exchange_api'"
-        "DLPack 1.3: DLPackExchangeAPI";
-    ExchangeVersion "exchange-version" Buffer
-        "no table of major version 1 is offered"
-        "DLPack 1.3: DLPackExchangeAPI.header";
-    ExchangeNull "exchange-null" Value
-        "a required function of the exchange table is NULL"
-        "DLPack 1.3: DLPackExchangeAPI";
-    ExchangeFailed "exchange-failed" Buffer
-        "the producer's exchange function failed and set no exception"
-        "DLPack 1.3: a callback that fails sets a Python exception";
     ValuesLazy "values-lazy" Buffer
         "the values are not the bytes in memory but what an operation still to be done makes of them"
         "DLPack 1.3: a DLTensor is its bytes; torch keeps negation as a flag beside them";

@@ -58,6 +58,20 @@ int storm(deleter **deleters, void **tensors, int64_t *took, size_t count, size_
 /* Sits in C for a while; loaded by PyDLL, with the GIL. */
 void sit(unsigned microseconds) { usleep(microseconds); }
 
+/* Makes a call that is refused each time; how often it was. Loaded by PyDLL. */
+size_t refused(void *call, size_t count) {
+    size_t times = 0;
+    for (; times < count; times++) {
+        void *answer = PyObject_CallFunctionObjArgs(call, NULL);
+        if (answer) {
+            Py_DecRef(answer);
+            break;
+        }
+        PyErr_Clear();
+    }
+    return times;
+}
+
 static int nothing(void *unused) {
     (void)unused;
     return 0;

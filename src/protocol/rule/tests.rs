@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Display};
+use std::fs;
+use std::path::Path;
 
 use rstest::rstest;
 
@@ -21,6 +23,32 @@ fn every_rule_has_its_section_in_order() {
     let ids: Vec<_> = Rule::ALL.iter().map(|rule| rule.id()).collect();
     let heads: Vec<_> = sections().map(|(id, _)| id).collect();
     assert_eq!(heads, ids);
+}
+
+/// The text of every source file but tests and the table itself.
+fn sources(folder: &Path) -> String {
+    let mut text = String::new();
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            text += &sources(&path);
+        } else if !path.ends_with("rule.rs") && !path.ends_with("tests.rs") {
+            text += &fs::read_to_string(&path).expect("text");
+        }
+    }
+    text
+}
+
+#[test]
+fn every_rule_is_the_reason_of_some_refusal() {
+    let text = sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+    for rule in Rule::ALL {
+        let name = format!("Rule::{rule:?}");
+        let is_named = text
+            .match_indices(&name)
+            .any(|(at, _)| !text[at + name.len()..].starts_with(char::is_alphanumeric));
+        assert!(is_named, "{name} refuses nothing");
+    }
 }
 
 #[test]
