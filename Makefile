@@ -4,7 +4,7 @@
 #   make demo                        what the bridge does, on your GPU or on a simulated driver
 #   make test                        every Rust and Python test
 #   make check                       formatting, lints, types, documentation
-#   make conformance                 every installed pair of libraries, as a table
+#   make conformance                 every installed pair of libraries, as a table; KEEP=1 replaces the kept one
 #   make torch                       the same for torch on the CPU, with tests of its own; takes 1.3 GB
 #   make pycuda                      builds PyCUDA from source, for `make conformance`
 #   make soak MINUTES=30             what takes longer: races, the simulator, ownership, sanitizers
@@ -98,14 +98,14 @@ $(VENV)/.package: $(VENV)/.requirements $(WHEEL_SOURCES)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(VENV)/wheel/*.whl
 	@touch $@
 
-# Every installed pair of libraries x dtype x layout, through the bridge: a table, printed and kept under
-# conformance/results; a cell that was OK and is not any more is an error. The libraries are large, and have
-# an environment of their own. On a GPU: the second line without `simulate`, where CuPy is installed too.
+# Every installed pair of libraries x dtype x layout, through the bridge: a table, printed, saved under
+# target/results and compared with the one in conformance/results, which KEEP=1 replaces; a cell that was OK
+# and is not any more is an error. The libraries are large, and have an environment of their own. On a GPU: the second line without `simulate`, where CuPy is installed too.
 MATRIX := $(VENV)-matrix
 
 conformance: $(MATRIX)/.package simulator
 	$(KIT) $(MATRIX)/bin/python -m cai_conformance simulate -- \
-	    $(MATRIX)/bin/python conformance/matrix/run.py
+	    $(MATRIX)/bin/python conformance/matrix/run.py $(if $(KEEP),--keep)
 
 $(MATRIX)/.requirements: conformance/requirements.txt conformance/matrix/requirements.txt | $(BIN)/python
 	$(BIN)/python -m venv --clear $(MATRIX)
@@ -132,7 +132,7 @@ torch: $(TORCH)/.package simulator
 	    $(TORCH)/bin/python -m pytest -p cai_conformance.plugin -p conftest conformance/matrix/torch_cpu
 	$(KIT) $(TORCH)/bin/python -m cai_conformance simulate -- \
 	    $(TORCH)/bin/python conformance/matrix/run.py --room host --only torch,numpy,apache-tvm-ffi \
-	        --name matrix-torch
+	        --name matrix-torch $(if $(KEEP),--keep)
 
 $(TORCH)/.requirements: conformance/requirements-torch.txt conformance/matrix/torch_cpu/stand_ins.py | $(BIN)/python
 	$(BIN)/python -m venv --clear $(TORCH)

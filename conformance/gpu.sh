@@ -28,7 +28,7 @@ questions() {
     return 0
 }
 races() { "$python" conformance/soak/gpu_races.py --trials "${TRIALS:-10000}"; }
-matrix() { "$python" conformance/matrix/run.py; }
+matrix() { "$python" conformance/matrix/run.py --keep; }
 bench() { "$python" benches/gpu.py; }
 
 failed=0

@@ -1,9 +1,10 @@
 """The matrix: every installed producer to every installed consumer, each dtype, each layout.
 
-    python -m cai_conformance simulate -- python run.py [--output FOLDER]
+    python -m cai_conformance simulate -- python run.py [--keep]
 
-Prints a table and saves it as markdown and as json. A cell that was OK in the saved json and is not
-any more makes the exit code 1, and then nothing is saved.
+Prints a table and saves it as markdown and as json, under target/results; with `--keep` in
+conformance/results, in place of what is kept there. A cell that is OK in the kept json and is not any more
+makes the exit code 1, and then nothing is kept.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from installed import LIBRARIES, driver, present, versions
 from table import markdown, regressions, summary
 
 HERE = Path(__file__).resolve().parent
+KEPT = HERE.parent / "results"
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", HERE.parents[1] / "target"))
 sys.path.append(str(HERE.parent / "tests"))
 
 from provenance import commit, today  # noqa: E402
@@ -83,7 +86,7 @@ def ending(code: int) -> str:
 
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--output", type=Path, default=HERE.parent / "results")
+    arguments.add_argument("--keep", action="store_true", help="replace the table that is kept")
     arguments.add_argument("--name", default=None, help="of the saved files; the driver's kind by default")
     arguments.add_argument("--only", default=None, help="libraries, separated by commas")
     arguments.add_argument("--room", choices=["host", "device"], default=None, help="one kind of memory alone")
@@ -118,16 +121,15 @@ def main() -> int:
     text = markdown(head, pairs)
     print(text)
     name = options.name or ("matrix-gpu" if head["driver"].startswith("NVIDIA") else "matrix-simulated")
-    saved = options.output / f"{name}.json"
-    worse = regressions(json.loads(saved.read_text()) if saved.exists() else {}, pairs, head.get("order", {}))
+    kept = KEPT / f"{name}.json"
+    worse = regressions(json.loads(kept.read_text()) if kept.exists() else {}, pairs, head.get("order", {}))
     for line in worse:
         print(f"was OK: {line}", file=sys.stderr)
-    if worse:
-        return 1
-    options.output.mkdir(parents=True, exist_ok=True)
+    saved = kept if options.keep and not worse else TARGET / "results" / kept.name
+    saved.parent.mkdir(parents=True, exist_ok=True)
     saved.write_text(json.dumps({**head, "pairs": pairs}, indent=1, sort_keys=True) + "\n")
     saved.with_suffix(".md").write_text(text)
-    return 0
+    return 1 if worse else 0
 
 
 if __name__ == "__main__":
