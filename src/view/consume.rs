@@ -201,7 +201,8 @@ impl Consumed {
 
 impl Drop for Consumed {
     /// Makes the return edge. Where that fails the host waits for the consumer instead; a driver that
-    /// refuses even that runs no work that could be disturbed.
+    /// refuses even that runs no work that could be disturbed. (A per-thread default stream can be neither
+    /// waited for nor recorded on another thread: end such a loan on its own.)
     fn drop(&mut self) {
         if self.end().is_err()
             && let Ok(driver) = driver::driver()
