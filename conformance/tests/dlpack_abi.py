@@ -7,6 +7,7 @@ object how often its deleter ran. `read` walks the other way: capsule in, plain 
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -114,9 +115,14 @@ def _destroy(capsule: int) -> None:
         call_deleter(_api.PyCapsule_GetPointer(capsule, found), versioned=found == VERSIONED)
 
 
+# Without the GIL two threads that add at once may count one. A pending call may come between, on this thread.
+_counting = threading.RLock()
+
+
 def _count(address: int) -> None:
     made = _alive[address]
-    made.released += 1
+    with _counting:
+        made.released += 1
     if made.on_release is not None:
         made.on_release()
 

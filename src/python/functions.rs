@@ -18,6 +18,8 @@ use super::join::join;
 use super::keys::keys;
 use super::killed;
 use super::mask::split_masked;
+#[cfg(Py_GIL_DISABLED)]
+use super::object;
 use super::options::{Arguments, Check, Options, ProducerStream};
 use super::quick;
 use super::release;
@@ -428,6 +430,8 @@ pub(crate) fn stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     release::refuse_subinterpreters(module.py())?;
     context::check_environment()?;
+    #[cfg(Py_GIL_DISABLED)]
+    object::prepare(&module.py().get_type::<PyCaiView>())?;
     module.add_class::<PyCaiView>()?;
     module.add_class::<Policy>()?;
     module.add_class::<UseStream>()?;

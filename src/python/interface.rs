@@ -2,8 +2,11 @@
 //!
 //! Two ways through the same dict. [`usual`] takes the shape that nearly every producer sends: an
 //! exact dict with interned keys whose values are exact tuples, ints and strs. It runs no Python code
-//! and therefore needs no references of its own; it never refuses, but gives up. [`read`] takes
-//! everything else, holds a reference to whatever it looks at, and says what is wrong.
+//! and therefore, under the GIL, needs no references of its own; it never refuses, but gives up. [`read`]
+//! takes everything else, holds a reference to whatever it looks at, and says what is wrong.
+//!
+//! Without the GIL another thread may change the dict meanwhile. Either way looks at the values of one
+//! moment, so that the shape of one array is not read with the address of the next.
 
 use std::ptr;
 
@@ -59,34 +62,52 @@ pub(crate) fn read<'py>(dict: &Bound<'py, PyAny>, strict: bool) -> PyResult<Read
     careful(dict, strict)
 }
 
-/// The values of [`Keys::interface`], in that order, borrowed from the dict.
-type Values = [*mut ffi::PyObject; 8];
+/// The values of [`Keys::interface`], in that order: borrowed from the dict under the GIL. Where there is
+/// none another thread may change the dict as soon as it is not locked, and each is a reference of its own.
+struct Values([*mut ffi::PyObject; 8]);
+
+#[cfg(Py_GIL_DISABLED)]
+impl Drop for Values {
+    fn drop(&mut self) {
+        for value in self.0 {
+            // SAFETY: this thread is attached; NULL, or the reference that `values` took.
+            unsafe { ffi::Py_XDECREF(value) };
+        }
+    }
+}
 
 /// One pass over an exact dict, comparing keys by identity. Gives up at a key that is not interned or
 /// not CAI's.
 #[inline(always)]
 fn values(dict: &Bound<'_, PyDict>, keys: &Keys) -> Option<Values> {
-    let mut values = [ptr::null_mut(); 8];
-    let (mut position, mut key, mut value) = (0, ptr::null_mut(), ptr::null_mut());
-    let mut expected = 0; // keys that come in our own order are found at once
-    // SAFETY: an exact dict that nobody changes: no Python code runs between the steps, and where
-    // there is no GIL the caller holds the dict's lock. Key and value are borrowed from it.
-    while unsafe {
-        ffi::PyDict_Next(
-            dict.as_ptr(),
-            &raw mut position,
-            &raw mut key,
-            &raw mut value,
-        )
-    } != 0
-    {
-        if keys.interface[expected & 7].as_ptr() != key {
-            expected = (keys.interface.iter()).position(|name| name.as_ptr() == key)?;
+    with_critical_section(dict, || {
+        let mut values = Values([ptr::null_mut(); 8]);
+        let (mut position, mut key, mut value) = (0, ptr::null_mut(), ptr::null_mut());
+        let mut expected = 0; // keys that come in our own order are found at once
+        // SAFETY: an exact dict that nobody changes: no Python code runs between the steps, and where
+        // there is no GIL the dict is locked. Key and value are borrowed from it.
+        while unsafe {
+            ffi::PyDict_Next(
+                dict.as_ptr(),
+                &raw mut position,
+                &raw mut key,
+                &raw mut value,
+            )
+        } != 0
+        {
+            if keys.interface[expected & 7].as_ptr() != key {
+                expected = (keys.interface.iter()).position(|name| name.as_ptr() == key)?;
+            }
+            #[cfg(Py_GIL_DISABLED)]
+            // SAFETY: the dict, which is locked, keeps it meanwhile.
+            unsafe {
+                ffi::Py_INCREF(value)
+            };
+            values.0[expected & 7] = value;
+            expected += 1;
         }
-        values[expected & 7] = value;
-        expected += 1;
-    }
-    Some(values)
+        Some(values)
+    })
 }
 
 /// The dict that nearly every producer sends: an array of numbers without a mask.
@@ -109,13 +130,9 @@ pub(crate) type Numbers = [i64; 2 * USUAL_NDIM];
 #[inline(always)]
 pub(crate) fn usual<'a>(dict: &Bound<'_, PyAny>, numbers: &'a mut Numbers) -> Option<Usual<'a>> {
     let dict = dict.cast_exact::<PyDict>().ok()?;
-    with_critical_section(dict, || quick(dict, numbers))
-}
-
-#[inline(always)]
-fn quick<'a>(dict: &Bound<'_, PyDict>, numbers: &'a mut Numbers) -> Option<Usual<'a>> {
     let py = dict.py();
-    let [shape, typestr, data, strides, version, stream, descr, mask] = values(dict, keys(py))?;
+    let values = values(dict, keys(py))?;
+    let [shape, typestr, data, strides, version, stream, descr, mask] = values.0;
     if !is_absent(mask) {
         return None;
     }
@@ -167,7 +184,7 @@ fn is_absent(value: *mut ffi::PyObject) -> bool {
 
 #[inline(always)]
 fn quick_str<'a>(_py: Python<'a>, value: *mut ffi::PyObject) -> Option<&'a str> {
-    // SAFETY: NULL or borrowed from the dict, which outlives `quick`.
+    // SAFETY: NULL or one of `Values`, or of their items, which live as long as `usual` runs.
     if value.is_null() || unsafe { ffi::PyUnicode_CheckExact(value) } == 0 {
         return None;
     }
@@ -191,13 +208,15 @@ fn quick_descr_is_trivial(
     descr: *mut ffi::PyObject,
     typestr: *mut ffi::PyObject,
 ) -> bool {
-    // SAFETY: borrowed from the dict.
+    // SAFETY: one of `Values`, not null.
     if unsafe { ffi::PyList_CheckExact(descr) } == 0 || unsafe { ffi::PyList_Size(descr) } != 1 {
         return false;
     }
-    // SAFETY: a list of one item; borrowed from it, while no Python code runs.
-    let field = unsafe { ffi::PyList_GetItem(descr, 0) };
-    // SAFETY: borrowed from the list.
+    let Some(field) = sole_item(py, descr) else {
+        return false;
+    };
+    let field = field.as_ptr();
+    // SAFETY: kept by the list, or by ourselves (`sole_item`).
     if unsafe { ffi::PyTuple_CheckExact(field) } == 0 || unsafe { tuple_len(field) } != 2 {
         return false;
     }
@@ -208,9 +227,35 @@ fn quick_descr_is_trivial(
     name == Some("") && kind.is_some() && kind == quick_str(py, typestr)
 }
 
+/// The item of a list of one, borrowed from it.
+#[cfg(not(Py_GIL_DISABLED))]
+fn sole_item<'a, 'py>(
+    py: Python<'py>,
+    list: *mut ffi::PyObject,
+) -> Option<Borrowed<'a, 'py, PyAny>> {
+    // SAFETY: a list of one item; borrowed from it, while no Python code runs.
+    let item = unsafe { ffi::PyList_GetItem(list, 0) };
+    // SAFETY: as above.
+    Some(unsafe { Borrowed::from_ptr(py, item) })
+}
+
+/// The item of a list of one, which another thread may take out meanwhile.
+#[cfg(Py_GIL_DISABLED)]
+fn sole_item(py: Python<'_>, list: *mut ffi::PyObject) -> Option<Bound<'_, PyAny>> {
+    // SAFETY: a list; a new reference, or NULL with an exception set.
+    let item = unsafe { ffi::PyList_GetItemRef(list, 0) };
+    // SAFETY: as above.
+    let item = unsafe { Bound::from_owned_ptr_or_opt(py, item) };
+    if item.is_none() {
+        // SAFETY: this thread is attached.
+        unsafe { ffi::PyErr_Clear() };
+    }
+    item
+}
+
 #[inline]
 fn quick_len(tuple: *mut ffi::PyObject) -> Option<usize> {
-    // SAFETY: borrowed from the dict, not null (`is_absent`, or checked by `quick_ints`).
+    // SAFETY: one of `Values`, not null (`is_absent`, or checked by `quick_ints`).
     if unsafe { ffi::PyTuple_CheckExact(tuple) } == 0 {
         return None;
     }
@@ -235,7 +280,7 @@ fn quick_ints(py: Python<'_>, tuple: *mut ffi::PyObject, into: &mut [i64]) -> Op
 
 #[inline(always)]
 fn quick_i64(py: Python<'_>, value: *mut ffi::PyObject) -> Option<i64> {
-    // SAFETY: borrowed from the dict or a tuple of it, not null, and alive while `quick` runs.
+    // SAFETY: one of `Values` or an item of one, not null, and alive while `usual` runs.
     let value = unsafe { Borrowed::from_ptr(py, value) };
     integer::quick(value)
 }
@@ -268,6 +313,8 @@ fn quick_data(py: Python<'_>, data: *mut ffi::PyObject) -> Option<(u64, bool)> {
 fn careful<'py>(dict: &Bound<'py, PyAny>, strict: bool) -> PyResult<Read<'py>> {
     let py = dict.py();
     let keys = keys(py);
+    #[cfg(Py_GIL_DISABLED)]
+    let dict = &at_one_moment(dict)?;
     let source = Mapping::new(dict)?;
     let get = |key: &Py<PyString>| source.get(key.bind(py));
     let required = |key: &Py<PyString>, rule, field| {
@@ -330,6 +377,15 @@ fn is_a(object: &Bound<'_, PyAny>, abc: Abc) -> PyResult<bool> {
         Ok::<_, PyErr>(class.unbind())
     })?;
     object.is_instance(class.bind(py))
+}
+
+/// A copy of a dict, made while it is locked; another mapping itself.
+#[cfg(Py_GIL_DISABLED)]
+fn at_one_moment<'py>(mapping: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    match mapping.cast::<PyDict>() {
+        Ok(dict) => Ok(dict.copy()?.into_any()),
+        Err(_) => Ok(mapping.clone()),
+    }
 }
 
 /// A dict, or what version 0 calls "dictionary-like".

@@ -7,11 +7,14 @@
 
 use std::mem::{ManuallyDrop, offset_of};
 use std::ptr::NonNull;
+#[cfg(not(Py_LIMITED_API))]
+use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::type_object::PyTypeInfo;
+use pyo3::types::PyType;
 
 use super::class::PyCaiView;
 #[cfg(not(Py_LIMITED_API))]
@@ -122,18 +125,31 @@ fn by_pyo3(py: Python<'_>, value: PyCaiView) -> PyResult<Bound<'_, PyCaiView>> {
     let object = Bound::new(py, value)?;
     if LAYOUT.load(Ordering::Relaxed) == UNKNOWN {
         let is_as_said = is_as_said(&object)?;
+        #[cfg(not(any(Py_LIMITED_API, Py_GIL_DISABLED)))]
         if is_as_said {
-            #[cfg(not(Py_LIMITED_API))]
-            {
-                let class = object.get_type().as_type_ptr();
-                // SAFETY: the class of views; the GIL is held, and no view is being ended.
-                unsafe { (*class).tp_dealloc = Some(dealloc) };
-            }
+            let class = object.get_type().as_type_ptr();
+            // SAFETY: the class of views; the GIL is held, and no view is being ended.
+            unsafe { (*class).tp_dealloc = Some(dealloc) };
         }
         let layout = if is_as_said { AS_SAID } else { ANOTHER };
         LAYOUT.store(layout, Ordering::Relaxed);
     }
     Ok(object)
+}
+
+/// What has to be done before any view is made, where other threads may end one while the first is looked
+/// at. An extension that does not call it leaves the end of views to PyO3, which is right, and slower.
+///
+/// # Errors
+/// What reading the class's attributes raises.
+#[cfg(Py_GIL_DISABLED)]
+pub(crate) fn prepare(class: &Bound<'_, PyType>) -> PyResult<()> {
+    // Between head and weak references there is room for the value and nothing else: it stands there.
+    if LAYOUT.load(Ordering::Relaxed) == UNKNOWN && is_class_as_said(class)? {
+        // SAFETY: the class of views, of which there is none yet; nobody else has been given the class.
+        unsafe { (*class.as_type_ptr()).tp_dealloc = Some(dealloc) };
+    }
+    Ok(())
 }
 
 /// Ends a view, as PyO3 does, less the bookkeeping of a call: a release that has the GIL need not ask for it.
@@ -145,7 +161,11 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
     // that was never shown to the collector.
     unsafe { ffi::PyObject_GC_UnTrack(object.cast()) };
     // SAFETY: an object of our class (`is_as_said`).
-    if !unsafe { (*this).weak_references }.is_null() {
+    let weak_references = unsafe { &raw mut (*this).weak_references };
+    // SAFETY: a field of a living object, which others change as an atomic, if at all: without the GIL, a
+    // thread that drops a weak reference at this moment.
+    let weak_references = unsafe { AtomicPtr::from_ptr(weak_references) };
+    if !weak_references.load(Ordering::Acquire).is_null() {
         // SAFETY: an object of our class, whose value is still whole.
         unsafe { ffi::PyObject_ClearWeakRefs(object) };
     }
@@ -163,13 +183,15 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
 
 /// Whether a view that PyO3 has made, and its class, are laid out as [`Object`], with nothing else in it.
 fn is_as_said(object: &Bound<'_, PyCaiView>) -> PyResult<bool> {
-    let class = object.get_type();
+    let value = std::ptr::from_ref(object.get()).addr() - object.as_ptr().addr();
+    Ok(value == offset_of!(Object, value) && is_class_as_said(&object.get_type())?)
+}
+
+fn is_class_as_said(class: &Bound<'_, PyType>) -> PyResult<bool> {
     let says = |name| class.getattr(name)?.extract::<usize>();
     // SAFETY: a class.
     let flags = unsafe { ffi::PyType_GetFlags(class.as_type_ptr()) };
-    let value = std::ptr::from_ref(object.get()).addr() - object.as_ptr().addr();
     Ok(flags & ffi::Py_TPFLAGS_HAVE_GC != 0
-        && value == offset_of!(Object, value)
         && says("__basicsize__")? == size_of::<Object>()
         && says("__itemsize__")? == 0
         && says("__dictoffset__")? == 0

@@ -3,6 +3,7 @@
 use std::ffi::CString;
 
 use pyo3::prelude::*;
+use pyo3::sync::critical_section::with_critical_section;
 use pyo3::types::PySet;
 
 use super::integer::type_name;
@@ -22,10 +23,15 @@ pub(crate) fn once(
         .bind(py);
     // By name: a reference to the type would keep it, and what it refers to, alive for ever.
     let key = (type_name(object), text);
-    if seen.contains(&key)? {
+    // Added first, so that a filter that makes the warning an error still lets the second try through. Both
+    // steps are one, also where there is no GIL: tuples of str are compared without Python code.
+    let is_new = with_critical_section(seen, || {
+        let is_new = !seen.contains(&key)?;
+        seen.add(&key)?;
+        Ok::<_, PyErr>(is_new)
+    })?;
+    if !is_new {
         return Ok(());
     }
-    // First, so that a filter that makes the warning an error still lets the second try through.
-    seen.add(&key)?;
     PyErr::warn(py, category, &CString::new(text).unwrap_or_default(), 1)
 }

@@ -82,7 +82,7 @@ fn demand(a: In<f32, 2>, what: &str) -> PyResult<usize> {
 }
 
 /// A second extension.
-#[pymodule]
+#[pymodule(gil_used = false)]
 fn cai_example_peer(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(view_of, module)?)?;
     module.add_function(wrap_pyfunction!(address, module)?)?;

@@ -75,7 +75,7 @@ fn copy_into(py: Python<'_>, a: In<f32, 1>, mut out: InOut<f32, 1>) -> Result<Ca
 }
 
 /// An extension in Rust, for arrays of any library.
-#[pymodule]
+#[pymodule(gil_used = false)]
 fn cai_example(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(stack, module)?)?;
     module.add_function(wrap_pyfunction!(add, module)?)?;

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 
 /// Zero-copy bridge between the CUDA Array Interface and DLPack.
-#[pymodule]
+#[pymodule(gil_used = false)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     cai_dlpack::python::register(module)

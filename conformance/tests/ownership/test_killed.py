@@ -16,6 +16,7 @@ from subprocesses import Interpreter, interpreters, run
 BEFORE = """
     import ctypes, os, sys, threading, time
     import cai_dlpack as cd, dlpack_abi as abi, native
+    from free_threaded import elsewhere
     from producers import Cai, Dlpack, cai, interface
 
     inside = threading.Event()
@@ -69,9 +70,9 @@ PLACES = {
     "join": "in_thread(lambda: cd.join([], on=InStream()))",
     "use_stream": "in_thread(cd.use_stream, InStream())",
     "policy": "in_thread(lambda: cd.policy(sync=InRepr()))",
-    "the end of a view": "in_thread(end, [cd.view(InDel(interface()), ordinal=0)])",
-    "the end of a capsule": "in_thread(end, [cd.view(InDel(interface()), ordinal=0).__dlpack__(stream=-1)])",
-    "a deleter with the GIL": "in_thread(lambda tensor: abi.release(tensor, gil=True), tensor_of(InDel(interface())))",
+    "the end of a view": "in_thread(lambda: end([cd.view(InDel(interface()), ordinal=0)]))",
+    "the end of a capsule": "in_thread(lambda: end([cd.view(InDel(interface()), ordinal=0).__dlpack__(stream=-1)]))",
+    "a deleter with the GIL": "in_thread(lambda: abi.release(tensor_of(InDel(interface())), gil=True))",
     "a loop": """
         def keep():
             view = cd.view(Cai(interface()), ordinal=0)
@@ -98,7 +99,7 @@ PLACES = {
     # The reaper's own; our function at exit would wait for it.
     "the reaper": """
         import atexit
-        tensor = tensor_of(InDel(interface()))
+        tensor = elsewhere(lambda: tensor_of(InDel(interface())))
         native.without_gil().release_later(ctypes.c_void_p(tensor.deleter), ctypes.c_void_p(tensor.address), 20_000)
         # The main thread sits in a C call, so that the reaper is the one.
         native.without_gil().sit(100_000)

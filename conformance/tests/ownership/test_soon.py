@@ -19,6 +19,7 @@ SITS_IN = {
 CODE = """
     import ctypes, gc, sys, threading, time
     import cai_dlpack as cd, dlpack_abi as abi, native
+    from free_threaded import elsewhere
     from producers import Cai, interface
 
     ended = []
@@ -34,7 +35,8 @@ CODE = """
     delay, seconds = 0.02, 0.2
     took = []
     for _ in range({times}):
-        tensor = abi.consume(cd.view(Owner(interface()), ordinal=0).__dlpack__(stream=-1, max_version=(1, 3)))
+        tensor = elsewhere(
+            lambda: abi.consume(cd.view(Owner(interface()), ordinal=0).__dlpack__(stream=-1, max_version=(1, 3))))
         ended.clear()
         start = time.monotonic()
         assert native.without_gil().release_later(

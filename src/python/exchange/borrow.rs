@@ -2,15 +2,23 @@
 //!
 //! It holds while the object is alive and nobody changes it, which no view can promise: torch's tensors
 //! can be given other memory. So views take the owning path, and `explain`, which keeps nothing, this one.
+//! Without the GIL another thread can do so while it is read: there `explain` asks for a tensor too, and
+//! gives it back.
 
+#[cfg(not(Py_GIL_DISABLED))]
 use std::mem::MaybeUninit;
 
 use pyo3::prelude::*;
 
-use super::import::{failed, is_no_array, is_pinned, is_refused};
+#[cfg(not(Py_GIL_DISABLED))]
+use super::import::failed;
+use super::import::{is_no_array, is_pinned, is_refused};
 use super::{Table, Traits};
 use crate::protocol::descriptor::{Descriptor, Device};
 use crate::protocol::stream::Stream;
+#[cfg(Py_GIL_DISABLED)]
+use crate::python::release;
+#[cfg(not(Py_GIL_DISABLED))]
 use crate::view::read_tensor;
 
 /// What a table says of an array.
@@ -31,20 +39,9 @@ pub(crate) fn look(object: &Bound<'_, PyAny>, table: Table, traits: Traits) -> P
     if is_no_array(object, traits)? {
         return Ok(Said::LessThanDlpack);
     }
-    let Some(borrow) = table.api().dltensor_from_py_object_no_sync else {
+    let Some(descriptor) = describe(object, table)? else {
         return Ok(Said::Nothing);
     };
-    let mut tensor = MaybeUninit::uninit();
-    // SAFETY: the GIL is held, `object` is of the type that the table was found on, and `tensor` is a place
-    // for the answer.
-    let code = unsafe { borrow(object.as_ptr().cast(), tensor.as_mut_ptr()) };
-    if code != 0 {
-        return failed(object.py()).map(|()| Said::Nothing);
-    }
-    // SAFETY: DLPack 1.3: on 0 the tensor is filled.
-    let tensor = unsafe { tensor.assume_init() };
-    // SAFETY: shape and strides are the object's, which is alive, and no Python code runs meanwhile.
-    let descriptor = unsafe { read_tensor(&tensor, 0) }?;
     if is_refused(object, traits, descriptor.dtype())? {
         return Ok(Said::LessThanDlpack);
     }
@@ -56,4 +53,33 @@ pub(crate) fn look(object: &Bound<'_, PyAny>, table: Table, traits: Traits) -> P
         Some((ready, _)) => Said::Array(descriptor, ready),
         None => Said::LessThanDlpack,
     })
+}
+
+#[cfg(not(Py_GIL_DISABLED))]
+fn describe(object: &Bound<'_, PyAny>, table: Table) -> PyResult<Option<Descriptor>> {
+    let Some(borrow) = table.api().dltensor_from_py_object_no_sync else {
+        return Ok(None);
+    };
+    let mut tensor = MaybeUninit::uninit();
+    // SAFETY: the GIL is held, `object` is of the type that the table was found on, and `tensor` is a place
+    // for the answer.
+    let code = unsafe { borrow(object.as_ptr().cast(), tensor.as_mut_ptr()) };
+    if code != 0 {
+        return failed(object.py()).map(|()| None);
+    }
+    // SAFETY: DLPack 1.3: on 0 the tensor is filled.
+    let tensor = unsafe { tensor.assume_init() };
+    // SAFETY: shape and strides are the object's, which is alive, and no Python code runs meanwhile.
+    Ok(Some(unsafe { read_tensor(&tensor, 0) }?))
+}
+
+#[cfg(Py_GIL_DISABLED)]
+fn describe(object: &Bound<'_, PyAny>, table: Table) -> PyResult<Option<Descriptor>> {
+    release::prepare(object.py())?;
+    let Some(tensor) = table.tensor(object)? else {
+        return Ok(None);
+    };
+    // SAFETY: DLPack 1.3: the call gives an initialised tensor whose ownership is the caller's.
+    let imported = unsafe { release::own_tensor(tensor) };
+    Ok(Some(imported.descriptor()?))
 }

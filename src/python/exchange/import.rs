@@ -284,7 +284,7 @@ impl Table {
     /// # Errors
     /// The producer's own exception.
     #[inline(always)]
-    fn tensor(
+    pub(super) fn tensor(
         &self,
         object: &Bound<'_, PyAny>,
     ) -> PyResult<Option<NonNull<DLManagedTensorVersioned>>> {

@@ -1,0 +1,355 @@
+"""Threads that convert, claim, change and drop at once. With the GIL they take turns; on free-threaded
+Python they do not, and what holds here is the library's own work.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import textwrap
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cai_dlpack as cd
+import dlpack_abi as abi
+import exchange_abi as exchange
+import native
+import numpy as np
+import pytest
+from free_threaded import FREE_THREADED
+from producers import FAKE_POINTER, Cai, Dlpack, cai, interface
+from subprocesses import run
+from together import ROUNDS, THREADS, meanwhile, switching_often, together
+from waiting import until
+
+
+@pytest.fixture(autouse=True)
+def _often() -> Iterator[None]:
+    with switching_often():
+        yield
+
+
+@pytest.mark.skipif(not FREE_THREADED, reason="not run: about a free-threaded interpreter")
+def test_the_import_leaves_the_gil_off() -> None:
+    """A module that does not say that it can do without turns it on, with a warning."""
+    code = "import sys, cai_dlpack, cai_example, cai_example_peer; print(sys._is_gil_enabled())"
+    assert run([sys.executable, "-W", "error"], code) == (0, "False\n")
+
+
+def ways(array: Any) -> list[Callable[[], object]]:
+    """Every conversion of one object, each with what a consumer would do next."""
+    return [
+        lambda: cd.view(array),
+        lambda: cd.view(array, ordinal=0).__cuda_array_interface__["shape"],
+        lambda: cd.from_dlpack(cd.view(array, ordinal=0).__dlpack__(stream=-1, max_version=(1, 3))),
+        lambda: cd.from_dlpack(cd.to_dlpack(array, ordinal=0, stream=-1)),
+        lambda: abi.release(abi.consume(cd.to_dlpack(array, stream=-1, ordinal=0, max_version=(1, 3)))),
+        lambda: weakref.ref(cd.view(array, ordinal=0))(),
+        lambda: cd.view(cd.view(array, ordinal=0), read_only=True),
+        lambda: cd.to_dlpack(array, ordinal=0),  # and nobody consumes it
+    ]
+
+
+def test_one_object_is_converted_by_all() -> None:
+    array = cai(data=(0, False), shape=(0, 3))  # without elements, so that no driver is asked
+    references, before = sys.getrefcount(array), cd.stats()
+    conversions = ways(array)
+
+    def work() -> None:
+        for number in range(ROUNDS):
+            conversions[number % len(conversions)]()
+
+    together(*[work] * THREADS)
+    conversions.clear()
+    gc.collect()
+    assert sys.getrefcount(array) == references
+    assert cd.stats() == {**before, "released": cd.stats()["released"]}
+
+
+def test_one_view_is_exported_by_all() -> None:
+    """Its count is shared, and the last to let go releases: once."""
+    made = abi.make()
+    view: Any = cd.from_dlpack(made.capsule())
+    exports: list[Callable[[], object]] = [
+        lambda: view.__dlpack__(),
+        lambda: cd.from_dlpack(view),
+        lambda: cd.view(view),
+        lambda: view.present_as("host"),
+        lambda: np.from_dlpack(view),
+        lambda: memoryview(view).release(),
+        lambda: cd.explain(view),
+        lambda: repr(view),
+    ]
+
+    def work() -> None:
+        for number in range(ROUNDS // 2):
+            exports[number % len(exports)]()
+
+    together(*[work] * THREADS)
+    assert made.released == 0
+    exports.clear()
+    del view
+    gc.collect()
+    assert until(lambda: made.released == 1)
+
+
+# Two arrays: whoever mixes them up reads outside of one. Fresh values each time, which nobody else keeps.
+def first() -> dict[str, Any]:
+    return {"shape": (2000, 3), "typestr": "<f4", "data": (FAKE_POINTER, False), "strides": None, "version": 3}
+
+
+def second() -> dict[str, Any]:
+    return {"shape": (5000,), "typestr": "<f8", "data": (2 * FAKE_POINTER, True), "strides": (16,), "version": 2}
+
+
+def usual(values: dict[str, Any]) -> dict[str, Any]:
+    return values
+
+
+def with_descr(values: dict[str, Any]) -> dict[str, Any]:
+    return {**values, "descr": [("", values["typestr"])]}
+
+
+def careful(values: dict[str, Any]) -> dict[str, Any]:
+    return {**values, "shape": list(values["shape"])}
+
+
+class Subclass(dict):  # type: ignore[type-arg]
+    pass
+
+
+@pytest.mark.parametrize("kind", [dict, Subclass])
+@pytest.mark.parametrize("written", [usual, with_descr, careful])
+def test_a_dict_that_another_thread_changes_is_read_at_one_moment(written: Any, kind: Any) -> None:
+    shown = kind(written(first()))
+    array = cai()
+    array.interface = shown
+    seen = set()
+
+    def change() -> None:
+        shown.update(written(second()))
+        shown.update(written(first()))
+
+    def read() -> None:
+        for _ in range(ROUNDS):
+            view = cd.view(array, ordinal=0)
+            seen.add((view.shape, view.dtype, view.ptr, view.read_only, view.byte_strides))
+            seen.add(("capsule", abi.read(cd.to_dlpack(array, ordinal=0, writable=True)).data))
+
+    with meanwhile(change):
+        together(*[read] * (THREADS // 2))
+    assert seen <= {
+        ((2000, 3), "float32", FAKE_POINTER, False, (12, 4)),
+        ((5000,), "float64", 2 * FAKE_POINTER, True, (16,)),
+        ("capsule", FAKE_POINTER),
+        ("capsule", 2 * FAKE_POINTER),
+    }
+
+
+def test_the_descr_of_a_dict_is_changed_by_another_thread() -> None:
+    """Its one item is taken out of the list while it is looked at."""
+    descr: list[Any] = [("", "<f4")]
+    array = cai(descr=descr)
+
+    def change() -> None:
+        descr[0] = tuple(["", "<f4"])  # nobody else's
+        descr.clear()
+        descr.append(("", "<f4"))
+
+    def read() -> None:
+        for _ in range(ROUNDS):
+            try:
+                cd.view(array, ordinal=0)
+            except ValueError:
+                pass
+
+    with meanwhile(change):
+        together(*[read] * (THREADS // 2))
+
+
+def test_the_class_of_an_object_is_changed_by_another_thread() -> None:
+    class Other(Cai):
+        pass
+
+    array = cai()
+
+    def change() -> None:
+        array.__class__ = Other
+        array.__class__ = Cai
+
+    def read() -> None:
+        for _ in range(ROUNDS):
+            assert cd.view(array, ordinal=0).shape == (2, 3)
+
+    with meanwhile(change):
+        together(*[read] * (THREADS // 2))
+
+
+def test_views_are_dropped_by_other_threads() -> None:
+    """Some with a weak reference that a third thread reads, drops or is called back by."""
+    ended, called = deque[int](), deque[int]()
+
+    class Owner(Cai):
+        def __del__(self) -> None:
+            ended.append(1)
+
+    views: deque[Any] = deque()
+    references: deque[Any] = deque()
+    rounds = ROUNDS // 4
+
+    def make() -> None:
+        for number in range(rounds):
+            view = cd.view(Owner(interface()), ordinal=0)
+            if number % 2:
+                references.append(weakref.ref(view, lambda _: called.append(1)))
+            references.append(weakref.ref(view))
+            views.append(view)
+            views.append(abi.consume(view.__dlpack__(stream=-1)))
+
+    def drop() -> None:
+        taken = 0
+        while taken < 2 * rounds:
+            try:
+                held = views.popleft()
+            except IndexError:
+                continue
+            taken += 1
+            if isinstance(held, abi.Read):
+                abi.release(held, gil=taken % 3 != 0)
+
+    def look() -> None:
+        while references:
+            try:
+                references.popleft()()
+            except IndexError:
+                return
+
+    before = cd.stats()["live"]
+    with meanwhile(look), meanwhile(gc.collect):
+        together(*[make] * (THREADS // 2), *[drop] * (THREADS // 2))
+    references.clear()
+    gc.collect()
+    assert until(lambda: len(ended) == rounds * (THREADS // 2))
+    assert cd.stats()["live"] == before
+    assert cd.stats()["pending"] == 0
+
+
+def test_native_threads_delete_while_python_threads_convert() -> None:
+    def work() -> None:
+        for _ in range(max(1, ROUNDS // 400)):
+            tensors = [abi.consume(cd.view(cai(), ordinal=0).__dlpack__(stream=-1)) for _ in range(100)]
+            native.storm(tensors, gil=False, threads=2)
+
+    before = cd.stats()["live"]
+    together(*[work] * (THREADS // 2))
+    gc.collect()
+    assert until(lambda: cd.stats()["live"] == before and cd.stats()["pending"] == 0)
+
+
+def test_types_come_and_go() -> None:
+    """More than are remembered: each is known by its own table, or as having none."""
+    tables = [exchange.table(exchange.Producer(abi.make((number + 1,)))) for number in range(4)]
+
+    def work() -> None:
+        for number in range(ROUNDS // 20):
+            shape = (number % len(tables) + 1,)
+            capsule = exchange.capsule(tables[number % len(tables)])
+            body = {exchange.ATTRIBUTE: capsule}
+            assert cd.view(type("Exchanger", (), body)()).shape == shape
+            plain = type("Plain", (Cai,), {})(interface(shape=shape))
+            assert cd.view(plain, ordinal=0).shape == shape
+            assert cd.from_dlpack(type("Speaker", (Dlpack,), {})(abi.make(shape))).shape == shape
+            del plain
+
+    with meanwhile(gc.collect):
+        together(*[work] * THREADS)
+
+
+def test_a_warning_comes_once() -> None:
+    code = """
+        import cai_dlpack as cd
+        from producers import cai
+        from together import together
+
+        arrays = [cai(stream=0) for _ in range(8)]
+        together(*[lambda array=array: cd.view(array, ordinal=0) for array in arrays])
+    """
+    for _ in range(native.figure(3, 100)):
+        code_of_exit, printed = run([sys.executable, "-W", "always"], textwrap.dedent(code))
+        assert code_of_exit == 0
+        assert printed.count("stream 0") == 1, printed
+
+
+FIRST = {
+    "view": "cd.view(cai(), ordinal=0)",
+    "from_dlpack": "cd.from_dlpack(abi.make())",
+    "to_dlpack": "cd.to_dlpack(cai(), ordinal=0, stream=-1)",
+    "__dlpack__": "cd.view(cai(), ordinal=0).__dlpack__()",
+    "an error": "cd.from_cai(cai(version='3'))",
+    "the driver's error": "cd.view(cai())",
+    "explain": "cd.explain(cai())",
+    "an extension's own copy": "cai_example_peer.count(cd.from_dlpack(abi.make()))",
+}
+
+
+@pytest.mark.parametrize("what", FIRST)
+def test_the_first_calls_come_at_once(what: str) -> None:
+    """What is made on first use (names, layouts, the reaper, the classes of errors) is made once."""
+    code = """
+        import threading
+        import cai_dlpack as cd, cai_example_peer, dlpack_abi as abi
+        from producers import cai
+        from together import together
+
+        abi.Made.__dlpack__ = lambda made, **_: made.capsule()
+        abi.Made.__dlpack_device__ = lambda made: (1, 0)
+
+        def first():
+            try:
+                {what}
+            except Exception as error:
+                seen.add(type(error))
+
+        seen = set()
+        together(*[first] * 16)
+        assert len(seen) <= 1, seen
+        assert cd.stats()["live"] == 0, cd.stats()
+        assert [thread.name for thread in threading.enumerate()] == ["MainThread"]
+    """
+    code = textwrap.dedent(code).format(what=FIRST[what])
+    for _ in range(native.figure(3, 100)):
+        assert run([sys.executable], code) == (0, "")
+
+
+def test_the_interpreter_ends_while_threads_convert() -> None:
+    """None of them makes a class: free-threaded CPython 3.14.4 hangs at its end where one does, without us."""
+    code = """
+        import gc, threading, time
+        import cai_dlpack as cd, dlpack_abi as abi, native
+        from producers import Cai, cai, interface
+
+        class Owner(Cai):
+            def __del__(self):
+                gc.isenabled()
+
+        shared = cai(data=(0, False), shape=(0,))
+        kinds = [type("Exchanger", (Cai,), {{}}) for _ in range(6)]
+
+        def work(number):
+            while True:
+                cd.view(Owner(interface()), ordinal=0)
+                cd.from_dlpack(cd.view(shared).__dlpack__())
+                cd.view(kinds[number](interface()), ordinal=0)
+                if number == 0:
+                    native.storm([abi.consume(cd.to_dlpack(cai(), ordinal=0, stream=-1))], gil=False)
+
+        for number in range(6):
+            threading.Thread(target=work, args=(number,), daemon=True).start()
+        time.sleep({delay})
+    """
+    for number in range(native.figure(10, 300)):
+        delay = 0.005 * (number % 10)
+        assert run([sys.executable], textwrap.dedent(code).format(delay=delay)) == (0, "")
