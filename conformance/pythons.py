@@ -15,16 +15,23 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-VERSIONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
-ASK = "import sys; print('%d.%d' % sys.version_info[:2]); print(sys.implementation.name)"
+# The last is free-threaded.
+VERSIONS = ["3.10", "3.11", "3.12", "3.13", "3.14", "3.14t"]
+ASK = """
+import sys, sysconfig
+kind = "t" if sysconfig.get_config_var("Py_GIL_DISABLED") else ""
+print("%d.%d" % sys.version_info[:2] + kind, sys.implementation.name)
+"""
 ENDS = ["test_fork.py", "test_killed.py", "test_shutdown.py", "test_soon.py", "test_subinterpreters.py"]
 
 
 def candidates(version: str) -> list[str]:
-    """Where this version may be: on PATH, or among pyenv's."""
+    """Where this version may be: on PATH, among those that `soak/cpython.sh` has built, or among pyenv's."""
     found = [shutil.which(f"python{version}")]
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    found += [str(each) for each in sorted(target.glob(f"cpython/*/bin/python{version}"))]
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    found += [str(each) for each in sorted(pyenv.glob(f"{version}.*/bin/python"))]
+    found += [str(each) for each in sorted(pyenv.glob(f"*/bin/python{version}"))]
     return [each for each in found if each]
 
 
@@ -59,7 +66,7 @@ def main() -> int:
     for version in VERSIONS:
         python = usable(version)
         if python is None:
-            print(f"not run: CPython {version}: not found on PATH or among pyenv's versions")
+            print(f"not run: CPython {version}: not found on PATH or among pyenv's versions, nor built")
             continue
         reason = build(python, target / version)
         if reason is not None:

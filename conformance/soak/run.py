@@ -48,6 +48,11 @@ def checked(tool: str) -> Part:
     return Part(lambda _: [script], f"conformance/results/{tool}.txt")
 
 
+def cpython(kind: str) -> Part:
+    script = str(ROOT / "conformance" / "soak" / "cpython.sh")
+    return Part(lambda _: [script, kind], f"conformance/results/cpython-{kind}.txt")
+
+
 def races(minutes: float) -> list[str]:
     trials = max(100, int(minutes * 60 * RACES_A_SECOND))
     return [*SIMULATED, sys.executable, "conformance/soak/stream_races.py", "--trials", str(trials)]
@@ -62,6 +67,7 @@ PARTS = {
     "races": Part(races, "conformance/results/stream-races.tsv", takes_minutes=True),
     **{f"ownership-{part}": ownership(part) for part in ("figures", "refusals", "loom", "pythons", "asan", "valgrind")},
     **{tool: checked(tool) for tool in ("asan", "tsan", "miri")},
+    **{f"cpython-{kind}": cpython(kind) for kind in ("gil", "free-threaded", "tsan")},
     "kit": Part(
         lambda _: [str(ROOT / "conformance" / "soak" / "kit.sh"), sys.executable], "conformance/results/soak.tsv"
     ),

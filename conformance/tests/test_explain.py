@@ -10,6 +10,7 @@ import dlpack_abi as abi
 import exchange_abi as exchange
 import numpy as np
 import pytest
+from free_threaded import FREE_THREADED
 from simulator import Machine
 
 
@@ -134,7 +135,9 @@ def test_a_table_lends_what_explain_says(machine: Machine) -> None:
     assert (found.route, found.refused) == ("exchange", None)
     assert "(2, 3) bfloat16 on (2, 0)" in str(found)
     assert found.order is not None and f"waits for an event on stream {producer.stream:#x}" in found.order
-    assert (producer.exported, producer.fallbacks, made.released) == (0, [], 0), "nothing was taken"
+    # Without the GIL a description on loan may change while it is read: a tensor is taken, and given back.
+    assert producer.exported == made.released == (1 if FREE_THREADED else 0), "nothing was taken"
+    assert producer.fallbacks == []
     assert "cuEventRecord" not in machine.names()
 
 
@@ -153,4 +156,5 @@ def test_a_table_that_lends_nothing() -> None:
     producer = exchange.Producer()
     attribute = exchange.capsule(exchange.table(producer))
     found = cd.explain(exchange.make_type(attribute, producer)())
-    assert (found.route, found.order, found.refused, producer.exported) == ("exchange", None, None, 0)
+    assert (found.route, found.refused) == ("exchange", None)
+    assert FREE_THREADED or (found.order, producer.exported) == (None, 0)

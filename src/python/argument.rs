@@ -272,20 +272,26 @@ pub(super) fn import(object: &Bound<'_, PyAny>) -> PyResult<CaiView> {
     functions::import(object, &Options::default())
 }
 
-/// What has to be done before the first argument.
+/// It has been done what has to be done before the first argument.
+static READY: AtomicBool = AtomicBool::new(false);
+
 #[inline(always)]
 fn get_ready() {
-    static READY: AtomicBool = AtomicBool::new(false);
     killed::stays();
-    if !READY.load(Ordering::Relaxed) && !READY.swap(true, Ordering::Relaxed) {
+    if !READY.load(Ordering::Acquire) {
         prepare();
     }
 }
 
+/// Several threads may come here at once; none of them leaves before all is done.
 #[cold]
 fn prepare() {
+    static WATCHED: AtomicBool = AtomicBool::new(false);
     view::set_unlock(unlock);
-    borrow::watch_forks();
+    if !WATCHED.swap(true, Ordering::Relaxed) {
+        borrow::watch_forks();
+    }
+    READY.store(true, Ordering::Release);
 }
 
 /// Lets go of the GIL where this thread holds it.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+import needs
 import pytest
 from running import HERE, start
 
@@ -26,6 +27,7 @@ def excluded() -> dict[str, str]:
     return {test: reason for reason, test in pairs}
 
 
+@needs.numba_cuda
 @pytest.mark.parametrize("schedule", ["threaded", "lazy"])
 def test_numbas_own_tests(schedule: str) -> None:
     # One of them fills half of the device: a small one will do.

@@ -37,7 +37,7 @@ def test_python_threads_that_claim_at_once_have_one_winner() -> None:
     races = native.figure(10_000, 100_000)
     made = abi.make()
     capsules = [made.capsule() for _ in range(races)]
-    start = threading.Barrier(2)
+    start = threading.Barrier(2, timeout=60)
     won: list[list[int]] = [[], []]
     refusals: set[str] = set()
 

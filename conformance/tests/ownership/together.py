@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from collections.abc import Iterator
 
 import native
 
@@ -24,7 +23,7 @@ def together(*bodies: Callable[[], object]) -> None:
         start.wait()
         try:
             body()
-        except BaseException as error:  # noqa: BLE001 - raised again below
+        except BaseException as error:
             raised.append(error)
 
     threads = [threading.Thread(target=run, args=(body,)) for body in bodies]
@@ -46,7 +45,7 @@ def meanwhile(body: Callable[[], object], threads: int = 1) -> Iterator[None]:
         while not ended.is_set():
             try:
                 body()
-            except BaseException as error:  # noqa: BLE001 - raised again below
+            except BaseException as error:
                 raised.append(error)
                 return
 

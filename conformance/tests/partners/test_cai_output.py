@@ -8,12 +8,12 @@ from typing import Any
 
 import cai_dlpack as cd
 import dlpack_abi as abi
+import needs
 import numba.cuda
 import numpy as np
 import oracle
 import pytest
 from cuda.core.utils import StridedMemoryView
-from free_threaded import FREE_THREADED
 from interface_consumers import DOUBLES
 from mpi4py import MPI
 from producers import Cai, Dlpack, interface
@@ -119,8 +119,7 @@ def test_not_cuda_is_an_attribute_error() -> None:
 # --- rules 2 and 3: strides, and nothing in it -------------------------------------------------------------
 
 
-# numba-cuda has no wheel for it; Numba's own target, which it replaces elsewhere, is older.
-@pytest.mark.skipif(FREE_THREADED, reason="not run: numba-cuda has no wheel for a free-threaded interpreter")
+@needs.numba_cuda
 def test_numba_types_a_contiguous_view_as_contiguous(machine: Machine) -> None:
     from numba.cuda.typing.typeof import typeof
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import cai_dlpack as cd
+import needs
 import numpy as np
 import pytest
 from simulator import Machine
@@ -62,6 +63,7 @@ def test_pair(room: str, producer: str, consumer: str, bridge: str, machine: Mac
     assert OK in told
 
 
+@needs.numba_cuda
 def test_all_of_mine_take_part() -> None:
     here, _ = present(sorted(MINE))
     assert {name for _, name in here} == MINE

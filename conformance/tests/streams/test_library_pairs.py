@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import cai_dlpack as cd
+import needs
 import numba.cuda
 import numpy as np
 import pytest
@@ -89,7 +90,8 @@ def core_copies(seen: Any, scene: Scene) -> None:
 
 
 PRODUCERS = [numba_writes, cuda_core_writes]
-CONSUMERS = [numba_reads, numba_waits, cuda_core_reads_dlpack, cuda_core_reads_the_interface]
+NUMBA_READS = pytest.param(numba_reads, marks=needs.numba_cuda)
+CONSUMERS = [NUMBA_READS, numba_waits, cuda_core_reads_dlpack, cuda_core_reads_the_interface]
 
 
 @pytest.mark.parametrize("read", CONSUMERS)
@@ -107,7 +109,7 @@ def test_the_consumer_reads_what_the_producer_wrote(
         machine.write(view.ptr, bytes(24))
 
 
-@pytest.mark.parametrize("read", [numba_reads, cuda_core_reads_dlpack])
+@pytest.mark.parametrize("read", [NUMBA_READS, cuda_core_reads_dlpack])
 @pytest.mark.parametrize("write", PRODUCERS)
 def test_without_our_wait_it_reads_too_early_each_time(
     write: Callable[[Scene], cd.CaiView], read: Callable[[cd.CaiView, Scene], None], scene: Scene, machine: Machine
@@ -127,6 +129,7 @@ def test_without_our_wait_it_reads_too_early_each_time(
         scene.drain()
 
 
+@needs.numba_cuda
 @pytest.mark.parametrize("write", PRODUCERS)
 def test_a_loan_keeps_the_producer_from_writing_too_early(
     write: Callable[[Scene], cd.CaiView], scene: Scene, machine: Machine

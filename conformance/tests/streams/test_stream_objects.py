@@ -9,6 +9,7 @@ from typing import Any
 
 import cai_dlpack as cd
 import dlpack_abi as abi
+import needs
 import numba.cuda
 import pytest
 from cuda.core import Device
@@ -91,6 +92,7 @@ def test_cuda_core_streams(track: Track) -> None:
     assert view.on(device.default_stream).stream in (LEGACY, PER_THREAD)
 
 
+@needs.numba_cuda
 def test_numba_streams(track: Track) -> None:
     ready, mine = numba.cuda.stream(), numba.cuda.stream()
     view = track.view(int(ready))

@@ -1,0 +1,11 @@
+"""What some tests need and not every interpreter can have, as marks."""
+
+from __future__ import annotations
+
+import pytest
+from free_threaded import FREE_THREADED
+
+# Numba's own target, which numba-cuda replaces elsewhere, is there; it is older, and knows no `__cuda_stream__`.
+numba_cuda = pytest.mark.skipif(
+    FREE_THREADED, reason="not run: numba-cuda has no wheel for a free-threaded interpreter"
+)
