@@ -149,7 +149,7 @@ def test_a_table_that_says_less_than_dlpack_is_not_the_route() -> None:
     assert pinned.route == "dlpack"
     negated = cd.explain(exchanger(producer, is_neg=lambda self: True))
     assert negated.refused is not None and "values-lazy" in negated.refused
-    assert producer.exported == 0
+    assert producer.exported == 0 or FREE_THREADED
 
 
 def test_a_table_that_lends_nothing() -> None:
