@@ -70,7 +70,7 @@ struct Values([*mut ffi::PyObject; 8]);
 impl Drop for Values {
     fn drop(&mut self) {
         for value in self.0 {
-            // SAFETY: this thread is attached; NULL, or the reference that `values` took.
+            // SAFETY: this thread is attached; NULL, or the reference that `read_values` took.
             unsafe { ffi::Py_XDECREF(value) };
         }
     }
@@ -79,9 +79,8 @@ impl Drop for Values {
 /// One pass over an exact dict, comparing keys by identity. Gives up at a key that is not interned or
 /// not CAI's.
 #[inline(always)]
-fn values(dict: &Bound<'_, PyDict>, keys: &Keys) -> Option<Values> {
+fn read_values(dict: &Bound<'_, PyDict>, keys: &Keys, values: &mut Values) -> Option<()> {
     with_critical_section(dict, || {
-        let mut values = Values([ptr::null_mut(); 8]);
         let (mut position, mut key, mut value) = (0, ptr::null_mut(), ptr::null_mut());
         let mut expected = 0; // keys that come in our own order are found at once
         // SAFETY: an exact dict that nobody changes: no Python code runs between the steps, and where
@@ -106,7 +105,7 @@ fn values(dict: &Bound<'_, PyDict>, keys: &Keys) -> Option<Values> {
             values.0[expected & 7] = value;
             expected += 1;
         }
-        Some(values)
+        Some(())
     })
 }
 
@@ -131,7 +130,8 @@ pub(crate) type Numbers = [i64; 2 * USUAL_NDIM];
 pub(crate) fn usual<'a>(dict: &Bound<'_, PyAny>, numbers: &'a mut Numbers) -> Option<Usual<'a>> {
     let dict = dict.cast_exact::<PyDict>().ok()?;
     let py = dict.py();
-    let values = values(dict, keys(py))?;
+    let mut values = Values([ptr::null_mut(); 8]);
+    read_values(dict, keys(py), &mut values)?;
     let [shape, typestr, data, strides, version, stream, descr, mask] = values.0;
     if !is_absent(mask) {
         return None;
