@@ -354,7 +354,8 @@ impl Interface {
     #[cfg(feature = "pyo3")]
     pub(crate) fn into_struct(self, device: Device) -> Result<(Descriptor, Descr), Violation> {
         let Some(dtype) = DType::structure(self.typestr.itemsize()) else {
-            let found = format_args!("items of {} bytes", self.typestr.itemsize());
+            let itemsize = self.typestr.itemsize();
+            let found = format_args!("items of {itemsize} bytes");
             return Err(Violation::new(Rule::DescrFields, Field::CaiDescr, found)
                 .with_hint("fields are found in items of up to 65535 bytes"));
         };

@@ -83,7 +83,8 @@ pub(crate) fn read<'py>(
 /// Says what is wrong with an object that has no CAI.
 #[cold]
 pub(crate) fn missing(object: &Bound<'_, PyAny>) -> PyErr {
-    let found = format_args!("an object of type {}", type_name(object));
+    let name = type_name(object);
+    let found = format_args!("an object of type {name}");
     if object.is_instance_of::<PyType>() {
         return Violation::new(
             Rule::ClassNotInstance,

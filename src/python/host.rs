@@ -116,8 +116,9 @@ pub(crate) unsafe fn get_buffer(
     }
     let (Some(format), Some(strides)) = (format(descriptor.dtype()), descriptor.byte_strides())
     else {
-        let found = format_args!("an array of {}", descriptor.dtype());
-        let hint = match descriptor.dtype().is_structure() {
+        let dtype = descriptor.dtype();
+        let found = format_args!("an array of {dtype}");
+        let hint = match dtype.is_structure() {
             true => "view one field of it: v.field('name')",
             false => "buffers have no format for this type; dtype= presents its bits as integers",
         };

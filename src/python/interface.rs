@@ -469,7 +469,8 @@ fn items<'py>(
 fn shape(value: &Bound<'_, PyAny>, axes: &mut Axes) -> PyResult<()> {
     let extents = items(value, Rule::ShapeType, Field::CaiShape)?;
     if extents.len() > MAX_NDIM {
-        let found = format_args!("{} axes", extents.len());
+        let count = extents.len();
+        let found = format_args!("{count} axes");
         return Err(Violation::new(Rule::NdimLimit, Field::CaiShape, found).into());
     }
     for extent in extents {

@@ -95,7 +95,8 @@ fn mask_view<'py>(
     let read = match cai::attribute(mask)? {
         Some(dict) => interface::read(&dict, options.strict)?,
         None => {
-            let found = format_args!("an object of type {}", type_name(mask));
+            let name = type_name(mask);
+            let found = format_args!("an object of type {name}");
             return Err(Violation::new(Rule::MaskType, Field::CaiMask, found).into());
         }
     };

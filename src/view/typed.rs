@@ -188,7 +188,8 @@ fn check_shape(came: &Descriptor, pattern: &[Option<usize>]) -> Result<(), Viola
         .iter()
         .map(|extent| extent.map_or("any".to_owned(), |extent| extent.to_string()))
         .collect();
-    let wanted = format_args!("the shape ({}) is wanted", extents.join(", "));
+    let extents = extents.join(", ");
+    let wanted = format_args!("the shape ({extents}) is wanted");
     Err(mismatch(Rule::ViewShape, came, wanted))
 }
 

@@ -237,10 +237,8 @@ pub(super) fn is_pinned(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<b
 
 #[cold]
 fn lazily_negated(object: &Bound<'_, PyAny>) -> PyErr {
-    let found = format_args!(
-        "an object of type {} whose is_neg() is true",
-        type_name(object)
-    );
+    let name = type_name(object);
+    let found = format_args!("an object of type {name} whose is_neg() is true");
     Violation::new(Rule::ValuesLazy, Field::Object, found)
         .with_hint("materialise it first, with resolve_neg()")
         .into()
