@@ -175,6 +175,23 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     assert (done.stdout, done.returncode) == (says, 0), done.stderr
 
 
+def test_the_end_of_an_array_lets_go_of_the_gil() -> None:
+    """Also in a module that has never taken one: freeing calls the driver, whose host functions may want the GIL."""
+    code = """
+import cai_example_peer as peer
+from cai_conformance import Sim
+from simulator import Machine
+
+machine = Machine(Sim())
+view = peer.zeros(4)
+with machine.control.gil_watch():
+    del view
+assert "cuMemFreeAsync" in machine.names()
+"""
+    done = on_the_simulator(code)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_order_of_both_producers(machine: Machine) -> None:
     """Both streams are waited for, and both wait for the copies: the return edge."""
     first, second = machine.stream(), machine.stream()

@@ -272,11 +272,11 @@ pub(super) fn import(object: &Bound<'_, PyAny>) -> PyResult<CaiView> {
     functions::import(object, &Options::default())
 }
 
-/// It has been done what has to be done before the first argument.
+/// It has been done what has to be done before the first array comes or goes.
 static READY: AtomicBool = AtomicBool::new(false);
 
 #[inline(always)]
-fn get_ready() {
+pub(super) fn get_ready() {
     killed::stays();
     if !READY.load(Ordering::Acquire) {
         prepare();

@@ -16,7 +16,7 @@ use pyo3::prelude::*;
 
 use super::argument::{self, Argument, Wanted};
 use super::class::PyCaiView;
-use super::killed;
+use super::gil;
 use crate::protocol::descriptor::Device;
 use crate::view::{CaiView, Element, View, ViewMut};
 
@@ -174,7 +174,9 @@ impl<'py> IntoPyObject<'py> for CaiView {
     type Error = PyErr;
 
     fn into_pyobject(self, py: Python<'py>) -> PyResult<Self::Output> {
-        killed::stays();
+        // For its end, which may call the driver: this may be the first that the module has to do with Python.
+        gil::learn(py);
+        argument::get_ready();
         PyCaiView::new(self).into_object(py)
     }
 }
