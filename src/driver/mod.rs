@@ -38,7 +38,7 @@ pub(crate) mod script;
 
 pub(crate) use copy::{CopyPlan, copy_strided};
 pub use error::DriverError;
-pub(crate) use order::{Place, join, needed, order, order_within, synchronize};
+pub(crate) use order::{Place, join, needed, order, order_within, quiesce, synchronize};
 pub(crate) use pool::Pool;
 
 /// A `CUcontext`.

@@ -170,6 +170,29 @@ pub(crate) fn synchronize(driver: &dyn Driver, stream: Stream, place: &Place) ->
     order(driver, stream, Request::Host, place, SyncPolicy::Event).map(|_| ())
 }
 
+/// Blocks until a device that must have managed memory for itself while it works has no work; nothing where
+/// host and device may touch the memory at once.
+///
+/// # Errors
+/// The driver's refusal.
+pub(crate) fn quiesce(driver: &dyn Driver, place: &Place) -> Result<(), Error> {
+    let mut caller = Caller::new(driver)?;
+    let home = match Home::find(driver, place) {
+        // Nobody uses the device.
+        Err(error) if error.code() == Some(INVALID_CONTEXT) => return Ok(()),
+        found => found?,
+    };
+    let waited = match driver.concurrent_managed_access(home.ordinal) {
+        Ok(true) => Ok(()),
+        Ok(false) => caller
+            .switch(home.context)
+            .and_then(|()| driver.context_synchronize()),
+        Err(error) => Err(error),
+    };
+    let restored = caller.restore();
+    Ok(waited.and(restored)?)
+}
+
 /// Makes `on` wait for every one of `streams`, by one event for each distinct one; the number of
 /// events. `on` itself and [`Stream::None`] cost nothing.
 ///

@@ -18,6 +18,7 @@ use smallvec::SmallVec;
 
 use super::element::check_size;
 use super::{CaiView, Element, unlocked};
+use crate::driver;
 use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, Device};
 use crate::protocol::dtype::DType;
@@ -350,7 +351,8 @@ fn pointer_of<T>(cai: &CaiView) -> *const T {
 }
 
 impl<'a, T: Element> View<'a, T> {
-    /// The elements in C order, once the ready stream has written them: the host waits for it.
+    /// The elements in C order, once the ready stream has written them: the host waits for it; and of managed
+    /// memory that a device needs for itself while it works, for the device.
     ///
     /// Memory of a device is never copied here; cudarc's `memcpy_dtoh` does that.
     /// While another thread or a device writes, the copy may hold old and new elements, and halves of
@@ -422,11 +424,19 @@ impl<T: Element> ViewMut<'_, T> {
     }
 }
 
+/// Data that is ready may still be managed memory, which on some devices the host must not touch while any
+/// work runs: a fault there is no value.
 fn wait_on_host(cai: &CaiView) -> Result<(), Error> {
-    if cai.ready() == Stream::None {
+    if cai.ready() != Stream::None {
+        return unlocked(|| cai.order(Request::Host, SyncPolicy::Event));
+    }
+    if cai.device().device_type != Device::CUDA_MANAGED || cai.descriptor().len() == 0 {
         return Ok(());
     }
-    unlocked(|| cai.order(Request::Host, SyncPolicy::Event))
+    match unlocked(|| driver::quiesce(driver::driver()?, &cai.place())) {
+        Err(Error::Driver(error)) if error.is_absent() => Ok(()),
+        waited => waited,
+    }
 }
 
 /// Calls `visit` with the offset in elements of each element, in C order.

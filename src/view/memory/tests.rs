@@ -161,3 +161,47 @@ fn host_memory_is_not_asked_about() {
     let _installed = script::install(Script::leak());
     assert_eq!(rule(bytes(0, 8, 1, Device::HOST).prove_memory()), None);
 }
+
+/// Managed memory is the device's alone while it works, unless it can be shared: also where the data is ready.
+#[rstest]
+#[case::shared(false, Device::CUDA_MANAGED, 0)]
+#[case::exclusive(true, Device::CUDA_MANAGED, 1)]
+#[case::pinned(true, Device::CUDA_HOST, 0)]
+fn ready_data_is_read_when_the_device_is_idle(
+    #[case] is_exclusive: bool,
+    #[case] device_type: i32,
+    #[case] waits: usize,
+) {
+    let values = [1_u8, 2, 3];
+    let start = values.as_ptr().expose_provenance() as u64;
+    let script = Script::leak();
+    let info = PointerInfo {
+        kind: MemoryKind::Managed,
+        range: Some((start, 3)),
+        ..allocation()
+    };
+    script.pointer(start, info).current(0xc1);
+    if is_exclusive {
+        script.exclusive_managed(0);
+    }
+    let _installed = script::install(script);
+    let descriptor = Descriptor::new(&RawTensor {
+        data: start,
+        byte_offset: 0,
+        device_type,
+        device_id: 0,
+        code: 1,
+        bits: 8,
+        lanes: 1,
+        shape: &[3],
+        strides: None,
+        flags: 0,
+    });
+    let descriptor = descriptor.expect("a tensor");
+    // SAFETY: the values outlive the view.
+    let view = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(())) };
+    let copied = view.typed::<u8>().and_then(|typed| typed.copy_to_vec());
+    assert_eq!(copied.expect("a copy"), values);
+    assert_eq!(script.count("cuCtxSynchronize"), waits);
+    assert_eq!(script.current_now(), 0xc1);
+}
