@@ -5,8 +5,10 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 target=${CARGO_TARGET_DIR:-target}/miri
 mkdir -p conformance/results
+# Said before the file of results is opened, which is tracked.
+provenance="miri, $(date -u +%Y-%m-%d), commit $(git describe --always --dirty --exclude='*'), $(cargo +nightly miri --version)"
 {
-    echo "miri, $(date -u +%Y-%m-%d), commit $(git describe --always --dirty --exclude='*'), $(cargo +nightly miri --version)"
+    echo "$provenance"
     cargo +nightly miri test --locked --target-dir "$target" \
         --package cai-dlpack --lib --features cai-dlpack/half -- view::
     # No Python is called: the room's other tests are Python's own.
