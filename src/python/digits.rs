@@ -72,6 +72,11 @@ mod layout {
 
     /// Looks whether ints are laid out as [`Int`].
     pub(crate) fn learn(py: Python<'_>) {
+        let info = py.import("sys").and_then(|sys| sys.getattr("int_info"));
+        let nbytes = info.and_then(|info| info.getattr("sizeof_digit")?.extract());
+        if !nbytes.is_ok_and(|nbytes: usize| nbytes == size_of::<u32>()) {
+            return;
+        }
         let short = [
             0,
             1,
@@ -90,8 +95,8 @@ mod layout {
             let int = unsafe { ffi::PyLong_FromLongLong(value) };
             // SAFETY: as above.
             let int = unsafe { Bound::from_owned_ptr_or_opt(py, int) }?;
-            // SAFETY: an int is not smaller than its head, a count and a digit; two are read only where it
-            // says so, and then it has as many bytes, whatever they mean.
+            // SAFETY: an int is not smaller than its head, a count and a digit of this size; two are read only
+            // where it says so, and then it has as many bytes, whatever they mean.
             unsafe { look(int.as_ptr().cast()) }
         };
         let as_said = short.iter().all(|value| look(*value) == Some(*value));

@@ -102,6 +102,11 @@ HOLDERS = {
         native.without_gil().keep(*pointers(tensor_of(Released(interface()))))
         atexit._clear()
     """,
+    "an emptied atexit, and native threads that delete while it ends": """
+        for i in range(40):
+            native.without_gil().release_later(*pointers(tensor_of(Released(interface()))), 500 * i)
+        atexit._clear()
+    """,
     "nobody": "",
     "a second thread's first owner": """
         thread = threading.Thread(target=lambda: globals().update(kept=cd.view(cai(), ordinal=0)))
