@@ -31,7 +31,8 @@ loom() {
 }
 
 pythons() {
-    CAI_DLPACK_FIGURES=large "$python" conformance/pythons.py "$target/pythons" -k 'not this'
+    CAI_DLPACK_FIGURES=large "$python" -m cai_conformance simulate -- \
+        "$python" conformance/pythons.py "$target/pythons" -k 'not this'
 }
 
 # The Rust tests of ownership, with every allocation watched and leaks looked for at the end.
