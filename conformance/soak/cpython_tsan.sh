@@ -31,9 +31,14 @@ cp "$target/cpython/cargo-tsan/$host/release/lib_core.so" "$package/cai_dlpack/_
 cp "$target/cpython/cargo-tsan/$host/release/libcai_example_peer.so" "$package/cai_example_peer$suffix"
 cc -O1 -fno-builtin -shared -fPIC -o "$package/tsan_calls.so" conformance/soak/tsan_calls.c
 
-# In one process: what starts others looks at exit codes and at what is printed. A report ends in exit code 66.
+# In one process: what starts others looks at exit codes and at what is printed. A report ends in exit code 66;
+# it goes to a file, since pytest keeps what a test that passes has printed.
 export PYTHONPATH=$package:$PWD/conformance/kit/src PYTHONDONTWRITEBYTECODE=1 CAI_DLPACK_FIGURES=few
-TSAN_OPTIONS="suppressions=$suppressions exitcode=66" LD_PRELOAD=$package/tsan_calls.so \
+code=0
+TSAN_OPTIONS="suppressions=$suppressions exitcode=66 log_path=$package/report" LD_PRELOAD=$package/tsan_calls.so \
     "$python" -m cai_conformance simulate -- \
     "$python" -m pytest -q -p cai_conformance.plugin -p no:cacheprovider \
-    conformance/tests/ownership/test_together.py -k 'not first_calls and not ends_while and not warning and not import_leaves'
+    conformance/tests/ownership/test_together.py -k 'not first_calls and not ends_while and not warning and not import_leaves' ||
+    code=$?
+cat "$package"/report.* 2>/dev/null || echo 'no report'
+exit $code
