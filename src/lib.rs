@@ -60,6 +60,7 @@ pub mod driver;
 
 pub mod error;
 mod fork;
+mod signals;
 pub mod view;
 
 #[cfg(feature = "pyo3")]

@@ -6,6 +6,7 @@ Both link their own copy of the bridge and make no set-up call; neither imports 
 from __future__ import annotations
 
 import gc
+import pathlib
 import subprocess
 import sys
 import threading
@@ -173,6 +174,20 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     done = on_the_simulator(code)
     says = "0\n" if "fork" in end else ""
     assert (done.stdout, done.returncode) == (says, 0), done.stderr
+
+
+def test_the_thread_that_keeps_arrays_takes_no_signals(machine: Machine) -> None:
+    array = cai(shape=(4,), data=(machine.device_memory(16), False))
+    cai_example.stack(array, array)
+    masks = [
+        int(line.split()[1], 16)
+        for status in pathlib.Path("/proc/self/task").glob("*/status")
+        if "Name:\tcai-dlpack-keep\n" in (text := status.read_text())
+        for line in text.splitlines()
+        if line.startswith("SigBlk")
+    ]
+    assert len(masks) == 1
+    assert masks[0] >> 1 & 1, "SIGINT reaches it"
 
 
 def test_the_end_of_an_array_lets_go_of_the_gil() -> None:

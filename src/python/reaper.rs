@@ -26,6 +26,7 @@ use super::current::Current;
 use super::{gil, killed};
 use crate::driver;
 use crate::fork;
+use crate::signals;
 use crate::view::{self, Gate, Node, Queue};
 
 static QUEUE: Queue = Queue::new();
@@ -100,7 +101,7 @@ fn drain(_py: Python<'_>) {
 /// Attached once, and let go of the GIL where there is nothing to do: to attach makes a thread state, under a
 /// lock that a child finds taken for ever if it is forked meanwhile (CPython before 3.12).
 fn reap() {
-    block_signals();
+    signals::block();
     if wait() {
         let mut context = a_context();
         Python::try_attach(|py| {
@@ -136,18 +137,6 @@ fn wait() -> bool {
         std::thread::park();
     }
     false
-}
-
-/// Signals are for the program's own threads: one that is delivered here would interrupt nobody.
-fn block_signals() {
-    #[cfg(unix)]
-    {
-        let mut every = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: initialises the set.
-        unsafe { libc::sigfillset(every.as_mut_ptr()) };
-        // SAFETY: an initialised set; the old one is not asked for.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, every.as_ptr(), ptr::null_mut()) };
-    }
 }
 
 /// Prepares everything for the first owner that wants the GIL; one load afterwards.

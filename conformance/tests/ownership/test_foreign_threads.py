@@ -172,5 +172,6 @@ def test_the_reaper_takes_no_signals() -> None:
         for line in text.splitlines()
         if line.startswith("SigBlk")
     ]
-    assert len(masks) == 1
-    assert masks[0] >> 1 & 1, "SIGINT reaches the reaper"
+    # Each extension module of the process has one.
+    assert masks
+    assert all(mask >> 1 & 1 for mask in masks), "SIGINT reaches a reaper"

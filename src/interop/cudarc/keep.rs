@@ -20,6 +20,7 @@ use cudarc::driver::{CudaContext, CudaEvent, CudaStream};
 use super::number_of;
 use crate::driver::{self, RELAXED};
 use crate::protocol::stream::{Capture, Stream};
+use crate::signals;
 use crate::view::{Owner, is_elsewhere, thread_of, unlocked};
 
 /// An owner, and what comes before its end.
@@ -80,6 +81,7 @@ fn hand_over(kept: Kept) {
 fn start() -> Option<Sender<Kept>> {
     let (sender, receiver) = channel::<Kept>();
     let run = move || {
+        signals::block();
         // What this thread asks is no call that a capture elsewhere forbids.
         if let Ok(driver) = driver::driver() {
             let _ = driver.exchange_capture_mode(RELAXED);

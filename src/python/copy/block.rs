@@ -16,6 +16,7 @@ use std::sync::mpsc::{Sender, channel};
 use crate::driver::{self, Driver, DriverError, RELAXED};
 use crate::protocol::descriptor::{Descriptor, Device};
 use crate::python::current::Current;
+use crate::signals;
 
 /// One allocation. Dropped, it is freed by another thread, once the device has done its work.
 #[derive(Debug)]
@@ -73,6 +74,7 @@ impl Drop for Block {
         let freer = FREER.get_or_init(|| {
             let (sender, receiver) = channel::<Block>();
             let run = move || {
+                signals::block();
                 for block in receiver {
                     // A driver that is ending has freed it already; anything else leaks the block.
                     let _ = block.free();
