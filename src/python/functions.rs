@@ -431,7 +431,11 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     release::refuse_subinterpreters(module.py())?;
     context::check_environment()?;
     #[cfg(Py_GIL_DISABLED)]
-    object::prepare(&module.py().get_type::<PyCaiView>())?;
+    {
+        // Now, since CPython's interning races with itself where several threads come at once.
+        keys(module.py());
+        object::prepare(&module.py().get_type::<PyCaiView>())?;
+    }
     module.add_class::<PyCaiView>()?;
     module.add_class::<Policy>()?;
     module.add_class::<UseStream>()?;
