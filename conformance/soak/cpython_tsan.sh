@@ -23,7 +23,7 @@ cargo build --quiet --release --locked --package cusim
 # pytest and numpy come as wheels: nothing is installed by the sanitized interpreter, which takes its time.
 rm -rf "$package" && mkdir -p "$package"
 grep -E '^(pytest|iniconfig|packaging|pluggy|Pygments)==|^numpy==.*>=' conformance/requirements.txt >"$package/wheels.txt"
-python3 -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --target "$package" \
+PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --target "$package" \
     --python-version 3.14 --implementation cp --abi cp314t --abi none \
     --platform "manylinux_2_28_$(uname -m)" --platform "manylinux_2_27_$(uname -m)" --platform any -r "$package/wheels.txt"
 cp -r bindings/python/python/cai_dlpack "$package"
