@@ -23,6 +23,7 @@ import numba.cuda
 import numpy as np
 import pytest
 import tvm_ffi
+from free_threaded import elsewhere
 from producers import Cai, Dlpack, cai, interface
 from simulator import Machine
 from streams.process import on_the_simulator
@@ -136,7 +137,8 @@ def test_a_finaliser_finds_a_context_on_the_reapers_thread(machine: Machine) -> 
             here = threading.current_thread() is threading.main_thread()
             seen.append((here, machine.current() != 0))
 
-    array = Finalised(interface(shape=(4,), data=(machine.device_memory(16), False)))
+    data = (machine.device_memory(16), False)
+    array = elsewhere(lambda: Finalised(interface(shape=(4,), data=data)))
     work = cai_example.stack(array, array).stream
     gate = machine.control.gate(work)
     stacked = cai_example.stack(array, array)
