@@ -70,8 +70,10 @@ tests() {
 }
 
 mkdir -p conformance/results
+# Said before the file of results is opened, which is tracked.
+provenance="$kind, $(date -u +%Y-%m-%d), commit $(git describe --always --dirty --exclude='*'), $(uname -sm), $(nproc) cores"
 {
-    echo "$kind, $(date -u +%Y-%m-%d), commit $(git describe --always --dirty --exclude='*'), $(uname -sm), $(nproc) cores"
+    echo "$provenance"
     if [ ! -x "$python" ]; then
         (build >"$target/cpython-$kind.log" 2>&1) || { tail -n 20 "$target/cpython-$kind.log" && exit 1; }
     fi
@@ -83,5 +85,5 @@ mkdir -p conformance/results
         tests
     fi
     echo "exit code 0"
-} 2>&1 | grep --line-buffered -vE '^ +(Compiling|Downloaded|Downloading|Fresh|Finished) ' |
+} 2>&1 | grep --line-buffered -vE '^ +(Compiling|Downloaded|Downloading|Fresh|Finished) |(^| )[.s]+$|%\]$' |
     tee "conformance/results/cpython-$kind.txt"
