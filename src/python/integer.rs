@@ -46,6 +46,27 @@ impl IntRule {
         })
     }
 
+    /// The object's value, of any size: as [`read`](Self::read), which is left with what is beyond 64 bits.
+    ///
+    /// PyO3 learns on its first int of 128 bits how CPython 3.14 lays ints out, and a child that is forked
+    /// meanwhile would wait for ever (see [`once`](super::once)).
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(crate) fn read_wide(self, object: &Bound<'_, PyAny>) -> PyResult<i128> {
+        let index = self.index(object)?;
+        if let Some(number) = called(index.as_borrowed()) {
+            return Ok(number.into());
+        }
+        match index.extract::<u64>() {
+            Ok(number) => Ok(number.into()),
+            Err(error) => {
+                release::drop_now(error);
+                self.read(&index)
+            }
+        }
+    }
+
     /// The object as an exact `int`.
     fn index<'py>(self, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         if object.is_exact_instance_of::<PyInt>() {

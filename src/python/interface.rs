@@ -516,7 +516,7 @@ fn stream(value: Option<Bound<'_, PyAny>>, strict: bool) -> PyResult<(Stream, bo
     let Some(value) = value else {
         return Ok((Stream::None, false));
     };
-    let number: i128 = STREAM.read(&value)?;
+    let number = STREAM.read_wide(&value)?;
     Ok((Stream::from_cai(number, strict)?, number == 0))
 }
 

@@ -38,7 +38,7 @@ pub(crate) fn request(stream: Option<&Bound<'_, PyAny>>, platform: Platform) -> 
 fn careful_request(stream: &Bound<'_, PyAny>, platform: Platform) -> PyResult<Request> {
     let number = match from_object(stream)? {
         Some(named) => i128::from(named.raw()),
-        None => ARGUMENT.read(stream)?,
+        None => ARGUMENT.read_wide(stream)?,
     };
     Ok(Request::from_dlpack(Some(number), platform)?)
 }
@@ -52,7 +52,7 @@ pub(crate) fn named(stream: &Bound<'_, PyAny>, field: Field) -> PyResult<Stream>
         return Ok(stream);
     }
     let rule = IntRule::new(field, Rule::StreamType, Rule::StreamRange);
-    let value: i128 = rule.read(stream)?;
+    let value = rule.read_wide(stream)?;
     match u64::try_from(value) {
         Ok(0) => Err(Violation::new(Rule::StreamZero, field, 0).into()),
         Ok(handle) => Ok(Stream::from_raw(handle)),
