@@ -57,16 +57,22 @@ build() {
     "$python" -c 'import ctypes, sqlite3, ssl, zlib'
 }
 
+# What is kept of the tests; all of it stands in the log.
+summary() {
+    tee -a "$target/cpython-$kind.log" |
+        grep -E '^(FAILED|ERROR) |Skipped: |^=+ .*(passed|failed|error)|^[0-9]+ (passed|failed)'
+}
+
 # Every test. A module that does not say that it can do without the GIL would turn it on, here with an error.
 tests() {
     local venv
     venv=.venv-$(basename "$python")
-    make --silent test-python PYTHON="$python"
+    make --silent test-python PYTHON="$python" 2>&1 | summary
     make --silent demo PYTHON="$python" >/dev/null
     [ "$kind" = free-threaded ] || return 0
     PYTHONPATH=conformance/kit/src CAI_DLPACK_FIGURES=large "$venv/bin/python" -m cai_conformance simulate -- \
         "$venv/bin/python" -m pytest -q -p cai_conformance.plugin \
-        conformance/tests/ownership/test_together.py conformance/tests/ownership/test_claims.py
+        conformance/tests/ownership/test_together.py conformance/tests/ownership/test_claims.py 2>&1 | summary
 }
 
 mkdir -p conformance/results
@@ -85,5 +91,5 @@ provenance="$kind, $(date -u +%Y-%m-%d), commit $(git describe --always --dirty 
         tests
     fi
     echo "exit code 0"
-} 2>&1 | grep --line-buffered -vE '^ +(Compiling|Downloaded|Downloading|Fresh|Finished) |(^| )[.s]+$|%\]$' |
+} 2>&1 | grep --line-buffered -vE '^ +(Compiling|Downloaded|Downloading|Fresh|Finished) ' |
     tee "conformance/results/cpython-$kind.txt"
