@@ -2,7 +2,7 @@
 # CPython 3.14, built from its source where it is not installed, and the Python tests on it:
 #
 #   conformance/soak/cpython.sh gil               every test, and the demo
-#   conformance/soak/cpython.sh free-threaded     the same, and the threads at once for longer
+#   conformance/soak/cpython.sh free-threaded     the same, and the threads at once for longer: an hour or so
 #   conformance/soak/cpython.sh tsan              free-threaded, interpreter and extension under the thread sanitizer
 #
 # The source comes from python.org or from Debian, or is the file $PYTHON_SOURCE; by whatever way, it must have
