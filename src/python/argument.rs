@@ -283,7 +283,8 @@ pub(super) fn get_ready() {
     }
 }
 
-/// Several threads may come here at once; none of them leaves before all is done.
+/// Of several threads that come here at once each leaves knowing how to let go of the GIL; one has forks watched,
+/// maybe a moment after another has left.
 #[cold]
 fn prepare() {
     static WATCHED: AtomicBool = AtomicBool::new(false);

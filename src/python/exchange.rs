@@ -112,8 +112,7 @@ impl Traits {
     /// table, and is no view of ours.
     pub(crate) const PLAIN: Self = Self(1 << 11);
     /// Attributes that change what an export means.
-    const STATE: Self =
-        Self(Self::REQUIRES_GRAD.0 | Self::IS_CONJ.0 | Self::IS_NEG.0 | Self::IS_SPARSE.0);
+    const STATE: Self = Self(Self::REQUIRES_GRAD.0 | Self::IS_CONJ.0 | Self::IS_NEG.0);
 
     /// That the attribute of a trait below 2^16 is a method.
     const fn method(self) -> Self {
