@@ -59,8 +59,7 @@ pub mod protocol;
 pub mod driver;
 
 pub mod error;
-mod fork;
-mod signals;
+mod process;
 pub mod view;
 
 #[cfg(feature = "pyo3")]

@@ -28,7 +28,7 @@ use cudarc::driver::sys;
 use super::{
     Context, ContextId, Copy2d, Driver, DriverError, Event, MemoryKind, PointerInfo, Pool,
 };
-use crate::fork;
+use crate::process::fork;
 use crate::protocol::stream::{Capture, Stream};
 
 static LOADED: OnceLock<Cuda> = OnceLock::new();

@@ -16,9 +16,9 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::critical_section::with_critical_section;
 
-use super::release;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::rule::{Field, Rule, Violation};
+use crate::python::cpython::release;
 use crate::view::{Abi, Owner, check_major, read_tensor};
 
 const LEGACY: &CStr = c"dltensor";

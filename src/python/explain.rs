@@ -11,13 +11,16 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use self::consumers::{CONSUMERS, Consumer};
-use super::class::PyCaiView;
-use super::exchange::Said;
-use super::options::Options;
-use super::{cai, capsule, context, dlpack, exchange, killed, stream, structs};
 use crate::protocol::descriptor::{Descriptor, Device};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Situation, Stream, plan};
+use crate::python::call::options::Options;
+use crate::python::call::{policy, stream};
+use crate::python::capsule;
+use crate::python::class::view::PyCaiView;
+use crate::python::cpython::thread_exit;
+use crate::python::import::describe::Said;
+use crate::python::import::{cai, describe, dlpack, fields, known_types};
 
 /// What `explain` found; its text is the `str` of it.
 #[pyclass(name = "Explanation", module = "cai_dlpack", frozen)]
@@ -61,7 +64,7 @@ pub(crate) fn explain<'py>(
     to: Option<&str>,
     stream: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Explanation> {
-    killed::stays();
+    thread_exit::stays();
     let consumer = to.map(consumer).transpose()?;
     let mut found = look(obj)?;
     let mut text = String::new();
@@ -164,7 +167,7 @@ fn look(object: &Bound<'_, PyAny>) -> PyResult<Found> {
         });
     }
     let mut found = Found::default();
-    let known = exchange::known(object)?;
+    let known = known_types::known(object)?;
     let has_table = known.table.is_some();
     if has_table {
         found.offers.push("the C Exchange API".into());
@@ -213,11 +216,11 @@ fn look_at_view(view: &PyCaiView) -> Found {
 /// What the table says, on loan.
 fn look_at_table(
     object: &Bound<'_, PyAny>,
-    table: exchange::Table,
-    traits: exchange::Traits,
+    table: known_types::Table,
+    traits: known_types::Traits,
     found: &mut Found,
 ) {
-    match exchange::look(object, table, traits) {
+    match describe::look(object, table, traits) {
         Ok(Said::Array(descriptor, ready)) => {
             (found.descriptor, found.ready) = (Some(descriptor), Some(ready));
             found.located = true;
@@ -243,7 +246,7 @@ fn look_at_cai(object: &Bound<'_, PyAny>, found: &mut Found) -> PyResult<()> {
     let Some(dict) = dict else { return Ok(()) };
     let options = Options::default();
     let read = cai::read(object, &dict, &options).and_then(|mut read| {
-        let is_struct = structs::is_one(object, &mut read, &options)?;
+        let is_struct = fields::is_one(object, &mut read, &options)?;
         Ok((read, is_struct))
     });
     let (read, is_struct) = match read {
@@ -341,7 +344,7 @@ fn order(
     };
     let situation = Situation {
         platform,
-        ..Situation::new(ready, request, context::policy())
+        ..Situation::new(ready, request, policy::policy())
     };
     Ok(plan(&situation).to_string())
 }

@@ -3,29 +3,29 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyType};
 
-use super::cai::{self, Takes};
-use super::capsule;
-use super::class::PyCaiView;
-use super::context::{self, Policy, UseStream};
-use super::dlpack::{self, Ask};
-use super::errors::driver_error;
-use super::exchange::{self, Exchanged, Known, Table, Traits};
-use super::explain::{Explanation, explain};
-use super::export::{Asked, Export};
-use super::integer::type_name;
-use super::interface::Numbers;
-use super::join::join;
-use super::keys::keys;
-use super::killed;
-use super::mask::split_masked;
-#[cfg(Py_GIL_DISABLED)]
-use super::object;
-use super::options::{Arguments, Check, Options, ProducerStream};
-use super::quick;
-use super::release;
-use super::stream;
 use crate::protocol::descriptor::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
+use crate::python::call::options::{Arguments, Check, Options, ProducerStream};
+use crate::python::call::policy::{Policy, UseStream};
+use crate::python::call::{policy, stream};
+#[cfg(Py_GIL_DISABLED)]
+use crate::python::class::alloc;
+use crate::python::class::view::PyCaiView;
+use crate::python::cpython::errors::driver_error;
+use crate::python::cpython::int::type_name;
+use crate::python::cpython::names::keys;
+use crate::python::cpython::{release, thread_exit};
+use crate::python::explain::{Explanation, explain};
+use crate::python::export::dlpack::{Asked, Export};
+use crate::python::import::cai::Takes;
+use crate::python::import::cai_dict::Numbers;
+use crate::python::import::dlpack::Ask;
+use crate::python::import::exchange::{self, Exchanged};
+use crate::python::import::known_types::{Known, Table, Traits};
+use crate::python::import::mask::split_masked;
+use crate::python::import::{cai, dlpack, known_types};
+use crate::python::join::join;
+use crate::python::{capsule, quick};
 use crate::view::CaiView;
 
 /// A view of any array that speaks CAI or DLPack, a DLPack capsule, or a CAI dict (with `owner=`).
@@ -74,7 +74,7 @@ pub(crate) fn view<'py>(
             ..arguments
         })?
     };
-    let known = exchange::known(obj)?;
+    let known = known_types::known(obj)?;
     if known.traits.any_of(Traits::OURS) {
         return Ok(
             again(obj, &options)?.keeping(producer_stream.object(), producer_stream.object())
@@ -100,7 +100,7 @@ pub(crate) fn from_cai<'py>(
     check: Option<&Bound<'py, PyAny>>,
     strict: bool,
 ) -> PyResult<PyCaiView> {
-    killed::stays();
+    thread_exit::stays();
     let options = Options::parse(&Arguments {
         producer_stream,
         dtype,
@@ -246,7 +246,7 @@ fn is_host(stream: &Bound<'_, PyAny>) -> bool {
 /// Takes the route that knows the producer.
 #[inline]
 pub(crate) fn import<'py>(object: &Bound<'py, PyAny>, options: &Options<'py>) -> PyResult<CaiView> {
-    let known = exchange::known(object)?;
+    let known = known_types::known(object)?;
     if known.traits.any_of(Traits::OURS) {
         let this = object.cast::<PyCaiView>()?.get();
         this.check_array()?;
@@ -411,7 +411,7 @@ fn redescribe(view: CaiView, options: &Options<'_>) -> PyResult<CaiView> {
 /// Counters of ownership: what is alive, what waits, what was given up on purpose.
 #[pyfunction]
 pub(crate) fn stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
-    killed::stays();
+    thread_exit::stays();
     let stats = crate::view::stats();
     let dict = PyDict::new(py);
     dict.set_item("live", stats.live)?;
@@ -429,12 +429,12 @@ pub(crate) fn stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
 /// `ImportError` in a subinterpreter; what Python raises while the module is filled.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     release::refuse_subinterpreters(module.py())?;
-    context::check_environment()?;
+    policy::check_environment()?;
     #[cfg(Py_GIL_DISABLED)]
     {
         // Now, since CPython's interning races with itself where several threads come at once.
         keys(module.py());
-        object::prepare(&module.py().get_type::<PyCaiView>())?;
+        alloc::prepare(&module.py().get_type::<PyCaiView>())?;
     }
     module.add_class::<PyCaiView>()?;
     module.add_class::<Policy>()?;

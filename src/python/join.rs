@@ -3,13 +3,14 @@
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use super::class::PyCaiView;
-use super::killed;
-use super::stream;
-use crate::driver::{self, Place};
+use crate::driver;
+use crate::driver::Place;
 use crate::error::Error;
 use crate::protocol::rule::Field;
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
+use crate::python::call::stream;
+use crate::python::class::view::PyCaiView;
+use crate::python::cpython::thread_exit;
 
 /// Makes stream `on` wait for what each item holds by now: one event for each distinct stream.
 ///
@@ -24,7 +25,7 @@ pub(crate) fn join<'py>(
     items: &Bound<'py, PyAny>,
     on: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyList>> {
-    killed::stays();
+    thread_exit::stays();
     let py = items.py();
     let target = stream::named(on, Field::Argument("on"))?;
     let mut views: Vec<Bound<'py, PyCaiView>> = Vec::new();

@@ -3,53 +3,26 @@
 //! Each extension module links its own copy of this crate, so that there may be several `CaiView`
 //! classes in one process: they meet by protocol, never by `isinstance`.
 
-mod argument;
 #[cfg(all(Py_LIMITED_API, not(Py_3_12)))]
 compile_error!(
     "cai-dlpack takes PyO3's stable ABI from Python 3.12 on: enable its feature `abi3-py312` or a later one, or none"
 );
 
-mod at_once;
-mod borrow;
-mod cai;
+mod argument;
+mod call;
 mod capsule;
 mod class;
-mod consume;
-mod context;
 mod copy;
+mod cpython;
 mod current;
-mod descr;
-mod dict;
-mod digits;
-mod dlpack;
-mod errors;
-mod exchange;
 mod explain;
 mod export;
-mod extract;
 mod functions;
-mod gil;
-mod host;
-mod integer;
-mod interface;
+mod import;
 mod join;
-mod keys;
-mod killed;
-mod lookup;
-mod mask;
-mod object;
-mod once;
-mod options;
-mod own_dtype;
 mod quick;
-mod reaper;
-mod release;
-mod stream;
-mod structs;
-mod vectorcall;
-mod warn;
 
-pub use class::PyCaiView;
-pub use errors::driver_error;
-pub use extract::{In, InOut};
+pub use argument::{In, InOut};
+pub use class::view::PyCaiView;
+pub use cpython::errors::driver_error;
 pub use functions::register;

@@ -1,17 +1,19 @@
-//! The functions of the hot paths, each with its usual call: see [`super::vectorcall`].
+//! The functions of the hot paths, each with its usual call: see [`crate::python::cpython::fastcall`].
 
 use std::ffi::CStr;
 
 use pyo3::Borrowed;
 use pyo3::prelude::*;
 
-use super::at_once;
-use super::class::PyCaiView;
-use super::functions;
-use super::keys::keys;
-use super::once::Once;
-use super::options::ProducerStream;
-use super::vectorcall::{Answer, Quick, Vector, add_function, add_method, flag, keywords};
+use crate::python::call::options::ProducerStream;
+use crate::python::class::view::PyCaiView;
+use crate::python::cpython::fastcall::{
+    Answer, Quick, Vector, add_function, add_method, flag, keywords,
+};
+use crate::python::cpython::names::keys;
+use crate::python::cpython::once::Once;
+use crate::python::export::cai_to_capsule;
+use crate::python::functions;
 
 /// `view`.
 struct View;
@@ -27,7 +29,7 @@ impl Quick for View {
     #[inline(always)]
     fn call<'py>(_: Borrowed<'_, 'py, PyAny>, arguments: Vector<'_, 'py>) -> Answer<'py> {
         if let Some(object) = arguments.sole()
-            && let Some(answer) = at_once::view(object)
+            && let Some(answer) = cai_to_capsule::view(object)
         {
             return answer;
         }
@@ -49,7 +51,7 @@ fn careful_view<'py>(arguments: Vector<'_, 'py>) -> Answer<'py> {
         && owner.is_none()
         && check.is_none()
         && strict.is_none();
-    if is_plain && let Some(answer) = at_once::view_located(object, ordinal) {
+    if is_plain && let Some(answer) = cai_to_capsule::view_located(object, ordinal) {
         return answer;
     }
     let (Some(read_only), Some(strict)) = (flag(read_only), flag(strict)) else {
@@ -83,7 +85,7 @@ impl Quick for FromDlpack {
     #[inline(always)]
     fn call<'py>(_: Borrowed<'_, 'py, PyAny>, arguments: Vector<'_, 'py>) -> Answer<'py> {
         if let Some(object) = arguments.sole()
-            && let Some(answer) = at_once::from_dlpack(object)
+            && let Some(answer) = cai_to_capsule::from_dlpack(object)
         {
             return answer;
         }
@@ -128,7 +130,9 @@ impl Quick for ToDlpack {
         let names = keys(object.py());
         keywords!(arguments, names; writable | stream, max_version, dl_device, copy, ordinal);
         let is_plain = dl_device.is_none() && copy.is_none() && writable.is_none();
-        if is_plain && let Some(answer) = at_once::to_dlpack(object, stream, max_version, ordinal) {
+        if is_plain
+            && let Some(answer) = cai_to_capsule::to_dlpack(object, stream, max_version, ordinal)
+        {
             return answer;
         }
         let Some(writable) = flag(writable) else {

@@ -9,7 +9,7 @@ use dlpark::{Managed, ManagedTensorBase};
 
 use super::{Abi, CaiView, Owner, RawOwner};
 use crate::error::Error;
-use crate::fork;
+use crate::process::fork;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;

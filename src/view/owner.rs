@@ -23,7 +23,7 @@ use super::kind::{Boxed, Foreign, Kind, Vtable, Where};
 use super::node::Node;
 use super::sync::{Arc, AtomicPtr};
 use super::{nested, stats};
-use crate::fork::{self, generation};
+use crate::process::fork::{self, generation};
 
 /// A payload and the way to release it. Copying it copies no ownership: whoever keeps a copy says why.
 #[derive(Clone, Copy)]

@@ -19,8 +19,8 @@ use cudarc::driver::{CudaContext, CudaEvent, CudaStream};
 
 use super::number_of;
 use crate::driver::{self, RELAXED};
+use crate::process::signals;
 use crate::protocol::stream::{Capture, Stream};
-use crate::signals;
 use crate::view::{Owner, is_elsewhere, thread_of, unlocked};
 
 /// An owner, and what comes before its end.

@@ -13,10 +13,11 @@
 use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel};
 
-use crate::driver::{self, Driver, DriverError, RELAXED};
+use crate::driver;
+use crate::driver::{Driver, DriverError, RELAXED};
+use crate::process::signals;
 use crate::protocol::descriptor::{Descriptor, Device};
 use crate::python::current::Current;
-use crate::signals;
 
 /// One allocation. Dropped, it is freed by another thread, once the device has done its work.
 #[derive(Debug)]

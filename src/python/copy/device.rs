@@ -1,11 +1,12 @@
 //! Copies to memory of the same kind: of the device, managed, pinned.
 
-use super::block::Block;
-use super::{Whole, view_of};
-use crate::driver::{self, CopyPlan, Driver, copy_strided};
+use crate::driver;
+use crate::driver::{CopyPlan, Driver, copy_strided};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Capture, Request, Stream, SyncPolicy};
+use crate::python::copy::block::Block;
+use crate::python::copy::{Whole, view_of};
 use crate::python::current::Current;
 use crate::view::{CaiView, Owner, ReturnEdge};
 

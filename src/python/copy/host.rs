@@ -3,11 +3,12 @@
 use std::alloc::{Layout as Block, alloc, dealloc};
 use std::ptr::NonNull;
 
-use super::{Whole, view_of};
-use crate::driver::{self, CopyPlan, copy_strided};
+use crate::driver;
+use crate::driver::{CopyPlan, copy_strided};
 use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, Device};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
+use crate::python::copy::{Whole, view_of};
 use crate::python::current::Current;
 use crate::view::{CaiView, Owner};
 

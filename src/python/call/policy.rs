@@ -1,0 +1,247 @@
+//! What a thread has said about ordering: the policy, and the stream it works on.
+//!
+//! Both belong to the calling thread, not to the task: a coroutine that suspends inside such a block
+//! leaves it open for whatever runs next on the thread.
+
+use std::cell::{Cell, RefCell};
+
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+
+use crate::driver;
+use crate::driver::DriverError;
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::stream::{Stream, SyncPolicy};
+use crate::python::call::stream;
+use crate::python::cpython::int::{IntRule, repr};
+use crate::python::cpython::once::Once;
+use crate::python::cpython::thread_exit;
+use crate::python::current::Current;
+
+thread_local! {
+    static POLICY: Cell<Option<SyncPolicy>> = const { Cell::new(None) };
+    static POLICIES: RefCell<Vec<Entered>> = const { RefCell::new(Vec::new()) };
+    static WORK: RefCell<Vec<Work>> = const { RefCell::new(Vec::new()) };
+}
+
+/// One `policy` block of this thread, by the address of its object.
+struct Entered {
+    block: usize,
+    sync: SyncPolicy,
+}
+
+/// Changes this thread's open blocks; the innermost one is the policy.
+fn with_policies(change: impl FnOnce(&mut Vec<Entered>)) {
+    POLICIES.with_borrow_mut(|open| {
+        change(open);
+        POLICY.set(open.last().map(|entered| entered.sync));
+    });
+}
+
+/// One `use_stream` block of this thread.
+struct Work {
+    ordinal: i32,
+    stream: Stream,
+}
+
+/// How this thread orders: by `with policy(...)`, else by `CAI_DLPACK_SYNC`, else by events.
+#[inline]
+pub(crate) fn policy() -> SyncPolicy {
+    POLICY.get().unwrap_or_else(default_policy)
+}
+
+fn default_policy() -> SyncPolicy {
+    static DEFAULT: Once<SyncPolicy> = Once::new();
+    *DEFAULT.get_or(|| {
+        std::env::var("CAI_DLPACK_SYNC")
+            .ok()
+            .and_then(|name| by_name(&name))
+            .unwrap_or_default()
+    })
+}
+
+/// Refuses an environment variable that says nothing known; called when the module is loaded.
+///
+/// # Errors
+/// A `ValueError` that names the variable.
+pub(crate) fn check_environment() -> PyResult<()> {
+    match std::env::var("CAI_DLPACK_SYNC") {
+        Ok(name) if by_name(&name).is_none() => Err(unknown_policy(
+            Field::Argument("CAI_DLPACK_SYNC"),
+            &format!("'{name}'"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn by_name(name: &str) -> Option<SyncPolicy> {
+    match name {
+        "event" => Some(SyncPolicy::Event),
+        "host" => Some(SyncPolicy::Host),
+        "none" => Some(SyncPolicy::None),
+        _ => None,
+    }
+}
+
+#[cold]
+fn unknown_policy(field: Field, found: &str) -> PyErr {
+    Violation::new(Rule::ArgumentValue, field, found)
+        .with_hint("it is \"event\", \"host\" or \"none\"")
+        .into()
+}
+
+/// The stream that this thread works on, on one device: what `use_stream` said last, else the legacy
+/// default stream.
+pub(crate) fn work_stream(ordinal: i32) -> Stream {
+    WORK.with_borrow(|work| {
+        work.iter()
+            .rev()
+            .find(|work| work.ordinal == ordinal)
+            .map(|work| work.stream)
+    })
+    .unwrap_or(Stream::LegacyDefault)
+}
+
+/// How this thread orders, for the duration of a `with` block.
+///
+/// sync: "event" (the default): streams wait for events, the host for nothing. "host": the host waits for
+/// the data. "none": nobody waits; the caller has ordered the work.
+#[pyclass(name = "policy", module = "cai_dlpack", frozen)]
+pub(crate) struct Policy {
+    sync: SyncPolicy,
+}
+
+#[pymethods]
+impl Policy {
+    #[new]
+    #[pyo3(signature = (*, sync))]
+    fn new(sync: &Bound<'_, PyAny>) -> PyResult<Self> {
+        thread_exit::stays();
+        let field = Field::Argument("sync");
+        let Ok(name) = sync.cast::<PyString>() else {
+            return Err(Violation::new(Rule::ArgumentType, field, repr(sync)).into());
+        };
+        let sync = by_name(&name.to_cow()?).ok_or_else(|| unknown_policy(field, &repr(sync)))?;
+        Ok(Self { sync })
+    }
+
+    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        let (block, sync) = (slf.address(), slf.sync);
+        with_policies(|open| open.push(Entered { block, sync }));
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        _kind: &Bound<'_, PyAny>,
+        _error: &Bound<'_, PyAny>,
+        _trace: &Bound<'_, PyAny>,
+    ) -> bool {
+        // Blocks of generators end in any order: this one ends, and the others stay as they are.
+        with_policies(|open| {
+            if let Some(at) = open
+                .iter()
+                .rposition(|entered| entered.block == self.address())
+            {
+                open.remove(at);
+            }
+        });
+        false
+    }
+}
+
+impl Policy {
+    /// Tells one object from another while it lives; an open block keeps its object alive.
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+}
+
+fn given_ordinal(ordinal: &Bound<'_, PyAny>) -> PyResult<i32> {
+    let field = Field::Argument("ordinal");
+    let ordinal: i32 = IntRule::new(field, Rule::ArgumentType, Rule::OrdinalRange).read(ordinal)?;
+    if ordinal < 0 {
+        return Err(Violation::new(Rule::OrdinalRange, field, ordinal).into());
+    }
+    Ok(ordinal)
+}
+
+/// The device of a stream: of the context that it was created in, for a default stream of this thread's
+/// context. Where there is no driver or no context, the first one.
+fn device_of(stream: Stream) -> Result<i32, DriverError> {
+    let Ok(driver) = driver::driver() else {
+        return Ok(0);
+    };
+    if !stream.is_default() {
+        let _current = Current::of_handle(driver, stream)?;
+        return driver.current_device();
+    }
+    match driver.current_context()? {
+        Some(_) => driver.current_device(),
+        None => Ok(0),
+    }
+}
+
+/// The stream that this thread works on, for the duration of a `with` block.
+///
+/// Consumers that take views through the C Exchange API ask for a work stream without saying for which
+/// array: they are told this one, and every view that they take is made ready on it. Without a block it is
+/// the legacy default stream.
+///
+/// stream: an int or an object with __cuda_stream__.
+/// ordinal: the CUDA device that the stream belongs to; without it the driver is asked.
+#[pyclass(name = "use_stream", module = "cai_dlpack", frozen)]
+pub(crate) struct UseStream {
+    ordinal: i32,
+    stream: Stream,
+    /// Keeps a stream object alive.
+    object: Py<PyAny>,
+}
+
+#[pymethods]
+impl UseStream {
+    #[new]
+    #[pyo3(signature = (stream, /, *, ordinal=None))]
+    fn new(stream: &Bound<'_, PyAny>, ordinal: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+        thread_exit::stays();
+        let ordinal = ordinal.map(given_ordinal).transpose()?;
+        let object = stream.clone().unbind();
+        let stream = stream::named(stream, Field::Argument("stream"))?;
+        Ok(Self {
+            ordinal: ordinal.map_or_else(|| device_of(stream), Ok)?,
+            stream,
+            object,
+        })
+    }
+
+    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        WORK.with_borrow_mut(|work| {
+            work.push(Work {
+                ordinal: slf.ordinal,
+                stream: slf.stream,
+            })
+        });
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        _kind: &Bound<'_, PyAny>,
+        _error: &Bound<'_, PyAny>,
+        _trace: &Bound<'_, PyAny>,
+    ) -> bool {
+        WORK.with_borrow_mut(|work| {
+            let mine = |work: &Work| work.ordinal == self.ordinal && work.stream == self.stream;
+            if let Some(at) = work.iter().rposition(mine) {
+                work.remove(at);
+            }
+        });
+        false
+    }
+
+    /// A stream object that keeps the block makes a cycle.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.object)
+    }
+}

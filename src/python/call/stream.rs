@@ -1,0 +1,91 @@
+//! Streams as Python gives them: an int, `None`, or an object with `__cuda_stream__`.
+//!
+//! `__cuda_stream__` is NVIDIA's protocol: called without arguments it answers `(version, handle)`,
+//! where handle 0 is the legacy default stream. An attribute that holds the tuple is taken as well.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyInt, PyTuple};
+
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::stream::{Platform, Request, Stream};
+use crate::python::cpython::int;
+use crate::python::cpython::int::{IntRule, repr};
+use crate::python::cpython::names::keys;
+
+const ARGUMENT: IntRule = IntRule::new(
+    Field::Argument("stream"),
+    Rule::StreamType,
+    Rule::StreamRange,
+);
+const HANDLE: IntRule = IntRule::new(Field::CudaStream, Rule::StreamObject, Rule::StreamRange);
+
+/// What `__dlpack__(stream=...)` asks for; None is the protocol's, see [`Request::from_dlpack`].
+///
+/// # Errors
+/// A `TypeError` for what is no stream, a `ValueError` for an int that the protocol refuses.
+#[inline(always)]
+pub(crate) fn request(stream: Option<&Bound<'_, PyAny>>, platform: Platform) -> PyResult<Request> {
+    let Some(stream) = stream else {
+        return Ok(Request::from_dlpack(None, platform)?);
+    };
+    match int::quick(stream.as_borrowed()) {
+        Some(number) => Ok(Request::from_dlpack(Some(number.into()), platform)?),
+        None => careful_request(stream, platform),
+    }
+}
+
+/// A stream object, an int of another kind or above 2^63, or something else.
+#[cold]
+fn careful_request(stream: &Bound<'_, PyAny>, platform: Platform) -> PyResult<Request> {
+    let number = match from_object(stream)? {
+        Some(named) => i128::from(named.raw()),
+        None => ARGUMENT.read_wide(stream)?,
+    };
+    Ok(Request::from_dlpack(Some(number), platform)?)
+}
+
+/// A stream that our own functions take: an int of 1 or more, or a stream object.
+///
+/// # Errors
+/// As [`request`]; -1 is refused, since it names no stream.
+pub(crate) fn named(stream: &Bound<'_, PyAny>, field: Field) -> PyResult<Stream> {
+    if let Some(stream) = from_object(stream)? {
+        return Ok(stream);
+    }
+    let rule = IntRule::new(field, Rule::StreamType, Rule::StreamRange);
+    let value = rule.read_wide(stream)?;
+    match u64::try_from(value) {
+        Ok(0) => Err(Violation::new(Rule::StreamZero, field, 0).into()),
+        Ok(handle) => Ok(Stream::from_raw(handle)),
+        Err(_) => Err(Violation::new(Rule::StreamRange, field, value).into()),
+    }
+}
+
+/// The stream behind an object with `__cuda_stream__`; `None` where it has no such attribute.
+fn from_object(stream: &Bound<'_, PyAny>) -> PyResult<Option<Stream>> {
+    if stream.is_instance_of::<PyInt>() || stream.is_instance_of::<PyBool>() {
+        return Ok(None);
+    }
+    let Some(protocol) = stream.getattr_opt(&keys(stream.py()).cuda_stream)? else {
+        return Ok(None);
+    };
+    let answer = if protocol.is_callable() {
+        protocol.call0()?
+    } else {
+        protocol
+    };
+    let Ok(pair) = answer.cast::<PyTuple>() else {
+        return Err(not_a_pair(&answer));
+    };
+    if pair.len() != 2 {
+        return Err(not_a_pair(&answer));
+    }
+    let _version: i64 = HANDLE.read(&pair.get_item(0)?)?;
+    let handle: u64 = HANDLE.read(&pair.get_item(1)?)?;
+    Ok(Some(Stream::from_raw(handle)))
+}
+
+#[cold]
+fn not_a_pair(answer: &Bound<'_, PyAny>) -> PyErr {
+    Violation::new(Rule::StreamObject, Field::CudaStream, repr(answer)).into()
+}

@@ -1,0 +1,191 @@
+//! `with view.consume(stream) as t`: a loan, and the return edge at its end.
+
+use std::ffi::CString;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pyo3::exceptions::{PyResourceWarning, PyRuntimeError};
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::stream::Stream;
+use crate::python::call::policy;
+use crate::python::class::view::PyCaiView;
+use crate::python::cpython::{release, thread_exit};
+use crate::view::{Consumed, ReturnEdge};
+
+/// Whether the loan that a view belongs to has ended. A view of no loan has none.
+#[derive(Clone, Debug)]
+pub(crate) struct Scope {
+    ended: Arc<AtomicBool>,
+    edge: ReturnEdge,
+}
+
+impl Scope {
+    /// # Errors
+    /// `scope-ended` after the end.
+    #[inline]
+    pub(crate) fn check(&self) -> PyResult<()> {
+        if self.ended.load(Ordering::Acquire) {
+            Err(ended())
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) fn edge(&self) -> ReturnEdge {
+        self.edge
+    }
+}
+
+#[cold]
+fn ended() -> PyErr {
+    Violation::new(
+        Rule::ScopeEnded,
+        Field::Object,
+        "a view of a consume block that was left",
+    )
+    .into()
+}
+
+/// The context manager that `CaiView.consume` returns.
+///
+/// Entering makes `stream` wait for the data and gives a view that is ready there; leaving makes the
+/// producer's stream wait for what `stream` holds by then, also when the body raises.
+#[pyclass(name = "Consume", module = "cai_dlpack", frozen)]
+pub(crate) struct PyConsume {
+    view: Py<PyCaiView>,
+    stream: Stream,
+    stream_object: Py<PyAny>,
+    open: Mutex<Option<(Consumed, Scope)>>,
+}
+
+impl PyConsume {
+    /// # Errors
+    /// With `strict`, `stream-unknown` where the return edge has nowhere to go.
+    pub(crate) fn new(
+        view: &Bound<'_, PyCaiView>,
+        stream: Stream,
+        object: Py<PyAny>,
+        strict: bool,
+    ) -> PyResult<Self> {
+        if strict && view.get().view().return_edge(stream) == ReturnEdge::Unknown {
+            return Err(
+                Violation::new(Rule::StreamUnknown, Field::Argument("strict"), "True")
+                    .with_hint("name it by producer_stream= on import")
+                    .into(),
+            );
+        }
+        Ok(Self {
+            view: view.clone().unbind(),
+            stream,
+            stream_object: object,
+            open: Mutex::default(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<(Consumed, Scope)>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self) -> Option<(Consumed, Scope)> {
+        self.lock().take()
+    }
+
+    /// Keeps a loan until the end of the block; hands it back where there is one already.
+    fn keep(&self, loan: Consumed, scope: Scope) -> Option<(Consumed, Scope)> {
+        let mut open = self.lock();
+        if open.is_some() {
+            return Some((loan, scope));
+        }
+        *open = Some((loan, scope));
+        None
+    }
+}
+
+#[cold]
+fn already_open() -> PyErr {
+    PyRuntimeError::new_err("this consume block is open; call consume() again for another one")
+}
+
+#[pymethods]
+impl PyConsume {
+    fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyCaiView>> {
+        thread_exit::stays();
+        let (py, this) = (slf.py(), slf.get());
+        let view = this.view.get();
+        if this.lock().is_some() {
+            return Err(already_open());
+        }
+        view.prepare(py)?;
+        let (policy, stream) = (policy::policy(), this.stream);
+        let loan = py.detach(|| view.view().consume_with(stream, policy))?;
+        let scope = Scope {
+            ended: Arc::default(),
+            edge: loan.return_edge(),
+        };
+        let stream_object = this.stream_object.clone_ref(py);
+        let lent = view.lent(py, loan.view(), stream_object, scope.clone());
+        let lent = lent.into_object(py)?;
+        match this.keep(loan, scope) {
+            None => Ok(lent),
+            // Another thread has entered meanwhile: its block stands, and this loan ends here.
+            Some((loan, scope)) => {
+                scope.ended.store(true, Ordering::Release);
+                py.detach(|| drop(loan));
+                Err(already_open())
+            }
+        }
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _kind: &Bound<'_, PyAny>,
+        _error: &Bound<'_, PyAny>,
+        _trace: &Bound<'_, PyAny>,
+    ) -> PyResult<bool> {
+        thread_exit::stays();
+        if let Some((loan, scope)) = self.take() {
+            scope.ended.store(true, Ordering::Release);
+            // A producer that has moved goes on working there: that stream is made to wait as well.
+            let moved = self.view.get().producer_moved();
+            let also = moved.as_ref().ok().copied().flatten();
+            py.detach(|| loan.finish_for(also))?;
+            moved?;
+        }
+        Ok(false)
+    }
+
+    /// An array that keeps its loan makes a cycle, as one that keeps its view does.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.view)?;
+        visit.call(&self.stream_object)
+    }
+}
+
+impl Drop for PyConsume {
+    /// A block that was entered and never left: the edge is made now, and the user told.
+    fn drop(&mut self) {
+        let Some((loan, scope)) = self.take() else {
+            return;
+        };
+        scope.ended.store(true, Ordering::Release);
+        Python::try_attach(|py| {
+            // An exception may be on its way through the frame that held the block; it goes on.
+            release::keeping_exception(py, || {
+                py.detach(|| drop(loan));
+                warn(py);
+            });
+        });
+    }
+}
+
+#[cold]
+fn warn(py: Python<'_>) {
+    let text = CString::from(c"a consume block was never left; its return edge was made only now");
+    if let Err(error) = PyErr::warn(py, &py.get_type::<PyResourceWarning>(), &text, 1) {
+        error.write_unraisable(py, None);
+    }
+}

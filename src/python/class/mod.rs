@@ -1,0 +1,5 @@
+//! The class `CaiView`: its struct, its objects' memory, its loans.
+
+pub(crate) mod alloc;
+pub(crate) mod consume;
+pub(crate) mod view;

@@ -1,0 +1,89 @@
+//! Errors as Python sees them.
+//!
+//! A [`Violation`] becomes a builtin `TypeError`, `ValueError` or `BufferError`, whichever its rule's
+//! class says, with the attributes `rule` (the id, an anchor in docs/rules.md) and `field`. A failure
+//! of the driver becomes a `DriverError`. What a producer raises passes through untouched.
+
+use pyo3::exceptions::{PyBufferError, PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyType;
+
+use crate::driver::DriverError;
+use crate::error::Error;
+use crate::protocol::rule::{Class, Violation};
+use crate::python::cpython::once::Once;
+
+impl From<Violation> for PyErr {
+    #[cold]
+    fn from(violation: Violation) -> Self {
+        let message = violation.to_string();
+        let error = match violation.rule().class() {
+            Class::Type => PyTypeError::new_err(message),
+            Class::Value => PyValueError::new_err(message),
+            Class::Buffer => PyBufferError::new_err(message),
+        };
+        let attributes = [
+            ("rule", violation.rule().id()),
+            ("field", violation.field().name()),
+        ];
+        with_attributes(error, attributes)
+    }
+}
+
+impl From<DriverError> for PyErr {
+    #[cold]
+    fn from(error: DriverError) -> Self {
+        Python::attach(|py| {
+            let raised = match driver_error(py) {
+                Ok(class) => PyErr::from_type(class.clone(), error.to_string()),
+                Err(failed) => return failed,
+            };
+            let value = raised.value(py);
+            let set = value
+                .setattr("call", error.call())
+                .and_then(|()| value.setattr("code", error.code()))
+                .and_then(|()| value.setattr("name", error.name()));
+            set.err().unwrap_or(raised)
+        })
+    }
+}
+
+impl From<Error> for PyErr {
+    #[cold]
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Violation(violation) => violation.into(),
+            Error::Driver(error) => error.into(),
+            Error::OutOfMemory => PyMemoryError::new_err(error.to_string()),
+        }
+    }
+}
+
+fn with_attributes(error: PyErr, attributes: [(&str, &str); 2]) -> PyErr {
+    Python::attach(|py| {
+        let value = error.value(py);
+        match attributes
+            .iter()
+            .try_for_each(|(name, text)| value.setattr(*name, *text))
+        {
+            Ok(()) => error,
+            Err(failed) => failed,
+        }
+    })
+}
+
+/// `cai_dlpack.DriverError`, a `RuntimeError` with `call`, `code` (an int, or None where there is no
+/// driver) and `name`.
+///
+/// # Errors
+/// Whatever creating the class raises, the first time.
+pub fn driver_error(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
+    static CLASS: Once<Py<PyType>> = Once::new();
+    CLASS
+        .get_or_try(|| {
+            let base = py.get_type::<PyRuntimeError>();
+            let doc = c"The CUDA driver refused a call, or there is none. `call` is the function, `code` CUDA's number (None without a driver), `name` CUDA's name for it.";
+            PyErr::new_type(py, c"cai_dlpack.DriverError", Some(doc), Some(&base), None)
+        })
+        .map(|class| class.bind(py))
+}

@@ -1,0 +1,141 @@
+//! Python ints where a protocol wants one: `__index__` yes, `bool` and `float` no.
+
+use pyo3::exceptions::PyOverflowError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyInt};
+use pyo3::{Borrowed, ffi};
+
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::python::cpython::names::keys;
+use crate::python::cpython::{compact_int, release};
+
+/// Where an int stands and what to call the two ways in which it can be wrong.
+#[derive(Clone, Copy)]
+pub(crate) struct IntRule {
+    pub(crate) field: Field,
+    pub(crate) not_int: Rule,
+    pub(crate) out_of_range: Rule,
+}
+
+impl IntRule {
+    pub(crate) const fn new(field: Field, not_int: Rule, out_of_range: Rule) -> Self {
+        Self {
+            field,
+            not_int,
+            out_of_range,
+        }
+    }
+
+    /// The object's value, if it fits.
+    ///
+    /// # Errors
+    /// The rule's violation; what `__index__` raises passes through.
+    pub(crate) fn read<'py, T>(self, object: &Bound<'py, PyAny>) -> PyResult<T>
+    where
+        T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
+    {
+        let index = self.index(object)?;
+        index.extract().map_err(|error: PyErr| {
+            if error.is_instance_of::<PyOverflowError>(object.py()) {
+                Violation::new(self.out_of_range, self.field, repr(object)).into()
+            } else {
+                error
+            }
+        })
+    }
+
+    /// The object's value, of any size: as [`read`](Self::read), which is left with what is beyond 64 bits.
+    ///
+    /// PyO3 learns on its first int of 128 bits how CPython 3.14 lays ints out, and a child that is forked
+    /// meanwhile would wait for ever (see [`once`](crate::python::cpython::once)).
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(crate) fn read_wide(self, object: &Bound<'_, PyAny>) -> PyResult<i128> {
+        let index = self.index(object)?;
+        if let Some(number) = called(index.as_borrowed()) {
+            return Ok(number.into());
+        }
+        match index.extract::<u64>() {
+            Ok(number) => Ok(number.into()),
+            Err(error) => {
+                release::drop_now(error);
+                self.read(&index)
+            }
+        }
+    }
+
+    /// The object as an exact `int`.
+    fn index<'py>(self, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        if object.is_exact_instance_of::<PyInt>() {
+            return Ok(object.clone());
+        }
+        // SAFETY: any object may be asked.
+        if object.is_instance_of::<PyBool>() || unsafe { ffi::PyIndex_Check(object.as_ptr()) } == 0
+        {
+            return Err(Violation::new(self.not_int, self.field, repr(object)).into());
+        }
+        // SAFETY: the GIL is held.
+        let index = unsafe { ffi::PyNumber_Index(object.as_ptr()) };
+        // SAFETY: a new reference, or NULL with an exception set.
+        unsafe { Bound::from_owned_ptr_or_err(object.py(), index) }
+    }
+}
+
+/// The value of an exact `int` that fits 64 bits, without a reference or an exception; `None` sends the
+/// caller to [`IntRule::read`], which takes everything else and says what is wrong.
+#[inline(always)]
+pub(crate) fn quick(object: Borrowed<'_, '_, PyAny>) -> Option<i64> {
+    // SAFETY: any object may be asked.
+    if unsafe { ffi::PyLong_CheckExact(object.as_ptr()) } == 0 {
+        return None;
+    }
+    // SAFETY: an exact int.
+    if let Some(small) = unsafe { compact_int::read(object.as_ptr()) } {
+        return Some(small);
+    }
+    called(object)
+}
+
+#[inline(never)]
+fn called(int: Borrowed<'_, '_, PyAny>) -> Option<i64> {
+    let mut overflow = 0;
+    // SAFETY: an exact int; with an out-parameter for overflow nothing is raised.
+    let number = unsafe { ffi::PyLong_AsLongLongAndOverflow(int.as_ptr(), &raw mut overflow) };
+    (overflow == 0).then_some(number)
+}
+
+/// An object as an error message shows it: its `repr`, cut where it is long.
+///
+/// Never fails: an object whose `repr` raises is shown by its type.
+#[cold]
+pub(crate) fn repr(object: &Bound<'_, PyAny>) -> String {
+    const LONGEST: usize = 120;
+    let Ok(text) = object
+        .repr()
+        .and_then(|text| Ok(text.to_cow()?.into_owned()))
+    else {
+        return format!("<an object of type {}>", type_name(object));
+    };
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
+}
+
+/// The name of an object's type, as messages show it.
+#[cold]
+pub(crate) fn type_name(object: &Bound<'_, PyAny>) -> String {
+    let (kind, names) = (object.get_type(), keys(object.py()));
+    release::dropping(|| {
+        let name = kind.getattr(&names.qualname);
+        let name = name.map_or_else(|_| "?".into(), |name| name.to_string());
+        match kind.getattr(&names.module) {
+            Ok(module) => match &*module.to_string() {
+                "builtins" | "__main__" => name,
+                module => format!("{module}.{name}"),
+            },
+            Err(_) => name,
+        }
+    })
+}

@@ -1,0 +1,69 @@
+//! The names that are looked up on every conversion, interned once.
+
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+
+use crate::python::cpython::once::Once;
+
+macro_rules! keys {
+    ($($field:ident $name:literal;)*) => {
+        pub(crate) struct Keys {
+            $(pub(crate) $field: Py<PyString>,)*
+            /// Those of a CAI dict, in the order in which we export them.
+            pub(crate) interface: [Py<PyString>; 8],
+        }
+
+        impl Keys {
+            fn new(py: Python<'_>) -> Self {
+                crate::python::cpython::compact_int::learn(py);
+                let interface =
+                    ["shape", "typestr", "data", "strides", "version", "stream", "descr", "mask"];
+                Self {
+                    $($field: PyString::intern(py, $name).unbind(),)*
+                    interface: interface.map(|name| PyString::intern(py, name).unbind()),
+                }
+            }
+        }
+    };
+}
+
+keys! {
+    shape "shape";
+    typestr "typestr";
+    data "data";
+    strides "strides";
+    version "version";
+    stream "stream";
+    descr "descr";
+    mask "mask";
+    cai "__cuda_array_interface__";
+    dlpack "__dlpack__";
+    dlpack_device "__dlpack_device__";
+    cuda_stream "__cuda_stream__";
+    max_version "max_version";
+    dl_device "dl_device";
+    copy "copy";
+    exchange_api "__dlpack_c_exchange_api__";
+    requires_grad "requires_grad";
+    is_conj "is_conj";
+    is_neg "is_neg";
+    is_sparse "is_sparse";
+    is_pinned "is_pinned";
+    producer_stream "producer_stream";
+    dtype "dtype";
+    read_only "read_only";
+    owner "owner";
+    ordinal "ordinal";
+    check "check";
+    strict "strict";
+    writable "writable";
+    module "__module__";
+    qualname "__qualname__";
+}
+
+/// The table; made on first use.
+#[inline]
+pub(crate) fn keys(py: Python<'_>) -> &Keys {
+    static KEYS: Once<Keys> = Once::new();
+    KEYS.get_or(|| Keys::new(py))
+}

@@ -1,0 +1,37 @@
+//! Warnings that come once per type of producer, not once per array.
+
+use std::ffi::CString;
+
+use pyo3::prelude::*;
+use pyo3::sync::critical_section::with_critical_section;
+use pyo3::types::PySet;
+
+use crate::python::cpython::int::type_name;
+use crate::python::cpython::once::Once;
+
+/// Warns, unless this text was given before for this type.
+#[cold]
+pub(crate) fn once(
+    object: &Bound<'_, PyAny>,
+    text: &str,
+    category: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    static SEEN: Once<Py<PySet>> = Once::new();
+    let py = object.py();
+    let seen = SEEN
+        .get_or_try(|| PySet::empty(py).map(Bound::unbind))?
+        .bind(py);
+    // By name: a reference to the type would keep it, and what it refers to, alive for ever.
+    let key = (type_name(object), text);
+    // Added first, so that a filter that makes the warning an error still lets the second try through. Both
+    // steps are one, also where there is no GIL: tuples of str are compared without Python code.
+    let is_new = with_critical_section(seen, || {
+        let is_new = !seen.contains(&key)?;
+        seen.add(&key)?;
+        Ok::<_, PyErr>(is_new)
+    })?;
+    if !is_new {
+        return Ok(());
+    }
+    PyErr::warn(py, category, &CString::new(text).unwrap_or_default(), 1)
+}

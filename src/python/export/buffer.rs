@@ -1,0 +1,290 @@
+//! The host's side: `present_as`, `__array_interface__` and the buffer protocol.
+//!
+//! NumPy and everything that takes buffers read pinned and managed memory, and the CPU's, without DLPack.
+//! The host waits for the data first. For other memory `__array_interface__` is absent, and a buffer is
+//! refused by TypeError, which is what "has no buffer" is called: consumers then try the next protocol.
+
+use std::ffi::{CStr, c_int, c_void};
+
+use pyo3::exceptions::PyAttributeError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString, PyTuple};
+
+use crate::driver;
+use crate::driver::{MemoryKind, PointerInfo};
+use crate::error::Error;
+use crate::protocol::descriptor::{Descriptor, Device};
+use crate::protocol::dtype::DType;
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::stream::{Request, Stream, SyncPolicy};
+use crate::python::class::view::PyCaiView;
+use crate::python::cpython::names::keys;
+use crate::view::CaiView;
+
+/// Blocks until the host may read.
+pub(crate) fn wait(py: Python<'_>, view: &CaiView) -> PyResult<()> {
+    let (request, policy) = (Request::Host, SyncPolicy::Event);
+    if view.needs_order(request, policy) {
+        py.detach(|| view.order(request, policy))?;
+    }
+    Ok(())
+}
+
+/// Why NumPy cannot have it, and what to do.
+#[cold]
+pub(crate) fn unreadable(device: Device) -> Violation {
+    let found = format_args!("memory on ({}, {})", device.device_type, device.id);
+    Violation::new(Rule::ArrayUnreadable, Field::Object, found).with_hint(
+        "__dlpack__(dl_device=(1, 0)) copies it to the CPU, as np.from_dlpack(view, device=\"cpu\") asks; or pass this view to a library that reads device memory",
+    )
+}
+
+/// NumPy's array interface, version 3.
+///
+/// # Errors
+/// An `AttributeError` for memory that the host cannot read and types without a typestr.
+pub(crate) fn array_interface<'py>(
+    py: Python<'py>,
+    this: &PyCaiView,
+) -> PyResult<Bound<'py, PyDict>> {
+    let (view, descriptor) = (this.view(), this.view().descriptor());
+    if !descriptor.device().is_host_readable() {
+        return Err(PyAttributeError::new_err(
+            unreadable(descriptor.device()).to_string(),
+        ));
+    }
+    let typestr = descriptor
+        .dtype()
+        .typestr()
+        .map_err(|violation| PyAttributeError::new_err(violation.to_string()))?;
+    wait(py, view)?;
+    let names = keys(py);
+    let dict = PyDict::new(py);
+    dict.set_item(&names.shape, PyTuple::new(py, descriptor.shape())?)?;
+    dict.set_item(&names.typestr, PyString::intern(py, typestr))?;
+    dict.set_item(&names.data, (descriptor.data(), descriptor.read_only()))?;
+    let strides = descriptor
+        .byte_strides()
+        .filter(|_| !descriptor.layout().is_c_contiguous())
+        .map(|strides| PyTuple::new(py, strides))
+        .transpose()?;
+    dict.set_item(&names.strides, strides)?;
+    dict.set_item(&names.version, 3)?;
+    Ok(dict)
+}
+
+/// The `struct` module's character of a type; `None` for what it has none for.
+fn format(dtype: DType) -> Option<&'static CStr> {
+    Some(match &*dtype.to_string() {
+        "bool" => c"?",
+        "int8" => c"b",
+        "uint8" => c"B",
+        "int16" => c"h",
+        "uint16" => c"H",
+        "int32" => c"i",
+        "uint32" => c"I",
+        "int64" => c"q",
+        "uint64" => c"Q",
+        "float16" => c"e",
+        "float32" => c"f",
+        "float64" => c"d",
+        "complex64" => c"Zf",
+        "complex128" => c"Zd",
+        _ => return None,
+    })
+}
+
+/// Fills a `Py_buffer`; its owner is the view.
+///
+/// # Errors
+/// `TypeError` where there is no buffer to give (device memory, a type without a format), `BufferError`
+/// where this one does not do (a writer of read-only data, a layout that is asked for and is another).
+///
+/// # Safety
+/// `buffer` is a place for the answer.
+pub(crate) unsafe fn get_buffer(
+    object: &Bound<'_, PyCaiView>,
+    buffer: *mut ffi::Py_buffer,
+    flags: c_int,
+) -> PyResult<()> {
+    let (py, this) = (object.py(), object.get());
+    // SAFETY: a place for the answer; a request that fails leaves NULL there (CPython, bf_getbuffer).
+    unsafe { (*buffer).obj = std::ptr::null_mut() };
+    let descriptor = this.view().descriptor();
+    if !descriptor.device().is_host_readable() {
+        return Err(unreadable(descriptor.device()).into());
+    }
+    let (Some(format), Some(strides)) = (format(descriptor.dtype()), descriptor.byte_strides())
+    else {
+        let dtype = descriptor.dtype();
+        let found = format_args!("an array of {dtype}");
+        let hint = match dtype.is_structure() {
+            true => "view one field of it: v.field('name')",
+            false => "buffers have no format for this type; dtype= presents its bits as integers",
+        };
+        return Err(Violation::new(Rule::ArrayUnreadable, Field::Object, found)
+            .with_hint(hint)
+            .into());
+    };
+    check_request(descriptor, flags)?;
+    this.prepare(py)?;
+    wait(py, this.view())?;
+    let strides: Box<[ffi::Py_ssize_t]> = strides.map(|stride| stride as _).collect();
+    let wants = |flag| flags & flag == flag;
+    let filled = ffi::Py_buffer {
+        buf: start(descriptor),
+        obj: object.clone().into_ptr().cast(),
+        len: descriptor.nbytes() as _,
+        itemsize: descriptor.dtype().itemsize().unwrap_or(1) as _,
+        readonly: c_int::from(descriptor.read_only()),
+        ndim: descriptor.ndim() as c_int,
+        format: if wants(ffi::PyBUF_FORMAT) {
+            format.as_ptr().cast_mut()
+        } else {
+            std::ptr::null_mut()
+        },
+        shape: if wants(ffi::PyBUF_ND) {
+            descriptor.shape().as_ptr().cast_mut().cast()
+        } else {
+            std::ptr::null_mut()
+        },
+        strides: if wants(ffi::PyBUF_STRIDES) {
+            Box::leak(strides).as_mut_ptr()
+        } else {
+            std::ptr::null_mut()
+        },
+        suboffsets: std::ptr::null_mut(),
+        internal: std::ptr::null_mut(),
+    };
+    // SAFETY: a place for the answer, by this function's contract.
+    unsafe { buffer.write(filled) };
+    Ok(())
+}
+
+/// The first element. Of an array without elements an address that is not NULL, since consumers take
+/// NULL for a mistake (pyarrow aborts the process); no byte of it belongs to the buffer.
+fn start(descriptor: &Descriptor) -> *mut c_void {
+    static NOTHING: u128 = 0;
+    match descriptor.data() {
+        0 => (&raw const NOTHING).cast_mut().cast(),
+        data => std::ptr::with_exposed_provenance_mut(data as usize),
+    }
+}
+
+/// Refuses what the consumer cannot be given.
+fn check_request(descriptor: &Descriptor, flags: c_int) -> Result<(), Violation> {
+    let wants = |flag| flags & flag == flag;
+    if wants(ffi::PyBUF_WRITABLE) && descriptor.read_only() {
+        let found = "a writable buffer";
+        return Err(Violation::new(Rule::ReadOnlyWriter, Field::Object, found));
+    }
+    let layout = descriptor.layout();
+    let (c, f) = (layout.is_c_contiguous(), layout.is_f_contiguous());
+    let fits = if wants(ffi::PyBUF_C_CONTIGUOUS) || !wants(ffi::PyBUF_STRIDES) {
+        c
+    } else if wants(ffi::PyBUF_F_CONTIGUOUS) {
+        f
+    } else {
+        !wants(ffi::PyBUF_ANY_CONTIGUOUS) || c || f
+    };
+    if fits {
+        return Ok(());
+    }
+    let found = "a contiguous buffer";
+    Err(Violation::new(Rule::BufferLayout, Field::Object, found))
+}
+
+/// Frees what [`get_buffer`] allocated.
+///
+/// # Safety
+/// `buffer` was filled by [`get_buffer`] for a view of `ndim` axes, and is released once.
+pub(crate) unsafe fn release_buffer(ndim: usize, buffer: *mut ffi::Py_buffer) {
+    // SAFETY: filled, by this function's contract.
+    let strides = unsafe { (*buffer).strides };
+    if !strides.is_null() {
+        let whole = std::ptr::slice_from_raw_parts_mut(strides, ndim);
+        // SAFETY: leaked by `get_buffer` as a box of this length.
+        drop(unsafe { Box::from_raw(whole) });
+    }
+}
+
+/// The same memory under its other name: as the device's, or as the host's.
+///
+/// # Errors
+/// `present-as` where the memory is not reachable from there; `argument-value`; why the host cannot wait.
+pub(crate) fn present_as(py: Python<'_>, view: &CaiView, kind: &str) -> PyResult<CaiView> {
+    match kind {
+        "cuda" => as_cuda(view),
+        "host" => as_host(py, view),
+        _ => Err(Violation::new(
+            Rule::ArgumentValue,
+            Field::Argument("kind"),
+            format!("'{kind}'"),
+        )
+        .with_hint("it is \"cuda\" or \"host\"")
+        .into()),
+    }
+}
+
+fn as_cuda(view: &CaiView) -> PyResult<CaiView> {
+    let descriptor = view.descriptor();
+    if descriptor.device().device_type == Device::CUDA {
+        // SAFETY: the same description.
+        return Ok(unsafe { view.derive(descriptor.clone()) });
+    }
+    let (ordinal, data) = match info(view)? {
+        None => (0, 0),
+        Some(info) if info.kind != MemoryKind::Unknown && info.device_pointer != 0 => {
+            (info.ordinal.max(0), info.device_pointer)
+        }
+        Some(_) => return Err(refused("cuda", view).into()),
+    };
+    renamed(view, data, Device::cuda(ordinal))
+}
+
+fn as_host(py: Python<'_>, view: &CaiView) -> PyResult<CaiView> {
+    let descriptor = view.descriptor();
+    if descriptor.device().device_type == Device::CPU {
+        // SAFETY: the same description.
+        return Ok(unsafe { view.derive(descriptor.clone()) });
+    }
+    let data = match info(view)? {
+        None => 0,
+        Some(info) if info.kind != MemoryKind::Unknown && info.host_pointer != 0 => {
+            info.host_pointer
+        }
+        Some(_) => return Err(refused("host", view).into()),
+    };
+    wait(py, view)?;
+    Ok(renamed(view, data, Device::HOST)?.with_ready(Stream::None))
+}
+
+/// What the driver knows of the memory; `None` where there are no elements.
+fn info(view: &CaiView) -> Result<Option<PointerInfo>, Error> {
+    match view.descriptor().data() {
+        0 => Ok(None),
+        data => Ok(Some(driver::driver()?.pointer_info(data, false)?)),
+    }
+}
+
+fn renamed(view: &CaiView, data: u64, device: Device) -> PyResult<CaiView> {
+    let old = view.descriptor();
+    let layout = old.layout().clone();
+    let descriptor = Descriptor::from_layout(data, device, old.dtype(), old.flags(), layout)?;
+    // SAFETY: the driver says that both addresses are of one memory, which the owner keeps.
+    Ok(unsafe { view.derive(descriptor) })
+}
+
+#[cold]
+fn refused(kind: &str, view: &CaiView) -> Violation {
+    let device = view.device();
+    let found = format_args!("'{kind}' of memory on {device}");
+    let violation = Violation::new(Rule::PresentAs, Field::Argument("kind"), found);
+    if kind == "host" {
+        violation.with_hint("__dlpack__(dl_device=(1, 0)) copies it")
+    } else {
+        violation
+            .with_hint("only managed, pinned and registered memory is reachable from the device")
+    }
+}

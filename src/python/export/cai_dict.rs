@@ -1,0 +1,66 @@
+//! The dict that a view exports: version 3, as real consumers demand it.
+//!
+//! Each is a copy of a template of its element type, in which only what differs is set: filling an empty
+//! dict key by key costs twice as much, for it grows on the way.
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString, PyTuple};
+
+use crate::python::cpython::names::keys;
+use crate::python::cpython::once::Once;
+use crate::view::CaiView;
+
+/// One for each code (up to BOOL, 6) and power of two of bytes (up to 16) that a typestr can say.
+static TEMPLATES: [Once<Py<PyDict>>; 7 * 5] = [const { Once::new() }; 7 * 5];
+
+/// A fresh dict of a view whose type has this typestr (`Descriptor::check_interface`).
+#[inline]
+pub(crate) fn of<'py>(
+    py: Python<'py>,
+    view: &CaiView,
+    typestr: &'static str,
+) -> PyResult<Bound<'py, PyDict>> {
+    let descriptor = view.descriptor();
+    let names = keys(py);
+    let (code, itemsize) = (descriptor.dtype().code(), descriptor.dtype().bits() >> 3);
+    let template = template(py, code, itemsize, typestr)?;
+    // SAFETY: a dict.
+    let dict = unsafe { ffi::PyDict_Copy(template.as_ptr()) };
+    // SAFETY: a new reference, or NULL with an exception set.
+    let dict = unsafe { Bound::from_owned_ptr_or_err(py, dict) }?;
+    // SAFETY: the copy of a dict is one.
+    let dict = unsafe { dict.cast_into_unchecked::<PyDict>() };
+    dict.set_item(&names.shape, PyTuple::new(py, descriptor.shape())?)?;
+    dict.set_item(&names.data, (descriptor.data(), descriptor.read_only()))?;
+    if !descriptor.layout().is_c_contiguous() {
+        let strides = descriptor.layout().byte_strides(itemsize.into());
+        dict.set_item(&names.strides, PyTuple::new(py, strides)?)?;
+    }
+    if let Some(stream) = view.ready().to_cai() {
+        dict.set_item(&names.stream, stream)?;
+    }
+    Ok(dict)
+}
+
+/// What does not differ: strides and stream are None until they are said.
+#[inline]
+fn template<'py>(
+    py: Python<'py>,
+    code: u8,
+    itemsize: u8,
+    typestr: &'static str,
+) -> PyResult<&'py Bound<'py, PyDict>> {
+    let place = usize::from(code) * 5 + itemsize.trailing_zeros() as usize;
+    let made = TEMPLATES[place].get_or_try(|| {
+        let (names, dict) = (keys(py), PyDict::new(py));
+        dict.set_item(&names.shape, py.None())?;
+        dict.set_item(&names.typestr, PyString::intern(py, typestr))?;
+        dict.set_item(&names.data, py.None())?;
+        dict.set_item(&names.strides, py.None())?;
+        dict.set_item(&names.stream, py.None())?;
+        dict.set_item(&names.version, 3)?;
+        Ok::<_, PyErr>(dict.unbind())
+    })?;
+    Ok(made.bind(py))
+}

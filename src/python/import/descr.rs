@@ -1,0 +1,80 @@
+//! The `descr` of a dict: a list of (name, type) or (name, type, shape) tuples.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyString, PyTuple};
+
+use crate::protocol::dtype::TypeStr;
+use crate::protocol::interface::{Descr, DescrBuilder};
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::python::cpython::int::{IntRule, repr};
+
+const EXTENT: IntRule = IntRule::new(Field::CaiDescr, Rule::DescrType, Rule::ShapeRange);
+
+/// Reads a `descr`; `None` and a missing key are the same.
+///
+/// # Errors
+/// `descr-...` violations; what the items' own methods raise passes through.
+pub(crate) fn read(value: Option<Bound<'_, PyAny>>, typestr: TypeStr) -> PyResult<Descr> {
+    let Some(value) = value.filter(|value| !value.is_none()) else {
+        return Ok(Descr::None);
+    };
+    let Ok(list) = value.cast::<PyList>() else {
+        return Err(wrong_type(&value));
+    };
+    let mut fields = DescrBuilder::new();
+    read_fields(list, &mut fields)?;
+    Ok(fields.finish(typestr)?)
+}
+
+/// Depth and number are bounded by the builder: a list that contains itself comes to an end.
+fn read_fields(list: &Bound<'_, PyList>, fields: &mut DescrBuilder) -> PyResult<()> {
+    for item in list.to_tuple() {
+        let Ok(field) = item.cast::<PyTuple>() else {
+            return Err(wrong_type(&item));
+        };
+        if !(2..=3).contains(&field.len()) {
+            return Err(Violation::new(Rule::DescrSyntax, Field::CaiDescr, repr(&item)).into());
+        }
+        let name = name(&field.get_item(0)?)?;
+        let shape = if field.len() == 3 {
+            shape(&field.get_item(2)?)?
+        } else {
+            Vec::new()
+        };
+        let kind = field.get_item(1)?;
+        if let Ok(inner) = kind.cast::<PyList>() {
+            let mut nested = fields.nested()?;
+            read_fields(inner, &mut nested)?;
+            fields.push_nested(&name, nested, &shape)?;
+        } else if let Ok(text) = kind.cast::<PyString>() {
+            fields.push(&name, &text.to_cow()?, &shape)?;
+        } else {
+            return Err(wrong_type(&kind));
+        }
+    }
+    Ok(())
+}
+
+/// A name, or a (title, name) pair.
+fn name(value: &Bound<'_, PyAny>) -> PyResult<String> {
+    let named = match value.cast::<PyTuple>() {
+        Ok(pair) if pair.len() == 2 => pair.get_item(1)?,
+        _ => value.clone(),
+    };
+    let Ok(text) = named.cast::<PyString>() else {
+        return Err(wrong_type(value));
+    };
+    Ok(text.to_cow()?.into_owned())
+}
+
+fn shape(value: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
+    match value.cast::<PyTuple>() {
+        Ok(tuple) => tuple.iter().map(|extent| EXTENT.read(&extent)).collect(),
+        Err(_) => Ok(vec![EXTENT.read(value)?]),
+    }
+}
+
+#[cold]
+fn wrong_type(found: &Bound<'_, PyAny>) -> PyErr {
+    Violation::new(Rule::DescrType, Field::CaiDescr, repr(found)).into()
+}

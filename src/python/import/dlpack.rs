@@ -1,0 +1,401 @@
+//! `__dlpack_device__` and `__dlpack__`: a producer of DLPack becomes a view.
+//!
+//! The stream is always said: torch takes an omitted one for "do not synchronise". What a producer
+//! does not know is dropped keyword by keyword, and only on a `TypeError` that names the keyword:
+//! any other `TypeError` is the producer's own.
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use pyo3::{Borrowed, ffi};
+
+use crate::driver;
+use crate::protocol::descriptor::{Descriptor, Device, Flags};
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::stream::{Platform, Stream};
+use crate::python::capsule;
+use crate::python::cpython::fastcall::tuple_item;
+use crate::python::cpython::int::{IntRule, repr, type_name};
+use crate::python::cpython::names::keys;
+use crate::python::cpython::once::Once;
+use crate::python::cpython::{int, release};
+use crate::python::current::Current;
+use crate::python::import::known_types;
+use crate::python::import::known_types::Traits;
+use crate::view::{CaiView, Owner};
+
+const DEVICE_TYPE: IntRule = IntRule::new(
+    Field::DlpackDevice,
+    Rule::DeviceItemType,
+    Rule::DeviceUnknown,
+);
+const DEVICE_ID: IntRule = IntRule::new(Field::DlpackDevice, Rule::DeviceItemType, Rule::DeviceId);
+
+/// What the caller asks of the producer.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Ask {
+    /// The stream on which the data is wanted; `None` for the legacy default stream.
+    pub(crate) stream: Option<Stream>,
+    pub(crate) copy: Option<bool>,
+    /// The device on which the data is wanted; `None` for where it is.
+    pub(crate) device: Option<Device>,
+}
+
+/// Whether objects of this type speak DLPack.
+pub(crate) fn speaks(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let is_known = known_types::known(object)?.traits.any_of(Traits::SPEAKS);
+    Ok(is_known || object.get_type().hasattr(&keys(object.py()).dlpack)?)
+}
+
+/// Imports an object that has `__dlpack__`, or a bare capsule.
+#[inline(always)]
+pub(crate) fn import(object: &Bound<'_, PyAny>, ask: Ask) -> PyResult<CaiView> {
+    if capsule::is_capsule(object) {
+        return import_capsule(object, ask);
+    }
+    let speaks = known_types::known(object)?.traits.any_of(Traits::SPEAKS);
+    if !speaks && !object.hasattr(&keys(object.py()).dlpack)? {
+        return Err(missing(object, Rule::DlpackMissing, Field::DlpackCall));
+    }
+    import_speaking(object, ask)
+}
+
+/// Imports an object that is known to have `__dlpack__`.
+#[inline(always)]
+pub(crate) fn import_speaking(object: &Bound<'_, PyAny>, ask: Ask) -> PyResult<CaiView> {
+    import_known(object, known_types::known(object)?.traits, ask)
+}
+
+/// The same, of an object of a known type.
+#[inline(always)]
+pub(crate) fn import_known(
+    object: &Bound<'_, PyAny>,
+    traits: Traits,
+    ask: Ask,
+) -> PyResult<CaiView> {
+    let announced = announced_device(object)?;
+    let wanted = ask.device.unwrap_or(announced);
+    let ready = stream_to_ask(wanted, ask.stream)?;
+    let (capsule, told) = {
+        let _current = current_for(traits, announced)?;
+        call(object, ready, wanted, ask)?
+    };
+    if !capsule::is_capsule(&capsule) {
+        return Err(Violation::new(Rule::CapsuleType, Field::DlpackCall, repr(&capsule)).into());
+    }
+    let (mut descriptor, owner) = capsule::claim(&capsule)?;
+    check(&mut descriptor, wanted, ask)?;
+    if traits.any_of(Traits::IGNORES_STREAM) && ask.stream.is_none() && ready != Stream::None {
+        known_types::warn_unknown(object)?;
+    }
+    Ok(view(descriptor, owner, ready, told))
+}
+
+/// The array's device made current during the call, for producers that would use another one or refuse.
+/// Where there is no driver the producer says so itself.
+fn current_for(traits: Traits, device: Device) -> PyResult<Option<Current<'static>>> {
+    if !traits.any_of(Traits::WANTS_CURRENT) || device.device_type != Device::CUDA {
+        return Ok(None);
+    }
+    let Ok(driver) = driver::driver() else {
+        return Ok(None);
+    };
+    Ok(Some(Current::of_device(driver, device.id)?))
+}
+
+/// A capsule cannot be asked anything: its data is ready where the caller says.
+fn import_capsule(capsule: &Bound<'_, PyAny>, ask: Ask) -> PyResult<CaiView> {
+    let (mut descriptor, owner) = capsule::claim(capsule)?;
+    let wanted = ask.device.unwrap_or(descriptor.device());
+    let ready = stream_to_ask(wanted, ask.stream)?;
+    check(&mut descriptor, wanted, ask)?;
+    Ok(view(descriptor, owner, ready, Told::Stream))
+}
+
+/// Whether the producer was told the stream.
+#[derive(Clone, Copy, PartialEq)]
+enum Told {
+    Stream,
+    /// It takes none; whatever it has enqueued is taken to be on the legacy default stream, which
+    /// waits for every blocking stream.
+    Nothing,
+    /// It takes none, and its export has waited (TensorFlow).
+    HasWaited,
+}
+
+#[inline(always)]
+fn view(descriptor: Descriptor, owner: Owner, asked: Stream, told: Told) -> CaiView {
+    let ready = match told {
+        Told::Stream => asked,
+        Told::Nothing if asked == Stream::None => Stream::None,
+        Told::Nothing => Stream::LegacyDefault,
+        Told::HasWaited => Stream::None,
+    };
+    let is_host = descriptor.device().device_type == Device::CPU;
+    let goes_on = is_host.then_some(Stream::None);
+    // SAFETY: the owner is the managed tensor, whose data is valid until its deleter runs (DLPack).
+    unsafe { CaiView::of(descriptor, ready, goes_on, owner) }
+}
+
+/// The device that the object says it is on. `(1, None)` and `(3, None)`, as paddle says, count as id 0.
+pub(crate) fn announced_device(object: &Bound<'_, PyAny>) -> PyResult<Device> {
+    let py = object.py();
+    // SAFETY: an object and an interned name; a new reference, or NULL with an exception set.
+    let answer = unsafe {
+        let argument = object.as_ptr();
+        ffi::PyObject_VectorcallMethod(
+            keys(py).dlpack_device.as_ptr(),
+            &raw const argument,
+            1,
+            std::ptr::null_mut(),
+        )
+    };
+    // SAFETY: as above.
+    let answer = unsafe { Bound::from_owned_ptr_or_err(py, answer) };
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(error) if !object.hasattr(&keys(py).dlpack_device)? => {
+            release::drop_now(error);
+            return Err(missing(object, Rule::DeviceMissing, Field::DlpackDevice));
+        }
+        Err(error) => return Err(error),
+    };
+    let Ok(pair) = answer.cast::<PyTuple>() else {
+        return Err(bad_pair(&answer));
+    };
+    if pair.len() != 2 {
+        return Err(bad_pair(&answer));
+    }
+    let part = |at| {
+        // SAFETY: a tuple of two.
+        let part = unsafe { tuple_item(pair.as_ptr(), at) };
+        // SAFETY: an item of the tuple, which lives as long.
+        unsafe { Borrowed::from_ptr(py, part) }
+    };
+    let quick = |at| i32::try_from(int::quick(part(at))?).ok();
+    if let (Some(device_type), Some(id)) = (quick(0), quick(1)) {
+        return Ok(Device::check(device_type, id)?);
+    }
+    careful_device(&part(0), &part(1))
+}
+
+/// The same from any ints: what does not fit is named.
+#[cold]
+fn careful_device(device_type: &Bound<'_, PyAny>, id: &Bound<'_, PyAny>) -> PyResult<Device> {
+    let device_type: i32 = DEVICE_TYPE.read(device_type)?;
+    let is_host = matches!(device_type, Device::CPU | Device::CUDA_HOST);
+    let id: i32 = if id.is_none() && is_host {
+        0
+    } else {
+        DEVICE_ID.read(id)?
+    };
+    Ok(Device::check(device_type, id)?)
+}
+
+#[cold]
+fn bad_pair(answer: &Bound<'_, PyAny>) -> PyErr {
+    Violation::new(Rule::DevicePair, Field::DlpackDevice, repr(answer)).into()
+}
+
+#[cold]
+fn missing(object: &Bound<'_, PyAny>, rule: Rule, field: Field) -> PyErr {
+    Violation::new(
+        rule,
+        field,
+        format_args!("an object of type {}", type_name(object)),
+    )
+    .into()
+}
+
+/// The stream that the producer is told, and on which the data is then ready.
+fn stream_to_ask(device: Device, wanted: Option<Stream>) -> PyResult<Stream> {
+    match (Platform::from_device_type(device.device_type), wanted) {
+        (Some(Platform::Host), Some(stream)) if stream != Stream::None => {
+            Err(Violation::new(Rule::StreamCpu, Field::Argument("stream"), stream.raw()).into())
+        }
+        (Some(Platform::Cuda | Platform::Rocm), None) => Ok(Stream::LegacyDefault),
+        // Pinned and managed memory: the producer's None is the host's wait (docs/streams.md).
+        (_, None) => Ok(Stream::None),
+        (_, Some(stream)) => Ok(stream),
+    }
+}
+
+/// Calls `__dlpack__`, with fewer keywords where the producer does not know them.
+fn call<'py>(
+    object: &Bound<'py, PyAny>,
+    stream: Stream,
+    wanted: Device,
+    ask: Ask,
+) -> PyResult<(Bound<'py, PyAny>, Told)> {
+    if ask.copy.is_none() && ask.device.is_none() {
+        match call_quick(object, stream, wanted) {
+            Err(error)
+                if error.is_instance_of::<PyTypeError>(object.py()) || is_tensorflow(object) =>
+            {
+                release::dropping(|| call_stepwise(object, stream, wanted, ask, Some(error)))
+            }
+            answer => Ok((answer?, Told::Stream)),
+        }
+    } else {
+        release::dropping(|| call_stepwise(object, stream, wanted, ask, None))
+    }
+}
+
+/// `object.__dlpack__(stream=..., max_version=(1, 3))`, without a dict of arguments.
+fn call_quick<'py>(
+    object: &Bound<'py, PyAny>,
+    stream: Stream,
+    device: Device,
+) -> PyResult<Bound<'py, PyAny>> {
+    static NAMES: Once<Py<PyTuple>> = Once::new();
+    let py = object.py();
+    let names = NAMES.get_or_try(|| {
+        PyTuple::new(py, [&keys(py).stream, &keys(py).max_version]).map(Bound::unbind)
+    })?;
+    let stream = stream_argument(py, stream, device)?;
+    let arguments = [object.as_ptr(), stream.as_ptr(), our_version(py)?.as_ptr()];
+    // SAFETY: one positional argument (the object) and two named ones, all alive during the call; a
+    // new reference, or NULL with an exception set.
+    let answer = unsafe {
+        ffi::PyObject_VectorcallMethod(
+            keys(py).dlpack.as_ptr(),
+            arguments.as_ptr(),
+            1,
+            names.as_ptr(),
+        )
+    };
+    // SAFETY: as above.
+    unsafe { Bound::from_owned_ptr_or_err(py, answer) }
+}
+
+fn our_version(py: Python<'_>) -> PyResult<&Bound<'_, PyTuple>> {
+    static VERSION: Once<Py<PyTuple>> = Once::new();
+    VERSION
+        .get_or_try(|| PyTuple::new(py, [1, 3]).map(Bound::unbind))
+        .map(|version| version.bind(py))
+}
+
+/// The protocol's integer, or `None` where the device has no streams or the host is to wait.
+fn stream_argument(py: Python<'_>, stream: Stream, device: Device) -> PyResult<Bound<'_, PyAny>> {
+    let number = match Platform::from_device_type(device.device_type) {
+        Some(platform @ (Platform::Cuda | Platform::Rocm)) => stream.to_dlpack_arg_on(platform),
+        _ if stream == Stream::None => return Ok(py.None().into_bound(py)),
+        _ => stream.to_dlpack_arg(),
+    };
+    Ok(match i64::try_from(number) {
+        Ok(number) => number.into_pyobject(py)?.into_any(),
+        Err(_) => number.into_pyobject(py)?.into_any(),
+    })
+}
+
+/// One keyword less per try, named by the producer's own `TypeError`.
+#[cold]
+fn call_stepwise<'py>(
+    object: &Bound<'py, PyAny>,
+    stream: Stream,
+    wanted: Device,
+    ask: Ask,
+    mut failed: Option<PyErr>,
+) -> PyResult<(Bound<'py, PyAny>, Told)> {
+    let py = object.py();
+    let names = keys(py);
+    let arguments = PyDict::new(py);
+    arguments.set_item(&names.stream, stream_argument(py, stream, wanted)?)?;
+    arguments.set_item(&names.max_version, our_version(py)?)?;
+    if let Some(device) = ask.device {
+        arguments.set_item(&names.dl_device, (device.device_type, device.id))?;
+    }
+    if let Some(copy) = ask.copy {
+        arguments.set_item(&names.copy, copy)?;
+    }
+    let mut told = Told::Stream;
+    loop {
+        if let Some(error) = failed.take() {
+            told = drop_keyword(object, &arguments, ask, error)?.unwrap_or(told);
+        }
+        match object.call_method(&names.dlpack, (), Some(&arguments)) {
+            Ok(capsule) => return Ok((capsule, told)),
+            Err(error) => failed = Some(error),
+        }
+    }
+}
+
+/// Drops the keyword that the producer's error names; the error itself where it names none that may go.
+fn drop_keyword(
+    object: &Bound<'_, PyAny>,
+    arguments: &Bound<'_, PyDict>,
+    ask: Ask,
+    error: PyErr,
+) -> PyResult<Option<Told>> {
+    let py = object.py();
+    if is_tensorflow(object) && arguments.contains(&keys(py).stream)? {
+        // It refuses a stream by RuntimeError, and its export waits for its own.
+        arguments.del_item(&keys(py).stream)?;
+        return Ok(Some(Told::HasWaited));
+    }
+    if !error.is_instance_of::<PyTypeError>(py) {
+        return Err(error);
+    }
+    let text = error.value(py).to_string();
+    // A transfer cannot be left out; `copy=False` can: a producer that knows no copy makes none.
+    let may_go = ["max_version", "copy", "stream"];
+    for name in may_go {
+        if names_keyword(&text, name)
+            && arguments.contains(name)?
+            && !(name == "copy" && ask.copy == Some(true))
+        {
+            arguments.del_item(name)?;
+            return Ok((name == "stream").then_some(Told::Nothing));
+        }
+    }
+    // "takes no keyword arguments" and the like: an old `__dlpack__(self)`.
+    if text.contains("no keyword arguments")
+        && arguments.len() > 0
+        && ask.device.is_none()
+        && ask.copy != Some(true)
+    {
+        arguments.clear();
+        return Ok(Some(Told::Nothing));
+    }
+    Err(error)
+}
+
+/// Whether an error's text names this keyword, quoted as Python does or as a whole word.
+fn names_keyword(text: &str, name: &str) -> bool {
+    text.contains("keyword")
+        && text
+            .split(|c: char| !(c.is_alphanumeric() || c == '_'))
+            .any(|word| word == name)
+}
+
+/// TensorFlow's eager tensors, by their type's module; without importing it.
+fn is_tensorflow(object: &Bound<'_, PyAny>) -> bool {
+    release::dropping(|| {
+        let module = object.get_type().getattr(&keys(object.py()).module);
+        module.is_ok_and(|module| module.to_string().starts_with("tensorflow."))
+    })
+}
+
+/// Compares what came with what was announced and asked for.
+#[inline(always)]
+fn check(descriptor: &mut Descriptor, wanted: Device, ask: Ask) -> PyResult<()> {
+    if ask.copy == Some(false) && descriptor.flags().contains(Flags::IS_COPIED) {
+        return Err(Violation::new(Rule::CopiedUnasked, Field::TensorFlags, "IS_COPIED").into());
+    }
+    let came = descriptor.device();
+    // torch announces pinned memory and sends it as the CPU's; managed memory has no id of its own.
+    let same = came == wanted
+        || (wanted.device_type == Device::CUDA_HOST && came.device_type == Device::CPU)
+        || (wanted.device_type == Device::CUDA_MANAGED && came.device_type == Device::CUDA_MANAGED);
+    if !same {
+        let found = format_args!("({}, {})", came.device_type, came.id);
+        let hint = format!("({}, {}) was announced", wanted.device_type, wanted.id);
+        return Err(
+            Violation::new(Rule::DeviceMismatch, Field::TensorDevice, found)
+                .with_hint(hint)
+                .into(),
+        );
+    }
+    descriptor.set_device(wanted);
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! Structs: arrays whose items have fields, for which DLPack has no words.
+//!
+//! A view of one has memory, owner and order as any other, and the fields beside them. It goes nowhere as
+//! a whole (`descr-fields`); one field of it is a strided view of the same memory, which does.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+
+use crate::protocol::dtype::{Kind, TypeStr};
+use crate::protocol::interface::{Descr, Interface};
+use crate::python::call::options;
+use crate::python::call::options::Options;
+use crate::python::class::view::PyCaiView;
+use crate::python::cpython::names::keys;
+use crate::python::import::cai_dict::Read;
+use crate::python::import::descr;
+
+/// Whether it is a struct, for a caller who says nothing else of its items. Where the dict has no `descr`
+/// (Numba's, PyCUDA's), the fields are those of the object's own `dtype`.
+///
+/// # Errors
+/// The rules of `descr`; what the object's `dtype` raises.
+pub(crate) fn is_one(
+    object: &Bound<'_, PyAny>,
+    read: &mut Read<'_>,
+    options: &Options<'_>,
+) -> PyResult<bool> {
+    if options.dtype.is_some() || options.shape.is_some() {
+        return Ok(false);
+    }
+    let typestr = read.interface.typestr();
+    let is_open = !matches!(read.interface.descr(), Descr::Fields(_));
+    if is_open && typestr.kind() == Kind::Void {
+        let own = own_descr(object, typestr)?;
+        read.interface.set_descr(own);
+    }
+    Ok(matches!(read.interface.descr(), Descr::Fields(_)))
+}
+
+/// `object.dtype.descr`, as NumPy's dtypes have it.
+fn own_descr(object: &Bound<'_, PyAny>, typestr: TypeStr) -> PyResult<Descr> {
+    let Some(dtype) = object.getattr_opt(&keys(object.py()).dtype)? else {
+        return Ok(Descr::None);
+    };
+    match dtype.getattr_opt(&keys(object.py()).descr)? {
+        Some(list) if list.is_instance_of::<PyList>() => descr::read(Some(list), typestr),
+        _ => Ok(Descr::None),
+    }
+}
+
+/// The names of a view's fields.
+///
+/// # Errors
+/// What Python raises.
+pub(crate) fn names<'py>(py: Python<'py>, fields: &Descr) -> PyResult<Bound<'py, PyTuple>> {
+    PyTuple::new(py, fields.names().collect::<Vec<_>>())
+}
+
+/// One field, as a view of the same memory, owner and order.
+///
+/// # Errors
+/// `field-unknown`, `field-none`, `field-stride` and the rules of its type.
+pub(crate) fn field(
+    py: Python<'_>,
+    whole: &PyCaiView,
+    name: &str,
+    dtype: Option<&Bound<'_, PyAny>>,
+) -> PyResult<PyCaiView> {
+    let (view, dtype) = (whole.view(), dtype.map(options::dtype).transpose()?);
+    let descriptor = view.descriptor();
+    let part = Interface::of_struct(descriptor, whole.descr().clone()).field(name)?;
+    let device = descriptor.device();
+    let (descriptor, fields) = match part.descr() {
+        Descr::Fields(_) if dtype.is_none() => part.into_struct(device)?,
+        _ => (part.into_descriptor(dtype, device)?, Descr::None),
+    };
+    // SAFETY: a field of each item lies within the item (`descr-size`).
+    let view = unsafe { view.derive(descriptor) };
+    Ok(whole.described(py, view).with_fields(fields))
+}

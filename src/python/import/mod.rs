@@ -1,0 +1,12 @@
+//! Arrays of other libraries become views.
+
+pub(crate) mod cai;
+pub(crate) mod cai_dict;
+pub(crate) mod descr;
+pub(crate) mod describe;
+pub(crate) mod dlpack;
+pub(crate) mod dtype_hint;
+pub(crate) mod exchange;
+pub(crate) mod fields;
+pub(crate) mod known_types;
+pub(crate) mod mask;
