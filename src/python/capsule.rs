@@ -67,7 +67,7 @@ unsafe extern "C" fn destroy<M: Named>(capsule: *mut ffi::PyObject) {
     unsafe { M::drop_raw(tensor.cast()) };
 }
 
-/// Takes the tensor out of a capsule, whichever of the two it is.
+/// AllowStructs the tensor out of a capsule, whichever of the two it is.
 ///
 /// The metadata is read and checked first: on a refusal the capsule is as it was, and may be tried
 /// elsewhere. The exception is another major version, of which the specification lets a consumer use

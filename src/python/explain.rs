@@ -19,6 +19,7 @@ use crate::python::call::{policy, stream};
 use crate::python::capsule;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::thread_exit;
+use crate::python::cpython::thread_exit::entries;
 use crate::python::import::describe::Said;
 use crate::python::import::{cai, describe, dlpack, fields, known_types};
 
@@ -38,7 +39,7 @@ pub(crate) struct Explanation {
     text: String,
 }
 
-#[pymethods]
+entries! {
 impl Explanation {
     fn __str__(&self) -> &str {
         &self.text
@@ -47,6 +48,7 @@ impl Explanation {
     fn __repr__(&self) -> &str {
         &self.text
     }
+}
 }
 
 /// Says which way an array would go, what would wait for what, and why, without doing it.

@@ -1,5 +1,6 @@
 //! Several streams, or many views, made ready on one stream: one event for each distinct stream.
 
+use pyo3::Borrowed;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
@@ -10,22 +11,37 @@ use crate::protocol::rule::Field;
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
 use crate::python::call::stream;
 use crate::python::class::view::PyCaiView;
-use crate::python::cpython::thread_exit;
+use crate::python::cpython::fastcall::{Function, signature};
 
-/// Makes stream `on` wait for what each item holds by now: one event for each distinct stream.
-///
-/// An item is a `CaiView`, whose ready stream is meant, or a stream: an int or an object with
-/// __cuda_stream__. The views come back, in order, ready on `on`; streams give nothing back.
-///
-/// For producers whose work is on several streams: join them, then import with producer_stream=on. And
-/// for many arrays that go to one stream: the events are as many as the streams, not as the arrays.
-#[pyfunction]
-#[pyo3(signature = (items, /, *, on))]
-pub(crate) fn join<'py>(
-    items: &Bound<'py, PyAny>,
-    on: &Bound<'py, PyAny>,
-) -> PyResult<Bound<'py, PyList>> {
-    thread_exit::stays();
+signature! {
+    /// Makes a stream wait for many streams or views: one event for each distinct stream.
+    ///
+    /// For a producer that works on several streams: join them, then import with ``producer_stream=on``. For
+    /// many arrays that go to one stream: the events are as many as the streams, not as the arrays.
+    ///
+    /// Returns
+    /// -------
+    /// list of CaiView
+    ///     The views among `items`, in order, ready on `on`.
+    Join = join [
+        /// Views, of which the ready stream is meant, and streams: ints or objects with ``__cuda_stream__``.
+        items: "Iterable[CaiView | _StreamLike]",
+    ] (
+        /// The stream that waits.
+        on: "_StreamLike",
+    ) -> "list[CaiView]"
+}
+
+impl Function for Join {
+    fn call<'py>(
+        _: Borrowed<'_, 'py, PyAny>,
+        arguments: Self::Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        join(&arguments.items, &arguments.on).map(Bound::into_any)
+    }
+}
+
+fn join<'py>(items: &Bound<'py, PyAny>, on: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
     let py = items.py();
     let target = stream::named(on, Field::Argument("on"))?;
     let mut views: Vec<Bound<'py, PyCaiView>> = Vec::new();

@@ -20,9 +20,10 @@ mod export;
 mod functions;
 mod import;
 mod join;
-mod quick;
+mod methods;
+mod module;
 
 pub use argument::{In, InOut};
 pub use class::view::PyCaiView;
 pub use cpython::errors::driver_error;
-pub use functions::register;
+pub use module::register;

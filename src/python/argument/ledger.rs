@@ -208,7 +208,7 @@ impl Borrow {
         Err(in_use(&unsafe { this.replace(Self::NONE) }))
     }
 
-    /// Takes the borrow out of the ledger, if it is there.
+    /// AllowStructs the borrow out of the ledger, if it is there.
     ///
     /// # Safety
     /// As [`Borrow::begin`] left it; it is not used any more.

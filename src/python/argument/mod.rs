@@ -6,7 +6,7 @@
 //! | [`InOut<T, N>`](InOut) | one that may be written, and that no other argument uses | [`ViewMut<'_, T>`](ViewMut) |
 //! | [`CaiView`] | any array | itself |
 //!
-//! An array is what `cai_dlpack.view` takes, by the same routes. A [`CaiView`] that is returned becomes
+//! An array is what `cai_dlpack.view` structs, by the same routes. A [`CaiView`] that is returned becomes
 //! an object of both protocols. Nothing has to be set up: what this crate needs from the interpreter is
 //! made when the first array comes.
 

@@ -18,10 +18,9 @@ use crate::python::argument::ledger;
 use crate::python::argument::ledger::Borrow;
 use crate::python::call::options::{Check, Options};
 use crate::python::cpython::{release, thread_exit};
-use crate::python::functions;
-use crate::python::import::cai::Takes;
+use crate::python::import::cai::AllowStructs;
 use crate::python::import::known_types::Traits;
-use crate::python::import::{exchange, known_types};
+use crate::python::import::{exchange, known_types, route};
 use crate::view;
 use crate::view::{CaiView, Element, check_element, check_writable, mismatch};
 
@@ -89,7 +88,7 @@ unsafe impl Send for Argument {}
 unsafe impl Sync for Argument {}
 
 impl Argument {
-    /// Takes an array, if it is as wanted.
+    /// AllowStructs an array, if it is as wanted.
     ///
     /// # Errors
     /// Those of an import, and of `wanted`; `view-in-use`.
@@ -256,9 +255,9 @@ unsafe fn import_to(place: *mut CaiView, object: &Bound<'_, PyAny>) -> PyResult<
         ..Options::default()
     };
     let view = if is_ours {
-        functions::import(object, &options)?
+        route::import(object, &options)?
     } else {
-        functions::by_protocol(object, &options, Takes::Arrays)?.view
+        route::without_table(object, known, &options, AllowStructs::No)?.view
     };
     // SAFETY: room for it.
     unsafe { place.write(view) };
@@ -271,7 +270,7 @@ unsafe fn import_to(place: *mut CaiView, object: &Bound<'_, PyAny>) -> PyResult<
 /// Those of an import.
 pub(super) fn import(object: &Bound<'_, PyAny>) -> PyResult<CaiView> {
     get_ready();
-    functions::import(object, &Options::default())
+    route::import(object, &Options::default())
 }
 
 /// It has been done what has to be done before the first array comes or goes.

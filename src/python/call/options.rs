@@ -1,168 +1,329 @@
-//! The keyword arguments that `view`, `from_cai` and `from_dlpack` share, parsed.
-
-use std::convert::Infallible;
+//! The keywords by which a caller corrects or completes what a producer says.
+//!
+//! [`option_keywords!`] declares them once, for every function that imports an array. [`Given`] holds them as
+//! they come, [`Options`] parsed.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple, PyType};
 use pyo3::{Borrowed, ffi};
 
+use crate::protocol::descriptor::Device;
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 use crate::python::call::stream;
+use crate::python::cpython::fastcall::Value;
 use crate::python::cpython::int;
 use crate::python::cpython::int::{IntRule, repr};
+
+/// Passes the keywords of an import on to another macro: name, type for the stub, default.
+///
+/// The most given one comes first: keywords are searched from there on. A new keyword is a line here, its field in [`Options`] and its use. [`Options::read`] does not compile
+/// without it, and `conformance/tests/test_options.py` fails by its name if a function has no case for it, or
+/// docs/python.md no row.
+macro_rules! option_keywords {
+    ($($callback:ident)::+ { $($context:tt)* }) => {
+        $($callback)::+! { { $($context)* }
+            /// The ordinal of the CUDA device. Saves asking the driver.
+            ordinal: "int | None" = None,
+            /// The stream that writes the data, if the producer does not name it: an int or an object with
+            /// ``__cuda_stream__``. None: nothing is pending. ``...``: the stream that the producer names.
+            producer_stream: "_StreamLike | EllipsisType | None" = ...,
+            /// The element type, if the producer cannot say it. Reinterprets the bytes and never casts.
+            dtype: "_DTypeLike | None" = None,
+            /// A new shape for contiguous memory, in elements of `dtype`.
+            shape: "tuple[int, ...] | None" = None,
+            /// Overrides the producer's flag. False asserts that consumers may write.
+            read_only: "bool | None" = None,
+            /// Keeps the memory of a bare dict alive; of any other object, is kept alive beside it.
+            owner: "object" = None,
+            /// "device" asks the driver for the device of the pointer; "bounds" also whether the allocation
+            /// holds every element. None: "device".
+            check: "Literal['device', 'bounds'] | None" = None,
+            /// Refuses what CAI forbids and producers send: a missing version, stream 0.
+            strict: "bool" = False,
+        }
+    };
+}
+pub(crate) use option_keywords;
+
+macro_rules! declare_given {
+    ({} $($(#[doc = $doc:literal])* $keyword:ident: $kind:literal = $default:tt,)*) => {
+        /// The keywords of one call as they come.
+        #[derive(Clone, Copy, Default)]
+        pub(crate) struct Given<'a, 'py> {
+            $($(#[doc = $doc])* pub(crate) $keyword: Value<'a, 'py>,)*
+            /// The bits of those that are given.
+            pub(crate) which: u32,
+        }
+
+        impl Given<'_, '_> {
+            /// The names, in the order of their declaration.
+            const NAMES: &'static [&'static str] = &[$(stringify!($keyword)),*];
+        }
+    };
+}
+option_keywords!(declare_given {});
+
+impl Given<'_, '_> {
+    /// The bit of the ordinal.
+    const ORDINAL: u32 = {
+        let mut at = 0;
+        while !matches!(Self::NAMES[at].as_bytes(), b"ordinal") {
+            at += 1;
+        }
+        1 << at
+    };
+
+    /// How many keywords there are: they follow a function's own.
+    pub(crate) const COUNT: usize = Self::NAMES.len();
+
+    /// Whether no keyword is given.
+    #[inline(always)]
+    fn is_empty(&self) -> bool {
+        self.which == 0
+    }
+
+    /// The ordinal, if no other keyword is given; `None` if one is, or the ordinal is no int of 0 or more.
+    #[inline(always)]
+    #[expect(
+        clippy::option_option,
+        reason = "nothing else given, and whether the ordinal is"
+    )]
+    pub(crate) fn sole_ordinal(&self) -> Option<Option<i32>> {
+        match self.ordinal {
+            _ if self.which & !Self::ORDINAL != 0 => None,
+            None => Some(None),
+            Some(value) => small_ordinal(value).map(Some),
+        }
+    }
+}
+
+/// Declares a function of [`signature!`](crate::python::cpython::fastcall::signature) that takes the keywords
+/// of an import after its own.
+macro_rules! with_options {
+    ($($declaration:tt)*) => {
+        $crate::python::call::options::option_keywords!(crate::python::call::options::declare_with_options { $($declaration)* });
+    };
+}
+pub(crate) use with_options;
+
+macro_rules! declare_with_options {
+    (
+        {
+            $(#[doc = $doc:literal])*
+            $type:ident = $function:ident [$($positional:tt)*] ($($own:tt)*) -> $returns:literal
+        }
+        $($(#[doc = $keyword_doc:literal])* $keyword:ident: $kind:literal = $default:tt,)*
+    ) => {
+        $crate::python::cpython::fastcall::signature! {
+            $(#[doc = $doc])*
+            $type = $function [$($positional)*] (
+                $($own)*
+                $($(#[doc = $keyword_doc])* $keyword: $kind = $default,)*
+            ) -> $returns
+        }
+
+        impl $type {
+            /// The keywords of an import among the arguments.
+            #[inline(always)]
+            fn given<'a, 'py>(
+                arguments: &<Self as $crate::python::cpython::fastcall::Signature>::Arguments<'a, 'py>,
+            ) -> $crate::python::call::options::Given<'a, 'py> {
+                use $crate::python::call::options::Given;
+                const OWN: usize =
+                    <$type as $crate::python::cpython::fastcall::Signature>::KEYWORDS.len() - Given::COUNT;
+                Given {
+                    $($keyword: arguments.$keyword,)*
+                    which: arguments.which >> OWN,
+                }
+            }
+        }
+    };
+}
+pub(crate) use declare_with_options;
 
 /// How much the driver is asked about the data pointer.
 #[derive(Clone, Copy, Default, PartialEq)]
 pub(crate) enum Check {
-    /// Where it is, unless somebody said.
+    /// The device, unless the caller gives it.
     #[default]
     Device,
     /// Also whether every element lies in its allocation.
     Bounds,
-    /// The same where there is a driver to ask: an argument of somebody's function, who asked for nothing.
+    /// As `Bounds` if there is a driver, else as `Device`: for arguments of Rust functions.
     BoundsIfKnown,
 }
 
-/// `producer_stream=`: a stream, `None` for "nothing is pending", or `...` for "as the producer says", which
-/// is the same as saying nothing.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct ProducerStream<'a, 'py>(Option<Borrowed<'a, 'py, PyAny>>);
+/// What the caller knows better than the producer.
+#[derive(Default)]
+pub(crate) struct Options<'a, 'py> {
+    /// The stream that writes the data; [`Stream::None`] if nothing is pending.
+    pub(crate) producer: Option<Stream>,
+    pub(crate) dtype: Option<DType>,
+    pub(crate) shape: Option<Vec<i64>>,
+    pub(crate) read_only: Option<bool>,
+    pub(crate) owner: Value<'a, 'py>,
+    pub(crate) ordinal: Option<i32>,
+    pub(crate) check: Check,
+    pub(crate) strict: bool,
+    /// The object that names the producer's stream, to be kept alive.
+    pub(crate) producer_object: Value<'a, 'py>,
+}
 
-impl<'a, 'py> ProducerStream<'a, 'py> {
-    /// What the caller wrote, `None` included.
-    #[inline(always)]
-    pub(crate) fn new(given: Option<Borrowed<'a, 'py, PyAny>>) -> Self {
-        Self(given.filter(|value| !is_ellipsis(value)))
-    }
+impl Options<'static, 'static> {
+    /// No keyword given.
+    pub(crate) const NONE: &'static Self = &Self {
+        producer: None,
+        dtype: None,
+        shape: None,
+        read_only: None,
+        owner: None,
+        ordinal: None,
+        check: Check::Device,
+        strict: false,
+        producer_object: None,
+    };
+}
 
-    #[inline(always)]
-    pub(crate) fn is_given(self) -> bool {
-        self.0.is_some()
-    }
-
-    /// The object that names the stream, to be kept.
-    #[inline(always)]
-    pub(crate) fn object(&self) -> Option<&Bound<'py, PyAny>> {
-        self.0.as_deref().filter(|value| !value.is_none())
-    }
-
+impl<'a, 'py> Options<'a, 'py> {
+    /// Parses the keywords; `None` if none is given, for [`NONE`](Options::NONE): a call without keywords, as most
+    /// are, writes no struct of them.
+    ///
     /// # Errors
     /// `TypeError` or `ValueError`, naming the argument.
-    #[inline]
-    fn parse(self) -> PyResult<Option<Stream>> {
-        self.0
-            .map(|value| match value.is_none() {
-                true => Ok(Stream::None),
-                false => stream::named(&value, Field::Argument("producer_stream")),
-            })
-            .transpose()
+    #[inline(always)]
+    pub(crate) fn read(given: Given<'a, 'py>) -> PyResult<Option<Self>> {
+        if given.is_empty() {
+            return Ok(None);
+        }
+        Self::parse(given).map(Some)
+    }
+
+    #[deny(unused_variables, reason = "a keyword that is declared and not parsed")]
+    #[inline(always)]
+    fn parse(given: Given<'a, 'py>) -> PyResult<Self> {
+        let Given {
+            producer_stream,
+            dtype,
+            shape,
+            read_only,
+            owner,
+            ordinal,
+            check,
+            strict,
+            which: _,
+        } = given;
+        // `...`: as the producer says, which is the same as giving nothing.
+        let producer_stream = producer_stream.filter(|value| !is_ellipsis(value));
+        Ok(Self {
+            producer: producer_stream.map(producer).transpose()?,
+            dtype: dtype.map(|value| self::dtype(&value)).transpose()?,
+            shape: shape.map(|value| self::shape(&value)).transpose()?,
+            read_only: flag(read_only, "read_only")?,
+            owner,
+            ordinal: ordinal.map(self::ordinal).transpose()?,
+            check: check.map_or(Ok(Check::Device), |value| self::check(&value))?,
+            strict: flag(strict, "strict")?.unwrap_or(false),
+            producer_object: producer_stream.filter(|value| !value.is_none()),
+        })
+    }
+
+    /// Whether nothing is said of a view that came by DLPack, which tells its device and keeps its owner.
+    #[inline(always)]
+    pub(crate) fn keeps_view(&self) -> bool {
+        self.keeps_elements()
+            && self.read_only.is_none()
+            && self.producer.is_none()
+            && self.check == Check::Device
+    }
+
+    /// Whether the elements are described by the producer alone.
+    #[inline(always)]
+    pub(crate) fn keeps_elements(&self) -> bool {
+        self.dtype.is_none() && self.shape.is_none()
     }
 }
 
-/// By its address: a reference that is made and dropped would wait in PyO3's pool (`vectorcall`).
+/// By its address, as a reference that is made and dropped would wait in PyO3's pool (`fastcall`).
 #[inline(always)]
 fn is_ellipsis(value: &Bound<'_, PyAny>) -> bool {
     // SAFETY: reads the address of a static.
     value.as_ptr() == unsafe { ffi::Py_Ellipsis() }
 }
 
-impl<'a, 'py> FromPyObject<'a, 'py> for ProducerStream<'a, 'py> {
-    type Error = Infallible;
-
-    fn extract(value: Borrowed<'a, 'py, PyAny>) -> Result<Self, Infallible> {
-        Ok(Self::new(Some(value)))
+fn producer(value: Borrowed<'_, '_, PyAny>) -> PyResult<Stream> {
+    match value.is_none() {
+        true => Ok(Stream::None),
+        false => stream::named(&value, Field::Argument("producer_stream")),
     }
 }
 
-/// What the caller knows better than the producer.
-#[derive(Default)]
-pub(crate) struct Options<'py> {
-    /// Where the data is written; [`Stream::None`] where nothing is pending.
-    pub(crate) producer: Option<Stream>,
-    pub(crate) dtype: Option<DType>,
-    pub(crate) shape: Option<Vec<i64>>,
-    pub(crate) read_only: Option<bool>,
-    pub(crate) owner: Option<Bound<'py, PyAny>>,
-    pub(crate) ordinal: Option<i32>,
-    pub(crate) check: Check,
-    pub(crate) strict: bool,
-}
-
-/// The arguments as they come, before anything is known about them.
-pub(crate) struct Arguments<'a, 'py> {
-    pub(crate) producer_stream: ProducerStream<'a, 'py>,
-    pub(crate) dtype: Option<&'a Bound<'py, PyAny>>,
-    pub(crate) shape: Option<&'a Bound<'py, PyAny>>,
-    pub(crate) read_only: Option<bool>,
-    pub(crate) owner: Option<&'a Bound<'py, PyAny>>,
-    pub(crate) ordinal: Option<&'a Bound<'py, PyAny>>,
-    pub(crate) check: Option<&'a Bound<'py, PyAny>>,
-    pub(crate) strict: bool,
-}
-
-impl Arguments<'_, '_> {
-    /// Whether none is given.
-    #[inline]
-    pub(crate) fn say_nothing(&self) -> bool {
-        !self.producer_stream.is_given()
-            && self.dtype.is_none()
-            && self.shape.is_none()
-            && self.read_only.is_none()
-            && self.owner.is_none()
-            && self.ordinal.is_none()
-            && self.check.is_none()
-            && !self.strict
-    }
-}
-
-impl<'py> Options<'py> {
-    /// # Errors
-    /// `TypeError` or `ValueError`, naming the argument.
-    #[inline]
-    pub(crate) fn parse(arguments: &Arguments<'_, 'py>) -> PyResult<Self> {
-        Ok(Self {
-            producer: arguments.producer_stream.parse()?,
-            dtype: arguments.dtype.map(dtype).transpose()?,
-            shape: arguments.shape.map(shape).transpose()?,
-            read_only: arguments.read_only,
-            owner: arguments.owner.cloned(),
-            ordinal: arguments.ordinal.map(ordinal).transpose()?,
-            check: arguments.check.map(check).transpose()?.unwrap_or_default(),
-            strict: arguments.strict,
-        })
-    }
-}
-
-impl Options<'_> {
-    /// Nothing known but, perhaps, the device.
-    ///
-    /// # Errors
-    /// `TypeError` or `ValueError`, naming the argument.
-    #[inline]
-    pub(crate) fn located(value: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
-        Ok(Self {
-            ordinal: value.map(ordinal).transpose()?,
-            ..Self::default()
-        })
-    }
-}
-
+/// A bool argument; NumPy's bools are taken as PyO3 takes them.
+///
+/// # Errors
+/// `argument-type` for anything else.
 #[inline]
-fn ordinal(value: &Bound<'_, PyAny>) -> PyResult<i32> {
-    let field = Field::Argument("ordinal");
-    if let Some(ordinal) =
-        int::quick(value.as_borrowed()).and_then(|number| i32::try_from(number).ok())
-        && ordinal >= 0
-    {
+pub(crate) fn flag(value: Value<'_, '_>, argument: &'static str) -> PyResult<Option<bool>> {
+    let Some(value) = value else { return Ok(None) };
+    // SAFETY: reads the addresses of statics.
+    let (yes, no) = (unsafe { ffi::Py_True() }, unsafe { ffi::Py_False() });
+    let is_true = value.as_ptr() == yes;
+    if is_true || value.as_ptr() == no {
+        return Ok(Some(is_true));
+    }
+    other_flag(&value, argument).map(Some)
+}
+
+#[cold]
+fn other_flag(value: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<bool> {
+    value.extract().map_err(|error: PyErr| {
+        crate::python::cpython::release::drop_now(error);
+        let field = Field::Argument(argument);
+        Violation::new(Rule::ArgumentType, field, repr(value))
+            .with_hint("it is True or False")
+            .into()
+    })
+}
+
+/// The ordinal of a CUDA device, of 0 or more.
+///
+/// # Errors
+/// `argument-type`, `ordinal-range`.
+#[inline]
+pub(crate) fn ordinal(value: Borrowed<'_, '_, PyAny>) -> PyResult<i32> {
+    if let Some(ordinal) = small_ordinal(value) {
         return Ok(ordinal);
     }
-    let ordinal: i32 = IntRule::new(field, Rule::ArgumentType, Rule::OrdinalRange).read(value)?;
+    let field = Field::Argument("ordinal");
+    let ordinal: i32 = IntRule::new(field, Rule::ArgumentType, Rule::OrdinalRange).read(&value)?;
     if ordinal < 0 {
         return Err(Violation::new(Rule::OrdinalRange, field, ordinal).into());
     }
     Ok(ordinal)
+}
+
+/// DLPack's device as a pair of ints.
+///
+/// # Errors
+/// `argument-type`, and the rules of devices.
+pub(crate) fn device(value: Borrowed<'_, '_, PyAny>) -> PyResult<Device> {
+    let field = Field::Argument("device");
+    let wrong = || PyErr::from(Violation::new(Rule::ArgumentType, field, repr(&value)));
+    let pair = value.cast::<PyTuple>().map_err(|_| wrong())?;
+    if pair.len() != 2 {
+        return Err(wrong());
+    }
+    let rule = IntRule::new(field, Rule::ArgumentType, Rule::DeviceUnknown);
+    let device_type: i32 = rule.read(&pair.get_item(0)?)?;
+    let id: i32 = rule.read(&pair.get_item(1)?)?;
+    Ok(Device::check_in(field, device_type, id)?)
+}
+
+#[inline(always)]
+fn small_ordinal(value: Borrowed<'_, '_, PyAny>) -> Option<i32> {
+    let ordinal = i32::try_from(int::quick(value)?).ok()?;
+    (ordinal >= 0).then_some(ordinal)
 }
 
 fn check(value: &Bound<'_, PyAny>) -> PyResult<Check> {
@@ -189,7 +350,10 @@ fn shape(value: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
 }
 
 /// A dtype by name ("bfloat16", "float8_e4m3fn", "<f4"), or an object that has one: NumPy's dtypes and
-/// scalar types and ml_dtypes', known by their `name`, `dtype` or `__name__`, without importing either.
+/// scalar types and ml_dtypes', found by their `name`, `dtype` or `__name__` without importing either.
+///
+/// # Errors
+/// `dtype-argument-type`, `dtype-argument`; what the object's attributes raise.
 pub(crate) fn dtype(value: &Bound<'_, PyAny>) -> PyResult<DType> {
     let field = Field::Argument("dtype");
     let name = if value.is_instance_of::<PyString>() {

@@ -16,7 +16,7 @@ use crate::protocol::stream::{Stream, SyncPolicy};
 use crate::python::call::stream;
 use crate::python::cpython::int::{IntRule, repr};
 use crate::python::cpython::once::Once;
-use crate::python::cpython::thread_exit;
+use crate::python::cpython::thread_exit::entries;
 use crate::python::current::Current;
 
 thread_local! {
@@ -103,21 +103,23 @@ pub(crate) fn work_stream(ordinal: i32) -> Stream {
     .unwrap_or(Stream::LegacyDefault)
 }
 
-/// How this thread orders, for the duration of a `with` block.
+/// Sets how this thread orders consumers after the data, for the duration of a `with` block.
 ///
-/// sync: "event" (the default): streams wait for events, the host for nothing. "host": the host waits for
-/// the data. "none": nobody waits; the caller has ordered the work.
+/// Parameters
+/// ----------
+/// sync : {'event', 'host', 'none'}
+///     "event" (the default): the consumer's stream waits for an event, the host for nothing. "host": the host
+///     waits for the data. "none": nothing waits; the caller has ordered the work.
 #[pyclass(name = "policy", module = "cai_dlpack", frozen)]
 pub(crate) struct Policy {
     sync: SyncPolicy,
 }
 
-#[pymethods]
+entries! {
 impl Policy {
     #[new]
     #[pyo3(signature = (*, sync))]
     fn new(sync: &Bound<'_, PyAny>) -> PyResult<Self> {
-        thread_exit::stays();
         let field = Field::Argument("sync");
         let Ok(name) = sync.cast::<PyString>() else {
             return Err(Violation::new(Rule::ArgumentType, field, repr(sync)).into());
@@ -149,6 +151,7 @@ impl Policy {
         });
         false
     }
+}
 }
 
 impl Policy {
@@ -183,14 +186,18 @@ fn device_of(stream: Stream) -> Result<i32, DriverError> {
     }
 }
 
-/// The stream that this thread works on, for the duration of a `with` block.
+/// Names the stream that this thread works on, for the duration of a `with` block.
 ///
-/// Consumers that take views through the C Exchange API ask for a work stream without saying for which
-/// array: they are told this one, and every view that they take is made ready on it. Without a block it is
-/// the legacy default stream.
+/// A consumer that takes views through the C Exchange API asks for a work stream without saying for which array.
+/// It gets this one, and every view that it takes is made ready there. Without a block it is the legacy default
+/// stream.
 ///
-/// stream: an int or an object with __cuda_stream__.
-/// ordinal: the CUDA device that the stream belongs to; without it the driver is asked.
+/// Parameters
+/// ----------
+/// stream : StreamLike
+///     An int or an object with ``__cuda_stream__``.
+/// ordinal : int | None, default None
+///     The CUDA device of the stream. None: the driver is asked.
 #[pyclass(name = "use_stream", module = "cai_dlpack", frozen)]
 pub(crate) struct UseStream {
     ordinal: i32,
@@ -199,12 +206,11 @@ pub(crate) struct UseStream {
     object: Py<PyAny>,
 }
 
-#[pymethods]
+entries! {
 impl UseStream {
     #[new]
     #[pyo3(signature = (stream, /, *, ordinal=None))]
     fn new(stream: &Bound<'_, PyAny>, ordinal: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
-        thread_exit::stays();
         let ordinal = ordinal.map(given_ordinal).transpose()?;
         let object = stream.clone().unbind();
         let stream = stream::named(stream, Field::Argument("stream"))?;
@@ -244,4 +250,5 @@ impl UseStream {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.object)
     }
+}
 }

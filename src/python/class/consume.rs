@@ -1,8 +1,7 @@
 //! `with view.consume(stream) as t`: a loan, and the return edge at its end.
 
 use std::ffi::CString;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::{PyResourceWarning, PyRuntimeError};
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -11,43 +10,11 @@ use pyo3::prelude::*;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 use crate::python::call::policy;
+use crate::python::class::scope::Scope;
 use crate::python::class::view::PyCaiView;
-use crate::python::cpython::{release, thread_exit};
+use crate::python::cpython::release;
+use crate::python::cpython::thread_exit::entries;
 use crate::view::{Consumed, ReturnEdge};
-
-/// Whether the loan that a view belongs to has ended. A view of no loan has none.
-#[derive(Clone, Debug)]
-pub(crate) struct Scope {
-    ended: Arc<AtomicBool>,
-    edge: ReturnEdge,
-}
-
-impl Scope {
-    /// # Errors
-    /// `scope-ended` after the end.
-    #[inline]
-    pub(crate) fn check(&self) -> PyResult<()> {
-        if self.ended.load(Ordering::Acquire) {
-            Err(ended())
-        } else {
-            Ok(())
-        }
-    }
-
-    pub(crate) fn edge(&self) -> ReturnEdge {
-        self.edge
-    }
-}
-
-#[cold]
-fn ended() -> PyErr {
-    Violation::new(
-        Rule::ScopeEnded,
-        Field::Object,
-        "a view of a consume block that was left",
-    )
-    .into()
-}
 
 /// The context manager that `CaiView.consume` returns.
 ///
@@ -109,10 +76,9 @@ fn already_open() -> PyErr {
     PyRuntimeError::new_err("this consume block is open; call consume() again for another one")
 }
 
-#[pymethods]
+entries! {
 impl PyConsume {
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyCaiView>> {
-        thread_exit::stays();
         let (py, this) = (slf.py(), slf.get());
         let view = this.view.get();
         if this.lock().is_some() {
@@ -121,10 +87,7 @@ impl PyConsume {
         view.prepare(py)?;
         let (policy, stream) = (policy::policy(), this.stream);
         let loan = py.detach(|| view.view().consume_with(stream, policy))?;
-        let scope = Scope {
-            ended: Arc::default(),
-            edge: loan.return_edge(),
-        };
+        let scope = Scope::begin(loan.return_edge());
         let stream_object = this.stream_object.clone_ref(py);
         let lent = view.lent(py, loan.view(), stream_object, scope.clone());
         let lent = lent.into_object(py)?;
@@ -132,7 +95,7 @@ impl PyConsume {
             None => Ok(lent),
             // Another thread has entered meanwhile: its block stands, and this loan ends here.
             Some((loan, scope)) => {
-                scope.ended.store(true, Ordering::Release);
+                scope.end();
                 py.detach(|| drop(loan));
                 Err(already_open())
             }
@@ -146,9 +109,8 @@ impl PyConsume {
         _error: &Bound<'_, PyAny>,
         _trace: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
-        thread_exit::stays();
         if let Some((loan, scope)) = self.take() {
-            scope.ended.store(true, Ordering::Release);
+            scope.end();
             // A producer that has moved goes on working there: that stream is made to wait as well.
             let moved = self.view.get().producer_moved();
             let also = moved.as_ref().ok().copied().flatten();
@@ -164,6 +126,7 @@ impl PyConsume {
         visit.call(&self.stream_object)
     }
 }
+}
 
 impl Drop for PyConsume {
     /// A block that was entered and never left: the edge is made now, and the user told.
@@ -171,7 +134,7 @@ impl Drop for PyConsume {
         let Some((loan, scope)) = self.take() else {
             return;
         };
-        scope.ended.store(true, Ordering::Release);
+        scope.end();
         Python::try_attach(|py| {
             // An exception may be on its way through the frame that held the block; it goes on.
             release::keeping_exception(py, || {

@@ -2,4 +2,5 @@
 
 pub(crate) mod alloc;
 pub(crate) mod consume;
+pub(crate) mod scope;
 pub(crate) mod view;

@@ -49,14 +49,7 @@ keys! {
     is_neg "is_neg";
     is_sparse "is_sparse";
     is_pinned "is_pinned";
-    producer_stream "producer_stream";
     dtype "dtype";
-    read_only "read_only";
-    owner "owner";
-    ordinal "ordinal";
-    check "check";
-    strict "strict";
-    writable "writable";
     module "__module__";
     qualname "__qualname__";
 }

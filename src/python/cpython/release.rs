@@ -25,7 +25,7 @@ use crate::view::{Abi, Imported, Kind, Owner, RawOwner, Vtable, Where};
 /// The vtable of owners whose payload is a strong reference to a Python object.
 pub(crate) static PYTHON: Vtable = Vtable::of::<Object>();
 
-/// Takes a strong reference over as an owner's payload.
+/// AllowStructs a strong reference over as an owner's payload.
 ///
 /// # Errors
 /// The first call prepares the interpreter's end (`atexit`), which can fail; later ones cannot.
@@ -61,7 +61,7 @@ pub(crate) fn prepare(py: Python<'_>) -> PyResult<()> {
     reaper::ensure_installed(py)
 }
 
-/// Takes over a managed tensor that came from Python; [`prepare`] has been called.
+/// AllowStructs over a managed tensor that came from Python; [`prepare`] has been called.
 ///
 /// # Safety
 /// `tensor` is initialised, owned by the caller and given away.

@@ -25,3 +25,27 @@ pub(crate) fn stays() {}
 
 #[cfg(all(target_os = "linux", target_env = "gnu", not(Py_3_14)))]
 mod glibc;
+
+/// Declares the methods of a class, each of which begins with [`stays`]: nothing else may be a `#[pymethods]`.
+macro_rules! entries {
+    (impl $class:ident {
+        $(
+            $(#[$meta:meta])*
+            $visibility:vis $($qualifier_or_name:ident)+ $(<$lifetime:lifetime>)? ($($arguments:tt)*)
+            $(-> $returned:ty)?
+            { $($body:tt)* }
+        )*
+    }) => {
+        #[pymethods]
+        impl $class {
+            $(
+                $(#[$meta])*
+                $visibility $($qualifier_or_name)+ $(<$lifetime>)? ($($arguments)*) $(-> $returned)? {
+                    $crate::python::cpython::thread_exit::stays();
+                    $($body)*
+                }
+            )*
+        }
+    };
+}
+pub(crate) use entries;

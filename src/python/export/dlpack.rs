@@ -13,7 +13,7 @@ use crate::protocol::stream::{Platform, Request, SyncPolicy};
 use crate::python::call::{policy, stream};
 use crate::python::capsule;
 use crate::python::copy::Transfer;
-use crate::python::cpython::fastcall::tuple_item;
+use crate::python::cpython::fastcall::{Value, tuple_item};
 use crate::python::cpython::int;
 use crate::python::cpython::int::{IntRule, repr};
 use crate::view::{Abi, CaiView, RawOwner, build};
@@ -31,11 +31,11 @@ const DL_DEVICE: IntRule = IntRule::new(
 
 /// The arguments of `__dlpack__` as they come (array API 2024.12), and of `to_dlpack`.
 #[derive(Clone, Copy)]
-pub(crate) struct Asked<'a, 'py> {
-    pub(crate) stream: Option<&'a Bound<'py, PyAny>>,
-    pub(crate) max_version: Option<&'a Bound<'py, PyAny>>,
-    pub(crate) dl_device: Option<&'a Bound<'py, PyAny>>,
-    pub(crate) copy: Option<&'a Bound<'py, PyAny>>,
+pub(crate) struct DlpackRequest<'a, 'py> {
+    pub(crate) stream: Value<'a, 'py>,
+    pub(crate) max_version: Value<'a, 'py>,
+    pub(crate) dl_device: Value<'a, 'py>,
+    pub(crate) copy: Value<'a, 'py>,
     /// The caller asserts that writing to read-only data is fine.
     pub(crate) writable: bool,
     /// Wait on the host, for a consumer whose streams cannot be named.
@@ -57,23 +57,26 @@ impl Export {
     /// # Errors
     /// `TypeError`, `ValueError` or `BufferError`, naming the argument.
     #[inline(always)]
-    pub(crate) fn decide(described: Described<'_>, asked: &Asked<'_, '_>) -> PyResult<Self> {
-        let versioned = match asked.max_version {
+    pub(crate) fn decide(
+        described: Described<'_>,
+        request: &DlpackRequest<'_, '_>,
+    ) -> PyResult<Self> {
+        let versioned = match request.max_version {
             None => false,
-            Some(version) => is_versioned(version)?,
+            Some(version) => is_versioned(&version)?,
         };
-        let device = match asked.dl_device {
+        let device = match request.dl_device {
             None => described.device,
-            Some(value) => target(value, described.device)?,
+            Some(value) => target(&value, described.device)?,
         };
-        let transfer = if asked.copy.is_none() && device == described.device {
+        let transfer = if request.copy.is_none() && device == described.device {
             None
         } else {
-            let copy = asked.copy.map(wants_copy).transpose()?;
+            let copy = request.copy.map(|copy| wants_copy(&copy)).transpose()?;
             Transfer::decide(described.device, device, copy)?
         };
         // Of a shared tensor nobody is the sole owner; of a copy the consumer is, who may write to it.
-        let is_read_only = described.flags.read_only() && !asked.writable && transfer.is_none();
+        let is_read_only = described.flags.read_only() && !request.writable && transfer.is_none();
         let flags = described
             .flags
             .with(Flags::READ_ONLY, is_read_only)
@@ -82,10 +85,10 @@ impl Export {
             return Err(read_only_to_legacy());
         }
         let platform = Platform::from_device_type(device.device_type).unwrap_or(Platform::Host);
-        let request = if asked.on_host {
+        let request = if request.on_host {
             Request::Host
         } else {
-            stream::request(asked.stream, platform)?
+            stream::request(request.stream.as_deref(), platform)?
         };
         Ok(Self {
             request,

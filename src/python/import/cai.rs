@@ -15,32 +15,32 @@ use crate::python::cpython::int::{repr, type_name};
 use crate::python::cpython::names::keys;
 use crate::python::cpython::{getattr, release};
 use crate::python::import::cai_dict::{Numbers, Read, Usual};
-use crate::python::import::exchange::Exchanged;
+use crate::python::import::exchange::Imported;
 use crate::python::import::{cai_dict, dtype_hint, fields};
 use crate::view::{CaiView, Owner, check_range};
 
-/// What an import is for.
+/// Whether an import takes arrays whose items have fields.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Takes {
-    /// An export: structs are refused.
-    Arrays,
-    /// A view.
-    Structs,
+pub(crate) enum AllowStructs {
+    /// For a view, which keeps the fields beside the array.
+    Yes,
+    /// For an export, which refuses them.
+    No,
 }
 
 /// Imports by CAI and nothing else: an object with the attribute, or a dict with `owner=`.
 pub(crate) fn import<'py>(
     object: &Bound<'py, PyAny>,
-    options: &Options<'py>,
-    takes: Takes,
-) -> PyResult<Exchanged> {
+    options: &Options<'_, 'py>,
+    structs: AllowStructs,
+) -> PyResult<Imported> {
     let mut numbers = Numbers::default();
     let read = if object.is_instance_of::<PyDict>() {
         if options.owner.is_none() {
             return Err(Violation::new(Rule::OwnerMissing, Field::Argument("owner"), "").into());
         }
         if let Some(usual) = usual(object, options, &mut numbers) {
-            return usual_view(object, usual, options).map(Exchanged::plain);
+            return usual_view(object, usual, options).map(Imported::plain);
         }
         cai_dict::read(object, options.strict)?
     } else {
@@ -48,11 +48,11 @@ pub(crate) fn import<'py>(
             return Err(missing(object));
         };
         if let Some(usual) = usual(&dict, options, &mut numbers) {
-            return usual_view(object, usual, options).map(Exchanged::plain);
+            return usual_view(object, usual, options).map(Imported::plain);
         }
         read(object, &dict, options)?
     };
-    any(object, read, options, takes)
+    any(object, read, options, structs)
 }
 
 /// Reads `object.__cuda_array_interface__`, once; `None` where it has none. Only an `AttributeError`
@@ -67,7 +67,7 @@ pub(crate) fn attribute<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Boun
 pub(crate) fn read<'py>(
     object: &Bound<'py, PyAny>,
     dict: &Bound<'py, PyAny>,
-    options: &Options<'_>,
+    options: &Options<'_, '_>,
 ) -> PyResult<Read<'py>> {
     cai_dict::read(dict, options.strict).map_err(|error| {
         if object.is_instance_of::<PyType>() {
@@ -106,20 +106,20 @@ pub(crate) fn missing(object: &Bound<'_, PyAny>) -> PyErr {
 pub(crate) fn any<'py>(
     object: &Bound<'py, PyAny>,
     mut read: Read<'py>,
-    options: &Options<'py>,
-    takes: Takes,
-) -> PyResult<Exchanged> {
+    options: &Options<'_, 'py>,
+    structs: AllowStructs,
+) -> PyResult<Imported> {
     let is_struct = fields::is_one(object, &mut read, options)?;
-    if !is_struct || takes == Takes::Arrays {
-        return view(object, read, options).map(Exchanged::plain);
+    if !is_struct || structs == AllowStructs::No {
+        return view(object, read, options).map(Imported::plain);
     }
     check(object, &read)?;
     let (stream, known) = (read.interface.stream(), read.knows_stream());
     let device = Device::cuda(options.ordinal.unwrap_or(0));
     let (descriptor, fields) = read.interface.into_struct(device)?;
-    Ok(Exchanged {
+    Ok(Imported {
         fields: Some(Box::new(fields)),
-        ..Exchanged::plain(finish(object, descriptor, stream, known, options)?)
+        ..Imported::plain(finish(object, descriptor, stream, known, options)?)
     })
 }
 
@@ -138,7 +138,7 @@ fn check(object: &Bound<'_, PyAny>, read: &Read<'_>) -> PyResult<()> {
 pub(crate) fn view<'py>(
     object: &Bound<'py, PyAny>,
     read: Read<'py>,
-    options: &Options<'py>,
+    options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
     check(object, &read)?;
     let known = read.knows_stream();
@@ -165,7 +165,7 @@ pub(crate) fn view<'py>(
 #[inline(always)]
 pub(crate) fn usual<'a>(
     dict: &Bound<'_, PyAny>,
-    options: &Options<'_>,
+    options: &Options<'_, '_>,
     numbers: &'a mut Numbers,
 ) -> Option<Usual<'a>> {
     if options.dtype.is_some() || options.shape.is_some() {
@@ -179,7 +179,7 @@ pub(crate) fn usual<'a>(
 pub(crate) fn usual_view<'py>(
     object: &Bound<'py, PyAny>,
     usual: Usual<'_>,
-    options: &Options<'py>,
+    options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
     let device = Device::cuda(options.ordinal.unwrap_or(0));
     let mut descriptor = usual.array.descriptor(device);
@@ -204,7 +204,7 @@ pub(crate) fn finish<'py>(
     mut descriptor: Descriptor,
     stream: Stream,
     known: bool,
-    options: &Options<'py>,
+    options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
     descriptor.set_device(locate(&descriptor, options)?);
     if let Some(read_only) = options.read_only {
@@ -224,7 +224,7 @@ pub(crate) fn finish<'py>(
 #[inline]
 pub(crate) fn describe(
     interface: Interface,
-    options: &Options<'_>,
+    options: &Options<'_, '_>,
 ) -> Result<Descriptor, Violation> {
     let device = Device::cuda(options.ordinal.unwrap_or(0));
     match &options.shape {
@@ -263,17 +263,20 @@ fn with_streams(
 
 /// What keeps the memory alive: the object, the named owner of a bare dict, or both.
 #[inline(always)]
-fn owner<'py>(object: &Bound<'py, PyAny>, options: &Options<'py>) -> PyResult<Bound<'py, PyAny>> {
-    match &options.owner {
+fn owner<'py>(
+    object: &Bound<'py, PyAny>,
+    options: &Options<'_, 'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    match options.owner {
         None => Ok(object.clone()),
-        Some(owner) if object.is_instance_of::<PyDict>() => Ok(owner.clone()),
+        Some(owner) if object.is_instance_of::<PyDict>() => Ok(owner.to_owned()),
         Some(owner) => Ok((object, owner).into_pyobject(object.py())?.into_any()),
     }
 }
 
 /// Where the memory is: as the caller says, else as the driver says. Size 0 asks nobody.
 #[inline(always)]
-pub(crate) fn locate(descriptor: &Descriptor, options: &Options<'_>) -> PyResult<Device> {
+pub(crate) fn locate(descriptor: &Descriptor, options: &Options<'_, '_>) -> PyResult<Device> {
     let is_known = options.ordinal.is_some() && options.check == Check::Device;
     if descriptor.data() == 0 || is_known {
         return Ok(descriptor.device());
@@ -282,7 +285,7 @@ pub(crate) fn locate(descriptor: &Descriptor, options: &Options<'_>) -> PyResult
 }
 
 /// One pointer query: which device and kind of memory and, where asked for, whether it holds everything.
-fn ask_driver(descriptor: &Descriptor, options: &Options<'_>) -> Result<Device, crate::Error> {
+fn ask_driver(descriptor: &Descriptor, options: &Options<'_, '_>) -> Result<Device, crate::Error> {
     let wants_range = options.check != Check::Device;
     let driver = driver::driver()?;
     let info = driver.pointer_info(descriptor.data(), wants_range)?;

@@ -33,7 +33,7 @@ const DEVICE_ID: IntRule = IntRule::new(Field::DlpackDevice, Rule::DeviceItemTyp
 
 /// What the caller asks of the producer.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Ask {
+pub(crate) struct DlpackArguments {
     /// The stream on which the data is wanted; `None` for the legacy default stream.
     pub(crate) stream: Option<Stream>,
     pub(crate) copy: Option<bool>,
@@ -49,7 +49,7 @@ pub(crate) fn speaks(object: &Bound<'_, PyAny>) -> PyResult<bool> {
 
 /// Imports an object that has `__dlpack__`, or a bare capsule.
 #[inline(always)]
-pub(crate) fn import(object: &Bound<'_, PyAny>, ask: Ask) -> PyResult<CaiView> {
+pub(crate) fn import(object: &Bound<'_, PyAny>, ask: DlpackArguments) -> PyResult<CaiView> {
     if capsule::is_capsule(object) {
         return import_capsule(object, ask);
     }
@@ -62,7 +62,10 @@ pub(crate) fn import(object: &Bound<'_, PyAny>, ask: Ask) -> PyResult<CaiView> {
 
 /// Imports an object that is known to have `__dlpack__`.
 #[inline(always)]
-pub(crate) fn import_speaking(object: &Bound<'_, PyAny>, ask: Ask) -> PyResult<CaiView> {
+pub(crate) fn import_speaking(
+    object: &Bound<'_, PyAny>,
+    ask: DlpackArguments,
+) -> PyResult<CaiView> {
     import_known(object, known_types::known(object)?.traits, ask)
 }
 
@@ -71,7 +74,7 @@ pub(crate) fn import_speaking(object: &Bound<'_, PyAny>, ask: Ask) -> PyResult<C
 pub(crate) fn import_known(
     object: &Bound<'_, PyAny>,
     traits: Traits,
-    ask: Ask,
+    ask: DlpackArguments,
 ) -> PyResult<CaiView> {
     let announced = announced_device(object)?;
     let wanted = ask.device.unwrap_or(announced);
@@ -104,17 +107,17 @@ fn current_for(traits: Traits, device: Device) -> PyResult<Option<Current<'stati
 }
 
 /// A capsule cannot be asked anything: its data is ready where the caller says.
-fn import_capsule(capsule: &Bound<'_, PyAny>, ask: Ask) -> PyResult<CaiView> {
+fn import_capsule(capsule: &Bound<'_, PyAny>, ask: DlpackArguments) -> PyResult<CaiView> {
     let (mut descriptor, owner) = capsule::claim(capsule)?;
     let wanted = ask.device.unwrap_or(descriptor.device());
     let ready = stream_to_ask(wanted, ask.stream)?;
     check(&mut descriptor, wanted, ask)?;
-    Ok(view(descriptor, owner, ready, Told::Stream))
+    Ok(view(descriptor, owner, ready, StreamHonoured::Stream))
 }
 
 /// Whether the producer was told the stream.
 #[derive(Clone, Copy, PartialEq)]
-enum Told {
+enum StreamHonoured {
     Stream,
     /// It takes none; whatever it has enqueued is taken to be on the legacy default stream, which
     /// waits for every blocking stream.
@@ -124,12 +127,12 @@ enum Told {
 }
 
 #[inline(always)]
-fn view(descriptor: Descriptor, owner: Owner, asked: Stream, told: Told) -> CaiView {
+fn view(descriptor: Descriptor, owner: Owner, asked: Stream, told: StreamHonoured) -> CaiView {
     let ready = match told {
-        Told::Stream => asked,
-        Told::Nothing if asked == Stream::None => Stream::None,
-        Told::Nothing => Stream::LegacyDefault,
-        Told::HasWaited => Stream::None,
+        StreamHonoured::Stream => asked,
+        StreamHonoured::Nothing if asked == Stream::None => Stream::None,
+        StreamHonoured::Nothing => Stream::LegacyDefault,
+        StreamHonoured::HasWaited => Stream::None,
     };
     let is_host = descriptor.device().device_type == Device::CPU;
     let goes_on = is_host.then_some(Stream::None);
@@ -225,8 +228,8 @@ fn call<'py>(
     object: &Bound<'py, PyAny>,
     stream: Stream,
     wanted: Device,
-    ask: Ask,
-) -> PyResult<(Bound<'py, PyAny>, Told)> {
+    ask: DlpackArguments,
+) -> PyResult<(Bound<'py, PyAny>, StreamHonoured)> {
     if ask.copy.is_none() && ask.device.is_none() {
         match call_quick(object, stream, wanted) {
             Err(error)
@@ -234,7 +237,7 @@ fn call<'py>(
             {
                 release::dropping(|| call_stepwise(object, stream, wanted, ask, Some(error)))
             }
-            answer => Ok((answer?, Told::Stream)),
+            answer => Ok((answer?, StreamHonoured::Stream)),
         }
     } else {
         release::dropping(|| call_stepwise(object, stream, wanted, ask, None))
@@ -294,9 +297,9 @@ fn call_stepwise<'py>(
     object: &Bound<'py, PyAny>,
     stream: Stream,
     wanted: Device,
-    ask: Ask,
+    ask: DlpackArguments,
     mut failed: Option<PyErr>,
-) -> PyResult<(Bound<'py, PyAny>, Told)> {
+) -> PyResult<(Bound<'py, PyAny>, StreamHonoured)> {
     let py = object.py();
     let names = keys(py);
     let arguments = PyDict::new(py);
@@ -308,7 +311,7 @@ fn call_stepwise<'py>(
     if let Some(copy) = ask.copy {
         arguments.set_item(&names.copy, copy)?;
     }
-    let mut told = Told::Stream;
+    let mut told = StreamHonoured::Stream;
     loop {
         if let Some(error) = failed.take() {
             told = drop_keyword(object, &arguments, ask, error)?.unwrap_or(told);
@@ -324,14 +327,14 @@ fn call_stepwise<'py>(
 fn drop_keyword(
     object: &Bound<'_, PyAny>,
     arguments: &Bound<'_, PyDict>,
-    ask: Ask,
+    ask: DlpackArguments,
     error: PyErr,
-) -> PyResult<Option<Told>> {
+) -> PyResult<Option<StreamHonoured>> {
     let py = object.py();
     if is_tensorflow(object) && arguments.contains(&keys(py).stream)? {
         // It refuses a stream by RuntimeError, and its export waits for its own.
         arguments.del_item(&keys(py).stream)?;
-        return Ok(Some(Told::HasWaited));
+        return Ok(Some(StreamHonoured::HasWaited));
     }
     if !error.is_instance_of::<PyTypeError>(py) {
         return Err(error);
@@ -345,7 +348,7 @@ fn drop_keyword(
             && !(name == "copy" && ask.copy == Some(true))
         {
             arguments.del_item(name)?;
-            return Ok((name == "stream").then_some(Told::Nothing));
+            return Ok((name == "stream").then_some(StreamHonoured::Nothing));
         }
     }
     // "takes no keyword arguments" and the like: an old `__dlpack__(self)`.
@@ -355,7 +358,7 @@ fn drop_keyword(
         && ask.copy != Some(true)
     {
         arguments.clear();
-        return Ok(Some(Told::Nothing));
+        return Ok(Some(StreamHonoured::Nothing));
     }
     Err(error)
 }
@@ -378,7 +381,7 @@ fn is_tensorflow(object: &Bound<'_, PyAny>) -> bool {
 
 /// Compares what came with what was announced and asked for.
 #[inline(always)]
-fn check(descriptor: &mut Descriptor, wanted: Device, ask: Ask) -> PyResult<()> {
+fn check(descriptor: &mut Descriptor, wanted: Device, ask: DlpackArguments) -> PyResult<()> {
     if ask.copy == Some(false) && descriptor.flags().contains(Flags::IS_COPIED) {
         return Err(Violation::new(Rule::CopiedUnasked, Field::TensorFlags, "IS_COPIED").into());
     }

@@ -25,13 +25,13 @@ use crate::view::{CaiView, Owner, Pieces, Streams};
 
 /// A view as it was imported, and what few have: where to ask again for the producer's stream, for one
 /// that came through a table; the fields of a struct.
-pub(crate) struct Exchanged {
+pub(crate) struct Imported {
     pub(crate) view: CaiView,
     pub(crate) table: Option<Table>,
     pub(crate) fields: Option<Box<Descr>>,
 }
 
-impl Exchanged {
+impl Imported {
     /// A view with nothing beside it.
     #[inline(always)]
     pub(crate) fn plain(view: CaiView) -> Self {
@@ -55,7 +55,7 @@ pub(crate) fn import(
     table: Table,
     traits: Traits,
     producer: Option<Stream>,
-) -> PyResult<Option<Exchanged>> {
+) -> PyResult<Option<Imported>> {
     let (mut descriptor, mut streams) = (MaybeUninit::uninit(), MaybeUninit::uninit());
     let mut owner = MaybeUninit::uninit();
     let pieces = Pieces {
@@ -74,7 +74,7 @@ pub(crate) fn import(
     let owner = unsafe { owner.assume_init() };
     // SAFETY: the owner is the managed tensor, whose data is valid until its deleter runs (DLPack).
     let view = unsafe { CaiView::on_streams(descriptor, streams, owner) };
-    Ok(Some(Exchanged {
+    Ok(Some(Imported {
         view,
         table: found.table,
         fields: None,

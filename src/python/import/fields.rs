@@ -23,7 +23,7 @@ use crate::python::import::descr;
 pub(crate) fn is_one(
     object: &Bound<'_, PyAny>,
     read: &mut Read<'_>,
-    options: &Options<'_>,
+    options: &Options<'_, '_>,
 ) -> PyResult<bool> {
     if options.dtype.is_some() || options.shape.is_some() {
         return Ok(false);

@@ -16,7 +16,7 @@ use crate::protocol::dtype::{DType, Kind};
 use crate::protocol::interface::Interface;
 use crate::protocol::layout::{Axes, Layout, Source};
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::python::call::options::Options;
+use crate::python::call::options::{self, Options};
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::int::type_name;
 use crate::python::cpython::thread_exit;
@@ -63,7 +63,12 @@ pub(crate) fn split_masked<'py>(
             );
         }
     };
-    let options = Options::located(ordinal)?;
+    let options = Options {
+        ordinal: ordinal
+            .map(|value| options::ordinal(value.as_borrowed()))
+            .transpose()?,
+        ..Options::default()
+    };
     let mut read = read(obj, &options)?;
     let Some(mask) = read.mask.take() else {
         return Ok((PyCaiView::new(cai::view(obj, read, &options)?), None));
@@ -75,7 +80,7 @@ pub(crate) fn split_masked<'py>(
 }
 
 /// The dict of an object; a bare one has no owner and is refused.
-fn read<'py>(object: &Bound<'py, PyAny>, options: &Options<'_>) -> PyResult<Read<'py>> {
+fn read<'py>(object: &Bound<'py, PyAny>, options: &Options<'_, '_>) -> PyResult<Read<'py>> {
     if object.is_instance_of::<PyDict>() {
         let found = "a bare dict";
         return Err(Violation::new(Rule::OwnerMissing, Field::Object, found).into());
@@ -90,7 +95,7 @@ fn mask_view<'py>(
     mask: &Bound<'py, PyAny>,
     shape: &[i64],
     asked: Option<Form>,
-    options: &Options<'py>,
+    options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
     let read = match cai::attribute(mask)? {
         Some(dict) => cai_dict::read(&dict, options.strict)?,
@@ -118,7 +123,7 @@ fn mask_view<'py>(
 }
 
 /// The options that hold for the mask as well.
-fn options_of<'py>(options: &Options<'py>) -> Options<'py> {
+fn options_of<'a, 'py>(options: &Options<'a, 'py>) -> Options<'a, 'py> {
     Options {
         ordinal: options.ordinal,
         strict: options.strict,
@@ -145,7 +150,7 @@ fn relabelled(view: CaiView, name: &str) -> PyResult<CaiView> {
 fn bits_as_bytes<'py>(
     mask: &Bound<'py, PyAny>,
     read: Read<'py>,
-    options: &Options<'py>,
+    options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
     let nbytes = read.interface.nbytes();
     let mut axes = Axes::new(Source::Cai);

@@ -10,3 +10,4 @@ pub(crate) mod exchange;
 pub(crate) mod fields;
 pub(crate) mod known_types;
 pub(crate) mod mask;
+pub(crate) mod route;

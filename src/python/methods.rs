@@ -1,0 +1,494 @@
+//! The methods and attributes of `CaiView`.
+
+use std::mem::ManuallyDrop;
+
+use pyo3::exceptions::PyAttributeError;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString, PyTuple};
+use pyo3::{Borrowed, ffi};
+
+use crate::protocol::descriptor::Device;
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::stream::{Request, Stream};
+use crate::python::call::stream;
+use crate::python::class::consume::PyConsume;
+use crate::python::class::view::{PyCaiView, kept};
+use crate::python::cpython::fastcall::{self, Function, signature};
+use crate::python::cpython::names::keys;
+use crate::python::cpython::release;
+use crate::python::cpython::release::PYTHON;
+use crate::python::cpython::thread_exit::entries;
+use crate::python::export::dlpack::{DlpackRequest, Export};
+use crate::python::export::{buffer, cai_dict, exchange};
+use crate::python::import::fields;
+
+entries! {
+impl PyCaiView {
+    /// The number of axes.
+    #[getter]
+    fn ndim(&self) -> usize {
+        self.view().descriptor().ndim()
+    }
+
+    /// The extents, in elements.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.view().descriptor().shape())
+    }
+
+    /// The name of the element type, as NumPy and ml_dtypes spell it: "float32", "bfloat16", "bool", ...
+    #[getter]
+    fn dtype(&self) -> String {
+        self.view().descriptor().dtype().to_string()
+    }
+
+    /// The size of an element in bytes; None for packed types smaller than a byte.
+    #[getter]
+    fn itemsize(&self) -> Option<u32> {
+        self.view().descriptor().dtype().itemsize()
+    }
+
+    /// The size of all elements in bytes, as if they were contiguous.
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        self.view().descriptor().nbytes()
+    }
+
+    /// The strides in bytes, one for each axis; None for packed types smaller than a byte.
+    #[getter]
+    fn byte_strides<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let descriptor = self.view().descriptor();
+        descriptor
+            .dtype()
+            .itemsize()
+            .map(|itemsize| PyTuple::new(py, descriptor.layout().byte_strides(itemsize)))
+            .transpose()
+    }
+
+    /// The strides in elements, one for each axis.
+    #[getter]
+    fn elem_strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.view().descriptor().elem_strides())
+    }
+
+    /// The address of the first element (index 0 on every axis); 0 for an array of size 0.
+    #[getter]
+    fn ptr(&self) -> u64 {
+        self.view().descriptor().data()
+    }
+
+    /// DLPack's device, as (type, id): 1 is the CPU, 2 CUDA, 3 pinned host memory, 13 managed memory.
+    #[getter]
+    fn device(&self) -> (i32, i32) {
+        let device = self.view().device();
+        (device.device_type, device.id)
+    }
+
+    /// The kind of memory: "device", "pinned", "managed" or "host".
+    #[getter]
+    fn memory(&self) -> &'static str {
+        match self.view().device().device_type {
+            Device::CPU => "host",
+            Device::CUDA_HOST | Device::ROCM_HOST => "pinned",
+            Device::CUDA_MANAGED => "managed",
+            _ => "device",
+        }
+    }
+
+    /// The stream on which the data is ready: 1 is the legacy default stream, 2 the per-thread one, any other a
+    /// handle. None: the data is ready.
+    #[getter]
+    fn stream(&self) -> Option<u64> {
+        self.view().ready().to_cai()
+    }
+
+    /// The stream on which the producer goes on working: an int, None if it has no work pending, "unknown" if it
+    /// does not name one.
+    #[getter]
+    fn producer_stream<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match self.view().producer() {
+            None => Ok(PyString::intern(py, "unknown").into_any()),
+            Some(stream) => Ok(stream.to_cai().into_pyobject(py)?),
+        }
+    }
+
+    /// Whether consumers must not write.
+    #[getter]
+    fn read_only(&self) -> bool {
+        self.view().descriptor().read_only()
+    }
+
+    /// The Python object that keeps the memory alive; None if a DLPack tensor does.
+    #[getter]
+    fn owner<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+        let payload = self.view().owner().payload(&PYTHON)?;
+        // SAFETY: the payload of this kind is a strong reference, which the view keeps.
+        Some(unsafe { Bound::from_borrowed_ptr(py, payload.cast::<ffi::PyObject>().as_ptr()) })
+    }
+
+    /// The CUDA Array Interface, version 3: a new dict.
+    ///
+    /// Raises
+    /// ------
+    /// AttributeError
+    ///     If the interface has no words for the array (memory that CUDA cannot reach, bfloat16, float8, packed types),
+    ///     so that a probe goes on to DLPack. `to_cai` raises BufferError instead.
+    #[getter]
+    fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.prepare(py)?;
+        if let Some(refused) = self.descr().refusal() {
+            return Err(PyAttributeError::new_err(refused.to_string()));
+        }
+        match self.view().descriptor().check_interface() {
+            Ok(typestr) => cai_dict::of(py, self.view(), typestr),
+            Err(violation) => Err(PyAttributeError::new_err(violation.to_string())),
+        }
+    }
+
+    /// Returns the CUDA Array Interface, version 3: a new dict. Its memory lives as long as this view.
+    ///
+    /// Returns
+    /// -------
+    /// dict
+    ///
+    /// Raises
+    /// ------
+    /// BufferError
+    ///     If the interface has no words for the array.
+    fn to_cai<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.check_array()?;
+        let typestr = self.view().descriptor().check_interface()?;
+        self.follow(py)?;
+        cai_dict::of(py, self.view(), typestr)
+    }
+
+    /// NumPy's array interface, version 3, of memory that the host can read. Blocks until the data is ready.
+    ///
+    /// Raises
+    /// ------
+    /// AttributeError
+    ///     If the host cannot read the memory, or the interface has no words for the type.
+    #[getter]
+    fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.prepare(py)?;
+        buffer::array_interface(py, self)
+    }
+
+    /// Fills a buffer of memory that the host can read, without a copy. Blocks until the data is ready.
+    unsafe fn __getbuffer__(
+        slf: &Bound<'_, Self>,
+        buffer: *mut ffi::Py_buffer,
+        flags: std::ffi::c_int,
+    ) -> PyResult<()> {
+        // SAFETY: CPython gives a place for the answer.
+        unsafe { buffer::get_buffer(slf, buffer, flags) }
+    }
+
+    unsafe fn __releasebuffer__(&self, buffer: *mut ffi::Py_buffer) {
+        // SAFETY: CPython releases each buffer that this view has filled once.
+        unsafe { buffer::release_buffer(self.view().descriptor().ndim(), buffer) };
+    }
+
+    /// Returns a view of the same memory under another device: managed, pinned and registered memory is reachable
+    /// from the device and from the host. Copies nothing.
+    ///
+    /// Parameters
+    /// ----------
+    /// kind : {'cuda', 'host'}
+    ///     "cuda" for consumers that take device memory alone; "host" for consumers on the CPU, which blocks until
+    ///     the data is ready.
+    ///
+    /// Returns
+    /// -------
+    /// CaiView
+    ///
+    /// Raises
+    /// ------
+    /// BufferError
+    ///     If the memory is not reachable from there.
+    #[pyo3(signature = (kind, /))]
+    fn present_as(&self, py: Python<'_>, kind: &str) -> PyResult<Self> {
+        self.prepare(py)?;
+        Ok(self.described(py, buffer::present_as(py, self.view(), kind)?))
+    }
+
+    /// The names of the fields of a structured array; empty for any other.
+    #[getter]
+    fn fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        fields::names(py, self.descr())
+    }
+
+    /// Returns one field of a structured array: a strided view of the same memory.
+    ///
+    /// Parameters
+    /// ----------
+    /// name : str
+    ///     One of `fields`.
+    /// dtype : DTypeLike | None, default None
+    ///     The field's element type, if its typestr cannot say it. Reinterprets the bytes and never casts.
+    ///
+    /// Returns
+    /// -------
+    /// CaiView
+    ///
+    /// Raises
+    /// ------
+    /// ValueError
+    ///     If the array has no such field.
+    /// BufferError
+    ///     If the array is not structured, or the distance between two items is no multiple of the field's item size.
+    #[pyo3(signature = (name, /, *, dtype=None))]
+    fn field(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        dtype: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        self.check_scope()?;
+        fields::field(py, self, name, dtype)
+    }
+
+    /// The C Exchange API (DLPack 1.3): a capsule around a table of C functions.
+    #[classattr]
+    fn __dlpack_c_exchange_api__(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        exchange::capsule(py)
+    }
+
+    /// Returns DLPack's device, as (type, id).
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        self.device()
+    }
+
+    /// Declared below, and made when the class is.
+    #[classattr]
+    fn __dlpack__(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        fastcall::method::<Dlpack>(&py.get_type::<Self>())
+    }
+
+    /// Returns a view that is ready on `stream`: by one event, or none if it is ready there already.
+    ///
+    /// For consumers that ignore streams: work that is enqueued on `stream` from now on finds the data ready.
+    ///
+    /// Parameters
+    /// ----------
+    /// stream : StreamLike
+    ///     An int or an object with ``__cuda_stream__``.
+    ///
+    /// Returns
+    /// -------
+    /// CaiView
+    ///
+    /// Raises
+    /// ------
+    /// TypeError, ValueError
+    ///     If `stream` names no stream.
+    /// DriverError
+    ///     If a call of the CUDA driver fails.
+    #[pyo3(signature = (stream, /))]
+    fn on<'py>(slf: &Bound<'py, Self>, stream: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Self>> {
+        let consumer = stream::named(stream, Field::Argument("stream"))?;
+        Self::ordered(slf, Request::Stream(consumer), consumer, kept(Some(stream)))
+    }
+
+    /// Returns a context manager for a consumer's work on `stream`.
+    ///
+    /// Entering gives a view that is ready on `stream`, as `on` does. Leaving makes the producer's stream wait for
+    /// what `stream` holds by then. Both cost nothing if the streams are the same. `return_edge` of the view that it
+    /// gives says what leaving does.
+    ///
+    /// Parameters
+    /// ----------
+    /// stream : StreamLike
+    ///     An int or an object with ``__cuda_stream__``.
+    /// strict : bool, default False
+    ///     Refuses an array whose producer's stream is unknown.
+    ///
+    /// Returns
+    /// -------
+    /// ContextManager of CaiView
+    ///
+    /// Raises
+    /// ------
+    /// TypeError, ValueError
+    ///     If `stream` names no stream, or the producer's is unknown and `strict` is set.
+    #[pyo3(signature = (stream, /, *, strict=false))]
+    fn consume(
+        slf: &Bound<'_, Self>,
+        stream: &Bound<'_, PyAny>,
+        strict: bool,
+    ) -> PyResult<PyConsume> {
+        slf.get().check_scope()?;
+        let consumer = stream::named(stream, Field::Argument("stream"))?;
+        PyConsume::new(slf, consumer, stream.clone().unbind(), strict)
+    }
+
+    /// What leaving the `consume` block of this view does; None for a view of no such block.
+    ///
+    /// "event": the producer's stream waits for an event. "same-stream": nothing needs to wait. "not-needed": the
+    /// producer has no work in any stream. "unknown": the producer's stream is not known; order later work yourself.
+    #[getter]
+    fn return_edge(&self) -> Option<&'static str> {
+        self.scope().map(|scope| scope.edge().name())
+    }
+
+    /// Blocks until the data is ready, without the GIL.
+    ///
+    /// Returns
+    /// -------
+    /// CaiView
+    ///     A view with stream None.
+    ///
+    /// Raises
+    /// ------
+    /// DriverError
+    ///     If a call of the CUDA driver fails.
+    fn synchronize<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
+        Self::ordered(slf, Request::Host, Stream::None, None)
+    }
+
+    /// Returns a NumPy array of memory that the host can read (pinned, managed, the CPU's).
+    ///
+    /// Parameters
+    /// ----------
+    /// dtype : data-type, optional
+    ///     Converts to this type, which copies.
+    /// copy : bool, optional
+    ///     As in `numpy.asarray`.
+    ///
+    /// Returns
+    /// -------
+    /// numpy.ndarray
+    ///
+    /// Raises
+    /// ------
+    /// TypeError
+    ///     If the array is in device memory: NumPy would copy it element by element otherwise.
+    #[pyo3(signature = (dtype=None, copy=None))]
+    fn __array__<'py>(
+        slf: &Bound<'py, Self>,
+        dtype: Option<Bound<'py, PyAny>>,
+        copy: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (py, device) = (slf.py(), slf.get().view().device());
+        if !device.is_host_readable() {
+            return Err(buffer::unreadable(device).into());
+        }
+        let numpy = py.import("numpy")?;
+        let array = numpy.call_method1("from_dlpack", (slf,))?;
+        let arguments = PyDict::new(py);
+        arguments.set_item("dtype", dtype)?;
+        arguments.set_item(
+            &keys(py).copy,
+            copy.unwrap_or_else(|| {
+                false
+                    .into_pyobject(py)
+                    .map_or_else(|never| match never {}, |no| no.to_owned().into_any())
+            }),
+        )?;
+        numpy.call_method("array", (array,), Some(&arguments))
+    }
+
+    /// Shows the owner to the collector: an owner that refers back to its view makes a cycle. The cycle is cleared at
+    /// its other half, the owner's own dict, so that a view stays whole while anything refers to it.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.visit_rare(&visit)?;
+        let Some(payload) = self.view().owner().sole_payload(&PYTHON) else {
+            return Ok(());
+        };
+        // SAFETY: the collector runs with the GIL; the token is used for nothing but the next line.
+        let py = unsafe { Python::assume_attached() };
+        // SAFETY: the payload is a strong reference that the owner keeps: it is lent here, neither
+        // counted nor, by `ManuallyDrop`, given up.
+        let owner = unsafe { Bound::from_owned_ptr(py, payload.as_ptr().cast()) };
+        visit.call(&*ManuallyDrop::new(owner.unbind()))
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(Violation::new(Rule::Pickle, Field::Object, "a CaiView").into())
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let descriptor = self.view().descriptor();
+        let device = descriptor.device();
+        Ok(format!(
+            "<CaiView shape={} dtype={} ptr={:#x} device=({}, {}) stream={}{}>",
+            self.shape(py)?,
+            descriptor.dtype(),
+            descriptor.data(),
+            device.device_type,
+            device.id,
+            self.stream().into_pyobject(py)?,
+            if descriptor.read_only() {
+                " read-only"
+            } else {
+                ""
+            },
+        ))
+    }
+}
+}
+
+signature! {
+    /// Returns a DLPack capsule (array API 2024.12).
+    ///
+    /// Returns
+    /// -------
+    /// CapsuleType
+    ///     Owns this view until it is consumed or destroyed. A copy is in C order and writable; on the device it
+    ///     runs on `stream`.
+    ///
+    /// Raises
+    /// ------
+    /// TypeError, ValueError
+    ///     If an argument has the wrong type or value.
+    /// BufferError
+    ///     If the array cannot be exported so.
+    /// DriverError
+    ///     If a call of the CUDA driver fails.
+    Dlpack = __dlpack__ [] (
+        /// The consumer's stream, which waits for the data by an event: None or 1 is the legacy default stream,
+        /// 2 the per-thread one, -1 no synchronisation, else a handle, or an object with ``__cuda_stream__``.
+        /// For pinned and managed memory None blocks until the host may read.
+        stream: "_StreamLike | None" = None,
+        /// (1, 0) or later gives a versioned tensor (1.3), else a legacy one.
+        max_version: "tuple[int, int] | None" = None,
+        /// The view's own device, or (1, 0) for the CPU: shared if the host reads the memory, else a copy.
+        dl_device: "_DeviceLike | None" = None,
+        /// True makes a copy, False refuses if one is needed.
+        copy: "bool | None" = None,
+    ) -> "CapsuleType"
+}
+
+impl Function for Dlpack {
+    #[inline(always)]
+    fn call<'py>(
+        slf: Borrowed<'_, 'py, PyAny>,
+        arguments: Self::Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        // SAFETY: a method descriptor of the class calls this, and has checked the object's class.
+        let slf = unsafe { slf.cast_unchecked::<PyCaiView>() };
+        let (py, this) = (slf.py(), slf.get());
+        this.check_array()?;
+        let request = DlpackRequest {
+            stream: arguments.stream,
+            max_version: arguments.max_version,
+            dl_device: arguments.dl_device,
+            copy: arguments.copy,
+            writable: false,
+            on_host: false,
+        };
+        let export = Export::decide(this.view().descriptor().described(), &request)?;
+        if export.wants_order() {
+            this.follow(py)?;
+        }
+        if let Some(copy) = export.copied(py, this.view())? {
+            let (descriptor, owner) = copy.into_parts();
+            return export.capsule(py, descriptor.described(), owner);
+        }
+        export.order(py, this.view())?;
+        // The tensor keeps this view, and the view keeps the rest: one reference, no count to share.
+        let owner = release::own(slf.to_owned().into_any())?;
+        export.capsule(py, this.view().descriptor().described(), owner)
+    }
+}

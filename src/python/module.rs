@@ -1,0 +1,57 @@
+//! What an extension module gets: the classes, the functions and the exception.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+
+use crate::python::call::policy::{self, Policy, UseStream};
+#[cfg(Py_GIL_DISABLED)]
+use crate::python::class::alloc;
+use crate::python::class::view::PyCaiView;
+use crate::python::cpython::errors::driver_error;
+use crate::python::cpython::fastcall::{self, Function};
+#[cfg(Py_GIL_DISABLED)]
+use crate::python::cpython::names::keys;
+use crate::python::cpython::release;
+use crate::python::explain::{Explanation, explain};
+use crate::python::functions::{FromCai, FromDlpack, Stats, ToDlpack, View};
+use crate::python::import::mask::split_masked;
+use crate::python::join::Join;
+use crate::python::methods::Dlpack;
+
+/// Adds everything to an extension module.
+///
+/// # Errors
+/// `ImportError` in a subinterpreter; what Python raises while the module is filled.
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    release::refuse_subinterpreters(module.py())?;
+    policy::check_environment()?;
+    #[cfg(Py_GIL_DISABLED)]
+    {
+        // Now, since CPython's interning races with itself where several threads come at once.
+        keys(module.py());
+        alloc::prepare(&module.py().get_type::<PyCaiView>())?;
+    }
+    module.add_class::<PyCaiView>()?;
+    module.add_class::<Policy>()?;
+    module.add_class::<UseStream>()?;
+    module.add_class::<Explanation>()?;
+    module.add("DriverError", driver_error(module.py())?)?;
+    let stub = PyDict::new(module.py());
+    add::<View>(module, &stub)?;
+    add::<FromCai>(module, &stub)?;
+    add::<FromDlpack>(module, &stub)?;
+    add::<ToDlpack>(module, &stub)?;
+    add::<Join>(module, &stub)?;
+    add::<Stats>(module, &stub)?;
+    stub.set_item("CaiView.__dlpack__", fastcall::stub::<Dlpack>("self"))?;
+    module.add_function(wrap_pyfunction!(explain, module)?)?;
+    module.add_function(wrap_pyfunction!(split_masked, module)?)?;
+    module.add("_stub", stub)
+}
+
+/// Adds a function, and its line of the stub.
+fn add<F: Function>(module: &Bound<'_, PyModule>, stub: &Bound<'_, PyDict>) -> PyResult<()> {
+    let name = PyString::new(module.py(), &F::NAME.to_string_lossy());
+    stub.set_item(&name, fastcall::stub::<F>(""))?;
+    module.add(&name, fastcall::function::<F>(module)?)
+}
