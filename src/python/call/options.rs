@@ -281,7 +281,7 @@ fn other_flag(value: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<bool
         crate::python::cpython::release::drop_now(error);
         let field = Field::Argument(argument);
         Violation::new(Rule::ArgumentType, field, repr(value))
-            .with_hint("it is True or False")
+            .with_hint("it is a bool")
             .into()
     })
 }
