@@ -683,3 +683,5 @@ def stats() -> dict[str, int]:
         leaked_at_exit: owners given up at the interpreter's end. panics: Rust panics that were caught.
         open_guards: consume blocks that are open.
     """
+
+def _partners() -> list[dict[str, Any]]: ...
