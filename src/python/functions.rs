@@ -59,7 +59,7 @@ impl Function for View {
         let parsed = Options::read(Self::given(&arguments))?;
         let options = parsed.as_ref().unwrap_or(Options::NONE);
         let known = known_types::known(&object)?;
-        if known.traits.any_of(Traits::OURS) {
+        if known.traits.intersects(Traits::OURS) {
             let this = object.cast::<PyCaiView>()?.get();
             let view = this.described(py, route::own(this, py, options)?);
             let named = options.producer_object.as_deref();
@@ -209,7 +209,7 @@ impl Function for ToDlpack {
         let mut read = None;
         // Before the options are parsed: see the figures of `cai_to_capsule`.
         if shares
-            && known.traits.any_of(Traits::PLAIN)
+            && known.traits.intersects(Traits::PLAIN)
             && let Some(ordinal) = given.sole_ordinal()
             && let Some(wish) = Wish::read(arguments.stream, arguments.max_version)
         {

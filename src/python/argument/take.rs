@@ -240,7 +240,7 @@ enum Bounds {
 #[inline(always)]
 unsafe fn import_to(place: *mut CaiView, object: &Bound<'_, PyAny>) -> PyResult<Bounds> {
     let known = known_types::known(object)?;
-    let is_ours = known.traits.any_of(Traits::OURS);
+    let is_ours = known.traits.intersects(Traits::OURS);
     if let Some(table) = known.table
         && !is_ours
     {

@@ -27,7 +27,7 @@ pub(crate) fn is_doubtful(object: &Bound<'_, PyAny>, dtype: DType) -> bool {
 
 #[cold]
 fn mislabels(object: &Bound<'_, PyAny>) -> bool {
-    known_types::known(object).is_ok_and(|known| known.traits.any_of(Traits::MISLABELS))
+    known_types::known(object).is_ok_and(|known| known.traits.intersects(Traits::MISLABELS))
 }
 
 /// The type that the object's own `dtype` names, where the typestr does not settle it.

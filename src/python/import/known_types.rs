@@ -11,12 +11,15 @@
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering, fence};
 
+use bitflags::bitflags;
 use dlpark::ffi::{DLPACK_MAJOR_VERSION, DLPackExchangeAPI, DLPackExchangeAPIHeader};
 use pyo3::exceptions::{PyException, PyUserWarning};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyType};
 
+use crate::partners;
+use crate::partners::Producer;
 use crate::python::capsule::is_capsule;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::int::type_name;
@@ -76,91 +79,86 @@ unsafe fn our_version(mut header: *const DLPackExchangeAPIHeader) -> Option<Tabl
     None
 }
 
-/// What there is to know about a type beside its table: the attributes that tell what the table does not.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Traits(u32);
+bitflags! {
+    /// What decides the way an object of a type is imported, beside the table: its class, its attributes, and
+    /// the quirks of its library ([`PARTNERS`](crate::partners::PARTNERS)).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct Traits: u32 {
+        /// It is our own `CaiView`.
+        const OURS = 1;
+        /// It has this attribute; so do the next four. [`method`](Self::method) tells that it is a method.
+        const REQUIRES_GRAD = 1 << 1;
+        const IS_CONJ = 1 << 2;
+        const IS_NEG = 1 << 3;
+        const IS_SPARSE = 1 << 4;
+        const IS_PINNED = 1 << 5;
+        /// [`Producer::ignores_stream`](crate::partners::Producer::ignores_stream).
+        const IGNORES_STREAM = 1 << 6;
+        /// [`Producer::wants_current`](crate::partners::Producer::wants_current).
+        const WANTS_CURRENT = 1 << 7;
+        /// It has `__dlpack__`.
+        const SPEAKS = 1 << 8;
+        /// It is the `CaiView` of another copy of this library, linked by another extension. Its dict names the
+        /// stream that the array is ready on, and on which its producer waits for readers. Its table could
+        /// name the thread's work stream only, which would have to wait first.
+        const ANOTHER_COPY = 1 << 9;
+        /// [`Producer::mislabels`](crate::partners::Producer::mislabels).
+        const MISLABELS = 1 << 10;
+        /// It is neither a capsule nor a dict, and its objects are asked through their attributes: it has no
+        /// table, and is no view of ours.
+        const PLAIN = 1 << 11;
+        /// Attributes that change the meaning of an export.
+        const STATE = Self::REQUIRES_GRAD.bits() | Self::IS_CONJ.bits() | Self::IS_NEG.bits();
+    }
+}
 
 impl Traits {
-    /// It is our own `CaiView`.
-    pub(crate) const OURS: Self = Self(1);
-    pub(super) const REQUIRES_GRAD: Self = Self(1 << 1);
-    pub(super) const IS_CONJ: Self = Self(1 << 2);
-    pub(super) const IS_NEG: Self = Self(1 << 3);
-    pub(super) const IS_SPARSE: Self = Self(1 << 4);
-    pub(super) const IS_PINNED: Self = Self(1 << 5);
-    /// Its `__dlpack__` takes a stream and does nothing with it, and its work stream is always NULL.
-    pub(crate) const IGNORES_STREAM: Self = Self(1 << 6);
-    /// Its `__dlpack__` works on its library's current device, or insists that this is the array's.
-    pub(crate) const WANTS_CURRENT: Self = Self(1 << 7);
-    /// It has `__dlpack__`.
-    pub(crate) const SPEAKS: Self = Self(1 << 8);
-    /// It is the `CaiView` of another copy of this library, which some other extension links. Its dict
-    /// names the stream that the array is ready on, and on which its producer waits for readers. Its
-    /// table could name the thread's work stream only, which would have to wait first.
-    const ANOTHER_COPY: Self = Self(1 << 9);
-    /// Its typestr says float16 or uint16 where its own dtype says bfloat16 (torch of 2024, Paddle, Warp).
-    pub(crate) const MISLABELS: Self = Self(1 << 10);
-    /// It is neither a capsule nor a dict, and its objects are asked through their attributes: it has no
-    /// table, and is no view of ours.
-    pub(crate) const PLAIN: Self = Self(1 << 11);
-    /// Attributes that change what an export means.
-    pub(super) const STATE: Self = Self(Self::REQUIRES_GRAD.0 | Self::IS_CONJ.0 | Self::IS_NEG.0);
-
-    /// That the attribute of a trait below 2^16 is a method.
+    /// The trait that the attribute of a trait below 2^16 is a method.
     pub(super) const fn method(self) -> Self {
-        Self(self.0 << 16)
+        Self::from_bits_retain(self.bits() << 16)
     }
 
-    #[inline]
-    pub(crate) const fn any_of(self, other: Self) -> bool {
-        self.0 & other.0 != 0
+    /// The quirks of a library, of which the import must know.
+    fn of_producer(producer: &Producer) -> Self {
+        let quirks = [
+            (Self::IGNORES_STREAM, producer.ignores_stream),
+            (Self::WANTS_CURRENT, producer.wants_current),
+            (Self::MISLABELS, producer.mislabels),
+        ];
+        let has = |(quirk, is_so): (Self, bool)| is_so.then_some(quirk);
+        quirks.into_iter().filter_map(has).collect()
     }
 
     /// Asks a type, which may run Python code.
     fn of(kind: &Bound<'_, PyType>) -> PyResult<Self> {
         let py = kind.py();
+        let names = keys(py);
         let attributes = [
-            (Self::REQUIRES_GRAD, "requires_grad"),
-            (Self::IS_CONJ, "is_conj"),
-            (Self::IS_NEG, "is_neg"),
-            (Self::IS_SPARSE, "is_sparse"),
-            (Self::IS_PINNED, "is_pinned"),
+            (Self::REQUIRES_GRAD, &names.requires_grad),
+            (Self::IS_CONJ, &names.is_conj),
+            (Self::IS_NEG, &names.is_neg),
+            (Self::IS_SPARSE, &names.is_sparse),
+            (Self::IS_PINNED, &names.is_pinned),
         ];
-        let mut bits = 0;
+        let mut traits = Self::empty();
         for (this, name) in attributes {
-            if let Some(attribute) =
-                getattr::optional(kind, PyString::intern(py, name).as_unbound())?
-            {
-                bits |= this.0;
+            if let Some(attribute) = getattr::optional(kind, name)? {
+                traits |= this;
                 if attribute.is_callable() {
-                    bits |= this.method().0;
+                    traits |= this.method();
                 }
             }
         }
-        if kind.hasattr(&keys(py).dlpack)? {
-            bits |= Self::SPEAKS.0;
-        }
-        if kind.is(py.get_type::<PyCaiView>()) {
-            bits |= Self::OURS.0;
-        }
-        // Of a type, which may say anything; and not by PyO3, whose cells wait (`once`).
-        let module = kind.getattr(&keys(py).module)?;
+        traits.set(Self::SPEAKS, kind.hasattr(&names.dlpack)?);
+        traits.set(Self::OURS, kind.is(py.get_type::<PyCaiView>()));
+        // Read from the type, as PyO3's own reader waits in cells (`once`); a type may give it any value.
+        let module = kind.getattr(&names.module)?;
         let module = module.cast::<PyString>();
         let module = module.map_or_else(|_| "".into(), |module| module.to_string_lossy());
-        let library = module.split('.').next().unwrap_or_default();
-        if library == "cai_dlpack" && bits & Self::OURS.0 == 0 {
-            bits |= Self::ANOTHER_COPY.0;
-        }
-        if module.starts_with("cuda.core") {
-            bits |= Self::IGNORES_STREAM.0;
-        }
-        if matches!(library, "torch" | "paddle" | "warp") {
-            bits |= Self::MISLABELS.0;
-        }
-        if matches!(library, "torch" | "cupy") {
-            bits |= Self::WANTS_CURRENT.0;
-        }
-        Ok(Self(bits))
+        let is_of_us = module.split('.').next() == Some("cai_dlpack");
+        traits.set(Self::ANOTHER_COPY, is_of_us && !traits.contains(Self::OURS));
+        let producer = partners::of_module(&module).and_then(|partner| partner.producer.as_ref());
+        Ok(traits | producer.map_or(Self::empty(), Self::of_producer))
     }
 }
 
@@ -208,7 +206,7 @@ impl Slot {
             return None;
         }
         let table = self.table.load(Ordering::Relaxed);
-        let traits = Traits(self.traits.load(Ordering::Relaxed));
+        let traits = Traits::from_bits_retain(self.traits.load(Ordering::Relaxed));
         fence(Ordering::Acquire);
         let is_whole = version & 1 == 0 && self.version.load(Ordering::Relaxed) == version;
         is_whole.then_some(Known {
@@ -233,7 +231,7 @@ impl Slot {
             .table
             .map_or(ptr::null_mut(), |table| table.0.as_ptr());
         self.table.store(table, Ordering::Relaxed);
-        self.traits.store(known.traits.0, Ordering::Relaxed);
+        self.traits.store(known.traits.bits(), Ordering::Relaxed);
         let before = self
             .kind
             .swap(kind.clone().into_ptr().cast(), Ordering::Relaxed);
@@ -267,15 +265,15 @@ pub(crate) fn known(object: &Bound<'_, PyAny>) -> PyResult<Known> {
 fn discover(object: &Bound<'_, PyAny>) -> PyResult<Known> {
     let kind = object.get_type();
     let mut traits = Traits::of(&kind)?;
-    let table = if traits.any_of(Traits::ANOTHER_COPY) {
+    let table = if traits.intersects(Traits::ANOTHER_COPY) {
         None
     } else {
         table(&kind)?
     };
     let is_asked_otherwise =
-        traits.any_of(Traits::OURS) || is_capsule(object) || object.is_instance_of::<PyDict>();
+        traits.intersects(Traits::OURS) || is_capsule(object) || object.is_instance_of::<PyDict>();
     if table.is_none() && !is_asked_otherwise {
-        traits.0 |= Traits::PLAIN.0;
+        traits |= Traits::PLAIN;
     }
     let known = Known { table, traits };
     Slot::of(kind.as_type_ptr()).write(&kind, known);

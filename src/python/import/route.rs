@@ -35,7 +35,7 @@ pub(crate) fn import<'py>(
     options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
     let known = known_types::known(object)?;
-    if known.traits.any_of(Traits::OURS) {
+    if known.traits.intersects(Traits::OURS) {
         let this = object.cast::<PyCaiView>()?.get();
         this.check_array()?;
         own(this, object.py(), options)
@@ -75,7 +75,7 @@ pub(crate) fn without_table<'py>(
     options: &Options<'_, 'py>,
     structs: AllowStructs,
 ) -> PyResult<Imported> {
-    if !known.traits.any_of(Traits::PLAIN) {
+    if !known.traits.intersects(Traits::PLAIN) {
         if capsule::is_capsule(object) {
             let view = dlpack::import(object, DlpackArguments::default())?;
             return amend(view, options).map(Imported::plain);
