@@ -99,13 +99,8 @@ impl Checked {
 pub struct Producer {
     /// The Python expression that imports its array.
     pub call: &'static str,
-    /// Its `__dlpack__` accepts a stream without using it, and its exchange table always reports stream NULL:
-    /// the order of its work is unknown, which is warned about.
-    pub ignores_stream: bool,
-    /// It exports bfloat16 with the typestr of float16 or uint16.
-    pub mislabels: bool,
-    /// Its `__dlpack__` requires, or works on, the current device, so that the array's device is made current.
-    pub wants_current: bool,
+    /// What the import must allow for.
+    pub quirks: &'static [Quirk],
     /// What an array that names no stream says about pending work.
     pub silence: Silence,
     /// Where [`silence`](Self::silence) was found.
@@ -114,6 +109,31 @@ pub struct Producer {
     pub untold: Mutability,
     /// What it does not export.
     pub refuses: &'static str,
+}
+
+/// What the import of a library's arrays must allow for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Quirk {
+    /// Its `__dlpack__` accepts a stream without using it, and its exchange table always reports stream NULL:
+    /// the order of its work is unknown, which is warned about.
+    IgnoresStream,
+    /// It exports bfloat16 with the typestr of float16 or uint16.
+    MislabelsBfloat16,
+    /// Its `__dlpack__` requires, or works on, the current device, so that the array's device is made current.
+    WantsCurrentDevice,
+}
+
+impl Quirk {
+    /// The column of docs/partners.md.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::IgnoresStream => "ignores `stream`",
+            Self::MislabelsBfloat16 => "mislabels bfloat16",
+            Self::WantsCurrentDevice => "wants its device current",
+        }
+    }
 }
 
 /// What it means that a producer names no stream.

@@ -116,11 +116,13 @@ fn refusals() -> String {
 
 fn silence() -> String {
     let rows = each_producer().map(|(partner, producer)| {
+        let quirks: Vec<_> = producer.quirks.iter().map(|quirk| quirk.name()).collect();
         [
             named(partner),
             producer.silence.to_string(),
             producer.evidence.to_owned(),
             producer.untold.name().to_owned(),
+            quirks.join("; "),
             producer.refuses.to_owned(),
         ]
     });
@@ -130,6 +132,7 @@ fn silence() -> String {
             "No stream means",
             "Evidence",
             "No read-only flag means",
+            "Quirks",
             "Does not export",
         ],
         rows,

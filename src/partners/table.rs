@@ -5,6 +5,7 @@
 
 use super::Checked::{Matrix, MatrixHost, Source, Torch};
 use super::Mutability::{Immutable, Mutable};
+use super::Quirk::{IgnoresStream, MislabelsBfloat16, WantsCurrentDevice};
 use super::Refuses::{
     AxesAbove, DType, Empty, Gaps, NegativeStrides, NoAxes, NotCOrder, NotContiguous, ReadOnly,
 };
@@ -20,9 +21,7 @@ const NO_NUMPY_DTYPE: &[super::Refuses] = &[DType("bfloat16"), DType("float8")];
 const fn producer(call: &'static str, silence: Silence, evidence: &'static str) -> Producer {
     Producer {
         call,
-        ignores_stream: false,
-        mislabels: false,
-        wants_current: false,
+        quirks: &[],
         silence,
         evidence,
         untold: Mutable,
@@ -137,7 +136,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "1.2.2",
         checked: Matrix,
         producer: Some(Producer {
-            ignores_stream: true,
+            quirks: &[IgnoresStream],
             untold: Mutability::Unknown,
             ..producer(
                 "cd.view(buf, producer_stream=s)",
@@ -170,7 +169,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "0.1.15.post2",
         checked: Matrix,
         // Its `__dlpack__` does not use `stream` either. It has no table that could report a stream, so that
-        // `ignores_stream` is not said of it.
+        // `IgnoresStream` does not hold for it.
         producer: Some(producer(
             "cd.view(t)",
             Silence::Unknown,
@@ -199,7 +198,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "1.19.0",
         checked: Matrix,
         producer: Some(Producer {
-            mislabels: true,
+            quirks: &[MislabelsBfloat16],
             ..producer(
                 "cd.view(a)",
                 Silence::Unknown,
@@ -320,7 +319,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "3.3.1",
         checked: MatrixHost,
         producer: Some(Producer {
-            mislabels: true,
+            quirks: &[MislabelsBfloat16],
             ..producer(
                 "cd.view(t)",
                 Silence::Unknown,
@@ -490,8 +489,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "2.15.0",
         checked: Torch,
         producer: Some(Producer {
-            mislabels: true,
-            wants_current: true,
+            quirks: &[MislabelsBfloat16, WantsCurrentDevice],
             refuses: "what requires grad, is conjugated, sparse, quantized or on `meta`",
             ..producer(
                 "cd.view(t)",
@@ -531,7 +529,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "15.0.0a1",
         checked: Source,
         producer: Some(Producer {
-            wants_current: true,
+            quirks: &[WantsCurrentDevice],
             ..producer(
                 "cd.view(a)",
                 Silence::Unknown,

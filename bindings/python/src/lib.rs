@@ -8,6 +8,8 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add_function(wrap_pyfunction!(partners::_partners, module)?)?;
+    // Not by `add_function`, which makes a name public.
+    let partners = wrap_pyfunction!(partners::_partners, module)?;
+    module.setattr("_partners", partners)?;
     cai_dlpack::python::register(module)
 }

@@ -19,7 +19,11 @@ fn row<'py>(py: Python<'py>, partner: &Partner) -> PyResult<Bound<'py, PyDict>> 
     row.set_item("distribution", partner.distribution)?;
     row.set_item("version", partner.version)?;
     row.set_item("checked", partner.checked.name())?;
+    row.set_item("modules", partner.modules)?;
     row.set_item("produces", partner.producer.is_some())?;
+    let quirks = partner.producer.iter().flat_map(|producer| producer.quirks);
+    let quirks: Vec<_> = quirks.map(|quirk| quirk.name()).collect();
+    row.set_item("quirks", quirks)?;
     let calls: PyResult<Vec<_>> = partner.calls().map(|call| entry(py, call)).collect();
     row.set_item("calls", calls?)?;
     Ok(row)

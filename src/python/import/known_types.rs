@@ -1,12 +1,12 @@
-//! The C Exchange API of DLPack 1.3, both sides: a table of C functions that stands on the *type*.
+//! Caches, by type, how an object is imported: its library's exchange table, and its traits.
 //!
 //! ```text
 //!   import   type(array).__dlpack_c_exchange_api__ --> Table --> owning tensor + work stream --> view
 //!   export   CaiView.__dlpack_c_exchange_api__     --> our own static table
 //! ```
-//! The type's attribute is looked up once per type and remembered ([`known`]), together with what else
-//! there is to know about the type. A table that is not as the header says (an int, another name or
-//! major version, a missing function) counts as none: the object's `__dlpack__` is asked instead.
+//! The C Exchange API of DLPack 1.3 is a table of C functions, an attribute of the *type*. A type is looked at
+//! once ([`known`]). A table that breaks the header (an int, another name or major version, a missing
+//! function) counts as none: the object's `__dlpack__` is asked instead.
 
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering, fence};
@@ -19,7 +19,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyType};
 
 use crate::partners;
-use crate::partners::Producer;
+use crate::partners::Quirk;
 use crate::python::capsule::is_capsule;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::int::type_name;
@@ -35,10 +35,10 @@ const LONGEST_CHAIN: usize = 16;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Table(NonNull<DLPackExchangeAPI>);
 
-// SAFETY: DLPack 1.3: a table is static, "must stay alive throughout the lifetime of the process", and
-// nobody writes to it.
+// SAFETY: DLPack 1.3: a table is static, "must stay alive throughout the lifetime of the process", and is
+// never written.
 unsafe impl Send for Table {}
-// SAFETY: as above.
+// SAFETY: DLPack 1.3: a table is static and never written, so that threads may read it together.
 unsafe impl Sync for Table {}
 
 impl Table {
@@ -47,7 +47,7 @@ impl Table {
         unsafe { self.0.as_ref() }
     }
 
-    /// The table in a capsule; `None` where it is not one, or not of our version, or cannot export.
+    /// The table in a capsule; `None` if it holds none, or one of another version, or one that cannot export.
     fn of_capsule(capsule: &Bound<'_, PyAny>) -> Option<Self> {
         // SAFETY: any object may be asked; no exception is set.
         if unsafe { ffi::PyCapsule_IsValid(capsule.as_ptr(), NAME.as_ptr()) } == 0 {
@@ -92,9 +92,9 @@ bitflags! {
         const IS_NEG = 1 << 3;
         const IS_SPARSE = 1 << 4;
         const IS_PINNED = 1 << 5;
-        /// [`Producer::ignores_stream`](crate::partners::Producer::ignores_stream).
+        /// [`Quirk::IgnoresStream`].
         const IGNORES_STREAM = 1 << 6;
-        /// [`Producer::wants_current`](crate::partners::Producer::wants_current).
+        /// [`Quirk::WantsCurrentDevice`].
         const WANTS_CURRENT = 1 << 7;
         /// It has `__dlpack__`.
         const SPEAKS = 1 << 8;
@@ -102,7 +102,7 @@ bitflags! {
         /// stream that the array is ready on, and on which its producer waits for readers. Its table could
         /// name the thread's work stream only, which would have to wait first.
         const ANOTHER_COPY = 1 << 9;
-        /// [`Producer::mislabels`](crate::partners::Producer::mislabels).
+        /// [`Quirk::MislabelsBfloat16`].
         const MISLABELS = 1 << 10;
         /// It is neither a capsule nor a dict, and its objects are asked through their attributes: it has no
         /// table, and is no view of ours.
@@ -118,15 +118,12 @@ impl Traits {
         Self::from_bits_retain(self.bits() << 16)
     }
 
-    /// The quirks of a library, of which the import must know.
-    fn of_producer(producer: &Producer) -> Self {
-        let quirks = [
-            (Self::IGNORES_STREAM, producer.ignores_stream),
-            (Self::WANTS_CURRENT, producer.wants_current),
-            (Self::MISLABELS, producer.mislabels),
-        ];
-        let has = |(quirk, is_so): (Self, bool)| is_so.then_some(quirk);
-        quirks.into_iter().filter_map(has).collect()
+    const fn of_quirk(quirk: Quirk) -> Self {
+        match quirk {
+            Quirk::IgnoresStream => Self::IGNORES_STREAM,
+            Quirk::MislabelsBfloat16 => Self::MISLABELS,
+            Quirk::WantsCurrentDevice => Self::WANTS_CURRENT,
+        }
     }
 
     /// Asks a type, which may run Python code.
@@ -158,18 +155,20 @@ impl Traits {
         let is_of_us = module.split('.').next() == Some("cai_dlpack");
         traits.set(Self::ANOTHER_COPY, is_of_us && !traits.contains(Self::OURS));
         let producer = partners::of_module(&module).and_then(|partner| partner.producer.as_ref());
-        Ok(traits | producer.map_or(Self::empty(), Self::of_producer))
+        let quirks = producer.map_or(&[][..], |producer| producer.quirks);
+        traits.extend(quirks.iter().map(|quirk| Self::of_quirk(*quirk)));
+        Ok(traits)
     }
 }
 
-/// What is known of an object's type.
+/// What the import must know of an object's type.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known {
     pub(crate) table: Option<Table>,
     pub(crate) traits: Traits,
 }
 
-/// One remembered type. Written rarely, read on every import; `version` is odd while it is written,
+/// One cached type. Written rarely, read on every import; `version` is odd while it is written,
 /// and a reader that sees it change has read nothing.
 struct Slot {
     version: AtomicU32,
@@ -215,7 +214,7 @@ impl Slot {
         })
     }
 
-    /// Remembers a type in the place of another one; nothing where somebody else is writing.
+    /// Caches a type in the place of another one, unless another thread is writing.
     fn write(&self, kind: &Bound<'_, PyType>, known: Known) {
         let version = self.version.load(Ordering::Relaxed);
         let free = version & 1 == 0
@@ -242,7 +241,7 @@ impl Slot {
     }
 }
 
-/// What is remembered of an object's type; `None` where it was not met before.
+/// Reads the cache for an object's type; `None` if the type is not in it.
 #[inline(always)]
 pub(crate) fn remembered(object: &Bound<'_, PyAny>) -> Option<Known> {
     // SAFETY: reads the type of a living object.
@@ -250,7 +249,7 @@ pub(crate) fn remembered(object: &Bound<'_, PyAny>) -> Option<Known> {
     Slot::of(kind).read(kind)
 }
 
-/// What is known of an object's type; a few instructions where the type was met before.
+/// Reads the cache for an object's type, else looks at the type; a few instructions if it is cached.
 ///
 /// A type is asked once: an attribute that is added to it later is not seen, and its `__dlpack__` serves.
 #[inline]
@@ -280,7 +279,7 @@ fn discover(object: &Bound<'_, PyAny>) -> PyResult<Known> {
     Ok(known)
 }
 
-/// Says, once per type, that nobody knows when the data is ready.
+/// Warns, once per type, that the stream of the data is unknown.
 #[cold]
 pub(crate) fn warn_unknown(object: &Bound<'_, PyAny>) -> PyResult<()> {
     let text = format!(
@@ -292,8 +291,8 @@ pub(crate) fn warn_unknown(object: &Bound<'_, PyAny>) -> PyResult<()> {
     crate::python::cpython::warn::once(object, &text, category.as_any())
 }
 
-/// The table of a type; `None` for whatever is not a usable one, and for whatever error reading it
-/// raises: `__dlpack__` is the protocol, this is its short cut.
+/// The table of a type; `None` if there is no usable one or reading it raises an exception: `__dlpack__` is
+/// the protocol, this is its short cut.
 fn table(kind: &Bound<'_, PyType>) -> PyResult<Option<Table>> {
     match getattr::optional(kind, &keys(kind.py()).exchange_api) {
         Ok(capsule) => Ok(capsule.as_ref().and_then(Table::of_capsule)),
