@@ -3,19 +3,20 @@
 //! A row states every fact of [`Partner`] and, by the functions below, those that no producer or call is
 //! without; what a row leaves out is usual.
 
-use super::Checked::{Matrix, MatrixHost, Source, Torch};
-use super::Mutability::{Immutable, Mutable};
-use super::Quirk::{IgnoresStream, MislabelsBfloat16, WantsCurrentDevice};
-use super::Refuses::{
+use super::refuses::Refuses;
+use super::refuses::Refuses::{
     AxesAbove, DType, Empty, Gaps, NegativeStrides, NoAxes, NotCOrder, NotContiguous, ReadOnly,
 };
-use super::{Call, Fault, Mutability, Partner, Producer, Reads, Silence, Waits};
+use super::row::Checked::{Matrix, MatrixHost, Source, Torch};
+use super::row::Mutability::{Immutable, Mutable};
+use super::row::Quirk::{IgnoresStream, MislabelsBfloat16, WantsCurrentDevice};
+use super::row::{Call, Fault, Mutability, Partner, Producer, Reads, Silence, Waits};
 
 const HOST: &[i32] = &[1];
 const HOST_READABLE: &[i32] = &[1, 3, 13];
 const CUDA: &[i32] = &[2, 3, 13];
 /// NumPy, and what is made of its arrays.
-const NO_NUMPY_DTYPE: &[super::Refuses] = &[DType("bfloat16"), DType("float8")];
+const NO_NUMPY_DTYPE: &[Refuses] = &[DType("bfloat16"), DType("float8")];
 
 /// A producer's usual facts, and those that it must state.
 const fn producer(call: &'static str, silence: Silence, evidence: &'static str) -> Producer {

@@ -20,6 +20,8 @@ use crate::python::class::view::PyCaiView;
 use crate::python::cpython::thread_exit;
 use crate::python::cpython::thread_exit::entries;
 use crate::python::import::describe::Loan;
+use crate::python::import::exchange_table::Table;
+use crate::python::import::traits::Traits;
 use crate::python::import::{cai, describe, dlpack, fields, known_types};
 
 /// The answer of `explain`; its `str` is a text of a few lines.
@@ -231,12 +233,7 @@ fn look_at_view(view: &PyCaiView) -> Found {
 }
 
 /// Reads the table's description of an object, on loan.
-fn look_at_table(
-    object: &Bound<'_, PyAny>,
-    table: known_types::Table,
-    traits: known_types::Traits,
-    found: &mut Found,
-) {
+fn look_at_table(object: &Bound<'_, PyAny>, table: Table, traits: Traits, found: &mut Found) {
     match describe::borrow(object, table, traits) {
         Ok(Loan::Array(descriptor, ready)) => {
             (found.descriptor, found.ready) = (Some(descriptor), Some(ready));

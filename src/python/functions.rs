@@ -15,8 +15,9 @@ use crate::python::export::dlpack::{DlpackRequest, Export};
 use crate::python::import::cai::{self, AllowStructs};
 use crate::python::import::dlpack::{self, DlpackArguments};
 use crate::python::import::exchange;
-use crate::python::import::known_types::{self, Traits};
+use crate::python::import::known_types;
 use crate::python::import::route;
+use crate::python::import::traits::Traits;
 use crate::view::CaiView;
 
 with_options! {

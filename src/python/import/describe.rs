@@ -17,7 +17,8 @@ use crate::python::cpython::release;
 #[cfg(not(Py_GIL_DISABLED))]
 use crate::python::import::exchange::failed;
 use crate::python::import::exchange::{is_no_array, is_pinned, is_refused};
-use crate::python::import::known_types::{Table, Traits};
+use crate::python::import::exchange_table::Table;
+use crate::python::import::traits::Traits;
 #[cfg(not(Py_GIL_DISABLED))]
 use crate::view::read_tensor;
 

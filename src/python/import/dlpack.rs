@@ -21,7 +21,7 @@ use crate::python::cpython::once::Once;
 use crate::python::cpython::{int, release};
 use crate::python::current::Current;
 use crate::python::import::known_types;
-use crate::python::import::known_types::Traits;
+use crate::python::import::traits::{Traits, warn_unknown};
 use crate::view::{CaiView, Owner};
 
 const DEVICE_TYPE: IntRule = IntRule::new(
@@ -93,7 +93,7 @@ pub(crate) fn import_known(
     let (mut descriptor, owner) = capsule::claim(&capsule)?;
     check(&mut descriptor, wanted, ask)?;
     if traits.intersects(Traits::IGNORES_STREAM) && ask.stream.is_none() && ready != Stream::None {
-        known_types::warn_unknown(object)?;
+        warn_unknown(object)?;
     }
     Ok(view(descriptor, owner, ready, told))
 }

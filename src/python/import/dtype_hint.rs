@@ -17,7 +17,7 @@ use crate::protocol::dtype::{DType, Kind, TypeStr};
 use crate::python::cpython::names::keys;
 use crate::python::cpython::release;
 use crate::python::import::known_types;
-use crate::python::import::known_types::Traits;
+use crate::python::import::traits::Traits;
 
 /// Whether a typestr of this object may mean another type than it says.
 #[inline]

@@ -20,7 +20,8 @@ use crate::python::class::view::PyCaiView;
 use crate::python::cpython::int::type_name;
 use crate::python::cpython::names::keys;
 use crate::python::cpython::release;
-use crate::python::import::known_types::{Table, Traits};
+use crate::python::import::exchange_table::Table;
+use crate::python::import::traits::{Traits, warn_unknown};
 use crate::view::{CaiView, Owner, Pieces, Streams};
 
 /// A view as it was imported, and what few have: where to ask again for the producer's stream, for one
@@ -181,7 +182,7 @@ pub(crate) fn import_to(
         let says_nothing = traits.intersects(Traits::IGNORES_STREAM)
             && Stream::from_raw(handle) == Stream::LegacyDefault;
         if says_nothing {
-            crate::python::import::known_types::warn_unknown(object)?;
+            warn_unknown(object)?;
             streams.write(Streams::here(Stream::LegacyDefault, None));
         } else {
             streams.write(Streams::of_handle(handle));

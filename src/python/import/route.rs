@@ -21,7 +21,8 @@ use crate::python::import::cai::AllowStructs;
 use crate::python::import::cai_dict::Numbers;
 use crate::python::import::dlpack::DlpackArguments;
 use crate::python::import::exchange::Imported;
-use crate::python::import::known_types::{Known, Traits};
+use crate::python::import::known_types::Known;
+use crate::python::import::traits::Traits;
 use crate::python::import::{cai, dlpack, exchange, known_types};
 use crate::view::CaiView;
 
