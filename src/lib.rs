@@ -31,6 +31,7 @@
 //! | [`protocol`] | both protocols as checked values; no pointer is followed, no CUDA, no Python |
 //! | [`driver`] | the little of the CUDA driver that order needs; loaded on first use (feature `cudarc`) |
 //! | [`view`] | ownership: views, owners, managed tensors, typed views |
+//! | [`partners`] | the libraries that arrays come from and go to, one row for each |
 //! | `python` | arguments and return values of extension modules (feature `pyo3`) |
 //! | [`interop`] | other libraries' arrays and streams in Rust (feature `cudarc`) |
 //!
@@ -61,6 +62,8 @@ pub mod driver;
 pub mod error;
 mod process;
 pub mod view;
+
+pub mod partners;
 
 #[cfg(feature = "pyo3")]
 pub mod python;

@@ -18,12 +18,11 @@ from typing import Any
 
 import cai_dlpack as cd
 import numpy as np
+from calls import Consume, Key, Seen, consumers
 from cells import EXTRA, NotMade
+from host import given_mpi
 
 Produce = Callable[[Any], tuple[object, int]]
-# The first element's address, the elements, the dtype's name; None for what a consumer does not say.
-Seen = tuple[int | None, bytes, str | None]
-Consume = Callable[[Any], Seen]
 
 
 def prepare() -> None:
@@ -182,31 +181,16 @@ PRODUCERS: dict[str, Produce] = {
 }
 
 
-# --- consumers ------------------------------------------------------------------------------------------
+# --- readers of what a library's call returns ------------------------------------------------------------
 
 
-def numba_in(view: Any) -> Seen:
-    import numba.cuda
-
-    array = numba.cuda.as_cuda_array(view)
+def read_numba(array: Any) -> Seen:
     pointer = array.__cuda_array_interface__["data"][0]
     return pointer, gather(pointer, array.shape, array.strides, array.dtype.itemsize), array.dtype.name
 
 
-def cuda_core_dlpack(view: Any) -> Seen:
-    from cuda.core.utils import StridedMemoryView
-
-    return strided(StridedMemoryView.from_dlpack(view, stream_ptr=1))
-
-
-def cuda_core_interface(view: Any) -> Seen:
-    from cuda.core.utils import StridedMemoryView
-
-    return strided(StridedMemoryView.from_cuda_array_interface(view, stream_ptr=1))
-
-
-def strided(memory: Any) -> Seen:
-    """What cuda.core's view says of itself: strides in elements, None for C order."""
+def read_cuda_core(memory: Any) -> Seen:
+    """What cuda.core's view shows: strides in elements, None for C order."""
     itemsize = np.dtype(memory.dtype).itemsize
     steps = memory.strides
     if steps is None:
@@ -218,91 +202,78 @@ def strided(memory: Any) -> Seen:
     )
 
 
-def tvm_in(view: Any) -> Seen:
-    tvm_ffi = load("tvm_ffi")
-    return seen(tvm_ffi.from_dlpack(view))
-
-
-def warp_in(view: Any) -> Seen:
+def read_warp(array: Any) -> Seen:
     warp = load("warp")
-    array = warp.from_dlpack(view)
     dtype = np.dtype(warp.dtype_to_numpy(array.dtype))
     pointer = array.ptr or 0
     return pointer, gather(pointer, array.shape, array.strides, dtype.itemsize), dtype.name
 
 
-def numpy_in(view: Any) -> Seen:
-    array = np.from_dlpack(view, device="cpu")
+def read_numpy(array: Any) -> Seen:
     return None, array.tobytes(), array.dtype.name
 
 
-def mpi_in(view: Any) -> Seen:
-    from mpi4py import MPI
-
-    memory = MPI.memory.frombuffer(view, readonly=True)
+def read_mpi(memory: Any) -> Seen:
     return memory.address, read(memory.address, memory.nbytes) if memory.nbytes else b"", None
 
 
-def pycuda_in(view: Any) -> Seen:
-    """As the argument of a kernel: the address, and nothing else of it. PyCUDA's own call, of no kernel."""
-    driver, _ = pycuda()
-    launched: list[bytes] = []
-    kernel = types.SimpleNamespace(
-        _set_block_shape=lambda *shape: None,
-        _launch_kernel=lambda grid, block, arguments, shared, stream: launched.append(arguments),
-    )
-    driver.Function.__call__(kernel, view, block=(1, 1, 1))
-    (pointer,) = struct.unpack("P", launched[0])
+def read_launched(launched: tuple[bytes, Any]) -> Seen:
+    """A kernel's arguments: the address is all that PyCUDA takes of a view."""
+    arguments, view = launched
+    (pointer,) = struct.unpack("P", arguments)
     said = cd.view(view)
     assert said.byte_strides is not None and said.itemsize is not None
     return pointer, gather(pointer, said.shape, said.byte_strides, said.itemsize), None
 
 
-def cupy_in(view: Any) -> Seen:
+def read_cupy(array: Any) -> Seen:
     cupy = load("cupy")
-    array = cupy.asarray(view)
     if array.size:
         cupy.sum(array)  # a kernel reads it
     return array.data.ptr, array.get().tobytes(), array.dtype.name
 
 
-def cupy_dlpack(view: Any) -> Seen:
-    cupy = load("cupy")
-    array = cupy.from_dlpack(view)
-    return array.data.ptr, array.get().tobytes(), array.dtype.name
-
-
-def torch_in(view: Any) -> Seen:
-    torch = load("torch")
-    tensor = torch.from_dlpack(view)
+def read_torch(tensor: Any) -> Seen:
     return tensor.data_ptr(), tensor.cpu().numpy().tobytes(), str(tensor.dtype).rpartition(".")[2]
 
 
-def torch_interface(view: Any) -> Seen:
-    torch = load("torch")
-    tensor = torch.as_tensor(view, device="cuda")
-    return tensor.data_ptr(), tensor.cpu().numpy().tobytes(), str(tensor.dtype).rpartition(".")[2]
-
-
-def jax_in(view: Any) -> Seen:
-    jax = load("jax")
-    array = jax.dlpack.from_dlpack(view)
+def read_jax(array: Any) -> Seen:
     return array.unsafe_buffer_pointer(), np.asarray(array).tobytes(), array.dtype.name
 
 
-CONSUMERS: dict[tuple[str, str], Consume] = {
-    ("numba-cuda", "view, interface"): numba_in,
-    ("cuda-core", "view, DLPack"): cuda_core_dlpack,
-    ("cuda-core", "view, interface"): cuda_core_interface,
-    ("apache-tvm-ffi", "view, DLPack"): tvm_in,
-    ("apache-tvm-ffi", "capsule"): tvm_in,
-    ("warp-lang", "view, DLPack"): warp_in,
-    ("mpi4py", "view, buffer or DLPack"): mpi_in,
-    ("pycuda", "view, interface"): pycuda_in,
-    ("numpy", "view, copied to the host"): numpy_in,
-    ("cupy-cuda13x", "view, interface"): cupy_in,
-    ("cupy-cuda13x", "view, DLPack"): cupy_dlpack,
-    ("torch", "view, DLPack"): torch_in,
-    ("torch", "view, interface"): torch_interface,
-    ("jax", "view, DLPack"): jax_in,
+READERS: dict[str, Callable[[Any], Seen]] = {
+    "numba-cuda": read_numba,
+    "cuda-core": read_cuda_core,
+    "apache-tvm-ffi": seen,
+    "warp-lang": read_warp,
+    "mpi4py": read_mpi,
+    "pycuda": read_launched,
+    "numpy": read_numpy,
+    "cupy-cuda13x": read_cupy,
+    "torch": read_torch,
+    "jax": read_jax,
 }
+
+
+def given_pycuda() -> dict[str, Any]:
+    """A kernel without code: PyCUDA's own call collects its arguments."""
+    driver, _ = pycuda()
+
+    def kernel(view: Any, block: tuple[int, int, int]) -> tuple[bytes, Any]:
+        launched: list[bytes] = []
+        function = types.SimpleNamespace(
+            _set_block_shape=lambda *shape: None,
+            _launch_kernel=lambda grid, block, arguments, shared, stream: launched.append(arguments),
+        )
+        driver.Function.__call__(function, view, block=block)
+        return launched[0], view
+
+    return {"kernel": kernel}
+
+
+GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
+    "pycuda": given_pycuda,
+    "mpi4py": given_mpi,
+    "cuda-core": lambda: {"s": 1},
+}
+CONSUMERS: dict[Key, Consume] = consumers(2, READERS, GIVEN)

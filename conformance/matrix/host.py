@@ -1,7 +1,7 @@
 """Libraries on host memory: how each makes an array, and how it takes one.
 
-A producer gets a NumPy array and answers an object of its own with the address of the first element.
-A consumer gets a view (or a capsule) and answers the address and the elements that it sees.
+A producer gets a NumPy array and returns an object of its own with the address of the first element.
+A reader gets the result of a library's call (`calls.py`) and returns the address and the elements that it sees.
 """
 
 from __future__ import annotations
@@ -10,17 +10,16 @@ import ctypes
 import importlib
 import importlib.util
 import itertools
+import types
 from collections.abc import Callable
 from typing import Any
 
 import cai_dlpack as cd
 import numpy as np
+from calls import Consume, Key, Seen, consumers
 from cells import EXTRA, NotMade
 
 Produce = Callable[[Any], tuple[object, int]]
-# The first element's address, the elements, the dtype's name; None for what a consumer does not say.
-Seen = tuple[int | None, bytes, str | None]
-Consume = Callable[[Any], Seen]
 
 
 def load(name: str) -> Any:
@@ -167,106 +166,77 @@ PRODUCERS: dict[str, Produce] = {
 }
 
 
-# --- consumers ------------------------------------------------------------------------------------------
+# --- readers of what a library's call returns ------------------------------------------------------------
 
 
-def numpy_in(view: Any) -> Seen:
-    array = np.from_dlpack(view)
+def read_numpy(array: Any) -> Seen:
     return array.ctypes.data, array.tobytes(), array.dtype.name
 
 
-def numpy_asarray(view: Any) -> Seen:
-    array = np.asarray(view)
-    return array.ctypes.data, array.tobytes(), array.dtype.name
+def read_strict(array: Any) -> Seen:
+    return read_numpy(array._array)
 
 
-def strict_in(view: Any) -> Seen:
-    array_api_strict = load("array_api_strict")
-    array = array_api_strict.from_dlpack(view)
-    return array._array.ctypes.data, array._array.tobytes(), array._array.dtype.name
-
-
-def jax_in(view: Any) -> Seen:
-    jax = load("jax")
-    array = jax.dlpack.from_dlpack(view)
+def read_jax(array: Any) -> Seen:
     return array.unsafe_buffer_pointer(), np.asarray(array).tobytes(), array.dtype.name
 
 
-def tvm_in(view: Any) -> Seen:
-    tvm_ffi = load("tvm_ffi")
-    tensor = tvm_ffi.from_dlpack(view)
+def read_tensor(tensor: Any) -> Seen:
+    """tvm-ffi, Paddle and torch."""
     return tensor.data_ptr(), seen(tensor), str(tensor.dtype).rpartition(".")[2]
 
 
-def tensorflow_in(capsule: Any) -> Seen:
+def read_tensorflow(tensor: Any) -> Seen:
     tensorflow = load("tensorflow")
-    tensor = tensorflow.experimental.dlpack.from_dlpack(capsule)
     pointer = cd.from_dlpack(tensorflow.experimental.dlpack.to_dlpack(tensor)).ptr
     return pointer, tensor.numpy().tobytes(), tensor.dtype.name
 
 
-def paddle_in(view: Any) -> Seen:
-    paddle = load("paddle")
-    tensor = paddle.from_dlpack(view)
-    return tensor.data_ptr(), seen(tensor), str(tensor.dtype).rpartition(".")[2]
+def read_pyarrow(found: Any) -> Seen:
+    """A buffer, which has no type, or a tensor."""
+    if hasattr(found, "to_pybytes"):
+        return found.address, found.to_pybytes(), None
+    return read_numpy(found.to_numpy())
 
 
-def pyarrow_buffer(view: Any) -> Seen:
-    pyarrow = load("pyarrow")
-    buffer = pyarrow.py_buffer(view)
-    return buffer.address, buffer.to_pybytes(), None
-
-
-def pyarrow_tensor(view: Any) -> Seen:
-    pyarrow = load("pyarrow")
-    tensor = pyarrow.Tensor.from_dlpack(view)
-    array = tensor.to_numpy()
-    return array.ctypes.data, array.tobytes(), array.dtype.name
-
-
-def onnxruntime_in(view: Any) -> Seen:
-    onnxruntime = load("onnxruntime")
-    value = onnxruntime.OrtValue.from_dlpack(view)
+def read_onnxruntime(value: Any) -> Seen:
     return value.data_ptr(), value.numpy().tobytes(), value.numpy().dtype.name
 
 
-def warp_in(view: Any) -> Seen:
-    warp = load("warp")
-    warp.init()
-    array = warp.from_dlpack(view)
+def read_warp(array: Any) -> Seen:
     return array.ptr or 0, array.numpy().tobytes(), array.numpy().dtype.name
 
 
-def mpi_in(view: Any) -> Seen:
-    from mpi4py import MPI
-
-    memory = MPI.memory.frombuffer(view, readonly=True)
+def read_mpi(memory: Any) -> Seen:
     return memory.address, bytes(memory.tobytes()), None
 
 
-def torch_in(view: Any) -> Seen:
-    torch = load("torch")
-    tensor = torch.from_dlpack(view)
-    return tensor.data_ptr(), seen(tensor), str(tensor.dtype).rpartition(".")[2]
-
-
-# (library, bridge): the bridge is what is handed over and by which protocol it is taken.
-CONSUMERS: dict[tuple[str, str], Consume] = {
-    ("numpy", "view, DLPack"): numpy_in,
-    ("numpy", "view, array interface"): numpy_asarray,
-    ("array-api-strict", "view, DLPack"): strict_in,
-    ("apache-tvm-ffi", "view, DLPack"): tvm_in,
-    ("apache-tvm-ffi", "capsule"): tvm_in,
-    ("jax", "view, DLPack"): jax_in,
-    ("mpi4py", "view, buffer or DLPack"): mpi_in,
-    ("onnxruntime", "view, DLPack"): onnxruntime_in,
-    ("onnxruntime", "capsule"): onnxruntime_in,
-    ("paddlepaddle", "view, DLPack"): paddle_in,
-    ("paddlepaddle", "capsule"): paddle_in,
-    ("pyarrow", "view, buffer"): pyarrow_buffer,
-    ("pyarrow", "view, DLPack"): pyarrow_tensor,
-    ("tensorflow-cpu", "capsule"): tensorflow_in,
-    ("torch", "view, DLPack"): torch_in,
-    ("torch", "capsule"): torch_in,
-    ("warp-lang", "view, DLPack"): warp_in,
+READERS: dict[str, Callable[[Any], Seen]] = {
+    "numpy": read_numpy,
+    "array-api-strict": read_strict,
+    "apache-tvm-ffi": read_tensor,
+    "jax": read_jax,
+    "mpi4py": read_mpi,
+    "onnxruntime": read_onnxruntime,
+    "paddlepaddle": read_tensor,
+    "pyarrow": read_pyarrow,
+    "tensorflow-cpu": read_tensorflow,
+    "torch": read_tensor,
+    "warp-lang": read_warp,
 }
+
+
+def given_warp() -> dict[str, Any]:
+    load("warp").init()
+    return {}
+
+
+def given_mpi() -> dict[str, Any]:
+    """A message's buffer, as `Send` takes it, without a receiver."""
+    from mpi4py import MPI
+
+    return {"comm": types.SimpleNamespace(Send=lambda buffer, dest: MPI.memory.frombuffer(buffer, readonly=True))}
+
+
+GIVEN: dict[str, Callable[[], dict[str, Any]]] = {"warp-lang": given_warp, "mpi4py": given_mpi}
+CONSUMERS: dict[Key, Consume] = consumers(1, READERS, GIVEN)

@@ -8,14 +8,15 @@ from importlib import metadata
 import device
 import host
 from cai_conformance.library import is_simulator, loaded
+from calls import PARTNERS
 
 LIBRARIES = [
     ("host", list(host.PRODUCERS), sorted({name for name, _ in host.CONSUMERS})),
     ("device", list(device.PRODUCERS), sorted({name for name, _ in device.CONSUMERS})),
 ]
 
-# Libraries that reach the driver through a static CUDA runtime, which the simulated driver is not enough for.
-GPU_ONLY = {"cupy-cuda13x", "torch", "jax"}
+# On device memory these run on a GPU alone: they reach the driver through a static CUDA runtime.
+GPU_ONLY = {name for name, row in PARTNERS.items() if row["checked"] != "matrix"}
 
 # Why these are not installed by `make conformance`.
 ABSENT = {
@@ -24,15 +25,9 @@ ABSENT = {
     "cupy-cuda13x": "needs a GPU: its runtime asks the driver for private tables",
 }
 
-# Known to speak one of the protocols, and in no list above: why.
-ELSEWHERE = {
-    "rmm-cu13": "needs a GPU: reaches the driver through a static CUDA runtime",
-    "cudf-cu13": "needs a GPU",
-    "pylibraft-cu13": "needs a GPU",
-    "nvidia-dali-cuda130": "needs a GPU",
-    "cvcuda-cu13": "needs a GPU",
-    "xgboost": "its interface side needs a GPU",
-}
+# Partners without a case: nothing that they do was run.
+CASES = {name for _, producers, consumers in LIBRARIES for name in [*producers, *consumers]}
+ELSEWHERE = {name: "needs a GPU" for name in PARTNERS if name not in CASES}
 
 
 def version(name: str) -> str | None:

@@ -15,12 +15,22 @@ import device
 import numba.cuda
 import numpy as np
 from cai_conformance import Sim
+from calls import CALLS
 
 WAITS = {
     "cuStreamWaitEvent": "its stream waits for an event",
     "cuStreamSynchronize": "the host waits for the stream",
     "cuEventSynchronize": "the host waits for an event",
 }
+NOBODY = "nobody waits: the order is the caller's, v.synchronize() or v.on(stream)"
+
+
+def expected(consumer: str, bridge: str) -> str:
+    """Who waits by the table of partners."""
+    waits: str = CALLS[consumer, bridge]["waits"]
+    if waits == "nobody waits":
+        return NOBODY
+    return WAITS["cuStreamSynchronize" if waits == "the host waits" else "cuStreamWaitEvent"]
 
 
 def order(consume: Any, sim: Sim) -> str:
@@ -32,7 +42,7 @@ def order(consume: Any, sim: Sim) -> str:
     waits = [call for call in sim.calls() if call.name in WAITS]
     recorded = [call for call in sim.calls("cuEventRecord") if call.stream == int(stream)]
     if not waits:
-        return "nobody waits: the order is the caller's, v.synchronize() or v.on(stream)"
+        return NOBODY
     if waits[0].name == "cuStreamWaitEvent" and not recorded:
         return "its stream waits for another stream than the producer's"
     return WAITS[waits[0].name]
@@ -46,7 +56,9 @@ def main() -> None:
     for (name, bridge), consume in device.CONSUMERS.items():
         if name in sys.argv[1:] and bridge != "capsule":
             try:
-                found[f"{name} ({bridge})"] = order(consume, sim)
+                how = order(consume, sim)
+                other = "" if how == expected(name, bridge) else f"; explained as: {expected(name, bridge)}"
+                found[f"{name} ({bridge})"] = how + other
             except Exception as error:
                 found[f"{name} ({bridge})"] = f"{type(error).__name__}: {error}"
     print(json.dumps(found))

@@ -19,12 +19,13 @@ import warnings
 from typing import Any
 
 import cai_dlpack as cd
+from calls import COPIED_TO_HOST, Consume, explained
 from cells import COPIED, DTYPES, FAILED, LAYOUTS, NO_SUCH, OK, REFUSED, Cell, NotMade, in_memory_order, raw, sample
-from host import Consume, Produce
+from host import Produce
 
 
-def one(produce: Produce, consume: Consume, bridge: str, dtype: str, layout: str) -> Cell:
-    """Makes an array, hands it over, compares."""
+def one(produce: Produce, consume: Consume, bridge: str, dtype: str, layout: str, consumer: str = "") -> Cell:
+    """Makes an array, hands it over, compares; what `explain` tells of the consumer must not be less than it takes."""
     array = sample(dtype, layout)
     try:
         made, address = produce(array)
@@ -41,14 +42,16 @@ def one(produce: Produce, consume: Consume, bridge: str, dtype: str, layout: str
     if array.size and view.ptr != address:
         return Cell(FAILED, "the view has another address than the producer's array")
     try:
-        found, data, name = consume(cd.to_dlpack(view) if bridge == "capsule" else view)
+        found, data, name = consume(view)
     except Exception as error:
         return Cell(REFUSED, f"{whose(error)}: {words(error)}")
+    if told := explained(consumer, bridge, view):
+        return Cell(FAILED, f"explained as refused: {told}")
     if name not in (None, dtype):
         return Cell(FAILED, f"the consumer sees {name}")
     if data != (in_memory_order(array) if "buffer" in bridge else raw(array)):
         return Cell(FAILED, "the data differ")
-    if array.size and found != address and bridge != "view, copied to the host":
+    if array.size and found != address and bridge != COPIED_TO_HOST:
         return Cell(COPIED, "the consumer has made a copy without being asked")
     return Cell(OK)
 
@@ -90,7 +93,7 @@ def main() -> None:
         try:
             if [*key, layout] in deadly:
                 raise SystemError("not tried: the process ended with another dtype of this layout")
-            result = one(produce, use, key[1], dtype, layout)
+            result = one(produce, use, key[1], dtype, layout, key[0])
         except BaseException:
             result = Cell(FAILED, traceback.format_exc().splitlines()[-1])
         print(json.dumps({**cell, "outcome": result.outcome, "reason": result.reason}), flush=True)

@@ -10,6 +10,7 @@ import dlpack_abi as abi
 import exchange_abi as exchange
 import numpy as np
 import pytest
+from cai_dlpack import _core
 from free_threaded import FREE_THREADED
 from simulator import Machine
 
@@ -93,6 +94,31 @@ def test_a_consumer_that_would_refuse(to: str, changed: dict[str, Any], refused:
 def test_the_device_decides_for_a_consumer() -> None:
     found = cd.explain(cd.view(np.arange(3)), to="cupy")
     assert found.refused is not None and "device type 1" in found.refused
+
+
+def test_memory_of_another_kind_has_a_remedy(machine: Machine) -> None:
+    view = cd.view(array(data=(machine.device_memory(64), False)))
+    refused = cd.explain(view, to="numpy").refused
+    assert refused is not None and 'np.from_dlpack(v, device="cpu") copies it' in refused
+
+
+PARTNERS = _core._partners()
+
+
+@pytest.mark.parametrize("row", PARTNERS, ids=lambda row: row["name"])
+def test_every_partner_is_explained_under_all_its_names(row: dict[str, Any]) -> None:
+    view = cd.view(array(), ordinal=0)
+    texts = {
+        str(cd.explain(view, to=name)) for name in [row["name"], row["title"], row["distribution"], *row["aliases"]]
+    }
+    assert len(texts) == 1
+    (text,) = texts
+    assert f"to {row['name']}" in text and row["calls"][0]["code"] in text
+
+
+@pytest.mark.parametrize("typed", ["pyarrow", "onnxruntime", "array-api-strict", "pylibraft", "xgboost", "DALI"])
+def test_the_partners_of_the_page_are_taken(typed: str) -> None:
+    assert cd.explain(cd.view(np.arange(3)), to=typed).route == "view"
 
 
 def test_an_unknown_consumer_is_refused_by_name() -> None:

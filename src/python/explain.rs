@@ -1,39 +1,40 @@
-//! `explain`: which way an array would go, what would wait for what, and why, without doing it.
+//! `explain`: the route of an import, the order and the consumer's call, without doing any of it.
 //!
-//! Attributes are read and the driver is asked about the pointer, where there is one. No `__dlpack__`
-//! is called, no event is made, no stream waits.
-
-mod consumers;
+//! Attributes are read, and the driver is asked about the pointer if there is one. No `__dlpack__` is called,
+//! no event is made, no stream waits. The consumer's side is [`Partner::plan`].
 
 use std::fmt::Write;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use self::consumers::{CONSUMERS, Consumer};
+use crate::partners;
+use crate::partners::{Asked, PARTNERS, Partner, order_for};
 use crate::protocol::descriptor::{Descriptor, Device};
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::protocol::stream::{Platform, Request, Situation, Stream, plan};
+use crate::protocol::stream::{Platform, Stream};
 use crate::python::call::options::Options;
 use crate::python::call::{policy, stream};
 use crate::python::capsule;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::thread_exit;
 use crate::python::cpython::thread_exit::entries;
-use crate::python::import::describe::Said;
+use crate::python::import::describe::Loan;
+use crate::python::import::exchange_table::Table;
+use crate::python::import::traits::Traits;
 use crate::python::import::{cai, describe, dlpack, fields, known_types};
 
-/// What `explain` found; its text is the `str` of it.
+/// The answer of `explain`; its `str` is a text of a few lines.
 #[pyclass(name = "Explanation", module = "cai_dlpack", frozen)]
 pub(crate) struct Explanation {
-    /// The way that `view` would take: "exchange", "cai", "dlpack", "capsule" or "view"; None where it
+    /// The way that `view` would take: "exchange", "cai", "dlpack", "capsule" or "view"; None if it
     /// would refuse.
     #[pyo3(get)]
     route: Option<&'static str>,
-    /// Who would wait for whom; None where that is not known without asking the producer.
+    /// Who would wait for whom; None if that is not known without asking the producer.
     #[pyo3(get)]
     order: Option<String>,
-    /// Why it would be refused, by the import or by the consumer; None where it would not.
+    /// Why the import or the consumer would refuse it; None if neither would.
     #[pyo3(get)]
     refused: Option<String>,
     text: String,
@@ -51,10 +52,10 @@ impl Explanation {
 }
 }
 
-/// Says which way an array would go, what would wait for what, and why, without doing it.
+/// Describes the route, the order and the consumer's call for an array, without doing any of it.
 ///
-/// to: the name of the consumer's library, such as "torch"; its zero-copy call is shown, and what it
-/// ignores or refuses.
+/// to: the consumer's library by any of its names, such as "torch" or "pytorch"; its zero-copy call is shown,
+/// with what it refuses.
 /// stream: the consumer's stream, as in `__dlpack__`.
 ///
 /// No GPU is needed; without a driver the device is not known. The answer prints as a text, and has the
@@ -67,32 +68,23 @@ pub(crate) fn explain<'py>(
     stream: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Explanation> {
     thread_exit::stays();
-    let consumer = to.map(consumer).transpose()?;
+    let partner = to.map(partner).transpose()?;
     let mut found = look(obj)?;
     let mut text = String::new();
-    line(
-        &mut text,
-        "offers",
-        &if found.offers.is_empty() {
-            "neither protocol".to_owned()
-        } else {
-            found.offers.join("; ")
-        },
-    );
+    let offers = if found.offers.is_empty() {
+        "neither protocol".to_owned()
+    } else {
+        found.offers.join("; ")
+    };
+    line(&mut text, "offers", &offers);
     if let Some(route) = found.route {
         line(&mut text, "route", &format!("{route}: {}", found.reason));
     }
     if let Some(descriptor) = &found.descriptor {
-        line(
-            &mut text,
-            "array",
-            &shown(obj.py(), descriptor, found.located)?,
-        );
+        let array = shown(obj.py(), descriptor, found.located)?;
+        line(&mut text, "array", &array);
     }
-    let order = match (&found.descriptor, found.ready) {
-        (Some(descriptor), Some(ready)) => Some(order(descriptor, ready, stream, consumer)?),
-        _ => None,
-    };
+    let order = hand_over(&mut found, partner, stream)?;
     if let Some(order) = &order {
         line(&mut text, "order", order);
     } else if found.route.is_some() {
@@ -102,12 +94,10 @@ pub(crate) fn explain<'py>(
             "the producer is told the consumer's stream and orders by itself",
         );
     }
-    if let Some(consumer) = consumer {
-        line(&mut text, &format!("to {}", consumer.name), consumer.call);
-        line(&mut text, "streams", consumer.stream);
-        if let (None, Some(descriptor)) = (&found.refused, &found.descriptor) {
-            found.refused = refusal_of(consumer, descriptor, found.located);
-        }
+    if let Some(partner) = partner {
+        let call = &partner.call;
+        line(&mut text, &format!("to {}", partner.name), call.code);
+        line(&mut text, "streams", &call.streams().replace('`', ""));
     }
     if let Some(refused) = &found.refused {
         line(&mut text, "refused", refused);
@@ -125,24 +115,51 @@ fn line(text: &mut String, head: &str, rest: &str) {
     let _ = writeln!(text, "{head:12}{rest}");
 }
 
-fn consumer(name: &str) -> PyResult<&'static Consumer> {
-    CONSUMERS
-        .iter()
-        .find(|consumer| consumer.name == name)
-        .ok_or_else(|| {
-            let names: Vec<_> = CONSUMERS.iter().map(|consumer| consumer.name).collect();
-            let violation = Violation::new(
-                Rule::ArgumentValue,
-                Field::Argument("to"),
-                format_args!("'{name}'"),
-            );
-            violation
-                .with_hint(format!("it is one of {}", names.join(", ")))
-                .into()
-        })
+fn partner(name: &str) -> PyResult<&'static Partner> {
+    partners::find(name).ok_or_else(|| {
+        let names: Vec<_> = PARTNERS.iter().map(|partner| partner.name).collect();
+        let violation = Violation::new(
+            Rule::ArgumentValue,
+            Field::Argument("to"),
+            format_args!("'{name}'"),
+        );
+        violation
+            .with_hint(format!("it is one of {}", names.join(", ")))
+            .into()
+    })
 }
 
-/// What can be said of an object without importing it.
+/// The order, if it is known, and the consumer's refusal, if the import has none.
+fn hand_over(
+    found: &mut Found,
+    partner: Option<&'static Partner>,
+    stream: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Option<String>> {
+    let Some(array) = &found.descriptor else {
+        return Ok(None);
+    };
+    let device_type = array.device().device_type;
+    let platform = Platform::from_device_type(device_type).unwrap_or(Platform::Host);
+    let asked = Asked {
+        stream: (stream.map(|stream| stream::request(Some(stream), platform))).transpose()?,
+        policy: policy::policy(),
+        is_located: found.located,
+    };
+    let ready = found.ready.unwrap_or(Stream::None);
+    let order = match partner {
+        None => order_for(array, ready, asked, None),
+        Some(partner) => {
+            let plan = partner.plan_asked(array, ready, asked);
+            if found.refused.is_none() {
+                found.refused = plan.refusal();
+            }
+            plan.order
+        }
+    };
+    Ok(found.ready.map(|_| order.to_string()))
+}
+
+/// The facts about an object that no import is needed for.
 #[derive(Default)]
 struct Found {
     offers: Vec<String>,
@@ -151,7 +168,7 @@ struct Found {
     descriptor: Option<Descriptor>,
     /// The descriptor's device is known, and not only assumed.
     located: bool,
-    /// What the data is ready on, where the route says it.
+    /// The stream that the data is ready on, if the route names it.
     ready: Option<Stream>,
     refused: Option<String>,
 }
@@ -192,7 +209,7 @@ fn look(object: &Bound<'_, PyAny>) -> PyResult<Found> {
         );
         (found.ready, found.refused) = (None, None);
     } else if found.route.is_some() && found.ready.is_none() {
-        // An interface that names no stream is taken at its word where there is nothing better.
+        // An interface that names no stream is believed if nothing better is offered.
         found.ready = Some(Stream::None);
         found.reason =
             "nothing else is offered; it names no stream: pass producer_stream= if work is pending";
@@ -215,30 +232,25 @@ fn look_at_view(view: &PyCaiView) -> Found {
     }
 }
 
-/// What the table says, on loan.
-fn look_at_table(
-    object: &Bound<'_, PyAny>,
-    table: known_types::Table,
-    traits: known_types::Traits,
-    found: &mut Found,
-) {
-    match describe::look(object, table, traits) {
-        Ok(Said::Array(descriptor, ready)) => {
+/// Reads the table's description of an object, on loan.
+fn look_at_table(object: &Bound<'_, PyAny>, table: Table, traits: Traits, found: &mut Found) {
+    match describe::borrow(object, table, traits) {
+        Ok(Loan::Array(descriptor, ready)) => {
             (found.descriptor, found.ready) = (Some(descriptor), Some(ready));
             found.located = true;
         }
-        Ok(Said::Nothing) => {}
-        Ok(Said::LessThanDlpack) => {
+        Ok(Loan::NotOffered) => {}
+        Ok(Loan::Incomplete) => {
             (found.route, found.reason) = (
                 Some("dlpack"),
-                "its table says less than its __dlpack__, which is asked",
+                "its table leaves out what its __dlpack__ tells, which is asked",
             );
         }
         Err(error) => found.refused = Some(error.value(object.py()).to_string()),
     }
 }
 
-/// The interface of an object, or of a bare dict.
+/// Reads the interface of an object, or a bare dict.
 fn look_at_cai(object: &Bound<'_, PyAny>, found: &mut Found) -> PyResult<()> {
     let dict = if object.is_instance_of::<PyDict>() {
         Some(object.clone())
@@ -293,7 +305,7 @@ fn look_at_cai(object: &Bound<'_, PyAny>, found: &mut Found) -> PyResult<()> {
     Ok(())
 }
 
-/// Whether the object speaks DLPack, and where it says that it is.
+/// Whether the object has `__dlpack__`; its device is added to the offers.
 fn look_at_dlpack(object: &Bound<'_, PyAny>, found: &mut Found) -> bool {
     if !dlpack::speaks(object).unwrap_or(false) {
         return false;
@@ -323,63 +335,4 @@ fn shown(py: Python<'_>, descriptor: &Descriptor, located: bool) -> PyResult<Str
         "{shape} {} on {place}, strides {strides} elements{flag}",
         descriptor.dtype()
     ))
-}
-
-/// The plan for the consumer's stream; captures are not looked at.
-fn order(
-    descriptor: &Descriptor,
-    ready: Stream,
-    stream: Option<&Bound<'_, PyAny>>,
-    consumer: Option<&Consumer>,
-) -> PyResult<String> {
-    if consumer.is_some_and(|consumer| !consumer.dlpack) && stream.is_none() {
-        return Ok(format!("{ready} is passed on in the dict; no call is made"));
-    }
-    let platform =
-        Platform::from_device_type(descriptor.device().device_type).unwrap_or(Platform::Host);
-    let reads_on_host =
-        stream.is_none() && consumer.is_some_and(|consumer| consumer.name == "tensorflow");
-    let request = if reads_on_host {
-        Request::Host
-    } else {
-        stream::request(stream, platform)?
-    };
-    let situation = Situation {
-        platform,
-        ..Situation::new(ready, request, policy::policy())
-    };
-    Ok(plan(&situation).to_string())
-}
-
-/// Why the consumer would not take it; `None` where nothing is known against it.
-fn refusal_of(consumer: &Consumer, descriptor: &Descriptor, located: bool) -> Option<String> {
-    let device = descriptor.device();
-    let name = consumer.name;
-    if located && !consumer.devices.is_empty() && !consumer.devices.contains(&device.device_type) {
-        let way = match device.device_type {
-            Device::CUDA_MANAGED | Device::CUDA_HOST
-                if consumer.devices.contains(&Device::CUDA) =>
-            {
-                "; v.present_as(\"cuda\") names it device memory"
-            }
-            _ => "",
-        };
-        return Some(format!(
-            "{name} takes no memory of device type {}{way}",
-            device.device_type
-        ));
-    }
-    if !consumer.dlpack
-        && let Err(violation) = descriptor.to_interface(Stream::None)
-    {
-        return Some(violation.to_string());
-    }
-    if consumer.legacy && descriptor.read_only() {
-        return Some(format!(
-            "{name} asks for a legacy tensor, which cannot be read-only; read_only=False asserts that nobody will write"
-        ));
-    }
-    let is_negative = descriptor.elem_strides().iter().any(|stride| *stride < 0);
-    (consumer.no_negative_strides && is_negative)
-        .then(|| format!("{name} takes no negative strides"))
 }

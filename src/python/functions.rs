@@ -15,8 +15,9 @@ use crate::python::export::dlpack::{DlpackRequest, Export};
 use crate::python::import::cai::{self, AllowStructs};
 use crate::python::import::dlpack::{self, DlpackArguments};
 use crate::python::import::exchange;
-use crate::python::import::known_types::{self, Traits};
+use crate::python::import::known_types;
 use crate::python::import::route;
+use crate::python::import::traits::Traits;
 use crate::view::CaiView;
 
 with_options! {
@@ -59,7 +60,7 @@ impl Function for View {
         let parsed = Options::read(Self::given(&arguments))?;
         let options = parsed.as_ref().unwrap_or(Options::NONE);
         let known = known_types::known(&object)?;
-        if known.traits.any_of(Traits::OURS) {
+        if known.traits.intersects(Traits::OURS) {
             let this = object.cast::<PyCaiView>()?.get();
             let view = this.described(py, route::own(this, py, options)?);
             let named = options.producer_object.as_deref();
@@ -209,7 +210,7 @@ impl Function for ToDlpack {
         let mut read = None;
         // Before the options are parsed: see the figures of `cai_to_capsule`.
         if shares
-            && known.traits.any_of(Traits::PLAIN)
+            && known.traits.intersects(Traits::PLAIN)
             && let Some(ordinal) = given.sole_ordinal()
             && let Some(wish) = Wish::read(arguments.stream, arguments.max_version)
         {

@@ -22,9 +22,10 @@ sys.path.insert(0, str(MATRIX))
 
 import device  # noqa: E402
 import host  # noqa: E402
-from cells import COPIED, DTYPES, FAILED, LAYOUTS, OK, REFUSED, NotMade  # noqa: E402
+from calls import CALLS, PARTNERS, PREFERRED, Consume, Seen  # noqa: E402
+from cells import COPIED, DTYPES, FAILED, LAYOUTS, NO_SUCH, OK, REFUSED, NotMade, sample  # noqa: E402
 from installed import LIBRARIES, present  # noqa: E402
-from order import WAITS, order  # noqa: E402
+from order import NOBODY, WAITS, expected, order  # noqa: E402
 from pair import one  # noqa: E402
 from run import last  # noqa: E402
 from table import markdown, outcomes, regressions, summary  # noqa: E402
@@ -32,6 +33,18 @@ from table import markdown, outcomes, regressions, summary  # noqa: E402
 ROOMS: dict[str, Any] = {"host": host, "device": device}
 MINE = {"numpy", "apache-tvm-ffi", "mpi4py", "numba-cuda", "cuda-core"}
 SAVED = json.loads((MATRIX.parent / "results" / "matrix-simulated.json").read_text())
+TABLES = {
+    key: pair
+    for name in ("matrix-simulated", "matrix-torch")
+    for key, pair in json.loads((MATRIX.parent / "results" / f"{name}.json").read_text())["pairs"].items()
+}
+# Taken by the library's call, and not readable by the case: tvm-ffi has no name for complex numbers, and ONNX
+# Runtime no NumPy array of bfloat16.
+READ_BY_THE_CASE = {
+    ("apache-tvm-ffi", "complex64"),
+    ("apache-tvm-ffi", "complex128"),
+    ("onnxruntime", "bfloat16"),
+}
 
 PAIRS = [
     (room, producer, consumer, bridge)
@@ -47,7 +60,7 @@ def run(room: str, producer: str, consumer: str, bridge: str) -> list[dict[str, 
     cells = []
     for dtype in DTYPES:
         for layout in LAYOUTS:
-            cell = one(produce, consume, bridge, dtype, layout)
+            cell = one(produce, consume, bridge, dtype, layout, consumer)
             place = {"room": room, "producer": producer, "consumer": consumer, "bridge": bridge}
             cells.append({**place, "dtype": dtype, "layout": layout, "outcome": cell.outcome, "reason": cell.reason})
     return cells
@@ -70,55 +83,105 @@ def test_all_of_mine_take_part() -> None:
     assert len(PAIRS) == 31
 
 
-@pytest.mark.parametrize(("consumer", "bridge"), [key for key in device.CONSUMERS if key[0] in MINE - {"mpi4py"}])
-def test_somebody_waits(consumer: str, bridge: str, machine: Machine) -> None:
+@pytest.mark.parametrize(("consumer", "bridge"), [key for key in device.CONSUMERS if key[0] in MINE])
+def test_the_one_waits_whom_the_table_names(consumer: str, bridge: str, machine: Machine) -> None:
     if bridge != "capsule":
-        assert order(device.CONSUMERS[consumer, bridge], machine.control) in WAITS.values()
+        found = order(device.CONSUMERS[consumer, bridge], machine.control)
+        assert found == expected(consumer, bridge)
+        assert (found == NOBODY) == (consumer == "mpi4py")
+
+
+# --- one table: what is said of a library, and what it was seen to do ------------------------------------------
+
+
+def test_every_call_has_a_case_and_every_case_a_call() -> None:
+    """Names the rows of `src/partners/table.rs` that claim to be tried and have no case, and cases without a row."""
+    cases = {*host.CONSUMERS, *device.CONSUMERS}
+    tried = {name for name, row in PARTNERS.items() if row["checked"] != "source"}
+    assert sorted(key for key in CALLS if key[0] in tried and key not in cases) == []
+    makers = {*host.PRODUCERS, *device.PRODUCERS}
+    assert sorted(name for name in tried if PARTNERS[name]["produces"] and name not in makers) == []
+    assert sorted({*makers, *host.READERS, *device.READERS} - {*PARTNERS}) == []
+
+
+def seen_of(consumer: str, bridge: str, dtype: str, layout: str) -> str | None:
+    """The outcome in the saved tables, of an array that NumPy sent, or tvm-ffi where NumPy has no such array."""
+    for producer in ("numpy", "apache-tvm-ffi"):
+        pair = TABLES.get(f"host: {producer} -> {consumer} ({bridge})")
+        if pair is None:
+            continue
+        number = int(pair["rows"][dtype].split()[LAYOUTS.index(layout)])
+        what, reason = pair["reasons"][number - 1] if number else (OK, "")
+        if what != NO_SUCH and not reason.startswith("on import"):
+            return str(what)
+    return None
+
+
+@pytest.mark.parametrize(("consumer", "bridge"), [key for key in PREFERRED if key in host.CONSUMERS])
+def test_explain_tells_what_was_seen(consumer: str, bridge: str) -> None:
+    """Of every dtype and layout on the host: refused as it is explained, and taken as it is explained."""
+    wrong, compared = [], 0
+    for dtype in DTYPES:
+        for layout in LAYOUTS:
+            seen = seen_of(consumer, bridge, dtype, layout)
+            if seen is None:
+                continue
+            compared += 1
+            array = sample(dtype, layout)
+            view = host.borrowed(array) if array.flags.writeable else cd.view(array)
+            told = cd.explain(view, to=PREFERRED[consumer, bridge]).refused
+            if (told is not None) != (seen == REFUSED) and (consumer, dtype) not in READ_BY_THE_CASE:
+                wrong.append(f"{dtype}, {layout}: {seen}, and explained as {told or 'taken'}")
+    assert compared > 100
+    assert wrong == []
 
 
 # --- what the matrix itself would notice --------------------------------------------------------------------
 
 
-def outcome(consume: host.Consume, produce: host.Produce = host.numpy_out) -> str:
+take = host.CONSUMERS["numpy", "view, DLPack"]
+
+
+def outcome(consume: Consume, produce: host.Produce = host.numpy_out) -> str:
     return one(produce, consume, "view, DLPack", "float32", "rows").outcome
 
 
 def test_a_copy_is_noticed() -> None:
-    def copy(view: Any) -> host.Seen:
-        return host.numpy_in(np.from_dlpack(view).copy())
+    def copy(view: Any) -> Seen:
+        return host.read_numpy(np.from_dlpack(view).copy())
 
-    assert (outcome(host.numpy_in), outcome(copy)) == (OK, COPIED)
+    assert (outcome(take), outcome(copy)) == (OK, COPIED)
 
 
 def test_wrong_data_are_noticed() -> None:
-    def transposed(view: Any) -> host.Seen:
-        pointer, _, name = host.numpy_in(view)
+    def transposed(view: Any) -> Seen:
+        pointer, _, name = host.read_numpy(np.from_dlpack(view))
         return pointer, np.from_dlpack(view).T.tobytes(), name
 
     assert outcome(transposed) == FAILED
 
 
 def test_a_wrong_dtype_is_noticed_on_either_side() -> None:
-    def bits(view: Any) -> host.Seen:
-        pointer, data, _ = host.numpy_in(view)
+    def bits(view: Any) -> Seen:
+        pointer, data, _ = host.read_numpy(np.from_dlpack(view))
         return pointer, data, "uint32"
 
     def sent_as_bits(array: Any) -> tuple[object, int]:
         return array.view(np.uint32), array.ctypes.data
 
     assert outcome(bits) == FAILED
-    assert outcome(host.numpy_in, sent_as_bits) == FAILED
+    assert outcome(take, sent_as_bits) == FAILED
 
 
 def test_a_wrong_address_is_noticed() -> None:
     def elsewhere(array: Any) -> tuple[object, int]:
         return array, array.ctypes.data + 4
 
-    assert outcome(host.numpy_in, elsewhere) == FAILED
+    assert outcome(take, elsewhere) == FAILED
 
 
 def test_refusals_have_a_reason_and_absence_is_none() -> None:
-    def refuses(_: Any) -> host.Seen:
+    def refuses(_: Any) -> Seen:
         raise BufferError("not today")
 
     def has_none(_: Any) -> tuple[object, int]:
@@ -126,14 +189,14 @@ def test_refusals_have_a_reason_and_absence_is_none() -> None:
 
     refused = one(host.numpy_out, refuses, "view, DLPack", "float32", "rows")
     assert (refused.outcome, refused.reason) == (REFUSED, "BufferError: not today")
-    assert outcome(host.numpy_in, has_none) == "not made"
+    assert outcome(take, has_none) == "not made"
 
 
 def test_nobody_waiting_is_noticed(machine: Machine) -> None:
-    def careless(view: cd.CaiView) -> host.Seen:
-        return device.cuda_core_dlpack(view.synchronize())
+    def careless(view: cd.CaiView) -> Seen:
+        return device.CONSUMERS["cuda-core", "view, DLPack"](view.synchronize())
 
-    def reckless(view: cd.CaiView) -> host.Seen:
+    def reckless(view: cd.CaiView) -> Seen:
         view.__dlpack__(stream=-1, max_version=(1, 3))
         return 0, b"", None
 

@@ -12,14 +12,27 @@ import exchange_abi as exchange
 import numba.cuda
 import numpy as np
 import pytest
+from cai_dlpack import _core
 from cuda.core.utils import StridedMemoryView
 from numba.cuda.cudadrv.devicearray import DeviceNDArray
 from producers import Dlpack
 from refusal import check_refusal, refuse
 from simulator import Machine
 
+PARTNERS = _core._partners()
 
-@pytest.mark.parametrize("library", ["torch", "cupy", "cupy._core.core"])
+
+def modules(quirk: str, has: bool = True) -> list[str]:
+    """The modules of the partners with (or without) a quirk, each with one below it."""
+    chosen = [row["modules"] for row in PARTNERS if (quirk in row["quirks"]) == has]
+    return [name for names in chosen for module in names for name in (module, f"{module}._core.core")]
+
+
+def test_the_table_has_each_quirk() -> None:
+    assert all(modules(quirk) for quirk in ("wants its device current", "ignores `stream`", "mislabels bfloat16"))
+
+
+@pytest.mark.parametrize("library", modules("wants its device current"))
 def test_the_arrays_device_is_current_while_it_is_asked(library: str, machine: Machine) -> None:
     """torch refuses, and CuPy takes another device's stream, where another device is current."""
     seen = []
@@ -47,11 +60,41 @@ def test_the_callers_device_comes_back_where_the_producer_raises(machine: Machin
     assert machine.current() == machine.context(0)
 
 
-def test_other_producers_cost_no_context(machine: Machine) -> None:
-    producer = Dlpack(abi.make(device=(2, 1), data=machine.device_memory(64, 1)))
+@pytest.mark.parametrize("library", ["mytorch", *modules("wants its device current", has=False)])
+def test_other_producers_cost_no_context(library: str, machine: Machine) -> None:
+    class Modest(Dlpack):
+        pass
+
+    Modest.__module__ = library
+    producer = Modest(abi.make(device=(2, 1), data=machine.device_memory(64, 1)))
     machine.clear()
-    cd.view(producer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cd.view(producer)
     assert machine.calls() == []
+
+
+@pytest.mark.parametrize("library", modules("ignores `stream`"))
+def test_a_stream_that_is_ignored_is_unknown(library: str, machine: Machine) -> None:
+    class Deaf(Dlpack):
+        pass
+
+    Deaf.__module__ = library
+    with pytest.warns(UserWarning, match="stream-unknown"):
+        view = cd.view(Deaf(abi.make(device=(2, 0), data=machine.device_memory(64))))
+    assert (view.stream, view.producer_stream) == (1, "unknown")
+
+
+@pytest.mark.parametrize(
+    ("library", "dtype"), [(name, "bfloat16") for name in modules("mislabels bfloat16")] + [("cupy", "float16")]
+)
+def test_a_typestr_that_may_lie_is_checked(library: str, dtype: str) -> None:
+    class Mislabels:
+        dtype = "bfloat16"
+        __cuda_array_interface__ = {"shape": (3,), "typestr": "<f2", "data": (0x1000, False), "version": 3}  # noqa: RUF012
+
+    Mislabels.__module__ = library
+    assert cd.view(Mislabels(), ordinal=0).dtype == dtype
 
 
 def test_cuda_core_says_no_stream_and_that_is_said(machine: Machine) -> None:

@@ -19,7 +19,7 @@ use crate::python::argument::ledger::Borrow;
 use crate::python::call::options::{Check, Options};
 use crate::python::cpython::{release, thread_exit};
 use crate::python::import::cai::AllowStructs;
-use crate::python::import::known_types::Traits;
+use crate::python::import::traits::Traits;
 use crate::python::import::{exchange, known_types, route};
 use crate::view;
 use crate::view::{CaiView, Element, check_element, check_writable, mismatch};
@@ -240,7 +240,7 @@ enum Bounds {
 #[inline(always)]
 unsafe fn import_to(place: *mut CaiView, object: &Bound<'_, PyAny>) -> PyResult<Bounds> {
     let known = known_types::known(object)?;
-    let is_ours = known.traits.any_of(Traits::OURS);
+    let is_ours = known.traits.intersects(Traits::OURS);
     if let Some(table) = known.table
         && !is_ours
     {

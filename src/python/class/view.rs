@@ -13,7 +13,7 @@ use crate::python::class::scope::Scope;
 use crate::python::cpython::release;
 use crate::python::cpython::release::PYTHON;
 use crate::python::import::exchange::{Imported, WorkStream};
-use crate::python::import::known_types::Table;
+use crate::python::import::exchange_table::Table;
 use crate::view::CaiView;
 
 /// A strided array in memory that CUDA (or, from DLPack, the host) can reach, and whose owner is kept

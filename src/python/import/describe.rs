@@ -1,9 +1,9 @@
-//! A description on loan: what a table says of an array, without a tensor to give back.
+//! Borrows an array's description from a table, without a tensor to give back.
 //!
-//! It holds while the object is alive and nobody changes it, which no view can promise: torch's tensors
-//! can be given other memory. So views take the owning path, and `explain`, which keeps nothing, this one.
-//! Without the GIL another thread can do so while it is read: there `explain` asks for a tensor too, and
-//! gives it back.
+//! It holds while the object is alive and unchanged, which no view can promise: torch's tensors can be given
+//! other memory. So views import an owning tensor, and `explain`, which keeps nothing, borrows.
+//! Without the GIL another thread can change the object meanwhile: `explain` then asks for an owning tensor
+//! too, and gives it back.
 
 #[cfg(not(Py_GIL_DISABLED))]
 use std::mem::MaybeUninit;
@@ -17,41 +17,43 @@ use crate::python::cpython::release;
 #[cfg(not(Py_GIL_DISABLED))]
 use crate::python::import::exchange::failed;
 use crate::python::import::exchange::{is_no_array, is_pinned, is_refused};
-use crate::python::import::known_types::{Table, Traits};
+use crate::python::import::exchange_table::Table;
+use crate::python::import::traits::Traits;
 #[cfg(not(Py_GIL_DISABLED))]
 use crate::view::read_tensor;
 
-/// What a table says of an array.
-pub(crate) enum Said {
-    /// What it is, and what it is ready on.
+/// The description of an array that a table lends.
+pub(crate) enum Loan {
+    /// The description, and the stream that the array is ready on.
     Array(Descriptor, Stream),
-    /// Nothing: the table lends no descriptions.
-    Nothing,
-    /// Not the truth: the array goes by `__dlpack__`, as [`import`](crate::python::import::exchange::import) has it.
-    LessThanDlpack,
+    /// The table lends no descriptions.
+    NotOffered,
+    /// The table leaves out what matters here: the array is imported by `__dlpack__`, as
+    /// [`import`](crate::python::import::exchange::import) does it.
+    Incomplete,
 }
 
 /// Asks a table for a description.
 ///
 /// # Errors
 /// What [`import`](crate::python::import::exchange::import) raises.
-pub(crate) fn look(object: &Bound<'_, PyAny>, table: Table, traits: Traits) -> PyResult<Said> {
+pub(crate) fn borrow(object: &Bound<'_, PyAny>, table: Table, traits: Traits) -> PyResult<Loan> {
     if is_no_array(object, traits)? {
-        return Ok(Said::LessThanDlpack);
+        return Ok(Loan::Incomplete);
     }
     let Some(descriptor) = describe(object, table)? else {
-        return Ok(Said::Nothing);
+        return Ok(Loan::NotOffered);
     };
     if is_refused(object, traits, descriptor.dtype())? {
-        return Ok(Said::LessThanDlpack);
+        return Ok(Loan::Incomplete);
     }
     let device = descriptor.device();
     if device.device_type == Device::CPU && is_pinned(object, traits)? {
-        return Ok(Said::LessThanDlpack);
+        return Ok(Loan::Incomplete);
     }
     Ok(match table.ready(device, traits, None)? {
-        Some((ready, _)) => Said::Array(descriptor, ready),
-        None => Said::LessThanDlpack,
+        Some((ready, _)) => Loan::Array(descriptor, ready),
+        None => Loan::Incomplete,
     })
 }
 

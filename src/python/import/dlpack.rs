@@ -21,7 +21,7 @@ use crate::python::cpython::once::Once;
 use crate::python::cpython::{int, release};
 use crate::python::current::Current;
 use crate::python::import::known_types;
-use crate::python::import::known_types::Traits;
+use crate::python::import::traits::{Traits, warn_unknown};
 use crate::view::{CaiView, Owner};
 
 const DEVICE_TYPE: IntRule = IntRule::new(
@@ -43,7 +43,9 @@ pub(crate) struct DlpackArguments {
 
 /// Whether objects of this type speak DLPack.
 pub(crate) fn speaks(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let is_known = known_types::known(object)?.traits.any_of(Traits::SPEAKS);
+    let is_known = known_types::known(object)?
+        .traits
+        .intersects(Traits::SPEAKS);
     Ok(is_known || object.get_type().hasattr(&keys(object.py()).dlpack)?)
 }
 
@@ -53,7 +55,9 @@ pub(crate) fn import(object: &Bound<'_, PyAny>, ask: DlpackArguments) -> PyResul
     if capsule::is_capsule(object) {
         return import_capsule(object, ask);
     }
-    let speaks = known_types::known(object)?.traits.any_of(Traits::SPEAKS);
+    let speaks = known_types::known(object)?
+        .traits
+        .intersects(Traits::SPEAKS);
     if !speaks && !object.hasattr(&keys(object.py()).dlpack)? {
         return Err(missing(object, Rule::DlpackMissing, Field::DlpackCall));
     }
@@ -88,8 +92,8 @@ pub(crate) fn import_known(
     }
     let (mut descriptor, owner) = capsule::claim(&capsule)?;
     check(&mut descriptor, wanted, ask)?;
-    if traits.any_of(Traits::IGNORES_STREAM) && ask.stream.is_none() && ready != Stream::None {
-        known_types::warn_unknown(object)?;
+    if traits.intersects(Traits::IGNORES_STREAM) && ask.stream.is_none() && ready != Stream::None {
+        warn_unknown(object)?;
     }
     Ok(view(descriptor, owner, ready, told))
 }
@@ -97,7 +101,7 @@ pub(crate) fn import_known(
 /// The array's device made current during the call, for producers that would use another one or refuse.
 /// Where there is no driver the producer says so itself.
 fn current_for(traits: Traits, device: Device) -> PyResult<Option<Current<'static>>> {
-    if !traits.any_of(Traits::WANTS_CURRENT) || device.device_type != Device::CUDA {
+    if !traits.intersects(Traits::WANTS_CURRENT) || device.device_type != Device::CUDA {
         return Ok(None);
     }
     let Ok(driver) = driver::driver() else {

@@ -17,7 +17,7 @@ use crate::protocol::dtype::{DType, Kind, TypeStr};
 use crate::python::cpython::names::keys;
 use crate::python::cpython::release;
 use crate::python::import::known_types;
-use crate::python::import::known_types::Traits;
+use crate::python::import::traits::Traits;
 
 /// Whether a typestr of this object may mean another type than it says.
 #[inline]
@@ -27,7 +27,7 @@ pub(crate) fn is_doubtful(object: &Bound<'_, PyAny>, dtype: DType) -> bool {
 
 #[cold]
 fn mislabels(object: &Bound<'_, PyAny>) -> bool {
-    known_types::known(object).is_ok_and(|known| known.traits.any_of(Traits::MISLABELS))
+    known_types::known(object).is_ok_and(|known| known.traits.intersects(Traits::MISLABELS))
 }
 
 /// The type that the object's own `dtype` names, where the typestr does not settle it.

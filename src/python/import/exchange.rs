@@ -20,7 +20,8 @@ use crate::python::class::view::PyCaiView;
 use crate::python::cpython::int::type_name;
 use crate::python::cpython::names::keys;
 use crate::python::cpython::release;
-use crate::python::import::known_types::{Table, Traits};
+use crate::python::import::exchange_table::Table;
+use crate::python::import::traits::{Traits, warn_unknown};
 use crate::view::{CaiView, Owner, Pieces, Streams};
 
 /// A view as it was imported, and what few have: where to ask again for the producer's stream, for one
@@ -162,7 +163,7 @@ pub(crate) fn import_to(
     // SAFETY: `describe` has written it.
     let described = unsafe { held.descriptor.assume_init_ref() };
     let device = described.device();
-    if traits.any_of(Traits::STATE) && is_refused(object, traits, described.dtype())? {
+    if traits.intersects(Traits::STATE) && is_refused(object, traits, described.dtype())? {
         return Ok(None);
     }
     if device.device_type == Device::CPU && is_pinned(object, traits)? {
@@ -178,10 +179,10 @@ pub(crate) fn import_to(
         let Some(handle) = WorkStream::new(table, device).ask_handle()? else {
             return Ok(None);
         };
-        let says_nothing = traits.any_of(Traits::IGNORES_STREAM)
+        let says_nothing = traits.intersects(Traits::IGNORES_STREAM)
             && Stream::from_raw(handle) == Stream::LegacyDefault;
         if says_nothing {
-            crate::python::import::known_types::warn_unknown(object)?;
+            warn_unknown(object)?;
             streams.write(Streams::here(Stream::LegacyDefault, None));
         } else {
             streams.write(Streams::of_handle(handle));
@@ -247,7 +248,7 @@ fn lazily_negated(object: &Bound<'_, PyAny>) -> PyErr {
 /// One of the attributes that [`Traits`] knows: a property, or a method without arguments.
 #[inline(always)]
 fn is_true(object: &Bound<'_, PyAny>, traits: Traits, state: Traits) -> PyResult<bool> {
-    Ok(traits.any_of(state) && ask(object, traits, state)?)
+    Ok(traits.intersects(state) && ask(object, traits, state)?)
 }
 
 #[inline(never)]
@@ -261,7 +262,7 @@ fn ask(object: &Bound<'_, PyAny>, traits: Traits, state: Traits) -> PyResult<boo
         Traits::IS_SPARSE => &names.is_sparse,
         _ => &names.is_pinned,
     };
-    let value = if traits.any_of(state.method()) {
+    let value = if traits.intersects(state.method()) {
         let argument = object.as_ptr();
         // SAFETY: an interned name and one argument, the object; a new reference, or NULL with an exception
         // set. No method object is made.
@@ -323,7 +324,8 @@ impl Table {
         let Some(ready) = work.ask()? else {
             return Ok(None);
         };
-        let is_unknown = traits.any_of(Traits::IGNORES_STREAM) && ready == Stream::LegacyDefault;
+        let is_unknown =
+            traits.intersects(Traits::IGNORES_STREAM) && ready == Stream::LegacyDefault;
         Ok(Some((ready, (!is_unknown).then_some(work))))
     }
 }

@@ -21,7 +21,8 @@ use crate::python::import::cai::AllowStructs;
 use crate::python::import::cai_dict::Numbers;
 use crate::python::import::dlpack::DlpackArguments;
 use crate::python::import::exchange::Imported;
-use crate::python::import::known_types::{Known, Traits};
+use crate::python::import::known_types::Known;
+use crate::python::import::traits::Traits;
 use crate::python::import::{cai, dlpack, exchange, known_types};
 use crate::view::CaiView;
 
@@ -35,7 +36,7 @@ pub(crate) fn import<'py>(
     options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
     let known = known_types::known(object)?;
-    if known.traits.any_of(Traits::OURS) {
+    if known.traits.intersects(Traits::OURS) {
         let this = object.cast::<PyCaiView>()?.get();
         this.check_array()?;
         own(this, object.py(), options)
@@ -75,7 +76,7 @@ pub(crate) fn without_table<'py>(
     options: &Options<'_, 'py>,
     structs: AllowStructs,
 ) -> PyResult<Imported> {
-    if !known.traits.any_of(Traits::PLAIN) {
+    if !known.traits.intersects(Traits::PLAIN) {
         if capsule::is_capsule(object) {
             let view = dlpack::import(object, DlpackArguments::default())?;
             return amend(view, options).map(Imported::plain);

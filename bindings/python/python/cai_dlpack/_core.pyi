@@ -334,21 +334,21 @@ class CaiView:
 
 @final
 class Explanation:
-    """What `explain` found; its text is the `str` of it."""
+    """The answer of `explain`; its `str` is a text of a few lines."""
 
     @property
     def route(self) -> Literal["exchange", "cai", "dlpack", "capsule", "view"] | None:
-        """The way that `view` would take: "exchange", "cai", "dlpack", "capsule" or "view"; None where it
+        """The way that `view` would take: "exchange", "cai", "dlpack", "capsule" or "view"; None if it
         would refuse.
         """
 
     @property
     def order(self) -> str | None:
-        """Who would wait for whom; None where that is not known without asking the producer."""
+        """Who would wait for whom; None if that is not known without asking the producer."""
 
     @property
     def refused(self) -> str | None:
-        """Why it would be refused, by the import or by the consumer; None where it would not."""
+        """Why the import or the consumer would refuse it; None if neither would."""
 
 @final
 class policy:
@@ -631,10 +631,10 @@ def to_dlpack(
     """
 
 def explain(obj: object, /, *, to: str | None = None, stream: _StreamLike | None = None) -> Explanation:
-    """Says which way an array would go, what would wait for what, and why, without doing it.
+    """Describes the route, the order and the consumer's call for an array, without doing any of it.
 
-    to: the name of the consumer's library, such as "torch"; its zero-copy call is shown, and what it
-    ignores or refuses.
+    to: the consumer's library by any of its names, such as "torch" or "pytorch"; its zero-copy call is shown,
+    with what it refuses.
     stream: the consumer's stream, as in `__dlpack__`.
 
     No GPU is needed; without a driver the device is not known. The answer prints as a text, and has the
@@ -683,3 +683,6 @@ def stats() -> dict[str, int]:
         leaked_at_exit: owners given up at the interpreter's end. panics: Rust panics that were caught.
         open_guards: consume blocks that are open.
     """
+
+def _partners() -> list[dict[str, Any]]:
+    """The table of partners: a dict for each."""

@@ -1,0 +1,42 @@
+//! The table of partners as Python objects, for this project's own tests and its conformance matrix.
+
+use cai_dlpack::partners::{Call, PARTNERS, Partner};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+/// The table of partners: a dict for each.
+#[pyfunction]
+pub(crate) fn _partners(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
+    let rows: PyResult<Vec<_>> = PARTNERS.iter().map(|partner| row(py, partner)).collect();
+    PyList::new(py, rows?)
+}
+
+fn row<'py>(py: Python<'py>, partner: &Partner) -> PyResult<Bound<'py, PyDict>> {
+    let row = PyDict::new(py);
+    row.set_item("name", partner.name)?;
+    row.set_item("title", partner.title)?;
+    row.set_item("aliases", partner.aliases)?;
+    row.set_item("distribution", partner.distribution)?;
+    row.set_item("version", partner.version)?;
+    row.set_item("checked", partner.checked.name())?;
+    row.set_item("modules", partner.modules)?;
+    row.set_item("produces", partner.producer.is_some())?;
+    let quirks = partner.producer.iter().flat_map(|producer| producer.quirks);
+    let quirks: Vec<_> = quirks.map(|quirk| quirk.name()).collect();
+    row.set_item("quirks", quirks)?;
+    let calls: PyResult<Vec<_>> = partner.calls().map(|call| entry(py, call)).collect();
+    row.set_item("calls", calls?)?;
+    Ok(row)
+}
+
+fn entry<'py>(py: Python<'py>, call: &Call) -> PyResult<Bound<'py, PyDict>> {
+    let entry = PyDict::new(py);
+    entry.set_item("import", call.import)?;
+    entry.set_item("code", call.code)?;
+    entry.set_item("reads", call.reads.name())?;
+    entry.set_item("waits", call.waits.name())?;
+    entry.set_item("devices", PyList::new(py, call.devices)?)?;
+    entry.set_item("copies", call.copies)?;
+    entry.set_item("takes_capsules", call.takes_capsules)?;
+    Ok(entry)
+}

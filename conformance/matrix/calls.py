@@ -1,0 +1,72 @@
+"""The calls of the table of partners (`src/partners/table.rs`), made as a user would make them.
+
+A case of `host.py` or `device.py` is a producer, and a reader of what a call returns; the calls themselves,
+and by which protocol each of them reads, are the table's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cai_dlpack as cd
+from cai_dlpack import _core
+
+# The first element's address, the elements, the dtype's name; None for what a consumer does not tell.
+Seen = tuple[int | None, bytes, str | None]
+Consume = Callable[[Any], Seen]
+# (distribution, bridge): the bridge is what is handed over, and the protocol by which it is read.
+Key = tuple[str, str]
+
+COPIED_TO_HOST = "view, copied to the host"
+PARTNERS = {row["distribution"]: row for row in _core._partners()}
+
+
+def bridges(call: dict[str, Any]) -> list[str]:
+    """The names of a call's cells."""
+    if call["copies"]:
+        return [COPIED_TO_HOST]
+    if call["reads"] == "capsule":
+        return ["capsule"]
+    return [f"view, {call['reads']}"] + ["capsule"] * call["takes_capsules"]
+
+
+CALLS: dict[Key, dict[str, Any]] = {
+    (name, bridge): call for name, row in PARTNERS.items() for call in row["calls"] for bridge in bridges(call)
+}
+# The call that `explain` tells of.
+PREFERRED: dict[Key, str] = {(name, bridges(row["calls"][0])[0]): row["name"] for name, row in PARTNERS.items()}
+
+
+def consumers(
+    device_type: int, readers: dict[str, Callable[[Any], Seen]], given: dict[str, Callable[[], dict[str, Any]]]
+) -> dict[Key, Consume]:
+    """Each call of the table that takes this memory, and has a reader.
+
+    given: what a library needs beside the view, such as the stream `s`, and does before its first call.
+    """
+    return {
+        (name, bridge): made(call, bridge, readers[name], given.get(name, dict))
+        for (name, bridge), call in CALLS.items()
+        if name in readers and device_type in (call["devices"] or [device_type])
+    }
+
+
+def made(
+    call: dict[str, Any], bridge: str, read: Callable[[Any], Seen], given: Callable[[], dict[str, Any]]
+) -> Consume:
+    """A call of the table, as it stands there, and the reader of its result."""
+
+    def consume(view: Any) -> Seen:
+        is_bare = bridge == "capsule" and call["reads"] != "capsule"
+        names = {"cd": cd, "v": cd.to_dlpack(view) if is_bare else view, **given()}
+        exec(call["import"], names)
+        return read(eval(call["code"], names))
+
+    return consume
+
+
+def explained(consumer: str, bridge: str, view: Any) -> str | None:
+    """Why `explain` says that this call refuses the view; None for any other call than the one it tells of."""
+    name = PREFERRED.get((consumer, bridge))
+    return cd.explain(view, to=name).refused if name else None

@@ -1,0 +1,59 @@
+//! The libraries that arrays come from and go to: what each of them does, as one table.
+//!
+//! [`PARTNERS`] is the only place that states a fact about a library. Read from it are the quirks that the
+//! import allows for (`python::import::known_types`), the answers of `explain`, the tables of
+//! docs/partners.md and the calls and expectations of `conformance/matrix`.
+//!
+//! ```
+//! use cai_dlpack::partners;
+//! use cai_dlpack::protocol::descriptor::{Descriptor, Device, Flags};
+//! use cai_dlpack::protocol::dtype::DType;
+//! use cai_dlpack::protocol::layout::{Axes, Layout, Source};
+//! use cai_dlpack::protocol::stream::Stream;
+//!
+//! # fn main() -> Result<(), cai_dlpack::protocol::rule::Violation> {
+//! let axes = Axes::from_slices(Source::Tensor, &[3, 4], None)?;
+//! let layout = Layout::from_elem_axes(axes, 4)?;
+//! let array = Descriptor::from_layout(0x1000, Device::cuda(0), DType::F32, Flags::READ_ONLY, layout)?;
+//!
+//! let jax = partners::find("jnp").expect("an alias of JAX");
+//! let plan = jax.plan(&array, Stream::LegacyDefault, None);
+//! assert_eq!(plan.call.code, "jax.dlpack.from_dlpack(v)");
+//! assert_eq!(plan.order.to_string(), "nothing to do: the consumer works on the stream that the data is ready on");
+//! assert!(plan.refused.is_some_and(|why| why.contains("read-only")));
+//! # Ok(())
+//! # }
+//! ```
+
+#[cfg(test)]
+mod page;
+mod plan;
+mod refuses;
+mod row;
+mod table;
+#[cfg(test)]
+mod tests;
+
+#[cfg(feature = "pyo3")]
+pub(crate) use plan::{Asked, order_for};
+pub use plan::{HandOver, Order};
+pub use refuses::Refuses;
+pub use row::{Call, Checked, Fault, Mutability, Partner, Producer, Quirk, Reads, Silence, Waits};
+pub use table::PARTNERS;
+
+/// The partner of a name, a title, a distribution or an alias.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Partner> {
+    PARTNERS.iter().find(|partner| partner.is_called(name))
+}
+
+/// The partner that defines its array types in `module` (`type.__module__`).
+#[must_use]
+pub fn of_module(module: &str) -> Option<&'static Partner> {
+    PARTNERS.iter().find(|partner| {
+        partner.modules.iter().any(|package| {
+            let rest = module.strip_prefix(package);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        })
+    })
+}

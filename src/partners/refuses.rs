@@ -1,0 +1,90 @@
+//! What calls refuse, as conditions on an array's description.
+
+use std::fmt;
+
+use crate::protocol::descriptor::Descriptor;
+
+/// An array that a [`Call`](super::Call) refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refuses {
+    /// Read-only data.
+    ReadOnly,
+    /// Negative strides.
+    NegativeStrides,
+    /// Strides that leave gaps, overlap or run backwards; the axes may have any order.
+    Gaps,
+    /// Anything but C and Fortran order.
+    NotContiguous,
+    /// Anything but C order.
+    NotCOrder,
+    /// Arrays without axes.
+    NoAxes,
+    /// More axes than this.
+    AxesAbove(usize),
+    /// Arrays without elements.
+    Empty,
+    /// Element types whose names begin so.
+    DType(&'static str),
+}
+
+impl Refuses {
+    /// Whether this refuses the array.
+    #[must_use]
+    pub fn applies_to(self, array: &Descriptor) -> bool {
+        let layout = array.layout();
+        let is_contiguous = || array.len() == 0 || layout.is_c_contiguous();
+        match self {
+            Self::ReadOnly => array.read_only(),
+            Self::NegativeStrides => array.elem_strides().iter().any(|stride| *stride < 0),
+            Self::Gaps => !is_contiguous() && !is_compact(array),
+            Self::NotContiguous => !is_contiguous() && !layout.is_f_contiguous(),
+            Self::NotCOrder => !is_contiguous(),
+            Self::NoAxes => array.ndim() == 0,
+            Self::AxesAbove(most) => array.ndim() > most,
+            Self::Empty => array.len() == 0,
+            Self::DType(prefix) => array.dtype().to_string().starts_with(prefix),
+        }
+    }
+
+    /// What makes the array acceptable, where that is more than a copy by its owner.
+    #[must_use]
+    pub const fn remedy(self) -> Option<&'static str> {
+        match self {
+            Self::ReadOnly => Some("read_only=False asserts that it is not written"),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Refuses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ReadOnly => f.write_str("read-only data"),
+            Self::NegativeStrides => f.write_str("negative strides"),
+            Self::Gaps => f.write_str("strides that leave gaps, repeat elements or are negative"),
+            Self::NotContiguous => f.write_str("anything but C and Fortran order"),
+            Self::NotCOrder => f.write_str("anything but C order"),
+            Self::NoAxes => f.write_str("arrays without axes"),
+            Self::AxesAbove(most) => write!(f, "more than {most} axes"),
+            Self::Empty => f.write_str("arrays without elements"),
+            Self::DType(prefix) => f.write_str(prefix),
+        }
+    }
+}
+
+/// Whether the elements lie side by side, whatever the order of the axes.
+fn is_compact(array: &Descriptor) -> bool {
+    let mut axes: Vec<_> = (array.shape().iter().zip(array.elem_strides()))
+        .filter(|(extent, _)| **extent != 1)
+        .collect();
+    axes.sort_by_key(|(_, stride)| **stride);
+    let mut next = Some(1_i64);
+    for (extent, stride) in axes {
+        if next != Some(*stride) {
+            return false;
+        }
+        next = stride.checked_mul(*extent);
+    }
+    true
+}

@@ -1,0 +1,286 @@
+//! A row of the table: the facts about one library, as types.
+
+use std::fmt;
+
+use super::refuses::Refuses;
+
+/// A library that exchanges arrays through this bridge.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Partner {
+    /// The name that Python imports; `explain(to=...)` takes it.
+    pub name: &'static str,
+    /// The name in the library's own spelling.
+    pub title: &'static str,
+    /// Other names that people type; `explain(to=...)` takes them too.
+    pub aliases: &'static [&'static str],
+    /// The distribution on PyPI whose version was checked.
+    pub distribution: &'static str,
+    /// The modules in which its array types are defined, or their parent packages.
+    pub modules: &'static [&'static str],
+    /// The version that the facts hold for.
+    pub version: &'static str,
+    /// How the facts were checked.
+    pub checked: Checked,
+    /// What it does when it exports; `None` if it has no arrays of its own.
+    pub producer: Option<Producer>,
+    /// The call that imports a view, preferred over [`more`](Self::more).
+    pub call: Call,
+    /// Further calls that import a view.
+    pub more: &'static [Call],
+    /// What it does wrong.
+    pub faults: &'static [Fault],
+}
+
+/// How the facts of a [`Partner`] were checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checked {
+    /// By the conformance matrix, on the host and on the simulated driver.
+    Matrix,
+    /// By the conformance matrix, on the host.
+    MatrixHost,
+    /// By `make torch`, on the host.
+    Torch,
+    /// By reading its source.
+    Source,
+}
+
+impl Checked {
+    /// The column of docs/partners.md.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Matrix => "matrix",
+            Self::MatrixHost => "matrix, CPU",
+            Self::Torch => "torch, CPU",
+            Self::Source => "source",
+        }
+    }
+}
+
+/// A [`Partner`] as the origin of arrays.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Producer {
+    /// The Python expression that imports its array.
+    pub call: &'static str,
+    /// What the import must allow for.
+    pub quirks: &'static [Quirk],
+    /// What an array that names no stream says about pending work.
+    pub silence: Silence,
+    /// Where [`silence`](Self::silence) was found.
+    pub evidence: &'static str,
+    /// Whether a tensor without a read-only flag may be written.
+    pub untold: Mutability,
+    /// What it does not export.
+    pub refuses: &'static str,
+}
+
+/// What the import of a library's arrays must allow for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Quirk {
+    /// Its `__dlpack__` accepts a stream without using it, and its exchange table always reports stream NULL:
+    /// the order of its work is unknown, which is warned about.
+    IgnoresStream,
+    /// It exports bfloat16 with the typestr of float16 or uint16.
+    MislabelsBfloat16,
+    /// Its `__dlpack__` requires, or works on, the current device, so that the array's device is made current.
+    WantsCurrentDevice,
+}
+
+impl Quirk {
+    /// The column of docs/partners.md.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::IgnoresStream => "ignores `stream`",
+            Self::MislabelsBfloat16 => "mislabels bfloat16",
+            Self::WantsCurrentDevice => "wants its device current",
+        }
+    }
+}
+
+/// What it means that a producer names no stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Silence {
+    /// The data is ready.
+    Ready,
+    /// Work may be pending on the legacy default stream.
+    LegacyDefault,
+    /// Work may be pending on the per-thread default stream if this environment variable is set, else on the
+    /// legacy default stream.
+    PerThreadByEnv(&'static str),
+    /// Work may be pending on a stream that cannot be told.
+    Unknown,
+}
+
+impl fmt::Display for Silence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ready => f.write_str("ready"),
+            Self::LegacyDefault => f.write_str("pending on stream 1"),
+            Self::PerThreadByEnv(variable) => {
+                write!(f, "pending on stream 1, or on 2 with `{variable}`")
+            }
+            Self::Unknown => f.write_str("unknown"),
+        }
+    }
+}
+
+/// Whether memory may be written if its tensor cannot say so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutability {
+    /// The library's arrays can be written.
+    Mutable,
+    /// The library's arrays never change.
+    Immutable,
+    /// Some can be written, some cannot.
+    Unknown,
+}
+
+impl Mutability {
+    /// The column of docs/partners.md.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Mutable => "mutable",
+            Self::Immutable => "immutable",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// A call that imports a view.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Call {
+    /// The Python statement that the call needs before.
+    pub import: &'static str,
+    /// The Python expression; `v` is the view.
+    pub code: &'static str,
+    /// The protocol that it reads.
+    pub reads: Reads,
+    /// Who waits until the data is ready.
+    pub waits: Waits,
+    /// What the caller does about the order; empty if there is nothing to do.
+    pub advice: &'static str,
+    /// The DLPack device types that it imports; empty for all.
+    pub devices: &'static [i32],
+    /// The arrays that it refuses.
+    pub refuses: &'static [Refuses],
+    /// What it does not look at; empty if nothing is known.
+    pub ignores: &'static str,
+    /// It copies the elements.
+    pub copies: bool,
+    /// It imports a bare capsule too.
+    pub takes_capsules: bool,
+}
+
+impl Call {
+    /// Who waits, and what the caller does about it, in a sentence.
+    #[must_use]
+    pub fn streams(&self) -> String {
+        match self.advice {
+            "" => self.waits.name().to_owned(),
+            advice => format!("{}: {advice}", self.waits.name()),
+        }
+    }
+}
+
+/// The protocol by which a [`Call`] reads a view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reads {
+    /// `__dlpack__`, or the exchange table.
+    Dlpack,
+    /// A DLPack capsule alone.
+    Capsule,
+    /// `__cuda_array_interface__`.
+    Interface,
+    /// Python's buffer protocol.
+    Buffer,
+    /// Python's buffer protocol, and `__dlpack__` for memory that has none.
+    BufferOrDlpack,
+    /// `__array_interface__`.
+    ArrayInterface,
+}
+
+impl Reads {
+    /// The name of the protocol, as the conformance matrix prints it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Dlpack => "DLPack",
+            Self::Capsule => "capsule",
+            Self::Interface => "interface",
+            Self::Buffer => "buffer",
+            Self::BufferOrDlpack => "buffer or DLPack",
+            Self::ArrayInterface => "array interface",
+        }
+    }
+}
+
+/// Who waits until the data is ready, in a [`Call`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waits {
+    /// The stream that the library, or its caller, works on.
+    Stream,
+    /// The legacy default stream, or the one of `use_stream`: the library names none.
+    LegacyDefault,
+    /// The host.
+    Host,
+    /// Nobody: the library reads the address and starts.
+    Nobody,
+}
+
+impl Waits {
+    /// The column of docs/partners.md, and the sentence of `explain`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Stream => "its stream waits",
+            Self::LegacyDefault => "the legacy default stream waits, or the one of `cd.use_stream`",
+            Self::Host => "the host waits",
+            Self::Nobody => "nobody waits",
+        }
+    }
+}
+
+/// A mistake of a library.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Fault {
+    /// What happens.
+    pub what: &'static str,
+    /// The smallest way to see it.
+    pub reproduction: &'static str,
+}
+
+impl Partner {
+    /// The calls that import a view, the preferred one first.
+    pub fn calls(&self) -> impl Iterator<Item = &Call> {
+        std::iter::once(&self.call).chain(self.more)
+    }
+
+    pub(super) fn is_called(&self, name: &str) -> bool {
+        std::iter::once(&self.name)
+            .chain([&self.title, &self.distribution])
+            .chain(self.aliases)
+            .any(|known| is_same_name(known, name))
+    }
+}
+
+/// Whether two names differ in case and separators only, as `tvm_ffi` and `TVM-FFI` do.
+fn is_same_name(one: &str, other: &str) -> bool {
+    let letters = |name: &'_ str| {
+        let lower = |letter: char| letter.to_ascii_lowercase();
+        let separator = |letter: &char| !matches!(letter, '-' | '_' | '.' | ' ');
+        name.chars()
+            .filter(separator)
+            .map(lower)
+            .collect::<String>()
+    };
+    letters(one) == letters(other)
+}

@@ -1,0 +1,709 @@
+//! The table: a library, a row.
+//!
+//! A row states every fact of [`Partner`] and, by the functions below, those that no producer or call is
+//! without; what a row leaves out is usual.
+
+use super::refuses::Refuses;
+use super::refuses::Refuses::{
+    AxesAbove, DType, Empty, Gaps, NegativeStrides, NoAxes, NotCOrder, NotContiguous, ReadOnly,
+};
+use super::row::Checked::{Matrix, MatrixHost, Source, Torch};
+use super::row::Mutability::{Immutable, Mutable};
+use super::row::Quirk::{IgnoresStream, MislabelsBfloat16, WantsCurrentDevice};
+use super::row::{Call, Fault, Mutability, Partner, Producer, Reads, Silence, Waits};
+
+const HOST: &[i32] = &[1];
+const HOST_READABLE: &[i32] = &[1, 3, 13];
+const CUDA: &[i32] = &[2, 3, 13];
+/// NumPy, and what is made of its arrays.
+const NO_NUMPY_DTYPE: &[Refuses] = &[DType("bfloat16"), DType("float8")];
+
+/// A producer's usual facts, and those that it must state.
+const fn producer(call: &'static str, silence: Silence, evidence: &'static str) -> Producer {
+    Producer {
+        call,
+        quirks: &[],
+        silence,
+        evidence,
+        untold: Mutable,
+        refuses: "",
+    }
+}
+
+/// A call's usual facts, and those that it must state.
+const fn call(import: &'static str, code: &'static str, reads: Reads, waits: Waits) -> Call {
+    Call {
+        import,
+        code,
+        reads,
+        waits,
+        advice: "",
+        devices: &[],
+        refuses: &[],
+        ignores: "",
+        copies: false,
+        takes_capsules: false,
+    }
+}
+
+/// A call that reads `__cuda_array_interface__`, which describes memory that CUDA can read.
+const fn interface(import: &'static str, code: &'static str, waits: Waits) -> Call {
+    Call {
+        devices: CUDA,
+        ..call(import, code, Reads::Interface, waits)
+    }
+}
+
+/// The partners, in the order of docs/partners.md.
+pub static PARTNERS: &[Partner] = &[
+    Partner {
+        name: "numpy",
+        title: "NumPy",
+        aliases: &["np"],
+        distribution: "numpy",
+        modules: &["numpy"],
+        version: "2.4.6",
+        checked: Matrix,
+        producer: Some(producer("cd.view(a)", Silence::Ready, "host memory")),
+        call: Call {
+            devices: HOST_READABLE,
+            refuses: NO_NUMPY_DTYPE,
+            ..call(
+                "import numpy as np",
+                "np.from_dlpack(v)",
+                Reads::Dlpack,
+                Waits::Host,
+            )
+        },
+        more: &[
+            Call {
+                devices: HOST_READABLE,
+                refuses: NO_NUMPY_DTYPE,
+                ..call(
+                    "import numpy as np",
+                    "np.asarray(v)",
+                    Reads::ArrayInterface,
+                    Waits::Host,
+                )
+            },
+            Call {
+                devices: CUDA,
+                refuses: NO_NUMPY_DTYPE,
+                copies: true,
+                ..call(
+                    "import numpy as np",
+                    "np.from_dlpack(v, device=\"cpu\")",
+                    Reads::Dlpack,
+                    Waits::Host,
+                )
+            },
+        ],
+        faults: &[],
+    },
+    Partner {
+        name: "numba",
+        title: "Numba",
+        aliases: &["numba.cuda"],
+        distribution: "numba-cuda",
+        modules: &["numba"],
+        version: "0.30.4",
+        checked: Matrix,
+        producer: Some(producer(
+            "cd.view(a)",
+            Silence::PerThreadByEnv("NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM"),
+            "`DeviceNDArray` exports None for stream 0, on which its kernels run",
+        )),
+        call: Call {
+            advice: "`v.synchronize()` waits where you choose",
+            ignores: "the read-only flag",
+            ..interface(
+                "import numba.cuda",
+                "numba.cuda.as_cuda_array(v)",
+                Waits::Host,
+            )
+        },
+        more: &[],
+        faults: &[Fault {
+            what: "exports a broadcast array as a contiguous one, which reaches past its memory; `check=\"bounds\"` refuses it",
+            reproduction: "`DeviceNDArray((3, 2), (0, 8), \"f8\", gpu_data=a.gpu_data).__cuda_array_interface__[\"strides\"]`",
+        }],
+    },
+    Partner {
+        name: "cuda.core",
+        title: "cuda.core",
+        aliases: &["cuda.core.utils"],
+        distribution: "cuda-core",
+        modules: &["cuda.core"],
+        version: "1.2.2",
+        checked: Matrix,
+        producer: Some(Producer {
+            quirks: &[IgnoresStream],
+            untold: Mutability::Unknown,
+            ..producer(
+                "cd.view(buf, producer_stream=s)",
+                Silence::Unknown,
+                "`__dlpack__` does not use `stream`, and the table's work stream is NULL",
+            )
+        }),
+        call: call(
+            "from cuda.core.utils import StridedMemoryView",
+            "StridedMemoryView.from_dlpack(v, stream_ptr=s)",
+            Reads::Dlpack,
+            Waits::Stream,
+        ),
+        more: &[interface(
+            "from cuda.core.utils import StridedMemoryView",
+            "StridedMemoryView.from_cuda_array_interface(v, stream_ptr=s)",
+            Waits::Stream,
+        )],
+        faults: &[Fault {
+            what: "a `StridedMemoryView` of an empty device array exports itself as the CPU's",
+            reproduction: "`from_cuda_array_interface`, then `__dlpack_device__()`",
+        }],
+    },
+    Partner {
+        name: "tvm_ffi",
+        title: "tvm-ffi",
+        aliases: &["tvm"],
+        distribution: "apache-tvm-ffi",
+        modules: &["tvm_ffi"],
+        version: "0.1.15.post2",
+        checked: Matrix,
+        // Its `__dlpack__` does not use `stream` either. It has no table that could report a stream, so that
+        // `IgnoresStream` does not hold for it.
+        producer: Some(producer(
+            "cd.view(t)",
+            Silence::Unknown,
+            "`Tensor.__dlpack__` does not read `stream`, and there is no table",
+        )),
+        call: Call {
+            advice: "for another stream, pass `v.on(s)`",
+            ignores: "the read-only flag: it arrives and is not shown",
+            takes_capsules: true,
+            ..call(
+                "import tvm_ffi",
+                "tvm_ffi.from_dlpack(v)",
+                Reads::Dlpack,
+                Waits::LegacyDefault,
+            )
+        },
+        more: &[],
+        faults: &[],
+    },
+    Partner {
+        name: "warp",
+        title: "Warp",
+        aliases: &["wp", "nvidia-warp"],
+        distribution: "warp-lang",
+        modules: &["warp"],
+        version: "1.19.0",
+        checked: Matrix,
+        producer: Some(Producer {
+            quirks: &[MislabelsBfloat16],
+            ..producer(
+                "cd.view(a)",
+                Silence::Unknown,
+                "its dict is of version 2; kernels run on a stream that it makes for each device",
+            )
+        }),
+        call: Call {
+            refuses: &[ReadOnly, NoAxes, DType("complex"), DType("float8")],
+            ignores: "`byte_offset`, which is 0",
+            ..call(
+                "import warp as wp",
+                "wp.from_dlpack(v)",
+                Reads::Dlpack,
+                Waits::Stream,
+            )
+        },
+        more: &[],
+        faults: &[Fault {
+            what: "arrays without axes: IndexError",
+            reproduction: "`wp.init(); wp.from_dlpack(np.zeros(()))`",
+        }],
+    },
+    Partner {
+        name: "pycuda",
+        title: "PyCUDA",
+        aliases: &["pycuda.driver"],
+        distribution: "pycuda",
+        modules: &["pycuda"],
+        version: "2026.1",
+        checked: Matrix,
+        producer: Some(producer(
+            "cd.view(a, producer_stream=s.handle)",
+            Silence::LegacyDefault,
+            "`GPUArray` always exports None; its kernels run on the NULL stream unless they are passed one",
+        )),
+        call: Call {
+            advice: "pass `v.on(s.handle)`",
+            ignores: "all but the address: shape, strides, type and flag are the kernel's own affair",
+            ..interface(
+                "import pycuda.driver",
+                "kernel(v, block=(1, 1, 1))",
+                Waits::Nobody,
+            )
+        },
+        more: &[],
+        faults: &[],
+    },
+    Partner {
+        name: "jax",
+        title: "JAX",
+        aliases: &["jnp", "jax.numpy", "jaxlib"],
+        distribution: "jax",
+        modules: &["jax", "jaxlib"],
+        version: "0.10.2",
+        checked: MatrixHost,
+        producer: Some(Producer {
+            untold: Immutable,
+            ..producer(
+                "cd.view(a)",
+                Silence::Unknown,
+                "its dict is of version 2 and is made while XLA's streams may be writing",
+            )
+        }),
+        call: Call {
+            devices: &[1, 2, 3],
+            refuses: &[ReadOnly, Gaps],
+            ignores: "on the CPU it copies what is not aligned to 64 bytes, without a word",
+            ..call(
+                "import jax",
+                "jax.dlpack.from_dlpack(v)",
+                Reads::Dlpack,
+                Waits::Stream,
+            )
+        },
+        more: &[Call {
+            advice: "streams 1 and 2 are not waited for: pass `v.synchronize()`, or `v.on(s)` of a handle",
+            refuses: &[Gaps],
+            ignores: "the read-only flag; it keeps no reference to the view",
+            ..interface("import jax.numpy as jnp", "jnp.asarray(v)", Waits::Stream)
+        }],
+        faults: &[],
+    },
+    Partner {
+        name: "tensorflow",
+        title: "TensorFlow",
+        aliases: &["tf"],
+        distribution: "tensorflow-cpu",
+        modules: &["tensorflow"],
+        version: "2.21.0",
+        checked: MatrixHost,
+        producer: Some(Producer {
+            untold: Immutable,
+            ..producer(
+                "cd.view(t)",
+                Silence::Ready,
+                "its export waits for the device on the host",
+            )
+        }),
+        call: Call {
+            devices: &[1, 2],
+            refuses: &[ReadOnly, NotCOrder, DType("float8")],
+            ..call(
+                "import tensorflow as tf",
+                "tf.experimental.dlpack.from_dlpack(cd.to_dlpack(v, stream=\"host\"))",
+                Reads::Capsule,
+                Waits::Host,
+            )
+        },
+        more: &[],
+        faults: &[],
+    },
+    Partner {
+        name: "paddle",
+        title: "Paddle",
+        aliases: &[],
+        distribution: "paddlepaddle",
+        modules: &["paddle"],
+        version: "3.3.1",
+        checked: MatrixHost,
+        producer: Some(Producer {
+            quirks: &[MislabelsBfloat16],
+            ..producer(
+                "cd.view(t)",
+                Silence::Unknown,
+                "its dict is of version 2; its table names the stream that it works on",
+            )
+        }),
+        call: Call {
+            devices: &[1, 2, 3],
+            takes_capsules: true,
+            ..call(
+                "import paddle",
+                "paddle.from_dlpack(v)",
+                Reads::Dlpack,
+                Waits::Stream,
+            )
+        },
+        more: &[],
+        faults: &[
+            Fault {
+                what: "takes uint16 for bfloat16",
+                reproduction: "`paddle.from_dlpack(np.zeros(3, np.uint16)).dtype`",
+            },
+            Fault {
+                what: "negative strides: asks for 2^64 bytes less a few, MemoryError",
+                reproduction: "`paddle.from_dlpack(np.arange(4)[::-1]).numpy()`",
+            },
+            Fault {
+                what: "imported after TensorFlow 2.21.0: segmentation fault in protobuf",
+                reproduction: "`import tensorflow, paddle`",
+            },
+        ],
+    },
+    Partner {
+        name: "onnxruntime",
+        title: "ONNX Runtime",
+        aliases: &["ort", "onnx"],
+        distribution: "onnxruntime",
+        modules: &["onnxruntime"],
+        version: "1.31.1",
+        checked: MatrixHost,
+        producer: Some(Producer {
+            untold: Mutability::Unknown,
+            ..producer(
+                "cd.view(value)",
+                Silence::Unknown,
+                "`OrtValue.__dlpack__` does not use `stream`",
+            )
+        }),
+        call: Call {
+            devices: &[1, 2],
+            advice: "on a device, pass `cd.to_dlpack(v, stream=\"host\")`",
+            refuses: &[
+                ReadOnly,
+                NotCOrder,
+                DType("bool"),
+                DType("complex"),
+                DType("float8"),
+            ],
+            takes_capsules: true,
+            ..call(
+                "from onnxruntime import OrtValue",
+                "OrtValue.from_dlpack(v)",
+                Reads::Dlpack,
+                Waits::LegacyDefault,
+            )
+        },
+        more: &[],
+        faults: &[Fault {
+            what: "sends bool as uint8",
+            reproduction: "`np.from_dlpack(OrtValue.ortvalue_from_numpy(np.ones(2, bool))).dtype`",
+        }],
+    },
+    Partner {
+        name: "pyarrow",
+        title: "pyarrow",
+        aliases: &["pa", "arrow"],
+        distribution: "pyarrow",
+        modules: &["pyarrow"],
+        version: "26.0.1",
+        checked: MatrixHost,
+        producer: Some(Producer {
+            untold: Immutable,
+            refuses: "booleans, which it packs into bits",
+            ..producer("cd.view(a)", Silence::Ready, "host memory")
+        }),
+        call: Call {
+            devices: HOST_READABLE,
+            refuses: &[NotContiguous, DType("bfloat16"), DType("float8")],
+            ..call(
+                "import pyarrow as pa",
+                "pa.py_buffer(v)",
+                Reads::Buffer,
+                Waits::Host,
+            )
+        },
+        more: &[Call {
+            devices: HOST,
+            refuses: &[
+                NegativeStrides,
+                DType("bool"),
+                DType("complex"),
+                DType("bfloat16"),
+                DType("float8"),
+            ],
+            ..call(
+                "import pyarrow as pa",
+                "pa.Tensor.from_dlpack(v)",
+                Reads::Dlpack,
+                Waits::Host,
+            )
+        }],
+        faults: &[Fault {
+            what: "a buffer of size 0 at address NULL aborts the process",
+            reproduction: "`pa.py_buffer` of such an exporter; ours is never NULL",
+        }],
+    },
+    Partner {
+        name: "array_api_strict",
+        title: "array-api-strict",
+        aliases: &[],
+        distribution: "array-api-strict",
+        modules: &["array_api_strict"],
+        version: "2.6.1",
+        checked: MatrixHost,
+        producer: Some(producer("cd.view(a)", Silence::Ready, "host memory")),
+        call: Call {
+            devices: HOST_READABLE,
+            refuses: &[DType("float16"), DType("bfloat16"), DType("float8")],
+            ..call(
+                "import array_api_strict as strict",
+                "strict.from_dlpack(v)",
+                Reads::Dlpack,
+                Waits::Host,
+            )
+        },
+        more: &[],
+        faults: &[],
+    },
+    Partner {
+        name: "mpi4py",
+        title: "mpi4py",
+        aliases: &["mpi"],
+        distribution: "mpi4py",
+        modules: &["mpi4py"],
+        version: "4.1.2",
+        checked: Matrix,
+        producer: None,
+        call: Call {
+            advice: "pass `v.synchronize()`",
+            refuses: &[NotContiguous],
+            ..call(
+                "from mpi4py import MPI",
+                "comm.Send(v, dest=1)",
+                Reads::BufferOrDlpack,
+                Waits::Nobody,
+            )
+        },
+        more: &[],
+        faults: &[],
+    },
+    Partner {
+        name: "torch",
+        title: "torch",
+        aliases: &["pytorch"],
+        distribution: "torch",
+        modules: &["torch"],
+        version: "2.15.0",
+        checked: Torch,
+        producer: Some(Producer {
+            quirks: &[MislabelsBfloat16, WantsCurrentDevice],
+            refuses: "what requires grad, is conjugated, sparse, quantized or on `meta`",
+            ..producer(
+                "cd.view(t)",
+                Silence::Unknown,
+                "its dict is of version 2; its table and `__dlpack__` know its current stream",
+            )
+        }),
+        call: Call {
+            devices: &[1, 2],
+            refuses: &[NegativeStrides],
+            ignores: "`byte_offset`, which is 0; the read-only flag: it arrives and is not shown",
+            takes_capsules: true,
+            ..call(
+                "import torch",
+                "torch.from_dlpack(v)",
+                Reads::Dlpack,
+                Waits::Stream,
+            )
+        },
+        more: &[Call {
+            devices: &[2],
+            advice: "pass `v.on(s)` of torch's current stream, or use `torch.from_dlpack(v)`",
+            refuses: &[ReadOnly, NegativeStrides],
+            ..interface("import torch", "torch.as_tensor(v)", Waits::Nobody)
+        }],
+        faults: &[Fault {
+            what: "its `__dlpack__` forgets the negative bit: +2 is handed out for -2; through the bridge a refusal",
+            reproduction: "`np.from_dlpack(torch.tensor([1+2j]).conj().imag)`",
+        }],
+    },
+    Partner {
+        name: "cupy",
+        title: "CuPy",
+        aliases: &["cp"],
+        distribution: "cupy-cuda13x",
+        modules: &["cupy"],
+        version: "15.0.0a1",
+        checked: Source,
+        producer: Some(Producer {
+            quirks: &[WantsCurrentDevice],
+            ..producer(
+                "cd.view(a)",
+                Silence::Unknown,
+                "its dict names the current stream, and none with `CUPY_CUDA_ARRAY_INTERFACE_EXPORT_VERSION=2`",
+            )
+        }),
+        call: Call {
+            devices: &[2, 13],
+            ignores: "the read-only flag",
+            ..call(
+                "import cupy",
+                "cupy.from_dlpack(v)",
+                Reads::Dlpack,
+                Waits::Stream,
+            )
+        },
+        more: &[Call {
+            ignores: "the read-only flag",
+            ..interface("import cupy", "cupy.asarray(v)", Waits::Host)
+        }],
+        faults: &[],
+    },
+    Partner {
+        name: "cudf",
+        title: "cuDF",
+        aliases: &["pylibcudf"],
+        distribution: "cudf-cu13",
+        modules: &["cudf", "pylibcudf"],
+        version: "6a22d1d",
+        checked: Source,
+        producer: Some(Producer {
+            untold: Mutability::Unknown,
+            refuses: "columns with nulls as one array: `cd.split_masked(x)`",
+            ..producer(
+                "cd.view(x, producer_stream=s)",
+                Silence::PerThreadByEnv("CUDF_PER_THREAD_STREAM"),
+                "`pylibcudf/utils.pyx`, `default_stream.cpp`: the stream that every call works on",
+            )
+        }),
+        call: Call {
+            advice: "pass `v.on(1)`, or `v.on(2)` with `CUDF_PER_THREAD_STREAM=1`",
+            refuses: &[NoAxes],
+            ignores: "the read-only flag",
+            ..interface("import cudf", "cudf.Series(v)", Waits::Nobody)
+        },
+        more: &[],
+        faults: &[],
+    },
+    Partner {
+        name: "rmm",
+        title: "RMM",
+        aliases: &[],
+        distribution: "rmm-cu13",
+        modules: &["rmm"],
+        version: "5d50a37",
+        checked: Source,
+        producer: Some(producer(
+            "cd.view(x, producer_stream=s)",
+            Silence::Unknown,
+            "its dict is of version 0; allocation and copy are ordered on the stream that it was passed",
+        )),
+        call: Call {
+            advice: "pass `v.on(s)` of the stream that the call is passed",
+            refuses: &[NotCOrder, AxesAbove(1)],
+            copies: true,
+            ..interface(
+                "import rmm",
+                "buffer.copy_from_device(v, stream=s)",
+                Waits::Nobody,
+            )
+        },
+        more: &[],
+        faults: &[],
+    },
+    Partner {
+        name: "pylibraft",
+        title: "pylibraft",
+        aliases: &["raft"],
+        distribution: "pylibraft-cu13",
+        modules: &["pylibraft"],
+        version: "2141422",
+        checked: Source,
+        producer: Some(producer(
+            "cd.view(x, producer_stream=s)",
+            Silence::Unknown,
+            "its dict is NumPy's, of version 3 without `stream`; its memory is RMM's",
+        )),
+        call: Call {
+            advice: "pass `v.synchronize()`",
+            refuses: &[NotContiguous],
+            ..interface(
+                "from pylibraft.common import cai_wrapper",
+                "cai_wrapper(v)",
+                Waits::Nobody,
+            )
+        },
+        more: &[],
+        faults: &[],
+    },
+    Partner {
+        name: "xgboost",
+        title: "XGBoost",
+        aliases: &["xgb"],
+        distribution: "xgboost",
+        modules: &["xgboost"],
+        version: "379b29f",
+        checked: Source,
+        producer: None,
+        call: Call {
+            advice: "stream 1 is not waited for: pass `v.synchronize()`, or `v.on(s)` of a handle",
+            refuses: &[
+                AxesAbove(2),
+                NegativeStrides,
+                DType("bool"),
+                DType("complex"),
+            ],
+            ignores: "the read-only flag",
+            ..interface("import xgboost", "xgboost.DMatrix(v)", Waits::Stream)
+        },
+        more: &[],
+        faults: &[],
+    },
+    Partner {
+        name: "nvidia.dali",
+        title: "DALI",
+        aliases: &["dali"],
+        distribution: "nvidia-dali-cuda130",
+        modules: &["nvidia.dali"],
+        version: "version not recorded",
+        checked: Source,
+        producer: Some(Producer {
+            untold: Mutability::Unknown,
+            ..producer(
+                "cd.view(x, producer_stream=s)",
+                Silence::Unknown,
+                "`ArrayInterfaceRepr` does not wait for the order of a GPU tensor",
+            )
+        }),
+        call: Call {
+            refuses: &[NotCOrder],
+            ignores: "the read-only flag",
+            ..interface(
+                "from nvidia.dali.tensors import TensorGPU",
+                "TensorGPU(v)",
+                Waits::Stream,
+            )
+        },
+        more: &[],
+        faults: &[],
+    },
+    Partner {
+        name: "cvcuda",
+        title: "CV-CUDA",
+        aliases: &["nvcv"],
+        distribution: "cvcuda-cu13",
+        modules: &["nvcv", "cvcuda"],
+        version: "da51fc9",
+        checked: Source,
+        producer: Some(Producer {
+            untold: Mutability::Unknown,
+            ..producer(
+                "cd.view(x, producer_stream=s)",
+                Silence::Unknown,
+                "its dict is of version 2, made when the object is",
+            )
+        }),
+        call: Call {
+            advice: "pass `v.on(s.handle)`",
+            refuses: &[Empty, NoAxes],
+            ignores: "the device: it takes 0 for every array; the read-only flag",
+            ..interface("import nvcv", "nvcv.as_tensor(v)", Waits::Nobody)
+        },
+        more: &[],
+        faults: &[],
+    },
+];

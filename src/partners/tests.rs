@@ -1,0 +1,189 @@
+//! The table's own order, and plans for doubles of a few arrays.
+
+use std::collections::HashSet;
+
+use rstest::rstest;
+
+use super::{Order, PARTNERS, Refuses, find, of_module};
+use crate::protocol::descriptor::{Descriptor, Device, Flags};
+use crate::protocol::dtype::DType;
+use crate::protocol::layout::{Axes, Layout, Source};
+use crate::protocol::stream::Stream;
+
+/// An array of float32.
+fn array(device: Device, shape: &[i64], strides: Option<&[i64]>, flags: Flags) -> Descriptor {
+    let axes = Axes::from_slices(Source::Tensor, shape, strides).expect("axes");
+    let layout = Layout::from_elem_axes(axes, 4).expect("a layout");
+    Descriptor::from_layout(0x10000, device, DType::F32, flags, layout).expect("an array")
+}
+
+fn matrix(strides: &[i64]) -> Descriptor {
+    array(Device::cuda(0), &[3, 4], Some(strides), Flags::NONE)
+}
+
+#[test]
+fn no_name_means_two_libraries() {
+    let mut seen = HashSet::new();
+    for partner in PARTNERS {
+        for name in partner.aliases.iter().chain([&partner.name]) {
+            assert!(seen.insert(name.to_lowercase()), "{name} is given twice");
+            let found = find(name).expect("a partner");
+            assert_eq!(found.name, partner.name, "{name} is another partner's");
+        }
+        for module in partner.modules {
+            let found = of_module(module).expect("a partner");
+            assert_eq!(found.name, partner.name, "{module} is another partner's");
+        }
+    }
+}
+
+#[test]
+fn every_row_says_how_its_call_is_made() {
+    for partner in PARTNERS {
+        for call in partner.calls() {
+            let has_view = call.code.contains("(v") || call.code.contains("(v,");
+            assert!(has_view, "{}: `v` is passed in {}", partner.name, call.code);
+            assert!(call.import.contains("import "), "{}", partner.name);
+        }
+    }
+}
+
+#[rstest]
+#[case("PyTorch", "torch")]
+#[case("tf", "tensorflow")]
+#[case("np", "numpy")]
+#[case("TVM-FFI", "tvm_ffi")]
+#[case("cuda_core", "cuda.core")]
+#[case("warp-lang", "warp")]
+#[case("CV-CUDA", "cvcuda")]
+fn a_library_is_found_by_what_people_type(#[case] typed: &str, #[case] name: &str) {
+    assert_eq!(find(typed).map(|partner| partner.name), Some(name));
+}
+
+#[rstest]
+#[case("torch", Some("torch"))]
+#[case("cupy._core.core", Some("cupy"))]
+#[case("cuda.core._memoryview", Some("cuda.core"))]
+#[case("cuda.corel", None)]
+#[case("cuda", None)]
+#[case("mytorch", None)]
+#[case("", None)]
+fn a_type_is_its_packages(#[case] module: &str, #[case] name: Option<&str>) {
+    assert_eq!(of_module(module).map(|partner| partner.name), name);
+}
+
+#[rstest]
+#[case(Refuses::NegativeStrides, &[4, -1], &[4, 1])]
+#[case(Refuses::Gaps, &[8, 2], &[1, 3])]
+#[case(Refuses::Gaps, &[0, 1], &[4, 1])]
+#[case(Refuses::NotContiguous, &[8, 2], &[1, 3])]
+#[case(Refuses::NotCOrder, &[1, 3], &[4, 1])]
+#[case(Refuses::AxesAbove(1), &[4, 1], &[])]
+#[case(Refuses::DType("float"), &[4, 1], &[])]
+fn what_is_refused(#[case] refuses: Refuses, #[case] bad: &[i64], #[case] good: &[i64]) {
+    assert!(refuses.applies_to(&matrix(bad)));
+    if !good.is_empty() {
+        assert!(!refuses.applies_to(&matrix(good)));
+    }
+}
+
+#[test]
+fn arrays_without_axes_or_elements() {
+    let scalar = array(Device::cuda(0), &[], None, Flags::NONE);
+    let empty = array(Device::cuda(0), &[0, 4], None, Flags::NONE);
+    assert!(Refuses::NoAxes.applies_to(&scalar) && !Refuses::NoAxes.applies_to(&empty));
+    assert!(Refuses::Empty.applies_to(&empty) && !Refuses::Empty.applies_to(&scalar));
+    let layouts = [Refuses::Gaps, Refuses::NotContiguous, Refuses::NotCOrder];
+    assert!(!layouts.iter().any(|refuses| refuses.applies_to(&empty)));
+}
+
+#[test]
+fn extents_of_one_have_no_stride() {
+    let column = array(Device::cuda(0), &[4, 1], Some(&[1, 77]), Flags::NONE);
+    assert!(!Refuses::Gaps.applies_to(&column));
+}
+
+fn plan(name: &str, array: &Descriptor, ready: Stream, stream: Option<Stream>) -> super::HandOver {
+    find(name).expect("a partner").plan(array, ready, stream)
+}
+
+#[test]
+fn the_stream_that_the_caller_names_waits() {
+    let (ready, wait) = (Stream::from_raw(0x5000), Stream::from_raw(0x6000));
+    let order = plan("torch", &matrix(&[4, 1]), ready, Some(wait)).order;
+    let Order::Event {
+        record,
+        wait: waits,
+        ..
+    } = order
+    else {
+        panic!("{order}");
+    };
+    assert_eq!((record, waits), (ready, wait));
+}
+
+#[rstest]
+#[case("tensorflow", "the host waits for stream 0x5000")]
+#[case(
+    "tvm_ffi",
+    "the legacy default stream (1) waits for an event on stream 0x5000"
+)]
+#[case("mpi4py", "nothing to do: the consumer asked for no synchronisation")]
+#[case("numba", "stream 0x5000 is passed on in the dict; no call is made")]
+fn without_a_stream_the_call_decides(#[case] name: &str, #[case] order: &str) {
+    let found = plan(name, &matrix(&[4, 1]), Stream::from_raw(0x5000), None);
+    let found = found.order.to_string();
+    assert!(found.starts_with(order), "{found}");
+}
+
+#[rstest]
+#[case(
+    "torch",
+    Device::CUDA_MANAGED,
+    "v.present_as(\"cuda\") names it device memory"
+)]
+#[case("numpy", Device::CUDA, "np.from_dlpack(v, device=\"cpu\") copies it")]
+#[case(
+    "cupy",
+    Device::CUDA_HOST,
+    "v.present_as(\"cuda\") names it device memory"
+)]
+fn memory_of_another_kind_has_a_remedy(
+    #[case] name: &str,
+    #[case] device_type: i32,
+    #[case] remedy: &str,
+) {
+    let device = Device { device_type, id: 0 };
+    let found = plan(
+        name,
+        &array(device, &[3], None, Flags::NONE),
+        Stream::None,
+        None,
+    );
+    assert!(found.refused.is_some());
+    assert_eq!(found.remedy.as_deref(), Some(remedy));
+}
+
+#[test]
+fn another_call_is_the_remedy_of_a_layout() {
+    let strided = array(Device::HOST, &[3], Some(&[2]), Flags::NONE);
+    let found = plan("pyarrow", &strided, Stream::None, None);
+    let refusal = found.refusal().expect("a refusal");
+    let wanted =
+        "pyarrow refuses anything but C and Fortran order; pa.Tensor.from_dlpack(v) takes it";
+    assert_eq!(refusal, wanted);
+}
+
+#[test]
+fn read_only_data_is_refused_by_consumers_of_legacy_tensors() {
+    let constant = array(Device::HOST, &[3], None, Flags::READ_ONLY);
+    for (name, refuses) in [
+        ("jax", true),
+        ("warp", true),
+        ("torch", false),
+        ("tvm_ffi", false),
+    ] {
+        let found = plan(name, &constant, Stream::None, None);
+        assert_eq!(found.refused.is_some(), refuses, "{name}");
+    }
+}
