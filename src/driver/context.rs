@@ -1,115 +1,216 @@
-//! The calling thread's context, changed for a while.
+//! The calling thread's current context, changed for a while.
+//!
+//! An event must be of the context of the stream that it is recorded on, and is created in the *current* context
+//! (driver API, `cuEventCreate`, `cuEventRecord`); memory is allocated there; and a thread without a current
+//! context may ask nothing about streams (`CUDA_ERROR_INVALID_CONTEXT`).
 
-use crate::driver::{Context, Driver, DriverError};
-use crate::protocol::descriptor::{Descriptor, Device};
+use super::{Context, Driver, DriverError, Place};
 use crate::protocol::stream::Stream;
 
-/// A context that is current on this thread until it is dropped.
-pub(crate) struct Current<'d> {
-    driver: &'d dyn Driver,
-    before: Option<Context>,
-    retained: Option<i32>,
+/// `CUDA_ERROR_INVALID_CONTEXT`.
+pub(super) const INVALID_CONTEXT: u32 = 201;
+
+/// The calling thread's current context: changed by [`switch`](Self::switch), put back by
+/// [`restore`](Self::restore), and by drop if that was not called.
+pub(crate) struct ContextGuard<'d> {
+    pub(super) driver: &'d dyn Driver,
+    original: Option<Context>,
+    current: Option<Context>,
+    /// Whether what runs meanwhile may change it too: then it is put back without a look.
+    is_shared: bool,
+    /// Keeps a primary context alive as long as the guard.
+    home: Option<Home<'d>>,
 }
 
-impl<'d> Current<'d> {
-    /// The context that `stream` lives in: its own, or for a default stream the array's.
+impl<'d> ContextGuard<'d> {
+    /// Remembers the current context.
+    pub(super) fn new(driver: &'d dyn Driver) -> Result<Self, DriverError> {
+        let original = driver.current_context()?;
+        Ok(Self {
+            driver,
+            original,
+            current: original,
+            is_shared: false,
+            home: None,
+        })
+    }
+
+    /// Remembers the current context, which code of others may change before the guard is dropped.
+    pub(crate) fn around(driver: &'d dyn Driver) -> Result<Self, DriverError> {
+        let mut guard = Self::new(driver)?;
+        guard.is_shared = true;
+        Ok(guard)
+    }
+
+    /// Makes the context current that `stream` was created in; for a default stream the data's.
     pub(crate) fn of_stream(
         driver: &'d dyn Driver,
         stream: Stream,
-        array: &Descriptor,
+        place: &Place,
     ) -> Result<Self, DriverError> {
         if stream.is_default() {
-            return Self::of_memory(driver, array);
+            return Self::of_memory(driver, place);
         }
-        let context = {
-            let _any = match driver.current_context()? {
-                Some(_) => None,
-                None => Some(Self::of_memory(driver, array)?),
-            };
-            driver.stream_context(stream)?
-        };
-        Self::enter(driver, context, None)
+        let mut guard = Self::new(driver)?;
+        if guard.current.is_none() {
+            guard.enter(Home::make(driver, place)?)?;
+        }
+        guard.switch(driver.stream_context(stream)?)?;
+        Ok(guard)
     }
 
-    /// The context that a stream with a handle was created in.
+    /// Makes the context current that a stream with a handle was created in.
     pub(crate) fn of_handle(driver: &'d dyn Driver, stream: Stream) -> Result<Self, DriverError> {
-        let context = {
-            let _any = match driver.current_context()? {
-                Some(_) => None,
-                None => Self::of_whoever_has_one(driver)?,
-            };
-            driver.stream_context(stream)?
-        };
-        Self::enter(driver, context, None)
+        let mut guard = Self::new(driver)?;
+        if guard.current.is_none()
+            && let Some(home) = Home::any(driver)?
+        {
+            guard.enter(home)?;
+        }
+        guard.switch(driver.stream_context(stream)?)?;
+        Ok(guard)
     }
 
-    /// A thread without a context may not ask about streams, and any context serves: the first that is alive.
-    pub(crate) fn of_whoever_has_one(driver: &'d dyn Driver) -> Result<Option<Self>, DriverError> {
-        for ordinal in 0..driver.device_count()? {
+    /// Makes the context of an allocation current, else its device's primary one.
+    pub(crate) fn of_memory(driver: &'d dyn Driver, place: &Place) -> Result<Self, DriverError> {
+        let mut guard = Self::new(driver)?;
+        guard.enter(Home::make(driver, place)?)?;
+        Ok(guard)
+    }
+
+    /// Makes the primary context of a device current, for code of others.
+    pub(crate) fn of_device(driver: &'d dyn Driver, ordinal: i32) -> Result<Self, DriverError> {
+        let mut guard = Self::around(driver)?;
+        guard.enter(Home::primary(driver, ordinal)?)?;
+        Ok(guard)
+    }
+
+    /// Makes the first primary context current that is active, for code of others; `None` if there is none.
+    pub(crate) fn of_any_device(driver: &'d dyn Driver) -> Result<Option<Self>, DriverError> {
+        let Some(home) = Home::any(driver)? else {
+            return Ok(None);
+        };
+        let mut guard = Self::around(driver)?;
+        guard.enter(home)?;
+        Ok(Some(guard))
+    }
+
+    /// The context that is current now.
+    pub(super) fn current(&self) -> Option<Context> {
+        self.current
+    }
+
+    pub(super) fn switch(&mut self, to: Context) -> Result<(), DriverError> {
+        if self.current != Some(to) {
+            self.driver.set_current_context(Some(to))?;
+            self.current = Some(to);
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, home: Home<'d>) -> Result<(), DriverError> {
+        self.switch(home.context)?;
+        self.home = Some(home);
+        Ok(())
+    }
+
+    /// Makes the caller's context current again; the only place where that can fail visibly.
+    pub(super) fn restore(&mut self) -> Result<(), DriverError> {
+        if self.current == self.original && !self.is_shared {
+            return Ok(());
+        }
+        (self.current, self.is_shared) = (self.original, false);
+        self.driver.set_current_context(self.original)
+    }
+}
+
+impl Drop for ContextGuard<'_> {
+    fn drop(&mut self) {
+        // A context that has died meanwhile cannot be made current again; then there is none.
+        let _ = self.restore();
+    }
+}
+
+/// The context in which a place's default streams live.
+pub(super) struct Home<'d> {
+    pub(super) context: Context,
+    pub(super) ordinal: i32,
+    /// Whose primary context was retained here.
+    retained: Option<&'d dyn Driver>,
+}
+
+impl<'d> Home<'d> {
+    /// The pointer's context, else the device's primary one, which is not brought to life for this: where nobody
+    /// uses it, no work can be pending on its default streams, and the question has no answer.
+    ///
+    /// # Errors
+    /// The driver's; its own "invalid context" for a primary context that is not active.
+    pub(super) fn find(driver: &'d dyn Driver, place: &Place) -> Result<Self, DriverError> {
+        Self::of(driver, place, |ordinal| {
             if driver.primary_context_active(ordinal)? {
-                return Self::of_device(driver, ordinal).map(Some);
+                return Self::primary(driver, ordinal);
+            }
+            let call = "cuDevicePrimaryCtxGetState";
+            Err(DriverError::new(call, INVALID_CONTEXT))
+        })
+    }
+
+    /// The pointer's context, else the device's primary one.
+    fn make(driver: &'d dyn Driver, place: &Place) -> Result<Self, DriverError> {
+        Self::of(driver, place, |ordinal| {
+            Self::primary(driver, ordinal.max(0))
+        })
+    }
+
+    fn of(
+        driver: &'d dyn Driver,
+        place: &Place,
+        primary: impl FnOnce(i32) -> Result<Self, DriverError>,
+    ) -> Result<Self, DriverError> {
+        let (mut context, mut ordinal) = (place.context, place.ordinal);
+        if place.pointer != 0 && (context.is_none() || ordinal < 0) {
+            let info = driver.pointer_info(place.pointer, false)?;
+            context = context.or(info.context);
+            if ordinal < 0 {
+                ordinal = info.ordinal;
             }
         }
-        Ok(None)
-    }
-
-    /// The context of an array's memory, else its device's primary one.
-    pub(crate) fn of_memory(
-        driver: &'d dyn Driver,
-        array: &Descriptor,
-    ) -> Result<Self, DriverError> {
-        let device = array.device();
-        let ordinal = if device.device_type == Device::CUDA {
-            device.id
-        } else {
-            -1
-        };
-        Self::of_pointer(driver, array.data(), ordinal)
-    }
-
-    /// The context of an allocation, else the primary one of device `ordinal` (negative: the driver says).
-    pub(crate) fn of_pointer(
-        driver: &'d dyn Driver,
-        pointer: u64,
-        ordinal: i32,
-    ) -> Result<Self, DriverError> {
-        let info = driver.pointer_info(pointer, false)?;
-        match info.context {
-            Some(context) => Self::enter(driver, context, None),
-            None if ordinal >= 0 => Self::of_device(driver, ordinal),
-            None => Self::of_device(driver, info.ordinal.max(0)),
+        match context {
+            None => primary(ordinal),
+            Some(context) => Ok(Self {
+                context,
+                ordinal,
+                retained: None,
+            }),
         }
     }
 
     /// The primary context of a device.
-    pub(crate) fn of_device(driver: &'d dyn Driver, ordinal: i32) -> Result<Self, DriverError> {
-        let context = driver.primary_context_retain(ordinal)?;
-        Self::enter(driver, context, Some(ordinal)).inspect_err(|_| {
-            let _ = driver.primary_context_release(ordinal);
+    fn primary(driver: &'d dyn Driver, ordinal: i32) -> Result<Self, DriverError> {
+        Ok(Self {
+            context: driver.primary_context_retain(ordinal)?,
+            ordinal,
+            retained: Some(driver),
         })
     }
 
-    fn enter(
-        driver: &'d dyn Driver,
-        context: Context,
-        retained: Option<i32>,
-    ) -> Result<Self, DriverError> {
-        let before = driver.current_context()?;
-        driver.set_current_context(Some(context))?;
-        Ok(Self {
-            driver,
-            before,
-            retained,
-        })
+    /// The first primary context that is active: to ask about a stream, any context serves.
+    fn any(driver: &'d dyn Driver) -> Result<Option<Self>, DriverError> {
+        for ordinal in 0..driver.device_count()? {
+            if driver.primary_context_active(ordinal)? {
+                return Self::primary(driver, ordinal).map(Some);
+            }
+        }
+        Ok(None)
     }
 }
 
-impl Drop for Current<'_> {
+impl Drop for Home<'_> {
+    /// Gives a retained primary context back, on the thread that retained it.
     fn drop(&mut self) {
-        // What was current before still is a context; if not, there is nothing to go back to.
-        let _ = self.driver.set_current_context(self.before);
-        if let Some(ordinal) = self.retained {
-            let _ = self.driver.primary_context_release(ordinal);
+        if let Some(driver) = self.retained {
+            // A failure leaves one count too many; the order itself is made, or its error matters more.
+            let _ = driver.primary_context_release(self.ordinal);
         }
     }
 }

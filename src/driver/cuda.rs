@@ -33,8 +33,7 @@ use crate::protocol::stream::{Capture, Stream};
 
 static LOADED: OnceLock<Cuda> = OnceLock::new();
 
-/// The process's driver, where it has been loaded.
-#[cfg(feature = "pyo3")]
+/// The process's driver, if it has been loaded.
 pub(super) fn in_use() -> Option<&'static Cuda> {
     LOADED
         .get()

@@ -1,21 +1,33 @@
-//! Room 2: the CUDA driver, as little of it as array interchange needs.
+//! The CUDA driver, as little of it as array interchange needs.
 //!
 //! Nothing here panics because a library, a symbol or a device is missing: everything works without a
-//! driver until it needs one, and then says so by a [`DriverError`], which is all that others see of this
-//! room. The calls themselves stay inside: a driver believes the handles that it is given.
+//! driver until it needs one, and then returns a [`DriverError`], which is all that is public here. The calls
+//! themselves stay inside: a driver believes the handles that it is given.
+//!
+//! ```
+//! use cai_dlpack::driver::DriverError;
+//!
+//! // What a build without the feature `cudarc` returns where it needs a driver.
+//! let error = DriverError::NOT_BUILT;
+//! assert!(error.is_absent());
+//! assert_eq!((error.call(), error.code()), ("cuInit", None));
+//! ```
 //!
 //! # Handles
 //! Streams, contexts and events are numbers here, as they are in both protocols: a CAI dict says
 //! `'stream': 94143`, and nobody can prove that this is still a stream. The driver checks what it
-//! can and answers `CUDA_ERROR_INVALID_HANDLE`; that the handle lives is the producer's promise
+//! can and returns `CUDA_ERROR_INVALID_HANDLE`; that the handle lives is the producer's promise
 //! (CAI v3, "Lifetime management": the stream lives as long as the object that exported it), and in Rust
-//! that of whoever makes a [`Stream`] of a number ([`Stream::from_handle`]).
+//! that of the caller who makes a [`Stream`] of a number ([`Stream::from_handle`]).
+//!
+//! **Features.** What only Python's side asks (`join`, `in_use`) stands here without a `cfg` of its own: a build
+//! without the feature `pyo3` leaves it unused, and is told so once, below. The same holds for `cudarc`.
 #![cfg_attr(
     not(all(feature = "cudarc", feature = "pyo3")),
     allow(
         dead_code,
         unused_imports,
-        reason = "copies and questions that only Python's side asks for"
+        reason = "questions that only Python's side asks, or only a driver that can be loaded"
     )
 )]
 
@@ -27,18 +39,22 @@ use std::num::NonZeroU64;
 
 use crate::protocol::stream::{Capture, Stream};
 
-mod copy;
+mod context;
+mod copy_plan;
 #[cfg(feature = "cudarc")]
 mod cuda;
 mod error;
 pub(crate) mod order;
-pub(crate) mod pool;
+mod place;
+mod pool;
 #[cfg(test)]
 pub(crate) mod script;
 
-pub(crate) use copy::{CopyPlan, copy_strided};
+pub(crate) use context::ContextGuard;
+pub(crate) use copy_plan::{CopyPlan, copy_strided};
 pub use error::DriverError;
-pub(crate) use order::{Place, join, needed, order, order_within, quiesce, synchronize};
+pub(crate) use order::{join, needed, order, order_within, quiesce, synchronize};
+pub(crate) use place::Place;
 pub(crate) use pool::Pool;
 
 /// A `CUcontext`.
@@ -271,8 +287,7 @@ pub(crate) fn driver() -> Result<&'static dyn Driver, DriverError> {
     loaded()
 }
 
-/// The driver, where this library has used it already: nothing is loaded.
-#[cfg(feature = "pyo3")]
+/// The driver, if this library has used it already: nothing is loaded.
 pub(crate) fn in_use() -> Option<&'static dyn Driver> {
     #[cfg(feature = "cudarc")]
     return cuda::in_use().map(|driver| driver as &dyn Driver);

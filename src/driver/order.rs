@@ -21,86 +21,14 @@
 #[cfg(test)]
 mod tests;
 
-use std::thread::ThreadId;
-
+use super::context::{ContextGuard, Home, INVALID_CONTEXT};
 use super::pool::Lease;
-use super::{Context, Driver, DriverError};
+use super::{Context, Driver, DriverError, Place};
 use crate::error::Error;
-use crate::protocol::descriptor::Device;
 use crate::protocol::stream::{
-    Capture, Plan, Platform, Reason, Request, Situation, Stream, SyncPolicy, plan,
-    plan_without_captures, settled,
+    Capture, Plan, Reason, Request, Situation, Stream, SyncPolicy, plan, plan_without_captures,
+    settled,
 };
-
-/// Where the data is, and what belongs to its ready stream but not to the stream's number.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
-    /// Whose streams these are.
-    pub(crate) platform: Platform,
-    /// CUDA's number of the device; negative where it is not known.
-    pub(crate) ordinal: i32,
-    /// The address of the first element; 0 where there is none (size 0).
-    pub(crate) pointer: u64,
-    /// The context of the allocation where an earlier pointer query named it: spares another one
-    /// for the default streams.
-    pub(crate) context: Option<Context>,
-    /// Whether the memory is managed: on some devices the host must not touch it while any work runs.
-    pub(crate) managed: bool,
-    /// Whose per-thread default stream the data is ready on; `None` for the calling thread's, and
-    /// without meaning for other streams.
-    pub(crate) thread: Option<ThreadId>,
-}
-
-impl Place {
-    /// The place of a tensor's data: DLPack's device and the address of the first element.
-    ///
-    /// For pinned and managed memory DLPack's device id says nothing ("the device id is 0"), so
-    /// their ordinal is unknown until the pointer is asked.
-    #[inline]
-    pub(crate) const fn new(device: Device, pointer: u64) -> Place {
-        let platform = match Platform::from_device_type(device.device_type) {
-            Some(platform) => platform,
-            None => Platform::Host,
-        };
-        let ordinal = match platform {
-            Platform::Cuda | Platform::Rocm => device.id,
-            Platform::HostReadable | Platform::Host => -1,
-        };
-        Place {
-            platform,
-            managed: device.device_type == Device::CUDA_MANAGED,
-            ..Place::cuda(ordinal, pointer)
-        }
-    }
-
-    /// Device memory at `pointer` on CUDA device `ordinal` (negative: not known).
-    #[inline]
-    pub(crate) const fn cuda(ordinal: i32, pointer: u64) -> Place {
-        Place {
-            platform: Platform::Cuda,
-            ordinal,
-            pointer,
-            context: None,
-            managed: false,
-            thread: None,
-        }
-    }
-
-    /// What is known before the driver is asked.
-    #[inline]
-    fn situation(&self, ready: Stream, request: Request, policy: SyncPolicy) -> Situation {
-        Situation {
-            platform: self.platform,
-            ready_on_other_thread: ready == Stream::PerThreadDefault && self.is_other_thread(),
-            ..Situation::new(ready, request, policy)
-        }
-    }
-
-    fn is_other_thread(&self) -> bool {
-        self.thread
-            .is_some_and(|thread| thread != std::thread::current().id())
-    }
-}
 
 /// What was done.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -176,7 +104,7 @@ pub(crate) fn synchronize(driver: &dyn Driver, stream: Stream, place: &Place) ->
 /// # Errors
 /// The driver's refusal.
 pub(crate) fn quiesce(driver: &dyn Driver, place: &Place) -> Result<(), Error> {
-    let mut caller = Caller::new(driver)?;
+    let mut caller = ContextGuard::new(driver)?;
     let home = match Home::find(driver, place) {
         // Nobody uses the device.
         Err(error) if error.code() == Some(INVALID_CONTEXT) => return Ok(()),
@@ -244,7 +172,7 @@ fn run(driver: &dyn Driver, place: &Place, situation: Situation) -> Result<Done,
             }
         };
     }
-    let mut caller = Caller::new(driver)?;
+    let mut caller = ContextGuard::new(driver)?;
     let contexts = Contexts::find(&mut caller, place, &situation);
     let done = match &contexts {
         Ok(contexts) => decide_and_act(&mut caller, contexts, situation),
@@ -255,7 +183,7 @@ fn run(driver: &dyn Driver, place: &Place, situation: Situation) -> Result<Done,
 }
 
 fn decide_and_act(
-    caller: &mut Caller<'_>,
+    caller: &mut ContextGuard<'_>,
     contexts: &Contexts<'_>,
     mut situation: Situation,
 ) -> Result<Done, Error> {
@@ -301,7 +229,7 @@ fn ask_captures(driver: &dyn Driver, situation: &mut Situation) -> Result<(), Dr
 /// Waits for the ready stream, and where the host needs the device for itself for the whole
 /// context of the array, which contains the stream unless that is of another context.
 fn host_wait(
-    caller: &mut Caller<'_>,
+    caller: &mut ContextGuard<'_>,
     contexts: &Contexts<'_>,
     ready: Stream,
 ) -> Result<(), DriverError> {
@@ -332,7 +260,7 @@ impl<'d> Contexts<'d> {
     /// Finds the contexts. A thread without one has the place's from here on: the driver answers
     /// `CUDA_ERROR_INVALID_CONTEXT` to questions about streams there.
     fn find(
-        caller: &mut Caller<'d>,
+        caller: &mut ContextGuard<'d>,
         place: &Place,
         situation: &Situation,
     ) -> Result<Self, DriverError> {
@@ -343,14 +271,14 @@ impl<'d> Contexts<'d> {
         };
         let reads_managed = place.managed && situation.request == Request::Host;
         let is_home_asked = situation.ready.is_default() || requested.is_default() || reads_managed;
-        let home = match (is_home_asked, caller.current) {
+        let home = match (is_home_asked, caller.current()) {
             (true, _) => Some(Home::find(driver, place)?),
             // Any context serves; without one the driver's own answer is the one to report.
             (false, None) => Home::find(driver, place).ok(),
             (false, Some(_)) => None,
         };
         let here = home.as_ref().map(|home| home.context);
-        if let (Some(here), None) = (here, caller.current) {
+        if let (Some(here), None) = (here, caller.current()) {
             caller.switch(here)?;
         }
         let ready = match here {
@@ -373,119 +301,5 @@ impl<'d> Contexts<'d> {
             exclusive,
             _home: home,
         })
-    }
-}
-
-/// The context in which a place's default streams live.
-struct Home<'d> {
-    context: Context,
-    ordinal: i32,
-    /// The device whose primary context was retained here.
-    retained: Option<(&'d dyn Driver, i32)>,
-}
-
-impl<'d> Home<'d> {
-    /// The pointer's context, else the device's active primary context.
-    fn find(driver: &'d dyn Driver, place: &Place) -> Result<Self, DriverError> {
-        if let (Some(context), 0..) = (place.context, place.ordinal) {
-            return Ok(Home {
-                context,
-                ordinal: place.ordinal,
-                retained: None,
-            });
-        }
-        let (context, ordinal) = match place.pointer {
-            0 => (place.context, place.ordinal),
-            pointer => {
-                let info = driver.pointer_info(pointer, false)?;
-                let ordinal = if place.ordinal < 0 {
-                    info.ordinal
-                } else {
-                    place.ordinal
-                };
-                (place.context.or(info.context), ordinal)
-            }
-        };
-        match context {
-            Some(context) => Ok(Home {
-                context,
-                ordinal,
-                retained: None,
-            }),
-            None => Home::primary(driver, ordinal),
-        }
-    }
-
-    /// The primary context, which is not brought to life for this: where nobody uses it, no work
-    /// can be pending on its default streams, and the question has no answer.
-    fn primary(driver: &'d dyn Driver, ordinal: i32) -> Result<Self, DriverError> {
-        if !driver.primary_context_active(ordinal)? {
-            return Err(DriverError::new(
-                "cuDevicePrimaryCtxGetState",
-                INVALID_CONTEXT,
-            ));
-        }
-        let context = driver.primary_context_retain(ordinal)?;
-        Ok(Home {
-            context,
-            ordinal,
-            retained: Some((driver, ordinal)),
-        })
-    }
-}
-
-/// `CUDA_ERROR_INVALID_CONTEXT`.
-const INVALID_CONTEXT: u32 = 201;
-
-impl Drop for Home<'_> {
-    /// Gives a retained primary context back, on the thread that retained it.
-    fn drop(&mut self) {
-        if let Some((driver, ordinal)) = self.retained {
-            // A failure leaves one count too many; the order itself is made, or its error matters more.
-            let _ = driver.primary_context_release(ordinal);
-        }
-    }
-}
-
-/// The calling thread's current context: changed by [`switch`](Caller::switch), put back by
-/// [`restore`](Caller::restore), and by drop where a panic skips that.
-struct Caller<'d> {
-    driver: &'d dyn Driver,
-    original: Option<Context>,
-    current: Option<Context>,
-}
-
-impl<'d> Caller<'d> {
-    fn new(driver: &'d dyn Driver) -> Result<Self, DriverError> {
-        let original = driver.current_context()?;
-        Ok(Caller {
-            driver,
-            original,
-            current: original,
-        })
-    }
-
-    fn switch(&mut self, to: Context) -> Result<(), DriverError> {
-        if self.current != Some(to) {
-            self.driver.set_current_context(Some(to))?;
-            self.current = Some(to);
-        }
-        Ok(())
-    }
-
-    /// Makes the caller's context current again; the only place where that can fail visibly.
-    fn restore(&mut self) -> Result<(), DriverError> {
-        if self.current == self.original {
-            return Ok(());
-        }
-        self.current = self.original;
-        self.driver.set_current_context(self.original)
-    }
-}
-
-impl Drop for Caller<'_> {
-    fn drop(&mut self) {
-        // Reached with something to do only while unwinding: nobody is left to tell.
-        let _ = self.restore();
     }
 }
