@@ -19,6 +19,7 @@ use pyo3::{Borrowed, ffi};
 use crate::protocol::dtype::TypeStr;
 use crate::protocol::interface::{Checked, Interface, Parts, Plain, Version};
 use crate::protocol::layout::{Axes, MAX_NDIM, Source};
+use crate::protocol::mask::broadcasts;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 use crate::python::cpython::fastcall::{tuple_item, tuple_len};
@@ -532,15 +533,7 @@ pub(crate) fn refuse_mask(mask: &Bound<'_, PyAny>, shape: &[i64]) -> PyErr {
         Ok(read) => read,
         Err(error) => return error,
     };
-    let broadcasts = {
-        let mask_shape = read.interface.shape();
-        let aligned = shape.iter().rev().zip(mask_shape.iter().rev());
-        mask_shape.len() <= shape.len()
-            && aligned
-                .into_iter()
-                .all(|(array, mask)| array == mask || *mask == 1)
-    };
-    if !broadcasts {
+    if !broadcasts(read.interface.shape(), shape) {
         return Violation::new(
             Rule::MaskShape,
             Field::CaiMask,
