@@ -60,7 +60,7 @@ fn function_of(context: &Arc<CudaContext>) -> Result<CudaFunction, DriverError> 
 /// Enqueues `out = x + y`.
 ///
 /// # Safety
-/// `x` and `y` have as many floats as `out`, in one order, and are lent to `stream`.
+/// `x` and `y` have as many floats as `out`, in one order, and are ready on `stream`.
 pub(crate) unsafe fn add(
     stream: &CudaStream,
     x: &On<'_, View<'_, f32>>,
