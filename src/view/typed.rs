@@ -17,7 +17,7 @@ use std::marker::PhantomData;
 use smallvec::SmallVec;
 
 use super::element::check_size;
-use super::{CaiView, Element, unlocked};
+use super::{CaiView, Element, detach};
 use crate::driver;
 use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, Device};
@@ -337,7 +337,6 @@ impl<'a, T: Element> ViewMut<'a, T> {
         ViewMut::new(self.cai)
     }
 
-    #[cfg(feature = "cudarc")]
     pub(crate) fn cai_mut(&mut self) -> &mut CaiView {
         self.cai
     }
@@ -428,12 +427,12 @@ impl<T: Element> ViewMut<'_, T> {
 /// work runs: a fault there is no value.
 fn wait_on_host(cai: &CaiView) -> Result<(), Error> {
     if cai.ready() != Stream::None {
-        return unlocked(|| cai.order(Request::Host, SyncPolicy::Event));
+        return detach(|| cai.order(Request::Host, SyncPolicy::Event));
     }
     if cai.device().device_type != Device::CUDA_MANAGED || cai.descriptor().len() == 0 {
         return Ok(());
     }
-    match unlocked(|| driver::quiesce(driver::driver()?, &cai.place())) {
+    match detach(|| driver::quiesce(driver::driver()?, &cai.place())) {
         Err(Error::Driver(error)) if error.is_absent() => Ok(()),
         waited => waited,
     }

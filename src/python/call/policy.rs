@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::driver;
+use crate::driver::ContextGuard;
 use crate::driver::DriverError;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Stream, SyncPolicy};
@@ -17,7 +18,6 @@ use crate::python::call::stream;
 use crate::python::cpython::int::{IntRule, repr};
 use crate::python::cpython::once::Once;
 use crate::python::cpython::thread_exit::entries;
-use crate::python::current::Current;
 
 thread_local! {
     static POLICY: Cell<Option<SyncPolicy>> = const { Cell::new(None) };
@@ -177,7 +177,7 @@ fn device_of(stream: Stream) -> Result<i32, DriverError> {
         return Ok(0);
     };
     if !stream.is_default() {
-        let _current = Current::of_handle(driver, stream)?;
+        let _current = ContextGuard::of_handle(driver, stream)?;
         return driver.current_device();
     }
     match driver.current_context()? {

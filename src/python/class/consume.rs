@@ -14,7 +14,7 @@ use crate::python::class::scope::Scope;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::release;
 use crate::python::cpython::thread_exit::entries;
-use crate::view::{Consumed, ReturnEdge};
+use crate::view::{ConsumeGuard, ReturnEdge};
 
 /// The context manager that `CaiView.consume` returns.
 ///
@@ -25,7 +25,7 @@ pub(crate) struct PyConsume {
     view: Py<PyCaiView>,
     stream: Stream,
     stream_object: Py<PyAny>,
-    open: Mutex<Option<(Consumed, Scope)>>,
+    open: Mutex<Option<(ConsumeGuard, Scope)>>,
 }
 
 impl PyConsume {
@@ -52,16 +52,16 @@ impl PyConsume {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<(Consumed, Scope)>> {
+    fn lock(&self) -> MutexGuard<'_, Option<(ConsumeGuard, Scope)>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self) -> Option<(Consumed, Scope)> {
+    fn take(&self) -> Option<(ConsumeGuard, Scope)> {
         self.lock().take()
     }
 
     /// Keeps a loan until the end of the block; hands it back where there is one already.
-    fn keep(&self, loan: Consumed, scope: Scope) -> Option<(Consumed, Scope)> {
+    fn keep(&self, loan: ConsumeGuard, scope: Scope) -> Option<(ConsumeGuard, Scope)> {
         let mut open = self.lock();
         if open.is_some() {
             return Some((loan, scope));

@@ -1,5 +1,7 @@
 //! `CaiView` as Python sees it.
 
+use std::mem::ManuallyDrop;
+
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -107,8 +109,10 @@ impl PyCaiView {
         }
         // SAFETY: as this function is promised.
         let view = unsafe { Self::view_at(place) };
-        // SAFETY: a view stands there, and nobody uses it afterwards.
-        unsafe { CaiView::end_at(view) };
+        // SAFETY: a view stands there, aligned, and nobody else uses it: `ManuallyDrop` is transparent.
+        let view = unsafe { &mut *view.cast::<ManuallyDrop<CaiView>>() };
+        // SAFETY: nobody uses it afterwards; the GIL is held.
+        unsafe { CaiView::end(view) };
     }
 
     /// Fills what stands beside the view: a table that can be asked again where the producer works.

@@ -10,6 +10,7 @@ use pyo3::types::{PyDict, PyTuple};
 use pyo3::{Borrowed, ffi};
 
 use crate::driver;
+use crate::driver::ContextGuard;
 use crate::protocol::descriptor::{Descriptor, Device, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Stream};
@@ -19,7 +20,6 @@ use crate::python::cpython::int::{IntRule, repr, type_name};
 use crate::python::cpython::names::keys;
 use crate::python::cpython::once::Once;
 use crate::python::cpython::{int, release};
-use crate::python::current::Current;
 use crate::python::import::known_types;
 use crate::python::import::known_types::Traits;
 use crate::view::{CaiView, Owner};
@@ -96,14 +96,14 @@ pub(crate) fn import_known(
 
 /// The array's device made current during the call, for producers that would use another one or refuse.
 /// Where there is no driver the producer says so itself.
-fn current_for(traits: Traits, device: Device) -> PyResult<Option<Current<'static>>> {
+fn current_for(traits: Traits, device: Device) -> PyResult<Option<ContextGuard<'static>>> {
     if !traits.any_of(Traits::WANTS_CURRENT) || device.device_type != Device::CUDA {
         return Ok(None);
     }
     let Ok(driver) = driver::driver() else {
         return Ok(None);
     };
-    Ok(Some(Current::of_device(driver, device.id)?))
+    Ok(Some(ContextGuard::of_device(driver, device.id)?))
 }
 
 /// A capsule cannot be asked anything: its data is ready where the caller says.

@@ -1,4 +1,4 @@
-//! Copies that a consumer asks for: `copy=True` on the device, and to the CPU.
+//! Copies: to memory of the same kind, and to the CPU.
 //!
 //! | from | to | the copy runs | ready |
 //! |---|---|---|---|
@@ -6,46 +6,95 @@
 //! | device memory | the CPU | on a stream of this thread, and the host waits | now |
 //! | memory that the host reads | the CPU | on the host, once the data is ready | now |
 //!
-//! The copy is in C order, writable, and its tensor's alone. On a stream the source is read after this
-//! returns; so its producer's stream is made to wait for the copy, and where nobody said which stream
-//! that is, the host waits.
+//! A copy is in C order, writable, and shared with nobody. On a stream the source is read after the call
+//! returns; so its producer's stream is made to wait for the copy, and if that is unknown the host waits.
 
-mod block;
+mod allocation;
 mod device;
 mod host;
 
-use pyo3::prelude::*;
-
+use super::{CaiView, Owner, detach};
 use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, Device, Flags};
 use crate::protocol::layout::{Axes, Layout, Source};
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::protocol::stream::{Request, SyncPolicy};
-use crate::view::{CaiView, Owner};
+use crate::protocol::stream::{Request, Stream, SyncPolicy};
+
+impl CaiView {
+    /// Copies the elements, in C order, to new memory of the same kind: the device's, managed or pinned.
+    ///
+    /// The copy is enqueued on `stream` after the data, and is ready there; for [`Stream::None`] it is enqueued
+    /// on the ready stream, or on the legacy default one if there is none. The producer's stream is made to wait
+    /// for it; if that is unknown, the host waits instead. Memory of the CPU is copied by the host, at once.
+    ///
+    /// # Errors
+    /// - `copy-refused` for memory of other devices than CUDA's, and for packed elements.
+    /// - `pointer-unknown`, `pointer-device`, `out-of-bounds` if the memory is not what the view describes.
+    /// - `capture-consumer` if `stream` is being captured; what [`CaiView::consume`] refuses.
+    /// - The driver's refusal. What was allocated has been freed.
+    ///
+    /// ```
+    /// use cai_dlpack::protocol::stream::Stream;
+    /// use cai_dlpack::{CaiView, Error};
+    ///
+    /// fn snapshot(view: &CaiView) -> Result<CaiView, Error> {
+    ///     let copy = view.copy_on(Stream::LegacyDefault)?;
+    ///     assert_eq!(copy.ready(), Stream::LegacyDefault);
+    ///     Ok(copy)
+    /// }
+    /// # let _ = snapshot;
+    /// ```
+    pub fn copy_on(&self, stream: Stream) -> Result<Self, Error> {
+        let request = Request::Stream(stream);
+        self.copied(self.device(), request)
+    }
+
+    /// Copies the elements, in C order, to memory of the CPU. The host waits for the data and for the copy.
+    ///
+    /// # Errors
+    /// - `copy-refused` for memory that neither CUDA nor the host can read, and for packed elements.
+    /// - `pointer-unknown`, `pointer-device`, `out-of-bounds` if the memory is not what the view describes.
+    /// - What [`CaiView::synchronize`] refuses, the driver's refusal, or [`Error::OutOfMemory`].
+    ///
+    /// ```
+    #[doc = floats!()]
+    /// let copy = floats().copy_to_host()?;
+    /// assert_eq!(copy.typed::<f32>()?.copy_to_vec()?, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    /// assert!(!copy.descriptor().read_only());
+    /// # Ok::<(), cai_dlpack::Error>(())
+    /// ```
+    pub fn copy_to_host(&self) -> Result<Self, Error> {
+        self.copied(Device::HOST, Request::Host)
+    }
+
+    fn copied(&self, to: Device, request: Request) -> Result<Self, Error> {
+        let transfer = Transfer::of(self.device(), to)?;
+        detach(|| transfer.make(self, request, SyncPolicy::Event))
+    }
+}
 
 /// A copy that will be made.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Transfer {
-    /// To memory of the same kind, where the data is.
+    /// To memory of the same kind, on the same device.
     Alike,
     /// To memory of the CPU.
     ToHost,
 }
 
 impl Transfer {
-    /// The copy that answers `copy=` and `dl_device=`; `None` where there is none to make. `wanted` is the
-    /// device that was asked for, already found to be the data's own or the CPU.
+    /// Chooses the copy for `copy=` and `dl_device=` of `__dlpack__`; `None` if the data itself will do. `wanted`
+    /// is the device that was asked for, already found to be the data's own or the CPU.
     ///
     /// # Errors
-    /// `copy-needed` where `copy=False` was asked and there is no other way; `copy-refused` for memory that
+    /// `copy-needed` if `copy=False` was asked and there is no other way; `copy-refused` for memory that
     /// cannot be copied here.
     pub(crate) fn decide(
         own: Device,
         wanted: Device,
         asked: Option<bool>,
     ) -> Result<Option<Self>, Violation> {
-        let to_host = wanted == Device::HOST;
-        let shareable = !to_host || own.is_host_readable();
+        let shareable = wanted != Device::HOST || own.is_host_readable();
         match asked {
             None | Some(false) if shareable => Ok(None),
             Some(false) => {
@@ -56,35 +105,41 @@ impl Transfer {
                     found,
                 ))
             }
-            _ if to_host && (own.device_type == Device::CUDA || own.is_host_readable()) => {
-                Ok(Some(Self::ToHost))
-            }
-            _ if own.is_cuda_accessible() => Ok(Some(Self::Alike)),
+            _ => Self::of(own, wanted).map(Some),
+        }
+    }
+
+    /// # Errors
+    /// `copy-refused` for memory that cannot be copied here.
+    fn of(own: Device, wanted: Device) -> Result<Self, Violation> {
+        let is_copied_to_host = own.device_type == Device::CUDA || own.is_host_readable();
+        match wanted {
+            Device::HOST if is_copied_to_host => Ok(Self::ToHost),
+            _ if own.is_cuda_accessible() => Ok(Self::Alike),
             _ => Err(refused(own)),
         }
     }
 
-    /// Makes the copy: a view of it that nobody else holds, ready for whoever asked.
+    /// Makes the copy: a view that shares its memory with nobody, ready for whom `request` names.
     ///
     /// The driver is asked about the source first: a copy reads all of it, and a pointer that leads
     /// nowhere is a refusal here, not a fault of the GPU (or, on the host, of the process).
     ///
     /// # Errors
-    /// The rules of [`CaiView::check_memory`]; why no order can be made, the driver's refusal, or no memory. What was allocated has been freed.
+    /// The rules of [`CaiView::check_memory`]; why no order can be made, the driver's refusal, or no memory.
+    /// What was allocated has been freed.
     pub(crate) fn make(
         self,
-        py: Python<'_>,
         view: &CaiView,
         request: Request,
         policy: SyncPolicy,
-    ) -> PyResult<CaiView> {
+    ) -> Result<CaiView, Error> {
         let whole = Whole::of(view.descriptor())?;
         view.check_memory()?;
-        let made = py.detach(|| match self {
+        match self {
             Self::Alike => device::copy(view, &whole, request, policy),
             Self::ToHost => host::copy(view, &whole, policy),
-        })?;
-        Ok(made)
+        }
     }
 }
 
@@ -102,7 +157,7 @@ fn refused(own: Device) -> Violation {
     }
 }
 
-/// A source as a copy sees it: items of whole bytes, apart by byte strides.
+/// A source as a copy reads it: items of whole bytes, apart by byte strides.
 struct Whole {
     itemsize: u64,
     byte_strides: Vec<i64>,
@@ -133,22 +188,19 @@ impl Whole {
         }
     }
 
-    /// The description of the copy at `data`.
+    /// Describes the copy at `data`.
     fn at(&self, data: u64, device: Device, source: &Descriptor) -> Result<Descriptor, Violation> {
         let layout = self.layout.clone();
         Descriptor::from_layout(data, device, source.dtype(), Flags::IS_COPIED, layout)
     }
 }
 
-/// The view of a copy.
+/// Makes the view of a copy.
 ///
 /// # Safety
 /// `owner` owns `descriptor`'s memory, which is ready on `ready`.
-unsafe fn view_of(
-    descriptor: Descriptor,
-    ready: crate::protocol::stream::Stream,
-    owner: Owner,
-) -> Result<CaiView, Error> {
-    // SAFETY: by this function's contract.
-    Ok(unsafe { CaiView::new(descriptor, ready, owner) }.on_producer(ready))
+unsafe fn view_of(descriptor: Descriptor, ready: Stream, owner: Owner) -> CaiView {
+    // SAFETY: `owner` keeps the elements, which are this library's own, and `ready` is a live stream or none,
+    // by this function's contract.
+    unsafe { CaiView::new(descriptor, ready, owner) }.on_producer(ready)
 }
