@@ -298,7 +298,7 @@ impl Driver for Cuda {
         let call = self.functions.is_capturing()?;
         let mut status = 0;
         // SAFETY: writes one enum to a live local; the stream is a handle that its holder vouches
-        // for (the room's "Handles").
+        // for (`driver`, "Handles").
         match unsafe { call(stream_handle(stream), &mut status) } {
             CAPTURE_IMPLICIT => return Ok(Capture::BlocksLegacy),
             code => check("cuStreamIsCapturing", code)?,

@@ -101,7 +101,7 @@ impl Pool {
     }
 }
 
-/// An event on loan from the pool, recorded. Given back exactly once, by drop.
+/// An event taken from the pool, recorded. Given back exactly once, by drop.
 pub(super) struct Lease<'d> {
     driver: &'d dyn Driver,
     context: Context,

@@ -215,7 +215,7 @@ fn look_at_view(view: &PyCaiView) -> Found {
     }
 }
 
-/// What the table says, on loan.
+/// What the table says, as a borrowed description.
 fn look_at_table(
     object: &Bound<'_, PyAny>,
     table: known_types::Table,

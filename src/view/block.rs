@@ -70,7 +70,7 @@ pub(crate) fn build<M: Abi>(
     let dims = unsafe { &raw mut (*block.as_ptr()).dims }.cast::<i64>();
     // SAFETY: the allocation has 2 * ndim extents from `dims` on (`layout`).
     let strides_at = unsafe { dims.add(ndim) };
-    // SAFETY: room for 2 * ndim numbers, of which `values` has no more, and it lies elsewhere.
+    // SAFETY: aligned memory for 2 * ndim numbers, of which `values` has no more, and it lies elsewhere.
     unsafe { ptr::copy_nonoverlapping(values.as_ptr(), dims, 2 * ndim) };
 
     let mut tensor = M::from_parts(

@@ -82,7 +82,7 @@ pub(super) struct Argument(NonNull<Held>);
 
 // SAFETY: a view may be on any thread, and the ledger has a lock.
 unsafe impl Send for Argument {}
-// SAFETY: shared, it lends its view, which is `Sync`; nobody reads the borrow but the ledger.
+// SAFETY: shared, it gives a reference to its view, which is `Sync`; nobody reads the borrow but the ledger.
 unsafe impl Sync for Argument {}
 
 impl Argument {

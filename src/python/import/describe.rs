@@ -1,4 +1,4 @@
-//! A description on loan: what a table says of an array, without a tensor to give back.
+//! A borrowed description: what a table says of an array, without a tensor to give back.
 //!
 //! It holds while the object is alive and nobody changes it, which no view can promise: torch's tensors
 //! can be given other memory. So views take the owning path, and `explain`, which keeps nothing, this one.
@@ -25,7 +25,7 @@ use crate::view::read_tensor;
 pub(crate) enum Said {
     /// What it is, and what it is ready on.
     Array(Descriptor, Stream),
-    /// Nothing: the table lends no descriptions.
+    /// Nothing: the table has no borrowed descriptions.
     Nothing,
     /// Not the truth: the array goes by `__dlpack__`, as [`import`](crate::python::import::exchange::import) has it.
     LessThanDlpack,
