@@ -5,6 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 
+use once_cell::race::OnceBox;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -16,7 +17,6 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Stream, SyncPolicy};
 use crate::python::call::stream;
 use crate::python::cpython::int::{IntRule, repr};
-use crate::python::cpython::once::Once;
 use crate::python::cpython::thread_exit::entries;
 
 thread_local! {
@@ -52,12 +52,10 @@ pub(crate) fn policy() -> SyncPolicy {
 }
 
 fn default_policy() -> SyncPolicy {
-    static DEFAULT: Once<SyncPolicy> = Once::new();
-    *DEFAULT.get_or(|| {
-        std::env::var("CAI_DLPACK_SYNC")
-            .ok()
-            .and_then(|name| by_name(&name))
-            .unwrap_or_default()
+    static DEFAULT: OnceBox<SyncPolicy> = OnceBox::new();
+    *DEFAULT.get_or_init(|| {
+        let name = std::env::var("CAI_DLPACK_SYNC").ok();
+        Box::new(name.and_then(|name| by_name(&name)).unwrap_or_default())
     })
 }
 

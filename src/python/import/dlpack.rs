@@ -4,6 +4,7 @@
 //! does not know is dropped keyword by keyword, and only on a `TypeError` that names the keyword:
 //! any other `TypeError` is the producer's own.
 
+use once_cell::race::OnceBox;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -18,7 +19,6 @@ use crate::python::capsule;
 use crate::python::cpython::fastcall::tuple_item;
 use crate::python::cpython::int::{IntRule, repr, type_name};
 use crate::python::cpython::names::keys;
-use crate::python::cpython::once::Once;
 use crate::python::cpython::{int, release};
 use crate::python::import::known_types;
 use crate::python::import::known_types::Traits;
@@ -250,10 +250,11 @@ fn call_quick<'py>(
     stream: Stream,
     device: Device,
 ) -> PyResult<Bound<'py, PyAny>> {
-    static NAMES: Once<Py<PyTuple>> = Once::new();
+    static NAMES: OnceBox<Py<PyTuple>> = OnceBox::new();
     let py = object.py();
-    let names = NAMES.get_or_try(|| {
-        PyTuple::new(py, [&keys(py).stream, &keys(py).max_version]).map(Bound::unbind)
+    let names = NAMES.get_or_try_init(|| {
+        let names = PyTuple::new(py, [&keys(py).stream, &keys(py).max_version])?;
+        Ok::<_, PyErr>(Box::new(names.unbind()))
     })?;
     let stream = stream_argument(py, stream, device)?;
     let arguments = [object.as_ptr(), stream.as_ptr(), our_version(py)?.as_ptr()];
@@ -272,9 +273,9 @@ fn call_quick<'py>(
 }
 
 fn our_version(py: Python<'_>) -> PyResult<&Bound<'_, PyTuple>> {
-    static VERSION: Once<Py<PyTuple>> = Once::new();
+    static VERSION: OnceBox<Py<PyTuple>> = OnceBox::new();
     VERSION
-        .get_or_try(|| PyTuple::new(py, [1, 3]).map(Bound::unbind))
+        .get_or_try_init(|| PyTuple::new(py, [1, 3]).map(|version| Box::new(version.unbind())))
         .map(|version| version.bind(py))
 }
 
