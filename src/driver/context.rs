@@ -114,7 +114,7 @@ impl<'d> ContextGuard<'d> {
         Ok(())
     }
 
-    /// Makes the caller's context current again; the only place where that can fail visibly.
+    /// Makes the caller's context current again. Only here can that fail visibly.
     pub(super) fn restore(&mut self) -> Result<(), DriverError> {
         if self.current == self.original && !self.is_shared {
             return Ok(());
@@ -140,7 +140,7 @@ pub(super) struct Home<'d> {
 }
 
 impl<'d> Home<'d> {
-    /// The pointer's context, else the device's primary one, which is not brought to life for this: where nobody
+    /// Finds the pointer's context, else the device's primary one, which is not brought to life for this: if nothing
     /// uses it, no work can be pending on its default streams, and the question has no answer.
     ///
     /// # Errors
@@ -155,7 +155,7 @@ impl<'d> Home<'d> {
         })
     }
 
-    /// The pointer's context, else the device's primary one.
+    /// Finds the pointer's context, else the device's primary one, which may be brought to life.
     fn make(driver: &'d dyn Driver, place: &Place) -> Result<Self, DriverError> {
         Self::of(driver, place, |ordinal| {
             Self::primary(driver, ordinal.max(0))
@@ -185,7 +185,7 @@ impl<'d> Home<'d> {
         }
     }
 
-    /// The primary context of a device.
+    /// Retains the primary context of a device.
     fn primary(driver: &'d dyn Driver, ordinal: i32) -> Result<Self, DriverError> {
         Ok(Self {
             context: driver.primary_context_retain(ordinal)?,
@@ -194,7 +194,7 @@ impl<'d> Home<'d> {
         })
     }
 
-    /// The first primary context that is active: to ask about a stream, any context serves.
+    /// Retains the first primary context that is active: to ask about a stream, any context serves.
     fn any(driver: &'d dyn Driver) -> Result<Option<Self>, DriverError> {
         for ordinal in 0..driver.device_count()? {
             if driver.primary_context_active(ordinal)? {

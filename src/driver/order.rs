@@ -1,8 +1,8 @@
-//! Carrying out a plan: who waits for whom, with as few driver calls as that takes.
+//! Carries out a plan: makes streams and the host wait, with as few driver calls as that takes.
 //!
 //! # What is called
-//! Nothing where `protocol::stream::settled` says so. Else, for two streams with handles:
-//! `cuCtxGetCurrent`, `cuStreamGetCtx` of the ready stream, `cuCtxSetCurrent` where another
+//! Nothing if `protocol::stream::settled` finds nothing to do. Else, for two streams with handles:
+//! `cuCtxGetCurrent`, `cuStreamGetCtx` of the ready stream, `cuCtxSetCurrent` if another
 //! context is current, `cuStreamIsCapturing` of both, `cuCtxGetId`, `cuEventRecord` on a pooled
 //! event (the first one of a context costs a `cuEventCreate`), `cuStreamWaitEvent`, and
 //! `cuCtxSetCurrent` back. Two captures that are both active cost a `cuStreamGetCaptureInfo` each.
@@ -12,7 +12,7 @@
 //! *current* context (driver API, `cuEventCreate`, `cuEventRecord`). So the ready stream's context
 //! is made current first: `cuStreamGetCtx` names it for a handle. The default streams, 1 and 2,
 //! exist once per context, and both protocols leave the context out; it is the pointer's, else the
-//! device's primary context where that is active. The caller's context is current again afterwards, on every path.
+//! device's primary context if that is active. The caller's context is current again afterwards, on every path.
 //!
 //! # Captures
 //! The questions come first, and none of them invalidates a capture; only an order that the plan
@@ -54,7 +54,7 @@ pub(crate) fn needed(ready: Stream, request: Request, place: &Place, policy: Syn
 /// ready. After `Err` nothing waits for anything.
 ///
 /// # Errors
-/// A violation where no order is possible (a stream capture, another thread's per-thread stream,
+/// A violation if no order is possible (a stream capture, another thread's per-thread stream,
 /// ROCm); nothing was enqueued then. A [`DriverError`] for a call that failed.
 pub(crate) fn order(
     driver: &dyn Driver,
@@ -66,7 +66,7 @@ pub(crate) fn order(
     run(driver, place, place.situation(ready, request, policy))
 }
 
-/// As [`order`], where the requested stream will be joined back to `ready` later, as `consume()`
+/// Like [`order`], for a requested stream that will be joined back to `ready` later, as `consume()`
 /// does by its return edge: then it may enter a capture of the ready stream.
 ///
 /// # Errors
@@ -98,7 +98,7 @@ pub(crate) fn synchronize(driver: &dyn Driver, stream: Stream, place: &Place) ->
     order(driver, stream, Request::Host, place, SyncPolicy::Event).map(|_| ())
 }
 
-/// Blocks until a device that must have managed memory for itself while it works has no work; nothing where
+/// Blocks until a device that must have managed memory for itself while it works has no work; does nothing if
 /// host and device may touch the memory at once.
 ///
 /// # Errors
@@ -152,7 +152,7 @@ pub(crate) fn join(
     Ok(events)
 }
 
-/// Whether two ready streams are one queue: a handle says it alone, a default stream is one per
+/// Whether two ready streams are one queue: a handle identifies it alone, a default stream is one per
 /// context, and per thread.
 fn is_same_queue(stream: Stream, place: &Place, other: Stream, there: &Place) -> bool {
     stream == other
@@ -226,7 +226,7 @@ fn ask_captures(driver: &dyn Driver, situation: &mut Situation) -> Result<(), Dr
     Ok(())
 }
 
-/// Waits for the ready stream, and where the host needs the device for itself for the whole
+/// Waits for the ready stream, and if the host needs the device for itself for the whole
 /// context of the array, which contains the stream unless that is of another context.
 fn host_wait(
     caller: &mut ContextGuard<'_>,
@@ -245,19 +245,19 @@ fn host_wait(
 
 /// The contexts that an order is carried out in.
 struct Contexts<'d> {
-    /// Of the ready stream: where the event is made and recorded.
+    /// Of the ready stream: the event is made and recorded there.
     ready: Context,
-    /// Of the requested stream where that is a default stream; else the ready stream's, since a
+    /// Of the requested stream if that is a default stream; else the ready stream's, since a
     /// handle brings its own.
     wait: Context,
-    /// Of the array, where the host may touch it only while no work runs there.
+    /// Of the array, if the host may touch it only while no work runs there.
     exclusive: Option<Context>,
     /// Keeps the context of the place alive while it is used.
     _home: Option<Home<'d>>,
 }
 
 impl<'d> Contexts<'d> {
-    /// Finds the contexts. A thread without one has the place's from here on: the driver answers
+    /// Finds the contexts. A thread without one has the place's from here on: the driver returns
     /// `CUDA_ERROR_INVALID_CONTEXT` to questions about streams there.
     fn find(
         caller: &mut ContextGuard<'d>,

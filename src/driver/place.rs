@@ -1,4 +1,4 @@
-//! Where data is, as far as the order of streams depends on it.
+//! Locates data, as far as the order of streams depends on it.
 
 use std::thread::ThreadId;
 
@@ -11,11 +11,11 @@ use crate::protocol::stream::{Platform, Request, Situation, Stream, SyncPolicy};
 pub(crate) struct Place {
     /// Whose streams these are.
     pub(crate) platform: Platform,
-    /// CUDA's number of the device; negative where it is not known.
+    /// CUDA's number of the device; negative if it is not known.
     pub(crate) ordinal: i32,
-    /// The address of the first element; 0 where there is none (size 0).
+    /// The address of the first element; 0 if there is none (size 0).
     pub(crate) pointer: u64,
-    /// The context of the allocation where an earlier pointer query named it: spares another one
+    /// The context of the allocation, if an earlier pointer query named it: spares another one
     /// for the default streams.
     pub(crate) context: Option<Context>,
     /// Whether the memory is managed: on some devices the host must not touch it while any work runs.
@@ -28,7 +28,7 @@ pub(crate) struct Place {
 impl Place {
     /// The place of a tensor's data: DLPack's device and the address of the first element.
     ///
-    /// For pinned and managed memory DLPack's device id says nothing ("the device id is 0"), so
+    /// For pinned and managed memory DLPack's device id means nothing ("the device id is 0"), so
     /// their ordinal is unknown until the pointer is asked.
     #[inline]
     pub(crate) const fn new(device: Device, pointer: u64) -> Place {

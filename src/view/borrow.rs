@@ -7,7 +7,7 @@
 //! another thread, a callback that comes back with it. As with `&` and `&mut`, many may share.
 //!
 //! **What counts as meeting**: bytes of one element inside bytes of another. Two arrays that only
-//! interleave, such as two columns of a matrix, do not meet where their strides show it (a common
+//! interleave, such as two columns of a matrix, do not meet if their strides show it (a common
 //! divisor of all strides keeps their elements apart).
 //!
 //! **What is wrongly refused**: arrays that interleave in a way that needs more number theory; in a forked
@@ -116,7 +116,7 @@ struct Ledger {
 
 struct List {
     first: *mut Borrow,
-    /// How many of them are exclusive: without any, nobody meets a shared one.
+    /// The number of exclusive ones: without any, a shared one meets none.
     exclusive: usize,
 }
 
@@ -153,7 +153,7 @@ impl Ledger {
     #[inline(always)]
     fn with<R>(&self, body: impl FnOnce(&mut List) -> R) -> R {
         self.take();
-        // SAFETY: the lock is ours, so that nobody else has a reference.
+        // SAFETY: the lock is ours, so that no other thread has a reference.
         let result = body(unsafe { &mut *self.list.get() });
         self.leave();
         result
@@ -174,7 +174,7 @@ pub(crate) fn watch_forks() {
     extern "C" fn leave() {
         LEDGER.leave();
     }
-    // SAFETY: atomic operations only. The lock is held for a moment by whoever holds it, and never by the
+    // SAFETY: atomic operations only. The lock is held for a moment by the thread that has it, and never by the
     // thread that forks, which would have to be in `with`.
     unsafe { fork::around_forks(take, leave) };
 }
@@ -258,10 +258,10 @@ impl Borrow {
         offset < u64::from(self.itemsize) || offset + u64::from(other.itemsize) > grid
     }
 
-    /// Puts the borrow into the ledger, where it has elements.
+    /// Puts the borrow into the ledger, if it has elements.
     ///
     /// # Errors
-    /// `view-in-use` where it meets another one and either of the two is exclusive; it becomes
+    /// `view-in-use` if it meets another one and either of the two is exclusive; it becomes
     /// [`NONE`](Self::NONE).
     ///
     /// # Safety

@@ -33,7 +33,7 @@ impl CaiView {
     /// ```
     pub fn to_dlpack(&self, consumer: Stream) -> Result<Managed<DLManagedTensorVersioned>, Error> {
         self.order(Request::Stream(consumer), SyncPolicy::Event)?;
-        // The view and other tensors of it hold the memory too: whoever made it, here it is no copy.
+        // The view and other tensors of it hold the memory too: here it is no copy, even if this library made one.
         let flags = self.descriptor.flags().with(Flags::IS_COPIED, false);
         self.managed(flags.bits())
     }

@@ -37,7 +37,7 @@ impl CaiView {
     /// Takes a managed tensor over.
     ///
     /// `ready` is the stream that a consumer must wait for before it touches the data: the one that was
-    /// passed to the producer, or on which the producer works. It has no default: a tensor says nothing
+    /// passed to the producer, or on which the producer works. It has no default: a tensor carries nothing
     /// of streams, and unknown is not [`Stream::None`].
     ///
     /// # Errors
@@ -72,7 +72,7 @@ impl CaiView {
     /// # Safety
     /// - `tensor` is NULL or points to an initialised tensor that the caller owns and gives away.
     /// - `shape`, and `strides` unless NULL, point to `ndim` readable integers that nobody changes until
-    ///   the deleter runs. (NULL where there must be none is found and refused.)
+    ///   the deleter runs. (A NULL that must not be is found and refused.)
     /// - The deleter may be called once, on any thread, or is NULL.
     /// - The data stays valid until the deleter is called, on the tensor's device, from `ready` on.
     ///

@@ -9,7 +9,7 @@ use super::payload::{EndsOn, Kind, RawOwner, Vtable};
 use super::stats;
 
 impl RawOwner {
-    /// Takes charge of a managed tensor that somebody else produced.
+    /// Takes charge of a managed tensor that another library produced.
     ///
     /// # Safety
     /// - `tensor` is initialised, owned by the caller, and not used by the caller afterwards.
@@ -49,7 +49,7 @@ fn contain(run: impl FnOnce()) {
     std::mem::forget(thrown);
 }
 
-/// Somebody else's managed tensor, whose deleter may be called on any thread (DLPack's rule).
+/// Another library's managed tensor, whose deleter may be called on any thread (DLPack's rule).
 pub(crate) struct Foreign<M>(std::marker::PhantomData<M>);
 
 impl<M: ManagedTensorBase + 'static> Kind for Foreign<M> {

@@ -44,7 +44,7 @@ impl Drop for Shared {
 impl Kind for Shared {
     const ENDS_ON: EndsOn = EndsOn::AnyThread;
 
-    // A count of an `Arc` is this process's own memory, whoever made it; the payload in the `Arc` knows its
+    // A count of an `Arc` is this process's own memory, even if the parent made it; the payload in the `Arc` knows its
     // own process.
     const SURVIVES_FORK: bool = true;
 
@@ -134,7 +134,7 @@ impl Owner {
         unsafe { NonNull::new_unchecked(arc) }
     }
 
-    /// Moves the payload into an `Arc` of which `self` keeps one count; once, whoever comes first.
+    /// Moves the payload into an `Arc` of which `self` keeps one count; once, by the first thread that asks.
     fn promote(&self) -> *mut Shared {
         let current = self.shared.load(Ordering::Acquire);
         if !current.is_null() {
@@ -143,7 +143,7 @@ impl Owner {
         let mine = Arc::into_raw(Arc::new(ManuallyDrop::new(Shared(self.raw))))
             .cast_mut()
             .cast();
-        // `Release` publishes the `Arc`'s content to whoever loads it; `Acquire` is for `theirs`.
+        // `Release` publishes the `Arc`'s content to the threads that load it; `Acquire` is for `theirs`.
         match self.shared.compare_exchange(
             ptr::null_mut(),
             mine,

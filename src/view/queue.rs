@@ -88,7 +88,7 @@ impl Gate {
         Some(result)
     }
 
-    /// Closes the gate for ever, and waits until nobody is inside: a few instructions each.
+    /// Closes the gate for ever, and waits until no thread is inside: a few instructions each.
     pub(crate) fn close(&self) {
         self.0.fetch_or(CLOSED, Ordering::SeqCst);
         while self.0.load(Ordering::SeqCst) != CLOSED {

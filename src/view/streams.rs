@@ -10,7 +10,7 @@ use std::thread::ThreadId;
 
 use crate::protocol::stream::Stream;
 
-/// What a consumer must wait for, and where the producer goes on working.
+/// The stream that a consumer must wait for, and the one on which the producer goes on working.
 #[derive(Clone, Debug)]
 pub(crate) struct Streams(Words);
 

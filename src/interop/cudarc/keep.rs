@@ -8,7 +8,7 @@
 //!
 //! **Roads not taken.** `cuLaunchHostFunc` would need no thread of ours, but an owner's end may call the
 //! driver (that of cudarc's slices does), which a host function must not. Asking now and then whether the
-//! event has come would keep the memory until somebody asks.
+//! event has come would keep the memory until the next question.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
@@ -94,7 +94,7 @@ fn start() -> Option<Sender<Kept>> {
 
 /// A slice or a stream, which is dropped in its own context; what is current stays.
 ///
-/// cudarc frees a slice on its stream without asking which context is current, and where that is a default
+/// cudarc frees a slice on its stream without asking which context is current, and if that is a default
 /// stream its number alone means the current context's, or the calling thread's: elsewhere the host waits for
 /// the whole context first. A stream makes its context current to be destroyed.
 pub(super) struct InContext<T: Send> {

@@ -132,8 +132,8 @@ impl CaiView {
 
     /// Makes a view of a part of a slice of cudarc's; `offset` and `elem_strides` are in elements.
     ///
-    /// Takes the slice, or an `Arc` of it for several parts of one. A slice that somebody else can still
-    /// reach (through the `Arc`) is shown read-only: its holder expects nobody to write.
+    /// Takes the slice, or an `Arc` of it for several parts of one. A slice that other code can still
+    /// reach (through the `Arc`) is read-only in the view: its holder expects no writes.
     /// The rest is as in [`CaiView::from_cudarc`].
     ///
     /// # Errors

@@ -6,7 +6,7 @@
 //! | device memory | the CPU | on a stream of this thread, and the host waits | now |
 //! | memory that the host reads | the CPU | on the host, once the data is ready | now |
 //!
-//! A copy is in C order, writable, and shared with nobody. On a stream the source is read after the call
+//! A copy is in C order, writable, and not shared. On a stream the source is read after the call
 //! returns; so its producer's stream is made to wait for the copy, and if that is unknown the host waits.
 
 mod allocation;
@@ -120,7 +120,7 @@ impl Transfer {
         }
     }
 
-    /// Makes the copy: a view that shares its memory with nobody, ready for whom `request` names.
+    /// Makes the copy: a view of memory that is not shared, ready for the stream or host that `request` names.
     ///
     /// The driver is asked about the source first: a copy reads all of it, and a pointer that leads
     /// nowhere is a refusal here, not a fault of the GPU (or, on the host, of the process).
