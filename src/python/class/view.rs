@@ -40,7 +40,7 @@ struct Rare {
     stream_object: Option<Py<PyAny>>,
     /// A stream object that the producer's stream belongs to, where the caller named it.
     producer_object: Option<Py<PyAny>>,
-    /// The loan that it belongs to.
+    /// The consume block that it belongs to.
     scope: Option<Scope>,
     /// The fields of a struct.
     fields: Descr,
@@ -186,7 +186,7 @@ impl PyCaiView {
         self.rare.as_ref().map_or(&Descr::None, |rare| &rare.fields)
     }
 
-    /// The same memory described anew: in the same loan, on the same stream, of the same producer.
+    /// The same memory described anew: in the same consume block, on the same stream, of the same producer.
     pub(crate) fn described(&self, py: Python<'_>, view: CaiView) -> Self {
         // `dtype=` makes an array of a struct.
         let fields = match view.descriptor().dtype().is_structure() {
@@ -210,7 +210,7 @@ impl PyCaiView {
     }
 
     /// A view that is ready on a consumer's stream until `scope` ends.
-    pub(crate) fn lent(
+    pub(crate) fn consumed(
         &self,
         py: Python<'_>,
         view: &CaiView,
@@ -290,13 +290,13 @@ impl PyCaiView {
         self.rare.as_ref()?.producer_object.as_ref()
     }
 
-    /// Refuses a view whose loan has ended: nothing orders its use any more.
+    /// Refuses a view whose consume block has ended: nothing orders its use any more.
     #[inline]
     pub(crate) fn check_scope(&self) -> PyResult<()> {
         self.scope().map_or(Ok(()), Scope::check)
     }
 
-    /// Refuses what no consumer can be given: a view whose loan has ended, a struct as a whole.
+    /// Refuses what no consumer can be given: a view whose consume block has ended, a struct as a whole.
     #[inline]
     pub(crate) fn check_array(&self) -> PyResult<()> {
         match &self.rare {
@@ -315,7 +315,7 @@ impl PyCaiView {
         self.follow(py)
     }
 
-    /// What goes before every use: the loan has not ended, and the ready stream knows of all that the
+    /// What goes before every use: the consume block has not ended, and the ready stream knows of all that the
     /// producer has done.
     ///
     /// # Errors
