@@ -10,7 +10,7 @@
 //! wait for it) and the *producer stream* (the producer goes on working there). The memory lives until the view
 //! and every managed tensor made from it are gone, in whatever order and on whatever threads that happens.
 //!
-//! **Features.** The queue and the gate, the builder [`uninit`] and what else only Python's side calls stand here
+//! **Features.** The queue and the gate, the builder `Uninit` and what else only Python's side calls stand here
 //! without a `cfg` of their own: a build without the feature `pyo3` leaves them unused, and is told so once,
 //! below. The stable ABI (`Py_LIMITED_API`) leaves the deallocation of views to PyO3, and so `end` unused.
 #![cfg_attr(

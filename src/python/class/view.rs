@@ -1,7 +1,9 @@
 //! `CaiView` as Python sees it.
 
+#[cfg(not(Py_LIMITED_API))]
 use std::mem::ManuallyDrop;
 
+#[cfg(not(Py_LIMITED_API))]
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
