@@ -1,4 +1,4 @@
-//! Why a conversion did not happen.
+//! The error of every conversion.
 
 use std::fmt;
 
@@ -8,10 +8,19 @@ use crate::protocol::rule::Violation;
 /// Every way in which this library refuses.
 ///
 /// A refusal changes nothing: the producer's object, the capsule and the stream are as they were.
+///
+/// ```
+/// use cai_dlpack::Error;
+/// use cai_dlpack::driver::DriverError;
+///
+/// let error = Error::from(DriverError::NOT_BUILT);
+/// assert!(matches!(&error, Error::Driver(error) if error.is_absent()));
+/// assert!(error.to_string().starts_with("no CUDA driver"));
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The input breaks a rule of one of the two protocols; the value says which, where and what to do.
+    /// The input breaks a rule of one of the two protocols; the value names the rule, the place and the remedy.
     Violation(Violation),
     /// The CUDA driver refused a call, or is not there.
     Driver(DriverError),

@@ -24,7 +24,7 @@
 //! | the object | | `manager_ctx`, `deleter` | |
 //! | none: asked of the driver | | `device` | type, number |
 //!
-//! The rooms, each of which uses those above it only:
+//! The modules, each of which uses those above it only:
 //!
 //! | module | what it is |
 //! |---|---|

@@ -103,16 +103,16 @@ fn one_event_each_way() {
     let stage = Stage::new();
     let view = stage.produced();
     let (there, back) = (number(&stage.producer), number(&stage.consumer));
-    let on = view
+    let guard = view
         .typed::<f32>()
         .expect("floats")
         .on(&stage.consumer)
-        .expect("a loan");
-    assert_eq!(on.device_ptr(), view.descriptor().data());
-    assert_eq!(on.return_edge(), ReturnEdge::Event);
+        .expect("a guard");
+    assert_eq!(guard.device_ptr(), view.descriptor().data());
+    assert_eq!(guard.return_edge(), ReturnEdge::Event);
     assert_eq!(stage.machine.orders(), one_event(there, back));
     stage.machine.sim.clear();
-    drop(on);
+    drop(guard);
     assert_eq!(stage.machine.orders(), one_event(back, there));
 }
 
@@ -120,12 +120,12 @@ fn one_event_each_way() {
 fn nothing_on_the_producers_own_stream() {
     let stage = Stage::new();
     let view = stage.produced();
-    let on = view
+    let guard = view
         .typed::<f32>()
         .expect("floats")
         .on(&stage.producer)
-        .expect("a loan");
-    assert_eq!(on.finish().expect("the end"), ReturnEdge::SameStream);
+        .expect("a guard");
+    assert_eq!(guard.finish().expect("the end"), ReturnEdge::SameStream);
     assert_eq!(stage.machine.orders(), []);
 }
 
@@ -147,13 +147,13 @@ fn the_consumer_sees_what_the_producer_writes_late() {
             .sim
             .store(number(&stage.producer), data, &bytes);
         stored.expect("a store");
-        let mut on = view
+        let mut guard = view
             .typed::<f32>()
             .expect("floats")
             .on(&stage.consumer)
-            .expect("a loan");
+            .expect("a guard");
         gate.open();
-        let slice = on.as_slice().expect("contiguous");
+        let slice = guard.as_slice().expect("contiguous");
         stage
             .consumer
             .memcpy_dtoh(&slice, &mut copied)
@@ -167,16 +167,16 @@ fn the_consumer_sees_what_the_producer_writes_late() {
 fn a_written_view_is_ready_on_its_producers_stream() {
     let stage = Stage::new();
     let mut view = stage.array(Stream::None, Some(stream(&stage.producer)), &[1]);
-    let mut on = view
+    let mut guard = view
         .typed_mut::<f32>()
         .expect("floats")
         .on(&stage.consumer)
-        .expect("a loan");
+        .expect("a guard");
     stage
         .consumer
-        .memset_zeros(&mut on.as_slice().expect("contiguous"))
+        .memset_zeros(&mut guard.as_slice().expect("contiguous"))
         .expect("a fill");
-    assert_eq!(on.finish().expect("the end"), ReturnEdge::Event);
+    assert_eq!(guard.finish().expect("the end"), ReturnEdge::Event);
     assert_eq!(view.ready(), stream(&stage.producer));
 }
 
@@ -186,13 +186,13 @@ fn a_written_view_without_a_producer_is_ready_where_it_was_written() {
     let mut view = stage.array(Stream::None, None, &[1]);
     let consumer = stage.context.new_stream().expect("a stream");
     let handle = number(&consumer);
-    let on = view
+    let guard = view
         .typed_mut::<f32>()
         .expect("floats")
         .on(&consumer)
-        .expect("a loan");
-    assert_eq!(on.return_edge(), ReturnEdge::Unknown);
-    drop(on);
+        .expect("a guard");
+    assert_eq!(guard.return_edge(), ReturnEdge::Unknown);
+    drop(guard);
     assert_eq!(view.ready().raw(), handle);
     // The view keeps the stream: waiting for it is no use of a dead handle.
     drop(consumer);
@@ -212,7 +212,7 @@ fn a_view_that_is_written_again_and_again_keeps_one_stream() {
         .collect();
     for stream in streams.iter().cycle().take(300) {
         let typed = view.typed_mut::<f32>().expect("floats");
-        drop(typed.on(stream).expect("a loan"));
+        drop(typed.on(stream).expect("a guard"));
     }
     assert_eq!(Arc::strong_count(&streams[0]), 1);
     assert_eq!(Arc::strong_count(&streams[2]), 2);
@@ -226,13 +226,13 @@ fn a_view_that_is_written_again_and_again_keeps_one_stream() {
 fn a_view_that_was_read_stays_ready_where_it_was() {
     let stage = Stage::new();
     let view = stage.array(Stream::None, None, &[1]);
-    let on = view
+    let guard = view
         .typed::<f32>()
         .expect("floats")
         .on(&stage.consumer)
-        .expect("a loan");
+        .expect("a guard");
     assert_eq!(stage.machine.orders(), []);
-    drop(on);
+    drop(guard);
     assert_eq!(view.ready(), Stream::None);
     // Nobody waits but the thread that keeps the owner.
     let recorded = ("cuEventRecord".to_owned(), number(&stage.consumer));
@@ -244,14 +244,14 @@ fn a_view_that_was_read_stays_ready_where_it_was() {
 fn the_host_waits_where_the_return_edge_is_refused() {
     let stage = Stage::new();
     let view = stage.produced();
-    let on = view
+    let guard = view
         .typed::<f32>()
         .expect("floats")
         .on(&stage.consumer)
-        .expect("a loan");
+        .expect("a guard");
     stage.machine.sim.clear();
     stage.machine.sim.fault("cuStreamWaitEvent", 1, 2);
-    drop(on);
+    drop(guard);
     let waited = ("cuStreamSynchronize".to_owned(), number(&stage.consumer));
     assert!(
         stage.machine.orders().contains(&waited),
@@ -287,13 +287,13 @@ fn owner_waits_for_the_copy(producer: impl Fn(&Stage) -> Option<Stream>) -> bool
     let gate = stage.machine.sim.gate(number(&stage.consumer));
     let gate = gate.expect("a gate");
     let typed = view.typed::<f32>().expect("floats");
-    let mut on = typed.on(&stage.consumer).expect("a loan");
-    let slice = on.as_slice().expect("contiguous");
+    let mut guard = typed.on(&stage.consumer).expect("a guard");
+    let slice = guard.as_slice().expect("contiguous");
     stage
         .consumer
         .memcpy_dtod(&slice, &mut copy)
         .expect("a copy");
-    drop(on);
+    drop(guard);
     drop(view);
     std::thread::sleep(Duration::from_millis(20));
     let is_kept = !ended.load(Ordering::SeqCst);
@@ -318,9 +318,9 @@ fn a_guard_that_is_forgotten_keeps_the_owner() {
     // SAFETY: elements of the memory that the stage keeps, with its streams.
     let view = unsafe { CaiView::new(plain.descriptor().clone(), plain.ready(), owner) };
     let typed = view.typed::<f32>().expect("floats");
-    let on = typed.on(&stage.consumer).expect("a loan");
+    let guard = typed.on(&stage.consumer).expect("a guard");
     // Forgotten where a leak checker finds it.
-    FORGOTTEN.store(Box::into_raw(Box::new(on)).cast(), Ordering::SeqCst);
+    FORGOTTEN.store(Box::into_raw(Box::new(guard)).cast(), Ordering::SeqCst);
     drop(view);
     std::thread::sleep(Duration::from_millis(5));
     assert!(!ended.load(Ordering::SeqCst));
@@ -330,10 +330,10 @@ fn a_guard_that_is_forgotten_keeps_the_owner() {
 fn guards_end_in_any_order_on_any_thread() {
     let stage = Stage::new();
     let view = stage.produced();
-    let lend = |stream| view.typed::<f32>().expect("floats").on(stream);
-    let first = lend(&stage.consumer).expect("a loan");
-    let second = lend(&stage.producer).expect("a loan");
-    let third = lend(&stage.consumer).expect("a loan");
+    let consume = |stream| view.typed::<f32>().expect("floats").on(stream);
+    let first = consume(&stage.consumer).expect("a guard");
+    let second = consume(&stage.producer).expect("a guard");
+    let third = consume(&stage.consumer).expect("a guard");
     stage.machine.sim.clear();
     drop(second);
     drop(first);
@@ -364,10 +364,10 @@ fn where_no_event_can_be_made_the_host_waits() {
     let stage = Stage::new();
     let view = stage.array(Stream::None, None, &[1]);
     let typed = view.typed::<f32>().expect("floats");
-    let on = typed.on(&stage.consumer).expect("a loan");
+    let guard = typed.on(&stage.consumer).expect("a guard");
     stage.machine.sim.clear();
     stage.machine.sim.fault("cuEventCreate", 1, 2);
-    drop(on);
+    drop(guard);
     let waited = ("cuStreamSynchronize".to_owned(), number(&stage.consumer));
     assert_eq!(stage.machine.orders(), [waited]);
 }
@@ -380,9 +380,9 @@ fn a_capture_is_left_alone() {
     let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
     stage.consumer.begin_capture(mode).expect("a capture");
     let typed = view.typed::<f32>().expect("floats");
-    let on = typed.on(&stage.consumer).expect("a loan");
+    let guard = typed.on(&stage.consumer).expect("a guard");
     stage.machine.sim.clear();
-    drop(on);
+    drop(guard);
     assert_eq!(stage.machine.orders(), []);
     // SAFETY: the stream is alive, and captures.
     let ended = unsafe { cudarc::driver::result::stream::end_capture(stage.consumer.cu_stream()) };
@@ -394,10 +394,10 @@ fn what_is_current_stays_when_an_owner_is_kept() {
     let stage = Stage::new();
     let view = stage.array(Stream::None, None, &[1]);
     let typed = view.typed::<f32>().expect("floats");
-    let on = typed.on(&stage.consumer).expect("a loan");
+    let guard = typed.on(&stage.consumer).expect("a guard");
     let other = CudaContext::new(1).expect("device 1");
     other.bind_to_thread().expect("current");
-    drop(on);
+    drop(guard);
     let mut current = std::ptr::null_mut();
     // SAFETY: writes one handle to a live local.
     let code = unsafe { cudarc::driver::sys::cuCtxGetCurrent(&mut current) };
@@ -415,18 +415,18 @@ fn a_guard_of_a_per_thread_stream_waits_where_it_is_dropped_elsewhere() {
     let own = stage.context.per_thread_stream();
     let view = stage.produced();
     let typed = view.typed::<f32>().expect("floats");
-    let on = typed.on(&own).expect("a loan");
+    let guard = typed.on(&own).expect("a guard");
     stage.machine.sim.clear();
-    std::thread::scope(|scope| scope.spawn(move || drop(on)).join()).expect("a thread");
+    std::thread::scope(|scope| scope.spawn(move || drop(guard)).join()).expect("a thread");
     assert_eq!(stage.machine.sim.count("cuCtxSynchronize"), 1);
 
     let typed = view.typed::<f32>().expect("floats");
-    let mut on = typed.on(&own).expect("a loan");
+    let mut guard = typed.on(&own).expect("a guard");
     stage.machine.sim.clear();
     let mut copied = [0.0_f32; 4];
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let slice = on.as_slice().expect("contiguous");
+            let slice = guard.as_slice().expect("contiguous");
             let stream = stage.context.per_thread_stream();
             stream.memcpy_dtoh(&slice, &mut copied).expect("a copy");
         });
@@ -442,7 +442,7 @@ fn a_guard_of_a_per_thread_stream_waits_where_it_is_dropped_elsewhere() {
 }
 
 #[test]
-fn an_entry_that_is_refused_lends_nothing() {
+fn an_entry_that_is_refused_consumes_nothing() {
     let stage = Stage::new();
     let view = stage.produced();
     let typed = view.typed::<f32>().expect("floats");
@@ -458,15 +458,15 @@ fn another_stream_is_joined_and_waited_for() {
     let stage = Stage::new();
     let view = stage.produced();
     let other = stage.context.new_stream().expect("a stream");
-    let mut on = view
+    let mut guard = view
         .typed::<f32>()
         .expect("floats")
         .on(&stage.consumer)
-        .expect("a loan");
+        .expect("a guard");
     stage.machine.sim.clear();
     let mut copied = vec![0.0_f32; 4];
     other
-        .memcpy_dtoh(&on.as_slice().expect("contiguous"), &mut copied)
+        .memcpy_dtoh(&guard.as_slice().expect("contiguous"), &mut copied)
         .expect("a copy");
     assert_eq!(copied, [1.0, 2.0, 3.0, 4.0]);
     let orders = stage.machine.orders();
@@ -484,13 +484,13 @@ fn another_stream_is_joined_and_waited_for() {
 fn a_strided_array_is_no_slice() {
     let stage = Stage::new();
     let view = stage.array(Stream::None, None, &[2]);
-    let mut on = view
+    let mut guard = view
         .typed::<f32>()
         .expect("floats")
         .on(&stage.consumer)
-        .expect("a loan");
-    assert_eq!(on.device_ptr(), view.descriptor().data());
-    assert_eq!(rule(on.as_slice()), Rule::ViewContiguous);
+        .expect("a guard");
+    assert_eq!(guard.device_ptr(), view.descriptor().data());
+    assert_eq!(rule(guard.as_slice()), Rule::ViewContiguous);
 }
 
 #[test]

@@ -93,9 +93,9 @@ fn no_elements_are_an_array_too() {
     let mut view = CaiView::from_cudarc_part(slice, 4, [0, 4], [4, 1]).expect("a view");
     assert_eq!(view.descriptor().data(), 0);
     let typed = view.typed_mut::<f32>().expect("floats");
-    let mut on = typed.on(&stream).expect("a loan");
-    assert_eq!(on.device_ptr(), 0);
-    let mut slice = on.as_slice().expect("contiguous");
+    let mut guard = typed.on(&stream).expect("a guard");
+    assert_eq!(guard.device_ptr(), 0);
+    let mut slice = guard.as_slice().expect("contiguous");
     stream.memset_zeros(&mut slice).expect("nothing is filled");
 }
 
@@ -137,14 +137,14 @@ fn ready_after_a_write_on_another_stream() {
     let view = CaiView::from_cudarc(slice, [4]).expect("a view");
     let mut copied = vec![0.0_f32; 4];
     {
-        let mut on = view
+        let mut guard = view
             .typed::<f32>()
             .expect("floats")
             .on(&consumer)
-            .expect("a loan");
+            .expect("a guard");
         gate.open();
         consumer
-            .memcpy_dtoh(&on.as_slice().expect("contiguous"), &mut copied)
+            .memcpy_dtoh(&guard.as_slice().expect("contiguous"), &mut copied)
             .expect("a copy");
     }
     consumer.synchronize().expect("the copy is done");
@@ -162,11 +162,11 @@ fn written_after_a_read_on_another_stream() {
     other.memcpy_dtod(&slice, &mut copy).expect("a copy");
     let mut view = CaiView::from_cudarc(slice, [4]).expect("a view");
     let typed = view.typed_mut::<f32>().expect("floats");
-    let mut on = typed.on(&consumer).expect("a loan");
+    let mut guard = typed.on(&consumer).expect("a guard");
     consumer
-        .memset_zeros(&mut on.as_slice().expect("contiguous"))
+        .memset_zeros(&mut guard.as_slice().expect("contiguous"))
         .expect("a fill");
-    drop(on);
+    drop(guard);
     std::thread::scope(|scope| {
         // What can run without the read does so now.
         let done = scope.spawn(|| consumer.synchronize());

@@ -2,9 +2,12 @@
 
 mod arrays;
 #[cfg(feature = "cudarc")]
+mod copies;
+#[cfg(feature = "cudarc")]
 mod cudarc_guard;
 #[cfg(feature = "cudarc")]
 mod cudarc_slices;
+mod fields;
 mod guide;
 mod neighbours;
 mod public_api;

@@ -4,7 +4,7 @@ use cai_dlpack::protocol::descriptor::{Descriptor, Device, RawTensor};
 use cai_dlpack::protocol::dtype::code;
 use cai_dlpack::protocol::rule::{Rule, Violation};
 use cai_dlpack::protocol::stream::Stream;
-use cai_dlpack::view::{Bool, Consumed, Owner, View, ViewMut};
+use cai_dlpack::view::{Bool, ConsumeGuard, Owner, View, ViewMut};
 use cai_dlpack::{CaiView, Error};
 use rstest::rstest;
 
@@ -108,7 +108,7 @@ fn views_go_to_other_threads() {
     everywhere::<View<'_, f32>>();
     everywhere::<ViewMut<'_, f32>>();
     everywhere::<Owner>();
-    everywhere::<Consumed>();
+    everywhere::<ConsumeGuard>();
     everywhere::<Error>();
     let view = array(counted(3), &[3]);
     let clone = view.clone();

@@ -11,8 +11,5 @@ provenance="miri, $(date -u +%Y-%m-%d), commit $(git describe --always --dirty -
     echo "$provenance"
     cargo +nightly miri test --locked --target-dir "$target" \
         --package cai-dlpack --lib --features cai-dlpack/half -- view::
-    # No Python is called: the room's other tests are Python's own.
-    PYO3_BUILD_EXTENSION_MODULE=1 cargo +nightly miri test --locked --target-dir "$target" \
-        --package cai-dlpack --lib --features cai-dlpack/half,cai-dlpack/pyo3 -- python::borrow
     echo "exit code 0"
 } 2>&1 | grep --line-buffered -vE '\.\.\. ok$|^ +(Compiling|Downloaded|Downloading|Fresh) ' | tee conformance/results/miri.txt

@@ -2,7 +2,7 @@
 //! name.
 //!
 //! # Why not cudarc's own wrappers
-//! 1. They panic where a function is missing, and a driver older than the caller's expectation is
+//! 1. They panic if a function is missing, and a driver older than the caller's expectation is
 //!    a fact of life: here each function is an `Option`.
 //! 2. They exist or not by the CUDA version feature that the *final* crate picks (two of them
 //!    together do not compile), so a library that must build under every version cannot name them.
@@ -33,8 +33,7 @@ use crate::protocol::stream::{Capture, Stream};
 
 static LOADED: OnceLock<Cuda> = OnceLock::new();
 
-/// The process's driver, where it has been loaded.
-#[cfg(feature = "pyo3")]
+/// The process's driver, if it has been loaded.
 pub(super) fn in_use() -> Option<&'static Cuda> {
     LOADED
         .get()
@@ -44,7 +43,7 @@ pub(super) fn in_use() -> Option<&'static Cuda> {
 /// The process's driver: loaded and initialised by the first call that succeeds.
 ///
 /// A forked child is refused its parent's: no call of it would succeed, and a lock of the pool may have been
-/// another thread's at the fork, which nobody gives back there.
+/// another thread's at the fork, which no thread of the child gives back.
 pub(super) fn driver() -> Result<&'static Cuda, DriverError> {
     match LOADED.get() {
         Some(cuda) if cuda.generation == fork::generation() => Ok(cuda),
@@ -64,7 +63,7 @@ type Handle = *mut c_void;
 /// Declares the driver's functions: field, name in errors, exported name, parameters.
 macro_rules! functions {
     ($($field:ident $name:literal $exported:literal ($($parameter:ty),*);)*) => {
-        /// The driver's functions; `None` where this driver has none of that name.
+        /// The driver's functions; `None` if this driver has none of that name.
         struct Functions {
             $($field: Option<unsafe extern "C" fn($($parameter),*) -> Code>,)*
         }
@@ -299,7 +298,7 @@ impl Driver for Cuda {
         let call = self.functions.is_capturing()?;
         let mut status = 0;
         // SAFETY: writes one enum to a live local; the stream is a handle that its holder vouches
-        // for (the room's "Handles").
+        // for (`driver`, "Handles").
         match unsafe { call(stream_handle(stream), &mut status) } {
             CAPTURE_IMPLICIT => return Ok(Capture::BlocksLegacy),
             code => check("cuStreamIsCapturing", code)?,

@@ -6,6 +6,14 @@ use std::fmt;
 ///
 /// Three words wide: results that carry one stay cheap. The producer's data, streams and the
 /// caller's current context are as they were before the call that failed.
+///
+/// ```
+/// use cai_dlpack::driver::DriverError;
+///
+/// let error = DriverError::ABSENT;
+/// assert_eq!((error.call(), error.name()), ("cuInit", "NO_DRIVER_LIBRARY"));
+/// assert!(error.is_absent());
+/// ```
 #[derive(Copy, Clone, PartialEq, Eq, Hash)]
 pub struct DriverError {
     call: &'static str,
@@ -14,7 +22,7 @@ pub struct DriverError {
 
 #[derive(Copy, Clone, PartialEq, Eq, Hash)]
 enum Failure {
-    /// The driver's own answer: a `CUresult` other than 0.
+    /// The driver's own code: a `CUresult` other than 0.
     Code(u32),
     /// There is no driver library to load.
     Absent,
@@ -45,7 +53,7 @@ impl DriverError {
         failure: Failure::Forked,
     };
 
-    /// `call` answered `code`, a `CUresult` other than 0.
+    /// `call` returned `code`, a `CUresult` other than 0.
     pub(crate) const fn new(call: &'static str, code: u32) -> DriverError {
         DriverError {
             call,
@@ -61,12 +69,12 @@ impl DriverError {
         }
     }
 
-    /// The driver function that failed, such as `cuEventRecord`.
+    /// Returns the driver function that failed, such as `cuEventRecord`.
     pub const fn call(&self) -> &'static str {
         self.call
     }
 
-    /// The driver's number (`CUresult`); `None` where no call was made.
+    /// Returns the driver's number (`CUresult`); `None` if no call was made.
     pub const fn code(&self) -> Option<u32> {
         match self.failure {
             Failure::Code(code) => Some(code),
@@ -74,8 +82,8 @@ impl DriverError {
         }
     }
 
-    /// The driver's name for the number, such as `CUDA_ERROR_INVALID_HANDLE`; for a number newer
-    /// than this library, and where no call was made, a name of the same form.
+    /// Returns the driver's name for the number, such as `CUDA_ERROR_INVALID_HANDLE`; for a number newer
+    /// than this library, and if no call was made, a name of the same form.
     pub fn name(&self) -> &'static str {
         match self.failure {
             Failure::Code(code) => code_name(code),
@@ -136,7 +144,7 @@ fn code_name(code: u32) -> &'static str {
     }
 }
 
-/// What usually stands behind a code, where the code's name does not say it.
+/// The usual cause of a code, if its name does not tell it.
 const fn advice(code: u32) -> Option<&'static str> {
     match code {
         3 => Some("a process that forks after the driver started cannot use it in the child"),

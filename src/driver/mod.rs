@@ -1,21 +1,33 @@
-//! Room 2: the CUDA driver, as little of it as array interchange needs.
+//! The CUDA driver, as little of it as array interchange needs.
 //!
 //! Nothing here panics because a library, a symbol or a device is missing: everything works without a
-//! driver until it needs one, and then says so by a [`DriverError`], which is all that others see of this
-//! room. The calls themselves stay inside: a driver believes the handles that it is given.
+//! driver until it needs one, and then returns a [`DriverError`], which is all that is public here. The calls
+//! themselves stay inside: a driver believes the handles that it is given.
+//!
+//! ```
+//! use cai_dlpack::driver::DriverError;
+//!
+//! // The error of a build without the feature `cudarc` that needs a driver.
+//! let error = DriverError::NOT_BUILT;
+//! assert!(error.is_absent());
+//! assert_eq!((error.call(), error.code()), ("cuInit", None));
+//! ```
 //!
 //! # Handles
 //! Streams, contexts and events are numbers here, as they are in both protocols: a CAI dict says
-//! `'stream': 94143`, and nobody can prove that this is still a stream. The driver checks what it
-//! can and answers `CUDA_ERROR_INVALID_HANDLE`; that the handle lives is the producer's promise
+//! `'stream': 94143`, and nothing can prove that this is still a stream. The driver checks what it
+//! can and returns `CUDA_ERROR_INVALID_HANDLE`; that the handle lives is the producer's promise
 //! (CAI v3, "Lifetime management": the stream lives as long as the object that exported it), and in Rust
-//! that of whoever makes a [`Stream`] of a number ([`Stream::from_handle`]).
+//! that of the caller who makes a [`Stream`] of a number ([`Stream::from_handle`]).
+//!
+//! **Features.** What only Python's side asks (`join`, `in_use`) stands here without a `cfg` of its own: a build
+//! without the feature `pyo3` leaves it unused, and is told so once, below. The same holds for `cudarc`.
 #![cfg_attr(
     not(all(feature = "cudarc", feature = "pyo3")),
     allow(
         dead_code,
         unused_imports,
-        reason = "copies and questions that only Python's side asks for"
+        reason = "questions that only Python's side asks, or only a driver that can be loaded"
     )
 )]
 
@@ -27,18 +39,22 @@ use std::num::NonZeroU64;
 
 use crate::protocol::stream::{Capture, Stream};
 
-mod copy;
+mod context;
+mod copy_plan;
 #[cfg(feature = "cudarc")]
 mod cuda;
 mod error;
 pub(crate) mod order;
-pub(crate) mod pool;
+mod place;
+mod pool;
 #[cfg(test)]
 pub(crate) mod script;
 
-pub(crate) use copy::{CopyPlan, copy_strided};
+pub(crate) use context::ContextGuard;
+pub(crate) use copy_plan::{CopyPlan, copy_strided};
 pub use error::DriverError;
-pub(crate) use order::{Place, join, needed, order, order_within, quiesce, synchronize};
+pub(crate) use order::{join, needed, order, order_within, quiesce, synchronize};
+pub(crate) use place::Place;
 pub(crate) use pool::Pool;
 
 /// A `CUcontext`.
@@ -67,21 +83,21 @@ pub(crate) enum MemoryKind {
     Unknown,
 }
 
-/// What one `cuPointerGetAttributes` call says about a pointer.
+/// The result of one `cuPointerGetAttributes` call.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct PointerInfo {
     /// What kind of memory it is.
     pub(crate) kind: MemoryKind,
-    /// The device that the memory belongs to; negative where the pointer is unknown.
+    /// The device that the memory belongs to; negative if the pointer is unknown.
     pub(crate) ordinal: i32,
-    /// The address to use in device code; 0 where there is none.
+    /// The address to use in device code; 0 if there is none.
     pub(crate) device_pointer: u64,
-    /// The address to use on the host; 0 where there is none.
+    /// The address to use on the host; 0 if there is none.
     pub(crate) host_pointer: u64,
-    /// The context of the allocation; `None` where the driver does not name one (memory of a
+    /// The context of the allocation; `None` if the driver does not name one (memory of a
     /// stream-ordered pool, virtual memory management).
     pub(crate) context: Option<Context>,
-    /// Start and size in bytes of the allocation; `None` where it was not asked for, or where the
+    /// Start and size in bytes of the allocation; `None` if it was not asked for, or if the
     /// driver does not know it.
     pub(crate) range: Option<(u64, u64)>,
     /// Whether memory stands behind the address; false for a reserved range with nothing mapped.
@@ -107,9 +123,9 @@ pub(crate) struct Copy2d {
 
 /// The calls of the CUDA driver that array interchange needs.
 ///
-/// Every function is one driver call unless it says otherwise, does not lock, and may be called
+/// Every function is one driver call unless documented otherwise, does not lock, and may be called
 /// from any thread. Every error is a [`DriverError`] that names the call and carries the driver's code,
-/// or says that the driver or the function is not there.
+/// or tells that the driver or the function is not there.
 /// Contexts are per thread, as in the driver: "current" means the calling thread's.
 pub(crate) trait Driver: Send + Sync {
     /// The idle events of this driver: they live as long as it does. Not a driver call.
@@ -123,14 +139,14 @@ pub(crate) trait Driver: Send + Sync {
     /// Needs no current context. Source: `cuPointerGetAttributes`.
     fn pointer_info(&self, pointer: u64, want_range: bool) -> Result<PointerInfo, DriverError>;
 
-    /// Whether the stream is being captured. The documented answers that are states, not failures,
+    /// Returns whether the stream is being captured. The documented codes that are states, not failures,
     /// come back as such: `CUDA_ERROR_STREAM_CAPTURE_IMPLICIT` is [`Capture::BlocksLegacy`] ("the
     /// blocking stream capture is not invalidated" by the question).
     /// A default stream is the current context's. Source: `cuStreamIsCapturing`.
     fn capture(&self, stream: Stream) -> Result<Capture, DriverError>;
 
     /// The number of the capture that a capturing stream takes part in, unique in the process; 0
-    /// where it is not capturing. Source: `cuStreamGetCaptureInfo`, in the version that is there.
+    /// if it is not capturing. Source: `cuStreamGetCaptureInfo`, in the version that is there.
     fn capture_id(&self, stream: Stream) -> Result<u64, DriverError>;
 
     /// The context that a stream with a handle was created in. Source: `cuStreamGetCtx`.
@@ -243,13 +259,20 @@ pub(crate) trait Driver: Send + Sync {
 pub(crate) const RELAXED: u32 = 2;
 
 impl Stream {
-    /// The stream behind a `CUstream` or `cudaStream_t`; 0 and 1 are the legacy default stream, 2 is the
+    /// Makes a stream of a `CUstream` or `cudaStream_t`; 0 and 1 are the legacy default stream, 2 is the
     /// per-thread one.
     ///
     /// # Safety
     /// The stream is alive whenever this value is used: until the last call that it is passed to has
     /// returned, and until the last view and guard that it was given to, or that came of one, is gone.
     /// (A driver follows the handle. 0, 1 and 2 need no promise.)
+    ///
+    /// ```
+    /// use cai_dlpack::protocol::stream::Stream;
+    ///
+    /// // SAFETY: 2 needs no promise.
+    /// assert_eq!(unsafe { Stream::from_handle(2) }, Stream::PerThreadDefault);
+    /// ```
     #[must_use]
     pub const unsafe fn from_handle(handle: u64) -> Self {
         Self::from_raw(handle)
@@ -261,7 +284,7 @@ impl Stream {
 /// Success is remembered; absence is not, so that a driver that appears later is found.
 ///
 /// # Errors
-/// A [`DriverError`] that says what is missing: this build's support (feature `cudarc`), the
+/// A [`DriverError`] that names what is missing: this build's support (feature `cudarc`), the
 /// library, a function of it, or a device (`cuInit`'s own code).
 pub(crate) fn driver() -> Result<&'static dyn Driver, DriverError> {
     #[cfg(test)]
@@ -271,8 +294,7 @@ pub(crate) fn driver() -> Result<&'static dyn Driver, DriverError> {
     loaded()
 }
 
-/// The driver, where this library has used it already: nothing is loaded.
-#[cfg(feature = "pyo3")]
+/// The driver, if this library has used it already: nothing is loaded.
 pub(crate) fn in_use() -> Option<&'static dyn Driver> {
     #[cfg(feature = "cudarc")]
     return cuda::in_use().map(|driver| driver as &dyn Driver);

@@ -1,8 +1,8 @@
-//! Carrying out a plan: who waits for whom, with as few driver calls as that takes.
+//! Carries out a plan: makes streams and the host wait, with as few driver calls as that takes.
 //!
 //! # What is called
-//! Nothing where `protocol::stream::settled` says so. Else, for two streams with handles:
-//! `cuCtxGetCurrent`, `cuStreamGetCtx` of the ready stream, `cuCtxSetCurrent` where another
+//! Nothing if `protocol::stream::settled` finds nothing to do. Else, for two streams with handles:
+//! `cuCtxGetCurrent`, `cuStreamGetCtx` of the ready stream, `cuCtxSetCurrent` if another
 //! context is current, `cuStreamIsCapturing` of both, `cuCtxGetId`, `cuEventRecord` on a pooled
 //! event (the first one of a context costs a `cuEventCreate`), `cuStreamWaitEvent`, and
 //! `cuCtxSetCurrent` back. Two captures that are both active cost a `cuStreamGetCaptureInfo` each.
@@ -12,7 +12,7 @@
 //! *current* context (driver API, `cuEventCreate`, `cuEventRecord`). So the ready stream's context
 //! is made current first: `cuStreamGetCtx` names it for a handle. The default streams, 1 and 2,
 //! exist once per context, and both protocols leave the context out; it is the pointer's, else the
-//! device's primary context where that is active. The caller's context is current again afterwards, on every path.
+//! device's primary context if that is active. The caller's context is current again afterwards, on every path.
 //!
 //! # Captures
 //! The questions come first, and none of them invalidates a capture; only an order that the plan
@@ -21,86 +21,14 @@
 #[cfg(test)]
 mod tests;
 
-use std::thread::ThreadId;
-
+use super::context::{ContextGuard, Home, INVALID_CONTEXT};
 use super::pool::Lease;
-use super::{Context, Driver, DriverError};
+use super::{Context, Driver, DriverError, Place};
 use crate::error::Error;
-use crate::protocol::descriptor::Device;
 use crate::protocol::stream::{
-    Capture, Plan, Platform, Reason, Request, Situation, Stream, SyncPolicy, plan,
-    plan_without_captures, settled,
+    Capture, Plan, Reason, Request, Situation, Stream, SyncPolicy, plan, plan_without_captures,
+    settled,
 };
-
-/// Where the data is, and what belongs to its ready stream but not to the stream's number.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
-    /// Whose streams these are.
-    pub(crate) platform: Platform,
-    /// CUDA's number of the device; negative where it is not known.
-    pub(crate) ordinal: i32,
-    /// The address of the first element; 0 where there is none (size 0).
-    pub(crate) pointer: u64,
-    /// The context of the allocation where an earlier pointer query named it: spares another one
-    /// for the default streams.
-    pub(crate) context: Option<Context>,
-    /// Whether the memory is managed: on some devices the host must not touch it while any work runs.
-    pub(crate) managed: bool,
-    /// Whose per-thread default stream the data is ready on; `None` for the calling thread's, and
-    /// without meaning for other streams.
-    pub(crate) thread: Option<ThreadId>,
-}
-
-impl Place {
-    /// The place of a tensor's data: DLPack's device and the address of the first element.
-    ///
-    /// For pinned and managed memory DLPack's device id says nothing ("the device id is 0"), so
-    /// their ordinal is unknown until the pointer is asked.
-    #[inline]
-    pub(crate) const fn new(device: Device, pointer: u64) -> Place {
-        let platform = match Platform::from_device_type(device.device_type) {
-            Some(platform) => platform,
-            None => Platform::Host,
-        };
-        let ordinal = match platform {
-            Platform::Cuda | Platform::Rocm => device.id,
-            Platform::HostReadable | Platform::Host => -1,
-        };
-        Place {
-            platform,
-            managed: device.device_type == Device::CUDA_MANAGED,
-            ..Place::cuda(ordinal, pointer)
-        }
-    }
-
-    /// Device memory at `pointer` on CUDA device `ordinal` (negative: not known).
-    #[inline]
-    pub(crate) const fn cuda(ordinal: i32, pointer: u64) -> Place {
-        Place {
-            platform: Platform::Cuda,
-            ordinal,
-            pointer,
-            context: None,
-            managed: false,
-            thread: None,
-        }
-    }
-
-    /// What is known before the driver is asked.
-    #[inline]
-    fn situation(&self, ready: Stream, request: Request, policy: SyncPolicy) -> Situation {
-        Situation {
-            platform: self.platform,
-            ready_on_other_thread: ready == Stream::PerThreadDefault && self.is_other_thread(),
-            ..Situation::new(ready, request, policy)
-        }
-    }
-
-    fn is_other_thread(&self) -> bool {
-        self.thread
-            .is_some_and(|thread| thread != std::thread::current().id())
-    }
-}
 
 /// What was done.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -126,7 +54,7 @@ pub(crate) fn needed(ready: Stream, request: Request, place: &Place, policy: Syn
 /// ready. After `Err` nothing waits for anything.
 ///
 /// # Errors
-/// A violation where no order is possible (a stream capture, another thread's per-thread stream,
+/// A violation if no order is possible (a stream capture, another thread's per-thread stream,
 /// ROCm); nothing was enqueued then. A [`DriverError`] for a call that failed.
 pub(crate) fn order(
     driver: &dyn Driver,
@@ -138,7 +66,7 @@ pub(crate) fn order(
     run(driver, place, place.situation(ready, request, policy))
 }
 
-/// As [`order`], where the requested stream will be joined back to `ready` later, as `consume()`
+/// Like [`order`], for a requested stream that will be joined back to `ready` later, as `consume()`
 /// does by its return edge: then it may enter a capture of the ready stream.
 ///
 /// # Errors
@@ -170,13 +98,13 @@ pub(crate) fn synchronize(driver: &dyn Driver, stream: Stream, place: &Place) ->
     order(driver, stream, Request::Host, place, SyncPolicy::Event).map(|_| ())
 }
 
-/// Blocks until a device that must have managed memory for itself while it works has no work; nothing where
+/// Blocks until a device that must have managed memory for itself while it works has no work; does nothing if
 /// host and device may touch the memory at once.
 ///
 /// # Errors
 /// The driver's refusal.
 pub(crate) fn quiesce(driver: &dyn Driver, place: &Place) -> Result<(), Error> {
-    let mut caller = Caller::new(driver)?;
+    let mut caller = ContextGuard::new(driver)?;
     let home = match Home::find(driver, place) {
         // Nobody uses the device.
         Err(error) if error.code() == Some(INVALID_CONTEXT) => return Ok(()),
@@ -224,7 +152,7 @@ pub(crate) fn join(
     Ok(events)
 }
 
-/// Whether two ready streams are one queue: a handle says it alone, a default stream is one per
+/// Whether two ready streams are one queue: a handle identifies it alone, a default stream is one per
 /// context, and per thread.
 fn is_same_queue(stream: Stream, place: &Place, other: Stream, there: &Place) -> bool {
     stream == other
@@ -244,7 +172,7 @@ fn run(driver: &dyn Driver, place: &Place, situation: Situation) -> Result<Done,
             }
         };
     }
-    let mut caller = Caller::new(driver)?;
+    let mut caller = ContextGuard::new(driver)?;
     let contexts = Contexts::find(&mut caller, place, &situation);
     let done = match &contexts {
         Ok(contexts) => decide_and_act(&mut caller, contexts, situation),
@@ -255,7 +183,7 @@ fn run(driver: &dyn Driver, place: &Place, situation: Situation) -> Result<Done,
 }
 
 fn decide_and_act(
-    caller: &mut Caller<'_>,
+    caller: &mut ContextGuard<'_>,
     contexts: &Contexts<'_>,
     mut situation: Situation,
 ) -> Result<Done, Error> {
@@ -298,10 +226,10 @@ fn ask_captures(driver: &dyn Driver, situation: &mut Situation) -> Result<(), Dr
     Ok(())
 }
 
-/// Waits for the ready stream, and where the host needs the device for itself for the whole
+/// Waits for the ready stream, and if the host needs the device for itself for the whole
 /// context of the array, which contains the stream unless that is of another context.
 fn host_wait(
-    caller: &mut Caller<'_>,
+    caller: &mut ContextGuard<'_>,
     contexts: &Contexts<'_>,
     ready: Stream,
 ) -> Result<(), DriverError> {
@@ -317,22 +245,22 @@ fn host_wait(
 
 /// The contexts that an order is carried out in.
 struct Contexts<'d> {
-    /// Of the ready stream: where the event is made and recorded.
+    /// Of the ready stream: the event is made and recorded there.
     ready: Context,
-    /// Of the requested stream where that is a default stream; else the ready stream's, since a
+    /// Of the requested stream if that is a default stream; else the ready stream's, since a
     /// handle brings its own.
     wait: Context,
-    /// Of the array, where the host may touch it only while no work runs there.
+    /// Of the array, if the host may touch it only while no work runs there.
     exclusive: Option<Context>,
     /// Keeps the context of the place alive while it is used.
     _home: Option<Home<'d>>,
 }
 
 impl<'d> Contexts<'d> {
-    /// Finds the contexts. A thread without one has the place's from here on: the driver answers
+    /// Finds the contexts. A thread without one has the place's from here on: the driver returns
     /// `CUDA_ERROR_INVALID_CONTEXT` to questions about streams there.
     fn find(
-        caller: &mut Caller<'d>,
+        caller: &mut ContextGuard<'d>,
         place: &Place,
         situation: &Situation,
     ) -> Result<Self, DriverError> {
@@ -343,14 +271,14 @@ impl<'d> Contexts<'d> {
         };
         let reads_managed = place.managed && situation.request == Request::Host;
         let is_home_asked = situation.ready.is_default() || requested.is_default() || reads_managed;
-        let home = match (is_home_asked, caller.current) {
+        let home = match (is_home_asked, caller.current()) {
             (true, _) => Some(Home::find(driver, place)?),
             // Any context serves; without one the driver's own answer is the one to report.
             (false, None) => Home::find(driver, place).ok(),
             (false, Some(_)) => None,
         };
         let here = home.as_ref().map(|home| home.context);
-        if let (Some(here), None) = (here, caller.current) {
+        if let (Some(here), None) = (here, caller.current()) {
             caller.switch(here)?;
         }
         let ready = match here {
@@ -373,119 +301,5 @@ impl<'d> Contexts<'d> {
             exclusive,
             _home: home,
         })
-    }
-}
-
-/// The context in which a place's default streams live.
-struct Home<'d> {
-    context: Context,
-    ordinal: i32,
-    /// The device whose primary context was retained here.
-    retained: Option<(&'d dyn Driver, i32)>,
-}
-
-impl<'d> Home<'d> {
-    /// The pointer's context, else the device's active primary context.
-    fn find(driver: &'d dyn Driver, place: &Place) -> Result<Self, DriverError> {
-        if let (Some(context), 0..) = (place.context, place.ordinal) {
-            return Ok(Home {
-                context,
-                ordinal: place.ordinal,
-                retained: None,
-            });
-        }
-        let (context, ordinal) = match place.pointer {
-            0 => (place.context, place.ordinal),
-            pointer => {
-                let info = driver.pointer_info(pointer, false)?;
-                let ordinal = if place.ordinal < 0 {
-                    info.ordinal
-                } else {
-                    place.ordinal
-                };
-                (place.context.or(info.context), ordinal)
-            }
-        };
-        match context {
-            Some(context) => Ok(Home {
-                context,
-                ordinal,
-                retained: None,
-            }),
-            None => Home::primary(driver, ordinal),
-        }
-    }
-
-    /// The primary context, which is not brought to life for this: where nobody uses it, no work
-    /// can be pending on its default streams, and the question has no answer.
-    fn primary(driver: &'d dyn Driver, ordinal: i32) -> Result<Self, DriverError> {
-        if !driver.primary_context_active(ordinal)? {
-            return Err(DriverError::new(
-                "cuDevicePrimaryCtxGetState",
-                INVALID_CONTEXT,
-            ));
-        }
-        let context = driver.primary_context_retain(ordinal)?;
-        Ok(Home {
-            context,
-            ordinal,
-            retained: Some((driver, ordinal)),
-        })
-    }
-}
-
-/// `CUDA_ERROR_INVALID_CONTEXT`.
-const INVALID_CONTEXT: u32 = 201;
-
-impl Drop for Home<'_> {
-    /// Gives a retained primary context back, on the thread that retained it.
-    fn drop(&mut self) {
-        if let Some((driver, ordinal)) = self.retained {
-            // A failure leaves one count too many; the order itself is made, or its error matters more.
-            let _ = driver.primary_context_release(ordinal);
-        }
-    }
-}
-
-/// The calling thread's current context: changed by [`switch`](Caller::switch), put back by
-/// [`restore`](Caller::restore), and by drop where a panic skips that.
-struct Caller<'d> {
-    driver: &'d dyn Driver,
-    original: Option<Context>,
-    current: Option<Context>,
-}
-
-impl<'d> Caller<'d> {
-    fn new(driver: &'d dyn Driver) -> Result<Self, DriverError> {
-        let original = driver.current_context()?;
-        Ok(Caller {
-            driver,
-            original,
-            current: original,
-        })
-    }
-
-    fn switch(&mut self, to: Context) -> Result<(), DriverError> {
-        if self.current != Some(to) {
-            self.driver.set_current_context(Some(to))?;
-            self.current = Some(to);
-        }
-        Ok(())
-    }
-
-    /// Makes the caller's context current again; the only place where that can fail visibly.
-    fn restore(&mut self) -> Result<(), DriverError> {
-        if self.current == self.original {
-            return Ok(());
-        }
-        self.current = self.original;
-        self.driver.set_current_context(self.original)
-    }
-}
-
-impl Drop for Caller<'_> {
-    fn drop(&mut self) {
-        // Reached with something to do only while unwinding: nobody is left to tell.
-        let _ = self.restore();
     }
 }

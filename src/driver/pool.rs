@@ -1,13 +1,13 @@
-//! Events kept for the next order: creating and destroying one costs as much as recording it.
+//! Keeps events for the next order: creating and destroying one costs as much as recording it.
 //!
 //! An event is taken out, recorded, waited for and put back at once: `cuStreamWaitEvent` waits for
 //! the mark that the event has at the time of the call, so the event is free to be marked again.
-//! While it is out nobody else has it. The lock is held to pop and to push, never across a driver
+//! While it is out no other thread has it. The lock is held to pop and to push, never across a driver
 //! call, and nothing that runs under it can call back.
 //!
 //! Events belong to their context and die with it. A pool is kept per context *identity*
 //! (`cuCtxGetId`): a new context may get a dead one's handle, and then a kept event would be a
-//! handle to nothing, or to somebody else's event. What a dead context leaves behind is forgotten, not
+//! handle to nothing, or to another library's event. What a dead context leaves behind is forgotten, not
 //! destroyed: the driver has done that.
 
 #[cfg(test)]
@@ -65,7 +65,7 @@ impl Pool {
         contexts[at].events.pop()
     }
 
-    /// Keeps an event; hands it back where there are enough, to be destroyed outside the lock.
+    /// Keeps an event; hands it back if there are enough, to be destroyed outside the lock.
     fn put(&self, context: Context, id: ContextId, event: Event) -> Option<Event> {
         let mut contexts = self.lock();
         let kept = match contexts.iter().position(|kept| kept.context == context) {
@@ -101,7 +101,7 @@ impl Pool {
     }
 }
 
-/// An event on loan from the pool, recorded. Given back exactly once, by drop.
+/// An event taken from the pool, recorded. Given back exactly once, by drop.
 pub(super) struct Lease<'d> {
     driver: &'d dyn Driver,
     context: Context,
@@ -172,7 +172,7 @@ impl Drop for Lease<'_> {
     }
 }
 
-/// The answers of a driver to an event whose context is gone: `CUDA_ERROR_INVALID_CONTEXT`,
+/// The codes of a driver for an event whose context is gone: `CUDA_ERROR_INVALID_CONTEXT`,
 /// `CUDA_ERROR_INVALID_HANDLE`, `CUDA_ERROR_CONTEXT_IS_DESTROYED`.
 fn is_death(error: &DriverError) -> bool {
     matches!(error.code(), Some(201 | 400 | 709))

@@ -1,4 +1,4 @@
-//! Which process of a chain of forks this is, for the rooms that keep what a child must not use.
+//! Detects forks by a generation counter.
 //!
 //! A forked child has its parent's owners in its memory and must release none of them: what they keep
 //! alive is CUDA's and the parent's, and CUDA does not survive `fork`. So each payload remembers the
@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// The number of forks between this process and the one that loaded the library.
+/// Returns the number of forks between this process and the one that loaded the library.
 #[inline]
 pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Has a forked child know that it is one. Cheap after the first call.
+/// Has the generation counted in every forked child. Cheap after the first call.
 pub(crate) fn watch() {
     extern "C" fn count() {
         GENERATION.fetch_add(1, Ordering::Relaxed);
@@ -26,7 +26,7 @@ pub(crate) fn watch() {
     }
 }
 
-/// Has `run` called in every forked child, by `fork` itself; in the order of registration.
+/// Registers `run` to be called in every forked child, by `fork` itself; in the order of registration.
 ///
 /// A failure (no memory) leaves the library without fork detection, as on platforms without `fork`.
 ///
@@ -35,7 +35,7 @@ pub(crate) fn watch() {
 /// locks, no allocation.
 pub(crate) unsafe fn in_child(run: extern "C" fn()) {
     #[cfg(unix)]
-    // SAFETY: handlers of this signature; what they may do is this function's contract.
+    // SAFETY: a handler of this signature, which lives for ever; what it does is this function's contract.
     unsafe {
         libc::pthread_atfork(None, None, Some(run));
     }
@@ -43,16 +43,15 @@ pub(crate) unsafe fn in_child(run: extern "C" fn()) {
     let _ = run;
 }
 
-/// Has `before` called by whoever forks, and `after` when it is done, in both processes.
+/// Registers `before` to be called before every `fork`, and `after` when it is done, in both processes.
 ///
 /// A failure (no memory) leaves the library without, as on platforms without `fork`.
 ///
 /// # Safety
-/// As [`in_child`], of both; `before` waits for nothing but what other threads do without waiting.
-#[cfg(feature = "pyo3")]
+/// As [`in_child`], for both; `before` waits for nothing but what other threads do without waiting.
 pub(crate) unsafe fn around_forks(before: extern "C" fn(), after: extern "C" fn()) {
     #[cfg(unix)]
-    // SAFETY: handlers of this signature; what they may do is this function's contract.
+    // SAFETY: handlers of this signature, which live for ever; what they do is this function's contract.
     unsafe {
         libc::pthread_atfork(Some(before), Some(after), Some(after));
     }

@@ -1,10 +1,6 @@
-//! Signals are for the program's own threads: one that is delivered to a thread of ours would interrupt nobody.
+//! Signals are for the program's own threads: one that is delivered to a thread of this library interrupts nothing.
 
-/// Has the calling thread take none.
-#[cfg_attr(
-    not(any(feature = "cudarc", feature = "pyo3")),
-    expect(dead_code, reason = "without either there are no threads of ours")
-)]
+/// Blocks every signal on the calling thread.
 pub(crate) fn block() {
     #[cfg(unix)]
     {

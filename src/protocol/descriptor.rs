@@ -296,7 +296,6 @@ impl Descriptor {
     }
 
     /// Up to so many axes are usual.
-    #[cfg(feature = "pyo3")]
     pub(crate) const FEW_AXES: u32 = 4;
 
     /// The same for what is usual, in one pass; `None` for the rest, and for whatever is wrong.

@@ -219,7 +219,6 @@ impl DType {
 
     /// Items of so many bytes that have fields: bytes to whoever looks for them, and refused by every
     /// export. `None` where there are none, or too many to count as lanes.
-    #[cfg(any(test, feature = "pyo3"))]
     pub(crate) fn structure(nbytes: u32) -> Option<Self> {
         let lanes = u16::try_from(nbytes).ok().filter(|lanes| *lanes != 0)?;
         Some(Self {

@@ -327,13 +327,11 @@ impl Interface {
     }
 
     /// Puts another `descr` in the place of one that says nothing; it has been checked against the typestr.
-    #[cfg(feature = "pyo3")]
     pub(crate) fn set_descr(&mut self, descr: Descr) {
         self.descr = descr;
     }
 
     /// The dict of a view of a struct.
-    #[cfg(feature = "pyo3")]
     pub(crate) fn of_struct(from: &Descriptor, descr: Descr) -> Self {
         let itemsize = from.dtype().itemsize().unwrap_or(1);
         Self {
@@ -347,12 +345,12 @@ impl Interface {
         }
     }
 
-    /// A struct as a whole, on a device that a dict does not name.
+    /// Describes a struct as a whole, on a device that a dict does not name, and its fields. Neither protocol can
+    /// carry it; [`CaiView::field`](crate::CaiView::field) takes one field out of its view.
     ///
     /// # Errors
     /// `descr-fields` for items too large to be counted.
-    #[cfg(feature = "pyo3")]
-    pub(crate) fn into_struct(self, device: Device) -> Result<(Descriptor, Descr), Violation> {
+    pub fn into_struct(self, device: Device) -> Result<(Descriptor, Descr), Violation> {
         let Some(dtype) = DType::structure(self.typestr.itemsize()) else {
             let itemsize = self.typestr.itemsize();
             let found = format_args!("items of {itemsize} bytes");

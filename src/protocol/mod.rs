@@ -3,7 +3,7 @@
 //! Untrusted numbers enter at one function of each file and leave as a checked type:
 //! [`rule`] names every refusal, [`dtype`] the element types, [`layout`] shapes and strides,
 //! [`stream`] the integers of both protocols, [`interface`] is a CAI dict, [`descriptor`] is a
-//! `DLTensor`'s metadata and the way from the one to the other.
+//! `DLTensor`'s metadata and the way from the one to the other, [`mask`] tells which values are valid.
 #![forbid(unsafe_code)]
 // With both features everything is used, or said to be dead.
 #![cfg_attr(
@@ -30,3 +30,5 @@ pub mod stream;
 pub mod interface;
 
 pub mod descriptor;
+
+pub mod mask;

@@ -398,7 +398,7 @@ impl PyCaiView {
         };
         // SAFETY: the collector runs with the GIL; the token is used for nothing but the next line.
         let py = unsafe { Python::assume_attached() };
-        // SAFETY: the payload is a strong reference that the owner keeps: it is lent here, neither
+        // SAFETY: the payload is a strong reference that the owner keeps: it is borrowed here, neither
         // counted nor, by `ManuallyDrop`, given up.
         let owner = unsafe { Bound::from_owned_ptr(py, payload.as_ptr().cast()) };
         visit.call(&*ManuallyDrop::new(owner.unbind()))

@@ -1,4 +1,4 @@
-//! Room 4, feature `pyo3`: Python objects in and out, usable from anyone's extension crate.
+//! Python objects in and out, usable from anyone's extension crate (feature `pyo3`).
 //!
 //! Each extension module links its own copy of this crate, so that there may be several `CaiView`
 //! classes in one process: they meet by protocol, never by `isinstance`.
@@ -12,9 +12,7 @@ mod argument;
 mod call;
 mod capsule;
 mod class;
-mod copy;
 mod cpython;
-mod current;
 mod explain;
 mod export;
 mod functions;

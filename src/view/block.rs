@@ -1,11 +1,11 @@
-//! The block of an exported managed tensor: header, node, shape and strides in one allocation.
+//! Builds an exported managed tensor: header, node, shape and strides in one allocation.
 //!
 //! ```text
 //!   | DLManagedTensor[Versioned] | Node | ndim | shape[ndim] | strides[ndim] |
 //!     ^ the pointer that the consumer holds and passes to the deleter
 //! ```
 //!
-//! dlpark's own allocator aborts where memory is short; this one refuses.
+//! dlpark's own allocator aborts if memory is short; this one refuses.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::mem::offset_of;
@@ -18,8 +18,7 @@ use dlpark::ffi::{
     DLTensor,
 };
 
-use super::node::Node;
-use super::owner::RawOwner;
+use super::payload::{Node, RawOwner};
 use crate::error::Error;
 use crate::protocol::descriptor::Described;
 
@@ -48,7 +47,7 @@ impl Abi for DLManagedTensorVersioned {
 
 /// Makes a managed tensor of what is described, which holds `owner`.
 ///
-/// The legacy layout has no flags: whoever calls with read-only data has asked the caller.
+/// The legacy layout has no flags: the caller has refused read-only data, or was told to export it as writable.
 ///
 /// # Errors
 /// `descr-fields` and [`Error::OutOfMemory`], with `owner` not taken: nothing was moved.
@@ -71,7 +70,7 @@ pub(crate) fn build<M: Abi>(
     let dims = unsafe { &raw mut (*block.as_ptr()).dims }.cast::<i64>();
     // SAFETY: the allocation has 2 * ndim extents from `dims` on (`layout`).
     let strides_at = unsafe { dims.add(ndim) };
-    // SAFETY: room for 2 * ndim numbers, of which `values` has no more, and it lies elsewhere.
+    // SAFETY: aligned memory for 2 * ndim numbers, of which `values` has no more, and it lies elsewhere.
     unsafe { ptr::copy_nonoverlapping(values.as_ptr(), dims, 2 * ndim) };
 
     let mut tensor = M::from_parts(
@@ -79,7 +78,7 @@ pub(crate) fn build<M: Abi>(
         ptr::null_mut(),
         Some(M::DELETER),
     );
-    // SAFETY: IS_COPIED is among the flags only where the caller made a copy that nobody else holds.
+    // SAFETY: IS_COPIED is among the flags only if the caller made a copy that nobody else holds.
     unsafe { tensor.set_flags_unchecked(DlpackFlags::from_bits_retain(flags)) };
     let node = Node::new(owner, free::<M>);
     // The point of no return: from here on the block holds the owner, and nothing below can fail.
@@ -95,7 +94,7 @@ pub(crate) fn build<M: Abi>(
     Ok(block.cast())
 }
 
-/// The description alone, around arrays of `ndim` extents and strides that the caller keeps.
+/// Makes the header alone, around arrays of `ndim` extents and strides that the caller keeps.
 pub(crate) fn header(
     described: Described<'_>,
     ndim: usize,

@@ -1,4 +1,4 @@
-//! A loan of a view to one stream, and the return edge that ends it.
+//! Orders one stream's use of a view: after the data, and before the producer's next write.
 //!
 //! ```text
 //!   producer stream  ---write---*                          *---next write--->
@@ -19,21 +19,27 @@ use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
 
-/// What the end of a loan does for the producer.
+/// What the end of a [`ConsumeGuard`] does for the producer.
+///
+/// ```
+/// use cai_dlpack::view::ReturnEdge;
+///
+/// assert_eq!(ReturnEdge::SameStream.name(), "same-stream");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReturnEdge {
     /// The producer's stream waits for the consumer's, by an event.
     Event,
     /// Nothing: the consumer works on the producer's stream.
     SameStream,
-    /// Nothing: the producer has said that it has no work in any stream.
+    /// Nothing: the producer has no work in any stream.
     NotNeeded,
-    /// Nothing, since nobody said where the producer works: the caller has to order what comes after.
+    /// Nothing, since the producer's stream is unknown: the caller has to order what comes after.
     Unknown,
 }
 
 impl ReturnEdge {
-    /// The name that Python shows.
+    /// Returns the name that Python shows.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -45,29 +51,40 @@ impl ReturnEdge {
     }
 }
 
-/// A view lent to a stream. Its end, by [`Consumed::finish`] or by drop, makes the return edge.
+/// Keeps a view on a consumer's stream. Its end, by [`ConsumeGuard::finish`] or by drop, makes the return edge.
+///
+/// ```
+#[doc = floats!()]
+/// use cai_dlpack::view::ReturnEdge;
+///
+/// let view = floats(); // ready everywhere, of a producer without a stream: nothing is to be ordered
+/// let guard = view.consume(Stream::LegacyDefault)?;
+/// // ... enqueue work on the stream that reads `guard.view()` ...
+/// assert_eq!(guard.finish()?, ReturnEdge::NotNeeded);
+/// # Ok::<(), cai_dlpack::Error>(())
+/// ```
 #[derive(Debug)]
-#[must_use = "dropping the guard ends the loan"]
-pub struct Consumed {
+#[must_use = "dropping the guard makes the return edge"]
+pub struct ConsumeGuard {
     view: CaiView,
     consumer: Stream,
     /// Whose per-thread default stream `consumer` is.
     thread: Option<ThreadId>,
     edge: ReturnEdge,
-    /// The producer's stream where `edge` is an event.
+    /// The producer's stream if `edge` is an event.
     producer: Stream,
     policy: SyncPolicy,
     ended: bool,
 }
 
 impl CaiView {
-    /// Lends the data to `stream`: it waits for the data now, and the producer's stream waits for it when
-    /// the guard ends. Nothing is called where the two are the same.
+    /// Makes `stream` wait for the data now, and the producer's stream wait for `stream` when the guard ends.
+    /// Nothing is called if the two are the same. [`ConsumeGuard`] has an example.
     ///
     /// # Errors
-    /// As [`CaiView::on`]; and a [`Violation`] where the producer works on the per-thread default stream of
-    /// another thread, which nobody but that thread can make wait.
-    pub fn consume(&self, stream: Stream) -> Result<Consumed, Error> {
+    /// As [`CaiView::on`]; and `stream-thread` if the producer works on the per-thread default stream of
+    /// another thread, which only that thread can make wait.
+    pub fn consume(&self, stream: Stream) -> Result<ConsumeGuard, Error> {
         self.consume_with(stream, SyncPolicy::Event)
     }
 
@@ -75,14 +92,14 @@ impl CaiView {
         &self,
         stream: Stream,
         policy: SyncPolicy,
-    ) -> Result<Consumed, Error> {
+    ) -> Result<ConsumeGuard, Error> {
         let edge = self.return_edge(stream);
         let producer = self.producer().unwrap_or(Stream::None);
         check_thread(self.streams.placed_producer())?;
         let request = Request::Stream(stream);
         if self.needs_order(request, policy) {
             let (driver, place) = (driver::driver()?, self.place());
-            // Only a loan that comes back to the ready stream may enter a capture of it.
+            // Only a consumer that comes back to the ready stream may enter a capture of it.
             if edge == ReturnEdge::Event && producer == self.ready() {
                 driver::order_within(driver, self.ready(), request, &place, policy)?;
             } else {
@@ -90,7 +107,7 @@ impl CaiView {
             }
         }
         stats::OPENED.add();
-        Ok(Consumed {
+        Ok(ConsumeGuard {
             view: self.ready_on(stream),
             consumer: stream,
             thread: thread_of(stream),
@@ -101,7 +118,7 @@ impl CaiView {
         })
     }
 
-    /// What the end of a loan to `stream` will do.
+    /// Returns what the end of a guard for `stream` will do.
     pub(crate) fn return_edge(&self, stream: Stream) -> ReturnEdge {
         match self.producer() {
             None => ReturnEdge::Unknown,
@@ -114,7 +131,7 @@ impl CaiView {
     }
 }
 
-/// Only its own thread can make a per-thread default stream wait: here the number means another one.
+/// Refuses another thread's per-thread default stream: here its number means this thread's.
 fn check_thread(producer: Option<Placed>) -> Result<(), Violation> {
     match producer {
         Some(Placed { stream, thread }) if thread != thread_of(stream) => Err(Violation::new(
@@ -126,23 +143,23 @@ fn check_thread(producer: Option<Placed>) -> Result<(), Violation> {
     }
 }
 
-impl Consumed {
-    /// The data, ready on the consumer's stream.
+impl ConsumeGuard {
+    /// Returns the data, ready on the consumer's stream.
     #[must_use]
     pub fn view(&self) -> &CaiView {
         &self.view
     }
 
-    /// What the end will do for the producer.
+    /// Returns what the end will do for the producer.
     #[must_use]
     pub fn return_edge(&self) -> ReturnEdge {
         self.edge
     }
 
-    /// Ends the loan: what the producer enqueues from now on waits for the consumer's work so far.
+    /// Makes the return edge: what the producer enqueues from now on waits for the consumer's work so far.
     ///
     /// # Errors
-    /// The driver's refusal, or a [`Violation`] where a capture forbids the edge. The loan has ended, and
+    /// The driver's refusal, or a [`Violation`] if a capture forbids the edge. The guard has ended, and
     /// the producer waits for nothing: synchronise the consumer's stream before the data is written.
     pub fn finish(mut self) -> Result<ReturnEdge, Error> {
         self.end()?;
@@ -151,7 +168,6 @@ impl Consumed {
 
     /// As [`finish`](Self::finish), for a producer that has moved meanwhile to another stream of the
     /// calling thread.
-    #[cfg(feature = "pyo3")]
     pub(crate) fn finish_for(mut self, moved: Option<Stream>) -> Result<ReturnEdge, Error> {
         self.end()?;
         if let Some(moved) = moved {
@@ -160,7 +176,7 @@ impl Consumed {
         Ok(self.edge)
     }
 
-    /// Where the consumer's stream is, as the one that the producer waits for.
+    /// Returns where the consumer's stream is, as the one that the producer waits for.
     fn place(&self) -> Place {
         Place {
             thread: self.thread,
@@ -168,7 +184,7 @@ impl Consumed {
         }
     }
 
-    /// Ends the loan once.
+    /// Makes the return edge, once.
     pub(crate) fn end(&mut self) -> Result<(), Error> {
         if std::mem::replace(&mut self.ended, true) {
             return Ok(());
@@ -199,10 +215,10 @@ impl Consumed {
     }
 }
 
-impl Drop for Consumed {
-    /// Makes the return edge. Where that fails the host waits for the consumer instead; a driver that
+impl Drop for ConsumeGuard {
+    /// Makes the return edge. If that fails the host waits for the consumer instead; a driver that
     /// refuses even that runs no work that could be disturbed. (A per-thread default stream can be neither
-    /// waited for nor recorded on another thread: end such a loan on its own.)
+    /// waited for nor recorded on another thread: end such a guard on its own.)
     fn drop(&mut self) {
         if self.end().is_err()
             && let Ok(driver) = driver::driver()

@@ -17,7 +17,7 @@ use crate::protocol::dtype::DType;
 /// Rust's `bool` is not among them, as a byte of 2 is no `bool`.
 ///
 /// # Safety
-/// - A value's bits mean what the protocol says of [`DTYPE`](Self::DTYPE): `bfloat16` is not `u16`.
+/// - A value's bits mean what the protocol defines for [`DTYPE`](Self::DTYPE): `bfloat16` is not `u16`.
 ///
 /// That a value has the size of one element, of one lane, and asks for no stricter alignment than the
 /// protocols promise, is checked as the code is compiled:
@@ -77,12 +77,19 @@ pub(crate) const fn check_size<T: Element>() {
 }
 
 /// A `bool` of an array: one byte, of which every value but 0 is true. All true ones are equal.
+///
+/// ```
+/// use cai_dlpack::view::Bool;
+///
+/// assert!(Bool(2).get());
+/// assert_eq!(Bool(2), true.into());
+/// ```
 #[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(transparent)]
 pub struct Bool(pub u8);
 
 impl Bool {
-    /// The value as Rust's `bool`.
+    /// Returns the value as Rust's `bool`.
     #[must_use]
     pub const fn get(self) -> bool {
         self.0 != 0

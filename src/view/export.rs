@@ -1,4 +1,4 @@
-//! We are the producer: a view becomes a managed tensor.
+//! Makes managed tensors of views.
 
 use dlpark::Managed;
 use dlpark::ffi::{DLManagedTensor, DLManagedTensorVersioned};
@@ -10,27 +10,43 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
 
 impl CaiView {
-    /// A managed tensor (DLPack 1.3) of the same memory, ordered for `consumer`.
+    /// Makes a managed tensor (DLPack 1.3) of the same memory, ordered for `consumer`.
     ///
     /// Work that is enqueued on `consumer` after this call finds the data ready: one event is recorded
-    /// and waited for, none where the ready stream is [`Stream::None`] or `consumer` itself.
+    /// and waited for, none if the ready stream is [`Stream::None`] or `consumer` itself.
     /// [`Stream::None`] asks for no order. The tensor keeps the owner alive by itself; the view may go.
     ///
     /// # Errors
-    /// A [`Violation`] where no order can be made (a graph capture forbids it),
-    /// a [`DriverError`](crate::driver::DriverError) where the driver refuses, or no memory. Nothing
+    /// A [`Violation`] if no order can be made (a graph capture forbids it),
+    /// a [`DriverError`](crate::driver::DriverError) if the driver refuses, or no memory. Nothing
     /// has been shared then.
+    ///
+    /// ```
+    #[doc = floats!()]
+    /// use cai_dlpack::view::stats;
+    ///
+    /// let tensor = floats().to_dlpack(Stream::None)?; // the view is gone, and the memory is not
+    /// let live = stats().live;
+    /// drop(tensor); // calls the deleter
+    /// assert_eq!(stats().live, live - 1);
+    /// # Ok::<(), cai_dlpack::Error>(())
+    /// ```
     pub fn to_dlpack(&self, consumer: Stream) -> Result<Managed<DLManagedTensorVersioned>, Error> {
         self.order(Request::Stream(consumer), SyncPolicy::Event)?;
-        // The view and other tensors of it hold the memory too: whoever made it, here it is no copy.
+        // The view and other tensors of it hold the memory too: here it is no copy, even if this library made one.
         let flags = self.descriptor.flags().with(Flags::IS_COPIED, false);
         self.managed(flags.bits())
     }
 
-    /// As [`CaiView::to_dlpack`], in the layout before DLPack 1.0, which has no flags.
+    /// Like [`CaiView::to_dlpack`], in the layout before DLPack 1.0, which has no flags.
     ///
     /// # Errors
-    /// As [`CaiView::to_dlpack`]; and a [`Violation`] for read-only data, which this layout cannot say.
+    /// As [`CaiView::to_dlpack`]; and `read-only-legacy` for read-only data, which this layout cannot express.
+    ///
+    /// ```
+    #[doc = floats!()]
+    /// assert!(floats().to_dlpack_legacy(Stream::None).is_ok());
+    /// ```
     pub fn to_dlpack_legacy(&self, consumer: Stream) -> Result<Managed<DLManagedTensor>, Error> {
         refuse_read_only(self.descriptor.flags())?;
         self.order(Request::Stream(consumer), SyncPolicy::Event)?;

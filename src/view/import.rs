@@ -1,6 +1,5 @@
-//! We are the consumer: a managed tensor becomes a view.
+//! Makes views of managed tensors.
 
-#[cfg(feature = "pyo3")]
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
@@ -14,7 +13,7 @@ use crate::protocol::descriptor::{Descriptor, RawTensor};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 
-/// An owned managed tensor of either layout.
+/// An owned managed tensor of either layout; [`CaiView::from_dlpack`] takes one by `Into`.
 pub enum AnyManaged {
     /// `DLManagedTensor`, which has no version and no flags.
     Legacy(Managed<DLManagedTensor>),
@@ -38,18 +37,26 @@ impl CaiView {
     /// Takes a managed tensor over.
     ///
     /// `ready` is the stream that a consumer must wait for before it touches the data: the one that was
-    /// passed to the producer, or on which the producer works. It has no default: a tensor says nothing
+    /// passed to the producer, or on which the producer works. It has no default: a tensor carries nothing
     /// of streams, and unknown is not [`Stream::None`].
     ///
     /// # Errors
-    /// A [`Violation`] where the tensor breaks a rule of DLPack: its deleter has been called.
+    /// A [`Violation`] if the tensor breaks a rule of DLPack: its deleter has been called.
+    ///
+    /// ```
+    #[doc = floats!()]
+    /// let tensor = floats().to_dlpack(Stream::None)?;
+    /// let view = CaiView::from_dlpack(tensor, Stream::None)?;
+    /// assert_eq!(view.descriptor().shape(), [2, 3]);
+    /// # Ok::<(), cai_dlpack::Error>(())
+    /// ```
     pub fn from_dlpack(managed: impl Into<AnyManaged>, ready: Stream) -> Result<Self, Error> {
         match managed.into() {
             // SAFETY: a `Managed` owns an initialised tensor with readable metadata (its own contract).
             AnyManaged::Legacy(managed) => unsafe {
                 Self::from_dlpack_ptr(managed.into_raw(), ready)
             },
-            // SAFETY: as above.
+            // SAFETY: a `Managed` owns an initialised tensor with readable metadata (its own contract).
             AnyManaged::Versioned(managed) => unsafe {
                 Self::from_dlpack_ptr(managed.into_raw(), ready)
             },
@@ -59,15 +66,24 @@ impl CaiView {
     /// Takes over a managed tensor of a C library.
     ///
     /// # Errors
-    /// A [`Violation`] where the pointer is NULL, the major version is not 1 or the tensor breaks a rule
+    /// A [`Violation`] if the pointer is NULL, the major version is not 1 or the tensor breaks a rule
     /// of DLPack. Ownership is taken even then: the deleter has been called.
     ///
     /// # Safety
     /// - `tensor` is NULL or points to an initialised tensor that the caller owns and gives away.
     /// - `shape`, and `strides` unless NULL, point to `ndim` readable integers that nobody changes until
-    ///   the deleter runs. (NULL where there must be none is found and refused.)
+    ///   the deleter runs. (A NULL that must not be is found and refused.)
     /// - The deleter may be called once, on any thread, or is NULL.
     /// - The data stays valid until the deleter is called, on the tensor's device, from `ready` on.
+    ///
+    /// ```
+    #[doc = floats!()]
+    /// let tensor = floats().to_dlpack_legacy(Stream::None)?.into_raw(); // as a C library hands it over
+    /// // SAFETY: an initialised tensor that is ours and given away; its memory is ready.
+    /// let view = unsafe { CaiView::from_dlpack_ptr(tensor, Stream::None) }?;
+    /// assert_eq!(view.descriptor().shape(), [2, 3]);
+    /// # Ok::<(), cai_dlpack::Error>(())
+    /// ```
     pub unsafe fn from_dlpack_ptr<M: Tensor>(tensor: *mut M, ready: Stream) -> Result<Self, Error> {
         fork::watch();
         let Some(tensor) = NonNull::new(tensor) else {
@@ -90,7 +106,7 @@ pub trait Tensor: Abi {}
 impl Tensor for DLManagedTensor {}
 impl Tensor for DLManagedTensorVersioned {}
 
-/// A managed tensor that is ours: dropped, it calls the deleter.
+/// An owned managed tensor; dropped, it calls the deleter.
 pub(crate) struct Imported<M: Abi> {
     tensor: NonNull<M>,
     owner: Owner,
@@ -106,11 +122,10 @@ impl<M: Abi> Imported<M> {
         Self { tensor, owner }
     }
 
-    /// As [`Imported::take`], for a tensor that `owner` has taken over already.
+    /// Like [`Imported::take`], for a tensor that `owner` has taken over already.
     ///
     /// # Safety
     /// `owner` holds `tensor`, which is initialised.
-    #[cfg(feature = "pyo3")]
     pub(crate) unsafe fn held_by(owner: Owner, tensor: NonNull<M>) -> Self {
         Self { tensor, owner }
     }
@@ -124,8 +139,7 @@ impl<M: Abi> Imported<M> {
         unsafe { read_tensor(tensor.tensor(), tensor.flags().bits()) }
     }
 
-    /// As [`Imported::descriptor`], to where it is to stand: written there unless it is refused.
-    #[cfg(feature = "pyo3")]
+    /// Like [`Imported::descriptor`], written where it is to stand unless it is refused.
     #[inline(always)]
     pub(crate) fn describe(&self, place: &mut MaybeUninit<Descriptor>) -> Result<(), Violation> {
         // SAFETY: initialised and alive: `owner` holds it.
@@ -166,15 +180,14 @@ fn wrong_major(major: u32, minor: u32) -> Violation {
 /// `shape` and `strides` are NULL or point to `ndim` readable integers that nobody changes meanwhile.
 #[inline(always)]
 pub(crate) unsafe fn read_tensor(tensor: &DLTensor, flags: u64) -> Result<Descriptor, Violation> {
-    // SAFETY: the contract is this function's own.
+    // SAFETY: NULL or readable, by this function's own contract.
     Descriptor::new(&unsafe { raw(tensor, flags) }?)
 }
 
-/// [`read_tensor`], to where it is to stand.
+/// Like [`read_tensor`], written where it is to stand.
 ///
 /// # Safety
 /// As [`read_tensor`].
-#[cfg(feature = "pyo3")]
 #[inline(never)]
 unsafe fn describe(
     tensor: &DLTensor,
@@ -193,15 +206,14 @@ unsafe fn describe(
             return Ok(());
         }
     }
-    // SAFETY: the contract is this function's own.
+    // SAFETY: NULL or readable, by this function's own contract.
     unsafe { describe_carefully(tensor, flags, place) }
 }
 
-/// The same for anything: reads again, so that the usual way need not keep what it has read.
+/// Like [`describe`], for any tensor: reads again, so that the usual way need not keep what it has read.
 ///
 /// # Safety
 /// As [`read_tensor`].
-#[cfg(feature = "pyo3")]
 #[cold]
 #[inline(never)]
 unsafe fn describe_carefully(
@@ -209,12 +221,12 @@ unsafe fn describe_carefully(
     flags: u64,
     place: &mut MaybeUninit<Descriptor>,
 ) -> Result<(), Violation> {
-    // SAFETY: the contract is this function's own.
+    // SAFETY: NULL or readable, by this function's own contract.
     place.write(Descriptor::careful(&unsafe { raw(tensor, flags) }?)?);
     Ok(())
 }
 
-/// A tensor's metadata as it stands there; its number of axes is checked.
+/// Reads a tensor's metadata as it is; its number of axes is checked.
 ///
 /// # Safety
 /// As [`read_tensor`], while `'a` lasts.
@@ -224,9 +236,9 @@ unsafe fn raw(tensor: &DLTensor, flags: u64) -> Result<RawTensor<'_>, Violation>
     if ndim > 0 && tensor.shape.is_null() {
         return Err(Violation::new(Rule::ShapeNull, Field::TensorShape, "NULL"));
     }
-    // SAFETY: by this function's contract; NULL is answered by `extents` without following it.
+    // SAFETY: NULL or readable while `'a` lasts, by this function's contract.
     let shape = unsafe { extents(tensor.shape, ndim) }.unwrap_or_default();
-    // SAFETY: as above.
+    // SAFETY: NULL or readable while `'a` lasts, by this function's contract.
     let strides = unsafe { extents(tensor.strides, ndim) };
     Ok(raw_of(tensor, shape, strides, flags))
 }

@@ -1,4 +1,4 @@
-//! What the driver knows about the memory behind a view, compared with what the view says.
+//! Compares the memory that a view describes with the driver's knowledge of it.
 
 use super::CaiView;
 use crate::driver::{self, Driver, MemoryKind, PointerInfo};
@@ -7,7 +7,7 @@ use crate::protocol::descriptor::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 
 impl CaiView {
-    /// As [`CaiView::check_memory`]; without a driver the producer is believed.
+    /// Like [`CaiView::check_memory`]; without a driver the producer is believed.
     pub(crate) fn prove_memory(&self) -> Result<(), Error> {
         match self.check_memory() {
             Err(Error::Driver(error)) if error.is_absent() => Ok(()),
@@ -37,7 +37,7 @@ impl CaiView {
     }
 }
 
-/// The device. Pinned and managed memory may be called the device's, since it is reachable from there.
+/// Checks the device. Pinned and managed memory may be called the device's, since it is reachable from there.
 fn check_place(data: u64, device: Device, info: &PointerInfo) -> Result<(), Violation> {
     let is_cuda = device.device_type == Device::CUDA;
     match info.kind {
@@ -54,7 +54,7 @@ fn check_place(data: u64, device: Device, info: &PointerInfo) -> Result<(), Viol
     }
 }
 
-/// Every byte of `span` inside the allocation that `info` is of, or in those that follow it without a gap.
+/// Checks that `span` lies inside the allocation that `info` is of, or in those that follow it without a gap.
 ///
 /// # Errors
 /// `out-of-bounds`; or the driver's refusal.
@@ -78,7 +78,7 @@ pub(crate) fn check_range(
         .into())
 }
 
-/// The mappings that one array is followed over; a larger one is believed.
+/// The number of mappings that one array is followed over; a larger one is believed.
 const MAPPINGS: usize = 4096;
 
 /// Whether the memory from `end` on is mapped without a gap as far as `wanted`.

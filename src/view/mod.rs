@@ -1,4 +1,4 @@
-//! Room 3: views, and who owns what they show.
+//! Views, and who owns what they show.
 //!
 //! ```text
 //!   producer's memory <-- Owner <-- CaiView --interface()--> CAI dict (borrows; the view must live)
@@ -6,74 +6,103 @@
 //!                           |          +--to_dlpack(c)--> managed tensor --> consumer
 //!                           +--------- share() ----------------|
 //! ```
-//! A [`CaiView`] is a checked [`Descriptor`], the [`Owner`] of the memory, the *ready stream* (what a
-//! consumer must wait for) and the *producer stream* (where the producer goes on working). The memory
-//! lives until the view and every managed tensor made from it are gone, in whatever order and on
-//! whatever threads that happens.
+//! A [`CaiView`] is a checked [`Descriptor`], the [`Owner`] of the memory, the *ready stream* (a consumer must
+//! wait for it) and the *producer stream* (the producer goes on working there). The memory lives until the view
+//! and every managed tensor made from it are gone, in whatever order and on whatever threads that happens.
+//!
+//! **Features.** The queue and the gate, the builder `Uninit` and what else only Python's side calls stand here
+//! without a `cfg` of their own: a build without the feature `pyo3` leaves them unused, and is told so once,
+//! below. The stable ABI (`Py_LIMITED_API`) leaves the deallocation of views to PyO3, and so `end` unused.
+#![cfg_attr(
+    any(not(all(feature = "cudarc", feature = "pyo3")), Py_LIMITED_API),
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "what only Python's side calls, or cudarc's"
+    )
+)]
+
+/// `floats()`, a view of two rows of three numbers, for the examples of this folder's documentation.
+#[rustfmt::skip]
+macro_rules! floats {
+    () => {
+"# use cai_dlpack::protocol::descriptor::{Descriptor, Device, RawTensor};
+# use cai_dlpack::protocol::dtype::DType;
+# use cai_dlpack::protocol::stream::Stream;
+# use cai_dlpack::view::{CaiView, Owner};
+# fn floats() -> CaiView {
+#     let values = vec![1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0];
+#     let tensor = RawTensor {
+#         data: values.as_ptr().expose_provenance() as u64,
+#         byte_offset: 0,
+#         device_type: Device::CPU,
+#         device_id: 0,
+#         code: DType::F32.code(),
+#         bits: DType::F32.bits(),
+#         lanes: DType::F32.lanes(),
+#         shape: &[2, 3],
+#         strides: None,
+#         flags: 0,
+#     };
+#     let descriptor = Descriptor::new(&tensor).expect(\"a valid tensor\");
+#     // SAFETY: the elements lie in the vector, which the owner keeps; nothing works on a stream.
+#     unsafe { CaiView::new(descriptor, Stream::None, Owner::new(values)).with_producer(Stream::None) }
+# }"
+    };
+}
 
 mod block;
+mod borrow;
 mod consume;
+mod copy;
+mod detach;
 mod element;
 mod export;
+mod fields;
 mod import;
-mod kind;
+mod kinds;
+mod loom;
 mod memory;
-mod nested;
-mod node;
 mod order;
 mod owner;
-#[cfg(any(feature = "pyo3", test))]
+mod payload;
+mod present;
 mod queue;
 mod stats;
 mod streams;
-mod sync;
 mod typed;
-mod unlocked;
-
-#[cfg(feature = "pyo3")]
-pub(crate) use block::header;
-pub(crate) use block::{Abi, build};
-#[cfg(feature = "pyo3")]
-pub(crate) use import::{Imported, check_major, read_tensor};
-#[cfg(feature = "pyo3")]
-pub(crate) use kind::{Kind, Vtable, Where};
-#[cfg(feature = "pyo3")]
-pub(crate) use node::Node;
-pub(crate) use owner::RawOwner;
-#[cfg(feature = "pyo3")]
-pub(crate) use queue::{Gate, Queue};
-#[cfg(feature = "pyo3")]
-pub(crate) use stats::{DRAINED, LEAKED, PANICS, QUEUED, RELEASED};
+mod uninit;
 
 pub use dlpark::Managed;
 /// dlpark's owned tensors and DLPack's two layouts, as they stand in our signatures.
 pub use dlpark::ffi::{DLManagedTensor, DLManagedTensorVersioned};
 
-pub use consume::{Consumed, ReturnEdge};
+pub use borrow::MemoryBorrow;
+pub use consume::{ConsumeGuard, ReturnEdge};
 pub use element::{Bool, Element};
 pub use import::AnyManaged;
 pub use owner::Owner;
+pub use present::PresentAs;
 pub use stats::{Stats, stats};
 pub use typed::{View, ViewMut};
 
-#[cfg(feature = "pyo3")]
+pub(crate) use block::{Abi, build, header};
+pub(crate) use borrow::{Borrow, watch_forks};
+pub(crate) use copy::Transfer;
+pub(crate) use detach::{detach, set_detach};
+pub(crate) use import::{Imported, check_major, read_tensor};
 pub(crate) use memory::check_range;
-#[cfg(feature = "cudarc")]
-pub(crate) use typed::check_cuda;
-#[cfg(feature = "pyo3")]
-pub(crate) use typed::{check_element, check_writable, mismatch};
-#[cfg(feature = "pyo3")]
-pub(crate) use unlocked::set_unlock;
-pub(crate) use unlocked::unlocked;
+pub(crate) use payload::{EndsOn, Kind, Node, RawOwner, Vtable};
+pub(crate) use queue::{Gate, Queue};
+pub(crate) use stats::{DRAINED, LEAKED, PANICS, QUEUED, RELEASED};
+pub(crate) use streams::{Kept, Streams, is_elsewhere, thread_of};
+pub(crate) use typed::{check_cuda, check_element, check_writable, mismatch};
+pub(crate) use uninit::Uninit;
 
-#[cfg(feature = "pyo3")]
-use std::mem::MaybeUninit;
+use std::mem::ManuallyDrop;
+use std::ptr;
 
-pub(crate) use streams::Streams;
-#[cfg(feature = "cudarc")]
-pub(crate) use streams::{Kept, is_elsewhere, thread_of};
-
-use crate::driver::order::Place;
+use crate::driver::Place;
 use crate::protocol::descriptor::{Descriptor, Device};
 use crate::protocol::interface::Interface;
 use crate::protocol::rule::Violation;
@@ -82,6 +111,13 @@ use crate::protocol::stream::Stream;
 /// A strided array in memory that CUDA can reach, with its owner and its place in stream order.
 ///
 /// A clone is another view of the same memory: it shares the owner, and copies no element.
+///
+/// ```
+#[doc = floats!()]
+/// let view = floats();
+/// assert_eq!(view.descriptor().shape(), [2, 3]);
+/// assert_eq!((view.device(), view.ready()), (Device::HOST, Stream::None));
+/// ```
 #[derive(Debug)]
 pub struct CaiView {
     descriptor: Descriptor,
@@ -96,30 +132,50 @@ impl Clone for CaiView {
     }
 }
 
-/// Room for a view, piece by piece: where all are written, a view stands there.
-#[cfg(feature = "pyo3")]
-pub(crate) struct Pieces<'a> {
-    pub(crate) descriptor: &'a mut MaybeUninit<Descriptor>,
-    pub(crate) streams: &'a mut MaybeUninit<Streams>,
-    pub(crate) owner: &'a mut MaybeUninit<Owner>,
-}
-
 impl CaiView {
-    /// A view of memory that `owner` keeps alive.
+    /// Makes a view of memory that `owner` keeps alive.
     ///
-    /// `ready` is the stream whose work so far a consumer must wait for; [`Stream::None`] says that
+    /// `ready` is the stream whose work so far a consumer must wait for; [`Stream::None`] means that
     /// the data is ready now. It has no default: unknown is not the same as none.
     ///
     /// # Safety
-    /// While `owner` lives, every element that `descriptor` describes is in memory that may be read
-    /// (and, unless it is read-only, written) from its device, and `ready` is a live stream.
+    /// While `owner` lives:
+    /// - every element that `descriptor` describes is in memory that may be read (and, unless it is read-only,
+    ///   written) from its device;
+    /// - `ready` is a live stream.
+    ///
+    /// ```
+    /// use cai_dlpack::CaiView;
+    /// use cai_dlpack::protocol::descriptor::{Descriptor, Device, RawTensor};
+    /// use cai_dlpack::protocol::dtype::DType;
+    /// use cai_dlpack::protocol::stream::Stream;
+    /// use cai_dlpack::view::Owner;
+    ///
+    /// let values = vec![1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0];
+    /// let descriptor = Descriptor::new(&RawTensor {
+    ///     data: values.as_ptr().expose_provenance() as u64,
+    ///     byte_offset: 0,
+    ///     device_type: Device::CPU,
+    ///     device_id: 0,
+    ///     code: DType::F32.code(),
+    ///     bits: DType::F32.bits(),
+    ///     lanes: DType::F32.lanes(),
+    ///     shape: &[2, 3],
+    ///     strides: None,
+    ///     flags: 0,
+    /// })?;
+    /// // SAFETY: the elements lie in the vector, which the owner keeps; `Stream::None` is always alive.
+    /// let view = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(values)) };
+    /// assert_eq!(view.typed::<f32>()?.copy_to_vec()?, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    /// # Ok::<(), cai_dlpack::Error>(())
+    /// ```
     #[inline(always)]
     pub unsafe fn new(descriptor: Descriptor, ready: Stream, owner: Owner) -> Self {
-        // SAFETY: the contract is this function's own.
+        // SAFETY: this function's contract is the same, for the one stream that there is.
         unsafe { Self::of(descriptor, ready, None, owner) }
     }
 
-    /// The same, where it may be known where the producer goes on working.
+    /// Like [`CaiView::new`], with the producer's stream if that is known.
     ///
     /// # Safety
     /// As [`CaiView::new`], for both streams.
@@ -137,77 +193,44 @@ impl CaiView {
         }
     }
 
-    /// The same, of streams that are known together.
+    /// Drops a view, on a thread where every kind of payload may end.
     ///
     /// # Safety
-    /// As [`CaiView::new`], for both streams.
-    #[cfg(feature = "pyo3")]
-    pub(crate) unsafe fn on_streams(
-        descriptor: Descriptor,
-        streams: Streams,
-        owner: Owner,
-    ) -> Self {
-        Self {
-            descriptor,
-            streams,
-            owner,
-        }
-    }
-
-    /// The pieces of a view that is filled where it is to stand.
-    ///
-    /// # Safety
-    /// `place` has room for a view, which nobody else uses during `'a`.
-    #[cfg(feature = "pyo3")]
+    /// - Nobody uses `view` afterwards.
+    /// - For payloads that end with the GIL only: it is held.
     #[inline(always)]
-    pub(crate) unsafe fn pieces<'a>(place: *mut Self) -> Pieces<'a> {
-        // SAFETY: a field of the room that this function is promised.
-        let descriptor = unsafe { &raw mut (*place).descriptor };
-        // SAFETY: as above.
-        let streams = unsafe { &raw mut (*place).streams };
-        // SAFETY: as above.
-        let owner = unsafe { &raw mut (*place).owner };
-        Pieces {
-            // SAFETY: room for it, ours during `'a`; nothing need stand there.
-            descriptor: unsafe { &mut *descriptor.cast() },
-            // SAFETY: as above.
-            streams: unsafe { &mut *streams.cast() },
-            // SAFETY: as above.
-            owner: unsafe { &mut *owner.cast() },
-        }
-    }
-
-    /// Drops a view where it stands, on a thread that holds the GIL.
-    ///
-    /// # Safety
-    /// A view stands there, which nobody uses afterwards; the GIL is held.
-    #[cfg(all(feature = "pyo3", not(Py_LIMITED_API)))]
-    #[inline(always)]
-    pub(crate) unsafe fn end_at(place: *mut Self) {
-        // SAFETY: room for a view, which nobody uses any more.
-        let pieces = unsafe { Self::pieces(place) };
-        // SAFETY: it stands there, and is dropped once.
-        unsafe { pieces.descriptor.assume_init_drop() };
-        // SAFETY: as above.
-        unsafe { pieces.streams.assume_init_drop() };
-        // SAFETY: it stands there, and is moved out once.
-        let owner = unsafe { pieces.owner.assume_init_read() };
-        // SAFETY: the GIL is held.
+    pub(crate) unsafe fn end(view: &mut ManuallyDrop<Self>) {
+        // SAFETY: a field of a view, aligned and initialised; dropped once, as nobody uses it afterwards.
+        unsafe { ptr::drop_in_place(&raw mut view.descriptor) };
+        // SAFETY: a field of a view, aligned and initialised; dropped once, as nobody uses it afterwards.
+        unsafe { ptr::drop_in_place(&raw mut view.streams) };
+        // SAFETY: a field of a view, aligned and initialised; moved out once, as nobody uses it afterwards.
+        let owner = unsafe { ptr::read(&raw const view.owner) };
+        // SAFETY: the GIL by this function's contract.
         unsafe { owner.end() };
     }
 
-    /// Says on which stream the producer goes on working: the return edge goes there, and is then all that
+    /// Names the stream on which the producer goes on working: the return edge goes there, and is then all that
     /// keeps the memory until a consumer's stream is done with it.
     ///
     /// # Safety
     /// When the owner goes, its memory is freed or used anew only after what `producer` holds by then.
     /// [`Stream::None`], a producer that works on no stream, needs no promise.
+    ///
+    /// ```
+    /// # use cai_dlpack::{CaiView, protocol::stream::Stream};
+    /// fn of_a_file(view: CaiView) -> CaiView {
+    ///     // SAFETY: `Stream::None` needs no promise: a file is read on no stream.
+    ///     unsafe { view.with_producer(Stream::None) }
+    /// }
+    /// # let _ = of_a_file;
+    /// ```
     #[must_use]
     pub unsafe fn with_producer(self, producer: Stream) -> Self {
         self.on_producer(producer)
     }
 
-    /// The same, by the producer's own word.
+    /// Names the stream on which the producer goes on working, as the producer itself has named it.
     #[must_use]
     pub(crate) fn on_producer(mut self, producer: Stream) -> Self {
         self.streams = self.streams.with_producer(producer);
@@ -221,19 +244,18 @@ impl CaiView {
         self
     }
 
-    /// The data was written, and is ready on `ready` now.
-    #[cfg(feature = "cudarc")]
+    /// Sets the stream on which data that was just written is ready.
     pub(crate) fn set_ready(&mut self, ready: Stream) {
         self.streams = self.streams.with_ready(ready);
     }
 
-    /// The same; `kept` keeps that stream alive for as long as this or a view made from it is ready there.
-    #[cfg(feature = "cudarc")]
+    /// Like [`set_ready`](Self::set_ready); `kept` keeps the stream alive as long as this view, or one that is
+    /// made from it, is ready there.
     pub(crate) fn set_ready_kept(&mut self, ready: Stream, kept: Kept) {
         self.streams = self.streams.with_ready_kept(ready, kept);
     }
 
-    /// Another view, of `descriptor`, that shares this one's owner and streams.
+    /// Makes a view of `descriptor` that shares this one's owner and streams.
     ///
     /// # Safety
     /// As [`CaiView::new`], for this view's owner: `descriptor` describes elements of the same memory.
@@ -245,19 +267,17 @@ impl CaiView {
         }
     }
 
-    /// The description and the payload, for a managed tensor that takes this view's place.
+    /// Takes the view apart, for a managed tensor that takes its place.
     ///
-    /// The payload is released by nobody until it is put somewhere.
-    #[cfg(feature = "pyo3")]
+    /// Nothing releases the payload until it is put somewhere.
     pub(crate) fn into_parts(self) -> (Descriptor, RawOwner) {
         (self.descriptor, self.owner.into_raw())
     }
 
-    /// Another description of the same memory, made from this one.
+    /// Replaces the description by another one of the same memory.
     ///
     /// # Safety
     /// As [`CaiView::new`]: what `change` returns describes elements of the same memory.
-    #[cfg(feature = "pyo3")]
     pub(crate) unsafe fn try_map<E>(
         mut self,
         change: impl FnOnce(Descriptor) -> Result<Descriptor, E>,
@@ -266,49 +286,56 @@ impl CaiView {
         Ok(self)
     }
 
-    /// Shape, strides, dtype, device and flags.
+    /// Returns shape, strides, element type, device and flags.
     #[must_use]
     pub fn descriptor(&self) -> &Descriptor {
         &self.descriptor
     }
 
-    /// What keeps the memory alive.
+    /// Returns what keeps the memory alive.
     #[must_use]
     pub fn owner(&self) -> &Owner {
         &self.owner
     }
 
-    /// The stream that a consumer must wait for.
+    /// Returns the stream that a consumer must wait for.
     #[must_use]
     #[inline]
     pub fn ready(&self) -> Stream {
         self.streams.ready()
     }
 
-    /// The stream on which the producer goes on working; `None` where nobody said.
+    /// Returns the stream on which the producer goes on working; `None` if it is unknown.
     #[must_use]
     #[inline]
     pub fn producer(&self) -> Option<Stream> {
         self.streams.producer()
     }
 
-    /// DLPack's device: type and id.
+    /// Returns DLPack's device: type and id.
     #[must_use]
     pub fn device(&self) -> Device {
         self.descriptor.device()
     }
 
-    /// The array as the CUDA Array Interface says it, version 3. No stream is touched: the ready
+    /// Returns the array as a CUDA Array Interface of version 3. No stream is touched: the ready
     /// stream passes through.
     ///
     /// # Errors
-    /// A [`Violation`] where CAI has no words: memory that CUDA cannot reach, bfloat16, fp8, packed
+    /// A [`Violation`] for what CAI cannot express: memory that CUDA cannot reach, bfloat16, fp8, packed
     /// sub-byte elements, lanes.
+    ///
+    /// ```
+    /// use cai_dlpack::protocol::rule::Rule;
+    #[doc = floats!()]
+    /// let refused = floats().interface().unwrap_err();
+    /// assert_eq!(refused.rule(), Rule::CaiDevice);
+    /// ```
     pub fn interface(&self) -> Result<Interface, Violation> {
         self.descriptor.to_interface(self.ready())
     }
 
-    /// Where the driver finds the context of an event for this array.
+    /// Returns where the data is, as far as the order of streams depends on it.
     pub(crate) fn place(&self) -> Place {
         Place {
             thread: self.streams.placed_ready().thread,

@@ -1,4 +1,4 @@
-//! What a view does about streams: being ready on another one, and waiting.
+//! Orders streams, and the host, after the data of a view.
 
 use super::CaiView;
 use crate::driver;
@@ -6,30 +6,43 @@ use crate::error::Error;
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
 
 impl CaiView {
-    /// A view of the same memory that is ready on `stream`.
+    /// Makes `stream` wait for the data; returns a view of the same memory that is ready there.
     ///
-    /// One event is recorded on the ready stream and waited for by `stream`; none where the data is ready
+    /// One event is recorded on the ready stream and waited for by `stream`; none if the data is ready
     /// there already. For consumers that do not look at the ready stream: work that is enqueued on
     /// `stream` from now on finds the data ready. The producer stream stays what it is.
     ///
     /// # Errors
-    /// A [`Violation`](crate::protocol::rule::Violation) where no order can be made (a graph capture
+    /// A [`Violation`](crate::protocol::rule::Violation) if no order can be made (a graph capture
     /// forbids it, another thread's per-thread stream), or the driver's refusal.
+    ///
+    /// ```
+    #[doc = floats!()]
+    /// let view = floats().on(Stream::LegacyDefault)?;
+    /// assert_eq!(view.ready(), Stream::None); // was ready everywhere, and stays so
+    /// # Ok::<(), cai_dlpack::Error>(())
+    /// ```
     pub fn on(&self, stream: Stream) -> Result<Self, Error> {
         self.order(Request::Stream(stream), SyncPolicy::Event)?;
         Ok(self.ready_on(stream))
     }
 
-    /// Blocks the calling thread until the data is ready; a view with nothing left to wait for.
+    /// Blocks the calling thread until the data is ready; returns a view with nothing left to wait for.
     ///
     /// # Errors
     /// As [`CaiView::on`]; a stream that is being captured cannot be waited for.
+    ///
+    /// ```
+    #[doc = floats!()]
+    /// assert_eq!(floats().synchronize()?.ready(), Stream::None);
+    /// # Ok::<(), cai_dlpack::Error>(())
+    /// ```
     pub fn synchronize(&self) -> Result<Self, Error> {
         self.order(Request::Host, SyncPolicy::Event)?;
         Ok(self.ready_on(Stream::None))
     }
 
-    /// The same memory with another ready stream, on which the caller has made it ready. Data that is
+    /// Returns the same memory with another ready stream, on which the caller has made it ready. Data that is
     /// ready everywhere stays so.
     pub(crate) fn ready_on(&self, stream: Stream) -> Self {
         if self.ready() == Stream::None {
@@ -47,7 +60,7 @@ impl CaiView {
             && driver::needed(self.ready(), request, &self.place(), policy)
     }
 
-    /// Makes whoever asks wait for the data, by the policy.
+    /// Makes the stream or the host that `request` names wait for the data, by the policy.
     pub(crate) fn order(&self, request: Request, policy: SyncPolicy) -> Result<(), Error> {
         if self.needs_order(request, policy) {
             driver::order(

@@ -1,4 +1,4 @@
-//! The owner: what keeps the memory of a view or of a managed tensor alive.
+//! Keeps the memory of a view or of a managed tensor alive, and releases it once.
 //!
 //! ```text
 //!   Owner (inline in a CaiView)          Node (inside a managed tensor's block)
@@ -8,98 +8,19 @@
 //! ```
 //!
 //! **Who frees, where, how often.** Exactly one of these holds a payload at any time, and its end
-//! releases it exactly once, on whatever thread that happens. How it is released is the business of
-//! its [kind](super::kind): a Rust value is dropped at once; a Python object is released at once where
-//! this thread holds the GIL and is queued otherwise (`python::release`). A forked child releases
-//! nothing that its parent owned ([`fork`]).
+//! releases it exactly once, on whatever thread that happens. Its [kind](super::payload::Kind) decides how: a
+//! Rust value is dropped at once; a Python object is released at once if this thread holds the GIL and is
+//! queued otherwise (`python::cpython::release`). A forked child releases nothing that its parent owned
+//! ([`fork`]).
 
 use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering;
 
-use dlpark::ManagedTensorBase;
-
-use super::kind::{Boxed, Foreign, Kind, Vtable, Where};
-use super::node::Node;
-use super::sync::{Arc, AtomicPtr};
-use super::{nested, stats};
-use crate::process::fork::{self, generation};
-
-/// A payload and the way to release it. Copying it copies no ownership: whoever keeps a copy says why.
-#[derive(Clone, Copy)]
-pub(crate) struct RawOwner {
-    pub(crate) payload: NonNull<()>,
-    pub(crate) vtable: &'static Vtable,
-    /// The generation of the process that took the payload.
-    generation: u32,
-}
-
-// SAFETY: every kind may be released on any thread (`Owner::new` demands `Send`, DLPack demands it of
-// deleters, `python::release` queues), and nothing else is done with the payload.
-unsafe impl Send for RawOwner {}
-// SAFETY: as above; a shared reference gives no access to the payload.
-unsafe impl Sync for RawOwner {}
-
-impl RawOwner {
-    /// Takes charge of a payload.
-    #[inline]
-    pub(crate) fn new(payload: NonNull<()>, vtable: &'static Vtable) -> Self {
-        stats::CREATED.add();
-        Self::again(payload, vtable)
-    }
-
-    /// Another holder of a payload that has been counted.
-    #[inline]
-    pub(crate) fn again(payload: NonNull<()>, vtable: &'static Vtable) -> Self {
-        Self {
-            payload,
-            vtable,
-            generation: generation(),
-        }
-    }
-
-    /// Takes charge of a managed tensor that somebody else produced.
-    ///
-    /// # Safety
-    /// `tensor` is initialised, owned by the caller, and not used by the caller afterwards. Its deleter,
-    /// if there is one, may be called once on any thread (DLPack's rule for deleters).
-    pub(crate) unsafe fn managed<M: ManagedTensorBase + 'static>(tensor: NonNull<M>) -> Self {
-        Self::new(tensor.cast(), Foreign::<M>::vtable())
-    }
-
-    /// As it looks to a forked child.
-    #[cfg(test)]
-    pub(crate) fn as_of_parent(mut self) -> Self {
-        self.generation = self.generation.wrapping_sub(1);
-        self
-    }
-
-    /// Whether this process is a fork of the one that owns the payload, and must not release it.
-    ///
-    /// A count of an `Arc` is this process's own memory, whoever made it; the payload in the `Arc` says
-    /// for itself whose it is.
-    #[inline]
-    pub(crate) fn is_parents(self) -> bool {
-        self.generation != generation() && !ptr::eq(self.vtable, &raw const SHARED)
-    }
-
-    /// Releases the payload, here or later.
-    ///
-    /// # Safety
-    /// The caller holds the payload, and does not use it afterwards.
-    #[inline]
-    pub(crate) unsafe fn release(self) {
-        if self.is_parents() {
-            stats::LEAKED.add();
-            return;
-        }
-        nested::run(
-            // SAFETY: the vtable came with this payload, which is released once.
-            || unsafe { (self.vtable.release)(self.payload) },
-            || Node::boxed(self),
-        );
-    }
-}
+use super::kinds::Boxed;
+use super::loom::{Arc, AtomicPtr};
+use super::payload::{EndsOn, Kind, RawOwner, Vtable};
+use crate::process::fork;
 
 /// Keeps memory alive; releases what it holds when dropped, on any thread, exactly once.
 ///
@@ -121,7 +42,11 @@ impl Drop for Shared {
 }
 
 impl Kind for Shared {
-    const WHERE: Where = Where::Anywhere;
+    const ENDS_ON: EndsOn = EndsOn::AnyThread;
+
+    // A count of an `Arc` is this process's own memory, even if the parent made it; the payload in the `Arc` knows its
+    // own process.
+    const SURVIVES_FORK: bool = true;
 
     fn vtable() -> &'static Vtable {
         &SHARED
@@ -144,6 +69,18 @@ impl Owner {
     ///
     /// A value that holds references to Python objects drops them there too, with the GIL or without:
     /// PyO3 then keeps them until it is next called.
+    ///
+    /// ```
+    /// use cai_dlpack::view::{Owner, stats};
+    ///
+    /// let before = stats().live;
+    /// let owner = Owner::new(vec![0_f32; 6]);
+    /// let other = owner.share();
+    /// drop(owner);
+    /// assert_eq!(stats().live, before + 1);
+    /// drop(other);
+    /// assert_eq!(stats().live, before);
+    /// ```
     pub fn new<T: Send + 'static>(value: T) -> Self {
         fork::watch();
         let payload = NonNull::from(Box::leak(Box::new(value))).cast();
@@ -159,10 +96,6 @@ impl Owner {
     }
 
     /// The payload, if it is of the kind that `vtable` releases; alive as long as `self`.
-    #[cfg_attr(
-        not(any(feature = "pyo3", test)),
-        expect(dead_code, reason = "asked by the Python room")
-    )]
     pub(crate) fn payload(&self, vtable: &'static Vtable) -> Option<NonNull<()>> {
         let raw = if ptr::eq(self.raw.vtable, &raw const SHARED) {
             // SAFETY: the payload of an owner with this vtable is a count of an `Arc<Shared>`.
@@ -173,8 +106,7 @@ impl Owner {
         ptr::eq(raw.vtable, vtable).then_some(raw.payload)
     }
 
-    /// The payload, where this owner is its only one: what a garbage collector may count as held here.
-    #[cfg(any(feature = "pyo3", test))]
+    /// The payload, if this owner is its only one: a garbage collector may count it as held here.
     pub(crate) fn sole_payload(&self, vtable: &'static Vtable) -> Option<NonNull<()>> {
         let held = self.held();
         if ptr::eq(held.vtable, &raw const SHARED) {
@@ -202,7 +134,7 @@ impl Owner {
         unsafe { NonNull::new_unchecked(arc) }
     }
 
-    /// Moves the payload into an `Arc` of which `self` keeps one count; once, whoever comes first.
+    /// Moves the payload into an `Arc` of which `self` keeps one count; once, by the first thread that asks.
     fn promote(&self) -> *mut Shared {
         let current = self.shared.load(Ordering::Acquire);
         if !current.is_null() {
@@ -211,7 +143,7 @@ impl Owner {
         let mine = Arc::into_raw(Arc::new(ManuallyDrop::new(Shared(self.raw))))
             .cast_mut()
             .cast();
-        // `Release` publishes the `Arc`'s content to whoever loads it; `Acquire` is for `theirs`.
+        // `Release` publishes the `Arc`'s content to the threads that load it; `Acquire` is for `theirs`.
         match self.shared.compare_exchange(
             ptr::null_mut(),
             mine,
@@ -237,19 +169,11 @@ impl Owner {
     ///
     /// # Safety
     /// Payloads that want the GIL may end on this thread: it is held.
-    #[cfg(all(feature = "pyo3", not(Py_LIMITED_API)))]
     #[inline(always)]
     pub(crate) unsafe fn end(self) {
         let raw = self.into_raw();
-        if raw.is_parents() {
-            stats::LEAKED.add();
-            return;
-        }
-        nested::run(
-            // SAFETY: the vtable came with this payload, which is this owner's alone and may end here.
-            || unsafe { (raw.vtable.end)(raw.payload) },
-            || Node::boxed(raw),
-        );
+        // SAFETY: the payload was this owner's alone; the GIL by this function's contract.
+        unsafe { raw.end() };
     }
 
     /// What this owner holds: the payload, or its count of the `Arc` that took the payload over.
@@ -261,11 +185,10 @@ impl Owner {
 }
 
 /// The payload of a shared owner whose other holders are gone.
-#[cfg(any(feature = "pyo3", test))]
 #[cold]
 fn sole_in(shared: NonNull<Shared>, vtable: &'static Vtable) -> Option<NonNull<()>> {
-    // SAFETY: one count, which came from `Arc::into_raw` or `increment_strong_count`: lent here, and by
-    // `ManuallyDrop` not given up.
+    // SAFETY: one count, which came from `Arc::into_raw` or `increment_strong_count`: borrowed
+    // here, and by `ManuallyDrop` not given up.
     let arc = ManuallyDrop::new(unsafe { Arc::from_raw(shared.as_ptr().cast_const()) });
     let is_sole = Arc::strong_count(&arc) == 1;
     (is_sole && ptr::eq(arc.0.vtable, vtable)).then_some(arc.0.payload)

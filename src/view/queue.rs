@@ -1,4 +1,4 @@
-//! The queue of releases that must wait, and the gate that ends it.
+//! Queues releases that must wait, behind a gate that ends it.
 //!
 //! A push is lock-free and never blocks: deleters call it on threads that may hold any lock. There is
 //! one consumer at a time per call of [`Queue::take`], but any number may call it.
@@ -6,8 +6,8 @@
 use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering;
 
-use super::node::Node;
-use super::sync::{AtomicPtr, AtomicUsize, yield_now};
+use super::loom::{AtomicPtr, AtomicUsize, yield_now};
+use super::payload::Node;
 
 /// An intrusive stack of [`Node`]s. A node is in it from its push until some `take` returns it.
 pub(crate) struct Queue(AtomicPtr<Node>);
@@ -18,7 +18,7 @@ impl Queue {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// Adds a node; true where the queue was empty, so that somebody must be told.
+    /// Adds a node; returns true if the queue was empty, so that its consumer must be woken.
     ///
     /// # Safety
     /// `node` is initialised, and from now on the queue's alone.
@@ -40,7 +40,7 @@ impl Queue {
         }
     }
 
-    /// Takes every node. The caller owns them.
+    /// Takes every node, for the caller to own.
     pub(crate) fn take(&self) -> Taken {
         Taken(self.0.swap(ptr::null_mut(), Ordering::Acquire))
     }
@@ -67,7 +67,7 @@ impl Iterator for Taken {
 const CLOSED: usize = 1;
 const ONE_INSIDE: usize = 2;
 
-/// Lets users of the interpreter in until it ends, and says when the last of them has left.
+/// Lets users of the interpreter in until it ends, and waits until the last of them has left.
 pub(crate) struct Gate(AtomicUsize);
 
 impl Gate {
@@ -88,7 +88,7 @@ impl Gate {
         Some(result)
     }
 
-    /// Closes the gate for ever, and waits until nobody is inside: a few instructions each.
+    /// Closes the gate for ever, and waits until no thread is inside: a few instructions each.
     pub(crate) fn close(&self) {
         self.0.fetch_or(CLOSED, Ordering::SeqCst);
         while self.0.load(Ordering::SeqCst) != CLOSED {
@@ -96,7 +96,7 @@ impl Gate {
         }
     }
 
-    /// In a forked child: whoever was inside is not in this process.
+    /// Forgets, in a forked child, the threads of the parent that were inside.
     pub(crate) fn forget_who_is_inside(&self) {
         self.0.fetch_and(CLOSED, Ordering::SeqCst);
     }

@@ -1,4 +1,4 @@
-//! Counters of ownership: what is alive, what waits, what was given up on purpose.
+//! Counts owners: those alive, those that wait, those given up on purpose.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -17,7 +17,6 @@ impl Counter {
     }
 
     /// Counts up to another counter, after a fork.
-    #[cfg(feature = "pyo3")]
     pub(crate) fn catch_up(&self, other: &Self) {
         self.0.store(other.get(), Relaxed);
     }
@@ -40,6 +39,15 @@ pub(crate) static PANICS: Counter = Counter::new();
 ///
 /// The fields are read one after the other, so that a snapshot taken while other threads release
 /// may be off by what they did meanwhile; it is exact when they are quiet.
+///
+/// ```
+/// use cai_dlpack::view::{Owner, stats};
+///
+/// let before = stats();
+/// drop(Owner::new([0_u8; 16]));
+/// let after = stats();
+/// assert_eq!((after.live, after.released), (before.live, before.released + 1));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {

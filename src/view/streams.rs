@@ -1,4 +1,4 @@
-//! The two streams of a view, in two words.
+//! Holds the two streams of a view in two words.
 //!
 //! A per-thread default stream means another stream on every thread, so that its thread is kept with it; and a
 //! stream that a view was written on may be kept alive by the view. Few views have either: it stands in a box.
@@ -10,7 +10,7 @@ use std::thread::ThreadId;
 
 use crate::protocol::stream::Stream;
 
-/// What a consumer must wait for, and where the producer goes on working.
+/// The stream that a consumer must wait for, and the one on which the producer goes on working.
 #[derive(Clone, Debug)]
 pub(crate) struct Streams(Words);
 
@@ -31,7 +31,7 @@ struct Threads {
     kept: Option<Kept>,
 }
 
-/// What keeps a ready stream alive that is neither the producer's nor the caller's promise.
+/// Keeps a ready stream alive that is neither the producer's nor the caller's promise.
 #[derive(Clone)]
 pub(crate) struct Kept(
     #[expect(
@@ -47,7 +47,7 @@ impl fmt::Debug for Kept {
     }
 }
 
-/// A stream, and the thread whose it is where it is a per-thread default stream.
+/// A stream, and its thread if it is a per-thread default stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Placed {
     pub(super) stream: Stream,
@@ -65,23 +65,22 @@ impl Placed {
     }
 }
 
-/// The calling thread, where `stream` means it.
+/// Returns the calling thread, if `stream` means that thread's.
 #[inline]
 pub(crate) fn thread_of(stream: Stream) -> Option<ThreadId> {
     (stream == Stream::PerThreadDefault).then(|| std::thread::current().id())
 }
 
 /// Whether a stream of `thread` ([`thread_of`]) is another one here.
-#[cfg(feature = "cudarc")]
 pub(crate) fn is_elsewhere(thread: Option<ThreadId>) -> bool {
     thread.is_some_and(|thread| thread != std::thread::current().id())
 }
 
-/// Nobody said where the producer works. The per-thread default stream's own code, which is free: no such
+/// The code of an unknown producer stream: the per-thread default stream's own, which is free, as no such
 /// stream stands in a word.
 const UNKNOWN: NonZeroU64 = NonZeroU64::MIN.saturating_add(Stream::PerThreadDefault.raw());
 
-/// A producer's stream as a word that is not 0; `None` for those that go apart.
+/// Encodes a producer's stream as a word that is not 0; `None` for those that go apart.
 #[inline(always)]
 fn code(producer: Option<Stream>) -> Option<NonZeroU64> {
     match producer {
@@ -91,7 +90,7 @@ fn code(producer: Option<Stream>) -> Option<NonZeroU64> {
     }
 }
 
-/// The stream of a [`Stream::raw`], where 0 is none.
+/// Decodes a [`Stream::raw`]; 0 is none.
 #[inline(always)]
 fn stream_of(raw: u64) -> Stream {
     match raw {
@@ -101,7 +100,7 @@ fn stream_of(raw: u64) -> Stream {
 }
 
 impl Streams {
-    /// As the calling thread means them.
+    /// The two streams as the calling thread means them.
     #[inline(always)]
     pub(crate) fn here(ready: Stream, producer: Option<Stream>) -> Self {
         match code(producer) {
@@ -113,8 +112,7 @@ impl Streams {
         }
     }
 
-    /// Both the stream of this handle, where 0 is the legacy default stream.
-    #[cfg(feature = "pyo3")]
+    /// Both the stream of this handle; 0 is the legacy default stream.
     #[inline(always)]
     pub(crate) fn of_handle(handle: u64) -> Self {
         const PER_THREAD: u64 = Stream::PerThreadDefault.raw();
@@ -151,7 +149,6 @@ impl Streams {
     }
 
     /// These, with another ready stream, which `kept` keeps alive.
-    #[cfg(feature = "cudarc")]
     pub(super) fn with_ready_kept(&self, ready: Stream, kept: Kept) -> Self {
         Self::of(Placed::here(ready), self.placed_producer(), Some(kept))
     }
@@ -247,7 +244,6 @@ mod tests {
         assert_eq!(back.join().unwrap().placed_ready().thread, None);
     }
 
-    #[cfg(feature = "pyo3")]
     #[test]
     fn by_handle() {
         for handle in [0, 1, 2, 3, u64::MAX] {

@@ -1,15 +1,15 @@
-//! Views that know their element type: what a function in Rust takes.
+//! Views with an element type, as functions in Rust take them.
 //!
 //! | | shared | mutable |
 //! |---|---|---|
 //! | borrowed from a [`CaiView`] | [`View<'_, T>`](View) | [`ViewMut<'_, T>`](ViewMut) |
 //! | asked for by | [`CaiView::typed`] | [`CaiView::typed_mut`] |
-//! | demands | element type, alignment, bounds where the driver knows them | also: not read-only, no two indices for one element |
+//! | demands | element type, alignment, bounds if the driver knows them | also: not read-only, no two indices for one element |
 //!
 //! # What `'_` and `&mut` prove, and what they do not
 //! The lifetime keeps the owner: the memory is there as long as the view. The exclusive borrow keeps
-//! other views *of this value* away. Neither says anything about work on the GPU, about the producer,
-//! nor about another array over the same memory; stream order is what `on` is for, and reading host
+//! other views *of this value* away. Neither proves anything about work on the GPU, about the producer,
+//! or about another array over the same memory; stream order is what `on` is for, and reading host
 //! memory as a slice is `unsafe` with a list ([`View::host_slice`]).
 
 use std::marker::PhantomData;
@@ -17,7 +17,7 @@ use std::marker::PhantomData;
 use smallvec::SmallVec;
 
 use super::element::check_size;
-use super::{CaiView, Element, unlocked};
+use super::{CaiView, Element, detach};
 use crate::driver;
 use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, Device};
@@ -26,6 +26,20 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
 
 /// An array of elements `T`, borrowed; a pointer's width, and copied like one.
+///
+/// ```
+#[doc = floats!()]
+/// use cai_dlpack::Error;
+/// use cai_dlpack::view::View;
+///
+/// fn sum(a: View<'_, f32>) -> Result<f32, Error> {
+///     let a = a.c_order()?.host()?.of_shape(&[None, Some(3)])?;
+///     Ok(a.copy_to_vec()?.iter().sum())
+/// }
+///
+/// assert_eq!(sum(floats().typed()?)?, 21.0);
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Debug)]
 pub struct View<'a, T> {
     cai: &'a CaiView,
@@ -41,6 +55,16 @@ impl<T> Clone for View<'_, T> {
 impl<T> Copy for View<'_, T> {}
 
 /// An array of elements `T`, borrowed mutably: it is not read-only, and no element has two indices.
+///
+/// ```
+#[doc = floats!()]
+/// let mut view = floats();
+/// let mut a = view.typed_mut::<f32>()?;
+/// // SAFETY: the vector is there, and nothing else reads or writes it.
+/// unsafe { a.host_slice_mut() }?[4] = 0.0;
+/// assert_eq!(a.copy_to_vec()?, [1.0, 2.0, 3.0, 4.0, 0.0, 6.0]);
+/// # Ok::<(), cai_dlpack::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct ViewMut<'a, T> {
     cai: &'a mut CaiView,
@@ -48,10 +72,10 @@ pub struct ViewMut<'a, T> {
 }
 
 impl CaiView {
-    /// This array as elements of type `T`.
+    /// Returns this array as elements of type `T`; [`View`] has an example.
     ///
     /// # Errors
-    /// `view-dtype` where it is of another type, `data-alignment`; and where the memory is CUDA's and
+    /// `view-dtype` if it is of another type, `data-alignment`; and if the memory is CUDA's and
     /// there is a driver, by one query: `pointer-unknown`, `pointer-device`, `out-of-bounds`.
     pub fn typed<T: Element>(&self) -> Result<View<'_, T>, Error> {
         check_element(self.descriptor(), T::DTYPE)?;
@@ -59,10 +83,10 @@ impl CaiView {
         Ok(View::new(self))
     }
 
-    /// This array as elements of type `T` that may be written.
+    /// Returns this array as elements of type `T` that may be written; [`ViewMut`] has an example.
     ///
     /// # Errors
-    /// As [`CaiView::typed`]; `read-only-writer` for read-only data, and `overlap` where two indices
+    /// As [`CaiView::typed`]; `read-only-writer` for read-only data, and `overlap` if two indices
     /// may mean one element (a broadcast axis, strides that interleave).
     pub fn typed_mut<T: Element>(&mut self) -> Result<ViewMut<'_, T>, Error> {
         check_element(self.descriptor(), T::DTYPE)?;
@@ -72,7 +96,7 @@ impl CaiView {
     }
 }
 
-/// The element type, and an address that suits it.
+/// Checks the element type, and that the address suits it.
 pub(crate) fn check_element(descriptor: &Descriptor, wanted: DType) -> Result<(), Violation> {
     if descriptor.dtype() != wanted {
         return Err(mismatch(
@@ -96,7 +120,7 @@ pub(crate) fn check_element(descriptor: &Descriptor, wanted: DType) -> Result<()
     ))
 }
 
-/// Data that may be written, each element by one index.
+/// Checks that the data may be written, each element by one index.
 pub(crate) fn check_writable(descriptor: &Descriptor) -> Result<(), Violation> {
     if descriptor.read_only() {
         let wanted = format_args!("one that may be written is wanted");
@@ -109,7 +133,7 @@ pub(crate) fn check_writable(descriptor: &Descriptor) -> Result<(), Violation> {
     Ok(())
 }
 
-/// A refusal that says what came and what is wanted.
+/// Makes a refusal that names what came and what is wanted.
 #[cold]
 pub(crate) fn mismatch(
     rule: Rule,
@@ -194,41 +218,41 @@ fn check_shape(came: &Descriptor, pattern: &[Option<usize>]) -> Result<(), Viola
     Err(mismatch(Rule::ViewShape, came, wanted))
 }
 
-/// The questions that both kinds of view answer, and the demands that hand the view back.
+/// The methods of both kinds of view: questions, and demands that hand the view back.
 macro_rules! demands {
     () => {
-        /// The array without its type.
+        /// Returns the array without its type.
         #[must_use]
         pub fn cai(&self) -> &CaiView {
             self.cai
         }
 
-        /// The extents, in elements.
+        /// Returns the extents, in elements.
         #[must_use]
         pub fn shape(&self) -> &[i64] {
             self.cai.descriptor().shape()
         }
 
-        /// One stride per axis, in elements.
+        /// Returns one stride per axis, in elements.
         #[must_use]
         pub fn elem_strides(&self) -> &[i64] {
             self.cai.descriptor().elem_strides()
         }
 
-        /// The number of elements.
+        /// Returns the number of elements.
         #[must_use]
         pub fn len(&self) -> usize {
             // Fits: the layout's size in bytes fits `i64`, and this is a 64-bit platform's crate.
             self.cai.descriptor().len() as usize
         }
 
-        /// Whether there are no elements.
+        /// Returns whether there are no elements.
         #[must_use]
         pub fn is_empty(&self) -> bool {
             self.len() == 0
         }
 
-        /// This view, if its elements lie one after the other with the last axis fastest.
+        /// Returns this view if its elements lie one after the other with the last axis fastest.
         ///
         /// # Errors
         /// `view-contiguous`.
@@ -236,7 +260,7 @@ macro_rules! demands {
             check_c_order(self.cai.descriptor()).map(|()| self)
         }
 
-        /// This view, if its elements lie one after the other with the first axis fastest.
+        /// Returns this view if its elements lie one after the other with the first axis fastest.
         ///
         /// # Errors
         /// `view-contiguous`.
@@ -244,7 +268,7 @@ macro_rules! demands {
             check_f_order(self.cai.descriptor()).map(|()| self)
         }
 
-        /// This view, if its elements lie one after the other in either order.
+        /// Returns this view if its elements lie one after the other in either order.
         ///
         /// # Errors
         /// `view-contiguous`.
@@ -252,7 +276,7 @@ macro_rules! demands {
             check_contiguous(self.cai.descriptor()).map(|()| self)
         }
 
-        /// This view, if CUDA devices can read it: device, pinned or managed memory.
+        /// Returns this view if CUDA devices can read it: device, pinned or managed memory.
         ///
         /// # Errors
         /// `view-device`.
@@ -260,7 +284,7 @@ macro_rules! demands {
             check_cuda(self.cai.descriptor()).map(|()| self)
         }
 
-        /// This view, if the host can read it: memory of the CPU, pinned or managed.
+        /// Returns this view if the host can read it: memory of the CPU, pinned or managed.
         ///
         /// # Errors
         /// `view-device`.
@@ -268,7 +292,7 @@ macro_rules! demands {
             check_host(self.cai.descriptor()).map(|()| self)
         }
 
-        /// This view, if it is on this very device.
+        /// Returns this view if it is on this very device.
         ///
         /// # Errors
         /// `view-device`.
@@ -276,7 +300,7 @@ macro_rules! demands {
             check_device(self.cai.descriptor(), device).map(|()| self)
         }
 
-        /// This view, if it has these extents; `None` stands for any.
+        /// Returns this view if it has these extents; `None` stands for any.
         ///
         /// # Errors
         /// `view-shape`.
@@ -298,8 +322,8 @@ impl<'a, T: Element> View<'a, T> {
 
     demands!();
 
-    /// The address of the element of index 0, dangling without elements. What it points to is ready
-    /// only where the stream order says so.
+    /// Returns the address of the element of index 0, dangling without elements. What it points to is ready
+    /// only for work that is ordered after the ready stream.
     #[must_use]
     pub fn as_ptr(&self) -> *const T {
         pointer_of(self.cai)
@@ -318,26 +342,25 @@ impl<'a, T: Element> ViewMut<'a, T> {
 
     demands!();
 
-    /// The address of the element of index 0, dangling without elements. What it points to is ready
-    /// only where the stream order says so.
+    /// Returns the address of the element of index 0, dangling without elements. What it points to is ready
+    /// only for work that is ordered after the ready stream.
     #[must_use]
     pub fn as_mut_ptr(&mut self) -> *mut T {
         pointer_of::<T>(self.cai).cast_mut()
     }
 
-    /// A shared view, for as long as this one is not used.
+    /// Returns a shared view, for as long as this one is not used.
     #[must_use]
     pub fn as_view(&self) -> View<'_, T> {
         View::new(self.cai)
     }
 
-    /// A shorter mutable borrow of the same array.
+    /// Returns a shorter mutable borrow of the same array.
     #[must_use]
     pub fn reborrow(&mut self) -> ViewMut<'_, T> {
         ViewMut::new(self.cai)
     }
 
-    #[cfg(feature = "cudarc")]
     pub(crate) fn cai_mut(&mut self) -> &mut CaiView {
         self.cai
     }
@@ -351,10 +374,10 @@ fn pointer_of<T>(cai: &CaiView) -> *const T {
 }
 
 impl<'a, T: Element> View<'a, T> {
-    /// The elements in C order, once the ready stream has written them: the host waits for it; and of managed
+    /// Copies the elements in C order, once the ready stream has written them: the host waits for it; and of managed
     /// memory that a device needs for itself while it works, for the device.
     ///
-    /// Memory of a device is never copied here; cudarc's `memcpy_dtoh` does that.
+    /// Memory of a device is not copied here: [`CaiView::copy_to_host`] does that.
     /// While another thread or a device writes, the copy may hold old and new elements, and halves of
     /// both: every pattern of bits is a `T`.
     ///
@@ -378,17 +401,25 @@ impl<'a, T: Element> View<'a, T> {
         Ok(copied)
     }
 
-    /// The elements as a slice, once the ready stream has written them: the host waits for it.
+    /// Returns the elements as a slice, once the ready stream has written them: the host waits for it.
     ///
     /// # Errors
     /// `view-device` for memory of a device, `view-contiguous`; what [`CaiView::synchronize`] refuses.
     ///
     /// # Safety
     /// Until the slice is gone:
-    /// - the memory is there, as the producer has said (its bounds are known for CUDA's memory only);
-    /// - nobody writes to it: no other thread, no code in Python that holds the same array, no other
+    /// - the memory is there, as the producer described it (its bounds are known for CUDA's memory only);
+    /// - nothing writes to it: no other thread, no code in Python that holds the same array, no other
     ///   view of overlapping memory, and no work on any stream of any device;
     /// - of managed memory without concurrent access, no work that uses *any* managed memory runs.
+    ///
+    /// ```
+    #[doc = floats!()]
+    /// let view = floats();
+    /// // SAFETY: the vector is there, and nothing else reads or writes it.
+    /// assert_eq!(unsafe { view.typed::<f32>()?.host_slice() }?[4], 5.0);
+    /// # Ok::<(), cai_dlpack::Error>(())
+    /// ```
     pub unsafe fn host_slice(&self) -> Result<&'a [T], Error> {
         check_host(self.cai.descriptor())?;
         check_c_order(self.cai.descriptor())?;
@@ -400,7 +431,7 @@ impl<'a, T: Element> View<'a, T> {
 }
 
 impl<T: Element> ViewMut<'_, T> {
-    /// As [`View::copy_to_vec`].
+    /// Like [`View::copy_to_vec`].
     ///
     /// # Errors
     /// As [`View::copy_to_vec`].
@@ -408,13 +439,13 @@ impl<T: Element> ViewMut<'_, T> {
         self.as_view().copy_to_vec()
     }
 
-    /// The elements as a mutable slice, once the ready stream has written them: the host waits for it.
+    /// Returns the elements as a mutable slice, once the ready stream has written them: the host waits for it.
     ///
     /// # Errors
     /// As [`View::host_slice`].
     ///
     /// # Safety
-    /// The list of [`View::host_slice`], and nobody *reads* the memory either until the slice is gone.
+    /// The list of [`View::host_slice`], and nothing *reads* the memory either until the slice is gone.
     pub unsafe fn host_slice_mut(&mut self) -> Result<&mut [T], Error> {
         check_host(self.cai.descriptor())?;
         check_c_order(self.cai.descriptor())?;
@@ -428,12 +459,12 @@ impl<T: Element> ViewMut<'_, T> {
 /// work runs: a fault there is no value.
 fn wait_on_host(cai: &CaiView) -> Result<(), Error> {
     if cai.ready() != Stream::None {
-        return unlocked(|| cai.order(Request::Host, SyncPolicy::Event));
+        return detach(|| cai.order(Request::Host, SyncPolicy::Event));
     }
     if cai.device().device_type != Device::CUDA_MANAGED || cai.descriptor().len() == 0 {
         return Ok(());
     }
-    match unlocked(|| driver::quiesce(driver::driver()?, &cai.place())) {
+    match detach(|| driver::quiesce(driver::driver()?, &cai.place())) {
         Err(Error::Driver(error)) if error.is_absent() => Ok(()),
         waited => waited,
     }

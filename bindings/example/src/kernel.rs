@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cai_dlpack::interop::cudarc::On;
+use cai_dlpack::interop::cudarc::StreamGuard;
 use cai_dlpack::view::View;
 use cudarc::driver::{
     CudaContext, CudaFunction, CudaSlice, CudaStream, DriverError, LaunchConfig, PushKernelArg,
@@ -60,11 +60,11 @@ fn function_of(context: &Arc<CudaContext>) -> Result<CudaFunction, DriverError> 
 /// Enqueues `out = x + y`.
 ///
 /// # Safety
-/// `x` and `y` have as many floats as `out`, in one order, and are lent to `stream`.
+/// `x` and `y` have as many floats as `out`, in one order, and are ready on `stream`.
 pub(crate) unsafe fn add(
     stream: &CudaStream,
-    x: &On<'_, View<'_, f32>>,
-    y: &On<'_, View<'_, f32>>,
+    x: &StreamGuard<'_, View<'_, f32>>,
+    y: &StreamGuard<'_, View<'_, f32>>,
     out: &mut CudaSlice<f32>,
 ) -> Result<(), DriverError> {
     let n = out.len() as u64;

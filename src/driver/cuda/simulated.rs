@@ -598,6 +598,6 @@ fn a_matrix_upside_down_is_copied_row_major() {
     assert_eq!(peek(to), [8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3]);
     // SAFETY: its own allocation, which nothing uses any more.
     unsafe { world.driver.free(from) }.expect("a free");
-    // SAFETY: as above.
+    // SAFETY: its own allocation, which nothing uses any more.
     unsafe { world.driver.free(to) }.expect("a free");
 }

@@ -5,7 +5,9 @@ use rstest::{fixture, rstest};
 use super::*;
 use crate::driver::PointerInfo;
 use crate::driver::script::{Script, context};
+use crate::protocol::descriptor::Device;
 use crate::protocol::rule::Rule;
+use crate::protocol::stream::Platform;
 
 /// A stream of context A, on device 0.
 const A1: Stream = Stream::from_raw(0xa1);

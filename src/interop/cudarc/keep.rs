@@ -1,14 +1,14 @@
-//! Memory whose owner may not go before a stream is done with it; and work in a context that is not current.
+//! Keeps owners until a stream is done with their memory, and drops cudarc's values in their own context.
 //!
-//! Where the producer's stream waits for ours (the return edge), what the producer does with the memory when
-//! the owner goes comes after our work. Where nobody said which stream that is, nothing does: the view may be
-//! dropped, and the memory freed or used anew, while a copy that safe code has enqueued still reads it.
-//! So the owner is kept until an event says that the stream has got there. A thread of its own waits for
+//! If the producer's stream waits for ours (the return edge), what the producer does with the memory when
+//! the owner goes comes after our work. If the producer's stream is unknown, nothing orders the two: the view may
+//! be dropped, and the memory freed or used anew, while a copy that safe code has enqueued still reads it.
+//! So the owner is kept until an event shows that the stream has got there. A thread of its own waits for
 //! the event, since the caller must not.
 //!
 //! **Roads not taken.** `cuLaunchHostFunc` would need no thread of ours, but an owner's end may call the
 //! driver (that of cudarc's slices does), which a host function must not. Asking now and then whether the
-//! event has come would keep the memory until somebody asks.
+//! event has come would keep the memory until the next question.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
@@ -17,11 +17,11 @@ use std::thread::{self, ThreadId};
 use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream};
 
-use super::number_of;
-use crate::driver::{self, RELAXED};
+use super::stream::number_of;
+use crate::driver::{self, ContextGuard, RELAXED};
 use crate::process::signals;
 use crate::protocol::stream::{Capture, Stream};
-use crate::view::{Owner, is_elsewhere, thread_of, unlocked};
+use crate::view::{Owner, detach, is_elsewhere, thread_of};
 
 /// An owner, and what comes before its end.
 struct Kept {
@@ -39,9 +39,9 @@ impl Kept {
     }
 }
 
-/// Drops `owner` when what `stream` holds now is done. The host waits only where no event can be made.
+/// Drops `owner` when what `stream` holds now is done. The host waits only if no event can be made.
 ///
-/// Of a stream that is being captured the graph is launched later: whoever launches it keeps the view.
+/// Of a stream that is being captured the graph is launched later: the code that launches it keeps the view.
 pub(super) fn until_done(owner: Owner, stream: &CudaStream) {
     within(Arc::clone(stream.context()), |context| {
         if is_captured(stream) {
@@ -58,7 +58,7 @@ pub(super) fn until_done(owner: Owner, stream: &CudaStream) {
     });
 }
 
-/// Its context is current.
+/// Whether the stream, whose context is current, is being captured.
 fn is_captured(stream: &CudaStream) -> bool {
     let (Ok(driver), Ok(number)) = (driver::driver(), number_of(stream)) else {
         return false;
@@ -66,7 +66,7 @@ fn is_captured(stream: &CudaStream) -> bool {
     matches!(driver.capture(number), Ok(Capture::Active))
 }
 
-/// To the thread that waits; where there is none, the caller waits.
+/// Hands it to the thread that waits; if there is none, the caller waits.
 fn hand_over(kept: Kept) {
     static KEEPER: OnceLock<Option<Sender<Kept>>> = OnceLock::new();
     let left = match KEEPER.get_or_init(start) {
@@ -94,7 +94,7 @@ fn start() -> Option<Sender<Kept>> {
 
 /// A slice or a stream, which is dropped in its own context; what is current stays.
 ///
-/// cudarc frees a slice on its stream without asking which context is current, and where that is a default
+/// cudarc frees a slice on its stream without asking which context is current, and if that is a default
 /// stream its number alone means the current context's, or the calling thread's: elsewhere the host waits for
 /// the whole context first. A stream makes its context current to be destroyed.
 pub(super) struct InContext<T: Send> {
@@ -124,7 +124,7 @@ impl<T: Send> Drop for InContext<T> {
         let Some((value, context)) = self.kept.take() else {
             return;
         };
-        unlocked(|| {
+        detach(|| {
             within(context, |context| {
                 if is_elsewhere {
                     context.record_err(context.synchronize());
@@ -137,14 +137,10 @@ impl<T: Send> Drop for InContext<T> {
 
 /// Runs `body` in `context`, gives the context up, and leaves the calling thread's as it was.
 fn within(context: Arc<CudaContext>, body: impl FnOnce(&CudaContext)) {
-    let driver = driver::driver();
-    let before = driver.as_ref().map(|driver| driver.current_context());
+    let driver = driver::driver().ok();
+    let _before = driver.and_then(|driver| ContextGuard::around(driver).ok());
     context.record_err(context.bind_to_thread());
     body(&context);
-    // The last one to give it up makes it current once more.
+    // The last one to give it up makes it current once more: that comes before the guard's end.
     drop(context);
-    if let (Ok(driver), Ok(Ok(before))) = (driver, before) {
-        // A context that has died meanwhile cannot be made current again; then there is none.
-        let _ = driver.set_current_context(before);
-    }
 }

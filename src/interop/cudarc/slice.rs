@@ -5,26 +5,42 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop};
 
+use super::guard::{Consume, StreamGuard};
 use super::keep::InContext;
-use super::{Lend, On, number_of};
+use super::stream::number_of;
 use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, Device, RawTensor};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::view::{CaiView, Element, Owner, ViewMut};
 
-/// The elements of a contiguous array on a stream, for cudarc's copies and libraries.
+/// The elements of a contiguous array on a stream, for cudarc's copies and libraries ([`StreamGuard::as_slice`]).
 ///
 /// On the guard's stream cudarc's functions enqueue nothing but their work. On another stream they wait
 /// for the guard's first, and the host waits for them when they are done, as cudarc knows no other way
 /// to be asked back: use the guard's stream.
 #[derive(Debug)]
-pub struct OnSlice<'g, 's, V: Lend>(&'g mut On<'s, V>);
+pub struct StreamSlice<'g, 's, V: Consume>(&'g mut StreamGuard<'s, V>);
 
-impl<'g, 's, V: Lend> OnSlice<'g, 's, V> {
-    pub(super) fn new(on: &'g mut On<'s, V>) -> Result<Self, Violation> {
-        let came = on.array().descriptor();
+impl<'s, V: Consume> StreamGuard<'s, V> {
+    /// Returns the elements as cudarc's own functions take them, which want them contiguous.
+    ///
+    /// # Errors
+    /// `view-contiguous`.
+    ///
+    /// ```no_run
+    /// use cai_dlpack::view::View;
+    /// # use std::sync::Arc;
+    /// # use cudarc::driver::CudaStream;
+    ///
+    /// fn download(a: View<'_, f32>, stream: &Arc<CudaStream>) -> Result<Vec<f32>, cai_dlpack::Error> {
+    ///     Ok(stream.clone_dtoh(&a.on(stream)?.as_slice()?)?)
+    /// }
+    /// # let _ = download;
+    /// ```
+    pub fn as_slice(&mut self) -> Result<StreamSlice<'_, 's, V>, Violation> {
+        let came = self.array().descriptor();
         if came.layout().is_c_contiguous() || came.layout().is_f_contiguous() {
-            return Ok(Self(on));
+            return Ok(StreamSlice(self));
         }
         let found = format_args!(
             "strides {:?} of shape {:?}",
@@ -33,12 +49,14 @@ impl<'g, 's, V: Lend> OnSlice<'g, 's, V> {
         );
         Err(Violation::new(Rule::ViewContiguous, Field::Object, found))
     }
+}
 
-    /// The address, for work on `stream`.
+impl<V: Consume> StreamSlice<'_, '_, V> {
+    /// Returns the address, for work on `stream`.
     fn pointer_on<'a>(&'a self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
         let own = self.0.stream();
         if self.0.is_elsewhere() {
-            // Its stream's number means another one here.
+            // The number of its stream means another stream here.
             own.context().record_err(own.context().synchronize());
             return (self.0.device_ptr(), SyncOnDrop::sync_stream(stream));
         }
@@ -50,7 +68,7 @@ impl<'g, 's, V: Lend> OnSlice<'g, 's, V> {
     }
 }
 
-impl<V: Lend> DeviceSlice<V::Element> for OnSlice<'_, '_, V> {
+impl<V: Consume> DeviceSlice<V::Element> for StreamSlice<'_, '_, V> {
     fn len(&self) -> usize {
         self.0.array().descriptor().len() as usize
     }
@@ -60,20 +78,20 @@ impl<V: Lend> DeviceSlice<V::Element> for OnSlice<'_, '_, V> {
     }
 }
 
-impl<V: Lend> DevicePtr<V::Element> for OnSlice<'_, '_, V> {
+impl<V: Consume> DevicePtr<V::Element> for StreamSlice<'_, '_, V> {
     fn device_ptr<'a>(&'a self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
         self.pointer_on(stream)
     }
 }
 
-impl<T: Element> DevicePtrMut<T> for OnSlice<'_, '_, ViewMut<'_, T>> {
+impl<T: Element> DevicePtrMut<T> for StreamSlice<'_, '_, ViewMut<'_, T>> {
     fn device_ptr_mut<'a>(&'a mut self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
         self.pointer_on(stream)
     }
 }
 
 impl CaiView {
-    /// A slice of cudarc's as an array in C order, writable, and ready after the slice's last write.
+    /// Makes a view of a slice of cudarc's, in C order, writable, and ready after the slice's last write.
     ///
     /// The slice's own stream is the ready stream and the producer stream. The slice is dropped with the
     /// last view and tensor of it, in its own context whatever is current then; what is current stays.
@@ -81,8 +99,18 @@ impl CaiView {
     /// or is done by then.
     ///
     /// # Errors
-    /// `shape-override` where the extents do not make up the slice's length; the rules of shapes;
+    /// `shape-override` if the extents do not make up the slice's length; the rules of shapes;
     /// `stream-device` for the default stream of a context that is not its device's primary one.
+    ///
+    /// ```no_run
+    /// use cai_dlpack::CaiView;
+    /// use cudarc::driver::CudaContext;
+    ///
+    /// let stream = CudaContext::new(0)?.new_stream()?;
+    /// let view = CaiView::from_cudarc(stream.alloc_zeros::<f32>(6)?, [2, 3])?;
+    /// assert_eq!(view.descriptor().shape(), [2, 3]);
+    /// # Ok::<(), cai_dlpack::Error>(())
+    /// ```
     pub fn from_cudarc<T: Element>(
         slice: CudaSlice<T>,
         shape: impl AsRef<[usize]>,
@@ -102,14 +130,26 @@ impl CaiView {
         )
     }
 
-    /// A part of a slice of cudarc's: `offset` and `elem_strides` in elements.
+    /// Makes a view of a part of a slice of cudarc's; `offset` and `elem_strides` are in elements.
     ///
-    /// Takes the slice, or an `Arc` of it for several parts of one. A slice that somebody else can still
-    /// reach (through the `Arc`) is shown read-only: its holder expects nobody to write.
+    /// Takes the slice, or an `Arc` of it for several parts of one. A slice that other code can still
+    /// reach (through the `Arc`) is read-only in the view: its holder expects no writes.
     /// The rest is as in [`CaiView::from_cudarc`].
     ///
     /// # Errors
-    /// `out-of-bounds` where an element lies outside the slice; the rules of shapes and strides.
+    /// `out-of-bounds` if an element lies outside the slice; the rules of shapes and strides.
+    ///
+    /// ```no_run
+    /// use cai_dlpack::CaiView;
+    /// use cudarc::driver::CudaContext;
+    ///
+    /// let stream = CudaContext::new(0)?.new_stream()?;
+    /// let slice = stream.alloc_zeros::<f32>(12)?;
+    /// // The second of four columns of three.
+    /// let column = CaiView::from_cudarc_part(slice, 1, [3], [4])?;
+    /// assert_eq!(column.descriptor().elem_strides(), [4]);
+    /// # Ok::<(), cai_dlpack::Error>(())
+    /// ```
     pub fn from_cudarc_part<T: Element>(
         slice: impl Into<Arc<CudaSlice<T>>>,
         offset: usize,

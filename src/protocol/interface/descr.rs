@@ -36,7 +36,6 @@ impl Descr {
     }
 
     /// The names of the fields; none where it is no struct.
-    #[cfg(feature = "pyo3")]
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         let fields: &[DescrField] = match self {
             Self::Fields(fields) => fields,
@@ -49,7 +48,6 @@ impl Descr {
     }
 
     /// Why a struct is not exchanged as a whole; `None` where it is none.
-    #[cfg(feature = "pyo3")]
     pub(crate) fn refusal(&self) -> Option<Violation> {
         match self {
             Self::Fields(fields) => Some(refuse_struct(fields)),

@@ -1,6 +1,6 @@
 //! Arguments and return values of functions in anyone's extension crate.
 //!
-//! | in a signature | takes | lends |
+//! | in a signature | takes | gives |
 //! |---|---|---|
 //! | [`In<T, N>`](In) | any array of `N` axes of `T` | [`View<'_, T>`](View) |
 //! | [`InOut<T, N>`](InOut) | one that may be written, and that no other argument uses | [`ViewMut<'_, T>`](ViewMut) |
@@ -10,7 +10,6 @@
 //! an object of both protocols. Nothing has to be set up: what this crate needs from the interpreter is
 //! made when the first array comes.
 
-mod ledger;
 mod take;
 
 use std::marker::PhantomData;
@@ -25,7 +24,7 @@ use crate::view::{CaiView, Element, View, ViewMut};
 
 /// An array argument of `N` axes and elements of type `T`, which the function reads.
 ///
-/// It owns a view of the caller's array and lends it as [`View`]. The demands on layout, device and
+/// It owns a view of the caller's array and gives it as [`View`]. The demands on layout, device and
 /// shape hand a view back, or a refusal that is a `TypeError` for the caller:
 ///
 /// ```no_run
@@ -51,7 +50,7 @@ pub struct In<T, const N: usize> {
 
 /// An array argument of `N` axes and elements of type `T`, which the function writes.
 ///
-/// It owns a view of the caller's array and lends it as [`ViewMut`]. Beside what [`In`] refuses,
+/// It owns a view of the caller's array and gives it as [`ViewMut`]. Beside what [`In`] refuses,
 /// read-only arrays (`read-only-writer`), arrays of which two indices mean one element (`overlap`) and
 /// arrays that share memory with another argument (`view-in-use`) are a `BufferError`.
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 //! for that; and the ledger of borrows points to it.
 
 use std::alloc::{Layout, alloc, dealloc};
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
@@ -14,15 +14,13 @@ use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Rule, Violation};
-use crate::python::argument::ledger;
-use crate::python::argument::ledger::Borrow;
 use crate::python::call::options::{Check, Options};
 use crate::python::cpython::{release, thread_exit};
 use crate::python::import::cai::AllowStructs;
 use crate::python::import::traits::Traits;
 use crate::python::import::{exchange, known_types, route};
 use crate::view;
-use crate::view::{CaiView, Element, check_element, check_writable, mismatch};
+use crate::view::{Borrow, CaiView, Element, check_element, check_writable, mismatch};
 
 /// What a function wants: elements of a type on so many axes, to be written or only read.
 #[derive(Debug)]
@@ -84,7 +82,7 @@ pub(super) struct Argument(NonNull<Held>);
 
 // SAFETY: a view may be on any thread, and the ledger has a lock.
 unsafe impl Send for Argument {}
-// SAFETY: shared, it lends its view, which is `Sync`; nobody reads the borrow but the ledger.
+// SAFETY: shared, it gives a reference to its view, which is `Sync`; nobody reads the borrow but the ledger.
 unsafe impl Sync for Argument {}
 
 impl Argument {
@@ -244,9 +242,9 @@ unsafe fn import_to(place: *mut CaiView, object: &Bound<'_, PyAny>) -> PyResult<
     if let Some(table) = known.table
         && !is_ours
     {
-        // SAFETY: room for a view, which is ours.
-        let pieces = unsafe { CaiView::pieces(place) };
-        if exchange::import_to(pieces, object, table, known.traits, None)?.is_some() {
+        // SAFETY: aligned room for a view, nobody else's meanwhile, and without demands on what stands there.
+        let place = unsafe { &mut *place.cast::<MaybeUninit<CaiView>>() };
+        if exchange::import_to(place, object, table, known.traits, None)?.is_some() {
             return Ok(Bounds::Open);
         }
     }
@@ -284,20 +282,15 @@ pub(super) fn get_ready() {
     }
 }
 
-/// Of several threads that come here at once each leaves knowing how to let go of the GIL; one has forks watched,
-/// maybe a moment after another has left.
 #[cold]
 fn prepare() {
-    static WATCHED: AtomicBool = AtomicBool::new(false);
-    view::set_unlock(unlock);
-    if !WATCHED.swap(true, Ordering::Relaxed) {
-        ledger::watch_forks();
-    }
+    view::set_detach(detach);
+    view::watch_forks();
     READY.store(true, Ordering::Release);
 }
 
 /// Lets go of the GIL where this thread holds it.
-fn unlock(body: &mut (dyn FnMut() + Send)) {
+fn detach(body: &mut (dyn FnMut() + Send)) {
     if release::is_held() {
         // SAFETY: this very thread holds the GIL of the interpreter that we live in.
         unsafe { Python::assume_attached() }.detach(body);

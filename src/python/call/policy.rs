@@ -5,19 +5,19 @@
 
 use std::cell::{Cell, RefCell};
 
+use once_cell::race::OnceBox;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::driver;
+use crate::driver::ContextGuard;
 use crate::driver::DriverError;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Stream, SyncPolicy};
 use crate::python::call::stream;
 use crate::python::cpython::int::{IntRule, repr};
-use crate::python::cpython::once::Once;
 use crate::python::cpython::thread_exit::entries;
-use crate::python::current::Current;
 
 thread_local! {
     static POLICY: Cell<Option<SyncPolicy>> = const { Cell::new(None) };
@@ -52,12 +52,10 @@ pub(crate) fn policy() -> SyncPolicy {
 }
 
 fn default_policy() -> SyncPolicy {
-    static DEFAULT: Once<SyncPolicy> = Once::new();
-    *DEFAULT.get_or(|| {
-        std::env::var("CAI_DLPACK_SYNC")
-            .ok()
-            .and_then(|name| by_name(&name))
-            .unwrap_or_default()
+    static DEFAULT: OnceBox<SyncPolicy> = OnceBox::new();
+    *DEFAULT.get_or_init(|| {
+        let name = std::env::var("CAI_DLPACK_SYNC").ok();
+        Box::new(name.and_then(|name| by_name(&name)).unwrap_or_default())
     })
 }
 
@@ -177,7 +175,7 @@ fn device_of(stream: Stream) -> Result<i32, DriverError> {
         return Ok(0);
     };
     if !stream.is_default() {
-        let _current = Current::of_handle(driver, stream)?;
+        let _current = ContextGuard::of_handle(driver, stream)?;
         return driver.current_device();
     }
     match driver.current_context()? {

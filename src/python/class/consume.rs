@@ -1,4 +1,4 @@
-//! `with view.consume(stream) as t`: a loan, and the return edge at its end.
+//! `with view.consume(stream) as t`: a consume block, and the return edge at its end.
 
 use std::ffi::CString;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use crate::python::class::scope::Scope;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::release;
 use crate::python::cpython::thread_exit::entries;
-use crate::view::{Consumed, ReturnEdge};
+use crate::view::{ConsumeGuard, ReturnEdge};
 
 /// The context manager that `CaiView.consume` returns.
 ///
@@ -25,7 +25,7 @@ pub(crate) struct PyConsume {
     view: Py<PyCaiView>,
     stream: Stream,
     stream_object: Py<PyAny>,
-    open: Mutex<Option<(Consumed, Scope)>>,
+    open: Mutex<Option<(ConsumeGuard, Scope)>>,
 }
 
 impl PyConsume {
@@ -52,21 +52,21 @@ impl PyConsume {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<(Consumed, Scope)>> {
+    fn lock(&self) -> MutexGuard<'_, Option<(ConsumeGuard, Scope)>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self) -> Option<(Consumed, Scope)> {
+    fn take(&self) -> Option<(ConsumeGuard, Scope)> {
         self.lock().take()
     }
 
-    /// Keeps a loan until the end of the block; hands it back where there is one already.
-    fn keep(&self, loan: Consumed, scope: Scope) -> Option<(Consumed, Scope)> {
+    /// Keeps a guard until the end of the block; hands it back if there is one already.
+    fn keep(&self, guard: ConsumeGuard, scope: Scope) -> Option<(ConsumeGuard, Scope)> {
         let mut open = self.lock();
         if open.is_some() {
-            return Some((loan, scope));
+            return Some((guard, scope));
         }
-        *open = Some((loan, scope));
+        *open = Some((guard, scope));
         None
     }
 }
@@ -86,17 +86,17 @@ impl PyConsume {
         }
         view.prepare(py)?;
         let (policy, stream) = (policy::policy(), this.stream);
-        let loan = py.detach(|| view.view().consume_with(stream, policy))?;
-        let scope = Scope::begin(loan.return_edge());
+        let guard = py.detach(|| view.view().consume_with(stream, policy))?;
+        let scope = Scope::begin(guard.return_edge());
         let stream_object = this.stream_object.clone_ref(py);
-        let lent = view.lent(py, loan.view(), stream_object, scope.clone());
-        let lent = lent.into_object(py)?;
-        match this.keep(loan, scope) {
-            None => Ok(lent),
-            // Another thread has entered meanwhile: its block stands, and this loan ends here.
-            Some((loan, scope)) => {
+        let consumed = view.consumed(py, guard.view(), stream_object, scope.clone());
+        let consumed = consumed.into_object(py)?;
+        match this.keep(guard, scope) {
+            None => Ok(consumed),
+            // Another thread has entered meanwhile: its block stands, and this guard ends here.
+            Some((guard, scope)) => {
                 scope.end();
-                py.detach(|| drop(loan));
+                py.detach(|| drop(guard));
                 Err(already_open())
             }
         }
@@ -109,18 +109,18 @@ impl PyConsume {
         _error: &Bound<'_, PyAny>,
         _trace: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
-        if let Some((loan, scope)) = self.take() {
+        if let Some((guard, scope)) = self.take() {
             scope.end();
             // A producer that has moved goes on working there: that stream is made to wait as well.
             let moved = self.view.get().producer_moved();
             let also = moved.as_ref().ok().copied().flatten();
-            py.detach(|| loan.finish_for(also))?;
+            py.detach(|| guard.finish_for(also))?;
             moved?;
         }
         Ok(false)
     }
 
-    /// An array that keeps its loan makes a cycle, as one that keeps its view does.
+    /// An array that keeps its block makes a cycle, as one that keeps its view does.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.view)?;
         visit.call(&self.stream_object)
@@ -131,14 +131,14 @@ impl PyConsume {
 impl Drop for PyConsume {
     /// A block that was entered and never left: the edge is made now, and the user told.
     fn drop(&mut self) {
-        let Some((loan, scope)) = self.take() else {
+        let Some((guard, scope)) = self.take() else {
             return;
         };
         scope.end();
         Python::try_attach(|py| {
             // An exception may be on its way through the frame that held the block; it goes on.
             release::keeping_exception(py, || {
-                py.detach(|| drop(loan));
+                py.detach(|| drop(guard));
                 warn(py);
             });
         });

@@ -1,4 +1,4 @@
-//! The class `CaiView`: its struct, its objects' memory, its loans.
+//! The class `CaiView`: its struct, its objects' memory, its consume blocks.
 
 pub(crate) mod alloc;
 pub(crate) mod consume;

@@ -1,5 +1,9 @@
 //! `CaiView` as Python sees it.
 
+#[cfg(not(Py_LIMITED_API))]
+use std::mem::ManuallyDrop;
+
+#[cfg(not(Py_LIMITED_API))]
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -38,7 +42,7 @@ struct Rare {
     stream_object: Option<Py<PyAny>>,
     /// A stream object that the producer's stream belongs to, where the caller named it.
     producer_object: Option<Py<PyAny>>,
-    /// The loan that it belongs to.
+    /// The consume block that it belongs to.
     scope: Option<Scope>,
     /// The fields of a struct.
     fields: Descr,
@@ -107,8 +111,10 @@ impl PyCaiView {
         }
         // SAFETY: as this function is promised.
         let view = unsafe { Self::view_at(place) };
-        // SAFETY: a view stands there, and nobody uses it afterwards.
-        unsafe { CaiView::end_at(view) };
+        // SAFETY: a view stands there, aligned, and nobody else uses it: `ManuallyDrop` is transparent.
+        let view = unsafe { &mut *view.cast::<ManuallyDrop<CaiView>>() };
+        // SAFETY: nobody uses it afterwards; the GIL is held.
+        unsafe { CaiView::end(view) };
     }
 
     /// Fills what stands beside the view: a table that can be asked again where the producer works.
@@ -182,7 +188,7 @@ impl PyCaiView {
         self.rare.as_ref().map_or(&Descr::None, |rare| &rare.fields)
     }
 
-    /// The same memory described anew: in the same loan, on the same stream, of the same producer.
+    /// The same memory described anew: in the same consume block, on the same stream, of the same producer.
     pub(crate) fn described(&self, py: Python<'_>, view: CaiView) -> Self {
         // `dtype=` makes an array of a struct.
         let fields = match view.descriptor().dtype().is_structure() {
@@ -206,7 +212,7 @@ impl PyCaiView {
     }
 
     /// A view that is ready on a consumer's stream until `scope` ends.
-    pub(crate) fn lent(
+    pub(crate) fn consumed(
         &self,
         py: Python<'_>,
         view: &CaiView,
@@ -286,13 +292,13 @@ impl PyCaiView {
         self.rare.as_ref()?.producer_object.as_ref()
     }
 
-    /// Refuses a view whose loan has ended: nothing orders its use any more.
+    /// Refuses a view whose consume block has ended: nothing orders its use any more.
     #[inline]
     pub(crate) fn check_scope(&self) -> PyResult<()> {
         self.scope().map_or(Ok(()), Scope::check)
     }
 
-    /// Refuses what no consumer can be given: a view whose loan has ended, a struct as a whole.
+    /// Refuses what no consumer can be given: a view whose consume block has ended, a struct as a whole.
     #[inline]
     pub(crate) fn check_array(&self) -> PyResult<()> {
         match &self.rare {
@@ -311,7 +317,7 @@ impl PyCaiView {
         self.follow(py)
     }
 
-    /// What goes before every use: the loan has not ended, and the ready stream knows of all that the
+    /// What goes before every use: the consume block has not ended, and the ready stream knows of all that the
     /// producer has done.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 //! class says, with the attributes `rule` (the id, an anchor in docs/rules.md) and `field`. A failure
 //! of the driver becomes a `DriverError`. What a producer raises passes through untouched.
 
+use once_cell::race::OnceBox;
 use pyo3::exceptions::{PyBufferError, PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
@@ -11,7 +12,6 @@ use pyo3::types::PyType;
 use crate::driver::DriverError;
 use crate::error::Error;
 use crate::protocol::rule::{Class, Violation};
-use crate::python::cpython::once::Once;
 
 impl From<Violation> for PyErr {
     #[cold]
@@ -78,12 +78,13 @@ fn with_attributes(error: PyErr, attributes: [(&str, &str); 2]) -> PyErr {
 /// # Errors
 /// Whatever creating the class raises, the first time.
 pub fn driver_error(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
-    static CLASS: Once<Py<PyType>> = Once::new();
+    static CLASS: OnceBox<Py<PyType>> = OnceBox::new();
     CLASS
-        .get_or_try(|| {
+        .get_or_try_init(|| {
             let base = py.get_type::<PyRuntimeError>();
             let doc = c"The CUDA driver refused a call, or there is none. `call` is the function, `code` CUDA's number (None without a driver), `name` CUDA's name for it.";
-            PyErr::new_type(py, c"cai_dlpack.DriverError", Some(doc), Some(&base), None)
+            let class = PyErr::new_type(py, c"cai_dlpack.DriverError", Some(doc), Some(&base), None);
+            class.map(Box::new)
         })
         .map(|class| class.bind(py))
 }

@@ -18,13 +18,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
+use once_cell::race::OnceBox;
 use pyo3::exceptions::PyTypeError;
 use pyo3::panic::PanicException;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyType};
 use pyo3::{Borrowed, ffi};
 
-use crate::python::cpython::once::Once;
 use crate::python::cpython::{release, thread_exit};
 
 /// One parameter of a declared function, as [`signature!`] has it.
@@ -89,17 +89,18 @@ const fn defaults_to_none(parameters: &[Parameter]) -> u32 {
 }
 
 /// The names of a function's keywords, interned at its first call with any.
-pub(crate) struct Names<const N: usize>(Once<[Py<PyString>; N]>);
+pub(crate) struct Names<const N: usize>(OnceBox<[Py<PyString>; N]>);
 
 impl<const N: usize> Names<N> {
     pub(crate) const fn new() -> Self {
-        Self(Once::new())
+        Self(OnceBox::new())
     }
 
     #[inline(always)]
     fn interned<S: Signature>(&'static self, py: Python<'_>) -> &'static [Py<PyString>; N] {
-        self.0.get_or(|| {
-            std::array::from_fn(|at| PyString::intern(py, S::KEYWORDS[at].name).unbind())
+        self.0.get_or_init(|| {
+            let intern = |at: usize| PyString::intern(py, S::KEYWORDS[at].name).unbind();
+            Box::new(std::array::from_fn(intern))
         })
     }
 }

@@ -8,12 +8,12 @@
 use std::ffi::c_int;
 use std::ptr;
 
+use once_cell::race::OnceBox;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::python::cpython::gil;
-use crate::python::cpython::once::Once;
 
 type Lookup =
     unsafe extern "C" fn(*mut ffi::PyObject, *mut ffi::PyObject, *mut *mut ffi::PyObject) -> c_int;
@@ -36,13 +36,13 @@ pub(crate) fn optional<'py>(
 
 #[inline]
 fn lookup() -> Lookup {
-    static FOUND: Once<Lookup> = Once::new();
-    *FOUND.get_or(|| {
+    static FOUND: OnceBox<Lookup> = OnceBox::new();
+    *FOUND.get_or_init(|| {
         let names = [c"PyObject_GetOptionalAttr", c"_PyObject_LookupAttr"];
-        gil::find(&names).map_or(by_exception, |address| {
+        Box::new(gil::find(&names).map_or(by_exception, |address| {
             // SAFETY: both names have had this signature since they exist (3.13 and 3.7).
             unsafe { std::mem::transmute::<*mut std::ffi::c_void, Lookup>(address) }
-        })
+        }))
     })
 }
 

@@ -13,10 +13,9 @@
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use once_cell::race::OnceBox;
 use pyo3::ffi;
 use pyo3::prelude::*;
-
-use crate::python::cpython::once::Once;
 
 type Current = unsafe extern "C" fn() -> *mut ffi::PyThreadState;
 type IsFinalizing = unsafe extern "C" fn() -> std::ffi::c_int;
@@ -28,15 +27,17 @@ struct Interpreter {
     main: AtomicPtr<ffi::PyInterpreterState>,
 }
 
-static INTERPRETER: Once<Interpreter> = Once::new();
+static INTERPRETER: OnceBox<Interpreter> = OnceBox::new();
 
 /// Learns which interpreter is ours: the caller's. Before that nobody holds its GIL.
 pub(crate) fn learn(py: Python<'_>) {
-    INTERPRETER.get_or(|| Interpreter {
-        current: find_current().unwrap_or(nobody),
-        per_process: py.version_info() < (3, 12),
-        // SAFETY: the GIL is held.
-        main: AtomicPtr::new(unsafe { ffi::PyInterpreterState_Get() }),
+    INTERPRETER.get_or_init(|| {
+        Box::new(Interpreter {
+            current: find_current().unwrap_or(nobody),
+            per_process: py.version_info() < (3, 12),
+            // SAFETY: the GIL is held.
+            main: AtomicPtr::new(unsafe { ffi::PyInterpreterState_Get() }),
+        })
     });
 }
 
@@ -68,12 +69,12 @@ impl Interpreter {
 /// that wants the GIL is killed. Best effort for who is not such a thread: there is a moment between this
 /// answer and its use.
 pub(super) fn is_ending() -> bool {
-    static IS_FINALIZING: Once<Option<IsFinalizing>> = Once::new();
+    static IS_FINALIZING: OnceBox<Option<IsFinalizing>> = OnceBox::new();
     // SAFETY: may be called at any time.
     if unsafe { ffi::Py_IsInitialized() } == 0 {
         return true;
     }
-    let is_finalizing = IS_FINALIZING.get_or(find_is_finalizing);
+    let is_finalizing = IS_FINALIZING.get_or_init(|| Box::new(find_is_finalizing()));
     // SAFETY: may be called at any time; it reads one value.
     is_finalizing.is_some_and(|ask| unsafe { ask() } != 0)
 }

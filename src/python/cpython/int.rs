@@ -47,7 +47,7 @@ impl IntRule {
     /// The object's value, of any size: as [`read`](Self::read), which is left with what is beyond 64 bits.
     ///
     /// PyO3 learns on its first int of 128 bits how CPython 3.14 lays ints out, and a child that is forked
-    /// meanwhile would wait for ever (see [`once`](crate::python::cpython::once)).
+    /// meanwhile would wait for ever (see [`cpython`](crate::python::cpython)).
     ///
     /// # Errors
     /// As [`read`](Self::read).

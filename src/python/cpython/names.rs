@@ -1,9 +1,8 @@
 //! The names that are looked up on every conversion, interned once.
 
+use once_cell::race::OnceBox;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
-
-use crate::python::cpython::once::Once;
 
 macro_rules! keys {
     ($($field:ident $name:literal;)*) => {
@@ -57,6 +56,6 @@ keys! {
 /// The table; made on first use.
 #[inline]
 pub(crate) fn keys(py: Python<'_>) -> &Keys {
-    static KEYS: Once<Keys> = Once::new();
-    KEYS.get_or(|| Keys::new(py))
+    static KEYS: OnceBox<Keys> = OnceBox::new();
+    KEYS.get_or_init(|| Box::new(Keys::new(py)))
 }

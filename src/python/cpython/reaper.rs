@@ -22,9 +22,9 @@ use std::thread::JoinHandle;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+use crate::driver::ContextGuard;
 use crate::process::{fork, signals};
 use crate::python::cpython::{gil, thread_exit};
-use crate::python::current::Current;
 use crate::view::{Gate, Node, Queue};
 use crate::{driver, view};
 
@@ -119,8 +119,8 @@ fn reap() {
 
 /// A context for the finalisers that this thread runs: those that call the driver themselves (Numba's) expect
 /// one to be current, as it is on the threads that use arrays. None where the process has none yet.
-fn a_context() -> Option<Current<'static>> {
-    Current::of_whoever_has_one(driver::in_use()?)
+fn a_context() -> Option<ContextGuard<'static>> {
+    ContextGuard::of_any_device(driver::in_use()?)
         .ok()
         .flatten()
 }

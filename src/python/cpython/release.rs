@@ -20,7 +20,7 @@ use pyo3::prelude::*;
 pub(crate) use crate::python::cpython::gil::is_held;
 use crate::python::cpython::{gil, reaper, thread_exit};
 use crate::view;
-use crate::view::{Abi, Imported, Kind, Owner, RawOwner, Vtable, Where};
+use crate::view::{Abi, EndsOn, Imported, Kind, Owner, RawOwner, Vtable};
 
 /// The vtable of owners whose payload is a strong reference to a Python object.
 pub(crate) static PYTHON: Vtable = Vtable::of::<Object>();
@@ -93,7 +93,7 @@ pub(crate) fn refuse_subinterpreters(_py: Python<'_>) -> PyResult<()> {
 struct Object;
 
 impl Kind for Object {
-    const WHERE: Where = WITH_GIL;
+    const ENDS_ON: EndsOn = WITH_GIL;
 
     fn vtable() -> &'static Vtable {
         &PYTHON
@@ -114,7 +114,7 @@ impl Kind for Object {
 struct Tensor<M>(PhantomData<M>);
 
 impl<M: ManagedTensorBase + 'static> Kind for Tensor<M> {
-    const WHERE: Where = WITH_GIL;
+    const ENDS_ON: EndsOn = WITH_GIL;
 
     fn vtable() -> &'static Vtable {
         const { &Vtable::of::<Self>() }
@@ -130,7 +130,7 @@ impl<M: ManagedTensorBase + 'static> Kind for Tensor<M> {
     }
 }
 
-const WITH_GIL: Where = Where::Only {
+const WITH_GIL: EndsOn = EndsOn::Only {
     here: gil::is_held,
     later: reaper::enqueue,
 };

@@ -2,12 +2,12 @@
 
 use std::ffi::CString;
 
+use once_cell::race::OnceBox;
 use pyo3::prelude::*;
 use pyo3::sync::critical_section::with_critical_section;
 use pyo3::types::PySet;
 
 use crate::python::cpython::int::type_name;
-use crate::python::cpython::once::Once;
 
 /// Warns, unless this text was given before for this type.
 #[cold]
@@ -16,10 +16,10 @@ pub(crate) fn once(
     text: &str,
     category: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
-    static SEEN: Once<Py<PySet>> = Once::new();
+    static SEEN: OnceBox<Py<PySet>> = OnceBox::new();
     let py = object.py();
     let seen = SEEN
-        .get_or_try(|| PySet::empty(py).map(Bound::unbind))?
+        .get_or_try_init(|| PySet::empty(py).map(|set| Box::new(set.unbind())))?
         .bind(py);
     // By name: a reference to the type would keep it, and what it refers to, alive for ever.
     let key = (type_name(object), text);

@@ -11,16 +11,13 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
-use crate::driver;
-use crate::driver::{MemoryKind, PointerInfo};
-use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, Device};
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::protocol::stream::{Request, Stream, SyncPolicy};
+use crate::protocol::stream::{Request, SyncPolicy};
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::names::keys;
-use crate::view::CaiView;
+use crate::view::{CaiView, PresentAs};
 
 /// Blocks until the host may read.
 pub(crate) fn wait(py: Python<'_>, view: &CaiView) -> PyResult<()> {
@@ -212,79 +209,17 @@ pub(crate) unsafe fn release_buffer(ndim: usize, buffer: *mut ffi::Py_buffer) {
 /// The same memory under its other name: as the device's, or as the host's.
 ///
 /// # Errors
-/// `present-as` where the memory is not reachable from there; `argument-value`; why the host cannot wait.
+/// `argument-value`; those of [`CaiView::present_as`].
 pub(crate) fn present_as(py: Python<'_>, view: &CaiView, kind: &str) -> PyResult<CaiView> {
-    match kind {
-        "cuda" => as_cuda(view),
-        "host" => as_host(py, view),
-        _ => Err(Violation::new(
-            Rule::ArgumentValue,
-            Field::Argument("kind"),
-            format!("'{kind}'"),
-        )
-        .with_hint("it is \"cuda\" or \"host\"")
-        .into()),
-    }
-}
-
-fn as_cuda(view: &CaiView) -> PyResult<CaiView> {
-    let descriptor = view.descriptor();
-    if descriptor.device().device_type == Device::CUDA {
-        // SAFETY: the same description.
-        return Ok(unsafe { view.derive(descriptor.clone()) });
-    }
-    let (ordinal, data) = match info(view)? {
-        None => (0, 0),
-        Some(info) if info.kind != MemoryKind::Unknown && info.device_pointer != 0 => {
-            (info.ordinal.max(0), info.device_pointer)
+    let side = match kind {
+        "cuda" => PresentAs::Cuda,
+        "host" => PresentAs::Host,
+        _ => {
+            let (field, found) = (Field::Argument("kind"), format_args!("'{kind}'"));
+            return Err(Violation::new(Rule::ArgumentValue, field, found)
+                .with_hint("it is \"cuda\" or \"host\"")
+                .into());
         }
-        Some(_) => return Err(refused("cuda", view).into()),
     };
-    renamed(view, data, Device::cuda(ordinal))
-}
-
-fn as_host(py: Python<'_>, view: &CaiView) -> PyResult<CaiView> {
-    let descriptor = view.descriptor();
-    if descriptor.device().device_type == Device::CPU {
-        // SAFETY: the same description.
-        return Ok(unsafe { view.derive(descriptor.clone()) });
-    }
-    let data = match info(view)? {
-        None => 0,
-        Some(info) if info.kind != MemoryKind::Unknown && info.host_pointer != 0 => {
-            info.host_pointer
-        }
-        Some(_) => return Err(refused("host", view).into()),
-    };
-    wait(py, view)?;
-    Ok(renamed(view, data, Device::HOST)?.with_ready(Stream::None))
-}
-
-/// What the driver knows of the memory; `None` where there are no elements.
-fn info(view: &CaiView) -> Result<Option<PointerInfo>, Error> {
-    match view.descriptor().data() {
-        0 => Ok(None),
-        data => Ok(Some(driver::driver()?.pointer_info(data, false)?)),
-    }
-}
-
-fn renamed(view: &CaiView, data: u64, device: Device) -> PyResult<CaiView> {
-    let old = view.descriptor();
-    let layout = old.layout().clone();
-    let descriptor = Descriptor::from_layout(data, device, old.dtype(), old.flags(), layout)?;
-    // SAFETY: the driver says that both addresses are of one memory, which the owner keeps.
-    Ok(unsafe { view.derive(descriptor) })
-}
-
-#[cold]
-fn refused(kind: &str, view: &CaiView) -> Violation {
-    let device = view.device();
-    let found = format_args!("'{kind}' of memory on {device}");
-    let violation = Violation::new(Rule::PresentAs, Field::Argument("kind"), found);
-    if kind == "host" {
-        violation.with_hint("__dlpack__(dl_device=(1, 0)) copies it")
-    } else {
-        violation
-            .with_hint("only managed, pinned and registered memory is reachable from the device")
-    }
+    Ok(py.detach(|| view.present_as(side))?)
 }

@@ -3,16 +3,16 @@
 //! Each is a copy of a template of its element type, in which only what differs is set: filling an empty
 //! dict key by key costs twice as much, for it grows on the way.
 
+use once_cell::race::OnceBox;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
 use crate::python::cpython::names::keys;
-use crate::python::cpython::once::Once;
 use crate::view::CaiView;
 
 /// One for each code (up to BOOL, 6) and power of two of bytes (up to 16) that a typestr can say.
-static TEMPLATES: [Once<Py<PyDict>>; 7 * 5] = [const { Once::new() }; 7 * 5];
+static TEMPLATES: [OnceBox<Py<PyDict>>; 7 * 5] = [const { OnceBox::new() }; 7 * 5];
 
 /// A fresh dict of a view whose type has this typestr (`Descriptor::check_interface`).
 #[inline]
@@ -52,7 +52,7 @@ fn template<'py>(
     typestr: &'static str,
 ) -> PyResult<&'py Bound<'py, PyDict>> {
     let place = usize::from(code) * 5 + itemsize.trailing_zeros() as usize;
-    let made = TEMPLATES[place].get_or_try(|| {
+    let made = TEMPLATES[place].get_or_try_init(|| {
         let (names, dict) = (keys(py), PyDict::new(py));
         dict.set_item(&names.shape, py.None())?;
         dict.set_item(&names.typestr, PyString::intern(py, typestr))?;
@@ -60,7 +60,7 @@ fn template<'py>(
         dict.set_item(&names.strides, py.None())?;
         dict.set_item(&names.stream, py.None())?;
         dict.set_item(&names.version, 3)?;
-        Ok::<_, PyErr>(dict.unbind())
+        Ok::<_, PyErr>(Box::new(dict.unbind()))
     })?;
     Ok(made.bind(py))
 }

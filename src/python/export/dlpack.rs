@@ -12,11 +12,10 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, SyncPolicy};
 use crate::python::call::{policy, stream};
 use crate::python::capsule;
-use crate::python::copy::Transfer;
 use crate::python::cpython::fastcall::{Value, tuple_item};
 use crate::python::cpython::int;
 use crate::python::cpython::int::{IntRule, repr};
-use crate::view::{Abi, CaiView, RawOwner, build};
+use crate::view::{Abi, CaiView, RawOwner, Transfer, build};
 
 const MAX_VERSION: IntRule = IntRule::new(
     Field::Argument("max_version"),
@@ -103,8 +102,9 @@ impl Export {
     #[inline]
     pub(crate) fn copied(&self, py: Python<'_>, view: &CaiView) -> PyResult<Option<CaiView>> {
         self.transfer
-            .map(|transfer| transfer.make(py, view, self.request, self.policy()))
+            .map(|transfer| py.detach(|| transfer.make(view, self.request, self.policy())))
             .transpose()
+            .map_err(PyErr::from)
     }
 
     /// How the order is made: a host that was asked for waits, whatever the policy says about the rest.

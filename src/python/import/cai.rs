@@ -124,7 +124,7 @@ pub(crate) fn any<'py>(
 }
 
 /// Refuses a mask, and warns of what should not be there.
-fn check(object: &Bound<'_, PyAny>, read: &Read<'_>) -> PyResult<()> {
+pub(crate) fn check(object: &Bound<'_, PyAny>, read: &Read<'_>) -> PyResult<()> {
     if let Some(mask) = &read.mask {
         return Err(cai_dict::refuse_mask(mask, read.interface.shape()));
     }

@@ -10,6 +10,7 @@
 
 use std::ptr;
 
+use once_cell::race::OnceBox;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::sync::critical_section::with_critical_section;
@@ -19,12 +20,12 @@ use pyo3::{Borrowed, ffi};
 use crate::protocol::dtype::TypeStr;
 use crate::protocol::interface::{Checked, Interface, Parts, Plain, Version};
 use crate::protocol::layout::{Axes, MAX_NDIM, Source};
+use crate::protocol::mask::broadcasts;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 use crate::python::cpython::fastcall::{tuple_item, tuple_len};
 use crate::python::cpython::int::{IntRule, repr, type_name};
 use crate::python::cpython::names::{Keys, keys};
-use crate::python::cpython::once::Once;
 use crate::python::cpython::{int, release};
 
 const VERSION: IntRule = IntRule::new(Field::CaiVersion, Rule::VersionType, Rule::VersionRange);
@@ -363,17 +364,17 @@ enum Abc {
     Sequence,
 }
 
-/// Whether an object says that it is one. PyO3 has types for both, whose cells wait ([`once`](crate::python::cpython::once)).
+/// Whether an object says that it is one. PyO3 has types for both, whose cells wait ([`cpython`](crate::python::cpython)).
 fn is_a(object: &Bound<'_, PyAny>, abc: Abc) -> PyResult<bool> {
-    static CLASSES: [Once<Py<PyAny>>; 2] = [const { Once::new() }; 2];
+    static CLASSES: [OnceBox<Py<PyAny>>; 2] = [const { OnceBox::new() }; 2];
     let (py, name) = match abc {
         Abc::Mapping => (object.py(), "Mapping"),
         Abc::Sequence if object.is_instance_of::<PyTuple>() => return Ok(true),
         Abc::Sequence => (object.py(), "Sequence"),
     };
-    let class = CLASSES[abc as usize].get_or_try(|| {
+    let class = CLASSES[abc as usize].get_or_try_init(|| {
         let class = py.import("collections.abc")?.getattr(name)?;
-        Ok::<_, PyErr>(class.unbind())
+        Ok::<_, PyErr>(Box::new(class.unbind()))
     })?;
     object.is_instance(class.bind(py))
 }
@@ -532,15 +533,7 @@ pub(crate) fn refuse_mask(mask: &Bound<'_, PyAny>, shape: &[i64]) -> PyErr {
         Ok(read) => read,
         Err(error) => return error,
     };
-    let broadcasts = {
-        let mask_shape = read.interface.shape();
-        let aligned = shape.iter().rev().zip(mask_shape.iter().rev());
-        mask_shape.len() <= shape.len()
-            && aligned
-                .into_iter()
-                .all(|(array, mask)| array == mask || *mask == 1)
-    };
-    if !broadcasts {
+    if !broadcasts(read.interface.shape(), shape) {
         return Violation::new(
             Rule::MaskShape,
             Field::CaiMask,

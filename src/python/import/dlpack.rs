@@ -4,12 +4,14 @@
 //! does not know is dropped keyword by keyword, and only on a `TypeError` that names the keyword:
 //! any other `TypeError` is the producer's own.
 
+use once_cell::race::OnceBox;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use pyo3::{Borrowed, ffi};
 
 use crate::driver;
+use crate::driver::ContextGuard;
 use crate::protocol::descriptor::{Descriptor, Device, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Stream};
@@ -17,9 +19,7 @@ use crate::python::capsule;
 use crate::python::cpython::fastcall::tuple_item;
 use crate::python::cpython::int::{IntRule, repr, type_name};
 use crate::python::cpython::names::keys;
-use crate::python::cpython::once::Once;
 use crate::python::cpython::{int, release};
-use crate::python::current::Current;
 use crate::python::import::known_types;
 use crate::python::import::traits::{Traits, warn_unknown};
 use crate::view::{CaiView, Owner};
@@ -100,14 +100,14 @@ pub(crate) fn import_known(
 
 /// The array's device made current during the call, for producers that would use another one or refuse.
 /// Where there is no driver the producer says so itself.
-fn current_for(traits: Traits, device: Device) -> PyResult<Option<Current<'static>>> {
+fn current_for(traits: Traits, device: Device) -> PyResult<Option<ContextGuard<'static>>> {
     if !traits.intersects(Traits::WANTS_CURRENT) || device.device_type != Device::CUDA {
         return Ok(None);
     }
     let Ok(driver) = driver::driver() else {
         return Ok(None);
     };
-    Ok(Some(Current::of_device(driver, device.id)?))
+    Ok(Some(ContextGuard::of_device(driver, device.id)?))
 }
 
 /// A capsule cannot be asked anything: its data is ready where the caller says.
@@ -254,10 +254,11 @@ fn call_quick<'py>(
     stream: Stream,
     device: Device,
 ) -> PyResult<Bound<'py, PyAny>> {
-    static NAMES: Once<Py<PyTuple>> = Once::new();
+    static NAMES: OnceBox<Py<PyTuple>> = OnceBox::new();
     let py = object.py();
-    let names = NAMES.get_or_try(|| {
-        PyTuple::new(py, [&keys(py).stream, &keys(py).max_version]).map(Bound::unbind)
+    let names = NAMES.get_or_try_init(|| {
+        let names = PyTuple::new(py, [&keys(py).stream, &keys(py).max_version])?;
+        Ok::<_, PyErr>(Box::new(names.unbind()))
     })?;
     let stream = stream_argument(py, stream, device)?;
     let arguments = [object.as_ptr(), stream.as_ptr(), our_version(py)?.as_ptr()];
@@ -276,9 +277,9 @@ fn call_quick<'py>(
 }
 
 fn our_version(py: Python<'_>) -> PyResult<&Bound<'_, PyTuple>> {
-    static VERSION: Once<Py<PyTuple>> = Once::new();
+    static VERSION: OnceBox<Py<PyTuple>> = OnceBox::new();
     VERSION
-        .get_or_try(|| PyTuple::new(py, [1, 3]).map(Bound::unbind))
+        .get_or_try_init(|| PyTuple::new(py, [1, 3]).map(|version| Box::new(version.unbind())))
         .map(|version| version.bind(py))
 }
 

@@ -9,7 +9,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::driver;
-use crate::protocol::descriptor::{Descriptor, Device};
+use crate::protocol::descriptor::Device;
 use crate::protocol::dtype::{DType, code};
 use crate::protocol::interface::Descr;
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -22,7 +22,7 @@ use crate::python::cpython::names::keys;
 use crate::python::cpython::release;
 use crate::python::import::exchange_table::Table;
 use crate::python::import::traits::{Traits, warn_unknown};
-use crate::view::{CaiView, Owner, Pieces, Streams};
+use crate::view::{CaiView, Streams, Uninit};
 
 /// A view as it was imported, and what few have: where to ask again for the producer's stream, for one
 /// that came through a table; the fields of a struct.
@@ -57,26 +57,13 @@ pub(crate) fn import(
     traits: Traits,
     producer: Option<Stream>,
 ) -> PyResult<Option<Imported>> {
-    let (mut descriptor, mut streams) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-    let mut owner = MaybeUninit::uninit();
-    let pieces = Pieces {
-        descriptor: &mut descriptor,
-        streams: &mut streams,
-        owner: &mut owner,
-    };
-    let Some(found) = import_to(pieces, object, table, traits, producer)? else {
+    let mut place = MaybeUninit::uninit();
+    let Some(found) = import_to(&mut place, object, table, traits, producer)? else {
         return Ok(None);
     };
-    // SAFETY: `import_to` has written it.
-    let descriptor = unsafe { descriptor.assume_init() };
-    // SAFETY: as above.
-    let streams = unsafe { streams.assume_init() };
-    // SAFETY: as above.
-    let owner = unsafe { owner.assume_init() };
-    // SAFETY: the owner is the managed tensor, whose data is valid until its deleter runs (DLPack).
-    let view = unsafe { CaiView::on_streams(descriptor, streams, owner) };
     Ok(Some(Imported {
-        view,
+        // SAFETY: `import_to` has written it.
+        view: unsafe { place.assume_init() },
         table: found.table,
         fields: None,
     }))
@@ -95,41 +82,24 @@ pub(crate) fn import_object<'py>(
 ) -> PyResult<Option<Bound<'py, PyCaiView>>> {
     // SAFETY: room for a value.
     let place = unsafe { PyCaiView::view_at(room.value()) };
-    // SAFETY: room for a view, which is ours.
-    let pieces = unsafe { CaiView::pieces(place) };
-    let Some(found) = import_to(pieces, object, table, traits, None)? else {
+    // SAFETY: aligned room for a view, ours as long as `room`, and without demands on what stands there.
+    let place = unsafe { &mut *place.cast::<MaybeUninit<CaiView>>() };
+    let Some(found) = import_to(place, object, table, traits, None)? else {
         return Ok(None);
     };
     // SAFETY: room for a value.
     unsafe { PyCaiView::complete_at(room.value(), found.table) };
-    // SAFETY: all of it has been written, and is a view: the owner is the managed tensor, whose data is valid
-    // until its deleter runs (DLPack). Such an owner is no Python object, so that it is in no cycle.
+    // SAFETY: all of it has been written. The owner, a managed tensor, is no Python object: it is in no cycle.
     Ok(Some(unsafe { room.filled(false) }))
 }
 
-/// Description and owner of a tensor that came, written in their places; dropped with this.
-struct Held<'a> {
-    descriptor: &'a mut MaybeUninit<Descriptor>,
-    owner: &'a mut MaybeUninit<Owner>,
-}
-
-impl Drop for Held<'_> {
-    #[cold]
-    fn drop(&mut self) {
-        // SAFETY: written, as long as this lives.
-        unsafe { self.descriptor.assume_init_drop() };
-        // SAFETY: as above.
-        unsafe { self.owner.assume_init_drop() };
-    }
-}
-
-/// What came with the pieces of a view.
+/// What came with a view that was written.
 pub(crate) struct Found {
     /// Where to ask again which stream the producer works on.
     table: Option<Table>,
 }
 
-/// [`import`] to the pieces of a view: all are written, or none.
+/// [`import`] to the place where the view is to stand: it is written there, or nothing is.
 ///
 /// The tensor is ready on the producer's work stream, which is also where it goes on working.
 ///
@@ -137,7 +107,7 @@ pub(crate) struct Found {
 /// As [`import`].
 #[inline(always)]
 pub(crate) fn import_to(
-    pieces: Pieces<'_>,
+    place: &mut MaybeUninit<CaiView>,
     object: &Bound<'_, PyAny>,
     table: Table,
     traits: Traits,
@@ -152,16 +122,8 @@ pub(crate) fn import_to(
     };
     // SAFETY: DLPack 1.3: the call gives an initialised tensor whose ownership is the caller's.
     let imported = unsafe { release::own_tensor(tensor) };
-    let Pieces {
-        descriptor,
-        streams,
-        owner,
-    } = pieces;
-    imported.describe(descriptor)?;
-    owner.write(imported.into_owner());
-    let held = Held { descriptor, owner };
-    // SAFETY: `describe` has written it.
-    let described = unsafe { held.descriptor.assume_init_ref() };
+    let view = Uninit::new(place).import(imported)?;
+    let described = view.descriptor();
     let device = described.device();
     if traits.intersects(Traits::STATE) && is_refused(object, traits, described.dtype())? {
         return Ok(None);
@@ -171,10 +133,10 @@ pub(crate) fn import_to(
         return Ok(None);
     }
     let mut found = Found { table: None };
-    if let Some(producer) = producer {
-        streams.write(Streams::here(producer, Some(producer)));
+    let streams = if let Some(producer) = producer {
+        Streams::here(producer, Some(producer))
     } else if has_no_streams(device) {
-        streams.write(Streams::here(Stream::None, Some(Stream::None)));
+        Streams::here(Stream::None, Some(Stream::None))
     } else {
         let Some(handle) = WorkStream::new(table, device).ask_handle()? else {
             return Ok(None);
@@ -183,13 +145,15 @@ pub(crate) fn import_to(
             && Stream::from_raw(handle) == Stream::LegacyDefault;
         if says_nothing {
             warn_unknown(object)?;
-            streams.write(Streams::here(Stream::LegacyDefault, None));
+            Streams::here(Stream::LegacyDefault, None)
         } else {
-            streams.write(Streams::of_handle(handle));
             found.table = Some(table);
+            Streams::of_handle(handle)
         }
-    }
-    std::mem::forget(held);
+    };
+    // SAFETY: the owner is the managed tensor, whose data is valid until its deleter runs (DLPack); its producer
+    // keeps the stream that it works on.
+    unsafe { view.finish(streams) };
     Ok(Some(found))
 }
 
@@ -269,7 +233,7 @@ fn ask(object: &Bound<'_, PyAny>, traits: Traits, state: Traits) -> PyResult<boo
         let answer = unsafe {
             ffi::PyObject_VectorcallMethod(name.as_ptr(), &raw const argument, 1, ptr::null_mut())
         };
-        // SAFETY: as above.
+        // SAFETY: a new reference that is ours, or NULL with an exception set.
         unsafe { Bound::from_owned_ptr_or_err(py, answer) }?
     } else {
         object.getattr(name)?

@@ -1,13 +1,10 @@
-//! Structs: arrays whose items have fields, for which DLPack has no words.
-//!
-//! A view of one has memory, owner and order as any other, and the fields beside them. It goes nowhere as
-//! a whole (`descr-fields`); one field of it is a strided view of the same memory, which does.
+//! Structs from Python ([`CaiView::field`](crate::CaiView::field) says what they are).
 
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
 use crate::protocol::dtype::{Kind, TypeStr};
-use crate::protocol::interface::{Descr, Interface};
+use crate::protocol::interface::Descr;
 use crate::python::call::options;
 use crate::python::call::options::Options;
 use crate::python::class::view::PyCaiView;
@@ -66,15 +63,7 @@ pub(crate) fn field(
     name: &str,
     dtype: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<PyCaiView> {
-    let (view, dtype) = (whole.view(), dtype.map(options::dtype).transpose()?);
-    let descriptor = view.descriptor();
-    let part = Interface::of_struct(descriptor, whole.descr().clone()).field(name)?;
-    let device = descriptor.device();
-    let (descriptor, fields) = match part.descr() {
-        Descr::Fields(_) if dtype.is_none() => part.into_struct(device)?,
-        _ => (part.into_descriptor(dtype, device)?, Descr::None),
-    };
-    // SAFETY: a field of each item lies within the item (`descr-size`).
-    let view = unsafe { view.derive(descriptor) };
+    let dtype = dtype.map(options::dtype).transpose()?;
+    let (view, fields) = whole.view().field(whole.descr(), name, dtype)?;
     Ok(whole.described(py, view).with_fields(fields))
 }

@@ -1,20 +1,10 @@
-//! Masks, which DLPack has no words for: the values and the mask of an array as two.
-//!
-//! A mask says which values are valid: where it is not zero (or its bit is 1). Two forms are in use.
-//!
-//! | form | typestr | shape | answered as |
-//! |---|---|---|---|
-//! | bytes, one for each value | `|b1`, `|u1`, `|i1` | broadcasts to the values' | `bool`, as it is |
-//! | bits, one for each value, the lowest first | `|t1` | counts bits | `uint8`, one axis of bytes |
-//! | the same, as cuDF labels it | `|u1` | counts bytes: n/8 rounded up, or that padded to 64 | `uint8`, as it is |
+//! `split_masked`: the values and the mask of an array as two views ([`MaskForm`] has the forms of masks).
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::protocol::descriptor::{Descriptor, Device, Flags};
-use crate::protocol::dtype::{DType, Kind};
-use crate::protocol::interface::Interface;
-use crate::protocol::layout::{Axes, Layout, Source};
+use crate::protocol::descriptor::Device;
+use crate::protocol::mask::MaskForm;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::call::options::{self, Options};
 use crate::python::class::view::PyCaiView;
@@ -23,16 +13,6 @@ use crate::python::cpython::thread_exit;
 use crate::python::import::cai_dict::Read;
 use crate::python::import::{cai, cai_dict};
 use crate::view::CaiView;
-
-/// cuDF allocates masks in multiples of this.
-const PADDED_TO: i64 = 64;
-
-/// The form of a mask.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Form {
-    Bits,
-    Bytes,
-}
 
 /// The values and the mask of a masked array, as a pair of views.
 ///
@@ -52,8 +32,8 @@ pub(crate) fn split_masked<'py>(
     thread_exit::stays();
     let form = match mask {
         "auto" => None,
-        "bit" => Some(Form::Bits),
-        "byte" => Some(Form::Bytes),
+        "bit" => Some(MaskForm::Bits),
+        "byte" => Some(MaskForm::Bytes),
         _ => {
             let found = format!("'{mask}'");
             return Err(
@@ -94,7 +74,7 @@ fn read<'py>(object: &Bound<'py, PyAny>, options: &Options<'_, '_>) -> PyResult<
 fn mask_view<'py>(
     mask: &Bound<'py, PyAny>,
     shape: &[i64],
-    asked: Option<Form>,
+    asked: Option<MaskForm>,
     options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
     let read = match cai::attribute(mask)? {
@@ -105,21 +85,14 @@ fn mask_view<'py>(
             return Err(Violation::new(Rule::MaskType, Field::CaiMask, found).into());
         }
     };
-    let form = find_form(&read.interface, shape, asked)?;
-    let is_typed_bits = read.interface.is_bits();
-    if is_typed_bits {
-        return bits_as_bytes(mask, read, options);
+    let form = MaskForm::of(&read.interface, shape, asked)?;
+    if !read.interface.is_bits() {
+        cai::check(mask, &read)?;
     }
-    let dtype = match form {
-        Form::Bits => "uint8",
-        Form::Bytes => "bool",
-    };
-    let kind = read.interface.typestr().kind();
-    let view = cai::view(mask, read, &options_of(options))?;
-    if kind == Kind::Bool && form == Form::Bytes {
-        return Ok(view);
-    }
-    relabelled(view, dtype)
+    let device = Device::cuda(options.ordinal.unwrap_or(0));
+    let descriptor = form.describe(&read.interface, device)?;
+    let (stream, known) = (read.interface.stream(), read.knows_stream());
+    cai::finish(mask, descriptor, stream, known, &options_of(options))
 }
 
 /// The options that hold for the mask as well.
@@ -129,109 +102,4 @@ fn options_of<'a, 'py>(options: &Options<'a, 'py>) -> Options<'a, 'py> {
         strict: options.strict,
         ..Options::default()
     }
-}
-
-/// The same bytes by another name: each of them is a byte of the mask, whatever its label.
-fn relabelled(view: CaiView, name: &str) -> PyResult<CaiView> {
-    let Some(dtype) = DType::from_name(name) else {
-        return Ok(view);
-    };
-    // SAFETY: the same bytes; one-byte types have neither order nor alignment.
-    let view = unsafe {
-        view.try_map(|old| {
-            let layout = old.layout().clone();
-            Descriptor::from_layout(old.data(), old.device(), dtype, old.flags(), layout)
-        })
-    }?;
-    Ok(view)
-}
-
-/// A mask of the bit type: its shape counts bits, and the view's counts bytes.
-fn bits_as_bytes<'py>(
-    mask: &Bound<'py, PyAny>,
-    read: Read<'py>,
-    options: &Options<'_, 'py>,
-) -> PyResult<CaiView> {
-    let nbytes = read.interface.nbytes();
-    let mut axes = Axes::new(Source::Cai);
-    axes.push_extent(i64::try_from(nbytes).unwrap_or(i64::MAX))?;
-    let layout = Layout::from_elem_axes(axes, 1)?;
-    let data = read.interface.data();
-    let device = Device::cuda(options.ordinal.unwrap_or(0));
-    let Some(dtype) = DType::from_name("uint8") else {
-        return Err(wrong_dtype(&read.interface).into());
-    };
-    let flags = Flags::NONE.with(Flags::READ_ONLY, read.interface.read_only());
-    let descriptor = Descriptor::from_layout(data, device, dtype, flags, layout)?;
-    let (stream, known) = (read.interface.stream(), read.knows_stream());
-    cai::finish(mask, descriptor, stream, known, &options_of(options))
-}
-
-/// # Errors
-/// `mask-dtype`, `mask-shape`, and `mask-ambiguous` where nobody said and both forms fit.
-fn find_form(mask: &Interface, shape: &[i64], asked: Option<Form>) -> Result<Form, Violation> {
-    let (bits, bytes) = match mask.typestr().kind() {
-        Kind::Bit => (fits_bits(mask, shape, 1), false),
-        Kind::Bool => (false, broadcasts(mask.shape(), shape)),
-        Kind::UInt | Kind::Int if mask.typestr().itemsize() == 1 => {
-            (fits_bits(mask, shape, 8), broadcasts(mask.shape(), shape))
-        }
-        _ => return Err(wrong_dtype(mask)),
-    };
-    match (asked, bits, bytes) {
-        (Some(Form::Bits), true, _) | (None, true, false) => Ok(Form::Bits),
-        (Some(Form::Bytes), _, true) | (None, false, true) => Ok(Form::Bytes),
-        (None, true, true) => {
-            let found = format_args!(
-                "{} of shape {:?} for values of shape {shape:?}",
-                mask.typestr_str(),
-                mask.shape()
-            );
-            Err(Violation::new(Rule::MaskAmbiguous, Field::CaiMask, found)
-                .with_hint("say which it is by mask=\"bit\" or mask=\"byte\""))
-        }
-        _ => {
-            let found = format_args!(
-                "{} of shape {:?} for values of shape {shape:?}",
-                mask.typestr_str(),
-                mask.shape()
-            );
-            Err(Violation::new(Rule::MaskShape, Field::CaiMask, found))
-        }
-    }
-}
-
-#[cold]
-fn wrong_dtype(mask: &Interface) -> Violation {
-    Violation::new(Rule::MaskDtype, Field::CaiMask, mask.typestr_str())
-}
-
-/// Whether a mask of one axis, of `bits_each` per item, has a bit for each value: exactly enough items,
-/// or as many as cuDF allocates.
-fn fits_bits(mask: &Interface, shape: &[i64], bits_each: i64) -> bool {
-    let [items] = mask.shape() else {
-        return false;
-    };
-    let values = shape
-        .iter()
-        .fold(1_i64, |all, extent| all.saturating_mul(*extent));
-    let exact = values.saturating_add(bits_each - 1) / bits_each;
-    if !mask.layout().is_c_contiguous() {
-        return false;
-    }
-    if bits_each == 1 {
-        return *items >= values;
-    }
-    let padded = exact.saturating_add(PADDED_TO - 1) / PADDED_TO * PADDED_TO;
-    *items == exact || *items == padded
-}
-
-/// NumPy's rule, with the values' shape as the result.
-fn broadcasts(mask: &[i64], shape: &[i64]) -> bool {
-    mask.len() <= shape.len()
-        && shape
-            .iter()
-            .rev()
-            .zip(mask.iter().rev())
-            .all(|(array, mask)| array == mask || *mask == 1)
 }

@@ -4,6 +4,7 @@ use std::sync::{Arc, Barrier};
 use rstest::rstest;
 
 use super::*;
+use crate::view::stats;
 
 /// Counts how often it is dropped, and looks at what it keeps alive as it goes.
 struct Counted(Arc<AtomicUsize>, Vec<u8>);
@@ -111,11 +112,11 @@ fn a_payload_is_found_under_its_own_vtable_only() {
 fn a_forked_child_leaks_its_parents_payload_and_counts_it() {
     let (owner, drops) = counted();
     let raw = owner.into_raw();
-    let leaked = stats::stats().leaked_at_exit;
+    let leaked = stats().leaked_at_exit;
     // SAFETY: `into_raw` gave the payload to this test.
     unsafe { raw.as_of_parent().release() };
     assert_eq!(drops.load(SeqCst), 0);
-    assert!(stats::stats().leaked_at_exit > leaked);
+    assert!(stats().leaked_at_exit > leaked);
     // SAFETY: leaked just now; the test takes it back, so that leak checkers are quiet.
     unsafe { raw.release() };
 }

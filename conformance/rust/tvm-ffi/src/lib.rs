@@ -29,7 +29,7 @@ impl From<cai_dlpack::Error> for Error {
 /// # Errors
 /// What DLPack's rules refuse.
 pub fn view_of(tensor: &Tensor, ready: Stream) -> Result<CaiView, Error> {
-    // SAFETY: lent for the call below.
+    // SAFETY: borrowed for the call below.
     let handle = unsafe { ObjectArc::as_raw(Tensor::data(tensor)) };
     let mut managed = ptr::null_mut::<c_void>();
     // SAFETY: a tensor that is alive; writes one pointer to a live local.

@@ -6,10 +6,10 @@ use cai_dlpack::CaiView;
 use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
 
 fn launch(view: &CaiView, stream: &Arc<CudaStream>, kernel: &CudaFunction) {
-    let on = view.typed::<f32>().unwrap().on(stream).unwrap();
+    let guard = view.typed::<f32>().unwrap().on(stream).unwrap();
     let mut launch = stream.launch_builder(kernel);
-    launch.arg(&on);
-    drop(on);
+    launch.arg(&guard);
+    drop(guard);
     // SAFETY: not so.
     unsafe { launch.launch(LaunchConfig::for_num_elems(1)) }.unwrap();
 }

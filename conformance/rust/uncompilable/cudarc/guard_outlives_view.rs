@@ -1,16 +1,16 @@
-//! A loan must not outlive the view: its end looks at it.
+//! A guard must not outlive the view: its end looks at it.
 
 use std::sync::Arc;
 
 use cai_dlpack::CaiView;
 use cudarc::driver::CudaStream;
 
-fn lend(view: CaiView, stream: &Arc<CudaStream>) {
-    let on = view.typed::<f32>().unwrap().on(stream).unwrap();
+fn consume(view: CaiView, stream: &Arc<CudaStream>) {
+    let guard = view.typed::<f32>().unwrap().on(stream).unwrap();
     drop(view);
-    let _ = on.device_ptr();
+    let _ = guard.device_ptr();
 }
 
 fn main() {
-    let _ = lend;
+    let _ = consume;
 }

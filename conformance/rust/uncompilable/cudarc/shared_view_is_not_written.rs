@@ -1,4 +1,4 @@
-//! cudarc writes to what was lent mutably, and to nothing else.
+//! cudarc writes to views that may be written, and to nothing else.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use cai_dlpack::CaiView;
 use cudarc::driver::CudaStream;
 
 fn zero(view: &CaiView, stream: &Arc<CudaStream>) {
-    let mut on = view.typed::<f32>().unwrap().on(stream).unwrap();
-    stream.memset_zeros(&mut on.as_slice().unwrap()).unwrap();
+    let mut guard = view.typed::<f32>().unwrap().on(stream).unwrap();
+    stream.memset_zeros(&mut guard.as_slice().unwrap()).unwrap();
 }
 
 fn main() {

@@ -6,9 +6,9 @@ use cai_dlpack::CaiView;
 use cudarc::driver::{CudaStream, DeviceSlice};
 
 fn slice(view: &CaiView, stream: &Arc<CudaStream>) {
-    let mut on = view.typed::<f32>().unwrap().on(stream).unwrap();
-    let slice = on.as_slice().unwrap();
-    drop(on);
+    let mut guard = view.typed::<f32>().unwrap().on(stream).unwrap();
+    let slice = guard.as_slice().unwrap();
+    drop(guard);
     let _ = slice.len();
 }
 

@@ -1,4 +1,4 @@
-//! What an argument lends must not outlive it.
+//! A view of an argument must not outlive it.
 
 use cai_dlpack::python::In;
 

@@ -3,16 +3,14 @@
 use std::alloc::{Layout as Block, alloc, dealloc};
 use std::ptr::NonNull;
 
-use crate::driver;
-use crate::driver::{CopyPlan, copy_strided};
+use super::{Whole, view_of};
+use crate::driver::{self, ContextGuard, CopyPlan, copy_strided};
 use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, Device};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
-use crate::python::copy::{Whole, view_of};
-use crate::python::current::Current;
 use crate::view::{CaiView, Owner};
 
-/// More driver calls than this, and the whole span is fetched by one and sorted out on the host.
+/// Above this number of driver calls the whole span is fetched by one, and sorted out on the host.
 const MANY_CALLS: u64 = 256;
 /// The span that is fetched so, in multiples of the elements' bytes.
 const WIDEST_SPAN: u64 = 16;
@@ -64,15 +62,15 @@ pub(super) fn copy(view: &CaiView, whole: &Whole, policy: SyncPolicy) -> Result<
         }
     }
     let descriptor = whole.at(block.address(), Device::HOST, source)?;
-    // SAFETY: the block is what was just written.
-    unsafe { view_of(descriptor, Stream::None, Owner::new(block)) }
+    // SAFETY: the block holds what was just written, and the host has waited.
+    Ok(unsafe { view_of(descriptor, Stream::None, Owner::new(block)) })
 }
 
-/// From device memory, which is ready: on this thread's own stream, until it is done.
+/// Copies from device memory, which is ready, on this thread's own stream, and waits until it is done.
 fn fetch(view: &CaiView, plan: &CopyPlan, block: &HostBlock) -> Result<(), Error> {
     let (driver, source) = (driver::driver()?, view.descriptor());
     let stream = Stream::PerThreadDefault;
-    let _current = Current::of_memory(driver, source)?;
+    let _current = ContextGuard::of_memory(driver, &view.place())?;
     if plan.calls() > MANY_CALLS
         && let Some(span) = short_span(source)
     {

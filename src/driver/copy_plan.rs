@@ -31,8 +31,8 @@ pub(crate) struct CopyPlan {
 }
 
 impl CopyPlan {
-    /// The plan for an array of `shape` whose axes are `byte_strides` apart in the source, with
-    /// items of `itemsize` bytes. `None` where there is nothing to copy (size 0).
+    /// Plans the copy of an array of `shape` whose axes are `byte_strides` apart in the source, with
+    /// items of `itemsize` bytes. `None` if there is nothing to copy (size 0).
     ///
     /// Extents are not negative, there is a stride for each, and the size in bytes fits 63 bits,
     /// as a checked descriptor has it.
@@ -50,7 +50,7 @@ impl CopyPlan {
         Some(CopyPlan { width, rows, outer })
     }
 
-    /// The number of driver calls.
+    /// Returns the number of driver calls.
     pub(crate) fn calls(&self) -> u64 {
         self.outer
             .iter()
@@ -58,7 +58,7 @@ impl CopyPlan {
             .fold(1, u64::saturating_mul)
     }
 
-    /// The `at`-th rectangle, `at` below [`calls`](Self::calls), of a copy between these addresses.
+    /// Returns the `at`-th rectangle, `at` below [`calls`](Self::calls), of a copy between these addresses.
     pub(crate) fn rectangle(&self, at: u64, to: u64, from: u64) -> Copy2d {
         let (mut rest, mut to, mut from) = (at, to, from);
         for axis in self.outer.iter().rev() {

@@ -58,7 +58,7 @@ fn a_foreign_tensor_is_deleted_once_and_one_without_deleter_is_left_alone() {
     }
     // SAFETY: these are C structs of integers and nullable pointers: all zeros are a value.
     let legacy = || Box::new(unsafe { std::mem::zeroed::<DLManagedTensor>() });
-    // SAFETY: as above.
+    // SAFETY: a C struct of integers and nullable pointers: all zeros are a value.
     let versioned = || Box::new(unsafe { std::mem::zeroed::<DLManagedTensorVersioned>() });
 
     drop(take(legacy(), |tensor| tensor.deleter = Some(delete)));

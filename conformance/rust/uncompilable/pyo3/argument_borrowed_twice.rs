@@ -1,4 +1,4 @@
-//! An argument that is written is lent to one at a time.
+//! An argument that is written is borrowed by one at a time.
 
 use cai_dlpack::python::InOut;
 

@@ -13,39 +13,35 @@
 use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel};
 
-use crate::driver;
-use crate::driver::{Driver, DriverError, RELAXED};
+use crate::driver::{self, ContextGuard, Driver, DriverError, Place, RELAXED};
 use crate::process::signals;
-use crate::protocol::descriptor::{Descriptor, Device};
-use crate::python::current::Current;
+use crate::protocol::descriptor::Device;
+use crate::view::CaiView;
 
 /// One allocation. Dropped, it is freed by another thread, once the device has done its work.
 #[derive(Debug)]
-pub(super) struct Block {
+pub(super) struct Allocation {
     pointer: u64,
     ordinal: i32,
     is_pinned: bool,
 }
 
-impl Block {
-    /// As much memory of the array's kind, where the array is, as its elements take in C order.
-    pub(super) fn new(driver: &dyn Driver, like: &Descriptor) -> Result<Self, DriverError> {
-        let (device, nbytes) = (like.device(), like.nbytes());
-        let _current = Current::of_memory(driver, like)?;
+impl Allocation {
+    /// Allocates memory of the array's kind, where the array is, of the size of its elements in C order.
+    pub(super) fn new(driver: &dyn Driver, like: &CaiView) -> Result<Self, DriverError> {
+        let (place, nbytes) = (like.place(), like.descriptor().nbytes());
+        let device_type = like.device().device_type;
+        let _current = ContextGuard::of_memory(driver, &place)?;
         let _relaxed = Relaxed::new(driver)?;
-        let pointer = match device.device_type {
+        let pointer = match device_type {
             Device::CUDA_MANAGED => driver.alloc_managed(nbytes),
             Device::CUDA_HOST => driver.alloc_pinned(nbytes),
             _ => driver.alloc(nbytes),
         }?;
         Ok(Self {
             pointer,
-            ordinal: if device.device_type == Device::CUDA {
-                device.id
-            } else {
-                -1
-            },
-            is_pinned: device.device_type == Device::CUDA_HOST,
+            ordinal: place.ordinal,
+            is_pinned: device_type == Device::CUDA_HOST,
         })
     }
 
@@ -55,31 +51,32 @@ impl Block {
 
     fn free(&self) -> Result<(), DriverError> {
         let driver = driver::driver()?;
-        let _current = Current::of_pointer(driver, self.pointer, self.ordinal)?;
+        let place = Place::cuda(self.ordinal, self.pointer);
+        let _current = ContextGuard::of_memory(driver, &place)?;
         let _relaxed = Relaxed::new(driver)?;
-        // Freed once (by `drop`), and used by nobody later: the consumer's deleter has run, and what it had
-        // enqueued by then is waited for.
         if self.is_pinned {
-            // SAFETY: `new` allocated it as pinned memory; see above.
+            // SAFETY: `new` allocated it as pinned memory; freed once, by `drop`; nothing uses it later, since the
+            // consumer's deleter has run and the call waits for what was enqueued by then.
             unsafe { driver.free_pinned(self.pointer) }
         } else {
-            // SAFETY: `new` allocated it as device or managed memory; see above.
+            // SAFETY: `new` allocated it as device or managed memory; freed once, by `drop`; nothing uses it later,
+            // since the consumer's deleter has run and the call waits for what was enqueued by then.
             unsafe { driver.free(self.pointer) }
         }
     }
 }
 
-impl Drop for Block {
+impl Drop for Allocation {
     fn drop(&mut self) {
-        static FREER: OnceLock<Option<Sender<Block>>> = OnceLock::new();
+        static FREER: OnceLock<Option<Sender<Allocation>>> = OnceLock::new();
         let freer = FREER.get_or_init(|| {
-            let (sender, receiver) = channel::<Block>();
+            let (sender, receiver) = channel::<Allocation>();
             let run = move || {
                 signals::block();
-                for block in receiver {
-                    // A driver that is ending has freed it already; anything else leaks the block.
-                    let _ = block.free();
-                    std::mem::forget(block);
+                for allocation in receiver {
+                    // A driver that is ending has freed it already; anything else leaks the memory.
+                    let _ = allocation.free();
+                    std::mem::forget(allocation);
                 }
             };
             let name = "cai-dlpack-free".into();
@@ -98,7 +95,7 @@ impl Drop for Block {
     }
 }
 
-/// This thread allocates and frees beside captures that go on elsewhere, until it is dropped.
+/// Lets this thread allocate and free beside captures that go on elsewhere, until it is dropped.
 struct Relaxed<'d> {
     driver: &'d dyn Driver,
     before: u32,

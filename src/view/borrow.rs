@@ -1,30 +1,98 @@
-//! Which memory the arguments of running functions borrow, and which of it mutably.
+//! A ledger of the memory that is borrowed now, and of which borrows are exclusive.
 //!
-//! PyO3 extracts one argument after the other, and nothing shows an argument its neighbours. So each
-//! [`In`](crate::python::In) and [`InOut`](crate::python::InOut) stands in a ledger for as long as it lives, and an
-//! exclusive borrow that meets another one is refused: `add(a, b, out=a)`, the same array in another
-//! thread, a callback that comes back with it. As `&` and `&mut` do, many may share.
+//! `&` and `&mut` of views show nothing of the memory behind them: two views may be of the same elements, and the
+//! arguments of a Python function are extracted one after the other, without a look at their neighbours. So each
+//! [`MemoryBorrow`], and each argument of a function (`python::In`, `python::InOut`), stands in a ledger as long as
+//! it lives, and an exclusive borrow that meets another one is refused: `add(a, b, out=a)`, the same array in
+//! another thread, a callback that comes back with it. As with `&` and `&mut`, many may share.
 //!
 //! **What counts as meeting**: bytes of one element inside bytes of another. Two arrays that only
-//! interleave, such as two columns of a matrix, do not meet where their strides show it (a common
+//! interleave, such as two columns of a matrix, do not meet if their strides show it (a common
 //! divisor of all strides keeps their elements apart).
+//!
 //! **What is wrongly refused**: arrays that interleave in a way that needs more number theory; in a forked
 //! child, what a thread of the parent borrowed as it forked.
+//!
 //! **What is not seen**: arrays held by other extensions and by other copies of this crate, which have
 //! ledgers of their own, and one memory that is mapped at two addresses.
 
 use std::cell::UnsafeCell;
+use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::CaiView;
 use crate::process::fork;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::rule::{Field, Rule, Violation};
 
+/// A borrow of an array's memory, in the ledger until it is dropped. It holds no reference to the memory itself.
+///
+/// ```
+#[doc = floats!()]
+/// let view = floats();
+/// let (first, second) = (view.borrow_memory()?, view.clone());
+/// assert!(second.borrow_memory_mut().is_err()); // the same elements
+/// drop(first);
+/// let _written = second.borrow_memory_mut()?;
+/// # Ok::<(), cai_dlpack::Error>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "dropping it ends the borrow"]
+pub struct MemoryBorrow<'a> {
+    place: NonNull<Borrow>,
+    view: PhantomData<&'a CaiView>,
+}
+
+// SAFETY: only the ledger reads the borrow behind the pointer, under its lock, whichever thread drops it.
+unsafe impl Send for MemoryBorrow<'_> {}
+// SAFETY: a shared reference gives no access to the borrow behind the pointer.
+unsafe impl Sync for MemoryBorrow<'_> {}
+
+impl CaiView {
+    /// Borrows the memory of the elements, to be read.
+    ///
+    /// # Errors
+    /// `view-in-use` if an exclusive borrow of the same memory is in the ledger.
+    pub fn borrow_memory(&self) -> Result<MemoryBorrow<'_>, Violation> {
+        MemoryBorrow::new(self, false)
+    }
+
+    /// Borrows the memory of the elements, to be written; see [`MemoryBorrow`].
+    ///
+    /// # Errors
+    /// `view-in-use` if any borrow of the same memory is in the ledger.
+    pub fn borrow_memory_mut(&self) -> Result<MemoryBorrow<'_>, Violation> {
+        MemoryBorrow::new(self, true)
+    }
+}
+
+impl<'a> MemoryBorrow<'a> {
+    fn new(view: &'a CaiView, exclusive: bool) -> Result<Self, Violation> {
+        watch_forks();
+        let borrow = Box::new(Borrow::of(view.descriptor(), exclusive));
+        let this = Self {
+            place: NonNull::from(Box::leak(borrow)),
+            view: PhantomData,
+        };
+        // SAFETY: fresh, so in no ledger, and in a box of its own until `drop` has ended it.
+        unsafe { Borrow::begin(this.place) }.map(|()| this)
+    }
+}
+
+impl Drop for MemoryBorrow<'_> {
+    fn drop(&mut self) {
+        // SAFETY: as `begin` left it in `new`; it is not used any more.
+        unsafe { Borrow::end(self.place) };
+        // SAFETY: leaked by `new`, and out of the ledger, so that nobody else points to it.
+        drop(unsafe { Box::from_raw(self.place.as_ptr()) });
+    }
+}
+
 /// One borrow: its bytes, and the grid that its elements lie on. While it is in the ledger its neighbours
 /// point to it.
 #[derive(Debug)]
-pub(super) struct Borrow {
+pub(crate) struct Borrow {
     start: u64,
     /// 0: of an array without elements, which is never in the ledger.
     end: u64,
@@ -48,7 +116,7 @@ struct Ledger {
 
 struct List {
     first: *mut Borrow,
-    /// How many of them are exclusive: without any, nobody meets a shared one.
+    /// The number of exclusive ones: without any, a shared one meets none.
     exclusive: usize,
 }
 
@@ -81,35 +149,39 @@ impl Ledger {
         self.taken.store(false, Ordering::Release);
     }
 
-    /// `body` does not panic, and calls nobody.
+    /// Runs `body`, which must neither panic nor call out, with the list locked.
     #[inline(always)]
     fn with<R>(&self, body: impl FnOnce(&mut List) -> R) -> R {
         self.take();
-        // SAFETY: the lock is ours, so that nobody else has a reference.
+        // SAFETY: the lock is ours, so that no other thread has a reference.
         let result = body(unsafe { &mut *self.list.get() });
         self.leave();
         result
     }
 }
 
-/// Has no fork happen while the list is being changed. Called before the first argument.
+/// Holds the ledger's lock across every `fork` from now on. Cheap after the first call.
 ///
 /// A child keeps what the threads of its parent borrow: the thread that forked goes on there with its own.
-pub(super) fn watch_forks() {
+pub(crate) fn watch_forks() {
+    static WATCHED: AtomicBool = AtomicBool::new(false);
+    if WATCHED.load(Ordering::Relaxed) || WATCHED.swap(true, Ordering::Relaxed) {
+        return;
+    }
     extern "C" fn take() {
         LEDGER.take();
     }
     extern "C" fn leave() {
         LEDGER.leave();
     }
-    // SAFETY: atomic operations only. The lock is held for a moment by whoever holds it, and never by the
+    // SAFETY: atomic operations only. The lock is held for a moment by the thread that has it, and never by the
     // thread that forks, which would have to be in `with`.
     unsafe { fork::around_forks(take, leave) };
 }
 
 impl Borrow {
-    /// Of nothing.
-    pub(super) const NONE: Self = Self {
+    /// The borrow of nothing.
+    pub(crate) const NONE: Self = Self {
         start: 0,
         end: 0,
         data: 0,
@@ -120,9 +192,9 @@ impl Borrow {
         next: ptr::null_mut(),
     };
 
-    /// The borrow of an array, which is in no ledger yet.
+    /// Makes the borrow of an array, which is in no ledger yet.
     #[inline(always)]
-    pub(super) fn of(descriptor: &Descriptor, exclusive: bool) -> Self {
+    pub(crate) fn of(descriptor: &Descriptor, exclusive: bool) -> Self {
         let Some(itemsize) = descriptor.dtype().itemsize() else {
             return Self::spread(descriptor, exclusive);
         };
@@ -142,7 +214,7 @@ impl Borrow {
         }
     }
 
-    /// The same for any array.
+    /// Like [`Borrow::of`], for any array.
     #[inline(never)]
     fn spread(descriptor: &Descriptor, exclusive: bool) -> Self {
         let Some((start, end)) = descriptor.byte_span() else {
@@ -186,21 +258,21 @@ impl Borrow {
         offset < u64::from(self.itemsize) || offset + u64::from(other.itemsize) > grid
     }
 
-    /// Puts the borrow into the ledger, where it has elements.
+    /// Puts the borrow into the ledger, if it has elements.
     ///
     /// # Errors
-    /// `view-in-use` where it meets another one and either of the two is exclusive; it becomes
+    /// `view-in-use` if it meets another one and either of the two is exclusive; it becomes
     /// [`NONE`](Self::NONE).
     ///
     /// # Safety
     /// `this` is in no ledger, and stands where it is until [`Borrow::end`].
     #[inline(always)]
-    pub(super) unsafe fn begin(this: NonNull<Self>) -> Result<(), Violation> {
+    pub(crate) unsafe fn begin(this: NonNull<Self>) -> Result<(), Violation> {
         // SAFETY: initialised, and ours: it is in no list.
         if unsafe { (*this.as_ptr()).end } == 0 {
             return Ok(());
         }
-        // SAFETY: as above; alive until `end` takes it out of the list.
+        // SAFETY: initialised, in no list, and in its place until `end` takes it out of the list.
         if LEDGER.with(|list| unsafe { list.insert(this) }) {
             return Ok(());
         }
@@ -211,9 +283,9 @@ impl Borrow {
     /// AllowStructs the borrow out of the ledger, if it is there.
     ///
     /// # Safety
-    /// As [`Borrow::begin`] left it; it is not used any more.
+    /// `this` is as [`Borrow::begin`] left it, and is not used any more.
     #[inline(always)]
-    pub(super) unsafe fn end(this: NonNull<Self>) {
+    pub(crate) unsafe fn end(this: NonNull<Self>) {
         // SAFETY: set before it was shown to anyone, and not changed since.
         if unsafe { (*this.as_ptr()).end } != 0 {
             // SAFETY: in the list, as it is one of elements.
@@ -224,7 +296,7 @@ impl Borrow {
 
 /// No reference to a borrow outlives the lock: its neighbours' threads change it as soon as that is open.
 impl List {
-    /// Answers whether it has been inserted, which another borrow may forbid.
+    /// Inserts a borrow, unless another one forbids it; returns whether it did.
     ///
     /// # Safety
     /// `this` is initialised, is in no list, and stands where it is until it is removed.
@@ -258,7 +330,7 @@ impl List {
             None => self.first = borrow.next,
         }
         if let Some(next) = NonNull::new(borrow.next) {
-            // SAFETY: as above.
+            // SAFETY: in the list, so that it is alive, and another one than `borrow`.
             unsafe { (*next.as_ptr()).previous = borrow.previous };
         }
     }

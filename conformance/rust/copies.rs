@@ -1,0 +1,170 @@
+//! Copies and `present_as` in Rust, on the simulated driver.
+
+use std::sync::Arc;
+
+use cai_dlpack::protocol::descriptor::{Descriptor, Device, RawTensor};
+use cai_dlpack::protocol::rule::Rule;
+use cai_dlpack::protocol::stream::Stream;
+use cai_dlpack::view::{Owner, PresentAs};
+use cai_dlpack::{CaiView, Error};
+use cudarc::driver::{CudaContext, CudaStream};
+
+use crate::arrays::{Array, array};
+use crate::simulator::{Machine, machine, number, one_event};
+
+/// Six floats of device 0, written on a stream.
+struct Stage {
+    producer: Arc<CudaStream>,
+    consumer: Arc<CudaStream>,
+    view: CaiView,
+    machine: Machine,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let machine = machine();
+        let context = CudaContext::new(0).expect("device 0");
+        let stream = || context.new_stream().expect("a stream");
+        let (producer, consumer) = (stream(), stream());
+        let values = [1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0];
+        let memory = producer.clone_htod(&values).expect("memory");
+        let view = CaiView::from_cudarc(memory, [2, 3]).expect("a view");
+        machine.sim.clear();
+        Self {
+            producer,
+            consumer,
+            view,
+            machine,
+        }
+    }
+}
+
+fn stream(stream: &CudaStream) -> Stream {
+    // SAFETY: the tests keep their streams to the end.
+    unsafe { Stream::from_cudarc(stream) }.expect("a number")
+}
+
+fn rule<T>(answer: Result<T, Error>) -> Rule {
+    match answer.map(drop) {
+        Err(Error::Violation(violation)) => violation.rule(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn floats(view: &CaiView) -> Vec<f32> {
+    let typed = view.typed::<f32>().expect("floats");
+    typed.copy_to_vec().expect("readable")
+}
+
+#[test]
+fn a_copy_on_a_stream_waits_for_the_data_and_the_producer_waits_for_the_copy() {
+    let stage = Stage::new();
+    let (there, back) = (number(&stage.producer), number(&stage.consumer));
+    let copy = stage.view.copy_on(stream(&stage.consumer)).expect("a copy");
+    let edges = [one_event(there, back), one_event(back, there)].concat();
+    assert_eq!(stage.machine.orders(), edges);
+    assert_eq!(copy.device(), Device::cuda(0));
+    assert_eq!(copy.ready(), stream(&stage.consumer));
+    assert_ne!(copy.descriptor().data(), stage.view.descriptor().data());
+    assert_eq!(
+        floats(&copy.copy_to_host().expect("on the CPU")),
+        [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    );
+}
+
+#[test]
+fn without_a_stream_the_copy_runs_where_the_data_is_ready() {
+    let stage = Stage::new();
+    let copy = stage.view.copy_on(Stream::None).expect("a copy");
+    assert_eq!(copy.ready(), stream(&stage.producer));
+    assert_eq!(stage.machine.orders(), []);
+}
+
+#[test]
+fn a_copy_to_the_host_is_in_c_order_and_ready() {
+    let stage = Stage::new();
+    let raw = RawTensor {
+        data: stage.view.descriptor().data(),
+        byte_offset: 0,
+        device_type: Device::CUDA,
+        device_id: 0,
+        code: 2,
+        bits: 32,
+        lanes: 1,
+        shape: &[3, 2],
+        strides: Some(&[1, 3]),
+        flags: 0,
+    };
+    let descriptor = Descriptor::new(&raw).expect("a tensor");
+    let owner = stage.view.owner().share();
+    // SAFETY: the same elements, by columns; the stage keeps the stream.
+    let columns = unsafe { CaiView::new(descriptor, stream(&stage.producer), owner) };
+    let copy = columns.copy_to_host().expect("a copy");
+    assert_eq!((copy.device(), copy.ready()), (Device::HOST, Stream::None));
+    assert_eq!(floats(&copy), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+}
+
+#[test]
+fn memory_of_the_cpu_is_copied_without_a_driver_call() {
+    let machine = machine();
+    let view = array(vec![1.0_f32, 2.0], &[2]);
+    let copy = view.copy_on(Stream::LegacyDefault).expect("a copy");
+    assert_ne!(copy.descriptor().data(), view.descriptor().data());
+    assert_eq!(floats(&copy), [1.0, 2.0]);
+    assert_eq!(machine.sim.calls().len(), 0);
+}
+
+#[test]
+fn what_is_on_another_kind_of_device_is_refused() {
+    let view = Array {
+        device: Device {
+            device_type: 7, // Vulkan
+            id: 0,
+        },
+        ..Array::of_shape(&[1])
+    }
+    .over(vec![1.0_f32]);
+    assert_eq!(rule(view.copy_on(Stream::None)), Rule::CopyRefused);
+    assert_eq!(rule(view.copy_to_host()), Rule::CopyRefused);
+}
+
+#[test]
+fn pinned_memory_is_presented_to_either_side() {
+    let machine = machine();
+    let context = CudaContext::new(0).expect("device 0");
+    // SAFETY: written below, before it is read.
+    let mut pinned = unsafe { context.alloc_pinned::<f32>(2) }.expect("pinned memory");
+    let values = pinned.as_mut_slice().expect("no work is pending");
+    values.copy_from_slice(&[1.0, 2.0]);
+    let raw = RawTensor {
+        data: values.as_ptr().expose_provenance() as u64,
+        byte_offset: 0,
+        device_type: Device::CUDA_HOST,
+        device_id: 0,
+        code: 2,
+        bits: 32,
+        lanes: 1,
+        shape: &[2],
+        strides: None,
+        flags: 0,
+    };
+    let descriptor = Descriptor::new(&raw).expect("a tensor");
+    // SAFETY: the owner keeps the memory, on which nothing works.
+    let view = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(pinned)) };
+    let device = view.present_as(PresentAs::Cuda).expect("reachable");
+    assert_eq!(device.device(), Device::cuda(0));
+    let host = device.present_as(PresentAs::Host).expect("reachable");
+    assert_eq!(host.device(), Device::HOST);
+    assert_eq!(floats(&host), [1.0, 2.0]);
+    drop((view, device, host));
+    drop(machine);
+}
+
+#[test]
+fn device_memory_is_not_the_hosts() {
+    let stage = Stage::new();
+    assert_eq!(
+        rule(stage.view.present_as(PresentAs::Host)),
+        Rule::PresentAs
+    );
+}

@@ -1,0 +1,135 @@
+//! Fields of structs, masks and borrows of memory, in Rust.
+
+use cai_dlpack::CaiView;
+use cai_dlpack::protocol::descriptor::Device;
+use cai_dlpack::protocol::dtype::{DType, TypeStr};
+use cai_dlpack::protocol::interface::{Descr, DescrBuilder, Interface, Parts, Version};
+use cai_dlpack::protocol::layout::{Axes, Source};
+use cai_dlpack::protocol::mask::MaskForm;
+use cai_dlpack::protocol::rule::Rule;
+use cai_dlpack::protocol::stream::Stream;
+use cai_dlpack::view::Owner;
+
+use crate::arrays::array;
+
+fn interface(typestr: &str, descr: Descr, shape: &[i64], data: u64) -> Interface {
+    Interface::new(Parts {
+        version: Version::V3,
+        typestr: TypeStr::parse(typestr).expect("a typestr"),
+        descr,
+        axes: Axes::from_slices(Source::Cai, shape, None).expect("axes"),
+        data,
+        read_only: false,
+        stream: Stream::None,
+    })
+    .expect("a dict")
+}
+
+fn fields(typestr: &str, fields: &[(&str, &str)]) -> Descr {
+    let mut builder = DescrBuilder::new();
+    for (name, typestr) in fields {
+        builder.push(name, typestr, &[]).expect("a field");
+    }
+    let typestr = TypeStr::parse(typestr).expect("a typestr");
+    builder.finish(typestr).expect("fields of the item's size")
+}
+
+/// Two items of two floats.
+fn points() -> (CaiView, Descr) {
+    let values = vec![[1.0_f32, 2.0], [3.0, 4.0]];
+    let descr = fields("|V8", &[("x", "<f4"), ("y", "<f4")]);
+    let data = values.as_ptr().expose_provenance() as u64;
+    let (descriptor, fields) = interface("|V8", descr, &[2], data)
+        .into_struct(Device::HOST)
+        .expect("a struct");
+    // SAFETY: the items lie in the vector, which the owner keeps.
+    let view = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(values)) };
+    (view, fields)
+}
+
+#[test]
+fn a_field_is_a_strided_view_of_the_same_memory() {
+    let (points, fields) = points();
+    let (y, inner) = points.field(&fields, "y", None).expect("a field");
+    assert_eq!(
+        (y.descriptor().elem_strides(), inner),
+        (&[2][..], Descr::None)
+    );
+    let y = y.typed::<f32>().expect("floats");
+    assert_eq!(y.copy_to_vec().expect("readable"), [2.0, 4.0]);
+}
+
+#[test]
+fn fields_of_larger_items_are_refused() {
+    let (points, _) = points();
+    let others = fields("|V32", &[("a", "|V28"), ("b", "<f4")]);
+    let refused = points.field(&others, "b", None).unwrap_err();
+    assert_eq!(refused.rule(), Rule::DescrSize);
+}
+
+#[test]
+fn a_name_that_no_field_has_is_refused() {
+    let (points, fields) = points();
+    let refused = points.field(&fields, "z", None).unwrap_err();
+    assert_eq!(refused.rule(), Rule::FieldUnknown);
+}
+
+#[test]
+fn a_mask_is_described_by_its_form() {
+    let describe = |typestr, shape: &[i64], values: &[i64], asked| {
+        let mask = interface(typestr, Descr::None, shape, 0x1000);
+        let form = MaskForm::of(&mask, values, asked)?;
+        let descriptor = form.describe(&mask, Device::cuda(0))?;
+        Ok::<_, cai_dlpack::protocol::rule::Violation>((
+            form,
+            descriptor.dtype(),
+            descriptor.shape().to_vec(),
+        ))
+    };
+    let (bits, bytes) = (MaskForm::Bits, MaskForm::Bytes);
+    let cases = [
+        (
+            "|b1",
+            &[3][..],
+            &[2, 3][..],
+            None,
+            (bytes, DType::BOOL, vec![3]),
+        ),
+        (
+            "|i1",
+            &[3],
+            &[3],
+            Some(bytes),
+            (bytes, DType::BOOL, vec![3]),
+        ),
+        ("|u1", &[2], &[10], None, (bits, DType::U8, vec![2])),
+        ("|u1", &[64], &[10], None, (bits, DType::U8, vec![64])),
+        ("|t1", &[10], &[10], None, (bits, DType::U8, vec![2])),
+    ];
+    for (typestr, mask, values, asked, expected) in cases {
+        let made = describe(typestr, mask, values, asked);
+        assert_eq!(made.expect("a mask"), expected, "{typestr} of {mask:?}");
+    }
+    let rule = |typestr, mask: &[i64], values: &[i64]| {
+        let refused = describe(typestr, mask, values, None);
+        refused.expect_err("no mask").rule()
+    };
+    assert_eq!(rule("|u1", &[1], &[1]), Rule::MaskAmbiguous);
+    assert_eq!(rule("|u1", &[3], &[10]), Rule::MaskShape);
+    assert_eq!(rule("<f4", &[3], &[3]), Rule::MaskDtype);
+}
+
+#[test]
+fn memory_is_borrowed_by_many_or_by_one() {
+    let (view, other) = (array(vec![0_f32; 4], &[4]), array(vec![0_f32; 4], &[4]));
+    let (first, second) = (view.borrow_memory(), view.borrow_memory());
+    assert!(first.is_ok() && second.is_ok());
+    let refused = view.borrow_memory_mut().unwrap_err();
+    assert_eq!(refused.rule(), Rule::ViewInUse);
+    let _elsewhere = other.borrow_memory_mut().expect("other memory");
+    drop((first, second));
+    let written = view.borrow_memory_mut().expect("nobody else's");
+    assert_eq!(view.borrow_memory().unwrap_err().rule(), Rule::ViewInUse);
+    drop(written);
+    assert!(view.borrow_memory().is_ok());
+}

@@ -1,0 +1,216 @@
+//! The calling thread's current context, changed for a while.
+//!
+//! An event must be of the context of the stream that it is recorded on, and is created in the *current* context
+//! (driver API, `cuEventCreate`, `cuEventRecord`); memory is allocated there; and a thread without a current
+//! context may ask nothing about streams (`CUDA_ERROR_INVALID_CONTEXT`).
+
+use super::{Context, Driver, DriverError, Place};
+use crate::protocol::stream::Stream;
+
+/// `CUDA_ERROR_INVALID_CONTEXT`.
+pub(super) const INVALID_CONTEXT: u32 = 201;
+
+/// The calling thread's current context: changed by [`switch`](Self::switch), put back by
+/// [`restore`](Self::restore), and by drop if that was not called.
+pub(crate) struct ContextGuard<'d> {
+    pub(super) driver: &'d dyn Driver,
+    original: Option<Context>,
+    current: Option<Context>,
+    /// Whether what runs meanwhile may change it too: then it is put back without a look.
+    is_shared: bool,
+    /// Keeps a primary context alive as long as the guard.
+    home: Option<Home<'d>>,
+}
+
+impl<'d> ContextGuard<'d> {
+    /// Remembers the current context.
+    pub(super) fn new(driver: &'d dyn Driver) -> Result<Self, DriverError> {
+        let original = driver.current_context()?;
+        Ok(Self {
+            driver,
+            original,
+            current: original,
+            is_shared: false,
+            home: None,
+        })
+    }
+
+    /// Remembers the current context, which code of others may change before the guard is dropped.
+    pub(crate) fn around(driver: &'d dyn Driver) -> Result<Self, DriverError> {
+        let mut guard = Self::new(driver)?;
+        guard.is_shared = true;
+        Ok(guard)
+    }
+
+    /// Makes the context current that `stream` was created in; for a default stream the data's.
+    pub(crate) fn of_stream(
+        driver: &'d dyn Driver,
+        stream: Stream,
+        place: &Place,
+    ) -> Result<Self, DriverError> {
+        if stream.is_default() {
+            return Self::of_memory(driver, place);
+        }
+        let mut guard = Self::new(driver)?;
+        if guard.current.is_none() {
+            guard.enter(Home::make(driver, place)?)?;
+        }
+        guard.switch(driver.stream_context(stream)?)?;
+        Ok(guard)
+    }
+
+    /// Makes the context current that a stream with a handle was created in.
+    pub(crate) fn of_handle(driver: &'d dyn Driver, stream: Stream) -> Result<Self, DriverError> {
+        let mut guard = Self::new(driver)?;
+        if guard.current.is_none()
+            && let Some(home) = Home::any(driver)?
+        {
+            guard.enter(home)?;
+        }
+        guard.switch(driver.stream_context(stream)?)?;
+        Ok(guard)
+    }
+
+    /// Makes the context of an allocation current, else its device's primary one.
+    pub(crate) fn of_memory(driver: &'d dyn Driver, place: &Place) -> Result<Self, DriverError> {
+        let mut guard = Self::new(driver)?;
+        guard.enter(Home::make(driver, place)?)?;
+        Ok(guard)
+    }
+
+    /// Makes the primary context of a device current, for code of others.
+    pub(crate) fn of_device(driver: &'d dyn Driver, ordinal: i32) -> Result<Self, DriverError> {
+        let mut guard = Self::around(driver)?;
+        guard.enter(Home::primary(driver, ordinal)?)?;
+        Ok(guard)
+    }
+
+    /// Makes the first primary context current that is active, for code of others; `None` if there is none.
+    pub(crate) fn of_any_device(driver: &'d dyn Driver) -> Result<Option<Self>, DriverError> {
+        let Some(home) = Home::any(driver)? else {
+            return Ok(None);
+        };
+        let mut guard = Self::around(driver)?;
+        guard.enter(home)?;
+        Ok(Some(guard))
+    }
+
+    /// The context that is current now.
+    pub(super) fn current(&self) -> Option<Context> {
+        self.current
+    }
+
+    pub(super) fn switch(&mut self, to: Context) -> Result<(), DriverError> {
+        if self.current != Some(to) {
+            self.driver.set_current_context(Some(to))?;
+            self.current = Some(to);
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, home: Home<'d>) -> Result<(), DriverError> {
+        self.switch(home.context)?;
+        self.home = Some(home);
+        Ok(())
+    }
+
+    /// Makes the caller's context current again. Only here can that fail visibly.
+    pub(super) fn restore(&mut self) -> Result<(), DriverError> {
+        if self.current == self.original && !self.is_shared {
+            return Ok(());
+        }
+        (self.current, self.is_shared) = (self.original, false);
+        self.driver.set_current_context(self.original)
+    }
+}
+
+impl Drop for ContextGuard<'_> {
+    fn drop(&mut self) {
+        // A context that has died meanwhile cannot be made current again; then there is none.
+        let _ = self.restore();
+    }
+}
+
+/// The context in which a place's default streams live.
+pub(super) struct Home<'d> {
+    pub(super) context: Context,
+    pub(super) ordinal: i32,
+    /// Whose primary context was retained here.
+    retained: Option<&'d dyn Driver>,
+}
+
+impl<'d> Home<'d> {
+    /// Finds the pointer's context, else the device's primary one, which is not brought to life for this: if nothing
+    /// uses it, no work can be pending on its default streams, and the question has no answer.
+    ///
+    /// # Errors
+    /// The driver's; its own "invalid context" for a primary context that is not active.
+    pub(super) fn find(driver: &'d dyn Driver, place: &Place) -> Result<Self, DriverError> {
+        Self::of(driver, place, |ordinal| {
+            if driver.primary_context_active(ordinal)? {
+                return Self::primary(driver, ordinal);
+            }
+            let call = "cuDevicePrimaryCtxGetState";
+            Err(DriverError::new(call, INVALID_CONTEXT))
+        })
+    }
+
+    /// Finds the pointer's context, else the device's primary one, which may be brought to life.
+    fn make(driver: &'d dyn Driver, place: &Place) -> Result<Self, DriverError> {
+        Self::of(driver, place, |ordinal| {
+            Self::primary(driver, ordinal.max(0))
+        })
+    }
+
+    fn of(
+        driver: &'d dyn Driver,
+        place: &Place,
+        primary: impl FnOnce(i32) -> Result<Self, DriverError>,
+    ) -> Result<Self, DriverError> {
+        let (mut context, mut ordinal) = (place.context, place.ordinal);
+        if place.pointer != 0 && (context.is_none() || ordinal < 0) {
+            let info = driver.pointer_info(place.pointer, false)?;
+            context = context.or(info.context);
+            if ordinal < 0 {
+                ordinal = info.ordinal;
+            }
+        }
+        match context {
+            None => primary(ordinal),
+            Some(context) => Ok(Self {
+                context,
+                ordinal,
+                retained: None,
+            }),
+        }
+    }
+
+    /// Retains the primary context of a device.
+    fn primary(driver: &'d dyn Driver, ordinal: i32) -> Result<Self, DriverError> {
+        Ok(Self {
+            context: driver.primary_context_retain(ordinal)?,
+            ordinal,
+            retained: Some(driver),
+        })
+    }
+
+    /// Retains the first primary context that is active: to ask about a stream, any context serves.
+    fn any(driver: &'d dyn Driver) -> Result<Option<Self>, DriverError> {
+        for ordinal in 0..driver.device_count()? {
+            if driver.primary_context_active(ordinal)? {
+                return Self::primary(driver, ordinal).map(Some);
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Drop for Home<'_> {
+    /// Gives a retained primary context back, on the thread that retained it.
+    fn drop(&mut self) {
+        if let Some(driver) = self.retained {
+            // A failure leaves one count too many; the order itself is made, or its error matters more.
+            let _ = driver.primary_context_release(self.ordinal);
+        }
+    }
+}

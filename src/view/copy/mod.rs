@@ -1,0 +1,206 @@
+//! Copies: to memory of the same kind, and to the CPU.
+//!
+//! | from | to | the copy runs | ready |
+//! |---|---|---|---|
+//! | device, managed, pinned memory | the same kind | on the consumer's stream, after the data | on the consumer's stream; now, for one that names none and reads on the host |
+//! | device memory | the CPU | on a stream of this thread, and the host waits | now |
+//! | memory that the host reads | the CPU | on the host, once the data is ready | now |
+//!
+//! A copy is in C order, writable, and not shared. On a stream the source is read after the call
+//! returns; so its producer's stream is made to wait for the copy, and if that is unknown the host waits.
+
+mod allocation;
+mod device;
+mod host;
+
+use super::{CaiView, Owner, detach};
+use crate::error::Error;
+use crate::protocol::descriptor::{Descriptor, Device, Flags};
+use crate::protocol::layout::{Axes, Layout, Source};
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::stream::{Request, Stream, SyncPolicy};
+
+impl CaiView {
+    /// Copies the elements, in C order, to new memory of the same kind: the device's, managed or pinned.
+    ///
+    /// The copy is enqueued on `stream` after the data, and is ready there; for [`Stream::None`] it is enqueued
+    /// on the ready stream, or on the legacy default one if there is none. The producer's stream is made to wait
+    /// for it; if that is unknown, the host waits instead. Memory of the CPU is copied by the host, at once.
+    ///
+    /// # Errors
+    /// - `copy-refused` for memory of other devices than CUDA's, and for packed elements.
+    /// - `pointer-unknown`, `pointer-device`, `out-of-bounds` if the memory is not what the view describes.
+    /// - `capture-consumer` if `stream` is being captured; what [`CaiView::consume`] refuses.
+    /// - The driver's refusal. What was allocated has been freed.
+    ///
+    /// ```
+    /// use cai_dlpack::protocol::stream::Stream;
+    /// use cai_dlpack::{CaiView, Error};
+    ///
+    /// fn snapshot(view: &CaiView) -> Result<CaiView, Error> {
+    ///     let copy = view.copy_on(Stream::LegacyDefault)?;
+    ///     assert_eq!(copy.ready(), Stream::LegacyDefault);
+    ///     Ok(copy)
+    /// }
+    /// # let _ = snapshot;
+    /// ```
+    pub fn copy_on(&self, stream: Stream) -> Result<Self, Error> {
+        let request = Request::Stream(stream);
+        self.copied(self.device(), request)
+    }
+
+    /// Copies the elements, in C order, to memory of the CPU. The host waits for the data and for the copy.
+    ///
+    /// # Errors
+    /// - `copy-refused` for memory that neither CUDA nor the host can read, and for packed elements.
+    /// - `pointer-unknown`, `pointer-device`, `out-of-bounds` if the memory is not what the view describes.
+    /// - What [`CaiView::synchronize`] refuses, the driver's refusal, or [`Error::OutOfMemory`].
+    ///
+    /// ```
+    #[doc = floats!()]
+    /// let copy = floats().copy_to_host()?;
+    /// assert_eq!(copy.typed::<f32>()?.copy_to_vec()?, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    /// assert!(!copy.descriptor().read_only());
+    /// # Ok::<(), cai_dlpack::Error>(())
+    /// ```
+    pub fn copy_to_host(&self) -> Result<Self, Error> {
+        self.copied(Device::HOST, Request::Host)
+    }
+
+    fn copied(&self, to: Device, request: Request) -> Result<Self, Error> {
+        let transfer = Transfer::of(self.device(), to)?;
+        detach(|| transfer.make(self, request, SyncPolicy::Event))
+    }
+}
+
+/// A copy that will be made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Transfer {
+    /// To memory of the same kind, on the same device.
+    Alike,
+    /// To memory of the CPU.
+    ToHost,
+}
+
+impl Transfer {
+    /// Chooses the copy for `copy=` and `dl_device=` of `__dlpack__`; `None` if the data itself will do. `wanted`
+    /// is the device that was asked for, already found to be the data's own or the CPU.
+    ///
+    /// # Errors
+    /// `copy-needed` if `copy=False` was asked and there is no other way; `copy-refused` for memory that
+    /// cannot be copied here.
+    pub(crate) fn decide(
+        own: Device,
+        wanted: Device,
+        asked: Option<bool>,
+    ) -> Result<Option<Self>, Violation> {
+        let shareable = wanted != Device::HOST || own.is_host_readable();
+        match asked {
+            None | Some(false) if shareable => Ok(None),
+            Some(false) => {
+                let found = format_args!("False, with the data on {own}");
+                Err(Violation::new(
+                    Rule::CopyNeeded,
+                    Field::Argument("copy"),
+                    found,
+                ))
+            }
+            _ => Self::of(own, wanted).map(Some),
+        }
+    }
+
+    /// # Errors
+    /// `copy-refused` for memory that cannot be copied here.
+    fn of(own: Device, wanted: Device) -> Result<Self, Violation> {
+        let is_copied_to_host = own.device_type == Device::CUDA || own.is_host_readable();
+        match wanted {
+            Device::HOST if is_copied_to_host => Ok(Self::ToHost),
+            _ if own.is_cuda_accessible() => Ok(Self::Alike),
+            _ => Err(refused(own)),
+        }
+    }
+
+    /// Makes the copy: a view of memory that is not shared, ready for the stream or host that `request` names.
+    ///
+    /// The driver is asked about the source first: a copy reads all of it, and a pointer that leads
+    /// nowhere is a refusal here, not a fault of the GPU (or, on the host, of the process).
+    ///
+    /// # Errors
+    /// The rules of [`CaiView::check_memory`]; why no order can be made, the driver's refusal, or no memory.
+    /// What was allocated has been freed.
+    pub(crate) fn make(
+        self,
+        view: &CaiView,
+        request: Request,
+        policy: SyncPolicy,
+    ) -> Result<CaiView, Error> {
+        let whole = Whole::of(view.descriptor())?;
+        view.check_memory()?;
+        match self {
+            Self::Alike => device::copy(view, &whole, request, policy),
+            Self::ToHost => host::copy(view, &whole, policy),
+        }
+    }
+}
+
+#[cold]
+fn refused(own: Device) -> Violation {
+    let violation = Violation::new(
+        Rule::CopyRefused,
+        Field::Argument("copy"),
+        format_args!("True, with the data on {own}"),
+    );
+    if own.is_host_readable() {
+        violation.with_hint("dl_device=(1, 0) copies it to the CPU")
+    } else {
+        violation.with_hint("copy it with the library that owns it")
+    }
+}
+
+/// A source as a copy reads it: items of whole bytes, apart by byte strides.
+struct Whole {
+    itemsize: u64,
+    byte_strides: Vec<i64>,
+    layout: Layout,
+}
+
+impl Whole {
+    /// # Errors
+    /// `copy-refused` for packed elements: a byte belongs to several.
+    fn of(descriptor: &Descriptor) -> Result<Self, Violation> {
+        let mut axes = Axes::new(Source::Tensor);
+        for extent in descriptor.shape() {
+            axes.push_extent(*extent)?;
+        }
+        let itemsize = descriptor.dtype().itemsize();
+        let layout = Layout::from_elem_axes(axes, itemsize.unwrap_or(1))?;
+        match (itemsize, descriptor.byte_strides()) {
+            (Some(itemsize), Some(strides)) => Ok(Self {
+                itemsize: u64::from(itemsize),
+                byte_strides: strides.collect(),
+                layout,
+            }),
+            _ => Err(Violation::new(
+                Rule::CopyRefused,
+                Field::Argument("copy"),
+                format_args!("True, with packed {} elements", descriptor.dtype()),
+            )),
+        }
+    }
+
+    /// Describes the copy at `data`.
+    fn at(&self, data: u64, device: Device, source: &Descriptor) -> Result<Descriptor, Violation> {
+        let layout = self.layout.clone();
+        Descriptor::from_layout(data, device, source.dtype(), Flags::IS_COPIED, layout)
+    }
+}
+
+/// Makes the view of a copy.
+///
+/// # Safety
+/// `owner` owns `descriptor`'s memory, which is ready on `ready`.
+unsafe fn view_of(descriptor: Descriptor, ready: Stream, owner: Owner) -> CaiView {
+    // SAFETY: `owner` keeps the elements, which are this library's own, and `ready` is a live stream or none,
+    // by this function's contract.
+    unsafe { CaiView::new(descriptor, ready, owner) }.on_producer(ready)
+}

@@ -1,0 +1,70 @@
+//! The payloads of Rust: a boxed value, and a managed tensor of another library.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+
+use dlpark::ManagedTensorBase;
+
+use super::payload::{EndsOn, Kind, RawOwner, Vtable};
+use super::stats;
+
+impl RawOwner {
+    /// Takes charge of a managed tensor that another library produced.
+    ///
+    /// # Safety
+    /// - `tensor` is initialised, owned by the caller, and not used by the caller afterwards.
+    /// - Its deleter, if there is one, may be called once on any thread (DLPack's rule for deleters).
+    pub(crate) unsafe fn managed<M: ManagedTensorBase + 'static>(tensor: NonNull<M>) -> Self {
+        Self::new(tensor.cast(), Foreign::<M>::vtable())
+    }
+}
+
+/// A `Box<T>` that was made by [`Owner::new`](super::Owner::new).
+pub(crate) struct Boxed<T>(std::marker::PhantomData<T>);
+
+impl<T: Send + 'static> Kind for Boxed<T> {
+    const ENDS_ON: EndsOn = EndsOn::AnyThread;
+
+    fn vtable() -> &'static Vtable {
+        const { &Vtable::of::<Self>() }
+    }
+
+    unsafe fn end(payload: NonNull<()>) {
+        stats::RELEASED.add();
+        // SAFETY: `Owner::new` leaked this box of a `T`, and a payload ends once.
+        let value = unsafe { Box::from_raw(payload.cast::<T>().as_ptr()) };
+        contain(|| drop(value));
+    }
+}
+
+/// Catches and counts a panic: a deleter's caller is C. What was thrown may panic in its turn as it is
+/// dropped, and so on; after eight of them the last one is leaked.
+fn contain(run: impl FnOnce()) {
+    let mut thrown = catch_unwind(AssertUnwindSafe(run)).err();
+    for _ in 0..8 {
+        let Some(panic) = thrown else { return };
+        stats::PANICS.add();
+        thrown = catch_unwind(AssertUnwindSafe(|| drop(panic))).err();
+    }
+    std::mem::forget(thrown);
+}
+
+/// Another library's managed tensor, whose deleter may be called on any thread (DLPack's rule).
+pub(crate) struct Foreign<M>(std::marker::PhantomData<M>);
+
+impl<M: ManagedTensorBase + 'static> Kind for Foreign<M> {
+    const ENDS_ON: EndsOn = EndsOn::AnyThread;
+
+    fn vtable() -> &'static Vtable {
+        const { &Vtable::of::<Self>() }
+    }
+
+    unsafe fn end(payload: NonNull<()>) {
+        stats::RELEASED.add();
+        // SAFETY: initialised and ours; `drop_raw` calls its deleter once, or nothing if it is NULL.
+        unsafe { M::drop_raw(payload.cast::<M>().as_ptr()) };
+    }
+}
+
+#[cfg(test)]
+mod tests;

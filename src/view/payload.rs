@@ -1,0 +1,334 @@
+//! Payloads: what an owner holds, how each kind of it ends, and the node that a release waits in.
+//!
+//! A payload is a pointer and a static table of functions ([`Vtable`], made of a [`Kind`]). It ends on the
+//! thread that releases it, or, if its kind must end elsewhere ([`EndsOn`]), in a list of [`Node`]s.
+//!
+//! **Chains.** The end of an owner may be the end of a view whose owner ends, and so on: re-wrapping one array
+//! in a loop makes such a chain. Up to [`DEEPEST`] releases nest; deeper ones go into a list of this thread,
+//! which the outermost release empties before it returns. Everything is released when the outermost deleter
+//! returns, as if it had nested. Source: our choice, after CPython's own "trashcan" for containers.
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::cell::Cell;
+use std::ptr::{self, NonNull};
+
+use super::stats;
+use crate::process::fork::generation;
+
+/// A kind of payload.
+pub(crate) trait Kind: Sized + 'static {
+    /// The threads on which it may end.
+    const ENDS_ON: EndsOn;
+
+    /// Whether a forked child may end its copy of a payload that the parent took.
+    const SURVIVES_FORK: bool = false;
+
+    /// Returns the kind's vtable.
+    fn vtable() -> &'static Vtable;
+
+    /// Ends a payload, on this thread, now. Does not unwind.
+    ///
+    /// # Safety
+    /// - `payload` is of this kind and is not used again.
+    /// - [`ENDS_ON`](Self::ENDS_ON) allows this thread.
+    unsafe fn end(payload: NonNull<()>);
+}
+
+/// The threads on which a payload may end.
+pub(crate) enum EndsOn {
+    /// Any.
+    AnyThread,
+    /// Those for which `here` returns true; on others `later` takes the node.
+    Only {
+        here: fn() -> bool,
+        later: unsafe fn(NonNull<Node>),
+    },
+}
+
+/// A [`Kind`] as data.
+pub(crate) struct Vtable {
+    /// Releases a payload, here or later; it is not used again. Does not unwind.
+    pub(super) release: unsafe fn(NonNull<()>),
+    /// Releases a node's payload and frees the node, here or later. Does not unwind.
+    release_node: unsafe fn(NonNull<Node>),
+    /// [`Kind::end`].
+    end: unsafe fn(NonNull<()>),
+    /// [`Kind::SURVIVES_FORK`].
+    survives_fork: bool,
+}
+
+impl Vtable {
+    pub(crate) const fn of<K: Kind>() -> Self {
+        Self {
+            release: release::<K>,
+            release_node: release_node::<K>,
+            end: K::end,
+            survives_fork: K::SURVIVES_FORK,
+        }
+    }
+}
+
+/// # Safety
+/// `payload` is of this kind and is not used again.
+unsafe fn release<K: Kind>(payload: NonNull<()>) {
+    match K::ENDS_ON {
+        EndsOn::Only { here, later } if !here() => {
+            if let Some(node) = Node::boxed(RawOwner::again(payload, K::vtable())) {
+                // SAFETY: a fresh node that holds the payload, ours alone.
+                unsafe { later(node) };
+            }
+        }
+        // SAFETY: of this kind and not used again, by this function's contract; this thread is allowed.
+        _ => unsafe { K::end(payload) },
+    }
+}
+
+/// # Safety
+/// `node` holds a payload of this kind; nobody else uses it or its block from now on.
+unsafe fn release_node<K: Kind>(node: NonNull<Node>) {
+    match K::ENDS_ON {
+        // SAFETY: the node is ours, and given away.
+        EndsOn::Only { here, later } if !here() => unsafe { later(node) },
+        _ => {
+            // SAFETY: the node is initialised and ours.
+            let payload = unsafe { node.as_ref() }.owner.payload;
+            // SAFETY: of this kind, by this function's contract; this thread is allowed.
+            unsafe { K::end(payload) };
+            // SAFETY: the payload is gone; the node is ours.
+            unsafe { Node::free(node) };
+        }
+    }
+}
+
+/// A payload and its vtable. A copy owns nothing: each place that keeps one says why.
+#[derive(Clone, Copy)]
+pub(crate) struct RawOwner {
+    pub(super) payload: NonNull<()>,
+    pub(super) vtable: &'static Vtable,
+    /// The generation of the process that took the payload.
+    generation: u32,
+}
+
+// SAFETY: every kind may be released on any thread (`Owner::new` demands `Send`, DLPack demands it of
+// deleters, `python::cpython::release` queues), and nothing else is done with the payload.
+unsafe impl Send for RawOwner {}
+// SAFETY: a shared reference gives no access to the payload: `release` and `end` demand to be its holder.
+unsafe impl Sync for RawOwner {}
+
+impl RawOwner {
+    /// Takes charge of a payload.
+    #[inline]
+    pub(crate) fn new(payload: NonNull<()>, vtable: &'static Vtable) -> Self {
+        stats::CREATED.add();
+        Self::again(payload, vtable)
+    }
+
+    /// Another holder of a payload that has been counted.
+    #[inline]
+    pub(super) fn again(payload: NonNull<()>, vtable: &'static Vtable) -> Self {
+        Self {
+            payload,
+            vtable,
+            generation: generation(),
+        }
+    }
+
+    /// Makes it the payload of a parent process.
+    #[cfg(test)]
+    pub(crate) fn as_of_parent(mut self) -> Self {
+        self.generation = self.generation.wrapping_sub(1);
+        self
+    }
+
+    /// Whether this process is a fork of the one that owns the payload, and must not release it.
+    #[inline]
+    pub(super) fn is_parents(self) -> bool {
+        self.generation != generation() && !self.vtable.survives_fork
+    }
+
+    /// Releases the payload, here or later.
+    ///
+    /// # Safety
+    /// The caller holds the payload, and does not use it afterwards.
+    #[inline]
+    pub(crate) unsafe fn release(self) {
+        if self.is_parents() {
+            stats::LEAKED.add();
+            return;
+        }
+        nested(
+            // SAFETY: the vtable came with this payload, which is released once.
+            || unsafe { (self.vtable.release)(self.payload) },
+            || Node::boxed(self),
+        );
+    }
+
+    /// Like [`RawOwner::release`], on a thread where every kind of payload may end.
+    ///
+    /// # Safety
+    /// - The caller holds the payload, and does not use it afterwards.
+    /// - For payloads that end with the GIL only: it is held.
+    #[inline]
+    pub(crate) unsafe fn end(self) {
+        if self.is_parents() {
+            stats::LEAKED.add();
+            return;
+        }
+        nested(
+            // SAFETY: the vtable came with this payload, which ends once, on a thread where it may.
+            || unsafe { (self.vtable.end)(self.payload) },
+            || Node::boxed(self),
+        );
+    }
+}
+
+/// A payload that is about to be released, and the block that goes with it.
+///
+/// Every exported managed tensor has one in its block, so that its deleter allocates nothing.
+#[repr(C)]
+pub(crate) struct Node {
+    /// The next node of the list that it is in; null while the managed tensor lives.
+    pub(super) next: *mut Node,
+    owner: RawOwner,
+    /// Frees the block that the node stands in. Touches neither `next` nor the payload.
+    free: unsafe fn(NonNull<Node>),
+}
+
+impl Node {
+    pub(super) fn new(owner: RawOwner, free: unsafe fn(NonNull<Node>)) -> Self {
+        Self {
+            next: ptr::null_mut(),
+            owner,
+            free,
+        }
+    }
+
+    /// A node of its own, for a payload that has none; without memory the payload is leaked, and counted.
+    pub(crate) fn boxed(owner: RawOwner) -> Option<NonNull<Self>> {
+        // SAFETY: a node is not of size zero.
+        let node = NonNull::new(unsafe { alloc(Layout::new::<Self>()) }.cast::<Self>());
+        match node {
+            // SAFETY: fresh memory of a node's size and alignment.
+            Some(node) => unsafe { node.write(Self::new(owner, free_box)) },
+            None => stats::LEAKED.add(),
+        }
+        node
+    }
+
+    /// Releases the payload, here or later, then frees its block.
+    ///
+    /// # Safety
+    /// `node` is initialised and nobody else uses it or its block from now on.
+    #[inline]
+    pub(super) unsafe fn release(node: NonNull<Self>) {
+        // SAFETY: initialised, by this function's contract.
+        let owner = unsafe { node.as_ref() }.owner;
+        if owner.is_parents() {
+            stats::LEAKED.add();
+            // SAFETY: the payload is given up; the node is ours.
+            return unsafe { Self::free(node) };
+        }
+        nested(
+            // SAFETY: the vtable came with this payload; the contract of `release_node` is ours.
+            || unsafe { (owner.vtable.release_node)(node) },
+            || Some(node),
+        );
+    }
+
+    /// Like [`Node::release`], on a thread where the payload may end.
+    ///
+    /// # Safety
+    /// - `node` is initialised and nobody else uses it or its block from now on.
+    /// - For payloads that end with the GIL only: it is held.
+    pub(crate) unsafe fn end(node: NonNull<Self>) {
+        // SAFETY: initialised, by this function's contract.
+        let owner = unsafe { node.as_ref() }.owner;
+        // SAFETY: the node holds the payload and is not used again; the GIL by this function's contract.
+        unsafe { owner.end() };
+        // SAFETY: the payload is gone or given on; the node is ours.
+        unsafe { Self::free(node) };
+    }
+
+    /// Frees the block: the second half of a release.
+    ///
+    /// # Safety
+    /// `node` is initialised, its payload is gone, and nobody uses it or its block from now on.
+    pub(crate) unsafe fn free(node: NonNull<Self>) {
+        // SAFETY: initialised, by this function's contract.
+        let free = unsafe { node.as_ref() }.free;
+        // SAFETY: `free` belongs to the block that this node stands in; nobody uses it any more.
+        unsafe { free(node) };
+    }
+}
+
+/// # Safety
+/// `node` came from [`Node::boxed`], and is not used any more.
+unsafe fn free_box(node: NonNull<Node>) {
+    // SAFETY: allocated by `boxed` with this layout; a node has nothing to drop.
+    unsafe { dealloc(node.as_ptr().cast(), Layout::new::<Node>()) };
+}
+
+/// A few hundred bytes of stack each, more where the owners are other libraries'.
+const DEEPEST: u32 = 64;
+
+struct Nest {
+    depth: Cell<u32>,
+    /// Nodes that wait for the outermost release of this thread, linked by `next`.
+    waiting: Cell<*mut Node>,
+}
+
+thread_local! {
+    // Nothing in it needs dropping, so that it can be used until the thread's very end.
+    static NEST: Nest = const {
+        Nest { depth: Cell::new(0), waiting: Cell::new(ptr::null_mut()) }
+    };
+}
+
+/// Runs `release`, or, this deep, has `node` released by the outermost release of this thread.
+///
+/// `node` hands out a node that is the caller's alone, and gives it away; `None` gives up.
+#[inline]
+fn nested(release: impl FnOnce(), node: impl FnOnce() -> Option<NonNull<Node>>) {
+    // loom's threads are one thread to `NEST`.
+    if cfg!(all(loom, test)) {
+        return release();
+    }
+    NEST.with(|nest| {
+        let depth = nest.depth.get();
+        if depth == DEEPEST {
+            nest.keep(node());
+            return;
+        }
+        nest.depth.set(depth + 1);
+        release();
+        if depth == 0 && !nest.waiting.get().is_null() {
+            nest.release_waiting();
+        }
+        nest.depth.set(depth);
+    });
+}
+
+impl Nest {
+    #[cold]
+    fn keep(&self, node: Option<NonNull<Node>>) {
+        if let Some(node) = node {
+            // SAFETY: initialised and given away to this list (`nested`).
+            unsafe { (*node.as_ptr()).next = self.waiting.get() };
+            self.waiting.set(node.as_ptr());
+        }
+    }
+
+    /// Called at depth 1, so that what these nodes release nests again.
+    #[cold]
+    fn release_waiting(&self) {
+        while let Some(node) = NonNull::new(self.waiting.get()) {
+            // SAFETY: a node in this list is initialised and ours.
+            self.waiting.set(unsafe { node.as_ref() }.next);
+            // SAFETY: out of the list, and ours.
+            unsafe { Node::release(node) };
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,102 @@
+//! The same memory under its other name: managed, pinned and registered memory is reachable from the device and
+//! from the host, and many consumers take one of the two alone.
+
+use super::{CaiView, detach};
+use crate::driver::{self, MemoryKind, PointerInfo};
+use crate::error::Error;
+use crate::protocol::descriptor::{Descriptor, Device};
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::stream::{Request, Stream, SyncPolicy};
+
+/// The side that memory is presented to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PresentAs {
+    /// Consumers that take device memory alone.
+    Cuda,
+    /// Consumers that take memory of the CPU alone.
+    Host,
+}
+
+impl PresentAs {
+    /// The name in Python.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Cuda => "cuda",
+            Self::Host => "host",
+        }
+    }
+}
+
+impl CaiView {
+    /// Presents the memory as the device's or as the CPU's, without a copy. The host waits until the data is
+    /// ready if it is to read it.
+    ///
+    /// # Errors
+    /// `present-as` if the memory is not reachable from that side; what [`CaiView::synchronize`] refuses; the
+    /// driver's refusal.
+    ///
+    /// ```
+    /// use cai_dlpack::view::PresentAs;
+    #[doc = floats!()]
+    /// let view = floats().present_as(PresentAs::Host)?;
+    /// assert_eq!(view.device(), Device::HOST);
+    /// # Ok::<(), cai_dlpack::Error>(())
+    /// ```
+    pub fn present_as(&self, side: PresentAs) -> Result<Self, Error> {
+        let own = self.device();
+        let is_so = match side {
+            PresentAs::Cuda => own.device_type == Device::CUDA,
+            PresentAs::Host => own.device_type == Device::CPU,
+        };
+        if is_so {
+            return Ok(self.clone());
+        }
+        let (data, ordinal) = match self.pointer_info()? {
+            None => (0, 0),
+            Some(info) => {
+                let data = match side {
+                    PresentAs::Cuda => info.device_pointer,
+                    PresentAs::Host => info.host_pointer,
+                };
+                if info.kind == MemoryKind::Unknown || data == 0 {
+                    return Err(refused(side, own).into());
+                }
+                (data, info.ordinal.max(0))
+            }
+        };
+        match side {
+            PresentAs::Cuda => Ok(self.renamed(data, Device::cuda(ordinal))?),
+            PresentAs::Host => {
+                detach(|| self.order(Request::Host, SyncPolicy::Event))?;
+                Ok(self.renamed(data, Device::HOST)?.with_ready(Stream::None))
+            }
+        }
+    }
+
+    /// Asks the driver about the memory; `None` if there are no elements.
+    fn pointer_info(&self) -> Result<Option<PointerInfo>, Error> {
+        match self.descriptor().data() {
+            0 => Ok(None),
+            data => Ok(Some(driver::driver()?.pointer_info(data, false)?)),
+        }
+    }
+
+    fn renamed(&self, data: u64, device: Device) -> Result<Self, Violation> {
+        let old = self.descriptor();
+        let layout = old.layout().clone();
+        let descriptor = Descriptor::from_layout(data, device, old.dtype(), old.flags(), layout)?;
+        // SAFETY: the driver has returned both addresses for one memory, which the owner keeps.
+        Ok(unsafe { self.derive(descriptor) })
+    }
+}
+
+#[cold]
+fn refused(side: PresentAs, device: Device) -> Violation {
+    let found = format_args!("'{}' of memory on {device}", side.name());
+    Violation::new(Rule::PresentAs, Field::Argument("kind"), found).with_hint(match side {
+        PresentAs::Host => "__dlpack__(dl_device=(1, 0)) copies it",
+        PresentAs::Cuda => {
+            "only managed, pinned and registered memory is reachable from the device"
+        }
+    })
+}
