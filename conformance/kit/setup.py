@@ -1,6 +1,6 @@
 """Builds the simulated driver with cargo and puts it into the wheel.
 
-Everything else is in pyproject.toml. The driver's source is `conformance/cusim` of the same
+Everything else is in pyproject.toml. The driver's source is `conformance/simulator` of the same
 repository, so the package is built from a clone; wheels stand alone.
 """
 
@@ -16,7 +16,7 @@ from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
-CRATE = Path(__file__).resolve().parent.parent / "cusim"
+CRATE = Path(__file__).resolve().parent.parent / "simulator"
 
 
 def build_driver() -> Path:

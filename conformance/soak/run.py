@@ -63,7 +63,7 @@ def simulator(minutes: float) -> list[str]:
 
 
 PARTS = {
-    "simulator": Part(simulator, "conformance/cusim/soak.tsv", takes_minutes=True),
+    "simulator": Part(simulator, "conformance/simulator/soak.tsv", takes_minutes=True),
     "races": Part(races, "conformance/results/stream-races.tsv", takes_minutes=True),
     **{f"ownership-{part}": ownership(part) for part in ("figures", "refusals", "loom", "pythons", "asan", "valgrind")},
     **{tool: checked(tool) for tool in ("asan", "tsan", "miri")},

@@ -2,7 +2,7 @@
 
     python conformance/tests/cusim/soak.py --minutes 10
 
-prints a line for each part, and appends it with date and commit to `conformance/cusim/soak.tsv`.
+prints a line for each part, and appends it with date and commit to `conformance/simulator/soak.tsv`.
 Exits with 1 if anything went wrong.
 """
 
@@ -19,7 +19,7 @@ from datetime import datetime, timezone
 
 from running import HERE, program, start
 
-RESULTS = HERE.parents[1] / "cusim" / "soak.tsv"
+RESULTS = HERE.parents[1] / "simulator" / "soak.tsv"
 MODES = list(itertools.product(["threaded", "lazy"], [[], ["--protect", "--reuse"], ["--queue", "2"]]))
 
 RANDOM = """

@@ -20,7 +20,7 @@ def test_the_c_program_of_the_page(tmp_path: Path) -> None:
     source, program = tmp_path / "page.c", tmp_path / "page"
     source.write_text(programs[0])
     # Rust needs a C compiler to link, so there is one.
-    compile_it = ["cc", "-Wall", "-Wextra", "-Werror", "-I", str(ROOT / "conformance" / "cusim"), str(source)]
+    compile_it = ["cc", "-Wall", "-Wextra", "-Werror", "-I", str(ROOT / "conformance" / "simulator"), str(source)]
     subprocess.run([*compile_it, "-o", str(program), "-ldl"], check=True)
     simulate = [sys.executable, "-m", "cai_conformance", "simulate", "--", str(program)]
     done = subprocess.run(
