@@ -16,33 +16,13 @@
 #![cfg(target_os = "linux")]
 
 mod abi;
-mod absent;
-mod attributes;
-mod capture;
-mod codes;
-mod context;
 mod control;
-mod device;
+mod driver;
 mod entry;
-mod errors;
-mod event;
-mod graph;
-mod host_function;
-mod init;
-mod kernel;
 mod memory;
-mod order;
-mod pool;
-mod primary;
-mod procaddress;
-mod python;
-mod queue;
-mod schedule;
-mod settings;
-mod stream;
+mod process;
+mod run;
+mod state;
 #[cfg(test)]
 mod stress;
-mod table;
-mod work;
-mod worker;
-mod world;
+mod submit;

@@ -1,11 +1,11 @@
 //! `sim_set` and `sim_get`: the settings by name, and the enumeration of orders.
 
-use crate::abi::{In, Out, Text};
-use crate::codes::{Answer, Code, to_c};
-use crate::control::log;
-use crate::schedule;
-use crate::settings::Schedule;
-use crate::world::{announce, lock};
+use crate::abi::arguments::{In, Out, Text};
+use crate::abi::codes::{Answer, Code, to_c};
+use crate::entry::log;
+use crate::run::schedule;
+use crate::state::settings::Schedule;
+use crate::state::world::{announce, lock};
 
 /// `schedule` (0 threaded, 1 lazy), `protect`, `reuse`, `queue`, `driver_version`, `memory`, `log` (on).
 /// Settings hold for what is made afterwards; the schedule also for pending work.

@@ -6,14 +6,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::abi::{HostAddress, In, Out, StreamHandle, Text};
-use crate::codes::{Answer, Code, to_c};
-use crate::entry::Call;
-use crate::host_function;
-use crate::kernel::{self, Element, Kernel};
-use crate::stream::{Target, submit};
-use crate::work::Work;
-use crate::world::{World, announce, lock};
+use crate::abi::arguments::{HostAddress, In, Out, StreamHandle, Text};
+use crate::abi::codes::{Answer, Code, to_c};
+use crate::driver::stream::{Target, submit};
+use crate::entry::enter::Call;
+use crate::memory::kernel::{self, Element, Kernel};
+use crate::process::host_function;
+use crate::state::work::Work;
+use crate::state::world::{World, announce, lock};
 
 const CALL: Call = Call { per_thread: false };
 
@@ -141,7 +141,7 @@ fn at(address: u64, bytes: u64, act: impl FnOnce(usize)) -> Answer {
 #[unsafe(no_mangle)]
 extern "C" fn sim_poison(code: u32) -> u32 {
     let mut world = lock();
-    match crate::context::current(&world) {
+    match crate::driver::context::current(&world) {
         Ok(context) => {
             world.poison(context, Code(code));
             0

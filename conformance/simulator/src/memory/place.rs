@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::codes::Code;
+use crate::abi::codes::Code;
 use crate::memory::backing::Backing;
-use crate::memory::{Kind, Life, Memory};
+use crate::memory::ranges::{Kind, Life, Memory};
 
 /// An address in an argument of a call.
 #[derive(Clone)]

@@ -1,0 +1,375 @@
+//! Contexts: created ones, the stack of each thread, destroy. Primary ones are in `primary`.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::abi::arguments::{ContextHandle, In, Out};
+use crate::abi::codes::{Answer, Code};
+use crate::driver::capture;
+use crate::entry::enter::{Call, exports};
+use crate::run::schedule::{self, Goal};
+use crate::state::queue::{Kind, QueueId};
+use crate::state::world::{World, announce, lock};
+
+exports! {
+    Create 3020 cuCtxCreate_v2(context: Out<ContextHandle>, flags: u32, device: i32) = create;
+    Create 11040 cuCtxCreate_v3(context: Out<ContextHandle>, affinity: In<u8>, count: i32, flags: u32, device: i32) = create_v3;
+    Create 12050 cuCtxCreate_v4(context: Out<ContextHandle>, parameters: In<u8>, flags: u32, device: i32) = create_v4;
+    Destroy 4000 cuCtxDestroy_v2(context: ContextHandle) = destroy;
+    Context 4000 cuCtxPushCurrent_v2(context: ContextHandle) = push;
+    Context 4000 cuCtxPopCurrent_v2(context: Out<ContextHandle>) = pop;
+    Context 4000 cuCtxSetCurrent(context: ContextHandle) = set_current;
+    Query 4000 cuCtxGetCurrent(context: Out<ContextHandle>) = get_current;
+    Query 2000 cuCtxGetDevice(device: Out<i32>) = device_of_current;
+    Query 13000 cuCtxGetDevice_v2(device: Out<i32>, context: ContextHandle) = device_of;
+    Query 7000 cuCtxGetFlags(flags: Out<u32>) = flags;
+    Query 3020 cuCtxGetApiVersion(context: ContextHandle, version: Out<u32>) = api_version;
+    Query 12000 cuCtxGetId(context: ContextHandle, id: Out<u64>) = id;
+    Wait 2000 cuCtxSynchronize() = synchronize;
+    Wait 13000 cuCtxSynchronize_v2(context: ContextHandle) = synchronize_given;
+    Query 5050 cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) = priority_range;
+    Context 4000 cuCtxEnablePeerAccess(peer: ContextHandle, flags: u32) = enable_peer;
+    Context 4000 cuCtxDisablePeerAccess(peer: ContextHandle) = disable_peer;
+    Query 3010 cuCtxGetLimit(value: Out<usize>, limit: u32) = get_limit;
+    Context 3010 cuCtxSetLimit(limit: u32, value: usize) = set_limit;
+}
+
+/// Names a thread for its per-thread default streams; never reused.
+pub(crate) type ThreadKey = u64;
+
+/// A context, until it is destroyed. `id` is unique for ever, the handle need not be.
+pub(crate) struct Context {
+    pub(crate) id: u64,
+    pub(crate) device: usize,
+    pub(crate) flags: u32,
+    pub(crate) primary: bool,
+    /// The sticky error, once there is one.
+    pub(crate) poison: Option<Code>,
+    pub(crate) legacy: QueueId,
+    pub(crate) per_thread: BTreeMap<ThreadKey, QueueId>,
+    peers: Vec<ContextHandle>,
+    limits: BTreeMap<u32, usize>,
+}
+
+/// The scheduling bits allow one of four values; MAP_HOST 8, LMEM_RESIZE 16, COREDUMP 32,
+/// USER_COREDUMP 64, SYNC_MEMOPS 128.
+const FLAGS: u32 = 0xFF;
+
+thread_local! {
+    static STACK: RefCell<Vec<ContextHandle>> = const { RefCell::new(Vec::new()) };
+    static KEY: Cell<ThreadKey> = const { Cell::new(0) };
+}
+
+/// The calling thread's number.
+pub(crate) fn thread_key() -> ThreadKey {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let fresh = || NEXT.fetch_add(1, Ordering::Relaxed);
+    KEY.try_with(|key| {
+        if key.get() == 0 {
+            key.set(fresh());
+        }
+        key.get()
+    })
+    .unwrap_or_else(|_| fresh())
+}
+
+/// Runs on the calling thread's stack of contexts; on a thread whose locals are gone already,
+/// on an empty one.
+pub(crate) fn with_stack<R>(f: impl Fn(&mut Vec<ContextHandle>) -> R) -> R {
+    STACK
+        .try_with(|stack| f(&mut stack.borrow_mut()))
+        .unwrap_or_else(|_| f(&mut Vec::new()))
+}
+
+/// The current context, usable: there is one, it is not destroyed, it has no sticky error.
+pub(crate) fn current(world: &World) -> Result<ContextHandle, Code> {
+    let handle = with_stack(|stack| stack.last().copied()).ok_or(Code::INVALID_CONTEXT)?;
+    world.context(handle)?;
+    Ok(handle)
+}
+
+impl World {
+    /// A new context on a device: under `handle` if given (a primary context that comes back).
+    pub(crate) fn new_context(
+        &mut self,
+        device: usize,
+        flags: u32,
+        primary: bool,
+        handle: Option<ContextHandle>,
+    ) -> ContextHandle {
+        let id = self.fresh_number();
+        let context = Context {
+            id,
+            device,
+            flags,
+            primary,
+            poison: None,
+            legacy: QueueId(0),
+            per_thread: BTreeMap::new(),
+            peers: Vec::new(),
+            limits: BTreeMap::new(),
+        };
+        let reuse = self.settings.reuse;
+        let handle = match handle {
+            Some(handle) => {
+                self.contexts.restore(handle, context);
+                handle
+            }
+            None => self.contexts.insert(reuse, context),
+        };
+        let legacy = self.new_queue(handle, id, Kind::Legacy);
+        if let Some(context) = self.contexts.get_mut(handle) {
+            context.legacy = legacy;
+        }
+        handle
+    }
+
+    /// Ends everything that belongs to a context: work that has not started, streams, events,
+    /// memory. The caller removes the context itself.
+    pub(crate) fn clear_context(&mut self, handle: ContextHandle, id: u64) {
+        let queues: Vec<QueueId> = self
+            .queues
+            .iter()
+            .filter(|(_, queue)| queue.context_id == id)
+            .map(|(id, _)| *id)
+            .collect();
+        for queue in queues {
+            self.abandon_queue(queue);
+        }
+        for stream in self
+            .streams
+            .handles_where(|stream| stream.context == handle)
+        {
+            self.streams.remove(stream);
+        }
+        for event in self.events.handles_where(|event| event.context == handle) {
+            self.events.remove(event);
+        }
+        self.memory.remove_context(handle);
+        announce();
+    }
+}
+
+fn create(_: &Call, context: Out<ContextHandle>, flags: u32, device: i32) -> Answer {
+    context.check()?;
+    let mut world = lock();
+    world.device(device)?;
+    if flags & !FLAGS != 0 || !matches!(flags & 7, 0 | 1 | 2 | 4) {
+        return Err(Code::INVALID_VALUE);
+    }
+    let handle = world.new_context(device as usize, flags, false, None);
+    with_stack(|stack| stack.push(handle));
+    context.put(handle)
+}
+
+/// Execution affinity belongs to MPS and is not modelled.
+fn create_v3(
+    call: &Call,
+    context: Out<ContextHandle>,
+    affinity: In<u8>,
+    count: i32,
+    flags: u32,
+    device: i32,
+) -> Answer {
+    if !affinity.is_null() || count != 0 {
+        return Err(Code::NOT_SUPPORTED);
+    }
+    create(call, context, flags, device)
+}
+
+fn create_v4(
+    call: &Call,
+    context: Out<ContextHandle>,
+    parameters: In<u8>,
+    flags: u32,
+    device: i32,
+) -> Answer {
+    if !parameters.is_null() {
+        return Err(Code::NOT_SUPPORTED);
+    }
+    create(call, context, flags, device)
+}
+
+/// Destroys a created context, whichever threads it is current to. It is popped from the calling
+/// thread's stack if it is on top; other threads get CONTEXT_IS_DESTROYED from then on.
+fn destroy(_: &Call, handle: ContextHandle) -> Answer {
+    let mut world = lock();
+    let context = world.contexts.get(handle).ok_or(Code::INVALID_CONTEXT)?;
+    if context.primary {
+        return Err(Code::INVALID_CONTEXT);
+    }
+    let id = context.id;
+    world.clear_context(handle, id);
+    world.contexts.remove(handle);
+    with_stack(|stack| {
+        if stack.last() == Some(&handle) {
+            stack.pop();
+        }
+    });
+    Ok(())
+}
+
+fn push(_: &Call, context: ContextHandle) -> Answer {
+    lock().contexts.get(context).ok_or(Code::INVALID_CONTEXT)?;
+    with_stack(|stack| stack.push(context));
+    Ok(())
+}
+
+/// The output may be null. An empty stack is INVALID_CONTEXT.
+fn pop(_: &Call, context: Out<ContextHandle>) -> Answer {
+    let popped = with_stack(Vec::pop).ok_or(Code::INVALID_CONTEXT)?;
+    context.put_if_wanted(popped);
+    Ok(())
+}
+
+/// Replaces the top of the stack; null pops it.
+fn set_current(_: &Call, context: ContextHandle) -> Answer {
+    if context != ContextHandle::NULL {
+        lock().contexts.get(context).ok_or(Code::INVALID_CONTEXT)?;
+    }
+    with_stack(|stack| {
+        stack.pop();
+        if context != ContextHandle::NULL {
+            stack.push(context);
+        }
+    });
+    Ok(())
+}
+
+/// Null, and success, when no context is current.
+fn get_current(_: &Call, context: Out<ContextHandle>) -> Answer {
+    context.put(with_stack(|stack| stack.last().copied()).unwrap_or(ContextHandle::NULL))
+}
+
+fn device_of_current(_: &Call, device: Out<i32>) -> Answer {
+    let world = lock();
+    let context = current(&world)?;
+    device.put(world.context(context)?.device as i32)
+}
+
+/// A null context means the current one, in the calls that take one.
+fn given_or_current(world: &World, context: ContextHandle) -> Result<ContextHandle, Code> {
+    if context == ContextHandle::NULL {
+        return current(world);
+    }
+    world.contexts.get(context).ok_or(Code::INVALID_CONTEXT)?;
+    Ok(context)
+}
+
+fn device_of(_: &Call, device: Out<i32>, context: ContextHandle) -> Answer {
+    let world = lock();
+    let context = given_or_current(&world, context)?;
+    device.put(world.context(context)?.device as i32)
+}
+
+fn flags(_: &Call, flags: Out<u32>) -> Answer {
+    let world = lock();
+    let context = current(&world)?;
+    flags.put(world.context(context)?.flags)
+}
+
+/// The version of the API that the context was created with: 3020 for every variant here.
+fn api_version(_: &Call, context: ContextHandle, version: Out<u32>) -> Answer {
+    let world = lock();
+    given_or_current(&world, context)?;
+    version.put(3020)
+}
+
+/// Unique for the life of the process, also when a handle comes back.
+fn id(_: &Call, context: ContextHandle, id: Out<u64>) -> Answer {
+    let world = lock();
+    let context = given_or_current(&world, context)?;
+    id.put(world.context(context)?.id)
+}
+
+/// Waits for all streams of the current context. While one of them captures it is an error, and
+/// the capture is invalid afterwards.
+fn synchronize(_: &Call) -> Answer {
+    let world = lock();
+    let context = current(&world)?;
+    wait_for_all(world, context)
+}
+
+fn synchronize_given(_: &Call, context: ContextHandle) -> Answer {
+    let world = lock();
+    let context = given_or_current(&world, context)?;
+    wait_for_all(world, context)
+}
+
+fn wait_for_all(mut world: crate::state::world::Guard, handle: ContextHandle) -> Answer {
+    let id = world.context(handle)?.id;
+    capture::forbid_context_wait(&mut world, id)?;
+    let marks = world.tails_of_context(id);
+    world = schedule::wait(world, &Goal::Marks(marks));
+    world.context(handle).map(drop)
+}
+
+/// 0 is the least priority, -5 the greatest. Priorities have no effect here.
+fn priority_range(_: &Call, least: Out<i32>, greatest: Out<i32>) -> Answer {
+    current(&lock())?;
+    least.put_if_wanted(0);
+    greatest.put_if_wanted(-5);
+    Ok(())
+}
+
+fn enable_peer(_: &Call, peer: ContextHandle, flags: u32) -> Answer {
+    if flags != 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    let mut world = lock();
+    let here = current(&world)?;
+    let peer_device = world
+        .contexts
+        .get(peer)
+        .ok_or(Code::INVALID_CONTEXT)?
+        .device;
+    let context = world.contexts.get_mut(here).ok_or(Code::INVALID_CONTEXT)?;
+    if context.device == peer_device {
+        return Err(Code::PEER_ACCESS_UNSUPPORTED);
+    }
+    if context.peers.contains(&peer) {
+        return Err(Code::PEER_ACCESS_ALREADY_ENABLED);
+    }
+    context.peers.push(peer);
+    Ok(())
+}
+
+fn disable_peer(_: &Call, peer: ContextHandle) -> Answer {
+    let mut world = lock();
+    let here = current(&world)?;
+    let context = world.contexts.get_mut(here).ok_or(Code::INVALID_CONTEXT)?;
+    let known = context.peers.iter().position(|other| *other == peer);
+    context
+        .peers
+        .remove(known.ok_or(Code::PEER_ACCESS_NOT_ENABLED)?);
+    Ok(())
+}
+
+/// Limits are kept and have no effect. Eight of them exist (0 to 7).
+fn get_limit(_: &Call, value: Out<usize>, limit: u32) -> Answer {
+    let world = lock();
+    let context = current(&world)?;
+    if limit > 7 {
+        return Err(Code::INVALID_VALUE);
+    }
+    value.put(
+        world
+            .context(context)?
+            .limits
+            .get(&limit)
+            .copied()
+            .unwrap_or(1024),
+    )
+}
+
+fn set_limit(_: &Call, limit: u32, value: usize) -> Answer {
+    let mut world = lock();
+    let here = current(&world)?;
+    if limit > 7 {
+        return Err(Code::INVALID_VALUE);
+    }
+    let context = world.contexts.get_mut(here).ok_or(Code::INVALID_CONTEXT)?;
+    context.limits.insert(limit, value);
+    Ok(())
+}

@@ -1,0 +1,146 @@
+//! Events: a place in a queue, taken when the event is recorded.
+
+use std::sync::Arc;
+
+use crate::abi::arguments::{ContextHandle, EventHandle, Out, StreamHandle};
+use crate::abi::codes::{Answer, Code};
+use crate::driver::capture::{self, CaptureId};
+use crate::driver::context;
+use crate::driver::stream::{Target, poll, submit};
+use crate::entry::enter::{Call, exports};
+use crate::run::schedule::{self, Goal};
+use crate::state::queue::Mark;
+use crate::state::work::{Stamp, Work};
+use crate::state::world::lock;
+
+exports! {
+    Create 2000 cuEventCreate(event: Out<EventHandle>, flags: u32) = create;
+    Destroy 4000 cuEventDestroy_v2(event: EventHandle) = destroy;
+    Enqueue 2000 cuEventRecord(event: EventHandle, stream: StreamHandle) = record, per_thread "_ptsz";
+    Enqueue 11010 cuEventRecordWithFlags(event: EventHandle, stream: StreamHandle, flags: u32) = record_with_flags, per_thread "_ptsz";
+    Query 2000 cuEventQuery(event: EventHandle) = query;
+    Wait 2000 cuEventSynchronize(event: EventHandle) = synchronize;
+    Query 2000 cuEventElapsedTime(milliseconds: Out<f32>, start: EventHandle, end: EventHandle) = elapsed;
+    Query 12080 cuEventElapsedTime_v2(milliseconds: Out<f32>, start: EventHandle, end: EventHandle) = elapsed;
+}
+
+const DISABLE_TIMING: u32 = 2;
+const INTERPROCESS: u32 = 4;
+
+/// What the event's last record left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Last {
+    Never,
+    Recorded(Mark),
+    /// Recorded by a stream that was capturing: a node, usable inside that capture only.
+    Captured(CaptureId, usize),
+}
+
+/// An event, until it is destroyed.
+pub(crate) struct Event {
+    pub(crate) context: ContextHandle,
+    flags: u32,
+    pub(crate) last: Last,
+    stamp: Arc<Stamp>,
+}
+
+/// Flags: BLOCKING_SYNC 1, DISABLE_TIMING 2, INTERPROCESS 4 (only together with DISABLE_TIMING).
+fn create(_: &Call, event: Out<EventHandle>, flags: u32) -> Answer {
+    event.check()?;
+    if flags & !7 != 0 || (flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0) {
+        return Err(Code::INVALID_VALUE);
+    }
+    let mut world = lock();
+    let context = context::current(&world)?;
+    let reuse = world.settings.reuse;
+    let created = Event {
+        context,
+        flags,
+        last: Last::Never,
+        stamp: Arc::default(),
+    };
+    event.put(world.events.insert(reuse, created))
+}
+
+/// May be destroyed before it is reached; what waits for it still waits.
+fn destroy(_: &Call, event: EventHandle) -> Answer {
+    let mut world = lock();
+    context::current(&world)?;
+    world
+        .events
+        .remove(event)
+        .map(drop)
+        .ok_or(Code::INVALID_HANDLE)
+}
+
+fn record(call: &Call, event: EventHandle, stream: StreamHandle) -> Answer {
+    record_with_flags(call, event, stream, 0)
+}
+
+/// The event now stands for all that the stream holds. Event and stream must belong to the same
+/// context, else INVALID_HANDLE. Flags: 0, or EXTERNAL (1), which only matters in a capture.
+fn record_with_flags(call: &Call, event: EventHandle, stream: StreamHandle, flags: u32) -> Answer {
+    if flags & !1 != 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    let mut world = lock();
+    let target = Target::resolve(&mut world, call, stream)?;
+    let context = world.events.get(event).ok_or(Code::INVALID_HANDLE)?.context;
+    if context != target.context {
+        return Err(Code::INVALID_HANDLE);
+    }
+    let stamp = Arc::<Stamp>::default();
+    let captured = capture::record_event(&mut world, &target)?;
+    let last = match captured {
+        Some((capture, node)) => Last::Captured(capture, node),
+        None => {
+            world = submit(world, &target, Vec::new(), Work::Record(stamp.clone()))?;
+            Last::Recorded(world.tail(target.queue))
+        }
+    };
+    if let Some(event) = world.events.get_mut(event) {
+        event.last = last;
+        event.stamp = stamp;
+    }
+    Ok(())
+}
+
+/// SUCCESS for an event that was never recorded; NOT_READY until the place is reached.
+fn query(_: &Call, event: EventHandle) -> Answer {
+    let mut world = lock();
+    context::current(&world)?;
+    match capture::forbid_captured_event(&mut world, event)? {
+        Some(mark) => poll(world, vec![mark]),
+        None => Ok(()),
+    }
+}
+
+fn synchronize(_: &Call, event: EventHandle) -> Answer {
+    let mut world = lock();
+    let current = context::current(&world)?;
+    if let Some(mark) = capture::forbid_captured_event(&mut world, event)? {
+        world = schedule::wait(world, &Goal::Marks(vec![mark]));
+    }
+    world.context(current).map(drop)
+}
+
+/// Milliseconds between two records. INVALID_HANDLE if either has no timing or was never
+/// recorded; NOT_READY if either has not been reached.
+fn elapsed(_: &Call, milliseconds: Out<f32>, start: EventHandle, end: EventHandle) -> Answer {
+    milliseconds.check()?;
+    let mut world = lock();
+    context::current(&world)?;
+    let mut reached_at = [0u64; 2];
+    for (slot, handle) in reached_at.iter_mut().zip([start, end]) {
+        let mark = capture::forbid_captured_event(&mut world, handle)?;
+        let event = world.events.get(handle).ok_or(Code::INVALID_HANDLE)?;
+        if event.flags & DISABLE_TIMING != 0 {
+            return Err(Code::INVALID_HANDLE);
+        }
+        if !world.reached(mark.ok_or(Code::INVALID_HANDLE)?) {
+            return Err(Code::NOT_READY);
+        }
+        *slot = event.stamp.nanoseconds();
+    }
+    milliseconds.put((reached_at[1] as f64 - reached_at[0] as f64) as f32 / 1e6)
+}

@@ -1,0 +1,210 @@
+//! Device and managed memory: cuMemAlloc, cuMemFree, cuMemAllocManaged, ranges, sizes.
+
+use std::sync::Arc;
+
+use crate::abi::arguments::{ContextHandle, DeviceAddress, Out, StreamHandle};
+use crate::abi::codes::{Answer, Code};
+use crate::driver::capture;
+use crate::driver::context;
+use crate::driver::stream::Target;
+use crate::entry::enter::{Call, exports};
+use crate::memory::backing::Backing;
+use crate::memory::ranges::{Allocation, Kind, Life};
+use crate::run::schedule::{self, Goal};
+use crate::state::world::{World, lock};
+
+exports! {
+    Create 3020 cuMemAlloc_v2(address: Out<DeviceAddress>, bytes: usize) = alloc;
+    Create 3020 cuMemAllocPitch_v2(address: Out<DeviceAddress>, pitch: Out<usize>, width: usize, height: usize, element: u32) = alloc_pitch;
+    Create 6000 cuMemAllocManaged(address: Out<DeviceAddress>, bytes: usize, flags: u32) = alloc_managed;
+    Destroy 3020 cuMemFree_v2(address: DeviceAddress) = free;
+    Query 3020 cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) = info;
+    Query 3020 cuMemGetAddressRange_v2(base: Out<DeviceAddress>, bytes: Out<usize>, address: DeviceAddress) = address_range;
+    Enqueue 8000 cuMemPrefetchAsync(address: DeviceAddress, bytes: usize, device: i32, stream: StreamHandle) = prefetch, per_thread "_ptsz";
+    Enqueue 12020 cuMemPrefetchAsync_v2(address: DeviceAddress, bytes: usize, location: u64, flags: u32, stream: StreamHandle) = prefetch_v2, per_thread "_ptsz";
+    Context 8000 cuMemAdvise(address: DeviceAddress, bytes: usize, advice: u32, device: i32) = advise;
+    Context 12020 cuMemAdvise_v2(address: DeviceAddress, bytes: usize, advice: u32, location: u64) = advise_v2;
+}
+
+/// Rows of a pitched allocation start at multiples of this.
+const PITCH: usize = 512;
+
+/// Makes a range in the current context. Size 0 is refused; so is more than the device has left.
+pub(crate) fn create(
+    world: &mut World,
+    bytes: usize,
+    kind: Kind,
+    context: ContextHandle,
+    device: usize,
+) -> Result<u64, Code> {
+    if bytes == 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    let on_device = !matches!(kind, Kind::Pinned(_) | Kind::Registered(_));
+    let left = world
+        .settings
+        .device_memory
+        .saturating_sub(world.memory.used_on(device));
+    if on_device && bytes as u64 > left {
+        return Err(Code::OUT_OF_MEMORY);
+    }
+    let protect = world.settings.protect && matches!(kind, Kind::Device | Kind::Pool(_));
+    let backing = Backing::map(bytes, protect, world.settings.reuse).ok_or(Code::OUT_OF_MEMORY)?;
+    let base = backing.base() as u64;
+    let buffer = world.fresh_number();
+    let life = if matches!(kind, Kind::Pool(_)) {
+        Life::Unborn
+    } else {
+        Life::Alive
+    };
+    world.memory.insert(Allocation {
+        buffer,
+        base,
+        bytes,
+        kind,
+        device,
+        context,
+        life,
+        backing: Some(Arc::new(backing)),
+        sync_memops: false,
+    });
+    Ok(base)
+}
+
+fn alloc(_: &Call, address: Out<u64>, bytes: usize) -> Answer {
+    address.check()?;
+    let mut world = lock();
+    let context = context::current(&world)?;
+    capture::forbid_unsafe_call(&mut world)?;
+    let device = world.context(context)?.device;
+    address.put(create(&mut world, bytes, Kind::Device, context, device)?)
+}
+
+fn alloc_pitch(
+    call: &Call,
+    address: Out<u64>,
+    pitch: Out<usize>,
+    width: usize,
+    height: usize,
+    element: u32,
+) -> Answer {
+    if !matches!(element, 4 | 8 | 16) || width == 0 || height == 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    let row = width
+        .checked_next_multiple_of(PITCH)
+        .ok_or(Code::INVALID_VALUE)?;
+    alloc(
+        call,
+        address,
+        row.checked_mul(height).ok_or(Code::INVALID_VALUE)?,
+    )?;
+    pitch.put(row)
+}
+
+/// Managed memory: flags are 1 (global) or 2 (host).
+fn alloc_managed(_: &Call, address: Out<u64>, bytes: usize, flags: u32) -> Answer {
+    address.check()?;
+    if !matches!(flags, 1 | 2) {
+        return Err(Code::INVALID_VALUE);
+    }
+    let mut world = lock();
+    let context = context::current(&world)?;
+    capture::forbid_unsafe_call(&mut world)?;
+    let device = world.context(context)?.device;
+    address.put(create(&mut world, bytes, Kind::Managed, context, device)?)
+}
+
+/// Frees what cuMemAlloc, cuMemAllocManaged or a pool gave out, after the work on the device is
+/// done: "this API may perform implicit synchronization", and drivers do. Stream-ordered memory
+/// is freed without waiting: its user must have made sure that all work on it is done.
+/// A null pointer is fine. Anything but the base of a range is INVALID_VALUE.
+fn free(_: &Call, address: u64) -> Answer {
+    let mut world = lock();
+    context::current(&world)?;
+    capture::forbid_unsafe_call(&mut world)?;
+    if address == 0 {
+        return Ok(());
+    }
+    let range = world
+        .memory
+        .at_base(address)
+        .filter(|range| !range.is_host())
+        .ok_or(Code::INVALID_VALUE)?;
+    if !matches!(range.kind, Kind::Pool(_)) {
+        let device = range.device;
+        let marks = world.tails_of_device(device);
+        world = schedule::wait(world, &Goal::Marks(marks));
+    }
+    world
+        .memory
+        .remove(address)
+        .map(drop)
+        .ok_or(Code::INVALID_VALUE)
+}
+
+fn info(_: &Call, free: Out<usize>, total: Out<usize>) -> Answer {
+    let world = lock();
+    let context = context::current(&world)?;
+    let device = world.context(context)?.device;
+    let all = world.settings.device_memory;
+    free.put(all.saturating_sub(world.memory.used_on(device)) as usize)?;
+    total.put(all as usize)
+}
+
+/// Both outputs may be null. An address in no device range is NOT_FOUND.
+fn address_range(_: &Call, base: Out<u64>, bytes: Out<usize>, address: u64) -> Answer {
+    let world = lock();
+    context::current(&world)?;
+    let range = world.memory.find(address).ok_or(Code::NOT_FOUND)?;
+    base.put_if_wanted(range.base);
+    bytes.put_if_wanted(range.bytes);
+    Ok(())
+}
+
+/// Prefetching moves nothing here: the call is checked and otherwise without effect.
+fn prefetch(call: &Call, address: u64, bytes: usize, _device: i32, stream: StreamHandle) -> Answer {
+    let mut world = lock();
+    Target::resolve(&mut world, call, stream)?;
+    managed_range(&world, address, bytes)
+}
+
+/// The location (type and id, two 32-bit fields in one register) does not matter here.
+fn prefetch_v2(
+    call: &Call,
+    address: u64,
+    bytes: usize,
+    _location: u64,
+    flags: u32,
+    stream: StreamHandle,
+) -> Answer {
+    if flags != 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    prefetch(call, address, bytes, 0, stream)
+}
+
+fn advise_v2(call: &Call, address: u64, bytes: usize, advice: u32, _location: u64) -> Answer {
+    advise(call, address, bytes, advice, 0)
+}
+
+/// Advice is checked and otherwise without effect.
+fn advise(_: &Call, address: u64, bytes: usize, _advice: u32, _device: i32) -> Answer {
+    let world = lock();
+    context::current(&world)?;
+    managed_range(&world, address, bytes)
+}
+
+fn managed_range(world: &World, address: u64, bytes: usize) -> Answer {
+    let range = world
+        .memory
+        .find(address)
+        .filter(|range| range.kind == Kind::Managed);
+    let range = range.ok_or(Code::INVALID_VALUE)?;
+    let offset = (address - range.base) as usize;
+    if bytes == 0 || bytes > range.bytes - offset {
+        Err(Code::INVALID_VALUE)
+    } else {
+        Ok(())
+    }
+}

@@ -1,0 +1,194 @@
+//! Memory pools and stream-ordered memory: cuMemAllocAsync and its kin.
+//!
+//! The address is given out at once; the memory may be touched by work that runs after the
+//! allocation and before the free. Work that finds it not alive is an illegal address, which is
+//! stricter than hardware: there it would read or write somebody's bytes.
+
+use std::collections::BTreeMap;
+
+use crate::abi::arguments::{ContextHandle, DeviceAddress, In, Out, PoolHandle, StreamHandle};
+use crate::abi::codes::{Answer, Code};
+use crate::driver::capture;
+use crate::driver::context;
+use crate::driver::memory::alloc;
+use crate::driver::stream::{Target, submit};
+use crate::entry::enter::{Call, exports};
+use crate::memory::ranges::Kind;
+use crate::state::work::Work;
+use crate::state::world::{World, lock};
+
+exports! {
+    Query 11020 cuDeviceGetDefaultMemPool(pool: Out<PoolHandle>, device: i32) = default_of;
+    Query 11020 cuDeviceGetMemPool(pool: Out<PoolHandle>, device: i32) = current_of;
+    Context 11020 cuDeviceSetMemPool(device: i32, pool: PoolHandle) = set_current;
+    Create 11020 cuMemPoolCreate(pool: Out<PoolHandle>, properties: In<[u32; 4]>) = create;
+    Destroy 11020 cuMemPoolDestroy(pool: PoolHandle) = destroy;
+    Query 11020 cuMemPoolGetAttribute(pool: PoolHandle, attribute: u32, value: Out<u8>) = get_attribute;
+    Context 11020 cuMemPoolSetAttribute(pool: PoolHandle, attribute: u32, value: Out<u8>) = set_attribute;
+    Context 11020 cuMemPoolTrimTo(pool: PoolHandle, bytes: usize) = trim;
+    Enqueue 11020 cuMemAllocAsync(address: Out<DeviceAddress>, bytes: usize, stream: StreamHandle) = alloc_async, per_thread "_ptsz";
+    Enqueue 11020 cuMemAllocFromPoolAsync(address: Out<DeviceAddress>, bytes: usize, pool: PoolHandle, stream: StreamHandle) = alloc_from_pool, per_thread "_ptsz";
+    Enqueue 11020 cuMemFreeAsync(address: DeviceAddress, stream: StreamHandle) = free_async, per_thread "_ptsz";
+}
+
+/// A pool: a name under which memory is counted, and attributes that are kept.
+pub(crate) struct Pool {
+    pub(crate) device: usize,
+    attributes: BTreeMap<u32, u64>,
+}
+
+impl Pool {
+    pub(crate) fn new(device: usize) -> Pool {
+        Pool {
+            device,
+            attributes: BTreeMap::from([(1, 1), (2, 1), (3, 1)]),
+        }
+    }
+}
+
+/// CUmemPool_attribute: 1 to 3 are 32-bit switches, 4 to 8 are 64-bit sizes.
+const LAST_SWITCH: u32 = 3;
+const RELEASE_THRESHOLD: u32 = 4;
+const LAST: u32 = 8;
+
+fn default_of(_: &Call, pool: Out<PoolHandle>, device: i32) -> Answer {
+    let world = lock();
+    pool.put(world.device(device)?.default_pool)
+}
+
+fn current_of(_: &Call, pool: Out<PoolHandle>, device: i32) -> Answer {
+    let world = lock();
+    pool.put(world.device(device)?.pool)
+}
+
+/// The pool must be of that device.
+fn set_current(_: &Call, device: i32, pool: PoolHandle) -> Answer {
+    let mut world = lock();
+    world.device(device)?;
+    let owner = world.pools.get(pool).ok_or(Code::INVALID_VALUE)?.device;
+    if owner != device as usize {
+        return Err(Code::INVALID_DEVICE);
+    }
+    world.devices[owner].pool = pool;
+    Ok(())
+}
+
+/// Only pinned memory (type 1) on a device (location type 1) is modelled.
+fn create(_: &Call, pool: Out<PoolHandle>, properties: In<[u32; 4]>) -> Answer {
+    pool.check()?;
+    let [kind, handles, location, device] = properties.get()?;
+    if kind != 1 || handles != 0 || location != 1 {
+        return Err(Code::NOT_SUPPORTED);
+    }
+    let mut world = lock();
+    world.device(device as i32)?;
+    let reuse = world.settings.reuse;
+    pool.put(world.pools.insert(reuse, Pool::new(device as usize)))
+}
+
+/// A device's default pool cannot be destroyed. One that is in use as current pool is replaced.
+fn destroy(_: &Call, pool: PoolHandle) -> Answer {
+    let mut world = lock();
+    let device = world.pools.get(pool).ok_or(Code::INVALID_VALUE)?.device;
+    if world.devices[device].default_pool == pool {
+        return Err(Code::INVALID_VALUE);
+    }
+    if world.devices[device].pool == pool {
+        world.devices[device].pool = world.devices[device].default_pool;
+    }
+    world.pools.remove(pool);
+    Ok(())
+}
+
+fn get_attribute(_: &Call, pool: PoolHandle, attribute: u32, value: Out<u8>) -> Answer {
+    value.check()?;
+    let world = lock();
+    let known = world.pools.get(pool).ok_or(Code::INVALID_VALUE)?;
+    let kept = known.attributes.get(&attribute).copied().unwrap_or(0);
+    match attribute {
+        1..=LAST_SWITCH => value.cast::<u32>().put(kept as u32),
+        RELEASE_THRESHOLD => value.cast::<u64>().put(kept),
+        5..=LAST => value.cast::<u64>().put(world.memory.used_in_pool(pool)),
+        _ => Err(Code::INVALID_VALUE),
+    }
+}
+
+/// The high-water marks (6 and 8) can only be set back to 0, the current sizes not at all.
+fn set_attribute(_: &Call, pool: PoolHandle, attribute: u32, value: Out<u8>) -> Answer {
+    let given = match attribute {
+        1..=LAST_SWITCH => u64::from(value.cast::<u32>().get()?),
+        RELEASE_THRESHOLD => value.cast::<u64>().get()?,
+        6 | 8 if value.cast::<u64>().get()? == 0 => 0,
+        _ => return Err(Code::INVALID_VALUE),
+    };
+    let mut world = lock();
+    let known = world.pools.get_mut(pool).ok_or(Code::INVALID_VALUE)?;
+    known.attributes.insert(attribute, given);
+    Ok(())
+}
+
+/// Pools keep nothing back, so there is nothing to trim.
+fn trim(_: &Call, pool: PoolHandle, _bytes: usize) -> Answer {
+    lock().pools.get(pool).map(drop).ok_or(Code::INVALID_VALUE)
+}
+
+fn alloc_async(call: &Call, address: Out<u64>, bytes: usize, stream: StreamHandle) -> Answer {
+    address.check()?;
+    let mut world = lock();
+    let target = Target::resolve(&mut world, call, stream)?;
+    let device = world.context(target.context)?.device;
+    let pool = world.devices[device].pool;
+    drop(world);
+    alloc_from_pool(call, address, bytes, pool, stream)
+}
+
+/// Memory of a pool belongs to no context. Allocation while capturing is not modelled.
+fn alloc_from_pool(
+    call: &Call,
+    address: Out<u64>,
+    bytes: usize,
+    pool: PoolHandle,
+    stream: StreamHandle,
+) -> Answer {
+    address.check()?;
+    let mut world = lock();
+    let target = Target::resolve(&mut world, call, stream)?;
+    capture::forbid_allocation(&world, &target)?;
+    let device = world.pools.get(pool).ok_or(Code::INVALID_VALUE)?.device;
+    let base = alloc::create(
+        &mut world,
+        bytes,
+        Kind::Pool(pool),
+        ContextHandle::NULL,
+        device,
+    )?;
+    let buffer = buffer_at(&world, base)?;
+    let submitted = submit(world, &target, Vec::new(), Work::Allocate(buffer));
+    if let Err(code) = submitted {
+        lock().memory.remove(base);
+        return Err(code);
+    }
+    address.put(base)
+}
+
+fn buffer_at(world: &World, base: u64) -> Result<u64, Code> {
+    world
+        .memory
+        .at_base(base)
+        .map(|range| range.buffer)
+        .ok_or(Code::INVALID_VALUE)
+}
+
+/// Frees in stream order; memory of cuMemAlloc may be freed this way too. Null is refused.
+fn free_async(call: &Call, address: u64, stream: StreamHandle) -> Answer {
+    let mut world = lock();
+    let target = Target::resolve(&mut world, call, stream)?;
+    capture::forbid_allocation(&world, &target)?;
+    context::current(&world)?;
+    let range = world
+        .memory
+        .at_base(address)
+        .filter(|range| !range.is_host());
+    let buffer = range.ok_or(Code::INVALID_VALUE)?.buffer;
+    submit(world, &target, Vec::new(), Work::Free(buffer)).map(drop)
+}

@@ -1,0 +1,115 @@
+//! Primary contexts: one for each device, counted, shared by everybody in the process.
+//!
+//! The handle of a device's primary context is the same for the life of the process; the context
+//! behind it is a new one, with a new cuCtxGetId, each time it becomes active again.
+
+use crate::abi::arguments::{ContextHandle, Out};
+use crate::abi::codes::{Answer, Code};
+use crate::entry::enter::{Call, exports};
+use crate::state::world::{World, lock};
+
+exports! {
+    Create 7000 cuDevicePrimaryCtxRetain(context: Out<ContextHandle>, device: i32) = retain;
+    Destroy 11000 cuDevicePrimaryCtxRelease_v2(device: i32) = release;
+    Destroy 7000 cuDevicePrimaryCtxRelease(device: i32) = release;
+    Destroy 11000 cuDevicePrimaryCtxReset_v2(device: i32) = reset;
+    Destroy 7000 cuDevicePrimaryCtxReset(device: i32) = reset;
+    Query 7000 cuDevicePrimaryCtxGetState(device: i32, flags: Out<u32>, active: Out<i32>) = state;
+    Context 11000 cuDevicePrimaryCtxSetFlags_v2(device: i32, flags: u32) = set_flags;
+    Context 7000 cuDevicePrimaryCtxSetFlags(device: i32, flags: u32) = set_flags_inactive;
+}
+
+/// A device's primary context. Inactive while `count` is 0.
+#[derive(Default)]
+pub(crate) struct Primary {
+    handle: Option<ContextHandle>,
+    count: u64,
+    flags: u32,
+}
+
+/// Activates the context if nobody holds it, and counts one more holder.
+fn retain(_: &Call, context: Out<ContextHandle>, device: i32) -> Answer {
+    context.check()?;
+    let mut world = lock();
+    let primary = &world.device(device)?.primary;
+    let (handle, flags) = (primary.handle, primary.flags);
+    let active = handle.filter(|handle| world.contexts.get(*handle).is_some());
+    let handle = match active {
+        Some(handle) => handle,
+        None => world.new_context(device as usize, flags, true, handle),
+    };
+    let primary = &mut world.devices[device as usize].primary;
+    primary.handle = Some(handle);
+    primary.count += 1;
+    context.put(handle)
+}
+
+/// One holder less; with the last one the context is reset. One too many is INVALID_CONTEXT.
+fn release(_: &Call, device: i32) -> Answer {
+    let mut world = lock();
+    world.device(device)?;
+    let primary = &mut world.devices[device as usize].primary;
+    if primary.count == 0 {
+        return Err(Code::INVALID_CONTEXT);
+    }
+    primary.count -= 1;
+    if primary.count == 0 {
+        deactivate(&mut world, device as usize);
+    }
+    Ok(())
+}
+
+/// Ends everything in the context, whoever holds it. The holders' counts are gone too.
+fn reset(_: &Call, device: i32) -> Answer {
+    let mut world = lock();
+    world.device(device)?;
+    world.devices[device as usize].primary.count = 0;
+    deactivate(&mut world, device as usize);
+    Ok(())
+}
+
+fn deactivate(world: &mut World, device: usize) {
+    let Some(handle) = world.devices[device].primary.handle else {
+        return;
+    };
+    let Some(id) = world.contexts.get(handle).map(|context| context.id) else {
+        return;
+    };
+    world.clear_context(handle, id);
+    world.contexts.suspend(handle);
+}
+
+fn state(_: &Call, device: i32, flags: Out<u32>, active: Out<i32>) -> Answer {
+    let world = lock();
+    let primary = &world.device(device)?.primary;
+    let alive = primary
+        .handle
+        .is_some_and(|handle| world.contexts.get(handle).is_some());
+    flags.put(primary.flags)?;
+    active.put(i32::from(alive))
+}
+
+fn set_flags(_: &Call, device: i32, flags: u32) -> Answer {
+    let mut world = lock();
+    world.device(device)?;
+    world.devices[device as usize].primary.flags = flags;
+    let handle = world.devices[device as usize].primary.handle;
+    if let Some(context) = handle.and_then(|handle| world.contexts.get_mut(handle)) {
+        context.flags = flags;
+    }
+    Ok(())
+}
+
+/// Before CUDA 11 the flags of an active primary context could not be changed.
+fn set_flags_inactive(call: &Call, device: i32, flags: u32) -> Answer {
+    let world = lock();
+    let primary = &world.device(device)?.primary;
+    let active = primary
+        .handle
+        .is_some_and(|handle| world.contexts.get(handle).is_some());
+    if active && primary.flags != flags {
+        return Err(Code::PRIMARY_CONTEXT_ACTIVE);
+    }
+    drop(world);
+    set_flags(call, device, flags)
+}

@@ -1,0 +1,136 @@
+//! What happens at the door: every call of the driver API passes through [`enter`].
+//!
+//! Order of the checks: forked process, shut down, call log, GIL assertion, injected fault,
+//! inside a host function, not initialised. Then the body runs; a panic becomes UNKNOWN.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::abi::codes::{Answer, Code, to_c};
+use crate::driver::init;
+use crate::entry::{fault, gil, log};
+use crate::process::host_function;
+use crate::run::schedule;
+
+/// What a call does, as far as the rules that hold for many calls go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// Answers before cuInit, in host functions and in forked processes too.
+    Always,
+    /// Reads state.
+    Query,
+    /// Changes which context is current, or a setting.
+    Context,
+    /// Makes an object or memory.
+    Create,
+    /// Ends an object or memory.
+    Destroy,
+    /// Puts work on a stream.
+    Enqueue,
+    /// May block the host until work is done.
+    Wait,
+}
+
+/// One exported function: a row of the table that cuGetProcAddress reads.
+pub(crate) struct Row {
+    /// The exported symbol, such as `cuMemAlloc_v2`.
+    pub(crate) symbol: &'static str,
+    /// The CUDA version that introduced this variant.
+    pub(crate) since: u32,
+    pub(crate) address: fn() -> usize,
+    /// The variant whose stream 0 is the per-thread default stream, and its version.
+    pub(crate) per_thread: Option<(fn() -> usize, u32)>,
+}
+
+/// The facts about the running call that a body may ask for.
+pub(crate) struct Call {
+    /// True for the `_ptds` and `_ptsz` variants: handle 0 means the per-thread stream.
+    pub(crate) per_thread: bool,
+}
+
+/// Runs one call of the API; `symbol` is the exported name.
+pub(crate) fn enter(
+    symbol: &'static str,
+    class: Class,
+    per_thread: bool,
+    arguments: &[(&'static str, u64)],
+    body: impl FnOnce(&Call) -> Answer,
+) -> u32 {
+    let guarded = catch_unwind(AssertUnwindSafe(|| {
+        init::check_process(class)?;
+        let entry = log::begin(symbol, arguments);
+        let answer = admit(symbol, class).and_then(|()| body(&Call { per_thread }));
+        log::end(entry, to_c(answer));
+        answer
+    }));
+    match guarded {
+        Ok(answer) => to_c(answer),
+        Err(_) => {
+            eprintln!("cusim: {symbol} panicked; this is a defect of the simulator");
+            Code::UNKNOWN.0
+        }
+    }
+}
+
+fn admit(symbol: &'static str, class: Class) -> Answer {
+    gil::check(symbol, class);
+    fault::check(symbol)?;
+    if class == Class::Always {
+        return Ok(());
+    }
+    if host_function::is_inside() {
+        return Err(Code::NOT_PERMITTED);
+    }
+    init::check_initialised()?;
+    schedule::host_point();
+    Ok(())
+}
+
+/// Exports a module's entry points: class, CUDA version that introduced the variant, C prototype,
+/// and the body. `per_thread "_ptsz"` adds the variant with the per-thread default stream, which
+/// CUDA 7.0 introduced. The rows end up in the module's `ROWS`.
+macro_rules! exports {
+    ($($class:ident $since:literal $name:ident($($arg:ident: $ty:ty),* $(,)?) = $body:ident $(, per_thread $suffix:literal)?;)*) => {
+        pub(crate) const ROWS: &[crate::entry::enter::Row] = &[$(
+            crate::entry::enter::Row {
+                symbol: stringify!($name),
+                since: $since,
+                address: || {
+                    // SAFETY: the name is CUDA's and this library is the one that defines it.
+                    #[unsafe(export_name = stringify!($name))]
+                    extern "C" fn entry($($arg: $ty),*) -> u32 {
+                        crate::entry::enter::enter(
+                            stringify!($name),
+                            crate::entry::enter::Class::$class,
+                            false,
+                            &[$((stringify!($arg), crate::abi::arguments::Word::word($arg))),*],
+                            |call| self::$body(call, $($arg),*),
+                        )
+                    }
+                    entry as *const () as usize
+                },
+                per_thread: crate::entry::enter::exports!(@per_thread $class $name($($arg: $ty),*) = $body $(, $suffix)?),
+            },
+        )*];
+    };
+    (@per_thread $class:ident $name:ident($($arg:ident: $ty:ty),*) = $body:ident) => { None };
+    (@per_thread $class:ident $name:ident($($arg:ident: $ty:ty),*) = $body:ident, $suffix:literal) => {
+        Some((
+            || {
+                // SAFETY: as above.
+                #[unsafe(export_name = concat!(stringify!($name), $suffix))]
+                extern "C" fn entry($($arg: $ty),*) -> u32 {
+                    crate::entry::enter::enter(
+                        concat!(stringify!($name), $suffix),
+                        crate::entry::enter::Class::$class,
+                        true,
+                        &[$((stringify!($arg), crate::abi::arguments::Word::word($arg))),*],
+                        |call| self::$body(call, $($arg),*),
+                    )
+                }
+                entry as *const () as usize
+            },
+            7000,
+        ))
+    };
+}
+pub(crate) use exports;

@@ -1,0 +1,57 @@
+//! The assertion that Python's GIL is not held: a call that enqueues, creates, destroys or waits
+//! may block on the driver, whose host functions may want the GIL.
+//! Without Python in the process nothing is held.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::entry::enter::Class;
+use crate::process::python::holds_gil;
+
+static WATCHING: AtomicBool = AtomicBool::new(false);
+/// Functions to watch besides (or instead of) the classes; by name without suffix.
+static VIOLATIONS: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+static NAMES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Watches calls that enqueue, create, destroy or wait; with `names`, only those functions.
+pub(crate) fn watch(on: bool, names: Vec<String>) {
+    *NAMES.lock().unwrap_or_else(PoisonError::into_inner) = names;
+    VIOLATIONS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clear();
+    WATCHING.store(on, Ordering::Release);
+}
+
+/// The calls that were made with the GIL held, in order.
+pub(crate) fn violations() -> Vec<&'static str> {
+    VIOLATIONS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone()
+}
+
+/// At the door: notes a call that is watched and made with the GIL held.
+pub(crate) fn check(symbol: &'static str, class: Class) {
+    if WATCHING.load(Ordering::Acquire) && is_watched(symbol, class) && holds_gil() {
+        VIOLATIONS
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(symbol);
+    }
+}
+
+fn is_watched(symbol: &str, class: Class) -> bool {
+    let names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    if names.is_empty() {
+        return matches!(
+            class,
+            Class::Create | Class::Destroy | Class::Enqueue | Class::Wait
+        );
+    }
+    names.iter().any(|name| {
+        symbol
+            .strip_prefix(name.as_str())
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+    })
+}

@@ -1,0 +1,148 @@
+//! Fake kernels: work that reads or writes device memory on a stream, enqueued by `sim_*` calls.
+
+use std::ptr;
+use std::sync::Arc;
+
+use crate::abi::codes::Code;
+use crate::memory::place::Place;
+use crate::memory::ranges::Memory;
+use crate::state::work::Task;
+
+/// What a fake kernel does when it runs.
+#[derive(Clone)]
+pub(crate) enum Kernel {
+    /// Writes these bytes.
+    Store { dst: Place, bytes: Arc<[u8]> },
+    /// Writes the sum of `count` elements to one 64-bit element: i64 for integers, f64 for floats.
+    Sum {
+        dst: Place,
+        src: Place,
+        count: usize,
+        element: Element,
+    },
+}
+
+/// The element types that [`Kernel::Sum`] adds up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Element {
+    U8,
+    I32,
+    I64,
+    F32,
+    F64,
+}
+
+impl Element {
+    /// By the name that NumPy's array interface gives it, without byte order.
+    pub(crate) fn from_name(name: &str) -> Option<Element> {
+        match name {
+            "u1" => Some(Element::U8),
+            "i4" => Some(Element::I32),
+            "i8" => Some(Element::I64),
+            "f4" => Some(Element::F32),
+            "f8" => Some(Element::F64),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn bytes(self) -> usize {
+        match self {
+            Element::U8 => 1,
+            Element::I32 | Element::F32 => 4,
+            Element::I64 | Element::F64 => 8,
+        }
+    }
+
+    /// The sum of packed elements as the 8 bytes of the result.
+    fn sum(self, bytes: &[u8]) -> [u8; 8] {
+        let chunks = bytes.chunks_exact(self.bytes());
+        match self {
+            Element::U8 => bytes
+                .iter()
+                .map(|byte| i64::from(*byte))
+                .sum::<i64>()
+                .to_ne_bytes(),
+            Element::I32 => chunks
+                .map(|c| i64::from(i32::from_ne_bytes(fixed(c))))
+                .sum::<i64>()
+                .to_ne_bytes(),
+            Element::I64 => chunks
+                .fold(0i64, |sum, c| {
+                    sum.wrapping_add(i64::from_ne_bytes(fixed(c)))
+                })
+                .to_ne_bytes(),
+            Element::F32 => chunks
+                .map(|c| f64::from(f32::from_ne_bytes(fixed(c))))
+                .sum::<f64>()
+                .to_ne_bytes(),
+            Element::F64 => chunks
+                .map(|c| f64::from_ne_bytes(fixed(c)))
+                .sum::<f64>()
+                .to_ne_bytes(),
+        }
+    }
+}
+
+fn fixed<const N: usize>(chunk: &[u8]) -> [u8; N] {
+    let mut bytes = [0; N];
+    bytes.copy_from_slice(chunk);
+    bytes
+}
+
+impl Kernel {
+    pub(crate) fn prepare(&self, memory: &Memory) -> Result<Task, Code> {
+        match self {
+            Kernel::Store { dst, bytes } => {
+                let (dst, bytes) = (memory.span(dst)?, bytes.clone());
+                Ok(Task::Memory(Box::new(move || write(dst.address(), &bytes))))
+            }
+            Kernel::Sum {
+                dst,
+                src,
+                count,
+                element,
+            } => {
+                let (dst, src) = (memory.span(dst)?, memory.span(src)?);
+                let (element, length) = (*element, count * element.bytes());
+                Ok(Task::Memory(Box::new(move || {
+                    let sum = element.sum(&read(src.address(), length));
+                    write(dst.address(), &sum);
+                })))
+            }
+        }
+    }
+}
+
+/// Copies bytes out of a span.
+pub(crate) fn read(address: usize, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0u8; length];
+    let from = ptr::with_exposed_provenance::<u8>(address);
+    // SAFETY: `address` comes from a span that was checked to hold `length` bytes and is kept
+    // mapped by it; the vector has room for as many and is not in that memory.
+    unsafe { ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), length) };
+    bytes
+}
+
+/// Copies bytes into a span.
+pub(crate) fn write(address: usize, bytes: &[u8]) {
+    let to = ptr::with_exposed_provenance_mut::<u8>(address);
+    // SAFETY: as in `read`, the other way round.
+    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Element;
+
+    #[test]
+    fn sums_have_the_sign_and_width_of_their_elements() {
+        let bytes: Vec<u8> = [-1i32, 3].iter().flat_map(|v| v.to_ne_bytes()).collect();
+        assert_eq!(i64::from_ne_bytes(Element::I32.sum(&bytes)), 2);
+        assert_eq!(i64::from_ne_bytes(Element::U8.sum(&[255, 255])), 510);
+        let floats: Vec<u8> = [0.5f32, 0.25]
+            .iter()
+            .flat_map(|v| v.to_ne_bytes())
+            .collect();
+        assert_eq!(f64::from_ne_bytes(Element::F32.sum(&floats)), 0.75);
+    }
+}

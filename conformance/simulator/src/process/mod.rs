@@ -1,0 +1,4 @@
+//! Facts about this process that hold whatever the simulated state is.
+
+pub(crate) mod host_function;
+pub(crate) mod python;

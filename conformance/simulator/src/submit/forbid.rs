@@ -1,0 +1,118 @@
+//! What a capture forbids. Each refusal invalidates the captures that the call conflicts with.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+
+use crate::abi::arguments::EventHandle;
+use crate::abi::codes::{Answer, Code};
+use crate::driver::capture::{Capture, CaptureId, GLOBAL, RELAXED};
+use crate::driver::context::thread_key;
+use crate::driver::event::Last;
+use crate::driver::stream::Target;
+use crate::state::queue::{Kind, Mark};
+use crate::state::world::World;
+
+thread_local! {
+    static THREAD_MODE: Cell<u32> = const { Cell::new(GLOBAL) };
+}
+
+/// Sets the calling thread's mode and answers the one before.
+pub(crate) fn exchange_thread_mode(wanted: u32) -> u32 {
+    THREAD_MODE
+        .try_with(|own| own.replace(wanted))
+        .unwrap_or(GLOBAL)
+}
+
+impl World {
+    /// Fails with `code` and invalidates the captures, unless there are none.
+    pub(crate) fn conflict(&mut self, captures: BTreeSet<CaptureId>, code: Code) -> Answer {
+        if captures.is_empty() {
+            return Ok(());
+        }
+        for id in captures {
+            self.invalidate(id);
+        }
+        Err(code)
+    }
+
+    /// A blocking stream that captures forbids any use of the legacy stream of its context.
+    pub(crate) fn forbid_legacy(&mut self, target: &Target) -> Answer {
+        if target.kind != Kind::Legacy {
+            return Ok(());
+        }
+        let context_id = self.context(target.context)?.id;
+        let captures = self.captures_in(context_id, true);
+        self.conflict(captures, Code::STREAM_CAPTURE_IMPLICIT)
+    }
+}
+
+/// Waiting for, or asking about, a stream that captures; and the legacy stream beside one.
+pub(crate) fn forbid_wait(world: &mut World, target: &Target) -> Answer {
+    if let Some(id) = world.capture_of(target.queue) {
+        if world.is_invalid(id) {
+            return Err(Code::STREAM_CAPTURE_INVALIDATED);
+        }
+        return world.conflict(BTreeSet::from([id]), Code::STREAM_CAPTURE_UNSUPPORTED);
+    }
+    world.forbid_legacy(target)
+}
+
+/// A synchronous copy or memset: it waits, and it is a potentially unsafe call.
+pub(crate) fn forbid_blocking_call(world: &mut World, target: &Target) -> Answer {
+    forbid_wait(world, target)?;
+    forbid_unsafe_call(world)
+}
+
+/// Waiting for a whole context in which a stream captures.
+pub(crate) fn forbid_context_wait(world: &mut World, context_id: u64) -> Answer {
+    let captures = world.captures_in(context_id, false);
+    world.conflict(captures, Code::STREAM_CAPTURE_UNSUPPORTED)
+}
+
+/// A "potentially unsafe" call, by the thread's mode: GLOBAL forbids it during a capture that
+/// this thread began in a mode other than RELAXED, or that any thread began in mode GLOBAL;
+/// THREAD_LOCAL during this thread's own; RELAXED never.
+pub(crate) fn forbid_unsafe_call(world: &mut World) -> Answer {
+    let mode = THREAD_MODE.try_with(Cell::get).unwrap_or(GLOBAL);
+    let me = thread_key();
+    let conflicts = |capture: &Capture| {
+        let own = capture.thread == me && capture.mode != RELAXED;
+        let global = capture.mode == GLOBAL && mode == GLOBAL;
+        mode != RELAXED && (own || global)
+    };
+    let captures = world
+        .captures
+        .iter()
+        .filter(|(_, capture)| conflicts(capture))
+        .map(|(id, _)| *id)
+        .collect();
+    world.conflict(captures, Code::STREAM_CAPTURE_UNSUPPORTED)
+}
+
+/// The place that an event stands for, for calls that ask or wait for it from the host. An event
+/// last recorded in a capture is CAPTURED_EVENT; None for one that was never recorded.
+pub(crate) fn forbid_captured_event(
+    world: &mut World,
+    event: EventHandle,
+) -> Result<Option<Mark>, Code> {
+    match world.events.get(event).ok_or(Code::INVALID_HANDLE)?.last {
+        Last::Never => Ok(None),
+        Last::Recorded(mark) => {
+            forbid_unsafe_call(world)?;
+            Ok(Some(mark))
+        }
+        Last::Captured(id, _) => {
+            world.invalidate(id);
+            Err(Code::CAPTURED_EVENT)
+        }
+    }
+}
+
+/// Stream-ordered allocation inside a capture (memory nodes) is not modelled.
+pub(crate) fn forbid_allocation(world: &World, target: &Target) -> Answer {
+    if target.is_capturing(world) {
+        Err(Code::NOT_SUPPORTED)
+    } else {
+        Ok(())
+    }
+}

@@ -1,0 +1,3 @@
+//! Putting work on a stream, and the rules of stream capture.
+
+pub(crate) mod forbid;
