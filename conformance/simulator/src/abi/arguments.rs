@@ -67,6 +67,8 @@ handles! {
     NodeHandle;
     /// An address in host memory that the caller vouches for: read or written only as work.
     HostAddress;
+    /// An address of either side, for calls that take both as CUdeviceptr.
+    UnifiedAddress;
 }
 
 /// CUdeviceptr.
@@ -76,7 +78,16 @@ pub(crate) type DeviceAddress = u64;
 /// Python callback may end its thread (pthread_exit) while the interpreter shuts down.
 pub(crate) type HostFunction = extern "C-unwind" fn(usize);
 
+/// CUstreamCallback: called with stream, status and data.
+pub(crate) type StreamCallbackFunction = extern "C-unwind" fn(usize, u32, usize);
+
 impl Word for Option<HostFunction> {
+    fn word(self) -> u64 {
+        self.map_or(0, |function| function as usize as u64)
+    }
+}
+
+impl Word for Option<StreamCallbackFunction> {
     fn word(self) -> u64 {
         self.map_or(0, |function| function as usize as u64)
     }

@@ -4,8 +4,8 @@ use std::ffi::c_char;
 
 use crate::abi::arguments::{Out, Text, put_text};
 use crate::abi::codes::Code;
-use crate::driver::init;
 use crate::entry::{fault, gil, log};
+use crate::process::{life, python};
 use crate::state::world::lock;
 
 /// The version of this C interface; its presence tells a simulator from a driver.
@@ -19,7 +19,7 @@ extern "C" fn sim_abi() -> u32 {
 /// Calls of a function since the log was cleared; of all functions for a null name.
 #[unsafe(no_mangle)]
 extern "C" fn sim_count(name: Text) -> u64 {
-    if init::is_forked() {
+    if life::is_forked() {
         0
     } else {
         log::count(name.text().ok())
@@ -132,5 +132,5 @@ extern "C" fn sim_gil_text(text: Out<c_char>, capacity: u64) -> u64 {
 /// 1 if the calling thread holds the GIL of a Python in this process.
 #[unsafe(no_mangle)]
 extern "C" fn sim_gil_held() -> u32 {
-    u32::from(crate::process::python::holds_gil())
+    u32::from(python::holds_gil())
 }

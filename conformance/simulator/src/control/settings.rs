@@ -3,7 +3,7 @@
 use crate::abi::arguments::{In, Out, Text};
 use crate::abi::codes::{Answer, Code, to_c};
 use crate::entry::log;
-use crate::run::schedule;
+use crate::run::worker;
 use crate::state::settings::Schedule;
 use crate::state::world::{announce, lock};
 
@@ -23,7 +23,7 @@ fn set(name: Text, value: u64) -> Answer {
             } else {
                 Schedule::Lazy
             };
-            schedule::switch(&mut world, wanted)?;
+            worker::switch(&mut world, wanted)?;
         }
         "protect" => world.settings.protect = value != 0,
         "reuse" => world.settings.reuse = value != 0,

@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use crate::abi::arguments::{HostAddress, In, Out, StreamHandle, Text};
 use crate::abi::codes::{Answer, Code, to_c};
-use crate::driver::stream::{Target, submit};
 use crate::entry::enter::Call;
-use crate::memory::kernel::{self, Element, Kernel};
+use crate::memory::bytes;
+use crate::memory::kernel::{Element, Kernel};
 use crate::process::host_function;
 use crate::state::work::Work;
 use crate::state::world::{World, announce, lock};
+use crate::submit::route::submit;
+use crate::submit::target::Target;
 
 const CALL: Call = Call { per_thread: false };
 
@@ -116,7 +118,7 @@ fn enqueue(stream: StreamHandle, work: impl FnOnce(&World) -> Result<Work, Code>
 #[unsafe(no_mangle)]
 extern "C" fn sim_peek(address: u64, into: HostAddress, bytes: u64) -> u32 {
     to_c(at(address, bytes, |place| {
-        kernel::write(into.0, &kernel::read(place, bytes as usize))
+        bytes::write(into.0, &bytes::read(place, bytes as usize))
     }))
 }
 
@@ -124,7 +126,7 @@ extern "C" fn sim_peek(address: u64, into: HostAddress, bytes: u64) -> u32 {
 #[unsafe(no_mangle)]
 extern "C" fn sim_poke(address: u64, from: HostAddress, bytes: u64) -> u32 {
     to_c(at(address, bytes, |place| {
-        kernel::write(place, &kernel::read(from.0, bytes as usize))
+        bytes::write(place, &bytes::read(from.0, bytes as usize))
     }))
 }
 
@@ -141,7 +143,7 @@ fn at(address: u64, bytes: u64, act: impl FnOnce(usize)) -> Answer {
 #[unsafe(no_mangle)]
 extern "C" fn sim_poison(code: u32) -> u32 {
     let mut world = lock();
-    match crate::driver::context::current(&world) {
+    match world.current() {
         Ok(context) => {
             world.poison(context, Code(code));
             0

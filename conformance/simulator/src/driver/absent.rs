@@ -9,8 +9,8 @@ use crate::abi::codes::Code;
 /// so arguments that nobody reads do no harm.
 macro_rules! absent {
     ($($since:literal: $($name:ident)*;)*) => {
-        pub(crate) const ROWS: &[crate::entry::enter::Row] = &[$($(
-            crate::entry::enter::Row {
+        pub(crate) const ROWS: &[crate::entry::symbol::Row] = &[$($(
+            crate::entry::symbol::Row {
                 symbol: stringify!($name),
                 since: $since,
                 address: || {
@@ -30,7 +30,7 @@ macro_rules! absent {
 fn answer(symbol: &'static str) -> u32 {
     crate::entry::enter::enter(
         symbol,
-        crate::entry::enter::Class::Query,
+        crate::entry::symbol::Class::Query,
         false,
         &[],
         |_| Err(Code::NOT_SUPPORTED),

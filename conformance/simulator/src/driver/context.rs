@@ -1,16 +1,16 @@
 //! Contexts: created ones, the stack of each thread, destroy. Primary ones are in `primary`.
 
-use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::abi::arguments::{ContextHandle, In, Out};
 use crate::abi::codes::{Answer, Code};
-use crate::driver::capture;
 use crate::entry::enter::{Call, exports};
-use crate::run::schedule::{self, Goal};
+use crate::process::thread;
+use crate::run::schedule;
+use crate::state::objects::Context;
 use crate::state::queue::{Kind, QueueId};
-use crate::state::world::{World, announce, lock};
+use crate::state::world::{Guard, World, announce, lock};
+use crate::submit::forbid;
 
 exports! {
     Create 3020 cuCtxCreate_v2(context: Out<ContextHandle>, flags: u32, device: i32) = create;
@@ -35,59 +35,9 @@ exports! {
     Context 3010 cuCtxSetLimit(limit: u32, value: usize) = set_limit;
 }
 
-/// Names a thread for its per-thread default streams; never reused.
-pub(crate) type ThreadKey = u64;
-
-/// A context, until it is destroyed. `id` is unique for ever, the handle need not be.
-pub(crate) struct Context {
-    pub(crate) id: u64,
-    pub(crate) device: usize,
-    pub(crate) flags: u32,
-    pub(crate) primary: bool,
-    /// The sticky error, once there is one.
-    pub(crate) poison: Option<Code>,
-    pub(crate) legacy: QueueId,
-    pub(crate) per_thread: BTreeMap<ThreadKey, QueueId>,
-    peers: Vec<ContextHandle>,
-    limits: BTreeMap<u32, usize>,
-}
-
 /// The scheduling bits allow one of four values; MAP_HOST 8, LMEM_RESIZE 16, COREDUMP 32,
 /// USER_COREDUMP 64, SYNC_MEMOPS 128.
 const FLAGS: u32 = 0xFF;
-
-thread_local! {
-    static STACK: RefCell<Vec<ContextHandle>> = const { RefCell::new(Vec::new()) };
-    static KEY: Cell<ThreadKey> = const { Cell::new(0) };
-}
-
-/// The calling thread's number.
-pub(crate) fn thread_key() -> ThreadKey {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    let fresh = || NEXT.fetch_add(1, Ordering::Relaxed);
-    KEY.try_with(|key| {
-        if key.get() == 0 {
-            key.set(fresh());
-        }
-        key.get()
-    })
-    .unwrap_or_else(|_| fresh())
-}
-
-/// Runs on the calling thread's stack of contexts; on a thread whose locals are gone already,
-/// on an empty one.
-pub(crate) fn with_stack<R>(f: impl Fn(&mut Vec<ContextHandle>) -> R) -> R {
-    STACK
-        .try_with(|stack| f(&mut stack.borrow_mut()))
-        .unwrap_or_else(|_| f(&mut Vec::new()))
-}
-
-/// The current context, usable: there is one, it is not destroyed, it has no sticky error.
-pub(crate) fn current(world: &World) -> Result<ContextHandle, Code> {
-    let handle = with_stack(|stack| stack.last().copied()).ok_or(Code::INVALID_CONTEXT)?;
-    world.context(handle)?;
-    Ok(handle)
-}
 
 impl World {
     /// A new context on a device: under `handle` if given (a primary context that comes back).
@@ -159,7 +109,7 @@ fn create(_: &Call, context: Out<ContextHandle>, flags: u32, device: i32) -> Ans
         return Err(Code::INVALID_VALUE);
     }
     let handle = world.new_context(device as usize, flags, false, None);
-    with_stack(|stack| stack.push(handle));
+    thread::with_stack(|stack| stack.push(handle));
     context.put(handle)
 }
 
@@ -202,7 +152,7 @@ fn destroy(_: &Call, handle: ContextHandle) -> Answer {
     let id = context.id;
     world.clear_context(handle, id);
     world.contexts.remove(handle);
-    with_stack(|stack| {
+    thread::with_stack(|stack| {
         if stack.last() == Some(&handle) {
             stack.pop();
         }
@@ -212,13 +162,13 @@ fn destroy(_: &Call, handle: ContextHandle) -> Answer {
 
 fn push(_: &Call, context: ContextHandle) -> Answer {
     lock().contexts.get(context).ok_or(Code::INVALID_CONTEXT)?;
-    with_stack(|stack| stack.push(context));
+    thread::with_stack(|stack| stack.push(context));
     Ok(())
 }
 
 /// The output may be null. An empty stack is INVALID_CONTEXT.
 fn pop(_: &Call, context: Out<ContextHandle>) -> Answer {
-    let popped = with_stack(Vec::pop).ok_or(Code::INVALID_CONTEXT)?;
+    let popped = thread::with_stack(Vec::pop).ok_or(Code::INVALID_CONTEXT)?;
     context.put_if_wanted(popped);
     Ok(())
 }
@@ -228,7 +178,7 @@ fn set_current(_: &Call, context: ContextHandle) -> Answer {
     if context != ContextHandle::NULL {
         lock().contexts.get(context).ok_or(Code::INVALID_CONTEXT)?;
     }
-    with_stack(|stack| {
+    thread::with_stack(|stack| {
         stack.pop();
         if context != ContextHandle::NULL {
             stack.push(context);
@@ -239,19 +189,19 @@ fn set_current(_: &Call, context: ContextHandle) -> Answer {
 
 /// Null, and success, when no context is current.
 fn get_current(_: &Call, context: Out<ContextHandle>) -> Answer {
-    context.put(with_stack(|stack| stack.last().copied()).unwrap_or(ContextHandle::NULL))
+    context.put(thread::with_stack(|stack| stack.last().copied()).unwrap_or(ContextHandle::NULL))
 }
 
 fn device_of_current(_: &Call, device: Out<i32>) -> Answer {
     let world = lock();
-    let context = current(&world)?;
+    let context = world.current()?;
     device.put(world.context(context)?.device as i32)
 }
 
 /// A null context means the current one, in the calls that take one.
 fn given_or_current(world: &World, context: ContextHandle) -> Result<ContextHandle, Code> {
     if context == ContextHandle::NULL {
-        return current(world);
+        return world.current();
     }
     world.contexts.get(context).ok_or(Code::INVALID_CONTEXT)?;
     Ok(context)
@@ -265,7 +215,7 @@ fn device_of(_: &Call, device: Out<i32>, context: ContextHandle) -> Answer {
 
 fn flags(_: &Call, flags: Out<u32>) -> Answer {
     let world = lock();
-    let context = current(&world)?;
+    let context = world.current()?;
     flags.put(world.context(context)?.flags)
 }
 
@@ -287,7 +237,7 @@ fn id(_: &Call, context: ContextHandle, id: Out<u64>) -> Answer {
 /// the capture is invalid afterwards.
 fn synchronize(_: &Call) -> Answer {
     let world = lock();
-    let context = current(&world)?;
+    let context = world.current()?;
     wait_for_all(world, context)
 }
 
@@ -297,17 +247,17 @@ fn synchronize_given(_: &Call, context: ContextHandle) -> Answer {
     wait_for_all(world, context)
 }
 
-fn wait_for_all(mut world: crate::state::world::Guard, handle: ContextHandle) -> Answer {
+fn wait_for_all(mut world: Guard, handle: ContextHandle) -> Answer {
     let id = world.context(handle)?.id;
-    capture::forbid_context_wait(&mut world, id)?;
+    forbid::context_wait(&mut world, id)?;
     let marks = world.tails_of_context(id);
-    world = schedule::wait(world, &Goal::Marks(marks));
+    world = schedule::wait_for(world, marks);
     world.context(handle).map(drop)
 }
 
 /// 0 is the least priority, -5 the greatest. Priorities have no effect here.
 fn priority_range(_: &Call, least: Out<i32>, greatest: Out<i32>) -> Answer {
-    current(&lock())?;
+    lock().current()?;
     least.put_if_wanted(0);
     greatest.put_if_wanted(-5);
     Ok(())
@@ -318,7 +268,7 @@ fn enable_peer(_: &Call, peer: ContextHandle, flags: u32) -> Answer {
         return Err(Code::INVALID_VALUE);
     }
     let mut world = lock();
-    let here = current(&world)?;
+    let here = world.current()?;
     let peer_device = world
         .contexts
         .get(peer)
@@ -337,7 +287,7 @@ fn enable_peer(_: &Call, peer: ContextHandle, flags: u32) -> Answer {
 
 fn disable_peer(_: &Call, peer: ContextHandle) -> Answer {
     let mut world = lock();
-    let here = current(&world)?;
+    let here = world.current()?;
     let context = world.contexts.get_mut(here).ok_or(Code::INVALID_CONTEXT)?;
     let known = context.peers.iter().position(|other| *other == peer);
     context
@@ -349,7 +299,7 @@ fn disable_peer(_: &Call, peer: ContextHandle) -> Answer {
 /// Limits are kept and have no effect. Eight of them exist (0 to 7).
 fn get_limit(_: &Call, value: Out<usize>, limit: u32) -> Answer {
     let world = lock();
-    let context = current(&world)?;
+    let context = world.current()?;
     if limit > 7 {
         return Err(Code::INVALID_VALUE);
     }
@@ -365,7 +315,7 @@ fn get_limit(_: &Call, value: Out<usize>, limit: u32) -> Answer {
 
 fn set_limit(_: &Call, limit: u32, value: usize) -> Answer {
     let mut world = lock();
-    let here = current(&world)?;
+    let here = world.current()?;
     if limit > 7 {
         return Err(Code::INVALID_VALUE);
     }

@@ -2,12 +2,10 @@
 
 use std::ffi::c_char;
 
-use crate::abi::arguments::{Out, PoolHandle, put_text};
+use crate::abi::arguments::{Out, put_text};
 use crate::abi::codes::{Answer, Code};
-use crate::driver::memory::pool::Pool;
-use crate::driver::primary::Primary;
 use crate::entry::enter::{Call, exports};
-use crate::state::world::{World, lock};
+use crate::state::world::lock;
 
 exports! {
     Query 2000 cuDeviceGetCount(count: Out<i32>) = count;
@@ -20,25 +18,6 @@ exports! {
     Query 3020 cuDeviceTotalMem_v2(bytes: Out<usize>, device: i32) = total_memory;
     Query 4010 cuDeviceGetPCIBusId(name: Out<c_char>, capacity: i32, device: i32) = pci_bus_id;
     Query 4000 cuDeviceCanAccessPeer(can: Out<i32>, device: i32, peer: i32) = can_access_peer;
-}
-
-/// One simulated device.
-pub(crate) struct Device {
-    pub(crate) primary: Primary,
-    pub(crate) default_pool: PoolHandle,
-    /// What cuMemAllocAsync uses: cuDeviceSetMemPool changes it.
-    pub(crate) pool: PoolHandle,
-}
-
-impl Device {
-    pub(crate) fn new(world: &mut World, ordinal: usize) -> Device {
-        let pool = world.pools.insert(false, Pool::new(ordinal));
-        Device {
-            primary: Primary::default(),
-            default_pool: pool,
-            pool,
-        }
-    }
 }
 
 /// The attributes that are not 0: number and value. The model has no hardware; these say what
@@ -155,17 +134,4 @@ fn can_access_peer(_: &Call, can: Out<i32>, device: i32, peer: i32) -> Answer {
     world.device(device)?;
     world.device(peer)?;
     can.put(i32::from(device != peer))
-}
-
-impl World {
-    /// The tails of all queues of all contexts of a device.
-    pub(crate) fn tails_of_device(&self, device: usize) -> Vec<crate::state::queue::Mark> {
-        let contexts = self
-            .contexts
-            .iter()
-            .filter(|(_, context)| context.device == device);
-        contexts
-            .flat_map(|(_, context)| self.tails_of_context(context.id))
-            .collect()
-    }
 }

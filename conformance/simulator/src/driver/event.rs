@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use crate::abi::arguments::{ContextHandle, EventHandle, Out, StreamHandle};
+use crate::abi::arguments::{EventHandle, Out, StreamHandle};
 use crate::abi::codes::{Answer, Code};
-use crate::driver::capture::{self, CaptureId};
-use crate::driver::context;
-use crate::driver::stream::{Target, poll, submit};
 use crate::entry::enter::{Call, exports};
-use crate::run::schedule::{self, Goal};
-use crate::state::queue::Mark;
+use crate::run::schedule;
+use crate::state::objects::{Event, Last};
 use crate::state::work::{Stamp, Work};
 use crate::state::world::lock;
+use crate::submit::route::submit;
+use crate::submit::target::Target;
+use crate::submit::{forbid, route};
 
 exports! {
     Create 2000 cuEventCreate(event: Out<EventHandle>, flags: u32) = create;
@@ -27,23 +27,6 @@ exports! {
 const DISABLE_TIMING: u32 = 2;
 const INTERPROCESS: u32 = 4;
 
-/// What the event's last record left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Last {
-    Never,
-    Recorded(Mark),
-    /// Recorded by a stream that was capturing: a node, usable inside that capture only.
-    Captured(CaptureId, usize),
-}
-
-/// An event, until it is destroyed.
-pub(crate) struct Event {
-    pub(crate) context: ContextHandle,
-    flags: u32,
-    pub(crate) last: Last,
-    stamp: Arc<Stamp>,
-}
-
 /// Flags: BLOCKING_SYNC 1, DISABLE_TIMING 2, INTERPROCESS 4 (only together with DISABLE_TIMING).
 fn create(_: &Call, event: Out<EventHandle>, flags: u32) -> Answer {
     event.check()?;
@@ -51,7 +34,7 @@ fn create(_: &Call, event: Out<EventHandle>, flags: u32) -> Answer {
         return Err(Code::INVALID_VALUE);
     }
     let mut world = lock();
-    let context = context::current(&world)?;
+    let context = world.current()?;
     let reuse = world.settings.reuse;
     let created = Event {
         context,
@@ -65,7 +48,7 @@ fn create(_: &Call, event: Out<EventHandle>, flags: u32) -> Answer {
 /// May be destroyed before it is reached; what waits for it still waits.
 fn destroy(_: &Call, event: EventHandle) -> Answer {
     let mut world = lock();
-    context::current(&world)?;
+    world.current()?;
     world
         .events
         .remove(event)
@@ -90,7 +73,7 @@ fn record_with_flags(call: &Call, event: EventHandle, stream: StreamHandle, flag
         return Err(Code::INVALID_HANDLE);
     }
     let stamp = Arc::<Stamp>::default();
-    let captured = capture::record_event(&mut world, &target)?;
+    let captured = route::record_event(&mut world, &target)?;
     let last = match captured {
         Some((capture, node)) => Last::Captured(capture, node),
         None => {
@@ -108,18 +91,18 @@ fn record_with_flags(call: &Call, event: EventHandle, stream: StreamHandle, flag
 /// SUCCESS for an event that was never recorded; NOT_READY until the place is reached.
 fn query(_: &Call, event: EventHandle) -> Answer {
     let mut world = lock();
-    context::current(&world)?;
-    match capture::forbid_captured_event(&mut world, event)? {
-        Some(mark) => poll(world, vec![mark]),
+    world.current()?;
+    match forbid::captured_event(&mut world, event)? {
+        Some(mark) => schedule::poll(world, vec![mark]),
         None => Ok(()),
     }
 }
 
 fn synchronize(_: &Call, event: EventHandle) -> Answer {
     let mut world = lock();
-    let current = context::current(&world)?;
-    if let Some(mark) = capture::forbid_captured_event(&mut world, event)? {
-        world = schedule::wait(world, &Goal::Marks(vec![mark]));
+    let current = world.current()?;
+    if let Some(mark) = forbid::captured_event(&mut world, event)? {
+        world = schedule::wait_for(world, vec![mark]);
     }
     world.context(current).map(drop)
 }
@@ -129,10 +112,10 @@ fn synchronize(_: &Call, event: EventHandle) -> Answer {
 fn elapsed(_: &Call, milliseconds: Out<f32>, start: EventHandle, end: EventHandle) -> Answer {
     milliseconds.check()?;
     let mut world = lock();
-    context::current(&world)?;
+    world.current()?;
     let mut reached_at = [0u64; 2];
     for (slot, handle) in reached_at.iter_mut().zip([start, end]) {
-        let mark = capture::forbid_captured_event(&mut world, handle)?;
+        let mark = forbid::captured_event(&mut world, handle)?;
         let event = world.events.get(handle).ok_or(Code::INVALID_HANDLE)?;
         if event.flags & DISABLE_TIMING != 0 {
             return Err(Code::INVALID_HANDLE);

@@ -5,11 +5,11 @@
 
 use crate::abi::arguments::{ExecHandle, GraphHandle, NodeHandle, Out, StreamHandle};
 use crate::abi::codes::{Answer, Code};
-use crate::driver::context;
-use crate::driver::stream::{Target, submit};
 use crate::entry::enter::{Call, exports};
-use crate::state::work::Work;
+use crate::state::graph::Graph;
 use crate::state::world::lock;
+use crate::submit::route::submit;
+use crate::submit::target::Target;
 
 exports! {
     Create 10000 cuGraphCreate(graph: Out<GraphHandle>, flags: u32) = create;
@@ -20,48 +20,6 @@ exports! {
     Destroy 10000 cuGraphExecDestroy(exec: ExecHandle) = destroy_exec;
     Enqueue 11010 cuGraphUpload(exec: ExecHandle, stream: StreamHandle) = upload, per_thread "_ptsz";
     Enqueue 10000 cuGraphLaunch(exec: ExecHandle, stream: StreamHandle) = launch, per_thread "_ptsz";
-}
-
-/// One node: work, and the nodes that it comes after.
-#[derive(Clone)]
-pub(crate) struct Node {
-    pub(crate) work: Work,
-    pub(crate) after: Vec<usize>,
-}
-
-/// Nodes, each listed after those that it depends on. Nodes without work only carry order and
-/// are not counted.
-#[derive(Clone, Default)]
-pub(crate) struct Graph {
-    pub(crate) nodes: Vec<Node>,
-}
-
-impl Graph {
-    /// The positions of the nodes that do something.
-    fn visible(&self) -> impl Iterator<Item = usize> {
-        (0..self.nodes.len()).filter(|index| !self.nodes[*index].work.is_bookkeeping())
-    }
-
-    /// The nodes that do something, in an order that the dependencies allow: of those that are
-    /// ready, the one captured last goes first, so that a missing dependency shows.
-    fn launch_order(&self) -> Vec<Work> {
-        let mut left: Vec<usize> = (0..self.nodes.len()).collect();
-        let mut order = Vec::new();
-        while let Some(next) = left.iter().rposition(|index| self.is_ready(*index, &left)) {
-            let node = &self.nodes[left.remove(next)];
-            if !node.work.is_bookkeeping() {
-                order.push(node.work.clone());
-            }
-        }
-        order
-    }
-
-    fn is_ready(&self, index: usize, left: &[usize]) -> bool {
-        self.nodes[index]
-            .after
-            .iter()
-            .all(|before| !left.contains(before))
-    }
 }
 
 fn create(_: &Call, graph: Out<GraphHandle>, flags: u32) -> Answer {
@@ -118,7 +76,7 @@ fn instantiate_v2(
 fn instantiate(_: &Call, exec: Out<ExecHandle>, graph: GraphHandle, _flags: u64) -> Answer {
     exec.check()?;
     let mut world = lock();
-    context::current(&world)?;
+    world.current()?;
     let copy = world.graphs.get(graph).ok_or(Code::INVALID_VALUE)?.clone();
     let reuse = world.settings.reuse;
     exec.put(world.executables.insert(reuse, copy))

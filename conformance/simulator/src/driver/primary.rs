@@ -19,14 +19,6 @@ exports! {
     Context 7000 cuDevicePrimaryCtxSetFlags(device: i32, flags: u32) = set_flags_inactive;
 }
 
-/// A device's primary context. Inactive while `count` is 0.
-#[derive(Default)]
-pub(crate) struct Primary {
-    handle: Option<ContextHandle>,
-    count: u64,
-    flags: u32,
-}
-
 /// Activates the context if nobody holds it, and counts one more holder.
 fn retain(_: &Call, context: Out<ContextHandle>, device: i32) -> Answer {
     context.check()?;

@@ -10,8 +10,9 @@ use crate::driver::memory::{alloc, attributes, copy, fill, host, pool};
 use crate::driver::{
     absent, capture, context, device, errors, event, graph, init, primary, stream,
 };
-use crate::entry::enter::{Call, Row, exports};
+use crate::entry::enter::{Call, exports};
 use crate::entry::log;
+use crate::entry::symbol::Row;
 use crate::state::world::lock;
 
 exports! {

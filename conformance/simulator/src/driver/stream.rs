@@ -1,15 +1,18 @@
 //! Streams: created ones, the two default ones, and putting work on any of them.
 
-use crate::abi::arguments::{ContextHandle, EventHandle, HostFunction, Out, StreamHandle, Word};
+use crate::abi::arguments::{
+    ContextHandle, EventHandle, HostFunction, Out, StreamCallbackFunction, StreamHandle,
+};
 use crate::abi::codes::{Answer, Code};
-use crate::driver::capture::{self, Placement};
-use crate::driver::context::{self, thread_key};
 use crate::entry::enter::{Call, exports};
-use crate::run::schedule::{self, Goal};
-use crate::state::queue::{Kind, Mark, QueueId, enqueue};
-use crate::state::settings::Schedule;
-use crate::state::work::{StreamCallback, StreamCallbackFunction, Work};
-use crate::state::world::{Guard, World, lock};
+use crate::run::schedule;
+use crate::state::objects::Stream;
+use crate::state::queue::{Kind, Mark};
+use crate::state::work::{StreamCallback, Work};
+use crate::state::world::{World, lock};
+use crate::submit::route::submit;
+use crate::submit::target::Target;
+use crate::submit::{forbid, route};
 
 exports! {
     Create 2000 cuStreamCreate(stream: Out<StreamHandle>, flags: u32) = create;
@@ -30,112 +33,7 @@ exports! {
     Enqueue 6000 cuStreamAttachMemAsync(stream: StreamHandle, address: u64, bytes: usize, flags: u32) = attach, per_thread "_ptsz";
 }
 
-const LEGACY: StreamHandle = StreamHandle(1);
-const PER_THREAD: StreamHandle = StreamHandle(2);
 const NON_BLOCKING: u32 = 1;
-
-/// A created stream.
-pub(crate) struct Stream {
-    pub(crate) context: ContextHandle,
-    pub(crate) queue: QueueId,
-    flags: u32,
-    priority: i32,
-}
-
-impl Word for Option<StreamCallbackFunction> {
-    fn word(self) -> u64 {
-        self.map_or(0, |function| function as usize as u64)
-    }
-}
-
-/// A stream argument, resolved: the queue that it means and the context that it belongs to.
-#[derive(Clone, Copy)]
-pub(crate) struct Target {
-    pub(crate) queue: QueueId,
-    pub(crate) context: ContextHandle,
-    pub(crate) kind: Kind,
-}
-
-impl Target {
-    /// 0 is the legacy stream, or the per-thread one in the `_ptsz` variants; 1 and 2 are those
-    /// two by name; all of them belong to the current context. Every call needs a current
-    /// context; a created stream may belong to another one.
-    pub(crate) fn resolve(
-        world: &mut World,
-        call: &Call,
-        stream: StreamHandle,
-    ) -> Result<Target, Code> {
-        let current = context::current(world)?;
-        let per_thread = stream == PER_THREAD || (stream == StreamHandle::NULL && call.per_thread);
-        if per_thread {
-            return Target::per_thread(world, current);
-        }
-        if stream == StreamHandle::NULL || stream == LEGACY {
-            let queue = world.context(current)?.legacy;
-            return Ok(Target {
-                queue,
-                context: current,
-                kind: Kind::Legacy,
-            });
-        }
-        let (queue, context) = match world.streams.get(stream) {
-            Some(created) => (created.queue, created.context),
-            None => return Err(Code::INVALID_HANDLE),
-        };
-        world.context(context)?;
-        let kind = world.queues.get(&queue).ok_or(Code::INVALID_HANDLE)?.kind;
-        Ok(Target {
-            queue,
-            context,
-            kind,
-        })
-    }
-
-    fn per_thread(world: &mut World, current: ContextHandle) -> Result<Target, Code> {
-        let key = thread_key();
-        let kind = Kind::PerThread(key);
-        let context = world.context(current)?;
-        let queue = match context.per_thread.get(&key) {
-            Some(queue) => *queue,
-            None => {
-                let id = context.id;
-                let queue = world.new_queue(current, id, kind);
-                if let Some(context) = world.contexts.get_mut(current) {
-                    context.per_thread.insert(key, queue);
-                }
-                queue
-            }
-        };
-        Ok(Target {
-            queue,
-            context: current,
-            kind,
-        })
-    }
-
-    pub(crate) fn is_capturing(&self, world: &World) -> bool {
-        world
-            .queues
-            .get(&self.queue)
-            .is_some_and(|queue| queue.capture.is_some())
-    }
-}
-
-/// Puts work on a stream, or into the graph that the stream is capturing into.
-pub(crate) fn submit(
-    mut world: Guard,
-    target: &Target,
-    after: Vec<Mark>,
-    work: Work,
-) -> Result<Guard, Code> {
-    match capture::placement(&mut world, target)? {
-        Placement::Queue => enqueue(world, target.queue, after, work),
-        Placement::Capture(id) => {
-            capture::append(&mut world, id, target.queue, work);
-            Ok(world)
-        }
-    }
-}
 
 fn create(call: &Call, stream: Out<StreamHandle>, flags: u32) -> Answer {
     create_with_priority(call, stream, flags, 0)
@@ -148,7 +46,7 @@ fn create_with_priority(_: &Call, stream: Out<StreamHandle>, flags: u32, priorit
         return Err(Code::INVALID_VALUE);
     }
     let mut world = lock();
-    let context = context::current(&world)?;
+    let context = world.current()?;
     let id = world.context(context)?.id;
     let kind = if flags & NON_BLOCKING != 0 {
         Kind::NonBlocking
@@ -170,9 +68,9 @@ fn create_with_priority(_: &Call, stream: Out<StreamHandle>, flags: u32, priorit
 /// destroyed. Destroying a stream that captures invalidates the capture.
 fn destroy(_: &Call, stream: StreamHandle) -> Answer {
     let mut world = lock();
-    context::current(&world)?;
+    world.current()?;
     let created = world.streams.remove(stream).ok_or(Code::INVALID_HANDLE)?;
-    capture::stream_destroyed(&mut world, created.queue);
+    route::stream_destroyed(&mut world, created.queue);
     world.close_queue(created.queue);
     Ok(())
 }
@@ -181,9 +79,9 @@ fn destroy(_: &Call, stream: StreamHandle) -> Answer {
 fn synchronize(call: &Call, stream: StreamHandle) -> Answer {
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
-    capture::forbid_wait(&mut world, &target)?;
+    forbid::wait(&mut world, &target)?;
     let marks = marks_before(&world, &target);
-    world = schedule::wait(world, &Goal::Marks(marks));
+    world = schedule::wait_for(world, marks);
     world.context(target.context).map(drop)
 }
 
@@ -212,20 +110,9 @@ fn marks_before(world: &World, target: &Target) -> Vec<Mark> {
 fn query(call: &Call, stream: StreamHandle) -> Answer {
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
-    capture::forbid_wait(&mut world, &target)?;
+    forbid::wait(&mut world, &target)?;
     let marks = marks_before(&world, &target);
-    poll(world, marks)
-}
-
-/// The answer of a query for `marks`.
-pub(crate) fn poll(world: Guard, marks: Vec<Mark>) -> Answer {
-    if marks.iter().all(|mark| world.reached(*mark)) {
-        return Ok(());
-    }
-    if world.settings.schedule == Schedule::Lazy {
-        drop(schedule::nudge(world, &Goal::Marks(marks)));
-    }
-    Err(Code::NOT_READY)
+    schedule::poll(world, marks)
 }
 
 /// The stream waits for the event's last record, as it is now; a later record changes nothing.
@@ -237,7 +124,7 @@ fn wait_event(call: &Call, stream: StreamHandle, event: EventHandle, flags: u32)
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
     let awaited = world.events.get(event).ok_or(Code::INVALID_HANDLE)?.last;
-    capture::wait_event(world, &target, awaited)
+    route::wait_event(world, &target, awaited)
 }
 
 fn launch_host_function(
@@ -283,7 +170,7 @@ fn add_callback(
     }
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
-    capture::forbid_wait(&mut world, &target)?;
+    forbid::wait(&mut world, &target)?;
     let callback = StreamCallback {
         function,
         stream: stream.0,
@@ -344,7 +231,7 @@ fn attach(call: &Call, stream: StreamHandle, address: u64, _bytes: usize, flags:
     }
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
-    capture::forbid_wait(&mut world, &target)?;
+    forbid::wait(&mut world, &target)?;
     world.memory.find(address).ok_or(Code::INVALID_VALUE)?;
     submit(world, &target, Vec::new(), Work::Nothing).map(drop)
 }

@@ -6,40 +6,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::abi::codes::{Answer, Code, to_c};
-use crate::driver::init;
+use crate::entry::symbol::Class;
 use crate::entry::{fault, gil, log};
-use crate::process::host_function;
+use crate::process::{host_function, life};
 use crate::run::schedule;
-
-/// What a call does, as far as the rules that hold for many calls go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
-    /// Answers before cuInit, in host functions and in forked processes too.
-    Always,
-    /// Reads state.
-    Query,
-    /// Changes which context is current, or a setting.
-    Context,
-    /// Makes an object or memory.
-    Create,
-    /// Ends an object or memory.
-    Destroy,
-    /// Puts work on a stream.
-    Enqueue,
-    /// May block the host until work is done.
-    Wait,
-}
-
-/// One exported function: a row of the table that cuGetProcAddress reads.
-pub(crate) struct Row {
-    /// The exported symbol, such as `cuMemAlloc_v2`.
-    pub(crate) symbol: &'static str,
-    /// The CUDA version that introduced this variant.
-    pub(crate) since: u32,
-    pub(crate) address: fn() -> usize,
-    /// The variant whose stream 0 is the per-thread default stream, and its version.
-    pub(crate) per_thread: Option<(fn() -> usize, u32)>,
-}
 
 /// The facts about the running call that a body may ask for.
 pub(crate) struct Call {
@@ -56,7 +26,7 @@ pub(crate) fn enter(
     body: impl FnOnce(&Call) -> Answer,
 ) -> u32 {
     let guarded = catch_unwind(AssertUnwindSafe(|| {
-        init::check_process(class)?;
+        check_process(class)?;
         let entry = log::begin(symbol, arguments);
         let answer = admit(symbol, class).and_then(|()| body(&Call { per_thread }));
         log::end(entry, to_c(answer));
@@ -71,6 +41,19 @@ pub(crate) fn enter(
     }
 }
 
+/// A process forked after cuInit gets NOT_INITIALIZED from every call, without a lock being
+/// taken: the lock may be held by a thread that the child does not have. After the destructor
+/// every call but those of [`Class::Always`] returns DEINITIALIZED.
+fn check_process(class: Class) -> Answer {
+    if life::is_forked() {
+        return Err(Code::NOT_INITIALIZED);
+    }
+    if class != Class::Always && life::is_shut_down() {
+        return Err(Code::DEINITIALIZED);
+    }
+    Ok(())
+}
+
 fn admit(symbol: &'static str, class: Class) -> Answer {
     gil::check(symbol, class);
     fault::check(symbol)?;
@@ -80,7 +63,9 @@ fn admit(symbol: &'static str, class: Class) -> Answer {
     if host_function::is_inside() {
         return Err(Code::NOT_PERMITTED);
     }
-    init::check_initialised()?;
+    if !life::is_initialised() {
+        return Err(Code::NOT_INITIALIZED);
+    }
     schedule::host_point();
     Ok(())
 }
@@ -90,8 +75,8 @@ fn admit(symbol: &'static str, class: Class) -> Answer {
 /// CUDA 7.0 introduced. The rows end up in the module's `ROWS`.
 macro_rules! exports {
     ($($class:ident $since:literal $name:ident($($arg:ident: $ty:ty),* $(,)?) = $body:ident $(, per_thread $suffix:literal)?;)*) => {
-        pub(crate) const ROWS: &[crate::entry::enter::Row] = &[$(
-            crate::entry::enter::Row {
+        pub(crate) const ROWS: &[crate::entry::symbol::Row] = &[$(
+            crate::entry::symbol::Row {
                 symbol: stringify!($name),
                 since: $since,
                 address: || {
@@ -100,7 +85,7 @@ macro_rules! exports {
                     extern "C" fn entry($($arg: $ty),*) -> u32 {
                         crate::entry::enter::enter(
                             stringify!($name),
-                            crate::entry::enter::Class::$class,
+                            crate::entry::symbol::Class::$class,
                             false,
                             &[$((stringify!($arg), crate::abi::arguments::Word::word($arg))),*],
                             |call| self::$body(call, $($arg),*),
@@ -121,7 +106,7 @@ macro_rules! exports {
                 extern "C" fn entry($($arg: $ty),*) -> u32 {
                     crate::entry::enter::enter(
                         concat!(stringify!($name), $suffix),
-                        crate::entry::enter::Class::$class,
+                        crate::entry::symbol::Class::$class,
                         true,
                         &[$((stringify!($arg), crate::abi::arguments::Word::word($arg))),*],
                         |call| self::$body(call, $($arg),*),

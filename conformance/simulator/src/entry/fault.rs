@@ -3,7 +3,8 @@
 use std::sync::{Mutex, PoisonError};
 
 use crate::abi::codes::{Answer, Code};
-use crate::driver::context;
+use crate::entry::symbol::is_variant;
+use crate::process::thread;
 use crate::state::world::lock;
 
 struct Fault {
@@ -45,8 +46,7 @@ pub(crate) fn check(symbol: &str) -> Answer {
     match due(symbol) {
         None => Ok(()),
         Some(code) => {
-            let top = context::with_stack(|stack| stack.last().copied());
-            if let (true, Some(handle)) = (code.is_sticky(), top) {
+            if let (true, Some(handle)) = (code.is_sticky(), thread::current_context()) {
                 lock().poison(handle, code);
             }
             Err(code)
@@ -59,7 +59,7 @@ fn due(symbol: &str) -> Option<Code> {
         let mut due = None;
         for fault in faults
             .iter_mut()
-            .filter(|fault| matches_name(symbol, &fault.name))
+            .filter(|fault| is_variant(symbol, &fault.name))
         {
             fault.left -= 1;
             if fault.left == 0 && due.is_none() {
@@ -69,12 +69,6 @@ fn due(symbol: &str) -> Option<Code> {
         faults.retain(|fault| fault.left > 0);
         due
     })
-}
-
-fn matches_name(symbol: &str, name: &str) -> bool {
-    symbol
-        .strip_prefix(name)
-        .is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('_'))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::entry::enter::Class;
+use crate::entry::symbol::{Class, is_variant};
 use crate::process::python::holds_gil;
 
 static WATCHING: AtomicBool = AtomicBool::new(false);
@@ -49,9 +49,5 @@ fn is_watched(symbol: &str, class: Class) -> bool {
             Class::Create | Class::Destroy | Class::Enqueue | Class::Wait
         );
     }
-    names.iter().any(|name| {
-        symbol
-            .strip_prefix(name.as_str())
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
-    })
+    names.iter().any(|name| is_variant(symbol, name))
 }

@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use crate::entry::symbol::is_variant;
+
 /// The log keeps this many calls; counts go on for ever.
 const KEPT: usize = 1 << 16;
 
@@ -133,18 +135,10 @@ pub(crate) fn count(name: Option<&str>) -> u64 {
     with(|log| {
         log.counts
             .iter()
-            .filter(|(symbol, _)| is_call_of(symbol, name))
+            .filter(|(symbol, _)| name.is_none_or(|name| is_variant(symbol, name)))
             .map(|(_, count)| *count)
             .sum()
     })
-}
-
-fn is_call_of(symbol: &str, name: Option<&str>) -> bool {
-    let Some(name) = name else { return true };
-    let Some(suffix) = symbol.strip_prefix(name) else {
-        return false;
-    };
-    suffix.is_empty() || suffix.starts_with('_')
 }
 
 pub(crate) fn entries() -> Vec<Entry> {
@@ -160,16 +154,4 @@ pub(crate) fn lookups() -> String {
         }
         text
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_call_of;
-
-    #[test]
-    fn a_name_counts_with_every_suffix_and_no_other_name() {
-        assert!(is_call_of("cuMemAlloc_v2", Some("cuMemAlloc")));
-        assert!(is_call_of("cuMemcpyHtoD_v2_ptds", Some("cuMemcpyHtoD")));
-        assert!(!is_call_of("cuMemAllocAsync", Some("cuMemAlloc")));
-    }
 }

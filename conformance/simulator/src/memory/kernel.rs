@@ -1,12 +1,11 @@
 //! Fake kernels: work that reads or writes device memory on a stream, enqueued by `sim_*` calls.
 
-use std::ptr;
 use std::sync::Arc;
 
 use crate::abi::codes::Code;
-use crate::memory::place::Place;
+use crate::memory::bytes::{read, write};
+use crate::memory::place::{Job, Place};
 use crate::memory::ranges::Memory;
-use crate::state::work::Task;
 
 /// What a fake kernel does when it runs.
 #[derive(Clone)]
@@ -90,11 +89,11 @@ fn fixed<const N: usize>(chunk: &[u8]) -> [u8; N] {
 }
 
 impl Kernel {
-    pub(crate) fn prepare(&self, memory: &Memory) -> Result<Task, Code> {
+    pub(crate) fn prepare(&self, memory: &Memory) -> Result<Job, Code> {
         match self {
             Kernel::Store { dst, bytes } => {
                 let (dst, bytes) = (memory.span(dst)?, bytes.clone());
-                Ok(Task::Memory(Box::new(move || write(dst.address(), &bytes))))
+                Ok(Box::new(move || write(dst.address(), &bytes)))
             }
             Kernel::Sum {
                 dst,
@@ -104,30 +103,13 @@ impl Kernel {
             } => {
                 let (dst, src) = (memory.span(dst)?, memory.span(src)?);
                 let (element, length) = (*element, count * element.bytes());
-                Ok(Task::Memory(Box::new(move || {
+                Ok(Box::new(move || {
                     let sum = element.sum(&read(src.address(), length));
                     write(dst.address(), &sum);
-                })))
+                }))
             }
         }
     }
-}
-
-/// Copies bytes out of a span.
-pub(crate) fn read(address: usize, length: usize) -> Vec<u8> {
-    let mut bytes = vec![0u8; length];
-    let from = ptr::with_exposed_provenance::<u8>(address);
-    // SAFETY: `address` comes from a span that was checked to hold `length` bytes and is kept
-    // mapped by it; the vector has room for as many and is not in that memory.
-    unsafe { ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), length) };
-    bytes
-}
-
-/// Copies bytes into a span.
-pub(crate) fn write(address: usize, bytes: &[u8]) {
-    let to = ptr::with_exposed_provenance_mut::<u8>(address);
-    // SAFETY: as in `read`, the other way round.
-    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
 }
 
 #[cfg(test)]

@@ -35,6 +35,9 @@ impl Span {
     }
 }
 
+/// A piece of work on memory, prepared: it holds the spans that it touches.
+pub(crate) type Job = Box<dyn FnOnce()>;
+
 /// How the rules about blocking see a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {

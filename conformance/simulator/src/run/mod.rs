@@ -1,4 +1,7 @@
 //! Running work: queues, the two schedules, worker threads, waiting.
 
+pub(crate) mod enqueue;
+pub(crate) mod head;
+pub(crate) mod queue;
 pub(crate) mod schedule;
 pub(crate) mod worker;

@@ -3,17 +3,18 @@
 use std::ffi::c_void;
 use std::ptr;
 
-use crate::abi::arguments::HostFunction;
+use crate::abi::arguments::{HostFunction, StreamCallbackFunction};
 use crate::abi::codes::Code;
-use crate::process::host_function;
-use crate::run::schedule;
+use crate::process::{host_function, life};
+use crate::run::head::{Task, finish};
 use crate::state::queue::QueueId;
-use crate::state::work::{StreamCallbackFunction, Task};
+use crate::state::settings::Schedule;
+use crate::state::world::{World, announce, lock, sleep};
 
 type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 
 /// Starts the worker of a queue.
-pub(crate) fn spawn(queue: QueueId) -> Result<(), Code> {
+fn spawn(queue: QueueId) -> Result<(), Code> {
     let mut thread: libc::pthread_t = 0;
     // SAFETY: the two function types differ only in `C-unwind` against `C`, which are the same
     // at the machine level; pthread_create's own start routine lets a forced unwinding through.
@@ -57,13 +58,13 @@ extern "C-unwind" fn main_loop(argument: *mut c_void) -> *mut c_void {
                 host_function::leave();
             }
         }
-        schedule::task_done(queue);
+        drop(finish(queue));
     }
 }
 
 /// Takes the next task and runs it, unless it is a host function: `main_loop` calls those.
 fn step(queue: QueueId) -> Step {
-    match schedule::next_task(queue) {
+    match next_task(queue) {
         None => Step::End,
         Some(Task::Host(..) | Task::Callback(_)) if !host_function::enter() => Step::Ran,
         Some(Task::Host(function, data)) => Step::Host(function, data),
@@ -71,8 +72,56 @@ fn step(queue: QueueId) -> Step {
             Step::Callback(callback.function, callback.stream, callback.data)
         }
         Some(task) => {
-            schedule::run_here(task);
+            task.run();
             Step::Ran
         }
+    }
+}
+
+/// Gives a queue its worker, once, under the threaded schedule.
+///
+/// A plain pthread rather than `std::thread`: a Python host function may end its thread with
+/// pthread_exit while the interpreter shuts down, which must not meet a `catch_unwind`.
+pub(crate) fn ensure(world: &mut World, id: QueueId) -> Result<(), Code> {
+    if world.settings.schedule == Schedule::Lazy {
+        return Ok(());
+    }
+    let Some(queue) = world.queues.get_mut(&id) else {
+        return Ok(());
+    };
+    if queue.has_worker {
+        return Ok(());
+    }
+    queue.has_worker = true;
+    spawn(id)
+}
+
+/// Switches the schedule; pending work carries on under the new one.
+pub(crate) fn switch(world: &mut World, schedule: Schedule) -> Result<(), Code> {
+    world.settings.schedule = schedule;
+    let busy: Vec<QueueId> = world
+        .queues
+        .iter()
+        .filter(|(_, queue)| !queue.pending.is_empty())
+        .map(|(id, _)| *id)
+        .collect();
+    for id in busy {
+        ensure(world, id)?;
+    }
+    announce();
+    Ok(())
+}
+
+/// A worker's next task, once its head may run; None when the queue is gone.
+fn next_task(id: QueueId) -> Option<Task> {
+    let mut world = lock();
+    loop {
+        if !world.queues.contains_key(&id) || life::is_shut_down() {
+            return None;
+        }
+        if world.settings.schedule == Schedule::Threaded && world.is_runnable(id) {
+            return Some(world.start_head(id));
+        }
+        world = sleep(world);
     }
 }

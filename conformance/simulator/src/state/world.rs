@@ -7,16 +7,12 @@ use crate::abi::arguments::{
     ContextHandle, EventHandle, ExecHandle, GraphHandle, PoolHandle, StreamHandle,
 };
 use crate::abi::codes::Code;
-use crate::driver::capture::{Capture, CaptureId};
-use crate::driver::context::Context;
-use crate::driver::device::Device;
-use crate::driver::event::Event;
-use crate::driver::graph::Graph;
-use crate::driver::memory::pool::Pool;
-use crate::driver::stream::Stream;
 use crate::memory::ranges::Memory;
+use crate::process::thread;
+use crate::state::graph::{Capture, Graph};
+use crate::state::objects::{Context, Device, Event, Pool, Primary, Stream};
 use crate::state::order::Order;
-use crate::state::queue::{Queue, QueueId};
+use crate::state::queue::{CaptureId, Queue, QueueId};
 use crate::state::settings::Settings;
 use crate::state::table::Table;
 
@@ -79,8 +75,12 @@ impl World {
             settings,
         };
         for ordinal in 0..world.settings.devices {
-            let device = Device::new(&mut world, ordinal);
-            world.devices.push(device);
+            let pool = world.pools.insert(false, Pool::new(ordinal));
+            world.devices.push(Device {
+                primary: Primary::default(),
+                default_pool: pool,
+                pool,
+            });
         }
         world
     }
@@ -107,6 +107,20 @@ impl World {
         match context.poison {
             Some(code) => Err(code),
             None => Ok(context),
+        }
+    }
+
+    /// The current context, usable: there is one, it is not destroyed, it has no sticky error.
+    pub(crate) fn current(&self) -> Result<ContextHandle, Code> {
+        let handle = thread::current_context().ok_or(Code::INVALID_CONTEXT)?;
+        self.context(handle)?;
+        Ok(handle)
+    }
+
+    /// Gives a context a sticky error, the first one for good.
+    pub(crate) fn poison(&mut self, context: ContextHandle, code: Code) {
+        if let Some(context) = self.contexts.get_mut(context) {
+            context.poison.get_or_insert(code);
         }
     }
 }

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 
 use crate::abi::arguments::EventHandle;
 use crate::abi::codes::{Answer, Code};
-use crate::driver::capture::{Capture, CaptureId, GLOBAL, RELAXED};
-use crate::driver::context::thread_key;
-use crate::driver::event::Last;
-use crate::driver::stream::Target;
-use crate::state::queue::{Kind, Mark};
+use crate::process::thread;
+use crate::state::graph::{Capture, GLOBAL, RELAXED};
+use crate::state::objects::Last;
+use crate::state::queue::{CaptureId, Kind, Mark, QueueId};
 use crate::state::world::World;
+use crate::submit::target::Target;
 
 thread_local! {
     static THREAD_MODE: Cell<u32> = const { Cell::new(GLOBAL) };
@@ -24,6 +24,30 @@ pub(crate) fn exchange_thread_mode(wanted: u32) -> u32 {
 }
 
 impl World {
+    pub(crate) fn capture_of(&self, queue: QueueId) -> Option<CaptureId> {
+        self.queues.get(&queue).and_then(|queue| queue.capture)
+    }
+
+    pub(crate) fn invalidate(&mut self, id: CaptureId) {
+        if let Some(capture) = self.captures.get_mut(&id) {
+            capture.invalid = true;
+        }
+    }
+
+    pub(crate) fn is_invalid(&self, id: CaptureId) -> bool {
+        self.captures.get(&id).is_none_or(|capture| capture.invalid)
+    }
+
+    /// Captures of a context; with `blocking_only`, those that a blocking stream takes part in.
+    pub(crate) fn captures_in(&self, context_id: u64, blocking_only: bool) -> BTreeSet<CaptureId> {
+        let in_context = self
+            .queues
+            .values()
+            .filter(|queue| queue.context_id == context_id);
+        let wanted = in_context.filter(|queue| !blocking_only || queue.is_blocking());
+        wanted.filter_map(|queue| queue.capture).collect()
+    }
+
     /// Fails with `code` and invalidates the captures, unless there are none.
     pub(crate) fn conflict(&mut self, captures: BTreeSet<CaptureId>, code: Code) -> Answer {
         if captures.is_empty() {
@@ -47,7 +71,7 @@ impl World {
 }
 
 /// Waiting for, or asking about, a stream that captures; and the legacy stream beside one.
-pub(crate) fn forbid_wait(world: &mut World, target: &Target) -> Answer {
+pub(crate) fn wait(world: &mut World, target: &Target) -> Answer {
     if let Some(id) = world.capture_of(target.queue) {
         if world.is_invalid(id) {
             return Err(Code::STREAM_CAPTURE_INVALIDATED);
@@ -58,13 +82,13 @@ pub(crate) fn forbid_wait(world: &mut World, target: &Target) -> Answer {
 }
 
 /// A synchronous copy or memset: it waits, and it is a potentially unsafe call.
-pub(crate) fn forbid_blocking_call(world: &mut World, target: &Target) -> Answer {
-    forbid_wait(world, target)?;
-    forbid_unsafe_call(world)
+pub(crate) fn blocking_call(world: &mut World, target: &Target) -> Answer {
+    wait(world, target)?;
+    unsafe_call(world)
 }
 
 /// Waiting for a whole context in which a stream captures.
-pub(crate) fn forbid_context_wait(world: &mut World, context_id: u64) -> Answer {
+pub(crate) fn context_wait(world: &mut World, context_id: u64) -> Answer {
     let captures = world.captures_in(context_id, false);
     world.conflict(captures, Code::STREAM_CAPTURE_UNSUPPORTED)
 }
@@ -72,9 +96,9 @@ pub(crate) fn forbid_context_wait(world: &mut World, context_id: u64) -> Answer 
 /// A "potentially unsafe" call, by the thread's mode: GLOBAL forbids it during a capture that
 /// this thread began in a mode other than RELAXED, or that any thread began in mode GLOBAL;
 /// THREAD_LOCAL during this thread's own; RELAXED never.
-pub(crate) fn forbid_unsafe_call(world: &mut World) -> Answer {
+pub(crate) fn unsafe_call(world: &mut World) -> Answer {
     let mode = THREAD_MODE.try_with(Cell::get).unwrap_or(GLOBAL);
-    let me = thread_key();
+    let me = thread::key();
     let conflicts = |capture: &Capture| {
         let own = capture.thread == me && capture.mode != RELAXED;
         let global = capture.mode == GLOBAL && mode == GLOBAL;
@@ -91,14 +115,11 @@ pub(crate) fn forbid_unsafe_call(world: &mut World) -> Answer {
 
 /// The place that an event stands for, for calls that ask or wait for it from the host. An event
 /// last recorded in a capture is CAPTURED_EVENT; None for one that was never recorded.
-pub(crate) fn forbid_captured_event(
-    world: &mut World,
-    event: EventHandle,
-) -> Result<Option<Mark>, Code> {
+pub(crate) fn captured_event(world: &mut World, event: EventHandle) -> Result<Option<Mark>, Code> {
     match world.events.get(event).ok_or(Code::INVALID_HANDLE)?.last {
         Last::Never => Ok(None),
         Last::Recorded(mark) => {
-            forbid_unsafe_call(world)?;
+            unsafe_call(world)?;
             Ok(Some(mark))
         }
         Last::Captured(id, _) => {
@@ -109,7 +130,7 @@ pub(crate) fn forbid_captured_event(
 }
 
 /// Stream-ordered allocation inside a capture (memory nodes) is not modelled.
-pub(crate) fn forbid_allocation(world: &World, target: &Target) -> Answer {
+pub(crate) fn allocation(world: &World, target: &Target) -> Answer {
     if target.is_capturing(world) {
         Err(Code::NOT_SUPPORTED)
     } else {

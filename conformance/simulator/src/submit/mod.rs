@@ -1,3 +1,5 @@
-//! Putting work on a stream, and the rules of stream capture.
+//! Putting work on a stream, and what a capture makes of it.
 
 pub(crate) mod forbid;
+pub(crate) mod route;
+pub(crate) mod target;

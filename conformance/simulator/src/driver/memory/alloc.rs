@@ -1,17 +1,12 @@
 //! Device and managed memory: cuMemAlloc, cuMemFree, cuMemAllocManaged, ranges, sizes.
 
-use std::sync::Arc;
-
-use crate::abi::arguments::{ContextHandle, DeviceAddress, Out, StreamHandle};
+use crate::abi::arguments::{DeviceAddress, Out, StreamHandle};
 use crate::abi::codes::{Answer, Code};
-use crate::driver::capture;
-use crate::driver::context;
-use crate::driver::stream::Target;
+use crate::driver::memory::range;
 use crate::entry::enter::{Call, exports};
-use crate::memory::backing::Backing;
-use crate::memory::ranges::{Allocation, Kind, Life};
-use crate::run::schedule::{self, Goal};
+use crate::memory::ranges::Kind;
 use crate::state::world::{World, lock};
+use crate::submit::target::Target;
 
 exports! {
     Create 3020 cuMemAlloc_v2(address: Out<DeviceAddress>, bytes: usize) = alloc;
@@ -29,55 +24,9 @@ exports! {
 /// Rows of a pitched allocation start at multiples of this.
 const PITCH: usize = 512;
 
-/// Makes a range in the current context. Size 0 is refused; so is more than the device has left.
-pub(crate) fn create(
-    world: &mut World,
-    bytes: usize,
-    kind: Kind,
-    context: ContextHandle,
-    device: usize,
-) -> Result<u64, Code> {
-    if bytes == 0 {
-        return Err(Code::INVALID_VALUE);
-    }
-    let on_device = !matches!(kind, Kind::Pinned(_) | Kind::Registered(_));
-    let left = world
-        .settings
-        .device_memory
-        .saturating_sub(world.memory.used_on(device));
-    if on_device && bytes as u64 > left {
-        return Err(Code::OUT_OF_MEMORY);
-    }
-    let protect = world.settings.protect && matches!(kind, Kind::Device | Kind::Pool(_));
-    let backing = Backing::map(bytes, protect, world.settings.reuse).ok_or(Code::OUT_OF_MEMORY)?;
-    let base = backing.base() as u64;
-    let buffer = world.fresh_number();
-    let life = if matches!(kind, Kind::Pool(_)) {
-        Life::Unborn
-    } else {
-        Life::Alive
-    };
-    world.memory.insert(Allocation {
-        buffer,
-        base,
-        bytes,
-        kind,
-        device,
-        context,
-        life,
-        backing: Some(Arc::new(backing)),
-        sync_memops: false,
-    });
-    Ok(base)
-}
-
 fn alloc(_: &Call, address: Out<u64>, bytes: usize) -> Answer {
     address.check()?;
-    let mut world = lock();
-    let context = context::current(&world)?;
-    capture::forbid_unsafe_call(&mut world)?;
-    let device = world.context(context)?.device;
-    address.put(create(&mut world, bytes, Kind::Device, context, device)?)
+    address.put(range::create(bytes, Kind::Device)?)
 }
 
 fn alloc_pitch(
@@ -108,44 +57,28 @@ fn alloc_managed(_: &Call, address: Out<u64>, bytes: usize, flags: u32) -> Answe
     if !matches!(flags, 1 | 2) {
         return Err(Code::INVALID_VALUE);
     }
-    let mut world = lock();
-    let context = context::current(&world)?;
-    capture::forbid_unsafe_call(&mut world)?;
-    let device = world.context(context)?.device;
-    address.put(create(&mut world, bytes, Kind::Managed, context, device)?)
+    address.put(range::create(bytes, Kind::Managed)?)
 }
 
 /// Frees what cuMemAlloc, cuMemAllocManaged or a pool gave out, after the work on the device is
-/// done: "this API may perform implicit synchronization", and drivers do. Stream-ordered memory
-/// is freed without waiting: its user must have made sure that all work on it is done.
+/// done: "this API may perform implicit synchronization", and drivers do.
 /// A null pointer is fine. Anything but the base of a range is INVALID_VALUE.
 fn free(_: &Call, address: u64) -> Answer {
-    let mut world = lock();
-    context::current(&world)?;
-    capture::forbid_unsafe_call(&mut world)?;
+    let (world, _) = range::begin()?;
     if address == 0 {
         return Ok(());
     }
-    let range = world
-        .memory
-        .at_base(address)
-        .filter(|range| !range.is_host())
-        .ok_or(Code::INVALID_VALUE)?;
-    if !matches!(range.kind, Kind::Pool(_)) {
-        let device = range.device;
-        let marks = world.tails_of_device(device);
-        world = schedule::wait(world, &Goal::Marks(marks));
-    }
-    world
-        .memory
-        .remove(address)
-        .map(drop)
-        .ok_or(Code::INVALID_VALUE)
+    range::free(
+        world,
+        address,
+        |range| !range.is_host(),
+        Code::INVALID_VALUE,
+    )
 }
 
 fn info(_: &Call, free: Out<usize>, total: Out<usize>) -> Answer {
     let world = lock();
-    let context = context::current(&world)?;
+    let context = world.current()?;
     let device = world.context(context)?.device;
     let all = world.settings.device_memory;
     free.put(all.saturating_sub(world.memory.used_on(device)) as usize)?;
@@ -155,7 +88,7 @@ fn info(_: &Call, free: Out<usize>, total: Out<usize>) -> Answer {
 /// Both outputs may be null. An address in no device range is NOT_FOUND.
 fn address_range(_: &Call, base: Out<u64>, bytes: Out<usize>, address: u64) -> Answer {
     let world = lock();
-    context::current(&world)?;
+    world.current()?;
     let range = world.memory.find(address).ok_or(Code::NOT_FOUND)?;
     base.put_if_wanted(range.base);
     bytes.put_if_wanted(range.bytes);
@@ -191,7 +124,7 @@ fn advise_v2(call: &Call, address: u64, bytes: usize, advice: u32, _location: u6
 /// Advice is checked and otherwise without effect.
 fn advise(_: &Call, address: u64, bytes: usize, _advice: u32, _device: i32) -> Answer {
     let world = lock();
-    context::current(&world)?;
+    world.current()?;
     managed_range(&world, address, bytes)
 }
 

@@ -4,112 +4,54 @@
 //! unified memory region, in which case it is fully synchronous" (API documentation, the calls
 //! without `Async`); the `Async` ones never wait.
 
-use std::ptr;
-
-use crate::abi::arguments::{DeviceAddress, StreamHandle};
+use crate::abi::arguments::{DeviceAddress, StreamHandle, Word};
 use crate::abi::codes::{Answer, Code};
-use crate::driver::capture;
-use crate::driver::stream::{Target, submit};
 use crate::entry::enter::{Call, exports};
-use crate::memory::place::{Place, Side};
-use crate::memory::ranges::Memory;
-use crate::run::schedule::{self, Goal};
-use crate::state::work::{Task, Work};
+use crate::memory::fill::Fill;
+use crate::memory::place::Side;
+use crate::state::work::Work;
 use crate::state::world::lock;
+use crate::submit::forbid;
+use crate::submit::route::{submit, wait_for_tail};
+use crate::submit::target::Target;
 
 exports! {
-    Wait 3020 cuMemsetD8_v2(dst: DeviceAddress, value: u8, count: usize) = bytes, per_thread "_ptds";
-    Wait 3020 cuMemsetD16_v2(dst: DeviceAddress, value: u16, count: usize) = shorts, per_thread "_ptds";
-    Wait 3020 cuMemsetD32_v2(dst: DeviceAddress, value: u32, count: usize) = words, per_thread "_ptds";
-    Enqueue 3020 cuMemsetD8Async(dst: DeviceAddress, value: u8, count: usize, stream: StreamHandle) = bytes_async, per_thread "_ptsz";
-    Enqueue 3020 cuMemsetD16Async(dst: DeviceAddress, value: u16, count: usize, stream: StreamHandle) = shorts_async, per_thread "_ptsz";
-    Enqueue 3020 cuMemsetD32Async(dst: DeviceAddress, value: u32, count: usize, stream: StreamHandle) = words_async, per_thread "_ptsz";
+    Wait 3020 cuMemsetD8_v2(dst: DeviceAddress, value: u8, count: usize) = fill, per_thread "_ptds";
+    Wait 3020 cuMemsetD16_v2(dst: DeviceAddress, value: u16, count: usize) = fill, per_thread "_ptds";
+    Wait 3020 cuMemsetD32_v2(dst: DeviceAddress, value: u32, count: usize) = fill, per_thread "_ptds";
+    Enqueue 3020 cuMemsetD8Async(dst: DeviceAddress, value: u8, count: usize, stream: StreamHandle) = fill_async, per_thread "_ptsz";
+    Enqueue 3020 cuMemsetD16Async(dst: DeviceAddress, value: u16, count: usize, stream: StreamHandle) = fill_async, per_thread "_ptsz";
+    Enqueue 3020 cuMemsetD32Async(dst: DeviceAddress, value: u32, count: usize, stream: StreamHandle) = fill_async, per_thread "_ptsz";
 }
 
-/// `count` times the first `unit` bytes of `pattern`.
-#[derive(Clone)]
-pub(crate) struct Fill {
-    pub(crate) dst: Place,
-    pub(crate) pattern: [u8; 4],
-    pub(crate) unit: usize,
-    pub(crate) count: usize,
+fn fill(call: &Call, dst: u64, value: impl Word, count: usize) -> Answer {
+    run(call, dst, value, count, None)
 }
 
-impl Fill {
-    pub(crate) fn prepare(&self, memory: &Memory) -> Result<Task, Code> {
-        let span = memory.span(&self.dst)?;
-        let (pattern, unit, count) = (self.pattern, self.unit, self.count);
-        Ok(Task::Memory(Box::new(move || {
-            let first = ptr::with_exposed_provenance_mut::<u8>(span.address());
-            for index in 0..unit * count {
-                let slot = first.wrapping_add(index);
-                // SAFETY: the place was checked to hold `unit * count` bytes and the span keeps
-                // them mapped.
-                unsafe { slot.write(pattern[index % unit]) };
-            }
-        })))
-    }
+fn fill_async(
+    call: &Call,
+    dst: u64,
+    value: impl Word,
+    count: usize,
+    stream: StreamHandle,
+) -> Answer {
+    run(call, dst, value, count, Some(stream))
 }
 
-fn bytes(call: &Call, dst: u64, value: u8, count: usize) -> Answer {
-    run(
-        call,
-        dst,
-        &value.to_ne_bytes(),
-        count,
-        StreamHandle::NULL,
-        true,
-    )
-}
-
-fn shorts(call: &Call, dst: u64, value: u16, count: usize) -> Answer {
-    run(
-        call,
-        dst,
-        &value.to_ne_bytes(),
-        count,
-        StreamHandle::NULL,
-        true,
-    )
-}
-
-fn words(call: &Call, dst: u64, value: u32, count: usize) -> Answer {
-    run(
-        call,
-        dst,
-        &value.to_ne_bytes(),
-        count,
-        StreamHandle::NULL,
-        true,
-    )
-}
-
-fn bytes_async(call: &Call, dst: u64, value: u8, count: usize, stream: StreamHandle) -> Answer {
-    run(call, dst, &value.to_ne_bytes(), count, stream, false)
-}
-
-fn shorts_async(call: &Call, dst: u64, value: u16, count: usize, stream: StreamHandle) -> Answer {
-    run(call, dst, &value.to_ne_bytes(), count, stream, false)
-}
-
-fn words_async(call: &Call, dst: u64, value: u32, count: usize, stream: StreamHandle) -> Answer {
-    run(call, dst, &value.to_ne_bytes(), count, stream, false)
-}
-
+/// Without a stream: on the default one, synchronously.
 fn run(
     call: &Call,
     dst: u64,
-    value: &[u8],
+    value: impl Word,
     count: usize,
-    stream: StreamHandle,
-    synchronous: bool,
+    stream: Option<StreamHandle>,
 ) -> Answer {
     let mut world = lock();
-    let target = Target::resolve(&mut world, call, stream)?;
-    if synchronous {
-        capture::forbid_blocking_call(&mut world, &target)?;
+    let target = Target::resolve(&mut world, call, stream.unwrap_or(StreamHandle::NULL))?;
+    if stream.is_none() {
+        forbid::blocking_call(&mut world, &target)?;
     }
-    let unit = value.len();
+    let unit = size_of_val(&value);
     let bytes = count.checked_mul(unit).ok_or(Code::INVALID_VALUE)?;
     if !dst.is_multiple_of(unit as u64) {
         return Err(Code::INVALID_VALUE);
@@ -117,24 +59,18 @@ fn run(
     if count == 0 {
         return Ok(());
     }
-    let place = world.memory.device_place(dst, bytes)?;
-    let waits = synchronous && matches!(world.memory.side(&place), Side::Pinned | Side::Managed);
-    let mut pattern = [0u8; 4];
-    pattern[..unit].copy_from_slice(value);
-    world = submit(
-        world,
-        &target,
-        Vec::new(),
-        Work::Fill(Fill {
-            dst: place,
-            pattern,
-            unit,
-            count,
-        }),
-    )?;
-    if waits {
-        let tail = world.tail(target.queue);
-        world = schedule::wait(world, &Goal::Marks(vec![tail]));
+    let dst = world.memory.device_place(dst, bytes)?;
+    let side = world.memory.side(&dst);
+    let fill = Fill {
+        dst,
+        // Device memory is little-endian: the first `unit` bytes are the value.
+        pattern: value.word().to_le_bytes(),
+        unit,
+        count,
+    };
+    world = submit(world, &target, Vec::new(), Work::Fill(fill))?;
+    if stream.is_none() && matches!(side, Side::Pinned | Side::Managed) {
+        world = wait_for_tail(world, &target);
     }
     world.context(target.context).map(drop)
 }

@@ -4,12 +4,9 @@
 
 use crate::abi::arguments::{DeviceAddress, HostAddress, Out};
 use crate::abi::codes::{Answer, Code};
-use crate::driver::capture;
-use crate::driver::context;
-use crate::driver::memory::alloc;
+use crate::driver::memory::range;
 use crate::entry::enter::{Call, exports};
 use crate::memory::ranges::{Allocation, Kind, Life};
-use crate::run::schedule::{self, Goal};
 use crate::state::world::lock;
 
 exports! {
@@ -38,32 +35,15 @@ fn alloc(_: &Call, address: Out<HostAddress>, bytes: usize, flags: u32) -> Answe
     if flags & !ALLOC_FLAGS != 0 {
         return Err(Code::INVALID_VALUE);
     }
-    let mut world = lock();
-    let context = context::current(&world)?;
-    capture::forbid_unsafe_call(&mut world)?;
-    let device = world.context(context)?.device;
-    let base = alloc::create(&mut world, bytes, Kind::Pinned(flags), context, device)?;
+    let base = range::create(bytes, Kind::Pinned(flags))?;
     address.put(HostAddress(base as usize))
 }
 
 /// Waits for the device, as cuMemFree does.
 fn free(_: &Call, address: HostAddress) -> Answer {
-    let mut world = lock();
-    context::current(&world)?;
-    capture::forbid_unsafe_call(&mut world)?;
-    let base = address.0 as u64;
-    let range = world
-        .memory
-        .at_base(base)
-        .filter(|range| matches!(range.kind, Kind::Pinned(_)));
-    let device = range.ok_or(Code::INVALID_VALUE)?.device;
-    let marks = world.tails_of_device(device);
-    world = schedule::wait(world, &Goal::Marks(marks));
-    world
-        .memory
-        .remove(base)
-        .map(drop)
-        .ok_or(Code::INVALID_VALUE)
+    let (world, _) = range::begin()?;
+    let allocated = |range: &Allocation| matches!(range.kind, Kind::Pinned(_));
+    range::free(world, address.0 as u64, allocated, Code::INVALID_VALUE)
 }
 
 fn device_pointer(_: &Call, device: Out<u64>, address: HostAddress, flags: u32) -> Answer {
@@ -72,7 +52,7 @@ fn device_pointer(_: &Call, device: Out<u64>, address: HostAddress, flags: u32) 
         return Err(Code::INVALID_VALUE);
     }
     let world = lock();
-    context::current(&world)?;
+    world.current()?;
     let range = world
         .memory
         .find(address.0 as u64)
@@ -85,7 +65,7 @@ fn device_pointer(_: &Call, device: Out<u64>, address: HostAddress, flags: u32) 
 fn flags_of(_: &Call, flags: Out<u32>, address: HostAddress) -> Answer {
     flags.check()?;
     let world = lock();
-    context::current(&world)?;
+    world.current()?;
     match world.memory.find(address.0 as u64).map(|range| range.kind) {
         Some(Kind::Pinned(given) | Kind::Registered(given)) => flags.put(given | DEVICE_MAP),
         _ => Err(Code::INVALID_VALUE),
@@ -100,9 +80,7 @@ fn register(_: &Call, address: HostAddress, bytes: usize, flags: u32) -> Answer 
     if flags & IO_MEMORY != 0 {
         return Err(Code::NOT_SUPPORTED);
     }
-    let mut world = lock();
-    let context = context::current(&world)?;
-    capture::forbid_unsafe_call(&mut world)?;
+    let (mut world, context) = range::begin()?;
     let base = address.0 as u64;
     if world.memory.overlapping(base, bytes).is_some() {
         return Err(Code::HOST_MEMORY_ALREADY_REGISTERED);
@@ -124,20 +102,8 @@ fn register(_: &Call, address: HostAddress, bytes: usize, flags: u32) -> Answer 
 }
 
 fn unregister(_: &Call, address: HostAddress) -> Answer {
-    let mut world = lock();
-    context::current(&world)?;
-    capture::forbid_unsafe_call(&mut world)?;
-    let base = address.0 as u64;
-    let range = world
-        .memory
-        .at_base(base)
-        .filter(|range| matches!(range.kind, Kind::Registered(_)));
-    let device = range.ok_or(Code::HOST_MEMORY_NOT_REGISTERED)?.device;
-    let marks = world.tails_of_device(device);
-    world = schedule::wait(world, &Goal::Marks(marks));
-    world
-        .memory
-        .remove(base)
-        .map(drop)
-        .ok_or(Code::HOST_MEMORY_NOT_REGISTERED)
+    let (world, _) = range::begin()?;
+    let registered = |range: &Allocation| matches!(range.kind, Kind::Registered(_));
+    let refusal = Code::HOST_MEMORY_NOT_REGISTERED;
+    range::free(world, address.0 as u64, registered, refusal)
 }

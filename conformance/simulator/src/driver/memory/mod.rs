@@ -6,3 +6,4 @@ pub(crate) mod copy;
 pub(crate) mod fill;
 pub(crate) mod host;
 pub(crate) mod pool;
+pub(crate) mod range;

@@ -4,18 +4,17 @@
 //! allocation and before the free. Work that finds it not alive is an illegal address, which is
 //! stricter than hardware: there it would read or write somebody's bytes.
 
-use std::collections::BTreeMap;
-
 use crate::abi::arguments::{ContextHandle, DeviceAddress, In, Out, PoolHandle, StreamHandle};
 use crate::abi::codes::{Answer, Code};
-use crate::driver::capture;
-use crate::driver::context;
-use crate::driver::memory::alloc;
-use crate::driver::stream::{Target, submit};
+use crate::driver::memory::range;
 use crate::entry::enter::{Call, exports};
 use crate::memory::ranges::Kind;
+use crate::state::objects::Pool;
 use crate::state::work::Work;
 use crate::state::world::{World, lock};
+use crate::submit::forbid;
+use crate::submit::route::submit;
+use crate::submit::target::Target;
 
 exports! {
     Query 11020 cuDeviceGetDefaultMemPool(pool: Out<PoolHandle>, device: i32) = default_of;
@@ -29,21 +28,6 @@ exports! {
     Enqueue 11020 cuMemAllocAsync(address: Out<DeviceAddress>, bytes: usize, stream: StreamHandle) = alloc_async, per_thread "_ptsz";
     Enqueue 11020 cuMemAllocFromPoolAsync(address: Out<DeviceAddress>, bytes: usize, pool: PoolHandle, stream: StreamHandle) = alloc_from_pool, per_thread "_ptsz";
     Enqueue 11020 cuMemFreeAsync(address: DeviceAddress, stream: StreamHandle) = free_async, per_thread "_ptsz";
-}
-
-/// A pool: a name under which memory is counted, and attributes that are kept.
-pub(crate) struct Pool {
-    pub(crate) device: usize,
-    attributes: BTreeMap<u32, u64>,
-}
-
-impl Pool {
-    pub(crate) fn new(device: usize) -> Pool {
-        Pool {
-            device,
-            attributes: BTreeMap::from([(1, 1), (2, 1), (3, 1)]),
-        }
-    }
 }
 
 /// CUmemPool_attribute: 1 to 3 are 32-bit switches, 4 to 8 are 64-bit sizes.
@@ -153,9 +137,9 @@ fn alloc_from_pool(
     address.check()?;
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
-    capture::forbid_allocation(&world, &target)?;
+    forbid::allocation(&world, &target)?;
     let device = world.pools.get(pool).ok_or(Code::INVALID_VALUE)?.device;
-    let base = alloc::create(
+    let base = range::create_on(
         &mut world,
         bytes,
         Kind::Pool(pool),
@@ -183,8 +167,8 @@ fn buffer_at(world: &World, base: u64) -> Result<u64, Code> {
 fn free_async(call: &Call, address: u64, stream: StreamHandle) -> Answer {
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
-    capture::forbid_allocation(&world, &target)?;
-    context::current(&world)?;
+    forbid::allocation(&world, &target)?;
+    world.current()?;
     let range = world
         .memory
         .at_base(address)
