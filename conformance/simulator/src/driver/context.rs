@@ -1,15 +1,11 @@
 //! Contexts: created ones, the stack of each thread, destroy. Primary ones are in `primary`.
 
-use std::collections::BTreeMap;
-
 use crate::abi::arguments::{ContextHandle, In, Out};
 use crate::abi::codes::{Answer, Code};
 use crate::entry::enter::{Call, exports};
 use crate::process::thread;
 use crate::run::schedule;
-use crate::state::objects::Context;
-use crate::state::queue::{Kind, QueueId};
-use crate::state::world::{Guard, World, announce, lock};
+use crate::state::world::{Guard, World, lock};
 use crate::submit::forbid;
 
 exports! {
@@ -38,68 +34,6 @@ exports! {
 /// The scheduling bits allow one of four values; MAP_HOST 8, LMEM_RESIZE 16, COREDUMP 32,
 /// USER_COREDUMP 64, SYNC_MEMOPS 128.
 const FLAGS: u32 = 0xFF;
-
-impl World {
-    /// A new context on a device: under `handle` if given (a primary context that comes back).
-    pub(crate) fn new_context(
-        &mut self,
-        device: usize,
-        flags: u32,
-        primary: bool,
-        handle: Option<ContextHandle>,
-    ) -> ContextHandle {
-        let id = self.fresh_number();
-        let context = Context {
-            id,
-            device,
-            flags,
-            primary,
-            poison: None,
-            legacy: QueueId(0),
-            per_thread: BTreeMap::new(),
-            peers: Vec::new(),
-            limits: BTreeMap::new(),
-        };
-        let reuse = self.settings.reuse;
-        let handle = match handle {
-            Some(handle) => {
-                self.contexts.restore(handle, context);
-                handle
-            }
-            None => self.contexts.insert(reuse, context),
-        };
-        let legacy = self.new_queue(handle, id, Kind::Legacy);
-        if let Some(context) = self.contexts.get_mut(handle) {
-            context.legacy = legacy;
-        }
-        handle
-    }
-
-    /// Ends everything that belongs to a context: work that has not started, streams, events,
-    /// memory. The caller removes the context itself.
-    pub(crate) fn clear_context(&mut self, handle: ContextHandle, id: u64) {
-        let queues: Vec<QueueId> = self
-            .queues
-            .iter()
-            .filter(|(_, queue)| queue.context_id == id)
-            .map(|(id, _)| *id)
-            .collect();
-        for queue in queues {
-            self.abandon_queue(queue);
-        }
-        for stream in self
-            .streams
-            .handles_where(|stream| stream.context == handle)
-        {
-            self.streams.remove(stream);
-        }
-        for event in self.events.handles_where(|event| event.context == handle) {
-            self.events.remove(event);
-        }
-        self.memory.remove_context(handle);
-        announce();
-    }
-}
 
 fn create(_: &Call, context: Out<ContextHandle>, flags: u32, device: i32) -> Answer {
     context.check()?;
@@ -145,23 +79,22 @@ fn create_v4(
 /// thread's stack if it is on top; other threads get CONTEXT_IS_DESTROYED from then on.
 fn destroy(_: &Call, handle: ContextHandle) -> Answer {
     let mut world = lock();
-    let context = world.contexts.get(handle).ok_or(Code::INVALID_CONTEXT)?;
+    let context = world.contexts.get(handle)?;
     if context.primary {
         return Err(Code::INVALID_CONTEXT);
     }
     let id = context.id;
     world.clear_context(handle, id);
-    world.contexts.remove(handle);
     thread::with_stack(|stack| {
         if stack.last() == Some(&handle) {
             stack.pop();
         }
     });
-    Ok(())
+    world.contexts.remove(handle).map(drop)
 }
 
 fn push(_: &Call, context: ContextHandle) -> Answer {
-    lock().contexts.get(context).ok_or(Code::INVALID_CONTEXT)?;
+    lock().contexts.get(context)?;
     thread::with_stack(|stack| stack.push(context));
     Ok(())
 }
@@ -176,7 +109,7 @@ fn pop(_: &Call, context: Out<ContextHandle>) -> Answer {
 /// Replaces the top of the stack; null pops it.
 fn set_current(_: &Call, context: ContextHandle) -> Answer {
     if context != ContextHandle::NULL {
-        lock().contexts.get(context).ok_or(Code::INVALID_CONTEXT)?;
+        lock().contexts.get(context)?;
     }
     thread::with_stack(|stack| {
         stack.pop();
@@ -203,7 +136,7 @@ fn given_or_current(world: &World, context: ContextHandle) -> Result<ContextHand
     if context == ContextHandle::NULL {
         return world.current();
     }
-    world.contexts.get(context).ok_or(Code::INVALID_CONTEXT)?;
+    world.contexts.get(context)?;
     Ok(context)
 }
 
@@ -269,12 +202,8 @@ fn enable_peer(_: &Call, peer: ContextHandle, flags: u32) -> Answer {
     }
     let mut world = lock();
     let here = world.current()?;
-    let peer_device = world
-        .contexts
-        .get(peer)
-        .ok_or(Code::INVALID_CONTEXT)?
-        .device;
-    let context = world.contexts.get_mut(here).ok_or(Code::INVALID_CONTEXT)?;
+    let peer_device = world.contexts.get(peer)?.device;
+    let context = world.contexts.get_mut(here)?;
     if context.device == peer_device {
         return Err(Code::PEER_ACCESS_UNSUPPORTED);
     }
@@ -288,7 +217,7 @@ fn enable_peer(_: &Call, peer: ContextHandle, flags: u32) -> Answer {
 fn disable_peer(_: &Call, peer: ContextHandle) -> Answer {
     let mut world = lock();
     let here = world.current()?;
-    let context = world.contexts.get_mut(here).ok_or(Code::INVALID_CONTEXT)?;
+    let context = world.contexts.get_mut(here)?;
     let known = context.peers.iter().position(|other| *other == peer);
     context
         .peers
@@ -319,7 +248,7 @@ fn set_limit(_: &Call, limit: u32, value: usize) -> Answer {
     if limit > 7 {
         return Err(Code::INVALID_VALUE);
     }
-    let context = world.contexts.get_mut(here).ok_or(Code::INVALID_CONTEXT)?;
+    let context = world.contexts.get_mut(here)?;
     context.limits.insert(limit, value);
     Ok(())
 }

@@ -49,11 +49,7 @@ fn create(_: &Call, event: Out<EventHandle>, flags: u32) -> Answer {
 fn destroy(_: &Call, event: EventHandle) -> Answer {
     let mut world = lock();
     world.current()?;
-    world
-        .events
-        .remove(event)
-        .map(drop)
-        .ok_or(Code::INVALID_HANDLE)
+    world.events.remove(event).map(drop)
 }
 
 fn record(call: &Call, event: EventHandle, stream: StreamHandle) -> Answer {
@@ -68,7 +64,7 @@ fn record_with_flags(call: &Call, event: EventHandle, stream: StreamHandle, flag
     }
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
-    let context = world.events.get(event).ok_or(Code::INVALID_HANDLE)?.context;
+    let context = world.events.get(event)?.context;
     if context != target.context {
         return Err(Code::INVALID_HANDLE);
     }
@@ -81,7 +77,7 @@ fn record_with_flags(call: &Call, event: EventHandle, stream: StreamHandle, flag
             Last::Recorded(world.tail(target.queue))
         }
     };
-    if let Some(event) = world.events.get_mut(event) {
+    if let Ok(event) = world.events.get_mut(event) {
         event.last = last;
         event.stamp = stamp;
     }
@@ -116,7 +112,7 @@ fn elapsed(_: &Call, milliseconds: Out<f32>, start: EventHandle, end: EventHandl
     let mut reached_at = [0u64; 2];
     for (slot, handle) in reached_at.iter_mut().zip([start, end]) {
         let mark = forbid::captured_event(&mut world, handle)?;
-        let event = world.events.get(handle).ok_or(Code::INVALID_HANDLE)?;
+        let event = world.events.get(handle)?;
         if event.flags & DISABLE_TIMING != 0 {
             return Err(Code::INVALID_HANDLE);
         }

@@ -33,23 +33,14 @@ fn create(_: &Call, graph: Out<GraphHandle>, flags: u32) -> Answer {
 }
 
 fn destroy(_: &Call, graph: GraphHandle) -> Answer {
-    lock()
-        .graphs
-        .remove(graph)
-        .map(drop)
-        .ok_or(Code::INVALID_VALUE)
+    lock().graphs.remove(graph).map(drop)
 }
 
 /// With null `nodes`, the count; else up to `*count` handles.
 fn nodes(_: &Call, graph: GraphHandle, nodes: Out<NodeHandle>, count: Out<usize>) -> Answer {
     count.check()?;
     let world = lock();
-    let visible: Vec<usize> = world
-        .graphs
-        .get(graph)
-        .ok_or(Code::INVALID_VALUE)?
-        .visible()
-        .collect();
+    let visible: Vec<usize> = world.graphs.get(graph)?.visible().collect();
     if nodes.is_null() {
         return count.put(visible.len());
     }
@@ -77,38 +68,26 @@ fn instantiate(_: &Call, exec: Out<ExecHandle>, graph: GraphHandle, _flags: u64)
     exec.check()?;
     let mut world = lock();
     world.current()?;
-    let copy = world.graphs.get(graph).ok_or(Code::INVALID_VALUE)?.clone();
+    let copy = world.graphs.get(graph)?.clone();
     let reuse = world.settings.reuse;
     exec.put(world.executables.insert(reuse, copy))
 }
 
 fn destroy_exec(_: &Call, exec: ExecHandle) -> Answer {
-    lock()
-        .executables
-        .remove(exec)
-        .map(drop)
-        .ok_or(Code::INVALID_VALUE)
+    lock().executables.remove(exec).map(drop)
 }
 
 fn upload(call: &Call, exec: ExecHandle, stream: StreamHandle) -> Answer {
     let mut world = lock();
     Target::resolve(&mut world, call, stream)?;
-    world
-        .executables
-        .get(exec)
-        .map(drop)
-        .ok_or(Code::INVALID_VALUE)
+    world.executables.get(exec).map(drop)
 }
 
 /// Launching into a capture (a child graph) is not modelled.
 fn launch(call: &Call, exec: ExecHandle, stream: StreamHandle) -> Answer {
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
-    let order = world
-        .executables
-        .get(exec)
-        .ok_or(Code::INVALID_VALUE)?
-        .launch_order();
+    let order = world.executables.get(exec)?.launch_order();
     if target.is_capturing(&world) {
         return Err(Code::NOT_SUPPORTED);
     }

@@ -6,6 +6,7 @@
 use crate::abi::arguments::{ContextHandle, Out};
 use crate::abi::codes::{Answer, Code};
 use crate::entry::enter::{Call, exports};
+use crate::state::objects::Primary;
 use crate::state::world::{World, lock};
 
 exports! {
@@ -19,14 +20,20 @@ exports! {
     Context 7000 cuDevicePrimaryCtxSetFlags(device: i32, flags: u32) = set_flags_inactive;
 }
 
+/// Returns the primary context if it is active.
+fn active_context(world: &World, primary: &Primary) -> Option<ContextHandle> {
+    primary
+        .handle
+        .filter(|handle| world.contexts.get(*handle).is_ok())
+}
+
 /// Activates the context if nobody holds it, and counts one more holder.
 fn retain(_: &Call, context: Out<ContextHandle>, device: i32) -> Answer {
     context.check()?;
     let mut world = lock();
     let primary = &world.device(device)?.primary;
     let (handle, flags) = (primary.handle, primary.flags);
-    let active = handle.filter(|handle| world.contexts.get(*handle).is_some());
-    let handle = match active {
+    let handle = match active_context(&world, primary) {
         Some(handle) => handle,
         None => world.new_context(device as usize, flags, true, handle),
     };
@@ -64,7 +71,7 @@ fn deactivate(world: &mut World, device: usize) {
     let Some(handle) = world.devices[device].primary.handle else {
         return;
     };
-    let Some(id) = world.contexts.get(handle).map(|context| context.id) else {
+    let Ok(id) = world.contexts.get(handle).map(|context| context.id) else {
         return;
     };
     world.clear_context(handle, id);
@@ -74,11 +81,9 @@ fn deactivate(world: &mut World, device: usize) {
 fn state(_: &Call, device: i32, flags: Out<u32>, active: Out<i32>) -> Answer {
     let world = lock();
     let primary = &world.device(device)?.primary;
-    let alive = primary
-        .handle
-        .is_some_and(|handle| world.contexts.get(handle).is_some());
+    let is_active = active_context(&world, primary).is_some();
     flags.put(primary.flags)?;
-    active.put(i32::from(alive))
+    active.put(i32::from(is_active))
 }
 
 fn set_flags(_: &Call, device: i32, flags: u32) -> Answer {
@@ -86,7 +91,7 @@ fn set_flags(_: &Call, device: i32, flags: u32) -> Answer {
     world.device(device)?;
     world.devices[device as usize].primary.flags = flags;
     let handle = world.devices[device as usize].primary.handle;
-    if let Some(context) = handle.and_then(|handle| world.contexts.get_mut(handle)) {
+    if let Some(context) = handle.and_then(|handle| world.contexts.get_mut(handle).ok()) {
         context.flags = flags;
     }
     Ok(())
@@ -96,10 +101,7 @@ fn set_flags(_: &Call, device: i32, flags: u32) -> Answer {
 fn set_flags_inactive(call: &Call, device: i32, flags: u32) -> Answer {
     let world = lock();
     let primary = &world.device(device)?.primary;
-    let active = primary
-        .handle
-        .is_some_and(|handle| world.contexts.get(handle).is_some());
-    if active && primary.flags != flags {
+    if active_context(&world, primary).is_some() && primary.flags != flags {
         return Err(Code::PRIMARY_CONTEXT_ACTIVE);
     }
     drop(world);

@@ -69,7 +69,7 @@ fn create_with_priority(_: &Call, stream: Out<StreamHandle>, flags: u32, priorit
 fn destroy(_: &Call, stream: StreamHandle) -> Answer {
     let mut world = lock();
     world.current()?;
-    let created = world.streams.remove(stream).ok_or(Code::INVALID_HANDLE)?;
+    let created = world.streams.remove(stream)?;
     route::stream_destroyed(&mut world, created.queue);
     world.close_queue(created.queue);
     Ok(())
@@ -93,14 +93,7 @@ fn marks_before(world: &World, target: &Target) -> Vec<Mark> {
             .contexts
             .get(target.context)
             .map_or(0, |context| context.id);
-        let blocking = world
-            .queues
-            .iter()
-            .filter(|(_, queue)| queue.context_id == id && queue.is_blocking());
-        marks.extend(blocking.map(|(id, queue)| Mark {
-            queue: *id,
-            position: queue.enqueued,
-        }));
+        marks.extend(world.tails(|queue| queue.context_id == id && queue.is_blocking()));
     }
     marks
 }
@@ -123,7 +116,7 @@ fn wait_event(call: &Call, stream: StreamHandle, event: EventHandle, flags: u32)
     }
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
-    let awaited = world.events.get(event).ok_or(Code::INVALID_HANDLE)?.last;
+    let awaited = world.events.get(event)?.last;
     route::wait_event(world, &target, awaited)
 }
 

@@ -87,11 +87,7 @@ impl World {
         let context = queue.context;
         let head = queue.pending.front();
         let work = head.map_or(Work::Nothing, |op| op.work.clone());
-        if self
-            .contexts
-            .get(context)
-            .is_none_or(|context| context.poison.is_some())
-        {
+        if self.context(context).is_err() {
             work.note_time();
             return Task::Nothing;
         }

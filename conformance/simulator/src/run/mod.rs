@@ -1,5 +1,6 @@
 //! Running work: queues, the two schedules, worker threads, waiting.
 
+pub(crate) mod context;
 pub(crate) mod enqueue;
 pub(crate) mod head;
 pub(crate) mod queue;

@@ -31,18 +31,20 @@ impl World {
             .is_none_or(|queue| queue.done >= mark.position)
     }
 
-    /// The tails of all queues of a context.
-    pub(crate) fn tails_of_context(&self, context_id: u64) -> Vec<Mark> {
-        let wanted = self
-            .queues
-            .iter()
-            .filter(|(_, queue)| queue.context_id == context_id);
+    /// Returns the tails of the queues for which `wanted` holds.
+    pub(crate) fn tails(&self, wanted: impl Fn(&Queue) -> bool) -> Vec<Mark> {
+        let wanted = self.queues.iter().filter(|(_, queue)| wanted(queue));
         wanted
             .map(|(id, queue)| Mark {
                 queue: *id,
                 position: queue.enqueued,
             })
             .collect()
+    }
+
+    /// Returns the tails of all queues of a context.
+    pub(crate) fn tails_of_context(&self, context_id: u64) -> Vec<Mark> {
+        self.tails(|queue| queue.context_id == context_id)
     }
 
     /// The tails of all queues of all contexts of a device.
@@ -67,17 +69,9 @@ impl World {
             Kind::Blocking | Kind::PerThread(_) => other.kind == Kind::Legacy,
             Kind::NonBlocking => false,
         };
-        let same_context = self
-            .queues
-            .iter()
-            .filter(|(_, other)| other.context_id == this.context_id);
-        let partners = same_context.filter(|(_, other)| partner(other) && !other.is_idle());
-        partners
-            .map(|(id, other)| Mark {
-                queue: *id,
-                position: other.enqueued,
-            })
-            .collect()
+        self.tails(|other| {
+            other.context_id == this.context_id && partner(other) && !other.is_idle()
+        })
     }
 
     /// Finishes the head of a queue.

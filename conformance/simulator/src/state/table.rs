@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::abi::codes::Code;
+
 /// The objects of one kind, by handle.
 ///
 /// By default a destroyed handle is never given out again, so that its use is an error that
@@ -11,18 +13,21 @@ pub(crate) struct Table<H, T> {
     objects: BTreeMap<H, T>,
     destroyed: Vec<H>,
     next: usize,
+    /// The error for a handle that names no object.
+    refusal: Code,
 }
 
 /// Handles of one table are this far apart, like the addresses of small structures.
 const STEP: usize = 0x40;
 
 impl<H: Copy + Ord + From<usize>, T> Table<H, T> {
-    /// `base` makes the kind of a handle readable in a log.
-    pub(crate) const fn new(base: usize) -> Table<H, T> {
+    /// Makes an empty table; `base` makes the kind of a handle readable in a log.
+    pub(crate) const fn new(base: usize, refusal: Code) -> Table<H, T> {
         Table {
             objects: BTreeMap::new(),
             destroyed: Vec::new(),
             next: base,
+            refusal,
         }
     }
 
@@ -43,10 +48,10 @@ impl<H: Copy + Ord + From<usize>, T> Table<H, T> {
         self.objects.insert(handle, object);
     }
 
-    pub(crate) fn remove(&mut self, handle: H) -> Option<T> {
-        let object = self.objects.remove(&handle)?;
+    pub(crate) fn remove(&mut self, handle: H) -> Result<T, Code> {
+        let object = self.objects.remove(&handle).ok_or(self.refusal)?;
         self.destroyed.push(handle);
-        Some(object)
+        Ok(object)
     }
 
     /// Removes the object; its handle stays reserved for [`Table::restore`].
@@ -54,12 +59,12 @@ impl<H: Copy + Ord + From<usize>, T> Table<H, T> {
         self.objects.remove(&handle)
     }
 
-    pub(crate) fn get(&self, handle: H) -> Option<&T> {
-        self.objects.get(&handle)
+    pub(crate) fn get(&self, handle: H) -> Result<&T, Code> {
+        self.objects.get(&handle).ok_or(self.refusal)
     }
 
-    pub(crate) fn get_mut(&mut self, handle: H) -> Option<&mut T> {
-        self.objects.get_mut(&handle)
+    pub(crate) fn get_mut(&mut self, handle: H) -> Result<&mut T, Code> {
+        self.objects.get_mut(&handle).ok_or(self.refusal)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -72,11 +77,14 @@ impl<H: Copy + Ord + From<usize>, T> Table<H, T> {
             .map(|(handle, object)| (*handle, object))
     }
 
-    /// The handles whose object answers yes.
-    pub(crate) fn handles_where(&self, wanted: impl Fn(&T) -> bool) -> Vec<H> {
-        self.iter()
-            .filter(|(_, object)| wanted(object))
-            .map(|(handle, _)| handle)
-            .collect()
+    /// Removes the objects for which `unwanted` holds.
+    pub(crate) fn remove_where(&mut self, unwanted: impl Fn(&T) -> bool) {
+        self.objects.retain(|handle, object| {
+            let kept = !unwanted(object);
+            if !kept {
+                self.destroyed.push(*handle);
+            }
+            kept
+        });
     }
 }

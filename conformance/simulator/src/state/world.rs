@@ -60,12 +60,12 @@ impl World {
         let settings = Settings::from_environment();
         let mut world = World {
             devices: Vec::new(),
-            contexts: Table::new(0xC0DE_0000_0000),
-            streams: Table::new(0x57EA_0000_0000),
-            events: Table::new(0xE7E0_0000_0000),
-            pools: Table::new(0x9001_0000_0000),
-            graphs: Table::new(0x69A0_0000_0000),
-            executables: Table::new(0x69AE_0000_0000),
+            contexts: Table::new(0xC0DE_0000_0000, Code::INVALID_CONTEXT),
+            streams: Table::new(0x57EA_0000_0000, Code::INVALID_HANDLE),
+            events: Table::new(0xE7E0_0000_0000, Code::INVALID_HANDLE),
+            pools: Table::new(0x9001_0000_0000, Code::INVALID_VALUE),
+            graphs: Table::new(0x69A0_0000_0000, Code::INVALID_VALUE),
+            executables: Table::new(0x69AE_0000_0000, Code::INVALID_VALUE),
             captures: BTreeMap::new(),
             queues: BTreeMap::new(),
             memory: Memory::new(),
@@ -103,7 +103,7 @@ impl World {
         let context = self
             .contexts
             .get(handle)
-            .ok_or(Code::CONTEXT_IS_DESTROYED)?;
+            .map_err(|_| Code::CONTEXT_IS_DESTROYED)?;
         match context.poison {
             Some(code) => Err(code),
             None => Ok(context),
@@ -119,7 +119,7 @@ impl World {
 
     /// Gives a context a sticky error, the first one for good.
     pub(crate) fn poison(&mut self, context: ContextHandle, code: Code) {
-        if let Some(context) = self.contexts.get_mut(context) {
+        if let Ok(context) = self.contexts.get_mut(context) {
             context.poison.get_or_insert(code);
         }
     }

@@ -116,7 +116,7 @@ pub(crate) fn unsafe_call(world: &mut World) -> Answer {
 /// The place that an event stands for, for calls that ask or wait for it from the host. An event
 /// last recorded in a capture is CAPTURED_EVENT; None for one that was never recorded.
 pub(crate) fn captured_event(world: &mut World, event: EventHandle) -> Result<Option<Mark>, Code> {
-    match world.events.get(event).ok_or(Code::INVALID_HANDLE)?.last {
+    match world.events.get(event)?.last {
         Last::Never => Ok(None),
         Last::Recorded(mark) => {
             unsafe_call(world)?;

@@ -40,10 +40,8 @@ impl Target {
                 kind: Kind::Legacy,
             });
         }
-        let (queue, context) = match world.streams.get(stream) {
-            Some(created) => (created.queue, created.context),
-            None => return Err(Code::INVALID_HANDLE),
-        };
+        let created = world.streams.get(stream)?;
+        let (queue, context) = (created.queue, created.context);
         world.context(context)?;
         let kind = world.queues.get(&queue).ok_or(Code::INVALID_HANDLE)?.kind;
         Ok(Target {
@@ -62,7 +60,7 @@ impl Target {
             None => {
                 let id = context.id;
                 let queue = world.new_queue(current, id, kind);
-                if let Some(context) = world.contexts.get_mut(current) {
+                if let Ok(context) = world.contexts.get_mut(current) {
                     context.per_thread.insert(key, queue);
                 }
                 queue

@@ -160,8 +160,8 @@ fn peer_async(
 
 fn check_contexts(dst: ContextHandle, src: ContextHandle) -> Answer {
     let world = lock();
-    world.contexts.get(dst).ok_or(Code::INVALID_CONTEXT)?;
-    world.contexts.get(src).ok_or(Code::INVALID_CONTEXT)?;
+    world.contexts.get(dst)?;
+    world.contexts.get(src)?;
     Ok(())
 }
 

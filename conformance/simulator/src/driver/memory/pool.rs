@@ -49,7 +49,7 @@ fn current_of(_: &Call, pool: Out<PoolHandle>, device: i32) -> Answer {
 fn set_current(_: &Call, device: i32, pool: PoolHandle) -> Answer {
     let mut world = lock();
     world.device(device)?;
-    let owner = world.pools.get(pool).ok_or(Code::INVALID_VALUE)?.device;
+    let owner = world.pools.get(pool)?.device;
     if owner != device as usize {
         return Err(Code::INVALID_DEVICE);
     }
@@ -73,21 +73,20 @@ fn create(_: &Call, pool: Out<PoolHandle>, properties: In<[u32; 4]>) -> Answer {
 /// A device's default pool cannot be destroyed. One that is in use as current pool is replaced.
 fn destroy(_: &Call, pool: PoolHandle) -> Answer {
     let mut world = lock();
-    let device = world.pools.get(pool).ok_or(Code::INVALID_VALUE)?.device;
+    let device = world.pools.get(pool)?.device;
     if world.devices[device].default_pool == pool {
         return Err(Code::INVALID_VALUE);
     }
     if world.devices[device].pool == pool {
         world.devices[device].pool = world.devices[device].default_pool;
     }
-    world.pools.remove(pool);
-    Ok(())
+    world.pools.remove(pool).map(drop)
 }
 
 fn get_attribute(_: &Call, pool: PoolHandle, attribute: u32, value: Out<u8>) -> Answer {
     value.check()?;
     let world = lock();
-    let known = world.pools.get(pool).ok_or(Code::INVALID_VALUE)?;
+    let known = world.pools.get(pool)?;
     let kept = known.attributes.get(&attribute).copied().unwrap_or(0);
     match attribute {
         1..=LAST_SWITCH => value.cast::<u32>().put(kept as u32),
@@ -106,14 +105,14 @@ fn set_attribute(_: &Call, pool: PoolHandle, attribute: u32, value: Out<u8>) -> 
         _ => return Err(Code::INVALID_VALUE),
     };
     let mut world = lock();
-    let known = world.pools.get_mut(pool).ok_or(Code::INVALID_VALUE)?;
+    let known = world.pools.get_mut(pool)?;
     known.attributes.insert(attribute, given);
     Ok(())
 }
 
 /// Pools keep nothing back, so there is nothing to trim.
 fn trim(_: &Call, pool: PoolHandle, _bytes: usize) -> Answer {
-    lock().pools.get(pool).map(drop).ok_or(Code::INVALID_VALUE)
+    lock().pools.get(pool).map(drop)
 }
 
 fn alloc_async(call: &Call, address: Out<u64>, bytes: usize, stream: StreamHandle) -> Answer {
@@ -138,7 +137,7 @@ fn alloc_from_pool(
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
     forbid::allocation(&world, &target)?;
-    let device = world.pools.get(pool).ok_or(Code::INVALID_VALUE)?.device;
+    let device = world.pools.get(pool)?.device;
     let base = range::create_on(
         &mut world,
         bytes,
