@@ -5,7 +5,7 @@ fn main() {
     if std::env::var("CARGO_CFG_TARGET_OS").as_deref() == Ok("linux") {
         // glibc matches a later `dlopen("libcuda.so.1")` against the SONAME of what is loaded already.
         println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
-        // Workers may still run when the last user calls dlclose: the code must stay mapped.
+        // Workers may still run at the last dlclose: the code must stay mapped.
         println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     }
 }

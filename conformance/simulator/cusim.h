@@ -3,9 +3,9 @@
  * Look them up in the library that the process runs on, as in
  *     void *cuda = dlopen("libcuda.so.1", RTLD_NOW);
  *     uint32_t (*abi)(void) = dlsym(cuda, "sim_abi");
- * A null `sim_abi` means a real driver. Functions that answer uint32_t answer a CUresult.
+ * A null `sim_abi` means a real driver. Functions that return uint32_t return a CUresult.
  * A stream is a CUstream as a number; 0 and 1 are the legacy stream, 2 the per-thread one.
- * Functions that give text answer the bytes needed, the final NUL included.
+ * Functions that write text return the bytes needed, the final NUL included.
  */
 #ifndef CUSIM_H
 #define CUSIM_H
@@ -21,17 +21,17 @@ uint32_t sim_abi(void);
 
 /* --- the call log --- */
 
-/* Calls of a function, whatever its suffix, since the log was cleared; of all for NULL. */
+/* Counts the calls of a function, whatever its suffix, since the log was cleared; of all for NULL. */
 uint64_t sim_count(const char *name);
 void sim_log_clear(void);
 /* One line for each call: cuEventRecord(event=0x…, stream=0x…) = 0 */
 uint64_t sim_log_text(char *text, uint64_t capacity);
-/* What cuGetProcAddress was asked: lines of name, version, flags, found. */
+/* The calls of cuGetProcAddress: lines of name, version, flags, found. */
 uint64_t sim_lookups_text(char *text, uint64_t capacity);
 
 /* --- faults --- */
 
-/* The nth call from now (1: the next) of a function answers `code` and does nothing else; with 0
+/* Makes the nth call from now (1: the next) of a function return `code` and do nothing else; with 0
  * it claims success. */
 uint32_t sim_fault(const char *name, uint64_t nth, uint32_t code);
 void sim_fault_clear(void);
@@ -41,17 +41,17 @@ uint32_t sim_poison(uint32_t code);
 
 /* --- work on a stream --- */
 
-/* Stops the stream here until sim_open; answers the gate's number, 0 on failure. */
+/* Stops the stream here until sim_open; returns the gate's number, 0 on failure. */
 uint64_t sim_gate(uint64_t stream);
 uint32_t sim_open(uint64_t gate);
 /* Opens every gate, those of tests that ended early too. */
 void sim_open_all(void);
-/* No host function is called any more; those that wait count as done. */
+/* Stops all host functions that have not begun; they count as done. */
 void sim_end_host_functions(void);
 uint32_t sim_delay(uint64_t stream, uint64_t microseconds);
-/* A kernel that writes bytes; `data` is read at once. */
+/* Enqueues a kernel that writes bytes; `data` is read at once. */
 uint32_t sim_store(uint64_t stream, uint64_t address, const void *data, uint64_t bytes);
-/* A kernel that sums elements (u1 i4 i8 f4 f8) into one i8 or f8. */
+/* Enqueues a kernel that sums elements (u1 i4 i8 f4 f8) into one i8 or f8. */
 uint32_t sim_sum(uint64_t stream, uint64_t result, uint64_t source, uint64_t count, const char *element);
 uint32_t sim_queue_length(uint64_t stream, uint64_t *length);
 uint64_t sim_pending_work(void);
@@ -61,7 +61,7 @@ uint64_t sim_pending_work(void);
 uint32_t sim_peek(uint64_t address, void *into, uint64_t bytes);
 uint32_t sim_poke(uint64_t address, const void *from, uint64_t bytes);
 
-/* --- what exists --- */
+/* --- objects that exist --- */
 
 uint64_t sim_live_allocations(void);
 uint64_t sim_live_streams(void);
@@ -81,7 +81,7 @@ uint32_t sim_gil_held(void);
  *     driver_version, memory, log (1; 0 for measurements) --- */
 
 uint32_t sim_set(const char *name, uint64_t value);
-/* All ones for a name that does not exist. */
+/* Returns all ones for a name that does not exist. */
 uint64_t sim_get(const char *name);
 
 /* --- every order: the lazy schedule takes these choices, then the first option each time --- */

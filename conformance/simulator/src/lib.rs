@@ -1,15 +1,17 @@
-//! A simulated CUDA driver: what array interchange needs of `libcuda.so.1`, on host memory.
+//! A simulated CUDA driver: the part of `libcuda.so.1` that array interchange needs, on host memory.
 //!
-//! # The picture
-//! - `entry` is the door: log, faults, panics. `exports!` in each module lists that module's
-//!   calls with class, version and prototype; the function named there has the rule.
-//! - `world` holds the state behind one lock; `table` gives out handles.
-//! - `queue` keeps work in order, `work` is one piece of it, `schedule` decides when it
-//!   runs (`worker` threads, or the thread that waits), `order` enumerates the orders.
-//! - `context`, `primary`, `stream`, `event`, `capture`, `graph`, `memory`,
-//!   `pool`, `attributes`, `device`: the rules of the driver, one topic each.
-//! - `procaddress` finds functions by name and version; `absent` names what is not modelled.
-//! - `control` is what tests steer with: `sim_*`.
+//! # The rooms
+//! Each uses those above it only.
+//! - `abi`: the C types of the API, and its result codes.
+//! - `process`: cuInit and fork, the thread's contexts, host functions, Python.
+//! - `memory`: pages, ranges, and the jobs that copy, fill and compute.
+//! - `state`: records of all objects, in one `World` behind one lock.
+//! - `run`: queues, the two schedules, workers.
+//! - `entry`: the checks that all calls share; call log, faults, GIL watch; `exports!`.
+//! - `submit`: stream arguments, and the rules of stream capture.
+//! - `driver`: the functions of the API, a file for each topic. `exports!` lists them with class,
+//!   version and prototype; the function named there has the rule.
+//! - `control`: the functions that tests steer with, `sim_*`.
 //!
 //! To find the rule for a call: search for its name, go to the function on the right of `=`.
 

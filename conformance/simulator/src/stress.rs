@@ -1,5 +1,5 @@
 //! Four threads on two devices through the exported functions, in one process with the workers: for
-//! the thread sanitizer (`make soak PARTS=tsan`), which looks into this test binary and no further.
+//! the thread sanitizer (`make soak PARTS=tsan`), which instruments this test binary only.
 
 use std::ptr;
 
@@ -32,18 +32,20 @@ const ROUNDS: u8 = 100;
 
 macro_rules! ok {
     ($call:expr) => {
-        // SAFETY: live locals, handles of this thread and addresses of its own memory.
+        // SAFETY: each function has the C prototype declared above; pointers are to live locals,
+        // handles and addresses are those that this thread got and has not given back.
         assert_eq!(unsafe { $call }, 0, stringify!($call))
     };
 }
 
 extern "C" fn count(data: *mut u8) {
-    // SAFETY: the counter of the thread that enqueued this, which waits for the stream before it
-    // looks, and enqueues on one stream only.
+    // SAFETY: `data` is the counter of the thread that enqueued this. It lives until that thread
+    // has waited for the stream, and nothing else touches it meanwhile: the thread reads it after
+    // the wait, and one stream runs its functions one at a time.
     unsafe { *data += 1 };
 }
 
-/// Writes on one stream, copies on another one that waits for it, and looks.
+/// Writes on one stream, copies on another one that waits for it, and checks the bytes.
 fn work(device: i32) {
     let (mut context, mut event) = (ptr::null_mut(), ptr::null_mut());
     let (mut writer, mut reader) = (ptr::null_mut(), ptr::null_mut());

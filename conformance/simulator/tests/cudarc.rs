@@ -11,7 +11,7 @@ static SIM: LazyLock<Sim> =
     LazyLock::new(|| Sim::load_built().unwrap_or_else(|why| panic!("{why}")));
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// The simulator, for one test at a time: the call log and the schedule are the process's.
+/// Locks the simulator for one test at a time: the call log and the schedule are the process's.
 fn simulator() -> (Sim, MutexGuard<'static, ()>) {
     let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     SIM.clear();
@@ -117,7 +117,7 @@ fn a_missing_wait_reads_what_was_there_before() {
         if waits {
             consumer.join(&producer).expect("a wait");
         }
-        // A view that cudarc's own bookkeeping does not know, as an imported pointer is.
+        // A view that is not in cudarc's own bookkeeping, as an imported pointer is.
         let view = consumer.upgrade(address);
         assert_eq!(consumer.clone_dtoh(&view).expect("to the host"), *expected);
         view.leak();
@@ -126,7 +126,7 @@ fn a_missing_wait_reads_what_was_there_before() {
     sim.set_schedule(Schedule::Threaded);
 }
 
-/// cudarc wraps a raw pointer as a slice that frees it; the tests above only look.
+/// Wraps a raw pointer as cudarc's slice, which frees it when dropped: callers leak the slice.
 trait Upgrade {
     fn upgrade(&self, address: u64) -> cudarc::driver::CudaSlice<u8>;
 }

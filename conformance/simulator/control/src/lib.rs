@@ -35,13 +35,13 @@ pub struct Sim {
 /// When work runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schedule {
-    /// A worker for each stream: as soon as it may.
+    /// A worker for each stream: work runs as soon as it may.
     Threaded,
-    /// Only when somebody waits, on that thread.
+    /// Work runs only when a call waits, on that call's thread.
     Lazy,
 }
 
-/// What exists right now.
+/// The number of objects that exist now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Live {
     /// Ranges of memory of any kind.
@@ -85,7 +85,7 @@ impl Drop for Gate {
     }
 }
 
-fn answer(code: u32) -> Result<(), CudaError> {
+fn check(code: u32) -> Result<(), CudaError> {
     if code == 0 {
         Ok(())
     } else {
@@ -98,31 +98,31 @@ fn c_text(text: &str) -> CString {
 }
 
 impl Sim {
-    /// The simulator that the loader gives this process.
+    /// Returns the simulator that the loader gives this process.
     ///
     /// # Errors
     ///
-    /// Where there is no `libcuda.so.1`, or it is a real driver.
+    /// If there is no `libcuda.so.1`, or it is a real driver.
     pub fn attach() -> Result<Sim, NotSimulated> {
         library::attach().map(|c| Sim { c })
     }
 
-    /// Loads the simulator from a file, for everybody in this process who asks for
-    /// `libcuda.so.1` afterwards.
+    /// Loads the simulator from a file, as the `libcuda.so.1` of this process.
     ///
     /// # Errors
     ///
-    /// Where the file is not the simulator, or the loader would give this process a real driver:
-    /// there, start the process with `LD_LIBRARY_PATH` instead.
+    /// If the file is not the simulator, or the loader would give this process a real driver:
+    /// start the process with `LD_LIBRARY_PATH` instead.
     pub fn load(path: &Path) -> Result<Sim, NotSimulated> {
         library::load(path).map(|c| Sim { c })
     }
 
-    /// [`Sim::attach`] where that works; else builds the library with cargo and loads it.
+    /// Returns the simulator that the loader gives this process; if there is no driver, builds the
+    /// library with cargo and loads it.
     ///
     /// # Errors
     ///
-    /// As [`Sim::load`]; also where cargo fails.
+    /// Those of [`Sim::load`], and if cargo fails.
     pub fn load_built() -> Result<Sim, NotSimulated> {
         match Sim::attach() {
             Err(NotSimulated::NoDriver) => Sim::load(&library::built()?),
@@ -130,36 +130,36 @@ impl Sim {
         }
     }
 
-    /// Forgets the calls so far.
+    /// Clears the call log.
     pub fn clear(&self) {
         (self.c.sim_log_clear)();
     }
 
-    /// How often a function was called since [`Sim::clear`], whatever the suffix of its variant.
+    /// Counts the calls of a function since [`Sim::clear`], whatever the suffix of its variant.
     #[must_use]
     pub fn count(&self, name: &str) -> u64 {
         (self.c.sim_count)(c_text(name).as_ptr())
     }
 
-    /// The calls since [`Sim::clear`], oldest first.
+    /// Returns the calls since [`Sim::clear`], oldest first.
     #[must_use]
     pub fn calls(&self) -> Vec<Call> {
         let text = library::text(|buffer, capacity| (self.c.sim_log_text)(buffer, capacity));
         text.lines().filter_map(Call::parse).collect()
     }
 
-    /// The `nth` call of a function from now (1: the next one) answers `code` and does nothing.
+    /// Makes the `nth` call of a function from now (1: the next one) return `code` and do nothing.
     pub fn fault(&self, name: &str, nth: u64, code: u32) {
         (self.c.sim_fault)(c_text(name).as_ptr(), nth, code);
     }
 
-    /// Faults that have not happened yet: 0 shows that a test reached them all.
+    /// Counts the faults that have not happened yet: 0 shows that a test reached them all.
     #[must_use]
     pub fn pending_faults(&self) -> u64 {
         (self.c.sim_fault_pending)()
     }
 
-    /// Forgets faults that have not happened yet.
+    /// Removes the faults that have not happened yet.
     pub fn clear_faults(&self) {
         (self.c.sim_fault_clear)();
     }
@@ -168,7 +168,7 @@ impl Sim {
     ///
     /// # Errors
     ///
-    /// Where no context is current, or the stream is not one.
+    /// If no context is current, or the stream is not one.
     pub fn gate(&self, stream: u64) -> Result<Gate, CudaError> {
         match (self.c.sim_gate)(stream) {
             0 => Err(CudaError(400)),
@@ -176,13 +176,13 @@ impl Sim {
         }
     }
 
-    /// A kernel that writes these bytes to device memory.
+    /// Enqueues a kernel that writes these bytes to device memory.
     ///
     /// # Errors
     ///
-    /// Where the stream or the address is not one, or the range is too small.
+    /// If the stream or the address is not one, or the range is too small.
     pub fn store(&self, stream: u64, address: u64, bytes: &[u8]) -> Result<(), CudaError> {
-        answer((self.c.sim_store)(
+        check((self.c.sim_store)(
             stream,
             address,
             bytes.as_ptr(),
@@ -190,11 +190,11 @@ impl Sim {
         ))
     }
 
-    /// A kernel that sums `count` elements (`u1 i4 i8 f4 f8`) into one `i8` or `f8`.
+    /// Enqueues a kernel that sums `count` elements (`u1 i4 i8 f4 f8`) into one `i8` or `f8`.
     ///
     /// # Errors
     ///
-    /// As [`Sim::store`]; also for other element types.
+    /// Those of [`Sim::store`], and for other element types.
     pub fn sum(
         &self,
         stream: u64,
@@ -203,7 +203,7 @@ impl Sim {
         count: u64,
         element: &str,
     ) -> Result<(), CudaError> {
-        answer((self.c.sim_sum)(
+        check((self.c.sim_sum)(
             stream,
             result,
             source,
@@ -212,30 +212,30 @@ impl Sim {
         ))
     }
 
-    /// Device-accessible memory as it is now, whatever streams have still to do.
+    /// Reads device-accessible memory as it is now, past all streams.
     ///
     /// # Errors
     ///
-    /// Where the range is not in the driver's memory.
+    /// If the range is not in the driver's memory.
     pub fn peek(&self, address: u64, bytes: usize) -> Result<Vec<u8>, CudaError> {
         let mut found = vec![0u8; bytes];
-        answer((self.c.sim_peek)(address, found.as_mut_ptr(), bytes as u64)).map(|()| found)
+        check((self.c.sim_peek)(address, found.as_mut_ptr(), bytes as u64)).map(|()| found)
     }
 
     /// Writes device-accessible memory now, past all streams.
     ///
     /// # Errors
     ///
-    /// As [`Sim::peek`].
+    /// Those of [`Sim::peek`].
     pub fn poke(&self, address: u64, bytes: &[u8]) -> Result<(), CudaError> {
-        answer((self.c.sim_poke)(
+        check((self.c.sim_poke)(
             address,
             bytes.as_ptr(),
             bytes.len() as u64,
         ))
     }
 
-    /// What exists right now.
+    /// Counts the objects that exist now.
     #[must_use]
     pub fn live(&self) -> Live {
         Live {
@@ -246,19 +246,19 @@ impl Sim {
         }
     }
 
-    /// Pieces of work that are not done, over all streams.
+    /// Counts the pieces of work that are not done, over all streams.
     #[must_use]
     pub fn pending_work(&self) -> u64 {
         (self.c.sim_pending_work)()
     }
 
-    /// `protect`, `reuse`, `queue`, `driver_version`, `memory`: for what is made afterwards.
+    /// Changes `protect`, `reuse`, `queue`, `driver_version` or `memory`, for objects made afterwards.
     ///
     /// # Errors
     ///
-    /// Where there is no such setting.
+    /// If there is no such setting.
     pub fn set(&self, name: &str, value: u64) -> Result<(), CudaError> {
-        answer((self.c.sim_set)(c_text(name).as_ptr(), value))
+        check((self.c.sim_set)(c_text(name).as_ptr(), value))
     }
 
     /// Switches the schedule; pending work carries on under the new one.
@@ -266,7 +266,7 @@ impl Sim {
         (self.c.sim_set)(c"schedule".as_ptr(), u64::from(schedule == Schedule::Lazy));
     }
 
-    /// The schedule in force.
+    /// Returns the schedule in force.
     #[must_use]
     pub fn schedule(&self) -> Schedule {
         match (self.c.sim_get)(c"schedule".as_ptr()) {
@@ -275,8 +275,8 @@ impl Sim {
         }
     }
 
-    /// Runs a program once for every legal order of its queues, lazily, and answers how many
-    /// there were. The program must do the same each time and wait for all its work.
+    /// Runs a program once for every legal order of its queues, lazily, and returns how many there
+    /// were. The program must do the same each time and wait for all its work.
     pub fn for_every_order(&self, host_points: bool, program: impl FnMut()) -> u64 {
         orders::run(self, host_points, program)
     }

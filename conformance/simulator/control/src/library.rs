@@ -1,4 +1,4 @@
-//! Finding the loaded driver, and telling the simulator from a real one.
+//! Finds the loaded driver, and tells the simulator from a real one.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::fmt;
@@ -20,9 +20,9 @@ const ABI: u32 = 1;
 pub enum NotSimulated {
     /// The loader finds no CUDA driver.
     NoDriver,
-    /// The driver that the loader finds is a real one; the name that it was asked by.
+    /// The driver that the loader finds is a real one; the name it was found by.
     RealDriver(&'static str),
-    /// The file cannot be loaded; the loader's words.
+    /// The file cannot be loaded; the loader's message.
     NotLoaded(String),
     /// The simulator's interface has another version, or lacks a function.
     OtherVersion(String),
@@ -53,7 +53,7 @@ impl fmt::Display for NotSimulated {
 
 impl std::error::Error for NotSimulated {}
 
-/// The driver that the loader gives this process.
+/// Returns the driver that the loader gives this process.
 pub(crate) fn attach() -> Result<Prototypes, NotSimulated> {
     match refuse_real_drivers()? {
         Some(library) => find(library),
@@ -61,7 +61,7 @@ pub(crate) fn attach() -> Result<Prototypes, NotSimulated> {
     }
 }
 
-/// Loads a file; whoever asks for the SONAME later gets it too.
+/// Loads a file; later loads of the SONAME get it too.
 pub(crate) fn load(path: &Path) -> Result<Prototypes, NotSimulated> {
     refuse_real_drivers()?;
     let name = CString::new(path.as_os_str().as_bytes())
@@ -77,8 +77,8 @@ pub(crate) fn load(path: &Path) -> Result<Prototypes, NotSimulated> {
     find(library)
 }
 
-/// The simulator if the loader finds it by any of the names; an error for a real driver, which a
-/// program could get instead.
+/// Returns the simulator if the loader finds it by any of the names; fails for a real driver, which
+/// a program could get instead.
 fn refuse_real_drivers() -> Result<Option<*mut c_void>, NotSimulated> {
     let mut found = None;
     for name in NAMES {
@@ -92,8 +92,8 @@ fn refuse_real_drivers() -> Result<Option<*mut c_void>, NotSimulated> {
     Ok(found)
 }
 
-/// Builds the library, which costs little when it is built already, and says where it is. Tests
-/// cannot depend on it: cargo builds no cdylib for somebody else's tests.
+/// Builds the library, which costs little if it is built already, and returns its path. Tests
+/// cannot depend on it: cargo builds no cdylib for the tests of another package.
 pub(crate) fn built() -> Result<PathBuf, NotSimulated> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml");
@@ -116,7 +116,7 @@ pub(crate) fn built() -> Result<PathBuf, NotSimulated> {
     }
 }
 
-/// The shared library among the paths that cargo's messages name, each in quotes.
+/// Returns the shared library among the paths that cargo's messages name, each in quotes.
 fn library_among(messages: &str) -> Option<PathBuf> {
     let quoted = messages.split('"');
     quoted
@@ -157,7 +157,7 @@ fn find(library: *mut c_void) -> Result<Prototypes, NotSimulated> {
 }
 
 fn last_error() -> String {
-    // SAFETY: dlerror takes nothing; it answers null or a string of the calling thread.
+    // SAFETY: dlerror takes nothing; it returns null or a string of the calling thread.
     let text = unsafe { libc::dlerror() };
     if text.is_null() {
         return "unknown".into();
@@ -168,7 +168,7 @@ fn last_error() -> String {
         .into_owned()
 }
 
-/// A text that a function gives in two steps: how long, then the bytes. Asked again while it grows.
+/// Reads a text in two calls, one for the length and one for the bytes; again while it grows.
 pub(crate) fn text(ask: impl Fn(*mut c_char, u64) -> u64) -> String {
     let mut size = ask(ptr::null_mut(), 0) as usize;
     loop {

@@ -12,7 +12,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// The function without the suffix of its variant, such as `cuMemAlloc`.
+    /// Returns the function without the suffix of its variant, such as `cuMemAlloc`.
     #[must_use]
     pub fn name(&self) -> &str {
         let base = self
@@ -26,7 +26,7 @@ impl Call {
         }
     }
 
-    /// An argument by name.
+    /// Returns an argument by name.
     #[must_use]
     pub fn argument(&self, name: &str) -> Option<u64> {
         self.arguments
@@ -35,7 +35,7 @@ impl Call {
             .map(|(_, value)| *value)
     }
 
-    /// One line of the log: `cuEventRecord(event=0x10, stream=0x20) = 0`.
+    /// Parses one line of the log: `cuEventRecord(event=0x10, stream=0x20) = 0`.
     pub(crate) fn parse(line: &str) -> Option<Call> {
         let (symbol, rest) = line.split_once('(')?;
         let (arguments, result) = rest.rsplit_once(") = ")?;

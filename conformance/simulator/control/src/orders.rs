@@ -1,4 +1,4 @@
-//! Enumerating the orders of a program: replay a prefix of choices, then advance the last one
+//! Enumerates the orders of a program: replays a prefix of choices, then advances the last one
 //! that has an option left.
 
 use crate::{Schedule, Sim};

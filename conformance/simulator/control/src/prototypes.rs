@@ -3,16 +3,16 @@
 use std::ffi::{CStr, c_char, c_void};
 
 macro_rules! prototypes {
-    ($($name:ident($($ty:ty),*) $(-> $answer:ty)?;)*) => {
+    ($($name:ident($($ty:ty),*) $(-> $result:ty)?;)*) => {
         /// The functions, all found. They are safe to call: the pointers that this crate passes
-        /// are its own buffers and strings, alive for the call and as long as it says.
+        /// are its own buffers and strings, alive for the call and of the length passed with them.
         #[derive(Clone, Copy)]
         pub(crate) struct Prototypes {
-            $(pub(crate) $name: extern "C" fn($($ty),*) $(-> $answer)?,)*
+            $(pub(crate) $name: extern "C" fn($($ty),*) $(-> $result)?,)*
         }
 
         impl Prototypes {
-            /// Looks all functions up; the name of the first one that is missing otherwise.
+            /// Looks all functions up; fails with the name of the first one that is missing.
             pub(crate) fn find(symbol: impl Fn(&CStr) -> *mut c_void) -> Result<Prototypes, &'static str> {
                 Ok(Prototypes {
                     $($name: {
@@ -26,7 +26,7 @@ macro_rules! prototypes {
                         }
                         // SAFETY: not null, and the library that has `sim_abi` with our version
                         // defines this name with this prototype (cusim.h).
-                        unsafe { std::mem::transmute::<*mut c_void, extern "C" fn($($ty),*) $(-> $answer)?>(address) }
+                        unsafe { std::mem::transmute::<*mut c_void, extern "C" fn($($ty),*) $(-> $result)?>(address) }
                     },)*
                 })
             }

@@ -5,10 +5,11 @@
 
 use std::ffi::{CStr, c_char};
 
-use crate::abi::codes::{Answer, Code};
+use crate::abi::codes::{Code, Status};
 
-/// An argument of an entry point, as the call log keeps it.
+/// An argument of an entry point.
 pub(crate) trait Word: Copy {
+    /// Returns the argument as the call log keeps it.
     fn word(self) -> u64;
 }
 
@@ -65,7 +66,7 @@ handles! {
     ExecHandle;
     /// CUgraphNode.
     NodeHandle;
-    /// An address in host memory that the caller vouches for: read or written only as work.
+    /// An address in host memory, valid by the caller's promise: read or written only as work.
     HostAddress;
     /// An address of either side, for calls that take both as CUdeviceptr.
     UnifiedAddress;
@@ -102,7 +103,7 @@ impl Word for Option<StreamCallbackFunction> {
 #[repr(transparent)]
 pub(crate) struct Out<T>(*mut T);
 
-/// A pointer that C lends for the length of one call, to be read; as [`Out`].
+/// A pointer that C lends for the length of one call, to be read; its invariant is that of [`Out`].
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct In<T>(*const T);
@@ -120,15 +121,15 @@ impl<T: Copy> Word for In<T> {
 }
 
 impl<T: Copy> Out<T> {
-    /// An output that nobody wants.
+    /// An output that is left out.
     pub(crate) const NULL: Out<T> = Out(std::ptr::null_mut());
 
-    /// An output whose address lies in an array that the caller lends for the call.
+    /// Makes an output of an address that lies in an array which the caller lends for the call.
     pub(crate) fn from_lent(address: usize) -> Out<T> {
         Out(std::ptr::with_exposed_provenance_mut(address))
     }
 
-    /// What the caller left there: for calls that read and then write.
+    /// Reads the caller's value, for calls that read and then write.
     pub(crate) fn get(self) -> Result<T, Code> {
         In(self.0.cast_const()).get()
     }
@@ -137,8 +138,8 @@ impl<T: Copy> Out<T> {
         self.0.is_null()
     }
 
-    /// INVALID_VALUE for a null pointer: most calls check their outputs before they act.
-    pub(crate) fn check(self) -> Answer {
+    /// Returns INVALID_VALUE for a null pointer: most calls check their outputs before they act.
+    pub(crate) fn check(self) -> Status {
         if self.is_null() {
             Err(Code::INVALID_VALUE)
         } else {
@@ -146,13 +147,13 @@ impl<T: Copy> Out<T> {
         }
     }
 
-    pub(crate) fn put(self, value: T) -> Answer {
+    pub(crate) fn put(self, value: T) -> Status {
         self.check()?;
         self.put_at(0, value);
         Ok(())
     }
 
-    /// For outputs that the caller may leave out.
+    /// Writes an output that the caller may leave out.
     pub(crate) fn put_if_wanted(self, value: T) {
         if !self.is_null() {
             self.put_at(0, value);
@@ -164,11 +165,11 @@ impl<T: Copy> Out<T> {
         let slot = self.0.wrapping_add(index);
         // SAFETY: not null (checked by the callers of this function in this module, and by
         // `check` elsewhere); the invariant of `Out` makes the slot writable for a `T`.
-        // Unaligned, because C callers also lend the inside of packed buffers.
+        // The write is unaligned, because C callers also lend the inside of packed buffers.
         unsafe { slot.write_unaligned(value) }
     }
 
-    /// The same pointer, to be written as another type.
+    /// Returns the pointer as one to another type.
     pub(crate) fn cast<U>(self) -> Out<U> {
         Out(self.0.cast())
     }
@@ -190,7 +191,7 @@ impl<T: Copy> In<T> {
         }
         let slot = self.0.wrapping_add(index);
         // SAFETY: not null; the invariant of `In` makes the slot readable for a `T`, which is
-        // `Copy`. Unaligned, as in `Out::put_at`.
+        // `Copy`. The read is unaligned, because C callers also lend the inside of packed buffers.
         Ok(unsafe { slot.read_unaligned() })
     }
 }
@@ -199,6 +200,7 @@ impl<T: Copy> In<T> {
 pub(crate) type Text = In<c_char>;
 
 impl In<c_char> {
+    /// Returns the string, to be read within the call only.
     pub(crate) fn text(self) -> Result<&'static str, Code> {
         if self.is_null() {
             return Err(Code::INVALID_VALUE);

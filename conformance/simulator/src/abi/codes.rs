@@ -1,12 +1,12 @@
-//! CUresult: every code that the simulator can answer, with its name and a short text.
+//! CUresult: every code that the simulator can return, with its name and a short text.
 
 /// A CUresult. `Code` is always a failure except for [`Code::SUCCESS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Code(pub(crate) u32);
 
-/// What the body of an entry point answers.
-pub(crate) type Answer = Result<(), Code>;
+/// The result of a call: success, or the code of its failure.
+pub(crate) type Status = Result<(), Code>;
 
 macro_rules! codes {
     ($($name:ident = $value:literal, $text:literal;)*) => {
@@ -66,7 +66,7 @@ codes! {
     UNKNOWN = 999, "unknown error";
 }
 
-/// Codes after which the driver answers every further call of the context with the same code
+/// Codes after which the driver returns the same code from every further call of the context
 /// ("this leaves the process in an inconsistent state", in the words of the API documentation).
 const STICKY: &[Code] = &[
     Code::ECC_UNCORRECTABLE,
@@ -88,12 +88,12 @@ impl Code {
         STICKY.contains(&self)
     }
 
-    /// The name with its terminating NUL, for codes of the table.
+    /// Returns the name with its terminating NUL, for codes of the table.
     pub(crate) fn name(self) -> Option<&'static str> {
         self.row().map(|row| row.1)
     }
 
-    /// The text with its terminating NUL, for codes of the table.
+    /// Returns the text with its terminating NUL, for codes of the table.
     pub(crate) fn text(self) -> Option<&'static str> {
         self.row().map(|row| row.2)
     }
@@ -103,9 +103,9 @@ impl Code {
     }
 }
 
-/// Turns the answer of a body into what C receives.
-pub(crate) fn to_c(answer: Answer) -> u32 {
-    match answer {
+/// Converts the result of a call to a CUresult.
+pub(crate) fn to_c(status: Status) -> u32 {
+    match status {
         Ok(()) => Code::SUCCESS.0,
         Err(code) => code.0,
     }

@@ -16,7 +16,7 @@ extern "C" fn sim_abi() -> u32 {
     ABI
 }
 
-/// Calls of a function since the log was cleared; of all functions for a null name.
+/// Counts the calls of a function since the log was cleared; of all functions for a null name.
 #[unsafe(no_mangle)]
 extern "C" fn sim_count(name: Text) -> u64 {
     if life::is_forked() {
@@ -31,14 +31,14 @@ extern "C" fn sim_log_clear() {
     log::clear();
 }
 
-/// The log as text, a line for each call; answers the bytes needed, the final NUL included.
+/// Writes the log as text, a line for each call; returns the bytes needed, the final NUL included.
 #[unsafe(no_mangle)]
 extern "C" fn sim_log_text(text: Out<c_char>, capacity: u64) -> u64 {
     let lines: Vec<String> = log::entries().iter().map(log::Entry::text).collect();
     give_text(text, capacity, &lines.join("\n"))
 }
 
-/// What cuGetProcAddress was asked: lines of name, version, flags, found (1) or not (0).
+/// Writes the calls of cuGetProcAddress: lines of name, version, flags, found (1) or not (0).
 #[unsafe(no_mangle)]
 extern "C" fn sim_lookups_text(text: Out<c_char>, capacity: u64) -> u64 {
     give_text(text, capacity, &log::lookups())
@@ -49,8 +49,8 @@ fn give_text(out: Out<c_char>, capacity: u64, text: &str) -> u64 {
     text.len() as u64 + 1
 }
 
-/// The `nth` call of a function from now answers `code` and does nothing else; 1 is the next call. A
-/// `code` of 0 is a lie: the call claims success.
+/// Makes the `nth` call of a function from now return `code` and do nothing else; 1 is the next
+/// call. With a `code` of 0 it claims success.
 #[unsafe(no_mangle)]
 extern "C" fn sim_fault(name: Text, nth: u64, code: u32) -> u32 {
     match name.text() {
@@ -65,13 +65,13 @@ extern "C" fn sim_fault_clear() {
     fault::clear();
 }
 
-/// Injected faults that have not happened yet.
+/// Counts the injected faults that have not happened yet.
 #[unsafe(no_mangle)]
 extern "C" fn sim_fault_pending() -> u64 {
     fault::pending() as u64
 }
 
-/// Ranges of memory of any kind, registered ones included.
+/// Counts the ranges of memory of any kind, registered ones included.
 #[unsafe(no_mangle)]
 extern "C" fn sim_live_allocations() -> u64 {
     lock().memory.live_count() as u64
@@ -92,7 +92,7 @@ extern "C" fn sim_live_contexts() -> u64 {
     lock().contexts.len() as u64
 }
 
-/// Pieces of work that have not been done.
+/// Counts the pieces of work that are not done, over all streams.
 #[unsafe(no_mangle)]
 extern "C" fn sim_pending_work() -> u64 {
     lock()
@@ -102,8 +102,8 @@ extern "C" fn sim_pending_work() -> u64 {
         .sum()
 }
 
-/// Watches calls that enqueue, create, destroy or wait for being made with the GIL held; with
-/// `names` (separated by commas), only those functions. Clears what was noted. 0: off.
+/// Switches the GIL watch on or (0) off, and clears it. It notes calls that enqueue, create, destroy
+/// or wait with the GIL held; with `names` (separated by commas), calls of those functions only.
 #[unsafe(no_mangle)]
 extern "C" fn sim_gil_watch(on: u32, names: Text) {
     let names = names.text().unwrap_or("");
@@ -117,19 +117,19 @@ extern "C" fn sim_gil_watch(on: u32, names: Text) {
     );
 }
 
-/// How many watched calls were made with the GIL held.
+/// Counts the watched calls that were made with the GIL held.
 #[unsafe(no_mangle)]
 extern "C" fn sim_gil_count() -> u64 {
     gil::violations().len() as u64
 }
 
-/// Their names, a line each; answers the bytes needed.
+/// Writes their names, a line each; returns the bytes needed.
 #[unsafe(no_mangle)]
 extern "C" fn sim_gil_text(text: Out<c_char>, capacity: u64) -> u64 {
     give_text(text, capacity, &gil::violations().join("\n"))
 }
 
-/// 1 if the calling thread holds the GIL of a Python in this process.
+/// Returns 1 if the calling thread holds the GIL of a Python in this process.
 #[unsafe(no_mangle)]
 extern "C" fn sim_gil_held() -> u32 {
     u32::from(python::holds_gil())

@@ -1,4 +1,4 @@
-//! Controls: what tests see and steer, as `sim_*` functions beside the driver's own.
+//! Controls for tests: the `sim_*` functions, exported beside the driver's own.
 
 mod calls;
 mod settings;

@@ -1,20 +1,20 @@
 //! `sim_set` and `sim_get`: the settings by name, and the enumeration of orders.
 
 use crate::abi::arguments::{In, Out, Text};
-use crate::abi::codes::{Answer, Code, to_c};
+use crate::abi::codes::{Code, Status, to_c};
 use crate::entry::log;
 use crate::run::worker;
 use crate::state::settings::Schedule;
 use crate::state::world::{announce, lock};
 
-/// `schedule` (0 threaded, 1 lazy), `protect`, `reuse`, `queue`, `driver_version`, `memory`, `log` (on).
-/// Settings hold for what is made afterwards; the schedule also for pending work.
+/// Changes a setting: `schedule` (0 threaded, 1 lazy), `protect`, `reuse`, `queue`, `driver_version`,
+/// `memory`, `log` (on). It holds for objects made afterwards; the schedule also for pending work.
 #[unsafe(no_mangle)]
 extern "C" fn sim_set(name: Text, value: u64) -> u32 {
     to_c(set(name, value))
 }
 
-fn set(name: Text, value: u64) -> Answer {
+fn set(name: Text, value: u64) -> Status {
     let mut world = lock();
     match name.text()? {
         "schedule" => {
@@ -39,7 +39,7 @@ fn set(name: Text, value: u64) -> Answer {
     Ok(())
 }
 
-/// The value of a setting, also `devices`; all ones for a name that does not exist.
+/// Returns the value of a setting, also of `devices`; all ones for a name that does not exist.
 #[unsafe(no_mangle)]
 extern "C" fn sim_get(name: Text) -> u64 {
     let world = lock();
@@ -57,7 +57,7 @@ extern "C" fn sim_get(name: Text) -> u64 {
     }
 }
 
-/// From here on the lazy schedule takes these choices, then always the first option. With
+/// Begins a run: the lazy schedule takes these choices, then always the first option. With
 /// `host_points` work may also run before any call of the API.
 #[unsafe(no_mangle)]
 extern "C" fn sim_order_begin(choices: In<u32>, count: u64, host_points: u32) -> u32 {
@@ -73,7 +73,7 @@ extern "C" fn sim_order_begin(choices: In<u32>, count: u64, host_points: u32) ->
     }
 }
 
-/// Ends the run; copies the choices taken and out of how many, and answers how many there were.
+/// Ends the run; writes the choices taken and the options of each, and returns how many there were.
 #[unsafe(no_mangle)]
 extern "C" fn sim_order_end(choices: Out<u32>, options: Out<u32>, capacity: u64) -> u64 {
     let mut world = lock();

@@ -1,13 +1,13 @@
 //! `sim_*` calls that put work on a stream, or look at memory past all streams.
 //!
-//! Streams are taken as the driver's handles, of the calling thread's current context. These
-//! calls are not in the call log.
+//! Streams are the driver's handles, of the calling thread's current context. These calls are not
+//! in the call log.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::abi::arguments::{HostAddress, In, Out, StreamHandle, Text};
-use crate::abi::codes::{Answer, Code, to_c};
+use crate::abi::codes::{Code, Status, to_c};
 use crate::entry::enter::Call;
 use crate::memory::bytes;
 use crate::memory::kernel::{Element, Kernel};
@@ -19,7 +19,7 @@ use crate::submit::target::Target;
 
 const CALL: Call = Call { per_thread: false };
 
-/// Work on this stream stops until `sim_open`. Answers the gate's number, 0 on failure.
+/// Stops the stream here until `sim_open`. Returns the gate's number, 0 on failure.
 #[unsafe(no_mangle)]
 extern "C" fn sim_gate(stream: StreamHandle) -> u64 {
     let mut world = lock();
@@ -32,6 +32,7 @@ extern "C" fn sim_gate(stream: StreamHandle) -> u64 {
     }
 }
 
+/// Opens a gate.
 #[unsafe(no_mangle)]
 extern "C" fn sim_open(gate: u64) -> u32 {
     let opened = lock().gates.insert(gate, true);
@@ -43,7 +44,7 @@ extern "C" fn sim_open(gate: u64) -> u32 {
     }
 }
 
-/// Opens every gate: for a test that ends early, so that nobody waits for its streams for ever.
+/// Opens every gate: for a test that ends early, so that no call waits for its streams without end.
 #[unsafe(no_mangle)]
 extern "C" fn sim_open_all() {
     for open in lock().gates.values_mut() {
@@ -52,14 +53,14 @@ extern "C" fn sim_open_all() {
     announce();
 }
 
-/// From now on no host function is called; those that wait count as done. For the end of an
-/// interpreter, whose functions they may be.
+/// Stops all host functions that have not begun; they count as done. For the end of an interpreter,
+/// whose functions they may be.
 #[unsafe(no_mangle)]
 extern "C" fn sim_end_host_functions() {
     host_function::end_all();
 }
 
-/// Work that takes this long. Prefer gates: a time proves little on a busy machine.
+/// Enqueues a delay. Prefer gates: a time proves little on a busy machine.
 #[unsafe(no_mangle)]
 extern "C" fn sim_delay(stream: StreamHandle, microseconds: u64) -> u32 {
     to_c(enqueue(stream, |_| {
@@ -67,7 +68,7 @@ extern "C" fn sim_delay(stream: StreamHandle, microseconds: u64) -> u32 {
     }))
 }
 
-/// A kernel that writes `bytes` bytes, which are read from `data` now.
+/// Enqueues a kernel that writes `bytes` bytes, which are read from `data` now.
 #[unsafe(no_mangle)]
 extern "C" fn sim_store(stream: StreamHandle, address: u64, data: In<u8>, bytes: u64) -> u32 {
     to_c(enqueue(stream, |world| {
@@ -81,7 +82,7 @@ extern "C" fn sim_store(stream: StreamHandle, address: u64, data: In<u8>, bytes:
     }))
 }
 
-/// A kernel that sums `count` elements (`u1`, `i4`, `i8`, `f4`, `f8`) into one i64 or f64.
+/// Enqueues a kernel that sums `count` elements (`u1`, `i4`, `i8`, `f4`, `f8`) into one i64 or f64.
 #[unsafe(no_mangle)]
 extern "C" fn sim_sum(
     stream: StreamHandle,
@@ -107,14 +108,14 @@ extern "C" fn sim_sum(
     }))
 }
 
-fn enqueue(stream: StreamHandle, work: impl FnOnce(&World) -> Result<Work, Code>) -> Answer {
+fn enqueue(stream: StreamHandle, work: impl FnOnce(&World) -> Result<Work, Code>) -> Status {
     let mut world = lock();
     let target = Target::resolve(&mut world, &CALL, stream)?;
     let work = work(&world)?;
     submit(world, &target, Vec::new(), work).map(drop)
 }
 
-/// Reads memory as it is now, whatever streams have still to do. Needs no context.
+/// Reads memory as it is now, past all streams. Needs no context.
 #[unsafe(no_mangle)]
 extern "C" fn sim_peek(address: u64, into: HostAddress, bytes: u64) -> u32 {
     to_c(at(address, bytes, |place| {
@@ -130,7 +131,7 @@ extern "C" fn sim_poke(address: u64, from: HostAddress, bytes: u64) -> u32 {
     }))
 }
 
-fn at(address: u64, bytes: u64, act: impl FnOnce(usize)) -> Answer {
+fn at(address: u64, bytes: u64, act: impl FnOnce(usize)) -> Status {
     let world = lock();
     let count = usize::try_from(bytes).map_err(|_| Code::INVALID_VALUE)?;
     let place = world.memory.device_place(address, count)?;
@@ -152,7 +153,7 @@ extern "C" fn sim_poison(code: u32) -> u32 {
     }
 }
 
-/// Writes the number of live pieces of work on one stream, for tests of the launch queue.
+/// Gives the number of pieces of work on a stream, for tests of the launch queue.
 #[unsafe(no_mangle)]
 extern "C" fn sim_queue_length(stream: StreamHandle, length: Out<u64>) -> u32 {
     let mut world = lock();

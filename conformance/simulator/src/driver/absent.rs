@@ -1,12 +1,12 @@
-//! Calls of the driver API that the simulator knows by name only: they answer NOT_SUPPORTED, and
-//! the call log names them, so that a missing one is found at once.
+//! Functions of the driver API that are not modelled: they return NOT_SUPPORTED, and the call log
+//! names them, so that a missing one is found at once.
 //!
-//! Grouped by the oldest version at which a consumer was seen to ask for them.
+//! Grouped by the oldest version at which a consumer was seen to look them up.
 
 use crate::abi::codes::Code;
 
 /// Exports functions without arguments: the C calling conventions in use let the caller clean up,
-/// so arguments that nobody reads do no harm.
+/// so arguments that are not read do no harm.
 macro_rules! absent {
     ($($since:literal: $($name:ident)*;)*) => {
         pub(crate) const ROWS: &[crate::entry::symbol::Row] = &[$($(
@@ -17,7 +17,7 @@ macro_rules! absent {
                     // SAFETY: the name is CUDA's and this library is the one that defines it.
                     #[unsafe(export_name = stringify!($name))]
                     extern "C" fn entry() -> u32 {
-                        answer(stringify!($name))
+                        refuse(stringify!($name))
                     }
                     entry as *const () as usize
                 },
@@ -27,7 +27,7 @@ macro_rules! absent {
     };
 }
 
-fn answer(symbol: &'static str) -> u32 {
+fn refuse(symbol: &'static str) -> u32 {
     crate::entry::enter::enter(
         symbol,
         crate::entry::symbol::Class::Query,

@@ -1,13 +1,9 @@
-//! Stream capture: what goes into the graph, and which calls a capture forbids.
-//!
-//! The rules and codes are those of the API documentation (cuStreamBeginCapture,
-//! cuThreadExchangeStreamCaptureMode, and "Prohibited and unhandled operations" in the
-//! programming guide). A forbidden call invalidates the captures that it conflicts with.
+//! Stream capture: begin, end, status, and the mode of a thread. The rules are in `submit`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::abi::arguments::{GraphHandle, Out, StreamHandle};
-use crate::abi::codes::{Answer, Code};
+use crate::abi::codes::{Code, Status};
 use crate::entry::enter::{Call, exports};
 use crate::process::thread;
 use crate::state::graph::{Capture, Graph, RELAXED};
@@ -31,8 +27,8 @@ const NONE: u32 = 0;
 const ACTIVE: u32 = 1;
 const INVALIDATED: u32 = 2;
 
-/// Not the legacy stream; not a stream that captures already.
-fn begin(call: &Call, stream: StreamHandle, mode: u32) -> Answer {
+/// Begins a capture; refuses the legacy stream, and a stream that captures already.
+fn begin(call: &Call, stream: StreamHandle, mode: u32) -> Status {
     if mode > RELAXED {
         return Err(Code::INVALID_VALUE);
     }
@@ -60,9 +56,9 @@ fn begin(call: &Call, stream: StreamHandle, mode: u32) -> Answer {
     Ok(())
 }
 
-/// Only on the stream that began it, and (unless RELAXED) on the thread that did. An invalid or
-/// unjoined capture ends here too, with an error and a null graph.
-fn end(call: &Call, stream: StreamHandle, graph: Out<GraphHandle>) -> Answer {
+/// Ends a capture, only on the stream that began it, and (unless RELAXED) on the thread that did.
+/// An invalid or unjoined capture ends here too, with an error and a null graph.
+fn end(call: &Call, stream: StreamHandle, graph: Out<GraphHandle>) -> Status {
     graph.check()?;
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
@@ -89,13 +85,13 @@ fn end(call: &Call, stream: StreamHandle, graph: Out<GraphHandle>) -> Answer {
     graph.put(finished)
 }
 
-/// For the legacy stream beside a blocking stream that captures: IMPLICIT, without harm to the
-/// capture.
-fn is_capturing(call: &Call, stream: StreamHandle, status: Out<u32>) -> Answer {
+/// Returns IMPLICIT for the legacy stream beside a blocking stream that captures, without harm to
+/// the capture.
+fn is_capturing(call: &Call, stream: StreamHandle, status: Out<u32>) -> Status {
     info(call, stream, status, Out::NULL)
 }
 
-fn info(call: &Call, stream: StreamHandle, status: Out<u32>, id: Out<u64>) -> Answer {
+fn info(call: &Call, stream: StreamHandle, status: Out<u32>, id: Out<u64>) -> Status {
     status.check()?;
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
@@ -116,7 +112,7 @@ fn info(call: &Call, stream: StreamHandle, status: Out<u32>, id: Out<u64>) -> An
     }
 }
 
-/// The graph and its nodes are not shown while the capture goes on: null and 0.
+/// Gives null and 0 for the graph and its nodes: they are not shown while the capture goes on.
 fn info_v2(
     call: &Call,
     stream: StreamHandle,
@@ -125,7 +121,7 @@ fn info_v2(
     graph: Out<usize>,
     nodes: Out<usize>,
     count: Out<usize>,
-) -> Answer {
+) -> Status {
     info(call, stream, status, id)?;
     graph.put_if_wanted(0);
     nodes.put_if_wanted(0);
@@ -143,13 +139,13 @@ fn info_v3(
     nodes: Out<usize>,
     edges: Out<usize>,
     count: Out<usize>,
-) -> Answer {
+) -> Status {
     edges.put_if_wanted(0);
     info_v2(call, stream, status, id, graph, nodes, count)
 }
 
-/// Sets the calling thread's mode and answers the one before.
-fn exchange_mode(_: &Call, mode: Out<u32>) -> Answer {
+/// Sets the calling thread's mode, and gives the one before.
+fn exchange_mode(_: &Call, mode: Out<u32>) -> Status {
     let wanted = mode.get()?;
     if wanted > RELAXED {
         return Err(Code::INVALID_VALUE);

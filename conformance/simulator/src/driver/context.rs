@@ -1,7 +1,7 @@
-//! Contexts: created ones, the stack of each thread, destroy. Primary ones are in `primary`.
+//! Created contexts, and the stack of each thread. Primary contexts are in `primary`.
 
 use crate::abi::arguments::{ContextHandle, In, Out};
-use crate::abi::codes::{Answer, Code};
+use crate::abi::codes::{Code, Status};
 use crate::entry::enter::{Call, exports};
 use crate::process::thread;
 use crate::run::schedule;
@@ -31,11 +31,11 @@ exports! {
     Context 3010 cuCtxSetLimit(limit: u32, value: usize) = set_limit;
 }
 
-/// The scheduling bits allow one of four values; MAP_HOST 8, LMEM_RESIZE 16, COREDUMP 32,
+/// All flags: the scheduling bits allow one of four values; MAP_HOST 8, LMEM_RESIZE 16, COREDUMP 32,
 /// USER_COREDUMP 64, SYNC_MEMOPS 128.
 const FLAGS: u32 = 0xFF;
 
-fn create(_: &Call, context: Out<ContextHandle>, flags: u32, device: i32) -> Answer {
+fn create(_: &Call, context: Out<ContextHandle>, flags: u32, device: i32) -> Status {
     context.check()?;
     let mut world = lock();
     world.device(device)?;
@@ -47,7 +47,7 @@ fn create(_: &Call, context: Out<ContextHandle>, flags: u32, device: i32) -> Ans
     context.put(handle)
 }
 
-/// Execution affinity belongs to MPS and is not modelled.
+/// Refuses execution affinity: it belongs to MPS and is not modelled.
 fn create_v3(
     call: &Call,
     context: Out<ContextHandle>,
@@ -55,7 +55,7 @@ fn create_v3(
     count: i32,
     flags: u32,
     device: i32,
-) -> Answer {
+) -> Status {
     if !affinity.is_null() || count != 0 {
         return Err(Code::NOT_SUPPORTED);
     }
@@ -68,16 +68,16 @@ fn create_v4(
     parameters: In<u8>,
     flags: u32,
     device: i32,
-) -> Answer {
+) -> Status {
     if !parameters.is_null() {
         return Err(Code::NOT_SUPPORTED);
     }
     create(call, context, flags, device)
 }
 
-/// Destroys a created context, whichever threads it is current to. It is popped from the calling
+/// Destroys a created context, also one that is current to threads. It is popped from the calling
 /// thread's stack if it is on top; other threads get CONTEXT_IS_DESTROYED from then on.
-fn destroy(_: &Call, handle: ContextHandle) -> Answer {
+fn destroy(_: &Call, handle: ContextHandle) -> Status {
     let mut world = lock();
     let context = world.contexts.get(handle)?;
     if context.primary {
@@ -93,21 +93,21 @@ fn destroy(_: &Call, handle: ContextHandle) -> Answer {
     world.contexts.remove(handle).map(drop)
 }
 
-fn push(_: &Call, context: ContextHandle) -> Answer {
+fn push(_: &Call, context: ContextHandle) -> Status {
     lock().contexts.get(context)?;
     thread::with_stack(|stack| stack.push(context));
     Ok(())
 }
 
-/// The output may be null. An empty stack is INVALID_CONTEXT.
-fn pop(_: &Call, context: Out<ContextHandle>) -> Answer {
+/// Pops the current context. The output may be null; an empty stack is INVALID_CONTEXT.
+fn pop(_: &Call, context: Out<ContextHandle>) -> Status {
     let popped = thread::with_stack(Vec::pop).ok_or(Code::INVALID_CONTEXT)?;
     context.put_if_wanted(popped);
     Ok(())
 }
 
 /// Replaces the top of the stack; null pops it.
-fn set_current(_: &Call, context: ContextHandle) -> Answer {
+fn set_current(_: &Call, context: ContextHandle) -> Status {
     if context != ContextHandle::NULL {
         lock().contexts.get(context)?;
     }
@@ -120,18 +120,18 @@ fn set_current(_: &Call, context: ContextHandle) -> Answer {
     Ok(())
 }
 
-/// Null, and success, when no context is current.
-fn get_current(_: &Call, context: Out<ContextHandle>) -> Answer {
+/// Gives null, with success, if no context is current.
+fn get_current(_: &Call, context: Out<ContextHandle>) -> Status {
     context.put(thread::with_stack(|stack| stack.last().copied()).unwrap_or(ContextHandle::NULL))
 }
 
-fn device_of_current(_: &Call, device: Out<i32>) -> Answer {
+fn device_of_current(_: &Call, device: Out<i32>) -> Status {
     let world = lock();
     let context = world.current()?;
     device.put(world.context(context)?.device as i32)
 }
 
-/// A null context means the current one, in the calls that take one.
+/// Returns the current context for null, in the calls that take one.
 fn given_or_current(world: &World, context: ContextHandle) -> Result<ContextHandle, Code> {
     if context == ContextHandle::NULL {
         return world.current();
@@ -140,47 +140,47 @@ fn given_or_current(world: &World, context: ContextHandle) -> Result<ContextHand
     Ok(context)
 }
 
-fn device_of(_: &Call, device: Out<i32>, context: ContextHandle) -> Answer {
+fn device_of(_: &Call, device: Out<i32>, context: ContextHandle) -> Status {
     let world = lock();
     let context = given_or_current(&world, context)?;
     device.put(world.context(context)?.device as i32)
 }
 
-fn flags(_: &Call, flags: Out<u32>) -> Answer {
+fn flags(_: &Call, flags: Out<u32>) -> Status {
     let world = lock();
     let context = world.current()?;
     flags.put(world.context(context)?.flags)
 }
 
-/// The version of the API that the context was created with: 3020 for every variant here.
-fn api_version(_: &Call, context: ContextHandle, version: Out<u32>) -> Answer {
+/// Gives the version of the API that the context was created with: 3020 for every variant here.
+fn api_version(_: &Call, context: ContextHandle, version: Out<u32>) -> Status {
     let world = lock();
     given_or_current(&world, context)?;
     version.put(3020)
 }
 
-/// Unique for the life of the process, also when a handle comes back.
-fn id(_: &Call, context: ContextHandle, id: Out<u64>) -> Answer {
+/// Gives a number that is not reused in the life of the process, also if a handle comes back.
+fn id(_: &Call, context: ContextHandle, id: Out<u64>) -> Status {
     let world = lock();
     let context = given_or_current(&world, context)?;
     id.put(world.context(context)?.id)
 }
 
-/// Waits for all streams of the current context. While one of them captures it is an error, and
-/// the capture is invalid afterwards.
-fn synchronize(_: &Call) -> Answer {
+/// Waits for all streams of the current context. If one of them captures it is an error, and the
+/// capture is invalid afterwards.
+fn synchronize(_: &Call) -> Status {
     let world = lock();
     let context = world.current()?;
     wait_for_all(world, context)
 }
 
-fn synchronize_given(_: &Call, context: ContextHandle) -> Answer {
+fn synchronize_given(_: &Call, context: ContextHandle) -> Status {
     let world = lock();
     let context = given_or_current(&world, context)?;
     wait_for_all(world, context)
 }
 
-fn wait_for_all(mut world: Guard, handle: ContextHandle) -> Answer {
+fn wait_for_all(mut world: Guard, handle: ContextHandle) -> Status {
     let id = world.context(handle)?.id;
     forbid::context_wait(&mut world, id)?;
     let marks = world.tails_of_context(id);
@@ -188,15 +188,15 @@ fn wait_for_all(mut world: Guard, handle: ContextHandle) -> Answer {
     world.context(handle).map(drop)
 }
 
-/// 0 is the least priority, -5 the greatest. Priorities have no effect here.
-fn priority_range(_: &Call, least: Out<i32>, greatest: Out<i32>) -> Answer {
+/// Gives 0 for the least priority, -5 for the greatest. Priorities have no effect here.
+fn priority_range(_: &Call, least: Out<i32>, greatest: Out<i32>) -> Status {
     lock().current()?;
     least.put_if_wanted(0);
     greatest.put_if_wanted(-5);
     Ok(())
 }
 
-fn enable_peer(_: &Call, peer: ContextHandle, flags: u32) -> Answer {
+fn enable_peer(_: &Call, peer: ContextHandle, flags: u32) -> Status {
     if flags != 0 {
         return Err(Code::INVALID_VALUE);
     }
@@ -214,7 +214,7 @@ fn enable_peer(_: &Call, peer: ContextHandle, flags: u32) -> Answer {
     Ok(())
 }
 
-fn disable_peer(_: &Call, peer: ContextHandle) -> Answer {
+fn disable_peer(_: &Call, peer: ContextHandle) -> Status {
     let mut world = lock();
     let here = world.current()?;
     let context = world.contexts.get_mut(here)?;
@@ -225,8 +225,8 @@ fn disable_peer(_: &Call, peer: ContextHandle) -> Answer {
     Ok(())
 }
 
-/// Limits are kept and have no effect. Eight of them exist (0 to 7).
-fn get_limit(_: &Call, value: Out<usize>, limit: u32) -> Answer {
+/// Gives a limit. Limits are kept and have no effect; eight of them exist (0 to 7).
+fn get_limit(_: &Call, value: Out<usize>, limit: u32) -> Status {
     let world = lock();
     let context = world.current()?;
     if limit > 7 {
@@ -242,7 +242,7 @@ fn get_limit(_: &Call, value: Out<usize>, limit: u32) -> Answer {
     )
 }
 
-fn set_limit(_: &Call, limit: u32, value: usize) -> Answer {
+fn set_limit(_: &Call, limit: u32, value: usize) -> Status {
     let mut world = lock();
     let here = world.current()?;
     if limit > 7 {

@@ -1,9 +1,9 @@
-//! Devices: count, names, attributes. All are alike, and say that they are simulated.
+//! Devices: count, names, attributes. All are alike, and named as simulated.
 
 use std::ffi::c_char;
 
 use crate::abi::arguments::{Out, put_text};
-use crate::abi::codes::{Answer, Code};
+use crate::abi::codes::{Code, Status};
 use crate::entry::enter::{Call, exports};
 use crate::state::world::lock;
 
@@ -20,8 +20,8 @@ exports! {
     Query 4000 cuDeviceCanAccessPeer(can: Out<i32>, device: i32, peer: i32) = can_access_peer;
 }
 
-/// The attributes that are not 0: number and value. The model has no hardware; these say what
-/// interchange code asks (memory, addressing, capability) and keep the rest plausible.
+/// The attributes that are not 0: number and value. The model has no hardware; these are the ones
+/// that interchange code reads (memory, addressing, capability), and the rest is plausible.
 const ATTRIBUTES: &[(i32, i32)] = &[
     (1, 1024),       // threads per block
     (2, 1024),       // block x
@@ -62,17 +62,17 @@ const ATTRIBUTES: &[(i32, i32)] = &[
 ];
 const PCI_BUS_ID: i32 = 33;
 
-fn count(_: &Call, count: Out<i32>) -> Answer {
+fn count(_: &Call, count: Out<i32>) -> Status {
     count.put(lock().devices.len() as i32)
 }
 
-fn get(_: &Call, device: Out<i32>, ordinal: i32) -> Answer {
+fn get(_: &Call, device: Out<i32>, ordinal: i32) -> Status {
     device.check()?;
     lock().device(ordinal)?;
     device.put(ordinal)
 }
 
-fn name(_: &Call, name: Out<c_char>, capacity: i32, device: i32) -> Answer {
+fn name(_: &Call, name: Out<c_char>, capacity: i32, device: i32) -> Status {
     name.check()?;
     lock().device(device)?;
     put_text(
@@ -83,8 +83,8 @@ fn name(_: &Call, name: Out<c_char>, capacity: i32, device: i32) -> Answer {
     Ok(())
 }
 
-/// "cusim simulated" and the ordinal.
-fn uuid(_: &Call, uuid: Out<[u8; 16]>, device: i32) -> Answer {
+/// Gives "cusim simulated" and the ordinal.
+fn uuid(_: &Call, uuid: Out<[u8; 16]>, device: i32) -> Status {
     uuid.check()?;
     lock().device(device)?;
     let mut bytes = *b"cusim simulated\0";
@@ -92,7 +92,7 @@ fn uuid(_: &Call, uuid: Out<[u8; 16]>, device: i32) -> Answer {
     uuid.put(bytes)
 }
 
-fn attribute(_: &Call, value: Out<i32>, attribute: i32, device: i32) -> Answer {
+fn attribute(_: &Call, value: Out<i32>, attribute: i32, device: i32) -> Status {
     value.check()?;
     lock().device(device)?;
     if attribute <= 0 {
@@ -102,22 +102,22 @@ fn attribute(_: &Call, value: Out<i32>, attribute: i32, device: i32) -> Answer {
         return value.put(device + 1);
     }
     let row = ATTRIBUTES.iter().find(|(number, _)| *number == attribute);
-    value.put(row.map_or(0, |(_, answer)| *answer))
+    value.put(row.map_or(0, |(_, value)| *value))
 }
 
-fn capability(_: &Call, major: Out<i32>, minor: Out<i32>, device: i32) -> Answer {
+fn capability(_: &Call, major: Out<i32>, minor: Out<i32>, device: i32) -> Status {
     lock().device(device)?;
     major.put(9)?;
     minor.put(0)
 }
 
-fn total_memory(_: &Call, bytes: Out<usize>, device: i32) -> Answer {
+fn total_memory(_: &Call, bytes: Out<usize>, device: i32) -> Status {
     let world = lock();
     world.device(device)?;
     bytes.put(world.settings.device_memory as usize)
 }
 
-fn pci_bus_id(_: &Call, name: Out<c_char>, capacity: i32, device: i32) -> Answer {
+fn pci_bus_id(_: &Call, name: Out<c_char>, capacity: i32, device: i32) -> Status {
     name.check()?;
     lock().device(device)?;
     put_text(
@@ -128,8 +128,8 @@ fn pci_bus_id(_: &Call, name: Out<c_char>, capacity: i32, device: i32) -> Answer
     Ok(())
 }
 
-/// Every device can reach every other one.
-fn can_access_peer(_: &Call, can: Out<i32>, device: i32, peer: i32) -> Answer {
+/// Gives 1 for any two devices: every one can reach every other.
+fn can_access_peer(_: &Call, can: Out<i32>, device: i32, peer: i32) -> Status {
     let world = lock();
     world.device(device)?;
     world.device(peer)?;

@@ -1,9 +1,9 @@
-//! Events: a place in a queue, taken when the event is recorded.
+//! Events: marks in queues, taken when the event is recorded.
 
 use std::sync::Arc;
 
 use crate::abi::arguments::{EventHandle, Out, StreamHandle};
-use crate::abi::codes::{Answer, Code};
+use crate::abi::codes::{Code, Status};
 use crate::entry::enter::{Call, exports};
 use crate::run::schedule;
 use crate::state::objects::{Event, Last};
@@ -27,8 +27,9 @@ exports! {
 const DISABLE_TIMING: u32 = 2;
 const INTERPROCESS: u32 = 4;
 
-/// Flags: BLOCKING_SYNC 1, DISABLE_TIMING 2, INTERPROCESS 4 (only together with DISABLE_TIMING).
-fn create(_: &Call, event: Out<EventHandle>, flags: u32) -> Answer {
+/// Makes an event. Flags: BLOCKING_SYNC 1, DISABLE_TIMING 2, INTERPROCESS 4 (only together with
+/// DISABLE_TIMING).
+fn create(_: &Call, event: Out<EventHandle>, flags: u32) -> Status {
     event.check()?;
     if flags & !7 != 0 || (flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0) {
         return Err(Code::INVALID_VALUE);
@@ -45,20 +46,20 @@ fn create(_: &Call, event: Out<EventHandle>, flags: u32) -> Answer {
     event.put(world.events.insert(reuse, created))
 }
 
-/// May be destroyed before it is reached; what waits for it still waits.
-fn destroy(_: &Call, event: EventHandle) -> Answer {
+/// Destroys an event, also before it is reached; work that waits for it still waits.
+fn destroy(_: &Call, event: EventHandle) -> Status {
     let mut world = lock();
     world.current()?;
     world.events.remove(event).map(drop)
 }
 
-fn record(call: &Call, event: EventHandle, stream: StreamHandle) -> Answer {
+fn record(call: &Call, event: EventHandle, stream: StreamHandle) -> Status {
     record_with_flags(call, event, stream, 0)
 }
 
-/// The event now stands for all that the stream holds. Event and stream must belong to the same
+/// Records the end of the work that the stream holds. Event and stream must belong to the same
 /// context, else INVALID_HANDLE. Flags: 0, or EXTERNAL (1), which only matters in a capture.
-fn record_with_flags(call: &Call, event: EventHandle, stream: StreamHandle, flags: u32) -> Answer {
+fn record_with_flags(call: &Call, event: EventHandle, stream: StreamHandle, flags: u32) -> Status {
     if flags & !1 != 0 {
         return Err(Code::INVALID_VALUE);
     }
@@ -84,8 +85,8 @@ fn record_with_flags(call: &Call, event: EventHandle, stream: StreamHandle, flag
     Ok(())
 }
 
-/// SUCCESS for an event that was never recorded; NOT_READY until the place is reached.
-fn query(_: &Call, event: EventHandle) -> Answer {
+/// Returns SUCCESS for an event that was never recorded; NOT_READY until the mark is reached.
+fn query(_: &Call, event: EventHandle) -> Status {
     let mut world = lock();
     world.current()?;
     match forbid::captured_event(&mut world, event)? {
@@ -94,7 +95,7 @@ fn query(_: &Call, event: EventHandle) -> Answer {
     }
 }
 
-fn synchronize(_: &Call, event: EventHandle) -> Answer {
+fn synchronize(_: &Call, event: EventHandle) -> Status {
     let mut world = lock();
     let current = world.current()?;
     if let Some(mark) = forbid::captured_event(&mut world, event)? {
@@ -103,9 +104,9 @@ fn synchronize(_: &Call, event: EventHandle) -> Answer {
     world.context(current).map(drop)
 }
 
-/// Milliseconds between two records. INVALID_HANDLE if either has no timing or was never
+/// Gives the milliseconds between two records. INVALID_HANDLE if either has no timing or was never
 /// recorded; NOT_READY if either has not been reached.
-fn elapsed(_: &Call, milliseconds: Out<f32>, start: EventHandle, end: EventHandle) -> Answer {
+fn elapsed(_: &Call, milliseconds: Out<f32>, start: EventHandle, end: EventHandle) -> Status {
     milliseconds.check()?;
     let mut world = lock();
     world.current()?;

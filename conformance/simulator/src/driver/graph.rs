@@ -1,10 +1,10 @@
-//! Graphs: what a capture leaves, and launching it.
+//! Graphs: made by captures, instantiated, launched.
 //!
 //! A launched graph runs on its stream one node after the other, in an order that its
 //! dependencies allow. Branches of a graph never run at the same time here.
 
 use crate::abi::arguments::{ExecHandle, GraphHandle, NodeHandle, Out, StreamHandle};
-use crate::abi::codes::{Answer, Code};
+use crate::abi::codes::{Code, Status};
 use crate::entry::enter::{Call, exports};
 use crate::state::graph::Graph;
 use crate::state::world::lock;
@@ -22,7 +22,7 @@ exports! {
     Enqueue 10000 cuGraphLaunch(exec: ExecHandle, stream: StreamHandle) = launch, per_thread "_ptsz";
 }
 
-fn create(_: &Call, graph: Out<GraphHandle>, flags: u32) -> Answer {
+fn create(_: &Call, graph: Out<GraphHandle>, flags: u32) -> Status {
     graph.check()?;
     if flags != 0 {
         return Err(Code::INVALID_VALUE);
@@ -32,12 +32,12 @@ fn create(_: &Call, graph: Out<GraphHandle>, flags: u32) -> Answer {
     graph.put(world.graphs.insert(reuse, Graph::default()))
 }
 
-fn destroy(_: &Call, graph: GraphHandle) -> Answer {
+fn destroy(_: &Call, graph: GraphHandle) -> Status {
     lock().graphs.remove(graph).map(drop)
 }
 
-/// With null `nodes`, the count; else up to `*count` handles.
-fn nodes(_: &Call, graph: GraphHandle, nodes: Out<NodeHandle>, count: Out<usize>) -> Answer {
+/// Gives the count if `nodes` is null, else up to `*count` handles.
+fn nodes(_: &Call, graph: GraphHandle, nodes: Out<NodeHandle>, count: Out<usize>) -> Status {
     count.check()?;
     let world = lock();
     let visible: Vec<usize> = world.graphs.get(graph)?.visible().collect();
@@ -58,13 +58,13 @@ fn instantiate_v2(
     node: Out<NodeHandle>,
     _log: Out<u8>,
     _capacity: usize,
-) -> Answer {
+) -> Status {
     node.put_if_wanted(NodeHandle::NULL);
     instantiate(call, exec, graph, 0)
 }
 
-/// Later changes of the graph do not reach the executable one.
-fn instantiate(_: &Call, exec: Out<ExecHandle>, graph: GraphHandle, _flags: u64) -> Answer {
+/// Copies the graph: later changes of it do not reach the executable one.
+fn instantiate(_: &Call, exec: Out<ExecHandle>, graph: GraphHandle, _flags: u64) -> Status {
     exec.check()?;
     let mut world = lock();
     world.current()?;
@@ -73,18 +73,18 @@ fn instantiate(_: &Call, exec: Out<ExecHandle>, graph: GraphHandle, _flags: u64)
     exec.put(world.executables.insert(reuse, copy))
 }
 
-fn destroy_exec(_: &Call, exec: ExecHandle) -> Answer {
+fn destroy_exec(_: &Call, exec: ExecHandle) -> Status {
     lock().executables.remove(exec).map(drop)
 }
 
-fn upload(call: &Call, exec: ExecHandle, stream: StreamHandle) -> Answer {
+fn upload(call: &Call, exec: ExecHandle, stream: StreamHandle) -> Status {
     let mut world = lock();
     Target::resolve(&mut world, call, stream)?;
     world.executables.get(exec).map(drop)
 }
 
-/// Launching into a capture (a child graph) is not modelled.
-fn launch(call: &Call, exec: ExecHandle, stream: StreamHandle) -> Answer {
+/// Submits the graph's work in order. A launch into a capture (a child graph) is not modelled.
+fn launch(call: &Call, exec: ExecHandle, stream: StreamHandle) -> Status {
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
     let order = world.executables.get(exec)?.launch_order();

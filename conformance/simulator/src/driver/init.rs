@@ -1,7 +1,7 @@
 //! cuInit and cuDriverGetVersion.
 
 use crate::abi::arguments::Out;
-use crate::abi::codes::{Answer, Code};
+use crate::abi::codes::{Code, Status};
 use crate::entry::enter::{Call, exports};
 use crate::process::life;
 use crate::state::world::lock;
@@ -11,8 +11,8 @@ exports! {
     Always 2020 cuDriverGetVersion(version: Out<i32>) = driver_version;
 }
 
-/// Flags must be 0.
-fn init(_: &Call, flags: u32) -> Answer {
+/// Initialises the driver; flags must be 0.
+fn init(_: &Call, flags: u32) -> Status {
     if flags != 0 {
         return Err(Code::INVALID_VALUE);
     }
@@ -23,6 +23,6 @@ fn init(_: &Call, flags: u32) -> Answer {
     Ok(())
 }
 
-fn driver_version(_: &Call, version: Out<i32>) -> Answer {
+fn driver_version(_: &Call, version: Out<i32>) -> Status {
     version.put(lock().settings.driver_version as i32)
 }

@@ -1,10 +1,10 @@
-//! Primary contexts: one for each device, counted, shared by everybody in the process.
+//! Primary contexts: one for each device, counted, shared by the whole process.
 //!
 //! The handle of a device's primary context is the same for the life of the process; the context
 //! behind it is a new one, with a new cuCtxGetId, each time it becomes active again.
 
 use crate::abi::arguments::{ContextHandle, Out};
-use crate::abi::codes::{Answer, Code};
+use crate::abi::codes::{Code, Status};
 use crate::entry::enter::{Call, exports};
 use crate::state::objects::Primary;
 use crate::state::world::{World, lock};
@@ -27,8 +27,8 @@ fn active_context(world: &World, primary: &Primary) -> Option<ContextHandle> {
         .filter(|handle| world.contexts.get(*handle).is_ok())
 }
 
-/// Activates the context if nobody holds it, and counts one more holder.
-fn retain(_: &Call, context: Out<ContextHandle>, device: i32) -> Answer {
+/// Counts one more holder; activates the context if it is inactive.
+fn retain(_: &Call, context: Out<ContextHandle>, device: i32) -> Status {
     context.check()?;
     let mut world = lock();
     let primary = &world.device(device)?.primary;
@@ -43,8 +43,9 @@ fn retain(_: &Call, context: Out<ContextHandle>, device: i32) -> Answer {
     context.put(handle)
 }
 
-/// One holder less; with the last one the context is reset. One too many is INVALID_CONTEXT.
-fn release(_: &Call, device: i32) -> Answer {
+/// Counts one holder less, and resets the context with the last one; INVALID_CONTEXT if there is
+/// none.
+fn release(_: &Call, device: i32) -> Status {
     let mut world = lock();
     world.device(device)?;
     let primary = &mut world.devices[device as usize].primary;
@@ -58,8 +59,8 @@ fn release(_: &Call, device: i32) -> Answer {
     Ok(())
 }
 
-/// Ends everything in the context, whoever holds it. The holders' counts are gone too.
-fn reset(_: &Call, device: i32) -> Answer {
+/// Resets the context and the count of its holders.
+fn reset(_: &Call, device: i32) -> Status {
     let mut world = lock();
     world.device(device)?;
     world.devices[device as usize].primary.count = 0;
@@ -78,7 +79,7 @@ fn deactivate(world: &mut World, device: usize) {
     world.contexts.suspend(handle);
 }
 
-fn state(_: &Call, device: i32, flags: Out<u32>, active: Out<i32>) -> Answer {
+fn state(_: &Call, device: i32, flags: Out<u32>, active: Out<i32>) -> Status {
     let world = lock();
     let primary = &world.device(device)?.primary;
     let is_active = active_context(&world, primary).is_some();
@@ -86,7 +87,7 @@ fn state(_: &Call, device: i32, flags: Out<u32>, active: Out<i32>) -> Answer {
     active.put(i32::from(is_active))
 }
 
-fn set_flags(_: &Call, device: i32, flags: u32) -> Answer {
+fn set_flags(_: &Call, device: i32, flags: u32) -> Status {
     let mut world = lock();
     world.device(device)?;
     world.devices[device as usize].primary.flags = flags;
@@ -97,8 +98,8 @@ fn set_flags(_: &Call, device: i32, flags: u32) -> Answer {
     Ok(())
 }
 
-/// Before CUDA 11 the flags of an active primary context could not be changed.
-fn set_flags_inactive(call: &Call, device: i32, flags: u32) -> Answer {
+/// Sets the flags of an inactive context: before CUDA 11 those of an active one could not change.
+fn set_flags_inactive(call: &Call, device: i32, flags: u32) -> Status {
     let world = lock();
     let primary = &world.device(device)?.primary;
     if active_context(&world, primary).is_some() && primary.flags != flags {

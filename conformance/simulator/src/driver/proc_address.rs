@@ -1,11 +1,11 @@
 //! cuGetProcAddress: from a name without suffix and a version to a function.
 //!
-//! The answer is the newest variant that is not newer than the asked version: giving a newer one
-//! would be a call with the wrong arguments. A name that exists only in newer versions is
+//! It returns the newest variant that is not newer than the given version: a call of a newer one
+//! would have the wrong arguments. A name that exists only in newer versions is
 //! VERSION_NOT_SUFFICIENT.
 
 use crate::abi::arguments::{Out, Text};
-use crate::abi::codes::{Answer, Code};
+use crate::abi::codes::{Code, Status};
 use crate::driver::memory::{alloc, attributes, copy, fill, host, pool};
 use crate::driver::{
     absent, capture, context, device, errors, event, graph, init, primary, stream,
@@ -48,11 +48,11 @@ const TABLES: &[&[Row]] = &[
     absent::ROWS,
 ];
 
-/// Variants whose exported name does not begin with the name that is asked for.
+/// Variants whose exported name does not begin with the name that is looked up.
 const RENAMED: &[(&str, u32, &str)] =
     &[("cuGraphInstantiate", 12000, "cuGraphInstantiateWithFlags")];
 
-/// An exported name without `_v2`, `_v3` and so on.
+/// Returns an exported name without `_v2`, `_v3` and so on.
 fn base_name(symbol: &str) -> &str {
     match symbol.rsplit_once("_v") {
         Some((base, digits))
@@ -68,7 +68,7 @@ fn rows() -> impl Iterator<Item = &'static Row> {
     TABLES.iter().flat_map(|table| table.iter())
 }
 
-/// The variants of a name: version and row.
+/// Returns the variants of a name: version and row.
 fn variants(name: &str) -> Vec<(u32, &'static Row)> {
     let mut found: Vec<_> = rows()
         .filter(|row| base_name(row.symbol) == name)
@@ -84,7 +84,7 @@ fn variants(name: &str) -> Vec<(u32, &'static Row)> {
     found
 }
 
-/// The address for a name at a version, or how it is not there.
+/// Returns the address for a name at a version, or the query result that tells why there is none.
 fn find(name: &str, version: u32, per_thread: bool) -> Result<usize, u32> {
     let known = variants(name);
     if known.is_empty() {
@@ -100,12 +100,13 @@ fn find(name: &str, version: u32, per_thread: bool) -> Result<usize, u32> {
     }
 }
 
-fn get(call: &Call, symbol: Text, function: Out<usize>, version: i32, flags: u64) -> Answer {
+fn get(call: &Call, symbol: Text, function: Out<usize>, version: i32, flags: u64) -> Status {
     get_v2(call, symbol, function, version, flags, Out::NULL)
 }
 
-/// Flags: 0 or LEGACY_STREAM (1) for the plain functions, PER_THREAD_DEFAULT_STREAM (2) for the
-/// `_ptsz` and `_ptds` ones where they exist. Versions beyond the driver's own are refused.
+/// Gives the address for a name. Flags: 0 or LEGACY_STREAM (1) for the plain functions,
+/// PER_THREAD_DEFAULT_STREAM (2) for the `_ptsz` and `_ptds` ones if they exist. A version beyond
+/// the driver's own counts as that.
 fn get_v2(
     _: &Call,
     symbol: Text,
@@ -113,7 +114,7 @@ fn get_v2(
     version: i32,
     flags: u64,
     status: Out<u32>,
-) -> Answer {
+) -> Status {
     let name = symbol.text()?;
     function.check()?;
     if flags > PER_THREAD {
@@ -128,8 +129,8 @@ fn get_v2(
     found.map(drop).map_err(|_| Code::NOT_FOUND)
 }
 
-/// The undocumented tables that a static CUDA runtime asks for are not there.
-fn export_table(_: &Call, table: Out<usize>, _id: Out<u8>) -> Answer {
+/// Refuses the undocumented tables that a static CUDA runtime looks up.
+fn export_table(_: &Call, table: Out<usize>, _id: Out<u8>) -> Status {
     table.put(0)?;
     Err(Code::NOT_SUPPORTED)
 }

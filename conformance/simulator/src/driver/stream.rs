@@ -1,9 +1,9 @@
-//! Streams: created ones, the two default ones, and putting work on any of them.
+//! Streams: create, destroy, wait, query, and host functions on them.
 
 use crate::abi::arguments::{
     ContextHandle, EventHandle, HostFunction, Out, StreamCallbackFunction, StreamHandle,
 };
-use crate::abi::codes::{Answer, Code};
+use crate::abi::codes::{Code, Status};
 use crate::entry::enter::{Call, exports};
 use crate::run::schedule;
 use crate::state::objects::Stream;
@@ -35,12 +35,13 @@ exports! {
 
 const NON_BLOCKING: u32 = 1;
 
-fn create(call: &Call, stream: Out<StreamHandle>, flags: u32) -> Answer {
+fn create(call: &Call, stream: Out<StreamHandle>, flags: u32) -> Status {
     create_with_priority(call, stream, flags, 0)
 }
 
-/// Flags are 0 or NON_BLOCKING (1). A priority out of range is clamped, as documented.
-fn create_with_priority(_: &Call, stream: Out<StreamHandle>, flags: u32, priority: i32) -> Answer {
+/// Makes a stream. Flags are 0 or NON_BLOCKING (1); a priority out of range is clamped, as
+/// documented.
+fn create_with_priority(_: &Call, stream: Out<StreamHandle>, flags: u32, priority: i32) -> Status {
     stream.check()?;
     if flags & !NON_BLOCKING != 0 {
         return Err(Code::INVALID_VALUE);
@@ -64,9 +65,9 @@ fn create_with_priority(_: &Call, stream: Out<StreamHandle>, flags: u32, priorit
     stream.put(world.streams.insert(reuse, created))
 }
 
-/// Returns at once; the work that the stream holds still runs. The default streams cannot be
-/// destroyed. Destroying a stream that captures invalidates the capture.
-fn destroy(_: &Call, stream: StreamHandle) -> Answer {
+/// Destroys a stream and returns at once; its work still runs. The default streams cannot be
+/// destroyed. The capture of a stream that captures becomes invalid.
+fn destroy(_: &Call, stream: StreamHandle) -> Status {
     let mut world = lock();
     world.current()?;
     let created = world.streams.remove(stream)?;
@@ -75,8 +76,8 @@ fn destroy(_: &Call, stream: StreamHandle) -> Answer {
     Ok(())
 }
 
-/// Waits for all work that the stream holds now. Not allowed while the stream captures.
-fn synchronize(call: &Call, stream: StreamHandle) -> Answer {
+/// Waits for all work that the stream holds now; refused while the stream captures.
+fn synchronize(call: &Call, stream: StreamHandle) -> Status {
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
     forbid::wait(&mut world, &target)?;
@@ -85,7 +86,8 @@ fn synchronize(call: &Call, stream: StreamHandle) -> Answer {
     world.context(target.context).map(drop)
 }
 
-/// Waiting for the legacy stream also waits for what it is implicitly ordered after.
+/// Returns the marks that a wait for a stream waits for: for the legacy stream also those of the
+/// streams that it is implicitly ordered after.
 fn marks_before(world: &World, target: &Target) -> Vec<Mark> {
     let mut marks = vec![world.tail(target.queue)];
     if target.kind == Kind::Legacy {
@@ -98,9 +100,8 @@ fn marks_before(world: &World, target: &Target) -> Vec<Mark> {
     marks
 }
 
-/// NOT_READY while work is pending. Under the lazy schedule a query lets one needed piece of
-/// work run after it has looked, so that a loop of queries ends.
-fn query(call: &Call, stream: StreamHandle) -> Answer {
+/// Returns NOT_READY while work is pending.
+fn query(call: &Call, stream: StreamHandle) -> Status {
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
     forbid::wait(&mut world, &target)?;
@@ -108,9 +109,9 @@ fn query(call: &Call, stream: StreamHandle) -> Answer {
     schedule::poll(world, marks)
 }
 
-/// The stream waits for the event's last record, as it is now; a later record changes nothing.
+/// Makes the stream wait for the event's last record as it is now; a later record changes nothing.
 /// An event that was never recorded is no wait. The event may be of another context or device.
-fn wait_event(call: &Call, stream: StreamHandle, event: EventHandle, flags: u32) -> Answer {
+fn wait_event(call: &Call, stream: StreamHandle, event: EventHandle, flags: u32) -> Status {
     if flags & !1 != 0 {
         return Err(Code::INVALID_VALUE);
     }
@@ -125,7 +126,7 @@ fn launch_host_function(
     stream: StreamHandle,
     function: Option<HostFunction>,
     data: usize,
-) -> Answer {
+) -> Status {
     let function = function.ok_or(Code::INVALID_VALUE)?;
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
@@ -138,25 +139,25 @@ fn launch_host_function(
     .map(drop)
 }
 
-/// The mode says how the driver's thread waits, which makes no difference here.
+/// Ignores the mode: it selects how the driver's thread waits.
 fn launch_host_function_v2(
     call: &Call,
     stream: StreamHandle,
     function: Option<HostFunction>,
     data: usize,
     _mode: u32,
-) -> Answer {
+) -> Status {
     launch_host_function(call, stream, function, data)
 }
 
-/// Cannot be captured, as documented.
+/// Enqueues a callback; it cannot be captured, as documented.
 fn add_callback(
     call: &Call,
     stream: StreamHandle,
     function: Option<StreamCallbackFunction>,
     data: usize,
     flags: u32,
-) -> Answer {
+) -> Status {
     let function = function.ok_or(Code::INVALID_VALUE)?;
     if flags != 0 {
         return Err(Code::INVALID_VALUE);
@@ -172,13 +173,13 @@ fn add_callback(
     submit(world, &target, Vec::new(), Work::StreamCallback(callback)).map(drop)
 }
 
-fn flags(call: &Call, stream: StreamHandle, flags: Out<u32>) -> Answer {
+fn flags(call: &Call, stream: StreamHandle, flags: Out<u32>) -> Status {
     let mut world = lock();
     Target::resolve(&mut world, call, stream)?;
     flags.put(world.streams.get(stream).map_or(0, |created| created.flags))
 }
 
-fn priority(call: &Call, stream: StreamHandle, priority: Out<i32>) -> Answer {
+fn priority(call: &Call, stream: StreamHandle, priority: Out<i32>) -> Status {
     let mut world = lock();
     Target::resolve(&mut world, call, stream)?;
     priority.put(
@@ -189,36 +190,36 @@ fn priority(call: &Call, stream: StreamHandle, priority: Out<i32>) -> Answer {
     )
 }
 
-fn context_of(call: &Call, stream: StreamHandle, context: Out<ContextHandle>) -> Answer {
+fn context_of(call: &Call, stream: StreamHandle, context: Out<ContextHandle>) -> Status {
     let mut world = lock();
     context.put(Target::resolve(&mut world, call, stream)?.context)
 }
 
-/// Green contexts are not modelled: null is answered for them.
+/// Gives null for the green context: they are not modelled.
 fn context_of_v2(
     call: &Call,
     stream: StreamHandle,
     context: Out<ContextHandle>,
     green: Out<usize>,
-) -> Answer {
+) -> Status {
     context_of(call, stream, context)?;
     green.put_if_wanted(0);
     Ok(())
 }
 
-fn id(call: &Call, stream: StreamHandle, id: Out<u64>) -> Answer {
+fn id(call: &Call, stream: StreamHandle, id: Out<u64>) -> Status {
     let mut world = lock();
     id.put(Target::resolve(&mut world, call, stream)?.queue.0)
 }
 
-fn device_of(call: &Call, stream: StreamHandle, device: Out<i32>) -> Answer {
+fn device_of(call: &Call, stream: StreamHandle, device: Out<i32>) -> Status {
     let mut world = lock();
     let context = Target::resolve(&mut world, call, stream)?.context;
     device.put(world.context(context)?.device as i32)
 }
 
-/// Managed memory is visible to all streams here, whatever it is attached to.
-fn attach(call: &Call, stream: StreamHandle, address: u64, _bytes: usize, flags: u32) -> Answer {
+/// Checks the arguments only: managed memory is visible to all streams here.
+fn attach(call: &Call, stream: StreamHandle, address: u64, _bytes: usize, flags: u32) -> Status {
     if !matches!(flags, 1 | 2 | 4) {
         return Err(Code::INVALID_VALUE);
     }

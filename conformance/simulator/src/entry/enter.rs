@@ -1,17 +1,17 @@
-//! What happens at the door: every call of the driver API passes through [`enter`].
+//! The entry of every call of the driver API, [`enter`], and the macro that exports functions.
 //!
 //! Order of the checks: forked process, shut down, call log, GIL assertion, injected fault,
 //! inside a host function, not initialised. Then the body runs; a panic becomes UNKNOWN.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::abi::codes::{Answer, Code, to_c};
+use crate::abi::codes::{Code, Status, to_c};
 use crate::entry::symbol::Class;
 use crate::entry::{fault, gil, log};
 use crate::process::{host_function, life};
 use crate::run::schedule;
 
-/// The facts about the running call that a body may ask for.
+/// The running call, as its body sees it.
 pub(crate) struct Call {
     /// True for the `_ptds` and `_ptsz` variants: handle 0 means the per-thread stream.
     pub(crate) per_thread: bool,
@@ -23,17 +23,17 @@ pub(crate) fn enter(
     class: Class,
     per_thread: bool,
     arguments: &[(&'static str, u64)],
-    body: impl FnOnce(&Call) -> Answer,
+    body: impl FnOnce(&Call) -> Status,
 ) -> u32 {
     let guarded = catch_unwind(AssertUnwindSafe(|| {
         check_process(class)?;
         let entry = log::begin(symbol, arguments);
-        let answer = admit(symbol, class).and_then(|()| body(&Call { per_thread }));
-        log::end(entry, to_c(answer));
-        answer
+        let status = admit(symbol, class).and_then(|()| body(&Call { per_thread }));
+        log::end(entry, to_c(status));
+        status
     }));
     match guarded {
-        Ok(answer) => to_c(answer),
+        Ok(status) => to_c(status),
         Err(_) => {
             eprintln!("cusim: {symbol} panicked; this is a defect of the simulator");
             Code::UNKNOWN.0
@@ -41,10 +41,10 @@ pub(crate) fn enter(
     }
 }
 
-/// A process forked after cuInit gets NOT_INITIALIZED from every call, without a lock being
-/// taken: the lock may be held by a thread that the child does not have. After the destructor
-/// every call but those of [`Class::Always`] returns DEINITIALIZED.
-fn check_process(class: Class) -> Answer {
+/// Refuses calls in a process that was forked after cuInit, with NOT_INITIALIZED and without taking
+/// a lock: a thread that the child does not have may hold it. After the destructor every call
+/// but those of [`Class::Always`] returns DEINITIALIZED.
+fn check_process(class: Class) -> Status {
     if life::is_forked() {
         return Err(Code::NOT_INITIALIZED);
     }
@@ -54,7 +54,8 @@ fn check_process(class: Class) -> Answer {
     Ok(())
 }
 
-fn admit(symbol: &'static str, class: Class) -> Answer {
+/// Runs the checks that all calls share, after the call log has the call.
+fn admit(symbol: &'static str, class: Class) -> Status {
     gil::check(symbol, class);
     fault::check(symbol)?;
     if class == Class::Always {
@@ -101,7 +102,7 @@ macro_rules! exports {
     (@per_thread $class:ident $name:ident($($arg:ident: $ty:ty),*) = $body:ident, $suffix:literal) => {
         Some((
             || {
-                // SAFETY: as above.
+                // SAFETY: the name is CUDA's and this library is the one that defines it.
                 #[unsafe(export_name = concat!(stringify!($name), $suffix))]
                 extern "C" fn entry($($arg: $ty),*) -> u32 {
                     crate::entry::enter::enter(

@@ -1,8 +1,8 @@
-//! Fault injection: the n-th call of a function answers a code and does nothing else.
+//! Fault injection: the n-th call of a function returns a code and does nothing else.
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::abi::codes::{Answer, Code};
+use crate::abi::codes::{Code, Status};
 use crate::entry::symbol::is_variant;
 use crate::process::thread;
 use crate::state::world::lock;
@@ -21,7 +21,7 @@ fn with<R>(f: impl FnOnce(&mut Vec<Fault>) -> R) -> R {
     f(&mut FAULTS.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// The `nth` call from now (1: the next one) fails with `code`.
+/// Makes the `nth` call from now (1: the next one) return `code`.
 pub(crate) fn inject(name: &str, nth: u64, code: Code) {
     with(|faults| {
         faults.push(Fault {
@@ -36,13 +36,13 @@ pub(crate) fn clear() {
     with(Vec::clear);
 }
 
-/// Faults that have not happened yet.
+/// Counts the faults that have not happened yet.
 pub(crate) fn pending() -> usize {
     with(|faults| faults.len())
 }
 
-/// At the door: the code to answer, if this is the call. A sticky code stays with the context.
-pub(crate) fn check(symbol: &str) -> Answer {
+/// Fails with the injected code if this is the call. A sticky code stays with the context.
+pub(crate) fn check(symbol: &str) -> Status {
     match due(symbol) {
         None => Ok(()),
         Some(code) => {

@@ -1,6 +1,6 @@
-//! The assertion that Python's GIL is not held: a call that enqueues, creates, destroys or waits
-//! may block on the driver, whose host functions may want the GIL.
-//! Without Python in the process nothing is held.
+//! The GIL watch: notes calls made with Python's GIL held. A call that enqueues, creates, destroys
+//! or waits may block on the driver, whose host functions may want the GIL.
+//! Without Python in the process no call is noted.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -9,8 +9,8 @@ use crate::entry::symbol::{Class, is_variant};
 use crate::process::python::holds_gil;
 
 static WATCHING: AtomicBool = AtomicBool::new(false);
-/// Functions to watch besides (or instead of) the classes; by name without suffix.
 static VIOLATIONS: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+/// Functions to watch instead of the classes, if there are any; by name without suffix.
 static NAMES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Watches calls that enqueue, create, destroy or wait; with `names`, only those functions.
@@ -23,7 +23,7 @@ pub(crate) fn watch(on: bool, names: Vec<String>) {
     WATCHING.store(on, Ordering::Release);
 }
 
-/// The calls that were made with the GIL held, in order.
+/// Returns the watched calls that were made with the GIL held, in order.
 pub(crate) fn violations() -> Vec<&'static str> {
     VIOLATIONS
         .lock()
@@ -31,7 +31,7 @@ pub(crate) fn violations() -> Vec<&'static str> {
         .clone()
 }
 
-/// At the door: notes a call that is watched and made with the GIL held.
+/// Notes a call that is watched and made with the GIL held.
 pub(crate) fn check(symbol: &'static str, class: Class) {
     if WATCHING.load(Ordering::Acquire) && is_watched(symbol, class) && holds_gil() {
         VIOLATIONS

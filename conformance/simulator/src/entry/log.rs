@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::entry::symbol::is_variant;
 
-/// The log keeps this many calls; counts go on for ever.
+/// The number of calls that the log keeps; counts include older ones.
 const KEPT: usize = 1 << 16;
 
 /// The number of a call that is not in the log.
@@ -26,7 +26,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// `cuEventRecord(event=0xe7e000000000, stream=0x57ea00000000) = 0`
+    /// Formats the call: `cuEventRecord(event=0xe7e000000000, stream=0x57ea00000000) = 0`.
     pub(crate) fn text(&self) -> String {
         let mut text = format!("{}(", self.symbol);
         for (index, (name, value)) in self.arguments.iter().enumerate() {
@@ -48,7 +48,7 @@ struct Log {
     entries: VecDeque<Entry>,
     counts: BTreeMap<&'static str, u64>,
     next: u64,
-    /// Names asked of cuGetProcAddress: name, version, flags, found.
+    /// Calls of cuGetProcAddress: name, version, flags, found.
     lookups: Vec<(String, u32, u64, bool)>,
 }
 
@@ -63,12 +63,12 @@ fn with<R>(f: impl FnOnce(&mut Log) -> R) -> R {
     f(&mut LOG.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Looking up names is a matter of its own, kept apart in [`lookup`].
+/// Returns whether a call only looks a name up: those are kept apart, by [`lookup`].
 fn is_lookup(symbol: &str) -> bool {
     symbol.starts_with("cuGetProcAddress")
 }
 
-/// Off for measurements: logging costs a few hundred nanoseconds for each call.
+/// False for measurements: logging costs a few hundred nanoseconds for each call.
 static LOGGING: AtomicBool = AtomicBool::new(true);
 
 pub(crate) fn set_logging(on: bool) {
@@ -79,7 +79,7 @@ pub(crate) fn is_logging() -> bool {
     LOGGING.load(Ordering::Acquire)
 }
 
-/// Notes that a call begins; the number is for [`end`].
+/// Notes the beginning of a call, and returns its number for [`end`].
 pub(crate) fn begin(symbol: &'static str, arguments: &[(&'static str, u64)]) -> u64 {
     if is_lookup(symbol) || !is_logging() {
         return NOT_LOGGED;
@@ -101,6 +101,7 @@ pub(crate) fn begin(symbol: &'static str, arguments: &[(&'static str, u64)]) -> 
     })
 }
 
+/// Notes the result of a call.
 pub(crate) fn end(number: u64, result: u32) {
     if number == NOT_LOGGED {
         return;
@@ -118,6 +119,7 @@ pub(crate) fn end(number: u64, result: u32) {
     });
 }
 
+/// Notes a name that cuGetProcAddress was asked for.
 pub(crate) fn lookup(name: &str, version: u32, flags: u64, found: bool) {
     with(|log| log.lookups.push((name.to_owned(), version, flags, found)));
 }
@@ -130,7 +132,7 @@ pub(crate) fn clear() {
     });
 }
 
-/// How often a function was called, whatever its suffix (`_v2`, `_ptsz`); all calls for None.
+/// Counts the calls of a function, whatever its suffix (`_v2`, `_ptsz`); all calls for None.
 pub(crate) fn count(name: Option<&str>) -> u64 {
     with(|log| {
         log.counts
@@ -145,7 +147,7 @@ pub(crate) fn entries() -> Vec<Entry> {
     with(|log| log.entries.iter().cloned().collect())
 }
 
-/// The lookups as lines: `name version flags found`.
+/// Formats the lookups as lines: `name version flags found`.
 pub(crate) fn lookups() -> String {
     with(|log| {
         let mut text = String::new();

@@ -9,13 +9,13 @@ use std::sync::{Mutex, PoisonError};
 
 const PAGE: usize = 4096;
 
-/// Fresh memory holds this byte, so that a read of what nobody wrote does not look like zeros.
-/// Only up to this many bytes of a range: larger ones stay untouched and cheap.
+/// Fills fresh memory, so that a read before any write does not look like zeros.
 const FRESH_BYTE: u8 = 0xA5;
+/// Limits the fill to this many bytes of a range: the rest stays untouched and cheap.
 const FRESH_LIMIT: usize = 1 << 20;
 
-/// Owns the pages. Unmapped on drop, by whichever thread lets go of it last; the address range
-/// itself stays reserved, so that nothing else in the process can move in.
+/// Owns the pages. The thread that drops it last unmaps them; the address range itself stays
+/// reserved, so that no other mapping of the process can take it.
 pub(crate) struct Backing {
     base: usize,
     shadow: Option<usize>,
@@ -34,7 +34,7 @@ fn last_retired(bytes: usize) -> Option<usize> {
         .pop()
 }
 
-/// `bytes` rounded up to whole pages, at least one.
+/// Rounds up to whole pages, at least one.
 fn page_rounded(bytes: usize) -> Option<usize> {
     bytes.max(1).checked_next_multiple_of(PAGE)
 }
@@ -69,7 +69,7 @@ impl Backing {
         self.base
     }
 
-    /// Where the byte at `offset` really is.
+    /// Returns the address at which the byte at `offset` can be read and written.
     pub(crate) fn host_address(&self, offset: usize) -> usize {
         self.shadow.unwrap_or(self.base) + offset
     }
@@ -80,7 +80,8 @@ impl Drop for Backing {
         // Replacing the pages frees them and keeps the address range reserved and inaccessible.
         let _ = map_pages(self.bytes, libc::PROT_NONE, Some(self.base));
         if let Some(shadow) = self.shadow {
-            // SAFETY: the shadow was mapped by `map`, is `bytes` long, and nobody else knows it.
+            // SAFETY: the shadow was mapped by `map` and is `bytes` long; its address is in this
+            // value and in spans, which hold this value and so are gone.
             unsafe { libc::munmap(ptr::with_exposed_provenance_mut(shadow), self.bytes) };
         }
         if self.reuse {
@@ -90,8 +91,8 @@ impl Drop for Backing {
     }
 }
 
-/// Anonymous pages; at `fixed`, whatever was there is replaced, so it must be an address range
-/// that this module mapped earlier.
+/// Maps anonymous pages. At `fixed` they replace those that were there, so it must be an address
+/// range that this module mapped earlier.
 fn map_pages(bytes: usize, access: i32, fixed: Option<usize>) -> Option<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let (hint, flags) = match fixed {

@@ -15,6 +15,7 @@ pub(crate) struct Form {
 }
 
 impl Form {
+    /// Makes the form of a plain copy.
     pub(crate) fn plain(bytes: usize) -> Form {
         Form {
             width: bytes,
@@ -39,6 +40,7 @@ pub(crate) struct Copy2d {
 }
 
 impl Copy2d {
+    /// Resolves the places, and returns the job that copies the rows.
     pub(crate) fn prepare(&self, memory: &Memory) -> Result<Job, Code> {
         let (dst, src) = (memory.span(&self.dst)?, memory.span(&self.src)?);
         let form = self.form;

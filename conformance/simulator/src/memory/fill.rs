@@ -16,6 +16,7 @@ pub(crate) struct Fill {
 }
 
 impl Fill {
+    /// Resolves the place, and returns the job that fills it.
     pub(crate) fn prepare(&self, memory: &Memory) -> Result<Job, Code> {
         let span = memory.span(&self.dst)?;
         let (pattern, unit, count) = (self.pattern, self.unit, self.count);

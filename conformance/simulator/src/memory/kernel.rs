@@ -7,7 +7,7 @@ use crate::memory::bytes::{read, write};
 use crate::memory::place::{Job, Place};
 use crate::memory::ranges::Memory;
 
-/// What a fake kernel does when it runs.
+/// A fake kernel.
 #[derive(Clone)]
 pub(crate) enum Kernel {
     /// Writes these bytes.
@@ -32,7 +32,7 @@ pub(crate) enum Element {
 }
 
 impl Element {
-    /// By the name that NumPy's array interface gives it, without byte order.
+    /// Returns the type with this name in NumPy's array interface, less the byte order.
     pub(crate) fn from_name(name: &str) -> Option<Element> {
         match name {
             "u1" => Some(Element::U8),
@@ -52,7 +52,7 @@ impl Element {
         }
     }
 
-    /// The sum of packed elements as the 8 bytes of the result.
+    /// Sums packed elements, and returns the 8 bytes of the result.
     fn sum(self, bytes: &[u8]) -> [u8; 8] {
         let chunks = bytes.chunks_exact(self.bytes());
         match self {
@@ -89,6 +89,7 @@ fn fixed<const N: usize>(chunk: &[u8]) -> [u8; N] {
 }
 
 impl Kernel {
+    /// Resolves the places, and returns the job that reads and writes them.
     pub(crate) fn prepare(&self, memory: &Memory) -> Result<Job, Code> {
         match self {
             Kernel::Store { dst, bytes } => {

@@ -1,4 +1,4 @@
-//! Places: an address that a call named, checked once, and found again when the work runs.
+//! Places: addresses in calls, checked at the call, and resolved again when the work runs.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub(crate) enum Place {
         base: u64,
         offset: usize,
     },
-    /// Pageable host memory, which the caller vouches for.
+    /// Pageable host memory, valid by the caller's promise.
     Pageable(u64),
     /// Bytes that were copied away from pageable memory when the work was enqueued.
     Staged(Arc<[u8]>),
@@ -29,7 +29,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// A method, so that a closure that asks for the address takes the whole span along.
+    /// Returns the address. A method, so that a closure that uses it captures the whole span.
     pub(crate) fn address(&self) -> usize {
         self.address
     }
@@ -38,7 +38,7 @@ impl Span {
 /// A piece of work on memory, prepared: it holds the spans that it touches.
 pub(crate) type Job = Box<dyn FnOnce()>;
 
-/// How the rules about blocking see a place.
+/// The kind of memory that a place is in, for the rules about blocking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Device,
@@ -49,7 +49,7 @@ pub(crate) enum Side {
 }
 
 impl Memory {
-    /// Any address, of either side. A range of the table must hold all `bytes`.
+    /// Checks an address of either side. A range of the table must hold all `bytes`.
     pub(crate) fn place(&self, address: u64, bytes: usize) -> Result<Place, Code> {
         if address == 0 {
             return Err(Code::INVALID_VALUE);
@@ -68,7 +68,7 @@ impl Memory {
         })
     }
 
-    /// An address that the device can reach: anything in the table, mapped host memory included.
+    /// Checks an address that the device must reach: one in the table, mapped host memory included.
     pub(crate) fn device_place(&self, address: u64, bytes: usize) -> Result<Place, Code> {
         match self.place(address, bytes)? {
             Place::Known {
@@ -84,7 +84,7 @@ impl Memory {
         }
     }
 
-    /// An address that the host can reach: device memory is refused.
+    /// Checks an address that the host must reach: device memory is refused.
     pub(crate) fn host_place(&self, address: u64, bytes: usize) -> Result<Place, Code> {
         let place = self.place(address, bytes)?;
         match self.side(&place) {
@@ -93,6 +93,7 @@ impl Memory {
         }
     }
 
+    /// Returns the kind of memory that a place is in.
     pub(crate) fn side(&self, place: &Place) -> Side {
         let Place::Known { base, .. } = place else {
             return Side::Pageable;
@@ -104,7 +105,7 @@ impl Memory {
         }
     }
 
-    /// Finds the bytes when the work runs. Memory that is not alive then is an illegal address.
+    /// Resolves a place when the work runs. Memory that is not alive then is an illegal address.
     pub(crate) fn span(&self, place: &Place) -> Result<Span, Code> {
         match place {
             Place::Pageable(address) => Ok(Span {

@@ -1,18 +1,18 @@
-//! Memory: who owns which range of addresses, and where its bytes really are.
+//! The ranges of addresses: kind, owner, and the pages behind each.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::abi::arguments::{ContextHandle, PoolHandle};
-use crate::abi::codes::{Answer, Code};
+use crate::abi::codes::{Code, Status};
 use crate::memory::backing::Backing;
 
-/// What a range is, as the pointer attributes tell it.
+/// The call that made a range, as far as the pointer attributes tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// cuMemAlloc.
     Device,
-    /// cuMemAllocAsync and its kin.
+    /// cuMemAllocAsync and cuMemAllocFromPoolAsync.
     Pool(PoolHandle),
     /// cuMemAllocManaged.
     Managed,
@@ -22,7 +22,7 @@ pub(crate) enum Kind {
     Registered(u32),
 }
 
-/// Where a range is in its life, as far as work on streams is concerned.
+/// Whether work on streams may touch a range yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
     /// A stream-ordered allocation whose work has not run yet.
@@ -32,7 +32,7 @@ pub(crate) enum Life {
 
 /// One range of addresses.
 pub(crate) struct Allocation {
-    /// CU_POINTER_ATTRIBUTE_BUFFER_ID: unique for ever.
+    /// CU_POINTER_ATTRIBUTE_BUFFER_ID: never reused.
     pub(crate) buffer: u64,
     pub(crate) base: u64,
     pub(crate) bytes: usize,
@@ -41,7 +41,7 @@ pub(crate) struct Allocation {
     /// The context it was made in; null for memory that belongs to a pool.
     pub(crate) context: ContextHandle,
     pub(crate) life: Life,
-    /// None for registered memory, which is not ours.
+    /// None for registered memory, which the caller owns.
     pub(crate) backing: Option<Arc<Backing>>,
     pub(crate) sync_memops: bool,
 }
@@ -51,7 +51,7 @@ impl Allocation {
         matches!(self.kind, Kind::Pinned(_) | Kind::Registered(_))
     }
 
-    /// Counts against the device's memory.
+    /// Returns whether the range counts against the device's memory.
     fn is_on_device(&self) -> bool {
         matches!(self.kind, Kind::Device | Kind::Pool(_) | Kind::Managed)
     }
@@ -73,7 +73,7 @@ impl Memory {
         self.ranges.insert(allocation.base, allocation);
     }
 
-    /// The range that an address lies in.
+    /// Returns the range that an address lies in.
     pub(crate) fn find(&self, address: u64) -> Option<&Allocation> {
         let (_, candidate) = self.ranges.range(..=address).next_back()?;
         (address - candidate.base < candidate.bytes as u64).then_some(candidate)
@@ -87,7 +87,7 @@ impl Memory {
         self.ranges.get(&base)
     }
 
-    /// The first range that starts inside, or covers the start of, the given one.
+    /// Returns the first range that starts inside, or covers the start of, the given one.
     pub(crate) fn overlapping(&self, base: u64, bytes: usize) -> Option<&Allocation> {
         let inside = self
             .ranges
@@ -98,12 +98,12 @@ impl Memory {
             .or_else(|| self.find(base))
     }
 
-    /// Forgets a range. Its bytes are unmapped as soon as no running work holds them.
+    /// Removes a range. Its bytes are unmapped as soon as no running work holds them.
     pub(crate) fn remove(&mut self, base: u64) -> Option<Allocation> {
         self.ranges.remove(&base)
     }
 
-    /// Forgets all ranges of a context, which was destroyed.
+    /// Removes all ranges of a destroyed context.
     pub(crate) fn remove_context(&mut self, context: ContextHandle) {
         let gone: Vec<u64> = self
             .ranges
@@ -136,8 +136,8 @@ impl Memory {
         self.ranges.len()
     }
 
-    /// Stream-ordered allocation has run: the memory may be touched from here on.
-    pub(crate) fn begin_life(&mut self, buffer: u64) -> Answer {
+    /// Runs a stream-ordered allocation: the memory may be touched from here on.
+    pub(crate) fn begin_life(&mut self, buffer: u64) -> Status {
         let range = self
             .ranges
             .values_mut()
@@ -147,8 +147,8 @@ impl Memory {
             .ok_or(Code::ILLEGAL_ADDRESS)
     }
 
-    /// Stream-ordered free has run. A second free of the same range is an illegal address.
-    pub(crate) fn end_life(&mut self, buffer: u64) -> Answer {
+    /// Runs a stream-ordered free. A second free of the same range is an illegal address.
+    pub(crate) fn end_life(&mut self, buffer: u64) -> Status {
         let range = self.ranges.values().find(|range| range.buffer == buffer);
         let base = range.map(|range| range.base).ok_or(Code::ILLEGAL_ADDRESS)?;
         self.remove(base);

@@ -1,8 +1,8 @@
-//! Host functions: what the thread may do while it is in one, and when none may be called any more.
+//! Host functions: marks the threads that run one, and stops calling them when Python ends.
 //!
 //! A host function may be Python's. Called while the interpreter goes down it faults, or waits for
-//! ever, and nobody can tell whose it is; so at the end of the interpreter the ones that are left
-//! are passed over.
+//! ever, and its pointer does not tell its owner; so at the end of the interpreter the ones that
+//! are left are skipped.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,30 +18,32 @@ static ENDED: AtomicBool = AtomicBool::new(false);
 /// Host functions that are running.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
-/// Marks this thread as running a host function, in which no call of the API is permitted. False:
-/// the function must not be called any more.
+/// Marks this thread as running a host function, in which no call of the API is permitted. Returns
+/// false if the function must not be called any more.
 pub(crate) fn enter() -> bool {
     RUNNING.fetch_add(1, Ordering::SeqCst);
     if ENDED.load(Ordering::SeqCst) || python::has_ended() {
         RUNNING.fetch_sub(1, Ordering::SeqCst);
         return false;
     }
-    // After the thread's locals are gone nobody can ask any more, so a failure is fine.
+    // A thread whose locals are gone makes no further call of the API, so a failure is fine.
     let _ = IN_HOST_FUNCTION.try_with(|flag| flag.set(true));
     true
 }
 
+/// Ends what [`enter`] began.
 pub(crate) fn leave() {
     let _ = IN_HOST_FUNCTION.try_with(|flag| flag.set(false));
     RUNNING.fetch_sub(1, Ordering::SeqCst);
 }
 
+/// Returns whether the calling thread runs a host function.
 pub(crate) fn is_inside() -> bool {
     IN_HOST_FUNCTION.try_with(Cell::get).unwrap_or(false)
 }
 
-/// From now on none is called. Waits for those that run, a second at most: one that takes longer
-/// is inside the interpreter, which ends it.
+/// Stops all host functions that have not begun. Waits for those that run, a second at most: one
+/// that takes longer is inside the interpreter, which ends it.
 pub(crate) fn end_all() {
     ENDED.store(true, Ordering::SeqCst);
     let deadline = Instant::now() + Duration::from_secs(1);

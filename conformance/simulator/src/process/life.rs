@@ -1,4 +1,4 @@
-//! The life of the process: cuInit, fork, exit.
+//! The life of the process: initialised by cuInit, forked, shut down.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -53,7 +53,7 @@ fn find() -> Option<Python> {
     })
 }
 
-/// Whether the calling thread holds the GIL (on free-threaded builds: is attached).
+/// Returns whether the calling thread holds the GIL (on free-threaded builds: is attached).
 pub(crate) fn holds_gil() -> bool {
     let Some(python) = PYTHON.as_ref() else {
         return false;
@@ -70,7 +70,7 @@ pub(crate) fn meet() {
     MET.store(runs, Ordering::Release);
 }
 
-/// Whether the interpreter that was met has ended, or is about to.
+/// Returns whether the interpreter that [`meet`] noted has ended, or is about to.
 pub(crate) fn has_ended() -> bool {
     MET.load(Ordering::Acquire)
         && PYTHON

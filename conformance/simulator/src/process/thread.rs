@@ -1,4 +1,4 @@
-//! What belongs to the calling thread: its number and its stack of contexts.
+//! The calling thread: its number and its stack of contexts.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering};

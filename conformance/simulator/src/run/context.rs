@@ -8,7 +8,7 @@ use crate::state::queue::{Kind, QueueId};
 use crate::state::world::{World, announce};
 
 impl World {
-    /// A new context on a device: under `handle` if given (a primary context that comes back).
+    /// Makes a context on a device; under `handle` if given, for a primary context that comes back.
     pub(crate) fn new_context(
         &mut self,
         device: usize,
@@ -43,8 +43,8 @@ impl World {
         handle
     }
 
-    /// Ends everything that belongs to a context: work that has not started, streams, events,
-    /// memory. The caller removes the context itself.
+    /// Removes all that belongs to a context: work that has not started, streams, events, memory.
+    /// The caller removes the context itself.
     pub(crate) fn clear_context(&mut self, handle: ContextHandle, id: u64) {
         let queues: Vec<QueueId> = self
             .queues

@@ -1,4 +1,4 @@
-//! Putting work on a queue.
+//! Enqueueing work.
 
 use crate::abi::codes::Code;
 use crate::run::schedule::{self, Goal};
@@ -8,7 +8,7 @@ use crate::state::settings::Schedule;
 use crate::state::work::Work;
 use crate::state::world::{Guard, announce};
 
-/// Puts work on a queue, after `after` and after what the legacy stream demands.
+/// Puts work on a queue, to run after `after` and after the implicit order of the legacy stream.
 ///
 /// A full queue makes the host wait for room first, as a full launch queue does.
 pub(crate) fn enqueue(

@@ -1,5 +1,5 @@
-//! Running the head of a queue: it is prepared under the lock (addresses become spans, lifetimes
-//! are checked), runs without it, and is retired under it again.
+//! Runs the head of a queue: it is prepared under the lock (addresses become spans, lifetimes are
+//! checked), runs without it, and is retired under it again.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ impl Task {
 }
 
 impl World {
-    /// Checks what the work touches and finds where it lies.
+    /// Checks the memory that the work touches, and resolves its addresses.
     fn prepare(&mut self, work: &Work) -> Result<Task, Code> {
         match work {
             Work::Nothing | Work::Gate(_) => Ok(Task::Nothing),
@@ -63,7 +63,7 @@ impl World {
         }
     }
 
-    /// Returns whether the head may run: all it waits for is done, and its gate is open.
+    /// Returns whether the head may run: all that it waits for is done, and its gate is open.
     pub(crate) fn is_runnable(&self, id: QueueId) -> bool {
         let Some(queue) = self.queues.get(&id) else {
             return false;

@@ -1,10 +1,11 @@
-//! Queues of the world: their positions, their order, their end.
+//! The queues of the world: positions, implicit order, end.
 
 use crate::abi::arguments::ContextHandle;
 use crate::state::queue::{Kind, Mark, Queue, QueueId};
 use crate::state::world::{World, announce};
 
 impl World {
+    /// Makes an empty queue.
     pub(crate) fn new_queue(
         &mut self,
         context: ContextHandle,
@@ -17,7 +18,8 @@ impl World {
         id
     }
 
-    /// The end of what is enqueued now. A queue that is gone has done all its work.
+    /// Returns the position after all work enqueued so far; 0 for a queue that is gone, as it has
+    /// done all its work.
     pub(crate) fn tail(&self, queue: QueueId) -> Mark {
         Mark {
             queue,
@@ -25,6 +27,7 @@ impl World {
         }
     }
 
+    /// Returns whether the work before a mark is done.
     pub(crate) fn reached(&self, mark: Mark) -> bool {
         self.queues
             .get(&mark.queue)
@@ -47,7 +50,7 @@ impl World {
         self.tails(|queue| queue.context_id == context_id)
     }
 
-    /// The tails of all queues of all contexts of a device.
+    /// Returns the tails of all queues of all contexts of a device.
     pub(crate) fn tails_of_device(&self, device: usize) -> Vec<Mark> {
         let contexts = self
             .contexts
@@ -58,8 +61,8 @@ impl World {
             .collect()
     }
 
-    /// What the legacy stream's implicit order makes new work on `queue` wait for: work on the
-    /// legacy stream waits for all blocking streams of its context, and theirs waits for it.
+    /// Returns the marks that new work on `queue` waits for by implicit order: work on the legacy
+    /// stream waits for all blocking streams of its context, and theirs waits for it.
     pub(crate) fn implicit_order(&self, queue: QueueId) -> Vec<Mark> {
         let Some(this) = self.queues.get(&queue) else {
             return Vec::new();
@@ -85,7 +88,7 @@ impl World {
         self.sweep(id);
     }
 
-    /// Stops accepting work; the queue goes as soon as what it has is done.
+    /// Closes a queue: it is removed as soon as its work is done.
     pub(crate) fn close_queue(&mut self, id: QueueId) {
         if let Some(queue) = self.queues.get_mut(&id) {
             queue.closed = true;
@@ -94,7 +97,7 @@ impl World {
         announce();
     }
 
-    /// Throws away the work that has not started: the context is gone.
+    /// Drops the work that has not started, and closes the queue: its context is gone.
     pub(crate) fn abandon_queue(&mut self, id: QueueId) {
         if let Some(queue) = self.queues.get_mut(&id) {
             let kept = usize::from(queue.running);

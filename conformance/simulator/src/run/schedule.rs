@@ -1,19 +1,19 @@
-//! When work runs: the two schedules, and waiting for work to be done.
+//! The two schedules, and waiting for work to be done.
 //!
 //! Threaded: a worker per queue runs the head as soon as what it waits for is done.
-//! Lazy: nobody runs anything until a call waits; the waiting thread then runs what its goal
+//! Lazy: no work runs until a call waits; the waiting thread then runs the work that its goal
 //! needs, and among several runnable heads the one enqueued last. So a consumer that does not
-//! wait for its producer runs first, and reads what is not there yet, every time.
+//! wait for its producer runs first, and reads too early, every time.
 
 use std::collections::BTreeMap;
 
-use crate::abi::codes::{Answer, Code};
+use crate::abi::codes::{Code, Status};
 use crate::run::head::run_head;
 use crate::state::queue::{Mark, QueueId};
 use crate::state::settings::Schedule;
 use crate::state::world::{Guard, World, lock, sleep};
 
-/// What a waiting call waits for.
+/// The condition that a call waits for.
 pub(crate) enum Goal {
     Marks(Vec<Mark>),
     /// Room for one more piece of work.
@@ -48,7 +48,7 @@ impl Goal {
     }
 }
 
-/// Blocks the calling thread until the goal is met; under the lazy schedule, by doing the work.
+/// Blocks the calling thread until the goal is met; under the lazy schedule it runs the work.
 pub(crate) fn wait(mut world: Guard, goal: &Goal) -> Guard {
     while !goal.met(&world) {
         world = match world.settings.schedule {
@@ -73,9 +73,9 @@ fn advance(mut world: Guard, goal: &Goal) -> Guard {
     }
 }
 
-/// NOT_READY unless the marks are reached. Under the lazy schedule one needed piece of work runs
-/// after the look, if one can, so that a loop of queries ends.
-pub(crate) fn poll(mut world: Guard, marks: Vec<Mark>) -> Answer {
+/// Returns NOT_READY unless the marks are reached. Under the lazy schedule one needed piece of work
+/// then runs, if one can, so that a loop of queries ends.
+pub(crate) fn poll(mut world: Guard, marks: Vec<Mark>) -> Status {
     if marks.iter().all(|mark| world.reached(*mark)) {
         return Ok(());
     }
@@ -87,7 +87,7 @@ pub(crate) fn poll(mut world: Guard, marks: Vec<Mark>) -> Answer {
     Err(Code::NOT_READY)
 }
 
-/// Lazy schedule, orders being enumerated, host points on: lets work run before a call does.
+/// Lets work run before a call, if orders are enumerated with host points under the lazy schedule.
 pub(crate) fn host_point() {
     let mut world = lock();
     while world.settings.schedule == Schedule::Lazy && world.order.has_host_points() {
@@ -113,7 +113,7 @@ impl World {
             .collect()
     }
 
-    /// Which head the lazy schedule runs next.
+    /// Chooses the head that the lazy schedule runs next.
     fn pick(&mut self, goal: &Goal) -> Option<QueueId> {
         let mut heads = self.runnable_heads();
         if self.order.is_active() {
@@ -133,7 +133,8 @@ impl World {
         head.map_or(0, |op| op.serial)
     }
 
-    /// How far each queue has to go for the marks to be reached: the closure over dependencies.
+    /// Returns the position that each queue must reach for the marks to be reached: the closure over
+    /// dependencies.
     fn needed(&self, marks: Vec<Mark>) -> BTreeMap<QueueId, u64> {
         let mut needed = BTreeMap::new();
         let mut open = marks;

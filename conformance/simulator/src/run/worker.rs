@@ -1,4 +1,4 @@
-//! Worker threads of the threaded schedule: one per queue that has work, daemons all.
+//! Worker threads of the threaded schedule: a detached one per queue that has had work.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -78,7 +78,7 @@ fn step(queue: QueueId) -> Step {
     }
 }
 
-/// Gives a queue its worker, once, under the threaded schedule.
+/// Starts the worker of a queue that has none, under the threaded schedule.
 ///
 /// A plain pthread rather than `std::thread`: a Python host function may end its thread with
 /// pthread_exit while the interpreter shuts down, which must not meet a `catch_unwind`.
@@ -112,7 +112,8 @@ pub(crate) fn switch(world: &mut World, schedule: Schedule) -> Result<(), Code> 
     Ok(())
 }
 
-/// A worker's next task, once its head may run; None when the queue is gone.
+/// Blocks a worker until the head of its queue may run, and returns the task; None once the queue
+/// is gone.
 fn next_task(id: QueueId) -> Option<Task> {
     let mut world = lock();
     loop {

@@ -22,13 +22,13 @@ pub(crate) struct Graph {
 }
 
 impl Graph {
-    /// The positions of the nodes that do something.
+    /// Returns the positions of the nodes that have work.
     pub(crate) fn visible(&self) -> impl Iterator<Item = usize> {
         (0..self.nodes.len()).filter(|index| !self.nodes[*index].work.is_bookkeeping())
     }
 
-    /// The nodes that do something, in an order that the dependencies allow: of those that are
-    /// ready, the one captured last goes first, so that a missing dependency shows.
+    /// Returns the work in an order that the dependencies allow: of the nodes that are ready, the
+    /// one captured last goes first, so that a missing dependency shows.
     pub(crate) fn launch_order(&self) -> Vec<Work> {
         let mut left: Vec<usize> = (0..self.nodes.len()).collect();
         let mut order = Vec::new();
@@ -60,12 +60,12 @@ pub(crate) struct Capture {
     pub(crate) thread: ThreadKey,
     pub(crate) invalid: bool,
     pub(crate) graph: Graph,
-    /// For each stream that takes part: the nodes that its next work comes after.
+    /// The nodes that the next work comes after, for each stream that takes part.
     pub(crate) frontier: BTreeMap<QueueId, Vec<usize>>,
 }
 
 impl Capture {
-    /// The graph, if the capture is valid and every node leads to the origin's frontier.
+    /// Returns the graph if the capture is valid and every node leads to the origin's frontier.
     pub(crate) fn finish(&self) -> Result<Graph, Code> {
         if self.invalid {
             return Err(Code::STREAM_CAPTURE_INVALIDATED);

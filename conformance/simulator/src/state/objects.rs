@@ -1,4 +1,4 @@
-//! The objects that the driver's handles name.
+//! Records of the objects that the driver's handles name.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::state::work::Stamp;
 pub(crate) struct Device {
     pub(crate) primary: Primary,
     pub(crate) default_pool: PoolHandle,
-    /// What cuMemAllocAsync uses: cuDeviceSetMemPool changes it.
+    /// The pool of cuMemAllocAsync; cuDeviceSetMemPool changes it.
     pub(crate) pool: PoolHandle,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Stream {
     pub(crate) priority: i32,
 }
 
-/// What an event's last record left.
+/// The last record of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Last {
     Never,

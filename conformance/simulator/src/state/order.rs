@@ -1,4 +1,4 @@
-//! Enumerating orders: the lazy schedule asks here which of several runnable heads goes next.
+//! The enumeration of orders: chooses which of several runnable heads the lazy schedule runs.
 //!
 //! A run of a program is a sequence of choices. The enumeration replays a prefix, takes the
 //! first option from there on, and notes how many options there were; the caller advances the
@@ -8,7 +8,7 @@
 pub(crate) struct Order {
     prefix: Option<Vec<u32>>,
     host_points: bool,
-    /// (taken, out of how many), one for each choice point of this run.
+    /// The option taken and the number of options, for each choice of this run.
     taken: Vec<(u32, u32)>,
 }
 
@@ -25,11 +25,12 @@ impl Order {
         self.prefix.is_some()
     }
 
-    /// Work may also run before any call of the API, not only when somebody waits.
+    /// Returns whether work may also run before any call of the API, not only when a call waits.
     pub(crate) fn has_host_points(&self) -> bool {
         self.is_active() && self.host_points
     }
 
+    /// Begins a run that replays a prefix of choices.
     pub(crate) fn begin(&mut self, prefix: Vec<u32>, host_points: bool) {
         *self = Order {
             prefix: Some(prefix),
@@ -38,7 +39,7 @@ impl Order {
         };
     }
 
-    /// Back to the usual rule of the lazy schedule; what was taken stays readable.
+    /// Ends the run: the usual rule of the lazy schedule holds again. The choices stay readable.
     pub(crate) fn end(&mut self) {
         self.prefix = None;
     }
@@ -47,7 +48,7 @@ impl Order {
         &self.taken
     }
 
-    /// One of `options` (at least 1). A single option is no choice and is not noted.
+    /// Chooses one of `options` (at least 1). A single option is no choice and is not noted.
     pub(crate) fn choose(&mut self, options: usize) -> usize {
         if options < 2 {
             return 0;

@@ -50,9 +50,9 @@ pub(crate) struct Queue {
     pub(crate) pending: VecDeque<Op>,
     pub(crate) enqueued: u64,
     pub(crate) done: u64,
-    /// The head is running right now, outside the lock.
+    /// True while the head runs, outside the lock.
     pub(crate) running: bool,
-    /// The stream was destroyed: the queue goes once it is empty.
+    /// True once the stream is destroyed: the queue is removed when it is empty.
     pub(crate) closed: bool,
     pub(crate) has_worker: bool,
     pub(crate) capture: Option<CaptureId>,
@@ -74,12 +74,12 @@ impl Queue {
         }
     }
 
-    /// Takes part in the implicit order with the legacy stream.
+    /// Returns whether the queue takes part in the implicit order with the legacy stream.
     pub(crate) fn is_blocking(&self) -> bool {
         matches!(self.kind, Kind::Blocking | Kind::PerThread(_))
     }
 
-    /// Everything enqueued so far is done.
+    /// Returns whether all work is done.
     pub(crate) fn is_idle(&self) -> bool {
         self.done == self.enqueued
     }

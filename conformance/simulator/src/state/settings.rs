@@ -1,11 +1,11 @@
-//! What is chosen from outside: the environment at load time, `sim_set` afterwards.
+//! The settings: read from the environment at load time, changed by `sim_set` afterwards.
 
 /// When work runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Schedule {
     /// A worker thread for each stream: work runs as soon as it may.
     Threaded,
-    /// No workers: work runs only when somebody synchronises, on that thread.
+    /// No workers: work runs only when a call waits, on that call's thread.
     Lazy,
 }
 
@@ -22,13 +22,14 @@ pub(crate) struct Settings {
     pub(crate) reuse: bool,
     /// `CUSIM_QUEUE`: how many pieces of work a stream holds before an enqueue blocks.
     pub(crate) queue_capacity: usize,
-    /// `CUSIM_DRIVER_VERSION`: what cuDriverGetVersion answers and cuGetProcAddress knows.
+    /// `CUSIM_DRIVER_VERSION`: returned by cuDriverGetVersion, and the limit of cuGetProcAddress.
     pub(crate) driver_version: u32,
     /// `CUSIM_MEMORY`: bytes of each device; default 4 GiB.
     pub(crate) device_memory: u64,
 }
 
 impl Settings {
+    /// Reads the variables; one that is not valid is reported on stderr and has its default.
     pub(crate) fn from_environment() -> Settings {
         let schedule = match std::env::var("CUSIM_SCHEDULE").as_deref() {
             Ok("lazy") => Schedule::Lazy,

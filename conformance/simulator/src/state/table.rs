@@ -6,9 +6,9 @@ use crate::abi::codes::Code;
 
 /// The objects of one kind, by handle.
 ///
-/// By default a destroyed handle is never given out again, so that its use is an error that
-/// cannot hide. With `reuse` the last destroyed handle is the next one given out, as the real
-/// driver does, so that a stale handle names somebody else's object.
+/// By default a destroyed handle is never reused, so that its use is always an error. With `reuse`
+/// the last destroyed handle is the next one given out, as a real driver does, so that a stale
+/// handle names another object.
 pub(crate) struct Table<H, T> {
     objects: BTreeMap<H, T>,
     destroyed: Vec<H>,
@@ -31,6 +31,7 @@ impl<H: Copy + Ord + From<usize>, T> Table<H, T> {
         }
     }
 
+    /// Adds an object, and returns its handle.
     pub(crate) fn insert(&mut self, reuse: bool, object: T) -> H {
         let recycled = if reuse { self.destroyed.pop() } else { None };
         let handle = recycled.unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! Work: what a queue holds.
+//! Work: the pieces that a queue holds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,8 @@ use crate::memory::copy::Copy2d;
 use crate::memory::fill::Fill;
 use crate::memory::kernel::Kernel;
 
-/// When the record of an event was reached: nanoseconds since the process began to ask; 0: not yet.
+/// The time at which an event's record was reached, in nanoseconds since the first use of this
+/// clock; 0 if it has not been.
 #[derive(Debug, Default)]
 pub(crate) struct Stamp(AtomicU64);
 
@@ -57,11 +58,13 @@ pub(crate) struct StreamCallback {
 }
 
 impl Work {
-    /// Has no effect but order and time: may be done at once when nothing is before it.
+    /// Returns whether the work has no effect but order and time: it may be done at once if nothing
+    /// is before it.
     pub(crate) fn is_bookkeeping(&self) -> bool {
         matches!(self, Work::Nothing | Work::Record(_))
     }
 
+    /// Notes the time of a record.
     pub(crate) fn note_time(&self) {
         if let Work::Record(stamp) = self {
             stamp.note();

@@ -1,4 +1,4 @@
-//! Everything the simulated driver knows, behind one lock.
+//! The state of the simulated driver, behind one lock.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use crate::state::queue::{CaptureId, Queue, QueueId};
 use crate::state::settings::Settings;
 use crate::state::table::Table;
 
-/// The state of the driver. One lock guards it all: simplicity is worth more here than speed.
+/// The state of the driver. One lock guards all of it: simplicity is worth more here than speed.
 pub(crate) struct World {
     pub(crate) settings: Settings,
     pub(crate) devices: Vec<Device>,
@@ -46,11 +46,12 @@ pub(crate) fn lock() -> Guard {
     WORLD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Gives the lock up until something changes.
+/// Releases the lock until the state changes.
 pub(crate) fn sleep(world: Guard) -> Guard {
     CHANGED.wait(world).unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Wakes the threads in [`sleep`].
 pub(crate) fn announce() {
     CHANGED.notify_all();
 }
@@ -85,7 +86,7 @@ impl World {
         world
     }
 
-    /// A number never given before: contexts, queues, buffers, captures, serials.
+    /// Returns a number never returned before: contexts, queues, buffers, captures, serials.
     pub(crate) fn fresh_number(&mut self) -> u64 {
         self.next_number += 1;
         self.next_number
@@ -98,7 +99,7 @@ impl World {
             .ok_or(Code::INVALID_DEVICE)
     }
 
-    /// A context that exists and has not been poisoned by a sticky error.
+    /// Returns a context that exists and has no sticky error.
     pub(crate) fn context(&self, handle: ContextHandle) -> Result<&Context, Code> {
         let context = self
             .contexts
@@ -110,14 +111,14 @@ impl World {
         }
     }
 
-    /// The current context, usable: there is one, it is not destroyed, it has no sticky error.
+    /// Returns the current context if there is one, it is not destroyed and has no sticky error.
     pub(crate) fn current(&self) -> Result<ContextHandle, Code> {
         let handle = thread::current_context().ok_or(Code::INVALID_CONTEXT)?;
         self.context(handle)?;
         Ok(handle)
     }
 
-    /// Gives a context a sticky error, the first one for good.
+    /// Gives a context a sticky error; the first one stays.
     pub(crate) fn poison(&mut self, context: ContextHandle, code: Code) {
         if let Ok(context) = self.contexts.get_mut(context) {
             context.poison.get_or_insert(code);

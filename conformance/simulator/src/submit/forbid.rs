@@ -1,10 +1,10 @@
-//! What a capture forbids. Each refusal invalidates the captures that the call conflicts with.
+//! Calls that a capture forbids. Each refusal invalidates the captures that the call conflicts with.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use crate::abi::arguments::EventHandle;
-use crate::abi::codes::{Answer, Code};
+use crate::abi::codes::{Code, Status};
 use crate::process::thread;
 use crate::state::graph::{Capture, GLOBAL, RELAXED};
 use crate::state::objects::Last;
@@ -16,7 +16,7 @@ thread_local! {
     static THREAD_MODE: Cell<u32> = const { Cell::new(GLOBAL) };
 }
 
-/// Sets the calling thread's mode and answers the one before.
+/// Sets the calling thread's mode, and returns the one before.
 pub(crate) fn exchange_thread_mode(wanted: u32) -> u32 {
     THREAD_MODE
         .try_with(|own| own.replace(wanted))
@@ -38,7 +38,7 @@ impl World {
         self.captures.get(&id).is_none_or(|capture| capture.invalid)
     }
 
-    /// Captures of a context; with `blocking_only`, those that a blocking stream takes part in.
+    /// Returns the captures of a context; with `blocking_only`, those of its blocking streams.
     pub(crate) fn captures_in(&self, context_id: u64, blocking_only: bool) -> BTreeSet<CaptureId> {
         let in_context = self
             .queues
@@ -49,7 +49,7 @@ impl World {
     }
 
     /// Fails with `code` and invalidates the captures, unless there are none.
-    pub(crate) fn conflict(&mut self, captures: BTreeSet<CaptureId>, code: Code) -> Answer {
+    pub(crate) fn conflict(&mut self, captures: BTreeSet<CaptureId>, code: Code) -> Status {
         if captures.is_empty() {
             return Ok(());
         }
@@ -59,8 +59,8 @@ impl World {
         Err(code)
     }
 
-    /// A blocking stream that captures forbids any use of the legacy stream of its context.
-    pub(crate) fn forbid_legacy(&mut self, target: &Target) -> Answer {
+    /// Forbids the legacy stream while a blocking stream of its context captures.
+    pub(crate) fn forbid_legacy(&mut self, target: &Target) -> Status {
         if target.kind != Kind::Legacy {
             return Ok(());
         }
@@ -70,8 +70,8 @@ impl World {
     }
 }
 
-/// Waiting for, or asking about, a stream that captures; and the legacy stream beside one.
-pub(crate) fn wait(world: &mut World, target: &Target) -> Answer {
+/// Forbids to wait for, or to query, a stream that captures, or the legacy stream beside one.
+pub(crate) fn wait(world: &mut World, target: &Target) -> Status {
     if let Some(id) = world.capture_of(target.queue) {
         if world.is_invalid(id) {
             return Err(Code::STREAM_CAPTURE_INVALIDATED);
@@ -81,22 +81,22 @@ pub(crate) fn wait(world: &mut World, target: &Target) -> Answer {
     world.forbid_legacy(target)
 }
 
-/// A synchronous copy or memset: it waits, and it is a potentially unsafe call.
-pub(crate) fn blocking_call(world: &mut World, target: &Target) -> Answer {
+/// Forbids a synchronous copy or memset: it waits, and it is a potentially unsafe call.
+pub(crate) fn blocking_call(world: &mut World, target: &Target) -> Status {
     wait(world, target)?;
     unsafe_call(world)
 }
 
-/// Waiting for a whole context in which a stream captures.
-pub(crate) fn context_wait(world: &mut World, context_id: u64) -> Answer {
+/// Forbids to wait for a whole context in which a stream captures.
+pub(crate) fn context_wait(world: &mut World, context_id: u64) -> Status {
     let captures = world.captures_in(context_id, false);
     world.conflict(captures, Code::STREAM_CAPTURE_UNSUPPORTED)
 }
 
-/// A "potentially unsafe" call, by the thread's mode: GLOBAL forbids it during a capture that
-/// this thread began in a mode other than RELAXED, or that any thread began in mode GLOBAL;
+/// Forbids a "potentially unsafe" call by the thread's mode: GLOBAL during a capture that this
+/// thread began in a mode other than RELAXED, or that any thread began in mode GLOBAL;
 /// THREAD_LOCAL during this thread's own; RELAXED never.
-pub(crate) fn unsafe_call(world: &mut World) -> Answer {
+pub(crate) fn unsafe_call(world: &mut World) -> Status {
     let mode = THREAD_MODE.try_with(Cell::get).unwrap_or(GLOBAL);
     let me = thread::key();
     let conflicts = |capture: &Capture| {
@@ -113,8 +113,8 @@ pub(crate) fn unsafe_call(world: &mut World) -> Answer {
     world.conflict(captures, Code::STREAM_CAPTURE_UNSUPPORTED)
 }
 
-/// The place that an event stands for, for calls that ask or wait for it from the host. An event
-/// last recorded in a capture is CAPTURED_EVENT; None for one that was never recorded.
+/// Returns the mark of an event's last record, for calls that query it or wait for it from the
+/// host; None if there is none. An event last recorded in a capture is CAPTURED_EVENT.
 pub(crate) fn captured_event(world: &mut World, event: EventHandle) -> Result<Option<Mark>, Code> {
     match world.events.get(event)?.last {
         Last::Never => Ok(None),
@@ -129,8 +129,8 @@ pub(crate) fn captured_event(world: &mut World, event: EventHandle) -> Result<Op
     }
 }
 
-/// Stream-ordered allocation inside a capture (memory nodes) is not modelled.
-pub(crate) fn allocation(world: &World, target: &Target) -> Answer {
+/// Forbids stream-ordered allocation inside a capture: memory nodes are not modelled.
+pub(crate) fn allocation(world: &World, target: &Target) -> Status {
     if target.is_capturing(world) {
         Err(Code::NOT_SUPPORTED)
     } else {

@@ -1,8 +1,8 @@
-//! Work on a stream: put on its queue, or into the graph that the stream captures.
+//! Routes work on a stream to its queue, or to the graph that the stream captures.
 
 use std::collections::BTreeSet;
 
-use crate::abi::codes::{Answer, Code};
+use crate::abi::codes::{Code, Status};
 use crate::run::enqueue::enqueue;
 use crate::run::schedule;
 use crate::state::graph::Node;
@@ -43,8 +43,8 @@ pub(crate) fn record_event(
     Ok(capture.map(|id| (id, append(world, id, target.queue, Work::Nothing))))
 }
 
-/// cuStreamWaitEvent, with and without captures on either side.
-pub(crate) fn wait_event(mut world: Guard, target: &Target, awaited: Last) -> Answer {
+/// Makes a stream wait for an event's last record, with and without captures on either side.
+pub(crate) fn wait_event(mut world: Guard, target: &Target, awaited: Last) -> Status {
     let capture = capture_for(&mut world, target)?;
     match (capture, awaited) {
         (_, Last::Never) => Ok(()),
@@ -72,9 +72,9 @@ pub(crate) fn wait_event(mut world: Guard, target: &Target, awaited: Last) -> An
     }
 }
 
-/// A stream that waits for a captured event takes part in the capture from there on. The legacy
-/// stream cannot; an event of a capture that has ended stands for nothing any more.
-fn join_capture(world: &mut World, target: &Target, id: CaptureId, node: usize) -> Answer {
+/// Adds a stream that waits for a captured event to the capture. The legacy stream cannot join; an
+/// event of a capture that has ended cannot be waited for.
+fn join_capture(world: &mut World, target: &Target, id: CaptureId, node: usize) -> Status {
     if !world.captures.contains_key(&id) {
         return Err(Code::CAPTURED_EVENT);
     }
@@ -93,14 +93,14 @@ fn join_capture(world: &mut World, target: &Target, id: CaptureId, node: usize) 
     Ok(())
 }
 
-/// A stream that takes part was destroyed: the capture cannot be completed.
+/// Invalidates the capture of a stream that is destroyed: it cannot be completed.
 pub(crate) fn stream_destroyed(world: &mut World, queue: QueueId) {
     if let Some(id) = world.capture_of(queue) {
         world.invalidate(id);
     }
 }
 
-/// Puts work on a stream, or into the graph that the stream is capturing into.
+/// Puts work on a stream's queue, or into the graph that the stream captures.
 pub(crate) fn submit(
     mut world: Guard,
     target: &Target,

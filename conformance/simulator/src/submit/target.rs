@@ -1,4 +1,4 @@
-//! Stream arguments: which queue a handle means.
+//! Resolves stream arguments to queues.
 
 use crate::abi::arguments::{ContextHandle, StreamHandle};
 use crate::abi::codes::Code;
@@ -19,9 +19,9 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// 0 is the legacy stream, or the per-thread one in the `_ptsz` variants; 1 and 2 are those
-    /// two by name; all of them belong to the current context. Every call needs a current
-    /// context; a created stream may belong to another one.
+    /// Resolves a handle. 0 is the legacy stream, or the per-thread one in the `_ptsz` variants; 1
+    /// and 2 are those two by name; all of them belong to the current context. Every call needs a
+    /// current context; a created stream may belong to another one.
     pub(crate) fn resolve(
         world: &mut World,
         call: &Call,
@@ -51,6 +51,7 @@ impl Target {
         })
     }
 
+    /// Resolves the per-thread stream, which the first use makes.
     fn per_thread(world: &mut World, current: ContextHandle) -> Result<Target, Code> {
         let key = thread::key();
         let kind = Kind::PerThread(key);
@@ -73,6 +74,7 @@ impl Target {
         })
     }
 
+    /// Returns whether the stream takes part in a capture.
     pub(crate) fn is_capturing(&self, world: &World) -> bool {
         world
             .queues

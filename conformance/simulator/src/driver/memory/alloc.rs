@@ -1,7 +1,7 @@
 //! Device and managed memory: cuMemAlloc, cuMemFree, cuMemAllocManaged, ranges, sizes.
 
 use crate::abi::arguments::{DeviceAddress, Out, StreamHandle};
-use crate::abi::codes::{Answer, Code};
+use crate::abi::codes::{Code, Status};
 use crate::driver::memory::range;
 use crate::entry::enter::{Call, exports};
 use crate::memory::ranges::Kind;
@@ -24,7 +24,7 @@ exports! {
 /// Rows of a pitched allocation start at multiples of this.
 const PITCH: usize = 512;
 
-fn alloc(_: &Call, address: Out<u64>, bytes: usize) -> Answer {
+fn alloc(_: &Call, address: Out<u64>, bytes: usize) -> Status {
     address.check()?;
     address.put(range::create(bytes, Kind::Device)?)
 }
@@ -36,7 +36,7 @@ fn alloc_pitch(
     width: usize,
     height: usize,
     element: u32,
-) -> Answer {
+) -> Status {
     if !matches!(element, 4 | 8 | 16) || width == 0 || height == 0 {
         return Err(Code::INVALID_VALUE);
     }
@@ -51,8 +51,8 @@ fn alloc_pitch(
     pitch.put(row)
 }
 
-/// Managed memory: flags are 1 (global) or 2 (host).
-fn alloc_managed(_: &Call, address: Out<u64>, bytes: usize, flags: u32) -> Answer {
+/// Allocates managed memory: flags are 1 (global) or 2 (host).
+fn alloc_managed(_: &Call, address: Out<u64>, bytes: usize, flags: u32) -> Status {
     address.check()?;
     if !matches!(flags, 1 | 2) {
         return Err(Code::INVALID_VALUE);
@@ -60,10 +60,10 @@ fn alloc_managed(_: &Call, address: Out<u64>, bytes: usize, flags: u32) -> Answe
     address.put(range::create(bytes, Kind::Managed)?)
 }
 
-/// Frees what cuMemAlloc, cuMemAllocManaged or a pool gave out, after the work on the device is
-/// done: "this API may perform implicit synchronization", and drivers do.
+/// Frees memory of cuMemAlloc, cuMemAllocManaged or a pool, after the work on the device is done:
+/// "this API may perform implicit synchronization", and drivers do.
 /// A null pointer is fine. Anything but the base of a range is INVALID_VALUE.
-fn free(_: &Call, address: u64) -> Answer {
+fn free(_: &Call, address: u64) -> Status {
     let (world, _) = range::begin()?;
     if address == 0 {
         return Ok(());
@@ -76,7 +76,7 @@ fn free(_: &Call, address: u64) -> Answer {
     )
 }
 
-fn info(_: &Call, free: Out<usize>, total: Out<usize>) -> Answer {
+fn info(_: &Call, free: Out<usize>, total: Out<usize>) -> Status {
     let world = lock();
     let context = world.current()?;
     let device = world.context(context)?.device;
@@ -85,8 +85,8 @@ fn info(_: &Call, free: Out<usize>, total: Out<usize>) -> Answer {
     total.put(all as usize)
 }
 
-/// Both outputs may be null. An address in no device range is NOT_FOUND.
-fn address_range(_: &Call, base: Out<u64>, bytes: Out<usize>, address: u64) -> Answer {
+/// Gives the range of an address. Both outputs may be null; an address in no range is NOT_FOUND.
+fn address_range(_: &Call, base: Out<u64>, bytes: Out<usize>, address: u64) -> Status {
     let world = lock();
     world.current()?;
     let range = world.memory.find(address).ok_or(Code::NOT_FOUND)?;
@@ -95,14 +95,14 @@ fn address_range(_: &Call, base: Out<u64>, bytes: Out<usize>, address: u64) -> A
     Ok(())
 }
 
-/// Prefetching moves nothing here: the call is checked and otherwise without effect.
-fn prefetch(call: &Call, address: u64, bytes: usize, _device: i32, stream: StreamHandle) -> Answer {
+/// Checks the arguments only: there is nowhere to move the memory.
+fn prefetch(call: &Call, address: u64, bytes: usize, _device: i32, stream: StreamHandle) -> Status {
     let mut world = lock();
     Target::resolve(&mut world, call, stream)?;
     managed_range(&world, address, bytes)
 }
 
-/// The location (type and id, two 32-bit fields in one register) does not matter here.
+/// Ignores the location (type and id, two 32-bit fields in one register).
 fn prefetch_v2(
     call: &Call,
     address: u64,
@@ -110,25 +110,25 @@ fn prefetch_v2(
     _location: u64,
     flags: u32,
     stream: StreamHandle,
-) -> Answer {
+) -> Status {
     if flags != 0 {
         return Err(Code::INVALID_VALUE);
     }
     prefetch(call, address, bytes, 0, stream)
 }
 
-fn advise_v2(call: &Call, address: u64, bytes: usize, advice: u32, _location: u64) -> Answer {
+fn advise_v2(call: &Call, address: u64, bytes: usize, advice: u32, _location: u64) -> Status {
     advise(call, address, bytes, advice, 0)
 }
 
-/// Advice is checked and otherwise without effect.
-fn advise(_: &Call, address: u64, bytes: usize, _advice: u32, _device: i32) -> Answer {
+/// Checks the arguments only: advice has no effect.
+fn advise(_: &Call, address: u64, bytes: usize, _advice: u32, _device: i32) -> Status {
     let world = lock();
     world.current()?;
     managed_range(&world, address, bytes)
 }
 
-fn managed_range(world: &World, address: u64, bytes: usize) -> Answer {
+fn managed_range(world: &World, address: u64, bytes: usize) -> Status {
     let range = world
         .memory
         .find(address)

@@ -1,12 +1,11 @@
-//! Pointer attributes: what the driver tells about an address.
+//! Pointer attributes.
 //!
-//! One attribute (cuPointerGetAttribute) of an address that the driver does not know is
-//! INVALID_VALUE. Several (cuPointerGetAttributes) always succeed: "the attributes are assigned
+//! One attribute (cuPointerGetAttribute) of an address in no range is INVALID_VALUE. Several (cuPointerGetAttributes) always succeed: "the attributes are assigned
 //! default NULL values"; the device ordinal is -2 then (CU_DEVICE_INVALID).
 //! Neither needs a current context: addresses are unified.
 
 use crate::abi::arguments::{DeviceAddress, In, Out};
-use crate::abi::codes::{Answer, Code};
+use crate::abi::codes::{Code, Status};
 use crate::entry::enter::{Call, exports};
 use crate::memory::ranges::{Allocation, Kind};
 use crate::state::world::lock;
@@ -34,7 +33,7 @@ enum Value {
 }
 
 impl Value {
-    fn put(self, out: Out<u8>) -> Answer {
+    fn put(self, out: Out<u8>) -> Status {
         match self {
             Value::Word(value) => out.cast::<u32>().put(value),
             Value::Ordinal(value) => out.cast::<i32>().put(value),
@@ -43,15 +42,15 @@ impl Value {
     }
 }
 
-/// The answer for a known address; None where the attribute has none for this kind of memory.
-/// Truth values are 32 bits wide.
+/// Returns the value for an address in a range; None if the attribute has none for this kind of
+/// memory. Truth values are 32 bits wide.
 fn of_range(attribute: u32, range: &Allocation, address: u64) -> Result<Option<Value>, Code> {
     let yes = |condition: bool| Some(Value::Word(u32::from(condition)));
     let host_readable = range.is_host() || range.kind == Kind::Managed;
     Ok(match attribute {
         // CONTEXT
         1 => Some(Value::Long(range.context.0 as u64)),
-        // MEMORY_TYPE: managed memory answers DEVICE.
+        // MEMORY_TYPE: DEVICE for managed memory too.
         2 => Some(Value::Word(if range.is_host() { HOST } else { DEVICE })),
         // DEVICE_POINTER: addresses are unified.
         3 => Some(Value::Long(address)),
@@ -93,7 +92,7 @@ fn of_range(attribute: u32, range: &Allocation, address: u64) -> Result<Option<V
     })
 }
 
-/// The NULL value of an attribute, for addresses that the driver does not know.
+/// Returns the NULL value of an attribute, for addresses in no range.
 fn default_value(attribute: u32) -> Result<Value, Code> {
     match attribute {
         9 => Ok(Value::Ordinal(CU_DEVICE_INVALID)),
@@ -103,7 +102,7 @@ fn default_value(attribute: u32) -> Result<Value, Code> {
     }
 }
 
-fn get(_: &Call, value: Out<u8>, attribute: u32, address: u64) -> Answer {
+fn get(_: &Call, value: Out<u8>, attribute: u32, address: u64) -> Status {
     value.check()?;
     let world = lock();
     let range = world.memory.find(address).ok_or(Code::INVALID_VALUE)?;
@@ -112,7 +111,7 @@ fn get(_: &Call, value: Out<u8>, attribute: u32, address: u64) -> Answer {
         .put(value)
 }
 
-fn get_many(_: &Call, count: u32, attributes: In<u32>, values: In<usize>, address: u64) -> Answer {
+fn get_many(_: &Call, count: u32, attributes: In<u32>, values: In<usize>, address: u64) -> Status {
     if count == 0 {
         return Err(Code::INVALID_VALUE);
     }
@@ -133,8 +132,8 @@ fn get_many(_: &Call, count: u32, attributes: In<u32>, values: In<usize>, addres
     Ok(())
 }
 
-/// Only SYNC_MEMOPS can be set; it is kept and has no effect.
-fn set(_: &Call, value: In<u32>, attribute: u32, address: u64) -> Answer {
+/// Sets SYNC_MEMOPS, which is kept and has no effect; no other attribute can be set.
+fn set(_: &Call, value: In<u32>, attribute: u32, address: u64) -> Status {
     if attribute != SYNC_MEMOPS {
         return Err(Code::INVALID_VALUE);
     }

@@ -1,4 +1,4 @@
-//! Copies: cuMemcpy and its kin, and when they make the host wait.
+//! Copies: the functions cuMemcpy*, and when they make the host wait.
 //!
 //! The rules are those of "API synchronization behavior" in the driver API's documentation:
 //! - a synchronous copy runs on the default stream. From pageable memory to the device it first
@@ -6,12 +6,12 @@
 //!   the device later. Device to device does not wait. Everything else returns when it is done.
 //! - an asynchronous copy from pageable memory copies the source away at once; into pageable
 //!   memory, or from host to host, it returns when it is done; everything else does not wait.
-//! - managed memory counts as device memory here (our choice: the documentation does not say).
+//! - managed memory counts as device memory here (our choice: the documentation leaves it open).
 
 use crate::abi::arguments::{
     ContextHandle, DeviceAddress, HostAddress, In, StreamHandle, UnifiedAddress,
 };
-use crate::abi::codes::{Answer, Code};
+use crate::abi::codes::{Code, Status};
 use crate::entry::enter::{Call, exports};
 use crate::memory::bytes::read;
 use crate::memory::copy::{Copy2d, Form};
@@ -37,8 +37,9 @@ exports! {
     Enqueue 4000 cuMemcpyPeerAsync(dst: DeviceAddress, dst_context: ContextHandle, src: DeviceAddress, src_context: ContextHandle, bytes: usize, stream: StreamHandle) = peer_async, per_thread "_ptsz";
 }
 
-/// An address in an argument of a copy; its type says which memory it may name.
+/// An address in an argument of a copy; its type tells which memory it may name.
 trait Address {
+    /// Checks that the address may be an end of a copy of `bytes` bytes.
     fn place(self, memory: &Memory, bytes: usize) -> Result<Place, Code>;
 }
 
@@ -74,7 +75,7 @@ struct End {
 }
 
 impl End {
-    /// The address of the first byte; arrays are not simulated.
+    /// Returns the address of the first byte; arrays are not simulated.
     fn address(&self) -> Result<UnifiedAddress, Code> {
         let base = match self.kind {
             HOST => self.host,
@@ -99,7 +100,7 @@ pub(crate) struct Rectangle {
     height: usize,
 }
 
-fn copy(call: &Call, dst: impl Address, src: impl Address, bytes: usize) -> Answer {
+fn copy(call: &Call, dst: impl Address, src: impl Address, bytes: usize) -> Status {
     run(call, None, Form::plain(bytes), dst, src)
 }
 
@@ -109,11 +110,11 @@ fn copy_async(
     src: impl Address,
     bytes: usize,
     stream: StreamHandle,
-) -> Answer {
+) -> Status {
     run(call, Some(stream), Form::plain(bytes), dst, src)
 }
 
-fn rectangle_async(call: &Call, copy: In<Rectangle>, stream: StreamHandle) -> Answer {
+fn rectangle_async(call: &Call, copy: In<Rectangle>, stream: StreamHandle) -> Status {
     let Rectangle {
         src,
         dst,
@@ -132,7 +133,7 @@ fn rectangle_async(call: &Call, copy: In<Rectangle>, stream: StreamHandle) -> An
     run(call, Some(stream), form, dst.address()?, src.address()?)
 }
 
-/// Between devices the contexts only have to exist: addresses are unique over all devices.
+/// Copies between devices. The contexts only have to exist: addresses are unique over all devices.
 fn peer(
     call: &Call,
     dst: u64,
@@ -140,7 +141,7 @@ fn peer(
     src: u64,
     src_context: ContextHandle,
     bytes: usize,
-) -> Answer {
+) -> Status {
     check_contexts(dst_context, src_context)?;
     copy(call, dst, src, bytes)
 }
@@ -153,27 +154,27 @@ fn peer_async(
     src_context: ContextHandle,
     bytes: usize,
     stream: StreamHandle,
-) -> Answer {
+) -> Status {
     check_contexts(dst_context, src_context)?;
     copy_async(call, dst, src, bytes, stream)
 }
 
-fn check_contexts(dst: ContextHandle, src: ContextHandle) -> Answer {
+fn check_contexts(dst: ContextHandle, src: ContextHandle) -> Status {
     let world = lock();
     world.contexts.get(dst)?;
     world.contexts.get(src)?;
     Ok(())
 }
 
-/// Decides how a copy blocks, and carries it out. Without a stream: on the default one,
-/// synchronously. A copy that is captured does not block.
+/// Runs a copy: on the default stream and synchronously if no stream is given. A copy that is
+/// captured does not block.
 fn run(
     call: &Call,
     stream: Option<StreamHandle>,
     form: Form,
     dst: impl Address,
     src: impl Address,
-) -> Answer {
+) -> Status {
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream.unwrap_or(StreamHandle::NULL))?;
     if stream.is_none() {
@@ -211,7 +212,7 @@ fn run(
     world.context(target.context).map(drop)
 }
 
-/// How a copy makes the host wait.
+/// How a copy blocks the host.
 #[derive(Default)]
 struct Plan {
     wait_before: bool,

@@ -5,7 +5,7 @@
 //! without `Async`); the `Async` ones never wait.
 
 use crate::abi::arguments::{DeviceAddress, StreamHandle, Word};
-use crate::abi::codes::{Answer, Code};
+use crate::abi::codes::{Code, Status};
 use crate::entry::enter::{Call, exports};
 use crate::memory::fill::Fill;
 use crate::memory::place::Side;
@@ -24,7 +24,7 @@ exports! {
     Enqueue 3020 cuMemsetD32Async(dst: DeviceAddress, value: u32, count: usize, stream: StreamHandle) = fill_async, per_thread "_ptsz";
 }
 
-fn fill(call: &Call, dst: u64, value: impl Word, count: usize) -> Answer {
+fn fill(call: &Call, dst: u64, value: impl Word, count: usize) -> Status {
     run(call, dst, value, count, None)
 }
 
@@ -34,18 +34,18 @@ fn fill_async(
     value: impl Word,
     count: usize,
     stream: StreamHandle,
-) -> Answer {
+) -> Status {
     run(call, dst, value, count, Some(stream))
 }
 
-/// Without a stream: on the default one, synchronously.
+/// Runs a memset: on the default stream and synchronously if no stream is given.
 fn run(
     call: &Call,
     dst: u64,
     value: impl Word,
     count: usize,
     stream: Option<StreamHandle>,
-) -> Answer {
+) -> Status {
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream.unwrap_or(StreamHandle::NULL))?;
     if stream.is_none() {

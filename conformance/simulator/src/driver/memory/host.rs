@@ -3,7 +3,7 @@
 //! Addresses are unified: the device address of such memory is its host address.
 
 use crate::abi::arguments::{DeviceAddress, HostAddress, Out};
-use crate::abi::codes::{Answer, Code};
+use crate::abi::codes::{Code, Status};
 use crate::driver::memory::range;
 use crate::entry::enter::{Call, exports};
 use crate::memory::ranges::{Allocation, Kind, Life};
@@ -19,18 +19,18 @@ exports! {
     Destroy 4000 cuMemHostUnregister(address: HostAddress) = unregister;
 }
 
-/// PORTABLE 1, DEVICEMAP 2, WRITECOMBINED 4.
+/// Flags of cuMemHostAlloc: PORTABLE 1, DEVICEMAP 2, WRITECOMBINED 4.
 const ALLOC_FLAGS: u32 = 7;
-/// PORTABLE 1, DEVICEMAP 2, IOMEMORY 4, READ_ONLY 8; I/O memory is not modelled.
+/// Flags of cuMemHostRegister: PORTABLE 1, DEVICEMAP 2, IOMEMORY 4 (not modelled), READ_ONLY 8.
 const REGISTER_FLAGS: u32 = 1 | 2 | 8;
 const IO_MEMORY: u32 = 4;
 const DEVICE_MAP: u32 = 2;
 
-fn alloc_plain(call: &Call, address: Out<HostAddress>, bytes: usize) -> Answer {
+fn alloc_plain(call: &Call, address: Out<HostAddress>, bytes: usize) -> Status {
     alloc(call, address, bytes, 0)
 }
 
-fn alloc(_: &Call, address: Out<HostAddress>, bytes: usize, flags: u32) -> Answer {
+fn alloc(_: &Call, address: Out<HostAddress>, bytes: usize, flags: u32) -> Status {
     address.check()?;
     if flags & !ALLOC_FLAGS != 0 {
         return Err(Code::INVALID_VALUE);
@@ -39,14 +39,14 @@ fn alloc(_: &Call, address: Out<HostAddress>, bytes: usize, flags: u32) -> Answe
     address.put(HostAddress(base as usize))
 }
 
-/// Waits for the device, as cuMemFree does.
-fn free(_: &Call, address: HostAddress) -> Answer {
+/// Frees page-locked memory, after the work on the device is done, as cuMemFree does.
+fn free(_: &Call, address: HostAddress) -> Status {
     let (world, _) = range::begin()?;
     let allocated = |range: &Allocation| matches!(range.kind, Kind::Pinned(_));
     range::free(world, address.0 as u64, allocated, Code::INVALID_VALUE)
 }
 
-fn device_pointer(_: &Call, device: Out<u64>, address: HostAddress, flags: u32) -> Answer {
+fn device_pointer(_: &Call, device: Out<u64>, address: HostAddress, flags: u32) -> Status {
     device.check()?;
     if flags != 0 {
         return Err(Code::INVALID_VALUE);
@@ -61,8 +61,9 @@ fn device_pointer(_: &Call, device: Out<u64>, address: HostAddress, flags: u32) 
     device.put(address.0 as u64)
 }
 
-/// With unified addressing the device can always reach page-locked memory, and DEVICEMAP is set.
-fn flags_of(_: &Call, flags: Out<u32>, address: HostAddress) -> Answer {
+/// Gives the flags, DEVICEMAP always among them: with unified addressing the device can reach all
+/// page-locked memory.
+fn flags_of(_: &Call, flags: Out<u32>, address: HostAddress) -> Status {
     flags.check()?;
     let world = lock();
     world.current()?;
@@ -72,8 +73,8 @@ fn flags_of(_: &Call, flags: Out<u32>, address: HostAddress) -> Answer {
     }
 }
 
-/// A range may be registered once; overlap with page-locked memory is refused.
-fn register(_: &Call, address: HostAddress, bytes: usize, flags: u32) -> Answer {
+/// Registers a range; one that overlaps page-locked memory is refused.
+fn register(_: &Call, address: HostAddress, bytes: usize, flags: u32) -> Status {
     if address.0 == 0 || bytes == 0 || flags & !(REGISTER_FLAGS | IO_MEMORY) != 0 {
         return Err(Code::INVALID_VALUE);
     }
@@ -101,7 +102,7 @@ fn register(_: &Call, address: HostAddress, bytes: usize, flags: u32) -> Answer 
     Ok(())
 }
 
-fn unregister(_: &Call, address: HostAddress) -> Answer {
+fn unregister(_: &Call, address: HostAddress) -> Status {
     let (world, _) = range::begin()?;
     let registered = |range: &Allocation| matches!(range.kind, Kind::Registered(_));
     let refusal = Code::HOST_MEMORY_NOT_REGISTERED;

@@ -1,11 +1,11 @@
-//! Memory pools and stream-ordered memory: cuMemAllocAsync and its kin.
+//! Memory pools and stream-ordered memory.
 //!
-//! The address is given out at once; the memory may be touched by work that runs after the
+//! The address is returned at once; the memory may be touched by work that runs after the
 //! allocation and before the free. Work that finds it not alive is an illegal address, which is
-//! stricter than hardware: there it would read or write somebody's bytes.
+//! stricter than hardware: there it would read or write bytes of other memory.
 
 use crate::abi::arguments::{ContextHandle, DeviceAddress, In, Out, PoolHandle, StreamHandle};
-use crate::abi::codes::{Answer, Code};
+use crate::abi::codes::{Code, Status};
 use crate::driver::memory::range;
 use crate::entry::enter::{Call, exports};
 use crate::memory::ranges::Kind;
@@ -35,18 +35,18 @@ const LAST_SWITCH: u32 = 3;
 const RELEASE_THRESHOLD: u32 = 4;
 const LAST: u32 = 8;
 
-fn default_of(_: &Call, pool: Out<PoolHandle>, device: i32) -> Answer {
+fn default_of(_: &Call, pool: Out<PoolHandle>, device: i32) -> Status {
     let world = lock();
     pool.put(world.device(device)?.default_pool)
 }
 
-fn current_of(_: &Call, pool: Out<PoolHandle>, device: i32) -> Answer {
+fn current_of(_: &Call, pool: Out<PoolHandle>, device: i32) -> Status {
     let world = lock();
     pool.put(world.device(device)?.pool)
 }
 
-/// The pool must be of that device.
-fn set_current(_: &Call, device: i32, pool: PoolHandle) -> Answer {
+/// Sets the pool of cuMemAllocAsync; it must be of that device.
+fn set_current(_: &Call, device: i32, pool: PoolHandle) -> Status {
     let mut world = lock();
     world.device(device)?;
     let owner = world.pools.get(pool)?.device;
@@ -57,8 +57,8 @@ fn set_current(_: &Call, device: i32, pool: PoolHandle) -> Answer {
     Ok(())
 }
 
-/// Only pinned memory (type 1) on a device (location type 1) is modelled.
-fn create(_: &Call, pool: Out<PoolHandle>, properties: In<[u32; 4]>) -> Answer {
+/// Makes a pool; only pinned memory (type 1) on a device (location type 1) is modelled.
+fn create(_: &Call, pool: Out<PoolHandle>, properties: In<[u32; 4]>) -> Status {
     pool.check()?;
     let [kind, handles, location, device] = properties.get()?;
     if kind != 1 || handles != 0 || location != 1 {
@@ -70,8 +70,9 @@ fn create(_: &Call, pool: Out<PoolHandle>, properties: In<[u32; 4]>) -> Answer {
     pool.put(world.pools.insert(reuse, Pool::new(device as usize)))
 }
 
-/// A device's default pool cannot be destroyed. One that is in use as current pool is replaced.
-fn destroy(_: &Call, pool: PoolHandle) -> Answer {
+/// Destroys a pool, and replaces it if it is the device's current one. A default pool cannot be
+/// destroyed.
+fn destroy(_: &Call, pool: PoolHandle) -> Status {
     let mut world = lock();
     let device = world.pools.get(pool)?.device;
     if world.devices[device].default_pool == pool {
@@ -83,7 +84,7 @@ fn destroy(_: &Call, pool: PoolHandle) -> Answer {
     world.pools.remove(pool).map(drop)
 }
 
-fn get_attribute(_: &Call, pool: PoolHandle, attribute: u32, value: Out<u8>) -> Answer {
+fn get_attribute(_: &Call, pool: PoolHandle, attribute: u32, value: Out<u8>) -> Status {
     value.check()?;
     let world = lock();
     let known = world.pools.get(pool)?;
@@ -96,8 +97,8 @@ fn get_attribute(_: &Call, pool: PoolHandle, attribute: u32, value: Out<u8>) -> 
     }
 }
 
-/// The high-water marks (6 and 8) can only be set back to 0, the current sizes not at all.
-fn set_attribute(_: &Call, pool: PoolHandle, attribute: u32, value: Out<u8>) -> Answer {
+/// Sets an attribute: high-water marks (6 and 8) only back to 0, current sizes not at all.
+fn set_attribute(_: &Call, pool: PoolHandle, attribute: u32, value: Out<u8>) -> Status {
     let given = match attribute {
         1..=LAST_SWITCH => u64::from(value.cast::<u32>().get()?),
         RELEASE_THRESHOLD => value.cast::<u64>().get()?,
@@ -110,12 +111,12 @@ fn set_attribute(_: &Call, pool: PoolHandle, attribute: u32, value: Out<u8>) -> 
     Ok(())
 }
 
-/// Pools keep nothing back, so there is nothing to trim.
-fn trim(_: &Call, pool: PoolHandle, _bytes: usize) -> Answer {
+/// Checks the handle only: pools keep no free memory.
+fn trim(_: &Call, pool: PoolHandle, _bytes: usize) -> Status {
     lock().pools.get(pool).map(drop)
 }
 
-fn alloc_async(call: &Call, address: Out<u64>, bytes: usize, stream: StreamHandle) -> Answer {
+fn alloc_async(call: &Call, address: Out<u64>, bytes: usize, stream: StreamHandle) -> Status {
     address.check()?;
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
@@ -125,14 +126,14 @@ fn alloc_async(call: &Call, address: Out<u64>, bytes: usize, stream: StreamHandl
     alloc_from_pool(call, address, bytes, pool, stream)
 }
 
-/// Memory of a pool belongs to no context. Allocation while capturing is not modelled.
+/// Allocates memory of a pool, which belongs to no context.
 fn alloc_from_pool(
     call: &Call,
     address: Out<u64>,
     bytes: usize,
     pool: PoolHandle,
     stream: StreamHandle,
-) -> Answer {
+) -> Status {
     address.check()?;
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
@@ -163,7 +164,7 @@ fn buffer_at(world: &World, base: u64) -> Result<u64, Code> {
 }
 
 /// Frees in stream order; memory of cuMemAlloc may be freed this way too. Null is refused.
-fn free_async(call: &Call, address: u64, stream: StreamHandle) -> Answer {
+fn free_async(call: &Call, address: u64, stream: StreamHandle) -> Status {
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
     forbid::allocation(&world, &target)?;

@@ -1,9 +1,9 @@
-//! Making and freeing a range of memory, as the calls of `alloc`, `host` and `pool` share it.
+//! Makes and frees ranges of memory, for `alloc`, `host` and `pool`.
 
 use std::sync::Arc;
 
 use crate::abi::arguments::ContextHandle;
-use crate::abi::codes::{Answer, Code};
+use crate::abi::codes::{Code, Status};
 use crate::memory::backing::Backing;
 use crate::memory::ranges::{Allocation, Kind, Life};
 use crate::run::schedule;
@@ -26,7 +26,7 @@ pub(crate) fn create(bytes: usize, kind: Kind) -> Result<u64, Code> {
     create_on(&mut world, bytes, kind, context, device)
 }
 
-/// Makes a range on a device. Size 0 is refused; so is more than the device has left.
+/// Makes a range on a device. Size 0 is refused, and more than the device has left.
 pub(crate) fn create_on(
     world: &mut World,
     bytes: usize,
@@ -68,15 +68,15 @@ pub(crate) fn create_on(
     Ok(base)
 }
 
-/// Frees the range at `base`, after the work on its device is done; fails with `refusal` unless
-/// the range is there and `wanted`. Memory of a pool is freed without waiting: its user must have
+/// Frees the range at `base`, after the work on its device is done. Fails with `refusal` unless
+/// there is one and `wanted` holds for it. Memory of a pool is freed without waiting: its user must have
 /// made sure that all work on it is done.
 pub(crate) fn free(
     mut world: Guard,
     base: u64,
     wanted: impl FnOnce(&Allocation) -> bool,
     refusal: Code,
-) -> Answer {
+) -> Status {
     let range = world.memory.at_base(base).filter(|range| wanted(range));
     let range = range.ok_or(refusal)?;
     if !matches!(range.kind, Kind::Pool(_)) {
