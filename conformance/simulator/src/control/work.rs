@@ -112,7 +112,7 @@ fn enqueue(stream: StreamHandle, work: impl FnOnce(&World) -> Result<Work, Code>
     let mut world = lock();
     let target = Target::resolve(&mut world, &CALL, stream)?;
     let work = work(&world)?;
-    submit(world, &target, Vec::new(), work).map(drop)
+    submit(world, &target, work).map(drop)
 }
 
 /// Reads memory as it is now, past all streams. Needs no context.

@@ -74,7 +74,7 @@ fn record_with_flags(call: &Call, event: EventHandle, stream: StreamHandle, flag
     let last = match captured {
         Some((capture, node)) => Last::Captured(capture, node),
         None => {
-            world = submit(world, &target, Vec::new(), Work::Record(stamp.clone()))?;
+            world = submit(world, &target, Work::Record(stamp.clone()))?;
             Last::Recorded(world.tail(target.queue))
         }
     };

@@ -92,7 +92,7 @@ fn launch(call: &Call, exec: ExecHandle, stream: StreamHandle) -> Status {
         return Err(Code::NOT_SUPPORTED);
     }
     for work in order {
-        world = submit(world, &target, Vec::new(), work)?;
+        world = submit(world, &target, work)?;
     }
     Ok(())
 }

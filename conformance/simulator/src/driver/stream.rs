@@ -130,13 +130,7 @@ fn launch_host_function(
     let function = function.ok_or(Code::INVALID_VALUE)?;
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
-    submit(
-        world,
-        &target,
-        Vec::new(),
-        Work::HostFunction(function, data),
-    )
-    .map(drop)
+    submit(world, &target, Work::HostFunction(function, data)).map(drop)
 }
 
 /// Ignores the mode: it selects how the driver's thread waits.
@@ -170,7 +164,7 @@ fn add_callback(
         stream: stream.0,
         data,
     };
-    submit(world, &target, Vec::new(), Work::StreamCallback(callback)).map(drop)
+    submit(world, &target, Work::StreamCallback(callback)).map(drop)
 }
 
 fn flags(call: &Call, stream: StreamHandle, flags: Out<u32>) -> Status {
@@ -227,5 +221,5 @@ fn attach(call: &Call, stream: StreamHandle, address: u64, _bytes: usize, flags:
     let target = Target::resolve(&mut world, call, stream)?;
     forbid::wait(&mut world, &target)?;
     world.memory.find(address).ok_or(Code::INVALID_VALUE)?;
-    submit(world, &target, Vec::new(), Work::Nothing).map(drop)
+    submit(world, &target, Work::Nothing).map(drop)
 }

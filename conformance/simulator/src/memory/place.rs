@@ -70,16 +70,9 @@ impl Memory {
 
     /// Checks an address that the device must reach: one in the table, mapped host memory included.
     pub(crate) fn device_place(&self, address: u64, bytes: usize) -> Result<Place, Code> {
-        match self.place(address, bytes)? {
-            Place::Known {
-                buffer,
-                base,
-                offset,
-            } => Ok(Place::Known {
-                buffer,
-                base,
-                offset,
-            }),
+        let place = self.place(address, bytes)?;
+        match place {
+            Place::Known { .. } => Ok(place),
             _ => Err(Code::INVALID_VALUE),
         }
     }

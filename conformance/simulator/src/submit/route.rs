@@ -7,7 +7,7 @@ use crate::run::enqueue::enqueue;
 use crate::run::schedule;
 use crate::state::graph::Node;
 use crate::state::objects::Last;
-use crate::state::queue::{CaptureId, Kind, Mark, QueueId};
+use crate::state::queue::{CaptureId, Kind, QueueId};
 use crate::state::work::Work;
 use crate::state::world::{Guard, World};
 use crate::submit::target::Target;
@@ -101,14 +101,9 @@ pub(crate) fn stream_destroyed(world: &mut World, queue: QueueId) {
 }
 
 /// Puts work on a stream's queue, or into the graph that the stream captures.
-pub(crate) fn submit(
-    mut world: Guard,
-    target: &Target,
-    after: Vec<Mark>,
-    work: Work,
-) -> Result<Guard, Code> {
+pub(crate) fn submit(mut world: Guard, target: &Target, work: Work) -> Result<Guard, Code> {
     match capture_for(&mut world, target)? {
-        None => enqueue(world, target.queue, after, work),
+        None => enqueue(world, target.queue, Vec::new(), work),
         Some(id) => {
             append(&mut world, id, target.queue, work);
             Ok(world)

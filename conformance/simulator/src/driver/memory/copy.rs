@@ -200,12 +200,7 @@ fn run(
         }
         src => src,
     };
-    world = submit(
-        world,
-        &target,
-        Vec::new(),
-        Work::Copy(Copy2d { dst, src, form }),
-    )?;
+    world = submit(world, &target, Work::Copy(Copy2d { dst, src, form }))?;
     if plan.wait_after {
         world = wait_for_tail(world, &target);
     }

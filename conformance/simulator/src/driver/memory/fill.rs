@@ -68,7 +68,7 @@ fn run(
         unit,
         count,
     };
-    world = submit(world, &target, Vec::new(), Work::Fill(fill))?;
+    world = submit(world, &target, Work::Fill(fill))?;
     if stream.is_none() && matches!(side, Side::Pinned | Side::Managed) {
         world = wait_for_tail(world, &target);
     }

@@ -147,7 +147,7 @@ fn alloc_from_pool(
         device,
     )?;
     let buffer = buffer_at(&world, base)?;
-    let submitted = submit(world, &target, Vec::new(), Work::Allocate(buffer));
+    let submitted = submit(world, &target, Work::Allocate(buffer));
     if let Err(code) = submitted {
         lock().memory.remove(base);
         return Err(code);
@@ -174,5 +174,5 @@ fn free_async(call: &Call, address: u64, stream: StreamHandle) -> Status {
         .at_base(address)
         .filter(|range| !range.is_host());
     let buffer = range.ok_or(Code::INVALID_VALUE)?.buffer;
-    submit(world, &target, Vec::new(), Work::Free(buffer)).map(drop)
+    submit(world, &target, Work::Free(buffer)).map(drop)
 }
