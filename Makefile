@@ -53,7 +53,7 @@ test-rust: $(VENV)/.requirements simulator
 	    cargo test --locked --manifest-path conformance/rust/tvm-ffi/Cargo.toml --target-dir $(TARGET)/tvm-ffi
 
 test-python: $(VENV)/.package $(VENV)/.examples simulator
-	$(KIT) $(BIN)/python -m cai_conformance simulate -- $(BIN)/python -m pytest -p cai_conformance.plugin conformance/tests
+	$(KIT) $(BIN)/python -m cai_conformance simulate -- $(BIN)/python -m pytest
 
 check: check-rust check-python
 
@@ -111,7 +111,7 @@ MATRIX := $(VENV)-matrix
 
 conformance: $(MATRIX)/.package simulator
 	$(KIT) $(MATRIX)/bin/python -m cai_conformance simulate -- \
-	    $(MATRIX)/bin/python conformance/matrix/run.py $(if $(KEEP),--keep)
+	    $(MATRIX)/bin/python -m conformance.matrix.run $(if $(KEEP),--keep)
 
 $(MATRIX)/.requirements: conformance/requirements.txt conformance/matrix/requirements.txt | $(BIN)/python
 	$(BIN)/python -m venv --clear $(MATRIX)
@@ -134,10 +134,10 @@ TORCH        := $(VENV)-torch
 TORCH_WHEEL  := torch==2.15.0
 
 torch: $(TORCH)/.package simulator
-	$(KIT):$(abspath conformance/tests) $(TORCH)/bin/python -m cai_conformance simulate -- \
-	    $(TORCH)/bin/python -m pytest -p cai_conformance.plugin -p conftest conformance/matrix/torch_cpu
 	$(KIT) $(TORCH)/bin/python -m cai_conformance simulate -- \
-	    $(TORCH)/bin/python conformance/matrix/run.py --room host --only torch,numpy,apache-tvm-ffi \
+	    $(TORCH)/bin/python -m pytest -p conformance.tests.conftest conformance/matrix/torch_cpu
+	$(KIT) $(TORCH)/bin/python -m cai_conformance simulate -- \
+	    $(TORCH)/bin/python -m conformance.matrix.run --room host --only torch,numpy,apache-tvm-ffi \
 	        --name matrix-torch $(if $(KEEP),--keep)
 
 $(TORCH)/.requirements: conformance/requirements-torch.txt conformance/matrix/torch_cpu/stand_ins.py | $(BIN)/python
@@ -175,7 +175,7 @@ loom:
 # less, PARTS='races asan' for some of it. The sanitizers need a nightly compiler and valgrind.
 MINUTES ?= 30
 soak: $(VENV)/.package $(VENV)/.examples simulator
-	$(KIT) $(BIN)/python conformance/soak/run.py --minutes $(MINUTES) $(PARTS)
+	$(KIT) $(BIN)/python -m conformance.soak.run --minutes $(MINUTES) $(PARTS)
 
 asan:
 	$(MAKE) soak PARTS=asan

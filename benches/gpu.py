@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "conformance" / folder) for folder in ("kit/src", "matrix", "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "conformance" / "kit" / "src")]
 
 import cai_dlpack as cd  # noqa: E402
-from installed import driver, versions  # noqa: E402
-from provenance import commit, today  # noqa: E402
+from conformance.matrix.installed import driver, versions  # noqa: E402
+from conformance.provenance import commit, today  # noqa: E402
 
 Call = Callable[[], object]
 ROUNDS, CALLS = 31, 300

@@ -1,6 +1,6 @@
 """Builds the extension for every CPython that is found, and runs the tests of ends on each.
 
-    python conformance/pythons.py FOLDER [pytest's arguments...]
+    python -m conformance.pythons FOLDER [pytest's arguments...]
 
 A version that is not found, or cannot build, is listed with its reason; it is no failure, as a machine
 with one interpreter must do. The tests run in this interpreter, and start the others.

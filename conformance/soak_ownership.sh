@@ -32,7 +32,7 @@ loom() {
 
 pythons() {
     CAI_DLPACK_FIGURES=large "$python" -m cai_conformance simulate -- \
-        "$python" conformance/pythons.py "$target/pythons" -k 'not this'
+        "$python" -m conformance.pythons "$target/pythons" -k 'not this'
 }
 
 # The Rust tests of ownership, with every allocation watched and leaks looked for at the end.
@@ -58,10 +58,10 @@ valgrind() {
     PYTHONPATH=$package:$PYTHONPATH PYTHONMALLOC=malloc CAI_DLPACK_FIGURES=few \
         "$python" -m cai_conformance simulate -- \
         valgrind --leak-check=full --show-leak-kinds=definite,indirect --num-callers=60 --log-file="$log" \
-        "$python" -m pytest -q -p cai_conformance.plugin \
+        "$python" -m pytest -q \
         "$ownership"/test_{claims,conversions,ends,foreign_threads,refusals}.py \
         "$tests"/test_{capsules,explain,export,import,malformed_cai,malformed_dlpack}.py || return 1
-    "$python" conformance/soak/valgrind_log.py "$log"
+    "$python" -m conformance.soak.valgrind_log "$log"
 }
 
 commit=$(git rev-parse --short HEAD)

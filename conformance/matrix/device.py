@@ -18,7 +18,8 @@ from typing import Any
 
 import cai_dlpack as cd
 import numpy as np
-from cells import EXTRA, NotMade
+
+from conformance.matrix.cells import EXTRA, NotMade
 
 Produce = Callable[[Any], tuple[object, int]]
 # The first element's address, the elements, the dtype's name; None for what a consumer does not say.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 from importlib import metadata
 
-import device
-import host
 from cai_conformance.library import is_simulator, loaded
+
+from conformance.matrix import device, host
 
 LIBRARIES = [
     ("host", list(host.PRODUCERS), sorted({name for name, _ in host.CONSUMERS})),

@@ -1,6 +1,6 @@
 """How a consumer comes to wait for the producer's stream: the simulated driver's log of one hand-over.
 
-python -m cai_conformance simulate -- python order.py CONSUMER...
+python -m cai_conformance simulate -- python -m conformance.matrix.order CONSUMER...
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import warnings
 from typing import Any
 
 import cai_dlpack as cd
-import device
 import numba.cuda
 import numpy as np
 from cai_conformance import Sim
+
+from conformance.matrix import device
 
 WAITS = {
     "cuStreamWaitEvent": "its stream waits for an event",

@@ -1,6 +1,6 @@
 """The races of `conformance/tests/streams` on a GPU, with a kernel that takes its time before it writes.
 
-    python conformance/soak/gpu_races.py --trials 10000
+    PYTHONPATH=conformance/kit/src python -m conformance.soak.gpu_races --trials 10000
 
 Each pair of streams runs twice: as the library orders it, where no copy may be wrong, and with nobody
 ordering (`cd.policy(sync="none")`), where copies must be wrong: else the race is too slow to be lost, and
@@ -23,16 +23,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import cai_dlpack as cd
+from cai_conformance.library import NotSimulated, require_simulator
+
+from conformance.provenance import commit, today
+from conformance.tests.simulated.machine import Machine
+from conformance.tests.streams.race import NBYTES, Calls, Pair, Track, by_dlpack, forward, there_and_back
+from conformance.tests.streams.trials import COMBINATIONS
+
 CONFORMANCE = Path(__file__).resolve().parents[1]
 RESULTS = CONFORMANCE / "results" / "gpu-stream-races.tsv"
-sys.path[:0] = [str(CONFORMANCE / "tests"), str(CONFORMANCE / "kit" / "src")]
 
-import cai_dlpack as cd  # noqa: E402
-from cai_conformance.library import NotSimulated, require_simulator  # noqa: E402
-from provenance import commit, today  # noqa: E402
-from simulator import Machine  # noqa: E402
-from streams.race import NBYTES, Calls, Pair, Track, by_dlpack, forward, there_and_back  # noqa: E402
-from streams.trials import COMBINATIONS  # noqa: E402
 
 HEAD = (
     "date\tcommit\thardware\tdriver\tpython\tcai_dlpack\t"

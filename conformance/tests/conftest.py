@@ -7,7 +7,8 @@ from collections.abc import Generator, Iterator
 
 import pytest
 from cai_conformance import Sim as Control
-from simulator import Machine
+
+from conformance.tests.simulated.machine import Machine
 
 
 @pytest.fixture(scope="session")

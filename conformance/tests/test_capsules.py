@@ -12,10 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
 import numpy as np
 import pytest
-from producers import FAKE_POINTER, Cai, Dlpack, cai, interface
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import FAKE_POINTER, Cai, Dlpack, cai, interface
 
 KINDS = pytest.mark.parametrize("max_version", [None, (1, 3)], ids=["legacy", "versioned"])
 

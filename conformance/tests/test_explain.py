@@ -6,12 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
-import exchange_abi as exchange
 import numpy as np
 import pytest
-from free_threaded import FREE_THREADED
-from simulator import Machine
+
+from conformance.tests.dlpack import abi, exchange
+from conformance.tests.interpreter.free_threaded import FREE_THREADED
+from conformance.tests.simulated.machine import Machine
 
 
 def array(**changed: Any) -> Any:

@@ -8,13 +8,14 @@ from functools import partial
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
 import numpy as np
-import oracle
 import pytest
-from producers import FAKE_POINTER, Cai, Dlpack, StreamObject, cai, interface
-from refusal import check_refusal, refuse
-from simulator import Machine
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import FAKE_POINTER, Cai, Dlpack, StreamObject, cai, interface
+from conformance.tests.expectations import oracle
+from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.simulated.machine import Machine
 
 
 def exported(view: Any, **keywords: Any) -> abi.Read:

@@ -6,11 +6,12 @@ import gc
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
 import numpy as np
 import pytest
-from producers import FAKE_POINTER, Cai, Dlpack, Legacy, StreamOnly, interface
-from simulator import Machine
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import FAKE_POINTER, Cai, Dlpack, Legacy, StreamOnly, interface
+from conformance.tests.simulated.machine import Machine
 
 
 def on_cuda(**changes: Any) -> abi.Made:

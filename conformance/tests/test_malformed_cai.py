@@ -19,9 +19,10 @@ from typing import Any
 import cai_dlpack as cd
 import numpy as np
 import pytest
-from producers import FAKE_POINTER, Cai, cai, host_memory, interface
-from refusal import check_refusal, nothing_changes, refuse, refused_or_accepted
-from simulator import Machine, one_event
+
+from conformance.tests.doubles.producers import FAKE_POINTER, Cai, cai, host_memory, interface
+from conformance.tests.expectations.refusal import check_refusal, nothing_changes, refuse, refused_or_accepted
+from conformance.tests.simulated.machine import Machine, one_event
 
 ENTRIES: dict[str, Callable[[object], object]] = {
     "view": lambda obj: cd.view(obj, ordinal=0),

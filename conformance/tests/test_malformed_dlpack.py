@@ -15,14 +15,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
 import pytest
-from producers import FAKE_POINTER, Dlpack, cai
-from refusal import check_refusal, nothing_changes, refuse
-from simulator import Machine
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import FAKE_POINTER, Dlpack, cai
+from conformance.tests.expectations.refusal import check_refusal, nothing_changes, refuse
+from conformance.tests.simulated.machine import Machine
 
 KINDS = pytest.mark.parametrize("versioned", [False, True], ids=["legacy", "versioned"])
 
@@ -499,7 +501,7 @@ def test_d20_nothing_else_is_read_of_another_major_version() -> None:
     """The part of the struct that a reader of version 2 may not touch lies on a page that nobody may read."""
     code = """
         import ctypes, mmap
-        import dlpack_abi as abi
+        from conformance.tests.dlpack import abi
         import cai_dlpack as cd
 
         page = mmap.PAGESIZE
@@ -528,7 +530,7 @@ def test_d20_nothing_else_is_read_of_another_major_version() -> None:
     """
     answer = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
-        cwd=abi.__file__.rpartition("/")[0],
+        cwd=Path(__file__).resolve().parents[2],
         capture_output=True,
         text=True,
         check=False,

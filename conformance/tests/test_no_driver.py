@@ -22,8 +22,8 @@ for name in ("libcuda.so", "libcuda.so.1"):
     else:
         raise SystemExit(f"{name} can be loaded: this process proves nothing")
 
-import dlpack_abi as abi
-from producers import FAKE_POINTER, Cai, Dlpack, cai, interface
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import FAKE_POINTER, Cai, Dlpack, cai, interface
 
 import cai_dlpack as cd
 
@@ -40,7 +40,7 @@ def run(body: str, tmp_path: Path) -> None:
     """Runs `body` in a process whose loader finds no driver, whatever this machine has."""
     for name in ("libcuda.so", "libcuda.so.1"):
         (tmp_path / name).touch()  # not a library: the search ends here, with an error
-    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ,
         "LD_LIBRARY_PATH": str(tmp_path),

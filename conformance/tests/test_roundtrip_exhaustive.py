@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
 import numpy as np
-import oracle
 import pytest
-from producers import FAKE_POINTER, Cai
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import FAKE_POINTER, Cai
+from conformance.tests.expectations import oracle
 
 Case = tuple[tuple[int, ...], tuple[int, ...] | None, str, bool]
 

@@ -17,16 +17,16 @@ from typing import Any
 
 import cai_example
 import cai_example_peer as peer
-import dlpack_abi as abi
-import exchange_abi as exchange
 import numba.cuda
 import numpy as np
 import pytest
 import tvm_ffi
-from free_threaded import elsewhere
-from producers import Cai, Dlpack, cai, interface
-from simulator import Machine
-from streams.process import on_the_simulator
+
+from conformance.tests.dlpack import abi, exchange
+from conformance.tests.doubles.producers import Cai, Dlpack, cai, interface
+from conformance.tests.interpreter.free_threaded import elsewhere
+from conformance.tests.interpreter.process import on_the_simulator
+from conformance.tests.simulated.machine import Machine
 
 VALUES = np.arange(4, dtype=np.float32)
 
@@ -166,8 +166,8 @@ def test_a_process_ends_while_an_array_is_kept(end: str) -> None:
 import os, signal, sys
 import cai_example
 from cai_conformance import Sim
-from producers import Cai, interface
-from simulator import Machine
+from conformance.tests.doubles.producers import Cai, interface
+from conformance.tests.simulated.machine import Machine
 
 machine = Machine(Sim())
 array = Cai(interface(shape=(4,), data=(machine.device_memory(16), False)))
@@ -207,7 +207,7 @@ def test_the_end_of_an_array_lets_go_of_the_gil() -> None:
     code = """
 import cai_example_peer as peer
 from cai_conformance import Sim
-from simulator import Machine
+from conformance.tests.simulated.machine import Machine
 
 machine = Machine(Sim())
 view = peer.zeros(4)

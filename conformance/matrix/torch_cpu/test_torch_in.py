@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
-import exchange_abi as exchange
 import numpy as np
 import pytest
 import torch
 import tvm_ffi
-from torch_dtypes import DTYPES, filled
+
+from conformance.matrix.torch_cpu.torch_dtypes import DTYPES, filled
+from conformance.tests.dlpack import abi, exchange
 
 VALUES = torch.arange(12, dtype=torch.float32).reshape(3, 4)
 

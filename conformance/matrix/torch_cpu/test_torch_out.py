@@ -10,11 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import cai_dlpack as cd
-import exchange_abi as exchange
 import numpy as np
 import pytest
 import torch
-from torch_dtypes import DTYPES, filled, same_bytes
+
+from conformance.matrix.torch_cpu.torch_dtypes import DTYPES, filled, same_bytes
+from conformance.tests.dlpack import exchange
 
 
 def by_function(view: cd.CaiView) -> torch.Tensor:

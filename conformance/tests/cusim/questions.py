@@ -4,7 +4,7 @@ wrong; prints a line for each: question, answer.
 `answers.tsv` has the simulator's answers, and `test_questions.py` holds it to them. On a machine
 with a GPU
 
-    python conformance/tests/cusim/questions.py | diff conformance/tests/cusim/answers.tsv -
+    PARTS=questions conformance/gpu.sh
 
 says where the simulator and that driver differ. It needs nothing but Python and the driver.
 """
@@ -12,14 +12,10 @@ says where the simulator and that driver differ. It needs nothing but Python and
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
-from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent / "model"), str(Path(__file__).parents[2] / "kit" / "src")]
-
-from driver import LEGACY, Driver, Refused  # noqa: E402 - found by the line above
+from conformance.tests.cusim.model.driver import LEGACY, Driver, Refused
 
 Question = Callable[[Driver], object]
 QUESTIONS: list[Question] = []

@@ -1,6 +1,6 @@
 """The simulator for longer than a test run may take: the stress and random programs, in each mode.
 
-    python conformance/tests/cusim/soak.py --minutes 10
+    python -m conformance.tests.cusim.soak --minutes 10
 
 prints a line for each part, and appends it with date and commit to `conformance/simulator/soak.tsv`.
 Exits with 1 if anything went wrong.
@@ -17,7 +17,7 @@ import sys
 import time
 from datetime import datetime, timezone
 
-from running import HERE, program, start
+from conformance.tests.cusim.running import HERE, program, start
 
 RESULTS = HERE.parents[1] / "simulator" / "soak.tsv"
 MODES = list(itertools.product(["threaded", "lazy"], [[], ["--protect", "--reuse"], ["--queue", "2"]]))
@@ -25,8 +25,8 @@ MODES = list(itertools.product(["threaded", "lazy"], [[], ["--protect", "--reuse
 RANDOM = """
 import json, time
 from cai_conformance import Sim
-from driver import Driver
-from random_programs import is_right
+from conformance.tests.cusim.model.driver import Driver
+from conformance.tests.cusim.model.random_programs import is_right
 sim, cu = Sim(), Driver()
 cu.set_current(cu.retain(0))
 before, seed, wrong, end = sim.live(), {first}, [], time.monotonic() + {seconds}
@@ -41,7 +41,7 @@ print(json.dumps({{"programs": seed - {first}, "wrong": wrong}}))
 
 def stress(options: list[str], rounds: int) -> tuple[bool, str]:
     """Four threads on two devices, with the waits."""
-    done = start(options, [str(HERE / "stress.py"), str(rounds), "1"], timeout=3600)
+    done = start(options, ["-m", "conformance.tests.cusim.stress", str(rounds), "1"], timeout=3600)
     counted = json.loads(done.stdout) if done.returncode == 0 else {"failed": done.stderr[-500:]}
     return counted.get("wrong") == 0, json.dumps(counted)
 

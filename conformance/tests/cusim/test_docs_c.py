@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from running import HERE, KIT
+from conformance.tests.cusim.running import HERE, KIT
 
 ROOT = HERE.parents[2]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from running import checks, start
+
+from conformance.tests.cusim.running import checks, start
 
 MODES = [
     ["--schedule", "threaded"],

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 
-import needs
 import pytest
-from running import HERE, start
+
+from conformance.tests.cusim.running import HERE, start
+from conformance.tests.interpreter import needs
 
 # What a test that is listed under a reason has to say.
 REASONS = {
@@ -31,7 +32,7 @@ def excluded() -> dict[str, str]:
 @pytest.mark.parametrize("schedule", ["threaded", "lazy"])
 def test_numbas_own_tests(schedule: str) -> None:
     # One of them fills half of the device: a small one will do.
-    done = start(["--schedule", schedule, "--memory", str(64 << 20)], [str(HERE / "numba_suite.py")])
+    done = start(["--schedule", schedule, "--memory", str(64 << 20)], ["-m", "conformance.tests.cusim.numba_suite"])
     assert done.returncode == 0, done.stderr
     outcomes = {}
     for line in done.stdout.splitlines():

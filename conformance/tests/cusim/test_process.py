@@ -10,7 +10,8 @@ from ctypes.util import find_library
 from pathlib import Path
 
 import pytest
-from running import KIT, program
+
+from conformance.tests.cusim.running import KIT, program
 
 BOTH = pytest.mark.parametrize("schedule", ["threaded", "lazy"])
 
@@ -18,7 +19,7 @@ START = """
 import ctypes, os, threading
 from ctypes import byref, c_uint, c_uint64, c_void_p
 from cai_conformance import Sim
-from driver import Driver, HOST_FUNCTION
+from conformance.tests.cusim.model.driver import Driver, HOST_FUNCTION
 sim, cu = Sim(), Driver()
 cu.set_current(cu.retain(0))
 """
@@ -170,7 +171,7 @@ print(bad)
 def test_a_child_forked_before_initialisation_may_use_the_driver() -> None:
     text = """
 import os
-from driver import Driver
+from conformance.tests.cusim.model.driver import Driver
 child = os.fork()
 cu = Driver()
 cu.set_current(cu.retain(0))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from running import HERE, start
+
+from conformance.tests.cusim.running import HERE, start
 
 
 @pytest.mark.parametrize("schedule", ["threaded", "lazy"])
 def test_the_answers_are_those_of_the_list(schedule: str) -> None:
-    done = start(["--schedule", schedule], [str(HERE / "questions.py")])
+    done = start(["--schedule", schedule], ["-m", "conformance.tests.cusim.questions"])
     assert done.returncode == 0, done.stderr
     assert done.stdout == (HERE / "answers.tsv").read_text(encoding="utf-8")

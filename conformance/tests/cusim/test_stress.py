@@ -6,7 +6,8 @@ import json
 import os
 
 import pytest
-from running import HERE, start
+
+from conformance.tests.cusim.running import start
 
 # The share of the tests; the soak entry sets more.
 ROUNDS = int(os.environ.get("CUSIM_STRESS_ROUNDS", "300"))
@@ -14,7 +15,7 @@ ROUNDS = int(os.environ.get("CUSIM_STRESS_ROUNDS", "300"))
 
 def wrong_reads(schedule: str, waits: bool) -> tuple[int, int]:
     """(wrong reads, reads) of one run."""
-    arguments = [str(HERE / "stress.py"), str(ROUNDS), str(int(waits))]
+    arguments = ["-m", "conformance.tests.cusim.stress", str(ROUNDS), str(int(waits))]
     done = start(["--schedule", schedule], arguments, timeout=60 + ROUNDS)
     assert done.returncode == 0, done.stdout + done.stderr
     counted = json.loads(done.stdout)

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import dlpack_abi as abi
+from conformance.tests.dlpack import abi
 
 HERE = Path(__file__).parent
 # `make soak` asks for the larger figures, and for fewer where each takes long (valgrind).

@@ -8,10 +8,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import native
+from conformance.tests.ownership import native
 
-TESTS = Path(__file__).resolve().parents[1]
-KIT = TESTS.parent / "kit" / "src"
+ROOT = Path(__file__).resolve().parents[3]
+KIT = ROOT / "conformance" / "kit" / "src"
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def interpreters() -> list[Interpreter]:
 
 def run(command: list[str], code: str, package: str | None = None, seconds: float = 120) -> tuple[int, str]:
     """The exit code of a Python process, and everything that it printed."""
-    paths = [str(TESTS / "ownership"), str(TESTS), str(KIT)] + ([package] if package else [])
+    paths = [str(ROOT), str(KIT)] + ([package] if package else [])
     environment = {**os.environ, "CAI_DLPACK_NATIVE": str(native.path()), "PYTHONPATH": os.pathsep.join(paths)}
     answer = subprocess.run(
         [*command, "-X", "faulthandler", "-c", code],

@@ -6,9 +6,10 @@ import ctypes
 import threading
 
 import cai_dlpack as cd
-import dlpack_abi as abi
-import native
 import pytest
+
+from conformance.tests.dlpack import abi
+from conformance.tests.ownership import native
 
 BATCH = 5_000
 

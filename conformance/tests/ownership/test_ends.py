@@ -12,10 +12,11 @@ import weakref
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
-import native
 import pytest
-from producers import Cai, cai, interface
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import Cai, cai, interface
+from conformance.tests.ownership import native
 
 NAMES = ["capsule", "tensor", "view", "owner", "module"]
 ORDERS = list(itertools.permutations(NAMES))

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import cai_dlpack as cd
-import dlpack_abi as abi
-import native
 import pytest
-from free_threaded import FREE_THREADED, elsewhere
-from producers import Cai, Dlpack, cai, interface
-from waiting import PROMISED, until
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import Cai, Dlpack, cai, interface
+from conformance.tests.interpreter.free_threaded import FREE_THREADED, elsewhere
+from conformance.tests.ownership import native
+from conformance.tests.ownership.waiting import PROMISED, until
 
 # Under valgrind nothing is promised. Without the GIL the queue is emptied meanwhile, and more pushes wake the reaper.
 P99_NS = 2_000_000 if native.FIGURES == "few" else 20_000 if FREE_THREADED else 2_000

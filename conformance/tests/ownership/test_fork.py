@@ -6,19 +6,22 @@ import os
 import sys
 import textwrap
 
-import native
 import pytest
-from free_threaded import FREE_THREADED
-from subprocesses import Interpreter, interpreters, run
+
+from conformance.tests.interpreter.free_threaded import FREE_THREADED
+from conformance.tests.ownership import native
+from conformance.tests.ownership.subprocesses import Interpreter, interpreters, run
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="not run: this platform has no fork")
 
 BEFORE = """
     import gc, os, threading, time, warnings, weakref
-    import cai_dlpack as cd, dlpack_abi as abi, native
-    from free_threaded import FREE_THREADED, elsewhere
-    from producers import Cai, cai, interface
-    from waiting import until
+    import cai_dlpack as cd
+    from conformance.tests.dlpack import abi
+    from conformance.tests.ownership import native
+    from conformance.tests.interpreter.free_threaded import FREE_THREADED, elsewhere
+    from conformance.tests.doubles.producers import Cai, cai, interface
+    from conformance.tests.ownership.waiting import until
     warnings.simplefilter("ignore", DeprecationWarning)  # 3.12: a process with threads forks
 
     # Before any fork: a child would wait for locks of the standard library that others hold at the fork.
@@ -218,7 +221,7 @@ CASES = {
     """,
     "a child is refused the driver, whoever was inside it at the fork": """
         from cai_conformance import Sim
-        from simulator import Machine
+        from conformance.tests.simulated.machine import Machine
 
         machine = Machine(Sim())
         ready, waiting, memory = machine.stream(), machine.stream(), machine.device_memory(64)
@@ -312,8 +315,9 @@ FIRST_USE = """
     import os, signal, sys, threading, types, warnings
     from functools import partial
     import numpy
-    import cai_dlpack as cd, native
-    from producers import interface
+    import cai_dlpack as cd
+    from conformance.tests.ownership import native
+    from conformance.tests.doubles.producers import interface
     warnings.simplefilter("ignore")
 
     class Producer:

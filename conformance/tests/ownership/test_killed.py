@@ -9,15 +9,18 @@ from __future__ import annotations
 import sys
 import textwrap
 
-import native
 import pytest
-from subprocesses import Interpreter, interpreters, run
+
+from conformance.tests.ownership import native
+from conformance.tests.ownership.subprocesses import Interpreter, interpreters, run
 
 BEFORE = """
     import ctypes, os, sys, threading, time
-    import cai_dlpack as cd, dlpack_abi as abi, native
-    from free_threaded import elsewhere
-    from producers import Cai, Dlpack, cai, interface
+    import cai_dlpack as cd
+    from conformance.tests.dlpack import abi
+    from conformance.tests.ownership import native
+    from conformance.tests.interpreter.free_threaded import elsewhere
+    from conformance.tests.doubles.producers import Cai, Dlpack, cai, interface
 
     inside = threading.Event()
 

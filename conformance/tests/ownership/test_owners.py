@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
 import numba.cuda
 import numpy as np
 import pytest
 from cai_conformance import Sim
-from producers import interface
-from simulator import Machine
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import interface
+from conformance.tests.simulated.machine import Machine
 
 VALUES = np.arange(6, dtype=np.float32).reshape(2, 3)
 

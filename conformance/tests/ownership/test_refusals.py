@@ -13,18 +13,18 @@ from typing import Any
 
 import cai_dlpack as cd
 import cai_example_peer as peer
-import dlpack_abi as abi
-import exchange_abi as exchange
-import native
 import numpy as np
 import pytest
-from producers import Cai, cai, interface
-from simulator import Machine
-from streams.capture import Captures
-from test_conversions import check_nothing_is_left, growth, repeat
-from test_malformed_cai import ROWS as CAI_ROWS
-from test_malformed_cai import Method, OnTheCpu, nested_descr
-from test_malformed_dlpack import TENSOR_ROWS
+
+from conformance.tests.dlpack import abi, exchange
+from conformance.tests.doubles.producers import Cai, cai, interface
+from conformance.tests.ownership import native
+from conformance.tests.ownership.growth import check_nothing_is_left, growth, repeat
+from conformance.tests.simulated.capture import Captures
+from conformance.tests.simulated.machine import Machine
+from conformance.tests.test_malformed_cai import ROWS as CAI_ROWS
+from conformance.tests.test_malformed_cai import Method, OnTheCpu, nested_descr
+from conformance.tests.test_malformed_dlpack import TENSOR_ROWS
 
 # Of each.
 REFUSALS = native.figure(1_000, 1_000_000)

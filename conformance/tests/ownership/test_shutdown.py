@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import textwrap
 
-import native
 import pytest
-from subprocesses import Interpreter, interpreters, run
+
+from conformance.tests.ownership import native
+from conformance.tests.ownership.subprocesses import Interpreter, interpreters, run
 
 BEFORE = """
     import atexit, ctypes, gc, os, sys, threading, time
-    import cai_dlpack as cd, dlpack_abi as abi, native
-    from producers import Cai, cai, interface
+    import cai_dlpack as cd
+    from conformance.tests.dlpack import abi
+    from conformance.tests.ownership import native
+    from conformance.tests.doubles.producers import Cai, cai, interface
 
     def tensor_of(producer):
         return abi.consume(cd.view(producer, ordinal=0).__dlpack__(stream=-1, max_version=(1, 3)))
@@ -228,7 +231,7 @@ def test_the_end_releases_what_neither_the_reaper_nor_a_pending_call_comes_to(in
 def test_where_no_thread_can_be_had_the_pending_call_releases(interpreter: Interpreter) -> None:
     code = """
         import pathlib, resource, weakref
-        from waiting import until
+        from conformance.tests.ownership.waiting import until
 
         pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
         limits = resource.getrlimit(resource.RLIMIT_AS)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import textwrap
 
-import native
 import pytest
-from subprocesses import Interpreter, interpreters, run
-from waiting import PROMISED
+
+from conformance.tests.ownership import native
+from conformance.tests.ownership.subprocesses import Interpreter, interpreters, run
+from conformance.tests.ownership.waiting import PROMISED
 
 SITS_IN = {
     "sleep": "time.sleep(seconds)",
@@ -18,9 +19,11 @@ SITS_IN = {
 
 CODE = """
     import ctypes, gc, sys, threading, time
-    import cai_dlpack as cd, dlpack_abi as abi, native
-    from free_threaded import elsewhere
-    from producers import Cai, interface
+    import cai_dlpack as cd
+    from conformance.tests.dlpack import abi
+    from conformance.tests.ownership import native
+    from conformance.tests.interpreter.free_threaded import elsewhere
+    from conformance.tests.doubles.producers import Cai, interface
 
     ended = []
 

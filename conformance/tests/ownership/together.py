@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import native
+from conformance.tests.ownership import native
 
 THREADS = 8
 # What each thread does in one test.

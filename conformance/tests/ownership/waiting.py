@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import native
+from conformance.tests.ownership import native
 
 # What the project promises, once the GIL is free; and what a busy machine is given on top. Under valgrind,
 # which runs one thread at a time and thirty times as long, nothing is promised.

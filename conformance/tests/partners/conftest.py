@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from simulator import Machine
+
+from conformance.tests.simulated.machine import Machine
 
 
 @pytest.fixture

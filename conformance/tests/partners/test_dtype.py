@@ -7,16 +7,17 @@ import sys
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
 import ml_dtypes
 import numba.cuda
 import numpy as np
-import oracle
 import pytest
 from cuda.core.utils import StridedMemoryView
-from producers import Cai, Dlpack, cai, interface
-from refusal import check_refusal, refuse
-from simulator import Machine
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import Cai, Dlpack, cai, interface
+from conformance.tests.expectations import oracle
+from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.simulated.machine import Machine
 
 # Those without a typestr, as ml_dtypes names them: DLPack's code and bits, and the bits as NumPy's type.
 SPECIAL = {

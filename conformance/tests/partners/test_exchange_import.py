@@ -9,11 +9,11 @@ import weakref
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
-import exchange_abi as exchange
 import pytest
-from refusal import check_refusal, refuse
-from simulator import Machine, one_event
+
+from conformance.tests.dlpack import abi, exchange
+from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.simulated.machine import Machine, one_event
 
 # A C function that fails with an exception: for anything but a list it sets SystemError, answers -1,
 # and looks at nothing else.

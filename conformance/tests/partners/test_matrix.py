@@ -7,31 +7,27 @@ table that was saved last.
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import cai_dlpack as cd
-import needs
 import numpy as np
 import pytest
-from simulator import Machine
 
-MATRIX = Path(__file__).parents[2] / "matrix"
-sys.path.insert(0, str(MATRIX))
+from conformance.matrix import device, host
+from conformance.matrix.cells import COPIED, DTYPES, FAILED, LAYOUTS, OK, REFUSED, NotMade
+from conformance.matrix.installed import LIBRARIES, present
+from conformance.matrix.order import WAITS, order
+from conformance.matrix.pair import one
+from conformance.matrix.run import last
+from conformance.matrix.table import markdown, outcomes, regressions, summary
+from conformance.tests.interpreter import needs
+from conformance.tests.simulated.machine import Machine
 
-import device  # noqa: E402
-import host  # noqa: E402
-from cells import COPIED, DTYPES, FAILED, LAYOUTS, OK, REFUSED, NotMade  # noqa: E402
-from installed import LIBRARIES, present  # noqa: E402
-from order import WAITS, order  # noqa: E402
-from pair import one  # noqa: E402
-from run import last  # noqa: E402
-from table import markdown, outcomes, regressions, summary  # noqa: E402
-
+RESULTS = Path(__file__).parents[2] / "results"
 ROOMS: dict[str, Any] = {"host": host, "device": device}
 MINE = {"numpy", "apache-tvm-ffi", "mpi4py", "numba-cuda", "cuda-core"}
-SAVED = json.loads((MATRIX.parent / "results" / "matrix-simulated.json").read_text())
+SAVED = json.loads((RESULTS / "matrix-simulated.json").read_text())
 
 PAIRS = [
     (room, producer, consumer, bridge)

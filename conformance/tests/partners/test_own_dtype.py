@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
 import numpy as np
 import pytest
-from producers import Cai, interface
-from refusal import check_refusal, refuse
-from simulator import Machine
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import Cai, interface
+from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.simulated.machine import Machine
 
 
 class Named:

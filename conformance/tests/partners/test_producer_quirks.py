@@ -7,16 +7,16 @@ from typing import Any
 
 import cai_dlpack as cd
 import cuda.core
-import dlpack_abi as abi
-import exchange_abi as exchange
 import numba.cuda
 import numpy as np
 import pytest
 from cuda.core.utils import StridedMemoryView
 from numba.cuda.cudadrv.devicearray import DeviceNDArray
-from producers import Dlpack
-from refusal import check_refusal, refuse
-from simulator import Machine
+
+from conformance.tests.dlpack import abi, exchange
+from conformance.tests.doubles.producers import Dlpack
+from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.simulated.machine import Machine
 
 
 @pytest.mark.parametrize("library", ["torch", "cupy", "cupy._core.core"])

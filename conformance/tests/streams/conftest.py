@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from simulator import Machine
-from streams.race import Track
+
+from conformance.tests.simulated.machine import Machine
+from conformance.tests.streams.race import Track
 
 
 @pytest.fixture

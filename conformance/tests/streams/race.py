@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import cai_dlpack as cd
-from producers import Cai, interface
-from simulator import Machine, one_event
+
+from conformance.tests.doubles.producers import Cai, interface
+from conformance.tests.simulated.machine import Machine, one_event
 
 NBYTES = 24  # 2 x 3 float32, as in `producers.interface`
 LEGACY, PER_THREAD = 1, 2

@@ -10,15 +10,15 @@ from contextlib import ExitStack
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
-import exchange_abi as exchange
 import pytest
-from free_threaded import FREE_THREADED
-from producers import Dlpack
-from refusal import check_refusal, refuse
-from simulator import Machine, one_event
-from streams.process import on_the_simulator
-from streams.race import LEGACY, PER_THREAD, Track
+
+from conformance.tests.dlpack import abi, exchange
+from conformance.tests.doubles.producers import Dlpack
+from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.interpreter.free_threaded import FREE_THREADED
+from conformance.tests.interpreter.process import on_the_simulator
+from conformance.tests.simulated.machine import Machine, one_event
+from conformance.tests.streams.race import LEGACY, PER_THREAD, Track
 
 LEFT = "a consume block was never left"
 
@@ -344,8 +344,8 @@ AT_EXIT = """
 import gc, sys, threading
 import cai_dlpack as cd
 from cai_conformance import Sim
-from simulator import Machine
-from streams.race import Track
+from conformance.tests.simulated.machine import Machine
+from conformance.tests.streams.race import Track
 machine = Machine(Sim())
 machine.set_current(0)
 track = Track(machine)

@@ -12,10 +12,11 @@ import pytest
 from cuda.core import Device
 from cuda.core._utils.cuda_utils import CUDAError
 from cuda.core.utils import StridedMemoryView
-from producers import cai
-from simulator import Machine, one_event
-from streams.process import on_the_simulator
-from streams.race import LEGACY, PER_THREAD, Track
+
+from conformance.tests.doubles.producers import cai
+from conformance.tests.interpreter.process import on_the_simulator
+from conformance.tests.simulated.machine import Machine, one_event
+from conformance.tests.streams.race import LEGACY, PER_THREAD, Track
 
 OUT_OF_MEMORY = 2
 
@@ -252,8 +253,8 @@ CONTEXTS = """
 import ctypes
 import cai_dlpack as cd
 from cai_conformance import Sim
-from simulator import Machine, one_event
-from streams.race import Track
+from conformance.tests.simulated.machine import Machine, one_event
+from conformance.tests.streams.race import Track
 
 machine = Machine(Sim())
 control, driver = machine.control, machine.driver

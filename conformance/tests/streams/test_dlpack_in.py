@@ -6,12 +6,13 @@ import threading
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
 import pytest
-from producers import FAKE_POINTER, Dlpack, Legacy, StreamOnly
-from refusal import check_refusal, refuse
-from simulator import Machine, one_event
-from streams.race import LEGACY, PER_THREAD, Track
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import FAKE_POINTER, Dlpack, Legacy, StreamOnly
+from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.simulated.machine import Machine, one_event
+from conformance.tests.streams.race import LEGACY, PER_THREAD, Track
 
 PINNED, MANAGED = (3, 0), (13, 0)
 

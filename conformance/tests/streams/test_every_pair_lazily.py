@@ -6,7 +6,8 @@ import itertools
 from typing import get_args
 
 import pytest
-from streams.race import (
+
+from conformance.tests.streams.race import (
     Face,
     Name,
     Pair,

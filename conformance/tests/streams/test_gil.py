@@ -9,8 +9,9 @@ import cai_dlpack as cd
 import numpy as np
 import pytest
 import tvm_ffi
-from streams.process import on_the_simulator
-from streams.race import LEGACY, PER_THREAD, Track
+
+from conformance.tests.interpreter.process import on_the_simulator
+from conformance.tests.streams.race import LEGACY, PER_THREAD, Track
 
 
 def consume(view: cd.CaiView, stream: int) -> None:
@@ -99,9 +100,9 @@ import ctypes, sys, threading
 import cai_dlpack as cd
 from cai_conformance import Sim
 from cuda.bindings import driver as cu
-from simulator import Machine
-from streams.race import Track
-from streams.test_gil import FACES
+from conformance.tests.simulated.machine import Machine
+from conformance.tests.streams.race import Track
+from conformance.tests.streams.test_gil import FACES
 
 machine = Machine(Sim())
 control = machine.control

@@ -14,7 +14,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def races(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return run(sys.executable, "conformance/soak/gpu_races.py", *arguments)
+    return run(sys.executable, "-m", "conformance.soak.gpu_races", *arguments)
 
 
 def test_the_races_of_a_gpu_run_on_the_simulator() -> None:

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
 import numpy as np
 import pytest
 from mpi4py import MPI
-from simulator import Machine, one_event
-from streams.race import NBYTES, Track, pretended
+
+from conformance.tests.dlpack import abi
+from conformance.tests.simulated.machine import Machine, one_event
+from conformance.tests.streams.race import NBYTES, Track, pretended
 
 
 @pytest.fixture(params=["pinned", "managed"])

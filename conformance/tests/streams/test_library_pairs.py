@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import cai_dlpack as cd
-import needs
 import numba.cuda
 import numpy as np
 import pytest
 from cuda.core import Buffer, Device
 from cuda.core.utils import StridedMemoryView
 from numba.cuda import as_cuda_array
-from simulator import Machine
+
+from conformance.tests.interpreter import needs
+from conformance.tests.simulated.machine import Machine
 
 OLD, NEW = np.zeros(6, np.float32), np.arange(1, 7, dtype=np.float32)
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import cai_dlpack as cd
 import pytest
-from refusal import check_refusal, refuse
-from simulator import one_event
-from streams.process import on_the_simulator
-from streams.race import Calls, Track
+
+from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.interpreter.process import on_the_simulator
+from conformance.tests.simulated.machine import one_event
+from conformance.tests.streams.race import Calls, Track
 
 
 class Trouble(Exception):
@@ -145,8 +146,8 @@ def test_a_policy_that_nobody_knows(sync: Any, raises: type[Exception], rule: st
 ORDERED = """
 import cai_dlpack as cd
 from cai_conformance import Sim
-from simulator import Machine
-from streams.race import Track
+from conformance.tests.simulated.machine import Machine
+from conformance.tests.streams.race import Track
 machine = Machine(Sim())
 machine.set_current(0)
 track = Track(machine)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from streams.race import Pair, Track
-from streams.trials import COMBINATIONS, PAIRS, wrong
+
+from conformance.tests.streams.race import Pair, Track
+from conformance.tests.streams.trials import COMBINATIONS, PAIRS, wrong
 
 TRIALS = 1000
 

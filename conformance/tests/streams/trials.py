@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from streams.race import Name, Pair, Policy, Track, by_dlpack, forward, pretended, there_and_back
+from conformance.tests.streams.race import Name, Pair, Policy, Track, by_dlpack, forward, pretended, there_and_back
 
 _READY: tuple[Name, ...] = ("legacy", "per-thread", "A")
 _REQUESTS: tuple[Name, ...] = ("omitted", "legacy", "per-thread", "B")

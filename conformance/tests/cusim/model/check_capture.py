@@ -10,7 +10,7 @@ from ctypes import byref, c_size_t, c_uint, c_uint64, c_void_p
 import pytest
 from cai_conformance import Sim
 
-from driver import LEGACY, Driver, Refused
+from conformance.tests.cusim.model.driver import LEGACY, Driver, Refused
 
 UNSUPPORTED, INVALIDATED, MERGE, UNMATCHED, UNJOINED = 900, 901, 902, 903, 904
 ISOLATION, IMPLICIT, CAPTURED_EVENT, WRONG_THREAD = 905, 906, 907, 908

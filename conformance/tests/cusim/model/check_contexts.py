@@ -10,7 +10,7 @@ from ctypes import byref, c_int, c_uint, c_void_p
 import pytest
 from cai_conformance import Sim
 
-from driver import Driver, Refused
+from conformance.tests.cusim.model.driver import Driver, Refused
 
 INVALID_CONTEXT, INVALID_HANDLE, DESTROYED = 201, 400, 709
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from cai_conformance import Sim
 
-from driver import HOST_FUNCTION, LEGACY, PER_THREAD, Driver, Refused
+from conformance.tests.cusim.model.driver import HOST_FUNCTION, LEGACY, PER_THREAD, Driver, Refused
 
 OLD, NEW = b"\x00" * 4, b"\x11" * 4
 

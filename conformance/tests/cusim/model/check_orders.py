@@ -6,7 +6,7 @@ import math
 
 from cai_conformance import Sim
 
-from driver import Driver
+from conformance.tests.cusim.model.driver import Driver
 
 
 def results(cu: Driver, sim: Sim, waits: bool, host_points: bool = False) -> list[bytes]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from cai_conformance import Sim
 
-from driver import Driver
+from conformance.tests.cusim.model.driver import Driver
 
 
 @dataclass

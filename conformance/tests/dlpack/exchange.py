@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-import dlpack_abi as abi
+from conformance.tests.dlpack import abi
 
 ATTRIBUTE = "__dlpack_c_exchange_api__"
 NAME = b"dlpack_exchange_api"

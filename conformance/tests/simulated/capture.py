@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from simulator import Machine
+from conformance.tests.simulated.machine import Machine
 
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
 IDLE, ACTIVE, INVALIDATED = 0, 1, 2

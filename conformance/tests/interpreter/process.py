@@ -7,15 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parents[1]
-KIT = TESTS.parent / "kit" / "src"
+ROOT = Path(__file__).resolve().parents[3]
+KIT = ROOT / "conformance" / "kit" / "src"
 
 
 def on_the_simulator(
     text: str, *options: str, timeout: float = 60, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Runs `text`; `options` are of `simulate`. A program that hangs is a TimeoutExpired."""
-    paths = [str(TESTS), str(KIT), os.environ.get("PYTHONPATH", "")]
+    paths = [str(ROOT), str(KIT), os.environ.get("PYTHONPATH", "")]
     env = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from free_threaded import FREE_THREADED
+
+from conformance.tests.interpreter.free_threaded import FREE_THREADED
 
 # Numba's own target, which numba-cuda replaces elsewhere, is there; it is older, and knows no `__cuda_stream__`.
 numba_cuda = pytest.mark.skipif(
