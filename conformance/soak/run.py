@@ -38,7 +38,7 @@ class Part:
 
 
 def ownership(part: str) -> Part:
-    script = str(ROOT / "conformance" / "soak_ownership.sh")
+    script = str(ROOT / "conformance" / "soak" / "ownership.sh")
     return Part(lambda _: [script, sys.executable, part], f"conformance/results/ownership-{part}.txt")
 
 
@@ -58,7 +58,7 @@ def races(minutes: float) -> list[str]:
 
 
 def simulator(minutes: float) -> list[str]:
-    return [sys.executable, "-m", "conformance.tests.cusim.soak", "--minutes", f"{minutes:.2f}"]
+    return [sys.executable, "-m", "conformance.soak.simulator", "--minutes", f"{minutes:.2f}"]
 
 
 PARTS = {

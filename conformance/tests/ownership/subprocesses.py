@@ -24,7 +24,7 @@ class Interpreter:
 
 
 def interpreters() -> list[Interpreter]:
-    """This one, and those that conformance/pythons.py has built the extension for."""
+    """This one, and those that conformance/soak/pythons.py has built the extension for."""
     here = Interpreter("this", sys.executable, None)
     others = os.environ.get("CAI_DLPACK_PYTHONS", "")
     return [here] + [Interpreter(*entry.split("|")) for entry in others.split() if entry]

@@ -2,9 +2,9 @@
 # The larger figures of ownership, and the checkers that are too slow for `make test`. Each part is
 # run, timed and kept in conformance/results/, with the date and the commit; a part that fails fails all.
 #
-#   conformance/soak_ownership.sh PYTHON [PART...]     parts: figures refusals loom pythons asan valgrind
+#   conformance/soak/ownership.sh PYTHON [PART...]     parts: figures refusals loom pythons asan valgrind
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 python=$1
 shift
 parts=("$@")
@@ -32,7 +32,7 @@ loom() {
 
 pythons() {
     CAI_DLPACK_FIGURES=large "$python" -m cai_conformance simulate -- \
-        "$python" -m conformance.pythons "$target/pythons" -k 'not this'
+        "$python" -m conformance.soak.pythons "$target/pythons" -k 'not this'
 }
 
 # The Rust tests of ownership, with every allocation watched and leaks looked for at the end.

@@ -1,6 +1,6 @@
 """The simulator for longer than a test run may take: the stress and random programs, in each mode.
 
-    python -m conformance.tests.cusim.soak --minutes 10
+    python -m conformance.soak.simulator --minutes 10
 
 prints a line for each part, and appends it with date and commit to `conformance/simulator/soak.tsv`.
 Exits with 1 if anything went wrong.
@@ -16,10 +16,11 @@ import subprocess
 import sys
 import time
 from datetime import datetime, timezone
+from pathlib import Path
 
 from conformance.tests.cusim.running import HERE, program, start
 
-RESULTS = HERE.parents[1] / "simulator" / "soak.tsv"
+RESULTS = Path(__file__).resolve().parents[1] / "simulator" / "soak.tsv"
 MODES = list(itertools.product(["threaded", "lazy"], [[], ["--protect", "--reuse"], ["--queue", "2"]]))
 
 RANDOM = """

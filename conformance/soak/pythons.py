@@ -1,6 +1,6 @@
 """Builds the extension for every CPython that is found, and runs the tests of ends on each.
 
-    python -m conformance.pythons FOLDER [pytest's arguments...]
+    python -m conformance.soak.pythons FOLDER [pytest's arguments...]
 
 A version that is not found, or cannot build, is listed with its reason; it is no failure, as a machine
 with one interpreter must do. The tests run in this interpreter, and start the others.
@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 # The last is free-threaded.
 VERSIONS = ["3.10", "3.11", "3.12", "3.13", "3.14", "3.14t"]
 ASK = """
@@ -26,7 +26,7 @@ ENDS = ["test_fork.py", "test_killed.py", "test_shutdown.py", "test_soon.py", "t
 
 
 def candidates(version: str) -> list[str]:
-    """Where this version may be: on PATH, among those that `soak/cpython.sh` has built, or among pyenv's."""
+    """Where this version may be: on PATH, among those that `cpython.sh` has built, or among pyenv's."""
     found = [shutil.which(f"python{version}")]
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     found += [str(each) for each in sorted(target.glob(f"cpython/*/bin/python{version}"))]
