@@ -11,16 +11,13 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
-import subprocess
 import sys
 import time
-from datetime import datetime, timezone
-from pathlib import Path
 
-from conformance.tests.cusim.running import HERE, program, start
+from conformance.provenance import commit, today
+from conformance.tests.interpreter.process import ROOT, on_the_simulator, simulate
 
-RESULTS = Path(__file__).resolve().parents[1] / "simulator" / "soak.tsv"
+RESULTS = ROOT / "conformance" / "simulator" / "soak.tsv"
 MODES = list(itertools.product(["threaded", "lazy"], [[], ["--protect", "--reuse"], ["--queue", "2"]]))
 
 RANDOM = """
@@ -42,7 +39,7 @@ print(json.dumps({{"programs": seed - {first}, "wrong": wrong}}))
 
 def stress(options: list[str], rounds: int) -> tuple[bool, str]:
     """Four threads on two devices, with the waits."""
-    done = start(options, ["-m", "conformance.tests.cusim.stress", str(rounds), "1"], timeout=3600)
+    done = simulate(options, ["-m", "conformance.tests.cusim.stress", str(rounds), "1"], timeout=3600)
     counted = json.loads(done.stdout) if done.returncode == 0 else {"failed": done.stderr[-500:]}
     return counted.get("wrong") == 0, json.dumps(counted)
 
@@ -50,17 +47,15 @@ def stress(options: list[str], rounds: int) -> tuple[bool, str]:
 def random_programs(options: list[str], seconds: float) -> tuple[bool, str]:
     """As many random programs as fit into the time, from a seed that differs each time."""
     first = int(time.time()) * 1000
-    done = program(options, RANDOM.format(first=first, seconds=seconds))
+    done = on_the_simulator(RANDOM.format(first=first, seconds=seconds), *options)
     counted = json.loads(done.stdout) if done.returncode == 0 else {"failed": done.stderr[-500:]}
     return counted.get("wrong") == [], json.dumps(counted | {"first_seed": first})
 
 
-def note(part: str, options: list[str], right: bool, figures: str) -> None:
-    """Prints the result and keeps it."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    today = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+def note(made: list[str], part: str, options: list[str], right: bool, figures: str) -> None:
+    """Prints the result, with the date and commit that it was made from, and keeps it."""
     verdict = "right" if right else "WRONG"
-    line = "\t".join([today, commit.stdout.strip() or "no commit", part, " ".join(options), verdict, figures])
+    line = "\t".join([*made, part, " ".join(options), verdict, figures])
     print(line, flush=True)
     with RESULTS.open("a", encoding="utf-8") as results:
         results.write(line + "\n")
@@ -70,6 +65,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10)
     seconds = parser.parse_args().minutes * 60 / len(MODES) / 2
+    made = [today(), commit()]  # asked before the file of results changes, which git tracks
     all_right = True
     for schedule, more in MODES:
         options = ["--schedule", schedule, *more]
@@ -78,11 +74,10 @@ def main() -> int:
             ("stress", stress(options, max(100, int(seconds * 200)))),
             ("random programs", random_programs(options, min(seconds, 100))),
         ):
-            note(part, options, right, figures)
+            note(made, part, options, right, figures)
             all_right &= right
     return 0 if all_right else 1
 
 
 if __name__ == "__main__":
-    os.chdir(HERE)
     sys.exit(main())

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import cai_dlpack as cd
@@ -24,6 +23,7 @@ import pytest
 from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import FAKE_POINTER, Dlpack, cai
 from conformance.tests.expectations.refusal import check_refusal, nothing_changes, refuse
+from conformance.tests.interpreter.process import environment
 from conformance.tests.simulated.machine import Machine
 
 KINDS = pytest.mark.parametrize("versioned", [False, True], ids=["legacy", "versioned"])
@@ -530,7 +530,7 @@ def test_d20_nothing_else_is_read_of_another_major_version() -> None:
     """
     answer = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
-        cwd=Path(__file__).resolve().parents[2],
+        env=environment(),
         capture_output=True,
         text=True,
         check=False,

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from conformance.tests.cusim.running import start
+from conformance.tests.interpreter.process import simulate
 
 # The share of the tests; the soak entry sets more.
 ROUNDS = int(os.environ.get("CUSIM_STRESS_ROUNDS", "300"))
@@ -16,7 +16,7 @@ ROUNDS = int(os.environ.get("CUSIM_STRESS_ROUNDS", "300"))
 def wrong_reads(schedule: str, waits: bool) -> tuple[int, int]:
     """(wrong reads, reads) of one run."""
     arguments = ["-m", "conformance.tests.cusim.stress", str(ROUNDS), str(int(waits))]
-    done = start(["--schedule", schedule], arguments, timeout=60 + ROUNDS)
+    done = simulate(["--schedule", schedule], arguments, timeout=60 + ROUNDS)
     assert done.returncode == 0, done.stdout + done.stderr
     counted = json.loads(done.stdout)
     return counted["wrong"], counted["reads"]

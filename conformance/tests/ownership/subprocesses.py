@@ -6,12 +6,9 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
+from conformance.tests.interpreter.process import environment
 from conformance.tests.ownership import native
-
-ROOT = Path(__file__).resolve().parents[3]
-KIT = ROOT / "conformance" / "kit" / "src"
 
 
 @dataclass(frozen=True)
@@ -32,11 +29,9 @@ def interpreters() -> list[Interpreter]:
 
 def run(command: list[str], code: str, package: str | None = None, seconds: float = 120) -> tuple[int, str]:
     """The exit code of a Python process, and everything that it printed."""
-    paths = [str(ROOT), str(KIT)] + ([package] if package else [])
-    environment = {**os.environ, "CAI_DLPACK_NATIVE": str(native.path()), "PYTHONPATH": os.pathsep.join(paths)}
     answer = subprocess.run(
         [*command, "-X", "faulthandler", "-c", code],
-        env=environment,
+        env=environment(package or "", CAI_DLPACK_NATIVE=str(native.path())),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

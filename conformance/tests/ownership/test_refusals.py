@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import cai_dlpack as cd
@@ -18,6 +17,7 @@ import pytest
 
 from conformance.tests.dlpack import abi, exchange
 from conformance.tests.doubles.producers import Cai, cai, interface
+from conformance.tests.interpreter.process import ROOT
 from conformance.tests.ownership import native
 from conformance.tests.ownership.growth import check_nothing_is_left, growth, repeat
 from conformance.tests.simulated.capture import Captures
@@ -286,7 +286,7 @@ def test_one_refusal_that_asks_the_driver_leaves_nothing(rule: str, machine: Mac
 
 def test_every_rule_is_counted() -> None:
     """Each is among the rows or the others, or it is said why not."""
-    text = (Path(__file__).parents[3] / "docs" / "rules.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
     rules = set(re.findall(r"^### ([a-z0-9-]+)$", text, re.MULTILINE))
     rows = {row.rule for row in CAI_ROWS} | {row.rule for row in TENSOR_ROWS}
     assert rules - rows - {*OTHERS, *CAPTURED, *DRIVEN, *ELSEWHERE} == set()

@@ -7,7 +7,6 @@ table that was saved last.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import cai_dlpack as cd
@@ -22,12 +21,12 @@ from conformance.matrix.pair import one
 from conformance.matrix.run import last
 from conformance.matrix.table import markdown, outcomes, regressions, summary
 from conformance.tests.interpreter import needs
+from conformance.tests.interpreter.process import ROOT
 from conformance.tests.simulated.machine import Machine
 
-RESULTS = Path(__file__).parents[2] / "results"
 ROOMS: dict[str, Any] = {"host": host, "device": device}
 MINE = {"numpy", "apache-tvm-ffi", "mpi4py", "numba-cuda", "cuda-core"}
-SAVED = json.loads((RESULTS / "matrix-simulated.json").read_text())
+SAVED = json.loads((ROOT / "conformance" / "results" / "matrix-simulated.json").read_text())
 
 PAIRS = [
     (room, producer, consumer, bridge)

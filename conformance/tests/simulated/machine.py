@@ -122,7 +122,3 @@ class Machine:
 def one_event(ready: int, waiting: int) -> list[tuple[str, int]]:
     """What it costs to make one stream wait for another."""
     return [("cuEventRecord", ready), ("cuStreamWaitEvent", waiting)]
-
-
-# The name by which tests/partners knows it.
-Sim = Machine

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
+from conformance.tests.interpreter.process import ROOT
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
