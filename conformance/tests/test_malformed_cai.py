@@ -8,7 +8,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import gc
-import sys
 import types
 import warnings
 import weakref
@@ -22,6 +21,7 @@ import pytest
 
 from conformance.tests.doubles.producers import FAKE_POINTER, Cai, cai, host_memory, interface
 from conformance.tests.expectations.refusal import check_refusal, nothing_changes, refuse, refused_or_accepted
+from conformance.tests.ownership.growth import blocks_grown
 from conformance.tests.simulated.machine import Machine, one_event
 
 ENTRIES: dict[str, Callable[[object], object]] = {
@@ -575,12 +575,7 @@ def test_refusals_leak_nothing() -> None:
                 with contextlib.suppress(raises):
                     cd.view(producer, ordinal=0)
 
-    every_row(20)
-    gc.collect()
-    before = sys.getallocatedblocks()
-    every_row(200)
-    gc.collect()
-    grown = sys.getallocatedblocks() - before
+    grown = blocks_grown(every_row, 200)
     assert grown < 200, f"{grown} blocks more after {200 * len(producers)} refusals"
 
 

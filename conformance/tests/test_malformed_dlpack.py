@@ -24,6 +24,7 @@ from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import FAKE_POINTER, Dlpack, cai
 from conformance.tests.expectations.refusal import check_refusal, nothing_changes, refuse
 from conformance.tests.interpreter.process import environment
+from conformance.tests.ownership.growth import blocks_grown
 from conformance.tests.simulated.machine import Machine
 
 KINDS = pytest.mark.parametrize("versioned", [False, True], ids=["legacy", "versioned"])
@@ -783,12 +784,7 @@ def test_refusals_leak_nothing() -> None:
                     cd.from_dlpack(capsule)
                 del capsule
 
-    every_row(20)
-    gc.collect()
-    before = sys.getallocatedblocks()
-    every_row(100)
-    gc.collect()
-    grown = sys.getallocatedblocks() - before
+    grown = blocks_grown(every_row, 100)
     assert grown < 200, f"{grown} blocks more after {100 * len(made)} refusals"
     assert [tensor.released for tensor, _ in made] == [120] * len(made)
 

@@ -6,7 +6,6 @@ Both link their own copy of the bridge and make no set-up call; neither imports 
 from __future__ import annotations
 
 import gc
-import pathlib
 import subprocess
 import sys
 import threading
@@ -26,6 +25,7 @@ from conformance.tests.dlpack import abi, exchange
 from conformance.tests.doubles.producers import Cai, Dlpack, cai, interface
 from conformance.tests.interpreter.free_threaded import elsewhere
 from conformance.tests.interpreter.process import on_the_simulator
+from conformance.tests.interpreter.threads import blocked_signals
 from conformance.tests.simulated.machine import Machine
 
 VALUES = np.arange(4, dtype=np.float32)
@@ -191,13 +191,7 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 def test_the_thread_that_keeps_arrays_takes_no_signals(machine: Machine) -> None:
     array = cai(shape=(4,), data=(machine.device_memory(16), False))
     cai_example.stack(array, array)
-    masks = [
-        int(line.split()[1], 16)
-        for status in pathlib.Path("/proc/self/task").glob("*/status")
-        if "Name:\tcai-dlpack-keep\n" in (text := status.read_text())
-        for line in text.splitlines()
-        if line.startswith("SigBlk")
-    ]
+    masks = blocked_signals("cai-dlpack-keep")
     assert len(masks) == 1
     assert masks[0] >> 1 & 1, "SIGINT reaches it"
 

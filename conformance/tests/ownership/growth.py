@@ -39,6 +39,16 @@ def repeat(convert: Callable[[], object], count: int) -> None:
         convert()
 
 
+def blocks_grown(convert: Callable[[int], object], count: int) -> int:
+    """Returns how many more blocks the interpreter holds after so many times; what is made once is made before."""
+    convert(20)
+    gc.collect()
+    before = sys.getallocatedblocks()
+    convert(count)
+    gc.collect()
+    return sys.getallocatedblocks() - before
+
+
 def growth(convert: Callable[[int], object], watched: list[object], count: int) -> int:
     """The bytes by which the heap has grown after so many times; all else that can be counted is checked."""
     convert(100)

@@ -18,6 +18,7 @@ import pytest
 from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, Dlpack, cai, interface
 from conformance.tests.interpreter.free_threaded import FREE_THREADED, elsewhere
+from conformance.tests.interpreter.threads import blocked_signals
 from conformance.tests.ownership import native
 from conformance.tests.ownership.waiting import PROMISED, until
 
@@ -163,16 +164,8 @@ def test_an_owner_that_deletes_without_the_gil_as_it_ends() -> None:
 
 def test_the_reaper_takes_no_signals() -> None:
     """A signal that is sent to the process reaches a thread that can do something with it."""
-    import pathlib
-
     abi.release(tensor_of(cai()))
-    masks = [
-        int(line.split()[1], 16)
-        for status in pathlib.Path("/proc/self/task").glob("*/status")
-        if "Name:\tcai-dlpack\n" in (text := status.read_text())
-        for line in text.splitlines()
-        if line.startswith("SigBlk")
-    ]
+    masks = blocked_signals("cai-dlpack")
     # Each extension module of the process has one.
     assert masks
     assert all(mask >> 1 & 1 for mask in masks), "SIGINT reaches a reaper"

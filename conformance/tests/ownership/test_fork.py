@@ -10,7 +10,7 @@ import pytest
 
 from conformance.tests.interpreter.free_threaded import FREE_THREADED
 from conformance.tests.ownership import native
-from conformance.tests.ownership.subprocesses import Interpreter, interpreters, run
+from conformance.tests.ownership.subprocesses import EACH_INTERPRETER, Interpreter, run
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="not run: this platform has no fork")
 
@@ -41,6 +41,14 @@ BEFORE = """
                 os._exit(1)
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
+
+    def in_many_children(body, stop, threads):
+        try:
+            for _ in range(FORKS):
+                in_child(body)
+        finally:
+            stop.set()
+        for thread in threads: thread.join()
 
     def release_later(tensor, delay=0.0):
         import ctypes
@@ -193,12 +201,7 @@ CASES = {
             del producer
             assert until(lambda: alive() is None, 5)
 
-        try:
-            for _ in range(FORKS):
-                in_child(child)
-        finally:
-            stop.set()
-        for thread in threads: thread.join()
+        in_many_children(child, stop, threads)
         assert until(lambda: cd.stats()["pending"] == 0, 5)
     """,
     "a child that ends as a program does": """
@@ -260,12 +263,7 @@ CASES = {
             assert cd.view(producer, ordinal=0).ptr == memory
             assert cd.from_dlpack(abi.make().capsule()).memory == "host"
 
-        try:
-            for _ in range(FORKS):
-                in_child(child)
-        finally:
-            stop.set()
-        for thread in threads: thread.join()
+        in_many_children(child, stop, threads)
         assert view.on(waiting).stream == waiting
     """,
     "an imported tensor's deleter is not called by the child": """
@@ -290,12 +288,11 @@ FORKS = native.figure(30, 300)
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("interpreter", interpreters(), ids=lambda interpreter: interpreter.name)
+@EACH_INTERPRETER
 def test_fork(case: str, interpreter: Interpreter) -> None:
     if case == "forks while other threads release" and (FREE_THREADED or interpreter.name.endswith("t")):
         pytest.skip("not run: free-threaded CPython's child keeps the locks of objects that were taken at the fork")
-    code = f"FORKS = {FORKS}\n" + textwrap.dedent(BEFORE) + textwrap.dedent(CASES[case])
-    assert run([interpreter.executable], code, interpreter.package, seconds=120 + FORKS) == (0, "")
+    assert interpreter.run(f"FORKS = {FORKS}\n", BEFORE, CASES[case], seconds=120 + FORKS) == (0, "")
 
 
 # What makes something on first use, in C all the way: a thread that is inside is not asked for the GIL.

@@ -12,7 +12,7 @@ import textwrap
 import pytest
 
 from conformance.tests.ownership import native
-from conformance.tests.ownership.subprocesses import Interpreter, interpreters, run
+from conformance.tests.ownership.subprocesses import EACH_INTERPRETER, Interpreter, run
 
 BEFORE = """
     import ctypes, os, sys, threading, time
@@ -115,11 +115,10 @@ RUNS = native.figure(1, 20)
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("interpreter", interpreters(), ids=lambda interpreter: interpreter.name)
+@EACH_INTERPRETER
 def test_a_thread_that_is_killed_inside(place: str, interpreter: Interpreter) -> None:
-    code = textwrap.dedent(BEFORE) + textwrap.dedent(PLACES[place])
     for _ in range(RUNS):
-        assert run([interpreter.executable], code, interpreter.package) == (0, "")
+        assert interpreter.run(BEFORE, PLACES[place]) == (0, "")
 
 
 def test_a_thread_that_is_killed_inside_another_extension() -> None:
@@ -138,7 +137,7 @@ ENDS_BY_ITSELF = {
 
 
 @pytest.mark.parametrize("when", ENDS_BY_ITSELF)
-@pytest.mark.parametrize("interpreter", interpreters(), ids=lambda interpreter: interpreter.name)
+@EACH_INTERPRETER
 def test_a_thread_that_ends_itself_outside_is_let_go(when: str, interpreter: Interpreter) -> None:
     """A C library's thread has called us, and ends by `pthread_exit` when nothing of ours is on its stack;
     somebody waits for it."""
@@ -149,5 +148,4 @@ def test_a_thread_that_ends_itself_outside_is_let_go(when: str, interpreter: Int
             cd.view(cai(), ordinal=0)
             converted.append(1)
     """
-    code = textwrap.dedent(BEFORE) + textwrap.dedent(code) + textwrap.dedent(ENDS_BY_ITSELF[when])
-    assert run([interpreter.executable], code, interpreter.package) == (0, "")
+    assert interpreter.run(BEFORE, code, ENDS_BY_ITSELF[when]) == (0, "")

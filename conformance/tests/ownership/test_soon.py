@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
-
 import pytest
 
 from conformance.tests.ownership import native
-from conformance.tests.ownership.subprocesses import Interpreter, interpreters, run
+from conformance.tests.ownership.subprocesses import EACH_INTERPRETER, Interpreter
 from conformance.tests.ownership.waiting import PROMISED
 
 SITS_IN = {
@@ -56,10 +54,9 @@ TIMES = native.figure(2, 50)
 
 
 @pytest.mark.parametrize("sits_in", SITS_IN)
-@pytest.mark.parametrize("interpreter", interpreters(), ids=lambda interpreter: interpreter.name)
+@EACH_INTERPRETER
 def test_released_although_the_main_thread_sits_in(sits_in: str, interpreter: Interpreter) -> None:
-    code = textwrap.dedent(CODE.format(times=TIMES, sits_in=SITS_IN[sits_in]))
-    exit_code, printed = run([interpreter.executable], code, interpreter.package)
+    exit_code, printed = interpreter.run(CODE.format(times=TIMES, sits_in=SITS_IN[sits_in]))
     assert exit_code == 0, printed
     slowest = float(printed)
     print(f"{interpreter.name}, {sits_in}: slowest of {TIMES} releases {slowest * 1000:.2f} ms")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
-
 import pytest
 
-from conformance.tests.ownership.subprocesses import Interpreter, interpreters, run
+from conformance.tests.ownership.subprocesses import EACH_INTERPRETER, Interpreter
 
 # 3.10 to 3.12 call the module _xxsubinterpreters; what runs in one reports by a pipe.
 BEFORE = """
@@ -86,7 +84,6 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("interpreter", interpreters(), ids=lambda interpreter: interpreter.name)
+@EACH_INTERPRETER
 def test_subinterpreters(case: str, interpreter: Interpreter) -> None:
-    code = textwrap.dedent(BEFORE) + textwrap.dedent(CASES[case])
-    assert run([interpreter.executable], code, interpreter.package) == (0, "")
+    assert interpreter.run(BEFORE, CASES[case]) == (0, "")

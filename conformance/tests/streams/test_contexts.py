@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import cai_dlpack as cd
@@ -16,6 +16,7 @@ from cuda.core.utils import StridedMemoryView
 from conformance.tests.doubles.producers import cai
 from conformance.tests.interpreter.process import on_the_simulator
 from conformance.tests.simulated.machine import Machine, one_event
+from conformance.tests.streams.faces import HOST_FACES, STREAM_FACES, Face
 from conformance.tests.streams.race import LEGACY, PER_THREAD, Track
 
 OUT_OF_MEMORY = 2
@@ -36,22 +37,9 @@ def view_on(track: Track, ordinal: int, stream: int | None) -> cd.CaiView:
     return cd.view(track.producer(stream), ordinal=ordinal)
 
 
-def consume(view: cd.CaiView, stream: int) -> None:
-    with view.consume(stream):
-        pass
-
-
-FACES: dict[str, Callable[[cd.CaiView, int], object]] = {
-    "on": lambda view, stream: view.on(stream),
-    "dlpack": lambda view, stream: view.__dlpack__(stream=stream, max_version=(1, 3)),
-    "to-dlpack": lambda view, stream: cd.to_dlpack(view, stream=stream),
-    "join": lambda view, stream: cd.join([view], on=stream),
-    "consume": consume,
-    "synchronize": lambda view, stream: view.synchronize(),
-    "host": lambda view, stream: cd.to_dlpack(view, stream="host"),
-}
+FACES = STREAM_FACES | HOST_FACES
 # What makes no order, or more than that.
-MORE_FACES: dict[str, Callable[[cd.CaiView, int], object]] = {
+MORE_FACES: dict[str, Face] = {
     **FACES,
     "copy": lambda view, stream: view.__dlpack__(stream=stream, copy=True),
     "copy-where-it-is-ready": lambda view, _: view.__dlpack__(stream=view.stream, copy=True),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 
 import cai_dlpack as cd
 import numpy as np
@@ -11,12 +10,8 @@ import pytest
 import tvm_ffi
 
 from conformance.tests.interpreter.process import on_the_simulator
+from conformance.tests.streams.faces import HOST_FACES, STREAM_FACES, Face
 from conformance.tests.streams.race import LEGACY, PER_THREAD, Track
-
-
-def consume(view: cd.CaiView, stream: int) -> None:
-    with view.consume(stream):
-        pass
 
 
 def leak(view: cd.CaiView, stream: int) -> None:
@@ -45,14 +40,9 @@ def by_the_table(view: cd.CaiView, stream: int) -> None:
         ECHO(view)
 
 
-FACES: dict[str, Callable[[cd.CaiView, int], object]] = {
-    "on": lambda view, stream: view.on(stream),
-    "dlpack": lambda view, stream: view.__dlpack__(stream=stream, max_version=(1, 3)),
-    "to-dlpack": lambda view, stream: cd.to_dlpack(view, stream=stream),
-    "host": lambda view, stream: cd.to_dlpack(view, stream="host"),
-    "synchronize": lambda view, stream: view.synchronize(),
-    "join": lambda view, stream: cd.join([view], on=stream),
-    "consume": consume,
+FACES: dict[str, Face] = {
+    **STREAM_FACES,
+    **HOST_FACES,
     "consume-left-open": leak,
     "consume-and-raise": raise_inside,
     "policy-host": by_the_host,

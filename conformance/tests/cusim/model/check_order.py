@@ -132,26 +132,32 @@ def stays_undone(cu: Driver, event: int) -> None:
         time.sleep(0.001)
 
 
+def check_follows(cu: Driver, sim: Sim, gated: int, follower: int, ordered: bool) -> None:
+    """Checks that work on `follower` waits for the gate of `gated` if it is ordered behind it, and only then."""
+    memory, event = cu.alloc(4), cu.event()
+    gate = sim.gate(gated)
+    cu.fill_async(memory, 1, 4, follower)
+    cu.record(event, follower)
+    assert sim.pending(gated) == 1
+    if ordered:
+        stays_undone(cu, event)
+        assert not cu.is_done(follower)
+    else:
+        cu.wait_for(follower)
+    gate.open()
+    cu.destroy_event(event)
+    cu.wait_for(follower)
+    cu.free(memory)
+
+
 @pytest.mark.parametrize("default", [0, LEGACY])
 @pytest.mark.parametrize("flags, ordered", [(0, True), (1, False)], ids=["blocking", "non-blocking"])
 def test_the_legacy_stream_waits_for_blocking_streams(
     cu: Driver, sim: Sim, default: int, flags: int, ordered: bool
 ) -> None:
-    stream, memory, event = cu.stream(flags), cu.alloc(4), cu.event()
-    gate = sim.gate(stream)
-    cu.fill_async(memory, 1, 4, default)
-    cu.record(event, default)
-    assert sim.pending(stream) == 1
-    if ordered:
-        stays_undone(cu, event)
-        assert not cu.is_done(default)
-    else:
-        cu.wait_for(default)
-    gate.open()
-    cu.destroy_event(event)
-    cu.wait_for(default)
+    stream = cu.stream(flags)
+    check_follows(cu, sim, stream, default, ordered)
     cu.wait_for(stream)
-    cu.free(memory)
     cu.destroy_stream(stream)
 
 
@@ -170,19 +176,8 @@ def test_waiting_for_the_legacy_stream_is_waiting_for_blocking_streams(
 
 @pytest.mark.parametrize("flags, ordered", [(0, True), (1, False)], ids=["blocking", "non-blocking"])
 def test_blocking_streams_wait_for_the_legacy_stream(cu: Driver, sim: Sim, flags: int, ordered: bool) -> None:
-    stream, memory, event = cu.stream(flags), cu.alloc(4), cu.event()
-    gate = sim.gate(LEGACY)
-    cu.fill_async(memory, 1, 4, stream)
-    cu.record(event, stream)
-    if ordered:
-        stays_undone(cu, event)
-        assert not cu.is_done(stream)
-    else:
-        cu.wait_for(stream)
-    gate.open()
-    cu.destroy_event(event)
-    cu.wait_for(stream)
-    cu.free(memory)
+    stream = cu.stream(flags)
+    check_follows(cu, sim, LEGACY, stream, ordered)
     cu.destroy_stream(stream)
 
 
