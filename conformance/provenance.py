@@ -1,4 +1,4 @@
-"""When a result was made, and from what."""
+"""Reads the date and the commit of a result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def today() -> str:
 
 
 def commit() -> str:
-    """Short, and marked where the tree has changes."""
+    """Returns the short commit, marked if the tree has changes."""
     asked = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
     answer = subprocess.run(asked, capture_output=True, text=True, check=False)
     return answer.stdout.strip() or "no commit"

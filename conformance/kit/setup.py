@@ -36,7 +36,7 @@ def build_driver() -> Path:
 
 
 class BuildWithDriver(build_py):
-    """Copies the library beside the modules, under the names that programs ask the loader for."""
+    """Copies the library beside the modules, under the names that the dynamic loader looks for."""
 
     def run(self) -> None:
         super().run()
@@ -62,7 +62,7 @@ class PlatformWheel(bdist_wheel):
 
 
 class BinaryDistribution(Distribution):
-    """Says that there is something compiled inside."""
+    """Marks the wheel as one with compiled code."""
 
     def has_ext_modules(self) -> bool:
         return True

@@ -28,7 +28,7 @@ Consume = Callable[[Any], Seen]
 
 
 def prepare() -> None:
-    """The first device is current, for those who ask the driver for the current one."""
+    """Makes the first device current, for libraries that ask the driver for the current one."""
     from cuda.core import Device
 
     Device(0).set_current()
@@ -38,7 +38,7 @@ def prepare() -> None:
 
 @functools.cache
 def pycuda() -> tuple[Any, Any]:
-    """PyCUDA on the first device's primary context, which it wants back before the process ends."""
+    """Returns PyCUDA on the first device's primary context, popped again as the process ends."""
     driver = load("pycuda.driver")
     driver.init()
     context = driver.Device(0).retain_primary_context()
@@ -61,7 +61,7 @@ def read(pointer: int, nbytes: int) -> bytes:
 
 
 def gather(pointer: int, shape: Sequence[int], byte_strides: Sequence[int], itemsize: int) -> bytes:
-    """The elements in C order, one by one, from where a consumer says that they lie."""
+    """Reads the elements in C order, one by one, at the address and strides that a consumer reports."""
     found = b""
     for index in itertools.product(*(range(extent) for extent in shape)):
         found += read(pointer + sum(at * step for at, step in zip(index, byte_strides, strict=True)), itemsize)
@@ -69,7 +69,7 @@ def gather(pointer: int, shape: Sequence[int], byte_strides: Sequence[int], item
 
 
 def seen(array: object) -> Seen:
-    """What another library's array says of itself, read through the bridge."""
+    """Reads another library's array through the bridge."""
     view = cd.view(array)
     assert view.itemsize is not None
     assert view.byte_strides is not None
@@ -207,7 +207,7 @@ def cuda_core_interface(view: Any) -> Seen:
 
 
 def strided(memory: Any) -> Seen:
-    """What cuda.core's view says of itself: strides in elements, None for C order."""
+    """Reads cuda.core's view by its own fields: strides in elements, None for C order."""
     itemsize = np.dtype(memory.dtype).itemsize
     steps = memory.strides
     if steps is None:
@@ -245,7 +245,7 @@ def mpi_in(view: Any) -> Seen:
 
 
 def pycuda_in(view: Any) -> Seen:
-    """As the argument of a kernel: the address, and nothing else of it. PyCUDA's own call, of no kernel."""
+    """Returns the address that PyCUDA passes to a kernel, by its own function, without launching one."""
     driver, _ = pycuda()
     launched: list[bytes] = []
     kernel = types.SimpleNamespace(

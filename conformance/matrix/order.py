@@ -1,4 +1,4 @@
-"""How a consumer comes to wait for the producer's stream: the simulated driver's log of one hand-over.
+"""Finds how a consumer waits for the producer's stream, in the simulated driver's log of one hand-over.
 
 python -m cai_conformance simulate -- python -m conformance.matrix.order CONSUMER...
 """
@@ -25,7 +25,7 @@ WAITS = {
 
 
 def order(consume: Any, sim: Sim) -> str:
-    """Who waits in one hand-over of an array that a stream has written."""
+    """Returns which side waits in one hand-over of an array that a stream has written."""
     stream = numba.cuda.stream()
     view = cd.view(numba.cuda.to_device(np.arange(12, dtype=np.float32), stream=stream))
     sim.clear()

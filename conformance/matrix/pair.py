@@ -68,7 +68,7 @@ def one(produce: Produce, consume: Consume, bridge: str, dtype: str, layout: str
 
 
 def whose(error: Exception) -> str:
-    """Our rule, or the class of somebody else's exception."""
+    """Returns the rule of our exception, or the class of another library's."""
     rule = getattr(error, "rule", None)
     return f"rule {rule}" if rule else type(error).__name__
 

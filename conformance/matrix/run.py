@@ -61,7 +61,7 @@ def run(room: str, producer: str, consumers: list[str]) -> tuple[list[dict[str, 
 
 
 def orders(consumers: list[str]) -> dict[str, str]:
-    """How each consumer comes to wait for the producer's stream, by the simulated driver's log."""
+    """Returns how each consumer waits for the producer's stream, from the simulated driver's log."""
     ended = subprocess.run(
         [sys.executable, "-m", "conformance.matrix.order", *consumers], cwd=ROOT, capture_output=True, text=True
     )
@@ -74,7 +74,7 @@ def orders(consumers: list[str]) -> dict[str, str]:
 
 
 def last(text: str) -> str:
-    """The line of an error output that says why, where there is one."""
+    """Returns the line of an error output that has the reason, if there is one."""
     told = [line.strip() for line in text.splitlines() if "heck failed" in line or "Error: " in line]
     return (told or ["no words"])[-1][:160]
 

@@ -1,4 +1,4 @@
-"""The races of `conformance/tests/streams` on a GPU, with a kernel that takes its time before it writes.
+"""Runs the races of `conformance/tests/streams` on a GPU, with a kernel that waits before it writes.
 
     PYTHONPATH=conformance/kit/src python -m conformance.soak.gpu_races --trials 10000
 
@@ -72,7 +72,7 @@ wait:
 
 
 class Gpu(Machine):
-    """A real driver: no log, so that `order` has nothing to tell."""
+    """Drives a real GPU, which has no log: `order` is empty."""
 
     def __init__(self) -> None:
         super().__init__(SimpleNamespace(library=ctypes.CDLL("libcuda.so.1")))  # type: ignore[arg-type]
@@ -122,7 +122,7 @@ class GpuTrack(Track):
 
 
 class SimulatedTrack(Track):
-    """The same on the simulator, with a delay for a kernel."""
+    """Races on the simulator, with a delay in place of the slow kernel."""
 
     def write(self, stream: int, value: int) -> None:
         self.control.delay(stream, DELAY_SECONDS)
@@ -130,7 +130,7 @@ class SimulatedTrack(Track):
 
 
 def wrong(track: Track, pair: Pair, loan: bool, trials: int) -> int:
-    """How many of so many copies are not of the write that they were ordered after."""
+    """Returns how many of `trials` copies are not of the write that they were ordered after."""
     bad = 0
     for trial in range(trials):
         value = 1 + 2 * (trial % 80)  # the loan's second write has the even number after it; never 0xA5

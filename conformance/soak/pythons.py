@@ -26,7 +26,7 @@ ENDS = ["test_fork.py", "test_killed.py", "test_shutdown.py", "test_soon.py", "t
 
 
 def candidates(version: str) -> list[str]:
-    """Where this version may be: on PATH, among those that `cpython.sh` has built, or among pyenv's."""
+    """Returns the candidates for a version: on PATH, built by `cpython.sh`, or among pyenv's."""
     found = [shutil.which(f"python{version}")]
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     found += [str(each) for each in sorted(target.glob(f"cpython/*/bin/python{version}"))]
@@ -36,7 +36,7 @@ def candidates(version: str) -> list[str]:
 
 
 def usable(version: str) -> str | None:
-    """An interpreter that runs and is what its name says."""
+    """Returns an interpreter that runs and has the version of its name."""
     for each in candidates(version):
         answer = subprocess.run([each, "-c", ASK], capture_output=True, text=True, check=False)
         if answer.returncode == 0 and answer.stdout.split() == [version, "cpython"]:

@@ -1,4 +1,4 @@
-"""What `make test` has no time for: every part of the soak, one after the other.
+"""Runs the parts of the soak, which take longer than `make test`, one after the other.
 
     python -m conformance.soak.run --minutes 30 [PART ...]
 

@@ -1,4 +1,4 @@
-"""The simulator for longer than a test run may take: the stress and random programs, in each mode.
+"""Runs the simulator's stress and random programs in each mode, for longer than a test run.
 
     python -m conformance.soak.simulator --minutes 10
 
@@ -38,14 +38,14 @@ print(json.dumps({{"programs": seed - {first}, "wrong": wrong}}))
 
 
 def stress(options: list[str], rounds: int) -> tuple[bool, str]:
-    """Four threads on two devices, with the waits."""
+    """Runs four threads on two devices, with the waits."""
     done = simulate(options, ["-m", "conformance.tests.cusim.stress", str(rounds), "1"], timeout=3600)
     counted = json.loads(done.stdout) if done.returncode == 0 else {"failed": done.stderr[-500:]}
     return counted.get("wrong") == 0, json.dumps(counted)
 
 
 def random_programs(options: list[str], seconds: float) -> tuple[bool, str]:
-    """As many random programs as fit into the time, from a seed that differs each time."""
+    """Runs random programs for `seconds`, from a seed that differs each time."""
     first = int(time.time()) * 1000
     done = on_the_simulator(RANDOM.format(first=first, seconds=seconds), *options)
     counted = json.loads(done.stdout) if done.returncode == 0 else {"failed": done.stderr[-500:]}

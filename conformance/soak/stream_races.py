@@ -1,4 +1,4 @@
-"""The races of `conformance/tests/streams`, as many as a test run has no time for.
+"""Runs the races of `conformance/tests/streams` more often than a test run can.
 
     python -m cai_conformance simulate -- python -m conformance.soak.stream_races --trials 100000
 

@@ -1,4 +1,4 @@
-"""`cd.explain` says what the import and the export then do."""
+"""Checks `cd.explain` against what the import and the export then do."""
 
 from __future__ import annotations
 

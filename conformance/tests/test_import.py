@@ -1,4 +1,4 @@
-"""What we consume through `__dlpack__`: which keywords are sent, what is believed, what is released."""
+"""Tests the import by `__dlpack__`: keywords, checks, releases."""
 
 from __future__ import annotations
 

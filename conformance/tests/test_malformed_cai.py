@@ -415,7 +415,7 @@ def test_accepted(changes: dict[str, Any], expected: dict[str, Any]) -> None:
 
 
 def with_fresh_keys(shown: dict[str, Any]) -> dict[str, Any]:
-    """The same dict with keys that are equal to the literal ones and other objects, as from JSON."""
+    """Returns the dict with keys that are equal to the literal ones but other objects, as from JSON."""
     return {"".join(list(key)): value for key, value in shown.items()}
 
 
@@ -429,7 +429,7 @@ FORMS: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_every_form_of_the_dict_gets_the_same_answer(form: Callable[[dict[str, Any]], Any]) -> None:
-    """A quick way for usual dicts must not know other rules than the careful way."""
+    """The fast path for usual dicts has the same rules as the general one."""
     changes = [{row.key: row.value} for row in ROWS] + [changes for _, changes, _ in ACCEPTED]
     for each in changes:
         shown = interface(**each)

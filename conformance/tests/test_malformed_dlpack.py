@@ -203,7 +203,7 @@ def test_any_minor_version_is_accepted(minor: int) -> None:
 
 
 class ThatAnswers:
-    """`__dlpack__` answers whatever it is told to."""
+    """Returns any given object from `__dlpack__`."""
 
     def __init__(self, answer: object, device: Any = (1, 0)) -> None:
         self.answer = answer
@@ -321,7 +321,7 @@ def race_two_imports() -> None:
 
 
 class Raises(ThatAnswers):
-    """`__dlpack__` raises what it is told to, and counts."""
+    """Raises a given exception from `__dlpack__`, and counts the calls."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(None)
@@ -351,7 +351,7 @@ def test_d9_d11_the_producers_own_error_passes_untouched(error: Exception) -> No
 
 
 def test_d9_an_error_from_every_form_ends() -> None:
-    """A producer that always blames a keyword is asked once per keyword, then its error is raised."""
+    """A producer whose error always names a keyword is called once per keyword, then its error is raised."""
 
     class Blames(Raises):
         def __dlpack__(self, **keywords: Any) -> object:
@@ -421,7 +421,7 @@ def test_device_refused(device: Any, raises: type[Exception], rule: str) -> None
 
 @pytest.mark.parametrize("device", [42, None], ids=["int", "none"])
 def test_d14_the_device_is_no_sequence(device: object) -> None:
-    """Row D14 says ValueError for what is not a pair; an answer that is no sequence has the wrong type."""
+    """Row D14 has ValueError for a sequence that is not a pair; an object that is no sequence is a TypeError."""
     producer = Dlpack(abi.make())
     producer.device = device
     with pytest.raises((ValueError, TypeError)) as caught:
@@ -499,7 +499,7 @@ def test_another_major_version(major: int, carrier: str) -> None:
 
 
 def test_d20_nothing_else_is_read_of_another_major_version() -> None:
-    """The part of the struct that a reader of version 2 may not touch lies on a page that nobody may read."""
+    """The part of the struct that a reader of version 2 may not touch lies on a protected page."""
     code = """
         import ctypes, mmap
         from conformance.tests.dlpack import abi
@@ -723,7 +723,7 @@ def test_other_arguments(keywords: dict[str, Any], raises: type[Exception], rule
     ],
 )
 def test_a_flag_that_has_no_none(call: Callable[[], object]) -> None:
-    """Whichever way a call takes."""
+    """None is a TypeError, with and without other keywords."""
     with pytest.raises(TypeError, match="bool"):
         call()
 

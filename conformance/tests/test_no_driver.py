@@ -1,4 +1,4 @@
-"""A machine without a CUDA driver: what needs none works, what needs one says so."""
+"""Tests a machine without a CUDA driver: calls that need one raise DriverError, the others work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to a process on the simulator: exit, fork, a forbidden access, the wrong driver."""
+"""Tests a process on the simulator: exit, fork, a forbidden access, the wrong driver."""
 
 from __future__ import annotations
 

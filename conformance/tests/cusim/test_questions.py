@@ -1,4 +1,4 @@
-"""The simulator keeps to the answers that were written down, under both schedules."""
+"""Checks the simulator against the answers of `answers.tsv`, under both schedules."""
 
 from __future__ import annotations
 

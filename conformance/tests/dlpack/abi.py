@@ -136,7 +136,7 @@ _C_COUNT = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_count)
 
 
 def new_capsule(address: int, as_name: bytes, *, destructor: bool = True) -> object:
-    """A capsule around any address, with the destructor that the Python specification asks for."""
+    """Makes a capsule around any address, with the destructor of the Python specification."""
     kept = _names.setdefault(as_name, ctypes.c_char_p(as_name))
     end = ctypes.cast(_C_DESTROY, ctypes.c_void_p) if destructor else None
     return _api.PyCapsule_New(address, kept, end)
@@ -186,7 +186,7 @@ def make(
     flags: int = 0,
     deleter: bool = True,
 ) -> Made:
-    """A valid tensor of 2 x 3 float32 on the host, but for what the caller says otherwise.
+    """Makes a tensor: by default a valid one of 2 x 3 float32 on the host.
 
     `strides` are in elements and default to compact row-major; `shape=None` leaves the pointer NULL;
     `data=None` points at 4096 fresh bytes, `data=0` leaves the pointer NULL.
@@ -231,7 +231,7 @@ def compact(shape: Sequence[int]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Read:
-    """What a capsule says, as plain values; `shape` and `strides` are None where the pointer is NULL."""
+    """Holds a capsule's fields as plain values; `shape` and `strides` are None if the pointer is NULL."""
 
     versioned: bool
     version: tuple[int, int] | None

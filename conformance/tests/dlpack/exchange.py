@@ -53,7 +53,7 @@ def capsule(table: Table, name: bytes = NAME) -> object:
 
 
 class Producer:
-    """The state behind a double's table: what it hands out, and how often it was asked."""
+    """Holds the state behind a double's table: the tensor that it exports, and its calls."""
 
     def __init__(self, made: abi.Made | None = None) -> None:
         self.made = made if made is not None else abi.make()

@@ -23,7 +23,7 @@ def size_of(shape: tuple[int, ...]) -> int:
 
 
 def cupy(array: Any) -> int:
-    """`cupy.asarray`: C types for the dict and the shape; a pointer of 0 only where nothing is asked of it."""
+    """`cupy.asarray`: C types for the dict and the shape; a pointer of 0 only without elements."""
     interface = array.__cuda_array_interface__
     if type(interface) is not dict or type(interface["shape"]) is not tuple:
         raise TypeError("expected dict and tuple")

@@ -12,7 +12,7 @@ FAKE_POINTER = 0x7F00_0000_1000
 
 
 class Cai:
-    """Shows the dict it was given, and counts how often it was asked."""
+    """Exports the dict that it was given, and counts the reads."""
 
     def __init__(self, interface: Any) -> None:
         self.interface = interface
@@ -44,7 +44,7 @@ def cai(**changes: Any) -> Cai:
 
 
 class Dlpack:
-    """Answers `__dlpack__` with the capsule of one tensor, and records each call's keywords."""
+    """Exports one tensor by `__dlpack__`, and records each call's keywords."""
 
     def __init__(self, made: abi.Made, device: Any = None) -> None:
         self.made = made
@@ -64,7 +64,7 @@ class Dlpack:
 
 
 class Legacy(Dlpack):
-    """Knows no keyword at all."""
+    """Takes no keyword in `__dlpack__`."""
 
     def __dlpack__(self) -> object:  # type: ignore[override]
         self.calls.append({})
@@ -72,7 +72,7 @@ class Legacy(Dlpack):
 
 
 class StreamOnly(Dlpack):
-    """Knows `stream` and no other keyword."""
+    """Takes `stream` and no other keyword in `__dlpack__`."""
 
     def __dlpack__(self, stream: Any = "omitted") -> object:  # type: ignore[override]
         self.calls.append({"stream": stream})
@@ -80,7 +80,7 @@ class StreamOnly(Dlpack):
 
 
 class StreamObject:
-    """A stream as the `__cuda_stream__` protocol shows it: a method that answers (version, handle)."""
+    """Implements the `__cuda_stream__` protocol: a method that returns (version, handle)."""
 
     def __init__(self, handle: int, version: int = 0) -> None:
         self.handle = handle

@@ -1,4 +1,4 @@
-"""What the specifications say about a strided array, in plain Python and nothing of this project.
+"""Computes what the specifications prescribe for a strided array, without any code of this project.
 
 Written from the two texts: the array interface (typestr, byte strides, `None` for C order, size 0
 has pointer 0) and dlpack.h (element strides, non-NULL for ndim > 0, data NULL for size 0).
@@ -33,7 +33,7 @@ DTYPES: dict[str, tuple[str, int, int]] = {
 
 @dataclass(frozen=True)
 class Expected:
-    """Either a refusal by rule, or what both protocols must say."""
+    """Holds either the rule of a refusal, or the layout that both protocols must have."""
 
     refused: str | None
     size: int
@@ -55,7 +55,7 @@ def row_major(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
 
 
 def expect(shape: Sequence[int], byte_strides: Sequence[int] | None, itemsize: int) -> Expected:
-    """What must become of this array."""
+    """Returns what both protocols must have for this array."""
     size = 1
     for extent in shape:
         size *= extent

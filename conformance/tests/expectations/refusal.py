@@ -1,4 +1,4 @@
-"""What every refusal owes its reader, checked in one place."""
+"""Checks that a refusal names its field, value and rule."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def check_refusal(
 
 @contextmanager
 def refused_or_accepted() -> Iterator[None]:
-    """For input that changes under the reader's hands: any answer by the rules will do, a crash will not."""
+    """Accepts success or a refusal by a rule, for input that changes while it is read; any other error is raised."""
     try:
         yield
     except (TypeError, ValueError, BufferError) as error:

@@ -1,4 +1,4 @@
-"""Which kind of CPython this is, and what it does in another way. Needs nothing but Python."""
+"""Detects free-threaded CPython, and makes objects whose end does not depend on it. Needs nothing but Python."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 
 def elsewhere(make: Callable[[], T]) -> T:
-    """What `make` answers, whose last reference may then be given up on any thread, at once.
+    """Returns the result of `make`; it ends at once on whichever thread drops the last reference.
 
     Free-threaded CPython ends an object on the thread that made it, as soon as that runs Python again, and on
     another one only where that thread has ended. So there a thread makes it that ends.

@@ -1,4 +1,4 @@
-"""What some tests need and not every interpreter can have, as marks."""
+"""Marks tests that need a library which some interpreters cannot have."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _libc.mallinfo2.restype = Mallinfo2
 
 
 def check_nothing_is_left(convert: Callable[[int], object], watched: list[object], count: int) -> None:
-    """Has `convert` run so often and compares all that can be counted before and after.
+    """Runs `convert` `count` times and compares all that can be counted before and after.
 
     The heap is the whole process's, other threads and caches included: what it has grown by is looked at
     once more. A leak grows it every time.

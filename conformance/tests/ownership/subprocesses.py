@@ -28,7 +28,7 @@ class Interpreter:
 
 
 def interpreters() -> list[Interpreter]:
-    """This one, and those that conformance/soak/pythons.py has built the extension for."""
+    """Returns this interpreter, and those that conformance/soak/pythons.py has built the extension for."""
     here = Interpreter("this", sys.executable, None)
     others = os.environ.get("CAI_DLPACK_PYTHONS", "")
     return [here] + [Interpreter(*entry.split("|")) for entry in others.split() if entry]
@@ -38,7 +38,7 @@ EACH_INTERPRETER = pytest.mark.parametrize("interpreter", interpreters(), ids=la
 
 
 def run(command: list[str], code: str, package: str | None = None, seconds: float = 120) -> tuple[int, str]:
-    """The exit code of a Python process, and everything that it printed."""
+    """Runs a Python process; returns its exit code and all that it printed."""
     answer = subprocess.run(
         [*command, "-X", "faulthandler", "-c", code],
         env=environment(package or "", CAI_DLPACK_NATIVE=str(native.path())),

@@ -31,8 +31,8 @@ def tensor_of(producer: object) -> abi.Read:
 
 
 def keeping_the_gil(body: Callable[[], None]) -> None:
-    """Runs `body` where nobody releases anything between two of its lines: on a thread that runs no
-    pending calls (the main thread may, as any call returns) and is not asked for the GIL."""
+    """Runs `body` on a thread on which nothing is released between two of its lines: it runs no pending calls
+    (the main thread may, as any call returns) and is not asked for the GIL."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1)
     try:
@@ -128,7 +128,7 @@ def test_numpys_deleter_behind_ours_is_no_deadlock() -> None:
 
 
 def test_the_gil_is_seen_where_it_is() -> None:
-    """Where PyGILState_Check says yes for every thread, ours still knows: the deleter does not wait."""
+    """The deleter detects whether its own thread holds the GIL, also if PyGILState_Check is always 1."""
     producer = cai()
     tensors = [elsewhere(lambda: tensor_of(producer)) for _ in range(3)]
     before = cd.stats()["released"]

@@ -139,8 +139,8 @@ ENDS_BY_ITSELF = {
 @pytest.mark.parametrize("when", ENDS_BY_ITSELF)
 @EACH_INTERPRETER
 def test_a_thread_that_ends_itself_outside_is_let_go(when: str, interpreter: Interpreter) -> None:
-    """A C library's thread has called us, and ends by `pthread_exit` when nothing of ours is on its stack;
-    somebody waits for it."""
+    """A C library's thread that has called us ends by `pthread_exit` with nothing of ours on its stack, and is
+    joined."""
     code = """
         converted = []
 

@@ -52,7 +52,7 @@ def test_a_refused_dict_leaves_nothing(row: Any) -> None:
 
 
 class Offers:
-    """Answers with a tensor, and remembers nothing."""
+    """Exports a tensor by `__dlpack__`, and records nothing."""
 
     def __init__(self, made: abi.Made, device: object = (abi.CPU, 0)) -> None:
         self.made = made
@@ -121,20 +121,20 @@ def record(**changes: Any) -> cd.CaiView:
 
 
 class Without:
-    """A producer that does not say where it is."""
+    """A producer without `__dlpack_device__`."""
 
     def __dlpack__(self, **_: object) -> object:
         raise AssertionError
 
 
 def fortran(view: cd.CaiView) -> object:
-    """Asks for a buffer in Fortran's order, as PyObject_GetBuffer does."""
+    """Requests a buffer in Fortran's order by PyObject_GetBuffer."""
     buffer = ctypes.create_string_buffer(256)
     return ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(view), buffer, 0x40 | 0x18)
 
 
 class Answers:
-    """A producer whose answer is no capsule."""
+    """A producer whose `__dlpack__` returns no capsule."""
 
     def __dlpack__(self, **_: object) -> object:
         return 5
@@ -285,7 +285,7 @@ def test_one_refusal_that_asks_the_driver_leaves_nothing(rule: str, machine: Mac
 
 
 def test_every_rule_is_counted() -> None:
-    """Each is among the rows or the others, or it is said why not."""
+    """Each rule is among the rows or the others, or is listed with a reason."""
     text = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
     rules = set(re.findall(r"^### ([a-z0-9-]+)$", text, re.MULTILINE))
     rows = {row.rule for row in CAI_ROWS} | {row.rule for row in TENSOR_ROWS}

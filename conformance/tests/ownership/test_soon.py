@@ -1,4 +1,4 @@
-"""Released within 50 ms of the GIL being free, although nobody calls us and the main thread sits in a C call."""
+"""Checks that a release comes within 50 ms of the GIL being free, while the main thread sits in a C call."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def _often() -> Iterator[None]:
 
 @pytest.mark.skipif(not FREE_THREADED, reason="not run: about a free-threaded interpreter")
 def test_the_import_leaves_the_gil_off() -> None:
-    """A module that does not say that it can do without turns it on, with a warning."""
+    """A module without `Py_mod_gil` turns the GIL on, with a warning."""
     code = "import sys, cai_dlpack, cai_example, cai_example_peer; print(sys._is_gil_enabled())"
     assert run([sys.executable, "-W", "error"], code) == (0, "False\n")
 
@@ -189,7 +189,7 @@ def test_the_class_of_an_object_is_changed_by_another_thread() -> None:
 
 
 def test_views_are_dropped_by_other_threads() -> None:
-    """Some with a weak reference that a third thread reads, drops or is called back by."""
+    """Some views have a weak reference that a third thread reads or drops, or whose callback it runs."""
     ended, called = deque[int](), deque[int]()
 
     class Owner(Cai):
@@ -331,7 +331,7 @@ FIRST = {
 
 @pytest.mark.parametrize("what", FIRST)
 def test_the_first_calls_come_at_once(what: str) -> None:
-    """What is made on first use (names, layouts, the reaper, the classes of errors) is made once."""
+    """Names, layouts, the reaper and the classes of errors are made once, on first use."""
     code = """
         import threading
         import cai_dlpack as cd

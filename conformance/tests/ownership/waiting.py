@@ -1,4 +1,4 @@
-"""Waiting for a release that another thread has asked for, and never longer than promised."""
+"""Waits for a release that another thread has requested."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PATIENCE = 20.0
 
 
 def until(condition: Callable[[], bool], patience: float = PATIENCE) -> bool:
-    """Whether the condition comes true in time. Sleeps, so that the GIL is free."""
+    """Returns whether the condition comes true in time. Sleeps, so that the GIL is free."""
     end = time.monotonic() + patience
     while not condition():
         if time.monotonic() > end:

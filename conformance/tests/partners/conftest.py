@@ -1,4 +1,4 @@
-"""The machine, under the name that these tests know it by."""
+"""Names the simulated machine `sim` for these tests."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def all_are_freed(machine: Machine) -> None:
 
 
 def settle(machine: Machine, allocations: int) -> int:
-    """Copies are freed by a thread of their own: waits for it, and says how many there still are."""
+    """Waits for the thread that frees copies, and returns how many copies are left."""
     for _ in range(500):
         if machine.control.live().allocations <= allocations:
             break

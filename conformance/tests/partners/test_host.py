@@ -49,7 +49,7 @@ def test_numpy_sees_host_memory_without_dlpack(kind: str, index: Any, machine: M
 
 
 def buffer_of(view: Any) -> memoryview:
-    """The buffer; before Python 3.12 no type checker can know that there is one."""
+    """Returns the object as a buffer, which type checkers cannot express before Python 3.12."""
     return memoryview(view)
 
 

@@ -1,4 +1,4 @@
-"""bfloat16 and float8 behind a typestr that does not say so: by the object's own word, and never guessed."""
+"""Reads bfloat16 and float8 from the object's own `dtype` if its typestr is of unsigned ints; nothing is guessed."""
 
 from __future__ import annotations
 

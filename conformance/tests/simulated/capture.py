@@ -26,7 +26,7 @@ QUESTIONS = {
 
 
 class Captures:
-    """Begins and ends captures, and knows which are open."""
+    """Begins and ends captures, and ends those left open."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine

@@ -120,5 +120,5 @@ class Machine:
 
 
 def one_event(ready: int, waiting: int) -> list[tuple[str, int]]:
-    """What it costs to make one stream wait for another."""
+    """Returns the calls that make one stream wait for another."""
     return [("cuEventRecord", ready), ("cuStreamWaitEvent", waiting)]

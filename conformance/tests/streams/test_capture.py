@@ -169,7 +169,7 @@ def test_a_loan_whose_ready_stream_is_not_the_producers_may_not_fork(
 
 
 def test_a_capture_that_begins_inside_a_loan_forbids_its_return_edge(track: Track, captures: Captures) -> None:
-    """The producer's stream is captured by then, the consumer's is not: the loan ends, and says so."""
+    """The producer's stream is captured by then, the consumer's is not: the end of the loan raises."""
     loan = track.view(track.a).consume(track.b)
     loan.__enter__()
     captures.begin(track.a)

@@ -310,7 +310,7 @@ def test_events_are_kept_per_context_and_made_anew_for_the_next_one() -> None:
 
 
 def test_a_context_with_a_dead_ones_handle_has_events_of_its_own() -> None:
-    """As drivers do: handles of contexts, streams and events are given out again."""
+    """Drivers give handles of contexts, streams and events out again."""
     done = on_the_simulator(CONTEXTS + REBUILT, "--reuse")
     contexts, handles = map(int, done.stdout.split()) if done.returncode == 0 else (0, 0)
     assert done.returncode == 0, done.stderr
@@ -341,7 +341,7 @@ def test_the_events_of_a_primary_context_end_with_its_reset(options: tuple[str, 
 
 
 def test_a_pool_whose_events_are_dead_is_dropped_and_the_order_made(track: Track) -> None:
-    """A record that answers as for a dead event: the pool goes, and a new event serves, once."""
+    """After a record that fails as for a dead event, the pool is dropped and one new event is tried."""
     view = track.view(track.a)
     view.on(track.b)
     track.machine.clear()

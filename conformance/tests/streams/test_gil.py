@@ -79,7 +79,7 @@ def test_numpy_waits_for_managed_memory_without_the_gil(track: Track) -> None:
 
 
 def test_the_watch_sees_a_call_with_the_gil(track: Track) -> None:
-    """That the tests above can fail: `ctypes.PyDLL` keeps the GIL, `CDLL` does not."""
+    """Shows that the tests above can fail: `ctypes.PyDLL` keeps the GIL, `CDLL` does not."""
     held = ctypes.PyDLL(track.machine.driver._name)
     with pytest.raises(AssertionError, match="cuStreamSynchronize"), track.control.gil_watch():
         held.cuStreamSynchronize(ctypes.c_void_p(track.a))

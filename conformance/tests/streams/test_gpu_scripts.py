@@ -1,4 +1,4 @@
-"""The scripts for a GPU, on the simulator: they run, see what is unordered, and know where they are."""
+"""Runs the scripts for a GPU on the simulator: they find missing order, and are not mistaken for a GPU's."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def cuda_core_writes(scene: Scene) -> cd.CaiView:
 
 
 def numba_reads(view: cd.CaiView, scene: Scene) -> None:
-    """Numba would wait on the host by itself; told not to, it is ordered by `on`."""
+    """Reads by Numba, which by default waits on the host; with `sync=False` it is ordered by `on`."""
     ready = as_cuda_array(view.on(scene.reads), sync=False)
     ready.copy_to_host(scene.target, stream=scene.reads)
 

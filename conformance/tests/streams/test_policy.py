@@ -1,4 +1,4 @@
-"""`cd.policy`: who waits, where nobody has said so himself."""
+"""Tests `cd.policy`: which side waits if a call does not choose."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from conformance.tests.streams.race import Calls, Track
 
 
 class Trouble(Exception):
-    """What a body raises."""
+    """Raised by the body of a block."""
 
 
 def ordered(track: Track) -> Calls:
-    """What an export to b costs right now."""
+    """Returns the waits of an export to b under the current policy."""
     track.machine.clear()
     track.view(track.a).__dlpack__(stream=track.b, max_version=(1, 3))
     return track.machine.order()

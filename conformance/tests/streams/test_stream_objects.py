@@ -108,7 +108,7 @@ def test_numba_streams(track: Track) -> None:
 
 
 def kept_by(make: Callable[[Any], Any], handle: int) -> bool:
-    """Whether what is made of a stream object keeps it alive, and lets go of it at the end."""
+    """Returns whether the result keeps a stream object alive, and releases it at the end."""
     stream = StreamObject(handle)
     alive = weakref.ref(stream)
     made = make(stream)

@@ -1,4 +1,4 @@
-"""A thousand races for every pair of streams that somebody has to order. `make soak` runs 10^5 each."""
+"""Runs a thousand races for every pair of streams that needs an order. `make soak` runs 10^5 each."""
 
 from __future__ import annotations
 

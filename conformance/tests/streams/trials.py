@@ -17,7 +17,7 @@ COMBINATIONS = [(pair, loan) for pair in PAIRS for loan in (False, True) if not 
 
 
 def wrong(track: Track, pair: Pair, loan: bool, trials: int, without: str | None = None) -> int:
-    """How many of so many copies are not of the write that they were ordered after.
+    """Returns how many of `trials` copies are not of the write that they were ordered after.
 
     `without` names a call of the order that does nothing.
     """

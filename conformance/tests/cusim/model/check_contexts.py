@@ -89,7 +89,7 @@ def test_destroying_a_context_drops_its_pending_work(cu: Driver, made: int, sim:
 
 
 def active(cu: Driver, device: int) -> int:
-    """Whether the device's primary context is active."""
+    """Returns whether the device's primary context is active."""
     flags, answer = c_uint(), c_int()
     cu("cuDevicePrimaryCtxGetState", device, byref(flags), byref(answer))
     return answer.value

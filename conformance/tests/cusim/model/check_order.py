@@ -1,4 +1,4 @@
-"""Who runs before whom: streams, events, the legacy stream, and both schedules."""
+"""Checks the order of work: streams, events, the legacy stream, and both schedules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Pair:
         cu.synchronize()
 
     def read(self) -> bytes:
-        """What work on the consumer stream sees."""
+        """Returns what work on the consumer stream reads."""
         self.cu.read_async(self.result, self.memory, 4, self.consumer)
         self.cu.wait_for(self.consumer)
         return ctypes.string_at(self.result, 4)
@@ -126,7 +126,7 @@ def test_a_wait_holds_when_the_event_is_destroyed_first(pair: Pair, sim: Sim) ->
 
 
 def stays_undone(cu: Driver, event: int) -> None:
-    """However often and long one asks."""
+    """Checks that an event stays undone, by repeated queries."""
     for _ in range(20):
         assert not cu.event_done(event)
         time.sleep(0.001)

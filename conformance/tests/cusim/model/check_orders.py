@@ -14,7 +14,7 @@ Enqueue = Callable[[int, int, int, int], None]
 
 
 def outcomes(cu: Driver, sim: Sim, enqueue: Enqueue, host_points: bool = False) -> list[bytes]:
-    """What is in the target after each order of the work; the source holds b"o" before."""
+    """Returns the content of the target after each order of the work; the source holds b"o" before."""
     seen = []
     source, target = cu.alloc(1), cu.alloc(1)
     for _ in sim.orders(host_points):
@@ -31,7 +31,7 @@ def outcomes(cu: Driver, sim: Sim, enqueue: Enqueue, host_points: bool = False) 
 
 
 def results(cu: Driver, sim: Sim, waits: bool, host_points: bool = False) -> list[bytes]:
-    """What a producer and a consumer leave in each order, with and without the wait."""
+    """Returns what a producer and a consumer leave in each order, with and without the wait."""
 
     def enqueue(source: int, target: int, producer: int, consumer: int) -> None:
         sim.store(producer, source, b"n")
