@@ -16,13 +16,15 @@
 
 # Tried in this order. Each is run before it is chosen: a name on PATH proves nothing.
 PYTHON  ?= python3 python3.14 python3.13 python3.12 python3.11 python3.10
-# An interpreter that you choose gets an environment of its own.
+# An interpreter that you choose gets environments of its own.
 VENV    := .venv$(if $(filter file,$(origin PYTHON)),,-$(notdir $(firstword $(PYTHON))))
+MATRIX  := $(VENV)-matrix
+TORCH   := $(VENV)-torch
 BIN     := $(VENV)/bin
 TARGET  := $(or $(CARGO_TARGET_DIR),target)
 
-# As maturin builds, so do the tests and lints: for one interpreter, and without linking to
-# libpython, which many machines lack. No Rust test calls Python; those tests are Python's own.
+# Tests and lints build as maturin does: for one interpreter, and without linking to libpython, which many
+# machines lack. The Rust tests do not call Python; the Python tests do.
 export PYO3_PYTHON := $(abspath $(BIN))/python
 export PYO3_BUILD_EXTENSION_MODULE := 1
 
@@ -31,9 +33,13 @@ RUST_SOURCES  := $(shell find src bindings/python/src -name '*.rs') \
                  $(wildcard build.rs Cargo.toml Cargo.lock bindings/python/Cargo.toml)
 WHEEL_SOURCES := $(RUST_SOURCES) $(shell find bindings/python/python -name '*.py*' -not -path '*/__pycache__/*') \
                  bindings/python/pyproject.toml
+EXAMPLES      := example example-peer
 PYTHON_CODE   := bindings conformance
-# The conformance kit, which finds the simulated driver in Cargo's target folder.
-KIT           := PYTHONPATH=$(abspath conformance/kit/src)
+
+# The conformance kit, which finds the simulated driver in Cargo's target folder. `$(call simulated,ENVIRONMENT)`
+# is the environment's Python on that driver.
+KIT       := PYTHONPATH=$(abspath conformance/kit/src)
+simulated  = $(KIT) $1/bin/python -m cai_conformance simulate -- $1/bin/python
 
 .PHONY: bench bench-torch bench-instructions bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance pycuda simulator clean
 .DELETE_ON_ERROR:
@@ -46,20 +52,19 @@ demo: $(VENV)/.package simulator
 
 test: test-rust test-python
 
-# tvm-ffi's crate has a workspace of its own, and its library from the Python package.
+# The crate for tvm-ffi is a workspace of its own, and links to the library in the Python package.
 test-rust: $(VENV)/.requirements simulator
 	cargo test --workspace --locked --features cai-dlpack/half
 	PATH="$(abspath $(BIN)):$$PATH" LD_LIBRARY_PATH="$$($(BIN)/tvm-ffi-config --libdir)" \
 	    cargo test --locked --manifest-path conformance/rust/tvm-ffi/Cargo.toml --target-dir $(TARGET)/tvm-ffi
 
 test-python: $(VENV)/.package $(VENV)/.examples simulator
-	$(KIT) $(BIN)/python -m cai_conformance simulate -- $(BIN)/python -m pytest -p cai_conformance.plugin conformance/tests
+	$(call simulated,$(VENV)) -m pytest
 
 check: check-rust check-python
 
-# The library must stand without its features. cudarc needs a CUDA version, which the library
-# leaves to others: its tests choose one. The wheel for 3.12 and later can be checked with any
-# interpreter, or none.
+# The library must build without its features. cudarc needs a CUDA version, which the library leaves to its
+# users: its tests choose one. The wheel for 3.12 and later can be checked without an interpreter.
 check-rust: $(VENV)/.requirements
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
@@ -76,106 +81,104 @@ check-python: $(VENV)/.package
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest cai_dlpack
 
-# --- set-up: a stamp file for each step that is slow even when there is nothing to do ---
+# --- environments: each has a stamp file for its interpreter, its requirements and what is built here ---
 
-$(BIN)/python:
-	@for python in $(PYTHON); do \
-	    if $$python -c '$(USABLE_PYTHON)' 2>/dev/null; then exec $$python -m venv --clear $(VENV); fi; \
+ENVIRONMENTS := $(VENV) $(MATRIX) $(TORCH)
+# The pip of the environment that a rule makes: its name is the pattern's stem.
+PIP           = $*/bin/python -m pip --quiet --disable-pip-version-check install
+INSTALL       = $(PIP) --no-deps --force-reinstall
+
+$(VENV)/.requirements:   conformance/requirements.txt
+$(MATRIX)/.requirements: conformance/requirements.txt conformance/matrix/requirements.txt
+# torch declares 4 GB of CUDA's libraries as dependencies: its file lists what its CPU side needs.
+$(TORCH)/.requirements:  conformance/requirements-torch.txt
+$(TORCH)/.requirements:  private PIP += --no-deps
+
+# The wheel is built for one interpreter, which every environment must have.
+$(MATRIX)/bin/python $(TORCH)/bin/python: | $(BIN)/python
+
+$(ENVIRONMENTS:=/bin/python): %/bin/python:
+	@for python in $(BIN)/python $(PYTHON); do \
+	    if $$python -c '$(USABLE_PYTHON)' 2>/dev/null; then exec $$python -m venv --clear $*; fi; \
 	done; \
 	echo 'No usable Python among: $(PYTHON)' >&2; \
 	echo 'Needed: 3.10 to 3.14 with the venv module (Debian: apt install python3-venv).' >&2; \
 	exit 1
 
-# What has no wheel for a free-threaded interpreter, which no environment marker names. Tests that need it
-# are listed as not run (conformance/tests/absent.py).
+# These have no wheel for a free-threaded interpreter, for which there is no environment marker. Tests that need
+# them are listed as not run (conformance/tests/interpreter/needs.py).
 NO_WHEEL_FREE_THREADED := numba-cuda
 
-$(VENV)/.requirements: conformance/requirements.txt | $(BIN)/python
-	@if $(BIN)/python -c 'import sysconfig, sys; sys.exit(not sysconfig.get_config_var("Py_GIL_DISABLED"))'; \
-	    then grep -vE '^($(NO_WHEEL_FREE_THREADED))==' $<; else cat $<; fi > $(VENV)/requirements.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: -r $(VENV)/requirements.txt
+$(ENVIRONMENTS:=/.requirements): %/.requirements: | %/bin/python
+	@if $*/bin/python -c 'import sysconfig, sys; sys.exit(not sysconfig.get_config_var("Py_GIL_DISABLED"))'; \
+	    then grep -hvE '^($(NO_WHEEL_FREE_THREADED))==' $^; else cat $^; fi > $*/requirements.txt
+	$(PIP) --only-binary :all: -r $*/requirements.txt
 	@touch $@
 
-# The real wheel, installed as a user would: nothing is imported from the source tree.
-$(VENV)/.package: $(VENV)/.requirements $(WHEEL_SOURCES)
-	@rm -rf $(VENV)/wheel
-	$(BIN)/maturin build --release --locked --manifest-path bindings/python/Cargo.toml \
-	    --interpreter $(BIN)/python --out $(VENV)/wheel
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(VENV)/wheel/*.whl
+# The real wheel, installed as users install it: nothing is imported from the source tree.
+$(ENVIRONMENTS:=/.package): %/.package: %/.requirements $(VENV)/.wheel
+	$(INSTALL) $(VENV)/wheel/*.whl
 	@touch $@
+
+# The example extensions, which the tests import like any other module.
+$(ENVIRONMENTS:=/.examples): %/.examples: %/.requirements $(VENV)/.example-wheels
+	$(INSTALL) $(VENV)/examples/*.whl
+	@touch $@
+
+# `$(call build,FOLDER OF BINDINGS,OUTPUT FOLDER)` builds a wheel.
+build = $(BIN)/maturin build --release --locked --interpreter $(BIN)/python \
+            --manifest-path bindings/$1/Cargo.toml --out $(VENV)/$2
+
+$(VENV)/.wheel: $(VENV)/.requirements $(WHEEL_SOURCES)
+	@rm -rf $(VENV)/wheel
+	$(call build,python,wheel)
+	@touch $@
+
+$(VENV)/.example-wheels: $(VENV)/.requirements $(RUST_SOURCES) $(shell find $(EXAMPLES:%=bindings/%) -type f)
+	@rm -rf $(VENV)/examples
+	$(foreach example,$(EXAMPLES),$(call build,$(example),examples) &&) touch $@
+
+# Stand-ins for CUDA's libraries, where torch looks for them.
+$(TORCH)/.stand-ins: conformance/matrix/torch_cpu/stand_ins.py $(TORCH)/.requirements
+	site=$$($(TORCH)/bin/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))') && \
+	    $(TORCH)/bin/python $< $$site/torch $$site/nvidia/cu13/lib
+	@touch $@
+
+# --- libraries of others, in environments of their own, as they are large ---
 
 # Every installed pair of libraries x dtype x layout, through the bridge: a table, printed, saved under
-# target/results and compared with the one in conformance/results, which KEEP=1 replaces; a cell that was OK
-# and is not any more is an error. The libraries are large, and have an environment of their own. On a GPU: the second line without `simulate`, where CuPy is installed too.
-MATRIX := $(VENV)-matrix
-
+# target/results and compared with the one in conformance/results, which KEEP=1 replaces. A cell that was OK
+# and no longer is fails the run. On a GPU: conformance/gpu.sh.
 conformance: $(MATRIX)/.package simulator
-	$(KIT) $(MATRIX)/bin/python -m cai_conformance simulate -- \
-	    $(MATRIX)/bin/python conformance/matrix/run.py $(if $(KEEP),--keep)
+	$(call simulated,$(MATRIX)) -m conformance.matrix.run $(if $(KEEP),--keep)
 
-$(MATRIX)/.requirements: conformance/requirements.txt conformance/matrix/requirements.txt | $(BIN)/python
-	$(BIN)/python -m venv --clear $(MATRIX)
-	$(MATRIX)/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: \
-	    -r conformance/requirements.txt -r conformance/matrix/requirements.txt
-	@touch $@
-
-$(MATRIX)/.package: $(MATRIX)/.requirements $(VENV)/.package
-	$(MATRIX)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(VENV)/wheel/*.whl
-	@touch $@
-
-# PyCUDA, which has no wheel, into the environment of `make conformance`: a minute and a half, with a C++
-# compiler. Linked against the simulated driver, under the name that a real one has too.
+# PyCUDA has no wheel: it takes a minute and a half and a C++ compiler. It is linked against the simulated
+# driver, under the name that a real one has too.
 pycuda: $(MATRIX)/.package simulator
 	conformance/matrix/pycuda.sh $(MATRIX) $(TARGET)/release/cusim
 
-# torch's tensors of the CPU, both ways, and its pairs of the matrix. torch comes without its dependencies,
-# which are 4 GB of CUDA's libraries that its CPU side never calls: stand-ins lie where torch looks for them.
-TORCH        := $(VENV)-torch
-TORCH_WHEEL  := torch==2.15.0
+# torch's tensors of the CPU, both ways, and its pairs of the matrix.
+torch: $(TORCH)/.package $(TORCH)/.stand-ins simulator
+	$(call simulated,$(TORCH)) -m pytest -p conformance.tests.conftest conformance/matrix/torch_cpu
+	$(call simulated,$(TORCH)) -m conformance.matrix.run --room host --only torch,numpy,apache-tvm-ffi \
+	    --name matrix-torch $(if $(KEEP),--keep)
 
-torch: $(TORCH)/.package simulator
-	$(KIT):$(abspath conformance/tests) $(TORCH)/bin/python -m cai_conformance simulate -- \
-	    $(TORCH)/bin/python -m pytest -p cai_conformance.plugin -p conftest conformance/matrix/torch_cpu
-	$(KIT) $(TORCH)/bin/python -m cai_conformance simulate -- \
-	    $(TORCH)/bin/python conformance/matrix/run.py --room host --only torch,numpy,apache-tvm-ffi \
-	        --name matrix-torch $(if $(KEEP),--keep)
-
-$(TORCH)/.requirements: conformance/requirements-torch.txt conformance/matrix/torch_cpu/stand_ins.py | $(BIN)/python
-	$(BIN)/python -m venv --clear $(TORCH)
-	$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: -r $<
-	$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --no-deps $(TORCH_WHEEL)
-	site=$$($(TORCH)/bin/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))') && \
-	    $(TORCH)/bin/python conformance/matrix/torch_cpu/stand_ins.py $$site/torch $$site/nvidia/cu13/lib
-	@touch $@
-
-$(TORCH)/.package: $(TORCH)/.requirements $(VENV)/.package
-	$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(VENV)/wheel/*.whl
-	@touch $@
-
-# candle's tensors of the CPU as views, and back (docs/rust.md): a workspace of its own, as candle is large.
+# candle's tensors of the CPU as views, and back (docs/rust.md).
 candle:
 	cargo test --locked --manifest-path conformance/rust/candle/Cargo.toml --target-dir $(TARGET)/candle
 
-# The example extensions: built as their users would, and found by the tests like any other module.
-$(VENV)/.examples: $(VENV)/.requirements $(RUST_SOURCES) $(shell find bindings/example bindings/example-peer -type f)
-	@rm -rf $(VENV)/examples
-	for example in example example-peer; do \
-	    $(BIN)/maturin build --release --locked --manifest-path bindings/$$example/Cargo.toml \
-	        --interpreter $(BIN)/python --out $(VENV)/examples || exit 1; \
-	done
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(VENV)/examples/*.whl
-	@touch $@
+# --- longer than a test run ---
 
-# Every order of the steps of the threads that release and claim: what it needs is built apart.
+# Every interleaving of the threads that release and claim, by loom, which needs a build of its own.
 loom:
 	RUSTFLAGS='--cfg loom' cargo test --release --locked --target-dir $(TARGET)/loom \
 	    --package cai-dlpack --lib queue::orders
 
-# What `make test` has no time for, kept in conformance/results with date and commit; MINUTES=5 for
-# less, PARTS='races asan' for some of it. The sanitizers need a nightly compiler and valgrind.
+# Results are kept in conformance/results with date and commit. MINUTES=5 shortens the parts that can run for any
+# time; PARTS='races asan' runs some of them. The sanitizers need a nightly compiler, one part needs valgrind.
 MINUTES ?= 30
 soak: $(VENV)/.package $(VENV)/.examples simulator
-	$(KIT) $(BIN)/python conformance/soak/run.py --minutes $(MINUTES) $(PARTS)
+	$(KIT) $(BIN)/python -m conformance.soak.run --minutes $(MINUTES) $(PARTS)
 
 asan:
 	$(MAKE) soak PARTS=asan
@@ -186,15 +189,13 @@ valgrind:
 # --- how fast, and how large: docs/performance.md ---
 
 bench: $(VENV)/.package simulator
-	$(KIT) $(BIN)/python -m cai_conformance simulate -- $(BIN)/python benches/compare.py $(BENCH)
+	$(call simulated,$(VENV)) benches/compare.py $(BENCH)
 
-bench-torch: $(TORCH)/.package $(VENV)/.examples simulator
-	$(KIT) $(TORCH)/bin/python -m cai_conformance simulate -- $(TORCH)/bin/python benches/compare.py --torch $(BENCH)
-	$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(VENV)/examples/*.whl
+bench-torch: $(TORCH)/.package $(TORCH)/.examples $(TORCH)/.stand-ins simulator
+	$(call simulated,$(TORCH)) benches/compare.py --torch $(BENCH)
 	$(TORCH)/bin/python benches/extraction.py --torch
 
-# Counts do not jitter, so that a machine with other work will do. Without valgrind nothing is counted,
-# which is said, and is a failure.
+# Counts are the same on a busy machine. Without valgrind nothing can be counted, which is a failure.
 bench-instructions: $(VENV)/.package $(VENV)/.examples
 	@command -v valgrind >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	    && { apt-get update -qq; apt-get install -qq -y valgrind >/dev/null; }; } || true

@@ -85,7 +85,7 @@ def lines(table: Table, times: dict[str, Times]) -> list[str]:
 
 
 def tables(floor: Any) -> list[Table]:
-    """What is timed. A library that is not installed is missing from the tables, and said so above them."""
+    """Returns the tables of timed calls, without the libraries that are not installed; the heading lists those."""
     import cai_dlpack as cd
     import numpy as np
 
@@ -276,7 +276,7 @@ def timed(work: Callable[[], Any]) -> int:
 
 
 def threads(cd: Any, floor: Any) -> list[str]:
-    """The same work by several threads, each with its own array, under one GIL."""
+    """Times one conversion on several threads at once, each with its own array, under one GIL."""
     text = ["### Threads", "", "| threads | ns per conversion, all together |", "|---|---|"]
     for count in (1, 2, 4):
         best = min(one_race(cd, floor, count) for _ in range(5))
@@ -302,7 +302,7 @@ def one_race(cd: Any, floor: Any, count: int) -> float:
 
 
 def heading() -> list[str]:
-    """When, of what, with what."""
+    """Returns the heading: date, commit, machine, versions."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False
     ).stdout.strip()

@@ -1,4 +1,4 @@
-"""What a conversion costs on a GPU, with its driver: nanoseconds, beside the libraries of the field.
+"""Times conversions on a GPU with its driver, beside other libraries, in nanoseconds.
 
     python benches/gpu.py               prints the tables and saves them under conformance/results/
     python benches/gpu.py --simulated   on the simulator, to see that it runs; saves nothing
@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "conformance" / folder) for folder in ("kit/src", "matrix", "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "conformance" / "kit" / "src")]
 
 import cai_dlpack as cd  # noqa: E402
-from installed import driver, versions  # noqa: E402
-from provenance import commit, today  # noqa: E402
+from conformance.matrix.installed import driver, versions  # noqa: E402
+from conformance.provenance import commit, today  # noqa: E402
 
 Call = Callable[[], object]
 ROUNDS, CALLS = 31, 300
@@ -55,7 +55,7 @@ def measure(calls: dict[str, Call]) -> dict[str, tuple[float, float]]:
 
 
 def usable(calls: dict[str, Callable[[], Call]]) -> tuple[dict[str, Call], dict[str, str]]:
-    """Those that can be made and called once, and why the others cannot."""
+    """Returns the calls that can be made once, and for each of the others the reason."""
     made: dict[str, Call] = {}
     absent: dict[str, str] = {}
     for name, make in calls.items():
@@ -70,7 +70,7 @@ def usable(calls: dict[str, Callable[[], Call]]) -> tuple[dict[str, Call], dict[
 
 
 def driver_calls(array: Array, a: int, b: int) -> dict[str, Callable[[], Call]]:
-    """The same conversion with more and more asked of the driver; an empty call for the loop itself."""
+    """Returns one conversion with more and more driver calls, and an empty call for the loop itself."""
     view = cd.view(array, ordinal=0)
     return {
         "an empty call": lambda: lambda: None,
@@ -84,7 +84,7 @@ def driver_calls(array: Array, a: int, b: int) -> dict[str, Callable[[], Call]]:
 
 
 def imports(array: Array, b: int) -> dict[str, Callable[[], Call]]:
-    """The same object, taken by each library by itself, and through a view."""
+    """Returns imports of one object by each library directly, and through a view."""
 
     def cupy() -> Call:
         import cupy

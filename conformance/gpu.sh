@@ -15,20 +15,20 @@ if [ $# -gt 1 ]; then
 fi
 
 # What the simulator says is never kept as a GPU's.
-PYTHONPATH=$PYTHONPATH:$PWD/conformance/matrix "$python" -c '
-from installed import driver
+"$python" -c '
+from conformance.matrix.installed import driver
 found = driver()
 raise SystemExit(None if found.startswith("NVIDIA") else f"a GPU is needed; here: {found}")' || exit 2
 
 # Where the simulator and this driver answer differently: a difference is a finding, and no failure.
 questions() {
     local answers=conformance/results/gpu-answers.tsv
-    "$python" conformance/tests/cusim/questions.py >"$answers" || return
+    "$python" -m conformance.tests.cusim.questions >"$answers" || return
     diff conformance/tests/cusim/answers.tsv "$answers"
     return 0
 }
-races() { "$python" conformance/soak/gpu_races.py --trials "${TRIALS:-10000}"; }
-matrix() { "$python" conformance/matrix/run.py --keep; }
+races() { "$python" -m conformance.soak.gpu_races --trials "${TRIALS:-10000}"; }
+matrix() { "$python" -m conformance.matrix.run --keep; }
 bench() { "$python" benches/gpu.py; }
 
 failed=0

@@ -1,6 +1,6 @@
 """Builds the simulated driver with cargo and puts it into the wheel.
 
-Everything else is in pyproject.toml. The driver's source is `conformance/cusim` of the same
+Everything else is in pyproject.toml. The driver's source is `conformance/simulator` of the same
 repository, so the package is built from a clone; wheels stand alone.
 """
 
@@ -16,7 +16,7 @@ from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
-CRATE = Path(__file__).resolve().parent.parent / "cusim"
+CRATE = Path(__file__).resolve().parent.parent / "simulator"
 
 
 def build_driver() -> Path:
@@ -36,7 +36,7 @@ def build_driver() -> Path:
 
 
 class BuildWithDriver(build_py):
-    """Copies the library beside the modules, under the names that programs ask the loader for."""
+    """Copies the library beside the modules, under the names that the dynamic loader looks for."""
 
     def run(self) -> None:
         super().run()
@@ -62,7 +62,7 @@ class PlatformWheel(bdist_wheel):
 
 
 class BinaryDistribution(Distribution):
-    """Says that there is something compiled inside."""
+    """Marks the wheel as one with compiled code."""
 
     def has_ext_modules(self) -> bool:
         return True

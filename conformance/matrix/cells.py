@@ -1,4 +1,4 @@
-"""What one hand-over can come to, and the dtypes and layouts that are handed over."""
+"""Lists the outcomes of one hand-over, and its dtypes and layouts."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def sample(dtype: str, layout: str) -> Array[tuple[int, ...], np.dtype[np.generi
 
 
 def aligned(values: Array[tuple[int, ...], np.dtype[np.generic]]) -> Array[tuple[int, ...], np.dtype[np.generic]]:
-    """The same values at a multiple of 64 bytes: JAX copies what lies elsewhere."""
+    """Copies the values to a multiple of 64 bytes: JAX copies arrays with less alignment."""
     room = np.zeros(values.nbytes + 64, np.uint8)
     start = -room.ctypes.data % 64
     copy = room[start : start + values.nbytes].view(values.dtype)
@@ -69,7 +69,7 @@ def aligned(values: Array[tuple[int, ...], np.dtype[np.generic]]) -> Array[tuple
 
 
 def repeated(values: Array[tuple[int, ...], np.dtype[np.generic]]) -> Array[tuple[int, ...], np.dtype[np.generic]]:
-    """Three times the same row, writable. By the bytes: `as_strided` does not know every dtype of ml_dtypes."""
+    """Returns one row three times, writable. It is made of bytes, as `as_strided` refuses some dtypes of ml_dtypes."""
     plain = values.view(f"V{values.itemsize}")
     return np.lib.stride_tricks.as_strided(plain, (3, 4), (0, values.itemsize)).view(values.dtype)
 

@@ -18,15 +18,16 @@ from typing import Any
 
 import cai_dlpack as cd
 import numpy as np
-from calls import Consume, Key, Seen, consumers
-from cells import EXTRA, NotMade
-from host import given_mpi
+
+from conformance.matrix.calls import Consume, Key, Seen, consumers
+from conformance.matrix.cells import EXTRA, NotMade
+from conformance.matrix.host import given_mpi
 
 Produce = Callable[[Any], tuple[object, int]]
 
 
 def prepare() -> None:
-    """The first device is current, for those who ask the driver for the current one."""
+    """Makes the first device current, for libraries that ask the driver for the current one."""
     from cuda.core import Device
 
     Device(0).set_current()
@@ -36,7 +37,7 @@ def prepare() -> None:
 
 @functools.cache
 def pycuda() -> tuple[Any, Any]:
-    """PyCUDA on the first device's primary context, which it wants back before the process ends."""
+    """Returns PyCUDA on the first device's primary context, popped again as the process ends."""
     driver = load("pycuda.driver")
     driver.init()
     context = driver.Device(0).retain_primary_context()
@@ -59,7 +60,7 @@ def read(pointer: int, nbytes: int) -> bytes:
 
 
 def gather(pointer: int, shape: Sequence[int], byte_strides: Sequence[int], itemsize: int) -> bytes:
-    """The elements in C order, one by one, from where a consumer says that they lie."""
+    """Reads the elements in C order, one by one, at the address and strides that a consumer reports."""
     found = b""
     for index in itertools.product(*(range(extent) for extent in shape)):
         found += read(pointer + sum(at * step for at, step in zip(index, byte_strides, strict=True)), itemsize)
@@ -67,7 +68,7 @@ def gather(pointer: int, shape: Sequence[int], byte_strides: Sequence[int], item
 
 
 def seen(array: object) -> Seen:
-    """What another library's array says of itself, read through the bridge."""
+    """Reads another library's array through the bridge."""
     view = cd.view(array)
     assert view.itemsize is not None
     assert view.byte_strides is not None

@@ -16,8 +16,9 @@ from typing import Any
 
 import cai_dlpack as cd
 import numpy as np
-from calls import Consume, Key, Seen, consumers
-from cells import EXTRA, NotMade
+
+from conformance.matrix.calls import Consume, Key, Seen, consumers
+from conformance.matrix.cells import EXTRA, NotMade
 
 Produce = Callable[[Any], tuple[object, int]]
 

@@ -1,14 +1,14 @@
-"""Which libraries take part, which are there, in which versions, and on which driver."""
+"""Lists the libraries of the matrix, those installed, their versions, and the driver."""
 
 from __future__ import annotations
 
 import ctypes
 from importlib import metadata
 
-import device
-import host
 from cai_conformance.library import is_simulator, loaded
-from calls import PARTNERS
+from conformance.matrix.calls import PARTNERS
+
+from conformance.matrix import device, host
 
 LIBRARIES = [
     ("host", list(host.PRODUCERS), sorted({name for name, _ in host.CONSUMERS})),
@@ -39,7 +39,7 @@ def version(name: str) -> str | None:
 
 
 def present(only: list[str] | None) -> tuple[set[tuple[str, str]], dict[str, str]]:
-    """Who runs, as (room, library), and who does not, with the reason."""
+    """Returns the (room, library) pairs that run, and a reason for each that does not."""
     here: set[tuple[str, str]] = set()
     absent = dict(ELSEWHERE)
     for room, producers, consumers in LIBRARIES:

@@ -1,6 +1,6 @@
-"""How a consumer comes to wait for the producer's stream: the simulated driver's log of one hand-over.
+"""Finds how a consumer waits for the producer's stream, in the simulated driver's log of one hand-over.
 
-python -m cai_conformance simulate -- python order.py CONSUMER...
+python -m cai_conformance simulate -- python -m conformance.matrix.order CONSUMER...
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import warnings
 from typing import Any
 
 import cai_dlpack as cd
-import device
 import numba.cuda
 import numpy as np
 from cai_conformance import Sim
-from calls import CALLS
+from conformance.matrix.calls import CALLS
+
+from conformance.matrix import device
 
 WAITS = {
     "cuStreamWaitEvent": "its stream waits for an event",
@@ -34,7 +35,7 @@ def expected(consumer: str, bridge: str) -> str:
 
 
 def order(consume: Any, sim: Sim) -> str:
-    """Who waits in one hand-over of an array that a stream has written."""
+    """Returns which side waits in one hand-over of an array that a stream has written."""
     stream = numba.cuda.stream()
     view = cd.view(numba.cuda.to_device(np.arange(12, dtype=np.float32), stream=stream))
     sim.clear()

@@ -1,6 +1,6 @@
 """Every hand-over from one producer to all consumers, in a process of its own.
 
-    python pair.py host|device PRODUCER CONSUMER,CONSUMER,... SKIP DEADLY
+    python -m conformance.matrix.pair host|device PRODUCER CONSUMER,CONSUMER,... SKIP DEADLY
 
 One JSON line for each cell. A line with `"begun"` goes before each consumer's call, so that a crash
 names its cell. Started again after one, the process passes over the first SKIP cells, and over those
@@ -19,9 +19,23 @@ import warnings
 from typing import Any
 
 import cai_dlpack as cd
-from calls import COPIED_TO_HOST, Consume, explained
-from cells import COPIED, DTYPES, FAILED, LAYOUTS, NO_SUCH, OK, REFUSED, Cell, NotMade, in_memory_order, raw, sample
-from host import Produce
+
+from conformance.matrix.calls import COPIED_TO_HOST, Consume, explained
+from conformance.matrix.cells import (
+    COPIED,
+    DTYPES,
+    FAILED,
+    LAYOUTS,
+    NO_SUCH,
+    OK,
+    REFUSED,
+    Cell,
+    NotMade,
+    in_memory_order,
+    raw,
+    sample,
+)
+from conformance.matrix.host import Produce
 
 
 def one(produce: Produce, consume: Consume, bridge: str, dtype: str, layout: str, consumer: str = "") -> Cell:
@@ -57,7 +71,7 @@ def one(produce: Produce, consume: Consume, bridge: str, dtype: str, layout: str
 
 
 def whose(error: Exception) -> str:
-    """Our rule, or the class of somebody else's exception."""
+    """Returns the rule of our exception, or the class of another library's."""
     rule = getattr(error, "rule", None)
     return f"rule {rule}" if rule else type(error).__name__
 
@@ -74,7 +88,7 @@ def main() -> None:
     room, producer, consumers = sys.argv[1], sys.argv[2], sys.argv[3].split(",")
     skip, deadly = int(sys.argv[4]), json.loads(sys.argv[5])
     warnings.simplefilter("ignore")
-    libraries = importlib.import_module(room)
+    libraries = importlib.import_module(f"conformance.matrix.{room}")
     if {"tensorflow-cpu", "paddlepaddle"} <= {producer, *consumers} or room == "device":
         libraries.prepare()
     produce: Produce = libraries.PRODUCERS[producer]

@@ -1,6 +1,6 @@
 """The matrix: every installed producer to every installed consumer, each dtype, each layout.
 
-    python -m cai_conformance simulate -- python run.py [--keep]
+    python -m cai_conformance simulate -- python -m conformance.matrix.run [--keep]
 
 Prints a table and saves it as markdown and as json, under target/results; with `--keep` in
 conformance/results, in place of what is kept there. A cell that is OK in the kept json and is not any more
@@ -18,16 +18,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cells import FAILED, LAYOUTS
-from installed import LIBRARIES, driver, present, versions
-from table import markdown, regressions, summary
+from conformance.matrix.cells import FAILED, LAYOUTS
+from conformance.matrix.installed import LIBRARIES, driver, present, versions
+from conformance.matrix.table import markdown, regressions, summary
+from conformance.provenance import commit, today
 
-HERE = Path(__file__).resolve().parent
-KEPT = HERE.parent / "results"
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", HERE.parents[1] / "target"))
-sys.path.append(str(HERE.parent / "tests"))
-
-from provenance import commit, today  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
+KEPT = ROOT / "conformance" / "results"
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 
 PATIENCE = 600
 
@@ -40,11 +38,11 @@ def run(room: str, producer: str, consumers: list[str]) -> tuple[list[dict[str, 
     deadly: list[list[str]] = []
     while True:
         told = [room, producer, ",".join(consumers), str(skip), json.dumps(deadly)]
-        command = [sys.executable, str(HERE / "pair.py"), *told]
+        command = [sys.executable, "-m", "conformance.matrix.pair", *told]
         environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_ENABLE_X64": "1"}
         if not driver().startswith("NVIDIA"):
             environment["JAX_PLATFORMS"] = "cpu"
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd=ROOT, env=environment)
         begun = None
         for line in ended.stdout.splitlines():
             if not line.startswith("{"):
@@ -63,8 +61,10 @@ def run(room: str, producer: str, consumers: list[str]) -> tuple[list[dict[str, 
 
 
 def orders(consumers: list[str]) -> dict[str, str]:
-    """How each consumer comes to wait for the producer's stream, by the simulated driver's log."""
-    ended = subprocess.run([sys.executable, str(HERE / "order.py"), *consumers], capture_output=True, text=True)
+    """Returns how each consumer waits for the producer's stream, from the simulated driver's log."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "conformance.matrix.order", *consumers], cwd=ROOT, capture_output=True, text=True
+    )
     told = [line for line in ended.stdout.splitlines() if line.startswith("{")]
     return (
         json.loads(told[-1])
@@ -74,7 +74,7 @@ def orders(consumers: list[str]) -> dict[str, str]:
 
 
 def last(text: str) -> str:
-    """The line of an error output that says why, where there is one."""
+    """Returns the line of an error output that has the reason, if there is one."""
     told = [line.strip() for line in text.splitlines() if "heck failed" in line or "Error: " in line]
     return (told or ["no words"])[-1][:160]
 

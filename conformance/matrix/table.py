@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from cells import COPIED, DTYPES, FAILED, LAYOUTS, NO_SUCH, OK, REFUSED
+from conformance.matrix.cells import COPIED, DTYPES, FAILED, LAYOUTS, NO_SUCH, OK, REFUSED
 
 Pair = dict[str, Any]
 

@@ -71,7 +71,7 @@ tests() {
     make --silent demo PYTHON="$python" >/dev/null
     [ "$kind" = free-threaded ] || return 0
     PYTHONPATH=conformance/kit/src CAI_DLPACK_FIGURES=large "$venv/bin/python" -m cai_conformance simulate -- \
-        "$venv/bin/python" -m pytest -q -p cai_conformance.plugin \
+        "$venv/bin/python" -m pytest -q \
         conformance/tests/ownership/test_together.py conformance/tests/ownership/test_claims.py 2>&1 | summary
 }
 

@@ -37,7 +37,7 @@ export PYTHONPATH=$package:$PWD/conformance/kit/src PYTHONDONTWRITEBYTECODE=1 CA
 code=0
 TSAN_OPTIONS="suppressions=$suppressions exitcode=66 log_path=$package/report" LD_PRELOAD=$package/tsan_calls.so \
     "$python" -m cai_conformance simulate -- \
-    "$python" -m pytest -q -p cai_conformance.plugin -p no:cacheprovider \
+    "$python" -m pytest -q -p no:cacheprovider \
     conformance/tests/ownership/test_together.py -k 'not first_calls and not ends_while and not warning and not import_leaves' ||
     code=$?
 cat "$package"/report.* 2>/dev/null || echo 'no report'

@@ -1,6 +1,6 @@
-"""The races of `conformance/tests/streams` on a GPU, with a kernel that takes its time before it writes.
+"""Runs the races of `conformance/tests/streams` on a GPU, with a kernel that waits before it writes.
 
-    python conformance/soak/gpu_races.py --trials 10000
+    PYTHONPATH=conformance/kit/src python -m conformance.soak.gpu_races --trials 10000
 
 Each pair of streams runs twice: as the library orders it, where no copy may be wrong, and with nobody
 ordering (`cd.policy(sync="none")`), where copies must be wrong: else the race is too slow to be lost, and
@@ -23,16 +23,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import cai_dlpack as cd
+from cai_conformance.library import NotSimulated, require_simulator
+
+from conformance.provenance import commit, today
+from conformance.tests.simulated.machine import Machine
+from conformance.tests.streams.race import NBYTES, Calls, Pair, Track, by_dlpack, forward, there_and_back
+from conformance.tests.streams.trials import COMBINATIONS
+
 CONFORMANCE = Path(__file__).resolve().parents[1]
 RESULTS = CONFORMANCE / "results" / "gpu-stream-races.tsv"
-sys.path[:0] = [str(CONFORMANCE / "tests"), str(CONFORMANCE / "kit" / "src")]
 
-import cai_dlpack as cd  # noqa: E402
-from cai_conformance.library import NotSimulated, require_simulator  # noqa: E402
-from provenance import commit, today  # noqa: E402
-from simulator import Machine  # noqa: E402
-from streams.race import NBYTES, Calls, Pair, Track, by_dlpack, forward, there_and_back  # noqa: E402
-from streams.trials import COMBINATIONS  # noqa: E402
 
 HEAD = (
     "date\tcommit\thardware\tdriver\tpython\tcai_dlpack\t"
@@ -71,7 +72,7 @@ wait:
 
 
 class Gpu(Machine):
-    """A real driver: no log, so that `order` has nothing to tell."""
+    """Drives a real GPU, which has no log: `order` is empty."""
 
     def __init__(self) -> None:
         super().__init__(SimpleNamespace(library=ctypes.CDLL("libcuda.so.1")))  # type: ignore[arg-type]
@@ -121,7 +122,7 @@ class GpuTrack(Track):
 
 
 class SimulatedTrack(Track):
-    """The same on the simulator, with a delay for a kernel."""
+    """Races on the simulator, with a delay in place of the slow kernel."""
 
     def write(self, stream: int, value: int) -> None:
         self.control.delay(stream, DELAY_SECONDS)
@@ -129,7 +130,7 @@ class SimulatedTrack(Track):
 
 
 def wrong(track: Track, pair: Pair, loan: bool, trials: int) -> int:
-    """How many of so many copies are not of the write that they were ordered after."""
+    """Returns how many of `trials` copies are not of the write that they were ordered after."""
     bad = 0
     for trial in range(trials):
         value = 1 + 2 * (trial % 80)  # the loan's second write has the even number after it; never 0xA5

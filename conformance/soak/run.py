@@ -1,6 +1,6 @@
-"""What `make test` has no time for: every part of the soak, one after the other.
+"""Runs the parts of the soak, which take longer than `make test`, one after the other.
 
-    python conformance/soak/run.py --minutes 30 [PART ...]
+    python -m conformance.soak.run --minutes 30 [PART ...]
 
 The minutes are shared by the parts that can run for any time. The others have a size that is fixed by what
 they have to show. Each part keeps its own figures where the table below says, and a line with date, commit
@@ -18,10 +18,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "conformance" / "tests"))
+from conformance.provenance import commit, today
 
-from provenance import commit, today  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
 
 RESULTS = ROOT / "conformance" / "results"
 SIMULATED = [sys.executable, "-m", "cai_conformance", "simulate", "--"]
@@ -39,7 +38,7 @@ class Part:
 
 
 def ownership(part: str) -> Part:
-    script = str(ROOT / "conformance" / "soak_ownership.sh")
+    script = str(ROOT / "conformance" / "soak" / "ownership.sh")
     return Part(lambda _: [script, sys.executable, part], f"conformance/results/ownership-{part}.txt")
 
 
@@ -55,15 +54,15 @@ def cpython(kind: str) -> Part:
 
 def races(minutes: float) -> list[str]:
     trials = max(100, int(minutes * 60 * RACES_A_SECOND))
-    return [*SIMULATED, sys.executable, "conformance/soak/stream_races.py", "--trials", str(trials)]
+    return [*SIMULATED, sys.executable, "-m", "conformance.soak.stream_races", "--trials", str(trials)]
 
 
 def simulator(minutes: float) -> list[str]:
-    return [sys.executable, "conformance/tests/cusim/soak.py", "--minutes", f"{minutes:.2f}"]
+    return [sys.executable, "-m", "conformance.soak.simulator", "--minutes", f"{minutes:.2f}"]
 
 
 PARTS = {
-    "simulator": Part(simulator, "conformance/cusim/soak.tsv", takes_minutes=True),
+    "simulator": Part(simulator, "conformance/simulator/soak.tsv", takes_minutes=True),
     "races": Part(races, "conformance/results/stream-races.tsv", takes_minutes=True),
     **{f"ownership-{part}": ownership(part) for part in ("figures", "refusals", "loom", "pythons", "asan", "valgrind")},
     **{tool: checked(tool) for tool in ("asan", "tsan", "miri")},

@@ -1,6 +1,6 @@
-"""The races of `conformance/tests/streams`, as many as a test run has no time for.
+"""Runs the races of `conformance/tests/streams` more often than a test run can.
 
-    python -m cai_conformance simulate -- python conformance/soak/stream_races.py --trials 100000
+    python -m cai_conformance simulate -- python -m conformance.soak.stream_races --trials 100000
 
 prints a line for each combination and appends it, with date and commit, to
 `conformance/results/stream-races.tsv`. Exits with 1 if a copy was wrong.
@@ -13,15 +13,16 @@ import sys
 import time
 from pathlib import Path
 
+from cai_conformance import Sim
+
+from conformance.provenance import commit, today
+from conformance.tests.simulated.machine import Machine
+from conformance.tests.streams.race import Track
+from conformance.tests.streams.trials import COMBINATIONS, wrong
+
 CONFORMANCE = Path(__file__).resolve().parents[1]
 RESULTS = CONFORMANCE / "results" / "stream-races.tsv"
-sys.path.insert(0, str(CONFORMANCE / "tests"))
 
-from cai_conformance import Sim  # noqa: E402
-from provenance import commit, today  # noqa: E402
-from simulator import Machine  # noqa: E402
-from streams.race import Track  # noqa: E402
-from streams.trials import COMBINATIONS, wrong  # noqa: E402
 
 HEAD = "date\tcommit\tready\trequest\tpolicy\tface\tschedule\ttrials\twrong\tseconds\n"
 

@@ -1,4 +1,4 @@
-"""Reads what valgrind says of a Python process: python valgrind_log.py LOG
+"""Judges valgrind's report on a Python process: python -m conformance.soak.valgrind_log LOG
 
 What the interpreter and other libraries leave behind at their end is their own affair. An error, or a block
 that nothing leads to any more, counts where a function of ours is on its stack: that is a failure. One kind

@@ -1,4 +1,4 @@
-"""The simulated driver for every test that asks for it, and no silent skip."""
+"""Provides the simulated driver to tests, and turns a skip without a listed reason into a failure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Generator, Iterator
 
 import pytest
 from cai_conformance import Sim as Control
-from simulator import Machine
+
+from conformance.tests.simulated.machine import Machine
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +27,7 @@ def machine(simulated: Machine) -> Iterator[Machine]:
 
 
 def pytest_collection_finish() -> None:
-    """What the imports left behind lives on: the many collections of these tests need not look at it."""
+    """Freezes the objects that the imports made, so that the many collections of these tests are short."""
     gc.collect()
     gc.freeze()
 
@@ -47,7 +48,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Everything that was not run, with its reason, whatever the verbosity."""
+    """Lists every test that was not run, with its reason, at any verbosity."""
     skipped = terminalreporter.stats.get("skipped", [])
     if skipped:
         terminalreporter.section("not run")

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
 import numpy as np
 import pytest
-from producers import FAKE_POINTER, Cai, Dlpack, cai, interface
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import FAKE_POINTER, Cai, Dlpack, cai, interface
 
 KINDS = pytest.mark.parametrize("max_version", [None, (1, 3)], ids=["legacy", "versioned"])
 
@@ -124,7 +125,7 @@ def test_the_tensor_alone_keeps_the_owner(max_version: tuple[int, int] | None) -
 
 
 def test_a_strange_name_is_left_alone() -> None:
-    """Whoever renamed the capsule to something else owns the tensor now; the destructor only watches."""
+    """A capsule with another name has another owner: the destructor releases nothing."""
     producer = cai()
     before = sys.getrefcount(producer)
     capsule = capsule_of(producer, (1, 3))
@@ -231,7 +232,7 @@ def test_an_imported_tensor_is_released_by_a_foreign_thread_too() -> None:
 
 
 def drop_on_the_way_out(make: Callable[[], object]) -> None:
-    """Raises while what `make` answers is on the value stack: it is destroyed with the exception pending."""
+    """Raises while the result of `make` is on the value stack: it is destroyed with the exception pending."""
     (make(), [][7])
 
 

@@ -1,4 +1,4 @@
-"""`cd.explain` says what the import and the export then do."""
+"""Checks `cd.explain` against what the import and the export then do."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
-import exchange_abi as exchange
 import numpy as np
 import pytest
 from cai_dlpack import _core
-from free_threaded import FREE_THREADED
-from simulator import Machine
+
+from conformance.tests.dlpack import abi, exchange
+from conformance.tests.interpreter.free_threaded import FREE_THREADED
+from conformance.tests.simulated.machine import Machine
 
 
 def array(**changed: Any) -> Any:

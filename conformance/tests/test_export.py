@@ -1,4 +1,4 @@
-"""What we produce: the DLPack struct, the arguments of `__dlpack__`, the dict that others read."""
+"""Tests the exports: the DLPack struct, the arguments of `__dlpack__`, the interface's dict."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from functools import partial
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
 import numpy as np
-import oracle
 import pytest
-from producers import FAKE_POINTER, Cai, Dlpack, StreamObject, cai, interface
-from refusal import check_refusal, refuse
-from simulator import Machine
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import FAKE_POINTER, Cai, Dlpack, StreamObject, cai, interface
+from conformance.tests.expectations import oracle
+from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.simulated.machine import Machine
 
 
 def exported(view: Any, **keywords: Any) -> abi.Read:
@@ -187,7 +188,7 @@ def test_all_arguments_of_the_array_api_at_once() -> None:
 
 @pytest.mark.parametrize("stream", [None, -1, 1, 2, 0x5500], ids=["none", "-1", "1", "2", "handle"])
 def test_every_stream_is_taken_where_nothing_is_pending(stream: int | None, machine: Machine) -> None:
-    """The interface said `stream: None`: nobody has to wait for anything, so no call is made."""
+    """With `stream: None` in the interface nothing is pending, so that no call is made."""
     view = view_of()
     machine.clear()
     assert exported(view, stream=stream).data == FAKE_POINTER

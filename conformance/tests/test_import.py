@@ -1,4 +1,4 @@
-"""What we consume through `__dlpack__`: which keywords are sent, what is believed, what is released."""
+"""Tests the import by `__dlpack__`: keywords, checks, releases."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import gc
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
 import numpy as np
 import pytest
-from producers import FAKE_POINTER, Cai, Dlpack, Legacy, StreamOnly, interface
-from simulator import Machine
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import FAKE_POINTER, Cai, Dlpack, Legacy, StreamOnly, interface
+from conformance.tests.simulated.machine import Machine
 
 
 def on_cuda(**changes: Any) -> abi.Made:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import gc
-import sys
 import types
 import warnings
 import weakref
@@ -19,9 +18,11 @@ from typing import Any
 import cai_dlpack as cd
 import numpy as np
 import pytest
-from producers import FAKE_POINTER, Cai, cai, host_memory, interface
-from refusal import check_refusal, nothing_changes, refuse, refused_or_accepted
-from simulator import Machine, one_event
+
+from conformance.tests.doubles.producers import FAKE_POINTER, Cai, cai, host_memory, interface
+from conformance.tests.expectations.refusal import check_refusal, nothing_changes, refuse, refused_or_accepted
+from conformance.tests.ownership.growth import blocks_grown
+from conformance.tests.simulated.machine import Machine, one_event
 
 ENTRIES: dict[str, Callable[[object], object]] = {
     "view": lambda obj: cd.view(obj, ordinal=0),
@@ -414,7 +415,7 @@ def test_accepted(changes: dict[str, Any], expected: dict[str, Any]) -> None:
 
 
 def with_fresh_keys(shown: dict[str, Any]) -> dict[str, Any]:
-    """The same dict with keys that are equal to the literal ones and other objects, as from JSON."""
+    """Returns the dict with keys that are equal to the literal ones but other objects, as from JSON."""
     return {"".join(list(key)): value for key, value in shown.items()}
 
 
@@ -428,7 +429,7 @@ FORMS: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_every_form_of_the_dict_gets_the_same_answer(form: Callable[[dict[str, Any]], Any]) -> None:
-    """A quick way for usual dicts must not know other rules than the careful way."""
+    """The fast path for usual dicts has the same rules as the general one."""
     changes = [{row.key: row.value} for row in ROWS] + [changes for _, changes, _ in ACCEPTED]
     for each in changes:
         shown = interface(**each)
@@ -574,12 +575,7 @@ def test_refusals_leak_nothing() -> None:
                 with contextlib.suppress(raises):
                     cd.view(producer, ordinal=0)
 
-    every_row(20)
-    gc.collect()
-    before = sys.getallocatedblocks()
-    every_row(200)
-    gc.collect()
-    grown = sys.getallocatedblocks() - before
+    grown = blocks_grown(every_row, 200)
     assert grown < 200, f"{grown} blocks more after {200 * len(producers)} refusals"
 
 

@@ -18,11 +18,14 @@ from functools import partial
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
 import pytest
-from producers import FAKE_POINTER, Dlpack, cai
-from refusal import check_refusal, nothing_changes, refuse
-from simulator import Machine
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import FAKE_POINTER, Dlpack, cai
+from conformance.tests.expectations.refusal import check_refusal, nothing_changes, refuse
+from conformance.tests.interpreter.process import environment
+from conformance.tests.ownership.growth import blocks_grown
+from conformance.tests.simulated.machine import Machine
 
 KINDS = pytest.mark.parametrize("versioned", [False, True], ids=["legacy", "versioned"])
 
@@ -200,7 +203,7 @@ def test_any_minor_version_is_accepted(minor: int) -> None:
 
 
 class ThatAnswers:
-    """`__dlpack__` answers whatever it is told to."""
+    """Returns any given object from `__dlpack__`."""
 
     def __init__(self, answer: object, device: Any = (1, 0)) -> None:
         self.answer = answer
@@ -318,7 +321,7 @@ def race_two_imports() -> None:
 
 
 class Raises(ThatAnswers):
-    """`__dlpack__` raises what it is told to, and counts."""
+    """Raises a given exception from `__dlpack__`, and counts the calls."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(None)
@@ -348,7 +351,7 @@ def test_d9_d11_the_producers_own_error_passes_untouched(error: Exception) -> No
 
 
 def test_d9_an_error_from_every_form_ends() -> None:
-    """A producer that always blames a keyword is asked once per keyword, then its error is raised."""
+    """A producer whose error always names a keyword is called once per keyword, then its error is raised."""
 
     class Blames(Raises):
         def __dlpack__(self, **keywords: Any) -> object:
@@ -418,7 +421,7 @@ def test_device_refused(device: Any, raises: type[Exception], rule: str) -> None
 
 @pytest.mark.parametrize("device", [42, None], ids=["int", "none"])
 def test_d14_the_device_is_no_sequence(device: object) -> None:
-    """Row D14 says ValueError for what is not a pair; an answer that is no sequence has the wrong type."""
+    """Row D14 has ValueError for a sequence that is not a pair; an object that is no sequence is a TypeError."""
     producer = Dlpack(abi.make())
     producer.device = device
     with pytest.raises((ValueError, TypeError)) as caught:
@@ -496,10 +499,10 @@ def test_another_major_version(major: int, carrier: str) -> None:
 
 
 def test_d20_nothing_else_is_read_of_another_major_version() -> None:
-    """The part of the struct that a reader of version 2 may not touch lies on a page that nobody may read."""
+    """The part of the struct that a reader of version 2 may not touch lies on a protected page."""
     code = """
         import ctypes, mmap
-        import dlpack_abi as abi
+        from conformance.tests.dlpack import abi
         import cai_dlpack as cd
 
         page = mmap.PAGESIZE
@@ -528,7 +531,7 @@ def test_d20_nothing_else_is_read_of_another_major_version() -> None:
     """
     answer = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
-        cwd=abi.__file__.rpartition("/")[0],
+        env=environment(),
         capture_output=True,
         text=True,
         check=False,
@@ -720,7 +723,7 @@ def test_other_arguments(keywords: dict[str, Any], raises: type[Exception], rule
     ],
 )
 def test_a_flag_that_has_no_none(call: Callable[[], object]) -> None:
-    """Whichever way a call takes."""
+    """None is a TypeError, with and without other keywords."""
     with pytest.raises(TypeError, match="bool"):
         call()
 
@@ -781,12 +784,7 @@ def test_refusals_leak_nothing() -> None:
                     cd.from_dlpack(capsule)
                 del capsule
 
-    every_row(20)
-    gc.collect()
-    before = sys.getallocatedblocks()
-    every_row(100)
-    gc.collect()
-    grown = sys.getallocatedblocks() - before
+    grown = blocks_grown(every_row, 100)
     assert grown < 200, f"{grown} blocks more after {100 * len(made)} refusals"
     assert [tensor.released for tensor, _ in made] == [120] * len(made)
 

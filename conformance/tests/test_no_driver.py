@@ -1,14 +1,15 @@
-"""A machine without a CUDA driver: what needs none works, what needs one says so."""
+"""Tests a machine without a CUDA driver: calls that need one raise DriverError, the others work."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+
+from conformance.tests.interpreter.process import environment
 
 BEFORE = """
 import ctypes
@@ -22,8 +23,8 @@ for name in ("libcuda.so", "libcuda.so.1"):
     else:
         raise SystemExit(f"{name} can be loaded: this process proves nothing")
 
-import dlpack_abi as abi
-from producers import FAKE_POINTER, Cai, Dlpack, cai, interface
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import FAKE_POINTER, Cai, Dlpack, cai, interface
 
 import cai_dlpack as cd
 
@@ -40,17 +41,12 @@ def run(body: str, tmp_path: Path) -> None:
     """Runs `body` in a process whose loader finds no driver, whatever this machine has."""
     for name in ("libcuda.so", "libcuda.so.1"):
         (tmp_path / name).touch()  # not a library: the search ends here, with an error
-    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-    environment = {
-        **os.environ,
-        "LD_LIBRARY_PATH": str(tmp_path),
-        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
-    }
-    environment.pop("LD_PRELOAD", None)
+    without = environment(LD_LIBRARY_PATH=str(tmp_path))
+    without.pop("LD_PRELOAD", None)
     code = BEFORE + textwrap.dedent(body) + "\nprint('done')\n"
     answer = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", code],
-        env=environment,
+        env=without,
         capture_output=True,
         text=True,
         timeout=60,

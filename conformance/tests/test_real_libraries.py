@@ -12,16 +12,17 @@ from typing import Any
 
 import cai_dlpack as cd
 import cuda.core
-import dlpack_abi as abi
 import numba.cuda
 import numpy as np
-import oracle
 import pytest
 import tvm_ffi
 from cuda.core.utils import StridedMemoryView
 from mpi4py import MPI
-from producers import Cai, interface
-from simulator import Machine, one_event
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import Cai, interface
+from conformance.tests.expectations import oracle
+from conformance.tests.simulated.machine import Machine, one_event
 
 VALUES = np.arange(12, dtype=np.float32).reshape(3, 4)
 

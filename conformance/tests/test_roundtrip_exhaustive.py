@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
 import numpy as np
-import oracle
 import pytest
-from producers import FAKE_POINTER, Cai
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import FAKE_POINTER, Cai
+from conformance.tests.expectations import oracle
 
 Case = tuple[tuple[int, ...], tuple[int, ...] | None, str, bool]
 
@@ -61,7 +62,7 @@ def strides_of(shape: Sequence[int], steps: Sequence[int | None] | None, size: i
 
 
 def difference(case: Case) -> str | None:
-    """What the code under test says otherwise than the oracle, or None."""
+    """Returns the first difference between the code under test and the oracle, or None."""
     shape, strides, typestr, read_only = case
     name, code, bits = oracle.DTYPES[typestr]
     size = bits // 8
@@ -130,7 +131,7 @@ def difference(case: Case) -> str | None:
 
 
 def pick(strides: Sequence[int], want: oracle.Expected) -> tuple[int, ...]:
-    """The strides of the axes that have one to tell."""
+    """Returns the strides of the axes whose stride has a meaning."""
     return tuple(strides[axis] for axis in want.told)
 
 

@@ -6,7 +6,6 @@ Both link their own copy of the bridge and make no set-up call; neither imports 
 from __future__ import annotations
 
 import gc
-import pathlib
 import subprocess
 import sys
 import threading
@@ -17,16 +16,17 @@ from typing import Any
 
 import cai_example
 import cai_example_peer as peer
-import dlpack_abi as abi
-import exchange_abi as exchange
 import numba.cuda
 import numpy as np
 import pytest
 import tvm_ffi
-from free_threaded import elsewhere
-from producers import Cai, Dlpack, cai, interface
-from simulator import Machine
-from streams.process import on_the_simulator
+
+from conformance.tests.dlpack import abi, exchange
+from conformance.tests.doubles.producers import Cai, Dlpack, cai, interface
+from conformance.tests.interpreter.free_threaded import elsewhere
+from conformance.tests.interpreter.process import on_the_simulator
+from conformance.tests.interpreter.threads import blocked_signals
+from conformance.tests.simulated.machine import Machine
 
 VALUES = np.arange(4, dtype=np.float32)
 
@@ -54,7 +54,7 @@ def tvm_tensor(values: np.ndarray[Any, Any], machine: Machine) -> Any:
 
 
 def to_device(values: np.ndarray[Any, Any]) -> Any:
-    """Numba's array of the values, written. Numba says that its stream is none, which holds only then: the
+    """Returns Numba's array of the values, once they are written. Numba reports no stream, which holds only then: the
     driver may go on copying from pageable memory after its call has returned."""
     array = numba.cuda.to_device(values)
     numba.cuda.synchronize()
@@ -62,7 +62,7 @@ def to_device(values: np.ndarray[Any, Any]) -> Any:
 
 
 def contents(view: Any, machine: Machine) -> np.ndarray[Any, Any]:
-    """What a view's memory holds once its stream is done, read past every stream."""
+    """Returns the content of a view's memory once its stream is done, read past every stream."""
     face = view.__cuda_array_interface__
     if face["stream"]:
         view.synchronize()
@@ -161,13 +161,13 @@ def test_a_finaliser_finds_a_context_on_the_reapers_thread(machine: Machine) -> 
 
 @pytest.mark.parametrize("end", ["pass", "os.kill(os.getpid(), signal.SIGTERM)", "print(fork_and_wait())"])
 def test_a_process_ends_while_an_array_is_kept(end: str) -> None:
-    """Its stream stands still for ever, and nobody waits for it: not at the end, not in a forked child."""
+    """Its stream never finishes, and is not waited for: not at the end, not in a forked child."""
     code = f"""
 import os, signal, sys
 import cai_example
 from cai_conformance import Sim
-from producers import Cai, interface
-from simulator import Machine
+from conformance.tests.doubles.producers import Cai, interface
+from conformance.tests.simulated.machine import Machine
 
 machine = Machine(Sim())
 array = Cai(interface(shape=(4,), data=(machine.device_memory(16), False)))
@@ -191,13 +191,7 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 def test_the_thread_that_keeps_arrays_takes_no_signals(machine: Machine) -> None:
     array = cai(shape=(4,), data=(machine.device_memory(16), False))
     cai_example.stack(array, array)
-    masks = [
-        int(line.split()[1], 16)
-        for status in pathlib.Path("/proc/self/task").glob("*/status")
-        if "Name:\tcai-dlpack-keep\n" in (text := status.read_text())
-        for line in text.splitlines()
-        if line.startswith("SigBlk")
-    ]
+    masks = blocked_signals("cai-dlpack-keep")
     assert len(masks) == 1
     assert masks[0] >> 1 & 1, "SIGINT reaches it"
 
@@ -207,7 +201,7 @@ def test_the_end_of_an_array_lets_go_of_the_gil() -> None:
     code = """
 import cai_example_peer as peer
 from cai_conformance import Sim
-from simulator import Machine
+from conformance.tests.simulated.machine import Machine
 
 machine = Machine(Sim())
 view = peer.zeros(4)
@@ -257,7 +251,7 @@ def test_a_slow_producer_is_waited_for(lend: Callable[[Any], Any], machine: Mach
 
 @pytest.mark.parametrize("lend", LENDERS)
 def test_the_producer_waits_for_the_reader(lend: Callable[[Any], Any], machine: Machine) -> None:
-    """What the producer writes next is not what the copies see."""
+    """The copies do not read what the producer writes next."""
     stream = machine.stream()
     pointer = machine.device_memory(16)
     machine.write(pointer, VALUES.tobytes())
@@ -280,7 +274,7 @@ def test_in_place(machine: Machine) -> None:
 
 
 def test_a_written_argument_is_ready_where_it_was_written(machine: Machine) -> None:
-    """A producer without a stream: only the writer's stream knows when the data is ready."""
+    """For a producer without a stream, the data is ready on the writer's stream."""
     ours = to_device(VALUES)
     pointer = machine.device_memory(16)
     silent = cai(shape=(4,), data=(pointer, False), stream=None)
@@ -300,7 +294,7 @@ def test_a_written_argument_with_a_producer_is_ready_there(machine: Machine) -> 
 
 
 def test_the_gil_is_let_go_of(machine: Machine) -> None:
-    """A callback on the producer's stream may want the GIL: nobody who holds it enters the driver to order."""
+    """A callback on the producer's stream may take the GIL, so that the driver is entered without it."""
     stream = machine.stream()
     pointer = machine.device_memory(16)
     array = cai(shape=(4,), data=(pointer, False), stream=stream)
@@ -358,7 +352,7 @@ def test_the_modules_have_classes_of_their_own(machine: Machine) -> None:
 
 
 def test_views_go_from_module_to_module(machine: Machine) -> None:
-    """By the dict, whose stream passes through: nobody waits yet, and the producer can be waited for."""
+    """The dict passes the stream on: there is no wait yet, and the producer can still be waited for."""
     ours = to_device(VALUES)
     view = cai_example.stack(ours, ours)
     settle(machine)
@@ -436,7 +430,7 @@ def test_refusals(call: Callable[[], Any], kind: type[Exception], rule: str, say
 
 
 def test_the_argument_is_named() -> None:
-    """PyO3 says which argument it was."""
+    """PyO3 adds the argument's name to the error."""
     with pytest.raises(TypeError) as refusal:
         peer.borrow_both(np.ones(2), np.ones(2, np.float32))
     notes = getattr(refusal.value, "__notes__", ["'_out'"])
@@ -666,7 +660,7 @@ def test_many_arguments_at_a_time() -> None:
 
 
 def test_arguments_of_many_threads() -> None:
-    """Whoever writes is alone: refused, or counted."""
+    """A call that writes to an array excludes others: each call is counted or refused."""
     shared, mine = np.zeros(2), [np.zeros(2) for _ in range(4)]
     done, refused = [0] * len(mine), list[str]()
 

@@ -13,7 +13,7 @@ SIMULATED = ["-m", "cai_conformance", "simulate", "--devices", "2", "--schedule"
 
 
 def has_devices() -> bool:
-    """Whether a CUDA driver is there, real or simulated, and finds a device."""
+    """Returns whether a CUDA driver, real or simulated, finds a device."""
     try:
         libcuda = ctypes.CDLL("libcuda.so.1")
     except OSError:

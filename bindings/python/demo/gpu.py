@@ -1,4 +1,4 @@
-"""Streams, memory in and out, and what is asked of the driver meanwhile."""
+"""Makes streams and device memory, and lists the driver calls of a block."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ORDERING = {
 
 @dataclass(frozen=True)
 class Streams:
-    """Where the producers work, and where the consumers do."""
+    """Holds the producers' stream and the consumers' stream."""
 
     producer: Stream
     consumer: Stream
@@ -65,7 +65,7 @@ def read(array: Array, stream: Stream) -> Values | None:
 
 @contextmanager
 def stream_calls(work: Streams) -> Iterator[list[str] | None]:
-    """The calls of the body that make somebody wait, in words; `None` on a real driver, which keeps no log."""
+    """Lists the calls of the block that make a stream or the host wait; `None` on a real driver, which has no log."""
     if not SIMULATED:
         yield None
         return

@@ -70,7 +70,7 @@ def numba_to_cuda_core(work: gpu.Streams) -> HandOver:
 
 
 def cuda_core_to_numba(work: gpu.Streams) -> HandOver:
-    """A buffer of cuda.core has `__dlpack__` and no `__cuda_array_interface__`; Numba wants the latter.
+    """Hands a buffer of cuda.core, which has `__dlpack__` alone, to Numba, which needs `__cuda_array_interface__`.
 
     cuda.core does not order its export, so the stream that filled the buffer is named here.
     """
@@ -122,7 +122,7 @@ def managed_to_numpy(work: gpu.Streams) -> HandOver:
 
 
 def cai_to_mpi4py(work: gpu.Streams) -> HandOver:
-    """MPI knows no streams: the message is sent when the data is there.
+    """Sends device memory by MPI, which has no streams: the host waits for the data first.
 
     The memory is managed, since an MPI library that was built without CUDA sends from the host.
     """
@@ -150,17 +150,17 @@ def cai_to_mpi4py(work: gpu.Streams) -> HandOver:
 
 
 def numba_stream(stream: Stream) -> object:
-    """The same stream, as Numba's own object."""
+    """Returns Numba's stream object of the same handle."""
     return numba.cuda.external_stream(int(stream.handle))
 
 
 def of_numba(array: numba.cuda.devicearray.DeviceNDArray) -> Array:
-    """As Numba itself describes it, its strides being in bytes."""
+    """Reads an array as Numba describes it, with strides in bytes."""
     return Array.of(array.device_ctypes_pointer.value, array.dtype, array.shape, array.strides)
 
 
 def of_interface(source: object) -> Array:
-    """As the dictionary describes it."""
+    """Reads an array as the interface's dict describes it."""
     said = source.__cuda_array_interface__  # type: ignore[attr-defined]
     return Array.of(said["data"][0], said["typestr"], said["shape"], said["strides"])
 
@@ -169,7 +169,7 @@ HAND_OVERS = (numba_to_tvm_ffi, numba_to_cuda_core, cuda_core_to_numba, managed_
 
 
 def main() -> int:
-    """Runs them all; the answer is the exit status."""
+    """Runs them all and returns the exit status."""
     print(f"cai-dlpack {cd.__version__} on {gpu.describe()}\n")
     work = gpu.Streams.create()
     done = [hand_over(work) for hand_over in HAND_OVERS]

@@ -55,7 +55,7 @@ class HandOver:
     microseconds: float
 
     def defects(self) -> list[str]:
-        """What is wrong; empty when all is well."""
+        """Returns a line for each defect, none if the hand-over is right."""
         found = [
             f"{name} is {getattr(self.taken, name)}, not {getattr(self.given, name)}"
             for name in ("pointer", "dtype", "shape", "byte_strides")

@@ -8,19 +8,19 @@ from collections.abc import Callable
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
-import exchange_abi as exchange
 import numpy as np
 import pytest
 import torch
 import tvm_ffi
-from torch_dtypes import DTYPES, filled
+
+from conformance.matrix.torch_cpu.torch_dtypes import DTYPES, filled
+from conformance.tests.dlpack import abi, exchange
 
 VALUES = torch.arange(12, dtype=torch.float32).reshape(3, 4)
 
 
 class Methods:
-    """The same tensor without a table: `__dlpack__` and `__dlpack_device__`, and nothing else."""
+    """Wraps a tensor without its table: `__dlpack__` and `__dlpack_device__` alone."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
@@ -38,7 +38,7 @@ def by_methods(tensor: torch.Tensor) -> cd.CaiView:
 
 
 def by_table(tensor: torch.Tensor) -> cd.CaiView:
-    """What `cd.view` does: the table first."""
+    """Imports by `cd.view`, which takes the table first."""
     return cd.view(tensor)
 
 

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import cai_dlpack as cd
-import exchange_abi as exchange
 import numpy as np
 import pytest
 import torch
-from torch_dtypes import DTYPES, filled, same_bytes
+
+from conformance.matrix.torch_cpu.torch_dtypes import DTYPES, filled, same_bytes
+from conformance.tests.dlpack import exchange
 
 
 def by_function(view: cd.CaiView) -> torch.Tensor:
@@ -30,7 +31,7 @@ def by_old_capsule(view: cd.CaiView) -> torch.Tensor:
 
 
 def by_table(view: cd.CaiView) -> torch.Tensor:
-    """As a C extension does it: our table gives a managed tensor, torch's table makes a tensor of it."""
+    """Hands over by both tables, as a C extension does: ours gives a managed tensor, torch's makes a tensor of it."""
     ours, torchs = exchange.table_of(cd.CaiView), exchange.table_of(torch.Tensor)
     managed, made = ctypes.c_void_p(), ctypes.c_void_p()
     assert ours.from_object and torchs.to_object
@@ -97,7 +98,7 @@ def constant() -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("way", [by_function, by_table, by_capsule])
 def test_torch_drops_the_read_only_flag(way: Callable[[cd.CaiView], torch.Tensor]) -> None:
-    """torch has no read-only tensors: the flag arrives, and nobody heeds it."""
+    """torch has no read-only tensors, and ignores the flag."""
     array = constant()
     view = cd.view(array)
     assert view.read_only

@@ -64,7 +64,7 @@ class Report(unittest.TestResult):
 
 
 def _reason(err: Any) -> str:
-    """The exception's class and the first line of what it says."""
+    """Returns the exception's class and the first line of its message."""
     kind, value, _ = err
     return f"{kind.__name__}: {str(value).strip().partition(chr(10))[0]}"
 

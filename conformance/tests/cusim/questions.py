@@ -1,25 +1,21 @@
-"""Questions to a CUDA driver whose answers the documentation leaves open, or that are easy to get
+"""Asks a CUDA driver questions that its documentation leaves open, or whose answers are easy to get
 wrong; prints a line for each: question, answer.
 
 `answers.tsv` has the simulator's answers, and `test_questions.py` holds it to them. On a machine
 with a GPU
 
-    python conformance/tests/cusim/questions.py | diff conformance/tests/cusim/answers.tsv -
+    PARTS=questions conformance/gpu.sh
 
-says where the simulator and that driver differ. It needs nothing but Python and the driver.
+prints where the simulator and that driver differ.
 """
 
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
-from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent / "model"), str(Path(__file__).parents[2] / "kit" / "src")]
-
-from driver import LEGACY, Driver, Refused  # noqa: E402 - found by the line above
+from conformance.tests.cusim.model.driver import LEGACY, Driver, Refused
 
 Question = Callable[[Driver], object]
 QUESTIONS: list[Question] = []
@@ -32,7 +28,7 @@ def question(ask: Question) -> Question:
 
 
 def width(cu: Driver, attribute: int, address: int) -> int:
-    """How many bytes cuPointerGetAttribute writes."""
+    """Returns how many bytes cuPointerGetAttribute writes."""
     block = (c_ubyte * 16)(*[0xEE] * 16)
     cu("cuPointerGetAttribute", block, c_uint(attribute), c_uint64(address))
     return next((index for index in range(16, 0, -1) if block[index - 1] != 0xEE), 0)
@@ -179,7 +175,7 @@ def capture_twice(cu: Driver) -> object:
 
 
 def captured(cu: Driver, ask: Callable[[int, int, int], int]) -> tuple[int, int]:
-    """The code of a call during a capture, and of ending the capture after it. `ask` gets the
+    """Returns the code of a call during a capture, and of ending the capture after it. `ask` gets the
     capturing stream, another stream, and an event recorded in the capture."""
     stream, other, event = cu.stream(), cu.stream(), cu.event()
     cu.begin_capture(stream, 2)

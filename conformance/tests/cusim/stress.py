@@ -9,13 +9,10 @@ import ctypes
 import json
 import sys
 import threading
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent / "model"))
 
 from cai_conformance import Sim
 
-from driver import Driver
+from conformance.tests.cusim.model.driver import Driver
 
 NBYTES = 256
 THREADS = 4

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-from running import HERE, KIT
-
-ROOT = HERE.parents[2]
+from conformance.tests.interpreter.process import ROOT, environment
 
 
 def test_the_c_program_of_the_page(tmp_path: Path) -> None:
@@ -20,10 +17,8 @@ def test_the_c_program_of_the_page(tmp_path: Path) -> None:
     source, program = tmp_path / "page.c", tmp_path / "page"
     source.write_text(programs[0])
     # Rust needs a C compiler to link, so there is one.
-    compile_it = ["cc", "-Wall", "-Wextra", "-Werror", "-I", str(ROOT / "conformance" / "cusim"), str(source)]
+    compile_it = ["cc", "-Wall", "-Wextra", "-Werror", "-I", str(ROOT / "conformance" / "simulator"), str(source)]
     subprocess.run([*compile_it, "-o", str(program), "-ldl"], check=True)
     simulate = [sys.executable, "-m", "cai_conformance", "simulate", "--", str(program)]
-    done = subprocess.run(
-        simulate, env=os.environ | {"PYTHONPATH": str(KIT)}, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run(simulate, env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout == "1 1\n"

@@ -7,11 +7,14 @@ entry that is no longer needed fails here.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
-import needs
 import pytest
-from running import HERE, start
 
+from conformance.tests.interpreter import needs
+from conformance.tests.interpreter.process import simulate
+
+EXCLUDED = Path(__file__).with_name("numba_excluded.txt")
 # What a test that is listed under a reason has to say.
 REASONS = {
     "kernel": r"failed DynamicLibNotFoundError: .*(nvvm|nvrtc)",
@@ -22,7 +25,7 @@ REASONS = {
 
 def excluded() -> dict[str, str]:
     """Test -> reason."""
-    lines = (HERE / "numba_excluded.txt").read_text().splitlines()
+    lines = EXCLUDED.read_text().splitlines()
     pairs = [line.split() for line in lines if line and not line.startswith("#")]
     return {test: reason for reason, test in pairs}
 
@@ -31,7 +34,7 @@ def excluded() -> dict[str, str]:
 @pytest.mark.parametrize("schedule", ["threaded", "lazy"])
 def test_numbas_own_tests(schedule: str) -> None:
     # One of them fills half of the device: a small one will do.
-    done = start(["--schedule", schedule, "--memory", str(64 << 20)], [str(HERE / "numba_suite.py")])
+    done = simulate(["--schedule", schedule, "--memory", str(64 << 20)], ["-m", "conformance.tests.cusim.numba_suite"])
     assert done.returncode == 0, done.stderr
     outcomes = {}
     for line in done.stdout.splitlines():

@@ -1,8 +1,7 @@
-"""What happens to a process on the simulator: exit, fork, a forbidden access, the wrong driver."""
+"""Tests a process on the simulator: exit, fork, a forbidden access, the wrong driver."""
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -10,7 +9,8 @@ from ctypes.util import find_library
 from pathlib import Path
 
 import pytest
-from running import KIT, program
+
+from conformance.tests.interpreter.process import environment, on_the_simulator
 
 BOTH = pytest.mark.parametrize("schedule", ["threaded", "lazy"])
 
@@ -18,7 +18,7 @@ START = """
 import ctypes, os, threading
 from ctypes import byref, c_uint, c_uint64, c_void_p
 from cai_conformance import Sim
-from driver import Driver, HOST_FUNCTION
+from conformance.tests.cusim.model.driver import Driver, HOST_FUNCTION
 sim, cu = Sim(), Driver()
 cu.set_current(cu.retain(0))
 """
@@ -38,7 +38,7 @@ for _ in range(100):
     cu.host_function(stream, late)
 assert sim.pending() == 201
 """
-    done = program(["--schedule", schedule], START + text)
+    done = on_the_simulator(START + text, "--schedule", schedule)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -53,7 +53,7 @@ def busy(_):
 for stream in streams * 500:
     cu.host_function(stream, busy)
 """
-    done = program(["--schedule", "threaded"], START + text)
+    done = on_the_simulator(START + text, "--schedule", "threaded")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -83,7 +83,7 @@ cu.host_function(stream, late)
 ctypes.CDLL({str(library)!r})
 """
     start = START if kit else START.replace("sim, cu = Sim(), Driver()", "cu = Driver()")
-    done = program(["--schedule", "threaded"], start + text)
+    done = on_the_simulator(start + text, "--schedule", "threaded")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -107,7 +107,7 @@ cu.host_function(stream, passed_over)
 cu.synchronize()
 assert said == [1]
 """
-    done = program(["--schedule", "threaded"], START + text)
+    done = on_the_simulator(START + text, "--schedule", "threaded")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -126,7 +126,7 @@ def test_after_its_destructor_the_driver_answers_deinitialized(tmp_path: Path) -
     source, library = tmp_path / "late.c", tmp_path / "late.so"
     source.write_text(LATE)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)
-    done = program([], START + f"cu.synchronize()\nctypes.CDLL({str(library)!r})")
+    done = on_the_simulator(START + f"cu.synchronize()\nctypes.CDLL({str(library)!r})")
     assert (done.returncode, done.stderr) == (0, "4")
 
 
@@ -163,14 +163,14 @@ for thread in threads:
 cu.synchronize()
 print(bad)
 """
-    done = program(["--schedule", schedule], "import warnings; warnings.simplefilter('ignore')\n" + START + text)
+    done = on_the_simulator("import warnings; warnings.simplefilter('ignore')\n" + START + text, "--schedule", schedule)
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
 
 
 def test_a_child_forked_before_initialisation_may_use_the_driver() -> None:
     text = """
 import os
-from driver import Driver
+from conformance.tests.cusim.model.driver import Driver
 child = os.fork()
 cu = Driver()
 cu.set_current(cu.retain(0))
@@ -179,7 +179,7 @@ if child == 0:
     os._exit(0)
 print(os.waitpid(child, 0)[1])
 """
-    done = program([], text)
+    done = on_the_simulator(text)
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
 
 
@@ -187,13 +187,13 @@ print(os.waitpid(child, 0)[1])
 @pytest.mark.parametrize("access", ["ctypes.string_at(memory, 1)", "ctypes.memset(memory, 0, 1)"])
 def test_protected_device_memory_cannot_be_touched_by_the_host(protect: bool, access: str) -> None:
     text = f"memory = cu.alloc(8)\ncu.write(memory, b'x' * 8)\n{access}\nprint('touched')"
-    done = program(["--protect"] if protect else [], START + text)
+    done = on_the_simulator(START + text, *(["--protect"] if protect else []))
     assert done.returncode == (-signal.SIGSEGV if protect else 0)
     assert done.stdout == ("" if protect else "touched\n")
 
 
 def test_freed_memory_cannot_be_touched_in_any_mode() -> None:
-    done = program([], START + "memory = cu.alloc(8)\ncu.free(memory)\nctypes.string_at(memory, 1)")
+    done = on_the_simulator(START + "memory = cu.alloc(8)\ncu.free(memory)\nctypes.string_at(memory, 1)")
     assert done.returncode == -signal.SIGSEGV
 
 
@@ -205,12 +205,14 @@ library = require_simulator()
 print(library.cuDeviceGetCount(ctypes.byref(ctypes.c_int())), library.cuCtxSynchronize())
 print(library.cuDriverGetVersion(ctypes.byref(ctypes.c_int())), library.cuInit(1), library.cuInit(0))
 """
-    done = program([], text)
+    done = on_the_simulator(text)
     assert done.stdout == "3 3\n0 1 0\n", done.stderr
 
 
 def test_no_device_is_an_error_of_initialisation() -> None:
-    done = program(["--devices", "0"], "from cai_conformance.library import *\nprint(require_simulator().cuInit(0))")
+    done = on_the_simulator(
+        "from cai_conformance.library import *\nprint(require_simulator().cuInit(0))", "--devices", "0"
+    )
     assert done.stdout == "100\n", done.stderr
 
 
@@ -219,8 +221,8 @@ def outside(tmp_path: Path, pretend: str | None, text: str) -> subprocess.Comple
     has its name."""
     if pretend:
         (tmp_path / "libcuda.so.1").symlink_to(pretend)
-    env = {key: value for key, value in os.environ.items() if not key.startswith("CUSIM_")}
-    env |= {"PYTHONPATH": str(KIT), "LD_LIBRARY_PATH": str(tmp_path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    found = environment(LD_LIBRARY_PATH=str(tmp_path))
+    env = {key: value for key, value in found.items() if not key.startswith("CUSIM_")}
     return subprocess.run([sys.executable, "-c", text], env=env, capture_output=True, text=True, check=False)
 
 
@@ -246,7 +248,7 @@ def test_a_fixture_fails_on_the_wrong_driver(tmp_path: Path, fixture: str, on_si
         "import pytest, sys\n"
         f"sys.exit(pytest.main(['-q', '-p', 'cai_conformance.plugin', '-p', 'no:cacheprovider', {str(tmp_path)!r}]))"
     )
-    right, wrong = program([], text), outside(tmp_path, a_library_that_is_not_the_simulator(), text)
+    right, wrong = on_the_simulator(text), outside(tmp_path, a_library_that_is_not_the_simulator(), text)
     if not on_simulator:
         right, wrong = wrong, right
     assert "1 passed" in right.stdout

@@ -1,13 +1,18 @@
-"""The simulator keeps to the answers that were written down, under both schedules."""
+"""Checks the simulator against the answers of `answers.tsv`, under both schedules."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from running import HERE, start
+
+from conformance.tests.interpreter.process import simulate
+
+ANSWERS = Path(__file__).with_name("answers.tsv")
 
 
 @pytest.mark.parametrize("schedule", ["threaded", "lazy"])
 def test_the_answers_are_those_of_the_list(schedule: str) -> None:
-    done = start(["--schedule", schedule], [str(HERE / "questions.py")])
+    done = simulate(["--schedule", schedule], ["-m", "conformance.tests.cusim.questions"])
     assert done.returncode == 0, done.stderr
-    assert done.stdout == (HERE / "answers.tsv").read_text(encoding="utf-8")
+    assert done.stdout == ANSWERS.read_text(encoding="utf-8")

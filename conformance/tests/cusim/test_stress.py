@@ -6,7 +6,8 @@ import json
 import os
 
 import pytest
-from running import HERE, start
+
+from conformance.tests.interpreter.process import simulate
 
 # The share of the tests; the soak entry sets more.
 ROUNDS = int(os.environ.get("CUSIM_STRESS_ROUNDS", "300"))
@@ -14,8 +15,8 @@ ROUNDS = int(os.environ.get("CUSIM_STRESS_ROUNDS", "300"))
 
 def wrong_reads(schedule: str, waits: bool) -> tuple[int, int]:
     """(wrong reads, reads) of one run."""
-    arguments = [str(HERE / "stress.py"), str(ROUNDS), str(int(waits))]
-    done = start(["--schedule", schedule], arguments, timeout=60 + ROUNDS)
+    arguments = ["-m", "conformance.tests.cusim.stress", str(ROUNDS), str(int(waits))]
+    done = simulate(["--schedule", schedule], arguments, timeout=60 + ROUNDS)
     assert done.returncode == 0, done.stdout + done.stderr
     counted = json.loads(done.stdout)
     return counted["wrong"], counted["reads"]

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import dlpack_abi as abi
+from conformance.tests.dlpack import abi
 
 HERE = Path(__file__).parent
 # `make soak` asks for the larger figures, and for fewer where each takes long (valgrind).
@@ -20,7 +20,7 @@ FIGURES = os.environ.get("CAI_DLPACK_FIGURES", "small")
 
 
 def figure(small: int, large: int) -> int:
-    """How often: `small` in `make test`, `large` in `make soak`."""
+    """Returns how often to repeat: `small` in `make test`, `large` in `make soak`."""
     return {"small": small, "large": large, "few": max(1, small // 50)}[FIGURES]
 
 

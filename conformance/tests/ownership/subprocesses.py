@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import textwrap
 from dataclasses import dataclass
-from pathlib import Path
 
-import native
+import pytest
 
-TESTS = Path(__file__).resolve().parents[1]
-KIT = TESTS.parent / "kit" / "src"
+from conformance.tests.interpreter.process import environment
+from conformance.tests.ownership import native
 
 
 @dataclass(frozen=True)
@@ -22,21 +22,26 @@ class Interpreter:
     executable: str
     package: str | None
 
+    def run(self, *parts: str, seconds: float = 120) -> tuple[int, str]:
+        """Runs the parts of a program, each dedented, as one; returns its exit code and all that it printed."""
+        return run([self.executable], "".join(map(textwrap.dedent, parts)), self.package, seconds)
+
 
 def interpreters() -> list[Interpreter]:
-    """This one, and those that conformance/pythons.py has built the extension for."""
+    """Returns this interpreter, and those that conformance/soak/pythons.py has built the extension for."""
     here = Interpreter("this", sys.executable, None)
     others = os.environ.get("CAI_DLPACK_PYTHONS", "")
     return [here] + [Interpreter(*entry.split("|")) for entry in others.split() if entry]
 
 
+EACH_INTERPRETER = pytest.mark.parametrize("interpreter", interpreters(), ids=lambda interpreter: interpreter.name)
+
+
 def run(command: list[str], code: str, package: str | None = None, seconds: float = 120) -> tuple[int, str]:
-    """The exit code of a Python process, and everything that it printed."""
-    paths = [str(TESTS / "ownership"), str(TESTS), str(KIT)] + ([package] if package else [])
-    environment = {**os.environ, "CAI_DLPACK_NATIVE": str(native.path()), "PYTHONPATH": os.pathsep.join(paths)}
+    """Runs a Python process; returns its exit code and all that it printed."""
     answer = subprocess.run(
         [*command, "-X", "faulthandler", "-c", code],
-        env=environment,
+        env=environment(package or "", CAI_DLPACK_NATIVE=str(native.path())),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

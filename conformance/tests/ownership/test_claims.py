@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from functools import partial
 
 import cai_dlpack as cd
-import dlpack_abi as abi
-import native
 import pytest
+
+from conformance.tests.dlpack import abi
+from conformance.tests.ownership import native
+from conformance.tests.ownership.together import together
 
 BATCH = 5_000
 
@@ -52,11 +55,7 @@ def test_python_threads_that_claim_at_once_have_one_winner() -> None:
             else:
                 mine.append(number)
 
-    threads = [threading.Thread(target=claim, args=(mine,)) for mine in won]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(*(partial(claim, mine) for mine in won))
     assert sorted(won[0] + won[1]) == list(range(races))
     assert refusals == {"[capsule-used]"}
     assert made.released == races

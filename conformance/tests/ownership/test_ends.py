@@ -12,10 +12,11 @@ import weakref
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
-import native
 import pytest
-from producers import Cai, cai, interface
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import Cai, cai, interface
+from conformance.tests.ownership import native
 
 NAMES = ["capsule", "tensor", "view", "owner", "module"]
 ORDERS = list(itertools.permutations(NAMES))
@@ -76,7 +77,7 @@ def test_the_orders_are_all_there() -> None:
 @pytest.mark.parametrize("max_version", [None, (1, 3)], ids=["legacy", "versioned"])
 @pytest.mark.parametrize("consumed", [False, True], ids=["unconsumed", "consumed"])
 def test_a_consumer_that_clears_the_destructor_leaks_nothing(max_version: Any, consumed: bool) -> None:
-    """As jax and tvm-ffi do, after the renaming."""
+    """jax and tvm-ffi clear it after the renaming."""
     set_destructor = ctypes.PyDLL(None).PyCapsule_SetDestructor
     set_destructor.argtypes = [ctypes.py_object, ctypes.c_void_p]
     alive = weakref.ref(producer := cai())
@@ -146,7 +147,7 @@ class Raises(type):
 
 
 def of_mapping() -> object:
-    """What version 0 calls dictionary-like: a KeyError knows the frame, and by that the mapping."""
+    """Makes a mapping whose KeyError holds the frame, and by it the mapping."""
 
     class Mapping:
         def __init__(self) -> None:
@@ -175,6 +176,9 @@ class Wide:
 
     def __index__(self) -> int:
         return 1 << 70
+
+    def __repr__(self) -> str:
+        return "Wide()"  # in the names of tests, the same in every run
 
 
 def of_wide_extent() -> object:

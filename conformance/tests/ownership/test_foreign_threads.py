@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import cai_dlpack as cd
-import dlpack_abi as abi
-import native
 import pytest
-from free_threaded import FREE_THREADED, elsewhere
-from producers import Cai, Dlpack, cai, interface
-from waiting import PROMISED, until
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import Cai, Dlpack, cai, interface
+from conformance.tests.interpreter.free_threaded import FREE_THREADED, elsewhere
+from conformance.tests.interpreter.threads import blocked_signals
+from conformance.tests.ownership import native
+from conformance.tests.ownership.waiting import PROMISED, until
 
 # Under valgrind nothing is promised. Without the GIL the queue is emptied meanwhile, and more pushes wake the reaper.
 P99_NS = 2_000_000 if native.FIGURES == "few" else 20_000 if FREE_THREADED else 2_000
@@ -29,8 +31,8 @@ def tensor_of(producer: object) -> abi.Read:
 
 
 def keeping_the_gil(body: Callable[[], None]) -> None:
-    """Runs `body` where nobody releases anything between two of its lines: on a thread that runs no
-    pending calls (the main thread may, as any call returns) and is not asked for the GIL."""
+    """Runs `body` on a thread on which nothing is released between two of its lines: it runs no pending calls
+    (the main thread may, as any call returns) and is not asked for the GIL."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1)
     try:
@@ -126,7 +128,7 @@ def test_numpys_deleter_behind_ours_is_no_deadlock() -> None:
 
 
 def test_the_gil_is_seen_where_it_is() -> None:
-    """Where PyGILState_Check says yes for every thread, ours still knows: the deleter does not wait."""
+    """The deleter detects whether its own thread holds the GIL, also if PyGILState_Check is always 1."""
     producer = cai()
     tensors = [elsewhere(lambda: tensor_of(producer)) for _ in range(3)]
     before = cd.stats()["released"]
@@ -162,16 +164,8 @@ def test_an_owner_that_deletes_without_the_gil_as_it_ends() -> None:
 
 def test_the_reaper_takes_no_signals() -> None:
     """A signal that is sent to the process reaches a thread that can do something with it."""
-    import pathlib
-
     abi.release(tensor_of(cai()))
-    masks = [
-        int(line.split()[1], 16)
-        for status in pathlib.Path("/proc/self/task").glob("*/status")
-        if "Name:\tcai-dlpack\n" in (text := status.read_text())
-        for line in text.splitlines()
-        if line.startswith("SigBlk")
-    ]
+    masks = blocked_signals("cai-dlpack")
     # Each extension module of the process has one.
     assert masks
     assert all(mask >> 1 & 1 for mask in masks), "SIGINT reaches a reaper"

@@ -6,19 +6,22 @@ import os
 import sys
 import textwrap
 
-import native
 import pytest
-from free_threaded import FREE_THREADED
-from subprocesses import Interpreter, interpreters, run
+
+from conformance.tests.interpreter.free_threaded import FREE_THREADED
+from conformance.tests.ownership import native
+from conformance.tests.ownership.subprocesses import EACH_INTERPRETER, Interpreter, run
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="not run: this platform has no fork")
 
 BEFORE = """
     import gc, os, threading, time, warnings, weakref
-    import cai_dlpack as cd, dlpack_abi as abi, native
-    from free_threaded import FREE_THREADED, elsewhere
-    from producers import Cai, cai, interface
-    from waiting import until
+    import cai_dlpack as cd
+    from conformance.tests.dlpack import abi
+    from conformance.tests.ownership import native
+    from conformance.tests.interpreter.free_threaded import FREE_THREADED, elsewhere
+    from conformance.tests.doubles.producers import Cai, cai, interface
+    from conformance.tests.ownership.waiting import until
     warnings.simplefilter("ignore", DeprecationWarning)  # 3.12: a process with threads forks
 
     # Before any fork: a child would wait for locks of the standard library that others hold at the fork.
@@ -38,6 +41,14 @@ BEFORE = """
                 os._exit(1)
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
+
+    def in_many_children(body, stop, threads):
+        try:
+            for _ in range(FORKS):
+                in_child(body)
+        finally:
+            stop.set()
+        for thread in threads: thread.join()
 
     def release_later(tensor, delay=0.0):
         import ctypes
@@ -190,12 +201,7 @@ CASES = {
             del producer
             assert until(lambda: alive() is None, 5)
 
-        try:
-            for _ in range(FORKS):
-                in_child(child)
-        finally:
-            stop.set()
-        for thread in threads: thread.join()
+        in_many_children(child, stop, threads)
         assert until(lambda: cd.stats()["pending"] == 0, 5)
     """,
     "a child that ends as a program does": """
@@ -218,7 +224,7 @@ CASES = {
     """,
     "a child is refused the driver, whoever was inside it at the fork": """
         from cai_conformance import Sim
-        from simulator import Machine
+        from conformance.tests.simulated.machine import Machine
 
         machine = Machine(Sim())
         ready, waiting, memory = machine.stream(), machine.stream(), machine.device_memory(64)
@@ -257,12 +263,7 @@ CASES = {
             assert cd.view(producer, ordinal=0).ptr == memory
             assert cd.from_dlpack(abi.make().capsule()).memory == "host"
 
-        try:
-            for _ in range(FORKS):
-                in_child(child)
-        finally:
-            stop.set()
-        for thread in threads: thread.join()
+        in_many_children(child, stop, threads)
         assert view.on(waiting).stream == waiting
     """,
     "an imported tensor's deleter is not called by the child": """
@@ -287,12 +288,11 @@ FORKS = native.figure(30, 300)
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("interpreter", interpreters(), ids=lambda interpreter: interpreter.name)
+@EACH_INTERPRETER
 def test_fork(case: str, interpreter: Interpreter) -> None:
     if case == "forks while other threads release" and (FREE_THREADED or interpreter.name.endswith("t")):
         pytest.skip("not run: free-threaded CPython's child keeps the locks of objects that were taken at the fork")
-    code = f"FORKS = {FORKS}\n" + textwrap.dedent(BEFORE) + textwrap.dedent(CASES[case])
-    assert run([interpreter.executable], code, interpreter.package, seconds=120 + FORKS) == (0, "")
+    assert interpreter.run(f"FORKS = {FORKS}\n", BEFORE, CASES[case], seconds=120 + FORKS) == (0, "")
 
 
 # What makes something on first use, in C all the way: a thread that is inside is not asked for the GIL.
@@ -312,8 +312,9 @@ FIRST_USE = """
     import os, signal, sys, threading, types, warnings
     from functools import partial
     import numpy
-    import cai_dlpack as cd, native
-    from producers import interface
+    import cai_dlpack as cd
+    from conformance.tests.ownership import native
+    from conformance.tests.doubles.producers import interface
     warnings.simplefilter("ignore")
 
     class Producer:

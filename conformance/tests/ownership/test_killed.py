@@ -9,15 +9,18 @@ from __future__ import annotations
 import sys
 import textwrap
 
-import native
 import pytest
-from subprocesses import Interpreter, interpreters, run
+
+from conformance.tests.ownership import native
+from conformance.tests.ownership.subprocesses import EACH_INTERPRETER, Interpreter, run
 
 BEFORE = """
     import ctypes, os, sys, threading, time
-    import cai_dlpack as cd, dlpack_abi as abi, native
-    from free_threaded import elsewhere
-    from producers import Cai, Dlpack, cai, interface
+    import cai_dlpack as cd
+    from conformance.tests.dlpack import abi
+    from conformance.tests.ownership import native
+    from conformance.tests.interpreter.free_threaded import elsewhere
+    from conformance.tests.doubles.producers import Cai, Dlpack, cai, interface
 
     inside = threading.Event()
 
@@ -112,11 +115,10 @@ RUNS = native.figure(1, 20)
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("interpreter", interpreters(), ids=lambda interpreter: interpreter.name)
+@EACH_INTERPRETER
 def test_a_thread_that_is_killed_inside(place: str, interpreter: Interpreter) -> None:
-    code = textwrap.dedent(BEFORE) + textwrap.dedent(PLACES[place])
     for _ in range(RUNS):
-        assert run([interpreter.executable], code, interpreter.package) == (0, "")
+        assert interpreter.run(BEFORE, PLACES[place]) == (0, "")
 
 
 def test_a_thread_that_is_killed_inside_another_extension() -> None:
@@ -135,10 +137,10 @@ ENDS_BY_ITSELF = {
 
 
 @pytest.mark.parametrize("when", ENDS_BY_ITSELF)
-@pytest.mark.parametrize("interpreter", interpreters(), ids=lambda interpreter: interpreter.name)
+@EACH_INTERPRETER
 def test_a_thread_that_ends_itself_outside_is_let_go(when: str, interpreter: Interpreter) -> None:
-    """A C library's thread has called us, and ends by `pthread_exit` when nothing of ours is on its stack;
-    somebody waits for it."""
+    """A C library's thread that has called us ends by `pthread_exit` with nothing of ours on its stack, and is
+    joined."""
     code = """
         converted = []
 
@@ -146,5 +148,4 @@ def test_a_thread_that_ends_itself_outside_is_let_go(when: str, interpreter: Int
             cd.view(cai(), ordinal=0)
             converted.append(1)
     """
-    code = textwrap.dedent(BEFORE) + textwrap.dedent(code) + textwrap.dedent(ENDS_BY_ITSELF[when])
-    assert run([interpreter.executable], code, interpreter.package) == (0, "")
+    assert interpreter.run(BEFORE, code, ENDS_BY_ITSELF[when]) == (0, "")

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
 import numba.cuda
 import numpy as np
 import pytest
 from cai_conformance import Sim
-from producers import interface
-from simulator import Machine
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import interface
+from conformance.tests.simulated.machine import Machine
 
 VALUES = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -48,7 +49,7 @@ def test_numbas_memory_is_freed_after_the_last_view_and_not_before(make: Callabl
 
 
 class Spillable:
-    """cuDF's buffer: it may be moved to the host until somebody has read its pointer, which brings it back."""
+    """cuDF's buffer: it may be moved to the host until its pointer is read, which brings it back."""
 
     class Data:
         def __init__(self, buffer: Spillable) -> None:
@@ -98,8 +99,8 @@ def test_a_spilled_buffer_is_brought_back_once_and_stays() -> None:
 
 
 class Reused:
-    """JAX's array: donated or deleted, its memory is reused, unless somebody has a hold on the array's buffer;
-    the hold ends with the tensor that its `__dlpack__` has handed out."""
+    """JAX's array: donated or deleted, its memory is reused, unless the array's buffer is held; the hold ends with
+    the tensor that its `__dlpack__` has returned."""
 
     def __init__(self) -> None:
         self.made = abi.make()

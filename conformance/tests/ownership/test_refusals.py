@@ -8,23 +8,23 @@ import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import cai_dlpack as cd
 import cai_example_peer as peer
-import dlpack_abi as abi
-import exchange_abi as exchange
-import native
 import numpy as np
 import pytest
-from producers import Cai, cai, interface
-from simulator import Machine
-from streams.capture import Captures
-from test_conversions import check_nothing_is_left, growth, repeat
-from test_malformed_cai import ROWS as CAI_ROWS
-from test_malformed_cai import Method, OnTheCpu, nested_descr
-from test_malformed_dlpack import TENSOR_ROWS
+
+from conformance.tests.dlpack import abi, exchange
+from conformance.tests.doubles.producers import Cai, cai, interface
+from conformance.tests.interpreter.process import ROOT
+from conformance.tests.ownership import native
+from conformance.tests.ownership.growth import check_nothing_is_left, growth, repeat
+from conformance.tests.simulated.capture import Captures
+from conformance.tests.simulated.machine import Machine
+from conformance.tests.test_malformed_cai import ROWS as CAI_ROWS
+from conformance.tests.test_malformed_cai import Method, OnTheCpu, nested_descr
+from conformance.tests.test_malformed_dlpack import TENSOR_ROWS
 
 # Of each.
 REFUSALS = native.figure(1_000, 1_000_000)
@@ -52,7 +52,7 @@ def test_a_refused_dict_leaves_nothing(row: Any) -> None:
 
 
 class Offers:
-    """Answers with a tensor, and remembers nothing."""
+    """Exports a tensor by `__dlpack__`, and records nothing."""
 
     def __init__(self, made: abi.Made, device: object = (abi.CPU, 0)) -> None:
         self.made = made
@@ -121,20 +121,20 @@ def record(**changes: Any) -> cd.CaiView:
 
 
 class Without:
-    """A producer that does not say where it is."""
+    """A producer without `__dlpack_device__`."""
 
     def __dlpack__(self, **_: object) -> object:
         raise AssertionError
 
 
 def fortran(view: cd.CaiView) -> object:
-    """Asks for a buffer in Fortran's order, as PyObject_GetBuffer does."""
+    """Requests a buffer in Fortran's order by PyObject_GetBuffer."""
     buffer = ctypes.create_string_buffer(256)
     return ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(view), buffer, 0x40 | 0x18)
 
 
 class Answers:
-    """A producer whose answer is no capsule."""
+    """A producer whose `__dlpack__` returns no capsule."""
 
     def __dlpack__(self, **_: object) -> object:
         return 5
@@ -285,8 +285,8 @@ def test_one_refusal_that_asks_the_driver_leaves_nothing(rule: str, machine: Mac
 
 
 def test_every_rule_is_counted() -> None:
-    """Each is among the rows or the others, or it is said why not."""
-    text = (Path(__file__).parents[3] / "docs" / "rules.md").read_text(encoding="utf-8")
+    """Each rule is among the rows or the others, or is listed with a reason."""
+    text = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
     rules = set(re.findall(r"^### ([a-z0-9-]+)$", text, re.MULTILINE))
     rows = {row.rule for row in CAI_ROWS} | {row.rule for row in TENSOR_ROWS}
     assert rules - rows - {*OTHERS, *CAPTURED, *DRIVEN, *ELSEWHERE} == set()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import textwrap
-
-import native
 import pytest
-from subprocesses import Interpreter, interpreters, run
+
+from conformance.tests.ownership import native
+from conformance.tests.ownership.subprocesses import EACH_INTERPRETER, Interpreter
 
 BEFORE = """
     import atexit, ctypes, gc, os, sys, threading, time
-    import cai_dlpack as cd, dlpack_abi as abi, native
-    from producers import Cai, cai, interface
+    import cai_dlpack as cd
+    from conformance.tests.dlpack import abi
+    from conformance.tests.ownership import native
+    from conformance.tests.doubles.producers import Cai, cai, interface
 
     def tensor_of(producer):
         return abi.consume(cd.view(producer, ordinal=0).__dlpack__(stream=-1, max_version=(1, 3)))
@@ -120,14 +121,13 @@ EACH = max(1, -(-RUNS // len(HOLDERS)))
 
 
 @pytest.mark.parametrize("holder", HOLDERS)
-@pytest.mark.parametrize("interpreter", interpreters(), ids=lambda interpreter: interpreter.name)
+@EACH_INTERPRETER
 def test_ends_silently_with_tensors_held_by(holder: str, interpreter: Interpreter) -> None:
-    code = textwrap.dedent(BEFORE) + textwrap.dedent(HOLDERS[holder])
     for _ in range(EACH):
-        assert run([interpreter.executable], code, interpreter.package) == (0, "")
+        assert interpreter.run(BEFORE, HOLDERS[holder]) == (0, "")
 
 
-@pytest.mark.parametrize("interpreter", interpreters(), ids=lambda interpreter: interpreter.name)
+@EACH_INTERPRETER
 def test_what_comes_after_the_end_is_leaked_and_counted(interpreter: Interpreter) -> None:
     """Registered first, so that it runs after the gate has closed."""
     code = """
@@ -146,11 +146,11 @@ def test_what_comes_after_the_end_is_leaked_and_counted(interpreter: Interpreter
         atexit.register(after)
         tensors.extend(tensor_of(cai()) for _ in range(8))
     """
-    answer = run([interpreter.executable], textwrap.dedent(BEFORE) + textwrap.dedent(code), interpreter.package)
+    answer = interpreter.run(BEFORE, code)
     assert answer == (0, "done")
 
 
-@pytest.mark.parametrize("interpreter", interpreters(), ids=lambda interpreter: interpreter.name)
+@EACH_INTERPRETER
 def test_what_waits_at_the_end_is_released(interpreter: Interpreter) -> None:
     code = """
         ended = []
@@ -165,11 +165,11 @@ def test_what_waits_at_the_end_is_released(interpreter: Interpreter) -> None:
         atexit.register(after)
         native.storm([tensor_of(Counted(interface())) for _ in range(300)], gil=True)
     """
-    answer = run([interpreter.executable], textwrap.dedent(BEFORE) + textwrap.dedent(code), interpreter.package)
+    answer = interpreter.run(BEFORE, code)
     assert answer == (0, "300")
 
 
-@pytest.mark.parametrize("interpreter", interpreters(), ids=lambda interpreter: interpreter.name)
+@EACH_INTERPRETER
 def test_the_end_waits_for_what_the_reaper_is_at(interpreter: Interpreter) -> None:
     code = """
         class Slow(Cai):
@@ -186,11 +186,11 @@ def test_the_end_waits_for_what_the_reaper_is_at(interpreter: Interpreter) -> No
         native.without_gil().sit(100_000)
         assert started.is_set()
     """
-    answer = run([interpreter.executable], textwrap.dedent(BEFORE) + textwrap.dedent(code), interpreter.package)
+    answer = interpreter.run(BEFORE, code)
     assert answer == (0, "ended ")
 
 
-@pytest.mark.parametrize("interpreter", interpreters(), ids=lambda interpreter: interpreter.name)
+@EACH_INTERPRETER
 def test_the_end_releases_what_neither_the_reaper_nor_a_pending_call_comes_to(interpreter: Interpreter) -> None:
     """The reaper is at something else until the gate is closed, and there is no place for a pending call."""
     code = """
@@ -220,15 +220,15 @@ def test_the_end_releases_what_neither_the_reaper_nor_a_pending_call_comes_to(in
         native.without_gil().sit(100_000)
         assert started.is_set()
     """
-    answer = run([interpreter.executable], textwrap.dedent(BEFORE) + textwrap.dedent(code), interpreter.package)
+    answer = interpreter.run(BEFORE, code)
     assert answer == (0, "3")
 
 
-@pytest.mark.parametrize("interpreter", interpreters(), ids=lambda interpreter: interpreter.name)
+@EACH_INTERPRETER
 def test_where_no_thread_can_be_had_the_pending_call_releases(interpreter: Interpreter) -> None:
     code = """
         import pathlib, resource, weakref
-        from waiting import until
+        from conformance.tests.ownership.waiting import until
 
         pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
         limits = resource.getrlimit(resource.RLIMIT_AS)
@@ -244,5 +244,5 @@ def test_where_no_thread_can_be_had_the_pending_call_releases(interpreter: Inter
         native.storm([tensor], gil=True)
         assert until(lambda: alive() is None, 5)
     """
-    answer = run([interpreter.executable], textwrap.dedent(BEFORE) + textwrap.dedent(code), interpreter.package)
+    answer = interpreter.run(BEFORE, code)
     assert answer == (0, "")

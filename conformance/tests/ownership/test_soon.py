@@ -1,13 +1,12 @@
-"""Released within 50 ms of the GIL being free, although nobody calls us and the main thread sits in a C call."""
+"""Checks that a release comes within 50 ms of the GIL being free, while the main thread sits in a C call."""
 
 from __future__ import annotations
 
-import textwrap
-
-import native
 import pytest
-from subprocesses import Interpreter, interpreters, run
-from waiting import PROMISED
+
+from conformance.tests.ownership import native
+from conformance.tests.ownership.subprocesses import EACH_INTERPRETER, Interpreter
+from conformance.tests.ownership.waiting import PROMISED
 
 SITS_IN = {
     "sleep": "time.sleep(seconds)",
@@ -18,9 +17,11 @@ SITS_IN = {
 
 CODE = """
     import ctypes, gc, sys, threading, time
-    import cai_dlpack as cd, dlpack_abi as abi, native
-    from free_threaded import elsewhere
-    from producers import Cai, interface
+    import cai_dlpack as cd
+    from conformance.tests.dlpack import abi
+    from conformance.tests.ownership import native
+    from conformance.tests.interpreter.free_threaded import elsewhere
+    from conformance.tests.doubles.producers import Cai, interface
 
     ended = []
 
@@ -53,10 +54,9 @@ TIMES = native.figure(2, 50)
 
 
 @pytest.mark.parametrize("sits_in", SITS_IN)
-@pytest.mark.parametrize("interpreter", interpreters(), ids=lambda interpreter: interpreter.name)
+@EACH_INTERPRETER
 def test_released_although_the_main_thread_sits_in(sits_in: str, interpreter: Interpreter) -> None:
-    code = textwrap.dedent(CODE.format(times=TIMES, sits_in=SITS_IN[sits_in]))
-    exit_code, printed = run([interpreter.executable], code, interpreter.package)
+    exit_code, printed = interpreter.run(CODE.format(times=TIMES, sits_in=SITS_IN[sits_in]))
     assert exit_code == 0, printed
     slowest = float(printed)
     print(f"{interpreter.name}, {sits_in}: slowest of {TIMES} releases {slowest * 1000:.2f} ms")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
-
 import pytest
-from subprocesses import Interpreter, interpreters, run
+
+from conformance.tests.ownership.subprocesses import EACH_INTERPRETER, Interpreter
 
 # 3.10 to 3.12 call the module _xxsubinterpreters; what runs in one reports by a pipe.
 BEFORE = """
@@ -42,8 +41,8 @@ BEFORE = """
 CASES = {
     "the main one first": """
         import cai_dlpack as cd
-        import dlpack_abi as abi
-        from producers import cai
+        from conformance.tests.dlpack import abi
+        from conformance.tests.doubles.producers import cai
         producer = cai()
         count = sys.getrefcount(producer)
         view = cd.view(producer, ordinal=0)
@@ -52,12 +51,12 @@ CASES = {
             assert answer.startswith("ImportError: "), answer
             assert "subinterpreter" in answer, answer
         # Where PyGILState_Check says yes for every thread from now on, releases are as before.
-        import native
+        from conformance.tests.ownership import native
         tensors = [abi.consume(view.__dlpack__(stream=-1, max_version=(1, 3))) for _ in range(3)]
         abi.release(tensors[0])
         native.storm(tensors[1:], gil=True)
         del view
-        from waiting import until
+        from conformance.tests.ownership.waiting import until
         assert until(lambda: cd.stats()["live"] == 0)
         assert sys.getrefcount(producer) == count
     """,
@@ -69,10 +68,11 @@ CASES = {
     """,
     "a reference that ends while a subinterpreter runs": """
         import cai_dlpack as cd
-        import dlpack_abi as abi
-        import ctypes, native
-        from producers import cai
-        from waiting import until
+        from conformance.tests.dlpack import abi
+        import ctypes
+        from conformance.tests.ownership import native
+        from conformance.tests.doubles.producers import cai
+        from conformance.tests.ownership.waiting import until
         tensor = abi.consume(cd.view(cai(), ordinal=0).__dlpack__(stream=-1, max_version=(1, 3)))
         native.without_gil().release_later(
             ctypes.c_void_p(tensor.deleter), ctypes.c_void_p(tensor.address), 20_000)
@@ -84,7 +84,6 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("interpreter", interpreters(), ids=lambda interpreter: interpreter.name)
+@EACH_INTERPRETER
 def test_subinterpreters(case: str, interpreter: Interpreter) -> None:
-    code = textwrap.dedent(BEFORE) + textwrap.dedent(CASES[case])
-    assert run([interpreter.executable], code, interpreter.package) == (0, "")
+    assert interpreter.run(BEFORE, CASES[case]) == (0, "")

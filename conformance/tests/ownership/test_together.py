@@ -15,16 +15,16 @@ from typing import Any
 
 import cai_dlpack as cd
 import cai_example_peer
-import dlpack_abi as abi
-import exchange_abi as exchange
-import native
 import numpy as np
 import pytest
-from free_threaded import FREE_THREADED
-from producers import FAKE_POINTER, Cai, Dlpack, cai, host_memory, interface
-from subprocesses import run
-from together import ROUNDS, THREADS, meanwhile, switching_often, together
-from waiting import until
+
+from conformance.tests.dlpack import abi, exchange
+from conformance.tests.doubles.producers import FAKE_POINTER, Cai, Dlpack, cai, host_memory, interface
+from conformance.tests.interpreter.free_threaded import FREE_THREADED
+from conformance.tests.ownership import native
+from conformance.tests.ownership.subprocesses import run
+from conformance.tests.ownership.together import ROUNDS, THREADS, meanwhile, switching_often, together
+from conformance.tests.ownership.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def _often() -> Iterator[None]:
 
 @pytest.mark.skipif(not FREE_THREADED, reason="not run: about a free-threaded interpreter")
 def test_the_import_leaves_the_gil_off() -> None:
-    """A module that does not say that it can do without turns it on, with a warning."""
+    """A module without `Py_mod_gil` turns the GIL on, with a warning."""
     code = "import sys, cai_dlpack, cai_example, cai_example_peer; print(sys._is_gil_enabled())"
     assert run([sys.executable, "-W", "error"], code) == (0, "False\n")
 
@@ -189,7 +189,7 @@ def test_the_class_of_an_object_is_changed_by_another_thread() -> None:
 
 
 def test_views_are_dropped_by_other_threads() -> None:
-    """Some with a weak reference that a third thread reads, drops or is called back by."""
+    """Some views have a weak reference that a third thread reads or drops, or whose callback it runs."""
     ended, called = deque[int](), deque[int]()
 
     class Owner(Cai):
@@ -301,8 +301,8 @@ def test_a_warning_comes_once() -> None:
     """For each of many types, whose first arrays come on several threads at once."""
     code = """
         import cai_dlpack as cd
-        from producers import Cai, interface
-        from together import together
+        from conformance.tests.doubles.producers import Cai, interface
+        from conformance.tests.ownership.together import together
 
         arrays = [type(f"Kind{number}", (Cai,), {})(interface(stream=0)) for number in range(500)]
 
@@ -331,12 +331,14 @@ FIRST = {
 
 @pytest.mark.parametrize("what", FIRST)
 def test_the_first_calls_come_at_once(what: str) -> None:
-    """What is made on first use (names, layouts, the reaper, the classes of errors) is made once."""
+    """Names, layouts, the reaper and the classes of errors are made once, on first use."""
     code = """
         import threading
-        import cai_dlpack as cd, cai_example_peer, dlpack_abi as abi
-        from producers import cai
-        from together import together
+        import cai_dlpack as cd
+        import cai_example_peer
+        from conformance.tests.dlpack import abi
+        from conformance.tests.doubles.producers import cai
+        from conformance.tests.ownership.together import together
 
         abi.Made.__dlpack__ = lambda made, **_: made.capsule()
         abi.Made.__dlpack_device__ = lambda made: (1, 0)
@@ -362,8 +364,10 @@ def test_the_interpreter_ends_while_threads_convert() -> None:
     """None of them makes a class: free-threaded CPython 3.14.4 hangs at its end where one does, without us."""
     code = """
         import gc, threading, time
-        import cai_dlpack as cd, dlpack_abi as abi, native
-        from producers import Cai, cai, interface
+        import cai_dlpack as cd
+        from conformance.tests.dlpack import abi
+        from conformance.tests.ownership import native
+        from conformance.tests.doubles.producers import Cai, cai, interface
 
         class Owner(Cai):
             def __del__(self):

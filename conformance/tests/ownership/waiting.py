@@ -1,11 +1,11 @@
-"""Waiting for a release that another thread has asked for, and never longer than promised."""
+"""Waits for a release that another thread has requested."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-import native
+from conformance.tests.ownership import native
 
 # What the project promises, once the GIL is free; and what a busy machine is given on top. Under valgrind,
 # which runs one thread at a time and thirty times as long, nothing is promised.
@@ -14,7 +14,7 @@ PATIENCE = 20.0
 
 
 def until(condition: Callable[[], bool], patience: float = PATIENCE) -> bool:
-    """Whether the condition comes true in time. Sleeps, so that the GIL is free."""
+    """Returns whether the condition comes true in time. Sleeps, so that the GIL is free."""
     end = time.monotonic() + patience
     while not condition():
         if time.monotonic() > end:

@@ -1,9 +1,10 @@
-"""The machine, under the name that these tests know it by."""
+"""Names the simulated machine `sim` for these tests."""
 
 from __future__ import annotations
 
 import pytest
-from simulator import Machine
+
+from conformance.tests.simulated.machine import Machine
 
 
 @pytest.fixture

@@ -7,17 +7,18 @@ from collections.abc import Callable
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
-import needs
 import numba.cuda
 import numpy as np
-import oracle
 import pytest
 from cuda.core.utils import StridedMemoryView
-from interface_consumers import DOUBLES
 from mpi4py import MPI
-from producers import Cai, Dlpack, interface
-from simulator import Machine
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.consumers import DOUBLES
+from conformance.tests.doubles.producers import Cai, Dlpack, interface
+from conformance.tests.expectations import oracle
+from conformance.tests.interpreter import needs
+from conformance.tests.simulated.machine import Machine
 
 KEYS = {"shape", "typestr", "data", "strides", "stream", "version"}
 VALUES = np.arange(12, dtype=np.float32).reshape(3, 4)

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
 import numba.cuda
 import numpy as np
 import pytest
-from producers import cai
-from refusal import check_refusal, refuse
-from simulator import Machine
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import cai
+from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.simulated.machine import Machine
 
 VALUES = np.arange(24, dtype=np.int32).reshape(4, 6)
 HOST = (abi.CPU, 0)
@@ -73,7 +74,7 @@ def all_are_freed(machine: Machine) -> None:
 
 
 def settle(machine: Machine, allocations: int) -> int:
-    """Copies are freed by a thread of their own: waits for it, and says how many there still are."""
+    """Waits for the thread that frees copies, and returns how many copies are left."""
     for _ in range(500):
         if machine.control.live().allocations <= allocations:
             break

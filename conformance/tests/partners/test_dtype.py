@@ -1,4 +1,4 @@
-"""`dtype=` and `shape=`: the caller knows better, says it in any spelling, and nothing is ever cast."""
+"""`dtype=` and `shape=` reinterpret the memory, in any spelling, and never cast."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import sys
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
 import ml_dtypes
 import numba.cuda
 import numpy as np
-import oracle
 import pytest
 from cuda.core.utils import StridedMemoryView
-from producers import Cai, Dlpack, cai, interface
-from refusal import check_refusal, refuse
-from simulator import Machine
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import Cai, Dlpack, cai, interface
+from conformance.tests.expectations import oracle
+from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.simulated.machine import Machine
 
 # Those without a typestr, as ml_dtypes names them: DLPack's code and bits, and the bits as NumPy's type.
 SPECIAL = {
@@ -103,7 +104,7 @@ def test_what_it_may_be_taken_for(typestr: str) -> None:
 
 
 def test_bits_are_shown_as_ints(machine: Machine) -> None:
-    """The way back: what the interface cannot say goes through it as unsigned ints."""
+    """Dtypes without a typestr pass through the interface as unsigned ints."""
     memory = machine.device_memory(64)
     for name, (code, bits) in SPECIAL.items():
         tensor = abi.make((8,), device=(2, 0), data=memory, dtype=(code, bits, 1))
@@ -173,7 +174,7 @@ def test_an_alignment_that_bytes_do_not_need() -> None:
 
 
 def test_bytes_of_a_buffer_become_an_array(machine: Machine) -> None:
-    """RMM's and cuda.core's buffers are bytes; the caller knows what is in them."""
+    """RMM's and cuda.core's buffers are bytes, which `dtype=` and `shape=` reinterpret."""
     memory = machine.device_memory(24)
     machine.write(memory, np.arange(6, dtype=np.float32).tobytes())
     view = cd.view(Cai(interface(shape=(24,), typestr="|u1", data=(memory, False))), dtype=np.float32, shape=(2, 3))

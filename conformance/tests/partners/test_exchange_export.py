@@ -9,14 +9,14 @@ import weakref
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
-import exchange_abi as exchange
 import numpy as np
 import pytest
 import tvm_ffi
-from producers import cai
-from refusal import check_refusal, refuse
-from simulator import Machine, one_event
+
+from conformance.tests.dlpack import abi, exchange
+from conformance.tests.doubles.producers import cai
+from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.simulated.machine import Machine, one_event
 
 TABLE = exchange.table_of(cd.CaiView)
 from_object = exchange.FromObject(TABLE.from_object)

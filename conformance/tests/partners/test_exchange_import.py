@@ -9,11 +9,11 @@ import weakref
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
-import exchange_abi as exchange
 import pytest
-from refusal import check_refusal, refuse
-from simulator import Machine, one_event
+
+from conformance.tests.dlpack import abi, exchange
+from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.simulated.machine import Machine, one_event
 
 # A C function that fails with an exception: for anything but a list it sets SystemError, answers -1,
 # and looks at nothing else.
@@ -253,7 +253,7 @@ def test_an_error_of_the_state_passes_through(name: str) -> None:
 
 
 def test_pinned_memory_goes_by_dlpack() -> None:
-    """torch's table calls it the CPU's; its `__dlpack_device__` says (3, 0)."""
+    """torch's table reports the CPU; its `__dlpack_device__` returns (3, 0)."""
     producer = exchange.Producer()
     members = {"is_pinned": lambda _: True, "__dlpack_device__": lambda _: (3, 0)}
     view = cd.view(instance(producer, **members))

@@ -9,14 +9,15 @@ from functools import partial
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
 import numba.cuda
 import numpy as np
-import oracle
 import pytest
-from producers import cai
-from refusal import check_refusal, refuse
-from simulator import Machine
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import cai
+from conformance.tests.expectations import oracle
+from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.simulated.machine import Machine
 
 VALUES = np.arange(24, dtype=np.int32).reshape(4, 6)
 HOST_KINDS = ["pinned", "managed", "host"]
@@ -48,7 +49,7 @@ def test_numpy_sees_host_memory_without_dlpack(kind: str, index: Any, machine: M
 
 
 def buffer_of(view: Any) -> memoryview:
-    """The buffer; before Python 3.12 no type checker can know that there is one."""
+    """Returns the object as a buffer, which type checkers cannot express before Python 3.12."""
     return memoryview(view)
 
 

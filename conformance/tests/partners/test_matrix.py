@@ -7,36 +7,33 @@ table that was saved last.
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import cai_dlpack as cd
-import needs
 import numpy as np
 import pytest
-from simulator import Machine
 
-MATRIX = Path(__file__).parents[2] / "matrix"
-sys.path.insert(0, str(MATRIX))
 
-import device  # noqa: E402
-import host  # noqa: E402
-from calls import CALLS, PARTNERS, PREFERRED, Consume, Seen  # noqa: E402
-from cells import COPIED, DTYPES, FAILED, LAYOUTS, NO_SUCH, OK, REFUSED, NotMade, sample  # noqa: E402
-from installed import LIBRARIES, present  # noqa: E402
-from order import NOBODY, WAITS, expected, order  # noqa: E402
-from pair import one  # noqa: E402
-from run import last  # noqa: E402
-from table import markdown, outcomes, regressions, summary  # noqa: E402
+from conformance.matrix import device, host
+from conformance.matrix.calls import CALLS, PARTNERS, PREFERRED, Consume, Seen
+from conformance.matrix.cells import COPIED, DTYPES, FAILED, LAYOUTS, NO_SUCH, OK, REFUSED, NotMade, sample
+from conformance.matrix.installed import LIBRARIES, present
+from conformance.matrix.order import NOBODY, WAITS, expected, order
+from conformance.matrix.pair import one
+from conformance.matrix.run import last
+from conformance.matrix.table import markdown, outcomes, regressions, summary
+from conformance.tests.interpreter import needs
+from conformance.tests.interpreter.process import ROOT
+from conformance.tests.simulated.machine import Machine
 
+RESULTS = ROOT / "conformance" / "results"
 ROOMS: dict[str, Any] = {"host": host, "device": device}
 MINE = {"numpy", "apache-tvm-ffi", "mpi4py", "numba-cuda", "cuda-core"}
-SAVED = json.loads((MATRIX.parent / "results" / "matrix-simulated.json").read_text())
+SAVED = json.loads((RESULTS / "matrix-simulated.json").read_text())
 TABLES = {
     key: pair
     for name in ("matrix-simulated", "matrix-torch")
-    for key, pair in json.loads((MATRIX.parent / "results" / f"{name}.json").read_text())["pairs"].items()
+    for key, pair in json.loads((RESULTS / f"{name}.json").read_text())["pairs"].items()
 }
 # Taken by the library's call, and not readable by the case: tvm-ffi has no name for complex numbers, and ONNX
 # Runtime no NumPy array of bfloat16.

@@ -1,16 +1,17 @@
-"""bfloat16 and float8 behind a typestr that does not say so: by the object's own word, and never guessed."""
+"""Reads bfloat16 and float8 from the object's own `dtype` if its typestr is of unsigned ints; nothing is guessed."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
 import numpy as np
 import pytest
-from producers import Cai, interface
-from refusal import check_refusal, refuse
-from simulator import Machine
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import Cai, interface
+from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.simulated.machine import Machine
 
 
 class Named:

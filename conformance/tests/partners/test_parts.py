@@ -7,15 +7,15 @@ from typing import Any
 
 import cai_dlpack as cd
 import cai_example
-import dlpack_abi as abi
-import exchange_abi as exchange
 import numba.cuda
 import numpy as np
 import pytest
 import tvm_ffi
-from producers import Cai, cai, interface
-from refusal import check_refusal, refuse
-from simulator import Machine
+
+from conformance.tests.dlpack import abi, exchange
+from conformance.tests.doubles.producers import Cai, cai, interface
+from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.simulated.machine import Machine
 
 RECORD = np.dtype([("x", "<f4"), ("id", "<i4"), ("rgba", "u1", (4,)), ("pos", [("a", "<f2"), ("b", "<f2")])])
 

@@ -1,4 +1,4 @@
-"""What single producers do that the protocol does not say, each by a double of its behaviour."""
+"""Tests behaviour of single producers that the protocol leaves open, each by a double."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 import cai_dlpack as cd
 import cuda.core
-import dlpack_abi as abi
-import exchange_abi as exchange
 import numba.cuda
 import numpy as np
 import pytest
 from cai_dlpack import _core
 from cuda.core.utils import StridedMemoryView
 from numba.cuda.cudadrv.devicearray import DeviceNDArray
-from producers import Dlpack
-from refusal import check_refusal, refuse
-from simulator import Machine
+
+from conformance.tests.dlpack import abi, exchange
+from conformance.tests.doubles.producers import Dlpack
+from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.simulated.machine import Machine
 
 PARTNERS = _core._partners()
 
@@ -125,7 +125,7 @@ def test_strided_memory_view_comes_by_its_table(machine: Machine) -> None:
 
 
 def test_a_broadcast_array_of_numbas_leaves_its_memory(machine: Machine) -> None:
-    """Nothing in the dict shows it; the driver knows how much memory there is."""
+    """The dict does not show it; the driver has the size of the allocation."""
     whole = numba.cuda.to_device(np.arange(2.0))
     repeated = DeviceNDArray((3, 2), (0, 8), np.float64, gpu_data=whole.gpu_data)
     assert repeated.__cuda_array_interface__["strides"] is None

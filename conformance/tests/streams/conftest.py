@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from simulator import Machine
-from streams.race import Track
+
+from conformance.tests.simulated.machine import Machine
+from conformance.tests.streams.race import Track
 
 
 @pytest.fixture
@@ -24,6 +25,6 @@ def track(machine: Machine) -> Iterator[Track]:
 
 @pytest.fixture
 def lazily(track: Track) -> Track:
-    """The same under the lazy schedule: nothing runs until somebody waits, the latest work first."""
+    """Returns the track under the lazy schedule: work runs when it is waited for, the latest first."""
     track.control.schedule = "lazy"
     return track

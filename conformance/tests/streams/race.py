@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import cai_dlpack as cd
-from producers import Cai, interface
-from simulator import Machine, one_event
+
+from conformance.tests.doubles.producers import Cai, interface
+from conformance.tests.simulated.machine import Machine, one_event
 
 NBYTES = 24  # 2 x 3 float32, as in `producers.interface`
 LEGACY, PER_THREAD = 1, 2
@@ -65,7 +66,7 @@ class Track:
         self._do("cuStreamSynchronize", ctypes.c_void_p(stream))
 
     def seen(self) -> int:
-        """The value that the consumer has copied; -1 for what nobody has written."""
+        """Returns the value that the consumer has copied, or -1 for memory that was not written."""
         found = self.control.peek(self.copy, NBYTES)
         return found[0] if found == found[:1] * NBYTES and found[0] != 0xA5 else -1
 
@@ -83,7 +84,7 @@ class Track:
 
 @dataclass(frozen=True)
 class Pair:
-    """What the data is ready on, what the consumer asks for, and the policy."""
+    """Holds the stream on which the data is ready, the requested stream, and the policy."""
 
     ready: Name
     request: Name
@@ -99,12 +100,12 @@ class Pair:
 
     @property
     def needs_order(self) -> bool:
-        """Whether somebody has to wait, and the policy lets somebody."""
+        """Returns whether a wait is needed, and the policy allows it."""
         return self.ready != "none" and self.request != "no-sync" and not self.is_same and self.policy != "none"
 
     @property
     def is_ordered_by_the_driver(self) -> bool:
-        """The two default streams wait for one another, whoever asks."""
+        """Returns whether no call is needed: the two default streams wait for one another."""
         defaults = {"legacy", "per-thread", "omitted"}
         return self.ready == "none" or self.is_same or {self.ready, self.request} <= defaults
 
@@ -182,7 +183,7 @@ def there_and_back(track: Track, pair: Pair, value: int = 1) -> Calls:
 
 @contextmanager
 def pretended(track: Track, name: str, nth: int = 1) -> Iterator[None]:
-    """The `nth` call of a function says that it has succeeded, and does nothing."""
+    """Makes the `nth` call of a function return success without doing anything."""
     track.control.fault(name, 0, nth)
     yield
     assert track.control.pending_faults() == 0, f"{name} was not called {nth} times"

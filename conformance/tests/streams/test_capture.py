@@ -9,10 +9,12 @@ from typing import Any
 
 import cai_dlpack as cd
 import pytest
-from refusal import check_refusal, refuse
-from simulator import Machine, one_event
-from streams.capture import ACTIVE, GLOBAL, IDLE, QUESTIONS, RELAXED, THREAD_LOCAL, Captures
-from streams.race import LEGACY, PER_THREAD, Track
+
+from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.simulated.capture import ACTIVE, GLOBAL, IDLE, QUESTIONS, RELAXED, THREAD_LOCAL, Captures
+from conformance.tests.simulated.machine import Machine, one_event
+from conformance.tests.streams.faces import HOST_FACES, STREAM_FACES
+from conformance.tests.streams.race import LEGACY, PER_THREAD, Track
 
 
 @pytest.fixture
@@ -21,24 +23,6 @@ def captures(track: Track) -> Iterator[Captures]:
     yield made
     made.close()
 
-
-def lend(view: cd.CaiView, stream: int) -> Any:
-    with view.consume(stream) as lent:
-        return lent.return_edge
-
-
-# How a consumer on a stream asks, and how the host does.
-STREAM_FACES: dict[str, Callable[[cd.CaiView, int], object]] = {
-    "on": lambda view, stream: view.on(stream),
-    "dlpack": lambda view, stream: view.__dlpack__(stream=stream, max_version=(1, 3)),
-    "to-dlpack": lambda view, stream: cd.to_dlpack(view, stream=stream),
-    "join": lambda view, stream: cd.join([view], on=stream),
-    "consume": lend,
-}
-HOST_FACES: dict[str, Callable[[cd.CaiView, int], object]] = {
-    "synchronize": lambda view, _: view.synchronize(),
-    "host": lambda view, _: cd.to_dlpack(view, stream="host"),
-}
 
 # What is captured before the order is asked for: each names the streams that are.
 Setting = Callable[[Captures, Track, int], None]
@@ -185,7 +169,7 @@ def test_a_loan_whose_ready_stream_is_not_the_producers_may_not_fork(
 
 
 def test_a_capture_that_begins_inside_a_loan_forbids_its_return_edge(track: Track, captures: Captures) -> None:
-    """The producer's stream is captured by then, the consumer's is not: the loan ends, and says so."""
+    """The producer's stream is captured by then, the consumer's is not: the end of the loan raises."""
     loan = track.view(track.a).consume(track.b)
     loan.__enter__()
     captures.begin(track.a)

@@ -10,21 +10,21 @@ from contextlib import ExitStack
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
-import exchange_abi as exchange
 import pytest
-from free_threaded import FREE_THREADED
-from producers import Dlpack
-from refusal import check_refusal, refuse
-from simulator import Machine, one_event
-from streams.process import on_the_simulator
-from streams.race import LEGACY, PER_THREAD, Track
+
+from conformance.tests.dlpack import abi, exchange
+from conformance.tests.doubles.producers import Dlpack
+from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.interpreter.free_threaded import FREE_THREADED
+from conformance.tests.interpreter.process import on_the_simulator
+from conformance.tests.simulated.machine import Machine, one_event
+from conformance.tests.streams.race import LEGACY, PER_THREAD, Track
 
 LEFT = "a consume block was never left"
 
 
 class Trouble(Exception):
-    """What a body raises."""
+    """Raised by the body of a block."""
 
 
 # --- the edges ------------------------------------------------------------------------------------------
@@ -329,7 +329,7 @@ def test_where_the_edge_of_a_leaked_guard_fails_the_host_waits_for_the_consumer(
 
 
 def test_a_leaked_guard_waits_for_no_gate(track: Track) -> None:
-    """Its edge is an event: a consumer that is stopped stops nobody but the producer's stream."""
+    """Its edge is an event: a consumer that is stopped stops the producer's stream alone."""
     with track.control.gate(track.b):
         held = [open_loan(track)]
         with pytest.warns(ResourceWarning, match=LEFT):
@@ -344,8 +344,8 @@ AT_EXIT = """
 import gc, sys, threading
 import cai_dlpack as cd
 from cai_conformance import Sim
-from simulator import Machine
-from streams.race import Track
+from conformance.tests.simulated.machine import Machine
+from conformance.tests.streams.race import Track
 machine = Machine(Sim())
 machine.set_current(0)
 track = Track(machine)
@@ -431,7 +431,7 @@ def test_a_consumer_on_2_that_ends_elsewhere_is_refused_and_over(track: Track) -
 
 
 def test_a_producer_on_2_is_not_made_to_wait_by_another_thread(track: Track) -> None:
-    """There 2 is a stream of that thread, and an edge to it would be none."""
+    """On the other thread 2 is that thread's own stream: an edge to it would order nothing."""
     loan = track.view(PER_THREAD).consume(track.b)
     loan.__enter__()
     refused_elsewhere(track, lambda: loan.__exit__(None, None, None))
@@ -467,7 +467,7 @@ def test_many_blocks_in_any_order(track: Track) -> None:
 
 
 def test_a_producer_that_moves_during_a_loan_is_made_to_wait_where_it_is(track: Track, machine: Machine) -> None:
-    """It goes on working on its new stream; the old one is made to wait as well."""
+    """The producer goes on working on its new stream; the old one is made to wait as well."""
     producer, third = exchange.Producer(abi.make(device=(abi.CUDA, 0), data=track.data)), machine.stream()
     producer.stream = track.a
     shown = exchange.make_type(exchange.capsule(exchange.table(producer)), producer)()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import cai_dlpack as cd
@@ -12,10 +12,12 @@ import pytest
 from cuda.core import Device
 from cuda.core._utils.cuda_utils import CUDAError
 from cuda.core.utils import StridedMemoryView
-from producers import cai
-from simulator import Machine, one_event
-from streams.process import on_the_simulator
-from streams.race import LEGACY, PER_THREAD, Track
+
+from conformance.tests.doubles.producers import cai
+from conformance.tests.interpreter.process import on_the_simulator
+from conformance.tests.simulated.machine import Machine, one_event
+from conformance.tests.streams.faces import HOST_FACES, STREAM_FACES, Face
+from conformance.tests.streams.race import LEGACY, PER_THREAD, Track
 
 OUT_OF_MEMORY = 2
 
@@ -35,22 +37,9 @@ def view_on(track: Track, ordinal: int, stream: int | None) -> cd.CaiView:
     return cd.view(track.producer(stream), ordinal=ordinal)
 
 
-def consume(view: cd.CaiView, stream: int) -> None:
-    with view.consume(stream):
-        pass
-
-
-FACES: dict[str, Callable[[cd.CaiView, int], object]] = {
-    "on": lambda view, stream: view.on(stream),
-    "dlpack": lambda view, stream: view.__dlpack__(stream=stream, max_version=(1, 3)),
-    "to-dlpack": lambda view, stream: cd.to_dlpack(view, stream=stream),
-    "join": lambda view, stream: cd.join([view], on=stream),
-    "consume": consume,
-    "synchronize": lambda view, stream: view.synchronize(),
-    "host": lambda view, stream: cd.to_dlpack(view, stream="host"),
-}
+FACES = STREAM_FACES | HOST_FACES
 # What makes no order, or more than that.
-MORE_FACES: dict[str, Callable[[cd.CaiView, int], object]] = {
+MORE_FACES: dict[str, Face] = {
     **FACES,
     "copy": lambda view, stream: view.__dlpack__(stream=stream, copy=True),
     "copy-where-it-is-ready": lambda view, _: view.__dlpack__(stream=view.stream, copy=True),
@@ -252,8 +241,8 @@ CONTEXTS = """
 import ctypes
 import cai_dlpack as cd
 from cai_conformance import Sim
-from simulator import Machine, one_event
-from streams.race import Track
+from conformance.tests.simulated.machine import Machine, one_event
+from conformance.tests.streams.race import Track
 
 machine = Machine(Sim())
 control, driver = machine.control, machine.driver
@@ -321,7 +310,7 @@ def test_events_are_kept_per_context_and_made_anew_for_the_next_one() -> None:
 
 
 def test_a_context_with_a_dead_ones_handle_has_events_of_its_own() -> None:
-    """As drivers do: handles of contexts, streams and events are given out again."""
+    """Drivers give handles of contexts, streams and events out again."""
     done = on_the_simulator(CONTEXTS + REBUILT, "--reuse")
     contexts, handles = map(int, done.stdout.split()) if done.returncode == 0 else (0, 0)
     assert done.returncode == 0, done.stderr
@@ -352,7 +341,7 @@ def test_the_events_of_a_primary_context_end_with_its_reset(options: tuple[str, 
 
 
 def test_a_pool_whose_events_are_dead_is_dropped_and_the_order_made(track: Track) -> None:
-    """A record that answers as for a dead event: the pool goes, and a new event serves, once."""
+    """After a record that fails as for a dead event, the pool is dropped and one new event is tried."""
     view = track.view(track.a)
     view.on(track.b)
     track.machine.clear()

@@ -1,4 +1,4 @@
-"""DLPack in: the stream is always said, and where a producer cannot be told the order is ours or unknown."""
+"""Tests the `stream` that is passed to producers of DLPack, and the order if a producer does not take it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import threading
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
 import pytest
-from producers import FAKE_POINTER, Dlpack, Legacy, StreamOnly
-from refusal import check_refusal, refuse
-from simulator import Machine, one_event
-from streams.race import LEGACY, PER_THREAD, Track
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import FAKE_POINTER, Dlpack, Legacy, StreamOnly
+from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.simulated.machine import Machine, one_event
+from conformance.tests.streams.race import LEGACY, PER_THREAD, Track
 
 PINNED, MANAGED = (3, 0), (13, 0)
 
 
 def sent(device: tuple[int, int], **keywords: Any) -> tuple[object, cd.CaiView]:
-    """What a producer on this device is told, and the view."""
+    """Returns the `stream` that a producer on this device is passed, and the view."""
     producer = Dlpack(abi.make(device=device, data=FAKE_POINTER))
     view = cd.from_dlpack(producer, **keywords)
     assert len(producer.calls) == 1
@@ -50,7 +51,7 @@ def test_a_wish_is_passed_on_and_the_view_is_ready_there(device: Any) -> None:
 
 
 def test_the_named_producer_stream_is_the_one_that_is_told() -> None:
-    """`cd.view`: the data is wanted where it is made, so that nobody has to wait."""
+    """`cd.view` requests the data on the stream on which it is made, so that no wait is needed."""
     producer = Dlpack(abi.make(device=(abi.CUDA, 0), data=FAKE_POINTER))
     view = cd.view(producer, producer_stream=0x5500)
     assert producer.calls[0]["stream"] == 0x5500
@@ -99,7 +100,7 @@ def test_who_was_told_is_ordered_after_what_it_was_told(kind: Any, track: Track)
 
 
 def test_who_takes_no_stream_is_taken_to_work_on_the_legacy_default_stream(track: Track) -> None:
-    """What was wanted on A is ready on 1: nobody has made A wait, so whoever asks for A gets a wait."""
+    """Data requested on A is ready on 1: A was not made to wait, so that a request for A makes a wait."""
     producer = Legacy(abi.make(device=(abi.CUDA, 0), data=track.data))
     view = cd.from_dlpack(producer, stream=track.a)
     assert (view.stream, view.producer_stream) == (LEGACY, "unknown")
@@ -177,7 +178,7 @@ def test_data_wanted_on_2_is_this_threads(track: Track, machine: Machine) -> Non
 
 
 class Orders(Dlpack):
-    """A double of a producer that does as DLPack says: it makes the stream that it is told wait."""
+    """A double of a producer that follows DLPack: it makes the stream that it is passed wait."""
 
     def __init__(self, track: Track) -> None:
         super().__init__(abi.make(device=(abi.CUDA, 0), data=track.data))

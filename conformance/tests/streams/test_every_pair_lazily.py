@@ -6,7 +6,8 @@ import itertools
 from typing import get_args
 
 import pytest
-from streams.race import (
+
+from conformance.tests.streams.race import (
     Face,
     Name,
     Pair,
@@ -44,7 +45,7 @@ def name(value: object) -> str:
 
 @pytest.mark.parametrize(("face", "pair"), ASKED, ids=name)
 def test_forward(face: Face, pair: Pair, track: Track) -> None:
-    """These calls and no other, and the outcome is certain exactly where somebody has ordered."""
+    """Exactly these calls are made, and the outcome is certain exactly if there is an order."""
     outcomes = set()
     for _ in track.control.orders():
         track.machine.write(track.copy, bytes(24))
@@ -74,7 +75,7 @@ WAITED = [(face, pair) for face, pair in ASKED if pair.needs_order and not pair.
 
 @pytest.mark.parametrize(("face", "pair"), WAITED, ids=name)
 def test_without_the_wait_the_lazy_schedule_is_wrong_each_time(face: Face, pair: Pair, lazily: Track) -> None:
-    """That the tests above can see: each half of the wait is taken away in turn."""
+    """Shows that the tests above can fail: each half of the wait is taken away in turn."""
     halves = ["cuStreamSynchronize"] if pair.policy == "host" else ["cuEventRecord", "cuStreamWaitEvent"]
     for half in halves * 3:
         lazily.machine.write(lazily.data, bytes(24))

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 
 import cai_dlpack as cd
 import numpy as np
 import pytest
 import tvm_ffi
-from streams.process import on_the_simulator
-from streams.race import LEGACY, PER_THREAD, Track
 
-
-def consume(view: cd.CaiView, stream: int) -> None:
-    with view.consume(stream):
-        pass
+from conformance.tests.interpreter.process import on_the_simulator
+from conformance.tests.streams.faces import HOST_FACES, STREAM_FACES, Face
+from conformance.tests.streams.race import LEGACY, PER_THREAD, Track
 
 
 def leak(view: cd.CaiView, stream: int) -> None:
@@ -44,14 +40,9 @@ def by_the_table(view: cd.CaiView, stream: int) -> None:
         ECHO(view)
 
 
-FACES: dict[str, Callable[[cd.CaiView, int], object]] = {
-    "on": lambda view, stream: view.on(stream),
-    "dlpack": lambda view, stream: view.__dlpack__(stream=stream, max_version=(1, 3)),
-    "to-dlpack": lambda view, stream: cd.to_dlpack(view, stream=stream),
-    "host": lambda view, stream: cd.to_dlpack(view, stream="host"),
-    "synchronize": lambda view, stream: view.synchronize(),
-    "join": lambda view, stream: cd.join([view], on=stream),
-    "consume": consume,
+FACES: dict[str, Face] = {
+    **STREAM_FACES,
+    **HOST_FACES,
     "consume-left-open": leak,
     "consume-and-raise": raise_inside,
     "policy-host": by_the_host,
@@ -88,7 +79,7 @@ def test_numpy_waits_for_managed_memory_without_the_gil(track: Track) -> None:
 
 
 def test_the_watch_sees_a_call_with_the_gil(track: Track) -> None:
-    """That the tests above can fail: `ctypes.PyDLL` keeps the GIL, `CDLL` does not."""
+    """Shows that the tests above can fail: `ctypes.PyDLL` keeps the GIL, `CDLL` does not."""
     held = ctypes.PyDLL(track.machine.driver._name)
     with pytest.raises(AssertionError, match="cuStreamSynchronize"), track.control.gil_watch():
         held.cuStreamSynchronize(ctypes.c_void_p(track.a))
@@ -99,9 +90,9 @@ import ctypes, sys, threading
 import cai_dlpack as cd
 from cai_conformance import Sim
 from cuda.bindings import driver as cu
-from simulator import Machine
-from streams.race import Track
-from streams.test_gil import FACES
+from conformance.tests.simulated.machine import Machine
+from conformance.tests.streams.race import Track
+from conformance.tests.streams.test_gil import FACES
 
 machine = Machine(Sim())
 control = machine.control

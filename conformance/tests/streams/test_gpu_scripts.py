@@ -1,12 +1,11 @@
-"""The scripts for a GPU, on the simulator: they run, see what is unordered, and know where they are."""
+"""Runs the scripts for a GPU on the simulator: they find missing order, and are not mistaken for a GPU's."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
+from conformance.tests.interpreter.process import ROOT
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
@@ -14,7 +13,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def races(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return run(sys.executable, "conformance/soak/gpu_races.py", *arguments)
+    return run(sys.executable, "-m", "conformance.soak.gpu_races", *arguments)
 
 
 def test_the_races_of_a_gpu_run_on_the_simulator() -> None:

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
 import numpy as np
 import pytest
 from mpi4py import MPI
-from simulator import Machine, one_event
-from streams.race import NBYTES, Track, pretended
+
+from conformance.tests.dlpack import abi
+from conformance.tests.simulated.machine import Machine, one_event
+from conformance.tests.streams.race import NBYTES, Track, pretended
 
 
 @pytest.fixture(params=["pinned", "managed"])
@@ -137,7 +138,7 @@ def test_device_memory_for_a_consumer_without_streams(track: Track) -> None:
 
 @pytest.mark.parametrize("recipe", [True, False], ids=["synchronised", "as-it-is"])
 def test_mpi4py_sends_what_was_written(recipe: bool, shared: Track, machine: Machine) -> None:
-    """It asks for a buffer first, and a buffer of host memory is handed out after the wait."""
+    """mpi4py requests a buffer first; a buffer of host memory is returned after the wait."""
     received = bytearray(NBYTES)
     for _ in shared.control.orders():
         machine.write(shared.data, bytes(NBYTES))
@@ -152,7 +153,7 @@ def test_mpi4py_sends_what_was_written(recipe: bool, shared: Track, machine: Mac
 
 
 def test_mpi4py_takes_device_memory_without_an_order(track: Track, machine: Machine) -> None:
-    """There it passes -1, or reads the dict and not its stream: the recipe is `synchronize`."""
+    """mpi4py passes -1, or reads the dict without its stream: `synchronize` is needed first."""
     view = track.view(track.a)
     machine.clear()
     assert MPI.memory.frombuffer(view).address == track.data

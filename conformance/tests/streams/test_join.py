@@ -9,9 +9,10 @@ from typing import Any
 
 import cai_dlpack as cd
 import pytest
-from refusal import check_refusal, refuse
-from simulator import Machine, one_event
-from streams.race import LEGACY, PER_THREAD, Track
+
+from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.simulated.machine import Machine, one_event
+from conformance.tests.streams.race import LEGACY, PER_THREAD, Track
 
 
 @pytest.fixture

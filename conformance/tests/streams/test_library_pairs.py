@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import cai_dlpack as cd
-import needs
 import numba.cuda
 import numpy as np
 import pytest
 from cuda.core import Buffer, Device
 from cuda.core.utils import StridedMemoryView
 from numba.cuda import as_cuda_array
-from simulator import Machine
+
+from conformance.tests.interpreter import needs
+from conformance.tests.simulated.machine import Machine
 
 OLD, NEW = np.zeros(6, np.float32), np.arange(1, 7, dtype=np.float32)
 
@@ -65,7 +66,7 @@ def cuda_core_writes(scene: Scene) -> cd.CaiView:
 
 
 def numba_reads(view: cd.CaiView, scene: Scene) -> None:
-    """Numba would wait on the host by itself; told not to, it is ordered by `on`."""
+    """Reads by Numba, which by default waits on the host; with `sync=False` it is ordered by `on`."""
     ready = as_cuda_array(view.on(scene.reads), sync=False)
     ready.copy_to_host(scene.target, stream=scene.reads)
 

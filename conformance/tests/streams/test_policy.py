@@ -1,4 +1,4 @@
-"""`cd.policy`: who waits, where nobody has said so himself."""
+"""Tests `cd.policy`: which side waits if a call does not choose."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Any
 
 import cai_dlpack as cd
 import pytest
-from refusal import check_refusal, refuse
-from simulator import one_event
-from streams.process import on_the_simulator
-from streams.race import Calls, Track
+
+from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.interpreter.process import on_the_simulator
+from conformance.tests.simulated.machine import one_event
+from conformance.tests.streams.race import Calls, Track
 
 
 class Trouble(Exception):
-    """What a body raises."""
+    """Raised by the body of a block."""
 
 
 def ordered(track: Track) -> Calls:
-    """What an export to b costs right now."""
+    """Returns the waits of an export to b under the current policy."""
     track.machine.clear()
     track.view(track.a).__dlpack__(stream=track.b, max_version=(1, 3))
     return track.machine.order()
@@ -145,8 +146,8 @@ def test_a_policy_that_nobody_knows(sync: Any, raises: type[Exception], rule: st
 ORDERED = """
 import cai_dlpack as cd
 from cai_conformance import Sim
-from simulator import Machine
-from streams.race import Track
+from conformance.tests.simulated.machine import Machine
+from conformance.tests.streams.race import Track
 machine = Machine(Sim())
 machine.set_current(0)
 track = Track(machine)

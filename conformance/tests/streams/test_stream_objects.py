@@ -8,15 +8,16 @@ from collections.abc import Callable
 from typing import Any
 
 import cai_dlpack as cd
-import dlpack_abi as abi
-import needs
 import numba.cuda
 import pytest
 from cuda.core import Device
-from producers import Cai, Dlpack, StreamObject, interface
-from refusal import check_refusal, nothing_changes, refuse
-from simulator import Machine, one_event
-from streams.race import LEGACY, PER_THREAD, Track
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import Cai, Dlpack, StreamObject, interface
+from conformance.tests.expectations.refusal import check_refusal, nothing_changes, refuse
+from conformance.tests.interpreter import needs
+from conformance.tests.simulated.machine import Machine, one_event
+from conformance.tests.streams.race import LEGACY, PER_THREAD, Track
 
 # --- accepted -----------------------------------------------------------------------------------------
 
@@ -107,7 +108,7 @@ def test_numba_streams(track: Track) -> None:
 
 
 def kept_by(make: Callable[[Any], Any], handle: int) -> bool:
-    """Whether what is made of a stream object keeps it alive, and lets go of it at the end."""
+    """Returns whether the result keeps a stream object alive, and releases it at the end."""
     stream = StreamObject(handle)
     alive = weakref.ref(stream)
     made = make(stream)

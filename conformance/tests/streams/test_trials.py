@@ -1,10 +1,11 @@
-"""A thousand races for every pair of streams that somebody has to order. `make soak` runs 10^5 each."""
+"""Runs a thousand races for every pair of streams that needs an order. `make soak` runs 10^5 each."""
 
 from __future__ import annotations
 
 import pytest
-from streams.race import Pair, Track
-from streams.trials import COMBINATIONS, PAIRS, wrong
+
+from conformance.tests.streams.race import Pair, Track
+from conformance.tests.streams.trials import COMBINATIONS, PAIRS, wrong
 
 TRIALS = 1000
 

@@ -1,4 +1,4 @@
-"""`cd.use_stream`: the work stream that consumers of the C Exchange API are told, by tvm-ffi."""
+"""Tests `cd.use_stream`, the work stream that the C Exchange API reports, by tvm-ffi."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any
 import cai_dlpack as cd
 import pytest
 import tvm_ffi
-from refusal import check_refusal, refuse
-from simulator import Machine, one_event
-from streams.race import LEGACY, PER_THREAD, Calls, Track
+
+from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.simulated.machine import Machine, one_event
+from conformance.tests.streams.race import LEGACY, PER_THREAD, Calls, Track
 
 
 def asked(track: Track, machine: Machine, ordinal: int = 0) -> Calls:
-    """What it costs to give a view, ready on a, to a tvm-ffi function."""
+    """Returns the waits of passing a view, ready on a, to a tvm-ffi function."""
     view = cd.view(track.producer(track.a), ordinal=ordinal)
     machine.clear()
     tvm_ffi.convert(lambda tensor: None)(view)

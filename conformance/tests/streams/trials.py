@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from streams.race import Name, Pair, Policy, Track, by_dlpack, forward, pretended, there_and_back
+from conformance.tests.streams.race import Name, Pair, Policy, Track, by_dlpack, forward, pretended, there_and_back
 
 _READY: tuple[Name, ...] = ("legacy", "per-thread", "A")
 _REQUESTS: tuple[Name, ...] = ("omitted", "legacy", "per-thread", "B")
@@ -17,7 +17,7 @@ COMBINATIONS = [(pair, loan) for pair in PAIRS for loan in (False, True) if not 
 
 
 def wrong(track: Track, pair: Pair, loan: bool, trials: int, without: str | None = None) -> int:
-    """How many of so many copies are not of the write that they were ordered after.
+    """Returns how many of `trials` copies are not of the write that they were ordered after.
 
     `without` names a call of the order that does nothing.
     """

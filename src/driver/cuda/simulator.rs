@@ -1,4 +1,4 @@
-//! The simulated driver of conformance/cusim as these tests use it, and how they get to run on it.
+//! Loads the simulated driver (conformance/simulator) for these tests, and runs them on it.
 //!
 //! The library is loaded once per process and by name, so the tests that need it are ignored ones
 //! that [`run_on_it`] starts in a process of their own.
@@ -55,7 +55,7 @@ fn build() -> PathBuf {
     assert!(
         is_built,
         "these tests run on the simulated driver, which is in the project's repository \
-         (conformance/cusim) and needs Linux; `cargo build --package cusim` there says why it \
+         (conformance/simulator) and needs Linux; `cargo build --package cusim` there says why it \
          does not build: {built:?}"
     );
     library
@@ -81,7 +81,7 @@ macro_rules! controls {
         $(pub(super) fn $name($($parameter: $type),*) -> $result {
             // SAFETY: these tests run only where `driver()` has loaded the library.
             let library = unsafe { sys::culib() };
-            // SAFETY: the signature is the one in conformance/cusim/src/control.
+            // SAFETY: the signature is the one in conformance/simulator/src/control.
             let symbol = unsafe {
                 library.get::<unsafe extern "C" fn($($type),*) -> $result>(
                     concat!(stringify!($name), "\0").as_bytes(),

@@ -1,4 +1,4 @@
-"""`python -m cai_conformance`: start commands on the simulated driver, or say where it is."""
+"""`python -m cai_conformance`: start commands on the simulated driver, or print its folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the simulated driver lies, and whether this process runs on it."""
+"""Finds the simulated driver, and checks whether this process runs on it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _build_outputs() -> list[Path]:
 
 
 def library_folder() -> Path:
-    """A folder in which the simulated driver has the names that programs ask for."""
+    """Returns a folder in which the simulated driver has the names that programs load."""
     path = library_path().resolve()
     if all((path.parent / name).exists() for name in _NAMES):
         return path.parent
@@ -64,12 +64,12 @@ def loaded() -> ctypes.CDLL | None:
 
 
 def is_simulator(library: ctypes.CDLL) -> bool:
-    """Whether a loaded libcuda is the simulator: a real driver has no `sim_abi`."""
+    """Returns whether a loaded libcuda is the simulator: a real driver has no `sim_abi`."""
     return hasattr(library, "sim_abi")
 
 
 def is_simulated() -> bool:
-    """Whether this process's CUDA driver is the simulator."""
+    """Returns whether this process's CUDA driver is the simulator."""
     library = loaded()
     return library is not None and is_simulator(library)
 

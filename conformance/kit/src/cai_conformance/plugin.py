@@ -37,7 +37,7 @@ def gpu() -> None:
 
 
 def pytest_report_header() -> str:
-    """Says on which driver the run is, at its top."""
+    """Prints the driver of the run in pytest's header."""
     library = loaded()
     if library is None:
         return "CUDA driver: none"

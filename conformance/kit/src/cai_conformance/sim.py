@@ -81,7 +81,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Live:
-    """What exists right now, and so what leaked at the end of a test."""
+    """Counts the driver's live objects; at the end of a test, what it leaked."""
 
     allocations: int
     streams: int
@@ -126,7 +126,7 @@ class Sim:
         return [call for call in logged if not names or call.name in names]
 
     def count(self, name: str | None = None) -> int:
-        """How often a function was called since `clear`; all functions without a name."""
+        """Returns how often a function, or without a name any function, was called since `clear`."""
         return int(self.library.sim_count(None if name is None else name.encode()))
 
     @contextmanager
@@ -139,15 +139,15 @@ class Sim:
             raise AssertionError(f"driver calls were made: {[call.symbol for call in made]}")
 
     def lookups(self) -> list[tuple[str, int, int, bool]]:
-        """What was asked of cuGetProcAddress: name, version, flags, found."""
+        """Returns the calls of cuGetProcAddress: name, version, flags, found."""
         rows = [line.split() for line in self._text("sim_lookups_text").splitlines()]
         return [(row[0], int(row[1]), int(row[2]), row[3] == "1") for row in rows]
 
     # --- faults ---
 
     def fault(self, name: str, code: int, nth: int = 1) -> None:
-        """The `nth` call of a function from now answers `code` and does nothing else. With code 0 it
-        claims success: a wait that is none, to see whether a test notices."""
+        """Makes the `nth` call of a function from now return `code` and do nothing else. With code 0 a wait
+        succeeds without waiting, which a test of that wait must notice."""
         self._do("sim_fault", name.encode(), nth, code)
 
     def clear_faults(self) -> None:
@@ -155,7 +155,7 @@ class Sim:
         self.library.sim_fault_clear()
 
     def pending_faults(self) -> int:
-        """How many faults have not happened yet: 0 shows that a test reached them all."""
+        """Returns how many faults have not happened yet; 0 if a test reached them all."""
         return int(self.library.sim_fault_pending())
 
     def poison(self, code: int) -> None:
@@ -172,7 +172,7 @@ class Sim:
         return Gate(self, number)
 
     def open_gates(self) -> None:
-        """Opens every gate: after a test that ended early, so that nobody waits for ever."""
+        """Opens every gate, so that no stream waits for ever after a test that ended early."""
         self.library.sim_open_all()
 
     def delay(self, stream: int, seconds: float) -> None:
@@ -208,7 +208,7 @@ class Sim:
     # --- what exists ---
 
     def live(self) -> Live:
-        """What exists right now."""
+        """Returns the counts of live objects."""
         names = ("allocations", "streams", "events", "contexts")
         return Live(*(int(getattr(self.library, f"sim_live_{name}")()) for name in names))
 

@@ -16,7 +16,7 @@ from cai_conformance.library import is_simulator, library_folder, library_path
 
 @dataclass(frozen=True)
 class Settings:
-    """What the simulated machine is like. `None` keeps the simulator's default."""
+    """Configures the simulated machine. `None` keeps the simulator's default."""
 
     devices: int = 2
     schedule: str = "threaded"

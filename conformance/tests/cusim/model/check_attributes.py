@@ -8,7 +8,7 @@ from ctypes import c_int, c_uint, c_uint64
 import pytest
 from cai_conformance import Sim
 
-from driver import Driver, Refused
+from conformance.tests.cusim.model.driver import Driver, Refused
 
 CONTEXT, MEMORY_TYPE, DEVICE_POINTER, HOST_POINTER = 1, 2, 3, 4
 BUFFER_ID, IS_MANAGED, DEVICE_ORDINAL, RANGE_START, RANGE_SIZE, MAPPED = 7, 8, 9, 11, 12, 13

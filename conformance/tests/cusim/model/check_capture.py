@@ -10,7 +10,7 @@ from ctypes import byref, c_size_t, c_uint, c_uint64, c_void_p
 import pytest
 from cai_conformance import Sim
 
-from driver import LEGACY, Driver, Refused
+from conformance.tests.cusim.model.driver import LEGACY, Driver, Refused
 
 UNSUPPORTED, INVALIDATED, MERGE, UNMATCHED, UNJOINED = 900, 901, 902, 903, 904
 ISOLATION, IMPLICIT, CAPTURED_EVENT, WRONG_THREAD = 905, 906, 907, 908
@@ -29,6 +29,11 @@ class Capture:
 
     def begin(self, mode: int = RELAXED) -> None:
         self.cu.begin_capture(self.stream, mode)
+
+    def fork(self) -> None:
+        """Draws the bystander into the capture."""
+        self.cu.record(self.event, self.stream)
+        self.cu.stream_wait(self.other, self.event)
 
     def end_code(self, stream: int | None = None) -> int:
         """The code of ending the capture; its graph, if any, is destroyed."""
@@ -82,8 +87,7 @@ def test_captured_work_runs_at_each_launch_and_not_before(cap: Capture, sim: Sim
 def test_a_fork_that_joins_back_is_captured(cap: Capture, sim: Sim) -> None:
     cap.begin()
     sim.store(cap.stream, cap.memory, b"1111")
-    cap.cu.record(cap.event, cap.stream)
-    cap.cu.stream_wait(cap.other, cap.event)
+    cap.fork()
     assert cap.cu.capture_status(cap.other) == ACTIVE
     sim.store(cap.other, cap.memory, b"2222")
     cap.cu.record(cap.second, cap.other)
@@ -100,8 +104,7 @@ def test_a_fork_that_joins_back_is_captured(cap: Capture, sim: Sim) -> None:
 
 def test_without_its_join_a_fork_is_unjoined(cap: Capture, sim: Sim) -> None:
     cap.begin()
-    cap.cu.record(cap.event, cap.stream)
-    cap.cu.stream_wait(cap.other, cap.event)
+    cap.fork()
     sim.store(cap.other, cap.memory, b"2222")
     assert cap.end_code() == UNJOINED
     assert cap.cu.capture_status(cap.stream) == cap.cu.capture_status(cap.other) == IDLE
@@ -126,8 +129,7 @@ def test_two_captures_do_not_merge(cap: Capture) -> None:
 
 def test_a_capture_ends_on_the_stream_that_began_it(cap: Capture) -> None:
     cap.begin()
-    cap.cu.record(cap.event, cap.stream)
-    cap.cu.stream_wait(cap.other, cap.event)
+    cap.fork()
     assert cap.end_code(cap.other) == UNMATCHED
     assert cap.end_code() == INVALIDATED
 

@@ -10,7 +10,7 @@ from ctypes import byref, c_int, c_uint, c_void_p
 import pytest
 from cai_conformance import Sim
 
-from driver import Driver, Refused
+from conformance.tests.cusim.model.driver import Driver, Refused
 
 INVALID_CONTEXT, INVALID_HANDLE, DESTROYED = 201, 400, 709
 
@@ -89,7 +89,7 @@ def test_destroying_a_context_drops_its_pending_work(cu: Driver, made: int, sim:
 
 
 def active(cu: Driver, device: int) -> int:
-    """Whether the device's primary context is active."""
+    """Returns whether the device's primary context is active."""
     flags, answer = c_uint(), c_int()
     cu("cuDevicePrimaryCtxGetState", device, byref(flags), byref(answer))
     return answer.value

@@ -8,7 +8,7 @@ from ctypes import byref, c_uint, c_void_p
 import pytest
 from cai_conformance import GilHeld, Sim
 
-from driver import Driver, Refused
+from conformance.tests.cusim.model.driver import Driver, Refused
 
 
 def test_the_log_has_arguments_and_results(cu: Driver, sim: Sim) -> None:

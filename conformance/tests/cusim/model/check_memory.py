@@ -8,7 +8,7 @@ from ctypes import byref, c_size_t, c_uint, c_uint64, c_void_p
 import pytest
 from cai_conformance import Sim
 
-from driver import Driver, Refused
+from conformance.tests.cusim.model.driver import Driver, Refused
 
 INVALID_VALUE, OUT_OF_MEMORY = 1, 2
 

@@ -1,4 +1,4 @@
-"""Who runs before whom: streams, events, the legacy stream, and both schedules."""
+"""Checks the order of work: streams, events, the legacy stream, and both schedules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from cai_conformance import Sim
 
-from driver import HOST_FUNCTION, LEGACY, PER_THREAD, Driver, Refused
+from conformance.tests.cusim.model.driver import HOST_FUNCTION, LEGACY, PER_THREAD, Driver, Refused
 
 OLD, NEW = b"\x00" * 4, b"\x11" * 4
 
@@ -27,7 +27,7 @@ class Pair:
         cu.synchronize()
 
     def read(self) -> bytes:
-        """What work on the consumer stream sees."""
+        """Returns what work on the consumer stream reads."""
         self.cu.read_async(self.result, self.memory, 4, self.consumer)
         self.cu.wait_for(self.consumer)
         return ctypes.string_at(self.result, 4)
@@ -126,10 +126,28 @@ def test_a_wait_holds_when_the_event_is_destroyed_first(pair: Pair, sim: Sim) ->
 
 
 def stays_undone(cu: Driver, event: int) -> None:
-    """However often and long one asks."""
+    """Checks that an event stays undone, by repeated queries."""
     for _ in range(20):
         assert not cu.event_done(event)
         time.sleep(0.001)
+
+
+def check_follows(cu: Driver, sim: Sim, gated: int, follower: int, ordered: bool) -> None:
+    """Checks that work on `follower` waits for the gate of `gated` if it is ordered behind it, and only then."""
+    memory, event = cu.alloc(4), cu.event()
+    gate = sim.gate(gated)
+    cu.fill_async(memory, 1, 4, follower)
+    cu.record(event, follower)
+    assert sim.pending(gated) == 1
+    if ordered:
+        stays_undone(cu, event)
+        assert not cu.is_done(follower)
+    else:
+        cu.wait_for(follower)
+    gate.open()
+    cu.destroy_event(event)
+    cu.wait_for(follower)
+    cu.free(memory)
 
 
 @pytest.mark.parametrize("default", [0, LEGACY])
@@ -137,21 +155,9 @@ def stays_undone(cu: Driver, event: int) -> None:
 def test_the_legacy_stream_waits_for_blocking_streams(
     cu: Driver, sim: Sim, default: int, flags: int, ordered: bool
 ) -> None:
-    stream, memory, event = cu.stream(flags), cu.alloc(4), cu.event()
-    gate = sim.gate(stream)
-    cu.fill_async(memory, 1, 4, default)
-    cu.record(event, default)
-    assert sim.pending(stream) == 1
-    if ordered:
-        stays_undone(cu, event)
-        assert not cu.is_done(default)
-    else:
-        cu.wait_for(default)
-    gate.open()
-    cu.destroy_event(event)
-    cu.wait_for(default)
+    stream = cu.stream(flags)
+    check_follows(cu, sim, stream, default, ordered)
     cu.wait_for(stream)
-    cu.free(memory)
     cu.destroy_stream(stream)
 
 
@@ -170,19 +176,8 @@ def test_waiting_for_the_legacy_stream_is_waiting_for_blocking_streams(
 
 @pytest.mark.parametrize("flags, ordered", [(0, True), (1, False)], ids=["blocking", "non-blocking"])
 def test_blocking_streams_wait_for_the_legacy_stream(cu: Driver, sim: Sim, flags: int, ordered: bool) -> None:
-    stream, memory, event = cu.stream(flags), cu.alloc(4), cu.event()
-    gate = sim.gate(LEGACY)
-    cu.fill_async(memory, 1, 4, stream)
-    cu.record(event, stream)
-    if ordered:
-        stays_undone(cu, event)
-        assert not cu.is_done(stream)
-    else:
-        cu.wait_for(stream)
-    gate.open()
-    cu.destroy_event(event)
-    cu.wait_for(stream)
-    cu.free(memory)
+    stream = cu.stream(flags)
+    check_follows(cu, sim, LEGACY, stream, ordered)
     cu.destroy_stream(stream)
 
 

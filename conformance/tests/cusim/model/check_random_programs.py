@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cai_conformance import Sim
-from random_programs import is_right
 
-from driver import Driver
+from conformance.tests.cusim.model.driver import Driver
+from conformance.tests.cusim.model.random_programs import is_right
 
 
 def test_with_their_waits_all_programs_are_right(cu: Driver, sim: Sim) -> None:

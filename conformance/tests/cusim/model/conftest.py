@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from cai_conformance import Sim
 
-from driver import Driver
+from conformance.tests.cusim.model.driver import Driver
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from cai_conformance import Sim
 
-from driver import Driver
+from conformance.tests.cusim.model.driver import Driver
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Program:
         return Buffer(address, b"\x00" * 8)
 
     def run(self, steps: int) -> bool:
-        """Enqueues the steps, waits for everything in a random way, and says if all is right."""
+        """Enqueues the steps, waits for all streams in a random order, and returns whether the memory is right."""
         for _ in range(steps):
             if self.random.random() < 0.5:
                 self._store()

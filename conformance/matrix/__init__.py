@@ -1,0 +1,1 @@
+"""Every installed producer handed to every installed consumer, as a table."""

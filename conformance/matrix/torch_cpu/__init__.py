@@ -1,0 +1,1 @@
+"""Tests of torch's CPU tensors, in torch's own environment."""

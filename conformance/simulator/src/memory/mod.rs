@@ -1,0 +1,9 @@
+//! Simulated memory: pages, ranges of addresses, and what work does to their bytes.
+
+pub(crate) mod backing;
+pub(crate) mod bytes;
+pub(crate) mod copy;
+pub(crate) mod fill;
+pub(crate) mod kernel;
+pub(crate) mod place;
+pub(crate) mod ranges;

@@ -1,0 +1,80 @@
+//! Records of the objects that the driver's handles name.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::abi::arguments::{ContextHandle, PoolHandle};
+use crate::abi::codes::Code;
+use crate::process::thread::ThreadKey;
+use crate::state::queue::{CaptureId, Mark, QueueId};
+use crate::state::work::Stamp;
+
+/// One simulated device.
+pub(crate) struct Device {
+    pub(crate) primary: Primary,
+    pub(crate) default_pool: PoolHandle,
+    /// The pool of cuMemAllocAsync; cuDeviceSetMemPool changes it.
+    pub(crate) pool: PoolHandle,
+}
+
+/// A device's primary context. Inactive while `count` is 0.
+#[derive(Default)]
+pub(crate) struct Primary {
+    pub(crate) handle: Option<ContextHandle>,
+    pub(crate) count: u64,
+    pub(crate) flags: u32,
+}
+
+/// A context, until it is destroyed. `id` is never reused, the handle may be.
+pub(crate) struct Context {
+    pub(crate) id: u64,
+    pub(crate) device: usize,
+    pub(crate) flags: u32,
+    pub(crate) primary: bool,
+    /// The sticky error, once there is one.
+    pub(crate) poison: Option<Code>,
+    pub(crate) legacy: QueueId,
+    pub(crate) per_thread: BTreeMap<ThreadKey, QueueId>,
+    pub(crate) peers: Vec<ContextHandle>,
+    pub(crate) limits: BTreeMap<u32, usize>,
+}
+
+/// A created stream.
+pub(crate) struct Stream {
+    pub(crate) context: ContextHandle,
+    pub(crate) queue: QueueId,
+    pub(crate) flags: u32,
+    pub(crate) priority: i32,
+}
+
+/// The last record of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Last {
+    Never,
+    Recorded(Mark),
+    /// Recorded by a stream that was capturing: a node, usable inside that capture only.
+    Captured(CaptureId, usize),
+}
+
+/// An event, until it is destroyed.
+pub(crate) struct Event {
+    pub(crate) context: ContextHandle,
+    pub(crate) flags: u32,
+    pub(crate) last: Last,
+    pub(crate) stamp: Arc<Stamp>,
+}
+
+/// A memory pool: a name under which memory is counted, and attributes that are kept.
+pub(crate) struct Pool {
+    pub(crate) device: usize,
+    pub(crate) attributes: BTreeMap<u32, u64>,
+}
+
+impl Pool {
+    pub(crate) fn new(device: usize) -> Pool {
+        Pool {
+            device,
+            attributes: BTreeMap::from([(1, 1), (2, 1), (3, 1)]),
+        }
+    }
+}

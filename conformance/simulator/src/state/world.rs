@@ -1,0 +1,127 @@
+//! The state of the simulated driver, behind one lock.
+
+use std::collections::BTreeMap;
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+
+use crate::abi::arguments::{
+    ContextHandle, EventHandle, ExecHandle, GraphHandle, PoolHandle, StreamHandle,
+};
+use crate::abi::codes::Code;
+use crate::memory::ranges::Memory;
+use crate::process::thread;
+use crate::state::graph::{Capture, Graph};
+use crate::state::objects::{Context, Device, Event, Pool, Primary, Stream};
+use crate::state::order::Order;
+use crate::state::queue::{CaptureId, Queue, QueueId};
+use crate::state::settings::Settings;
+use crate::state::table::Table;
+
+/// The state of the driver. One lock guards all of it: simplicity is worth more here than speed.
+pub(crate) struct World {
+    pub(crate) settings: Settings,
+    pub(crate) devices: Vec<Device>,
+    pub(crate) contexts: Table<ContextHandle, Context>,
+    pub(crate) streams: Table<StreamHandle, Stream>,
+    pub(crate) events: Table<EventHandle, Event>,
+    pub(crate) pools: Table<PoolHandle, Pool>,
+    pub(crate) graphs: Table<GraphHandle, Graph>,
+    pub(crate) executables: Table<ExecHandle, Graph>,
+    pub(crate) captures: BTreeMap<CaptureId, Capture>,
+    pub(crate) queues: BTreeMap<QueueId, Queue>,
+    pub(crate) memory: Memory,
+    pub(crate) order: Order,
+    /// Gates by number; true once open.
+    pub(crate) gates: BTreeMap<u64, bool>,
+    next_number: u64,
+}
+
+pub(crate) type Guard = MutexGuard<'static, World>;
+
+static WORLD: LazyLock<Mutex<World>> = LazyLock::new(|| Mutex::new(World::new()));
+
+/// Signalled whenever work is enqueued or finished, a gate opens, or a setting changes.
+static CHANGED: Condvar = Condvar::new();
+
+pub(crate) fn lock() -> Guard {
+    WORLD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Releases the lock until the state changes.
+pub(crate) fn sleep(world: Guard) -> Guard {
+    CHANGED.wait(world).unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Wakes the threads in [`sleep`].
+pub(crate) fn announce() {
+    CHANGED.notify_all();
+}
+
+impl World {
+    fn new() -> World {
+        let settings = Settings::from_environment();
+        let mut world = World {
+            devices: Vec::new(),
+            contexts: Table::new(0xC0DE_0000_0000, Code::INVALID_CONTEXT),
+            streams: Table::new(0x57EA_0000_0000, Code::INVALID_HANDLE),
+            events: Table::new(0xE7E0_0000_0000, Code::INVALID_HANDLE),
+            pools: Table::new(0x9001_0000_0000, Code::INVALID_VALUE),
+            graphs: Table::new(0x69A0_0000_0000, Code::INVALID_VALUE),
+            executables: Table::new(0x69AE_0000_0000, Code::INVALID_VALUE),
+            captures: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            memory: Memory::new(),
+            order: Order::new(),
+            gates: BTreeMap::new(),
+            next_number: 0,
+            settings,
+        };
+        for ordinal in 0..world.settings.devices {
+            let pool = world.pools.insert(false, Pool::new(ordinal));
+            world.devices.push(Device {
+                primary: Primary::default(),
+                default_pool: pool,
+                pool,
+            });
+        }
+        world
+    }
+
+    /// Returns a number never returned before: contexts, queues, buffers, captures, serials.
+    pub(crate) fn fresh_number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    pub(crate) fn device(&self, ordinal: i32) -> Result<&Device, Code> {
+        usize::try_from(ordinal)
+            .ok()
+            .and_then(|index| self.devices.get(index))
+            .ok_or(Code::INVALID_DEVICE)
+    }
+
+    /// Returns a context that exists and has no sticky error.
+    pub(crate) fn context(&self, handle: ContextHandle) -> Result<&Context, Code> {
+        let context = self
+            .contexts
+            .get(handle)
+            .map_err(|_| Code::CONTEXT_IS_DESTROYED)?;
+        match context.poison {
+            Some(code) => Err(code),
+            None => Ok(context),
+        }
+    }
+
+    /// Returns the current context if there is one, it is not destroyed and has no sticky error.
+    pub(crate) fn current(&self) -> Result<ContextHandle, Code> {
+        let handle = thread::current_context().ok_or(Code::INVALID_CONTEXT)?;
+        self.context(handle)?;
+        Ok(handle)
+    }
+
+    /// Gives a context a sticky error; the first one stays.
+    pub(crate) fn poison(&mut self, context: ContextHandle, code: Code) {
+        if let Ok(context) = self.contexts.get_mut(context) {
+            context.poison.get_or_insert(code);
+        }
+    }
+}

@@ -1,0 +1,1 @@
+"""Checks that take longer than a test run."""

@@ -1,0 +1,1 @@
+"""Tests of the Python package, of its Rust extensions and of the simulated driver."""

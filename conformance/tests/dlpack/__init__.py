@@ -1,0 +1,1 @@
+"""DLPack's C structs, built and read by ctypes alone."""

@@ -1,0 +1,1 @@
+"""Test doubles of the libraries that produce and consume arrays."""

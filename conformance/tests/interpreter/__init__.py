@@ -1,0 +1,1 @@
+"""Kinds of CPython, and Python in a process of its own."""

@@ -1,0 +1,1 @@
+"""Tests of lifetimes: releases, threads, forks, shutdown."""

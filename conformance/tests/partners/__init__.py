@@ -1,0 +1,1 @@
+"""Tests of dtypes, copies and protocols that partner libraries use."""

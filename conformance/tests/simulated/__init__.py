@@ -1,0 +1,1 @@
+"""The simulated machine: memory, streams, the log of calls, graph capture."""

@@ -1,0 +1,124 @@
+"""The simulated machine as the tests use it: memory, streams, and the log of every call.
+
+Memory and streams come from the driver API itself; the log and the pokes are the simulator's own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from cai_conformance import Sim as Control
+
+# The calls that make a stream, or the host, wait for a stream.
+_ORDER = {"cuEventRecord", "cuStreamWaitEvent", "cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize"}
+
+
+class Machine:
+    """The machine under this process. What the tests themselves call is logged too: `clear` after it."""
+
+    def __init__(self, control: Control) -> None:
+        self.control = control
+        self.driver = control.library
+        self._contexts: dict[int, int] = {}
+        self._call("cuInit", 0)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        code = getattr(self.driver, name)(*arguments)
+        assert code == 0, f"{name}: {code}"
+
+    # --- contexts ---
+
+    def context(self, ordinal: int) -> int:
+        """The device's primary context, retained once for the whole run."""
+        if ordinal not in self._contexts:
+            found = ctypes.c_void_p()
+            self._call("cuDevicePrimaryCtxRetain", ctypes.byref(found), ordinal)
+            assert found.value
+            self._contexts[ordinal] = found.value
+        return self._contexts[ordinal]
+
+    def set_current(self, ordinal: int) -> None:
+        """Makes the device's primary context current on this thread."""
+        self._call("cuCtxSetCurrent", ctypes.c_void_p(self.context(ordinal)))
+
+    def current(self) -> int:
+        """The context that is current on this thread."""
+        found = ctypes.c_void_p()
+        self._call("cuCtxGetCurrent", ctypes.byref(found))
+        return found.value or 0
+
+    # --- memory ---
+
+    def device_memory(self, nbytes: int, ordinal: int = 0) -> int:
+        """`nbytes` of a device's memory."""
+        self.set_current(ordinal)
+        found = ctypes.c_uint64()
+        self._call("cuMemAlloc_v2", ctypes.byref(found), ctypes.c_size_t(nbytes))
+        self.set_current(0)
+        return found.value
+
+    def managed_memory(self, nbytes: int) -> int:
+        """`nbytes` of managed memory, reachable from both sides."""
+        self.set_current(0)
+        found = ctypes.c_uint64()
+        self._call("cuMemAllocManaged", ctypes.byref(found), ctypes.c_size_t(nbytes), 1)
+        return found.value
+
+    def pinned_memory(self, nbytes: int) -> int:
+        """`nbytes` of page-locked host memory."""
+        self.set_current(0)
+        found = ctypes.c_void_p()
+        self._call("cuMemHostAlloc", ctypes.byref(found), ctypes.c_size_t(nbytes), 0)
+        assert found.value
+        return found.value
+
+    def free(self, pointer: int) -> None:
+        """Gives device or managed memory back."""
+        self._call("cuMemFree_v2", ctypes.c_uint64(pointer))
+
+    def write(self, pointer: int, data: bytes) -> None:
+        """Fills memory of any kind, now."""
+        self.control.poke(pointer, data)
+
+    def read(self, pointer: int, nbytes: int) -> bytes:
+        """Memory of any kind, as it is now."""
+        return self.control.peek(pointer, nbytes)
+
+    # --- streams ---
+
+    def stream(self, ordinal: int = 0) -> int:
+        """A new non-blocking stream of a device."""
+        self.set_current(ordinal)
+        found = ctypes.c_void_p()
+        self._call("cuStreamCreate", ctypes.byref(found), 1)
+        self.set_current(0)
+        assert found.value
+        return found.value
+
+    def destroy_stream(self, stream: int) -> None:
+        """Ends a stream; its handle is invalid afterwards."""
+        self._call("cuStreamDestroy_v2", ctypes.c_void_p(stream))
+
+    # --- the log ---
+
+    def clear(self) -> None:
+        """Forgets what was called so far."""
+        self.control.clear()
+
+    def calls(self) -> list[tuple[str, int]]:
+        """Every call since `clear`, with the stream that it names (0: none)."""
+        return [(call.name, call.arguments.get("stream", 0)) for call in self.control.calls()]
+
+    def names(self) -> list[str]:
+        """The functions called since `clear`, in order."""
+        return [name for name, _ in self.calls()]
+
+    def order(self) -> list[tuple[str, int]]:
+        """The calls since `clear` that make a stream or the host wait for a stream."""
+        return [call for call in self.calls() if call[0] in _ORDER]
+
+
+def one_event(ready: int, waiting: int) -> list[tuple[str, int]]:
+    """Returns the calls that make one stream wait for another."""
+    return [("cuEventRecord", ready), ("cuStreamWaitEvent", waiting)]
