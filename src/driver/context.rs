@@ -214,3 +214,6 @@ impl Drop for Home<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

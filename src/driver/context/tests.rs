@@ -1,0 +1,82 @@
+//! What is current, and for how long, on the scripted driver.
+
+use rstest::{fixture, rstest};
+
+use super::*;
+use crate::driver::script::Script;
+
+const ARRAY: u64 = 0x7000;
+const CONTEXT_A: u64 = 0xa;
+const PRIMARY: u64 = 0xc;
+const STREAM: Stream = Stream::from_raw(0xa1);
+
+/// A stream and an array of a context that is not current, beside the device's primary one.
+#[fixture]
+fn script() -> Script {
+    let script = Script::new();
+    script
+        .stream(0xa1, CONTEXT_A)
+        .device_memory(ARRAY, 64, 0, CONTEXT_A)
+        .primary(0, PRIMARY);
+    script
+}
+
+#[rstest]
+fn the_context_of_the_memory_is_current_until_the_guard_is_dropped(script: Script) {
+    script.current(PRIMARY);
+    let guard = ContextGuard::of_memory(&script, &Place::cuda(0, ARRAY)).expect("a context");
+    assert_eq!(script.current_now(), CONTEXT_A);
+    drop(guard);
+    assert_eq!(script.current_now(), PRIMARY);
+}
+
+#[rstest]
+fn what_is_current_already_is_not_set(script: Script) {
+    script.current(CONTEXT_A);
+    let place = Place::cuda(0, ARRAY);
+    drop(ContextGuard::of_stream(&script, STREAM, &place).expect("a context"));
+    assert_eq!(script.calls(), ["cuCtxGetCurrent", "cuStreamGetCtx 0xa1"]);
+}
+
+#[rstest]
+fn memory_of_no_context_is_the_primary_ones_which_is_given_back(script: Script) {
+    script.device_memory(ARRAY, 64, 0, 0);
+    let guard = ContextGuard::of_memory(&script, &Place::cuda(0, ARRAY)).expect("a context");
+    assert_eq!(
+        (script.current_now(), script.primary_count(0)),
+        (PRIMARY, 2)
+    );
+    drop(guard);
+    assert_eq!((script.current_now(), script.primary_count(0)), (0, 1));
+}
+
+#[rstest]
+fn a_thread_without_a_context_asks_in_any_that_is_active(script: Script) {
+    let guard = ContextGuard::of_handle(&script, STREAM).expect("a context");
+    assert_eq!(script.current_now(), CONTEXT_A);
+    drop(guard);
+    assert_eq!((script.current_now(), script.primary_count(0)), (0, 1));
+}
+
+#[rstest]
+fn what_others_have_made_current_is_put_back(script: Script) {
+    script.current(PRIMARY);
+    let guard = ContextGuard::of_device(&script, 0).expect("the context that is current");
+    script.current(CONTEXT_A);
+    drop(guard);
+    assert_eq!(script.current_now(), PRIMARY);
+}
+
+#[rstest]
+fn a_context_that_cannot_be_made_current_is_given_back(script: Script) {
+    script.fault("cuCtxSetCurrent", 0, 201);
+    assert!(ContextGuard::of_device(&script, 0).is_err());
+    assert_eq!((script.current_now(), script.primary_count(0)), (0, 1));
+}
+
+#[rstest]
+fn without_an_active_device_there_is_none() {
+    let script = Script::new();
+    let guard = ContextGuard::of_any_device(&script).expect("an answer");
+    assert!(guard.is_none());
+}
