@@ -23,11 +23,7 @@ STUB = Path(__file__).resolve().parent / "python" / "cai_dlpack" / "_core.pyi"
 
 def documented(node: ast.FunctionDef | ast.ClassDef, text: str | None) -> None:
     """Puts a docstring in place of the one that stands there, and of `...`."""
-    body = [
-        line
-        for line in node.body
-        if not (isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant))
-    ]
+    body = [line for line in node.body if not (isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant))]
     if text:
         depth = node.col_offset + 4
         lines = inspect.cleandoc(text).splitlines()

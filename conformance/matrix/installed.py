@@ -6,9 +6,9 @@ import ctypes
 from importlib import metadata
 
 from cai_conformance.library import is_simulator, loaded
-from conformance.matrix.calls import PARTNERS
 
 from conformance.matrix import device, host
+from conformance.matrix.calls import PARTNERS
 
 LIBRARIES = [
     ("host", list(host.PRODUCERS), sorted({name for name, _ in host.CONSUMERS})),

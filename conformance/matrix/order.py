@@ -14,9 +14,9 @@ import cai_dlpack as cd
 import numba.cuda
 import numpy as np
 from cai_conformance import Sim
-from conformance.matrix.calls import CALLS
 
 from conformance.matrix import device
+from conformance.matrix.calls import CALLS
 
 WAITS = {
     "cuStreamWaitEvent": "its stream waits for an event",

@@ -13,7 +13,6 @@ import cai_dlpack as cd
 import numpy as np
 import pytest
 
-
 from conformance.matrix import device, host
 from conformance.matrix.calls import CALLS, PARTNERS, PREFERRED, Consume, Seen
 from conformance.matrix.cells import COPIED, DTYPES, FAILED, LAYOUTS, NO_SUCH, OK, REFUSED, NotMade, sample
