@@ -19,8 +19,8 @@ use crate::python::capsule;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::thread_exit;
 use crate::python::cpython::thread_exit::entries;
+use crate::python::exchange_table::Table;
 use crate::python::import::describe::Loan;
-use crate::python::import::exchange_table::Table;
 use crate::python::import::traits::Traits;
 use crate::python::import::{cai, describe, dlpack, fields, known_types};
 

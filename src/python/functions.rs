@@ -1,5 +1,7 @@
 //! The functions of the Python package.
 
+use std::mem::MaybeUninit;
+
 use pyo3::Borrowed;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
@@ -7,14 +9,14 @@ use pyo3::types::{PyDict, PyString};
 use crate::protocol::rule::Field;
 use crate::python::call::options::{self, Given, Options, flag, with_options};
 use crate::python::call::stream;
-use crate::python::class::alloc::Room;
+use crate::python::class::alloc::NewView;
+use crate::python::class::beside::Beside;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::{Function, Value, signature};
 use crate::python::export::cai_to_capsule::{self, Wish};
 use crate::python::export::dlpack::{DlpackRequest, Export};
 use crate::python::import::cai::{self, AllowStructs};
 use crate::python::import::dlpack::{self, DlpackArguments};
-use crate::python::import::exchange;
 use crate::python::import::known_types;
 use crate::python::import::route;
 use crate::python::import::traits::Traits;
@@ -62,22 +64,18 @@ impl Function for View {
         let known = known_types::known(&object)?;
         if known.traits.intersects(Traits::OURS) {
             let this = object.cast::<PyCaiView>()?.get();
-            let view = this.described(py, route::own(this, py, options)?);
+            let (view, beside) = this
+                .described(py, route::own(this, py, options)?)
+                .into_fields();
             let named = options.producer_object.as_deref();
-            return Ok(view.keeping(named, named).into_object(py)?.into_any());
+            let view = PyCaiView::with(view, beside.keeping(named, named));
+            return Ok(view.into_object(py)?.into_any());
         }
-        if let Some(table) = known.table
-            && options.keeps_view()
-            && let Some(room) = Room::new(py)?
-        {
-            // Written in place: 180 instructions less (by the table: 1.96 of the floor, budget 2.0).
-            if let Some(view) = exchange::import_object(room, &object, table, known.traits)? {
-                return Ok(view.into_any());
-            }
-        }
-        let found = route::foreign(&object, known, options, AllowStructs::Yes)?;
-        let view = PyCaiView::from_route(found).keeping(None, options.producer_object.as_deref());
-        Ok(view.into_object(py)?.into_any())
+        let mut new = NewView::new(py)?;
+        let beside = route::foreign(new.view(), &object, known, options, AllowStructs::Yes)?;
+        let beside = beside.keeping(None, options.producer_object.as_deref());
+        // SAFETY: `foreign` has written the view.
+        Ok(unsafe { new.finish(beside) }?.into_any())
     }
 }
 
@@ -106,9 +104,11 @@ impl Function for FromCai {
     ) -> PyResult<Bound<'py, PyAny>> {
         let parsed = Options::read(Self::given(&arguments))?;
         let options = parsed.as_ref().unwrap_or(Options::NONE);
-        let found = cai::import(&arguments.obj, options, AllowStructs::Yes)?;
-        let view = PyCaiView::from_route(found).keeping(None, options.producer_object.as_deref());
-        Ok(view.into_object(arguments.obj.py())?.into_any())
+        let mut new = NewView::new(arguments.obj.py())?;
+        let beside = cai::import(new.view(), &arguments.obj, options, AllowStructs::Yes)?;
+        let beside = beside.keeping(None, options.producer_object.as_deref());
+        // SAFETY: `import` has written the view.
+        Ok(unsafe { new.finish(beside) }?.into_any())
     }
 }
 
@@ -156,8 +156,8 @@ impl Function for FromDlpack {
             device: arguments.device.map(options::device).transpose()?,
         };
         let view = route::amend(dlpack::import(&arguments.obj, asked)?, options)?;
-        let view =
-            PyCaiView::new(view).keeping(stream.as_deref(), options.producer_object.as_deref());
+        let named = options.producer_object.as_deref();
+        let view = PyCaiView::with(view, Beside::default().keeping(stream.as_deref(), named));
         Ok(view.into_object(arguments.obj.py())?.into_any())
     }
 }
@@ -246,11 +246,13 @@ fn by_view<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let parsed = Options::read(given)?;
     let options = parsed.as_ref().unwrap_or(Options::NONE);
-    let view = match read {
-        None => route::import(object, options)?,
-        Some(dict) => route::by_attributes(object, dict, options, AllowStructs::No)?.view,
+    let Some(dict) = read else {
+        return export(object.py(), route::import(object, options)?, request);
     };
-    export(object.py(), view, request)
+    let mut view = MaybeUninit::uninit();
+    route::by_attributes(&mut view, object, dict, options, AllowStructs::No)?;
+    // SAFETY: `by_attributes` writes the view unless it fails.
+    export(object.py(), unsafe { view.assume_init() }, request)
 }
 
 /// The capsule of a view that no Python object holds.

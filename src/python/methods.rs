@@ -12,8 +12,9 @@ use crate::protocol::descriptor::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream};
 use crate::python::call::stream;
+use crate::python::class::beside::kept;
 use crate::python::class::consume::PyConsume;
-use crate::python::class::view::{PyCaiView, kept};
+use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::{self, Function, signature};
 use crate::python::cpython::names::keys;
 use crate::python::cpython::release;
@@ -392,7 +393,7 @@ impl PyCaiView {
     /// Shows the owner to the collector: an owner that refers back to its view makes a cycle. The cycle is cleared at
     /// its other half, the owner's own dict, so that a view stays whole while anything refers to it.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        self.visit_rare(&visit)?;
+        self.visit_beside(&visit)?;
         let Some(payload) = self.view().owner().sole_payload(&PYTHON) else {
             return Ok(());
         };

@@ -237,6 +237,11 @@ impl CaiView {
         self
     }
 
+    /// As [`on_producer`](Self::on_producer), where the view stands.
+    pub(crate) fn set_producer(&mut self, producer: Stream) {
+        self.streams = self.streams.with_producer(producer);
+    }
+
     /// Replaces the stream that consumers wait for; the caller has ordered it after the old one.
     #[must_use]
     pub(crate) fn with_ready(mut self, ready: Stream) -> Self {

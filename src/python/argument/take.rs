@@ -14,11 +14,11 @@ use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Rule, Violation};
-use crate::python::call::options::{Check, Options};
+use crate::python::call::options::Options;
 use crate::python::cpython::{release, thread_exit};
 use crate::python::import::cai::AllowStructs;
 use crate::python::import::traits::Traits;
-use crate::python::import::{exchange, known_types, route};
+use crate::python::import::{known_types, route};
 use crate::view;
 use crate::view::{Borrow, CaiView, Element, check_element, check_writable, mismatch};
 
@@ -95,12 +95,9 @@ impl Argument {
         get_ready();
         let room = Room::new()?;
         // SAFETY: room for a view, which is ours.
-        let bounds = unsafe { import_to(room.view(), object) }?;
+        unsafe { import_to(room.view(), object) }?;
         // SAFETY: just written.
         let mut this = unsafe { room.filled() };
-        if bounds == Bounds::Open && this.view().device().is_cuda_accessible() {
-            this.view().prove_memory()?;
-        }
         wanted.check(this.view().descriptor())?;
         this.borrow(wanted.exclusive)?;
         Ok(this)
@@ -221,45 +218,23 @@ impl Drop for Room {
     }
 }
 
-/// Whether the driver has been asked for the bounds of the memory.
-#[derive(PartialEq)]
-enum Bounds {
-    Known,
-    Open,
-}
-
-/// Writes a view of the array, by the route that `view` would take; nothing where it fails.
+/// Writes a view of the array, by the route that `view` takes; nothing if it fails.
 ///
 /// # Errors
 /// Those of an import.
 ///
 /// # Safety
-/// `place` has room for a view, which nobody else uses meanwhile.
+/// `place` has room for a view, which is not used otherwise meanwhile.
 #[inline(always)]
-unsafe fn import_to(place: *mut CaiView, object: &Bound<'_, PyAny>) -> PyResult<Bounds> {
+unsafe fn import_to(place: *mut CaiView, object: &Bound<'_, PyAny>) -> PyResult<()> {
     let known = known_types::known(object)?;
-    let is_ours = known.traits.intersects(Traits::OURS);
-    if let Some(table) = known.table
-        && !is_ours
-    {
-        // SAFETY: aligned room for a view, nobody else's meanwhile, and without demands on what stands there.
-        let place = unsafe { &mut *place.cast::<MaybeUninit<CaiView>>() };
-        if exchange::import_to(place, object, table, known.traits, None)?.is_some() {
-            return Ok(Bounds::Open);
-        }
+    // SAFETY: aligned room for a view, not used otherwise meanwhile, and without demands on what stands there.
+    let memory = unsafe { &mut *place.cast::<MaybeUninit<CaiView>>() };
+    if known.traits.intersects(Traits::OURS) {
+        memory.write(route::import(object, Options::IN_BOUNDS)?);
+        return Ok(());
     }
-    let options = Options {
-        check: Check::BoundsIfKnown,
-        ..Options::default()
-    };
-    let view = if is_ours {
-        route::import(object, &options)?
-    } else {
-        route::without_table(object, known, &options, AllowStructs::No)?.view
-    };
-    // SAFETY: room for it.
-    unsafe { place.write(view) };
-    Ok(Bounds::Known)
+    route::foreign(memory, object, known, Options::IN_BOUNDS, AllowStructs::No).map(drop)
 }
 
 /// A view of any array. Its bounds are not asked for.
@@ -268,7 +243,7 @@ unsafe fn import_to(place: *mut CaiView, object: &Bound<'_, PyAny>) -> PyResult<
 /// Those of an import.
 pub(super) fn import(object: &Bound<'_, PyAny>) -> PyResult<CaiView> {
     get_ready();
-    route::import(object, &Options::default())
+    route::import(object, Options::NONE)
 }
 
 /// It has been done what has to be done before the first array comes or goes.

@@ -184,6 +184,19 @@ impl Options<'static, 'static> {
         strict: false,
         producer_object: None,
     };
+
+    /// An argument of a Rust function, for which no keyword can be given.
+    pub(crate) const IN_BOUNDS: &'static Self = &Self {
+        check: Check::BoundsIfKnown,
+        producer: None,
+        dtype: None,
+        shape: None,
+        read_only: None,
+        owner: None,
+        ordinal: None,
+        strict: false,
+        producer_object: None,
+    };
 }
 
 impl<'a, 'py> Options<'a, 'py> {

@@ -1,11 +1,10 @@
-//! A view as a Python object, in one step.
+//! The memory of a view's object, written in place.
 //!
-//! PyO3 makes an object by calling `object.__new__`, which clears memory and shows it to the collector
-//! before anything stands there: 130 instructions more than what is done here. How PyO3 lays its objects out
-//! is its own business, so the first view is made by PyO3 and looked at; where it is not laid out as
-//! [`Object`], every view is made so.
+//! PyO3 makes an object by calling `object.__new__`, which clears memory and shows it to the collector before
+//! anything stands there: 130 instructions more than here. PyO3's layout of objects is its own business, so it is
+//! compared with [`Object`] once, by what the class tells of it. If it differs, PyO3 makes every view.
 
-use std::mem::{ManuallyDrop, offset_of};
+use std::mem::{ManuallyDrop, MaybeUninit, offset_of};
 use std::ptr::NonNull;
 #[cfg(not(Py_LIMITED_API))]
 use std::sync::atomic::AtomicPtr;
@@ -16,178 +15,232 @@ use pyo3::prelude::*;
 use pyo3::type_object::PyTypeInfo;
 use pyo3::types::PyType;
 
+use crate::python::class::beside::Beside;
 use crate::python::class::view::PyCaiView;
 #[cfg(not(Py_LIMITED_API))]
 use crate::python::cpython::thread_exit;
+use crate::view::CaiView;
 
 /// A view as PyO3 lays it out.
 #[repr(C)]
 struct Object {
     head: ffi::PyObject,
-    value: PyCaiView,
+    value: MaybeUninit<PyCaiView>,
     weak_references: *mut ffi::PyObject,
 }
 
-/// Whether views look so: not known yet, yes, or no.
-static LAYOUT: AtomicU8 = AtomicU8::new(UNKNOWN);
-const UNKNOWN: u8 = 0;
-const AS_SAID: u8 = 1;
-const ANOTHER: u8 = 2;
+/// Whether PyO3 lays views out as [`Object`]; unknown until the first one is made.
+#[derive(Clone, Copy, PartialEq)]
+#[repr(u8)]
+enum LayoutMatches {
+    Unknown,
+    Yes,
+    No,
+}
 
-/// An object whose value is to be written. Dropped before, it takes its memory with it, and no value.
-pub(crate) struct Room<'py> {
+static LAYOUT: AtomicU8 = AtomicU8::new(LayoutMatches::Unknown as u8);
+
+/// A view's object whose value is not written yet. Dropped, it frees its memory and drops no value.
+pub(crate) enum NewView<'py> {
+    /// CPython's memory, if PyO3 lays views out as [`Object`].
+    Object(Unwritten<'py>),
+    /// Memory from which PyO3 moves the value into an object of its own.
+    Value(Python<'py>, Box<MaybeUninit<PyCaiView>>),
+}
+
+/// An object of which only the head is written.
+pub(crate) struct Unwritten<'py> {
     object: NonNull<Object>,
     py: Python<'py>,
 }
 
-impl<'py> Room<'py> {
-    /// `None` where PyO3 must make the object.
-    ///
+impl<'py> NewView<'py> {
     /// # Errors
     /// Out of memory.
     #[inline(always)]
-    pub(crate) fn new(py: Python<'py>) -> PyResult<Option<Self>> {
-        if LAYOUT.load(Ordering::Relaxed) != AS_SAID {
-            return Ok(None);
+    pub(crate) fn new(py: Python<'py>) -> PyResult<Self> {
+        if LAYOUT.load(Ordering::Relaxed) != LayoutMatches::Yes as u8 && !learn_layout(py)? {
+            return Ok(Self::Value(py, Box::new(MaybeUninit::uninit())));
         }
         let class = PyCaiView::type_object_raw(py);
-        // SAFETY: a class of the collector's, of no variable size (`is_as_said`); a new object that nobody
-        // has seen, of which the head is set, or NULL with an exception set.
+        // SAFETY: a class of the collector's, of no variable size (`matches`); a new object with a written head,
+        // to which nothing refers yet, or NULL with an exception set.
         let object = unsafe { ffi::PyObject_GC_New::<Object>(class) };
         match NonNull::new(object) {
-            Some(object) => Ok(Some(Self { object, py })),
+            Some(object) => Ok(Self::Object(Unwritten { object, py })),
             None => Err(PyErr::fetch(py)),
         }
     }
 
-    /// Where the value is to stand.
     #[inline(always)]
-    pub(crate) fn value(&self) -> *mut PyCaiView {
-        // SAFETY: a field of the object that we hold.
-        unsafe { &raw mut (*self.object.as_ptr()).value }
+    fn value(&mut self) -> &mut MaybeUninit<PyCaiView> {
+        match self {
+            Self::Object(object) => object.value(),
+            Self::Value(_, value) => value,
+        }
     }
 
-    /// The object; the collector is shown those that may be in a cycle.
+    /// The memory for the view.
+    #[inline(always)]
+    pub(crate) fn view(&mut self) -> &mut MaybeUninit<CaiView> {
+        PyCaiView::fields_of(self.value()).0
+    }
+
+    /// Writes what stands beside the view, and returns the object. The collector tracks it if it may be in a
+    /// cycle.
     ///
+    /// # Errors
+    /// Out of memory, if PyO3 makes the object.
+    ///
+    /// # Safety
+    /// The view has been written.
+    #[inline(always)]
+    pub(crate) unsafe fn finish(mut self, beside: Beside) -> PyResult<Bound<'py, PyCaiView>> {
+        PyCaiView::fields_of(self.value()).1.write(beside);
+        match self {
+            // SAFETY: both fields of the value are written.
+            Self::Object(object) => Ok(unsafe { object.written() }),
+            // SAFETY: both fields of the value are written.
+            Self::Value(py, value) => Bound::new(py, unsafe { *value.assume_init() }),
+        }
+    }
+}
+
+impl<'py> Unwritten<'py> {
+    #[inline(always)]
+    fn value(&mut self) -> &mut MaybeUninit<PyCaiView> {
+        // SAFETY: inside the object's memory; nothing is read.
+        let value = unsafe { &raw mut (*self.object.as_ptr()).value };
+        // SAFETY: aligned and ours, as nothing else refers to the object, and without demands on what stands there.
+        unsafe { &mut *value }
+    }
+
     /// # Safety
     /// The value has been written.
     #[inline(always)]
-    pub(crate) unsafe fn filled(self, may_be_in_a_cycle: bool) -> Bound<'py, PyCaiView> {
-        let this = ManuallyDrop::new(self);
+    unsafe fn written(self) -> Bound<'py, PyCaiView> {
+        let mut this = ManuallyDrop::new(self);
         let object = this.object.as_ptr();
-        // SAFETY: a field of the object that we hold.
+        // SAFETY: inside the object's memory; nothing is read.
         let weak_references = unsafe { &raw mut (*object).weak_references };
-        // SAFETY: room for it.
+        // SAFETY: aligned and ours; nothing stands there that would have to be dropped.
         unsafe { weak_references.write(std::ptr::null_mut()) };
-        if may_be_in_a_cycle {
-            // SAFETY: every field is set, and nobody has shown it to the collector yet.
+        // SAFETY: the value has been written (this function's contract).
+        if unsafe { this.value().assume_init_ref() }.may_be_in_a_cycle() {
+            // SAFETY: every field is written, and the collector does not track the object yet.
             unsafe { ffi::PyObject_GC_Track(object.cast()) };
         }
-        // SAFETY: the reference that `new` got.
+        // SAFETY: the reference that `PyObject_GC_New` gave.
         let object = unsafe { Bound::from_owned_ptr(this.py, object.cast()) };
         // SAFETY: an object of the class itself.
         unsafe { object.cast_into_unchecked() }
     }
 }
 
-impl Drop for Room<'_> {
+impl Drop for Unwritten<'_> {
     #[cold]
     fn drop(&mut self) {
         let object = self.object.as_ptr();
-        // SAFETY: the GIL is held (`py`), and the head is set.
+        // SAFETY: the GIL is held (`py`), and the head is written.
         let class = unsafe { ffi::Py_TYPE(object.cast()) };
-        // SAFETY: from `PyObject_GC_New`, never shown to the collector, with the one reference that is ours.
+        // SAFETY: from `PyObject_GC_New`, not tracked, with the one reference that is ours.
         unsafe { ffi::PyObject_GC_Del(object.cast()) };
-        // SAFETY: the reference that an object of a heap type has to its class.
+        // SAFETY: the reference of an object of a heap type to its class.
         unsafe { ffi::Py_DECREF(class.cast()) };
     }
 }
 
-/// Makes the object of a view.
+impl PyCaiView {
+    /// Makes the object of a view.
+    ///
+    /// # Errors
+    /// Out of memory.
+    #[inline(always)]
+    pub(crate) fn into_object(self, py: Python<'_>) -> PyResult<Bound<'_, Self>> {
+        let mut new = NewView::new(py)?;
+        let (view, beside) = self.into_fields();
+        new.view().write(view);
+        // SAFETY: written on the line above.
+        unsafe { new.finish(beside) }
+    }
+}
+
+/// Compares the layout of the class with [`Object`]; returns whether it matches.
 ///
 /// # Errors
-/// Out of memory.
-#[inline(always)]
-pub(crate) fn of(py: Python<'_>, value: PyCaiView) -> PyResult<Bound<'_, PyCaiView>> {
-    let Some(room) = Room::new(py)? else {
-        return by_pyo3(py, value);
-    };
-    let is_in_cycles = value.may_be_in_a_cycle();
-    // SAFETY: room for a value.
-    unsafe { room.value().write(value) };
-    // SAFETY: just written.
-    Ok(unsafe { room.filled(is_in_cycles) })
-}
-
+/// What reading the class's attributes raises.
 #[cold]
 #[inline(never)]
-fn by_pyo3(py: Python<'_>, value: PyCaiView) -> PyResult<Bound<'_, PyCaiView>> {
-    let object = Bound::new(py, value)?;
-    if LAYOUT.load(Ordering::Relaxed) == UNKNOWN {
-        let is_as_said = is_as_said(&object)?;
-        #[cfg(not(any(Py_LIMITED_API, Py_GIL_DISABLED)))]
-        if is_as_said {
-            let class = object.get_type().as_type_ptr();
-            // SAFETY: the class of views; the GIL is held, and no view is being ended.
-            unsafe { (*class).tp_dealloc = Some(dealloc) };
-        }
-        let layout = if is_as_said { AS_SAID } else { ANOTHER };
-        LAYOUT.store(layout, Ordering::Relaxed);
+fn learn_layout(py: Python<'_>) -> PyResult<bool> {
+    if LAYOUT.load(Ordering::Relaxed) == LayoutMatches::No as u8 {
+        return Ok(false);
     }
-    Ok(object)
+    let class = py.get_type::<PyCaiView>();
+    let matches = class_matches(&class)?;
+    #[cfg(not(any(Py_LIMITED_API, Py_GIL_DISABLED)))]
+    if matches {
+        // SAFETY: the class of views, of which there is none yet; the GIL is held.
+        unsafe { (*class.as_type_ptr()).tp_dealloc = Some(dealloc) };
+    }
+    let known = match matches {
+        true => LayoutMatches::Yes,
+        false => LayoutMatches::No,
+    };
+    LAYOUT.store(known as u8, Ordering::Relaxed);
+    Ok(matches)
 }
 
-/// What has to be done before any view is made, where other threads may end one while the first is looked
-/// at. An extension that does not call it leaves the end of views to PyO3, which is right, and slower.
+/// Sets the deallocator before any view is made: without the GIL another thread may drop one while the layout is
+/// compared. An extension that does not call it leaves the deallocation of views to PyO3, which is right, and
+/// slower.
 ///
 /// # Errors
 /// What reading the class's attributes raises.
 #[cfg(Py_GIL_DISABLED)]
 pub(crate) fn prepare(class: &Bound<'_, PyType>) -> PyResult<()> {
-    // Between head and weak references there is room for the value and nothing else: it stands there.
-    if LAYOUT.load(Ordering::Relaxed) == UNKNOWN && is_class_as_said(class)? {
-        // SAFETY: the class of views, of which there is none yet; nobody else has been given the class.
+    if LAYOUT.load(Ordering::Relaxed) == LayoutMatches::Unknown as u8 && class_matches(class)? {
+        // SAFETY: the class of views, of which there is none yet; no other thread has been given the class.
         unsafe { (*class.as_type_ptr()).tp_dealloc = Some(dealloc) };
     }
     Ok(())
 }
 
-/// Ends a view, as PyO3 does, less the bookkeeping of a call: a release that has the GIL need not ask for it.
+/// Deallocates a view, as PyO3 does, less the bookkeeping of a call: a release that has the GIL need not ask for
+/// it.
 #[cfg(not(Py_LIMITED_API))]
 unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
     thread_exit::stays();
     let this = object.cast::<Object>();
-    // SAFETY: CPython calls this attached, with a view that nobody refers to any more. Does nothing to one
-    // that was never shown to the collector.
+    // SAFETY: CPython calls this attached, with a view to which nothing refers any more. Does nothing to one
+    // that the collector does not track.
     unsafe { ffi::PyObject_GC_UnTrack(object.cast()) };
-    // SAFETY: an object of our class (`is_as_said`).
+    // SAFETY: inside an object of our class, laid out as `Object` (`learn_layout`); nothing is read.
     let weak_references = unsafe { &raw mut (*this).weak_references };
-    // SAFETY: a field of a living object, which others change as an atomic, if at all: without the GIL, a
-    // thread that drops a weak reference at this moment.
+    // SAFETY: an aligned field of a living object, which others change as an atomic, if at all: without the GIL,
+    // a thread that drops a weak reference at this moment.
     let weak_references = unsafe { AtomicPtr::from_ptr(weak_references) };
     if !weak_references.load(Ordering::Acquire).is_null() {
         // SAFETY: an object of our class, whose value is still whole.
         unsafe { ffi::PyObject_ClearWeakRefs(object) };
     }
-    // SAFETY: an object of our class.
+    // SAFETY: inside an object of our class; nothing is read.
     let value = unsafe { &raw mut (*this).value };
-    // SAFETY: the value stands there; the GIL is held.
-    unsafe { PyCaiView::end_at(value) };
+    // SAFETY: aligned, and nothing else refers to the object.
+    let value = unsafe { &mut *value };
+    // SAFETY: the value stands there, and is not used afterwards; the GIL is held.
+    unsafe { PyCaiView::end(value) };
     // SAFETY: the head is whole.
     let class = unsafe { ffi::Py_TYPE(object) };
-    // SAFETY: memory of the collector's, out of its lists.
+    // SAFETY: memory of the collector's, which does not track it.
     unsafe { ffi::PyObject_GC_Del(object.cast()) };
-    // SAFETY: the reference that an object of a heap type has to its class.
+    // SAFETY: the reference of an object of a heap type to its class.
     unsafe { ffi::Py_DECREF(class.cast()) };
 }
 
-/// Whether a view that PyO3 has made, and its class, are laid out as [`Object`], with nothing else in it.
-fn is_as_said(object: &Bound<'_, PyCaiView>) -> PyResult<bool> {
-    let value = std::ptr::from_ref(object.get()).addr() - object.as_ptr().addr();
-    Ok(value == offset_of!(Object, value) && is_class_as_said(&object.get_type())?)
-}
-
-fn is_class_as_said(class: &Bound<'_, PyType>) -> PyResult<bool> {
+/// Whether the objects of a class are laid out as [`Object`].
+///
+/// Between head and weak references there is then room for the value and nothing else, so that it stands there.
+fn class_matches(class: &Bound<'_, PyType>) -> PyResult<bool> {
     let says = |name| class.getattr(name)?.extract::<usize>();
     // SAFETY: a class.
     let flags = unsafe { ffi::PyType_GetFlags(class.as_type_ptr()) };

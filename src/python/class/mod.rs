@@ -1,6 +1,8 @@
 //! The class `CaiView`: its struct, its objects' memory, its consume blocks.
 
 pub(crate) mod alloc;
+pub(crate) mod beside;
 pub(crate) mod consume;
+pub(crate) mod order;
 pub(crate) mod scope;
 pub(crate) mod view;

@@ -1,23 +1,19 @@
-//! `CaiView` as Python sees it.
+//! `CaiView` as Python sees it: the struct, and what every method needs of it.
 
 #[cfg(not(Py_LIMITED_API))]
 use std::mem::ManuallyDrop;
+use std::mem::MaybeUninit;
 
-#[cfg(not(Py_LIMITED_API))]
-use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::PyInt;
 
 use crate::protocol::descriptor::Device;
 use crate::protocol::interface::Descr;
-use crate::protocol::stream::{Request, Stream, SyncPolicy};
-use crate::python::class::alloc;
+use crate::protocol::stream::Stream;
+use crate::python::class::beside::{Beside, Rare};
 use crate::python::class::scope::Scope;
-use crate::python::cpython::release;
 use crate::python::cpython::release::PYTHON;
-use crate::python::import::exchange::{Imported, WorkStream};
-use crate::python::import::exchange_table::Table;
+use crate::python::exchange_table::WorkStream;
 use crate::view::CaiView;
 
 /// A strided array in memory that CUDA (or, from DLPack, the host) can reach, and whose owner is kept
@@ -30,162 +26,67 @@ use crate::view::CaiView;
 #[derive(Debug)]
 pub struct PyCaiView {
     view: CaiView,
-    /// What few views have; apart, since a view's size is paid for by every one of them.
-    rare: Option<Box<Rare>>,
-    /// Where to ask the producer again which stream it works on, for a view that is ready there.
-    table: Option<Table>,
-}
-
-#[derive(Debug, Default)]
-struct Rare {
-    /// A stream object that the view's ready stream belongs to.
-    stream_object: Option<Py<PyAny>>,
-    /// A stream object that the producer's stream belongs to, where the caller named it.
-    producer_object: Option<Py<PyAny>>,
-    /// The consume block that it belongs to.
-    scope: Option<Scope>,
-    /// The fields of a struct.
-    fields: Descr,
-    /// The device that the producer's table knows it by, where it goes by another name.
-    known_as: Option<Device>,
-}
-
-impl Rare {
-    /// Drops it with the GIL held, in a call that PyO3 does not count, where it would keep the objects until
-    /// the next that it does; after the interpreter's end there is none.
-    #[cfg(not(Py_LIMITED_API))]
-    #[cold]
-    fn end(mut self) {
-        for object in [self.stream_object.take(), self.producer_object.take()] {
-            let object = object.map_or(std::ptr::null_mut(), Py::into_ptr);
-            // SAFETY: the GIL is held; NULL, or a reference that is ours to give up.
-            unsafe { ffi::Py_XDECREF(object) };
-        }
-    }
-
-    /// Nothing where there is nothing to keep.
-    fn boxed(self) -> Option<Box<Self>> {
-        let is_empty = self.stream_object.is_none()
-            && self.producer_object.is_none()
-            && self.scope.is_none()
-            && self.known_as.is_none()
-            && self.fields == Descr::None;
-        (!is_empty).then(|| Box::new(self))
-    }
+    beside: Beside,
 }
 
 impl PyCaiView {
     /// Wraps a view.
     #[inline(always)]
     pub(crate) fn new(view: CaiView) -> Self {
-        Self {
-            view,
-            rare: None,
-            table: None,
-        }
+        Self::with(view, Beside::default())
     }
 
-    /// Where the view stands in an object that is filled piece by piece.
-    ///
-    /// # Safety
-    /// `place` has room for a `PyCaiView`.
     #[inline(always)]
-    pub(crate) unsafe fn view_at(place: *mut Self) -> *mut CaiView {
-        // SAFETY: a field of the room that this function is promised.
-        unsafe { &raw mut (*place).view }
+    pub(crate) fn with(view: CaiView, beside: Beside) -> Self {
+        Self { view, beside }
     }
 
-    /// Drops what stands there.
+    pub(crate) fn into_fields(self) -> (CaiView, Beside) {
+        (self.view, self.beside)
+    }
+
+    /// Adds the fields of a struct.
+    pub(crate) fn with_fields(self, fields: Descr) -> Self {
+        Self::with(self.view, self.beside.with_fields(fields))
+    }
+
+    /// The two fields of memory for a `PyCaiView`, to be written one by one.
+    #[inline(always)]
+    pub(crate) fn fields_of(
+        memory: &mut MaybeUninit<Self>,
+    ) -> (&mut MaybeUninit<CaiView>, &mut MaybeUninit<Beside>) {
+        let memory = memory.as_mut_ptr();
+        // SAFETY: inside the memory for a `PyCaiView`; nothing is read.
+        let view = unsafe { &raw mut (*memory).view };
+        // SAFETY: inside the memory for a `PyCaiView`; nothing is read.
+        let beside = unsafe { &raw mut (*memory).beside };
+        // SAFETY: aligned, within memory that is borrowed mutably, and without demands on what stands there.
+        let view = unsafe { &mut *view.cast::<MaybeUninit<CaiView>>() };
+        // SAFETY: aligned, within memory that is borrowed mutably, apart from `view`, and without demands on
+        // what stands there.
+        let beside = unsafe { &mut *beside.cast::<MaybeUninit<Beside>>() };
+        (view, beside)
+    }
+
+    /// Drops the value on a thread that holds the GIL, in a call that PyO3 does not count.
     ///
     /// # Safety
-    /// A `PyCaiView` stands there, which nobody uses afterwards; the GIL is held.
+    /// A `PyCaiView` stands there, which is not used afterwards; the GIL is held.
     #[cfg(not(Py_LIMITED_API))]
     #[inline(always)]
-    pub(crate) unsafe fn end_at(place: *mut Self) {
-        // SAFETY: a field of what stands there.
-        let rare = unsafe { &raw mut (*place).rare };
-        // SAFETY: it stands there, and is moved out once.
-        let rare = unsafe { rare.read() };
-        if let Some(rare) = rare {
-            rare.end();
-        }
-        // SAFETY: as this function is promised.
-        let view = unsafe { Self::view_at(place) };
-        // SAFETY: a view stands there, aligned, and nobody else uses it: `ManuallyDrop` is transparent.
-        let view = unsafe { &mut *view.cast::<ManuallyDrop<CaiView>>() };
-        // SAFETY: nobody uses it afterwards; the GIL is held.
+    pub(crate) unsafe fn end(memory: &mut MaybeUninit<Self>) {
+        let (view, beside) = Self::fields_of(memory);
+        // SAFETY: written (this function's contract), and moved out once.
+        unsafe { beside.assume_init_read() }.end();
+        // SAFETY: a view stands there (this function's contract): `ManuallyDrop` is laid out as what it holds.
+        let view = unsafe { &mut *view.as_mut_ptr().cast::<ManuallyDrop<CaiView>>() };
+        // SAFETY: the view is not used afterwards, and the GIL is held (this function's contract).
         unsafe { CaiView::end(view) };
-    }
-
-    /// Fills what stands beside the view: a table that can be asked again where the producer works.
-    ///
-    /// # Safety
-    /// `place` has room for a `PyCaiView`.
-    #[inline(always)]
-    pub(crate) unsafe fn complete_at(place: *mut Self, table: Option<Table>) {
-        // SAFETY: a field of the room that this function is promised.
-        let rare = unsafe { &raw mut (*place).rare };
-        // SAFETY: room for it.
-        unsafe { rare.write(None) };
-        // SAFETY: a field of the room that this function is promised.
-        let place = unsafe { &raw mut (*place).table };
-        // SAFETY: room for it.
-        unsafe { place.write(table) };
-    }
-
-    /// Keeps the stream objects that the caller named: a stream lives as long as the views that are
-    /// ordered by it. Ints are nobody's to keep.
-    #[inline(always)]
-    pub(crate) fn keeping(
-        mut self,
-        ready: Option<&Bound<'_, PyAny>>,
-        producer: Option<&Bound<'_, PyAny>>,
-    ) -> Self {
-        if ready.is_some() || producer.is_some() {
-            self.keep(ready, producer);
-        }
-        self
-    }
-
-    #[cold]
-    fn keep(&mut self, ready: Option<&Bound<'_, PyAny>>, producer: Option<&Bound<'_, PyAny>>) {
-        let mut rare = self.rare.take().map_or_else(Rare::default, |rare| *rare);
-        release::dropping(|| {
-            if ready.is_some() {
-                rare.stream_object = kept(ready);
-            }
-            if producer.is_some() {
-                rare.producer_object = kept(producer);
-            }
-            self.rare = rare.boxed();
-        });
-    }
-
-    /// Wraps what came by the route that knows the producer.
-    #[inline(always)]
-    pub(crate) fn from_route(found: Imported) -> Self {
-        let view = Self {
-            table: found.table,
-            ..Self::new(found.view)
-        };
-        match found.fields {
-            None => view,
-            Some(fields) => view.with_fields(*fields),
-        }
-    }
-
-    /// Says which fields the items of a struct have.
-    #[cold]
-    pub(crate) fn with_fields(mut self, fields: Descr) -> Self {
-        let mut rare = self.rare.take().map_or_else(Rare::default, |rare| *rare);
-        rare.fields = fields;
-        self.rare = rare.boxed();
-        self
     }
 
     /// The fields of a struct.
     pub(crate) fn descr(&self) -> &Descr {
-        self.rare.as_ref().map_or(&Descr::None, |rare| &rare.fields)
+        self.beside.rare().map_or(&Descr::None, |rare| &rare.fields)
     }
 
     /// The same memory described anew: in the same consume block, on the same stream, of the same producer.
@@ -195,7 +96,10 @@ impl PyCaiView {
             true => self.descr().clone(),
             false => Descr::None,
         };
-        let table = self.table.filter(|_| view.ready() == self.view.ready());
+        let table = self
+            .beside
+            .table
+            .filter(|_| view.ready() == self.view.ready());
         let known_as = self.known_as();
         let rare = Rare {
             stream_object: clone(py, self.stream_object()),
@@ -204,11 +108,7 @@ impl PyCaiView {
             fields,
             known_as: (table.is_some() && known_as != view.device()).then_some(known_as),
         };
-        Self {
-            table,
-            view,
-            rare: rare.boxed(),
-        }
+        Self::with(view, Beside::new(rare, table))
     }
 
     /// A view that is ready on a consumer's stream until `scope` ends.
@@ -221,17 +121,14 @@ impl PyCaiView {
     ) -> Self {
         // SAFETY: the same description of the same memory.
         let view = unsafe { view.derive(view.descriptor().clone()) };
-        Self {
-            view,
-            rare: Some(Box::new(Rare {
-                stream_object: Some(stream_object),
-                producer_object: clone(py, self.producer_object()),
-                scope: Some(scope),
-                fields: self.descr().clone(),
-                known_as: None,
-            })),
-            table: None,
-        }
+        let rare = Rare {
+            stream_object: Some(stream_object),
+            producer_object: clone(py, self.producer_object()),
+            scope: Some(scope),
+            fields: self.descr().clone(),
+            known_as: None,
+        };
+        Self::with(view, Beside::new(rare, None))
     }
 
     /// The view itself.
@@ -240,56 +137,33 @@ impl PyCaiView {
         &self.view
     }
 
-    /// The same array on a stream that waits for it already; the view itself where it is ready there.
-    pub(crate) fn ready_on<'py>(
-        slf: &Bound<'py, Self>,
-        stream: Stream,
-        object: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, Self>> {
-        let this = slf.get();
-        if !Request::Stream(stream).needs_order(this.view.ready()) {
-            return Ok(slf.clone());
-        }
-        this.moved(slf.py(), stream, kept(object))
-            .into_object(slf.py())
-    }
-
     pub(crate) fn scope(&self) -> Option<&Scope> {
-        self.rare.as_ref()?.scope.as_ref()
+        self.beside.rare()?.scope.as_ref()
     }
 
     /// The device that the producer's table knows the memory by.
     fn known_as(&self) -> Device {
-        let rare = self.rare.as_ref().and_then(|rare| rare.known_as);
+        let rare = self.beside.rare().and_then(|rare| rare.known_as);
         rare.unwrap_or_else(|| self.view.device())
     }
 
     fn work(&self) -> Option<WorkStream> {
-        let table = self.table?;
+        let table = self.beside.table?;
         Some(WorkStream::new(table, self.known_as()))
     }
 
     fn stream_object(&self) -> Option<&Py<PyAny>> {
-        self.rare.as_ref()?.stream_object.as_ref()
+        self.beside.rare()?.stream_object.as_ref()
     }
 
     /// Whether the collector can see anything in it: an import by DLPack holds no Python object.
     #[inline(always)]
     pub(crate) fn may_be_in_a_cycle(&self) -> bool {
-        self.rare.is_some() || self.view.owner().payload(&PYTHON).is_some()
-    }
-
-    /// The object of a view.
-    ///
-    /// # Errors
-    /// Out of memory.
-    #[inline(always)]
-    pub(crate) fn into_object(self, py: Python<'_>) -> PyResult<Bound<'_, Self>> {
-        alloc::of(py, self)
+        self.beside.rare().is_some() || self.view.owner().payload(&PYTHON).is_some()
     }
 
     fn producer_object(&self) -> Option<&Py<PyAny>> {
-        self.rare.as_ref()?.producer_object.as_ref()
+        self.beside.rare()?.producer_object.as_ref()
     }
 
     /// Refuses a view whose consume block has ended: nothing orders its use any more.
@@ -301,7 +175,7 @@ impl PyCaiView {
     /// Refuses what no consumer can be given: a view whose consume block has ended, a struct as a whole.
     #[inline]
     pub(crate) fn check_array(&self) -> PyResult<()> {
-        match &self.rare {
+        match self.beside.rare() {
             None => Ok(()),
             Some(rare) => {
                 self.check_scope()?;
@@ -349,54 +223,26 @@ impl PyCaiView {
     }
 
     /// Shows the collector the stream objects.
-    pub(crate) fn visit_rare(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        let Some(rare) = &self.rare else {
-            return Ok(());
-        };
-        visit.call(&rare.stream_object)?;
-        visit.call(&rare.producer_object)
-    }
-
-    /// The view after `request` has been answered, ready on `stream`.
-    pub(crate) fn ordered<'py>(
-        slf: &Bound<'py, Self>,
-        request: Request,
-        stream: Stream,
-        object: Option<Py<PyAny>>,
-    ) -> PyResult<Bound<'py, Self>> {
-        let (py, this) = (slf.py(), slf.get());
-        this.prepare(py)?;
-        // An explicit wish: the policy is about what happens without one.
-        if !this.view.needs_order(request, SyncPolicy::Event) {
-            return Ok(slf.clone());
-        }
-        py.detach(|| this.view.order(request, SyncPolicy::Event))?;
-        this.moved(py, stream, object).into_object(py)
+    pub(crate) fn visit_beside(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.beside.visit(visit)
     }
 
     /// The same view on another ready stream, by then ordered there.
-    fn moved(&self, py: Python<'_>, stream: Stream, stream_object: Option<Py<PyAny>>) -> Self {
-        Self {
-            view: self.view.ready_on(stream),
-            rare: Rare {
-                stream_object,
-                producer_object: clone(py, self.producer_object()),
-                scope: self.scope().cloned(),
-                fields: self.descr().clone(),
-                known_as: None,
-            }
-            .boxed(),
-            table: None,
-        }
+    pub(crate) fn moved(
+        &self,
+        py: Python<'_>,
+        stream: Stream,
+        stream_object: Option<Py<PyAny>>,
+    ) -> Self {
+        let rare = Rare {
+            stream_object,
+            producer_object: clone(py, self.producer_object()),
+            scope: self.scope().cloned(),
+            fields: self.descr().clone(),
+            known_as: None,
+        };
+        Self::with(self.view.ready_on(stream), Beside::new(rare, None))
     }
-}
-
-/// A stream object to keep; nothing for an int.
-#[inline]
-pub(crate) fn kept(stream: Option<&Bound<'_, PyAny>>) -> Option<Py<PyAny>> {
-    stream
-        .filter(|stream| !stream.is_exact_instance_of::<PyInt>())
-        .map(|stream| stream.clone().unbind())
 }
 
 #[inline]

@@ -32,7 +32,7 @@ use crate::python::call::policy;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::int::type_name;
 use crate::python::cpython::{release, thread_exit};
-use crate::python::import::exchange_table::NAME;
+use crate::python::exchange_table::NAME;
 use crate::view;
 use crate::view::{CaiView, build};
 

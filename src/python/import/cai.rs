@@ -1,5 +1,7 @@
 //! An object with `__cuda_array_interface__` becomes a view.
 
+use std::mem::MaybeUninit;
+
 use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
@@ -11,11 +13,11 @@ use crate::protocol::interface::{Interface, Version};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 use crate::python::call::options::{Check, Options};
+use crate::python::class::beside::Beside;
 use crate::python::cpython::int::{repr, type_name};
 use crate::python::cpython::names::keys;
 use crate::python::cpython::{getattr, release};
 use crate::python::import::cai_dict::{Numbers, Read, Usual};
-use crate::python::import::exchange::Imported;
 use crate::python::import::{cai_dict, dtype_hint, fields};
 use crate::view::{CaiView, Owner, check_range};
 
@@ -30,29 +32,31 @@ pub(crate) enum AllowStructs {
 
 /// Imports by CAI and nothing else: an object with the attribute, or a dict with `owner=`.
 pub(crate) fn import<'py>(
+    memory: &mut MaybeUninit<CaiView>,
     object: &Bound<'py, PyAny>,
     options: &Options<'_, 'py>,
     structs: AllowStructs,
-) -> PyResult<Imported> {
-    let mut numbers = Numbers::default();
-    let read = if object.is_instance_of::<PyDict>() {
-        if options.owner.is_none() {
-            return Err(Violation::new(Rule::OwnerMissing, Field::Argument("owner"), "").into());
-        }
-        if let Some(usual) = usual(object, options, &mut numbers) {
-            return usual_view(object, usual, options).map(Imported::plain);
-        }
-        cai_dict::read(object, options.strict)?
-    } else {
-        let Some(dict) = attribute(object)? else {
-            return Err(missing(object));
-        };
-        if let Some(usual) = usual(&dict, options, &mut numbers) {
-            return usual_view(object, usual, options).map(Imported::plain);
-        }
-        read(object, &dict, options)?
+) -> PyResult<Beside> {
+    let is_dict = object.is_instance_of::<PyDict>();
+    if is_dict && options.owner.is_none() {
+        return Err(Violation::new(Rule::OwnerMissing, Field::Argument("owner"), "").into());
+    }
+    let dict = match is_dict {
+        true => object.clone(),
+        false => attribute(object)?.ok_or_else(|| missing(object))?,
     };
-    any(object, read, options, structs)
+    let mut numbers = Numbers::default();
+    if let Some(usual) = usual(&dict, options, &mut numbers) {
+        memory.write(usual_view(object, usual, options)?);
+        return Ok(Beside::default());
+    }
+    any(
+        memory,
+        object,
+        read(object, &dict, options)?,
+        options,
+        structs,
+    )
 }
 
 /// Reads `object.__cuda_array_interface__`, once; `None` where it has none. Only an `AttributeError`
@@ -104,23 +108,23 @@ pub(crate) fn missing(object: &Bound<'_, PyAny>) -> PyErr {
 /// The view of what a dict said, kept alive by `object` (or by `owner=`, for a bare dict); of a struct
 /// with its fields.
 pub(crate) fn any<'py>(
+    memory: &mut MaybeUninit<CaiView>,
     object: &Bound<'py, PyAny>,
     mut read: Read<'py>,
     options: &Options<'_, 'py>,
     structs: AllowStructs,
-) -> PyResult<Imported> {
+) -> PyResult<Beside> {
     let is_struct = fields::is_one(object, &mut read, options)?;
     if !is_struct || structs == AllowStructs::No {
-        return view(object, read, options).map(Imported::plain);
+        memory.write(view(object, read, options)?);
+        return Ok(Beside::default());
     }
     check(object, &read)?;
     let (stream, known) = (read.interface.stream(), read.knows_stream());
     let device = Device::cuda(options.ordinal.unwrap_or(0));
     let (descriptor, fields) = read.interface.into_struct(device)?;
-    Ok(Imported {
-        fields: Some(Box::new(fields)),
-        ..Imported::plain(finish(object, descriptor, stream, known, options)?)
-    })
+    memory.write(finish(object, descriptor, stream, known, options)?);
+    Ok(Beside::default().with_fields(fields))
 }
 
 /// Refuses a mask, and warns of what should not be there.

@@ -15,9 +15,9 @@ use crate::protocol::stream::Stream;
 #[cfg(Py_GIL_DISABLED)]
 use crate::python::cpython::release;
 #[cfg(not(Py_GIL_DISABLED))]
-use crate::python::import::exchange::failed;
-use crate::python::import::exchange::{is_no_array, is_pinned, is_refused};
-use crate::python::import::exchange_table::Table;
+use crate::python::exchange_table::failed;
+use crate::python::exchange_table::{Table, WorkStream};
+use crate::python::import::exchange::{has_no_streams, is_no_array, is_pinned, is_refused};
 use crate::python::import::traits::Traits;
 #[cfg(not(Py_GIL_DISABLED))]
 use crate::view::read_tensor;
@@ -51,8 +51,11 @@ pub(crate) fn borrow(object: &Bound<'_, PyAny>, table: Table, traits: Traits) ->
     if device.device_type == Device::CPU && is_pinned(object, traits)? {
         return Ok(Loan::Incomplete);
     }
-    Ok(match table.ready(device, traits, None)? {
-        Some((ready, _)) => Loan::Array(descriptor, ready),
+    if has_no_streams(device) {
+        return Ok(Loan::Array(descriptor, Stream::None));
+    }
+    Ok(match WorkStream::new(table, device).ask()? {
+        Some(ready) => Loan::Array(descriptor, ready),
         None => Loan::Incomplete,
     })
 }

@@ -18,7 +18,7 @@ use crate::python::capsule::is_capsule;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::names::keys;
 use crate::python::cpython::{getattr, release};
-use crate::python::import::exchange_table::Table;
+use crate::python::exchange_table::Table;
 use crate::python::import::traits::Traits;
 
 /// Asks a type, which may run Python code.

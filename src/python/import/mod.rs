@@ -7,7 +7,6 @@ pub(crate) mod describe;
 pub(crate) mod dlpack;
 pub(crate) mod dtype_hint;
 pub(crate) mod exchange;
-pub(crate) mod exchange_table;
 pub(crate) mod fields;
 pub(crate) mod known_types;
 pub(crate) mod mask;

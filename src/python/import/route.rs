@@ -8,19 +8,21 @@
 //! | a dict | the CUDA Array Interface, with `owner=` |
 //! | anything else | CAI if the stream is known or nothing else is offered, else `__dlpack__` |
 
+use std::mem::MaybeUninit;
+
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::call::options::{Check, Options};
 use crate::python::capsule;
+use crate::python::class::beside::Beside;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::int::type_name;
 use crate::python::cpython::names::keys;
 use crate::python::import::cai::AllowStructs;
 use crate::python::import::cai_dict::Numbers;
 use crate::python::import::dlpack::DlpackArguments;
-use crate::python::import::exchange::Imported;
 use crate::python::import::known_types::Known;
 use crate::python::import::traits::Traits;
 use crate::python::import::{cai, dlpack, exchange, known_types};
@@ -39,76 +41,83 @@ pub(crate) fn import<'py>(
     if known.traits.intersects(Traits::OURS) {
         let this = object.cast::<PyCaiView>()?.get();
         this.check_array()?;
-        own(this, object.py(), options)
-    } else {
-        foreign(object, known, options, AllowStructs::No).map(|found| found.view)
+        return own(this, object.py(), options);
     }
+    let mut view = MaybeUninit::uninit();
+    foreign(&mut view, object, known, options, AllowStructs::No)?;
+    // SAFETY: `foreign` writes the view unless it fails.
+    Ok(unsafe { view.assume_init() })
 }
 
-/// Imports what is no view of ours.
+/// Imports what is no view of ours: writes the view unless it fails, and returns what stands beside it.
 ///
 /// # Errors
 /// As [`import`].
 #[inline(always)]
 pub(crate) fn foreign<'py>(
+    memory: &mut MaybeUninit<CaiView>,
     object: &Bound<'py, PyAny>,
     known: Known,
     options: &Options<'_, 'py>,
     structs: AllowStructs,
-) -> PyResult<Imported> {
+) -> PyResult<Beside> {
     if let Some(table) = known.table
-        && let Some(found) = exchange::import(object, table, known.traits, options.producer)?
+        && let Some(beside) =
+            exchange::import(memory, object, table, known.traits, options.producer)?
     {
-        let view = amend(found.view, options)?;
-        return Ok(Imported { view, ..found });
+        amend_written(memory, options)?;
+        return Ok(beside);
     }
-    without_table(object, known, options, structs)
+    without_table(memory, object, known, options, structs)
 }
 
 /// As [`foreign`], of an object whose type has no table, or whose table cannot export it.
-///
-/// # Errors
-/// As [`import`].
-#[inline(always)]
-pub(crate) fn without_table<'py>(
+#[inline(never)]
+fn without_table<'py>(
+    memory: &mut MaybeUninit<CaiView>,
     object: &Bound<'py, PyAny>,
     known: Known,
     options: &Options<'_, 'py>,
     structs: AllowStructs,
-) -> PyResult<Imported> {
+) -> PyResult<Beside> {
     if !known.traits.intersects(Traits::PLAIN) {
         if capsule::is_capsule(object) {
-            let view = dlpack::import(object, DlpackArguments::default())?;
-            return amend(view, options).map(Imported::plain);
+            memory.write(amend(
+                dlpack::import(object, DlpackArguments::default())?,
+                options,
+            )?);
+            return Ok(Beside::default());
         }
         if object.is_instance_of::<PyDict>() {
-            return cai::import(object, options, structs);
+            return cai::import(memory, object, options, structs);
         }
     }
-    by_attributes(object, cai::attribute(object)?, options, structs)
+    by_attributes(memory, object, cai::attribute(object)?, options, structs)
 }
 
-/// As [`without_table`], once `__cuda_array_interface__` has been read.
+/// As [`foreign`], once `__cuda_array_interface__` has been read.
 ///
 /// # Errors
 /// As [`import`].
 #[inline(always)]
 pub(crate) fn by_attributes<'py>(
+    memory: &mut MaybeUninit<CaiView>,
     object: &Bound<'py, PyAny>,
     dict: Option<Bound<'py, PyAny>>,
     options: &Options<'_, 'py>,
     structs: AllowStructs,
-) -> PyResult<Imported> {
+) -> PyResult<Beside> {
     if let Some(dict) = dict {
         let mut numbers = Numbers::default();
         if let Some(usual) = cai::usual(&dict, options, &mut numbers)
             && (usual.knows_stream || options.producer.is_some() || !dlpack::speaks(object)?)
         {
-            return cai::usual_view(object, usual, options).map(Imported::plain);
+            memory.write(cai::usual_view(object, usual, options)?);
+            return Ok(Beside::default());
         }
         let read = cai::read(object, &dict, options)?;
         if read.knows_stream() || options.producer.is_some() || !dlpack::speaks(object)? {
-            return cai::any(object, read, options, structs);
+            return cai::any(memory, object, read, options, structs);
         }
     } else if !dlpack::speaks(object)? {
         return Err(speaks_nothing(object));
@@ -117,7 +126,8 @@ pub(crate) fn by_attributes<'py>(
         stream: options.producer,
         ..DlpackArguments::default()
     };
-    amend(dlpack::import_speaking(object, ask)?, options).map(Imported::plain)
+    memory.write(amend(dlpack::import_speaking(object, ask)?, options)?);
+    Ok(Beside::default())
 }
 
 /// A view of a view: the same owner and streams.
@@ -153,7 +163,7 @@ fn speaks_nothing(object: &Bound<'_, PyAny>) -> PyErr {
     .into()
 }
 
-/// Applies the caller's options to a view that came by DLPack.
+/// Applies the caller's options to a view that came by DLPack, which tells its device and keeps its owner.
 ///
 /// # Errors
 /// The rules of the options.
@@ -162,13 +172,49 @@ pub(crate) fn amend(view: CaiView, options: &Options<'_, '_>) -> PyResult<CaiVie
     if options.keeps_view() {
         return Ok(view);
     }
-    amend_given(view, options)
+    let mut memory = MaybeUninit::new(view);
+    amend_given(&mut memory, options)?;
+    // SAFETY: written above, and still, as `amend_given` did not fail.
+    Ok(unsafe { memory.assume_init() })
+}
+
+/// As [`amend`], where the view stands. If it fails, the view has been dropped.
+#[inline(always)]
+fn amend_written(memory: &mut MaybeUninit<CaiView>, options: &Options<'_, '_>) -> PyResult<()> {
+    if options.keeps_view() {
+        return Ok(());
+    }
+    amend_given(memory, options)
 }
 
 #[inline(never)]
-fn amend_given(view: CaiView, options: &Options<'_, '_>) -> PyResult<CaiView> {
+fn amend_given(memory: &mut MaybeUninit<CaiView>, options: &Options<'_, '_>) -> PyResult<()> {
+    if !options.keeps_elements() || options.read_only.is_some() {
+        // SAFETY: written, as both callers see to, and moved out once.
+        memory.write(redescribe(unsafe { memory.assume_init_read() }, options)?);
+    }
+    // SAFETY: written, as both callers see to.
+    let view = unsafe { memory.assume_init_mut() };
+    let checked = match options.check {
+        Check::Device => Ok(()),
+        Check::Bounds => view.check_memory(),
+        Check::BoundsIfKnown => view.prove_memory(),
+    };
+    if let Err(error) = checked {
+        // SAFETY: written; on an error it is not used afterwards.
+        unsafe { memory.assume_init_drop() };
+        return Err(error.into());
+    }
+    if let Some(producer) = options.producer {
+        view.set_producer(producer);
+    }
+    Ok(())
+}
+
+/// The same bytes by the caller's type, shape and flag.
+fn redescribe(view: CaiView, options: &Options<'_, '_>) -> PyResult<CaiView> {
     // SAFETY: `dtype=`, `shape=` and the flag describe the very bytes that the view describes.
-    let view = unsafe {
+    unsafe {
         view.try_map(|descriptor| {
             let descriptor = match (&options.shape, options.dtype) {
                 (None, None) => descriptor,
@@ -183,14 +229,6 @@ fn amend_given(view: CaiView, options: &Options<'_, '_>) -> PyResult<CaiView> {
                 Some(read_only) => descriptor.with_read_only(read_only),
             })
         })
-    }?;
-    match options.check {
-        Check::Device => {}
-        Check::Bounds => view.check_memory()?,
-        Check::BoundsIfKnown => view.prove_memory()?,
     }
-    Ok(match options.producer {
-        None => view,
-        Some(producer) => view.on_producer(producer),
-    })
+    .map_err(PyErr::from)
 }

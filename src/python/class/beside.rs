@@ -1,0 +1,136 @@
+//! What a Python view has beside the Rust one.
+
+use pyo3::ffi;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::PyInt;
+
+use crate::protocol::descriptor::Device;
+use crate::protocol::interface::Descr;
+use crate::python::class::scope::Scope;
+use crate::python::cpython::release;
+use crate::python::exchange_table::Table;
+
+/// What a Python view has beside the Rust one; nothing for most.
+#[derive(Debug, Default)]
+pub(crate) struct Beside {
+    /// What few views have, apart: the size of a view is paid for by every one of them.
+    rare: Option<Box<Rare>>,
+    /// The producer's table, to ask again for its work stream, if the view is ready there.
+    pub(crate) table: Option<Table>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Rare {
+    /// The object that the ready stream belongs to.
+    pub(crate) stream_object: Option<Py<PyAny>>,
+    /// The object that the producer's stream belongs to, if the caller named it.
+    pub(crate) producer_object: Option<Py<PyAny>>,
+    /// The consume block that the view belongs to.
+    pub(crate) scope: Option<Scope>,
+    /// The fields of a struct.
+    pub(crate) fields: Descr,
+    /// The device by which the producer's table addresses the memory, if it is not the view's own.
+    pub(crate) known_as: Option<Device>,
+}
+
+impl Beside {
+    #[inline(always)]
+    pub(crate) fn of_table(table: Option<Table>) -> Self {
+        Self { rare: None, table }
+    }
+
+    /// Boxes `rare`, if it holds anything.
+    pub(crate) fn new(rare: Rare, table: Option<Table>) -> Self {
+        let is_empty = rare.stream_object.is_none()
+            && rare.producer_object.is_none()
+            && rare.scope.is_none()
+            && rare.known_as.is_none()
+            && rare.fields == Descr::None;
+        Self {
+            rare: (!is_empty).then(|| Box::new(rare)),
+            table,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn rare(&self) -> Option<&Rare> {
+        self.rare.as_deref()
+    }
+
+    /// Adds the fields of a struct.
+    #[cold]
+    pub(crate) fn with_fields(mut self, fields: Descr) -> Self {
+        let rare = self.rare.take().map_or_else(Rare::default, |rare| *rare);
+        Self::new(Rare { fields, ..rare }, self.table)
+    }
+
+    /// Keeps the stream objects that the caller named: a stream lives as long as the views that are ordered by
+    /// it. An int keeps nothing alive.
+    #[inline(always)]
+    pub(crate) fn keeping(
+        self,
+        ready: Option<&Bound<'_, PyAny>>,
+        producer: Option<&Bound<'_, PyAny>>,
+    ) -> Self {
+        match (ready, producer) {
+            (None, None) => self,
+            _ => self.keep(ready, producer),
+        }
+    }
+
+    #[cold]
+    fn keep(
+        mut self,
+        ready: Option<&Bound<'_, PyAny>>,
+        producer: Option<&Bound<'_, PyAny>>,
+    ) -> Self {
+        let mut rare = self.rare.take().map_or_else(Rare::default, |rare| *rare);
+        release::dropping(|| {
+            if ready.is_some() {
+                rare.stream_object = kept(ready);
+            }
+            if producer.is_some() {
+                rare.producer_object = kept(producer);
+            }
+            Self::new(rare, self.table)
+        })
+    }
+
+    /// Shows the collector the stream objects.
+    pub(crate) fn visit(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let Some(rare) = &self.rare else {
+            return Ok(());
+        };
+        visit.call(&rare.stream_object)?;
+        visit.call(&rare.producer_object)
+    }
+
+    /// Drops it with the GIL held, in a call that PyO3 does not count, in which it would keep the objects until
+    /// its next one; after the interpreter's end there is none.
+    #[inline(always)]
+    pub(crate) fn end(self) {
+        if let Some(rare) = self.rare {
+            rare.end();
+        }
+    }
+}
+
+impl Rare {
+    #[cold]
+    fn end(mut self) {
+        for object in [self.stream_object.take(), self.producer_object.take()] {
+            let object = object.map_or(std::ptr::null_mut(), Py::into_ptr);
+            // SAFETY: the GIL is held; NULL, or a reference that is ours to give up.
+            unsafe { ffi::Py_XDECREF(object) };
+        }
+    }
+}
+
+/// A stream object to keep; nothing for an int.
+#[inline]
+pub(crate) fn kept(stream: Option<&Bound<'_, PyAny>>) -> Option<Py<PyAny>> {
+    stream
+        .filter(|stream| !stream.is_exact_instance_of::<PyInt>())
+        .map(|stream| stream.clone().unbind())
+}
