@@ -19,7 +19,7 @@ use pyo3::sync::critical_section::with_critical_section;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::cpython::release;
-use crate::view::{Abi, Owner, check_major, read_tensor};
+use crate::view::{Abi, KnownTensor, Owner};
 
 const LEGACY: &CStr = c"dltensor";
 const LEGACY_USED: &CStr = c"used_dltensor";
@@ -109,21 +109,15 @@ fn consume<M: Named>(capsule: &Bound<'_, PyAny>) -> PyResult<(Descriptor, Owner)
     let Some(tensor) = NonNull::new(pointer.cast::<M>()) else {
         return Err(Violation::new(Rule::CapsuleNull, Field::Capsule, "NULL").into());
     };
-    // SAFETY: a capsule of this name holds an initialised tensor, which it owns while we look.
-    let header = unsafe { tensor.as_ref() };
-    let checked = check_major(header)
-        .map_err(|violation| (violation, true))
-        .and_then(|()| {
-            // SAFETY: an initialised tensor of a version that we know; nobody changes it (DLPack).
-            unsafe { read_tensor(header.tensor(), header.flags().bits()) }
-                .map_err(|violation| (violation, false))
-        });
-    match checked {
-        Ok(descriptor) => Ok((descriptor, take::<M>(capsule, tensor)?)),
-        Err((violation, foreign)) => {
-            if foreign {
-                drop(take::<M>(capsule, tensor)?);
-            }
+    // SAFETY: a capsule of this name holds an initialised tensor, which it owns and nobody changes while we look
+    // (DLPack).
+    match unsafe { KnownTensor::check(tensor) } {
+        Ok(known) => {
+            let descriptor = known.descriptor()?;
+            Ok((descriptor, take::<M>(capsule, tensor)?))
+        }
+        Err(violation) => {
+            drop(take::<M>(capsule, tensor)?);
             Err(violation.into())
         }
     }

@@ -5,6 +5,7 @@
 
 use std::fmt::Write;
 
+use pyo3::Borrowed;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -13,18 +14,19 @@ use crate::partners::{Asked, PARTNERS, Partner, order_for};
 use crate::protocol::descriptor::{Descriptor, Device};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Stream};
-use crate::python::call::options::Options;
+use crate::python::call::options::{Options, text};
 use crate::python::call::{policy, stream};
 use crate::python::capsule;
 use crate::python::class::view::PyCaiView;
-use crate::python::cpython::thread_exit;
+use crate::python::cpython::fastcall::{Function, signature};
+use crate::python::cpython::release;
 use crate::python::cpython::thread_exit::entries;
 use crate::python::exchange_table::Table;
 use crate::python::import::describe::Loan;
 use crate::python::import::traits::Traits;
 use crate::python::import::{cai, describe, dlpack, fields, known_types};
 
-/// The answer of `explain`; its `str` is a text of a few lines.
+/// What `explain` returns; its `str` is a text of a few lines.
 #[pyclass(name = "Explanation", module = "cai_dlpack", frozen)]
 pub(crate) struct Explanation {
     /// The way that `view` would take: "exchange", "cai", "dlpack", "capsule" or "view"; None if it
@@ -52,22 +54,51 @@ impl Explanation {
 }
 }
 
-/// Describes the route, the order and the consumer's call for an array, without doing any of it.
-///
-/// to: the consumer's library by any of its names, such as "torch" or "pytorch"; its zero-copy call is shown,
-/// with what it refuses.
-/// stream: the consumer's stream, as in `__dlpack__`.
-///
-/// No GPU is needed; without a driver the device is not known. The answer prints as a text, and has the
-/// attributes `route`, `order` and `refused`.
-#[pyfunction]
-#[pyo3(signature = (obj, /, *, to=None, stream=None))]
-pub(crate) fn explain<'py>(
+signature! {
+    /// Describes what `view` would do with an array, without doing it: the route, the order, the consumer's call.
+    ///
+    /// No GPU is needed; without a driver the device is not known.
+    ///
+    /// Returns
+    /// -------
+    /// Explanation
+    ///     Prints as a text of a few lines.
+    ///
+    /// Raises
+    /// ------
+    /// ValueError
+    ///     If `to` names no library of the table of partners, or `stream` no stream.
+    Explain = explain [
+        /// Any array that `view` takes.
+        obj: "object",
+    ] (
+        /// The consumer's library by any of its names, such as "torch" or "pytorch": its zero-copy call is shown,
+        /// with what it refuses.
+        to: "str | None" = None,
+        /// The consumer's stream, as in `CaiView.__dlpack__`.
+        stream: "_StreamLike | None" = None,
+    ) -> "Explanation"
+}
+
+impl Function for Explain {
+    fn call<'py>(
+        _: Borrowed<'_, 'py, PyAny>,
+        arguments: Self::Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let to = arguments.to.map(|to| text(&to, "to")).transpose()?;
+        // Errors of attributes are shown, and dropped.
+        let explanation = release::dropping(|| {
+            explain(&arguments.obj, to.as_deref(), arguments.stream.as_deref())
+        })?;
+        Ok(Bound::new(arguments.obj.py(), explanation)?.into_any())
+    }
+}
+
+fn explain<'py>(
     obj: &Bound<'py, PyAny>,
     to: Option<&str>,
     stream: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Explanation> {
-    thread_exit::stays();
     let partner = to.map(partner).transpose()?;
     let mut found = look(obj)?;
     let mut text = String::new();

@@ -12,9 +12,9 @@ use crate::python::cpython::fastcall::{self, Function};
 #[cfg(Py_GIL_DISABLED)]
 use crate::python::cpython::names::keys;
 use crate::python::cpython::release;
-use crate::python::explain::{Explanation, explain};
+use crate::python::explain::{Explain, Explanation};
 use crate::python::functions::{FromCai, FromDlpack, Stats, ToDlpack, View};
-use crate::python::import::mask::split_masked;
+use crate::python::import::mask::SplitMasked;
 use crate::python::join::Join;
 use crate::python::methods::Dlpack;
 
@@ -41,11 +41,11 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     add::<FromCai>(module, &stub)?;
     add::<FromDlpack>(module, &stub)?;
     add::<ToDlpack>(module, &stub)?;
+    add::<Explain>(module, &stub)?;
     add::<Join>(module, &stub)?;
+    add::<SplitMasked>(module, &stub)?;
     add::<Stats>(module, &stub)?;
     stub.set_item("CaiView.__dlpack__", fastcall::stub::<Dlpack>("self"))?;
-    module.add_function(wrap_pyfunction!(explain, module)?)?;
-    module.add_function(wrap_pyfunction!(split_masked, module)?)?;
     module.add("_stub", stub)
 }
 

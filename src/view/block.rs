@@ -15,7 +15,7 @@ use dlpark::DlpackFlags;
 use dlpark::ManagedTensorBase;
 use dlpark::ffi::{
     DLDataType, DLDataTypeCode, DLDevice, DLDeviceType, DLManagedTensor, DLManagedTensorVersioned,
-    DLTensor,
+    DLPackVersion, DLTensor,
 };
 
 use super::payload::{Node, RawOwner};
@@ -35,14 +35,33 @@ struct Block<M> {
 pub(crate) trait Abi: ManagedTensorBase + Sized + 'static {
     /// The deleter that goes into the header.
     const DELETER: unsafe extern "C" fn(*mut Self);
+
+    /// Reads the version, and nothing else; `None` for the layout that has none.
+    ///
+    /// # Safety
+    /// The version of `tensor` may be read.
+    unsafe fn version_at(tensor: *const Self) -> Option<DLPackVersion>;
 }
 
 impl Abi for DLManagedTensor {
     const DELETER: unsafe extern "C" fn(*mut Self) = delete_legacy;
+
+    #[inline(always)]
+    unsafe fn version_at(_: *const Self) -> Option<DLPackVersion> {
+        None
+    }
 }
 
 impl Abi for DLManagedTensorVersioned {
     const DELETER: unsafe extern "C" fn(*mut Self) = delete_versioned;
+
+    #[inline(always)]
+    unsafe fn version_at(tensor: *const Self) -> Option<DLPackVersion> {
+        // SAFETY: inside the header, of which this much may be read; nothing is read yet.
+        let version = unsafe { &raw const (*tensor).version };
+        // SAFETY: aligned, and may be read (this function's contract).
+        Some(unsafe { version.read() })
+    }
 }
 
 /// Makes a managed tensor of what is described, which holds `owner`.

@@ -3,8 +3,8 @@
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
+use dlpark::Managed;
 use dlpark::ffi::{DLManagedTensor, DLManagedTensorVersioned, DLPACK_MAJOR_VERSION, DLTensor};
-use dlpark::{Managed, ManagedTensorBase};
 
 use super::{Abi, CaiView, Owner, RawOwner};
 use crate::error::Error;
@@ -130,23 +130,23 @@ impl<M: Abi> Imported<M> {
         Self { tensor, owner }
     }
 
+    /// # Errors
+    /// `dlpack-major`, with nothing of the tensor read; the rules of DLPack.
     #[inline(always)]
     pub(crate) fn descriptor(&self) -> Result<Descriptor, Violation> {
-        // SAFETY: initialised and alive: `owner` holds it.
-        let tensor = unsafe { self.tensor.as_ref() };
-        check_major(tensor)?;
-        // SAFETY: the contract of `take`; the version is one whose layout we know.
-        unsafe { read_tensor(tensor.tensor(), tensor.flags().bits()) }
+        self.known()?.descriptor()
     }
 
     /// Like [`Imported::descriptor`], written where it is to stand unless it is refused.
     #[inline(always)]
     pub(crate) fn describe(&self, place: &mut MaybeUninit<Descriptor>) -> Result<(), Violation> {
-        // SAFETY: initialised and alive: `owner` holds it.
-        let tensor = unsafe { self.tensor.as_ref() };
-        check_major(tensor)?;
-        // SAFETY: the contract of `take`; the version is one whose layout we know.
-        unsafe { describe(tensor.tensor(), tensor.flags().bits(), place) }
+        self.known()?.describe(place)
+    }
+
+    #[inline(always)]
+    fn known(&self) -> Result<KnownTensor<'_, M>, Violation> {
+        // SAFETY: the contract of `take`; `owner` holds the tensor.
+        unsafe { KnownTensor::check(self.tensor) }
     }
 
     #[inline(always)]
@@ -155,13 +155,45 @@ impl<M: Abi> Imported<M> {
     }
 }
 
-/// Refuses a major version other than ours, of which only the deleter may be used.
-pub(crate) fn check_major<M: ManagedTensorBase>(tensor: &M) -> Result<(), Violation> {
-    match tensor.version() {
-        Some(version) if version.major != DLPACK_MAJOR_VERSION => {
-            Err(wrong_major(version.major, version.minor))
+/// A managed tensor of a major version that we know: the only way to a tensor's fields.
+///
+/// Of another version DLPack lets a consumer use the deleter and nothing else.
+pub(crate) struct KnownTensor<'a, M>(&'a M);
+
+impl<'a, M: Abi> KnownTensor<'a, M> {
+    /// Reads the version, and nothing else if it is not ours.
+    ///
+    /// # Errors
+    /// `dlpack-major`.
+    ///
+    /// # Safety
+    /// The version of `tensor` may be read. If its major part is ours, `tensor` is initialised and not changed during
+    /// `'a`, and its shape and strides are NULL or point to `ndim` readable integers.
+    #[inline(always)]
+    pub(crate) unsafe fn check(tensor: NonNull<M>) -> Result<Self, Violation> {
+        // SAFETY: the version may be read (this function's contract).
+        match unsafe { M::version_at(tensor.as_ptr()) } {
+            Some(version) if version.major != DLPACK_MAJOR_VERSION => {
+                Err(wrong_major(version.major, version.minor))
+            }
+            // SAFETY: of our major version, so that it is initialised and unchanged during `'a`.
+            _ => Ok(Self(unsafe { tensor.as_ref() })),
         }
-        _ => Ok(()),
+    }
+
+    /// # Errors
+    /// The rules of DLPack.
+    #[inline(always)]
+    pub(crate) fn descriptor(&self) -> Result<Descriptor, Violation> {
+        // SAFETY: shape and strides are as `read_tensor` asks (`check`).
+        unsafe { read_tensor(self.0.tensor(), self.0.flags().bits()) }
+    }
+
+    /// Like [`descriptor`](Self::descriptor), written where it is to stand unless it is refused.
+    #[inline(always)]
+    fn describe(&self, place: &mut MaybeUninit<Descriptor>) -> Result<(), Violation> {
+        // SAFETY: shape and strides are as `describe` asks (`check`).
+        unsafe { describe(self.0.tensor(), self.0.flags().bits(), place) }
     }
 }
 

@@ -90,7 +90,7 @@ pub(crate) use block::{Abi, build, header};
 pub(crate) use borrow::{Borrow, watch_forks};
 pub(crate) use copy::Transfer;
 pub(crate) use detach::{detach, set_detach};
-pub(crate) use import::{Imported, check_major, read_tensor};
+pub(crate) use import::{Imported, KnownTensor, read_tensor};
 pub(crate) use memory::check_range;
 pub(crate) use payload::{EndsOn, Kind, Node, RawOwner, Vtable};
 pub(crate) use queue::{Gate, Queue};

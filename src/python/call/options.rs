@@ -340,16 +340,28 @@ fn small_ordinal(value: Borrowed<'_, '_, PyAny>) -> Option<i32> {
 }
 
 fn check(value: &Bound<'_, PyAny>) -> PyResult<Check> {
-    let field = Field::Argument("check");
-    let Ok(text) = value.cast::<PyString>() else {
-        return Err(Violation::new(Rule::ArgumentType, field, repr(value)).into());
-    };
-    match &*text.to_cow()? {
+    match &*text(value, "check")? {
         "device" => Ok(Check::Device),
         "bounds" => Ok(Check::Bounds),
-        _ => Err(Violation::new(Rule::ArgumentValue, field, repr(value))
-            .with_hint("it is \"device\" or \"bounds\"")
-            .into()),
+        _ => Err(
+            Violation::new(Rule::ArgumentValue, Field::Argument("check"), repr(value))
+                .with_hint("it is \"device\" or \"bounds\"")
+                .into(),
+        ),
+    }
+}
+
+/// A str argument.
+///
+/// # Errors
+/// `argument-type` for anything else; what its encoding raises.
+pub(crate) fn text(value: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<String> {
+    match value.cast::<PyString>() {
+        Ok(text) => Ok(text.to_cow()?.into_owned()),
+        Err(_) => {
+            let field = Field::Argument(argument);
+            Err(Violation::new(Rule::ArgumentType, field, repr(value)).into())
+        }
     }
 }
 

@@ -53,6 +53,10 @@ pub(crate) trait Signature {
     /// The arguments of one call, borrowed from the caller.
     type Arguments<'a, 'py>;
 
+    /// Interns the names of the keywords. At import, as CPython's interning races with itself if several threads
+    /// come at once without the GIL.
+    fn intern_names(py: Python<'_>);
+
     /// Finds the arguments; with `BARE` of a call that has no keywords.
     ///
     /// # Errors
@@ -88,7 +92,7 @@ const fn defaults_to_none(parameters: &[Parameter]) -> u32 {
     bits
 }
 
-/// The names of a function's keywords, interned at its first call with any.
+/// The names of a function's keywords, interned once.
 pub(crate) struct Names<const N: usize>(OnceBox<[Py<PyString>; N]>);
 
 impl<const N: usize> Names<N> {
@@ -97,7 +101,10 @@ impl<const N: usize> Names<N> {
     }
 
     #[inline(always)]
-    fn interned<S: Signature>(&'static self, py: Python<'_>) -> &'static [Py<PyString>; N] {
+    pub(crate) fn interned<S: Signature>(
+        &'static self,
+        py: Python<'_>,
+    ) -> &'static [Py<PyString>; N] {
         self.0.get_or_init(|| {
             let intern = |at: usize| PyString::intern(py, S::KEYWORDS[at].name).unbind();
             Box::new(std::array::from_fn(intern))
@@ -147,6 +154,8 @@ macro_rules! signature {
                 borrowed: std::marker::PhantomData<(&'a (), Python<'py>)>,
             }
 
+            static NAMES: fc::Names<{ <$type as fc::Signature>::KEYWORDS.len() }> = fc::Names::new();
+
             impl fc::Signature for $type {
                 const NAME: &'static std::ffi::CStr =
                     match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($function), "\0").as_bytes()) {
@@ -169,11 +178,14 @@ macro_rules! signature {
                 const RETURNS: &'static str = $returns;
                 type Arguments<'a, 'py> = Arguments<'a, 'py>;
 
+                fn intern_names(py: Python<'_>) {
+                    NAMES.interned::<Self>(py);
+                }
+
                 #[inline(always)]
                 fn read<'a, 'py, const BARE: bool>(
                     vector: fc::Vector<'a, 'py>,
                 ) -> PyResult<Arguments<'a, 'py>> {
-                    static NAMES: fc::Names<{ <$type as fc::Signature>::KEYWORDS.len() }> = fc::Names::new();
                     let [$($positional),*] = vector.positional::<Self, _>()?;
                     let mut values = [None; <$type as fc::Signature>::KEYWORDS.len()];
                     let which = match BARE {
@@ -445,6 +457,7 @@ fn raise(py: Python<'_>, error: PyErr) -> *mut ffi::PyObject {
 pub(crate) fn function<'py, F: Function>(
     module: &Bound<'py, PyModule>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    F::intern_names(module.py());
     let definition = definition::<F>("")?;
     let name = module.name()?;
     // SAFETY: the definition lives for ever and fits its flags; the module is the `self` of the calls.
@@ -458,6 +471,7 @@ pub(crate) fn function<'py, F: Function>(
 /// # Errors
 /// What CPython raises.
 pub(crate) fn method<'py, F: Function>(class: &Bound<'py, PyType>) -> PyResult<Bound<'py, PyAny>> {
+    F::intern_names(class.py());
     let definition = definition::<F>("$self, /")?;
     // SAFETY: the definition lives for ever and fits its flags.
     let method = unsafe { ffi::PyDescr_NewMethod(class.as_type_ptr(), definition) };

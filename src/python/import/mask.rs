@@ -1,35 +1,68 @@
 //! `split_masked`: the values and the mask of an array as two views ([`MaskForm`] has the forms of masks).
 
+use pyo3::Borrowed;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::protocol::descriptor::Device;
 use crate::protocol::mask::MaskForm;
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::python::call::options::{self, Options};
+use crate::python::call::options::{self, Options, text};
 use crate::python::class::view::PyCaiView;
+use crate::python::cpython::fastcall::{Function, signature};
 use crate::python::cpython::int::type_name;
-use crate::python::cpython::thread_exit;
 use crate::python::import::cai_dict::Read;
 use crate::python::import::{cai, cai_dict};
 use crate::view::CaiView;
 
-/// The values and the mask of a masked array, as a pair of views.
-///
-/// The mask is None where the array has none. Of bytes it is a view of `bool`, of the values' shape or one
-/// that broadcasts to it; of bits a view of `uint8`, whose lowest bit belongs to the first value. Where it
-/// is not 0 the value is valid.
-///
-/// mask: "bit" or "byte" says which form it has; "auto" finds out, and refuses where both are possible.
-/// ordinal: the CUDA device, known: the driver is not asked.
-#[pyfunction]
-#[pyo3(signature = (obj, /, *, mask="auto", ordinal=None))]
-pub(crate) fn split_masked<'py>(
+signature! {
+    /// Returns the values and the mask of a masked array as two views. Copies nothing.
+    ///
+    /// Returns
+    /// -------
+    /// tuple of CaiView and (CaiView or None)
+    ///     The values, and the mask; None if the array has none. A mask of bytes is a view of `bool`, of the values'
+    ///     shape or one that broadcasts to it; a mask of bits a view of `uint8`, whose lowest bit belongs to the
+    ///     first value. A value is valid if its mask is not 0.
+    ///
+    /// Raises
+    /// ------
+    /// TypeError, ValueError, BufferError, DriverError
+    ///     As `view` does; ValueError if both forms of mask fit and `mask` is "auto".
+    SplitMasked = split_masked [
+        /// An array with ``__cuda_array_interface__``.
+        obj: "object",
+    ] (
+        /// The form of the mask: "bit", "byte", or "auto" to find out by its type and shape.
+        mask: "Literal['auto', 'bit', 'byte']" = "auto",
+        /// The ordinal of the CUDA device. Saves asking the driver.
+        ordinal: "int | None" = None,
+    ) -> "tuple[CaiView, CaiView | None]"
+}
+
+impl Function for SplitMasked {
+    fn call<'py>(
+        _: Borrowed<'_, 'py, PyAny>,
+        arguments: Self::Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (obj, py) = (arguments.obj, arguments.obj.py());
+        let mask = arguments.mask.map(|mask| text(&mask, "mask")).transpose()?;
+        let options = Options {
+            ordinal: arguments.ordinal.map(options::ordinal).transpose()?,
+            ..Options::default()
+        };
+        let (values, mask) = split_masked(&obj, mask.as_deref().unwrap_or("auto"), &options)?;
+        let values = values.into_object(py)?;
+        let mask = mask.map(|mask| mask.into_object(py)).transpose()?;
+        Ok((values, mask).into_pyobject(py)?.into_any())
+    }
+}
+
+fn split_masked<'py>(
     obj: &Bound<'py, PyAny>,
     mask: &str,
-    ordinal: Option<&Bound<'py, PyAny>>,
+    options: &Options<'_, 'py>,
 ) -> PyResult<(PyCaiView, Option<PyCaiView>)> {
-    thread_exit::stays();
     let form = match mask {
         "auto" => None,
         "bit" => Some(MaskForm::Bits),
@@ -43,19 +76,13 @@ pub(crate) fn split_masked<'py>(
             );
         }
     };
-    let options = Options {
-        ordinal: ordinal
-            .map(|value| options::ordinal(value.as_borrowed()))
-            .transpose()?,
-        ..Options::default()
-    };
-    let mut read = read(obj, &options)?;
+    let mut read = read(obj, options)?;
     let Some(mask) = read.mask.take() else {
-        return Ok((PyCaiView::new(cai::view(obj, read, &options)?), None));
+        return Ok((PyCaiView::new(cai::view(obj, read, options)?), None));
     };
     let shape = read.interface.shape().to_vec();
-    let mask = mask_view(&mask, &shape, form, &options)?;
-    let values = cai::view(obj, read, &options)?;
+    let mask = mask_view(&mask, &shape, form, options)?;
+    let values = cai::view(obj, read, options)?;
     Ok((PyCaiView::new(values), Some(PyCaiView::new(mask))))
 }
 
