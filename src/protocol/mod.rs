@@ -3,7 +3,7 @@
 //! Untrusted numbers enter at one function of each file and leave as a checked type:
 //! [`rule`] names every refusal, [`dtype`] the element types, [`layout`] shapes and strides,
 //! [`stream`] the integers of both protocols, [`interface`] is a CAI dict, [`descriptor`] is a
-//! `DLTensor`'s metadata and the way from the one to the other, [`mask`] tells which values are valid.
+//! `DLTensor`'s metadata and the way from the one to the other.
 #![forbid(unsafe_code)]
 // With both features everything is used, or said to be dead.
 #![cfg_attr(
@@ -23,12 +23,17 @@
 
 pub mod rule;
 
+pub mod axes;
+pub mod device;
 pub mod dtype;
-pub mod layout;
 pub mod stream;
 
-pub mod interface;
+pub mod layout;
+
+mod address;
 
 pub mod descriptor;
+pub mod interface;
 
+pub(crate) mod convert;
 pub mod mask;

@@ -4,8 +4,8 @@
 
 use std::fmt;
 
-use super::{Field, Rule, Violation};
 use crate::protocol::dtype::{Kind, ONE_FIELD, TypeStr};
+use crate::protocol::rule::{Field, Rule, Violation};
 
 /// The nesting that is followed.
 const MAX_DEPTH: u8 = 8;
@@ -183,10 +183,11 @@ impl DescrBuilder {
     /// # Errors
     /// `descr-depth`, `descr-size` and `shape-extent` (ValueError).
     pub fn push_nested(&mut self, name: &str, inner: Self, shape: &[i64]) -> Result<(), Violation> {
-        let Some(typestr) = TypeStr::void(inner.size) else {
+        if inner.size == 0 {
             let found = format_args!("no fields in '{name}'");
             return Err(Violation::new(Rule::DescrSyntax, Field::CaiDescr, found));
-        };
+        }
+        let typestr = TypeStr::void(inner.size);
         self.count = self.count.max(inner.count);
         self.add(name, typestr, shape, Some(inner.fields.into()))
     }
@@ -269,7 +270,7 @@ fn check_total(fields: &[DescrField], typestr: TypeStr) -> Result<(), Violation>
 
 /// A struct without a chosen field, naming them.
 #[cold]
-pub(super) fn refuse_struct(fields: &[DescrField]) -> Violation {
+pub(in crate::protocol) fn refuse_struct(fields: &[DescrField]) -> Violation {
     Violation::new(Rule::DescrFields, Field::CaiDescr, Names(fields)).with_hint(ONE_FIELD)
 }
 
