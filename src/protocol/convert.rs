@@ -186,15 +186,15 @@ impl<'a> PlainDict<'a> {
         }
     }
 
-    /// Checks usual entries in one pass. `None`, with the strides unchanged, for any others, and
-    /// for malformed ones.
+    /// Checks an array that has elements and no number near a limit, in one pass. `None`, with the
+    /// strides unchanged, for any other, and for a malformed one.
     #[inline(always)]
     fn check_fast(&mut self) -> Option<Summary> {
         let rank = usize::from(self.ndim);
         let bits = u32::from(self.dtype.bits());
         let misaligned = u64::from(self.dtype.align().wrapping_sub(1)) & self.data;
-        let is_usual = self.dtype.lanes() == 1 && bits.is_power_of_two() && bits >= 8;
-        if !is_usual || self.data == 0 || misaligned != 0 {
+        let is_plain = self.dtype.lanes() == 1 && bits.is_power_of_two() && bits >= 8;
+        if !is_plain || self.data == 0 || misaligned != 0 {
             return None;
         }
         let (itemsize, shift) = (bits >> 3, bits.trailing_zeros().wrapping_sub(3));

@@ -140,8 +140,8 @@ impl Descriptor {
     #[expect(clippy::cast_possible_truncation, reason = "a small constant")]
     pub(crate) const INLINE_AXES: u32 = INLINE_AXES as u32;
 
-    /// Like [`check`](Self::check), in one pass over a usual tensor; `None` for any other, and for
-    /// a malformed one.
+    /// Like [`check`](Self::check), in one pass over a tensor of up to 4 axes that has elements and no
+    /// number near a limit; `None` for any other, and for a malformed one.
     #[inline(always)]
     pub(crate) fn check_fast(raw: &RawTensor<'_>) -> Option<Self> {
         let dtype = DType::from_dlpack_fast(raw.code, raw.bits, raw.lanes)?;

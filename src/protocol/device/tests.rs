@@ -34,7 +34,7 @@ fn device_types_no_others() {
     let violation = Device::check(99, 0).unwrap_err();
     assert_eq!(
         violation.to_string(),
-        "__dlpack_device__ = (99, 0): no such device type [device-unknown]"
+        "__dlpack_device__ = (99, 0): the device type must be one of DLPack 1.3 [device-unknown]"
     );
 }
 

@@ -1,4 +1,6 @@
-//! Checks the usual arrays in one pass: those with elements, no number of which is near a limit.
+//! Checks an array in one pass, if it has elements and no number near a limit.
+//!
+//! Any other array, and a malformed one, gets the full check of `check.rs`; tests compare the two.
 
 use super::check::Summary;
 use crate::protocol::axes::INLINE_AXES;
