@@ -92,9 +92,13 @@ fn shape_of_a_refused_mask() {
 #[test]
 fn described_as_arrays() {
     let device = Device::cuda(1);
-    let bits = MaskForm::Bits.describe(&mask("|t1", &[9], None), device).unwrap();
+    let bits = MaskForm::Bits
+        .describe(&mask("|t1", &[9], None), device)
+        .unwrap();
     assert_eq!((bits.dtype(), bits.shape()), (DType::U8, &[2][..]));
-    let bytes = MaskForm::Bytes.describe(&mask("|i1", &[4, 1], None), device).unwrap();
+    let bytes = MaskForm::Bytes
+        .describe(&mask("|i1", &[4, 1], None), device)
+        .unwrap();
     assert_eq!((bytes.dtype(), bytes.shape()), (DType::BOOL, &[4, 1][..]));
     assert_eq!((bytes.device(), bytes.data()), (device, 0x7000_0000));
 }
