@@ -75,13 +75,15 @@ impl DType {
         if self.lanes != 1 {
             return refuse(Rule::CaiLanes).with_hint("pass it by DLPack");
         }
-        match self.bits {
-            ..8 => refuse(Rule::CaiSubByte).with_hint("pass it by DLPack"),
-            8 => refuse(Rule::CaiDtype)
-                .with_hint("pass it by DLPack, or present its bits with dtype='uint8'"),
-            _ if self == Self::BF16 => refuse(Rule::CaiDtype)
-                .with_hint("pass it by DLPack, or present its bits with dtype='uint16'"),
-            _ => refuse(Rule::CaiDtype).with_hint("pass it by DLPack"),
+        if self.is_sub_byte() {
+            return refuse(Rule::CaiSubByte).with_hint("pass it by DLPack");
+        }
+        let raw = |dtype: &&Self| dtype.code == code::UINT && dtype.bits == self.bits;
+        match Self::ALL.iter().find(raw) {
+            Some(raw) => refuse(Rule::CaiDtype).with_hint(format!(
+                "pass it by DLPack, or present its bits with dtype='{raw}'"
+            )),
+            None => refuse(Rule::CaiDtype).with_hint("pass it by DLPack"),
         }
     }
 

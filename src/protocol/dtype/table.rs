@@ -276,7 +276,7 @@ impl DType {
     }
 
     /// Whether one lane has a typestr.
-    pub(super) fn has_typestr(self) -> bool {
+    pub(crate) fn has_typestr(self) -> bool {
         self.row().is_some_and(|row| row.numpy.is_some())
     }
 
