@@ -13,7 +13,7 @@
 //! | `f16 c32 c4 f1 O S U M m V t` | none | refused, each by a rule of its own |
 //!
 //! `f2` is float16 and never bfloat16, although some releases of torch and Paddle wrote it for the
-//! latter: `dtype=` corrects it, and [`reinterpret`] decides what `dtype=` may do.
+//! latter: `dtype=` corrects it, and [`reinterpret()`] decides what `dtype=` may do.
 
 mod names;
 mod reinterpret;

@@ -36,10 +36,7 @@ impl DType {
     /// `cai-lanes`, `cai-sub-byte` and `cai-dtype` (BufferError) if there is none.
     #[inline]
     pub fn typestr(self) -> Result<&'static str, Violation> {
-        match self.numpy() {
-            Some(numpy) => Ok(numpy.text),
-            None => Err(self.refuse_typestr()),
-        }
+        Ok(self.numpy()?.text)
     }
 
     /// Like [`typestr`](Self::typestr), parsed.
@@ -48,22 +45,21 @@ impl DType {
     /// `cai-lanes`, `cai-sub-byte` and `cai-dtype` (BufferError) if there is none.
     #[inline]
     pub(in crate::protocol) fn to_typestr(self) -> Result<TypeStr, Violation> {
-        match self.numpy() {
-            Some(numpy) => Ok(numpy.typestr),
-            None => Err(self.refuse_typestr()),
-        }
+        Ok(self.numpy()?.typestr)
     }
 
     /// Returns the format of the buffer protocol (PEP 3118), or `None` if it has none for the type.
     #[must_use]
     pub fn format(self) -> Option<&'static CStr> {
-        self.numpy().map(|numpy| numpy.format)
+        Some(self.numpy().ok()?.format)
     }
 
     #[inline]
-    fn numpy(self) -> Option<&'static Numpy> {
-        let numpy = self.row()?.numpy.as_ref()?;
-        (self.lanes == 1).then_some(numpy)
+    fn numpy(self) -> Result<&'static Numpy, Violation> {
+        match self.row().map(|row| &row.numpy) {
+            Some(Some(numpy)) if self.lanes == 1 => Ok(numpy),
+            _ => Err(self.refuse_typestr()),
+        }
     }
 
     #[cold]

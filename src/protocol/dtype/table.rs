@@ -236,7 +236,7 @@ impl DType {
         }
     }
 
-    /// Makes the type of items of `nbytes` bytes that have fields. [`reinterpret`](super::reinterpret)
+    /// Makes the type of items of `nbytes` bytes that have fields. [`reinterpret`](super::reinterpret())
     /// treats them as raw bytes, and every export refuses them. `None` for 0 bytes, and for more
     /// bytes than lanes can count.
     pub(crate) fn structure(nbytes: u32) -> Option<Self> {

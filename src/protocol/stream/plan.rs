@@ -47,7 +47,7 @@ pub struct Situation {
     /// Whether a per-thread default stream that the data is ready on belongs to another thread
     /// than the calling one. Ignored for other streams.
     pub ready_on_other_thread: bool,
-    /// The ready stream's capture state; the driver is asked only if [`settled`] returns `None`.
+    /// The ready stream's capture state; the driver is asked only if the decision depends on it.
     pub ready_capture: Capture,
     /// The requested stream's capture state; [`Capture::Idle`] if the host is requested.
     pub requested_capture: Capture,
