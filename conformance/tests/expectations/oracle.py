@@ -17,16 +17,18 @@ NATIVE = "<" if sys.byteorder == "little" else ">"
 
 PAGE = next(folder / "docs/mapping.md" for folder in Path(__file__).parents if (folder / "docs/mapping.md").exists())
 # A row of the table of element types: | `<f4` | 2 float | 32 | `float32` | ... |
-ROW = re.compile(r"^\| (?:`\\?(?P<typestr>[^`]+)`|none) \| (?P<code>\d+) \w+ \| (?P<bits>\d+) \| `(?P<name>\w+)` \|", re.M)
+ROW = re.compile(r"^\| (?:`\\?([^`]+)`|none) \| (\d+) \w+ \| (\d+) \| `(\w+)` \|", re.MULTILINE)
 ROWS = [
-    (typestr.replace("<", NATIVE), name, int(code), int(bits))
+    (typestr.replace("<", NATIVE), (name, int(code), int(bits)))
     for typestr, code, bits, name in ROW.findall(PAGE.read_text())
 ]
 
 # typestr -> (name, DLPack code, bits). The codes: 0 int, 1 uint, 2 float, 5 complex, 6 bool.
-DTYPES: dict[str, tuple[str, int, int]] = {typestr: tuple(row) for typestr, *row in ROWS if typestr}  # type: ignore[misc]
+DTYPES: dict[str, tuple[str, int, int]] = {typestr: row for typestr, row in ROWS if typestr}
 # name -> (DLPack code, bits)
-WITHOUT_TYPESTR: dict[str, tuple[int, int]] = {name: (code, bits) for typestr, name, code, bits in ROWS if not typestr}
+WITHOUT_TYPESTR: dict[str, tuple[int, int]] = {
+    name: (code, bits) for typestr, (name, code, bits) in ROWS if not typestr
+}
 
 
 @dataclass(frozen=True)

@@ -93,13 +93,19 @@ macro_rules! dtypes {
             #[must_use]
             #[inline(always)]
             pub(in crate::protocol) fn from_typestr_fast(text: &[u8]) -> Option<Self> {
-                let key = match *text {
-                    [order, kind, size] => u32::from_le_bytes([order, kind, size, 0]),
-                    [order, kind, tens, ones] if ones != 0 => u32::from_le_bytes([order, kind, tens, ones]),
-                    _ => return None,
-                };
+                match *text {
+                    [a, b, c] => Self::of_key::<3>(u32::from_le_bytes([a, b, c, 0])),
+                    [a, b, c, d] => Self::of_key::<4>(u32::from_le_bytes([a, b, c, d])),
+                    _ => None,
+                }
+            }
+
+            /// Finds the type of a typestr of `LENGTH` letters.
+            #[inline(always)]
+            fn of_key<const LENGTH: usize>(key: u32) -> Option<Self> {
                 $($($(
-                    if key == const { key_of(canonical!($typestr)) } {
+                    let (length, wanted) = const { key_of(canonical!($typestr)) };
+                    if length == LENGTH && key == wanted {
                         return Some(Self::$name);
                     }
                 )?)*)*
@@ -216,12 +222,13 @@ const fn index() -> [[u8; 256]; codes()] {
     index
 }
 
-/// Packs a typestr of 3 or 4 letters into an int.
-#[expect(clippy::indexing_slicing, reason = "run by the compiler")]
-const fn key_of(typestr: &str) -> u32 {
-    let text = typestr.as_bytes();
-    let ones = if text.len() == 4 { text[3] } else { 0 };
-    u32::from_le_bytes([text[0], text[1], text[2], ones])
+/// Packs a typestr of 3 or 4 letters into an int, after its length.
+const fn key_of(typestr: &str) -> (usize, u32) {
+    match *typestr.as_bytes() {
+        [a, b, c] => (3, u32::from_le_bytes([a, b, c, 0])),
+        [a, b, c, d] => (4, u32::from_le_bytes([a, b, c, d])),
+        _ => panic!("3 or 4 letters"),
+    }
 }
 
 /// Not a code of DLPack: items with fields.
