@@ -10,7 +10,7 @@ use crate::protocol::rule::{Field, Rule, Violation};
 
 impl CaiView {
     /// Returns one field of a struct, as a strided view of the same memory, owner and streams, and its own fields
-    /// if it is a struct itself. `fields` are those of this view ([`Interface::into_struct`]); with `dtype` the
+    /// if it is a struct itself. `fields` are those of this view ([`CaiInterface::into_struct`]); with `dtype` the
     /// field's bits are taken as that type.
     ///
     /// # Errors

@@ -114,7 +114,7 @@ fn a_block_in_a_forked_child_is_freed_and_its_owner_leaked() {
 #[test]
 fn items_with_fields_are_in_no_tensor() {
     let bytes = describe(&[2], &[1]);
-    let whole = Described {
+    let whole = DescriptorRef {
         dtype: DType::structure(8).expect("8 bytes"),
         ..bytes.borrowed()
     };
