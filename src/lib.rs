@@ -4,7 +4,7 @@
 //!    an object with __cuda_array_interface__          a DLPack tensor, capsule or exchange table
 //!                    |                                               |
 //!                    v            one description, checked           v
-//!               Interface  <-------->  Descriptor  <-------->  DLTensor's fields
+//!             CaiInterface <-------->  Descriptor  <-------->  DLTensor's fields
 //!                                          |
 //!                                       CaiView = Descriptor + Owner + ready stream + producer stream
 //!                                          |

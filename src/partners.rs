@@ -6,9 +6,11 @@
 //!
 //! ```
 //! use cai_dlpack::partners;
-//! use cai_dlpack::protocol::descriptor::{Descriptor, Device, Flags};
+//! use cai_dlpack::protocol::descriptor::Descriptor;
+//! use cai_dlpack::protocol::device::{Device, Flags};
 //! use cai_dlpack::protocol::dtype::DType;
-//! use cai_dlpack::protocol::layout::{Axes, Layout, Source};
+//! use cai_dlpack::protocol::axes::{Axes, Source};
+//! use cai_dlpack::protocol::layout::Layout;
 //! use cai_dlpack::protocol::stream::Stream;
 //!
 //! # fn main() -> Result<(), cai_dlpack::protocol::rule::Violation> {

@@ -1,7 +1,8 @@
 //! Arrays in host memory, owned by their views.
 
 use cai_dlpack::CaiView;
-use cai_dlpack::protocol::descriptor::{Descriptor, Device, Flags, RawTensor};
+use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
+use cai_dlpack::protocol::device::{Device, Flags};
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::{Element, Owner};
 

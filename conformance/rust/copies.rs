@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use cai_dlpack::protocol::descriptor::{Descriptor, Device, RawTensor};
+use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
+use cai_dlpack::protocol::device::Device;
 use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::{Owner, PresentAs};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cai_dlpack::protocol::descriptor::Device;
+use cai_dlpack::protocol::device::Device;
 use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::{CaiView, Error};

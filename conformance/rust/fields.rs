@@ -1,10 +1,10 @@
 //! Fields of structs, masks and borrows of memory, in Rust.
 
 use cai_dlpack::CaiView;
-use cai_dlpack::protocol::descriptor::Device;
+use cai_dlpack::protocol::axes::{Axes, Source};
+use cai_dlpack::protocol::device::Device;
 use cai_dlpack::protocol::dtype::{DType, TypeStr};
-use cai_dlpack::protocol::interface::{Descr, DescrBuilder, Interface, Parts, Version};
-use cai_dlpack::protocol::layout::{Axes, Source};
+use cai_dlpack::protocol::interface::{CaiInterface, Descr, DescrBuilder, Parts, Version};
 use cai_dlpack::protocol::mask::MaskForm;
 use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
@@ -12,8 +12,8 @@ use cai_dlpack::view::Owner;
 
 use crate::arrays::array;
 
-fn interface(typestr: &str, descr: Descr, shape: &[i64], data: u64) -> Interface {
-    Interface::new(Parts {
+fn interface(typestr: &str, descr: Descr, shape: &[i64], data: u64) -> CaiInterface {
+    CaiInterface::new(Parts {
         version: Version::V3,
         typestr: TypeStr::parse(typestr).expect("a typestr"),
         descr,

@@ -1,6 +1,7 @@
 //! Typed views: what they demand, and the copies that they make.
 
-use cai_dlpack::protocol::descriptor::{Descriptor, Device, RawTensor};
+use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
+use cai_dlpack::protocol::device::Device;
 use cai_dlpack::protocol::dtype::code;
 use cai_dlpack::protocol::rule::{Rule, Violation};
 use cai_dlpack::protocol::stream::Stream;

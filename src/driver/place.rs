@@ -3,7 +3,7 @@
 use std::thread::ThreadId;
 
 use super::Context;
-use crate::protocol::descriptor::Device;
+use crate::protocol::device::Device;
 use crate::protocol::stream::{Platform, Request, Situation, Stream, SyncPolicy};
 
 /// Where the data is, and what belongs to its ready stream but not to the stream's number.

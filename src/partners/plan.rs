@@ -3,7 +3,8 @@
 use std::fmt;
 
 use super::row::{Call, Partner, Reads, Waits};
-use crate::protocol::descriptor::{Descriptor, Device};
+use crate::protocol::descriptor::Descriptor;
+use crate::protocol::device::Device;
 use crate::protocol::rule::Violation;
 use crate::protocol::stream::{Plan, Platform, Request, Situation, Stream, SyncPolicy, plan};
 

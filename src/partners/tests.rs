@@ -5,9 +5,11 @@ use std::collections::HashSet;
 use rstest::rstest;
 
 use super::{Order, PARTNERS, Refuses, find, of_module};
-use crate::protocol::descriptor::{Descriptor, Device, Flags};
+use crate::protocol::axes::{Axes, Source};
+use crate::protocol::descriptor::Descriptor;
+use crate::protocol::device::{Device, Flags};
 use crate::protocol::dtype::DType;
-use crate::protocol::layout::{Axes, Layout, Source};
+use crate::protocol::layout::Layout;
 use crate::protocol::stream::Stream;
 
 /// An array of float32.

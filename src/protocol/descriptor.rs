@@ -1,198 +1,13 @@
-//! A `DLTensor`'s metadata as a checked value, and the two ways between it and [`Interface`].
-//!
-//! | DLPack | unit | CAI | unit |
-//! |---|---|---|---|
-//! | `data + byte_offset` | address | `data[0]` | address |
-//! | `shape` | elements | `shape` | elements |
-//! | `strides` | elements | `strides` | bytes |
-//! | `dtype` | bits, lanes | `typestr` | bytes |
-//! | `flags & READ_ONLY` | | `data[1]` | |
-//! | `device` | | none: asked of the driver | |
-//! | none | | `stream` | |
+//! [`Descriptor`]: the metadata of a `DLTensor`, checked.
 
 use std::fmt;
 
+use super::address;
+use super::axes::{Axes, INLINE_AXES, MAX_NDIM, Source};
+use super::device::{Device, Flags};
 use super::dtype::{self, DType};
-use super::interface::Interface;
-use super::layout::{self, Axes, Element, FEW, Layout, MAX_NDIM, Source};
+use super::layout::{self, Element, Layout};
 use super::rule::{Field, Rule, Violation};
-use super::stream::Stream;
-
-/// A device of DLPack: a type and a number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Device {
-    /// `DLDeviceType`.
-    pub device_type: i32,
-    /// `DLDevice.device_id`.
-    pub id: i32,
-}
-
-macro_rules! devices {
-    ($($name:ident $number:literal $text:literal;)*) => {
-        impl Device {
-            $(#[doc = concat!("`", $text, "`.")] pub const $name: i32 = $number;)*
-
-            /// The name of the type, without the number.
-            #[must_use]
-            pub const fn type_name(self) -> &'static str {
-                match self.device_type {
-                    $($number => $text,)*
-                    _ => "unknown",
-                }
-            }
-
-            const fn is_known(device_type: i32) -> bool {
-                matches!(device_type, $($number)|*)
-            }
-        }
-    };
-}
-
-devices! {
-    CPU 1 "cpu";
-    CUDA 2 "cuda";
-    CUDA_HOST 3 "cuda_host";
-    OPENCL 4 "opencl";
-    VULKAN 7 "vulkan";
-    METAL 8 "metal";
-    VPI 9 "vpi";
-    ROCM 10 "rocm";
-    ROCM_HOST 11 "rocm_host";
-    EXT_DEV 12 "ext_dev";
-    CUDA_MANAGED 13 "cuda_managed";
-    ONE_API 14 "oneapi";
-    WEBGPU 15 "webgpu";
-    HEXAGON 16 "hexagon";
-    MAIA 17 "maia";
-    TRN 18 "trn";
-}
-
-impl Device {
-    /// The CPU.
-    pub const HOST: Self = Self {
-        device_type: Self::CPU,
-        id: 0,
-    };
-
-    /// Device memory of the CUDA device `ordinal`.
-    #[must_use]
-    pub const fn cuda(ordinal: i32) -> Self {
-        Self {
-            device_type: Self::CUDA,
-            id: ordinal,
-        }
-    }
-
-    /// Checks what `__dlpack_device__` answered.
-    ///
-    /// # Errors
-    /// `device-unknown` (BufferError), `device-id` (ValueError).
-    #[inline]
-    pub fn check(device_type: i32, id: i32) -> Result<Self, Violation> {
-        Self::check_in(Field::DlpackDevice, device_type, id)
-    }
-
-    /// [`check`](Self::check), with the field that the numbers come from.
-    ///
-    /// # Errors
-    /// `device-unknown` (BufferError), `device-id` (ValueError).
-    #[inline]
-    pub(crate) fn check_in(field: Field, device_type: i32, id: i32) -> Result<Self, Violation> {
-        let rule = if !Self::is_known(device_type) {
-            Rule::DeviceUnknown
-        } else if id < 0 {
-            Rule::DeviceId
-        } else {
-            return Ok(Self { device_type, id });
-        };
-        Err(refuse_device(rule, field, device_type, id))
-    }
-
-    /// Whether CUDA devices can read the memory: device, pinned and managed memory.
-    #[must_use]
-    #[inline]
-    pub const fn is_cuda_accessible(self) -> bool {
-        matches!(
-            self.device_type,
-            Self::CUDA | Self::CUDA_HOST | Self::CUDA_MANAGED
-        )
-    }
-
-    /// Whether the host can read the memory without a copy.
-    #[must_use]
-    #[inline]
-    pub const fn is_host_readable(self) -> bool {
-        matches!(
-            self.device_type,
-            Self::CPU | Self::CUDA_HOST | Self::CUDA_MANAGED | Self::ROCM_HOST
-        )
-    }
-}
-
-#[cold]
-fn refuse_device(rule: Rule, field: Field, device_type: i32, id: i32) -> Violation {
-    Violation::new(rule, field, format_args!("({device_type}, {id})"))
-}
-
-impl fmt::Display for Device {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.type_name(), self.id)
-    }
-}
-
-/// `DLManagedTensorVersioned.flags`. Bits that DLPack 1.3 does not define are dropped.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Flags(u8);
-
-impl Flags {
-    /// No flag.
-    pub const NONE: Self = Self(0);
-    /// The data must not be written.
-    pub const READ_ONLY: Self = Self(1);
-    /// The data is a copy that the consumer alone owns.
-    pub const IS_COPIED: Self = Self(2);
-    /// Elements smaller than a byte take a byte each.
-    pub const SUBBYTE_PADDED: Self = Self(4);
-
-    /// The flags that are known among `bits`.
-    #[must_use]
-    #[inline]
-    pub const fn from_bits(bits: u64) -> Self {
-        Self((bits & 7) as u8)
-    }
-
-    /// The flags as DLPack's integer.
-    #[must_use]
-    #[inline]
-    pub const fn bits(self) -> u64 {
-        self.0 as u64
-    }
-
-    /// Whether every flag of `other` is set.
-    #[must_use]
-    #[inline]
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// Whether the data must not be written.
-    #[must_use]
-    #[inline]
-    pub const fn read_only(self) -> bool {
-        self.contains(Self::READ_ONLY)
-    }
-
-    /// These flags with `other` set or cleared.
-    #[must_use]
-    #[inline]
-    pub const fn with(self, other: Self, set: bool) -> Self {
-        if set {
-            Self(self.0 | other.0)
-        } else {
-            Self(self.0 & !other.0)
-        }
-    }
-}
 
 /// The fields of a `DLTensor` as they are read from memory, before any check.
 #[derive(Clone, Copy, Debug)]
@@ -211,34 +26,60 @@ pub struct RawTensor<'a> {
     pub bits: u8,
     /// `dtype.lanes`.
     pub lanes: u16,
-    /// `shape`, `ndim` extents.
+    /// `shape`: `ndim` extents.
     pub shape: &'a [i64],
-    /// `strides`, `ndim` of them in elements; `None` for NULL, which means C order.
+    /// `strides`: `ndim` of them, in elements; `None` for NULL, which means C order.
     pub strides: Option<&'a [i64]>,
-    /// The managed tensor's flags; 0 for a legacy tensor.
+    /// The flags of the managed tensor; 0 for a legacy tensor.
     pub flags: u64,
 }
 
-/// What a `DLTensor` says, checked.
+/// The metadata of a `DLTensor`, checked.
 ///
-/// `data` is the address of the element of index 0 (`byte_offset` is in it), and 0 where there are
-/// no elements; the elements lie within the address space.
+/// [`data`](Self::data) is the address of the element of index 0, with `byte_offset` added, and 0
+/// if there are no elements. All elements lie within the address space.
+///
+/// ```
+/// use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
+/// use cai_dlpack::protocol::device::Device;
+/// use cai_dlpack::protocol::dtype::{DType, code};
+///
+/// let raw = RawTensor {
+///     data: 0x7000_0000,
+///     byte_offset: 64,
+///     device_type: Device::CUDA,
+///     device_id: 0,
+///     code: code::FLOAT,
+///     bits: 32,
+///     lanes: 1,
+///     shape: &[2, 3],
+///     strides: None,
+///     flags: 0,
+/// };
+/// let tensor = Descriptor::new(&raw)?;
+/// assert_eq!((tensor.data(), tensor.dtype()), (0x7000_0040, DType::F32));
+/// assert_eq!((tensor.elem_strides(), tensor.nbytes()), (&[3, 1][..], 24));
+///
+/// let refused = Descriptor::new(&RawTensor { bits: 13, ..raw }).unwrap_err();
+/// assert_eq!(refused.rule().id(), "dtype-bits");
+/// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Descriptor {
-    /// With type and flags (`layout::Element`).
+    /// With the element type and the flags (`layout::Element`).
     layout: Layout,
     data: u64,
     device: Device,
 }
 
-/// A [`Descriptor`] whose extents and strides lie elsewhere.
+/// A [`Descriptor`] that borrows its extents and strides.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Described<'a> {
-    /// The extents, and after them the strides in elements.
+pub(crate) struct DescriptorRef<'a> {
+    /// The extents, then the strides in elements.
     pub(crate) values: &'a [i64],
-    /// The address of the element of index 0; 0 where there are no elements.
+    /// The address of the element of index 0; 0 if there are no elements.
     pub(crate) data: u64,
-    /// Where the memory is.
+    /// The device of the memory.
     pub(crate) device: Device,
     /// The element type.
     pub(crate) dtype: DType,
@@ -256,11 +97,11 @@ impl PartialEq for Descriptor {
 impl Eq for Descriptor {}
 
 impl Descriptor {
-    /// The same, without its numbers.
+    /// Borrows the extents and strides.
     #[inline]
     #[must_use]
-    pub(crate) fn described(&self) -> Described<'_> {
-        Described {
+    pub(crate) fn borrowed(&self) -> DescriptorRef<'_> {
+        DescriptorRef {
             values: self.layout.values(),
             data: self.data,
             device: self.device,
@@ -269,7 +110,7 @@ impl Descriptor {
         }
     }
 
-    /// Checks `DLTensor.ndim`, before it is taken for the length of two arrays.
+    /// Checks `DLTensor.ndim`, before it is used as the length of `shape` and `strides`.
     ///
     /// # Errors
     /// `ndim-negative`, `ndim-limit` (ValueError).
@@ -284,42 +125,41 @@ impl Descriptor {
     /// Checks a tensor.
     ///
     /// # Errors
-    /// The rules of `DLTensor`'s fields: `dtype-...`, `device-unknown` (BufferError) and
+    /// The rules of the fields of `DLTensor`: `dtype-...`, `device-unknown` (BufferError) and
     /// `device-id`, `shape-extent`, `count-overflow`, `size-overflow`, `span-overflow`,
     /// `data-pointer-null`, `byte-offset`, `address-range` (ValueError).
     #[inline(always)]
     pub fn new(raw: &RawTensor<'_>) -> Result<Self, Violation> {
-        match Self::usual(raw) {
-            Some(usual) => Ok(usual),
-            None => Self::careful(raw),
+        match Self::check_fast(raw) {
+            Some(tensor) => Ok(tensor),
+            None => Self::check(raw),
         }
     }
 
-    /// Up to so many axes are usual.
-    pub(crate) const FEW_AXES: u32 = 4;
+    /// The most axes that [`check_fast`](Self::check_fast) accepts.
+    #[expect(clippy::cast_possible_truncation, reason = "a small constant")]
+    pub(crate) const INLINE_AXES: u32 = INLINE_AXES as u32;
 
-    /// The same for what is usual, in one pass; `None` for the rest, and for whatever is wrong.
+    /// Like [`check`](Self::check), in one pass over a tensor of up to 4 axes that has elements and no
+    /// number near a limit; `None` for any other, and for a malformed one.
     #[inline(always)]
-    pub(crate) fn usual(raw: &RawTensor<'_>) -> Option<Self> {
-        let dtype = DType::known(raw.code, raw.bits, raw.lanes)?;
+    pub(crate) fn check_fast(raw: &RawTensor<'_>) -> Option<Self> {
+        let dtype = DType::from_dlpack_fast(raw.code, raw.bits, raw.lanes)?;
         let is_negative = (raw.byte_offset.cast_signed() | i64::from(raw.device_id)) < 0;
         if !Device::is_known(raw.device_type) || dtype.is_sub_byte() || is_negative {
             return None;
         }
         let itemsize = dtype.itemsize()?;
         let ndim = u8::try_from(raw.shape.len()).ok()?;
-        let mut values = [0; 2 * FEW];
-        let (extent, reach) = layout::take_usual(&mut values, raw.shape, raw.strides)?;
+        let mut values = [0; 2 * INLINE_AXES];
+        let (summary, reach) = layout::copy_fast(&mut values, raw.shape, raw.strides)?;
         let data = raw.data.checked_add(raw.byte_offset)?;
         if raw.data == 0 || !layout::is_within_memory(data, reach, itemsize) {
             return None;
         }
-        let element = Element {
-            dtype,
-            flags: Flags::from_bits(raw.flags).0,
-        };
+        let flags = Flags::from_bits(raw.flags);
         Some(Self {
-            layout: Layout::of_few(values, ndim, extent, element),
+            layout: Layout::inline(values, ndim, summary, Element { dtype, flags }),
             data,
             device: Device {
                 device_type: raw.device_type,
@@ -328,9 +168,9 @@ impl Descriptor {
         })
     }
 
-    /// The same for anything.
+    /// Checks any tensor, field by field.
     #[inline(never)]
-    pub(crate) fn careful(raw: &RawTensor<'_>) -> Result<Self, Violation> {
+    pub(crate) fn check(raw: &RawTensor<'_>) -> Result<Self, Violation> {
         let device = Device::check_in(Field::TensorDevice, raw.device_type, raw.device_id)?;
         let dtype = DType::from_dlpack(raw.code, raw.bits, raw.lanes)?;
         let axes = Axes::from_slices(Source::Tensor, raw.shape, raw.strides)?;
@@ -344,8 +184,8 @@ impl Descriptor {
         Self::from_layout(data, device, dtype, flags, layout)
     }
 
-    /// A descriptor of parts that are checked one by one. `data` is the address of the element of
-    /// index 0, and is taken as 0 where there are no elements.
+    /// Combines parts that are checked one by one. `data` is the address of the element of index 0,
+    /// and becomes 0 if there are no elements.
     ///
     /// # Errors
     /// `data-pointer-null`, `address-range` (ValueError).
@@ -356,23 +196,21 @@ impl Descriptor {
         flags: Flags,
         layout: Layout,
     ) -> Result<Self, Violation> {
-        let data = check_data(data, &layout, stored_bits(dtype, flags))?;
-        Ok(Self::of_interface(data, device, dtype, flags, layout))
+        let bits = stored_bits(dtype, flags);
+        let data = address::check(Field::TensorData, data, layout.borrowed(), bits, 1)?;
+        Ok(Self::from_checked(data, device, dtype, flags, layout))
     }
 
-    /// Of parts that an [`Interface`] has checked together.
+    /// Combines parts that are checked against each other.
     #[inline(always)]
-    pub(super) const fn of_interface(
+    pub(super) const fn from_checked(
         data: u64,
         device: Device,
         dtype: DType,
         flags: Flags,
         mut layout: Layout,
     ) -> Self {
-        *layout.element_mut() = Element {
-            dtype,
-            flags: flags.0,
-        };
+        *layout.element_mut() = Element { dtype, flags };
         Self {
             layout,
             data,
@@ -380,32 +218,32 @@ impl Descriptor {
         }
     }
 
-    /// The address of the element of index 0; 0 where there are no elements.
+    /// Returns the address of the element of index 0; 0 if there are no elements.
     #[must_use]
     #[inline]
     pub const fn data(&self) -> u64 {
         self.data
     }
 
-    /// Where the memory is.
+    /// Returns the device of the memory.
     #[must_use]
     #[inline]
     pub const fn device(&self) -> Device {
         self.device
     }
 
-    /// The element type.
+    /// Returns the element type.
     #[must_use]
     #[inline]
     pub const fn dtype(&self) -> DType {
         self.layout.element().dtype
     }
 
-    /// The flags.
+    /// Returns the flags.
     #[must_use]
     #[inline]
     pub const fn flags(&self) -> Flags {
-        Flags(self.layout.element().flags)
+        self.layout.element().flags
     }
 
     /// Whether the data must not be written.
@@ -415,28 +253,28 @@ impl Descriptor {
         self.flags().read_only()
     }
 
-    /// Shape and strides.
+    /// Returns shape and strides.
     #[must_use]
     #[inline]
     pub const fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// The extents, in elements.
+    /// Returns the extents, in elements.
     #[must_use]
     #[inline]
     pub fn shape(&self) -> &[i64] {
         self.layout.shape()
     }
 
-    /// One stride per axis, in elements.
+    /// Returns one stride per axis, in elements.
     #[must_use]
     #[inline]
     pub fn elem_strides(&self) -> &[i64] {
         self.layout.elem_strides()
     }
 
-    /// One stride per axis, in bytes; `None` for types whose elements are no whole bytes.
+    /// Returns one stride per axis, in bytes; `None` if an element is no whole number of bytes.
     #[inline]
     pub fn byte_strides(
         &self,
@@ -445,14 +283,14 @@ impl Descriptor {
         Some(self.layout.byte_strides(itemsize))
     }
 
-    /// The number of axes.
+    /// Returns the number of axes.
     #[must_use]
     #[inline]
     pub const fn ndim(&self) -> usize {
         self.layout.ndim()
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     #[must_use]
     #[inline]
     #[expect(
@@ -463,57 +301,55 @@ impl Descriptor {
         self.layout.len()
     }
 
-    /// The bytes of all elements, gaps not counted; packed elements are rounded up together.
+    /// Returns the bytes of all elements, without gaps; packed elements are rounded up together.
     #[must_use]
     #[inline]
     pub fn nbytes(&self) -> u64 {
-        bytes_of(self.layout.len(), self.stored_bits())
+        address::nbytes(self.layout.len(), self.stored_bits())
     }
 
-    /// The first byte that belongs to an element and the end of the last: `(start, end)`.
+    /// Returns the first byte of the lowest element and the end of the highest one: `(start, end)`;
     /// `None` without elements.
     #[must_use]
     #[inline]
     pub fn byte_span(&self) -> Option<(u64, u64)> {
-        if self.layout.len() == 0 {
-            return None;
-        }
-        end_points(self.data, &self.layout, self.stored_bits())
+        address::byte_span(self.data, self.layout.borrowed(), self.stored_bits())
     }
 
-    /// The same data said to be elsewhere: for pinned and managed memory, which has two names.
+    /// Replaces the device: pinned and managed memory belongs to the host and to the GPU.
     #[must_use]
     pub fn with_device(mut self, device: Device) -> Self {
         self.set_device(device);
         self
     }
 
-    /// [`with_device`](Self::with_device), in place.
+    /// Like [`with_device`](Self::with_device), in place.
     pub(crate) fn set_device(&mut self, device: Device) {
         self.device = device;
     }
 
-    /// The same data with the read-only flag set or cleared.
+    /// Sets or clears the read-only flag.
     #[must_use]
     pub fn with_read_only(mut self, read_only: bool) -> Self {
-        self.layout.element_mut().flags = self.flags().with(Flags::READ_ONLY, read_only).0;
+        self.layout.element_mut().flags = self.flags().with(Flags::READ_ONLY, read_only);
         self
     }
 
-    /// The same bytes as elements of another type of the same size.
+    /// Reinterprets the bytes as elements of another type of the same size.
     ///
     /// # Errors
-    /// `dtype-override`: see [`dtype::reinterpret`]; `data-alignment` where the bytes had none (BufferError).
+    /// `dtype-override`: see [`dtype::reinterpret`]; `data-alignment` if the new type needs an
+    /// alignment that the data lacks (BufferError).
     pub fn with_dtype(mut self, dtype: DType) -> Result<Self, Violation> {
         let dtype = dtype::reinterpret(self.dtype(), dtype)?;
-        if self.data.checked_rem(u64::from(dtype.align())) != Some(0) && dtype != self.dtype() {
-            return Err(misaligned(Field::TensorData, self.data, dtype.align()));
+        if dtype != self.dtype() {
+            address::check_align(Field::TensorData, self.data, dtype.align())?;
         }
         self.layout.element_mut().dtype = dtype;
         Ok(self)
     }
 
-    /// The same bytes as elements of `dtype` in C order: what `shape=` asks for.
+    /// Reinterprets the bytes as elements of `dtype` in C order, for `shape=`.
     ///
     /// # Errors
     /// `shape-override`, `data-alignment` and `dtype-override` (BufferError); the rules of shapes.
@@ -527,7 +363,7 @@ impl Descriptor {
             return Err(refuse(format_args!("the data is not contiguous")));
         }
         if dtype != self.dtype() {
-            dtype::check_carried(dtype)?;
+            dtype::check_target(dtype)?;
             if self.dtype().itemsize() != Some(1) {
                 dtype::reinterpret(self.dtype(), dtype)?;
             }
@@ -536,55 +372,24 @@ impl Descriptor {
         let layout =
             Layout::from_elem_axes(axes, rounded_itemsize(dtype)).map_err(|v| v.in_field(field))?;
         let nbytes = self.nbytes();
-        let made = Self::of_interface(self.data, self.device, dtype, self.flags(), layout);
+        let made = Self::from_checked(self.data, self.device, dtype, self.flags(), layout);
         if made.nbytes() != nbytes {
             return Err(refuse(format_args!(
                 "as {dtype} it takes {} bytes, and the data has {nbytes}",
                 made.nbytes()
             )));
         }
-        if made.data.checked_rem(u64::from(dtype.align())) != Some(0) {
-            return Err(misaligned(field, made.data, dtype.align()));
-        }
+        address::check_align(field, made.data, dtype.align())?;
         Ok(made)
     }
 
-    /// The dict that says the same. The owner, the stream's life and the driver's opinion are the
-    /// caller's.
-    ///
-    /// # Errors
-    /// `cai-device`, `cai-dtype`, `cai-sub-byte` and `cai-lanes` (BufferError).
-    #[inline]
-    pub fn to_interface(&self, stream: Stream) -> Result<Interface, Violation> {
-        self.check_interface()?;
-        Ok(Interface::of_descriptor(self, stream))
-    }
-
-    /// Whether [`to_interface`](Self::to_interface) has a dict that says the same: its typestr.
-    ///
-    /// # Errors
-    /// As there.
-    #[inline]
-    pub(crate) fn check_interface(&self) -> Result<&'static str, Violation> {
-        if !self.device.is_cuda_accessible() {
-            return Err(self.refuse_cai_device());
-        }
-        self.dtype().typestr()
-    }
-
-    fn stored_bits(&self) -> u32 {
+    fn stored_bits(&self) -> u64 {
         stored_bits(self.dtype(), self.flags())
-    }
-
-    #[cold]
-    fn refuse_cai_device(&self) -> Violation {
-        Violation::new(Rule::CaiDevice, Field::TensorDevice, self.device)
-            .with_hint("pass it by DLPack, or copy it to the GPU with the producer")
     }
 }
 
-/// The bytes that the layout of a type is checked with: whole elements, rounded up; a byte per
-/// lane for types that may be padded.
+/// The bytes of one element that a layout is checked with: rounded up, and a byte per lane for
+/// types that may be padded.
 #[inline]
 fn rounded_itemsize(dtype: DType) -> u32 {
     if dtype.is_sub_byte() {
@@ -594,53 +399,17 @@ fn rounded_itemsize(dtype: DType) -> u32 {
     }
 }
 
-/// The bits that one element takes: packed, or a byte per lane where the flags say so.
+/// The bits that one element takes in memory: packed, or a byte per lane if the flags say so.
 #[inline]
-fn stored_bits(dtype: DType, flags: Flags) -> u32 {
+fn stored_bits(dtype: DType, flags: Flags) -> u64 {
     if dtype.is_sub_byte() && flags.contains(Flags::SUBBYTE_PADDED) {
-        u32::from(dtype.lanes()).wrapping_mul(8) // below 2**19
+        u64::from(dtype.lanes()) << 3
     } else {
-        dtype.element_bits()
+        u64::from(dtype.element_bits())
     }
 }
 
-/// The bytes of `elements` elements, rounded up.
-#[inline]
-fn bytes_of(elements: u64, stored_bits: u32) -> u64 {
-    if stored_bits & 7 == 0 {
-        // Fits: the layout was checked with this size.
-        return elements.saturating_mul(u64::from(stored_bits >> 3));
-    }
-    let bits = u128::from(elements).saturating_mul(u128::from(stored_bits));
-    u64::try_from(bits.div_ceil(8)).unwrap_or(u64::MAX)
-}
-
-/// The first byte and the end of the last, of a tensor with elements. `None` where they leave the
-/// address space.
-#[inline(always)]
-fn end_points(data: u64, layout: &Layout, stored_bits: u32) -> Option<(u64, u64)> {
-    let (lowest, end) = layout.elem_span();
-    let start = data.checked_sub(bytes_of(lowest.unsigned_abs(), stored_bits))?;
-    let end = data.checked_add(bytes_of(end.unsigned_abs(), stored_bits))?;
-    Some((start, end))
-}
-
-/// The pointer against shape, strides and size. Answers it, and 0 without elements.
-#[inline(always)]
-fn check_data(data: u64, layout: &Layout, stored_bits: u32) -> Result<u64, Violation> {
-    if layout.len() == 0 {
-        return Ok(0);
-    }
-    if data == 0 {
-        return Err(null_data(Field::TensorData, layout.shape()));
-    }
-    match end_points(data, layout, stored_bits) {
-        Some(_) => Ok(data),
-        None => Err(leaves_memory(Field::TensorData, data)),
-    }
-}
-
-/// `data + byte_offset`, or `None` where that is no address.
+/// Returns `data + byte_offset`, or `None` if the sum is no address.
 #[inline]
 fn offset_data(data: u64, byte_offset: u64) -> Option<u64> {
     let offset = i64::try_from(byte_offset).ok()?;
@@ -663,24 +432,7 @@ fn refuse_ndim(ndim: i32) -> Violation {
     Violation::new(rule, Field::TensorNdim, ndim)
 }
 
-#[cold]
-pub(super) fn null_data(field: Field, shape: &[i64]) -> Violation {
-    let found = format_args!("0 with shape {shape:?}");
-    Violation::new(Rule::DataPointerNull, field, found)
-}
-
-#[cold]
-pub(super) fn leaves_memory(field: Field, data: u64) -> Violation {
-    Violation::new(Rule::AddressRange, field, format_args!("{data:#x}"))
-}
-
-#[cold]
-pub(super) fn misaligned(field: Field, data: u64, align: u32) -> Violation {
-    let found = format_args!("{data:#x}, to be aligned to {align} bytes");
-    Violation::new(Rule::DataAlignment, field, found)
-}
-
+#[cfg(test)]
+mod fast_tests;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod usual_tests;

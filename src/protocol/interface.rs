@@ -1,36 +1,38 @@
-//! A `__cuda_array_interface__` dict as a checked value, versions 0 to 3.
+//! [`CaiInterface`]: a `__cuda_array_interface__` dict, versions 0 to 3, checked.
 //!
-//! The versions differ less than their numbers say. 0 and 1 leave open what absent strides and
-//! size 0 mean: what 2 says about them holds for all. 1 brought `mask`, 3 brought `stream`; both
-//! are honoured wherever they are given, because producers that write them mean them. A newer
-//! version is read as 3.
+//! The versions differ less than their numbers suggest. Versions 0 and 1 leave open what absent
+//! strides and size 0 mean; the definition of version 2 is applied to all. Version 1 added `mask`
+//! and version 3 added `stream`; both are read from a dict of any version, since producers that
+//! write them mean them. A newer version is read as 3.
 
-use super::descriptor::{self, Described, Descriptor, Device, Flags};
-use super::dtype::{self, DType, Kind, TypeStr};
-use super::layout::{self, Axes, Extent, Layout, Settled, Source};
+use super::address;
+use super::axes::{Axes, Source};
+use super::dtype::{Kind, TypeStr};
+use super::layout::Layout;
 use super::rule::{Field, Rule, Violation};
 use super::stream::Stream;
 
 mod descr;
+pub(super) use descr::refuse_struct;
 pub use descr::{Descr, DescrBuilder, DescrField};
 
-/// The version that a dict says it follows.
+/// The version number of a dict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Version {
-    /// The first.
+    /// Version 0.
     V0,
-    /// With `mask`.
+    /// Version 1, which added `mask`.
     V1,
-    /// Says what absent strides and size 0 mean.
+    /// Version 2, which defines absent strides and size 0.
     V2,
-    /// With `stream`.
+    /// Version 3, which added `stream`.
     V3,
-    /// Not published when this was written: read as 3, and the caller warns.
+    /// A later version than this library implements: read as 3, and the caller warns.
     Newer(i64),
 }
 
 impl Version {
-    /// What a missing version counts as.
+    /// The version of a dict without `version`.
     pub const MISSING: Self = Self::V0;
 
     /// Checks the number.
@@ -49,7 +51,7 @@ impl Version {
         })
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub const fn number(self) -> i64 {
         match self {
@@ -69,8 +71,8 @@ fn refuse_version(version: i64) -> Violation {
 
 /// The entries of a dict, each checked by itself and not yet against the others.
 ///
-/// `mask` is not among them: what to do with one is the caller's policy, and a dict whose mask is
-/// to be ignored or split off is otherwise like any other.
+/// `mask` is not included: the caller decides what to do with it, and a dict whose mask is ignored
+/// or split off is otherwise like any other.
 #[derive(Debug)]
 pub struct Parts {
     /// `version`.
@@ -79,7 +81,7 @@ pub struct Parts {
     pub typestr: TypeStr,
     /// `descr`.
     pub descr: Descr,
-    /// `shape`, and `strides` in bytes where they are given.
+    /// `shape`, and `strides` in bytes if there are any.
     pub axes: Axes,
     /// `data[0]`.
     pub data: u64,
@@ -89,22 +91,50 @@ pub struct Parts {
     pub stream: Stream,
 }
 
-/// A CAI dict whose entries agree with each other.
+/// A `__cuda_array_interface__` dict whose entries are checked against each other.
 ///
-/// `data` is the address of the element of index 0, aligned to the scalar, and 0 where there are
-/// no elements; the elements lie within the address space.
+/// [`data`](Self::data) is the address of the element of index 0, aligned to the scalar, and 0 if
+/// there are no elements. All elements lie within the address space.
+///
+/// ```
+/// use cai_dlpack::protocol::axes::{Axes, Source};
+/// use cai_dlpack::protocol::device::Device;
+/// use cai_dlpack::protocol::dtype::TypeStr;
+/// use cai_dlpack::protocol::interface::{CaiInterface, Descr, Parts, Version};
+/// use cai_dlpack::protocol::stream::Stream;
+///
+/// # let native = if cfg!(target_endian = "little") { "<f4" } else { ">f4" };
+/// let dict = CaiInterface::new(Parts {
+///     version: Version::from_int(3)?,
+///     typestr: TypeStr::parse(native)?, // "<f4"
+///     descr: Descr::None,
+///     axes: Axes::from_slices(Source::Cai, &[2, 3], None)?,
+///     data: 0x7000_0000,
+///     read_only: false,
+///     stream: Stream::LegacyDefault,
+/// })?;
+/// assert_eq!(dict.nbytes(), 24);
+///
+/// // A dict has no device: the caller or the driver supplies it.
+/// let tensor = dict.into_descriptor(None, Device::cuda(0))?;
+/// assert_eq!(tensor.elem_strides(), [3, 1]);
+///
+/// // And back.
+/// assert_eq!(tensor.to_interface(Stream::None)?.typestr().as_str(), Some(native));
+/// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+/// ```
 #[derive(Clone, Debug)]
-pub struct Interface {
-    layout: Layout,
-    data: u64,
-    stream: Stream,
-    descr: Descr,
-    version: Version,
-    typestr: TypeStr,
-    read_only: bool,
+pub struct CaiInterface {
+    pub(super) layout: Layout,
+    pub(super) data: u64,
+    pub(super) stream: Stream,
+    pub(super) descr: Descr,
+    pub(super) version: Version,
+    pub(super) typestr: TypeStr,
+    pub(super) read_only: bool,
 }
 
-impl Interface {
+impl CaiInterface {
     /// Checks the entries against each other.
     ///
     /// # Errors
@@ -135,61 +165,39 @@ impl Interface {
         })
     }
 
-    /// The dict of a descriptor whose type has a typestr.
-    #[inline]
-    pub(super) fn of_descriptor(from: &Descriptor, stream: Stream) -> Self {
-        Self {
-            layout: from.layout().clone(),
-            data: from.data(),
-            stream,
-            descr: Descr::None,
-            version: Version::V3,
-            typestr: from.dtype().native_typestr(),
-            read_only: from.read_only(),
-        }
-    }
-
-    /// The version.
+    /// Returns the version.
     #[must_use]
     pub const fn version(&self) -> Version {
         self.version
     }
 
-    /// The kind and size of the items.
+    /// Returns the kind and size of the items.
     #[must_use]
     pub const fn typestr(&self) -> TypeStr {
         self.typestr
     }
 
-    /// The canonical typestr of a type that DLPack has too (which is all that
-    /// [`Descriptor::to_interface`] makes); for the others an empty string.
-    #[must_use]
-    #[inline]
-    pub const fn typestr_str(&self) -> &'static str {
-        self.typestr.canonical()
-    }
-
-    /// The fields of a struct.
+    /// Returns the fields of a struct.
     #[must_use]
     pub const fn descr(&self) -> &Descr {
         &self.descr
     }
 
-    /// Shape and strides, in items.
+    /// Returns shape and strides, in items.
     #[must_use]
     pub const fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// The extents.
+    /// Returns the extents.
     #[must_use]
     #[inline]
     pub fn shape(&self) -> &[i64] {
         self.layout.shape()
     }
 
-    /// The strides that an exported dict carries, in bytes: `None` in C order and without elements,
-    /// because consumers take explicit strides for the slow case, or reject them.
+    /// Returns the strides for an exported dict, in bytes. `None` in C order and without elements,
+    /// because some consumers treat explicit strides as the slow case, or reject them.
     #[inline]
     pub fn strides_for_export(
         &self,
@@ -201,7 +209,7 @@ impl Interface {
         }
     }
 
-    /// The address of the element of index 0; 0 where there are no elements.
+    /// Returns the address of the element of index 0; 0 if there are no elements.
     #[must_use]
     #[inline]
     pub const fn data(&self) -> u64 {
@@ -215,71 +223,29 @@ impl Interface {
         self.read_only
     }
 
-    /// What the data is ready on.
+    /// Returns the stream that the data is ready on.
     #[must_use]
     #[inline]
     pub const fn stream(&self) -> Stream {
         self.stream
     }
 
-    /// The bytes of all items, gaps not counted.
+    /// Returns the bytes of all items, without gaps.
     #[must_use]
     pub fn nbytes(&self) -> u64 {
-        nbytes(&self.layout, self.typestr)
+        address::nbytes(self.layout.len(), self.typestr.bits())
     }
 
-    /// The first byte that belongs to an item and the end of the last; `None` without items.
+    /// Returns the first byte of the lowest item and the end of the highest one; `None` without items.
     #[must_use]
     #[inline]
     pub fn byte_span(&self) -> Option<(u64, u64)> {
-        if self.layout.len() == 0 {
-            return None;
-        }
-        layout_span(self.data, &self.layout, self.typestr)
+        let bits = item_bits(&self.layout, self.typestr);
+        address::byte_span(self.data, self.layout.borrowed(), bits)
     }
 
-    /// What DLPack says of it. `dtype` is the `dtype=` override, `device` where the memory is
-    /// (which a dict does not say).
-    ///
-    /// # Errors
-    /// The `typestr-...` rules, `descr-fields`, `dtype-override` and `data-alignment`
-    /// (BufferError).
-    #[inline]
-    pub fn into_descriptor(
-        self,
-        dtype: Option<DType>,
-        device: Device,
-    ) -> Result<Descriptor, Violation> {
-        let dtype = match dtype {
-            None => self.own_dtype()?,
-            Some(dtype) => self.reinterpreted(dtype)?,
-        };
-        let flags = Flags::NONE.with(Flags::READ_ONLY, self.read_only);
-        Ok(Descriptor::of_interface(
-            self.data,
-            device,
-            dtype,
-            flags,
-            self.layout,
-        ))
-    }
-
-    #[inline]
-    fn own_dtype(&self) -> Result<DType, Violation> {
-        if let Descr::Fields(fields) = &self.descr {
-            return Err(descr::refuse_struct(fields));
-        }
-        self.typestr.to_dtype()
-    }
-
-    fn reinterpreted(&self, dtype: DType) -> Result<DType, Violation> {
-        let dtype = dtype::reinterpret_typestr(self.typestr, dtype)?;
-        check_align(self.data, dtype.align())?; // 0, without items, is aligned
-        Ok(dtype)
-    }
-
-    /// One field of a structured array, with the strides of the whole. A field that is an array
-    /// itself adds its axes.
+    /// Returns one field of a structured array, with the strides of the whole array. A field that is
+    /// an array itself adds its axes.
     ///
     /// # Errors
     /// `field-unknown` and the rules of shapes (ValueError); `field-none`, `field-stride`,
@@ -326,254 +292,34 @@ impl Interface {
         })
     }
 
-    /// Puts another `descr` in the place of one that says nothing; it has been checked against the typestr.
+    /// Replaces `descr` by one that has been checked against the typestr.
     pub(crate) fn set_descr(&mut self, descr: Descr) {
         self.descr = descr;
     }
 
-    /// The dict of a view of a struct.
-    pub(crate) fn of_struct(from: &Descriptor, descr: Descr) -> Self {
-        let itemsize = from.dtype().itemsize().unwrap_or(1);
-        Self {
-            layout: from.layout().clone(),
-            data: from.data(),
-            stream: Stream::None,
-            descr,
-            version: Version::V3,
-            typestr: TypeStr::void(itemsize).unwrap_or(from.dtype().native_typestr()),
-            read_only: from.read_only(),
-        }
-    }
-
-    /// Describes a struct as a whole, on a device that a dict does not name, and its fields. Neither protocol can
-    /// carry it; [`CaiView::field`](crate::CaiView::field) takes one field out of its view.
-    ///
-    /// # Errors
-    /// `descr-fields` for items too large to be counted.
-    pub fn into_struct(self, device: Device) -> Result<(Descriptor, Descr), Violation> {
-        let Some(dtype) = DType::structure(self.typestr.itemsize()) else {
-            let itemsize = self.typestr.itemsize();
-            let found = format_args!("items of {itemsize} bytes");
-            return Err(Violation::new(Rule::DescrFields, Field::CaiDescr, found)
-                .with_hint("fields are found in items of up to 65535 bytes"));
-        };
-        let flags = Flags::NONE.with(Flags::READ_ONLY, self.read_only);
-        let descriptor = Descriptor::of_interface(self.data, device, dtype, flags, self.layout);
-        Ok((descriptor, self.descr))
-    }
-
-    /// Whether the items are bits: of masks, where `shape` counts bits.
+    /// Whether the items are bits, as in some masks: `shape` then counts bits.
     #[must_use]
     pub const fn is_bits(&self) -> bool {
         matches!(self.typestr.kind(), Kind::Bit)
     }
 }
 
-/// The entries of the usual dict: an array of numbers, with neither fields nor a mask.
-///
-/// [`Parts`], [`Interface`] and [`Descriptor`] in one step, by the same checks and where the numbers lie:
-/// for those who convert in an inner loop, and who ask the long way why where this refuses.
-#[derive(Debug)]
-pub(crate) struct Plain<'a> {
-    /// `data[0]`.
-    pub(crate) data: u64,
-    /// `data[1]`.
-    pub(crate) read_only: bool,
-    /// The type that `typestr` stands for.
-    pub(crate) dtype: DType,
-    /// `shape`, and after it `strides` in bytes, or as many numbers to write strides to.
-    pub(crate) values: &'a mut [i64],
-    /// Number of axes.
-    pub(crate) ndim: u8,
-    /// Whether there are strides; else C order.
-    pub(crate) has_strides: bool,
-}
-
-/// A [`Plain`] dict whose entries agree with each other.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Checked<'a> {
-    settled: Settled<'a>,
-    data: u64,
-    dtype: DType,
-    flags: Flags,
-}
-
-impl<'a> Plain<'a> {
-    /// The type of a canonical typestr; `None` for what the long way must read.
-    #[must_use]
-    #[inline(always)]
-    pub(crate) fn dtype(typestr: &str) -> Option<DType> {
-        DType::of_canonical(typestr.as_bytes())
-    }
-
-    /// Checks the entries against each other.
-    ///
-    /// # Errors
-    /// Those of [`Axes`], [`Interface::new`] and [`Interface::into_descriptor`].
-    #[inline(always)]
-    pub(crate) fn check(mut self) -> Result<Checked<'a>, Violation> {
-        match self.check_usual() {
-            Some(extent) => Ok(Checked {
-                data: self.data,
-                dtype: self.dtype,
-                flags: Flags::NONE.with(Flags::READ_ONLY, self.read_only),
-                settled: Settled {
-                    values: self.values,
-                    ndim: self.ndim,
-                    extent,
-                },
-            }),
-            None => self.check_carefully(),
-        }
-    }
-
-    /// The usual entries in one pass; `None`, with the strides as they came, for the rest and for whatever
-    /// is wrong.
-    #[inline(always)]
-    fn check_usual(&mut self) -> Option<Extent> {
-        let rank = usize::from(self.ndim);
-        let bits = u32::from(self.dtype.bits());
-        let misaligned = u64::from(self.dtype.align().wrapping_sub(1)) & self.data;
-        let is_usual = self.dtype.lanes() == 1 && bits.is_power_of_two() && bits >= 8;
-        if !is_usual || self.data == 0 || misaligned != 0 {
-            return None;
-        }
-        let (itemsize, shift) = (bits >> 3, bits.trailing_zeros().wrapping_sub(3));
-        let (extent, reach) = layout::settle_usual(self.values, rank, self.has_strides, shift)?;
-        if !layout::is_within_memory(self.data, reach, itemsize) {
-            return None;
-        }
-        if self.has_strides {
-            layout::in_elements(self.values, rank, shift);
-        }
-        Some(extent)
-    }
-
-    #[inline(never)]
-    fn check_carefully(self) -> Result<Checked<'a>, Violation> {
-        let dtype = self.dtype;
-        let itemsize = dtype.itemsize().unwrap_or(1); // none of the types with a typestr is packed
-        let settled = layout::settle_bytes(self.values, self.ndim, self.has_strides, itemsize)?;
-        let (shape, strides) = settled
-            .values
-            .split_at_checked(usize::from(self.ndim))
-            .unwrap_or_default();
-        let data = if settled.extent.len == 0 {
-            0
-        } else if self.data == 0 {
-            return Err(descriptor::null_data(Field::CaiData, shape));
-        } else {
-            check_align(self.data, dtype.align())?;
-            let span = || layout::span_of(shape, strides);
-            match byte_span(self.data, settled.extent, span, itemsize) {
-                Some(_) => self.data,
-                None => return Err(descriptor::leaves_memory(Field::CaiData, self.data)),
-            }
-        };
-        Ok(Checked {
-            settled,
-            data,
-            dtype,
-            flags: Flags::NONE.with(Flags::READ_ONLY, self.read_only),
-        })
-    }
-}
-
-impl<'a> Checked<'a> {
-    /// What DLPack says of it, on a device that a dict does not name.
-    #[inline(always)]
-    #[must_use]
-    pub(crate) fn descriptor(&self, device: Device) -> Descriptor {
-        let layout = Layout::of_settled(self.settled);
-        Descriptor::of_interface(self.data, device, self.dtype, self.flags, layout)
-    }
-
-    /// [`descriptor`](Self::descriptor), without its numbers.
-    #[inline]
-    #[must_use]
-    pub(crate) fn described(&self, device: Device) -> Described<'a> {
-        Described {
-            values: self.settled.values,
-            data: self.data,
-            device,
-            dtype: self.dtype,
-            flags: self.flags,
-        }
-    }
-}
-
-/// The pointer against shape, strides and item size. Answers it, and 0 without items.
+/// Checks the pointer against shape, strides, item size and alignment.
 #[inline]
 fn check_data(data: u64, layout: &Layout, typestr: TypeStr) -> Result<u64, Violation> {
-    if layout.len() == 0 {
-        return Ok(0);
-    }
-    if data == 0 {
-        return Err(descriptor::null_data(Field::CaiData, layout.shape()));
-    }
-    check_align(data, typestr.align())?;
-    match layout_span(data, layout, typestr) {
-        Some(_) => Ok(data),
-        None => Err(descriptor::leaves_memory(Field::CaiData, data)),
-    }
+    let (bits, align) = (item_bits(layout, typestr), typestr.align());
+    address::check(Field::CaiData, data, layout.borrowed(), bits, align)
 }
 
-/// The pointer against the scalar's alignment, a power of two.
+/// The bits that one item takes in memory: bit fields are packed only if they are contiguous.
 #[inline]
-fn check_align(data: u64, align: u32) -> Result<(), Violation> {
-    if data & u64::from(align.wrapping_sub(1)) == 0 {
-        Ok(())
+fn item_bits(layout: &Layout, typestr: TypeStr) -> u64 {
+    if layout.is_c_contiguous() {
+        typestr.bits()
     } else {
-        Err(descriptor::misaligned(Field::CaiData, data, align))
+        u64::from(typestr.itemsize()) << 3
     }
 }
 
-/// The bytes of all items, gaps not counted.
-#[inline]
-fn nbytes(layout: &Layout, typestr: TypeStr) -> u64 {
-    if typestr.kind() == Kind::Bit {
-        let bits = u128::from(layout.len()).saturating_mul(u128::from(typestr.bits()));
-        return u64::try_from(bits.div_ceil(8)).unwrap_or(u64::MAX);
-    }
-    // Fits: the layout was checked with this item size.
-    layout.len().saturating_mul(u64::from(typestr.itemsize()))
-}
-
-/// [`byte_span`] of a layout.
-#[inline]
-fn layout_span(data: u64, layout: &Layout, typestr: TypeStr) -> Option<(u64, u64)> {
-    let extent = Extent {
-        len: layout.len(),
-        c_contiguous: layout.is_c_contiguous(),
-    };
-    if typestr.kind() == Kind::Bit && extent.c_contiguous {
-        return Some((data, data.checked_add(nbytes(layout, typestr))?));
-    }
-    byte_span(data, extent, || layout.elem_span(), typestr.itemsize())
-}
-
-/// The first byte and the end of the last, of an array with items. `None` where they leave the
-/// address space.
-#[inline(always)]
-fn byte_span(
-    data: u64,
-    extent: Extent,
-    elem_span: impl FnOnce() -> (i64, i64),
-    itemsize: u32,
-) -> Option<(u64, u64)> {
-    if extent.c_contiguous {
-        // Fits: the layout was checked with this item size.
-        let nbytes = extent.len.saturating_mul(u64::from(itemsize));
-        return Some((data, data.checked_add(nbytes)?));
-    }
-    let itemsize = i64::from(itemsize);
-    let (lowest, end) = elem_span();
-    let start = data.checked_add_signed(lowest.checked_mul(itemsize)?)?;
-    let end = data.checked_add_signed(end.checked_mul(itemsize)?)?;
-    Some((start, end))
-}
-
-#[cfg(test)]
-mod plain_tests;
 #[cfg(test)]
 mod tests;

@@ -1,229 +1,54 @@
-//! Shapes and strides: read once, checked once, free of overflow from then on.
+//! [`Layout`]: a checked shape with strides in elements.
 //!
-//! CAI counts strides in bytes, DLPack in elements; [`Layout`] is always in elements and always has
-//! strides. [`Axes`] is the untrusted input of both.
+//! CAI counts strides in bytes, DLPack in elements; a [`Layout`] always has strides, and always in
+//! elements. All arithmetic below relies on what a `Layout` guarantees:
 //!
-//! What a `Layout` promises, and all arithmetic below relies on it:
-//! every extent is 0 or more; the number of elements, and that number times the item size, fit
-//! `i64`; every element stride times the item size fits `i64`; and so does the distance in bytes
-//! between the first and the last byte.
+//! - every extent is 0 or more;
+//! - the number of elements, and that number times the item size, fit `i64`;
+//! - every stride in bytes fits `i64`;
+//! - the distance in bytes from the first to the last byte fits `i64`.
 
 use smallvec::SmallVec;
 
+use super::axes::{Axes, INLINE_AXES, Unit};
+use super::device::Flags;
 use super::dtype::DType;
-use super::rule::{Field, Rule, Violation};
+use super::rule::Violation;
 
-/// The most dimensions that are taken: NumPy's limit.
-pub const MAX_NDIM: usize = 64;
+mod check;
+mod check_fast;
 
-/// Shape, then strides: up to four axes without an allocation.
-type Values = SmallVec<[i64; 8]>;
+pub(super) use check::{LayoutRef, Summary, check_bytes};
+pub(super) use check_fast::{check_fast, copy_fast, is_within_memory, to_elements};
 
-/// Which protocol's fields a refusal names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// `__cuda_array_interface__`: strides in bytes.
-    Cai,
-    /// `DLTensor`: strides in elements.
-    Tensor,
-}
-
-impl Source {
-    const fn shape(self) -> Field {
-        match self {
-            Self::Cai => Field::CaiShape,
-            Self::Tensor => Field::TensorShape,
-        }
-    }
-
-    const fn strides(self) -> Field {
-        match self {
-            Self::Cai => Field::CaiStrides,
-            Self::Tensor => Field::TensorStrides,
-        }
-    }
-
-    const fn ndim(self) -> Field {
-        match self {
-            Self::Cai => Field::CaiShape,
-            Self::Tensor => Field::TensorNdim,
-        }
-    }
-}
-
-/// Extents and strides as they are read, before they are checked against each other.
+/// A checked shape with one stride per axis, in elements.
 ///
-/// All extents first, then, where strides are given, [`expect_strides`](Self::expect_strides) and
-/// one stride per axis.
-#[derive(Clone, Debug)]
-pub struct Axes {
-    values: Values,
-    ndim: u8,
-    source: Source,
-    has_strides: bool,
-}
-
-impl Axes {
-    /// No axes yet.
-    #[must_use]
-    #[inline]
-    pub fn new(source: Source) -> Self {
-        Self {
-            values: SmallVec::new(),
-            ndim: 0,
-            source,
-            has_strides: false,
-        }
-    }
-
-    /// All axes at once.
-    ///
-    /// # Errors
-    /// Those of [`push_extent`](Self::push_extent) and [`expect_strides`](Self::expect_strides).
-    #[inline(always)]
-    pub fn from_slices(
-        source: Source,
-        shape: &[i64],
-        strides: Option<&[i64]>,
-    ) -> Result<Self, Violation> {
-        let rank = shape.len();
-        let ndim = match u8::try_from(rank) {
-            Ok(ndim) if rank <= MAX_NDIM && shape.iter().all(|extent| *extent >= 0) => ndim,
-            _ => return Err(Self::refuse_shape(source, shape)),
-        };
-        let given = strides.unwrap_or(&[]);
-        if strides.is_some() && given.len() != rank {
-            return Err(source.wrong_count(given.len(), rank));
-        }
-        let mut values = Values::from_elem(0, rank.wrapping_mul(2));
-        for (value, extent) in values.iter_mut().zip(shape) {
-            *value = *extent;
-        }
-        for (value, stride) in values.iter_mut().skip(rank).zip(given) {
-            *value = *stride;
-        }
-        Ok(Self {
-            values,
-            ndim,
-            source,
-            has_strides: strides.is_some(),
-        })
-    }
-
-    /// Finds the extent at fault.
-    #[cold]
-    fn refuse_shape(source: Source, shape: &[i64]) -> Violation {
-        let mut axes = Self::new(source);
-        for extent in shape {
-            if let Err(violation) = axes.push_extent(*extent) {
-                return violation;
-            }
-        }
-        axes.refuse_extent(-1)
-    }
-
-    /// Adds an axis.
-    ///
-    /// # Errors
-    /// `shape-extent` for a negative extent, `ndim-limit` for the 65th axis (ValueError).
-    #[inline]
-    pub fn push_extent(&mut self, extent: i64) -> Result<(), Violation> {
-        debug_assert!(!self.has_strides, "extents come before strides");
-        let axis = self.ndim;
-        if extent < 0 || usize::from(axis) >= MAX_NDIM {
-            return Err(self.refuse_extent(extent));
-        }
-        self.values.push(extent);
-        self.ndim = axis.wrapping_add(1); // at most MAX_NDIM
-        Ok(())
-    }
-
-    #[cold]
-    fn refuse_extent(&self, extent: i64) -> Violation {
-        if usize::from(self.ndim) >= MAX_NDIM {
-            return Violation::new(Rule::NdimLimit, self.source.ndim(), "more than 64 axes");
-        }
-        let found = format_args!("{extent} on axis {}", self.ndim);
-        Violation::new(Rule::ShapeExtent, self.source.shape(), found)
-    }
-
-    /// Says that `count` strides follow. Without this call, an empty list of strides for an array
-    /// of one or more axes could not be told from none.
-    ///
-    /// # Errors
-    /// `strides-length` (ValueError) unless `count` is the number of axes.
-    #[inline]
-    pub fn expect_strides(&mut self, count: usize) -> Result<(), Violation> {
-        if count != usize::from(self.ndim) {
-            return Err(self.source.wrong_count(count, self.ndim()));
-        }
-        self.has_strides = true;
-        Ok(())
-    }
-
-    /// Adds the next axis' stride.
-    ///
-    /// # Errors
-    /// `strides-length` (ValueError) where there are more strides than axes.
-    #[inline]
-    pub fn push_stride(&mut self, stride: i64) -> Result<(), Violation> {
-        let ndim = usize::from(self.ndim);
-        self.has_strides = true;
-        if self.values.len() >= ndim.wrapping_mul(2) {
-            return Err(self.source.wrong_count(ndim.wrapping_add(1), ndim));
-        }
-        self.values.push(stride);
-        Ok(())
-    }
-
-    /// The extents.
-    #[must_use]
-    pub fn shape(&self) -> &[i64] {
-        self.values.get(..self.ndim()).unwrap_or(&[])
-    }
-
-    /// The strides, where they are given: of [`Source::Cai`] in bytes, else in elements.
-    #[must_use]
-    pub fn strides(&self) -> Option<&[i64]> {
-        if self.has_strides {
-            self.values.get(self.ndim()..)
-        } else {
-            None
-        }
-    }
-
-    /// The number of axes.
-    #[must_use]
-    pub const fn ndim(&self) -> usize {
-        self.ndim as usize
-    }
-}
-
-/// The unit of the strides that come in.
-#[derive(Clone, Copy)]
-enum Unit {
-    Bytes,
-    Elements,
-}
-
-/// A checked shape with one element stride per axis.
+/// ```
+/// use cai_dlpack::protocol::axes::{Axes, Source};
+/// use cai_dlpack::protocol::layout::Layout;
+///
+/// // Two rows of three 4-byte items, every second row of a larger array.
+/// let axes = Axes::from_slices(Source::Cai, &[2, 3], Some(&[24, 4]))?;
+/// let layout = Layout::from_byte_axes(axes, 4)?;
+/// assert_eq!(layout.elem_strides(), [6, 1]);
+/// assert_eq!((layout.len(), layout.elem_span()), (6, (0, 9)));
+/// assert!(!layout.is_c_contiguous() && !layout.is_self_overlapping());
+/// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Layout(Numbers);
 
-/// Up to so many axes a layout has no allocation of its own.
-pub(super) const FEW: usize = 4;
-
-/// The extents, and after them the strides in elements; and, in bytes that would be padding, what a
-/// [`Descriptor`](super::descriptor::Descriptor) knows of the elements: every view is 8 bytes smaller so.
+/// The extents, then the strides in elements; and the [`Element`], in bytes that would be padding,
+/// which makes every view 8 bytes smaller.
 #[derive(Clone, Debug)]
 enum Numbers {
-    Few {
+    Inline {
         ndim: u8,
         c_contiguous: bool,
         element: Element,
-        values: [i64; 2 * FEW],
+        values: [i64; 2 * INLINE_AXES],
     },
-    Many {
+    Boxed {
         ndim: u8,
         c_contiguous: bool,
         element: Element,
@@ -231,18 +56,19 @@ enum Numbers {
     },
 }
 
-/// What a layout carries for a descriptor, and never looks at.
+/// The element type and flags of a [`Descriptor`](super::descriptor::Descriptor). A layout stores
+/// them and does not use them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Element {
     pub(super) dtype: DType,
-    pub(super) flags: u8,
+    pub(super) flags: Flags,
 }
 
 impl Element {
-    /// Of a layout that is nobody's yet.
-    const UNSAID: Self = Self {
+    /// The placeholder of a layout that belongs to no descriptor yet.
+    const UNSET: Self = Self {
         dtype: DType::U8,
-        flags: 0,
+        flags: Flags::NONE,
     };
 }
 
@@ -257,9 +83,9 @@ impl Eq for Layout {}
 impl Layout {
     /// Checks axes whose strides are in bytes. Absent strides mean C order.
     ///
-    /// The stride of an axis of extent 1, and every stride of an array without elements, means
-    /// nothing: any value is taken, and replaced where it would hide that the array is contiguous
-    /// or cannot be said in elements.
+    /// The stride of an axis of extent 1, and every stride of an array without elements, has no
+    /// meaning: any value is accepted, and replaced if it would hide that the array is contiguous
+    /// or is no number of elements.
     ///
     /// # Errors
     /// `strides-length`, `count-overflow`, `size-overflow` and `span-overflow` (ValueError);
@@ -280,101 +106,119 @@ impl Layout {
     }
 
     fn build(mut axes: Axes, itemsize: u32, unit: Unit) -> Result<Self, Violation> {
-        let rank = axes.ndim();
-        if !axes.has_strides && axes.values.len() != rank.wrapping_mul(2) {
-            axes.values.resize(rank.wrapping_mul(2), 0);
+        let (rank, both) = (axes.ndim(), axes.ndim().wrapping_mul(2));
+        if !axes.has_strides && axes.values.len() != both {
+            axes.values.resize(both, 0);
         }
         let (source, has_strides) = (axes.source, axes.has_strides);
-        let extent = settle(&mut axes.values, rank, has_strides, itemsize, unit, source)?;
-        Ok(Self::of_settled(Settled {
+        let values = &mut axes.values;
+        let summary = check::check(values, rank, has_strides, itemsize, unit, source)?;
+        Ok(Self::from_ref(LayoutRef {
             values: &axes.values,
             ndim: axes.ndim,
-            extent,
+            summary,
         }))
     }
 
-    /// What [`settle`] has checked.
+    /// Copies a checked layout.
     #[inline(always)]
-    pub(super) fn of_settled(settled: Settled<'_>) -> Self {
-        let mut values = [0; 2 * FEW];
-        if usize::from(settled.ndim) > FEW {
-            return Self::of_many(settled);
+    pub(super) fn from_ref(from: LayoutRef<'_>) -> Self {
+        let mut values = [0; 2 * INLINE_AXES];
+        if usize::from(from.ndim) > INLINE_AXES {
+            return Self::boxed(from);
         }
-        for (value, from) in values.iter_mut().zip(settled.values) {
+        for (value, from) in values.iter_mut().zip(from.values) {
             *value = *from;
         }
-        Self::of_few(values, settled.ndim, settled.extent, Element::UNSAID)
+        Self::inline(values, from.ndim, from.summary, Element::UNSET)
     }
 
-    /// What [`settle_usual`] has checked, of up to [`FEW`] axes.
+    /// Stores numbers that [`copy_fast`] has checked.
     #[inline(always)]
-    pub(super) const fn of_few(
-        values: [i64; 2 * FEW],
+    pub(super) const fn inline(
+        values: [i64; 2 * INLINE_AXES],
         ndim: u8,
-        extent: Extent,
+        summary: Summary,
         element: Element,
     ) -> Self {
-        Self(Numbers::Few {
+        Self(Numbers::Inline {
             ndim,
-            c_contiguous: extent.c_contiguous,
+            c_contiguous: summary.c_contiguous,
             element,
             values,
         })
     }
 
     #[inline(never)]
-    fn of_many(settled: Settled<'_>) -> Self {
-        Self(Numbers::Many {
-            ndim: settled.ndim,
-            c_contiguous: settled.extent.c_contiguous,
-            element: Element::UNSAID,
-            values: settled.values.into(),
+    fn boxed(from: LayoutRef<'_>) -> Self {
+        Self(Numbers::Boxed {
+            ndim: from.ndim,
+            c_contiguous: from.summary.c_contiguous,
+            element: Element::UNSET,
+            values: from.values.into(),
         })
     }
 
-    /// What a descriptor has put here.
+    /// Borrows the extents and strides.
+    #[inline]
+    pub(super) fn borrowed(&self) -> LayoutRef<'_> {
+        let ndim = match self.0 {
+            Numbers::Inline { ndim, .. } | Numbers::Boxed { ndim, .. } => ndim,
+        };
+        LayoutRef {
+            values: self.values(),
+            ndim,
+            summary: Summary {
+                len: self.len(),
+                c_contiguous: self.is_c_contiguous(),
+            },
+        }
+    }
+
+    /// Returns the element type and flags of the descriptor.
     #[inline]
     pub(super) const fn element(&self) -> Element {
         match self.0 {
-            Numbers::Few { element, .. } | Numbers::Many { element, .. } => element,
+            Numbers::Inline { element, .. } | Numbers::Boxed { element, .. } => element,
         }
     }
 
-    /// Where a descriptor keeps what it knows of the elements.
+    /// Returns the place of the descriptor's element type and flags.
     #[inline]
     pub(super) const fn element_mut(&mut self) -> &mut Element {
         match &mut self.0 {
-            Numbers::Few { element, .. } | Numbers::Many { element, .. } => element,
+            Numbers::Inline { element, .. } | Numbers::Boxed { element, .. } => element,
         }
     }
 
-    /// The extents, and after them the strides in elements.
+    /// Returns the extents, then the strides in elements.
     #[inline]
     pub(crate) fn values(&self) -> &[i64] {
         match &self.0 {
-            Numbers::Few { ndim, values, .. } => {
+            Numbers::Inline { ndim, values, .. } => {
                 let both = usize::from(*ndim).wrapping_mul(2);
                 values.get(..both).unwrap_or(values)
             }
-            Numbers::Many { values, .. } => values,
+            Numbers::Boxed { values, .. } => values,
         }
     }
 
-    /// The extents.
+    /// Returns the extents.
     #[must_use]
     #[inline]
     pub fn shape(&self) -> &[i64] {
         self.values().get(..self.ndim()).unwrap_or(&[])
     }
 
-    /// One stride per axis, in elements.
+    /// Returns one stride per axis, in elements.
     #[must_use]
     #[inline]
     pub fn elem_strides(&self) -> &[i64] {
         self.values().get(self.ndim()..).unwrap_or(&[])
     }
 
-    /// One stride per axis, in bytes. `itemsize` is the one that the layout was checked with.
+    /// Returns one stride per axis, in bytes. `itemsize` must be the one that the layout was checked
+    /// with.
     #[inline]
     pub fn byte_strides(
         &self,
@@ -385,16 +229,16 @@ impl Layout {
         strides.map(move |stride| stride.wrapping_mul(itemsize)) // fits: see the module
     }
 
-    /// The number of axes.
+    /// Returns the number of axes.
     #[must_use]
     #[inline]
     pub const fn ndim(&self) -> usize {
         match self.0 {
-            Numbers::Few { ndim, .. } | Numbers::Many { ndim, .. } => ndim as usize,
+            Numbers::Inline { ndim, .. } | Numbers::Boxed { ndim, .. } => ndim as usize,
         }
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     #[must_use]
     #[inline]
     #[expect(
@@ -406,39 +250,38 @@ impl Layout {
         self.shape().iter().fold(1, count)
     }
 
-    /// Whether the elements lie one after the other with the last axis fastest. Axes of extent 1
-    /// do not count, and an array without elements is contiguous.
+    /// Whether the elements are adjacent, the last axis fastest. Axes of extent 1 are ignored, and
+    /// an array without elements is contiguous.
     #[must_use]
     #[inline]
     pub const fn is_c_contiguous(&self) -> bool {
         match self.0 {
-            Numbers::Few { c_contiguous, .. } | Numbers::Many { c_contiguous, .. } => c_contiguous,
+            Numbers::Inline { c_contiguous, .. } | Numbers::Boxed { c_contiguous, .. } => {
+                c_contiguous
+            }
         }
     }
 
-    /// Whether the elements lie one after the other with the first axis fastest.
+    /// Whether the elements are adjacent, the first axis fastest; otherwise like
+    /// [`is_c_contiguous`](Self::is_c_contiguous).
     #[must_use]
     pub fn is_f_contiguous(&self) -> bool {
-        self.len() == 0 || follows_f_order(self.shape(), self.elem_strides())
+        self.len() == 0 || check::follows_f_order(self.shape(), self.elem_strides())
     }
 
-    /// The offsets in elements of the first element that is touched and of the end of the last,
-    /// seen from the element that the data pointer points to: `(lowest <= 0, end)`.
-    /// `(0, 0)` without elements.
+    /// Returns the offsets, in elements, of the lowest element and of the end of the highest one from
+    /// the element of index 0: `(lowest <= 0, end)`; `(0, 0)` without elements.
     #[must_use]
     #[inline]
     pub fn elem_span(&self) -> (i64, i64) {
-        if self.is_c_contiguous() {
-            return (0, self.len().cast_signed());
-        }
-        span_of(self.shape(), self.elem_strides())
+        self.borrowed().elem_span()
     }
 
-    /// Whether two indices may mean the same memory.
+    /// Whether two indices may address the same memory.
     ///
-    /// Exact for up to two axes of extent above 1 (and for every array that was sliced, transposed
-    /// or broadcast out of a contiguous one). For other strides the exact answer is a hard problem
-    /// of number theory, and the answer is `true`: a mutable borrow that is refused does no harm.
+    /// Exact for up to two axes of extent above 1, and for every array that was sliced, transposed
+    /// or broadcast out of a contiguous one. For other strides an exact test is a hard problem of
+    /// number theory, and this returns `true`: refusing a mutable borrow does no harm.
     #[must_use]
     pub fn is_self_overlapping(&self) -> bool {
         if self.is_c_contiguous() {
@@ -454,7 +297,7 @@ impl Layout {
             && near > 0
         {
             // i * near == j * far needs |i| to be a multiple of far / gcd, and |j| of near / gcd.
-            let common = greatest_common_divisor(near, far);
+            let common = gcd(near, far);
             return few > far.checked_div(common).unwrap_or(0)
                 && many > near.checked_div(common).unwrap_or(0);
         }
@@ -472,430 +315,12 @@ impl Layout {
     }
 }
 
-/// What is known of a shape and its strides beside the numbers themselves.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Extent {
-    pub(super) len: u64,
-    pub(super) c_contiguous: bool,
-}
-
-/// Where the elements of an array lie, in elements, seen from the one of index 0.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Reach {
-    /// From the lowest element to index 0's.
-    pub(super) below: u64,
-    /// From the lowest element to the end of the highest.
-    pub(super) whole: u64,
-}
-
-/// A [`Layout`] whose numbers lie elsewhere.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Settled<'a> {
-    /// The extents, and after them the strides in elements.
-    pub(super) values: &'a [i64],
-    pub(super) ndim: u8,
-    pub(super) extent: Extent,
-}
-
-/// [`Layout::from_byte_axes`] where the numbers lie: `ndim` extents in `values`, and after them as many
-/// strides in bytes, or room for them.
-pub(super) fn settle_bytes(
-    values: &mut [i64],
-    ndim: u8,
-    has_strides: bool,
-    itemsize: u32,
-) -> Result<Settled<'_>, Violation> {
-    let (source, rank) = (Source::Cai, usize::from(ndim));
-    let shape = values.get(..rank).unwrap_or(&[]);
-    if rank > MAX_NDIM || shape.iter().any(|extent| *extent < 0) {
-        return Err(Axes::refuse_shape(source, shape));
-    }
-    let extent = settle(values, rank, has_strides, itemsize, Unit::Bytes, source)?;
-    Ok(Settled {
-        values,
-        ndim,
-        extent,
-    })
-}
-
-/// Brings the strides into elements, and fills them in where they are absent. The strides, or room for
-/// them, stand behind `rank` extents.
-fn settle(
-    values: &mut [i64],
-    rank: usize,
-    has_strides: bool,
-    itemsize: u32,
-    unit: Unit,
-    source: Source,
-) -> Result<Extent, Violation> {
-    let given = values.len().saturating_sub(rank);
-    let (shape, strides) = match values.split_at_mut_checked(rank) {
-        Some(halves) if given == rank => halves,
-        _ => return Err(source.wrong_count(given, rank)),
-    };
-    let (len, c_contiguous) = if !has_strides || shape.contains(&0) {
-        (fill_c_order(shape, strides, itemsize, source)?, true)
-    } else {
-        check_strides(shape, strides, itemsize, unit, source)?
-    };
-    Ok(Extent {
-        len: len.unsigned_abs(),
-        c_contiguous,
-    })
-}
-
-/// Writes C order's strides and answers the number of elements.
-fn fill_c_order(
-    shape: &[i64],
-    strides: &mut [i64],
-    itemsize: u32,
-    source: Source,
-) -> Result<i64, Violation> {
-    let mut step: i64 = 1; // counts an extent of 0 as 1
-    let mut len: i64 = 1;
-    let mut overflow = false;
-    for (extent, stride) in shape.iter().zip(strides.iter_mut()).rev() {
-        *stride = step;
-        len = len.wrapping_mul(*extent);
-        let (next, lost) = step.overflowing_mul((*extent).max(1));
-        step = next;
-        overflow |= lost;
-    }
-    if !overflow && step.checked_mul(i64::from(itemsize)).is_some() {
-        return Ok(len);
-    }
-    if shape.contains(&0) {
-        // (0, 2**40, 2**40) is a legal shape; its strides mean nothing.
-        strides.fill(0);
-        return Ok(0);
-    }
-    let rule = if overflow {
-        Rule::CountOverflow
-    } else {
-        Rule::SizeOverflow
-    };
-    Err(source.too_large(rule, shape))
-}
-
-/// [`settle`] in one pass for what is usual: an array with elements whose strides are multiples of an item,
-/// and no number of which comes near a limit. It is told of each axis, the last one first.
-///
-/// Every number that is made goes into `all`. While `all` has no more than 32 bits no product of two of them
-/// loses any, so that the first one that is too large is seen there, whatever becomes of those after it.
-struct Pass {
-    /// What the stride would be in C order.
-    step: u64,
-    all: u64,
-    reach: Reach,
-    /// The smallest extent. The stride of one may be replaced by contiguous order's.
-    least: u64,
-    /// What of the strides is not C order's.
-    apart: u64,
-    /// What of the strides is no multiple of the item size.
-    rest: i64,
-}
-
-impl Pass {
-    const START: Self = Self {
-        step: 1,
-        all: 0,
-        reach: Reach { below: 0, whole: 1 },
-        least: u64::MAX,
-        apart: 0,
-        rest: 0,
-    };
-
-    /// An axis with a stride in items of `1 << shift` bytes, or in elements (0).
-    #[inline(always)]
-    fn strided(&mut self, extent: i64, stride: i64, shift: u32) {
-        let (elements, extent) = (stride.wrapping_shr(shift), extent.cast_unsigned());
-        self.rest |= stride & 1_i64.wrapping_shl(shift).wrapping_sub(1);
-        self.least = self.least.min(extent);
-        self.apart |= elements.cast_unsigned() ^ self.step;
-        let size = elements.unsigned_abs();
-        let far = size.wrapping_mul(extent.wrapping_sub(1));
-        if elements < 0 {
-            self.reach.below = self.reach.below.wrapping_add(far);
-        }
-        self.reach.whole = self.reach.whole.wrapping_add(far);
-        self.step = self.step.wrapping_mul(extent);
-        self.all |= extent | size | self.reach.whole | self.step; // `far` is no larger than `whole`
-    }
-
-    /// An axis in C order; its stride.
-    #[inline(always)]
-    fn in_order(&mut self, extent: i64) -> i64 {
-        let stride = self.step.cast_signed();
-        self.step = self.step.wrapping_mul(extent.cast_unsigned());
-        self.reach.whole = self.step;
-        self.all |= extent.cast_unsigned() | self.step;
-        stride
-    }
-
-    /// `None` for what is not usual.
-    #[inline(always)]
-    fn end(self) -> Option<(Extent, Reach)> {
-        let c_contiguous = self.apart == 0;
-        let hides_order = self.least == 1 && !c_contiguous;
-        if self.step == 0 || self.all >> 32 != 0 || self.rest != 0 || hides_order {
-            return None;
-        }
-        let extent = Extent {
-            len: self.step,
-            c_contiguous,
-        };
-        Some((extent, self.reach))
-    }
-}
-
-/// One [`Pass`] over numbers where they lie: the strides, or room for them, stand behind `rank` extents.
-/// Those that are given stay in bytes, of items of `1 << shift`.
-#[inline(always)]
-pub(super) fn settle_usual(
-    values: &mut [i64],
-    rank: usize,
-    has_strides: bool,
-    shift: u32,
-) -> Option<(Extent, Reach)> {
-    let (shape, strides) = values.split_at_mut_checked(rank)?;
-    if strides.len() != rank {
-        return None;
-    }
-    let mut pass = Pass::START;
-    for (extent, stride) in shape.iter().zip(strides).rev() {
-        if has_strides {
-            pass.strided(*extent, *stride, shift);
-        } else {
-            *stride = pass.in_order(*extent);
-        }
-    }
-    pass.end()
-}
-
-/// One [`Pass`] over numbers that lie elsewhere, with strides in elements: they are put into `values`.
-#[inline(always)]
-pub(super) fn take_usual(
-    values: &mut [i64; 2 * FEW],
-    shape: &[i64],
-    strides: Option<&[i64]>,
-) -> Option<(Extent, Reach)> {
-    match shape.len() {
-        0 => take::<0>(values, shape, strides),
-        1 => take::<1>(values, shape, strides),
-        2 => take::<2>(values, shape, strides),
-        3 => take::<3>(values, shape, strides),
-        FEW => take::<FEW>(values, shape, strides),
-        _ => None,
-    }
-}
-
-/// [`take_usual`] of so many axes: a loop of a known length is no loop.
-#[inline(always)]
-fn take<const N: usize>(
-    values: &mut [i64; 2 * FEW],
-    shape: &[i64],
-    strides: Option<&[i64]>,
-) -> Option<(Extent, Reach)> {
-    let shape: &[i64; N] = shape.try_into().ok()?;
-    let (extents, rest) = values.split_first_chunk_mut::<N>()?;
-    let places = rest.first_chunk_mut::<N>()?;
-    *extents = *shape;
-    let mut pass = Pass::START;
-    if let Some(strides) = strides {
-        *places = *<&[i64; N]>::try_from(strides).ok()?;
-        if let Some(found) = in_c_order(shape, places) {
-            return Some(found);
-        }
-        for (extent, stride) in shape.iter().zip(&*places).rev() {
-            pass.strided(*extent, *stride, 0);
-        }
-    } else {
-        for (extent, place) in shape.iter().zip(places).rev() {
-            *place = pass.in_order(*extent);
-        }
-    }
-    pass.end()
-}
-
-/// The same [`Pass`] where the strides say C order, as most do: then there is less to keep account of.
-#[inline(always)]
-fn in_c_order<const N: usize>(shape: &[i64; N], strides: &[i64; N]) -> Option<(Extent, Reach)> {
-    let mut pass = Pass::START;
-    for (extent, stride) in shape.iter().zip(strides).rev() {
-        pass.apart |= stride.cast_unsigned() ^ pass.step;
-        pass.in_order(*extent);
-    }
-    if pass.apart == 0 { pass.end() } else { None }
-}
-
-/// Brings the strides behind `rank` extents into elements of `1 << shift` bytes.
-#[inline(always)]
-pub(super) fn in_elements(values: &mut [i64], rank: usize, shift: u32) {
-    for stride in values.iter_mut().skip(rank) {
-        *stride = stride.wrapping_shr(shift);
-    }
-}
-
-/// Whether elements of `itemsize` bytes, the first of them at `data`, lie within the address space.
-/// `reach` is [`settle_usual`]'s: products with an item size (below 2^21) fit.
-#[inline(always)]
-pub(super) fn is_within_memory(data: u64, reach: Reach, itemsize: u32) -> bool {
-    let itemsize = u64::from(itemsize);
-    let above = reach.whole.wrapping_sub(reach.below).wrapping_mul(itemsize);
-    data >= reach.below.wrapping_mul(itemsize) && data.checked_add(above).is_some()
-}
-
-/// [`settle`] for strides that are given, of an array with elements.
-fn check_strides(
-    shape: &[i64],
-    strides: &mut [i64],
-    itemsize: u32,
-    unit: Unit,
-    source: Source,
-) -> Result<(i64, bool), Violation> {
-    let itemsize = i64::from(itemsize);
-    let mut step: i64 = 1; // what the stride would be in C order
-    let mut reach: i64 = 1; // elements from the lowest to the end of the highest
-    let mut c_contiguous = true;
-    for (axis, (extent, stride)) in shape.iter().zip(strides.iter_mut()).enumerate().rev() {
-        let found = *stride;
-        let elements = match unit {
-            Unit::Bytes => divide_exactly(found, itemsize),
-            Unit::Elements => found.checked_mul(itemsize).map(|_| found),
-        };
-        if *extent == 1 {
-            *stride = elements.unwrap_or(step);
-            continue;
-        }
-        let Some(elements) = elements else {
-            return Err(source.bad_stride(found, axis, itemsize, unit));
-        };
-        *stride = elements;
-        c_contiguous &= elements == step;
-        let next = step.checked_mul(*extent);
-        let far = elements
-            .checked_abs()
-            .and_then(|s| s.checked_mul(extent.wrapping_sub(1)));
-        let Some(next) = next else {
-            return Err(source.too_large(Rule::CountOverflow, shape));
-        };
-        step = next;
-        let Some(sum) = far.and_then(|far| reach.checked_add(far)) else {
-            return Err(source.bad_span(found, axis));
-        };
-        reach = sum;
-    }
-    if step.checked_mul(itemsize).is_none() {
-        return Err(source.too_large(Rule::SizeOverflow, shape));
-    }
-    if reach.checked_mul(itemsize).is_none() {
-        return Err(Violation::new(
-            Rule::SpanOverflow,
-            source.strides(),
-            format_args!("{reach} elements of {itemsize} bytes from end to end"),
-        ));
-    }
-    settle_single_axes(shape, strides, c_contiguous);
-    Ok((step, c_contiguous))
-}
-
-/// Gives axes of extent 1 the strides that contiguous order would give them, so that consumers
-/// that compare strides exactly see that the array is contiguous.
-fn settle_single_axes(shape: &[i64], strides: &mut [i64], c_contiguous: bool) {
-    let axes = shape.iter().zip(strides.iter_mut());
-    if c_contiguous {
-        settle_in_order(axes.rev());
-    } else if follows_f_order(shape, strides) {
-        settle_in_order(shape.iter().zip(strides.iter_mut()));
-    }
-}
-
-/// Writes the strides of axes of extent 1, fastest axis first.
-fn settle_in_order<'a>(axes: impl Iterator<Item = (&'a i64, &'a mut i64)>) {
-    let mut step: i64 = 1;
-    for (extent, stride) in axes {
-        if *extent == 1 {
-            *stride = step;
-        }
-        step = step.wrapping_mul(*extent); // fits: the number of elements does
-    }
-}
-
-/// Whether the strides are those of Fortran order where they mean anything.
-fn follows_f_order(shape: &[i64], strides: &[i64]) -> bool {
-    let mut step: i64 = 1;
-    for (extent, stride) in shape.iter().zip(strides) {
-        if *extent != 1 && *stride != step {
-            return false;
-        }
-        step = step.wrapping_mul(*extent); // fits: the number of elements does
-    }
-    true
-}
-
-/// `stride / itemsize` where nothing is left over. Item sizes are nearly always powers of two.
-#[inline]
-fn divide_exactly(stride: i64, itemsize: i64) -> Option<i64> {
-    let mask = itemsize.wrapping_sub(1);
-    if itemsize & mask == 0 && itemsize > 0 {
-        return (stride & mask == 0).then(|| stride.wrapping_shr(itemsize.trailing_zeros()));
-    }
-    match stride.checked_rem(itemsize) {
-        Some(0) => stride.checked_div(itemsize),
-        _ => None,
-    }
-}
-
-/// [`Layout::elem_span`] of an array with elements.
-#[inline]
-pub(super) fn span_of(shape: &[i64], strides: &[i64]) -> (i64, i64) {
-    let axes = shape.iter().zip(strides);
-    axes.fold((0, 1), |(lowest, end): (i64, i64), (extent, stride)| {
-        let reach = extent.wrapping_sub(1).wrapping_mul(*stride); // fits: see the module
-        (
-            lowest.wrapping_add(reach.min(0)),
-            end.wrapping_add(reach.max(0)),
-        )
-    })
-}
-
-fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
+/// Returns the greatest common divisor; that of 0 and `b` is `b`.
+pub(crate) fn gcd(mut a: u64, mut b: u64) -> u64 {
     while let Some(rest) = a.checked_rem(b) {
         (a, b) = (b, rest);
     }
     a
-}
-
-impl Source {
-    #[cold]
-    fn wrong_count(self, given: usize, rank: usize) -> Violation {
-        let found = format_args!("{given} strides for {rank} axes");
-        Violation::new(Rule::StridesLength, self.strides(), found)
-    }
-
-    #[cold]
-    fn too_large(self, rule: Rule, shape: &[i64]) -> Violation {
-        Violation::new(rule, self.shape(), format_args!("{shape:?}"))
-    }
-
-    #[cold]
-    fn bad_span(self, stride: i64, axis: usize) -> Violation {
-        let found = format_args!("{stride} on axis {axis}");
-        Violation::new(Rule::SpanOverflow, self.strides(), found)
-    }
-
-    #[cold]
-    fn bad_stride(self, stride: i64, axis: usize, itemsize: i64, unit: Unit) -> Violation {
-        match unit {
-            Unit::Elements => self.bad_span(stride, axis),
-            Unit::Bytes => Violation::new(
-                Rule::StridesMultiple,
-                self.strides(),
-                format_args!("{stride} on axis {axis}, where an item has {itemsize} bytes"),
-            )
-            .with_hint("make a contiguous copy with the producer"),
-        }
-    }
 }
 
 #[cfg(test)]

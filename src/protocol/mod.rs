@@ -1,16 +1,23 @@
-//! Room 1: both protocols as values. No pointer is followed, no CUDA, no Python.
+//! Both protocols as values: no pointer is followed, no CUDA, no Python.
 //!
-//! Untrusted numbers enter at one function of each file and leave as a checked type:
-//! [`rule`] names every refusal, [`dtype`] the element types, [`layout`] shapes and strides,
-//! [`stream`] the integers of both protocols, [`interface`] is a CAI dict, [`descriptor`] is a
-//! `DLTensor`'s metadata and the way from the one to the other, [`mask`] tells which values are valid.
+//! Each file parses its part of the untrusted input into a checked type, and uses those above it only:
+//!
+//! | module | subject |
+//! |---|---|
+//! | [`rule`] | every reason for a refusal |
+//! | [`device`], [`dtype`], [`stream`] | devices and flags; element types; streams and their order |
+//! | [`axes`], [`layout`] | shape and strides as written, and checked |
+//! | [`interface`] | a `__cuda_array_interface__` dict |
+//! | [`descriptor`] | the metadata of a `DLTensor` |
+//! | `convert` | from a dict to a `DLTensor` and back |
+//! | [`mask`] | masks, which DLPack lacks |
 #![forbid(unsafe_code)]
-// With both features everything is used, or said to be dead.
+// Dead code is found in builds with both features, in which all of this is used.
 #![cfg_attr(
     not(all(feature = "cudarc", feature = "pyo3")),
-    allow(dead_code, reason = "what only Python's side or a driver says")
+    allow(dead_code, reason = "used by the Python bindings or the driver")
 )]
-// What is shipped must not be able to panic or wrap unseen; a test that panics has done its work.
+// Shipped code must neither panic nor wrap unnoticed; tests may.
 #![cfg_attr(
     not(test),
     deny(
@@ -23,12 +30,17 @@
 
 pub mod rule;
 
+pub mod axes;
+pub mod device;
 pub mod dtype;
-pub mod layout;
 pub mod stream;
 
-pub mod interface;
+pub mod layout;
+
+mod address;
 
 pub mod descriptor;
+pub mod interface;
 
+pub(crate) mod convert;
 pub mod mask;

@@ -1,13 +1,13 @@
-//! Every refusal of both protocols: its name, its class, its sentence, its source.
+//! [`Rule`]: every reason for a refusal, with its id, exception class, sentence and source.
 //!
-//! [`Rule`] is one table. A rule's id is its anchor in docs/rules.md, the name of its test case
+//! The rules are one table. A rule's id is its anchor in docs/rules.md, the name of its test case
 //! and the key of the conformance report; ids never change once published.
 //! A [`Violation`] is one rule broken by one value of one field.
 
 mod violation;
 pub use violation::{Field, Violation};
 
-/// Which Python exception a rule becomes.
+/// The class of the Python exception that a rule raises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
     /// `TypeError`: the object has no protocol, or a value has the wrong Python type.
@@ -19,7 +19,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// The Python exception's name.
+    /// Returns the name of the Python exception.
     #[must_use]
     pub const fn exception(self) -> &'static str {
         match self {
@@ -32,7 +32,16 @@ impl Class {
 
 macro_rules! rules {
     ($($rule:ident $id:literal $class:ident $sentence:literal $source:literal;)*) => {
-        /// A rule that a value can break. `Rule::id` is the stable name.
+        /// A rule that a value can break.
+        ///
+        /// ```
+        /// use cai_dlpack::protocol::rule::{Class, Rule};
+        ///
+        /// let rule = Rule::StridesLength;
+        /// assert_eq!((rule.id(), rule.class()), ("strides-length", Class::Value));
+        /// assert_eq!(rule.sentence(), "there must be one stride per axis");
+        /// assert!(Rule::ALL.contains(&rule));
+        /// ```
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Rule {
@@ -43,25 +52,25 @@ macro_rules! rules {
             /// Every rule, in the order of docs/rules.md.
             pub const ALL: &[Self] = &[$(Self::$rule,)*];
 
-            /// The stable name: the anchor in docs/rules.md and the exception's `.rule`.
+            /// Returns the stable name: the anchor in docs/rules.md and the exception's `.rule`.
             #[must_use]
             pub const fn id(self) -> &'static str {
                 match self { $(Self::$rule => $id,)* }
             }
 
-            /// The exception class.
+            /// Returns the exception class.
             #[must_use]
             pub const fn class(self) -> Class {
                 match self { $(Self::$rule => Class::$class,)* }
             }
 
-            /// What the rule demands, without a full stop.
+            /// Returns the sentence of the rule, without a full stop.
             #[must_use]
             pub const fn sentence(self) -> &'static str {
                 match self { $(Self::$rule => $sentence,)* }
             }
 
-            /// The specification that demands it, or "our choice" and why.
+            /// Returns the specification that has the rule, or "our choice" and a reason.
             #[must_use]
             pub const fn source(self) -> &'static str {
                 match self { $(Self::$rule => $source,)* }
@@ -80,7 +89,7 @@ rules! {
         "CAI v3: the attribute is the protocol";
     CaiUnavailable "cai-unavailable" Type
         "the object has __cuda_array_interface__, but reading it raised AttributeError"
-        "Python: a property that raises AttributeError says that the attribute is absent";
+        "Python: a property that raises AttributeError stands for an absent attribute";
     CaiNone "cai-none" Type
         "__cuda_array_interface__ must be a dict, not None"
         "CAI v3: the attribute returns a dictionary";
@@ -94,7 +103,7 @@ rules! {
         "the interface must have shape, typestr, data and version"
         "CAI v3: these entries are required";
     ClassNotInstance "class-not-instance" Type
-        "an array is needed, not its class"
+        "the argument must be an array, not its class"
         "Python: on the class, a property is the property object itself";
     OwnerMissing "owner-missing" Type
         "a bare interface dict keeps nothing alive, so its owner must be named"
@@ -109,7 +118,7 @@ rules! {
         "CAI v3: version is an integer";
     VersionRange "version-range" Value
         "the version must be 0 or more and fit 64 bits"
-        "CAI v0 to v3 are the published versions; newer ones are taken as 3 with a warning";
+        "CAI v0 to v3 are the published versions; newer ones are read as 3, with a warning";
 
     // shape
     ShapeMissing "shape-missing" Value
@@ -117,7 +126,7 @@ rules! {
         "CAI v3: a required entry";
     ShapeType "shape-type" Type
         "the shape must be a tuple or list of ints"
-        "CAI v3: shape is (integer, ...); lists are seen in the wild";
+        "CAI v3: shape is (integer, ...); some producers write lists";
     ShapeItemType "shape-item-type" Type
         "each extent must be an int"
         "CAI v3: shape is (integer, ...)";
@@ -128,14 +137,14 @@ rules! {
         "an extent must fit a signed 64-bit integer"
         "DLPack 1.3: shape is int64_t*";
     ShapeNull "shape-null" Value
-        "shape must not be NULL where ndim > 0"
+        "shape must not be NULL if ndim > 0"
         "DLPack 1.3: shape may be NULL only when ndim is 0";
     NdimNegative "ndim-negative" Value
         "ndim must not be negative"
         "DLPack 1.3: ndim counts dimensions";
     NdimLimit "ndim-limit" Value
-        "at most 64 dimensions are taken"
-        "our choice: 64 is NumPy's limit, and it bounds what an untrusted ndim can make us read";
+        "an array must have at most 64 dimensions"
+        "our choice: 64 is NumPy's limit, and bounds how much memory an untrusted ndim makes the library read";
     CountOverflow "count-overflow" Value
         "the number of elements must fit a signed 64-bit integer"
         "DLPack 1.3: extents and strides are int64_t";
@@ -151,10 +160,10 @@ rules! {
         "the typestr must be a str"
         "CAI v3: typestr is a str";
     TypestrSyntax "typestr-syntax" Value
-        "a typestr is a byte order (one of <>|=), a kind (one of tbiufcmMOSUV) and an item size, such as '<f4'"
+        "a typestr must be a byte order (one of <>|=), a kind (one of tbiufcmMOSUV) and an item size, such as '<f4'"
         "NumPy's array interface: typestr";
     TypestrSize "typestr-size" Value
-        "no type of this kind has this item size"
+        "the item size must be one that NumPy has for this kind"
         "NumPy's array interface: the integer is the number of bytes of one item";
     TypestrByteOrder "typestr-byte-order" Buffer
         "byte order must be native or '|'; DLPack has no byte-order field"
@@ -184,7 +193,7 @@ rules! {
         "complex numbers of two float16 are not exchanged"
         "our choice: NumPy cannot read the typestr, so no producer is known to mean it";
     TypestrFloat8 "typestr-float8" Buffer
-        "'f1' does not say which of the float8 types it is"
+        "'f1' does not identify one of the float8 types"
         "our choice: DLPack 1.3 has eight of them, and guessing would misread the data";
 
     // descr
@@ -201,19 +210,19 @@ rules! {
         "a descr of one unnamed field must repeat the typestr"
         "NumPy's array interface: descr describes the same item as typestr";
     DescrDepth "descr-depth" Value
-        "descr may nest 8 levels and hold 1024 fields in all"
+        "descr must nest at most 8 levels and hold at most 1024 fields"
         "our choice: a self-containing list must not exhaust the stack";
     DescrFields "descr-fields" Buffer
-        "a structured array has no DLPack type; one field must be chosen"
+        "a structured array has no DLPack type; choose one field"
         "DLPack 1.3: no structured types";
     FieldUnknown "field-unknown" Value
-        "the struct has no such field"
+        "the name must be that of a field of the struct"
         "NumPy's array interface: descr names the fields";
     FieldStride "field-stride" Buffer
         "the distance between two items must be a multiple of the field's item size"
         "DLPack 1.3: strides are numbers of elements";
     FieldNone "field-none" Buffer
-        "the array is not structured, so it has no fields"
+        "the array must be structured to have fields"
         "NumPy's array interface: descr names the fields";
 
     // data
@@ -230,13 +239,13 @@ rules! {
         "the data pointer must be an int"
         "CAI v3: data is (integer, boolean)";
     DataPointerNone "data-pointer-none" Value
-        "the data pointer may be None only where the array has no elements"
+        "the data pointer may be None only if the array has no elements"
         "CAI v3: the pointer is an integer; old producers give None for size 0";
     DataPointerRange "data-pointer-range" Value
         "the data pointer must be an unsigned 64-bit integer"
         "CAI v3: the pointer is a device address";
     DataPointerNull "data-pointer-null" Value
-        "the data pointer may be 0 only where the array has no elements"
+        "the data pointer may be 0 only if the array has no elements"
         "CAI v3 and DLPack 1.3: 0 is for size-zero arrays";
     DataAlignment "data-alignment" Buffer
         "the data pointer must be aligned to the scalar"
@@ -287,49 +296,49 @@ rules! {
 
     // Streams.
     StreamType "stream-type" Type
-        "a stream is an int, None or an object with __cuda_stream__"
+        "a stream must be an int, None or an object with __cuda_stream__"
         "CAI v3: stream is None or an integer; the array API: stream is an int or None";
     StreamZero "stream-zero" Value
         "stream 0 is ambiguous; 1 is the legacy default stream, 2 the per-thread one"
         "CAI v3, stream: 0 is disallowed; the array API says the same for CUDA";
     StreamRange "stream-range" Value
-        "a stream is 1, 2 or an unsigned 64-bit handle (DLPack also has -1: no synchronisation)"
+        "a stream must be 1, 2 or an unsigned 64-bit handle (DLPack also has -1: no synchronisation)"
         "CAI v3: stream; the array API: __dlpack__";
     StreamObject "stream-object" Type
-        "__cuda_stream__ must answer a (version, handle) tuple of ints"
+        "__cuda_stream__ must return a (version, handle) tuple of ints"
         "CUDA Python: the __cuda_stream__ protocol";
     StreamCpu "stream-cpu" Value
-        "memory of the CPU has no streams; stream must be None"
+        "stream must be None for memory of the CPU, which has no streams"
         "the array API, __dlpack__: for CPU devices the stream is None";
     StreamRocm "stream-rocm" Value
         "ROCm has no streams 1 and 2; its default stream is 0"
         "the array API, __dlpack__: stream on ROCm";
     StreamUnknown "stream-unknown" Buffer
-        "the producer does not say which stream it works on"
+        "the producer's stream is not known"
         "CAI v0 to v2 and __dlpack__ name no producer stream";
     StreamThread "stream-thread" Buffer
-        "the per-thread default stream means another stream on another thread"
+        "the per-thread default stream is a different stream on each thread"
         "CUDA: each thread has its own per-thread default stream";
     StreamDevice "stream-device" Buffer
-        "the stream belongs to another device"
+        "the stream must belong to the device of the data"
         "CUDA: work must be launched in the stream's own context";
     RocmOrder "rocm-order" Buffer
-        "streams of ROCm cannot be ordered here; there is no HIP driver"
+        "ROCm streams cannot be ordered without a HIP driver"
         "our choice: a claim of order that is not kept would be a race";
     CaptureHostWait "capture-host-wait" Buffer
-        "the host must not wait while the stream is recorded into a graph"
+        "the host must not wait for a stream that is being captured"
         "CUDA: synchronising a capturing stream invalidates the capture";
     CaptureConsumer "capture-consumer" Buffer
-        "a graph that is being recorded cannot depend on work outside it"
+        "a captured graph cannot depend on work outside its capture"
         "CUDA: an event from outside the capture invalidates it";
     CaptureProducer "capture-producer" Buffer
-        "waiting for a capturing stream would draw the consumer's stream into its graph"
+        "waiting for a capturing stream would add the consumer's stream to the capture"
         "CUDA: waiting for a captured event joins the capture, which must be joined back";
     CaptureOther "capture-other" Buffer
-        "the two streams are recorded into different graphs"
+        "the two streams are captured into different graphs"
         "CUDA: captures cannot be merged";
     CaptureLegacy "capture-legacy" Buffer
-        "the legacy default stream cannot take part while another stream is captured"
+        "the legacy default stream must not be used while another stream is being captured"
         "CUDA: the legacy stream synchronises with all blocking streams, which is illegal during capture";
     CaptureInvalid "capture-invalid" Buffer
         "the stream's capture has been invalidated"
@@ -340,22 +349,22 @@ rules! {
         "the object must have __dlpack__"
         "the Python specification of DLPack: the method is the protocol";
     CapsuleType "capsule-type" Type
-        "a PyCapsule is needed"
+        "the object must be a PyCapsule"
         "the Python specification of DLPack: __dlpack__ returns a PyCapsule";
     CapsuleName "capsule-name" Value
         "the capsule's name must be 'dltensor' or 'dltensor_versioned'"
         "the Python specification of DLPack: capsule names";
     CapsuleUsed "capsule-used" Value
-        "a capsule can be consumed once"
+        "a capsule must be consumed only once"
         "the Python specification of DLPack: the consumer renames the capsule";
     CapsuleNull "capsule-null" Value
-        "the capsule holds no tensor"
+        "the capsule must hold a tensor"
         "the Python specification of DLPack: the capsule holds a managed tensor";
     DlpackMajor "dlpack-major" Buffer
         "the tensor's DLPack major version must be 1"
         "DLPack 1.3, DLPackVersion: another major version means another layout";
     CopiedUnasked "copied-unasked" Buffer
-        "the producer copied the data although copy=False was asked"
+        "the producer copied the data in spite of copy=False"
         "the array API, __dlpack__: copy=False means never";
 
     // __dlpack_device__
@@ -363,27 +372,27 @@ rules! {
         "the object must have __dlpack_device__"
         "the Python specification of DLPack: __dlpack_device__ is required";
     DevicePair "device-pair" Value
-        "a device is a (type, id) pair"
+        "a device must be a (type, id) pair"
         "the array API: __dlpack_device__ returns a pair";
     DeviceItemType "device-item-type" Type
         "a device's type and id must be ints"
-        "the array API: __dlpack_device__ returns ints; (1, None) is taken, as paddle sends it";
+        "the array API: __dlpack_device__ returns ints; (1, None) is accepted, since Paddle returns it";
     DeviceUnknown "device-unknown" Buffer
-        "no such device type"
+        "the device type must be one of DLPack 1.3"
         "DLPack 1.3: DLDeviceType";
     DeviceId "device-id" Value
         "a device id must be 0 or more"
         "DLPack 1.3: DLDevice.device_id";
     DeviceMismatch "device-mismatch" Buffer
-        "the tensor is not on the device that was announced or asked for"
-        "the array API: __dlpack_device__ tells the tensor's device";
+        "the tensor must be on the device that was announced or requested"
+        "the array API: __dlpack_device__ returns the tensor's device";
 
-    // The driver's knowledge.
+    // Pointers.
     PointerUnknown "pointer-unknown" Buffer
-        "the CUDA driver does not know this pointer"
+        "the pointer must be one that the CUDA driver has allocated or registered"
         "CAI v3: the data must be device-accessible";
     PointerDevice "pointer-device" Buffer
-        "the CUDA driver says that the memory is elsewhere"
+        "the memory must be on the device that was given"
         "CUDA: cuPointerGetAttribute";
     OutOfBounds "out-of-bounds" Buffer
         "the elements must lie within their allocation"
@@ -394,10 +403,10 @@ rules! {
         "lanes must be 1 or more"
         "DLPack 1.3: DLDataType.lanes";
     DtypeBits "dtype-bits" Value
-        "no type of this code has this number of bits"
+        "the number of bits must be one that DLPack has for this type code"
         "DLPack 1.3: DLDataType.bits";
     DtypeCode "dtype-code" Buffer
-        "no such type code in DLPack 1.3"
+        "the type code must be one of DLPack 1.3"
         "DLPack 1.3: DLDataTypeCode";
     DtypeOpaque "dtype-opaque" Buffer
         "opaque handles cannot be exchanged"
@@ -409,9 +418,9 @@ rules! {
         "float4 must have 4 bits and float6 must have 6"
         "DLPack 1.3: other widths must be refused";
 
-    // What the CUDA Array Interface cannot say.
+    // Export to the CUDA Array Interface.
     CaiDevice "cai-device" Buffer
-        "the CUDA Array Interface is for memory that CUDA devices can read"
+        "the CUDA Array Interface is limited to memory that CUDA devices can read"
         "CAI v3: the data must be device-accessible";
     CaiDtype "cai-dtype" Buffer
         "the type has no typestr"
@@ -431,7 +440,7 @@ rules! {
         "a consumer of legacy DLPack cannot be told that data is read-only"
         "DLPack 1.3: only versioned tensors have flags";
     CopyNeeded "copy-needed" Buffer
-        "this cannot be done without a copy, and copy=False was asked"
+        "this needs a copy, which copy=False forbids"
         "the array API, __dlpack__: copy=False means never";
     CopyRefused "copy-refused" Buffer
         "this memory cannot be copied here"
@@ -451,10 +460,10 @@ rules! {
 
     // Arguments of our own functions.
     ArgumentType "argument-type" Type
-        "the argument has the wrong type"
+        "the argument must have one of the types of the signature"
         "our choice: see the function's signature";
     ArgumentValue "argument-value" Value
-        "the argument has no such value"
+        "the argument must be one of the documented values"
         "our choice: see the function's documentation";
     MaxVersionType "max-version-type" Type
         "max_version must be None or a tuple of two ints"
@@ -475,48 +484,48 @@ rules! {
         "dtype must be a str or a dtype object"
         "our choice: see dtype= in docs/python.md";
     DtypeArgument "dtype-argument" Value
-        "no type of this name is known"
+        "dtype must name a type of NumPy or ml_dtypes"
         "our choice: NumPy's and ml_dtypes' names and NumPy's typestrs are known";
     DtypeOverride "dtype-override" Buffer
         "dtype= reinterprets and never casts; it takes raw bytes ('V'), unsigned ints or a known alias of the same item size"
-        "our choice: anything else is more likely a mistake than a wish";
+        "our choice: anything else is more likely a mistake than an intention";
     ShapeOverride "shape-override" Buffer
-        "shape= takes contiguous data whose size in bytes it fills exactly"
-        "our choice: anything else is more likely a mistake than a wish";
+        "shape= must fill contiguous data exactly, byte for byte"
+        "our choice: anything else is more likely a mistake than an intention";
     OrdinalRange "ordinal-range" Value
         "ordinal must be the number of a device, 0 or more"
         "CUDA: ordinals count from 0";
 
     // The C Exchange API.
     ValuesLazy "values-lazy" Buffer
-        "the values are not the bytes in memory but what an operation still to be done makes of them"
+        "the values must be the bytes in memory; here an operation on them is still pending"
         "DLPack 1.3: a DLTensor is its bytes; torch keeps negation as a flag beside them";
     ExchangeAllocator "exchange-allocator" Buffer
-        "views do not allocate"
+        "a view cannot allocate tensors"
         "our choice: a bridge owns no memory";
 
     // Views.
     ScopeEnded "scope-ended" Buffer
-        "the view's consume scope has ended, and its order ended with it"
+        "a view must not be used after its consume scope, which ends its order"
         "CAI v3: after the return edge the data is the producer's again";
     Overlap "overlap" Buffer
         "elements that share memory cannot be borrowed mutably"
         "Rust: &mut is exclusive";
     ViewDtype "view-dtype" Type
-        "the array's type is not the one that is asked for"
-        "Rust: a typed view is of one element type";
+        "the array must have the element type that is requested"
+        "Rust: a typed view has one element type";
     ViewNdim "view-ndim" Type
-        "the array has another number of dimensions than is asked for"
+        "the array must have the number of dimensions that is requested"
         "Rust: a typed view has a fixed number of dimensions";
     ViewContiguous "view-contiguous" Type
-        "the array's elements do not lie in the order that is asked for"
+        "the elements must be in the order that is requested"
         "Rust: a slice has no strides";
     ViewDevice "view-device" Type
-        "the array is not in the kind of memory that is asked for"
-        "our choice: a function says where it works, and nothing is copied for it";
+        "the array must be in the kind of memory that is requested"
+        "our choice: a function declares the memory that it accepts, and nothing is copied for it";
     ViewShape "view-shape" Type
-        "the array does not have the shape that is asked for"
-        "our choice: a function says which extents it takes";
+        "the array must have the shape that is requested"
+        "our choice: a function declares the extents that it accepts";
     ViewInUse "view-in-use" Buffer
         "the view is borrowed elsewhere"
         "Rust: &mut is exclusive";

@@ -1,4 +1,4 @@
-//! Streams as both protocols write them, and what must wait for what, decided as data.
+//! Streams as both protocols write them, and the decision which stream waits for which.
 //!
 //! # The integers
 //!
@@ -14,17 +14,18 @@
 //! Sources: CUDA Array Interface v3, "Synchronization"; the array API standard,
 //! `array.__dlpack__`, parameter `stream`.
 //!
-//! The trap of the pair is `None`: for CAI it says "there is nothing to wait for", which DLPack
-//! writes -1; for DLPack it says "I will use the legacy default stream", which CAI writes 1.
-//! So neither integer gets past this file: [`Stream`] is what data is ready on, `Request` is
-//! what a consumer asks for, and `NoSync` exists only as a request.
+//! The two protocols disagree about `None`: in CAI it means that there is nothing to wait for, which
+//! DLPack writes -1; in DLPack it means that the consumer will use the legacy default stream, which
+//! CAI writes 1. So both integers are parsed here and passed on as enums: [`Stream`] is the stream
+//! that data is ready on, [`Request`] is what a consumer requests, and [`Request::NoSync`] exists only
+//! as a request.
 //!
 //! # The decision
 //!
-//! `plan()` is a pure function from a `Situation` to a `Plan`. The driver room gathers the
-//! facts and carries the plan out (`driver::order`); `explain` and the tests read it.
-//! `settled` is the part of the decision that needs no fact from the driver, so that the usual
-//! conversions (same stream, nothing to wait for) cost a comparison and no call.
+//! [`plan()`] is a pure function from a [`Situation`] to a [`Plan`]. The driver layer gathers the
+//! facts and carries out the plan (`driver::order`); `explain` and the tests read it.
+//! `settled` is the part of the decision that needs no fact from the driver, so that the most
+//! frequent conversions (same stream, nothing to wait for) cost a comparison and no call.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -35,45 +36,54 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use plan::{
-    Capture, Plan, Reason, Situation, SyncPolicy, plan, plan_without_captures, settled,
-};
+pub use plan::{Capture, Plan, Reason, Situation, SyncPolicy, plan};
+pub(crate) use plan::{plan_without_captures, settled};
 
 /// The number of CUDA's legacy default stream in both protocols (`CU_STREAM_LEGACY`).
 const LEGACY: u64 = 1;
 /// The number of the calling thread's default stream in both protocols (`CU_STREAM_PER_THREAD`).
 const PER_THREAD: u64 = 2;
 
-/// What data is ready on: the stream that a consumer must wait for.
+/// The stream that data is ready on, and that a consumer must wait for.
 ///
-/// There is no "no synchronisation" here: that is a wish of the consumer.
+/// "No synchronisation" is not a stream but a [`Request`].
+///
+/// ```
+/// use cai_dlpack::protocol::stream::Stream;
+///
+/// assert_eq!(Stream::None.to_cai(), None);
+/// assert_eq!(Stream::LegacyDefault.to_cai(), Some(1)); // never 0
+/// assert_eq!(Stream::PerThreadDefault.raw(), 2);
+/// assert!(Stream::PerThreadDefault.is_default());
+/// ```
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Stream {
-    /// Nothing to wait for: the data is ready now, for any stream and for the host.
+    /// No stream: the data is ready now, for any stream and for the host.
     None,
     /// The legacy default stream of a context (1).
     LegacyDefault,
-    /// The per-thread default stream (2). It names another stream on every thread, so whoever
-    /// keeps one must keep its thread as well.
+    /// The per-thread default stream (2). It is a different stream on each thread, so it must be
+    /// stored together with its thread.
     PerThreadDefault,
     /// A `cudaStream_t` (or `hipStream_t`): [`Stream::from_handle`].
     Handle(StreamHandle),
 }
 
-/// The handle of a stream that somebody has promised to keep alive; never 0, 1 or 2.
+/// The handle of a stream that its creator keeps alive; never 0, 1 or 2.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct StreamHandle(NonZeroU64);
 
 impl Stream {
-    /// The stream of a CAI dict's `stream` value; a missing key or `None` is [`Stream::None`] and
-    /// does not come here.
+    /// Parses the `stream` value of a CAI dict. A missing key and `None` are [`Stream::None`]; the
+    /// caller handles them.
     ///
     /// 0 is disallowed by CAI v3, "as it would be ambiguous between None and the default stream";
     /// Numba's own `default_stream()` exports it, so it is the legacy default stream unless
     /// `strict` (the caller warns).
     ///
     /// # Errors
-    /// A [`Violation`] for a negative value, a value of 2^64 or more, and 0 when `strict`.
+    /// `stream-range` for a negative value and one of 2^64 or more, `stream-zero` for 0 if `strict`
+    /// (ValueError).
     #[inline]
     pub(crate) fn from_cai(value: i128, strict: bool) -> Result<Stream, Violation> {
         match u64::try_from(value) {
@@ -83,8 +93,8 @@ impl Stream {
         }
     }
 
-    /// The value of a CAI dict's `stream` key: an integer of 1 or more, or `None` for Python's
-    /// `None`. Never 0.
+    /// Returns the `stream` value for a CAI dict: an integer of 1 or more, or `None` for Python's
+    /// `None`; never 0.
     #[inline]
     pub const fn to_cai(self) -> Option<u64> {
         match self {
@@ -93,11 +103,11 @@ impl Stream {
         }
     }
 
-    /// The stream behind a `CUstream` as the driver and the C Exchange API hand it out, where 0
-    /// is the legacy default stream.
+    /// Makes the stream of a `CUstream` of the driver or the C Exchange API; 0 is the legacy default
+    /// stream.
     ///
-    /// Within the library the promise of [`Stream::from_handle`] is the producer's or the caller's of a
-    /// protocol, whose number this is.
+    /// The obligation of [`Stream::from_handle`] is met by the producer or the caller that passed the
+    /// number through a protocol.
     #[inline]
     pub(crate) const fn from_raw(handle: u64) -> Stream {
         match NonZeroU64::new(handle) {
@@ -110,8 +120,8 @@ impl Stream {
         }
     }
 
-    /// The `CUstream` to hand to the driver; 0 for [`Stream::None`], which names no stream and
-    /// must not be handed to it.
+    /// Returns the `CUstream` for the driver; 0 for [`Stream::None`], which must not be passed to the
+    /// driver.
     #[inline]
     pub const fn raw(self) -> u64 {
         match self {
@@ -122,9 +132,9 @@ impl Stream {
         }
     }
 
-    /// The `stream=` argument for a producer's `__dlpack__` that makes the data ready on this
-    /// stream: -1 for [`Stream::None`] (no synchronisation is wanted), else [`raw`](Self::raw).
-    /// Never Python's `None`, which names the legacy default stream there.
+    /// Returns the `stream=` argument of `__dlpack__` that makes the data ready on this stream: -1
+    /// (no synchronisation) for [`Stream::None`], else [`raw`](Self::raw). Never Python's `None`,
+    /// which DLPack reads as the legacy default stream.
     #[inline]
     pub(crate) const fn to_dlpack_arg(self) -> i128 {
         match self {
@@ -133,7 +143,7 @@ impl Stream {
         }
     }
 
-    /// The same on another platform: ROCm writes its default stream 0, not 1.
+    /// Like [`to_dlpack_arg`](Self::to_dlpack_arg), on `platform`: ROCm's default stream is 0.
     #[inline]
     pub(crate) const fn to_dlpack_arg_on(self, platform: Platform) -> i128 {
         match (self, platform) {
@@ -142,7 +152,7 @@ impl Stream {
         }
     }
 
-    /// Whether this is one of the two default streams, which mean something only within a context.
+    /// Whether this is one of the two default streams, which are relative to a context.
     #[inline]
     pub const fn is_default(self) -> bool {
         matches!(self, Stream::LegacyDefault | Stream::PerThreadDefault)
@@ -160,24 +170,24 @@ impl fmt::Display for Stream {
     }
 }
 
-/// Whose rules the `stream` argument of `__dlpack__` follows.
+/// The platform whose rules the `stream` argument of `__dlpack__` follows.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Platform {
+pub enum Platform {
     /// CUDA device memory (DLPack device type 2).
     Cuda,
-    /// CUDA memory that the host reads as well: pinned (3) and managed (13). DLPack is silent on
-    /// it; consumers either name a stream (Warp, CuPy) or name none and read on the host (NumPy),
-    /// so here an integer is a CUDA stream and `None` is the host.
+    /// CUDA memory that the host reads as well: pinned (3) and managed (13). DLPack does not define
+    /// its streams; consumers either name a stream (Warp, CuPy), or name none and read on the host
+    /// (NumPy), so an integer is a CUDA stream and `None` is the host.
     HostReadable,
-    /// ROCm, device and pinned (10, 11). Parsed and compared; ordering needs a HIP driver, which
-    /// this library does not have.
+    /// ROCm, device and pinned (10, 11). Its streams are parsed and compared; ordering would need a
+    /// HIP driver, which this library does not load.
     Rocm,
     /// The CPU (1), and anything exported with `dl_device=(1, 0)`.
     Host,
 }
 
 impl Platform {
-    /// The platform of a DLPack device type; `None` where DLPack defines no stream for it.
+    /// Returns the platform of a DLPack device type; `None` if DLPack defines no streams for it.
     #[inline]
     pub(crate) const fn from_device_type(device_type: i32) -> Option<Platform> {
         match device_type {
@@ -190,24 +200,32 @@ impl Platform {
     }
 }
 
-/// What a consumer asks for.
+/// The synchronisation that a consumer requests.
+///
+/// ```
+/// use cai_dlpack::protocol::stream::{Request, Stream};
+///
+/// assert_eq!(Request::from(Stream::None), Request::NoSync);
+/// assert_eq!(Request::Host.to_string(), "the host");
+/// ```
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Request {
-    /// Nothing: the consumer orders by itself (DLPack's -1).
+pub enum Request {
+    /// None: the consumer orders the work itself (DLPack's -1).
     NoSync,
-    /// Make this stream, the consumer's, wait until the data is ready.
+    /// The consumer's stream, which must wait until the data is ready.
     Stream(Stream),
-    /// Block the calling thread until the data is ready: the host reads it, or the consumer's
-    /// streams cannot be named.
+    /// The host: block the calling thread until the data is ready, since the host reads it or the
+    /// consumer's streams cannot be named.
     Host,
 }
 
 impl Request {
-    /// The request behind the `stream` argument of `__dlpack__`; `None` is Python's `None`, or the
-    /// argument left out.
+    /// Parses the `stream` argument of `__dlpack__`; `None` is Python's `None`, or an omitted
+    /// argument.
     ///
     /// # Errors
-    /// A [`Violation`] for what the table of the [module](self) refuses, naming the platform.
+    /// `stream-cpu`, `stream-rocm`, `stream-zero`, `stream-range` (ValueError): see the table of the
+    /// [module](self).
     #[inline]
     pub(crate) fn from_dlpack(
         value: Option<i128>,
@@ -228,11 +246,11 @@ impl Request {
         }
     }
 
-    /// Whether a consumer that asks this may have to wait for `ready`: false means that no driver
-    /// call will be made, so there is no GIL to release.
+    /// Whether a consumer with this request may have to wait for `ready`. If not, no driver call is
+    /// made and the GIL is kept.
     ///
-    /// Two per-thread default streams count as different here, because a thread is not known; the
-    /// exact answer is [`settled`]'s.
+    /// Two per-thread default streams count as different, since their threads are not known here;
+    /// [`settled`] is exact.
     #[inline]
     pub(crate) fn needs_order(self, ready: Stream) -> bool {
         match (self, ready) {
@@ -245,7 +263,7 @@ impl Request {
 }
 
 impl From<Stream> for Request {
-    /// A consumer that works on `stream`; [`Stream::None`] asks for nothing.
+    /// Makes the request of a consumer that works on `stream`; [`Stream::None`] requests nothing.
     #[inline]
     fn from(stream: Stream) -> Request {
         match stream {
@@ -274,7 +292,7 @@ fn cai_zero() -> Violation {
 fn cai_range(value: i128) -> Violation {
     let violation = Violation::new(Rule::StreamRange, Field::CaiStream, value);
     match value {
-        -1 => violation.with_hint("the interface says \"nothing to wait for\" with None"),
+        -1 => violation.with_hint("in this interface None means that there is nothing to wait for"),
         _ => violation,
     }
 }

@@ -16,7 +16,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::driver;
-use crate::protocol::descriptor::Device;
+use crate::protocol::device::Device;
 use crate::protocol::stream::{Request, Stream};
 use crate::python::call::policy;
 use crate::view::CaiView;

@@ -11,7 +11,8 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::partners;
 use crate::partners::{Asked, PARTNERS, Partner, order_for};
-use crate::protocol::descriptor::{Descriptor, Device};
+use crate::protocol::descriptor::Descriptor;
+use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Stream};
 use crate::python::call::options::{Options, text};

@@ -262,7 +262,7 @@ fn export<'py>(
     view: CaiView,
     request: &DlpackRequest<'_, 'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let export = Export::decide(view.descriptor().described(), request)?;
+    let export = Export::decide(view.descriptor().borrowed(), request)?;
     let view = match export.copied(py, &view)? {
         Some(copy) => copy,
         None => {
@@ -271,7 +271,7 @@ fn export<'py>(
         }
     };
     let (descriptor, owner) = view.into_parts();
-    export.capsule(py, descriptor.described(), owner)
+    export.capsule(py, descriptor.borrowed(), owner)
 }
 
 fn is_host(stream: Value<'_, '_>) -> bool {

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 use pyo3::{Borrowed, ffi};
 
-use crate::protocol::descriptor::Device;
+use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream};
 use crate::python::call::stream;
@@ -479,17 +479,17 @@ impl Function for Dlpack {
             writable: false,
             on_host: false,
         };
-        let export = Export::decide(this.view().descriptor().described(), &request)?;
+        let export = Export::decide(this.view().descriptor().borrowed(), &request)?;
         if export.wants_order() {
             this.follow(py)?;
         }
         if let Some(copy) = export.copied(py, this.view())? {
             let (descriptor, owner) = copy.into_parts();
-            return export.capsule(py, descriptor.described(), owner);
+            return export.capsule(py, descriptor.borrowed(), owner);
         }
         export.order(py, this.view())?;
         // The tensor keeps this view, and the view keeps the rest: one reference, no count to share.
         let owner = release::own(slf.to_owned().into_any())?;
-        export.capsule(py, this.view().descriptor().described(), owner)
+        export.capsule(py, this.view().descriptor().borrowed(), owner)
     }
 }

@@ -20,7 +20,7 @@ use dlpark::ffi::{
 
 use super::payload::{Node, RawOwner};
 use crate::error::Error;
-use crate::protocol::descriptor::Described;
+use crate::protocol::descriptor::DescriptorRef;
 
 #[repr(C)]
 struct Block<M> {
@@ -72,7 +72,7 @@ impl Abi for DLManagedTensorVersioned {
 /// `descr-fields` and [`Error::OutOfMemory`], with `owner` not taken: nothing was moved.
 #[inline(always)]
 pub(crate) fn build<M: Abi>(
-    described: Described<'_>,
+    described: DescriptorRef<'_>,
     flags: u64,
     owner: RawOwner,
 ) -> Result<NonNull<M>, Error> {
@@ -115,7 +115,7 @@ pub(crate) fn build<M: Abi>(
 
 /// Makes the header alone, around arrays of `ndim` extents and strides that the caller keeps.
 pub(crate) fn header(
-    described: Described<'_>,
+    described: DescriptorRef<'_>,
     ndim: usize,
     shape: *mut i64,
     strides: *mut i64,

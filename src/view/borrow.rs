@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::CaiView;
 use crate::process::fork;
 use crate::protocol::descriptor::Descriptor;
+use crate::protocol::layout::gcd;
 use crate::protocol::rule::{Field, Rule, Violation};
 
 /// A borrow of an array's memory, in the ledger until it is dropped. It holds no reference to the memory itself.
@@ -227,7 +228,7 @@ impl Borrow {
             let axes = descriptor.shape().iter().zip(descriptor.elem_strides());
             axes.filter(|(extent, _)| **extent > 1)
                 .map(|(_, stride)| stride.unsigned_abs().saturating_mul(u64::from(itemsize)))
-                .fold(0, common_divisor)
+                .fold(0, gcd)
         };
         Self {
             start,
@@ -245,7 +246,7 @@ impl Borrow {
         if self.end <= other.start || other.end <= self.start {
             return false;
         }
-        let grid = common_divisor(self.grid, other.grid);
+        let grid = gcd(self.grid, other.grid);
         if grid == 0 {
             return true;
         }
@@ -360,13 +361,6 @@ fn in_use(borrow: &Borrow) -> Violation {
         "another argument writes this memory"
     };
     Violation::new(Rule::ViewInUse, Field::Object, found).with_hint(hint)
-}
-
-fn common_divisor(mut a: u64, mut b: u64) -> u64 {
-    while b != 0 {
-        (a, b) = (b, a % b);
-    }
-    a
 }
 
 #[cfg(test)]

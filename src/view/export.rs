@@ -5,7 +5,7 @@ use dlpark::ffi::{DLManagedTensor, DLManagedTensorVersioned};
 
 use super::{Abi, CaiView, build};
 use crate::error::Error;
-use crate::protocol::descriptor::Flags;
+use crate::protocol::device::Flags;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
 
@@ -55,7 +55,7 @@ impl CaiView {
 
     fn managed<M: Abi>(&self, flags: u64) -> Result<Managed<M>, Error> {
         let owner = self.owner.share().into_raw();
-        let tensor = build::<M>(self.descriptor.described(), flags, owner).inspect_err(|_| {
+        let tensor = build::<M>(self.descriptor.borrowed(), flags, owner).inspect_err(|_| {
             // SAFETY: `build` did not take the count that `share` made, so that it is still ours to end.
             unsafe { owner.release() };
         })?;

@@ -5,12 +5,12 @@
 
 use super::CaiView;
 use crate::protocol::dtype::DType;
-use crate::protocol::interface::{Descr, Interface};
+use crate::protocol::interface::{CaiInterface, Descr};
 use crate::protocol::rule::{Field, Rule, Violation};
 
 impl CaiView {
     /// Returns one field of a struct, as a strided view of the same memory, owner and streams, and its own fields
-    /// if it is a struct itself. `fields` are those of this view ([`Interface::into_struct`]); with `dtype` the
+    /// if it is a struct itself. `fields` are those of this view ([`CaiInterface::into_struct`]); with `dtype` the
     /// field's bits are taken as that type.
     ///
     /// # Errors
@@ -19,10 +19,10 @@ impl CaiView {
     ///
     /// ```
     /// use cai_dlpack::CaiView;
-    /// use cai_dlpack::protocol::descriptor::Device;
+    /// use cai_dlpack::protocol::device::Device;
     /// use cai_dlpack::protocol::dtype::TypeStr;
-    /// use cai_dlpack::protocol::interface::{DescrBuilder, Interface, Parts, Version};
-    /// use cai_dlpack::protocol::layout::{Axes, Source};
+    /// use cai_dlpack::protocol::interface::{CaiInterface, DescrBuilder, Parts, Version};
+    /// use cai_dlpack::protocol::axes::{Axes, Source};
     /// use cai_dlpack::protocol::stream::Stream;
     /// use cai_dlpack::view::Owner;
     ///
@@ -30,7 +30,7 @@ impl CaiView {
     /// let mut fields = DescrBuilder::new();
     /// fields.push("x", "<f4", &[])?;
     /// fields.push("y", "<f4", &[])?;
-    /// let whole = Interface::new(Parts {
+    /// let whole = CaiInterface::new(Parts {
     ///     version: Version::V3,
     ///     typestr,
     ///     descr: fields.finish(typestr)?,
@@ -53,7 +53,7 @@ impl CaiView {
         dtype: Option<DType>,
     ) -> Result<(Self, Descr), Violation> {
         let (whole, device) = (self.descriptor(), self.device());
-        let part = Interface::of_struct(whole, fields.clone()).field(name)?;
+        let part = CaiInterface::of_struct(whole, fields.clone()).field(name)?;
         let span = part.byte_span();
         let (descriptor, fields) = match part.descr() {
             Descr::Fields(_) if dtype.is_none() => part.into_struct(device)?,

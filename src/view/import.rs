@@ -226,14 +226,14 @@ unsafe fn describe(
     flags: u64,
     place: &mut MaybeUninit<Descriptor>,
 ) -> Result<(), Violation> {
-    let few = tensor.ndim.cast_unsigned() <= Descriptor::FEW_AXES && !tensor.shape.is_null();
+    let few = tensor.ndim.cast_unsigned() <= Descriptor::INLINE_AXES && !tensor.shape.is_null();
     if few {
         let ndim = tensor.ndim as usize;
         // SAFETY: not NULL, and readable by this function's contract.
         let shape = unsafe { std::slice::from_raw_parts(tensor.shape, ndim) };
         // SAFETY: NULL or readable, by this function's contract.
         let strides = unsafe { extents(tensor.strides, ndim) };
-        if let Some(usual) = Descriptor::usual(&raw_of(tensor, shape, strides, flags)) {
+        if let Some(usual) = Descriptor::check_fast(&raw_of(tensor, shape, strides, flags)) {
             place.write(usual);
             return Ok(());
         }
@@ -254,7 +254,7 @@ unsafe fn describe_carefully(
     place: &mut MaybeUninit<Descriptor>,
 ) -> Result<(), Violation> {
     // SAFETY: NULL or readable, by this function's own contract.
-    place.write(Descriptor::careful(&unsafe { raw(tensor, flags) }?)?);
+    place.write(Descriptor::check(&unsafe { raw(tensor, flags) }?)?);
     Ok(())
 }
 

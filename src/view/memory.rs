@@ -3,7 +3,7 @@
 use super::CaiView;
 use crate::driver::{self, Driver, MemoryKind, PointerInfo};
 use crate::error::Error;
-use crate::protocol::descriptor::Device;
+use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 
 impl CaiView {

@@ -26,7 +26,8 @@
 #[rustfmt::skip]
 macro_rules! floats {
     () => {
-"# use cai_dlpack::protocol::descriptor::{Descriptor, Device, RawTensor};
+"# use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
+# use cai_dlpack::protocol::device::Device;
 # use cai_dlpack::protocol::dtype::DType;
 # use cai_dlpack::protocol::stream::Stream;
 # use cai_dlpack::view::{CaiView, Owner};
@@ -103,8 +104,9 @@ use std::mem::ManuallyDrop;
 use std::ptr;
 
 use crate::driver::Place;
-use crate::protocol::descriptor::{Descriptor, Device};
-use crate::protocol::interface::Interface;
+use crate::protocol::descriptor::Descriptor;
+use crate::protocol::device::Device;
+use crate::protocol::interface::CaiInterface;
 use crate::protocol::rule::Violation;
 use crate::protocol::stream::Stream;
 
@@ -146,7 +148,8 @@ impl CaiView {
     ///
     /// ```
     /// use cai_dlpack::CaiView;
-    /// use cai_dlpack::protocol::descriptor::{Descriptor, Device, RawTensor};
+    /// use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
+    /// use cai_dlpack::protocol::device::Device;
     /// use cai_dlpack::protocol::dtype::DType;
     /// use cai_dlpack::protocol::stream::Stream;
     /// use cai_dlpack::view::Owner;
@@ -336,7 +339,7 @@ impl CaiView {
     /// let refused = floats().interface().unwrap_err();
     /// assert_eq!(refused.rule(), Rule::CaiDevice);
     /// ```
-    pub fn interface(&self) -> Result<Interface, Violation> {
+    pub fn interface(&self) -> Result<CaiInterface, Violation> {
         self.descriptor.to_interface(self.ready())
     }
 

@@ -4,7 +4,8 @@
 use super::{CaiView, detach};
 use crate::driver::{self, MemoryKind, PointerInfo};
 use crate::error::Error;
-use crate::protocol::descriptor::{Descriptor, Device};
+use crate::protocol::descriptor::Descriptor;
+use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
 

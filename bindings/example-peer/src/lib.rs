@@ -1,7 +1,7 @@
 //! A second extension module, which knows nothing of the first: they meet by protocol. It also offers
 //! what the tests need to look at arguments from Rust.
 
-use cai_dlpack::protocol::descriptor::Device;
+use cai_dlpack::protocol::device::Device;
 use cai_dlpack::python::{In, InOut};
 use cai_dlpack::view::Bool;
 use cai_dlpack::{CaiView, Error};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cai_dlpack::protocol::descriptor::Device;
+use cai_dlpack::protocol::device::Device;
 use cudarc::driver::{CudaContext, CudaStream, DriverError};
 
 /// Our stream on a device. Pinned and managed memory (whose ids say nothing) is taken to device 0.

@@ -1,33 +1,33 @@
 """Computes what the specifications prescribe for a strided array, without any code of this project.
 
 Written from the two texts: the array interface (typestr, byte strides, `None` for C order, size 0
-has pointer 0) and dlpack.h (element strides, non-NULL for ndim > 0, data NULL for size 0).
+has pointer 0) and dlpack.h (element strides, non-NULL for ndim > 0, data NULL for size 0). The
+element types are the rows of docs/mapping.md, so that a new type is tested without a change here.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 NATIVE = "<" if sys.byteorder == "little" else ">"
 
+PAGE = next(folder / "docs/mapping.md" for folder in Path(__file__).parents if (folder / "docs/mapping.md").exists())
+# A row of the table of element types: | `<f4` | 2 float | 32 | `float32` | ... |
+ROW = re.compile(r"^\| (?:`\\?([^`]+)`|none) \| (\d+) \w+ \| (\d+) \| `(\w+)` \|", re.MULTILINE)
+ROWS = [
+    (typestr.replace("<", NATIVE), (name, int(code), int(bits)))
+    for typestr, code, bits, name in ROW.findall(PAGE.read_text())
+]
+
 # typestr -> (name, DLPack code, bits). The codes: 0 int, 1 uint, 2 float, 5 complex, 6 bool.
-DTYPES: dict[str, tuple[str, int, int]] = {
-    "|b1": ("bool", 6, 8),
-    "|i1": ("int8", 0, 8),
-    NATIVE + "i2": ("int16", 0, 16),
-    NATIVE + "i4": ("int32", 0, 32),
-    NATIVE + "i8": ("int64", 0, 64),
-    "|u1": ("uint8", 1, 8),
-    NATIVE + "u2": ("uint16", 1, 16),
-    NATIVE + "u4": ("uint32", 1, 32),
-    NATIVE + "u8": ("uint64", 1, 64),
-    NATIVE + "f2": ("float16", 2, 16),
-    NATIVE + "f4": ("float32", 2, 32),
-    NATIVE + "f8": ("float64", 2, 64),
-    NATIVE + "c8": ("complex64", 5, 64),
-    NATIVE + "c16": ("complex128", 5, 128),
+DTYPES: dict[str, tuple[str, int, int]] = {typestr: row for typestr, row in ROWS if typestr}
+# name -> (DLPack code, bits)
+WITHOUT_TYPESTR: dict[str, tuple[int, int]] = {
+    name: (code, bits) for typestr, (name, code, bits) in ROWS if not typestr
 }
 
 

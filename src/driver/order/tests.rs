@@ -5,7 +5,7 @@ use rstest::{fixture, rstest};
 use super::*;
 use crate::driver::PointerInfo;
 use crate::driver::script::{Script, context};
-use crate::protocol::descriptor::Device;
+use crate::protocol::device::Device;
 use crate::protocol::rule::Rule;
 use crate::protocol::stream::Platform;
 

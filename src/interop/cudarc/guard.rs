@@ -11,7 +11,7 @@ use super::keep::{self, InContext};
 use super::stream::number_of;
 use crate::driver;
 use crate::error::Error;
-use crate::protocol::descriptor::Device;
+use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 use crate::view::{

@@ -9,7 +9,8 @@ use super::guard::{Consume, StreamGuard};
 use super::keep::InContext;
 use super::stream::number_of;
 use crate::error::Error;
-use crate::protocol::descriptor::{Descriptor, Device, RawTensor};
+use crate::protocol::descriptor::{Descriptor, RawTensor};
+use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::view::{CaiView, Element, Owner, ViewMut};
 

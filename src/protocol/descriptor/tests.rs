@@ -1,11 +1,8 @@
-//! A valid tensor, one defect per case; then the way to CAI and back.
+//! A valid tensor, one defect per case; then the ways to reinterpret it.
 
-use dlpark::ffi::DLDeviceType as Header;
 use rstest::rstest;
 
 use super::*;
-use crate::protocol::interface::Version;
-use crate::protocol::rule::Class;
 
 /// float32 of shape (2, 3) in C order on the first CUDA device.
 const VALID: RawTensor<'static> = RawTensor {
@@ -169,56 +166,6 @@ fn nbytes(
     assert_eq!(made.byte_span(), Some((VALID.data, VALID.data + wanted)));
 }
 
-/// The header's numbers, by dlpark's transcription of it.
-#[rstest]
-#[case(Device::CPU, Header::CPU)]
-#[case(Device::CUDA, Header::CUDA)]
-#[case(Device::CUDA_HOST, Header::CUDAHOST)]
-#[case(Device::OPENCL, Header::OPENCL)]
-#[case(Device::VULKAN, Header::VULKAN)]
-#[case(Device::METAL, Header::METAL)]
-#[case(Device::VPI, Header::VPI)]
-#[case(Device::ROCM, Header::ROCM)]
-#[case(Device::ROCM_HOST, Header::ROCMHOST)]
-#[case(Device::EXT_DEV, Header::EXTDEV)]
-#[case(Device::CUDA_MANAGED, Header::CUDAMANAGED)]
-#[case(Device::ONE_API, Header::ONEAPI)]
-#[case(Device::WEBGPU, Header::WEBGPU)]
-#[case(Device::HEXAGON, Header::HEXAGON)]
-#[case(Device::MAIA, Header::MAIA)]
-#[case(Device::TRN, Header::TRN)]
-fn device_types_are_the_headers(#[case] ours: i32, #[case] header: Header) {
-    assert_eq!(i64::from(ours), i64::from(header.0));
-    assert_ne!(Device::check(ours, 0).unwrap().type_name(), "unknown");
-}
-
-#[test]
-fn device_types_no_others() {
-    let known = (-5..=25).filter(|number| Device::check(*number, 0).is_ok());
-    assert_eq!(known.count(), 16);
-    let violation = Device::check(99, 0).unwrap_err();
-    assert_eq!(
-        violation.to_string(),
-        "__dlpack_device__ = (99, 0): no such device type [device-unknown]"
-    );
-}
-
-#[test]
-fn flags_are_the_headers() {
-    assert_eq!(
-        Flags::READ_ONLY.bits(),
-        u64::from(dlpark::ffi::DLPACK_FLAG_BITMASK_READ_ONLY)
-    );
-    assert_eq!(
-        Flags::IS_COPIED.bits(),
-        u64::from(dlpark::ffi::DLPACK_FLAG_BITMASK_IS_COPIED)
-    );
-    assert_eq!(
-        Flags::SUBBYTE_PADDED.bits(),
-        u64::from(dlpark::ffi::DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
-    );
-}
-
 #[test]
 fn read_only_is_set_and_cleared_alone() {
     let raw = RawTensor { flags: 7, ..VALID };
@@ -228,111 +175,6 @@ fn read_only_is_set_and_cleared_alone() {
     assert!(!writable.read_only());
     assert_eq!(writable.flags().bits(), 6);
     assert_eq!(writable.with_read_only(true).flags().bits(), 7);
-}
-
-#[rstest]
-#[case::cpu(RawTensor { device_type: 1, ..VALID }, Rule::CaiDevice)]
-#[case::rocm(RawTensor { device_type: 10, ..VALID }, Rule::CaiDevice)]
-#[case::metal(RawTensor { device_type: 8, ..VALID }, Rule::CaiDevice)]
-#[case::bf16(RawTensor { code: 4, bits: 16, ..VALID }, Rule::CaiDtype)]
-#[case::fp8(RawTensor { code: 10, bits: 8, ..VALID }, Rule::CaiDtype)]
-#[case::fp4(RawTensor { code: 17, bits: 4, ..VALID }, Rule::CaiSubByte)]
-#[case::lanes(RawTensor { lanes: 2, ..VALID }, Rule::CaiLanes)]
-fn cai_cannot_say(#[case] raw: RawTensor<'_>, #[case] rule: Rule) {
-    let violation = Descriptor::new(&raw)
-        .unwrap()
-        .to_interface(Stream::None)
-        .unwrap_err();
-    assert_eq!((violation.rule(), rule.class()), (rule, Class::Buffer));
-    assert!(violation.hint().is_some(), "{violation}");
-}
-
-#[rstest]
-#[case(Device::CUDA)]
-#[case(Device::CUDA_HOST)]
-#[case(Device::CUDA_MANAGED)]
-fn cai_can_say(#[case] device_type: i32) {
-    let raw = RawTensor {
-        device_type,
-        flags: 1,
-        ..VALID
-    };
-    let said = Descriptor::new(&raw)
-        .unwrap()
-        .to_interface(Stream::LegacyDefault)
-        .unwrap();
-    assert_eq!(said.version(), Version::V3);
-    assert_eq!(
-        said.typestr_str(),
-        if cfg!(target_endian = "little") {
-            "<f4"
-        } else {
-            ">f4"
-        }
-    );
-    assert_eq!((said.data(), said.read_only()), (VALID.data, true));
-    assert_eq!(said.stream(), Stream::LegacyDefault);
-    assert_eq!(said.shape(), VALID.shape);
-    assert!(said.strides_for_export().is_none());
-}
-
-#[rstest]
-#[case::c_order(&[2, 3], given(&[3, 1]), None)]
-#[case::transposed(&[2, 3], given(&[1, 2]), Some(vec![4, 8]))]
-#[case::negative(&[3], given(&[-2]), Some(vec![-8]))]
-#[case::zero(&[3], given(&[0]), Some(vec![0]))]
-#[case::single(&[1, 3], given(&[77, 1]), None)]
-#[case::empty(&[0, 3], given(&[77, 5]), None)]
-#[case::scalar(&[], None, None)]
-fn strides_for_export(
-    #[case] shape: &[i64],
-    #[case] strides: Option<&[i64]>,
-    #[case] wanted: Option<Vec<i64>>,
-) {
-    let made = Descriptor::new(&RawTensor {
-        shape,
-        strides,
-        ..VALID
-    })
-    .unwrap();
-    let said = made.to_interface(Stream::None).unwrap();
-    assert_eq!(said.strides_for_export().map(Iterator::collect), wanted);
-}
-
-/// DLPack -> CAI -> DLPack, for every type that CAI can say and a few layouts: nothing is lost.
-#[test]
-fn round_trip() {
-    const LAYOUTS: &[(&[i64], Option<&[i64]>)] = &[
-        (&[], None),
-        (&[2, 3], None),
-        (&[2, 3], Some(&[1, 2])),
-        (&[4], Some(&[-3])),
-        (&[3, 4], Some(&[0, 1])),
-        (&[0, 3], None),
-        (&[1, 1, 5], Some(&[9, 9, 2])),
-        (&[2, 2, 2, 2, 2], None),
-    ];
-    let mut trips = 0;
-    for dtype in DType::ALL.iter().filter(|dtype| dtype.typestr().is_ok()) {
-        for (shape, strides) in LAYOUTS {
-            for flags in [0, 1] {
-                let raw = RawTensor {
-                    code: dtype.code(),
-                    bits: dtype.bits(),
-                    shape,
-                    strides: *strides,
-                    flags,
-                    ..VALID
-                };
-                let made = Descriptor::new(&raw).unwrap();
-                let said = made.to_interface(Stream::None).unwrap();
-                let again = said.into_descriptor(None, made.device()).unwrap();
-                assert_eq!(again, made, "{dtype} {shape:?} {strides:?}");
-                trips += 1;
-            }
-        }
-    }
-    assert_eq!(trips, 14 * 8 * 2);
 }
 
 #[test]

@@ -1,44 +1,158 @@
-//! The element types, against tables written by hand and against dlpark's constants.
+//! The element types, against docs/mapping.md and dlpark's constants.
 
 use dlpark::ffi::DLDataTypeCode as Header;
 use rstest::rstest;
 
+use super::table::STRUCT;
+use super::typestr::is_order;
 use super::*;
-use crate::protocol::rule::Class;
+use crate::protocol::rule::{Class, Field, Rule};
 
-#[rstest]
-#[case("|b1", DType::BOOL)]
-#[case("|i1", DType::I8)]
-#[case("<i2", DType::I16)]
-#[case("<i4", DType::I32)]
-#[case("<i8", DType::I64)]
-#[case("|u1", DType::U8)]
-#[case("<u2", DType::U16)]
-#[case("<u4", DType::U32)]
-#[case("<u8", DType::U64)]
-#[case("<f2", DType::F16)]
-#[case("<f4", DType::F32)]
-#[case("<f8", DType::F64)]
-#[case("<c8", DType::C64)]
-#[case("<c16", DType::C128)]
-#[cfg(target_endian = "little")]
-fn typestr_both_ways(#[case] text: &str, #[case] dtype: DType) {
-    let typestr = TypeStr::parse(text).unwrap();
-    assert_eq!(typestr.to_dtype().unwrap(), dtype);
-    assert_eq!(dtype.typestr().unwrap(), text);
-    assert_eq!(typestr.to_string(), text);
-    assert_eq!(typestr.canonical(), text);
-    assert_eq!(DType::of_canonical(text.as_bytes()), Some(dtype));
-    assert_eq!(dtype.native_typestr(), typestr);
-    assert_eq!(Some(typestr.itemsize()), dtype.itemsize());
-    assert_eq!(typestr.align(), dtype.align());
-    assert_eq!(DType::from_name(text), Some(dtype));
-    assert_eq!(
-        DType::from_name(&text[1..]),
-        Some(dtype),
-        "without byte order"
-    );
-    assert_eq!(DType::from_name(dtype.name()), Some(dtype));
+const PAGE: &str = include_str!("../../../docs/mapping.md");
+
+/// A row of the page's table of element types.
+struct PageRow {
+    /// In little-endian order.
+    typestr: Option<&'static str>,
+    code: u8,
+    bits: u8,
+    name: &'static str,
+}
+
+impl PageRow {
+    /// The typestr in this machine's order.
+    fn native(&self) -> Option<String> {
+        let order = if cfg!(target_endian = "little") {
+            "<"
+        } else {
+            ">"
+        };
+        self.typestr.map(|text| text.replace('<', order))
+    }
+
+    fn dtype(&self) -> DType {
+        let found = DType::from_name(self.name);
+        found.unwrap_or_else(|| panic!("dtype/table.rs has no row for `{}`", self.name))
+    }
+}
+
+/// The rows of the page.
+fn page() -> Vec<PageRow> {
+    let table = PAGE.split("\n| typestr | DLPack code |").nth(1);
+    let lines = table.expect("the table of element types").lines().skip(2);
+    lines
+        .take_while(|line| line.starts_with('|'))
+        .map(page_row)
+        .collect()
+}
+
+fn page_row(line: &'static str) -> PageRow {
+    let cells: Vec<_> = line
+        .split(" | ")
+        .map(|cell| cell.trim_matches(['|', ' ', '`']))
+        .collect();
+    let [typestr, code, bits, name, _] = cells[..] else {
+        panic!("five cells: {line}");
+    };
+    PageRow {
+        typestr: match typestr {
+            "none" => None,
+            // The page writes a bar as `\\|`.
+            text => Some(text.trim_start_matches('\\')),
+        },
+        code: code
+            .split(' ')
+            .next()
+            .expect("a number")
+            .parse()
+            .expect("a number"),
+        bits: bits.parse().expect("a number"),
+        name,
+    }
+}
+
+/// Each type has its row on the page, and each row its type.
+#[test]
+fn page_has_the_rows_of_the_table() {
+    let page = page();
+    for dtype in DType::ALL {
+        let row = page.iter().find(|row| row.name == dtype.name());
+        let typestr = dtype.typestr().ok().map(|text| text.replace('>', "<"));
+        let row = row.unwrap_or_else(|| {
+            let (code, bits) = (dtype.code(), dtype.bits());
+            let typestr = typestr.as_ref().map_or("none".to_owned(), |text| format!("`{text}`"));
+            panic!("docs/mapping.md has no row for `{dtype}`: | {typestr} | {code} NAME | {bits} | `{dtype}` |")
+        });
+        assert_eq!(
+            (row.code, row.bits),
+            (dtype.code(), dtype.bits()),
+            "{dtype}"
+        );
+        assert_eq!(
+            row.typestr.map(str::to_owned),
+            typestr,
+            "the typestr of {dtype}"
+        );
+    }
+    for row in &page {
+        assert_eq!(row.dtype().name(), row.name);
+    }
+}
+
+#[test]
+fn typestr_both_ways() {
+    for row in page() {
+        let (dtype, Some(text)) = (row.dtype(), row.native()) else {
+            continue;
+        };
+        let typestr = TypeStr::parse(&text).unwrap();
+        assert_eq!(typestr.to_dtype(), Ok(dtype));
+        assert_eq!(dtype.typestr(), Ok(&*text));
+        assert_eq!(typestr.to_string(), text);
+        assert_eq!(typestr.as_str(), Some(&*text));
+        assert_eq!(DType::from_typestr_fast(text.as_bytes()), Some(dtype));
+        assert_eq!(dtype.to_typestr(), Ok(typestr));
+        assert_eq!(Some(typestr.itemsize()), dtype.itemsize());
+        assert_eq!(typestr.align(), dtype.align());
+        assert_eq!(DType::from_name(&text), Some(dtype));
+        assert_eq!(
+            DType::from_name(&text[1..]),
+            Some(dtype),
+            "without byte order"
+        );
+    }
+}
+
+/// The formats of the buffer protocol, as the `struct` module and NumPy write them.
+#[test]
+fn format_is_that_of_the_typestr() {
+    for dtype in DType::ALL {
+        let format = dtype.typestr().ok().map(|typestr| match &typestr[1..] {
+            "b1" => c"?",
+            "i1" => c"b",
+            "i2" => c"h",
+            "i4" => c"i",
+            "i8" => c"q",
+            "u1" => c"B",
+            "u2" => c"H",
+            "u4" => c"I",
+            "u8" => c"Q",
+            "f2" => c"e",
+            "f4" => c"f",
+            "f8" => c"d",
+            "f16" => c"g",
+            "c8" => c"Zf",
+            "c16" => c"Zd",
+            "c32" => c"Zg",
+            _ => panic!("which format has '{typestr}' of {dtype}?"),
+        });
+        assert_eq!(dtype.format(), format, "{dtype}");
+    }
+    let pair = DType {
+        lanes: 2,
+        ..DType::F32
+    };
+    assert_eq!(pair.format(), None);
 }
 
 /// Spellings of the same type: native, `|`, and the foreign order where it means nothing.
@@ -266,54 +380,62 @@ fn codes_are_the_headers(#[case] ours: u8, #[case] header: Header) {
     assert_eq!(u32::from(ours), u32::from(header.0));
 }
 
-/// All 256 codes by all 256 widths by three lane counts, against the widths of each code.
+/// All 256 codes by all 256 widths by three lane counts, against the page.
 #[test]
 fn dlpack_types_exhaustive() {
-    let mut accepted = 0;
+    let page = page();
     for code in 0..=255_u8 {
-        let widths: &[u8] = match code {
-            0 | 1 => &[1, 2, 4, 8, 16, 32, 64],
-            2 => &[16, 32, 64],
-            4 => &[16],
-            5 => &[32, 64, 128],
-            6..=14 => &[8],
-            15 | 16 => &[6],
-            17 => &[4],
-            _ => &[],
-        };
+        let of_code: Vec<_> = page.iter().filter(|row| row.code == code).collect();
+        let is_packed = of_code.iter().all(|row| row.bits < 8);
         for bits in 0..=255_u8 {
+            let row = of_code.iter().find(|row| row.bits == bits);
             for lanes in [0_u16, 1, 4] {
                 let found = DType::from_dlpack(code, bits, lanes);
-                if widths.contains(&bits) && lanes > 0 {
-                    let dtype = found.unwrap();
+                if let (Some(row), 1..) = (row, lanes) {
+                    let dtype = found.unwrap_or_else(|refusal| panic!("{}: {refusal}", row.name));
                     assert_eq!(
                         (dtype.code(), dtype.bits(), dtype.lanes()),
                         (code, bits, lanes)
                     );
-                    assert_ne!(dtype.name(), "unknown");
-                    accepted += 1;
+                    assert_eq!(dtype.name(), row.name);
                     continue;
                 }
                 let rule = match code {
-                    3 => Rule::DtypeOpaque,
-                    18.. => Rule::DtypeCode,
+                    code::OPAQUE_HANDLE => Rule::DtypeOpaque,
+                    _ if of_code.is_empty() => Rule::DtypeCode,
                     _ if lanes == 0 => Rule::DtypeLanes,
-                    6 => Rule::DtypeBool,
-                    15..=17 => Rule::DtypeSubByte,
+                    code::BOOL => Rule::DtypeBool,
+                    _ if is_packed => Rule::DtypeSubByte,
                     _ => Rule::DtypeBits,
                 };
-                assert_eq!(found.unwrap_err().rule(), rule, "({code}, {bits}, {lanes})");
+                match found {
+                    Ok(dtype) => panic!("docs/mapping.md has no row for `{dtype}`"),
+                    Err(refused) => {
+                        assert_eq!(refused.rule(), rule, "({code}, {bits}, {lanes})");
+                    }
+                }
             }
         }
     }
-    assert_eq!(accepted, 2 * DType::ALL.len());
+}
+
+/// Each type has a place of its own in a table of all types.
+#[test]
+fn index_is_the_place_in_all() {
+    for (place, dtype) in DType::ALL.iter().enumerate() {
+        assert_eq!(dtype.index(), Some(place), "{dtype}");
+    }
+    assert_eq!(DType::structure(8).unwrap().index(), None);
 }
 
 #[test]
 fn names_are_distinct_and_found_again() {
     for dtype in DType::ALL {
-        assert_eq!(DType::from_name(dtype.name()), Some(*dtype));
-        assert_eq!(dtype.to_string(), dtype.name());
+        let row = dtype.row().unwrap();
+        for name in row.aliases.iter().chain([&row.name]) {
+            assert_eq!(DType::from_name(name), Some(*dtype), "{name}");
+        }
+        assert_eq!(dtype.to_string(), row.name);
     }
 }
 
@@ -368,7 +490,7 @@ fn dtype_lanes(
 #[rstest]
 #[case::bf16(DType::BF16, Rule::CaiDtype, "uint16")]
 #[case::fp8(DType::F8_E5M2, Rule::CaiDtype, "uint8")]
-#[case::complex32(DType::C32, Rule::CaiDtype, "DLPack")]
+#[case::complex32(DType::C32, Rule::CaiDtype, "uint32")]
 #[case::fp4(DType::F4_E2M1FN, Rule::CaiSubByte, "DLPack")]
 #[case::fp6(DType::F6_E3M2FN, Rule::CaiSubByte, "DLPack")]
 #[case::int4(DType::I4, Rule::CaiSubByte, "DLPack")]
@@ -447,24 +569,10 @@ fn override_of_a_dlpack_type(#[case] from: DType, #[case] to: DType, #[case] tak
     assert_eq!(reinterpret(from, to).is_ok(), taken);
 }
 
-/// docs/mapping.md names every type, typestr and code.
-#[test]
-fn mapping_page_is_complete() {
-    let page = include_str!("../../../docs/mapping.md");
-    for dtype in DType::ALL {
-        assert!(page.contains(&format!("`{dtype}`")), "{dtype}");
-        if let Some(typestr) = dtype.scalar_typestr() {
-            let typestr = typestr.replace('|', "\\|").replace('>', "<");
-            assert!(page.contains(&format!("`{typestr}`")), "{typestr}");
-        }
-    }
-}
-
 /// The links of docs/mapping.md lead to rules that exist.
 #[test]
 fn mapping_page_links_to_rules() {
-    let page = include_str!("../../../docs/mapping.md");
-    let links = page
+    let links = PAGE
         .split("rules.md#")
         .skip(1)
         .filter_map(|rest| rest.split(')').next());
@@ -476,10 +584,10 @@ fn mapping_page_links_to_rules() {
     assert!(followed > 20);
 }
 
-/// The short cut takes canonical typestrs and nothing else: every text of up to four ASCII letters.
+/// Only canonical typestrs are accepted: every text of up to four ASCII letters.
 #[test]
-fn of_canonical_agrees_with_the_parser() {
-    let letters: Vec<u8> = (b' '..=b'~').collect();
+fn from_typestr_fast_agrees_with_the_parser() {
+    let letters: Vec<u8> = (b' '..=b'~').chain([0]).collect();
     let mut texts: Vec<Vec<u8>> = vec![vec![]];
     for length in 0..4 {
         let longer: Vec<_> = texts
@@ -502,10 +610,10 @@ fn of_canonical_agrees_with_the_parser() {
             .and_then(|text| {
                 TypeStr::parse(text)
                     .ok()
-                    .filter(|found| found.canonical() == text)
+                    .filter(|found| found.as_str() == Some(text))
             })
             .and_then(|typestr| typestr.to_dtype().ok());
-        assert_eq!(DType::of_canonical(&text), canonical, "{text:?}");
+        assert_eq!(DType::from_typestr_fast(&text), canonical, "{text:?}");
     }
 }
 

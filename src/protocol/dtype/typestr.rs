@@ -1,9 +1,8 @@
-//! NumPy's typestr: byte order, kind, size.
+//! [`TypeStr`]: NumPy's byte order, kind and size, and their grammar.
 
 use std::fmt;
 
-use super::DType;
-use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::rule::Rule;
 
 /// The kinds of NumPy's array interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,7 +29,7 @@ pub enum Kind {
     Bytes,
     /// `U`: its size is in characters of 4 bytes.
     Unicode,
-    /// `V`: raw bytes, structs, and the types that NumPy does not know.
+    /// `V`: raw bytes, structs, and types that NumPy lacks.
     Void,
 }
 
@@ -53,7 +52,7 @@ impl Kind {
         })
     }
 
-    /// The kind's letter.
+    /// Returns the letter of the kind.
     #[must_use]
     pub const fn letter(self) -> char {
         match self {
@@ -81,8 +80,8 @@ impl Kind {
         }
     }
 
-    /// Whether NumPy has a type of this kind and size. Sizes that DLPack cannot carry are known
-    /// here too: they get a rule of their own in [`TypeStr::to_dtype`].
+    /// Whether NumPy has a type of this kind and size. That includes sizes that DLPack cannot carry,
+    /// which [`TypeStr::to_dtype`] refuses by a rule of their own.
     const fn has_size(self, size: u32) -> bool {
         match self {
             Self::Bool => size == 1,
@@ -97,104 +96,87 @@ impl Kind {
     }
 }
 
-/// A well-formed typestr: a kind and an item size, in a byte order.
+/// A well-formed typestr: a byte order, a kind and an item size.
+///
+/// ```
+/// use cai_dlpack::protocol::dtype::{DType, Kind, TypeStr};
+///
+/// let typestr = TypeStr::parse("|u1")?;
+/// assert_eq!((typestr.kind(), typestr.itemsize()), (Kind::UInt, 1));
+/// assert_eq!(typestr.to_dtype()?, DType::U8);
+///
+/// let refused = TypeStr::parse("|O8")?.to_dtype().unwrap_err();
+/// assert_eq!(refused.rule().id(), "typestr-object");
+/// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TypeStr {
     /// The integer as it is written: bytes, for `U` characters, for `t` bits.
-    pub(super) size: u32,
-    pub(super) kind: Kind,
-    /// The byte order is not this machine's, and it matters.
-    pub(super) swapped: bool,
+    size: u32,
+    kind: Kind,
+    /// The byte order matters, and is not this machine's.
+    swapped: bool,
 }
 
 impl TypeStr {
-    pub(super) const fn native(kind: Kind, size: u32) -> Self {
+    /// Makes a typestr of native byte order from a kind and one or two digits.
+    pub(super) const fn native(text: &str) -> Self {
+        let (kind, size) = match *text.as_bytes() {
+            [kind, ones] => (kind, digit(ones)),
+            [kind, tens, ones] => (kind, two_digits(tens, ones)),
+            _ => panic!("a kind and a size"),
+        };
+        match (Kind::from_letter(kind), size) {
+            (Some(kind), Some(size)) if kind.has_size(size) => Self {
+                size,
+                kind,
+                swapped: false,
+            },
+            _ => panic!("NumPy has no such type"),
+        }
+    }
+
+    /// Makes the typestr of raw bytes. An item has one byte at least.
+    pub(in crate::protocol) const fn void(size: u32) -> Self {
         Self {
-            size,
-            kind,
+            size: if size == 0 { 1 } else { size },
+            kind: Kind::Void,
             swapped: false,
         }
     }
 
-    /// Raw bytes; `None` for an item of no bytes.
-    pub(in crate::protocol) const fn void(size: u32) -> Option<Self> {
-        if size == 0 {
-            None
-        } else {
-            Some(Self::native(Kind::Void, size))
-        }
-    }
-
-    /// Reads a typestr of native byte order.
+    /// Parses a typestr of any byte order.
     ///
     /// # Errors
-    /// `typestr-syntax` and `typestr-size` (ValueError), `typestr-byte-order` (BufferError).
-    #[inline(always)]
-    pub fn parse(text: &str) -> Result<Self, Violation> {
-        match Self::scan(text.as_bytes()) {
-            Some(typestr) if !typestr.swapped => Ok(typestr),
-            _ => Self::parse_cold(text),
-        }
-    }
-
-    #[cold]
-    fn parse_cold(text: &str) -> Result<Self, Violation> {
-        let typestr = Self::parse_any_order(text)?;
-        if typestr.swapped {
-            let found = format_args!("'{text}'");
-            return Err(Violation::new(
-                Rule::TypestrByteOrder,
-                Field::CaiTypestr,
-                found,
-            ));
-        }
-        Ok(typestr)
-    }
-
-    /// Reads a typestr of any byte order: for struct fields that nobody has chosen yet.
-    ///
-    /// # Errors
-    /// `typestr-syntax` and `typestr-size` (ValueError).
-    pub fn parse_any_order(text: &str) -> Result<Self, Violation> {
-        if let Some(typestr) = Self::scan(text.as_bytes()) {
+    /// [`Rule::TypestrSyntax`], [`Rule::TypestrSize`].
+    pub(super) fn read(text: &[u8]) -> Result<Self, Rule> {
+        if let Some(typestr) = Self::read_fast(text) {
             return Ok(typestr);
         }
-        let refuse = |rule| Violation::new(rule, Field::CaiTypestr, format_args!("'{text}'"));
-        let syntax = || match DType::from_name(text) {
-            Some(dtype) => match dtype.scalar_typestr() {
-                Some(typestr) => {
-                    refuse(Rule::TypestrSyntax).with_hint(format!("this one would be '{typestr}'"))
-                }
-                None => refuse(Rule::TypestrSyntax),
-            },
-            None => refuse(Rule::TypestrSyntax),
-        };
-        let [order, letter, rest @ ..] = text.as_bytes() else {
-            return Err(syntax());
+        let [order, letter, rest @ ..] = text else {
+            return Err(Rule::TypestrSyntax);
         };
         let Some(kind) = Kind::from_letter(*letter) else {
-            return Err(syntax());
+            return Err(Rule::TypestrSyntax);
         };
         let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
         let (size, unit) = rest.split_at_checked(digits).unwrap_or((rest, &[]));
         let has_unit = matches!(kind, Kind::TimeDelta | Kind::DateTime) && is_time_unit(unit);
         if !is_order(*order) || size.is_empty() || !(unit.is_empty() || has_unit) {
-            return Err(syntax());
+            return Err(Rule::TypestrSyntax);
         }
         let size = std::str::from_utf8(size).ok().and_then(|s| s.parse().ok());
         size.and_then(|size| Self::checked(*order, kind, size))
-            .ok_or_else(|| refuse(Rule::TypestrSize))
+            .ok_or(Rule::TypestrSize)
     }
 
-    /// The typestrs of three and four letters, which are all that arrays of numbers have.
-    #[inline(always)]
-    pub(super) fn scan(text: &[u8]) -> Option<Self> {
+    /// Like [`read`](Self::read), for the typestrs of 3 and 4 letters that arrays of numbers have;
+    /// `None` for any other text.
+    #[inline]
+    pub(super) fn read_fast(text: &[u8]) -> Option<Self> {
         let (order, letter, size) = match *text {
             [order, letter, ones] => (order, letter, digit(ones)?),
-            [order, letter, tens, ones] => {
-                let size = digit(tens)?.wrapping_mul(10).wrapping_add(digit(ones)?);
-                (order, letter, size)
-            }
+            [order, letter, tens, ones] => (order, letter, two_digits(tens, ones)?),
             _ => return None,
         };
         if !is_order(order) {
@@ -220,13 +202,13 @@ impl TypeStr {
         })
     }
 
-    /// The kind.
+    /// Returns the kind.
     #[must_use]
     pub const fn kind(self) -> Kind {
         self.kind
     }
 
-    /// The bytes of one item; for a bit field, of its bits rounded up.
+    /// Returns the bytes of one item; the bits of a bit field are rounded up.
     #[must_use]
     #[inline]
     pub const fn itemsize(self) -> u32 {
@@ -237,8 +219,8 @@ impl TypeStr {
         }
     }
 
-    /// The alignment of the scalar in bytes, a power of two. Complex numbers have their half's,
-    /// and 80-bit floats that of the words they are padded to.
+    /// Returns the alignment of the scalar in bytes, a power of two: for complex numbers that of one
+    /// half, and for 80-bit floats that of the words they are padded to.
     #[must_use]
     #[inline]
     pub const fn align(self) -> u32 {
@@ -251,7 +233,7 @@ impl TypeStr {
         scalar & scalar.wrapping_neg()
     }
 
-    /// The number of bits of one item of kind [`Kind::Bit`], else of its bytes.
+    /// Returns the bits of one item: for [`Kind::Bit`] as written, else those of its bytes.
     #[must_use]
     pub const fn bits(self) -> u64 {
         match self.kind {
@@ -260,73 +242,10 @@ impl TypeStr {
         }
     }
 
-    /// Whether the items are in the other byte order, so that [`to_dtype`](Self::to_dtype) refuses.
+    /// Whether the items have the other byte order, which [`to_dtype`](Self::to_dtype) refuses.
     #[must_use]
     pub const fn is_swapped(self) -> bool {
         self.swapped
-    }
-
-    /// DLPack's type for it.
-    ///
-    /// # Errors
-    /// The `typestr-...` rules of class BufferError, by name and with a hint.
-    #[inline]
-    pub fn to_dtype(self) -> Result<DType, Violation> {
-        match self.scalar_dtype() {
-            Some(dtype) if !self.swapped => Ok(dtype),
-            _ => Err(self.refuse()),
-        }
-    }
-
-    #[cold]
-    pub(super) fn refuse(self) -> Violation {
-        let (rule, hint) = match (self.kind, self.size) {
-            _ if self.swapped => (
-                Rule::TypestrByteOrder,
-                "make a native copy with the producer",
-            ),
-            (Kind::Bit, _) => (Rule::TypestrBit, "pass the bytes as '|u1'"),
-            (Kind::TimeDelta | Kind::DateTime, _) => {
-                (Rule::TypestrDatetime, "pass dtype='int64' for the ticks")
-            }
-            (Kind::Object, _) => (
-                Rule::TypestrObject,
-                "make an array of numbers with the producer",
-            ),
-            (Kind::Bytes, _) => (
-                Rule::TypestrBytes,
-                "pass the bytes as '|u1' with one more axis",
-            ),
-            (Kind::Unicode, _) => (
-                Rule::TypestrUnicode,
-                "pass the code points as '<u4' with one more axis",
-            ),
-            (Kind::Void, 1) => (
-                Rule::TypestrVoid,
-                "pass dtype= with what it is, such as 'float8_e4m3fn' or 'uint8'",
-            ),
-            (Kind::Void, 2) => (
-                Rule::TypestrVoid,
-                "pass dtype='bfloat16' if that is what it is",
-            ),
-            (Kind::Void, _) => (
-                Rule::TypestrVoid,
-                "pass dtype= with what it is, or choose a field of the struct",
-            ),
-            (Kind::Float, 1) => (
-                Rule::TypestrFloat8,
-                "pass dtype='float8_e5m2' if that is what it is",
-            ),
-            (Kind::Complex, 4) => (
-                Rule::TypestrHalfComplex,
-                "pass the parts as '<f2' with one more axis of 2",
-            ),
-            _ => (
-                Rule::TypestrLongDouble,
-                "convert it to float64 or complex128 with the producer",
-            ),
-        };
-        Violation::new(rule, Field::CaiTypestr, format_args!("'{self}'")).with_hint(hint)
     }
 }
 
@@ -349,13 +268,21 @@ pub(super) const fn is_order(letter: u8) -> bool {
     matches!(letter, b'<' | b'>' | b'|' | b'=')
 }
 
-#[inline]
-fn digit(letter: u8) -> Option<u32> {
-    let value = letter.wrapping_sub(b'0');
-    (value <= 9).then_some(u32::from(value))
+const fn digit(letter: u8) -> Option<u32> {
+    match letter {
+        b'0'..=b'9' => Some(letter.wrapping_sub(b'0') as u32),
+        _ => None,
+    }
 }
 
-/// `[ns]`, `[25s]`, `[3D/2]`.
+const fn two_digits(tens: u8, ones: u8) -> Option<u32> {
+    match (digit(tens), digit(ones)) {
+        (Some(tens), Some(ones)) => Some(tens.wrapping_mul(10).wrapping_add(ones)),
+        _ => None,
+    }
+}
+
+/// Whether the text is a time unit, such as `[ns]`, `[25s]`, `[3D/2]`.
 fn is_time_unit(text: &[u8]) -> bool {
     match text {
         [b'[', unit @ .., b']'] => {

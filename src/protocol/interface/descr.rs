@@ -1,22 +1,22 @@
-//! `descr`: the fields of a struct, as NumPy's array interface lists them.
+//! [`Descr`]: the fields of a struct, as NumPy's array interface lists them.
 //!
-//! Nearly every dict that has it repeats the typestr (`[('', '<f4')]`), which is [`Descr::Trivial`].
+//! Most dicts with a `descr` repeat the typestr in it (`[('', '<f4')]`), which is [`Descr::Trivial`].
 
 use std::fmt;
 
-use super::{Field, Rule, Violation};
 use crate::protocol::dtype::{Kind, ONE_FIELD, TypeStr};
+use crate::protocol::rule::{Field, Rule, Violation};
 
-/// The nesting that is followed.
+/// The deepest nesting that is accepted.
 const MAX_DEPTH: u8 = 8;
-/// The fields that are kept, on all levels together: a list may contain the same list a thousand
-/// times, eight levels deep.
+/// The most fields on all levels together: a list may contain the same list a thousand times, eight
+/// levels deep.
 const MAX_FIELDS: usize = 1024;
 
-/// What `descr` says.
+/// The `descr` entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Descr {
-    /// It is absent or None.
+    /// Absent, or None.
     #[default]
     None,
     /// One unnamed field that repeats the typestr.
@@ -26,7 +26,7 @@ pub enum Descr {
 }
 
 impl Descr {
-    /// The fields of a struct must fill its item.
+    /// Checks that the fields of a struct fill its item.
     #[inline]
     pub(super) fn check_size(&self, typestr: TypeStr) -> Result<(), Violation> {
         match self {
@@ -35,7 +35,7 @@ impl Descr {
         }
     }
 
-    /// The names of the fields; none where it is no struct.
+    /// Returns the names of the fields; none if it is no struct.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         let fields: &[DescrField] = match self {
             Self::Fields(fields) => fields,
@@ -47,7 +47,7 @@ impl Descr {
             .filter(|name| !name.is_empty())
     }
 
-    /// Why a struct is not exchanged as a whole; `None` where it is none.
+    /// Returns the refusal to exchange a struct as a whole; `None` if it is no struct.
     pub(crate) fn refusal(&self) -> Option<Violation> {
         match self {
             Self::Fields(fields) => Some(refuse_struct(fields)),
@@ -82,31 +82,31 @@ pub struct DescrField {
 }
 
 impl DescrField {
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The type of one element, in any byte order; of a nested struct, `V`.
+    /// Returns the type of one element, in any byte order; `V` for a nested struct.
     #[must_use]
     pub const fn typestr(&self) -> TypeStr {
         self.typestr
     }
 
-    /// The extents of a field that is an array; empty for a scalar.
+    /// Returns the extents of a field that is an array; empty for a scalar.
     #[must_use]
     pub fn shape(&self) -> &[i64] {
         &self.shape
     }
 
-    /// The distance in bytes from the start of the item.
+    /// Returns the distance in bytes from the start of the item.
     #[must_use]
     pub const fn offset(&self) -> u32 {
         self.offset
     }
 
-    /// The strides of the field's own axes, in bytes.
+    /// Returns the strides of the field's own axes, in bytes.
     pub(super) fn byte_strides(&self) -> Vec<i64> {
         let mut step = i64::from(self.typestr.itemsize());
         let mut strides: Vec<i64> = Vec::with_capacity(self.shape.len());
@@ -118,7 +118,7 @@ impl DescrField {
         strides
     }
 
-    /// The fields of a nested struct.
+    /// Returns the fields of a nested struct.
     pub(super) fn descr(&self) -> Descr {
         self.nested.clone().map_or(Descr::None, Descr::Fields)
     }
@@ -145,13 +145,13 @@ pub struct DescrBuilder {
 }
 
 impl DescrBuilder {
-    /// No fields yet.
+    /// Starts with no fields.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A builder for a struct within this one.
+    /// Makes a builder for a struct within this one.
     ///
     /// # Errors
     /// `descr-depth` (ValueError).
@@ -183,10 +183,11 @@ impl DescrBuilder {
     /// # Errors
     /// `descr-depth`, `descr-size` and `shape-extent` (ValueError).
     pub fn push_nested(&mut self, name: &str, inner: Self, shape: &[i64]) -> Result<(), Violation> {
-        let Some(typestr) = TypeStr::void(inner.size) else {
+        if inner.size == 0 {
             let found = format_args!("no fields in '{name}'");
             return Err(Violation::new(Rule::DescrSyntax, Field::CaiDescr, found));
-        };
+        }
+        let typestr = TypeStr::void(inner.size);
         self.count = self.count.max(inner.count);
         self.add(name, typestr, shape, Some(inner.fields.into()))
     }
@@ -229,7 +230,7 @@ impl DescrBuilder {
         Ok(())
     }
 
-    /// The whole, against the typestr.
+    /// Checks the fields against the typestr and returns them.
     ///
     /// # Errors
     /// `descr-size` (ValueError).
@@ -267,9 +268,9 @@ fn check_total(fields: &[DescrField], typestr: TypeStr) -> Result<(), Violation>
     Err(Violation::new(Rule::DescrSize, Field::CaiDescr, found))
 }
 
-/// A struct without a chosen field, naming them.
+/// Refuses a struct without a chosen field.
 #[cold]
-pub(super) fn refuse_struct(fields: &[DescrField]) -> Violation {
+pub(in crate::protocol) fn refuse_struct(fields: &[DescrField]) -> Violation {
     Violation::new(Rule::DescrFields, Field::CaiDescr, Names(fields)).with_hint(ONE_FIELD)
 }
 

@@ -3,6 +3,8 @@
 use rstest::rstest;
 
 use super::*;
+use crate::protocol::device::{Device, Flags};
+use crate::protocol::dtype::DType;
 use crate::protocol::rule::Class;
 
 const DATA: u64 = 0x7000_0000;
@@ -39,8 +41,8 @@ impl Dict<'_> {
         })
     }
 
-    fn made(&self) -> Result<Interface, Violation> {
-        Interface::new(self.parts(Descr::None)?)
+    fn made(&self) -> Result<CaiInterface, Violation> {
+        CaiInterface::new(self.parts(Descr::None)?)
     }
 }
 
@@ -163,7 +165,7 @@ fn read_only_is_carried() {
             read_only,
             ..VALID.parts(Descr::None).unwrap()
         };
-        let tensor = Interface::new(parts)
+        let tensor = CaiInterface::new(parts)
             .unwrap()
             .into_descriptor(None, Device::cuda(0))
             .unwrap();
@@ -179,7 +181,7 @@ fn read_only_is_carried() {
 #[case::float16_bytes("<f16", Rule::TypestrLongDouble)]
 fn no_counterpart(#[case] typestr: &str, #[case] rule: Rule) {
     let made = Dict { typestr, ..VALID }.made().unwrap();
-    assert_eq!(made.typestr_str(), "");
+    assert_eq!(made.typestr().as_str(), None);
     let violation = made.into_descriptor(None, Device::cuda(0)).unwrap_err();
     assert_eq!(
         (violation.rule(), violation.rule().class()),
@@ -256,14 +258,14 @@ fn structured() -> Descr {
     fields.finish(TypeStr::parse("|V32").unwrap()).unwrap()
 }
 
-fn struct_of(shape: &[i64], strides: Option<&[i64]>) -> Interface {
+fn struct_of(shape: &[i64], strides: Option<&[i64]>) -> CaiInterface {
     let dict = Dict {
         typestr: "|V32",
         shape,
         strides,
         ..VALID
     };
-    Interface::new(dict.parts(structured()).unwrap()).unwrap()
+    CaiInterface::new(dict.parts(structured()).unwrap()).unwrap()
 }
 
 #[test]
@@ -332,7 +334,7 @@ fn struct_field_of_a_packed_struct() {
         typestr: "|V12",
         ..VALID
     };
-    let made = Interface::new(dict.parts(fields.finish(typestr).unwrap()).unwrap()).unwrap();
+    let made = CaiInterface::new(dict.parts(fields.finish(typestr).unwrap()).unwrap()).unwrap();
     assert_eq!(made.field("x").unwrap_err().rule(), Rule::FieldStride);
     let y = made.field("y").unwrap();
     assert_eq!(y.layout().elem_strides(), [9, 3]);
@@ -376,7 +378,7 @@ fn descr_size_differs() {
         typestr: "|V16",
         ..VALID
     };
-    let violation = Interface::new(dict.parts(structured()).unwrap()).unwrap_err();
+    let violation = CaiInterface::new(dict.parts(structured()).unwrap()).unwrap_err();
     assert_eq!(violation.rule(), Rule::DescrSize);
 }
 
@@ -453,7 +455,7 @@ fn struct_field_of_two_axes() {
         strides: Some(&[48]),
         ..VALID
     };
-    let made = Interface::new(dict.parts(descr).unwrap()).unwrap();
+    let made = CaiInterface::new(dict.parts(descr).unwrap()).unwrap();
     let field = made.field("m").unwrap();
     assert_eq!(field.shape(), [5, 2, 3]);
     assert_eq!(field.layout().elem_strides(), [12, 3, 1]);

@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 use rstest::rstest;
 
 use super::*;
+use crate::protocol::axes::Source;
+use crate::protocol::rule::Rule;
 
 fn axes(source: Source, shape: &[i64], strides: Option<&[i64]>) -> Result<Axes, Violation> {
     let mut axes = Axes::new(source);
@@ -311,7 +313,7 @@ fn compare(
         assert_eq!(layout.is_self_overlapping(), really, "{case}");
     }
     let again = from_elems(shape, Some(layout.elem_strides()), itemsize).expect(case);
-    assert_eq!(again, layout, "{case}: settled strides stay as they are");
+    assert_eq!(again, layout, "{case}: checked strides stay as they are");
     true
 }
 

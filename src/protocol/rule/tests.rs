@@ -77,7 +77,7 @@ fn ids_are_distinct_and_plain() {
     }
 }
 
-/// An id is its variant in kebab case: whoever knows the one can guess the other.
+/// An id is its variant in kebab case.
 #[test]
 fn ids_are_the_variants_names() {
     for rule in Rule::ALL {
@@ -147,7 +147,7 @@ fn field_names(#[case] field: Field, #[case] name: &str, #[case] shown: &str) {
     assert_eq!(field.to_string(), shown);
 }
 
-/// What a hostile object shows of itself is cut, at a letter's border, and never waited for.
+/// An endless value is cut, between two letters.
 #[test]
 fn found_is_clipped() {
     struct Endless;

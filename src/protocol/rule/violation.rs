@@ -1,11 +1,11 @@
-//! One value of one field that breaks one rule.
+//! [`Violation`]: one value of one field that breaks one rule.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display, Write};
 
 use super::Rule;
 
-/// The part of a protocol, or the argument, that a value was found in.
+/// The field of a protocol, or the argument, that a value was found in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Field {
@@ -29,7 +29,7 @@ pub enum Field {
     CaiMask,
     /// Its `stream`.
     CaiStream,
-    /// A `__cuda_stream__` method's answer.
+    /// The return value of `__cuda_stream__`.
     CudaStream,
     /// A capsule.
     Capsule,
@@ -57,12 +57,12 @@ pub enum Field {
     TensorVersion,
     /// `DLManagedTensorVersioned.flags`.
     TensorFlags,
-    /// One of our own functions' arguments.
+    /// An argument of a function of this library.
     Argument(&'static str),
 }
 
 impl Field {
-    /// A short stable name: the exception's `.field`.
+    /// Returns the stable name: the exception's `.field`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -121,7 +121,21 @@ impl Display for Field {
 
 /// One value that breaks one rule.
 ///
-/// One pointer wide, so that `Result<T, Violation>` costs the successful path nothing.
+/// The size of a pointer, so that `Result<T, Violation>` adds no cost to the successful path.
+///
+/// ```
+/// use cai_dlpack::protocol::axes::{Axes, Source};
+/// use cai_dlpack::protocol::rule::Rule;
+///
+/// let refused = Axes::from_slices(Source::Cai, &[2, 3], Some(&[4])).unwrap_err();
+/// assert_eq!(refused.rule(), Rule::StridesLength);
+/// assert_eq!(refused.field().name(), "strides");
+/// assert_eq!(
+///     refused.to_string(),
+///     "__cuda_array_interface__['strides'] = 1 strides for 2 axes: \
+///      there must be one stride per axis [strides-length]"
+/// );
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Violation(Box<Inner>);
 
@@ -133,16 +147,16 @@ struct Inner {
     hint: Option<Cow<'static, str>>,
 }
 
-/// A value found is quoted up to this many bytes: a hostile `repr` must not fill the memory.
+/// Limits the quoted value to 200 bytes, so that a hostile `repr` cannot exhaust memory.
 pub(super) const FOUND_LIMIT: usize = 200;
 
 impl Violation {
-    /// `found` broke `rule` in `field`. An empty `found` is left out of the message (a key that is
-    /// missing has no value to show).
+    /// Makes a violation of `rule` by the value `found` in `field`. An empty `found` is omitted from
+    /// the message, since a missing key has no value.
     #[cold]
     pub fn new(rule: Rule, field: Field, found: impl Display) -> Self {
         let mut short = Clipped(String::new());
-        // A Display that fails has nothing more to say: keep what it wrote.
+        // If Display fails, the text written so far is kept.
         let _ = write!(short, "{found}");
         Self(Box::new(Inner {
             rule,
@@ -152,7 +166,7 @@ impl Violation {
         }))
     }
 
-    /// The same refusal with what to do instead.
+    /// Adds what to do instead.
     #[cold]
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<Cow<'static, str>>) -> Self {
@@ -160,7 +174,7 @@ impl Violation {
         self
     }
 
-    /// The same refusal with another rendering of what was found.
+    /// Replaces the text of the value.
     #[cold]
     #[must_use]
     pub(crate) fn with_found(self, found: impl Display) -> Self {
@@ -170,7 +184,7 @@ impl Violation {
         again
     }
 
-    /// The same refusal of another field: for a rule found by code that both protocols share.
+    /// Replaces the field, for a rule found by code that both protocols share.
     #[cold]
     #[must_use]
     pub(crate) fn in_field(mut self, field: Field) -> Self {
@@ -178,25 +192,25 @@ impl Violation {
         self
     }
 
-    /// The rule that is broken.
+    /// Returns the rule that is broken.
     #[must_use]
     pub fn rule(&self) -> Rule {
         self.0.rule
     }
 
-    /// Where the value was found.
+    /// Returns the field that the value was found in.
     #[must_use]
     pub fn field(&self) -> Field {
         self.0.field
     }
 
-    /// The value, as text.
+    /// Returns the value, as text.
     #[must_use]
     pub fn found(&self) -> &str {
         &self.0.found
     }
 
-    /// What to do instead, where there is something to do.
+    /// Returns what to do instead, if there is something.
     #[must_use]
     pub fn hint(&self) -> Option<&str> {
         self.0.hint.as_deref()
@@ -231,7 +245,7 @@ impl fmt::Debug for Violation {
 
 impl std::error::Error for Violation {}
 
-/// A string that takes [`FOUND_LIMIT`] bytes, then dots, then nothing.
+/// A string that is cut after [`FOUND_LIMIT`] bytes.
 struct Clipped(String);
 
 impl Write for Clipped {

@@ -1,71 +1,71 @@
-//! What must wait for what: a pure function from facts to a [`Plan`].
+//! [`plan`]: decides what must wait for what, as a pure function from facts to a [`Plan`].
 
 use std::fmt;
 
 use super::{Platform, Request, Stream};
 use crate::protocol::rule::{Field, Rule, Violation};
 
-/// How this library orders where it decides by itself. An explicit wish (`v.synchronize()`,
-/// `stream="host"`) is carried out with [`SyncPolicy::Event`] whatever the policy says.
+/// The way in which the library orders by default. An explicit request (`v.synchronize()`,
+/// `stream="host"`) uses [`SyncPolicy::Event`] under any policy.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub(crate) enum SyncPolicy {
-    /// By an event between the streams; the host never waits where a stream can.
+pub enum SyncPolicy {
+    /// By an event between the streams; the host waits only if no stream can.
     #[default]
     Event,
-    /// The host waits for the ready stream. Inside a stream capture, where a host wait would
-    /// break the capture, still by an event.
+    /// The host waits for the ready stream. During a stream capture, which a host wait would
+    /// invalidate, still by an event.
     Host,
-    /// Not at all: the user has ordered the work.
+    /// Not at all: the caller has ordered the work.
     None,
 }
 
-/// What the driver says about a stream and graph capture.
+/// The capture state of a stream.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Capture {
+pub enum Capture {
     /// Not capturing.
     Idle,
-    /// Recording into a graph.
+    /// Being captured into a graph.
     Active,
-    /// Part of a capture that something else has already broken.
+    /// Part of a capture that has been invalidated.
     Invalidated,
-    /// The legacy default stream while another stream of its context is being captured: the
-    /// driver answers `CUDA_ERROR_STREAM_CAPTURE_IMPLICIT` and any use of it would break that
-    /// capture.
+    /// The legacy default stream while another stream of its context is being captured: the driver
+    /// returns `CUDA_ERROR_STREAM_CAPTURE_IMPLICIT`, and any use of it would invalidate the capture.
     BlocksLegacy,
 }
 
 /// The facts that the order depends on.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Situation {
-    /// What the data is ready on.
-    pub(crate) ready: Stream,
-    /// What the consumer asks for.
-    pub(crate) request: Request,
-    /// Whose streams these are.
-    pub(crate) platform: Platform,
-    /// How to order.
-    pub(crate) policy: SyncPolicy,
+pub struct Situation {
+    /// The stream that the data is ready on.
+    pub ready: Stream,
+    /// The request of the consumer.
+    pub request: Request,
+    /// The platform of the streams.
+    pub platform: Platform,
+    /// The way to order.
+    pub policy: SyncPolicy,
     /// Whether a per-thread default stream that the data is ready on belongs to another thread
-    /// than the calling one. Without meaning for other streams.
-    pub(crate) ready_on_other_thread: bool,
-    /// The ready stream's capture state; asked of the driver only where [`settled`] says `None`.
-    pub(crate) ready_capture: Capture,
-    /// The requested stream's capture state; [`Capture::Idle`] where the host is asked for.
-    pub(crate) requested_capture: Capture,
-    /// Whether both streams are recorded into the same graph. Without meaning unless both are
+    /// than the calling one. Ignored for other streams.
+    pub ready_on_other_thread: bool,
+    /// The ready stream's capture state; the driver is asked only if the decision depends on it.
+    pub ready_capture: Capture,
+    /// The requested stream's capture state; [`Capture::Idle`] if the host is requested.
+    pub requested_capture: Capture,
+    /// Whether both streams are captured into the same graph. Ignored unless both are
     /// [`Capture::Active`].
-    pub(crate) same_capture: bool,
+    pub same_capture: bool,
     /// Whether the consumer's stream is joined back to the ready stream later, as `consume()`
     /// does: a fork out of a capture is legal only then.
-    pub(crate) joins_back: bool,
-    /// Whether the host is to read managed memory that it may not touch while *any* work runs on
+    pub joins_back: bool,
+    /// Whether the host is to read managed memory that it must not access while *any* work runs on
     /// the device (no concurrent managed access).
-    pub(crate) exclusive_managed: bool,
+    pub exclusive_managed: bool,
 }
 
 impl Situation {
-    /// The usual case: CUDA, nothing captured, the calling thread's own streams.
-    pub(crate) const fn new(ready: Stream, request: Request, policy: SyncPolicy) -> Situation {
+    /// Makes the common situation: CUDA, no capture, streams of the calling thread.
+    #[must_use]
+    pub const fn new(ready: Stream, request: Request, policy: SyncPolicy) -> Situation {
         Situation {
             ready,
             request,
@@ -81,20 +81,20 @@ impl Situation {
     }
 }
 
-/// Why a plan is what it is; `Display` is a sentence for `explain`.
+/// The reason for a plan; `Display` writes a sentence for `explain`.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Reason {
+pub enum Reason {
     /// The policy leaves the order to the user.
     PolicyNone,
     /// The consumer asked for no synchronisation.
     NoSyncRequested,
-    /// The data is ready for everyone.
+    /// The data is ready on every stream.
     ReadyEverywhere,
     /// The consumer works on the ready stream.
     SameStream,
     /// The streams differ.
     DifferentStreams,
-    /// Both streams are recorded into the same graph: the event becomes an edge of it.
+    /// Both streams are captured into the same graph: the event becomes an edge of it.
     SameCapture,
     /// The ready stream is being captured and the consumer's stream joins it until it is joined
     /// back.
@@ -108,8 +108,9 @@ pub(crate) enum Reason {
 }
 
 impl Reason {
-    /// One sentence for a person.
-    pub(crate) const fn sentence(self) -> &'static str {
+    /// Returns the reason as a sentence.
+    #[must_use]
+    pub const fn sentence(self) -> &'static str {
         match self {
             Reason::PolicyNone => "the policy \"none\" leaves the order to the caller",
             Reason::NoSyncRequested => "the consumer asked for no synchronisation",
@@ -135,18 +136,18 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Who waits for whom.
+/// The decision: what waits for what.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) enum Plan {
-    /// No call at all.
+pub enum Plan {
+    /// No call is made.
     Nothing(Reason),
-    /// `wait` waits for an event recorded on `record`; the host goes on.
+    /// The stream `wait` waits for an event recorded on the stream `record`; the host continues.
     Event {
         /// The ready stream.
         record: Stream,
         /// The consumer's stream.
         wait: Stream,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
     /// The calling thread blocks until `stream`, or for [`Reason::HostReadsExclusively`] its
@@ -154,10 +155,10 @@ pub(crate) enum Plan {
     HostWait {
         /// The ready stream.
         stream: Stream,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
-    /// It cannot be ordered; nothing was called and nothing has changed.
+    /// The work cannot be ordered. No call is made and nothing changes.
     Refuse(Violation),
 }
 
@@ -178,10 +179,10 @@ impl fmt::Display for Plan {
     }
 }
 
-/// Decides what needs no fact from the driver: `Some(reason)` where there is nothing to do.
+/// Decides without facts from the driver: `Some(reason)` if there is nothing to do.
 ///
-/// Of the [`Situation`] only `ready`, `request`, `policy` and `ready_on_other_thread` are read.
-/// `None` means that [`plan`] must be asked, with the capture states.
+/// Reads only `ready`, `request`, `policy` and `ready_on_other_thread`. `None` means that [`plan`]
+/// must decide, with the capture states.
 #[inline]
 pub(crate) fn settled(situation: &Situation) -> Option<Reason> {
     match (situation.request, situation.ready) {
@@ -196,7 +197,7 @@ pub(crate) fn settled(situation: &Situation) -> Option<Reason> {
     }
 }
 
-/// Decides what no capture state can change: the [settled] cases, and what is refused anyway.
+/// Decides what no capture state can change: the [settled] cases, and those that are refused anyway.
 ///
 /// `None` means that the capture states are needed.
 pub(crate) fn plan_without_captures(situation: &Situation) -> Option<Plan> {
@@ -210,8 +211,23 @@ pub(crate) fn plan_without_captures(situation: &Situation) -> Option<Plan> {
     foreign.then(|| Plan::Refuse(refusal(Rule::StreamThread, situation)))
 }
 
-/// Decides who waits for whom. Pure: the facts are all in the [`Situation`].
-pub(crate) fn plan(situation: &Situation) -> Plan {
+/// Decides what waits for what. Pure: all facts are in the [`Situation`].
+///
+/// ```
+/// use cai_dlpack::protocol::stream::{Plan, Reason, Request, Situation, Stream, SyncPolicy, plan};
+///
+/// let ready = Stream::LegacyDefault;
+/// let same = Situation::new(ready, Request::Stream(ready), SyncPolicy::Event);
+/// assert_eq!(plan(&same), Plan::Nothing(Reason::SameStream));
+///
+/// let host = Situation::new(ready, Request::Host, SyncPolicy::Event);
+/// assert_eq!(
+///     plan(&host).to_string(),
+///     "the host waits for the legacy default stream (1): the host reads the data"
+/// );
+/// ```
+#[must_use]
+pub fn plan(situation: &Situation) -> Plan {
     if let Some(plan) = plan_without_captures(situation) {
         return plan;
     }
@@ -221,7 +237,7 @@ pub(crate) fn plan(situation: &Situation) -> Plan {
     }
 }
 
-/// The host is asked for: it may wait only for a stream that no capture touches.
+/// Plans a host wait, which is legal only for a stream that is in no capture.
 fn plan_host(situation: &Situation) -> Plan {
     let reason = if situation.exclusive_managed {
         Reason::HostReadsExclusively
@@ -239,7 +255,7 @@ fn plan_host(situation: &Situation) -> Plan {
     }
 }
 
-/// Two different streams of this thread.
+/// Plans the order of two different streams of this thread.
 fn plan_streams(situation: &Situation, requested: Stream) -> Plan {
     let event = |reason| Plan::Event {
         record: situation.ready,
@@ -264,7 +280,7 @@ fn plan_streams(situation: &Situation, requested: Stream) -> Plan {
     }
 }
 
-/// The rule that forbids a host wait for a stream in this state.
+/// Returns the rule that forbids a host wait for a stream in this state.
 const fn host_rule(ready: Capture) -> Rule {
     match ready {
         Capture::Invalidated => Rule::CaptureInvalid,
@@ -273,7 +289,7 @@ const fn host_rule(ready: Capture) -> Rule {
     }
 }
 
-/// The rule that forbids an event between two streams in these states (ready, requested).
+/// Returns the rule that forbids an event between two streams in these states (ready, requested).
 fn capture_rule(requested: Stream, states: (Capture, Capture)) -> Rule {
     match states {
         (Capture::Invalidated, _) | (_, Capture::Invalidated) => Rule::CaptureInvalid,
@@ -287,7 +303,7 @@ fn capture_rule(requested: Stream, states: (Capture, Capture)) -> Rule {
     }
 }
 
-/// The refusal: the pair of streams, the rule, and what to do instead.
+/// Refuses a pair of streams, with what to do instead.
 #[cold]
 fn refusal(rule: Rule, situation: &Situation) -> Violation {
     let found = format!(
@@ -301,7 +317,7 @@ fn refusal(rule: Rule, situation: &Situation) -> Violation {
     }
 }
 
-/// What a person can do about it.
+/// Returns what the caller can do instead.
 const fn hint(rule: Rule) -> Option<&'static str> {
     match rule {
         Rule::RocmOrder => Some(

@@ -16,7 +16,7 @@ use std::marker::PhantomData;
 
 use pyo3::prelude::*;
 
-use crate::protocol::descriptor::Device;
+use crate::protocol::device::Device;
 use crate::python::argument::take::{Argument, Wanted};
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::gil;

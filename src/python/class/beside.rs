@@ -5,7 +5,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyInt;
 
-use crate::protocol::descriptor::Device;
+use crate::protocol::device::Device;
 use crate::protocol::interface::Descr;
 use crate::python::class::scope::Scope;
 use crate::python::cpython::release;

@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
-use crate::protocol::descriptor::Device;
+use crate::protocol::device::Device;
 use crate::protocol::interface::Descr;
 use crate::protocol::stream::Stream;
 use crate::python::class::beside::{Beside, Rare};

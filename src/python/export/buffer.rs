@@ -4,15 +4,15 @@
 //! The host waits for the data first. For other memory `__array_interface__` is absent, and a buffer is
 //! refused by TypeError, which is what "has no buffer" is called: consumers then try the next protocol.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{c_int, c_void};
 
 use pyo3::exceptions::PyAttributeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
-use crate::protocol::descriptor::{Descriptor, Device};
-use crate::protocol::dtype::DType;
+use crate::protocol::descriptor::Descriptor;
+use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, SyncPolicy};
 use crate::python::class::view::PyCaiView;
@@ -71,27 +71,6 @@ pub(crate) fn array_interface<'py>(
     Ok(dict)
 }
 
-/// The `struct` module's character of a type; `None` for what it has none for.
-fn format(dtype: DType) -> Option<&'static CStr> {
-    Some(match &*dtype.to_string() {
-        "bool" => c"?",
-        "int8" => c"b",
-        "uint8" => c"B",
-        "int16" => c"h",
-        "uint16" => c"H",
-        "int32" => c"i",
-        "uint32" => c"I",
-        "int64" => c"q",
-        "uint64" => c"Q",
-        "float16" => c"e",
-        "float32" => c"f",
-        "float64" => c"d",
-        "complex64" => c"Zf",
-        "complex128" => c"Zd",
-        _ => return None,
-    })
-}
-
 /// Fills a `Py_buffer`; its owner is the view.
 ///
 /// # Errors
@@ -112,7 +91,7 @@ pub(crate) unsafe fn get_buffer(
     if !descriptor.device().is_host_readable() {
         return Err(unreadable(descriptor.device()).into());
     }
-    let (Some(format), Some(strides)) = (format(descriptor.dtype()), descriptor.byte_strides())
+    let (Some(format), Some(strides)) = (descriptor.dtype().format(), descriptor.byte_strides())
     else {
         let dtype = descriptor.dtype();
         let found = format_args!("an array of {dtype}");

@@ -8,11 +8,13 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
+use crate::protocol::dtype::DType;
 use crate::python::cpython::names::keys;
 use crate::view::CaiView;
 
-/// One for each code (up to BOOL, 6) and power of two of bytes (up to 16) that a typestr can say.
-static TEMPLATES: [OnceBox<Py<PyDict>>; 7 * 5] = [const { OnceBox::new() }; 7 * 5];
+/// A place for each element type; those without a typestr stay empty.
+static TEMPLATES: [OnceBox<Py<PyDict>>; DType::ALL.len()] =
+    [const { OnceBox::new() }; DType::ALL.len()];
 
 /// A fresh dict of a view whose type has this typestr (`Descriptor::check_interface`).
 #[inline]
@@ -23,8 +25,7 @@ pub(crate) fn of<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let descriptor = view.descriptor();
     let names = keys(py);
-    let (code, itemsize) = (descriptor.dtype().code(), descriptor.dtype().bits() >> 3);
-    let template = template(py, code, itemsize, typestr)?;
+    let template = template(py, descriptor.dtype(), typestr)?;
     // SAFETY: a dict.
     let dict = unsafe { ffi::PyDict_Copy(template.as_ptr()) };
     // SAFETY: a new reference, or NULL with an exception set.
@@ -33,8 +34,9 @@ pub(crate) fn of<'py>(
     let dict = unsafe { dict.cast_into_unchecked::<PyDict>() };
     dict.set_item(&names.shape, PyTuple::new(py, descriptor.shape())?)?;
     dict.set_item(&names.data, (descriptor.data(), descriptor.read_only()))?;
-    if !descriptor.layout().is_c_contiguous() {
-        let strides = descriptor.layout().byte_strides(itemsize.into());
+    if !descriptor.layout().is_c_contiguous()
+        && let Some(strides) = descriptor.byte_strides()
+    {
         dict.set_item(&names.strides, PyTuple::new(py, strides)?)?;
     }
     if let Some(stream) = view.ready().to_cai() {
@@ -47,11 +49,10 @@ pub(crate) fn of<'py>(
 #[inline]
 fn template<'py>(
     py: Python<'py>,
-    code: u8,
-    itemsize: u8,
+    dtype: DType,
     typestr: &'static str,
 ) -> PyResult<&'py Bound<'py, PyDict>> {
-    let place = usize::from(code) * 5 + itemsize.trailing_zeros() as usize;
+    let place = dtype.index().expect("a type with a typestr is scalar");
     let made = TEMPLATES[place].get_or_try_init(|| {
         let (names, dict) = (keys(py), PyDict::new(py));
         dict.set_item(&names.shape, py.None())?;

@@ -6,7 +6,7 @@
 
 use pyo3::prelude::*;
 
-use crate::protocol::descriptor::Device;
+use crate::protocol::device::Device;
 use crate::protocol::stream::{Platform, Request, Stream};
 use crate::python::cpython::fastcall::Value;
 use crate::python::cpython::{int, release};
@@ -29,7 +29,7 @@ pub(crate) fn convert<'py>(
     let Some(usual) = cai_dict::usual(dict, &mut numbers) else {
         return Ok(None);
     };
-    let mut described = usual.array.described(Device::cuda(ordinal.unwrap_or(0)));
+    let mut described = usual.array.borrowed(Device::cuda(ordinal.unwrap_or(0)));
     let hides_flag = described.flags.read_only() && !wish.versioned;
     if !usual.knows_stream || hides_flag || dtype_hint::is_doubtful(object, described.dtype) {
         return Ok(None);

@@ -7,7 +7,8 @@ use pyo3::Borrowed;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyTuple};
 
-use crate::protocol::descriptor::{Described, Device, Flags};
+use crate::protocol::descriptor::DescriptorRef;
+use crate::protocol::device::{Device, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, SyncPolicy};
 use crate::python::call::{policy, stream};
@@ -57,7 +58,7 @@ impl Export {
     /// `TypeError`, `ValueError` or `BufferError`, naming the argument.
     #[inline(always)]
     pub(crate) fn decide(
-        described: Described<'_>,
+        described: DescriptorRef<'_>,
         request: &DlpackRequest<'_, '_>,
     ) -> PyResult<Self> {
         let versioned = match request.max_version {
@@ -141,10 +142,10 @@ impl Export {
     pub(crate) fn capsule<'py>(
         &self,
         py: Python<'py>,
-        described: Described<'_>,
+        described: DescriptorRef<'_>,
         owner: RawOwner,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let described = Described {
+        let described = DescriptorRef {
             device: self.device,
             flags: self.flags,
             ..described
@@ -157,7 +158,7 @@ impl Export {
     #[inline(always)]
     pub(crate) fn made<'py>(
         py: Python<'py>,
-        described: Described<'_>,
+        described: DescriptorRef<'_>,
         versioned: bool,
         owner: RawOwner,
     ) -> PyResult<Bound<'py, PyAny>> {
@@ -170,7 +171,7 @@ impl Export {
 }
 
 #[inline(always)]
-fn tensor<M: Abi>(described: Described<'_>, owner: RawOwner) -> PyResult<NonNull<M>> {
+fn tensor<M: Abi>(described: DescriptorRef<'_>, owner: RawOwner) -> PyResult<NonNull<M>> {
     build::<M>(described, described.flags.bits(), owner).map_err(|error| {
         // SAFETY: `build` did not take the owner, so that it is still ours to end.
         unsafe { owner.release() };

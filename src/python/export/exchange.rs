@@ -25,7 +25,7 @@ use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::protocol::descriptor::{Device, Flags};
+use crate::protocol::device::{Device, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Stream};
 use crate::python::call::policy;
@@ -213,7 +213,7 @@ fn owning(view: &Bound<'_, PyCaiView>) -> PyResult<NonNull<DLManagedTensorVersio
     let owner = release::own(view.clone().into_any())?;
     // The view holds the memory too: whoever made it, here it is no copy.
     let flags = descriptor.flags().with(Flags::IS_COPIED, false);
-    build(descriptor.described(), flags.bits(), owner).map_err(|error| {
+    build(descriptor.borrowed(), flags.bits(), owner).map_err(|error| {
         // SAFETY: `build` did not take the owner, so that it is still ours to end.
         unsafe { owner.release() };
         error.into()
@@ -228,7 +228,7 @@ fn borrowed(view: &Bound<'_, PyCaiView>) -> PyResult<DLTensor> {
     }
     make_ready(view)?;
     Ok(view::header(
-        descriptor.described(),
+        descriptor.borrowed(),
         descriptor.ndim(),
         descriptor.shape().as_ptr().cast_mut(),
         descriptor.elem_strides().as_ptr().cast_mut(),

@@ -8,8 +8,9 @@ use pyo3::types::{PyDict, PyType};
 
 use crate::driver;
 use crate::driver::{MemoryKind, PointerInfo};
-use crate::protocol::descriptor::{Descriptor, Device};
-use crate::protocol::interface::{Interface, Version};
+use crate::protocol::descriptor::Descriptor;
+use crate::protocol::device::Device;
+use crate::protocol::interface::{CaiInterface, Version};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 use crate::python::call::options::{Check, Options};
@@ -227,7 +228,7 @@ pub(crate) fn finish<'py>(
 /// What DLPack says of it, on a device that is not known yet.
 #[inline]
 pub(crate) fn describe(
-    interface: Interface,
+    interface: CaiInterface,
     options: &Options<'_, '_>,
 ) -> Result<Descriptor, Violation> {
     let device = Device::cuda(options.ordinal.unwrap_or(0));

@@ -1,4 +1,4 @@
-//! `__cuda_array_interface__` -> [`Interface`], each key read once.
+//! `__cuda_array_interface__` -> [`CaiInterface`], each key read once.
 //!
 //! Two ways through the same dict. [`usual`] takes the shape that nearly every producer sends: an
 //! exact dict with interned keys whose values are exact tuples, ints and strs. It runs no Python code
@@ -17,10 +17,11 @@ use pyo3::sync::critical_section::with_critical_section;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use pyo3::{Borrowed, ffi};
 
+use crate::protocol::axes::{Axes, MAX_NDIM, Source};
+use crate::protocol::convert::{InterfaceRef, PlainDict};
 use crate::protocol::dtype::TypeStr;
-use crate::protocol::interface::{Checked, Interface, Parts, Plain, Version};
-use crate::protocol::layout::{Axes, MAX_NDIM, Source};
-use crate::protocol::mask::broadcasts;
+use crate::protocol::interface::{CaiInterface, Parts, Version};
+use crate::protocol::mask;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 use crate::python::cpython::fastcall::{tuple_item, tuple_len};
@@ -40,7 +41,7 @@ const STREAM: IntRule = IntRule::new(Field::CaiStream, Rule::StreamType, Rule::S
 
 /// What a dict said, and what the caller may want to tell the user about it.
 pub(crate) struct Read<'py> {
-    pub(crate) interface: Interface,
+    pub(crate) interface: CaiInterface,
     /// The stream was 0, taken as the legacy default stream.
     pub(crate) stream_was_zero: bool,
     /// The typestr as the producer wrote it, where it took the careful way.
@@ -112,7 +113,7 @@ fn read_values(dict: &Bound<'_, PyDict>, keys: &Keys, values: &mut Values) -> Op
 /// The dict that nearly every producer sends: an array of numbers without a mask.
 #[derive(Clone, Copy)]
 pub(crate) struct Usual<'a> {
-    pub(crate) array: Checked<'a>,
+    pub(crate) array: InterfaceRef<'a>,
     pub(crate) stream: Stream,
     /// The dict says what to wait for: see [`Read::knows_stream`].
     pub(crate) knows_stream: bool,
@@ -136,7 +137,7 @@ pub(crate) fn usual<'a>(dict: &Bound<'_, PyAny>, numbers: &'a mut Numbers) -> Op
     if !is_absent(mask) {
         return None;
     }
-    let dtype = Plain::dtype(quick_str(py, typestr)?)?;
+    let dtype = PlainDict::dtype(quick_str(py, typestr)?)?;
     if !descr.is_null() && !quick_descr_is_trivial(py, descr, typestr) {
         return None;
     }
@@ -160,7 +161,7 @@ pub(crate) fn usual<'a>(dict: &Bound<'_, PyAny>, numbers: &'a mut Numbers) -> Op
         version @ 0..=3 => version,
         _ => return None,
     };
-    let plain = Plain {
+    let plain = PlainDict {
         data,
         read_only,
         dtype,
@@ -169,7 +170,7 @@ pub(crate) fn usual<'a>(dict: &Bound<'_, PyAny>, numbers: &'a mut Numbers) -> Op
         has_strides,
     };
     Some(Usual {
-        array: plain.check().ok()?,
+        array: plain.checked().ok()?,
         stream,
         knows_stream: stream != Stream::None || version == 3,
     })
@@ -350,7 +351,7 @@ fn careful<'py>(dict: &Bound<'py, PyAny>, strict: bool) -> PyResult<Read<'py>> {
         stream,
     };
     Ok(Read {
-        interface: Interface::new(parts)?,
+        interface: CaiInterface::new(parts)?,
         stream_was_zero,
         typestr: Some(text),
         mask,
@@ -533,13 +534,8 @@ pub(crate) fn refuse_mask(mask: &Bound<'_, PyAny>, shape: &[i64]) -> PyErr {
         Ok(read) => read,
         Err(error) => return error,
     };
-    if !broadcasts(read.interface.shape(), shape) {
-        return Violation::new(
-            Rule::MaskShape,
-            Field::CaiMask,
-            format_args!("a mask of shape {:?}", read.interface.shape()),
-        )
-        .into();
+    if let Err(violation) = mask::check_shape(&read.interface, shape) {
+        return violation.into();
     }
     Violation::new(Rule::MaskPresent, Field::CaiMask, found())
         .with_hint("cd.split_masked(obj) gives the values and the mask as a pair")

@@ -10,7 +10,8 @@ use std::mem::MaybeUninit;
 
 use pyo3::prelude::*;
 
-use crate::protocol::descriptor::{Descriptor, Device};
+use crate::protocol::descriptor::Descriptor;
+use crate::protocol::device::Device;
 use crate::protocol::stream::Stream;
 #[cfg(Py_GIL_DISABLED)]
 use crate::python::cpython::release;

@@ -12,7 +12,8 @@ use pyo3::{Borrowed, ffi};
 
 use crate::driver;
 use crate::driver::ContextGuard;
-use crate::protocol::descriptor::{Descriptor, Device, Flags};
+use crate::protocol::descriptor::Descriptor;
+use crate::protocol::device::{Device, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Stream};
 use crate::python::capsule;

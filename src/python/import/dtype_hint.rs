@@ -47,7 +47,7 @@ pub(crate) fn of(object: &Bound<'_, PyAny>, typestr: TypeStr) -> PyResult<Option
     }
 }
 
-/// The bfloat16 or float8 type of this size that the object's own `dtype` names.
+/// The type without a typestr, of this size, that the object's own `dtype` names.
 ///
 /// # Errors
 /// What the object's `dtype` raises.
@@ -67,6 +67,5 @@ fn named(name: &Bound<'_, PyString>, itemsize: u32) -> Option<DType> {
     let name = release::dropping(|| name.to_cow().ok())?;
     let last = name.rsplit('.').next()?;
     let dtype = DType::from_name(last)?;
-    let is_special = last == "bfloat16" || last.starts_with("float8_");
-    (is_special && dtype.itemsize() == Some(itemsize)).then_some(dtype)
+    (!dtype.has_typestr() && dtype.itemsize() == Some(itemsize)).then_some(dtype)
 }

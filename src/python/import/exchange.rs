@@ -6,7 +6,7 @@ use std::ptr;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::protocol::descriptor::Device;
+use crate::protocol::device::Device;
 use crate::protocol::dtype::{DType, code};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Stream};

@@ -4,7 +4,7 @@ use pyo3::Borrowed;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::protocol::descriptor::Device;
+use crate::protocol::device::Device;
 use crate::protocol::mask::MaskForm;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::call::options::{self, Options, text};

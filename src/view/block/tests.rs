@@ -39,7 +39,7 @@ fn round_trip<M: Abi>(ndim: usize, flags: u64) {
     let descriptor = describe(&shape, &strides);
     let drops = Arc::new(AtomicUsize::new(0));
     let owner = Owner::new(Counted(Arc::clone(&drops))).into_raw();
-    let built = build::<M>(descriptor.described(), flags, owner).expect("memory");
+    let built = build::<M>(descriptor.borrowed(), flags, owner).expect("memory");
 
     // SAFETY: `build` initialised it, and its deleter has not run.
     let managed = unsafe { built.as_ref() };
@@ -80,7 +80,7 @@ fn a_deleter_may_run_on_another_thread() {
     let drops = Arc::new(AtomicUsize::new(0));
     let owner = Owner::new(Counted(Arc::clone(&drops))).into_raw();
     let built =
-        build::<DLManagedTensor>(describe(&[2], &[1]).described(), 0, owner).expect("memory");
+        build::<DLManagedTensor>(describe(&[2], &[1]).borrowed(), 0, owner).expect("memory");
     let address = built.as_ptr().expose_provenance();
     let thread = std::thread::spawn(move || {
         let tensor = ptr::with_exposed_provenance_mut::<DLManagedTensor>(address);
@@ -98,7 +98,7 @@ fn a_block_in_a_forked_child_is_freed_and_its_owner_leaked() {
         .into_raw()
         .as_of_parent();
     let built =
-        build::<DLManagedTensor>(describe(&[2], &[1]).described(), 0, owner).expect("memory");
+        build::<DLManagedTensor>(describe(&[2], &[1]).borrowed(), 0, owner).expect("memory");
     // SAFETY: initialised, and this test's.
     unsafe { DLManagedTensor::drop_raw(built.as_ptr()) };
     assert_eq!(drops.load(SeqCst), 0);
@@ -114,9 +114,9 @@ fn a_block_in_a_forked_child_is_freed_and_its_owner_leaked() {
 #[test]
 fn items_with_fields_are_in_no_tensor() {
     let bytes = describe(&[2], &[1]);
-    let whole = Described {
+    let whole = DescriptorRef {
         dtype: DType::structure(8).expect("8 bytes"),
-        ..bytes.described()
+        ..bytes.borrowed()
     };
     let drops = Arc::new(AtomicUsize::new(0));
     let owner = Owner::new(Counted(Arc::clone(&drops))).into_raw();

@@ -15,7 +15,7 @@ use std::sync::mpsc::{Sender, channel};
 
 use crate::driver::{self, ContextGuard, Driver, DriverError, Place, RELAXED};
 use crate::process::signals;
-use crate::protocol::descriptor::Device;
+use crate::protocol::device::Device;
 use crate::view::CaiView;
 
 /// One allocation. Dropped, it is freed by another thread, once the device has done its work.

@@ -6,7 +6,8 @@ use std::ptr::NonNull;
 use super::{Whole, view_of};
 use crate::driver::{self, ContextGuard, CopyPlan, copy_strided};
 use crate::error::Error;
-use crate::protocol::descriptor::{Descriptor, Device};
+use crate::protocol::descriptor::Descriptor;
+use crate::protocol::device::Device;
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
 use crate::view::{CaiView, Owner};
 

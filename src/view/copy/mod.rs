@@ -15,8 +15,10 @@ mod host;
 
 use super::{CaiView, Owner, detach};
 use crate::error::Error;
-use crate::protocol::descriptor::{Descriptor, Device, Flags};
-use crate::protocol::layout::{Axes, Layout, Source};
+use crate::protocol::axes::{Axes, Source};
+use crate::protocol::descriptor::Descriptor;
+use crate::protocol::device::{Device, Flags};
+use crate::protocol::layout::Layout;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
 

@@ -1,7 +1,8 @@
 //! candle's tensors as views, and back. docs/rust.md has the recipe for tensors of a GPU.
 
 use cai_dlpack::CaiView;
-use cai_dlpack::protocol::descriptor::{Descriptor, Device, Flags, RawTensor};
+use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
+use cai_dlpack::protocol::device::{Device, Flags};
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::{Element, Owner, View};
 use candle_core::{Error, Result, Storage, Tensor, WithDType};

@@ -1,9 +1,11 @@
-//! The short way of a plain dict answers what the long way answers, for every small array and for the
-//! numbers at the limits.
+//! A `PlainDict` becomes what a `CaiInterface` becomes, for every small array and for the numbers at
+//! the limits.
 
 use super::*;
+use crate::protocol::axes::{Axes, Source};
+use crate::protocol::interface::Parts;
 
-fn short(
+fn fast(
     dtype: DType,
     data: u64,
     shape: &[i64],
@@ -11,7 +13,7 @@ fn short(
 ) -> Result<Descriptor, Violation> {
     let mut values: Vec<i64> = shape.to_vec();
     values.extend(strides.map_or_else(|| vec![0; shape.len()], <[i64]>::to_vec));
-    let plain = Plain {
+    let plain = PlainDict {
         data,
         read_only: true,
         dtype,
@@ -19,10 +21,10 @@ fn short(
         ndim: shape.len() as u8,
         has_strides: strides.is_some(),
     };
-    Ok(plain.check()?.descriptor(Device::cuda(1)))
+    Ok(plain.checked()?.descriptor(Device::cuda(1)))
 }
 
-fn long(
+fn full(
     dtype: DType,
     data: u64,
     shape: &[i64],
@@ -37,28 +39,28 @@ fn long(
         read_only: true,
         stream: Stream::None,
     };
-    Interface::new(parts)?.into_descriptor(None, Device::cuda(1))
+    CaiInterface::new(parts)?.into_descriptor(None, Device::cuda(1))
 }
 
 fn compare(dtype: DType, data: u64, shape: &[i64], strides: Option<&[i64]>) {
     let case = format!("{dtype} at {data:#x}, {shape:?}, {strides:?}");
     match (
-        short(dtype, data, shape, strides),
-        long(dtype, data, shape, strides),
+        fast(dtype, data, shape, strides),
+        full(dtype, data, shape, strides),
     ) {
-        (Ok(short), Ok(long)) => {
-            assert_eq!(short, long, "{case}");
-            assert_eq!(short.layout().len(), long.layout().len(), "{case}");
-            let contiguous = long.layout().is_c_contiguous();
-            assert_eq!(short.layout().is_c_contiguous(), contiguous, "{case}");
+        (Ok(fast), Ok(full)) => {
+            assert_eq!(fast, full, "{case}");
+            assert_eq!(fast.layout().len(), full.layout().len(), "{case}");
+            let contiguous = full.layout().is_c_contiguous();
+            assert_eq!(fast.layout().is_c_contiguous(), contiguous, "{case}");
         }
-        (Err(short), Err(long)) => assert_eq!(short.rule(), long.rule(), "{case}"),
-        (short, long) => panic!("{case}: {short:?} and {long:?}"),
+        (Err(fast), Err(full)) => assert_eq!(fast.rule(), full.rule(), "{case}"),
+        (fast, full) => panic!("{case}: {fast:?} and {full:?}"),
     }
 }
 
 #[test]
-fn plain_dict_agrees_with_the_long_way() {
+fn plain_dict_agrees_with_the_full_way() {
     const EXTENTS: [i64; 7] = [0, 1, 2, 3, -1, 1 << 31, i64::MAX];
     const STRIDES: [i64; 9] = [0, 4, 8, 12, -4, 3, 1 << 40, i64::MAX - 3, i64::MIN];
     let data = [0, 0x1000, 0x1002, u64::MAX - 7];

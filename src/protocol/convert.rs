@@ -1,0 +1,252 @@
+//! Converts a `__cuda_array_interface__` dict into a `DLTensor`'s metadata, and back.
+//!
+//! | DLPack | unit | CAI | unit |
+//! |---|---|---|---|
+//! | `data + byte_offset` | address | `data[0]` | address |
+//! | `shape` | elements | `shape` | elements |
+//! | `strides` | elements | `strides` | bytes |
+//! | `dtype` | bits, lanes | `typestr` | bytes |
+//! | `flags & READ_ONLY` | | `data[1]` | |
+//! | `device` | | none: the driver is asked | |
+//! | none | | `stream` | |
+
+use super::address;
+use super::descriptor::{Descriptor, DescriptorRef};
+use super::device::{Device, Flags};
+use super::dtype::{self, DType, TypeStr};
+use super::interface::{self, CaiInterface, Descr, Version};
+use super::layout::{self, Layout, LayoutRef, Summary};
+use super::rule::{Field, Rule, Violation};
+use super::stream::Stream;
+
+impl Descriptor {
+    /// Converts the metadata into a dict. The caller keeps the owner and the stream alive.
+    ///
+    /// # Errors
+    /// `cai-device`, `cai-dtype`, `cai-sub-byte` and `cai-lanes` (BufferError).
+    #[inline]
+    pub fn to_interface(&self, stream: Stream) -> Result<CaiInterface, Violation> {
+        self.check_interface()?;
+        Ok(self.as_interface(self.dtype().to_typestr()?, Descr::None, stream))
+    }
+
+    /// Checks that a dict can represent the tensor, and returns its typestr.
+    ///
+    /// # Errors
+    /// `cai-device`, `cai-dtype`, `cai-sub-byte` and `cai-lanes` (BufferError).
+    #[inline]
+    pub(crate) fn check_interface(&self) -> Result<&'static str, Violation> {
+        if !self.device().is_cuda_accessible() {
+            return Err(self.refuse_device());
+        }
+        self.dtype().typestr()
+    }
+
+    #[inline]
+    fn as_interface(&self, typestr: TypeStr, descr: Descr, stream: Stream) -> CaiInterface {
+        CaiInterface {
+            layout: self.layout().clone(),
+            data: self.data(),
+            stream,
+            descr,
+            version: Version::V3,
+            typestr,
+            read_only: self.read_only(),
+        }
+    }
+
+    #[cold]
+    fn refuse_device(&self) -> Violation {
+        Violation::new(Rule::CaiDevice, Field::TensorDevice, self.device())
+            .with_hint("pass it by DLPack, or copy it to the GPU with the producer")
+    }
+}
+
+impl CaiInterface {
+    /// Converts the dict into a tensor's metadata. `dtype` overrides the element type; `device` is
+    /// the device of the memory, which a dict does not name.
+    ///
+    /// # Errors
+    /// The `typestr-...` rules, `descr-fields`, `dtype-override` and `data-alignment`
+    /// (BufferError).
+    #[inline]
+    pub fn into_descriptor(
+        self,
+        dtype: Option<DType>,
+        device: Device,
+    ) -> Result<Descriptor, Violation> {
+        let dtype = match dtype {
+            None => self.dtype()?,
+            Some(dtype) => self.reinterpreted(dtype)?,
+        };
+        Ok(self.into_checked(dtype, device).0)
+    }
+
+    #[inline]
+    fn dtype(&self) -> Result<DType, Violation> {
+        if let Descr::Fields(fields) = &self.descr {
+            return Err(interface::refuse_struct(fields));
+        }
+        self.typestr.to_dtype()
+    }
+
+    fn reinterpreted(&self, dtype: DType) -> Result<DType, Violation> {
+        let dtype = dtype::reinterpret_typestr(self.typestr, dtype)?;
+        // Without items `data` is 0, which is aligned.
+        address::check_align(Field::CaiData, self.data, dtype.align())?;
+        Ok(dtype)
+    }
+
+    #[inline]
+    fn into_checked(self, dtype: DType, device: Device) -> (Descriptor, Descr) {
+        let flags = Flags::NONE.with(Flags::READ_ONLY, self.read_only);
+        let tensor = Descriptor::from_checked(self.data, device, dtype, flags, self.layout);
+        (tensor, self.descr)
+    }
+
+    /// Makes the dict of a view of a struct.
+    pub(crate) fn of_struct(from: &Descriptor, descr: Descr) -> Self {
+        let itemsize = from.dtype().itemsize().unwrap_or(1);
+        from.as_interface(TypeStr::void(itemsize), descr, Stream::None)
+    }
+
+    /// Converts a struct as a whole, on a device that a dict does not name, and returns its fields too.
+    /// Neither protocol can carry it; [`CaiView::field`](crate::CaiView::field) selects one field.
+    ///
+    /// # Errors
+    /// `descr-fields` if the items are too large to count their bytes as lanes.
+    pub fn into_struct(self, device: Device) -> Result<(Descriptor, Descr), Violation> {
+        let itemsize = self.typestr.itemsize();
+        let Some(dtype) = DType::structure(itemsize) else {
+            let found = format_args!("items of {itemsize} bytes");
+            return Err(Violation::new(Rule::DescrFields, Field::CaiDescr, found)
+                .with_hint("fields are found in items of up to 65535 bytes"));
+        };
+        Ok(self.into_checked(dtype, device))
+    }
+}
+
+/// The entries of a plain dict: an array of numbers, with neither fields nor a mask.
+///
+/// Combines the checks of [`CaiInterface::new`] and [`CaiInterface::into_descriptor`] in one step,
+/// in place and without an allocation. The caller reports a refusal by reading the dict again in
+/// full.
+#[derive(Debug)]
+pub(crate) struct PlainDict<'a> {
+    /// `data[0]`.
+    pub(crate) data: u64,
+    /// `data[1]`.
+    pub(crate) read_only: bool,
+    /// The type of `typestr`.
+    pub(crate) dtype: DType,
+    /// `shape`, then `strides` in bytes, or as many numbers to write strides to.
+    pub(crate) values: &'a mut [i64],
+    /// The number of axes.
+    pub(crate) ndim: u8,
+    /// Whether there are strides; else C order.
+    pub(crate) has_strides: bool,
+}
+
+/// A [`PlainDict`] whose entries are checked against each other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InterfaceRef<'a> {
+    layout: LayoutRef<'a>,
+    data: u64,
+    dtype: DType,
+    flags: Flags,
+}
+
+impl<'a> PlainDict<'a> {
+    /// Returns the type of a canonical typestr; `None` for any other text.
+    #[must_use]
+    #[inline(always)]
+    pub(crate) fn dtype(typestr: &str) -> Option<DType> {
+        DType::from_typestr_fast(typestr.as_bytes())
+    }
+
+    /// Checks the entries against each other.
+    ///
+    /// # Errors
+    /// Those of [`Axes`](super::axes::Axes), [`CaiInterface::new`] and
+    /// [`CaiInterface::into_descriptor`].
+    #[inline(always)]
+    pub(crate) fn checked(mut self) -> Result<InterfaceRef<'a>, Violation> {
+        match self.check_fast() {
+            Some(summary) => Ok(InterfaceRef {
+                data: self.data,
+                dtype: self.dtype,
+                flags: Flags::NONE.with(Flags::READ_ONLY, self.read_only),
+                layout: LayoutRef {
+                    values: self.values,
+                    ndim: self.ndim,
+                    summary,
+                },
+            }),
+            None => self.check(),
+        }
+    }
+
+    /// Checks an array that has elements and no number near a limit, in one pass. `None`, with the
+    /// strides unchanged, for any other, and for a malformed one.
+    #[inline(always)]
+    fn check_fast(&mut self) -> Option<Summary> {
+        let rank = usize::from(self.ndim);
+        let bits = u32::from(self.dtype.bits());
+        let misaligned = u64::from(self.dtype.align().wrapping_sub(1)) & self.data;
+        let is_plain = self.dtype.lanes() == 1 && bits.is_power_of_two() && bits >= 8;
+        if !is_plain || self.data == 0 || misaligned != 0 {
+            return None;
+        }
+        let (itemsize, shift) = (bits >> 3, bits.trailing_zeros().wrapping_sub(3));
+        let (summary, reach) = layout::check_fast(self.values, rank, self.has_strides, shift)?;
+        if !layout::is_within_memory(self.data, reach, itemsize) {
+            return None;
+        }
+        if self.has_strides {
+            layout::to_elements(self.values, rank, shift);
+        }
+        Some(summary)
+    }
+
+    #[inline(never)]
+    fn check(self) -> Result<InterfaceRef<'a>, Violation> {
+        let dtype = self.dtype;
+        let itemsize = dtype.itemsize().unwrap_or(1); // no type with a typestr is packed
+        let layout = layout::check_bytes(self.values, self.ndim, self.has_strides, itemsize)?;
+        let (bits, align) = (u64::from(itemsize) << 3, dtype.align());
+        Ok(InterfaceRef {
+            data: address::check(Field::CaiData, self.data, layout, bits, align)?,
+            layout,
+            dtype,
+            flags: Flags::NONE.with(Flags::READ_ONLY, self.read_only),
+        })
+    }
+}
+
+impl<'a> InterfaceRef<'a> {
+    /// Converts the dict into a tensor's metadata, on a device that a dict does not name.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) fn descriptor(&self, device: Device) -> Descriptor {
+        let layout = Layout::from_ref(self.layout);
+        Descriptor::from_checked(self.data, device, self.dtype, self.flags, layout)
+    }
+
+    /// Like [`descriptor`](Self::descriptor), borrowing the extents and strides.
+    #[inline]
+    #[must_use]
+    pub(crate) fn borrowed(&self, device: Device) -> DescriptorRef<'a> {
+        DescriptorRef {
+            values: self.layout.values,
+            data: self.data,
+            device,
+            dtype: self.dtype,
+            flags: self.flags,
+        }
+    }
+}
+
+#[cfg(test)]
+mod fast_tests;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,202 @@
+//! [`Device`] and [`Flags`]: where a tensor's memory is, and what may be done with it.
+
+use std::fmt;
+
+use super::rule::{Field, Rule, Violation};
+
+/// A DLPack device: a device type and a device number.
+///
+/// ```
+/// use cai_dlpack::protocol::device::Device;
+///
+/// let device = Device::check(Device::CUDA_MANAGED, 1)?;
+/// assert!(device.is_cuda_accessible() && device.is_host_readable());
+/// assert_eq!(device.to_string(), "cuda_managed:1");
+/// assert!(Device::check(Device::CUDA, -1).is_err());
+/// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Device {
+    /// `DLDeviceType`.
+    pub device_type: i32,
+    /// `DLDevice.device_id`.
+    pub id: i32,
+}
+
+macro_rules! devices {
+    ($($name:ident $number:literal $text:literal;)*) => {
+        impl Device {
+            $(#[doc = concat!("`", $text, "`.")] pub const $name: i32 = $number;)*
+
+            /// Returns the name of the device type, without the device number.
+            #[must_use]
+            pub const fn type_name(self) -> &'static str {
+                match self.device_type {
+                    $($number => $text,)*
+                    _ => "unknown",
+                }
+            }
+
+            pub(super) const fn is_known(device_type: i32) -> bool {
+                matches!(device_type, $($number)|*)
+            }
+        }
+    };
+}
+
+devices! {
+    CPU 1 "cpu";
+    CUDA 2 "cuda";
+    CUDA_HOST 3 "cuda_host";
+    OPENCL 4 "opencl";
+    VULKAN 7 "vulkan";
+    METAL 8 "metal";
+    VPI 9 "vpi";
+    ROCM 10 "rocm";
+    ROCM_HOST 11 "rocm_host";
+    EXT_DEV 12 "ext_dev";
+    CUDA_MANAGED 13 "cuda_managed";
+    ONE_API 14 "oneapi";
+    WEBGPU 15 "webgpu";
+    HEXAGON 16 "hexagon";
+    MAIA 17 "maia";
+    TRN 18 "trn";
+}
+
+impl Device {
+    /// The CPU.
+    pub const HOST: Self = Self {
+        device_type: Self::CPU,
+        id: 0,
+    };
+
+    /// Returns the device for memory of the CUDA device `ordinal`.
+    #[must_use]
+    pub const fn cuda(ordinal: i32) -> Self {
+        Self {
+            device_type: Self::CUDA,
+            id: ordinal,
+        }
+    }
+
+    /// Checks the return value of `__dlpack_device__`.
+    ///
+    /// # Errors
+    /// `device-unknown` (BufferError), `device-id` (ValueError).
+    #[inline]
+    pub fn check(device_type: i32, id: i32) -> Result<Self, Violation> {
+        Self::check_in(Field::DlpackDevice, device_type, id)
+    }
+
+    /// Like [`check`](Self::check), for a device found in `field`.
+    ///
+    /// # Errors
+    /// `device-unknown` (BufferError), `device-id` (ValueError).
+    #[inline]
+    pub(crate) fn check_in(field: Field, device_type: i32, id: i32) -> Result<Self, Violation> {
+        let rule = if !Self::is_known(device_type) {
+            Rule::DeviceUnknown
+        } else if id < 0 {
+            Rule::DeviceId
+        } else {
+            return Ok(Self { device_type, id });
+        };
+        Err(refuse(rule, field, device_type, id))
+    }
+
+    /// Whether CUDA devices can read the memory: device, pinned and managed memory.
+    #[must_use]
+    #[inline]
+    pub const fn is_cuda_accessible(self) -> bool {
+        matches!(
+            self.device_type,
+            Self::CUDA | Self::CUDA_HOST | Self::CUDA_MANAGED
+        )
+    }
+
+    /// Whether the host can read the memory without a copy.
+    #[must_use]
+    #[inline]
+    pub const fn is_host_readable(self) -> bool {
+        matches!(
+            self.device_type,
+            Self::CPU | Self::CUDA_HOST | Self::CUDA_MANAGED | Self::ROCM_HOST
+        )
+    }
+}
+
+#[cold]
+fn refuse(rule: Rule, field: Field, device_type: i32, id: i32) -> Violation {
+    Violation::new(rule, field, format_args!("({device_type}, {id})"))
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.type_name(), self.id)
+    }
+}
+
+/// `DLManagedTensorVersioned.flags`. Bits that DLPack 1.3 does not define are dropped.
+///
+/// ```
+/// use cai_dlpack::protocol::device::Flags;
+///
+/// let flags = Flags::from_bits(0b1001);
+/// assert_eq!(flags, Flags::READ_ONLY);
+/// assert_eq!(flags.with(Flags::IS_COPIED, true).bits(), 0b11);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Flags(u8);
+
+impl Flags {
+    /// No flag.
+    pub const NONE: Self = Self(0);
+    /// The data must not be written.
+    pub const READ_ONLY: Self = Self(1);
+    /// The data is a copy that the consumer alone owns.
+    pub const IS_COPIED: Self = Self(2);
+    /// Each element smaller than a byte is stored in a byte of its own.
+    pub const SUBBYTE_PADDED: Self = Self(4);
+
+    /// Keeps the flags among `bits` that DLPack 1.3 defines.
+    #[must_use]
+    #[inline]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self((bits & 7) as u8)
+    }
+
+    /// Returns the flags as DLPack's integer.
+    #[must_use]
+    #[inline]
+    pub const fn bits(self) -> u64 {
+        self.0 as u64
+    }
+
+    /// Whether every flag of `other` is set.
+    #[must_use]
+    #[inline]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether the data must not be written.
+    #[must_use]
+    #[inline]
+    pub const fn read_only(self) -> bool {
+        self.contains(Self::READ_ONLY)
+    }
+
+    /// Returns these flags with `other` set or cleared.
+    #[must_use]
+    #[inline]
+    pub const fn with(self, other: Self, set: bool) -> Self {
+        if set {
+            Self(self.0 | other.0)
+        } else {
+            Self(self.0 & !other.0)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,55 @@
+//! Devices and flags, against dlpark's transcription of the header.
+
+use dlpark::ffi::DLDeviceType as Header;
+use rstest::rstest;
+
+use super::*;
+
+#[rstest]
+#[case(Device::CPU, Header::CPU)]
+#[case(Device::CUDA, Header::CUDA)]
+#[case(Device::CUDA_HOST, Header::CUDAHOST)]
+#[case(Device::OPENCL, Header::OPENCL)]
+#[case(Device::VULKAN, Header::VULKAN)]
+#[case(Device::METAL, Header::METAL)]
+#[case(Device::VPI, Header::VPI)]
+#[case(Device::ROCM, Header::ROCM)]
+#[case(Device::ROCM_HOST, Header::ROCMHOST)]
+#[case(Device::EXT_DEV, Header::EXTDEV)]
+#[case(Device::CUDA_MANAGED, Header::CUDAMANAGED)]
+#[case(Device::ONE_API, Header::ONEAPI)]
+#[case(Device::WEBGPU, Header::WEBGPU)]
+#[case(Device::HEXAGON, Header::HEXAGON)]
+#[case(Device::MAIA, Header::MAIA)]
+#[case(Device::TRN, Header::TRN)]
+fn device_types_are_the_headers(#[case] ours: i32, #[case] header: Header) {
+    assert_eq!(i64::from(ours), i64::from(header.0));
+    assert_ne!(Device::check(ours, 0).unwrap().type_name(), "unknown");
+}
+
+#[test]
+fn device_types_no_others() {
+    let known = (-5..=25).filter(|number| Device::check(*number, 0).is_ok());
+    assert_eq!(known.count(), 16);
+    let violation = Device::check(99, 0).unwrap_err();
+    assert_eq!(
+        violation.to_string(),
+        "__dlpack_device__ = (99, 0): the device type must be one of DLPack 1.3 [device-unknown]"
+    );
+}
+
+#[test]
+fn flags_are_the_headers() {
+    assert_eq!(
+        Flags::READ_ONLY.bits(),
+        u64::from(dlpark::ffi::DLPACK_FLAG_BITMASK_READ_ONLY)
+    );
+    assert_eq!(
+        Flags::IS_COPIED.bits(),
+        u64::from(dlpark::ffi::DLPACK_FLAG_BITMASK_IS_COPIED)
+    );
+    assert_eq!(
+        Flags::SUBBYTE_PADDED.bits(),
+        u64::from(dlpark::ffi::DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
+    );
+}

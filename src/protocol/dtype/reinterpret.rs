@@ -1,0 +1,80 @@
+//! The types that `dtype=` may present an array as.
+
+use std::fmt;
+
+use super::table::{DType, code};
+use super::typestr::{Kind, TypeStr};
+use crate::protocol::rule::{Field, Rule, Violation};
+
+/// Checks that `dtype=` may present elements of `from` as `to`. Both must have the same size, and
+/// `from` must be raw unsigned ints, or a pair that some library is known to mislabel. Never a cast.
+///
+/// ```
+/// use cai_dlpack::protocol::dtype::{DType, reinterpret};
+///
+/// assert_eq!(reinterpret(DType::U16, DType::BF16)?, DType::BF16);
+/// assert_eq!(reinterpret(DType::F32, DType::I32).unwrap_err().rule().id(), "dtype-override");
+/// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+/// ```
+///
+/// # Errors
+/// `dtype-override` (BufferError).
+pub fn reinterpret(from: DType, to: DType) -> Result<DType, Violation> {
+    if from == to {
+        return Ok(to);
+    }
+    check_target(to)?;
+    let same_size = from.itemsize().is_some() && from.itemsize() == to.itemsize();
+    let raw = from.code() == code::UINT && from.lanes() == 1 || from.is_structure();
+    // The way back: the bits of a type without typestr, which CAI can carry.
+    let to_raw = to.code() == code::UINT && !from.has_typestr();
+    let known = (from, to) == (DType::F16, DType::BF16);
+    if same_size && (raw || to_raw || known) {
+        Ok(to)
+    } else {
+        Err(refuse(to, format_args!("the data is {from}")))
+    }
+}
+
+/// Like [`reinterpret`], from a typestr: raw bytes and dates may be reinterpreted too.
+///
+/// # Errors
+/// `dtype-override` and `typestr-byte-order` (BufferError).
+pub fn reinterpret_typestr(from: TypeStr, to: DType) -> Result<DType, Violation> {
+    if from.is_swapped() {
+        return Err(from.refuse());
+    }
+    if let Ok(from) = from.to_dtype() {
+        return reinterpret(from, to);
+    }
+    check_target(to)?;
+    let same_size = to.itemsize() == Some(from.itemsize());
+    let raw = from.kind() == Kind::Void;
+    let ticks = matches!(from.kind(), Kind::TimeDelta | Kind::DateTime) && to == DType::I64;
+    let float8 = from.kind() == Kind::Float && to == DType::F8_E5M2;
+    if same_size && (raw || ticks || float8) {
+        Ok(to)
+    } else {
+        Err(refuse(to, format_args!("the data is '{from}'")))
+    }
+}
+
+/// Checks that `dtype=` can name the type: a scalar of whole bytes, and not complex32, which no
+/// library is known to hide behind another typestr.
+pub(in crate::protocol) fn check_target(to: DType) -> Result<(), Violation> {
+    let why = if to.is_sub_byte() {
+        "no typestr stands for types smaller than a byte"
+    } else if to == DType::C32 {
+        "complex32 is not exchanged; present its parts as '<f2' with one more axis of 2"
+    } else if to.lanes() != 1 {
+        "vector types are not exchanged; add an axis for the lanes"
+    } else {
+        return Ok(());
+    };
+    Err(refuse(to, format_args!("{why}")))
+}
+
+#[cold]
+fn refuse(to: DType, why: fmt::Arguments<'_>) -> Violation {
+    Violation::new(Rule::DtypeOverride, Field::Argument("dtype"), to).with_hint(why.to_string())
+}
