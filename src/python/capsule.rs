@@ -21,9 +21,23 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::cpython::release;
 use crate::view::{Abi, KnownTensor, Owner};
 
-const LEGACY: &CStr = c"dltensor";
+/// A name that no page and no vector of 32 bytes splits: CPython compares it twice for a capsule, and `strcmp` takes
+/// twice the instructions across such an edge.
+#[repr(C, align(32))]
+struct Name<const N: usize>([u8; N]);
+
+impl<const N: usize> Name<N> {
+    const fn text(&'static self) -> &'static CStr {
+        match CStr::from_bytes_with_nul(&self.0) {
+            Ok(text) => text,
+            Err(_) => panic!("a name ends with its only NUL"),
+        }
+    }
+}
+
+const LEGACY: &CStr = const { &Name(*b"dltensor\0") }.text();
 const LEGACY_USED: &CStr = c"used_dltensor";
-const VERSIONED: &CStr = c"dltensor_versioned";
+const VERSIONED: &CStr = const { &Name(*b"dltensor_versioned\0") }.text();
 const VERSIONED_USED: &CStr = c"used_dltensor_versioned";
 
 /// The names of the capsule that carries one layout.
@@ -55,10 +69,16 @@ pub(crate) fn wrap<M: Named>(py: Python<'_>, tensor: NonNull<M>) -> PyResult<Bou
     })
 }
 
-/// The capsule's destructor: calls the deleter of a tensor that nobody consumed.
+/// The capsule's destructor: calls the deleter of a tensor that no consumer has taken.
 unsafe extern "C" fn destroy<M: Named>(capsule: *mut ffi::PyObject) {
-    // SAFETY: Python calls this with the capsule, holding the GIL. Sets no exception.
-    if unsafe { ffi::PyCapsule_IsValid(capsule, M::NAME.as_ptr()) } == 0 {
+    // SAFETY: Python calls this with the capsule, holding the GIL; the capsule has a name, so that no exception is
+    // set.
+    let name = unsafe { ffi::PyCapsule_GetName(capsule) };
+    // A consumer gives the capsule a name of its own, and gives ours back if it fails, perhaps at another address.
+    // SAFETY: any object may be asked; no exception is set.
+    let is_ours = name == M::NAME.as_ptr()
+        || unsafe { ffi::PyCapsule_IsValid(capsule, M::NAME.as_ptr()) } != 0;
+    if !is_ours {
         return;
     }
     // SAFETY: valid under this name, so that this neither fails nor touches a pending exception.

@@ -263,8 +263,8 @@ fn export<'py>(
     request: &DlpackRequest<'_, 'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let export = Export::decide(view.descriptor().borrowed(), request)?;
-    let view = match export.copied(py, &view)? {
-        Some(copy) => copy,
+    let view = match export.transfer() {
+        Some(transfer) => export.copy(py, transfer, &view)?,
         None => {
             export.order(py, &view)?;
             view

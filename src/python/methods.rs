@@ -483,7 +483,8 @@ impl Function for Dlpack {
         if export.wants_order() {
             this.follow(py)?;
         }
-        if let Some(copy) = export.copied(py, this.view())? {
+        if let Some(transfer) = export.transfer() {
+            let copy = export.copy(py, transfer, this.view())?;
             let (descriptor, owner) = copy.into_parts();
             return export.capsule(py, descriptor.borrowed(), owner);
         }

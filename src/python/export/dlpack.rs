@@ -99,13 +99,22 @@ impl Export {
         })
     }
 
-    /// The copy that was asked for, ready for whoever asked; `None` where the data itself will do.
-    #[inline]
-    pub(crate) fn copied(&self, py: Python<'_>, view: &CaiView) -> PyResult<Option<CaiView>> {
+    /// The copy to make first; `None` if the data itself is exported.
+    #[inline(always)]
+    pub(crate) fn transfer(&self) -> Option<Transfer> {
         self.transfer
-            .map(|transfer| py.detach(|| transfer.make(view, self.request, self.policy())))
-            .transpose()
-            .map_err(PyErr::from)
+    }
+
+    /// Makes a copy, ready for the consumer.
+    #[cold]
+    pub(crate) fn copy(
+        &self,
+        py: Python<'_>,
+        transfer: Transfer,
+        view: &CaiView,
+    ) -> PyResult<CaiView> {
+        let policy = self.policy();
+        Ok(py.detach(|| transfer.make(view, self.request, policy))?)
     }
 
     /// How the order is made: a host that was asked for waits, whatever the policy says about the rest.
