@@ -33,8 +33,8 @@ fn the_type_must_be_the_one() {
     };
     assert_eq!(
         violation.to_string(),
-        "object = int32 of shape [2, 3], strides [3, 1] (in elements), on cpu:0: the array's type is not \
-         the one that is asked for; float32 is wanted [view-dtype]"
+        "object = int32 of shape [2, 3], strides [3, 1] (in elements), on cpu:0: the array must have \
+         the element type that is requested; float32 is wanted [view-dtype]"
     );
     assert_eq!(rule(integers.typed::<u32>()), Rule::ViewDtype);
     assert!(integers.typed::<i32>().is_ok());
