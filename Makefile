@@ -4,6 +4,7 @@
 #   make demo                        what the bridge does, on your GPU or on a simulated driver
 #   make test                        every Rust and Python test
 #   make check                       formatting, lints, types, documentation
+#   make stub                        writes docstrings and declared functions into the stub, from the built package
 #   make conformance                 every installed pair of libraries, as a table; KEEP=1 replaces the kept one
 #   make torch                       the same for torch on the CPU, with tests of its own; takes 1.3 GB
 #   make pycuda                      builds PyCUDA from source, for `make conformance`
@@ -41,7 +42,7 @@ PYTHON_CODE   := bindings conformance
 KIT       := PYTHONPATH=$(abspath conformance/kit/src)
 simulated  = $(KIT) $1/bin/python -m cai_conformance simulate -- $1/bin/python
 
-.PHONY: bench bench-torch bench-instructions bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance pycuda simulator clean
+.PHONY: stub bench bench-torch bench-instructions bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance pycuda simulator clean
 .DELETE_ON_ERROR:
 
 help:
@@ -80,6 +81,10 @@ check-python: $(VENV)/.package
 	$(BIN)/ruff format --check $(PYTHON_CODE)
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest cai_dlpack
+	$(BIN)/python bindings/python/stub.py --check
+
+stub: $(VENV)/.package
+	$(BIN)/python bindings/python/stub.py
 
 # --- environments: each has a stamp file for its interpreter, its requirements and what is built here ---
 

@@ -92,19 +92,19 @@ def tables(floor: Any) -> list[Table]:
     names, asked = ("stream", "max_version"), (-1, (1, 3))
     memory, array = device_array()
     host = np.zeros((3, 5), dtype=np.float32)
-    view, plain, host_view = cd.view(array, ordinal=0), floor.view(array), cd.view(host)
+    view, plain, host_view = cd.view(array, device_id=0), floor.view(array), cd.view(host)
     get = cd.CaiView.__cuda_array_interface__.__get__
     plain_get = floor.View.__cuda_array_interface__.__get__
 
     to_capsule = [
-        Call("ours, ordinal=0", cd.to_dlpack, (array, *asked, 0), (*names, "ordinal"), True),
+        Call("ours, device_id=0", cd.to_dlpack, (array, *asked, 0), (*names, "device_id"), True),
         Call("ours, one pointer query", cd.to_dlpack, (array, *asked), names, True),
-        Call("C floor, same arguments", floor.to_dlpack, (array, *asked, 0), (*names, "ordinal"), True),
+        Call("C floor, same arguments", floor.to_dlpack, (array, *asked, 0), (*names, "device_id"), True),
         Call("C floor, no arguments", floor.to_dlpack_bare, (array,), (), True),
         Call("the producer's attribute alone", floor.attribute, (array,)),
     ]
     to_view = [
-        Call("ours, ordinal=0", cd.view, (array, 0), ("ordinal",)),
+        Call("ours, device_id=0", cd.view, (array, 0), ("device_id",)),
         Call("ours, one pointer query", cd.view, (array,)),
         Call("C floor", floor.view, (array,)),
     ]
@@ -164,7 +164,7 @@ def axes(cd: Any) -> list[Call]:
         for kind, step in (("C order", None), ("strided", 8)):
             strides = tuple(step * 2 ** (ndim - 1 - axis) for axis in range(ndim)) if step else None
             call = (Array(shape, strides), -1, (1, 3), 0)
-            calls.append(Call(f"{ndim}, {kind}", cd.to_dlpack, call, ("stream", "max_version", "ordinal"), True))
+            calls.append(Call(f"{ndim}, {kind}", cd.to_dlpack, call, ("stream", "max_version", "device_id"), True))
     return calls
 
 
@@ -264,7 +264,7 @@ def bulk(cd: Any) -> list[str]:
 
 
 def views(cd: Any, arrays: list[Any]) -> list[Any]:
-    return [cd.view(array, ordinal=0) for array in arrays]
+    return [cd.view(array, device_id=0) for array in arrays]
 
 
 def timed(work: Callable[[], Any]) -> int:
@@ -290,7 +290,7 @@ def one_race(cd: Any, floor: Any, count: int) -> float:
     def convert() -> None:
         arguments = (Array((3, 5)), -1, (1, 3), 0)
         for _ in range(calls // 100):
-            floor.loop(cd.to_dlpack, arguments, ("stream", "max_version", "ordinal"), 100, "", True)
+            floor.loop(cd.to_dlpack, arguments, ("stream", "max_version", "device_id"), 100, "", True)
 
     runners = [threading.Thread(target=convert) for _ in range(count)]
     start = time.perf_counter_ns()

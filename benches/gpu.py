@@ -71,10 +71,10 @@ def usable(calls: dict[str, Callable[[], Call]]) -> tuple[dict[str, Call], dict[
 
 def driver_calls(array: Array, a: int, b: int) -> dict[str, Callable[[], Call]]:
     """Returns one conversion with more and more driver calls, and an empty call for the loop itself."""
-    view = cd.view(array, ordinal=0)
+    view = cd.view(array, device_id=0)
     return {
         "an empty call": lambda: lambda: None,
-        "view, ordinal=0: no driver call": lambda: lambda: cd.view(array, ordinal=0),
+        "view, device_id=0: no driver call": lambda: lambda: cd.view(array, device_id=0),
         "view: one pointer query": lambda: lambda: cd.view(array),
         "view, check='bounds': one query with the range": lambda: lambda: cd.view(array, check="bounds"),
         "view.on(the same stream): no driver call": lambda: lambda: view.on(a),
@@ -94,7 +94,7 @@ def imports(array: Array, b: int) -> dict[str, Callable[[], Call]]:
     def cupy_by_view() -> Call:
         import cupy
 
-        return lambda: cupy.from_dlpack(cd.view(array, ordinal=0))
+        return lambda: cupy.from_dlpack(cd.view(array, device_id=0))
 
     def torch() -> Call:
         import torch
@@ -104,7 +104,7 @@ def imports(array: Array, b: int) -> dict[str, Callable[[], Call]]:
     def torch_by_view() -> Call:
         import torch
 
-        return lambda: torch.from_dlpack(cd.view(array, ordinal=0))
+        return lambda: torch.from_dlpack(cd.view(array, device_id=0))
 
     def numba() -> Call:
         import numba.cuda
@@ -114,7 +114,7 @@ def imports(array: Array, b: int) -> dict[str, Callable[[], Call]]:
     def numba_by_view() -> Call:
         import numba.cuda
 
-        return lambda: numba.cuda.as_cuda_array(cd.view(array, ordinal=0), sync=False)
+        return lambda: numba.cuda.as_cuda_array(cd.view(array, device_id=0), sync=False)
 
     def cuda_core() -> Call:
         from cuda.core.utils import StridedMemoryView

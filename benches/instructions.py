@@ -81,7 +81,7 @@ def workloads() -> dict[str, tuple[Any, tuple[Any, ...], tuple[str, ...], bool]]
     import floor  # type: ignore[import-not-found]
 
     array, deep = Array((3, 5)), Array((2,) * 8, tuple(4 * 3**axis for axis in range(8)))
-    view, deep_view = cd.view(array, ordinal=0), cd.view(deep, ordinal=0)
+    view, deep_view = cd.view(array, device_id=0), cd.view(deep, device_id=0)
     plain, deep_plain = floor.view(array), floor.view(deep)
     version = (1, 3)
     asked = (-1, version)
@@ -92,13 +92,13 @@ def workloads() -> dict[str, tuple[Any, tuple[Any, ...], tuple[str, ...], bool]]
         "nothing": (floor.nothing, (None,), (), False),
         "attribute": (floor.attribute, (array,), (), False),
         "bare to_dlpack": (floor.to_dlpack_bare, (array,), (), True),
-        "floor to_dlpack": (floor.to_dlpack, (array, *asked, 0), (*names, "ordinal"), True),
-        "floor to_dlpack 8": (floor.to_dlpack, (deep, *asked, 0), (*names, "ordinal"), True),
-        "to_dlpack": (cd.to_dlpack, (array, *asked, 0), (*names, "ordinal"), True),
-        "to_dlpack 8": (cd.to_dlpack, (deep, *asked, 0), (*names, "ordinal"), True),
+        "floor to_dlpack": (floor.to_dlpack, (array, *asked, 0), (*names, "device_id"), True),
+        "floor to_dlpack 8": (floor.to_dlpack, (deep, *asked, 0), (*names, "device_id"), True),
+        "to_dlpack": (cd.to_dlpack, (array, *asked, 0), (*names, "device_id"), True),
+        "to_dlpack 8": (cd.to_dlpack, (deep, *asked, 0), (*names, "device_id"), True),
         "floor view": (floor.view, (array,), (), False),
-        "view": (cd.view, (array, 0), ("ordinal",), False),
-        "view 8": (cd.view, (deep, 0), ("ordinal",), False),
+        "view": (cd.view, (array, 0), ("device_id",), False),
+        "view 8": (cd.view, (deep, 0), ("device_id",), False),
         "floor dlpack": (plain.__dlpack__, asked, names, True),
         "dlpack": (view.__dlpack__, asked, names, True),
         "floor dlpack 8": (deep_plain.__dlpack__, asked, names, True),

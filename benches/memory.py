@@ -64,17 +64,17 @@ def main() -> int:
     import cai_dlpack as cd
 
     array = Array((3, 5))
-    view = cd.view(array, ordinal=0)
-    of_view = bytes_each(lambda: cd.view(array, ordinal=0))
+    view = cd.view(array, device_id=0)
+    of_view = bytes_each(lambda: cd.view(array, device_id=0))
     of_tensor = bytes_each(lambda: view.__dlpack__(stream=-1, max_version=(1, 3)))
     good = of_view <= BUDGET
     mark = "" if good else "  over"
     print(f"live view                        {of_view:8.1f} bytes above its owner, budget {BUDGET}{mark}")
     print(f"capsule with its managed tensor  {of_tensor:8.1f} bytes above the view")
     paths = {
-        "CAI object -> view": lambda: cd.view(array, ordinal=0),
+        "CAI object -> view": lambda: cd.view(array, device_id=0),
         "view -> capsule": lambda: view.__dlpack__(stream=-1, max_version=(1, 3)),
-        "CAI object -> capsule": lambda: cd.to_dlpack(array, stream=-1, max_version=(1, 3), ordinal=0),
+        "CAI object -> capsule": lambda: cd.to_dlpack(array, stream=-1, max_version=(1, 3), device_id=0),
         "view -> view, by __dlpack__": lambda: cd.from_dlpack(view),
         "view -> dict": lambda: view.__cuda_array_interface__,
     }

@@ -28,7 +28,7 @@ typedef struct Managed {
 } Managed;
 
 static PyObject *s_device, *s_cai, *s_shape, *s_typestr, *s_data, *s_strides, *s_version, *s_stream, *s_dlpack, *s_exchange;
-static PyObject *s_max_version, *s_ordinal;
+static PyObject *s_max_version, *s_device_id;
 static PyObject *import_names, *our_version, *minus_one, *template_dict;
 static PyTypeObject ViewType;
 
@@ -100,26 +100,26 @@ bad:
     return NULL;
 }
 
-/* to_dlpack(object, *, stream, max_version, ordinal): a CAI object to a versioned capsule. */
+/* to_dlpack(object, *, stream, max_version, device_id): a CAI object to a versioned capsule. */
 static PyObject *floor_to_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
     Py_ssize_t count = names ? PyTuple_GET_SIZE(names) : 0;
-    long stream = 1, major = 0, minor = 0, ordinal = 0;
+    long stream = 1, major = 0, minor = 0, device_id = 0;
     for (Py_ssize_t at = 0; at < count; at++) {
         PyObject *name = PyTuple_GET_ITEM(names, at), *value = args[nargs + at];
         if (name == s_stream) stream = value == Py_None ? 1 : PyLong_AsLong(value);
         else if (name == s_max_version) {
             major = PyLong_AsLong(PyTuple_GET_ITEM(value, 0));
             minor = PyLong_AsLong(PyTuple_GET_ITEM(value, 1));
-        } else if (name == s_ordinal) ordinal = PyLong_AsLong(value);
+        } else if (name == s_device_id) device_id = PyLong_AsLong(value);
     }
-    if (nargs != 1 || stream == 0 || major < 1 || minor < 0 || ordinal < 0) {
+    if (nargs != 1 || stream == 0 || major < 1 || minor < 0 || device_id < 0) {
         PyErr_SetString(PyExc_BufferError, "not asked by the bench");
         return NULL;
     }
     Managed *managed = managed_of(args[0]);
     if (!managed) return NULL;
-    managed->tensor.device.id = (int32_t)ordinal;
+    managed->tensor.device.id = (int32_t)device_id;
     return PyCapsule_New(managed, "dltensor_versioned", capsule_destroy);
 }
 
@@ -347,7 +347,7 @@ PyMODINIT_FUNC PyInit_floor(void)
     s_version = PyUnicode_InternFromString("version");
     s_stream = PyUnicode_InternFromString("stream");
     s_max_version = PyUnicode_InternFromString("max_version");
-    s_ordinal = PyUnicode_InternFromString("ordinal");
+    s_device_id = PyUnicode_InternFromString("device_id");
     s_dlpack = PyUnicode_InternFromString("__dlpack__");
     s_exchange = PyUnicode_InternFromString("__dlpack_c_exchange_api__");
     import_names = Py_BuildValue("(ss)", "max_version", "stream");

@@ -25,7 +25,7 @@ RELEASED_WITHIN = 1.0
 
 
 def capsule_of(producer: object, max_version: tuple[int, int] | None) -> Any:
-    return cd.view(producer, ordinal=0).__dlpack__(stream=-1, max_version=max_version)
+    return cd.view(producer, device_id=0).__dlpack__(stream=-1, max_version=max_version)
 
 
 def is_released(alive: weakref.ref[Any]) -> bool:
@@ -54,7 +54,7 @@ def is_released(alive: weakref.ref[Any]) -> bool:
     ],
 )
 def test_name_and_version(max_version: tuple[int, int] | None, versioned: bool) -> None:
-    view = cd.view(cai(), ordinal=0)
+    view = cd.view(cai(), device_id=0)
     for capsule in (
         view.__dlpack__(stream=-1, max_version=max_version),
         cd.to_dlpack(view, stream=-1, max_version=max_version),
@@ -64,11 +64,11 @@ def test_name_and_version(max_version: tuple[int, int] | None, versioned: bool) 
 
 
 def test_no_arguments_at_all_is_legacy() -> None:
-    assert abi.name(cd.view(cai(), ordinal=0).__dlpack__()) == abi.LEGACY
+    assert abi.name(cd.view(cai(), device_id=0).__dlpack__()) == abi.LEGACY
 
 
 def test_two_capsules_are_independent() -> None:
-    view = cd.view(cai(), ordinal=0)
+    view = cd.view(cai(), device_id=0)
     first, second = (view.__dlpack__(stream=-1, max_version=(1, 3)) for _ in range(2))
     one, two = abi.read(first), abi.read(second)
     assert one.address != two.address
@@ -144,7 +144,7 @@ def test_the_object_is_kept_and_not_its_dict() -> None:
 
     shown = Shown(interface())
     producer = Cai(shown)
-    view = cd.view(producer, ordinal=0)
+    view = cd.view(producer, device_id=0)
     assert view.owner is producer
     seen = weakref.ref(shown)
     producer.interface = None
@@ -158,7 +158,7 @@ def test_every_order_of_dropping_releases_once() -> None:
     for order in itertools.permutations(["producer", "view", "capsule", "tensor"]):
         producer = cai()
         alive = weakref.ref(producer)
-        view = cd.view(producer, ordinal=0)
+        view = cd.view(producer, device_id=0)
         capsule = view.__dlpack__(stream=-1, max_version=(1, 3))
         held: dict[str, Any] = {"producer": producer, "view": view, "capsule": capsule}
         held["tensor"] = abi.consume(capsule)
@@ -241,7 +241,7 @@ def drop_on_the_way_out(make: Callable[[], object]) -> None:
     [
         pytest.param(lambda producer: capsule_of(producer, None), id="legacy-capsule"),
         pytest.param(lambda producer: capsule_of(producer, (1, 3)), id="versioned-capsule"),
-        pytest.param(lambda producer: cd.view(producer, ordinal=0), id="view"),
+        pytest.param(lambda producer: cd.view(producer, device_id=0), id="view"),
         pytest.param(lambda producer: cd.from_dlpack(capsule_of(producer, (1, 3))), id="view-of-a-view"),
     ],
 )
@@ -312,7 +312,7 @@ def test_our_own_import_consumes_our_own_capsule_once() -> None:
 def test_a_long_chain_of_views_keeps_one_owner() -> None:
     producer = cai()
     alive = weakref.ref(producer)
-    view: Any = cd.view(producer, ordinal=0)
+    view: Any = cd.view(producer, device_id=0)
     del producer
     for _ in range(50):
         view = cd.from_dlpack(view.__dlpack__(stream=-1, max_version=(1, 3)))
@@ -339,7 +339,7 @@ def test_numpy_releases_at_once_outside_any_call_of_ours() -> None:
 
 
 def test_a_view_is_weak_referenceable_and_frozen() -> None:
-    view = cd.view(cai(), ordinal=0)
+    view = cd.view(cai(), device_id=0)
     alive = weakref.ref(view)
     for name in ("shape", "ptr", "stream", "colour"):
         with pytest.raises(AttributeError):
@@ -352,7 +352,7 @@ def test_a_view_is_weak_referenceable_and_frozen() -> None:
 
 
 def test_a_view_has_no_length_and_no_items() -> None:
-    view = cd.view(cai(), ordinal=0)
+    view = cd.view(cai(), device_id=0)
     for name in ("__len__", "__getitem__", "__iter__"):
         assert not hasattr(view, name), name
 
@@ -361,7 +361,7 @@ def test_a_view_is_not_picklable_and_says_why() -> None:
     import copy
     import pickle
 
-    view = cd.view(cai(), ordinal=0)
+    view = cd.view(cai(), device_id=0)
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         with pytest.raises(TypeError, match="pickle"):
             pickle.dumps(view, protocol)
@@ -397,7 +397,7 @@ def left(loan: Any) -> Any:
 def test_a_cycle_through_the_owner_is_collected(kept: Callable[[cd.CaiView], object]) -> None:
     """The owner holds its own view, or what has the view, as a library that caches would do."""
     producer = cai()
-    producer.cached = kept(cd.view(producer, ordinal=0))  # type: ignore[attr-defined]
+    producer.cached = kept(cd.view(producer, device_id=0))  # type: ignore[attr-defined]
     alive = weakref.ref(producer)
     del producer
     gc.collect()
@@ -416,7 +416,7 @@ class Keeper:
 
 def test_a_stream_object_that_keeps_its_own_block_is_collected() -> None:
     stream = Keeper(None)
-    stream.kept = cd.use_stream(stream, ordinal=0)
+    stream.kept = cd.use_stream(stream, device_id=0)
     alive = weakref.ref(stream)
     del stream
     gc.collect()

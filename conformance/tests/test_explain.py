@@ -82,7 +82,7 @@ def test_an_object_without_either_protocol_is_refused() -> None:
     ],
 )
 def test_a_consumer_that_would_refuse(to: str, changed: dict[str, Any], refused: str | None) -> None:
-    view = cd.view(array(**changed), ordinal=0)
+    view = cd.view(array(**changed), device_id=0)
     found = cd.explain(view, to=to)
     assert found.route == "view"
     if refused is None:
@@ -107,7 +107,7 @@ PARTNERS = _core._partners()
 
 @pytest.mark.parametrize("row", PARTNERS, ids=lambda row: row["name"])
 def test_every_partner_is_explained_under_all_its_names(row: dict[str, Any]) -> None:
-    view = cd.view(array(), ordinal=0)
+    view = cd.view(array(), device_id=0)
     texts = {
         str(cd.explain(view, to=name)) for name in [row["name"], row["title"], row["distribution"], *row["aliases"]]
     }

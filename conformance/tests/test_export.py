@@ -25,7 +25,7 @@ def exported(view: Any, **keywords: Any) -> abi.Read:
 
 
 def view_of(**changes: Any) -> Any:
-    return cd.view(cai(**changes), ordinal=0)
+    return cd.view(cai(**changes), device_id=0)
 
 
 # --- the struct ------------------------------------------------------------------------------------
@@ -122,18 +122,18 @@ def test_writable_is_said_where_it_is_so() -> None:
 
 def test_the_caller_may_assert_that_writing_is_fine() -> None:
     producer = cai(data=(FAKE_POINTER, True))
-    asserted = cd.view(producer, ordinal=0, read_only=False)
+    asserted = cd.view(producer, device_id=0, read_only=False)
     assert asserted.read_only is False
     assert abi.name(asserted.__dlpack__(stream=-1)) == abi.LEGACY
     assert exported(asserted).flags == 0
-    view = cd.view(producer, ordinal=0)
+    view = cd.view(producer, device_id=0)
     assert abi.name(cd.to_dlpack(view, stream=-1, writable=True)) == abi.LEGACY
     assert abi.read(cd.to_dlpack(view, stream=-1, max_version=(1, 3), writable=True)).flags == 0
     assert view.read_only is True, "the assertion holds for one export"
 
 
 def test_the_caller_may_take_writing_away() -> None:
-    view = cd.view(cai(), ordinal=0, read_only=True)
+    view = cd.view(cai(), device_id=0, read_only=True)
     assert view.read_only is True
     assert exported(view).flags == abi.READ_ONLY
 
@@ -270,13 +270,13 @@ def test_the_stream_passes_through(stream: int | None) -> None:
 
 def test_stream_0_is_never_shown() -> None:
     with pytest.warns(UserWarning, match="stream"):
-        view = cd.view(type("Zero", (Cai,), {})(interface(stream=0)), ordinal=0)
+        view = cd.view(type("Zero", (Cai,), {})(interface(stream=0)), device_id=0)
     assert view.__cuda_array_interface__["stream"] == 1
 
 
 @pytest.mark.parametrize("producer_stream", [7, StreamObject(7)], ids=["int", "object"])
 def test_the_caller_names_the_producers_stream(producer_stream: Any) -> None:
-    view = cd.view(cai(version=2, stream=...), ordinal=0, producer_stream=producer_stream)
+    view = cd.view(cai(version=2, stream=...), device_id=0, producer_stream=producer_stream)
     assert (view.stream, view.producer_stream) == (7, 7)
     assert view.__cuda_array_interface__["stream"] == 7
 
@@ -305,12 +305,12 @@ def test_one_query_where_the_device_is_unknown_and_none_where_it_is_known(machin
     cd.view(producer)
     assert machine.names() == ["cuPointerGetAttributes"]
     machine.clear()
-    cd.view(producer, ordinal=0)
+    cd.view(producer, device_id=0)
     cd.from_dlpack(Dlpack(abi.make(device=(abi.CUDA, 0), data=pointer)))
     assert machine.calls() == []
-    cd.view(cai(shape=(0,), data=(0, False)), ordinal=0)
+    cd.view(cai(shape=(0,), data=(0, False)), device_id=0)
     assert machine.calls() == []
-    cd.view(producer, ordinal=0, check="bounds")
+    cd.view(producer, device_id=0, check="bounds")
     assert machine.names() == ["cuPointerGetAttributes"]
 
 
@@ -329,16 +329,16 @@ def test_to_dlpack_asks_for_the_pointer_once_whichever_way_it_takes(
     for producer, stream in asked:
         for ordinal, queries in ((None, 1), (0, 0)):
             machine.clear()
-            cd.to_dlpack(producer, stream=stream, max_version=max_version, ordinal=ordinal)
+            cd.to_dlpack(producer, stream=stream, max_version=max_version, device_id=ordinal)
             # A default stream is found by the memory's context: a question of the order's own.
             order = int(producer is busy and stream in (None, 1))
             assert machine.names().count("cuPointerGetAttributes") == queries + order, (stream, ordinal)
 
 
-@pytest.mark.parametrize("ordinal", [0, 1])
+@pytest.mark.parametrize("device_id", [0, 1])
 def test_size_0_asks_for_no_pointer(ordinal: int, machine: Machine) -> None:
     machine.clear()
-    view = cd.view(cai(shape=(0, 3), data=(0, False)), ordinal=ordinal, check="bounds")
+    view = cd.view(cai(shape=(0, 3), data=(0, False)), device_id=ordinal, check="bounds")
     assert view.device == (2, ordinal)
     assert "cuPointerGetAttributes" not in machine.names()
 

@@ -202,13 +202,13 @@ class Both(Dlpack):
 
 def test_the_interface_with_a_stream_is_preferred() -> None:
     producer = Both(on_cuda(), stream=7)
-    view = cd.view(producer, ordinal=0)
+    view = cd.view(producer, device_id=0)
     assert (view.stream, view.producer_stream, producer.calls) == (7, 7, [])
 
 
 def test_dlpack_is_preferred_to_an_interface_that_names_no_stream() -> None:
     producer = Both(on_cuda(), stream=..., version=2)
-    view = cd.view(producer, ordinal=0)
+    view = cd.view(producer, device_id=0)
     assert len(producer.calls) == 1
     assert view.stream == 1
     assert producer.shown.reads <= 1
@@ -217,13 +217,13 @@ def test_dlpack_is_preferred_to_an_interface_that_names_no_stream() -> None:
 def test_an_interface_that_says_none_is_believed() -> None:
     """Version 3 with `stream: None` is a statement: nothing is pending."""
     producer = Both(on_cuda(), stream=None)
-    assert cd.view(producer, ordinal=0).stream is None
+    assert cd.view(producer, device_id=0).stream is None
     assert producer.calls == []
 
 
 def test_from_cai_and_from_dlpack_take_their_own_route_only() -> None:
     producer = Both(on_cuda(), stream=..., version=2)
-    assert cd.from_cai(producer, ordinal=0).stream is None
+    assert cd.from_cai(producer, device_id=0).stream is None
     assert producer.calls == []
     reads = producer.shown.reads
     cd.from_dlpack(producer)
@@ -240,14 +240,14 @@ def test_an_interface_that_is_absent_falls_through_to_dlpack() -> None:
 
 
 def test_a_view_of_a_view() -> None:
-    first = cd.view(Cai(interface(stream=7)), ordinal=0)
+    first = cd.view(Cai(interface(stream=7)), device_id=0)
     second = cd.view(first)
     assert (second.ptr, second.shape, second.stream) == (first.ptr, first.shape, 7)
     assert second.device == first.device
 
 
 def test_the_import_of_our_own_export_makes_no_driver_call(machine: Machine) -> None:
-    view = cd.view(Cai(interface()), ordinal=0)
+    view = cd.view(Cai(interface()), device_id=0)
     machine.clear()
     cd.from_dlpack(view.__dlpack__(stream=-1, max_version=(1, 3)))
     cd.from_dlpack(view)

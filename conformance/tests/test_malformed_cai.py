@@ -25,8 +25,8 @@ from conformance.tests.ownership.growth import blocks_grown
 from conformance.tests.simulated.machine import Machine, one_event
 
 ENTRIES: dict[str, Callable[[object], object]] = {
-    "view": lambda obj: cd.view(obj, ordinal=0),
-    "from_cai": lambda obj: cd.from_cai(obj, ordinal=0),
+    "view": lambda obj: cd.view(obj, device_id=0),
+    "from_cai": lambda obj: cd.from_cai(obj, device_id=0),
     "to_dlpack": lambda obj: cd.to_dlpack(obj),
 }
 
@@ -160,7 +160,7 @@ def nested_descr(depth: int) -> Any:
 
 
 def test_the_fixture_is_valid() -> None:
-    view = cd.view(cai(), ordinal=0)
+    view = cd.view(cai(), device_id=0)
     assert (view.shape, view.dtype, view.ptr) == ((2, 3), "float32", FAKE_POINTER)
 
 
@@ -177,17 +177,17 @@ def test_refused(row: Row, entry: Callable[[object], object]) -> None:
 
 def test_c57_c58_c59_descr() -> None:
     record = cai(typestr="|V8", descr=[("x", "<f4"), ("y", "<f4")])
-    view = cd.view(record, ordinal=0)  # chooses one by view.field(name); the whole goes nowhere
+    view = cd.view(record, device_id=0)  # chooses one by view.field(name); the whole goes nowhere
     for export in (lambda: cd.to_dlpack(record), view.__dlpack__, view.to_cai, lambda: cd.to_dlpack(view)):
         found = refuse(export, BufferError)
         check_refusal(found, "descr-fields", "descr", value="'x', 'y'", hint=".field('name')")
 
     short = cai(typestr="|V16", descr=[("x", "<f4"), ("y", "<f4")])
-    found = refuse(lambda: cd.view(short, ordinal=0), ValueError)
+    found = refuse(lambda: cd.view(short, device_id=0), ValueError)
     check_refusal(found, "descr-size", "descr")
 
     deep = cai(typestr="|V4", descr=nested_descr(10_000))
-    found = refuse(lambda: cd.view(deep, ordinal=0), ValueError)
+    found = refuse(lambda: cd.view(deep, device_id=0), ValueError)
     check_refusal(found, "descr-depth", "descr")
 
 
@@ -303,7 +303,7 @@ def test_an_item_whose_index_raises_passes_its_error() -> None:
 
     for changes in ({"shape": (Item(), 3)}, {"data": (Item(), False)}, {"stream": Item()}):
         with pytest.raises(RuntimeError) as caught:
-            cd.view(cai(**changes), ordinal=0)
+            cd.view(cai(**changes), device_id=0)
         assert caught.value is error
 
 
@@ -315,7 +315,7 @@ def test_a_read_only_flag_whose_truth_raises_passes_its_error() -> None:
             raise error
 
     with pytest.raises(RuntimeError) as caught:
-        cd.view(cai(data=(FAKE_POINTER, Flag())), ordinal=0)
+        cd.view(cai(data=(FAKE_POINTER, Flag())), device_id=0)
     assert caught.value is error
 
 
@@ -410,7 +410,7 @@ ACCEPTED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 def test_accepted(changes: dict[str, Any], expected: dict[str, Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        view = cd.view(cai(**changes), ordinal=0)
+        view = cd.view(cai(**changes), device_id=0)
     assert {key: getattr(view, key) for key in expected} == expected
 
 
@@ -442,20 +442,20 @@ def outcome(shown: Any) -> Any:
         if isinstance(value, LazyPair):
             value.reads.clear()
     try:
-        view = cd.view(Cai(shown), ordinal=0)
+        view = cd.view(Cai(shown), device_id=0)
     except Exception as error:
         return type(error), str(error)
     return view.to_cai()
 
 
 def test_version_missing_is_refused_by_strict() -> None:
-    found = refuse(lambda: cd.view(cai(version=MISSING), ordinal=0, strict=True), ValueError)
+    found = refuse(lambda: cd.view(cai(version=MISSING), device_id=0, strict=True), ValueError)
     check_refusal(found, "version-missing", "version")
 
 
 def test_c16_a_version_from_the_future_is_accepted_with_a_warning() -> None:
     with pytest.warns(UserWarning, match="99"):
-        view = cd.view(cai(version=99), ordinal=0)
+        view = cd.view(cai(version=99), device_id=0)
     assert view.shape == (2, 3)
 
 
@@ -468,13 +468,13 @@ def test_c88_stream_0_is_taken_as_1_with_one_warning_per_producer_type() -> None
 
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        streams = [cd.view(kind(interface(stream=0)), ordinal=0).stream for kind in (First, First, Second)]
+        streams = [cd.view(kind(interface(stream=0)), device_id=0).stream for kind in (First, First, Second)]
     assert streams == [1, 1, 1]
     texts = [str(each.message) for each in seen]
     assert len(texts) == 2, texts
     assert "First" in texts[0]
     assert "Second" in texts[1]
-    found = refuse(lambda: cd.view(First(interface(stream=0)), ordinal=0, strict=True), ValueError)
+    found = refuse(lambda: cd.view(First(interface(stream=0)), device_id=0, strict=True), ValueError)
     check_refusal(found, "stream-zero", "stream", value="0")
 
 
@@ -485,7 +485,7 @@ def test_c88_the_warning_turned_into_an_error_is_raised_and_leaks_nothing() -> N
     producer = Third(interface(stream=0))
     with nothing_changes(producer, producer.interface), warnings.catch_warnings():
         warnings.simplefilter("error")
-        refuse(lambda: cd.view(producer, ordinal=0), UserWarning)
+        refuse(lambda: cd.view(producer, device_id=0), UserWarning)
 
 
 def test_a_dict_is_accepted_with_its_owner() -> None:
@@ -494,7 +494,7 @@ def test_a_dict_is_accepted_with_its_owner() -> None:
 
     owner = Owner()
     alive = weakref.ref(owner)
-    view = cd.view(interface(), owner=owner, ordinal=0)
+    view = cd.view(interface(), owner=owner, device_id=0)
     assert view.owner is owner
     del owner
     gc.collect()
@@ -514,12 +514,12 @@ def test_a_dict_is_accepted_with_its_owner() -> None:
     ],
 )
 def test_c10_a_dictionary_like_answer_is_accepted(shown: object) -> None:
-    assert cd.view(Cai(shown), ordinal=0).shape == (2, 3)
+    assert cd.view(Cai(shown), device_id=0).shape == (2, 3)
 
 
 def test_an_instance_attribute_is_as_good_as_a_property() -> None:
     producer = types.SimpleNamespace(__cuda_array_interface__=interface())
-    assert cd.view(producer, ordinal=0).shape == (2, 3)
+    assert cd.view(producer, device_id=0).shape == (2, 3)
 
 
 @every_entry
@@ -531,7 +531,7 @@ def test_the_attribute_is_read_exactly_once(entry: Callable[[object], object], m
 
 def test_the_dict_is_a_snapshot() -> None:
     shown = interface()
-    view = cd.view(Cai(shown), ordinal=0)
+    view = cd.view(Cai(shown), device_id=0)
     shown["shape"] = (9, 9)
     shown["data"] = (0, True)
     assert (view.shape, view.ptr, view.read_only) == ((2, 3), FAKE_POINTER, False)
@@ -548,7 +548,7 @@ def test_values_that_change_the_dict_while_it_is_read_do_no_harm() -> None:
 
     shown.update(interface(shape=(Saboteur(), 3)))
     with refused_or_accepted():
-        cd.view(Cai(shown), ordinal=0)
+        cd.view(Cai(shown), device_id=0)
 
 
 def test_a_shape_that_shrinks_while_it_is_read_does_no_harm() -> None:
@@ -562,7 +562,7 @@ def test_a_shape_that_shrinks_while_it_is_read_does_no_harm() -> None:
     shape.extend([Saboteur(), Saboteur(), Saboteur()])
     for changes in ({"shape": shape}, {"shape": (2, 3), "strides": shape}):
         with refused_or_accepted():
-            cd.view(cai(**changes), ordinal=0)
+            cd.view(cai(**changes), device_id=0)
 
 
 def test_refusals_leak_nothing() -> None:
@@ -573,7 +573,7 @@ def test_refusals_leak_nothing() -> None:
         for producer, raises in producers:
             for _ in range(times):
                 with contextlib.suppress(raises):
-                    cd.view(producer, ordinal=0)
+                    cd.view(producer, device_id=0)
 
     grown = blocks_grown(every_row, 200)
     assert grown < 200, f"{grown} blocks more after {200 * len(producers)} refusals"

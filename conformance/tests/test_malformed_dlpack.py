@@ -447,7 +447,7 @@ def test_a_device_that_is_known_to_be_said_otherwise(announced: Any, real: tuple
 @pytest.mark.parametrize(
     ("announced", "real"),
     [
-        pytest.param((2, 0), (2, 1), id="ordinal"),
+        pytest.param((2, 0), (2, 1), id="device_id"),
         pytest.param((2, 0), (1, 0), id="cuda-sends-host"),
         pytest.param((1, 0), (2, 0), id="host-sends-cuda"),
         pytest.param((10, 0), (2, 0), id="rocm-sends-cuda"),
@@ -615,7 +615,7 @@ def test_d51_a_cuda_tag_of_another_device(machine: Machine) -> None:
 
 
 def on_cuda() -> Any:
-    return cd.view(cai(), ordinal=0)
+    return cd.view(cai(), device_id=0)
 
 
 def on_cpu() -> Any:
@@ -717,7 +717,7 @@ def test_other_arguments(keywords: dict[str, Any], raises: type[Exception], rule
 @pytest.mark.parametrize(
     "call",
     [
-        pytest.param(lambda: cd.view(cai(), ordinal=0, strict=None), id="view-strict"),  # type: ignore[arg-type]
+        pytest.param(lambda: cd.view(cai(), device_id=0, strict=None), id="view-strict"),  # type: ignore[arg-type]
         pytest.param(lambda: cd.from_cai(cai(), strict=None), id="from_cai-strict"),  # type: ignore[arg-type]
         pytest.param(lambda: cd.to_dlpack(cai(), writable=None), id="to_dlpack-writable"),  # type: ignore[arg-type]
     ],

@@ -60,7 +60,7 @@ def run(body: str, tmp_path: Path) -> None:
     [
         pytest.param(
             """
-            view = cd.view(cai(), ordinal=0)
+            view = cd.view(cai(), device_id=0)
             assert (view.shape, view.dtype, view.ptr) == ((2, 3), "float32", FAKE_POINTER)
             assert (view.device, view.memory) == ((2, 0), "device")
             assert view.__cuda_array_interface__ == interface()
@@ -69,7 +69,7 @@ def run(body: str, tmp_path: Path) -> None:
         ),
         pytest.param(
             """
-            capsule = cd.to_dlpack(cd.view(cai(), ordinal=0), max_version=(1, 3))
+            capsule = cd.to_dlpack(cd.view(cai(), device_id=0), max_version=(1, 3))
             tensor = abi.read(capsule)
             assert (tensor.data, tensor.shape, tensor.device) == (FAKE_POINTER, (2, 3), (2, 0))
             """,
@@ -121,13 +121,13 @@ def test_works_without_a_driver(body: str, tmp_path: Path) -> None:
     [
         pytest.param("cd.view(cai())", id="the-device-of-a-pointer"),
         pytest.param("cd.to_dlpack(cai())", id="the-device-of-a-pointer-on-export"),
-        pytest.param("cd.view(cai(), ordinal=0, check='bounds')", id="bounds"),
+        pytest.param("cd.view(cai(), device_id=0, check='bounds')", id="bounds"),
         pytest.param(
             "cd.view(Dlpack(abi.make(device=(2, 0), data=FAKE_POINTER)), check='bounds')", id="bounds-of-dlpack"
         ),
-        pytest.param("cd.view(cai(stream=7), ordinal=0).__dlpack__(stream=9, max_version=(1, 3))", id="an-event"),
-        pytest.param("cd.view(cai(stream=7), ordinal=0).on(9)", id="on"),
-        pytest.param("cd.view(cai(stream=7), ordinal=0).synchronize()", id="a-host-wait"),
+        pytest.param("cd.view(cai(stream=7), device_id=0).__dlpack__(stream=9, max_version=(1, 3))", id="an-event"),
+        pytest.param("cd.view(cai(stream=7), device_id=0).on(9)", id="on"),
+        pytest.param("cd.view(cai(stream=7), device_id=0).synchronize()", id="a-host-wait"),
     ],
 )
 def test_says_that_the_driver_is_missing(needs: str, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_says_that_the_driver_is_missing(needs: str, tmp_path: Path) -> None:
             assert isinstance(error.name, str) and error.name
             assert isinstance(error.call, str) and error.call
             assert "driver" in str(error), error
-        assert cd.view(cai(), ordinal=0).shape == (2, 3)
+        assert cd.view(cai(), device_id=0).shape == (2, 3)
         """,
         tmp_path,
     )

@@ -152,7 +152,7 @@ def test_numba_waits_for_the_views_stream(machine: Machine) -> None:
 def test_numba_takes_a_0_d_and_an_empty_view(machine: Machine) -> None:
     scalar = cd.view(Cai(interface(shape=(), data=(machine.device_memory(4), False))))
     assert numba.cuda.as_cuda_array(scalar).shape == ()
-    empty = cd.view(Cai(interface(shape=(0, 3), data=(0, False))), ordinal=0)
+    empty = cd.view(Cai(interface(shape=(0, 3), data=(0, False))), device_id=0)
     assert numba.cuda.as_cuda_array(empty).shape == (0, 3)
 
 

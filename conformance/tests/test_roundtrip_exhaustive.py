@@ -75,7 +75,7 @@ def difference(case: Case) -> str | None:
         "version": 3,
     }
     try:
-        view = cd.view(Cai(shown), ordinal=0)
+        view = cd.view(Cai(shown), device_id=0)
     except BufferError as error:
         found = getattr(error, "rule", None)
         return None if found == want.refused else f"refused by {found}: {error}"

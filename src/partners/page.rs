@@ -274,7 +274,7 @@ const PINS: [&str; 4] = [
     "conformance/requirements.txt",
     "conformance/matrix/requirements.txt",
     "conformance/matrix/pycuda.sh",
-    "Makefile",
+    "conformance/requirements-torch.txt",
 ];
 
 #[test]

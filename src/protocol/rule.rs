@@ -492,8 +492,8 @@ rules! {
     ShapeOverride "shape-override" Buffer
         "shape= must fill contiguous data exactly, byte for byte"
         "our choice: anything else is more likely a mistake than an intention";
-    OrdinalRange "ordinal-range" Value
-        "ordinal must be the number of a device, 0 or more"
+    DeviceIdRange "device-id-range" Value
+        "device_id must be the number of a device, 0 or more"
         "CUDA: ordinals count from 0";
 
     // The C Exchange API.

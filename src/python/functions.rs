@@ -211,12 +211,12 @@ impl Function for ToDlpack {
         // Before the options are parsed: see the figures of `cai_to_capsule`.
         if shares
             && known.traits.intersects(Traits::PLAIN)
-            && let Some(ordinal) = given.sole_ordinal()
+            && let Some(device_id) = given.sole_device_id()
             && let Some(wish) = Wish::read(arguments.stream, arguments.max_version)
         {
             let dict = cai::attribute(&object)?;
             if let Some(dict) = &dict
-                && let Some(capsule) = cai_to_capsule::convert(&object, dict, wish, ordinal)?
+                && let Some(capsule) = cai_to_capsule::convert(&object, dict, wish, device_id)?
             {
                 return Ok(capsule);
             }

@@ -27,16 +27,16 @@ def exported(view: cd.CaiView, max_version: tuple[int, int] | None, *, consumed:
 def successes() -> dict[str, tuple[Callable[[], object], list[object]]]:
     producer, plain = cai(), interface()
     versioned, legacy = abi.make(), abi.make(versioned=False)
-    view = cd.view(producer, ordinal=0)
+    view = cd.view(producer, device_id=0)
     everything: list[object] = [producer, producer.interface, plain, versioned, view, cd.CaiView]
     paths: dict[str, Callable[[], object]] = {
-        "view of CAI": lambda: cd.view(producer, ordinal=0),
-        "view with producer_stream": lambda: cd.view(producer, ordinal=0, producer_stream=7),
-        "view with producer_stream=...": lambda: cd.view(producer, ordinal=0, producer_stream=...),
+        "view of CAI": lambda: cd.view(producer, device_id=0),
+        "view with producer_stream": lambda: cd.view(producer, device_id=0, producer_stream=7),
+        "view with producer_stream=...": lambda: cd.view(producer, device_id=0, producer_stream=...),
         "from_dlpack with producer_stream": lambda: cd.from_dlpack(Dlpack(versioned), producer_stream=None),
-        "from_cai": lambda: cd.from_cai(producer, ordinal=0),
-        "dict with owner": lambda: cd.from_cai(plain, owner=producer, ordinal=0),
-        "object with owner": lambda: cd.view(producer, owner=versioned, ordinal=0),
+        "from_cai": lambda: cd.from_cai(producer, device_id=0),
+        "dict with owner": lambda: cd.from_cai(plain, owner=producer, device_id=0),
+        "object with owner": lambda: cd.view(producer, owner=versioned, device_id=0),
         "from_dlpack": lambda: cd.from_dlpack(Dlpack(versioned)),
         "from_dlpack of a legacy producer": lambda: cd.from_dlpack(Legacy(legacy)),
         "from_dlpack of one that knows streams": lambda: cd.from_dlpack(StreamOnly(legacy)),

@@ -40,7 +40,7 @@ def test_every_order_of_ending_releases_the_owner_once(state: str) -> None:
 
         live = cd.stats()["live"]
         owner: Any = Owner(interface())
-        view = cd.view(owner, ordinal=0)
+        view = cd.view(owner, device_id=0)
         capsule = view.__dlpack__(stream=-1, max_version=(1, 3))
         tensor = None
         if state == "consumed":
@@ -81,7 +81,7 @@ def test_a_consumer_that_clears_the_destructor_leaks_nothing(max_version: Any, c
     set_destructor = ctypes.PyDLL(None).PyCapsule_SetDestructor
     set_destructor.argtypes = [ctypes.py_object, ctypes.c_void_p]
     alive = weakref.ref(producer := cai())
-    capsule = cd.view(producer, ordinal=0).__dlpack__(stream=-1, max_version=max_version)
+    capsule = cd.view(producer, device_id=0).__dlpack__(stream=-1, max_version=max_version)
     del producer
     if consumed:
         tensor = abi.consume(capsule)
@@ -111,7 +111,7 @@ def test_tvm_ffi_leaks_nothing() -> None:
 def test_a_chain_of_wraps_of_any_length_ends_at_once(length: int) -> None:
     """Each view keeps the tensor of the one before: their ends nest, in a bounded stack."""
     alive = weakref.ref(producer := cai())
-    view: Any = cd.view(producer, ordinal=0)
+    view: Any = cd.view(producer, device_id=0)
     del producer
     for _ in range(length):
         view = cd.from_dlpack(view.__dlpack__(stream=-1, max_version=(1, 3)))
@@ -190,7 +190,9 @@ def of_masked() -> object:
 
 
 @pytest.mark.parametrize("make", [of_mapping, of_raising_type, of_wide_extent, of_masked, object, cai])
-@pytest.mark.parametrize("keywords", [{}, {"ordinal": 0}, {"ordinal": Wide()}, {"producer_stream": Wide()}], ids=repr)
+@pytest.mark.parametrize(
+    "keywords", [{}, {"device_id": 0}, {"device_id": Wide()}, {"producer_stream": Wide()}], ids=repr
+)
 def test_what_is_dropped_on_the_way_is_dropped_now(make: Any, keywords: Any) -> None:
     """Not when PyO3 is called next, which may be never: nothing of ours is called before the last line."""
     producer: Any = make()
@@ -220,7 +222,7 @@ def test_an_exception_that_is_a_rust_panic_is_put_aside_like_any_other() -> None
         raise panic("from another extension")
 
     def drop_on_the_way_out(owner: object) -> None:
-        (cd.view(owner, ordinal=0).__dlpack__(stream=-1), throw())
+        (cd.view(owner, device_id=0).__dlpack__(stream=-1), throw())
 
     with pytest.raises(panic):
         drop_on_the_way_out(producer)

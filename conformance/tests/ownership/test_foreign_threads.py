@@ -27,7 +27,7 @@ P99_NS = 2_000_000 if native.FIGURES == "few" else 20_000 if FREE_THREADED else 
 
 
 def tensor_of(producer: object) -> abi.Read:
-    return abi.consume(cd.view(producer, ordinal=0).__dlpack__(stream=-1, max_version=(1, 3)))
+    return abi.consume(cd.view(producer, device_id=0).__dlpack__(stream=-1, max_version=(1, 3)))
 
 
 def keeping_the_gil(body: Callable[[], None]) -> None:

@@ -28,7 +28,7 @@ BEFORE = """
     native.with_gil(), native.without_gil()
 
     def tensor_of(producer):
-        return abi.consume(cd.view(producer, ordinal=0).__dlpack__(stream=-1, max_version=(1, 3)))
+        return abi.consume(cd.view(producer, device_id=0).__dlpack__(stream=-1, max_version=(1, 3)))
 
     def in_child(body):
         child = os.fork()
@@ -59,7 +59,7 @@ BEFORE = """
 CASES = {
     "the parent's owners are leaked by the child and counted": """
         alive = weakref.ref(producer := cai())
-        view, tensor = cd.view(producer, ordinal=0), tensor_of(producer)
+        view, tensor = cd.view(producer, device_id=0), tensor_of(producer)
         del producer
         live = cd.stats()["live"]
 
@@ -208,7 +208,7 @@ CASES = {
         tensor = tensor_of(cai())
         child = os.fork()
         if child == 0:
-            kept = cd.view(cai(), ordinal=0)
+            kept = cd.view(cai(), device_id=0)
             abi.release(tensor)
             raise SystemExit(0)
         assert os.waitpid(child, 0)[1] == 0
@@ -260,7 +260,7 @@ CASES = {
                 else:
                     raise AssertionError("accepted")
             # What asks the driver nothing goes on.
-            assert cd.view(producer, ordinal=0).ptr == memory
+            assert cd.view(producer, device_id=0).ptr == memory
             assert cd.from_dlpack(abi.make().capsule()).memory == "host"
 
         in_many_children(child, stop, threads)
@@ -297,15 +297,15 @@ def test_fork(case: str, interpreter: Interpreter) -> None:
 
 # What makes something on first use, in C all the way: a thread that is inside is not asked for the GIL.
 FIRST = {
-    "a view": "partial(cd.view, producer, ordinal=0)",
+    "a view": "partial(cd.view, producer, device_id=0)",
     "a view of DLPack": "partial(cd.from_dlpack, numpy.zeros(3))",
-    "a capsule": "partial(cd.to_dlpack, producer, ordinal=0)",
-    "a dict": "partial(getattr, cd.view(producer, ordinal=0), '__cuda_array_interface__')",
+    "a capsule": "partial(cd.to_dlpack, producer, device_id=0)",
+    "a dict": "partial(getattr, cd.view(producer, device_id=0), '__cuda_array_interface__')",
     "a description": "partial(cd.explain, producer)",
-    "a loan": "partial(cd.view(producer, ordinal=0).consume, 1)",
+    "a loan": "partial(cd.view(producer, device_id=0).consume, 1)",
     "a policy": "partial(cd.policy, sync='event')",
-    "a warning": "partial(cd.view, zero, ordinal=0)",
-    "a mapping": "partial(cd.view, mapping, ordinal=0)",
+    "a warning": "partial(cd.view, zero, device_id=0)",
+    "a mapping": "partial(cd.view, mapping, device_id=0)",
 }
 
 FIRST_USE = """

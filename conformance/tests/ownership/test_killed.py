@@ -48,7 +48,7 @@ BEFORE = """
         def __repr__(self): stay()
 
     def tensor_of(producer):
-        return abi.consume(cd.view(producer, ordinal=0).__dlpack__(stream=-1, max_version=(1, 3)))
+        return abi.consume(cd.view(producer, device_id=0).__dlpack__(stream=-1, max_version=(1, 3)))
 
     def end(kept):
         kept.clear()
@@ -67,21 +67,21 @@ PLACES = {
     "from_dlpack": "in_thread(cd.from_dlpack, InDlpack(abi.make()))",
     "view of DLPack": "in_thread(cd.view, InDlpack(abi.make()))",
     "__dlpack_device__": "in_thread(cd.from_dlpack, InDevice(abi.make()))",
-    "__dlpack__": "in_thread(lambda: cd.view(cai(), ordinal=0).__dlpack__(stream=InStream()))",
-    "on": "in_thread(cd.view(cai(), ordinal=0).on, InStream())",
-    "consume": "in_thread(cd.view(cai(), ordinal=0).consume, InStream())",
+    "__dlpack__": "in_thread(lambda: cd.view(cai(), device_id=0).__dlpack__(stream=InStream()))",
+    "on": "in_thread(cd.view(cai(), device_id=0).on, InStream())",
+    "consume": "in_thread(cd.view(cai(), device_id=0).consume, InStream())",
     "join": "in_thread(lambda: cd.join([], on=InStream()))",
     "use_stream": "in_thread(cd.use_stream, InStream())",
     "policy": "in_thread(lambda: cd.policy(sync=InRepr()))",
-    "the end of a view": "in_thread(lambda: end([cd.view(InDel(interface()), ordinal=0)]))",
-    "the end of a capsule": "in_thread(lambda: end([cd.view(InDel(interface()), ordinal=0).__dlpack__(stream=-1)]))",
+    "the end of a view": "in_thread(lambda: end([cd.view(InDel(interface()), device_id=0)]))",
+    "the end of a capsule": "in_thread(lambda: end([cd.view(InDel(interface()), device_id=0).__dlpack__(stream=-1)]))",
     "a deleter with the GIL": "in_thread(lambda: abi.release(tensor_of(InDel(interface())), gil=True))",
     "a loop": """
         def keep():
-            view = cd.view(Cai(interface()), ordinal=0)
+            view = cd.view(Cai(interface()), device_id=0)
             while True:
                 view = cd.from_dlpack(view.__dlpack__(stream=-1))
-                view = cd.view(Cai(interface()), ordinal=0)
+                view = cd.view(Cai(interface()), device_id=0)
                 inside.set()
         in_thread(keep)
     """,
@@ -145,7 +145,7 @@ def test_a_thread_that_ends_itself_outside_is_let_go(when: str, interpreter: Int
         converted = []
 
         def convert():
-            cd.view(cai(), ordinal=0)
+            cd.view(cai(), device_id=0)
             converted.append(1)
     """
     assert interpreter.run(BEFORE, code, ENDS_BY_ITSELF[when]) == (0, "")

@@ -91,7 +91,7 @@ def test_a_spilled_buffer_is_brought_back_once_and_stays() -> None:
 
     collections.abc.Sequence.register(Spillable.Data)
     buffer = Spillable()
-    view = cd.view(buffer, ordinal=0)
+    view = cd.view(buffer, device_id=0)
     assert buffer.reads == 1
     assert not buffer.is_spillable
     assert view.ptr == buffer.pointer

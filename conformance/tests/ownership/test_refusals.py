@@ -48,7 +48,7 @@ def in_c(call: Callable[[], object]) -> Callable[[int], None]:
 @pytest.mark.parametrize("row", CAI_ROWS, ids=lambda row: row.id)
 def test_a_refused_dict_leaves_nothing(row: Any) -> None:
     producer = Cai(interface(**{row.key: row.value}))
-    check_a_refusal_leaves_nothing(partial(cd.view, producer, ordinal=0), [producer])
+    check_a_refusal_leaves_nothing(partial(cd.view, producer, device_id=0), [producer])
 
 
 class Offers:
@@ -113,11 +113,11 @@ def tensor(**changes: Any) -> cd.CaiView:
 
 def said(**changes: Any) -> Call:
     """A view of a dict with these changes."""
-    return partial(cd.view, cai(**changes), ordinal=0)
+    return partial(cd.view, cai(**changes), device_id=0)
 
 
 def record(**changes: Any) -> cd.CaiView:
-    return cd.view(cai(typestr="|V8", descr=[("x", "<f4"), ("y", ">f4")], **changes), ordinal=0)
+    return cd.view(cai(typestr="|V8", descr=[("x", "<f4"), ("y", ">f4")], **changes), device_id=0)
 
 
 class Without:
@@ -165,7 +165,7 @@ def left(view: cd.CaiView) -> cd.CaiView:
 
 
 # By rule: what is refused, and what must not be kept by it.
-VIEW: Any = cd.view(cai(), ordinal=0)
+VIEW: Any = cd.view(cai(), device_id=0)
 LOOSE: Any = cd  # called with what its annotations forbid
 OTHERS: dict[str, Call] = {
     "argument-type": partial(LOOSE.policy, sync=5),
@@ -199,36 +199,36 @@ OTHERS: dict[str, Call] = {
     "dl-device": partial(VIEW.__dlpack__, dl_device=(2,)),
     "dl-device-type": partial(VIEW.__dlpack__, dl_device=2),
     "dlpack-missing": partial(LOOSE.from_dlpack, 42),
-    "dtype-argument": partial(cd.view, cai(), ordinal=0, dtype="float31"),
-    "dtype-argument-type": partial(LOOSE.view, cai(), ordinal=0, dtype=42),
-    "dtype-override": partial(cd.view, cai(), ordinal=0, dtype="float64"),
+    "dtype-argument": partial(cd.view, cai(), device_id=0, dtype="float31"),
+    "dtype-argument-type": partial(LOOSE.view, cai(), device_id=0, dtype=42),
+    "dtype-override": partial(cd.view, cai(), device_id=0, dtype="float64"),
     "field-none": partial(VIEW.field, "x"),
-    "field-stride": partial(cd.view(cai(typestr="|V6", descr=[("a", "<f4"), ("b", "<i2")]), ordinal=0).field, "a"),
+    "field-stride": partial(cd.view(cai(typestr="|V6", descr=[("a", "<f4"), ("b", "<i2")]), device_id=0).field, "a"),
     "field-unknown": partial(record().field, "z"),
-    "mask-ambiguous": partial(cd.split_masked, masked("|u1", 64), ordinal=0),
-    "mask-dtype": partial(cd.split_masked, masked("<f4", 100), ordinal=0),
+    "mask-ambiguous": partial(cd.split_masked, masked("|u1", 64), device_id=0),
+    "mask-dtype": partial(cd.split_masked, masked("<f4", 100), device_id=0),
     "max-version": partial(VIEW.__dlpack__, max_version=(1,)),
     "max-version-type": partial(VIEW.__dlpack__, max_version=1),
-    "ordinal-range": partial(cd.view, cai(), ordinal=-1),
+    "device-id-range": partial(cd.view, cai(), device_id=-1),
     "overlap": partial(peer.double, np.lib.stride_tricks.as_strided(np.ones(1), (3,), (0,))),
     "owner-missing": partial(cd.view, interface()),
     "pickle": VIEW.__reduce__,
     "protocol-missing": partial(LOOSE.view, object()),
-    "read-only-legacy": cd.view(cai(), ordinal=0, read_only=True).__dlpack__,
+    "read-only-legacy": cd.view(cai(), device_id=0, read_only=True).__dlpack__,
     "read-only-writer": partial(peer.double, np.broadcast_to(np.ones(1), 3)),
     "rocm-order": partial(tensor(device=(10, 0)).on, 7),
-    "scope-ended": left(cd.view(cai(), ordinal=0)).__dlpack__,
-    "shape-override": partial(cd.view, cai(), ordinal=0, shape=(7,)),
+    "scope-ended": left(cd.view(cai(), device_id=0)).__dlpack__,
+    "shape-override": partial(cd.view, cai(), device_id=0, shape=(7,)),
     "stream-cpu": partial(tensor().__dlpack__, stream=1),
-    "stream-object": partial(cd.use_stream, type("Stream", (), {"__cuda_stream__": 5})(), ordinal=0),
+    "stream-object": partial(cd.use_stream, type("Stream", (), {"__cuda_stream__": 5})(), device_id=0),
     "stream-rocm": partial(tensor(device=(10, 0)).__dlpack__, stream=1),
-    "stream-thread": partial(on_another_thread(partial(cd.view, cai(stream=2), ordinal=0)).on, 7),
+    "stream-thread": partial(on_another_thread(partial(cd.view, cai(stream=2), device_id=0)).on, 7),
     "stream-unknown": partial(tensor(device=(2, 0)).consume, 7, strict=True),
     "stream-zero": partial(VIEW.__dlpack__, stream=0),
     "transfer-refused": partial(VIEW.__dlpack__, dl_device=(3, 0)),
     "typestr-float8": said(typestr="<f1"),
     "values-lazy": partial(cd.view, negated()),
-    "version-missing": partial(cd.view, cai(version=...), ordinal=0, strict=True),
+    "version-missing": partial(cd.view, cai(version=...), device_id=0, strict=True),
     "view-contiguous": partial(peer.demand, MATRIX.T, "C"),
     "view-device": partial(peer.demand, MATRIX, "cuda"),
     "view-dtype": partial(peer.demand, MATRIX.astype("f8"), ""),
@@ -254,7 +254,7 @@ def captured(rule: str, machine: Machine) -> Iterator[Call]:
         captures.begin(stream)
     named: Any = {"capture-legacy": 1, "capture-host-wait": "host"}.get(rule, asking)
     try:
-        yield partial(cd.to_dlpack, producer, ordinal=0, stream=named)
+        yield partial(cd.to_dlpack, producer, device_id=0, stream=named)
     finally:
         captures.close()
 
@@ -264,8 +264,8 @@ def of_the_driver(rule: str, machine: Machine) -> Iterator[Call]:
     producer = cai(data=(pointer, False), shape=(1 << 20,))
     yield {
         "pointer-unknown": partial(cd.view, cai(data=(0x7000, False))),
-        "pointer-device": partial(cd.view, producer, ordinal=0, check="bounds"),
-        "out-of-bounds": partial(cd.view, producer, ordinal=1, check="bounds"),
+        "pointer-device": partial(cd.view, producer, device_id=0, check="bounds"),
+        "out-of-bounds": partial(cd.view, producer, device_id=1, check="bounds"),
         "present-as": partial(tensor(device=(abi.CPU, 0)).present_as, "cuda"),
     }[rule]
     machine.free(pointer)

@@ -15,7 +15,7 @@ BEFORE = """
     from conformance.tests.doubles.producers import Cai, cai, interface
 
     def tensor_of(producer):
-        return abi.consume(cd.view(producer, ordinal=0).__dlpack__(stream=-1, max_version=(1, 3)))
+        return abi.consume(cd.view(producer, device_id=0).__dlpack__(stream=-1, max_version=(1, 3)))
 
     def pointers(tensor):
         return ctypes.c_void_p(tensor.deleter), ctypes.c_void_p(tensor.address)
@@ -27,7 +27,7 @@ BEFORE = """
 
 HOLDERS = {
     "a global": """
-        view = cd.view(cai(), ordinal=0)
+        view = cd.view(cai(), device_id=0)
         capsule = view.__dlpack__(stream=-1)
         tensor = tensor_of(Released(interface()))
         imported = cd.from_dlpack(abi.make().capsule())
@@ -35,21 +35,21 @@ HOLDERS = {
     "a cycle": """
         producer = Released(interface())
         producer.me = producer
-        producer.view = cd.view(producer, ordinal=0)
+        producer.view = cd.view(producer, device_id=0)
         producer.capsule = producer.view.__dlpack__(stream=-1)
     """,
     "a daemon thread": """
         def keep():
-            view = cd.view(Released(interface()), ordinal=0)
+            view = cd.view(Released(interface()), device_id=0)
             while True:
                 view = cd.from_dlpack(view.__dlpack__(stream=-1))
-                view = cd.view(Released(interface()), ordinal=0)
+                view = cd.view(Released(interface()), device_id=0)
         threading.Thread(target=keep, daemon=True).start()
         time.sleep(0.01)
     """,
     "a daemon thread that sleeps": """
         def keep():
-            view = cd.view(Released(interface()), ordinal=0)
+            view = cd.view(Released(interface()), device_id=0)
             time.sleep(1000)
         threading.Thread(target=keep, daemon=True).start()
         time.sleep(0.01)
@@ -73,7 +73,7 @@ HOLDERS = {
     "atexit, after ours": """
         tensor = tensor_of(Released(interface()))
         atexit.register(lambda: native.storm([tensor], gil=True))
-        view = cd.view(cai(), ordinal=0)
+        view = cd.view(cai(), device_id=0)
         atexit.register(lambda: cd.from_dlpack(view.__dlpack__(stream=-1)))
     """,
     "atexit, without the GIL, after the gate": """
@@ -90,12 +90,12 @@ HOLDERS = {
     "an exception in flight": """
         tensor = tensor_of(Released(interface()))
         def work():
-            view = cd.view(Released(interface()), ordinal=0)
+            view = cd.view(Released(interface()), device_id=0)
             raise SystemExit(0)
         work()
     """,
     "os._exit": """
-        view = cd.view(Released(interface()), ordinal=0)
+        view = cd.view(Released(interface()), device_id=0)
         native.without_gil().release_later(*pointers(tensor_of(cai())), 0)
         os._exit(0)
     """,
@@ -110,7 +110,7 @@ HOLDERS = {
     """,
     "nobody": "",
     "a second thread's first owner": """
-        thread = threading.Thread(target=lambda: globals().update(kept=cd.view(cai(), ordinal=0)))
+        thread = threading.Thread(target=lambda: globals().update(kept=cd.view(cai(), device_id=0)))
         thread.start(); thread.join()
     """,
 }

@@ -37,7 +37,7 @@ CODE = """
     took = []
     for _ in range({times}):
         tensor = elsewhere(
-            lambda: abi.consume(cd.view(Owner(interface()), ordinal=0).__dlpack__(stream=-1, max_version=(1, 3))))
+            lambda: abi.consume(cd.view(Owner(interface()), device_id=0).__dlpack__(stream=-1, max_version=(1, 3))))
         ended.clear()
         start = time.monotonic()
         assert native.without_gil().release_later(

@@ -45,7 +45,7 @@ CASES = {
         from conformance.tests.doubles.producers import cai
         producer = cai()
         count = sys.getrefcount(producer)
-        view = cd.view(producer, ordinal=0)
+        view = cd.view(producer, device_id=0)
         for _ in range(5):
             answer = in_subinterpreter(TRY)
             assert answer.startswith("ImportError: "), answer
@@ -73,7 +73,7 @@ CASES = {
         from conformance.tests.ownership import native
         from conformance.tests.doubles.producers import cai
         from conformance.tests.ownership.waiting import until
-        tensor = abi.consume(cd.view(cai(), ordinal=0).__dlpack__(stream=-1, max_version=(1, 3)))
+        tensor = abi.consume(cd.view(cai(), device_id=0).__dlpack__(stream=-1, max_version=(1, 3)))
         native.without_gil().release_later(
             ctypes.c_void_p(tensor.deleter), ctypes.c_void_p(tensor.address), 20_000)
         code = "import time\\nend = time.monotonic() + 0.1\\nwhile time.monotonic() < end: pass\\nanswer = 'ran'"

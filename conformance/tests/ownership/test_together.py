@@ -44,13 +44,13 @@ def ways(array: Any) -> list[Callable[[], object]]:
     """Every conversion of one object, each with what a consumer would do next."""
     return [
         lambda: cd.view(array),
-        lambda: cd.view(array, ordinal=0).__cuda_array_interface__["shape"],
-        lambda: cd.from_dlpack(cd.view(array, ordinal=0).__dlpack__(stream=-1, max_version=(1, 3))),
-        lambda: cd.from_dlpack(cd.to_dlpack(array, ordinal=0, stream=-1)),
-        lambda: abi.release(abi.consume(cd.to_dlpack(array, stream=-1, ordinal=0, max_version=(1, 3)))),
-        lambda: weakref.ref(cd.view(array, ordinal=0))(),
-        lambda: cd.view(cd.view(array, ordinal=0), read_only=True),
-        lambda: cd.to_dlpack(array, ordinal=0),  # and nobody consumes it
+        lambda: cd.view(array, device_id=0).__cuda_array_interface__["shape"],
+        lambda: cd.from_dlpack(cd.view(array, device_id=0).__dlpack__(stream=-1, max_version=(1, 3))),
+        lambda: cd.from_dlpack(cd.to_dlpack(array, device_id=0, stream=-1)),
+        lambda: abi.release(abi.consume(cd.to_dlpack(array, stream=-1, device_id=0, max_version=(1, 3)))),
+        lambda: weakref.ref(cd.view(array, device_id=0))(),
+        lambda: cd.view(cd.view(array, device_id=0), read_only=True),
+        lambda: cd.to_dlpack(array, device_id=0),  # and nobody consumes it
     ]
 
 
@@ -136,9 +136,9 @@ def test_a_dict_that_another_thread_changes_is_read_at_one_moment(written: Any, 
 
     def read() -> None:
         for _ in range(ROUNDS):
-            view = cd.view(array, ordinal=0)
+            view = cd.view(array, device_id=0)
             seen.add((view.shape, view.dtype, view.ptr, view.read_only, view.byte_strides))
-            seen.add(("capsule", abi.read(cd.to_dlpack(array, ordinal=0, writable=True)).data))
+            seen.add(("capsule", abi.read(cd.to_dlpack(array, device_id=0, writable=True)).data))
 
     with meanwhile(change):
         together(*[read] * (THREADS // 2))
@@ -164,7 +164,7 @@ def test_the_descr_of_a_dict_is_changed_by_another_thread() -> None:
     def read() -> None:
         for _ in range(ROUNDS):
             with contextlib.suppress(ValueError):
-                cd.view(array, ordinal=0)
+                cd.view(array, device_id=0)
 
     with meanwhile(change):
         together(*[read] * (THREADS // 2))
@@ -182,7 +182,7 @@ def test_the_class_of_an_object_is_changed_by_another_thread() -> None:
 
     def read() -> None:
         for _ in range(ROUNDS):
-            assert cd.view(array, ordinal=0).shape == (2, 3)
+            assert cd.view(array, device_id=0).shape == (2, 3)
 
     with meanwhile(change):
         together(*[read] * (THREADS // 2))
@@ -202,7 +202,7 @@ def test_views_are_dropped_by_other_threads() -> None:
 
     def make() -> None:
         for number in range(rounds):
-            view = cd.view(Owner(interface()), ordinal=0)
+            view = cd.view(Owner(interface()), device_id=0)
             if number % 2:
                 references.append(weakref.ref(view, lambda _: called.append(1)))
             references.append(weakref.ref(view))
@@ -240,7 +240,7 @@ def test_views_are_dropped_by_other_threads() -> None:
 def test_native_threads_delete_while_python_threads_convert() -> None:
     def work() -> None:
         for _ in range(max(1, ROUNDS // 400)):
-            tensors = [abi.consume(cd.view(cai(), ordinal=0).__dlpack__(stream=-1)) for _ in range(100)]
+            tensors = [abi.consume(cd.view(cai(), device_id=0).__dlpack__(stream=-1)) for _ in range(100)]
             native.storm(tensors, gil=False, threads=2)
 
     before = cd.stats()["live"]
@@ -289,7 +289,7 @@ def test_types_come_and_go() -> None:
             body = {exchange.ATTRIBUTE: capsule}
             assert cd.view(type("Exchanger", (), body)()).shape == shape
             plain = type("Plain", (Cai,), {})(interface(shape=shape))
-            assert cd.view(plain, ordinal=0).shape == shape
+            assert cd.view(plain, device_id=0).shape == shape
             assert cd.from_dlpack(type("Speaker", (Dlpack,), {})(abi.make(shape))).shape == shape
             del plain
 
@@ -308,7 +308,7 @@ def test_a_warning_comes_once() -> None:
 
         def work():
             for array in arrays:
-                cd.view(array, ordinal=0)
+                cd.view(array, device_id=0)
 
         together(*[work] * 4)
     """
@@ -318,10 +318,10 @@ def test_a_warning_comes_once() -> None:
 
 
 FIRST = {
-    "view": "cd.view(cai(), ordinal=0)",
+    "view": "cd.view(cai(), device_id=0)",
     "from_dlpack": "cd.from_dlpack(abi.make())",
-    "to_dlpack": "cd.to_dlpack(cai(), ordinal=0, stream=-1)",
-    "__dlpack__": "cd.view(cai(), ordinal=0).__dlpack__()",
+    "to_dlpack": "cd.to_dlpack(cai(), device_id=0, stream=-1)",
+    "__dlpack__": "cd.view(cai(), device_id=0).__dlpack__()",
     "an error": "cd.from_cai(cai(version='3'))",
     "the driver's error": "cd.view(cai())",
     "explain": "cd.explain(cai())",
@@ -378,11 +378,11 @@ def test_the_interpreter_ends_while_threads_convert() -> None:
 
         def work(number):
             while True:
-                cd.view(Owner(interface()), ordinal=0)
+                cd.view(Owner(interface()), device_id=0)
                 cd.from_dlpack(cd.view(shared).__dlpack__())
-                cd.view(kinds[number](interface()), ordinal=0)
+                cd.view(kinds[number](interface()), device_id=0)
                 if number == 0:
-                    native.storm([abi.consume(cd.to_dlpack(cai(), ordinal=0, stream=-1))], gil=False)
+                    native.storm([abi.consume(cd.to_dlpack(cai(), device_id=0, stream=-1))], gil=False)
 
         for number in range(6):
             threading.Thread(target=work, args=(number,), daemon=True).start()

@@ -136,7 +136,7 @@ def test_strides_are_none_where_they_say_nothing(name: str, machine: Machine) ->
 
 @pytest.mark.parametrize("pointer", [0, 4096])
 def test_size_0_has_pointer_0(pointer: int) -> None:
-    view = cd.view(Cai(interface(shape=(0, 3), data=(pointer, True))), ordinal=0)
+    view = cd.view(Cai(interface(shape=(0, 3), data=(pointer, True))), device_id=0)
     assert view.__cuda_array_interface__["data"] == (0, True)
 
 

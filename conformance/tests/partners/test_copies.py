@@ -45,7 +45,7 @@ def view_of(pointer: int, values: np.ndarray[Any, Any], **changes: Any) -> Any:
     """A view of `values`, a view of VALUES whose copy in device memory begins at `pointer`."""
     offset = values.ctypes.data - VALUES.ctypes.data if values.size else 0
     keys = {"shape": values.shape, "strides": values.strides, "typestr": values.dtype.str, **changes}
-    return cd.view(cai(data=(pointer + offset, False), **keys), ordinal=None if values.size else 0)
+    return cd.view(cai(data=(pointer + offset, False), **keys), device_id=None if values.size else 0)
 
 
 def device_values(machine: Machine, tensor: abi.Read) -> np.ndarray[Any, Any]:

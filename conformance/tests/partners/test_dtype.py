@@ -47,7 +47,7 @@ def spellings(name: str) -> list[Any]:
 def test_every_spelling_of(name: str) -> None:
     code, bits = {**SPECIAL, **PLAIN}[name]
     for dtype in spellings(name):
-        view = cd.view(raw(bits // 8), ordinal=0, dtype=dtype)
+        view = cd.view(raw(bits // 8), device_id=0, dtype=dtype)
         assert view.dtype == name, dtype
         tensor = abi.read(view.__dlpack__(max_version=(1, 3)))
         assert (tensor.dtype, tensor.data, tensor.shape) == ((code, bits, 1), view.ptr, (2,))
@@ -66,10 +66,10 @@ def test_numpy_is_not_imported_for_it() -> None:
         class Array:
             __cuda_array_interface__ = {"shape": (2,), "typestr": "<u2", "data": (4096, False), "version": 3}
         for dtype in ("bfloat16", Dtype()):
-            assert cd.view(Array(), ordinal=0, dtype=dtype).dtype == "bfloat16"
+            assert cd.view(Array(), device_id=0, dtype=dtype).dtype == "bfloat16"
         Array.__cuda_array_interface__["typestr"] = "|u1"
-        assert cd.view(Array(), ordinal=0, dtype=float8_e4m3fn).dtype == "float8_e4m3fn"
-        cd.view(Array(), ordinal=0).__dlpack__()
+        assert cd.view(Array(), device_id=0, dtype=float8_e4m3fn).dtype == "float8_e4m3fn"
+        cd.view(Array(), device_id=0).__dlpack__()
         sys.exit("numpy" in sys.modules or "ml_dtypes" in sys.modules)
     """
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
@@ -90,9 +90,9 @@ def test_what_it_may_be_taken_for(typestr: str) -> None:
     source = oracle.DTYPES[typestr][0]
     for target in [*SPECIAL, *PLAIN]:
         if allowed(source, target):
-            assert cd.view(cai(typestr=typestr), ordinal=0, dtype=target).dtype == target
+            assert cd.view(cai(typestr=typestr), device_id=0, dtype=target).dtype == target
         else:
-            found = refuse(lambda name=target: cd.view(cai(typestr=typestr), ordinal=0, dtype=name), BufferError)  # type: ignore[misc]
+            found = refuse(lambda name=target: cd.view(cai(typestr=typestr), device_id=0, dtype=name), BufferError)  # type: ignore[misc]
             check_refusal(found, "dtype-override", "dtype", value=target)
 
 
@@ -110,15 +110,15 @@ def test_bits_are_shown_as_ints(machine: Machine) -> None:
 
 def test_ticks_of_dates_are_ints() -> None:
     for typestr in ("<M8[ns]", "<m8[us]"):
-        assert cd.view(cai(typestr=typestr, shape=(2,)), ordinal=0, dtype="int64").dtype == "int64"
-        found = refuse(lambda text=typestr: cd.view(cai(typestr=text, shape=(2,)), ordinal=0), BufferError)  # type: ignore[misc]
+        assert cd.view(cai(typestr=typestr, shape=(2,)), device_id=0, dtype="int64").dtype == "int64"
+        found = refuse(lambda text=typestr: cd.view(cai(typestr=text, shape=(2,)), device_id=0), BufferError)  # type: ignore[misc]
         check_refusal(found, "typestr-datetime", "typestr", value=typestr, hint="dtype='int64'")
 
 
 @pytest.mark.parametrize("dtype", REFUSED)
 def test_types_that_are_named_in_the_refusal(dtype: str) -> None:
     for source in (raw(1), raw(4), cai(typestr="|u1")):
-        found = refuse(lambda each=source: cd.view(each, ordinal=0, dtype=dtype), BufferError)  # type: ignore[misc]
+        found = refuse(lambda each=source: cd.view(each, device_id=0, dtype=dtype), BufferError)  # type: ignore[misc]
         check_refusal(
             found,
             "dtype-override",
@@ -132,7 +132,7 @@ def test_types_that_are_named_in_the_refusal(dtype: str) -> None:
 def test_ml_dtypes_objects_of_packed_types(name: str) -> None:
     kind = getattr(ml_dtypes, name)
     for dtype in (kind, np.dtype(kind)):
-        found = refuse(lambda each=dtype: cd.view(raw(1), ordinal=0, dtype=each), BufferError)  # type: ignore[misc]
+        found = refuse(lambda each=dtype: cd.view(raw(1), device_id=0, dtype=each), BufferError)  # type: ignore[misc]
         check_refusal(found, "dtype-override", "dtype", value=name)
 
 
@@ -151,14 +151,14 @@ def test_ml_dtypes_objects_of_packed_types(name: str) -> None:
     ids=repr,
 )
 def test_what_names_no_type(dtype: Any, raises: type[Exception], rule: str) -> None:
-    check_refusal(refuse(lambda: cd.view(raw(4), ordinal=0, dtype=dtype), raises), rule, "dtype")
+    check_refusal(refuse(lambda: cd.view(raw(4), device_id=0, dtype=dtype), raises), rule, "dtype")
 
 
 def test_an_alignment_that_bytes_do_not_need() -> None:
     odd = raw(4, data=(4098, False))
-    check_refusal(refuse(lambda: cd.view(odd, ordinal=0, dtype="float32"), BufferError), "data-alignment", "data")
+    check_refusal(refuse(lambda: cd.view(odd, device_id=0, dtype="float32"), BufferError), "data-alignment", "data")
     record = Cai(interface(shape=(2,), typestr="|V4", descr=[("a", "|V4")], data=(4098, False)))
-    whole = cd.view(record, ordinal=0)
+    whole = cd.view(record, device_id=0)
     check_refusal(refuse(lambda: cd.view(whole, dtype="float32"), BufferError), "data-alignment", "data")
     check_refusal(refuse(lambda: whole.field("a", dtype="float32"), BufferError), "data-alignment", "data")
 
@@ -177,7 +177,10 @@ def test_bytes_of_a_buffer_become_an_array(machine: Machine) -> None:
     assert taken.shape == (3, 2)
     again = cd.from_dlpack(view, shape=(6,))
     assert (again.shape, again.dtype) == ((6,), "float32")
-    assert cd.view(Cai(interface(shape=(0,), typestr="|u1")), ordinal=0, dtype="float64", shape=(0, 5)).shape == (0, 5)
+    assert cd.view(Cai(interface(shape=(0,), typestr="|u1")), device_id=0, dtype="float64", shape=(0, 5)).shape == (
+        0,
+        5,
+    )
 
 
 @pytest.mark.parametrize(
@@ -194,12 +197,12 @@ def test_bytes_of_a_buffer_become_an_array(machine: Machine) -> None:
 )
 def test_shapes_that_do_not_fit(changes: dict[str, Any], options: dict[str, Any], rule: str) -> None:
     source = Cai(interface(**{"typestr": "|u1", **changes}))
-    found = refuse(lambda: cd.view(source, ordinal=0, **options), BufferError)
+    found = refuse(lambda: cd.view(source, device_id=0, **options), BufferError)
     assert found.rule == rule, found.message
 
 
 def test_shape_is_a_tuple_of_ints() -> None:
     wrong: Any
     for wrong in ([6], 6, (2.0, 3), ("2", 3)):
-        assert refuse(lambda each=wrong: cd.view(cai(), ordinal=0, shape=each), TypeError).rule == "argument-type"  # type: ignore[misc]
-    assert refuse(lambda: cd.view(cai(), ordinal=0, shape=(-2, -3)), ValueError).rule == "shape-extent"
+        assert refuse(lambda each=wrong: cd.view(cai(), device_id=0, shape=each), TypeError).rule == "argument-type"  # type: ignore[misc]
+    assert refuse(lambda: cd.view(cai(), device_id=0, shape=(-2, -3)), ValueError).rule == "shape-extent"

@@ -106,7 +106,7 @@ def test_a_host_tensor_and_an_empty_one(machine: Machine) -> None:
     tensor = take(cd.view(host))
     assert (tensor.device, tensor.data) == ((1, 0), host.ctypes.data)
     abi.release(tensor)
-    tensor = take(cd.view(cai(shape=(0, 3), data=(0, False)), ordinal=1))
+    tensor = take(cd.view(cai(shape=(0, 3), data=(0, False)), device_id=1))
     assert (tensor.device, tensor.data, tensor.shape) == ((2, 1), 0, (0, 3))
     abi.release(tensor)
 

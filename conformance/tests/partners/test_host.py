@@ -218,7 +218,7 @@ def test_presented_where_it_is_not(machine: Machine) -> None:
 def test_an_empty_array_is_anywhere(machine: Machine) -> None:
     empty = cd.view(np.zeros((0, 2), np.int8))
     assert empty.present_as("cuda").device == (2, 0)
-    assert cd.view(cai(shape=(0,), data=(0, False)), ordinal=1).present_as("host").device == (1, 0)
+    assert cd.view(cai(shape=(0,), data=(0, False)), device_id=1).present_as("host").device == (1, 0)
 
 
 def test_read_only_and_layout_are_kept(machine: Machine) -> None:

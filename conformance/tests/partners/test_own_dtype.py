@@ -53,11 +53,11 @@ PROVEN = [
 @pytest.mark.parametrize(("library", "typestr", "dtype", "name"), PROVEN)
 def test_the_objects_own_dtype_decides(library: str, typestr: str, dtype: Any, name: str, machine: Machine) -> None:
     source = array(machine, library, typestr, dtype)
-    for view in (cd.view(source), cd.from_cai(source), cd.view(source, ordinal=0)):
+    for view in (cd.view(source), cd.from_cai(source), cd.view(source, device_id=0)):
         assert view.dtype == name
     assert cd.view(source, dtype="uint16" if typestr[-1] == "2" and typestr[1] != "f" else name).dtype
     code = {"bfloat16": (abi.BFLOAT, 16, 1), "float8_e4m3fn": (10, 8, 1), "float8_e5m2": (12, 8, 1)}[name]
-    assert abi.read(cd.to_dlpack(source, ordinal=0, stream=-1, max_version=(1, 3))).dtype == code
+    assert abi.read(cd.to_dlpack(source, device_id=0, stream=-1, max_version=(1, 3))).dtype == code
 
 
 PLAIN = [

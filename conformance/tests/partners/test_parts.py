@@ -71,21 +71,21 @@ def test_fields_that_cannot_be(records: tuple[np.ndarray[Any, Any], Cai]) -> Non
     view = cd.view(records[1])
     found = refuse(lambda: view.field("y"), ValueError)
     check_refusal(found, "field-unknown", "name", value="'y'", hint="'x', 'id', 'rgba', 'pos'")
-    check_refusal(refuse(lambda: cd.view(cai(), ordinal=0).field("x"), BufferError), "field-none", "name")
-    assert cd.view(cai(), ordinal=0).fields == ()
-    odd = cd.view(Cai(interface(shape=(2,), typestr="|V6", descr=[("a", "<f4"), ("b", "<i2")])), ordinal=0)
+    check_refusal(refuse(lambda: cd.view(cai(), device_id=0).field("x"), BufferError), "field-none", "name")
+    assert cd.view(cai(), device_id=0).fields == ()
+    odd = cd.view(Cai(interface(shape=(2,), typestr="|V6", descr=[("a", "<f4"), ("b", "<i2")])), device_id=0)
     check_refusal(refuse(lambda: odd.field("a"), BufferError), "field-stride", "descr")
-    swapped = cd.view(Cai(interface(shape=(2,), typestr="|V8", descr=[("a", ">f4"), ("b", "<f4")])), ordinal=0)
+    swapped = cd.view(Cai(interface(shape=(2,), typestr="|V8", descr=[("a", ">f4"), ("b", "<f4")])), device_id=0)
     check_refusal(refuse(lambda: swapped.field("a"), BufferError), "typestr-byte-order", "descr")
     assert swapped.field("b").byte_strides == (8,)
     huge = Cai(interface(shape=(2,), typestr="|V65536", descr=[("a", "<f4"), ("b", "|u1", (65532,))]))
-    found = refuse(lambda: cd.view(huge, ordinal=0), BufferError)
+    found = refuse(lambda: cd.view(huge, device_id=0), BufferError)
     check_refusal(found, "descr-fields", "descr", value="65536", hint="65535")
 
 
 def test_a_field_whose_type_the_caller_names(machine: Machine) -> None:
     said = interface(shape=(2,), typestr="|V16", descr=[("t", "<M8[ns]"), ("w", "<V2"), ("", "|V6")])
-    view = cd.view(Cai(said), ordinal=0)
+    view = cd.view(Cai(said), device_id=0)
     assert view.fields == ("t", "w")
     check_refusal(refuse(lambda: view.field("t"), BufferError), "typestr-datetime", "typestr", hint="dtype='int64'")
     assert view.field("t", dtype="int64").dtype == "int64"
@@ -134,7 +134,10 @@ def test_a_struct_that_the_host_reads_has_no_buffer(machine: Machine) -> None:
 
 def test_a_struct_is_presented_as_one_number(machine: Machine) -> None:
     said = interface(shape=(2,), typestr="|V8", descr=[("a", "<f4"), ("b", "<f4")])
-    for view in (cd.view(Cai(said), ordinal=0, dtype="uint64"), cd.view(cd.view(Cai(said), ordinal=0), dtype="uint64")):
+    for view in (
+        cd.view(Cai(said), device_id=0, dtype="uint64"),
+        cd.view(cd.view(Cai(said), device_id=0), dtype="uint64"),
+    ):
         assert (view.dtype, view.fields, view.to_cai()["typestr"]) == ("uint64", (), "<u8")
 
 
@@ -172,7 +175,7 @@ def test_an_own_dtype_of_another_size_is_not_believed(machine: Machine) -> None:
         dtype = np.dtype([("a", "<f4")])
 
     odd = Odd(interface(shape=(2,), typestr="|V8"))
-    check_refusal(refuse(lambda: cd.view(odd, ordinal=0), ValueError), "descr-size", "descr")
+    check_refusal(refuse(lambda: cd.view(odd, device_id=0), ValueError), "descr-size", "descr")
 
 
 def test_explain_of_a_struct(records: tuple[np.ndarray[Any, Any], Cai]) -> None:

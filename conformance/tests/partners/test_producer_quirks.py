@@ -94,7 +94,7 @@ def test_a_typestr_that_may_lie_is_checked(library: str, dtype: str) -> None:
         __cuda_array_interface__ = {"shape": (3,), "typestr": "<f2", "data": (0x1000, False), "version": 3}  # noqa: RUF012
 
     Mislabels.__module__ = library
-    assert cd.view(Mislabels(), ordinal=0).dtype == dtype
+    assert cd.view(Mislabels(), device_id=0).dtype == dtype
 
 
 def test_cuda_core_says_no_stream_and_that_is_said(machine: Machine) -> None:

@@ -79,7 +79,7 @@ class Track:
         return Cai(interface(data=(self.data, False), stream=stream))
 
     def view(self, stream: int | None) -> cd.CaiView:
-        return cd.view(self.producer(stream), ordinal=0)
+        return cd.view(self.producer(stream), device_id=0)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def by_dlpack(track: Track, pair: Pair) -> Any:
 
 
 def by_to_dlpack(track: Track, pair: Pair) -> Any:
-    return cd.to_dlpack(track.producer(pair.stream(track)), stream=pair.argument(track), ordinal=0)
+    return cd.to_dlpack(track.producer(pair.stream(track)), stream=pair.argument(track), device_id=0)
 
 
 def by_on(track: Track, pair: Pair) -> Any:

@@ -34,7 +34,7 @@ def second(machine: Machine) -> Iterator[Track]:
 
 
 def view_on(track: Track, ordinal: int, stream: int | None) -> cd.CaiView:
-    return cd.view(track.producer(stream), ordinal=ordinal)
+    return cd.view(track.producer(stream), device_id=ordinal)
 
 
 FACES = STREAM_FACES | HOST_FACES
@@ -185,7 +185,7 @@ def test_a_context_that_cannot_be_put_back_is_reported(second: Track, machine: M
 
 
 def test_memory_that_nobody_knows_is_no_hindrance_to_streams_with_handles(track: Track) -> None:
-    view = cd.view(cai(stream=track.a), ordinal=0)
+    view = cd.view(cai(stream=track.a), device_id=0)
     track.machine.clear()
     view.on(track.b)
     assert track.machine.order() == one_event(track.a, track.b)

@@ -75,16 +75,16 @@ def test_where_nothing_is_pending_the_producer_need_not_wait(function: Any, devi
 @pytest.mark.parametrize("function", [cd.view, cd.from_cai])
 def test_nothing_is_pending_whatever_the_interface_says(function: Any, track: Track) -> None:
     array = track.producer(track.a)
-    view = function(array, producer_stream=None, ordinal=0)
+    view = function(array, producer_stream=None, device_id=0)
     assert (view.stream, view.producer_stream) == (None, None)
-    assert function(array, producer_stream=..., ordinal=0).stream == track.a
-    assert function(array, **{"".join(["producer", "_stream"]): None}, ordinal=0).stream is None  # by the careful way
+    assert function(array, producer_stream=..., device_id=0).stream == track.a
+    assert function(array, **{"".join(["producer", "_stream"]): None}, device_id=0).stream is None  # by the careful way
     with track.control.no_calls():
         view.__dlpack__(stream=track.b, max_version=(1, 3))
 
 
 def test_a_view_of_a_view_is_told_that_nothing_is_pending(track: Track) -> None:
-    view = cd.view(track.producer(track.a), ordinal=0)
+    view = cd.view(track.producer(track.a), device_id=0)
     assert cd.view(view, producer_stream=...).stream == track.a
     ready = cd.view(view, producer_stream=None)
     assert ready.stream is None

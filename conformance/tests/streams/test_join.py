@@ -61,7 +61,7 @@ def test_a_default_stream_is_one_in_each_context(default: int, track: Track, mac
     there = Track(machine, ordinal=1)
     machine.set_current(0)
     here = [track.view(default), track.view(default)]
-    other = cd.view(there.producer(default), ordinal=1)
+    other = cd.view(there.producer(default), device_id=1)
     machine.clear()
     cd.join([*here, other], on=track.a)
     assert machine.order() == 2 * one_event(default, track.a)
@@ -90,7 +90,7 @@ def test_the_joined_stream_sees_every_part_under_every_order(three: list[int], t
         for part, stream in enumerate(three):
             track.control.store(stream, track.data + 8 * part, bytes([part + 1]) * 8)
         cd.join(three, on=track.a)
-        whole = cd.view(track.producer(None), producer_stream=track.a, ordinal=0)
+        whole = cd.view(track.producer(None), producer_stream=track.a, device_id=0)
         whole.on(track.b)
         track.read(track.b)
         for stream in (track.b, *three, track.a):

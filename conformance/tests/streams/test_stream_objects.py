@@ -71,7 +71,7 @@ def test_every_shape_of_a_stream_is_the_same_stream(wrap: Callable[[int], Any], 
     assert track.machine.order() == 4 * one_event(track.a, track.b)
     with view.consume(b) as lent:
         assert lent.stream == track.b
-    assert cd.view(track.producer(None), producer_stream=b, ordinal=0).stream == track.b
+    assert cd.view(track.producer(None), producer_stream=b, device_id=0).stream == track.b
 
 
 @pytest.mark.parametrize("wrap", [StreamObject, Attribute, TorchShaped, CupyShaped])
@@ -86,7 +86,7 @@ def test_cuda_core_streams(track: Track) -> None:
     device = Device(0)
     device.set_current()
     ready, mine = device.create_stream(), device.create_stream()
-    view = cd.view(track.producer(None), producer_stream=ready, ordinal=0)
+    view = cd.view(track.producer(None), producer_stream=ready, device_id=0)
     track.machine.clear()
     assert view.on(mine).stream == int(mine.handle)
     assert track.machine.order() == one_event(int(ready.handle), int(mine.handle))
@@ -127,8 +127,8 @@ def test_a_stream_object_lives_as_long_as_the_views_that_it_orders(track: Track)
     assert kept_by(view.on, track.b)
     assert kept_by(view.consume, track.b)
     assert kept_by(lambda s: cd.join([view], on=s), track.b)
-    assert kept_by(lambda s: cd.view(track.producer(None), producer_stream=s, ordinal=0), track.b)
-    assert kept_by(lambda s: cd.from_cai(track.producer(None), producer_stream=s, ordinal=0), track.b)
+    assert kept_by(lambda s: cd.view(track.producer(None), producer_stream=s, device_id=0), track.b)
+    assert kept_by(lambda s: cd.from_cai(track.producer(None), producer_stream=s, device_id=0), track.b)
     assert kept_by(lambda s: cd.from_dlpack(Dlpack(tensor), producer_stream=s), track.b)
     assert kept_by(lambda s: cd.from_dlpack(Dlpack(tensor), stream=s), track.b)
     assert kept_by(lambda s: cd.view(view, producer_stream=s), track.b)
@@ -139,7 +139,7 @@ def test_the_producers_stream_object_lives_on_in_what_is_made_of_the_view(track:
     """The return edge of a view that has moved on goes to the producer's stream, which must be there."""
 
     def moved(stream: Any) -> Any:
-        return cd.view(track.producer(None), producer_stream=stream, ordinal=0).on(track.b)
+        return cd.view(track.producer(None), producer_stream=stream, device_id=0).on(track.b)
 
     def lent(stream: Any) -> Any:
         loan = moved(stream).consume(track.b)
@@ -289,8 +289,8 @@ def test_a_destroyed_stream_is_a_driver_error(
 def test_the_producer_is_let_go_of_after_a_refusal(track: Track) -> None:
     wrong: Any = "1"
     for give in (
-        lambda producer: cd.to_dlpack(producer, stream=0, ordinal=0),
-        lambda producer: cd.view(producer, producer_stream=wrong, ordinal=0),
+        lambda producer: cd.to_dlpack(producer, stream=0, device_id=0),
+        lambda producer: cd.view(producer, producer_stream=wrong, device_id=0),
     ):
         producer = Cai(interface(data=(track.data, False), stream=track.a))
         alive = weakref.ref(producer)

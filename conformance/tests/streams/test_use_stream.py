@@ -17,7 +17,7 @@ from conformance.tests.streams.race import LEGACY, PER_THREAD, Calls, Track
 
 def asked(track: Track, machine: Machine, ordinal: int = 0) -> Calls:
     """Returns the waits of passing a view, ready on a, to a tvm-ffi function."""
-    view = cd.view(track.producer(track.a), ordinal=ordinal)
+    view = cd.view(track.producer(track.a), device_id=ordinal)
     machine.clear()
     tvm_ffi.convert(lambda tensor: None)(view)
     return machine.order()
@@ -44,7 +44,7 @@ def test_blocks_nest_and_end_with_an_exception(track: Track, machine: Machine) -
 def test_each_device_has_its_own(track: Track, machine: Machine) -> None:
     there = Track(machine, ordinal=1)
     machine.set_current(0)
-    with cd.use_stream(there.b, ordinal=1):
+    with cd.use_stream(there.b, device_id=1):
         assert asked(track, machine) == one_event(track.a, LEGACY)
         assert asked(there, machine, ordinal=1) == one_event(there.a, there.b)
         with cd.use_stream(track.b):
@@ -132,10 +132,10 @@ def test_a_function_on_the_work_stream_finds_each_view_ready_under_every_order(t
 
 
 @pytest.mark.parametrize(
-    ("ordinal", "raises", "rule"),
-    [(-1, ValueError, "ordinal-range"), ("0", TypeError, "argument-type"), (True, TypeError, "argument-type")],
+    ("device_id", "raises", "rule"),
+    [(-1, ValueError, "device-id-range"), ("0", TypeError, "argument-type"), (True, TypeError, "argument-type")],
 )
 def test_a_wrong_ordinal(ordinal: Any, raises: type[Exception], rule: str, track: Track, machine: Machine) -> None:
-    make: Callable[[], object] = lambda: cd.use_stream(track.b, ordinal=ordinal)  # noqa: E731
-    check_refusal(refuse(make, raises), rule, "ordinal")
+    make: Callable[[], object] = lambda: cd.use_stream(track.b, device_id=ordinal)  # noqa: E731
+    check_refusal(refuse(make, raises), rule, "device_id")
     assert asked(track, machine) == one_event(track.a, LEGACY)

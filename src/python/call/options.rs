@@ -25,7 +25,7 @@ macro_rules! option_keywords {
     ($($callback:ident)::+ { $($context:tt)* }) => {
         $($callback)::+! { { $($context)* }
             /// The ordinal of the CUDA device. Saves asking the driver.
-            ordinal: "int | None" = None,
+            device_id: "int | None" = None,
             /// The stream that writes the data, if the producer does not name it: an int or an object with
             /// ``__cuda_stream__``. None: nothing is pending. ``...``: the stream that the producer names.
             producer_stream: "_StreamLike | EllipsisType | None" = ...,
@@ -66,10 +66,10 @@ macro_rules! declare_given {
 option_keywords!(declare_given {});
 
 impl Given<'_, '_> {
-    /// The bit of the ordinal.
-    const ORDINAL: u32 = {
+    /// The bit of the device_id.
+    const DEVICE_ID: u32 = {
         let mut at = 0;
-        while !matches!(Self::NAMES[at].as_bytes(), b"ordinal") {
+        while !matches!(Self::NAMES[at].as_bytes(), b"device_id") {
             at += 1;
         }
         1 << at
@@ -84,17 +84,17 @@ impl Given<'_, '_> {
         self.which == 0
     }
 
-    /// The ordinal, if no other keyword is given; `None` if one is, or the ordinal is no int of 0 or more.
+    /// The device_id, if no other keyword is given; `None` if one is, or the device_id is no int of 0 or more.
     #[inline(always)]
     #[expect(
         clippy::option_option,
-        reason = "nothing else given, and whether the ordinal is"
+        reason = "nothing else given, and whether the device_id is"
     )]
-    pub(crate) fn sole_ordinal(&self) -> Option<Option<i32>> {
-        match self.ordinal {
-            _ if self.which & !Self::ORDINAL != 0 => None,
+    pub(crate) fn sole_device_id(&self) -> Option<Option<i32>> {
+        match self.device_id {
+            _ if self.which & !Self::DEVICE_ID != 0 => None,
             None => Some(None),
-            Some(value) => small_ordinal(value).map(Some),
+            Some(value) => small_device_id(value).map(Some),
         }
     }
 }
@@ -164,7 +164,7 @@ pub(crate) struct Options<'a, 'py> {
     pub(crate) shape: Option<Vec<i64>>,
     pub(crate) read_only: Option<bool>,
     pub(crate) owner: Value<'a, 'py>,
-    pub(crate) ordinal: Option<i32>,
+    pub(crate) device_id: Option<i32>,
     pub(crate) check: Check,
     pub(crate) strict: bool,
     /// The object that names the producer's stream, to be kept alive.
@@ -179,7 +179,7 @@ impl Options<'static, 'static> {
         shape: None,
         read_only: None,
         owner: None,
-        ordinal: None,
+        device_id: None,
         check: Check::Device,
         strict: false,
         producer_object: None,
@@ -193,7 +193,7 @@ impl Options<'static, 'static> {
         shape: None,
         read_only: None,
         owner: None,
-        ordinal: None,
+        device_id: None,
         strict: false,
         producer_object: None,
     };
@@ -222,7 +222,7 @@ impl<'a, 'py> Options<'a, 'py> {
             shape,
             read_only,
             owner,
-            ordinal,
+            device_id,
             check,
             strict,
             which: _,
@@ -235,7 +235,7 @@ impl<'a, 'py> Options<'a, 'py> {
             shape: shape.map(|value| self::shape(&value)).transpose()?,
             read_only: flag(read_only, "read_only")?,
             owner,
-            ordinal: ordinal.map(self::ordinal).transpose()?,
+            device_id: device_id.map(self::device_id).transpose()?,
             check: check.map_or(Ok(Check::Device), |value| self::check(&value))?,
             strict: flag(strict, "strict")?.unwrap_or(false),
             producer_object: producer_stream.filter(|value| !value.is_none()),
@@ -302,18 +302,19 @@ fn other_flag(value: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<bool
 /// The ordinal of a CUDA device, of 0 or more.
 ///
 /// # Errors
-/// `argument-type`, `ordinal-range`.
+/// `argument-type`, `device_id-range`.
 #[inline]
-pub(crate) fn ordinal(value: Borrowed<'_, '_, PyAny>) -> PyResult<i32> {
-    if let Some(ordinal) = small_ordinal(value) {
-        return Ok(ordinal);
+pub(crate) fn device_id(value: Borrowed<'_, '_, PyAny>) -> PyResult<i32> {
+    if let Some(device_id) = small_device_id(value) {
+        return Ok(device_id);
     }
-    let field = Field::Argument("ordinal");
-    let ordinal: i32 = IntRule::new(field, Rule::ArgumentType, Rule::OrdinalRange).read(&value)?;
-    if ordinal < 0 {
-        return Err(Violation::new(Rule::OrdinalRange, field, ordinal).into());
+    let field = Field::Argument("device_id");
+    let device_id: i32 =
+        IntRule::new(field, Rule::ArgumentType, Rule::DeviceIdRange).read(&value)?;
+    if device_id < 0 {
+        return Err(Violation::new(Rule::DeviceIdRange, field, device_id).into());
     }
-    Ok(ordinal)
+    Ok(device_id)
 }
 
 /// DLPack's device as a pair of ints.
@@ -334,9 +335,9 @@ pub(crate) fn device(value: Borrowed<'_, '_, PyAny>) -> PyResult<Device> {
 }
 
 #[inline(always)]
-fn small_ordinal(value: Borrowed<'_, '_, PyAny>) -> Option<i32> {
-    let ordinal = i32::try_from(int::quick(value)?).ok()?;
-    (ordinal >= 0).then_some(ordinal)
+fn small_device_id(value: Borrowed<'_, '_, PyAny>) -> Option<i32> {
+    let device_id = i32::try_from(int::quick(value)?).ok()?;
+    (device_id >= 0).then_some(device_id)
 }
 
 fn check(value: &Bound<'_, PyAny>) -> PyResult<Check> {

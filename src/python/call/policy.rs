@@ -41,7 +41,7 @@ fn with_policies(change: impl FnOnce(&mut Vec<Entered>)) {
 
 /// One `use_stream` block of this thread.
 struct Work {
-    ordinal: i32,
+    device_id: i32,
     stream: Stream,
 }
 
@@ -91,11 +91,11 @@ fn unknown_policy(field: Field, found: &str) -> PyErr {
 
 /// The stream that this thread works on, on one device: what `use_stream` said last, else the legacy
 /// default stream.
-pub(crate) fn work_stream(ordinal: i32) -> Stream {
+pub(crate) fn work_stream(device_id: i32) -> Stream {
     WORK.with_borrow(|work| {
         work.iter()
             .rev()
-            .find(|work| work.ordinal == ordinal)
+            .find(|work| work.device_id == device_id)
             .map(|work| work.stream)
     })
     .unwrap_or(Stream::LegacyDefault)
@@ -159,13 +159,14 @@ impl Policy {
     }
 }
 
-fn given_ordinal(ordinal: &Bound<'_, PyAny>) -> PyResult<i32> {
-    let field = Field::Argument("ordinal");
-    let ordinal: i32 = IntRule::new(field, Rule::ArgumentType, Rule::OrdinalRange).read(ordinal)?;
-    if ordinal < 0 {
-        return Err(Violation::new(Rule::OrdinalRange, field, ordinal).into());
+fn given_device_id(device_id: &Bound<'_, PyAny>) -> PyResult<i32> {
+    let field = Field::Argument("device_id");
+    let device_id: i32 =
+        IntRule::new(field, Rule::ArgumentType, Rule::DeviceIdRange).read(device_id)?;
+    if device_id < 0 {
+        return Err(Violation::new(Rule::DeviceIdRange, field, device_id).into());
     }
-    Ok(ordinal)
+    Ok(device_id)
 }
 
 /// The device of a stream: of the context that it was created in, for a default stream of this thread's
@@ -194,11 +195,11 @@ fn device_of(stream: Stream) -> Result<i32, DriverError> {
 /// ----------
 /// stream : StreamLike
 ///     An int or an object with ``__cuda_stream__``.
-/// ordinal : int | None, default None
+/// device_id : int | None, default None
 ///     The CUDA device of the stream. None: the driver is asked.
 #[pyclass(name = "use_stream", module = "cai_dlpack", frozen)]
 pub(crate) struct UseStream {
-    ordinal: i32,
+    device_id: i32,
     stream: Stream,
     /// Keeps a stream object alive.
     object: Py<PyAny>,
@@ -207,13 +208,13 @@ pub(crate) struct UseStream {
 entries! {
 impl UseStream {
     #[new]
-    #[pyo3(signature = (stream, /, *, ordinal=None))]
-    fn new(stream: &Bound<'_, PyAny>, ordinal: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
-        let ordinal = ordinal.map(given_ordinal).transpose()?;
+    #[pyo3(signature = (stream, /, *, device_id=None))]
+    fn new(stream: &Bound<'_, PyAny>, device_id: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+        let device_id = device_id.map(given_device_id).transpose()?;
         let object = stream.clone().unbind();
         let stream = stream::named(stream, Field::Argument("stream"))?;
         Ok(Self {
-            ordinal: ordinal.map_or_else(|| device_of(stream), Ok)?,
+            device_id: device_id.map_or_else(|| device_of(stream), Ok)?,
             stream,
             object,
         })
@@ -222,7 +223,7 @@ impl UseStream {
     fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
         WORK.with_borrow_mut(|work| {
             work.push(Work {
-                ordinal: slf.ordinal,
+                device_id: slf.device_id,
                 stream: slf.stream,
             })
         });
@@ -236,7 +237,7 @@ impl UseStream {
         _trace: &Bound<'_, PyAny>,
     ) -> bool {
         WORK.with_borrow_mut(|work| {
-            let mine = |work: &Work| work.ordinal == self.ordinal && work.stream == self.stream;
+            let mine = |work: &Work| work.device_id == self.device_id && work.stream == self.stream;
             if let Some(at) = work.iter().rposition(mine) {
                 work.remove(at);
             }

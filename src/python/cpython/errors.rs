@@ -82,7 +82,10 @@ pub fn driver_error(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     CLASS
         .get_or_try_init(|| {
             let base = py.get_type::<PyRuntimeError>();
-            let doc = c"The CUDA driver refused a call, or there is none. `call` is the function, `code` CUDA's number (None without a driver), `name` CUDA's name for it.";
+            let doc = c"A call of the CUDA driver failed, or there is no driver.
+
+`call` is the function's name, `code` CUDA's number for the error (None without a driver), `name` CUDA's name
+for it.";
             let class = PyErr::new_type(py, c"cai_dlpack.DriverError", Some(doc), Some(&base), None);
             class.map(Box::new)
         })

@@ -23,18 +23,18 @@ pub(crate) fn convert<'py>(
     object: &Bound<'py, PyAny>,
     dict: &Bound<'py, PyAny>,
     wish: Wish,
-    ordinal: Option<i32>,
+    device_id: Option<i32>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let mut numbers = Numbers::default();
     let Some(usual) = cai_dict::usual(dict, &mut numbers) else {
         return Ok(None);
     };
-    let mut described = usual.array.borrowed(Device::cuda(ordinal.unwrap_or(0)));
+    let mut described = usual.array.borrowed(Device::cuda(device_id.unwrap_or(0)));
     let hides_flag = described.flags.read_only() && !wish.versioned;
     if !usual.knows_stream || hides_flag || dtype_hint::is_doubtful(object, described.dtype) {
         return Ok(None);
     }
-    if ordinal.is_none() && described.data != 0 {
+    if device_id.is_none() && described.data != 0 {
         // What has to wait needs a view, whose import asks the driver too; once is enough.
         if usual.stream != Stream::None {
             return Ok(None);

@@ -128,10 +128,10 @@ unsafe extern "C" fn to_object(
 
 unsafe extern "C" fn work_stream(
     device_type: DLDeviceType,
-    ordinal: i32,
+    device_id: i32,
     out: *mut *mut c_void,
 ) -> c_int {
-    let stream = work_stream_of(device_type.0.cast_signed(), ordinal);
+    let stream = work_stream_of(device_type.0.cast_signed(), device_id);
     // A driver's handle, where the legacy default stream is 0.
     let handle = match stream {
         Stream::None | Stream::LegacyDefault => 0,
@@ -184,9 +184,9 @@ unsafe fn cast<'a, 'py>(
 }
 
 /// The stream that this thread works on; [`Stream::None`] where the device has no CUDA streams.
-fn work_stream_of(device_type: i32, ordinal: i32) -> Stream {
+fn work_stream_of(device_type: i32, device_id: i32) -> Stream {
     match Platform::from_device_type(device_type) {
-        Some(Platform::Cuda | Platform::HostReadable) => policy::work_stream(ordinal),
+        Some(Platform::Cuda | Platform::HostReadable) => policy::work_stream(device_id),
         Some(Platform::Rocm) => Stream::LegacyDefault,
         Some(Platform::Host) | None => Stream::None,
     }

@@ -122,7 +122,7 @@ pub(crate) fn any<'py>(
     }
     check(object, &read)?;
     let (stream, known) = (read.interface.stream(), read.knows_stream());
-    let device = Device::cuda(options.ordinal.unwrap_or(0));
+    let device = Device::cuda(options.device_id.unwrap_or(0));
     let (descriptor, fields) = read.interface.into_struct(device)?;
     memory.write(finish(object, descriptor, stream, known, options)?);
     Ok(Beside::default().with_fields(fields))
@@ -158,7 +158,7 @@ pub(crate) fn view<'py>(
     let described = match proven {
         None => describe(read.interface, options),
         proven => {
-            let device = Device::cuda(options.ordinal.unwrap_or(0));
+            let device = Device::cuda(options.device_id.unwrap_or(0));
             read.interface.into_descriptor(proven, device)
         }
     };
@@ -186,7 +186,7 @@ pub(crate) fn usual_view<'py>(
     usual: Usual<'_>,
     options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
-    let device = Device::cuda(options.ordinal.unwrap_or(0));
+    let device = Device::cuda(options.device_id.unwrap_or(0));
     let mut descriptor = usual.array.descriptor(device);
     if dtype_hint::is_doubtful(object, descriptor.dtype())
         && let Some(dtype) = dtype_hint::special(object, 2)?
@@ -231,7 +231,7 @@ pub(crate) fn describe(
     interface: CaiInterface,
     options: &Options<'_, '_>,
 ) -> Result<Descriptor, Violation> {
-    let device = Device::cuda(options.ordinal.unwrap_or(0));
+    let device = Device::cuda(options.device_id.unwrap_or(0));
     match &options.shape {
         None => interface.into_descriptor(options.dtype, device),
         Some(shape) => {
@@ -282,7 +282,7 @@ fn owner<'py>(
 /// Where the memory is: as the caller says, else as the driver says. Size 0 asks nobody.
 #[inline(always)]
 pub(crate) fn locate(descriptor: &Descriptor, options: &Options<'_, '_>) -> PyResult<Device> {
-    let is_known = options.ordinal.is_some() && options.check == Check::Device;
+    let is_known = options.device_id.is_some() && options.check == Check::Device;
     if descriptor.data() == 0 || is_known {
         return Ok(descriptor.device());
     }
@@ -295,12 +295,12 @@ fn ask_driver(descriptor: &Descriptor, options: &Options<'_, '_>) -> Result<Devi
     let driver = driver::driver()?;
     let info = driver.pointer_info(descriptor.data(), wants_range)?;
     let device = device_of(&info).ok_or_else(|| unknown(descriptor.data()))?;
-    if let Some(ordinal) = options.ordinal
-        && info.ordinal != ordinal
+    if let Some(device_id) = options.device_id
+        && info.ordinal != device_id
     {
         let hint = format!("the driver says device {}", info.ordinal);
-        let field = Field::Argument("ordinal");
-        let violation = Violation::new(Rule::PointerDevice, field, ordinal);
+        let field = Field::Argument("device_id");
+        let violation = Violation::new(Rule::PointerDevice, field, device_id);
         return Err(violation.with_hint(hint).into());
     }
     if let (true, Some(span)) = (wants_range, descriptor.byte_span()) {

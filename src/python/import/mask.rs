@@ -36,7 +36,7 @@ signature! {
         /// The form of the mask: "bit", "byte", or "auto" to find out by its type and shape.
         mask: "Literal['auto', 'bit', 'byte']" = "auto",
         /// The ordinal of the CUDA device. Saves asking the driver.
-        ordinal: "int | None" = None,
+        device_id: "int | None" = None,
     ) -> "tuple[CaiView, CaiView | None]"
 }
 
@@ -48,7 +48,7 @@ impl Function for SplitMasked {
         let (obj, py) = (arguments.obj, arguments.obj.py());
         let mask = arguments.mask.map(|mask| text(&mask, "mask")).transpose()?;
         let options = Options {
-            ordinal: arguments.ordinal.map(options::ordinal).transpose()?,
+            device_id: arguments.device_id.map(options::device_id).transpose()?,
             ..Options::default()
         };
         let (values, mask) = split_masked(&obj, mask.as_deref().unwrap_or("auto"), &options)?;
@@ -116,7 +116,7 @@ fn mask_view<'py>(
     if !read.interface.is_bits() {
         cai::check(mask, &read)?;
     }
-    let device = Device::cuda(options.ordinal.unwrap_or(0));
+    let device = Device::cuda(options.device_id.unwrap_or(0));
     let descriptor = form.describe(&read.interface, device)?;
     let (stream, known) = (read.interface.stream(), read.knows_stream());
     cai::finish(mask, descriptor, stream, known, &options_of(options))
@@ -125,7 +125,7 @@ fn mask_view<'py>(
 /// The options that hold for the mask as well.
 fn options_of<'a, 'py>(options: &Options<'a, 'py>) -> Options<'a, 'py> {
     Options {
-        ordinal: options.ordinal,
+        device_id: options.device_id,
         strict: options.strict,
         ..Options::default()
     }

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from types import EllipsisType, TracebackType
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, final
-
 from typing_extensions import CapsuleType
 
 __all__ = [
@@ -40,9 +39,14 @@ _StreamLike: TypeAlias = int | _CudaStream
 _DTypeLike: TypeAlias = str | type | _Named
 _DeviceLike: TypeAlias = tuple[int, int]
 __version__: str
+_stub: dict[str, str]
 
 class DriverError(RuntimeError):
-    """The CUDA driver refused a call, or there is none. `call` is the function, `code` CUDA's number (None without a driver), `name` CUDA's name for it."""
+    """A call of the CUDA driver failed, or there is no driver.
+
+    `call` is the function's name, `code` CUDA's number for the error (None without a driver), `name` CUDA's name
+    for it.
+    """
 
     call: str
     code: int | None
@@ -335,7 +339,7 @@ class CaiView:
 
 @final
 class Explanation:
-    """The answer of `explain`; its `str` is a text of a few lines."""
+    """What `explain` returns; its `str` is a text of a few lines."""
 
     @property
     def route(self) -> Literal["exchange", "cai", "dlpack", "capsule", "view"] | None:
@@ -382,11 +386,11 @@ class use_stream:
     ----------
     stream : StreamLike
         An int or an object with ``__cuda_stream__``.
-    ordinal : int | None, default None
+    device_id : int | None, default None
         The CUDA device of the stream. None: the driver is asked.
     """
 
-    def __new__(cls, stream: _StreamLike, /, *, ordinal: int | None = None) -> use_stream:
+    def __new__(cls, stream: _StreamLike, /, *, device_id: int | None = None) -> use_stream:
         """Create and return a new object.  See help(type) for accurate signature."""
 
     def __enter__(self) -> use_stream: ...
@@ -398,7 +402,7 @@ def view(
     obj: object,
     /,
     *,
-    ordinal: int | None = None,
+    device_id: int | None = None,
     producer_stream: _StreamLike | EllipsisType | None = ...,
     dtype: _DTypeLike | None = None,
     shape: tuple[int, ...] | None = None,
@@ -417,7 +421,7 @@ def view(
     obj : object
         An array with ``__cuda_array_interface__`` or ``__dlpack__``, a DLPack capsule, or a CAI dict (with
         `owner`).
-    ordinal : int | None, default None
+    device_id : int | None, default None
         The ordinal of the CUDA device. Saves asking the driver.
     producer_stream : StreamLike | EllipsisType | None, default ...
         The stream that writes the data, if the producer does not name it: an int or an object with
@@ -459,7 +463,7 @@ def from_cai(
     obj: object,
     /,
     *,
-    ordinal: int | None = None,
+    device_id: int | None = None,
     producer_stream: _StreamLike | EllipsisType | None = ...,
     dtype: _DTypeLike | None = None,
     shape: tuple[int, ...] | None = None,
@@ -474,7 +478,7 @@ def from_cai(
     ----------
     obj : object
         An array with ``__cuda_array_interface__``, or such a dict (with `owner`).
-    ordinal : int | None, default None
+    device_id : int | None, default None
         The ordinal of the CUDA device. Saves asking the driver.
     producer_stream : StreamLike | EllipsisType | None, default ...
         The stream that writes the data, if the producer does not name it: an int or an object with
@@ -511,7 +515,7 @@ def from_dlpack(
     device: _DeviceLike | None = None,
     copy: bool | None = None,
     stream: _StreamLike | None = None,
-    ordinal: int | None = None,
+    device_id: int | None = None,
     producer_stream: _StreamLike | EllipsisType | None = ...,
     dtype: _DTypeLike | None = None,
     shape: tuple[int, ...] | None = None,
@@ -533,7 +537,7 @@ def from_dlpack(
     stream : StreamLike | None, default None
         The stream on which the data is to be ready. None: the legacy default stream; for pinned and managed
         memory the host.
-    ordinal : int | None, default None
+    device_id : int | None, default None
         The ordinal of the CUDA device. Saves asking the driver.
     producer_stream : StreamLike | EllipsisType | None, default ...
         The stream that writes the data, if the producer does not name it: an int or an object with
@@ -572,7 +576,7 @@ def to_dlpack(
     dl_device: _DeviceLike | None = None,
     copy: bool | None = None,
     writable: bool = False,
-    ordinal: int | None = None,
+    device_id: int | None = None,
     producer_stream: _StreamLike | EllipsisType | None = ...,
     dtype: _DTypeLike | None = None,
     shape: tuple[int, ...] | None = None,
@@ -600,7 +604,7 @@ def to_dlpack(
         As in `CaiView.__dlpack__`.
     writable : bool, default False
         Asserts that the consumer may write, though the array is read-only.
-    ordinal : int | None, default None
+    device_id : int | None, default None
         The ordinal of the CUDA device. Saves asking the driver.
     producer_stream : StreamLike | EllipsisType | None, default ...
         The stream that writes the data, if the producer does not name it: an int or an object with
@@ -632,14 +636,29 @@ def to_dlpack(
     """
 
 def explain(obj: object, /, *, to: str | None = None, stream: _StreamLike | None = None) -> Explanation:
-    """Describes the route, the order and the consumer's call for an array, without doing any of it.
+    """Describes what `view` would do with an array, without doing it: the route, the order, the consumer's call.
 
-    to: the consumer's library by any of its names, such as "torch" or "pytorch"; its zero-copy call is shown,
-    with what it refuses.
-    stream: the consumer's stream, as in `__dlpack__`.
+    No GPU is needed; without a driver the device is not known.
 
-    No GPU is needed; without a driver the device is not known. The answer prints as a text, and has the
-    attributes `route`, `order` and `refused`.
+    Parameters
+    ----------
+    obj : object
+        Any array that `view` takes.
+    to : str | None, default None
+        The consumer's library by any of its names, such as "torch" or "pytorch": its zero-copy call is shown,
+        with what it refuses.
+    stream : StreamLike | None, default None
+        The consumer's stream, as in `CaiView.__dlpack__`.
+
+    Returns
+    -------
+    Explanation
+        Prints as a text of a few lines.
+
+    Raises
+    ------
+    ValueError
+        If `to` names no library of the table of partners, or `stream` no stream.
     """
 
 def join(items: Iterable[CaiView | _StreamLike], /, *, on: _StreamLike) -> list[CaiView]:
@@ -662,16 +681,30 @@ def join(items: Iterable[CaiView | _StreamLike], /, *, on: _StreamLike) -> list[
     """
 
 def split_masked(
-    obj: object, /, *, mask: Literal["auto", "bit", "byte"] = "auto", ordinal: int | None = None
+    obj: object, /, *, mask: Literal["auto", "bit", "byte"] = "auto", device_id: int | None = None
 ) -> tuple[CaiView, CaiView | None]:
-    """The values and the mask of a masked array, as a pair of views.
+    """Returns the values and the mask of a masked array as two views. Copies nothing.
 
-    The mask is None where the array has none. Of bytes it is a view of `bool`, of the values' shape or one
-    that broadcasts to it; of bits a view of `uint8`, whose lowest bit belongs to the first value. Where it
-    is not 0 the value is valid.
+    Parameters
+    ----------
+    obj : object
+        An array with ``__cuda_array_interface__``.
+    mask : Literal['auto', 'bit', 'byte'], default "auto"
+        The form of the mask: "bit", "byte", or "auto" to find out by its type and shape.
+    device_id : int | None, default None
+        The ordinal of the CUDA device. Saves asking the driver.
 
-    mask: "bit" or "byte" says which form it has; "auto" finds out, and refuses where both are possible.
-    ordinal: the CUDA device, known: the driver is not asked.
+    Returns
+    -------
+    tuple of CaiView and (CaiView or None)
+        The values, and the mask; None if the array has none. A mask of bytes is a view of `bool`, of the values'
+        shape or one that broadcasts to it; a mask of bits a view of `uint8`, whose lowest bit belongs to the
+        first value. A value is valid if its mask is not 0.
+
+    Raises
+    ------
+    TypeError, ValueError, BufferError, DriverError
+        As `view` does; ValueError if both forms of mask fit and `mask` is "auto".
     """
 
 def stats() -> dict[str, int]:
