@@ -13,7 +13,6 @@ import ast
 import inspect
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 from cai_dlpack import _core
@@ -62,9 +61,11 @@ def written(text: str) -> str:
                     is_ours = not (method.name.startswith("__") and inspect.ismethodwrapper(own))
                     is_slot = type(own).__name__ == "wrapper_descriptor"
                     documented(method, None if is_slot or not is_ours else getattr(own, "__doc__", None))
-    ruff = Path(sysconfig.get_path("scripts")) / "ruff"
-    command = [str(ruff), "format", "--stdin-filename", str(STUB), "-"]
-    return subprocess.run(command, input=ast.unparse(module), capture_output=True, text=True, check=True).stdout
+    text = ast.unparse(module)
+    for command in (["check", "--quiet", "--select", "I", "--fix"], ["format"]):
+        ruff = [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(STUB), "-"]
+        text = subprocess.run(ruff, input=text, capture_output=True, text=True, check=True).stdout
+    return text
 
 
 def main() -> int:

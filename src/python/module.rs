@@ -46,7 +46,8 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     add::<SplitMasked>(module, &stub)?;
     add::<Stats>(module, &stub)?;
     stub.set_item("CaiView.__dlpack__", fastcall::stub::<Dlpack>("self"))?;
-    module.add("_stub", stub)
+    // Not by `add`, which lists it in `__all__`.
+    module.setattr("_stub", stub)
 }
 
 /// Adds a function, and its line of the stub.

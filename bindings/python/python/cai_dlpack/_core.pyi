@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from types import EllipsisType, TracebackType
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, final
+
 from typing_extensions import CapsuleType
 
 __all__ = [
