@@ -245,6 +245,11 @@ impl CaiView {
         self.streams = self.streams.with_producer(producer);
     }
 
+    /// Keeps `other` alive as long as the memory, and drops it after the memory's owner.
+    pub(crate) fn keep_beside(&mut self, other: Owner) {
+        self.owner = Owner::new((self.owner.share(), other));
+    }
+
     /// Replaces the stream that consumers wait for; the caller has ordered it after the old one.
     #[must_use]
     pub(crate) fn with_ready(mut self, ready: Stream) -> Self {

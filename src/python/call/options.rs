@@ -242,13 +242,28 @@ impl<'a, 'py> Options<'a, 'py> {
         })
     }
 
-    /// Whether nothing is said of a view that came by DLPack, which tells its device and keeps its owner.
+    /// Whether no option changes a view that came by DLPack, which tells its device and keeps its owner.
+    ///
+    /// Names every option, so that a new one does not compile until it is decided here.
     #[inline(always)]
     pub(crate) fn keeps_view(&self) -> bool {
+        let Self {
+            producer,
+            dtype: _,
+            shape: _,
+            read_only,
+            owner,
+            device_id,
+            check,
+            strict: _,
+            producer_object: _,
+        } = self;
         self.keeps_elements()
-            && self.read_only.is_none()
-            && self.producer.is_none()
-            && self.check == Check::Device
+            && producer.is_none()
+            && read_only.is_none()
+            && owner.is_none()
+            && device_id.is_none()
+            && *check == Check::Device
     }
 
     /// Whether the elements are described by the producer alone.

@@ -13,6 +13,7 @@ use std::mem::MaybeUninit;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
+use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::call::options::{Check, Options};
 use crate::python::capsule;
@@ -20,13 +21,14 @@ use crate::python::class::beside::Beside;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::int::type_name;
 use crate::python::cpython::names::keys;
+use crate::python::cpython::release;
 use crate::python::import::cai::AllowStructs;
 use crate::python::import::cai_dict::Numbers;
 use crate::python::import::dlpack::DlpackArguments;
 use crate::python::import::known_types::Known;
 use crate::python::import::traits::Traits;
 use crate::python::import::{cai, dlpack, exchange, known_types};
-use crate::view::CaiView;
+use crate::view::{CaiView, Owner};
 
 /// Imports any array, a view of ours among them, for an export or an argument.
 ///
@@ -194,16 +196,31 @@ fn amend_given(memory: &mut MaybeUninit<CaiView>, options: &Options<'_, '_>) -> 
         memory.write(redescribe(unsafe { memory.assume_init_read() }, options)?);
     }
     // SAFETY: written, as both callers see to.
-    let view = unsafe { memory.assume_init_mut() };
-    let checked = match options.check {
-        Check::Device => Ok(()),
-        Check::Bounds => view.check_memory(),
-        Check::BoundsIfKnown => view.prove_memory(),
-    };
-    if let Err(error) = checked {
+    let amended = amend_in_place(unsafe { memory.assume_init_mut() }, options);
+    if amended.is_err() {
         // SAFETY: written; on an error it is not used afterwards.
         unsafe { memory.assume_init_drop() };
-        return Err(error.into());
+    }
+    amended
+}
+
+fn amend_in_place(view: &mut CaiView, options: &Options<'_, '_>) -> PyResult<()> {
+    let device = view.device();
+    if let Some(device_id) = options.device_id
+        && device.device_type == Device::CUDA
+        && device.id != device_id
+    {
+        let field = Field::Argument("device_id");
+        let violation = Violation::new(Rule::PointerDevice, field, device_id);
+        return Err(violation.with_hint(format!("the array is on device {}", device.id)).into());
+    }
+    match options.check {
+        Check::Device => {}
+        Check::Bounds => view.check_memory()?,
+        Check::BoundsIfKnown => view.prove_memory()?,
+    }
+    if let Some(owner) = options.owner {
+        view.keep_beside(Owner::from_raw(release::own(owner.to_owned())?));
     }
     if let Some(producer) = options.producer {
         view.set_producer(producer);
