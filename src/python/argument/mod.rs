@@ -61,7 +61,7 @@ pub struct InOut<T, const N: usize> {
 
 /// What both kinds of argument answer.
 macro_rules! argument {
-    ($argument:ident) => {
+    ($argument:ident, exclusive: $exclusive:literal) => {
         impl<T: Element, const N: usize> $argument<T, N> {
             /// The array, without its type.
             #[must_use]
@@ -113,50 +113,32 @@ macro_rules! argument {
             pub fn device(&self) -> Device {
                 self.cai().device()
             }
+
+            const WANTED: Wanted = Wanted::of::<T, N>($exclusive);
+        }
+
+        impl<T: Element, const N: usize> FromPyObject<'_, '_> for $argument<T, N> {
+            type Error = PyErr;
+
+            #[inline(always)]
+            fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+                Ok(Self {
+                    argument: Argument::take(&object, &Self::WANTED)?,
+                    element: PhantomData,
+                })
+            }
         }
     };
 }
 
-argument!(In);
-argument!(InOut);
+argument!(In, exclusive: false);
+argument!(InOut, exclusive: true);
 
 impl<T: Element, const N: usize> InOut<T, N> {
     /// The elements, to be written.
     #[must_use]
     pub fn view_mut(&mut self) -> ViewMut<'_, T> {
         ViewMut::new(self.argument.view_mut())
-    }
-}
-
-impl<T: Element, const N: usize> In<T, N> {
-    const WANTED: Wanted = Wanted::of::<T, N>(false);
-}
-
-impl<T: Element, const N: usize> FromPyObject<'_, '_> for In<T, N> {
-    type Error = PyErr;
-
-    #[inline(always)]
-    fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
-        Ok(Self {
-            argument: Argument::take(&object, &Self::WANTED)?,
-            element: PhantomData,
-        })
-    }
-}
-
-impl<T: Element, const N: usize> InOut<T, N> {
-    const WANTED: Wanted = Wanted::of::<T, N>(true);
-}
-
-impl<T: Element, const N: usize> FromPyObject<'_, '_> for InOut<T, N> {
-    type Error = PyErr;
-
-    #[inline(always)]
-    fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
-        Ok(Self {
-            argument: Argument::take(&object, &Self::WANTED)?,
-            element: PhantomData,
-        })
     }
 }
 

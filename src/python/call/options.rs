@@ -173,30 +173,24 @@ pub(crate) struct Options<'a, 'py> {
 
 impl Options<'static, 'static> {
     /// No keyword given.
-    pub(crate) const NONE: &'static Self = &Self {
-        producer: None,
-        dtype: None,
-        shape: None,
-        read_only: None,
-        owner: None,
-        device_id: None,
-        check: Check::Device,
-        strict: false,
-        producer_object: None,
-    };
+    pub(crate) const NONE: &'static Self = &Self::only(Check::Device);
 
     /// An argument of a Rust function, for which no keyword can be given.
-    pub(crate) const IN_BOUNDS: &'static Self = &Self {
-        check: Check::BoundsIfKnown,
-        producer: None,
-        dtype: None,
-        shape: None,
-        read_only: None,
-        owner: None,
-        device_id: None,
-        strict: false,
-        producer_object: None,
-    };
+    pub(crate) const IN_BOUNDS: &'static Self = &Self::only(Check::BoundsIfKnown);
+
+    const fn only(check: Check) -> Self {
+        Self {
+            producer: None,
+            dtype: None,
+            shape: None,
+            read_only: None,
+            owner: None,
+            device_id: None,
+            check,
+            strict: false,
+            producer_object: None,
+        }
+    }
 }
 
 impl<'a, 'py> Options<'a, 'py> {

@@ -212,7 +212,9 @@ fn amend_in_place(view: &mut CaiView, options: &Options<'_, '_>) -> PyResult<()>
     {
         let field = Field::Argument("device_id");
         let violation = Violation::new(Rule::PointerDevice, field, device_id);
-        return Err(violation.with_hint(format!("the array is on device {}", device.id)).into());
+        return Err(violation
+            .with_hint(format!("the array is on device {}", device.id))
+            .into());
     }
     match options.check {
         Check::Device => {}
