@@ -218,8 +218,8 @@ fn look(object: &Bound<'_, PyAny>) -> PyResult<Found> {
         });
     }
     let mut found = Found::default();
-    let known = known_types::known(object)?;
-    let has_table = known.table.is_some();
+    let facts = known_types::facts_of(object)?;
+    let has_table = facts.table.is_some();
     if has_table {
         found.offers.push("the C Exchange API".into());
     }
@@ -231,8 +231,8 @@ fn look(object: &Bound<'_, PyAny>) -> PyResult<Found> {
             "it is the quickest, and names the stream that the producer works on",
         );
         (found.ready, found.refused) = (None, None);
-        if let Some(table) = known.table {
-            look_at_table(object, table, known.traits, &mut found);
+        if let Some(table) = facts.table {
+            look_at_table(object, table, facts.traits, &mut found);
         }
     } else if dlpack && (found.route.is_none() || found.ready.is_none()) {
         (found.route, found.reason) = (
@@ -307,15 +307,15 @@ fn look_at_cai(object: &Bound<'_, PyAny>, found: &mut Found) -> PyResult<()> {
     found.offers.push(format!(
         "__cuda_array_interface__ version {version}, {ready}"
     ));
-    found.ready = read.knows_stream().then_some(ready);
-    let described = if is_struct {
+    found.ready = read.is_stream_known().then_some(ready);
+    let descriptor = if is_struct {
         found.refused = read.interface.descr().refusal().map(|why| why.to_string());
         let whole = read.interface.into_struct(Device::cuda(0));
         whole.map(|(descriptor, _)| descriptor)
     } else {
         cai::describe(read.interface, &options)
     };
-    match described {
+    match descriptor {
         Err(violation) => found.refused = Some(violation.to_string()),
         Ok(descriptor) => {
             found.route = Some("cai");
@@ -339,7 +339,7 @@ fn look_at_cai(object: &Bound<'_, PyAny>, found: &mut Found) -> PyResult<()> {
 
 /// Whether the object has `__dlpack__`; its device is added to the offers.
 fn look_at_dlpack(object: &Bound<'_, PyAny>, found: &mut Found) -> bool {
-    if !dlpack::speaks(object).unwrap_or(false) {
+    if !dlpack::has_dlpack(object).unwrap_or(false) {
         return false;
     }
     found.offers.push(match dlpack::announced_device(object) {

@@ -13,7 +13,7 @@ use crate::python::class::alloc::NewView;
 use crate::python::class::beside::Beside;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::{Function, Value, signature};
-use crate::python::export::cai_to_capsule::{self, Wish};
+use crate::python::export::cai_to_capsule::{self, FastRequest};
 use crate::python::export::dlpack::{DlpackRequest, Export};
 use crate::python::import::cai::{self, AllowStructs};
 use crate::python::import::dlpack::{self, DlpackArguments};
@@ -61,18 +61,18 @@ impl Function for View {
         let (object, py) = (arguments.obj, arguments.obj.py());
         let parsed = Options::read(Self::given(&arguments))?;
         let options = parsed.as_ref().unwrap_or(Options::NONE);
-        let known = known_types::known(&object)?;
-        if known.traits.intersects(Traits::OURS) {
+        let facts = known_types::facts_of(&object)?;
+        if facts.traits.intersects(Traits::OURS) {
             let this = object.cast::<PyCaiView>()?.get();
             let (view, beside) = this
-                .described(py, route::own(this, py, options)?)
+                .derive(py, route::own(this, py, options)?)
                 .into_fields();
             let named = options.producer_object.as_deref();
             let view = PyCaiView::with(view, beside.keeping(named, named));
             return Ok(view.into_object(py)?.into_any());
         }
         let mut new = NewView::new(py)?;
-        let beside = route::foreign(new.view(), &object, known, options, AllowStructs::Yes)?;
+        let beside = route::foreign(new.view(), &object, facts, options, AllowStructs::Yes)?;
         let beside = beside.keeping(None, options.producer_object.as_deref());
         // SAFETY: `foreign` has written the view.
         Ok(unsafe { new.finish(beside) }?.into_any())
@@ -206,17 +206,17 @@ impl Function for ToDlpack {
         let shares = arguments.dl_device.is_none()
             && arguments.copy.is_none()
             && arguments.writable.is_none();
-        let known = known_types::known(&object)?;
+        let facts = known_types::facts_of(&object)?;
         let mut read = None;
         // Before the options are parsed: see the figures of `cai_to_capsule`.
         if shares
-            && known.traits.intersects(Traits::PLAIN)
+            && facts.traits.intersects(Traits::PLAIN)
             && let Some(device_id) = given.sole_device_id()
-            && let Some(wish) = Wish::read(arguments.stream, arguments.max_version)
+            && let Some(request) = FastRequest::read(arguments.stream, arguments.max_version)
         {
             let dict = cai::attribute(&object)?;
             if let Some(dict) = &dict
-                && let Some(capsule) = cai_to_capsule::convert(&object, dict, wish, device_id)?
+                && let Some(capsule) = cai_to_capsule::convert(&object, dict, request, device_id)?
             {
                 return Ok(capsule);
             }

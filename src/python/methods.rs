@@ -16,7 +16,7 @@ use crate::python::class::beside::kept;
 use crate::python::class::consume::PyConsume;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::{self, Function, signature};
-use crate::python::cpython::names::keys;
+use crate::python::cpython::names::names;
 use crate::python::cpython::release;
 use crate::python::cpython::release::PYTHON;
 use crate::python::cpython::thread_exit::entries;
@@ -211,13 +211,13 @@ impl PyCaiView {
     #[pyo3(signature = (kind, /))]
     fn present_as(&self, py: Python<'_>, kind: &str) -> PyResult<Self> {
         self.prepare(py)?;
-        Ok(self.described(py, buffer::present_as(py, self.view(), kind)?))
+        Ok(self.derive(py, buffer::present_as(py, self.view(), kind)?))
     }
 
     /// The names of the fields of a structured array; empty for any other.
     #[getter]
     fn fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        fields::names(py, self.descr())
+        fields::field_names(py, self.descr())
     }
 
     /// Returns one field of a structured array: a strided view of the same memory.
@@ -380,7 +380,7 @@ impl PyCaiView {
         let arguments = PyDict::new(py);
         arguments.set_item("dtype", dtype)?;
         arguments.set_item(
-            &keys(py).copy,
+            &names(py).copy,
             copy.unwrap_or_else(|| {
                 false
                     .into_pyobject(py)

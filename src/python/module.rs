@@ -10,7 +10,7 @@ use crate::python::class::view::PyCaiView;
 use crate::python::cpython::errors::driver_error;
 use crate::python::cpython::fastcall::{self, Function};
 #[cfg(Py_GIL_DISABLED)]
-use crate::python::cpython::names::keys;
+use crate::python::cpython::names::names;
 use crate::python::cpython::release;
 use crate::python::explain::{Explain, Explanation};
 use crate::python::functions::{FromCai, FromDlpack, Stats, ToDlpack, View};
@@ -28,7 +28,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     #[cfg(Py_GIL_DISABLED)]
     {
         // Now, since CPython's interning races with itself where several threads come at once.
-        keys(module.py());
+        names(module.py());
         alloc::prepare(&module.py().get_type::<PyCaiView>())?;
     }
     module.add_class::<PyCaiView>()?;

@@ -227,14 +227,14 @@ impl Drop for Room {
 /// `place` has room for a view, which is not used otherwise meanwhile.
 #[inline(always)]
 unsafe fn import_to(place: *mut CaiView, object: &Bound<'_, PyAny>) -> PyResult<()> {
-    let known = known_types::known(object)?;
+    let facts = known_types::facts_of(object)?;
     // SAFETY: aligned room for a view, not used otherwise meanwhile, and without demands on what stands there.
     let memory = unsafe { &mut *place.cast::<MaybeUninit<CaiView>>() };
-    if known.traits.intersects(Traits::OURS) {
+    if facts.traits.intersects(Traits::OURS) {
         memory.write(route::import(object, Options::IN_BOUNDS)?);
         return Ok(());
     }
-    route::foreign(memory, object, known, Options::IN_BOUNDS, AllowStructs::No).map(drop)
+    route::foreign(memory, object, facts, Options::IN_BOUNDS, AllowStructs::No).map(drop)
 }
 
 /// A view of any array. Its bounds are not asked for.
@@ -251,7 +251,7 @@ static READY: AtomicBool = AtomicBool::new(false);
 
 #[inline(always)]
 pub(super) fn get_ready() {
-    thread_exit::stays();
+    thread_exit::guard();
     if !READY.load(Ordering::Acquire) {
         prepare();
     }

@@ -345,7 +345,7 @@ pub(crate) fn device(value: Borrowed<'_, '_, PyAny>) -> PyResult<Device> {
 
 #[inline(always)]
 fn small_device_id(value: Borrowed<'_, '_, PyAny>) -> Option<i32> {
-    let device_id = i32::try_from(int::quick(value)?).ok()?;
+    let device_id = i32::try_from(int::read_fast(value)?).ok()?;
     (device_id >= 0).then_some(device_id)
 }
 

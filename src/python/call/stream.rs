@@ -10,7 +10,7 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Stream};
 use crate::python::cpython::int;
 use crate::python::cpython::int::{IntRule, repr};
-use crate::python::cpython::names::keys;
+use crate::python::cpython::names::names;
 
 const ARGUMENT: IntRule = IntRule::new(
     Field::Argument("stream"),
@@ -28,15 +28,15 @@ pub(crate) fn request(stream: Option<&Bound<'_, PyAny>>, platform: Platform) -> 
     let Some(stream) = stream else {
         return Ok(Request::from_dlpack(None, platform)?);
     };
-    match int::quick(stream.as_borrowed()) {
+    match int::read_fast(stream.as_borrowed()) {
         Some(number) => Ok(Request::from_dlpack(Some(number.into()), platform)?),
-        None => careful_request(stream, platform),
+        None => request_of_any(stream, platform),
     }
 }
 
 /// A stream object, an int of another kind or above 2^63, or something else.
 #[cold]
-fn careful_request(stream: &Bound<'_, PyAny>, platform: Platform) -> PyResult<Request> {
+fn request_of_any(stream: &Bound<'_, PyAny>, platform: Platform) -> PyResult<Request> {
     let number = match from_object(stream)? {
         Some(named) => i128::from(named.raw()),
         None => ARGUMENT.read_wide(stream)?,
@@ -66,7 +66,7 @@ fn from_object(stream: &Bound<'_, PyAny>) -> PyResult<Option<Stream>> {
     if stream.is_instance_of::<PyInt>() || stream.is_instance_of::<PyBool>() {
         return Ok(None);
     }
-    let Some(protocol) = stream.getattr_opt(&keys(stream.py()).cuda_stream)? else {
+    let Some(protocol) = stream.getattr_opt(&names(stream.py()).cuda_stream)? else {
         return Ok(None);
     };
     let answer = if protocol.is_callable() {

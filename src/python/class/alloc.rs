@@ -182,11 +182,11 @@ fn learn_layout(py: Python<'_>) -> PyResult<bool> {
         // SAFETY: the class of views, of which there is none yet; the GIL is held.
         unsafe { (*class.as_type_ptr()).tp_dealloc = Some(dealloc) };
     }
-    let known = match matches {
+    let outcome = match matches {
         true => LayoutMatches::Yes,
         false => LayoutMatches::No,
     };
-    LAYOUT.store(known as u8, Ordering::Relaxed);
+    LAYOUT.store(outcome as u8, Ordering::Relaxed);
     Ok(matches)
 }
 
@@ -209,7 +209,7 @@ pub(crate) fn prepare(class: &Bound<'_, PyType>) -> PyResult<()> {
 /// it.
 #[cfg(not(Py_LIMITED_API))]
 unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
-    thread_exit::stays();
+    thread_exit::guard();
     let this = object.cast::<Object>();
     // SAFETY: CPython calls this attached, with a view to which nothing refers any more. Does nothing to one
     // that the collector does not track.

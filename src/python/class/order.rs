@@ -30,7 +30,7 @@ impl PyCaiView {
     ) -> PyResult<Bound<'py, Self>> {
         let (py, this) = (slf.py(), slf.get());
         this.prepare(py)?;
-        // An explicit wish: the policy is about what happens without one.
+        // An explicit request: the policy is about what happens without one.
         if !this.view().needs_order(request, SyncPolicy::Event) {
             return Ok(slf.clone());
         }

@@ -90,7 +90,7 @@ impl PyCaiView {
     }
 
     /// The same memory described anew: in the same consume block, on the same stream, of the same producer.
-    pub(crate) fn described(&self, py: Python<'_>, view: CaiView) -> Self {
+    pub(crate) fn derive(&self, py: Python<'_>, view: CaiView) -> Self {
         // `dtype=` makes an array of a struct.
         let fields = match view.descriptor().dtype().is_structure() {
             true => self.descr().clone(),

@@ -93,9 +93,9 @@ const fn defaults_to_none(parameters: &[Parameter]) -> u32 {
 }
 
 /// The names of a function's keywords, interned once.
-pub(crate) struct Names<const N: usize>(OnceBox<[Py<PyString>; N]>);
+pub(crate) struct Keywords<const N: usize>(OnceBox<[Py<PyString>; N]>);
 
-impl<const N: usize> Names<N> {
+impl<const N: usize> Keywords<N> {
     pub(crate) const fn new() -> Self {
         Self(OnceBox::new())
     }
@@ -154,7 +154,7 @@ macro_rules! signature {
                 borrowed: std::marker::PhantomData<(&'a (), Python<'py>)>,
             }
 
-            static NAMES: fc::Names<{ <$type as fc::Signature>::KEYWORDS.len() }> = fc::Names::new();
+            static INTERNED: fc::Keywords<{ <$type as fc::Signature>::KEYWORDS.len() }> = fc::Keywords::new();
 
             impl fc::Signature for $type {
                 const NAME: &'static std::ffi::CStr =
@@ -179,7 +179,7 @@ macro_rules! signature {
                 type Arguments<'a, 'py> = Arguments<'a, 'py>;
 
                 fn intern_names(py: Python<'_>) {
-                    NAMES.interned::<Self>(py);
+                    INTERNED.interned::<Self>(py);
                 }
 
                 #[inline(always)]
@@ -190,7 +190,7 @@ macro_rules! signature {
                     let mut values = [None; <$type as fc::Signature>::KEYWORDS.len()];
                     let which = match BARE {
                         true => 0,
-                        false => vector.keywords::<Self, _>(&NAMES, &mut values)?,
+                        false => vector.keywords::<Self, _>(&INTERNED, &mut values)?,
                     };
                     let [$($keyword),*] = values;
                     Ok(Arguments {
@@ -278,7 +278,7 @@ impl<'a, 'py> Vector<'a, 'py> {
     #[inline(always)]
     pub(crate) fn keywords<S: Signature, const N: usize>(
         &self,
-        names: &'static Names<N>,
+        names: &'static Keywords<N>,
         values: &mut [Value<'a, 'py>; N],
     ) -> PyResult<u32> {
         let may_be_none = const { !defaults_to_none(S::KEYWORDS) };
@@ -290,7 +290,7 @@ impl<'a, 'py> Vector<'a, 'py> {
             // SAFETY: a tuple (`new`), and `at` is below its length.
             let name = unsafe { tuple_item(self.names, at.cast_signed()) };
             // From the last one on: in a call, keywords mostly stand in the order of their declaration.
-            let is_it = |known: &Py<PyString>| known.as_ptr() == name;
+            let is_it = |candidate: &Py<PyString>| candidate.as_ptr() == name;
             let (before, after) = names.split_at(next);
             let index = match after.iter().position(is_it) {
                 Some(index) => next + index,
@@ -420,7 +420,7 @@ unsafe extern "C" fn enter<F: Function>(
     count: ffi::Py_ssize_t,
     names: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    thread_exit::stays();
+    thread_exit::guard();
     // SAFETY: the interpreter calls this attached.
     let py = unsafe { Python::assume_attached() };
     // SAFETY: the interpreter's arguments, unchanged.
@@ -512,11 +512,7 @@ fn docstring<S: Signature>() -> String {
     };
     let (head, tail) = lines.split_at(sections);
     let mut parts = vec![head.join("\n")];
-    let parameters: String = S::POSITIONAL
-        .iter()
-        .chain(S::KEYWORDS)
-        .map(described)
-        .collect();
+    let parameters: String = S::POSITIONAL.iter().chain(S::KEYWORDS).map(entry).collect();
     parts.extend((!parameters.is_empty()).then(|| format!("Parameters\n----------\n{parameters}")));
     parts.extend((!tail.is_empty()).then(|| tail.join("\n")));
     let parts: Vec<_> = parts.iter().map(|part| part.trim()).collect();
@@ -524,7 +520,7 @@ fn docstring<S: Signature>() -> String {
 }
 
 /// A parameter's entry in the section of parameters.
-fn described(parameter: &Parameter) -> String {
+fn entry(parameter: &Parameter) -> String {
     let Parameter { name, default, .. } = parameter;
     let kind = parameter.kind.replace('_', "");
     let mut text = match default {

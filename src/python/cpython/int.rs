@@ -6,7 +6,7 @@ use pyo3::types::{PyBool, PyInt};
 use pyo3::{Borrowed, ffi};
 
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::python::cpython::names::keys;
+use crate::python::cpython::names::names;
 use crate::python::cpython::{compact_int, release};
 
 /// Where an int stands and what to call the two ways in which it can be wrong.
@@ -53,7 +53,7 @@ impl IntRule {
     /// As [`read`](Self::read).
     pub(crate) fn read_wide(self, object: &Bound<'_, PyAny>) -> PyResult<i128> {
         let index = self.index(object)?;
-        if let Some(number) = called(index.as_borrowed()) {
+        if let Some(number) = read_by_call(index.as_borrowed()) {
             return Ok(number.into());
         }
         match index.extract::<u64>() {
@@ -85,7 +85,7 @@ impl IntRule {
 /// The value of an exact `int` that fits 64 bits, without a reference or an exception; `None` sends the
 /// caller to [`IntRule::read`], which takes everything else and says what is wrong.
 #[inline(always)]
-pub(crate) fn quick(object: Borrowed<'_, '_, PyAny>) -> Option<i64> {
+pub(crate) fn read_fast(object: Borrowed<'_, '_, PyAny>) -> Option<i64> {
     // SAFETY: any object may be asked.
     if unsafe { ffi::PyLong_CheckExact(object.as_ptr()) } == 0 {
         return None;
@@ -94,11 +94,11 @@ pub(crate) fn quick(object: Borrowed<'_, '_, PyAny>) -> Option<i64> {
     if let Some(small) = unsafe { compact_int::read(object.as_ptr()) } {
         return Some(small);
     }
-    called(object)
+    read_by_call(object)
 }
 
 #[inline(never)]
-fn called(int: Borrowed<'_, '_, PyAny>) -> Option<i64> {
+fn read_by_call(int: Borrowed<'_, '_, PyAny>) -> Option<i64> {
     let mut overflow = 0;
     // SAFETY: an exact int; with an out-parameter for overflow nothing is raised.
     let number = unsafe { ffi::PyLong_AsLongLongAndOverflow(int.as_ptr(), &raw mut overflow) };
@@ -126,7 +126,7 @@ pub(crate) fn repr(object: &Bound<'_, PyAny>) -> String {
 /// The name of an object's type, as messages show it.
 #[cold]
 pub(crate) fn type_name(object: &Bound<'_, PyAny>) -> String {
-    let (kind, names) = (object.get_type(), keys(object.py()));
+    let (kind, names) = (object.get_type(), names(object.py()));
     release::dropping(|| {
         let name = kind.getattr(&names.qualname);
         let name = name.map_or_else(|_| "?".into(), |name| name.to_string());

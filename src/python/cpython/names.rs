@@ -4,15 +4,15 @@ use once_cell::race::OnceBox;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-macro_rules! keys {
+macro_rules! names {
     ($($field:ident $name:literal;)*) => {
-        pub(crate) struct Keys {
+        pub(crate) struct Names {
             $(pub(crate) $field: Py<PyString>,)*
             /// Those of a CAI dict, in the order in which we export them.
             pub(crate) interface: [Py<PyString>; 8],
         }
 
-        impl Keys {
+        impl Names {
             fn new(py: Python<'_>) -> Self {
                 crate::python::cpython::compact_int::learn(py);
                 let interface =
@@ -26,7 +26,7 @@ macro_rules! keys {
     };
 }
 
-keys! {
+names! {
     shape "shape";
     typestr "typestr";
     data "data";
@@ -55,7 +55,7 @@ keys! {
 
 /// The table; made on first use.
 #[inline]
-pub(crate) fn keys(py: Python<'_>) -> &Keys {
-    static KEYS: OnceBox<Keys> = OnceBox::new();
-    KEYS.get_or_init(|| Box::new(Keys::new(py)))
+pub(crate) fn names(py: Python<'_>) -> &Names {
+    static NAMES: OnceBox<Names> = OnceBox::new();
+    NAMES.get_or_init(|| Box::new(Names::new(py)))
 }

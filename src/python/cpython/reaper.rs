@@ -89,7 +89,7 @@ extern "C" fn on_pending_call(_: *mut std::ffi::c_void) -> std::ffi::c_int {
 
 /// Releases everything that waits. The caller is attached to our interpreter.
 fn drain(_py: Python<'_>) {
-    thread_exit::stays();
+    thread_exit::guard();
     for node in QUEUE.take() {
         view::DRAINED.add();
         // SAFETY: the node came out of the queue and is ours; `_py` proves that the GIL is held.

@@ -139,7 +139,7 @@ const WITH_GIL: EndsOn = EndsOn::Only {
 /// panicking where the exception is another extension's Rust panic.
 #[inline]
 pub(crate) fn keeping_exception(_py: Python<'_>, end: impl FnOnce()) {
-    thread_exit::stays();
+    thread_exit::guard();
     // SAFETY: the GIL is held.
     if unsafe { ffi::PyErr_Occurred() }.is_null() {
         end();

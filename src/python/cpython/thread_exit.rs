@@ -16,17 +16,17 @@
 //! of our calls are made by PyO3.
 
 #[cfg(all(target_os = "linux", target_env = "gnu", not(Py_3_14)))]
-pub(crate) use glibc::stays;
+pub(crate) use glibc::guard;
 
 /// Elsewhere `pthread_exit` unwinds nothing, or no thread is killed.
 #[inline(always)]
 #[cfg(not(all(target_os = "linux", target_env = "gnu", not(Py_3_14))))]
-pub(crate) fn stays() {}
+pub(crate) fn guard() {}
 
 #[cfg(all(target_os = "linux", target_env = "gnu", not(Py_3_14)))]
 mod glibc;
 
-/// Declares the methods of a class, each of which begins with [`stays`]: nothing else may be a `#[pymethods]`.
+/// Declares the methods of a class, each of which begins with [`guard`]: nothing else may be a `#[pymethods]`.
 macro_rules! entries {
     (impl $class:ident {
         $(
@@ -41,7 +41,7 @@ macro_rules! entries {
             $(
                 $(#[$meta])*
                 $visibility $($qualifier_or_name)+ $(<$lifetime>)? ($($arguments)*) $(-> $returned)? {
-                    $crate::python::cpython::thread_exit::stays();
+                    $crate::python::cpython::thread_exit::guard();
                     $($body)*
                 }
             )*

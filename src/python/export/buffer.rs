@@ -16,7 +16,7 @@ use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, SyncPolicy};
 use crate::python::class::view::PyCaiView;
-use crate::python::cpython::names::keys;
+use crate::python::cpython::names::names;
 use crate::view::{CaiView, PresentAs};
 
 /// Blocks until the host may read.
@@ -56,7 +56,7 @@ pub(crate) fn array_interface<'py>(
         .typestr()
         .map_err(|violation| PyAttributeError::new_err(violation.to_string()))?;
     wait(py, view)?;
-    let names = keys(py);
+    let names = names(py);
     let dict = PyDict::new(py);
     dict.set_item(&names.shape, PyTuple::new(py, descriptor.shape())?)?;
     dict.set_item(&names.typestr, PyString::intern(py, typestr))?;

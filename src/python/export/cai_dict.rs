@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
 use crate::protocol::dtype::DType;
-use crate::python::cpython::names::keys;
+use crate::python::cpython::names::names;
 use crate::view::CaiView;
 
 /// A place for each element type; those without a typestr stay empty.
@@ -24,7 +24,7 @@ pub(crate) fn of<'py>(
     typestr: &'static str,
 ) -> PyResult<Bound<'py, PyDict>> {
     let descriptor = view.descriptor();
-    let names = keys(py);
+    let names = names(py);
     let template = template(py, descriptor.dtype(), typestr)?;
     // SAFETY: a dict.
     let dict = unsafe { ffi::PyDict_Copy(template.as_ptr()) };
@@ -54,7 +54,7 @@ fn template<'py>(
 ) -> PyResult<&'py Bound<'py, PyDict>> {
     let place = dtype.index().expect("a type with a typestr is scalar");
     let made = TEMPLATES[place].get_or_try_init(|| {
-        let (names, dict) = (keys(py), PyDict::new(py));
+        let (names, dict) = (names(py), PyDict::new(py));
         dict.set_item(&names.shape, py.None())?;
         dict.set_item(&names.typestr, PyString::intern(py, typestr))?;
         dict.set_item(&names.data, py.None())?;

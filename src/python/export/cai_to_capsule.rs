@@ -10,7 +10,7 @@ use crate::protocol::device::Device;
 use crate::protocol::stream::{Platform, Request, Stream};
 use crate::python::cpython::fastcall::Value;
 use crate::python::cpython::{int, release};
-use crate::python::export::dlpack::{Export, quick_version};
+use crate::python::export::dlpack::{build_capsule, takes_versioned_fast};
 use crate::python::import::cai_dict::{self, Numbers};
 use crate::python::import::{cai, dtype_hint};
 
@@ -22,52 +22,52 @@ use crate::python::import::{cai, dtype_hint};
 pub(crate) fn convert<'py>(
     object: &Bound<'py, PyAny>,
     dict: &Bound<'py, PyAny>,
-    wish: Wish,
+    request: FastRequest,
     device_id: Option<i32>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let mut numbers = Numbers::default();
-    let Some(usual) = cai_dict::usual(dict, &mut numbers) else {
+    let Some(dict) = cai_dict::read_fast(dict, &mut numbers) else {
         return Ok(None);
     };
-    let mut described = usual.array.borrowed(Device::cuda(device_id.unwrap_or(0)));
-    let hides_flag = described.flags.read_only() && !wish.versioned;
-    if !usual.knows_stream || hides_flag || dtype_hint::is_doubtful(object, described.dtype) {
+    let mut descriptor = dict.array.borrowed(Device::cuda(device_id.unwrap_or(0)));
+    let hides_flag = descriptor.flags.read_only() && !request.versioned;
+    if !dict.is_stream_known || hides_flag || dtype_hint::is_doubtful(object, descriptor.dtype) {
         return Ok(None);
     }
-    if device_id.is_none() && described.data != 0 {
+    if device_id.is_none() && descriptor.data != 0 {
         // What has to wait needs a view, whose import asks the driver too; once is enough.
-        if usual.stream != Stream::None {
+        if dict.stream != Stream::None {
             return Ok(None);
         }
-        described.device = cai::device_at(described.data)?;
+        descriptor.device = cai::device_at(descriptor.data)?;
     }
-    match wish.stream_request(described.device) {
-        Some(wanted) if !wanted.needs_order(usual.stream) => {}
+    match request.stream_request(descriptor.device) {
+        Some(wanted) if !wanted.needs_order(dict.stream) => {}
         _ => return Ok(None),
     }
     let owner = release::own(object.clone())?;
-    Export::made(object.py(), described, wish.versioned, owner).map(Some)
+    build_capsule(object.py(), descriptor, request.versioned, owner).map(Some)
 }
 
 /// What the consumer asks, if its arguments are exact ints.
 #[derive(Clone, Copy)]
-pub(crate) struct Wish {
+pub(crate) struct FastRequest {
     stream: Option<i64>,
     versioned: bool,
 }
 
-impl Wish {
+impl FastRequest {
     /// `None` if an argument is of another type.
     #[inline(always)]
     pub(crate) fn read(stream: Value<'_, '_>, max_version: Value<'_, '_>) -> Option<Self> {
         Some(Self {
             stream: match stream {
                 None => None,
-                Some(number) => Some(int::quick(number)?),
+                Some(number) => Some(int::read_fast(number)?),
             },
             versioned: match max_version {
                 None => false,
-                Some(pair) => quick_version(&pair)?,
+                Some(pair) => takes_versioned_fast(&pair)?,
             },
         })
     }

@@ -58,7 +58,7 @@ impl Export {
     /// `TypeError`, `ValueError` or `BufferError`, naming the argument.
     #[inline(always)]
     pub(crate) fn decide(
-        described: DescriptorRef<'_>,
+        descriptor: DescriptorRef<'_>,
         request: &DlpackRequest<'_, '_>,
     ) -> PyResult<Self> {
         let versioned = match request.max_version {
@@ -66,18 +66,18 @@ impl Export {
             Some(version) => is_versioned(&version)?,
         };
         let device = match request.dl_device {
-            None => described.device,
-            Some(value) => target(&value, described.device)?,
+            None => descriptor.device,
+            Some(value) => target(&value, descriptor.device)?,
         };
-        let transfer = if request.copy.is_none() && device == described.device {
+        let transfer = if request.copy.is_none() && device == descriptor.device {
             None
         } else {
             let copy = request.copy.map(|copy| wants_copy(&copy)).transpose()?;
-            Transfer::decide(described.device, device, copy)?
+            Transfer::decide(descriptor.device, device, copy)?
         };
         // Of a shared tensor nobody is the sole owner; of a copy the consumer is, who may write to it.
-        let is_read_only = described.flags.read_only() && !request.writable && transfer.is_none();
-        let flags = described
+        let is_read_only = descriptor.flags.read_only() && !request.writable && transfer.is_none();
+        let flags = descriptor
             .flags
             .with(Flags::READ_ONLY, is_read_only)
             .with(Flags::IS_COPIED, transfer.is_some());
@@ -151,37 +151,36 @@ impl Export {
     pub(crate) fn capsule<'py>(
         &self,
         py: Python<'py>,
-        described: DescriptorRef<'_>,
+        descriptor: DescriptorRef<'_>,
         owner: RawOwner,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let described = DescriptorRef {
+        let descriptor = DescriptorRef {
             device: self.device,
             flags: self.flags,
-            ..described
+            ..descriptor
         };
-        Self::made(py, described, self.versioned, owner)
+        build_capsule(py, descriptor, self.versioned, owner)
     }
+}
 
-    /// The capsule of what is described, in the one layout or the other. `owner` is taken: on failure it
-    /// has been released.
-    #[inline(always)]
-    pub(crate) fn made<'py>(
-        py: Python<'py>,
-        described: DescriptorRef<'_>,
-        versioned: bool,
-        owner: RawOwner,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        if versioned {
-            capsule::wrap(py, tensor::<DLManagedTensorVersioned>(described, owner)?)
-        } else {
-            capsule::wrap(py, tensor::<DLManagedTensor>(described, owner)?)
-        }
+/// Builds a capsule in the versioned or the legacy layout. Takes `owner`: releases it on failure.
+#[inline(always)]
+pub(crate) fn build_capsule<'py>(
+    py: Python<'py>,
+    descriptor: DescriptorRef<'_>,
+    versioned: bool,
+    owner: RawOwner,
+) -> PyResult<Bound<'py, PyAny>> {
+    if versioned {
+        capsule::wrap(py, tensor::<DLManagedTensorVersioned>(descriptor, owner)?)
+    } else {
+        capsule::wrap(py, tensor::<DLManagedTensor>(descriptor, owner)?)
     }
 }
 
 #[inline(always)]
-fn tensor<M: Abi>(described: DescriptorRef<'_>, owner: RawOwner) -> PyResult<NonNull<M>> {
-    build::<M>(described, described.flags.bits(), owner).map_err(|error| {
+fn tensor<M: Abi>(descriptor: DescriptorRef<'_>, owner: RawOwner) -> PyResult<NonNull<M>> {
+    build::<M>(descriptor, descriptor.flags.bits(), owner).map_err(|error| {
         // SAFETY: `build` did not take the owner, so that it is still ours to end.
         unsafe { owner.release() };
         error.into()
@@ -191,12 +190,12 @@ fn tensor<M: Abi>(described: DescriptorRef<'_>, owner: RawOwner) -> PyResult<Non
 /// Whether the consumer takes our versioned tensor: any major version from 1 on (it checks what it gets).
 #[inline(always)]
 fn is_versioned(max_version: &Bound<'_, PyAny>) -> PyResult<bool> {
-    quick_version(max_version).map_or_else(|| careful_version(max_version), Ok)
+    takes_versioned_fast(max_version).map_or_else(|| takes_versioned(max_version), Ok)
 }
 
 /// [`is_versioned`] of an exact tuple of two small ints.
 #[inline(always)]
-pub(crate) fn quick_version(max_version: &Bound<'_, PyAny>) -> Option<bool> {
+pub(crate) fn takes_versioned_fast(max_version: &Bound<'_, PyAny>) -> Option<bool> {
     let pair = max_version.cast_exact::<PyTuple>().ok()?;
     if pair.len() != 2 {
         return None;
@@ -206,15 +205,15 @@ pub(crate) fn quick_version(max_version: &Bound<'_, PyAny>) -> Option<bool> {
     // SAFETY: as above.
     let minor = unsafe { tuple_item(pair.as_ptr(), 1) };
     // SAFETY: an item of the tuple, which lives as long.
-    let major = int::quick(unsafe { Borrowed::from_ptr(pair.py(), major) })?;
+    let major = int::read_fast(unsafe { Borrowed::from_ptr(pair.py(), major) })?;
     // SAFETY: as above.
-    let minor = int::quick(unsafe { Borrowed::from_ptr(pair.py(), minor) })?;
+    let minor = int::read_fast(unsafe { Borrowed::from_ptr(pair.py(), minor) })?;
     (major >= 0 && minor >= 0).then_some(major >= 1)
 }
 
 #[cold]
 #[inline(never)]
-fn careful_version(max_version: &Bound<'_, PyAny>) -> PyResult<bool> {
+fn takes_versioned(max_version: &Bound<'_, PyAny>) -> PyResult<bool> {
     let refuse = |rule| {
         let field = Field::Argument("max_version");
         PyErr::from(Violation::new(rule, field, repr(max_version)))

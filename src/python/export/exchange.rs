@@ -68,7 +68,7 @@ pub(crate) fn capsule(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
 
 /// Runs the body of a callback: 0, or -1 with an exception set. Nothing unwinds into C.
 fn answer(py: Python<'_>, body: impl FnOnce() -> PyResult<()>) -> c_int {
-    thread_exit::stays();
+    thread_exit::guard();
     let error = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return 0,
         Ok(Err(error)) => error,

@@ -16,9 +16,9 @@ use crate::protocol::stream::Stream;
 use crate::python::call::options::{Check, Options};
 use crate::python::class::beside::Beside;
 use crate::python::cpython::int::{repr, type_name};
-use crate::python::cpython::names::keys;
+use crate::python::cpython::names::names;
 use crate::python::cpython::{getattr, release};
-use crate::python::import::cai_dict::{Numbers, Read, Usual};
+use crate::python::import::cai_dict::{FastDict, Numbers, ParsedDict};
 use crate::python::import::{cai_dict, dtype_hint, fields};
 use crate::view::{CaiView, Owner, check_range};
 
@@ -47,11 +47,11 @@ pub(crate) fn import<'py>(
         false => attribute(object)?.ok_or_else(|| missing(object))?,
     };
     let mut numbers = Numbers::default();
-    if let Some(usual) = usual(&dict, options, &mut numbers) {
-        memory.write(usual_view(object, usual, options)?);
+    if let Some(fast) = read_fast(&dict, options, &mut numbers) {
+        memory.write(view_fast(object, fast, options)?);
         return Ok(Beside::default());
     }
-    any(
+    import_parsed(
         memory,
         object,
         read(object, &dict, options)?,
@@ -64,7 +64,7 @@ pub(crate) fn import<'py>(
 /// says so: torch, cuDF and others raise something else for a tensor that cannot be exported.
 #[inline(always)]
 pub(crate) fn attribute<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
-    getattr::optional(object, &keys(object.py()).cai)
+    getattr::optional(object, &names(object.py()).cai)
 }
 
 /// Reads the dict of `object`. On a class the attribute is the property object: said as such.
@@ -73,7 +73,7 @@ pub(crate) fn read<'py>(
     object: &Bound<'py, PyAny>,
     dict: &Bound<'py, PyAny>,
     options: &Options<'_, '_>,
-) -> PyResult<Read<'py>> {
+) -> PyResult<ParsedDict<'py>> {
     cai_dict::read(dict, options.strict).map_err(|error| {
         if object.is_instance_of::<PyType>() {
             release::drop_now(error);
@@ -97,7 +97,7 @@ pub(crate) fn missing(object: &Bound<'_, PyAny>) -> PyErr {
         )
         .into();
     }
-    match object.get_type().hasattr(&keys(object.py()).cai) {
+    match object.get_type().hasattr(&names(object.py()).cai) {
         Ok(true) => Violation::new(Rule::CaiUnavailable, Field::Cai, found)
             .with_hint("a tensor on the CPU has no CUDA Array Interface; from_dlpack takes it")
             .into(),
@@ -108,10 +108,10 @@ pub(crate) fn missing(object: &Bound<'_, PyAny>) -> PyErr {
 
 /// The view of what a dict said, kept alive by `object` (or by `owner=`, for a bare dict); of a struct
 /// with its fields.
-pub(crate) fn any<'py>(
+pub(crate) fn import_parsed<'py>(
     memory: &mut MaybeUninit<CaiView>,
     object: &Bound<'py, PyAny>,
-    mut read: Read<'py>,
+    mut read: ParsedDict<'py>,
     options: &Options<'_, 'py>,
     structs: AllowStructs,
 ) -> PyResult<Beside> {
@@ -121,15 +121,21 @@ pub(crate) fn any<'py>(
         return Ok(Beside::default());
     }
     check(object, &read)?;
-    let (stream, known) = (read.interface.stream(), read.knows_stream());
+    let (stream, is_stream_known) = (read.interface.stream(), read.is_stream_known());
     let device = Device::cuda(options.device_id.unwrap_or(0));
     let (descriptor, fields) = read.interface.into_struct(device)?;
-    memory.write(finish(object, descriptor, stream, known, options)?);
+    memory.write(finish(
+        object,
+        descriptor,
+        stream,
+        is_stream_known,
+        options,
+    )?);
     Ok(Beside::default().with_fields(fields))
 }
 
 /// Refuses a mask, and warns of what should not be there.
-pub(crate) fn check(object: &Bound<'_, PyAny>, read: &Read<'_>) -> PyResult<()> {
+pub(crate) fn check(object: &Bound<'_, PyAny>, read: &ParsedDict<'_>) -> PyResult<()> {
     if let Some(mask) = &read.mask {
         return Err(cai_dict::refuse_mask(mask, read.interface.shape()));
     }
@@ -142,11 +148,11 @@ pub(crate) fn check(object: &Bound<'_, PyAny>, read: &Read<'_>) -> PyResult<()> 
 /// [`any`], of what is no struct.
 pub(crate) fn view<'py>(
     object: &Bound<'py, PyAny>,
-    read: Read<'py>,
+    read: ParsedDict<'py>,
     options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
     check(object, &read)?;
-    let known = read.knows_stream();
+    let is_stream_known = read.is_stream_known();
     let stream = read.interface.stream();
     // Everything that can be said without the driver is said first.
     let typestr = read.typestr;
@@ -155,39 +161,39 @@ pub(crate) fn view<'py>(
     } else {
         None
     };
-    let described = match proven {
+    let descriptor = match proven {
         None => describe(read.interface, options),
         proven => {
             let device = Device::cuda(options.device_id.unwrap_or(0));
             read.interface.into_descriptor(proven, device)
         }
     };
-    let descriptor = described.map_err(|violation| verbatim(violation, typestr.as_ref()))?;
-    finish(object, descriptor, stream, known, options)
+    let descriptor = descriptor.map_err(|violation| verbatim(violation, typestr.as_ref()))?;
+    finish(object, descriptor, stream, is_stream_known, options)
 }
 
 /// Reads the usual dict, where the caller does not know its elements better.
 #[inline(always)]
-pub(crate) fn usual<'a>(
+pub(crate) fn read_fast<'a>(
     dict: &Bound<'_, PyAny>,
     options: &Options<'_, '_>,
     numbers: &'a mut Numbers,
-) -> Option<Usual<'a>> {
+) -> Option<FastDict<'a>> {
     if options.dtype.is_some() || options.shape.is_some() {
         return None;
     }
-    cai_dict::usual(dict, numbers)
+    cai_dict::read_fast(dict, numbers)
 }
 
 /// [`view`] of what the usual dict said.
 #[inline(always)]
-pub(crate) fn usual_view<'py>(
+pub(crate) fn view_fast<'py>(
     object: &Bound<'py, PyAny>,
-    usual: Usual<'_>,
+    dict: FastDict<'_>,
     options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
     let device = Device::cuda(options.device_id.unwrap_or(0));
-    let mut descriptor = usual.array.descriptor(device);
+    let mut descriptor = dict.array.descriptor(device);
     if dtype_hint::is_doubtful(object, descriptor.dtype())
         && let Some(dtype) = dtype_hint::special(object, 2)?
     {
@@ -196,8 +202,8 @@ pub(crate) fn usual_view<'py>(
     finish(
         object,
         descriptor,
-        usual.stream,
-        usual.knows_stream,
+        dict.stream,
+        dict.is_stream_known,
         options,
     )
 }
@@ -208,7 +214,7 @@ pub(crate) fn finish<'py>(
     object: &Bound<'py, PyAny>,
     mut descriptor: Descriptor,
     stream: Stream,
-    known: bool,
+    is_stream_known: bool,
     options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
     descriptor.set_device(locate(&descriptor, options)?);
@@ -219,7 +225,7 @@ pub(crate) fn finish<'py>(
     Ok(with_streams(
         descriptor,
         stream,
-        known,
+        is_stream_known,
         options.producer,
         owner,
     ))
@@ -256,12 +262,12 @@ fn verbatim(violation: Violation, typestr: Option<&Bound<'_, PyAny>>) -> Violati
 fn with_streams(
     descriptor: Descriptor,
     declared: Stream,
-    known: bool,
+    is_stream_known: bool,
     producer: Option<Stream>,
     owner: Owner,
 ) -> CaiView {
     let ready = producer.unwrap_or(declared);
-    let goes_on = producer.or(known.then_some(declared));
+    let goes_on = producer.or(is_stream_known.then_some(declared));
     // SAFETY: the producer's promise (CAI): the object keeps the memory and the stream alive.
     unsafe { CaiView::of(descriptor, ready, goes_on, owner) }
 }
@@ -341,7 +347,7 @@ fn device_of(info: &PointerInfo) -> Option<Device> {
 
 /// One warning per producer type for what is accepted though it should not be there.
 #[cold]
-fn warn(object: &Bound<'_, PyAny>, read: &Read<'_>) -> PyResult<()> {
+fn warn(object: &Bound<'_, PyAny>, read: &ParsedDict<'_>) -> PyResult<()> {
     let name = type_name(object);
     let text = match read.interface.version() {
         Version::Newer(version) => format!(

@@ -26,7 +26,7 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 use crate::python::cpython::fastcall::{tuple_item, tuple_len};
 use crate::python::cpython::int::{IntRule, repr, type_name};
-use crate::python::cpython::names::{Keys, keys};
+use crate::python::cpython::names::{Names, names};
 use crate::python::cpython::{int, release};
 
 const VERSION: IntRule = IntRule::new(Field::CaiVersion, Rule::VersionType, Rule::VersionRange);
@@ -40,7 +40,7 @@ const POINTER: IntRule = IntRule::new(
 const STREAM: IntRule = IntRule::new(Field::CaiStream, Rule::StreamType, Rule::StreamRange);
 
 /// What a dict said, and what the caller may want to tell the user about it.
-pub(crate) struct Read<'py> {
+pub(crate) struct ParsedDict<'py> {
     pub(crate) interface: CaiInterface,
     /// The stream was 0, taken as the legacy default stream.
     pub(crate) stream_was_zero: bool,
@@ -50,20 +50,14 @@ pub(crate) struct Read<'py> {
     pub(crate) mask: Option<Bound<'py, PyAny>>,
 }
 
-impl Read<'_> {
+impl ParsedDict<'_> {
     /// Whether the dict says what to wait for: version 3 does, by a stream or by having none.
-    pub(crate) fn knows_stream(&self) -> bool {
+    pub(crate) fn is_stream_known(&self) -> bool {
         self.interface.stream() != Stream::None || self.interface.version().number() >= 3
     }
 }
 
-/// Reads an interface dict. `strict` refuses what the specification forbids but producers send.
-#[inline]
-pub(crate) fn read<'py>(dict: &Bound<'py, PyAny>, strict: bool) -> PyResult<Read<'py>> {
-    careful(dict, strict)
-}
-
-/// The values of [`Keys::interface`], in that order: borrowed from the dict under the GIL. Where there is
+/// The values of [`Names::interface`], in that order: borrowed from the dict under the GIL. Where there is
 /// none another thread may change the dict as soon as it is not locked, and each is a reference of its own.
 struct Values([*mut ffi::PyObject; 8]);
 
@@ -80,7 +74,7 @@ impl Drop for Values {
 /// One pass over an exact dict, comparing keys by identity. Gives up at a key that is not interned or
 /// not CAI's.
 #[inline(always)]
-fn read_values(dict: &Bound<'_, PyDict>, keys: &Keys, values: &mut Values) -> Option<()> {
+fn read_values(dict: &Bound<'_, PyDict>, names: &Names, values: &mut Values) -> Option<()> {
     with_critical_section(dict, || {
         let (mut position, mut key, mut value) = (0, ptr::null_mut(), ptr::null_mut());
         let mut expected = 0; // keys that come in our own order are found at once
@@ -95,8 +89,8 @@ fn read_values(dict: &Bound<'_, PyDict>, keys: &Keys, values: &mut Values) -> Op
             )
         } != 0
         {
-            if keys.interface[expected & 7].as_ptr() != key {
-                expected = (keys.interface.iter()).position(|name| name.as_ptr() == key)?;
+            if names.interface[expected & 7].as_ptr() != key {
+                expected = (names.interface.iter()).position(|name| name.as_ptr() == key)?;
             }
             #[cfg(Py_GIL_DISABLED)]
             // SAFETY: the dict, which is locked, keeps it meanwhile.
@@ -112,52 +106,55 @@ fn read_values(dict: &Bound<'_, PyDict>, keys: &Keys, values: &mut Values) -> Op
 
 /// The dict that nearly every producer sends: an array of numbers without a mask.
 #[derive(Clone, Copy)]
-pub(crate) struct Usual<'a> {
+pub(crate) struct FastDict<'a> {
     pub(crate) array: InterfaceRef<'a>,
     pub(crate) stream: Stream,
-    /// The dict says what to wait for: see [`Read::knows_stream`].
-    pub(crate) knows_stream: bool,
+    /// The dict says what to wait for: see [`ParsedDict::is_stream_known`].
+    pub(crate) is_stream_known: bool,
 }
 
 /// More axes than these are unusual.
-const USUAL_NDIM: usize = 8;
+const FAST_NDIM: usize = 8;
 
 /// Where the extents and strides of a usual dict are put.
-pub(crate) type Numbers = [i64; 2 * USUAL_NDIM];
+pub(crate) type Numbers = [i64; 2 * FAST_NDIM];
 
 /// Reads the usual dict, without running Python code; `None` where anything is unusual or wrong, with
 /// nothing done: [`read`] knows the rest.
 #[inline(always)]
-pub(crate) fn usual<'a>(dict: &Bound<'_, PyAny>, numbers: &'a mut Numbers) -> Option<Usual<'a>> {
+pub(crate) fn read_fast<'a>(
+    dict: &Bound<'_, PyAny>,
+    numbers: &'a mut Numbers,
+) -> Option<FastDict<'a>> {
     let dict = dict.cast_exact::<PyDict>().ok()?;
     let py = dict.py();
     let mut values = Values([ptr::null_mut(); 8]);
-    read_values(dict, keys(py), &mut values)?;
+    read_values(dict, names(py), &mut values)?;
     let [shape, typestr, data, strides, version, stream, descr, mask] = values.0;
     if !is_absent(mask) {
         return None;
     }
-    let dtype = PlainDict::dtype(quick_str(py, typestr)?)?;
-    if !descr.is_null() && !quick_descr_is_trivial(py, descr, typestr) {
+    let dtype = PlainDict::dtype(str_fast(py, typestr)?)?;
+    if !descr.is_null() && !is_trivial_descr(py, descr, typestr) {
         return None;
     }
-    let ndim = quick_ints(py, shape, numbers.get_mut(..USUAL_NDIM)?)?;
+    let ndim = ints_fast(py, shape, numbers.get_mut(..FAST_NDIM)?)?;
     let has_strides = !is_absent(strides);
-    if has_strides && quick_ints(py, strides, numbers.get_mut(ndim..)?)? != ndim {
+    if has_strides && ints_fast(py, strides, numbers.get_mut(ndim..)?)? != ndim {
         return None;
     }
-    let (data, read_only) = quick_data(py, data)?;
+    let (data, read_only) = data_fast(py, data)?;
     let stream = if is_absent(stream) {
         Stream::None
     } else {
         // 0 is for the careful way, which remembers to warn.
-        match quick_u64(py, stream)? {
+        match u64_fast(py, stream)? {
             0 => return None,
             handle => Stream::from_raw(handle),
         }
     };
     // So are a missing version, which may be refused, and one that is not known.
-    let version = match quick_u64(py, version)? {
+    let version = match u64_fast(py, version)? {
         version @ 0..=3 => version,
         _ => return None,
     };
@@ -169,10 +166,10 @@ pub(crate) fn usual<'a>(dict: &Bound<'_, PyAny>, numbers: &'a mut Numbers) -> Op
         ndim: ndim as u8,
         has_strides,
     };
-    Some(Usual {
+    Some(FastDict {
         array: plain.checked().ok()?,
         stream,
-        knows_stream: stream != Stream::None || version == 3,
+        is_stream_known: stream != Stream::None || version == 3,
     })
 }
 
@@ -184,7 +181,7 @@ fn is_absent(value: *mut ffi::PyObject) -> bool {
 }
 
 #[inline(always)]
-fn quick_str<'a>(_py: Python<'a>, value: *mut ffi::PyObject) -> Option<&'a str> {
+fn str_fast<'a>(_py: Python<'a>, value: *mut ffi::PyObject) -> Option<&'a str> {
     // SAFETY: NULL or one of `Values`, or of their items, which live as long as `usual` runs.
     if value.is_null() || unsafe { ffi::PyUnicode_CheckExact(value) } == 0 {
         return None;
@@ -204,7 +201,7 @@ fn quick_str<'a>(_py: Python<'a>, value: *mut ffi::PyObject) -> Option<&'a str> 
 }
 
 /// Whether `descr` says no more than `typestr`: `[('', typestr)]`, as CuPy sends it.
-fn quick_descr_is_trivial(
+fn is_trivial_descr(
     py: Python<'_>,
     descr: *mut ffi::PyObject,
     typestr: *mut ffi::PyObject,
@@ -222,10 +219,10 @@ fn quick_descr_is_trivial(
         return false;
     }
     // SAFETY: a tuple of two.
-    let name = quick_str(py, unsafe { tuple_item(field, 0) });
+    let name = str_fast(py, unsafe { tuple_item(field, 0) });
     // SAFETY: a tuple of two.
-    let kind = quick_str(py, unsafe { tuple_item(field, 1) });
-    name == Some("") && kind.is_some() && kind == quick_str(py, typestr)
+    let kind = str_fast(py, unsafe { tuple_item(field, 1) });
+    name == Some("") && kind.is_some() && kind == str_fast(py, typestr)
 }
 
 /// The item of a list of one, borrowed from it.
@@ -255,8 +252,8 @@ fn sole_item(py: Python<'_>, list: *mut ffi::PyObject) -> Option<Bound<'_, PyAny
 }
 
 #[inline]
-fn quick_len(tuple: *mut ffi::PyObject) -> Option<usize> {
-    // SAFETY: one of `Values`, not null (`is_absent`, or checked by `quick_ints`).
+fn len_fast(tuple: *mut ffi::PyObject) -> Option<usize> {
+    // SAFETY: one of `Values`, not null (`is_absent`, or checked by `ints_fast`).
     if unsafe { ffi::PyTuple_CheckExact(tuple) } == 0 {
         return None;
     }
@@ -266,42 +263,42 @@ fn quick_len(tuple: *mut ffi::PyObject) -> Option<usize> {
 
 /// Writes the items of an exact tuple of exact ints to the beginning of `into`; their number.
 #[inline(always)]
-fn quick_ints(py: Python<'_>, tuple: *mut ffi::PyObject, into: &mut [i64]) -> Option<usize> {
+fn ints_fast(py: Python<'_>, tuple: *mut ffi::PyObject, into: &mut [i64]) -> Option<usize> {
     if tuple.is_null() {
         return None;
     }
-    let length = quick_len(tuple)?;
+    let length = len_fast(tuple)?;
     for (index, number) in into.get_mut(..length)?.iter_mut().enumerate() {
         // SAFETY: an exact tuple, and `index` is below its length.
         let item = unsafe { tuple_item(tuple, index.cast_signed()) };
-        *number = quick_i64(py, item)?;
+        *number = i64_fast(py, item)?;
     }
     Some(length)
 }
 
 #[inline(always)]
-fn quick_i64(py: Python<'_>, value: *mut ffi::PyObject) -> Option<i64> {
+fn i64_fast(py: Python<'_>, value: *mut ffi::PyObject) -> Option<i64> {
     // SAFETY: one of `Values` or an item of one, not null, and alive while `usual` runs.
     let value = unsafe { Borrowed::from_ptr(py, value) };
-    int::quick(value)
+    int::read_fast(value)
 }
 
 #[inline(always)]
-fn quick_u64(py: Python<'_>, value: *mut ffi::PyObject) -> Option<u64> {
+fn u64_fast(py: Python<'_>, value: *mut ffi::PyObject) -> Option<u64> {
     if value.is_null() {
         return None;
     }
     // Device addresses and handles are below 2^63; the careful way takes the rest.
-    u64::try_from(quick_i64(py, value)?).ok()
+    u64::try_from(i64_fast(py, value)?).ok()
 }
 
 #[inline(always)]
-fn quick_data(py: Python<'_>, data: *mut ffi::PyObject) -> Option<(u64, bool)> {
-    if data.is_null() || quick_len(data)? != 2 {
+fn data_fast(py: Python<'_>, data: *mut ffi::PyObject) -> Option<(u64, bool)> {
+    if data.is_null() || len_fast(data)? != 2 {
         return None;
     }
     // SAFETY: an exact tuple of two.
-    let pointer = quick_u64(py, unsafe { tuple_item(data, 0) })?;
+    let pointer = u64_fast(py, unsafe { tuple_item(data, 0) })?;
     // SAFETY: an exact tuple of two.
     let flag = unsafe { tuple_item(data, 1) };
     // SAFETY: reads the addresses of statics.
@@ -309,11 +306,12 @@ fn quick_data(py: Python<'_>, data: *mut ffi::PyObject) -> Option<(u64, bool)> {
     (flag == yes || flag == no).then_some((pointer, flag == yes))
 }
 
-/// Any dict or mapping, with a reference to each value while it is looked at.
+/// Reads any dict or mapping, holding a reference to each value. `strict` refuses what the specification forbids
+/// but producers send.
 #[cold]
-fn careful<'py>(dict: &Bound<'py, PyAny>, strict: bool) -> PyResult<Read<'py>> {
+pub(crate) fn read<'py>(dict: &Bound<'py, PyAny>, strict: bool) -> PyResult<ParsedDict<'py>> {
     let py = dict.py();
-    let keys = keys(py);
+    let names = names(py);
     #[cfg(Py_GIL_DISABLED)]
     let dict = &at_one_moment(dict)?;
     let source = Mapping::new(dict)?;
@@ -322,25 +320,25 @@ fn careful<'py>(dict: &Bound<'py, PyAny>, strict: bool) -> PyResult<Read<'py>> {
         get(key)?.ok_or_else(|| PyErr::from(Violation::new(rule, field, "")))
     };
 
-    let version = version(get(&keys.version)?, strict)?;
-    let text = required(&keys.typestr, Rule::TypestrMissing, Field::CaiTypestr)?;
+    let version = version(get(&names.version)?, strict)?;
+    let text = required(&names.typestr, Rule::TypestrMissing, Field::CaiTypestr)?;
     let typestr = typestr(&text)?;
-    let descr = crate::python::import::descr::read(get(&keys.descr)?, typestr)?;
+    let descr = crate::python::import::descr::read(get(&names.descr)?, typestr)?;
     let mut axes = Axes::new(Source::Cai);
     shape(
-        &required(&keys.shape, Rule::ShapeMissing, Field::CaiShape)?,
+        &required(&names.shape, Rule::ShapeMissing, Field::CaiShape)?,
         &mut axes,
     )?;
-    if let Some(value) = present(get(&keys.strides)?) {
+    if let Some(value) = present(get(&names.strides)?) {
         strides(&value, &mut axes)?;
     }
     let size_is_zero = axes.shape().contains(&0);
     let (data, read_only) = data(
-        &required(&keys.data, Rule::DataMissing, Field::CaiData)?,
+        &required(&names.data, Rule::DataMissing, Field::CaiData)?,
         size_is_zero,
     )?;
-    let (stream, stream_was_zero) = stream(present(get(&keys.stream)?), strict)?;
-    let mask = present(get(&keys.mask)?);
+    let (stream, stream_was_zero) = stream(present(get(&names.stream)?), strict)?;
+    let mask = present(get(&names.mask)?);
     let parts = Parts {
         version,
         typestr,
@@ -350,7 +348,7 @@ fn careful<'py>(dict: &Bound<'py, PyAny>, strict: bool) -> PyResult<Read<'py>> {
         read_only,
         stream,
     };
-    Ok(Read {
+    Ok(ParsedDict {
         interface: CaiInterface::new(parts)?,
         stream_was_zero,
         typestr: Some(text),
@@ -525,7 +523,7 @@ fn stream(value: Option<Bound<'_, PyAny>>, strict: bool) -> PyResult<(Stream, bo
 #[cold]
 pub(crate) fn refuse_mask(mask: &Bound<'_, PyAny>, shape: &[i64]) -> PyErr {
     let found = || format!("<a mask of type {}>", type_name(mask));
-    let inner = match mask.getattr_opt(&keys(mask.py()).cai) {
+    let inner = match mask.getattr_opt(&names(mask.py()).cai) {
         Ok(Some(inner)) => inner,
         Ok(None) => return Violation::new(Rule::MaskType, Field::CaiMask, repr(mask)).into(),
         Err(error) => return error,

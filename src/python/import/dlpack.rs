@@ -19,7 +19,7 @@ use crate::protocol::stream::{Platform, Stream};
 use crate::python::capsule;
 use crate::python::cpython::fastcall::tuple_item;
 use crate::python::cpython::int::{IntRule, repr, type_name};
-use crate::python::cpython::names::keys;
+use crate::python::cpython::names::names;
 use crate::python::cpython::{int, release};
 use crate::python::import::known_types;
 use crate::python::import::traits::{Traits, warn_unknown};
@@ -43,60 +43,54 @@ pub(crate) struct DlpackArguments {
 }
 
 /// Whether objects of this type speak DLPack.
-pub(crate) fn speaks(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let is_known = known_types::known(object)?
+pub(crate) fn has_dlpack(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let is_known = known_types::facts_of(object)?
         .traits
-        .intersects(Traits::SPEAKS);
-    Ok(is_known || object.get_type().hasattr(&keys(object.py()).dlpack)?)
+        .intersects(Traits::HAS_DLPACK);
+    Ok(is_known || object.get_type().hasattr(&names(object.py()).dlpack)?)
 }
 
 /// Imports an object that has `__dlpack__`, or a bare capsule.
 #[inline(always)]
-pub(crate) fn import(object: &Bound<'_, PyAny>, ask: DlpackArguments) -> PyResult<CaiView> {
+pub(crate) fn import(object: &Bound<'_, PyAny>, request: DlpackArguments) -> PyResult<CaiView> {
     if capsule::is_capsule(object) {
-        return import_capsule(object, ask);
+        return import_capsule(object, request);
     }
-    let speaks = known_types::known(object)?
+    let is_known = known_types::facts_of(object)?
         .traits
-        .intersects(Traits::SPEAKS);
-    if !speaks && !object.hasattr(&keys(object.py()).dlpack)? {
+        .intersects(Traits::HAS_DLPACK);
+    if !is_known && !object.hasattr(&names(object.py()).dlpack)? {
         return Err(missing(object, Rule::DlpackMissing, Field::DlpackCall));
     }
-    import_speaking(object, ask)
+    import_object(object, request)
 }
 
 /// Imports an object that is known to have `__dlpack__`.
 #[inline(always)]
-pub(crate) fn import_speaking(
+pub(crate) fn import_object(
     object: &Bound<'_, PyAny>,
-    ask: DlpackArguments,
+    request: DlpackArguments,
 ) -> PyResult<CaiView> {
-    import_known(object, known_types::known(object)?.traits, ask)
-}
-
-/// The same, of an object of a known type.
-#[inline(always)]
-pub(crate) fn import_known(
-    object: &Bound<'_, PyAny>,
-    traits: Traits,
-    ask: DlpackArguments,
-) -> PyResult<CaiView> {
+    let traits = known_types::facts_of(object)?.traits;
     let announced = announced_device(object)?;
-    let wanted = ask.device.unwrap_or(announced);
-    let ready = stream_to_ask(wanted, ask.stream)?;
-    let (capsule, told) = {
+    let wanted = request.device.unwrap_or(announced);
+    let ready = stream_to_request(wanted, request.stream)?;
+    let (capsule, honoured) = {
         let _current = current_for(traits, announced)?;
-        call(object, ready, wanted, ask)?
+        call(object, ready, wanted, request)?
     };
     if !capsule::is_capsule(&capsule) {
         return Err(Violation::new(Rule::CapsuleType, Field::DlpackCall, repr(&capsule)).into());
     }
     let (mut descriptor, owner) = capsule::claim(&capsule)?;
-    check(&mut descriptor, wanted, ask)?;
-    if traits.intersects(Traits::IGNORES_STREAM) && ask.stream.is_none() && ready != Stream::None {
+    check(&mut descriptor, wanted, request)?;
+    if traits.intersects(Traits::IGNORES_STREAM)
+        && request.stream.is_none()
+        && ready != Stream::None
+    {
         warn_unknown(object)?;
     }
-    Ok(view(descriptor, owner, ready, told))
+    Ok(view(descriptor, owner, ready, honoured))
 }
 
 /// The array's device made current during the call, for producers that would use another one or refuse.
@@ -112,32 +106,32 @@ fn current_for(traits: Traits, device: Device) -> PyResult<Option<ContextGuard<'
 }
 
 /// A capsule cannot be asked anything: its data is ready where the caller says.
-fn import_capsule(capsule: &Bound<'_, PyAny>, ask: DlpackArguments) -> PyResult<CaiView> {
+fn import_capsule(capsule: &Bound<'_, PyAny>, request: DlpackArguments) -> PyResult<CaiView> {
     let (mut descriptor, owner) = capsule::claim(capsule)?;
-    let wanted = ask.device.unwrap_or(descriptor.device());
-    let ready = stream_to_ask(wanted, ask.stream)?;
-    check(&mut descriptor, wanted, ask)?;
-    Ok(view(descriptor, owner, ready, StreamHonoured::Stream))
+    let wanted = request.device.unwrap_or(descriptor.device());
+    let ready = stream_to_request(wanted, request.stream)?;
+    check(&mut descriptor, wanted, request)?;
+    Ok(view(descriptor, owner, ready, StreamHonoured::Yes))
 }
 
-/// Whether the producer was told the stream.
+/// Whether the producer was honoured the stream.
 #[derive(Clone, Copy, PartialEq)]
 enum StreamHonoured {
-    Stream,
+    Yes,
     /// It takes none; whatever it has enqueued is taken to be on the legacy default stream, which
     /// waits for every blocking stream.
-    Nothing,
+    No,
     /// It takes none, and its export has waited (TensorFlow).
-    HasWaited,
+    ExportWaited,
 }
 
 #[inline(always)]
-fn view(descriptor: Descriptor, owner: Owner, asked: Stream, told: StreamHonoured) -> CaiView {
-    let ready = match told {
-        StreamHonoured::Stream => asked,
-        StreamHonoured::Nothing if asked == Stream::None => Stream::None,
-        StreamHonoured::Nothing => Stream::LegacyDefault,
-        StreamHonoured::HasWaited => Stream::None,
+fn view(descriptor: Descriptor, owner: Owner, asked: Stream, honoured: StreamHonoured) -> CaiView {
+    let ready = match honoured {
+        StreamHonoured::Yes => asked,
+        StreamHonoured::No if asked == Stream::None => Stream::None,
+        StreamHonoured::No => Stream::LegacyDefault,
+        StreamHonoured::ExportWaited => Stream::None,
     };
     let is_host = descriptor.device().device_type == Device::CPU;
     let goes_on = is_host.then_some(Stream::None);
@@ -152,7 +146,7 @@ pub(crate) fn announced_device(object: &Bound<'_, PyAny>) -> PyResult<Device> {
     let answer = unsafe {
         let argument = object.as_ptr();
         ffi::PyObject_VectorcallMethod(
-            keys(py).dlpack_device.as_ptr(),
+            names(py).dlpack_device.as_ptr(),
             &raw const argument,
             1,
             std::ptr::null_mut(),
@@ -162,7 +156,7 @@ pub(crate) fn announced_device(object: &Bound<'_, PyAny>) -> PyResult<Device> {
     let answer = unsafe { Bound::from_owned_ptr_or_err(py, answer) };
     let answer = match answer {
         Ok(answer) => answer,
-        Err(error) if !object.hasattr(&keys(py).dlpack_device)? => {
+        Err(error) if !object.hasattr(&names(py).dlpack_device)? => {
             release::drop_now(error);
             return Err(missing(object, Rule::DeviceMissing, Field::DlpackDevice));
         }
@@ -180,16 +174,16 @@ pub(crate) fn announced_device(object: &Bound<'_, PyAny>) -> PyResult<Device> {
         // SAFETY: an item of the tuple, which lives as long.
         unsafe { Borrowed::from_ptr(py, part) }
     };
-    let quick = |at| i32::try_from(int::quick(part(at))?).ok();
-    if let (Some(device_type), Some(id)) = (quick(0), quick(1)) {
+    let read_fast = |at| i32::try_from(int::read_fast(part(at))?).ok();
+    if let (Some(device_type), Some(id)) = (read_fast(0), read_fast(1)) {
         return Ok(Device::check(device_type, id)?);
     }
-    careful_device(&part(0), &part(1))
+    device(&part(0), &part(1))
 }
 
 /// The same from any ints: what does not fit is named.
 #[cold]
-fn careful_device(device_type: &Bound<'_, PyAny>, id: &Bound<'_, PyAny>) -> PyResult<Device> {
+fn device(device_type: &Bound<'_, PyAny>, id: &Bound<'_, PyAny>) -> PyResult<Device> {
     let device_type: i32 = DEVICE_TYPE.read(device_type)?;
     let is_host = matches!(device_type, Device::CPU | Device::CUDA_HOST);
     let id: i32 = if id.is_none() && is_host {
@@ -215,8 +209,8 @@ fn missing(object: &Bound<'_, PyAny>, rule: Rule, field: Field) -> PyErr {
     .into()
 }
 
-/// The stream that the producer is told, and on which the data is then ready.
-fn stream_to_ask(device: Device, wanted: Option<Stream>) -> PyResult<Stream> {
+/// The stream that the producer is honoured, and on which the data is then ready.
+fn stream_to_request(device: Device, wanted: Option<Stream>) -> PyResult<Stream> {
     match (Platform::from_device_type(device.device_type), wanted) {
         (Some(Platform::Host), Some(stream)) if stream != Stream::None => {
             Err(Violation::new(Rule::StreamCpu, Field::Argument("stream"), stream.raw()).into())
@@ -233,33 +227,33 @@ fn call<'py>(
     object: &Bound<'py, PyAny>,
     stream: Stream,
     wanted: Device,
-    ask: DlpackArguments,
+    request: DlpackArguments,
 ) -> PyResult<(Bound<'py, PyAny>, StreamHonoured)> {
-    if ask.copy.is_none() && ask.device.is_none() {
-        match call_quick(object, stream, wanted) {
+    if request.copy.is_none() && request.device.is_none() {
+        match call_fast(object, stream, wanted) {
             Err(error)
                 if error.is_instance_of::<PyTypeError>(object.py()) || is_tensorflow(object) =>
             {
-                release::dropping(|| call_stepwise(object, stream, wanted, ask, Some(error)))
+                release::dropping(|| call_stepwise(object, stream, wanted, request, Some(error)))
             }
-            answer => Ok((answer?, StreamHonoured::Stream)),
+            answer => Ok((answer?, StreamHonoured::Yes)),
         }
     } else {
-        release::dropping(|| call_stepwise(object, stream, wanted, ask, None))
+        release::dropping(|| call_stepwise(object, stream, wanted, request, None))
     }
 }
 
 /// `object.__dlpack__(stream=..., max_version=(1, 3))`, without a dict of arguments.
-fn call_quick<'py>(
+fn call_fast<'py>(
     object: &Bound<'py, PyAny>,
     stream: Stream,
     device: Device,
 ) -> PyResult<Bound<'py, PyAny>> {
-    static NAMES: OnceBox<Py<PyTuple>> = OnceBox::new();
+    static KEYWORDS: OnceBox<Py<PyTuple>> = OnceBox::new();
     let py = object.py();
-    let names = NAMES.get_or_try_init(|| {
-        let names = PyTuple::new(py, [&keys(py).stream, &keys(py).max_version])?;
-        Ok::<_, PyErr>(Box::new(names.unbind()))
+    let keywords = KEYWORDS.get_or_try_init(|| {
+        let keywords = PyTuple::new(py, [&names(py).stream, &names(py).max_version])?;
+        Ok::<_, PyErr>(Box::new(keywords.unbind()))
     })?;
     let stream = stream_argument(py, stream, device)?;
     let arguments = [object.as_ptr(), stream.as_ptr(), our_version(py)?.as_ptr()];
@@ -267,10 +261,10 @@ fn call_quick<'py>(
     // new reference, or NULL with an exception set.
     let answer = unsafe {
         ffi::PyObject_VectorcallMethod(
-            keys(py).dlpack.as_ptr(),
+            names(py).dlpack.as_ptr(),
             arguments.as_ptr(),
             1,
-            names.as_ptr(),
+            keywords.as_ptr(),
         )
     };
     // SAFETY: as above.
@@ -303,27 +297,27 @@ fn call_stepwise<'py>(
     object: &Bound<'py, PyAny>,
     stream: Stream,
     wanted: Device,
-    ask: DlpackArguments,
+    request: DlpackArguments,
     mut failed: Option<PyErr>,
 ) -> PyResult<(Bound<'py, PyAny>, StreamHonoured)> {
     let py = object.py();
-    let names = keys(py);
+    let names = names(py);
     let arguments = PyDict::new(py);
     arguments.set_item(&names.stream, stream_argument(py, stream, wanted)?)?;
     arguments.set_item(&names.max_version, our_version(py)?)?;
-    if let Some(device) = ask.device {
+    if let Some(device) = request.device {
         arguments.set_item(&names.dl_device, (device.device_type, device.id))?;
     }
-    if let Some(copy) = ask.copy {
+    if let Some(copy) = request.copy {
         arguments.set_item(&names.copy, copy)?;
     }
-    let mut told = StreamHonoured::Stream;
+    let mut honoured = StreamHonoured::Yes;
     loop {
         if let Some(error) = failed.take() {
-            told = drop_keyword(object, &arguments, ask, error)?.unwrap_or(told);
+            honoured = drop_keyword(object, &arguments, request, error)?.unwrap_or(honoured);
         }
         match object.call_method(&names.dlpack, (), Some(&arguments)) {
-            Ok(capsule) => return Ok((capsule, told)),
+            Ok(capsule) => return Ok((capsule, honoured)),
             Err(error) => failed = Some(error),
         }
     }
@@ -333,14 +327,14 @@ fn call_stepwise<'py>(
 fn drop_keyword(
     object: &Bound<'_, PyAny>,
     arguments: &Bound<'_, PyDict>,
-    ask: DlpackArguments,
+    request: DlpackArguments,
     error: PyErr,
 ) -> PyResult<Option<StreamHonoured>> {
     let py = object.py();
-    if is_tensorflow(object) && arguments.contains(&keys(py).stream)? {
+    if is_tensorflow(object) && arguments.contains(&names(py).stream)? {
         // It refuses a stream by RuntimeError, and its export waits for its own.
-        arguments.del_item(&keys(py).stream)?;
-        return Ok(Some(StreamHonoured::HasWaited));
+        arguments.del_item(&names(py).stream)?;
+        return Ok(Some(StreamHonoured::ExportWaited));
     }
     if !error.is_instance_of::<PyTypeError>(py) {
         return Err(error);
@@ -351,20 +345,20 @@ fn drop_keyword(
     for name in may_go {
         if names_keyword(&text, name)
             && arguments.contains(name)?
-            && !(name == "copy" && ask.copy == Some(true))
+            && !(name == "copy" && request.copy == Some(true))
         {
             arguments.del_item(name)?;
-            return Ok((name == "stream").then_some(StreamHonoured::Nothing));
+            return Ok((name == "stream").then_some(StreamHonoured::No));
         }
     }
     // "takes no keyword arguments" and the like: an old `__dlpack__(self)`.
     if text.contains("no keyword arguments")
         && arguments.len() > 0
-        && ask.device.is_none()
-        && ask.copy != Some(true)
+        && request.device.is_none()
+        && request.copy != Some(true)
     {
         arguments.clear();
-        return Ok(Some(StreamHonoured::Nothing));
+        return Ok(Some(StreamHonoured::No));
     }
     Err(error)
 }
@@ -380,15 +374,15 @@ fn names_keyword(text: &str, name: &str) -> bool {
 /// TensorFlow's eager tensors, by their type's module; without importing it.
 fn is_tensorflow(object: &Bound<'_, PyAny>) -> bool {
     release::dropping(|| {
-        let module = object.get_type().getattr(&keys(object.py()).module);
+        let module = object.get_type().getattr(&names(object.py()).module);
         module.is_ok_and(|module| module.to_string().starts_with("tensorflow."))
     })
 }
 
 /// Compares what came with what was announced and asked for.
 #[inline(always)]
-fn check(descriptor: &mut Descriptor, wanted: Device, ask: DlpackArguments) -> PyResult<()> {
-    if ask.copy == Some(false) && descriptor.flags().contains(Flags::IS_COPIED) {
+fn check(descriptor: &mut Descriptor, wanted: Device, request: DlpackArguments) -> PyResult<()> {
+    if request.copy == Some(false) && descriptor.flags().contains(Flags::IS_COPIED) {
         return Err(Violation::new(Rule::CopiedUnasked, Field::TensorFlags, "IS_COPIED").into());
     }
     let came = descriptor.device();

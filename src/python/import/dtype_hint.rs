@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::protocol::dtype::{DType, Kind, TypeStr};
-use crate::python::cpython::names::keys;
+use crate::python::cpython::names::names;
 use crate::python::cpython::release;
 use crate::python::import::known_types;
 use crate::python::import::traits::Traits;
@@ -27,7 +27,7 @@ pub(crate) fn is_doubtful(object: &Bound<'_, PyAny>, dtype: DType) -> bool {
 
 #[cold]
 fn mislabels(object: &Bound<'_, PyAny>) -> bool {
-    known_types::known(object).is_ok_and(|known| known.traits.intersects(Traits::MISLABELS))
+    known_types::facts_of(object).is_ok_and(|facts| facts.traits.intersects(Traits::MISLABELS))
 }
 
 /// The type that the object's own `dtype` names, where the typestr does not settle it.
@@ -52,7 +52,7 @@ pub(crate) fn of(object: &Bound<'_, PyAny>, typestr: TypeStr) -> PyResult<Option
 /// # Errors
 /// What the object's `dtype` raises.
 pub(crate) fn special(object: &Bound<'_, PyAny>, itemsize: u32) -> PyResult<Option<DType>> {
-    let Some(dtype) = object.getattr_opt(&keys(object.py()).dtype)? else {
+    let Some(dtype) = object.getattr_opt(&names(object.py()).dtype)? else {
         return Ok(None);
     };
     let name = match dtype.getattr_opt("__name__")? {

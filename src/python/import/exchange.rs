@@ -12,7 +12,7 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Stream};
 use crate::python::class::beside::Beside;
 use crate::python::cpython::int::type_name;
-use crate::python::cpython::names::keys;
+use crate::python::cpython::names::names;
 use crate::python::cpython::release;
 use crate::python::exchange_table::{Table, WorkStream};
 use crate::python::import::traits::{Traits, warn_unknown};
@@ -46,9 +46,9 @@ pub(crate) fn import(
     // SAFETY: DLPack 1.3: the call gives an initialised tensor whose ownership is the caller's.
     let imported = unsafe { release::own_tensor(tensor) };
     let view = Uninit::new(memory).import(imported)?;
-    let described = view.descriptor();
-    let device = described.device();
-    if traits.intersects(Traits::STATE) && is_refused(object, traits, described.dtype())? {
+    let descriptor = view.descriptor();
+    let device = descriptor.device();
+    if traits.intersects(Traits::STATE) && is_refused(object, traits, descriptor.dtype())? {
         return Ok(None);
     }
     if device.device_type == Device::CPU && is_pinned(object, traits)? {
@@ -159,7 +159,7 @@ fn is_true(object: &Bound<'_, PyAny>, traits: Traits, state: Traits) -> PyResult
 #[inline(never)]
 fn ask(object: &Bound<'_, PyAny>, traits: Traits, state: Traits) -> PyResult<bool> {
     let py = object.py();
-    let names = keys(py);
+    let names = names(py);
     let name = match state {
         Traits::REQUIRES_GRAD => &names.requires_grad,
         Traits::IS_CONJ => &names.is_conj,

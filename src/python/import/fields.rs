@@ -8,8 +8,8 @@ use crate::protocol::interface::Descr;
 use crate::python::call::options;
 use crate::python::call::options::Options;
 use crate::python::class::view::PyCaiView;
-use crate::python::cpython::names::keys;
-use crate::python::import::cai_dict::Read;
+use crate::python::cpython::names::names;
+use crate::python::import::cai_dict::ParsedDict;
 use crate::python::import::descr;
 
 /// Whether it is a struct, for a caller who says nothing else of its items. Where the dict has no `descr`
@@ -19,7 +19,7 @@ use crate::python::import::descr;
 /// The rules of `descr`; what the object's `dtype` raises.
 pub(crate) fn is_one(
     object: &Bound<'_, PyAny>,
-    read: &mut Read<'_>,
+    read: &mut ParsedDict<'_>,
     options: &Options<'_, '_>,
 ) -> PyResult<bool> {
     if options.dtype.is_some() || options.shape.is_some() {
@@ -36,10 +36,10 @@ pub(crate) fn is_one(
 
 /// `object.dtype.descr`, as NumPy's dtypes have it.
 fn own_descr(object: &Bound<'_, PyAny>, typestr: TypeStr) -> PyResult<Descr> {
-    let Some(dtype) = object.getattr_opt(&keys(object.py()).dtype)? else {
+    let Some(dtype) = object.getattr_opt(&names(object.py()).dtype)? else {
         return Ok(Descr::None);
     };
-    match dtype.getattr_opt(&keys(object.py()).descr)? {
+    match dtype.getattr_opt(&names(object.py()).descr)? {
         Some(list) if list.is_instance_of::<PyList>() => descr::read(Some(list), typestr),
         _ => Ok(Descr::None),
     }
@@ -49,7 +49,7 @@ fn own_descr(object: &Bound<'_, PyAny>, typestr: TypeStr) -> PyResult<Descr> {
 ///
 /// # Errors
 /// What Python raises.
-pub(crate) fn names<'py>(py: Python<'py>, fields: &Descr) -> PyResult<Bound<'py, PyTuple>> {
+pub(crate) fn field_names<'py>(py: Python<'py>, fields: &Descr) -> PyResult<Bound<'py, PyTuple>> {
     PyTuple::new(py, fields.names().collect::<Vec<_>>())
 }
 
@@ -65,5 +65,5 @@ pub(crate) fn field(
 ) -> PyResult<PyCaiView> {
     let dtype = dtype.map(options::dtype).transpose()?;
     let (view, fields) = whole.view().field(whole.descr(), name, dtype)?;
-    Ok(whole.described(py, view).with_fields(fields))
+    Ok(whole.derive(py, view).with_fields(fields))
 }

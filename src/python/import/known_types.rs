@@ -1,6 +1,6 @@
 //! Caches, by type, how an object is imported: its library's exchange table, and its traits.
 //!
-//! The table is an attribute of the *type*, and a type is looked at once ([`known`]). A table that breaks DLPack's
+//! The table is an attribute of the *type*, and a type is looked at once ([`facts_of`]). A table that breaks DLPack's
 //! header (an int, another name or major version, a missing function) counts as none: the object's `__dlpack__`
 //! is asked instead.
 
@@ -16,7 +16,7 @@ use pyo3::types::{PyDict, PyString, PyType};
 use crate::partners;
 use crate::python::capsule::is_capsule;
 use crate::python::class::view::PyCaiView;
-use crate::python::cpython::names::keys;
+use crate::python::cpython::names::names;
 use crate::python::cpython::{getattr, release};
 use crate::python::exchange_table::Table;
 use crate::python::import::traits::Traits;
@@ -24,7 +24,7 @@ use crate::python::import::traits::Traits;
 /// Asks a type, which may run Python code.
 fn traits(kind: &Bound<'_, PyType>) -> PyResult<Traits> {
     let py = kind.py();
-    let names = keys(py);
+    let names = names(py);
     let attributes = [
         (Traits::REQUIRES_GRAD, &names.requires_grad),
         (Traits::IS_CONJ, &names.is_conj),
@@ -41,7 +41,7 @@ fn traits(kind: &Bound<'_, PyType>) -> PyResult<Traits> {
             }
         }
     }
-    traits.set(Traits::SPEAKS, kind.hasattr(&names.dlpack)?);
+    traits.set(Traits::HAS_DLPACK, kind.hasattr(&names.dlpack)?);
     traits.set(Traits::OURS, kind.is(py.get_type::<PyCaiView>()));
     // Read from the type, as PyO3's own reader waits in cells (`once`); a type may give it any value.
     let module = kind.getattr(&names.module)?;
@@ -60,7 +60,7 @@ fn traits(kind: &Bound<'_, PyType>) -> PyResult<Traits> {
 
 /// What the import must know of an object's type.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Known {
+pub(crate) struct TypeFacts {
     pub(crate) table: Option<Table>,
     pub(crate) traits: Traits,
 }
@@ -96,7 +96,7 @@ impl Slot {
     }
 
     #[inline(always)]
-    fn read(&self, kind: *mut ffi::PyTypeObject) -> Option<Known> {
+    fn read(&self, kind: *mut ffi::PyTypeObject) -> Option<TypeFacts> {
         let version = self.version.load(Ordering::Acquire);
         if self.kind.load(Ordering::Relaxed) != kind {
             return None;
@@ -105,14 +105,14 @@ impl Slot {
         let traits = Traits::from_bits_retain(self.traits.load(Ordering::Relaxed));
         fence(Ordering::Acquire);
         let is_whole = version & 1 == 0 && self.version.load(Ordering::Relaxed) == version;
-        is_whole.then_some(Known {
+        is_whole.then_some(TypeFacts {
             table: Table::from_raw(table),
             traits,
         })
     }
 
     /// Caches a type in the place of another one, unless another thread is writing.
-    fn write(&self, kind: &Bound<'_, PyType>, known: Known) {
+    fn write(&self, kind: &Bound<'_, PyType>, facts: TypeFacts) {
         let version = self.version.load(Ordering::Relaxed);
         let free = version & 1 == 0
             && self
@@ -123,9 +123,9 @@ impl Slot {
             return;
         }
         fence(Ordering::Release);
-        let table = Table::into_raw(known.table);
+        let table = Table::into_raw(facts.table);
         self.table.store(table, Ordering::Relaxed);
-        self.traits.store(known.traits.bits(), Ordering::Relaxed);
+        self.traits.store(facts.traits.bits(), Ordering::Relaxed);
         let before = self
             .kind
             .swap(kind.clone().into_ptr().cast(), Ordering::Relaxed);
@@ -136,27 +136,21 @@ impl Slot {
     }
 }
 
-/// Reads the cache for an object's type; `None` if the type is not in it.
-#[inline(always)]
-pub(crate) fn remembered(object: &Bound<'_, PyAny>) -> Option<Known> {
-    // SAFETY: reads the type of a living object.
-    let kind = unsafe { ffi::Py_TYPE(object.as_ptr()) };
-    Slot::of(kind).read(kind)
-}
-
 /// Reads the cache for an object's type, else looks at the type; a few instructions if it is cached.
 ///
 /// A type is asked once: an attribute that is added to it later is not seen, and its `__dlpack__` serves.
 #[inline]
-pub(crate) fn known(object: &Bound<'_, PyAny>) -> PyResult<Known> {
-    match remembered(object) {
-        Some(known) => Ok(known),
+pub(crate) fn facts_of(object: &Bound<'_, PyAny>) -> PyResult<TypeFacts> {
+    // SAFETY: reads the type of a living object.
+    let kind = unsafe { ffi::Py_TYPE(object.as_ptr()) };
+    match Slot::of(kind).read(kind) {
+        Some(facts) => Ok(facts),
         None => discover(object),
     }
 }
 
 #[cold]
-fn discover(object: &Bound<'_, PyAny>) -> PyResult<Known> {
+fn discover(object: &Bound<'_, PyAny>) -> PyResult<TypeFacts> {
     let kind = object.get_type();
     let mut traits = self::traits(&kind)?;
     let table = if traits.intersects(Traits::ANOTHER_COPY) {
@@ -169,15 +163,15 @@ fn discover(object: &Bound<'_, PyAny>) -> PyResult<Known> {
     if table.is_none() && !is_asked_otherwise {
         traits |= Traits::PLAIN;
     }
-    let known = Known { table, traits };
-    Slot::of(kind.as_type_ptr()).write(&kind, known);
-    Ok(known)
+    let facts = TypeFacts { table, traits };
+    Slot::of(kind.as_type_ptr()).write(&kind, facts);
+    Ok(facts)
 }
 
 /// The table of a type; `None` if there is no usable one or reading it raises an exception: `__dlpack__` is
 /// the protocol, this is its short cut.
 fn table(kind: &Bound<'_, PyType>) -> PyResult<Option<Table>> {
-    match getattr::optional(kind, &keys(kind.py()).exchange_api) {
+    match getattr::optional(kind, &names(kind.py()).exchange_api) {
         Ok(capsule) => Ok(capsule.as_ref().and_then(Table::of_capsule)),
         Err(error) if error.is_instance_of::<PyException>(kind.py()) => {
             release::drop_now(error);

@@ -11,7 +11,7 @@ use crate::python::call::options::{self, Options, text};
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::{Function, signature};
 use crate::python::cpython::int::type_name;
-use crate::python::import::cai_dict::Read;
+use crate::python::import::cai_dict::ParsedDict;
 use crate::python::import::{cai, cai_dict};
 use crate::view::CaiView;
 
@@ -87,7 +87,7 @@ fn split_masked<'py>(
 }
 
 /// The dict of an object; a bare one has no owner and is refused.
-fn read<'py>(object: &Bound<'py, PyAny>, options: &Options<'_, '_>) -> PyResult<Read<'py>> {
+fn read<'py>(object: &Bound<'py, PyAny>, options: &Options<'_, '_>) -> PyResult<ParsedDict<'py>> {
     if object.is_instance_of::<PyDict>() {
         let found = "a bare dict";
         return Err(Violation::new(Rule::OwnerMissing, Field::Object, found).into());
@@ -118,8 +118,14 @@ fn mask_view<'py>(
     }
     let device = Device::cuda(options.device_id.unwrap_or(0));
     let descriptor = form.describe(&read.interface, device)?;
-    let (stream, known) = (read.interface.stream(), read.knows_stream());
-    cai::finish(mask, descriptor, stream, known, &options_of(options))
+    let (stream, is_stream_known) = (read.interface.stream(), read.is_stream_known());
+    cai::finish(
+        mask,
+        descriptor,
+        stream,
+        is_stream_known,
+        &options_of(options),
+    )
 }
 
 /// The options that hold for the mask as well.

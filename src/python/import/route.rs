@@ -20,12 +20,12 @@ use crate::python::capsule;
 use crate::python::class::beside::Beside;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::int::type_name;
-use crate::python::cpython::names::keys;
+use crate::python::cpython::names::names;
 use crate::python::cpython::release;
 use crate::python::import::cai::AllowStructs;
 use crate::python::import::cai_dict::Numbers;
 use crate::python::import::dlpack::DlpackArguments;
-use crate::python::import::known_types::Known;
+use crate::python::import::known_types::TypeFacts;
 use crate::python::import::traits::Traits;
 use crate::python::import::{cai, dlpack, exchange, known_types};
 use crate::view::{CaiView, Owner};
@@ -39,14 +39,14 @@ pub(crate) fn import<'py>(
     object: &Bound<'py, PyAny>,
     options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
-    let known = known_types::known(object)?;
-    if known.traits.intersects(Traits::OURS) {
+    let facts = known_types::facts_of(object)?;
+    if facts.traits.intersects(Traits::OURS) {
         let this = object.cast::<PyCaiView>()?.get();
         this.check_array()?;
         return own(this, object.py(), options);
     }
     let mut view = MaybeUninit::uninit();
-    foreign(&mut view, object, known, options, AllowStructs::No)?;
+    foreign(&mut view, object, facts, options, AllowStructs::No)?;
     // SAFETY: `foreign` writes the view unless it fails.
     Ok(unsafe { view.assume_init() })
 }
@@ -59,18 +59,18 @@ pub(crate) fn import<'py>(
 pub(crate) fn foreign<'py>(
     memory: &mut MaybeUninit<CaiView>,
     object: &Bound<'py, PyAny>,
-    known: Known,
+    facts: TypeFacts,
     options: &Options<'_, 'py>,
     structs: AllowStructs,
 ) -> PyResult<Beside> {
-    if let Some(table) = known.table
+    if let Some(table) = facts.table
         && let Some(beside) =
-            exchange::import(memory, object, table, known.traits, options.producer)?
+            exchange::import(memory, object, table, facts.traits, options.producer)?
     {
         amend_written(memory, options)?;
         return Ok(beside);
     }
-    without_table(memory, object, known, options, structs)
+    without_table(memory, object, facts, options, structs)
 }
 
 /// As [`foreign`], of an object whose type has no table, or whose table cannot export it.
@@ -78,11 +78,11 @@ pub(crate) fn foreign<'py>(
 fn without_table<'py>(
     memory: &mut MaybeUninit<CaiView>,
     object: &Bound<'py, PyAny>,
-    known: Known,
+    facts: TypeFacts,
     options: &Options<'_, 'py>,
     structs: AllowStructs,
 ) -> PyResult<Beside> {
-    if !known.traits.intersects(Traits::PLAIN) {
+    if !facts.traits.intersects(Traits::PLAIN) {
         if capsule::is_capsule(object) {
             memory.write(amend(
                 dlpack::import(object, DlpackArguments::default())?,
@@ -111,24 +111,24 @@ pub(crate) fn by_attributes<'py>(
 ) -> PyResult<Beside> {
     if let Some(dict) = dict {
         let mut numbers = Numbers::default();
-        if let Some(usual) = cai::usual(&dict, options, &mut numbers)
-            && (usual.knows_stream || options.producer.is_some() || !dlpack::speaks(object)?)
+        if let Some(fast) = cai::read_fast(&dict, options, &mut numbers)
+            && (fast.is_stream_known || options.producer.is_some() || !dlpack::has_dlpack(object)?)
         {
-            memory.write(cai::usual_view(object, usual, options)?);
+            memory.write(cai::view_fast(object, fast, options)?);
             return Ok(Beside::default());
         }
         let read = cai::read(object, &dict, options)?;
-        if read.knows_stream() || options.producer.is_some() || !dlpack::speaks(object)? {
-            return cai::any(memory, object, read, options, structs);
+        if read.is_stream_known() || options.producer.is_some() || !dlpack::has_dlpack(object)? {
+            return cai::import_parsed(memory, object, read, options, structs);
         }
-    } else if !dlpack::speaks(object)? {
-        return Err(speaks_nothing(object));
+    } else if !dlpack::has_dlpack(object)? {
+        return Err(no_protocol(object));
     }
-    let ask = DlpackArguments {
+    let request = DlpackArguments {
         stream: options.producer,
         ..DlpackArguments::default()
     };
-    memory.write(amend(dlpack::import_speaking(object, ask)?, options)?);
+    memory.write(amend(dlpack::import_object(object, request)?, options)?);
     Ok(Beside::default())
 }
 
@@ -152,8 +152,8 @@ pub(crate) fn own(
 }
 
 #[cold]
-fn speaks_nothing(object: &Bound<'_, PyAny>) -> PyErr {
-    let name = &keys(object.py()).cai;
+fn no_protocol(object: &Bound<'_, PyAny>) -> PyErr {
+    let name = &names(object.py()).cai;
     if object.is_instance_of::<PyType>() || object.get_type().hasattr(name).unwrap_or(false) {
         return cai::missing(object);
     }

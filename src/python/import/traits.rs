@@ -26,7 +26,7 @@ bitflags! {
         /// [`Quirk::WantsCurrentDevice`].
         const WANTS_CURRENT = 1 << 7;
         /// It has `__dlpack__`.
-        const SPEAKS = 1 << 8;
+        const HAS_DLPACK = 1 << 8;
         /// It is the `CaiView` of another copy of this library, linked by another extension. Its dict names the
         /// stream that the array is ready on, and on which its producer waits for readers. Its table could
         /// name the thread's work stream only, which would have to wait first.

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::process::fork;
 use crate::python::cpython::gil;
 
-/// The thread that last said [`stays`] and has its handler; 0 for none.
+/// The thread that last said [`guard`] and has its handler; 0 for none.
 static LAST: AtomicUsize = AtomicUsize::new(0);
 
 /// From now on this thread, which is attached, stays where it is if it is killed inside our code. Said
 /// before our code calls Python; three instructions where it was this thread that said it last.
 #[inline(always)]
-pub(crate) fn stays() {
+pub(crate) fn guard() {
     if LAST.load(Ordering::Relaxed) != this_thread() {
         add_handler();
     }
@@ -56,7 +56,7 @@ thread_local! {
     static HANDLER: Handler = Handler::add();
 }
 
-/// This thread's handler, from the first [`stays`] to the thread's end.
+/// This thread's handler, from the first [`guard`] to the thread's end.
 struct Handler {
     record: *mut Record,
     functions: Option<Functions>,
