@@ -128,7 +128,7 @@ macro_rules! declare_with_options {
             /// The keywords of an import among the arguments.
             #[inline(always)]
             fn given<'a, 'py>(
-                arguments: &<Self as $crate::python::cpython::fastcall::Signature>::Arguments<'a, 'py>,
+                arguments: &<Self as $crate::python::cpython::fastcall::ReadArguments>::Arguments<'a, 'py>,
             ) -> $crate::python::call::options::Given<'a, 'py> {
                 use $crate::python::call::options::Given;
                 const OWN: usize =

@@ -15,4 +15,5 @@ pub(crate) mod names;
 pub(crate) mod reaper;
 pub(crate) mod release;
 pub(crate) mod thread_exit;
+pub(crate) mod tuple;
 pub(crate) mod warn;

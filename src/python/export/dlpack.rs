@@ -13,9 +13,10 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, SyncPolicy};
 use crate::python::call::{policy, stream};
 use crate::python::capsule;
-use crate::python::cpython::fastcall::{Value, tuple_item};
+use crate::python::cpython::fastcall::Value;
 use crate::python::cpython::int;
 use crate::python::cpython::int::{IntRule, repr};
+use crate::python::cpython::tuple::tuple_item;
 use crate::view::{Abi, CaiView, RawOwner, Transfer, build};
 
 const MAX_VERSION: IntRule = IntRule::new(

@@ -1,0 +1,208 @@
+//! The arguments of one vectorcall, matched with the declaration of the function.
+
+use std::marker::PhantomData;
+
+use once_cell::race::OnceBox;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+use pyo3::{Borrowed, ffi};
+
+use crate::python::cpython::fastcall::declaration::{Parameter, Signature, name};
+use crate::python::cpython::tuple::{tuple_item, tuple_len};
+
+/// An argument; `None` if it was not given, or given as the `None` that is its default.
+pub(crate) type Value<'a, 'py> = Option<Borrowed<'a, 'py, PyAny>>;
+
+/// The bits of the parameters whose default is `None`, so that a `None` that is given counts as not given.
+const fn defaults_to_none(parameters: &[Parameter]) -> u32 {
+    let (mut bits, mut at) = (0, 0);
+    while at < parameters.len() {
+        if let Some(default) = parameters[at].default
+            && matches!(default.as_bytes(), b"None")
+        {
+            bits |= 1 << at;
+        }
+        at += 1;
+    }
+    bits
+}
+
+/// The names of a function's keywords, interned once.
+pub(crate) struct Keywords<const N: usize>(OnceBox<[Py<PyString>; N]>);
+
+impl<const N: usize> Keywords<N> {
+    pub(crate) const fn new() -> Self {
+        Self(OnceBox::new())
+    }
+
+    #[inline(always)]
+    pub(crate) fn interned<S: Signature>(
+        &'static self,
+        py: Python<'_>,
+    ) -> &'static [Py<PyString>; N] {
+        self.0.get_or_init(|| {
+            let intern = |at: usize| PyString::intern(py, S::KEYWORDS[at].name).unbind();
+            Box::new(std::array::from_fn(intern))
+        })
+    }
+}
+
+/// The arguments of one call, borrowed from the caller.
+#[derive(Clone, Copy)]
+pub(crate) struct Vector<'a, 'py> {
+    py: Python<'py>,
+    /// The values: positional ones, then those of `names`.
+    values: *const *mut ffi::PyObject,
+    positional: usize,
+    /// An exact tuple, or NULL.
+    names: *mut ffi::PyObject,
+    lives: PhantomData<&'a ffi::PyObject>,
+}
+
+impl<'a, 'py> Vector<'a, 'py> {
+    /// # Safety
+    /// As the interpreter calls `METH_FASTCALL | METH_KEYWORDS`: `names` is NULL or a tuple of str, and
+    /// `values` points to `count` values and then one for each name; all live during `'a`.
+    pub(super) unsafe fn new(
+        py: Python<'py>,
+        values: *const *mut ffi::PyObject,
+        count: ffi::Py_ssize_t,
+        names: *mut ffi::PyObject,
+    ) -> Self {
+        Self {
+            py,
+            values,
+            positional: count.cast_unsigned(),
+            names,
+            lives: PhantomData,
+        }
+    }
+
+    /// One of the values.
+    ///
+    /// # Safety
+    /// There are more of them than `at`.
+    #[inline(always)]
+    unsafe fn value(&self, at: usize) -> Borrowed<'a, 'py, PyAny> {
+        // SAFETY: `values` points to more than `at` values (this function's contract).
+        let place = unsafe { self.values.add(at) };
+        // SAFETY: within the values, which live during `'a` (`new`).
+        let value = unsafe { *place };
+        // SAFETY: an argument: not null, and kept alive by the caller during `'a` (`new`).
+        unsafe { Borrowed::from_ptr(self.py, value) }
+    }
+
+    /// The positional arguments, of which there must be `N`.
+    #[inline(always)]
+    pub(crate) fn positional<S: Signature, const N: usize>(
+        &self,
+    ) -> PyResult<[Borrowed<'a, 'py, PyAny>; N]> {
+        if self.positional != N {
+            return Err(self.miscounted::<S>());
+        }
+        // SAFETY: there are `N` positional values, and `at` is below `N`.
+        Ok(std::array::from_fn(|at| unsafe { self.value(at) }))
+    }
+
+    /// Fills `values` with the keyword arguments, in the order of their declaration. Returns the bits of those
+    /// that are given.
+    ///
+    /// Called if there are keywords.
+    #[inline(always)]
+    pub(crate) fn keywords<S: Signature, const N: usize>(
+        &self,
+        names: &'static Keywords<N>,
+        values: &mut [Value<'a, 'py>; N],
+    ) -> PyResult<u32> {
+        let may_be_none = const { !defaults_to_none(S::KEYWORDS) };
+        let names = names.interned::<S>(self.py);
+        // SAFETY: a tuple (`new`), as there are keywords.
+        let count = unsafe { tuple_len(self.names) }.cast_unsigned();
+        let (mut which, mut next) = (0, 0);
+        for at in 0..count {
+            // SAFETY: a tuple (`new`), and `at` is below its length.
+            let name = unsafe { tuple_item(self.names, at.cast_signed()) };
+            // From the last one on: in a call, keywords mostly stand in the order of their declaration.
+            let is_it = |candidate: &Py<PyString>| candidate.as_ptr() == name;
+            let (before, after) = names.split_at(next);
+            let index = match after.iter().position(is_it) {
+                Some(index) => next + index,
+                None => match before.iter().position(is_it) {
+                    Some(index) => index,
+                    None => self.by_text::<S>(name, names)?,
+                },
+            };
+            next = index + 1;
+            // SAFETY: after the positional values there is one for each name (`new`).
+            let value = unsafe { self.value(self.positional + at) };
+            let bit = 1 << index;
+            if may_be_none & bit != 0 || !value.is_none() {
+                values[index] = Some(value);
+                which |= bit;
+            }
+        }
+        Ok(which)
+    }
+
+    /// The place of the name that has the same text as `given`, whose address is none of theirs.
+    ///
+    /// # Errors
+    /// A `TypeError` if there is none.
+    #[cold]
+    #[inline(never)]
+    fn by_text<S: Signature>(
+        &self,
+        given: *mut ffi::PyObject,
+        names: &[Py<PyString>],
+    ) -> PyResult<usize> {
+        // SAFETY: an item of the tuple of names, alive during the call.
+        let given = unsafe { Borrowed::from_ptr(self.py, given) };
+        for (index, name) in names.iter().enumerate() {
+            if given.eq(name.bind(self.py))? {
+                return Ok(index);
+            }
+        }
+        let function = name::<S>();
+        let is_positional = |parameter: &&Parameter| given.eq(parameter.name).unwrap_or(false);
+        Err(PyTypeError::new_err(
+            match S::POSITIONAL.iter().find(is_positional) {
+                Some(parameter) => format!(
+                    "{function}() got a positional-only argument passed as keyword argument: '{}'",
+                    parameter.name
+                ),
+                None => format!(
+                    "{function}() got an unexpected keyword argument '{}'",
+                    &*given
+                ),
+            },
+        ))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn miscounted<S: Signature>(&self) -> PyErr {
+        let (function, wanted) = (name::<S>(), S::POSITIONAL.len());
+        if let Some(parameter) = S::POSITIONAL.get(self.positional) {
+            return PyTypeError::new_err(format!(
+                "{function}() missing required positional argument: '{}'",
+                parameter.name
+            ));
+        }
+        let plural = if wanted == 1 { "" } else { "s" };
+        PyTypeError::new_err(format!(
+            "{function}() takes {wanted} positional argument{plural} but {} {} given",
+            self.positional,
+            if self.positional == 1 { "was" } else { "were" }
+        ))
+    }
+}
+
+/// The error for a required keyword that is not there.
+#[cold]
+pub(crate) fn missing<S: Signature>(keyword: &str) -> PyErr {
+    PyTypeError::new_err(format!(
+        "{}() missing required keyword-only argument: '{keyword}'",
+        name::<S>()
+    ))
+}
