@@ -1,4 +1,4 @@
-//! The names that are looked up on every conversion, interned once.
+//! Interns the names of attributes, keys and keywords once.
 
 use once_cell::race::OnceBox;
 use pyo3::prelude::*;
@@ -8,7 +8,7 @@ macro_rules! names {
     ($($field:ident $name:literal;)*) => {
         pub(crate) struct Names {
             $(pub(crate) $field: Py<PyString>,)*
-            /// Those of a CAI dict, in the order in which we export them.
+            /// The keys of a CAI dict, in the order of our own export.
             pub(crate) interface: [Py<PyString>; 8],
         }
 
@@ -53,7 +53,7 @@ names! {
     qualname "__qualname__";
 }
 
-/// The table; made on first use.
+/// Returns the interned names; the first call interns them.
 #[inline]
 pub(crate) fn names(py: Python<'_>) -> &Names {
     static NAMES: OnceBox<Names> = OnceBox::new();

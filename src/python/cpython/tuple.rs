@@ -1,8 +1,8 @@
-//! Items and lengths of tuples, by macro where CPython's layout is public and by call under the stable ABI.
+//! Reads items and lengths of tuples: in place, or by a call under the stable ABI.
 
 use pyo3::ffi;
 
-/// An item of a tuple, borrowed.
+/// Returns an item of a tuple, borrowed.
 ///
 /// # Safety
 /// `tuple` is a tuple and `index` below its length.
@@ -20,7 +20,7 @@ pub(crate) unsafe fn tuple_item(
     item
 }
 
-/// The length of a tuple.
+/// Returns the length of a tuple.
 ///
 /// # Safety
 /// `tuple` is a tuple.

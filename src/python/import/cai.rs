@@ -1,4 +1,4 @@
-//! An object with `__cuda_array_interface__` becomes a view.
+//! Imports an object with `__cuda_array_interface__`.
 
 use std::mem::MaybeUninit;
 
@@ -22,16 +22,19 @@ use crate::python::import::cai_dict::{FastDict, Numbers, ParsedDict};
 use crate::python::import::{cai_dict, dtype_hint, fields};
 use crate::view::{CaiView, Owner, check_range};
 
-/// Whether an import takes arrays whose items have fields.
+/// Whether an import takes arrays of structs, whose items have fields.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum AllowStructs {
-    /// For a view, which keeps the fields beside the array.
+    /// For a view, which keeps the fields.
     Yes,
     /// For an export, which refuses them.
     No,
 }
 
-/// Imports by CAI and nothing else: an object with the attribute, or a dict with `owner=`.
+/// Imports by CAI alone: an object with the attribute, or a dict with `owner=`. Writes the view unless it fails.
+///
+/// # Errors
+/// The rules of the interface and of the options; the driver's; the exceptions of the producer.
 pub(crate) fn import<'py>(
     memory: &mut MaybeUninit<CaiView>,
     object: &Bound<'py, PyAny>,
@@ -60,14 +63,15 @@ pub(crate) fn import<'py>(
     )
 }
 
-/// Reads `object.__cuda_array_interface__`, once; `None` where it has none. Only an `AttributeError`
-/// says so: torch, cuDF and others raise something else for a tensor that cannot be exported.
+/// Reads `object.__cuda_array_interface__` once; `None` if reading it raises `AttributeError`. Other exceptions pass
+/// through: torch, cuDF and others raise them for a tensor that cannot be exported.
 #[inline(always)]
 pub(crate) fn attribute<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
     getattr::optional(object, &names(object.py()).cai)
 }
 
-/// Reads the dict of `object`. On a class the attribute is the property object: said as such.
+/// Reads the dict of `object` in full. If `object` is a class, whose attribute is the property object, the error
+/// names the class.
 #[inline]
 pub(crate) fn read<'py>(
     object: &Bound<'py, PyAny>,
@@ -84,7 +88,7 @@ pub(crate) fn read<'py>(
     })
 }
 
-/// Says what is wrong with an object that has no CAI.
+/// Builds the error for an object without CAI.
 #[cold]
 pub(crate) fn missing(object: &Bound<'_, PyAny>) -> PyErr {
     let name = type_name(object);
@@ -106,8 +110,8 @@ pub(crate) fn missing(object: &Bound<'_, PyAny>) -> PyErr {
     }
 }
 
-/// The view of what a dict said, kept alive by `object` (or by `owner=`, for a bare dict); of a struct
-/// with its fields.
+/// Writes the view of a dict that was read in full, and returns its fields if it is a struct. `object` (`owner=` for a
+/// bare dict) keeps the memory alive.
 pub(crate) fn import_parsed<'py>(
     memory: &mut MaybeUninit<CaiView>,
     object: &Bound<'py, PyAny>,
@@ -134,7 +138,7 @@ pub(crate) fn import_parsed<'py>(
     Ok(Beside::default().with_fields(fields))
 }
 
-/// Refuses a mask, and warns of what should not be there.
+/// Refuses a mask, and warns of a stream 0 and a newer version.
 pub(crate) fn check(object: &Bound<'_, PyAny>, read: &ParsedDict<'_>) -> PyResult<()> {
     if let Some(mask) = &read.mask {
         return Err(cai_dict::refuse_mask(mask, read.interface.shape()));
@@ -154,7 +158,7 @@ pub(crate) fn view<'py>(
     check(object, &read)?;
     let is_stream_known = read.is_stream_known();
     let stream = read.interface.stream();
-    // Everything that can be said without the driver is said first.
+    // Everything that needs no driver is checked before the driver is called.
     let typestr = read.typestr;
     let proven = if options.dtype.is_none() && options.shape.is_none() {
         dtype_hint::of(object, read.interface.typestr())?
@@ -168,11 +172,11 @@ pub(crate) fn view<'py>(
             read.interface.into_descriptor(proven, device)
         }
     };
-    let descriptor = descriptor.map_err(|violation| verbatim(violation, typestr.as_ref()))?;
+    let descriptor = descriptor.map_err(|violation| verbatim(violation, &typestr))?;
     finish(object, descriptor, stream, is_stream_known, options)
 }
 
-/// Reads the usual dict, where the caller does not know its elements better.
+/// Reads the dict fast, unless the caller describes its elements.
 #[inline(always)]
 pub(crate) fn read_fast<'a>(
     dict: &Bound<'_, PyAny>,
@@ -185,7 +189,7 @@ pub(crate) fn read_fast<'a>(
     cai_dict::read_fast(dict, numbers)
 }
 
-/// [`view`] of what the usual dict said.
+/// Makes the view of a dict that was read fast.
 #[inline(always)]
 pub(crate) fn view_fast<'py>(
     object: &Bound<'py, PyAny>,
@@ -208,7 +212,7 @@ pub(crate) fn view_fast<'py>(
     )
 }
 
-/// Adds what a dict does not say: where the memory is, and who keeps it alive.
+/// Adds the device and the owner, which a dict does not state.
 #[inline(always)]
 pub(crate) fn finish<'py>(
     object: &Bound<'py, PyAny>,
@@ -231,7 +235,7 @@ pub(crate) fn finish<'py>(
     ))
 }
 
-/// What DLPack says of it, on a device that is not known yet.
+/// Converts the interface into DLPack's metadata, on a device that is located later.
 #[inline]
 pub(crate) fn describe(
     interface: CaiInterface,
@@ -248,16 +252,16 @@ pub(crate) fn describe(
     }
 }
 
-/// Shows a refused typestr as the producer wrote it: `<M8[ns]`, and not what was understood of it.
+/// Replaces a refused typestr by the producer's own text, such as `<M8[ns]`.
 #[cold]
-fn verbatim(violation: Violation, typestr: Option<&Bound<'_, PyAny>>) -> Violation {
-    match typestr {
-        Some(text) if violation.field() == Field::CaiTypestr => violation.with_found(repr(text)),
+fn verbatim(violation: Violation, typestr: &Bound<'_, PyAny>) -> Violation {
+    match violation.field() {
+        Field::CaiTypestr => violation.with_found(repr(typestr)),
         _ => violation,
     }
 }
 
-/// What to wait for: where the caller says that the data is written, else where the producer says.
+/// Makes the view, ready on the caller's producer stream, else on the dict's.
 #[inline(always)]
 fn with_streams(
     descriptor: Descriptor,
@@ -268,11 +272,11 @@ fn with_streams(
 ) -> CaiView {
     let ready = producer.unwrap_or(declared);
     let goes_on = producer.or(is_stream_known.then_some(declared));
-    // SAFETY: the producer's promise (CAI): the object keeps the memory and the stream alive.
+    // SAFETY: CAI: the object, which the owner holds, keeps the memory and the stream alive.
     unsafe { CaiView::of(descriptor, ready, goes_on, owner) }
 }
 
-/// What keeps the memory alive: the object, the named owner of a bare dict, or both.
+/// Returns what keeps the memory alive: the object, the `owner=` of a bare dict, or both.
 #[inline(always)]
 fn owner<'py>(
     object: &Bound<'py, PyAny>,
@@ -285,18 +289,21 @@ fn owner<'py>(
     }
 }
 
-/// Where the memory is: as the caller says, else as the driver says. Size 0 asks nobody.
+/// Returns the device of the memory: the caller's, else the driver's. Does not call the driver for an array of size 0.
 #[inline(always)]
 pub(crate) fn locate(descriptor: &Descriptor, options: &Options<'_, '_>) -> PyResult<Device> {
     let is_known = options.device_id.is_some() && options.check == Check::Device;
     if descriptor.data() == 0 || is_known {
         return Ok(descriptor.device());
     }
-    Ok(ask_driver(descriptor, options)?)
+    Ok(query_driver(descriptor, options)?)
 }
 
-/// One pointer query: which device and kind of memory and, where asked for, whether it holds everything.
-fn ask_driver(descriptor: &Descriptor, options: &Options<'_, '_>) -> Result<Device, crate::Error> {
+/// Queries the driver for the device and the kind of the memory and, with `check="bounds"`, for its range.
+fn query_driver(
+    descriptor: &Descriptor,
+    options: &Options<'_, '_>,
+) -> Result<Device, crate::Error> {
     let wants_range = options.check != Check::Device;
     let driver = driver::driver()?;
     let info = driver.pointer_info(descriptor.data(), wants_range)?;
@@ -315,7 +322,10 @@ fn ask_driver(descriptor: &Descriptor, options: &Options<'_, '_>) -> Result<Devi
     Ok(device)
 }
 
-/// Where the driver says that an address is.
+/// Queries the driver for the device of an address.
+///
+/// # Errors
+/// `pointer-unknown`; the driver's.
 pub(crate) fn device_at(data: u64) -> Result<Device, crate::Error> {
     let info = driver::driver()?.pointer_info(data, false)?;
     Ok(device_of(&info).ok_or_else(|| unknown(data))?)
@@ -345,7 +355,7 @@ fn device_of(info: &PointerInfo) -> Option<Device> {
     }
 }
 
-/// One warning per producer type for what is accepted though it should not be there.
+/// Warns, once per type, of a newer version or a stream 0, which are accepted.
 #[cold]
 fn warn(object: &Bound<'_, PyAny>, read: &ParsedDict<'_>) -> PyResult<()> {
     let name = type_name(object);

@@ -1,8 +1,7 @@
-//! `__dlpack_device__` and `__dlpack__`: a producer of DLPack becomes a view.
+//! Imports a producer of DLPack by `__dlpack_device__` and `__dlpack__`.
 //!
-//! The stream is always said: torch takes an omitted one for "do not synchronise". What a producer
-//! does not know is dropped keyword by keyword, and only on a `TypeError` that names the keyword:
-//! any other `TypeError` is the producer's own.
+//! The stream is always passed: torch reads an omitted one as "do not synchronise". A keyword that a producer does not
+//! have is dropped, one at a time, and only on a `TypeError` that names it; any other `TypeError` passes through.
 
 use once_cell::race::OnceBox;
 use pyo3::exceptions::PyTypeError;
@@ -32,17 +31,20 @@ const DEVICE_TYPE: IntRule = IntRule::new(
 );
 const DEVICE_ID: IntRule = IntRule::new(Field::DlpackDevice, Rule::DeviceItemType, Rule::DeviceId);
 
-/// What the caller asks of the producer.
+/// What the caller requests of the producer.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct DlpackArguments {
     /// The stream on which the data is wanted; `None` for the legacy default stream.
     pub(crate) stream: Option<Stream>,
     pub(crate) copy: Option<bool>,
-    /// The device on which the data is wanted; `None` for where it is.
+    /// The device on which the data is wanted; `None` for the array's own.
     pub(crate) device: Option<Device>,
 }
 
-/// Whether objects of this type speak DLPack.
+/// Whether the object's type has `__dlpack__`.
+///
+/// # Errors
+/// The exceptions of the type's attributes.
 pub(crate) fn has_dlpack(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     let is_known = known_types::facts_of(object)?
         .traits
@@ -50,7 +52,10 @@ pub(crate) fn has_dlpack(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(is_known || object.get_type().hasattr(&names(object.py()).dlpack)?)
 }
 
-/// Imports an object that has `__dlpack__`, or a bare capsule.
+/// Imports an object that has `__dlpack__`, or a capsule.
+///
+/// # Errors
+/// The rules of DLPack; the exceptions of the producer.
 #[inline(always)]
 pub(crate) fn import(object: &Bound<'_, PyAny>, request: DlpackArguments) -> PyResult<CaiView> {
     if capsule::is_capsule(object) {
@@ -65,7 +70,10 @@ pub(crate) fn import(object: &Bound<'_, PyAny>, request: DlpackArguments) -> PyR
     import_object(object, request)
 }
 
-/// Imports an object that is known to have `__dlpack__`.
+/// Imports an object that has `__dlpack__`.
+///
+/// # Errors
+/// As [`import`].
 #[inline(always)]
 pub(crate) fn import_object(
     object: &Bound<'_, PyAny>,
@@ -93,8 +101,8 @@ pub(crate) fn import_object(
     Ok(view(descriptor, owner, ready, honoured))
 }
 
-/// The array's device made current during the call, for producers that would use another one or refuse.
-/// Where there is no driver the producer says so itself.
+/// Makes the array's device current during the call, for producers that use the current one or refuse another. Without
+/// a driver the producer raises the error itself.
 fn current_for(traits: Traits, device: Device) -> PyResult<Option<ContextGuard<'static>>> {
     if !traits.intersects(Traits::WANTS_CURRENT) || device.device_type != Device::CUDA {
         return Ok(None);
@@ -105,7 +113,7 @@ fn current_for(traits: Traits, device: Device) -> PyResult<Option<ContextGuard<'
     Ok(Some(ContextGuard::of_device(driver, device.id)?))
 }
 
-/// A capsule cannot be asked anything: its data is ready where the caller says.
+/// Imports a capsule, whose data is ready on the caller's stream: a capsule names none.
 fn import_capsule(capsule: &Bound<'_, PyAny>, request: DlpackArguments) -> PyResult<CaiView> {
     let (mut descriptor, owner) = capsule::claim(capsule)?;
     let wanted = request.device.unwrap_or(descriptor.device());
@@ -118,10 +126,10 @@ fn import_capsule(capsule: &Bound<'_, PyAny>, request: DlpackArguments) -> PyRes
 #[derive(Clone, Copy, PartialEq)]
 enum StreamHonoured {
     Yes,
-    /// It takes none; whatever it has enqueued is taken to be on the legacy default stream, which
-    /// waits for every blocking stream.
+    /// It takes no stream; its work counts as enqueued on the legacy default stream, which waits for every blocking
+    /// stream.
     No,
-    /// It takes none, and its export has waited (TensorFlow).
+    /// It takes no stream, and its export has waited for the data (TensorFlow).
     ExportWaited,
 }
 
@@ -135,14 +143,17 @@ fn view(descriptor: Descriptor, owner: Owner, asked: Stream, honoured: StreamHon
     };
     let is_host = descriptor.device().device_type == Device::CPU;
     let goes_on = is_host.then_some(Stream::None);
-    // SAFETY: the owner is the managed tensor, whose data is valid until its deleter runs (DLPack).
+    // SAFETY: DLPack: the data is valid until the deleter of the managed tensor runs, which is the owner.
     unsafe { CaiView::of(descriptor, ready, goes_on, owner) }
 }
 
-/// The device that the object says it is on. `(1, None)` and `(3, None)`, as paddle says, count as id 0.
+/// Calls `__dlpack_device__`. `(1, None)` and `(3, None)`, which paddle returns, count as id 0.
+///
+/// # Errors
+/// `device-...` rules; the producer's exception.
 pub(crate) fn announced_device(object: &Bound<'_, PyAny>) -> PyResult<Device> {
     let py = object.py();
-    // SAFETY: an object and an interned name; a new reference, or NULL with an exception set.
+    // SAFETY: a str, and one argument (the object), both alive during the call; the GIL is held.
     let answer = unsafe {
         let argument = object.as_ptr();
         ffi::PyObject_VectorcallMethod(
@@ -152,7 +163,7 @@ pub(crate) fn announced_device(object: &Bound<'_, PyAny>) -> PyResult<Device> {
             std::ptr::null_mut(),
         )
     };
-    // SAFETY: as above.
+    // SAFETY: a new reference, or NULL with an exception set.
     let answer = unsafe { Bound::from_owned_ptr_or_err(py, answer) };
     let answer = match answer {
         Ok(answer) => answer,
@@ -171,7 +182,7 @@ pub(crate) fn announced_device(object: &Bound<'_, PyAny>) -> PyResult<Device> {
     let part = |at| {
         // SAFETY: a tuple of two.
         let part = unsafe { tuple_item(pair.as_ptr(), at) };
-        // SAFETY: an item of the tuple, which lives as long.
+        // SAFETY: an item is not null, and lives as long as the tuple.
         unsafe { Borrowed::from_ptr(py, part) }
     };
     let read_fast = |at| i32::try_from(int::read_fast(part(at))?).ok();
@@ -181,7 +192,7 @@ pub(crate) fn announced_device(object: &Bound<'_, PyAny>) -> PyResult<Device> {
     device(&part(0), &part(1))
 }
 
-/// The same from any ints: what does not fit is named.
+/// Reads the device from any ints.
 #[cold]
 fn device(device_type: &Bound<'_, PyAny>, id: &Bound<'_, PyAny>) -> PyResult<Device> {
     let device_type: i32 = DEVICE_TYPE.read(device_type)?;
@@ -216,13 +227,13 @@ fn stream_to_request(device: Device, wanted: Option<Stream>) -> PyResult<Stream>
             Err(Violation::new(Rule::StreamCpu, Field::Argument("stream"), stream.raw()).into())
         }
         (Some(Platform::Cuda | Platform::Rocm), None) => Ok(Stream::LegacyDefault),
-        // Pinned and managed memory: the producer's None is the host's wait (docs/streams.md).
+        // Pinned and managed memory: with None the producer makes the host wait (docs/streams.md).
         (_, None) => Ok(Stream::None),
         (_, Some(stream)) => Ok(stream),
     }
 }
 
-/// Calls `__dlpack__`, with fewer keywords where the producer does not know them.
+/// Calls `__dlpack__`, with fewer keywords if the producer does not have them.
 fn call<'py>(
     object: &Bound<'py, PyAny>,
     stream: Stream,
@@ -243,7 +254,7 @@ fn call<'py>(
     }
 }
 
-/// `object.__dlpack__(stream=..., max_version=(1, 3))`, without a dict of arguments.
+/// Calls `object.__dlpack__(stream=..., max_version=(1, 3))`, without a dict of arguments.
 fn call_fast<'py>(
     object: &Bound<'py, PyAny>,
     stream: Stream,
@@ -257,8 +268,8 @@ fn call_fast<'py>(
     })?;
     let stream = stream_argument(py, stream, device)?;
     let arguments = [object.as_ptr(), stream.as_ptr(), our_version(py)?.as_ptr()];
-    // SAFETY: one positional argument (the object) and two named ones, all alive during the call; a
-    // new reference, or NULL with an exception set.
+    // SAFETY: a str, one positional argument (the object) and as many named ones as the tuple of names has, all alive
+    // during the call; the GIL is held.
     let answer = unsafe {
         ffi::PyObject_VectorcallMethod(
             names(py).dlpack.as_ptr(),
@@ -267,7 +278,7 @@ fn call_fast<'py>(
             keywords.as_ptr(),
         )
     };
-    // SAFETY: as above.
+    // SAFETY: a new reference, or NULL with an exception set.
     unsafe { Bound::from_owned_ptr_or_err(py, answer) }
 }
 
@@ -278,7 +289,7 @@ fn our_version(py: Python<'_>) -> PyResult<&Bound<'_, PyTuple>> {
         .map(|version| version.bind(py))
 }
 
-/// The protocol's integer, or `None` where the device has no streams or the host is to wait.
+/// Converts a stream into the protocol's integer; `None` if the device has no streams or the host is to wait.
 fn stream_argument(py: Python<'_>, stream: Stream, device: Device) -> PyResult<Bound<'_, PyAny>> {
     let number = match Platform::from_device_type(device.device_type) {
         Some(platform @ (Platform::Cuda | Platform::Rocm)) => stream.to_dlpack_arg_on(platform),
@@ -291,7 +302,7 @@ fn stream_argument(py: Python<'_>, stream: Stream, device: Device) -> PyResult<B
     })
 }
 
-/// One keyword less per try, named by the producer's own `TypeError`.
+/// Calls `__dlpack__` with one keyword less per try, by the producer's `TypeError`.
 #[cold]
 fn call_stepwise<'py>(
     object: &Bound<'py, PyAny>,
@@ -323,7 +334,10 @@ fn call_stepwise<'py>(
     }
 }
 
-/// Drops the keyword that the producer's error names; the error itself where it names none that may go.
+/// Drops the keyword that the producer's error names.
+///
+/// # Errors
+/// The producer's error, if it names no keyword that may be dropped.
 fn drop_keyword(
     object: &Bound<'_, PyAny>,
     arguments: &Bound<'_, PyDict>,
@@ -332,7 +346,7 @@ fn drop_keyword(
 ) -> PyResult<Option<StreamHonoured>> {
     let py = object.py();
     if is_tensorflow(object) && arguments.contains(&names(py).stream)? {
-        // It refuses a stream by RuntimeError, and its export waits for its own.
+        // TensorFlow refuses a stream by RuntimeError, and its export waits for its own.
         arguments.del_item(&names(py).stream)?;
         return Ok(Some(StreamHonoured::ExportWaited));
     }
@@ -340,7 +354,7 @@ fn drop_keyword(
         return Err(error);
     }
     let text = error.value(py).to_string();
-    // A transfer cannot be left out; `copy=False` can: a producer that knows no copy makes none.
+    // `copy=False` may be dropped: a producer without the keyword makes no copy. A transfer may not.
     let may_go = ["max_version", "copy", "stream"];
     for name in may_go {
         if names_keyword(&text, name)
@@ -363,7 +377,7 @@ fn drop_keyword(
     Err(error)
 }
 
-/// Whether an error's text names this keyword, quoted as Python does or as a whole word.
+/// Whether an error's text names this keyword as a whole word.
 fn names_keyword(text: &str, name: &str) -> bool {
     text.contains("keyword")
         && text
@@ -371,7 +385,7 @@ fn names_keyword(text: &str, name: &str) -> bool {
             .any(|word| word == name)
 }
 
-/// TensorFlow's eager tensors, by their type's module; without importing it.
+/// Whether the object is an eager tensor of TensorFlow, by its type's module.
 fn is_tensorflow(object: &Bound<'_, PyAny>) -> bool {
     release::dropping(|| {
         let module = object.get_type().getattr(&names(object.py()).module);
@@ -379,19 +393,20 @@ fn is_tensorflow(object: &Bound<'_, PyAny>) -> bool {
     })
 }
 
-/// Compares what came with what was announced and asked for.
+/// Compares the tensor with the announced device and the caller's request.
 #[inline(always)]
 fn check(descriptor: &mut Descriptor, wanted: Device, request: DlpackArguments) -> PyResult<()> {
     if request.copy == Some(false) && descriptor.flags().contains(Flags::IS_COPIED) {
         return Err(Violation::new(Rule::CopiedUnasked, Field::TensorFlags, "IS_COPIED").into());
     }
-    let came = descriptor.device();
+    let found = descriptor.device();
     // torch announces pinned memory and sends it as the CPU's; managed memory has no id of its own.
-    let same = came == wanted
-        || (wanted.device_type == Device::CUDA_HOST && came.device_type == Device::CPU)
-        || (wanted.device_type == Device::CUDA_MANAGED && came.device_type == Device::CUDA_MANAGED);
+    let same = found == wanted
+        || (wanted.device_type == Device::CUDA_HOST && found.device_type == Device::CPU)
+        || (wanted.device_type == Device::CUDA_MANAGED
+            && found.device_type == Device::CUDA_MANAGED);
     if !same {
-        let found = format_args!("({}, {})", came.device_type, came.id);
+        let found = format_args!("({}, {})", found.device_type, found.id);
         let hint = format!("({}, {}) was announced", wanted.device_type, wanted.id);
         return Err(
             Violation::new(Rule::DeviceMismatch, Field::TensorDevice, found)

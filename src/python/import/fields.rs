@@ -1,4 +1,4 @@
-//! Structs from Python ([`CaiView::field`](crate::CaiView::field) says what they are).
+//! Imports structs and selects their fields ([`CaiView::field`](crate::CaiView::field)).
 
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
@@ -12,11 +12,11 @@ use crate::python::cpython::names::names;
 use crate::python::import::cai_dict::ParsedDict;
 use crate::python::import::descr;
 
-/// Whether it is a struct, for a caller who says nothing else of its items. Where the dict has no `descr`
-/// (Numba's, PyCUDA's), the fields are those of the object's own `dtype`.
+/// Whether the dict describes a struct, and the caller does not describe its items otherwise. Without a `descr`
+/// (Numba, PyCUDA) the fields are those of the object's `dtype`.
 ///
 /// # Errors
-/// The rules of `descr`; what the object's `dtype` raises.
+/// The rules of `descr`; the exceptions of the object's `dtype`.
 pub(crate) fn is_one(
     object: &Bound<'_, PyAny>,
     read: &mut ParsedDict<'_>,
@@ -34,7 +34,7 @@ pub(crate) fn is_one(
     Ok(matches!(read.interface.descr(), Descr::Fields(_)))
 }
 
-/// `object.dtype.descr`, as NumPy's dtypes have it.
+/// Reads `object.dtype.descr`, an attribute of NumPy's dtypes.
 fn own_descr(object: &Bound<'_, PyAny>, typestr: TypeStr) -> PyResult<Descr> {
     let Some(dtype) = object.getattr_opt(&names(object.py()).dtype)? else {
         return Ok(Descr::None);
@@ -45,15 +45,15 @@ fn own_descr(object: &Bound<'_, PyAny>, typestr: TypeStr) -> PyResult<Descr> {
     }
 }
 
-/// The names of a view's fields.
+/// Returns the names of a view's fields.
 ///
 /// # Errors
-/// What Python raises.
+/// Out of memory.
 pub(crate) fn field_names<'py>(py: Python<'py>, fields: &Descr) -> PyResult<Bound<'py, PyTuple>> {
     PyTuple::new(py, fields.names().collect::<Vec<_>>())
 }
 
-/// One field, as a view of the same memory, owner and order.
+/// Returns one field as a view of the same memory, owner and streams.
 ///
 /// # Errors
 /// `field-unknown`, `field-none`, `field-stride` and the rules of its type.

@@ -1,8 +1,8 @@
-//! Caches, by type, how an object is imported: its library's exchange table, and its traits.
+//! Caches, by type, how an object is imported: its exchange table, and its traits.
 //!
-//! The table is an attribute of the *type*, and a type is looked at once ([`facts_of`]). A table that breaks DLPack's
-//! header (an int, another name or major version, a missing function) counts as none: the object's `__dlpack__`
-//! is asked instead.
+//! Both are attributes of the *type*, and a type is examined once ([`facts_of`]). A table that breaks DLPack's header
+//! (an int, another name or major version, a missing function) counts as none: the object's `__dlpack__` is called
+//! instead.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering, fence};
@@ -21,7 +21,7 @@ use crate::python::cpython::{getattr, release};
 use crate::python::exchange_table::Table;
 use crate::python::import::traits::Traits;
 
-/// Asks a type, which may run Python code.
+/// Reads the traits of a type, which may run Python code.
 fn traits(kind: &Bound<'_, PyType>) -> PyResult<Traits> {
     let py = kind.py();
     let names = names(py);
@@ -43,14 +43,14 @@ fn traits(kind: &Bound<'_, PyType>) -> PyResult<Traits> {
     }
     traits.set(Traits::HAS_DLPACK, kind.hasattr(&names.dlpack)?);
     traits.set(Traits::OURS, kind.is(py.get_type::<PyCaiView>()));
-    // Read from the type, as PyO3's own reader waits in cells (`once`); a type may give it any value.
+    // Read as an attribute, as PyO3's own reader waits in cells (`cpython`); its value may be of any type.
     let module = kind.getattr(&names.module)?;
     let module = module.cast::<PyString>();
     let module = module.map_or_else(|_| "".into(), |module| module.to_string_lossy());
-    let is_of_us = module.split('.').next() == Some("cai_dlpack");
+    let is_this_package = module.split('.').next() == Some("cai_dlpack");
     traits.set(
         Traits::ANOTHER_COPY,
-        is_of_us && !traits.contains(Traits::OURS),
+        is_this_package && !traits.contains(Traits::OURS),
     );
     let producer = partners::of_module(&module).and_then(|partner| partner.producer.as_ref());
     let quirks = producer.map_or(&[][..], |producer| producer.quirks);
@@ -58,19 +58,19 @@ fn traits(kind: &Bound<'_, PyType>) -> PyResult<Traits> {
     Ok(traits)
 }
 
-/// What the import must know of an object's type.
+/// The facts about a type that decide how its objects are imported.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TypeFacts {
     pub(crate) table: Option<Table>,
     pub(crate) traits: Traits,
 }
 
-/// One cached type. Written rarely, read on every import; `version` is odd while it is written,
-/// and a reader that sees it change has read nothing.
+/// One cached type, read on every import and rarely written. `version` is odd while the slot is written; a reader that
+/// sees it change discards what it has read.
 struct Slot {
     version: AtomicU32,
     traits: AtomicU32,
-    /// A strong reference: while it stands here no other type can have this address.
+    /// A strong reference, so that no other type can get this address.
     kind: AtomicPtr<ffi::PyTypeObject>,
     table: AtomicPtr<DLPackExchangeAPI>,
 }
@@ -87,7 +87,7 @@ static CACHE: [Slot; SLOTS] = [const {
 }; SLOTS];
 
 impl Slot {
-    /// The place of a type. Types that share one take it from each other, which costs time only.
+    /// Returns the slot of a type. Types that share one displace each other, which costs time only.
     #[inline]
     fn of(kind: *mut ffi::PyTypeObject) -> &'static Self {
         const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -111,7 +111,7 @@ impl Slot {
         })
     }
 
-    /// Caches a type in the place of another one, unless another thread is writing.
+    /// Caches a type, displacing another one, unless another thread is writing.
     fn write(&self, kind: &Bound<'_, PyType>, facts: TypeFacts) {
         let version = self.version.load(Ordering::Relaxed);
         let free = version & 1 == 0
@@ -131,17 +131,19 @@ impl Slot {
             .swap(kind.clone().into_ptr().cast(), Ordering::Relaxed);
         self.version
             .store(version.wrapping_add(2), Ordering::Release);
-        // SAFETY: NULL, or the strong reference that stood here; the GIL is held (`kind` is bound).
+        // SAFETY: NULL, or the strong reference of this slot, which `swap` has taken; the GIL is held (`kind`).
         unsafe { ffi::Py_XDECREF(before.cast()) };
     }
 }
 
-/// Reads the cache for an object's type, else looks at the type; a few instructions if it is cached.
+/// Returns the facts about an object's type, from the cache or else from the type. An attribute that is added to a
+/// type after its first import is not seen.
 ///
-/// A type is asked once: an attribute that is added to it later is not seen, and its `__dlpack__` serves.
+/// # Errors
+/// The exceptions of the type's attributes.
 #[inline]
 pub(crate) fn facts_of(object: &Bound<'_, PyAny>) -> PyResult<TypeFacts> {
-    // SAFETY: reads the type of a living object.
+    // SAFETY: a living object.
     let kind = unsafe { ffi::Py_TYPE(object.as_ptr()) };
     match Slot::of(kind).read(kind) {
         Some(facts) => Ok(facts),
@@ -158,9 +160,9 @@ fn discover(object: &Bound<'_, PyAny>) -> PyResult<TypeFacts> {
     } else {
         table(&kind)?
     };
-    let is_asked_otherwise =
+    let has_own_route =
         traits.intersects(Traits::OURS) || is_capsule(object) || object.is_instance_of::<PyDict>();
-    if table.is_none() && !is_asked_otherwise {
+    if table.is_none() && !has_own_route {
         traits |= Traits::PLAIN;
     }
     let facts = TypeFacts { table, traits };
@@ -168,8 +170,8 @@ fn discover(object: &Bound<'_, PyAny>) -> PyResult<TypeFacts> {
     Ok(facts)
 }
 
-/// The table of a type; `None` if there is no usable one or reading it raises an exception: `__dlpack__` is
-/// the protocol, this is its short cut.
+/// Reads the table of a type; `None` if there is no usable one or reading it raises an `Exception`: the object is then
+/// imported by `__dlpack__`.
 fn table(kind: &Bound<'_, PyType>) -> PyResult<Option<Table>> {
     match getattr::optional(kind, &names(kind.py()).exchange_api) {
         Ok(capsule) => Ok(capsule.as_ref().and_then(Table::of_capsule)),

@@ -1,9 +1,9 @@
-//! The one way in: which route an object takes, and the view that it becomes.
+//! Chooses the route by which an object is imported, and makes the view.
 //!
 //! | object | route |
 //! |---|---|
-//! | a view of ours | derived: the same owner, streams and consume block |
-//! | a type with an exchange table | the table, unless `__dlpack__` must be asked instead |
+//! | a `CaiView` | derived: the same owner, streams and consume block |
+//! | a type with an exchange table | the table, unless `__dlpack__` must be called instead |
 //! | a capsule | claimed |
 //! | a dict | the CUDA Array Interface, with `owner=` |
 //! | anything else | CAI if the stream is known or nothing else is offered, else `__dlpack__` |
@@ -30,10 +30,10 @@ use crate::python::import::traits::Traits;
 use crate::python::import::{cai, dlpack, exchange, known_types};
 use crate::view::{CaiView, Owner};
 
-/// Imports any array, a view of ours among them, for an export or an argument.
+/// Imports any array, or derives from a `CaiView`, for an export or an argument.
 ///
 /// # Errors
-/// Those of the route that is taken; `protocol-missing` if there is none; `descr-fields` for a struct.
+/// Those of the route; `protocol-missing` if there is none; `descr-fields` for a struct.
 #[inline]
 pub(crate) fn import<'py>(
     object: &Bound<'py, PyAny>,
@@ -47,11 +47,11 @@ pub(crate) fn import<'py>(
     }
     let mut view = MaybeUninit::uninit();
     foreign(&mut view, object, facts, options, AllowStructs::No)?;
-    // SAFETY: `foreign` writes the view unless it fails.
+    // SAFETY: written: `foreign` has not failed.
     Ok(unsafe { view.assume_init() })
 }
 
-/// Imports what is no view of ours: writes the view unless it fails, and returns what stands beside it.
+/// Imports an object that is no `CaiView`: writes the view unless it fails, and returns what stands beside it.
 ///
 /// # Errors
 /// As [`import`].
@@ -73,7 +73,7 @@ pub(crate) fn foreign<'py>(
     without_table(memory, object, facts, options, structs)
 }
 
-/// As [`foreign`], of an object whose type has no table, or whose table cannot export it.
+/// Like [`foreign`], without the exchange table.
 #[inline(never)]
 fn without_table<'py>(
     memory: &mut MaybeUninit<CaiView>,
@@ -97,7 +97,7 @@ fn without_table<'py>(
     by_attributes(memory, object, cai::attribute(object)?, options, structs)
 }
 
-/// As [`foreign`], once `__cuda_array_interface__` has been read.
+/// Like [`foreign`], with `__cuda_array_interface__` already read.
 ///
 /// # Errors
 /// As [`import`].
@@ -132,10 +132,10 @@ pub(crate) fn by_attributes<'py>(
     Ok(Beside::default())
 }
 
-/// A view of a view: the same owner and streams.
+/// Derives a view from a `CaiView`, with the same owner and streams.
 ///
 /// # Errors
-/// `scope-ended`; what the producer's table raises; the rules of the options.
+/// `scope-ended`; the exceptions of the producer's table; the rules of the options.
 pub(crate) fn own(
     this: &PyCaiView,
     py: Python<'_>,
@@ -143,7 +143,7 @@ pub(crate) fn own(
 ) -> PyResult<CaiView> {
     this.prepare(py)?;
     let view = this.view();
-    // SAFETY: the same description of the same memory.
+    // SAFETY: the view's own description of its own memory.
     let view = amend(unsafe { view.derive(view.descriptor().clone()) }, options)?;
     Ok(match options.producer {
         None => view,
@@ -165,7 +165,7 @@ fn no_protocol(object: &Bound<'_, PyAny>) -> PyErr {
     .into()
 }
 
-/// Applies the caller's options to a view that came by DLPack, which tells its device and keeps its owner.
+/// Applies the caller's options to a view that was imported by DLPack, with its device and owner.
 ///
 /// # Errors
 /// The rules of the options.
@@ -176,11 +176,11 @@ pub(crate) fn amend(view: CaiView, options: &Options<'_, '_>) -> PyResult<CaiVie
     }
     let mut memory = MaybeUninit::new(view);
     amend_given(&mut memory, options)?;
-    // SAFETY: written above, and still, as `amend_given` did not fail.
+    // SAFETY: written by `new`; `amend_given`, which has not failed, keeps it written.
     Ok(unsafe { memory.assume_init() })
 }
 
-/// As [`amend`], where the view stands. If it fails, the view has been dropped.
+/// Like [`amend`], in place. Drops the view if it fails.
 #[inline(always)]
 fn amend_written(memory: &mut MaybeUninit<CaiView>, options: &Options<'_, '_>) -> PyResult<()> {
     if options.keeps_view() {
@@ -192,13 +192,13 @@ fn amend_written(memory: &mut MaybeUninit<CaiView>, options: &Options<'_, '_>) -
 #[inline(never)]
 fn amend_given(memory: &mut MaybeUninit<CaiView>, options: &Options<'_, '_>) -> PyResult<()> {
     if !options.keeps_elements() || options.read_only.is_some() {
-        // SAFETY: written, as both callers see to, and moved out once.
+        // SAFETY: written by both callers; moved out once, and written again unless `redescribe` drops it and fails.
         memory.write(redescribe(unsafe { memory.assume_init_read() }, options)?);
     }
-    // SAFETY: written, as both callers see to.
+    // SAFETY: written by both callers, and again above.
     let amended = amend_in_place(unsafe { memory.assume_init_mut() }, options);
     if amended.is_err() {
-        // SAFETY: written; on an error it is not used afterwards.
+        // SAFETY: written, and not used after an error.
         unsafe { memory.assume_init_drop() };
     }
     amended
@@ -230,9 +230,9 @@ fn amend_in_place(view: &mut CaiView, options: &Options<'_, '_>) -> PyResult<()>
     Ok(())
 }
 
-/// The same bytes by the caller's type, shape and flag.
+/// Describes the same bytes by the caller's type, shape and flag.
 fn redescribe(view: CaiView, options: &Options<'_, '_>) -> PyResult<CaiView> {
-    // SAFETY: `dtype=`, `shape=` and the flag describe the very bytes that the view describes.
+    // SAFETY: `with_dtype`, `with_shape` and the flag describe the bytes of the view, and no others.
     unsafe {
         view.try_map(|descriptor| {
             let descriptor = match (&options.shape, options.dtype) {

@@ -1,31 +1,31 @@
-//! The declaration of a Python function as data, and the texts that are made of it.
+//! Describes a Python function as data, and generates its docstring, `__text_signature__` and line of the stub.
 
 use std::borrow::Cow;
 use std::ffi::CStr;
 use std::fmt::Write;
 
-/// One parameter of a declared function, as [`signature!`] has it.
+/// One parameter of a declared function.
 pub(crate) struct Parameter {
     pub(crate) name: &'static str,
-    /// Its type, as the stub says it.
+    /// The type, as the stub has it.
     pub(crate) kind: &'static str,
-    /// Its default, as Python writes it; a parameter without one is required.
+    /// The default as written in Python; a parameter without one is required.
     pub(crate) default: Option<&'static str>,
-    /// Its description, each line as rustdoc has it (after a blank).
+    /// The lines of the description, each after a blank, as in rustdoc.
     pub(crate) doc: &'static [&'static str],
 }
 
-/// What [`signature!`] declares.
+/// The declaration of a function; implemented by [`signature!`](super::signature).
 pub(crate) trait Signature {
     /// The name in Python.
     const NAME: &'static CStr;
-    /// The docstring, each line as rustdoc has it (after a blank).
+    /// The lines of the docstring, each after a blank, as in rustdoc.
     const DOC: &'static [&'static str];
-    /// The positional-only parameters, `self` not among them.
+    /// The positional-only parameters, without `self`.
     const POSITIONAL: &'static [Parameter];
     /// The keyword-only parameters.
     const KEYWORDS: &'static [Parameter];
-    /// The type of the result, as the stub says it.
+    /// The type of the result, as the stub has it.
     const RETURNS: &'static str;
 }
 
@@ -33,7 +33,7 @@ pub(super) fn name<S: Signature>() -> Cow<'static, str> {
     S::NAME.to_string_lossy()
 }
 
-/// The docstring in numpydoc's form: what is said of the function, with the parameters before the first section.
+/// Builds the docstring in numpydoc's form, with the section of parameters before the other sections.
 pub(super) fn docstring<S: Signature>() -> String {
     let lines: Vec<_> = S::DOC.iter().map(|line| unindented(line)).collect();
     let is_rule = |line: &&str| line.len() > 2 && line.bytes().all(|byte| byte == b'-');
@@ -50,7 +50,7 @@ pub(super) fn docstring<S: Signature>() -> String {
     parts.join("\n\n")
 }
 
-/// A parameter's entry in the section of parameters.
+/// Builds a parameter's entry of the section of parameters.
 fn entry(parameter: &Parameter) -> String {
     let Parameter { name, default, .. } = parameter;
     let kind = parameter.kind.replace('_', "");
@@ -68,7 +68,7 @@ fn unindented(line: &'static str) -> &'static str {
     line.strip_prefix(' ').unwrap_or(line)
 }
 
-/// The line of the stub, with `slf` as its first parameter.
+/// Builds the line of the stub, with `slf` as its first parameter.
 pub(crate) fn stub<S: Signature>(slf: &str) -> String {
     let parameters = text::<S>(slf, |parameter| {
         let Parameter { name, kind, .. } = parameter;
@@ -80,7 +80,7 @@ pub(crate) fn stub<S: Signature>(slf: &str) -> String {
     format!("def {}{parameters} -> {}: ...", name::<S>(), S::RETURNS)
 }
 
-/// The parameters in parentheses, with the marks between the kinds.
+/// Joins the parameters in parentheses, with `/` and `*` between the kinds.
 pub(super) fn text<S: Signature>(slf: &str, parameter: impl Fn(&Parameter) -> String) -> String {
     let mut parts: Vec<String> = Vec::new();
     parts.extend((!slf.is_empty()).then(|| slf.to_owned()));

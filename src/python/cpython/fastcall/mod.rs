@@ -1,15 +1,14 @@
-//! Python functions and methods, each declared once.
+//! Declares Python functions and methods, each in one place.
 //!
-//! [`signature!`] takes a function's name, parameters, defaults, types and docstring, and makes of them the
-//! struct of its arguments, their interned names, the look-up of keywords, CPython's own `TypeError`s,
-//! `__text_signature__`, `__doc__` and the line of the stub. PyO3's functions are not used, as they compare
-//! every keyword's name as text and move every value through a conversion: a third of the instructions of a
-//! conversion. Here a keyword is found by the address of its name, since the interpreter interns the names in
-//! code; a name with another address is compared as text.
+//! [`signature!`] takes a function's name, parameters, defaults, types and docstring. It generates the struct of
+//! arguments, the interned names, the look-up of keywords, CPython's own `TypeError`s, `__text_signature__`,
+//! `__doc__` and the line of the stub. PyO3's functions are not used: they compare every keyword's name as text and
+//! convert every value, a third of the instructions of a conversion. Here a keyword is found by the address of its
+//! name, since the interpreter interns the names in code; a name with another address is compared as text.
 //!
-//! Every call begins with the guard against the thread's exit ([`thread_exit`]). PyO3 does not count these
-//! calls as its own, so a `PyErr` or `Py` that is dropped inside waits for PyO3's next call: drop it by
-//! [`release::dropping`]. The error that a function returns is dropped so here.
+//! Every call begins with the guard against the thread's exit ([`thread_exit`]). PyO3 does not count these calls as
+//! its own, so a `PyErr` or `Py` that is dropped inside waits for PyO3's next call: drop it by
+//! [`release::dropping`], as [`raise`] does with the error that a function returns.
 
 mod declaration;
 mod vector;
@@ -34,14 +33,14 @@ pub(crate) trait ReadArguments: Signature {
     /// The arguments of one call, borrowed from the caller.
     type Arguments<'a, 'py>;
 
-    /// Interns the names of the keywords. At import, as CPython's interning races with itself if several threads
-    /// come at once without the GIL.
+    /// Interns the names of the keywords. Called at import, since without the GIL CPython's interning races with
+    /// itself.
     fn intern_names(py: Python<'_>);
 
-    /// Finds the arguments; with `BARE` of a call that has no keywords.
+    /// Reads the arguments of a call; `BARE` states that it has no keywords.
     ///
     /// # Errors
-    /// A `TypeError` for a wrong number of arguments, a missing or an unexpected one.
+    /// `TypeError` for a wrong number of arguments, a missing or an unexpected one.
     fn read<'a, 'py, const BARE: bool>(
         vector: Vector<'a, 'py>,
     ) -> PyResult<Self::Arguments<'a, 'py>>;
@@ -70,9 +69,9 @@ pub(crate) trait Function: ReadArguments {
 ///     ) -> "list[CaiView]"
 /// }
 /// ```
-/// The names in brackets are positional-only, those in parentheses keyword-only. The default stands as Python
-/// writes it; an argument whose default is `None` reads as not given if it is `None`. The body is written as
-/// `impl Function for Join`; it takes the struct of arguments, a field for each parameter.
+/// Parameters in brackets are positional-only, those in parentheses keyword-only. A default is written as in Python;
+/// an argument whose default is `None` counts as not given if it is `None`. The body is an `impl Function for Join`,
+/// which takes the struct of arguments, a field for each parameter.
 macro_rules! signature {
     (
         $(#[doc = $doc:literal])*
@@ -161,10 +160,11 @@ macro_rules! signature {
 }
 pub(crate) use signature;
 
-/// What the interpreter calls.
+/// The C function that the interpreter calls.
 ///
 /// # Safety
-/// That of `METH_FASTCALL | METH_KEYWORDS`: see [`Vector::new`]; the thread is attached, and `slf` lives.
+/// As for a function of `METH_FASTCALL | METH_KEYWORDS` ([`Vector::new`]): the thread is attached, and `slf` is an
+/// object that lives during the call.
 unsafe extern "C" fn enter<F: Function>(
     slf: *mut ffi::PyObject,
     values: *const *mut ffi::PyObject,
@@ -172,14 +172,14 @@ unsafe extern "C" fn enter<F: Function>(
     names: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
     thread_exit::guard();
-    // SAFETY: the interpreter calls this attached.
+    // SAFETY: this thread is attached (this function's contract).
     let py = unsafe { Python::assume_attached() };
-    // SAFETY: the interpreter's arguments, unchanged.
+    // SAFETY: the interpreter's arguments, unchanged; they live during the call (this function's contract).
     let vector = unsafe { Vector::new(py, values, count, names) };
-    // SAFETY: the module or the object, alive during the call.
+    // SAFETY: not null: the module or the object, alive during the call (this function's contract).
     let slf = unsafe { Borrowed::from_ptr(py, slf) };
     let result = catch_unwind(AssertUnwindSafe(|| {
-        // A call without keywords, as most are, has a body of its own, in which all defaults are constants.
+        // Most calls have no keywords: in a body of their own all defaults are constants.
         let result = if names.is_null() {
             F::read::<true>(vector).and_then(|arguments| F::call(slf, arguments))
         } else {
@@ -193,7 +193,7 @@ unsafe extern "C" fn enter<F: Function>(
     result.unwrap_or_else(|_| raise(py, PanicException::new_err("panic from Rust code")))
 }
 
-/// Sets the exception, and ends what was dropped on the way to it. Returns NULL.
+/// Sets the exception, releases what was dropped on the way to it, and returns NULL.
 #[cold]
 #[inline(never)]
 fn raise(py: Python<'_>, error: PyErr) -> *mut ffi::PyObject {
@@ -201,7 +201,7 @@ fn raise(py: Python<'_>, error: PyErr) -> *mut ffi::PyObject {
     ptr::null_mut()
 }
 
-/// The function as an object of `module`.
+/// Makes the function object of `module`.
 ///
 /// # Errors
 /// What CPython raises.
@@ -211,29 +211,30 @@ pub(crate) fn function<'py, F: Function>(
     F::intern_names(module.py());
     let definition = definition::<F>("")?;
     let name = module.name()?;
-    // SAFETY: the definition lives for ever and fits its flags; the module is the `self` of the calls.
+    // SAFETY: the definition is never freed, and its function has the signature of its flags; `self` of the calls is
+    // the module, of which the function object holds a reference.
     let function = unsafe { ffi::PyCFunction_NewEx(definition, module.as_ptr(), name.as_ptr()) };
     // SAFETY: a new reference, or NULL with an exception set.
     unsafe { Bound::from_owned_ptr_or_err(module.py(), function) }
 }
 
-/// The function as a method of `class`: a descriptor, which checks the class of the object.
+/// Makes a method descriptor of `class`, which checks the class of the object.
 ///
 /// # Errors
 /// What CPython raises.
 pub(crate) fn method<'py, F: Function>(class: &Bound<'py, PyType>) -> PyResult<Bound<'py, PyAny>> {
     F::intern_names(class.py());
     let definition = definition::<F>("$self, /")?;
-    // SAFETY: the definition lives for ever and fits its flags.
+    // SAFETY: the definition is never freed, and its function has the signature of its flags.
     let method = unsafe { ffi::PyDescr_NewMethod(class.as_type_ptr(), definition) };
     // SAFETY: a new reference, or NULL with an exception set.
     unsafe { Bound::from_owned_ptr_or_err(class.py(), method) }
 }
 
-/// The definitions live for ever, as CPython demands; by their addresses here a leak checker finds them.
+/// The addresses of the definitions, which CPython requires to live for ever, so that a leak checker finds them.
 static DEFINITIONS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-/// The definition, with the signature and the docstring as CPython parts them.
+/// Allocates the definition, with signature and docstring separated as CPython expects.
 fn definition<F: Function>(slf: &str) -> PyResult<*mut ffi::PyMethodDef> {
     let signature = text::<F>(slf, |parameter| match parameter.default {
         Some(default) => format!("{}={default}", parameter.name),

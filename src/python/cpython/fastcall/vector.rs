@@ -1,4 +1,4 @@
-//! The arguments of one vectorcall, matched with the declaration of the function.
+//! Reads the arguments of a vectorcall by the declaration of the function.
 
 use std::marker::PhantomData;
 
@@ -11,10 +11,10 @@ use pyo3::{Borrowed, ffi};
 use crate::python::cpython::fastcall::declaration::{Parameter, Signature, name};
 use crate::python::cpython::tuple::{tuple_item, tuple_len};
 
-/// An argument; `None` if it was not given, or given as the `None` that is its default.
+/// An argument; `None` if it is not given, or given as the `None` that is its default.
 pub(crate) type Value<'a, 'py> = Option<Borrowed<'a, 'py, PyAny>>;
 
-/// The bits of the parameters whose default is `None`, so that a `None` that is given counts as not given.
+/// Returns the bits of the parameters whose default is `None`: for these a given `None` counts as not given.
 const fn defaults_to_none(parameters: &[Parameter]) -> u32 {
     let (mut bits, mut at) = (0, 0);
     while at < parameters.len() {
@@ -48,11 +48,11 @@ impl<const N: usize> Keywords<N> {
     }
 }
 
-/// The arguments of one call, borrowed from the caller.
+/// The arguments of a call, borrowed from the caller.
 #[derive(Clone, Copy)]
 pub(crate) struct Vector<'a, 'py> {
     py: Python<'py>,
-    /// The values: positional ones, then those of `names`.
+    /// The positional values, then those of `names`.
     values: *const *mut ffi::PyObject,
     positional: usize,
     /// An exact tuple, or NULL.
@@ -62,8 +62,8 @@ pub(crate) struct Vector<'a, 'py> {
 
 impl<'a, 'py> Vector<'a, 'py> {
     /// # Safety
-    /// As the interpreter calls `METH_FASTCALL | METH_KEYWORDS`: `names` is NULL or a tuple of str, and
-    /// `values` points to `count` values and then one for each name; all live during `'a`.
+    /// As for a function of `METH_FASTCALL | METH_KEYWORDS`: `names` is NULL or a tuple of str, and `values` points
+    /// to `count` objects and then one for each name; all live during `'a`.
     pub(super) unsafe fn new(
         py: Python<'py>,
         values: *const *mut ffi::PyObject,
@@ -79,21 +79,24 @@ impl<'a, 'py> Vector<'a, 'py> {
         }
     }
 
-    /// One of the values.
+    /// Returns one of the values.
     ///
     /// # Safety
-    /// There are more of them than `at`.
+    /// `at` is below the number of values.
     #[inline(always)]
     unsafe fn value(&self, at: usize) -> Borrowed<'a, 'py, PyAny> {
-        // SAFETY: `values` points to more than `at` values (this function's contract).
+        // SAFETY: within the values (this function's contract).
         let place = unsafe { self.values.add(at) };
-        // SAFETY: within the values, which live during `'a` (`new`).
+        // SAFETY: an element of the values, which may be read during `'a` (`new`).
         let value = unsafe { *place };
-        // SAFETY: an argument: not null, and kept alive by the caller during `'a` (`new`).
+        // SAFETY: an argument is not null, and the caller keeps it alive during `'a` (`new`).
         unsafe { Borrowed::from_ptr(self.py, value) }
     }
 
-    /// The positional arguments, of which there must be `N`.
+    /// Returns the `N` positional arguments.
+    ///
+    /// # Errors
+    /// `TypeError` for another number of them.
     #[inline(always)]
     pub(crate) fn positional<S: Signature, const N: usize>(
         &self,
@@ -105,10 +108,11 @@ impl<'a, 'py> Vector<'a, 'py> {
         Ok(std::array::from_fn(|at| unsafe { self.value(at) }))
     }
 
-    /// Fills `values` with the keyword arguments, in the order of their declaration. Returns the bits of those
-    /// that are given.
+    /// Writes the keyword arguments to `values`, in the order of their declaration, and returns the bits of those
+    /// that are given. Only for a call that has keywords.
     ///
-    /// Called if there are keywords.
+    /// # Errors
+    /// `TypeError` for an unexpected keyword.
     #[inline(always)]
     pub(crate) fn keywords<S: Signature, const N: usize>(
         &self,
@@ -123,7 +127,7 @@ impl<'a, 'py> Vector<'a, 'py> {
         for at in 0..count {
             // SAFETY: a tuple (`new`), and `at` is below its length.
             let name = unsafe { tuple_item(self.names, at.cast_signed()) };
-            // From the last one on: in a call, keywords mostly stand in the order of their declaration.
+            // Searched from the last one on: most calls name keywords in the order of their declaration.
             let is_it = |candidate: &Py<PyString>| candidate.as_ptr() == name;
             let (before, after) = names.split_at(next);
             let index = match after.iter().position(is_it) {
@@ -134,7 +138,8 @@ impl<'a, 'py> Vector<'a, 'py> {
                 },
             };
             next = index + 1;
-            // SAFETY: after the positional values there is one for each name (`new`).
+            // SAFETY: there is one value for each name after the positional ones (`new`), and `at` is below the
+            // number of names.
             let value = unsafe { self.value(self.positional + at) };
             let bit = 1 << index;
             if may_be_none & bit != 0 || !value.is_none() {
@@ -145,10 +150,10 @@ impl<'a, 'py> Vector<'a, 'py> {
         Ok(which)
     }
 
-    /// The place of the name that has the same text as `given`, whose address is none of theirs.
+    /// Finds the name of the same text as `given`, which has another address than all of them.
     ///
     /// # Errors
-    /// A `TypeError` if there is none.
+    /// `TypeError` if there is none.
     #[cold]
     #[inline(never)]
     fn by_text<S: Signature>(
@@ -156,7 +161,7 @@ impl<'a, 'py> Vector<'a, 'py> {
         given: *mut ffi::PyObject,
         names: &[Py<PyString>],
     ) -> PyResult<usize> {
-        // SAFETY: an item of the tuple of names, alive during the call.
+        // SAFETY: an item of the tuple of names: not null, and alive during the call.
         let given = unsafe { Borrowed::from_ptr(self.py, given) };
         for (index, name) in names.iter().enumerate() {
             if given.eq(name.bind(self.py))? {
@@ -198,7 +203,7 @@ impl<'a, 'py> Vector<'a, 'py> {
     }
 }
 
-/// The error for a required keyword that is not there.
+/// Builds the error for a missing required keyword.
 #[cold]
 pub(crate) fn missing<S: Signature>(keyword: &str) -> PyErr {
     PyTypeError::new_err(format!(

@@ -17,29 +17,28 @@ use crate::python::cpython::int;
 use crate::python::cpython::names::{Names, names};
 use crate::python::cpython::tuple::{tuple_item, tuple_len};
 
-/// The values of [`Names::interface`], in that order: borrowed from the dict under the GIL. Where there is
-/// none another thread may change the dict as soon as it is not locked, and each is a reference of its own.
+/// The values of the keys [`Names::interface`], in that order; NULL for a missing key. Borrowed from the dict under the
+/// GIL; strong references without it, as another thread may change the dict once it is unlocked.
 struct Values([*mut ffi::PyObject; 8]);
 
 #[cfg(Py_GIL_DISABLED)]
 impl Drop for Values {
     fn drop(&mut self) {
         for value in self.0 {
-            // SAFETY: this thread is attached; NULL, or the reference that `read_values` took.
+            // SAFETY: this thread is attached; NULL, or a reference that `read_values` took and nothing else gives up.
             unsafe { ffi::Py_XDECREF(value) };
         }
     }
 }
 
-/// One pass over an exact dict, comparing keys by identity. Gives up at a key that is not interned or
-/// not CAI's.
+/// Reads an exact dict in one pass, comparing keys by identity; `None` for a key that is not interned or not CAI's.
 #[inline(always)]
 fn read_values(dict: &Bound<'_, PyDict>, names: &Names, values: &mut Values) -> Option<()> {
     with_critical_section(dict, || {
         let (mut position, mut key, mut value) = (0, ptr::null_mut(), ptr::null_mut());
-        let mut expected = 0; // keys that come in our own order are found at once
-        // SAFETY: an exact dict that nobody changes: no Python code runs between the steps, and where
-        // there is no GIL the dict is locked. Key and value are borrowed from it.
+        let mut expected = 0; // keys in the order of our own export are found at once
+        // SAFETY: an exact dict, and pointers that are valid for writes. It does not change between the steps: no
+        // Python code runs, and without the GIL it is locked.
         while unsafe {
             ffi::PyDict_Next(
                 dict.as_ptr(),
@@ -53,7 +52,7 @@ fn read_values(dict: &Bound<'_, PyDict>, names: &Names, values: &mut Values) -> 
                 expected = (names.interface.iter()).position(|name| name.as_ptr() == key)?;
             }
             #[cfg(Py_GIL_DISABLED)]
-            // SAFETY: the dict, which is locked, keeps it meanwhile.
+            // SAFETY: alive: the dict holds a reference and is locked.
             unsafe {
                 ffi::Py_INCREF(value)
             };
@@ -64,23 +63,22 @@ fn read_values(dict: &Bound<'_, PyDict>, names: &Names, values: &mut Values) -> 
     })
 }
 
-/// The dict that nearly every producer sends: an array of numbers without a mask.
+/// The contents of a dict of numbers without a mask.
 #[derive(Clone, Copy)]
 pub(crate) struct FastDict<'a> {
     pub(crate) array: InterfaceRef<'a>,
     pub(crate) stream: Stream,
-    /// The dict says what to wait for: see [`ParsedDict::is_stream_known`].
+    /// As `ParsedDict::is_stream_known`.
     pub(crate) is_stream_known: bool,
 }
 
-/// More axes than these are unusual.
+/// The most axes that are read fast.
 const FAST_NDIM: usize = 8;
 
-/// Where the extents and strides of a usual dict are put.
+/// Memory for the extents and strides.
 pub(crate) type Numbers = [i64; 2 * FAST_NDIM];
 
-/// Reads the usual dict, without running Python code; `None` where anything is unusual or wrong, with
-/// nothing done: [`read`] knows the rest.
+/// Reads the dict without running Python code; `None`, with nothing done, if it must be read in full.
 #[inline(always)]
 pub(crate) fn read_fast<'a>(
     dict: &Bound<'_, PyAny>,
@@ -107,13 +105,13 @@ pub(crate) fn read_fast<'a>(
     let stream = if is_absent(stream) {
         Stream::None
     } else {
-        // 0 is for the careful way, which remembers to warn.
+        // 0 needs a warning, which the full read gives.
         match u64_fast(py, stream)? {
             0 => return None,
             handle => Stream::from_raw(handle),
         }
     };
-    // So are a missing version, which may be refused, and one that is not known.
+    // A missing or an unknown version is refused or warned of by the full read.
     let version = match u64_fast(py, version)? {
         version @ 0..=3 => version,
         _ => return None,
@@ -136,13 +134,13 @@ pub(crate) fn read_fast<'a>(
 /// Whether a value is missing or `None`, which the interface does not distinguish.
 #[inline]
 fn is_absent(value: *mut ffi::PyObject) -> bool {
-    // SAFETY: reads the address of a static.
+    // SAFETY: returns the address of a static.
     value.is_null() || value == unsafe { ffi::Py_None() }
 }
 
 #[inline(always)]
 fn str_fast<'a>(_py: Python<'a>, value: *mut ffi::PyObject) -> Option<&'a str> {
-    // SAFETY: NULL or one of `Values`, or of their items, which live as long as `usual` runs.
+    // SAFETY: a value of the dict or an item of one, which lives as long as `read_fast` runs.
     if value.is_null() || unsafe { ffi::PyUnicode_CheckExact(value) } == 0 {
         return None;
     }
@@ -150,23 +148,23 @@ fn str_fast<'a>(_py: Python<'a>, value: *mut ffi::PyObject) -> Option<&'a str> {
     // SAFETY: an exact str.
     let text = unsafe { ffi::PyUnicode_AsUTF8AndSize(value, &raw mut length) };
     if text.is_null() {
-        // SAFETY: the GIL is held. A lone surrogate: the careful way will say so.
+        // SAFETY: the GIL is held. A lone surrogate, which the full read refuses.
         unsafe { ffi::PyErr_Clear() };
         return None;
     }
-    // SAFETY: `length` bytes that belong to the str.
+    // SAFETY: `length` bytes, which the str owns and never changes, and which live as long as it.
     let bytes = unsafe { std::slice::from_raw_parts(text.cast(), length.cast_unsigned()) };
-    // SAFETY: CPython's promise of this function.
+    // SAFETY: `PyUnicode_AsUTF8AndSize` returns UTF-8.
     Some(unsafe { std::str::from_utf8_unchecked(bytes) })
 }
 
-/// Whether `descr` says no more than `typestr`: `[('', typestr)]`, as CuPy sends it.
+/// Whether `descr` only repeats `typestr`: `[('', typestr)]`, as CuPy sends it.
 fn is_trivial_descr(
     py: Python<'_>,
     descr: *mut ffi::PyObject,
     typestr: *mut ffi::PyObject,
 ) -> bool {
-    // SAFETY: one of `Values`, not null.
+    // SAFETY: a value of the dict, not null; a list when its size is read.
     if unsafe { ffi::PyList_CheckExact(descr) } == 0 || unsafe { ffi::PyList_Size(descr) } != 1 {
         return false;
     }
@@ -174,7 +172,7 @@ fn is_trivial_descr(
         return false;
     };
     let field = field.as_ptr();
-    // SAFETY: kept by the list, or by ourselves (`sole_item`).
+    // SAFETY: alive: the list holds a reference, or `field` does (`sole_item`); a tuple when its length is read.
     if unsafe { ffi::PyTuple_CheckExact(field) } == 0 || unsafe { tuple_len(field) } != 2 {
         return false;
     }
@@ -185,24 +183,24 @@ fn is_trivial_descr(
     name == Some("") && kind.is_some() && kind == str_fast(py, typestr)
 }
 
-/// The item of a list of one, borrowed from it.
+/// Returns the item of a list of one, borrowed from it.
 #[cfg(not(Py_GIL_DISABLED))]
 fn sole_item<'a, 'py>(
     py: Python<'py>,
     list: *mut ffi::PyObject,
 ) -> Option<Borrowed<'a, 'py, PyAny>> {
-    // SAFETY: a list of one item; borrowed from it, while no Python code runs.
+    // SAFETY: a list of one item.
     let item = unsafe { ffi::PyList_GetItem(list, 0) };
-    // SAFETY: as above.
+    // SAFETY: not null; alive while the list holds it, as no Python code runs.
     Some(unsafe { Borrowed::from_ptr(py, item) })
 }
 
-/// The item of a list of one, which another thread may take out meanwhile.
+/// Returns the item of a list of one; `None` if another thread has removed it.
 #[cfg(Py_GIL_DISABLED)]
 fn sole_item(py: Python<'_>, list: *mut ffi::PyObject) -> Option<Bound<'_, PyAny>> {
-    // SAFETY: a list; a new reference, or NULL with an exception set.
+    // SAFETY: a list.
     let item = unsafe { ffi::PyList_GetItemRef(list, 0) };
-    // SAFETY: as above.
+    // SAFETY: a new reference, or NULL with an exception set.
     let item = unsafe { Bound::from_owned_ptr_or_opt(py, item) };
     if item.is_none() {
         // SAFETY: this thread is attached.
@@ -213,7 +211,7 @@ fn sole_item(py: Python<'_>, list: *mut ffi::PyObject) -> Option<Bound<'_, PyAny
 
 #[inline]
 fn len_fast(tuple: *mut ffi::PyObject) -> Option<usize> {
-    // SAFETY: one of `Values`, not null (`is_absent`, or checked by `ints_fast`).
+    // SAFETY: a value of the dict, not null (both callers check it).
     if unsafe { ffi::PyTuple_CheckExact(tuple) } == 0 {
         return None;
     }
@@ -221,7 +219,7 @@ fn len_fast(tuple: *mut ffi::PyObject) -> Option<usize> {
     Some(unsafe { tuple_len(tuple) }.cast_unsigned())
 }
 
-/// Writes the items of an exact tuple of exact ints to the beginning of `into`; their number.
+/// Writes the items of an exact tuple of exact ints to the beginning of `into`, and returns their number.
 #[inline(always)]
 fn ints_fast(py: Python<'_>, tuple: *mut ffi::PyObject, into: &mut [i64]) -> Option<usize> {
     if tuple.is_null() {
@@ -238,7 +236,7 @@ fn ints_fast(py: Python<'_>, tuple: *mut ffi::PyObject, into: &mut [i64]) -> Opt
 
 #[inline(always)]
 fn i64_fast(py: Python<'_>, value: *mut ffi::PyObject) -> Option<i64> {
-    // SAFETY: one of `Values` or an item of one, not null, and alive while `usual` runs.
+    // SAFETY: a value of the dict or an item of one: not null, and alive as long as `read_fast` runs.
     let value = unsafe { Borrowed::from_ptr(py, value) };
     int::read_fast(value)
 }
@@ -248,7 +246,7 @@ fn u64_fast(py: Python<'_>, value: *mut ffi::PyObject) -> Option<u64> {
     if value.is_null() {
         return None;
     }
-    // Device addresses and handles are below 2^63; the careful way takes the rest.
+    // Device addresses and handles are below 2^63; the full read takes the rest.
     u64::try_from(i64_fast(py, value)?).ok()
 }
 
@@ -261,7 +259,7 @@ fn data_fast(py: Python<'_>, data: *mut ffi::PyObject) -> Option<(u64, bool)> {
     let pointer = u64_fast(py, unsafe { tuple_item(data, 0) })?;
     // SAFETY: an exact tuple of two.
     let flag = unsafe { tuple_item(data, 1) };
-    // SAFETY: reads the addresses of statics.
+    // SAFETY: return the addresses of statics.
     let (yes, no) = (unsafe { ffi::Py_True() }, unsafe { ffi::Py_False() });
     (flag == yes || flag == no).then_some((pointer, flag == yes))
 }

@@ -35,32 +35,35 @@ const POINTER: IntRule = IntRule::new(
 );
 const STREAM: IntRule = IntRule::new(Field::CaiStream, Rule::StreamType, Rule::StreamRange);
 
-/// What a dict said, and what the caller may want to tell the user about it.
+/// The contents of a dict, and what the caller warns of or refuses.
 pub(crate) struct ParsedDict<'py> {
     pub(crate) interface: CaiInterface,
-    /// The stream was 0, taken as the legacy default stream.
+    /// Whether the stream was 0, which is read as the legacy default stream.
     pub(crate) stream_was_zero: bool,
-    /// The typestr as the producer wrote it, where it took the careful way.
-    pub(crate) typestr: Option<Bound<'py, PyAny>>,
-    /// The mask, which the caller must not ignore.
+    /// The typestr as the producer wrote it.
+    pub(crate) typestr: Bound<'py, PyAny>,
+    /// The mask, which the caller must refuse or split off.
     pub(crate) mask: Option<Bound<'py, PyAny>>,
 }
 
 impl ParsedDict<'_> {
-    /// Whether the dict says what to wait for: version 3 does, by a stream or by having none.
+    /// Whether the dict states what to wait for: version 3 does, by a stream or by having none.
     pub(crate) fn is_stream_known(&self) -> bool {
         self.interface.stream() != Stream::None || self.interface.version().number() >= 3
     }
 }
 
-/// Reads any dict or mapping, holding a reference to each value. `strict` refuses what the specification forbids
-/// but producers send.
+/// Reads any dict or mapping, holding a reference to each value. `strict` refuses what the specification forbids but
+/// producers send.
+///
+/// # Errors
+/// The rules of the interface; the exceptions of the mapping and its values.
 #[cold]
 pub(crate) fn read<'py>(dict: &Bound<'py, PyAny>, strict: bool) -> PyResult<ParsedDict<'py>> {
     let py = dict.py();
     let names = names(py);
     #[cfg(Py_GIL_DISABLED)]
-    let dict = &at_one_moment(dict)?;
+    let dict = &snapshot(dict)?;
     let source = Mapping::new(dict)?;
     let get = |key: &Py<PyString>| source.get(key.bind(py));
     let required = |key: &Py<PyString>, rule, field| {
@@ -98,19 +101,20 @@ pub(crate) fn read<'py>(dict: &Bound<'py, PyAny>, strict: bool) -> PyResult<Pars
     Ok(ParsedDict {
         interface: CaiInterface::new(parts)?,
         stream_was_zero,
-        typestr: Some(text),
+        typestr: text,
         mask,
     })
 }
 
-/// The classes of `collections.abc` that stand for "dictionary-like" and "a sequence".
+/// The classes of `collections.abc` for "dictionary-like" and "a sequence".
 #[derive(Clone, Copy)]
 enum Abc {
     Mapping,
     Sequence,
 }
 
-/// Whether an object says that it is one. PyO3 has types for both, whose cells wait ([`cpython`](crate::python::cpython)).
+/// Whether an object is an instance of the class. PyO3's types for both fill cells that wait
+/// ([`cpython`](crate::python::cpython)).
 fn is_a(object: &Bound<'_, PyAny>, abc: Abc) -> PyResult<bool> {
     static CLASSES: [OnceBox<Py<PyAny>>; 2] = [const { OnceBox::new() }; 2];
     let (py, name) = match abc {
@@ -125,16 +129,16 @@ fn is_a(object: &Bound<'_, PyAny>, abc: Abc) -> PyResult<bool> {
     object.is_instance(class.bind(py))
 }
 
-/// A copy of a dict, made while it is locked; another mapping itself.
+/// Copies a dict while it is locked; returns any other mapping itself.
 #[cfg(Py_GIL_DISABLED)]
-fn at_one_moment<'py>(mapping: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+fn snapshot<'py>(mapping: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     match mapping.cast::<PyDict>() {
         Ok(dict) => Ok(dict.copy()?.into_any()),
         Err(_) => Ok(mapping.clone()),
     }
 }
 
-/// A dict, or what version 0 calls "dictionary-like".
+/// A dict, or a mapping ("dictionary-like" in version 0).
 enum Mapping<'a, 'py> {
     Dict(&'a Bound<'py, PyDict>),
     Other(&'a Bound<'py, PyAny>),
@@ -159,7 +163,7 @@ impl<'a, 'py> Mapping<'a, 'py> {
         Ok(mapping)
     }
 
-    /// The value, `None` where the key is missing; what `__getitem__` raises else passes through.
+    /// Returns the value; `None` if the key is missing. Other exceptions of `__getitem__` pass through.
     fn get(&self, key: &Bound<'py, PyString>) -> PyResult<Option<Bound<'py, PyAny>>> {
         match self {
             Self::Dict(dict) => dict.get_item(key),
@@ -197,7 +201,7 @@ fn typestr(value: &Bound<'_, PyAny>) -> PyResult<TypeStr> {
     Ok(TypeStr::parse(text)?)
 }
 
-/// The items of a tuple or list; `torch.Size` is a tuple. A str, which is a sequence too, is refused.
+/// Returns the items of a tuple or list; `torch.Size` is a tuple. Refuses a str, which is a sequence too.
 fn items<'py>(
     value: &Bound<'py, PyAny>,
     rule: Rule,
@@ -234,11 +238,11 @@ fn strides(value: &Bound<'_, PyAny>, axes: &mut Axes) -> PyResult<()> {
     Ok(())
 }
 
-/// The pointer and the read-only flag. A lazy sequence (cuDF's, which un-spills when it is read) is
-/// taken, and each item read once; a buffer is not: its items are the array's own bytes.
+/// Reads the pointer and the read-only flag. Takes a lazy sequence (cuDF's, which un-spills when it is read), and reads
+/// each item once; refuses a buffer, whose items are the array's own bytes.
 fn data(value: &Bound<'_, PyAny>, size_is_zero: bool) -> PyResult<(u64, bool)> {
     let wrong = |rule| PyErr::from(Violation::new(rule, Field::CaiData, repr(value)));
-    // SAFETY: any object may be asked.
+    // SAFETY: a living object, of any type.
     let is_buffer = unsafe { ffi::PyObject_CheckBuffer(value.as_ptr()) } != 0;
     if is_buffer || value.is_instance_of::<PyString>() {
         return Err(wrong(Rule::DataType));
@@ -266,7 +270,7 @@ fn stream(value: Option<Bound<'_, PyAny>>, strict: bool) -> PyResult<(Stream, bo
     Ok((Stream::from_cai(number, strict)?, number == 0))
 }
 
-/// Says why a masked array is refused: the mask itself may be wrong.
+/// Builds the error for a masked array, whose mask may be wrong itself.
 #[cold]
 pub(crate) fn refuse_mask(mask: &Bound<'_, PyAny>, shape: &[i64]) -> PyErr {
     let found = || format!("<a mask of type {}>", type_name(mask));
