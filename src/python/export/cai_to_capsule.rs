@@ -1,8 +1,7 @@
-//! A CAI object becomes a capsule without a view between them.
+//! Converts a CAI object into a capsule without a view.
 //!
-//! Taken if no one would look at the view: the dict is a plain one, no option changes it, and the data is
-//! ready on the stream that the consumer named. Without it 1.67 of the floor's instructions, with it 1.18
-//! (budget 1.25: docs/performance.md).
+//! For a dict that is read fast, if no option changes it and the data is ready on the consumer's stream. Without this
+//! path the conversion takes 1.67 of the floor's instructions, with it 1.18 (budget 1.25: docs/performance.md).
 
 use pyo3::prelude::*;
 
@@ -14,10 +13,10 @@ use crate::python::export::dlpack::{build_capsule, takes_versioned_fast};
 use crate::python::import::cai_dict::{self, Numbers};
 use crate::python::import::{cai, dtype_hint};
 
-/// The capsule; `None`, with nothing done, if a view is needed or something is wrong.
+/// Makes the capsule; `None`, with nothing done, if a view is needed or something is wrong.
 ///
 /// # Errors
-/// The driver's, which is asked for the device if the caller gives none; out of memory.
+/// The driver's, which is queried if the caller gives no device; out of memory.
 #[inline(always)]
 pub(crate) fn convert<'py>(
     object: &Bound<'py, PyAny>,
@@ -35,7 +34,7 @@ pub(crate) fn convert<'py>(
         return Ok(None);
     }
     if device_id.is_none() && descriptor.data != 0 {
-        // What has to wait needs a view, whose import asks the driver too; once is enough.
+        // Work that has to wait needs a view, whose import queries the driver as well: not twice.
         if dict.stream != Stream::None {
             return Ok(None);
         }
@@ -49,7 +48,7 @@ pub(crate) fn convert<'py>(
     build_capsule(object.py(), descriptor, request.versioned, owner).map(Some)
 }
 
-/// What the consumer asks, if its arguments are exact ints.
+/// The consumer's arguments, if they are exact ints.
 #[derive(Clone, Copy)]
 pub(crate) struct FastRequest {
     stream: Option<i64>,
@@ -72,7 +71,7 @@ impl FastRequest {
         })
     }
 
-    /// The consumer's request, if it is a valid one.
+    /// Converts the stream into a request, if it is valid.
     #[inline(always)]
     fn stream_request(self, device: Device) -> Option<Request> {
         match (device.device_type, self.stream) {

@@ -1,4 +1,4 @@
-//! `__dlpack__`'s arguments, and the capsule that answers them.
+//! Parses the arguments of `__dlpack__`, and builds its capsule.
 
 use std::ptr::NonNull;
 
@@ -30,31 +30,33 @@ const DL_DEVICE: IntRule = IntRule::new(
     Rule::DlDevice,
 );
 
-/// The arguments of `__dlpack__` as they come (array API 2024.12), and of `to_dlpack`.
+/// The arguments of `__dlpack__` (array API 2024.12) and `to_dlpack`, unparsed.
 #[derive(Clone, Copy)]
 pub(crate) struct DlpackRequest<'a, 'py> {
     pub(crate) stream: Value<'a, 'py>,
     pub(crate) max_version: Value<'a, 'py>,
     pub(crate) dl_device: Value<'a, 'py>,
     pub(crate) copy: Value<'a, 'py>,
-    /// The caller asserts that writing to read-only data is fine.
+    /// The caller asserts that the consumer may write to read-only data.
     pub(crate) writable: bool,
-    /// Wait on the host, for a consumer whose streams cannot be named.
+    /// The host waits, for a consumer whose stream cannot be named.
     pub(crate) on_host: bool,
 }
 
-/// What will be exported, decided before anything is done.
+/// The plan of an export, made before anything is done.
 pub(crate) struct Export {
     request: Request,
     versioned: bool,
     flags: Flags,
-    /// Another name for the device: the CPU's, for memory that the host reads.
+    /// The device of the tensor: the array's, or the CPU for memory that the host reads.
     device: Device,
     /// The copy to make first.
     transfer: Option<Transfer>,
 }
 
 impl Export {
+    /// Parses the arguments and plans the export.
+    ///
     /// # Errors
     /// `TypeError`, `ValueError` or `BufferError`, naming the argument.
     #[inline(always)]
@@ -76,7 +78,7 @@ impl Export {
             let copy = request.copy.map(|copy| wants_copy(&copy)).transpose()?;
             Transfer::decide(descriptor.device, device, copy)?
         };
-        // Of a shared tensor nobody is the sole owner; of a copy the consumer is, who may write to it.
+        // The consumer is the sole owner of a copy, and may write to it.
         let is_read_only = descriptor.flags.read_only() && !request.writable && transfer.is_none();
         let flags = descriptor
             .flags
@@ -100,13 +102,13 @@ impl Export {
         })
     }
 
-    /// The copy to make first; `None` if the data itself is exported.
+    /// Returns the copy to make first; `None` if the data itself is exported.
     #[inline(always)]
     pub(crate) fn transfer(&self) -> Option<Transfer> {
         self.transfer
     }
 
-    /// Makes a copy, ready for the consumer.
+    /// Makes the copy, ready for the consumer.
     #[cold]
     pub(crate) fn copy(
         &self,
@@ -118,7 +120,7 @@ impl Export {
         Ok(py.detach(|| transfer.make(view, self.request, policy))?)
     }
 
-    /// How the order is made: a host that was asked for waits, whatever the policy says about the rest.
+    /// Returns the policy of the order; a requested wait of the host does not depend on the thread's.
     #[inline]
     fn policy(&self) -> SyncPolicy {
         if self.request == Request::Host {
@@ -128,13 +130,13 @@ impl Export {
         }
     }
 
-    /// Whether the consumer leaves the order to us.
+    /// Whether the consumer requests an order.
     #[inline]
     pub(crate) fn wants_order(&self) -> bool {
         self.request != Request::NoSync
     }
 
-    /// Orders the consumer after the data. The GIL is released only if the driver will be called.
+    /// Orders the consumer after the data. Releases the GIL only if it calls the driver.
     #[inline]
     pub(crate) fn order(&self, py: Python<'_>, view: &CaiView) -> PyResult<()> {
         if !self.request.needs_order(view.ready()) {
@@ -147,7 +149,7 @@ impl Export {
         Ok(())
     }
 
-    /// The capsule. `owner` is taken: on failure it has been released.
+    /// Builds the capsule. Takes `owner`: releases it on failure.
     #[inline(always)]
     pub(crate) fn capsule<'py>(
         &self,
@@ -182,19 +184,19 @@ pub(crate) fn build_capsule<'py>(
 #[inline(always)]
 fn tensor<M: Abi>(descriptor: DescriptorRef<'_>, owner: RawOwner) -> PyResult<NonNull<M>> {
     build::<M>(descriptor, descriptor.flags.bits(), owner).map_err(|error| {
-        // SAFETY: `build` did not take the owner, so that it is still ours to end.
+        // SAFETY: `build` has failed and not taken the owner, which is released once.
         unsafe { owner.release() };
         error.into()
     })
 }
 
-/// Whether the consumer takes our versioned tensor: any major version from 1 on (it checks what it gets).
+/// Whether the consumer takes a versioned tensor: any major version from 1 on (the consumer checks the tensor's).
 #[inline(always)]
 fn is_versioned(max_version: &Bound<'_, PyAny>) -> PyResult<bool> {
     takes_versioned_fast(max_version).map_or_else(|| takes_versioned(max_version), Ok)
 }
 
-/// [`is_versioned`] of an exact tuple of two small ints.
+/// Like [`takes_versioned`], for an exact tuple of two small ints; `None` for anything else.
 #[inline(always)]
 pub(crate) fn takes_versioned_fast(max_version: &Bound<'_, PyAny>) -> Option<bool> {
     let pair = max_version.cast_exact::<PyTuple>().ok()?;
@@ -203,11 +205,11 @@ pub(crate) fn takes_versioned_fast(max_version: &Bound<'_, PyAny>) -> Option<boo
     }
     // SAFETY: a tuple of two.
     let major = unsafe { tuple_item(pair.as_ptr(), 0) };
-    // SAFETY: as above.
+    // SAFETY: a tuple of two.
     let minor = unsafe { tuple_item(pair.as_ptr(), 1) };
-    // SAFETY: an item of the tuple, which lives as long.
+    // SAFETY: an item is not null, and lives as long as the tuple.
     let major = int::read_fast(unsafe { Borrowed::from_ptr(pair.py(), major) })?;
-    // SAFETY: as above.
+    // SAFETY: an item is not null, and lives as long as the tuple.
     let minor = int::read_fast(unsafe { Borrowed::from_ptr(pair.py(), minor) })?;
     (major >= 0 && minor >= 0).then_some(major >= 1)
 }
@@ -233,8 +235,7 @@ fn takes_versioned(max_version: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(major >= 1)
 }
 
-/// The device that the consumer asks for: its own name, or the CPU's for memory that the host reads or
-/// that can be copied there.
+/// Reads the requested device: the array's own, or the CPU for memory that the host reads or that can be copied there.
 fn target(dl_device: &Bound<'_, PyAny>, own: Device) -> PyResult<Device> {
     let field = Field::Argument("dl_device");
     let Ok(pair) = dl_device.cast::<PyTuple>() else {
@@ -244,17 +245,17 @@ fn target(dl_device: &Bound<'_, PyAny>, own: Device) -> PyResult<Device> {
         return Err(Violation::new(Rule::DlDevice, field, repr(dl_device)).into());
     }
     let device_type: i32 = DL_DEVICE.read(&pair.get_item(0)?)?;
-    let asked = Device {
+    let wanted = Device {
         device_type,
         id: DL_DEVICE.read(&pair.get_item(1)?)?,
     };
     let managed =
-        own.device_type == Device::CUDA_MANAGED && asked.device_type == Device::CUDA_MANAGED;
-    if asked == own || managed {
+        own.device_type == Device::CUDA_MANAGED && wanted.device_type == Device::CUDA_MANAGED;
+    if wanted == own || managed {
         return Ok(own);
     }
-    if asked == Device::HOST && (own.is_host_readable() || own.device_type == Device::CUDA) {
-        return Ok(asked);
+    if wanted == Device::HOST && (own.is_host_readable() || own.device_type == Device::CUDA) {
+        return Ok(wanted);
     }
     let hint = format!("the data is on ({}, {})", own.device_type, own.id);
     Err(
@@ -279,7 +280,7 @@ fn read_only_to_legacy() -> PyErr {
         "no version of 1.0 or later",
     )
     .with_hint(
-        "read_only=False on import, or writable=True of to_dlpack, asserts that writing is fine",
+        "read_only=False on import, or writable=True of to_dlpack, asserts that the consumer may write",
     )
     .into()
 }

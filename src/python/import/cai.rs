@@ -149,7 +149,7 @@ pub(crate) fn check(object: &Bound<'_, PyAny>, read: &ParsedDict<'_>) -> PyResul
     Ok(())
 }
 
-/// [`any`], of what is no struct.
+/// Makes the view of a dict that was read in full and is no struct.
 pub(crate) fn view<'py>(
     object: &Bound<'py, PyAny>,
     read: ParsedDict<'py>,

@@ -54,7 +54,7 @@ pub(crate) fn borrow(object: &Bound<'_, PyAny>, table: Table, traits: Traits) ->
     if has_no_streams(device) {
         return Ok(Loan::Array(descriptor, Stream::None));
     }
-    Ok(match WorkStream::new(table, device).ask()? {
+    Ok(match WorkStream::new(table, device).read()? {
         Some(ready) => Loan::Array(descriptor, ready),
         None => Loan::Incomplete,
     })

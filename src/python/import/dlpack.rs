@@ -122,7 +122,7 @@ fn import_capsule(capsule: &Bound<'_, PyAny>, request: DlpackArguments) -> PyRes
     Ok(view(descriptor, owner, ready, StreamHonoured::Yes))
 }
 
-/// Whether the producer was honoured the stream.
+/// Whether the producer has made the data ready on the stream that was passed.
 #[derive(Clone, Copy, PartialEq)]
 enum StreamHonoured {
     Yes,
@@ -220,7 +220,7 @@ fn missing(object: &Bound<'_, PyAny>, rule: Rule, field: Field) -> PyErr {
     .into()
 }
 
-/// The stream that the producer is honoured, and on which the data is then ready.
+/// Chooses the stream that is passed to the producer, and on which the data is then ready.
 fn stream_to_request(device: Device, wanted: Option<Stream>) -> PyResult<Stream> {
     match (Platform::from_device_type(device.device_type), wanted) {
         (Some(Platform::Host), Some(stream)) if stream != Stream::None => {

@@ -85,7 +85,7 @@ fn streams(
             None,
         )));
     }
-    let Some(handle) = WorkStream::new(table, device).ask_handle()? else {
+    let Some(handle) = WorkStream::new(table, device).read_handle()? else {
         return Ok(None);
     };
     let is_unknown = traits.intersects(Traits::IGNORES_STREAM)

@@ -35,7 +35,7 @@ signature! {
     ] (
         /// The form of the mask: "bit", "byte", or "auto" to infer it from type and shape.
         mask: "Literal['auto', 'bit', 'byte']" = "auto",
-        /// The ordinal of the CUDA device. Saves asking the driver.
+        /// The id of the CUDA device. Saves a call of the driver.
         device_id: "int | None" = None,
     ) -> "tuple[CaiView, CaiView | None]"
 }
