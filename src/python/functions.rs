@@ -25,8 +25,8 @@ use crate::view::CaiView;
 with_options! {
     /// Returns a view of an array that speaks CAI or DLPack. Copies nothing.
     ///
-    /// The route is chosen by what the array offers: the C Exchange API of its type, else CAI if it names the
-    /// producer's stream (or has version 3), else `__dlpack__`, else CAI.
+    /// The route is the first that the array offers: the C Exchange API of its type, CAI if it names the producer's
+    /// stream (or has version 3), `__dlpack__`, CAI.
     ///
     /// Returns
     /// -------
@@ -74,7 +74,7 @@ impl Function for View {
         let mut new = NewView::new(py)?;
         let beside = route::foreign(new.view(), &object, facts, options, AllowStructs::Yes)?;
         let beside = beside.keeping(None, options.producer_object.as_deref());
-        // SAFETY: `foreign` has written the view.
+        // SAFETY: written: `foreign` has not failed.
         Ok(unsafe { new.finish(beside) }?.into_any())
     }
 }
@@ -107,7 +107,7 @@ impl Function for FromCai {
         let mut new = NewView::new(arguments.obj.py())?;
         let beside = cai::import(new.view(), &arguments.obj, options, AllowStructs::Yes)?;
         let beside = beside.keeping(None, options.producer_object.as_deref());
-        // SAFETY: `import` has written the view.
+        // SAFETY: written: `import` has not failed.
         Ok(unsafe { new.finish(beside) }?.into_any())
     }
 }
@@ -132,8 +132,8 @@ with_options! {
         device: "_DeviceLike | None" = None,
         /// Passed to the producer: True must copy, False must not.
         copy: "bool | None" = None,
-        /// The stream on which the data is to be ready. None: the legacy default stream; for pinned and managed
-        /// memory the host.
+        /// The stream on which the data will be ready. None: the legacy default stream; for pinned and managed memory
+        /// the host waits.
         stream: "_StreamLike | None" = None,
     ) -> "CaiView"
 }
@@ -150,12 +150,12 @@ impl Function for FromDlpack {
         let wanted = stream
             .map(|value| stream::named(&value, Field::Argument("stream")))
             .transpose()?;
-        let asked = DlpackArguments {
+        let request = DlpackArguments {
             stream: wanted.or(options.producer),
             copy: flag(arguments.copy, "copy")?,
             device: arguments.device.map(options::device).transpose()?,
         };
-        let view = route::amend(dlpack::import(&arguments.obj, asked)?, options)?;
+        let view = route::amend(dlpack::import(&arguments.obj, request)?, options)?;
         let named = options.producer_object.as_deref();
         let view = PyCaiView::with(view, Beside::default().keeping(stream.as_deref(), named));
         Ok(view.into_object(arguments.obj.py())?.into_any())
@@ -234,7 +234,7 @@ impl Function for ToDlpack {
     }
 }
 
-/// The capsule by way of a view. `read` is `__cuda_array_interface__`, or its absence, if it has been read: an
+/// Makes the capsule by way of a view. `read` is `__cuda_array_interface__`, or its absence, if it has been read: an
 /// attribute is read once.
 #[inline(never)]
 #[expect(clippy::option_option, reason = "not read, or read and perhaps absent")]
@@ -251,11 +251,11 @@ fn by_view<'py>(
     };
     let mut view = MaybeUninit::uninit();
     route::by_attributes(&mut view, object, dict, options, AllowStructs::No)?;
-    // SAFETY: `by_attributes` writes the view unless it fails.
+    // SAFETY: written: `by_attributes` has not failed.
     export(object.py(), unsafe { view.assume_init() }, request)
 }
 
-/// The capsule of a view that no Python object holds.
+/// Makes the capsule of a view that no Python object holds.
 #[inline(never)]
 fn export<'py>(
     py: Python<'py>,
@@ -284,9 +284,8 @@ signature! {
     /// Returns
     /// -------
     /// dict
-    ///     live: owners that are alive. pending: releases that wait for the GIL. released: releases so far.
-    ///     leaked_at_exit: owners given up at the interpreter's end. panics: Rust panics that were caught.
-    ///     open_guards: consume blocks that are open.
+    ///     live: living owners. pending: releases that wait for the GIL. released: releases so far. leaked_at_exit:
+    ///     owners leaked at the interpreter's end. panics: caught Rust panics. open_guards: open consume blocks.
     Stats = stats [] () -> "dict[str, int]"
 }
 

@@ -1,4 +1,4 @@
-//! Several streams, or many views, made ready on one stream: one event for each distinct stream.
+//! `join`: makes one stream wait for several streams and views, by one event for each distinct stream.
 
 use pyo3::Borrowed;
 use pyo3::prelude::*;
@@ -14,17 +14,24 @@ use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::{Function, signature};
 
 signature! {
-    /// Makes a stream wait for many streams or views: one event for each distinct stream.
+    /// Makes a stream wait for many streams or views, by one event for each distinct stream.
     ///
-    /// For a producer that works on several streams: join them, then import with ``producer_stream=on``. For
-    /// many arrays that go to one stream: the events are as many as the streams, not as the arrays.
+    /// If a producer works on several streams, join them, then import with ``producer_stream=on``. For many arrays that
+    /// go to one stream the number of events is that of the streams, not of the arrays.
     ///
     /// Returns
     /// -------
     /// list of CaiView
     ///     The views among `items`, in order, ready on `on`.
+    ///
+    /// Raises
+    /// ------
+    /// TypeError, ValueError
+    ///     If an item is neither a view nor a stream, or `on` names no stream.
+    /// DriverError
+    ///     If a call of the CUDA driver fails.
     Join = join [
-        /// Views, of which the ready stream is meant, and streams: ints or objects with ``__cuda_stream__``.
+        /// Views, for their ready streams, and streams: ints or objects with ``__cuda_stream__``.
         items: "Iterable[CaiView | _StreamLike]",
     ] (
         /// The stream that waits.
@@ -79,7 +86,7 @@ fn join<'py>(items: &Bound<'py, PyAny>, on: &Bound<'py, PyAny>) -> PyResult<Boun
     Ok(ready)
 }
 
-/// Adds a stream unless it is there: 300 views of two streams are two entries.
+/// Adds a stream unless it is in the list: 300 views of two streams are two entries.
 fn add(waits: &mut Vec<(Stream, Option<Place>)>, stream: Stream, place: Option<Place>) {
     let is_same = |(other, there): &(Stream, Option<Place>)| {
         *other == stream && (!stream.is_default() || key(there.as_ref()) == key(place.as_ref()))
@@ -89,9 +96,9 @@ fn add(waits: &mut Vec<(Stream, Option<Place>)>, stream: Stream, place: Option<P
     }
 }
 
-/// What tells one default stream from another: its device and its thread.
+/// Returns what distinguishes one default stream from another: its device and its thread.
 fn key(place: Option<&Place>) -> Option<(i32, Option<std::thread::ThreadId>, u64)> {
-    // Where the device is not known (managed and pinned memory), each address counts by itself.
+    // Without a known device (managed and pinned memory) each address counts by itself.
     place.map(|place| {
         (
             place.ordinal,
@@ -103,7 +110,7 @@ fn key(place: Option<&Place>) -> Option<(i32, Option<std::thread::ThreadId>, u64
 
 fn carry_out(waits: &[(Stream, Option<Place>)], on: Stream) -> Result<(), Error> {
     let driver = driver::driver()?;
-    // A bare default stream is the current context's.
+    // A default stream without a view is the current context's.
     let here = Place {
         context: driver.current_context()?,
         ..Place::cuda(-1, 0)

@@ -31,7 +31,7 @@ impl PyCaiView {
     ) -> PyResult<Bound<'py, Self>> {
         let (py, this) = (slf.py(), slf.get());
         this.prepare(py)?;
-        // An explicit request: the policy is about what happens without one.
+        // By events whatever the policy, which applies to implicit order.
         if !this.view().needs_order(request, SyncPolicy::Event) {
             return Ok(slf.clone());
         }
