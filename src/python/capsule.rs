@@ -57,9 +57,6 @@ impl Named for DLManagedTensorVersioned {
 }
 
 /// Wraps a managed tensor that this library has built. Calls its deleter on failure.
-///
-/// # Errors
-/// Out of memory.
 #[inline]
 pub(crate) fn wrap<M: Named>(py: Python<'_>, tensor: NonNull<M>) -> PyResult<Bound<'_, PyAny>> {
     // SAFETY: the pointer is not null, the name is static, and `destroy` takes a capsule of this layout.

@@ -31,12 +31,9 @@ use crate::python::import::{cai, describe, dlpack, fields, known_types};
 ///
 /// Attributes
 /// ----------
-/// route : str | None
-///     The route of `view`: "exchange", "cai", "dlpack", "capsule" or "view"; None if it would refuse the array.
-/// order : str | None
-///     Which stream would wait for which; None if the order depends on the producer.
-/// refused : str | None
-///     The error that the import or the consumer would raise; None if neither would.
+/// route
+/// order
+/// refused
 #[pyclass(name = "Explanation", module = "cai_dlpack", frozen)]
 pub(crate) struct Explanation {
     /// The route of `view`: "exchange", "cai", "dlpack", "capsule" or "view"; None if it would refuse the array.

@@ -150,9 +150,6 @@ impl Drop for Unwritten<'_> {
 
 impl PyCaiView {
     /// Makes the object of a view.
-    ///
-    /// # Errors
-    /// Out of memory.
     #[inline(always)]
     pub(crate) fn into_object(self, py: Python<'_>) -> PyResult<Bound<'_, Self>> {
         let mut new = NewView::new(py)?;
@@ -164,9 +161,6 @@ impl PyCaiView {
 }
 
 /// Compares the layout of the class with [`Object`], once, and sets its deallocator. Returns whether it matches.
-///
-/// # Errors
-/// The exceptions of the class's attributes.
 #[cold]
 #[inline(never)]
 fn learn_layout(py: Python<'_>) -> PyResult<bool> {
@@ -191,9 +185,6 @@ fn learn_layout(py: Python<'_>) -> PyResult<bool> {
 
 /// Sets the deallocator before any view is made: without the GIL another thread may drop a view while the layout is
 /// compared. Without this call PyO3 deallocates views, correctly and slower.
-///
-/// # Errors
-/// The exceptions of the class's attributes.
 #[cfg(Py_GIL_DISABLED)]
 pub(crate) fn prepare(class: &Bound<'_, PyType>) -> PyResult<()> {
     if LAYOUT.load(Ordering::Relaxed) == LayoutMatches::Unknown as u8 && class_matches(class)? {

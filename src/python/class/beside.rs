@@ -1,5 +1,6 @@
 //! The fields of a Python view beside the Rust view.
 
+#[cfg(not(Py_LIMITED_API))]
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -107,6 +108,7 @@ impl Beside {
 
     /// Drops the fields, with the GIL held, in a call that PyO3 does not count: PyO3's drop would keep the objects until
     /// its next call.
+    #[cfg(not(Py_LIMITED_API))]
     #[inline(always)]
     pub(crate) fn end(self) {
         if let Some(rare) = self.rare {
@@ -115,6 +117,7 @@ impl Beside {
     }
 }
 
+#[cfg(not(Py_LIMITED_API))]
 impl Rare {
     #[cold]
     fn end(mut self) {

@@ -48,9 +48,6 @@ impl IntRule {
     ///
     /// Only ints beyond 64 bits go through PyO3's `i128`: on the first one it fills a cell, for which a child that is
     /// forked meanwhile would wait for ever (see [`cpython`](crate::python::cpython)).
-    ///
-    /// # Errors
-    /// As [`read`](Self::read).
     pub(crate) fn read_wide(self, object: &Bound<'_, PyAny>) -> PyResult<i128> {
         let index = self.index(object)?;
         if let Some(number) = read_by_call(index.as_borrowed()) {

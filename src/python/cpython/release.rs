@@ -26,9 +26,6 @@ use crate::view::{Abi, EndsOn, Imported, Kind, Owner, RawOwner, Vtable};
 pub(crate) static PYTHON: Vtable = Vtable::of::<Object>();
 
 /// Makes an owner of a strong reference.
-///
-/// # Errors
-/// As [`prepare`].
 #[inline(always)]
 pub(crate) fn own(object: Bound<'_, PyAny>) -> PyResult<RawOwner> {
     prepare(object.py())?;

@@ -20,9 +20,6 @@ use crate::python::cpython::names::names;
 use crate::view::{CaiView, PresentAs};
 
 /// Blocks until the host may read the data.
-///
-/// # Errors
-/// The driver's.
 pub(crate) fn wait(py: Python<'_>, view: &CaiView) -> PyResult<()> {
     let (request, policy) = (Request::Host, SyncPolicy::Event);
     if view.needs_order(request, policy) {

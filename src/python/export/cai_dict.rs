@@ -17,9 +17,6 @@ static TEMPLATES: [OnceBox<Py<PyDict>>; DType::ALL.len()] =
     [const { OnceBox::new() }; DType::ALL.len()];
 
 /// Makes the dict of a view whose type has this typestr (`Descriptor::check_interface`).
-///
-/// # Errors
-/// Out of memory.
 #[inline]
 pub(crate) fn of<'py>(
     py: Python<'py>,

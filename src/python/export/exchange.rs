@@ -58,9 +58,6 @@ static TABLE: Static = Static(DLPackExchangeAPI {
 });
 
 /// Makes a capsule of the table.
-///
-/// # Errors
-/// Out of memory.
 pub(crate) fn capsule(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let table = (&raw const TABLE.0).cast_mut().cast();
     // SAFETY: not NULL; table and name are static, and need no destructor.

@@ -34,9 +34,6 @@ pub(crate) enum Loan {
 }
 
 /// Borrows the description of an object from its table.
-///
-/// # Errors
-/// As [`import`](crate::python::import::exchange::import).
 pub(crate) fn borrow(object: &Bound<'_, PyAny>, table: Table, traits: Traits) -> PyResult<Loan> {
     if is_no_array(object, traits)? {
         return Ok(Loan::Incomplete);

@@ -42,9 +42,6 @@ pub(crate) struct DlpackArguments {
 }
 
 /// Whether the object's type has `__dlpack__`.
-///
-/// # Errors
-/// The exceptions of the type's attributes.
 pub(crate) fn has_dlpack(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     let is_known = known_types::facts_of(object)?
         .traits
@@ -71,9 +68,6 @@ pub(crate) fn import(object: &Bound<'_, PyAny>, request: DlpackArguments) -> PyR
 }
 
 /// Imports an object that has `__dlpack__`.
-///
-/// # Errors
-/// As [`import`].
 #[inline(always)]
 pub(crate) fn import_object(
     object: &Bound<'_, PyAny>,

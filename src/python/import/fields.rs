@@ -46,9 +46,6 @@ fn own_descr(object: &Bound<'_, PyAny>, typestr: TypeStr) -> PyResult<Descr> {
 }
 
 /// Returns the names of a view's fields.
-///
-/// # Errors
-/// Out of memory.
 pub(crate) fn field_names<'py>(py: Python<'py>, fields: &Descr) -> PyResult<Bound<'py, PyTuple>> {
     PyTuple::new(py, fields.names().collect::<Vec<_>>())
 }

@@ -138,9 +138,6 @@ impl Slot {
 
 /// Returns the facts about an object's type, from the cache or else from the type. An attribute that is added to a
 /// type after its first import is not seen.
-///
-/// # Errors
-/// The exceptions of the type's attributes.
 #[inline]
 pub(crate) fn facts_of(object: &Bound<'_, PyAny>) -> PyResult<TypeFacts> {
     // SAFETY: a living object.

@@ -52,9 +52,6 @@ pub(crate) fn import<'py>(
 }
 
 /// Imports an object that is no `CaiView`: writes the view unless it fails, and returns what stands beside it.
-///
-/// # Errors
-/// As [`import`].
 #[inline(always)]
 pub(crate) fn foreign<'py>(
     memory: &mut MaybeUninit<CaiView>,
@@ -98,9 +95,6 @@ fn without_table<'py>(
 }
 
 /// Like [`foreign`], with `__cuda_array_interface__` already read.
-///
-/// # Errors
-/// As [`import`].
 #[inline(always)]
 pub(crate) fn by_attributes<'py>(
     memory: &mut MaybeUninit<CaiView>,

@@ -202,9 +202,6 @@ fn raise(py: Python<'_>, error: PyErr) -> *mut ffi::PyObject {
 }
 
 /// Makes the function object of `module`.
-///
-/// # Errors
-/// What CPython raises.
 pub(crate) fn function<'py, F: Function>(
     module: &Bound<'py, PyModule>,
 ) -> PyResult<Bound<'py, PyAny>> {
@@ -219,9 +216,6 @@ pub(crate) fn function<'py, F: Function>(
 }
 
 /// Makes a method descriptor of `class`, which checks the class of the object.
-///
-/// # Errors
-/// What CPython raises.
 pub(crate) fn method<'py, F: Function>(class: &Bound<'py, PyType>) -> PyResult<Bound<'py, PyAny>> {
     F::intern_names(class.py());
     let definition = definition::<F>("$self, /")?;
