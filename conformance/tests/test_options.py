@@ -146,3 +146,15 @@ def test_each_function_takes_the_same(name: str) -> None:
 def test_what_it_does(name: str, keyword: str, machine: Machine) -> None:
     _, call, make = FUNCTIONS[name]
     CASES[keyword](call, make, machine)
+
+
+def test_keywords_in_any_order_and_by_any_string() -> None:
+    """In the order of declaration they are found in one pass; in another order, and by strings that are not interned."""
+    given = {"strict": False, "read_only": True, "shape": (6,), "device_id": 0}
+    assert list(given) != [name for name in SHARED if name in given]
+    copies = {"".join(list(name)): value for name, value in given.items()}
+    for each in (given, dict(reversed(given.items())), copies):
+        view = cd.view(cai(), **each)  # type: ignore[arg-type]
+        assert (view.shape, view.read_only, view.device) == ((6,), True, (2, 0))
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+        cd.view(cai(), strict=False, colour="blue")  # type: ignore[call-arg]

@@ -60,6 +60,21 @@ pub(crate) struct Vector<'a, 'py> {
     lives: PhantomData<&'a ffi::PyObject>,
 }
 
+/// Writes a keyword's value, and returns its bit; does nothing for a `None` that is the default.
+#[inline(always)]
+fn put<'a, 'py, S: Signature>(
+    slot: &mut Value<'a, 'py>,
+    index: usize,
+    value: Borrowed<'a, 'py, PyAny>,
+) -> u32 {
+    let bit = 1 << index;
+    if const { defaults_to_none(S::KEYWORDS) } & bit != 0 && value.is_none() {
+        return 0;
+    }
+    *slot = Some(value);
+    bit
+}
+
 impl<'a, 'py> Vector<'a, 'py> {
     /// # Safety
     /// As for a function of `METH_FASTCALL | METH_KEYWORDS`: `names` is NULL or a tuple of str, and `values` points
@@ -119,35 +134,59 @@ impl<'a, 'py> Vector<'a, 'py> {
         names: &'static Keywords<N>,
         values: &mut [Value<'a, 'py>; N],
     ) -> PyResult<u32> {
-        let may_be_none = const { !defaults_to_none(S::KEYWORDS) };
         let names = names.interned::<S>(self.py);
-        // SAFETY: a tuple (`new`), as there are keywords.
-        let count = unsafe { tuple_len(self.names) }.cast_unsigned();
-        let (mut which, mut next) = (0, 0);
-        for at in 0..count {
-            // SAFETY: a tuple (`new`), and `at` is below its length.
-            let name = unsafe { tuple_item(self.names, at.cast_signed()) };
-            // Searched from the last one on: most calls name keywords in the order of their declaration.
-            let is_it = |candidate: &Py<PyString>| candidate.as_ptr() == name;
-            let (before, after) = names.split_at(next);
-            let index = match after.iter().position(is_it) {
-                Some(index) => next + index,
-                None => match before.iter().position(is_it) {
-                    Some(index) => index,
-                    None => self.by_text::<S>(name, names)?,
-                },
-            };
-            next = index + 1;
-            // SAFETY: there is one value for each name after the positional ones (`new`), and `at` is below the
-            // number of names.
-            let value = unsafe { self.value(self.positional + at) };
-            let bit = 1 << index;
-            if may_be_none & bit != 0 || !value.is_none() {
-                values[index] = Some(value);
-                which |= bit;
+        // Most calls name keywords in the order of their declaration: one pass finds them all.
+        let (mut which, mut rest) = (0, names.iter().zip(values.iter_mut()).enumerate());
+        for at in 0..self.keyword_count() {
+            // SAFETY: `at` is below the number of keywords.
+            let (given, value) = unsafe { self.keyword(at) };
+            match rest.find(|(_, (name, _))| name.as_ptr() == given) {
+                Some((index, (_, slot))) => which |= put::<S>(slot, index, value),
+                None => return self.keywords_in_any_order::<S, N>(names, values),
             }
         }
         Ok(which)
+    }
+
+    /// As [`keywords`](Self::keywords), in any order and by any object of the same text.
+    #[cold]
+    #[inline(never)]
+    fn keywords_in_any_order<S: Signature, const N: usize>(
+        &self,
+        names: &[Py<PyString>; N],
+        values: &mut [Value<'a, 'py>; N],
+    ) -> PyResult<u32> {
+        let mut which = 0;
+        for at in 0..self.keyword_count() {
+            // SAFETY: `at` is below the number of keywords.
+            let (given, value) = unsafe { self.keyword(at) };
+            let index = match names.iter().position(|name| name.as_ptr() == given) {
+                Some(index) => index,
+                None => self.by_text::<S>(given, names)?,
+            };
+            which |= put::<S>(&mut values[index], index, value);
+        }
+        Ok(which)
+    }
+
+    /// The number of keywords of a call that has any.
+    #[inline(always)]
+    fn keyword_count(&self) -> usize {
+        // SAFETY: a tuple (`new`), as there are keywords.
+        unsafe { tuple_len(self.names) }.cast_unsigned()
+    }
+
+    /// A keyword's name and its value.
+    ///
+    /// # Safety
+    /// `at` is below the number of keywords.
+    #[inline(always)]
+    unsafe fn keyword(&self, at: usize) -> (*mut ffi::PyObject, Borrowed<'a, 'py, PyAny>) {
+        // SAFETY: a tuple (`new`), and `at` is below its length (this function's contract).
+        let name = unsafe { tuple_item(self.names, at.cast_signed()) };
+        // SAFETY: there is one value for each name after the positional ones (`new`), and `at` is below the number
+        // of names (this function's contract).
+        (name, unsafe { self.value(self.positional + at) })
     }
 
     /// Finds the name of the same text as `given`, which has another address than all of them.
