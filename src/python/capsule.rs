@@ -21,8 +21,8 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::cpython::release;
 use crate::view::{Abi, KnownTensor, Owner};
 
-/// A name that crosses neither a page nor a vector of 32 bytes: CPython compares it twice for each capsule, and `strcmp`
-/// needs twice the instructions across such an edge.
+/// A name that crosses neither a page nor a vector of 32 bytes: CPython compares it twice for each capsule, and
+/// `strcmp` needs twice the instructions across such an edge.
 #[repr(C, align(32))]
 struct Name<const N: usize>([u8; N]);
 

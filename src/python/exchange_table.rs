@@ -154,8 +154,8 @@ impl WorkStream {
         Python::attach(failed).map(|()| None)
     }
 
-    /// Makes the view's ready stream wait for the producer's work stream, if the producer has moved to another one since
-    /// the import.
+    /// Makes the view's ready stream wait for the producer's work stream, if the producer has moved to another one
+    /// since the import.
     ///
     /// # Errors
     /// The producer's exception; the rules of order; the driver's.

@@ -133,8 +133,8 @@ impl PyCaiView {
     /// Raises
     /// ------
     /// AttributeError
-    ///     If the interface cannot represent the array (memory that CUDA cannot access, bfloat16, float8, packed types),
-    ///     so that a probe goes on to DLPack. `to_cai` raises BufferError instead.
+    ///     If the interface cannot represent the array (memory that CUDA cannot access, bfloat16, float8, packed
+    ///     types), so that a probe goes on to DLPack. `to_cai` raises BufferError instead.
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.prepare(py)?;
@@ -198,7 +198,8 @@ impl PyCaiView {
     /// Parameters
     /// ----------
     /// kind : {'cuda', 'host'}
-    ///     "cuda" for consumers of device memory; "host" for consumers on the CPU, which blocks until the data is ready.
+    ///     "cuda" for consumers of device memory; "host" for consumers on the CPU, which blocks until the data is
+    ///     ready.
     ///
     /// Returns
     /// -------
@@ -294,8 +295,8 @@ impl PyCaiView {
 
     /// Returns a context manager for a consumer's work on `stream`.
     ///
-    /// Entering returns a view that is ready on `stream`, as `on` does. Leaving makes the producer's stream wait for the
-    /// work on `stream`; `return_edge` of that view tells how. Neither makes an event if the streams are the same.
+    /// Entering returns a view that is ready on `stream`, as `on` does. Leaving makes the producer's stream wait for
+    /// the work on `stream`; `return_edge` of that view tells how. Neither makes an event if the streams are the same.
     ///
     /// Parameters
     /// ----------

@@ -1,7 +1,7 @@
 //! Holds an array argument of a Rust function during the call.
 //!
-//! Each argument has a heap block of its own: PyO3 moves arguments several times, and a view is large; and the ledger of
-//! borrows points to it.
+//! Each argument has a heap block of its own: PyO3 moves arguments several times, and a view is large; and the ledger
+//! of borrows points to it.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::mem::{ManuallyDrop, MaybeUninit};
@@ -82,8 +82,8 @@ pub(super) struct Argument(NonNull<Held>);
 
 // SAFETY: the block is owned; a view is `Send`, and the ledger, which points to the borrow, has a lock.
 unsafe impl Send for Argument {}
-// SAFETY: a shared argument gives references to its view alone, which is `Sync`; only the ledger reads the borrow, under
-// its lock.
+// SAFETY: a shared argument gives references to its view alone, which is `Sync`; only the ledger reads the borrow,
+// under its lock.
 unsafe impl Sync for Argument {}
 
 impl Argument {

@@ -19,8 +19,8 @@ use crate::python::cpython::int::{IntRule, repr};
 /// Passes the keywords of an import to another macro: name, type for the stub, default.
 ///
 /// The most used one comes first, as keywords are searched in this order. A new keyword is a line here, its field in
-/// [`Options`] and its use. [`Options::read`] does not compile without it, and `conformance/tests/test_options.py` fails by its name if a function has no case for it, or
-/// docs/python.md no row.
+/// [`Options`] and its use. [`Options::read`] does not compile without it, and `conformance/tests/test_options.py` fails by
+/// its name if a function has no case for it, or docs/python.md no row.
 macro_rules! option_keywords {
     ($($callback:ident)::+ { $($context:tt)* }) => {
         $($callback)::+! { { $($context)* }

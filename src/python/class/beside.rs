@@ -106,8 +106,8 @@ impl Beside {
         visit.call(&rare.producer_object)
     }
 
-    /// Drops the fields, with the GIL held, in a call that PyO3 does not count: PyO3's drop would keep the objects until
-    /// its next call.
+    /// Drops the fields, with the GIL held, in a call that PyO3 does not count: PyO3's drop would keep the objects
+    /// until its next call.
     #[cfg(not(Py_LIMITED_API))]
     #[inline(always)]
     pub(crate) fn end(self) {

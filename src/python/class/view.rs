@@ -19,7 +19,7 @@ use crate::view::CaiView;
 /// A view of a strided array in memory that CUDA (or, from DLPack, the host) can access; keeps the owner alive.
 ///
 /// Made by `view`, `from_cai` and `from_dlpack`. It exports by both protocols: pass it to any consumer of `__dlpack__`
-/// or `__cuda_array_interface__`. It is immutable and copies nothing. It has neither a length nor items, since consumers
+/// or `__cuda_array_interface__`. It is immutable and copies nothing. It has neither a length nor items, as consumers
 /// that find them copy element by element.
 ///
 /// Attributes
@@ -96,8 +96,8 @@ impl PyCaiView {
         let (view, beside) = Self::fields_of(memory);
         // SAFETY: initialised, and moved out once (this function's contract).
         unsafe { beside.assume_init_read() }.end();
-        // SAFETY: aligned, initialised (this function's contract) and borrowed mutably; `ManuallyDrop` is laid out as its
-        // value.
+        // SAFETY: aligned, initialised (this function's contract) and borrowed mutably; `ManuallyDrop` is laid out as
+        // its value.
         let view = unsafe { &mut *view.as_mut_ptr().cast::<ManuallyDrop<CaiView>>() };
         // SAFETY: the view is not used afterwards, and the GIL is held (this function's contract).
         unsafe { CaiView::end(view) };

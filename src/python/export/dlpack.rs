@@ -280,7 +280,7 @@ fn read_only_to_legacy() -> PyErr {
         "no version of 1.0 or later",
     )
     .with_hint(
-        "read_only=False on import, or writable=True of to_dlpack, asserts that the consumer may write",
+        "read_only=False on import, or writable=True of to_dlpack, asserts that writing is fine",
     )
     .into()
 }

@@ -245,9 +245,7 @@ fn read_only() -> PyErr {
         Field::ExchangeApi,
         "a borrowed DLTensor",
     )
-    .with_hint(
-        "the owning function carries the flag; read_only=False asserts that the consumer may write",
-    )
+    .with_hint("the owning function carries the flag; read_only=False asserts that writing is fine")
     .into()
 }
 
