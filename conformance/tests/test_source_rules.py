@@ -15,9 +15,9 @@ PYTHON = SOURCE / "python"
 #: C functions in src/python that CPython does not call, or that call no Python: why each needs no guard against the
 #: thread's exit of its own.
 UNGUARDED = {
-    "from_object": "by `answer`, which begins with it",
-    "borrow": "by `answer`, which begins with it",
-    "to_object": "by `answer`, which begins with it",
+    "from_object": "by `run`, which begins with it",
+    "borrow": "by `run`, which begins with it",
+    "to_object": "by `run`, which begins with it",
     "work_stream": "reads a thread-local value",
     "allocate": "calls the function that was passed",
     "destroy": "calls a deleter, which begins with it if it calls Python (`keeping_exception`)",
@@ -25,9 +25,9 @@ UNGUARDED = {
     "stay": "is the guard",
     "look": "is the guard",
     "on_pending_call": "drains the queue, whose releases begin with it (`keeping_exception`)",
-    "start_afresh": "stores atomics in a forked child",
+    "reset_in_child": "stores atomics in a forked child",
     "by_exception": "is called by our own code only, inside a guarded call",
-    "nobody": "returns NULL",
+    "no_thread_state": "returns NULL",
 }
 #: `#[pyfunction]`s and `#[pymethods]` outside the declarations: why.
 BY_PYO3 = {
@@ -55,7 +55,7 @@ def test_c_functions_are_guarded(path: Path) -> None:
     text = path.read_text()
     for found in re.finditer(r'extern "C" fn (\w+)[^{;]*\{(.*?)^\s*\}', text, re.MULTILINE | re.DOTALL):
         name, body = found.groups()
-        is_guarded = "thread_exit::stays();" in body
+        is_guarded = "thread_exit::guard();" in body
         assert is_guarded != (name in UNGUARDED), f"{name}: guarded is {is_guarded}, listed {name in UNGUARDED}"
 
 
