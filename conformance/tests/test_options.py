@@ -149,7 +149,7 @@ def test_what_it_does(name: str, keyword: str, machine: Machine) -> None:
 
 
 def test_keywords_in_any_order_and_by_any_string() -> None:
-    """In the order of declaration they are found in one pass; in another order, and by strings that are not interned."""
+    """Not only in the order of declaration, in one pass: in another order, and by strings that are not interned."""
     given = {"strict": False, "read_only": True, "shape": (6,), "device_id": 0}
     assert list(given) != [name for name in SHARED if name in given]
     copies = {"".join(list(name)): value for name, value in given.items()}
