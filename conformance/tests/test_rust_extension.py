@@ -205,7 +205,7 @@ from conformance.tests.simulated.machine import Machine
 
 machine = Machine(Sim())
 view = peer.zeros(4)
-with machine.control.gil_watch():
+with machine.control.gil_watch("*"):
     del view
 assert "cuMemFreeAsync" in machine.names()
 """
@@ -299,7 +299,7 @@ def test_the_gil_is_let_go_of(machine: Machine) -> None:
     pointer = machine.device_memory(16)
     array = cai(shape=(4,), data=(pointer, False), stream=stream)
     cai_example.stack(array, array)
-    with machine.control.gil_watch():
+    with machine.control.gil_watch("*"):
         cai_example.stack(array, array)
         peer.elements(cai(shape=(2, 2), typestr="<f8", data=(machine.managed_memory(32), False), stream=stream))
 

@@ -1,5 +1,4 @@
-//! libcuda, found by cudarc's loader on first use, each function looked up once by its exported
-//! name.
+//! libcuda, loaded on first use, each function looked up once by its exported name.
 //!
 //! # Why not cudarc's own wrappers
 //! 1. They panic if a function is missing, and a driver older than the caller's expectation is
@@ -13,17 +12,19 @@
 //! Exported names keep their binary interface for ever (`cuEventDestroy_v2`); only the header's
 //! macros move on. The signatures below are those of the CUDA Driver API reference.
 
+mod library;
 #[cfg(test)]
 mod simulated;
 #[cfg(test)]
 mod simulator;
 
 use std::ffi::c_void;
+use std::mem;
 use std::num::NonZeroU64;
 use std::ptr;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
-use cudarc::driver::sys;
+use libloading::Library;
 
 use super::{
     Context, ContextId, Copy2d, Driver, DriverError, Event, MemoryKind, PointerInfo, Pool,
@@ -31,13 +32,18 @@ use super::{
 use crate::process::fork;
 use crate::protocol::stream::{Capture, Stream};
 
-static LOADED: OnceLock<Cuda> = OnceLock::new();
+/// The driver, once it has been loaded. No cell that a second thread waits for: a thread loads without the GIL, so
+/// that another one may fork meanwhile, and the child would wait for ever.
+static LOADED: AtomicPtr<Cuda> = AtomicPtr::new(ptr::null_mut());
+
+fn loaded() -> Option<&'static Cuda> {
+    // SAFETY: null, or from a box that `driver` gave up for the life of the process.
+    unsafe { LOADED.load(Ordering::Acquire).as_ref() }
+}
 
 /// The process's driver, if it has been loaded.
 pub(super) fn in_use() -> Option<&'static Cuda> {
-    LOADED
-        .get()
-        .filter(|cuda| cuda.generation == fork::generation())
+    loaded().filter(|cuda| cuda.generation == fork::generation())
 }
 
 /// The process's driver: loaded and initialised by the first call that succeeds.
@@ -45,14 +51,28 @@ pub(super) fn in_use() -> Option<&'static Cuda> {
 /// A forked child is refused its parent's: no call of it would succeed, and a lock of the pool may have been
 /// another thread's at the fork, which no thread of the child gives back.
 pub(super) fn driver() -> Result<&'static Cuda, DriverError> {
-    match LOADED.get() {
+    match loaded() {
         Some(cuda) if cuda.generation == fork::generation() => Ok(cuda),
         Some(_) => Err(DriverError::FORKED),
-        None => {
-            let cuda = Cuda::load()?;
-            Ok(LOADED.get_or_init(|| cuda))
-        }
+        None => Cuda::load().map(keep),
     }
+}
+
+/// Keeps the driver for the process, or the one that another thread has kept meanwhile.
+#[cold]
+fn keep(cuda: Cuda) -> &'static Cuda {
+    let own = Box::into_raw(Box::new(cuda));
+    let (none, keeps) = (ptr::null_mut(), (Ordering::AcqRel, Ordering::Acquire));
+    let kept = match LOADED.compare_exchange(none, own, keeps.0, keeps.1) {
+        Ok(_) => own,
+        Err(other) => {
+            // SAFETY: from `Box::into_raw`, and no other thread has seen it.
+            drop(unsafe { Box::from_raw(own) });
+            other
+        }
+    };
+    // SAFETY: a live box that is never dropped.
+    unsafe { &*kept }
 }
 
 /// `CUresult`.
@@ -69,11 +89,8 @@ macro_rules! functions {
         }
 
         impl Functions {
-            /// Looks every name up in the loaded library.
-            fn find() -> Functions {
-                // SAFETY: the library is there (the only caller has asked), so this returns the one
-                // handle that cudarc keeps open for the life of the process.
-                let library = unsafe { sys::culib() };
+            /// Looks every name up in the library, which must stay loaded while they are called.
+            fn find(library: &Library) -> Functions {
                 Functions {
                     $($field: {
                         // SAFETY: the exported name has this signature (Driver API reference); a
@@ -127,6 +144,14 @@ functions! {
     copy_2d_async "cuMemcpy2DAsync" "cuMemcpy2DAsync_v2" (*const Memcpy2d, Handle);
 }
 
+impl Functions {
+    fn start(&self) -> Result<(), DriverError> {
+        let init = self.init()?;
+        // SAFETY: flags must be 0; the call may be repeated and comes before any other.
+        check("cuInit", unsafe { init(0) })
+    }
+}
+
 /// `CUDA_MEMCPY2D`, in the layout of `cuMemcpy2DAsync_v2`.
 #[repr(C)]
 struct Memcpy2d {
@@ -158,6 +183,8 @@ const ATTACH_GLOBAL: u32 = 1;
 const HOST_ALLOC_PORTABLE: u32 = 1;
 /// `CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS`.
 const CONCURRENT_MANAGED_ACCESS: u32 = 89;
+/// `CUDA_ERROR_STUB_LIBRARY`.
+const STUB_LIBRARY: Code = 34;
 /// `CUDA_ERROR_STREAM_CAPTURE_IMPLICIT`.
 const CAPTURE_IMPLICIT: Code = 906;
 /// `CUDA_ERROR_UNKNOWN`: for an answer that the reference does not allow.
@@ -181,15 +208,15 @@ impl Cuda {
     fn load() -> Result<Cuda, DriverError> {
         fork::watch();
         let generation = fork::generation();
-        // SAFETY: loads and unloads libraries named libcuda*; their constructors are the driver's
-        // own, which every CUDA program runs.
-        if !unsafe { sys::is_culib_present() } {
-            return Err(DriverError::ABSENT);
+        let library = library::open().ok_or(DriverError::ABSENT)?;
+        let functions = Functions::find(&library);
+        let started = functions.start();
+        // A driver stays loaded, whether it started or not. A stub has a driver's soname: while it is loaded, no
+        // search of the process finds the driver.
+        if !matches!(&started, Err(error) if error.code() == Some(STUB_LIBRARY)) {
+            mem::forget(library);
         }
-        let functions = Functions::find();
-        let init = functions.init()?;
-        // SAFETY: flags must be 0; the call may be repeated and comes before any other.
-        check("cuInit", unsafe { init(0) })?;
+        started?;
         Ok(Cuda {
             functions,
             pool: Pool::new(),
@@ -559,6 +586,8 @@ impl<P> Side<P> {
 mod tests {
     use std::mem::offset_of;
 
+    use cudarc::driver::sys;
+
     use super::*;
 
     #[test]
@@ -614,6 +643,7 @@ mod tests {
             CAPTURE_IMPLICIT,
             sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT as u32
         );
+        assert_eq!(STUB_LIBRARY, sys::CUresult::CUDA_ERROR_STUB_LIBRARY as u32);
         let attribute = sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS;
         assert_eq!(CONCURRENT_MANAGED_ACCESS, attribute as u32);
     }

@@ -149,6 +149,9 @@ const fn advice(code: u32) -> Option<&'static str> {
     match code {
         3 => Some("a process that forks after the driver started cannot use it in the child"),
         4 => Some("the process is shutting down"),
+        34 => Some(
+            "a toolkit's stub was loaded, which is for linking: no libcuda.so.1 was found before it",
+        ),
         100 => Some("the driver is installed and sees no device"),
         400 => Some("a stream or event that does not exist, any more or in this context"),
         700 | 719 => Some("an earlier kernel failed; every call of this context fails from now on"),

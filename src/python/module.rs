@@ -11,12 +11,13 @@ use crate::python::cpython::errors::driver_error;
 use crate::python::cpython::fastcall::{self, Function};
 #[cfg(Py_GIL_DISABLED)]
 use crate::python::cpython::names::names;
-use crate::python::cpython::release;
+use crate::python::cpython::{gil, release};
 use crate::python::explain::{Explain, Explanation};
 use crate::python::functions::{FromCai, FromDlpack, Stats, ToDlpack, View};
 use crate::python::import::mask::SplitMasked;
 use crate::python::join::Join;
 use crate::python::methods::Dlpack;
+use crate::view;
 
 /// Adds everything to an extension module.
 ///
@@ -25,6 +26,8 @@ use crate::python::methods::Dlpack;
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     release::refuse_subinterpreters(module.py())?;
     policy::check_environment()?;
+    gil::learn(module.py());
+    view::set_detach(gil::detach);
     #[cfg(Py_GIL_DISABLED)]
     {
         // At import, since without the GIL CPython's interning races with itself.

@@ -13,7 +13,7 @@
 use std::thread::ThreadId;
 
 use super::streams::{Placed, thread_of};
-use super::{CaiView, stats};
+use super::{CaiView, detach, stats};
 use crate::driver::{self, Place};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -98,13 +98,14 @@ impl CaiView {
         check_thread(self.streams.placed_producer())?;
         let request = Request::Stream(stream);
         if self.needs_order(request, policy) {
-            let (driver, place) = (driver::driver()?, self.place());
             // Only a consumer that comes back to the ready stream may enter a capture of it.
-            if edge == ReturnEdge::Event && producer == self.ready() {
-                driver::order_within(driver, self.ready(), request, &place, policy)?;
+            let order = if edge == ReturnEdge::Event && producer == self.ready() {
+                driver::order_within
             } else {
-                driver::order(driver, self.ready(), request, &place, policy)?;
-            }
+                driver::order
+            };
+            let place = self.place();
+            detach(|| order(driver::driver()?, self.ready(), request, &place, policy))?;
         }
         stats::OPENED.add();
         Ok(ConsumeGuard {
@@ -203,13 +204,8 @@ impl ConsumeGuard {
     fn make_wait(&self, producer: Stream) -> Result<(), Error> {
         let (request, place) = (Request::Stream(producer), self.place());
         if driver::needed(self.consumer, request, &place, self.policy) {
-            driver::order(
-                driver::driver()?,
-                self.consumer,
-                request,
-                &place,
-                self.policy,
-            )?;
+            let (ready, policy) = (self.consumer, self.policy);
+            detach(|| driver::order(driver::driver()?, ready, request, &place, policy))?;
         }
         Ok(())
     }
@@ -220,10 +216,9 @@ impl Drop for ConsumeGuard {
     /// refuses even that runs no work that could be disturbed. (A per-thread default stream can be neither
     /// waited for nor recorded on another thread: end such a guard on its own.)
     fn drop(&mut self) {
-        if self.end().is_err()
-            && let Ok(driver) = driver::driver()
-        {
-            let _ = driver::synchronize(driver, self.consumer, &self.place());
+        if self.end().is_err() {
+            let (stream, place) = (self.consumer, self.place());
+            let _ = detach(|| driver::synchronize(driver::driver()?, stream, &place));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Orders streams, and the host, after the data of a view.
 
-use super::CaiView;
+use super::{CaiView, detach};
 use crate::driver;
 use crate::error::Error;
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
@@ -63,13 +63,8 @@ impl CaiView {
     /// Makes the stream or the host that `request` names wait for the data, by the policy.
     pub(crate) fn order(&self, request: Request, policy: SyncPolicy) -> Result<(), Error> {
         if self.needs_order(request, policy) {
-            driver::order(
-                driver::driver()?,
-                self.ready(),
-                request,
-                &self.place(),
-                policy,
-            )?;
+            let place = self.place();
+            detach(|| driver::order(driver::driver()?, self.ready(), request, &place, policy))?;
         }
         Ok(())
     }

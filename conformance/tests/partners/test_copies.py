@@ -380,6 +380,6 @@ def test_to_dlpack_copies_too(machine: Machine) -> None:
 
 def test_no_driver_call_holds_the_gil(machine: Machine) -> None:
     view = view_of(on_device(machine), VALUES[:, ::2], stream=machine.stream())
-    with machine.control.gil_watch():
+    with machine.control.gil_watch("*"):
         for ask in ({"stream": 1}, {"dl_device": HOST}):
             end(machine, abi.consume(view.__dlpack__(copy=True, max_version=(1, 3), **ask)))

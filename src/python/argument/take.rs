@@ -15,7 +15,7 @@ use crate::protocol::descriptor::Descriptor;
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Rule, Violation};
 use crate::python::call::options::Options;
-use crate::python::cpython::{release, thread_exit};
+use crate::python::cpython::{gil, thread_exit};
 use crate::python::import::cai::AllowStructs;
 use crate::python::import::traits::Traits;
 use crate::python::import::{known_types, route};
@@ -260,17 +260,7 @@ pub(super) fn get_ready() {
 
 #[cold]
 fn prepare() {
-    view::set_detach(detach);
+    view::set_detach(gil::detach);
     view::watch_forks();
     READY.store(true, Ordering::Release);
-}
-
-/// Runs `body` without the GIL, if this thread holds it.
-fn detach(body: &mut (dyn FnMut() + Send)) {
-    if release::is_held() {
-        // SAFETY: this thread holds the GIL (`is_held`).
-        unsafe { Python::assume_attached() }.detach(body);
-    } else {
-        body();
-    }
 }

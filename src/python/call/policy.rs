@@ -228,10 +228,13 @@ impl UseStream {
     #[pyo3(signature = (stream, /, *, device_id=None))]
     fn new(stream: &Bound<'_, PyAny>, device_id: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         let device_id = device_id.map(given_device_id).transpose()?;
-        let object = stream.clone().unbind();
+        let (py, object) = (stream.py(), stream.clone().unbind());
         let stream = stream::named(stream, Field::Argument("stream"))?;
         Ok(Self {
-            device_id: device_id.map_or_else(|| device_of(stream), Ok)?,
+            device_id: match device_id {
+                Some(device_id) => device_id,
+                None => py.detach(|| device_of(stream))?,
+            },
             stream,
             object,
         })

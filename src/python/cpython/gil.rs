@@ -46,6 +46,16 @@ pub(crate) fn is_held() -> bool {
     INTERPRETER.get().is_some_and(Interpreter::is_held)
 }
 
+/// Releases the GIL around `body`, if this thread holds it.
+pub(crate) fn detach(body: &mut (dyn FnMut() + Send)) {
+    if is_held() {
+        // SAFETY: this very thread holds the GIL of our interpreter.
+        unsafe { Python::assume_attached() }.detach(body);
+    } else {
+        body();
+    }
+}
+
 impl Interpreter {
     #[inline]
     fn is_held(&self) -> bool {

@@ -17,7 +17,6 @@ use pyo3::exceptions::PyImportError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-pub(crate) use crate::python::cpython::gil::is_held;
 use crate::python::cpython::{gil, reaper, thread_exit};
 use crate::view;
 use crate::view::{Abi, EndsOn, Imported, Kind, Owner, RawOwner, Vtable};

@@ -38,7 +38,7 @@ pub(crate) fn convert<'py>(
         if dict.stream != Stream::None {
             return Ok(None);
         }
-        descriptor.device = cai::device_at(descriptor.data)?;
+        descriptor.device = cai::device_at(object.py(), descriptor.data)?;
     }
     match request.stream_request(descriptor.device) {
         Some(wanted) if !wanted.needs_order(dict.stream) => {}

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
 use crate::driver;
-use crate::driver::{MemoryKind, PointerInfo};
+use crate::driver::{DriverError, MemoryKind, PointerInfo};
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Device;
 use crate::protocol::interface::{CaiInterface, Version};
@@ -221,7 +221,7 @@ pub(crate) fn finish<'py>(
     is_stream_known: bool,
     options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
-    descriptor.set_device(locate(&descriptor, options)?);
+    descriptor.set_device(locate(object.py(), &descriptor, options)?);
     if let Some(read_only) = options.read_only {
         descriptor = descriptor.with_read_only(read_only);
     }
@@ -291,22 +291,26 @@ fn owner<'py>(
 
 /// Returns the device of the memory: the caller's, else the driver's. Does not call the driver for an array of size 0.
 #[inline(always)]
-pub(crate) fn locate(descriptor: &Descriptor, options: &Options<'_, '_>) -> PyResult<Device> {
+pub(crate) fn locate(
+    py: Python<'_>,
+    descriptor: &Descriptor,
+    options: &Options<'_, '_>,
+) -> PyResult<Device> {
     let is_known = options.device_id.is_some() && options.check == Check::Device;
     if descriptor.data() == 0 || is_known {
         return Ok(descriptor.device());
     }
-    Ok(query_driver(descriptor, options)?)
+    Ok(query_driver(py, descriptor, options)?)
 }
 
 /// Queries the driver for the device and the kind of the memory and, with `check="bounds"`, for its range.
 fn query_driver(
+    py: Python<'_>,
     descriptor: &Descriptor,
     options: &Options<'_, '_>,
 ) -> Result<Device, crate::Error> {
     let wants_range = options.check != Check::Device;
-    let driver = driver::driver()?;
-    let info = driver.pointer_info(descriptor.data(), wants_range)?;
+    let info = pointer_info(py, descriptor.data(), wants_range)?;
     let device = device_of(&info).ok_or_else(|| unknown(descriptor.data()))?;
     if let Some(device_id) = options.device_id
         && info.ordinal != device_id
@@ -317,7 +321,7 @@ fn query_driver(
         return Err(violation.with_hint(hint).into());
     }
     if let (true, Some(span)) = (wants_range, descriptor.byte_span()) {
-        check_range(driver, span, &info, Field::CaiData)?;
+        py.detach(|| check_range(driver::driver()?, span, &info, Field::CaiData))?;
     }
     Ok(device)
 }
@@ -326,9 +330,15 @@ fn query_driver(
 ///
 /// # Errors
 /// `pointer-unknown`; the driver's.
-pub(crate) fn device_at(data: u64) -> Result<Device, crate::Error> {
-    let info = driver::driver()?.pointer_info(data, false)?;
+pub(crate) fn device_at(py: Python<'_>, data: u64) -> Result<Device, crate::Error> {
+    let info = pointer_info(py, data, false)?;
     Ok(device_of(&info).ok_or_else(|| unknown(data))?)
+}
+
+/// Queries the driver without the GIL, and loads it first if need be: the query may wait for a lock that a `cuMemFree`
+/// holds until a host function has got the GIL.
+fn pointer_info(py: Python<'_>, data: u64, wants_range: bool) -> Result<PointerInfo, DriverError> {
+    py.detach(|| driver::driver()?.pointer_info(data, wants_range))
 }
 
 #[cold]

@@ -77,10 +77,12 @@ pub(crate) fn import_object(
     let announced = announced_device(object)?;
     let wanted = request.device.unwrap_or(announced);
     let ready = stream_to_request(wanted, request.stream)?;
-    let (capsule, honoured) = {
-        let _current = current_for(traits, announced)?;
-        call(object, ready, wanted, request)?
-    };
+    let current = current_for(object.py(), traits, announced)?;
+    let called = call(object, ready, wanted, request);
+    if current.is_some() {
+        object.py().detach(|| drop(current));
+    }
+    let (capsule, honoured) = called?;
     if !capsule::is_capsule(&capsule) {
         return Err(Violation::new(Rule::CapsuleType, Field::DlpackCall, repr(&capsule)).into());
     }
@@ -97,14 +99,21 @@ pub(crate) fn import_object(
 
 /// Makes the array's device current during the call, for producers that use the current one or refuse another. Without
 /// a driver the producer raises the error itself.
-fn current_for(traits: Traits, device: Device) -> PyResult<Option<ContextGuard<'static>>> {
+///
+/// The driver is called without the GIL; so must the guard be dropped.
+fn current_for(
+    py: Python<'_>,
+    traits: Traits,
+    device: Device,
+) -> PyResult<Option<ContextGuard<'static>>> {
     if !traits.intersects(Traits::WANTS_CURRENT) || device.device_type != Device::CUDA {
         return Ok(None);
     }
-    let Ok(driver) = driver::driver() else {
-        return Ok(None);
-    };
-    Ok(Some(ContextGuard::of_device(driver, device.id)?))
+    let current = py.detach(|| match driver::driver() {
+        Ok(driver) => ContextGuard::of_device(driver, device.id).map(Some),
+        Err(_) => Ok(None),
+    });
+    Ok(current?)
 }
 
 /// Imports a capsule, whose data is ready on the caller's stream: a capsule names none.
