@@ -27,7 +27,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use libloading::Library;
 
 use super::{
-    Context, ContextId, Copy2d, Driver, DriverError, Event, MemoryKind, PointerInfo, Pool,
+    Context, ContextId, Copy2d, Driver, DriverError, Event, HostFunction, MemoryKind, PointerInfo,
+    Pool,
 };
 use crate::process::fork;
 use crate::protocol::stream::{Capture, Stream};
@@ -133,8 +134,15 @@ functions! {
     event_record "cuEventRecord" "cuEventRecord" (Handle, Handle);
     event_wait "cuStreamWaitEvent" "cuStreamWaitEvent" (Handle, Handle, u32);
     event_destroy "cuEventDestroy" "cuEventDestroy_v2" (Handle);
+    event_query "cuEventQuery" "cuEventQuery" (Handle);
+    event_synchronize "cuEventSynchronize" "cuEventSynchronize" (Handle);
+    stream_create "cuStreamCreate" "cuStreamCreate" (*mut Handle, u32);
+    stream_destroy "cuStreamDestroy" "cuStreamDestroy_v2" (Handle);
+    stream_id "cuStreamGetId" "cuStreamGetId" (Handle, *mut u64);
     stream_synchronize "cuStreamSynchronize" "cuStreamSynchronize" (Handle);
+    host_function "cuLaunchHostFunc" "cuLaunchHostFunc" (Handle, HostFunction, *mut c_void);
     alloc "cuMemAlloc" "cuMemAlloc_v2" (*mut u64, usize);
+    alloc_async "cuMemAllocAsync" "cuMemAllocAsync" (*mut u64, usize, Handle);
     alloc_managed "cuMemAllocManaged" "cuMemAllocManaged" (*mut u64, usize, u32);
     alloc_pinned "cuMemHostAlloc" "cuMemHostAlloc" (*mut u64, usize, u32);
     capture_mode "cuThreadExchangeStreamCaptureMode" "cuThreadExchangeStreamCaptureMode" (*mut u32);
@@ -177,6 +185,10 @@ struct Side<P> {
 const UNIFIED: u32 = 4;
 /// `CU_EVENT_DISABLE_TIMING`.
 const DISABLE_TIMING: u32 = 2;
+/// `CU_STREAM_NON_BLOCKING`.
+const NON_BLOCKING: u32 = 1;
+/// `CUDA_ERROR_NOT_READY`.
+const NOT_READY: Code = 600;
 /// `CU_MEM_ATTACH_GLOBAL`.
 const ATTACH_GLOBAL: u32 = 1;
 /// `CU_MEMHOSTALLOC_PORTABLE`.
@@ -464,6 +476,46 @@ impl Driver for Cuda {
         check("cuEventDestroy", unsafe { call(handle(event.0)) })
     }
 
+    fn event_query(&self, event: Event) -> Result<bool, DriverError> {
+        let call = self.functions.event_query()?;
+        // SAFETY: the event came from `event_create`.
+        match unsafe { call(handle(event.0)) } {
+            NOT_READY => Ok(false),
+            code => check("cuEventQuery", code).map(|()| true),
+        }
+    }
+
+    fn event_synchronize(&self, event: Event) -> Result<(), DriverError> {
+        let call = self.functions.event_synchronize()?;
+        // SAFETY: the event came from `event_create`.
+        check("cuEventSynchronize", unsafe { call(handle(event.0)) })
+    }
+
+    fn stream_create(&self) -> Result<Stream, DriverError> {
+        let call = self.functions.stream_create()?;
+        let mut stream = ptr::null_mut();
+        // SAFETY: writes one handle to a live local.
+        check("cuStreamCreate", unsafe { call(&mut stream, NON_BLOCKING) })?;
+        made("cuStreamCreate", stream).map(|stream| Stream::from_raw(stream.get()))
+    }
+
+    fn stream_destroy(&self, stream: Stream) -> Result<(), DriverError> {
+        let call = self.functions.stream_destroy()?;
+        // SAFETY: the stream came from `stream_create`; "the resources associated with hStream will be released
+        // automatically once the device has completed all work" where it has some.
+        check("cuStreamDestroy", unsafe { call(stream_handle(stream)) })
+    }
+
+    fn stream_id(&self, stream: Stream) -> Result<u64, DriverError> {
+        let call = self.functions.stream_id()?;
+        let mut id = 0;
+        // SAFETY: writes one integer to a live local; the stream is a handle that its holder vouches for.
+        check("cuStreamGetId", unsafe {
+            call(stream_handle(stream), &mut id)
+        })?;
+        Ok(id)
+    }
+
     fn stream_synchronize(&self, stream: Stream) -> Result<(), DriverError> {
         let call = self.functions.stream_synchronize()?;
         // SAFETY: the stream is a handle that its holder vouches for.
@@ -493,6 +545,16 @@ impl Driver for Cuda {
         let mut pointer = 0;
         // SAFETY: writes one address to a live local.
         check("cuMemAlloc", unsafe { call(&mut pointer, nbytes as usize) })?;
+        Ok(pointer)
+    }
+
+    fn alloc_async(&self, nbytes: u64, stream: Stream) -> Result<u64, DriverError> {
+        let call = self.functions.alloc_async()?;
+        let mut pointer = 0;
+        // SAFETY: writes one address to a live local; the stream is a handle that its holder vouches for.
+        check("cuMemAllocAsync", unsafe {
+            call(&mut pointer, nbytes as usize, stream_handle(stream))
+        })?;
         Ok(pointer)
     }
 
@@ -546,6 +608,20 @@ impl Driver for Cuda {
         // SAFETY: the caller vouches for `nbytes` at both ends until the copy is done.
         check("cuMemcpyAsync", unsafe {
             call(to, from, nbytes as usize, stream_handle(stream))
+        })
+    }
+
+    unsafe fn host_function(
+        &self,
+        stream: Stream,
+        function: HostFunction,
+        data: *mut c_void,
+    ) -> Result<(), DriverError> {
+        let call = self.functions.host_function()?;
+        // SAFETY: the caller vouches for the function and its argument until the stream's work is done; the stream
+        // is a handle that its holder vouches for.
+        check("cuLaunchHostFunc", unsafe {
+            call(stream_handle(stream), function, data)
         })
     }
 

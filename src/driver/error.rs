@@ -82,6 +82,16 @@ impl DriverError {
         }
     }
 
+    /// Whether there was not enough memory.
+    pub(crate) const fn is_out_of_memory(&self) -> bool {
+        matches!(self.failure, Failure::Code(2))
+    }
+
+    /// Whether the device, or a driver older than the call, cannot do this.
+    pub(crate) const fn is_unsupported(&self) -> bool {
+        matches!(self.failure, Failure::Code(801) | Failure::MissingSymbol)
+    }
+
     /// Returns the driver's name for the number, such as `CUDA_ERROR_INVALID_HANDLE`; for a number newer
     /// than this library, and if no call was made, a name of the same form.
     pub fn name(&self) -> &'static str {

@@ -22,7 +22,7 @@
 mod tests;
 
 use super::context::{ContextGuard, Home, INVALID_CONTEXT};
-use super::pool::Lease;
+use super::lease::Lease;
 use super::{Context, Driver, DriverError, Place};
 use crate::error::Error;
 use crate::protocol::stream::{

@@ -61,6 +61,7 @@ mod element;
 mod export;
 mod fields;
 mod import;
+pub(crate) mod keep;
 mod kinds;
 mod loom;
 mod memory;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::driver::script::{Script, context};
+use crate::driver::{Driver, Lease, PrivateStream};
 
 const CONTEXT: u64 = 0xa;
 const STREAM: Stream = Stream::from_raw(0xa1);
@@ -80,4 +81,35 @@ fn a_wait_that_fails_gives_the_event_back() {
     assert!(script.pool.is_empty(), "it is out");
     assert!(lease.wait(Stream::from_raw(0xdead)).is_err());
     assert_eq!(script.pool.len(), 1);
+}
+
+#[test]
+fn a_record_that_the_stream_is_refused_for_leaves_no_event() {
+    let script = script();
+    fill(&script, 2);
+    for _ in 0..50 {
+        assert!(Lease::recorded(&script, context(CONTEXT), Stream::from_raw(0xdead)).is_err());
+    }
+    assert_eq!((script.pool.len(), script.events_alive()), (2, 2));
+}
+
+#[test]
+fn a_stream_is_one_threads_while_it_is_out_and_used_again_later() {
+    let script = script();
+    let (first, second) = (
+        PrivateStream::new(&script).expect("a stream"),
+        PrivateStream::new(&script).expect("a stream"),
+    );
+    assert_ne!(first.stream(), second.stream());
+    drop((first, second));
+    drop(PrivateStream::new(&script).expect("a stream"));
+    assert_eq!(script.count("cuStreamCreate"), 2);
+    let many: Vec<_> = (0..STREAMS_KEPT + 2)
+        .map(|_| PrivateStream::new(&script).expect("a stream"))
+        .collect();
+    drop(many);
+    assert_eq!(script.count("cuStreamDestroy"), 2);
+    script.replace_context(CONTEXT);
+    let id = script.context_id(context(CONTEXT)).expect("an id");
+    assert_eq!(script.pool.take_stream(context(CONTEXT), id), None);
 }
