@@ -18,17 +18,21 @@ def answer(ask: Callable[[], str], seconds: float = 60) -> str:
     process = context.Process(target=_tell, args=(sender, ask), daemon=False)
     process.start()
     sender.close()
+    found, has_ended = "", False
     try:
-        found = receiver.recv() if receiver.poll(seconds) else None
+        if receiver.poll(seconds):
+            found = str(receiver.recv())
+            has_ended = True
     except EOFError:
-        found = ""
-    if found:
+        has_ended = True
+    if has_ended:
+        # Its end of the pipe closes a moment before it can be waited for.
         process.join(5)
     if process.exitcode is None:
         process.kill()
         process.join()
-        return str(found) if found else f"no answer in {seconds:.0f} s"
-    return str(found) if found else f"the process ended by {_ending(process.exitcode)}"
+        return found or f"no answer in {seconds:.0f} s"
+    return found or f"the process ended by {_ending(process.exitcode)}"
 
 
 def _tell(sender: multiprocessing.connection.Connection, ask: Callable[[], str]) -> None:
