@@ -331,7 +331,7 @@ impl CaiView {
     ///
     /// # Errors
     /// A [`Violation`] for what CAI cannot express: memory that CUDA cannot reach, bfloat16, fp8, packed
-    /// sub-byte elements, lanes.
+    /// sub-byte elements, lanes; `stream-thread` for another thread's per-thread default stream.
     ///
     /// ```
     /// use cai_dlpack::protocol::rule::Rule;
@@ -340,7 +340,7 @@ impl CaiView {
     /// assert_eq!(refused.rule(), Rule::CaiDevice);
     /// ```
     pub fn interface(&self) -> Result<CaiInterface, Violation> {
-        self.descriptor.to_interface(self.ready())
+        self.descriptor.to_interface(self.ready_by_number()?)
     }
 
     /// Returns where the data is, as far as the order of streams depends on it.

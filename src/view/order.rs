@@ -1,8 +1,10 @@
 //! Orders streams, and the host, after the data of a view.
 
 use super::CaiView;
+use super::streams::is_elsewhere;
 use crate::driver;
 use crate::error::Error;
+use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
 
 impl CaiView {
@@ -52,6 +54,20 @@ impl CaiView {
         }
     }
 
+    /// Returns the ready stream for a reader that learns its number and waits by itself.
+    ///
+    /// # Errors
+    /// `stream-thread` for another thread's per-thread default stream: here its number means this thread's, on which
+    /// nothing is pending.
+    #[inline]
+    pub(crate) fn ready_by_number(&self) -> Result<Stream, Violation> {
+        let ready = self.ready();
+        if ready == Stream::PerThreadDefault && is_elsewhere(self.streams.placed_ready().thread) {
+            return Err(elsewhere(Rule::StreamThread, ready));
+        }
+        Ok(ready)
+    }
+
     /// Whether [`CaiView::order`] will do anything at all; a few comparisons.
     #[inline]
     pub(crate) fn needs_order(&self, request: Request, policy: SyncPolicy) -> bool {
@@ -74,3 +90,14 @@ impl CaiView {
         Ok(())
     }
 }
+
+/// Refuses a default stream whose number means another stream to the reader.
+#[cold]
+fn elsewhere(rule: Rule, ready: Stream) -> Violation {
+    Violation::new(rule, Field::CaiStream, ready).with_hint(
+        "v.on(stream), called where the data is written, moves it to a stream with a handle",
+    )
+}
+
+#[cfg(test)]
+mod tests;
