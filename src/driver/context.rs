@@ -4,7 +4,7 @@
 //! (driver API, `cuEventCreate`, `cuEventRecord`); memory is allocated there; and a thread without a current
 //! context may ask nothing about streams (`CUDA_ERROR_INVALID_CONTEXT`).
 
-use super::{Context, Driver, DriverError, Place};
+use super::{Context, Defaults, Driver, DriverError, Place};
 use crate::protocol::stream::Stream;
 
 /// `CUDA_ERROR_INVALID_CONTEXT`.
@@ -42,18 +42,22 @@ impl<'d> ContextGuard<'d> {
         Ok(guard)
     }
 
-    /// Makes the context current that `stream` was created in; for a default stream the data's.
+    /// Makes the context current that `stream` was created in; for a default stream the one that the place
+    /// requests.
     pub(crate) fn of_stream(
         driver: &'d dyn Driver,
         stream: Stream,
         place: &Place,
     ) -> Result<Self, DriverError> {
-        if stream.is_default() {
-            return Self::of_memory(driver, place);
-        }
         let mut guard = Self::new(driver)?;
+        if stream.is_default() {
+            let home = Home::make(driver, place, place.requested, guard.current)?;
+            guard.enter(home)?;
+            return Ok(guard);
+        }
         if guard.current.is_none() {
-            guard.enter(Home::make(driver, place)?)?;
+            let home = Home::make(driver, place, Defaults::OfMemory, None)?;
+            guard.enter(home)?;
         }
         guard.switch(driver.stream_context(stream)?)?;
         Ok(guard)
@@ -74,7 +78,8 @@ impl<'d> ContextGuard<'d> {
     /// Makes the context of an allocation current, else its device's primary one.
     pub(crate) fn of_memory(driver: &'d dyn Driver, place: &Place) -> Result<Self, DriverError> {
         let mut guard = Self::new(driver)?;
-        guard.enter(Home::make(driver, place)?)?;
+        let home = Home::make(driver, place, Defaults::OfMemory, None)?;
+        guard.enter(home)?;
         Ok(guard)
     }
 
@@ -131,7 +136,7 @@ impl Drop for ContextGuard<'_> {
     }
 }
 
-/// The context in which a place's default streams live.
+/// A context, held while it is used.
 pub(super) struct Home<'d> {
     pub(super) context: Context,
     pub(super) ordinal: i32,
@@ -140,24 +145,39 @@ pub(super) struct Home<'d> {
 }
 
 impl<'d> Home<'d> {
-    /// Finds the pointer's context, else the device's primary one, which is not brought to life for this: if nothing
-    /// uses it, no work can be pending on its default streams, and the question has no answer.
+    /// Finds the context whose default streams are meant. A primary context is not brought to life for this: if
+    /// nothing uses it, no work can be pending on its default streams, and the question has no answer.
     ///
     /// # Errors
     /// The driver's; its own "invalid context" for a primary context that is not active.
-    pub(super) fn find(driver: &'d dyn Driver, place: &Place) -> Result<Self, DriverError> {
-        Self::of(driver, place, |ordinal| {
-            if driver.primary_context_active(ordinal)? {
-                return Self::primary(driver, ordinal);
-            }
+    pub(super) fn find(
+        driver: &'d dyn Driver,
+        place: &Place,
+        whose: Defaults,
+        current: Option<Context>,
+    ) -> Result<Self, DriverError> {
+        Self::of(driver, place, whose, current, |ordinal| {
+            let found = match ordinal {
+                0.. if driver.primary_context_active(ordinal)? => {
+                    Self::primary(driver, ordinal).map(Some)
+                }
+                // A bare stream on a thread without a context: the first device in use, as the CUDA runtime has it.
+                ..0 if place.pointer == 0 => Self::any(driver),
+                _ => Ok(None),
+            };
             let call = "cuDevicePrimaryCtxGetState";
-            Err(DriverError::new(call, INVALID_CONTEXT))
+            found?.ok_or(DriverError::new(call, INVALID_CONTEXT))
         })
     }
 
-    /// Finds the pointer's context, else the device's primary one, which may be brought to life.
-    fn make(driver: &'d dyn Driver, place: &Place) -> Result<Self, DriverError> {
-        Self::of(driver, place, |ordinal| {
+    /// As [`find`](Self::find); a primary context may be brought to life.
+    fn make(
+        driver: &'d dyn Driver,
+        place: &Place,
+        whose: Defaults,
+        current: Option<Context>,
+    ) -> Result<Self, DriverError> {
+        Self::of(driver, place, whose, current, |ordinal| {
             Self::primary(driver, ordinal.max(0))
         })
     }
@@ -165,16 +185,22 @@ impl<'d> Home<'d> {
     fn of(
         driver: &'d dyn Driver,
         place: &Place,
+        whose: Defaults,
+        current: Option<Context>,
         primary: impl FnOnce(i32) -> Result<Self, DriverError>,
     ) -> Result<Self, DriverError> {
-        let (mut context, mut ordinal) = (place.context, place.ordinal);
-        if place.pointer != 0 && (context.is_none() || ordinal < 0) {
-            let info = driver.pointer_info(place.pointer, false)?;
-            context = context.or(info.context);
-            if ordinal < 0 {
-                ordinal = info.ordinal;
+        let mut ordinal = place.ordinal;
+        let context = match (whose, current) {
+            (Defaults::Of(context), _) | (Defaults::OfCurrent, Some(context)) => Some(context),
+            _ if place.pointer == 0 => None,
+            _ => {
+                let info = driver.pointer_info(place.pointer, false)?;
+                if ordinal < 0 {
+                    ordinal = info.ordinal;
+                }
+                info.context
             }
-        }
+        };
         match context {
             None => primary(ordinal),
             Some(context) => Ok(Self {

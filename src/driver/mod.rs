@@ -44,6 +44,7 @@ mod copy_plan;
 #[cfg(feature = "cudarc")]
 mod cuda;
 mod error;
+mod join;
 pub(crate) mod order;
 mod place;
 mod pool;
@@ -53,8 +54,9 @@ pub(crate) mod script;
 pub(crate) use context::ContextGuard;
 pub(crate) use copy_plan::{CopyPlan, copy_strided};
 pub use error::DriverError;
-pub(crate) use order::{join, needed, order, order_within, quiesce, synchronize};
-pub(crate) use place::Place;
+pub(crate) use join::{Joined, join};
+pub(crate) use order::{needed, order, order_within, quiesce, synchronize};
+pub(crate) use place::{Defaults, Place};
 pub(crate) use pool::Pool;
 
 /// A `CUcontext`.

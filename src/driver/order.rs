@@ -11,8 +11,10 @@
 //! An event must be of the context of the stream that it is recorded on, and is created in the
 //! *current* context (driver API, `cuEventCreate`, `cuEventRecord`). So the ready stream's context
 //! is made current first: `cuStreamGetCtx` names it for a handle. The default streams, 1 and 2,
-//! exist once per context, and both protocols leave the context out; it is the pointer's, else the
-//! device's primary context if that is active. The caller's context is current again afterwards, on every path.
+//! exist once per context, and both protocols leave the context out. For memory of a device it is the pointer's,
+//! else the device's primary context if that is active; pinned and managed memory, which every context reaches,
+//! remembers the one that was current when the stream was named ([`Defaults`]). The caller's context is current
+//! again afterwards, on every path.
 //!
 //! # Captures
 //! The questions come first, and none of them invalidates a capture; only an order that the plan
@@ -23,7 +25,7 @@ mod tests;
 
 use super::context::{ContextGuard, Home, INVALID_CONTEXT};
 use super::pool::Lease;
-use super::{Context, Driver, DriverError, Place};
+use super::{Context, Defaults, Driver, DriverError, Place};
 use crate::error::Error;
 use crate::protocol::stream::{
     Capture, Plan, Reason, Request, Situation, Stream, SyncPolicy, plan, plan_without_captures,
@@ -105,7 +107,7 @@ pub(crate) fn synchronize(driver: &dyn Driver, stream: Stream, place: &Place) ->
 /// The driver's refusal.
 pub(crate) fn quiesce(driver: &dyn Driver, place: &Place) -> Result<(), Error> {
     let mut caller = ContextGuard::new(driver)?;
-    let home = match Home::find(driver, place) {
+    let home = match Home::find(driver, place, Defaults::OfMemory, None) {
         // Nobody uses the device.
         Err(error) if error.code() == Some(INVALID_CONTEXT) => return Ok(()),
         found => found?,
@@ -121,47 +123,6 @@ pub(crate) fn quiesce(driver: &dyn Driver, place: &Place) -> Result<(), Error> {
     Ok(waited.and(restored)?)
 }
 
-/// Makes `on` wait for every one of `streams`, by one event for each distinct one; the number of
-/// events. `on` itself and [`Stream::None`] cost nothing.
-///
-/// # Errors
-/// As [`order`], at the first stream that cannot be waited for; `on` may by then wait for those
-/// before it, which delays work and breaks nothing.
-pub(crate) fn join(
-    driver: &dyn Driver,
-    streams: &[(Stream, Place)],
-    on: Stream,
-) -> Result<usize, Error> {
-    let mut events = 0;
-    for (at, (ready, place)) in streams.iter().enumerate() {
-        if streams[..at]
-            .iter()
-            .any(|(other, there)| is_same_queue(*ready, place, *other, there))
-        {
-            continue;
-        }
-        let done = order(
-            driver,
-            *ready,
-            Request::Stream(on),
-            place,
-            SyncPolicy::Event,
-        )?;
-        events += usize::from(matches!(done, Done::Event(_)));
-    }
-    Ok(events)
-}
-
-/// Whether two ready streams are one queue: a handle identifies it alone, a default stream is one per
-/// context, and per thread.
-fn is_same_queue(stream: Stream, place: &Place, other: Stream, there: &Place) -> bool {
-    stream == other
-        && (!stream.is_default()
-            || (place.context, place.ordinal, place.thread)
-                == (there.context, there.ordinal, there.thread)
-                && (place.context.is_some() || place.ordinal >= 0))
-}
-
 /// Decides, asking the driver only for what the decision needs, and acts.
 fn run(driver: &dyn Driver, place: &Place, situation: Situation) -> Result<Done, Error> {
     if let Some(plan) = plan_without_captures(&situation) {
@@ -175,7 +136,16 @@ fn run(driver: &dyn Driver, place: &Place, situation: Situation) -> Result<Done,
     let mut caller = ContextGuard::new(driver)?;
     let contexts = Contexts::find(&mut caller, place, &situation);
     let done = match &contexts {
-        Ok(contexts) => decide_and_act(&mut caller, contexts, situation),
+        Ok(contexts) => {
+            let situation = Situation {
+                ready_in_other_context: contexts.ready != contexts.wait,
+                ..situation
+            };
+            match settled(&situation) {
+                Some(reason) => Ok(Done::Nothing(reason)),
+                None => decide_and_act(&mut caller, contexts, situation),
+            }
+        }
         Err(error) => Err((*error).into()),
     };
     let restored = caller.restore();
@@ -187,8 +157,7 @@ fn decide_and_act(
     contexts: &Contexts<'_>,
     mut situation: Situation,
 ) -> Result<Done, Error> {
-    caller.switch(contexts.wait)?;
-    ask_captures(caller.driver, &mut situation)?;
+    ask_captures(caller, contexts, &mut situation)?;
     situation.exclusive_managed = contexts.exclusive.is_some();
     match plan(&situation) {
         Plan::Nothing(reason) => Ok(Done::Nothing(reason)),
@@ -211,12 +180,24 @@ fn decide_and_act(
     }
 }
 
-/// Fills in the capture states. The contexts of default streams are current.
-fn ask_captures(driver: &dyn Driver, situation: &mut Situation) -> Result<(), DriverError> {
+/// Fills in the capture states. A default stream is asked about in its context.
+fn ask_captures(
+    caller: &mut ContextGuard<'_>,
+    contexts: &Contexts<'_>,
+    situation: &mut Situation,
+) -> Result<(), DriverError> {
+    let driver = caller.driver;
+    caller.switch(match situation.ready.is_default() {
+        true => contexts.ready,
+        false => contexts.wait,
+    })?;
     situation.ready_capture = driver.capture(situation.ready)?;
     let Request::Stream(requested) = situation.request else {
         return Ok(());
     };
+    if requested.is_default() {
+        caller.switch(contexts.wait)?;
+    }
     situation.requested_capture = driver.capture(requested)?;
     if (situation.ready_capture, situation.requested_capture) == (Capture::Active, Capture::Active)
     {
@@ -252,8 +233,8 @@ struct Contexts<'d> {
     wait: Context,
     /// Of the array, if the host may touch it only while no work runs there.
     exclusive: Option<Context>,
-    /// Keeps the context of the place alive while it is used.
-    _home: Option<Home<'d>>,
+    /// Keep the contexts alive while they are used.
+    _homes: [Option<Home<'d>>; 4],
 }
 
 impl<'d> Contexts<'d> {
@@ -264,42 +245,47 @@ impl<'d> Contexts<'d> {
         place: &Place,
         situation: &Situation,
     ) -> Result<Self, DriverError> {
-        let driver = caller.driver;
+        let (driver, current) = (caller.driver, caller.current());
         let requested = match situation.request {
             Request::Stream(requested) => requested,
             Request::Host | Request::NoSync => Stream::None,
         };
+        let find = |is_wanted: bool, whose| {
+            let found = is_wanted.then(|| Home::find(driver, place, whose, current));
+            found.transpose()
+        };
         let reads_managed = place.managed && situation.request == Request::Host;
-        let is_home_asked = situation.ready.is_default() || requested.is_default() || reads_managed;
-        let home = match (is_home_asked, caller.current()) {
-            (true, _) => Some(Home::find(driver, place)?),
+        let memory = find(reads_managed, Defaults::OfMemory)?;
+        let of_ready = find(situation.ready.is_default(), place.ready)?;
+        let is_one = of_ready.is_some() && place.ready == place.requested;
+        let of_wait = find(requested.is_default() && !is_one, place.requested)?;
+        let is_any_found = memory.is_some() || of_ready.is_some() || of_wait.is_some();
+        let other = match current {
             // Any context serves; without one the driver's own answer is the one to report.
-            (false, None) => Home::find(driver, place).ok(),
-            (false, Some(_)) => None,
+            None if !is_any_found => find(true, Defaults::OfMemory).unwrap_or_default(),
+            _ => None,
         };
-        let here = home.as_ref().map(|home| home.context);
-        if let (Some(here), None) = (here, caller.current()) {
-            caller.switch(here)?;
+        let here = [&of_ready, &of_wait, &memory, &other].into_iter().flatten();
+        if let (Some(home), None) = (here.into_iter().next(), current) {
+            caller.switch(home.context)?;
         }
-        let ready = match here {
-            Some(here) if situation.ready.is_default() => here,
-            _ => driver.stream_context(situation.ready)?,
+        let ready = match &of_ready {
+            Some(home) => home.context,
+            None => driver.stream_context(situation.ready)?,
         };
-        let wait = match here {
-            Some(here) if requested.is_default() => here,
-            _ => ready,
+        let wait = match &of_wait {
+            Some(home) => home.context,
+            None => ready,
         };
-        let exclusive = match &home {
-            Some(home) if reads_managed && !driver.concurrent_managed_access(home.ordinal)? => {
-                Some(home.context)
-            }
+        let exclusive = match &memory {
+            Some(home) if !driver.concurrent_managed_access(home.ordinal)? => Some(home.context),
             _ => None,
         };
         Ok(Contexts {
             ready,
             wait,
             exclusive,
-            _home: home,
+            _homes: [memory, of_ready, of_wait, other],
         })
     }
 }

@@ -249,8 +249,8 @@ impl Request {
     /// Whether a consumer with this request may have to wait for `ready`. If not, no driver call is
     /// made and the GIL is kept.
     ///
-    /// Two per-thread default streams count as different, since their threads are not known here;
-    /// [`settled`] is exact.
+    /// Two per-thread default streams count as different, since their threads are not known here; two default
+    /// streams of one number as the same, which holds for memory of one context. [`settled`] is exact.
     #[inline]
     pub(crate) fn needs_order(self, ready: Stream) -> bool {
         match (self, ready) {

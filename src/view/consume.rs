@@ -10,11 +10,9 @@
 //! stream, instead of enqueuing on it, that nothing can run there until the consumer is done. The
 //! exit's event is that: the producer's stream waits for it.
 
-use std::thread::ThreadId;
-
 use super::streams::{Placed, thread_of};
 use super::{CaiView, stats};
-use crate::driver::{self, Place};
+use crate::driver::{self, Defaults, Place};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
@@ -67,9 +65,7 @@ impl ReturnEdge {
 #[must_use = "dropping the guard makes the return edge"]
 pub struct ConsumeGuard {
     view: CaiView,
-    consumer: Stream,
-    /// Whose per-thread default stream `consumer` is.
-    thread: Option<ThreadId>,
+    consumer: Placed,
     edge: ReturnEdge,
     /// The producer's stream if `edge` is an event.
     producer: Stream,
@@ -109,8 +105,7 @@ impl CaiView {
         stats::OPENED.add();
         Ok(ConsumeGuard {
             view: self.ready_on(stream),
-            consumer: stream,
-            thread: thread_of(stream),
+            consumer: self.placed(stream),
             edge,
             producer,
             policy,
@@ -123,18 +118,26 @@ impl CaiView {
         match self.producer() {
             None => ReturnEdge::Unknown,
             Some(Stream::None) => ReturnEdge::NotNeeded,
-            Some(producer) if stream == Stream::None || producer == stream => {
-                ReturnEdge::SameStream
-            }
+            Some(_) if stream == Stream::None || self.is_producer(stream) => ReturnEdge::SameStream,
             Some(_) => ReturnEdge::Event,
         }
+    }
+}
+
+impl CaiView {
+    /// Whether the producer works on this very stream: of the same context, if it is a default stream.
+    fn is_producer(&self, stream: Stream) -> bool {
+        self.producer() == Some(stream)
+            && (!self.is_shared_by_contexts()
+                || self.streams.placed_producer().map(|placed| placed.whose)
+                    == Some(self.placed(stream).whose))
     }
 }
 
 /// Refuses another thread's per-thread default stream: here its number means this thread's.
 fn check_thread(producer: Option<Placed>) -> Result<(), Violation> {
     match producer {
-        Some(Placed { stream, thread }) if thread != thread_of(stream) => Err(Violation::new(
+        Some(Placed { stream, thread, .. }) if thread != thread_of(stream) => Err(Violation::new(
             Rule::StreamThread,
             Field::Argument("stream"),
             stream,
@@ -171,16 +174,20 @@ impl ConsumeGuard {
     pub(crate) fn finish_for(mut self, moved: Option<Stream>) -> Result<ReturnEdge, Error> {
         self.end()?;
         if let Some(moved) = moved {
-            self.make_wait(moved)?;
+            self.make_wait(moved, None)?;
         }
         Ok(self.edge)
     }
 
-    /// Returns where the consumer's stream is, as the one that the producer waits for.
-    fn place(&self) -> Place {
+    /// Returns where the consumer's stream is, as the one that the producer waits for, and the producer's, which is
+    /// `whose` if it is a default stream.
+    fn place(&self, whose: Option<Defaults>) -> Place {
+        let place = self.view.place();
         Place {
-            thread: self.thread,
-            ..self.view.place()
+            thread: self.consumer.thread,
+            ready: self.consumer.whose,
+            requested: whose.unwrap_or(place.requested),
+            ..place
         }
     }
 
@@ -193,23 +200,19 @@ impl ConsumeGuard {
         if self.edge != ReturnEdge::Event {
             return Ok(());
         }
+        let producer = self.view.streams.placed_producer();
         if self.policy != SyncPolicy::None {
-            check_thread(self.view.streams.placed_producer())?;
+            check_thread(producer)?;
         }
-        self.make_wait(self.producer)
+        self.make_wait(self.producer, producer.map(|placed| placed.whose))
     }
 
     /// Makes a stream of the producer's wait for the consumer's.
-    fn make_wait(&self, producer: Stream) -> Result<(), Error> {
-        let (request, place) = (Request::Stream(producer), self.place());
-        if driver::needed(self.consumer, request, &place, self.policy) {
-            driver::order(
-                driver::driver()?,
-                self.consumer,
-                request,
-                &place,
-                self.policy,
-            )?;
+    fn make_wait(&self, producer: Stream, whose: Option<Defaults>) -> Result<(), Error> {
+        let (request, place) = (Request::Stream(producer), self.place(whose));
+        let (consumer, policy) = (self.consumer.stream, self.policy);
+        if driver::needed(consumer, request, &place, policy) {
+            driver::order(driver::driver()?, consumer, request, &place, policy)?;
         }
         Ok(())
     }
@@ -223,7 +226,7 @@ impl Drop for ConsumeGuard {
         if self.end().is_err()
             && let Ok(driver) = driver::driver()
         {
-            let _ = driver::synchronize(driver, self.consumer, &self.place());
+            let _ = driver::synchronize(driver, self.consumer.stream, &self.place(None));
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Orders streams, and the host, after the data of a view.
 
 use super::CaiView;
-use super::streams::is_elsewhere;
-use crate::driver;
+use super::streams::{Placed, is_elsewhere};
+use crate::driver::{self, Defaults};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
@@ -58,22 +58,45 @@ impl CaiView {
     ///
     /// # Errors
     /// `stream-thread` for another thread's per-thread default stream: here its number means this thread's, on which
-    /// nothing is pending.
+    /// nothing is pending. `stream-context` for a default stream of another context than the current one, if the
+    /// memory does not tell the context.
     #[inline]
     pub(crate) fn ready_by_number(&self) -> Result<Stream, Violation> {
         let ready = self.ready();
-        if ready == Stream::PerThreadDefault && is_elsewhere(self.streams.placed_ready().thread) {
-            return Err(elsewhere(Rule::StreamThread, ready));
+        if ready.is_default() {
+            self.check_number(ready)?;
         }
         Ok(ready)
+    }
+
+    fn check_number(&self, ready: Stream) -> Result<(), Violation> {
+        let Placed { thread, whose, .. } = self.streams.placed_ready();
+        if is_elsewhere(thread) {
+            return Err(elsewhere(Rule::StreamThread, ready));
+        }
+        if !self.is_shared_by_contexts() {
+            return Ok(());
+        }
+        // A thread without a context has no default stream that could be meant instead.
+        match (Defaults::now(), whose) {
+            (Defaults::Of(here), Defaults::Of(there)) if here != there => {
+                Err(elsewhere(Rule::StreamContext, ready))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether [`CaiView::order`] will do anything at all; a few comparisons.
     #[inline]
     pub(crate) fn needs_order(&self, request: Request, policy: SyncPolicy) -> bool {
-        // The usual cases first: they need no `Place`.
-        request.needs_order(self.ready())
-            && driver::needed(self.ready(), request, &self.place(), policy)
+        self.may_need_order(request) && driver::needed(self.ready(), request, &self.place(), policy)
+    }
+
+    /// Whether [`needs_order`](Self::needs_order) is worth asking: the usual cases need no `Place`. Memory that every
+    /// context reaches has default streams that only look the same.
+    #[inline(always)]
+    pub(crate) fn may_need_order(&self, request: Request) -> bool {
+        request.needs_order(self.ready()) || self.is_shared_by_contexts()
     }
 
     /// Makes the stream or the host that `request` names wait for the data, by the policy.

@@ -247,7 +247,7 @@ fn a_handle_of_one_device_and_a_default_stream_of_another(script: Script) {
 #[rstest]
 fn a_known_context_spares_the_pointer_query(script: Script) {
     let place = Place {
-        context: Some(context(CONTEXT_A)),
+        ready: Defaults::Of(context(CONTEXT_A)),
         ..PLACE
     };
     order(
@@ -750,52 +750,6 @@ fn each_context_has_its_own_events(script: Script) {
 }
 
 #[rstest]
-fn join_records_once_per_distinct_stream(script: Script) {
-    let streams = [A1, B1, A1, A2, Stream::None, B1].map(|stream| (stream, PLACE));
-    assert_eq!(join(&script, &streams, A2).ok(), Some(2));
-    assert_eq!(
-        (
-            script.count("cuEventRecord"),
-            script.count("cuStreamWaitEvent")
-        ),
-        (2, 2)
-    );
-}
-
-#[rstest]
-fn join_keeps_default_streams_of_two_devices_apart(script: Script) {
-    script.device_memory(0x9000, 64, 1, CONTEXT_B);
-    let there = Place::cuda(1, 0x9000);
-    let streams = [
-        (Stream::LegacyDefault, PLACE),
-        (Stream::LegacyDefault, there),
-    ];
-    assert_eq!(join(&script, &streams, A1).ok(), Some(2));
-    let twice = [
-        (Stream::LegacyDefault, PLACE),
-        (Stream::LegacyDefault, PLACE),
-    ];
-    assert_eq!(join(&script, &twice, A1).ok(), Some(1));
-    let unknown = Place::cuda(-1, ARRAY);
-    let strangers = [
-        (Stream::LegacyDefault, unknown),
-        (Stream::LegacyDefault, unknown),
-    ];
-    assert_eq!(
-        join(&script, &strangers, A1).ok(),
-        Some(2),
-        "rather once too often"
-    );
-}
-
-#[rstest]
-fn join_stops_at_what_cannot_be_joined(script: Script) {
-    script.captured(B1, Capture::Active, 7);
-    let streams = [A1, B1].map(|stream| (stream, PLACE));
-    assert_eq!(rule(join(&script, &streams, A2)), Rule::CaptureProducer);
-}
-
-#[rstest]
 #[case::device(Device::CUDA, 1, Platform::Cuda, 1, false)]
 #[case::pinned(Device::CUDA_HOST, 0, Platform::HostReadable, -1, false)]
 #[case::managed(Device::CUDA_MANAGED, 0, Platform::HostReadable, -1, true)]
@@ -814,8 +768,8 @@ fn places_of_devices(
         (platform, ordinal, managed)
     );
     assert_eq!(
-        (place.pointer, place.context, place.thread),
-        (ARRAY, None, None)
+        (place.pointer, place.ready, place.thread),
+        (ARRAY, Defaults::OfMemory, None)
     );
 }
 

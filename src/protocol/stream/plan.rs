@@ -47,6 +47,9 @@ pub struct Situation {
     /// Whether a per-thread default stream that the data is ready on belongs to another thread
     /// than the calling one. Ignored for other streams.
     pub ready_on_other_thread: bool,
+    /// Whether a default stream that the data is ready on belongs to another context than the requested
+    /// one of the same number. Ignored for other streams.
+    pub ready_in_other_context: bool,
     /// The ready stream's capture state; the driver is asked only if the decision depends on it.
     pub ready_capture: Capture,
     /// The requested stream's capture state; [`Capture::Idle`] if the host is requested.
@@ -72,6 +75,7 @@ impl Situation {
             platform: Platform::Cuda,
             policy,
             ready_on_other_thread: false,
+            ready_in_other_context: false,
             ready_capture: Capture::Idle,
             requested_capture: Capture::Idle,
             same_capture: false,
@@ -181,7 +185,7 @@ impl fmt::Display for Plan {
 
 /// Decides without facts from the driver: `Some(reason)` if there is nothing to do.
 ///
-/// Reads only `ready`, `request`, `policy` and `ready_on_other_thread`. `None` means that [`plan`]
+/// Reads only `ready`, `request`, `policy` and whose default stream it is. `None` means that [`plan`]
 /// must decide, with the capture states.
 #[inline]
 pub(crate) fn settled(situation: &Situation) -> Option<Reason> {
@@ -190,8 +194,9 @@ pub(crate) fn settled(situation: &Situation) -> Option<Reason> {
         (Request::NoSync | Request::Stream(Stream::None), _) => Some(Reason::NoSyncRequested),
         (_, Stream::None) => Some(Reason::ReadyEverywhere),
         (Request::Stream(requested), ready) if requested == ready => {
-            let elsewhere = ready == Stream::PerThreadDefault && situation.ready_on_other_thread;
-            (!elsewhere).then_some(Reason::SameStream)
+            let foreign = ready == Stream::PerThreadDefault && situation.ready_on_other_thread;
+            let elsewhere = ready.is_default() && situation.ready_in_other_context;
+            (!foreign && !elsewhere).then_some(Reason::SameStream)
         }
         _ => None,
     }

@@ -136,7 +136,7 @@ impl Export {
     /// Orders the consumer after the data. The GIL is released only if the driver will be called.
     #[inline]
     pub(crate) fn order(&self, py: Python<'_>, view: &CaiView) -> PyResult<()> {
-        if !self.request.needs_order(view.ready()) {
+        if !view.may_need_order(self.request) {
             return Ok(());
         }
         let policy = self.policy();

@@ -60,7 +60,8 @@ pub(crate) fn import(
     };
     // SAFETY: the owner is the managed tensor, whose data is valid until its deleter runs (DLPack); its producer
     // keeps the stream that it works on.
-    unsafe { view.finish(streams) };
+    let view = unsafe { view.finish(streams) };
+    view.remember_context();
     Ok(Some(Beside::of_table(work)))
 }
 
