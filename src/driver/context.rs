@@ -18,8 +18,8 @@ pub(crate) struct ContextGuard<'d> {
     current: Option<Context>,
     /// Whether what runs meanwhile may change it too: then it is put back without a look.
     is_shared: bool,
-    /// Keeps a primary context alive as long as the guard.
-    home: Option<Home<'d>>,
+    /// Keep primary contexts alive as long as the guard, which leaves them before it gives them back.
+    kept: Vec<Home<'d>>,
 }
 
 impl<'d> ContextGuard<'d> {
@@ -31,7 +31,7 @@ impl<'d> ContextGuard<'d> {
             original,
             current: original,
             is_shared: false,
-            home: None,
+            kept: Vec::new(),
         })
     }
 
@@ -114,9 +114,17 @@ impl<'d> ContextGuard<'d> {
     }
 
     fn enter(&mut self, home: Home<'d>) -> Result<(), DriverError> {
-        self.switch(home.context)?;
-        self.home = Some(home);
-        Ok(())
+        let context = self.keep(home);
+        self.switch(context)
+    }
+
+    /// Keeps a context alive as long as the guard.
+    pub(super) fn keep(&mut self, home: Home<'d>) -> Context {
+        let context = home.context;
+        if home.retained.is_some() {
+            self.kept.push(home);
+        }
+        context
     }
 
     /// Makes the caller's context current again. Only here can that fail visibly.

@@ -173,6 +173,8 @@ const WITHOUT_RANGE: usize = 7;
 pub(super) struct Cuda {
     functions: Functions,
     pool: Pool,
+    /// Whether some device has no concurrent managed access, once asked.
+    exclusive_managed: OnceLock<bool>,
     /// The process that loaded it.
     generation: u32,
 }
@@ -193,6 +195,7 @@ impl Cuda {
         Ok(Cuda {
             functions,
             pool: Pool::new(),
+            exclusive_managed: OnceLock::new(),
             generation,
         })
     }
@@ -459,6 +462,17 @@ impl Driver for Cuda {
         let code = unsafe { call(&mut value, CONCURRENT_MANAGED_ACCESS, device) };
         check("cuDeviceGetAttribute", code)?;
         Ok(value != 0)
+    }
+
+    fn has_exclusive_managed(&self) -> Result<bool, DriverError> {
+        if let Some(known) = self.exclusive_managed.get() {
+            return Ok(*known);
+        }
+        let mut found = false;
+        for ordinal in 0..self.device_count()? {
+            found |= !self.concurrent_managed_access(ordinal)?;
+        }
+        Ok(*self.exclusive_managed.get_or_init(|| found))
     }
 
     fn alloc(&self, nbytes: u64) -> Result<u64, DriverError> {

@@ -55,7 +55,7 @@ pub(crate) use context::ContextGuard;
 pub(crate) use copy_plan::{CopyPlan, copy_strided};
 pub use error::DriverError;
 pub(crate) use join::{Joined, join};
-pub(crate) use order::{needed, order, order_within, quiesce, synchronize};
+pub(crate) use order::{needed, order, order_within, synchronize};
 pub(crate) use place::{Defaults, Place};
 pub(crate) use pool::Pool;
 
@@ -203,6 +203,10 @@ pub(crate) trait Driver: Send + Sync {
     /// Whether the host may touch managed memory while the device works. Source:
     /// `cuDeviceGetAttribute` of `CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS`.
     fn concurrent_managed_access(&self, ordinal: i32) -> Result<bool, DriverError>;
+
+    /// Whether some device wants managed memory to itself while it works. Asked once, by the call above for each
+    /// device; not a driver call afterwards.
+    fn has_exclusive_managed(&self) -> Result<bool, DriverError>;
 
     /// `nbytes` of the current context's memory; the address. Source: `cuMemAlloc`.
     fn alloc(&self, nbytes: u64) -> Result<u64, DriverError>;

@@ -100,31 +100,9 @@ pub(crate) fn synchronize(driver: &dyn Driver, stream: Stream, place: &Place) ->
     order(driver, stream, Request::Host, place, SyncPolicy::Event).map(|_| ())
 }
 
-/// Blocks until a device that must have managed memory for itself while it works has no work; does nothing if
-/// host and device may touch the memory at once.
-///
-/// # Errors
-/// The driver's refusal.
-pub(crate) fn quiesce(driver: &dyn Driver, place: &Place) -> Result<(), Error> {
-    let mut caller = ContextGuard::new(driver)?;
-    let home = match Home::find(driver, place, Defaults::OfMemory, None) {
-        // Nobody uses the device.
-        Err(error) if error.code() == Some(INVALID_CONTEXT) => return Ok(()),
-        found => found?,
-    };
-    let waited = match driver.concurrent_managed_access(home.ordinal) {
-        Ok(true) => Ok(()),
-        Ok(false) => caller
-            .switch(home.context)
-            .and_then(|()| driver.context_synchronize()),
-        Err(error) => Err(error),
-    };
-    let restored = caller.restore();
-    Ok(waited.and(restored)?)
-}
-
 /// Decides, asking the driver only for what the decision needs, and acts.
-fn run(driver: &dyn Driver, place: &Place, situation: Situation) -> Result<Done, Error> {
+fn run(driver: &dyn Driver, place: &Place, mut situation: Situation) -> Result<Done, Error> {
+    situation.exclusive_managed = situation.exclusive_managed && driver.has_exclusive_managed()?;
     if let Some(plan) = plan_without_captures(&situation) {
         return match plan {
             Plan::Refuse(violation) => Err(violation.into()),
@@ -134,36 +112,32 @@ fn run(driver: &dyn Driver, place: &Place, situation: Situation) -> Result<Done,
         };
     }
     let mut caller = ContextGuard::new(driver)?;
-    let contexts = Contexts::find(&mut caller, place, &situation);
-    let done = match &contexts {
-        Ok(contexts) => {
-            let situation = Situation {
-                ready_in_other_context: contexts.ready != contexts.wait,
-                ..situation
-            };
-            match settled(&situation) {
-                Some(reason) => Ok(Done::Nothing(reason)),
-                None => decide_and_act(&mut caller, contexts, situation),
-            }
-        }
-        Err(error) => Err((*error).into()),
-    };
+    let done = find_and_act(&mut caller, place, situation);
     let restored = caller.restore();
     done.and_then(|done| restored.map(|()| done).map_err(Error::from))
 }
 
-fn decide_and_act(
+fn find_and_act(
     caller: &mut ContextGuard<'_>,
-    contexts: &Contexts<'_>,
+    place: &Place,
     mut situation: Situation,
 ) -> Result<Done, Error> {
-    ask_captures(caller, contexts, &mut situation)?;
-    situation.exclusive_managed = contexts.exclusive.is_some();
+    let whole = exclusive(caller, place, &situation)?;
+    situation.exclusive_managed = whole.is_some();
+    if let Some(reason) = settled(&situation) {
+        return Ok(Done::Nothing(reason));
+    }
+    let contexts = Contexts::find(caller, place, &situation, whole)?;
+    situation.ready_in_other_context = contexts.ready != contexts.wait;
+    if let Some(reason) = settled(&situation) {
+        return Ok(Done::Nothing(reason));
+    }
+    ask_captures(caller, &contexts, &mut situation)?;
     match plan(&situation) {
         Plan::Nothing(reason) => Ok(Done::Nothing(reason)),
         Plan::Refuse(violation) => Err(violation.into()),
         Plan::HostWait { stream, reason } => {
-            host_wait(caller, contexts, stream)?;
+            host_wait(caller, &contexts, stream)?;
             Ok(Done::HostWait(reason))
         }
         Plan::Event {
@@ -183,7 +157,7 @@ fn decide_and_act(
 /// Fills in the capture states. A default stream is asked about in its context.
 fn ask_captures(
     caller: &mut ContextGuard<'_>,
-    contexts: &Contexts<'_>,
+    contexts: &Contexts,
     situation: &mut Situation,
 ) -> Result<(), DriverError> {
     let driver = caller.driver;
@@ -191,8 +165,14 @@ fn ask_captures(
         true => contexts.ready,
         false => contexts.wait,
     })?;
-    situation.ready_capture = driver.capture(situation.ready)?;
+    if situation.ready != Stream::None {
+        situation.ready_capture = driver.capture(situation.ready)?;
+    }
     let Request::Stream(requested) = situation.request else {
+        if let Some(whole) = contexts.whole {
+            caller.switch(whole)?;
+            situation.requested_capture = driver.capture(Stream::LegacyDefault)?;
+        }
         return Ok(());
     };
     if requested.is_default() {
@@ -211,81 +191,89 @@ fn ask_captures(
 /// context of the array, which contains the stream unless that is of another context.
 fn host_wait(
     caller: &mut ContextGuard<'_>,
-    contexts: &Contexts<'_>,
+    contexts: &Contexts,
     ready: Stream,
 ) -> Result<(), DriverError> {
-    let Some(whole) = contexts.exclusive else {
+    let Some(whole) = contexts.whole else {
         return caller.driver.stream_synchronize(ready);
     };
     if whole != contexts.ready {
+        if ready.is_default() {
+            caller.switch(contexts.ready)?;
+        }
         caller.driver.stream_synchronize(ready)?;
-        caller.switch(whole)?;
     }
+    caller.switch(whole)?;
     caller.driver.context_synchronize()
 }
 
+/// Finds the context that the host has to wait for as a whole: that of managed memory whose device wants it to itself.
+/// `None` also for a device that nobody uses.
+fn exclusive(
+    caller: &mut ContextGuard<'_>,
+    place: &Place,
+    situation: &Situation,
+) -> Result<Option<Context>, DriverError> {
+    if !situation.exclusive_managed {
+        return Ok(None);
+    }
+    match Home::find(caller.driver, place, Defaults::OfMemory, None) {
+        Err(error) if error.code() == Some(INVALID_CONTEXT) => Ok(None),
+        Err(error) => Err(error),
+        Ok(home) => {
+            let is_shared = caller.driver.concurrent_managed_access(home.ordinal)?;
+            Ok((!is_shared).then(|| caller.keep(home)))
+        }
+    }
+}
+
 /// The contexts that an order is carried out in.
-struct Contexts<'d> {
+struct Contexts {
     /// Of the ready stream: the event is made and recorded there.
     ready: Context,
     /// Of the requested stream if that is a default stream; else the ready stream's, since a
     /// handle brings its own.
     wait: Context,
     /// Of the array, if the host may touch it only while no work runs there.
-    exclusive: Option<Context>,
-    /// Keep the contexts alive while they are used.
-    _homes: [Option<Home<'d>>; 4],
+    whole: Option<Context>,
 }
 
-impl<'d> Contexts<'d> {
+impl Contexts {
     /// Finds the contexts. A thread without one has the place's from here on: the driver returns
     /// `CUDA_ERROR_INVALID_CONTEXT` to questions about streams there.
     fn find(
-        caller: &mut ContextGuard<'d>,
+        caller: &mut ContextGuard<'_>,
         place: &Place,
         situation: &Situation,
+        whole: Option<Context>,
     ) -> Result<Self, DriverError> {
         let (driver, current) = (caller.driver, caller.current());
         let requested = match situation.request {
             Request::Stream(requested) => requested,
             Request::Host | Request::NoSync => Stream::None,
         };
-        let find = |is_wanted: bool, whose| {
-            let found = is_wanted.then(|| Home::find(driver, place, whose, current));
-            found.transpose()
+        let mut find = |is_wanted: bool, whose| match is_wanted {
+            false => Ok(None),
+            true => Home::find(driver, place, whose, current).map(|home| Some(caller.keep(home))),
         };
-        let reads_managed = place.managed && situation.request == Request::Host;
-        let memory = find(reads_managed, Defaults::OfMemory)?;
         let of_ready = find(situation.ready.is_default(), place.ready)?;
         let is_one = of_ready.is_some() && place.ready == place.requested;
         let of_wait = find(requested.is_default() && !is_one, place.requested)?;
-        let is_any_found = memory.is_some() || of_ready.is_some() || of_wait.is_some();
-        let other = match current {
+        if current.is_none() {
             // Any context serves; without one the driver's own answer is the one to report.
-            None if !is_any_found => find(true, Defaults::OfMemory).unwrap_or_default(),
-            _ => None,
-        };
-        let here = [&of_ready, &of_wait, &memory, &other].into_iter().flatten();
-        if let (Some(home), None) = (here.into_iter().next(), current) {
-            caller.switch(home.context)?;
+            let here = of_ready.or(of_wait).or(whole);
+            let here = here.or_else(|| find(true, Defaults::OfMemory).unwrap_or_default());
+            here.map_or(Ok(()), |here| caller.switch(here))?;
         }
-        let ready = match &of_ready {
-            Some(home) => home.context,
-            None => driver.stream_context(situation.ready)?,
-        };
-        let wait = match &of_wait {
-            Some(home) => home.context,
-            None => ready,
-        };
-        let exclusive = match &memory {
-            Some(home) if !driver.concurrent_managed_access(home.ordinal)? => Some(home.context),
-            _ => None,
+        let ready = match (of_ready, whole) {
+            (Some(ready), _) => ready,
+            (None, Some(whole)) if situation.ready == Stream::None => whole,
+            _ => driver.stream_context(situation.ready)?,
         };
         Ok(Contexts {
             ready,
-            wait,
-            exclusive,
-            _homes: [memory, of_ready, of_wait, other],
+            wait: of_wait.unwrap_or(ready),
+            whole,
         })
     }
 }

@@ -98,7 +98,8 @@ impl Place {
         }
     }
 
-    /// What is known before the driver is asked: two default streams of one number may be two streams.
+    /// What is known before the driver is asked: two default streams of one number may be two streams, and a device
+    /// may want its managed memory to itself.
     #[inline]
     pub(super) fn situation(
         &self,
@@ -110,6 +111,7 @@ impl Place {
             platform: self.platform,
             ready_on_other_thread: ready == Stream::PerThreadDefault && self.is_other_thread(),
             ready_in_other_context: self.ready != self.requested,
+            exclusive_managed: self.managed && request == Request::Host && self.pointer != 0,
             ..Situation::new(ready, request, policy)
         }
     }

@@ -437,6 +437,10 @@ impl Driver for Script {
         Ok(!state.exclusive.contains(&ordinal))
     }
 
+    fn has_exclusive_managed(&self) -> Result<bool, DriverError> {
+        Ok(!self.lock().exclusive.is_empty())
+    }
+
     fn alloc(&self, nbytes: u64) -> Result<u64, DriverError> {
         let mut state = self.call("cuMemAlloc", &nbytes.to_string())?;
         state.made += 1;

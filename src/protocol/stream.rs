@@ -250,7 +250,8 @@ impl Request {
     /// made and the GIL is kept.
     ///
     /// Two per-thread default streams count as different, since their threads are not known here; two default
-    /// streams of one number as the same, which holds for memory of one context. [`settled`] is exact.
+    /// streams of one number as the same, and ready data as ready for the host, which holds for memory of a device.
+    /// [`settled`] is exact.
     #[inline]
     pub(crate) fn needs_order(self, ready: Stream) -> bool {
         match (self, ready) {

@@ -93,7 +93,7 @@ impl CaiView {
     }
 
     /// Whether [`needs_order`](Self::needs_order) is worth asking: the usual cases need no `Place`. Memory that every
-    /// context reaches has default streams that only look the same.
+    /// context reaches has default streams that only look the same, and a host that reads it may have to wait for more.
     #[inline(always)]
     pub(crate) fn may_need_order(&self, request: Request) -> bool {
         request.needs_order(self.ready()) || self.is_shared_by_contexts()
@@ -101,14 +101,15 @@ impl CaiView {
 
     /// Makes the stream or the host that `request` names wait for the data, by the policy.
     pub(crate) fn order(&self, request: Request, policy: SyncPolicy) -> Result<(), Error> {
-        if self.needs_order(request, policy) {
-            driver::order(
-                driver::driver()?,
-                self.ready(),
-                request,
-                &self.place(),
-                policy,
-            )?;
+        if !self.needs_order(request, policy) {
+            return Ok(());
+        }
+        match driver::driver() {
+            // Ready data, and no device that could be busy with it.
+            Err(error) if error.is_absent() && self.ready() == Stream::None => {}
+            driver => {
+                driver::order(driver?, self.ready(), request, &self.place(), policy)?;
+            }
         }
         Ok(())
     }

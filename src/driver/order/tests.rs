@@ -410,12 +410,55 @@ fn exclusive_managed_memory_ready_on_another_device(script: Script) {
         script.calls()[5..],
         [
             "cuStreamIsCapturing 0xb1",
-            "cuStreamSynchronize 0xb1",
             "cuCtxSetCurrent 0xa",
+            "cuStreamIsCapturing 0x1",
+            "cuStreamSynchronize 0xb1",
             "cuCtxSynchronize",
         ]
     );
     assert_eq!(script.current_now(), CONTEXT_A);
+}
+
+/// Of ready data too; a capture in that context is asked about first, and stays whole.
+#[rstest]
+fn exclusive_managed_memory_that_is_ready(script: Script) {
+    script.exclusive_managed(0).current(CONTEXT_B);
+    let place = Place {
+        managed: true,
+        platform: Platform::HostReadable,
+        requested: Defaults::OfCurrent,
+        ..PLACE
+    };
+    synchronize(&script, Stream::None, &place).expect("the device is waited for");
+    let calls = [
+        "cuCtxGetCurrent",
+        "cuPointerGetAttributes 0x7000",
+        "cuDeviceGetAttribute 89 0",
+        "cuCtxSetCurrent 0xa",
+        "cuStreamIsCapturing 0x1",
+        "cuCtxSynchronize",
+        "cuCtxSetCurrent 0xb",
+    ];
+    assert_eq!(script.take_calls(), calls);
+    script.captured(Stream::LegacyDefault, Capture::BlocksLegacy, 0);
+    for ready in [Stream::None, A1] {
+        assert_eq!(
+            rule(synchronize(&script, ready, &place)),
+            Rule::CaptureHostWait
+        );
+    }
+    assert_eq!(
+        (script.count("cuCtxSynchronize"), script.current_now()),
+        (0, CONTEXT_B)
+    );
+    let none = Place {
+        pointer: 0,
+        ..place
+    };
+    assert!(
+        !needed(Stream::None, Request::Host, &none, SyncPolicy::Event),
+        "no elements"
+    );
 }
 
 #[rstest]

@@ -240,11 +240,14 @@ fn oracle(s: &Situation) -> Deed {
     let elsewhere = s.ready.is_default() && s.ready_in_other_context;
     let captured = |capture| s.ready_capture == capture || s.requested_capture == capture;
     let host = s.request == Request::Host;
-    let rows: [(bool, Deed); 18] = [
+    let rows: [(bool, Deed); 19] = [
         (s.policy == SyncPolicy::None, Deed::Nothing),
         (s.request == Request::NoSync, Deed::Nothing),
         (asks_stream(Stream::None), Deed::Nothing),
-        (s.ready == Stream::None, Deed::Nothing),
+        (
+            s.ready == Stream::None && !(host && s.exclusive_managed),
+            Deed::Nothing,
+        ),
         (
             asks_stream(s.ready) && !foreign && !elsewhere,
             Deed::Nothing,
@@ -263,6 +266,10 @@ fn oracle(s: &Situation) -> Deed {
         (
             host && s.ready_capture == Capture::BlocksLegacy,
             Deed::Refuse(Rule::CaptureLegacy),
+        ),
+        (
+            host && s.exclusive_managed && s.requested_capture != Capture::Idle,
+            Deed::Refuse(Rule::CaptureHostWait),
         ),
         (host && s.exclusive_managed, Deed::ContextWait),
         (host, Deed::StreamWait),
@@ -365,7 +372,8 @@ fn the_cheap_tests_agree_with_the_plan() {
             assert_eq!(early, plan, "{situation:?}");
         }
         // The cheapest one may only err towards asking again.
-        if !situation.ready_in_other_context && !situation.request.needs_order(situation.ready) {
+        let is_usual = !situation.ready_in_other_context && !situation.exclusive_managed;
+        if is_usual && !situation.request.needs_order(situation.ready) {
             assert!(is_nothing, "{situation:?}");
         }
     }

@@ -41,7 +41,10 @@ pub(crate) fn convert<'py>(
         }
         described.device = cai::device_at(described.data)?;
     }
+    let is_managed = described.device.device_type == Device::CUDA_MANAGED;
     match wish.stream_request(described.device) {
+        // The host may have to wait for managed memory that is ready.
+        Some(Request::Host) if is_managed => return Ok(None),
         Some(wanted) if !wanted.needs_order(usual.stream) => {}
         _ => return Ok(None),
     }
