@@ -113,7 +113,7 @@ impl<'d> ContextGuard<'d> {
         Ok(())
     }
 
-    fn enter(&mut self, home: Home<'d>) -> Result<(), DriverError> {
+    pub(super) fn enter(&mut self, home: Home<'d>) -> Result<(), DriverError> {
         let context = self.keep(home);
         self.switch(context)
     }

@@ -55,7 +55,7 @@ pub(crate) use context::ContextGuard;
 pub(crate) use copy_plan::{CopyPlan, copy_strided};
 pub use error::DriverError;
 pub(crate) use join::{Joined, join};
-pub(crate) use order::{needed, order, order_within, synchronize};
+pub(crate) use order::{Back, needed, order, order_within, synchronize};
 pub(crate) use place::{Defaults, Place};
 pub(crate) use pool::Pool;
 

@@ -65,11 +65,18 @@ pub(crate) fn order(
     place: &Place,
     policy: SyncPolicy,
 ) -> Result<Done, Error> {
-    run(driver, place, place.situation(ready, request, policy))
+    run(driver, place, place.situation(ready, request, policy), None)
 }
 
-/// Like [`order`], for a requested stream that will be joined back to `ready` later, as `consume()`
-/// does by its return edge: then it may enter a capture of the ready stream.
+/// A stream that the requested one will be joined to, and whose it is if it is a default stream.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Back {
+    pub(crate) stream: Stream,
+    pub(crate) whose: Defaults,
+}
+
+/// Like [`order`], for a requested stream that will be joined to `back` later, as `consume()`
+/// does by its return edge: then it may enter a capture that both `ready` and `back` take part in.
 ///
 /// # Errors
 /// As [`order`].
@@ -77,18 +84,12 @@ pub(crate) fn order_within(
     driver: &dyn Driver,
     ready: Stream,
     request: Request,
+    back: Back,
     place: &Place,
     policy: SyncPolicy,
 ) -> Result<Done, Error> {
     let situation = place.situation(ready, request, policy);
-    run(
-        driver,
-        place,
-        Situation {
-            joins_back: true,
-            ..situation
-        },
-    )
+    run(driver, place, situation, Some(back))
 }
 
 /// Blocks the calling thread until the work of `stream` is done, whatever the policy.
@@ -101,7 +102,12 @@ pub(crate) fn synchronize(driver: &dyn Driver, stream: Stream, place: &Place) ->
 }
 
 /// Decides, asking the driver only for what the decision needs, and acts.
-fn run(driver: &dyn Driver, place: &Place, mut situation: Situation) -> Result<Done, Error> {
+fn run(
+    driver: &dyn Driver,
+    place: &Place,
+    mut situation: Situation,
+    back: Option<Back>,
+) -> Result<Done, Error> {
     situation.exclusive_managed = situation.exclusive_managed && driver.has_exclusive_managed()?;
     if let Some(plan) = plan_without_captures(&situation) {
         return match plan {
@@ -112,7 +118,7 @@ fn run(driver: &dyn Driver, place: &Place, mut situation: Situation) -> Result<D
         };
     }
     let mut caller = ContextGuard::new(driver)?;
-    let done = find_and_act(&mut caller, place, situation);
+    let done = find_and_act(&mut caller, place, situation, back);
     let restored = caller.restore();
     done.and_then(|done| restored.map(|()| done).map_err(Error::from))
 }
@@ -121,6 +127,7 @@ fn find_and_act(
     caller: &mut ContextGuard<'_>,
     place: &Place,
     mut situation: Situation,
+    back: Option<Back>,
 ) -> Result<Done, Error> {
     let whole = exclusive(caller, place, &situation)?;
     situation.exclusive_managed = whole.is_some();
@@ -133,6 +140,9 @@ fn find_and_act(
         return Ok(Done::Nothing(reason));
     }
     ask_captures(caller, &contexts, &mut situation)?;
+    if let Some(back) = back {
+        situation.joins_back = joins_back(caller, place, &contexts, &situation, back)?;
+    }
     match plan(&situation) {
         Plan::Nothing(reason) => Ok(Done::Nothing(reason)),
         Plan::Refuse(violation) => Err(violation.into()),
@@ -185,6 +195,36 @@ fn ask_captures(
         situation.same_capture = ready != 0 && ready == driver.capture_id(requested)?;
     }
     Ok(())
+}
+
+/// Whether `back` is in the capture of the ready stream; asked only if the requested stream is to enter that.
+fn joins_back(
+    caller: &mut ContextGuard<'_>,
+    place: &Place,
+    contexts: &Contexts,
+    situation: &Situation,
+    back: Back,
+) -> Result<bool, DriverError> {
+    let (driver, states) = (
+        caller.driver,
+        (situation.ready_capture, situation.requested_capture),
+    );
+    if states != (Capture::Active, Capture::Idle) {
+        return Ok(false);
+    }
+    if back.stream == situation.ready {
+        return Ok(true);
+    }
+    if situation.ready.is_default() {
+        caller.switch(contexts.ready)?;
+    }
+    let ready = driver.capture_id(situation.ready)?;
+    if back.stream.is_default() {
+        let home = Home::find(driver, place, back.whose, caller.current())?;
+        caller.enter(home)?;
+    }
+    let is_captured = driver.capture(back.stream)? == Capture::Active;
+    Ok(is_captured && ready != 0 && ready == driver.capture_id(back.stream)?)
 }
 
 /// Waits for the ready stream, and if the host needs the device for itself for the whole

@@ -112,49 +112,33 @@ pub(super) struct Lease<'d> {
 impl<'d> Lease<'d> {
     /// An event of `context`, which is current, recorded on `stream`.
     ///
-    /// Where a kept event turns out to be dead its pool is dropped and a new event is tried, once.
+    /// A record that fails as for a dead event is tried with a new one, once. If that succeeds the kept ones are dead
+    /// and forgotten; else the stream is at fault, and they stay.
     pub(super) fn recorded(
         driver: &'d dyn Driver,
         context: Context,
         stream: Stream,
     ) -> Result<Self, DriverError> {
         let id = driver.context_id(context)?;
-        if let Some(event) = driver.pool().take(context, id) {
-            match driver.event_record(event, stream) {
-                Ok(()) => {
-                    return Ok(Lease {
-                        driver,
-                        context,
-                        id,
-                        event,
-                    });
-                }
-                Err(error) if is_death(&error) => driver.pool().forget(context),
-                Err(error) => {
-                    drop(Lease {
-                        driver,
-                        context,
-                        id,
-                        event,
-                    });
-                    return Err(error);
-                }
-            }
-        }
-        let event = driver.event_create()?;
+        let lease = |event| Lease {
+            driver,
+            context,
+            id,
+            event,
+        };
+        let Some(event) = driver.pool().take(context, id) else {
+            return new_event(driver, stream).map(lease);
+        };
+        let kept = lease(event);
         match driver.event_record(event, stream) {
-            Ok(()) => Ok(Lease {
-                driver,
-                context,
-                id,
-                event,
-            }),
-            Err(error) => {
-                // It may be dead as well; the record's error is the one to report.
-                let _ = driver.event_destroy(event);
-                Err(error)
-            }
+            Ok(()) => return Ok(kept),
+            Err(error) if !is_death(&error) => return Err(error),
+            Err(_) => {}
         }
+        let new = new_event(driver, stream)?;
+        std::mem::forget(kept);
+        driver.pool().forget(context);
+        Ok(lease(new))
     }
 
     /// Makes `stream` wait for the mark.
@@ -168,6 +152,19 @@ impl Drop for Lease<'_> {
         if let Some(event) = self.driver.pool().put(self.context, self.id, self.event) {
             // One event too many; a failure to destroy it changes nothing for the caller.
             let _ = self.driver.event_destroy(event);
+        }
+    }
+}
+
+/// A new event of the current context, recorded on `stream`.
+fn new_event(driver: &dyn Driver, stream: Stream) -> Result<Event, DriverError> {
+    let event = driver.event_create()?;
+    match driver.event_record(event, stream) {
+        Ok(()) => Ok(event),
+        Err(error) => {
+            // It may be dead as well; the record's error is the one to report.
+            let _ = driver.event_destroy(event);
+            Err(error)
         }
     }
 }

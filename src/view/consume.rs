@@ -12,7 +12,7 @@
 
 use super::streams::{Placed, thread_of};
 use super::{CaiView, stats};
-use crate::driver::{self, Defaults, Place};
+use crate::driver::{self, Back, Defaults, Place};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
@@ -90,16 +90,20 @@ impl CaiView {
         policy: SyncPolicy,
     ) -> Result<ConsumeGuard, Error> {
         let edge = self.return_edge(stream);
-        let producer = self.producer().unwrap_or(Stream::None);
-        check_thread(self.streams.placed_producer())?;
+        let placed = self.streams.placed_producer();
+        check_thread(placed)?;
         let request = Request::Stream(stream);
         if self.needs_order(request, policy) {
             let (driver, place) = (driver::driver()?, self.place());
-            // Only a consumer that comes back to the ready stream may enter a capture of it.
-            if edge == ReturnEdge::Event && producer == self.ready() {
-                driver::order_within(driver, self.ready(), request, &place, policy)?;
-            } else {
-                driver::order(driver, self.ready(), request, &place, policy)?;
+            // Only a consumer that comes back to the ready stream's capture may enter it.
+            match placed.filter(|_| edge == ReturnEdge::Event) {
+                Some(Placed { stream, whose, .. }) => {
+                    let back = Back { stream, whose };
+                    driver::order_within(driver, self.ready(), request, back, &place, policy)?;
+                }
+                None => {
+                    driver::order(driver, self.ready(), request, &place, policy)?;
+                }
             }
         }
         stats::OPENED.add();
@@ -107,7 +111,7 @@ impl CaiView {
             view: self.ready_on(stream),
             consumer: self.placed(stream),
             edge,
-            producer,
+            producer: placed.map_or(Stream::None, |placed| placed.stream),
             policy,
             ended: false,
         })

@@ -8,8 +8,8 @@ use super::simulator::{
 };
 use crate::driver::order::Done;
 use crate::driver::{
-    Context, CopyPlan, Driver, Joined, MemoryKind, Place, copy_strided, join, order, order_within,
-    synchronize,
+    Back, Context, CopyPlan, Defaults, Driver, Joined, MemoryKind, Place, copy_strided, join,
+    order, order_within, synchronize,
 };
 use crate::error::Error;
 use crate::protocol::rule::Rule;
@@ -464,6 +464,10 @@ fn a_loan_inside_a_capture_comes_back() {
         world.driver,
         world.a,
         request,
+        Back {
+            stream: world.a,
+            whose: Defaults::OfMemory,
+        },
         &world.place(),
         SyncPolicy::Event,
     );

@@ -542,7 +542,7 @@ fn assert_only_asked(script: &Script) {
 #[rstest]
 fn inside_consume_a_stream_may_enter_the_capture(script: Script) {
     script.captured(A1, Capture::Active, 7);
-    let done = order_within(&script, A1, A2.into(), &PLACE, SyncPolicy::Event);
+    let done = order_within(&script, A1, A2.into(), back(A1), &PLACE, SyncPolicy::Event);
     assert!(
         matches!(done, Ok(Done::Event(Reason::ForkFromCapture))),
         "{done:?}"
@@ -556,10 +556,63 @@ fn inside_consume_a_stream_may_enter_the_capture(script: Script) {
     );
 }
 
+/// Nested blocks: the ready stream is a consumer's, and the producer's is in the same capture, or is not.
+#[rstest]
+#[case::the_same(A2, 7, true)]
+#[case::another(A2, 8, false)]
+#[case::none(A2, 0, false)]
+#[case::a_default_stream(Stream::PerThreadDefault, 7, true)]
+fn inside_consume_a_stream_may_come_back_to_another(
+    script: Script,
+    #[case] producer: Stream,
+    #[case] id: u64,
+    #[case] enters: bool,
+) {
+    let state = if id == 0 {
+        Capture::Idle
+    } else {
+        Capture::Active
+    };
+    script
+        .captured(A1, Capture::Active, 7)
+        .captured(producer, state, id);
+    script.current(CONTEXT_B);
+    let done = order_within(
+        &script,
+        A1,
+        B1.into(),
+        back(producer),
+        &PLACE,
+        SyncPolicy::Event,
+    );
+    match enters {
+        true => assert_eq!(done.ok(), Some(Done::Event(Reason::ForkFromCapture))),
+        false => {
+            assert_eq!(rule(done), Rule::CaptureProducer);
+            assert_only_asked(&script);
+        }
+    }
+    assert_eq!(script.current_now(), CONTEXT_B);
+}
+
+const fn back(stream: Stream) -> Back {
+    Back {
+        stream,
+        whose: Defaults::OfMemory,
+    }
+}
+
 #[rstest]
 fn inside_consume_the_legacy_stream_may_not_enter(script: Script) {
     script.captured(A1, Capture::Active, 7);
-    let done = order_within(&script, A1, LEGACY_REQUEST, &PLACE, SyncPolicy::Event);
+    let done = order_within(
+        &script,
+        A1,
+        LEGACY_REQUEST,
+        back(A1),
+        &PLACE,
+        SyncPolicy::Event,
+    );
     assert_eq!(rule(done), Rule::CaptureLegacy);
     assert_only_asked(&script);
 }

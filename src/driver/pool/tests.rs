@@ -81,3 +81,21 @@ fn a_wait_that_fails_gives_the_event_back() {
     assert!(lease.wait(Stream::from_raw(0xdead)).is_err());
     assert_eq!(script.pool.len(), 1);
 }
+
+/// A record that fails is the stream's fault where a new event fails too: the kept one stays, and none is left behind.
+#[test]
+fn fifty_records_that_fail_leave_no_event() {
+    let script = script();
+    for code in [400, 201, 709] {
+        fill(&script, 1);
+        for _ in 0..50 {
+            script
+                .fault("cuEventRecord", 0, code)
+                .fault("cuEventRecord", 0, code);
+            assert!(Lease::recorded(&script, context(CONTEXT), STREAM).is_err());
+            // What comes between puts an event into the pool again.
+            fill(&script, 1);
+        }
+        assert_eq!((script.pool.len(), script.events_alive()), (1, 1), "{code}");
+    }
+}
