@@ -4,7 +4,9 @@
 //! (driver API, `cuEventCreate`, `cuEventRecord`); memory is allocated there; and a thread without a current
 //! context may ask nothing about streams (`CUDA_ERROR_INVALID_CONTEXT`).
 
-use super::{Context, Defaults, Driver, DriverError, Place};
+use std::sync::{Mutex, PoisonError};
+
+use super::{Context, ContextId, Defaults, Driver, DriverError, Place};
 use crate::protocol::stream::Stream;
 
 /// `CUDA_ERROR_INVALID_CONTEXT`.
@@ -20,6 +22,8 @@ pub(crate) struct ContextGuard<'d> {
     is_shared: bool,
     /// Keep primary contexts alive as long as the guard, which leaves them before it gives them back.
     kept: Vec<Home<'d>>,
+    /// What is known already of a context that was found.
+    id: Option<(Context, ContextId)>,
 }
 
 impl<'d> ContextGuard<'d> {
@@ -32,6 +36,7 @@ impl<'d> ContextGuard<'d> {
             current: original,
             is_shared: false,
             kept: Vec::new(),
+            id: None,
         })
     }
 
@@ -56,7 +61,7 @@ impl<'d> ContextGuard<'d> {
             return Ok(guard);
         }
         if guard.current.is_none() {
-            let home = Home::make(driver, place, Defaults::OfMemory, None)?;
+            let home = Home::make(driver, place, Defaults::OfMemory, guard.current)?;
             guard.enter(home)?;
         }
         guard.switch(driver.stream_context(stream)?)?;
@@ -78,7 +83,7 @@ impl<'d> ContextGuard<'d> {
     /// Makes the context of an allocation current, else its device's primary one.
     pub(crate) fn of_memory(driver: &'d dyn Driver, place: &Place) -> Result<Self, DriverError> {
         let mut guard = Self::new(driver)?;
-        let home = Home::make(driver, place, Defaults::OfMemory, None)?;
+        let home = Home::make(driver, place, Defaults::OfMemory, guard.current)?;
         guard.enter(home)?;
         Ok(guard)
     }
@@ -121,10 +126,19 @@ impl<'d> ContextGuard<'d> {
     /// Keeps a context alive as long as the guard.
     pub(super) fn keep(&mut self, home: Home<'d>) -> Context {
         let context = home.context;
+        self.id = home.id.map(|id| (context, id)).or(self.id);
         if home.retained.is_some() {
             self.kept.push(home);
         }
         context
+    }
+
+    /// Tells a context from a later one with the same handle; asked once.
+    pub(super) fn id_of(&self, context: Context) -> Result<ContextId, DriverError> {
+        match self.id {
+            Some((known, id)) if known == context => Ok(id),
+            _ => self.driver.context_id(context),
+        }
     }
 
     /// Makes the caller's context current again. Only here can that fail visibly.
@@ -148,8 +162,32 @@ impl Drop for ContextGuard<'_> {
 pub(super) struct Home<'d> {
     pub(super) context: Context,
     pub(super) ordinal: i32,
+    id: Option<ContextId>,
     /// Whose primary context was retained here.
     retained: Option<&'d dyn Driver>,
+}
+
+/// The primary contexts that were met, by their devices: a thread whose current context is one of them needs no retain
+/// to use it. The identity tells one from its successor (`cuCtxGetId`; drivers before CUDA 12.0 have the handle alone).
+#[derive(Debug, Default)]
+pub(crate) struct Primaries(Mutex<Vec<(i32, Context, ContextId)>>);
+
+impl Primaries {
+    pub(crate) const fn new() -> Self {
+        Self(Mutex::new(Vec::new()))
+    }
+
+    fn get(&self, ordinal: i32) -> Option<(Context, ContextId)> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = known.iter().find(|(device, ..)| *device == ordinal);
+        found.map(|(_, context, id)| (*context, *id))
+    }
+
+    fn put(&self, ordinal: i32, context: Context, id: ContextId) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|(device, ..)| *device != ordinal);
+        known.push((ordinal, context, id));
+    }
 }
 
 impl<'d> Home<'d> {
@@ -167,7 +205,7 @@ impl<'d> Home<'d> {
         Self::of(driver, place, whose, current, |ordinal| {
             let found = match ordinal {
                 0.. if driver.primary_context_active(ordinal)? => {
-                    Self::primary(driver, ordinal).map(Some)
+                    Self::primary(driver, ordinal)?.identified(driver).map(Some)
                 }
                 // A bare stream on a thread without a context: the first device in use, as the CUDA runtime has it.
                 ..0 if place.pointer == 0 => Self::any(driver),
@@ -200,6 +238,7 @@ impl<'d> Home<'d> {
         let mut ordinal = place.ordinal;
         let context = match (whose, current) {
             (Defaults::Of(context), _) | (Defaults::OfCurrent, Some(context)) => Some(context),
+            (Defaults::OfPrimary, _) => None,
             _ if place.pointer == 0 => None,
             _ => {
                 let info = driver.pointer_info(place.pointer, false)?;
@@ -210,13 +249,44 @@ impl<'d> Home<'d> {
             }
         };
         match context {
-            None => primary(ordinal),
+            None => match Self::current_primary(driver, ordinal, current)? {
+                Some(home) => Ok(home),
+                None => primary(ordinal),
+            },
             Some(context) => Ok(Self {
                 context,
                 ordinal,
+                id: None,
                 retained: None,
             }),
         }
+    }
+
+    /// Returns the current context if it is the device's primary one, as met before.
+    fn current_primary(
+        driver: &'d dyn Driver,
+        ordinal: i32,
+        current: Option<Context>,
+    ) -> Result<Option<Self>, DriverError> {
+        let known = driver.primaries().get(ordinal);
+        let Some((context, id)) = known.filter(|(context, _)| current == Some(*context)) else {
+            return Ok(None);
+        };
+        let is_same = driver.context_id(context)? == id;
+        Ok(is_same.then_some(Self {
+            context,
+            ordinal,
+            id: Some(id),
+            retained: None,
+        }))
+    }
+
+    /// Remembers a primary context, for threads on which it is current.
+    fn identified(mut self, driver: &dyn Driver) -> Result<Self, DriverError> {
+        let id = driver.context_id(self.context)?;
+        driver.primaries().put(self.ordinal, self.context, id);
+        self.id = Some(id);
+        Ok(self)
     }
 
     /// Retains the primary context of a device.
@@ -224,6 +294,7 @@ impl<'d> Home<'d> {
         Ok(Self {
             context: driver.primary_context_retain(ordinal)?,
             ordinal,
+            id: None,
             retained: Some(driver),
         })
     }

@@ -21,12 +21,13 @@ mod simulator;
 use std::ffi::c_void;
 use std::num::NonZeroU64;
 use std::ptr;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use cudarc::driver::sys;
 
 use super::{
     Context, ContextId, Copy2d, Driver, DriverError, Event, MemoryKind, PointerInfo, Pool,
+    Primaries,
 };
 use crate::process::fork;
 use crate::protocol::stream::{Capture, Stream};
@@ -173,6 +174,9 @@ const WITHOUT_RANGE: usize = 7;
 pub(super) struct Cuda {
     functions: Functions,
     pool: Pool,
+    primaries: Primaries,
+    /// The `CUdevice` of each ordinal that was asked for: it never changes.
+    devices: Mutex<Vec<(i32, i32)>>,
     /// Whether some device has no concurrent managed access, once asked.
     exclusive_managed: OnceLock<bool>,
     /// The process that loaded it.
@@ -195,17 +199,28 @@ impl Cuda {
         Ok(Cuda {
             functions,
             pool: Pool::new(),
+            primaries: Primaries::new(),
+            devices: Mutex::default(),
             exclusive_managed: OnceLock::new(),
             generation,
         })
     }
 
-    /// `CUdevice` of an ordinal.
+    /// `CUdevice` of an ordinal; asked once.
     fn device(&self, ordinal: i32) -> Result<i32, DriverError> {
+        let devices = || self.devices.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = devices()
+            .iter()
+            .find(|(known, _)| *known == ordinal)
+            .copied();
+        if let Some((_, device)) = known {
+            return Ok(device);
+        }
         let device_get = self.functions.device_get()?;
         let mut device = 0;
         // SAFETY: writes one `CUdevice` to a live local.
         check("cuDeviceGet", unsafe { device_get(&mut device, ordinal) })?;
+        devices().push((ordinal, device));
         Ok(device)
     }
 }
@@ -262,6 +277,10 @@ fn pointer_info(slots: [u64; ATTRIBUTES.len()]) -> PointerInfo {
 impl Driver for Cuda {
     fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    fn primaries(&self) -> &Primaries {
+        &self.primaries
     }
 
     fn device_count(&self) -> Result<i32, DriverError> {

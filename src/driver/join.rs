@@ -65,9 +65,12 @@ fn is_needed((ready, place): &(Stream, Place), on: Stream) -> bool {
 /// Whether two ready streams are one queue: a handle identifies it alone, a default stream is one per
 /// context, and per thread.
 fn is_same_queue(stream: Stream, place: &Place, other: Stream, there: &Place) -> bool {
-    let is_one_context = place.ready == there.ready
-        && (place.ready != Defaults::OfMemory
-            || place.ordinal == there.ordinal && place.ordinal >= 0);
+    let is_one_context = match (place.ready, there.ready) {
+        (Defaults::OfMemory, Defaults::OfMemory) | (Defaults::OfPrimary, Defaults::OfPrimary) => {
+            place.ordinal == there.ordinal && place.ordinal >= 0
+        }
+        (one, other) => one == other,
+    };
     stream == other && (!stream.is_default() || is_one_context && place.thread == there.thread)
 }
 

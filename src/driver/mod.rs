@@ -51,7 +51,7 @@ mod pool;
 #[cfg(test)]
 pub(crate) mod script;
 
-pub(crate) use context::ContextGuard;
+pub(crate) use context::{ContextGuard, Primaries};
 pub(crate) use copy_plan::{CopyPlan, copy_strided};
 pub use error::DriverError;
 pub(crate) use join::{Joined, join};
@@ -132,6 +132,9 @@ pub(crate) struct Copy2d {
 pub(crate) trait Driver: Send + Sync {
     /// The idle events of this driver: they live as long as it does. Not a driver call.
     fn pool(&self) -> &Pool;
+
+    /// The primary contexts that were met. Not a driver call.
+    fn primaries(&self) -> &Primaries;
 
     /// The number of devices. Source: `cuDeviceGetCount`.
     fn device_count(&self) -> Result<i32, DriverError>;

@@ -156,7 +156,8 @@ fn find_and_act(
             reason,
         } => {
             caller.switch(contexts.ready)?;
-            let event = Lease::recorded(caller.driver, contexts.ready, record)?;
+            let id = caller.id_of(contexts.ready)?;
+            let event = Lease::recorded(caller.driver, (contexts.ready, id), record)?;
             caller.switch(contexts.wait)?;
             event.wait(wait)?;
             Ok(Done::Event(reason))

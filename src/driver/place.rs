@@ -11,6 +11,8 @@ use crate::protocol::stream::{Platform, Request, Situation, Stream, SyncPolicy};
 pub(crate) enum Defaults {
     /// Those of the memory's context: the driver returns it, or it is the device's primary one.
     OfMemory,
+    /// Those of the device's primary context: the driver has named none for the memory (a stream-ordered pool's).
+    OfPrimary,
     /// Those of the calling thread's context; without one those of the memory's.
     OfCurrent,
     /// Those of this context.

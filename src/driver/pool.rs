@@ -116,10 +116,9 @@ impl<'d> Lease<'d> {
     /// and forgotten; else the stream is at fault, and they stay.
     pub(super) fn recorded(
         driver: &'d dyn Driver,
-        context: Context,
+        (context, id): (Context, ContextId),
         stream: Stream,
     ) -> Result<Self, DriverError> {
-        let id = driver.context_id(context)?;
         let lease = |event| Lease {
             driver,
             context,

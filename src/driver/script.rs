@@ -14,6 +14,7 @@ use std::thread::ThreadId;
 
 use super::{
     Context, ContextId, Copy2d, Driver, DriverError, Event, MemoryKind, PointerInfo, Pool,
+    Primaries,
 };
 use crate::protocol::stream::{Capture, Stream};
 
@@ -59,6 +60,7 @@ static KEPT: Mutex<Vec<&'static Script>> = Mutex::new(Vec::new());
 pub(crate) struct Script {
     /// The idle events.
     pub(crate) pool: Pool,
+    primaries: Primaries,
     state: Mutex<State>,
 }
 
@@ -286,6 +288,10 @@ fn stream_name(stream: Stream) -> String {
 impl Driver for Script {
     fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    fn primaries(&self) -> &Primaries {
+        &self.primaries
     }
 
     fn device_count(&self) -> Result<i32, DriverError> {

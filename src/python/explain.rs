@@ -320,7 +320,7 @@ fn look_at_cai(object: &Bound<'_, PyAny>, found: &mut Found) -> PyResult<()> {
         Ok(descriptor) => {
             found.route = Some("cai");
             found.reason = "it names the stream that the producer works on";
-            match cai::locate(&descriptor, &options) {
+            match cai::locate(&descriptor, &options).map(|(device, _)| device) {
                 Ok(device) => {
                     found.located = true;
                     found.descriptor = Some(descriptor.with_device(device));

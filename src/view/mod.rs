@@ -219,7 +219,16 @@ impl CaiView {
         let placed = Placed::here(stream);
         match self.is_shared_by_contexts() && stream.is_default() {
             true => placed.of(Defaults::now()),
-            false => placed,
+            false => placed.of(self.streams.memory_defaults()),
+        }
+    }
+
+    /// Remembers that the driver has named no context for the memory: its default streams are the primary context's,
+    /// and it need not be asked again.
+    #[cold]
+    pub(crate) fn remember_primary(&mut self) {
+        if self.streams.has_default() && !self.is_shared_by_contexts() {
+            self.streams = self.streams.with_defaults(Defaults::OfPrimary);
         }
     }
 
@@ -373,10 +382,15 @@ impl CaiView {
     /// Returns where the data is, as far as the order of streams depends on it.
     pub(crate) fn place(&self) -> Place {
         let Placed { thread, whose, .. } = self.streams.placed_ready();
+        let place = Place::new(self.device(), self.descriptor.data());
         Place {
             thread,
             ready: whose,
-            ..Place::new(self.device(), self.descriptor.data())
+            requested: match place.requested {
+                Defaults::OfMemory => whose,
+                requested => requested,
+            },
+            ..place
         }
     }
 }

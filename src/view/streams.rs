@@ -199,6 +199,15 @@ impl Streams {
         )
     }
 
+    /// Whose the default streams of this memory are, as far as these tell.
+    pub(super) fn memory_defaults(&self) -> Defaults {
+        let is_primary = |placed: Placed| placed.whose == Defaults::OfPrimary;
+        match is_primary(self.placed_ready()) || self.placed_producer().is_some_and(is_primary) {
+            true => Defaults::OfPrimary,
+            false => Defaults::OfMemory,
+        }
+    }
+
     /// Whether one of them is a default stream.
     pub(super) fn has_default(&self) -> bool {
         let producer = self.producer().is_some_and(Stream::is_default);

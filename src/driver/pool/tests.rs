@@ -18,9 +18,15 @@ fn script() -> Script {
     script
 }
 
+/// A lease of the context, as it is now.
+fn recorded(script: &Script) -> Result<Lease<'_>, DriverError> {
+    let context = context(CONTEXT);
+    Lease::recorded(script, (context, script.context_id(context)?), STREAM)
+}
+
 /// Takes this many events out at the same time, and puts them all back.
 fn fill(script: &Script, count: usize) {
-    let lease = |_| Lease::recorded(script, context(CONTEXT), STREAM).expect("a lease");
+    let lease = |_| recorded(script).expect("a lease");
     let leases: Vec<_> = (0..count).map(lease).collect();
     drop(leases);
 }
@@ -76,7 +82,7 @@ fn one_dead_event_condemns_the_pool() {
 #[test]
 fn a_wait_that_fails_gives_the_event_back() {
     let script = script();
-    let lease = Lease::recorded(&script, context(CONTEXT), STREAM).expect("a lease");
+    let lease = recorded(&script).expect("a lease");
     assert!(script.pool.is_empty(), "it is out");
     assert!(lease.wait(Stream::from_raw(0xdead)).is_err());
     assert_eq!(script.pool.len(), 1);
@@ -92,7 +98,7 @@ fn fifty_records_that_fail_leave_no_event() {
             script
                 .fault("cuEventRecord", 0, code)
                 .fault("cuEventRecord", 0, code);
-            assert!(Lease::recorded(&script, context(CONTEXT), STREAM).is_err());
+            assert!(recorded(&script).is_err());
             // What comes between puts an event into the pool again.
             fill(&script, 1);
         }

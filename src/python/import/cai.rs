@@ -211,18 +211,17 @@ pub(crate) fn finish<'py>(
     known: bool,
     options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
-    descriptor.set_device(locate(&descriptor, options)?);
+    let (device, names_context) = locate(&descriptor, options)?;
+    descriptor.set_device(device);
     if let Some(read_only) = options.read_only {
         descriptor = descriptor.with_read_only(read_only);
     }
     let owner = Owner::from_raw(release::own(owner(object, options)?)?);
-    Ok(with_streams(
-        descriptor,
-        stream,
-        known,
-        options.producer,
-        owner,
-    ))
+    let mut view = with_streams(descriptor, stream, known, options.producer, owner);
+    if !names_context {
+        view.remember_primary();
+    }
+    Ok(view)
 }
 
 /// What DLPack says of it, on a device that is not known yet.
@@ -279,18 +278,25 @@ fn owner<'py>(
     }
 }
 
-/// Where the memory is: as the caller says, else as the driver says. Size 0 asks nobody.
+/// Where the memory is: as the caller says, else as the driver says; and whether the driver may name a context for it,
+/// which it does not for a pool's. Size 0 asks nobody.
 #[inline(always)]
-pub(crate) fn locate(descriptor: &Descriptor, options: &Options<'_, '_>) -> PyResult<Device> {
+pub(crate) fn locate(
+    descriptor: &Descriptor,
+    options: &Options<'_, '_>,
+) -> PyResult<(Device, bool)> {
     let is_known = options.device_id.is_some() && options.check == Check::Device;
     if descriptor.data() == 0 || is_known {
-        return Ok(descriptor.device());
+        return Ok((descriptor.device(), true));
     }
     Ok(ask_driver(descriptor, options)?)
 }
 
 /// One pointer query: which device and kind of memory and, where asked for, whether it holds everything.
-fn ask_driver(descriptor: &Descriptor, options: &Options<'_, '_>) -> Result<Device, crate::Error> {
+fn ask_driver(
+    descriptor: &Descriptor,
+    options: &Options<'_, '_>,
+) -> Result<(Device, bool), crate::Error> {
     let wants_range = options.check != Check::Device;
     let driver = driver::driver()?;
     let info = driver.pointer_info(descriptor.data(), wants_range)?;
@@ -306,7 +312,7 @@ fn ask_driver(descriptor: &Descriptor, options: &Options<'_, '_>) -> Result<Devi
     if let (true, Some(span)) = (wants_range, descriptor.byte_span()) {
         check_range(driver, span, &info, Field::CaiData)?;
     }
-    Ok(device)
+    Ok((device, info.context.is_some()))
 }
 
 /// Where the driver says that an address is.

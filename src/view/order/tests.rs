@@ -134,3 +134,18 @@ fn one_stream_of_one_context_is_asked_for_and_not_ordered() {
     assert_eq!(script.take_calls()[0], "cuCtxGetCurrent");
     assert_eq!(script.count("cuEventRecord"), 0);
 }
+
+#[test]
+fn memory_of_a_pool_stays_the_primary_contexts() {
+    let script = script();
+    script.primary(0, 0xc);
+    let _installed = script::install(script);
+    let mut view = view(Device::CUDA, Stream::LegacyDefault);
+    view.remember_primary();
+    script.take_calls();
+    let moved = view.on(Stream::PerThreadDefault).expect("an order");
+    moved.on(HANDLE).expect("an order");
+    moved.on(Stream::PerThreadDefault).expect("nothing to do");
+    assert_eq!(script.count("cuPointerGetAttributes"), 0);
+    assert_eq!(script.count("cuEventRecord"), 2);
+}
