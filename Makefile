@@ -9,6 +9,7 @@
 #   make torch                       the same for torch on the CPU, with tests of its own; takes 1.3 GB
 #   make pycuda                      builds PyCUDA from source, for `make conformance`
 #   make soak MINUTES=30             what takes longer: races, the simulator, ownership, sanitizers
+#   make gpu WHEEL=FILE              what needs a GPU, without a network: driver, order, races, libraries, times
 #   make bench                       nanoseconds, beside the C floor and the libraries of the field
 #   make bench-torch                 tensors of torch, in torch's own environment
 #   make bench-instructions          instructions, beside the C floor; fails over a budget, or on a rise above 5%
@@ -42,7 +43,7 @@ PYTHON_CODE   := bindings conformance
 KIT       := PYTHONPATH=$(abspath conformance/kit/src)
 simulated  = $(KIT) $1/bin/python -m cai_conformance simulate -- $1/bin/python
 
-.PHONY: stub bench bench-torch bench-instructions bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance pycuda simulator clean
+.PHONY: gpu stub bench bench-torch bench-instructions bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance pycuda simulator clean
 .DELETE_ON_ERROR:
 
 help:
@@ -153,7 +154,7 @@ $(TORCH)/.stand-ins: conformance/matrix/torch_cpu/stand_ins.py $(TORCH)/.require
 
 # Every installed pair of libraries x dtype x layout, through the bridge: a table, printed, saved under
 # target/results and compared with the one in conformance/results, which KEEP=1 replaces. A cell that was OK
-# and no longer is fails the run. On a GPU: conformance/gpu.sh.
+# and no longer is fails the run. On a GPU: `make gpu PARTS=matrix`.
 conformance: $(MATRIX)/.package simulator
 	$(call simulated,$(MATRIX)) -m conformance.matrix.run $(if $(KEEP),--keep)
 
@@ -190,6 +191,12 @@ asan:
 
 valgrind:
 	$(MAKE) soak PARTS=ownership-valgrind
+
+# On a machine with a GPU and no network, by the interpreter that has the libraries; WHEEL is this package's, unless it
+# is installed there. Nothing is built. Refuses where there is no GPU; SIMULATED=1 runs the same parts on the simulated
+# driver, labelled so, to see that they run.
+gpu: $(if $(SIMULATED),$(VENV)/.package simulator)
+	SIMULATED=$(SIMULATED) conformance/gpu.sh $(if $(SIMULATED),$(BIN)/python,$(firstword $(PYTHON)) $(WHEEL))
 
 # --- how fast, and how large: docs/performance.md ---
 

@@ -1,38 +1,79 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, on a machine that has one; each result is kept under conformance/results.
+# Everything that needs a GPU, on a machine that has one, without a network: `make gpu`.
 #
 #   conformance/gpu.sh [PYTHON [WHEEL]]
 #
-# PYTHON has the libraries that shall take part; WHEEL is this package's, if it is not installed there.
-# Nothing is downloaded. PARTS='questions races' runs some of it, TRIALS=1000 shortens the races.
+# PYTHON has the libraries that take part (torch, CuPy, JAX, numba-cuda, cuda-core); WHEEL is this package's, if it is
+# not installed there. Each part's output is kept under conformance/results/gpu, with hardware, driver, versions, date
+# and commit at its head.
+#
+#   PARTS='questions races'   some parts: questions checks races bench matrix
+#   TRIALS=1000               shortens the races
+#   COMMIT=1a2b3c4            names the commit of a tree that was carried in without its repository
+#   PIN_CLOCKS=1              fixes the clocks for the run, which needs the right to (nvidia-smi --lock-gpu-clocks)
+#   SIMULATED=1               runs the parts on the simulated driver, to see that they run: every output says
+#                             SIMULATED and goes to target/gpu-simulated
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=${1:-python3}
-export PYTHONPATH=$PWD/conformance/kit/src
-if [ $# -gt 1 ]; then
+export PYTHONPATH=$PWD:$PWD/conformance/kit/src
+# JAX would take most of the memory of the GPU.
+export XLA_PYTHON_CLIENT_PREALLOCATE=false
+if [ -n "${2:-}" ]; then
     "$python" -m pip install --quiet --no-index --no-deps --upgrade --target target/gpu "$2" || exit 1
     PYTHONPATH=$PWD/target/gpu:$PYTHONPATH
 fi
 
-# What the simulator says is never kept as a GPU's.
-"$python" -c '
-from conformance.matrix.installed import driver
-found = driver()
-raise SystemExit(None if found.startswith("NVIDIA") else f"a GPU is needed; here: {found}")' || exit 2
+if [ -n "${SIMULATED:-}" ]; then
+    results=target/gpu-simulated flags=(--simulated)
+    run=("$python" -m cai_conformance simulate -- "$python")
+    echo 'SIMULATED: no GPU takes part, and nothing below is about one'
+else
+    results=conformance/results/gpu flags=()
+    run=("$python")
+fi
+# Refuses a machine without a GPU, and the simulator where it was not asked for.
+head=$("${run[@]}" -m conformance.gpu.facts "${flags[@]}") || exit 2
+echo "$head"
+mkdir -p "$results"
 
-# Where the simulator and this driver answer differently: a difference is a finding, and no failure.
+if [ -n "${PIN_CLOCKS:-}" ] && [ -z "${SIMULATED:-}" ]; then
+    clock=$(nvidia-smi --query-gpu=clocks.max.sm --format=csv,noheader,nounits | head -n 1)
+    nvidia-smi --lock-gpu-clocks="$clock,$clock" || exit 1
+    trap 'nvidia-smi --reset-gpu-clocks' EXIT
+fi
+
+# `keep FILE COMMAND...` runs a command, shows what it prints, and keeps that once the command has ended.
+keep() {
+    local file=$results/$1
+    shift
+    "$@" | tee "$file.unfinished"
+    local code=$?
+    mv "$file.unfinished" "$file"
+    return $code
+}
+
+# Where the simulator and this driver differ: a difference is a finding, and no failure.
+asked() { echo "$head" && "${run[@]}" -m conformance.tests.cusim.questions; }
 questions() {
-    local answers=conformance/results/gpu-answers.tsv
-    "$python" -m conformance.tests.cusim.questions >"$answers" || return
-    diff conformance/tests/cusim/answers.tsv "$answers"
+    keep questions.tsv asked || return
+    echo "== differences: < the simulator, > this driver"
+    diff conformance/tests/cusim/answers.tsv <(grep -v '^# ' "$results/questions.tsv")
     return 0
 }
-races() { "$python" -m conformance.soak.gpu_races --trials "${TRIALS:-10000}"; }
-matrix() { "$python" -m conformance.matrix.run --keep; }
-bench() { "$python" benches/gpu.py; }
+checks() { keep checks.tsv "${run[@]}" -m conformance.gpu.checks "${flags[@]}"; }
+races() { keep races.tsv "${run[@]}" -m conformance.gpu.races "${flags[@]}" --trials "${TRIALS:-10000}"; }
+bench() { keep bench.md "${run[@]}" benches/gpu.py "${flags[@]}"; }
+matrix() {
+    if [ -n "${SIMULATED:-}" ]; then
+        "${run[@]}" -m conformance.matrix.run
+    else
+        "${run[@]}" -m conformance.matrix.run --keep
+    fi
+}
 
 failed=0
-for part in ${PARTS:-questions bench matrix races}; do
+for part in ${PARTS:-questions checks bench races matrix}; do
     echo "== $part"
     "$part" || { echo "== $part: exit code $?"; failed=1; }
 done

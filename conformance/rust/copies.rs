@@ -1,6 +1,7 @@
 //! Copies and `present_as` in Rust, on the simulated driver.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
 use cai_dlpack::protocol::device::Device;
@@ -8,7 +9,7 @@ use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::{Owner, PresentAs};
 use cai_dlpack::{CaiView, Error};
-use cudarc::driver::{CudaContext, CudaStream};
+use cudarc::driver::{CudaContext, CudaStream, DevicePtrMut};
 
 use crate::arrays::{Array, array};
 use crate::simulator::{Machine, machine, number, one_event};
@@ -167,5 +168,56 @@ fn device_memory_is_not_the_hosts() {
     assert_eq!(
         rule(stage.view.present_as(PresentAs::Host)),
         Rule::PresentAs
+    );
+}
+
+/// The simulated work on a stream of the other device is held up meanwhile.
+#[test]
+fn a_copy_ends_after_the_stream_that_it_was_made_for() {
+    let stage = Stage::new();
+    let other = CudaContext::new(1).expect("device 1");
+    let far = other.new_stream().expect("a stream");
+    let mut target = far.alloc_zeros::<u8>(24).expect("memory");
+    far.synchronize().expect("zeros");
+    let gate = stage.machine.sim.gate(number(&far)).expect("a gate");
+    let copy = stage.view.copy_on(stream(&far)).expect("a copy");
+    let from = copy.descriptor().data();
+    {
+        let (to, _after) = target.device_ptr_mut(&far);
+        // SAFETY: 24 bytes at either end, which stay until the stream is done: the copy by what is tested here.
+        unsafe { cudarc::driver::result::memcpy_dtod_async(to, from, 24, far.cu_stream()) }
+            .expect("a copy of the copy");
+    }
+    let before = stage.machine.sim.live().allocations;
+    drop(copy);
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(stage.machine.sim.live().allocations, before, "it is kept");
+    gate.open();
+    let bytes = far.clone_dtoh(&target).expect("no work has failed");
+    assert_eq!(bytes[..8], [0, 0, 128, 63, 0, 0, 0, 64]);
+    let late = Instant::now() + Duration::from_secs(10);
+    while stage.machine.sim.live().allocations >= before {
+        assert!(Instant::now() < late, "it is freed");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn data_without_a_producer_is_copied_without_a_wait() {
+    let stage = Stage::new();
+    stage.producer.synchronize().expect("the data is there");
+    let owner = stage.view.owner().share();
+    // SAFETY: the same elements, which are there.
+    let silent = unsafe { CaiView::new(stage.view.descriptor().clone(), Stream::None, owner) };
+    let gate = stage.machine.sim.gate(number(&stage.consumer));
+    stage.machine.sim.clear();
+    let copy = silent.copy_on(stream(&stage.consumer)).expect("a copy");
+    // The event is the one that the owner is kept by.
+    let kept = ("cuEventRecord".to_owned(), number(&stage.consumer));
+    assert_eq!(stage.machine.orders(), [kept]);
+    gate.expect("a gate").open();
+    assert_eq!(
+        floats(&copy.copy_to_host().expect("on the CPU")),
+        [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
     );
 }

@@ -390,6 +390,35 @@ fn a_capture_is_left_alone() {
     assert!(!ended.expect("the capture ends well").is_null());
 }
 
+/// Each stream lets go of its own: one that is held up delays no other.
+#[test]
+fn an_owner_is_not_kept_by_another_stream() {
+    let stage = Stage::new();
+    let keep = |stream: &Arc<CudaStream>| {
+        let ended = Arc::new(AtomicBool::new(false));
+        let plain = stage.array(Stream::None, None, &[1]);
+        let owner = Owner::new(Ends(Arc::clone(&ended), Some(Arc::clone(&stage.memory))));
+        // SAFETY: elements of the memory that the owner keeps.
+        let view = unsafe { CaiView::new(plain.descriptor().clone(), Stream::None, owner) };
+        let typed = view.typed::<f32>().expect("floats");
+        drop(typed.on(stream).expect("a guard"));
+        ended
+    };
+    let gate = stage.machine.sim.gate(number(&stage.consumer));
+    let (slow, fast) = (keep(&stage.consumer), keep(&stage.producer));
+    let late = Instant::now() + Duration::from_secs(10);
+    while !fast.load(Ordering::SeqCst) {
+        assert!(Instant::now() < late, "the owner is let go");
+        std::thread::yield_now();
+    }
+    assert!(!slow.load(Ordering::SeqCst));
+    gate.expect("a gate").open();
+    while !slow.load(Ordering::SeqCst) {
+        assert!(Instant::now() < late, "the owner is let go");
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn what_is_current_stays_when_an_owner_is_kept() {
     let stage = Stage::new();

@@ -1,4 +1,4 @@
-"""Runs the simulator's stress and random programs in each mode, for longer than a test run.
+"""Runs the simulator's stress, and random programs of it and of copies, in each mode, for longer than a test run.
 
     python -m conformance.soak.simulator --minutes 10
 
@@ -36,6 +36,20 @@ assert sim.live() == before
 print(json.dumps({{"programs": seed - {first}, "wrong": wrong}}))
 """
 
+COPIES = """
+import json, time
+from cai_conformance import Sim
+from conformance.tests.simulated.machine import Machine
+from conformance.tests.streams.copy_programs import is_right
+machine = Machine(Sim())
+seed, wrong, end = {first}, [], time.monotonic() + {seconds}
+while time.monotonic() < end:
+    if not is_right(machine, seed):
+        wrong.append(seed)
+    seed += 1
+print(json.dumps({{"programs": seed - {first}, "wrong": wrong}}))
+"""
+
 
 def stress(options: list[str], rounds: int) -> tuple[bool, str]:
     """Runs four threads on two devices, with the waits."""
@@ -44,10 +58,10 @@ def stress(options: list[str], rounds: int) -> tuple[bool, str]:
     return counted.get("wrong") == 0, json.dumps(counted)
 
 
-def random_programs(options: list[str], seconds: float) -> tuple[bool, str]:
+def random_programs(code: str, options: list[str], seconds: float) -> tuple[bool, str]:
     """Runs random programs for `seconds`, from a seed that differs each time."""
     first = int(time.time()) * 1000
-    done = on_the_simulator(RANDOM.format(first=first, seconds=seconds), *options)
+    done = on_the_simulator(code.format(first=first, seconds=seconds), *options)
     counted = json.loads(done.stdout) if done.returncode == 0 else {"failed": done.stderr[-500:]}
     return counted.get("wrong") == [], json.dumps(counted | {"first_seed": first})
 
@@ -64,7 +78,7 @@ def note(made: list[str], part: str, options: list[str], right: bool, figures: s
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10)
-    seconds = parser.parse_args().minutes * 60 / len(MODES) / 2
+    seconds = parser.parse_args().minutes * 60 / len(MODES) / 3
     made = [today(), commit()]  # asked before the file of results changes, which git tracks
     all_right = True
     for schedule, more in MODES:
@@ -72,7 +86,8 @@ def main() -> int:
         for part, (right, figures) in (
             # About a thousand rounds each second on two cores.
             ("stress", stress(options, max(100, int(seconds * 200)))),
-            ("random programs", random_programs(options, min(seconds, 100))),
+            ("random programs", random_programs(RANDOM, options, min(seconds, 100))),
+            ("random copies", random_programs(COPIES, options, min(seconds, 100))),
         ):
             note(made, part, options, right, figures)
             all_right &= right

@@ -335,7 +335,7 @@ def test_to_dlpack_asks_for_the_pointer_once_whichever_way_it_takes(
             assert machine.names().count("cuPointerGetAttributes") == queries + order, (stream, ordinal)
 
 
-@pytest.mark.parametrize("device_id", [0, 1])
+@pytest.mark.parametrize("ordinal", [0, 1])
 def test_size_0_asks_for_no_pointer(ordinal: int, machine: Machine) -> None:
     machine.clear()
     view = cd.view(cai(shape=(0, 3), data=(0, False)), device_id=ordinal, check="bounds")

@@ -192,8 +192,9 @@ def test_the_thread_that_keeps_arrays_takes_no_signals(machine: Machine) -> None
     array = cai(shape=(4,), data=(machine.device_memory(16), False))
     cai_example.stack(array, array)
     masks = blocked_signals("cai-dlpack-keep")
-    assert len(masks) == 1
-    assert masks[0] >> 1 & 1, "SIGINT reaches it"
+    # Each module has such a thread of its own.
+    assert masks
+    assert all(mask >> 1 & 1 for mask in masks), "SIGINT reaches it"
 
 
 def test_the_end_of_an_array_lets_go_of_the_gil() -> None:
@@ -205,7 +206,7 @@ from conformance.tests.simulated.machine import Machine
 
 machine = Machine(Sim())
 view = peer.zeros(4)
-with machine.control.gil_watch():
+with machine.control.gil_watch("*"):
     del view
 assert "cuMemFreeAsync" in machine.names()
 """
@@ -299,7 +300,7 @@ def test_the_gil_is_let_go_of(machine: Machine) -> None:
     pointer = machine.device_memory(16)
     array = cai(shape=(4,), data=(pointer, False), stream=stream)
     cai_example.stack(array, array)
-    with machine.control.gil_watch():
+    with machine.control.gil_watch("*"):
         cai_example.stack(array, array)
         peer.elements(cai(shape=(2, 2), typestr="<f8", data=(machine.managed_memory(32), False), stream=stream))
 

@@ -1,5 +1,4 @@
-//! libcuda, found by cudarc's loader on first use, each function looked up once by its exported
-//! name.
+//! libcuda, loaded on first use, each function looked up once by its exported name.
 //!
 //! # Why not cudarc's own wrappers
 //! 1. They panic if a function is missing, and a driver older than the caller's expectation is
@@ -13,32 +12,40 @@
 //! Exported names keep their binary interface for ever (`cuEventDestroy_v2`); only the header's
 //! macros move on. The signatures below are those of the CUDA Driver API reference.
 
+mod library;
 #[cfg(test)]
 mod simulated;
 #[cfg(test)]
 mod simulator;
 
 use std::ffi::c_void;
+use std::mem;
 use std::num::NonZeroU64;
 use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use cudarc::driver::sys;
+use libloading::Library;
 
 use super::{
-    Context, ContextId, Copy2d, Driver, DriverError, Event, MemoryKind, PointerInfo, Pool,
-    Primaries,
+    Context, ContextId, Copy2d, Driver, DriverError, Event, HostFunction, MemoryKind, PointerInfo,
+    Pool, Primaries,
 };
 use crate::process::fork;
 use crate::protocol::stream::{Capture, Stream};
 
-static LOADED: OnceLock<Cuda> = OnceLock::new();
+/// The driver, once it has been loaded. No cell that a second thread waits for: a thread loads without the GIL, so
+/// that another one may fork meanwhile, and the child would wait for ever.
+static LOADED: AtomicPtr<Cuda> = AtomicPtr::new(ptr::null_mut());
+
+fn loaded() -> Option<&'static Cuda> {
+    // SAFETY: null, or from a box that `driver` gave up for the life of the process.
+    unsafe { LOADED.load(Ordering::Acquire).as_ref() }
+}
 
 /// The process's driver, if it has been loaded.
 pub(super) fn in_use() -> Option<&'static Cuda> {
-    LOADED
-        .get()
-        .filter(|cuda| cuda.generation == fork::generation())
+    loaded().filter(|cuda| cuda.generation == fork::generation())
 }
 
 /// The process's driver: loaded and initialised by the first call that succeeds.
@@ -46,14 +53,28 @@ pub(super) fn in_use() -> Option<&'static Cuda> {
 /// A forked child is refused its parent's: no call of it would succeed, and a lock of the pool may have been
 /// another thread's at the fork, which no thread of the child gives back.
 pub(super) fn driver() -> Result<&'static Cuda, DriverError> {
-    match LOADED.get() {
+    match loaded() {
         Some(cuda) if cuda.generation == fork::generation() => Ok(cuda),
         Some(_) => Err(DriverError::FORKED),
-        None => {
-            let cuda = Cuda::load()?;
-            Ok(LOADED.get_or_init(|| cuda))
-        }
+        None => Cuda::load().map(keep),
     }
+}
+
+/// Keeps the driver for the process, or the one that another thread has kept meanwhile.
+#[cold]
+fn keep(cuda: Cuda) -> &'static Cuda {
+    let own = Box::into_raw(Box::new(cuda));
+    let (none, keeps) = (ptr::null_mut(), (Ordering::AcqRel, Ordering::Acquire));
+    let kept = match LOADED.compare_exchange(none, own, keeps.0, keeps.1) {
+        Ok(_) => own,
+        Err(other) => {
+            // SAFETY: from `Box::into_raw`, and no other thread has seen it.
+            drop(unsafe { Box::from_raw(own) });
+            other
+        }
+    };
+    // SAFETY: a live box that is never dropped.
+    unsafe { &*kept }
 }
 
 /// `CUresult`.
@@ -70,11 +91,8 @@ macro_rules! functions {
         }
 
         impl Functions {
-            /// Looks every name up in the loaded library.
-            fn find() -> Functions {
-                // SAFETY: the library is there (the only caller has asked), so this returns the one
-                // handle that cudarc keeps open for the life of the process.
-                let library = unsafe { sys::culib() };
+            /// Looks every name up in the library, which must stay loaded while they are called.
+            fn find(library: &Library) -> Functions {
                 Functions {
                     $($field: {
                         // SAFETY: the exported name has this signature (Driver API reference); a
@@ -117,8 +135,15 @@ functions! {
     event_record "cuEventRecord" "cuEventRecord" (Handle, Handle);
     event_wait "cuStreamWaitEvent" "cuStreamWaitEvent" (Handle, Handle, u32);
     event_destroy "cuEventDestroy" "cuEventDestroy_v2" (Handle);
+    event_query "cuEventQuery" "cuEventQuery" (Handle);
+    event_synchronize "cuEventSynchronize" "cuEventSynchronize" (Handle);
+    stream_create "cuStreamCreate" "cuStreamCreate" (*mut Handle, u32);
+    stream_destroy "cuStreamDestroy" "cuStreamDestroy_v2" (Handle);
+    stream_id "cuStreamGetId" "cuStreamGetId" (Handle, *mut u64);
     stream_synchronize "cuStreamSynchronize" "cuStreamSynchronize" (Handle);
+    host_function "cuLaunchHostFunc" "cuLaunchHostFunc" (Handle, HostFunction, *mut c_void);
     alloc "cuMemAlloc" "cuMemAlloc_v2" (*mut u64, usize);
+    alloc_async "cuMemAllocAsync" "cuMemAllocAsync" (*mut u64, usize, Handle);
     alloc_managed "cuMemAllocManaged" "cuMemAllocManaged" (*mut u64, usize, u32);
     alloc_pinned "cuMemHostAlloc" "cuMemHostAlloc" (*mut u64, usize, u32);
     capture_mode "cuThreadExchangeStreamCaptureMode" "cuThreadExchangeStreamCaptureMode" (*mut u32);
@@ -126,6 +151,14 @@ functions! {
     free "cuMemFree" "cuMemFree_v2" (u64);
     copy_async "cuMemcpyAsync" "cuMemcpyAsync" (u64, u64, usize, Handle);
     copy_2d_async "cuMemcpy2DAsync" "cuMemcpy2DAsync_v2" (*const Memcpy2d, Handle);
+}
+
+impl Functions {
+    fn start(&self) -> Result<(), DriverError> {
+        let init = self.init()?;
+        // SAFETY: flags must be 0; the call may be repeated and comes before any other.
+        check("cuInit", unsafe { init(0) })
+    }
 }
 
 /// `CUDA_MEMCPY2D`, in the layout of `cuMemcpy2DAsync_v2`.
@@ -153,12 +186,18 @@ struct Side<P> {
 const UNIFIED: u32 = 4;
 /// `CU_EVENT_DISABLE_TIMING`.
 const DISABLE_TIMING: u32 = 2;
+/// `CU_STREAM_NON_BLOCKING`.
+const NON_BLOCKING: u32 = 1;
+/// `CUDA_ERROR_NOT_READY`.
+const NOT_READY: Code = 600;
 /// `CU_MEM_ATTACH_GLOBAL`.
 const ATTACH_GLOBAL: u32 = 1;
 /// `CU_MEMHOSTALLOC_PORTABLE`.
 const HOST_ALLOC_PORTABLE: u32 = 1;
 /// `CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS`.
 const CONCURRENT_MANAGED_ACCESS: u32 = 89;
+/// `CUDA_ERROR_STUB_LIBRARY`.
+const STUB_LIBRARY: Code = 34;
 /// `CUDA_ERROR_STREAM_CAPTURE_IMPLICIT`.
 const CAPTURE_IMPLICIT: Code = 906;
 /// `CUDA_ERROR_UNKNOWN`: for an answer that the reference does not allow.
@@ -187,15 +226,15 @@ impl Cuda {
     fn load() -> Result<Cuda, DriverError> {
         fork::watch();
         let generation = fork::generation();
-        // SAFETY: loads and unloads libraries named libcuda*; their constructors are the driver's
-        // own, which every CUDA program runs.
-        if !unsafe { sys::is_culib_present() } {
-            return Err(DriverError::ABSENT);
+        let library = library::open().ok_or(DriverError::ABSENT)?;
+        let functions = Functions::find(&library);
+        let started = functions.start();
+        // A driver stays loaded, whether it started or not. A stub has a driver's soname: while it is loaded, no
+        // search of the process finds the driver.
+        if !matches!(&started, Err(error) if error.code() == Some(STUB_LIBRARY)) {
+            mem::forget(library);
         }
-        let functions = Functions::find();
-        let init = functions.init()?;
-        // SAFETY: flags must be 0; the call may be repeated and comes before any other.
-        check("cuInit", unsafe { init(0) })?;
+        started?;
         Ok(Cuda {
             functions,
             pool: Pool::new(),
@@ -459,6 +498,46 @@ impl Driver for Cuda {
         check("cuEventDestroy", unsafe { call(handle(event.0)) })
     }
 
+    fn event_query(&self, event: Event) -> Result<bool, DriverError> {
+        let call = self.functions.event_query()?;
+        // SAFETY: the event came from `event_create`.
+        match unsafe { call(handle(event.0)) } {
+            NOT_READY => Ok(false),
+            code => check("cuEventQuery", code).map(|()| true),
+        }
+    }
+
+    fn event_synchronize(&self, event: Event) -> Result<(), DriverError> {
+        let call = self.functions.event_synchronize()?;
+        // SAFETY: the event came from `event_create`.
+        check("cuEventSynchronize", unsafe { call(handle(event.0)) })
+    }
+
+    fn stream_create(&self) -> Result<Stream, DriverError> {
+        let call = self.functions.stream_create()?;
+        let mut stream = ptr::null_mut();
+        // SAFETY: writes one handle to a live local.
+        check("cuStreamCreate", unsafe { call(&mut stream, NON_BLOCKING) })?;
+        made("cuStreamCreate", stream).map(|stream| Stream::from_raw(stream.get()))
+    }
+
+    fn stream_destroy(&self, stream: Stream) -> Result<(), DriverError> {
+        let call = self.functions.stream_destroy()?;
+        // SAFETY: the stream came from `stream_create`; "the resources associated with hStream will be released
+        // automatically once the device has completed all work" where it has some.
+        check("cuStreamDestroy", unsafe { call(stream_handle(stream)) })
+    }
+
+    fn stream_id(&self, stream: Stream) -> Result<u64, DriverError> {
+        let call = self.functions.stream_id()?;
+        let mut id = 0;
+        // SAFETY: writes one integer to a live local; the stream is a handle that its holder vouches for.
+        check("cuStreamGetId", unsafe {
+            call(stream_handle(stream), &mut id)
+        })?;
+        Ok(id)
+    }
+
     fn stream_synchronize(&self, stream: Stream) -> Result<(), DriverError> {
         let call = self.functions.stream_synchronize()?;
         // SAFETY: the stream is a handle that its holder vouches for.
@@ -499,6 +578,16 @@ impl Driver for Cuda {
         let mut pointer = 0;
         // SAFETY: writes one address to a live local.
         check("cuMemAlloc", unsafe { call(&mut pointer, nbytes as usize) })?;
+        Ok(pointer)
+    }
+
+    fn alloc_async(&self, nbytes: u64, stream: Stream) -> Result<u64, DriverError> {
+        let call = self.functions.alloc_async()?;
+        let mut pointer = 0;
+        // SAFETY: writes one address to a live local; the stream is a handle that its holder vouches for.
+        check("cuMemAllocAsync", unsafe {
+            call(&mut pointer, nbytes as usize, stream_handle(stream))
+        })?;
         Ok(pointer)
     }
 
@@ -555,6 +644,20 @@ impl Driver for Cuda {
         })
     }
 
+    unsafe fn host_function(
+        &self,
+        stream: Stream,
+        function: HostFunction,
+        data: *mut c_void,
+    ) -> Result<(), DriverError> {
+        let call = self.functions.host_function()?;
+        // SAFETY: the caller vouches for the function and its argument until the stream's work is done; the stream
+        // is a handle that its holder vouches for.
+        check("cuLaunchHostFunc", unsafe {
+            call(stream_handle(stream), function, data)
+        })
+    }
+
     unsafe fn copy_2d_async(&self, copy: &Copy2d, stream: Stream) -> Result<(), DriverError> {
         let call = self.functions.copy_2d_async()?;
         let rows = Memcpy2d {
@@ -591,6 +694,8 @@ impl<P> Side<P> {
 #[cfg(test)]
 mod tests {
     use std::mem::offset_of;
+
+    use cudarc::driver::sys;
 
     use super::*;
 
@@ -647,6 +752,7 @@ mod tests {
             CAPTURE_IMPLICIT,
             sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT as u32
         );
+        assert_eq!(STUB_LIBRARY, sys::CUresult::CUDA_ERROR_STUB_LIBRARY as u32);
         let attribute = sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS;
         assert_eq!(CONCURRENT_MANAGED_ACCESS, attribute as u32);
     }

@@ -82,6 +82,16 @@ impl DriverError {
         }
     }
 
+    /// Whether there was not enough memory.
+    pub(crate) const fn is_out_of_memory(&self) -> bool {
+        matches!(self.failure, Failure::Code(2))
+    }
+
+    /// Whether the device, or a driver older than the call, cannot do this.
+    pub(crate) const fn is_unsupported(&self) -> bool {
+        matches!(self.failure, Failure::Code(801) | Failure::MissingSymbol)
+    }
+
     /// Returns the driver's name for the number, such as `CUDA_ERROR_INVALID_HANDLE`; for a number newer
     /// than this library, and if no call was made, a name of the same form.
     pub fn name(&self) -> &'static str {
@@ -149,6 +159,9 @@ const fn advice(code: u32) -> Option<&'static str> {
     match code {
         3 => Some("a process that forks after the driver started cannot use it in the child"),
         4 => Some("the process is shutting down"),
+        34 => Some(
+            "a toolkit's stub was loaded, which is for linking: no libcuda.so.1 was found before it",
+        ),
         100 => Some("the driver is installed and sees no device"),
         400 => Some("a stream or event that does not exist, any more or in this context"),
         700 | 719 => Some("an earlier kernel failed; every call of this context fails from now on"),

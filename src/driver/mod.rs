@@ -35,6 +35,7 @@
 // tests, `script::Script`, which answers from tables and writes down every call. `order()` carries out what
 // `protocol::stream::plan` decides.
 
+use std::ffi::c_void;
 use std::num::NonZeroU64;
 
 use crate::protocol::stream::{Capture, Stream};
@@ -45,9 +46,11 @@ mod copy_plan;
 mod cuda;
 mod error;
 mod join;
+mod lease;
 pub(crate) mod order;
 mod place;
 mod pool;
+mod relaxed;
 #[cfg(test)]
 pub(crate) mod script;
 
@@ -55,9 +58,11 @@ pub(crate) use context::{ContextGuard, Primaries};
 pub(crate) use copy_plan::{CopyPlan, copy_strided};
 pub use error::DriverError;
 pub(crate) use join::{Joined, join};
+pub(crate) use lease::{Lease, PrivateStream};
 pub(crate) use order::{Back, needed, order, order_within, synchronize};
 pub(crate) use place::{Defaults, Place};
 pub(crate) use pool::Pool;
+pub(crate) use relaxed::{RELAXED, Relaxed};
 
 /// A `CUcontext`.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
@@ -130,7 +135,7 @@ pub(crate) struct Copy2d {
 /// or tells that the driver or the function is not there.
 /// Contexts are per thread, as in the driver: "current" means the calling thread's.
 pub(crate) trait Driver: Send + Sync {
-    /// The idle events of this driver: they live as long as it does. Not a driver call.
+    /// The idle events and streams of this driver: they live as long as it does. Not a driver call.
     fn pool(&self) -> &Pool;
 
     /// The primary contexts that were met. Not a driver call.
@@ -196,6 +201,23 @@ pub(crate) trait Driver: Send + Sync {
     /// Destroys an event; marks that streams wait for stay valid. Source: `cuEventDestroy`.
     fn event_destroy(&self, event: Event) -> Result<(), DriverError>;
 
+    /// Returns whether the event's latest mark has been reached. Source: `cuEventQuery`.
+    fn event_query(&self, event: Event) -> Result<bool, DriverError>;
+
+    /// Blocks until the event's latest mark has been reached. Source: `cuEventSynchronize`.
+    fn event_synchronize(&self, event: Event) -> Result<(), DriverError>;
+
+    /// Creates a stream of the current context that is not ordered with the default streams. Source:
+    /// `cuStreamCreate` with `CU_STREAM_NON_BLOCKING`.
+    fn stream_create(&self) -> Result<Stream, DriverError>;
+
+    /// Destroys a stream of [`stream_create`](Self::stream_create). Source: `cuStreamDestroy`.
+    fn stream_destroy(&self, stream: Stream) -> Result<(), DriverError>;
+
+    /// Returns what a stream is, beyond its handle: unique for the life of the process. Source:
+    /// `cuStreamGetId` (CUDA 12.0).
+    fn stream_id(&self, stream: Stream) -> Result<u64, DriverError>;
+
     /// Blocks until the stream's work is done. A default stream is the current context's.
     /// Source: `cuStreamSynchronize`.
     fn stream_synchronize(&self, stream: Stream) -> Result<(), DriverError>;
@@ -214,6 +236,10 @@ pub(crate) trait Driver: Send + Sync {
     /// `nbytes` of the current context's memory; the address. Source: `cuMemAlloc`.
     fn alloc(&self, nbytes: u64) -> Result<u64, DriverError>;
 
+    /// `nbytes` of the pool of the stream's device, for work that comes after on `stream`. Source:
+    /// `cuMemAllocAsync` (CUDA 11.2).
+    fn alloc_async(&self, nbytes: u64, stream: Stream) -> Result<u64, DriverError>;
+
     /// `nbytes` of managed memory, reachable from the host and every device. Source:
     /// `cuMemAllocManaged` with `CU_MEM_ATTACH_GLOBAL`.
     fn alloc_managed(&self, nbytes: u64) -> Result<u64, DriverError>;
@@ -227,12 +253,15 @@ pub(crate) trait Driver: Send + Sync {
     /// thread's mode is [`RELAXED`]. Source: `cuThreadExchangeStreamCaptureMode`.
     fn exchange_capture_mode(&self, mode: u32) -> Result<u32, DriverError>;
 
-    /// Gives memory back; waits for all work that the device has. Source: `cuMemFree`: "causes the GPU to
-    /// synchronize across all executing CUDA streams" (CUDA programming guide, stream-ordered allocator).
+    /// Gives memory back; waits for all work that its device has, and for no other device's. Source: `cuMemFree`:
+    /// "causes the GPU to synchronize across all executing CUDA streams" (CUDA programming guide, stream-ordered
+    /// allocator). Memory of a pool is freed without a wait: "the driver assumes that all accesses to the allocation
+    /// are complete and performs no further synchronization" (the same).
     ///
     /// # Safety
-    /// - `pointer` came from [`alloc`](Self::alloc) or [`alloc_managed`](Self::alloc_managed) and was not
-    ///   freed.
+    /// - `pointer` came from [`alloc`](Self::alloc), [`alloc_async`](Self::alloc_async) or
+    ///   [`alloc_managed`](Self::alloc_managed) and was not freed.
+    /// - Memory of a pool: no work that uses it is pending.
     /// - Nothing uses the memory later.
     unsafe fn free(&self, pointer: u64) -> Result<(), DriverError>;
 
@@ -257,6 +286,19 @@ pub(crate) trait Driver: Send + Sync {
         stream: Stream,
     ) -> Result<(), DriverError>;
 
+    /// Runs `function` on a thread of the driver, in stream order, unless the stream's work has failed before.
+    /// Source: `cuLaunchHostFunc`.
+    ///
+    /// # Safety
+    /// - `function` may be called with `data` once, on any thread, until the stream's work is done.
+    /// - It calls no function of the driver.
+    unsafe fn host_function(
+        &self,
+        stream: Stream,
+        function: HostFunction,
+        data: *mut c_void,
+    ) -> Result<(), DriverError>;
+
     /// Copies rows, in stream order. Source: `cuMemcpy2DAsync` with `CU_MEMORYTYPE_UNIFIED`.
     ///
     /// # Safety
@@ -264,8 +306,8 @@ pub(crate) trait Driver: Send + Sync {
     unsafe fn copy_2d_async(&self, copy: &Copy2d, stream: Stream) -> Result<(), DriverError>;
 }
 
-/// `CU_STREAM_CAPTURE_MODE_RELAXED`, for [`Driver::exchange_capture_mode`].
-pub(crate) const RELAXED: u32 = 2;
+/// `CUhostFn`.
+pub(crate) type HostFunction = unsafe extern "C" fn(*mut c_void);
 
 impl Stream {
     /// Makes a stream of a `CUstream` or `cudaStream_t`; 0 and 1 are the legacy default stream, 2 is the

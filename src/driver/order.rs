@@ -24,7 +24,7 @@
 mod tests;
 
 use super::context::{ContextGuard, Home, INVALID_CONTEXT};
-use super::pool::Lease;
+use super::lease::Lease;
 use super::{Context, Defaults, Driver, DriverError, Place};
 use crate::error::Error;
 use crate::protocol::stream::{
@@ -157,7 +157,7 @@ fn find_and_act(
         } => {
             caller.switch(contexts.ready)?;
             let id = caller.id_of(contexts.ready)?;
-            let event = Lease::recorded(caller.driver, (contexts.ready, id), record)?;
+            let event = Lease::recorded_in(caller.driver, (contexts.ready, id), record)?;
             caller.switch(contexts.wait)?;
             event.wait(wait)?;
             Ok(Done::Event(reason))

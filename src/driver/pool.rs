@@ -1,11 +1,10 @@
-//! Keeps events for the next order: creating and destroying one costs as much as recording it.
+//! Keeps events for the next order, and streams for the next copy: creating and destroying one costs as much as
+//! using it. [`lease`](super::lease) takes them out and puts them back.
 //!
-//! An event is taken out, recorded, waited for and put back at once: `cuStreamWaitEvent` waits for
-//! the mark that the event has at the time of the call, so the event is free to be marked again.
-//! While it is out no other thread has it. The lock is held to pop and to push, never across a driver
+//! While one is out no other thread has it. The lock is held to pop and to push, never across a driver
 //! call, and nothing that runs under it can call back.
 //!
-//! Events belong to their context and die with it. A pool is kept per context *identity*
+//! Events and streams belong to their context and die with it. A pool is kept per context *identity*
 //! (`cuCtxGetId`): a new context may get a dead one's handle, and then a kept event would be a
 //! handle to nothing, or to another library's event. What a dead context leaves behind is forgotten, not
 //! destroyed: the driver has done that.
@@ -15,13 +14,16 @@ mod tests;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{Context, ContextId, Driver, DriverError, Event};
+use super::{Context, ContextId, Event};
 use crate::protocol::stream::Stream;
 
 /// Events kept per context; more than this many orders at one moment is rare, and costs a create.
 const KEPT: usize = 64;
 
-/// The idle events of one driver.
+/// Streams kept per context: as many threads copy to the CPU at one moment without creating one.
+const STREAMS_KEPT: usize = 8;
+
+/// The idle events and streams of one driver.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     contexts: Mutex<Vec<Kept>>,
@@ -32,6 +34,7 @@ struct Kept {
     context: Context,
     id: ContextId,
     events: Vec<Event>,
+    streams: Vec<Stream>,
 }
 
 impl Pool {
@@ -54,19 +57,57 @@ impl Pool {
         self.len() == 0
     }
 
-    /// An idle event of this very context. Events of a dead one with the same handle are forgotten.
-    fn take(&self, context: Context, id: ContextId) -> Option<Event> {
+    /// An idle event of this very context. What a dead one with the same handle had is forgotten.
+    pub(super) fn take(&self, context: Context, id: ContextId) -> Option<Event> {
+        self.with(context, id, |kept| kept.events.pop())?
+    }
+
+    /// Keeps an event; hands it back if there are enough, to be destroyed outside the lock.
+    pub(super) fn put(&self, context: Context, id: ContextId, event: Event) -> Option<Event> {
+        self.keep(context, id, |kept| keep(&mut kept.events, event, KEPT))?
+    }
+
+    /// An idle stream of this very context.
+    pub(super) fn take_stream(&self, context: Context, id: ContextId) -> Option<Stream> {
+        self.with(context, id, |kept| kept.streams.pop())?
+    }
+
+    /// Keeps a stream; hands it back if there are enough, to be destroyed outside the lock.
+    pub(super) fn put_stream(
+        &self,
+        context: Context,
+        id: ContextId,
+        stream: Stream,
+    ) -> Option<Stream> {
+        self.keep(context, id, |kept| {
+            keep(&mut kept.streams, stream, STREAMS_KEPT)
+        })?
+    }
+
+    /// Acts on what is kept for this very context; forgets what a dead one with the same handle had.
+    fn with<R>(
+        &self,
+        context: Context,
+        id: ContextId,
+        act: impl FnOnce(&mut Kept) -> R,
+    ) -> Option<R> {
         let mut contexts = self.lock();
         let at = contexts.iter().position(|kept| kept.context == context)?;
         if contexts[at].id != id {
             contexts.swap_remove(at);
             return None;
         }
-        contexts[at].events.pop()
+        Some(act(&mut contexts[at]))
     }
 
-    /// Keeps an event; hands it back if there are enough, to be destroyed outside the lock.
-    fn put(&self, context: Context, id: ContextId, event: Event) -> Option<Event> {
+    /// As [`with`](Self::with), making room for a context that has none; `None` if another thread has met the
+    /// context's successor: what comes back is dead then.
+    fn keep<R>(
+        &self,
+        context: Context,
+        id: ContextId,
+        act: impl FnOnce(&mut Kept) -> R,
+    ) -> Option<R> {
         let mut contexts = self.lock();
         let kept = match contexts.iter().position(|kept| kept.context == context) {
             Some(at) => &mut contexts[at],
@@ -75,23 +116,16 @@ impl Pool {
                     context,
                     id,
                     events: Vec::new(),
+                    streams: Vec::new(),
                 });
                 contexts.last_mut()?
             }
         };
-        if kept.id != id {
-            // Another thread has met the context's successor: this event is dead.
-            return None;
-        }
-        if kept.events.len() >= KEPT {
-            return Some(event);
-        }
-        kept.events.push(event);
-        None
+        (kept.id == id).then(|| act(kept))
     }
 
-    /// Drops a context's events without a call: the context is gone, and they with it.
-    fn forget(&self, context: Context) {
+    /// Drops what a context has without a call: the context is gone, and they with it.
+    pub(super) fn forget(&self, context: Context) {
         self.lock().retain(|kept| kept.context != context);
     }
 
@@ -101,75 +135,11 @@ impl Pool {
     }
 }
 
-/// An event taken from the pool, recorded. Given back exactly once, by drop.
-pub(super) struct Lease<'d> {
-    driver: &'d dyn Driver,
-    context: Context,
-    id: ContextId,
-    event: Event,
-}
-
-impl<'d> Lease<'d> {
-    /// An event of `context`, which is current, recorded on `stream`.
-    ///
-    /// A record that fails as for a dead event is tried with a new one, once. If that succeeds the kept ones are dead
-    /// and forgotten; else the stream is at fault, and they stay.
-    pub(super) fn recorded(
-        driver: &'d dyn Driver,
-        (context, id): (Context, ContextId),
-        stream: Stream,
-    ) -> Result<Self, DriverError> {
-        let lease = |event| Lease {
-            driver,
-            context,
-            id,
-            event,
-        };
-        let Some(event) = driver.pool().take(context, id) else {
-            return new_event(driver, stream).map(lease);
-        };
-        let kept = lease(event);
-        match driver.event_record(event, stream) {
-            Ok(()) => return Ok(kept),
-            Err(error) if !is_death(&error) => return Err(error),
-            Err(_) => {}
-        }
-        let new = new_event(driver, stream)?;
-        std::mem::forget(kept);
-        driver.pool().forget(context);
-        Ok(lease(new))
+/// Adds `one` to those that are kept, or hands it back if there are `limit`.
+fn keep<T>(kept: &mut Vec<T>, one: T, limit: usize) -> Option<T> {
+    if kept.len() >= limit {
+        return Some(one);
     }
-
-    /// Makes `stream` wait for the mark.
-    pub(super) fn wait(self, stream: Stream) -> Result<(), DriverError> {
-        self.driver.event_wait(stream, self.event)
-    }
-}
-
-impl Drop for Lease<'_> {
-    fn drop(&mut self) {
-        if let Some(event) = self.driver.pool().put(self.context, self.id, self.event) {
-            // One event too many; a failure to destroy it changes nothing for the caller.
-            let _ = self.driver.event_destroy(event);
-        }
-    }
-}
-
-/// A new event of the current context, recorded on `stream`.
-fn new_event(driver: &dyn Driver, stream: Stream) -> Result<Event, DriverError> {
-    let event = driver.event_create()?;
-    match driver.event_record(event, stream) {
-        Ok(()) => Ok(event),
-        Err(error) => {
-            // It may be dead as well; the record's error is the one to report.
-            let _ = driver.event_destroy(event);
-            Err(error)
-        }
-    }
-}
-
-/// The codes of a driver for an event whose context is gone: `CUDA_ERROR_INVALID_CONTEXT`,
-/// `CUDA_ERROR_INVALID_HANDLE`, `CUDA_ERROR_CONTEXT_IS_DESTROYED`.
-fn is_death(error: &DriverError) -> bool {
-    matches!(error.code(), Some(201 | 400 | 709))
+    kept.push(one);
+    None
 }

@@ -7,14 +7,15 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::ffi::c_void;
 use std::fmt::{self, Debug};
 use std::num::NonZeroU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
 use super::{
-    Context, ContextId, Copy2d, Driver, DriverError, Event, MemoryKind, PointerInfo, Pool,
-    Primaries,
+    Context, ContextId, Copy2d, Driver, DriverError, Event, HostFunction, MemoryKind, PointerInfo,
+    Pool, Primaries,
 };
 use crate::protocol::stream::{Capture, Stream};
 
@@ -428,6 +429,39 @@ impl Driver for Script {
         }
     }
 
+    fn event_query(&self, event: Event) -> Result<bool, DriverError> {
+        self.call("cuEventQuery", &format!("{:#x}", event.0))
+            .map(|_| true)
+    }
+
+    fn event_synchronize(&self, event: Event) -> Result<(), DriverError> {
+        self.call("cuEventSynchronize", &format!("{:#x}", event.0))
+            .map(|_| ())
+    }
+
+    fn stream_create(&self) -> Result<Stream, DriverError> {
+        let mut state = self.call("cuStreamCreate", "")?;
+        let context = state.thread_context("cuStreamCreate")?;
+        state.made += 1;
+        let handle = 0x5_0000 + state.made;
+        state.streams.insert(handle, context);
+        Ok(Stream::from_raw(handle))
+    }
+
+    fn stream_destroy(&self, stream: Stream) -> Result<(), DriverError> {
+        let mut state = self.call("cuStreamDestroy", &stream_name(stream))?;
+        match state.streams.remove(&stream.raw()) {
+            Some(_) => Ok(()),
+            None => Err(DriverError::new("cuStreamDestroy", 400)),
+        }
+    }
+
+    fn stream_id(&self, stream: Stream) -> Result<u64, DriverError> {
+        let state = self.call("cuStreamGetId", &stream_name(stream))?;
+        state.context_of("cuStreamGetId", stream)?;
+        Ok(stream.raw())
+    }
+
     fn stream_synchronize(&self, stream: Stream) -> Result<(), DriverError> {
         let state = self.call("cuStreamSynchronize", &stream_name(stream))?;
         state.context_of("cuStreamSynchronize", stream).map(|_| ())
@@ -449,6 +483,15 @@ impl Driver for Script {
 
     fn alloc(&self, nbytes: u64) -> Result<u64, DriverError> {
         let mut state = self.call("cuMemAlloc", &nbytes.to_string())?;
+        state.made += 1;
+        Ok(0x7_0000_0000 + (state.made << 20))
+    }
+
+    fn alloc_async(&self, nbytes: u64, stream: Stream) -> Result<u64, DriverError> {
+        let mut state = self.call(
+            "cuMemAllocAsync",
+            &format!("{nbytes} {}", stream_name(stream)),
+        )?;
         state.made += 1;
         Ok(0x7_0000_0000 + (state.made << 20))
     }
@@ -488,6 +531,16 @@ impl Driver for Script {
     ) -> Result<(), DriverError> {
         let arguments = format!("{to:#x} {from:#x} {nbytes} {}", stream_name(stream));
         self.call("cuMemcpyAsync", &arguments).map(|_| ())
+    }
+
+    unsafe fn host_function(
+        &self,
+        stream: Stream,
+        _function: HostFunction,
+        _data: *mut c_void,
+    ) -> Result<(), DriverError> {
+        self.call("cuLaunchHostFunc", &stream_name(stream))
+            .map(|_| ())
     }
 
     unsafe fn copy_2d_async(&self, copy: &Copy2d, stream: Stream) -> Result<(), DriverError> {

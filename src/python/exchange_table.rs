@@ -1,4 +1,4 @@
-//! The C Exchange API of DLPack 1.3 as a producer offers it: a table of C functions in a capsule.
+//! Calls a producer's exchange table: the C functions of DLPack 1.3's C Exchange API, in a capsule.
 //!
 //! ```text
 //!   import   type(array).__dlpack_c_exchange_api__ --> Table --> owning tensor + work stream --> view
@@ -23,48 +23,48 @@ use crate::view::CaiView;
 
 /// The name of the capsule that holds a table.
 pub(crate) const NAME: &std::ffi::CStr = c"dlpack_exchange_api";
-/// Tables of a version chain that are looked at: a chain that bites its tail comes to an end.
+/// The most tables of a version chain that are read, so that a cyclic chain ends.
 const LONGEST_CHAIN: usize = 16;
 
 /// A producer's table, of major version 1.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Table(NonNull<DLPackExchangeAPI>);
 
-// SAFETY: DLPack 1.3: a table is static, "must stay alive throughout the lifetime of the process", and is
-// never written.
+// SAFETY: DLPack 1.3: a table is static ("must stay alive throughout the lifetime of the process") and never written.
 unsafe impl Send for Table {}
-// SAFETY: DLPack 1.3: a table is static and never written, so that threads may read it together.
+// SAFETY: DLPack 1.3: a table is never written, so that threads may read it at the same time.
 unsafe impl Sync for Table {}
 
 impl Table {
     pub(crate) fn api(&self) -> &DLPackExchangeAPI {
-        // SAFETY: a table of our major version (`of_capsule`), alive for ever.
+        // SAFETY: a static table of major version 1 (`of_capsule`).
         unsafe { self.0.as_ref() }
     }
 
-    /// The table in a capsule; `None` if it holds none, or one of another version, or one that cannot export.
+    /// Reads the table of a capsule; `None` if it holds none, or none of major version 1 that can export.
     pub(crate) fn of_capsule(capsule: &Bound<'_, PyAny>) -> Option<Self> {
-        // SAFETY: any object may be asked; no exception is set.
+        // SAFETY: a living object, of any type; no exception is set.
         if unsafe { ffi::PyCapsule_IsValid(capsule.as_ptr(), NAME.as_ptr()) } == 0 {
             return None;
         }
-        // SAFETY: valid under this name, so that this cannot fail.
+        // SAFETY: a valid capsule of this name, so that the call cannot fail.
         let table = unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), NAME.as_ptr()) };
-        // SAFETY: DLPack 1.3: a capsule of this name holds a table, which begins with its header.
-        let table = unsafe { our_version(table.cast()) }?;
+        // SAFETY: DLPack 1.3: a capsule of this name holds a static table, which begins with its header; so does each
+        // table of the chain.
+        let table = unsafe { of_our_version(table.cast()) }?;
         let api = table.api();
         let can_export = api.managed_tensor_from_py_object_no_sync.is_some();
         (can_export && api.current_work_stream.is_some()).then_some(table)
     }
 }
 
-/// The first table of a chain whose major version is ours.
+/// Returns the first table of a chain that has the major version of this library.
 ///
 /// # Safety
 /// `header` is NULL or begins a static table, and so does every `prev_api`.
-unsafe fn our_version(mut header: *const DLPackExchangeAPIHeader) -> Option<Table> {
+unsafe fn of_our_version(mut header: *const DLPackExchangeAPIHeader) -> Option<Table> {
     for _ in 0..LONGEST_CHAIN {
-        // SAFETY: NULL or readable, by this function's contract.
+        // SAFETY: NULL or the header of a static table (this function's contract).
         let this = unsafe { header.as_ref() }?;
         if this.version.major == DLPACK_MAJOR_VERSION {
             return NonNull::new(header.cast_mut().cast()).map(Table);
@@ -75,12 +75,12 @@ unsafe fn our_version(mut header: *const DLPackExchangeAPIHeader) -> Option<Tabl
 }
 
 impl Table {
-    /// Its address, for a cell that is read without a lock; NULL for none.
+    /// Returns the address, for an atomic cell; NULL for none.
     pub(crate) fn into_raw(table: Option<Self>) -> *mut DLPackExchangeAPI {
         table.map_or(std::ptr::null_mut(), |table| table.0.as_ptr())
     }
 
-    /// The table of an address that [`into_raw`](Self::into_raw) has given.
+    /// Returns the table of an address from [`into_raw`](Self::into_raw).
     #[inline(always)]
     pub(crate) fn from_raw(table: *mut DLPackExchangeAPI) -> Option<Self> {
         NonNull::new(table).map(Self)
@@ -88,10 +88,10 @@ impl Table {
 }
 
 impl Table {
-    /// An owning tensor; `None` where the function failed without an exception.
+    /// Exports an owning tensor; `None` if the function fails without an exception.
     ///
     /// # Errors
-    /// The producer's own exception.
+    /// The producer's exception.
     #[inline(always)]
     pub(crate) fn tensor(
         &self,
@@ -101,8 +101,7 @@ impl Table {
             return Ok(None);
         };
         let mut tensor = ptr::null_mut();
-        // SAFETY: the GIL is held, `object` is of the type that the table was found on, and `tensor` is
-        // a place for the answer.
+        // SAFETY: the GIL is held, `object` is of the table's type, and `tensor` is valid for a write.
         let code = unsafe { export(object.as_ptr().cast(), &raw mut tensor) };
         if code == 0 {
             return Ok(NonNull::new(tensor));
@@ -111,13 +110,13 @@ impl Table {
     }
 }
 
-/// The exception that a function of a table has set, or nothing.
+/// Returns the exception that a function of a table has set, if any.
 #[cold]
 pub(crate) fn failed(py: Python<'_>) -> PyResult<()> {
     PyErr::take(py).map_or(Ok(()), Err)
 }
 
-/// Where a producer says which stream it works on now.
+/// Reads a producer's work stream on a device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkStream {
     table: Table,
@@ -130,33 +129,36 @@ impl WorkStream {
         Self { table, device }
     }
 
-    /// The stream; `None` where the function failed without an exception.
+    /// Reads the work stream; `None` if the function fails without an exception.
+    ///
+    /// # Errors
+    /// The producer's exception.
     #[inline]
-    pub(crate) fn ask(&self) -> PyResult<Option<Stream>> {
-        Ok(self.ask_handle()?.map(Stream::from_raw))
+    pub(crate) fn read(&self) -> PyResult<Option<Stream>> {
+        Ok(self.read_handle()?.map(Stream::from_raw))
     }
 
-    /// Its handle.
+    /// Like [`read`](Self::read), as the driver's handle.
     #[inline(always)]
-    pub(crate) fn ask_handle(&self) -> PyResult<Option<u64>> {
-        let Some(ask) = self.table.api().current_work_stream else {
+    pub(crate) fn read_handle(&self) -> PyResult<Option<u64>> {
+        let Some(current_work_stream) = self.table.api().current_work_stream else {
             return Ok(None);
         };
         let mut stream = ptr::null_mut::<c_void>();
         let device_type = DLDeviceType(self.device.device_type.cast_unsigned());
-        // SAFETY: the GIL is held, and `stream` is a place for the answer.
-        let code = unsafe { ask(device_type, self.device.id, &raw mut stream) };
+        // SAFETY: the GIL is held, and `stream` is valid for a write.
+        let code = unsafe { current_work_stream(device_type, self.device.id, &raw mut stream) };
         if code == 0 {
             return Ok(Some(stream.addr() as u64));
         }
         Python::attach(failed).map(|()| None)
     }
 
-    /// Where the producer has moved to another stream since the import, the view's ready stream waits
-    /// for what that one holds: the next consumer then finds both.
+    /// Makes the view's ready stream wait for the producer's work stream, if the producer has moved to another one
+    /// since the import.
     ///
     /// # Errors
-    /// The producer's exception, or why no order can be made.
+    /// The producer's exception; the rules of order; the driver's.
     #[inline]
     pub(crate) fn follow(&self, py: Python<'_>, view: &CaiView) -> PyResult<()> {
         match self.moved(view)? {
@@ -165,13 +167,13 @@ impl WorkStream {
         }
     }
 
-    /// The stream that the producer has moved to since the import.
+    /// Returns the stream to which the producer has moved since the import.
     ///
     /// # Errors
     /// The producer's exception.
     #[inline]
     pub(crate) fn moved(&self, view: &CaiView) -> PyResult<Option<Stream>> {
-        Ok(self.ask()?.filter(|now| *now != view.ready()))
+        Ok(self.read()?.filter(|now| *now != view.ready()))
     }
 
     #[cold]

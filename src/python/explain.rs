@@ -1,7 +1,7 @@
-//! `explain`: the route of an import, the order and the consumer's call, without doing any of it.
+//! `explain`: describes the route of an import, the order and the consumer's call, without doing any of it.
 //!
-//! Attributes are read, and the driver is asked about the pointer if there is one. No `__dlpack__` is called,
-//! no event is made, no stream waits. The consumer's side is [`Partner::plan`].
+//! Reads attributes, and queries the driver about the pointer. Calls no `__dlpack__`, makes no event, makes no stream
+//! wait. The consumer's side is [`Partner::plan`].
 
 use std::fmt::Write;
 
@@ -27,17 +27,22 @@ use crate::python::import::describe::Loan;
 use crate::python::import::traits::Traits;
 use crate::python::import::{cai, describe, dlpack, fields, known_types};
 
-/// What `explain` returns; its `str` is a text of a few lines.
+/// The description of an import, returned by `explain`; its `str` is a text of a few lines.
+///
+/// Attributes
+/// ----------
+/// route
+/// order
+/// refused
 #[pyclass(name = "Explanation", module = "cai_dlpack", frozen)]
 pub(crate) struct Explanation {
-    /// The way that `view` would take: "exchange", "cai", "dlpack", "capsule" or "view"; None if it
-    /// would refuse.
+    /// The route of `view`: "exchange", "cai", "dlpack", "capsule" or "view"; None if it would refuse the array.
     #[pyo3(get)]
     route: Option<&'static str>,
-    /// Who would wait for whom; None if that is not known without asking the producer.
+    /// Which stream would wait for which; None if the order depends on the producer.
     #[pyo3(get)]
     order: Option<String>,
-    /// Why the import or the consumer would refuse it; None if neither would.
+    /// The error that the import or the consumer would raise; None if neither would.
     #[pyo3(get)]
     refused: Option<String>,
     text: String,
@@ -58,7 +63,7 @@ impl Explanation {
 signature! {
     /// Describes what `view` would do with an array, without doing it: the route, the order, the consumer's call.
     ///
-    /// No GPU is needed; without a driver the device is not known.
+    /// Needs no GPU; without a driver the device is unknown.
     ///
     /// Returns
     /// -------
@@ -73,8 +78,8 @@ signature! {
         /// Any array that `view` takes.
         obj: "object",
     ] (
-        /// The consumer's library by any of its names, such as "torch" or "pytorch": its zero-copy call is shown,
-        /// with what it refuses.
+        /// The consumer's library by any of its names, such as "torch" or "pytorch". Adds its zero-copy call, and
+        /// what the call refuses.
         to: "str | None" = None,
         /// The consumer's stream, as in `CaiView.__dlpack__`.
         stream: "_StreamLike | None" = None,
@@ -87,7 +92,7 @@ impl Function for Explain {
         arguments: Self::Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let to = arguments.to.map(|to| text(&to, "to")).transpose()?;
-        // Errors of attributes are shown, and dropped.
+        // Errors of attributes become text, and are dropped.
         let explanation = release::dropping(|| {
             explain(&arguments.obj, to.as_deref(), arguments.stream.as_deref())
         })?;
@@ -156,12 +161,12 @@ fn partner(name: &str) -> PyResult<&'static Partner> {
             format_args!("'{name}'"),
         );
         violation
-            .with_hint(format!("it is one of {}", names.join(", ")))
+            .with_hint(format!("must be one of {}", names.join(", ")))
             .into()
     })
 }
 
-/// The order, if it is known, and the consumer's refusal, if the import has none.
+/// Returns the order, if it is known; adds the consumer's refusal, if the import has none.
 fn hand_over(
     found: &mut Found,
     partner: Option<&'static Partner>,
@@ -191,14 +196,14 @@ fn hand_over(
     Ok(found.ready.map(|_| order.to_string()))
 }
 
-/// The facts about an object that no import is needed for.
+/// The facts about an object that need no import.
 #[derive(Default)]
 struct Found {
     offers: Vec<String>,
     route: Option<&'static str>,
     reason: &'static str,
     descriptor: Option<Descriptor>,
-    /// The descriptor's device is known, and not only assumed.
+    /// Whether the descriptor's device is known, not assumed.
     located: bool,
     /// The stream that the data is ready on, if the route names it.
     ready: Option<Stream>,
@@ -218,8 +223,8 @@ fn look(object: &Bound<'_, PyAny>) -> PyResult<Found> {
         });
     }
     let mut found = Found::default();
-    let known = known_types::known(object)?;
-    let has_table = known.table.is_some();
+    let facts = known_types::facts_of(object)?;
+    let has_table = facts.table.is_some();
     if has_table {
         found.offers.push("the C Exchange API".into());
     }
@@ -231,8 +236,8 @@ fn look(object: &Bound<'_, PyAny>) -> PyResult<Found> {
             "it is the quickest, and names the stream that the producer works on",
         );
         (found.ready, found.refused) = (None, None);
-        if let Some(table) = known.table {
-            look_at_table(object, table, known.traits, &mut found);
+        if let Some(table) = facts.table {
+            look_at_table(object, table, facts.traits, &mut found);
         }
     } else if dlpack && (found.route.is_none() || found.ready.is_none()) {
         (found.route, found.reason) = (
@@ -241,7 +246,7 @@ fn look(object: &Bound<'_, PyAny>) -> PyResult<Found> {
         );
         (found.ready, found.refused) = (None, None);
     } else if found.route.is_some() && found.ready.is_none() {
-        // An interface that names no stream is believed if nothing better is offered.
+        // An interface that names no stream is used if nothing better is offered.
         found.ready = Some(Stream::None);
         found.reason =
             "nothing else is offered; it names no stream: pass producer_stream= if work is pending";
@@ -264,7 +269,7 @@ fn look_at_view(view: &PyCaiView) -> Found {
     }
 }
 
-/// Reads the table's description of an object, on loan.
+/// Borrows the description of an object from its table.
 fn look_at_table(object: &Bound<'_, PyAny>, table: Table, traits: Traits, found: &mut Found) {
     match describe::borrow(object, table, traits) {
         Ok(Loan::Array(descriptor, ready)) => {
@@ -307,20 +312,21 @@ fn look_at_cai(object: &Bound<'_, PyAny>, found: &mut Found) -> PyResult<()> {
     found.offers.push(format!(
         "__cuda_array_interface__ version {version}, {ready}"
     ));
-    found.ready = read.knows_stream().then_some(ready);
-    let described = if is_struct {
+    found.ready = read.is_stream_known().then_some(ready);
+    let descriptor = if is_struct {
         found.refused = read.interface.descr().refusal().map(|why| why.to_string());
         let whole = read.interface.into_struct(Device::cuda(0));
         whole.map(|(descriptor, _)| descriptor)
     } else {
         cai::describe(read.interface, &options)
     };
-    match described {
+    match descriptor {
         Err(violation) => found.refused = Some(violation.to_string()),
         Ok(descriptor) => {
             found.route = Some("cai");
             found.reason = "it names the stream that the producer works on";
-            match cai::locate(&descriptor, &options).map(|(device, _)| device) {
+            let located = cai::locate(object.py(), &descriptor, &options);
+            match located.map(|(device, _)| device) {
                 Ok(device) => {
                     found.located = true;
                     found.descriptor = Some(descriptor.with_device(device));
@@ -337,9 +343,9 @@ fn look_at_cai(object: &Bound<'_, PyAny>, found: &mut Found) -> PyResult<()> {
     Ok(())
 }
 
-/// Whether the object has `__dlpack__`; its device is added to the offers.
+/// Whether the object has `__dlpack__`; adds its device to the offers.
 fn look_at_dlpack(object: &Bound<'_, PyAny>, found: &mut Found) -> bool {
-    if !dlpack::speaks(object).unwrap_or(false) {
+    if !dlpack::has_dlpack(object).unwrap_or(false) {
         return false;
     }
     found.offers.push(match dlpack::announced_device(object) {

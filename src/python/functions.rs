@@ -13,7 +13,7 @@ use crate::python::class::alloc::NewView;
 use crate::python::class::beside::Beside;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::{Function, Value, signature};
-use crate::python::export::cai_to_capsule::{self, Wish};
+use crate::python::export::cai_to_capsule::{self, FastRequest};
 use crate::python::export::dlpack::{DlpackRequest, Export};
 use crate::python::import::cai::{self, AllowStructs};
 use crate::python::import::dlpack::{self, DlpackArguments};
@@ -25,8 +25,8 @@ use crate::view::CaiView;
 with_options! {
     /// Returns a view of an array that speaks CAI or DLPack. Copies nothing.
     ///
-    /// The route is chosen by what the array offers: the C Exchange API of its type, else CAI if it names the
-    /// producer's stream (or has version 3), else `__dlpack__`, else CAI.
+    /// The route is the first that the array offers: the C Exchange API of its type, CAI if it names the producer's
+    /// stream (or has version 3), `__dlpack__`, CAI.
     ///
     /// Returns
     /// -------
@@ -61,20 +61,20 @@ impl Function for View {
         let (object, py) = (arguments.obj, arguments.obj.py());
         let parsed = Options::read(Self::given(&arguments))?;
         let options = parsed.as_ref().unwrap_or(Options::NONE);
-        let known = known_types::known(&object)?;
-        if known.traits.intersects(Traits::OURS) {
+        let facts = known_types::facts_of(&object)?;
+        if facts.traits.intersects(Traits::OURS) {
             let this = object.cast::<PyCaiView>()?.get();
             let (view, beside) = this
-                .described(py, route::own(this, py, options)?)
+                .derive(py, route::own(this, py, options)?)
                 .into_fields();
             let named = options.producer_object.as_deref();
             let view = PyCaiView::with(view, beside.keeping(named, named));
             return Ok(view.into_object(py)?.into_any());
         }
         let mut new = NewView::new(py)?;
-        let beside = route::foreign(new.view(), &object, known, options, AllowStructs::Yes)?;
+        let beside = route::foreign(new.view(), &object, facts, options, AllowStructs::Yes)?;
         let beside = beside.keeping(None, options.producer_object.as_deref());
-        // SAFETY: `foreign` has written the view.
+        // SAFETY: written: `foreign` has not failed.
         Ok(unsafe { new.finish(beside) }?.into_any())
     }
 }
@@ -107,7 +107,7 @@ impl Function for FromCai {
         let mut new = NewView::new(arguments.obj.py())?;
         let beside = cai::import(new.view(), &arguments.obj, options, AllowStructs::Yes)?;
         let beside = beside.keeping(None, options.producer_object.as_deref());
-        // SAFETY: `import` has written the view.
+        // SAFETY: written: `import` has not failed.
         Ok(unsafe { new.finish(beside) }?.into_any())
     }
 }
@@ -132,8 +132,8 @@ with_options! {
         device: "_DeviceLike | None" = None,
         /// Passed to the producer: True must copy, False must not.
         copy: "bool | None" = None,
-        /// The stream on which the data is to be ready. None: the legacy default stream; for pinned and managed
-        /// memory the host.
+        /// The stream on which the data will be ready. None: the legacy default stream; for pinned and managed memory
+        /// the host waits.
         stream: "_StreamLike | None" = None,
     ) -> "CaiView"
 }
@@ -150,12 +150,12 @@ impl Function for FromDlpack {
         let wanted = stream
             .map(|value| stream::named(&value, Field::Argument("stream")))
             .transpose()?;
-        let asked = DlpackArguments {
+        let request = DlpackArguments {
             stream: wanted.or(options.producer),
             copy: flag(arguments.copy, "copy")?,
             device: arguments.device.map(options::device).transpose()?,
         };
-        let view = route::amend(dlpack::import(&arguments.obj, asked)?, options)?;
+        let view = route::amend(dlpack::import(&arguments.obj, request)?, options)?;
         let named = options.producer_object.as_deref();
         let view = PyCaiView::with(view, Beside::default().keeping(stream.as_deref(), named));
         Ok(view.into_object(arguments.obj.py())?.into_any())
@@ -206,17 +206,17 @@ impl Function for ToDlpack {
         let shares = arguments.dl_device.is_none()
             && arguments.copy.is_none()
             && arguments.writable.is_none();
-        let known = known_types::known(&object)?;
+        let facts = known_types::facts_of(&object)?;
         let mut read = None;
         // Before the options are parsed: see the figures of `cai_to_capsule`.
         if shares
-            && known.traits.intersects(Traits::PLAIN)
+            && facts.traits.intersects(Traits::PLAIN)
             && let Some(device_id) = given.sole_device_id()
-            && let Some(wish) = Wish::read(arguments.stream, arguments.max_version)
+            && let Some(request) = FastRequest::read(arguments.stream, arguments.max_version)
         {
             let dict = cai::attribute(&object)?;
             if let Some(dict) = &dict
-                && let Some(capsule) = cai_to_capsule::convert(&object, dict, wish, device_id)?
+                && let Some(capsule) = cai_to_capsule::convert(&object, dict, request, device_id)?
             {
                 return Ok(capsule);
             }
@@ -234,7 +234,7 @@ impl Function for ToDlpack {
     }
 }
 
-/// The capsule by way of a view. `read` is `__cuda_array_interface__`, or its absence, if it has been read: an
+/// Makes the capsule by way of a view. `read` is `__cuda_array_interface__`, or its absence, if it has been read: an
 /// attribute is read once.
 #[inline(never)]
 #[expect(clippy::option_option, reason = "not read, or read and perhaps absent")]
@@ -251,11 +251,11 @@ fn by_view<'py>(
     };
     let mut view = MaybeUninit::uninit();
     route::by_attributes(&mut view, object, dict, options, AllowStructs::No)?;
-    // SAFETY: `by_attributes` writes the view unless it fails.
+    // SAFETY: written: `by_attributes` has not failed.
     export(object.py(), unsafe { view.assume_init() }, request)
 }
 
-/// The capsule of a view that no Python object holds.
+/// Makes the capsule of a view that no Python object holds.
 #[inline(never)]
 fn export<'py>(
     py: Python<'py>,
@@ -284,9 +284,8 @@ signature! {
     /// Returns
     /// -------
     /// dict
-    ///     live: owners that are alive. pending: releases that wait for the GIL. released: releases so far.
-    ///     leaked_at_exit: owners given up at the interpreter's end. panics: Rust panics that were caught.
-    ///     open_guards: consume blocks that are open.
+    ///     live: living owners. pending: releases that wait for the GIL. released: releases so far. leaked_at_exit:
+    ///     owners leaked at the interpreter's end. panics: caught Rust panics. open_guards: open consume blocks.
     Stats = stats [] () -> "dict[str, int]"
 }
 

@@ -1,4 +1,4 @@
-//! Several streams, or many views, made ready on one stream: one event for each distinct stream.
+//! `join`: makes one stream wait for several streams and views, by one event for each distinct stream.
 
 use pyo3::Borrowed;
 use pyo3::prelude::*;
@@ -12,18 +12,25 @@ use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::{Function, signature};
 
 signature! {
-    /// Makes a stream wait for many streams or views: one event for each distinct stream.
+    /// Makes a stream wait for many streams or views, by one event for each distinct stream.
     ///
-    /// For a producer that works on several streams: join them, then import with ``producer_stream=on``. For
-    /// many arrays that go to one stream: the events are as many as the streams, not as the arrays. A default stream
-    /// is that of the views' device, which must be one; without views that of the current context.
+    /// If a producer works on several streams, join them, then import with ``producer_stream=on``. For many arrays that
+    /// go to one stream the number of events is that of the streams, not of the arrays. A default stream is that of
+    /// the views' device, which must be one; without views that of the current context.
     ///
     /// Returns
     /// -------
     /// list of CaiView
     ///     The views among `items`, in order, ready on `on`.
+    ///
+    /// Raises
+    /// ------
+    /// TypeError, ValueError
+    ///     If an item is neither a view nor a stream, or `on` names no stream.
+    /// DriverError
+    ///     If a call of the CUDA driver fails.
     Join = join [
-        /// Views, of which the ready stream is meant, and streams: ints or objects with ``__cuda_stream__``.
+        /// Views, for their ready streams, and streams: ints or objects with ``__cuda_stream__``.
         items: "Iterable[CaiView | _StreamLike]",
     ] (
         /// The stream that waits.

@@ -16,7 +16,7 @@ use crate::python::class::beside::kept;
 use crate::python::class::consume::PyConsume;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::{self, Function, signature};
-use crate::python::cpython::names::keys;
+use crate::python::cpython::names::names;
 use crate::python::cpython::release;
 use crate::python::cpython::release::PYTHON;
 use crate::python::cpython::thread_exit::entries;
@@ -124,7 +124,7 @@ impl PyCaiView {
     #[getter]
     fn owner<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
         let payload = self.view().owner().payload(&PYTHON)?;
-        // SAFETY: the payload of this kind is a strong reference, which the view keeps.
+        // SAFETY: the payload of this kind is a strong reference to an object, which lives as long as the view.
         Some(unsafe { Bound::from_borrowed_ptr(py, payload.cast::<ffi::PyObject>().as_ptr()) })
     }
 
@@ -133,8 +133,9 @@ impl PyCaiView {
     /// Raises
     /// ------
     /// AttributeError
-    ///     If the interface has no words for the array (memory that CUDA cannot reach, bfloat16, float8, packed types,
-    ///     another thread's default stream), so that a probe goes on to DLPack. `to_cai` raises BufferError instead.
+    ///     If the interface cannot represent the array (memory that CUDA cannot access, bfloat16, float8, packed
+    ///     types, another thread's default stream), so that a probe goes on to DLPack. `to_cai` raises BufferError
+    ///     instead.
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.prepare(py)?;
@@ -158,7 +159,7 @@ impl PyCaiView {
     /// Raises
     /// ------
     /// BufferError
-    ///     If the interface has no words for the array.
+    ///     If the interface cannot represent the array.
     fn to_cai<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.check_array()?;
         let typestr = self.view().descriptor().check_interface()?;
@@ -166,12 +167,12 @@ impl PyCaiView {
         cai_dict::of(py, self.view(), typestr, self.view().ready_by_number()?)
     }
 
-    /// NumPy's array interface, version 3, of memory that the host can read. Blocks until the data is ready.
+    /// NumPy's array interface, version 3, for memory that the host can read. Blocks until the data is ready.
     ///
     /// Raises
     /// ------
     /// AttributeError
-    ///     If the host cannot read the memory, or the interface has no words for the type.
+    ///     If the host cannot read the memory, or the interface cannot represent the type.
     #[getter]
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.prepare(py)?;
@@ -184,23 +185,24 @@ impl PyCaiView {
         buffer: *mut ffi::Py_buffer,
         flags: std::ffi::c_int,
     ) -> PyResult<()> {
-        // SAFETY: CPython gives a place for the answer.
+        // SAFETY: CPython passes a buffer that is valid for writes.
         unsafe { buffer::get_buffer(slf, buffer, flags) }
     }
 
     unsafe fn __releasebuffer__(&self, buffer: *mut ffi::Py_buffer) {
-        // SAFETY: CPython releases each buffer that this view has filled once.
+        // SAFETY: CPython releases each buffer once, on the object that has filled it, whose number of axes is fixed.
         unsafe { buffer::release_buffer(self.view().descriptor().ndim(), buffer) };
     }
 
-    /// Returns a view of the same memory under another device: managed, pinned and registered memory is reachable
-    /// from the device and from the host. Copies nothing.
+    /// Returns a view of the same memory under another device. Copies nothing.
+    ///
+    /// The device and the host can both access managed, pinned and registered memory.
     ///
     /// Parameters
     /// ----------
     /// kind : {'cuda', 'host'}
-    ///     "cuda" for consumers that take device memory alone; "host" for consumers on the CPU, which blocks until
-    ///     the data is ready.
+    ///     "cuda" for consumers of device memory; "host" for consumers on the CPU, which blocks until the data is
+    ///     ready.
     ///
     /// Returns
     /// -------
@@ -209,17 +211,17 @@ impl PyCaiView {
     /// Raises
     /// ------
     /// BufferError
-    ///     If the memory is not reachable from there.
+    ///     If that side cannot access the memory.
     #[pyo3(signature = (kind, /))]
     fn present_as(&self, py: Python<'_>, kind: &str) -> PyResult<Self> {
         self.prepare(py)?;
-        Ok(self.described(py, buffer::present_as(py, self.view(), kind)?))
+        Ok(self.derive(py, buffer::present_as(py, self.view(), kind)?))
     }
 
     /// The names of the fields of a structured array; empty for any other.
     #[getter]
     fn fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        fields::names(py, self.descr())
+        fields::field_names(py, self.descr())
     }
 
     /// Returns one field of a structured array: a strided view of the same memory.
@@ -229,7 +231,7 @@ impl PyCaiView {
     /// name : str
     ///     One of `fields`.
     /// dtype : DTypeLike | None, default None
-    ///     The field's element type, if its typestr cannot say it. Reinterprets the bytes and never casts.
+    ///     The field's element type, if its typestr cannot state it. Reinterprets the bytes and never casts.
     ///
     /// Returns
     /// -------
@@ -263,15 +265,15 @@ impl PyCaiView {
         self.device()
     }
 
-    /// Declared below, and made when the class is.
+    /// Declared below; made with the class.
     #[classattr]
     fn __dlpack__(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         fastcall::method::<Dlpack>(&py.get_type::<Self>())
     }
 
-    /// Returns a view that is ready on `stream`: by one event, or none if it is ready there already.
+    /// Returns a view that is ready on `stream`, by one event, or none if it is ready there already.
     ///
-    /// For consumers that ignore streams: work that is enqueued on `stream` from now on finds the data ready.
+    /// For consumers that take no stream: the data is ready for work that is enqueued on `stream` from now on.
     ///
     /// Parameters
     /// ----------
@@ -296,9 +298,8 @@ impl PyCaiView {
 
     /// Returns a context manager for a consumer's work on `stream`.
     ///
-    /// Entering gives a view that is ready on `stream`, as `on` does. Leaving makes the producer's stream wait for
-    /// what `stream` holds by then. Both cost nothing if the streams are the same. `return_edge` of the view that it
-    /// gives says what leaving does.
+    /// Entering returns a view that is ready on `stream`, as `on` does. Leaving makes the producer's stream wait for
+    /// the work on `stream`; `return_edge` of that view tells how. Neither makes an event if the streams are the same.
     ///
     /// Parameters
     /// ----------
@@ -315,6 +316,11 @@ impl PyCaiView {
     /// ------
     /// TypeError, ValueError
     ///     If `stream` names no stream, or the producer's is unknown and `strict` is set.
+    ///
+    /// Examples
+    /// --------
+    /// >>> with view.consume(stream) as array:  # doctest: +SKIP
+    /// ...     kernel(array, stream)
     #[pyo3(signature = (stream, /, *, strict=false))]
     fn consume(
         slf: &Bound<'_, Self>,
@@ -326,10 +332,10 @@ impl PyCaiView {
         PyConsume::new(slf, consumer, stream.clone().unbind(), strict)
     }
 
-    /// What leaving the `consume` block of this view does; None for a view of no such block.
+    /// The effect of leaving the `consume` block of this view; None for a view of no block.
     ///
     /// "event": the producer's stream waits for an event. "same-stream": nothing needs to wait. "not-needed": the
-    /// producer has no work in any stream. "unknown": the producer's stream is not known; order later work yourself.
+    /// producer has no work on any stream. "unknown": the producer's stream is unknown; order later work yourself.
     #[getter]
     fn return_edge(&self) -> Option<&'static str> {
         self.scope().map(|scope| scope.edge().name())
@@ -350,7 +356,7 @@ impl PyCaiView {
         Self::ordered(slf, Request::Host, Stream::None, None)
     }
 
-    /// Returns a NumPy array of memory that the host can read (pinned, managed, the CPU's).
+    /// Returns a NumPy array of memory that the host can read: pinned, managed or CPU memory.
     ///
     /// Parameters
     /// ----------
@@ -366,7 +372,7 @@ impl PyCaiView {
     /// Raises
     /// ------
     /// TypeError
-    ///     If the array is in device memory: NumPy would copy it element by element otherwise.
+    ///     If the array is in device memory, which NumPy would copy element by element.
     #[pyo3(signature = (dtype=None, copy=None))]
     fn __array__<'py>(
         slf: &Bound<'py, Self>,
@@ -382,7 +388,7 @@ impl PyCaiView {
         let arguments = PyDict::new(py);
         arguments.set_item("dtype", dtype)?;
         arguments.set_item(
-            &keys(py).copy,
+            &names(py).copy,
             copy.unwrap_or_else(|| {
                 false
                     .into_pyobject(py)
@@ -392,17 +398,16 @@ impl PyCaiView {
         numpy.call_method("array", (array,), Some(&arguments))
     }
 
-    /// Shows the owner to the collector: an owner that refers back to its view makes a cycle. The cycle is cleared at
-    /// its other half, the owner's own dict, so that a view stays whole while anything refers to it.
+    /// Shows the owner to the collector: an owner that refers to its view makes a cycle. The cycle is cleared at the
+    /// owner's dict, so that a view stays valid while anything refers to it.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         self.visit_beside(&visit)?;
         let Some(payload) = self.view().owner().sole_payload(&PYTHON) else {
             return Ok(());
         };
-        // SAFETY: the collector runs with the GIL; the token is used for nothing but the next line.
+        // SAFETY: the collector runs with the GIL; the token is used for the next line alone.
         let py = unsafe { Python::assume_attached() };
-        // SAFETY: the payload is a strong reference that the owner keeps: it is borrowed here, neither
-        // counted nor, by `ManuallyDrop`, given up.
+        // SAFETY: the payload is a strong reference, which is borrowed: `ManuallyDrop` does not give it up.
         let owner = unsafe { Bound::from_owned_ptr(py, payload.as_ptr().cast()) };
         visit.call(&*ManuallyDrop::new(owner.unbind()))
     }
@@ -438,27 +443,27 @@ signature! {
     /// Returns
     /// -------
     /// CapsuleType
-    ///     Owns this view until it is consumed or destroyed. A copy is in C order and writable; on the device it
-    ///     runs on `stream`.
+    ///     Owns this view until it is consumed or destroyed. A copy is in C order and writable, and is made on `stream`
+    ///     if it is on the device.
     ///
     /// Raises
     /// ------
     /// TypeError, ValueError
     ///     If an argument has the wrong type or value.
     /// BufferError
-    ///     If the array cannot be exported so.
+    ///     If the array cannot be exported with these arguments.
     /// DriverError
     ///     If a call of the CUDA driver fails.
     Dlpack = __dlpack__ [] (
-        /// The consumer's stream, which waits for the data by an event: None or 1 is the legacy default stream,
-        /// 2 the per-thread one, -1 no synchronisation, else a handle, or an object with ``__cuda_stream__``.
-        /// For pinned and managed memory None blocks until the host may read.
+        /// The consumer's stream, which waits for the data by an event: None or 1 is the legacy default stream, 2 the
+        /// per-thread one, -1 no synchronisation, else a handle, or an object with ``__cuda_stream__``. For pinned and
+        /// managed memory None blocks until the host may read.
         stream: "_StreamLike | None" = None,
-        /// (1, 0) or later gives a versioned tensor (1.3), else a legacy one.
+        /// (1, 0) or later: a versioned tensor (1.3), else a legacy one.
         max_version: "tuple[int, int] | None" = None,
-        /// The view's own device, or (1, 0) for the CPU: shared if the host reads the memory, else a copy.
+        /// The view's own device, or (1, 0) for the CPU: without a copy if the host can read the memory, else a copy.
         dl_device: "_DeviceLike | None" = None,
-        /// True makes a copy, False refuses if one is needed.
+        /// True makes a copy, False refuses an export that needs one.
         copy: "bool | None" = None,
     ) -> "CapsuleType"
 }
@@ -469,7 +474,7 @@ impl Function for Dlpack {
         slf: Borrowed<'_, 'py, PyAny>,
         arguments: Self::Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        // SAFETY: a method descriptor of the class calls this, and has checked the object's class.
+        // SAFETY: called by a method descriptor of the class alone, which has checked the object's class.
         let slf = unsafe { slf.cast_unchecked::<PyCaiView>() };
         let (py, this) = (slf.py(), slf.get());
         this.check_array()?;
@@ -491,7 +496,7 @@ impl Function for Dlpack {
             return export.capsule(py, descriptor.borrowed(), owner);
         }
         export.order(py, this.view())?;
-        // The tensor keeps this view, and the view keeps the rest: one reference, no count to share.
+        // The tensor owns a reference to this view, which keeps the memory: no shared count is needed.
         let owner = release::own(slf.to_owned().into_any())?;
         export.capsule(py, this.view().descriptor().borrowed(), owner)
     }

@@ -1,7 +1,7 @@
-//! Python objects in and out, usable from anyone's extension crate (feature `pyo3`).
+//! Imports and exports Python objects, for any extension crate (feature `pyo3`).
 //!
-//! Each extension module links its own copy of this crate, so that there may be several `CaiView`
-//! classes in one process: they meet by protocol, never by `isinstance`.
+//! Each extension module links its own copy of this crate, so that one process may have several `CaiView` classes. They
+//! exchange arrays by protocol, never by `isinstance`.
 
 #[cfg(all(Py_LIMITED_API, not(Py_3_12)))]
 compile_error!(

@@ -1,4 +1,4 @@
-//! What an extension module gets: the classes, the functions and the exception.
+//! Registers the classes, the functions and the exception in an extension module.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
@@ -10,25 +10,28 @@ use crate::python::class::view::PyCaiView;
 use crate::python::cpython::errors::driver_error;
 use crate::python::cpython::fastcall::{self, Function};
 #[cfg(Py_GIL_DISABLED)]
-use crate::python::cpython::names::keys;
-use crate::python::cpython::release;
+use crate::python::cpython::names::names;
+use crate::python::cpython::{gil, release};
 use crate::python::explain::{Explain, Explanation};
 use crate::python::functions::{FromCai, FromDlpack, Stats, ToDlpack, View};
 use crate::python::import::mask::SplitMasked;
 use crate::python::join::Join;
 use crate::python::methods::Dlpack;
+use crate::view;
 
 /// Adds everything to an extension module.
 ///
 /// # Errors
-/// `ImportError` in a subinterpreter; what Python raises while the module is filled.
+/// `ImportError` in a subinterpreter; `ValueError` for an unknown `CAI_DLPACK_SYNC`; out of memory.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     release::refuse_subinterpreters(module.py())?;
     policy::check_environment()?;
+    gil::learn(module.py());
+    view::set_detach(gil::detach);
     #[cfg(Py_GIL_DISABLED)]
     {
-        // Now, since CPython's interning races with itself where several threads come at once.
-        keys(module.py());
+        // At import, since without the GIL CPython's interning races with itself.
+        names(module.py());
         alloc::prepare(&module.py().get_type::<PyCaiView>())?;
     }
     module.add_class::<PyCaiView>()?;
@@ -50,7 +53,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.setattr("_stub", stub)
 }
 
-/// Adds a function, and its line of the stub.
+/// Adds a function to the module, and its line to the stub.
 fn add<F: Function>(module: &Bound<'_, PyModule>, stub: &Bound<'_, PyDict>) -> PyResult<()> {
     let name = PyString::new(module.py(), &F::NAME.to_string_lossy());
     stub.set_item(&name, fastcall::stub::<F>(""))?;

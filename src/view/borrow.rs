@@ -281,7 +281,7 @@ impl Borrow {
         Err(in_use(&unsafe { this.replace(Self::NONE) }))
     }
 
-    /// AllowStructs the borrow out of the ledger, if it is there.
+    /// Takes the borrow out of the ledger, if it is there.
     ///
     /// # Safety
     /// `this` is as [`Borrow::begin`] left it, and is not used any more.

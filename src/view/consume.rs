@@ -11,7 +11,7 @@
 //! exit's event is that: the producer's stream waits for it.
 
 use super::streams::{Placed, thread_of};
-use super::{CaiView, stats};
+use super::{CaiView, detach, stats};
 use crate::driver::{self, Back, Defaults, Place};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -94,17 +94,18 @@ impl CaiView {
         check_thread(placed)?;
         let request = Request::Stream(stream);
         if self.needs_order(request, policy) {
-            let (driver, place) = (driver::driver()?, self.place());
+            let place = self.place();
             // Only a consumer that comes back to the ready stream's capture may enter it.
-            match placed.filter(|_| edge == ReturnEdge::Event) {
-                Some(Placed { stream, whose, .. }) => {
-                    let back = Back { stream, whose };
-                    driver::order_within(driver, self.ready(), request, back, &place, policy)?;
+            let back = placed
+                .filter(|_| edge == ReturnEdge::Event)
+                .map(|Placed { stream, whose, .. }| Back { stream, whose });
+            let ready = self.ready();
+            detach(|| match (driver::driver()?, back) {
+                (driver, Some(back)) => {
+                    driver::order_within(driver, ready, request, back, &place, policy)
                 }
-                None => {
-                    driver::order(driver, self.ready(), request, &place, policy)?;
-                }
-            }
+                (driver, None) => driver::order(driver, ready, request, &place, policy),
+            })?;
         }
         stats::OPENED.add();
         Ok(ConsumeGuard {
@@ -216,7 +217,7 @@ impl ConsumeGuard {
         let (request, place) = (Request::Stream(producer), self.place(whose));
         let (consumer, policy) = (self.consumer.stream, self.policy);
         if driver::needed(consumer, request, &place, policy) {
-            driver::order(driver::driver()?, consumer, request, &place, policy)?;
+            detach(|| driver::order(driver::driver()?, consumer, request, &place, policy))?;
         }
         Ok(())
     }
@@ -227,10 +228,9 @@ impl Drop for ConsumeGuard {
     /// refuses even that runs no work that could be disturbed. (A per-thread default stream can be neither
     /// waited for nor recorded on another thread: end such a guard on its own.)
     fn drop(&mut self) {
-        if self.end().is_err()
-            && let Ok(driver) = driver::driver()
-        {
-            let _ = driver::synchronize(driver, self.consumer.stream, &self.place(None));
+        if self.end().is_err() {
+            let (stream, place) = (self.consumer.stream, self.place(None));
+            let _ = detach(|| driver::synchronize(driver::driver()?, stream, &place));
         }
     }
 }

@@ -1,7 +1,8 @@
-//! Calls that may block, made without the interpreter's lock.
+//! Driver calls, made without the interpreter's lock.
 //!
-//! A host callback may hold the driver's lock and want the GIL, so a thread that holds the GIL must
-//! not enter the driver to order or to wait. Nothing here names Python: its side registers once how to let go.
+//! Any call may wait for a lock of the driver, which a `cuMemFree` may hold until the device is done; a host function
+//! that the device waits for may want the GIL. So a thread that holds the GIL does not enter the driver, not even to
+//! ask about a pointer. Nothing here names Python: its side registers once how to let go.
 
 use std::sync::OnceLock;
 

@@ -1,6 +1,6 @@
 //! Compares the memory that a view describes with the driver's knowledge of it.
 
-use super::CaiView;
+use super::{CaiView, detach};
 use crate::driver::{self, Driver, MemoryKind, PointerInfo};
 use crate::error::Error;
 use crate::protocol::device::Device;
@@ -30,10 +30,12 @@ impl CaiView {
         let Some(span) = self.descriptor().byte_span() else {
             return Ok(());
         };
-        let driver = driver::driver()?;
-        let info = driver.pointer_info(self.descriptor().data(), true)?;
-        check_place(self.descriptor().data(), device, &info)?;
-        check_range(driver, span, &info, Field::TensorData)
+        detach(|| {
+            let driver = driver::driver()?;
+            let info = driver.pointer_info(self.descriptor().data(), true)?;
+            check_place(self.descriptor().data(), device, &info)?;
+            check_range(driver, span, &info, Field::TensorData)
+        })
     }
 }
 

@@ -61,6 +61,7 @@ mod element;
 mod export;
 mod fields;
 mod import;
+pub(crate) mod keep;
 mod kinds;
 mod loom;
 mod memory;
@@ -203,7 +204,7 @@ impl CaiView {
     #[inline(always)]
     pub(crate) fn remember_context(&mut self) {
         if self.is_shared_by_contexts() && self.streams.has_default() {
-            self.streams = self.streams.with_defaults(Defaults::now());
+            self.streams = self.streams.with_defaults(detach(Defaults::now));
         }
     }
 
@@ -218,7 +219,7 @@ impl CaiView {
     fn placed(&self, stream: Stream) -> Placed {
         let placed = Placed::here(stream);
         match self.is_shared_by_contexts() && stream.is_default() {
-            true => placed.of(Defaults::now()),
+            true => placed.of(detach(Defaults::now)),
             false => placed.of(self.streams.memory_defaults()),
         }
     }
@@ -279,6 +280,11 @@ impl CaiView {
     /// As [`on_producer`](Self::on_producer), where the view stands.
     pub(crate) fn set_producer(&mut self, producer: Stream) {
         self.streams = self.streams.with_producer(self.placed(producer));
+    }
+
+    /// Keeps `other` alive as long as the memory, and drops it after the memory's owner.
+    pub(crate) fn keep_beside(&mut self, other: Owner) {
+        self.owner = Owner::new((self.owner.share(), other));
     }
 
     /// Replaces the stream that consumers wait for; the caller has ordered it after the old one.

@@ -1,7 +1,7 @@
 //! Orders streams, and the host, after the data of a view.
 
-use super::CaiView;
 use super::streams::{Placed, is_elsewhere};
+use super::{CaiView, detach};
 use crate::driver::{self, Defaults};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -78,7 +78,7 @@ impl CaiView {
             return Ok(());
         }
         // A thread without a context has no default stream that could be meant instead.
-        match (Defaults::now(), whose) {
+        match (detach(Defaults::now), whose) {
             (Defaults::Of(here), Defaults::Of(there)) if here != there => {
                 Err(elsewhere(Rule::StreamContext, ready))
             }
@@ -104,14 +104,12 @@ impl CaiView {
         if !self.needs_order(request, policy) {
             return Ok(());
         }
-        match driver::driver() {
+        let (ready, place) = (self.ready(), self.place());
+        detach(|| match driver::driver() {
             // Ready data, and no device that could be busy with it.
-            Err(error) if error.is_absent() && self.ready() == Stream::None => {}
-            driver => {
-                driver::order(driver?, self.ready(), request, &self.place(), policy)?;
-            }
-        }
-        Ok(())
+            Err(error) if error.is_absent() && ready == Stream::None => Ok(()),
+            driver => driver::order(driver?, ready, request, &place, policy).map(drop),
+        })
     }
 }
 

@@ -78,7 +78,9 @@ impl CaiView {
     fn pointer_info(&self) -> Result<Option<PointerInfo>, Error> {
         match self.descriptor().data() {
             0 => Ok(None),
-            data => Ok(Some(driver::driver()?.pointer_info(data, false)?)),
+            data => Ok(Some(detach(|| {
+                driver::driver()?.pointer_info(data, false)
+            })?)),
         }
     }
 

@@ -76,7 +76,7 @@ def test_the_host_waits_before_it_reads(kind: str, read: Any, machine: Machine) 
     view = view_in(kind, machine, stream=ready)
     machine.control.store(ready, view.ptr, (VALUES + 1).tobytes())
     machine.clear()
-    with machine.control.gil_watch():
+    with machine.control.gil_watch("*"):
         read(view)
     assert any("Synchronize" in name for name, _ in machine.order())
     assert np.asarray(view).tolist() == (VALUES + 1).tolist()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import cai_dlpack as cd
+import numpy as np
 import pytest
 from cuda.core import Device
 from cuda.core._utils.cuda_utils import CUDAError
@@ -363,3 +364,24 @@ def test_events_are_kept_and_not_made_for_each_order(track: Track) -> None:
         view.on(track.b)
     assert track.machine.names().count("cuEventCreate") == 0
     assert track.control.live().events == before
+
+
+def test_system_memory_is_taken_on_the_callers_word(track: Track) -> None:
+    """The driver does not know it, whether the device reaches it (HMM, ATS) or not."""
+    array = np.zeros(6, np.float32)
+    producer = cai(data=(array.ctypes.data, False), stream=LEGACY)
+    with pytest.raises(BufferError, match="pointer-unknown"):
+        cd.view(producer)
+    with pytest.raises(BufferError, match="pointer-unknown"):
+        cd.view(producer, device_id=0, check="bounds")
+    view = cd.view(producer, device_id=0)
+    assert (view.device, view.ptr) == ((2, 0), array.ctypes.data)
+    track.machine.set_current(1)
+    track.machine.clear()
+    view.on(track.a)
+    assert track.machine.order() == one_event(LEGACY, track.a)
+    switched = [next(iter(call.arguments.values())) for call in track.control.calls("cuCtxSetCurrent")]
+    assert switched == [track.machine.context(0), track.machine.context(1)]
+    with pytest.raises(TypeError, match="array-unreadable"):
+        memoryview(cast("Any", view))
+    track.machine.set_current(0)

@@ -1,48 +1,144 @@
-"""Runs the scripts for a GPU on the simulator: they find missing order, and are not mistaken for a GPU's."""
+"""Runs the parts for a GPU on the simulator: they find missing order, and are not mistaken for a GPU's."""
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
-from conformance.tests.interpreter.process import ROOT
+import pytest
+
+from conformance.gpu.child import answer
+from conformance.gpu.facts import SIMULATED
+from conformance.tests.interpreter.process import ROOT, environment
+
+RESULTS = ROOT / "conformance" / "results"
 
 
-def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+def run(*command: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    env = environment(**changes)
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=110, check=False)
 
 
-def races(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return run(sys.executable, "-m", "conformance.soak.gpu_races", *arguments)
+def module(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run(sys.executable, "-m", name, *arguments)
+
+
+def rows(done: subprocess.CompletedProcess[str]) -> list[list[str]]:
+    """Returns the rows below the head and the names of the columns. The head says that nothing is a GPU's."""
+    lines = done.stdout.splitlines()
+    assert f"# hardware and driver: {SIMULATED}" in lines, done.stdout + done.stderr
+    return [line.split("\t") for line in lines if not line.startswith("# ")][1:]
+
+
+def kept() -> list[Path]:
+    return sorted(RESULTS.rglob("*"))
 
 
 def test_the_races_of_a_gpu_run_on_the_simulator() -> None:
-    done = races("--simulated", "--trials", "20", "--unordered", "20")
+    done = module("conformance.gpu.races", "--simulated", "--trials", "20", "--unordered", "20")
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = [line.split("\t") for line in done.stdout.splitlines()]
-    wrong = [int(row[-4]) for row in rows]
-    unordered = [(int(row[-3]), int(row[-2])) for row in rows]
-    assert set(wrong) == {0}
+    found = rows(done)
+    unordered = [(int(row[-3]), int(row[-2])) for row in found]
+    assert {int(row[-4]) for row in found} == {0}
     assert {trials for trials, _ in unordered} == {0, 20}
     assert all(missed > 0 for trials, missed in unordered if trials)
 
 
-def test_the_simulator_is_not_taken_for_a_gpu() -> None:
-    done = races("--trials", "1")
-    assert done.returncode == 2
-    assert "say --simulated" in done.stderr
+# What the simulator cannot show.
+NOT_RUN = {"pinned: given back"}
+
+
+@pytest.mark.parametrize("part", ["captures", "copies", "contexts", "host_readers"])
+def test_the_checks_of_a_gpu_run_on_the_simulator(part: str) -> None:
+    """Each holds, and the control of each check of an order fails."""
+    done = module("conformance.gpu.checks", part, "--simulated")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = rows(done)
+    assert len(found) > 5
+    assert {outcome for _, name, outcome, _ in found if name not in NOT_RUN} == {"ok"}
+    assert {name for _, name, outcome, _ in found if outcome.startswith("not run: ")} <= NOT_RUN
+    controls = [control for _, _, outcome, control in found if outcome == "ok"]
+    assert set(controls) <= {"lost", "no order"} and "lost" in controls
 
 
 def test_the_times_of_a_gpu_are_taken_on_the_simulator() -> None:
     done = run(sys.executable, "benches/gpu.py", "--simulated")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert f"# hardware and driver: {SIMULATED}" in done.stdout
     assert "| view: one pointer query |" in done.stdout
     assert "| cupy.asarray | not run | ModuleNotFoundError" in done.stdout
+    states = {
+        line.split(" | ")[0]: line.rsplit("| ", 1)[1] for line in done.stdout.splitlines() if line.endswith("y |")
+    }
+    assert states["| view.on"] == states["| cd.join"] == "busy |"
+    assert "| view.synchronize: the control, which must wait |" not in states
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("-m", "conformance.gpu.races", "--trials", "1"),
+        ("-m", "conformance.gpu.checks", "contexts"),
+        ("benches/gpu.py",),
+    ],
+    ids=lambda command: command[-1],
+)
+def test_the_simulator_is_not_taken_for_a_gpu(command: tuple[str, ...]) -> None:
+    done = run(sys.executable, *command)
+    assert done.returncode == 2
+    assert "--simulated is for the simulator, and only for it" in done.stderr
 
 
 def test_nothing_of_the_simulator_is_kept_as_a_gpus() -> None:
-    kept = sorted((ROOT / "conformance" / "results").iterdir())
+    before = kept()
     done = run("bash", "conformance/gpu.sh", sys.executable)
     assert done.returncode == 2
-    assert "a GPU is needed; here: simulated driver" in done.stderr
-    assert sorted((ROOT / "conformance" / "results").iterdir()) == kept
+    assert SIMULATED in done.stderr
+    assert kept() == before
+
+
+def test_a_machine_without_a_driver_is_refused(tmp_path: Path) -> None:
+    for name in ("libcuda.so", "libcuda.so.1"):
+        (tmp_path / name).touch()  # no library: the search ends here
+    done = run("bash", "conformance/gpu.sh", sys.executable, LD_LIBRARY_PATH=str(tmp_path))
+    assert done.returncode == 2
+    assert "a GPU is needed; here: no driver" in done.stderr
+
+
+def test_the_one_command_runs_on_the_simulator_under_its_label() -> None:
+    """Its questions get the listed answers; nothing goes where a GPU's results are kept."""
+    before = kept()
+    done = run("bash", "conformance/gpu.sh", sys.executable, SIMULATED="1", PARTS="questions")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("SIMULATED: no GPU takes part, and nothing below is about one\n")
+    assert done.stdout.endswith("== differences: < the simulator, > this driver\n")
+    assert kept() == before
+    saved = (ROOT / "target" / "gpu-simulated" / "questions.tsv").read_text(encoding="utf-8")
+    assert SIMULATED in saved
+
+
+def test_make_gpu_builds_nothing() -> None:
+    """The machine with the GPU has no network, and need not have a compiler."""
+    done = run("make", "--dry-run", "--no-print-directory", "gpu", "WHEEL=some.whl", "PYTHON=python3")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["SIMULATED=", "conformance/gpu.sh", "python3", "some.whl"]
+
+
+def killed() -> str:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return "alive"
+
+
+def hanging() -> str:
+    time.sleep(60)
+    return "awake"
+
+
+def test_a_child_that_dies_or_hangs_is_an_answer() -> None:
+    assert answer(lambda: "42") == "42"
+    assert answer(killed) == "the process ended by SIGKILL"
+    assert answer(hanging, seconds=0.2) == "no answer in 0 s"

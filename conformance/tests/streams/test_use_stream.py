@@ -132,7 +132,7 @@ def test_a_function_on_the_work_stream_finds_each_view_ready_under_every_order(t
 
 
 @pytest.mark.parametrize(
-    ("device_id", "raises", "rule"),
+    ("ordinal", "raises", "rule"),
     [(-1, ValueError, "device-id-range"), ("0", TypeError, "argument-type"), (True, TypeError, "argument-type")],
 )
 def test_a_wrong_ordinal(ordinal: Any, raises: type[Exception], rule: str, track: Track, machine: Machine) -> None:

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::driver::script::{Script, context};
+use crate::driver::{Driver, Lease, PrivateStream};
 
 const CONTEXT: u64 = 0xa;
 const STREAM: Stream = Stream::from_raw(0xa1);
@@ -18,15 +19,9 @@ fn script() -> Script {
     script
 }
 
-/// A lease of the context, as it is now.
-fn recorded(script: &Script) -> Result<Lease<'_>, DriverError> {
-    let context = context(CONTEXT);
-    Lease::recorded(script, (context, script.context_id(context)?), STREAM)
-}
-
 /// Takes this many events out at the same time, and puts them all back.
 fn fill(script: &Script, count: usize) {
-    let lease = |_| recorded(script).expect("a lease");
+    let lease = |_| Lease::recorded(script, context(CONTEXT), STREAM).expect("a lease");
     let leases: Vec<_> = (0..count).map(lease).collect();
     drop(leases);
 }
@@ -82,26 +77,39 @@ fn one_dead_event_condemns_the_pool() {
 #[test]
 fn a_wait_that_fails_gives_the_event_back() {
     let script = script();
-    let lease = recorded(&script).expect("a lease");
+    let lease = Lease::recorded(&script, context(CONTEXT), STREAM).expect("a lease");
     assert!(script.pool.is_empty(), "it is out");
     assert!(lease.wait(Stream::from_raw(0xdead)).is_err());
     assert_eq!(script.pool.len(), 1);
 }
 
-/// A record that fails is the stream's fault where a new event fails too: the kept one stays, and none is left behind.
 #[test]
-fn fifty_records_that_fail_leave_no_event() {
+fn a_record_that_the_stream_is_refused_for_leaves_no_event() {
     let script = script();
-    for code in [400, 201, 709] {
-        fill(&script, 1);
-        for _ in 0..50 {
-            script
-                .fault("cuEventRecord", 0, code)
-                .fault("cuEventRecord", 0, code);
-            assert!(recorded(&script).is_err());
-            // What comes between puts an event into the pool again.
-            fill(&script, 1);
-        }
-        assert_eq!((script.pool.len(), script.events_alive()), (1, 1), "{code}");
+    fill(&script, 2);
+    for _ in 0..50 {
+        assert!(Lease::recorded(&script, context(CONTEXT), Stream::from_raw(0xdead)).is_err());
     }
+    assert_eq!((script.pool.len(), script.events_alive()), (2, 2));
+}
+
+#[test]
+fn a_stream_is_one_threads_while_it_is_out_and_used_again_later() {
+    let script = script();
+    let (first, second) = (
+        PrivateStream::new(&script).expect("a stream"),
+        PrivateStream::new(&script).expect("a stream"),
+    );
+    assert_ne!(first.stream(), second.stream());
+    drop((first, second));
+    drop(PrivateStream::new(&script).expect("a stream"));
+    assert_eq!(script.count("cuStreamCreate"), 2);
+    let many: Vec<_> = (0..STREAMS_KEPT + 2)
+        .map(|_| PrivateStream::new(&script).expect("a stream"))
+        .collect();
+    drop(many);
+    assert_eq!(script.count("cuStreamDestroy"), 2);
+    script.replace_context(CONTEXT);
+    let id = script.context_id(context(CONTEXT)).expect("an id");
+    assert_eq!(script.pool.take_stream(context(CONTEXT), id), None);
 }

@@ -270,7 +270,7 @@ fn device_pointer(array: &CaiView) -> Result<CUdeviceptr, Error> {
     if array.device().device_type != Device::CUDA_HOST || data == 0 {
         return Ok(data);
     }
-    let info = driver::driver()?.pointer_info(data, false)?;
+    let info = detach(|| driver::driver()?.pointer_info(data, false))?;
     Ok(match info.device_pointer {
         0 => data,
         pointer => pointer,

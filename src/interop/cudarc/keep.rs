@@ -3,93 +3,45 @@
 //! If the producer's stream waits for ours (the return edge), what the producer does with the memory when
 //! the owner goes comes after our work. If the producer's stream is unknown, nothing orders the two: the view may
 //! be dropped, and the memory freed or used anew, while a copy that safe code has enqueued still reads it.
-//! So the owner is kept until an event shows that the stream has got there. A thread of its own waits for
-//! the event, since the caller must not.
-//!
-//! **Roads not taken.** `cuLaunchHostFunc` would need no thread of ours, but an owner's end may call the
-//! driver (that of cudarc's slices does), which a host function must not. Asking now and then whether the
-//! event has come would keep the memory until the next question.
+//! So the owner is kept until an event shows that the stream has got there ([`crate::view::keep`]).
 
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, OnceLock};
-use std::thread::{self, ThreadId};
+use std::sync::Arc;
+use std::thread::ThreadId;
 
-use cudarc::driver::sys::CUevent_flags;
-use cudarc::driver::{CudaContext, CudaEvent, CudaStream};
+use cudarc::driver::{CudaContext, CudaStream};
 
 use super::stream::number_of;
-use crate::driver::{self, ContextGuard, RELAXED};
-use crate::process::signals;
+use crate::driver::{self, ContextGuard, Driver, Lease};
 use crate::protocol::stream::{Capture, Stream};
-use crate::view::{Owner, detach, is_elsewhere, thread_of};
-
-/// An owner, and what comes before its end.
-struct Kept {
-    event: CudaEvent,
-    owner: Owner,
-}
-
-impl Kept {
-    fn end(self) {
-        let Self { event, owner } = self;
-        // An error is one of the context, in which nothing runs any more.
-        event.context().record_err(event.synchronize());
-        drop(event);
-        drop(owner);
-    }
-}
+use crate::view::{Owner, detach, is_elsewhere, keep, thread_of};
 
 /// Drops `owner` when what `stream` holds now is done. The host waits only if no event can be made.
 ///
 /// Of a stream that is being captured the graph is launched later: the code that launches it keeps the view.
 pub(super) fn until_done(owner: Owner, stream: &CudaStream) {
     within(Arc::clone(stream.context()), |context| {
-        if is_captured(stream) {
-            return;
-        }
-        // The thread that waits sleeps meanwhile.
-        match stream.record_event(Some(CUevent_flags::CU_EVENT_BLOCKING_SYNC)) {
-            Ok(event) => hand_over(Kept { event, owner }),
-            Err(_) => {
-                context.record_err(stream.synchronize());
-                drop(owner);
+        if let (Ok(driver), Ok(number)) = (driver::driver(), number_of(stream)) {
+            if is_captured(driver, number) {
+                return;
+            }
+            if let Some(event) = recorded(driver, number) {
+                return keep::until_reached(driver, event, owner);
             }
         }
+        context.record_err(stream.synchronize());
+        drop(owner);
     });
 }
 
 /// Whether the stream, whose context is current, is being captured.
-fn is_captured(stream: &CudaStream) -> bool {
-    let (Ok(driver), Ok(number)) = (driver::driver(), number_of(stream)) else {
-        return false;
-    };
-    matches!(driver.capture(number), Ok(Capture::Active))
+fn is_captured(driver: &dyn Driver, stream: Stream) -> bool {
+    matches!(driver.capture(stream), Ok(Capture::Active))
 }
 
-/// Hands it to the thread that waits; if there is none, the caller waits.
-fn hand_over(kept: Kept) {
-    static KEEPER: OnceLock<Option<Sender<Kept>>> = OnceLock::new();
-    let left = match KEEPER.get_or_init(start) {
-        Some(keeper) => keeper.send(kept).err().map(|error| error.0),
-        None => Some(kept),
-    };
-    if let Some(kept) = left {
-        kept.end();
-    }
-}
-
-fn start() -> Option<Sender<Kept>> {
-    let (sender, receiver) = channel::<Kept>();
-    let run = move || {
-        signals::block();
-        // What this thread asks is no call that a capture elsewhere forbids.
-        if let Ok(driver) = driver::driver() {
-            let _ = driver.exchange_capture_mode(RELAXED);
-        }
-        receiver.into_iter().for_each(Kept::end);
-    };
-    let thread = thread::Builder::new().name("cai-dlpack-keep".into());
-    thread.spawn(run).is_ok().then_some(sender)
+/// An event on the stream, whose context is current.
+fn recorded(driver: &'static dyn Driver, stream: Stream) -> Option<Lease<'static>> {
+    let context = driver.current_context().ok()??;
+    Lease::recorded(driver, context, stream).ok()
 }
 
 /// A slice or a stream, which is dropped in its own context; what is current stays.

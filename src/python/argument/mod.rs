@@ -1,4 +1,4 @@
-//! Arguments and return values of functions in anyone's extension crate.
+//! Arguments and return values of `#[pyfunction]`s in any extension crate.
 //!
 //! | in a signature | takes | gives |
 //! |---|---|---|
@@ -6,9 +6,8 @@
 //! | [`InOut<T, N>`](InOut) | one that may be written, and that no other argument uses | [`ViewMut<'_, T>`](ViewMut) |
 //! | [`CaiView`] | any array | itself |
 //!
-//! An array is what `cai_dlpack.view` structs, by the same routes. A [`CaiView`] that is returned becomes
-//! an object of both protocols. Nothing has to be set up: what this crate needs from the interpreter is
-//! made when the first array comes.
+//! Arrays are imported as by `cai_dlpack.view`, by the same routes. A returned [`CaiView`] becomes a Python object of
+//! both protocols. No set-up is needed: the first array runs it.
 
 mod take;
 
@@ -24,8 +23,8 @@ use crate::view::{CaiView, Element, View, ViewMut};
 
 /// An array argument of `N` axes and elements of type `T`, which the function reads.
 ///
-/// It owns a view of the caller's array and gives it as [`View`]. The demands on layout, device and
-/// shape hand a view back, or a refusal that is a `TypeError` for the caller:
+/// It owns a view of the caller's array, and lends it as [`View`]. The checks of layout, device and shape return the
+/// view, or an error that is a `TypeError` in Python:
 ///
 /// ```no_run
 /// use cai_dlpack::python::In;
@@ -39,9 +38,8 @@ use crate::view::{CaiView, Element, View, ViewMut};
 /// ```
 ///
 /// # Errors
-/// Where the argument is no such array the caller gets a `TypeError` that says what is wanted and what
-/// came (`view-dtype`, `view-ndim`), a `BufferError` where it reaches outside its allocation, and
-/// `view-in-use` where another argument writes to its memory.
+/// `TypeError` if the array has another type or number of axes (`view-dtype`, `view-ndim`); `BufferError` if it
+/// reaches outside its allocation, or if another argument writes to its memory (`view-in-use`).
 #[derive(Debug)]
 pub struct In<T, const N: usize> {
     argument: Argument,
@@ -50,38 +48,40 @@ pub struct In<T, const N: usize> {
 
 /// An array argument of `N` axes and elements of type `T`, which the function writes.
 ///
-/// It owns a view of the caller's array and gives it as [`ViewMut`]. Beside what [`In`] refuses,
-/// read-only arrays (`read-only-writer`), arrays of which two indices mean one element (`overlap`) and
-/// arrays that share memory with another argument (`view-in-use`) are a `BufferError`.
+/// It owns a view of the caller's array, and lends it as [`ViewMut`].
+///
+/// # Errors
+/// As [`In`]; `BufferError` for a read-only array (`read-only-writer`), for one of which two indices address one
+/// element (`overlap`), and for one that shares memory with another argument (`view-in-use`).
 #[derive(Debug)]
 pub struct InOut<T, const N: usize> {
     argument: Argument,
     element: PhantomData<fn() -> T>,
 }
 
-/// What both kinds of argument answer.
+/// Implements the accessors of both kinds of argument.
 macro_rules! argument {
-    ($argument:ident) => {
+    ($argument:ident, exclusive: $exclusive:literal) => {
         impl<T: Element, const N: usize> $argument<T, N> {
-            /// The array, without its type.
+            /// Returns the array without its element type.
             #[must_use]
             pub fn cai(&self) -> &CaiView {
                 self.argument.view()
             }
 
-            /// The array, to be kept or returned. It is not borrowed any more.
+            /// Returns the array, to be kept or returned, and ends its borrow.
             #[must_use]
             pub fn into_cai(self) -> CaiView {
                 self.argument.into_view()
             }
 
-            /// The elements, to be read.
+            /// Returns the elements, to be read.
             #[must_use]
             pub fn view(&self) -> View<'_, T> {
                 View::new(self.cai())
             }
 
-            /// The extents, in elements.
+            /// Returns the extents, in elements.
             #[must_use]
             pub fn shape(&self) -> [usize; N] {
                 let shape = self.cai().descriptor().shape();
@@ -89,14 +89,14 @@ macro_rules! argument {
                 std::array::from_fn(|axis| shape[axis] as usize)
             }
 
-            /// One stride per axis, in elements.
+            /// Returns one stride per axis, in elements.
             #[must_use]
             pub fn elem_strides(&self) -> [i64; N] {
                 let strides = self.cai().descriptor().elem_strides();
                 std::array::from_fn(|axis| strides[axis])
             }
 
-            /// The number of elements.
+            /// Returns the number of elements.
             #[must_use]
             pub fn len(&self) -> usize {
                 self.view().len()
@@ -108,59 +108,41 @@ macro_rules! argument {
                 self.len() == 0
             }
 
-            /// DLPack's device: type and id.
+            /// Returns DLPack's device: type and id.
             #[must_use]
             pub fn device(&self) -> Device {
                 self.cai().device()
+            }
+
+            const WANTED: Wanted = Wanted::of::<T, N>($exclusive);
+        }
+
+        impl<T: Element, const N: usize> FromPyObject<'_, '_> for $argument<T, N> {
+            type Error = PyErr;
+
+            #[inline(always)]
+            fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+                Ok(Self {
+                    argument: Argument::take(&object, &Self::WANTED)?,
+                    element: PhantomData,
+                })
             }
         }
     };
 }
 
-argument!(In);
-argument!(InOut);
+argument!(In, exclusive: false);
+argument!(InOut, exclusive: true);
 
 impl<T: Element, const N: usize> InOut<T, N> {
-    /// The elements, to be written.
+    /// Returns the elements, to be written.
     #[must_use]
     pub fn view_mut(&mut self) -> ViewMut<'_, T> {
         ViewMut::new(self.argument.view_mut())
     }
 }
 
-impl<T: Element, const N: usize> In<T, N> {
-    const WANTED: Wanted = Wanted::of::<T, N>(false);
-}
-
-impl<T: Element, const N: usize> FromPyObject<'_, '_> for In<T, N> {
-    type Error = PyErr;
-
-    #[inline(always)]
-    fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
-        Ok(Self {
-            argument: Argument::take(&object, &Self::WANTED)?,
-            element: PhantomData,
-        })
-    }
-}
-
-impl<T: Element, const N: usize> InOut<T, N> {
-    const WANTED: Wanted = Wanted::of::<T, N>(true);
-}
-
-impl<T: Element, const N: usize> FromPyObject<'_, '_> for InOut<T, N> {
-    type Error = PyErr;
-
-    #[inline(always)]
-    fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
-        Ok(Self {
-            argument: Argument::take(&object, &Self::WANTED)?,
-            element: PhantomData,
-        })
-    }
-}
-
-/// Any array, of whatever type and shape. Its bounds are not asked for; [`CaiView::typed`] does.
+/// Takes any array, of any type and shape. [`CaiView::typed`] checks its bounds, this does not.
 impl FromPyObject<'_, '_> for CaiView {
     type Error = PyErr;
 
@@ -169,14 +151,14 @@ impl FromPyObject<'_, '_> for CaiView {
     }
 }
 
-/// A Python object that speaks both protocols and keeps the memory alive.
+/// Makes a Python object that exports by both protocols and keeps the memory alive.
 impl<'py> IntoPyObject<'py> for CaiView {
     type Target = PyCaiView;
     type Output = Bound<'py, PyCaiView>;
     type Error = PyErr;
 
     fn into_pyobject(self, py: Python<'py>) -> PyResult<Self::Output> {
-        // For its end, which may call the driver: this may be the first that the module has to do with Python.
+        // The view's end may call the driver, and this may be the module's first contact with the interpreter.
         gil::learn(py);
         take::get_ready();
         PyCaiView::new(self).into_object(py)

@@ -1,7 +1,7 @@
-//! An argument of a function in Rust, as long as the function has it.
+//! Holds an array argument of a Rust function during the call.
 //!
-//! It stands in a block of its own: PyO3 hands arguments on by value, several times, and a view is too large
-//! for that; and the ledger of borrows points to it.
+//! Each argument has a heap block of its own: PyO3 moves arguments several times, and a view is large; and the ledger
+//! of borrows points to it.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::mem::{ManuallyDrop, MaybeUninit};
@@ -15,14 +15,14 @@ use crate::protocol::descriptor::Descriptor;
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Rule, Violation};
 use crate::python::call::options::Options;
-use crate::python::cpython::{release, thread_exit};
+use crate::python::cpython::{gil, thread_exit};
 use crate::python::import::cai::AllowStructs;
 use crate::python::import::traits::Traits;
 use crate::python::import::{known_types, route};
 use crate::view;
 use crate::view::{Borrow, CaiView, Element, check_element, check_writable, mismatch};
 
-/// What a function wants: elements of a type on so many axes, to be written or only read.
+/// The array that a function takes: element type, number of axes, and whether it writes.
 #[derive(Debug)]
 pub(super) struct Wanted {
     dtype: DType,
@@ -77,27 +77,28 @@ struct Held {
     borrow: Borrow,
 }
 
-/// One that is ours.
+/// An argument: a block with a view, owned.
 pub(super) struct Argument(NonNull<Held>);
 
-// SAFETY: a view may be on any thread, and the ledger has a lock.
+// SAFETY: the block is owned; a view is `Send`, and the ledger, which points to the borrow, has a lock.
 unsafe impl Send for Argument {}
-// SAFETY: shared, it gives a reference to its view, which is `Sync`; nobody reads the borrow but the ledger.
+// SAFETY: a shared argument gives references to its view alone, which is `Sync`; only the ledger reads the borrow,
+// under its lock.
 unsafe impl Sync for Argument {}
 
 impl Argument {
-    /// AllowStructs an array, if it is as wanted.
+    /// Imports an array, checks it and borrows its memory.
     ///
     /// # Errors
-    /// Those of an import, and of `wanted`; `view-in-use`.
+    /// Those of an import; `view-dtype`, `view-ndim` and the rules of elements; `view-in-use`.
     #[inline(never)]
     pub(super) fn take(object: &Bound<'_, PyAny>, wanted: &Wanted) -> PyResult<Self> {
         get_ready();
-        let room = Room::new()?;
-        // SAFETY: room for a view, which is ours.
-        unsafe { import_to(room.view(), object) }?;
-        // SAFETY: just written.
-        let mut this = unsafe { room.filled() };
+        let memory = Uninit::new()?;
+        // SAFETY: memory for a view in a block that is owned here.
+        unsafe { import_to(memory.view(), object) }?;
+        // SAFETY: `import_to`, which has not failed, has written the view.
+        let mut this = unsafe { memory.filled() };
         wanted.check(this.view().descriptor())?;
         this.borrow(wanted.exclusive)?;
         Ok(this)
@@ -107,55 +108,55 @@ impl Argument {
     fn borrow(&mut self, exclusive: bool) -> Result<(), Violation> {
         let borrow = Borrow::of(self.view().descriptor(), exclusive);
         let place = self.place();
-        // SAFETY: ours, and in no ledger, since nothing has been borrowed yet.
+        // SAFETY: within the block, and not in the ledger: nothing has been borrowed yet.
         unsafe { place.write(borrow) };
-        // SAFETY: it stands in our block, and is taken out of the ledger before the block goes (`end`).
+        // SAFETY: written above; the block is freed or reused only after `Borrow::end` has taken it out of the ledger.
         unsafe { Borrow::begin(place) }
     }
 
     #[inline(always)]
     fn place(&self) -> NonNull<Borrow> {
-        // SAFETY: a field of the block that we hold.
+        // SAFETY: a field of the block, which is owned and lives.
         let place = unsafe { &raw mut (*self.0.as_ptr()).borrow };
-        // SAFETY: a field of a block is not at address 0.
+        // SAFETY: a field of a block is not null.
         unsafe { NonNull::new_unchecked(place) }
     }
 
     #[inline(always)]
     pub(super) fn view(&self) -> &CaiView {
-        // SAFETY: a field of the block that we hold.
+        // SAFETY: a field of the block, which is owned and lives.
         let view = unsafe { &raw const (*self.0.as_ptr()).view };
-        // SAFETY: whole, as long as the block; a mutable reference would need `&mut self`.
+        // SAFETY: initialised (`filled`), and lives as long as `self`; a mutable reference needs `&mut self`.
         unsafe { &*view }
     }
 
     #[inline(always)]
     pub(super) fn view_mut(&mut self) -> &mut CaiView {
-        // SAFETY: a field of the block that we hold.
+        // SAFETY: a field of the block, which is owned and lives.
         let view = unsafe { &raw mut (*self.0.as_ptr()).view };
-        // SAFETY: whole, as long as the block, and ours alone.
+        // SAFETY: initialised (`filled`), and lives as long as `self`, which is borrowed mutably.
         unsafe { &mut *view }
     }
 
-    /// The view, which is not borrowed any more.
+    /// Ends the borrow and returns the view.
     pub(super) fn into_view(self) -> CaiView {
         let this = ManuallyDrop::new(self);
-        // SAFETY: as `borrow` left it, or `NONE`.
+        // SAFETY: initialised: `NONE`, or begun by `borrow` and ended once.
         unsafe { Borrow::end(this.place()) };
-        let room = Room(this.0);
-        // SAFETY: the view stands there, and is moved out once: what is left is room.
-        unsafe { room.view().read() }
+        let memory = Uninit(this.0);
+        // SAFETY: initialised (`filled`), and moved out once: the block is uninitialised afterwards.
+        unsafe { memory.view().read() }
     }
 }
 
 impl Drop for Argument {
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: as `borrow` left it, or `NONE`.
+        // SAFETY: initialised: `NONE`, or begun by `borrow` and ended once.
         unsafe { Borrow::end(self.place()) };
-        let room = Room(self.0);
-        // SAFETY: the view stands there, and is dropped once: what is left is room.
-        unsafe { room.view().drop_in_place() };
+        let memory = Uninit(self.0);
+        // SAFETY: initialised (`filled`), and dropped once: the block is uninitialised afterwards.
+        unsafe { memory.view().drop_in_place() };
     }
 }
 
@@ -165,13 +166,13 @@ impl std::fmt::Debug for Argument {
     }
 }
 
-/// A block without a view.
-struct Room(NonNull<Held>);
+/// A block whose view is not written.
+struct Uninit(NonNull<Held>);
 
-/// The block that was let go of last, for the next one: most functions have one argument at a time.
+/// The block that was dropped last, for reuse: most functions have one argument at a time.
 static SPARE: AtomicPtr<Held> = AtomicPtr::new(ptr::null_mut());
 
-impl Room {
+impl Uninit {
     #[inline(always)]
     fn new() -> Result<Self, Error> {
         match NonNull::new(SPARE.swap(ptr::null_mut(), Ordering::Acquire)) {
@@ -182,62 +183,62 @@ impl Room {
 
     #[inline(never)]
     fn fresh() -> Result<Self, Error> {
-        // SAFETY: not of size zero.
+        // SAFETY: the layout is not of size zero.
         let block = unsafe { alloc(Layout::new::<Held>()) }.cast();
         NonNull::new(block).map(Self).ok_or(Error::OutOfMemory)
     }
 
-    /// Where the view is to stand.
+    /// Returns the memory for the view.
     #[inline(always)]
     fn view(&self) -> *mut CaiView {
-        // SAFETY: a field of the block that we hold.
+        // SAFETY: a field of the block, which is owned and lives; nothing is read.
         unsafe { &raw mut (*self.0.as_ptr()).view }
     }
 
-    /// The argument, which borrows nothing yet.
+    /// Makes the argument, which borrows nothing yet.
     ///
     /// # Safety
     /// The view has been written.
     #[inline(always)]
     unsafe fn filled(self) -> Argument {
         let this = Argument(ManuallyDrop::new(self).0);
-        // SAFETY: room for it.
+        // SAFETY: memory for a borrow in the block, which is owned.
         unsafe { this.place().write(Borrow::NONE) };
         this
     }
 }
 
-impl Drop for Room {
+impl Drop for Uninit {
     #[inline(always)]
     fn drop(&mut self) {
         let spare = SPARE.swap(self.0.as_ptr(), Ordering::AcqRel);
         if !spare.is_null() {
-            // SAFETY: allocated by `fresh` with this layout, and nobody's any more. Nothing stands in it.
+            // SAFETY: allocated by `fresh` with this layout; `swap` has taken it, and no view is in it.
             unsafe { dealloc(spare.cast(), Layout::new::<Held>()) };
         }
     }
 }
 
-/// Writes a view of the array, by the route that `view` takes; nothing if it fails.
+/// Writes a view of the array, by the route of `cai_dlpack.view`; nothing if it fails.
 ///
 /// # Errors
 /// Those of an import.
 ///
 /// # Safety
-/// `place` has room for a view, which is not used otherwise meanwhile.
+/// `place` is aligned memory for a view, valid for writes, and not used otherwise during the call.
 #[inline(always)]
 unsafe fn import_to(place: *mut CaiView, object: &Bound<'_, PyAny>) -> PyResult<()> {
-    let known = known_types::known(object)?;
-    // SAFETY: aligned room for a view, not used otherwise meanwhile, and without demands on what stands there.
+    let facts = known_types::facts_of(object)?;
+    // SAFETY: aligned, valid and not used otherwise (this function's contract); `MaybeUninit` may be uninitialised.
     let memory = unsafe { &mut *place.cast::<MaybeUninit<CaiView>>() };
-    if known.traits.intersects(Traits::OURS) {
+    if facts.traits.intersects(Traits::OURS) {
         memory.write(route::import(object, Options::IN_BOUNDS)?);
         return Ok(());
     }
-    route::foreign(memory, object, known, Options::IN_BOUNDS, AllowStructs::No).map(drop)
+    route::foreign(memory, object, facts, Options::IN_BOUNDS, AllowStructs::No).map(drop)
 }
 
-/// A view of any array. Its bounds are not asked for.
+/// Imports any array, without checking its bounds.
 ///
 /// # Errors
 /// Those of an import.
@@ -246,12 +247,12 @@ pub(super) fn import(object: &Bound<'_, PyAny>) -> PyResult<CaiView> {
     route::import(object, Options::NONE)
 }
 
-/// It has been done what has to be done before the first array comes or goes.
+/// Set once one-time initialisation has run.
 static READY: AtomicBool = AtomicBool::new(false);
 
 #[inline(always)]
 pub(super) fn get_ready() {
-    thread_exit::stays();
+    thread_exit::guard();
     if !READY.load(Ordering::Acquire) {
         prepare();
     }
@@ -259,17 +260,7 @@ pub(super) fn get_ready() {
 
 #[cold]
 fn prepare() {
-    view::set_detach(detach);
+    view::set_detach(gil::detach);
     view::watch_forks();
     READY.store(true, Ordering::Release);
-}
-
-/// Lets go of the GIL where this thread holds it.
-fn detach(body: &mut (dyn FnMut() + Send)) {
-    if release::is_held() {
-        // SAFETY: this very thread holds the GIL of the interpreter that we live in.
-        unsafe { Python::assume_attached() }.detach(body);
-    } else {
-        body();
-    }
 }

@@ -1,4 +1,4 @@
-//! What the caller says: keywords, streams, the policy of a block.
+//! Parses the caller's keywords and streams, and holds the policy of a thread.
 
 pub(crate) mod options;
 pub(crate) mod policy;

@@ -1,7 +1,7 @@
-//! The keywords by which a caller corrects or completes what a producer says.
+//! The keywords of an import, which correct or complete the producer's description.
 //!
-//! [`option_keywords!`] declares them once, for every function that imports an array. [`Given`] holds them as
-//! they come, [`Options`] parsed.
+//! [`option_keywords!`] declares them once, for every function that imports an array. [`Given`] holds them unparsed,
+//! [`Options`] parsed.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple, PyType};
@@ -16,20 +16,20 @@ use crate::python::cpython::fastcall::Value;
 use crate::python::cpython::int;
 use crate::python::cpython::int::{IntRule, repr};
 
-/// Passes the keywords of an import on to another macro: name, type for the stub, default.
+/// Passes the keywords of an import to another macro: name, type for the stub, default.
 ///
-/// The most given one comes first: keywords are searched from there on. A new keyword is a line here, its field in [`Options`] and its use. [`Options::read`] does not compile
-/// without it, and `conformance/tests/test_options.py` fails by its name if a function has no case for it, or
-/// docs/python.md no row.
+/// The most used one comes first, as keywords are searched in this order. A new keyword is a line here, its field in
+/// [`Options`] and its use. [`Options::read`] does not compile without it, and `conformance/tests/test_options.py` fails by
+/// its name if a function has no case for it, or docs/python.md no row.
 macro_rules! option_keywords {
     ($($callback:ident)::+ { $($context:tt)* }) => {
         $($callback)::+! { { $($context)* }
-            /// The ordinal of the CUDA device. Saves asking the driver.
+            /// The id of the CUDA device. Saves a call of the driver.
             device_id: "int | None" = None,
             /// The stream that writes the data, if the producer does not name it: an int or an object with
             /// ``__cuda_stream__``. None: nothing is pending. ``...``: the stream that the producer names.
             producer_stream: "_StreamLike | EllipsisType | None" = ...,
-            /// The element type, if the producer cannot say it. Reinterprets the bytes and never casts.
+            /// The element type, if the producer cannot state it. Reinterprets the bytes and never casts.
             dtype: "_DTypeLike | None" = None,
             /// A new shape for contiguous memory, in elements of `dtype`.
             shape: "tuple[int, ...] | None" = None,
@@ -37,7 +37,7 @@ macro_rules! option_keywords {
             read_only: "bool | None" = None,
             /// Keeps the memory of a bare dict alive; of any other object, is kept alive beside it.
             owner: "object" = None,
-            /// "device" asks the driver for the device of the pointer; "bounds" also whether the allocation
+            /// "device" queries the driver for the device of the pointer; "bounds" also checks that the allocation
             /// holds every element. None: "device".
             check: "Literal['device', 'bounds'] | None" = None,
             /// Refuses what CAI forbids and producers send: a missing version, stream 0.
@@ -49,11 +49,11 @@ pub(crate) use option_keywords;
 
 macro_rules! declare_given {
     ({} $($(#[doc = $doc:literal])* $keyword:ident: $kind:literal = $default:tt,)*) => {
-        /// The keywords of one call as they come.
+        /// The keywords of a call, unparsed.
         #[derive(Clone, Copy, Default)]
         pub(crate) struct Given<'a, 'py> {
             $($(#[doc = $doc])* pub(crate) $keyword: Value<'a, 'py>,)*
-            /// The bits of those that are given.
+            /// The bits of the given ones.
             pub(crate) which: u32,
         }
 
@@ -75,7 +75,7 @@ impl Given<'_, '_> {
         1 << at
     };
 
-    /// How many keywords there are: they follow a function's own.
+    /// The number of keywords, which follow a function's own.
     pub(crate) const COUNT: usize = Self::NAMES.len();
 
     /// Whether no keyword is given.
@@ -84,7 +84,8 @@ impl Given<'_, '_> {
         self.which == 0
     }
 
-    /// The device_id, if no other keyword is given; `None` if one is, or the device_id is no int of 0 or more.
+    /// Returns the device_id, if no other keyword is given; `None` if one is, or if the device_id is no int of 0 or
+    /// more.
     #[inline(always)]
     #[expect(
         clippy::option_option,
@@ -125,10 +126,10 @@ macro_rules! declare_with_options {
         }
 
         impl $type {
-            /// The keywords of an import among the arguments.
+            /// Returns the keywords of an import among the arguments.
             #[inline(always)]
             fn given<'a, 'py>(
-                arguments: &<Self as $crate::python::cpython::fastcall::Signature>::Arguments<'a, 'py>,
+                arguments: &<Self as $crate::python::cpython::fastcall::ReadArguments>::Arguments<'a, 'py>,
             ) -> $crate::python::call::options::Given<'a, 'py> {
                 use $crate::python::call::options::Given;
                 const OWN: usize =
@@ -143,19 +144,19 @@ macro_rules! declare_with_options {
 }
 pub(crate) use declare_with_options;
 
-/// How much the driver is asked about the data pointer.
+/// The extent of the driver's query about the data pointer.
 #[derive(Clone, Copy, Default, PartialEq)]
 pub(crate) enum Check {
     /// The device, unless the caller gives it.
     #[default]
     Device,
-    /// Also whether every element lies in its allocation.
+    /// The device, and whether every element lies in its allocation.
     Bounds,
-    /// As `Bounds` if there is a driver, else as `Device`: for arguments of Rust functions.
+    /// `Bounds` if there is a driver, else `Device`: for arguments of Rust functions.
     BoundsIfKnown,
 }
 
-/// What the caller knows better than the producer.
+/// The options of an import, parsed.
 #[derive(Default)]
 pub(crate) struct Options<'a, 'py> {
     /// The stream that writes the data; [`Stream::None`] if nothing is pending.
@@ -167,41 +168,35 @@ pub(crate) struct Options<'a, 'py> {
     pub(crate) device_id: Option<i32>,
     pub(crate) check: Check,
     pub(crate) strict: bool,
-    /// The object that names the producer's stream, to be kept alive.
+    /// The object of the producer's stream, which is kept alive.
     pub(crate) producer_object: Value<'a, 'py>,
 }
 
 impl Options<'static, 'static> {
-    /// No keyword given.
-    pub(crate) const NONE: &'static Self = &Self {
-        producer: None,
-        dtype: None,
-        shape: None,
-        read_only: None,
-        owner: None,
-        device_id: None,
-        check: Check::Device,
-        strict: false,
-        producer_object: None,
-    };
+    /// Options without keywords.
+    pub(crate) const NONE: &'static Self = &Self::only(Check::Device);
 
-    /// An argument of a Rust function, for which no keyword can be given.
-    pub(crate) const IN_BOUNDS: &'static Self = &Self {
-        check: Check::BoundsIfKnown,
-        producer: None,
-        dtype: None,
-        shape: None,
-        read_only: None,
-        owner: None,
-        device_id: None,
-        strict: false,
-        producer_object: None,
-    };
+    /// Options for an argument of a Rust function.
+    pub(crate) const IN_BOUNDS: &'static Self = &Self::only(Check::BoundsIfKnown);
+
+    const fn only(check: Check) -> Self {
+        Self {
+            producer: None,
+            dtype: None,
+            shape: None,
+            read_only: None,
+            owner: None,
+            device_id: None,
+            check,
+            strict: false,
+            producer_object: None,
+        }
+    }
 }
 
 impl<'a, 'py> Options<'a, 'py> {
-    /// Parses the keywords; `None` if none is given, for [`NONE`](Options::NONE): a call without keywords, as most
-    /// are, writes no struct of them.
+    /// Parses the keywords; `None` if none is given: the caller then uses [`NONE`](Options::NONE), and most calls write
+    /// no struct.
     ///
     /// # Errors
     /// `TypeError` or `ValueError`, naming the argument.
@@ -227,7 +222,7 @@ impl<'a, 'py> Options<'a, 'py> {
             strict,
             which: _,
         } = given;
-        // `...`: as the producer says, which is the same as giving nothing.
+        // `...` is the same as no argument.
         let producer_stream = producer_stream.filter(|value| !is_ellipsis(value));
         Ok(Self {
             producer: producer_stream.map(producer).transpose()?,
@@ -242,13 +237,28 @@ impl<'a, 'py> Options<'a, 'py> {
         })
     }
 
-    /// Whether nothing is said of a view that came by DLPack, which tells its device and keeps its owner.
+    /// Whether no option changes a view that came by DLPack, which tells its device and keeps its owner.
+    ///
+    /// Names every option, so that a new one does not compile until it is decided here.
     #[inline(always)]
     pub(crate) fn keeps_view(&self) -> bool {
+        let Self {
+            producer,
+            dtype: _,
+            shape: _,
+            read_only,
+            owner,
+            device_id,
+            check,
+            strict: _,
+            producer_object: _,
+        } = self;
         self.keeps_elements()
-            && self.read_only.is_none()
-            && self.producer.is_none()
-            && self.check == Check::Device
+            && producer.is_none()
+            && read_only.is_none()
+            && owner.is_none()
+            && device_id.is_none()
+            && *check == Check::Device
     }
 
     /// Whether the elements are described by the producer alone.
@@ -258,10 +268,10 @@ impl<'a, 'py> Options<'a, 'py> {
     }
 }
 
-/// By its address, as a reference that is made and dropped would wait in PyO3's pool (`fastcall`).
+/// Compares the address: PyO3 would defer the drop of a new reference (`fastcall`).
 #[inline(always)]
 fn is_ellipsis(value: &Bound<'_, PyAny>) -> bool {
-    // SAFETY: reads the address of a static.
+    // SAFETY: returns the address of a static.
     value.as_ptr() == unsafe { ffi::Py_Ellipsis() }
 }
 
@@ -272,14 +282,14 @@ fn producer(value: Borrowed<'_, '_, PyAny>) -> PyResult<Stream> {
     }
 }
 
-/// A bool argument; NumPy's bools are taken as PyO3 takes them.
+/// Reads a bool argument; takes NumPy's bools, as PyO3 does.
 ///
 /// # Errors
 /// `argument-type` for anything else.
 #[inline]
 pub(crate) fn flag(value: Value<'_, '_>, argument: &'static str) -> PyResult<Option<bool>> {
     let Some(value) = value else { return Ok(None) };
-    // SAFETY: reads the addresses of statics.
+    // SAFETY: return the addresses of statics.
     let (yes, no) = (unsafe { ffi::Py_True() }, unsafe { ffi::Py_False() });
     let is_true = value.as_ptr() == yes;
     if is_true || value.as_ptr() == no {
@@ -294,12 +304,12 @@ fn other_flag(value: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<bool
         crate::python::cpython::release::drop_now(error);
         let field = Field::Argument(argument);
         Violation::new(Rule::ArgumentType, field, repr(value))
-            .with_hint("it is a bool")
+            .with_hint("must be a bool")
             .into()
     })
 }
 
-/// The ordinal of a CUDA device, of 0 or more.
+/// Reads the id of a CUDA device, of 0 or more.
 ///
 /// # Errors
 /// `argument-type`, `device_id-range`.
@@ -317,7 +327,7 @@ pub(crate) fn device_id(value: Borrowed<'_, '_, PyAny>) -> PyResult<i32> {
     Ok(device_id)
 }
 
-/// DLPack's device as a pair of ints.
+/// Reads DLPack's device as a pair of ints.
 ///
 /// # Errors
 /// `argument-type`, and the rules of devices.
@@ -336,7 +346,7 @@ pub(crate) fn device(value: Borrowed<'_, '_, PyAny>) -> PyResult<Device> {
 
 #[inline(always)]
 fn small_device_id(value: Borrowed<'_, '_, PyAny>) -> Option<i32> {
-    let device_id = i32::try_from(int::quick(value)?).ok()?;
+    let device_id = i32::try_from(int::read_fast(value)?).ok()?;
     (device_id >= 0).then_some(device_id)
 }
 
@@ -346,16 +356,16 @@ fn check(value: &Bound<'_, PyAny>) -> PyResult<Check> {
         "bounds" => Ok(Check::Bounds),
         _ => Err(
             Violation::new(Rule::ArgumentValue, Field::Argument("check"), repr(value))
-                .with_hint("it is \"device\" or \"bounds\"")
+                .with_hint("must be \"device\" or \"bounds\"")
                 .into(),
         ),
     }
 }
 
-/// A str argument.
+/// Reads a str argument.
 ///
 /// # Errors
-/// `argument-type` for anything else; what its encoding raises.
+/// `argument-type` for anything else; `UnicodeEncodeError` for a lone surrogate.
 pub(crate) fn text(value: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<String> {
     match value.cast::<PyString>() {
         Ok(text) => Ok(text.to_cow()?.into_owned()),
@@ -375,11 +385,11 @@ fn shape(value: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
     }
 }
 
-/// A dtype by name ("bfloat16", "float8_e4m3fn", "<f4"), or an object that has one: NumPy's dtypes and
-/// scalar types and ml_dtypes', found by their `name`, `dtype` or `__name__` without importing either.
+/// Reads a dtype: a name ("bfloat16", "float8_e4m3fn", "<f4"), a scalar type (by `__name__`), or an object with a
+/// `name`, such as dtypes of NumPy and ml_dtypes. Imports neither.
 ///
 /// # Errors
-/// `dtype-argument-type`, `dtype-argument`; what the object's attributes raise.
+/// `dtype-argument-type`, `dtype-argument`; the exceptions of the object's attributes.
 pub(crate) fn dtype(value: &Bound<'_, PyAny>) -> PyResult<DType> {
     let field = Field::Argument("dtype");
     let name = if value.is_instance_of::<PyString>() {

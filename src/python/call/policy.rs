@@ -1,7 +1,7 @@
-//! What a thread has said about ordering: the policy, and the stream it works on.
+//! The `policy` and `use_stream` blocks of a thread.
 //!
-//! Both belong to the calling thread, not to the task: a coroutine that suspends inside such a block
-//! leaves it open for whatever runs next on the thread.
+//! Both belong to the thread, not to the task: a coroutine that suspends inside a block leaves it open for the next
+//! task of the thread.
 
 use std::cell::{Cell, RefCell};
 
@@ -25,13 +25,13 @@ thread_local! {
     static WORK: RefCell<Vec<Work>> = const { RefCell::new(Vec::new()) };
 }
 
-/// One `policy` block of this thread, by the address of its object.
+/// An open `policy` block of this thread, identified by the address of its object.
 struct Entered {
     block: usize,
     sync: SyncPolicy,
 }
 
-/// Changes this thread's open blocks; the innermost one is the policy.
+/// Changes this thread's open blocks; the innermost one sets the policy.
 fn with_policies(change: impl FnOnce(&mut Vec<Entered>)) {
     POLICIES.with_borrow_mut(|open| {
         change(open);
@@ -39,13 +39,13 @@ fn with_policies(change: impl FnOnce(&mut Vec<Entered>)) {
     });
 }
 
-/// One `use_stream` block of this thread.
+/// An open `use_stream` block of this thread.
 struct Work {
     device_id: i32,
     stream: Stream,
 }
 
-/// How this thread orders: by `with policy(...)`, else by `CAI_DLPACK_SYNC`, else by events.
+/// Returns the policy of this thread: of `with policy(...)`, else of `CAI_DLPACK_SYNC`, else events.
 #[inline]
 pub(crate) fn policy() -> SyncPolicy {
     POLICY.get().unwrap_or_else(default_policy)
@@ -59,10 +59,10 @@ fn default_policy() -> SyncPolicy {
     })
 }
 
-/// Refuses an environment variable that says nothing known; called when the module is loaded.
+/// Refuses an unknown value of `CAI_DLPACK_SYNC` when the module is loaded.
 ///
 /// # Errors
-/// A `ValueError` that names the variable.
+/// `ValueError`, naming the variable.
 pub(crate) fn check_environment() -> PyResult<()> {
     match std::env::var("CAI_DLPACK_SYNC") {
         Ok(name) if by_name(&name).is_none() => Err(unknown_policy(
@@ -85,12 +85,12 @@ fn by_name(name: &str) -> Option<SyncPolicy> {
 #[cold]
 fn unknown_policy(field: Field, found: &str) -> PyErr {
     Violation::new(Rule::ArgumentValue, field, found)
-        .with_hint("it is \"event\", \"host\" or \"none\"")
+        .with_hint("must be \"event\", \"host\" or \"none\"")
         .into()
 }
 
-/// The stream that this thread works on, on one device: what `use_stream` said last, else the legacy
-/// default stream.
+/// Returns the work stream of this thread on a device: of the innermost `use_stream` block, else the legacy default
+/// stream.
 pub(crate) fn work_stream(device_id: i32) -> Stream {
     WORK.with_borrow(|work| {
         work.iter()
@@ -101,13 +101,23 @@ pub(crate) fn work_stream(device_id: i32) -> Stream {
     .unwrap_or(Stream::LegacyDefault)
 }
 
-/// Sets how this thread orders consumers after the data, for the duration of a `with` block.
+/// Sets how this thread orders consumers after the data, during a `with` block.
 ///
 /// Parameters
 /// ----------
 /// sync : {'event', 'host', 'none'}
-///     "event" (the default): the consumer's stream waits for an event, the host for nothing. "host": the host
+///     "event" (the default): the consumer's stream waits for an event; the host does not wait. "host": the host
 ///     waits for the data. "none": nothing waits; the caller has ordered the work.
+///
+/// Raises
+/// ------
+/// TypeError, ValueError
+///     If `sync` is no str, or none of these.
+///
+/// Examples
+/// --------
+/// >>> with cd.policy(sync="host"):  # doctest: +SKIP
+/// ...     array = torch.from_dlpack(cd.view(obj))
 #[pyclass(name = "policy", module = "cai_dlpack", frozen)]
 pub(crate) struct Policy {
     sync: SyncPolicy,
@@ -138,7 +148,7 @@ impl Policy {
         _error: &Bound<'_, PyAny>,
         _trace: &Bound<'_, PyAny>,
     ) -> bool {
-        // Blocks of generators end in any order: this one ends, and the others stay as they are.
+        // Blocks of generators end in any order: only this one is removed.
         with_policies(|open| {
             if let Some(at) = open
                 .iter()
@@ -153,7 +163,7 @@ impl Policy {
 }
 
 impl Policy {
-    /// Tells one object from another while it lives; an open block keeps its object alive.
+    /// Returns the address, which identifies a living object; an open block keeps its object alive.
     fn address(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
@@ -169,8 +179,8 @@ fn given_device_id(device_id: &Bound<'_, PyAny>) -> PyResult<i32> {
     Ok(device_id)
 }
 
-/// The device of a stream: of the context that it was created in, for a default stream of this thread's
-/// context. Where there is no driver or no context, the first one.
+/// Queries the driver for the device of a stream's context, or of this thread's context for a default stream. 0
+/// without a driver or a context.
 fn device_of(stream: Stream) -> Result<i32, DriverError> {
     let Ok(driver) = driver::driver() else {
         return Ok(0);
@@ -185,10 +195,10 @@ fn device_of(stream: Stream) -> Result<i32, DriverError> {
     }
 }
 
-/// Names the stream that this thread works on, for the duration of a `with` block.
+/// Names the stream that this thread works on, during a `with` block.
 ///
-/// A consumer that takes views through the C Exchange API asks for a work stream without saying for which array.
-/// It gets this one, and every view that it takes is made ready there. Without a block it is the legacy default
+/// A consumer that imports views through the C Exchange API reads the thread's work stream without naming an array. It
+/// gets this stream, and every view that it imports is made ready there. Without a block it gets the legacy default
 /// stream.
 ///
 /// Parameters
@@ -196,7 +206,14 @@ fn device_of(stream: Stream) -> Result<i32, DriverError> {
 /// stream : StreamLike
 ///     An int or an object with ``__cuda_stream__``.
 /// device_id : int | None, default None
-///     The CUDA device of the stream. None: the driver is asked.
+///     The id of the stream's CUDA device. None: the driver is queried.
+///
+/// Raises
+/// ------
+/// TypeError, ValueError
+///     If `stream` names no stream, or `device_id` no device.
+/// DriverError
+///     If a call of the CUDA driver fails.
 #[pyclass(name = "use_stream", module = "cai_dlpack", frozen)]
 pub(crate) struct UseStream {
     device_id: i32,
@@ -211,10 +228,13 @@ impl UseStream {
     #[pyo3(signature = (stream, /, *, device_id=None))]
     fn new(stream: &Bound<'_, PyAny>, device_id: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         let device_id = device_id.map(given_device_id).transpose()?;
-        let object = stream.clone().unbind();
+        let (py, object) = (stream.py(), stream.clone().unbind());
         let stream = stream::named(stream, Field::Argument("stream"))?;
         Ok(Self {
-            device_id: device_id.map_or_else(|| device_of(stream), Ok)?,
+            device_id: match device_id {
+                Some(device_id) => device_id,
+                None => py.detach(|| device_of(stream))?,
+            },
             stream,
             object,
         })
@@ -245,7 +265,7 @@ impl UseStream {
         false
     }
 
-    /// A stream object that keeps the block makes a cycle.
+    /// Shows the stream object to the collector: an object that refers to the block makes a cycle.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.object)
     }

@@ -1,7 +1,7 @@
-//! Streams as Python gives them: an int, `None`, or an object with `__cuda_stream__`.
+//! Reads a stream: an int, `None`, or an object with `__cuda_stream__`.
 //!
-//! `__cuda_stream__` is NVIDIA's protocol: called without arguments it answers `(version, handle)`,
-//! where handle 0 is the legacy default stream. An attribute that holds the tuple is taken as well.
+//! `__cuda_stream__` is NVIDIA's protocol: a method without arguments that returns `(version, handle)`, in which handle
+//! 0 is the legacy default stream. An attribute that holds the tuple is accepted as well.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyInt, PyTuple};
@@ -10,7 +10,7 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Stream};
 use crate::python::cpython::int;
 use crate::python::cpython::int::{IntRule, repr};
-use crate::python::cpython::names::keys;
+use crate::python::cpython::names::names;
 
 const ARGUMENT: IntRule = IntRule::new(
     Field::Argument("stream"),
@@ -19,24 +19,24 @@ const ARGUMENT: IntRule = IntRule::new(
 );
 const HANDLE: IntRule = IntRule::new(Field::CudaStream, Rule::StreamObject, Rule::StreamRange);
 
-/// What `__dlpack__(stream=...)` asks for; None is the protocol's, see [`Request::from_dlpack`].
+/// Reads the `stream` of `__dlpack__`; None has the protocol's meaning ([`Request::from_dlpack`]).
 ///
 /// # Errors
-/// A `TypeError` for what is no stream, a `ValueError` for an int that the protocol refuses.
+/// `TypeError` for an object that is no stream, `ValueError` for an int that the protocol forbids.
 #[inline(always)]
 pub(crate) fn request(stream: Option<&Bound<'_, PyAny>>, platform: Platform) -> PyResult<Request> {
     let Some(stream) = stream else {
         return Ok(Request::from_dlpack(None, platform)?);
     };
-    match int::quick(stream.as_borrowed()) {
+    match int::read_fast(stream.as_borrowed()) {
         Some(number) => Ok(Request::from_dlpack(Some(number.into()), platform)?),
-        None => careful_request(stream, platform),
+        None => request_of_any(stream, platform),
     }
 }
 
-/// A stream object, an int of another kind or above 2^63, or something else.
+/// Reads a stream object, or any int.
 #[cold]
-fn careful_request(stream: &Bound<'_, PyAny>, platform: Platform) -> PyResult<Request> {
+fn request_of_any(stream: &Bound<'_, PyAny>, platform: Platform) -> PyResult<Request> {
     let number = match from_object(stream)? {
         Some(named) => i128::from(named.raw()),
         None => ARGUMENT.read_wide(stream)?,
@@ -44,10 +44,10 @@ fn careful_request(stream: &Bound<'_, PyAny>, platform: Platform) -> PyResult<Re
     Ok(Request::from_dlpack(Some(number), platform)?)
 }
 
-/// A stream that our own functions take: an int of 1 or more, or a stream object.
+/// Reads a stream that must be named: an int of 1 or more, or a stream object.
 ///
 /// # Errors
-/// As [`request`]; -1 is refused, since it names no stream.
+/// `stream-type`, `stream-zero` and `stream-range`, which also refuses -1; `stream-object`.
 pub(crate) fn named(stream: &Bound<'_, PyAny>, field: Field) -> PyResult<Stream> {
     if let Some(stream) = from_object(stream)? {
         return Ok(stream);
@@ -61,12 +61,12 @@ pub(crate) fn named(stream: &Bound<'_, PyAny>, field: Field) -> PyResult<Stream>
     }
 }
 
-/// The stream behind an object with `__cuda_stream__`; `None` where it has no such attribute.
+/// Reads `__cuda_stream__`; `None` if the object has no such attribute.
 fn from_object(stream: &Bound<'_, PyAny>) -> PyResult<Option<Stream>> {
     if stream.is_instance_of::<PyInt>() || stream.is_instance_of::<PyBool>() {
         return Ok(None);
     }
-    let Some(protocol) = stream.getattr_opt(&keys(stream.py()).cuda_stream)? else {
+    let Some(protocol) = stream.getattr_opt(&names(stream.py()).cuda_stream)? else {
         return Ok(None);
     };
     let answer = if protocol.is_callable() {

@@ -1,8 +1,8 @@
-//! The memory of a view's object, written in place.
+//! Allocates the objects of views, and writes the view in place.
 //!
-//! PyO3 makes an object by calling `object.__new__`, which clears memory and shows it to the collector before
-//! anything stands there: 130 instructions more than here. PyO3's layout of objects is its own business, so it is
-//! compared with [`Object`] once, by what the class tells of it. If it differs, PyO3 makes every view.
+//! PyO3 makes an object by `object.__new__`, which clears the memory and tracks the object before its value is written:
+//! 130 instructions more than here. PyO3's layout of objects is not documented, so it is compared with [`Object`] once,
+//! by the attributes of the class. If it differs, PyO3 makes every view.
 
 use std::mem::{ManuallyDrop, MaybeUninit, offset_of};
 use std::ptr::NonNull;
@@ -21,7 +21,7 @@ use crate::python::class::view::PyCaiView;
 use crate::python::cpython::thread_exit;
 use crate::view::CaiView;
 
-/// A view as PyO3 lays it out.
+/// The layout of PyO3's object of a view.
 #[repr(C)]
 struct Object {
     head: ffi::PyObject,
@@ -40,15 +40,15 @@ enum LayoutMatches {
 
 static LAYOUT: AtomicU8 = AtomicU8::new(LayoutMatches::Unknown as u8);
 
-/// A view's object whose value is not written yet. Dropped, it frees its memory and drops no value.
+/// An object of a view whose value is not written yet. Its drop frees the memory and drops no value.
 pub(crate) enum NewView<'py> {
-    /// CPython's memory, if PyO3 lays views out as [`Object`].
+    /// CPython's memory, if PyO3's layout is [`Object`].
     Object(Unwritten<'py>),
-    /// Memory from which PyO3 moves the value into an object of its own.
+    /// Memory from which the value is moved into an object of PyO3.
     Value(Python<'py>, Box<MaybeUninit<PyCaiView>>),
 }
 
-/// An object of which only the head is written.
+/// An object with a written head and an unwritten value.
 pub(crate) struct Unwritten<'py> {
     object: NonNull<Object>,
     py: Python<'py>,
@@ -63,8 +63,7 @@ impl<'py> NewView<'py> {
             return Ok(Self::Value(py, Box::new(MaybeUninit::uninit())));
         }
         let class = PyCaiView::type_object_raw(py);
-        // SAFETY: a class of the collector's, of no variable size (`matches`); a new object with a written head,
-        // to which nothing refers yet, or NULL with an exception set.
+        // SAFETY: the class has the flag of the collector and no items (`class_matches`).
         let object = unsafe { ffi::PyObject_GC_New::<Object>(class) };
         match NonNull::new(object) {
             Some(object) => Ok(Self::Object(Unwritten { object, py })),
@@ -80,14 +79,13 @@ impl<'py> NewView<'py> {
         }
     }
 
-    /// The memory for the view.
+    /// Returns the memory for the view.
     #[inline(always)]
     pub(crate) fn view(&mut self) -> &mut MaybeUninit<CaiView> {
         PyCaiView::fields_of(self.value()).0
     }
 
-    /// Writes what stands beside the view, and returns the object. The collector tracks it if it may be in a
-    /// cycle.
+    /// Writes the fields beside the view, and returns the object. Tracks it if it may be in a cycle.
     ///
     /// # Errors
     /// Out of memory, if PyO3 makes the object.
@@ -109,9 +107,9 @@ impl<'py> NewView<'py> {
 impl<'py> Unwritten<'py> {
     #[inline(always)]
     fn value(&mut self) -> &mut MaybeUninit<PyCaiView> {
-        // SAFETY: inside the object's memory; nothing is read.
+        // SAFETY: a field of the object's memory; nothing is read.
         let value = unsafe { &raw mut (*self.object.as_ptr()).value };
-        // SAFETY: aligned and ours, as nothing else refers to the object, and without demands on what stands there.
+        // SAFETY: aligned, and referred to by nothing else; `MaybeUninit` may be uninitialised.
         unsafe { &mut *value }
     }
 
@@ -121,18 +119,18 @@ impl<'py> Unwritten<'py> {
     unsafe fn written(self) -> Bound<'py, PyCaiView> {
         let mut this = ManuallyDrop::new(self);
         let object = this.object.as_ptr();
-        // SAFETY: inside the object's memory; nothing is read.
+        // SAFETY: a field of the object's memory; nothing is read.
         let weak_references = unsafe { &raw mut (*object).weak_references };
-        // SAFETY: aligned and ours; nothing stands there that would have to be dropped.
+        // SAFETY: aligned, and referred to by nothing else; a pointer needs no drop.
         unsafe { weak_references.write(std::ptr::null_mut()) };
         // SAFETY: the value has been written (this function's contract).
         if unsafe { this.value().assume_init_ref() }.may_be_in_a_cycle() {
-            // SAFETY: every field is written, and the collector does not track the object yet.
+            // SAFETY: every field is written, and the object is not tracked yet.
             unsafe { ffi::PyObject_GC_Track(object.cast()) };
         }
-        // SAFETY: the reference that `PyObject_GC_New` gave.
+        // SAFETY: not null; the reference of `PyObject_GC_New`, given up by `ManuallyDrop`.
         let object = unsafe { Bound::from_owned_ptr(this.py, object.cast()) };
-        // SAFETY: an object of the class itself.
+        // SAFETY: an object of this class (`new`).
         unsafe { object.cast_into_unchecked() }
     }
 }
@@ -141,20 +139,17 @@ impl Drop for Unwritten<'_> {
     #[cold]
     fn drop(&mut self) {
         let object = self.object.as_ptr();
-        // SAFETY: the GIL is held (`py`), and the head is written.
+        // SAFETY: the head is written.
         let class = unsafe { ffi::Py_TYPE(object.cast()) };
-        // SAFETY: from `PyObject_GC_New`, not tracked, with the one reference that is ours.
+        // SAFETY: from `PyObject_GC_New`, not tracked, and referred to by nothing else.
         unsafe { ffi::PyObject_GC_Del(object.cast()) };
-        // SAFETY: the reference of an object of a heap type to its class.
+        // SAFETY: the GIL is held (`py`); an object of a heap type owns a reference to its class, given up once.
         unsafe { ffi::Py_DECREF(class.cast()) };
     }
 }
 
 impl PyCaiView {
     /// Makes the object of a view.
-    ///
-    /// # Errors
-    /// Out of memory.
     #[inline(always)]
     pub(crate) fn into_object(self, py: Python<'_>) -> PyResult<Bound<'_, Self>> {
         let mut new = NewView::new(py)?;
@@ -165,10 +160,7 @@ impl PyCaiView {
     }
 }
 
-/// Compares the layout of the class with [`Object`]; returns whether it matches.
-///
-/// # Errors
-/// What reading the class's attributes raises.
+/// Compares the layout of the class with [`Object`], once, and sets its deallocator. Returns whether it matches.
 #[cold]
 #[inline(never)]
 fn learn_layout(py: Python<'_>) -> PyResult<bool> {
@@ -179,74 +171,71 @@ fn learn_layout(py: Python<'_>) -> PyResult<bool> {
     let matches = class_matches(&class)?;
     #[cfg(not(any(Py_LIMITED_API, Py_GIL_DISABLED)))]
     if matches {
-        // SAFETY: the class of views, of which there is none yet; the GIL is held.
+        // SAFETY: a heap type, written under the GIL before its first object is made; its objects are laid out as
+        // `dealloc` expects.
         unsafe { (*class.as_type_ptr()).tp_dealloc = Some(dealloc) };
     }
-    let known = match matches {
+    let outcome = match matches {
         true => LayoutMatches::Yes,
         false => LayoutMatches::No,
     };
-    LAYOUT.store(known as u8, Ordering::Relaxed);
+    LAYOUT.store(outcome as u8, Ordering::Relaxed);
     Ok(matches)
 }
 
-/// Sets the deallocator before any view is made: without the GIL another thread may drop one while the layout is
-/// compared. An extension that does not call it leaves the deallocation of views to PyO3, which is right, and
-/// slower.
-///
-/// # Errors
-/// What reading the class's attributes raises.
+/// Sets the deallocator before any view is made: without the GIL another thread may drop a view while the layout is
+/// compared. Without this call PyO3 deallocates views, correctly and slower.
 #[cfg(Py_GIL_DISABLED)]
 pub(crate) fn prepare(class: &Bound<'_, PyType>) -> PyResult<()> {
     if LAYOUT.load(Ordering::Relaxed) == LayoutMatches::Unknown as u8 && class_matches(class)? {
-        // SAFETY: the class of views, of which there is none yet; no other thread has been given the class.
+        // SAFETY: a heap type, written before it has objects or is visible to another thread; its objects are laid
+        // out as `dealloc` expects.
         unsafe { (*class.as_type_ptr()).tp_dealloc = Some(dealloc) };
     }
     Ok(())
 }
 
-/// Deallocates a view, as PyO3 does, less the bookkeeping of a call: a release that has the GIL need not ask for
-/// it.
+/// Deallocates a view like PyO3, without counting a call of PyO3: the release has the GIL.
 #[cfg(not(Py_LIMITED_API))]
 unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
-    thread_exit::stays();
+    thread_exit::guard();
     let this = object.cast::<Object>();
-    // SAFETY: CPython calls this attached, with a view to which nothing refers any more. Does nothing to one
-    // that the collector does not track.
+    // SAFETY: CPython calls this attached, with an object of this class to which nothing refers any more. No effect on
+    // an untracked one.
     unsafe { ffi::PyObject_GC_UnTrack(object.cast()) };
-    // SAFETY: inside an object of our class, laid out as `Object` (`learn_layout`); nothing is read.
+    // SAFETY: a field of an object of this class, laid out as `Object` (`class_matches`); nothing is read.
     let weak_references = unsafe { &raw mut (*this).weak_references };
-    // SAFETY: an aligned field of a living object, which others change as an atomic, if at all: without the GIL,
-    // a thread that drops a weak reference at this moment.
+    // SAFETY: an aligned field of a living object, which other threads write atomically: without the GIL a thread may
+    // drop a weak reference now.
     let weak_references = unsafe { AtomicPtr::from_ptr(weak_references) };
     if !weak_references.load(Ordering::Acquire).is_null() {
-        // SAFETY: an object of our class, whose value is still whole.
+        // SAFETY: an object of this class, whose value is not dropped yet.
         unsafe { ffi::PyObject_ClearWeakRefs(object) };
     }
-    // SAFETY: inside an object of our class; nothing is read.
+    // SAFETY: a field of an object of this class; nothing is read.
     let value = unsafe { &raw mut (*this).value };
-    // SAFETY: aligned, and nothing else refers to the object.
+    // SAFETY: aligned, initialised, and referred to by nothing else.
     let value = unsafe { &mut *value };
-    // SAFETY: the value stands there, and is not used afterwards; the GIL is held.
+    // SAFETY: a value of an object of this class is initialised; not used afterwards; the GIL is held.
     unsafe { PyCaiView::end(value) };
-    // SAFETY: the head is whole.
+    // SAFETY: the head outlives the value.
     let class = unsafe { ffi::Py_TYPE(object) };
-    // SAFETY: memory of the collector's, which does not track it.
+    // SAFETY: from the collector's allocator, untracked above, and not used afterwards.
     unsafe { ffi::PyObject_GC_Del(object.cast()) };
-    // SAFETY: the reference of an object of a heap type to its class.
+    // SAFETY: the GIL is held; an object of a heap type owns a reference to its class, given up once.
     unsafe { ffi::Py_DECREF(class.cast()) };
 }
 
 /// Whether the objects of a class are laid out as [`Object`].
 ///
-/// Between head and weak references there is then room for the value and nothing else, so that it stands there.
+/// The size and the offset of the weak references then leave no other place for the value.
 fn class_matches(class: &Bound<'_, PyType>) -> PyResult<bool> {
-    let says = |name| class.getattr(name)?.extract::<usize>();
-    // SAFETY: a class.
+    let read = |name| class.getattr(name)?.extract::<usize>();
+    // SAFETY: a living class.
     let flags = unsafe { ffi::PyType_GetFlags(class.as_type_ptr()) };
     Ok(flags & ffi::Py_TPFLAGS_HAVE_GC != 0
-        && says("__basicsize__")? == size_of::<Object>()
-        && says("__itemsize__")? == 0
-        && says("__dictoffset__")? == 0
-        && says("__weakrefoffset__")? == offset_of!(Object, weak_references))
+        && read("__basicsize__")? == size_of::<Object>()
+        && read("__itemsize__")? == 0
+        && read("__dictoffset__")? == 0
+        && read("__weakrefoffset__")? == offset_of!(Object, weak_references))
 }

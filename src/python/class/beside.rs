@@ -1,5 +1,6 @@
-//! What a Python view has beside the Rust one.
+//! The fields of a Python view beside the Rust view.
 
+#[cfg(not(Py_LIMITED_API))]
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -11,12 +12,12 @@ use crate::python::class::scope::Scope;
 use crate::python::cpython::release;
 use crate::python::exchange_table::Table;
 
-/// What a Python view has beside the Rust one; nothing for most.
+/// The fields of a Python view beside the Rust view; empty for most views.
 #[derive(Debug, Default)]
 pub(crate) struct Beside {
-    /// What few views have, apart: the size of a view is paid for by every one of them.
+    /// Boxed, as few views have them and each pays for its size.
     rare: Option<Box<Rare>>,
-    /// The producer's table, to ask again for its work stream, if the view is ready there.
+    /// The producer's table, if the view is ready on its work stream, which is then read again before each use.
     pub(crate) table: Option<Table>,
 }
 
@@ -31,7 +32,7 @@ pub(crate) struct Rare {
     /// The fields of a struct.
     pub(crate) fields: Descr,
     /// The device by which the producer's table addresses the memory, if it is not the view's own.
-    pub(crate) known_as: Option<Device>,
+    pub(crate) table_device: Option<Device>,
 }
 
 impl Beside {
@@ -45,7 +46,7 @@ impl Beside {
         let is_empty = rare.stream_object.is_none()
             && rare.producer_object.is_none()
             && rare.scope.is_none()
-            && rare.known_as.is_none()
+            && rare.table_device.is_none()
             && rare.fields == Descr::None;
         Self {
             rare: (!is_empty).then(|| Box::new(rare)),
@@ -65,8 +66,7 @@ impl Beside {
         Self::new(Rare { fields, ..rare }, self.table)
     }
 
-    /// Keeps the stream objects that the caller named: a stream lives as long as the views that are ordered by
-    /// it. An int keeps nothing alive.
+    /// Keeps the caller's stream objects alive as long as the view. An int keeps nothing alive.
     #[inline(always)]
     pub(crate) fn keeping(
         self,
@@ -106,8 +106,9 @@ impl Beside {
         visit.call(&rare.producer_object)
     }
 
-    /// Drops it with the GIL held, in a call that PyO3 does not count, in which it would keep the objects until
-    /// its next one; after the interpreter's end there is none.
+    /// Drops the fields, with the GIL held, in a call that PyO3 does not count: PyO3's drop would keep the objects
+    /// until its next call.
+    #[cfg(not(Py_LIMITED_API))]
     #[inline(always)]
     pub(crate) fn end(self) {
         if let Some(rare) = self.rare {
@@ -116,18 +117,19 @@ impl Beside {
     }
 }
 
+#[cfg(not(Py_LIMITED_API))]
 impl Rare {
     #[cold]
     fn end(mut self) {
         for object in [self.stream_object.take(), self.producer_object.take()] {
             let object = object.map_or(std::ptr::null_mut(), Py::into_ptr);
-            // SAFETY: the GIL is held; NULL, or a reference that is ours to give up.
+            // SAFETY: the GIL is held; NULL, or an owned reference, given up once.
             unsafe { ffi::Py_XDECREF(object) };
         }
     }
 }
 
-/// A stream object to keep; nothing for an int.
+/// Returns a new reference to a stream object; `None` for an int.
 #[inline]
 pub(crate) fn kept(stream: Option<&Bound<'_, PyAny>>) -> Option<Py<PyAny>> {
     stream

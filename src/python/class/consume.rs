@@ -1,4 +1,4 @@
-//! `with view.consume(stream) as t`: a consume block, and the return edge at its end.
+//! The context manager of `CaiView.consume`, which makes the return edge at the end of the block.
 
 use std::ffi::CString;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,8 +18,18 @@ use crate::view::{ConsumeGuard, ReturnEdge};
 
 /// The context manager that `CaiView.consume` returns.
 ///
-/// Entering makes `stream` wait for the data and gives a view that is ready there; leaving makes the
-/// producer's stream wait for what `stream` holds by then, also when the body raises.
+/// Entering makes the consumer's stream wait for the data, and returns a view that is ready there. Leaving makes the
+/// producer's stream wait for the work on the consumer's stream, also if the body raises.
+///
+/// Raises
+/// ------
+/// RuntimeError
+///     If the block is entered while it is open.
+///
+/// Examples
+/// --------
+/// >>> with view.consume(stream) as array:  # doctest: +SKIP
+/// ...     kernel(array, stream)
 #[pyclass(name = "Consume", module = "cai_dlpack", frozen)]
 pub(crate) struct PyConsume {
     view: Py<PyCaiView>,
@@ -30,7 +40,7 @@ pub(crate) struct PyConsume {
 
 impl PyConsume {
     /// # Errors
-    /// With `strict`, `stream-unknown` where the return edge has nowhere to go.
+    /// `stream-unknown` with `strict`, if the producer's stream is unknown.
     pub(crate) fn new(
         view: &Bound<'_, PyCaiView>,
         stream: Stream,
@@ -60,7 +70,7 @@ impl PyConsume {
         self.lock().take()
     }
 
-    /// Keeps a guard until the end of the block; hands it back if there is one already.
+    /// Keeps a guard until the end of the block; returns it if there is one already.
     fn keep(&self, guard: ConsumeGuard, scope: Scope) -> Option<(ConsumeGuard, Scope)> {
         let mut open = self.lock();
         if open.is_some() {
@@ -93,7 +103,7 @@ impl PyConsume {
         let consumed = consumed.into_object(py)?;
         match this.keep(guard, scope) {
             None => Ok(consumed),
-            // Another thread has entered meanwhile: its block stands, and this guard ends here.
+            // Another thread has entered meanwhile: its block stays open, and this guard ends here.
             Some((guard, scope)) => {
                 scope.end();
                 py.detach(|| drop(guard));
@@ -111,7 +121,7 @@ impl PyConsume {
     ) -> PyResult<bool> {
         if let Some((guard, scope)) = self.take() {
             scope.end();
-            // A producer that has moved goes on working there: that stream is made to wait as well.
+            // A producer that has moved goes on working on its new stream, which waits as well.
             let moved = self.view.get().producer_moved();
             let also = moved.as_ref().ok().copied().flatten();
             py.detach(|| guard.finish_for(also))?;
@@ -120,7 +130,7 @@ impl PyConsume {
         Ok(false)
     }
 
-    /// An array that keeps its block makes a cycle, as one that keeps its view does.
+    /// Shows view and stream object to the collector: an array that refers to its block makes a cycle.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.view)?;
         visit.call(&self.stream_object)
@@ -129,14 +139,14 @@ impl PyConsume {
 }
 
 impl Drop for PyConsume {
-    /// A block that was entered and never left: the edge is made now, and the user told.
+    /// Makes the return edge of a block that was never left, and warns.
     fn drop(&mut self) {
         let Some((guard, scope)) = self.take() else {
             return;
         };
         scope.end();
         Python::try_attach(|py| {
-            // An exception may be on its way through the frame that held the block; it goes on.
+            // An exception may be pending in the frame that held the block.
             release::keeping_exception(py, || {
                 py.detach(|| drop(guard));
                 warn(py);

@@ -1,4 +1,4 @@
-//! The class `CaiView`: its struct, its objects' memory, its consume blocks.
+//! The class `CaiView`: the struct, the memory of its objects, the consume blocks.
 
 pub(crate) mod alloc;
 pub(crate) mod beside;

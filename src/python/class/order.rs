@@ -1,4 +1,4 @@
-//! The same array on another stream.
+//! Orders a view onto another stream.
 
 use pyo3::prelude::*;
 
@@ -7,7 +7,8 @@ use crate::python::class::beside::kept;
 use crate::python::class::view::PyCaiView;
 
 impl PyCaiView {
-    /// The same array on a stream that waits for it already; the view itself where it is ready there.
+    /// Returns a view that is ready on `stream`, which waits for the data already; the view itself if it is ready
+    /// there.
     pub(crate) fn ready_on<'py>(
         slf: &Bound<'py, Self>,
         stream: Stream,
@@ -21,7 +22,7 @@ impl PyCaiView {
             .into_object(slf.py())
     }
 
-    /// The view after `request` has been answered, ready on `stream`.
+    /// Carries `request` out, and returns a view that is ready on `stream`.
     pub(crate) fn ordered<'py>(
         slf: &Bound<'py, Self>,
         request: Request,
@@ -30,7 +31,7 @@ impl PyCaiView {
     ) -> PyResult<Bound<'py, Self>> {
         let (py, this) = (slf.py(), slf.get());
         this.prepare(py)?;
-        // An explicit wish: the policy is about what happens without one.
+        // By events whatever the policy, which applies to implicit order.
         if !this.view().needs_order(request, SyncPolicy::Event) {
             return Ok(slf.clone());
         }

@@ -1,4 +1,4 @@
-//! The extent of a `consume` block, shared by the views that it gave.
+//! The extent of a `consume` block, shared by its views.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::view::ReturnEdge;
 
-/// The `consume` block that a view belongs to: what its end does, and whether it has ended.
+/// The `consume` block of a view: its return edge, and whether it has ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Scope {
     ended: Arc<AtomicBool>,
@@ -23,7 +23,7 @@ impl Scope {
         }
     }
 
-    /// Refuses every later use of the block's views.
+    /// Ends the block: every later use of its views is refused.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
     }

@@ -1,4 +1,4 @@
-//! `CaiView` as Python sees it: the struct, and what every method needs of it.
+//! The struct of the Python class `CaiView`, and the checks before each use.
 
 #[cfg(not(Py_LIMITED_API))]
 use std::mem::ManuallyDrop;
@@ -16,12 +16,30 @@ use crate::python::cpython::release::PYTHON;
 use crate::python::exchange_table::WorkStream;
 use crate::view::CaiView;
 
-/// A strided array in memory that CUDA (or, from DLPack, the host) can reach, and whose owner is kept
-/// alive. Made by `view`, `from_cai` and `from_dlpack`.
+/// A view of a strided array in memory that CUDA (or, from DLPack, the host) can access; keeps the owner alive.
 ///
-/// It speaks both protocols: pass it to any consumer of `__dlpack__` or `__cuda_array_interface__`.
-/// It is immutable and copies nothing. It has neither a length nor items, since consumers that find
-/// them copy element by element.
+/// Made by `view`, `from_cai` and `from_dlpack`. It exports by both protocols: pass it to any consumer of `__dlpack__`
+/// or `__cuda_array_interface__`. It is immutable and copies nothing. It has neither a length nor items, as consumers
+/// that find them copy element by element.
+///
+/// Attributes
+/// ----------
+/// shape : tuple of int
+///     The extents, in elements.
+/// dtype : str
+///     The name of the element type.
+/// device : tuple of int
+///     DLPack's device, as (type, id).
+/// stream : int | None
+///     The stream on which the data is ready; None if the data is ready.
+/// read_only : bool
+///     Whether consumers must not write.
+/// owner : object | None
+///     The Python object that keeps the memory alive; None if a DLPack tensor does.
+///
+/// Examples
+/// --------
+/// >>> array = torch.from_dlpack(cd.view(numba_array))  # doctest: +SKIP
 #[pyclass(name = "CaiView", module = "cai_dlpack", frozen, weakref)]
 #[derive(Debug)]
 pub struct PyCaiView {
@@ -50,20 +68,20 @@ impl PyCaiView {
         Self::with(self.view, self.beside.with_fields(fields))
     }
 
-    /// The two fields of memory for a `PyCaiView`, to be written one by one.
+    /// Splits memory for a `PyCaiView` into its two fields, to be written one by one.
     #[inline(always)]
     pub(crate) fn fields_of(
         memory: &mut MaybeUninit<Self>,
     ) -> (&mut MaybeUninit<CaiView>, &mut MaybeUninit<Beside>) {
         let memory = memory.as_mut_ptr();
-        // SAFETY: inside the memory for a `PyCaiView`; nothing is read.
+        // SAFETY: a field of memory for a `PyCaiView`; nothing is read.
         let view = unsafe { &raw mut (*memory).view };
-        // SAFETY: inside the memory for a `PyCaiView`; nothing is read.
+        // SAFETY: a field of memory for a `PyCaiView`; nothing is read.
         let beside = unsafe { &raw mut (*memory).beside };
-        // SAFETY: aligned, within memory that is borrowed mutably, and without demands on what stands there.
+        // SAFETY: aligned, within memory that is borrowed mutably; `MaybeUninit` may be uninitialised.
         let view = unsafe { &mut *view.cast::<MaybeUninit<CaiView>>() };
-        // SAFETY: aligned, within memory that is borrowed mutably, apart from `view`, and without demands on
-        // what stands there.
+        // SAFETY: aligned, within memory that is borrowed mutably, and disjoint from `view`; `MaybeUninit` may be
+        // uninitialised.
         let beside = unsafe { &mut *beside.cast::<MaybeUninit<Beside>>() };
         (view, beside)
     }
@@ -71,27 +89,28 @@ impl PyCaiView {
     /// Drops the value on a thread that holds the GIL, in a call that PyO3 does not count.
     ///
     /// # Safety
-    /// A `PyCaiView` stands there, which is not used afterwards; the GIL is held.
+    /// `memory` is initialised, and not used afterwards; the GIL is held.
     #[cfg(not(Py_LIMITED_API))]
     #[inline(always)]
     pub(crate) unsafe fn end(memory: &mut MaybeUninit<Self>) {
         let (view, beside) = Self::fields_of(memory);
-        // SAFETY: written (this function's contract), and moved out once.
+        // SAFETY: initialised, and moved out once (this function's contract).
         unsafe { beside.assume_init_read() }.end();
-        // SAFETY: a view stands there (this function's contract): `ManuallyDrop` is laid out as what it holds.
+        // SAFETY: aligned, initialised (this function's contract) and borrowed mutably; `ManuallyDrop` is laid out as
+        // its value.
         let view = unsafe { &mut *view.as_mut_ptr().cast::<ManuallyDrop<CaiView>>() };
         // SAFETY: the view is not used afterwards, and the GIL is held (this function's contract).
         unsafe { CaiView::end(view) };
     }
 
-    /// The fields of a struct.
+    /// Returns the fields of a struct.
     pub(crate) fn descr(&self) -> &Descr {
         self.beside.rare().map_or(&Descr::None, |rare| &rare.fields)
     }
 
-    /// The same memory described anew: in the same consume block, on the same stream, of the same producer.
-    pub(crate) fn described(&self, py: Python<'_>, view: CaiView) -> Self {
-        // `dtype=` makes an array of a struct.
+    /// Wraps another description of the same memory, in the same consume block, on the same streams.
+    pub(crate) fn derive(&self, py: Python<'_>, view: CaiView) -> Self {
+        // A struct that is reinterpreted by `dtype=` has no fields.
         let fields = match view.descriptor().dtype().is_structure() {
             true => self.descr().clone(),
             false => Descr::None,
@@ -100,18 +119,19 @@ impl PyCaiView {
             .beside
             .table
             .filter(|_| view.ready() == self.view.ready());
-        let known_as = self.known_as();
+        let table_device = self.table_device();
         let rare = Rare {
             stream_object: clone(py, self.stream_object()),
             producer_object: clone(py, self.producer_object()),
             scope: self.scope().cloned(),
             fields,
-            known_as: (table.is_some() && known_as != view.device()).then_some(known_as),
+            table_device: (table.is_some() && table_device != view.device())
+                .then_some(table_device),
         };
         Self::with(view, Beside::new(rare, table))
     }
 
-    /// A view that is ready on a consumer's stream until `scope` ends.
+    /// Makes a view that is ready on a consumer's stream until `scope` ends.
     pub(crate) fn consumed(
         &self,
         py: Python<'_>,
@@ -119,19 +139,19 @@ impl PyCaiView {
         stream_object: Py<PyAny>,
         scope: Scope,
     ) -> Self {
-        // SAFETY: the same description of the same memory.
+        // SAFETY: the view's own description of its own memory.
         let view = unsafe { view.derive(view.descriptor().clone()) };
         let rare = Rare {
             stream_object: Some(stream_object),
             producer_object: clone(py, self.producer_object()),
             scope: Some(scope),
             fields: self.descr().clone(),
-            known_as: None,
+            table_device: None,
         };
         Self::with(view, Beside::new(rare, None))
     }
 
-    /// The view itself.
+    /// Returns the Rust view.
     #[must_use]
     pub fn view(&self) -> &CaiView {
         &self.view
@@ -141,22 +161,22 @@ impl PyCaiView {
         self.beside.rare()?.scope.as_ref()
     }
 
-    /// The device that the producer's table knows the memory by.
-    fn known_as(&self) -> Device {
-        let rare = self.beside.rare().and_then(|rare| rare.known_as);
+    /// Returns the device by which the producer's table addresses the memory.
+    fn table_device(&self) -> Device {
+        let rare = self.beside.rare().and_then(|rare| rare.table_device);
         rare.unwrap_or_else(|| self.view.device())
     }
 
     fn work(&self) -> Option<WorkStream> {
         let table = self.beside.table?;
-        Some(WorkStream::new(table, self.known_as()))
+        Some(WorkStream::new(table, self.table_device()))
     }
 
     fn stream_object(&self) -> Option<&Py<PyAny>> {
         self.beside.rare()?.stream_object.as_ref()
     }
 
-    /// Whether the collector can see anything in it: an import by DLPack holds no Python object.
+    /// Whether the view holds a Python object; an import by DLPack holds none.
     #[inline(always)]
     pub(crate) fn may_be_in_a_cycle(&self) -> bool {
         self.beside.rare().is_some() || self.view.owner().payload(&PYTHON).is_some()
@@ -166,13 +186,13 @@ impl PyCaiView {
         self.beside.rare()?.producer_object.as_ref()
     }
 
-    /// Refuses a view whose consume block has ended: nothing orders its use any more.
+    /// Refuses a view whose consume block has ended, after which nothing orders its use.
     #[inline]
     pub(crate) fn check_scope(&self) -> PyResult<()> {
         self.scope().map_or(Ok(()), Scope::check)
     }
 
-    /// Refuses what no consumer can be given: a view whose consume block has ended, a struct as a whole.
+    /// Refuses a view that cannot be exported: of an ended consume block, or of a struct as a whole.
     #[inline]
     pub(crate) fn check_array(&self) -> PyResult<()> {
         match self.beside.rare() {
@@ -184,25 +204,30 @@ impl PyCaiView {
         }
     }
 
-    /// What goes before every export: [`check_array`](Self::check_array), [`prepare`](Self::prepare).
+    /// Runs the checks of every export, and orders the ready stream after a producer that has moved.
+    ///
+    /// # Errors
+    /// Those of [`check_array`](Self::check_array) and [`follow`](Self::follow).
     #[inline]
     pub(crate) fn prepare_array(&self, py: Python<'_>) -> PyResult<()> {
         self.check_array()?;
         self.follow(py)
     }
 
-    /// What goes before every use: the consume block has not ended, and the ready stream knows of all that the
-    /// producer has done.
+    /// Runs the check of every use, and orders the ready stream after a producer that has moved.
     ///
     /// # Errors
-    /// `scope-ended`; what the producer's table raises; why no order can be made.
+    /// `scope-ended`; those of [`follow`](Self::follow).
     #[inline]
     pub(crate) fn prepare(&self, py: Python<'_>) -> PyResult<()> {
         self.check_scope()?;
         self.follow(py)
     }
 
-    /// Has the ready stream wait where the producer has moved to another one.
+    /// Makes the ready stream wait for the producer's stream, if the producer has moved to another one.
+    ///
+    /// # Errors
+    /// The exceptions of the producer's table; the rules of order; the driver's.
     #[inline]
     pub(crate) fn follow(&self, py: Python<'_>) -> PyResult<()> {
         match self.work() {
@@ -211,10 +236,10 @@ impl PyCaiView {
         }
     }
 
-    /// The stream that the producer has moved to since the import, where it can be asked.
+    /// Returns the stream to which the producer has moved since the import, if its table tells.
     ///
     /// # Errors
-    /// What the producer's table raises.
+    /// The exceptions of the producer's table.
     pub(crate) fn producer_moved(&self) -> PyResult<Option<Stream>> {
         match self.work() {
             None => Ok(None),
@@ -227,7 +252,7 @@ impl PyCaiView {
         self.beside.visit(visit)
     }
 
-    /// The same view on another ready stream, by then ordered there.
+    /// Makes a view that is ready on another stream, which the caller has ordered.
     pub(crate) fn moved(
         &self,
         py: Python<'_>,
@@ -239,7 +264,7 @@ impl PyCaiView {
             producer_object: clone(py, self.producer_object()),
             scope: self.scope().cloned(),
             fields: self.descr().clone(),
-            known_as: None,
+            table_device: None,
         };
         Self::with(self.view.ready_on(stream), Beside::new(rare, None))
     }

@@ -1,8 +1,7 @@
-//! Small ints read where they lie, without a call: a dict of eight axes holds twenty.
+//! Reads small ints in place, without a call: a dict of eight axes holds twenty.
 //!
-//! How CPython lays an int out is no part of its interface, so it is looked at first: [`learn`] compares a
-//! few ints with what they should look like. Where they do not, and under the stable ABI, every int is read
-//! by a call.
+//! The layout of an int is no part of CPython's interface, so [`learn`] checks it on a few ints first. If they differ,
+//! and under the stable ABI, every int is read by a call.
 
 #[cfg(all(not(any(Py_LIMITED_API, PyPy, GraalPy)), target_pointer_width = "64"))]
 mod layout {
@@ -11,8 +10,8 @@ mod layout {
     use pyo3::ffi;
     use pyo3::prelude::*;
 
-    /// An int, as `longintrepr.h` has it: 3.10 and 3.11 count its digits, with the sign; from 3.12 on the
-    /// count stands above three bits that say the sign (0: positive).
+    /// The layout of an int in `longintrepr.h`: in 3.10 and 3.11 the tag is the number of digits, negative for a
+    /// negative int; from 3.12 on it is that number above three bits, of which two hold the sign (0: positive).
     #[repr(C)]
     struct Int {
         head: ffi::PyObject,
@@ -20,12 +19,12 @@ mod layout {
         digits: [u32; 2],
     }
 
-    /// The bits of a digit.
+    /// The number of bits of a digit.
     const DIGIT: u32 = 30;
     /// The tag of a positive int of two digits.
     const TWO: usize = if cfg!(Py_3_12) { 2 << 3 } else { 2 };
 
-    /// The sign of an int of up to one digit, 0 for 0; `None` for a longer one.
+    /// Returns the sign of an int of up to one digit, 0 for 0; `None` for a longer one.
     #[inline(always)]
     fn sign(tag: usize) -> Option<i64> {
         if cfg!(Py_3_12) {
@@ -35,29 +34,31 @@ mod layout {
         }
     }
 
-    /// Whether ints look so; not, until it is known.
-    static KNOWN: AtomicBool = AtomicBool::new(false);
+    /// Whether ints have the layout of [`Int`]; false until [`learn`] has checked it.
+    static MATCHES: AtomicBool = AtomicBool::new(false);
 
-    /// The value of an int of up to one digit, or two where it is positive.
+    /// Returns the value of an int of up to one digit, or of a positive one of two.
     ///
     /// # Safety
     /// `int` is an exact int.
     #[inline(always)]
     pub(crate) unsafe fn read(int: *mut ffi::PyObject) -> Option<i64> {
-        if !KNOWN.load(Ordering::Relaxed) {
+        if !MATCHES.load(Ordering::Relaxed) {
             return None;
         }
-        // SAFETY: an int (this function's contract), which looks as `Int` says (`learn`).
-        unsafe { look(int.cast()) }
+        // SAFETY: an int (this function's contract), laid out as `Int` (`learn`).
+        unsafe { decode(int.cast()) }
     }
 
+    /// Decodes an int by its tag.
+    ///
     /// # Safety
-    /// `int` is laid out as [`Int`]; its second digit need not be there where it counts one.
+    /// `int` points to a tag and as many digits as the tag states, at least one, laid out as in [`Int`].
     #[inline(always)]
-    unsafe fn look(int: *const Int) -> Option<i64> {
-        // SAFETY: by this function's contract.
+    unsafe fn decode(int: *const Int) -> Option<i64> {
+        // SAFETY: there is a tag (this function's contract).
         let tag = unsafe { (*int).tag };
-        // SAFETY: every int has room for one digit.
+        // SAFETY: there is at least one digit (this function's contract).
         let low = unsafe { (*int).digits[0] };
         if let Some(sign) = sign(tag) {
             return Some(sign * i64::from(low));
@@ -65,12 +66,12 @@ mod layout {
         if tag != TWO {
             return None;
         }
-        // SAFETY: it counts two.
+        // SAFETY: the tag states two digits (this function's contract).
         let high = unsafe { (*int).digits[1] };
         Some(i64::from(high) << DIGIT | i64::from(low))
     }
 
-    /// Looks whether ints are laid out as [`Int`].
+    /// Checks on a few ints whether they are laid out as [`Int`].
     pub(crate) fn learn(py: Python<'_>) {
         let info = py.import("sys").and_then(|sys| sys.getattr("int_info"));
         let nbytes = info.and_then(|info| info.getattr("sizeof_digit")?.extract());
@@ -90,18 +91,18 @@ mod layout {
             (1 << 60) - 1,
         ];
         let long = [-(1 << 30), 1 << 60, i64::MAX, i64::MIN];
-        let look = |value: i64| {
-            // SAFETY: the GIL is held; a new reference, or NULL with an exception set.
+        let decode = |value: i64| {
+            // SAFETY: the GIL is held.
             let int = unsafe { ffi::PyLong_FromLongLong(value) };
-            // SAFETY: as above.
+            // SAFETY: a new reference to an int, or NULL with an exception set.
             let int = unsafe { Bound::from_owned_ptr_or_opt(py, int) }?;
-            // SAFETY: an int is not smaller than its head, a count and a digit of this size; two are read only
-            // where it says so, and then it has as many bytes, whatever they mean.
-            unsafe { look(int.as_ptr().cast()) }
+            // SAFETY: an int has a head, a word and one digit of this size at least (`int_info`); if the word reads
+            // as two digits the int has as many bytes, whatever they mean.
+            unsafe { decode(int.as_ptr().cast()) }
         };
-        let as_said = short.iter().all(|value| look(*value) == Some(*value));
-        if as_said && long.iter().all(|value| look(*value).is_none()) {
-            KNOWN.store(true, Ordering::Relaxed);
+        let reads_short = short.iter().all(|value| decode(*value) == Some(*value));
+        if reads_short && long.iter().all(|value| decode(*value).is_none()) {
+            MATCHES.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -111,7 +112,7 @@ mod layout {
     use pyo3::ffi;
     use pyo3::prelude::*;
 
-    /// Nothing is known of how this interpreter lays ints out.
+    /// Returns `None`: this interpreter's layout of ints is not public.
     ///
     /// # Safety
     /// None.

@@ -1,8 +1,8 @@
-//! Errors as Python sees them.
+//! Converts errors into Python exceptions.
 //!
-//! A [`Violation`] becomes a builtin `TypeError`, `ValueError` or `BufferError`, whichever its rule's
-//! class says, with the attributes `rule` (the id, an anchor in docs/rules.md) and `field`. A failure
-//! of the driver becomes a `DriverError`. What a producer raises passes through untouched.
+//! A [`Violation`] becomes a builtin `TypeError`, `ValueError` or `BufferError`, by the class of its rule, with the
+//! attributes `rule` (the id, an anchor in docs/rules.md) and `field`. A failure of the driver becomes a
+//! `DriverError`. A producer's own exception passes through unchanged.
 
 use once_cell::race::OnceBox;
 use pyo3::exceptions::{PyBufferError, PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
@@ -72,21 +72,28 @@ fn with_attributes(error: PyErr, attributes: [(&str, &str); 2]) -> PyErr {
     })
 }
 
-/// `cai_dlpack.DriverError`, a `RuntimeError` with `call`, `code` (an int, or None where there is no
-/// driver) and `name`.
+/// Returns the class `cai_dlpack.DriverError`: a `RuntimeError` with `call`, `code` (an int, or None without a driver)
+/// and `name`.
 ///
 /// # Errors
-/// Whatever creating the class raises, the first time.
+/// The first call creates the class, which can fail.
 pub fn driver_error(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     static CLASS: OnceBox<Py<PyType>> = OnceBox::new();
     CLASS
         .get_or_try_init(|| {
             let base = py.get_type::<PyRuntimeError>();
-            let doc = c"A call of the CUDA driver failed, or there is no driver.
+            let doc = c"A call of the CUDA driver failed, or no driver is installed.
 
-`call` is the function's name, `code` CUDA's number for the error (None without a driver), `name` CUDA's name
-for it.";
-            let class = PyErr::new_type(py, c"cai_dlpack.DriverError", Some(doc), Some(&base), None);
+Attributes
+----------
+call : str
+    The name of the driver's function.
+code : int | None
+    CUDA's number of the error; None without a driver.
+name : str
+    CUDA's name of the error.";
+            let class =
+                PyErr::new_type(py, c"cai_dlpack.DriverError", Some(doc), Some(&base), None);
             class.map(Box::new)
         })
         .map(|class| class.bind(py))

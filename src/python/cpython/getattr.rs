@@ -1,9 +1,9 @@
-//! An attribute that may be missing, without an exception on the way.
+//! Reads an attribute that may be missing, without raising an exception.
 //!
-//! Most producers of DLPack have no `__cuda_array_interface__`, and to raise and drop an `AttributeError`
-//! with its message costs twice as much as the rest of an import. CPython has a lookup that does not:
-//! `PyObject_GetOptionalAttr` from 3.13 on, `_PyObject_LookupAttr` by the same signature before. Looked up,
-//! since the stable ABI has neither; where there is none, the exception is raised and dropped.
+//! Most producers of DLPack have no `__cuda_array_interface__`, and raising and dropping an `AttributeError` costs
+//! twice as much as the rest of an import. CPython has a function that raises none: `PyObject_GetOptionalAttr` from
+//! 3.13 on, `_PyObject_LookupAttr` of the same signature before. It is found by name, since the stable ABI has
+//! neither; without it the exception is raised and dropped.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -18,16 +18,19 @@ use crate::python::cpython::gil;
 type Lookup =
     unsafe extern "C" fn(*mut ffi::PyObject, *mut ffi::PyObject, *mut *mut ffi::PyObject) -> c_int;
 
-/// `object.name`, or `None` where reading it says `AttributeError`. Other exceptions are errors.
+/// Returns `object.name`, or `None` if reading it raises `AttributeError`.
+///
+/// # Errors
+/// Every other exception.
 #[inline]
 pub(crate) fn optional<'py>(
     object: &Bound<'py, PyAny>,
     name: &Py<PyString>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let (py, mut found) = (object.py(), ptr::null_mut());
-    // SAFETY: a living object, a str, and room for a pointer; the GIL is held.
-    let answer = unsafe { lookup()(object.as_ptr(), name.as_ptr(), &raw mut found) };
-    if answer < 0 {
+    // SAFETY: a living object, a str, and memory for a pointer; the GIL is held.
+    let status = unsafe { lookup()(object.as_ptr(), name.as_ptr(), &raw mut found) };
+    if status < 0 {
         return Err(PyErr::fetch(py));
     }
     // SAFETY: NULL, or a new reference.
@@ -46,18 +49,18 @@ fn lookup() -> Lookup {
     })
 }
 
-/// The same by means that every interpreter has.
+/// Reads the attribute by `PyObject_GetAttr`, and clears the `AttributeError`.
 ///
 /// # Safety
-/// As of `PyObject_GetAttr`; `found` may be written.
+/// As for `PyObject_GetAttr`: a living object, a str, and the GIL is held; `found` is valid for a write.
 unsafe extern "C" fn by_exception(
     object: *mut ffi::PyObject,
     name: *mut ffi::PyObject,
     found: *mut *mut ffi::PyObject,
 ) -> c_int {
-    // SAFETY: our own contract.
+    // SAFETY: a living object and a str; the GIL is held (this function's contract).
     let value = unsafe { ffi::PyObject_GetAttr(object, name) };
-    // SAFETY: our own contract.
+    // SAFETY: valid for a write (this function's contract).
     unsafe { found.write(value) };
     if !value.is_null() {
         return 1;

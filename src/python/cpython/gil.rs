@@ -1,15 +1,14 @@
-//! Whether this thread really holds the GIL of the interpreter that we serve.
+//! Detects whether this thread holds the GIL of the interpreter that loaded the library.
 //!
-//! `PyGILState_Check` is not to be trusted: it answers 1 for every thread once a subinterpreter has
-//! existed, and after the interpreter's end. So the interpreter is asked for the thread state that is
-//! current, which is one load and needs neither the GIL nor a living interpreter:
+//! `PyGILState_Check` does not tell: it returns 1 on every thread once a subinterpreter has existed, and after the
+//! interpreter's end. `PyThreadState_GetUnchecked` is one load, and needs neither the GIL nor a living interpreter:
 //!
-//! | | what `current` answers for | held where |
+//! | | it returns | the GIL is held if |
 //! |---|---|---|
-//! | 3.10, 3.11 | the process: the thread state that holds the GIL | it is this thread's own |
-//! | 3.12 and later | this thread: its thread state while it is attached | it is there |
+//! | 3.10, 3.11 | the thread state that holds the GIL, of any thread | it is this thread's own |
+//! | 3.12 and later | the thread state of this thread, while it is attached | it is not NULL |
 //!
-//! and in both cases it must belong to our interpreter.
+//! In both cases it must belong to the interpreter that loaded the library.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -22,35 +21,45 @@ type IsFinalizing = unsafe extern "C" fn() -> std::ffi::c_int;
 
 struct Interpreter {
     current: Current,
-    /// Before 3.12 `current` answers for the process, not for this thread.
+    /// Whether `current` returns the thread state of the process, not of this thread (before 3.12).
     per_process: bool,
     main: AtomicPtr<ffi::PyInterpreterState>,
 }
 
 static INTERPRETER: OnceBox<Interpreter> = OnceBox::new();
 
-/// Learns which interpreter is ours: the caller's. Before that nobody holds its GIL.
+/// Records the caller's interpreter. Before the first call [`is_held`] is false.
 pub(crate) fn learn(py: Python<'_>) {
     INTERPRETER.get_or_init(|| {
         Box::new(Interpreter {
-            current: find_current().unwrap_or(nobody),
+            current: find_current().unwrap_or(no_thread_state),
             per_process: py.version_info() < (3, 12),
-            // SAFETY: the GIL is held.
+            // SAFETY: this thread is attached (`py`).
             main: AtomicPtr::new(unsafe { ffi::PyInterpreterState_Get() }),
         })
     });
 }
 
-/// Whether this very thread holds the GIL (is attached) now.
+/// Whether this thread holds the GIL (is attached).
 #[inline]
 pub(crate) fn is_held() -> bool {
     INTERPRETER.get().is_some_and(Interpreter::is_held)
 }
 
+/// Releases the GIL around `body`, if this thread holds it.
+pub(crate) fn detach(body: &mut (dyn FnMut() + Send)) {
+    if is_held() {
+        // SAFETY: this very thread holds the GIL of our interpreter.
+        unsafe { Python::assume_attached() }.detach(body);
+    } else {
+        body();
+    }
+}
+
 impl Interpreter {
     #[inline]
     fn is_held(&self) -> bool {
-        // SAFETY: needs neither the GIL nor a living interpreter: it reads one pointer.
+        // SAFETY: reads one pointer; needs neither the GIL nor a living interpreter.
         let current = unsafe { (self.current)() };
         if current.is_null() {
             return false;
@@ -65,9 +74,8 @@ impl Interpreter {
     }
 }
 
-/// Whether the interpreter has begun to end: after `atexit`'s functions, and before every other thread
-/// that wants the GIL is killed. Best effort for who is not such a thread: there is a moment between this
-/// answer and its use.
+/// Whether the interpreter has begun to end: after the functions of `atexit`, and before every other thread that
+/// waits for the GIL is killed. Best effort on any other thread: the end may begin right after the call.
 pub(super) fn is_ending() -> bool {
     static IS_FINALIZING: OnceBox<Option<IsFinalizing>> = OnceBox::new();
     // SAFETY: may be called at any time.
@@ -76,36 +84,35 @@ pub(super) fn is_ending() -> bool {
     }
     let is_finalizing = IS_FINALIZING.get_or_init(|| Box::new(find_is_finalizing()));
     // SAFETY: may be called at any time; it reads one value.
-    is_finalizing.is_some_and(|ask| unsafe { ask() } != 0)
+    is_finalizing.is_some_and(|is_finalizing| unsafe { is_finalizing() } != 0)
 }
 
-extern "C" fn nobody() -> *mut ffi::PyThreadState {
+extern "C" fn no_thread_state() -> *mut ffi::PyThreadState {
     std::ptr::null_mut()
 }
 
-/// `PyThreadState_GetUnchecked`, or its older, private name: the stable ABI has neither. `None` where
-/// there is no such function, or (Windows) no such search: then nobody ever holds the GIL, as far as we
-/// can say, and everything goes through the queue: right, and later.
+/// Finds `PyThreadState_GetUnchecked` or its older, private name; the stable ABI has neither. `None` if there is no
+/// such function, or no search (Windows): then [`is_held`] is always false, and every release is queued.
 fn find_current() -> Option<Current> {
     let address = find(&[
         c"PyThreadState_GetUnchecked",
         c"_PyThreadState_UncheckedGet",
     ])?;
-    // SAFETY: both names have had this signature since they exist (3.5).
+    // SAFETY: both functions have had this signature since they exist (3.5).
     Some(unsafe { std::mem::transmute::<*mut std::ffi::c_void, Current>(address) })
 }
 
 fn find_is_finalizing() -> Option<IsFinalizing> {
     let address = find(&[c"Py_IsFinalizing", c"_Py_IsFinalizing"])?;
-    // SAFETY: both names have had this signature since they exist (3.7).
+    // SAFETY: both functions have had this signature since they exist (3.7).
     Some(unsafe { std::mem::transmute::<*mut std::ffi::c_void, IsFinalizing>(address) })
 }
 
-/// The address of the first of these functions that the process has.
+/// Returns the address of the first of these functions that the process has loaded.
 pub(super) fn find(names: &[&std::ffi::CStr]) -> Option<*mut std::ffi::c_void> {
     #[cfg(unix)]
     return names.iter().find_map(|name| {
-        // SAFETY: the name is a C string; the search is over what the process has loaded.
+        // SAFETY: a C string, which lives during the call.
         let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
         (!address.is_null()).then_some(address)
     });

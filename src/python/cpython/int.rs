@@ -1,4 +1,4 @@
-//! Python ints where a protocol wants one: `__index__` yes, `bool` and `float` no.
+//! Reads Python ints: by `__index__`, but neither `bool` nor `float`.
 
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
@@ -6,10 +6,10 @@ use pyo3::types::{PyBool, PyInt};
 use pyo3::{Borrowed, ffi};
 
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::python::cpython::names::keys;
+use crate::python::cpython::names::names;
 use crate::python::cpython::{compact_int, release};
 
-/// Where an int stands and what to call the two ways in which it can be wrong.
+/// The field that holds an int, and the rules for a wrong type and a wrong value.
 #[derive(Clone, Copy)]
 pub(crate) struct IntRule {
     pub(crate) field: Field,
@@ -26,10 +26,10 @@ impl IntRule {
         }
     }
 
-    /// The object's value, if it fits.
+    /// Reads the object's value.
     ///
     /// # Errors
-    /// The rule's violation; what `__index__` raises passes through.
+    /// `not_int` or `out_of_range`; what `__index__` raises.
     pub(crate) fn read<'py, T>(self, object: &Bound<'py, PyAny>) -> PyResult<T>
     where
         T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
@@ -44,16 +44,13 @@ impl IntRule {
         })
     }
 
-    /// The object's value, of any size: as [`read`](Self::read), which is left with what is beyond 64 bits.
+    /// Reads the object's value, of up to 128 bits.
     ///
-    /// PyO3 learns on its first int of 128 bits how CPython 3.14 lays ints out, and a child that is forked
-    /// meanwhile would wait for ever (see [`cpython`](crate::python::cpython)).
-    ///
-    /// # Errors
-    /// As [`read`](Self::read).
+    /// Only ints beyond 64 bits go through PyO3's `i128`: on the first one it fills a cell, for which a child that is
+    /// forked meanwhile would wait for ever (see [`cpython`](crate::python::cpython)).
     pub(crate) fn read_wide(self, object: &Bound<'_, PyAny>) -> PyResult<i128> {
         let index = self.index(object)?;
-        if let Some(number) = called(index.as_borrowed()) {
+        if let Some(number) = read_by_call(index.as_borrowed()) {
             return Ok(number.into());
         }
         match index.extract::<u64>() {
@@ -65,28 +62,28 @@ impl IntRule {
         }
     }
 
-    /// The object as an exact `int`.
+    /// Converts the object into an exact `int`.
     fn index<'py>(self, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         if object.is_exact_instance_of::<PyInt>() {
             return Ok(object.clone());
         }
-        // SAFETY: any object may be asked.
+        // SAFETY: a living object, of any type.
         if object.is_instance_of::<PyBool>() || unsafe { ffi::PyIndex_Check(object.as_ptr()) } == 0
         {
             return Err(Violation::new(self.not_int, self.field, repr(object)).into());
         }
-        // SAFETY: the GIL is held.
+        // SAFETY: the GIL is held, and the object has `__index__`.
         let index = unsafe { ffi::PyNumber_Index(object.as_ptr()) };
         // SAFETY: a new reference, or NULL with an exception set.
         unsafe { Bound::from_owned_ptr_or_err(object.py(), index) }
     }
 }
 
-/// The value of an exact `int` that fits 64 bits, without a reference or an exception; `None` sends the
-/// caller to [`IntRule::read`], which takes everything else and says what is wrong.
+/// Reads an exact `int` of 64 bits, without a reference or an exception; `None` for anything else, which
+/// [`IntRule::read`] takes or refuses.
 #[inline(always)]
-pub(crate) fn quick(object: Borrowed<'_, '_, PyAny>) -> Option<i64> {
-    // SAFETY: any object may be asked.
+pub(crate) fn read_fast(object: Borrowed<'_, '_, PyAny>) -> Option<i64> {
+    // SAFETY: a living object, of any type.
     if unsafe { ffi::PyLong_CheckExact(object.as_ptr()) } == 0 {
         return None;
     }
@@ -94,20 +91,18 @@ pub(crate) fn quick(object: Borrowed<'_, '_, PyAny>) -> Option<i64> {
     if let Some(small) = unsafe { compact_int::read(object.as_ptr()) } {
         return Some(small);
     }
-    called(object)
+    read_by_call(object)
 }
 
 #[inline(never)]
-fn called(int: Borrowed<'_, '_, PyAny>) -> Option<i64> {
+fn read_by_call(int: Borrowed<'_, '_, PyAny>) -> Option<i64> {
     let mut overflow = 0;
-    // SAFETY: an exact int; with an out-parameter for overflow nothing is raised.
+    // SAFETY: an exact int, and memory for the flag; nothing is raised.
     let number = unsafe { ffi::PyLong_AsLongLongAndOverflow(int.as_ptr(), &raw mut overflow) };
     (overflow == 0).then_some(number)
 }
 
-/// An object as an error message shows it: its `repr`, cut where it is long.
-///
-/// Never fails: an object whose `repr` raises is shown by its type.
+/// Formats an object for an error message: its `repr`, cut after 120 characters, or its type if `repr` raises.
 #[cold]
 pub(crate) fn repr(object: &Bound<'_, PyAny>) -> String {
     const LONGEST: usize = 120;
@@ -123,10 +118,10 @@ pub(crate) fn repr(object: &Bound<'_, PyAny>) -> String {
     }
 }
 
-/// The name of an object's type, as messages show it.
+/// Formats the type of an object for a message: its qualified name, with the module.
 #[cold]
 pub(crate) fn type_name(object: &Bound<'_, PyAny>) -> String {
-    let (kind, names) = (object.get_type(), keys(object.py()));
+    let (kind, names) = (object.get_type(), names(object.py()));
     release::dropping(|| {
         let name = kind.getattr(&names.qualname);
         let name = name.map_or_else(|_| "?".into(), |name| name.to_string());

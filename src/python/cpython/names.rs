@@ -1,18 +1,18 @@
-//! The names that are looked up on every conversion, interned once.
+//! Interns the names of attributes, keys and keywords once.
 
 use once_cell::race::OnceBox;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-macro_rules! keys {
+macro_rules! names {
     ($($field:ident $name:literal;)*) => {
-        pub(crate) struct Keys {
+        pub(crate) struct Names {
             $(pub(crate) $field: Py<PyString>,)*
-            /// Those of a CAI dict, in the order in which we export them.
+            /// The keys of a CAI dict, in the order of our own export.
             pub(crate) interface: [Py<PyString>; 8],
         }
 
-        impl Keys {
+        impl Names {
             fn new(py: Python<'_>) -> Self {
                 crate::python::cpython::compact_int::learn(py);
                 let interface =
@@ -26,7 +26,7 @@ macro_rules! keys {
     };
 }
 
-keys! {
+names! {
     shape "shape";
     typestr "typestr";
     data "data";
@@ -53,9 +53,9 @@ keys! {
     qualname "__qualname__";
 }
 
-/// The table; made on first use.
+/// Returns the interned names; the first call interns them.
 #[inline]
-pub(crate) fn keys(py: Python<'_>) -> &Keys {
-    static KEYS: OnceBox<Keys> = OnceBox::new();
-    KEYS.get_or_init(|| Box::new(Keys::new(py)))
+pub(crate) fn names(py: Python<'_>) -> &Names {
+    static NAMES: OnceBox<Names> = OnceBox::new();
+    NAMES.get_or_init(|| Box::new(Names::new(py)))
 }

@@ -1,19 +1,18 @@
-//! Releases that must wait for the GIL: the queue, the pending call and the reaper that empty it.
+//! Queues releases that need the GIL; a pending call and a reaper thread empty the queue.
 //!
 //! ```text
 //!   enqueue --push--> queue --+--> pending call on the main thread --> ended with the GIL
 //!                             +--> reaper thread (waits for the GIL) -> ended with the GIL
 //! ```
-//! A deleter never waits: a push is a few atomic operations, and one wake-up where the queue was
-//! empty. The pending call is the quick way (the main thread runs byte code); the reaper is the sure
-//! one (it sits in a C call). Only the reaper waits for the GIL.
+//! A deleter never waits: a push is a few atomic operations, and one wake-up if the queue was empty. The pending call
+//! is faster, but runs only when the main thread runs byte code; the reaper also runs while the main thread is in a C
+//! call. Only the reaper waits for the GIL.
 //!
-//! **The end.** An `atexit` function closes the gate, stops the reaper and empties the queue. What is
-//! deleted without the GIL later is leaked on purpose and counted: there is no interpreter to give it
-//! back to. With the GIL, releases go on as long as the interpreter runs anything at all.
+//! **At the end** a function of `atexit` closes the gate, stops the reaper and empties the queue. Later deletions
+//! without the GIL are leaked and counted: there is no interpreter left. With the GIL releases go on as long as the
+//! interpreter runs.
 //!
-//! **A forked child** has neither its parent's reaper nor any use for what its parent had queued: it
-//! starts afresh with its first owner.
+//! **A forked child** has no reaper and drops its parent's queue; its first owner installs everything anew.
 
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -30,25 +29,25 @@ use crate::{driver, view};
 
 static QUEUE: Queue = Queue::new();
 static GATE: Gate = Gate::new();
-/// A pending call is on its way.
+/// Whether a pending call is scheduled.
 static CALLED: AtomicBool = AtomicBool::new(false);
-/// Null before the first owner and after the end. Looked at inside the gate only, so that whoever has
-/// closed the gate may take it.
+/// The reaper; null before the first owner and after the end. Read inside the gate only, so that it may be taken once
+/// the gate is closed.
 static REAPER: AtomicPtr<JoinHandle<()>> = AtomicPtr::new(ptr::null_mut());
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 static INSTALLING: AtomicBool = AtomicBool::new(false);
 
-/// A reaper runs finalisers, which may be anyone's Python code: as much stack as a main thread has.
+/// The stack of the reaper, which runs finalisers of any Python code: that of a main thread.
 const STACK: usize = 8 << 20;
 
-/// Gives a node to the queue; never waits. After the end the node is leaked, and counted.
+/// Pushes a node on the queue, without waiting. After the end the node is leaked and counted.
 ///
 /// # Safety
-/// `node` is initialised and the caller's alone, who gives it away.
+/// `node` is initialised, and the caller gives up its sole ownership.
 pub(super) unsafe fn enqueue(node: NonNull<Node>) {
     let entered = GATE.enter(|| {
         view::QUEUED.add();
-        // SAFETY: by this function's contract.
+        // SAFETY: initialised, and solely owned until now (this function's contract).
         if unsafe { QUEUE.push(node) } {
             wake();
         }
@@ -58,57 +57,57 @@ pub(super) unsafe fn enqueue(node: NonNull<Node>) {
     }
 }
 
-/// Tells the pending call and the reaper. Called inside the gate.
+/// Schedules the pending call and wakes the reaper. Called inside the gate.
 fn wake() {
     if gil::is_ending() {
         return;
     }
     if !CALLED.swap(true, Ordering::SeqCst) {
-        // SAFETY: needs no GIL; the gate is open, so that the interpreter has not begun to end.
+        // SAFETY: needs no GIL, but an interpreter: it has not begun to end while the gate is open.
         if unsafe { ffi::Py_AddPendingCall(Some(on_pending_call), ptr::null_mut()) } != 0 {
-            // Its 32 places are taken: the reaper will do it.
+            // CPython's 32 places are taken: the reaper empties the queue.
             CALLED.store(false, Ordering::SeqCst);
         }
     }
-    // SAFETY: null, or a box that nobody takes before the gate is closed and we have left it.
+    // SAFETY: null, or a box that is freed only after the gate is closed and every thread has left it.
     if let Some(reaper) = unsafe { REAPER.load(Ordering::Acquire).as_ref() } {
         reaper.thread().unpark();
     }
 }
 
 extern "C" fn on_pending_call(_: *mut std::ffi::c_void) -> std::ffi::c_int {
-    // Before the queue is emptied: whoever pushes from now on finds it empty, and calls again.
+    // Before the queue is emptied: a later push schedules the next call.
     CALLED.store(false, Ordering::SeqCst);
-    // A subinterpreter runs pending calls too; the reaper has been told, and knows the right one.
+    // A subinterpreter runs pending calls too; then the reaper empties the queue.
     if gil::is_held() {
-        // SAFETY: this thread is attached, to our interpreter.
+        // SAFETY: this thread is attached (`is_held`).
         drain(unsafe { Python::assume_attached() });
     }
     0
 }
 
-/// Releases everything that waits. The caller is attached to our interpreter.
+/// Releases everything in the queue. The caller is attached to the interpreter that loaded the library.
 fn drain(_py: Python<'_>) {
-    thread_exit::stays();
+    thread_exit::guard();
     for node in QUEUE.take() {
         view::DRAINED.add();
-        // SAFETY: the node came out of the queue and is ours; `_py` proves that the GIL is held.
+        // SAFETY: a node of the queue is initialised, and `take` gives up its ownership; the GIL is held (`_py`).
         unsafe { Node::end(node) };
     }
 }
 
-/// Attached once, and let go of the GIL where there is nothing to do: to attach makes a thread state, under a
-/// lock that a child finds taken for ever if it is forked meanwhile (CPython before 3.12).
+/// The reaper's loop. Attaches once, and detaches while the queue is empty: attaching makes a thread state under a
+/// lock, which a child that is forked meanwhile finds locked for ever (CPython before 3.12).
 fn reap() {
     signals::block();
     if wait() {
-        let mut context = a_context();
+        let mut context = any_context();
         Python::try_attach(|py| {
             drain(py);
             while py.detach(|| {
                 drop(context.take());
                 let is_more = wait();
-                context = is_more.then(a_context).flatten();
+                context = is_more.then(any_context).flatten();
                 is_more
             }) {
                 drain(py);
@@ -117,19 +116,19 @@ fn reap() {
     }
 }
 
-/// A context for the finalisers that this thread runs: those that call the driver themselves (Numba's) expect
-/// one to be current, as it is on the threads that use arrays. None where the process has none yet.
-fn a_context() -> Option<ContextGuard<'static>> {
+/// Makes a context current for the finalisers that call the driver (Numba's) and expect one, as on the threads that
+/// use arrays. `None` if the process has no context yet.
+fn any_context() -> Option<ContextGuard<'static>> {
     ContextGuard::of_any_device(driver::in_use()?)
         .ok()
         .flatten()
 }
 
-/// Sleeps until something waits, or (false) until the gate is closed.
+/// Sleeps until the queue holds something; returns false once the gate is closed.
 fn wait() -> bool {
     while !GATE.is_closed() {
-        // Also where the interpreter ends and has not told us: CPython then stops whoever wants its GIL, for
-        // ever (`killed`).
+        // Also if the interpreter ends without closing the gate: CPython then stops this thread for ever when it
+        // attaches (`thread_exit`).
         if !QUEUE.is_empty() {
             return true;
         }
@@ -138,13 +137,13 @@ fn wait() -> bool {
     false
 }
 
-/// Prepares everything for the first owner that wants the GIL; one load afterwards.
+/// Installs the fork handlers, the function of `atexit` and the reaper with the first owner; one load afterwards.
 ///
-/// Not done at import, so that a program that imports and forks finds no thread; and not left to an
-/// initialisation function, which the author of an extension crate could forget.
+/// Not at import, so that a program that imports and then forks has no extra thread; and not in an initialisation
+/// function, which an extension crate could forget to call.
 ///
 /// # Errors
-/// What `atexit.register` raises.
+/// The exception of `atexit.register`.
 #[inline]
 pub(super) fn ensure_installed(py: Python<'_>) -> PyResult<()> {
     if INSTALLED.load(Ordering::Acquire) {
@@ -160,8 +159,8 @@ fn install(py: Python<'_>) -> PyResult<()> {
     gil::learn(py);
     let close = pyo3::wrap_pyfunction!(close, py)?;
     py.import("atexit")?.call_method1("register", (close,))?;
-    // Another thread may have come as far while `atexit` ran: it will be done in a moment, and nothing
-    // of ours waits for it. No lock: a child that is forked meanwhile would find it taken for ever.
+    // Another thread may install at the same time; nothing waits for it. A lock would be locked for ever in a child
+    // that is forked meanwhile.
     if !INSTALLING.swap(true, Ordering::AcqRel) {
         watch_children();
         start_reaper();
@@ -171,7 +170,7 @@ fn install(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Where no thread can be had, the pending call is left; nothing fails.
+/// Starts the reaper. If no thread can be started the pending call alone empties the queue.
 fn start_reaper() {
     GATE.enter(|| {
         if !REAPER.load(Ordering::Acquire).is_null() {
@@ -183,13 +182,13 @@ fn start_reaper() {
         if let Ok(handle) = builder.spawn(reap) {
             let thread = handle.thread().clone();
             REAPER.store(Box::into_raw(Box::new(handle)), Ordering::Release);
-            // For what was pushed before there was anybody to wake.
+            // For nodes that were pushed before the handle was stored.
             thread.unpark();
         }
     });
 }
 
-/// Releases what waits and stops the reaper: the function that `atexit` calls.
+/// Closes the gate, stops the reaper and empties the queue; called by `atexit`.
 #[pyfunction]
 #[pyo3(name = "_close")]
 fn close(py: Python<'_>) {
@@ -198,7 +197,8 @@ fn close(py: Python<'_>) {
         GATE.close();
         let reaper = REAPER.swap(ptr::null_mut(), Ordering::AcqRel);
         if !reaper.is_null() {
-            // SAFETY: made by `start_reaper`; the gate is closed, so that nobody looks at it any more.
+            // SAFETY: a box of `start_reaper`, which `swap` has taken; the gate is closed and left, so that no
+            // reference to it is left.
             let reaper = unsafe { Box::from_raw(reaper) };
             reaper.thread().unpark();
             // It cannot have panicked: what it runs does not unwind.
@@ -211,21 +211,21 @@ fn close(py: Python<'_>) {
 fn watch_children() {
     static WATCHED: AtomicBool = AtomicBool::new(false);
     if !WATCHED.swap(true, Ordering::Relaxed) {
-        // SAFETY: `start_afresh` does what is allowed there.
-        unsafe { fork::in_child(start_afresh) };
+        // SAFETY: `reset_in_child` uses atomics only, neither locks nor allocations.
+        unsafe { fork::in_child(reset_in_child) };
     }
 }
 
-/// In a forked child, which has one thread: what the parent's other threads were at will not go on.
-/// Atomic operations and reads of memory only.
-extern "C" fn start_afresh() {
+/// Resets the state in a forked child, which has one thread: the parent's other threads do not go on. Atomic
+/// operations and reads of memory only.
+extern "C" fn reset_in_child() {
     for _ in QUEUE.take() {
         view::LEAKED.add();
     }
     view::DRAINED.catch_up(&view::QUEUED);
     GATE.forget_who_is_inside();
     CALLED.store(false, Ordering::Relaxed);
-    // The handle of a thread that is not here; leaked.
+    // The handle of a thread that the child does not have; leaked.
     REAPER.store(ptr::null_mut(), Ordering::Relaxed);
     INSTALLING.store(false, Ordering::Relaxed);
     INSTALLED.store(false, Ordering::Relaxed);

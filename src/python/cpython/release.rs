@@ -1,13 +1,13 @@
-//! What Python owns: released at once where this thread holds the GIL, queued elsewhere.
+//! Owns references and tensors of Python: releases them at once if this thread holds the GIL, else queues them.
 //!
 //! ```text
 //!   deleter, GIL held -----------------> ended here: Py_DECREF, or the producer's own deleter
 //!   deleter, anywhere else --> queue --> ended with the GIL, soon (`reaper`)
 //! ```
-//! Both kinds that come from Python are treated alike: a reference to an object, and a managed tensor
-//! that a Python library has handed out, whose deleter may want the GIL and would wait for it.
+//! The same for a reference to an object, and for a managed tensor of a Python library, whose deleter may wait for the
+//! GIL.
 //!
-//! PyO3's own deferred drop is not used: it is emptied only by the next PyO3 call, if there is one.
+//! PyO3's own deferred drop is not used: only the next call of PyO3 empties it.
 
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
@@ -17,7 +17,6 @@ use pyo3::exceptions::PyImportError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-pub(crate) use crate::python::cpython::gil::is_held;
 use crate::python::cpython::{gil, reaper, thread_exit};
 use crate::view;
 use crate::view::{Abi, EndsOn, Imported, Kind, Owner, RawOwner, Vtable};
@@ -25,10 +24,7 @@ use crate::view::{Abi, EndsOn, Imported, Kind, Owner, RawOwner, Vtable};
 /// The vtable of owners whose payload is a strong reference to a Python object.
 pub(crate) static PYTHON: Vtable = Vtable::of::<Object>();
 
-/// AllowStructs a strong reference over as an owner's payload.
-///
-/// # Errors
-/// The first call prepares the interpreter's end (`atexit`), which can fail; later ones cannot.
+/// Makes an owner of a strong reference.
 #[inline(always)]
 pub(crate) fn own(object: Bound<'_, PyAny>) -> PyResult<RawOwner> {
     prepare(object.py())?;
@@ -37,50 +33,49 @@ pub(crate) fn own(object: Bound<'_, PyAny>) -> PyResult<RawOwner> {
     Ok(RawOwner::new(payload.cast(), &PYTHON))
 }
 
-/// Runs what may drop a `Py` or a `PyErr`, whether or not this call came through PyO3. Where it did not
-/// (a usual call of [`vectorcall`](crate::python::cpython::fastcall), a function of the exchange table), PyO3 takes the
-/// thread for one without the GIL and keeps what is dropped until it is next called, if it is. What it has
-/// kept goes first.
+/// Runs code that may drop a `Py` or a `PyErr`, so that the reference is given up now.
+///
+/// In a call that PyO3 does not count (of [`fastcall`](crate::python::cpython::fastcall), or of the exchange table) it
+/// keeps dropped references until it is next called. This call gives up those first.
 #[cold]
 pub(crate) fn dropping<R>(body: impl FnOnce() -> R) -> R {
     Python::attach(|_| body())
 }
 
-/// Drops an error now: it keeps its traceback, and by that the object that it is about.
+/// Drops an error now: its traceback keeps objects alive.
 #[cold]
 pub(crate) fn drop_now(error: PyErr) {
     dropping(|| drop(error));
 }
 
-/// Does what taking over an object or a tensor needs done before, and what of it can fail.
+/// Runs the fallible one-time set-up for [`own`] and [`own_tensor`].
 ///
 /// # Errors
-/// As [`own`].
+/// The first call registers a function with `atexit`, which can fail; later ones cannot.
 #[inline]
 pub(crate) fn prepare(py: Python<'_>) -> PyResult<()> {
     reaper::ensure_installed(py)
 }
 
-/// AllowStructs over a managed tensor that came from Python; [`prepare`] has been called.
+/// Makes an owner of a managed tensor that came from Python. The caller has called [`prepare`].
 ///
 /// # Safety
-/// `tensor` is initialised, owned by the caller and given away.
+/// `tensor` is initialised, and the caller gives up its ownership.
 #[inline]
 pub(crate) unsafe fn own_tensor<M: Abi>(tensor: NonNull<M>) -> Imported<M> {
     let owner = RawOwner::new(tensor.cast(), Tensor::<M>::vtable());
-    // SAFETY: initialised, and the owner's from now on.
+    // SAFETY: initialised, and owned by this owner from now on (this function's contract).
     unsafe { Imported::held_by(Owner::from_raw(owner), tensor) }
 }
 
-/// Refuses interpreters other than the main one: the queue serves one interpreter, and references of
-/// different ones must not meet.
+/// Refuses every interpreter but the main one: the queue serves one interpreter, and references of two must not mix.
 ///
 /// # Errors
-/// `ImportError`, in a subinterpreter.
+/// `ImportError` in a subinterpreter.
 pub(crate) fn refuse_subinterpreters(_py: Python<'_>) -> PyResult<()> {
-    // SAFETY: this thread is attached.
+    // SAFETY: this thread is attached (`_py`).
     let interpreter = unsafe { ffi::PyInterpreterState_Get() };
-    // SAFETY: a living interpreter. The main one has the id 0.
+    // SAFETY: a living interpreter: this thread's. The main one has the id 0.
     if unsafe { ffi::PyInterpreterState_GetID(interpreter) } == 0 {
         return Ok(());
     }
@@ -100,12 +95,12 @@ impl Kind for Object {
     }
 
     unsafe fn end(payload: NonNull<()>) {
-        // Counted first: what follows can run any Python code, and that may look at the counters.
+        // Counted first: the release can run any Python code, which may read the counters.
         view::RELEASED.add();
         let object = payload.cast::<ffi::PyObject>().as_ptr();
         // SAFETY: the GIL is held (`WITH_GIL`).
         let py = unsafe { Python::assume_attached() };
-        // SAFETY: the GIL is held; the reference is ours to give up.
+        // SAFETY: the GIL is held, and the payload is a strong reference, which is given up once (`Kind::end`).
         keeping_exception(py, || unsafe { ffi::Py_DECREF(object) });
     }
 }
@@ -125,7 +120,7 @@ impl<M: ManagedTensorBase + 'static> Kind for Tensor<M> {
         let tensor = payload.cast::<M>().as_ptr();
         // SAFETY: the GIL is held (`WITH_GIL`).
         let py = unsafe { Python::assume_attached() };
-        // SAFETY: initialised and ours; `drop_raw` calls its deleter once, or nothing if it is NULL.
+        // SAFETY: an initialised tensor whose ownership the payload is, given up once (`Kind::end`).
         keeping_exception(py, || unsafe { M::drop_raw(tensor) });
     }
 }
@@ -135,12 +130,12 @@ const WITH_GIL: EndsOn = EndsOn::Only {
     later: reaper::enqueue,
 };
 
-/// Runs `end` without disturbing an exception that is on its way. Not by `PyErr::take`, which goes on
-/// panicking where the exception is another extension's Rust panic.
+/// Runs `end` with no exception set, and restores a pending one. `PyErr::take` would resume a panic if the exception
+/// is another extension's Rust panic.
 #[inline]
 pub(crate) fn keeping_exception(_py: Python<'_>, end: impl FnOnce()) {
-    thread_exit::stays();
-    // SAFETY: the GIL is held.
+    thread_exit::guard();
+    // SAFETY: the GIL is held (`_py`).
     if unsafe { ffi::PyErr_Occurred() }.is_null() {
         end();
     } else {
@@ -155,9 +150,9 @@ pub(crate) fn keeping_exception(_py: Python<'_>, end: impl FnOnce()) {
 )]
 fn put_aside(end: impl FnOnce()) {
     let [mut class, mut value, mut traceback] = [ptr::null_mut(); 3];
-    // SAFETY: the GIL is held (`keeping_exception`); three places to write to.
+    // SAFETY: the GIL is held (`keeping_exception`), and the three pointers are valid for writes.
     unsafe { ffi::PyErr_Fetch(&raw mut class, &raw mut value, &raw mut traceback) };
     end();
-    // SAFETY: the GIL is held; the three references are what `PyErr_Fetch` gave.
+    // SAFETY: the GIL is held; the three references of `PyErr_Fetch`, given up here.
     unsafe { ffi::PyErr_Restore(class, value, traceback) };
 }

@@ -1,32 +1,30 @@
-//! A thread that CPython kills inside our code stays where it is.
+//! Hangs a thread that CPython kills inside this library, so that the process does not abort.
 //!
-//! Before 3.14 CPython ends a daemon thread that wants the GIL of an interpreter that ends, by
-//! `pthread_exit`, and glibc then unwinds the thread's stack. Rust cannot be unwound so: neither past a
-//! `catch_unwind` (PyO3 has one in every function) nor past a call of a function that was declared not to
-//! unwind (all of `pyo3::ffi`), and the process aborts. But nothing on that stack needs to end: the thread
-//! waits for a GIL that it will never have. From 3.14 on CPython lets it wait for ever, and so do we.
+//! Before 3.14 CPython ends a daemon thread that waits for the GIL of an ending interpreter by `pthread_exit`, and
+//! glibc unwinds its stack. Rust aborts the process on such an unwinding: past a `catch_unwind` (PyO3 has one in every
+//! function) and past a call of a function that is declared not to unwind (all of `pyo3::ffi`). From 3.14 on CPython
+//! hangs the thread instead, and so does this module.
 //!
-//! How: glibc runs a handler of `_pthread_cleanup_push` before it unwinds the frame in which the handler's
-//! record stands, and knows that frame by the record's address. A record that is not on the stack counts as
-//! one of the innermost frame, so that its handler runs before anything is unwound. It looks for our code
-//! on the stack. Where there is none, the thread's end is no concern of ours, and takes its course.
+//! glibc runs a handler of `_pthread_cleanup_push` before it unwinds the frame that holds the handler's record, which
+//! it finds by the record's address. A record outside the stack counts as one of the innermost frame, so that its
+//! handler runs before any frame is unwound. The handler searches the stack for frames of this library, and hangs the
+//! thread if there is one.
 //!
-//! **A road not taken**: a value whose `drop` hangs, as PyO3 has it around its own waits for the GIL. It
-//! must stand in the very frame that calls Python, by functions that were declared `C-unwind`, and most
-//! of our calls are made by PyO3.
+//! **A road not taken**: a value whose `drop` hangs, as PyO3 has around its own waits for the GIL. It must stand in the
+//! frame that calls Python, by functions that are declared `C-unwind`; most calls here are made by PyO3.
 
 #[cfg(all(target_os = "linux", target_env = "gnu", not(Py_3_14)))]
-pub(crate) use glibc::stays;
+pub(crate) use glibc::guard;
 
-/// Elsewhere `pthread_exit` unwinds nothing, or no thread is killed.
+/// Does nothing: here `pthread_exit` unwinds nothing, or no thread is killed.
 #[inline(always)]
 #[cfg(not(all(target_os = "linux", target_env = "gnu", not(Py_3_14))))]
-pub(crate) fn stays() {}
+pub(crate) fn guard() {}
 
 #[cfg(all(target_os = "linux", target_env = "gnu", not(Py_3_14)))]
 mod glibc;
 
-/// Declares the methods of a class, each of which begins with [`stays`]: nothing else may be a `#[pymethods]`.
+/// Declares the `#[pymethods]` of a class, each beginning with [`guard`].
 macro_rules! entries {
     (impl $class:ident {
         $(
@@ -41,7 +39,7 @@ macro_rules! entries {
             $(
                 $(#[$meta])*
                 $visibility $($qualifier_or_name)+ $(<$lifetime>)? ($($arguments)*) $(-> $returned)? {
-                    $crate::python::cpython::thread_exit::stays();
+                    $crate::python::cpython::thread_exit::guard();
                     $($body)*
                 }
             )*

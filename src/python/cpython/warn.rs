@@ -1,4 +1,4 @@
-//! Warnings that come once per type of producer, not once per array.
+//! Issues warnings once per type of producer, not once per array.
 
 use std::ffi::CString;
 
@@ -9,7 +9,10 @@ use pyo3::types::PySet;
 
 use crate::python::cpython::int::type_name;
 
-/// Warns, unless this text was given before for this type.
+/// Warns, unless the object's type was warned of with this text before.
+///
+/// # Errors
+/// The warning, if a filter makes it an error.
 #[cold]
 pub(crate) fn once(
     object: &Bound<'_, PyAny>,
@@ -21,10 +24,10 @@ pub(crate) fn once(
     let seen = SEEN
         .get_or_try_init(|| PySet::empty(py).map(|set| Box::new(set.unbind())))?
         .bind(py);
-    // By name: a reference to the type would keep it, and what it refers to, alive for ever.
+    // A reference to the type would keep it alive for ever.
     let key = (type_name(object), text);
-    // Added first, so that a filter that makes the warning an error still lets the second try through. Both
-    // steps are one, also where there is no GIL: tuples of str are compared without Python code.
+    // Added first, so that the second try succeeds if a filter makes the warning an error. One step also without the
+    // GIL: tuples of str are compared without Python code.
     let is_new = with_critical_section(seen, || {
         let is_new = !seen.contains(&key)?;
         seen.add(&key)?;

@@ -1,8 +1,8 @@
-//! The host's side: `present_as`, `__array_interface__` and the buffer protocol.
+//! Exports to the host: `present_as`, `__array_interface__` and the buffer protocol.
 //!
-//! NumPy and everything that takes buffers read pinned and managed memory, and the CPU's, without DLPack.
-//! The host waits for the data first. For other memory `__array_interface__` is absent, and a buffer is
-//! refused by TypeError, which is what "has no buffer" is called: consumers then try the next protocol.
+//! NumPy and consumers of buffers read pinned, managed and CPU memory without DLPack, after the host has waited for the
+//! data. For other memory `__array_interface__` raises AttributeError and a buffer TypeError, as objects without them
+//! do, so that consumers try the next protocol.
 
 use std::ffi::{c_int, c_void};
 
@@ -16,10 +16,10 @@ use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, SyncPolicy};
 use crate::python::class::view::PyCaiView;
-use crate::python::cpython::names::keys;
+use crate::python::cpython::names::names;
 use crate::view::{CaiView, PresentAs};
 
-/// Blocks until the host may read.
+/// Blocks until the host may read the data.
 pub(crate) fn wait(py: Python<'_>, view: &CaiView) -> PyResult<()> {
     let (request, policy) = (Request::Host, SyncPolicy::Event);
     if view.needs_order(request, policy) {
@@ -28,7 +28,7 @@ pub(crate) fn wait(py: Python<'_>, view: &CaiView) -> PyResult<()> {
     Ok(())
 }
 
-/// Why NumPy cannot have it, and what to do.
+/// Builds the error for memory that the host cannot read.
 #[cold]
 pub(crate) fn unreadable(device: Device) -> Violation {
     let found = format_args!("memory on ({}, {})", device.device_type, device.id);
@@ -37,10 +37,10 @@ pub(crate) fn unreadable(device: Device) -> Violation {
     )
 }
 
-/// NumPy's array interface, version 3.
+/// Makes NumPy's array interface, version 3.
 ///
 /// # Errors
-/// An `AttributeError` for memory that the host cannot read and types without a typestr.
+/// `AttributeError` for memory that the host cannot read, and for a type without a typestr.
 pub(crate) fn array_interface<'py>(
     py: Python<'py>,
     this: &PyCaiView,
@@ -56,7 +56,7 @@ pub(crate) fn array_interface<'py>(
         .typestr()
         .map_err(|violation| PyAttributeError::new_err(violation.to_string()))?;
     wait(py, view)?;
-    let names = keys(py);
+    let names = names(py);
     let dict = PyDict::new(py);
     dict.set_item(&names.shape, PyTuple::new(py, descriptor.shape())?)?;
     dict.set_item(&names.typestr, PyString::intern(py, typestr))?;
@@ -71,21 +71,21 @@ pub(crate) fn array_interface<'py>(
     Ok(dict)
 }
 
-/// Fills a `Py_buffer`; its owner is the view.
+/// Fills a `Py_buffer`, which owns a reference to the view.
 ///
 /// # Errors
-/// `TypeError` where there is no buffer to give (device memory, a type without a format), `BufferError`
-/// where this one does not do (a writer of read-only data, a layout that is asked for and is another).
+/// `TypeError` if the array has no buffer (device memory, a type without a format); `BufferError` if it does not fit
+/// the request (writable, contiguous).
 ///
 /// # Safety
-/// `buffer` is a place for the answer.
+/// `buffer` is valid for writes.
 pub(crate) unsafe fn get_buffer(
     object: &Bound<'_, PyCaiView>,
     buffer: *mut ffi::Py_buffer,
     flags: c_int,
 ) -> PyResult<()> {
     let (py, this) = (object.py(), object.get());
-    // SAFETY: a place for the answer; a request that fails leaves NULL there (CPython, bf_getbuffer).
+    // SAFETY: valid for writes (this function's contract). CPython requires NULL after a failure (`bf_getbuffer`).
     unsafe { (*buffer).obj = std::ptr::null_mut() };
     let descriptor = this.view().descriptor();
     if !descriptor.device().is_host_readable() {
@@ -133,13 +133,13 @@ pub(crate) unsafe fn get_buffer(
         suboffsets: std::ptr::null_mut(),
         internal: std::ptr::null_mut(),
     };
-    // SAFETY: a place for the answer, by this function's contract.
+    // SAFETY: valid for writes (this function's contract).
     unsafe { buffer.write(filled) };
     Ok(())
 }
 
-/// The first element. Of an array without elements an address that is not NULL, since consumers take
-/// NULL for a mistake (pyarrow aborts the process); no byte of it belongs to the buffer.
+/// Returns the address of the first element; of an array without elements some other address, since consumers refuse
+/// NULL (pyarrow aborts the process).
 fn start(descriptor: &Descriptor) -> *mut c_void {
     static NOTHING: u128 = 0;
     match descriptor.data() {
@@ -148,7 +148,7 @@ fn start(descriptor: &Descriptor) -> *mut c_void {
     }
 }
 
-/// Refuses what the consumer cannot be given.
+/// Refuses a writable buffer of read-only data, and a layout other than the array's.
 fn check_request(descriptor: &Descriptor, flags: c_int) -> Result<(), Violation> {
     let wants = |flag| flags & flag == flag;
     if wants(ffi::PyBUF_WRITABLE) && descriptor.read_only() {
@@ -176,16 +176,16 @@ fn check_request(descriptor: &Descriptor, flags: c_int) -> Result<(), Violation>
 /// # Safety
 /// `buffer` was filled by [`get_buffer`] for a view of `ndim` axes, and is released once.
 pub(crate) unsafe fn release_buffer(ndim: usize, buffer: *mut ffi::Py_buffer) {
-    // SAFETY: filled, by this function's contract.
+    // SAFETY: filled (this function's contract).
     let strides = unsafe { (*buffer).strides };
     if !strides.is_null() {
         let whole = std::ptr::slice_from_raw_parts_mut(strides, ndim);
-        // SAFETY: leaked by `get_buffer` as a box of this length.
+        // SAFETY: leaked by `get_buffer` as a box of this length, and freed once (this function's contract).
         drop(unsafe { Box::from_raw(whole) });
     }
 }
 
-/// The same memory under its other name: as the device's, or as the host's.
+/// Derives a view of the same memory under the device or the host.
 ///
 /// # Errors
 /// `argument-value`; those of [`CaiView::present_as`].
@@ -196,7 +196,7 @@ pub(crate) fn present_as(py: Python<'_>, view: &CaiView, kind: &str) -> PyResult
         _ => {
             let (field, found) = (Field::Argument("kind"), format_args!("'{kind}'"));
             return Err(Violation::new(Rule::ArgumentValue, field, found)
-                .with_hint("it is \"cuda\" or \"host\"")
+                .with_hint("must be \"cuda\" or \"host\"")
                 .into());
         }
     };

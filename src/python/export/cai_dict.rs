@@ -1,7 +1,7 @@
-//! The dict that a view exports: version 3, as real consumers demand it.
+//! Exports a view as a dict of the CUDA Array Interface, version 3.
 //!
-//! Each is a copy of a template of its element type, in which only what differs is set: filling an empty
-//! dict key by key costs twice as much, for it grows on the way.
+//! Copies a template of the element type, and sets the values that differ: filling an empty dict key by key costs twice
+//! as much, as it grows.
 
 use once_cell::race::OnceBox;
 use pyo3::ffi;
@@ -10,15 +10,15 @@ use pyo3::types::{PyDict, PyString, PyTuple};
 
 use crate::protocol::dtype::DType;
 use crate::protocol::stream::Stream;
-use crate::python::cpython::names::keys;
+use crate::python::cpython::names::names;
 use crate::view::CaiView;
 
-/// A place for each element type; those without a typestr stay empty.
+/// The template of each element type; empty for those without a typestr.
 static TEMPLATES: [OnceBox<Py<PyDict>>; DType::ALL.len()] =
     [const { OnceBox::new() }; DType::ALL.len()];
 
-/// A fresh dict of a view whose type has this typestr (`Descriptor::check_interface`) and whose ready stream this
-/// reader can name ([`CaiView::ready_by_number`]).
+/// Makes the dict of a view whose type has this typestr (`Descriptor::check_interface`) and whose ready stream its
+/// number names here ([`CaiView::ready_by_number`]).
 #[inline]
 pub(crate) fn of<'py>(
     py: Python<'py>,
@@ -27,13 +27,13 @@ pub(crate) fn of<'py>(
     ready: Stream,
 ) -> PyResult<Bound<'py, PyDict>> {
     let descriptor = view.descriptor();
-    let names = keys(py);
+    let names = names(py);
     let template = template(py, descriptor.dtype(), typestr)?;
-    // SAFETY: a dict.
+    // SAFETY: a living dict; the GIL is held.
     let dict = unsafe { ffi::PyDict_Copy(template.as_ptr()) };
     // SAFETY: a new reference, or NULL with an exception set.
     let dict = unsafe { Bound::from_owned_ptr_or_err(py, dict) }?;
-    // SAFETY: the copy of a dict is one.
+    // SAFETY: `PyDict_Copy` returns a dict.
     let dict = unsafe { dict.cast_into_unchecked::<PyDict>() };
     dict.set_item(&names.shape, PyTuple::new(py, descriptor.shape())?)?;
     dict.set_item(&names.data, (descriptor.data(), descriptor.read_only()))?;
@@ -48,7 +48,7 @@ pub(crate) fn of<'py>(
     Ok(dict)
 }
 
-/// What does not differ: strides and stream are None until they are said.
+/// Returns the template of an element type, in which strides and stream are None.
 #[inline]
 fn template<'py>(
     py: Python<'py>,
@@ -57,7 +57,7 @@ fn template<'py>(
 ) -> PyResult<&'py Bound<'py, PyDict>> {
     let place = dtype.index().expect("a type with a typestr is scalar");
     let made = TEMPLATES[place].get_or_try_init(|| {
-        let (names, dict) = (keys(py), PyDict::new(py));
+        let (names, dict) = (names(py), PyDict::new(py));
         dict.set_item(&names.shape, py.None())?;
         dict.set_item(&names.typestr, PyString::intern(py, typestr))?;
         dict.set_item(&names.data, py.None())?;

@@ -1,4 +1,4 @@
-//! `__dlpack__`'s arguments, and the capsule that answers them.
+//! Parses the arguments of `__dlpack__`, and builds its capsule.
 
 use std::ptr::NonNull;
 
@@ -13,9 +13,10 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, SyncPolicy};
 use crate::python::call::{policy, stream};
 use crate::python::capsule;
-use crate::python::cpython::fastcall::{Value, tuple_item};
+use crate::python::cpython::fastcall::Value;
 use crate::python::cpython::int;
 use crate::python::cpython::int::{IntRule, repr};
+use crate::python::cpython::tuple::tuple_item;
 use crate::view::{Abi, CaiView, RawOwner, Transfer, build};
 
 const MAX_VERSION: IntRule = IntRule::new(
@@ -29,36 +30,38 @@ const DL_DEVICE: IntRule = IntRule::new(
     Rule::DlDevice,
 );
 
-/// The arguments of `__dlpack__` as they come (array API 2024.12), and of `to_dlpack`.
+/// The arguments of `__dlpack__` (array API 2024.12) and `to_dlpack`, unparsed.
 #[derive(Clone, Copy)]
 pub(crate) struct DlpackRequest<'a, 'py> {
     pub(crate) stream: Value<'a, 'py>,
     pub(crate) max_version: Value<'a, 'py>,
     pub(crate) dl_device: Value<'a, 'py>,
     pub(crate) copy: Value<'a, 'py>,
-    /// The caller asserts that writing to read-only data is fine.
+    /// The caller asserts that the consumer may write to read-only data.
     pub(crate) writable: bool,
-    /// Wait on the host, for a consumer whose streams cannot be named.
+    /// The host waits, for a consumer whose stream cannot be named.
     pub(crate) on_host: bool,
 }
 
-/// What will be exported, decided before anything is done.
+/// The plan of an export, made before anything is done.
 pub(crate) struct Export {
     request: Request,
     versioned: bool,
     flags: Flags,
-    /// Another name for the device: the CPU's, for memory that the host reads.
+    /// The device of the tensor: the array's, or the CPU for memory that the host reads.
     device: Device,
     /// The copy to make first.
     transfer: Option<Transfer>,
 }
 
 impl Export {
+    /// Parses the arguments and plans the export.
+    ///
     /// # Errors
     /// `TypeError`, `ValueError` or `BufferError`, naming the argument.
     #[inline(always)]
     pub(crate) fn decide(
-        described: DescriptorRef<'_>,
+        descriptor: DescriptorRef<'_>,
         request: &DlpackRequest<'_, '_>,
     ) -> PyResult<Self> {
         let versioned = match request.max_version {
@@ -66,18 +69,18 @@ impl Export {
             Some(version) => is_versioned(&version)?,
         };
         let device = match request.dl_device {
-            None => described.device,
-            Some(value) => target(&value, described.device)?,
+            None => descriptor.device,
+            Some(value) => target(&value, descriptor.device)?,
         };
-        let transfer = if request.copy.is_none() && device == described.device {
+        let transfer = if request.copy.is_none() && device == descriptor.device {
             None
         } else {
             let copy = request.copy.map(|copy| wants_copy(&copy)).transpose()?;
-            Transfer::decide(described.device, device, copy)?
+            Transfer::decide(descriptor.device, device, copy)?
         };
-        // Of a shared tensor nobody is the sole owner; of a copy the consumer is, who may write to it.
-        let is_read_only = described.flags.read_only() && !request.writable && transfer.is_none();
-        let flags = described
+        // The consumer is the sole owner of a copy, and may write to it.
+        let is_read_only = descriptor.flags.read_only() && !request.writable && transfer.is_none();
+        let flags = descriptor
             .flags
             .with(Flags::READ_ONLY, is_read_only)
             .with(Flags::IS_COPIED, transfer.is_some());
@@ -99,13 +102,13 @@ impl Export {
         })
     }
 
-    /// The copy to make first; `None` if the data itself is exported.
+    /// Returns the copy to make first; `None` if the data itself is exported.
     #[inline(always)]
     pub(crate) fn transfer(&self) -> Option<Transfer> {
         self.transfer
     }
 
-    /// Makes a copy, ready for the consumer.
+    /// Makes the copy, ready for the consumer.
     #[cold]
     pub(crate) fn copy(
         &self,
@@ -117,7 +120,7 @@ impl Export {
         Ok(py.detach(|| transfer.make(view, self.request, policy))?)
     }
 
-    /// How the order is made: a host that was asked for waits, whatever the policy says about the rest.
+    /// Returns the policy of the order; a requested wait of the host does not depend on the thread's.
     #[inline]
     fn policy(&self) -> SyncPolicy {
         if self.request == Request::Host {
@@ -127,13 +130,13 @@ impl Export {
         }
     }
 
-    /// Whether the consumer leaves the order to us.
+    /// Whether the consumer requests an order.
     #[inline]
     pub(crate) fn wants_order(&self) -> bool {
         self.request != Request::NoSync
     }
 
-    /// Orders the consumer after the data. The GIL is released only if the driver will be called.
+    /// Orders the consumer after the data. Releases the GIL only if it calls the driver.
     #[inline]
     pub(crate) fn order(&self, py: Python<'_>, view: &CaiView) -> PyResult<()> {
         if !view.may_need_order(self.request) {
@@ -146,75 +149,74 @@ impl Export {
         Ok(())
     }
 
-    /// The capsule. `owner` is taken: on failure it has been released.
+    /// Builds the capsule. Takes `owner`: releases it on failure.
     #[inline(always)]
     pub(crate) fn capsule<'py>(
         &self,
         py: Python<'py>,
-        described: DescriptorRef<'_>,
+        descriptor: DescriptorRef<'_>,
         owner: RawOwner,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let described = DescriptorRef {
+        let descriptor = DescriptorRef {
             device: self.device,
             flags: self.flags,
-            ..described
+            ..descriptor
         };
-        Self::made(py, described, self.versioned, owner)
+        build_capsule(py, descriptor, self.versioned, owner)
     }
+}
 
-    /// The capsule of what is described, in the one layout or the other. `owner` is taken: on failure it
-    /// has been released.
-    #[inline(always)]
-    pub(crate) fn made<'py>(
-        py: Python<'py>,
-        described: DescriptorRef<'_>,
-        versioned: bool,
-        owner: RawOwner,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        if versioned {
-            capsule::wrap(py, tensor::<DLManagedTensorVersioned>(described, owner)?)
-        } else {
-            capsule::wrap(py, tensor::<DLManagedTensor>(described, owner)?)
-        }
+/// Builds a capsule in the versioned or the legacy layout. Takes `owner`: releases it on failure.
+#[inline(always)]
+pub(crate) fn build_capsule<'py>(
+    py: Python<'py>,
+    descriptor: DescriptorRef<'_>,
+    versioned: bool,
+    owner: RawOwner,
+) -> PyResult<Bound<'py, PyAny>> {
+    if versioned {
+        capsule::wrap(py, tensor::<DLManagedTensorVersioned>(descriptor, owner)?)
+    } else {
+        capsule::wrap(py, tensor::<DLManagedTensor>(descriptor, owner)?)
     }
 }
 
 #[inline(always)]
-fn tensor<M: Abi>(described: DescriptorRef<'_>, owner: RawOwner) -> PyResult<NonNull<M>> {
-    build::<M>(described, described.flags.bits(), owner).map_err(|error| {
-        // SAFETY: `build` did not take the owner, so that it is still ours to end.
+fn tensor<M: Abi>(descriptor: DescriptorRef<'_>, owner: RawOwner) -> PyResult<NonNull<M>> {
+    build::<M>(descriptor, descriptor.flags.bits(), owner).map_err(|error| {
+        // SAFETY: `build` has failed and not taken the owner, which is released once.
         unsafe { owner.release() };
         error.into()
     })
 }
 
-/// Whether the consumer takes our versioned tensor: any major version from 1 on (it checks what it gets).
+/// Whether the consumer takes a versioned tensor: any major version from 1 on (the consumer checks the tensor's).
 #[inline(always)]
 fn is_versioned(max_version: &Bound<'_, PyAny>) -> PyResult<bool> {
-    quick_version(max_version).map_or_else(|| careful_version(max_version), Ok)
+    takes_versioned_fast(max_version).map_or_else(|| takes_versioned(max_version), Ok)
 }
 
-/// [`is_versioned`] of an exact tuple of two small ints.
+/// Like [`takes_versioned`], for an exact tuple of two small ints; `None` for anything else.
 #[inline(always)]
-pub(crate) fn quick_version(max_version: &Bound<'_, PyAny>) -> Option<bool> {
+pub(crate) fn takes_versioned_fast(max_version: &Bound<'_, PyAny>) -> Option<bool> {
     let pair = max_version.cast_exact::<PyTuple>().ok()?;
     if pair.len() != 2 {
         return None;
     }
     // SAFETY: a tuple of two.
     let major = unsafe { tuple_item(pair.as_ptr(), 0) };
-    // SAFETY: as above.
+    // SAFETY: a tuple of two.
     let minor = unsafe { tuple_item(pair.as_ptr(), 1) };
-    // SAFETY: an item of the tuple, which lives as long.
-    let major = int::quick(unsafe { Borrowed::from_ptr(pair.py(), major) })?;
-    // SAFETY: as above.
-    let minor = int::quick(unsafe { Borrowed::from_ptr(pair.py(), minor) })?;
+    // SAFETY: an item is not null, and lives as long as the tuple.
+    let major = int::read_fast(unsafe { Borrowed::from_ptr(pair.py(), major) })?;
+    // SAFETY: an item is not null, and lives as long as the tuple.
+    let minor = int::read_fast(unsafe { Borrowed::from_ptr(pair.py(), minor) })?;
     (major >= 0 && minor >= 0).then_some(major >= 1)
 }
 
 #[cold]
 #[inline(never)]
-fn careful_version(max_version: &Bound<'_, PyAny>) -> PyResult<bool> {
+fn takes_versioned(max_version: &Bound<'_, PyAny>) -> PyResult<bool> {
     let refuse = |rule| {
         let field = Field::Argument("max_version");
         PyErr::from(Violation::new(rule, field, repr(max_version)))
@@ -233,8 +235,7 @@ fn careful_version(max_version: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(major >= 1)
 }
 
-/// The device that the consumer asks for: its own name, or the CPU's for memory that the host reads or
-/// that can be copied there.
+/// Reads the requested device: the array's own, or the CPU for memory that the host reads or that can be copied there.
 fn target(dl_device: &Bound<'_, PyAny>, own: Device) -> PyResult<Device> {
     let field = Field::Argument("dl_device");
     let Ok(pair) = dl_device.cast::<PyTuple>() else {
@@ -244,17 +245,17 @@ fn target(dl_device: &Bound<'_, PyAny>, own: Device) -> PyResult<Device> {
         return Err(Violation::new(Rule::DlDevice, field, repr(dl_device)).into());
     }
     let device_type: i32 = DL_DEVICE.read(&pair.get_item(0)?)?;
-    let asked = Device {
+    let wanted = Device {
         device_type,
         id: DL_DEVICE.read(&pair.get_item(1)?)?,
     };
     let managed =
-        own.device_type == Device::CUDA_MANAGED && asked.device_type == Device::CUDA_MANAGED;
-    if asked == own || managed {
+        own.device_type == Device::CUDA_MANAGED && wanted.device_type == Device::CUDA_MANAGED;
+    if wanted == own || managed {
         return Ok(own);
     }
-    if asked == Device::HOST && (own.is_host_readable() || own.device_type == Device::CUDA) {
-        return Ok(asked);
+    if wanted == Device::HOST && (own.is_host_readable() || own.device_type == Device::CUDA) {
+        return Ok(wanted);
     }
     let hint = format!("the data is on ({}, {})", own.device_type, own.id);
     Err(

@@ -1,16 +1,16 @@
-//! Our own table: `CaiView.__dlpack_c_exchange_api__`.
+//! The exchange table of `CaiView`: `__dlpack_c_exchange_api__`.
 //!
-//! A consumer that takes a tensor through a table works on the stream that `current_work_stream` names,
-//! without saying for which array. We answer the thread's work stream (`use_stream`, else the legacy
-//! default stream), and make every view that goes through the table ready there.
+//! A consumer that imports a tensor through a table works on the stream that `current_work_stream` returns, which takes
+//! no array. It returns the thread's work stream (`use_stream`, else the legacy default stream), and every view that is
+//! exported through the table is made ready there.
 //!
 //! | function | does | refuses |
 //! |---|---|---|
-//! | `managed_tensor_from_py_object_no_sync` | a versioned tensor that keeps the view alive, flags and all | what is no `CaiView` |
-//! | `dltensor_from_py_object_no_sync` | shape and strides lie in the view itself | read-only data: a `DLTensor` has no flags, so a writer could not know |
-//! | `managed_tensor_to_py_object_no_sync` | a view that owns the tensor, taken even on failure | what `from_dlpack` refuses |
+//! | `managed_tensor_from_py_object_no_sync` | a versioned tensor that keeps the view alive, flags and all | any other object |
+//! | `dltensor_from_py_object_no_sync` | shape and strides lie in the view itself | read-only data, as a `DLTensor` has no flags |
+//! | `managed_tensor_to_py_object_no_sync` | a view that owns the tensor, which is taken even on failure | as `from_dlpack` |
 //! | `current_work_stream` | the thread's work stream; NULL for the CPU | nothing |
-//! | `managed_tensor_allocator` | nothing | everything: a bridge owns no memory |
+//! | `managed_tensor_allocator` | nothing | every call: a bridge owns no memory |
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,10 +36,10 @@ use crate::python::exchange_table::NAME;
 use crate::view;
 use crate::view::{CaiView, build};
 
-/// The table, as static as DLPack asks.
+/// The table, which DLPack requires to be static.
 struct Static(DLPackExchangeAPI);
 
-// SAFETY: nobody writes to it; its one pointer is NULL.
+// SAFETY: never written; its one pointer is NULL.
 unsafe impl Sync for Static {}
 
 static TABLE: Static = Static(DLPackExchangeAPI {
@@ -57,18 +57,19 @@ static TABLE: Static = Static(DLPackExchangeAPI {
     current_work_stream: Some(work_stream),
 });
 
-/// The class attribute: a capsule around the table.
+/// Makes a capsule of the table.
 pub(crate) fn capsule(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let table = (&raw const TABLE.0).cast_mut().cast();
-    // SAFETY: not NULL; table and name live for ever, and there is nothing to destroy.
+    // SAFETY: not NULL; table and name are static, and need no destructor.
     let capsule = unsafe { ffi::PyCapsule_New(table, NAME.as_ptr(), None) };
     // SAFETY: a new reference, or NULL with an exception set.
     unsafe { Bound::from_owned_ptr_or_err(py, capsule) }
 }
 
-/// Runs the body of a callback: 0, or -1 with an exception set. Nothing unwinds into C.
-fn answer(py: Python<'_>, body: impl FnOnce() -> PyResult<()>) -> c_int {
-    thread_exit::stays();
+/// Runs the body of a callback, and returns 0, or -1 with an exception set. Catches a panic, which must not unwind into
+/// C.
+fn run(py: Python<'_>, body: impl FnOnce() -> PyResult<()>) -> c_int {
+    thread_exit::guard();
     let error = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return 0,
         Ok(Err(error)) => error,
@@ -77,7 +78,7 @@ fn answer(py: Python<'_>, body: impl FnOnce() -> PyResult<()>) -> c_int {
             PyRuntimeError::new_err("a panic inside cai_dlpack; please report it")
         }
     };
-    // With all that was dropped on the way to the error: PyO3 does not count this call as its own.
+    // Also releases what was dropped on the way to the error, as PyO3 does not count this call.
     release::dropping(|| error.restore(py));
     -1
 }
@@ -86,26 +87,26 @@ unsafe extern "C" fn from_object(
     object: *mut c_void,
     out: *mut *mut DLManagedTensorVersioned,
 ) -> c_int {
-    // SAFETY: DLPack 1.3: functions that take Python objects are called with the GIL.
+    // SAFETY: DLPack 1.3: functions of Python objects are called with the GIL held.
     let py = unsafe { Python::assume_attached() };
-    answer(py, || {
-        // SAFETY: a Python object, by the function's contract; borrowed during the call.
+    run(py, || {
+        // SAFETY: DLPack 1.3: a Python object, alive during the call.
         let view = unsafe { cast(py, &object) }?;
         let tensor = owning(view)?;
-        // SAFETY: a place for the answer, by the function's contract.
+        // SAFETY: DLPack 1.3: `out` is valid for a write.
         unsafe { out.write(tensor.as_ptr()) };
         Ok(())
     })
 }
 
 unsafe extern "C" fn borrow(object: *mut c_void, out: *mut DLTensor) -> c_int {
-    // SAFETY: as in `from_object`.
+    // SAFETY: DLPack 1.3: functions of Python objects are called with the GIL held.
     let py = unsafe { Python::assume_attached() };
-    answer(py, || {
-        // SAFETY: as in `from_object`.
+    run(py, || {
+        // SAFETY: DLPack 1.3: a Python object, alive during the call.
         let view = unsafe { cast(py, &object) }?;
         let tensor = borrowed(view)?;
-        // SAFETY: a place for the answer, by the function's contract.
+        // SAFETY: DLPack 1.3: `out` is valid for a write.
         unsafe { out.write(tensor) };
         Ok(())
     })
@@ -115,12 +116,12 @@ unsafe extern "C" fn to_object(
     tensor: *mut DLManagedTensorVersioned,
     out: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: as in `from_object`.
+    // SAFETY: DLPack 1.3: functions of Python objects are called with the GIL held.
     let py = unsafe { Python::assume_attached() };
-    answer(py, || {
-        // SAFETY: an initialised tensor, given away ("the ownership of the tensor is stolen").
+    run(py, || {
+        // SAFETY: DLPack 1.3: an initialised tensor, whose "ownership [...] is stolen".
         let view = unsafe { adopt(py, tensor) }?;
-        // SAFETY: a place for the answer, by the function's contract.
+        // SAFETY: DLPack 1.3: `out` is valid for a write.
         unsafe { out.write(view.into_ptr().cast()) };
         Ok(())
     })
@@ -137,7 +138,7 @@ unsafe extern "C" fn work_stream(
         Stream::None | Stream::LegacyDefault => 0,
         named => named.raw(),
     };
-    // SAFETY: a place for the answer, by the function's contract.
+    // SAFETY: DLPack 1.3: `out` is valid for a write.
     unsafe { out.write(ptr::without_provenance_mut(handle as usize)) };
     0
 }
@@ -149,18 +150,20 @@ unsafe extern "C" fn allocate(
     set_error: Option<unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char)>,
 ) -> c_int {
     if !out.is_null() {
-        // SAFETY: a place for the answer.
+        // SAFETY: DLPack 1.3: `out` is valid for a write, if it is not NULL.
         unsafe { out.write(ptr::null_mut()) };
     }
     let violation = Violation::new(Rule::ExchangeAllocator, Field::ExchangeApi, "");
     let message = CString::new(violation.to_string()).unwrap_or_default();
     if let Some(set_error) = set_error {
-        // SAFETY: the caller's function and context; the two strings live during the call.
+        // SAFETY: the caller's function with its own context; both strings live during the call.
         unsafe { set_error(error_context, c"BufferError".as_ptr(), message.as_ptr()) };
     }
     -1
 }
 
+/// Borrows a `CaiView`, or refuses the object.
+///
 /// # Safety
 /// `object` is NULL or a Python object that lives during `'a`.
 unsafe fn cast<'a, 'py>(
@@ -170,9 +173,9 @@ unsafe fn cast<'a, 'py>(
     if object.is_null() {
         return Err(PyTypeError::new_err("NULL, not a CaiView"));
     }
-    // SAFETY: `*mut c_void` and `*mut PyObject` have one layout.
+    // SAFETY: pointers to `c_void` and `PyObject` have one layout; the reference lives as long as `object`.
     let object = unsafe { &*ptr::from_ref(object).cast::<*mut ffi::PyObject>() };
-    // SAFETY: a Python object that lives during `'a`, by this function's contract.
+    // SAFETY: not null (checked above), and a Python object that lives during `'a` (this function's contract).
     let object = unsafe { Bound::ref_from_ptr(py, object) };
     object.cast::<PyCaiView>().map_err(|_| {
         let found = format!(
@@ -183,7 +186,7 @@ unsafe fn cast<'a, 'py>(
     })
 }
 
-/// The stream that this thread works on; [`Stream::None`] where the device has no CUDA streams.
+/// Returns the work stream of this thread; [`Stream::None`] if the device has no streams.
 fn work_stream_of(device_type: i32, device_id: i32) -> Stream {
     match Platform::from_device_type(device_type) {
         Some(Platform::Cuda | Platform::HostReadable) => policy::work_stream(device_id),
@@ -211,16 +214,16 @@ fn owning(view: &Bound<'_, PyCaiView>) -> PyResult<NonNull<DLManagedTensorVersio
     make_ready(view)?;
     let descriptor = view.get().view().descriptor();
     let owner = release::own(view.clone().into_any())?;
-    // The view holds the memory too: whoever made it, here it is no copy.
+    // The view shares the memory, so that the tensor is no copy.
     let flags = descriptor.flags().with(Flags::IS_COPIED, false);
     build(descriptor.borrowed(), flags.bits(), owner).map_err(|error| {
-        // SAFETY: `build` did not take the owner, so that it is still ours to end.
+        // SAFETY: `build` has failed and not taken the owner, which is released once.
         unsafe { owner.release() };
         error.into()
     })
 }
 
-/// A description whose arrays are the view's own: it lives as long as the view, which is immutable.
+/// Makes a description that points into the view, which is immutable, and is valid as long as it.
 fn borrowed(view: &Bound<'_, PyCaiView>) -> PyResult<DLTensor> {
     let descriptor = view.get().view().descriptor();
     if descriptor.read_only() {
@@ -246,8 +249,10 @@ fn read_only() -> PyErr {
     .into()
 }
 
+/// Makes a view that owns the tensor.
+///
 /// # Safety
-/// `tensor` is NULL, or initialised, the caller's and given away.
+/// `tensor` is NULL, or initialised with its ownership given up by the caller.
 unsafe fn adopt(
     py: Python<'_>,
     tensor: *mut DLManagedTensorVersioned,
@@ -256,16 +261,16 @@ unsafe fn adopt(
         return Err(Violation::new(Rule::CapsuleNull, Field::ExchangeApi, "NULL").into());
     };
     release::prepare(py).inspect_err(|_| {
-        // SAFETY: initialised and given away, and nobody has taken it over.
+        // SAFETY: initialised, and owned here (this function's contract); dropped once.
         unsafe { DLManagedTensorVersioned::drop_raw(tensor.as_ptr()) };
     })?;
-    // SAFETY: by this function's contract.
+    // SAFETY: initialised, and owned here (this function's contract).
     let imported = unsafe { release::own_tensor(tensor) };
     let descriptor = imported.descriptor()?;
     let Device { device_type, id } = descriptor.device();
     let ready = work_stream_of(device_type, id);
-    // SAFETY: the owner is the tensor, whose data is valid until its deleter runs (DLPack). No
-    // synchronisation: its maker works on the stream that we name.
+    // SAFETY: DLPack: the data is valid until the deleter of the tensor runs, which is the owner. It is ready on the
+    // work stream, on which its maker works.
     let view = unsafe { CaiView::of(descriptor, ready, Some(ready), imported.into_owner()) };
     PyCaiView::new(view).into_object(py)
 }

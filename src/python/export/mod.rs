@@ -1,4 +1,4 @@
-//! Views become capsules, dicts, buffers and tensors of the exchange table.
+//! Exports views as capsules, dicts, buffers and tensors of the exchange table.
 
 pub(crate) mod buffer;
 pub(crate) mod cai_dict;

@@ -1,4 +1,4 @@
-//! An object with `__cuda_array_interface__` becomes a view.
+//! Imports an object with `__cuda_array_interface__`.
 
 use std::mem::MaybeUninit;
 
@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
 use crate::driver;
-use crate::driver::{MemoryKind, PointerInfo};
+use crate::driver::{DriverError, MemoryKind, PointerInfo};
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Device;
 use crate::protocol::interface::{CaiInterface, Version};
@@ -16,22 +16,25 @@ use crate::protocol::stream::Stream;
 use crate::python::call::options::{Check, Options};
 use crate::python::class::beside::Beside;
 use crate::python::cpython::int::{repr, type_name};
-use crate::python::cpython::names::keys;
+use crate::python::cpython::names::names;
 use crate::python::cpython::{getattr, release};
-use crate::python::import::cai_dict::{Numbers, Read, Usual};
+use crate::python::import::cai_dict::{FastDict, Numbers, ParsedDict};
 use crate::python::import::{cai_dict, dtype_hint, fields};
 use crate::view::{CaiView, Owner, check_range};
 
-/// Whether an import takes arrays whose items have fields.
+/// Whether an import takes arrays of structs, whose items have fields.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum AllowStructs {
-    /// For a view, which keeps the fields beside the array.
+    /// For a view, which keeps the fields.
     Yes,
     /// For an export, which refuses them.
     No,
 }
 
-/// Imports by CAI and nothing else: an object with the attribute, or a dict with `owner=`.
+/// Imports by CAI alone: an object with the attribute, or a dict with `owner=`. Writes the view unless it fails.
+///
+/// # Errors
+/// The rules of the interface and of the options; the driver's; the exceptions of the producer.
 pub(crate) fn import<'py>(
     memory: &mut MaybeUninit<CaiView>,
     object: &Bound<'py, PyAny>,
@@ -47,11 +50,11 @@ pub(crate) fn import<'py>(
         false => attribute(object)?.ok_or_else(|| missing(object))?,
     };
     let mut numbers = Numbers::default();
-    if let Some(usual) = usual(&dict, options, &mut numbers) {
-        memory.write(usual_view(object, usual, options)?);
+    if let Some(fast) = read_fast(&dict, options, &mut numbers) {
+        memory.write(view_fast(object, fast, options)?);
         return Ok(Beside::default());
     }
-    any(
+    import_parsed(
         memory,
         object,
         read(object, &dict, options)?,
@@ -60,20 +63,21 @@ pub(crate) fn import<'py>(
     )
 }
 
-/// Reads `object.__cuda_array_interface__`, once; `None` where it has none. Only an `AttributeError`
-/// says so: torch, cuDF and others raise something else for a tensor that cannot be exported.
+/// Reads `object.__cuda_array_interface__` once; `None` if reading it raises `AttributeError`. Other exceptions pass
+/// through: torch, cuDF and others raise them for a tensor that cannot be exported.
 #[inline(always)]
 pub(crate) fn attribute<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
-    getattr::optional(object, &keys(object.py()).cai)
+    getattr::optional(object, &names(object.py()).cai)
 }
 
-/// Reads the dict of `object`. On a class the attribute is the property object: said as such.
+/// Reads the dict of `object` in full. If `object` is a class, whose attribute is the property object, the error
+/// names the class.
 #[inline]
 pub(crate) fn read<'py>(
     object: &Bound<'py, PyAny>,
     dict: &Bound<'py, PyAny>,
     options: &Options<'_, '_>,
-) -> PyResult<Read<'py>> {
+) -> PyResult<ParsedDict<'py>> {
     cai_dict::read(dict, options.strict).map_err(|error| {
         if object.is_instance_of::<PyType>() {
             release::drop_now(error);
@@ -84,7 +88,7 @@ pub(crate) fn read<'py>(
     })
 }
 
-/// Says what is wrong with an object that has no CAI.
+/// Builds the error for an object without CAI.
 #[cold]
 pub(crate) fn missing(object: &Bound<'_, PyAny>) -> PyErr {
     let name = type_name(object);
@@ -97,7 +101,7 @@ pub(crate) fn missing(object: &Bound<'_, PyAny>) -> PyErr {
         )
         .into();
     }
-    match object.get_type().hasattr(&keys(object.py()).cai) {
+    match object.get_type().hasattr(&names(object.py()).cai) {
         Ok(true) => Violation::new(Rule::CaiUnavailable, Field::Cai, found)
             .with_hint("a tensor on the CPU has no CUDA Array Interface; from_dlpack takes it")
             .into(),
@@ -106,12 +110,12 @@ pub(crate) fn missing(object: &Bound<'_, PyAny>) -> PyErr {
     }
 }
 
-/// The view of what a dict said, kept alive by `object` (or by `owner=`, for a bare dict); of a struct
-/// with its fields.
-pub(crate) fn any<'py>(
+/// Writes the view of a dict that was read in full, and returns its fields if it is a struct. `object` (`owner=` for a
+/// bare dict) keeps the memory alive.
+pub(crate) fn import_parsed<'py>(
     memory: &mut MaybeUninit<CaiView>,
     object: &Bound<'py, PyAny>,
-    mut read: Read<'py>,
+    mut read: ParsedDict<'py>,
     options: &Options<'_, 'py>,
     structs: AllowStructs,
 ) -> PyResult<Beside> {
@@ -121,15 +125,21 @@ pub(crate) fn any<'py>(
         return Ok(Beside::default());
     }
     check(object, &read)?;
-    let (stream, known) = (read.interface.stream(), read.knows_stream());
+    let (stream, is_stream_known) = (read.interface.stream(), read.is_stream_known());
     let device = Device::cuda(options.device_id.unwrap_or(0));
     let (descriptor, fields) = read.interface.into_struct(device)?;
-    memory.write(finish(object, descriptor, stream, known, options)?);
+    memory.write(finish(
+        object,
+        descriptor,
+        stream,
+        is_stream_known,
+        options,
+    )?);
     Ok(Beside::default().with_fields(fields))
 }
 
-/// Refuses a mask, and warns of what should not be there.
-pub(crate) fn check(object: &Bound<'_, PyAny>, read: &Read<'_>) -> PyResult<()> {
+/// Refuses a mask, and warns of a stream 0 and a newer version.
+pub(crate) fn check(object: &Bound<'_, PyAny>, read: &ParsedDict<'_>) -> PyResult<()> {
     if let Some(mask) = &read.mask {
         return Err(cai_dict::refuse_mask(mask, read.interface.shape()));
     }
@@ -139,55 +149,55 @@ pub(crate) fn check(object: &Bound<'_, PyAny>, read: &Read<'_>) -> PyResult<()> 
     Ok(())
 }
 
-/// [`any`], of what is no struct.
+/// Makes the view of a dict that was read in full and is no struct.
 pub(crate) fn view<'py>(
     object: &Bound<'py, PyAny>,
-    read: Read<'py>,
+    read: ParsedDict<'py>,
     options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
     check(object, &read)?;
-    let known = read.knows_stream();
+    let is_stream_known = read.is_stream_known();
     let stream = read.interface.stream();
-    // Everything that can be said without the driver is said first.
+    // Everything that needs no driver is checked before the driver is called.
     let typestr = read.typestr;
     let proven = if options.dtype.is_none() && options.shape.is_none() {
         dtype_hint::of(object, read.interface.typestr())?
     } else {
         None
     };
-    let described = match proven {
+    let descriptor = match proven {
         None => describe(read.interface, options),
         proven => {
             let device = Device::cuda(options.device_id.unwrap_or(0));
             read.interface.into_descriptor(proven, device)
         }
     };
-    let descriptor = described.map_err(|violation| verbatim(violation, typestr.as_ref()))?;
-    finish(object, descriptor, stream, known, options)
+    let descriptor = descriptor.map_err(|violation| verbatim(violation, &typestr))?;
+    finish(object, descriptor, stream, is_stream_known, options)
 }
 
-/// Reads the usual dict, where the caller does not know its elements better.
+/// Reads the dict fast, unless the caller describes its elements.
 #[inline(always)]
-pub(crate) fn usual<'a>(
+pub(crate) fn read_fast<'a>(
     dict: &Bound<'_, PyAny>,
     options: &Options<'_, '_>,
     numbers: &'a mut Numbers,
-) -> Option<Usual<'a>> {
+) -> Option<FastDict<'a>> {
     if options.dtype.is_some() || options.shape.is_some() {
         return None;
     }
-    cai_dict::usual(dict, numbers)
+    cai_dict::read_fast(dict, numbers)
 }
 
-/// [`view`] of what the usual dict said.
+/// Makes the view of a dict that was read fast.
 #[inline(always)]
-pub(crate) fn usual_view<'py>(
+pub(crate) fn view_fast<'py>(
     object: &Bound<'py, PyAny>,
-    usual: Usual<'_>,
+    dict: FastDict<'_>,
     options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
     let device = Device::cuda(options.device_id.unwrap_or(0));
-    let mut descriptor = usual.array.descriptor(device);
+    let mut descriptor = dict.array.descriptor(device);
     if dtype_hint::is_doubtful(object, descriptor.dtype())
         && let Some(dtype) = dtype_hint::special(object, 2)?
     {
@@ -196,35 +206,36 @@ pub(crate) fn usual_view<'py>(
     finish(
         object,
         descriptor,
-        usual.stream,
-        usual.knows_stream,
+        dict.stream,
+        dict.is_stream_known,
         options,
     )
 }
 
-/// Adds what a dict does not say: where the memory is, and who keeps it alive.
+/// Adds the device and the owner, which a dict does not state.
 #[inline(always)]
 pub(crate) fn finish<'py>(
     object: &Bound<'py, PyAny>,
     mut descriptor: Descriptor,
     stream: Stream,
-    known: bool,
+    is_stream_known: bool,
     options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
-    let (device, names_context) = locate(&descriptor, options)?;
+    let (device, names_context) = locate(object.py(), &descriptor, options)?;
     descriptor.set_device(device);
     if let Some(read_only) = options.read_only {
         descriptor = descriptor.with_read_only(read_only);
     }
     let owner = Owner::from_raw(release::own(owner(object, options)?)?);
-    let mut view = with_streams(descriptor, stream, known, options.producer, owner);
+    let producer = options.producer;
+    let mut view = with_streams(descriptor, stream, is_stream_known, producer, owner);
     if !names_context {
         view.remember_primary();
     }
     Ok(view)
 }
 
-/// What DLPack says of it, on a device that is not known yet.
+/// Converts the interface into DLPack's metadata, on a device that is located later.
 #[inline]
 pub(crate) fn describe(
     interface: CaiInterface,
@@ -241,31 +252,31 @@ pub(crate) fn describe(
     }
 }
 
-/// Shows a refused typestr as the producer wrote it: `<M8[ns]`, and not what was understood of it.
+/// Replaces a refused typestr by the producer's own text, such as `<M8[ns]`.
 #[cold]
-fn verbatim(violation: Violation, typestr: Option<&Bound<'_, PyAny>>) -> Violation {
-    match typestr {
-        Some(text) if violation.field() == Field::CaiTypestr => violation.with_found(repr(text)),
+fn verbatim(violation: Violation, typestr: &Bound<'_, PyAny>) -> Violation {
+    match violation.field() {
+        Field::CaiTypestr => violation.with_found(repr(typestr)),
         _ => violation,
     }
 }
 
-/// What to wait for: where the caller says that the data is written, else where the producer says.
+/// Makes the view, ready on the caller's producer stream, else on the dict's.
 #[inline(always)]
 fn with_streams(
     descriptor: Descriptor,
     declared: Stream,
-    known: bool,
+    is_stream_known: bool,
     producer: Option<Stream>,
     owner: Owner,
 ) -> CaiView {
     let ready = producer.unwrap_or(declared);
-    let goes_on = producer.or(known.then_some(declared));
-    // SAFETY: the producer's promise (CAI): the object keeps the memory and the stream alive.
+    let goes_on = producer.or(is_stream_known.then_some(declared));
+    // SAFETY: CAI: the object, which the owner holds, keeps the memory and the stream alive.
     unsafe { CaiView::of(descriptor, ready, goes_on, owner) }
 }
 
-/// What keeps the memory alive: the object, the named owner of a bare dict, or both.
+/// Returns what keeps the memory alive: the object, the `owner=` of a bare dict, or both.
 #[inline(always)]
 fn owner<'py>(
     object: &Bound<'py, PyAny>,
@@ -278,10 +289,11 @@ fn owner<'py>(
     }
 }
 
-/// Where the memory is: as the caller says, else as the driver says; and whether the driver may name a context for it,
-/// which it does not for a pool's. Size 0 asks nobody.
+/// Returns the device of the memory, the caller's, else the driver's; and whether the driver may name a context for
+/// the memory, which it does not for a pool's. Does not call the driver for an array of size 0.
 #[inline(always)]
 pub(crate) fn locate(
+    py: Python<'_>,
     descriptor: &Descriptor,
     options: &Options<'_, '_>,
 ) -> PyResult<(Device, bool)> {
@@ -289,17 +301,17 @@ pub(crate) fn locate(
     if descriptor.data() == 0 || is_known {
         return Ok((descriptor.device(), true));
     }
-    Ok(ask_driver(descriptor, options)?)
+    Ok(query_driver(py, descriptor, options)?)
 }
 
-/// One pointer query: which device and kind of memory and, where asked for, whether it holds everything.
-fn ask_driver(
+/// Queries the driver for the device and the kind of the memory and, with `check="bounds"`, for its range.
+fn query_driver(
+    py: Python<'_>,
     descriptor: &Descriptor,
     options: &Options<'_, '_>,
 ) -> Result<(Device, bool), crate::Error> {
     let wants_range = options.check != Check::Device;
-    let driver = driver::driver()?;
-    let info = driver.pointer_info(descriptor.data(), wants_range)?;
+    let info = pointer_info(py, descriptor.data(), wants_range)?;
     let device = device_of(&info).ok_or_else(|| unknown(descriptor.data()))?;
     if let Some(device_id) = options.device_id
         && info.ordinal != device_id
@@ -310,15 +322,24 @@ fn ask_driver(
         return Err(violation.with_hint(hint).into());
     }
     if let (true, Some(span)) = (wants_range, descriptor.byte_span()) {
-        check_range(driver, span, &info, Field::CaiData)?;
+        py.detach(|| check_range(driver::driver()?, span, &info, Field::CaiData))?;
     }
     Ok((device, info.context.is_some()))
 }
 
-/// Where the driver says that an address is.
-pub(crate) fn device_at(data: u64) -> Result<Device, crate::Error> {
-    let info = driver::driver()?.pointer_info(data, false)?;
+/// Queries the driver for the device of an address.
+///
+/// # Errors
+/// `pointer-unknown`; the driver's.
+pub(crate) fn device_at(py: Python<'_>, data: u64) -> Result<Device, crate::Error> {
+    let info = pointer_info(py, data, false)?;
     Ok(device_of(&info).ok_or_else(|| unknown(data))?)
+}
+
+/// Queries the driver without the GIL, and loads it first if need be: the query may wait for a lock that a `cuMemFree`
+/// holds until a host function has got the GIL.
+fn pointer_info(py: Python<'_>, data: u64, wants_range: bool) -> Result<PointerInfo, DriverError> {
+    py.detach(|| driver::driver()?.pointer_info(data, wants_range))
 }
 
 #[cold]
@@ -345,9 +366,9 @@ fn device_of(info: &PointerInfo) -> Option<Device> {
     }
 }
 
-/// One warning per producer type for what is accepted though it should not be there.
+/// Warns, once per type, of a newer version or a stream 0, which are accepted.
 #[cold]
-fn warn(object: &Bound<'_, PyAny>, read: &Read<'_>) -> PyResult<()> {
+fn warn(object: &Bound<'_, PyAny>, read: &ParsedDict<'_>) -> PyResult<()> {
     let name = type_name(object);
     let text = match read.interface.version() {
         Version::Newer(version) => format!(

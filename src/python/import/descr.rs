@@ -1,4 +1,4 @@
-//! The `descr` of a dict: a list of (name, type) or (name, type, shape) tuples.
+//! Reads the `descr` of a dict: a list of (name, type) or (name, type, shape) tuples.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString, PyTuple};
@@ -13,7 +13,7 @@ const EXTENT: IntRule = IntRule::new(Field::CaiDescr, Rule::DescrType, Rule::Sha
 /// Reads a `descr`; `None` and a missing key are the same.
 ///
 /// # Errors
-/// `descr-...` violations; what the items' own methods raise passes through.
+/// The `descr-...` rules; the exceptions of the items' own methods.
 pub(crate) fn read(value: Option<Bound<'_, PyAny>>, typestr: TypeStr) -> PyResult<Descr> {
     let Some(value) = value.filter(|value| !value.is_none()) else {
         return Ok(Descr::None);
@@ -26,7 +26,7 @@ pub(crate) fn read(value: Option<Bound<'_, PyAny>>, typestr: TypeStr) -> PyResul
     Ok(fields.finish(typestr)?)
 }
 
-/// Depth and number are bounded by the builder: a list that contains itself comes to an end.
+/// Adds the fields of a list. The builder bounds depth and number, so that a list that contains itself ends.
 fn read_fields(list: &Bound<'_, PyList>, fields: &mut DescrBuilder) -> PyResult<()> {
     for item in list.to_tuple() {
         let Ok(field) = item.cast::<PyTuple>() else {
@@ -55,7 +55,7 @@ fn read_fields(list: &Bound<'_, PyList>, fields: &mut DescrBuilder) -> PyResult<
     Ok(())
 }
 
-/// A name, or a (title, name) pair.
+/// Reads a name, or a (title, name) pair.
 fn name(value: &Bound<'_, PyAny>) -> PyResult<String> {
     let named = match value.cast::<PyTuple>() {
         Ok(pair) if pair.len() == 2 => pair.get_item(1)?,

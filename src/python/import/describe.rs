@@ -1,9 +1,8 @@
-//! Borrows an array's description from a table, without a tensor to give back.
+//! Borrows an array's description from an exchange table, without an owning tensor.
 //!
-//! It holds while the object is alive and unchanged, which no view can promise: torch's tensors can be given
-//! other memory. So views import an owning tensor, and `explain`, which keeps nothing, borrows.
-//! Without the GIL another thread can change the object meanwhile: `explain` then asks for an owning tensor
-//! too, and gives it back.
+//! The description is valid while the object is alive and unchanged; torch's tensors can be given other memory. So
+//! views import an owning tensor, and only `explain`, which keeps nothing, borrows. Without the GIL another thread can
+//! change the object meanwhile: `explain` then imports an owning tensor too, and drops it.
 
 #[cfg(not(Py_GIL_DISABLED))]
 use std::mem::MaybeUninit;
@@ -23,21 +22,18 @@ use crate::python::import::traits::Traits;
 #[cfg(not(Py_GIL_DISABLED))]
 use crate::view::read_tensor;
 
-/// The description of an array that a table lends.
+/// The description of an array, borrowed from a table.
 pub(crate) enum Loan {
     /// The description, and the stream that the array is ready on.
     Array(Descriptor, Stream),
-    /// The table lends no descriptions.
+    /// The table has no function for it, or the function failed without an exception.
     NotOffered,
-    /// The table leaves out what matters here: the array is imported by `__dlpack__`, as
-    /// [`import`](crate::python::import::exchange::import) does it.
+    /// The table omits facts about this array, so that
+    /// [`import`](crate::python::import::exchange::import) calls `__dlpack__`.
     Incomplete,
 }
 
-/// Asks a table for a description.
-///
-/// # Errors
-/// What [`import`](crate::python::import::exchange::import) raises.
+/// Borrows the description of an object from its table.
 pub(crate) fn borrow(object: &Bound<'_, PyAny>, table: Table, traits: Traits) -> PyResult<Loan> {
     if is_no_array(object, traits)? {
         return Ok(Loan::Incomplete);
@@ -55,7 +51,7 @@ pub(crate) fn borrow(object: &Bound<'_, PyAny>, table: Table, traits: Traits) ->
     if has_no_streams(device) {
         return Ok(Loan::Array(descriptor, Stream::None));
     }
-    Ok(match WorkStream::new(table, device).ask()? {
+    Ok(match WorkStream::new(table, device).read()? {
         Some(ready) => Loan::Array(descriptor, ready),
         None => Loan::Incomplete,
     })
@@ -67,15 +63,14 @@ fn describe(object: &Bound<'_, PyAny>, table: Table) -> PyResult<Option<Descript
         return Ok(None);
     };
     let mut tensor = MaybeUninit::uninit();
-    // SAFETY: the GIL is held, `object` is of the type that the table was found on, and `tensor` is a place
-    // for the answer.
+    // SAFETY: the GIL is held, `object` is of the table's type, and `tensor` is valid for a write.
     let code = unsafe { borrow(object.as_ptr().cast(), tensor.as_mut_ptr()) };
     if code != 0 {
         return failed(object.py()).map(|()| None);
     }
-    // SAFETY: DLPack 1.3: on 0 the tensor is filled.
+    // SAFETY: DLPack 1.3: the tensor is filled if the function returns 0.
     let tensor = unsafe { tensor.assume_init() };
-    // SAFETY: shape and strides are the object's, which is alive, and no Python code runs meanwhile.
+    // SAFETY: a filled tensor, whose shape and strides are the object's: it is alive, and no Python code runs.
     Ok(Some(unsafe { read_tensor(&tensor, 0) }?))
 }
 
@@ -85,7 +80,7 @@ fn describe(object: &Bound<'_, PyAny>, table: Table) -> PyResult<Option<Descript
     let Some(tensor) = table.tensor(object)? else {
         return Ok(None);
     };
-    // SAFETY: DLPack 1.3: the call gives an initialised tensor whose ownership is the caller's.
+    // SAFETY: DLPack 1.3: an initialised tensor, whose ownership goes to the caller.
     let imported = unsafe { release::own_tensor(tensor) };
     Ok(Some(imported.descriptor()?))
 }

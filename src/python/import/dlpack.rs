@@ -1,8 +1,7 @@
-//! `__dlpack_device__` and `__dlpack__`: a producer of DLPack becomes a view.
+//! Imports a producer of DLPack by `__dlpack_device__` and `__dlpack__`.
 //!
-//! The stream is always said: torch takes an omitted one for "do not synchronise". What a producer
-//! does not know is dropped keyword by keyword, and only on a `TypeError` that names the keyword:
-//! any other `TypeError` is the producer's own.
+//! The stream is always passed: torch reads an omitted one as "do not synchronise". A keyword that a producer does not
+//! have is dropped, one at a time, and only on a `TypeError` that names it; any other `TypeError` passes through.
 
 use once_cell::race::OnceBox;
 use pyo3::exceptions::PyTypeError;
@@ -17,9 +16,9 @@ use crate::protocol::device::{Device, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Stream};
 use crate::python::capsule;
-use crate::python::cpython::fastcall::tuple_item;
 use crate::python::cpython::int::{IntRule, repr, type_name};
-use crate::python::cpython::names::keys;
+use crate::python::cpython::names::names;
+use crate::python::cpython::tuple::tuple_item;
 use crate::python::cpython::{int, release};
 use crate::python::import::known_types;
 use crate::python::import::traits::{Traits, warn_unknown};
@@ -32,137 +31,146 @@ const DEVICE_TYPE: IntRule = IntRule::new(
 );
 const DEVICE_ID: IntRule = IntRule::new(Field::DlpackDevice, Rule::DeviceItemType, Rule::DeviceId);
 
-/// What the caller asks of the producer.
+/// What the caller requests of the producer.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct DlpackArguments {
     /// The stream on which the data is wanted; `None` for the legacy default stream.
     pub(crate) stream: Option<Stream>,
     pub(crate) copy: Option<bool>,
-    /// The device on which the data is wanted; `None` for where it is.
+    /// The device on which the data is wanted; `None` for the array's own.
     pub(crate) device: Option<Device>,
 }
 
-/// Whether objects of this type speak DLPack.
-pub(crate) fn speaks(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let is_known = known_types::known(object)?
+/// Whether the object's type has `__dlpack__`.
+pub(crate) fn has_dlpack(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let is_known = known_types::facts_of(object)?
         .traits
-        .intersects(Traits::SPEAKS);
-    Ok(is_known || object.get_type().hasattr(&keys(object.py()).dlpack)?)
+        .intersects(Traits::HAS_DLPACK);
+    Ok(is_known || object.get_type().hasattr(&names(object.py()).dlpack)?)
 }
 
-/// Imports an object that has `__dlpack__`, or a bare capsule.
+/// Imports an object that has `__dlpack__`, or a capsule.
+///
+/// # Errors
+/// The rules of DLPack; the exceptions of the producer.
 #[inline(always)]
-pub(crate) fn import(object: &Bound<'_, PyAny>, ask: DlpackArguments) -> PyResult<CaiView> {
+pub(crate) fn import(object: &Bound<'_, PyAny>, request: DlpackArguments) -> PyResult<CaiView> {
     if capsule::is_capsule(object) {
-        return import_capsule(object, ask);
+        return import_capsule(object, request);
     }
-    let speaks = known_types::known(object)?
+    let is_known = known_types::facts_of(object)?
         .traits
-        .intersects(Traits::SPEAKS);
-    if !speaks && !object.hasattr(&keys(object.py()).dlpack)? {
+        .intersects(Traits::HAS_DLPACK);
+    if !is_known && !object.hasattr(&names(object.py()).dlpack)? {
         return Err(missing(object, Rule::DlpackMissing, Field::DlpackCall));
     }
-    import_speaking(object, ask)
+    import_object(object, request)
 }
 
-/// Imports an object that is known to have `__dlpack__`.
+/// Imports an object that has `__dlpack__`.
 #[inline(always)]
-pub(crate) fn import_speaking(
+pub(crate) fn import_object(
     object: &Bound<'_, PyAny>,
-    ask: DlpackArguments,
+    request: DlpackArguments,
 ) -> PyResult<CaiView> {
-    import_known(object, known_types::known(object)?.traits, ask)
-}
-
-/// The same, of an object of a known type.
-#[inline(always)]
-pub(crate) fn import_known(
-    object: &Bound<'_, PyAny>,
-    traits: Traits,
-    ask: DlpackArguments,
-) -> PyResult<CaiView> {
+    let traits = known_types::facts_of(object)?.traits;
     let announced = announced_device(object)?;
-    let wanted = ask.device.unwrap_or(announced);
-    let ready = stream_to_ask(wanted, ask.stream)?;
-    let (capsule, told) = {
-        let _current = current_for(traits, announced)?;
-        call(object, ready, wanted, ask)?
-    };
+    let wanted = request.device.unwrap_or(announced);
+    let ready = stream_to_request(wanted, request.stream)?;
+    let current = current_for(object.py(), traits, announced)?;
+    let called = call(object, ready, wanted, request);
+    if current.is_some() {
+        object.py().detach(|| drop(current));
+    }
+    let (capsule, honoured) = called?;
     if !capsule::is_capsule(&capsule) {
         return Err(Violation::new(Rule::CapsuleType, Field::DlpackCall, repr(&capsule)).into());
     }
     let (mut descriptor, owner) = capsule::claim(&capsule)?;
-    check(&mut descriptor, wanted, ask)?;
-    if traits.intersects(Traits::IGNORES_STREAM) && ask.stream.is_none() && ready != Stream::None {
+    check(&mut descriptor, wanted, request)?;
+    if traits.intersects(Traits::IGNORES_STREAM)
+        && request.stream.is_none()
+        && ready != Stream::None
+    {
         warn_unknown(object)?;
     }
-    Ok(view(descriptor, owner, ready, told))
+    Ok(view(descriptor, owner, ready, honoured))
 }
 
-/// The array's device made current during the call, for producers that would use another one or refuse.
-/// Where there is no driver the producer says so itself.
-fn current_for(traits: Traits, device: Device) -> PyResult<Option<ContextGuard<'static>>> {
+/// Makes the array's device current during the call, for producers that use the current one or refuse another. Without
+/// a driver the producer raises the error itself.
+///
+/// The driver is called without the GIL; so must the guard be dropped.
+fn current_for(
+    py: Python<'_>,
+    traits: Traits,
+    device: Device,
+) -> PyResult<Option<ContextGuard<'static>>> {
     if !traits.intersects(Traits::WANTS_CURRENT) || device.device_type != Device::CUDA {
         return Ok(None);
     }
-    let Ok(driver) = driver::driver() else {
-        return Ok(None);
-    };
-    Ok(Some(ContextGuard::of_device(driver, device.id)?))
+    let current = py.detach(|| match driver::driver() {
+        Ok(driver) => ContextGuard::of_device(driver, device.id).map(Some),
+        Err(_) => Ok(None),
+    });
+    Ok(current?)
 }
 
-/// A capsule cannot be asked anything: its data is ready where the caller says.
-fn import_capsule(capsule: &Bound<'_, PyAny>, ask: DlpackArguments) -> PyResult<CaiView> {
+/// Imports a capsule, whose data is ready on the caller's stream: a capsule names none.
+fn import_capsule(capsule: &Bound<'_, PyAny>, request: DlpackArguments) -> PyResult<CaiView> {
     let (mut descriptor, owner) = capsule::claim(capsule)?;
-    let wanted = ask.device.unwrap_or(descriptor.device());
-    let ready = stream_to_ask(wanted, ask.stream)?;
-    check(&mut descriptor, wanted, ask)?;
-    Ok(view(descriptor, owner, ready, StreamHonoured::Stream))
+    let wanted = request.device.unwrap_or(descriptor.device());
+    let ready = stream_to_request(wanted, request.stream)?;
+    check(&mut descriptor, wanted, request)?;
+    Ok(view(descriptor, owner, ready, StreamHonoured::Yes))
 }
 
-/// Whether the producer was told the stream.
+/// Whether the producer has made the data ready on the stream that was passed.
 #[derive(Clone, Copy, PartialEq)]
 enum StreamHonoured {
-    Stream,
-    /// It takes none; whatever it has enqueued is taken to be on the legacy default stream, which
-    /// waits for every blocking stream.
-    Nothing,
-    /// It takes none, and its export has waited (TensorFlow).
-    HasWaited,
+    Yes,
+    /// It takes no stream; its work counts as enqueued on the legacy default stream, which waits for every blocking
+    /// stream.
+    No,
+    /// It takes no stream, and its export has waited for the data (TensorFlow).
+    ExportWaited,
 }
 
 #[inline(always)]
-fn view(descriptor: Descriptor, owner: Owner, asked: Stream, told: StreamHonoured) -> CaiView {
-    let ready = match told {
-        StreamHonoured::Stream => asked,
-        StreamHonoured::Nothing if asked == Stream::None => Stream::None,
-        StreamHonoured::Nothing => Stream::LegacyDefault,
-        StreamHonoured::HasWaited => Stream::None,
+fn view(descriptor: Descriptor, owner: Owner, asked: Stream, honoured: StreamHonoured) -> CaiView {
+    let ready = match honoured {
+        StreamHonoured::Yes => asked,
+        StreamHonoured::No if asked == Stream::None => Stream::None,
+        StreamHonoured::No => Stream::LegacyDefault,
+        StreamHonoured::ExportWaited => Stream::None,
     };
     let is_host = descriptor.device().device_type == Device::CPU;
     let goes_on = is_host.then_some(Stream::None);
-    // SAFETY: the owner is the managed tensor, whose data is valid until its deleter runs (DLPack).
+    // SAFETY: DLPack: the data is valid until the deleter of the managed tensor runs, which is the owner.
     unsafe { CaiView::of(descriptor, ready, goes_on, owner) }
 }
 
-/// The device that the object says it is on. `(1, None)` and `(3, None)`, as paddle says, count as id 0.
+/// Calls `__dlpack_device__`. `(1, None)` and `(3, None)`, which paddle returns, count as id 0.
+///
+/// # Errors
+/// `device-...` rules; the producer's exception.
 pub(crate) fn announced_device(object: &Bound<'_, PyAny>) -> PyResult<Device> {
     let py = object.py();
-    // SAFETY: an object and an interned name; a new reference, or NULL with an exception set.
+    // SAFETY: a str, and one argument (the object), both alive during the call; the GIL is held.
     let answer = unsafe {
         let argument = object.as_ptr();
         ffi::PyObject_VectorcallMethod(
-            keys(py).dlpack_device.as_ptr(),
+            names(py).dlpack_device.as_ptr(),
             &raw const argument,
             1,
             std::ptr::null_mut(),
         )
     };
-    // SAFETY: as above.
+    // SAFETY: a new reference, or NULL with an exception set.
     let answer = unsafe { Bound::from_owned_ptr_or_err(py, answer) };
     let answer = match answer {
         Ok(answer) => answer,
-        Err(error) if !object.hasattr(&keys(py).dlpack_device)? => {
+        Err(error) if !object.hasattr(&names(py).dlpack_device)? => {
             release::drop_now(error);
             return Err(missing(object, Rule::DeviceMissing, Field::DlpackDevice));
         }
@@ -177,19 +185,19 @@ pub(crate) fn announced_device(object: &Bound<'_, PyAny>) -> PyResult<Device> {
     let part = |at| {
         // SAFETY: a tuple of two.
         let part = unsafe { tuple_item(pair.as_ptr(), at) };
-        // SAFETY: an item of the tuple, which lives as long.
+        // SAFETY: an item is not null, and lives as long as the tuple.
         unsafe { Borrowed::from_ptr(py, part) }
     };
-    let quick = |at| i32::try_from(int::quick(part(at))?).ok();
-    if let (Some(device_type), Some(id)) = (quick(0), quick(1)) {
+    let read_fast = |at| i32::try_from(int::read_fast(part(at))?).ok();
+    if let (Some(device_type), Some(id)) = (read_fast(0), read_fast(1)) {
         return Ok(Device::check(device_type, id)?);
     }
-    careful_device(&part(0), &part(1))
+    device(&part(0), &part(1))
 }
 
-/// The same from any ints: what does not fit is named.
+/// Reads the device from any ints.
 #[cold]
-fn careful_device(device_type: &Bound<'_, PyAny>, id: &Bound<'_, PyAny>) -> PyResult<Device> {
+fn device(device_type: &Bound<'_, PyAny>, id: &Bound<'_, PyAny>) -> PyResult<Device> {
     let device_type: i32 = DEVICE_TYPE.read(device_type)?;
     let is_host = matches!(device_type, Device::CPU | Device::CUDA_HOST);
     let id: i32 = if id.is_none() && is_host {
@@ -215,65 +223,65 @@ fn missing(object: &Bound<'_, PyAny>, rule: Rule, field: Field) -> PyErr {
     .into()
 }
 
-/// The stream that the producer is told, and on which the data is then ready.
-fn stream_to_ask(device: Device, wanted: Option<Stream>) -> PyResult<Stream> {
+/// Chooses the stream that is passed to the producer, and on which the data is then ready.
+fn stream_to_request(device: Device, wanted: Option<Stream>) -> PyResult<Stream> {
     match (Platform::from_device_type(device.device_type), wanted) {
         (Some(Platform::Host), Some(stream)) if stream != Stream::None => {
             Err(Violation::new(Rule::StreamCpu, Field::Argument("stream"), stream.raw()).into())
         }
         (Some(Platform::Cuda | Platform::Rocm), None) => Ok(Stream::LegacyDefault),
-        // Pinned and managed memory: the producer's None is the host's wait (docs/streams.md).
+        // Pinned and managed memory: with None the producer makes the host wait (docs/streams.md).
         (_, None) => Ok(Stream::None),
         (_, Some(stream)) => Ok(stream),
     }
 }
 
-/// Calls `__dlpack__`, with fewer keywords where the producer does not know them.
+/// Calls `__dlpack__`, with fewer keywords if the producer does not have them.
 fn call<'py>(
     object: &Bound<'py, PyAny>,
     stream: Stream,
     wanted: Device,
-    ask: DlpackArguments,
+    request: DlpackArguments,
 ) -> PyResult<(Bound<'py, PyAny>, StreamHonoured)> {
-    if ask.copy.is_none() && ask.device.is_none() {
-        match call_quick(object, stream, wanted) {
+    if request.copy.is_none() && request.device.is_none() {
+        match call_fast(object, stream, wanted) {
             Err(error)
                 if error.is_instance_of::<PyTypeError>(object.py()) || is_tensorflow(object) =>
             {
-                release::dropping(|| call_stepwise(object, stream, wanted, ask, Some(error)))
+                release::dropping(|| call_stepwise(object, stream, wanted, request, Some(error)))
             }
-            answer => Ok((answer?, StreamHonoured::Stream)),
+            answer => Ok((answer?, StreamHonoured::Yes)),
         }
     } else {
-        release::dropping(|| call_stepwise(object, stream, wanted, ask, None))
+        release::dropping(|| call_stepwise(object, stream, wanted, request, None))
     }
 }
 
-/// `object.__dlpack__(stream=..., max_version=(1, 3))`, without a dict of arguments.
-fn call_quick<'py>(
+/// Calls `object.__dlpack__(stream=..., max_version=(1, 3))`, without a dict of arguments.
+fn call_fast<'py>(
     object: &Bound<'py, PyAny>,
     stream: Stream,
     device: Device,
 ) -> PyResult<Bound<'py, PyAny>> {
-    static NAMES: OnceBox<Py<PyTuple>> = OnceBox::new();
+    static KEYWORDS: OnceBox<Py<PyTuple>> = OnceBox::new();
     let py = object.py();
-    let names = NAMES.get_or_try_init(|| {
-        let names = PyTuple::new(py, [&keys(py).stream, &keys(py).max_version])?;
-        Ok::<_, PyErr>(Box::new(names.unbind()))
+    let keywords = KEYWORDS.get_or_try_init(|| {
+        let keywords = PyTuple::new(py, [&names(py).stream, &names(py).max_version])?;
+        Ok::<_, PyErr>(Box::new(keywords.unbind()))
     })?;
     let stream = stream_argument(py, stream, device)?;
     let arguments = [object.as_ptr(), stream.as_ptr(), our_version(py)?.as_ptr()];
-    // SAFETY: one positional argument (the object) and two named ones, all alive during the call; a
-    // new reference, or NULL with an exception set.
+    // SAFETY: a str, one positional argument (the object) and as many named ones as the tuple of names has, all alive
+    // during the call; the GIL is held.
     let answer = unsafe {
         ffi::PyObject_VectorcallMethod(
-            keys(py).dlpack.as_ptr(),
+            names(py).dlpack.as_ptr(),
             arguments.as_ptr(),
             1,
-            names.as_ptr(),
+            keywords.as_ptr(),
         )
     };
-    // SAFETY: as above.
+    // SAFETY: a new reference, or NULL with an exception set.
     unsafe { Bound::from_owned_ptr_or_err(py, answer) }
 }
 
@@ -284,7 +292,7 @@ fn our_version(py: Python<'_>) -> PyResult<&Bound<'_, PyTuple>> {
         .map(|version| version.bind(py))
 }
 
-/// The protocol's integer, or `None` where the device has no streams or the host is to wait.
+/// Converts a stream into the protocol's integer; `None` if the device has no streams or the host is to wait.
 fn stream_argument(py: Python<'_>, stream: Stream, device: Device) -> PyResult<Bound<'_, PyAny>> {
     let number = match Platform::from_device_type(device.device_type) {
         Some(platform @ (Platform::Cuda | Platform::Rocm)) => stream.to_dlpack_arg_on(platform),
@@ -297,79 +305,82 @@ fn stream_argument(py: Python<'_>, stream: Stream, device: Device) -> PyResult<B
     })
 }
 
-/// One keyword less per try, named by the producer's own `TypeError`.
+/// Calls `__dlpack__` with one keyword less per try, by the producer's `TypeError`.
 #[cold]
 fn call_stepwise<'py>(
     object: &Bound<'py, PyAny>,
     stream: Stream,
     wanted: Device,
-    ask: DlpackArguments,
+    request: DlpackArguments,
     mut failed: Option<PyErr>,
 ) -> PyResult<(Bound<'py, PyAny>, StreamHonoured)> {
     let py = object.py();
-    let names = keys(py);
+    let names = names(py);
     let arguments = PyDict::new(py);
     arguments.set_item(&names.stream, stream_argument(py, stream, wanted)?)?;
     arguments.set_item(&names.max_version, our_version(py)?)?;
-    if let Some(device) = ask.device {
+    if let Some(device) = request.device {
         arguments.set_item(&names.dl_device, (device.device_type, device.id))?;
     }
-    if let Some(copy) = ask.copy {
+    if let Some(copy) = request.copy {
         arguments.set_item(&names.copy, copy)?;
     }
-    let mut told = StreamHonoured::Stream;
+    let mut honoured = StreamHonoured::Yes;
     loop {
         if let Some(error) = failed.take() {
-            told = drop_keyword(object, &arguments, ask, error)?.unwrap_or(told);
+            honoured = drop_keyword(object, &arguments, request, error)?.unwrap_or(honoured);
         }
         match object.call_method(&names.dlpack, (), Some(&arguments)) {
-            Ok(capsule) => return Ok((capsule, told)),
+            Ok(capsule) => return Ok((capsule, honoured)),
             Err(error) => failed = Some(error),
         }
     }
 }
 
-/// Drops the keyword that the producer's error names; the error itself where it names none that may go.
+/// Drops the keyword that the producer's error names.
+///
+/// # Errors
+/// The producer's error, if it names no keyword that may be dropped.
 fn drop_keyword(
     object: &Bound<'_, PyAny>,
     arguments: &Bound<'_, PyDict>,
-    ask: DlpackArguments,
+    request: DlpackArguments,
     error: PyErr,
 ) -> PyResult<Option<StreamHonoured>> {
     let py = object.py();
-    if is_tensorflow(object) && arguments.contains(&keys(py).stream)? {
-        // It refuses a stream by RuntimeError, and its export waits for its own.
-        arguments.del_item(&keys(py).stream)?;
-        return Ok(Some(StreamHonoured::HasWaited));
+    if is_tensorflow(object) && arguments.contains(&names(py).stream)? {
+        // TensorFlow refuses a stream by RuntimeError, and its export waits for its own.
+        arguments.del_item(&names(py).stream)?;
+        return Ok(Some(StreamHonoured::ExportWaited));
     }
     if !error.is_instance_of::<PyTypeError>(py) {
         return Err(error);
     }
     let text = error.value(py).to_string();
-    // A transfer cannot be left out; `copy=False` can: a producer that knows no copy makes none.
+    // `copy=False` may be dropped: a producer without the keyword makes no copy. A transfer may not.
     let may_go = ["max_version", "copy", "stream"];
     for name in may_go {
         if names_keyword(&text, name)
             && arguments.contains(name)?
-            && !(name == "copy" && ask.copy == Some(true))
+            && !(name == "copy" && request.copy == Some(true))
         {
             arguments.del_item(name)?;
-            return Ok((name == "stream").then_some(StreamHonoured::Nothing));
+            return Ok((name == "stream").then_some(StreamHonoured::No));
         }
     }
     // "takes no keyword arguments" and the like: an old `__dlpack__(self)`.
     if text.contains("no keyword arguments")
         && arguments.len() > 0
-        && ask.device.is_none()
-        && ask.copy != Some(true)
+        && request.device.is_none()
+        && request.copy != Some(true)
     {
         arguments.clear();
-        return Ok(Some(StreamHonoured::Nothing));
+        return Ok(Some(StreamHonoured::No));
     }
     Err(error)
 }
 
-/// Whether an error's text names this keyword, quoted as Python does or as a whole word.
+/// Whether an error's text names this keyword as a whole word.
 fn names_keyword(text: &str, name: &str) -> bool {
     text.contains("keyword")
         && text
@@ -377,27 +388,28 @@ fn names_keyword(text: &str, name: &str) -> bool {
             .any(|word| word == name)
 }
 
-/// TensorFlow's eager tensors, by their type's module; without importing it.
+/// Whether the object is an eager tensor of TensorFlow, by its type's module.
 fn is_tensorflow(object: &Bound<'_, PyAny>) -> bool {
     release::dropping(|| {
-        let module = object.get_type().getattr(&keys(object.py()).module);
+        let module = object.get_type().getattr(&names(object.py()).module);
         module.is_ok_and(|module| module.to_string().starts_with("tensorflow."))
     })
 }
 
-/// Compares what came with what was announced and asked for.
+/// Compares the tensor with the announced device and the caller's request.
 #[inline(always)]
-fn check(descriptor: &mut Descriptor, wanted: Device, ask: DlpackArguments) -> PyResult<()> {
-    if ask.copy == Some(false) && descriptor.flags().contains(Flags::IS_COPIED) {
+fn check(descriptor: &mut Descriptor, wanted: Device, request: DlpackArguments) -> PyResult<()> {
+    if request.copy == Some(false) && descriptor.flags().contains(Flags::IS_COPIED) {
         return Err(Violation::new(Rule::CopiedUnasked, Field::TensorFlags, "IS_COPIED").into());
     }
-    let came = descriptor.device();
+    let found = descriptor.device();
     // torch announces pinned memory and sends it as the CPU's; managed memory has no id of its own.
-    let same = came == wanted
-        || (wanted.device_type == Device::CUDA_HOST && came.device_type == Device::CPU)
-        || (wanted.device_type == Device::CUDA_MANAGED && came.device_type == Device::CUDA_MANAGED);
+    let same = found == wanted
+        || (wanted.device_type == Device::CUDA_HOST && found.device_type == Device::CPU)
+        || (wanted.device_type == Device::CUDA_MANAGED
+            && found.device_type == Device::CUDA_MANAGED);
     if !same {
-        let found = format_args!("({}, {})", came.device_type, came.id);
+        let found = format_args!("({}, {})", found.device_type, found.id);
         let hint = format!("({}, {}) was announced", wanted.device_type, wanted.id);
         return Err(
             Violation::new(Rule::DeviceMismatch, Field::TensorDevice, found)

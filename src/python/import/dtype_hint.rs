@@ -1,4 +1,4 @@
-//! The element type by the object's own word, where its typestr leaves it open or says another one.
+//! Reads the element type from the object's `dtype`, if its typestr leaves it open or states another one.
 //!
 //! | typestr | written by | for |
 //! |---|---|---|
@@ -7,19 +7,19 @@
 //! | `<f2` | Paddle, torch of 2024 | bfloat16, beside float16 |
 //! | `<u2` | Warp | bfloat16, beside uint16 |
 //!
-//! Nothing is guessed: the object's `dtype` says so, or what the typestr says holds. The last two are asked
-//! of these libraries alone; for every other producer the typestr is the type.
+//! Nothing is guessed: the type is that of the object's `dtype`, else that of the typestr. The `dtype` is read for the
+//! last two typestrs only if the object is of one of these libraries.
 
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::protocol::dtype::{DType, Kind, TypeStr};
-use crate::python::cpython::names::keys;
+use crate::python::cpython::names::names;
 use crate::python::cpython::release;
 use crate::python::import::known_types;
 use crate::python::import::traits::Traits;
 
-/// Whether a typestr of this object may mean another type than it says.
+/// Whether the object's typestr may state another type than its own.
 #[inline]
 pub(crate) fn is_doubtful(object: &Bound<'_, PyAny>, dtype: DType) -> bool {
     (dtype == DType::F16 || dtype == DType::U16) && mislabels(object)
@@ -27,13 +27,13 @@ pub(crate) fn is_doubtful(object: &Bound<'_, PyAny>, dtype: DType) -> bool {
 
 #[cold]
 fn mislabels(object: &Bound<'_, PyAny>) -> bool {
-    known_types::known(object).is_ok_and(|known| known.traits.intersects(Traits::MISLABELS))
+    known_types::facts_of(object).is_ok_and(|facts| facts.traits.intersects(Traits::MISLABELS))
 }
 
-/// The type that the object's own `dtype` names, where the typestr does not settle it.
+/// Returns the type of the object's `dtype`, if the typestr leaves it open.
 ///
 /// # Errors
-/// What the object's `dtype` raises.
+/// The exceptions of the object's `dtype`.
 pub(crate) fn of(object: &Bound<'_, PyAny>, typestr: TypeStr) -> PyResult<Option<DType>> {
     let is_open = match (typestr.kind(), typestr.itemsize()) {
         (Kind::Void, 1 | 2) | (Kind::Float, 1) => true,
@@ -47,12 +47,12 @@ pub(crate) fn of(object: &Bound<'_, PyAny>, typestr: TypeStr) -> PyResult<Option
     }
 }
 
-/// The type without a typestr, of this size, that the object's own `dtype` names.
+/// Returns the type of the object's `dtype`, if it has this size and no typestr.
 ///
 /// # Errors
-/// What the object's `dtype` raises.
+/// The exceptions of the object's `dtype`.
 pub(crate) fn special(object: &Bound<'_, PyAny>, itemsize: u32) -> PyResult<Option<DType>> {
-    let Some(dtype) = object.getattr_opt(&keys(object.py()).dtype)? else {
+    let Some(dtype) = object.getattr_opt(&names(object.py()).dtype)? else {
         return Ok(None);
     };
     let name = match dtype.getattr_opt("__name__")? {
@@ -62,7 +62,7 @@ pub(crate) fn special(object: &Bound<'_, PyAny>, itemsize: u32) -> PyResult<Opti
     Ok(named(&name, itemsize))
 }
 
-/// By the last part of a name (`torch.bfloat16`).
+/// Looks a type up by the last part of its name (`torch.bfloat16`).
 fn named(name: &Bound<'_, PyString>, itemsize: u32) -> Option<DType> {
     let name = release::dropping(|| name.to_cow().ok())?;
     let last = name.rsplit('.').next()?;

@@ -1,4 +1,4 @@
-//! Imports by the C Exchange API: the table of the object's type gives a tensor and names a stream.
+//! Imports by the C Exchange API: the functions of the type's table return a tensor and a stream.
 
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -12,22 +12,22 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Stream};
 use crate::python::class::beside::Beside;
 use crate::python::cpython::int::type_name;
-use crate::python::cpython::names::keys;
+use crate::python::cpython::names::names;
 use crate::python::cpython::release;
 use crate::python::exchange_table::{Table, WorkStream};
 use crate::python::import::traits::{Traits, warn_unknown};
 use crate::view::{CaiView, Streams, Uninit};
 
 /// Imports through the table of the object's type: writes the view, and returns what stands beside it. `None`, with
-/// nothing written, if `__dlpack__` must be asked instead: because it would refuse, or because the table failed
+/// nothing written, if `__dlpack__` must be called instead: because it would refuse, or because the table failed
 /// without an exception.
 ///
-/// The tensor is ready on the producer's work stream, which is also where it goes on working; with `producer`
-/// there. The view is written piece by piece where it is to stand: 180 instructions less (by the table: 1.98 of the
-/// floor, budget 2.0: docs/performance.md).
+/// The tensor is ready on `producer`, else on the producer's work stream, on which the producer also goes on working.
+/// The view is written in place, field by field: 180 instructions less (by the table: 1.98 of the floor, budget 2.0:
+/// docs/performance.md).
 ///
 /// # Errors
-/// The producer's own, and the rules that its tensor breaks.
+/// The producer's exception, and the rules of tensors.
 #[inline(always)]
 pub(crate) fn import(
     memory: &mut MaybeUninit<CaiView>,
@@ -43,33 +43,32 @@ pub(crate) fn import(
     let Some(tensor) = table.tensor(object)? else {
         return Ok(None);
     };
-    // SAFETY: DLPack 1.3: the call gives an initialised tensor whose ownership is the caller's.
+    // SAFETY: DLPack 1.3: an initialised tensor, whose ownership goes to the caller.
     let imported = unsafe { release::own_tensor(tensor) };
     let view = Uninit::new(memory).import(imported)?;
-    let described = view.descriptor();
-    let device = described.device();
-    if traits.intersects(Traits::STATE) && is_refused(object, traits, described.dtype())? {
+    let descriptor = view.descriptor();
+    let device = descriptor.device();
+    if traits.intersects(Traits::STATE) && is_refused(object, traits, descriptor.dtype())? {
         return Ok(None);
     }
     if device.device_type == Device::CPU && is_pinned(object, traits)? {
-        // The table calls pinned memory the CPU's; `__dlpack_device__` knows better (torch).
+        // The table states the CPU for pinned memory; `__dlpack_device__` states pinned memory (torch).
         return Ok(None);
     }
     let Some((streams, work)) = streams(object, table, device, traits, producer)? else {
         return Ok(None);
     };
-    // SAFETY: the owner is the managed tensor, whose data is valid until its deleter runs (DLPack); its producer
-    // keeps the stream that it works on.
+    // SAFETY: DLPack: the data is valid until the deleter of the managed tensor runs, which is the owner; the producer
+    // keeps its work stream alive.
     let view = unsafe { view.finish(streams) };
     view.remember_context();
     Ok(Some(Beside::of_table(work)))
 }
 
-/// The streams of a tensor, and the table if it can be asked again for the work stream; `None` if the work stream
-/// cannot be had.
+/// Returns the streams of a tensor, and the table if its work stream is to be read again; `None` if it cannot be read.
 ///
 /// # Errors
-/// The producer's own; the warning of an unknown stream, if it is an error.
+/// The producer's exception; the warning of an unknown stream, if a filter makes it an error.
 #[inline(always)]
 fn streams(
     object: &Bound<'_, PyAny>,
@@ -87,7 +86,7 @@ fn streams(
             None,
         )));
     }
-    let Some(handle) = WorkStream::new(table, device).ask_handle()? else {
+    let Some(handle) = WorkStream::new(table, device).read_handle()? else {
         return Ok(None);
     };
     let is_unknown = traits.intersects(Traits::IGNORES_STREAM)
@@ -99,7 +98,7 @@ fn streams(
     Ok(Some((Streams::of_handle(handle), Some(table))))
 }
 
-/// Whether there is nothing to ask about streams.
+/// Whether the device has no streams.
 #[inline(always)]
 pub(super) fn has_no_streams(device: Device) -> bool {
     matches!(
@@ -108,11 +107,11 @@ pub(super) fn has_no_streams(device: Device) -> bool {
     )
 }
 
-/// Whether the object's own `__dlpack__` would refuse these elements: the table's functions do not look
-/// (torch, paddle).
+/// Whether the object's own `__dlpack__` refuses these elements, which the table's functions do not check (torch,
+/// paddle).
 ///
 /// # Errors
-/// `values-lazy` for what even `__dlpack__` hands out as if it were plain.
+/// `values-lazy` for a lazy negation, which `__dlpack__` does not refuse either.
 pub(super) fn is_refused(
     object: &Bound<'_, PyAny>,
     traits: Traits,
@@ -130,13 +129,13 @@ pub(super) fn is_refused(
     )
 }
 
-/// Whether the table's functions must not be called: they take every tensor for one with strides.
+/// Whether the object is sparse: the table's functions treat every tensor as strided.
 #[inline(always)]
 pub(super) fn is_no_array(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<bool> {
     is_true(object, traits, Traits::IS_SPARSE)
 }
 
-/// Whether an array that its table calls the CPU's is pinned.
+/// Whether an array is pinned, which its table states to be on the CPU.
 #[inline(always)]
 pub(super) fn is_pinned(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<bool> {
     is_true(object, traits, Traits::IS_PINNED)
@@ -151,16 +150,16 @@ fn lazily_negated(object: &Bound<'_, PyAny>) -> PyErr {
         .into()
 }
 
-/// One of the attributes that [`Traits`] knows: a property, or a method without arguments.
+/// Reads an attribute of [`Traits`]: a property, or a method without arguments. False if the type does not have it.
 #[inline(always)]
 fn is_true(object: &Bound<'_, PyAny>, traits: Traits, state: Traits) -> PyResult<bool> {
-    Ok(traits.intersects(state) && ask(object, traits, state)?)
+    Ok(traits.intersects(state) && read_state(object, traits, state)?)
 }
 
 #[inline(never)]
-fn ask(object: &Bound<'_, PyAny>, traits: Traits, state: Traits) -> PyResult<bool> {
+fn read_state(object: &Bound<'_, PyAny>, traits: Traits, state: Traits) -> PyResult<bool> {
     let py = object.py();
-    let names = keys(py);
+    let names = names(py);
     let name = match state {
         Traits::REQUIRES_GRAD => &names.requires_grad,
         Traits::IS_CONJ => &names.is_conj,
@@ -170,12 +169,11 @@ fn ask(object: &Bound<'_, PyAny>, traits: Traits, state: Traits) -> PyResult<boo
     };
     let value = if traits.intersects(state.method()) {
         let argument = object.as_ptr();
-        // SAFETY: an interned name and one argument, the object; a new reference, or NULL with an exception
-        // set. No method object is made.
+        // SAFETY: a str, and one argument (the object), both alive during the call; the GIL is held.
         let answer = unsafe {
             ffi::PyObject_VectorcallMethod(name.as_ptr(), &raw const argument, 1, ptr::null_mut())
         };
-        // SAFETY: a new reference that is ours, or NULL with an exception set.
+        // SAFETY: a new reference, or NULL with an exception set.
         unsafe { Bound::from_owned_ptr_or_err(py, answer) }?
     } else {
         object.getattr(name)?

@@ -1,4 +1,4 @@
-//! Structs from Python ([`CaiView::field`](crate::CaiView::field) says what they are).
+//! Imports structs and selects their fields ([`CaiView::field`](crate::CaiView::field)).
 
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
@@ -8,18 +8,18 @@ use crate::protocol::interface::Descr;
 use crate::python::call::options;
 use crate::python::call::options::Options;
 use crate::python::class::view::PyCaiView;
-use crate::python::cpython::names::keys;
-use crate::python::import::cai_dict::Read;
+use crate::python::cpython::names::names;
+use crate::python::import::cai_dict::ParsedDict;
 use crate::python::import::descr;
 
-/// Whether it is a struct, for a caller who says nothing else of its items. Where the dict has no `descr`
-/// (Numba's, PyCUDA's), the fields are those of the object's own `dtype`.
+/// Whether the dict describes a struct, and the caller does not describe its items otherwise. Without a `descr`
+/// (Numba, PyCUDA) the fields are those of the object's `dtype`.
 ///
 /// # Errors
-/// The rules of `descr`; what the object's `dtype` raises.
+/// The rules of `descr`; the exceptions of the object's `dtype`.
 pub(crate) fn is_one(
     object: &Bound<'_, PyAny>,
-    read: &mut Read<'_>,
+    read: &mut ParsedDict<'_>,
     options: &Options<'_, '_>,
 ) -> PyResult<bool> {
     if options.dtype.is_some() || options.shape.is_some() {
@@ -34,26 +34,23 @@ pub(crate) fn is_one(
     Ok(matches!(read.interface.descr(), Descr::Fields(_)))
 }
 
-/// `object.dtype.descr`, as NumPy's dtypes have it.
+/// Reads `object.dtype.descr`, an attribute of NumPy's dtypes.
 fn own_descr(object: &Bound<'_, PyAny>, typestr: TypeStr) -> PyResult<Descr> {
-    let Some(dtype) = object.getattr_opt(&keys(object.py()).dtype)? else {
+    let Some(dtype) = object.getattr_opt(&names(object.py()).dtype)? else {
         return Ok(Descr::None);
     };
-    match dtype.getattr_opt(&keys(object.py()).descr)? {
+    match dtype.getattr_opt(&names(object.py()).descr)? {
         Some(list) if list.is_instance_of::<PyList>() => descr::read(Some(list), typestr),
         _ => Ok(Descr::None),
     }
 }
 
-/// The names of a view's fields.
-///
-/// # Errors
-/// What Python raises.
-pub(crate) fn names<'py>(py: Python<'py>, fields: &Descr) -> PyResult<Bound<'py, PyTuple>> {
+/// Returns the names of a view's fields.
+pub(crate) fn field_names<'py>(py: Python<'py>, fields: &Descr) -> PyResult<Bound<'py, PyTuple>> {
     PyTuple::new(py, fields.names().collect::<Vec<_>>())
 }
 
-/// One field, as a view of the same memory, owner and order.
+/// Returns one field as a view of the same memory, owner and streams.
 ///
 /// # Errors
 /// `field-unknown`, `field-none`, `field-stride` and the rules of its type.
@@ -65,5 +62,5 @@ pub(crate) fn field(
 ) -> PyResult<PyCaiView> {
     let dtype = dtype.map(options::dtype).transpose()?;
     let (view, fields) = whole.view().field(whole.descr(), name, dtype)?;
-    Ok(whole.described(py, view).with_fields(fields))
+    Ok(whole.derive(py, view).with_fields(fields))
 }

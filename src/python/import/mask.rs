@@ -1,4 +1,4 @@
-//! `split_masked`: the values and the mask of an array as two views ([`MaskForm`] has the forms of masks).
+//! `split_masked`: views the values and the mask of an array ([`MaskForm`] lists the forms of masks).
 
 use pyo3::Borrowed;
 use pyo3::prelude::*;
@@ -11,7 +11,7 @@ use crate::python::call::options::{self, Options, text};
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::{Function, signature};
 use crate::python::cpython::int::type_name;
-use crate::python::import::cai_dict::Read;
+use crate::python::import::cai_dict::ParsedDict;
 use crate::python::import::{cai, cai_dict};
 use crate::view::CaiView;
 
@@ -33,9 +33,9 @@ signature! {
         /// An array with ``__cuda_array_interface__``.
         obj: "object",
     ] (
-        /// The form of the mask: "bit", "byte", or "auto" to find out by its type and shape.
+        /// The form of the mask: "bit", "byte", or "auto" to infer it from type and shape.
         mask: "Literal['auto', 'bit', 'byte']" = "auto",
-        /// The ordinal of the CUDA device. Saves asking the driver.
+        /// The id of the CUDA device. Saves a call of the driver.
         device_id: "int | None" = None,
     ) -> "tuple[CaiView, CaiView | None]"
 }
@@ -71,7 +71,7 @@ fn split_masked<'py>(
             let found = format!("'{mask}'");
             return Err(
                 Violation::new(Rule::ArgumentValue, Field::Argument("mask"), found)
-                    .with_hint("it is \"auto\", \"bit\" or \"byte\"")
+                    .with_hint("must be \"auto\", \"bit\" or \"byte\"")
                     .into(),
             );
         }
@@ -86,8 +86,8 @@ fn split_masked<'py>(
     Ok((PyCaiView::new(values), Some(PyCaiView::new(mask))))
 }
 
-/// The dict of an object; a bare one has no owner and is refused.
-fn read<'py>(object: &Bound<'py, PyAny>, options: &Options<'_, '_>) -> PyResult<Read<'py>> {
+/// Reads the dict of an object; refuses a bare dict, which has no owner.
+fn read<'py>(object: &Bound<'py, PyAny>, options: &Options<'_, '_>) -> PyResult<ParsedDict<'py>> {
     if object.is_instance_of::<PyDict>() {
         let found = "a bare dict";
         return Err(Violation::new(Rule::OwnerMissing, Field::Object, found).into());
@@ -101,7 +101,7 @@ fn read<'py>(object: &Bound<'py, PyAny>, options: &Options<'_, '_>) -> PyResult<
 fn mask_view<'py>(
     mask: &Bound<'py, PyAny>,
     shape: &[i64],
-    asked: Option<MaskForm>,
+    form: Option<MaskForm>,
     options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
     let read = match cai::attribute(mask)? {
@@ -112,17 +112,23 @@ fn mask_view<'py>(
             return Err(Violation::new(Rule::MaskType, Field::CaiMask, found).into());
         }
     };
-    let form = MaskForm::of(&read.interface, shape, asked)?;
+    let form = MaskForm::of(&read.interface, shape, form)?;
     if !read.interface.is_bits() {
         cai::check(mask, &read)?;
     }
     let device = Device::cuda(options.device_id.unwrap_or(0));
     let descriptor = form.describe(&read.interface, device)?;
-    let (stream, known) = (read.interface.stream(), read.knows_stream());
-    cai::finish(mask, descriptor, stream, known, &options_of(options))
+    let (stream, is_stream_known) = (read.interface.stream(), read.is_stream_known());
+    cai::finish(
+        mask,
+        descriptor,
+        stream,
+        is_stream_known,
+        &options_of(options),
+    )
 }
 
-/// The options that hold for the mask as well.
+/// Returns the options that apply to the mask as well.
 fn options_of<'a, 'py>(options: &Options<'a, 'py>) -> Options<'a, 'py> {
     Options {
         device_id: options.device_id,

@@ -1,4 +1,4 @@
-//! Arrays of other libraries become views.
+//! Imports arrays of other libraries as views.
 
 pub(crate) mod cai;
 pub(crate) mod cai_dict;

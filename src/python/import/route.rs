@@ -1,9 +1,9 @@
-//! The one way in: which route an object takes, and the view that it becomes.
+//! Chooses the route by which an object is imported, and makes the view.
 //!
 //! | object | route |
 //! |---|---|
-//! | a view of ours | derived: the same owner, streams and consume block |
-//! | a type with an exchange table | the table, unless `__dlpack__` must be asked instead |
+//! | a `CaiView` | derived: the same owner, streams and consume block |
+//! | a type with an exchange table | the table, unless `__dlpack__` must be called instead |
 //! | a capsule | claimed |
 //! | a dict | the CUDA Array Interface, with `owner=` |
 //! | anything else | CAI if the stream is known or nothing else is offered, else `__dlpack__` |
@@ -13,74 +13,73 @@ use std::mem::MaybeUninit;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
+use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::call::options::{Check, Options};
 use crate::python::capsule;
 use crate::python::class::beside::Beside;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::int::type_name;
-use crate::python::cpython::names::keys;
+use crate::python::cpython::names::names;
+use crate::python::cpython::release;
 use crate::python::import::cai::AllowStructs;
 use crate::python::import::cai_dict::Numbers;
 use crate::python::import::dlpack::DlpackArguments;
-use crate::python::import::known_types::Known;
+use crate::python::import::known_types::TypeFacts;
 use crate::python::import::traits::Traits;
 use crate::python::import::{cai, dlpack, exchange, known_types};
-use crate::view::CaiView;
+use crate::view::{CaiView, Owner};
 
-/// Imports any array, a view of ours among them, for an export or an argument.
+/// Imports any array, or derives from a `CaiView`, for an export or an argument.
 ///
 /// # Errors
-/// Those of the route that is taken; `protocol-missing` if there is none; `descr-fields` for a struct.
+/// Those of the route; `protocol-missing` if there is none; `descr-fields` for a struct.
 #[inline]
 pub(crate) fn import<'py>(
     object: &Bound<'py, PyAny>,
     options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
-    let known = known_types::known(object)?;
-    if known.traits.intersects(Traits::OURS) {
+    let facts = known_types::facts_of(object)?;
+    if facts.traits.intersects(Traits::OURS) {
         let this = object.cast::<PyCaiView>()?.get();
         this.check_array()?;
         return own(this, object.py(), options);
     }
     let mut view = MaybeUninit::uninit();
-    foreign(&mut view, object, known, options, AllowStructs::No)?;
-    // SAFETY: `foreign` writes the view unless it fails.
+    foreign(&mut view, object, facts, options, AllowStructs::No)?;
+    // SAFETY: written: `foreign` has not failed.
     Ok(unsafe { view.assume_init() })
 }
 
-/// Imports what is no view of ours: writes the view unless it fails, and returns what stands beside it.
-///
-/// # Errors
-/// As [`import`].
+/// Imports an object that is no `CaiView`: writes the view unless it fails, and returns what stands beside it.
 #[inline(always)]
 pub(crate) fn foreign<'py>(
     memory: &mut MaybeUninit<CaiView>,
     object: &Bound<'py, PyAny>,
-    known: Known,
+    facts: TypeFacts,
     options: &Options<'_, 'py>,
     structs: AllowStructs,
 ) -> PyResult<Beside> {
-    if let Some(table) = known.table
+    if let Some(table) = facts.table
         && let Some(beside) =
-            exchange::import(memory, object, table, known.traits, options.producer)?
+            exchange::import(memory, object, table, facts.traits, options.producer)?
     {
         amend_written(memory, options)?;
         return Ok(beside);
     }
-    without_table(memory, object, known, options, structs)
+    without_table(memory, object, facts, options, structs)
 }
 
-/// As [`foreign`], of an object whose type has no table, or whose table cannot export it.
+/// Like [`foreign`], without the exchange table.
 #[inline(never)]
 fn without_table<'py>(
     memory: &mut MaybeUninit<CaiView>,
     object: &Bound<'py, PyAny>,
-    known: Known,
+    facts: TypeFacts,
     options: &Options<'_, 'py>,
     structs: AllowStructs,
 ) -> PyResult<Beside> {
-    if !known.traits.intersects(Traits::PLAIN) {
+    if !facts.traits.intersects(Traits::PLAIN) {
         if capsule::is_capsule(object) {
             memory.write(amend(
                 dlpack::import(object, DlpackArguments::default())?,
@@ -95,10 +94,7 @@ fn without_table<'py>(
     by_attributes(memory, object, cai::attribute(object)?, options, structs)
 }
 
-/// As [`foreign`], once `__cuda_array_interface__` has been read.
-///
-/// # Errors
-/// As [`import`].
+/// Like [`foreign`], with `__cuda_array_interface__` already read.
 #[inline(always)]
 pub(crate) fn by_attributes<'py>(
     memory: &mut MaybeUninit<CaiView>,
@@ -109,31 +105,31 @@ pub(crate) fn by_attributes<'py>(
 ) -> PyResult<Beside> {
     if let Some(dict) = dict {
         let mut numbers = Numbers::default();
-        if let Some(usual) = cai::usual(&dict, options, &mut numbers)
-            && (usual.knows_stream || options.producer.is_some() || !dlpack::speaks(object)?)
+        if let Some(fast) = cai::read_fast(&dict, options, &mut numbers)
+            && (fast.is_stream_known || options.producer.is_some() || !dlpack::has_dlpack(object)?)
         {
-            memory.write(cai::usual_view(object, usual, options)?);
+            memory.write(cai::view_fast(object, fast, options)?);
             return Ok(Beside::default());
         }
         let read = cai::read(object, &dict, options)?;
-        if read.knows_stream() || options.producer.is_some() || !dlpack::speaks(object)? {
-            return cai::any(memory, object, read, options, structs);
+        if read.is_stream_known() || options.producer.is_some() || !dlpack::has_dlpack(object)? {
+            return cai::import_parsed(memory, object, read, options, structs);
         }
-    } else if !dlpack::speaks(object)? {
-        return Err(speaks_nothing(object));
+    } else if !dlpack::has_dlpack(object)? {
+        return Err(no_protocol(object));
     }
-    let ask = DlpackArguments {
+    let request = DlpackArguments {
         stream: options.producer,
         ..DlpackArguments::default()
     };
-    memory.write(amend(dlpack::import_speaking(object, ask)?, options)?);
+    memory.write(amend(dlpack::import_object(object, request)?, options)?);
     Ok(Beside::default())
 }
 
-/// A view of a view: the same owner and streams.
+/// Derives a view from a `CaiView`, with the same owner and streams.
 ///
 /// # Errors
-/// `scope-ended`; what the producer's table raises; the rules of the options.
+/// `scope-ended`; the exceptions of the producer's table; the rules of the options.
 pub(crate) fn own(
     this: &PyCaiView,
     py: Python<'_>,
@@ -141,7 +137,7 @@ pub(crate) fn own(
 ) -> PyResult<CaiView> {
     this.prepare(py)?;
     let view = this.view();
-    // SAFETY: the same description of the same memory.
+    // SAFETY: the view's own description of its own memory.
     let view = amend(unsafe { view.derive(view.descriptor().clone()) }, options)?;
     Ok(match options.producer {
         None => view,
@@ -150,8 +146,8 @@ pub(crate) fn own(
 }
 
 #[cold]
-fn speaks_nothing(object: &Bound<'_, PyAny>) -> PyErr {
-    let name = &keys(object.py()).cai;
+fn no_protocol(object: &Bound<'_, PyAny>) -> PyErr {
+    let name = &names(object.py()).cai;
     if object.is_instance_of::<PyType>() || object.get_type().hasattr(name).unwrap_or(false) {
         return cai::missing(object);
     }
@@ -163,7 +159,7 @@ fn speaks_nothing(object: &Bound<'_, PyAny>) -> PyErr {
     .into()
 }
 
-/// Applies the caller's options to a view that came by DLPack, which tells its device and keeps its owner.
+/// Applies the caller's options to a view that was imported by DLPack, with its device and owner.
 ///
 /// # Errors
 /// The rules of the options.
@@ -174,11 +170,11 @@ pub(crate) fn amend(view: CaiView, options: &Options<'_, '_>) -> PyResult<CaiVie
     }
     let mut memory = MaybeUninit::new(view);
     amend_given(&mut memory, options)?;
-    // SAFETY: written above, and still, as `amend_given` did not fail.
+    // SAFETY: written by `new`; `amend_given`, which has not failed, keeps it written.
     Ok(unsafe { memory.assume_init() })
 }
 
-/// As [`amend`], where the view stands. If it fails, the view has been dropped.
+/// Like [`amend`], in place. Drops the view if it fails.
 #[inline(always)]
 fn amend_written(memory: &mut MaybeUninit<CaiView>, options: &Options<'_, '_>) -> PyResult<()> {
     if options.keeps_view() {
@@ -190,20 +186,37 @@ fn amend_written(memory: &mut MaybeUninit<CaiView>, options: &Options<'_, '_>) -
 #[inline(never)]
 fn amend_given(memory: &mut MaybeUninit<CaiView>, options: &Options<'_, '_>) -> PyResult<()> {
     if !options.keeps_elements() || options.read_only.is_some() {
-        // SAFETY: written, as both callers see to, and moved out once.
+        // SAFETY: written by both callers; moved out once, and written again unless `redescribe` drops it and fails.
         memory.write(redescribe(unsafe { memory.assume_init_read() }, options)?);
     }
-    // SAFETY: written, as both callers see to.
-    let view = unsafe { memory.assume_init_mut() };
-    let checked = match options.check {
-        Check::Device => Ok(()),
-        Check::Bounds => view.check_memory(),
-        Check::BoundsIfKnown => view.prove_memory(),
-    };
-    if let Err(error) = checked {
-        // SAFETY: written; on an error it is not used afterwards.
+    // SAFETY: written by both callers, and again above.
+    let amended = amend_in_place(unsafe { memory.assume_init_mut() }, options);
+    if amended.is_err() {
+        // SAFETY: written, and not used after an error.
         unsafe { memory.assume_init_drop() };
-        return Err(error.into());
+    }
+    amended
+}
+
+fn amend_in_place(view: &mut CaiView, options: &Options<'_, '_>) -> PyResult<()> {
+    let device = view.device();
+    if let Some(device_id) = options.device_id
+        && device.device_type == Device::CUDA
+        && device.id != device_id
+    {
+        let field = Field::Argument("device_id");
+        let violation = Violation::new(Rule::PointerDevice, field, device_id);
+        return Err(violation
+            .with_hint(format!("the array is on device {}", device.id))
+            .into());
+    }
+    match options.check {
+        Check::Device => {}
+        Check::Bounds => view.check_memory()?,
+        Check::BoundsIfKnown => view.prove_memory()?,
+    }
+    if let Some(owner) = options.owner {
+        view.keep_beside(Owner::from_raw(release::own(owner.to_owned())?));
     }
     if let Some(producer) = options.producer {
         view.set_producer(producer);
@@ -211,9 +224,9 @@ fn amend_given(memory: &mut MaybeUninit<CaiView>, options: &Options<'_, '_>) -> 
     Ok(())
 }
 
-/// The same bytes by the caller's type, shape and flag.
+/// Describes the same bytes by the caller's type, shape and flag.
 fn redescribe(view: CaiView, options: &Options<'_, '_>) -> PyResult<CaiView> {
-    // SAFETY: `dtype=`, `shape=` and the flag describe the very bytes that the view describes.
+    // SAFETY: `with_dtype`, `with_shape` and the flag describe the bytes of the view, and no others.
     unsafe {
         view.try_map(|descriptor| {
             let descriptor = match (&options.shape, options.dtype) {

@@ -1,116 +1,84 @@
-//! Memory that this library allocates for a copy, and frees on a thread of its own.
-//!
-//! A consumer may drop a copy while work that reads it is enqueued, on whatever stream. So freeing must
-//! wait for the device, which a deleter must not; and it must not disturb a capture, wherever that goes on.
-//! `cuMemFree` waits for all that the device executes, captures are not among it, and by the mode of the
-//! thread that frees it is no call that a capture forbids. A forked child has no such thread, and no such
-//! memory: it is refused the driver, and its parent's owners never end there.
-//!
-//! **Roads not taken.** `cuMemFreeAsync` on the consumer's stream would not wait, but that stream may be
-//! gone by then. Memory of a stream-ordered pool is allocated sooner, but given back without a wait; one of
-//! the whole context before it (`cuCtxSynchronize`) invalidates every capture in that context.
+//! Memory that this library allocates for a copy, which ends after the stream that the copy was made for.
 
-use std::sync::OnceLock;
-use std::sync::mpsc::{Sender, channel};
-
-use crate::driver::{self, ContextGuard, Driver, DriverError, Place, RELAXED};
-use crate::process::signals;
+use crate::driver::{ContextGuard, Driver, DriverError};
 use crate::protocol::device::Device;
+use crate::protocol::stream::Stream;
 use crate::view::CaiView;
+use crate::view::keep::{self, Block, Memory, Use};
 
-/// One allocation. Dropped, it is freed by another thread, once the device has done its work.
+/// One allocation. Dropped, it is freed by another thread, once the stream that it is for is done with it.
 #[derive(Debug)]
 pub(super) struct Allocation {
+    /// `None` once it is being dropped.
+    block: Option<Block>,
     pointer: u64,
-    ordinal: i32,
-    is_pinned: bool,
 }
 
 impl Allocation {
-    /// Allocates memory of the array's kind, where the array is, of the size of its elements in C order.
-    pub(super) fn new(driver: &dyn Driver, like: &CaiView) -> Result<Self, DriverError> {
-        let (place, nbytes) = (like.place(), like.descriptor().nbytes());
-        let device_type = like.device().device_type;
-        let _current = ContextGuard::of_memory(driver, &place)?;
-        let _relaxed = Relaxed::new(driver)?;
-        let pointer = match device_type {
-            Device::CUDA_MANAGED => driver.alloc_managed(nbytes),
-            Device::CUDA_HOST => driver.alloc_pinned(nbytes),
-            _ => driver.alloc(nbytes),
-        }?;
+    /// Allocates memory of the array's kind, where the array is, of the size of its elements in C order, to be written
+    /// on `stream`, whose context is current. `used` is where it will be used.
+    pub(super) fn new(
+        driver: &'static dyn Driver,
+        like: &CaiView,
+        stream: Stream,
+        used: Use,
+    ) -> Result<Self, DriverError> {
+        keep::start(driver);
+        let block = keep::with_room(driver, || allocate(driver, like, stream, used))?;
         Ok(Self {
-            pointer,
-            ordinal: place.ordinal,
-            is_pinned: device_type == Device::CUDA_HOST,
+            pointer: block.pointer(),
+            block: Some(block),
         })
     }
 
     pub(super) const fn pointer(&self) -> u64 {
         self.pointer
     }
-
-    fn free(&self) -> Result<(), DriverError> {
-        let driver = driver::driver()?;
-        let place = Place::cuda(self.ordinal, self.pointer);
-        let _current = ContextGuard::of_memory(driver, &place)?;
-        let _relaxed = Relaxed::new(driver)?;
-        if self.is_pinned {
-            // SAFETY: `new` allocated it as pinned memory; freed once, by `drop`; nothing uses it later, since the
-            // consumer's deleter has run and the call waits for what was enqueued by then.
-            unsafe { driver.free_pinned(self.pointer) }
-        } else {
-            // SAFETY: `new` allocated it as device or managed memory; freed once, by `drop`; nothing uses it later,
-            // since the consumer's deleter has run and the call waits for what was enqueued by then.
-            unsafe { driver.free(self.pointer) }
-        }
-    }
 }
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        static FREER: OnceLock<Option<Sender<Allocation>>> = OnceLock::new();
-        let freer = FREER.get_or_init(|| {
-            let (sender, receiver) = channel::<Allocation>();
-            let run = move || {
-                signals::block();
-                for allocation in receiver {
-                    // A driver that is ending has freed it already; anything else leaks the memory.
-                    let _ = allocation.free();
-                    std::mem::forget(allocation);
-                }
-            };
-            let name = "cai-dlpack-free".into();
-            let thread = std::thread::Builder::new().name(name).spawn(run);
-            thread.is_ok().then_some(sender)
-        });
-        let body = Self { ..*self };
-        let left = match freer {
-            Some(freer) => freer.send(body).err().map(|error| error.0),
-            None => Some(body),
-        };
-        if let Some(body) = left {
-            let _ = body.free();
-            std::mem::forget(body);
+        if let Some(block) = self.block.take() {
+            keep::end(block);
         }
     }
 }
 
-/// Lets this thread allocate and free beside captures that go on elsewhere, until it is dropped.
-struct Relaxed<'d> {
-    driver: &'d dyn Driver,
-    before: u32,
+fn allocate(
+    driver: &'static dyn Driver,
+    like: &CaiView,
+    stream: Stream,
+    used: Use,
+) -> Result<Block, DriverError> {
+    let (place, nbytes) = (like.place(), like.descriptor().nbytes());
+    let memory = match like.device().device_type {
+        Device::CUDA_MANAGED => Memory::Managed,
+        Device::CUDA_HOST => Memory::Pinned,
+        _ => Memory::Device,
+    };
+    if memory == Memory::Device && used.is_named() && is_home(driver, stream, place.ordinal)? {
+        match Block::pooled(driver, nbytes, place.ordinal, stream, used) {
+            Err(error) if error.is_unsupported() => {}
+            made => return made,
+        }
+    }
+    let _current = ContextGuard::of_memory(driver, &place)?;
+    Block::new(driver, memory, nbytes, place.ordinal, used)
 }
 
-impl<'d> Relaxed<'d> {
-    fn new(driver: &'d dyn Driver) -> Result<Self, DriverError> {
-        let before = driver.exchange_capture_mode(RELAXED)?;
-        Ok(Self { driver, before })
+/// Whether memory of the device's pool has the same streams as other memory there: it belongs to no context, so that
+/// a default stream means the primary context's; and it cannot be reached from other devices.
+fn is_home(driver: &dyn Driver, stream: Stream, ordinal: i32) -> Result<bool, DriverError> {
+    if driver.current_device()? != ordinal {
+        return Ok(false);
     }
-}
-
-impl Drop for Relaxed<'_> {
-    fn drop(&mut self) {
-        // Setting a mode that the driver has answered cannot fail.
-        let _ = self.driver.exchange_capture_mode(self.before);
+    if !stream.is_default() {
+        return Ok(true);
     }
+    if !driver.primary_context_active(ordinal)? {
+        return Ok(false);
+    }
+    let primary = driver.primary_context_retain(ordinal)?;
+    driver.primary_context_release(ordinal)?;
+    Ok(driver.current_context()? == Some(primary))
 }

@@ -1,65 +1,207 @@
 //! Copies to memory of the same kind: of the device, managed, pinned.
 
+use std::ffi::c_void;
+
 use super::allocation::Allocation;
+use super::host::gather;
 use super::{Whole, view_of};
-use crate::driver::{self, ContextGuard, CopyPlan, Driver, copy_strided};
+use crate::driver::{self, ContextGuard, CopyPlan, Driver, Lease, PrivateStream, copy_strided};
 use crate::error::Error;
+use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Capture, Request, Stream, SyncPolicy};
+use crate::view::keep::{self, Use};
 use crate::view::{CaiView, Owner, ReturnEdge};
 
-/// Copies to memory of the same kind, on the stream that `request` names.
+/// Copies to memory of the same kind: on the stream that `request` names; if it names none, finished.
 pub(super) fn copy(
     view: &CaiView,
     whole: &Whole,
     request: Request,
     policy: SyncPolicy,
 ) -> Result<CaiView, Error> {
-    let (source, device) = (view.descriptor(), view.device());
+    let source = view.descriptor();
     let Some(plan) = CopyPlan::new(source.shape(), &whole.byte_strides, whole.itemsize) else {
-        let empty = whole.at(0, device, source)?;
+        let empty = whole.at(0, view.device(), source)?;
         // SAFETY: there is no memory to own.
         return Ok(unsafe { view_of(empty, Stream::None, Owner::new(())) });
     };
     let driver = driver::driver()?;
-    let stream = match request {
-        Request::Stream(stream) if stream != Stream::None => stream,
-        _ => named(view.ready()),
+    let copy = Copy {
+        driver,
+        view,
+        whole,
+        plan,
     };
-    let guard = view.consume_with(stream, policy)?;
-    let allocation = {
-        let _current = ContextGuard::of_stream(driver, stream, &view.place())?;
-        refuse_capture(driver, stream)?;
-        let allocation = Allocation::new(driver, view)?;
-        // SAFETY: the allocation has the size of every element in C order and outlives its work, since freeing it
-        // waits for that; the source outlives it by the return edge or the wait.
-        unsafe { copy_strided(driver, &plan, allocation.pointer(), source.data(), stream) }?;
-        let is_ordered = matches!(
-            guard.return_edge(),
-            ReturnEdge::Event | ReturnEdge::SameStream
-        );
-        if !is_ordered {
-            driver.stream_synchronize(stream)?;
-        }
-        allocation
-    };
-    guard.finish()?;
-    let descriptor = whole.at(allocation.pointer(), device, source)?;
-    // SAFETY: the copy writes to the allocation, on `stream`.
-    let made = unsafe { view_of(descriptor, stream, Owner::new(allocation)) };
-    if request != Request::Host {
-        return Ok(made);
+    match request {
+        Request::Stream(Stream::None) => copy.on(named(view.ready()), policy),
+        Request::Stream(stream) => copy.on(stream, policy),
+        Request::Host | Request::NoSync => copy.finished(),
     }
-    made.order(Request::Host, policy)?;
-    Ok(made.with_ready(Stream::None))
 }
 
-/// Chooses a stream for the work of a consumer that named none.
+/// Chooses a stream for a caller that leaves the choice.
 const fn named(ready: Stream) -> Stream {
     match ready {
         Stream::None => Stream::LegacyDefault,
         named => named,
     }
+}
+
+/// A copy that has something to copy.
+struct Copy<'a> {
+    driver: &'static dyn Driver,
+    view: &'a CaiView,
+    whole: &'a Whole,
+    plan: CopyPlan,
+}
+
+impl Copy<'_> {
+    /// Copies on `stream`, where the copy is ready, and whose later work its end follows.
+    fn on(self, stream: Stream, policy: SyncPolicy) -> Result<CaiView, Error> {
+        let guard = self.view.consume_with(stream, policy)?;
+        let allocation = {
+            let _current = ContextGuard::of_stream(self.driver, stream, &self.view.place())?;
+            refuse_capture(self.driver, stream)?;
+            let used = Use::new(self.driver, Some(stream))?;
+            let allocation = Allocation::new(self.driver, self.view, stream, used)?;
+            if self.is_host_work() && self.view.ready() == Stream::None {
+                self.gather(&allocation);
+                guard.finish()?;
+                return self.made(allocation, Stream::None);
+            }
+            // SAFETY: `on` keeps the source until the stream has read it, by the return edge or by its owner.
+            let copied = unsafe { self.enqueue(&allocation, stream) };
+            // Also after a failure: what was enqueued before it reads the source.
+            if matches!(
+                guard.return_edge(),
+                ReturnEdge::Unknown | ReturnEdge::NotNeeded
+            ) {
+                self.keep_source(stream)?;
+            }
+            copied?;
+            allocation
+        };
+        guard.finish()?;
+        self.made(allocation, stream)
+    }
+
+    /// Copies, and waits until the copy is there: for a host, or a consumer whose streams are unknown.
+    fn finished(self) -> Result<CaiView, Error> {
+        let ready = self.view.ready();
+        if self.is_host_work() {
+            self.view.order(Request::Host, SyncPolicy::Event)?;
+        }
+        let place = self.view.place();
+        let _current = match ready {
+            Stream::None => ContextGuard::of_memory(self.driver, &place),
+            ready => ContextGuard::of_ready(self.driver, ready, &place),
+        }?;
+        let used = Use::new(self.driver, None)?;
+        if self.is_host_work() {
+            let allocation = Allocation::new(self.driver, self.view, ready, used)?;
+            self.gather(&allocation);
+            return self.made(allocation, Stream::None);
+        }
+        // On a stream of ours ready data waits for nobody's work; other data is copied where it is ready.
+        let private = match ready {
+            Stream::None => Some(PrivateStream::new(self.driver)?),
+            _ => None,
+        };
+        let stream = private.as_ref().map_or(ready, PrivateStream::stream);
+        let guard = self.view.consume_with(ready, SyncPolicy::Event)?;
+        refuse_capture(self.driver, stream)?;
+        let allocation = Allocation::new(self.driver, self.view, stream, used)?;
+        // SAFETY: the host waits below until the stream has read the source.
+        let copied = unsafe { self.enqueue(&allocation, stream) };
+        // Also after a failure: what was enqueued before it reads the source.
+        let waited = driver::synchronize(self.driver, stream, &place);
+        copied?;
+        waited?;
+        guard.finish()?;
+        self.made(allocation, Stream::None)
+    }
+
+    /// Whether the host copies, as the driver would keep it waiting: "for transfers from any host memory to any host
+    /// memory, the function is fully synchronous with respect to the host" (driver API, API synchronization behavior).
+    fn is_host_work(&self) -> bool {
+        self.view.device().device_type == Device::CUDA_HOST
+    }
+
+    /// Copies by the host, now.
+    fn gather(&self, allocation: &Allocation) {
+        let from = self.view.descriptor().data();
+        // SAFETY: the allocation has room for every element in C order; the source's elements are there, ready and
+        // readable on the host (`CaiView::new`), for pinned memory; a fresh allocation overlaps nothing.
+        unsafe { gather(&self.plan, allocation.pointer(), from) };
+    }
+
+    /// Enqueues the copy.
+    ///
+    /// # Safety
+    /// The source's memory stays until the work of `stream` is done.
+    unsafe fn enqueue(&self, allocation: &Allocation, stream: Stream) -> Result<(), Error> {
+        let (to, from) = (allocation.pointer(), self.view.descriptor().data());
+        if !self.is_host_work() {
+            // SAFETY: the allocation has the size of every element in C order and outlives its work, since its end
+            // comes after what the stream holds; the source outlives it by this function's contract.
+            unsafe { copy_strided(self.driver, &self.plan, to, from, stream) }?;
+            return Ok(());
+        }
+        let plan = self.plan.clone();
+        let job = Box::into_raw(Box::new(Gather { plan, to, from }));
+        // SAFETY: `run` may be called once with the box, which is its own from here on; it calls no driver.
+        let enqueued = unsafe { self.driver.host_function(stream, run, job.cast()) };
+        if enqueued.is_err() {
+            // SAFETY: from `into_raw` above; the driver has not taken it.
+            drop(unsafe { Box::from_raw(job) });
+        }
+        Ok(enqueued?)
+    }
+
+    /// Keeps the source's owner until `stream`, whose context is current, has read it: nothing else orders its end.
+    fn keep_source(&self, stream: Stream) -> Result<(), Error> {
+        let owner = self.view.owner().share();
+        let marked = self
+            .driver
+            .current_context()
+            .and_then(|context| match context {
+                Some(context) => Lease::recorded(self.driver, context, stream),
+                None => Err(driver::DriverError::new("cuCtxGetCurrent", 201)),
+            });
+        match marked {
+            Ok(event) => keep::until_reached(self.driver, event, owner),
+            Err(_) => self.driver.stream_synchronize(stream)?,
+        }
+        Ok(())
+    }
+
+    /// Makes the view of the copy.
+    fn made(&self, allocation: Allocation, ready: Stream) -> Result<CaiView, Error> {
+        let (device, source) = (self.view.device(), self.view.descriptor());
+        let descriptor = self.whole.at(allocation.pointer(), device, source)?;
+        // SAFETY: the allocation owns the memory, which is written on `ready`, or has been.
+        Ok(unsafe { view_of(descriptor, ready, Owner::new(allocation)) })
+    }
+}
+
+/// A copy that the driver has a thread of the host make.
+struct Gather {
+    plan: CopyPlan,
+    to: u64,
+    from: u64,
+}
+
+/// Makes a copy, once.
+///
+/// # Safety
+/// - `data` is a `Gather` from `Box::into_raw`, which nobody uses afterwards.
+/// - As [`gather`], for its plan and addresses.
+unsafe extern "C" fn run(data: *mut c_void) {
+    // SAFETY: a box of this type, by this function's contract.
+    let job = unsafe { Box::from_raw(data.cast::<Gather>()) };
+    // SAFETY: by this function's contract.
+    unsafe { gather(&job.plan, job.to, job.from) };
 }
 
 /// Refuses a captured stream: its work runs when the graph is launched, if ever, and the copy would not be there.

@@ -4,7 +4,7 @@ use std::alloc::{Layout as Block, alloc, dealloc};
 use std::ptr::NonNull;
 
 use super::{Whole, view_of};
-use crate::driver::{self, ContextGuard, CopyPlan, copy_strided};
+use crate::driver::{self, ContextGuard, CopyPlan, PrivateStream, copy_strided};
 use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Device;
@@ -67,11 +67,13 @@ pub(super) fn copy(view: &CaiView, whole: &Whole, policy: SyncPolicy) -> Result<
     Ok(unsafe { view_of(descriptor, Stream::None, Owner::new(block)) })
 }
 
-/// Copies from device memory, which is ready, on this thread's own stream, and waits until it is done.
+/// Copies from device memory, which is ready, and waits until it is done: on a stream of ours, which nobody captures
+/// and which waits for no other.
 fn fetch(view: &CaiView, plan: &CopyPlan, block: &HostBlock) -> Result<(), Error> {
     let (driver, source) = (driver::driver()?, view.descriptor());
-    let stream = Stream::PerThreadDefault;
     let _current = ContextGuard::of_memory(driver, &view.place())?;
+    let private = PrivateStream::new(driver)?;
+    let stream = private.stream();
     if plan.calls() > MANY_CALLS
         && let Some(span) = short_span(source)
     {
@@ -103,7 +105,7 @@ fn short_span(source: &Descriptor) -> Option<(u64, u64)> {
 /// # Safety
 /// Every element that the plan describes is readable from `from` on, its packed copy writable from `to`
 /// on, and the two do not overlap.
-unsafe fn gather(plan: &CopyPlan, to: u64, from: u64) {
+pub(super) unsafe fn gather(plan: &CopyPlan, to: u64, from: u64) {
     for at in 0..plan.calls() {
         let rows = plan.rectangle(at, to, from);
         for row in 0..rows.height {

@@ -2,12 +2,17 @@
 //!
 //! | from | to | the copy runs | ready |
 //! |---|---|---|---|
-//! | device, managed, pinned memory | the same kind | on the consumer's stream, after the data | on the consumer's stream; now, for one that names none and reads on the host |
-//! | device memory | the CPU | on a stream of this thread, and the host waits | now |
-//! | memory that the host reads | the CPU | on the host, once the data is ready | now |
+//! | device, managed memory | the same kind | on the consumer's stream, after the data | on the consumer's stream |
+//! | | for a consumer that names no stream | on the ready stream, or one of ours; the host waits | now |
+//! | pinned memory | the same kind | by the host, in the order of the consumer's stream | on the consumer's stream |
+//! | | ready, or for a consumer that names no stream | by the host, once the data is ready | now |
+//! | device memory | the CPU | on a stream of ours; the host waits | now |
+//! | memory that the host reads | the CPU | by the host, once the data is ready | now |
 //!
 //! A copy is in C order, writable, and not shared. On a stream the source is read after the call
-//! returns; so its producer's stream is made to wait for the copy, and if that is unknown the host waits.
+//! returns; so its producer's stream is made to wait for the copy, and if that is unknown, or there is none, the
+//! source's owner is kept until then. The copy's own memory ends after the stream that it was made for
+//! ([`keep`](super::keep)).
 
 mod allocation;
 mod device;
@@ -27,7 +32,11 @@ impl CaiView {
     ///
     /// The copy is enqueued on `stream` after the data, and is ready there; for [`Stream::None`] it is enqueued
     /// on the ready stream, or on the legacy default one if there is none. The producer's stream is made to wait
-    /// for it; if that is unknown, the host waits instead. Memory of the CPU is copied by the host, at once.
+    /// for it; if that is unknown, or there is none, the source is kept until it has been read, and the caller orders
+    /// the next write. Memory of the CPU, and pinned memory that is ready, is copied by the host, at once.
+    ///
+    /// The memory is freed after what `stream` holds when the last view or tensor of the copy ends; work on
+    /// other streams is the caller's to order before that.
     ///
     /// # Errors
     /// - `copy-refused` for memory of other devices than CUDA's, and for packed elements.

@@ -43,10 +43,16 @@ __version__: str
 _stub: dict[str, str]
 
 class DriverError(RuntimeError):
-    """A call of the CUDA driver failed, or there is no driver.
+    """A call of the CUDA driver failed, or no driver is installed.
 
-    `call` is the function's name, `code` CUDA's number for the error (None without a driver), `name` CUDA's name
-    for it.
+    Attributes
+    ----------
+    call : str
+        The name of the driver's function.
+    code : int | None
+        CUDA's number of the error; None without a driver.
+    name : str
+        CUDA's name of the error.
     """
 
     call: str
@@ -55,12 +61,30 @@ class DriverError(RuntimeError):
 
 @final
 class CaiView:
-    """A strided array in memory that CUDA (or, from DLPack, the host) can reach, and whose owner is kept
-    alive. Made by `view`, `from_cai` and `from_dlpack`.
+    """A view of a strided array in memory that CUDA (or, from DLPack, the host) can access; keeps the owner alive.
 
-    It speaks both protocols: pass it to any consumer of `__dlpack__` or `__cuda_array_interface__`.
-    It is immutable and copies nothing. It has neither a length nor items, since consumers that find
-    them copy element by element.
+    Made by `view`, `from_cai` and `from_dlpack`. It exports by both protocols: pass it to any consumer of `__dlpack__`
+    or `__cuda_array_interface__`. It is immutable and copies nothing. It has neither a length nor items, as consumers
+    that find them copy element by element.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        The extents, in elements.
+    dtype : str
+        The name of the element type.
+    device : tuple of int
+        DLPack's device, as (type, id).
+    stream : int | None
+        The stream on which the data is ready; None if the data is ready.
+    read_only : bool
+        Whether consumers must not write.
+    owner : object | None
+        The Python object that keeps the memory alive; None if a DLPack tensor does.
+
+    Examples
+    --------
+    >>> array = torch.from_dlpack(cd.view(numba_array))  # doctest: +SKIP
     """
 
     __dlpack_c_exchange_api__: ClassVar[CapsuleType]
@@ -132,8 +156,8 @@ class CaiView:
         Raises
         ------
         AttributeError
-            If the interface has no words for the array (memory that CUDA cannot reach, bfloat16, float8, packed types),
-            so that a probe goes on to DLPack. `to_cai` raises BufferError instead.
+            If the interface cannot represent the array (memory that CUDA cannot access, bfloat16, float8, packed
+            types), so that a probe goes on to DLPack. `to_cai` raises BufferError instead.
         """
 
     def __dlpack__(
@@ -149,28 +173,28 @@ class CaiView:
         Parameters
         ----------
         stream : StreamLike | None, default None
-            The consumer's stream, which waits for the data by an event: None or 1 is the legacy default stream,
-            2 the per-thread one, -1 no synchronisation, else a handle, or an object with ``__cuda_stream__``.
-            For pinned and managed memory None blocks until the host may read.
+            The consumer's stream, which waits for the data by an event: None or 1 is the legacy default stream, 2 the
+            per-thread one, -1 no synchronisation, else a handle, or an object with ``__cuda_stream__``. For pinned and
+            managed memory None blocks until the host may read.
         max_version : tuple[int, int] | None, default None
-            (1, 0) or later gives a versioned tensor (1.3), else a legacy one.
+            (1, 0) or later: a versioned tensor (1.3), else a legacy one.
         dl_device : DeviceLike | None, default None
-            The view's own device, or (1, 0) for the CPU: shared if the host reads the memory, else a copy.
+            The view's own device, or (1, 0) for the CPU: without a copy if the host can read the memory, else a copy.
         copy : bool | None, default None
-            True makes a copy, False refuses if one is needed.
+            True makes a copy, False refuses an export that needs one.
 
         Returns
         -------
         CapsuleType
-            Owns this view until it is consumed or destroyed. A copy is in C order and writable; on the device it
-            runs on `stream`.
+            Owns this view until it is consumed or destroyed. A copy is in C order and writable, and is made on `stream`
+            if it is on the device.
 
         Raises
         ------
         TypeError, ValueError
             If an argument has the wrong type or value.
         BufferError
-            If the array cannot be exported so.
+            If the array cannot be exported with these arguments.
         DriverError
             If a call of the CUDA driver fails.
         """
@@ -180,12 +204,12 @@ class CaiView:
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        """NumPy's array interface, version 3, of memory that the host can read. Blocks until the data is ready.
+        """NumPy's array interface, version 3, for memory that the host can read. Blocks until the data is ready.
 
         Raises
         ------
         AttributeError
-            If the host cannot read the memory, or the interface has no words for the type.
+            If the host cannot read the memory, or the interface cannot represent the type.
         """
     if sys.version_info >= (3, 12):
         def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -203,7 +227,7 @@ class CaiView:
         name : str
             One of `fields`.
         dtype : DTypeLike | None, default None
-            The field's element type, if its typestr cannot say it. Reinterprets the bytes and never casts.
+            The field's element type, if its typestr cannot state it. Reinterprets the bytes and never casts.
 
         Returns
         -------
@@ -218,14 +242,15 @@ class CaiView:
         """
 
     def present_as(self, kind: Literal["cuda", "host"], /) -> CaiView:
-        """Returns a view of the same memory under another device: managed, pinned and registered memory is reachable
-        from the device and from the host. Copies nothing.
+        """Returns a view of the same memory under another device. Copies nothing.
+
+        The device and the host can both access managed, pinned and registered memory.
 
         Parameters
         ----------
         kind : {'cuda', 'host'}
-            "cuda" for consumers that take device memory alone; "host" for consumers on the CPU, which blocks until
-            the data is ready.
+            "cuda" for consumers of device memory; "host" for consumers on the CPU, which blocks until the data is
+            ready.
 
         Returns
         -------
@@ -234,11 +259,11 @@ class CaiView:
         Raises
         ------
         BufferError
-            If the memory is not reachable from there.
+            If that side cannot access the memory.
         """
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """Returns a NumPy array of memory that the host can read (pinned, managed, the CPU's).
+        """Returns a NumPy array of memory that the host can read: pinned, managed or CPU memory.
 
         Parameters
         ----------
@@ -254,13 +279,13 @@ class CaiView:
         Raises
         ------
         TypeError
-            If the array is in device memory: NumPy would copy it element by element otherwise.
+            If the array is in device memory, which NumPy would copy element by element.
         """
 
     def on(self, stream: _StreamLike, /) -> CaiView:
-        """Returns a view that is ready on `stream`: by one event, or none if it is ready there already.
+        """Returns a view that is ready on `stream`, by one event, or none if it is ready there already.
 
-        For consumers that ignore streams: work that is enqueued on `stream` from now on finds the data ready.
+        For consumers that take no stream: the data is ready for work that is enqueued on `stream` from now on.
 
         Parameters
         ----------
@@ -296,9 +321,8 @@ class CaiView:
     def consume(self, stream: _StreamLike, /, *, strict: bool = False) -> AbstractContextManager[CaiView, None]:
         """Returns a context manager for a consumer's work on `stream`.
 
-        Entering gives a view that is ready on `stream`, as `on` does. Leaving makes the producer's stream wait for
-        what `stream` holds by then. Both cost nothing if the streams are the same. `return_edge` of the view that it
-        gives says what leaving does.
+        Entering returns a view that is ready on `stream`, as `on` does. Leaving makes the producer's stream wait for
+        the work on `stream`; `return_edge` of that view tells how. Neither makes an event if the streams are the same.
 
         Parameters
         ----------
@@ -315,14 +339,19 @@ class CaiView:
         ------
         TypeError, ValueError
             If `stream` names no stream, or the producer's is unknown and `strict` is set.
+
+        Examples
+        --------
+        >>> with view.consume(stream) as array:  # doctest: +SKIP
+        ...     kernel(array, stream)
         """
 
     @property
     def return_edge(self) -> Literal["event", "same-stream", "not-needed", "unknown"] | None:
-        """What leaving the `consume` block of this view does; None for a view of no such block.
+        """The effect of leaving the `consume` block of this view; None for a view of no block.
 
         "event": the producer's stream waits for an event. "same-stream": nothing needs to wait. "not-needed": the
-        producer has no work in any stream. "unknown": the producer's stream is not known; order later work yourself.
+        producer has no work on any stream. "unknown": the producer's stream is unknown; order later work yourself.
         """
 
     def to_cai(self) -> dict[str, Any]:
@@ -335,36 +364,51 @@ class CaiView:
         Raises
         ------
         BufferError
-            If the interface has no words for the array.
+            If the interface cannot represent the array.
         """
 
 @final
 class Explanation:
-    """What `explain` returns; its `str` is a text of a few lines."""
+    """The description of an import, returned by `explain`; its `str` is a text of a few lines.
+
+    Attributes
+    ----------
+    route
+    order
+    refused
+    """
 
     @property
     def route(self) -> Literal["exchange", "cai", "dlpack", "capsule", "view"] | None:
-        """The way that `view` would take: "exchange", "cai", "dlpack", "capsule" or "view"; None if it
-        would refuse.
-        """
+        """The route of `view`: "exchange", "cai", "dlpack", "capsule" or "view"; None if it would refuse the array."""
 
     @property
     def order(self) -> str | None:
-        """Who would wait for whom; None if that is not known without asking the producer."""
+        """Which stream would wait for which; None if the order depends on the producer."""
 
     @property
     def refused(self) -> str | None:
-        """Why the import or the consumer would refuse it; None if neither would."""
+        """The error that the import or the consumer would raise; None if neither would."""
 
 @final
 class policy:
-    """Sets how this thread orders consumers after the data, for the duration of a `with` block.
+    """Sets how this thread orders consumers after the data, during a `with` block.
 
     Parameters
     ----------
     sync : {'event', 'host', 'none'}
-        "event" (the default): the consumer's stream waits for an event, the host for nothing. "host": the host
+        "event" (the default): the consumer's stream waits for an event; the host does not wait. "host": the host
         waits for the data. "none": nothing waits; the caller has ordered the work.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `sync` is no str, or none of these.
+
+    Examples
+    --------
+    >>> with cd.policy(sync="host"):  # doctest: +SKIP
+    ...     array = torch.from_dlpack(cd.view(obj))
     """
 
     def __new__(cls, *, sync: Literal["event", "host", "none"]) -> policy:
@@ -377,10 +421,10 @@ class policy:
 
 @final
 class use_stream:
-    """Names the stream that this thread works on, for the duration of a `with` block.
+    """Names the stream that this thread works on, during a `with` block.
 
-    A consumer that takes views through the C Exchange API asks for a work stream without saying for which array.
-    It gets this one, and every view that it takes is made ready there. Without a block it is the legacy default
+    A consumer that imports views through the C Exchange API reads the thread's work stream without naming an array. It
+    gets this stream, and every view that it imports is made ready there. Without a block it gets the legacy default
     stream.
 
     Parameters
@@ -388,7 +432,14 @@ class use_stream:
     stream : StreamLike
         An int or an object with ``__cuda_stream__``.
     device_id : int | None, default None
-        The CUDA device of the stream. None: the driver is asked.
+        The id of the stream's CUDA device. None: the driver is queried.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `stream` names no stream, or `device_id` no device.
+    DriverError
+        If a call of the CUDA driver fails.
     """
 
     def __new__(cls, stream: _StreamLike, /, *, device_id: int | None = None) -> use_stream:
@@ -414,8 +465,8 @@ def view(
 ) -> CaiView:
     """Returns a view of an array that speaks CAI or DLPack. Copies nothing.
 
-    The route is chosen by what the array offers: the C Exchange API of its type, else CAI if it names the
-    producer's stream (or has version 3), else `__dlpack__`, else CAI.
+    The route is the first that the array offers: the C Exchange API of its type, CAI if it names the producer's
+    stream (or has version 3), `__dlpack__`, CAI.
 
     Parameters
     ----------
@@ -423,12 +474,12 @@ def view(
         An array with ``__cuda_array_interface__`` or ``__dlpack__``, a DLPack capsule, or a CAI dict (with
         `owner`).
     device_id : int | None, default None
-        The ordinal of the CUDA device. Saves asking the driver.
+        The id of the CUDA device. Saves a call of the driver.
     producer_stream : StreamLike | EllipsisType | None, default ...
         The stream that writes the data, if the producer does not name it: an int or an object with
         ``__cuda_stream__``. None: nothing is pending. ``...``: the stream that the producer names.
     dtype : DTypeLike | None, default None
-        The element type, if the producer cannot say it. Reinterprets the bytes and never casts.
+        The element type, if the producer cannot state it. Reinterprets the bytes and never casts.
     shape : tuple[int, ...] | None, default None
         A new shape for contiguous memory, in elements of `dtype`.
     read_only : bool | None, default None
@@ -436,7 +487,7 @@ def view(
     owner : object, default None
         Keeps the memory of a bare dict alive; of any other object, is kept alive beside it.
     check : Literal['device', 'bounds'] | None, default None
-        "device" asks the driver for the device of the pointer; "bounds" also whether the allocation
+        "device" queries the driver for the device of the pointer; "bounds" also checks that the allocation
         holds every element. None: "device".
     strict : bool, default False
         Refuses what CAI forbids and producers send: a missing version, stream 0.
@@ -480,12 +531,12 @@ def from_cai(
     obj : object
         An array with ``__cuda_array_interface__``, or such a dict (with `owner`).
     device_id : int | None, default None
-        The ordinal of the CUDA device. Saves asking the driver.
+        The id of the CUDA device. Saves a call of the driver.
     producer_stream : StreamLike | EllipsisType | None, default ...
         The stream that writes the data, if the producer does not name it: an int or an object with
         ``__cuda_stream__``. None: nothing is pending. ``...``: the stream that the producer names.
     dtype : DTypeLike | None, default None
-        The element type, if the producer cannot say it. Reinterprets the bytes and never casts.
+        The element type, if the producer cannot state it. Reinterprets the bytes and never casts.
     shape : tuple[int, ...] | None, default None
         A new shape for contiguous memory, in elements of `dtype`.
     read_only : bool | None, default None
@@ -493,7 +544,7 @@ def from_cai(
     owner : object, default None
         Keeps the memory of a bare dict alive; of any other object, is kept alive beside it.
     check : Literal['device', 'bounds'] | None, default None
-        "device" asks the driver for the device of the pointer; "bounds" also whether the allocation
+        "device" queries the driver for the device of the pointer; "bounds" also checks that the allocation
         holds every element. None: "device".
     strict : bool, default False
         Refuses what CAI forbids and producers send: a missing version, stream 0.
@@ -536,15 +587,15 @@ def from_dlpack(
     copy : bool | None, default None
         Passed to the producer: True must copy, False must not.
     stream : StreamLike | None, default None
-        The stream on which the data is to be ready. None: the legacy default stream; for pinned and managed
-        memory the host.
+        The stream on which the data will be ready. None: the legacy default stream; for pinned and managed memory
+        the host waits.
     device_id : int | None, default None
-        The ordinal of the CUDA device. Saves asking the driver.
+        The id of the CUDA device. Saves a call of the driver.
     producer_stream : StreamLike | EllipsisType | None, default ...
         The stream that writes the data, if the producer does not name it: an int or an object with
         ``__cuda_stream__``. None: nothing is pending. ``...``: the stream that the producer names.
     dtype : DTypeLike | None, default None
-        The element type, if the producer cannot say it. Reinterprets the bytes and never casts.
+        The element type, if the producer cannot state it. Reinterprets the bytes and never casts.
     shape : tuple[int, ...] | None, default None
         A new shape for contiguous memory, in elements of `dtype`.
     read_only : bool | None, default None
@@ -552,7 +603,7 @@ def from_dlpack(
     owner : object, default None
         Keeps the memory of a bare dict alive; of any other object, is kept alive beside it.
     check : Literal['device', 'bounds'] | None, default None
-        "device" asks the driver for the device of the pointer; "bounds" also whether the allocation
+        "device" queries the driver for the device of the pointer; "bounds" also checks that the allocation
         holds every element. None: "device".
     strict : bool, default False
         Refuses what CAI forbids and producers send: a missing version, stream 0.
@@ -606,12 +657,12 @@ def to_dlpack(
     writable : bool, default False
         Asserts that the consumer may write, though the array is read-only.
     device_id : int | None, default None
-        The ordinal of the CUDA device. Saves asking the driver.
+        The id of the CUDA device. Saves a call of the driver.
     producer_stream : StreamLike | EllipsisType | None, default ...
         The stream that writes the data, if the producer does not name it: an int or an object with
         ``__cuda_stream__``. None: nothing is pending. ``...``: the stream that the producer names.
     dtype : DTypeLike | None, default None
-        The element type, if the producer cannot say it. Reinterprets the bytes and never casts.
+        The element type, if the producer cannot state it. Reinterprets the bytes and never casts.
     shape : tuple[int, ...] | None, default None
         A new shape for contiguous memory, in elements of `dtype`.
     read_only : bool | None, default None
@@ -619,7 +670,7 @@ def to_dlpack(
     owner : object, default None
         Keeps the memory of a bare dict alive; of any other object, is kept alive beside it.
     check : Literal['device', 'bounds'] | None, default None
-        "device" asks the driver for the device of the pointer; "bounds" also whether the allocation
+        "device" queries the driver for the device of the pointer; "bounds" also checks that the allocation
         holds every element. None: "device".
     strict : bool, default False
         Refuses what CAI forbids and producers send: a missing version, stream 0.
@@ -639,15 +690,15 @@ def to_dlpack(
 def explain(obj: object, /, *, to: str | None = None, stream: _StreamLike | None = None) -> Explanation:
     """Describes what `view` would do with an array, without doing it: the route, the order, the consumer's call.
 
-    No GPU is needed; without a driver the device is not known.
+    Needs no GPU; without a driver the device is unknown.
 
     Parameters
     ----------
     obj : object
         Any array that `view` takes.
     to : str | None, default None
-        The consumer's library by any of its names, such as "torch" or "pytorch": its zero-copy call is shown,
-        with what it refuses.
+        The consumer's library by any of its names, such as "torch" or "pytorch". Adds its zero-copy call, and
+        what the call refuses.
     stream : StreamLike | None, default None
         The consumer's stream, as in `CaiView.__dlpack__`.
 
@@ -663,15 +714,15 @@ def explain(obj: object, /, *, to: str | None = None, stream: _StreamLike | None
     """
 
 def join(items: Iterable[CaiView | _StreamLike], /, *, on: _StreamLike) -> list[CaiView]:
-    """Makes a stream wait for many streams or views: one event for each distinct stream.
+    """Makes a stream wait for many streams or views, by one event for each distinct stream.
 
-    For a producer that works on several streams: join them, then import with ``producer_stream=on``. For
-    many arrays that go to one stream: the events are as many as the streams, not as the arrays.
+    If a producer works on several streams, join them, then import with ``producer_stream=on``. For many arrays that
+    go to one stream the number of events is that of the streams, not of the arrays.
 
     Parameters
     ----------
     items : Iterable[CaiView | StreamLike]
-        Views, of which the ready stream is meant, and streams: ints or objects with ``__cuda_stream__``.
+        Views, for their ready streams, and streams: ints or objects with ``__cuda_stream__``.
     on : StreamLike
         The stream that waits.
 
@@ -679,6 +730,13 @@ def join(items: Iterable[CaiView | _StreamLike], /, *, on: _StreamLike) -> list[
     -------
     list of CaiView
         The views among `items`, in order, ready on `on`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an item is neither a view nor a stream, or `on` names no stream.
+    DriverError
+        If a call of the CUDA driver fails.
     """
 
 def split_masked(
@@ -691,9 +749,9 @@ def split_masked(
     obj : object
         An array with ``__cuda_array_interface__``.
     mask : Literal['auto', 'bit', 'byte'], default "auto"
-        The form of the mask: "bit", "byte", or "auto" to find out by its type and shape.
+        The form of the mask: "bit", "byte", or "auto" to infer it from type and shape.
     device_id : int | None, default None
-        The ordinal of the CUDA device. Saves asking the driver.
+        The id of the CUDA device. Saves a call of the driver.
 
     Returns
     -------
@@ -714,9 +772,8 @@ def stats() -> dict[str, int]:
     Returns
     -------
     dict
-        live: owners that are alive. pending: releases that wait for the GIL. released: releases so far.
-        leaked_at_exit: owners given up at the interpreter's end. panics: Rust panics that were caught.
-        open_guards: consume blocks that are open.
+        live: living owners. pending: releases that wait for the GIL. released: releases so far. leaked_at_exit:
+        owners leaked at the interpreter's end. panics: caught Rust panics. open_guards: open consume blocks.
     """
 
 def _partners() -> list[dict[str, Any]]:

@@ -218,7 +218,7 @@ class Sim:
     @contextmanager
     def gil_watch(self, *names: str) -> Iterator[None]:
         """GilHeld if the body makes calls that enqueue, create, destroy or wait with the GIL held;
-        with names, only those functions are watched, whatever they do."""
+        with names, only those functions are watched, whatever they do; `*` stands for every one."""
         self.library.sim_gil_watch(1, ",".join(names).encode())
         try:
             yield

@@ -103,7 +103,8 @@ extern "C" fn sim_pending_work() -> u64 {
 }
 
 /// Switches the GIL watch on or (0) off, and clears it. It notes calls that enqueue, create, destroy
-/// or wait with the GIL held; with `names` (separated by commas), calls of those functions only.
+/// or wait with the GIL held; with `names` (separated by commas), calls of those functions only; `*` stands for
+/// every function.
 #[unsafe(no_mangle)]
 extern "C" fn sim_gil_watch(on: u32, names: Text) {
     let names = names.text().unwrap_or("");

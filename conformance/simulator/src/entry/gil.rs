@@ -10,10 +10,10 @@ use crate::process::python::holds_gil;
 
 static WATCHING: AtomicBool = AtomicBool::new(false);
 static VIOLATIONS: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
-/// Functions to watch instead of the classes, if there are any; by name without suffix.
+/// Functions to watch instead of the classes, if there are any; by name without suffix, `*` for all.
 static NAMES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Watches calls that enqueue, create, destroy or wait; with `names`, only those functions.
+/// Watches calls that enqueue, create, destroy or wait; with `names`, only those functions, or all by `*`.
 pub(crate) fn watch(on: bool, names: Vec<String>) {
     *NAMES.lock().unwrap_or_else(PoisonError::into_inner) = names;
     VIOLATIONS
@@ -49,5 +49,7 @@ fn is_watched(symbol: &str, class: Class) -> bool {
             Class::Create | Class::Destroy | Class::Enqueue | Class::Wait
         );
     }
-    names.iter().any(|name| is_variant(symbol, name))
+    names
+        .iter()
+        .any(|name| name == "*" || is_variant(symbol, name))
 }

@@ -72,6 +72,8 @@ def test_the_gil_watch_sees_who_holds_it(cu: Driver, sim: Sim) -> None:
         holding.cuCtxGetCurrent(byref(c_void_p()))
     with sim.gil_watch("cuCtxGetCurrent"):
         holding.cuCtxSynchronize()  # not watched
+    with pytest.raises(GilHeld, match="cuCtxGetCurrent"), sim.gil_watch("*"):
+        holding.cuCtxGetCurrent(byref(c_void_p()))
     holding.sim_gil_held.restype = c_uint
     assert holding.sim_gil_held() == 1 and cu.library.sim_gil_held() == 0
 

@@ -1,13 +1,4 @@
-"""Asks a CUDA driver questions that its documentation leaves open, or whose answers are easy to get
-wrong; prints a line for each: question, answer.
-
-`answers.tsv` has the simulator's answers, and `test_questions.py` holds it to them. On a machine
-with a GPU
-
-    PARTS=questions conformance/gpu.sh
-
-prints where the simulator and that driver differ.
-"""
+"""Questions about single calls: what they write, and which code they return."""
 
 from __future__ import annotations
 
@@ -15,16 +6,8 @@ import ctypes
 from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 
-from conformance.tests.cusim.model.driver import LEGACY, Driver, Refused
-
-Question = Callable[[Driver], object]
-QUESTIONS: list[Question] = []
-
-
-def question(ask: Question) -> Question:
-    """Adds a question; its docstring is what is printed."""
-    QUESTIONS.append(ask)
-    return ask
+from conformance.tests.cusim.model.driver import LEGACY, Driver
+from conformance.tests.cusim.questions.ask import question
 
 
 def width(cu: Driver, attribute: int, address: int) -> int:
@@ -223,18 +206,3 @@ def joined_without_work(cu: Driver) -> object:
         return cu.code("cuStreamWaitEvent", c_void_p(other), c_void_p(event), 0)
 
     return captured(cu, fork)
-
-
-def main() -> None:
-    cu = Driver(ctypes.CDLL("libcuda.so.1"))
-    cu.set_current(cu.retain(0))
-    for ask in QUESTIONS:
-        try:
-            answer = ask(cu)
-        except Refused as refused:
-            answer = f"refused: {refused}"
-        print((ask.__doc__ or "").strip().replace("\n", " "), answer, sep="\t")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,408 @@
+"""What a copy waits for, what its end waits for, and what it leaves alone: under both schedules."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cai_dlpack as cd
+import numpy as np
+import pytest
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import Cai, cai, interface
+from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.simulated.capture import GLOBAL, RELAXED, THREAD_LOCAL, Captures
+from conformance.tests.simulated.machine import Machine
+
+SIZE = 24
+OLD, NEW = bytes([1]) * SIZE, bytes([2]) * SIZE
+LEGACY, PER_THREAD = 1, 2
+HOST = (abi.CPU, 0)
+HOST_WAITS = {"cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize"}
+MEBIBYTE = 1 << 20
+
+
+@pytest.fixture(autouse=True, params=["threaded", "lazy"])
+def schedule(request: pytest.FixtureRequest, machine: Machine) -> Iterator[None]:
+    """Each test runs with worker threads, and with work that runs only if it is waited for."""
+    control = machine.control
+    settled(machine)
+    control.schedule = request.param
+    yield
+    control.open_gates()
+    control.clear_faults()
+    control.schedule = "threaded"
+    settled(machine)
+
+
+def settled(machine: Machine) -> int:
+    """Waits until no copy was freed for a while, and returns the live allocations."""
+    gc.collect()
+    found, same = -1, 0
+    while same < 5:
+        now = machine.control.live().allocations
+        found, same = now, same + 1 if now == found else 0
+        time.sleep(0.01)
+    return found
+
+
+def is_alive(machine: Machine, tensor: abi.Read) -> bool:
+    """Whether the copy's memory is allocated."""
+    return int(machine.driver.cuMemGetAddressRange_v2(None, None, ctypes.c_uint64(tensor.data))) == 0
+
+
+def soon(condition: Callable[[], bool]) -> bool:
+    """Waits up to five seconds for something that another thread does."""
+    for _ in range(500):
+        if condition():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def memory(machine: Machine, kind: str, nbytes: int = SIZE) -> int:
+    allocate = {"device": machine.device_memory, "pinned": machine.pinned_memory, "managed": machine.managed_memory}
+    pointer = allocate[kind](nbytes)
+    machine.write(pointer, (OLD * nbytes)[:nbytes])
+    return pointer
+
+
+def view(pointer: int, **changes: Any) -> cd.CaiView:
+    return cd.view(cai(shape=(SIZE,), typestr="|u1", strides=None, data=(pointer, False), **changes))
+
+
+def copy_for(source: cd.CaiView, stream: int | None, **more: Any) -> abi.Read:
+    return abi.consume(source.__dlpack__(stream=stream, copy=True, max_version=(1, 3), **more))
+
+
+def read_on(machine: Machine, stream: int, target: int, source: int) -> None:
+    addresses = (ctypes.c_uint64(target), ctypes.c_uint64(source), ctypes.c_size_t(SIZE))
+    machine._call("cuMemcpyAsync", *addresses, ctypes.c_void_p(stream))
+
+
+def wait(machine: Machine, stream: int) -> int:
+    return int(machine.driver.cuStreamSynchronize(ctypes.c_void_p(stream)))
+
+
+def on_a_thread(body: Callable[[], Any]) -> Any:
+    """Runs a call that must not wait for a closed gate; fails if it does."""
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(body()), daemon=True)
+    thread.start()
+    thread.join(5)
+    assert found, "the call waits"
+    return found[0]
+
+
+# --- the end of a copy ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ordinal", [0, 1])
+@pytest.mark.parametrize("kind", ["device", "managed", "pinned"])
+def test_the_end_follows_the_stream_that_the_copy_was_made_for(kind: str, ordinal: int, machine: Machine) -> None:
+    """Also a stream of another device: no free of memory waits for that one."""
+    pointer, target = memory(machine, kind), machine.device_memory(SIZE)
+    stream = machine.stream(ordinal)
+    before = settled(machine)
+    with machine.control.gate(stream):
+        tensor = copy_for(view(pointer), stream)
+        read_on(machine, stream, target, tensor.data)
+        abi.release(tensor)
+        time.sleep(0.05)
+        assert is_alive(machine, tensor)
+    assert wait(machine, stream) == 0
+    assert machine.read(target, SIZE) == OLD
+    assert soon(lambda: machine.control.live().allocations == before)
+
+
+@pytest.mark.parametrize("kind", ["device", "managed", "pinned"])
+@pytest.mark.parametrize("stream", [LEGACY, PER_THREAD, -1])
+def test_the_end_of_a_copy_for_a_stream_without_a_handle(stream: int, kind: str, machine: Machine) -> None:
+    """Work on the default streams is waited for, and after -1 that of the whole device."""
+    pointer, target = memory(machine, kind), machine.device_memory(SIZE)
+    worker = machine.stream() if stream == -1 else stream
+    before = settled(machine)
+    tensor = copy_for(view(pointer), stream)
+    with machine.control.gate(worker):
+        read_on(machine, worker, target, tensor.data)
+        abi.release(tensor)
+        time.sleep(0.05)
+        assert is_alive(machine, tensor)
+    assert wait(machine, worker) == 0
+    assert machine.read(target, SIZE) == OLD
+    assert soon(lambda: machine.control.live().allocations == before)
+
+
+@pytest.mark.parametrize("ordinal", [0, 1])
+def test_a_stream_that_is_gone_before_its_copy(ordinal: int, machine: Machine) -> None:
+    """Its work goes on: the end waits for the device, since the stream can no longer be named."""
+    pointer, target = memory(machine, "device"), machine.device_memory(SIZE)
+    stream = machine.stream(ordinal)
+    before = settled(machine)
+    with machine.control.gate(stream):
+        tensor = copy_for(view(pointer), stream)
+        read_on(machine, stream, target, tensor.data)
+        machine.set_current(ordinal)
+        machine.destroy_stream(stream)
+        machine.set_current(0)
+        abi.release(tensor)
+        time.sleep(0.05)
+        assert is_alive(machine, tensor)
+    assert soon(lambda: machine.control.live().allocations == before)
+    machine.set_current(ordinal)
+    assert machine.driver.cuCtxSynchronize() == 0
+    assert machine.read(target, SIZE) == OLD
+
+
+def test_another_stream_under_the_same_handle_is_not_taken_for_it(machine: Machine) -> None:
+    pointer, target = memory(machine, "device"), machine.device_memory(SIZE)
+    machine.control.set("reuse", 1)
+    try:
+        stream = machine.stream()
+        gate = machine.control.gate(stream)
+        tensor = copy_for(view(pointer), stream)
+        read_on(machine, stream, target, tensor.data)
+        machine.destroy_stream(stream)
+        assert machine.stream() == stream, "the handle comes back"
+        abi.release(tensor)
+        time.sleep(0.05)
+        assert is_alive(machine, tensor)
+        gate.open()
+        assert soon(lambda: not is_alive(machine, tensor))
+        assert machine.driver.cuCtxSynchronize() == 0
+        assert machine.read(target, SIZE) == OLD
+    finally:
+        machine.control.set("reuse", 0)
+
+
+@pytest.mark.parametrize("pools", [True, False], ids=["pools", "no-pools"])
+@pytest.mark.parametrize("kind", ["device", "managed", "pinned"])
+@pytest.mark.parametrize("default", [False, True], ids=["handle", "default"])
+def test_copies_are_given_back_behind_an_unrelated_backlog(
+    default: bool, kind: str, pools: bool, machine: Machine
+) -> None:
+    """Memory of a pool is freed; other memory, whose free waits for the device, is used anew."""
+    pointer, other = memory(machine, kind), machine.stream()
+    mine = LEGACY if default else machine.stream()
+    source = view(pointer)
+    before = settled(machine)
+    if not pools:
+        for nth in range(1, 102):
+            machine.control.fault("cuMemAllocAsync", 801, nth)
+    with machine.control.gate(other):
+        for _ in range(100):
+            tensor = copy_for(source, mine)
+            abi.release(tensor)
+            assert wait(machine, mine) == 0
+            time.sleep(0.002)
+            # What cannot be freed is taken again once the thread has seen that its stream is done.
+            limit = before + (10 if kind != "device" or not pools else 0)
+            assert soon(lambda: machine.control.live().allocations <= limit), (before, machine.control.live())
+    machine.control.clear_faults()
+    assert soon(lambda: machine.control.live().allocations == before)
+
+
+@pytest.mark.parametrize("kind", ["device", "managed"])
+def test_a_full_device_gets_back_what_waits(kind: str, machine: Machine) -> None:
+    pointer, mine, other = memory(machine, kind, MEBIBYTE), machine.stream(), machine.stream()
+    source = cd.view(cai(shape=(MEBIBYTE,), typestr="|u1", strides=None, data=(pointer, False)))
+    settled(machine)
+    total, free = ctypes.c_size_t(), ctypes.c_size_t()
+    machine._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    everything = machine.control.get("memory")
+    machine.control.set("memory", total.value - free.value + 4 * MEBIBYTE)
+    try:
+        with machine.control.gate(other):
+            for _ in range(40):
+                machine.control.delay(mine, 0.001)
+                abi.release(on_a_thread(lambda: copy_for(source, mine)))
+        kept = [copy_for(source, mine) for _ in range(3)]
+        with pytest.raises(cd.DriverError, match="OUT_OF_MEMORY"):
+            _ = [copy_for(source, mine) for _ in range(3)]
+        for tensor in kept:
+            abi.release(tensor)
+    finally:
+        machine.control.set("memory", everything)
+    machine.destroy_stream(other)
+
+
+def test_a_copy_that_ends_in_a_capture_of_its_stream_touches_nothing(machine: Machine) -> None:
+    pointer, mine, captures = memory(machine, "device"), machine.stream(), Captures(machine)
+    before = settled(machine)
+    tensor = copy_for(view(pointer), mine)
+    assert wait(machine, mine) == 0
+    captures.begin(mine)
+    abi.release(tensor)
+    time.sleep(0.05)
+    assert is_alive(machine, tensor)
+    assert nodes(machine, captures.end(mine)) == 0
+    assert soon(lambda: machine.control.live().allocations == before)
+
+
+# --- what the consumer gets -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ready", [None, LEGACY, "stream"])
+@pytest.mark.parametrize("kind", ["device", "managed", "pinned"])
+def test_a_copy_for_no_stream_is_finished(kind: str, ready: Any, machine: Machine) -> None:
+    pointer = memory(machine, kind)
+    stream = machine.stream() if ready == "stream" else ready
+    if stream is not None:
+        machine.control.store(stream, pointer, NEW)
+    tensor = copy_for(view(pointer, stream=stream), -1)
+    assert machine.read(tensor.data, SIZE) == (OLD if stream is None else NEW)
+    abi.release(tensor)
+
+
+def test_a_copy_for_no_stream_is_finished_under_every_policy(machine: Machine) -> None:
+    pointer, stream = memory(machine, "device"), machine.stream()
+    machine.control.store(stream, pointer, NEW)
+    for policy in ("event", "host", "none"):
+        with cd.policy(sync=policy):  # type: ignore[arg-type]
+            tensor = copy_for(view(pointer, stream=stream), -1)
+        assert machine.read(tensor.data, SIZE) == NEW
+        abi.release(tensor)
+
+
+@pytest.mark.parametrize("version", [2, 3], ids=["unknown", "none"])
+@pytest.mark.parametrize("kind", ["device", "managed", "pinned"])
+def test_the_host_does_not_wait_for_a_copy_on_a_stream(kind: str, version: int, machine: Machine) -> None:
+    pointer, stream = memory(machine, kind), machine.stream()
+    declared = {"version": 2} if version == 2 else {"stream": None}
+    gate = machine.control.gate(stream)
+    machine.clear()
+    tensor = on_a_thread(lambda: copy_for(view(pointer, **declared), stream))
+    assert not HOST_WAITS & set(machine.names())
+    gate.open()
+    assert wait(machine, stream) == 0
+    assert machine.read(tensor.data, SIZE) == OLD
+    abi.release(tensor)
+
+
+@pytest.mark.parametrize("kind", ["device", "managed", "pinned"])
+def test_nor_for_a_copy_of_data_that_another_stream_writes(kind: str, machine: Machine) -> None:
+    pointer, ready, stream = memory(machine, kind), machine.stream(), machine.stream()
+    gate = machine.control.gate(ready)
+    machine.control.store(ready, pointer, NEW)
+    tensor = on_a_thread(lambda: copy_for(view(pointer, stream=ready), stream))
+    machine.control.store(ready, pointer, bytes(SIZE))
+    gate.open()
+    assert wait(machine, stream) == 0
+    assert machine.read(tensor.data, SIZE) == NEW
+    abi.release(tensor)
+
+
+@pytest.mark.parametrize("version", [2, 3], ids=["unknown", "none"])
+@pytest.mark.parametrize("kind", ["device", "managed"])
+def test_the_source_is_kept_until_it_was_read(kind: str, version: int, machine: Machine) -> None:
+    """Nothing else orders the free of the producer's memory after the copy."""
+    pointer, stream = memory(machine, kind), machine.stream()
+    declared = {"version": 2} if version == 2 else {"stream": None}
+    producer = Cai(interface(shape=(SIZE,), typestr="|u1", strides=None, data=(pointer, False), **declared))
+    kept = weakref.ref(producer)
+    with machine.control.gate(stream):
+        tensor = on_a_thread(lambda: copy_for(cd.view(producer), stream))
+        del producer
+        gc.collect()
+        time.sleep(0.05)
+        assert kept() is not None
+    assert soon(lambda: kept() is None)
+    assert wait(machine, stream) == 0
+    abi.release(tensor)
+
+
+def test_an_owner_is_not_kept_by_another_stream(machine: Machine) -> None:
+    """One thread keeps them all: a stream that goes on does not delay what other streams have done."""
+    pointer, slow, fast = memory(machine, "device"), machine.stream(), machine.stream()
+    producers = [
+        Cai(interface(shape=(SIZE,), typestr="|u1", strides=None, data=(pointer, False), version=2)) for _ in range(2)
+    ]
+    kept = [weakref.ref(producer) for producer in producers]
+    with machine.control.gate(slow):
+        tensors = [
+            on_a_thread(lambda: copy_for(cd.view(producers[0]), slow)),
+            on_a_thread(lambda: copy_for(cd.view(producers[1]), fast)),
+        ]
+        producers.clear()
+        gc.collect()
+        assert soon(lambda: kept[1]() is None)
+        assert kept[0]() is not None
+    assert soon(lambda: kept[0]() is None)
+    for tensor in tensors:
+        abi.release(tensor)
+
+
+# --- to the CPU -----------------------------------------------------------------------------------------
+
+
+def nodes(machine: Machine, graph: int) -> int:
+    count = ctypes.c_size_t()
+    machine._call("cuGraphGetNodes", ctypes.c_void_p(graph), None, ctypes.byref(count))
+    machine._call("cuGraphDestroy", ctypes.c_void_p(graph))
+    return count.value
+
+
+@pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL, RELAXED])
+@pytest.mark.parametrize("captured", [PER_THREAD, "stream"])
+@pytest.mark.parametrize("ready", [None, "stream"])
+def test_a_copy_to_the_cpu_beside_a_capture(ready: Any, captured: Any, mode: int, machine: Machine) -> None:
+    pointer, captures = memory(machine, "device"), Captures(machine)
+    stream = captured if captured == PER_THREAD else machine.stream()
+    writer = None if ready is None else machine.stream()
+    source = view(pointer, stream=writer)
+    captures.begin(stream, mode)
+    if writer is not None:
+        machine.control.store(writer, pointer, NEW)
+    tensor = abi.consume(source.__dlpack__(dl_device=HOST, max_version=(1, 3)))
+    assert ctypes.string_at(tensor.data, SIZE) == (OLD if writer is None else NEW)
+    assert nodes(machine, captures.end(stream)) == 0
+    abi.release(tensor)
+
+
+@pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL, RELAXED])
+@pytest.mark.parametrize("captured", [PER_THREAD, "stream"])
+def test_a_copy_to_the_cpu_of_data_in_a_capture_is_refused(captured: Any, mode: int, machine: Machine) -> None:
+    pointer, captures = memory(machine, "device"), Captures(machine)
+    stream = captured if captured == PER_THREAD else machine.stream()
+    source = view(pointer, stream=stream)
+    captures.begin(stream, mode)
+    found = refuse(lambda: source.__dlpack__(dl_device=HOST, max_version=(1, 3)), BufferError)
+    check_refusal(found, "capture-host-wait", "stream")
+    assert nodes(machine, captures.end(stream)) == 0
+
+
+@pytest.mark.parametrize("ordinal", [0, 1])
+def test_a_copy_of_ready_data_to_the_cpu_waits_for_no_stream(ordinal: int, machine: Machine) -> None:
+    pointer = machine.device_memory(SIZE, ordinal)
+    machine.write(pointer, OLD)
+    source = view(pointer, stream=None)
+    machine.set_current(ordinal)
+    with machine.control.gate(LEGACY):
+        machine.set_current(0)
+        tensor = on_a_thread(lambda: abi.consume(source.__dlpack__(dl_device=HOST, max_version=(1, 3))))
+        assert ctypes.string_at(tensor.data, SIZE) == OLD
+        machine.set_current(ordinal)
+    abi.release(tensor)
+
+
+@pytest.mark.parametrize("kind", ["managed", "pinned"])
+def test_a_copy_of_ready_data_for_a_host_waits_for_no_stream(kind: str, machine: Machine) -> None:
+    source = view(memory(machine, kind), stream=None)
+    with machine.control.gate(LEGACY):
+        found = on_a_thread(lambda: np.from_dlpack(source, copy=True).tobytes())
+    assert found == OLD
+
+
+def test_streams_of_copies_to_the_cpu_are_kept_and_used_again(machine: Machine) -> None:
+    source = view(memory(machine, "device"), stream=None)
+    np.from_dlpack(source, device="cpu")
+    before = machine.control.live().streams
+    for _ in range(5):
+        np.from_dlpack(source, device="cpu")
+    assert machine.control.live().streams == before

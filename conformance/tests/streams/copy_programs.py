@@ -1,0 +1,112 @@
+"""Random programs of copies: for streams of two devices, for no stream and for the host, dropped at any time.
+
+Arrays are written on a stream of their own; each copy has to hold what its array held in the order of the program,
+and its memory has to be there until what reads it is done.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from dataclasses import dataclass
+
+import cai_dlpack as cd
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import cai
+from conformance.tests.simulated.machine import Machine
+
+SIZE = 8
+KINDS = ("device", "other-device", "managed", "pinned")
+
+
+@dataclass
+class Array:
+    """Memory, the stream that writes it, and what it holds once that stream is done."""
+
+    address: int
+    home: int
+    expected: bytes
+
+
+class Program:
+    """Streams, arrays, and the copies of copies that show what was read."""
+
+    def __init__(self, machine: Machine, seed: int) -> None:
+        self.machine, self.random = machine, random.Random(seed)
+        self.streams = [machine.stream(ordinal) for ordinal in (0, 0, 1, 1)]
+        self.arrays = [self._array(kind) for kind in KINDS]
+        self.read: list[tuple[int, bytes]] = []
+        self.kept: list[abi.Read] = []
+        self.right = True
+
+    def _array(self, kind: str) -> Array:
+        allocate = {
+            "device": self.machine.device_memory,
+            "other-device": lambda nbytes: self.machine.device_memory(nbytes, 1),
+            "managed": self.machine.managed_memory,
+            "pinned": self.machine.pinned_memory,
+        }[kind]
+        array = Array(allocate(SIZE), self.random.choice(self.streams), bytes(SIZE))
+        self.machine.write(array.address, array.expected)
+        return array
+
+    def run(self, steps: int) -> bool:
+        """Runs the steps; returns whether every copy held what it should."""
+        for _ in range(steps):
+            self.random.choice([self._store, self._copy, self._copy, self._copy_to_host, self._drop])()
+        while self.kept:
+            self._drop()
+        self.random.shuffle(self.streams)
+        for stream in self.streams:
+            code = self.machine.driver.cuStreamSynchronize(ctypes.c_void_p(stream))
+            assert code == 0, code
+        return self.right and all(self.machine.read(target, SIZE) == value for target, value in self.read)
+
+    def _store(self) -> None:
+        array = self.random.choice(self.arrays)
+        array.expected = self.random.randbytes(SIZE)
+        self.machine.control.store(array.home, array.address, array.expected)
+
+    def _view(self, array: Array) -> cd.CaiView:
+        return cd.view(cai(shape=(SIZE,), typestr="|u1", data=(array.address, False), stream=array.home))
+
+    def _copy(self) -> None:
+        """A copy for a stream, or for none, that a stream then reads."""
+        array = self.random.choice(self.arrays)
+        reader = self.random.choice(self.streams)
+        asked = self.random.choice([reader, reader, -1])
+        tensor = abi.consume(self._view(array).__dlpack__(stream=asked, copy=True, max_version=(1, 3)))
+        if asked == -1:
+            self.right &= self.machine.read(tensor.data, SIZE) == array.expected
+        else:
+            target = self.machine.device_memory(SIZE)
+            addresses = (ctypes.c_uint64(target), ctypes.c_uint64(tensor.data), ctypes.c_size_t(SIZE))
+            self.machine._call("cuMemcpyAsync", *addresses, ctypes.c_void_p(reader))
+            self.read.append((target, array.expected))
+        self.kept.append(tensor)
+
+    def _copy_to_host(self) -> None:
+        array = self.random.choice(self.arrays)
+        ask = {"dl_device": (abi.CPU, 0), "copy": True, "max_version": (1, 3)}
+        tensor = abi.consume(self._view(array).__dlpack__(**ask))
+        self.right &= ctypes.string_at(tensor.data, SIZE) == array.expected
+        abi.release(tensor)
+
+    def _drop(self) -> None:
+        if self.kept:
+            abi.release(self.kept.pop(self.random.randrange(len(self.kept))))
+
+    def close(self) -> None:
+        for stream in self.streams:
+            self.machine.destroy_stream(stream)
+        for target, _ in self.read:
+            self.machine.free(target)
+
+
+def is_right(machine: Machine, seed: int, steps: int = 30) -> bool:
+    """Runs one program."""
+    program = Program(machine, seed)
+    right = program.run(steps)
+    program.close()
+    return right

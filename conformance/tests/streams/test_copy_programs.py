@@ -1,0 +1,25 @@
+"""Runs random programs of copies. `make soak` runs more of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.tests.simulated.machine import Machine
+from conformance.tests.streams.copy_programs import is_right
+from conformance.tests.streams.race import Track
+
+
+@pytest.mark.parametrize("schedule", ["threaded", "lazy"])
+def test_every_copy_is_right(schedule: str, track: Track, machine: Machine) -> None:
+    track.control.schedule = schedule
+    assert [seed for seed in range(60) if not is_right(machine, seed)] == []
+
+
+def test_without_their_waits_copies_are_wrong(lazily: Track, machine: Machine) -> None:
+    """Each run has one wait that does nothing."""
+    wrong = 0
+    for seed in range(60):
+        lazily.control.fault("cuStreamWaitEvent", 0, 1 + seed % 6)
+        wrong += not is_right(machine, seed)
+        lazily.control.clear_faults()
+    assert wrong > 5, wrong

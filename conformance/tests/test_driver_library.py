@@ -1,0 +1,128 @@
+"""Which library is the driver: the one that the process has loaded, else `libcuda.so.1`; a toolkit's stub is neither.
+
+A stub is what NVIDIA's toolkits have in their `stubs` folder, to link to: a `libcuda.so` whose soname is a driver's,
+`libcuda.so.1`, and whose `cuInit` returns CUDA_ERROR_STUB_LIBRARY (34).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from cai_conformance.library import library_path
+
+from conformance.tests.interpreter.process import environment
+
+STUB = "unsigned cuInit(unsigned flags) { (void)flags; return 34; }\n"
+
+BEFORE = """
+import ctypes, os
+import cai_dlpack as cd
+from conformance.tests.doubles.producers import cai
+
+def outcome():
+    try:
+        cd.view(cai())
+    except cd.DriverError as error:
+        return f"{error.call} {error.code}"
+    except BufferError as error:  # a driver was asked, and does not know the address
+        return error.rule
+"""
+
+
+@pytest.fixture(scope="module")
+def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stub")
+    (folder / "stub.c").write_text(STUB, encoding="utf-8")
+    library = folder / "stub.so"
+    command = ["cc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", str(library), str(folder / "stub.c")]
+    subprocess.run(command, check=True, timeout=60)
+    return library
+
+
+def run(body: str, folder: Path, **libraries: Path) -> list[str]:
+    """Runs `body` with these libraries on the loader's path, named `libcuda.so` and (`versioned`) `libcuda.so.1`."""
+    for key, library in libraries.items():
+        name = {"plain": "libcuda.so", "versioned": "libcuda.so.1"}[key]
+        (folder / name).symlink_to(library)
+    env = environment(LD_LIBRARY_PATH=str(folder), SIMULATOR=str(library_path()))
+    env.pop("LD_PRELOAD", None)
+    code = BEFORE + textwrap.dedent(body)
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", code],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_stub_under_the_linkers_name_is_passed_over(stub: Path, tmp_path: Path) -> None:
+    found = run("print(outcome())", tmp_path, plain=stub, versioned=library_path())
+    assert found == ["pointer-unknown"]
+
+
+def test_the_stub_is_one(stub: Path, tmp_path: Path) -> None:
+    """Shows that the test above can fail: whoever loads `libcuda.so` there gets 34."""
+    body = 'print(ctypes.CDLL("libcuda.so").cuInit(0), outcome())'
+    # A stub has a driver's soname: once it is loaded, it is the driver of the process.
+    assert run(body, tmp_path, plain=stub, versioned=library_path()) == ["34 cuInit 34"]
+
+
+def test_cuda_core_and_the_bridge_use_one_driver(stub: Path, tmp_path: Path) -> None:
+    body = """
+        from cuda.core import Device
+        device = Device(0)
+        device.set_current()
+        buffer = device.allocate(64, stream=device.create_stream())
+        by_pointer = cai(shape=(4,), data=(int(buffer.handle), False))
+        print(cd.view(buffer, producer_stream=None).device, cd.view(by_pointer).device)
+    """
+    found = run(body, tmp_path, plain=stub, versioned=library_path())
+    assert found == ["(2, 0) (2, 0)"]
+
+
+def test_a_library_that_is_loaded_comes_before_the_path(stub: Path, tmp_path: Path) -> None:
+    body = """
+        ctypes.CDLL(os.environ["SIMULATOR"])
+        print(outcome())
+    """
+    assert run(body, tmp_path, versioned=stub, plain=stub) == ["pointer-unknown"]
+    assert run("print(outcome())", tmp_path) == ["cuInit 34"]
+
+
+def test_a_driver_without_the_number_is_taken_where_there_is_no_other(tmp_path: Path) -> None:
+    assert run("print(outcome())", tmp_path, plain=library_path()) == ["pointer-unknown"]
+
+
+def test_a_stub_is_refused_by_name_and_not_kept(stub: Path, tmp_path: Path) -> None:
+    """A stub that stays loaded would be found in place of a driver, by its soname."""
+    body = """
+        try:
+            cd.view(cai())
+        except cd.DriverError as error:
+            print(error)
+        ctypes.CDLL(os.environ["SIMULATOR"])
+        print(outcome())
+    """
+    refused, after = run(body, tmp_path, plain=stub)
+    assert "CUDA_ERROR_STUB_LIBRARY (34)" in refused
+    assert "for linking" in refused
+    assert after == "pointer-unknown"
+
+
+def test_no_view_that_needs_no_driver_loads_one(tmp_path: Path) -> None:
+    body = """
+        cd.view(cai(), device_id=0)
+        cd.to_dlpack(cai(), device_id=0, stream=-1)
+        print("libcuda" in open("/proc/self/maps").read())
+        outcome()
+        print("libcusim" in open("/proc/self/maps").read())
+    """
+    assert run(body, tmp_path, versioned=library_path()) == ["False", "True"]

@@ -1,0 +1,168 @@
+//! Events and streams of the pool, while they are in use.
+//!
+//! An event is taken out, recorded, waited for and put back at once: `cuStreamWaitEvent` waits for
+//! the mark that the event has at the time of the call, so the event is free to be marked again. What the host
+//! asks about it keeps it out until the answer has come.
+
+use super::{Context, ContextId, Driver, DriverError, Event, Relaxed};
+use crate::protocol::stream::Stream;
+
+/// An event taken from the pool, recorded. Given back exactly once, by drop.
+pub(crate) struct Lease<'d> {
+    driver: &'d dyn Driver,
+    context: Context,
+    id: ContextId,
+    event: Event,
+}
+
+impl<'d> Lease<'d> {
+    /// An event of `context`, which is current, recorded on `stream`.
+    ///
+    /// A kept event that turns out to be dead condemns its pool. That the record of a new one succeeds shows that the
+    /// event was at fault, and not the stream, which the driver refuses by the same codes.
+    pub(crate) fn recorded(
+        driver: &'d dyn Driver,
+        context: Context,
+        stream: Stream,
+    ) -> Result<Self, DriverError> {
+        Self::recorded_in(driver, (context, driver.context_id(context)?), stream)
+    }
+
+    /// As [`recorded`](Self::recorded), for a context whose identity is known.
+    pub(super) fn recorded_in(
+        driver: &'d dyn Driver,
+        (context, id): (Context, ContextId),
+        stream: Stream,
+    ) -> Result<Self, DriverError> {
+        let lease = |event| Lease {
+            driver,
+            context,
+            id,
+            event,
+        };
+        let kept = driver.pool().take(context, id).map(lease);
+        if let Some(kept) = kept {
+            match driver.event_record(kept.event, stream) {
+                Ok(()) => return Ok(kept),
+                Err(error) if !is_death(&error) => return Err(error),
+                Err(_) => {
+                    let fresh = Self::fresh(driver, stream).map(lease)?;
+                    // Dead: neither kept nor destroyed, nor is what was put beside it.
+                    std::mem::forget(kept);
+                    driver.pool().forget(context);
+                    return Ok(fresh);
+                }
+            }
+        }
+        Self::fresh(driver, stream).map(lease)
+    }
+
+    /// Creates an event of the current context, recorded on `stream`.
+    fn fresh(driver: &dyn Driver, stream: Stream) -> Result<Event, DriverError> {
+        let event = driver.event_create()?;
+        match driver.event_record(event, stream) {
+            Ok(()) => Ok(event),
+            Err(error) => {
+                // It may be dead as well; the record's error is the one to report.
+                let _ = driver.event_destroy(event);
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes `stream` wait for the mark.
+    pub(super) fn wait(self, stream: Stream) -> Result<(), DriverError> {
+        self.driver.event_wait(stream, self.event)
+    }
+
+    /// Returns whether the mark has been reached; so does an error of the context, in which nothing runs any more.
+    pub(crate) fn is_reached(&self) -> bool {
+        self.enter()
+            .and_then(|()| self.driver.event_query(self.event))
+            .unwrap_or(true)
+    }
+
+    /// Blocks until the mark has been reached, or its context has failed.
+    pub(crate) fn synchronize(&self) {
+        // An error is one of the context, in which nothing runs any more.
+        let _ = self
+            .enter()
+            .and_then(|()| self.driver.event_synchronize(self.event));
+    }
+
+    /// Makes the event's context current: no question about an event is answered without one.
+    fn enter(&self) -> Result<(), DriverError> {
+        self.driver.set_current_context(Some(self.context))
+    }
+
+    /// Ends an event that a capture may have recorded, which can be asked nothing.
+    pub(crate) fn destroy(self) {
+        // A failure leaves one event too many.
+        let _ = self.driver.event_destroy(self.event);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Lease<'_> {
+    fn drop(&mut self) {
+        if let Some(event) = self.driver.pool().put(self.context, self.id, self.event) {
+            // One event too many; a failure to destroy it changes nothing for the caller.
+            let _ = self.driver.event_destroy(event);
+        }
+    }
+}
+
+/// The codes of a driver for an event whose context is gone: `CUDA_ERROR_INVALID_CONTEXT`,
+/// `CUDA_ERROR_INVALID_HANDLE`, `CUDA_ERROR_CONTEXT_IS_DESTROYED`.
+fn is_death(error: &DriverError) -> bool {
+    matches!(error.code(), Some(201 | 400 | 709))
+}
+
+/// A stream of ours, on which no other thread works while this lives, and nobody captures. It is not ordered with
+/// the default streams.
+pub(crate) struct PrivateStream<'d> {
+    driver: &'d dyn Driver,
+    context: Context,
+    id: ContextId,
+    stream: Stream,
+}
+
+impl<'d> PrivateStream<'d> {
+    /// Takes a stream of the current context, which stays current and alive as long as this.
+    ///
+    /// # Errors
+    /// The driver's refusal; its own "invalid context" on a thread that has none.
+    pub(crate) fn new(driver: &'d dyn Driver) -> Result<Self, DriverError> {
+        let Some(context) = driver.current_context()? else {
+            return Err(DriverError::new("cuCtxGetCurrent", 201));
+        };
+        let id = driver.context_id(context)?;
+        let stream = match driver.pool().take_stream(context, id) {
+            Some(stream) => stream,
+            None => {
+                let _relaxed = Relaxed::new(driver)?;
+                driver.stream_create()?
+            }
+        };
+        Ok(Self {
+            driver,
+            context,
+            id,
+            stream,
+        })
+    }
+
+    pub(crate) fn stream(&self) -> Stream {
+        self.stream
+    }
+}
+
+impl Drop for PrivateStream<'_> {
+    fn drop(&mut self) {
+        let pool = self.driver.pool();
+        if let Some(stream) = pool.put_stream(self.context, self.id, self.stream) {
+            // One stream too many; a failure to destroy it changes nothing for the caller.
+            let _ = self.driver.stream_destroy(stream);
+        }
+    }
+}

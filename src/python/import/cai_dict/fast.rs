@@ -1,0 +1,265 @@
+//! Reads a dict of numbers without running Python code.
+//!
+//! Takes the shape that nearly every producer sends: an exact dict with interned keys whose values are exact tuples,
+//! ints and strs, and no mask. Anything else, and anything wrong, gives `None` with nothing done. As no Python code
+//! runs, the values need no references of their own under the GIL.
+
+use std::ptr;
+
+use pyo3::prelude::*;
+use pyo3::sync::critical_section::with_critical_section;
+use pyo3::types::PyDict;
+use pyo3::{Borrowed, ffi};
+
+use crate::protocol::convert::{InterfaceRef, PlainDict};
+use crate::protocol::stream::Stream;
+use crate::python::cpython::int;
+use crate::python::cpython::names::{Names, names};
+use crate::python::cpython::tuple::{tuple_item, tuple_len};
+
+/// The values of the keys [`Names::interface`], in that order; NULL for a missing key. Borrowed from the dict under the
+/// GIL; strong references without it, as another thread may change the dict once it is unlocked.
+struct Values([*mut ffi::PyObject; 8]);
+
+#[cfg(Py_GIL_DISABLED)]
+impl Drop for Values {
+    fn drop(&mut self) {
+        for value in self.0 {
+            // SAFETY: this thread is attached; NULL, or a reference that `read_values` took and nothing else gives up.
+            unsafe { ffi::Py_XDECREF(value) };
+        }
+    }
+}
+
+/// Reads an exact dict in one pass, comparing keys by identity; `None` for a key that is not interned or not CAI's.
+#[inline(always)]
+fn read_values(dict: &Bound<'_, PyDict>, names: &Names, values: &mut Values) -> Option<()> {
+    with_critical_section(dict, || {
+        let (mut position, mut key, mut value) = (0, ptr::null_mut(), ptr::null_mut());
+        let mut expected = 0; // keys in the order of our own export are found at once
+        // SAFETY: an exact dict, and pointers that are valid for writes. It does not change between the steps: no
+        // Python code runs, and without the GIL it is locked.
+        while unsafe {
+            ffi::PyDict_Next(
+                dict.as_ptr(),
+                &raw mut position,
+                &raw mut key,
+                &raw mut value,
+            )
+        } != 0
+        {
+            if names.interface[expected & 7].as_ptr() != key {
+                expected = (names.interface.iter()).position(|name| name.as_ptr() == key)?;
+            }
+            #[cfg(Py_GIL_DISABLED)]
+            // SAFETY: alive: the dict holds a reference and is locked.
+            unsafe {
+                ffi::Py_INCREF(value)
+            };
+            values.0[expected & 7] = value;
+            expected += 1;
+        }
+        Some(())
+    })
+}
+
+/// The contents of a dict of numbers without a mask.
+#[derive(Clone, Copy)]
+pub(crate) struct FastDict<'a> {
+    pub(crate) array: InterfaceRef<'a>,
+    pub(crate) stream: Stream,
+    /// As `ParsedDict::is_stream_known`.
+    pub(crate) is_stream_known: bool,
+}
+
+/// The most axes that are read fast.
+const FAST_NDIM: usize = 8;
+
+/// Memory for the extents and strides.
+pub(crate) type Numbers = [i64; 2 * FAST_NDIM];
+
+/// Reads the dict without running Python code; `None`, with nothing done, if it must be read in full.
+#[inline(always)]
+pub(crate) fn read_fast<'a>(
+    dict: &Bound<'_, PyAny>,
+    numbers: &'a mut Numbers,
+) -> Option<FastDict<'a>> {
+    let dict = dict.cast_exact::<PyDict>().ok()?;
+    let py = dict.py();
+    let mut values = Values([ptr::null_mut(); 8]);
+    read_values(dict, names(py), &mut values)?;
+    let [shape, typestr, data, strides, version, stream, descr, mask] = values.0;
+    if !is_absent(mask) {
+        return None;
+    }
+    let dtype = PlainDict::dtype(str_fast(py, typestr)?)?;
+    if !descr.is_null() && !is_trivial_descr(py, descr, typestr) {
+        return None;
+    }
+    let ndim = ints_fast(py, shape, numbers.get_mut(..FAST_NDIM)?)?;
+    let has_strides = !is_absent(strides);
+    if has_strides && ints_fast(py, strides, numbers.get_mut(ndim..)?)? != ndim {
+        return None;
+    }
+    let (data, read_only) = data_fast(py, data)?;
+    let stream = if is_absent(stream) {
+        Stream::None
+    } else {
+        // 0 needs a warning, which the full read gives.
+        match u64_fast(py, stream)? {
+            0 => return None,
+            handle => Stream::from_raw(handle),
+        }
+    };
+    // A missing or an unknown version is refused or warned of by the full read.
+    let version = match u64_fast(py, version)? {
+        version @ 0..=3 => version,
+        _ => return None,
+    };
+    let plain = PlainDict {
+        data,
+        read_only,
+        dtype,
+        values: numbers.get_mut(..2 * ndim)?,
+        ndim: ndim as u8,
+        has_strides,
+    };
+    Some(FastDict {
+        array: plain.checked().ok()?,
+        stream,
+        is_stream_known: stream != Stream::None || version == 3,
+    })
+}
+
+/// Whether a value is missing or `None`, which the interface does not distinguish.
+#[inline]
+fn is_absent(value: *mut ffi::PyObject) -> bool {
+    // SAFETY: returns the address of a static.
+    value.is_null() || value == unsafe { ffi::Py_None() }
+}
+
+#[inline(always)]
+fn str_fast<'a>(_py: Python<'a>, value: *mut ffi::PyObject) -> Option<&'a str> {
+    // SAFETY: a value of the dict or an item of one, which lives as long as `read_fast` runs.
+    if value.is_null() || unsafe { ffi::PyUnicode_CheckExact(value) } == 0 {
+        return None;
+    }
+    let mut length = 0;
+    // SAFETY: an exact str.
+    let text = unsafe { ffi::PyUnicode_AsUTF8AndSize(value, &raw mut length) };
+    if text.is_null() {
+        // SAFETY: the GIL is held. A lone surrogate, which the full read refuses.
+        unsafe { ffi::PyErr_Clear() };
+        return None;
+    }
+    // SAFETY: `length` bytes, which the str owns and never changes, and which live as long as it.
+    let bytes = unsafe { std::slice::from_raw_parts(text.cast(), length.cast_unsigned()) };
+    // SAFETY: `PyUnicode_AsUTF8AndSize` returns UTF-8.
+    Some(unsafe { std::str::from_utf8_unchecked(bytes) })
+}
+
+/// Whether `descr` only repeats `typestr`: `[('', typestr)]`, as CuPy sends it.
+fn is_trivial_descr(
+    py: Python<'_>,
+    descr: *mut ffi::PyObject,
+    typestr: *mut ffi::PyObject,
+) -> bool {
+    // SAFETY: a value of the dict, not null; a list when its size is read.
+    if unsafe { ffi::PyList_CheckExact(descr) } == 0 || unsafe { ffi::PyList_Size(descr) } != 1 {
+        return false;
+    }
+    let Some(field) = sole_item(py, descr) else {
+        return false;
+    };
+    let field = field.as_ptr();
+    // SAFETY: alive: the list holds a reference, or `field` does (`sole_item`); a tuple when its length is read.
+    if unsafe { ffi::PyTuple_CheckExact(field) } == 0 || unsafe { tuple_len(field) } != 2 {
+        return false;
+    }
+    // SAFETY: a tuple of two.
+    let name = str_fast(py, unsafe { tuple_item(field, 0) });
+    // SAFETY: a tuple of two.
+    let kind = str_fast(py, unsafe { tuple_item(field, 1) });
+    name == Some("") && kind.is_some() && kind == str_fast(py, typestr)
+}
+
+/// Returns the item of a list of one, borrowed from it.
+#[cfg(not(Py_GIL_DISABLED))]
+fn sole_item<'a, 'py>(
+    py: Python<'py>,
+    list: *mut ffi::PyObject,
+) -> Option<Borrowed<'a, 'py, PyAny>> {
+    // SAFETY: a list of one item.
+    let item = unsafe { ffi::PyList_GetItem(list, 0) };
+    // SAFETY: not null; alive while the list holds it, as no Python code runs.
+    Some(unsafe { Borrowed::from_ptr(py, item) })
+}
+
+/// Returns the item of a list of one; `None` if another thread has removed it.
+#[cfg(Py_GIL_DISABLED)]
+fn sole_item(py: Python<'_>, list: *mut ffi::PyObject) -> Option<Bound<'_, PyAny>> {
+    // SAFETY: a list.
+    let item = unsafe { ffi::PyList_GetItemRef(list, 0) };
+    // SAFETY: a new reference, or NULL with an exception set.
+    let item = unsafe { Bound::from_owned_ptr_or_opt(py, item) };
+    if item.is_none() {
+        // SAFETY: this thread is attached.
+        unsafe { ffi::PyErr_Clear() };
+    }
+    item
+}
+
+#[inline]
+fn len_fast(tuple: *mut ffi::PyObject) -> Option<usize> {
+    // SAFETY: a value of the dict, not null (both callers check it).
+    if unsafe { ffi::PyTuple_CheckExact(tuple) } == 0 {
+        return None;
+    }
+    // SAFETY: an exact tuple.
+    Some(unsafe { tuple_len(tuple) }.cast_unsigned())
+}
+
+/// Writes the items of an exact tuple of exact ints to the beginning of `into`, and returns their number.
+#[inline(always)]
+fn ints_fast(py: Python<'_>, tuple: *mut ffi::PyObject, into: &mut [i64]) -> Option<usize> {
+    if tuple.is_null() {
+        return None;
+    }
+    let length = len_fast(tuple)?;
+    for (index, number) in into.get_mut(..length)?.iter_mut().enumerate() {
+        // SAFETY: an exact tuple, and `index` is below its length.
+        let item = unsafe { tuple_item(tuple, index.cast_signed()) };
+        *number = i64_fast(py, item)?;
+    }
+    Some(length)
+}
+
+#[inline(always)]
+fn i64_fast(py: Python<'_>, value: *mut ffi::PyObject) -> Option<i64> {
+    // SAFETY: a value of the dict or an item of one: not null, and alive as long as `read_fast` runs.
+    let value = unsafe { Borrowed::from_ptr(py, value) };
+    int::read_fast(value)
+}
+
+#[inline(always)]
+fn u64_fast(py: Python<'_>, value: *mut ffi::PyObject) -> Option<u64> {
+    if value.is_null() {
+        return None;
+    }
+    // Device addresses and handles are below 2^63; the full read takes the rest.
+    u64::try_from(i64_fast(py, value)?).ok()
+}
+
+#[inline(always)]
+fn data_fast(py: Python<'_>, data: *mut ffi::PyObject) -> Option<(u64, bool)> {
+    if data.is_null() || len_fast(data)? != 2 {
+        return None;
+    }
+    // SAFETY: an exact tuple of two.
+    let pointer = u64_fast(py, unsafe { tuple_item(data, 0) })?;
+    // SAFETY: an exact tuple of two.
+    let flag = unsafe { tuple_item(data, 1) };
+    // SAFETY: return the addresses of statics.
+    let (yes, no) = (unsafe { ffi::Py_True() }, unsafe { ffi::Py_False() });
+    (flag == yes || flag == no).then_some((pointer, flag == yes))
+}

@@ -1,0 +1,58 @@
+//! Keeps memory and owners until streams are done with them.
+//!
+//! A view, or a copy of this library's, may be dropped while work that reads it is enqueued. Its end comes after
+//! that work: an event is recorded on the stream that it is for, and what hangs on it ends once the event has been
+//! reached. A deleter must not wait, nor call the driver (whose lock may be held by a host function that wants the
+//! GIL), so that all of it is a thread's.
+//!
+//! ```text
+//!   deleter --send--> cai-dlpack-keep: records, asks all events together --+--> owners, memory of a pool: here
+//!                                                                          +--> cai-dlpack-free: cuMemFree
+//! ```
+//!
+//! | what ends | after | by |
+//! |---|---|---|
+//! | an owner | an event that its last user has recorded | its drop |
+//! | memory of a pool | an event on the stream that the copy was made for | `cuMemFree`, which does not wait for such memory |
+//! | other memory | the same | `cuMemFree` or `cuMemFreeHost`, which wait for the device; or the next copy of its size takes it |
+//! | memory for a stream that cannot be named | all work of its device | the same |
+//!
+//! A stream cannot be named if the consumer has named none (-1, the host), if it is a thread's own default stream, or
+//! if it was destroyed meanwhile: `cuStreamGetId` tells it from another one under its handle.
+//!
+//! **Captures.** A stream is asked before its event is recorded, and once more after it, since the capture is another
+//! thread's: what was recorded inside one is thrown away, and the memory stays until the capture has ended.
+//!
+//! **Fork.** A forked child has neither thread, and no such memory: it is refused the driver.
+//!
+//! **Roads not taken.** `cuMemFreeAsync` on the stream cannot be asked whether a capture has begun meanwhile.
+//! `cuLaunchHostFunc` would need no thread of ours, but an owner's end may call the driver, which a host function
+//! must not. One thread that waits for the events in order lets a long stream delay all that came after it.
+
+mod block;
+mod free;
+mod poll;
+
+pub(crate) use block::{Block, Memory, Use};
+pub(crate) use poll::{end, start, until_reached};
+
+use crate::driver::{Driver, DriverError};
+
+/// Allocates. If memory is short it waits for what has ended, first for the streams that use it and then for the
+/// calls that free it, and tries again.
+///
+/// # Errors
+/// The driver's refusal.
+pub(crate) fn with_room(
+    driver: &'static dyn Driver,
+    allocate: impl Fn() -> Result<Block, DriverError>,
+) -> Result<Block, DriverError> {
+    let room: [fn(&'static dyn Driver); 2] = [poll::drain, |_| free::drain()];
+    for make_room in room {
+        match allocate() {
+            Err(error) if error.is_out_of_memory() => make_room(driver),
+            made => return made,
+        }
+    }
+    allocate()
+}
