@@ -84,6 +84,9 @@ uint32_t sim_set(const char *name, uint64_t value);
 /* Returns all ones for a name that does not exist. */
 uint64_t sim_get(const char *name);
 
+/* Sets what cuDeviceGetAttribute returns: of a device, of every device for -1. */
+uint32_t sim_attribute(int32_t device, int32_t attribute, int32_t value);
+
 /* --- every order: the lazy schedule takes these choices, then the first option each time --- */
 
 uint32_t sim_order_begin(const uint32_t *choices, uint64_t count, uint32_t host_points);

@@ -57,6 +57,10 @@ def races(minutes: float) -> list[str]:
     return [*SIMULATED, sys.executable, "-m", "conformance.soak.stream_races", "--trials", str(trials)]
 
 
+def orders(minutes: float) -> list[str]:
+    return [*SIMULATED, sys.executable, "-m", "conformance.soak.stream_orders", "--minutes", f"{minutes:.2f}"]
+
+
 def simulator(minutes: float) -> list[str]:
     return [sys.executable, "-m", "conformance.soak.simulator", "--minutes", f"{minutes:.2f}"]
 
@@ -64,6 +68,7 @@ def simulator(minutes: float) -> list[str]:
 PARTS = {
     "simulator": Part(simulator, "conformance/simulator/soak.tsv", takes_minutes=True),
     "races": Part(races, "conformance/results/stream-races.tsv", takes_minutes=True),
+    "orders": Part(orders, "conformance/results/stream-orders.tsv", takes_minutes=True),
     **{f"ownership-{part}": ownership(part) for part in ("figures", "refusals", "loom", "pythons", "asan", "valgrind")},
     **{tool: checked(tool) for tool in ("asan", "tsan", "miri")},
     **{f"cpython-{kind}": cpython(kind) for kind in ("gil", "free-threaded", "tsan")},

@@ -4,7 +4,9 @@
 //! (driver API, `cuEventCreate`, `cuEventRecord`); memory is allocated there; and a thread without a current
 //! context may ask nothing about streams (`CUDA_ERROR_INVALID_CONTEXT`).
 
-use super::{Context, Driver, DriverError, Place};
+use std::sync::{Mutex, PoisonError};
+
+use super::{Context, ContextId, Defaults, Driver, DriverError, Place};
 use crate::protocol::stream::Stream;
 
 /// `CUDA_ERROR_INVALID_CONTEXT`.
@@ -18,8 +20,10 @@ pub(crate) struct ContextGuard<'d> {
     current: Option<Context>,
     /// Whether what runs meanwhile may change it too: then it is put back without a look.
     is_shared: bool,
-    /// Keeps a primary context alive as long as the guard.
-    home: Option<Home<'d>>,
+    /// Keep primary contexts alive as long as the guard, which leaves them before it gives them back.
+    kept: Vec<Home<'d>>,
+    /// What is known already of a context that was found.
+    id: Option<(Context, ContextId)>,
 }
 
 impl<'d> ContextGuard<'d> {
@@ -31,7 +35,8 @@ impl<'d> ContextGuard<'d> {
             original,
             current: original,
             is_shared: false,
-            home: None,
+            kept: Vec::new(),
+            id: None,
         })
     }
 
@@ -42,20 +47,48 @@ impl<'d> ContextGuard<'d> {
         Ok(guard)
     }
 
-    /// Makes the context current that `stream` was created in; for a default stream the data's.
+    /// Makes the context current that `stream` was created in; for a default stream the one that the place
+    /// requests.
     pub(crate) fn of_stream(
         driver: &'d dyn Driver,
         stream: Stream,
         place: &Place,
     ) -> Result<Self, DriverError> {
-        if stream.is_default() {
-            return Self::of_memory(driver, place);
-        }
+        Self::of(driver, stream, place, place.requested)
+    }
+
+    /// As [`of_stream`](Self::of_stream), for the stream that the data of the place is ready on.
+    pub(crate) fn of_ready(
+        driver: &'d dyn Driver,
+        ready: Stream,
+        place: &Place,
+    ) -> Result<Self, DriverError> {
+        Self::of(driver, ready, place, place.ready)
+    }
+
+    fn of(
+        driver: &'d dyn Driver,
+        stream: Stream,
+        place: &Place,
+        whose: Defaults,
+    ) -> Result<Self, DriverError> {
         let mut guard = Self::new(driver)?;
-        if guard.current.is_none() {
-            guard.enter(Home::make(driver, place)?)?;
+        let home = match stream.is_default() {
+            true => Some(Home::make(driver, place, whose, guard.current)?),
+            false if guard.current.is_none() => Some(Home::make(
+                driver,
+                place,
+                Defaults::OfMemory,
+                guard.current,
+            )?),
+            false => None,
+        };
+        if let Some(home) = home {
+            guard.enter(home)?;
         }
-        guard.switch(driver.stream_context(stream)?)?;
+        if !stream.is_default() {
+            guard.switch(driver.stream_context(stream)?)?;
+        }
         Ok(guard)
     }
 
@@ -74,7 +107,8 @@ impl<'d> ContextGuard<'d> {
     /// Makes the context of an allocation current, else its device's primary one.
     pub(crate) fn of_memory(driver: &'d dyn Driver, place: &Place) -> Result<Self, DriverError> {
         let mut guard = Self::new(driver)?;
-        guard.enter(Home::make(driver, place)?)?;
+        let home = Home::make(driver, place, Defaults::OfMemory, guard.current)?;
+        guard.enter(home)?;
         Ok(guard)
     }
 
@@ -108,10 +142,27 @@ impl<'d> ContextGuard<'d> {
         Ok(())
     }
 
-    fn enter(&mut self, home: Home<'d>) -> Result<(), DriverError> {
-        self.switch(home.context)?;
-        self.home = Some(home);
-        Ok(())
+    pub(super) fn enter(&mut self, home: Home<'d>) -> Result<(), DriverError> {
+        let context = self.keep(home);
+        self.switch(context)
+    }
+
+    /// Keeps a context alive as long as the guard.
+    pub(super) fn keep(&mut self, home: Home<'d>) -> Context {
+        let context = home.context;
+        self.id = home.id.map(|id| (context, id)).or(self.id);
+        if home.retained.is_some() {
+            self.kept.push(home);
+        }
+        context
+    }
+
+    /// Tells a context from a later one with the same handle; asked once.
+    pub(super) fn id_of(&self, context: Context) -> Result<ContextId, DriverError> {
+        match self.id {
+            Some((known, id)) if known == context => Ok(id),
+            _ => self.driver.context_id(context),
+        }
     }
 
     /// Makes the caller's context current again. Only here can that fail visibly.
@@ -131,33 +182,72 @@ impl Drop for ContextGuard<'_> {
     }
 }
 
-/// The context in which a place's default streams live.
+/// A context, held while it is used.
 pub(super) struct Home<'d> {
     pub(super) context: Context,
     pub(super) ordinal: i32,
+    id: Option<ContextId>,
     /// Whose primary context was retained here.
     retained: Option<&'d dyn Driver>,
 }
 
+/// The primary contexts that were met, by their devices: a thread whose current context is one of them needs no retain
+/// to use it. The identity tells one from its successor (`cuCtxGetId`; drivers before CUDA 12.0 have the handle alone).
+#[derive(Debug, Default)]
+pub(crate) struct Primaries(Mutex<Vec<(i32, Context, ContextId)>>);
+
+impl Primaries {
+    pub(crate) const fn new() -> Self {
+        Self(Mutex::new(Vec::new()))
+    }
+
+    fn get(&self, ordinal: i32) -> Option<(Context, ContextId)> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = known.iter().find(|(device, ..)| *device == ordinal);
+        found.map(|(_, context, id)| (*context, *id))
+    }
+
+    fn put(&self, ordinal: i32, context: Context, id: ContextId) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|(device, ..)| *device != ordinal);
+        known.push((ordinal, context, id));
+    }
+}
+
 impl<'d> Home<'d> {
-    /// Finds the pointer's context, else the device's primary one, which is not brought to life for this: if nothing
-    /// uses it, no work can be pending on its default streams, and the question has no answer.
+    /// Finds the context whose default streams are meant. A primary context is not brought to life for this: if
+    /// nothing uses it, no work can be pending on its default streams, and the question has no answer.
     ///
     /// # Errors
     /// The driver's; its own "invalid context" for a primary context that is not active.
-    pub(super) fn find(driver: &'d dyn Driver, place: &Place) -> Result<Self, DriverError> {
-        Self::of(driver, place, |ordinal| {
-            if driver.primary_context_active(ordinal)? {
-                return Self::primary(driver, ordinal);
-            }
+    pub(super) fn find(
+        driver: &'d dyn Driver,
+        place: &Place,
+        whose: Defaults,
+        current: Option<Context>,
+    ) -> Result<Self, DriverError> {
+        Self::of(driver, place, whose, current, |ordinal| {
+            let found = match ordinal {
+                0.. if driver.primary_context_active(ordinal)? => {
+                    Self::primary(driver, ordinal)?.identified(driver).map(Some)
+                }
+                // A bare stream on a thread without a context: the first device in use, as the CUDA runtime has it.
+                ..0 if place.pointer == 0 => Self::any(driver),
+                _ => Ok(None),
+            };
             let call = "cuDevicePrimaryCtxGetState";
-            Err(DriverError::new(call, INVALID_CONTEXT))
+            found?.ok_or(DriverError::new(call, INVALID_CONTEXT))
         })
     }
 
-    /// Finds the pointer's context, else the device's primary one, which may be brought to life.
-    fn make(driver: &'d dyn Driver, place: &Place) -> Result<Self, DriverError> {
-        Self::of(driver, place, |ordinal| {
+    /// As [`find`](Self::find); a primary context may be brought to life.
+    fn make(
+        driver: &'d dyn Driver,
+        place: &Place,
+        whose: Defaults,
+        current: Option<Context>,
+    ) -> Result<Self, DriverError> {
+        Self::of(driver, place, whose, current, |ordinal| {
             Self::primary(driver, ordinal.max(0))
         })
     }
@@ -165,24 +255,62 @@ impl<'d> Home<'d> {
     fn of(
         driver: &'d dyn Driver,
         place: &Place,
+        whose: Defaults,
+        current: Option<Context>,
         primary: impl FnOnce(i32) -> Result<Self, DriverError>,
     ) -> Result<Self, DriverError> {
-        let (mut context, mut ordinal) = (place.context, place.ordinal);
-        if place.pointer != 0 && (context.is_none() || ordinal < 0) {
-            let info = driver.pointer_info(place.pointer, false)?;
-            context = context.or(info.context);
-            if ordinal < 0 {
-                ordinal = info.ordinal;
+        let mut ordinal = place.ordinal;
+        let context = match (whose, current) {
+            (Defaults::Of(context), _) | (Defaults::OfCurrent, Some(context)) => Some(context),
+            (Defaults::OfPrimary, _) => None,
+            _ if place.pointer == 0 => None,
+            _ => {
+                let info = driver.pointer_info(place.pointer, false)?;
+                if ordinal < 0 {
+                    ordinal = info.ordinal;
+                }
+                info.context
             }
-        }
+        };
         match context {
-            None => primary(ordinal),
+            None => match Self::current_primary(driver, ordinal, current)? {
+                Some(home) => Ok(home),
+                None => primary(ordinal),
+            },
             Some(context) => Ok(Self {
                 context,
                 ordinal,
+                id: None,
                 retained: None,
             }),
         }
+    }
+
+    /// Returns the current context if it is the device's primary one, as met before.
+    fn current_primary(
+        driver: &'d dyn Driver,
+        ordinal: i32,
+        current: Option<Context>,
+    ) -> Result<Option<Self>, DriverError> {
+        let known = driver.primaries().get(ordinal);
+        let Some((context, id)) = known.filter(|(context, _)| current == Some(*context)) else {
+            return Ok(None);
+        };
+        let is_same = driver.context_id(context)? == id;
+        Ok(is_same.then_some(Self {
+            context,
+            ordinal,
+            id: Some(id),
+            retained: None,
+        }))
+    }
+
+    /// Remembers a primary context, for threads on which it is current.
+    fn identified(mut self, driver: &dyn Driver) -> Result<Self, DriverError> {
+        let id = driver.context_id(self.context)?;
+        driver.primaries().put(self.ordinal, self.context, id);
+        self.id = Some(id);
+        Ok(self)
     }
 
     /// Retains the primary context of a device.
@@ -190,6 +318,7 @@ impl<'d> Home<'d> {
         Ok(Self {
             context: driver.primary_context_retain(ordinal)?,
             ordinal,
+            id: None,
             retained: Some(driver),
         })
     }

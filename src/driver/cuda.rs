@@ -23,12 +23,13 @@ use std::mem;
 use std::num::NonZeroU64;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use libloading::Library;
 
 use super::{
     Context, ContextId, Copy2d, Driver, DriverError, Event, HostFunction, MemoryKind, PointerInfo,
-    Pool,
+    Pool, Primaries,
 };
 use crate::process::fork;
 use crate::protocol::stream::{Capture, Stream};
@@ -212,6 +213,11 @@ const WITHOUT_RANGE: usize = 7;
 pub(super) struct Cuda {
     functions: Functions,
     pool: Pool,
+    primaries: Primaries,
+    /// The `CUdevice` of each ordinal that was asked for: it never changes.
+    devices: Mutex<Vec<(i32, i32)>>,
+    /// Whether some device has no concurrent managed access, once asked.
+    exclusive_managed: OnceLock<bool>,
     /// The process that loaded it.
     generation: u32,
 }
@@ -232,16 +238,28 @@ impl Cuda {
         Ok(Cuda {
             functions,
             pool: Pool::new(),
+            primaries: Primaries::new(),
+            devices: Mutex::default(),
+            exclusive_managed: OnceLock::new(),
             generation,
         })
     }
 
-    /// `CUdevice` of an ordinal.
+    /// `CUdevice` of an ordinal; asked once.
     fn device(&self, ordinal: i32) -> Result<i32, DriverError> {
+        let devices = || self.devices.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = devices()
+            .iter()
+            .find(|(known, _)| *known == ordinal)
+            .copied();
+        if let Some((_, device)) = known {
+            return Ok(device);
+        }
         let device_get = self.functions.device_get()?;
         let mut device = 0;
         // SAFETY: writes one `CUdevice` to a live local.
         check("cuDeviceGet", unsafe { device_get(&mut device, ordinal) })?;
+        devices().push((ordinal, device));
         Ok(device)
     }
 }
@@ -298,6 +316,10 @@ fn pointer_info(slots: [u64; ATTRIBUTES.len()]) -> PointerInfo {
 impl Driver for Cuda {
     fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    fn primaries(&self) -> &Primaries {
+        &self.primaries
     }
 
     fn device_count(&self) -> Result<i32, DriverError> {
@@ -538,6 +560,17 @@ impl Driver for Cuda {
         let code = unsafe { call(&mut value, CONCURRENT_MANAGED_ACCESS, device) };
         check("cuDeviceGetAttribute", code)?;
         Ok(value != 0)
+    }
+
+    fn has_exclusive_managed(&self) -> Result<bool, DriverError> {
+        if let Some(known) = self.exclusive_managed.get() {
+            return Ok(*known);
+        }
+        let mut found = false;
+        for ordinal in 0..self.device_count()? {
+            found |= !self.concurrent_managed_access(ordinal)?;
+        }
+        Ok(*self.exclusive_managed.get_or_init(|| found))
     }
 
     fn alloc(&self, nbytes: u64) -> Result<u64, DriverError> {

@@ -25,7 +25,15 @@ impl<'d> Lease<'d> {
         context: Context,
         stream: Stream,
     ) -> Result<Self, DriverError> {
-        let id = driver.context_id(context)?;
+        Self::recorded_in(driver, (context, driver.context_id(context)?), stream)
+    }
+
+    /// As [`recorded`](Self::recorded), for a context whose identity is known.
+    pub(super) fn recorded_in(
+        driver: &'d dyn Driver,
+        (context, id): (Context, ContextId),
+        stream: Stream,
+    ) -> Result<Self, DriverError> {
         let lease = |event| Lease {
             driver,
             context,

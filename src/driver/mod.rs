@@ -45,6 +45,7 @@ mod copy_plan;
 #[cfg(feature = "cudarc")]
 mod cuda;
 mod error;
+mod join;
 mod lease;
 pub(crate) mod order;
 mod place;
@@ -53,12 +54,13 @@ mod relaxed;
 #[cfg(test)]
 pub(crate) mod script;
 
-pub(crate) use context::ContextGuard;
+pub(crate) use context::{ContextGuard, Primaries};
 pub(crate) use copy_plan::{CopyPlan, copy_strided};
 pub use error::DriverError;
+pub(crate) use join::{Joined, join};
 pub(crate) use lease::{Lease, PrivateStream};
-pub(crate) use order::{join, needed, order, order_within, quiesce, synchronize};
-pub(crate) use place::Place;
+pub(crate) use order::{Back, needed, order, order_within, synchronize};
+pub(crate) use place::{Defaults, Place};
 pub(crate) use pool::Pool;
 pub(crate) use relaxed::{RELAXED, Relaxed};
 
@@ -135,6 +137,9 @@ pub(crate) struct Copy2d {
 pub(crate) trait Driver: Send + Sync {
     /// The idle events and streams of this driver: they live as long as it does. Not a driver call.
     fn pool(&self) -> &Pool;
+
+    /// The primary contexts that were met. Not a driver call.
+    fn primaries(&self) -> &Primaries;
 
     /// The number of devices. Source: `cuDeviceGetCount`.
     fn device_count(&self) -> Result<i32, DriverError>;
@@ -223,6 +228,10 @@ pub(crate) trait Driver: Send + Sync {
     /// Whether the host may touch managed memory while the device works. Source:
     /// `cuDeviceGetAttribute` of `CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS`.
     fn concurrent_managed_access(&self, ordinal: i32) -> Result<bool, DriverError>;
+
+    /// Whether some device wants managed memory to itself while it works. Asked once, by the call above for each
+    /// device; not a driver call afterwards.
+    fn has_exclusive_managed(&self) -> Result<bool, DriverError>;
 
     /// `nbytes` of the current context's memory; the address. Source: `cuMemAlloc`.
     fn alloc(&self, nbytes: u64) -> Result<u64, DriverError>;

@@ -11,8 +11,10 @@
 //! An event must be of the context of the stream that it is recorded on, and is created in the
 //! *current* context (driver API, `cuEventCreate`, `cuEventRecord`). So the ready stream's context
 //! is made current first: `cuStreamGetCtx` names it for a handle. The default streams, 1 and 2,
-//! exist once per context, and both protocols leave the context out; it is the pointer's, else the
-//! device's primary context if that is active. The caller's context is current again afterwards, on every path.
+//! exist once per context, and both protocols leave the context out. For memory of a device it is the pointer's,
+//! else the device's primary context if that is active; pinned and managed memory, which every context reaches,
+//! remembers the one that was current when the stream was named ([`Defaults`]). The caller's context is current
+//! again afterwards, on every path.
 //!
 //! # Captures
 //! The questions come first, and none of them invalidates a capture; only an order that the plan
@@ -23,7 +25,7 @@ mod tests;
 
 use super::context::{ContextGuard, Home, INVALID_CONTEXT};
 use super::lease::Lease;
-use super::{Context, Driver, DriverError, Place};
+use super::{Context, Defaults, Driver, DriverError, Place};
 use crate::error::Error;
 use crate::protocol::stream::{
     Capture, Plan, Reason, Request, Situation, Stream, SyncPolicy, plan, plan_without_captures,
@@ -63,11 +65,18 @@ pub(crate) fn order(
     place: &Place,
     policy: SyncPolicy,
 ) -> Result<Done, Error> {
-    run(driver, place, place.situation(ready, request, policy))
+    run(driver, place, place.situation(ready, request, policy), None)
 }
 
-/// Like [`order`], for a requested stream that will be joined back to `ready` later, as `consume()`
-/// does by its return edge: then it may enter a capture of the ready stream.
+/// A stream that the requested one will be joined to, and whose it is if it is a default stream.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Back {
+    pub(crate) stream: Stream,
+    pub(crate) whose: Defaults,
+}
+
+/// Like [`order`], for a requested stream that will be joined to `back` later, as `consume()`
+/// does by its return edge: then it may enter a capture that both `ready` and `back` take part in.
 ///
 /// # Errors
 /// As [`order`].
@@ -75,18 +84,12 @@ pub(crate) fn order_within(
     driver: &dyn Driver,
     ready: Stream,
     request: Request,
+    back: Back,
     place: &Place,
     policy: SyncPolicy,
 ) -> Result<Done, Error> {
     let situation = place.situation(ready, request, policy);
-    run(
-        driver,
-        place,
-        Situation {
-            joins_back: true,
-            ..situation
-        },
-    )
+    run(driver, place, situation, Some(back))
 }
 
 /// Blocks the calling thread until the work of `stream` is done, whatever the policy.
@@ -98,72 +101,14 @@ pub(crate) fn synchronize(driver: &dyn Driver, stream: Stream, place: &Place) ->
     order(driver, stream, Request::Host, place, SyncPolicy::Event).map(|_| ())
 }
 
-/// Blocks until a device that must have managed memory for itself while it works has no work; does nothing if
-/// host and device may touch the memory at once.
-///
-/// # Errors
-/// The driver's refusal.
-pub(crate) fn quiesce(driver: &dyn Driver, place: &Place) -> Result<(), Error> {
-    let mut caller = ContextGuard::new(driver)?;
-    let home = match Home::find(driver, place) {
-        // Nobody uses the device.
-        Err(error) if error.code() == Some(INVALID_CONTEXT) => return Ok(()),
-        found => found?,
-    };
-    let waited = match driver.concurrent_managed_access(home.ordinal) {
-        Ok(true) => Ok(()),
-        Ok(false) => caller
-            .switch(home.context)
-            .and_then(|()| driver.context_synchronize()),
-        Err(error) => Err(error),
-    };
-    let restored = caller.restore();
-    Ok(waited.and(restored)?)
-}
-
-/// Makes `on` wait for every one of `streams`, by one event for each distinct one; the number of
-/// events. `on` itself and [`Stream::None`] cost nothing.
-///
-/// # Errors
-/// As [`order`], at the first stream that cannot be waited for; `on` may by then wait for those
-/// before it, which delays work and breaks nothing.
-pub(crate) fn join(
-    driver: &dyn Driver,
-    streams: &[(Stream, Place)],
-    on: Stream,
-) -> Result<usize, Error> {
-    let mut events = 0;
-    for (at, (ready, place)) in streams.iter().enumerate() {
-        if streams[..at]
-            .iter()
-            .any(|(other, there)| is_same_queue(*ready, place, *other, there))
-        {
-            continue;
-        }
-        let done = order(
-            driver,
-            *ready,
-            Request::Stream(on),
-            place,
-            SyncPolicy::Event,
-        )?;
-        events += usize::from(matches!(done, Done::Event(_)));
-    }
-    Ok(events)
-}
-
-/// Whether two ready streams are one queue: a handle identifies it alone, a default stream is one per
-/// context, and per thread.
-fn is_same_queue(stream: Stream, place: &Place, other: Stream, there: &Place) -> bool {
-    stream == other
-        && (!stream.is_default()
-            || (place.context, place.ordinal, place.thread)
-                == (there.context, there.ordinal, there.thread)
-                && (place.context.is_some() || place.ordinal >= 0))
-}
-
 /// Decides, asking the driver only for what the decision needs, and acts.
-fn run(driver: &dyn Driver, place: &Place, situation: Situation) -> Result<Done, Error> {
+fn run(
+    driver: &dyn Driver,
+    place: &Place,
+    mut situation: Situation,
+    back: Option<Back>,
+) -> Result<Done, Error> {
+    situation.exclusive_managed = situation.exclusive_managed && driver.has_exclusive_managed()?;
     if let Some(plan) = plan_without_captures(&situation) {
         return match plan {
             Plan::Refuse(violation) => Err(violation.into()),
@@ -173,28 +118,36 @@ fn run(driver: &dyn Driver, place: &Place, situation: Situation) -> Result<Done,
         };
     }
     let mut caller = ContextGuard::new(driver)?;
-    let contexts = Contexts::find(&mut caller, place, &situation);
-    let done = match &contexts {
-        Ok(contexts) => decide_and_act(&mut caller, contexts, situation),
-        Err(error) => Err((*error).into()),
-    };
+    let done = find_and_act(&mut caller, place, situation, back);
     let restored = caller.restore();
     done.and_then(|done| restored.map(|()| done).map_err(Error::from))
 }
 
-fn decide_and_act(
+fn find_and_act(
     caller: &mut ContextGuard<'_>,
-    contexts: &Contexts<'_>,
+    place: &Place,
     mut situation: Situation,
+    back: Option<Back>,
 ) -> Result<Done, Error> {
-    caller.switch(contexts.wait)?;
-    ask_captures(caller.driver, &mut situation)?;
-    situation.exclusive_managed = contexts.exclusive.is_some();
+    let whole = exclusive(caller, place, &situation)?;
+    situation.exclusive_managed = whole.is_some();
+    if let Some(reason) = settled(&situation) {
+        return Ok(Done::Nothing(reason));
+    }
+    let contexts = Contexts::find(caller, place, &situation, whole)?;
+    situation.ready_in_other_context = contexts.ready != contexts.wait;
+    if let Some(reason) = settled(&situation) {
+        return Ok(Done::Nothing(reason));
+    }
+    ask_captures(caller, &contexts, &mut situation)?;
+    if let Some(back) = back {
+        situation.joins_back = joins_back(caller, place, &contexts, &situation, back)?;
+    }
     match plan(&situation) {
         Plan::Nothing(reason) => Ok(Done::Nothing(reason)),
         Plan::Refuse(violation) => Err(violation.into()),
         Plan::HostWait { stream, reason } => {
-            host_wait(caller, contexts, stream)?;
+            host_wait(caller, &contexts, stream)?;
             Ok(Done::HostWait(reason))
         }
         Plan::Event {
@@ -203,7 +156,8 @@ fn decide_and_act(
             reason,
         } => {
             caller.switch(contexts.ready)?;
-            let event = Lease::recorded(caller.driver, contexts.ready, record)?;
+            let id = caller.id_of(contexts.ready)?;
+            let event = Lease::recorded_in(caller.driver, (contexts.ready, id), record)?;
             caller.switch(contexts.wait)?;
             event.wait(wait)?;
             Ok(Done::Event(reason))
@@ -211,12 +165,30 @@ fn decide_and_act(
     }
 }
 
-/// Fills in the capture states. The contexts of default streams are current.
-fn ask_captures(driver: &dyn Driver, situation: &mut Situation) -> Result<(), DriverError> {
-    situation.ready_capture = driver.capture(situation.ready)?;
+/// Fills in the capture states. A default stream is asked about in its context.
+fn ask_captures(
+    caller: &mut ContextGuard<'_>,
+    contexts: &Contexts,
+    situation: &mut Situation,
+) -> Result<(), DriverError> {
+    let driver = caller.driver;
+    caller.switch(match situation.ready.is_default() {
+        true => contexts.ready,
+        false => contexts.wait,
+    })?;
+    if situation.ready != Stream::None {
+        situation.ready_capture = driver.capture(situation.ready)?;
+    }
     let Request::Stream(requested) = situation.request else {
+        if let Some(whole) = contexts.whole {
+            caller.switch(whole)?;
+            situation.requested_capture = driver.capture(Stream::LegacyDefault)?;
+        }
         return Ok(());
     };
+    if requested.is_default() {
+        caller.switch(contexts.wait)?;
+    }
     situation.requested_capture = driver.capture(requested)?;
     if (situation.ready_capture, situation.requested_capture) == (Capture::Active, Capture::Active)
     {
@@ -226,80 +198,123 @@ fn ask_captures(driver: &dyn Driver, situation: &mut Situation) -> Result<(), Dr
     Ok(())
 }
 
+/// Whether `back` is in the capture of the ready stream; asked only if the requested stream is to enter that.
+fn joins_back(
+    caller: &mut ContextGuard<'_>,
+    place: &Place,
+    contexts: &Contexts,
+    situation: &Situation,
+    back: Back,
+) -> Result<bool, DriverError> {
+    let (driver, states) = (
+        caller.driver,
+        (situation.ready_capture, situation.requested_capture),
+    );
+    if states != (Capture::Active, Capture::Idle) {
+        return Ok(false);
+    }
+    if back.stream == situation.ready {
+        return Ok(true);
+    }
+    if situation.ready.is_default() {
+        caller.switch(contexts.ready)?;
+    }
+    let ready = driver.capture_id(situation.ready)?;
+    if back.stream.is_default() {
+        let home = Home::find(driver, place, back.whose, caller.current())?;
+        caller.enter(home)?;
+    }
+    let is_captured = driver.capture(back.stream)? == Capture::Active;
+    Ok(is_captured && ready != 0 && ready == driver.capture_id(back.stream)?)
+}
+
 /// Waits for the ready stream, and if the host needs the device for itself for the whole
 /// context of the array, which contains the stream unless that is of another context.
 fn host_wait(
     caller: &mut ContextGuard<'_>,
-    contexts: &Contexts<'_>,
+    contexts: &Contexts,
     ready: Stream,
 ) -> Result<(), DriverError> {
-    let Some(whole) = contexts.exclusive else {
+    let Some(whole) = contexts.whole else {
         return caller.driver.stream_synchronize(ready);
     };
     if whole != contexts.ready {
+        if ready.is_default() {
+            caller.switch(contexts.ready)?;
+        }
         caller.driver.stream_synchronize(ready)?;
-        caller.switch(whole)?;
     }
+    caller.switch(whole)?;
     caller.driver.context_synchronize()
 }
 
+/// Finds the context that the host has to wait for as a whole: that of managed memory whose device wants it to itself.
+/// `None` also for a device that nobody uses.
+fn exclusive(
+    caller: &mut ContextGuard<'_>,
+    place: &Place,
+    situation: &Situation,
+) -> Result<Option<Context>, DriverError> {
+    if !situation.exclusive_managed {
+        return Ok(None);
+    }
+    match Home::find(caller.driver, place, Defaults::OfMemory, None) {
+        Err(error) if error.code() == Some(INVALID_CONTEXT) => Ok(None),
+        Err(error) => Err(error),
+        Ok(home) => {
+            let is_shared = caller.driver.concurrent_managed_access(home.ordinal)?;
+            Ok((!is_shared).then(|| caller.keep(home)))
+        }
+    }
+}
+
 /// The contexts that an order is carried out in.
-struct Contexts<'d> {
+struct Contexts {
     /// Of the ready stream: the event is made and recorded there.
     ready: Context,
     /// Of the requested stream if that is a default stream; else the ready stream's, since a
     /// handle brings its own.
     wait: Context,
     /// Of the array, if the host may touch it only while no work runs there.
-    exclusive: Option<Context>,
-    /// Keeps the context of the place alive while it is used.
-    _home: Option<Home<'d>>,
+    whole: Option<Context>,
 }
 
-impl<'d> Contexts<'d> {
+impl Contexts {
     /// Finds the contexts. A thread without one has the place's from here on: the driver returns
     /// `CUDA_ERROR_INVALID_CONTEXT` to questions about streams there.
     fn find(
-        caller: &mut ContextGuard<'d>,
+        caller: &mut ContextGuard<'_>,
         place: &Place,
         situation: &Situation,
+        whole: Option<Context>,
     ) -> Result<Self, DriverError> {
-        let driver = caller.driver;
+        let (driver, current) = (caller.driver, caller.current());
         let requested = match situation.request {
             Request::Stream(requested) => requested,
             Request::Host | Request::NoSync => Stream::None,
         };
-        let reads_managed = place.managed && situation.request == Request::Host;
-        let is_home_asked = situation.ready.is_default() || requested.is_default() || reads_managed;
-        let home = match (is_home_asked, caller.current()) {
-            (true, _) => Some(Home::find(driver, place)?),
+        let mut find = |is_wanted: bool, whose| match is_wanted {
+            false => Ok(None),
+            true => Home::find(driver, place, whose, current).map(|home| Some(caller.keep(home))),
+        };
+        let of_ready = find(situation.ready.is_default(), place.ready)?;
+        let is_one = of_ready.is_some() && place.ready == place.requested;
+        let of_wait = find(requested.is_default() && !is_one, place.requested)?;
+        if current.is_none() {
             // Any context serves; without one the driver's own answer is the one to report.
-            (false, None) => Home::find(driver, place).ok(),
-            (false, Some(_)) => None,
-        };
-        let here = home.as_ref().map(|home| home.context);
-        if let (Some(here), None) = (here, caller.current()) {
-            caller.switch(here)?;
+            let here = of_ready.or(of_wait).or(whole);
+            let here = here.or_else(|| find(true, Defaults::OfMemory).unwrap_or_default());
+            here.map_or(Ok(()), |here| caller.switch(here))?;
         }
-        let ready = match here {
-            Some(here) if situation.ready.is_default() => here,
+        let ready = match (of_ready, whole) {
+            (Some(ready), _) => ready,
+            (None, Some(whole)) if situation.ready == Stream::None => whole,
             _ => driver.stream_context(situation.ready)?,
-        };
-        let wait = match here {
-            Some(here) if requested.is_default() => here,
-            _ => ready,
-        };
-        let exclusive = match &home {
-            Some(home) if reads_managed && !driver.concurrent_managed_access(home.ordinal)? => {
-                Some(home.context)
-            }
-            _ => None,
         };
         Ok(Contexts {
             ready,
-            wait,
-            exclusive,
-            _home: home,
+            wait: of_wait.unwrap_or(ready),
+            whole,
         })
     }
 }

@@ -2,9 +2,32 @@
 
 use std::thread::ThreadId;
 
-use super::Context;
+use super::{Context, driver};
 use crate::protocol::device::Device;
 use crate::protocol::stream::{Platform, Request, Situation, Stream, SyncPolicy};
+
+/// Whose default streams 1 and 2 mean: each context has its own, and neither protocol names the context.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Defaults {
+    /// Those of the memory's context: the driver returns it, or it is the device's primary one.
+    OfMemory,
+    /// Those of the device's primary context: the driver has named none for the memory (a stream-ordered pool's).
+    OfPrimary,
+    /// Those of the calling thread's context; without one those of the memory's.
+    OfCurrent,
+    /// Those of this context.
+    Of(Context),
+}
+
+impl Defaults {
+    /// Those of the context that is current now, for memory that has none of its own.
+    #[cold]
+    pub(crate) fn now() -> Self {
+        let current = driver().and_then(|driver| driver.current_context());
+        // Without a driver or a context nothing is pending on its default streams; an order says so itself.
+        current.ok().flatten().map_or(Self::OfMemory, Self::Of)
+    }
+}
 
 /// Where the data is, and what belongs to its ready stream but not to the stream's number.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -15,9 +38,10 @@ pub(crate) struct Place {
     pub(crate) ordinal: i32,
     /// The address of the first element; 0 if there is none (size 0).
     pub(crate) pointer: u64,
-    /// The context of the allocation, if an earlier pointer query named it: spares another one
-    /// for the default streams.
-    pub(crate) context: Option<Context>,
+    /// Whose the ready stream is, if it is a default stream.
+    pub(crate) ready: Defaults,
+    /// Whose the requested stream is, if it is a default stream.
+    pub(crate) requested: Defaults,
     /// Whether the memory is managed: on some devices the host must not touch it while any work runs.
     pub(crate) managed: bool,
     /// Whose per-thread default stream the data is ready on; `None` for the calling thread's, and
@@ -29,7 +53,8 @@ impl Place {
     /// The place of a tensor's data: DLPack's device and the address of the first element.
     ///
     /// For pinned and managed memory DLPack's device id means nothing ("the device id is 0"), so
-    /// their ordinal is unknown until the pointer is asked.
+    /// their ordinal is unknown until the pointer is asked; and as every context reaches them, a default
+    /// stream that is requested is the current context's.
     #[inline]
     pub(crate) const fn new(device: Device, pointer: u64) -> Place {
         let platform = match Platform::from_device_type(device.device_type) {
@@ -40,8 +65,13 @@ impl Place {
             Platform::Cuda | Platform::Rocm => device.id,
             Platform::HostReadable | Platform::Host => -1,
         };
+        let requested = match platform {
+            Platform::HostReadable => Defaults::OfCurrent,
+            Platform::Cuda | Platform::Rocm | Platform::Host => Defaults::OfMemory,
+        };
         Place {
             platform,
+            requested,
             managed: device.device_type == Device::CUDA_MANAGED,
             ..Place::cuda(ordinal, pointer)
         }
@@ -54,13 +84,24 @@ impl Place {
             platform: Platform::Cuda,
             ordinal,
             pointer,
-            context: None,
+            ready: Defaults::OfMemory,
+            requested: Defaults::OfMemory,
             managed: false,
             thread: None,
         }
     }
 
-    /// What is known before the driver is asked.
+    /// The place of a bare stream: no memory goes with it.
+    pub(crate) const fn of_current() -> Place {
+        Place {
+            ready: Defaults::OfCurrent,
+            requested: Defaults::OfCurrent,
+            ..Place::cuda(-1, 0)
+        }
+    }
+
+    /// What is known before the driver is asked: two default streams of one number may be two streams, and a device
+    /// may want its managed memory to itself.
     #[inline]
     pub(super) fn situation(
         &self,
@@ -71,6 +112,8 @@ impl Place {
         Situation {
             platform: self.platform,
             ready_on_other_thread: ready == Stream::PerThreadDefault && self.is_other_thread(),
+            ready_in_other_context: self.ready != self.requested,
+            exclusive_managed: self.managed && request == Request::Host && self.pointer != 0,
             ..Situation::new(ready, request, policy)
         }
     }

@@ -15,7 +15,7 @@ use std::thread::ThreadId;
 
 use super::{
     Context, ContextId, Copy2d, Driver, DriverError, Event, HostFunction, MemoryKind, PointerInfo,
-    Pool,
+    Pool, Primaries,
 };
 use crate::protocol::stream::{Capture, Stream};
 
@@ -61,6 +61,7 @@ static KEPT: Mutex<Vec<&'static Script>> = Mutex::new(Vec::new());
 pub(crate) struct Script {
     /// The idle events.
     pub(crate) pool: Pool,
+    primaries: Primaries,
     state: Mutex<State>,
 }
 
@@ -290,6 +291,10 @@ impl Driver for Script {
         &self.pool
     }
 
+    fn primaries(&self) -> &Primaries {
+        &self.primaries
+    }
+
     fn device_count(&self) -> Result<i32, DriverError> {
         self.call("cuDeviceGetCount", "").map(|_| 2)
     }
@@ -470,6 +475,10 @@ impl Driver for Script {
     fn concurrent_managed_access(&self, ordinal: i32) -> Result<bool, DriverError> {
         let state = self.call("cuDeviceGetAttribute", &format!("89 {ordinal}"))?;
         Ok(!state.exclusive.contains(&ordinal))
+    }
+
+    fn has_exclusive_managed(&self) -> Result<bool, DriverError> {
+        Ok(!self.lock().exclusive.is_empty())
     }
 
     fn alloc(&self, nbytes: u64) -> Result<u64, DriverError> {

@@ -319,6 +319,9 @@ rules! {
     StreamThread "stream-thread" Buffer
         "the per-thread default stream is a different stream on each thread"
         "CUDA: each thread has its own per-thread default stream";
+    StreamContext "stream-context" Buffer
+        "a default stream is a different stream in each context"
+        "CUDA: each context has its own default streams, and no protocol names the context";
     StreamDevice "stream-device" Buffer
         "the stream must belong to the device of the data"
         "CUDA: work must be launched in the stream's own context";

@@ -249,7 +249,8 @@ impl Request {
     /// Whether a consumer with this request may have to wait for `ready`. If not, no driver call is
     /// made and the GIL is kept.
     ///
-    /// Two per-thread default streams count as different, since their threads are not known here;
+    /// Two per-thread default streams count as different, since their threads are not known here; two default
+    /// streams of one number as the same, and ready data as ready for the host, which holds for memory of a device.
     /// [`settled`] is exact.
     #[inline]
     pub(crate) fn needs_order(self, ready: Stream) -> bool {

@@ -179,9 +179,13 @@ impl WorkStream {
     #[cold]
     fn wait_for(&self, py: Python<'_>, now: Stream, view: &CaiView) -> PyResult<()> {
         let (request, policy) = (Request::Stream(view.ready()), policy::policy());
+        // The other way about: the producer's stream of now is waited for, the ready one waits.
+        let there = view.place();
         let place = driver::Place {
             thread: None,
-            ..view.place()
+            ready: there.requested,
+            requested: there.ready,
+            ..there
         };
         if driver::needed(now, request, &place, policy) {
             py.detach(|| driver::order(driver::driver()?, now, request, &place, policy))?;

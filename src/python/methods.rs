@@ -134,15 +134,18 @@ impl PyCaiView {
     /// ------
     /// AttributeError
     ///     If the interface cannot represent the array (memory that CUDA cannot access, bfloat16, float8, packed
-    ///     types), so that a probe goes on to DLPack. `to_cai` raises BufferError instead.
+    ///     types, another thread's default stream), so that a probe goes on to DLPack. `to_cai` raises BufferError
+    ///     instead.
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.prepare(py)?;
         if let Some(refused) = self.descr().refusal() {
             return Err(PyAttributeError::new_err(refused.to_string()));
         }
-        match self.view().descriptor().check_interface() {
-            Ok(typestr) => cai_dict::of(py, self.view(), typestr),
+        let view = self.view();
+        let named = view.descriptor().check_interface();
+        match named.and_then(|typestr| Ok((typestr, view.ready_by_number()?))) {
+            Ok((typestr, ready)) => cai_dict::of(py, view, typestr, ready),
             Err(violation) => Err(PyAttributeError::new_err(violation.to_string())),
         }
     }
@@ -161,7 +164,7 @@ impl PyCaiView {
         self.check_array()?;
         let typestr = self.view().descriptor().check_interface()?;
         self.follow(py)?;
-        cai_dict::of(py, self.view(), typestr)
+        cai_dict::of(py, self.view(), typestr, self.view().ready_by_number()?)
     }
 
     /// NumPy's array interface, version 3, for memory that the host can read. Blocks until the data is ready.

@@ -10,11 +10,9 @@
 //! stream, instead of enqueuing on it, that nothing can run there until the consumer is done. The
 //! exit's event is that: the producer's stream waits for it.
 
-use std::thread::ThreadId;
-
 use super::streams::{Placed, thread_of};
 use super::{CaiView, detach, stats};
-use crate::driver::{self, Place};
+use crate::driver::{self, Back, Defaults, Place};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
@@ -67,9 +65,7 @@ impl ReturnEdge {
 #[must_use = "dropping the guard makes the return edge"]
 pub struct ConsumeGuard {
     view: CaiView,
-    consumer: Stream,
-    /// Whose per-thread default stream `consumer` is.
-    thread: Option<ThreadId>,
+    consumer: Placed,
     edge: ReturnEdge,
     /// The producer's stream if `edge` is an event.
     producer: Stream,
@@ -94,26 +90,29 @@ impl CaiView {
         policy: SyncPolicy,
     ) -> Result<ConsumeGuard, Error> {
         let edge = self.return_edge(stream);
-        let producer = self.producer().unwrap_or(Stream::None);
-        check_thread(self.streams.placed_producer())?;
+        let placed = self.streams.placed_producer();
+        check_thread(placed)?;
         let request = Request::Stream(stream);
         if self.needs_order(request, policy) {
-            // Only a consumer that comes back to the ready stream may enter a capture of it.
-            let order = if edge == ReturnEdge::Event && producer == self.ready() {
-                driver::order_within
-            } else {
-                driver::order
-            };
             let place = self.place();
-            detach(|| order(driver::driver()?, self.ready(), request, &place, policy))?;
+            // Only a consumer that comes back to the ready stream's capture may enter it.
+            let back = placed
+                .filter(|_| edge == ReturnEdge::Event)
+                .map(|Placed { stream, whose, .. }| Back { stream, whose });
+            let ready = self.ready();
+            detach(|| match (driver::driver()?, back) {
+                (driver, Some(back)) => {
+                    driver::order_within(driver, ready, request, back, &place, policy)
+                }
+                (driver, None) => driver::order(driver, ready, request, &place, policy),
+            })?;
         }
         stats::OPENED.add();
         Ok(ConsumeGuard {
             view: self.ready_on(stream),
-            consumer: stream,
-            thread: thread_of(stream),
+            consumer: self.placed(stream),
             edge,
-            producer,
+            producer: placed.map_or(Stream::None, |placed| placed.stream),
             policy,
             ended: false,
         })
@@ -124,18 +123,26 @@ impl CaiView {
         match self.producer() {
             None => ReturnEdge::Unknown,
             Some(Stream::None) => ReturnEdge::NotNeeded,
-            Some(producer) if stream == Stream::None || producer == stream => {
-                ReturnEdge::SameStream
-            }
+            Some(_) if stream == Stream::None || self.is_producer(stream) => ReturnEdge::SameStream,
             Some(_) => ReturnEdge::Event,
         }
+    }
+}
+
+impl CaiView {
+    /// Whether the producer works on this very stream: of the same context, if it is a default stream.
+    fn is_producer(&self, stream: Stream) -> bool {
+        self.producer() == Some(stream)
+            && (!self.is_shared_by_contexts()
+                || self.streams.placed_producer().map(|placed| placed.whose)
+                    == Some(self.placed(stream).whose))
     }
 }
 
 /// Refuses another thread's per-thread default stream: here its number means this thread's.
 fn check_thread(producer: Option<Placed>) -> Result<(), Violation> {
     match producer {
-        Some(Placed { stream, thread }) if thread != thread_of(stream) => Err(Violation::new(
+        Some(Placed { stream, thread, .. }) if thread != thread_of(stream) => Err(Violation::new(
             Rule::StreamThread,
             Field::Argument("stream"),
             stream,
@@ -172,16 +179,20 @@ impl ConsumeGuard {
     pub(crate) fn finish_for(mut self, moved: Option<Stream>) -> Result<ReturnEdge, Error> {
         self.end()?;
         if let Some(moved) = moved {
-            self.make_wait(moved)?;
+            self.make_wait(moved, None)?;
         }
         Ok(self.edge)
     }
 
-    /// Returns where the consumer's stream is, as the one that the producer waits for.
-    fn place(&self) -> Place {
+    /// Returns where the consumer's stream is, as the one that the producer waits for, and the producer's, which is
+    /// `whose` if it is a default stream.
+    fn place(&self, whose: Option<Defaults>) -> Place {
+        let place = self.view.place();
         Place {
-            thread: self.thread,
-            ..self.view.place()
+            thread: self.consumer.thread,
+            ready: self.consumer.whose,
+            requested: whose.unwrap_or(place.requested),
+            ..place
         }
     }
 
@@ -194,18 +205,19 @@ impl ConsumeGuard {
         if self.edge != ReturnEdge::Event {
             return Ok(());
         }
+        let producer = self.view.streams.placed_producer();
         if self.policy != SyncPolicy::None {
-            check_thread(self.view.streams.placed_producer())?;
+            check_thread(producer)?;
         }
-        self.make_wait(self.producer)
+        self.make_wait(self.producer, producer.map(|placed| placed.whose))
     }
 
     /// Makes a stream of the producer's wait for the consumer's.
-    fn make_wait(&self, producer: Stream) -> Result<(), Error> {
-        let (request, place) = (Request::Stream(producer), self.place());
-        if driver::needed(self.consumer, request, &place, self.policy) {
-            let (ready, policy) = (self.consumer, self.policy);
-            detach(|| driver::order(driver::driver()?, ready, request, &place, policy))?;
+    fn make_wait(&self, producer: Stream, whose: Option<Defaults>) -> Result<(), Error> {
+        let (request, place) = (Request::Stream(producer), self.place(whose));
+        let (consumer, policy) = (self.consumer.stream, self.policy);
+        if driver::needed(consumer, request, &place, policy) {
+            detach(|| driver::order(driver::driver()?, consumer, request, &place, policy))?;
         }
         Ok(())
     }
@@ -217,7 +229,7 @@ impl Drop for ConsumeGuard {
     /// waited for nor recorded on another thread: end such a guard on its own.)
     fn drop(&mut self) {
         if self.end().is_err() {
-            let (stream, place) = (self.consumer, self.place());
+            let (stream, place) = (self.consumer.stream, self.place(None));
             let _ = detach(|| driver::synchronize(driver::driver()?, stream, &place));
         }
     }

@@ -104,7 +104,8 @@ pub(crate) use uninit::Uninit;
 use std::mem::ManuallyDrop;
 use std::ptr;
 
-use crate::driver::Place;
+use self::streams::Placed;
+use crate::driver::{Defaults, Place};
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Device;
 use crate::protocol::interface::CaiInterface;
@@ -190,10 +191,45 @@ impl CaiView {
         producer: Option<Stream>,
         owner: Owner,
     ) -> Self {
-        Self {
+        let mut view = Self {
             descriptor,
             streams: Streams::here(ready, producer),
             owner,
+        };
+        view.remember_context();
+        view
+    }
+
+    /// Remembers the current context for the default streams of memory that every context reaches.
+    #[inline(always)]
+    pub(crate) fn remember_context(&mut self) {
+        if self.is_shared_by_contexts() && self.streams.has_default() {
+            self.streams = self.streams.with_defaults(detach(Defaults::now));
+        }
+    }
+
+    /// Whether the memory is pinned or managed: then a default stream is the current context's, and not the memory's.
+    #[inline(always)]
+    pub(crate) fn is_shared_by_contexts(&self) -> bool {
+        let device_type = self.descriptor.device().device_type;
+        matches!(device_type, Device::CUDA_HOST | Device::CUDA_MANAGED)
+    }
+
+    /// Returns `stream` as the calling thread means it, for an array in this memory.
+    fn placed(&self, stream: Stream) -> Placed {
+        let placed = Placed::here(stream);
+        match self.is_shared_by_contexts() && stream.is_default() {
+            true => placed.of(detach(Defaults::now)),
+            false => placed.of(self.streams.memory_defaults()),
+        }
+    }
+
+    /// Remembers that the driver has named no context for the memory: its default streams are the primary context's,
+    /// and it need not be asked again.
+    #[cold]
+    pub(crate) fn remember_primary(&mut self) {
+        if self.streams.has_default() && !self.is_shared_by_contexts() {
+            self.streams = self.streams.with_defaults(Defaults::OfPrimary);
         }
     }
 
@@ -237,13 +273,13 @@ impl CaiView {
     /// Names the stream on which the producer goes on working, as the producer itself has named it.
     #[must_use]
     pub(crate) fn on_producer(mut self, producer: Stream) -> Self {
-        self.streams = self.streams.with_producer(producer);
+        self.set_producer(producer);
         self
     }
 
     /// As [`on_producer`](Self::on_producer), where the view stands.
     pub(crate) fn set_producer(&mut self, producer: Stream) {
-        self.streams = self.streams.with_producer(producer);
+        self.streams = self.streams.with_producer(self.placed(producer));
     }
 
     /// Keeps `other` alive as long as the memory, and drops it after the memory's owner.
@@ -254,19 +290,19 @@ impl CaiView {
     /// Replaces the stream that consumers wait for; the caller has ordered it after the old one.
     #[must_use]
     pub(crate) fn with_ready(mut self, ready: Stream) -> Self {
-        self.streams = self.streams.with_ready(ready);
+        self.set_ready(ready);
         self
     }
 
     /// Sets the stream on which data that was just written is ready.
     pub(crate) fn set_ready(&mut self, ready: Stream) {
-        self.streams = self.streams.with_ready(ready);
+        self.streams = self.streams.with_ready(self.placed(ready));
     }
 
     /// Like [`set_ready`](Self::set_ready); `kept` keeps the stream alive as long as this view, or one that is
     /// made from it, is ready there.
     pub(crate) fn set_ready_kept(&mut self, ready: Stream, kept: Kept) {
-        self.streams = self.streams.with_ready_kept(ready, kept);
+        self.streams = self.streams.with_ready_kept(self.placed(ready), kept);
     }
 
     /// Makes a view of `descriptor` that shares this one's owner and streams.
@@ -337,7 +373,7 @@ impl CaiView {
     ///
     /// # Errors
     /// A [`Violation`] for what CAI cannot express: memory that CUDA cannot reach, bfloat16, fp8, packed
-    /// sub-byte elements, lanes.
+    /// sub-byte elements, lanes; `stream-thread` for another thread's per-thread default stream.
     ///
     /// ```
     /// use cai_dlpack::protocol::rule::Rule;
@@ -346,14 +382,21 @@ impl CaiView {
     /// assert_eq!(refused.rule(), Rule::CaiDevice);
     /// ```
     pub fn interface(&self) -> Result<CaiInterface, Violation> {
-        self.descriptor.to_interface(self.ready())
+        self.descriptor.to_interface(self.ready_by_number()?)
     }
 
     /// Returns where the data is, as far as the order of streams depends on it.
     pub(crate) fn place(&self) -> Place {
+        let Placed { thread, whose, .. } = self.streams.placed_ready();
+        let place = Place::new(self.device(), self.descriptor.data());
         Place {
-            thread: self.streams.placed_ready().thread,
-            ..Place::new(self.device(), self.descriptor.data())
+            thread,
+            ready: whose,
+            requested: match place.requested {
+                Defaults::OfMemory => whose,
+                requested => requested,
+            },
+            ..place
         }
     }
 }

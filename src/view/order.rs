@@ -1,8 +1,10 @@
 //! Orders streams, and the host, after the data of a view.
 
+use super::streams::{Placed, is_elsewhere};
 use super::{CaiView, detach};
-use crate::driver;
+use crate::driver::{self, Defaults};
 use crate::error::Error;
+use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
 
 impl CaiView {
@@ -52,20 +54,72 @@ impl CaiView {
         }
     }
 
+    /// Returns the ready stream for a reader that learns its number and waits by itself.
+    ///
+    /// # Errors
+    /// `stream-thread` for another thread's per-thread default stream: here its number means this thread's, on which
+    /// nothing is pending. `stream-context` for a default stream of another context than the current one, if the
+    /// memory does not tell the context.
+    #[inline]
+    pub(crate) fn ready_by_number(&self) -> Result<Stream, Violation> {
+        let ready = self.ready();
+        if ready.is_default() {
+            self.check_number(ready)?;
+        }
+        Ok(ready)
+    }
+
+    fn check_number(&self, ready: Stream) -> Result<(), Violation> {
+        let Placed { thread, whose, .. } = self.streams.placed_ready();
+        if is_elsewhere(thread) {
+            return Err(elsewhere(Rule::StreamThread, ready));
+        }
+        if !self.is_shared_by_contexts() {
+            return Ok(());
+        }
+        // A thread without a context has no default stream that could be meant instead.
+        match (detach(Defaults::now), whose) {
+            (Defaults::Of(here), Defaults::Of(there)) if here != there => {
+                Err(elsewhere(Rule::StreamContext, ready))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whether [`CaiView::order`] will do anything at all; a few comparisons.
     #[inline]
     pub(crate) fn needs_order(&self, request: Request, policy: SyncPolicy) -> bool {
-        // The usual cases first: they need no `Place`.
-        request.needs_order(self.ready())
-            && driver::needed(self.ready(), request, &self.place(), policy)
+        self.may_need_order(request) && driver::needed(self.ready(), request, &self.place(), policy)
+    }
+
+    /// Whether [`needs_order`](Self::needs_order) is worth asking: the usual cases need no `Place`. Memory that every
+    /// context reaches has default streams that only look the same, and a host that reads it may have to wait for more.
+    #[inline(always)]
+    pub(crate) fn may_need_order(&self, request: Request) -> bool {
+        request.needs_order(self.ready()) || self.is_shared_by_contexts()
     }
 
     /// Makes the stream or the host that `request` names wait for the data, by the policy.
     pub(crate) fn order(&self, request: Request, policy: SyncPolicy) -> Result<(), Error> {
-        if self.needs_order(request, policy) {
-            let place = self.place();
-            detach(|| driver::order(driver::driver()?, self.ready(), request, &place, policy))?;
+        if !self.needs_order(request, policy) {
+            return Ok(());
         }
-        Ok(())
+        let (ready, place) = (self.ready(), self.place());
+        detach(|| match driver::driver() {
+            // Ready data, and no device that could be busy with it.
+            Err(error) if error.is_absent() && ready == Stream::None => Ok(()),
+            driver => driver::order(driver?, ready, request, &place, policy).map(drop),
+        })
     }
 }
+
+/// Refuses a default stream whose number means another stream to the reader.
+#[cold]
+fn elsewhere(rule: Rule, ready: Stream) -> Violation {
+    Violation::new(rule, Field::CaiStream, ready).with_hint(
+        "v.on(stream), called where the data is written, moves it to a stream with a handle",
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,13 +1,15 @@
 //! Holds the two streams of a view in two words.
 //!
-//! A per-thread default stream means another stream on every thread, so that its thread is kept with it; and a
-//! stream that a view was written on may be kept alive by the view. Few views have either: it stands in a box.
+//! A per-thread default stream means another stream on every thread, so that its thread is kept with it; a default
+//! stream of memory that every context reaches is kept with its context; and a stream that a view was written on may
+//! be kept alive by the view. Few views have any of these: they stand in a box.
 
 use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::thread::ThreadId;
 
+use crate::driver::Defaults;
 use crate::protocol::stream::Stream;
 
 /// The stream that a consumer must wait for, and the one on which the producer goes on working.
@@ -47,21 +49,45 @@ impl fmt::Debug for Kept {
     }
 }
 
-/// A stream, and its thread if it is a per-thread default stream.
+/// A stream, and if it is a default stream whose: of which context, and a per-thread one of which thread.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Placed {
     pub(super) stream: Stream,
     pub(super) thread: Option<ThreadId>,
+    pub(super) whose: Defaults,
 }
 
 impl Placed {
-    /// As the calling thread means it.
+    /// As the calling thread means it, for memory of a device.
     #[inline]
     pub(super) fn here(stream: Stream) -> Self {
         Self {
             stream,
             thread: thread_of(stream),
+            whose: Defaults::OfMemory,
         }
+    }
+
+    /// A stream that a word holds.
+    #[inline]
+    const fn plain(stream: Stream) -> Self {
+        Self {
+            stream,
+            thread: None,
+            whose: Defaults::OfMemory,
+        }
+    }
+
+    /// This one, of `whose` context if it is a default stream.
+    pub(super) fn of(mut self, whose: Defaults) -> Self {
+        if self.stream.is_default() {
+            self.whose = whose;
+        }
+        self
+    }
+
+    fn is_plain(&self) -> bool {
+        self.thread.is_none() && self.whose == Defaults::OfMemory
     }
 }
 
@@ -129,7 +155,11 @@ impl Streams {
     #[inline(never)]
     fn of(ready: Placed, producer: Option<Placed>, kept: Option<Kept>) -> Self {
         let plain = code(producer.map(|placed| placed.stream));
-        let is_plain = ready.thread.is_none() && kept.is_none();
+        let is_plain = [Some(ready), producer]
+            .iter()
+            .flatten()
+            .all(Placed::is_plain);
+        let is_plain = is_plain && kept.is_none();
         Self(match plain.filter(|_| is_plain) {
             Some(producer) => Words::Plain {
                 ready: ready.stream.raw(),
@@ -144,22 +174,44 @@ impl Streams {
     }
 
     /// These, with another ready stream.
-    pub(super) fn with_ready(&self, ready: Stream) -> Self {
-        Self::of(Placed::here(ready), self.placed_producer(), None)
+    pub(super) fn with_ready(&self, ready: Placed) -> Self {
+        Self::of(ready, self.placed_producer(), None)
     }
 
     /// These, with another ready stream, which `kept` keeps alive.
-    pub(super) fn with_ready_kept(&self, ready: Stream, kept: Kept) -> Self {
-        Self::of(Placed::here(ready), self.placed_producer(), Some(kept))
+    pub(super) fn with_ready_kept(&self, ready: Placed, kept: Kept) -> Self {
+        Self::of(ready, self.placed_producer(), Some(kept))
     }
 
     /// These, with another producer stream.
-    pub(super) fn with_producer(&self, producer: Stream) -> Self {
+    pub(super) fn with_producer(&self, producer: Placed) -> Self {
+        Self::of(self.placed_ready(), Some(producer), self.kept().cloned())
+    }
+
+    /// These, with the default streams among them of this context.
+    #[cold]
+    pub(super) fn with_defaults(&self, whose: Defaults) -> Self {
+        let producer = self.placed_producer().map(|placed| placed.of(whose));
         Self::of(
-            self.placed_ready(),
-            Some(Placed::here(producer)),
+            self.placed_ready().of(whose),
+            producer,
             self.kept().cloned(),
         )
+    }
+
+    /// Whose the default streams of this memory are, as far as these tell.
+    pub(super) fn memory_defaults(&self) -> Defaults {
+        let is_primary = |placed: Placed| placed.whose == Defaults::OfPrimary;
+        match is_primary(self.placed_ready()) || self.placed_producer().is_some_and(is_primary) {
+            true => Defaults::OfPrimary,
+            false => Defaults::OfMemory,
+        }
+    }
+
+    /// Whether one of them is a default stream.
+    pub(super) fn has_default(&self) -> bool {
+        let producer = self.producer().is_some_and(Stream::is_default);
+        self.ready().is_default() || producer
     }
 
     #[inline(always)]
@@ -181,10 +233,7 @@ impl Streams {
 
     pub(super) fn placed_ready(&self) -> Placed {
         match &self.0 {
-            Words::Plain { ready, .. } => Placed {
-                stream: stream_of(*ready),
-                thread: None,
-            },
+            Words::Plain { ready, .. } => Placed::plain(stream_of(*ready)),
             Words::Apart(threads) => threads.ready,
         }
     }
@@ -198,10 +247,7 @@ impl Streams {
 
     pub(super) fn placed_producer(&self) -> Option<Placed> {
         match &self.0 {
-            Words::Plain { .. } => self.producer().map(|stream| Placed {
-                stream,
-                thread: None,
-            }),
+            Words::Plain { .. } => self.producer().map(Placed::plain),
             Words::Apart(threads) => threads.producer,
         }
     }
@@ -222,9 +268,9 @@ mod tests {
                 assert_eq!(made.placed_ready(), Placed::here(ready));
                 assert_eq!(made.placed_producer(), producer.map(Placed::here));
                 for other in streams {
-                    let moved = made.with_ready(other);
+                    let moved = made.with_ready(Placed::here(other));
                     assert_eq!((moved.ready(), moved.producer()), (other, producer));
-                    let moved = made.with_producer(other);
+                    let moved = made.with_producer(Placed::here(other));
                     assert_eq!((moved.ready(), moved.producer()), (ready, Some(other)));
                 }
             }
@@ -235,12 +281,13 @@ mod tests {
     fn a_thread_is_kept_and_not_replaced() {
         let (main, mine) = (std::thread::current().id(), Stream::PerThreadDefault);
         let made = Streams::here(mine, Some(mine));
-        let moved = std::thread::spawn(move || made.with_producer(mine))
+        let moved = std::thread::spawn(move || made.with_producer(Placed::here(mine)))
             .join()
             .unwrap();
         assert_eq!(moved.placed_ready().thread, Some(main));
         assert_ne!(moved.placed_producer().unwrap().thread, Some(main));
-        let back = std::thread::spawn(move || moved.with_ready(Stream::LegacyDefault));
+        let back =
+            std::thread::spawn(move || moved.with_ready(Placed::here(Stream::LegacyDefault)));
         assert_eq!(back.join().unwrap().placed_ready().thread, None);
     }
 

@@ -18,13 +18,12 @@ use smallvec::SmallVec;
 
 use super::element::check_size;
 use super::{CaiView, Element, detach};
-use crate::driver;
 use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Device;
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::protocol::stream::{Request, Stream, SyncPolicy};
+use crate::protocol::stream::{Request, SyncPolicy};
 
 /// An array of elements `T`, borrowed; a pointer's width, and copied like one.
 ///
@@ -459,15 +458,10 @@ impl<T: Element> ViewMut<'_, T> {
 /// Data that is ready may still be managed memory, which on some devices the host must not touch while any
 /// work runs: a fault there is no value.
 fn wait_on_host(cai: &CaiView) -> Result<(), Error> {
-    if cai.ready() != Stream::None {
-        return detach(|| cai.order(Request::Host, SyncPolicy::Event));
-    }
-    if cai.device().device_type != Device::CUDA_MANAGED || cai.descriptor().len() == 0 {
-        return Ok(());
-    }
-    match detach(|| driver::quiesce(driver::driver()?, &cai.place())) {
-        Err(Error::Driver(error)) if error.is_absent() => Ok(()),
-        waited => waited,
+    let (request, policy) = (Request::Host, SyncPolicy::Event);
+    match cai.needs_order(request, policy) {
+        true => detach(|| cai.order(request, policy)),
+        false => Ok(()),
     }
 }
 

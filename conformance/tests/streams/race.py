@@ -81,6 +81,10 @@ class Track:
     def view(self, stream: int | None) -> cd.CaiView:
         return cd.view(self.producer(stream), device_id=0)
 
+    def view_of_any(self, stream: int | None) -> cd.CaiView:
+        """A view of which the driver is asked where the memory is."""
+        return cd.view(self.producer(stream))
+
 
 @dataclass(frozen=True)
 class Pair:

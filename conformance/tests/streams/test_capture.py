@@ -144,6 +144,36 @@ def test_a_loan_forks_into_the_capture_and_joins_back(
     assert outcomes == {(4, b"\x05")}
 
 
+@pytest.mark.parametrize("schedule", ["lazy", "threaded"])
+def test_nested_loans_join_back_to_one_capture(
+    schedule: str, track: Track, captures: Captures, machine: Machine
+) -> None:
+    """The inner consumer waits for the outer one, and the producer for both."""
+    third, target = machine.stream(), machine.device_memory(24)
+    captures.begin(track.a)
+    track.write(track.a, 4)
+    machine.clear()
+    with track.view(track.a).consume(track.b) as outer:
+        with outer.consume(third) as inner:
+            assert captures.state(third) == ACTIVE
+            assert inner.return_edge == "event"
+            own, track.copy = track.copy, target
+            track.read(third)
+            track.copy = own
+        track.read(track.b)
+    there = one_event(track.a, track.b) + one_event(track.b, third)
+    assert machine.order() == there + one_event(third, track.a) + one_event(track.b, track.a)
+    track.write(track.a, 5)
+    graph = captures.end(track.a)
+    assert captures.state(third) == IDLE
+    track.control.schedule = schedule
+    captures.launch(graph, track.a)
+    track.wait(track.a)
+    assert (track.seen(), machine.read(target, 1), machine.read(track.data, 1)) == (4, b"\x04", b"\x05")
+    machine.free(target)
+    machine.destroy_stream(third)
+
+
 def test_a_leaked_loan_joins_back_when_it_is_dropped(track: Track, captures: Captures) -> None:
     captures.begin(track.a)
     held = [track.view(track.a).consume(track.b)]

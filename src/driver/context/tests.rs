@@ -80,3 +80,46 @@ fn without_an_active_device_there_is_none() {
     let guard = ContextGuard::of_any_device(&script).expect("an answer");
     assert!(guard.is_none());
 }
+
+/// A place that names no context, on a device whose primary one is current.
+fn found<'d>(script: &'d Script, place: &Place) -> Result<Home<'d>, DriverError> {
+    let current = script.current_context()?;
+    Home::find(script, place, Defaults::OfMemory, current)
+}
+
+#[rstest]
+fn a_primary_context_that_is_current_is_retained_once(script: Script) {
+    let place = Place::cuda(0, 0);
+    script.current(PRIMARY);
+    drop(found(&script, &place).expect("the primary context"));
+    for thread_has_it in [true, false] {
+        script
+            .current(if thread_has_it { PRIMARY } else { CONTEXT_A })
+            .take_calls();
+        let home = found(&script, &place).expect("the primary context");
+        assert_eq!(home.context.0.get(), PRIMARY);
+        let retained = script.count("cuDevicePrimaryCtxRetain");
+        assert_eq!(retained, usize::from(!thread_has_it));
+        drop(home);
+        assert_eq!(script.primary_count(0), 1);
+    }
+}
+
+/// A context with the same handle is another one: the driver is asked.
+#[rstest]
+fn a_successor_of_a_primary_context_is_not_taken_for_it(script: Script) {
+    script.current(PRIMARY);
+    let place = Place::cuda(0, 0);
+    drop(found(&script, &place).expect("the primary context"));
+    script.replace_context(PRIMARY).take_calls();
+    drop(found(&script, &place).expect("its successor"));
+    assert_eq!(script.count("cuDevicePrimaryCtxRetain"), 1);
+}
+
+#[rstest]
+fn memory_of_a_pool_is_not_asked_about_twice(script: Script) {
+    let place = Place::cuda(0, ARRAY);
+    let home = Home::find(&script, &place, Defaults::OfPrimary, None).expect("the primary context");
+    assert_eq!(home.context.0.get(), PRIMARY);
+    assert_eq!(script.count("cuPointerGetAttributes"), 0);
+}

@@ -8,8 +8,8 @@ use super::simulator::{
 };
 use crate::driver::order::Done;
 use crate::driver::{
-    Context, CopyPlan, Driver, MemoryKind, Place, copy_strided, join, order, order_within,
-    synchronize,
+    Back, Context, CopyPlan, Defaults, Driver, Joined, MemoryKind, Place, copy_strided, join,
+    order, order_within, synchronize,
 };
 use crate::error::Error;
 use crate::protocol::rule::Rule;
@@ -402,7 +402,10 @@ fn the_host_reads_what_was_written() {
 #[ignore = "run by on_the_simulated_driver_*"]
 fn joined_streams_are_all_waited_for() {
     let world = World::new();
-    let streams = [world.a, world.b, world.a].map(|stream| (stream, world.place()));
+    let mut streams = Joined::default();
+    for stream in [world.a, world.b, world.a] {
+        streams.array(stream, world.place());
+    }
     let joined = || assert_eq!(join(world.driver, &streams, world.c).ok(), Some(2));
     assert_eq!(world.seen((world.b, world.c), joined, chance), NEW);
 }
@@ -461,6 +464,10 @@ fn a_loan_inside_a_capture_comes_back() {
         world.driver,
         world.a,
         request,
+        Back {
+            stream: world.a,
+            whose: Defaults::OfMemory,
+        },
         &world.place(),
         SyncPolicy::Event,
     );

@@ -247,7 +247,7 @@ fn a_handle_of_one_device_and_a_default_stream_of_another(script: Script) {
 #[rstest]
 fn a_known_context_spares_the_pointer_query(script: Script) {
     let place = Place {
-        context: Some(context(CONTEXT_A)),
+        ready: Defaults::Of(context(CONTEXT_A)),
         ..PLACE
     };
     order(
@@ -410,12 +410,55 @@ fn exclusive_managed_memory_ready_on_another_device(script: Script) {
         script.calls()[5..],
         [
             "cuStreamIsCapturing 0xb1",
-            "cuStreamSynchronize 0xb1",
             "cuCtxSetCurrent 0xa",
+            "cuStreamIsCapturing 0x1",
+            "cuStreamSynchronize 0xb1",
             "cuCtxSynchronize",
         ]
     );
     assert_eq!(script.current_now(), CONTEXT_A);
+}
+
+/// Of ready data too; a capture in that context is asked about first, and stays whole.
+#[rstest]
+fn exclusive_managed_memory_that_is_ready(script: Script) {
+    script.exclusive_managed(0).current(CONTEXT_B);
+    let place = Place {
+        managed: true,
+        platform: Platform::HostReadable,
+        requested: Defaults::OfCurrent,
+        ..PLACE
+    };
+    synchronize(&script, Stream::None, &place).expect("the device is waited for");
+    let calls = [
+        "cuCtxGetCurrent",
+        "cuPointerGetAttributes 0x7000",
+        "cuDeviceGetAttribute 89 0",
+        "cuCtxSetCurrent 0xa",
+        "cuStreamIsCapturing 0x1",
+        "cuCtxSynchronize",
+        "cuCtxSetCurrent 0xb",
+    ];
+    assert_eq!(script.take_calls(), calls);
+    script.captured(Stream::LegacyDefault, Capture::BlocksLegacy, 0);
+    for ready in [Stream::None, A1] {
+        assert_eq!(
+            rule(synchronize(&script, ready, &place)),
+            Rule::CaptureHostWait
+        );
+    }
+    assert_eq!(
+        (script.count("cuCtxSynchronize"), script.current_now()),
+        (0, CONTEXT_B)
+    );
+    let none = Place {
+        pointer: 0,
+        ..place
+    };
+    assert!(
+        !needed(Stream::None, Request::Host, &none, SyncPolicy::Event),
+        "no elements"
+    );
 }
 
 #[rstest]
@@ -499,7 +542,7 @@ fn assert_only_asked(script: &Script) {
 #[rstest]
 fn inside_consume_a_stream_may_enter_the_capture(script: Script) {
     script.captured(A1, Capture::Active, 7);
-    let done = order_within(&script, A1, A2.into(), &PLACE, SyncPolicy::Event);
+    let done = order_within(&script, A1, A2.into(), back(A1), &PLACE, SyncPolicy::Event);
     assert!(
         matches!(done, Ok(Done::Event(Reason::ForkFromCapture))),
         "{done:?}"
@@ -513,10 +556,63 @@ fn inside_consume_a_stream_may_enter_the_capture(script: Script) {
     );
 }
 
+/// Nested blocks: the ready stream is a consumer's, and the producer's is in the same capture, or is not.
+#[rstest]
+#[case::the_same(A2, 7, true)]
+#[case::another(A2, 8, false)]
+#[case::none(A2, 0, false)]
+#[case::a_default_stream(Stream::PerThreadDefault, 7, true)]
+fn inside_consume_a_stream_may_come_back_to_another(
+    script: Script,
+    #[case] producer: Stream,
+    #[case] id: u64,
+    #[case] enters: bool,
+) {
+    let state = if id == 0 {
+        Capture::Idle
+    } else {
+        Capture::Active
+    };
+    script
+        .captured(A1, Capture::Active, 7)
+        .captured(producer, state, id);
+    script.current(CONTEXT_B);
+    let done = order_within(
+        &script,
+        A1,
+        B1.into(),
+        back(producer),
+        &PLACE,
+        SyncPolicy::Event,
+    );
+    match enters {
+        true => assert_eq!(done.ok(), Some(Done::Event(Reason::ForkFromCapture))),
+        false => {
+            assert_eq!(rule(done), Rule::CaptureProducer);
+            assert_only_asked(&script);
+        }
+    }
+    assert_eq!(script.current_now(), CONTEXT_B);
+}
+
+const fn back(stream: Stream) -> Back {
+    Back {
+        stream,
+        whose: Defaults::OfMemory,
+    }
+}
+
 #[rstest]
 fn inside_consume_the_legacy_stream_may_not_enter(script: Script) {
     script.captured(A1, Capture::Active, 7);
-    let done = order_within(&script, A1, LEGACY_REQUEST, &PLACE, SyncPolicy::Event);
+    let done = order_within(
+        &script,
+        A1,
+        LEGACY_REQUEST,
+        back(A1),
+        &PLACE,
+        SyncPolicy::Event,
+    );
     assert_eq!(rule(done), Rule::CaptureLegacy);
     assert_only_asked(&script);
 }
@@ -750,52 +846,6 @@ fn each_context_has_its_own_events(script: Script) {
 }
 
 #[rstest]
-fn join_records_once_per_distinct_stream(script: Script) {
-    let streams = [A1, B1, A1, A2, Stream::None, B1].map(|stream| (stream, PLACE));
-    assert_eq!(join(&script, &streams, A2).ok(), Some(2));
-    assert_eq!(
-        (
-            script.count("cuEventRecord"),
-            script.count("cuStreamWaitEvent")
-        ),
-        (2, 2)
-    );
-}
-
-#[rstest]
-fn join_keeps_default_streams_of_two_devices_apart(script: Script) {
-    script.device_memory(0x9000, 64, 1, CONTEXT_B);
-    let there = Place::cuda(1, 0x9000);
-    let streams = [
-        (Stream::LegacyDefault, PLACE),
-        (Stream::LegacyDefault, there),
-    ];
-    assert_eq!(join(&script, &streams, A1).ok(), Some(2));
-    let twice = [
-        (Stream::LegacyDefault, PLACE),
-        (Stream::LegacyDefault, PLACE),
-    ];
-    assert_eq!(join(&script, &twice, A1).ok(), Some(1));
-    let unknown = Place::cuda(-1, ARRAY);
-    let strangers = [
-        (Stream::LegacyDefault, unknown),
-        (Stream::LegacyDefault, unknown),
-    ];
-    assert_eq!(
-        join(&script, &strangers, A1).ok(),
-        Some(2),
-        "rather once too often"
-    );
-}
-
-#[rstest]
-fn join_stops_at_what_cannot_be_joined(script: Script) {
-    script.captured(B1, Capture::Active, 7);
-    let streams = [A1, B1].map(|stream| (stream, PLACE));
-    assert_eq!(rule(join(&script, &streams, A2)), Rule::CaptureProducer);
-}
-
-#[rstest]
 #[case::device(Device::CUDA, 1, Platform::Cuda, 1, false)]
 #[case::pinned(Device::CUDA_HOST, 0, Platform::HostReadable, -1, false)]
 #[case::managed(Device::CUDA_MANAGED, 0, Platform::HostReadable, -1, true)]
@@ -814,8 +864,8 @@ fn places_of_devices(
         (platform, ordinal, managed)
     );
     assert_eq!(
-        (place.pointer, place.context, place.thread),
-        (ARRAY, None, None)
+        (place.pointer, place.ready, place.thread),
+        (ARRAY, Defaults::OfMemory, None)
     );
 }
 

@@ -141,6 +141,10 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         check_cuda(array.descriptor())?;
         check_device(array.device(), stream)?;
         let pointer = device_pointer(array)?;
+        if number.is_default() {
+            // Of memory that every context reaches, a default stream is the current context's.
+            stream.context().bind_to_thread()?;
+        }
         let guard = detach(|| array.consume(number))?;
         Ok(Self {
             guard: Some(guard),

@@ -47,9 +47,13 @@ pub struct Situation {
     /// Whether a per-thread default stream that the data is ready on belongs to another thread
     /// than the calling one. Ignored for other streams.
     pub ready_on_other_thread: bool,
+    /// Whether a default stream that the data is ready on belongs to another context than the requested
+    /// one of the same number. Ignored for other streams.
+    pub ready_in_other_context: bool,
     /// The ready stream's capture state; the driver is asked only if the decision depends on it.
     pub ready_capture: Capture,
-    /// The requested stream's capture state; [`Capture::Idle`] if the host is requested.
+    /// The requested stream's capture state. If the host is requested, that of the legacy default stream of the
+    /// context that it waits for as a whole; else [`Capture::Idle`].
     pub requested_capture: Capture,
     /// Whether both streams are captured into the same graph. Ignored unless both are
     /// [`Capture::Active`].
@@ -58,7 +62,7 @@ pub struct Situation {
     /// does: a fork out of a capture is legal only then.
     pub joins_back: bool,
     /// Whether the host is to read managed memory that it must not access while *any* work runs on
-    /// the device (no concurrent managed access).
+    /// the device (no concurrent managed access). Then ready data has to be waited for too. Ignored for streams.
     pub exclusive_managed: bool,
 }
 
@@ -72,6 +76,7 @@ impl Situation {
             platform: Platform::Cuda,
             policy,
             ready_on_other_thread: false,
+            ready_in_other_context: false,
             ready_capture: Capture::Idle,
             requested_capture: Capture::Idle,
             same_capture: false,
@@ -150,8 +155,8 @@ pub enum Plan {
         /// The reason.
         reason: Reason,
     },
-    /// The calling thread blocks until `stream`, or for [`Reason::HostReadsExclusively`] its
-    /// whole context, has finished.
+    /// The calling thread blocks until `stream` has finished; for [`Reason::HostReadsExclusively`] until the whole
+    /// context of the memory has, too.
     HostWait {
         /// The ready stream.
         stream: Stream,
@@ -181,17 +186,18 @@ impl fmt::Display for Plan {
 
 /// Decides without facts from the driver: `Some(reason)` if there is nothing to do.
 ///
-/// Reads only `ready`, `request`, `policy` and `ready_on_other_thread`. `None` means that [`plan`]
-/// must decide, with the capture states.
+/// Reads neither the platform nor capture states. `None` means that [`plan`] must decide, with the capture states.
 #[inline]
 pub(crate) fn settled(situation: &Situation) -> Option<Reason> {
     match (situation.request, situation.ready) {
         _ if situation.policy == SyncPolicy::None => Some(Reason::PolicyNone),
         (Request::NoSync | Request::Stream(Stream::None), _) => Some(Reason::NoSyncRequested),
+        (Request::Host, Stream::None) if situation.exclusive_managed => None,
         (_, Stream::None) => Some(Reason::ReadyEverywhere),
         (Request::Stream(requested), ready) if requested == ready => {
-            let elsewhere = ready == Stream::PerThreadDefault && situation.ready_on_other_thread;
-            (!elsewhere).then_some(Reason::SameStream)
+            let foreign = ready == Stream::PerThreadDefault && situation.ready_on_other_thread;
+            let elsewhere = ready.is_default() && situation.ready_in_other_context;
+            (!foreign && !elsewhere).then_some(Reason::SameStream)
         }
         _ => None,
     }
@@ -244,7 +250,13 @@ fn plan_host(situation: &Situation) -> Plan {
     } else {
         Reason::HostReads
     };
+    // A wait for the whole context breaks a capture there, and its legacy stream is what tells of one.
+    let is_context_captured =
+        situation.exclusive_managed && situation.requested_capture != Capture::Idle;
     match situation.ready_capture {
+        Capture::Idle if is_context_captured => {
+            Plan::Refuse(refusal(Rule::CaptureHostWait, situation))
+        }
         Capture::Idle => Plan::HostWait {
             stream: situation.ready,
             reason,

@@ -15,7 +15,7 @@ impl PyCaiView {
         object: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, Self>> {
         let this = slf.get();
-        if !Request::Stream(stream).needs_order(this.view().ready()) {
+        if !this.view().may_need_order(Request::Stream(stream)) {
             return Ok(slf.clone());
         }
         this.moved(slf.py(), stream, kept(object))

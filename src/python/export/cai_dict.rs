@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
 use crate::protocol::dtype::DType;
+use crate::protocol::stream::Stream;
 use crate::python::cpython::names::names;
 use crate::view::CaiView;
 
@@ -16,12 +17,14 @@ use crate::view::CaiView;
 static TEMPLATES: [OnceBox<Py<PyDict>>; DType::ALL.len()] =
     [const { OnceBox::new() }; DType::ALL.len()];
 
-/// Makes the dict of a view whose type has this typestr (`Descriptor::check_interface`).
+/// Makes the dict of a view whose type has this typestr (`Descriptor::check_interface`) and whose ready stream its
+/// number names here ([`CaiView::ready_by_number`]).
 #[inline]
 pub(crate) fn of<'py>(
     py: Python<'py>,
     view: &CaiView,
     typestr: &'static str,
+    ready: Stream,
 ) -> PyResult<Bound<'py, PyDict>> {
     let descriptor = view.descriptor();
     let names = names(py);
@@ -39,7 +42,7 @@ pub(crate) fn of<'py>(
     {
         dict.set_item(&names.strides, PyTuple::new(py, strides)?)?;
     }
-    if let Some(stream) = view.ready().to_cai() {
+    if let Some(stream) = ready.to_cai() {
         dict.set_item(&names.stream, stream)?;
     }
     Ok(dict)

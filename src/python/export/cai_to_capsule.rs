@@ -40,7 +40,10 @@ pub(crate) fn convert<'py>(
         }
         descriptor.device = cai::device_at(object.py(), descriptor.data)?;
     }
+    let is_managed = descriptor.device.device_type == Device::CUDA_MANAGED;
     match request.stream_request(descriptor.device) {
+        // The host may have to wait for managed memory that is ready.
+        Some(Request::Host) if is_managed => return Ok(None),
         Some(wanted) if !wanted.needs_order(dict.stream) => {}
         _ => return Ok(None),
     }

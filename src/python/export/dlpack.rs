@@ -139,7 +139,7 @@ impl Export {
     /// Orders the consumer after the data. Releases the GIL only if it calls the driver.
     #[inline]
     pub(crate) fn order(&self, py: Python<'_>, view: &CaiView) -> PyResult<()> {
-        if !self.request.needs_order(view.ready()) {
+        if !view.may_need_order(self.request) {
             return Ok(());
         }
         let policy = self.policy();

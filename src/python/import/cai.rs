@@ -221,18 +221,18 @@ pub(crate) fn finish<'py>(
     is_stream_known: bool,
     options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
-    descriptor.set_device(locate(object.py(), &descriptor, options)?);
+    let (device, names_context) = locate(object.py(), &descriptor, options)?;
+    descriptor.set_device(device);
     if let Some(read_only) = options.read_only {
         descriptor = descriptor.with_read_only(read_only);
     }
     let owner = Owner::from_raw(release::own(owner(object, options)?)?);
-    Ok(with_streams(
-        descriptor,
-        stream,
-        is_stream_known,
-        options.producer,
-        owner,
-    ))
+    let producer = options.producer;
+    let mut view = with_streams(descriptor, stream, is_stream_known, producer, owner);
+    if !names_context {
+        view.remember_primary();
+    }
+    Ok(view)
 }
 
 /// Converts the interface into DLPack's metadata, on a device that is located later.
@@ -289,16 +289,17 @@ fn owner<'py>(
     }
 }
 
-/// Returns the device of the memory: the caller's, else the driver's. Does not call the driver for an array of size 0.
+/// Returns the device of the memory, the caller's, else the driver's; and whether the driver may name a context for
+/// the memory, which it does not for a pool's. Does not call the driver for an array of size 0.
 #[inline(always)]
 pub(crate) fn locate(
     py: Python<'_>,
     descriptor: &Descriptor,
     options: &Options<'_, '_>,
-) -> PyResult<Device> {
+) -> PyResult<(Device, bool)> {
     let is_known = options.device_id.is_some() && options.check == Check::Device;
     if descriptor.data() == 0 || is_known {
-        return Ok(descriptor.device());
+        return Ok((descriptor.device(), true));
     }
     Ok(query_driver(py, descriptor, options)?)
 }
@@ -308,7 +309,7 @@ fn query_driver(
     py: Python<'_>,
     descriptor: &Descriptor,
     options: &Options<'_, '_>,
-) -> Result<Device, crate::Error> {
+) -> Result<(Device, bool), crate::Error> {
     let wants_range = options.check != Check::Device;
     let info = pointer_info(py, descriptor.data(), wants_range)?;
     let device = device_of(&info).ok_or_else(|| unknown(descriptor.data()))?;
@@ -323,7 +324,7 @@ fn query_driver(
     if let (true, Some(span)) = (wants_range, descriptor.byte_span()) {
         py.detach(|| check_range(driver::driver()?, span, &info, Field::CaiData))?;
     }
-    Ok(device)
+    Ok((device, info.context.is_some()))
 }
 
 /// Queries the driver for the device of an address.

@@ -60,7 +60,8 @@ pub(crate) fn import(
     };
     // SAFETY: DLPack: the data is valid until the deleter of the managed tensor runs, which is the owner; the producer
     // keeps its work stream alive.
-    unsafe { view.finish(streams) };
+    let view = unsafe { view.finish(streams) };
+    view.remember_context();
     Ok(Some(Beside::of_table(work)))
 }
 

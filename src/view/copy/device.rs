@@ -95,7 +95,7 @@ impl Copy<'_> {
         let place = self.view.place();
         let _current = match ready {
             Stream::None => ContextGuard::of_memory(self.driver, &place),
-            ready => ContextGuard::of_stream(self.driver, ready, &place),
+            ready => ContextGuard::of_ready(self.driver, ready, &place),
         }?;
         let used = Use::new(self.driver, None)?;
         if self.is_host_work() {

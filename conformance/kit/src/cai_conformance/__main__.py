@@ -27,6 +27,13 @@ def parser() -> argparse.ArgumentParser:
     simulate.add_argument("--queue", type=int, help="pieces of work that a stream holds before enqueuing blocks")
     simulate.add_argument("--driver-version", type=int, help="what the driver says it is, such as 12020")
     simulate.add_argument("--memory", type=int, help="bytes of each device")
+    simulate.add_argument(
+        "--attribute",
+        action="append",
+        default=[],
+        metavar="[DEVICE:]NUMBER=VALUE",
+        help="a device attribute, of one device or of all; may be given several times",
+    )
     simulate.add_argument("rest", nargs=argparse.REMAINDER, metavar="-- COMMAND")
     commands.add_parser("library-path", help="the folder to put into LD_LIBRARY_PATH")
     return top
@@ -49,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         queue=options.queue,
         driver_version=options.driver_version,
         memory=options.memory,
+        attributes=tuple(options.attribute),
     )
     start(settings, command)
     return 1

@@ -15,7 +15,7 @@ from cai_conformance.log import Call, parse
 _SCHEDULES = ("threaded", "lazy")
 
 # Answers and arguments of the C functions, by name; `cusim.h` has the same in C.
-_U32, _U64, _TEXT = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_char_p
+_U32, _U64, _TEXT, _I32 = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_int32
 _PROTOTYPES: dict[str, tuple[type | None, list[type]]] = {
     "sim_count": (_U64, [_TEXT]),
     "sim_log_clear": (None, []),
@@ -35,6 +35,7 @@ _PROTOTYPES: dict[str, tuple[type | None, list[type]]] = {
     "sim_gil_held": (_U32, []),
     "sim_set": (_U32, [_TEXT, _U64]),
     "sim_get": (_U64, [_TEXT]),
+    "sim_attribute": (_U32, [_I32, _I32, _I32]),
     "sim_order_begin": (_U32, [ctypes.c_void_p, _U64, _U32]),
     "sim_order_end": (_U64, [ctypes.c_void_p, ctypes.c_void_p, _U64]),
     "sim_gate": (_U64, [ctypes.c_void_p]),
@@ -233,6 +234,10 @@ class Sim:
         """`protect`, `reuse`, `queue`, `driver_version`, `memory`: for what is made afterwards;
         `log`: 0 for measurements."""
         self._do("sim_set", name.encode(), value)
+
+    def set_attribute(self, attribute: int, value: int, device: int = -1) -> None:
+        """Sets what cuDeviceGetAttribute returns, of one device or of all."""
+        self._do("sim_attribute", device, attribute, value)
 
     def get(self, name: str) -> int:
         """A setting; also `devices`."""

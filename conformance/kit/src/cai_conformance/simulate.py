@@ -25,6 +25,8 @@ class Settings:
     queue: int | None = None
     driver_version: int | None = None
     memory: int | None = None
+    # Each as `[DEVICE:]NUMBER=VALUE`.
+    attributes: tuple[str, ...] = ()
 
     def environment(self) -> dict[str, str]:
         """The variables that the simulator reads when it is loaded."""
@@ -38,6 +40,7 @@ class Settings:
             "CUSIM_QUEUE": self.queue,
             "CUSIM_DRIVER_VERSION": self.driver_version,
             "CUSIM_MEMORY": self.memory,
+            "CUSIM_ATTRIBUTES": ",".join(self.attributes) or None,
         }
         return chosen | {name: str(value) for name, value in rest.items() if value is not None}
 

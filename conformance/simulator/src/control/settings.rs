@@ -1,4 +1,4 @@
-//! `sim_set` and `sim_get`: the settings by name, and the enumeration of orders.
+//! `sim_set` and `sim_get`: the settings by name; the devices' attributes; and the enumeration of orders.
 
 use crate::abi::arguments::{In, Out, Text};
 use crate::abi::codes::{Code, Status, to_c};
@@ -55,6 +55,28 @@ extern "C" fn sim_get(name: Text) -> u64 {
         Ok("memory") => settings.device_memory,
         _ => u64::MAX,
     }
+}
+
+/// Sets an attribute of a device, of every device for -1: what cuDeviceGetAttribute returns from now on.
+#[unsafe(no_mangle)]
+extern "C" fn sim_attribute(device: i32, attribute: i32, value: i32) -> u32 {
+    to_c(set_attribute(device, attribute, value))
+}
+
+fn set_attribute(device: i32, attribute: i32, value: i32) -> Status {
+    let mut world = lock();
+    let device = match device {
+        -1 => None,
+        device => {
+            world.device(device)?;
+            Some(device)
+        }
+    };
+    if attribute <= 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    world.settings.attributes.set(device, attribute, value);
+    Ok(())
 }
 
 /// Begins a run: the lazy schedule takes these choices, then always the first option. With

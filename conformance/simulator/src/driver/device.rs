@@ -1,4 +1,4 @@
-//! Devices: count, names, attributes. All are alike, and named as simulated.
+//! Devices: count, names, attributes. All are alike but for the attributes that are set, and named as simulated.
 
 use std::ffi::c_char;
 
@@ -94,9 +94,13 @@ fn uuid(_: &Call, uuid: Out<[u8; 16]>, device: i32) -> Status {
 
 fn attribute(_: &Call, value: Out<i32>, attribute: i32, device: i32) -> Status {
     value.check()?;
-    lock().device(device)?;
+    let world = lock();
+    world.device(device)?;
     if attribute <= 0 {
         return Err(Code::INVALID_VALUE);
+    }
+    if let Some(set) = world.settings.attributes.get(device, attribute) {
+        return value.put(set);
     }
     if attribute == PCI_BUS_ID {
         return value.put(device + 1);

@@ -1,4 +1,6 @@
-//! The settings: read from the environment at load time, changed by `sim_set` afterwards.
+//! The settings: read from the environment at load time, changed by `sim_set` and `sim_attribute` afterwards.
+
+use std::collections::BTreeMap;
 
 /// When work runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +28,49 @@ pub(crate) struct Settings {
     pub(crate) driver_version: u32,
     /// `CUSIM_MEMORY`: bytes of each device; default 4 GiB.
     pub(crate) device_memory: u64,
+    /// `CUSIM_ATTRIBUTES`: attributes of one device (`0:89=0`) or of all (`89=0`), separated by commas.
+    pub(crate) attributes: Attributes,
+}
+
+/// Values of device attributes that differ from the model's.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Attributes(BTreeMap<(Option<i32>, i32), i32>);
+
+impl Attributes {
+    /// Sets an attribute of one device, or of all that have no value of their own.
+    pub(crate) fn set(&mut self, device: Option<i32>, attribute: i32, value: i32) {
+        self.0.insert((device, attribute), value);
+    }
+
+    /// Returns the value that was set, if one was.
+    pub(crate) fn get(&self, device: i32, attribute: i32) -> Option<i32> {
+        let own = self.0.get(&(Some(device), attribute));
+        own.or_else(|| self.0.get(&(None, attribute))).copied()
+    }
+
+    fn from_environment() -> Attributes {
+        let mut found = Attributes::default();
+        let text = std::env::var("CUSIM_ATTRIBUTES").unwrap_or_default();
+        for item in text.split(',').filter(|item| !item.is_empty()) {
+            match parse(item) {
+                Some((device, attribute, value)) => found.set(device, attribute, value),
+                None => eprintln!(
+                    "cusim: CUSIM_ATTRIBUTES: {item}: not [DEVICE:]NUMBER=VALUE; it is left out"
+                ),
+            }
+        }
+        found
+    }
+}
+
+/// Reads `[DEVICE:]NUMBER=VALUE`.
+fn parse(item: &str) -> Option<(Option<i32>, i32, i32)> {
+    let (name, value) = item.split_once('=')?;
+    let (device, attribute) = match name.split_once(':') {
+        Some((device, attribute)) => (Some(device.parse().ok()?), attribute),
+        None => (None, name),
+    };
+    Some((device, attribute.parse().ok()?, value.parse().ok()?))
 }
 
 impl Settings {
@@ -49,6 +94,7 @@ impl Settings {
             queue_capacity: number("CUSIM_QUEUE", 1024).max(1) as usize,
             driver_version: number("CUSIM_DRIVER_VERSION", 13050) as u32,
             device_memory: number("CUSIM_MEMORY", 4 << 30),
+            attributes: Attributes::from_environment(),
         }
     }
 }

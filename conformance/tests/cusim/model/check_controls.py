@@ -119,3 +119,26 @@ def test_reused_handles_name_the_next_object(cu: Driver, sim: Sim) -> None:
             assert last == again, "the pages that were freed last"
             cu.free(last)
     sim.set("reuse", before)
+
+
+CONCURRENT_MANAGED_ACCESS = 89
+
+
+def test_attributes_are_set_for_one_device_or_for_all(cu: Driver, sim: Sim) -> None:
+    def values() -> list[int]:
+        found = []
+        for device in range(2):
+            value = ctypes.c_int()
+            assert cu.code("cuDeviceGetAttribute", byref(value), CONCURRENT_MANAGED_ACCESS, device) == 0
+            found.append(value.value)
+        return found
+
+    assert values() == [1, 1]
+    sim.set_attribute(CONCURRENT_MANAGED_ACCESS, 0)
+    assert values() == [0, 0]
+    sim.set_attribute(CONCURRENT_MANAGED_ACCESS, 1, device=0)
+    assert values() == [1, 0]
+    sim.set_attribute(CONCURRENT_MANAGED_ACCESS, 1)
+    for device, attribute in ((7, CONCURRENT_MANAGED_ACCESS), (0, 0)):
+        with pytest.raises(RuntimeError):
+            sim.set_attribute(attribute, 1, device=device)

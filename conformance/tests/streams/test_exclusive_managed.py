@@ -1,0 +1,160 @@
+"""Managed memory on devices that must have it to themselves: no host route touches it while anything runs there.
+
+The driver's attribute is asked for once, so each machine is a process of its own. Device 0 has no concurrent
+managed access, device 1 has.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.tests.interpreter.process import on_the_simulator
+
+MACHINE = """
+import ctypes, sys, threading, time
+import numpy as np
+import cai_dlpack as cd
+from cai_conformance import Sim
+from conformance.tests.dlpack import abi
+from conformance.tests.simulated.capture import Captures
+from conformance.tests.simulated.machine import Machine
+from conformance.tests.streams.race import Track, NBYTES
+
+machine = Machine(Sim())
+control = machine.control
+track = Track(machine)
+track.data = machine.managed_memory(NBYTES)
+machine.write(track.data, bytes(NBYTES))
+
+def first(address):
+    return ctypes.c_uint8.from_address(address).value
+
+READERS = {
+    "numpy": lambda view: np.from_dlpack(view),
+    "asarray": lambda view: np.asarray(view),
+    "memoryview": lambda view: memoryview(view),
+    "array-interface": lambda view: view.__array_interface__,
+    "present-as": lambda view: view.present_as("host"),
+    "synchronize": lambda view: view.synchronize(),
+    "dl-device": lambda view: view.__dlpack__(dl_device=(1, 0), max_version=(1, 3)),
+    "stream-none": lambda view: view.__dlpack__(max_version=(1, 3)),
+    "to-dlpack": lambda view: cd.to_dlpack(view),
+    "to-dlpack-of-the-producer": lambda _: cd.to_dlpack(track.producer(None)),
+    "to-dlpack-host": lambda view: cd.to_dlpack(view, stream="host"),
+}
+
+def waits():
+    return [name for name, _ in machine.order()]
+
+def busy(stream):
+    # Work on other memory, which nothing here orders.
+    control.store(stream, track.copy, bytes(NBYTES))
+"""
+
+# Ready data, and data that is ready on a stream: a busy device is waited for as a whole.
+WAITS = """
+control.schedule = sys.argv[1]
+for ready in (None, track.a):
+    for name, read in READERS.items():
+        if name == "to-dlpack-of-the-producer" and ready is not None:
+            continue
+        busy(track.b)
+        view = cd.view(track.producer(ready))
+        machine.clear()
+        kept = read(view)
+        assert waits() == ["cuCtxSynchronize"], (name, ready, machine.names())
+        assert control.pending(track.b) == 0, name
+        assert machine.current() == machine.context(0)
+print("waited")
+"""
+
+# The device is asked whether anything is captured there, before it is waited for; the capture goes on.
+CAPTURES = """
+made = ctypes.c_void_p()
+assert machine.driver.cuStreamCreate(ctypes.byref(made), 0) == 0  # blocking: the legacy stream knows of it
+blocking = made.value
+
+def reads():
+    machine.set_current(0)
+    for ready in (None, track.a):
+        for name, read in READERS.items():
+            if name == "to-dlpack-of-the-producer" and ready is not None:
+                continue
+            view = cd.view(track.producer(ready))
+            machine.clear()
+            try:
+                read(view)
+            except (BufferError, AttributeError) as error:
+                assert "[capture-host-wait]" in str(error), (name, error)
+            else:
+                raise AssertionError(name + " read beside a capture")
+            assert waits() == [], name
+
+for elsewhere in (False, True):
+    captures = Captures(machine)
+    captures.begin(blocking)
+    failed = []
+    if elsewhere:
+        def work():
+            try:
+                reads()
+            except BaseException as error:
+                failed.append(error)
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    else:
+        reads()
+    assert not failed, failed
+    captures.end(blocking)
+print("refused")
+"""
+
+# Nobody waits for a device that shares the memory, and none is asked again.
+SHARED = """
+machine.set_current(1)
+made = ctypes.c_uint64()
+assert machine.driver.cuMemAllocManaged(ctypes.byref(made), ctypes.c_size_t(NBYTES), 1) == 0
+track.data = made.value
+for name, read in READERS.items():
+    busy(track.b)
+    view = cd.view(track.producer(None))
+    machine.clear()
+    read(view)
+    assert waits() == [], name
+print("shared")
+"""
+
+NONE = """
+for name, read in READERS.items():
+    view = cd.view(track.producer(None))
+    read(view)
+    machine.clear()
+    read(view)
+    asked = [call for call in machine.names() if call != "cuPointerGetAttributes"]
+    assert asked == [], (name, asked)
+print("nothing")
+"""
+
+EXCLUSIVE = ("--attribute", "0:89=0")
+
+
+@pytest.mark.parametrize("schedule", ["lazy", "threaded"])
+def test_every_host_route_waits_for_the_device(schedule: str) -> None:
+    done = on_the_simulator(MACHINE + WAITS.replace("sys.argv[1]", repr(schedule)), *EXCLUSIVE)
+    assert (done.returncode, done.stdout) == (0, "waited\n"), done.stderr
+
+
+def test_every_host_route_asks_about_captures_first() -> None:
+    done = on_the_simulator(MACHINE + CAPTURES, *EXCLUSIVE)
+    assert (done.returncode, done.stdout) == (0, "refused\n"), done.stderr
+
+
+def test_memory_of_a_device_that_shares_it_is_not_waited_for() -> None:
+    done = on_the_simulator(MACHINE + SHARED, *EXCLUSIVE)
+    assert (done.returncode, done.stdout) == (0, "shared\n"), done.stderr
+
+
+def test_where_every_device_shares_ready_data_costs_no_call() -> None:
+    done = on_the_simulator(MACHINE + NONE)
+    assert (done.returncode, done.stdout) == (0, "nothing\n"), done.stderr

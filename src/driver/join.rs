@@ -1,0 +1,129 @@
+//! Makes one stream wait for many.
+
+use super::context::{ContextGuard, Home};
+use super::order::{Done, order};
+use super::{Defaults, Driver, Place};
+use crate::error::Error;
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::stream::{Request, Stream, SyncPolicy};
+
+/// What is to be joined: the distinct streams to wait for, and where the arrays are.
+#[derive(Debug, Default)]
+pub(crate) struct Joined {
+    waits: Vec<(Stream, Place)>,
+    arrays: Vec<Place>,
+    has_bare: bool,
+}
+
+impl Joined {
+    /// Adds the ready stream of an array; none needs no wait.
+    pub(crate) fn array(&mut self, ready: Stream, place: Place) {
+        if ready == Stream::None {
+            return;
+        }
+        self.add(ready, place);
+        // Of arrays on one device one tells whose their default streams are.
+        let is_alike = |other: &Place| {
+            (other.requested, other.ordinal) == (place.requested, place.ordinal)
+                && (place.requested == Defaults::OfCurrent || place.ordinal >= 0)
+        };
+        if !self.arrays.iter().any(is_alike) {
+            self.arrays.push(place);
+        }
+    }
+
+    /// Adds a stream that no array comes with: a default stream is the current context's.
+    pub(crate) fn stream(&mut self, stream: Stream) {
+        self.has_bare = true;
+        self.add(stream, Place::of_current());
+    }
+
+    /// Adds a stream unless it is there: 300 arrays of two streams are two waits.
+    fn add(&mut self, stream: Stream, place: Place) {
+        let is_same =
+            |(other, there): &(Stream, Place)| is_same_queue(stream, &place, *other, there);
+        if !self.waits.iter().any(is_same) {
+            self.waits.push((stream, place));
+        }
+    }
+
+    /// Whether [`join`] will call the driver, or refuse.
+    pub(crate) fn needs_driver(&self, on: Stream) -> bool {
+        self.has_meanings(on) || self.waits.iter().any(|wait| is_needed(wait, on))
+    }
+
+    /// Whether `on` could mean several streams.
+    fn has_meanings(&self, on: Stream) -> bool {
+        on.is_default() && self.arrays.len() + usize::from(self.has_bare) > 1
+    }
+}
+
+fn is_needed((ready, place): &(Stream, Place), on: Stream) -> bool {
+    super::needed(*ready, Request::Stream(on), place, SyncPolicy::Event)
+}
+
+/// Whether two ready streams are one queue: a handle identifies it alone, a default stream is one per
+/// context, and per thread.
+fn is_same_queue(stream: Stream, place: &Place, other: Stream, there: &Place) -> bool {
+    let is_one_context = match (place.ready, there.ready) {
+        (Defaults::OfMemory, Defaults::OfMemory) | (Defaults::OfPrimary, Defaults::OfPrimary) => {
+            place.ordinal == there.ordinal && place.ordinal >= 0
+        }
+        (one, other) => one == other,
+    };
+    stream == other && (!stream.is_default() || is_one_context && place.thread == there.thread)
+}
+
+/// Makes `on` wait for every one of the streams, by one event for each; the number of events. `on` itself costs
+/// nothing. A default stream is that of the arrays' context, and without arrays that of the current one.
+///
+/// # Errors
+/// `stream-context` if `on` would be another stream for each of two arrays; then nothing waits. As [`order`], at the
+/// first stream that cannot be waited for; `on` may by then wait for those before it, which delays work and breaks
+/// nothing.
+pub(crate) fn join(driver: &dyn Driver, joined: &Joined, on: Stream) -> Result<usize, Error> {
+    let meant = match joined.has_meanings(on) {
+        true => meaning(driver, joined, on)?,
+        false => None,
+    };
+    let mut events = 0;
+    for wait in joined.waits.iter().filter(|wait| is_needed(wait, on)) {
+        let (ready, place) = wait;
+        let place = Place {
+            requested: meant
+                .as_ref()
+                .map_or(place.requested, |home| Defaults::Of(home.context)),
+            ..*place
+        };
+        let request = Request::Stream(on);
+        let done = order(driver, *ready, request, &place, SyncPolicy::Event)?;
+        events += usize::from(matches!(done, Done::Event(_)));
+    }
+    Ok(events)
+}
+
+/// Finds the one context whose default stream `on` is; `None` if no array says.
+fn meaning<'d>(
+    driver: &'d dyn Driver,
+    joined: &Joined,
+    on: Stream,
+) -> Result<Option<Home<'d>>, Error> {
+    let caller = ContextGuard::new(driver)?;
+    let mut meant: Option<Home<'d>> = None;
+    for place in &joined.arrays {
+        let home = Home::find(driver, place, place.requested, caller.current())?;
+        if meant
+            .as_ref()
+            .is_some_and(|other| other.context != home.context)
+        {
+            let violation = Violation::new(Rule::StreamContext, Field::Argument("on"), on);
+            let hint = "the arrays are of several contexts: join them on a stream with a handle";
+            return Err(violation.with_hint(hint).into());
+        }
+        meant.get_or_insert(home);
+    }
+    Ok(meant)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,156 @@
+//! Which streams a join waits for, and which stream waits, on the scripted driver.
+
+use rstest::{fixture, rstest};
+
+use super::*;
+use crate::driver::script::{Script, context};
+use crate::protocol::stream::Capture;
+
+const A1: Stream = Stream::from_raw(0xa1);
+const A2: Stream = Stream::from_raw(0xa2);
+/// A stream of context B, on device 1.
+const B1: Stream = Stream::from_raw(0xb1);
+const PLACE: Place = Place::cuda(0, 0x7000);
+const THERE: Place = Place::cuda(1, 0x9000);
+const CONTEXT_A: u64 = 0xa;
+const CONTEXT_B: u64 = 0xb;
+
+/// Two devices with a context and an array each, the first current.
+#[fixture]
+fn script() -> Script {
+    let script = Script::new();
+    script
+        .stream(0xa1, CONTEXT_A)
+        .stream(0xa2, CONTEXT_A)
+        .stream(0xb1, CONTEXT_B)
+        .device_memory(0x7000, 64, 0, CONTEXT_A)
+        .device_memory(0x9000, 64, 1, CONTEXT_B)
+        .current(CONTEXT_A);
+    script
+}
+
+fn arrays(streams: &[(Stream, Place)]) -> Joined {
+    let mut joined = Joined::default();
+    for (stream, place) in streams {
+        joined.array(*stream, *place);
+    }
+    joined
+}
+
+fn rule(result: Result<usize, Error>) -> Rule {
+    match result {
+        Err(Error::Violation(violation)) => violation.rule(),
+        other => panic!("not refused by a rule: {other:?}"),
+    }
+}
+
+#[rstest]
+fn once_per_distinct_stream(script: Script) {
+    let joined = arrays(&[A1, B1, A1, A2, Stream::None, B1].map(|stream| (stream, PLACE)));
+    assert_eq!(join(&script, &joined, A2).ok(), Some(2));
+    let counts = ["cuEventRecord", "cuStreamWaitEvent"].map(|call| script.count(call));
+    assert_eq!(counts, [2, 2]);
+}
+
+#[rstest]
+fn default_streams_of_two_devices_are_apart(script: Script) {
+    let legacy = Stream::LegacyDefault;
+    let joined = arrays(&[(legacy, PLACE), (legacy, THERE)]);
+    assert_eq!(join(&script, &joined, A1).ok(), Some(2));
+    let twice = arrays(&[(legacy, PLACE), (legacy, PLACE)]);
+    assert_eq!(join(&script, &twice, A1).ok(), Some(1));
+    let unknown = Place::cuda(-1, 0x7000);
+    let strangers = arrays(&[(legacy, unknown), (legacy, unknown)]);
+    let events = join(&script, &strangers, A1).ok();
+    assert_eq!(events, Some(2), "rather once too often");
+}
+
+#[rstest]
+fn it_stops_at_what_cannot_be_joined(script: Script) {
+    script.captured(B1, Capture::Active, 7);
+    let joined = arrays(&[A1, B1].map(|stream| (stream, PLACE)));
+    assert_eq!(rule(join(&script, &joined, A2)), Rule::CaptureProducer);
+}
+
+#[rstest]
+fn a_default_stream_is_one_for_all_arrays(
+    script: Script,
+    #[values(Stream::LegacyDefault, Stream::PerThreadDefault)] on: Stream,
+) {
+    // One stream is waited for, and two would wait.
+    let joined = arrays(&[(A1, PLACE), (A1, THERE)]);
+    assert!(joined.needs_driver(on));
+    assert_eq!(rule(join(&script, &joined, on)), Rule::StreamContext);
+    assert_eq!(
+        (script.count("cuStreamGetCtx"), script.current_now()),
+        (0, CONTEXT_A)
+    );
+}
+
+#[rstest]
+fn bare_streams_wait_with_the_arrays(script: Script) {
+    let mut joined = arrays(&[(B1, THERE)]);
+    joined.stream(A1);
+    assert_eq!(join(&script, &joined, Stream::LegacyDefault).ok(), Some(2));
+    let calls = script.calls();
+    let waits = calls
+        .iter()
+        .enumerate()
+        .filter(|(_, call)| call.starts_with("cuStreamWaitEvent"));
+    for (at, _) in waits {
+        let set = calls[..at]
+            .iter()
+            .rev()
+            .find(|call| call.starts_with("cuCtxSetCurrent"));
+        assert_eq!(set.map(String::as_str), Some("cuCtxSetCurrent 0xb"));
+    }
+}
+
+#[rstest]
+fn bare_default_streams_are_the_current_contexts(script: Script) {
+    let mut joined = Joined::default();
+    joined.stream(Stream::LegacyDefault);
+    assert_eq!(join(&script, &joined, B1).ok(), Some(1));
+    assert!(
+        !script
+            .calls()
+            .iter()
+            .any(|call| call.starts_with("cuCtxSetCurrent"))
+    );
+}
+
+/// A context for questions is any that is in use, and without one the driver's refusal is reported.
+#[rstest]
+fn bare_streams_on_a_thread_without_a_context(
+    script: Script,
+    #[values(A1, Stream::LegacyDefault)] stream: Stream,
+) {
+    let mut joined = Joined::default();
+    joined.stream(stream);
+    script.current(0);
+    let Err(Error::Driver(error)) = join(&script, &joined, A2) else {
+        panic!("no device is in use");
+    };
+    assert_eq!(error.code(), Some(201));
+    script.primary(0, CONTEXT_A);
+    assert_eq!(join(&script, &joined, A2).ok(), Some(1));
+    assert_eq!((script.current_now(), script.primary_count(0)), (0, 1));
+}
+
+#[rstest]
+fn memory_that_every_context_reaches_is_joined_on_the_current_ones(script: Script) {
+    let shared = Place {
+        requested: Defaults::OfCurrent,
+        ready: Defaults::Of(context(CONTEXT_B)),
+        ..Place::cuda(-1, 0x9000)
+    };
+    let legacy = Stream::LegacyDefault;
+    let joined = arrays(&[(legacy, shared), (A1, PLACE)]);
+    assert_eq!(
+        join(&script, &joined, legacy).ok(),
+        Some(2),
+        "1 waits for 1 of another context"
+    );
+    script.current(CONTEXT_B);
+    assert_eq!(rule(join(&script, &joined, legacy)), Rule::StreamContext);
+}

@@ -1,0 +1,151 @@
+//! Which stream a number means, on the scripted driver.
+
+use super::*;
+use crate::driver::script::{self, Script, context};
+use crate::driver::{MemoryKind, PointerInfo};
+use crate::protocol::descriptor::{Descriptor, RawTensor};
+use crate::protocol::device::Device;
+use crate::protocol::dtype::DType;
+use crate::view::Owner;
+
+const ARRAY: u64 = 0x7000;
+
+/// Four floats of this kind of memory, ready on `ready`.
+fn view(device_type: i32, ready: Stream) -> CaiView {
+    let descriptor = Descriptor::new(&RawTensor {
+        data: ARRAY,
+        byte_offset: 0,
+        device_type,
+        device_id: 0,
+        code: DType::F32.code(),
+        bits: DType::F32.bits(),
+        lanes: DType::F32.lanes(),
+        shape: &[4],
+        strides: None,
+        flags: 0,
+    });
+    let descriptor = descriptor.expect("a valid tensor");
+    // SAFETY: nothing reads the memory; the scripted driver follows no stream.
+    unsafe { CaiView::new(descriptor, ready, Owner::new(())) }
+}
+
+fn on_another_thread<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+    std::thread::scope(|scope| scope.spawn(work).join()).expect("a thread that ends well")
+}
+
+#[test]
+fn the_interface_names_no_stream_of_another_thread() {
+    let view = view(Device::CUDA, Stream::PerThreadDefault);
+    assert!(view.interface().is_ok());
+    let refused = on_another_thread(|| view.interface().map(drop)).expect_err("a refusal");
+    assert_eq!(refused.rule(), Rule::StreamThread);
+    let moved = view.with_ready(Stream::LegacyDefault);
+    assert!(on_another_thread(|| moved.interface().is_ok()));
+}
+
+const CONTEXT_A: u64 = 0xa;
+const CONTEXT_B: u64 = 0xb;
+const HANDLE: Stream = Stream::from_raw(0xb1);
+
+/// Two contexts, of which B is current, and memory of A that both reach.
+fn script() -> &'static Script {
+    let script = Script::leak();
+    let info = PointerInfo {
+        kind: MemoryKind::Managed,
+        ordinal: 0,
+        device_pointer: ARRAY,
+        host_pointer: ARRAY,
+        context: Some(context(CONTEXT_A)),
+        range: None,
+        mapped: true,
+    };
+    script
+        .stream(0xb1, CONTEXT_B)
+        .pointer(ARRAY, info)
+        .current(CONTEXT_B);
+    script
+}
+
+/// Which context was current at each record and wait.
+fn contexts(script: &Script) -> Vec<(String, String)> {
+    let mut now = format!("{CONTEXT_B:#x}");
+    let mut found = Vec::new();
+    for call in script.take_calls() {
+        match call.split_once(' ') {
+            Some(("cuCtxSetCurrent", to)) => now = to.into(),
+            Some((name @ ("cuEventRecord" | "cuStreamWaitEvent"), _)) => {
+                found.push((name.into(), now.clone()));
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+#[test]
+fn memory_of_every_context_remembers_the_one_of_its_ready_stream() {
+    for device_type in [Device::CUDA_HOST, Device::CUDA_MANAGED] {
+        let script = script();
+        let _installed = script::install(script);
+        let view = view(device_type, Stream::LegacyDefault);
+        script.current(CONTEXT_A);
+        assert_eq!(
+            view.interface().map(drop).map_err(|refused| refused.rule()),
+            Err(Rule::StreamContext)
+        );
+        script.current(CONTEXT_B).take_calls();
+        assert!(view.interface().is_ok());
+        view.on(HANDLE).expect("an order");
+        let (record, wait) = ("cuEventRecord".into(), "cuStreamWaitEvent".into());
+        assert_eq!(
+            contexts(script),
+            [(record, "0xb".into()), (wait, "0xb".into())]
+        );
+    }
+}
+
+#[test]
+fn a_block_goes_back_to_the_context_that_the_producers_stream_is_of() {
+    let script = script();
+    let _installed = script::install(script);
+    let view = view(Device::CUDA_MANAGED, Stream::LegacyDefault).on_producer(Stream::LegacyDefault);
+    script.current(CONTEXT_A).take_calls();
+    // The same number, of another context: two streams.
+    let guard = view.consume(Stream::LegacyDefault).expect("an order");
+    assert_eq!(guard.return_edge(), crate::view::ReturnEdge::Event);
+    let edge = |a: &str, b: &str| {
+        [
+            ("cuEventRecord".to_owned(), a.to_owned()),
+            ("cuStreamWaitEvent".to_owned(), b.to_owned()),
+        ]
+    };
+    assert_eq!(contexts(script), edge("0xb", "0xa"));
+    guard.finish().expect("the way back");
+    assert_eq!(contexts(script), edge("0xa", "0xb"));
+}
+
+#[test]
+fn one_stream_of_one_context_is_asked_for_and_not_ordered() {
+    let script = script();
+    let _installed = script::install(script);
+    let view = view(Device::CUDA_MANAGED, Stream::LegacyDefault);
+    script.take_calls();
+    view.on(Stream::LegacyDefault).expect("nothing to do");
+    assert_eq!(script.take_calls()[0], "cuCtxGetCurrent");
+    assert_eq!(script.count("cuEventRecord"), 0);
+}
+
+#[test]
+fn memory_of_a_pool_stays_the_primary_contexts() {
+    let script = script();
+    script.primary(0, 0xc);
+    let _installed = script::install(script);
+    let mut view = view(Device::CUDA, Stream::LegacyDefault);
+    view.remember_primary();
+    script.take_calls();
+    let moved = view.on(Stream::PerThreadDefault).expect("an order");
+    moved.on(HANDLE).expect("an order");
+    moved.on(Stream::PerThreadDefault).expect("nothing to do");
+    assert_eq!(script.count("cuPointerGetAttributes"), 0);
+    assert_eq!(script.count("cuEventRecord"), 2);
+}
