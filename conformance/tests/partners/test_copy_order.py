@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import cai_dlpack as cd
@@ -55,6 +56,11 @@ def settled(machine: Machine) -> int:
 def is_alive(machine: Machine, tensor: abi.Read) -> bool:
     """Whether the copy's memory is allocated."""
     return int(machine.driver.cuMemGetAddressRange_v2(None, None, ctypes.c_uint64(tensor.data))) == 0
+
+
+def is_at_most(machine: Machine, limit: int) -> bool:
+    """Whether no more allocations are live."""
+    return machine.control.live().allocations <= limit
 
 
 def soon(condition: Callable[[], bool]) -> bool:
@@ -203,7 +209,7 @@ def test_copies_are_given_back_behind_an_unrelated_backlog(
             time.sleep(0.002)
             # What cannot be freed is taken again once the thread has seen that its stream is done.
             limit = before + (10 if kind != "device" or not pools else 0)
-            assert soon(lambda: machine.control.live().allocations <= limit), (before, machine.control.live())
+            assert soon(partial(is_at_most, machine, limit)), (before, machine.control.live())
     machine.control.clear_faults()
     assert soon(lambda: machine.control.live().allocations == before)
 
@@ -264,7 +270,7 @@ def test_a_copy_for_no_stream_is_finished_under_every_policy(machine: Machine) -
     pointer, stream = memory(machine, "device"), machine.stream()
     machine.control.store(stream, pointer, NEW)
     for policy in ("event", "host", "none"):
-        with cd.policy(sync=policy):  # type: ignore[arg-type]
+        with cd.policy(sync=policy):
             tensor = copy_for(view(pointer, stream=stream), -1)
         assert machine.read(tensor.data, SIZE) == NEW
         abi.release(tensor)
@@ -307,7 +313,7 @@ def test_the_source_is_kept_until_it_was_read(kind: str, version: int, machine: 
     producer = Cai(interface(shape=(SIZE,), typestr="|u1", strides=None, data=(pointer, False), **declared))
     kept = weakref.ref(producer)
     with machine.control.gate(stream):
-        tensor = on_a_thread(lambda: copy_for(cd.view(producer), stream))
+        tensor = on_a_thread(lambda: copy_for(cd.view(producer), stream))  # noqa: F821
         del producer
         gc.collect()
         time.sleep(0.05)

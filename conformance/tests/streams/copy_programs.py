@@ -88,8 +88,7 @@ class Program:
 
     def _copy_to_host(self) -> None:
         array = self.random.choice(self.arrays)
-        ask = {"dl_device": (abi.CPU, 0), "copy": True, "max_version": (1, 3)}
-        tensor = abi.consume(self._view(array).__dlpack__(**ask))
+        tensor = abi.consume(self._view(array).__dlpack__(dl_device=(abi.CPU, 0), copy=True, max_version=(1, 3)))
         self.right &= ctypes.string_at(tensor.data, SIZE) == array.expected
         abi.release(tensor)
 
