@@ -64,12 +64,12 @@ def legacy(track: SlowTrack, mode: int) -> None:
     end(track, stream)
 
 
-def beside(track: SlowTrack, mode: int, work: Callable[[], object]) -> None:
-    """Runs `work` beside a capture of this thread, then beside one of another thread."""
+def beside(track: SlowTrack, mode: int, work: Callable[[int], object]) -> None:
+    """Runs `work` beside a capture of this thread, then beside one of another thread, with a value for each."""
     stream = track.machine.stream()
     track.machine.set_current(0)
     begin(track, stream, mode)
-    work()
+    work(9)
     end(track, stream)
     begun, done = threading.Event(), threading.Event()
     failed: list[BaseException] = []
@@ -89,7 +89,7 @@ def beside(track: SlowTrack, mode: int, work: Callable[[], object]) -> None:
     thread.start()
     begun.wait()
     try:
-        work()
+        work(11)
     finally:
         done.set()
         thread.join()
@@ -98,19 +98,19 @@ def beside(track: SlowTrack, mode: int, work: Callable[[], object]) -> None:
 
 
 def order_beside(track: SlowTrack, mode: int) -> None:
-    def order() -> None:
-        track.write(track.a, 9)
+    def order(value: int) -> None:
+        track.write(track.a, value)
         track.view(track.a).on(track.b)
         track.read(track.b)
 
     beside(track, mode, order)
     track.wait(track.b)
-    expect(track.seen(), 9)
+    expect(track.seen(), 11)
 
 
 def host_wait_beside(track: SlowTrack, mode: int) -> None:
-    def wait() -> None:
-        track.write(track.a, 11)
+    def wait(value: int) -> None:
+        track.write(track.a, value)
         track.view(track.a).synchronize()
 
     beside(track, mode, wait)
@@ -118,11 +118,11 @@ def host_wait_beside(track: SlowTrack, mode: int) -> None:
 
 
 def import_beside(track: SlowTrack, mode: int) -> None:
-    beside(track, mode, lambda: cd.view(track.producer(track.a), check="bounds"))
+    beside(track, mode, lambda _: cd.view(track.producer(track.a), check="bounds"))
 
 
 def copy_beside(track: SlowTrack, mode: int) -> None:
-    def copy() -> None:
+    def copy(_: int) -> None:
         track.view(track.a).__dlpack__(copy=True, stream=track.b, max_version=(1, 3))
 
     beside(track, mode, copy)

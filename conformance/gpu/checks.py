@@ -21,6 +21,7 @@ from conformance.gpu.facts import begin
 from conformance.gpu.machine import SlowTrack, machine
 from conformance.gpu.registry import CHECKS, Check, NotRun
 
+TRIES = 5
 PARTS = ("captures", "copies", "contexts", "host_readers")
 
 
@@ -39,6 +40,11 @@ def outcome(check: Check, declares: bool) -> str:
     return "ok"
 
 
+def can_be_lost(check: Check) -> bool:
+    """Whether one of a few tries without an order fails: on a busy machine a slow write may be over in time."""
+    return any(answer(lambda: outcome(check, False)) != "ok" for _ in range(TRIES))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
@@ -53,8 +59,7 @@ def main() -> int:
             found = answer(lambda check=check: outcome(check, True))  # type: ignore[misc]
             control = "no order"
             if orders and found == "ok":
-                unordered = answer(lambda check=check: outcome(check, False))  # type: ignore[misc]
-                control = "NOT LOST" if unordered == "ok" else "lost"
+                control = "lost" if can_be_lost(check) else "NOT LOST"
             print(part, name, found, control, sep="\t", flush=True)
             failed |= not found.startswith(("ok", "not run: ")) or control == "NOT LOST"
     return int(failed)
