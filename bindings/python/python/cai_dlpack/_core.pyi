@@ -157,7 +157,8 @@ class CaiView:
         ------
         AttributeError
             If the interface cannot represent the array (memory that CUDA cannot access, bfloat16, float8, packed
-            types), so that a probe goes on to DLPack. `to_cai` raises BufferError instead.
+            types, another thread's default stream), so that a probe goes on to DLPack. `to_cai` raises BufferError
+            instead.
         """
 
     def __dlpack__(
@@ -717,7 +718,8 @@ def join(items: Iterable[CaiView | _StreamLike], /, *, on: _StreamLike) -> list[
     """Makes a stream wait for many streams or views, by one event for each distinct stream.
 
     If a producer works on several streams, join them, then import with ``producer_stream=on``. For many arrays that
-    go to one stream the number of events is that of the streams, not of the arrays.
+    go to one stream the number of events is that of the streams, not of the arrays. A default stream is that of
+    the views' device, which must be one; without views that of the current context.
 
     Parameters
     ----------
