@@ -23,7 +23,7 @@ from conformance.tests.doubles.producers import Cai, Dlpack, interface
 from conformance.tests.interpreter.process import ROOT, on_the_simulator
 from conformance.tests.simulated.capture import Captures
 from conformance.tests.simulated.machine import Machine
-from conformance.tests.streams.faces import HOST_FACES, STREAM_FACES, Face
+from conformance.tests.streams.faces import HOST_FACES, STREAM_FACES, Face, consume
 from conformance.tests.streams.race import LEGACY, NBYTES, PER_THREAD, Track
 
 
@@ -109,6 +109,10 @@ def managed(track: Kinds) -> cd.CaiView:
     return cd.view(Cai(interface(data=(track.managed, False), stream=track.a)))
 
 
+def managed_on_the_legacy_stream(track: Kinds) -> cd.CaiView:
+    return cd.view(Cai(interface(data=(track.managed, False), stream=LEGACY)))
+
+
 def without_a_context(call: Callable[[], object]) -> None:
     """Runs `call` on a thread that has no current context."""
     failed: list[BaseException] = []
@@ -184,6 +188,10 @@ ROUTES: dict[str, Callable[[Kinds], object]] = {
     "numpy-from-dlpack": lambda track: np.from_dlpack(managed(track)),
     "numpy-asarray": lambda track: np.asarray(managed(track)),
     "memoryview": lambda track: memoryview(cast("Any", managed(track))).release(),
+    "managed-on-a-default-stream": lambda track: managed_on_the_legacy_stream(track).on(track.a),
+    "dict-of-a-default-stream": lambda track: managed_on_the_legacy_stream(track).to_cai(),
+    "consume-on-a-default-stream": lambda track: consume(managed(track), LEGACY),
+    "join-on-a-default-stream": lambda track: cd.join([managed(track), track.view(track.b)], on=LEGACY),
     "capture": captured,
     "refused-record": refused_record,
 }
