@@ -312,6 +312,15 @@ fn look_at_cai(object: &Bound<'_, PyAny>, found: &mut Found) -> PyResult<()> {
     found.offers.push(format!(
         "__cuda_array_interface__ version {version}, {ready}"
     ));
+    let silent = cai::silent_stream(object)?;
+    let ready = if ready == Stream::None && silent != Stream::None {
+        found
+            .offers
+            .push(format!("its library's {silent}, which it does not name"));
+        silent
+    } else {
+        ready
+    };
     found.ready = read.is_stream_known().then_some(ready);
     let descriptor = if is_struct {
         found.refused = read.interface.descr().refusal().map(|why| why.to_string());

@@ -216,7 +216,8 @@ impl Function for ToDlpack {
         {
             let dict = cai::attribute(&object)?;
             if let Some(dict) = &dict
-                && let Some(capsule) = cai_to_capsule::convert(&object, dict, request, device_id)?
+                && let Some(capsule) =
+                    cai_to_capsule::convert(&object, dict, facts.traits, request, device_id)?
             {
                 return Ok(capsule);
             }

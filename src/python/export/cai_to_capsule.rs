@@ -11,6 +11,7 @@ use crate::python::cpython::fastcall::Value;
 use crate::python::cpython::{int, release};
 use crate::python::export::dlpack::{build_capsule, takes_versioned_fast};
 use crate::python::import::cai_dict::{self, Numbers};
+use crate::python::import::traits::Traits;
 use crate::python::import::{cai, dtype_hint};
 
 /// Makes the capsule; `None`, with nothing done, if a view is needed or something is wrong.
@@ -21,6 +22,7 @@ use crate::python::import::{cai, dtype_hint};
 pub(crate) fn convert<'py>(
     object: &Bound<'py, PyAny>,
     dict: &Bound<'py, PyAny>,
+    traits: Traits,
     request: FastRequest,
     device_id: Option<i32>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
@@ -30,7 +32,12 @@ pub(crate) fn convert<'py>(
     };
     let mut descriptor = dict.array.borrowed(Device::cuda(device_id.unwrap_or(0)));
     let hides_flag = descriptor.flags.read_only() && !request.versioned;
-    if !dict.is_stream_known || hides_flag || dtype_hint::is_doubtful(object, descriptor.dtype) {
+    let is_silent = dict.stream == Stream::None && traits.silent_stream() != Stream::None;
+    if is_silent
+        || !dict.is_stream_known
+        || hides_flag
+        || dtype_hint::is_doubtful(object, descriptor.dtype)
+    {
         return Ok(None);
     }
     if device_id.is_none() && descriptor.data != 0 {

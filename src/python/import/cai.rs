@@ -19,7 +19,7 @@ use crate::python::cpython::int::{repr, type_name};
 use crate::python::cpython::names::names;
 use crate::python::cpython::{getattr, release};
 use crate::python::import::cai_dict::{FastDict, Numbers, ParsedDict};
-use crate::python::import::{cai_dict, dtype_hint, fields};
+use crate::python::import::{cai_dict, dtype_hint, fields, known_types};
 use crate::view::{CaiView, Owner, check_range};
 
 /// Whether an import takes arrays of structs, whose items have fields.
@@ -228,6 +228,10 @@ pub(crate) fn finish<'py>(
     }
     let owner = Owner::from_raw(release::own(owner(object, options)?)?);
     let producer = options.producer;
+    let stream = match stream {
+        Stream::None if producer.is_none() => silent_stream(object)?,
+        named => named,
+    };
     let mut view = with_streams(descriptor, stream, is_stream_known, producer, owner);
     if !names_context {
         view.remember_primary();
@@ -259,6 +263,16 @@ fn verbatim(violation: Violation, typestr: &Bound<'_, PyAny>) -> Violation {
         Field::CaiTypestr => violation.with_found(repr(typestr)),
         _ => violation,
     }
+}
+
+/// Returns the stream on which an array may have work pending that names none: the table of partners has it. A bare
+/// dict is taken at its word.
+///
+/// # Errors
+/// What the type's attributes raise, if it is new.
+#[inline(always)]
+pub(crate) fn silent_stream(object: &Bound<'_, PyAny>) -> PyResult<Stream> {
+    Ok(known_types::facts_of(object)?.traits.silent_stream())
 }
 
 /// Makes the view, ready on the caller's producer stream, else on the dict's.

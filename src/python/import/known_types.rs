@@ -55,6 +55,9 @@ fn traits(kind: &Bound<'_, PyType>) -> PyResult<Traits> {
     let producer = partners::of_module(&module).and_then(|partner| partner.producer.as_ref());
     let quirks = producer.map_or(&[][..], |producer| producer.quirks);
     traits.extend(quirks.iter().map(|quirk| Traits::of_quirk(*quirk)));
+    if let Some(producer) = producer {
+        traits |= Traits::of_silence(producer.silence);
+    }
     Ok(traits)
 }
 

@@ -4,7 +4,8 @@ use bitflags::bitflags;
 use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
 
-use crate::partners::Quirk;
+use crate::partners::{Quirk, Silence};
+use crate::protocol::stream::Stream;
 use crate::python::cpython::int::type_name;
 use crate::python::cpython::warn;
 
@@ -35,6 +36,10 @@ bitflags! {
         /// The type has no table, and is neither `CaiView`, a capsule nor a dict: its objects are imported by their
         /// attributes.
         const PLAIN = 1 << 11;
+        /// [`Silence::LegacyDefault`]: an array without a stream may have work pending on the legacy default stream.
+        const SILENT_LEGACY = 1 << 12;
+        /// The same, on the per-thread default stream.
+        const SILENT_PER_THREAD = 1 << 13;
         /// Attributes that change the meaning of an export.
         const STATE = Self::REQUIRES_GRAD.bits() | Self::IS_CONJ.bits() | Self::IS_NEG.bits();
     }
@@ -44,6 +49,30 @@ impl Traits {
     /// Returns the trait that the attribute of this trait, which is below 2^16, is a method.
     pub(super) const fn method(self) -> Self {
         Self::from_bits_retain(self.bits() << 16)
+    }
+
+    /// Returns the trait of what a library means by naming no stream.
+    pub(super) fn of_silence(silence: Silence) -> Self {
+        match silence {
+            Silence::Ready | Silence::Unknown => Self::empty(),
+            Silence::LegacyDefault => Self::SILENT_LEGACY,
+            Silence::PerThreadByEnv(variable) => match std::env::var(variable) {
+                Ok(value) if !matches!(value.as_str(), "" | "0") => Self::SILENT_PER_THREAD,
+                _ => Self::SILENT_LEGACY,
+            },
+        }
+    }
+
+    /// Returns the stream on which an array may have work pending whose producer names none.
+    #[inline(always)]
+    pub(crate) fn silent_stream(self) -> Stream {
+        if self.intersects(Self::SILENT_LEGACY) {
+            Stream::LegacyDefault
+        } else if self.intersects(Self::SILENT_PER_THREAD) {
+            Stream::PerThreadDefault
+        } else {
+            Stream::None
+        }
     }
 
     /// Returns the trait of a library's quirk.
