@@ -54,27 +54,9 @@ impl<'d> ContextGuard<'d> {
         stream: Stream,
         place: &Place,
     ) -> Result<Self, DriverError> {
-        Self::of(driver, stream, place, place.requested)
-    }
-
-    /// As [`of_stream`](Self::of_stream), for the stream that the data of the place is ready on.
-    pub(crate) fn of_ready(
-        driver: &'d dyn Driver,
-        ready: Stream,
-        place: &Place,
-    ) -> Result<Self, DriverError> {
-        Self::of(driver, ready, place, place.ready)
-    }
-
-    fn of(
-        driver: &'d dyn Driver,
-        stream: Stream,
-        place: &Place,
-        whose: Defaults,
-    ) -> Result<Self, DriverError> {
         let mut guard = Self::new(driver)?;
         let home = match stream.is_default() {
-            true => Some(Home::make(driver, place, whose, guard.current)?),
+            true => Some(Home::make(driver, place, place.requested, guard.current)?),
             false if guard.current.is_none() => Some(Home::make(
                 driver,
                 place,

@@ -155,12 +155,22 @@ def test_nobody_waits_for_an_unknown_producer(machine: Machine) -> None:
 def test_the_producers_own_stream_costs_no_wait(machine: Machine) -> None:
     pointer, ready = on_device(machine), machine.stream()
     view = cd.view(cai(shape=(4, 6), typestr="<i4", data=(pointer, False), stream=ready))
-    for asked, waits in ((ready, []), (-1, [("cuStreamSynchronize", ready)])):
-        machine.clear()
-        tensor = abi.consume(view.__dlpack__(stream=asked, copy=True, max_version=(1, 3)))
-        assert machine.order() == waits
-        assert {stream for name, stream in machine.calls() if name.startswith("cuMemcpy")} == {ready}
-        end(machine, tensor)
+    machine.clear()
+    tensor = abi.consume(view.__dlpack__(stream=ready, copy=True, max_version=(1, 3)))
+    assert machine.order() == []
+    assert {stream for name, stream in machine.calls() if name.startswith("cuMemcpy")} == {ready}
+    end(machine, tensor)
+
+
+def test_a_copy_for_no_stream_runs_on_one_of_the_librarys_own(machine: Machine) -> None:
+    pointer, ready = on_device(machine), machine.stream()
+    view = cd.view(cai(shape=(4, 6), typestr="<i4", data=(pointer, False), stream=ready))
+    machine.clear()
+    tensor = abi.consume(view.__dlpack__(stream=-1, copy=True, max_version=(1, 3)))
+    (own,) = {stream for name, stream in machine.calls() if name.startswith("cuMemcpy")}
+    assert own not in (0, 1, 2, ready)
+    assert machine.order() == [("cuStreamSynchronize", ready), ("cuStreamSynchronize", own)]
+    end(machine, tensor)
 
 
 def test_a_copy_of_read_only_data_is_writable_and_goes_to_legacy_consumers(machine: Machine) -> None:

@@ -70,6 +70,10 @@ print("waited")
 
 # The device is asked whether anything is captured there, before it is waited for; the capture goes on.
 CAPTURES = """
+# Copies are refused before anything is enqueued.
+READERS["copy"] = lambda view: view.__dlpack__(copy=True, max_version=(1, 3))
+READERS["copy-to-the-cpu"] = lambda view: view.__dlpack__(copy=True, dl_device=(1, 0), max_version=(1, 3))
+
 made = ctypes.c_void_p()
 assert machine.driver.cuStreamCreate(ctypes.byref(made), 0) == 0  # blocking: the legacy stream knows of it
 blocking = made.value
@@ -89,6 +93,7 @@ def reads():
             else:
                 raise AssertionError(name + " read beside a capture")
             assert waits() == [], name
+            assert not [call for call in machine.names() if call.startswith("cuMem")], name
 
 for elsewhere in (False, True):
     captures = Captures(machine)
@@ -136,6 +141,23 @@ for name, read in READERS.items():
 print("nothing")
 """
 
+# A copy for a host is read there: the device is waited for before it is made, and once more when it is.
+COPIES = """
+control.schedule = sys.argv[1]
+for ready in (None, track.a):
+    view = cd.view(track.producer(ready))
+    if ready is not None:
+        control.store(ready, track.data, bytes([7]) * NBYTES)
+    busy(track.b)
+    machine.clear()
+    array = np.from_dlpack(view, copy=True)
+    found = waits()
+    assert (found[0], found[-1], len(found)) == ("cuCtxSynchronize", "cuCtxSynchronize", 3), found
+    assert control.pending(track.b) == 0
+    assert first(array.ctypes.data) == (0 if ready is None else 7)
+print("copied")
+"""
+
 EXCLUSIVE = ("--attribute", "0:89=0")
 
 
@@ -143,6 +165,12 @@ EXCLUSIVE = ("--attribute", "0:89=0")
 def test_every_host_route_waits_for_the_device(schedule: str) -> None:
     done = on_the_simulator(MACHINE + WAITS.replace("sys.argv[1]", repr(schedule)), *EXCLUSIVE)
     assert (done.returncode, done.stdout) == (0, "waited\n"), done.stderr
+
+
+@pytest.mark.parametrize("schedule", ["lazy", "threaded"])
+def test_a_copy_for_a_host_waits_for_the_device(schedule: str) -> None:
+    done = on_the_simulator(MACHINE + COPIES.replace("sys.argv[1]", repr(schedule)), *EXCLUSIVE)
+    assert (done.returncode, done.stdout) == (0, "copied\n"), done.stderr
 
 
 def test_every_host_route_asks_about_captures_first() -> None:

@@ -15,16 +15,15 @@ pub(super) struct Allocation {
 }
 
 impl Allocation {
-    /// Allocates memory of the array's kind, where the array is, of the size of its elements in C order, to be written
-    /// on `stream`, whose context is current. `used` is where it will be used.
+    /// Allocates memory of the array's kind, where the array is, of the size of its elements in C order. `used` is
+    /// where it will be used, whose context is current.
     pub(super) fn new(
         driver: &'static dyn Driver,
         like: &CaiView,
-        stream: Stream,
         used: Use,
     ) -> Result<Self, DriverError> {
         keep::start(driver);
-        let block = keep::with_room(driver, || allocate(driver, like, stream, used))?;
+        let block = keep::with_room(driver, || allocate(driver, like, used))?;
         Ok(Self {
             pointer: block.pointer(),
             block: Some(block),
@@ -44,19 +43,17 @@ impl Drop for Allocation {
     }
 }
 
-fn allocate(
-    driver: &'static dyn Driver,
-    like: &CaiView,
-    stream: Stream,
-    used: Use,
-) -> Result<Block, DriverError> {
+fn allocate(driver: &'static dyn Driver, like: &CaiView, used: Use) -> Result<Block, DriverError> {
     let (place, nbytes) = (like.place(), like.descriptor().nbytes());
     let memory = match like.device().device_type {
         Device::CUDA_MANAGED => Memory::Managed,
         Device::CUDA_HOST => Memory::Pinned,
         _ => Memory::Device,
     };
-    if memory == Memory::Device && used.is_named() && is_home(driver, stream, place.ordinal)? {
+    if memory == Memory::Device
+        && let Some(stream) = used.stream()
+        && is_home(driver, stream, place.ordinal)?
+    {
         match Block::pooled(driver, nbytes, place.ordinal, stream, used) {
             Err(error) if error.is_unsupported() => {}
             made => return made,

@@ -5,7 +5,9 @@ use std::ffi::c_void;
 use super::allocation::Allocation;
 use super::host::gather;
 use super::{Whole, view_of};
-use crate::driver::{self, ContextGuard, CopyPlan, Driver, Lease, PrivateStream, copy_strided};
+use crate::driver::{
+    self, ContextGuard, CopyPlan, Driver, Lease, Place, PrivateStream, copy_strided,
+};
 use crate::error::Error;
 use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -36,7 +38,7 @@ pub(super) fn copy(
     match request {
         Request::Stream(Stream::None) => copy.on(named(view.ready()), policy),
         Request::Stream(stream) => copy.on(stream, policy),
-        Request::Host | Request::NoSync => copy.finished(),
+        Request::Host | Request::NoSync => copy.finished(request),
     }
 }
 
@@ -64,7 +66,7 @@ impl Copy<'_> {
             let _current = ContextGuard::of_stream(self.driver, stream, &self.view.place())?;
             refuse_capture(self.driver, stream)?;
             let used = Use::new(self.driver, Some(stream))?;
-            let allocation = Allocation::new(self.driver, self.view, stream, used)?;
+            let allocation = Allocation::new(self.driver, self.view, used)?;
             if self.is_host_work() && self.view.ready() == Stream::None {
                 self.gather(&allocation);
                 guard.finish()?;
@@ -87,38 +89,36 @@ impl Copy<'_> {
     }
 
     /// Copies, and waits until the copy is there: for a host, or a consumer whose streams are unknown.
-    fn finished(self) -> Result<CaiView, Error> {
+    ///
+    /// The data is waited for first, so that captures are asked about before anything is enqueued; the copy then runs on
+    /// a stream of ours, which waits for nobody's work.
+    fn finished(self, request: Request) -> Result<CaiView, Error> {
+        let place = Place {
+            // A consumer that names no stream is on the device; a device that wants managed memory to itself has it.
+            managed: request == Request::Host && self.view.place().managed,
+            ..self.view.place()
+        };
         let ready = self.view.ready();
-        if self.is_host_work() {
-            self.view.order(Request::Host, SyncPolicy::Event)?;
+        if driver::needed(ready, Request::Host, &place, SyncPolicy::Event) {
+            driver::synchronize(self.driver, ready, &place)?;
         }
-        let place = self.view.place();
-        let _current = match ready {
-            Stream::None => ContextGuard::of_memory(self.driver, &place),
-            ready => ContextGuard::of_ready(self.driver, ready, &place),
-        }?;
+        let _current = ContextGuard::of_memory(self.driver, &place)?;
         let used = Use::new(self.driver, None)?;
+        let allocation = Allocation::new(self.driver, self.view, used)?;
         if self.is_host_work() {
-            let allocation = Allocation::new(self.driver, self.view, ready, used)?;
             self.gather(&allocation);
             return self.made(allocation, Stream::None);
         }
-        // On a stream of ours ready data waits for nobody's work; other data is copied where it is ready.
-        let private = match ready {
-            Stream::None => Some(PrivateStream::new(self.driver)?),
-            _ => None,
-        };
-        let stream = private.as_ref().map_or(ready, PrivateStream::stream);
-        let guard = self.view.consume_with(ready, SyncPolicy::Event)?;
-        refuse_capture(self.driver, stream)?;
-        let allocation = Allocation::new(self.driver, self.view, stream, used)?;
+        let private = PrivateStream::new(self.driver)?;
+        let stream = private.stream();
         // SAFETY: the host waits below until the stream has read the source.
         let copied = unsafe { self.enqueue(&allocation, stream) };
         // Also after a failure: what was enqueued before it reads the source.
-        let waited = driver::synchronize(self.driver, stream, &place);
+        self.driver.stream_synchronize(stream)?;
         copied?;
-        waited?;
-        guard.finish()?;
+        if place.managed {
+            driver::synchronize(self.driver, Stream::None, &place)?;
+        }
         self.made(allocation, Stream::None)
     }
 

@@ -3,7 +3,7 @@
 //! | from | to | the copy runs | ready |
 //! |---|---|---|---|
 //! | device, managed memory | the same kind | on the consumer's stream, after the data | on the consumer's stream |
-//! | | for a consumer that names no stream | on the ready stream, or one of ours; the host waits | now |
+//! | | for a consumer that names no stream | on a stream of ours, once the data is ready; the host waits | now |
 //! | pinned memory | the same kind | by the host, in the order of the consumer's stream | on the consumer's stream |
 //! | | ready, or for a consumer that names no stream | by the host, once the data is ready | now |
 //! | device memory | the CPU | on a stream of ours; the host waits | now |

@@ -79,9 +79,9 @@ impl Use {
         })
     }
 
-    /// Whether the end comes after one stream, and not after the device.
-    pub(crate) const fn is_named(&self) -> bool {
-        self.stream.is_some()
+    /// The stream that the end comes after; `None` if it comes after the device.
+    pub(crate) const fn stream(&self) -> Option<Stream> {
+        self.stream
     }
 
     /// Marks what the stream holds now; for a thread of ours, whose context changes.
