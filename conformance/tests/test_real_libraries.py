@@ -22,6 +22,7 @@ from mpi4py import MPI
 from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.expectations import oracle
+from conformance.tests.interpreter.process import on_the_simulator
 from conformance.tests.simulated.machine import Machine, one_event
 
 VALUES = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -100,13 +101,35 @@ def test_numba_stream_needs_no_call(asked: str, machine: Machine) -> None:
     assert machine.calls() == []
 
 
-def test_numba_array_without_a_stream_needs_no_call(machine: Machine) -> None:
-    view = cd.view(numba.cuda.to_device(VALUES))
+def test_numba_array_without_a_stream_is_pending_on_numbas_default(machine: Machine) -> None:
+    """Numba exports None for its default stream, on which its kernels run: the table of partners has it."""
+    array = numba.cuda.to_device(VALUES)
+    view = cd.view(array)
+    assert (view.stream, view.producer_stream) == (1, 1)
+    machine.clear()
+    for stream in (None, -1, 1):
+        view.__dlpack__(stream=stream, max_version=(1, 3))
+    assert machine.calls() == []
+    view.__dlpack__(stream=2, max_version=(1, 3))
+    assert "cuEventRecord" in {call.name for call in machine.control.calls()}
+
+
+def test_nothing_pending_is_said_by_the_caller_and_costs_nothing(machine: Machine) -> None:
+    view = cd.view(numba.cuda.to_device(VALUES), producer_stream=None)
     assert view.stream is None
     machine.clear()
     for stream in (None, -1, 1, 2, 0x5500):
         view.__dlpack__(stream=stream, max_version=(1, 3))
     assert machine.calls() == []
+
+
+def test_numbas_default_stream_is_per_thread_if_its_environment_says_so() -> None:
+    program = """
+import cai_dlpack as cd, numba.cuda, numpy as np
+print(cd.view(numba.cuda.to_device(np.zeros(3))).stream)
+"""
+    done = on_the_simulator(program, NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM="1")
+    assert (done.stdout.strip(), done.returncode) == ("2", 0), done.stderr
 
 
 def test_numba_default_stream_is_0_and_taken_as_1(machine: Machine) -> None:
