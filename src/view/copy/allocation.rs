@@ -60,7 +60,7 @@ fn allocate(driver: &'static dyn Driver, like: &CaiView, used: Use) -> Result<Bl
         }
     }
     let _current = ContextGuard::of_memory(driver, &place)?;
-    Block::new(driver, memory, nbytes, place.ordinal, used)
+    keep::allocate(driver, memory, nbytes, place.ordinal, used)
 }
 
 /// Whether memory of the device's pool has the same streams as other memory there: it belongs to no context, so that

@@ -27,7 +27,7 @@ pub(super) struct Home {
 
 impl Home {
     /// The current context.
-    fn here(driver: &dyn Driver) -> Result<Self, DriverError> {
+    pub(super) fn here(driver: &dyn Driver) -> Result<Self, DriverError> {
         let call = "cuCtxGetCurrent";
         let context = driver.current_context()?;
         let context = context.ok_or(DriverError::new(call, 201))?;
@@ -163,7 +163,7 @@ impl Block {
         })
     }
 
-    /// Allocates in the current context, or takes over what waits there to be freed.
+    /// Allocates in the current context.
     ///
     /// # Errors
     /// The driver's refusal.
@@ -175,9 +175,6 @@ impl Block {
         used: Use,
     ) -> Result<Self, DriverError> {
         let home = Home::here(driver)?;
-        if let Some(block) = super::free::take(memory, nbytes, home) {
-            return Ok(Self { used, ..block });
-        }
         let _relaxed = Relaxed::new(driver)?;
         let pointer = match memory {
             Memory::Managed => driver.alloc_managed(nbytes),

@@ -38,6 +38,26 @@ pub(crate) use poll::{end, start, until_reached};
 
 use crate::driver::{Driver, DriverError};
 
+/// Allocates in the current context, or takes over what waits there to be freed.
+///
+/// # Errors
+/// The driver's refusal.
+pub(crate) fn allocate(
+    driver: &'static dyn Driver,
+    memory: Memory,
+    nbytes: u64,
+    ordinal: i32,
+    used: Use,
+) -> Result<Block, DriverError> {
+    match free::take(memory, nbytes, block::Home::here(driver)?) {
+        Some(mut block) => {
+            block.used = used;
+            Ok(block)
+        }
+        None => Block::new(driver, memory, nbytes, ordinal, used),
+    }
+}
+
 /// Allocates. If memory is short it waits for what has ended, first for the streams that use it and then for the
 /// calls that free it, and tries again.
 ///
