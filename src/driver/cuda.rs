@@ -34,8 +34,8 @@ use super::{
 use crate::process::fork;
 use crate::protocol::stream::{Capture, Stream};
 
-/// The driver, once it has been loaded. No cell that a second thread waits for: a thread loads without the GIL, so
-/// that another one may fork meanwhile, and the child would wait for ever.
+/// The driver, once it has been loaded. No cell that a second thread waits for: a thread of Rust's loads
+/// without the GIL, so that another one may fork meanwhile, and the child would wait for ever.
 static LOADED: AtomicPtr<Cuda> = AtomicPtr::new(ptr::null_mut());
 
 fn loaded() -> Option<&'static Cuda> {

@@ -2,7 +2,7 @@
 
 use std::thread::ThreadId;
 
-use super::{Context, driver};
+use super::Context;
 use crate::protocol::device::Device;
 use crate::protocol::stream::{Platform, Request, Situation, Stream, SyncPolicy};
 
@@ -17,16 +17,6 @@ pub(crate) enum Defaults {
     OfCurrent,
     /// Those of this context.
     Of(Context),
-}
-
-impl Defaults {
-    /// Those of the context that is current now, for memory that has none of its own.
-    #[cold]
-    pub(crate) fn now() -> Self {
-        let current = driver().and_then(|driver| driver.current_context());
-        // Without a driver or a context nothing is pending on its default streams; an order says so itself.
-        current.ok().flatten().map_or(Self::OfMemory, Self::Of)
-    }
 }
 
 /// Where the data is, and what belongs to its ready stream but not to the stream's number.

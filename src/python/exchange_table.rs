@@ -19,7 +19,7 @@ use crate::driver;
 use crate::protocol::device::Device;
 use crate::protocol::stream::{Request, Stream};
 use crate::python::call::policy;
-use crate::view::CaiView;
+use crate::view::{CaiView, with_driver};
 
 /// The name of the capsule that holds a table.
 pub(crate) const NAME: &std::ffi::CStr = c"dlpack_exchange_api";
@@ -160,9 +160,9 @@ impl WorkStream {
     /// # Errors
     /// The producer's exception; the rules of order; the driver's.
     #[inline]
-    pub(crate) fn follow(&self, py: Python<'_>, view: &CaiView) -> PyResult<()> {
+    pub(crate) fn follow(&self, view: &CaiView) -> PyResult<()> {
         match self.moved(view)? {
-            Some(now) => self.wait_for(py, now, view),
+            Some(now) => self.wait_for(now, view),
             None => Ok(()),
         }
     }
@@ -177,7 +177,7 @@ impl WorkStream {
     }
 
     #[cold]
-    fn wait_for(&self, py: Python<'_>, now: Stream, view: &CaiView) -> PyResult<()> {
+    fn wait_for(&self, now: Stream, view: &CaiView) -> PyResult<()> {
         let (request, policy) = (Request::Stream(view.ready()), policy::policy());
         // The other way about: the producer's stream of now is waited for, the ready one waits.
         let there = view.place();
@@ -188,7 +188,7 @@ impl WorkStream {
             ..there
         };
         if driver::needed(now, request, &place, policy) {
-            py.detach(|| driver::order(driver::driver()?, now, request, &place, policy))?;
+            with_driver(|driver| driver::order(driver, now, request, &place, policy))?;
         }
         Ok(())
     }

@@ -334,7 +334,7 @@ fn look_at_cai(object: &Bound<'_, PyAny>, found: &mut Found) -> PyResult<()> {
         Ok(descriptor) => {
             found.route = Some("cai");
             found.reason = "it names the stream that the producer works on";
-            let located = cai::locate(object.py(), &descriptor, &options);
+            let located = cai::locate(&descriptor, &options);
             match located.map(|(device, _)| device) {
                 Ok(device) => {
                     found.located = true;

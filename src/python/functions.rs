@@ -64,9 +64,7 @@ impl Function for View {
         let facts = known_types::facts_of(&object)?;
         if facts.traits.intersects(Traits::OURS) {
             let this = object.cast::<PyCaiView>()?.get();
-            let (view, beside) = this
-                .derive(py, route::own(this, py, options)?)
-                .into_fields();
+            let (view, beside) = this.derive(py, route::own(this, options)?).into_fields();
             let named = options.producer_object.as_deref();
             let view = PyCaiView::with(view, beside.keeping(named, named));
             return Ok(view.into_object(py)?.into_any());
@@ -265,9 +263,9 @@ fn export<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let export = Export::decide(view.descriptor().borrowed(), request)?;
     let view = match export.transfer() {
-        Some(transfer) => export.copy(py, transfer, &view)?,
+        Some(transfer) => export.copy(transfer, &view)?,
         None => {
-            export.order(py, &view)?;
+            export.order(&view)?;
             view
         }
     };

@@ -10,6 +10,7 @@ use crate::protocol::rule::Field;
 use crate::python::call::stream;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::{Function, signature};
+use crate::view::with_driver;
 
 signature! {
     /// Makes a stream wait for many streams or views, by one event for each distinct stream.
@@ -55,7 +56,7 @@ fn join<'py>(items: &Bound<'py, PyAny>, on: &Bound<'py, PyAny>) -> PyResult<Boun
     for item in items.try_iter()? {
         let item = item?;
         if let Ok(view) = item.cast::<PyCaiView>() {
-            view.get().prepare(py)?;
+            view.get().prepare()?;
             joined.array(view.get().view().ready(), view.get().view().place());
             views.push(view.clone());
         } else {
@@ -63,7 +64,7 @@ fn join<'py>(items: &Bound<'py, PyAny>, on: &Bound<'py, PyAny>) -> PyResult<Boun
         }
     }
     if joined.needs_driver(target) {
-        py.detach(|| driver::join(driver::driver()?, &joined, target))?;
+        with_driver(|driver| driver::join(driver, &joined, target))?;
     }
     let ready = PyList::empty(py);
     for view in views {

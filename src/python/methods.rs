@@ -138,7 +138,7 @@ impl PyCaiView {
     ///     instead.
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        self.prepare(py)?;
+        self.prepare()?;
         if let Some(refused) = self.descr().refusal() {
             return Err(PyAttributeError::new_err(refused.to_string()));
         }
@@ -163,7 +163,7 @@ impl PyCaiView {
     fn to_cai<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.check_array()?;
         let typestr = self.view().descriptor().check_interface()?;
-        self.follow(py)?;
+        self.follow()?;
         cai_dict::of(py, self.view(), typestr, self.view().ready_by_number()?)
     }
 
@@ -175,7 +175,7 @@ impl PyCaiView {
     ///     If the host cannot read the memory, or the interface cannot represent the type.
     #[getter]
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        self.prepare(py)?;
+        self.prepare()?;
         buffer::array_interface(py, self)
     }
 
@@ -214,8 +214,8 @@ impl PyCaiView {
     ///     If that side cannot access the memory.
     #[pyo3(signature = (kind, /))]
     fn present_as(&self, py: Python<'_>, kind: &str) -> PyResult<Self> {
-        self.prepare(py)?;
-        Ok(self.derive(py, buffer::present_as(py, self.view(), kind)?))
+        self.prepare()?;
+        Ok(self.derive(py, buffer::present_as(self.view(), kind)?))
     }
 
     /// The names of the fields of a structured array; empty for any other.
@@ -488,14 +488,14 @@ impl Function for Dlpack {
         };
         let export = Export::decide(this.view().descriptor().borrowed(), &request)?;
         if export.wants_order() {
-            this.follow(py)?;
+            this.follow()?;
         }
         if let Some(transfer) = export.transfer() {
-            let copy = export.copy(py, transfer, this.view())?;
+            let copy = export.copy(transfer, this.view())?;
             let (descriptor, owner) = copy.into_parts();
             return export.capsule(py, descriptor.borrowed(), owner);
         }
-        export.order(py, this.view())?;
+        export.order(this.view())?;
         // The tensor owns a reference to this view, which keeps the memory: no shared count is needed.
         let owner = release::own(slf.to_owned().into_any())?;
         export.capsule(py, this.view().descriptor().borrowed(), owner)

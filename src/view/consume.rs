@@ -11,7 +11,7 @@
 //! exit's event is that: the producer's stream waits for it.
 
 use super::streams::{Placed, thread_of};
-use super::{CaiView, detach, stats};
+use super::{CaiView, stats, with_driver};
 use crate::driver::{self, Back, Defaults, Place};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -100,11 +100,9 @@ impl CaiView {
                 .filter(|_| edge == ReturnEdge::Event)
                 .map(|Placed { stream, whose, .. }| Back { stream, whose });
             let ready = self.ready();
-            detach(|| match (driver::driver()?, back) {
-                (driver, Some(back)) => {
-                    driver::order_within(driver, ready, request, back, &place, policy)
-                }
-                (driver, None) => driver::order(driver, ready, request, &place, policy),
+            with_driver(|driver| match back {
+                Some(back) => driver::order_within(driver, ready, request, back, &place, policy),
+                None => driver::order(driver, ready, request, &place, policy),
             })?;
         }
         stats::OPENED.add();
@@ -217,7 +215,7 @@ impl ConsumeGuard {
         let (request, place) = (Request::Stream(producer), self.place(whose));
         let (consumer, policy) = (self.consumer.stream, self.policy);
         if driver::needed(consumer, request, &place, policy) {
-            detach(|| driver::order(driver::driver()?, consumer, request, &place, policy))?;
+            with_driver(|driver| driver::order(driver, consumer, request, &place, policy))?;
         }
         Ok(())
     }
@@ -230,7 +228,7 @@ impl Drop for ConsumeGuard {
     fn drop(&mut self) {
         if self.end().is_err() {
             let (stream, place) = (self.consumer.stream, self.place(None));
-            let _ = detach(|| driver::synchronize(driver::driver()?, stream, &place));
+            let _ = with_driver(|driver| driver::synchronize(driver, stream, &place));
         }
     }
 }

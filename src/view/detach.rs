@@ -3,8 +3,13 @@
 //! Any call may wait for a lock of the driver, which a `cuMemFree` may hold until the device is done; a host function
 //! that the device waits for may want the GIL. So a thread that holds the GIL does not enter the driver, not even to
 //! ask about a pointer. Nothing here names Python: its side registers once how to let go.
+//!
+//! The driver is loaded before the lock is released, not within: a thread of Python's must not fork while another one
+//! is in the loader or in `cuInit`, whose half-made state the child would have. `cuInit` waits for no host function.
 
 use std::sync::OnceLock;
+
+use crate::driver::{Defaults, Driver, DriverError, driver};
 
 /// Runs its argument once, with the interpreter's lock released if this thread holds it.
 pub(crate) type Detach = fn(&mut (dyn FnMut() + Send));
@@ -14,6 +19,28 @@ static DETACH: OnceLock<Detach> = OnceLock::new();
 /// Registers how to release the interpreter's lock; the first one stays.
 pub(crate) fn set_detach(detach: Detach) {
     DETACH.get_or_init(|| detach);
+}
+
+/// Loads the driver if need be, and passes it to `body` while this thread holds no interpreter's lock.
+///
+/// # Errors
+/// Those of [`driver()`], and `body`'s.
+pub(crate) fn with_driver<R: Send, E: Send + From<DriverError>>(
+    body: impl FnOnce(&'static dyn Driver) -> Result<R, E> + Send,
+) -> Result<R, E> {
+    let driver = driver()?;
+    detach(|| body(driver))
+}
+
+/// Returns whose streams the default streams are on this thread now.
+#[cold]
+pub(crate) fn defaults_now() -> Defaults {
+    // Without a driver or a context nothing is pending on its default streams; an order says so itself.
+    let current = with_driver(|driver| driver.current_context());
+    current
+        .ok()
+        .flatten()
+        .map_or(Defaults::OfMemory, Defaults::Of)
 }
 
 /// Runs `body` while this thread holds no interpreter's lock.

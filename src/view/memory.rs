@@ -1,7 +1,7 @@
 //! Compares the memory that a view describes with the driver's knowledge of it.
 
-use super::{CaiView, detach};
-use crate::driver::{self, Driver, MemoryKind, PointerInfo};
+use super::{CaiView, with_driver};
+use crate::driver::{Driver, MemoryKind, PointerInfo};
 use crate::error::Error;
 use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -30,8 +30,7 @@ impl CaiView {
         let Some(span) = self.descriptor().byte_span() else {
             return Ok(());
         };
-        detach(|| {
-            let driver = driver::driver()?;
+        with_driver(|driver| {
             let info = driver.pointer_info(self.descriptor().data(), true)?;
             check_place(self.descriptor().data(), device, &info)?;
             check_range(driver, span, &info, Field::TensorData)

@@ -91,7 +91,8 @@ pub use typed::{View, ViewMut};
 pub(crate) use block::{Abi, build, header};
 pub(crate) use borrow::{Borrow, watch_forks};
 pub(crate) use copy::Transfer;
-pub(crate) use detach::{detach, set_detach};
+use detach::defaults_now;
+pub(crate) use detach::{detach, set_detach, with_driver};
 pub(crate) use import::{Imported, KnownTensor, read_tensor};
 pub(crate) use memory::check_range;
 pub(crate) use payload::{EndsOn, Kind, Node, RawOwner, Vtable};
@@ -204,7 +205,7 @@ impl CaiView {
     #[inline(always)]
     pub(crate) fn remember_context(&mut self) {
         if self.is_shared_by_contexts() && self.streams.has_default() {
-            self.streams = self.streams.with_defaults(detach(Defaults::now));
+            self.streams = self.streams.with_defaults(defaults_now());
         }
     }
 
@@ -219,7 +220,7 @@ impl CaiView {
     fn placed(&self, stream: Stream) -> Placed {
         let placed = Placed::here(stream);
         match self.is_shared_by_contexts() && stream.is_default() {
-            true => placed.of(detach(Defaults::now)),
+            true => placed.of(defaults_now()),
             false => placed.of(self.streams.memory_defaults()),
         }
     }

@@ -1,7 +1,7 @@
 //! Orders streams, and the host, after the data of a view.
 
 use super::streams::{Placed, is_elsewhere};
-use super::{CaiView, detach};
+use super::{CaiView, defaults_now, detach};
 use crate::driver::{self, Defaults};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -78,7 +78,7 @@ impl CaiView {
             return Ok(());
         }
         // A thread without a context has no default stream that could be meant instead.
-        match (detach(Defaults::now), whose) {
+        match (defaults_now(), whose) {
             (Defaults::Of(here), Defaults::Of(there)) if here != there => {
                 Err(elsewhere(Rule::StreamContext, ready))
             }
@@ -105,11 +105,12 @@ impl CaiView {
             return Ok(());
         }
         let (ready, place) = (self.ready(), self.place());
-        detach(|| match driver::driver() {
+        let driver = match driver::driver() {
             // Ready data, and no device that could be busy with it.
-            Err(error) if error.is_absent() && ready == Stream::None => Ok(()),
-            driver => driver::order(driver?, ready, request, &place, policy).map(drop),
-        })
+            Err(error) if error.is_absent() && ready == Stream::None => return Ok(()),
+            driver => driver?,
+        };
+        Ok(detach(|| driver::order(driver, ready, request, &place, policy)).map(drop)?)
     }
 }
 

@@ -1,8 +1,8 @@
 //! The same memory under its other name: managed, pinned and registered memory is reachable from the device and
 //! from the host, and many consumers take one of the two alone.
 
-use super::{CaiView, detach};
-use crate::driver::{self, MemoryKind, PointerInfo};
+use super::{CaiView, with_driver};
+use crate::driver::{MemoryKind, PointerInfo};
 use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Device;
@@ -68,7 +68,7 @@ impl CaiView {
         match side {
             PresentAs::Cuda => Ok(self.renamed(data, Device::cuda(ordinal))?),
             PresentAs::Host => {
-                detach(|| self.order(Request::Host, SyncPolicy::Event))?;
+                self.order(Request::Host, SyncPolicy::Event)?;
                 Ok(self.renamed(data, Device::HOST)?.with_ready(Stream::None))
             }
         }
@@ -78,8 +78,8 @@ impl CaiView {
     fn pointer_info(&self) -> Result<Option<PointerInfo>, Error> {
         match self.descriptor().data() {
             0 => Ok(None),
-            data => Ok(Some(detach(|| {
-                driver::driver()?.pointer_info(data, false)
+            data => Ok(Some(with_driver(|driver| {
+                driver.pointer_info(data, false)
             })?)),
         }
     }

@@ -17,7 +17,7 @@ use std::marker::PhantomData;
 use smallvec::SmallVec;
 
 use super::element::check_size;
-use super::{CaiView, Element, detach};
+use super::{CaiView, Element};
 use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Device;
@@ -460,7 +460,7 @@ impl<T: Element> ViewMut<'_, T> {
 fn wait_on_host(cai: &CaiView) -> Result<(), Error> {
     let (request, policy) = (Request::Host, SyncPolicy::Event);
     match cai.needs_order(request, policy) {
-        true => detach(|| cai.order(request, policy)),
+        true => cai.order(request, policy),
         false => Ok(()),
     }
 }

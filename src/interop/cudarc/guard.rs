@@ -9,14 +9,13 @@ use cudarc::driver::{CudaStream, LaunchArgs, PushKernelArg};
 
 use super::keep::{self, InContext};
 use super::stream::number_of;
-use crate::driver;
 use crate::error::Error;
 use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 use crate::view::{
     CaiView, ConsumeGuard, Element, Kept, ReturnEdge, View, ViewMut, check_cuda, detach,
-    is_elsewhere, thread_of,
+    is_elsewhere, thread_of, with_driver,
 };
 
 /// Keeps a view on a stream: the stream has been made to wait for the data, and when the guard is dropped the
@@ -145,7 +144,7 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
             // Of memory that every context reaches, a default stream is the current context's.
             stream.context().bind_to_thread()?;
         }
-        let guard = detach(|| array.consume(number))?;
+        let guard = array.consume(number)?;
         Ok(Self {
             guard: Some(guard),
             view,
@@ -206,7 +205,7 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
             return Ok(ReturnEdge::Unknown);
         };
         let edge = guard.return_edge();
-        let finished = detach(|| guard.finish());
+        let finished = guard.finish();
         if finished.is_err() || self.is_elsewhere() {
             // Nothing else waits for the work.
             let (stream, is_elsewhere) = (self.stream, self.is_elsewhere());
@@ -270,7 +269,7 @@ fn device_pointer(array: &CaiView) -> Result<CUdeviceptr, Error> {
     if array.device().device_type != Device::CUDA_HOST || data == 0 {
         return Ok(data);
     }
-    let info = detach(|| driver::driver()?.pointer_info(data, false))?;
+    let info = with_driver(|driver| driver.pointer_info(data, false))?;
     Ok(match info.device_pointer {
         0 => data,
         pointer => pointer,

@@ -12,12 +12,13 @@ use pyo3::types::PyString;
 
 use crate::driver;
 use crate::driver::ContextGuard;
-use crate::driver::DriverError;
+use crate::driver::{Driver, DriverError};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Stream, SyncPolicy};
 use crate::python::call::stream;
 use crate::python::cpython::int::{IntRule, repr};
 use crate::python::cpython::thread_exit::entries;
+use crate::view::detach;
 
 thread_local! {
     static POLICY: Cell<Option<SyncPolicy>> = const { Cell::new(None) };
@@ -182,9 +183,13 @@ fn given_device_id(device_id: &Bound<'_, PyAny>) -> PyResult<i32> {
 /// Queries the driver for the device of a stream's context, or of this thread's context for a default stream. 0
 /// without a driver or a context.
 fn device_of(stream: Stream) -> Result<i32, DriverError> {
-    let Ok(driver) = driver::driver() else {
-        return Ok(0);
-    };
+    match driver::driver() {
+        Ok(driver) => detach(|| device_asked_of(driver, stream)),
+        Err(_) => Ok(0),
+    }
+}
+
+fn device_asked_of(driver: &dyn Driver, stream: Stream) -> Result<i32, DriverError> {
     if !stream.is_default() {
         let _current = ContextGuard::of_handle(driver, stream)?;
         return driver.current_device();
@@ -228,12 +233,12 @@ impl UseStream {
     #[pyo3(signature = (stream, /, *, device_id=None))]
     fn new(stream: &Bound<'_, PyAny>, device_id: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         let device_id = device_id.map(given_device_id).transpose()?;
-        let (py, object) = (stream.py(), stream.clone().unbind());
+        let object = stream.clone().unbind();
         let stream = stream::named(stream, Field::Argument("stream"))?;
         Ok(Self {
             device_id: match device_id {
                 Some(device_id) => device_id,
-                None => py.detach(|| device_of(stream))?,
+                None => device_of(stream)?,
             },
             stream,
             object,

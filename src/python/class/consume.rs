@@ -94,9 +94,9 @@ impl PyConsume {
         if this.lock().is_some() {
             return Err(already_open());
         }
-        view.prepare(py)?;
+        view.prepare()?;
         let (policy, stream) = (policy::policy(), this.stream);
-        let guard = py.detach(|| view.view().consume_with(stream, policy))?;
+        let guard = view.view().consume_with(stream, policy)?;
         let scope = Scope::begin(guard.return_edge());
         let stream_object = this.stream_object.clone_ref(py);
         let consumed = view.consumed(py, guard.view(), stream_object, scope.clone());
@@ -106,7 +106,7 @@ impl PyConsume {
             // Another thread has entered meanwhile: its block stays open, and this guard ends here.
             Some((guard, scope)) => {
                 scope.end();
-                py.detach(|| drop(guard));
+                drop(guard);
                 Err(already_open())
             }
         }
@@ -114,7 +114,6 @@ impl PyConsume {
 
     fn __exit__(
         &self,
-        py: Python<'_>,
         _kind: &Bound<'_, PyAny>,
         _error: &Bound<'_, PyAny>,
         _trace: &Bound<'_, PyAny>,
@@ -124,7 +123,7 @@ impl PyConsume {
             // A producer that has moved goes on working on its new stream, which waits as well.
             let moved = self.view.get().producer_moved();
             let also = moved.as_ref().ok().copied().flatten();
-            py.detach(|| guard.finish_for(also))?;
+            guard.finish_for(also)?;
             moved?;
         }
         Ok(false)
@@ -148,7 +147,7 @@ impl Drop for PyConsume {
         Python::try_attach(|py| {
             // An exception may be pending in the frame that held the block.
             release::keeping_exception(py, || {
-                py.detach(|| drop(guard));
+                drop(guard);
                 warn(py);
             });
         });

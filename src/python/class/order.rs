@@ -30,12 +30,12 @@ impl PyCaiView {
         object: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, Self>> {
         let (py, this) = (slf.py(), slf.get());
-        this.prepare(py)?;
+        this.prepare()?;
         // By events whatever the policy, which applies to implicit order.
         if !this.view().needs_order(request, SyncPolicy::Event) {
             return Ok(slf.clone());
         }
-        py.detach(|| this.view().order(request, SyncPolicy::Event))?;
+        this.view().order(request, SyncPolicy::Event)?;
         this.moved(py, stream, object).into_object(py)
     }
 }

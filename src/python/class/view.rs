@@ -209,9 +209,9 @@ impl PyCaiView {
     /// # Errors
     /// Those of [`check_array`](Self::check_array) and [`follow`](Self::follow).
     #[inline]
-    pub(crate) fn prepare_array(&self, py: Python<'_>) -> PyResult<()> {
+    pub(crate) fn prepare_array(&self) -> PyResult<()> {
         self.check_array()?;
-        self.follow(py)
+        self.follow()
     }
 
     /// Runs the check of every use, and orders the ready stream after a producer that has moved.
@@ -219,9 +219,9 @@ impl PyCaiView {
     /// # Errors
     /// `scope-ended`; those of [`follow`](Self::follow).
     #[inline]
-    pub(crate) fn prepare(&self, py: Python<'_>) -> PyResult<()> {
+    pub(crate) fn prepare(&self) -> PyResult<()> {
         self.check_scope()?;
-        self.follow(py)
+        self.follow()
     }
 
     /// Makes the ready stream wait for the producer's stream, if the producer has moved to another one.
@@ -229,10 +229,10 @@ impl PyCaiView {
     /// # Errors
     /// The exceptions of the producer's table; the rules of order; the driver's.
     #[inline]
-    pub(crate) fn follow(&self, py: Python<'_>) -> PyResult<()> {
+    pub(crate) fn follow(&self) -> PyResult<()> {
         match self.work() {
             None => Ok(()),
-            Some(work) => work.follow(py, &self.view),
+            Some(work) => work.follow(&self.view),
         }
     }
 

@@ -20,10 +20,10 @@ use crate::python::cpython::names::names;
 use crate::view::{CaiView, PresentAs};
 
 /// Blocks until the host may read the data.
-pub(crate) fn wait(py: Python<'_>, view: &CaiView) -> PyResult<()> {
+pub(crate) fn wait(view: &CaiView) -> PyResult<()> {
     let (request, policy) = (Request::Host, SyncPolicy::Event);
     if view.needs_order(request, policy) {
-        py.detach(|| view.order(request, policy))?;
+        view.order(request, policy)?;
     }
     Ok(())
 }
@@ -55,7 +55,7 @@ pub(crate) fn array_interface<'py>(
         .dtype()
         .typestr()
         .map_err(|violation| PyAttributeError::new_err(violation.to_string()))?;
-    wait(py, view)?;
+    wait(view)?;
     let names = names(py);
     let dict = PyDict::new(py);
     dict.set_item(&names.shape, PyTuple::new(py, descriptor.shape())?)?;
@@ -84,7 +84,7 @@ pub(crate) unsafe fn get_buffer(
     buffer: *mut ffi::Py_buffer,
     flags: c_int,
 ) -> PyResult<()> {
-    let (py, this) = (object.py(), object.get());
+    let this = object.get();
     // SAFETY: valid for writes (this function's contract). CPython requires NULL after a failure (`bf_getbuffer`).
     unsafe { (*buffer).obj = std::ptr::null_mut() };
     let descriptor = this.view().descriptor();
@@ -104,8 +104,8 @@ pub(crate) unsafe fn get_buffer(
             .into());
     };
     check_request(descriptor, flags)?;
-    this.prepare(py)?;
-    wait(py, this.view())?;
+    this.prepare()?;
+    wait(this.view())?;
     let strides: Box<[ffi::Py_ssize_t]> = strides.map(|stride| stride as _).collect();
     let wants = |flag| flags & flag == flag;
     let filled = ffi::Py_buffer {
@@ -189,7 +189,7 @@ pub(crate) unsafe fn release_buffer(ndim: usize, buffer: *mut ffi::Py_buffer) {
 ///
 /// # Errors
 /// `argument-value`; those of [`CaiView::present_as`].
-pub(crate) fn present_as(py: Python<'_>, view: &CaiView, kind: &str) -> PyResult<CaiView> {
+pub(crate) fn present_as(view: &CaiView, kind: &str) -> PyResult<CaiView> {
     let side = match kind {
         "cuda" => PresentAs::Cuda,
         "host" => PresentAs::Host,
@@ -200,5 +200,5 @@ pub(crate) fn present_as(py: Python<'_>, view: &CaiView, kind: &str) -> PyResult
                 .into());
         }
     };
-    Ok(py.detach(|| view.present_as(side))?)
+    Ok(view.present_as(side)?)
 }

@@ -45,7 +45,7 @@ pub(crate) fn convert<'py>(
         if dict.stream != Stream::None {
             return Ok(None);
         }
-        descriptor.device = cai::device_at(object.py(), descriptor.data)?;
+        descriptor.device = cai::device_at(descriptor.data)?;
     }
     let is_managed = descriptor.device.device_type == Device::CUDA_MANAGED;
     match request.stream_request(descriptor.device) {

@@ -110,14 +110,9 @@ impl Export {
 
     /// Makes the copy, ready for the consumer.
     #[cold]
-    pub(crate) fn copy(
-        &self,
-        py: Python<'_>,
-        transfer: Transfer,
-        view: &CaiView,
-    ) -> PyResult<CaiView> {
+    pub(crate) fn copy(&self, transfer: Transfer, view: &CaiView) -> PyResult<CaiView> {
         let policy = self.policy();
-        Ok(py.detach(|| transfer.make(view, self.request, policy))?)
+        Ok(transfer.make(view, self.request, policy)?)
     }
 
     /// Returns the policy of the order; a requested wait of the host does not depend on the thread's.
@@ -138,13 +133,13 @@ impl Export {
 
     /// Orders the consumer after the data. Releases the GIL only if it calls the driver.
     #[inline]
-    pub(crate) fn order(&self, py: Python<'_>, view: &CaiView) -> PyResult<()> {
+    pub(crate) fn order(&self, view: &CaiView) -> PyResult<()> {
         if !view.may_need_order(self.request) {
             return Ok(());
         }
         let policy = self.policy();
         if view.needs_order(self.request, policy) {
-            py.detach(|| view.order(self.request, policy))?;
+            view.order(self.request, policy)?;
         }
         Ok(())
     }

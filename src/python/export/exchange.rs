@@ -198,14 +198,14 @@ fn work_stream_of(device_type: i32, device_id: i32) -> Stream {
 /// Makes a view ready on the thread's work stream.
 #[inline]
 fn make_ready(view: &Bound<'_, PyCaiView>) -> PyResult<()> {
-    let (py, this) = (view.py(), view.get());
-    this.prepare_array(py)?;
+    let this = view.get();
+    this.prepare_array()?;
     let view = this.view();
     let device = view.device();
     let request = Request::Stream(work_stream_of(device.device_type, device.id));
     let policy = policy::policy();
     if view.needs_order(request, policy) {
-        py.detach(|| view.order(request, policy))?;
+        view.order(request, policy)?;
     }
     Ok(())
 }

@@ -6,7 +6,6 @@ use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
-use crate::driver;
 use crate::driver::{DriverError, MemoryKind, PointerInfo};
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Device;
@@ -20,7 +19,7 @@ use crate::python::cpython::names::names;
 use crate::python::cpython::{getattr, release};
 use crate::python::import::cai_dict::{FastDict, Numbers, ParsedDict};
 use crate::python::import::{cai_dict, dtype_hint, fields, known_types};
-use crate::view::{CaiView, Owner, check_range};
+use crate::view::{CaiView, Owner, check_range, with_driver};
 
 /// Whether an import takes arrays of structs, whose items have fields.
 #[derive(Clone, Copy, PartialEq)]
@@ -221,7 +220,7 @@ pub(crate) fn finish<'py>(
     is_stream_known: bool,
     options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
-    let (device, names_context) = locate(object.py(), &descriptor, options)?;
+    let (device, names_context) = locate(&descriptor, options)?;
     descriptor.set_device(device);
     if let Some(read_only) = options.read_only {
         descriptor = descriptor.with_read_only(read_only);
@@ -307,7 +306,6 @@ fn owner<'py>(
 /// the memory, which it does not for a pool's. Does not call the driver for an array of size 0.
 #[inline(always)]
 pub(crate) fn locate(
-    py: Python<'_>,
     descriptor: &Descriptor,
     options: &Options<'_, '_>,
 ) -> PyResult<(Device, bool)> {
@@ -315,17 +313,16 @@ pub(crate) fn locate(
     if descriptor.data() == 0 || is_known {
         return Ok((descriptor.device(), true));
     }
-    Ok(query_driver(py, descriptor, options)?)
+    Ok(query_driver(descriptor, options)?)
 }
 
 /// Queries the driver for the device and the kind of the memory and, with `check="bounds"`, for its range.
 fn query_driver(
-    py: Python<'_>,
     descriptor: &Descriptor,
     options: &Options<'_, '_>,
 ) -> Result<(Device, bool), crate::Error> {
     let wants_range = options.check != Check::Device;
-    let info = pointer_info(py, descriptor.data(), wants_range)?;
+    let info = pointer_info(descriptor.data(), wants_range)?;
     let device = device_of(&info).ok_or_else(|| unknown(descriptor.data()))?;
     if let Some(device_id) = options.device_id
         && info.ordinal != device_id
@@ -336,7 +333,7 @@ fn query_driver(
         return Err(violation.with_hint(hint).into());
     }
     if let (true, Some(span)) = (wants_range, descriptor.byte_span()) {
-        py.detach(|| check_range(driver::driver()?, span, &info, Field::CaiData))?;
+        with_driver(|driver| check_range(driver, span, &info, Field::CaiData))?;
     }
     Ok((device, info.context.is_some()))
 }
@@ -345,15 +342,13 @@ fn query_driver(
 ///
 /// # Errors
 /// `pointer-unknown`; the driver's.
-pub(crate) fn device_at(py: Python<'_>, data: u64) -> Result<Device, crate::Error> {
-    let info = pointer_info(py, data, false)?;
+pub(crate) fn device_at(data: u64) -> Result<Device, crate::Error> {
+    let info = pointer_info(data, false)?;
     Ok(device_of(&info).ok_or_else(|| unknown(data))?)
 }
 
-/// Queries the driver without the GIL, and loads it first if need be: the query may wait for a lock that a `cuMemFree`
-/// holds until a host function has got the GIL.
-fn pointer_info(py: Python<'_>, data: u64, wants_range: bool) -> Result<PointerInfo, DriverError> {
-    py.detach(|| driver::driver()?.pointer_info(data, wants_range))
+fn pointer_info(data: u64, wants_range: bool) -> Result<PointerInfo, DriverError> {
+    with_driver(|driver| driver.pointer_info(data, wants_range))
 }
 
 #[cold]

@@ -109,11 +109,12 @@ fn current_for(
     if !traits.intersects(Traits::WANTS_CURRENT) || device.device_type != Device::CUDA {
         return Ok(None);
     }
-    let current = py.detach(|| match driver::driver() {
-        Ok(driver) => ContextGuard::of_device(driver, device.id).map(Some),
-        Err(_) => Ok(None),
-    });
-    Ok(current?)
+    let Ok(driver) = driver::driver() else {
+        return Ok(None);
+    };
+    Ok(py
+        .detach(|| ContextGuard::of_device(driver, device.id))
+        .map(Some)?)
 }
 
 /// Imports a capsule, whose data is ready on the caller's stream: a capsule names none.

@@ -43,7 +43,7 @@ pub(crate) fn import<'py>(
     if facts.traits.intersects(Traits::OURS) {
         let this = object.cast::<PyCaiView>()?.get();
         this.check_array()?;
-        return own(this, object.py(), options);
+        return own(this, options);
     }
     let mut view = MaybeUninit::uninit();
     foreign(&mut view, object, facts, options, AllowStructs::No)?;
@@ -130,12 +130,8 @@ pub(crate) fn by_attributes<'py>(
 ///
 /// # Errors
 /// `scope-ended`; the exceptions of the producer's table; the rules of the options.
-pub(crate) fn own(
-    this: &PyCaiView,
-    py: Python<'_>,
-    options: &Options<'_, '_>,
-) -> PyResult<CaiView> {
-    this.prepare(py)?;
+pub(crate) fn own(this: &PyCaiView, options: &Options<'_, '_>) -> PyResult<CaiView> {
+    this.prepare()?;
     let view = this.view();
     // SAFETY: the view's own description of its own memory.
     let view = amend(unsafe { view.derive(view.descriptor().clone()) }, options)?;

@@ -80,7 +80,7 @@ impl CaiView {
 
     fn copied(&self, to: Device, request: Request) -> Result<Self, Error> {
         let transfer = Transfer::of(self.device(), to)?;
-        detach(|| transfer.make(self, request, SyncPolicy::Event))
+        transfer.make(self, request, SyncPolicy::Event)
     }
 }
 
@@ -147,10 +147,10 @@ impl Transfer {
     ) -> Result<CaiView, Error> {
         let whole = Whole::of(view.descriptor())?;
         view.check_memory()?;
-        match self {
+        detach(|| match self {
             Self::Alike => device::copy(view, &whole, request, policy),
             Self::ToHost => host::copy(view, &whole, policy),
-        }
+        })
     }
 }
 
