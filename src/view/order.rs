@@ -15,8 +15,8 @@ impl CaiView {
     /// `stream` from now on finds the data ready. The producer stream stays what it is.
     ///
     /// # Errors
-    /// A [`Violation`](crate::protocol::rule::Violation) if no order can be made (a graph capture
-    /// forbids it, another thread's per-thread stream), or the driver's refusal.
+    /// A [`Violation`] if no order can be made (a graph capture forbids it, another thread's per-thread stream), or the
+    /// driver's refusal.
     ///
     /// ```
     #[doc = floats!()]
@@ -110,7 +110,7 @@ impl CaiView {
             Err(error) if error.is_absent() && ready == Stream::None => return Ok(()),
             driver => driver?,
         };
-        Ok(detach(|| driver::order(driver, ready, request, &place, policy)).map(drop)?)
+        detach(|| driver::order(driver, ready, request, &place, policy).map(drop))
     }
 }
 
