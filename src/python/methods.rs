@@ -16,6 +16,7 @@ use crate::python::class::beside::kept;
 use crate::python::class::consume::PyConsume;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::{self, Function, signature};
+use crate::python::cpython::getter::{self, Definition, Getter};
 use crate::python::cpython::names::names;
 use crate::python::cpython::release;
 use crate::python::cpython::release::PYTHON;
@@ -128,26 +129,9 @@ impl PyCaiView {
         Some(unsafe { Bound::from_borrowed_ptr(py, payload.cast::<ffi::PyObject>().as_ptr()) })
     }
 
-    /// The CUDA Array Interface, version 3: a new dict.
-    ///
-    /// Raises
-    /// ------
-    /// AttributeError
-    ///     If the interface cannot represent the array (memory that CUDA cannot access, bfloat16, float8, packed
-    ///     types, another thread's default stream), so that a probe goes on to DLPack. `to_cai` raises BufferError
-    ///     instead.
-    #[getter]
-    fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        self.prepare()?;
-        if let Some(refused) = self.descr().refusal() {
-            return Err(PyAttributeError::new_err(refused.to_string()));
-        }
-        let view = self.view();
-        let named = view.descriptor().check_interface();
-        match named.and_then(|typestr| Ok((typestr, view.ready_by_number()?))) {
-            Ok((typestr, ready)) => cai_dict::of(py, view, typestr, ready),
-            Err(violation) => Err(PyAttributeError::new_err(violation.to_string())),
-        }
+    #[classattr]
+    fn __cuda_array_interface__(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        getter::descriptor::<Interface>(&py.get_type::<Self>())
     }
 
     /// Returns the CUDA Array Interface, version 3: a new dict. Its memory lives as long as this view.
@@ -466,6 +450,40 @@ signature! {
         /// True makes a copy, False refuses an export that needs one.
         copy: "bool | None" = None,
     ) -> "CapsuleType"
+}
+
+/// `__cuda_array_interface__`.
+struct Interface;
+
+impl Getter for Interface {
+    const DEFINITION: &'static Definition = &Definition::new::<Self>(
+        c"__cuda_array_interface__",
+        c"The CUDA Array Interface, version 3: a new dict.
+
+Raises
+------
+AttributeError
+    If the interface cannot represent the array (memory that CUDA cannot access, bfloat16, float8, packed
+    types, another thread's default stream), so that a probe goes on to DLPack. `to_cai` raises BufferError
+    instead.",
+    );
+
+    #[inline(always)]
+    fn get<'py>(slf: Borrowed<'_, 'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        // SAFETY: called by a descriptor of the class alone, which has checked the object's class.
+        let slf = unsafe { slf.cast_unchecked::<PyCaiView>() };
+        let (py, this) = (slf.py(), slf.get());
+        if let Some(refused) = this.refusal()? {
+            return Err(PyAttributeError::new_err(refused.to_string()));
+        }
+        this.follow()?;
+        let view = this.view();
+        let named = view.descriptor().check_interface();
+        match named.and_then(|typestr| Ok((typestr, view.ready_by_number()?))) {
+            Ok((typestr, ready)) => Ok(cai_dict::of(py, view, typestr, ready)?.into_any()),
+            Err(violation) => Err(PyAttributeError::new_err(violation.to_string())),
+        }
+    }
 }
 
 impl Function for Dlpack {

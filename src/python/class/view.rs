@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 
 use crate::protocol::device::Device;
 use crate::protocol::interface::Descr;
+use crate::protocol::rule::Violation;
 use crate::protocol::stream::Stream;
 use crate::python::class::beside::{Beside, Rare};
 use crate::python::class::scope::Scope;
@@ -195,11 +196,20 @@ impl PyCaiView {
     /// Refuses a view that cannot be exported: of an ended consume block, or of a struct as a whole.
     #[inline]
     pub(crate) fn check_array(&self) -> PyResult<()> {
+        self.refusal()?.map_or(Ok(()), |why| Err(why.into()))
+    }
+
+    /// Returns why the array of a struct as a whole cannot be exported.
+    ///
+    /// # Errors
+    /// `scope-ended`.
+    #[inline(always)]
+    pub(crate) fn refusal(&self) -> PyResult<Option<Violation>> {
         match self.beside.rare() {
-            None => Ok(()),
+            None => Ok(None),
             Some(rare) => {
                 self.check_scope()?;
-                rare.fields.refusal().map_or(Ok(()), |why| Err(why.into()))
+                Ok(rare.fields.refusal())
             }
         }
     }

@@ -9,6 +9,7 @@ pub(crate) mod compact_int;
 pub(crate) mod errors;
 pub(crate) mod fastcall;
 pub(crate) mod getattr;
+pub(crate) mod getter;
 pub(crate) mod gil;
 pub(crate) mod int;
 pub(crate) mod names;

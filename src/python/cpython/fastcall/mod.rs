@@ -196,7 +196,7 @@ unsafe extern "C" fn enter<F: Function>(
 /// Sets the exception, releases what was dropped on the way to it, and returns NULL.
 #[cold]
 #[inline(never)]
-fn raise(py: Python<'_>, error: PyErr) -> *mut ffi::PyObject {
+pub(crate) fn raise(py: Python<'_>, error: PyErr) -> *mut ffi::PyObject {
     release::dropping(|| error.restore(py));
     ptr::null_mut()
 }
