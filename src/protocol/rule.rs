@@ -504,8 +504,8 @@ rules! {
         "the values must be the bytes in memory; here an operation on them is still pending"
         "DLPack 1.3: a DLTensor is its bytes; torch keeps negation as a flag beside them";
     ExchangeAllocator "exchange-allocator" Buffer
-        "a view cannot allocate tensors"
-        "our choice: a bridge owns no memory";
+        "this library allocates on the CPU and in memory of CUDA"
+        "our choice: other devices have an allocator of their own";
 
     // Views.
     ScopeEnded "scope-ended" Buffer

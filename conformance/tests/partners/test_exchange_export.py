@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import subprocess
 import threading
 import weakref
+from pathlib import Path
 from typing import Any
 
 import cai_dlpack as cd
@@ -16,6 +18,8 @@ import tvm_ffi
 from conformance.tests.dlpack import abi, exchange
 from conformance.tests.doubles.producers import cai
 from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.ownership.waiting import until
+from conformance.tests.simulated.capture import Captures
 from conformance.tests.simulated.machine import Machine, one_event
 
 TABLE = exchange.table_of(cd.CaiView)
@@ -253,20 +257,100 @@ def test_ownership_is_taken_even_on_failure() -> None:
 # --- the allocator -----------------------------------------------------------------------------------------------
 
 
-def test_the_allocator_refuses_by_set_error() -> None:
+def allocate(
+    *, device: tuple[int, int], shape: tuple[int, ...] = (2, 3), dtype: tuple[int, int, int] = (abi.FLOAT, 32, 1)
+) -> Any:
+    """What the allocator makes; the exception's name and text if it refuses."""
     said: list[tuple[int, bytes, bytes]] = []
     record = exchange.SetError(lambda context, kind, text: said.append((context, kind, text)))
+    made = abi.make(device=device, shape=shape, dtype=dtype, data=0, null_strides=True)
     out = ctypes.c_void_p(0xBAD)
-    assert allocator(None, ctypes.byref(out), 0x77, record) == -1
-    assert out.value is None
+    code = allocator(ctypes.addressof(made.tensor), ctypes.byref(out), 0x77, record)
+    if code == 0:
+        assert not said
+        assert out.value
+        return abi.read_at(out.value, versioned=True)
     ((context, kind, text),) = said
-    assert (context, kind) == (0x77, b"BufferError")
-    assert text.endswith(b"[exchange-allocator]")
+    assert (code, context, out.value) == (-1, 0x77, None)
+    return kind.decode(), text.decode()
 
 
-def test_the_allocator_needs_no_gil_and_no_set_error() -> None:
+def test_the_allocator_makes_zeros_on_the_cpu() -> None:
+    made = allocate(device=(abi.CPU, 0))
+    assert (made.shape, made.strides, made.flags) == ((2, 3), (3, 1), 0)
+    assert made.data % 256 == 0
+    assert ctypes.string_at(made.data, 24) == bytes(24)
+    live = cd.stats()["live"]
+    abi.release(made)
+    assert cd.stats()["live"] == live - 1
+
+
+@pytest.mark.parametrize("kind", ["device", "managed", "pinned"])
+def test_the_allocator_makes_memory_of_the_kind_in_the_order_of_the_work_stream(kind: str, machine: Machine) -> None:
+    call, device_type = {
+        "device": ("cuMemAllocAsync", abi.CUDA),
+        "managed": ("cuMemAllocManaged", abi.CUDA_MANAGED),
+        "pinned": ("cuMemHostAlloc", abi.CUDA_HOST),
+    }[kind]
+    mine, before = machine.stream(), machine.control.live().allocations
+    machine.clear()
+    with cd.use_stream(mine):
+        made = allocate(device=(device_type, 0))
+    (allocation,) = (entry for entry in machine.control.calls() if entry.name.startswith("cuMem"))
+    assert allocation.name == call
+    if kind == "device":
+        assert allocation.stream == mine
+    assert (made.device, made.shape, made.flags) == ((device_type, 0), (2, 3), 0)
+    assert not any("Synchronize" in entry.name for entry in machine.control.calls())
+    abi.release(made)
+    assert until(lambda: machine.control.live().allocations == before, 5)
+
+
+def test_the_allocator_makes_an_array_without_elements_of_nothing() -> None:
+    made = allocate(device=(abi.CUDA, 0), shape=(0, 3))
+    assert (made.data, made.shape) == (0, (0, 3))
+    abi.release(made)
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "word"),
+    [
+        ({"device": (abi.ROCM, 0)}, "BufferError", "[exchange-allocator]"),
+        ({"device": (abi.CUDA, 77)}, "RuntimeError", "cuDeviceGet"),
+        ({"device": (abi.CPU, 0), "shape": (-1, 3)}, "ValueError", "[shape-extent]"),
+        ({"device": (abi.CPU, 0), "dtype": (77, 8, 1)}, "BufferError", "[dtype-code]"),
+        ({"device": (abi.CPU, 0), "shape": (1 << 44,)}, "MemoryError", "memory"),
+        ({"device": (abi.CUDA, 0), "shape": (1 << 44,)}, "RuntimeError", "OUT_OF_MEMORY"),
+    ],
+)
+def test_the_allocator_refuses_by_set_error(changes: dict[str, Any], kind: str, word: str, machine: Machine) -> None:
+    live = cd.stats()["live"]
+    said = allocate(**changes)
+    assert said[0] == kind, said
+    assert word in said[1], said
+    assert cd.stats()["live"] == live
+
+
+def test_the_allocator_refuses_a_captured_stream(machine: Machine) -> None:
+    mine = machine.stream()
+    captures = Captures(machine)
+    captures.begin(mine)
+    with cd.use_stream(mine):
+        kind, text = allocate(device=(abi.CUDA, 0))
+    captures.end(mine)
+    assert (kind, "[capture-consumer]" in text) == ("BufferError", True)
+
+
+def test_the_allocator_needs_no_gil_no_prototype_and_no_set_error() -> None:
     without_gil = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)(TABLE.allocator)
     assert without_gil(None, None, None, None) == -1
+    prototype, out = abi.make(device=(abi.CPU, 0), data=0), ctypes.c_void_p()
+    assert without_gil(ctypes.addressof(prototype.tensor), ctypes.addressof(out), None, None) == 0
+    assert out.value
+    abi.release(abi.read_at(out.value, versioned=True))
+    live = cd.stats()["live"]
+    assert without_gil(ctypes.addressof(prototype.tensor), None, None, None) == 0
+    assert cd.stats()["live"] == live
 
 
 # --- real consumers, and ourselves ------------------------------------------------------------------------------
@@ -293,6 +377,28 @@ def test_a_tvm_ffi_function_takes_views_on_our_work_stream(machine: Machine) -> 
         echo(view)
     assert seen == [(view.ptr, (2, 3))]
     assert machine.order() == one_event(ready, mine)
+
+
+@pytest.fixture(scope="module")
+def like(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    library = tmp_path_factory.mktemp("tvm-ffi") / "result.so"
+    package = Path(tvm_ffi.__file__).parent
+    flags = [f"-I{package / 'include'}", f"-L{package / 'lib'}", f"-Wl,-rpath,{package / 'lib'}", "-ltvm_ffi"]
+    command = ["cc", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", str(library)]
+    subprocess.run([*command, str(Path(__file__).parent / "result.c"), *flags], check=True, timeout=60)
+    return tvm_ffi.load_module(str(library))["like"]
+
+
+def test_a_tvm_ffi_function_makes_its_result(like: Any, machine: Machine) -> None:
+    """tvm-ffi takes the allocator of the first argument's table, and returns what that table makes of the tensor."""
+    mine, view = machine.stream(), device_view(machine)
+    with cd.use_stream(mine):
+        made = like(view)
+    assert type(made) is cd.CaiView
+    assert (made.shape, made.dtype, made.device, made.stream) == (view.shape, view.dtype, view.device, mine)
+    assert made.ptr != view.ptr
+    on_host = like(cd.view(np.ones((2, 3), np.float32)))
+    assert np.asarray(on_host).tolist() == [[0, 0, 0], [0, 0, 0]]
 
 
 def test_many_passes_leave_nothing_behind(machine: Machine) -> None:

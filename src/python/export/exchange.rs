@@ -10,9 +10,9 @@
 //! | `dltensor_from_py_object_no_sync` | shape and strides lie in the view itself | read-only data, as a `DLTensor` has no flags |
 //! | `managed_tensor_to_py_object_no_sync` | a view that owns the tensor, which is taken even on failure | as `from_dlpack` |
 //! | `current_work_stream` | the thread's work stream; NULL for the CPU | nothing |
-//! | `managed_tensor_allocator` | nothing | every call: a bridge owns no memory |
+//! | `managed_tensor_allocator` | memory for a result, on the thread's work stream; zeros on the CPU | devices of neither CUDA nor the CPU |
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
 
@@ -25,8 +25,9 @@ use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+use crate::error::Error;
 use crate::protocol::device::{Device, Flags};
-use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::rule::{Class, Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Stream};
 use crate::python::call::policy;
 use crate::python::class::view::PyCaiView;
@@ -34,7 +35,10 @@ use crate::python::cpython::int::type_name;
 use crate::python::cpython::{release, thread_exit};
 use crate::python::exchange_table::NAME;
 use crate::view;
-use crate::view::{CaiView, build};
+use crate::view::{CaiView, build, read_tensor};
+
+/// DLPack's header speaks of data that is aligned to 256 bytes.
+const ALIGN: usize = 256;
 
 /// The table, which DLPack requires to be static.
 struct Static(DLPackExchangeAPI);
@@ -144,22 +148,82 @@ unsafe extern "C" fn work_stream(
 }
 
 unsafe extern "C" fn allocate(
-    _prototype: *mut DLTensor,
+    prototype: *mut DLTensor,
     out: *mut *mut DLManagedTensorVersioned,
     error_context: *mut c_void,
     set_error: Option<unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char)>,
 ) -> c_int {
+    thread_exit::guard();
+    // SAFETY: DLPack 1.3: a description that lives during the call, or NULL.
+    let made = catch_unwind(|| unsafe { result_like(prototype) });
+    let (tensor, refused) = match made {
+        Ok(Ok(tensor)) => (tensor.as_ptr(), None),
+        Ok(Err(error)) => (ptr::null_mut(), Some((kind(&error), error.to_string()))),
+        Err(_) => {
+            view::PANICS.add();
+            let text = "a panic inside cai_dlpack; please report it".to_owned();
+            (ptr::null_mut(), Some((c"RuntimeError", text)))
+        }
+    };
     if !out.is_null() {
         // SAFETY: DLPack 1.3: `out` is valid for a write, if it is not NULL.
-        unsafe { out.write(ptr::null_mut()) };
+        unsafe { out.write(tensor) };
+    } else if !tensor.is_null() {
+        // SAFETY: made above, and given to nobody.
+        unsafe { DLManagedTensorVersioned::drop_raw(tensor) };
     }
-    let violation = Violation::new(Rule::ExchangeAllocator, Field::ExchangeApi, "");
-    let message = CString::new(violation.to_string()).unwrap_or_default();
+    let Some((kind, text)) = refused else {
+        return 0;
+    };
     if let Some(set_error) = set_error {
+        let text = CString::new(text).unwrap_or_default();
         // SAFETY: the caller's function with its own context; both strings live during the call.
-        unsafe { set_error(error_context, c"BufferError".as_ptr(), message.as_ptr()) };
+        unsafe { set_error(error_context, kind.as_ptr(), text.as_ptr()) };
     }
     -1
+}
+
+/// Returns the name of the Python exception for an error.
+fn kind(error: &Error) -> &'static CStr {
+    match error {
+        Error::Violation(violation) => match violation.rule().class() {
+            Class::Type => c"TypeError",
+            Class::Value => c"ValueError",
+            Class::Buffer => c"BufferError",
+        },
+        Error::Driver(_) => c"RuntimeError",
+        Error::OutOfMemory => c"MemoryError",
+    }
+}
+
+/// Makes a tensor for a consumer's result: unwritten memory, for work on the thread's work stream. Called with the GIL
+/// or without.
+///
+/// # Safety
+/// `prototype` is NULL, or points to a tensor whose device, element type, ndim and shape are set.
+unsafe fn result_like(
+    prototype: *const DLTensor,
+) -> Result<NonNull<DLManagedTensorVersioned>, Error> {
+    // SAFETY: NULL, or a tensor that lives during the call (this function's contract).
+    let Some(prototype) = (unsafe { prototype.as_ref() }) else {
+        return Err(Violation::new(Rule::CapsuleNull, Field::ExchangeApi, "NULL").into());
+    };
+    let described = DLTensor {
+        // "Only the dtype, ndim, shape, and device fields are used": an address that every rule accepts.
+        data: ptr::without_provenance_mut(ALIGN),
+        strides: ptr::null_mut(),
+        byte_offset: 0,
+        ..*prototype
+    };
+    // SAFETY: the shape is the prototype's, readable during the call (this function's contract); no strides.
+    let described = unsafe { read_tensor(&described, 0) }?;
+    let Device { device_type, id } = described.device();
+    let made = CaiView::empty(&described, work_stream_of(device_type, id))?;
+    let (descriptor, owner) = made.into_parts();
+    build(descriptor.borrowed(), Flags::NONE.bits(), owner).inspect_err(|_| {
+        // SAFETY: `build` has failed and not taken the owner, which is released once.
+        unsafe { owner.release() };
+    })
 }
 
 /// Borrows a `CaiView`, or refuses the object.

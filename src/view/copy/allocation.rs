@@ -1,9 +1,9 @@
-//! Memory that this library allocates for a copy, which ends after the stream that the copy was made for.
+//! Memory that this library allocates for a copy or a consumer's result. It ends after the stream that it was made for.
 
-use crate::driver::{ContextGuard, Driver, DriverError};
+use crate::driver::{ContextGuard, Driver, DriverError, Place};
+use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Device;
 use crate::protocol::stream::Stream;
-use crate::view::CaiView;
 use crate::view::keep::{self, Block, Memory, Use};
 
 /// One allocation. Dropped, it is freed by another thread, once the stream that it is for is done with it.
@@ -15,15 +15,16 @@ pub(super) struct Allocation {
 }
 
 impl Allocation {
-    /// Allocates memory of the array's kind, where the array is, of the size of its elements in C order. `used` is
-    /// where it will be used, whose context is current.
+    /// Allocates memory of the array's kind, at its place, of the size of its elements in C order. `used` is where it
+    /// will be used, whose context is current.
     pub(super) fn new(
         driver: &'static dyn Driver,
-        like: &CaiView,
+        like: &Descriptor,
+        place: &Place,
         used: Use,
     ) -> Result<Self, DriverError> {
         keep::start(driver);
-        let block = keep::with_room(driver, || allocate(driver, like, used))?;
+        let block = keep::with_room(driver, || allocate(driver, like, place, used))?;
         Ok(Self {
             pointer: block.pointer(),
             block: Some(block),
@@ -43,8 +44,13 @@ impl Drop for Allocation {
     }
 }
 
-fn allocate(driver: &'static dyn Driver, like: &CaiView, used: Use) -> Result<Block, DriverError> {
-    let (place, nbytes) = (like.place(), like.descriptor().nbytes());
+fn allocate(
+    driver: &'static dyn Driver,
+    like: &Descriptor,
+    place: &Place,
+    used: Use,
+) -> Result<Block, DriverError> {
+    let nbytes = like.nbytes();
     let memory = match like.device().device_type {
         Device::CUDA_MANAGED => Memory::Managed,
         Device::CUDA_HOST => Memory::Pinned,
@@ -59,7 +65,7 @@ fn allocate(driver: &'static dyn Driver, like: &CaiView, used: Use) -> Result<Bl
             made => return made,
         }
     }
-    let _current = ContextGuard::of_memory(driver, &place)?;
+    let _current = ContextGuard::of_memory(driver, place)?;
     keep::allocate(driver, memory, nbytes, place.ordinal, used)
 }
 

@@ -6,7 +6,7 @@ use super::allocation::Allocation;
 use super::host::gather;
 use super::{Whole, view_of};
 use crate::driver::{
-    self, ContextGuard, CopyPlan, Driver, Lease, Place, PrivateStream, copy_strided,
+    self, ContextGuard, CopyPlan, Driver, DriverError, Lease, Place, PrivateStream, copy_strided,
 };
 use crate::error::Error;
 use crate::protocol::device::Device;
@@ -64,9 +64,9 @@ impl Copy<'_> {
         let guard = self.view.consume_with(stream, policy)?;
         let allocation = {
             let _current = ContextGuard::of_stream(self.driver, stream, &self.view.place())?;
-            refuse_capture(self.driver, stream)?;
+            refuse_capture(self.driver, stream, Field::Argument("copy"))?;
             let used = Use::new(self.driver, Some(stream))?;
-            let allocation = Allocation::new(self.driver, self.view, used)?;
+            let allocation = self.allocate(used)?;
             if self.is_host_work() && self.view.ready() == Stream::None {
                 self.gather(&allocation);
                 guard.finish()?;
@@ -104,7 +104,7 @@ impl Copy<'_> {
         }
         let _current = ContextGuard::of_memory(self.driver, &place)?;
         let used = Use::new(self.driver, None)?;
-        let allocation = Allocation::new(self.driver, self.view, used)?;
+        let allocation = self.allocate(used)?;
         if self.is_host_work() {
             self.gather(&allocation);
             return self.made(allocation, Stream::None);
@@ -120,6 +120,11 @@ impl Copy<'_> {
             driver::synchronize(self.driver, Stream::None, &place)?;
         }
         self.made(allocation, Stream::None)
+    }
+
+    fn allocate(&self, used: Use) -> Result<Allocation, DriverError> {
+        let (view, place) = (self.view.descriptor(), self.view.place());
+        Allocation::new(self.driver, view, &place, used)
     }
 
     /// Whether the host copies, as the driver would keep it waiting: "for transfers from any host memory to any host
@@ -204,17 +209,19 @@ unsafe extern "C" fn run(data: *mut c_void) {
     unsafe { gather(&job.plan, job.to, job.from) };
 }
 
-/// Refuses a captured stream: its work runs when the graph is launched, if ever, and the copy would not be there.
-fn refuse_capture(driver: &dyn Driver, stream: Stream) -> Result<(), Error> {
+/// Refuses a captured stream: its work runs when the graph is launched, if ever, and the memory would not be there.
+pub(super) fn refuse_capture(
+    driver: &dyn Driver,
+    stream: Stream,
+    field: Field,
+) -> Result<(), Error> {
     match driver.capture(stream)? {
         Capture::Idle => Ok(()),
         Capture::Active | Capture::Invalidated | Capture::BlocksLegacy => {
-            let found = format_args!("a copy on {stream}");
-            Err(
-                Violation::new(Rule::CaptureConsumer, Field::Argument("copy"), found)
-                    .with_hint("copy before the capture begins")
-                    .into(),
-            )
+            let found = format_args!("an allocation on {stream}");
+            Err(Violation::new(Rule::CaptureConsumer, field, found)
+                .with_hint("allocate before the capture begins")
+                .into())
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Copies to the CPU.
 
-use std::alloc::{Layout as Block, alloc, dealloc};
+use std::alloc::{Layout as Block, alloc, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
 use super::{Whole, view_of};
@@ -29,14 +29,22 @@ unsafe impl Send for HostBlock {}
 
 impl HostBlock {
     fn new(nbytes: u64) -> Result<Self, Error> {
+        Self::by(alloc, nbytes)
+    }
+
+    pub(super) fn zeroed(nbytes: u64) -> Result<Self, Error> {
+        Self::by(alloc_zeroed, nbytes)
+    }
+
+    fn by(allocate: unsafe fn(Block) -> *mut u8, nbytes: u64) -> Result<Self, Error> {
         let size = usize::try_from(nbytes).map_err(|_| Error::OutOfMemory)?;
         let block = Block::from_size_align(size.max(1), ALIGN).map_err(|_| Error::OutOfMemory)?;
         // SAFETY: the size is not zero.
-        let start = NonNull::new(unsafe { alloc(block) }).ok_or(Error::OutOfMemory)?;
+        let start = NonNull::new(unsafe { allocate(block) }).ok_or(Error::OutOfMemory)?;
         Ok(Self { start, block })
     }
 
-    fn address(&self) -> u64 {
+    pub(super) fn address(&self) -> u64 {
         self.start.as_ptr().expose_provenance() as u64
     }
 }

@@ -16,6 +16,7 @@
 
 mod allocation;
 mod device;
+mod empty;
 mod host;
 
 use super::{CaiView, Owner, detach};

@@ -1,0 +1,60 @@
+//! Arrays that nothing has been written to, for a consumer's result.
+
+use super::allocation::Allocation;
+use super::device::refuse_capture;
+use super::host::HostBlock;
+use super::view_of;
+use crate::driver::{ContextGuard, Driver, Place};
+use crate::error::Error;
+use crate::protocol::descriptor::Descriptor;
+use crate::protocol::device::{Device, Flags};
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::stream::Stream;
+use crate::view::keep::Use;
+use crate::view::{CaiView, Owner, with_driver};
+
+impl CaiView {
+    /// Allocates an array of `prototype`'s device, shape and element type, in C order, for work on `stream`: what is
+    /// enqueued there from now on may write to it. Its address is ignored.
+    ///
+    /// # Errors
+    /// `exchange-allocator` for a device on which this library does not allocate; `capture-consumer`; the driver's
+    /// refusal; no memory.
+    pub(crate) fn empty(prototype: &Descriptor, stream: Stream) -> Result<Self, Error> {
+        let device = prototype.device();
+        let made = |data, ready, owner| {
+            let layout = prototype.layout().clone();
+            let dtype = prototype.dtype();
+            let described = Descriptor::from_layout(data, device, dtype, Flags::NONE, layout)?;
+            // SAFETY: the owner's memory has the size of the elements in C order; nothing is pending on it but what
+            // the allocation itself makes `ready` wait for.
+            Ok(unsafe { view_of(described, ready, owner) })
+        };
+        if prototype.nbytes() == 0 {
+            return made(0, Stream::None, Owner::new(()));
+        }
+        match device.device_type {
+            Device::CPU => {
+                let block = HostBlock::zeroed(prototype.nbytes())?;
+                made(block.address(), Stream::None, Owner::new(block))
+            }
+            Device::CUDA | Device::CUDA_MANAGED | Device::CUDA_HOST => {
+                let allocation = with_driver(|driver| on_stream(driver, prototype, stream))?;
+                made(allocation.pointer(), stream, Owner::new(allocation))
+            }
+            _ => Err(Violation::new(Rule::ExchangeAllocator, Field::ExchangeApi, device).into()),
+        }
+    }
+}
+
+fn on_stream(
+    driver: &'static dyn Driver,
+    prototype: &Descriptor,
+    stream: Stream,
+) -> Result<Allocation, Error> {
+    let place = Place::new(prototype.device(), 0);
+    let _current = ContextGuard::of_stream(driver, stream, &place)?;
+    refuse_capture(driver, stream, Field::ExchangeApi)?;
+    let used = Use::new(driver, Some(stream))?;
+    Ok(Allocation::new(driver, prototype, &place, used)?)
+}
