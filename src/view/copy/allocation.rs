@@ -23,7 +23,7 @@ impl Allocation {
         used: Use,
     ) -> Result<Self, DriverError> {
         keep::start(driver);
-        let block = keep::with_room(driver, || allocate(driver, like, used))?;
+        let block = keep::with_room(driver, &like.place(), || allocate(driver, like, used))?;
         Ok(Self {
             pointer: block.pointer(),
             block: Some(block),
@@ -60,7 +60,7 @@ fn allocate(driver: &'static dyn Driver, like: &CaiView, used: Use) -> Result<Bl
         }
     }
     let _current = ContextGuard::of_memory(driver, &place)?;
-    keep::allocate(driver, memory, nbytes, place.ordinal, used)
+    keep::allocate(driver, memory, nbytes, used)
 }
 
 /// Whether memory of the device's pool has the same streams as other memory there: it belongs to no context, so that
