@@ -426,7 +426,7 @@ class use_stream:
 
     A consumer that imports views through the C Exchange API reads the thread's work stream without naming an array. It
     gets this stream, and every view that it imports is made ready there. Without a block it gets the legacy default
-    stream.
+    stream. A producer of DLPack without that API is asked for its data on the same stream.
 
     Parameters
     ----------
