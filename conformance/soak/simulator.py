@@ -1,4 +1,4 @@
-"""Runs the simulator's stress, and random programs of it and of copies, in each mode, for longer than a test run.
+"""Runs the simulator's stress, and random programs of it, of copies and at the edges, for longer than a test run.
 
     python -m conformance.soak.simulator --minutes 10
 
@@ -18,7 +18,9 @@ from conformance.provenance import commit, today
 from conformance.tests.interpreter.process import ROOT, on_the_simulator, simulate
 
 RESULTS = ROOT / "conformance" / "simulator" / "soak.tsv"
-MODES = list(itertools.product(["threaded", "lazy"], [[], ["--protect", "--reuse"], ["--queue", "2"]]))
+MODES = list(
+    itertools.product(["threaded", "lazy"], [[], ["--protect", "--reuse"], ["--queue", "2"], ["--attribute", "0:89=0"]])
+)
 
 RANDOM = """
 import json, time
@@ -50,6 +52,26 @@ while time.monotonic() < end:
 print(json.dumps({{"programs": seed - {first}, "wrong": wrong}}))
 """
 
+EDGES = """
+import json, time
+from collections import Counter
+from cai_conformance import Sim
+from conformance.tests.simulated.machine import Machine
+from conformance.tests.streams.edge_machine import Bench
+from conformance.tests.streams.edge_programs import Program
+sim = Sim()
+bench = Bench(Machine(sim))
+seed, wrong, reached, end = {first}, [], Counter(), time.monotonic() + {seconds}
+while time.monotonic() < end:
+    program = Program(bench, seed)
+    with sim.gil_watch("*"):
+        if not program.run():
+            wrong.append(seed)
+    reached += program.reached
+    seed += 1
+print(json.dumps({{"programs": seed - {first}, "wrong": wrong, "reached": reached}}))
+"""
+
 
 def stress(options: list[str], rounds: int) -> tuple[bool, str]:
     """Runs four threads on two devices, with the waits."""
@@ -78,7 +100,7 @@ def note(made: list[str], part: str, options: list[str], right: bool, figures: s
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10)
-    seconds = parser.parse_args().minutes * 60 / len(MODES) / 3
+    seconds = parser.parse_args().minutes * 60 / len(MODES) / 4
     made = [today(), commit()]  # asked before the file of results changes, which git tracks
     all_right = True
     for schedule, more in MODES:
@@ -88,6 +110,7 @@ def main() -> int:
             ("stress", stress(options, max(100, int(seconds * 200)))),
             ("random programs", random_programs(RANDOM, options, min(seconds, 100))),
             ("random copies", random_programs(COPIES, options, min(seconds, 100))),
+            ("programs at the edges", random_programs(EDGES, options, min(seconds, 100))),
         ):
             note(made, part, options, right, figures)
             all_right &= right

@@ -136,7 +136,6 @@ functions! {
     event_wait "cuStreamWaitEvent" "cuStreamWaitEvent" (Handle, Handle, u32);
     event_destroy "cuEventDestroy" "cuEventDestroy_v2" (Handle);
     event_query "cuEventQuery" "cuEventQuery" (Handle);
-    event_synchronize "cuEventSynchronize" "cuEventSynchronize" (Handle);
     stream_create "cuStreamCreate" "cuStreamCreate" (*mut Handle, u32);
     stream_destroy "cuStreamDestroy" "cuStreamDestroy_v2" (Handle);
     stream_id "cuStreamGetId" "cuStreamGetId" (Handle, *mut u64);
@@ -505,12 +504,6 @@ impl Driver for Cuda {
             NOT_READY => Ok(false),
             code => check("cuEventQuery", code).map(|()| true),
         }
-    }
-
-    fn event_synchronize(&self, event: Event) -> Result<(), DriverError> {
-        let call = self.functions.event_synchronize()?;
-        // SAFETY: the event came from `event_create`.
-        check("cuEventSynchronize", unsafe { call(handle(event.0)) })
     }
 
     fn stream_create(&self) -> Result<Stream, DriverError> {

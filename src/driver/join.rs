@@ -22,12 +22,8 @@ impl Joined {
             return;
         }
         self.add(ready, place);
-        // Of arrays on one device one tells whose their default streams are.
-        let is_alike = |other: &Place| {
-            (other.requested, other.ordinal) == (place.requested, place.ordinal)
-                && (place.requested == Defaults::OfCurrent || place.ordinal >= 0)
-        };
-        if !self.arrays.iter().any(is_alike) {
+        let is_same = |other: &Place| means_same(place.requested, &place, other.requested, other);
+        if !self.arrays.last().is_some_and(is_same) {
             self.arrays.push(place);
         }
     }
@@ -62,20 +58,27 @@ fn is_needed((ready, place): &(Stream, Place), on: Stream) -> bool {
     super::needed(*ready, Request::Stream(on), place, SyncPolicy::Event)
 }
 
-/// Whether two ready streams are one queue: a handle identifies it alone, a default stream is one per
-/// context, and per thread.
+/// Whether two ready streams are one queue, as far as is known without the driver: a handle identifies it alone, a
+/// default stream is one per context, and per thread.
 fn is_same_queue(stream: Stream, place: &Place, other: Stream, there: &Place) -> bool {
-    let is_one_context = match (place.ready, there.ready) {
-        (Defaults::OfMemory, Defaults::OfMemory) | (Defaults::OfPrimary, Defaults::OfPrimary) => {
-            place.ordinal == there.ordinal && place.ordinal >= 0
-        }
+    let is_one_context = || means_same(place.ready, place, there.ready, there);
+    stream == other && (!stream.is_default() || is_one_context() && place.thread == there.thread)
+}
+
+/// Whether these default streams are known to be of one context. A device may have several contexts, of which the
+/// driver names that of an allocation.
+fn means_same(whose: Defaults, place: &Place, other: Defaults, there: &Place) -> bool {
+    let is_one_device = place.ordinal == there.ordinal && place.ordinal >= 0;
+    match (whose, other) {
+        (Defaults::OfMemory, Defaults::OfMemory) => is_one_device && place.pointer == there.pointer,
+        (Defaults::OfPrimary, Defaults::OfPrimary) => is_one_device,
         (one, other) => one == other,
-    };
-    stream == other && (!stream.is_default() || is_one_context && place.thread == there.thread)
+    }
 }
 
 /// Makes `on` wait for every one of the streams, by one event for each; the number of events. `on` itself costs
-/// nothing. A default stream is that of the arrays' context, and without arrays that of the current one.
+/// nothing. A default stream is that of the arrays' context, and without arrays that of the current one. The driver
+/// is asked for the context of each array whose default stream has to be told from another one's.
 ///
 /// # Errors
 /// `stream-context` if `on` would be another stream for each of two arrays; then nothing waits. As [`order`], at the
@@ -86,20 +89,47 @@ pub(crate) fn join(driver: &dyn Driver, joined: &Joined, on: Stream) -> Result<u
         true => meaning(driver, joined, on)?,
         false => None,
     };
+    let mut homes = Vec::new();
     let mut events = 0;
-    for wait in joined.waits.iter().filter(|wait| is_needed(wait, on)) {
-        let (ready, place) = wait;
+    for (ready, place) in distinct(driver, joined, on, &mut homes)? {
         let place = Place {
             requested: meant
                 .as_ref()
                 .map_or(place.requested, |home| Defaults::Of(home.context)),
-            ..*place
+            ..place
         };
         let request = Request::Stream(on);
-        let done = order(driver, *ready, request, &place, SyncPolicy::Event)?;
+        let done = order(driver, ready, request, &place, SyncPolicy::Event)?;
         events += usize::from(matches!(done, Done::Event(_)));
     }
     Ok(events)
+}
+
+/// Finds the distinct streams that `on` has to wait for; `homes` keeps their contexts.
+fn distinct<'d>(
+    driver: &'d dyn Driver,
+    joined: &Joined,
+    on: Stream,
+    homes: &mut Vec<Home<'d>>,
+) -> Result<Vec<(Stream, Place)>, Error> {
+    let needed = joined.waits.iter().filter(|wait| is_needed(wait, on));
+    let is_unnamed =
+        |(ready, place): &&(Stream, Place)| ready.is_default() && place.ready == Defaults::OfMemory;
+    if needed.clone().filter(is_unnamed).count() < 2 {
+        return Ok(needed.copied().collect());
+    }
+    let caller = ContextGuard::new(driver)?;
+    let mut found = Joined::default();
+    for wait in needed {
+        let (ready, mut place) = *wait;
+        if is_unnamed(&wait) {
+            let home = Home::find(driver, &place, Defaults::OfMemory, caller.current())?;
+            place.ready = Defaults::Of(home.context);
+            homes.push(home);
+        }
+        found.add(ready, place);
+    }
+    Ok(found.waits)
 }
 
 /// Finds the one context whose default stream `on` is; `None` if no array says.

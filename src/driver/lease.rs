@@ -82,12 +82,10 @@ impl<'d> Lease<'d> {
             .unwrap_or(true)
     }
 
-    /// Blocks until the mark has been reached, or its context has failed.
-    pub(crate) fn synchronize(&self) {
-        // An error is one of the context, in which nothing runs any more.
-        let _ = self
-            .enter()
-            .and_then(|()| self.driver.event_synchronize(self.event));
+    /// Returns the device of the event's context.
+    pub(crate) fn device(&self) -> Result<i32, DriverError> {
+        self.enter()?;
+        self.driver.current_device()
     }
 
     /// Makes the event's context current: no question about an event is answered without one.

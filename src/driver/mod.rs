@@ -204,9 +204,6 @@ pub(crate) trait Driver: Send + Sync {
     /// Returns whether the event's latest mark has been reached. Source: `cuEventQuery`.
     fn event_query(&self, event: Event) -> Result<bool, DriverError>;
 
-    /// Blocks until the event's latest mark has been reached. Source: `cuEventSynchronize`.
-    fn event_synchronize(&self, event: Event) -> Result<(), DriverError>;
-
     /// Creates a stream of the current context that is not ordered with the default streams. Source:
     /// `cuStreamCreate` with `CU_STREAM_NON_BLOCKING`.
     fn stream_create(&self) -> Result<Stream, DriverError>;

@@ -235,15 +235,16 @@ fn host_wait(
     contexts: &Contexts,
     ready: Stream,
 ) -> Result<(), DriverError> {
-    let Some(whole) = contexts.whole else {
-        return caller.driver.stream_synchronize(ready);
-    };
-    if whole != contexts.ready {
+    if contexts.whole != Some(contexts.ready) {
         if ready.is_default() {
+            // The questions about captures have left the consumer's context current.
             caller.switch(contexts.ready)?;
         }
         caller.driver.stream_synchronize(ready)?;
     }
+    let Some(whole) = contexts.whole else {
+        return Ok(());
+    };
     caller.switch(whole)?;
     caller.driver.context_synchronize()
 }

@@ -434,11 +434,6 @@ impl Driver for Script {
             .map(|_| true)
     }
 
-    fn event_synchronize(&self, event: Event) -> Result<(), DriverError> {
-        self.call("cuEventSynchronize", &format!("{:#x}", event.0))
-            .map(|_| ())
-    }
-
     fn stream_create(&self) -> Result<Stream, DriverError> {
         let mut state = self.call("cuStreamCreate", "")?;
         let context = state.thread_context("cuStreamCreate")?;

@@ -17,7 +17,7 @@ signature! {
     ///
     /// If a producer works on several streams, join them, then import with ``producer_stream=on``. For many arrays that
     /// go to one stream the number of events is that of the streams, not of the arrays. A default stream is that of
-    /// the views' device, which must be one; without views that of the current context.
+    /// the views' context, which must be one; without views that of the current context.
     ///
     /// Returns
     /// -------

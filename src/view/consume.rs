@@ -89,6 +89,24 @@ impl CaiView {
         stream: Stream,
         policy: SyncPolicy,
     ) -> Result<ConsumeGuard, Error> {
+        self.begin(stream, policy, true)
+    }
+
+    /// Like [`consume_with`](Self::consume_with), for work that no capture can hold: `stream` enters none.
+    pub(super) fn consume_uncaptured(
+        &self,
+        stream: Stream,
+        policy: SyncPolicy,
+    ) -> Result<ConsumeGuard, Error> {
+        self.begin(stream, policy, false)
+    }
+
+    fn begin(
+        &self,
+        stream: Stream,
+        policy: SyncPolicy,
+        may_enter_capture: bool,
+    ) -> Result<ConsumeGuard, Error> {
         let edge = self.return_edge(stream);
         let placed = self.streams.placed_producer();
         check_thread(placed)?;
@@ -97,7 +115,7 @@ impl CaiView {
             let place = self.place();
             // Only a consumer that comes back to the ready stream's capture may enter it.
             let back = placed
-                .filter(|_| edge == ReturnEdge::Event)
+                .filter(|_| may_enter_capture && edge == ReturnEdge::Event)
                 .map(|Placed { stream, whose, .. }| Back { stream, whose });
             let ready = self.ready();
             with_driver(|driver| match back {
@@ -130,10 +148,10 @@ impl CaiView {
 impl CaiView {
     /// Whether the producer works on this very stream: of the same context, if it is a default stream.
     fn is_producer(&self, stream: Stream) -> bool {
+        let whose = |placed: Placed| placed.whose;
         self.producer() == Some(stream)
-            && (!self.is_shared_by_contexts()
-                || self.streams.placed_producer().map(|placed| placed.whose)
-                    == Some(self.placed(stream).whose))
+            && (!stream.is_default()
+                || self.streams.placed_producer().map(whose) == Some(whose(self.placed(stream))))
     }
 }
 
@@ -160,6 +178,15 @@ impl ConsumeGuard {
     #[must_use]
     pub fn return_edge(&self) -> ReturnEdge {
         self.edge
+    }
+
+    /// Whether some stream of the producer's is the consumer's, or will wait for it.
+    pub(super) fn makes_producer_wait(&self) -> bool {
+        match self.edge {
+            ReturnEdge::SameStream => true,
+            ReturnEdge::Event => self.policy != SyncPolicy::None,
+            ReturnEdge::NotNeeded | ReturnEdge::Unknown => false,
+        }
     }
 
     /// Makes the return edge: what the producer enqueues from now on waits for the consumer's work so far.

@@ -2,7 +2,7 @@
 
 use super::streams::{Placed, is_elsewhere};
 use super::{CaiView, defaults_now, detach};
-use crate::driver::{self, Defaults};
+use crate::driver::{self, Context, Defaults};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
@@ -74,14 +74,33 @@ impl CaiView {
         if is_elsewhere(thread) {
             return Err(elsewhere(Rule::StreamThread, ready));
         }
-        if !self.is_shared_by_contexts() {
+        let Defaults::Of(there) = whose else {
             return Ok(());
+        };
+        match defaults_now() {
+            Defaults::Of(here) if here != there => Err(elsewhere(Rule::StreamContext, ready)),
+            // A thread without a context has no default stream that could be meant instead.
+            _ => Ok(()),
         }
-        // A thread without a context has no default stream that could be meant instead.
-        match (defaults_now(), whose) {
-            (Defaults::Of(here), Defaults::Of(there)) if here != there => {
-                Err(elsewhere(Rule::StreamContext, ready))
-            }
+    }
+
+    /// Takes the default streams of `context`, the memory's, for those of device memory.
+    ///
+    /// # Errors
+    /// `stream-context` if the data is ready on a default stream of another context.
+    pub(super) fn mean_memory_context(
+        &mut self,
+        context: Option<Context>,
+    ) -> Result<(), Violation> {
+        if let Some(context) = context {
+            self.streams = self.streams.with_defaults_of_memory(context);
+        }
+        match self.streams.placed_ready() {
+            Placed {
+                stream,
+                whose: Defaults::Of(_),
+                ..
+            } => Err(elsewhere(Rule::StreamContext, stream)),
             _ => Ok(()),
         }
     }

@@ -33,7 +33,8 @@ impl CaiView {
     /// ready if it is to read it.
     ///
     /// # Errors
-    /// `present-as` if the memory is not reachable from that side; what [`CaiView::synchronize`] refuses; the
+    /// `present-as` if the memory is not reachable from that side; `stream-context` if it is ready on a default stream
+    /// of another context than the memory's, which device memory cannot say; what [`CaiView::synchronize`] refuses; the
     /// driver's refusal.
     ///
     /// ```
@@ -52,8 +53,8 @@ impl CaiView {
         if is_so {
             return Ok(self.clone());
         }
-        let (data, ordinal) = match self.pointer_info()? {
-            None => (0, 0),
+        let (data, ordinal, context) = match self.pointer_info()? {
+            None => (0, 0, None),
             Some(info) => {
                 let data = match side {
                     PresentAs::Cuda => info.device_pointer,
@@ -62,11 +63,15 @@ impl CaiView {
                 if info.kind == MemoryKind::Unknown || data == 0 {
                     return Err(refused(side, own).into());
                 }
-                (data, info.ordinal.max(0))
+                (data, info.ordinal.max(0), info.context)
             }
         };
         match side {
-            PresentAs::Cuda => Ok(self.renamed(data, Device::cuda(ordinal))?),
+            PresentAs::Cuda => {
+                let mut view = self.renamed(data, Device::cuda(ordinal))?;
+                view.mean_memory_context(context)?;
+                Ok(view)
+            }
             PresentAs::Host => {
                 self.order(Request::Host, SyncPolicy::Event)?;
                 Ok(self.renamed(data, Device::HOST)?.with_ready(Stream::None))

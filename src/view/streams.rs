@@ -9,7 +9,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::thread::ThreadId;
 
-use crate::driver::Defaults;
+use crate::driver::{Context, Defaults};
 use crate::protocol::stream::Stream;
 
 /// The stream that a consumer must wait for, and the one on which the producer goes on working.
@@ -197,6 +197,17 @@ impl Streams {
             producer,
             self.kept().cloned(),
         )
+    }
+
+    /// These, with those of `context`, which is the memory's, remembered as the memory's.
+    #[cold]
+    pub(super) fn with_defaults_of_memory(&self, context: Context) -> Self {
+        let mean = |placed: Placed| match placed.whose == Defaults::Of(context) {
+            true => placed.of(Defaults::OfMemory),
+            false => placed,
+        };
+        let producer = self.placed_producer().map(mean);
+        Self::of(mean(self.placed_ready()), producer, self.kept().cloned())
     }
 
     /// Whose the default streams of this memory are, as far as these tell.

@@ -63,6 +63,11 @@ def is_at_most(machine: Machine, limit: int) -> bool:
     return machine.control.live().allocations <= limit
 
 
+def has_seen_the_end(machine: Machine) -> bool:
+    """Whether an event that a copy's end waits for was found to be reached."""
+    return any(call.result == 0 for call in machine.control.calls("cuEventQuery"))
+
+
 def soon(condition: Callable[[], bool]) -> bool:
     """Waits up to five seconds for something that another thread does."""
     for _ in range(500):
@@ -204,8 +209,11 @@ def test_copies_are_given_back_behind_an_unrelated_backlog(
     with machine.control.gate(other):
         for _ in range(100):
             tensor = copy_for(source, mine)
+            machine.clear()
             abi.release(tensor)
             assert wait(machine, mine) == 0
+            # However late its thread comes on a busy machine.
+            assert soon(partial(has_seen_the_end, machine))
             time.sleep(0.002)
             # What cannot be freed is taken again once the thread has seen that its stream is done.
             limit = before + (10 if kind != "device" or not pools else 0)

@@ -42,6 +42,22 @@ class Machine:
         """Makes the device's primary context current on this thread."""
         self._call("cuCtxSetCurrent", ctypes.c_void_p(self.context(ordinal)))
 
+    def create_context(self, ordinal: int = 0) -> int:
+        """A context of its own on a device; what was current stays."""
+        before, found = self.current(), ctypes.c_void_p()
+        self._call("cuCtxCreate_v2", ctypes.byref(found), 0, ordinal)
+        self.enter(before)
+        assert found.value
+        return found.value
+
+    def enter(self, context: int) -> None:
+        """Makes a context current on this thread; 0 leaves it without one."""
+        self._call("cuCtxSetCurrent", ctypes.c_void_p(context))
+
+    def destroy_context(self, context: int) -> None:
+        """Ends a context, and what belongs to it."""
+        self._call("cuCtxDestroy_v2", ctypes.c_void_p(context))
+
     def current(self) -> int:
         """The context that is current on this thread."""
         found = ctypes.c_void_p()

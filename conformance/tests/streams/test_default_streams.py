@@ -143,6 +143,24 @@ def test_one_number_in_two_contexts_is_two_streams(default: int, schedule: str, 
     assert raced(foreign, schedule, (1, default), (0, default), order) == 5
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("default", [LEGACY, PER_THREAD])
+def test_the_policy_host_waits_for_the_stream_of_the_ready_context(default: int, schedule: str, foreign: Track) -> None:
+    """The host waits for the number that the data is ready on, where the consumer's means another stream."""
+    machine = foreign.machine
+    machine.write(foreign.data, bytes(NBYTES))
+    foreign.control.schedule = schedule
+    view = foreign.view_of_any(default)
+    foreign.control.delay(default, 0.02)
+    foreign.write(default, 5)
+    machine.set_current(0)
+    with cd.policy(sync="host"):
+        view.__dlpack__(stream=default, max_version=(1, 3))
+    assert machine.read(foreign.data, NBYTES) == bytes([5]) * NBYTES
+    machine.set_current(1)
+    foreign.wait(default)
+
+
 @pytest.mark.parametrize("default", [LEGACY, PER_THREAD])
 def test_one_number_in_one_context_is_one_stream(default: int, foreign: Track) -> None:
     view = foreign.view_of_any(default)

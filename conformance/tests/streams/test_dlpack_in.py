@@ -7,6 +7,7 @@ from typing import Any
 
 import cai_dlpack as cd
 import pytest
+from cuda.core import Device
 
 from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import FAKE_POINTER, Dlpack, Legacy, StreamOnly
@@ -211,3 +212,46 @@ def test_wanted_where_it_is_used_it_costs_no_event_of_ours(track: Track) -> None
     track.machine.clear()
     view.__dlpack__(stream=track.b, max_version=(1, 3))
     assert track.machine.calls() == []
+
+
+# --- inside `use_stream` ---------------------------------------------------------------------------------
+
+
+def test_the_stream_of_the_block_is_passed(track: Track) -> None:
+    """As the C Exchange API would return it: the producer makes it wait, and no order of ours is left to make."""
+    with cd.use_stream(track.b):
+        view = cd.from_dlpack(Orders(track))
+        assert (view.stream, cd.view(Orders(track)).stream) == (track.b, track.b)
+    track.machine.clear()
+    view.__dlpack__(stream=track.b, max_version=(1, 3))
+    assert track.machine.calls() == []
+    assert cd.from_dlpack(Orders(track)).stream == LEGACY
+
+
+def test_a_wish_comes_before_the_block(track: Track) -> None:
+    with cd.use_stream(track.b):
+        assert cd.from_dlpack(Orders(track), stream=track.a).stream == track.a
+
+
+@pytest.mark.parametrize(
+    ("device", "passed"), [((abi.CUDA, 1), 1), ((abi.CPU, 0), None), (PINNED, None), (MANAGED, None)], ids=str
+)
+def test_a_block_of_another_device_is_not_meant(device: Any, passed: object, track: Track) -> None:
+    with cd.use_stream(track.b, device_id=0):
+        assert sent(device)[0] == passed
+
+
+def test_a_threads_own_stream_is_not_passed(track: Track) -> None:
+    """torch refuses it."""
+    with cd.use_stream(PER_THREAD, device_id=0):
+        assert sent((abi.CUDA, 0))[0] == LEGACY
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_nor_is_the_block_passed_to_a_producer_that_ignores_it(track: Track) -> None:
+    """What it does not order is not ready there."""
+    device = Device(0)
+    device.set_current()
+    buffer = device.allocate(64, stream=device.create_stream())
+    with cd.use_stream(track.b, device_id=0):
+        assert cd.from_dlpack(buffer).stream == LEGACY

@@ -226,7 +226,6 @@ NOT_REACHED = {
     "cuCtxSynchronize": "is for devices whose managed memory the host must leave alone",
     "cuMemAlloc_v2": "is for devices without pools",
     "cuLaunchHostFunc": "gathers pinned memory in the stream's order, which Rust callers reach",
-    "cuEventSynchronize": "waits for a copy's end if memory is short",
     "cuStreamDestroy_v2": "ends a private stream if the pool of streams is full",
 }
 

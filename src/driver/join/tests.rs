@@ -62,7 +62,19 @@ fn default_streams_of_two_devices_are_apart(script: Script) {
     let unknown = Place::cuda(-1, 0x7000);
     let strangers = arrays(&[(legacy, unknown), (legacy, unknown)]);
     let events = join(&script, &strangers, A1).ok();
-    assert_eq!(events, Some(2), "rather once too often");
+    assert_eq!(events, Some(1), "the driver tells");
+}
+
+/// Memory of another context of device 0.
+#[rstest]
+fn default_streams_of_two_contexts_on_a_device_are_apart(script: Script) {
+    script.device_memory(0x8000, 64, 0, CONTEXT_B);
+    let (legacy, other) = (Stream::LegacyDefault, Place::cuda(0, 0x8000));
+    let joined = arrays(&[(legacy, PLACE), (legacy, other), (legacy, PLACE)]);
+    assert_eq!(join(&script, &joined, A1).ok(), Some(2));
+    assert_eq!(script.count("cuPointerGetAttributes"), 2);
+    let joined = arrays(&[(A1, PLACE), (A1, other)]);
+    assert_eq!(rule(join(&script, &joined, legacy)), Rule::StreamContext);
 }
 
 #[rstest]

@@ -204,7 +204,7 @@ fn device_asked_of(driver: &dyn Driver, stream: Stream) -> Result<i32, DriverErr
 ///
 /// A consumer that imports views through the C Exchange API reads the thread's work stream without naming an array. It
 /// gets this stream, and every view that it imports is made ready there. Without a block it gets the legacy default
-/// stream.
+/// stream. A producer of DLPack without that API is asked for its data on the same stream.
 ///
 /// Parameters
 /// ----------

@@ -15,6 +15,7 @@ use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Device, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Stream};
+use crate::python::call::policy;
 use crate::python::capsule;
 use crate::python::cpython::int::{IntRule, repr, type_name};
 use crate::python::cpython::names::names;
@@ -34,7 +35,7 @@ const DEVICE_ID: IntRule = IntRule::new(Field::DlpackDevice, Rule::DeviceItemTyp
 /// What the caller requests of the producer.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct DlpackArguments {
-    /// The stream on which the data is wanted; `None` for the legacy default stream.
+    /// The stream on which the data is wanted; `None` for that of `use_stream`, else the legacy default stream.
     pub(crate) stream: Option<Stream>,
     pub(crate) copy: Option<bool>,
     /// The device on which the data is wanted; `None` for the array's own.
@@ -76,7 +77,8 @@ pub(crate) fn import_object(
     let traits = known_types::facts_of(object)?.traits;
     let announced = announced_device(object)?;
     let wanted = request.device.unwrap_or(announced);
-    let ready = stream_to_request(wanted, request.stream)?;
+    let named = request.stream.or_else(|| work_stream(traits, wanted));
+    let ready = stream_to_request(wanted, named)?;
     let current = current_for(object.py(), traits, announced)?;
     let called = call(object, ready, wanted, request);
     if current.is_some() {
@@ -222,6 +224,15 @@ fn missing(object: &Bound<'_, PyAny>, rule: Rule, field: Field) -> PyErr {
         format_args!("an object of type {}", type_name(object)),
     )
     .into()
+}
+
+/// Returns the stream of this thread's `use_stream` block, or the legacy default one; `None` for a producer that is asked
+/// for none, or would not make it wait. A per-thread default stream is not passed: torch refuses it.
+fn work_stream(traits: Traits, device: Device) -> Option<Stream> {
+    if device.device_type != Device::CUDA || traits.intersects(Traits::IGNORES_STREAM) {
+        return None;
+    }
+    Some(policy::work_stream(device.id)).filter(|stream| *stream != Stream::PerThreadDefault)
 }
 
 /// Chooses the stream that is passed to the producer, and on which the data is then ready.

@@ -24,7 +24,7 @@ impl Allocation {
         used: Use,
     ) -> Result<Self, DriverError> {
         keep::start(driver);
-        let block = keep::with_room(driver, || allocate(driver, like, place, used))?;
+        let block = keep::with_room(driver, place, || allocate(driver, like, place, used))?;
         Ok(Self {
             pointer: block.pointer(),
             block: Some(block),
@@ -66,7 +66,7 @@ fn allocate(
         }
     }
     let _current = ContextGuard::of_memory(driver, place)?;
-    keep::allocate(driver, memory, nbytes, place.ordinal, used)
+    keep::allocate(driver, memory, nbytes, used)
 }
 
 /// Whether memory of the device's pool has the same streams as other memory there: it belongs to no context, so that

@@ -13,7 +13,7 @@ use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Capture, Request, Stream, SyncPolicy};
 use crate::view::keep::{self, Use};
-use crate::view::{CaiView, Owner, ReturnEdge};
+use crate::view::{CaiView, Owner};
 
 /// Copies to memory of the same kind: on the stream that `request` names; if it names none, finished.
 pub(super) fn copy(
@@ -61,29 +61,23 @@ struct Copy<'a> {
 impl Copy<'_> {
     /// Copies on `stream`, where the copy is ready, and whose later work its end follows.
     fn on(self, stream: Stream, policy: SyncPolicy) -> Result<CaiView, Error> {
-        let guard = self.view.consume_with(stream, policy)?;
-        let allocation = {
-            let _current = ContextGuard::of_stream(self.driver, stream, &self.view.place())?;
-            refuse_capture(self.driver, stream, Field::Argument("copy"))?;
-            let used = Use::new(self.driver, Some(stream))?;
-            let allocation = self.allocate(used)?;
-            if self.is_host_work() && self.view.ready() == Stream::None {
-                self.gather(&allocation);
-                guard.finish()?;
-                return self.made(allocation, Stream::None);
-            }
-            // SAFETY: `on` keeps the source until the stream has read it, by the return edge or by its owner.
-            let copied = unsafe { self.enqueue(&allocation, stream) };
-            // Also after a failure: what was enqueued before it reads the source.
-            if matches!(
-                guard.return_edge(),
-                ReturnEdge::Unknown | ReturnEdge::NotNeeded
-            ) {
-                self.keep_source(stream)?;
-            }
-            copied?;
-            allocation
-        };
+        let _current = ContextGuard::of_stream(self.driver, stream, &self.view.place())?;
+        refuse_capture(self.driver, stream, Field::Argument("copy"))?;
+        let guard = self.view.consume_uncaptured(stream, policy)?;
+        let used = Use::new(self.driver, Some(stream))?;
+        let allocation = self.allocate(used)?;
+        if self.is_host_work() && self.view.ready() == Stream::None {
+            self.gather(&allocation);
+            guard.finish()?;
+            return self.made(allocation, Stream::None);
+        }
+        // SAFETY: `on` keeps the source until the stream has read it, by the return edge or by its owner.
+        let copied = unsafe { self.enqueue(&allocation, stream) };
+        // Also after a failure: what was enqueued before it reads the source.
+        if !guard.makes_producer_wait() {
+            self.keep_source(stream)?;
+        }
+        copied?;
         guard.finish()?;
         self.made(allocation, stream)
     }

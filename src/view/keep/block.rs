@@ -46,10 +46,18 @@ impl Home {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Use {
     home: Home,
-    /// `None` if it cannot be named later: then the end comes after all work of the device.
-    stream: Option<Stream>,
-    /// What the stream is, if the driver can tell.
-    id: Option<u64>,
+    works: Works,
+}
+
+/// Where the work is that uses a copy.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Works {
+    /// On this stream, and what it is if the driver can tell.
+    On(Stream, Option<u64>),
+    /// On a stream of the device that cannot be named later: a thread's own.
+    OnDevice,
+    /// On streams that the consumer has not named, of any device.
+    Anywhere,
 }
 
 /// Where a use stands.
@@ -65,23 +73,24 @@ pub(super) enum Mark {
 }
 
 impl Use {
-    /// Of `stream`, whose context is current; `None` for work that may be anywhere on the device.
+    /// Of `stream`, whose context is current; `None` for work that may be anywhere.
     pub(crate) fn new(driver: &dyn Driver, stream: Option<Stream>) -> Result<Self, DriverError> {
-        let stream = stream.filter(|stream| *stream != Stream::PerThreadDefault);
-        let id = match stream {
-            Some(stream @ Stream::Handle(_)) => driver.stream_id(stream).ok(),
-            _ => None,
+        let works = match stream {
+            None => Works::Anywhere,
+            Some(Stream::PerThreadDefault) => Works::OnDevice,
+            Some(stream @ Stream::Handle(_)) => Works::On(stream, driver.stream_id(stream).ok()),
+            Some(stream) => Works::On(stream, None),
         };
-        Ok(Self {
-            home: Home::here(driver)?,
-            stream,
-            id,
-        })
+        let home = Home::here(driver)?;
+        Ok(Self { home, works })
     }
 
-    /// The stream that the end comes after; `None` if it comes after the device.
+    /// The stream that the end comes after; `None` if it comes after devices.
     pub(crate) const fn stream(&self) -> Option<Stream> {
-        self.stream
+        match self.works {
+            Works::On(stream, _) => Some(stream),
+            Works::OnDevice | Works::Anywhere => None,
+        }
     }
 
     /// Marks what the stream holds now; for a thread of ours, whose context changes.
@@ -89,10 +98,10 @@ impl Use {
         if !self.home.enter(driver) {
             return Mark::Over;
         }
-        let Some(stream) = self.stream else {
+        let Works::On(stream, id) = self.works else {
             return Mark::Unnamed;
         };
-        if self.id.is_some() && driver.stream_id(stream).ok() != self.id {
+        if id.is_some() && driver.stream_id(stream).ok() != id {
             return Mark::Unnamed;
         }
         // A stream that the driver refuses is gone.
@@ -110,12 +119,26 @@ impl Use {
         event.destroy();
         Ok(Mark::Captured)
     }
+}
 
-    /// Blocks until the device has done the work that it has.
-    pub(super) fn settle(&self, driver: &dyn Driver) {
-        if !self.home.enter(driver) {
-            return;
-        }
+/// A device that is to be waited for.
+pub(super) struct Site {
+    pub(super) ordinal: i32,
+    /// A context there; `None` for the primary one.
+    home: Option<Home>,
+}
+
+impl Site {
+    /// Blocks until the device has done the work that it has; for a thread of ours, whose context changes.
+    pub(super) fn settle(self, driver: &dyn Driver) {
+        let _primary = match self.home {
+            Some(home) if home.enter(driver) => None,
+            Some(_) => return,
+            None => match ContextGuard::of_device(driver, self.ordinal) {
+                Ok(entered) => Some(entered),
+                Err(_) => return,
+            },
+        };
         if let Ok(pointer) = driver.alloc(1) {
             // SAFETY: just allocated, and used by nothing.
             let _ = unsafe { driver.free(pointer) };
@@ -123,6 +146,20 @@ impl Use {
             // SAFETY: just allocated, and used by nothing.
             let _ = unsafe { driver.free_pinned(pointer) };
         }
+    }
+
+    /// The devices in use but this one.
+    fn others(driver: &dyn Driver, ordinal: i32) -> Vec<Self> {
+        let is_used =
+            |other: &i32| *other != ordinal && driver.primary_context_active(*other) == Ok(true);
+        let count = driver.device_count().unwrap_or(0);
+        let devices = (0..count).filter(is_used);
+        devices
+            .map(|ordinal| Self {
+                ordinal,
+                home: None,
+            })
+            .collect()
     }
 }
 
@@ -134,7 +171,8 @@ pub(crate) struct Block {
     /// The context that it was allocated in.
     pub(super) home: Home,
     pub(super) used: Use,
-    ordinal: i32,
+    /// The device that the memory is taken from.
+    pub(super) ordinal: i32,
     pointer: u64,
 }
 
@@ -171,10 +209,9 @@ impl Block {
         driver: &'static dyn Driver,
         memory: Memory,
         nbytes: u64,
-        ordinal: i32,
         used: Use,
     ) -> Result<Self, DriverError> {
-        let home = Home::here(driver)?;
+        let (home, ordinal) = (Home::here(driver)?, driver.current_device()?);
         let _relaxed = Relaxed::new(driver)?;
         let pointer = match memory {
             Memory::Managed => driver.alloc_managed(nbytes),
@@ -196,9 +233,23 @@ impl Block {
         self.pointer
     }
 
-    /// Whether the call that frees it waits for all work that may use it: that of its own device.
-    pub(super) fn free_waits_for_its_use(&self) -> bool {
-        self.memory != Memory::Pool && self.home == self.used.home
+    /// The devices whose work may use it, but its own if the call that frees it waits for that. On a thread of ours,
+    /// whose context changes.
+    pub(super) fn sites_of_use(&self) -> Vec<Site> {
+        let (driver, used) = (self.driver, self.used.home);
+        match self.used.works {
+            Works::Anywhere => Site::others(driver, self.ordinal),
+            _ if self.memory != Memory::Pool && self.home == used => Vec::new(),
+            // A context that is gone has no work.
+            _ if !used.enter(driver) => Vec::new(),
+            _ => match driver.current_device() {
+                Ok(ordinal) => vec![Site {
+                    ordinal,
+                    home: Some(used),
+                }],
+                Err(_) => Vec::new(),
+            },
+        }
     }
 
     /// Whether the memory is there although its context is gone: that of a pool is, as long as the device is in use.

@@ -1,109 +1,168 @@
-//! The thread that frees what only a call that waits for the device can free.
+//! The threads that free what only a call that waits for the device can free, one for each device.
 //!
 //! Behind work that has nothing to do with it, such memory would pile up; so what waits here may be taken by the next
-//! copy of its size.
+//! copy of its size. A block that work of several devices may use goes from one device's thread to the next, so that
+//! none waits for another device.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::block::{Block, Home, Memory};
+use super::block::{Block, Home, Memory, Site};
 use crate::driver::{Driver, RELAXED};
 use crate::process::signals;
 
-/// What waits to be freed, the oldest first.
-static SHELF: Mutex<Shelf> = Mutex::new(Shelf {
-    waiting: VecDeque::new(),
-    state: State::NotStarted,
-});
+/// What waits to be freed, by the device that is waited for: one shelf for each thread.
+static SHELVES: Mutex<Vec<Shelf>> = Mutex::new(Vec::new());
 /// Signalled when a block comes, and when one has been freed.
 static CHANGED: Condvar = Condvar::new();
 
 struct Shelf {
+    ordinal: i32,
+    /// The oldest first.
     waiting: VecDeque<Waiting>,
-    state: State,
+    /// The device of the block that the thread is freeing, or waiting for.
+    busy_with: Option<i32>,
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum State {
-    NotStarted,
-    Idle,
-    /// The thread is in a call that frees.
-    Busy,
-}
-
-/// A block, and whether work of its device may still use it.
+/// A block, and whether work may still use it.
 struct Waiting {
     block: Block,
     is_in_use: bool,
+    /// The devices that are waited for first; the call that frees the block waits for its own.
+    sites: Vec<Site>,
 }
 
-fn lock() -> MutexGuard<'static, Shelf> {
+type Shelves = MutexGuard<'static, Vec<Shelf>>;
+
+fn lock() -> Shelves {
     // Nothing panics under the lock; a poisoned one still holds a sound list.
-    SHELF.lock().unwrap_or_else(PoisonError::into_inner)
+    SHELVES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn wait(shelf: MutexGuard<'static, Shelf>) -> MutexGuard<'static, Shelf> {
-    CHANGED.wait(shelf).unwrap_or_else(PoisonError::into_inner)
+fn wait(shelves: Shelves) -> Shelves {
+    CHANGED
+        .wait(shelves)
+        .unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Frees a block once its device has done its work. If `is_in_use`, its use is not over before that.
+/// Frees a block once its device has done its work. If `is_in_use`, its use is not over before that. On a thread whose
+/// context may change.
 pub(super) fn later(block: Block, is_in_use: bool) {
-    let mut shelf = lock();
-    if shelf.state == State::NotStarted {
-        let driver = block.driver;
-        let thread = std::thread::Builder::new().name("cai-dlpack-free".into());
-        if thread.spawn(move || run(driver)).is_err() {
-            drop(shelf);
-            return end(Waiting { block, is_in_use });
-        }
-        shelf.state = State::Idle;
+    let sites = match is_in_use {
+        true => block.sites_of_use(),
+        false => Vec::new(),
+    };
+    let waiting = Waiting {
+        block,
+        is_in_use,
+        sites,
+    };
+    let alone = put(&mut lock(), waiting);
+    if let Some(alone) = alone {
+        alone.finish();
     }
-    shelf.waiting.push_back(Waiting { block, is_in_use });
+}
+
+/// Puts a block on the shelf of the device that it waits for; back if there is no thread for it.
+fn put(shelves: &mut Vec<Shelf>, waiting: Waiting) -> Option<Waiting> {
+    let ordinal = waiting.ordinal();
+    if !shelves.iter().any(|shelf| shelf.ordinal == ordinal) {
+        let driver = waiting.block.driver;
+        let thread = std::thread::Builder::new().name("cai-dlpack-free".into());
+        if thread.spawn(move || run(driver, ordinal)).is_err() {
+            return Some(waiting);
+        }
+        shelves.push(Shelf {
+            ordinal,
+            waiting: VecDeque::new(),
+            busy_with: None,
+        });
+    }
+    shelf(shelves, ordinal).waiting.push_back(waiting);
     CHANGED.notify_all();
+    None
+}
+
+fn shelf(shelves: &mut [Shelf], ordinal: i32) -> &mut Shelf {
+    let found = shelves.iter_mut().find(|shelf| shelf.ordinal == ordinal);
+    found.expect("a shelf comes before its thread, and stays")
 }
 
 /// Takes a block of this size over, which nothing uses any more.
 pub(super) fn take(memory: Memory, nbytes: u64, home: Home) -> Option<Block> {
-    let mut shelf = lock();
-    let at = shelf.waiting.iter().position(|waiting| {
+    let is_alike = |waiting: &Waiting| {
         let block = &waiting.block;
         !waiting.is_in_use && (block.memory, block.nbytes, block.home) == (memory, nbytes, home)
-    })?;
-    shelf.waiting.remove(at).map(|waiting| waiting.block)
+    };
+    lock().iter_mut().find_map(|shelf| {
+        let at = shelf.waiting.iter().position(is_alike)?;
+        shelf.waiting.remove(at).map(|waiting| waiting.block)
+    })
 }
 
-/// Blocks until all is freed that waits here.
-pub(super) fn drain() {
-    let mut shelf = lock();
-    while shelf.state == State::Busy || !shelf.waiting.is_empty() {
-        shelf = wait(shelf);
+/// Blocks until all memory of a device is freed that waits here.
+pub(super) fn drain(ordinal: i32) {
+    let is_of_it = |shelf: &Shelf| {
+        shelf.busy_with == Some(ordinal)
+            || shelf
+                .waiting
+                .iter()
+                .any(|waiting| waiting.block.ordinal == ordinal)
+    };
+    let mut shelves = lock();
+    while shelves.iter().any(is_of_it) {
+        shelves = wait(shelves);
     }
 }
 
-fn run(driver: &'static dyn Driver) {
+fn run(driver: &'static dyn Driver, ordinal: i32) {
     signals::block();
     // What this thread calls is no call that a capture elsewhere forbids.
     let _ = driver.exchange_capture_mode(RELAXED);
-    let mut shelf = lock();
+    let mut shelves = lock();
     loop {
-        let Some(waiting) = shelf.waiting.pop_front() else {
-            shelf = wait(shelf);
+        let own = shelf(&mut shelves, ordinal);
+        let Some(waiting) = own.waiting.pop_front() else {
+            shelves = wait(shelves);
             continue;
         };
-        shelf.state = State::Busy;
-        drop(shelf);
-        end(waiting);
-        shelf = lock();
-        shelf.state = State::Idle;
+        own.busy_with = Some(waiting.block.ordinal);
+        drop(shelves);
+        let left = waiting.step();
+        shelves = lock();
+        shelf(&mut shelves, ordinal).busy_with = None;
+        if let Some(alone) = left.and_then(|left| put(&mut shelves, left)) {
+            drop(shelves);
+            alone.finish();
+            shelves = lock();
+        }
         CHANGED.notify_all();
     }
 }
 
-fn end(waiting: Waiting) {
-    let Waiting { block, is_in_use } = waiting;
-    if is_in_use && !block.free_waits_for_its_use() {
-        block.used.settle(block.driver);
+impl Waiting {
+    /// The device that is waited for next.
+    fn ordinal(&self) -> i32 {
+        let next = self.sites.last();
+        next.map_or(self.block.ordinal, |site| site.ordinal)
     }
-    // SAFETY: its use is over, or is work of the device that was just waited for, or that the call waits for.
-    unsafe { block.free() };
+
+    /// Waits for one device; frees the block if that was its own, and returns it otherwise.
+    fn step(mut self) -> Option<Self> {
+        if let Some(site) = self.sites.pop() {
+            site.settle(self.block.driver);
+            return Some(self);
+        }
+        // SAFETY: its use is over, or is work of devices that were just waited for, or of the one that the call waits
+        // for.
+        unsafe { self.block.free() };
+        None
+    }
+
+    fn finish(self) {
+        let mut left = Some(self);
+        while let Some(waiting) = left {
+            left = waiting.step();
+        }
+    }
 }

@@ -7,7 +7,8 @@
 //!
 //! ```text
 //!   deleter --send--> cai-dlpack-keep: records, asks all events together --+--> owners, memory of a pool: here
-//!                                                                          +--> cai-dlpack-free: cuMemFree
+//!                                                                          +--> cai-dlpack-free: cuMemFree,
+//!                                                                               one thread for each device
 //! ```
 //!
 //! | what ends | after | by |
@@ -15,10 +16,10 @@
 //! | an owner | an event that its last user has recorded | its drop |
 //! | memory of a pool | an event on the stream that the copy was made for | `cuMemFree`, which does not wait for such memory |
 //! | other memory | the same | `cuMemFree` or `cuMemFreeHost`, which wait for the device; or the next copy of its size takes it |
-//! | memory for a stream that cannot be named | all work of its device | the same |
+//! | memory for a thread's default stream, or for a stream that is gone | all work of the stream's device | the same |
+//! | memory for a consumer that named no stream (-1, the host) | all work of every device in use | the same |
 //!
-//! A stream cannot be named if the consumer has named none (-1, the host), if it is a thread's own default stream, or
-//! if it was destroyed meanwhile: `cuStreamGetId` tells it from another one under its handle.
+//! `cuStreamGetId` tells a stream that was destroyed from another one under its handle.
 //!
 //! **Captures.** A stream is asked before its event is recorded, and once more after it, since the capture is another
 //! thread's: what was recorded inside one is thrown away, and the memory stays until the capture has ended.
@@ -36,7 +37,7 @@ mod poll;
 pub(crate) use block::{Block, Memory, Use};
 pub(crate) use poll::{end, start, until_reached};
 
-use crate::driver::{Driver, DriverError};
+use crate::driver::{ContextGuard, Driver, DriverError, Place};
 
 /// Allocates in the current context, or takes over what waits there to be freed.
 ///
@@ -46,7 +47,6 @@ pub(crate) fn allocate(
     driver: &'static dyn Driver,
     memory: Memory,
     nbytes: u64,
-    ordinal: i32,
     used: Use,
 ) -> Result<Block, DriverError> {
     match free::take(memory, nbytes, block::Home::here(driver)?) {
@@ -54,25 +54,34 @@ pub(crate) fn allocate(
             block.used = used;
             Ok(block)
         }
-        None => Block::new(driver, memory, nbytes, ordinal, used),
+        None => Block::new(driver, memory, nbytes, used),
     }
 }
 
-/// Allocates. If memory is short it waits for what has ended, first for the streams that use it and then for the
-/// calls that free it, and tries again.
+/// Allocates at `place`. If memory is short there it waits for what has ended of that device, first for the streams
+/// that use it and then for the calls that free it, and tries again.
 ///
 /// # Errors
 /// The driver's refusal.
 pub(crate) fn with_room(
     driver: &'static dyn Driver,
+    place: &Place,
     allocate: impl Fn() -> Result<Block, DriverError>,
 ) -> Result<Block, DriverError> {
-    let room: [fn(&'static dyn Driver); 2] = [poll::drain, |_| free::drain()];
+    let room: [fn(&'static dyn Driver, i32); 2] = [poll::drain, |_, ordinal| free::drain(ordinal)];
     for make_room in room {
         match allocate() {
-            Err(error) if error.is_out_of_memory() => make_room(driver),
+            Err(error) if error.is_out_of_memory() => {
+                make_room(driver, device_of(driver, place)?);
+            }
             made => return made,
         }
     }
     allocate()
+}
+
+/// The device that memory at `place` is of.
+fn device_of(driver: &dyn Driver, place: &Place) -> Result<i32, DriverError> {
+    let _there = ContextGuard::of_memory(driver, place)?;
+    driver.current_device()
 }

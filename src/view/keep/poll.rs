@@ -22,8 +22,14 @@ enum News {
     Owner(Lease<'static>, Owner),
     /// Memory whose consumer is gone.
     Block(Block),
-    /// A thread that waits until no stream uses what has come.
-    Drain(Sender<()>),
+    /// A thread that waits until no stream uses what has come, of memory of a device.
+    Drain(Drain),
+}
+
+/// Ends the wait of a thread when it is dropped.
+struct Drain {
+    ordinal: i32,
+    _waits: Sender<()>,
 }
 
 /// Starts the thread, if it could be started, so that a deleter finds it.
@@ -56,10 +62,14 @@ pub(crate) fn end(block: Block) {
     }
 }
 
-/// Blocks until no stream uses what has ended by now.
-pub(super) fn drain(driver: &'static dyn Driver) {
-    let (sender, receiver) = channel();
-    if tell(driver, News::Drain(sender)).is_none() {
+/// Blocks until no stream uses memory of a device that has ended by now.
+pub(super) fn drain(driver: &'static dyn Driver, ordinal: i32) {
+    let (waits, receiver) = channel();
+    let drain = Drain {
+        ordinal,
+        _waits: waits,
+    };
+    if tell(driver, News::Drain(drain)).is_none() {
         // The sender is dropped, unused, if the thread is gone.
         let _ = receiver.recv();
     }
@@ -79,12 +89,14 @@ struct Keeper {
     /// Blocks whose stream has no mark for them yet.
     unmarked: Vec<Block>,
     waiting: Vec<Waiting>,
+    drains: Vec<Drain>,
 }
 
 /// What hangs on one event.
 struct Waiting {
     event: Lease<'static>,
-    owner: Option<Owner>,
+    /// With the device of its event.
+    owner: Option<(Owner, i32)>,
     blocks: Vec<Block>,
 }
 
@@ -104,15 +116,10 @@ impl Keeper {
             if matches!(news, Err(RecvTimeoutError::Disconnected)) {
                 return;
             }
-            let mut drained = Vec::new();
             for news in news.into_iter().chain(receiver.try_iter()) {
-                drained.extend(keeper.take(news));
+                keeper.take(news);
             }
             keeper.mark();
-            if !drained.is_empty() {
-                keeper.finish();
-            }
-            drop(drained);
             keeper.ask();
             pause = if is_new { SHORT } else { LONG.min(pause * 2) };
         }
@@ -125,7 +132,7 @@ impl Keeper {
         self.take(news);
         while !self.is_idle() {
             self.mark();
-            self.finish();
+            self.ask();
             thread::sleep(SHORT);
         }
     }
@@ -134,18 +141,20 @@ impl Keeper {
         self.unmarked.is_empty() && self.waiting.is_empty()
     }
 
-    /// Takes one piece of news; the thread that waits for a drain is told when its sender is dropped.
-    fn take(&mut self, news: News) -> Option<Sender<()>> {
+    fn take(&mut self, news: News) {
         match news {
-            News::Owner(event, owner) => self.waiting.push(Waiting {
-                event,
-                owner: Some(owner),
-                blocks: Vec::new(),
-            }),
+            News::Owner(event, owner) => {
+                // A context that is gone has no device, and nobody waits for its memory.
+                let ordinal = event.device().unwrap_or(-1);
+                self.waiting.push(Waiting {
+                    event,
+                    owner: Some((owner, ordinal)),
+                    blocks: Vec::new(),
+                });
+            }
             News::Block(block) => self.unmarked.push(block),
-            News::Drain(sender) => return Some(sender),
+            News::Drain(drain) => self.drains.push(drain),
         }
-        None
     }
 
     /// Marks the streams of the blocks that came, each stream once.
@@ -174,25 +183,29 @@ impl Keeper {
         }
     }
 
-    /// Ends what hangs on events that have been reached.
+    /// Ends what hangs on events that have been reached, and the drains that nothing is left for. What waits for a
+    /// capture to end is not waited for: the capture may be the waiting thread's.
     fn ask(&mut self) {
         let (reached, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiting)
             .into_iter()
             .partition(|waiting| waiting.event.is_reached());
         self.waiting = waiting;
         reached.into_iter().for_each(Waiting::end);
-    }
-
-    /// Blocks until all events have been reached, and ends what hangs on them.
-    fn finish(&mut self) {
-        for waiting in std::mem::take(&mut self.waiting) {
-            waiting.event.synchronize();
-            waiting.end();
-        }
+        let waiting = &self.waiting;
+        self.drains
+            .retain(|drain| waiting.iter().any(|waiting| waiting.is_of(drain.ordinal)));
     }
 }
 
 impl Waiting {
+    /// Whether memory of a device may hang on it.
+    fn is_of(&self, ordinal: i32) -> bool {
+        self.owner
+            .as_ref()
+            .is_some_and(|(_, device)| *device == ordinal)
+            || self.blocks.iter().any(|block| block.ordinal == ordinal)
+    }
+
     fn end(self) {
         let Self {
             event,

@@ -426,7 +426,7 @@ class use_stream:
 
     A consumer that imports views through the C Exchange API reads the thread's work stream without naming an array. It
     gets this stream, and every view that it imports is made ready there. Without a block it gets the legacy default
-    stream.
+    stream. A producer of DLPack without that API is asked for its data on the same stream.
 
     Parameters
     ----------
@@ -719,7 +719,7 @@ def join(items: Iterable[CaiView | _StreamLike], /, *, on: _StreamLike) -> list[
 
     If a producer works on several streams, join them, then import with ``producer_stream=on``. For many arrays that
     go to one stream the number of events is that of the streams, not of the arrays. A default stream is that of
-    the views' device, which must be one; without views that of the current context.
+    the views' context, which must be one; without views that of the current context.
 
     Parameters
     ----------

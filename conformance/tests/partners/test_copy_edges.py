@@ -1,0 +1,158 @@
+"""Copies where two things meet: several devices, a capture, a policy, a full device. Under both schedules."""
+
+from __future__ import annotations
+
+import gc
+import time
+import weakref
+from collections.abc import Iterator
+
+import cai_dlpack as cd
+import pytest
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import Cai, cai, interface
+from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.partners import test_copy_order
+from conformance.tests.partners.test_copy_order import (
+    MEBIBYTE,
+    OLD,
+    SIZE,
+    copy_for,
+    is_alive,
+    memory,
+    on_a_thread,
+    read_on,
+    settled,
+    soon,
+    view,
+    wait,
+)
+from conformance.tests.simulated.capture import ACTIVE, GLOBAL, IDLE, RELAXED, THREAD_LOCAL, Captures
+from conformance.tests.simulated.machine import Machine
+
+schedule = test_copy_order.schedule
+
+
+@pytest.fixture
+def no_pools(machine: Machine) -> Iterator[None]:
+    """Devices whose memory only a waiting call frees."""
+    for nth in range(1, 500):
+        machine.control.fault("cuMemAllocAsync", 801, nth)
+    yield
+    machine.control.clear_faults()
+
+
+# --- several devices -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ordinal", [0, 1])
+@pytest.mark.parametrize("kind", ["device", "managed", "pinned"])
+def test_a_copy_for_no_stream_is_there_for_every_device(kind: str, ordinal: int, machine: Machine) -> None:
+    """The consumer orders its streams itself, and any device reaches the memory."""
+    pointer, target, stream = memory(machine, kind), machine.device_memory(SIZE), machine.stream(ordinal)
+    before = settled(machine)
+    tensor = copy_for(view(pointer), -1)
+    with machine.control.gate(stream):
+        read_on(machine, stream, target, tensor.data)
+        abi.release(tensor)
+        time.sleep(0.05)
+        assert is_alive(machine, tensor)
+    assert wait(machine, stream) == 0
+    assert machine.read(target, SIZE) == OLD
+    assert soon(lambda: machine.control.live().allocations == before)
+
+
+@pytest.mark.usefixtures("no_pools")
+def test_a_busy_device_keeps_no_other_devices_memory(machine: Machine) -> None:
+    """Copies of many sizes, none of which can be used again for the next."""
+    here, there = memory(machine, "device"), machine.device_memory(SIZE, 1)
+    mine, theirs, other = machine.stream(), machine.stream(1), machine.stream()
+    before = settled(machine)
+    with machine.control.gate(other):
+        abi.release(copy_for(view(here), mine))
+        assert wait(machine, mine) == 0
+        time.sleep(0.05)  # for the thread that frees to begin its wait
+        for size in range(1, SIZE):
+            source = cd.view(cai(shape=(size,), typestr="|u1", strides=None, data=(there, False)))
+            abi.release(copy_for(source, theirs))
+            assert wait(machine, theirs) == 0
+        assert soon(lambda: machine.control.live().allocations <= before + 1)
+    assert soon(lambda: machine.control.live().allocations == before)
+
+
+@pytest.mark.parametrize("pools", [True, False], ids=["pools", "no-pools"])
+def test_a_full_device_waits_for_its_own_copies(pools: bool, machine: Machine) -> None:
+    """A copy of another device that waits for a stream is of no help, and is not waited for."""
+    here, there = machine.device_memory(MEBIBYTE), machine.device_memory(MEBIBYTE, 1)
+    mine, theirs = machine.stream(), machine.stream(1)
+    settled(machine)
+    if not pools:
+        for nth in range(1, 500):
+            machine.control.fault("cuMemAllocAsync", 801, nth)
+
+    def source(pointer: int) -> cd.CaiView:
+        return cd.view(cai(shape=(MEBIBYTE,), typestr="|u1", strides=None, data=(pointer, False)))
+
+    def full() -> bool:
+        with pytest.raises(cd.DriverError, match="OUT_OF_MEMORY"):
+            copy_for(source(there), theirs)
+        return True
+
+    everything = machine.control.get("memory")
+    with machine.control.gate(mine):
+        abi.release(copy_for(source(here), mine))
+        machine.control.set("memory", MEBIBYTE)
+        try:
+            assert on_a_thread(full)
+        finally:
+            machine.control.set("memory", everything)
+
+
+# --- a capture -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL, RELAXED])
+@pytest.mark.parametrize("kind", ["device", "managed", "pinned"])
+def test_a_refused_copy_draws_its_stream_into_no_capture(kind: str, mode: int, machine: Machine) -> None:
+    """The stream would be captured from then on, and the capture could not end without it."""
+    pointer, ready, stream, captures = memory(machine, kind), machine.stream(), machine.stream(), Captures(machine)
+    source = view(pointer, stream=ready)
+    captures.begin(ready, mode)
+    machine.clear()
+    refused = refuse(lambda: copy_for(source, stream), BufferError)
+    assert machine.order() == []
+    assert (captures.state(stream), captures.state(ready)) == (IDLE, ACTIVE)
+    captures.end(ready)
+    check_refusal(refused, "capture-producer", "stream")
+
+
+def test_a_refused_copy_adds_nothing_to_the_capture_of_both_streams(machine: Machine) -> None:
+    pointer, ready, stream, captures = memory(machine, "device"), machine.stream(), machine.stream(), Captures(machine)
+    source = view(pointer, stream=ready)
+    captures.begin(ready)
+    captures.fork(ready, stream)
+    machine.clear()
+    check_refusal(refuse(lambda: copy_for(source, stream), BufferError), "capture-consumer", "copy", hint="before")
+    assert machine.order() == []
+    captures.abandon(ready)
+
+
+# --- a policy --------------------------------------------------------------------------------------------
+
+
+def test_without_waits_the_source_is_kept_until_it_was_read(machine: Machine) -> None:
+    """The policy leaves order to the caller; the memory is still the library's to keep."""
+    pointer, home, stream = memory(machine, "device"), machine.stream(), machine.stream()
+    producer = Cai(interface(shape=(SIZE,), typestr="|u1", strides=None, data=(pointer, False), stream=home))
+    kept = weakref.ref(producer)
+    with machine.control.gate(stream):
+        with cd.policy(sync="none"):
+            tensor = copy_for(cd.view(producer), stream)
+        del producer
+        gc.collect()
+        time.sleep(0.05)
+        assert kept() is not None
+    assert soon(lambda: kept() is None)
+    assert wait(machine, stream) == 0
+    abi.release(tensor)

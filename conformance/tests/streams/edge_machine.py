@@ -1,0 +1,187 @@
+"""What the programs at the edges run on: three contexts on two devices, their streams, and arrays of every kind."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from conformance.tests.doubles.producers import Cai, interface
+from conformance.tests.simulated.capture import RELAXED
+from conformance.tests.simulated.machine import Machine
+
+NBYTES = 24
+STEPS = 24
+CONCURRENT_MANAGED_ACCESS = 89
+
+
+@dataclass(frozen=True)
+class Queue:
+    """A stream as its number, the context that the number is meant in, and its device."""
+
+    home: int
+    number: int
+    device: int
+
+    @property
+    def is_default(self) -> bool:
+        return self.number <= 2
+
+
+@dataclass
+class Array:
+    """Memory; its device and context, `None` for memory that every context reaches; where it is ready."""
+
+    address: int
+    device: int | None
+    home: int | None
+    ready: Queue
+    is_exclusive: bool = False
+    value: int = 0
+
+    def can_name(self, queue: Queue) -> bool:
+        """Whether the number means that stream for this array."""
+        return not queue.is_default or self.home in (None, queue.home)
+
+
+@dataclass
+class Bench:
+    """One machine for many programs."""
+
+    machine: Machine
+    homes: list[int] = field(init=False)
+    queues: list[Queue] = field(init=False)
+    arrays: list[Array] = field(init=False)
+
+    def __post_init__(self) -> None:
+        machine = self.machine
+        primary = [machine.context(device) for device in (0, 1)]
+        self.homes, self.devices = [*primary, machine.create_context(0)], [0, 1, 0]
+        self.handles = [
+            Queue(home, self._stream(home), device) for home, device in zip(self.homes, self.devices, strict=True)
+        ]
+        self.handles.append(Queue(self.homes[0], machine.stream(0), 0))
+        self.queues = [
+            *self.handles,
+            *(
+                Queue(home, number, device)
+                for home, device in zip(self.homes, self.devices, strict=True)
+                for number in (1, 2)
+            ),
+        ]
+        # Of a device that shares its managed memory: a wait for the context would break the capture of such a stream.
+        self.capturable = [machine.stream(1), machine.stream(1)]
+        self.is_exclusive = self._attribute(CONCURRENT_MANAGED_ACCESS) == 0
+        first = self.queues[0]
+        self.arrays = [
+            Array(machine.device_memory(NBYTES, 0), 0, self.homes[0], first),
+            Array(machine.device_memory(NBYTES, 1), 1, self.homes[1], first),
+            Array(self._allocate(self.homes[2]), 0, self.homes[2], first),
+            Array(self._pool(0), 0, self.homes[0], first),
+            Array(self._pool(1), 1, self.homes[1], first),
+            Array(machine.pinned_memory(NBYTES), None, None, first),
+            Array(machine.managed_memory(NBYTES), None, None, first, self.is_exclusive),
+        ]
+        self.pinned = self.arrays[5].address
+        self.copies = machine.device_memory(8 * STEPS * NBYTES)
+
+    def _attribute(self, attribute: int) -> int:
+        found = ctypes.c_int()
+        self.machine._call("cuDeviceGetAttribute", ctypes.byref(found), attribute, 0)
+        return found.value
+
+    def _stream(self, home: int) -> int:
+        made = ctypes.c_void_p()
+        self.machine.enter(home)
+        self.machine._call("cuStreamCreate", ctypes.byref(made), 1)
+        assert made.value
+        return made.value
+
+    def _allocate(self, home: int) -> int:
+        made = ctypes.c_uint64()
+        self.machine.enter(home)
+        self.machine._call("cuMemAlloc_v2", ctypes.byref(made), ctypes.c_size_t(NBYTES))
+        return made.value
+
+    def _pool(self, device: int) -> int:
+        made, stream = ctypes.c_uint64(), ctypes.c_void_p(self.handles[device].number)
+        self.machine.set_current(device)
+        self.machine._call("cuMemAllocAsync", ctypes.byref(made), ctypes.c_size_t(NBYTES), stream)
+        self.machine._call("cuStreamSynchronize", stream)
+        return made.value
+
+    def reset(self) -> None:
+        """Zeroes, ready on the first stream, in every array."""
+        for array in self.arrays:
+            array.ready, array.value = self.queues[0], 0
+            self.machine.write(array.address, bytes(NBYTES))
+
+    def copy_on(self, queue: Queue, target: int, source: int) -> None:
+        self.machine.enter(queue.home)
+        addresses = ctypes.c_uint64(target), ctypes.c_uint64(source), ctypes.c_size_t(NBYTES)
+        self.machine._call("cuMemcpyAsync", *addresses, ctypes.c_void_p(queue.number))
+
+    def wait_for_all(self, choose: random.Random) -> None:
+        for queue in choose.sample(self.queues, len(self.queues)):
+            self.machine.enter(queue.home)
+            self.machine._call("cuStreamSynchronize", ctypes.c_void_p(queue.number))
+        self.machine.set_current(0)
+
+    @contextlib.contextmanager
+    def little_memory(self, left: int) -> Iterator[None]:
+        """Lets no device take more than `left` bytes on top of what the fuller one has."""
+        everything, used = self.machine.control.get("memory"), []
+        for device in (0, 1):
+            free, total = ctypes.c_size_t(), ctypes.c_size_t()
+            self.machine.set_current(device)
+            self.machine._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+            used.append(total.value - free.value)
+        self.machine.control.set("memory", max(used) + left)
+        try:
+            yield
+        finally:
+            self.machine.control.set("memory", everything)
+
+    @contextlib.contextmanager
+    def relaxed(self) -> Iterator[None]:
+        """Allows what a capture forbids the thread."""
+        mode = ctypes.c_uint(RELAXED)
+        self.machine._call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+        yield
+        self.machine._call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+
+    def close(self) -> None:
+        machine = self.machine
+        for array in self.arrays:
+            machine.enter(array.home or self.homes[0])
+            if array.address == self.pinned:
+                machine._call("cuMemFreeHost", ctypes.c_void_p(array.address))
+            else:
+                machine.free(array.address)
+        machine.set_current(0)
+        machine.free(self.copies)
+        for stream in (*self.capturable, *(queue.number for queue in self.handles)):
+            machine.destroy_stream(stream)
+        machine.destroy_context(self.homes[2])
+
+
+class Temporary(Cai):
+    """Ready memory that is freed with its owner, by a call that waits for its own device only."""
+
+    def __init__(self, bench: Bench, choose: random.Random) -> None:
+        at = choose.randrange(3)
+        self.bench, self.home, self.value = bench, bench.homes[at], choose.randrange(1, 256)
+        with bench.relaxed():
+            self.address = bench._allocate(self.home)
+        bench.machine.write(self.address, bytes([self.value]) * NBYTES)
+        super().__init__(interface(data=(self.address, False), stream=None))
+
+    def __del__(self) -> None:
+        machine = self.bench.machine
+        before = machine.current()
+        with self.bench.relaxed():
+            machine.enter(self.home)
+            machine.free(self.address)
+            machine.enter(before)

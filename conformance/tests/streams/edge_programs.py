@@ -1,0 +1,424 @@
+"""Random programs at the edges: several contexts and devices, copies that are dropped, captures, threads, failures.
+
+Each step hands an array on, copies it, reads it on the host or captures beside all that; every wait is the library's.
+A copy has to hold what the order of the program says, a capture has to end whole, and what is refused has to be
+refused by its rule. `Program.reached` counts the edges that the steps of a program have met.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cai_dlpack as cd
+import numpy as np
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import Cai, interface
+from conformance.tests.simulated.capture import GLOBAL, IDLE, RELAXED, THREAD_LOCAL, Captures
+from conformance.tests.streams.edge_machine import NBYTES, STEPS, Array, Bench, Queue, Temporary
+from conformance.tests.streams.faces import STREAM_FACES
+
+OUT_OF_MEMORY = 2
+_HOST_WAITS = {"cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize"}
+# What the host reads memory by, as bytes.
+HOST_READERS: dict[str, Callable[[Any], Any]] = {
+    "numpy": lambda view: np.from_dlpack(view).tobytes(),
+    "buffer": lambda view: bytes(memoryview(view)),
+    "array-interface": lambda view: np.asarray(view).tobytes(),
+    "present-as": lambda view: np.from_dlpack(view.present_as("host")).tobytes(),
+}
+
+
+# The edges that the programs have to meet; the last one on a machine whose device 0 wants its managed memory.
+EDGES = {
+    "two contexts on a device",
+    "one number in two contexts",
+    "join over contexts",
+    "another thread's stream",
+    "a call fails",
+    "copy for another device",
+    "copy for no stream",
+    "source ends before its copy",
+    "no memory is left",
+    "copy to the host beside a capture",
+    "steps beside a capture",
+    "refused in a capture",
+    "nested loans in a capture",
+    "a context ends",
+}
+EXCLUSIVE = "a device wants its managed memory"
+
+
+class Program:
+    """One program of a seed on a bench, which many programs share."""
+
+    def __init__(self, bench: Bench, seed: int) -> None:
+        self.bench, self.machine, self.random = bench, bench.machine, random.Random(seed)
+        self.captures, self.captured = Captures(bench.machine), 0
+        self.kept: list[abi.Read] = []
+        self.wrong: list[str] = []
+        self.read: list[tuple[int, int]] = []
+        self.reached: Counter[str] = Counter()
+
+    def run(self) -> bool:
+        """Runs the steps; returns whether all that was read is what the order of the program says."""
+        bench, steps = (
+            self.bench,
+            [
+                *3 * [self._hand_on, self._copy, self._copy],
+                *[self._join, self._copy_to_the_host, self._read_on_the_host, self._drop, self._lend_in_a_capture],
+                *[
+                    self._capture,
+                    self._refuse_in_a_capture,
+                    self._other_thread,
+                    self._fail,
+                    self._crowd,
+                    self._snapshot,
+                ],
+                self._end_a_context,
+            ],
+        )
+        bench.reset()
+        for _ in range(STEPS):
+            self.random.choice(steps)()
+        if self.captured:
+            self._capture()
+        while self.kept:
+            self._drop()
+        bench.wait_for_all(self.random)
+        seen = [self.machine.read(address, NBYTES) == bytes([value]) * NBYTES for address, value in self.read]
+        left = [self.machine.read(array.address, NBYTES) == bytes([array.value]) * NBYTES for array in bench.arrays]
+        if not all(seen + left):
+            self.wrong.append(f"read {seen}, left {left}")
+        return not self.wrong
+
+    # --- the pieces of a step ---
+
+    def _array(self) -> Array:
+        return self.random.choice(self.bench.arrays)
+
+    def _usable(self, array: Array) -> Queue:
+        """A stream that the array can be handed to: a default one is of the memory's context."""
+        usable = [queue for queue in self.bench.queues if array.can_name(queue)]
+        alike = [queue for queue in usable if queue.number == array.ready.number and queue.home != array.ready.home]
+        if alike and self.random.random() < 0.5:
+            self.reached["one number in two contexts"] += 1
+            return self.random.choice(alike)
+        return self.random.choice(usable)
+
+    def _view(self, array: Array) -> cd.CaiView:
+        """Imports an array where it is ready, in any context in which the number means that stream."""
+        self._enter(array.ready, array)
+        is_named = array.device is not None and self.random.random() < 0.5  # else the driver is asked
+        producer = Cai(interface(data=(array.address, False), stream=array.ready.number))
+        return cd.view(producer, device_id=array.device if is_named else None)
+
+    def _enter(self, queue: Queue, array: Array) -> None:
+        """Makes the context current that the number is meant in; any, where the number says it all."""
+        matters = queue.is_default and array.home is None
+        homes = [queue.home] if matters else self.bench.homes
+        self.machine.enter(self.random.choice(homes))
+        if queue.home == self.bench.homes[2]:
+            self.reached["two contexts on a device"] += 1
+
+    def _use(self, queue: Queue, array: Array) -> None:
+        """Reads and writes the array on a stream."""
+        self._read(queue, array.address, array.value)
+        array.value = self.random.randrange(1, 256)
+        self.machine.enter(queue.home)
+        self.machine.control.store(queue.number, array.address, bytes([array.value]) * NBYTES)
+
+    def _read(self, queue: Queue, address: int, value: int) -> None:
+        target = self.bench.copies + NBYTES * len(self.read)
+        self.read.append((target, value))
+        self.bench.copy_on(queue, target, address)
+
+    @contextlib.contextmanager
+    def _policy(self) -> Iterator[None]:
+        """Any policy that waits; by events the host never does."""
+        if self.random.random() < 0.2:
+            with cd.policy(sync="host"):
+                yield
+        else:
+            with self._without_a_host_wait():
+                yield
+
+    @contextlib.contextmanager
+    def _without_a_host_wait(self) -> Iterator[None]:
+        """A consumer that names a stream makes no host wait."""
+        self.machine.clear()
+        yield
+        if waits := _HOST_WAITS & set(self.machine.names()):
+            self.wrong.append(f"the host waits: {waits}")
+
+    def _expect(self, rules: set[str], call: Callable[[], object]) -> bool:
+        """Whether a call was refused, by one of these rules."""
+        try:
+            call()
+        except (BufferError, AttributeError, TypeError) as error:
+            if not any(f"[{rule}]" in str(error) for rule in rules):
+                self.wrong.append(f"refused otherwise: {error}")
+            return True
+        return False
+
+    # --- order ---
+
+    def _hand_on(self) -> None:
+        array = self._array()
+        consumer, view = self._usable(array), self._view(array)
+        self._enter(consumer, array)
+        if self.random.random() < 0.3:
+            with view.consume(consumer.number):
+                self._use(consumer, array)
+                self.machine.enter(self.random.choice(self.bench.homes))
+            return
+        face = self.random.choice(["on", "dlpack", "to-dlpack", "join"])
+        with self._policy():
+            kept = STREAM_FACES[face](view, consumer.number)
+        self._use(consumer, array)
+        array.ready = consumer
+        del kept
+
+    def _join(self) -> None:
+        """A default stream has to be one stream for all arrays, or the call is refused."""
+        arrays = self.random.sample(self.bench.arrays, 3)
+        on = self.random.choice(self.bench.queues)
+        views = [self._view(array) for array in arrays]
+        self.machine.enter(on.home)
+        meant = {array.home or on.home for array in arrays}
+        refused = self._expect({"stream-context"}, lambda: cd.join(views, on=on.number))
+        if refused != (on.is_default and len(meant) > 1):
+            self.wrong.append(f"join on {on}: {'refused' if refused else 'accepted'} of {arrays}")
+        self.reached["join over contexts"] += refused
+        if refused or (on.is_default and meant != {on.home}):
+            return
+        for array in arrays:
+            self._use(on, array)
+            array.ready = on
+
+    def _other_thread(self) -> None:
+        """2 is another stream on each thread: its number is not handed out, and another thread orders nothing."""
+        array, queue = self._array(), self.random.choice(self.bench.handles)
+        made: list[cd.CaiView] = []
+        if array.ready.number == 2:
+            return
+
+        def work() -> None:
+            own = Queue(array.home or self.bench.homes[0], 2, array.device or 0)
+            view = self._view(array)
+            self.machine.enter(own.home)
+            made.append(view.on(2))
+            self._use(own, array)
+            made.append(made[0].on(queue.number))
+            # Its stream ends with the thread; the handle's does not.
+            array.ready = queue
+
+        elsewhere(work)
+        lost, moved = made
+        if not self._expect({"stream-thread"}, lost.to_cai) or not self._expect({"stream-thread"}, lambda: lost.on(1)):
+            self.wrong.append("another thread's stream was named")
+        if moved.to_cai()["stream"] != queue.number:
+            self.wrong.append("a moved view names another stream")
+        self.reached["another thread's stream"] += 1
+
+    def _fail(self) -> None:
+        """A call of the driver fails: the error names it, and the caller's context stays."""
+        array = self._array()
+        consumer, view = self._usable(array), self._view(array)
+        self._enter(consumer, array)
+        before = self.machine.current()
+        call = self.random.choice(["cuEventRecord", "cuStreamWaitEvent", "cuStreamIsCapturing"])
+        self.machine.control.fault(call, OUT_OF_MEMORY)
+        try:
+            view.on(consumer.number)
+        except cd.DriverError as error:
+            self.reached["a call fails"] += 1
+            if call not in str(error):
+                self.wrong.append(f"{call} failed as {error}")
+        self.machine.control.clear_faults()
+        if self.machine.current() != before:
+            self.wrong.append(f"{call} failed in another context")
+
+    # --- copies ---
+
+    def _copy(self) -> None:
+        """A copy for a stream, or for none, which any stream then reads; it is dropped behind that."""
+        array = self._array()
+        consumer, view = self._usable(array), self._view(array)
+        is_finished = self.random.random() < 0.3
+        self._enter(consumer, array)
+        if self.random.random() < 0.3:
+            self.machine.control.fault("cuMemAllocAsync", 801)  # a device without pools
+        asked = -1 if is_finished else consumer.number
+        self.reached["copy for another device"] += consumer.device != array.device
+        with contextlib.nullcontext() if is_finished else self._policy():
+            made = view.__dlpack__(stream=asked, copy=True, max_version=(1, 3))
+        self.machine.control.clear_faults()
+        tensor = abi.consume(made)
+        if is_finished:
+            consumer = self.random.choice(self.bench.queues)
+            self.reached["copy for no stream"] += 1
+            if self.machine.read(tensor.data, NBYTES) != bytes([array.value]) * NBYTES:
+                self.wrong.append("a copy for no stream is not there")
+        self._read(consumer, tensor.data, array.value)
+        self.kept.append(tensor)
+        if self.random.random() < 0.5:
+            self._drop()
+
+    def _snapshot(self) -> None:
+        """A copy of an array that ends at once: its memory is freed once it was read."""
+        made = Temporary(self.bench, self.random)
+        usable = [queue for queue in self.bench.queues if not queue.is_default or queue.home == made.home]
+        consumer = self.random.choice(usable)
+        with self._without_a_host_wait(), cd.policy(sync=self.random.choice(["event", "none"])):
+            capsule = cd.view(made).__dlpack__(stream=consumer.number, copy=True, max_version=(1, 3))
+        tensor = abi.consume(capsule)
+        self._read(consumer, tensor.data, made.value)
+        del made, capsule
+        self.kept.append(tensor)
+        self.reached["source ends before its copy"] += 1
+
+    def _drop(self) -> None:
+        if self.kept:
+            self.machine.enter(self.random.choice(self.bench.homes))
+            abi.release(self.kept.pop(self.random.randrange(len(self.kept))))
+
+    def _crowd(self) -> None:
+        """More copies than the device has room for, each dropped before the next."""
+        array = self._array()
+        consumer = self._usable(array)
+        with self.bench.little_memory(3 * NBYTES):
+            for _ in range(6):
+                view = self._view(array)
+                self._enter(consumer, array)
+                made = view.__dlpack__(stream=consumer.number, copy=True, max_version=(1, 3))
+                abi.release(abi.consume(made))
+        self.reached["no memory is left"] += 1
+
+    def _end_a_context(self) -> None:
+        """A context ends before the views and copies that name its stream: both end quietly, an order is refused."""
+        array, queue = self._array(), self.random.choice(self.bench.handles)
+        with self.bench.relaxed():
+            home = self.machine.create_context(self.random.randrange(2))
+            own = Queue(home, self.bench._stream(home), -1)
+            view = self._view(array).on(own.number)
+            tensor = abi.consume(view.__dlpack__(stream=own.number, copy=True, max_version=(1, 3)))
+            self._use(own, array)
+            self.machine._call("cuStreamSynchronize", ctypes.c_void_p(own.number))
+            self.machine.set_current(0)
+            self.machine.destroy_context(home)
+        array.ready = queue
+        abi.release(tensor)
+        try:
+            view.on(queue.number)
+        except cd.DriverError:
+            self.reached["a context ends"] += 1
+        else:
+            self.wrong.append("a stream of a dead context was waited for")
+        if self.machine.current() != self.bench.homes[0]:
+            self.wrong.append("a dead context is current")
+
+    # --- the host ---
+
+    def _copy_to_the_host(self) -> None:
+        array = self._array()
+        view = self._view(array)
+        self.machine.enter(self.random.choice(self.bench.homes))
+        made = view.__dlpack__(dl_device=(abi.CPU, 0), copy=True, max_version=(1, 3))
+        tensor = abi.consume(made)
+        if ctypes.string_at(tensor.data, NBYTES) != bytes([array.value]) * NBYTES:
+            self.wrong.append("a copy on the host is not there")
+        abi.release(tensor)
+        self.reached["copy to the host beside a capture"] += self.captured != 0
+
+    def _read_on_the_host(self) -> None:
+        """Pinned and managed memory, by each route."""
+        array = self.random.choice([array for array in self.bench.arrays if array.home is None])
+        name = self.random.choice(list(HOST_READERS))
+        view = self._view(array)
+        self.machine.clear()
+        if HOST_READERS[name](view) != bytes([array.value]) * NBYTES:
+            self.wrong.append(f"{name} reads too early")
+        if array.is_exclusive:
+            self.reached[EXCLUSIVE] += 1
+            if "cuCtxSynchronize" not in self.machine.names():
+                self.wrong.append(f"{name} reads while the device works")
+
+    # --- captures ---
+
+    def _capture(self) -> None:
+        """Begins a capture that lasts over the next steps, or ends it: whole, and without a node."""
+        if not self.captured:
+            stream = self.random.choice(self.bench.capturable)
+            self.machine.set_current(1)
+            self.captures.begin(stream, self.random.choice([GLOBAL, THREAD_LOCAL, RELAXED]))
+            self.captured = stream
+            return
+        graph = self.captures.end(self.captured)
+        self.captured = 0
+        count = ctypes.c_size_t()
+        self.machine._call("cuGraphGetNodes", ctypes.c_void_p(graph), None, ctypes.byref(count))
+        self.machine._call("cuGraphDestroy", ctypes.c_void_p(graph))
+        if count.value:
+            self.wrong.append(f"{count.value} nodes in a capture")
+        self.reached["steps beside a capture"] += 1
+
+    def _refuse_in_a_capture(self) -> None:
+        """What would break a capture is refused, and draws no stream into it."""
+        if not self.captured:
+            return
+        # Data that is ready in the capture, read by a stream, a copy or the host; and the other way about.
+        array, queue = self._array(), self.random.choice(self.bench.handles)
+        captured = cd.view(Cai(interface(data=(array.address, False), stream=self.captured)))
+        outside = self._view(array)
+        self.machine.enter(self.random.choice(self.bench.homes))
+        calls: list[tuple[str, Callable[[], object]]] = [
+            ("capture-producer", lambda: captured.on(queue.number)),
+            ("capture-producer", lambda: captured.__dlpack__(stream=queue.number, copy=True)),
+            ("capture-consumer", lambda: outside.__dlpack__(stream=self.captured, copy=True)),
+            ("capture-host-wait", lambda: cd.to_dlpack(captured, stream="host")),
+            ("capture-host-wait", lambda: captured.__dlpack__(stream=-1, copy=True)),
+        ]
+        for rule, call in calls:
+            if not self._expect({rule}, call):
+                self.wrong.append(f"accepted: {rule}")
+        if self.captures.state(queue.number) != IDLE:
+            self.wrong.append("a refusal draws a stream into a capture")
+        self.reached["refused in a capture"] += 1
+
+    def _lend_in_a_capture(self) -> None:
+        """Loans inside a capture, one in the other, which join back before it ends."""
+        if not self.captured:
+            return
+        array = self._array()
+        outer, inner = self.random.sample(self.bench.handles, 2)
+        view = cd.view(Cai(interface(data=(array.address, False), stream=self.captured)))
+        with view.consume(outer.number) as lent, lent.consume(inner.number):
+            pass
+        self._capture()
+        if [self.captures.state(queue.number) for queue in (outer, inner)] != [IDLE, IDLE]:
+            self.wrong.append("a loan outlives its capture")
+        self.reached["nested loans in a capture"] += 1
+
+
+def elsewhere(work: Callable[[], None]) -> None:
+    """Runs on a thread of its own, and raises what it raises."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if raised:
+        raise raised[0]

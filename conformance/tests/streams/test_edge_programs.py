@@ -1,0 +1,74 @@
+"""Runs random programs at the edges. `make soak` runs more of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from conformance.tests.interpreter.process import on_the_simulator
+from conformance.tests.simulated.machine import Machine
+from conformance.tests.streams.edge_machine import Bench
+from conformance.tests.streams.edge_programs import EDGES, EXCLUSIVE, Program
+
+SEEDS = range(100)
+
+
+@pytest.fixture
+def bench(machine: Machine) -> Iterator[Bench]:
+    made = Bench(machine)
+    yield made
+    machine.control.clear_faults()
+    machine.control.schedule = "threaded"
+    made.close()
+
+
+@pytest.mark.parametrize("schedule", ["lazy", "threaded"])
+def test_every_program_is_right_and_every_edge_is_met(schedule: str, bench: Bench) -> None:
+    bench.machine.control.schedule = schedule
+    wrong, reached = {}, Counter[str]()
+    for seed in SEEDS:
+        program = Program(bench, seed)
+        with bench.machine.control.gil_watch("*"):
+            if not program.run():
+                wrong[seed] = program.wrong
+        reached += program.reached
+    assert wrong == {}
+    assert set(reached) == EDGES
+
+
+@pytest.mark.parametrize("call", ["cuStreamWaitEvent", "cuStreamSynchronize"])
+def test_without_one_call_some_program_is_wrong(call: str, bench: Bench) -> None:
+    bench.machine.control.schedule = "lazy"
+    wrong = 0
+    for seed in SEEDS:
+        program = Program(bench, seed)
+        bench.machine.control.fault(call, 0, 2)
+        wrong += not program.run()
+        bench.machine.control.clear_faults()
+        if wrong > 3:
+            return
+    raise AssertionError(f"{wrong} of {len(SEEDS)}")
+
+
+PROGRAMS = """
+from conformance.tests.streams.edge_machine import Bench
+from conformance.tests.streams.edge_programs import Program
+from conformance.tests.simulated.machine import Machine
+from cai_conformance import Sim
+
+bench = Bench(Machine(Sim()))
+for seed in range(40):
+    program = Program(bench, seed)
+    assert program.run(), (seed, program.wrong)
+    print(*program.reached, sep="\\n")
+"""
+
+
+@pytest.mark.parametrize("schedule", ["lazy", "threaded"])
+def test_a_device_that_wants_its_managed_memory(schedule: str) -> None:
+    """The attribute is asked for once in a process."""
+    done = on_the_simulator(PROGRAMS, "--schedule", schedule, "--attribute", "0:89=0")
+    assert done.returncode == 0, done.stderr
+    assert EXCLUSIVE in done.stdout.splitlines()
