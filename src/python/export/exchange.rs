@@ -28,7 +28,7 @@ use pyo3::prelude::*;
 use crate::protocol::device::{Device, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Stream};
-use crate::python::call::policy;
+use crate::python::call::{policy, use_stream};
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::int::type_name;
 use crate::python::cpython::{release, thread_exit};
@@ -189,7 +189,7 @@ unsafe fn cast<'a, 'py>(
 /// Returns the work stream of this thread; [`Stream::None`] if the device has no streams.
 fn work_stream_of(device_type: i32, device_id: i32) -> Stream {
     match Platform::from_device_type(device_type) {
-        Some(Platform::Cuda | Platform::HostReadable) => policy::work_stream(device_id),
+        Some(Platform::Cuda | Platform::HostReadable) => use_stream::work_stream(device_id),
         Some(Platform::Rocm) => Stream::LegacyDefault,
         Some(Platform::Host) | None => Stream::None,
     }

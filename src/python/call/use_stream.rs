@@ -1,0 +1,144 @@
+//! The `use_stream` blocks of a thread.
+
+use std::cell::RefCell;
+
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+
+use crate::driver;
+use crate::driver::{ContextGuard, Driver, DriverError};
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::stream::Stream;
+use crate::python::call::stream;
+use crate::python::cpython::int::IntRule;
+use crate::python::cpython::thread_exit::entries;
+use crate::view::detach;
+
+thread_local! {
+    static WORK: RefCell<Vec<Work>> = const { RefCell::new(Vec::new()) };
+}
+
+/// An open `use_stream` block of this thread.
+struct Work {
+    device_id: i32,
+    stream: Stream,
+}
+
+/// Returns the work stream of this thread on a device: of the innermost `use_stream` block, else the legacy default
+/// stream.
+pub(crate) fn work_stream(device_id: i32) -> Stream {
+    WORK.with_borrow(|work| {
+        work.iter()
+            .rev()
+            .find(|work| work.device_id == device_id)
+            .map(|work| work.stream)
+    })
+    .unwrap_or(Stream::LegacyDefault)
+}
+
+fn given_device_id(device_id: &Bound<'_, PyAny>) -> PyResult<i32> {
+    let field = Field::Argument("device_id");
+    let device_id: i32 =
+        IntRule::new(field, Rule::ArgumentType, Rule::DeviceIdRange).read(device_id)?;
+    if device_id < 0 {
+        return Err(Violation::new(Rule::DeviceIdRange, field, device_id).into());
+    }
+    Ok(device_id)
+}
+
+/// Queries the driver for the device of a stream's context, or of this thread's context for a default stream. 0
+/// without a driver or a context.
+fn device_of(stream: Stream) -> Result<i32, DriverError> {
+    match driver::driver() {
+        Ok(driver) => detach(|| device_asked_of(driver, stream)),
+        Err(_) => Ok(0),
+    }
+}
+
+fn device_asked_of(driver: &dyn Driver, stream: Stream) -> Result<i32, DriverError> {
+    if !stream.is_default() {
+        let _current = ContextGuard::of_handle(driver, stream)?;
+        return driver.current_device();
+    }
+    match driver.current_context()? {
+        Some(_) => driver.current_device(),
+        None => Ok(0),
+    }
+}
+
+/// Names the stream that this thread works on, during a `with` block.
+///
+/// A consumer that imports views through the C Exchange API reads the thread's work stream without naming an array. It
+/// gets this stream, and every view that it imports is made ready there. Without a block it gets the legacy default
+/// stream.
+///
+/// Parameters
+/// ----------
+/// stream : StreamLike
+///     An int or an object with ``__cuda_stream__``.
+/// device_id : int | None, default None
+///     The id of the stream's CUDA device. None: the driver is queried.
+///
+/// Raises
+/// ------
+/// TypeError, ValueError
+///     If `stream` names no stream, or `device_id` no device.
+/// DriverError
+///     If a call of the CUDA driver fails.
+#[pyclass(name = "use_stream", module = "cai_dlpack", frozen)]
+pub(crate) struct UseStream {
+    device_id: i32,
+    stream: Stream,
+    /// Keeps a stream object alive.
+    object: Py<PyAny>,
+}
+
+entries! {
+impl UseStream {
+    #[new]
+    #[pyo3(signature = (stream, /, *, device_id=None))]
+    fn new(stream: &Bound<'_, PyAny>, device_id: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+        let device_id = device_id.map(given_device_id).transpose()?;
+        let object = stream.clone().unbind();
+        let stream = stream::named(stream, Field::Argument("stream"))?;
+        Ok(Self {
+            device_id: match device_id {
+                Some(device_id) => device_id,
+                None => device_of(stream)?,
+            },
+            stream,
+            object,
+        })
+    }
+
+    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        WORK.with_borrow_mut(|work| {
+            work.push(Work {
+                device_id: slf.device_id,
+                stream: slf.stream,
+            })
+        });
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        _kind: &Bound<'_, PyAny>,
+        _error: &Bound<'_, PyAny>,
+        _trace: &Bound<'_, PyAny>,
+    ) -> bool {
+        WORK.with_borrow_mut(|work| {
+            let mine = |work: &Work| work.device_id == self.device_id && work.stream == self.stream;
+            if let Some(at) = work.iter().rposition(mine) {
+                work.remove(at);
+            }
+        });
+        false
+    }
+
+    /// Shows the stream object to the collector: an object that refers to the block makes a cycle.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.object)
+    }
+}
+}
