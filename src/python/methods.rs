@@ -491,11 +491,11 @@ impl Function for Dlpack {
             this.follow()?;
         }
         if let Some(transfer) = export.transfer() {
-            let copy = export.copy(transfer, this.view())?;
+            let copy = export.copy(py, transfer, this.view())?;
             let (descriptor, owner) = copy.into_parts();
             return export.capsule(py, descriptor.borrowed(), owner);
         }
-        export.order(this.view())?;
+        export.order(py, this.view())?;
         // The tensor owns a reference to this view, which keeps the memory: no shared count is needed.
         let owner = release::own(slf.to_owned().into_any())?;
         export.capsule(py, this.view().descriptor().borrowed(), owner)

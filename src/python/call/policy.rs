@@ -1,9 +1,4 @@
-//! The `policy` blocks of a thread.
-//!
-//! They belong to the thread, not to the task: a coroutine that suspends inside a block leaves it open for the next
-//! task of the thread.
-
-use std::cell::{Cell, RefCell};
+//! The policy of a context.
 
 use once_cell::race::OnceBox;
 use pyo3::prelude::*;
@@ -11,32 +6,18 @@ use pyo3::types::PyString;
 
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::SyncPolicy;
+use crate::python::call::blocks;
 use crate::python::cpython::int::repr;
 use crate::python::cpython::thread_exit::entries;
 
-thread_local! {
-    static POLICY: Cell<Option<SyncPolicy>> = const { Cell::new(None) };
-    static POLICIES: RefCell<Vec<Entered>> = const { RefCell::new(Vec::new()) };
-}
-
-/// An open `policy` block of this thread, identified by the address of its object.
-struct Entered {
-    block: usize,
-    sync: SyncPolicy,
-}
-
-/// Changes this thread's open blocks; the innermost one sets the policy.
-fn with_policies(change: impl FnOnce(&mut Vec<Entered>)) {
-    POLICIES.with_borrow_mut(|open| {
-        change(open);
-        POLICY.set(open.last().map(|entered| entered.sync));
-    });
-}
-
-/// Returns the policy of this thread: of `with policy(...)`, else of `CAI_DLPACK_SYNC`, else events.
+/// Returns the policy of the current context: of `with policy(...)`, else of `CAI_DLPACK_SYNC`, else events.
+///
+/// # Errors
+/// Those of [`blocks::innermost`].
 #[inline]
-pub(crate) fn policy() -> SyncPolicy {
-    POLICY.get().unwrap_or_else(default_policy)
+pub(crate) fn policy(py: Python<'_>) -> PyResult<SyncPolicy> {
+    let found = blocks::innermost(py, |block: &Policy| Some(block.sync))?;
+    Ok(found.unwrap_or_else(default_policy))
 }
 
 fn default_policy() -> SyncPolicy {
@@ -77,7 +58,10 @@ fn unknown_policy(field: Field, found: &str) -> PyErr {
         .into()
 }
 
-/// Sets how this thread orders consumers after the data, during a `with` block.
+/// Sets how consumers are ordered after the data, during a `with` block.
+///
+/// The block belongs to the current context (`contextvars`): to the asyncio task, or to the thread outside of tasks.
+/// Tasks that are created inside it inherit the setting.
 ///
 /// Parameters
 /// ----------
@@ -89,6 +73,8 @@ fn unknown_policy(field: Field, found: &str) -> PyErr {
 /// ------
 /// TypeError, ValueError
 ///     If `sync` is no str, or none of these.
+/// RuntimeError
+///     If the block is left in another context than it was entered in.
 ///
 /// Examples
 /// --------
@@ -112,35 +98,19 @@ impl Policy {
         Ok(Self { sync })
     }
 
-    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
-        let (block, sync) = (slf.address(), slf.sync);
-        with_policies(|open| open.push(Entered { block, sync }));
-        slf
+    fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
+        blocks::enter(slf)?;
+        Ok(slf.clone())
     }
 
     fn __exit__(
-        &self,
+        slf: &Bound<'_, Self>,
         _kind: &Bound<'_, PyAny>,
         _error: &Bound<'_, PyAny>,
         _trace: &Bound<'_, PyAny>,
-    ) -> bool {
-        // Blocks of generators end in any order: only this one is removed.
-        with_policies(|open| {
-            if let Some(at) = open
-                .iter()
-                .rposition(|entered| entered.block == self.address())
-            {
-                open.remove(at);
-            }
-        });
-        false
+    ) -> PyResult<bool> {
+        blocks::leave(slf)?;
+        Ok(false)
     }
 }
-}
-
-impl Policy {
-    /// Returns the address, which identifies a living object; an open block keeps its object alive.
-    fn address(&self) -> usize {
-        std::ptr::from_ref(self).addr()
-    }
 }

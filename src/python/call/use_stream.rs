@@ -1,6 +1,4 @@
-//! The `use_stream` blocks of a thread.
-
-use std::cell::RefCell;
+//! The work streams of a context.
 
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -9,31 +7,20 @@ use crate::driver;
 use crate::driver::{ContextGuard, Driver, DriverError};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
-use crate::python::call::stream;
+use crate::python::call::{blocks, stream};
 use crate::python::cpython::int::IntRule;
 use crate::python::cpython::thread_exit::entries;
 use crate::view::detach;
 
-thread_local! {
-    static WORK: RefCell<Vec<Work>> = const { RefCell::new(Vec::new()) };
-}
-
-/// An open `use_stream` block of this thread.
-struct Work {
-    device_id: i32,
-    stream: Stream,
-}
-
-/// Returns the work stream of this thread on a device: of the innermost `use_stream` block, else the legacy default
-/// stream.
-pub(crate) fn work_stream(device_id: i32) -> Stream {
-    WORK.with_borrow(|work| {
-        work.iter()
-            .rev()
-            .find(|work| work.device_id == device_id)
-            .map(|work| work.stream)
-    })
-    .unwrap_or(Stream::LegacyDefault)
+/// Returns the work stream of the current context on a device: of the innermost `use_stream` block, else the legacy
+/// default stream.
+///
+/// # Errors
+/// Those of [`blocks::innermost`].
+pub(crate) fn work_stream(py: Python<'_>, device_id: i32) -> PyResult<Stream> {
+    let of_device = |block: &UseStream| (block.device_id == device_id).then_some(block.stream);
+    let found = blocks::innermost(py, of_device)?;
+    Ok(found.unwrap_or(Stream::LegacyDefault))
 }
 
 fn given_device_id(device_id: &Bound<'_, PyAny>) -> PyResult<i32> {
@@ -66,11 +53,11 @@ fn device_asked_of(driver: &dyn Driver, stream: Stream) -> Result<i32, DriverErr
     }
 }
 
-/// Names the stream that this thread works on, during a `with` block.
+/// Names the stream that the caller works on, during a `with` block.
 ///
-/// A consumer that imports views through the C Exchange API reads the thread's work stream without naming an array. It
+/// A consumer that imports views through the C Exchange API reads the work stream without naming an array. It
 /// gets this stream, and every view that it imports is made ready there. Without a block it gets the legacy default
-/// stream.
+/// stream. The block belongs to the current context, as that of `policy` does.
 ///
 /// Parameters
 /// ----------
@@ -83,6 +70,8 @@ fn device_asked_of(driver: &dyn Driver, stream: Stream) -> Result<i32, DriverErr
 /// ------
 /// TypeError, ValueError
 ///     If `stream` names no stream, or `device_id` no device.
+/// RuntimeError
+///     If the block is left in another context than it was entered in.
 /// DriverError
 ///     If a call of the CUDA driver fails.
 #[pyclass(name = "use_stream", module = "cai_dlpack", frozen)]
@@ -111,29 +100,19 @@ impl UseStream {
         })
     }
 
-    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
-        WORK.with_borrow_mut(|work| {
-            work.push(Work {
-                device_id: slf.device_id,
-                stream: slf.stream,
-            })
-        });
-        slf
+    fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
+        blocks::enter(slf)?;
+        Ok(slf.clone())
     }
 
     fn __exit__(
-        &self,
+        slf: &Bound<'_, Self>,
         _kind: &Bound<'_, PyAny>,
         _error: &Bound<'_, PyAny>,
         _trace: &Bound<'_, PyAny>,
-    ) -> bool {
-        WORK.with_borrow_mut(|work| {
-            let mine = |work: &Work| work.device_id == self.device_id && work.stream == self.stream;
-            if let Some(at) = work.iter().rposition(mine) {
-                work.remove(at);
-            }
-        });
-        false
+    ) -> PyResult<bool> {
+        blocks::leave(slf)?;
+        Ok(false)
     }
 
     /// Shows the stream object to the collector: an object that refers to the block makes a cycle.

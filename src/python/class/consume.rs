@@ -95,7 +95,7 @@ impl PyConsume {
             return Err(already_open());
         }
         view.prepare()?;
-        let (policy, stream) = (policy::policy(), this.stream);
+        let (policy, stream) = (policy::policy(py)?, this.stream);
         let guard = view.view().consume_with(stream, policy)?;
         let scope = Scope::begin(guard.return_edge());
         let stream_object = this.stream_object.clone_ref(py);

@@ -393,7 +393,10 @@ class Explanation:
 
 @final
 class policy:
-    """Sets how this thread orders consumers after the data, during a `with` block.
+    """Sets how consumers are ordered after the data, during a `with` block.
+
+    The block belongs to the current context (`contextvars`): to the asyncio task, or to the thread outside of tasks.
+    Tasks that are created inside it inherit the setting.
 
     Parameters
     ----------
@@ -405,6 +408,8 @@ class policy:
     ------
     TypeError, ValueError
         If `sync` is no str, or none of these.
+    RuntimeError
+        If the block is left in another context than it was entered in.
 
     Examples
     --------
@@ -418,15 +423,15 @@ class policy:
     def __enter__(self) -> policy: ...
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None, /
-    ) -> bool: ...
+    ) -> Literal[False]: ...
 
 @final
 class use_stream:
-    """Names the stream that this thread works on, during a `with` block.
+    """Names the stream that the caller works on, during a `with` block.
 
-    A consumer that imports views through the C Exchange API reads the thread's work stream without naming an array. It
+    A consumer that imports views through the C Exchange API reads the work stream without naming an array. It
     gets this stream, and every view that it imports is made ready there. Without a block it gets the legacy default
-    stream.
+    stream. The block belongs to the current context, as that of `policy` does.
 
     Parameters
     ----------
@@ -439,6 +444,8 @@ class use_stream:
     ------
     TypeError, ValueError
         If `stream` names no stream, or `device_id` no device.
+    RuntimeError
+        If the block is left in another context than it was entered in.
     DriverError
         If a call of the CUDA driver fails.
     """
@@ -449,7 +456,7 @@ class use_stream:
     def __enter__(self) -> use_stream: ...
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None, /
-    ) -> bool: ...
+    ) -> Literal[False]: ...
 
 def view(
     obj: object,
