@@ -1,8 +1,7 @@
 """The types of the extension; what each thing does is in its docstring (`help(cai_dlpack)`)."""
 
 import sys
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Coroutine, Iterable
 from types import EllipsisType, TracebackType
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, final
 
@@ -58,6 +57,18 @@ class DriverError(RuntimeError):
     call: str
     code: int | None
     name: str
+
+class _Consume(Protocol):
+    """A consume block, for `with` and for `async with`."""
+
+    def __enter__(self) -> CaiView: ...
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None, /
+    ) -> None: ...
+    async def __aenter__(self) -> CaiView: ...
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None, /
+    ) -> None: ...
 
 @final
 class CaiView:
@@ -319,11 +330,28 @@ class CaiView:
             If a call of the CUDA driver fails.
         """
 
-    def consume(self, stream: _StreamLike, /, *, strict: bool = False) -> AbstractContextManager[CaiView, None]:
-        """Returns a context manager for a consumer's work on `stream`.
+    def wait(self) -> Coroutine[Any, Any, CaiView]:
+        """Waits as `synchronize` does, without blocking the event loop: `await view.wait()`.
+
+        For asyncio. The task may be cancelled at any time.
+
+        Returns
+        -------
+        Coroutine of CaiView
+            A view with stream None.
+
+        Raises
+        ------
+        DriverError
+            If a call of the CUDA driver fails.
+        """
+
+    def consume(self, stream: _StreamLike, /, *, strict: bool = False) -> _Consume:
+        """Returns a context manager for a consumer's work on `stream`, for `with` and for `async with`.
 
         Entering returns a view that is ready on `stream`, as `on` does. Leaving makes the producer's stream wait for
         the work on `stream`; `return_edge` of that view tells how. Neither makes an event if the streams are the same.
+        `async with` does the same, and never blocks the event loop.
 
         Parameters
         ----------
@@ -334,7 +362,7 @@ class CaiView:
 
         Returns
         -------
-        ContextManager of CaiView
+        ContextManager and AsyncContextManager of CaiView
 
         Raises
         ------
