@@ -3,7 +3,8 @@
     python -m cai_conformance simulate -- python -m conformance.soak.stream_orders --minutes 5
 
 prints a line for each schedule and appends it, with date and commit, to `conformance/results/stream-orders.tsv`.
-Exits with 1 if a copy was wrong; the seeds of such programs are printed.
+A program is one of orders and one of tasks, of the same seed. Exits with 1 if a copy or a task's setting was wrong; the
+seeds of such programs are printed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from cai_conformance import Sim
 
 from conformance.provenance import commit, today
 from conformance.tests.simulated.machine import Machine
+from conformance.tests.streams.race import Track
 from conformance.tests.streams.random_orders import Program
+from conformance.tests.streams.task_programs import Programs
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "stream-orders.tsv"
 HEAD = "date\tcommit\tschedule\tprograms\twrong\tseconds\n"
@@ -30,6 +33,7 @@ def main() -> int:
     parser.add_argument("--schedules", nargs="+", default=["threaded", "lazy"])
     asked = parser.parse_args()
     program = Program(Machine(Sim()))
+    tasks = Programs(Track(program.machine))
     if not RESULTS.exists():
         RESULTS.write_text(HEAD, encoding="utf-8")
     lost = 0
@@ -40,7 +44,7 @@ def main() -> int:
             if time.monotonic() - start > asked.minutes * 60 / len(asked.schedules):
                 break
             programs += 1
-            if not program.is_right(seed):
+            if not program.is_right(seed) or tasks.wrongs(seed):
                 wrong += 1
                 print(f"wrong: seed {seed}, {schedule}", flush=True)
             program.machine.clear()

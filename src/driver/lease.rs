@@ -77,9 +77,13 @@ impl<'d> Lease<'d> {
 
     /// Returns whether the mark has been reached; so does an error of the context, in which nothing runs any more.
     pub(crate) fn is_reached(&self) -> bool {
-        self.enter()
-            .and_then(|()| self.driver.event_query(self.event))
-            .unwrap_or(true)
+        self.query().unwrap_or(true)
+    }
+
+    /// Returns whether the mark has been reached. Leaves the event's context current.
+    pub(super) fn query(&self) -> Result<bool, DriverError> {
+        self.enter()?;
+        self.driver.event_query(self.event)
     }
 
     /// Returns the device of the event's context.

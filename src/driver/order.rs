@@ -25,6 +25,7 @@ mod tests;
 
 use super::context::{ContextGuard, Home, INVALID_CONTEXT};
 use super::lease::Lease;
+use super::pending::{ContextWait, Pending};
 use super::{Context, Defaults, Driver, DriverError, Place};
 use crate::error::Error;
 use crate::protocol::stream::{
@@ -65,7 +66,8 @@ pub(crate) fn order(
     place: &Place,
     policy: SyncPolicy,
 ) -> Result<Done, Error> {
-    run(driver, place, place.situation(ready, request, policy), None)
+    let situation = place.situation(ready, request, policy);
+    run(driver, place, situation, None, &mut host_wait)
 }
 
 /// A stream that the requested one will be joined to, and whose it is if it is a default stream.
@@ -75,7 +77,7 @@ pub(crate) struct Back {
     pub(crate) whose: Defaults,
 }
 
-/// Like [`order`], for a requested stream that will be joined to `back` later, as `consume()`
+/// Like [`order`], for a requested stream that will be joined to `back` later, if it is given, as `consume()`
 /// does by its return edge: then it may enter a capture that both `ready` and `back` take part in.
 ///
 /// # Errors
@@ -84,12 +86,39 @@ pub(crate) fn order_within(
     driver: &dyn Driver,
     ready: Stream,
     request: Request,
-    back: Back,
+    back: Option<Back>,
     place: &Place,
     policy: SyncPolicy,
 ) -> Result<Done, Error> {
     let situation = place.situation(ready, request, policy);
-    run(driver, place, situation, Some(back))
+    run(driver, place, situation, back, &mut host_wait)
+}
+
+/// Like [`order_within`], without a wait of the host: returns the wait that [`order_within`] would have made, begun.
+///
+/// # Errors
+/// As [`order`].
+pub(crate) fn begin(
+    driver: &'static dyn Driver,
+    ready: Stream,
+    request: Request,
+    back: Option<Back>,
+    place: &Place,
+    policy: SyncPolicy,
+) -> Result<Option<Pending>, Error> {
+    let situation = place.situation(ready, request, policy);
+    let mut pending = None;
+    run(
+        driver,
+        place,
+        situation,
+        back,
+        &mut |caller, contexts, ready| {
+            pending = Some(host_wait_begun(caller, contexts, ready)?);
+            Ok(())
+        },
+    )?;
+    Ok(pending)
 }
 
 /// Blocks the calling thread until the work of `stream` is done, whatever the policy.
@@ -101,12 +130,17 @@ pub(crate) fn synchronize(driver: &dyn Driver, stream: Stream, place: &Place) ->
     order(driver, stream, Request::Host, place, SyncPolicy::Event).map(|_| ())
 }
 
+/// How a host wait of a plan is carried out, for a stream that the data is ready on.
+type HostWait<'w, 'd> =
+    &'w mut dyn FnMut(&mut ContextGuard<'d>, &Contexts, Stream) -> Result<(), DriverError>;
+
 /// Decides, asking the driver only for what the decision needs, and acts.
-fn run(
-    driver: &dyn Driver,
+fn run<'d>(
+    driver: &'d dyn Driver,
     place: &Place,
     mut situation: Situation,
     back: Option<Back>,
+    host: HostWait<'_, 'd>,
 ) -> Result<Done, Error> {
     situation.exclusive_managed = situation.exclusive_managed && driver.has_exclusive_managed()?;
     if let Some(plan) = plan_without_captures(&situation) {
@@ -118,16 +152,17 @@ fn run(
         };
     }
     let mut caller = ContextGuard::new(driver)?;
-    let done = find_and_act(&mut caller, place, situation, back);
+    let done = find_and_act(&mut caller, place, situation, back, host);
     let restored = caller.restore();
     done.and_then(|done| restored.map(|()| done).map_err(Error::from))
 }
 
-fn find_and_act(
-    caller: &mut ContextGuard<'_>,
+fn find_and_act<'d>(
+    caller: &mut ContextGuard<'d>,
     place: &Place,
     mut situation: Situation,
     back: Option<Back>,
+    host: HostWait<'_, 'd>,
 ) -> Result<Done, Error> {
     let whole = exclusive(caller, place, &situation)?;
     situation.exclusive_managed = whole.is_some();
@@ -147,7 +182,7 @@ fn find_and_act(
         Plan::Nothing(reason) => Ok(Done::Nothing(reason)),
         Plan::Refuse(violation) => Err(violation.into()),
         Plan::HostWait { stream, reason } => {
-            host_wait(caller, &contexts, stream)?;
+            host(caller, &contexts, stream)?;
             Ok(Done::HostWait(reason))
         }
         Plan::Event {
@@ -247,6 +282,27 @@ fn host_wait(
     };
     caller.switch(whole)?;
     caller.driver.context_synchronize()
+}
+
+/// Begins what [`host_wait`] does: marks the ready stream by an event, and has a thread wait for a context.
+fn host_wait_begun(
+    caller: &mut ContextGuard<'static>,
+    contexts: &Contexts,
+    ready: Stream,
+) -> Result<Pending, DriverError> {
+    let driver = caller.driver;
+    let event = match ready {
+        Stream::None => None,
+        ready => {
+            caller.switch(contexts.ready)?;
+            let id = caller.id_of(contexts.ready)?;
+            Some(Lease::recorded_in(driver, (contexts.ready, id), ready)?)
+        }
+    };
+    let whole = contexts
+        .whole
+        .map(|whole| ContextWait::begin(driver, whole));
+    Ok(Pending::new(driver, event, whole))
 }
 
 /// Finds the context that the host has to wait for as a whole: that of managed memory whose device wants it to itself.

@@ -178,7 +178,8 @@ impl WorkStream {
 
     #[cold]
     fn wait_for(&self, now: Stream, view: &CaiView) -> PyResult<()> {
-        let (request, policy) = (Request::Stream(view.ready()), policy::policy());
+        let request = Request::Stream(view.ready());
+        let policy = Python::attach(policy::policy)?;
         // The other way about: the producer's stream of now is waited for, the ready one waits.
         let there = view.place();
         let place = driver::Place {

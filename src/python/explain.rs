@@ -121,7 +121,7 @@ fn explain<'py>(
         let array = shown(obj.py(), descriptor, found.located)?;
         line(&mut text, "array", &array);
     }
-    let order = hand_over(&mut found, partner, stream)?;
+    let order = hand_over(obj.py(), &mut found, partner, stream)?;
     if let Some(order) = &order {
         line(&mut text, "order", order);
     } else if found.route.is_some() {
@@ -168,6 +168,7 @@ fn partner(name: &str) -> PyResult<&'static Partner> {
 
 /// Returns the order, if it is known; adds the consumer's refusal, if the import has none.
 fn hand_over(
+    py: Python<'_>,
     found: &mut Found,
     partner: Option<&'static Partner>,
     stream: Option<&Bound<'_, PyAny>>,
@@ -179,7 +180,7 @@ fn hand_over(
     let platform = Platform::from_device_type(device_type).unwrap_or(Platform::Host);
     let asked = Asked {
         stream: (stream.map(|stream| stream::request(Some(stream), platform))).transpose()?,
-        policy: policy::policy(),
+        policy: policy::policy(py)?,
         is_located: found.located,
     };
     let ready = found.ready.unwrap_or(Stream::None);

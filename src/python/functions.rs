@@ -263,9 +263,9 @@ fn export<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let export = Export::decide(view.descriptor().borrowed(), request)?;
     let view = match export.transfer() {
-        Some(transfer) => export.copy(transfer, &view)?,
+        Some(transfer) => export.copy(py, transfer, &view)?,
         None => {
-            export.order(&view)?;
+            export.order(py, &view)?;
             view
         }
     };

@@ -12,8 +12,10 @@ use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream};
 use crate::python::call::stream;
+use crate::python::class::awaiting::coroutine;
 use crate::python::class::beside::kept;
 use crate::python::class::consume::PyConsume;
+use crate::python::class::order::Waited;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::{self, Function, signature};
 use crate::python::cpython::getter::{self, Definition, Getter};
@@ -280,10 +282,11 @@ impl PyCaiView {
         Self::ordered(slf, Request::Stream(consumer), consumer, kept(Some(stream)))
     }
 
-    /// Returns a context manager for a consumer's work on `stream`.
+    /// Returns a context manager for a consumer's work on `stream`, for `with` and for `async with`.
     ///
     /// Entering returns a view that is ready on `stream`, as `on` does. Leaving makes the producer's stream wait for
     /// the work on `stream`; `return_edge` of that view tells how. Neither makes an event if the streams are the same.
+    /// `async with` does the same, and never blocks the event loop.
     ///
     /// Parameters
     /// ----------
@@ -294,7 +297,7 @@ impl PyCaiView {
     ///
     /// Returns
     /// -------
-    /// ContextManager of CaiView
+    /// ContextManager and AsyncContextManager of CaiView
     ///
     /// Raises
     /// ------
@@ -338,6 +341,23 @@ impl PyCaiView {
     ///     If a call of the CUDA driver fails.
     fn synchronize<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         Self::ordered(slf, Request::Host, Stream::None, None)
+    }
+
+    /// Waits as `synchronize` does, without blocking the event loop: `await view.wait()`.
+    ///
+    /// For asyncio. The task may be cancelled at any time.
+    ///
+    /// Returns
+    /// -------
+    /// Coroutine of CaiView
+    ///     A view with stream None.
+    ///
+    /// Raises
+    /// ------
+    /// DriverError
+    ///     If a call of the CUDA driver fails.
+    fn wait<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        coroutine(slf.py(), "CaiView", "wait", Waited(slf.clone().unbind()))
     }
 
     /// Returns a NumPy array of memory that the host can read: pinned, managed or CPU memory.
@@ -509,11 +529,11 @@ impl Function for Dlpack {
             this.follow()?;
         }
         if let Some(transfer) = export.transfer() {
-            let copy = export.copy(transfer, this.view())?;
+            let copy = export.copy(py, transfer, this.view())?;
             let (descriptor, owner) = copy.into_parts();
             return export.capsule(py, descriptor.borrowed(), owner);
         }
-        export.order(this.view())?;
+        export.order(py, this.view())?;
         // The tensor owns a reference to this view, which keeps the memory: no shared count is needed.
         let owner = release::own(slf.to_owned().into_any())?;
         export.capsule(py, this.view().descriptor().borrowed(), owner)

@@ -3,7 +3,8 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
-use crate::python::call::policy::{self, Policy, UseStream};
+use crate::python::call::policy::{self, Policy};
+use crate::python::call::use_stream::UseStream;
 #[cfg(Py_GIL_DISABLED)]
 use crate::python::class::alloc;
 use crate::python::class::view::PyCaiView;

@@ -12,7 +12,7 @@
 
 use super::streams::{Placed, thread_of};
 use super::{CaiView, stats, with_driver};
-use crate::driver::{self, Back, Defaults, Place};
+use crate::driver::{self, Back, Defaults, Pending, Place};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
@@ -89,7 +89,7 @@ impl CaiView {
         stream: Stream,
         policy: SyncPolicy,
     ) -> Result<ConsumeGuard, Error> {
-        self.begin(stream, policy, true)
+        self.consume_back(stream, policy, self.back(stream)?)
     }
 
     /// Like [`consume_with`](Self::consume_with), for work that no capture can hold: `stream` enters none.
@@ -98,40 +98,62 @@ impl CaiView {
         stream: Stream,
         policy: SyncPolicy,
     ) -> Result<ConsumeGuard, Error> {
-        self.begin(stream, policy, false)
+        check_thread(self.streams.placed_producer())?;
+        self.consume_back(stream, policy, None)
     }
 
-    fn begin(
+    fn consume_back(
         &self,
         stream: Stream,
         policy: SyncPolicy,
-        may_enter_capture: bool,
+        back: Option<Back>,
     ) -> Result<ConsumeGuard, Error> {
-        let edge = self.return_edge(stream);
-        let placed = self.streams.placed_producer();
-        check_thread(placed)?;
         let request = Request::Stream(stream);
         if self.needs_order(request, policy) {
-            let place = self.place();
-            // Only a consumer that comes back to the ready stream's capture may enter it.
-            let back = placed
-                .filter(|_| may_enter_capture && edge == ReturnEdge::Event)
-                .map(|Placed { stream, whose, .. }| Back { stream, whose });
-            let ready = self.ready();
-            with_driver(|driver| match back {
-                Some(back) => driver::order_within(driver, ready, request, back, &place, policy),
-                None => driver::order(driver, ready, request, &place, policy),
+            let (ready, place) = (self.ready(), self.place());
+            with_driver(|driver| {
+                driver::order_within(driver, ready, request, back, &place, policy)
             })?;
         }
+        Ok(self.consumed(stream, policy))
+    }
+
+    /// Makes the forward edge of [`consume_with`](Self::consume_with), without a wait of the host: returns the wait,
+    /// begun, if there is one. After it [`consumed`](Self::consumed) makes the guard.
+    pub(crate) fn begin_consume(
+        &self,
+        stream: Stream,
+        policy: SyncPolicy,
+    ) -> Result<Option<Pending>, Error> {
+        let (request, back) = (Request::Stream(stream), self.back(stream)?);
+        if !self.needs_order(request, policy) {
+            return Ok(None);
+        }
+        let (ready, place) = (self.ready(), self.place());
+        with_driver(|driver| driver::begin(driver, ready, request, back, &place, policy))
+    }
+
+    /// Makes the guard of a stream that the forward edge has been made for.
+    pub(crate) fn consumed(&self, stream: Stream, policy: SyncPolicy) -> ConsumeGuard {
         stats::OPENED.add();
-        Ok(ConsumeGuard {
+        ConsumeGuard {
             view: self.ready_on(stream),
             consumer: self.placed(stream),
-            edge,
-            producer: placed.map_or(Stream::None, |placed| placed.stream),
+            edge: self.return_edge(stream),
+            producer: (self.streams.placed_producer()).map_or(Stream::None, |placed| placed.stream),
             policy,
             ended: false,
-        })
+        }
+    }
+
+    /// Returns the stream that the return edge comes back to. Only a consumer that comes back to the ready stream's
+    /// capture may enter it.
+    fn back(&self, stream: Stream) -> Result<Option<Back>, Violation> {
+        let placed = self.streams.placed_producer();
+        check_thread(placed)?;
+        Ok(placed
+            .filter(|_| self.return_edge(stream) == ReturnEdge::Event)
+            .map(|Placed { stream, whose, .. }| Back { stream, whose }))
     }
 
     /// Returns what the end of a guard for `stream` will do.
@@ -209,6 +231,19 @@ impl ConsumeGuard {
         Ok(self.edge)
     }
 
+    /// As [`finish_for`](Self::finish_for), without a wait of the host: returns the wait, begun, if there is one.
+    pub(crate) fn begin_finish(mut self, moved: Option<Stream>) -> Result<Option<Pending>, Error> {
+        let mut pending = None;
+        if let Some((producer, whose)) = self.close()? {
+            pending = self.begin_wait(producer, whose)?;
+        }
+        if let Some(moved) = moved {
+            // A later mark of the same stream.
+            pending = self.begin_wait(moved, None)?.or(pending);
+        }
+        Ok(pending)
+    }
+
     /// Returns where the consumer's stream is, as the one that the producer waits for, and the producer's, which is
     /// `whose` if it is a default stream.
     fn place(&self, whose: Option<Defaults>) -> Place {
@@ -223,18 +258,26 @@ impl ConsumeGuard {
 
     /// Makes the return edge, once.
     pub(crate) fn end(&mut self) -> Result<(), Error> {
+        match self.close()? {
+            None => Ok(()),
+            Some((producer, whose)) => self.make_wait(producer, whose),
+        }
+    }
+
+    /// Ends the guard. Returns the stream that has to wait, and whose it is, once and if there is one.
+    fn close(&mut self) -> Result<Option<(Stream, Option<Defaults>)>, Error> {
         if std::mem::replace(&mut self.ended, true) {
-            return Ok(());
+            return Ok(None);
         }
         stats::CLOSED.add();
         if self.edge != ReturnEdge::Event {
-            return Ok(());
+            return Ok(None);
         }
         let producer = self.view.streams.placed_producer();
         if self.policy != SyncPolicy::None {
             check_thread(producer)?;
         }
-        self.make_wait(self.producer, producer.map(|placed| placed.whose))
+        Ok(Some((self.producer, producer.map(|placed| placed.whose))))
     }
 
     /// Makes a stream of the producer's wait for the consumer's.
@@ -245,6 +288,27 @@ impl ConsumeGuard {
             with_driver(|driver| driver::order(driver, consumer, request, &place, policy))?;
         }
         Ok(())
+    }
+
+    /// As [`make_wait`](Self::make_wait), without a wait of the host. If one is returned, the producer's stream waits
+    /// as well: the host's may be given up, by a cancelled task.
+    fn begin_wait(
+        &self,
+        producer: Stream,
+        whose: Option<Defaults>,
+    ) -> Result<Option<Pending>, Error> {
+        let (request, place) = (Request::Stream(producer), self.place(whose));
+        let (consumer, policy) = (self.consumer.stream, self.policy);
+        if !driver::needed(consumer, request, &place, policy) {
+            return Ok(None);
+        }
+        with_driver(|driver| {
+            let pending = driver::begin(driver, consumer, request, None, &place, policy)?;
+            if pending.is_some() {
+                driver::order(driver, consumer, request, &place, SyncPolicy::Event)?;
+            }
+            Ok(pending)
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::streams::{Placed, is_elsewhere};
 use super::{CaiView, defaults_now, detach};
-use crate::driver::{self, Context, Defaults};
+use crate::driver::{self, Context, Defaults, Driver, Pending};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
@@ -120,16 +120,40 @@ impl CaiView {
 
     /// Makes the stream or the host that `request` names wait for the data, by the policy.
     pub(crate) fn order(&self, request: Request, policy: SyncPolicy) -> Result<(), Error> {
-        if !self.needs_order(request, policy) {
+        let Some(driver) = self.driver_to_order(request, policy)? else {
             return Ok(());
-        }
-        let (ready, place) = (self.ready(), self.place());
-        let driver = match driver::driver() {
-            // Ready data, and no device that could be busy with it.
-            Err(error) if error.is_absent() && ready == Stream::None => return Ok(()),
-            driver => driver?,
         };
+        let (ready, place) = (self.ready(), self.place());
         detach(|| driver::order(driver, ready, request, &place, policy).map(drop))
+    }
+
+    /// As [`order`](Self::order), without a wait of the host: returns the wait, begun, if there is one.
+    pub(crate) fn begin_order(
+        &self,
+        request: Request,
+        policy: SyncPolicy,
+    ) -> Result<Option<Pending>, Error> {
+        let Some(driver) = self.driver_to_order(request, policy)? else {
+            return Ok(None);
+        };
+        let (ready, place) = (self.ready(), self.place());
+        detach(|| driver::begin(driver, ready, request, None, &place, policy))
+    }
+
+    /// Returns the driver, if it is needed.
+    fn driver_to_order(
+        &self,
+        request: Request,
+        policy: SyncPolicy,
+    ) -> Result<Option<&'static dyn Driver>, Error> {
+        if !self.needs_order(request, policy) {
+            return Ok(None);
+        }
+        match driver::driver() {
+            // Ready data, and no device that could be busy with it.
+            Err(error) if error.is_absent() && self.ready() == Stream::None => Ok(None),
+            driver => Ok(Some(driver?)),
+        }
     }
 }
 

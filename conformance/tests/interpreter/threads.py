@@ -1,8 +1,12 @@
-"""The threads of this process, as Linux lists them under /proc."""
+"""The threads of this process: what a new one inherits, and what Linux lists under /proc."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+
+#: Whether a new thread begins with a copy of its starter's context: by default without the GIL, from 3.14 on.
+THREADS_INHERIT = bool(getattr(sys.flags, "thread_inherit_context", False))
 
 
 def blocked_signals(name: str) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import sys
@@ -151,6 +152,25 @@ def test_a_producer_that_moved_reaches_the_consumer(machine: Machine) -> None:
     producer.stream = after
     view.on(mine)
     assert machine.order() == one_event(after, before) + one_event(before, mine)
+
+
+def test_a_producer_that_moved_is_awaited(machine: Machine) -> None:
+    producer, before, after, mine = cuda(machine), machine.stream(), machine.stream(), machine.stream()
+    producer.stream = before
+    view = cd.view(instance(producer))
+    machine.clear()
+
+    async def main() -> None:
+        producer.stream = after
+        await view.wait()
+        assert machine.order() == [*one_event(after, before), ("cuEventRecord", before)]
+        producer.stream = before
+        async with view.consume(mine):
+            producer.stream = after
+            machine.clear()
+        assert machine.order() == one_event(mine, before) + one_event(mine, after)
+
+    asyncio.run(main())
 
 
 def test_no_synchronisation_asks_nobody(machine: Machine) -> None:

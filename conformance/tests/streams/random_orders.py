@@ -7,9 +7,11 @@ a wait some copy would be of another step's value.
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import random
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +26,7 @@ FACES: dict[str, Callable[[cd.CaiView, int], Any]] = {
     "on": lambda view, stream: view.on(stream),
     "dlpack": lambda view, stream: view.__dlpack__(stream=stream, max_version=(1, 3)),
     "join": lambda view, stream: cd.join([view], on=stream),
+    "wait": lambda view, _: asyncio.run(view.wait()),
 }
 
 
@@ -47,6 +50,11 @@ class Array:
     device: int | None
     ready: Queue
     value: int = 0
+
+
+async def _inside(block: AbstractAsyncContextManager[cd.CaiView], body: Callable[[], None]) -> None:
+    async with block:
+        body()
 
 
 @dataclass
@@ -102,9 +110,17 @@ class Program:
         view = cd.view(Cai(interface(data=(array.address, False), stream=array.ready.number)), device_id=named)
         self._current(choose, consumer, array)
         if choose.random() < 0.3:
-            with view.consume(consumer.number):
+            block = view.consume(consumer.number)
+
+            def use() -> None:
                 self._use(consumer, array.address, copy, value)
                 self._current(choose, None, array)
+
+            if choose.random() < 0.5:
+                with block:
+                    use()
+            else:
+                asyncio.run(_inside(block, use))
         else:
             kept = FACES[choose.choice(list(FACES))](view, consumer.number)
             self._use(consumer, array.address, copy, value)

@@ -11,6 +11,7 @@ import pytest
 import tvm_ffi
 
 from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.interpreter.threads import THREADS_INHERIT
 from conformance.tests.simulated.machine import Machine, one_event
 from conformance.tests.streams.race import LEGACY, PER_THREAD, Calls, Track
 
@@ -86,7 +87,7 @@ def test_each_thread_has_its_own(track: Track, machine: Machine) -> None:
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
-    assert found == [one_event(track.a, LEGACY)]
+    assert found == [one_event(track.a, track.b if THREADS_INHERIT else LEGACY)]
 
 
 def test_blocks_of_generators_end_in_any_order(track: Track, machine: Machine) -> None:

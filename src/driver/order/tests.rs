@@ -595,11 +595,11 @@ fn inside_consume_a_stream_may_come_back_to_another(
     assert_eq!(script.current_now(), CONTEXT_B);
 }
 
-const fn back(stream: Stream) -> Back {
-    Back {
+const fn back(stream: Stream) -> Option<Back> {
+    Some(Back {
         stream,
         whose: Defaults::OfMemory,
-    }
+    })
 }
 
 #[rstest]

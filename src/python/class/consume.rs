@@ -1,22 +1,24 @@
 //! The context manager of `CaiView.consume`, which makes the return edge at the end of the block.
 
 use std::ffi::CString;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use pyo3::exceptions::{PyResourceWarning, PyRuntimeError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
+use crate::driver::Pending;
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::protocol::stream::Stream;
+use crate::protocol::stream::{Stream, SyncPolicy};
 use crate::python::call::policy;
+use crate::python::class::awaiting::{Awaitable, coroutine};
 use crate::python::class::scope::Scope;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::release;
 use crate::python::cpython::thread_exit::entries;
 use crate::view::{ConsumeGuard, ReturnEdge};
 
-/// The context manager that `CaiView.consume` returns.
+/// The context manager that `CaiView.consume` returns, for `with` and `async with`.
 ///
 /// Entering makes the consumer's stream wait for the data, and returns a view that is ready there. Leaving makes the
 /// producer's stream wait for the work on the consumer's stream, also if the body raises.
@@ -66,8 +68,41 @@ impl PyConsume {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn check_not_open(&self) -> PyResult<()> {
+        match *self.lock() {
+            None => Ok(()),
+            Some(_) => Err(already_open()),
+        }
+    }
+
+    /// Opens the block, and returns the view that is ready on the consumer's stream.
+    fn begin<'py>(&self, py: Python<'py>, guard: ConsumeGuard) -> PyResult<Bound<'py, PyCaiView>> {
+        let scope = Scope::begin(guard.return_edge());
+        let stream_object = self.stream_object.clone_ref(py);
+        let view = self.view.get();
+        let consumed = view.consumed(py, guard.view(), stream_object, scope.clone());
+        let consumed = consumed.into_object(py)?;
+        match self.keep(guard, scope) {
+            None => Ok(consumed),
+            // The block has been entered meanwhile: that one stays open, and this guard ends here.
+            Some((guard, scope)) => {
+                scope.end();
+                drop(guard);
+                Err(already_open())
+            }
+        }
+    }
+
     fn take(&self) -> Option<(ConsumeGuard, Scope)> {
         self.lock().take()
+    }
+
+    /// Ends the block, if it is open. Returns also the stream to which the producer has moved: it goes on working
+    /// there, so that this one waits as well.
+    fn end(&self) -> Option<(ConsumeGuard, PyResult<Option<Stream>>)> {
+        let (guard, scope) = self.take()?;
+        scope.end();
+        Some((guard, self.view.get().producer_moved()))
     }
 
     /// Keeps a guard until the end of the block; returns it if there is one already.
@@ -91,25 +126,11 @@ impl PyConsume {
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyCaiView>> {
         let (py, this) = (slf.py(), slf.get());
         let view = this.view.get();
-        if this.lock().is_some() {
-            return Err(already_open());
-        }
+        this.check_not_open()?;
         view.prepare()?;
-        let (policy, stream) = (policy::policy(), this.stream);
+        let (policy, stream) = (policy::policy(py)?, this.stream);
         let guard = view.view().consume_with(stream, policy)?;
-        let scope = Scope::begin(guard.return_edge());
-        let stream_object = this.stream_object.clone_ref(py);
-        let consumed = view.consumed(py, guard.view(), stream_object, scope.clone());
-        let consumed = consumed.into_object(py)?;
-        match this.keep(guard, scope) {
-            None => Ok(consumed),
-            // Another thread has entered meanwhile: its block stays open, and this guard ends here.
-            Some((guard, scope)) => {
-                scope.end();
-                drop(guard);
-                Err(already_open())
-            }
-        }
+        this.begin(py, guard)
     }
 
     fn __exit__(
@@ -118,15 +139,29 @@ impl PyConsume {
         _error: &Bound<'_, PyAny>,
         _trace: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
-        if let Some((guard, scope)) = self.take() {
-            scope.end();
-            // A producer that has moved goes on working on its new stream, which waits as well.
-            let moved = self.view.get().producer_moved();
+        if let Some((guard, moved)) = self.end() {
             let also = moved.as_ref().ok().copied().flatten();
             guard.finish_for(also)?;
             moved?;
         }
         Ok(false)
+    }
+
+    fn __aenter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let entering = Entering {
+            block: slf.clone().unbind(),
+            policy: OnceLock::new(),
+        };
+        coroutine(slf.py(), "Consume", "__aenter__", entering)
+    }
+
+    fn __aexit__<'py>(
+        slf: &Bound<'py, Self>,
+        _kind: &Bound<'_, PyAny>,
+        _error: &Bound<'_, PyAny>,
+        _trace: &Bound<'_, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        coroutine(slf.py(), "Consume", "__aexit__", Leaving(slf.clone().unbind()))
     }
 
     /// Shows view and stream object to the collector: an array that refers to its block makes a cycle.
@@ -135,6 +170,61 @@ impl PyConsume {
         visit.call(&self.stream_object)
     }
 }
+}
+
+/// The work of `__aenter__`.
+struct Entering {
+    block: Py<PyConsume>,
+    /// The policy of the forward edge, which is the block's.
+    policy: OnceLock<SyncPolicy>,
+}
+
+impl Awaitable for Entering {
+    fn begin(&self, py: Python<'_>) -> PyResult<Option<Pending>> {
+        let block = self.block.get();
+        let view = block.view.get();
+        block.check_not_open()?;
+        view.prepare()?;
+        let policy = policy::policy(py)?;
+        let _ = self.policy.set(policy);
+        Ok(view.view().begin_consume(block.stream, policy)?)
+    }
+
+    fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let block = self.block.get();
+        block.check_not_open()?;
+        let policy = self.policy.get().copied().unwrap_or_default();
+        let guard = block.view.get().view().consumed(block.stream, policy);
+        Ok(block.begin(py, guard)?.into_any().unbind())
+    }
+
+    fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.block)
+    }
+}
+
+/// The work of `__aexit__`.
+struct Leaving(Py<PyConsume>);
+
+impl Awaitable for Leaving {
+    fn begin(&self, _py: Python<'_>) -> PyResult<Option<Pending>> {
+        let block = self.0.get();
+        let Some((guard, moved)) = block.end() else {
+            return Ok(None);
+        };
+        let also = moved.as_ref().ok().copied().flatten();
+        let pending = guard.begin_finish(also)?;
+        moved?;
+        Ok(pending)
+    }
+
+    fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        Ok(py.None())
+    }
+
+    fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.0)
+    }
 }
 
 impl Drop for PyConsume {

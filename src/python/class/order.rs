@@ -1,8 +1,11 @@
-//! Orders a view onto another stream.
+//! Orders a view onto another stream, or the host after it.
 
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
+use crate::driver::Pending;
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
+use crate::python::class::awaiting::Awaitable;
 use crate::python::class::beside::kept;
 use crate::python::class::view::PyCaiView;
 
@@ -37,5 +40,29 @@ impl PyCaiView {
         }
         this.view().order(request, SyncPolicy::Event)?;
         this.moved(py, stream, object).into_object(py)
+    }
+}
+
+/// The work of `CaiView.wait`.
+pub(crate) struct Waited(pub(crate) Py<PyCaiView>);
+
+impl Awaitable for Waited {
+    fn begin(&self, _py: Python<'_>) -> PyResult<Option<Pending>> {
+        let this = self.0.get();
+        this.prepare()?;
+        Ok(this.view().begin_order(Request::Host, SyncPolicy::Event)?)
+    }
+
+    fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let view = self.0.bind(py);
+        if view.get().view().ready() == Stream::None {
+            return Ok(view.clone().into_any().unbind());
+        }
+        let waited = view.get().moved(py, Stream::None, None).into_object(py)?;
+        Ok(waited.into_any().unbind())
+    }
+
+    fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.0)
     }
 }

@@ -56,6 +56,15 @@ pub(crate) fn detach(body: &mut (dyn FnMut() + Send)) {
     }
 }
 
+/// Runs `body` attached, on a thread that CPython has a state for; `None` on any other, and at the interpreter's end.
+pub(crate) fn attached<T>(body: impl FnOnce(Python<'_>) -> T) -> Option<T> {
+    // SAFETY: reads a thread-specific value; NULL before the start and after the end.
+    let state = unsafe { ffi::PyGILState_GetThisThreadState() };
+    (!state.is_null())
+        .then(|| Python::try_attach(body))
+        .flatten()
+}
+
 impl Interpreter {
     #[inline]
     fn is_held(&self) -> bool {

@@ -6,6 +6,7 @@
 //! waits: of several threads each makes a value, and one value is kept.
 
 pub(crate) mod compact_int;
+pub(crate) mod context_var;
 pub(crate) mod errors;
 pub(crate) mod fastcall;
 pub(crate) mod getattr;

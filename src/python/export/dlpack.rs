@@ -110,18 +110,23 @@ impl Export {
 
     /// Makes the copy, ready for the consumer.
     #[cold]
-    pub(crate) fn copy(&self, transfer: Transfer, view: &CaiView) -> PyResult<CaiView> {
-        let policy = self.policy();
+    pub(crate) fn copy(
+        &self,
+        py: Python<'_>,
+        transfer: Transfer,
+        view: &CaiView,
+    ) -> PyResult<CaiView> {
+        let policy = self.policy(py)?;
         Ok(transfer.make(view, self.request, policy)?)
     }
 
-    /// Returns the policy of the order; a requested wait of the host does not depend on the thread's.
+    /// Returns the policy of the order; a requested wait of the host does not depend on the context's.
     #[inline]
-    fn policy(&self) -> SyncPolicy {
+    fn policy(&self, py: Python<'_>) -> PyResult<SyncPolicy> {
         if self.request == Request::Host {
-            SyncPolicy::Event
+            Ok(SyncPolicy::Event)
         } else {
-            policy::policy()
+            policy::policy(py)
         }
     }
 
@@ -133,11 +138,11 @@ impl Export {
 
     /// Orders the consumer after the data. Releases the GIL only if it calls the driver.
     #[inline]
-    pub(crate) fn order(&self, view: &CaiView) -> PyResult<()> {
+    pub(crate) fn order(&self, py: Python<'_>, view: &CaiView) -> PyResult<()> {
         if !view.may_need_order(self.request) {
             return Ok(());
         }
-        let policy = self.policy();
+        let policy = self.policy(py)?;
         if view.needs_order(self.request, policy) {
             view.order(self.request, policy)?;
         }

@@ -1,7 +1,7 @@
 //! The exchange table of `CaiView`: `__dlpack_c_exchange_api__`.
 //!
 //! A consumer that imports a tensor through a table works on the stream that `current_work_stream` returns, which takes
-//! no array. It returns the thread's work stream (`use_stream`, else the legacy default stream), and every view that is
+//! no array. It returns the caller's work stream (`use_stream`, else the legacy default stream), and every view that is
 //! exported through the table is made ready there.
 //!
 //! | function | does | refuses |
@@ -9,8 +9,8 @@
 //! | `managed_tensor_from_py_object_no_sync` | a versioned tensor that keeps the view alive, flags and all | any other object |
 //! | `dltensor_from_py_object_no_sync` | shape and strides lie in the view itself | read-only data, as a `DLTensor` has no flags |
 //! | `managed_tensor_to_py_object_no_sync` | a view that owns the tensor, which is taken even on failure | as `from_dlpack` |
-//! | `current_work_stream` | the thread's work stream; NULL for the CPU | nothing |
-//! | `managed_tensor_allocator` | memory for a result, on the thread's work stream; zeros on the CPU | devices of neither CUDA nor the CPU |
+//! | `current_work_stream` | the caller's work stream; NULL for the CPU | nothing |
+//! | `managed_tensor_allocator` | memory for a result, on the caller's work stream; zeros on the CPU | devices of neither CUDA nor the CPU |
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,10 +29,10 @@ use crate::error::Error;
 use crate::protocol::device::{Device, Flags};
 use crate::protocol::rule::{Class, Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Stream};
-use crate::python::call::policy;
+use crate::python::call::{blocks, policy, use_stream};
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::int::type_name;
-use crate::python::cpython::{release, thread_exit};
+use crate::python::cpython::{gil, release, thread_exit};
 use crate::python::exchange_table::NAME;
 use crate::view;
 use crate::view::{CaiView, build, read_tensor};
@@ -136,15 +136,24 @@ unsafe extern "C" fn work_stream(
     device_id: i32,
     out: *mut *mut c_void,
 ) -> c_int {
-    let stream = work_stream_of(device_type.0.cast_signed(), device_id);
-    // A driver's handle, where the legacy default stream is 0.
-    let handle = match stream {
-        Stream::None | Stream::LegacyDefault => 0,
-        named => named.raw(),
-    };
+    thread_exit::guard();
+    // The legacy default stream, and no stream, as a driver's handle.
     // SAFETY: DLPack 1.3: `out` is valid for a write.
-    unsafe { out.write(ptr::without_provenance_mut(handle as usize)) };
-    0
+    unsafe { out.write(ptr::null_mut()) };
+    if !blocks::are_open() {
+        return 0;
+    }
+    let read = |py: Python<'_>| match work_stream_of(py, device_type.0.cast_signed(), device_id)? {
+        Stream::None | Stream::LegacyDefault => Ok(()),
+        named => {
+            let handle = ptr::without_provenance_mut(named.raw() as usize);
+            // SAFETY: DLPack 1.3: `out` is valid for a write.
+            unsafe { out.write(handle) };
+            Ok(())
+        }
+    };
+    // DLPack does not state that the caller holds the GIL.
+    gil::attached(|py| run(py, || read(py))).unwrap_or(0)
 }
 
 unsafe extern "C" fn allocate(
@@ -196,7 +205,7 @@ fn kind(error: &Error) -> &'static CStr {
     }
 }
 
-/// Makes a tensor for a consumer's result: unwritten memory, for work on the thread's work stream. Called with the GIL
+/// Makes a tensor for a consumer's result: unwritten memory, for work on the caller's work stream. Called with the GIL
 /// or without.
 ///
 /// # Safety
@@ -218,12 +227,25 @@ unsafe fn result_like(
     // SAFETY: the shape is the prototype's, readable during the call (this function's contract); no strides.
     let described = unsafe { read_tensor(&described, 0) }?;
     let Device { device_type, id } = described.device();
-    let made = CaiView::empty(&described, work_stream_of(device_type, id))?;
+    let made = CaiView::empty(&described, stream_for_result(device_type, id)?)?;
     let (descriptor, owner) = made.into_parts();
     build(descriptor.borrowed(), Flags::NONE.bits(), owner).inspect_err(|_| {
         // SAFETY: `build` has failed and not taken the owner, which is released once.
         unsafe { owner.release() };
     })
+}
+
+/// Returns the caller's work stream, with the GIL or without.
+fn stream_for_result(device_type: i32, device_id: i32) -> Result<Stream, Error> {
+    if !blocks::are_open() {
+        return Ok(default_stream_of(device_type));
+    }
+    let read =
+        |py: Python<'_>| work_stream_of(py, device_type, device_id).map_err(release::drop_now);
+    // Reading a context variable fails for want of memory only.
+    gil::attached(read)
+        .unwrap_or_else(|| Ok(default_stream_of(device_type)))
+        .map_err(|()| Error::OutOfMemory)
 }
 
 /// Borrows a `CaiView`, or refuses the object.
@@ -250,24 +272,31 @@ unsafe fn cast<'a, 'py>(
     })
 }
 
-/// Returns the work stream of this thread; [`Stream::None`] if the device has no streams.
-fn work_stream_of(device_type: i32, device_id: i32) -> Stream {
+/// Returns the caller's work stream; [`Stream::None`] if the device has no streams.
+fn work_stream_of(py: Python<'_>, device_type: i32, device_id: i32) -> PyResult<Stream> {
     match Platform::from_device_type(device_type) {
-        Some(Platform::Cuda | Platform::HostReadable) => policy::work_stream(device_id),
-        Some(Platform::Rocm) => Stream::LegacyDefault,
+        Some(Platform::Cuda | Platform::HostReadable) => use_stream::work_stream(py, device_id),
+        _ => Ok(default_stream_of(device_type)),
+    }
+}
+
+/// Returns the work stream if no `use_stream` block names another one.
+fn default_stream_of(device_type: i32) -> Stream {
+    match Platform::from_device_type(device_type) {
+        Some(Platform::Cuda | Platform::HostReadable | Platform::Rocm) => Stream::LegacyDefault,
         Some(Platform::Host) | None => Stream::None,
     }
 }
 
-/// Makes a view ready on the thread's work stream.
+/// Makes a view ready on the caller's work stream.
 #[inline]
 fn make_ready(view: &Bound<'_, PyCaiView>) -> PyResult<()> {
-    let this = view.get();
+    let (py, this) = (view.py(), view.get());
     this.prepare_array()?;
     let view = this.view();
     let device = view.device();
-    let request = Request::Stream(work_stream_of(device.device_type, device.id));
-    let policy = policy::policy();
+    let request = Request::Stream(work_stream_of(py, device.device_type, device.id)?);
+    let policy = policy::policy(py)?;
     if view.needs_order(request, policy) {
         view.order(request, policy)?;
     }
@@ -332,7 +361,7 @@ unsafe fn adopt(
     let imported = unsafe { release::own_tensor(tensor) };
     let descriptor = imported.descriptor()?;
     let Device { device_type, id } = descriptor.device();
-    let ready = work_stream_of(device_type, id);
+    let ready = work_stream_of(py, device_type, id)?;
     // SAFETY: DLPack: the data is valid until the deleter of the tensor runs, which is the owner. It is ready on the
     // work stream, on which its maker works.
     let view = unsafe { CaiView::of(descriptor, ready, Some(ready), imported.into_owner()) };

@@ -15,7 +15,7 @@ use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Device, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Stream};
-use crate::python::call::policy;
+use crate::python::call::use_stream;
 use crate::python::capsule;
 use crate::python::cpython::int::{IntRule, repr, type_name};
 use crate::python::cpython::names::names;
@@ -77,7 +77,10 @@ pub(crate) fn import_object(
     let traits = known_types::facts_of(object)?.traits;
     let announced = announced_device(object)?;
     let wanted = request.device.unwrap_or(announced);
-    let named = request.stream.or_else(|| work_stream(traits, wanted));
+    let named = match request.stream {
+        None => work_stream(object.py(), traits, wanted)?,
+        given => given,
+    };
     let ready = stream_to_request(wanted, named)?;
     let current = current_for(object.py(), traits, announced)?;
     let called = call(object, ready, wanted, request);
@@ -226,13 +229,14 @@ fn missing(object: &Bound<'_, PyAny>, rule: Rule, field: Field) -> PyErr {
     .into()
 }
 
-/// Returns the stream of this thread's `use_stream` block, or the legacy default one; `None` for a producer that is asked
+/// Returns the stream of the current `use_stream` block, or the legacy default one; `None` for a producer that is asked
 /// for none, or would not make it wait. A per-thread default stream is not passed: torch refuses it.
-fn work_stream(traits: Traits, device: Device) -> Option<Stream> {
+fn work_stream(py: Python<'_>, traits: Traits, device: Device) -> PyResult<Option<Stream>> {
     if device.device_type != Device::CUDA || traits.intersects(Traits::IGNORES_STREAM) {
-        return None;
+        return Ok(None);
     }
-    Some(policy::work_stream(device.id)).filter(|stream| *stream != Stream::PerThreadDefault)
+    let stream = use_stream::work_stream(py, device.id)?;
+    Ok(Some(stream).filter(|stream| *stream != Stream::PerThreadDefault))
 }
 
 /// Chooses the stream that is passed to the producer, and on which the data is then ready.

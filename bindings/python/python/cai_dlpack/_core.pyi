@@ -1,8 +1,7 @@
 """The types of the extension; what each thing does is in its docstring (`help(cai_dlpack)`)."""
 
 import sys
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Coroutine, Iterable
 from types import EllipsisType, TracebackType
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, final
 
@@ -58,6 +57,18 @@ class DriverError(RuntimeError):
     call: str
     code: int | None
     name: str
+
+class _Consume(Protocol):
+    """A consume block, for `with` and for `async with`."""
+
+    def __enter__(self) -> CaiView: ...
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None, /
+    ) -> None: ...
+    async def __aenter__(self) -> CaiView: ...
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None, /
+    ) -> None: ...
 
 @final
 class CaiView:
@@ -319,11 +330,28 @@ class CaiView:
             If a call of the CUDA driver fails.
         """
 
-    def consume(self, stream: _StreamLike, /, *, strict: bool = False) -> AbstractContextManager[CaiView, None]:
-        """Returns a context manager for a consumer's work on `stream`.
+    def wait(self) -> Coroutine[Any, Any, CaiView]:
+        """Waits as `synchronize` does, without blocking the event loop: `await view.wait()`.
+
+        For asyncio. The task may be cancelled at any time.
+
+        Returns
+        -------
+        Coroutine of CaiView
+            A view with stream None.
+
+        Raises
+        ------
+        DriverError
+            If a call of the CUDA driver fails.
+        """
+
+    def consume(self, stream: _StreamLike, /, *, strict: bool = False) -> _Consume:
+        """Returns a context manager for a consumer's work on `stream`, for `with` and for `async with`.
 
         Entering returns a view that is ready on `stream`, as `on` does. Leaving makes the producer's stream wait for
         the work on `stream`; `return_edge` of that view tells how. Neither makes an event if the streams are the same.
+        `async with` does the same, and never blocks the event loop.
 
         Parameters
         ----------
@@ -334,7 +362,7 @@ class CaiView:
 
         Returns
         -------
-        ContextManager of CaiView
+        ContextManager and AsyncContextManager of CaiView
 
         Raises
         ------
@@ -393,7 +421,10 @@ class Explanation:
 
 @final
 class policy:
-    """Sets how this thread orders consumers after the data, during a `with` block.
+    """Sets how consumers are ordered after the data, during a `with` block.
+
+    The block belongs to the current context (`contextvars`): to the asyncio task, or to the thread outside of tasks.
+    Tasks that are created inside it inherit the setting.
 
     Parameters
     ----------
@@ -405,6 +436,8 @@ class policy:
     ------
     TypeError, ValueError
         If `sync` is no str, or none of these.
+    RuntimeError
+        If the block is left in another context than it was entered in.
 
     Examples
     --------
@@ -418,15 +451,15 @@ class policy:
     def __enter__(self) -> policy: ...
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None, /
-    ) -> bool: ...
+    ) -> Literal[False]: ...
 
 @final
 class use_stream:
-    """Names the stream that this thread works on, during a `with` block.
+    """Names the stream that the caller works on, during a `with` block.
 
-    A consumer that imports views through the C Exchange API reads the thread's work stream without naming an array. It
+    A consumer that imports views through the C Exchange API reads the work stream without naming an array. It
     gets this stream, and every view that it imports is made ready there. Without a block it gets the legacy default
-    stream. A producer of DLPack without that API is asked for its data on the same stream.
+    stream. A producer of DLPack without that API is asked for its data on the same stream. The block belongs to the current context, as that of `policy` does.
 
     Parameters
     ----------
@@ -439,6 +472,8 @@ class use_stream:
     ------
     TypeError, ValueError
         If `stream` names no stream, or `device_id` no device.
+    RuntimeError
+        If the block is left in another context than it was entered in.
     DriverError
         If a call of the CUDA driver fails.
     """
@@ -449,7 +484,7 @@ class use_stream:
     def __enter__(self) -> use_stream: ...
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None, /
-    ) -> bool: ...
+    ) -> Literal[False]: ...
 
 def view(
     obj: object,

@@ -1,0 +1,143 @@
+//! Coroutines that wait for the driver without blocking the event loop.
+//!
+//! A coroutine asks between sleeps whether the wait is over. So a cancelled task stops at once, and a closed loop or an
+//! ending interpreter waits for nothing.
+//!
+//! **A road not taken**: the blocking wait on a thread of the loop's executor. A cancelled wait would keep its thread
+//! until the device is done, the end of `asyncio.run` and of the interpreter would wait for it, and a few dozen waits
+//! would keep everybody else's work from the executor. A per-thread default stream means another one there, too.
+
+use std::ffi::CStr;
+use std::sync::{Mutex, PoisonError};
+
+use once_cell::race::OnceBox;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::driver::Pending;
+use crate::python::cpython::thread_exit::entries;
+use crate::view::detach;
+
+/// The pause between two questions is doubled from 50 microseconds up to 5 milliseconds.
+const SOURCE: &CStr = c"
+from asyncio import sleep
+
+async def drive(awaited):
+    pause = 50e-6
+    while not awaited.is_over():
+        await sleep(pause)
+        pause = min(2 * pause, 5e-3)
+    return awaited.result()
+";
+
+/// The work of a coroutine, around one wait.
+pub(crate) trait Awaitable: Send + Sync {
+    /// Makes the calls before the wait, at the coroutine's first step; returns the wait if there is one.
+    ///
+    /// # Errors
+    /// Those of the coroutine.
+    fn begin(&self, py: Python<'_>) -> PyResult<Option<Pending>>;
+
+    /// Returns the coroutine's result, after the wait.
+    ///
+    /// # Errors
+    /// Those of the coroutine.
+    fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>>;
+
+    /// Shows the collector the objects that it holds.
+    fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError>;
+}
+
+/// Makes a coroutine, named as the method that returns it.
+///
+/// # Errors
+/// Out of memory; the failed import of `asyncio`.
+pub(crate) fn coroutine<'py>(
+    py: Python<'py>,
+    class: &str,
+    method: &str,
+    work: impl Awaitable + 'static,
+) -> PyResult<Bound<'py, PyAny>> {
+    static DRIVE: OnceBox<Py<PyAny>> = OnceBox::new();
+    let drive = DRIVE.get_or_try_init(|| compiled(py).map(Box::new))?;
+    let awaited = Awaited {
+        work: Box::new(work),
+        wait: Mutex::default(),
+    };
+    let coroutine = drive.bind(py).call1((awaited,))?;
+    coroutine.setattr("__name__", method)?;
+    coroutine.setattr("__qualname__", format!("{class}.{method}"))?;
+    Ok(coroutine)
+}
+
+#[cold]
+fn compiled(py: Python<'_>) -> PyResult<Py<PyAny>> {
+    let globals = PyDict::new(py);
+    globals.set_item("__name__", "cai_dlpack")?;
+    py.run(SOURCE, Some(&globals), None)?;
+    let drive = globals.as_any().get_item("drive")?;
+    Ok(drive.unbind())
+}
+
+/// What `drive` asks.
+#[pyclass(module = "cai_dlpack", frozen)]
+struct Awaited {
+    work: Box<dyn Awaitable>,
+    wait: Mutex<Wait>,
+}
+
+#[derive(Default)]
+enum Wait {
+    #[default]
+    NotBegun,
+    Pending(Pending),
+    Over,
+}
+
+impl Awaited {
+    fn replace(&self, wait: Wait) -> Wait {
+        let mut place = self.wait.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut place, wait)
+    }
+}
+
+entries! {
+impl Awaited {
+    /// Begins the wait, at first, and returns whether it is over.
+    fn is_over(&self, py: Python<'_>) -> PyResult<bool> {
+        let wait = match self.replace(Wait::Over) {
+            Wait::NotBegun => self.work.begin(py)?.map_or(Wait::Over, Wait::Pending),
+            begun => begun,
+        };
+        let Wait::Pending(pending) = wait else {
+            return Ok(true);
+        };
+        let (pending, is_over) = detach(|| {
+            let is_over = pending.is_over();
+            ((is_over == Ok(false)).then_some(pending), is_over)
+        });
+        if let Some(pending) = pending {
+            self.replace(Wait::Pending(pending));
+        }
+        Ok(is_over?)
+    }
+
+    fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.work.result(py)
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.work.traverse(&visit)
+    }
+}
+}
+
+impl Drop for Awaited {
+    /// Gives up a wait that nothing awaits any more.
+    fn drop(&mut self) {
+        if let Wait::Pending(pending) = self.replace(Wait::Over) {
+            detach(|| drop(pending));
+        }
+    }
+}
