@@ -18,7 +18,6 @@ UNGUARDED = {
     "from_object": "by `run`, which begins with it",
     "borrow": "by `run`, which begins with it",
     "to_object": "by `run`, which begins with it",
-    "allocate": "calls the function that was passed",
     "destroy": "calls a deleter, which begins with it if it calls Python (`keeping_exception`)",
     "forget": "stores an atomic in a forked child",
     "stay": "is the guard",
