@@ -22,6 +22,7 @@ use crate::view::detach;
 
 thread_local! {
     static POLICY: Cell<Option<SyncPolicy>> = const { Cell::new(None) };
+    static STRICT: Cell<Option<bool>> = const { Cell::new(None) };
     static POLICIES: RefCell<Vec<Entered>> = const { RefCell::new(Vec::new()) };
     static WORK: RefCell<Vec<Work>> = const { RefCell::new(Vec::new()) };
 }
@@ -29,14 +30,16 @@ thread_local! {
 /// An open `policy` block of this thread, identified by the address of its object.
 struct Entered {
     block: usize,
-    sync: SyncPolicy,
+    sync: Option<SyncPolicy>,
+    strict: Option<bool>,
 }
 
-/// Changes this thread's open blocks; the innermost one sets the policy.
+/// Changes this thread's open blocks; of each setting, the innermost one that has it.
 fn with_policies(change: impl FnOnce(&mut Vec<Entered>)) {
     POLICIES.with_borrow_mut(|open| {
         change(open);
-        POLICY.set(open.last().map(|entered| entered.sync));
+        POLICY.set(open.iter().rev().find_map(|entered| entered.sync));
+        STRICT.set(open.iter().rev().find_map(|entered| entered.strict));
     });
 }
 
@@ -60,11 +63,28 @@ fn default_policy() -> SyncPolicy {
     })
 }
 
-/// Refuses an unknown value of `CAI_DLPACK_SYNC` when the module is loaded.
+/// Whether imports are strict: of `with policy(...)`, else of `CAI_DLPACK_STRICT`.
+pub(crate) fn is_strict() -> bool {
+    STRICT.get().unwrap_or_else(|| {
+        static DEFAULT: OnceBox<bool> = OnceBox::new();
+        *DEFAULT.get_or_init(|| {
+            Box::new(std::env::var("CAI_DLPACK_STRICT").is_ok_and(|set| set == "1"))
+        })
+    })
+}
+
+/// Refuses an unknown value of `CAI_DLPACK_SYNC` and `CAI_DLPACK_STRICT` when the module is loaded.
 ///
 /// # Errors
 /// `ValueError`, naming the variable.
 pub(crate) fn check_environment() -> PyResult<()> {
+    if let Ok(strict) = std::env::var("CAI_DLPACK_STRICT")
+        && !matches!(strict.as_str(), "0" | "1")
+    {
+        let field = Field::Argument("CAI_DLPACK_STRICT");
+        let violation = Violation::new(Rule::ArgumentValue, field, format_args!("'{strict}'"));
+        return Err(violation.with_hint("must be \"0\" or \"1\"").into());
+    }
     match std::env::var("CAI_DLPACK_SYNC") {
         Ok(name) if by_name(&name).is_none() => Err(unknown_policy(
             Field::Argument("CAI_DLPACK_SYNC"),
@@ -106,14 +126,16 @@ pub(crate) fn work_stream(device_id: i32) -> Stream {
 ///
 /// Parameters
 /// ----------
-/// sync : {'event', 'host', 'none'}
+/// sync : {'event', 'host', 'none'}, optional
 ///     "event" (the default): the consumer's stream waits for an event; the host does not wait. "host": the host
 ///     waits for the data. "none": nothing waits; the caller has ordered the work.
+/// strict : bool, optional
+///     True: every import is strict (`view`), and so is `CaiView.consume`.
 ///
 /// Raises
 /// ------
 /// TypeError, ValueError
-///     If `sync` is no str, or none of these.
+///     If `sync` is no str, or none of these; if neither is given.
 ///
 /// Examples
 /// --------
@@ -121,25 +143,28 @@ pub(crate) fn work_stream(device_id: i32) -> Stream {
 /// ...     array = torch.from_dlpack(cd.view(obj))
 #[pyclass(name = "policy", module = "cai_dlpack", frozen)]
 pub(crate) struct Policy {
-    sync: SyncPolicy,
+    sync: Option<SyncPolicy>,
+    strict: Option<bool>,
 }
 
 entries! {
 impl Policy {
     #[new]
-    #[pyo3(signature = (*, sync))]
-    fn new(sync: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let field = Field::Argument("sync");
-        let Ok(name) = sync.cast::<PyString>() else {
-            return Err(Violation::new(Rule::ArgumentType, field, repr(sync)).into());
-        };
-        let sync = by_name(&name.to_cow()?).ok_or_else(|| unknown_policy(field, &repr(sync)))?;
-        Ok(Self { sync })
+    #[pyo3(signature = (*, sync=None, strict=None))]
+    fn new(sync: Option<&Bound<'_, PyAny>>, strict: Option<bool>) -> PyResult<Self> {
+        if sync.is_none() && strict.is_none() {
+            let neither = Violation::new(Rule::ArgumentType, Field::Argument("sync"), "None");
+            return Err(neither.with_hint("name sync=, strict= or both").into());
+        }
+        Ok(Self {
+            sync: sync.map(given_sync).transpose()?,
+            strict,
+        })
     }
 
     fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
-        let (block, sync) = (slf.address(), slf.sync);
-        with_policies(|open| open.push(Entered { block, sync }));
+        let (block, sync, strict) = (slf.address(), slf.sync, slf.strict);
+        with_policies(|open| open.push(Entered { block, sync, strict }));
         slf
     }
 
@@ -168,6 +193,14 @@ impl Policy {
     fn address(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
+}
+
+fn given_sync(sync: &Bound<'_, PyAny>) -> PyResult<SyncPolicy> {
+    let field = Field::Argument("sync");
+    let Ok(name) = sync.cast::<PyString>() else {
+        return Err(Violation::new(Rule::ArgumentType, field, repr(sync)).into());
+    };
+    by_name(&name.to_cow()?).ok_or_else(|| unknown_policy(field, &repr(sync)))
 }
 
 fn given_device_id(device_id: &Bound<'_, PyAny>) -> PyResult<i32> {
