@@ -275,11 +275,9 @@ fn look(object: &Bound<'_, PyAny>) -> PyResult<Found> {
         }
     } else if found.route.is_some() && found.ready.is_none() {
         // An interface that names no stream is used if nothing better is offered.
-        let is_known = facts.traits.intersects(Traits::SILENT_UNKNOWN);
-        found.ready = Some(if is_known {
-            Stream::LegacyDefault
-        } else {
-            Stream::None
+        found.ready = Some(match facts.traits.intersects(Traits::SILENT_UNKNOWN) {
+            true => Stream::LegacyDefault,
+            false => Stream::None,
         });
         found.undeclared = true;
         found.reason =
@@ -311,8 +309,10 @@ fn look_at_view(view: &PyCaiView) -> Found {
 fn look_at_table(object: &Bound<'_, PyAny>, table: Table, traits: Traits, found: &mut Found) {
     match describe::borrow(object, table, traits) {
         Ok(Loan::Array(descriptor, ready)) => {
-            found.undeclared =
-                traits.intersects(Traits::IGNORES_STREAM) && ready == Stream::LegacyDefault;
+            if traits.intersects(Traits::IGNORES_STREAM) && ready == Stream::LegacyDefault {
+                found.undeclared = true;
+                found.reason = "it is the quickest; it names no stream: pass producer_stream=";
+            }
             (found.descriptor, found.ready) = (Some(descriptor), Some(ready));
             found.located = true;
         }
@@ -376,7 +376,10 @@ fn look_at_cai(object: &Bound<'_, PyAny>, found: &mut Found) -> PyResult<()> {
         Err(violation) => found.refused = Some(violation.to_string()),
         Ok(descriptor) => {
             found.route = Some("cai");
-            found.reason = "it names the stream that the producer works on";
+            found.reason = match found.undeclared {
+                true => "it names no stream: the default stream of its library is taken",
+                false => "it names the stream that the producer works on",
+            };
             let located = cai::locate(&descriptor, &options);
             match located.map(|(device, _)| device) {
                 Ok(device) => {

@@ -373,6 +373,7 @@ def test_explain_tells_the_three_states_apart(make: Callable[[Track], Any], trac
     found = cd.explain(producer)
     assert found.ready is not None and found.ready.startswith("undeclared"), found
     assert "undeclared" in str(found) and found.refused is None
+    assert "names the stream that" not in str(found) and "makes the data ready" not in str(found)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         stream = cd.view(producer).stream
