@@ -89,8 +89,6 @@ def numba_out(array: Any) -> tuple[object, int]:
         raise NotMade("exports a broadcast array as a contiguous one")
     base = numba.cuda.to_device(np.ascontiguousarray(array.base if array.base is not None else array))
     made = laid_out(base, array)
-    # Values are compared here, and not the order: Numba does not declare the default stream that it copies on.
-    numba.cuda.synchronize()
     interface = made.__cuda_array_interface__
     return made, interface["data"][0]
 

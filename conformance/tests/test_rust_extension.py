@@ -53,14 +53,6 @@ def tvm_tensor(values: np.ndarray[Any, Any], machine: Machine) -> Any:
     return tvm_ffi.from_dlpack(peer.view_of(cai(shape=values.shape, data=(pointer, False))))
 
 
-def to_device(values: np.ndarray[Any, Any]) -> Any:
-    """Returns Numba's array of the values, once they are written. Numba reports no stream, which holds only then: the
-    driver may go on copying from pageable memory after its call has returned."""
-    array = numba.cuda.to_device(values)
-    numba.cuda.synchronize()
-    return array
-
-
 def contents(view: Any, machine: Machine) -> np.ndarray[Any, Any]:
     """Returns the content of a view's memory once its stream is done, read past every stream."""
     face = view.__cuda_array_interface__
@@ -75,7 +67,7 @@ def contents(view: Any, machine: Machine) -> np.ndarray[Any, Any]:
 
 
 def test_two_libraries_in_and_a_view_out(machine: Machine) -> None:
-    ours = to_device(VALUES)
+    ours = numba.cuda.to_device(VALUES)
     theirs = tvm_tensor(VALUES + 10, machine)
     stacked = cai_example.stack(ours, theirs)
     assert (stacked.shape, stacked.dtype, stacked.device) == ((2, 4), "float32", (2, 0))
@@ -83,14 +75,14 @@ def test_two_libraries_in_and_a_view_out(machine: Machine) -> None:
 
 
 def test_numba_takes_the_result(machine: Machine) -> None:
-    ours = to_device(VALUES)
+    ours = numba.cuda.to_device(VALUES)
     stacked = cai_example.stack(ours, ours)
     array = numba.cuda.as_cuda_array(stacked)
     assert np.array_equal(array.copy_to_host(), [VALUES, VALUES])
 
 
 def test_tvm_takes_the_result(machine: Machine) -> None:
-    ours = to_device(VALUES)
+    ours = numba.cuda.to_device(VALUES)
     stacked = cai_example.stack(ours, ours)
     tensor = tvm_ffi.from_dlpack(stacked)
     assert (tensor.data_ptr(), tuple(tensor.shape)) == (stacked.ptr, (2, 4))
@@ -98,7 +90,7 @@ def test_tvm_takes_the_result(machine: Machine) -> None:
 
 def test_the_host_waits_for_nothing(machine: Machine) -> None:
     """Only the thread that keeps owners does, as Numba names no stream that could wait instead."""
-    ours = to_device(VALUES)
+    ours = numba.cuda.to_device(VALUES)
     work = cai_example.stack(ours, ours).stream
     machine.clear()
     with machine.control.gate(work):
@@ -268,7 +260,7 @@ def test_in_place(machine: Machine) -> None:
     pointer = machine.device_memory(16)
     machine.write(pointer, VALUES.tobytes())
     cai_example.zero(cai(shape=(4,), data=(pointer, False), stream=machine.stream()))
-    written = cai_example.copy_into(to_device(VALUES), cai(shape=(4,), data=(pointer, False)))
+    written = cai_example.copy_into(numba.cuda.to_device(VALUES), cai(shape=(4,), data=(pointer, False)))
     assert contents(written, machine).tolist() == VALUES.tolist()
     cai_example.zero(written)
     assert not contents(written, machine).any()
@@ -276,7 +268,7 @@ def test_in_place(machine: Machine) -> None:
 
 def test_a_written_argument_is_ready_where_it_was_written(machine: Machine) -> None:
     """For a producer without a stream, the data is ready on the writer's stream."""
-    ours = to_device(VALUES)
+    ours = numba.cuda.to_device(VALUES)
     pointer = machine.device_memory(16)
     silent = cai(shape=(4,), data=(pointer, False), stream=None)
     work = cai_example.stack(ours, ours).stream
@@ -287,7 +279,7 @@ def test_a_written_argument_is_ready_where_it_was_written(machine: Machine) -> N
 
 
 def test_a_written_argument_with_a_producer_is_ready_there(machine: Machine) -> None:
-    ours, stream = to_device(VALUES), machine.stream()
+    ours, stream = numba.cuda.to_device(VALUES), machine.stream()
     pointer = machine.device_memory(16)
     filled = cai_example.copy_into(ours, cai(shape=(4,), data=(pointer, False), stream=stream))
     assert filled.stream == stream
@@ -307,7 +299,7 @@ def test_the_gil_is_let_go_of(machine: Machine) -> None:
 
 def test_memory_is_freed_in_its_own_context(machine: Machine) -> None:
     """The result dies while the other device is current, which stays so."""
-    ours = to_device(VALUES)
+    ours = numba.cuda.to_device(VALUES)
     view = cai_example.stack(ours, ours)
     machine.set_current(1)
     before = machine.current()
@@ -320,23 +312,23 @@ def test_memory_is_freed_in_its_own_context(machine: Machine) -> None:
 
 def test_the_second_device(machine: Machine) -> None:
     with numba.cuda.gpus[1]:
-        ours = to_device(VALUES)
+        ours = numba.cuda.to_device(VALUES)
     view = cai_example.stack(ours, ours)
     assert view.device == (2, 1)
     assert np.array_equal(contents(view, machine), [VALUES, VALUES])
 
 
 def test_two_devices_in_one_call(machine: Machine) -> None:
-    first = to_device(VALUES)
+    first = numba.cuda.to_device(VALUES)
     with numba.cuda.gpus[1]:
-        second = to_device(VALUES)
+        second = numba.cuda.to_device(VALUES)
     with pytest.raises(BufferError, match="stream-device"):
         cai_example.stack(first, second)
 
 
 def test_a_kernel_needs_a_gpu(machine: Machine) -> None:
     """The simulated driver runs no kernels; the refusal is the driver's, and nothing is left behind."""
-    ours = to_device(VALUES.reshape(2, 2))
+    ours = numba.cuda.to_device(VALUES.reshape(2, 2))
     with pytest.raises(RuntimeError, match="NOT_SUPPORTED"):
         cai_example.add(ours, ours)
 
@@ -345,7 +337,7 @@ def test_a_kernel_needs_a_gpu(machine: Machine) -> None:
 
 
 def test_the_modules_have_classes_of_their_own(machine: Machine) -> None:
-    ours = to_device(VALUES)
+    ours = numba.cuda.to_device(VALUES)
     view = cai_example.stack(ours, ours)
     theirs = peer.view_of(view)
     assert type(theirs).__name__ == type(view).__name__ == "CaiView"
@@ -354,7 +346,7 @@ def test_the_modules_have_classes_of_their_own(machine: Machine) -> None:
 
 def test_views_go_from_module_to_module(machine: Machine) -> None:
     """The dict passes the stream on: there is no wait yet, and the producer can still be waited for."""
-    ours = to_device(VALUES)
+    ours = numba.cuda.to_device(VALUES)
     view = cai_example.stack(ours, ours)
     settle(machine)
     machine.clear()
@@ -455,7 +447,7 @@ def test_demands_that_are_met(array: np.ndarray[Any, Any], what: str) -> None:
 
 
 def test_device_memory_is_not_read_by_the_host(machine: Machine) -> None:
-    ours = to_device(np.ones((2, 2)))
+    ours = numba.cuda.to_device(np.ones((2, 2)))
     with pytest.raises(TypeError, match="view-device"):
         peer.elements(ours)
 

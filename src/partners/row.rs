@@ -80,8 +80,8 @@ pub struct Producer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Quirk {
-    /// Its `__dlpack__` accepts a stream without using it, and its exchange table always reports stream NULL:
-    /// the order of its work is unknown, which is warned about.
+    /// Its `__dlpack__` accepts a stream without using it, and its exchange table, if it has one, always reports
+    /// stream NULL: what it exports is undeclared ([`Silence::Unknown`]).
     IgnoresStream,
     /// It exports bfloat16 with the typestr of float16 or uint16.
     MislabelsBfloat16,
@@ -101,7 +101,10 @@ impl Quirk {
     }
 }
 
-/// What it means that a producer names no stream.
+/// What it means that a producer names no stream: the data is ready, or undeclared.
+///
+/// Undeclared data is ordered after the stream that it may be pending on. If that is unknown, the legacy default stream
+/// is taken and a warning says so. A strict import refuses undeclared data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Silence {
@@ -120,11 +123,14 @@ impl fmt::Display for Silence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ready => f.write_str("ready"),
-            Self::LegacyDefault => f.write_str("pending on stream 1"),
+            Self::LegacyDefault => f.write_str("undeclared: pending on stream 1"),
             Self::PerThreadByEnv(variable) => {
-                write!(f, "pending on stream 1, or on 2 with `{variable}`")
+                write!(
+                    f,
+                    "undeclared: pending on stream 1, or on 2 with `{variable}`"
+                )
             }
-            Self::Unknown => f.write_str("unknown"),
+            Self::Unknown => f.write_str("undeclared: unknown"),
         }
     }
 }

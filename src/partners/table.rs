@@ -111,7 +111,7 @@ pub static PARTNERS: &[Partner] = &[
         producer: Some(producer(
             "cd.view(a)",
             Silence::PerThreadByEnv("NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM"),
-            "`DeviceNDArray` exports None for stream 0, on which its kernels run",
+            "`cudadrv/devicearray.py`: `DeviceNDArray` exports None for stream 0, on which its kernels run",
         )),
         call: Call {
             advice: "`v.synchronize()` waits where you choose",
@@ -142,7 +142,7 @@ pub static PARTNERS: &[Partner] = &[
             ..producer(
                 "cd.view(buf, producer_stream=s)",
                 Silence::Unknown,
-                "`__dlpack__` does not use `stream`, and the table's work stream is NULL",
+                "`_memory/_buffer.pyx`: `Buffer.__dlpack__` ignores `stream`; the work stream of `StridedMemoryView`'s table is NULL",
             )
         }),
         call: call(
@@ -169,13 +169,14 @@ pub static PARTNERS: &[Partner] = &[
         modules: &["tvm_ffi"],
         version: "0.1.15.post2",
         checked: Matrix,
-        // Its `__dlpack__` does not use `stream` either. It has no table that could report a stream, so that
-        // `IgnoresStream` does not hold for it.
-        producer: Some(producer(
-            "cd.view(t)",
-            Silence::Unknown,
-            "`Tensor.__dlpack__` does not read `stream`, and there is no table",
-        )),
+        producer: Some(Producer {
+            quirks: &[IgnoresStream],
+            ..producer(
+                "cd.view(t, producer_stream=s)",
+                Silence::Unknown,
+                "`cython/tensor.pxi`: `Tensor.__dlpack__` does not read `stream`, and the type has no table",
+            )
+        }),
         call: Call {
             advice: "for another stream, pass `v.on(s)`",
             ignores: "the read-only flag: it arrives and is not shown",
@@ -203,7 +204,7 @@ pub static PARTNERS: &[Partner] = &[
             ..producer(
                 "cd.view(a)",
                 Silence::Unknown,
-                "its dict is of version 2; kernels run on a stream that it makes for each device",
+                "`_src/types.py`: its dict is of version 2; kernels run on `device.stream`, which it makes for each device, and which `__dlpack__` orders",
             )
         }),
         call: Call {
@@ -233,7 +234,7 @@ pub static PARTNERS: &[Partner] = &[
         producer: Some(producer(
             "cd.view(a, producer_stream=s.handle)",
             Silence::LegacyDefault,
-            "`GPUArray` always exports None; its kernels run on the NULL stream unless they are passed one",
+            "`gpuarray.py`: `GPUArray` always exports None; its kernels run on the NULL stream unless they are passed one",
         )),
         call: Call {
             advice: "pass `v.on(s.handle)`",
@@ -260,7 +261,7 @@ pub static PARTNERS: &[Partner] = &[
             ..producer(
                 "cd.view(a)",
                 Silence::Unknown,
-                "its dict is of version 2 and is made while XLA's streams may be writing",
+                "`jaxlib/py_array.cc`: its dict is of version 2 and does not wait; `__dlpack__` does (`WaitUntilBufferReadyOnStream`)",
             )
         }),
         call: Call {
@@ -295,7 +296,7 @@ pub static PARTNERS: &[Partner] = &[
             ..producer(
                 "cd.view(t)",
                 Silence::Ready,
-                "its export waits for the device on the host",
+                "`c/eager/c_api.cc`: `TFE_TensorHandleDevicePointer`, which the export calls, waits by `device->Sync()`",
             )
         }),
         call: Call {
@@ -362,11 +363,12 @@ pub static PARTNERS: &[Partner] = &[
         version: "1.31.1",
         checked: MatrixHost,
         producer: Some(Producer {
+            quirks: &[IgnoresStream],
             untold: Mutability::Unknown,
             ..producer(
                 "cd.view(value)",
                 Silence::Unknown,
-                "`OrtValue.__dlpack__` does not use `stream`",
+                "`onnxruntime_inference_collection.py`: `OrtValue.__dlpack__` does not use `stream`",
             )
         }),
         call: Call {
@@ -495,7 +497,7 @@ pub static PARTNERS: &[Partner] = &[
             ..producer(
                 "cd.view(t)",
                 Silence::Unknown,
-                "its dict is of version 2; its table and `__dlpack__` know its current stream",
+                "`torch/_tensor.py`: its dict is of version 2; its table and `__dlpack__` know its current stream",
             )
         }),
         call: Call {
@@ -534,7 +536,7 @@ pub static PARTNERS: &[Partner] = &[
             ..producer(
                 "cd.view(a)",
                 Silence::Unknown,
-                "its dict names the current stream, and none with `CUPY_CUDA_ARRAY_INTERFACE_EXPORT_VERSION=2`",
+                "`_core/core.pyx`: its dict names the current stream, and none with `CUPY_CUDA_ARRAY_INTERFACE_EXPORT_VERSION=2`",
             )
         }),
         call: Call {
@@ -590,7 +592,7 @@ pub static PARTNERS: &[Partner] = &[
         producer: Some(producer(
             "cd.view(x, producer_stream=s)",
             Silence::Unknown,
-            "its dict is of version 0; allocation and copy are ordered on the stream that it was passed",
+            "`pylibrmm/device_buffer.pyx`: its dict is of version 0; it is filled on the stream that it was passed, and waits for the default one only",
         )),
         call: Call {
             advice: "pass `v.on(s)` of the stream that the call is passed",
@@ -616,7 +618,7 @@ pub static PARTNERS: &[Partner] = &[
         producer: Some(producer(
             "cd.view(x, producer_stream=s)",
             Silence::Unknown,
-            "its dict is NumPy's, of version 3 without `stream`; its memory is RMM's",
+            "`common/device_ndarray.py`: its dict is NumPy's, of version 3 without `stream`; a function that is passed a handle writes on its stream and does not wait",
         )),
         call: Call {
             advice: "pass `v.synchronize()`",

@@ -316,6 +316,9 @@ rules! {
     StreamUnknown "stream-unknown" Buffer
         "the producer's stream is not known"
         "CAI v0 to v2 and __dlpack__ name no producer stream";
+    StreamUndeclared "stream-undeclared" Buffer
+        "the producer must declare the stream that its data is ready on"
+        "our choice: under strict nothing is assumed of what a producer leaves unsaid";
     StreamThread "stream-thread" Buffer
         "the per-thread default stream is a different stream on each thread"
         "CUDA: each thread has its own per-thread default stream";

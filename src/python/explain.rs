@@ -25,13 +25,16 @@ use crate::python::cpython::thread_exit::entries;
 use crate::python::exchange_table::Table;
 use crate::python::import::describe::Loan;
 use crate::python::import::traits::Traits;
-use crate::python::import::{cai, describe, dlpack, fields, known_types};
+use crate::python::import::{
+    cai, describe, dlpack, exchange, fields, known_types, route, undeclared,
+};
 
 /// The description of an import, returned by `explain`; its `str` is a text of a few lines.
 ///
 /// Attributes
 /// ----------
 /// route
+/// ready
 /// order
 /// refused
 #[pyclass(name = "Explanation", module = "cai_dlpack", frozen)]
@@ -39,6 +42,10 @@ pub(crate) struct Explanation {
     /// The route of `view`: "exchange", "cai", "dlpack", "capsule" or "view"; None if it would refuse the array.
     #[pyo3(get)]
     route: Option<&'static str>,
+    /// Where the data is ready: "now", "on" a stream, or "undeclared" with the stream that is taken; None if the
+    /// producer makes it ready on the stream that it is passed.
+    #[pyo3(get)]
+    ready: Option<String>,
     /// Which stream would wait for which; None if the order depends on the producer.
     #[pyo3(get)]
     order: Option<String>,
@@ -121,10 +128,14 @@ fn explain<'py>(
         let array = shown(obj.py(), descriptor, found.located)?;
         line(&mut text, "array", &array);
     }
+    let ready = found.ready.map(|ready| state(ready, found.undeclared));
+    if let Some(ready) = &ready {
+        line(&mut text, "ready", ready);
+    }
     let order = hand_over(obj.py(), &mut found, partner, stream)?;
     if let Some(order) = &order {
         line(&mut text, "order", order);
-    } else if found.route.is_some() {
+    } else if found.route.is_some() && ready.is_none() {
         line(
             &mut text,
             "order",
@@ -141,10 +152,21 @@ fn explain<'py>(
     }
     Ok(Explanation {
         route: found.route,
+        ready,
         order,
         refused: found.refused,
         text: text.trim_end().to_owned(),
     })
+}
+
+/// Returns the state of data that is ready on a stream, or taken to be.
+fn state(ready: Stream, undeclared: bool) -> String {
+    match (undeclared, ready) {
+        (false, Stream::None) => "now".to_owned(),
+        (false, stream) => format!("on {stream}"),
+        (true, Stream::None) => "undeclared; taken as ready now".to_owned(),
+        (true, stream) => format!("undeclared; taken as pending on {stream}"),
+    }
 }
 
 fn line(text: &mut String, head: &str, rest: &str) {
@@ -206,8 +228,10 @@ struct Found {
     descriptor: Option<Descriptor>,
     /// Whether the descriptor's device is known, not assumed.
     located: bool,
-    /// The stream that the data is ready on, if the route names it.
+    /// The stream that the data is ready on, if the route names it or it is assumed.
     ready: Option<Stream>,
+    /// Whether the producer leaves the stream unsaid.
+    undeclared: bool,
     refused: Option<String>,
 }
 
@@ -236,7 +260,7 @@ fn look(object: &Bound<'_, PyAny>) -> PyResult<Found> {
             Some("exchange"),
             "it is the quickest, and names the stream that the producer works on",
         );
-        (found.ready, found.refused) = (None, None);
+        (found.ready, found.refused, found.undeclared) = (None, None, false);
         if let Some(table) = facts.table {
             look_at_table(object, table, facts.traits, &mut found);
         }
@@ -245,14 +269,25 @@ fn look(object: &Bound<'_, PyAny>) -> PyResult<Found> {
             Some("dlpack"),
             "the producer makes the data ready on the stream that it is told",
         );
-        (found.ready, found.refused) = (None, None);
+        (found.ready, found.refused, found.undeclared) = (None, None, false);
+        if facts.traits.intersects(Traits::IGNORES_STREAM) && has_streams(object) {
+            found.reason = "the producer ignores the stream that it is told: pass producer_stream=";
+            (found.ready, found.undeclared) = (Some(Stream::LegacyDefault), true);
+        }
     } else if found.route.is_some() && found.ready.is_none() {
         // An interface that names no stream is used if nothing better is offered.
-        found.ready = Some(Stream::None);
+        found.ready = Some(match facts.traits.intersects(Traits::SILENT_UNKNOWN) {
+            true => Stream::LegacyDefault,
+            false => Stream::None,
+        });
+        found.undeclared = true;
         found.reason =
             "nothing else is offered; it names no stream: pass producer_stream= if work is pending";
     } else if found.route.is_none() && found.refused.is_none() {
         found.refused = Some(cai::missing(object).value(object.py()).to_string());
+    }
+    if found.undeclared && found.refused.is_none() && policy::is_strict(object.py())? {
+        found.refused = Some(undeclared::refusal(object).to_string());
     }
     Ok(found)
 }
@@ -267,6 +302,7 @@ fn look_at_view(view: &PyCaiView) -> Found {
         located: true,
         ready: Some(view.ready()),
         refused: refused.map(|why| why.to_string()),
+        undeclared: false,
     }
 }
 
@@ -274,6 +310,10 @@ fn look_at_view(view: &PyCaiView) -> Found {
 fn look_at_table(object: &Bound<'_, PyAny>, table: Table, traits: Traits, found: &mut Found) {
     match describe::borrow(object, table, traits) {
         Ok(Loan::Array(descriptor, ready)) => {
+            if traits.intersects(Traits::IGNORES_STREAM) && ready == Stream::LegacyDefault {
+                found.undeclared = true;
+                found.reason = "it is the quickest; it names no stream: pass producer_stream=";
+            }
             (found.descriptor, found.ready) = (Some(descriptor), Some(ready));
             found.located = true;
         }
@@ -313,16 +353,19 @@ fn look_at_cai(object: &Bound<'_, PyAny>, found: &mut Found) -> PyResult<()> {
     found.offers.push(format!(
         "__cuda_array_interface__ version {version}, {ready}"
     ));
-    let silent = cai::silent_stream(object)?;
-    let ready = if ready == Stream::None && silent != Stream::None {
-        found
-            .offers
-            .push(format!("its library's {silent}, which it does not name"));
-        silent
-    } else {
-        ready
+    let traits = known_types::facts_of(object)?.traits;
+    let has_elements = read.interface.data() != 0;
+    let is_silent = ready == Stream::None && has_elements;
+    found.ready = match traits.assumed_stream() {
+        Some(assumed) if is_silent => {
+            found.undeclared = true;
+            Some(assumed)
+        }
+        _ => {
+            let is_declared = route::is_declared(traits, ready, read.is_stream_known());
+            (is_declared || !has_elements).then_some(ready)
+        }
     };
-    found.ready = read.is_stream_known().then_some(ready);
     let descriptor = if is_struct {
         found.refused = read.interface.descr().refusal().map(|why| why.to_string());
         let whole = read.interface.into_struct(Device::cuda(0));
@@ -334,7 +377,10 @@ fn look_at_cai(object: &Bound<'_, PyAny>, found: &mut Found) -> PyResult<()> {
         Err(violation) => found.refused = Some(violation.to_string()),
         Ok(descriptor) => {
             found.route = Some("cai");
-            found.reason = "it names the stream that the producer works on";
+            found.reason = match found.undeclared {
+                true => "it names no stream: the default stream of its library is taken",
+                false => "it names the stream that the producer works on",
+            };
             let located = cai::locate(&descriptor, &options);
             match located.map(|(device, _)| device) {
                 Ok(device) => {
@@ -351,6 +397,12 @@ fn look_at_cai(object: &Bound<'_, PyAny>, found: &mut Found) -> PyResult<()> {
         }
     }
     Ok(())
+}
+
+/// Whether the device that an object announces has streams.
+fn has_streams(object: &Bound<'_, PyAny>) -> bool {
+    let device = dlpack::announced_device(object);
+    device.is_ok_and(|device| !exchange::has_no_streams(device))
 }
 
 /// Whether the object has `__dlpack__`; adds its device to the offers.

@@ -153,7 +153,7 @@ impl Function for FromDlpack {
             copy: flag(arguments.copy, "copy")?,
             device: arguments.device.map(options::device).transpose()?,
         };
-        let view = route::amend(dlpack::import(&arguments.obj, request)?, options)?;
+        let view = route::amend(dlpack::import(&arguments.obj, request, options)?, options)?;
         let named = options.producer_object.as_deref();
         let view = PyCaiView::with(view, Beside::default().keeping(stream.as_deref(), named));
         Ok(view.into_object(arguments.obj.py())?.into_any())
@@ -248,8 +248,8 @@ fn by_view<'py>(
     let Some(dict) = read else {
         return export(object.py(), route::import(object, options)?, request);
     };
-    let mut view = MaybeUninit::uninit();
-    route::by_attributes(&mut view, object, dict, options, AllowStructs::No)?;
+    let (mut view, traits) = (MaybeUninit::uninit(), known_types::facts_of(object)?.traits);
+    route::by_attributes(&mut view, object, traits, dict, options, AllowStructs::No)?;
     // SAFETY: written: `by_attributes` has not failed.
     export(object.py(), unsafe { view.assume_init() }, request)
 }

@@ -12,7 +12,7 @@ use crate::python::cpython::errors::driver_error;
 use crate::python::cpython::fastcall::{self, Function};
 #[cfg(Py_GIL_DISABLED)]
 use crate::python::cpython::names::names;
-use crate::python::cpython::{gil, release};
+use crate::python::cpython::{gil, release, warn};
 use crate::python::explain::{Explain, Explanation};
 use crate::python::functions::{FromCai, FromDlpack, Stats, ToDlpack, View};
 use crate::python::import::mask::SplitMasked;
@@ -23,7 +23,8 @@ use crate::view;
 /// Adds everything to an extension module.
 ///
 /// # Errors
-/// `ImportError` in a subinterpreter; `ValueError` for an unknown `CAI_DLPACK_SYNC`; out of memory.
+/// `ImportError` in a subinterpreter; `ValueError` for an unknown `CAI_DLPACK_SYNC` or `CAI_DLPACK_STRICT`; out of
+/// memory.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     release::refuse_subinterpreters(module.py())?;
     policy::check_environment()?;
@@ -40,6 +41,11 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<UseStream>()?;
     module.add_class::<Explanation>()?;
     module.add("DriverError", driver_error(module.py())?)?;
+    let warnings = warn::classes(module.py())?;
+    module.add("InterchangeWarning", &warnings.base)?;
+    module.add("StreamWarning", &warnings.stream)?;
+    module.add("VersionWarning", &warnings.version)?;
+    module.add("ConsumeWarning", &warnings.consume)?;
     let stub = PyDict::new(module.py());
     add::<View>(module, &stub)?;
     add::<FromCai>(module, &stub)?;

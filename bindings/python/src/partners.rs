@@ -24,6 +24,11 @@ fn row<'py>(py: Python<'py>, partner: &Partner) -> PyResult<Bound<'py, PyDict>> 
     let quirks = partner.producer.iter().flat_map(|producer| producer.quirks);
     let quirks: Vec<_> = quirks.map(|quirk| quirk.name()).collect();
     row.set_item("quirks", quirks)?;
+    let silence = partner
+        .producer
+        .as_ref()
+        .map(|producer| producer.silence.to_string());
+    row.set_item("silence", silence)?;
     let calls: PyResult<Vec<_>> = partner.calls().map(|call| entry(py, call)).collect();
     row.set_item("calls", calls?)?;
     Ok(row)

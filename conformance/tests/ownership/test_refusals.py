@@ -223,6 +223,7 @@ OTHERS: dict[str, Call] = {
     "stream-object": partial(cd.use_stream, type("Stream", (), {"__cuda_stream__": 5})(), device_id=0),
     "stream-rocm": partial(tensor(device=(10, 0)).__dlpack__, stream=1),
     "stream-thread": partial(on_another_thread(partial(cd.view, cai(stream=2), device_id=0)).on, 7),
+    "stream-undeclared": partial(cd.view, cai(version=2, stream=...), device_id=0, strict=True),
     "stream-unknown": partial(tensor(device=(2, 0)).consume, 7, strict=True),
     "stream-zero": partial(VIEW.__dlpack__, stream=0),
     "transfer-refused": partial(VIEW.__dlpack__, dl_device=(3, 0)),

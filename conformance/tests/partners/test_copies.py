@@ -384,7 +384,6 @@ def test_packed_elements_are_not_copied() -> None:
 
 def test_to_dlpack_copies_too(machine: Machine) -> None:
     array = numba.cuda.to_device(VALUES)
-    numba.cuda.synchronize()
     tensor = abi.consume(cd.to_dlpack(array, copy=True, dl_device=HOST))
     assert host_values(tensor).tolist() == VALUES.tolist()
     end(machine, tensor)

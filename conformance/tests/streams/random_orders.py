@@ -1,8 +1,8 @@
 """Random programs whose every wait is the library's: shared by tests and soak.
 
 Arrays of every kind of memory are handed from stream to stream, on two devices: handles and the default streams of
-both. Each step imports an array where it is ready, orders another stream after it, copies and writes it there. Without
-a wait some copy would be of another step's value.
+both. Each step imports an array where it is ready, which it declares or not, orders another stream after it, copies and
+writes it there. Without a wait some copy would be of another step's value.
 """
 
 from __future__ import annotations
@@ -28,6 +28,12 @@ FACES: dict[str, Callable[[cd.CaiView, int], Any]] = {
     "join": lambda view, stream: cd.join([view], on=stream),
     "wait": lambda view, _: asyncio.run(view.wait()),
 }
+
+
+class Silent(Cai):
+    """An array of a library whose kernels run on the legacy default stream, which its dict does not name."""
+
+    __module__ = "numba.cuda"
 
 
 @dataclass(frozen=True)
@@ -107,7 +113,10 @@ class Program:
         consumer = choose.choice(usable)
         self._current(choose, array.ready, array)
         named = array.device if choose.random() < 0.5 else None  # else the driver is asked
-        view = cd.view(Cai(interface(data=(array.address, False), stream=array.ready.number)), device_id=named)
+        data, ready = (array.address, False), array.ready.number
+        is_silent = ready == 1 and choose.random() < 0.5
+        producer = Silent(interface(data=data, stream=None)) if is_silent else Cai(interface(data=data, stream=ready))
+        view = cd.view(producer, device_id=named)
         self._current(choose, consumer, array)
         if choose.random() < 0.3:
             block = view.consume(consumer.number)

@@ -316,7 +316,7 @@ def test_a_guard_that_an_exception_drops_leaves_the_exception_alone(mode: Any, t
             (open_loan(track), [][7])
         gc.collect()
     assert cd.stats()["open_guards"] == 0
-    assert unraisable == ([ResourceWarning] if mode == "error" else [])
+    assert unraisable == ([cd.ConsumeWarning] if mode == "error" else [])
 
 
 def test_where_the_edge_of_a_leaked_guard_fails_the_host_waits_for_the_consumer(track: Track) -> None:

@@ -11,7 +11,7 @@ use crate::protocol::device::Device;
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
-use crate::python::call::stream;
+use crate::python::call::{policy, stream};
 use crate::python::cpython::fastcall::Value;
 use crate::python::cpython::int;
 use crate::python::cpython::int::{IntRule, repr};
@@ -40,7 +40,8 @@ macro_rules! option_keywords {
             /// "device" queries the driver for the device of the pointer; "bounds" also checks that the allocation
             /// holds every element. None: "device".
             check: "Literal['device', 'bounds'] | None" = None,
-            /// Refuses what CAI forbids and producers send: a missing version, stream 0.
+            /// Refuses data whose producer declares no stream, and what CAI forbids and producers send: a missing
+            /// version, stream 0. False: as `policy` has it.
             strict: "bool" = False,
         }
     };
@@ -259,6 +260,14 @@ impl<'a, 'py> Options<'a, 'py> {
             && owner.is_none()
             && device_id.is_none()
             && *check == Check::Device
+    }
+
+    /// Whether this import, or every one of the current block, is strict.
+    ///
+    /// # Errors
+    /// Those of [`policy::is_strict`].
+    pub(crate) fn is_strict(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.strict || policy::is_strict(py)?)
     }
 
     /// Whether the elements are described by the producer alone.

@@ -16,7 +16,7 @@ use crate::python::cpython::thread_exit::entries;
 /// Those of [`blocks::innermost`].
 #[inline]
 pub(crate) fn policy(py: Python<'_>) -> PyResult<SyncPolicy> {
-    let found = blocks::innermost(py, |block: &Policy| Some(block.sync))?;
+    let found = blocks::innermost(py, |block: &Policy| block.sync)?;
     Ok(found.unwrap_or_else(default_policy))
 }
 
@@ -28,11 +28,32 @@ fn default_policy() -> SyncPolicy {
     })
 }
 
-/// Refuses an unknown value of `CAI_DLPACK_SYNC` when the module is loaded.
+/// Whether imports are strict: of `with policy(...)`, else of `CAI_DLPACK_STRICT`.
+///
+/// # Errors
+/// Those of [`blocks::innermost`].
+pub(crate) fn is_strict(py: Python<'_>) -> PyResult<bool> {
+    let found = blocks::innermost(py, |block: &Policy| block.strict)?;
+    Ok(found.unwrap_or_else(|| {
+        static DEFAULT: OnceBox<bool> = OnceBox::new();
+        *DEFAULT.get_or_init(|| {
+            Box::new(std::env::var("CAI_DLPACK_STRICT").is_ok_and(|set| set == "1"))
+        })
+    }))
+}
+
+/// Refuses an unknown value of `CAI_DLPACK_SYNC` and `CAI_DLPACK_STRICT` when the module is loaded.
 ///
 /// # Errors
 /// `ValueError`, naming the variable.
 pub(crate) fn check_environment() -> PyResult<()> {
+    if let Ok(strict) = std::env::var("CAI_DLPACK_STRICT")
+        && !matches!(strict.as_str(), "0" | "1")
+    {
+        let field = Field::Argument("CAI_DLPACK_STRICT");
+        let violation = Violation::new(Rule::ArgumentValue, field, format_args!("'{strict}'"));
+        return Err(violation.with_hint("must be \"0\" or \"1\"").into());
+    }
     match std::env::var("CAI_DLPACK_SYNC") {
         Ok(name) if by_name(&name).is_none() => Err(unknown_policy(
             Field::Argument("CAI_DLPACK_SYNC"),
@@ -65,14 +86,16 @@ fn unknown_policy(field: Field, found: &str) -> PyErr {
 ///
 /// Parameters
 /// ----------
-/// sync : {'event', 'host', 'none'}
+/// sync : {'event', 'host', 'none'}, optional
 ///     "event" (the default): the consumer's stream waits for an event; the host does not wait. "host": the host
 ///     waits for the data. "none": nothing waits; the caller has ordered the work.
+/// strict : bool, optional
+///     True: every import is strict (`view`), and so is `CaiView.consume`.
 ///
 /// Raises
 /// ------
 /// TypeError, ValueError
-///     If `sync` is no str, or none of these.
+///     If `sync` is no str, or none of these; if neither is given.
 /// RuntimeError
 ///     If the block is left in another context than it was entered in.
 ///
@@ -82,20 +105,23 @@ fn unknown_policy(field: Field, found: &str) -> PyErr {
 /// ...     array = torch.from_dlpack(cd.view(obj))
 #[pyclass(name = "policy", module = "cai_dlpack", frozen)]
 pub(crate) struct Policy {
-    sync: SyncPolicy,
+    sync: Option<SyncPolicy>,
+    strict: Option<bool>,
 }
 
 entries! {
 impl Policy {
     #[new]
-    #[pyo3(signature = (*, sync))]
-    fn new(sync: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let field = Field::Argument("sync");
-        let Ok(name) = sync.cast::<PyString>() else {
-            return Err(Violation::new(Rule::ArgumentType, field, repr(sync)).into());
-        };
-        let sync = by_name(&name.to_cow()?).ok_or_else(|| unknown_policy(field, &repr(sync)))?;
-        Ok(Self { sync })
+    #[pyo3(signature = (*, sync=None, strict=None))]
+    fn new(sync: Option<&Bound<'_, PyAny>>, strict: Option<bool>) -> PyResult<Self> {
+        if sync.is_none() && strict.is_none() {
+            let neither = Violation::new(Rule::ArgumentType, Field::Argument("sync"), "None");
+            return Err(neither.with_hint("name sync=, strict= or both").into());
+        }
+        Ok(Self {
+            sync: sync.map(given_sync).transpose()?,
+            strict,
+        })
     }
 
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
@@ -113,4 +139,12 @@ impl Policy {
         Ok(false)
     }
 }
+}
+
+fn given_sync(sync: &Bound<'_, PyAny>) -> PyResult<SyncPolicy> {
+    let field = Field::Argument("sync");
+    let Ok(name) = sync.cast::<PyString>() else {
+        return Err(Violation::new(Rule::ArgumentType, field, repr(sync)).into());
+    };
+    by_name(&name.to_cow()?).ok_or_else(|| unknown_policy(field, &repr(sync)))
 }

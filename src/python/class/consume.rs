@@ -1,9 +1,8 @@
 //! The context manager of `CaiView.consume`, which makes the return edge at the end of the block.
 
-use std::ffi::CString;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use pyo3::exceptions::{PyResourceWarning, PyRuntimeError};
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
@@ -16,6 +15,7 @@ use crate::python::class::scope::Scope;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::release;
 use crate::python::cpython::thread_exit::entries;
+use crate::python::cpython::warn::{self, Warning};
 use crate::view::{ConsumeGuard, ReturnEdge};
 
 /// The context manager that `CaiView.consume` returns, for `with` and `async with`.
@@ -49,7 +49,9 @@ impl PyConsume {
         object: Py<PyAny>,
         strict: bool,
     ) -> PyResult<Self> {
-        if strict && view.get().view().return_edge(stream) == ReturnEdge::Unknown {
+        if (strict || policy::is_strict(view.py())?)
+            && view.get().view().return_edge(stream) == ReturnEdge::Unknown
+        {
             return Err(
                 Violation::new(Rule::StreamUnknown, Field::Argument("strict"), "True")
                     .with_hint("name it by producer_stream= on import")
@@ -246,8 +248,8 @@ impl Drop for PyConsume {
 
 #[cold]
 fn warn(py: Python<'_>) {
-    let text = CString::from(c"a consume block was never left; its return edge was made only now");
-    if let Err(error) = PyErr::warn(py, &py.get_type::<PyResourceWarning>(), &text, 1) {
+    let text = "a consume block was never left; its return edge was made only now";
+    if let Err(error) = warn::warn(py, Warning::Consume, text) {
         error.write_unraisable(py, None);
     }
 }

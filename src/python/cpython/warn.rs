@@ -1,40 +1,104 @@
-//! Issues warnings once per type of producer, not once per array.
+//! Issues warnings of classes of our own, through Python's registry: its filters decide what is printed, and how often.
 
 use std::ffi::CString;
 
 use once_cell::race::OnceBox;
+use pyo3::exceptions::{PyResourceWarning, PyUserWarning};
 use pyo3::prelude::*;
-use pyo3::sync::critical_section::with_critical_section;
-use pyo3::types::PySet;
+use pyo3::types::{PyDict, PyTuple, PyType};
 
-use crate::python::cpython::int::type_name;
+/// What a warning is about.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Warning {
+    /// The order of the data: a stream that is not declared, or declared wrongly.
+    Stream,
+    /// A version of the interface that is newer than the one that is known.
+    Version,
+    /// A consume block that was never left.
+    Consume,
+}
 
-/// Warns, unless the object's type was warned of with this text before.
+/// Issues a warning at the line of the Python code that called this library.
 ///
 /// # Errors
 /// The warning, if a filter makes it an error.
 #[cold]
-pub(crate) fn once(
-    object: &Bound<'_, PyAny>,
-    text: &str,
-    category: &Bound<'_, PyAny>,
-) -> PyResult<()> {
-    static SEEN: OnceBox<Py<PySet>> = OnceBox::new();
-    let py = object.py();
-    let seen = SEEN
-        .get_or_try_init(|| PySet::empty(py).map(|set| Box::new(set.unbind())))?
-        .bind(py);
-    // A reference to the type would keep it alive for ever.
-    let key = (type_name(object), text);
-    // Added first, so that the second try succeeds if a filter makes the warning an error. One step also without the
-    // GIL: tuples of str are compared without Python code.
-    let is_new = with_critical_section(seen, || {
-        let is_new = !seen.contains(&key)?;
-        seen.add(&key)?;
-        Ok::<_, PyErr>(is_new)
-    })?;
-    if !is_new {
-        return Ok(());
-    }
-    PyErr::warn(py, category, &CString::new(text).unwrap_or_default(), 1)
+pub(crate) fn warn(py: Python<'_>, warning: Warning, text: &str) -> PyResult<()> {
+    let classes = classes(py)?;
+    let class = match warning {
+        Warning::Stream => &classes.stream,
+        Warning::Version => &classes.version,
+        Warning::Consume => &classes.consume,
+    };
+    // The innermost Python frame is the caller's: a function in Rust has none.
+    PyErr::warn(
+        py,
+        class.bind(py),
+        &CString::new(text).unwrap_or_default(),
+        1,
+    )
+}
+
+/// The classes of the warnings.
+pub(crate) struct Classes {
+    pub(crate) base: Py<PyType>,
+    pub(crate) stream: Py<PyType>,
+    pub(crate) version: Py<PyType>,
+    pub(crate) consume: Py<PyType>,
+}
+
+/// Returns the classes of the warnings.
+///
+/// # Errors
+/// The first call creates the classes, which can fail.
+pub(crate) fn classes(py: Python<'_>) -> PyResult<&Classes> {
+    static CLASSES: OnceBox<Classes> = OnceBox::new();
+    CLASSES.get_or_try_init(|| create(py).map(Box::new))
+}
+
+fn create(py: Python<'_>) -> PyResult<Classes> {
+    let base = class(
+        py,
+        "InterchangeWarning",
+        "The base class of this package's warnings.",
+        &[&py.get_type::<PyUserWarning>()],
+    )?;
+    let stream = class(
+        py,
+        "StreamWarning",
+        "A producer does not declare the stream that its data is ready on, or declares stream 0.",
+        &[&base],
+    )?;
+    let version = class(
+        py,
+        "VersionWarning",
+        "A producer exports a newer version of the CUDA Array Interface than the one that is known.",
+        &[&base],
+    )?;
+    let consume = class(
+        py,
+        "ConsumeWarning",
+        "A consume block was never left. Also a ResourceWarning, which Python's default filters ignore.",
+        &[&base, &py.get_type::<PyResourceWarning>()],
+    )?;
+    Ok(Classes {
+        base: base.unbind(),
+        stream: stream.unbind(),
+        version: version.unbind(),
+        consume: consume.unbind(),
+    })
+}
+
+fn class<'py>(
+    py: Python<'py>,
+    name: &str,
+    doc: &str,
+    bases: &[&Bound<'py, PyType>],
+) -> PyResult<Bound<'py, PyType>> {
+    let namespace = PyDict::new(py);
+    namespace.set_item("__module__", "cai_dlpack")?;
+    namespace.set_item("__doc__", doc)?;
+    let arguments = (name, PyTuple::new(py, bases)?, namespace);
+    let class = py.get_type::<PyType>().call1(arguments)?;
+    Ok(class.cast_into()?)
 }

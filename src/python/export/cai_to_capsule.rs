@@ -32,7 +32,7 @@ pub(crate) fn convert<'py>(
     };
     let mut descriptor = dict.array.borrowed(Device::cuda(device_id.unwrap_or(0)));
     let hides_flag = descriptor.flags.read_only() && !request.versioned;
-    let is_silent = dict.stream == Stream::None && traits.silent_stream() != Stream::None;
+    let is_silent = dict.stream == Stream::None && traits.intersects(Traits::SILENT);
     if is_silent
         || !dict.is_stream_known
         || hides_flag

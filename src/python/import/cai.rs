@@ -2,7 +2,6 @@
 
 use std::mem::MaybeUninit;
 
-use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
@@ -16,9 +15,11 @@ use crate::python::call::options::{Check, Options};
 use crate::python::class::beside::Beside;
 use crate::python::cpython::int::{repr, type_name};
 use crate::python::cpython::names::names;
+use crate::python::cpython::warn::{self, Warning};
 use crate::python::cpython::{getattr, release};
 use crate::python::import::cai_dict::{FastDict, Numbers, ParsedDict};
-use crate::python::import::{cai_dict, dtype_hint, fields, known_types};
+use crate::python::import::traits::Traits;
+use crate::python::import::{cai_dict, dtype_hint, fields, known_types, undeclared};
 use crate::view::{CaiView, Owner, check_range, with_driver};
 
 /// Whether an import takes arrays of structs, whose items have fields.
@@ -77,7 +78,7 @@ pub(crate) fn read<'py>(
     dict: &Bound<'py, PyAny>,
     options: &Options<'_, '_>,
 ) -> PyResult<ParsedDict<'py>> {
-    cai_dict::read(dict, options.strict).map_err(|error| {
+    cai_dict::read(dict, options.is_strict(dict.py())?).map_err(|error| {
         if object.is_instance_of::<PyType>() {
             release::drop_now(error);
             missing(object)
@@ -220,18 +221,15 @@ pub(crate) fn finish<'py>(
     is_stream_known: bool,
     options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
+    let (ready, goes_on) = streams(object, &descriptor, stream, is_stream_known, options)?;
     let (device, names_context) = locate(&descriptor, options)?;
     descriptor.set_device(device);
     if let Some(read_only) = options.read_only {
         descriptor = descriptor.with_read_only(read_only);
     }
     let owner = Owner::from_raw(release::own(owner(object, options)?)?);
-    let producer = options.producer;
-    let stream = match stream {
-        Stream::None if producer.is_none() => silent_stream(object)?,
-        named => named,
-    };
-    let mut view = with_streams(descriptor, stream, is_stream_known, producer, owner);
+    // SAFETY: CAI: the object, which the owner holds, keeps the memory and the stream alive.
+    let mut view = unsafe { CaiView::of(descriptor, ready, goes_on, owner) };
     if !names_context {
         view.remember_primary();
     }
@@ -264,29 +262,30 @@ fn verbatim(violation: Violation, typestr: &Bound<'_, PyAny>) -> Violation {
     }
 }
 
-/// Returns the stream on which an array may have work pending that names none: the table of partners has it. A bare
-/// dict is taken at its word.
+/// Returns the ready stream and the producer's, which is `None` if it is unknown: the caller's, else the dict's, else
+/// those that the table of partners assumes.
 ///
 /// # Errors
-/// What the type's attributes raise, if it is new.
+/// Those of [`undeclared::streams`]; what the type's attributes raise, if it is new.
 #[inline(always)]
-pub(crate) fn silent_stream(object: &Bound<'_, PyAny>) -> PyResult<Stream> {
-    Ok(known_types::facts_of(object)?.traits.silent_stream())
-}
-
-/// Makes the view, ready on the caller's producer stream, else on the dict's.
-#[inline(always)]
-fn with_streams(
-    descriptor: Descriptor,
-    declared: Stream,
+fn streams(
+    object: &Bound<'_, PyAny>,
+    descriptor: &Descriptor,
+    named: Stream,
     is_stream_known: bool,
-    producer: Option<Stream>,
-    owner: Owner,
-) -> CaiView {
-    let ready = producer.unwrap_or(declared);
-    let goes_on = producer.or(is_stream_known.then_some(declared));
-    // SAFETY: CAI: the object, which the owner holds, keeps the memory and the stream alive.
-    unsafe { CaiView::of(descriptor, ready, goes_on, owner) }
+    options: &Options<'_, '_>,
+) -> PyResult<(Stream, Option<Stream>)> {
+    if let Some(producer) = options.producer {
+        return Ok((producer, Some(producer)));
+    }
+    if named == Stream::None {
+        let traits = known_types::facts_of(object)?.traits;
+        // Without elements nothing is pending.
+        if (!is_stream_known || traits.intersects(Traits::SILENT)) && descriptor.data() != 0 {
+            return undeclared::streams(object, traits, is_stream_known, options);
+        }
+    }
+    Ok((named, is_stream_known.then_some(named)))
 }
 
 /// Returns what keeps the memory alive: the object, the `owner=` of a bare dict, or both.
@@ -375,21 +374,23 @@ fn device_of(info: &PointerInfo) -> Option<Device> {
     }
 }
 
-/// Warns, once per type, of a newer version or a stream 0, which are accepted.
+/// Warns of a newer version or a stream 0, which are accepted.
 #[cold]
 fn warn(object: &Bound<'_, PyAny>, read: &ParsedDict<'_>) -> PyResult<()> {
     let name = type_name(object);
-    let text = match read.interface.version() {
-        Version::Newer(version) => format!(
-            "{name} exports version {version} of the CUDA Array Interface, newer than the 3 that is known; it is read as 3"
+    let (warning, text) = match read.interface.version() {
+        Version::Newer(version) => (
+            Warning::Version,
+            format!(
+                "{name} exports version {version} of the CUDA Array Interface, newer than the 3 that is known; it is read as 3"
+            ),
         ),
-        _ => format!(
-            "{name} exports stream 0 in its CUDA Array Interface, which version 3 forbids; it is taken as 1, the legacy default stream [stream-zero]"
+        _ => (
+            Warning::Stream,
+            format!(
+                "{name} exports stream 0 in its CUDA Array Interface, which version 3 forbids; it is taken as 1, the legacy default stream [stream-zero]"
+            ),
         ),
     };
-    crate::python::cpython::warn::once(
-        object,
-        &text,
-        object.py().get_type::<PyUserWarning>().as_any(),
-    )
+    warn::warn(object.py(), warning, &text)
 }

@@ -15,14 +15,17 @@ use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Device, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Stream};
+use crate::python::call::options::Options;
 use crate::python::call::use_stream;
 use crate::python::capsule;
 use crate::python::cpython::int::{IntRule, repr, type_name};
 use crate::python::cpython::names::names;
 use crate::python::cpython::tuple::tuple_item;
 use crate::python::cpython::{int, release};
+use crate::python::import::exchange::has_no_streams;
 use crate::python::import::known_types;
-use crate::python::import::traits::{Traits, warn_unknown};
+use crate::python::import::traits::Traits;
+use crate::python::import::undeclared;
 use crate::view::{CaiView, Owner};
 
 const DEVICE_TYPE: IntRule = IntRule::new(
@@ -55,7 +58,11 @@ pub(crate) fn has_dlpack(object: &Bound<'_, PyAny>) -> PyResult<bool> {
 /// # Errors
 /// The rules of DLPack; the exceptions of the producer.
 #[inline(always)]
-pub(crate) fn import(object: &Bound<'_, PyAny>, request: DlpackArguments) -> PyResult<CaiView> {
+pub(crate) fn import(
+    object: &Bound<'_, PyAny>,
+    request: DlpackArguments,
+    options: &Options<'_, '_>,
+) -> PyResult<CaiView> {
     if capsule::is_capsule(object) {
         return import_capsule(object, request);
     }
@@ -65,7 +72,7 @@ pub(crate) fn import(object: &Bound<'_, PyAny>, request: DlpackArguments) -> PyR
     if !is_known && !object.hasattr(&names(object.py()).dlpack)? {
         return Err(missing(object, Rule::DlpackMissing, Field::DlpackCall));
     }
-    import_object(object, request)
+    import_object(object, request, options)
 }
 
 /// Imports an object that has `__dlpack__`.
@@ -73,6 +80,7 @@ pub(crate) fn import(object: &Bound<'_, PyAny>, request: DlpackArguments) -> PyR
 pub(crate) fn import_object(
     object: &Bound<'_, PyAny>,
     request: DlpackArguments,
+    options: &Options<'_, '_>,
 ) -> PyResult<CaiView> {
     let traits = known_types::facts_of(object)?.traits;
     let announced = announced_device(object)?;
@@ -81,9 +89,9 @@ pub(crate) fn import_object(
         None => work_stream(object.py(), traits, wanted)?,
         given => given,
     };
-    let ready = stream_to_request(wanted, named)?;
+    let asked = stream_to_request(wanted, named)?;
     let current = current_for(object.py(), traits, announced)?;
-    let called = call(object, ready, wanted, request);
+    let called = call(object, asked, wanted, request);
     if current.is_some() {
         object.py().detach(|| drop(current));
     }
@@ -91,15 +99,31 @@ pub(crate) fn import_object(
     if !capsule::is_capsule(&capsule) {
         return Err(Violation::new(Rule::CapsuleType, Field::DlpackCall, repr(&capsule)).into());
     }
+    let ready = match honoured {
+        StreamHonoured::ExportWaited => Stream::None,
+        StreamHonoured::Yes if !traits.intersects(Traits::IGNORES_STREAM) => asked,
+        _ => pending(object, wanted, options)?,
+    };
     let (mut descriptor, owner) = capsule::claim(&capsule)?;
     check(&mut descriptor, wanted, request)?;
-    if traits.intersects(Traits::IGNORES_STREAM)
-        && request.stream.is_none()
-        && ready != Stream::None
-    {
-        warn_unknown(object)?;
+    Ok(view(descriptor, owner, ready))
+}
+
+/// Returns the stream on which the data of a producer is pending that uses no stream: the caller's, else an assumed one.
+///
+/// # Errors
+/// Those of [`undeclared::unknown`].
+#[cold]
+fn pending(
+    object: &Bound<'_, PyAny>,
+    device: Device,
+    options: &Options<'_, '_>,
+) -> PyResult<Stream> {
+    match options.producer {
+        Some(producer) => Ok(producer),
+        None if has_no_streams(device) => Ok(Stream::None),
+        None => undeclared::unknown(object, options),
     }
-    Ok(view(descriptor, owner, ready, honoured))
 }
 
 /// Makes the array's device current during the call, for producers that use the current one or refuse another. Without
@@ -128,28 +152,21 @@ fn import_capsule(capsule: &Bound<'_, PyAny>, request: DlpackArguments) -> PyRes
     let wanted = request.device.unwrap_or(descriptor.device());
     let ready = stream_to_request(wanted, request.stream)?;
     check(&mut descriptor, wanted, request)?;
-    Ok(view(descriptor, owner, ready, StreamHonoured::Yes))
+    Ok(view(descriptor, owner, ready))
 }
 
 /// Whether the producer has made the data ready on the stream that was passed.
 #[derive(Clone, Copy, PartialEq)]
 enum StreamHonoured {
     Yes,
-    /// It takes no stream; its work counts as enqueued on the legacy default stream, which waits for every blocking
-    /// stream.
+    /// It takes no stream.
     No,
     /// It takes no stream, and its export has waited for the data (TensorFlow).
     ExportWaited,
 }
 
 #[inline(always)]
-fn view(descriptor: Descriptor, owner: Owner, asked: Stream, honoured: StreamHonoured) -> CaiView {
-    let ready = match honoured {
-        StreamHonoured::Yes => asked,
-        StreamHonoured::No if asked == Stream::None => Stream::None,
-        StreamHonoured::No => Stream::LegacyDefault,
-        StreamHonoured::ExportWaited => Stream::None,
-    };
+fn view(descriptor: Descriptor, owner: Owner, ready: Stream) -> CaiView {
     let is_host = descriptor.device().device_type == Device::CPU;
     let goes_on = is_host.then_some(Stream::None);
     // SAFETY: DLPack: the data is valid until the deleter of the managed tensor runs, which is the owner.

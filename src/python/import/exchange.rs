@@ -10,19 +10,21 @@ use crate::protocol::device::Device;
 use crate::protocol::dtype::{DType, code};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Stream};
+use crate::python::call::options::Options;
 use crate::python::class::beside::Beside;
 use crate::python::cpython::int::type_name;
 use crate::python::cpython::names::names;
 use crate::python::cpython::release;
 use crate::python::exchange_table::{Table, WorkStream};
-use crate::python::import::traits::{Traits, warn_unknown};
+use crate::python::import::traits::Traits;
+use crate::python::import::undeclared;
 use crate::view::{CaiView, Streams, Uninit};
 
 /// Imports through the table of the object's type: writes the view, and returns what stands beside it. `None`, with
 /// nothing written, if `__dlpack__` must be called instead: because it would refuse, or because the table failed
 /// without an exception.
 ///
-/// The tensor is ready on `producer`, else on the producer's work stream, on which the producer also goes on working.
+/// The tensor is ready on the caller's producer stream, else on the producer's work stream, on which the producer also goes on working.
 /// The view is written in place, field by field: 180 instructions less (by the table: 1.98 of the floor, budget 2.0:
 /// docs/performance.md).
 ///
@@ -34,7 +36,7 @@ pub(crate) fn import(
     object: &Bound<'_, PyAny>,
     table: Table,
     traits: Traits,
-    producer: Option<Stream>,
+    options: &Options<'_, '_>,
 ) -> PyResult<Option<Beside>> {
     if is_no_array(object, traits)? {
         return Ok(None);
@@ -55,7 +57,7 @@ pub(crate) fn import(
         // The table states the CPU for pinned memory; `__dlpack_device__` states pinned memory (torch).
         return Ok(None);
     }
-    let Some((streams, work)) = streams(object, table, device, traits, producer)? else {
+    let Some((streams, work)) = streams(object, table, device, traits, options)? else {
         return Ok(None);
     };
     // SAFETY: DLPack: the data is valid until the deleter of the managed tensor runs, which is the owner; the producer
@@ -68,16 +70,16 @@ pub(crate) fn import(
 /// Returns the streams of a tensor, and the table if its work stream is to be read again; `None` if it cannot be read.
 ///
 /// # Errors
-/// The producer's exception; the warning of an unknown stream, if a filter makes it an error.
+/// The producer's exception; those of [`undeclared::unknown`].
 #[inline(always)]
 fn streams(
     object: &Bound<'_, PyAny>,
     table: Table,
     device: Device,
     traits: Traits,
-    producer: Option<Stream>,
+    options: &Options<'_, '_>,
 ) -> PyResult<Option<(Streams, Option<Table>)>> {
-    if let Some(producer) = producer {
+    if let Some(producer) = options.producer {
         return Ok(Some((Streams::here(producer, Some(producer)), None)));
     }
     if has_no_streams(device) {
@@ -92,15 +94,15 @@ fn streams(
     let is_unknown = traits.intersects(Traits::IGNORES_STREAM)
         && Stream::from_raw(handle) == Stream::LegacyDefault;
     if is_unknown {
-        warn_unknown(object)?;
-        return Ok(Some((Streams::here(Stream::LegacyDefault, None), None)));
+        let assumed = undeclared::unknown(object, options)?;
+        return Ok(Some((Streams::here(assumed, None), None)));
     }
     Ok(Some((Streams::of_handle(handle), Some(table))))
 }
 
 /// Whether the device has no streams.
 #[inline(always)]
-pub(super) fn has_no_streams(device: Device) -> bool {
+pub(crate) fn has_no_streams(device: Device) -> bool {
     matches!(
         Platform::from_device_type(device.device_type),
         None | Some(Platform::Host)

@@ -105,7 +105,7 @@ fn mask_view<'py>(
     options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
     let read = match cai::attribute(mask)? {
-        Some(dict) => cai_dict::read(&dict, options.strict)?,
+        Some(dict) => cai_dict::read(&dict, options.is_strict(mask.py())?)?,
         None => {
             let name = type_name(mask);
             let found = format_args!("an object of type {name}");

@@ -12,3 +12,4 @@ pub(crate) mod known_types;
 pub(crate) mod mask;
 pub(crate) mod route;
 pub(crate) mod traits;
+pub(crate) mod undeclared;

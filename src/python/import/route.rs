@@ -6,7 +6,7 @@
 //! | a type with an exchange table | the table, unless `__dlpack__` must be called instead |
 //! | a capsule | claimed |
 //! | a dict | the CUDA Array Interface, with `owner=` |
-//! | anything else | CAI if the stream is known or nothing else is offered, else `__dlpack__` |
+//! | anything else | CAI if it declares the stream or nothing else is offered, else `__dlpack__` |
 
 use std::mem::MaybeUninit;
 
@@ -15,6 +15,7 @@ use pyo3::types::{PyDict, PyType};
 
 use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::stream::Stream;
 use crate::python::call::options::{Check, Options};
 use crate::python::capsule;
 use crate::python::class::beside::Beside;
@@ -61,8 +62,7 @@ pub(crate) fn foreign<'py>(
     structs: AllowStructs,
 ) -> PyResult<Beside> {
     if let Some(table) = facts.table
-        && let Some(beside) =
-            exchange::import(memory, object, table, facts.traits, options.producer)?
+        && let Some(beside) = exchange::import(memory, object, table, facts.traits, options)?
     {
         amend_written(memory, options)?;
         return Ok(beside);
@@ -82,7 +82,7 @@ fn without_table<'py>(
     if !facts.traits.intersects(Traits::PLAIN) {
         if capsule::is_capsule(object) {
             memory.write(amend(
-                dlpack::import(object, DlpackArguments::default())?,
+                dlpack::import(object, DlpackArguments::default(), options)?,
                 options,
             )?);
             return Ok(Beside::default());
@@ -91,7 +91,8 @@ fn without_table<'py>(
             return cai::import(memory, object, options, structs);
         }
     }
-    by_attributes(memory, object, cai::attribute(object)?, options, structs)
+    let dict = cai::attribute(object)?;
+    by_attributes(memory, object, facts.traits, dict, options, structs)
 }
 
 /// Like [`foreign`], with `__cuda_array_interface__` already read.
@@ -99,6 +100,7 @@ fn without_table<'py>(
 pub(crate) fn by_attributes<'py>(
     memory: &mut MaybeUninit<CaiView>,
     object: &Bound<'py, PyAny>,
+    traits: Traits,
     dict: Option<Bound<'py, PyAny>>,
     options: &Options<'_, 'py>,
     structs: AllowStructs,
@@ -106,13 +108,18 @@ pub(crate) fn by_attributes<'py>(
     if let Some(dict) = dict {
         let mut numbers = Numbers::default();
         if let Some(fast) = cai::read_fast(&dict, options, &mut numbers)
-            && (fast.is_stream_known || options.producer.is_some() || !dlpack::has_dlpack(object)?)
+            && (is_declared(traits, fast.stream, fast.is_stream_known)
+                || options.producer.is_some()
+                || !dlpack::has_dlpack(object)?)
         {
             memory.write(cai::view_fast(object, fast, options)?);
             return Ok(Beside::default());
         }
         let read = cai::read(object, &dict, options)?;
-        if read.is_stream_known() || options.producer.is_some() || !dlpack::has_dlpack(object)? {
+        if is_declared(traits, read.interface.stream(), read.is_stream_known())
+            || options.producer.is_some()
+            || !dlpack::has_dlpack(object)?
+        {
             return cai::import_parsed(memory, object, read, options, structs);
         }
     } else if !dlpack::has_dlpack(object)? {
@@ -122,8 +129,15 @@ pub(crate) fn by_attributes<'py>(
         stream: options.producer,
         ..DlpackArguments::default()
     };
-    memory.write(amend(dlpack::import_object(object, request)?, options)?);
+    let view = dlpack::import_object(object, request, options)?;
+    memory.write(amend(view, options)?);
     Ok(Beside::default())
+}
+
+/// Whether a dict is all that is needed to know what to wait for; else `__dlpack__` is called, if there is one.
+#[inline(always)]
+pub(crate) fn is_declared(traits: Traits, stream: Stream, is_stream_known: bool) -> bool {
+    is_stream_known && !(stream == Stream::None && traits.intersects(Traits::SILENT_UNKNOWN))
 }
 
 /// Derives a view from a `CaiView`, with the same owner and streams.

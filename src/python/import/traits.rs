@@ -1,13 +1,9 @@
 //! Traits of a type that decide how its objects are imported.
 
 use bitflags::bitflags;
-use pyo3::exceptions::PyUserWarning;
-use pyo3::prelude::*;
 
 use crate::partners::{Quirk, Silence};
 use crate::protocol::stream::Stream;
-use crate::python::cpython::int::type_name;
-use crate::python::cpython::warn;
 
 bitflags! {
     /// The class and the attributes of a type, and the quirks of its library
@@ -40,6 +36,11 @@ bitflags! {
         const SILENT_LEGACY = 1 << 12;
         /// The same, on the per-thread default stream.
         const SILENT_PER_THREAD = 1 << 13;
+        /// [`Silence::Unknown`]: the same, on a stream that the table cannot tell.
+        const SILENT_UNKNOWN = 1 << 14;
+        /// An array without a stream is undeclared, and not ready.
+        const SILENT =
+            Self::SILENT_LEGACY.bits() | Self::SILENT_PER_THREAD.bits() | Self::SILENT_UNKNOWN.bits();
         /// Attributes that change the meaning of an export.
         const STATE = Self::REQUIRES_GRAD.bits() | Self::IS_CONJ.bits() | Self::IS_NEG.bits();
     }
@@ -54,7 +55,8 @@ impl Traits {
     /// Returns the trait of what a library means by naming no stream.
     pub(super) fn of_silence(silence: Silence) -> Self {
         match silence {
-            Silence::Ready | Silence::Unknown => Self::empty(),
+            Silence::Ready => Self::empty(),
+            Silence::Unknown => Self::SILENT_UNKNOWN,
             Silence::LegacyDefault => Self::SILENT_LEGACY,
             Silence::PerThreadByEnv(variable) => match std::env::var(variable) {
                 Ok(value) if !matches!(value.as_str(), "" | "0") => Self::SILENT_PER_THREAD,
@@ -63,15 +65,15 @@ impl Traits {
         }
     }
 
-    /// Returns the stream on which an array may have work pending whose producer names none.
-    #[inline(always)]
-    pub(crate) fn silent_stream(self) -> Stream {
+    /// Returns the default stream on which an array without a stream may have work pending; `None` if the library has
+    /// none, or one that cannot be told.
+    pub(crate) fn assumed_stream(self) -> Option<Stream> {
         if self.intersects(Self::SILENT_LEGACY) {
-            Stream::LegacyDefault
+            Some(Stream::LegacyDefault)
         } else if self.intersects(Self::SILENT_PER_THREAD) {
-            Stream::PerThreadDefault
+            Some(Stream::PerThreadDefault)
         } else {
-            Stream::None
+            None
         }
     }
 
@@ -83,16 +85,4 @@ impl Traits {
             Quirk::WantsCurrentDevice => Self::WANTS_CURRENT,
         }
     }
-}
-
-/// Warns, once per type, that the stream of the data is unknown.
-#[cold]
-pub(crate) fn warn_unknown(object: &Bound<'_, PyAny>) -> PyResult<()> {
-    let text = format!(
-        "{} does not say which stream it works on: the legacy default stream is taken, which waits for no \
-         non-blocking stream; name the stream by producer_stream=, or None where nothing is pending [stream-unknown]",
-        type_name(object)
-    );
-    let category = object.py().get_type::<PyUserWarning>();
-    warn::once(object, &text, category.as_any())
 }

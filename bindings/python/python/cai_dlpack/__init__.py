@@ -12,7 +12,11 @@ speaks both:
 
 from ._core import (
     CaiView,
+    ConsumeWarning,
     DriverError,
+    InterchangeWarning,
+    StreamWarning,
+    VersionWarning,
     __version__,
     explain,
     from_cai,
@@ -28,7 +32,11 @@ from ._core import (
 
 __all__ = [
     "CaiView",
+    "ConsumeWarning",
     "DriverError",
+    "InterchangeWarning",
+    "StreamWarning",
+    "VersionWarning",
     "__version__",
     "explain",
     "from_cai",

@@ -9,8 +9,12 @@ from typing_extensions import CapsuleType
 
 __all__ = [
     "CaiView",
+    "ConsumeWarning",
     "DriverError",
     "Explanation",
+    "InterchangeWarning",
+    "StreamWarning",
+    "VersionWarning",
     "__version__",
     "explain",
     "from_cai",
@@ -69,6 +73,18 @@ class _Consume(Protocol):
     async def __aexit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None, /
     ) -> None: ...
+
+class InterchangeWarning(UserWarning):
+    """The base class of this package's warnings."""
+
+class StreamWarning(InterchangeWarning):
+    """A producer does not declare the stream that its data is ready on, or declares stream 0."""
+
+class VersionWarning(InterchangeWarning):
+    """A producer exports a newer version of the CUDA Array Interface than the one that is known."""
+
+class ConsumeWarning(InterchangeWarning, ResourceWarning):
+    """A consume block was never left. Also a ResourceWarning, which Python's default filters ignore."""
 
 @final
 class CaiView:
@@ -403,6 +419,7 @@ class Explanation:
     Attributes
     ----------
     route
+    ready
     order
     refused
     """
@@ -410,6 +427,12 @@ class Explanation:
     @property
     def route(self) -> Literal["exchange", "cai", "dlpack", "capsule", "view"] | None:
         """The route of `view`: "exchange", "cai", "dlpack", "capsule" or "view"; None if it would refuse the array."""
+
+    @property
+    def ready(self) -> str | None:
+        """Where the data is ready: "now", "on" a stream, or "undeclared" with the stream that is taken; None if the
+        producer makes it ready on the stream that it is passed.
+        """
 
     @property
     def order(self) -> str | None:
@@ -428,14 +451,16 @@ class policy:
 
     Parameters
     ----------
-    sync : {'event', 'host', 'none'}
+    sync : {'event', 'host', 'none'}, optional
         "event" (the default): the consumer's stream waits for an event; the host does not wait. "host": the host
         waits for the data. "none": nothing waits; the caller has ordered the work.
+    strict : bool, optional
+        True: every import is strict (`view`), and so is `CaiView.consume`.
 
     Raises
     ------
     TypeError, ValueError
-        If `sync` is no str, or none of these.
+        If `sync` is no str, or none of these; if neither is given.
     RuntimeError
         If the block is left in another context than it was entered in.
 
@@ -445,7 +470,7 @@ class policy:
     ...     array = torch.from_dlpack(cd.view(obj))
     """
 
-    def __new__(cls, *, sync: Literal["event", "host", "none"]) -> policy:
+    def __new__(cls, *, sync: Literal["event", "host", "none"] | None = None, strict: bool | None = None) -> policy:
         """Create and return a new object.  See help(type) for accurate signature."""
 
     def __enter__(self) -> policy: ...
@@ -526,7 +551,8 @@ def view(
         "device" queries the driver for the device of the pointer; "bounds" also checks that the allocation
         holds every element. None: "device".
     strict : bool, default False
-        Refuses what CAI forbids and producers send: a missing version, stream 0.
+        Refuses data whose producer declares no stream, and what CAI forbids and producers send: a missing
+        version, stream 0. False: as `policy` has it.
 
     Returns
     -------
@@ -583,7 +609,8 @@ def from_cai(
         "device" queries the driver for the device of the pointer; "bounds" also checks that the allocation
         holds every element. None: "device".
     strict : bool, default False
-        Refuses what CAI forbids and producers send: a missing version, stream 0.
+        Refuses data whose producer declares no stream, and what CAI forbids and producers send: a missing
+        version, stream 0. False: as `policy` has it.
 
     Returns
     -------
@@ -642,7 +669,8 @@ def from_dlpack(
         "device" queries the driver for the device of the pointer; "bounds" also checks that the allocation
         holds every element. None: "device".
     strict : bool, default False
-        Refuses what CAI forbids and producers send: a missing version, stream 0.
+        Refuses data whose producer declares no stream, and what CAI forbids and producers send: a missing
+        version, stream 0. False: as `policy` has it.
 
     Returns
     -------
@@ -709,7 +737,8 @@ def to_dlpack(
         "device" queries the driver for the device of the pointer; "bounds" also checks that the allocation
         holds every element. None: "device".
     strict : bool, default False
-        Refuses what CAI forbids and producers send: a missing version, stream 0.
+        Refuses data whose producer declares no stream, and what CAI forbids and producers send: a missing
+        version, stream 0. False: as `policy` has it.
 
     Returns
     -------

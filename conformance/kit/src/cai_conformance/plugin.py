@@ -1,13 +1,36 @@
-"""The pytest plugin: `sim` for tests on the simulator, `gpu` for tests that must not run on it."""
+"""The pytest plugin: `sim` for tests on the simulator, `gpu` for tests that must not run on it, `--cai-strict`."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 
 import pytest
 
 from cai_conformance.library import NotSimulated, is_simulator, loaded
 from cai_conformance.sim import Sim
+
+STRICT = "CAI_DLPACK_STRICT"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--cai-strict",
+        action="store_true",
+        help="cai_dlpack refuses arrays whose producer does not declare its stream (CAI_DLPACK_STRICT=1), "
+        "in this process and those that the tests start",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Makes every import of the run strict, before a conftest.py can import the package, which reads the variable."""
+    if not early_config.known_args_namespace.cai_strict or os.environ.get(STRICT) == "1":
+        return
+    if "cai_dlpack" in sys.modules:
+        raise pytest.UsageError(f"--cai-strict comes too late: cai_dlpack is imported already; set {STRICT}=1")
+    os.environ[STRICT] = "1"
 
 
 @pytest.fixture(scope="session")
@@ -36,12 +59,17 @@ def gpu() -> None:
         raise NotSimulated("this test needs a GPU and runs on the simulated driver")
 
 
-def pytest_report_header() -> str:
-    """Prints the driver of the run in pytest's header."""
+def pytest_report_header() -> list[str]:
+    """Prints the driver of the run in pytest's header, and whether imports are strict."""
+    strict = ["cai_dlpack: strict"] if os.environ.get(STRICT) == "1" else []
+    return [f"CUDA driver: {driver()}", *strict]
+
+
+def driver() -> str:
     library = loaded()
     if library is None:
-        return "CUDA driver: none"
+        return "none"
     if not is_simulator(library):
-        return "CUDA driver: a real one"
+        return "a real one"
     sim = Sim()
-    return f"CUDA driver: simulated, {sim.get('devices')} devices, {sim.schedule} schedule"
+    return f"simulated, {sim.get('devices')} devices, {sim.schedule} schedule"

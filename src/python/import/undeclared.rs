@@ -1,0 +1,73 @@
+//! Decides about data whose producer declares no stream: it is ordered after the stream that the table of partners
+//! assumes, warned of if the table cannot tell, and refused if the import is strict.
+
+use pyo3::prelude::*;
+
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::stream::Stream;
+use crate::python::call::options::Options;
+use crate::python::cpython::int::type_name;
+use crate::python::cpython::warn::{Warning, warn};
+use crate::python::import::traits::Traits;
+
+/// Returns the ready stream and the producer's of an array whose dict names no stream; the second is `None` if it is
+/// unknown. `is_declared`: version 3 of the interface, in which no stream means that the data is ready.
+///
+/// # Errors
+/// `stream-undeclared` if the import is strict; the warning, if a filter makes it an error.
+#[cold]
+pub(crate) fn streams(
+    object: &Bound<'_, PyAny>,
+    traits: Traits,
+    is_declared: bool,
+    options: &Options<'_, '_>,
+) -> PyResult<(Stream, Option<Stream>)> {
+    match traits.assumed_stream() {
+        Some(assumed) => {
+            check(object, options)?;
+            Ok((assumed, Some(assumed)))
+        }
+        None if traits.intersects(Traits::SILENT_UNKNOWN) => Ok((unknown(object, options)?, None)),
+        None if is_declared => Ok((Stream::None, Some(Stream::None))),
+        // The library is not in the table: versions 0 to 2 have no stream, and waiting for none is their rule.
+        None => {
+            check(object, options)?;
+            Ok((Stream::None, None))
+        }
+    }
+}
+
+/// Warns that the stream of the data is unknown, and returns the one that is taken instead.
+///
+/// # Errors
+/// `stream-undeclared` if the import is strict; the warning, if a filter makes it an error.
+#[cold]
+pub(crate) fn unknown(object: &Bound<'_, PyAny>, options: &Options<'_, '_>) -> PyResult<Stream> {
+    check(object, options)?;
+    let text = format!(
+        "{} does not say which stream it works on: the legacy default stream is taken, which waits for no \
+         non-blocking stream; {HINT} [{}]",
+        type_name(object),
+        Rule::StreamUndeclared.id(),
+    );
+    warn(object.py(), Warning::Stream, &text)?;
+    Ok(Stream::LegacyDefault)
+}
+
+/// What the caller does about it.
+const HINT: &str = "name the stream by producer_stream=, or None where nothing is pending";
+
+/// # Errors
+/// `stream-undeclared` if the import is strict.
+fn check(object: &Bound<'_, PyAny>, options: &Options<'_, '_>) -> PyResult<()> {
+    match options.is_strict(object.py())? {
+        true => Err(refusal(object).into()),
+        false => Ok(()),
+    }
+}
+
+/// Builds the refusal of a strict import.
+pub(crate) fn refusal(object: &Bound<'_, PyAny>) -> Violation {
+    let found = format_args!("an object of type {}", type_name(object));
+    Violation::new(Rule::StreamUndeclared, Field::Object, found).with_hint(HINT)
+}
