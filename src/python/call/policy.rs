@@ -6,17 +6,18 @@
 use std::cell::{Cell, RefCell};
 
 use once_cell::race::OnceBox;
+use pyo3::Borrowed;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::PyString;
 
 use crate::driver;
 use crate::driver::ContextGuard;
 use crate::driver::{Driver, DriverError};
-use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::rule::Field;
 use crate::protocol::stream::{Stream, SyncPolicy};
-use crate::python::call::stream;
-use crate::python::cpython::int::{IntRule, repr};
+use crate::python::call::choice::{choice, not_among};
+use crate::python::call::{options, stream};
+use crate::python::cpython::fastcall::{Function, signature};
 use crate::python::cpython::thread_exit::entries;
 use crate::view::detach;
 
@@ -66,28 +67,24 @@ fn default_policy() -> SyncPolicy {
 /// `ValueError`, naming the variable.
 pub(crate) fn check_environment() -> PyResult<()> {
     match std::env::var("CAI_DLPACK_SYNC") {
-        Ok(name) if by_name(&name).is_none() => Err(unknown_policy(
-            Field::Argument("CAI_DLPACK_SYNC"),
-            &format!("'{name}'"),
-        )),
+        Ok(name) if by_name(&name).is_none() => {
+            let found = format!("'{name}'");
+            Err(not_among("CAI_DLPACK_SYNC", &found, &POLICIES_BY_NAME).into())
+        }
         _ => Ok(()),
     }
 }
 
-fn by_name(name: &str) -> Option<SyncPolicy> {
-    match name {
-        "event" => Some(SyncPolicy::Event),
-        "host" => Some(SyncPolicy::Host),
-        "none" => Some(SyncPolicy::None),
-        _ => None,
-    }
-}
+/// The values of `sync` and of the environment variable.
+const POLICIES_BY_NAME: [(&str, SyncPolicy); 3] = [
+    ("event", SyncPolicy::Event),
+    ("host", SyncPolicy::Host),
+    ("none", SyncPolicy::None),
+];
 
-#[cold]
-fn unknown_policy(field: Field, found: &str) -> PyErr {
-    Violation::new(Rule::ArgumentValue, field, found)
-        .with_hint("must be \"event\", \"host\" or \"none\"")
-        .into()
+fn by_name(given: &str) -> Option<SyncPolicy> {
+    let mut policies = POLICIES_BY_NAME.iter();
+    policies.find_map(|(name, policy)| (*name == given).then_some(*policy))
 }
 
 /// Returns the work stream of this thread on a device: of the innermost `use_stream` block, else the legacy default
@@ -102,41 +99,47 @@ pub(crate) fn work_stream(device_id: i32) -> Stream {
     .unwrap_or(Stream::LegacyDefault)
 }
 
-/// Sets how this thread orders consumers after the data, during a `with` block.
-///
-/// Parameters
-/// ----------
-/// sync : {'event', 'host', 'none'}
-///     "event" (the default): the consumer's stream waits for an event; the host does not wait. "host": the host
-///     waits for the data. "none": nothing waits; the caller has ordered the work.
-///
-/// Raises
-/// ------
-/// TypeError, ValueError
-///     If `sync` is no str, or none of these.
-///
-/// Examples
-/// --------
-/// >>> with cd.policy(sync="host"):  # doctest: +SKIP
-/// ...     array = torch.from_dlpack(cd.view(obj))
-#[pyclass(name = "policy", module = "cai_dlpack", frozen)]
+signature! {
+    /// Sets how this thread orders consumers after the data, during a `with` block.
+    ///
+    /// Returns
+    /// -------
+    /// ContextManager
+    ///
+    /// Raises
+    /// ------
+    /// TypeError, ValueError
+    ///     If `sync` is no str, or none of these.
+    ///
+    /// Examples
+    /// --------
+    /// >>> with cd.policy(sync="host"):  # doctest: +SKIP
+    /// ...     array = torch.from_dlpack(cd.view(obj))
+    SetPolicy = policy [] (
+        /// "event" (the default): the consumer's stream waits for an event; the host does not wait. "host": the host
+        /// waits for the data. "none": nothing waits; the caller has ordered the work.
+        sync: "Literal['event', 'host', 'none']",
+    ) -> "AbstractContextManager[object]"
+}
+
+impl Function for SetPolicy {
+    fn call<'py>(
+        slf: Borrowed<'_, 'py, PyAny>,
+        arguments: Self::Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let sync = choice(&arguments.sync, "sync", &POLICIES_BY_NAME)?;
+        Ok(Bound::new(slf.py(), Policy { sync })?.into_any())
+    }
+}
+
+/// The context manager that `policy` returns.
+#[pyclass(name = "Policy", module = "cai_dlpack", frozen)]
 pub(crate) struct Policy {
     sync: SyncPolicy,
 }
 
 entries! {
 impl Policy {
-    #[new]
-    #[pyo3(signature = (*, sync))]
-    fn new(sync: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let field = Field::Argument("sync");
-        let Ok(name) = sync.cast::<PyString>() else {
-            return Err(Violation::new(Rule::ArgumentType, field, repr(sync)).into());
-        };
-        let sync = by_name(&name.to_cow()?).ok_or_else(|| unknown_policy(field, &repr(sync)))?;
-        Ok(Self { sync })
-    }
-
     fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
         let (block, sync) = (slf.address(), slf.sync);
         with_policies(|open| open.push(Entered { block, sync }));
@@ -170,16 +173,6 @@ impl Policy {
     }
 }
 
-fn given_device_id(device_id: &Bound<'_, PyAny>) -> PyResult<i32> {
-    let field = Field::Argument("device_id");
-    let device_id: i32 =
-        IntRule::new(field, Rule::ArgumentType, Rule::DeviceIdRange).read(device_id)?;
-    if device_id < 0 {
-        return Err(Violation::new(Rule::DeviceIdRange, field, device_id).into());
-    }
-    Ok(device_id)
-}
-
 /// Queries the driver for the device of a stream's context, or of this thread's context for a default stream. 0
 /// without a driver or a context.
 fn device_of(stream: Stream) -> Result<i32, DriverError> {
@@ -200,26 +193,53 @@ fn device_asked_of(driver: &dyn Driver, stream: Stream) -> Result<i32, DriverErr
     }
 }
 
-/// Names the stream that this thread works on, during a `with` block.
-///
-/// A consumer that imports views through the C Exchange API reads the thread's work stream without naming an array. It
-/// gets this stream, and every view that it imports is made ready there. Without a block it gets the legacy default
-/// stream.
-///
-/// Parameters
-/// ----------
-/// stream : StreamLike
-///     An int or an object with ``__cuda_stream__``.
-/// device_id : int | None, default None
-///     The id of the stream's CUDA device. None: the driver is queried.
-///
-/// Raises
-/// ------
-/// TypeError, ValueError
-///     If `stream` names no stream, or `device_id` no device.
-/// DriverError
-///     If a call of the CUDA driver fails.
-#[pyclass(name = "use_stream", module = "cai_dlpack", frozen)]
+signature! {
+    /// Names the stream that this thread works on, during a `with` block.
+    ///
+    /// A consumer that imports views through the C Exchange API reads the thread's work stream without naming an
+    /// array. It gets this stream, and every view that it imports is made ready there. Without a block it gets the
+    /// legacy default stream.
+    ///
+    /// Returns
+    /// -------
+    /// ContextManager
+    ///
+    /// Raises
+    /// ------
+    /// TypeError, ValueError
+    ///     If `stream` names no stream, or `device_id` no device.
+    /// DriverError
+    ///     If a call of the CUDA driver fails.
+    NameStream = use_stream [
+        /// An int or an object with ``__cuda_stream__``.
+        stream: "_StreamLike",
+    ] (
+        /// The id of the stream's CUDA device. None: the driver is queried.
+        device_id: "int | None" = None,
+    ) -> "AbstractContextManager[object]"
+}
+
+impl Function for NameStream {
+    fn call<'py>(
+        slf: Borrowed<'_, 'py, PyAny>,
+        arguments: Self::Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let device_id = arguments.device_id.map(options::device_id).transpose()?;
+        let stream = stream::named(&arguments.stream, Field::Argument("stream"))?;
+        let block = UseStream {
+            device_id: match device_id {
+                Some(device_id) => device_id,
+                None => device_of(stream)?,
+            },
+            stream,
+            object: arguments.stream.to_owned().unbind(),
+        };
+        Ok(Bound::new(slf.py(), block)?.into_any())
+    }
+}
+
+/// The context manager that `use_stream` returns.
+#[pyclass(name = "UseStream", module = "cai_dlpack", frozen)]
 pub(crate) struct UseStream {
     device_id: i32,
     stream: Stream,
@@ -229,22 +249,6 @@ pub(crate) struct UseStream {
 
 entries! {
 impl UseStream {
-    #[new]
-    #[pyo3(signature = (stream, /, *, device_id=None))]
-    fn new(stream: &Bound<'_, PyAny>, device_id: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
-        let device_id = device_id.map(given_device_id).transpose()?;
-        let object = stream.clone().unbind();
-        let stream = stream::named(stream, Field::Argument("stream"))?;
-        Ok(Self {
-            device_id: match device_id {
-                Some(device_id) => device_id,
-                None => device_of(stream)?,
-            },
-            stream,
-            object,
-        })
-    }
-
     fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
         WORK.with_borrow_mut(|work| {
             work.push(Work {

@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use pyo3::exceptions::{PyResourceWarning, PyRuntimeError};
+use pyo3::exceptions::PyResourceWarning;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
@@ -83,7 +83,9 @@ impl PyConsume {
 
 #[cold]
 fn already_open() -> PyErr {
-    PyRuntimeError::new_err("this consume block is open; call consume() again for another one")
+    Violation::new(Rule::ConsumeOpen, Field::Object, "an open consume block")
+        .with_hint("call consume() again for another one")
+        .into()
 }
 
 entries! {

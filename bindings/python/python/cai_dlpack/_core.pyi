@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from types import EllipsisType, TracebackType
+from types import EllipsisType
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, final
 
 from typing_extensions import CapsuleType
@@ -249,7 +249,7 @@ class CaiView:
 
         Parameters
         ----------
-        kind : {'cuda', 'host'}
+        kind : Literal['cuda', 'host']
             "cuda" for consumers of device memory; "host" for consumers on the CPU, which blocks until the data is
             ready.
 
@@ -319,7 +319,7 @@ class CaiView:
             If a call of the CUDA driver fails.
         """
 
-    def consume(self, stream: _StreamLike, /, *, strict: bool = False) -> AbstractContextManager[CaiView, None]:
+    def consume(self, stream: _StreamLike, /, *, strict: bool = False) -> AbstractContextManager[CaiView]:
         """Returns a context manager for a consumer's work on `stream`.
 
         Entering returns a view that is ready on `stream`, as `on` does. Leaving makes the producer's stream wait for
@@ -339,7 +339,9 @@ class CaiView:
         Raises
         ------
         TypeError, ValueError
-            If `stream` names no stream, or the producer's is unknown and `strict` is set.
+            If `stream` names no stream.
+        BufferError
+            If the producer's stream is unknown and `strict` is set.
 
         Examples
         --------
@@ -368,6 +370,11 @@ class CaiView:
             If the interface cannot represent the array.
         """
 
+    def __copy__(self) -> CaiView:
+        """Returns the view itself, which is immutable."""
+
+    def __deepcopy__(self, _memo: object, /) -> None: ...
+
 @final
 class Explanation:
     """The description of an import, returned by `explain`; its `str` is a text of a few lines.
@@ -391,15 +398,18 @@ class Explanation:
     def refused(self) -> str | None:
         """The error that the import or the consumer would raise; None if neither would."""
 
-@final
-class policy:
+def policy(*, sync: Literal["event", "host", "none"]) -> AbstractContextManager[object]:
     """Sets how this thread orders consumers after the data, during a `with` block.
 
     Parameters
     ----------
-    sync : {'event', 'host', 'none'}
+    sync : Literal['event', 'host', 'none']
         "event" (the default): the consumer's stream waits for an event; the host does not wait. "host": the host
         waits for the data. "none": nothing waits; the caller has ordered the work.
+
+    Returns
+    -------
+    ContextManager
 
     Raises
     ------
@@ -412,21 +422,12 @@ class policy:
     ...     array = torch.from_dlpack(cd.view(obj))
     """
 
-    def __new__(cls, *, sync: Literal["event", "host", "none"]) -> policy:
-        """Create and return a new object.  See help(type) for accurate signature."""
-
-    def __enter__(self) -> policy: ...
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None, /
-    ) -> bool: ...
-
-@final
-class use_stream:
+def use_stream(stream: _StreamLike, /, *, device_id: int | None = None) -> AbstractContextManager[object]:
     """Names the stream that this thread works on, during a `with` block.
 
-    A consumer that imports views through the C Exchange API reads the thread's work stream without naming an array. It
-    gets this stream, and every view that it imports is made ready there. Without a block it gets the legacy default
-    stream.
+    A consumer that imports views through the C Exchange API reads the thread's work stream without naming an
+    array. It gets this stream, and every view that it imports is made ready there. Without a block it gets the
+    legacy default stream.
 
     Parameters
     ----------
@@ -435,6 +436,10 @@ class use_stream:
     device_id : int | None, default None
         The id of the stream's CUDA device. None: the driver is queried.
 
+    Returns
+    -------
+    ContextManager
+
     Raises
     ------
     TypeError, ValueError
@@ -442,14 +447,6 @@ class use_stream:
     DriverError
         If a call of the CUDA driver fails.
     """
-
-    def __new__(cls, stream: _StreamLike, /, *, device_id: int | None = None) -> use_stream:
-        """Create and return a new object.  See help(type) for accurate signature."""
-
-    def __enter__(self) -> use_stream: ...
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None, /
-    ) -> bool: ...
 
 def view(
     obj: object,
