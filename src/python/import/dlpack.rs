@@ -20,8 +20,8 @@ use crate::python::cpython::int::{IntRule, repr, type_name};
 use crate::python::cpython::names::names;
 use crate::python::cpython::tuple::tuple_item;
 use crate::python::cpython::{int, release};
-use crate::python::import::known_types;
 use crate::python::import::traits::{Traits, warn_unknown};
+use crate::python::import::{known_types, state, why_not};
 use crate::view::{CaiView, Owner};
 
 const DEVICE_TYPE: IntRule = IntRule::new(
@@ -74,6 +74,9 @@ pub(crate) fn import_object(
     request: DlpackArguments,
 ) -> PyResult<CaiView> {
     let traits = known_types::facts_of(object)?.traits;
+    if traits.intersects(Traits::CHECKED_FIRST) {
+        check_first(object, traits)?;
+    }
     let announced = announced_device(object)?;
     let wanted = request.device.unwrap_or(announced);
     let ready = stream_to_request(wanted, request.stream)?;
@@ -82,7 +85,7 @@ pub(crate) fn import_object(
     if current.is_some() {
         object.py().detach(|| drop(current));
     }
-    let (capsule, honoured) = called?;
+    let (capsule, honoured) = called.map_err(|error| why_not::failed(object, error))?;
     if !capsule::is_capsule(&capsule) {
         return Err(Violation::new(Rule::CapsuleType, Field::DlpackCall, repr(&capsule)).into());
     }
@@ -95,6 +98,19 @@ pub(crate) fn import_object(
         warn_unknown(object)?;
     }
     Ok(view(descriptor, owner, ready, honoured))
+}
+
+/// Refuses what a producer's `__dlpack__` exports wrongly, or ends the process for.
+///
+/// # Errors
+/// `values-lazy`, `producer-dtype`; what reading the object's attributes raises.
+#[inline(never)]
+fn check_first(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<()> {
+    state::check_values(object, traits)?;
+    if traits.intersects(Traits::ABORTS_ON_DTYPE) {
+        why_not::check_dtype(object)?;
+    }
+    Ok(())
 }
 
 /// Makes the array's device current during the call, for producers that use the current one or refuse another. Without
@@ -175,7 +191,7 @@ pub(crate) fn announced_device(object: &Bound<'_, PyAny>) -> PyResult<Device> {
             release::drop_now(error);
             return Err(missing(object, Rule::DeviceMissing, Field::DlpackDevice));
         }
-        Err(error) => return Err(error),
+        Err(error) => return Err(why_not::failed(object, error)),
     };
     let Ok(pair) = answer.cast::<PyTuple>() else {
         return Err(bad_pair(&answer));
@@ -216,6 +232,9 @@ fn bad_pair(answer: &Bound<'_, PyAny>) -> PyErr {
 
 #[cold]
 fn missing(object: &Bound<'_, PyAny>, rule: Rule, field: Field) -> PyErr {
+    if let Some(traced) = why_not::traced(object) {
+        return traced.into();
+    }
     Violation::new(
         rule,
         field,

@@ -33,13 +33,17 @@ bitflags! {
         const ANOTHER_COPY = 1 << 9;
         /// [`Quirk::MislabelsBfloat16`].
         const MISLABELS = 1 << 10;
-        /// The type has no table, and is neither `CaiView`, a capsule nor a dict: its objects are imported by their
-        /// attributes.
+        /// The type has no table and no `is_neg`, and is neither `CaiView`, a capsule nor a dict: its objects are
+        /// imported by their attributes.
         const PLAIN = 1 << 11;
         /// [`Silence::LegacyDefault`]: an array without a stream may have work pending on the legacy default stream.
         const SILENT_LEGACY = 1 << 12;
         /// The same, on the per-thread default stream.
         const SILENT_PER_THREAD = 1 << 13;
+        /// [`Quirk::AbortsOnDtype`].
+        const ABORTS_ON_DTYPE = 1 << 14;
+        /// What is read before `__dlpack__` is called.
+        const CHECKED_FIRST = Self::IS_NEG.bits() | Self::ABORTS_ON_DTYPE.bits();
         /// Attributes that change the meaning of an export.
         const STATE = Self::REQUIRES_GRAD.bits() | Self::IS_CONJ.bits() | Self::IS_NEG.bits();
     }
@@ -80,6 +84,7 @@ impl Traits {
         match quirk {
             Quirk::IgnoresStream => Self::IGNORES_STREAM,
             Quirk::MislabelsBfloat16 => Self::MISLABELS,
+            Quirk::AbortsOnDtype => Self::ABORTS_ON_DTYPE,
             Quirk::WantsCurrentDevice => Self::WANTS_CURRENT,
         }
     }
