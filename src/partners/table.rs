@@ -314,13 +314,13 @@ pub static PARTNERS: &[Partner] = &[
         faults: &[
             Fault {
                 what: "a tensor of strings ends the process; through the bridge a refusal",
-                reproduction: "tf.constant(\"x\").__dlpack__()",
+                reproduction: "`tf.constant(\"x\").__dlpack__()`",
             },
             Fault {
                 what: "refuses a device that it does not have, calls the deleter and leaves the capsule's name, so that \
                        the capsule calls it again: a double free; a capsule of the bridge does not",
-                reproduction: "tf.experimental.dlpack.from_dlpack(capsule)` of device memory, on a machine without a \
-                               GPU; then `del capsule",
+                reproduction: "`tf.experimental.dlpack.from_dlpack(capsule)` of device memory, on a machine without a \
+                               GPU; then `del capsule`",
             },
         ],
     },
