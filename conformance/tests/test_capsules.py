@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import itertools
 import sys
@@ -109,6 +110,64 @@ def test_consumed_capsule_releases_the_owner_by_the_deleter_alone(
     assert (tensor.data, tensor.shape) == (FAKE_POINTER, (2, 3))
     assert abi.read_at(tensor.address, versioned=tensor.versioned) == tensor
     abi.release(tensor)
+    assert sys.getrefcount(producer) == before
+
+
+@KINDS
+def test_a_consumer_that_deletes_and_leaves_the_name(max_version: tuple[int, int] | None) -> None:
+    """TensorFlow does so if it refuses the device: the capsule's destructor must not call the deleter again."""
+    producer = cai()
+    before = sys.getrefcount(producer)
+    for _ in range(100):
+        capsule = capsule_of(producer, max_version)
+        # The slot of its ticket, and its memory, go to another tensor, which lives.
+        abi.release(abi.read(capsule))
+        assert sys.getrefcount(producer) == before
+        other = capsule_of(producer, max_version)
+        del capsule
+        assert sys.getrefcount(producer) == before + 1
+        assert abi.read(other).data == FAKE_POINTER
+        del other
+        assert sys.getrefcount(producer) == before
+
+
+@KINDS
+def test_a_consumer_that_fails_and_restores_the_name(max_version: tuple[int, int] | None) -> None:
+    """By a string of its own, at another address."""
+    producer = cai()
+    before = sys.getrefcount(producer)
+    capsule = capsule_of(producer, max_version)
+    name = ctypes.create_string_buffer(abi.name(capsule))
+    abi.consume(capsule)
+    assert ctypes.pythonapi.PyCapsule_SetName(ctypes.py_object(capsule), name) == 0
+    del capsule
+    assert sys.getrefcount(producer) == before
+
+
+@KINDS
+def test_a_consumer_that_clears_the_destructor(max_version: tuple[int, int] | None) -> None:
+    """JAX and tvm-ffi do so, so that the deleter alone ends the tensor."""
+    producer = cai()
+    before = sys.getrefcount(producer)
+    capsule = capsule_of(producer, max_version)
+    tensor = abi.consume(capsule)
+    assert ctypes.pythonapi.PyCapsule_SetDestructor(ctypes.py_object(capsule), None) == 0
+    del capsule
+    assert sys.getrefcount(producer) == before + 1
+    abi.release(tensor)
+    assert sys.getrefcount(producer) == before
+
+
+def test_more_tensors_than_tickets() -> None:
+    """Beyond 65,535 capsules at once the name alone tells, and every tensor is released once."""
+    producer = cai()
+    before = sys.getrefcount(producer)
+    capsules = [capsule_of(producer, (1, 3)) for _ in range((1 << 16) + 1000)]
+    tensors = [abi.consume(capsule) for capsule in capsules[::2]]
+    del capsules
+    assert sys.getrefcount(producer) == before + len(tensors)
+    for tensor in tensors:
+        abi.release(tensor)
     assert sys.getrefcount(producer) == before
 
 

@@ -87,6 +87,8 @@ pub enum Quirk {
     MislabelsBfloat16,
     /// Its `__dlpack__` requires, or works on, the current device, so that the array's device is made current.
     WantsCurrentDevice,
+    /// Its `__dlpack__` ends the process for a dtype that it cannot export, so that the array's `dtype` is read first.
+    AbortsOnDtype,
 }
 
 impl Quirk {
@@ -97,6 +99,7 @@ impl Quirk {
             Self::IgnoresStream => "ignores `stream`",
             Self::MislabelsBfloat16 => "mislabels bfloat16",
             Self::WantsCurrentDevice => "wants its device current",
+            Self::AbortsOnDtype => "aborts on a dtype that it cannot export",
         }
     }
 }

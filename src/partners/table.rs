@@ -9,7 +9,7 @@ use super::refuses::Refuses::{
 };
 use super::row::Checked::{Matrix, MatrixHost, Source, Torch};
 use super::row::Mutability::{Immutable, Mutable};
-use super::row::Quirk::{IgnoresStream, MislabelsBfloat16, WantsCurrentDevice};
+use super::row::Quirk::{AbortsOnDtype, IgnoresStream, MislabelsBfloat16, WantsCurrentDevice};
 use super::row::{Call, Fault, Mutability, Partner, Producer, Reads, Silence, Waits};
 
 const HOST: &[i32] = &[1];
@@ -292,7 +292,9 @@ pub static PARTNERS: &[Partner] = &[
         version: "2.21.0",
         checked: MatrixHost,
         producer: Some(Producer {
+            quirks: &[AbortsOnDtype],
             untold: Immutable,
+            refuses: "strings, resources, variants and quantized types",
             ..producer(
                 "cd.view(t)",
                 Silence::Ready,
@@ -310,7 +312,18 @@ pub static PARTNERS: &[Partner] = &[
             )
         },
         more: &[],
-        faults: &[],
+        faults: &[
+            Fault {
+                what: "a tensor of strings ends the process; through the bridge a refusal",
+                reproduction: "`tf.constant(\"x\").__dlpack__()`",
+            },
+            Fault {
+                what: "refuses a device that it does not have, calls the deleter and leaves the capsule's name, so that \
+                       the capsule calls it again: a double free; a capsule of the bridge does not",
+                reproduction: "`tf.experimental.dlpack.from_dlpack(capsule)` of device memory, on a machine without a \
+                               GPU; then `del capsule`",
+            },
+        ],
     },
     Partner {
         name: "paddle",

@@ -356,8 +356,7 @@ impl Descriptor {
     pub fn with_shape(self, dtype: DType, shape: &[i64]) -> Result<Self, Violation> {
         let field = Field::Argument("shape");
         let refuse = |why: fmt::Arguments<'_>| {
-            Violation::new(Rule::ShapeOverride, field, format_args!("{shape:?}"))
-                .with_hint(why.to_string())
+            Violation::new(Rule::ShapeOverride, field, Tuple(shape)).with_hint(why.to_string())
         };
         if !self.layout.is_c_contiguous() {
             return Err(refuse(format_args!("the data is not contiguous")));
@@ -430,6 +429,19 @@ fn refuse_ndim(ndim: i32) -> Violation {
         Rule::NdimLimit
     };
     Violation::new(rule, Field::TensorNdim, ndim)
+}
+
+/// Formats numbers as a tuple of Python.
+struct Tuple<'a>(&'a [i64]);
+
+impl fmt::Display for Tuple<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let [only] = self.0 {
+            return write!(f, "({only},)");
+        }
+        let numbers: Vec<_> = self.0.iter().map(ToString::to_string).collect();
+        write!(f, "({})", numbers.join(", "))
+    }
 }
 
 #[cfg(test)]

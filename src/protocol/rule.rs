@@ -16,6 +16,8 @@ pub enum Class {
     Value,
     /// `BufferError`: well formed, but it cannot be exchanged.
     Buffer,
+    /// `RuntimeError`: the object is not in the state that the call needs.
+    Runtime,
 }
 
 impl Class {
@@ -26,6 +28,7 @@ impl Class {
             Self::Type => "TypeError",
             Self::Value => "ValueError",
             Self::Buffer => "BufferError",
+            Self::Runtime => "RuntimeError",
         }
     }
 }
@@ -296,8 +299,11 @@ rules! {
 
     // Streams.
     StreamType "stream-type" Type
-        "a stream must be an int, None or an object with __cuda_stream__"
+        "a stream must be an int or, in an argument, an object with __cuda_stream__"
         "CAI v3: stream is None or an integer; the array API: stream is an int or None";
+    StreamNone "stream-none" Type
+        "None names no stream, and one must be named here"
+        "our choice: None is a stream in the array API, and none in CAI";
     StreamZero "stream-zero" Value
         "stream 0 is ambiguous; 1 is the legacy default stream, 2 the per-thread one"
         "CAI v3, stream: 0 is disallowed; the array API says the same for CUDA";
@@ -354,6 +360,15 @@ rules! {
     DlpackMissing "dlpack-missing" Type
         "the object must have __dlpack__"
         "the Python specification of DLPack: the method is the protocol";
+    ArrayDeleted "array-deleted" Buffer
+        "the array must not have been deleted"
+        "JAX: a deleted or donated array has no memory";
+    ArrayTraced "array-traced" Type
+        "an array that is being traced has no memory"
+        "JAX: jit, grad and vmap call a function with tracers in place of arrays";
+    ProducerDtype "producer-dtype" Buffer
+        "the producer cannot export an array of this dtype"
+        "our choice: TensorFlow 2.21 ends the process when __dlpack__ is called for a tensor of strings";
     CapsuleType "capsule-type" Type
         "the object must be a PyCapsule"
         "the Python specification of DLPack: __dlpack__ returns a PyCapsule";
@@ -465,6 +480,15 @@ rules! {
         "our choice: TypeError, so that NumPy does not fall back to an element-by-element copy";
 
     // Arguments of our own functions.
+    ArgumentUnexpected "argument-unexpected" Type
+        "the function must have a keyword of this name"
+        "Python: a call's keywords are those of the signature";
+    ArgumentMissing "argument-missing" Type
+        "the argument must be given"
+        "Python: a parameter without a default is required";
+    ArgumentCount "argument-count" Type
+        "there must be as many positional arguments as positional parameters"
+        "Python: a call's arguments are those of the signature";
     ArgumentType "argument-type" Type
         "the argument must have one of the types of the signature"
         "our choice: see the function's signature";
@@ -517,6 +541,9 @@ rules! {
     Overlap "overlap" Buffer
         "elements that share memory cannot be borrowed mutably"
         "Rust: &mut is exclusive";
+    ConsumeOpen "consume-open" Runtime
+        "a consume block must be left before it is entered again"
+        "our choice: a block has one return edge; consume() makes another block";
     ViewDtype "view-dtype" Type
         "the array must have the element type that is requested"
         "Rust: a typed view has one element type";
@@ -538,6 +565,9 @@ rules! {
     Pickle "pickle" Type
         "a view is a borrow of memory and cannot be pickled"
         "our choice: a pointer means nothing in another process";
+    DeepCopy "deep-copy" Type
+        "a deep copy would copy the memory, which a view does only for a consumer that asks"
+        "our choice: a copy needs a stream to run on, which copy.deepcopy does not name";
 }
 
 #[cfg(test)]

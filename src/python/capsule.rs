@@ -6,10 +6,11 @@
 //! | `DLManagedTensorVersioned` | `dltensor_versioned` | `used_dltensor_versioned` |
 //!
 //! Source: DLPack, Python specification. A capsule that was not consumed calls the deleter when it is destroyed; a
-//! consumed one does nothing.
+//! consumed one does nothing. The name alone does not tell, as a consumer may call the deleter and leave the name: the
+//! capsule's context holds the tensor's [`Ticket`], which the deleter ends.
 
-use std::ffi::CStr;
-use std::ptr::NonNull;
+use std::ffi::{CStr, c_char};
+use std::ptr::{self, NonNull};
 
 use dlpark::ffi::{DLManagedTensor, DLManagedTensorVersioned};
 use pyo3::ffi;
@@ -19,7 +20,7 @@ use pyo3::sync::critical_section::with_critical_section;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::cpython::release;
-use crate::view::{Abi, KnownTensor, Owner};
+use crate::view::{Abi, KnownTensor, Owner, Ticket};
 
 /// A name that crosses neither a page nor a vector of 32 bytes: CPython compares it twice for each capsule, and
 /// `strcmp` needs twice the instructions across such an edge.
@@ -56,34 +57,58 @@ impl Named for DLManagedTensorVersioned {
     const USED: &'static CStr = VERSIONED_USED;
 }
 
-/// Wraps a managed tensor that this library has built. Calls its deleter on failure.
+/// Wraps a managed tensor of [`build_in_capsule`](crate::view::build_in_capsule), with its ticket. Calls its deleter on
+/// failure.
 #[inline]
-pub(crate) fn wrap<M: Named>(py: Python<'_>, tensor: NonNull<M>) -> PyResult<Bound<'_, PyAny>> {
+pub(crate) fn wrap<M: Named>(
+    py: Python<'_>,
+    (tensor, ticket): (NonNull<M>, Ticket),
+) -> PyResult<Bound<'_, PyAny>> {
     // SAFETY: the pointer is not null, the name is static, and `destroy` takes a capsule of this layout.
     let capsule =
         unsafe { ffi::PyCapsule_New(tensor.as_ptr().cast(), M::NAME.as_ptr(), Some(destroy::<M>)) };
     // SAFETY: a new reference, or NULL with an exception set.
-    unsafe { Bound::from_owned_ptr_or_err(py, capsule) }.inspect_err(|_| {
+    let capsule = unsafe { Bound::from_owned_ptr_or_err(py, capsule) }.inspect_err(|_| {
         // SAFETY: initialised, and still owned here, as there is no capsule.
         unsafe { M::drop_raw(tensor.as_ptr()) };
-    })
+    })?;
+    let ticket = ptr::without_provenance_mut(ticket.to_bits());
+    // SAFETY: a new capsule, for which the call cannot fail.
+    unsafe { ffi::PyCapsule_SetContext(capsule.as_ptr(), ticket) };
+    Ok(capsule)
 }
 
 /// The capsule's destructor: calls the deleter of a tensor that no consumer has taken.
 unsafe extern "C" fn destroy<M: Named>(capsule: *mut ffi::PyObject) {
     // SAFETY: Python calls this with the capsule, holding the GIL. It has a name, so that no exception is set.
     let name = unsafe { ffi::PyCapsule_GetName(capsule) };
-    // A consumer renames the capsule, and restores the name if it fails, perhaps at another address.
-    // SAFETY: a living object, of any type; no exception is set.
-    let is_ours = name == M::NAME.as_ptr()
-        || unsafe { ffi::PyCapsule_IsValid(capsule, M::NAME.as_ptr()) } != 0;
-    if !is_ours {
+    if name != M::NAME.as_ptr() && !is_restored::<M>(capsule, name) {
+        return;
+    }
+    // SAFETY: a capsule that holds a pointer, so that the call neither fails nor changes a pending exception.
+    let ticket = unsafe { ffi::PyCapsule_GetContext(capsule) };
+    if !Ticket::from_bits(ticket.addr()).is_valid() {
         return;
     }
     // SAFETY: a valid capsule of this name, so that the call neither fails nor changes a pending exception.
     let tensor = unsafe { ffi::PyCapsule_GetPointer(capsule, M::NAME.as_ptr()) };
-    // SAFETY: an unconsumed capsule owns its initialised tensor, and is destroyed once; the deleter does not unwind.
+    // SAFETY: an unconsumed capsule owns its initialised tensor, whose deleter has not been called (the ticket is valid)
+    // and does not unwind; the capsule is destroyed once.
     unsafe { M::drop_raw(tensor.cast()) };
+}
+
+/// Whether a name at another address is the capsule's own: a consumer renames it, and restores the name if it fails.
+#[inline(always)]
+fn is_restored<M: Named>(capsule: *mut ffi::PyObject, name: *const c_char) -> bool {
+    if name.is_null() {
+        return false;
+    }
+    // SAFETY: the name of a living capsule is a C string, which has one byte at least.
+    let first = unsafe { name.read() };
+    // The consumed names begin with another letter: no text is compared for them.
+    // SAFETY: a living object, of any type; no exception is set.
+    first == M::NAME.to_bytes_with_nul()[0].cast_signed() as c_char
+        && unsafe { ffi::PyCapsule_IsValid(capsule, M::NAME.as_ptr()) } != 0
 }
 
 /// Takes the tensor out of a capsule of either layout.

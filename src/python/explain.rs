@@ -15,11 +15,13 @@ use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Stream};
-use crate::python::call::options::{Options, text};
+use crate::python::call::choice::text;
+use crate::python::call::options::Options;
 use crate::python::call::{policy, stream};
 use crate::python::capsule;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::{Function, signature};
+use crate::python::cpython::int::repr;
 use crate::python::cpython::release;
 use crate::python::cpython::thread_exit::entries;
 use crate::python::exchange_table::Table;
@@ -98,21 +100,19 @@ impl Function for Explain {
         _: Borrowed<'_, 'py, PyAny>,
         arguments: Self::Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let to = arguments.to.map(|to| text(&to, "to")).transpose()?;
+        let to = arguments.to.map(partner).transpose()?;
         // Errors of attributes become text, and are dropped.
-        let explanation = release::dropping(|| {
-            explain(&arguments.obj, to.as_deref(), arguments.stream.as_deref())
-        })?;
+        let explanation =
+            release::dropping(|| explain(&arguments.obj, to, arguments.stream.as_deref()))?;
         Ok(Bound::new(arguments.obj.py(), explanation)?.into_any())
     }
 }
 
 fn explain<'py>(
     obj: &Bound<'py, PyAny>,
-    to: Option<&str>,
+    partner: Option<&'static Partner>,
     stream: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Explanation> {
-    let partner = to.map(partner).transpose()?;
     let mut found = look(obj)?;
     let mut text = String::new();
     let offers = if found.offers.is_empty() {
@@ -174,15 +174,12 @@ fn line(text: &mut String, head: &str, rest: &str) {
     let _ = writeln!(text, "{head:12}{rest}");
 }
 
-fn partner(name: &str) -> PyResult<&'static Partner> {
-    partners::find(name).ok_or_else(|| {
+fn partner(to: Borrowed<'_, '_, PyAny>) -> PyResult<&'static Partner> {
+    let name = text(&to, "to", "a str, the name of a library")?;
+    let partner = name.and_then(|name| partners::find(&name));
+    partner.ok_or_else(|| {
         let names: Vec<_> = PARTNERS.iter().map(|partner| partner.name).collect();
-        let violation = Violation::new(
-            Rule::ArgumentValue,
-            Field::Argument("to"),
-            format_args!("'{name}'"),
-        );
-        violation
+        Violation::new(Rule::ArgumentValue, Field::Argument("to"), repr(&to))
             .with_hint(format!("must be one of {}", names.join(", ")))
             .into()
     })
@@ -324,7 +321,11 @@ fn look_at_table(object: &Bound<'_, PyAny>, table: Table, traits: Traits, found:
                 "its table leaves out what its __dlpack__ tells, which is asked",
             );
         }
-        Err(error) => found.refused = Some(error.value(object.py()).to_string()),
+        Err(error) => {
+            // torch appends a backtrace of C++.
+            let text = error.value(object.py()).to_string();
+            found.refused = text.lines().next().map(str::to_owned);
+        }
     }
 }
 
@@ -333,7 +334,14 @@ fn look_at_cai(object: &Bound<'_, PyAny>, found: &mut Found) -> PyResult<()> {
     let dict = if object.is_instance_of::<PyDict>() {
         Some(object.clone())
     } else {
-        cai::attribute(object)?
+        match cai::attribute(object) {
+            Ok(dict) => dict,
+            Err(error) => {
+                found.offers.push("__cuda_array_interface__".into());
+                found.refused = Some(error.value(object.py()).to_string());
+                return Ok(());
+            }
+        }
     };
     let Some(dict) = dict else { return Ok(()) };
     let options = Options::default();
@@ -366,6 +374,7 @@ fn look_at_cai(object: &Bound<'_, PyAny>, found: &mut Found) -> PyResult<()> {
             (is_declared || !has_elements).then_some(ready)
         }
     };
+    let typestr = read.typestr;
     let descriptor = if is_struct {
         found.refused = read.interface.descr().refusal().map(|why| why.to_string());
         let whole = read.interface.into_struct(Device::cuda(0));
@@ -374,7 +383,7 @@ fn look_at_cai(object: &Bound<'_, PyAny>, found: &mut Found) -> PyResult<()> {
         cai::describe(read.interface, &options)
     };
     match descriptor {
-        Err(violation) => found.refused = Some(violation.to_string()),
+        Err(violation) => found.refused = Some(cai::verbatim(violation, &typestr).to_string()),
         Ok(descriptor) => {
             found.route = Some("cai");
             found.reason = match found.undeclared {

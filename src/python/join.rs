@@ -1,15 +1,19 @@
 //! `join`: makes one stream wait for several streams and views, by one event for each distinct stream.
 
 use pyo3::Borrowed;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyIterator, PyList};
 
 use crate::driver;
 use crate::driver::Joined;
 use crate::protocol::rule::Field;
+use crate::python::call::choice::wrong_type;
 use crate::python::call::stream;
 use crate::python::class::view::PyCaiView;
+use crate::python::cpython::errors::caused_by;
 use crate::python::cpython::fastcall::{Function, signature};
+use crate::python::cpython::names::names;
 use crate::view::with_driver;
 
 signature! {
@@ -48,20 +52,52 @@ impl Function for Join {
     }
 }
 
+/// Iterates over the items.
+///
+/// # Errors
+/// `argument-type` for an array and for an object that is no iterable; what its `__iter__` raises.
+fn iterate<'py>(items: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyIterator>> {
+    let wrong = || wrong_type(items, "items", "an iterable of views and streams");
+    if is_array(items)? {
+        return Err(wrong().into());
+    }
+    items.try_iter().map_err(|error| {
+        // A TypeError raised inside `__iter__` has a traceback; CPython's own has none.
+        let is_type_error = error.is_instance_of::<PyTypeError>(items.py());
+        match is_type_error && error.traceback(items.py()).is_none() {
+            true => caused_by(wrong(), error),
+            false => error,
+        }
+    })
+}
+
+/// Whether an item is an array: of either protocol, and no stream.
+fn is_array(item: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let (kind, names) = (item.get_type(), names(item.py()));
+    Ok(kind.hasattr(&names.dlpack)? || kind.hasattr(&names.cai)?)
+}
+
 fn join<'py>(items: &Bound<'py, PyAny>, on: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
     let py = items.py();
     let target = stream::named(on, Field::Argument("on"))?;
     let mut views: Vec<Bound<'py, PyCaiView>> = Vec::new();
     let mut joined = Joined::default();
-    for item in items.try_iter()? {
+    // Every item is checked before any stream is touched.
+    for item in iterate(items)? {
         let item = item?;
         if let Ok(view) = item.cast::<PyCaiView>() {
-            view.get().prepare()?;
-            joined.array(view.get().view().ready(), view.get().view().place());
+            view.get().check_scope()?;
             views.push(view.clone());
+        } else if is_array(&item)? {
+            let wanted = "views and streams; cai_dlpack.view(array) makes the view of an array";
+            return Err(wrong_type(&item, "items", wanted).into());
         } else {
             joined.stream(stream::named(&item, Field::Argument("items"))?);
         }
+    }
+    for view in &views {
+        view.get().prepare()?;
+        joined.array(view.get().view().ready(), view.get().view().place());
     }
     if joined.needs_driver(target) {
         with_driver(|driver| driver::join(driver, &joined, target))?;

@@ -2,7 +2,6 @@
 
 use std::mem::ManuallyDrop;
 
-use pyo3::exceptions::PyAttributeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
@@ -11,18 +10,17 @@ use pyo3::{Borrowed, ffi};
 use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream};
-use crate::python::call::stream;
 use crate::python::class::awaiting::coroutine;
-use crate::python::class::beside::kept;
-use crate::python::class::consume::PyConsume;
 use crate::python::class::order::Waited;
 use crate::python::class::view::PyCaiView;
+use crate::python::cpython::errors::as_attribute_error;
 use crate::python::cpython::fastcall::{self, Function, signature};
 use crate::python::cpython::getter::{self, Definition, Getter};
 use crate::python::cpython::names::names;
 use crate::python::cpython::release;
 use crate::python::cpython::release::PYTHON;
 use crate::python::cpython::thread_exit::entries;
+use crate::python::derived::{self, AsKind, Consume, On, OneField};
 use crate::python::export::dlpack::{DlpackRequest, Export};
 use crate::python::export::{buffer, cai_dict, exchange};
 use crate::python::import::fields;
@@ -180,64 +178,10 @@ impl PyCaiView {
         unsafe { buffer::release_buffer(self.view().descriptor().ndim(), buffer) };
     }
 
-    /// Returns a view of the same memory under another device. Copies nothing.
-    ///
-    /// The device and the host can both access managed, pinned and registered memory.
-    ///
-    /// Parameters
-    /// ----------
-    /// kind : {'cuda', 'host'}
-    ///     "cuda" for consumers of device memory; "host" for consumers on the CPU, which blocks until the data is
-    ///     ready.
-    ///
-    /// Returns
-    /// -------
-    /// CaiView
-    ///
-    /// Raises
-    /// ------
-    /// BufferError
-    ///     If that side cannot access the memory.
-    #[pyo3(signature = (kind, /))]
-    fn present_as(&self, py: Python<'_>, kind: &str) -> PyResult<Self> {
-        self.prepare()?;
-        Ok(self.derive(py, buffer::present_as(self.view(), kind)?))
-    }
-
     /// The names of the fields of a structured array; empty for any other.
     #[getter]
     fn fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         fields::field_names(py, self.descr())
-    }
-
-    /// Returns one field of a structured array: a strided view of the same memory.
-    ///
-    /// Parameters
-    /// ----------
-    /// name : str
-    ///     One of `fields`.
-    /// dtype : DTypeLike | None, default None
-    ///     The field's element type, if its typestr cannot state it. Reinterprets the bytes and never casts.
-    ///
-    /// Returns
-    /// -------
-    /// CaiView
-    ///
-    /// Raises
-    /// ------
-    /// ValueError
-    ///     If the array has no such field.
-    /// BufferError
-    ///     If the array is not structured, or the distance between two items is no multiple of the field's item size.
-    #[pyo3(signature = (name, /, *, dtype=None))]
-    fn field(
-        &self,
-        py: Python<'_>,
-        name: &str,
-        dtype: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Self> {
-        self.check_scope()?;
-        fields::field(py, self, name, dtype)
     }
 
     /// The C Exchange API (DLPack 1.3): a capsule around a table of C functions.
@@ -257,66 +201,25 @@ impl PyCaiView {
         fastcall::method::<Dlpack>(&py.get_type::<Self>())
     }
 
-    /// Returns a view that is ready on `stream`, by one event, or none if it is ready there already.
-    ///
-    /// For consumers that take no stream: the data is ready for work that is enqueued on `stream` from now on.
-    ///
-    /// Parameters
-    /// ----------
-    /// stream : StreamLike
-    ///     An int or an object with ``__cuda_stream__``.
-    ///
-    /// Returns
-    /// -------
-    /// CaiView
-    ///
-    /// Raises
-    /// ------
-    /// TypeError, ValueError
-    ///     If `stream` names no stream.
-    /// DriverError
-    ///     If a call of the CUDA driver fails.
-    #[pyo3(signature = (stream, /))]
-    fn on<'py>(slf: &Bound<'py, Self>, stream: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Self>> {
-        let consumer = stream::named(stream, Field::Argument("stream"))?;
-        Self::ordered(slf, Request::Stream(consumer), consumer, kept(Some(stream)))
+    /// Declared in `derived`, as the next three are.
+    #[classattr]
+    fn on(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        fastcall::method::<On>(&py.get_type::<Self>())
     }
 
-    /// Returns a context manager for a consumer's work on `stream`, for `with` and for `async with`.
-    ///
-    /// Entering returns a view that is ready on `stream`, as `on` does. Leaving makes the producer's stream wait for
-    /// the work on `stream`; `return_edge` of that view tells how. Neither makes an event if the streams are the same.
-    /// `async with` does the same, and never blocks the event loop.
-    ///
-    /// Parameters
-    /// ----------
-    /// stream : StreamLike
-    ///     An int or an object with ``__cuda_stream__``.
-    /// strict : bool, default False
-    ///     Refuses an array whose producer's stream is unknown.
-    ///
-    /// Returns
-    /// -------
-    /// ContextManager and AsyncContextManager of CaiView
-    ///
-    /// Raises
-    /// ------
-    /// TypeError, ValueError
-    ///     If `stream` names no stream, or the producer's is unknown and `strict` is set.
-    ///
-    /// Examples
-    /// --------
-    /// >>> with view.consume(stream) as array:  # doctest: +SKIP
-    /// ...     kernel(array, stream)
-    #[pyo3(signature = (stream, /, *, strict=false))]
-    fn consume(
-        slf: &Bound<'_, Self>,
-        stream: &Bound<'_, PyAny>,
-        strict: bool,
-    ) -> PyResult<PyConsume> {
-        slf.get().check_scope()?;
-        let consumer = stream::named(stream, Field::Argument("stream"))?;
-        PyConsume::new(slf, consumer, stream.clone().unbind(), strict)
+    #[classattr]
+    fn consume(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        fastcall::method::<Consume>(&py.get_type::<Self>())
+    }
+
+    #[classattr]
+    fn present_as(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        fastcall::method::<AsKind>(&py.get_type::<Self>())
+    }
+
+    #[classattr]
+    fn field(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        fastcall::method::<OneField>(&py.get_type::<Self>())
     }
 
     /// The effect of leaving the `consume` block of this view; None for a view of no block.
@@ -416,8 +319,24 @@ impl PyCaiView {
         visit.call(&*ManuallyDrop::new(owner.unbind()))
     }
 
+    /// Returns the view itself, which is immutable.
+    fn __copy__<'py>(slf: &Bound<'py, Self>) -> Bound<'py, Self> {
+        slf.clone()
+    }
+
+    #[pyo3(signature = (_memo, /))]
+    fn __deepcopy__(&self, _memo: &Bound<'_, PyAny>) -> PyResult<()> {
+        let hint = "cai_dlpack.from_dlpack(view, copy=True) copies the memory, on stream= if it is given";
+        Err(Violation::new(Rule::DeepCopy, Field::Object, "a CaiView")
+            .with_hint(hint)
+            .into())
+    }
+
     fn __reduce__(&self) -> PyResult<()> {
-        Err(Violation::new(Rule::Pickle, Field::Object, "a CaiView").into())
+        let hint = "pickle a copy on the host: numpy.from_dlpack(view, device=\"cpu\")";
+        Err(Violation::new(Rule::Pickle, Field::Object, "a CaiView")
+            .with_hint(hint)
+            .into())
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
@@ -494,14 +413,14 @@ AttributeError
         let slf = unsafe { slf.cast_unchecked::<PyCaiView>() };
         let (py, this) = (slf.py(), slf.get());
         if let Some(refused) = this.refusal()? {
-            return Err(PyAttributeError::new_err(refused.to_string()));
+            return Err(as_attribute_error(&refused));
         }
         this.follow()?;
         let view = this.view();
         let named = view.descriptor().check_interface();
         match named.and_then(|typestr| Ok((typestr, view.ready_by_number()?))) {
             Ok((typestr, ready)) => Ok(cai_dict::of(py, view, typestr, ready)?.into_any()),
-            Err(violation) => Err(PyAttributeError::new_err(violation.to_string())),
+            Err(violation) => Err(as_attribute_error(&violation)),
         }
     }
 }
@@ -512,8 +431,7 @@ impl Function for Dlpack {
         slf: Borrowed<'_, 'py, PyAny>,
         arguments: Self::Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        // SAFETY: called by a method descriptor of the class alone, which has checked the object's class.
-        let slf = unsafe { slf.cast_unchecked::<PyCaiView>() };
+        let slf = derived::view(slf);
         let (py, this) = (slf.py(), slf.get());
         this.check_array()?;
         let request = DlpackRequest {

@@ -13,6 +13,7 @@ mod call;
 mod capsule;
 mod class;
 mod cpython;
+mod derived;
 mod exchange_table;
 mod explain;
 mod export;

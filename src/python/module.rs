@@ -3,8 +3,8 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
-use crate::python::call::policy::{self, Policy};
-use crate::python::call::use_stream::UseStream;
+use crate::python::call::policy::{self, SetPolicy};
+use crate::python::call::use_stream::NameStream;
 #[cfg(Py_GIL_DISABLED)]
 use crate::python::class::alloc;
 use crate::python::class::view::PyCaiView;
@@ -13,6 +13,7 @@ use crate::python::cpython::fastcall::{self, Function};
 #[cfg(Py_GIL_DISABLED)]
 use crate::python::cpython::names::names;
 use crate::python::cpython::{gil, release, warn};
+use crate::python::derived::{AsKind, Consume, On, OneField};
 use crate::python::explain::{Explain, Explanation};
 use crate::python::functions::{FromCai, FromDlpack, Stats, ToDlpack, View};
 use crate::python::import::mask::SplitMasked;
@@ -37,8 +38,6 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         alloc::prepare(&module.py().get_type::<PyCaiView>())?;
     }
     module.add_class::<PyCaiView>()?;
-    module.add_class::<Policy>()?;
-    module.add_class::<UseStream>()?;
     module.add_class::<Explanation>()?;
     module.add("DriverError", driver_error(module.py())?)?;
     let warnings = warn::classes(module.py())?;
@@ -55,7 +54,13 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     add::<Join>(module, &stub)?;
     add::<SplitMasked>(module, &stub)?;
     add::<Stats>(module, &stub)?;
+    add::<SetPolicy>(module, &stub)?;
+    add::<NameStream>(module, &stub)?;
     stub.set_item("CaiView.__dlpack__", fastcall::stub::<Dlpack>("self"))?;
+    stub.set_item("CaiView.on", fastcall::stub::<On>("self"))?;
+    stub.set_item("CaiView.consume", fastcall::stub::<Consume>("self"))?;
+    stub.set_item("CaiView.present_as", fastcall::stub::<AsKind>("self"))?;
+    stub.set_item("CaiView.field", fastcall::stub::<OneField>("self"))?;
     // Not by `add`, which lists it in `__all__`.
     module.setattr("_stub", stub)
 }

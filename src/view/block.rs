@@ -1,7 +1,7 @@
 //! Builds an exported managed tensor: header, node, shape and strides in one allocation.
 //!
 //! ```text
-//!   | DLManagedTensor[Versioned] | Node | ndim | shape[ndim] | strides[ndim] |
+//!   | DLManagedTensor[Versioned] | Node | ndim | ticket | shape[ndim] | strides[ndim] |
 //!     ^ the pointer that the consumer holds and passes to the deleter
 //! ```
 //!
@@ -19,6 +19,7 @@ use dlpark::ffi::{
 };
 
 use super::payload::{Node, RawOwner};
+use super::ticket::Ticket;
 use crate::error::Error;
 use crate::protocol::descriptor::DescriptorRef;
 
@@ -27,6 +28,8 @@ struct Block<M> {
     tensor: M,
     node: Node,
     ndim: u32,
+    /// The number of the [`Ticket`] of a tensor in a capsule; 0 for others.
+    ticket: u16,
     /// Where `shape[ndim]` and `strides[ndim]` begin.
     dims: [i64; 0],
 }
@@ -35,6 +38,9 @@ struct Block<M> {
 pub(crate) trait Abi: ManagedTensorBase + Sized + 'static {
     /// The deleter that goes into the header.
     const DELETER: unsafe extern "C" fn(*mut Self);
+
+    /// The deleter of a tensor in a capsule, which gives its ticket back.
+    const DELETER_IN_CAPSULE: unsafe extern "C" fn(*mut Self);
 
     /// Reads the version, and nothing else; `None` for the layout that has none.
     ///
@@ -45,6 +51,7 @@ pub(crate) trait Abi: ManagedTensorBase + Sized + 'static {
 
 impl Abi for DLManagedTensor {
     const DELETER: unsafe extern "C" fn(*mut Self) = delete_legacy;
+    const DELETER_IN_CAPSULE: unsafe extern "C" fn(*mut Self) = delete_legacy_in_capsule;
 
     #[inline(always)]
     unsafe fn version_at(_: *const Self) -> Option<DLPackVersion> {
@@ -54,6 +61,7 @@ impl Abi for DLManagedTensor {
 
 impl Abi for DLManagedTensorVersioned {
     const DELETER: unsafe extern "C" fn(*mut Self) = delete_versioned;
+    const DELETER_IN_CAPSULE: unsafe extern "C" fn(*mut Self) = delete_versioned_in_capsule;
 
     #[inline(always)]
     unsafe fn version_at(tensor: *const Self) -> Option<DLPackVersion> {
@@ -76,6 +84,37 @@ pub(crate) fn build<M: Abi>(
     flags: u64,
     owner: RawOwner,
 ) -> Result<NonNull<M>, Error> {
+    build_with(described, flags, owner, M::DELETER, 0)
+}
+
+/// Like [`build`], for a capsule; also returns the ticket, which is valid until the deleter is called.
+///
+/// # Errors
+/// Those of [`build`].
+#[inline(always)]
+pub(crate) fn build_in_capsule<M: Abi>(
+    described: DescriptorRef<'_>,
+    flags: u64,
+    owner: RawOwner,
+) -> Result<(NonNull<M>, Ticket), Error> {
+    let (ticket, deleter) = (Ticket::take(), M::DELETER_IN_CAPSULE);
+    match build_with(described, flags, owner, deleter, ticket.number()) {
+        Ok(tensor) => Ok((tensor, ticket)),
+        Err(error) => {
+            Ticket::end(ticket.number());
+            Err(error)
+        }
+    }
+}
+
+#[inline(always)]
+fn build_with<M: Abi>(
+    described: DescriptorRef<'_>,
+    flags: u64,
+    owner: RawOwner,
+    deleter: unsafe extern "C" fn(*mut M),
+    ticket: u16,
+) -> Result<NonNull<M>, Error> {
     if described.dtype.is_structure() {
         return Err(described.dtype.refuse_structure().into());
     }
@@ -95,7 +134,7 @@ pub(crate) fn build<M: Abi>(
     let mut tensor = M::from_parts(
         header(described, ndim, dims, strides_at),
         ptr::null_mut(),
-        Some(M::DELETER),
+        Some(deleter),
     );
     // SAFETY: IS_COPIED is among the flags only if the caller made a copy that nobody else holds.
     unsafe { tensor.set_flags_unchecked(DlpackFlags::from_bits_retain(flags)) };
@@ -107,6 +146,7 @@ pub(crate) fn build<M: Abi>(
             tensor,
             node,
             ndim: ndim as u32,
+            ticket,
             dims: [],
         })
     };
@@ -157,8 +197,28 @@ unsafe extern "C" fn delete_versioned(tensor: *mut DLManagedTensorVersioned) {
     unsafe { delete(tensor) };
 }
 
+unsafe extern "C" fn delete_legacy_in_capsule(tensor: *mut DLManagedTensor) {
+    // SAFETY: DLPack: the deleter is called once, with the tensor that it stands in.
+    unsafe { delete_in_capsule(tensor) };
+}
+
+unsafe extern "C" fn delete_versioned_in_capsule(tensor: *mut DLManagedTensorVersioned) {
+    // SAFETY: DLPack: the deleter is called once, with the tensor that it stands in.
+    unsafe { delete_in_capsule(tensor) };
+}
+
 /// # Safety
-/// `tensor` came from [`build`] and nobody uses it afterwards.
+/// `tensor` came from [`build_in_capsule`] and nobody uses it afterwards.
+unsafe fn delete_in_capsule<M>(tensor: *mut M) {
+    // SAFETY: the tensor is the first field of its block, which lives; `build_with` initialised it.
+    let ticket = unsafe { (*tensor.cast::<Block<M>>()).ticket };
+    Ticket::end(ticket);
+    // SAFETY: made by `build_in_capsule`, and not used afterwards (this function's contract).
+    unsafe { delete(tensor) };
+}
+
+/// # Safety
+/// `tensor` came from [`build`] or [`build_in_capsule`] and nobody uses it afterwards.
 unsafe fn delete<M>(tensor: *mut M) {
     let block = tensor.cast::<Block<M>>();
     // SAFETY: the tensor is the first field of its block; the projection stays inside and keeps the

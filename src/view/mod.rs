@@ -72,6 +72,7 @@ mod present;
 mod queue;
 mod stats;
 mod streams;
+mod ticket;
 mod typed;
 mod uninit;
 
@@ -88,7 +89,7 @@ pub use present::PresentAs;
 pub use stats::{Stats, stats};
 pub use typed::{View, ViewMut};
 
-pub(crate) use block::{Abi, build, header};
+pub(crate) use block::{Abi, build, build_in_capsule, header};
 pub(crate) use borrow::{Borrow, watch_forks};
 pub(crate) use copy::Transfer;
 use detach::defaults_now;
@@ -99,6 +100,7 @@ pub(crate) use payload::{EndsOn, Kind, Node, RawOwner, Vtable};
 pub(crate) use queue::{Gate, Queue};
 pub(crate) use stats::{DRAINED, LEAKED, PANICS, QUEUED, RELEASED};
 pub(crate) use streams::{Kept, Streams, is_elsewhere, thread_of};
+pub(crate) use ticket::Ticket;
 pub(crate) use typed::{check_cuda, check_element, check_writable, mismatch};
 pub(crate) use uninit::Uninit;
 

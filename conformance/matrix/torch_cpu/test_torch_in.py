@@ -141,6 +141,42 @@ def test_a_tensor_without_memory_is_refused_by_torch(device: str, route: Callabl
         route(torch.ones(3, device=device))
 
 
+# What torch refuses, each by its own class and one sentence.
+REFUSED: dict[str, Callable[[], torch.Tensor]] = {
+    "meta": lambda: torch.ones(3, device="meta"),
+    "csr": lambda: torch.eye(3).to_sparse_csr(),
+    "mkldnn": lambda: torch.zeros(3).to_mkldnn(),
+    "quantized": lambda: torch.quantize_per_tensor(torch.zeros(3), 0.1, 0, torch.qint8),
+    "nested": lambda: torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]),
+}
+DOORS: dict[str, Callable[[torch.Tensor], object]] = {
+    "view": cd.view,
+    "from_dlpack": cd.from_dlpack,
+    "to_dlpack": cd.to_dlpack,
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("make", REFUSED.values(), ids=REFUSED)
+def test_each_door_refuses_in_the_same_words_without_a_backtrace(make: Callable[[], torch.Tensor]) -> None:
+    """torch's table raises RuntimeError with a backtrace of C++, its method an exception of one sentence."""
+    tensor, found = make(), set()
+    for door in DOORS.values():
+        with pytest.raises(Exception) as refused:  # noqa: PT011
+            door(tensor)
+        found.add((type(refused.value), str(refused.value)))
+    assert len(found) == 1, found
+    assert "\n" not in next(iter(found))[1]
+    assert "\n" not in (cd.explain(tensor).refused or "")
+
+
+@pytest.mark.parametrize("door", DOORS.values(), ids=DOORS)
+def test_a_negative_bit_is_refused_by_each_door(door: Callable[[torch.Tensor], object]) -> None:
+    with pytest.raises(BufferError, match="resolve_neg") as refused:
+        door(torch.tensor([1 + 2j]).conj().imag)
+    assert refused.value.rule == "values-lazy"  # type: ignore[attr-defined]
+
+
 def test_a_subclass_has_the_table_too() -> None:
     class Mine(torch.Tensor):  # type: ignore[misc]
         pass

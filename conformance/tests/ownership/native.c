@@ -14,6 +14,8 @@ extern int PyGILState_Ensure(void);
 extern void PyGILState_Release(int);
 extern void *PyObject_CallFunctionObjArgs(void *, ...);
 extern void PyErr_Clear(void);
+extern void PyErr_SetString(void *, const char *);
+extern void *PyExc_RuntimeError;
 extern void Py_DecRef(void *);
 extern int Py_AddPendingCall(int (*)(void *), void *);
 
@@ -200,3 +202,10 @@ int exit_now(void *function) {
 }
 
 int exit_at_the_end(void *function) { return start_caller(function) || atexit(tell_and_join); }
+
+/* A function of an exchange table that fails as those of C++ do: by RuntimeError, with a backtrace. */
+int fail_vaguely(void *object, void **out) {
+    (void)object, (void)out;
+    PyErr_SetString(PyExc_RuntimeError, "Cannot pack tensors on meta\nException raised from ...");
+    return -1;
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
 import re
 from collections.abc import Callable, Iterator
@@ -143,6 +144,36 @@ class Answers:
         return (1, 0)
 
 
+class Deleted(Offers):
+    """As a deleted array of JAX."""
+
+    def __init__(self) -> None:
+        super().__init__(abi.make())
+
+    def is_deleted(self) -> bool:
+        return True
+
+    def __dlpack__(self, **_: object) -> object:
+        raise RuntimeError("Array has been deleted")
+
+
+def tracer() -> object:
+    base = type("Tracer", (), {"__module__": "jax._src.core"})
+    return type("JitTracer", (base,), {"__dlpack__": lambda self, **_: None})()
+
+
+def strings() -> object:
+    """As a tensor of strings of TensorFlow."""
+    dtype = type("DType", (), {"name": "string"})()
+    members = {"__module__": "tensorflow.python.framework.ops", "dtype": dtype}
+    return type("EagerTensor", (Offers,), members)(abi.make())
+
+
+def entered(block: Any) -> Any:
+    block.__enter__()
+    return block
+
+
 def masked(typestr: str, count: int) -> Cai:
     mask = cai(shape=(count,), typestr=typestr)
     return cai(shape=(count,), typestr="<i4", mask=mask)
@@ -168,8 +199,13 @@ def left(view: cd.CaiView) -> cd.CaiView:
 VIEW: Any = cd.view(cai(), device_id=0)
 LOOSE: Any = cd  # called with what its annotations forbid
 OTHERS: dict[str, Call] = {
+    "argument-count": partial(LOOSE.view, cai(), 0),
+    "argument-missing": partial(LOOSE.join, []),
+    "argument-unexpected": partial(LOOSE.view, cai(), colour="blue"),
     "argument-type": partial(LOOSE.policy, sync=5),
     "argument-value": partial(LOOSE.policy, sync="soon"),
+    "array-deleted": partial(cd.view, Deleted()),
+    "array-traced": partial(cd.view, tracer()),
     "array-unreadable": VIEW.__array__,
     "buffer-layout": partial(fortran, cd.view(MATRIX)),
     "cai-device": tensor().to_cai,
@@ -184,10 +220,12 @@ OTHERS: dict[str, Call] = {
     "cai-unavailable": partial(cd.view, OnTheCpu()),
     "capsule-type": partial(cd.from_dlpack, Answers()),
     "class-not-instance": partial(cd.view, Cai),
+    "consume-open": entered(VIEW.consume(1)).__enter__,
     "copied-unasked": partial(cd.from_dlpack, Offers(abi.make(flags=abi.IS_COPIED)), copy=False),
     "copy-needed": partial(VIEW.__dlpack__, copy=False, dl_device=(1, 0)),
     "copy-refused": partial(tensor(dtype=FLOAT4, shape=(8,)).__dlpack__, copy=True, dl_device=(1, 0)),
     "copy-type": partial(VIEW.__dlpack__, copy=1),
+    "deep-copy": partial(copy.deepcopy, VIEW),
     "descr-depth": said(typestr="|V4", descr=nested_descr(200)),
     "descr-fields": record().__dlpack__,
     "descr-syntax": said(typestr="|V4", descr=[("x",)]),
@@ -213,6 +251,7 @@ OTHERS: dict[str, Call] = {
     "overlap": partial(peer.double, np.lib.stride_tricks.as_strided(np.ones(1), (3,), (0,))),
     "owner-missing": partial(cd.view, interface()),
     "pickle": VIEW.__reduce__,
+    "producer-dtype": partial(cd.view, strings()),
     "protocol-missing": partial(LOOSE.view, object()),
     "read-only-legacy": cd.view(cai(), device_id=0, read_only=True).__dlpack__,
     "read-only-writer": partial(peer.double, np.broadcast_to(np.ones(1), 3)),
@@ -220,6 +259,7 @@ OTHERS: dict[str, Call] = {
     "scope-ended": left(cd.view(cai(), device_id=0)).__dlpack__,
     "shape-override": partial(cd.view, cai(), device_id=0, shape=(7,)),
     "stream-cpu": partial(tensor().__dlpack__, stream=1),
+    "stream-none": partial(VIEW.on, None),
     "stream-object": partial(cd.use_stream, type("Stream", (), {"__cuda_stream__": 5})(), device_id=0),
     "stream-rocm": partial(tensor(device=(10, 0)).__dlpack__, stream=1),
     "stream-thread": partial(on_another_thread(partial(cd.view, cai(stream=2), device_id=0)).on, 7),
@@ -310,6 +350,6 @@ ELSEWHERE = {
 def raised_by(call: Call) -> object:
     try:
         call()
-    except (TypeError, ValueError, BufferError) as error:
+    except (TypeError, ValueError, BufferError, RuntimeError) as error:
         return getattr(error, "rule", None)
     raise AssertionError("accepted")

@@ -241,7 +241,7 @@ def test_who_asks_for_a_stream_by_name_gets_no_order_without_one(
 ) -> None:
     track.machine.clear()
     found = refuse(lambda: give(track.view(track.a), stream), TypeError if stream is None else ValueError)
-    check_refusal(found, "stream-type" if stream is None else "stream-range", None)
+    check_refusal(found, "stream-none" if stream is None else "stream-range", None)
     assert track.machine.calls() == []
 
 

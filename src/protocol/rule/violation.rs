@@ -11,6 +11,8 @@ use super::Rule;
 pub enum Field {
     /// The object as a whole.
     Object,
+    /// Its attribute `dtype`.
+    ObjectDtype,
     /// `__cuda_array_interface__`, the attribute as a whole.
     Cai,
     /// Its `version`.
@@ -59,6 +61,8 @@ pub enum Field {
     TensorFlags,
     /// An argument of a function of this library.
     Argument(&'static str),
+    /// The positional arguments of a call.
+    Arguments,
 }
 
 impl Field {
@@ -83,10 +87,11 @@ impl Field {
             Self::ExchangeApi => "__dlpack_c_exchange_api__",
             Self::TensorNdim => "ndim",
             Self::TensorByteOffset => "byte_offset",
-            Self::TensorDtype => "dtype",
+            Self::TensorDtype | Self::ObjectDtype => "dtype",
             Self::TensorDevice => "device",
             Self::TensorFlags => "flags",
             Self::Argument(name) => name,
+            Self::Arguments => "arguments",
         }
     }
 }
@@ -114,6 +119,7 @@ impl Display for Field {
                 write!(f, "DLManagedTensorVersioned.{name}")
             }
             Self::Argument(_) => write!(f, "argument '{name}'"),
+            Self::ObjectDtype => write!(f, "object.{name}"),
             _ => f.write_str(name),
         }
     }

@@ -11,6 +11,7 @@ use crate::protocol::device::Device;
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
+use crate::python::call::choice::{self, choice, wrong_type};
 use crate::python::call::{policy, stream};
 use crate::python::cpython::fastcall::Value;
 use crate::python::cpython::int;
@@ -232,7 +233,7 @@ impl<'a, 'py> Options<'a, 'py> {
             read_only: flag(read_only, "read_only")?,
             owner,
             device_id: device_id.map(self::device_id).transpose()?,
-            check: check.map_or(Ok(Check::Device), |value| self::check(&value))?,
+            check: check.map_or(Ok(Check::Device), |value| choice(&value, "check", &CHECKS))?,
             strict: flag(strict, "strict")?.unwrap_or(false),
             producer_object: producer_stream.filter(|value| !value.is_none()),
         })
@@ -311,10 +312,7 @@ pub(crate) fn flag(value: Value<'_, '_>, argument: &'static str) -> PyResult<Opt
 fn other_flag(value: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<bool> {
     value.extract().map_err(|error: PyErr| {
         crate::python::cpython::release::drop_now(error);
-        let field = Field::Argument(argument);
-        Violation::new(Rule::ArgumentType, field, repr(value))
-            .with_hint("must be a bool")
-            .into()
+        wrong_type(value, argument, "a bool").into()
     })
 }
 
@@ -342,7 +340,8 @@ pub(crate) fn device_id(value: Borrowed<'_, '_, PyAny>) -> PyResult<i32> {
 /// `argument-type`, and the rules of devices.
 pub(crate) fn device(value: Borrowed<'_, '_, PyAny>) -> PyResult<Device> {
     let field = Field::Argument("device");
-    let wrong = || PyErr::from(Violation::new(Rule::ArgumentType, field, repr(&value)));
+    let wanted = "a (type, id) tuple of two ints: (1, 0) is the CPU, (2, 0) the first CUDA device";
+    let wrong = || PyErr::from(wrong_type(&value, "device", wanted));
     let pair = value.cast::<PyTuple>().map_err(|_| wrong())?;
     if pair.len() != 2 {
         return Err(wrong());
@@ -359,38 +358,14 @@ fn small_device_id(value: Borrowed<'_, '_, PyAny>) -> Option<i32> {
     (device_id >= 0).then_some(device_id)
 }
 
-fn check(value: &Bound<'_, PyAny>) -> PyResult<Check> {
-    match &*text(value, "check")? {
-        "device" => Ok(Check::Device),
-        "bounds" => Ok(Check::Bounds),
-        _ => Err(
-            Violation::new(Rule::ArgumentValue, Field::Argument("check"), repr(value))
-                .with_hint("must be \"device\" or \"bounds\"")
-                .into(),
-        ),
-    }
-}
-
-/// Reads a str argument.
-///
-/// # Errors
-/// `argument-type` for anything else; `UnicodeEncodeError` for a lone surrogate.
-pub(crate) fn text(value: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<String> {
-    match value.cast::<PyString>() {
-        Ok(text) => Ok(text.to_cow()?.into_owned()),
-        Err(_) => {
-            let field = Field::Argument(argument);
-            Err(Violation::new(Rule::ArgumentType, field, repr(value)).into())
-        }
-    }
-}
+const CHECKS: [(&str, Check); 2] = [("device", Check::Device), ("bounds", Check::Bounds)];
 
 fn shape(value: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
     let field = Field::Argument("shape");
     let rule = IntRule::new(field, Rule::ArgumentType, Rule::ShapeRange);
     match value.cast::<PyTuple>() {
         Ok(tuple) => tuple.iter().map(|extent| rule.read(&extent)).collect(),
-        Err(_) => Err(Violation::new(Rule::ArgumentType, field, repr(value)).into()),
+        Err(_) => Err(wrong_type(value, "shape", "a tuple of ints").into()),
     }
 }
 
@@ -413,6 +388,7 @@ pub(crate) fn dtype(value: &Bound<'_, PyAny>) -> PyResult<DType> {
     let Ok(name) = name.cast::<PyString>() else {
         return Err(Violation::new(Rule::DtypeArgumentType, field, repr(value)).into());
     };
-    DType::from_name(&name.to_cow()?)
+    choice::valid(name)
+        .and_then(|name| DType::from_name(&name))
         .ok_or_else(|| Violation::new(Rule::DtypeArgument, field, repr(value)).into())
 }

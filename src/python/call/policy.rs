@@ -1,13 +1,14 @@
 //! The policy of a context.
 
 use once_cell::race::OnceBox;
+use pyo3::Borrowed;
 use pyo3::prelude::*;
-use pyo3::types::PyString;
 
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::SyncPolicy;
-use crate::python::call::blocks;
-use crate::python::cpython::int::repr;
+use crate::python::call::choice::{choice, not_among};
+use crate::python::call::{blocks, options};
+use crate::python::cpython::fastcall::{Function, signature};
 use crate::python::cpython::thread_exit::entries;
 
 /// Returns the policy of the current context: of `with policy(...)`, else of `CAI_DLPACK_SYNC`, else events.
@@ -48,62 +49,85 @@ pub(crate) fn is_strict(py: Python<'_>) -> PyResult<bool> {
 /// `ValueError`, naming the variable.
 pub(crate) fn check_environment() -> PyResult<()> {
     if let Ok(strict) = std::env::var("CAI_DLPACK_STRICT")
-        && !matches!(strict.as_str(), "0" | "1")
+        && !STRICT_BY_NAME.iter().any(|(name, _)| *name == strict)
     {
-        let field = Field::Argument("CAI_DLPACK_STRICT");
-        let violation = Violation::new(Rule::ArgumentValue, field, format_args!("'{strict}'"));
-        return Err(violation.with_hint("must be \"0\" or \"1\"").into());
+        return Err(not_among("CAI_DLPACK_STRICT", &format!("'{strict}'"), &STRICT_BY_NAME).into());
     }
     match std::env::var("CAI_DLPACK_SYNC") {
-        Ok(name) if by_name(&name).is_none() => Err(unknown_policy(
-            Field::Argument("CAI_DLPACK_SYNC"),
-            &format!("'{name}'"),
-        )),
+        Ok(name) if by_name(&name).is_none() => {
+            let found = format!("'{name}'");
+            Err(not_among("CAI_DLPACK_SYNC", &found, &POLICIES_BY_NAME).into())
+        }
         _ => Ok(()),
     }
 }
 
-fn by_name(name: &str) -> Option<SyncPolicy> {
-    match name {
-        "event" => Some(SyncPolicy::Event),
-        "host" => Some(SyncPolicy::Host),
-        "none" => Some(SyncPolicy::None),
-        _ => None,
+/// The values of `sync` and of its environment variable.
+const POLICIES_BY_NAME: [(&str, SyncPolicy); 3] = [
+    ("event", SyncPolicy::Event),
+    ("host", SyncPolicy::Host),
+    ("none", SyncPolicy::None),
+];
+
+/// The values of the environment variable for `strict`.
+const STRICT_BY_NAME: [(&str, bool); 2] = [("0", false), ("1", true)];
+
+fn by_name(given: &str) -> Option<SyncPolicy> {
+    let mut policies = POLICIES_BY_NAME.iter();
+    policies.find_map(|(name, policy)| (*name == given).then_some(*policy))
+}
+
+signature! {
+    /// Sets how consumers are ordered after the data, during a `with` block.
+    ///
+    /// The block belongs to the current context (`contextvars`): to the asyncio task, or to the thread outside of tasks.
+    /// Tasks that are created inside it inherit the setting.
+    ///
+    /// Returns
+    /// -------
+    /// ContextManager
+    ///
+    /// Raises
+    /// ------
+    /// TypeError, ValueError
+    ///     If `sync` is no str, or none of these; if neither argument is given.
+    /// RuntimeError
+    ///     If the block is left in another context than it was entered in.
+    ///
+    /// Examples
+    /// --------
+    /// >>> with cd.policy(sync="host"):  # doctest: +SKIP
+    /// ...     array = torch.from_dlpack(cd.view(obj))
+    SetPolicy = policy [] (
+        /// "event" (the default): the consumer's stream waits for an event; the host does not wait. "host": the host
+        /// waits for the data. "none": nothing waits; the caller has ordered the work.
+        sync: "Literal['event', 'host', 'none'] | None" = None,
+        /// True: every import is strict (`view`), and so is `CaiView.consume`.
+        strict: "bool | None" = None,
+    ) -> "AbstractContextManager[object]"
+}
+
+impl Function for SetPolicy {
+    fn call<'py>(
+        slf: Borrowed<'_, 'py, PyAny>,
+        arguments: Self::Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let sync = arguments.sync;
+        let sync = sync.map(|given| choice(&given, "sync", &POLICIES_BY_NAME));
+        let block = Policy {
+            sync: sync.transpose()?,
+            strict: options::flag(arguments.strict, "strict")?,
+        };
+        if block.sync.is_none() && block.strict.is_none() {
+            let neither = Violation::new(Rule::ArgumentType, Field::Argument("sync"), "None");
+            return Err(neither.with_hint("name sync=, strict= or both").into());
+        }
+        Ok(Bound::new(slf.py(), block)?.into_any())
     }
 }
 
-#[cold]
-fn unknown_policy(field: Field, found: &str) -> PyErr {
-    Violation::new(Rule::ArgumentValue, field, found)
-        .with_hint("must be \"event\", \"host\" or \"none\"")
-        .into()
-}
-
-/// Sets how consumers are ordered after the data, during a `with` block.
-///
-/// The block belongs to the current context (`contextvars`): to the asyncio task, or to the thread outside of tasks.
-/// Tasks that are created inside it inherit the setting.
-///
-/// Parameters
-/// ----------
-/// sync : {'event', 'host', 'none'}, optional
-///     "event" (the default): the consumer's stream waits for an event; the host does not wait. "host": the host
-///     waits for the data. "none": nothing waits; the caller has ordered the work.
-/// strict : bool, optional
-///     True: every import is strict (`view`), and so is `CaiView.consume`.
-///
-/// Raises
-/// ------
-/// TypeError, ValueError
-///     If `sync` is no str, or none of these; if neither is given.
-/// RuntimeError
-///     If the block is left in another context than it was entered in.
-///
-/// Examples
-/// --------
-/// >>> with cd.policy(sync="host"):  # doctest: +SKIP
-/// ...     array = torch.from_dlpack(cd.view(obj))
-#[pyclass(name = "policy", module = "cai_dlpack", frozen)]
+/// The context manager that `policy` returns.
+#[pyclass(name = "Policy", module = "cai_dlpack", frozen)]
 pub(crate) struct Policy {
     sync: Option<SyncPolicy>,
     strict: Option<bool>,
@@ -111,19 +135,6 @@ pub(crate) struct Policy {
 
 entries! {
 impl Policy {
-    #[new]
-    #[pyo3(signature = (*, sync=None, strict=None))]
-    fn new(sync: Option<&Bound<'_, PyAny>>, strict: Option<bool>) -> PyResult<Self> {
-        if sync.is_none() && strict.is_none() {
-            let neither = Violation::new(Rule::ArgumentType, Field::Argument("sync"), "None");
-            return Err(neither.with_hint("name sync=, strict= or both").into());
-        }
-        Ok(Self {
-            sync: sync.map(given_sync).transpose()?,
-            strict,
-        })
-    }
-
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         blocks::enter(slf)?;
         Ok(slf.clone())
@@ -139,12 +150,4 @@ impl Policy {
         Ok(false)
     }
 }
-}
-
-fn given_sync(sync: &Bound<'_, PyAny>) -> PyResult<SyncPolicy> {
-    let field = Field::Argument("sync");
-    let Ok(name) = sync.cast::<PyString>() else {
-        return Err(Violation::new(Rule::ArgumentType, field, repr(sync)).into());
-    };
-    by_name(&name.to_cow()?).ok_or_else(|| unknown_policy(field, &repr(sync)))
 }

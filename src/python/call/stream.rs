@@ -8,8 +8,9 @@ use pyo3::types::{PyBool, PyInt, PyTuple};
 
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Stream};
+use crate::python::cpython::errors::{caused_by, raised};
 use crate::python::cpython::int;
-use crate::python::cpython::int::{IntRule, repr};
+use crate::python::cpython::int::{IntRule, repr, type_name};
 use crate::python::cpython::names::names;
 
 const ARGUMENT: IntRule = IntRule::new(
@@ -47,8 +48,15 @@ fn request_of_any(stream: &Bound<'_, PyAny>, platform: Platform) -> PyResult<Req
 /// Reads a stream that must be named: an int of 1 or more, or a stream object.
 ///
 /// # Errors
-/// `stream-type`, `stream-zero` and `stream-range`, which also refuses -1; `stream-object`.
+/// `stream-type`, `stream-none`, `stream-zero` and `stream-range`, which also refuses -1; `stream-object`.
 pub(crate) fn named(stream: &Bound<'_, PyAny>, field: Field) -> PyResult<Stream> {
+    if stream.is_none() {
+        return Err(Violation::new(Rule::StreamNone, field, "None")
+            .with_hint(
+                "1 is the legacy default stream; v.synchronize() waits for the data on the host",
+            )
+            .into());
+    }
     if let Some(stream) = from_object(stream)? {
         return Ok(stream);
     }
@@ -66,8 +74,9 @@ fn from_object(stream: &Bound<'_, PyAny>) -> PyResult<Option<Stream>> {
     if stream.is_instance_of::<PyInt>() || stream.is_instance_of::<PyBool>() {
         return Ok(None);
     }
-    let Some(protocol) = stream.getattr_opt(&names(stream.py()).cuda_stream)? else {
-        return Ok(None);
+    let name = &names(stream.py()).cuda_stream;
+    let Some(protocol) = stream.getattr_opt(name)? else {
+        return unreadable(stream).map_or(Ok(None), Err);
     };
     let answer = if protocol.is_callable() {
         protocol.call0()?
@@ -83,6 +92,21 @@ fn from_object(stream: &Bound<'_, PyAny>) -> PyResult<Option<Stream>> {
     let _version: i64 = HANDLE.read(&pair.get_item(0)?)?;
     let handle: u64 = HANDLE.read(&pair.get_item(1)?)?;
     Ok(Some(Stream::from_raw(handle)))
+}
+
+/// Returns the error for an object whose property `__cuda_stream__` raises `AttributeError`, as a misspelt name in it
+/// does; `None` for an object without the protocol.
+#[cold]
+fn unreadable(stream: &Bound<'_, PyAny>) -> Option<PyErr> {
+    let name = &names(stream.py()).cuda_stream;
+    if !stream.get_type().hasattr(name).unwrap_or(false) {
+        return None;
+    }
+    let cause = stream.getattr(name).err()?;
+    let found = format_args!("an object of type {}", type_name(stream));
+    let violation = Violation::new(Rule::StreamObject, Field::CudaStream, found)
+        .with_hint(format!("reading it raised {}", raised(&cause)));
+    Some(caused_by(violation, cause))
 }
 
 #[cold]

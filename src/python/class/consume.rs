@@ -2,7 +2,6 @@
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use pyo3::exceptions::PyRuntimeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
@@ -120,7 +119,9 @@ impl PyConsume {
 
 #[cold]
 fn already_open() -> PyErr {
-    PyRuntimeError::new_err("this consume block is open; call consume() again for another one")
+    Violation::new(Rule::ConsumeOpen, Field::Object, "an open consume block")
+        .with_hint("call consume() again for another one")
+        .into()
 }
 
 entries! {

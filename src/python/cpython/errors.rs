@@ -1,17 +1,19 @@
 //! Converts errors into Python exceptions.
 //!
-//! A [`Violation`] becomes a builtin `TypeError`, `ValueError` or `BufferError`, by the class of its rule, with the
-//! attributes `rule` (the id, an anchor in docs/rules.md) and `field`. A failure of the driver becomes a
+//! A [`Violation`] becomes a builtin `TypeError`, `ValueError`, `BufferError` or `RuntimeError`, by the class of its
+//! rule, with the attributes `rule` (the id, an anchor in docs/rules.md) and `field`. A failure of the driver becomes a
 //! `DriverError`. A producer's own exception passes through unchanged.
 
 use once_cell::race::OnceBox;
-use pyo3::exceptions::{PyBufferError, PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{
+    PyAttributeError, PyBufferError, PyMemoryError, PyRuntimeError, PyTypeError, PyValueError,
+};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
 use crate::driver::DriverError;
 use crate::error::Error;
-use crate::protocol::rule::{Class, Violation};
+use crate::protocol::rule::{Class, Rule, Violation};
 
 impl From<Violation> for PyErr {
     #[cold]
@@ -21,13 +23,41 @@ impl From<Violation> for PyErr {
             Class::Type => PyTypeError::new_err(message),
             Class::Value => PyValueError::new_err(message),
             Class::Buffer => PyBufferError::new_err(message),
+            Class::Runtime => PyRuntimeError::new_err(message),
         };
-        let attributes = [
-            ("rule", violation.rule().id()),
-            ("field", violation.field().name()),
-        ];
-        with_attributes(error, attributes)
+        with_rule(error, violation.rule(), violation.field().name())
     }
+}
+
+/// Raises a violation as an `AttributeError`, for a property whose absence makes a consumer try another protocol.
+#[cold]
+pub(crate) fn as_attribute_error(violation: &Violation) -> PyErr {
+    let error = PyAttributeError::new_err(violation.to_string());
+    with_rule(error, violation.rule(), violation.field().name())
+}
+
+/// Builds the error for a keyword that the function does not have, whose name is the caller's.
+#[cold]
+pub(crate) fn unexpected(name: &str, found: &str, hint: &str) -> PyErr {
+    let rule = Rule::ArgumentUnexpected;
+    let (sentence, id) = (rule.sentence(), rule.id());
+    let message = format!("argument '{name}' = {found}: {sentence}; {hint} [{id}]");
+    with_rule(PyTypeError::new_err(message), rule, name)
+}
+
+/// Formats an exception for a message: class and text, the first line of it.
+#[cold]
+pub(crate) fn raised(error: &PyErr) -> String {
+    let text = error.to_string();
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+/// Sets the exception that an error was made of.
+#[cold]
+pub(crate) fn caused_by(error: Violation, cause: PyErr) -> PyErr {
+    let error = PyErr::from(error);
+    Python::attach(|py| error.set_cause(py, Some(cause)));
+    error
 }
 
 impl From<DriverError> for PyErr {
@@ -59,16 +89,13 @@ impl From<Error> for PyErr {
     }
 }
 
-fn with_attributes(error: PyErr, attributes: [(&str, &str); 2]) -> PyErr {
+fn with_rule(error: PyErr, rule: Rule, field: &str) -> PyErr {
     Python::attach(|py| {
         let value = error.value(py);
-        match attributes
-            .iter()
-            .try_for_each(|(name, text)| value.setattr(*name, *text))
-        {
-            Ok(()) => error,
-            Err(failed) => failed,
-        }
+        let set = value
+            .setattr("rule", rule.id())
+            .and_then(|()| value.setattr("field", field));
+        set.err().unwrap_or(error)
     })
 }
 

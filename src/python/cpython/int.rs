@@ -1,11 +1,12 @@
 //! Reads Python ints: by `__index__`, but neither `bool` nor `float`.
 
-use pyo3::exceptions::PyOverflowError;
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyInt};
 use pyo3::{Borrowed, ffi};
 
 use crate::protocol::rule::{Field, Rule, Violation};
+use crate::python::cpython::errors::caused_by;
 use crate::python::cpython::names::names;
 use crate::python::cpython::{compact_int, release};
 
@@ -70,12 +71,31 @@ impl IntRule {
         // SAFETY: a living object, of any type.
         if object.is_instance_of::<PyBool>() || unsafe { ffi::PyIndex_Check(object.as_ptr()) } == 0
         {
-            return Err(Violation::new(self.not_int, self.field, repr(object)).into());
+            return Err(self.refuse(object).into());
         }
         // SAFETY: the GIL is held, and the object has `__index__`.
         let index = unsafe { ffi::PyNumber_Index(object.as_ptr()) };
         // SAFETY: a new reference, or NULL with an exception set.
-        unsafe { Bound::from_owned_ptr_or_err(object.py(), index) }
+        let index = unsafe { Bound::from_owned_ptr_or_err(object.py(), index) };
+        // An array has `__index__` and raises TypeError, unless it holds one int.
+        index.map_err(
+            |error| match error.is_instance_of::<PyTypeError>(object.py()) {
+                true => caused_by(self.refuse(object), error),
+                false => error,
+            },
+        )
+    }
+
+    #[cold]
+    fn refuse(self, object: &Bound<'_, PyAny>) -> Violation {
+        let violation = Violation::new(self.not_int, self.field, repr(object));
+        match self.not_int {
+            Rule::ArgumentType => violation.with_hint("must be an int"),
+            Rule::StreamType if matches!(self.field, Field::Argument(_)) => {
+                violation.with_hint("of another stream object, pass the handle")
+            }
+            _ => violation,
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Exports to the host: `present_as`, `__array_interface__` and the buffer protocol.
+//! Exports to the host: `__array_interface__` and the buffer protocol.
 //!
 //! NumPy and consumers of buffers read pinned, managed and CPU memory without DLPack, after the host has waited for the
 //! data. For other memory `__array_interface__` raises AttributeError and a buffer TypeError, as objects without them
@@ -6,7 +6,6 @@
 
 use std::ffi::{c_int, c_void};
 
-use pyo3::exceptions::PyAttributeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
@@ -16,8 +15,9 @@ use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, SyncPolicy};
 use crate::python::class::view::PyCaiView;
+use crate::python::cpython::errors::as_attribute_error;
 use crate::python::cpython::names::names;
-use crate::view::{CaiView, PresentAs};
+use crate::view::CaiView;
 
 /// Blocks until the host may read the data.
 pub(crate) fn wait(view: &CaiView) -> PyResult<()> {
@@ -47,14 +47,12 @@ pub(crate) fn array_interface<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let (view, descriptor) = (this.view(), this.view().descriptor());
     if !descriptor.device().is_host_readable() {
-        return Err(PyAttributeError::new_err(
-            unreadable(descriptor.device()).to_string(),
-        ));
+        return Err(as_attribute_error(&unreadable(descriptor.device())));
     }
     let typestr = descriptor
         .dtype()
         .typestr()
-        .map_err(|violation| PyAttributeError::new_err(violation.to_string()))?;
+        .map_err(|violation| as_attribute_error(&violation))?;
     wait(view)?;
     let names = names(py);
     let dict = PyDict::new(py);
@@ -183,22 +181,4 @@ pub(crate) unsafe fn release_buffer(ndim: usize, buffer: *mut ffi::Py_buffer) {
         // SAFETY: leaked by `get_buffer` as a box of this length, and freed once (this function's contract).
         drop(unsafe { Box::from_raw(whole) });
     }
-}
-
-/// Derives a view of the same memory under the device or the host.
-///
-/// # Errors
-/// `argument-value`; those of [`CaiView::present_as`].
-pub(crate) fn present_as(view: &CaiView, kind: &str) -> PyResult<CaiView> {
-    let side = match kind {
-        "cuda" => PresentAs::Cuda,
-        "host" => PresentAs::Host,
-        _ => {
-            let (field, found) = (Field::Argument("kind"), format_args!("'{kind}'"));
-            return Err(Violation::new(Rule::ArgumentValue, field, found)
-                .with_hint("must be \"cuda\" or \"host\"")
-                .into());
-        }
-    };
-    Ok(view.present_as(side)?)
 }

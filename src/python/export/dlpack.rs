@@ -17,7 +17,7 @@ use crate::python::cpython::fastcall::Value;
 use crate::python::cpython::int;
 use crate::python::cpython::int::{IntRule, repr};
 use crate::python::cpython::tuple::tuple_item;
-use crate::view::{Abi, CaiView, RawOwner, Transfer, build};
+use crate::view::{Abi, CaiView, RawOwner, Ticket, Transfer, build_in_capsule};
 
 const MAX_VERSION: IntRule = IntRule::new(
     Field::Argument("max_version"),
@@ -85,7 +85,7 @@ impl Export {
             .with(Flags::READ_ONLY, is_read_only)
             .with(Flags::IS_COPIED, transfer.is_some());
         if !versioned && flags.contains(Flags::READ_ONLY) {
-            return Err(read_only_to_legacy());
+            return Err(read_only_to_legacy(request.max_version));
         }
         let platform = Platform::from_device_type(device.device_type).unwrap_or(Platform::Host);
         let request = if request.on_host {
@@ -182,9 +182,12 @@ pub(crate) fn build_capsule<'py>(
 }
 
 #[inline(always)]
-fn tensor<M: Abi>(descriptor: DescriptorRef<'_>, owner: RawOwner) -> PyResult<NonNull<M>> {
-    build::<M>(descriptor, descriptor.flags.bits(), owner).map_err(|error| {
-        // SAFETY: `build` has failed and not taken the owner, which is released once.
+fn tensor<M: Abi>(
+    descriptor: DescriptorRef<'_>,
+    owner: RawOwner,
+) -> PyResult<(NonNull<M>, Ticket)> {
+    build_in_capsule::<M>(descriptor, descriptor.flags.bits(), owner).map_err(|error| {
+        // SAFETY: `build_in_capsule` has failed and not taken the owner, which is released once.
         unsafe { owner.release() };
         error.into()
     })
@@ -239,7 +242,9 @@ fn takes_versioned(max_version: &Bound<'_, PyAny>) -> PyResult<bool> {
 fn target(dl_device: &Bound<'_, PyAny>, own: Device) -> PyResult<Device> {
     let field = Field::Argument("dl_device");
     let Ok(pair) = dl_device.cast::<PyTuple>() else {
-        return Err(Violation::new(Rule::DlDeviceType, field, repr(dl_device)).into());
+        return Err(Violation::new(Rule::DlDeviceType, field, repr(dl_device))
+            .with_hint("(1, 0) is the CPU, (2, 0) the first CUDA device")
+            .into());
     };
     if pair.len() != 2 {
         return Err(Violation::new(Rule::DlDevice, field, repr(dl_device)).into());
@@ -273,14 +278,18 @@ fn wants_copy(copy: &Bound<'_, PyAny>) -> PyResult<bool> {
 }
 
 #[cold]
-fn read_only_to_legacy() -> PyErr {
-    Violation::new(
-        Rule::ReadOnlyLegacy,
-        Field::Argument("max_version"),
-        "no version of 1.0 or later",
-    )
-    .with_hint(
-        "read_only=False on import, or writable=True of to_dlpack, asserts that writing is fine",
-    )
-    .into()
+fn read_only_to_legacy(max_version: Value<'_, '_>) -> PyErr {
+    let (field, found) = match max_version {
+        Some(version) => (Field::Argument("max_version"), repr(&version)),
+        None => {
+            let found = "a read-only array, for a consumer that passes no max_version";
+            (Field::Object, found.to_owned())
+        }
+    };
+    Violation::new(Rule::ReadOnlyLegacy, field, found)
+        .with_hint(
+            "max_version=(1, 0) exports it with the flag; writable=True of to_dlpack, or \
+             read_only=False on import, asserts that the consumer may write; copy=True gives it a copy",
+        )
+        .into()
 }

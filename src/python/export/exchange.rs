@@ -21,7 +21,7 @@ use dlpark::ffi::{
     DLDeviceType, DLManagedTensorVersioned, DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION,
     DLPackExchangeAPI, DLPackExchangeAPIHeader, DLPackVersion, DLTensor,
 };
-use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
@@ -199,6 +199,7 @@ fn kind(error: &Error) -> &'static CStr {
             Class::Type => c"TypeError",
             Class::Value => c"ValueError",
             Class::Buffer => c"BufferError",
+            Class::Runtime => c"RuntimeError",
         },
         Error::Driver(_) => c"RuntimeError",
         Error::OutOfMemory => c"MemoryError",
@@ -257,19 +258,22 @@ unsafe fn cast<'a, 'py>(
     object: &'a *mut c_void,
 ) -> PyResult<&'a Bound<'py, PyCaiView>> {
     if object.is_null() {
-        return Err(PyTypeError::new_err("NULL, not a CaiView"));
+        return Err(no_view("NULL"));
     }
     // SAFETY: pointers to `c_void` and `PyObject` have one layout; the reference lives as long as `object`.
     let object = unsafe { &*ptr::from_ref(object).cast::<*mut ffi::PyObject>() };
     // SAFETY: not null (checked above), and a Python object that lives during `'a` (this function's contract).
     let object = unsafe { Bound::ref_from_ptr(py, object) };
-    object.cast::<PyCaiView>().map_err(|_| {
-        let found = format!(
-            "this table is CaiView's, and the object a {}",
-            type_name(object)
-        );
-        PyTypeError::new_err(found)
-    })
+    (object.cast::<PyCaiView>())
+        .map_err(|_| no_view(&format!("an object of type {}", type_name(object))))
+}
+
+/// Builds the error for an object of another class than the table's.
+#[cold]
+fn no_view(found: &str) -> PyErr {
+    Violation::new(Rule::ArgumentType, Field::Object, found)
+        .with_hint("this table is CaiView's")
+        .into()
 }
 
 /// Returns the caller's work stream; [`Stream::None`] if the device has no streams.

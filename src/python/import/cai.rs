@@ -16,10 +16,12 @@ use crate::python::class::beside::Beside;
 use crate::python::cpython::int::{repr, type_name};
 use crate::python::cpython::names::names;
 use crate::python::cpython::warn::{self, Warning};
-use crate::python::cpython::{getattr, release};
+use crate::python::cpython::{errors, getattr, release};
 use crate::python::import::cai_dict::{FastDict, Numbers, ParsedDict};
 use crate::python::import::traits::Traits;
-use crate::python::import::{cai_dict, dtype_hint, fields, known_types, undeclared};
+use crate::python::import::{
+    cai_dict, dtype_hint, fields, known_types, state, undeclared, why_not,
+};
 use crate::view::{CaiView, Owner, check_range, with_driver};
 
 /// Whether an import takes arrays of structs, whose items have fields.
@@ -43,11 +45,14 @@ pub(crate) fn import<'py>(
 ) -> PyResult<Beside> {
     let is_dict = object.is_instance_of::<PyDict>();
     if is_dict && options.owner.is_none() {
-        return Err(Violation::new(Rule::OwnerMissing, Field::Argument("owner"), "").into());
+        return Err(without_owner(object));
     }
     let dict = match is_dict {
         true => object.clone(),
-        false => attribute(object)?.ok_or_else(|| missing(object))?,
+        false => {
+            state::check_values(object, known_types::facts_of(object)?.traits)?;
+            attribute(object)?.ok_or_else(|| missing(object))?
+        }
     };
     let mut numbers = Numbers::default();
     if let Some(fast) = read_fast(&dict, options, &mut numbers) {
@@ -102,12 +107,57 @@ pub(crate) fn missing(object: &Bound<'_, PyAny>) -> PyErr {
         .into();
     }
     match object.get_type().hasattr(&names(object.py()).cai) {
-        Ok(true) => Violation::new(Rule::CaiUnavailable, Field::Cai, found)
-            .with_hint("a tensor on the CPU has no CUDA Array Interface; from_dlpack takes it")
-            .into(),
-        Ok(false) => Violation::new(Rule::CaiMissing, Field::Object, found).into(),
+        Ok(true) => unavailable(object),
+        Ok(false) => match why_not::traced(object) {
+            Some(traced) => traced.into(),
+            None => Violation::new(Rule::CaiMissing, Field::Object, found).into(),
+        },
         Err(error) => error,
     }
+}
+
+/// Builds the error for an object whose property raises `AttributeError`, with that exception as its cause. Reads the
+/// property again, as its first exception was not kept.
+#[cold]
+fn unavailable(object: &Bound<'_, PyAny>) -> PyErr {
+    let names = names(object.py());
+    let found = format_args!("an object of type {}", type_name(object));
+    let violation = Violation::new(Rule::CaiUnavailable, Field::Cai, found);
+    let has_dlpack = object.get_type().hasattr(&names.dlpack).unwrap_or(false);
+    let other_way = match has_dlpack {
+        true => "; cai_dlpack.view and from_dlpack take the object by __dlpack__",
+        false => "",
+    };
+    match object.getattr(&names.cai) {
+        Ok(_) => violation
+            .with_hint(format!("a second try returned it{other_way}"))
+            .into(),
+        Err(cause) => {
+            let text = errors::raised(&cause);
+            errors::caused_by(
+                violation.with_hint(format!("it raised {text}{other_way}")),
+                cause,
+            )
+        }
+    }
+}
+
+/// Builds the error for a dict without `owner=`, which may be no interface at all.
+#[cold]
+fn without_owner(dict: &Bound<'_, PyAny>) -> PyErr {
+    let names = names(dict.py());
+    let required = [&names.shape, &names.typestr, &names.data];
+    if required
+        .iter()
+        .any(|key| dict.contains(key).unwrap_or(false))
+    {
+        return Violation::new(Rule::OwnerMissing, Field::Argument("owner"), "")
+            .with_hint("pass owner=, the object that keeps the memory alive")
+            .into();
+    }
+    Violation::new(Rule::ProtocolMissing, Field::Object, repr(dict))
+        .with_hint("a dict is taken if it is an interface, with shape, typestr, data and version")
+        .into()
 }
 
 /// Writes the view of a dict that was read in full, and returns its fields if it is a struct. `object` (`owner=` for a
@@ -127,7 +177,8 @@ pub(crate) fn import_parsed<'py>(
     check(object, &read)?;
     let (stream, is_stream_known) = (read.interface.stream(), read.is_stream_known());
     let device = Device::cuda(options.device_id.unwrap_or(0));
-    let (descriptor, fields) = read.interface.into_struct(device)?;
+    let (descriptor, fields) = (read.interface.into_struct(device))
+        .map_err(|violation| verbatim(violation, &read.typestr))?;
     memory.write(finish(
         object,
         descriptor,
@@ -255,7 +306,7 @@ pub(crate) fn describe(
 
 /// Replaces a refused typestr by the producer's own text, such as `<M8[ns]`.
 #[cold]
-fn verbatim(violation: Violation, typestr: &Bound<'_, PyAny>) -> Violation {
+pub(crate) fn verbatim(violation: Violation, typestr: &Bound<'_, PyAny>) -> Violation {
     match violation.field() {
         Field::CaiTypestr => violation.with_found(repr(typestr)),
         _ => violation,

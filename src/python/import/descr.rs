@@ -6,6 +6,7 @@ use pyo3::types::{PyList, PyString, PyTuple};
 use crate::protocol::dtype::TypeStr;
 use crate::protocol::interface::{Descr, DescrBuilder};
 use crate::protocol::rule::{Field, Rule, Violation};
+use crate::python::call::choice::valid;
 use crate::python::cpython::int::{IntRule, repr};
 
 const EXTENT: IntRule = IntRule::new(Field::CaiDescr, Rule::DescrType, Rule::ShapeRange);
@@ -47,7 +48,10 @@ fn read_fields(list: &Bound<'_, PyList>, fields: &mut DescrBuilder) -> PyResult<
             read_fields(inner, &mut nested)?;
             fields.push_nested(&name, nested, &shape)?;
         } else if let Ok(text) = kind.cast::<PyString>() {
-            fields.push(&name, &text.to_cow()?, &shape)?;
+            let Some(text) = valid(text) else {
+                return Err(wrong_text(&kind));
+            };
+            fields.push(&name, &text, &shape)?;
         } else {
             return Err(wrong_type(&kind));
         }
@@ -64,7 +68,7 @@ fn name(value: &Bound<'_, PyAny>) -> PyResult<String> {
     let Ok(text) = named.cast::<PyString>() else {
         return Err(wrong_type(value));
     };
-    Ok(text.to_cow()?.into_owned())
+    valid(text).ok_or_else(|| wrong_text(value))
 }
 
 fn shape(value: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
@@ -72,6 +76,12 @@ fn shape(value: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
         Ok(tuple) => tuple.iter().map(|extent| EXTENT.read(&extent)).collect(),
         Err(_) => Ok(vec![EXTENT.read(value)?]),
     }
+}
+
+/// Builds the error for a str with a lone surrogate.
+#[cold]
+fn wrong_text(found: &Bound<'_, PyAny>) -> PyErr {
+    Violation::new(Rule::DescrSyntax, Field::CaiDescr, repr(found)).into()
 }
 
 #[cold]

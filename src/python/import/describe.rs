@@ -17,7 +17,8 @@ use crate::python::cpython::release;
 #[cfg(not(Py_GIL_DISABLED))]
 use crate::python::exchange_table::failed;
 use crate::python::exchange_table::{Table, WorkStream};
-use crate::python::import::exchange::{has_no_streams, is_no_array, is_pinned, is_refused};
+use crate::python::import::exchange::has_no_streams;
+use crate::python::import::state::{is_no_array, is_pinned, is_refused};
 use crate::python::import::traits::Traits;
 #[cfg(not(Py_GIL_DISABLED))]
 use crate::view::read_tensor;

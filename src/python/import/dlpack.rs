@@ -23,9 +23,8 @@ use crate::python::cpython::names::names;
 use crate::python::cpython::tuple::tuple_item;
 use crate::python::cpython::{int, release};
 use crate::python::import::exchange::has_no_streams;
-use crate::python::import::known_types;
 use crate::python::import::traits::Traits;
-use crate::python::import::undeclared;
+use crate::python::import::{known_types, state, undeclared, why_not};
 use crate::view::{CaiView, Owner};
 
 const DEVICE_TYPE: IntRule = IntRule::new(
@@ -83,6 +82,9 @@ pub(crate) fn import_object(
     options: &Options<'_, '_>,
 ) -> PyResult<CaiView> {
     let traits = known_types::facts_of(object)?.traits;
+    if traits.intersects(Traits::CHECKED_FIRST) {
+        check_first(object, traits)?;
+    }
     let announced = announced_device(object)?;
     let wanted = request.device.unwrap_or(announced);
     let named = match request.stream {
@@ -95,7 +97,7 @@ pub(crate) fn import_object(
     if current.is_some() {
         object.py().detach(|| drop(current));
     }
-    let (capsule, honoured) = called?;
+    let (capsule, honoured) = called.map_err(|error| why_not::failed(object, error))?;
     if !capsule::is_capsule(&capsule) {
         return Err(Violation::new(Rule::CapsuleType, Field::DlpackCall, repr(&capsule)).into());
     }
@@ -124,6 +126,19 @@ fn pending(
         None if has_no_streams(device) => Ok(Stream::None),
         None => undeclared::unknown(object, options),
     }
+}
+
+/// Refuses what a producer's `__dlpack__` exports wrongly, or ends the process for.
+///
+/// # Errors
+/// `values-lazy`, `producer-dtype`; what reading the object's attributes raises.
+#[inline(never)]
+fn check_first(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<()> {
+    state::check_values(object, traits)?;
+    if traits.intersects(Traits::ABORTS_ON_DTYPE) {
+        why_not::check_dtype(object)?;
+    }
+    Ok(())
 }
 
 /// Makes the array's device current during the call, for producers that use the current one or refuse another. Without
@@ -197,7 +212,7 @@ pub(crate) fn announced_device(object: &Bound<'_, PyAny>) -> PyResult<Device> {
             release::drop_now(error);
             return Err(missing(object, Rule::DeviceMissing, Field::DlpackDevice));
         }
-        Err(error) => return Err(error),
+        Err(error) => return Err(why_not::failed(object, error)),
     };
     let Ok(pair) = answer.cast::<PyTuple>() else {
         return Err(bad_pair(&answer));
@@ -238,6 +253,9 @@ fn bad_pair(answer: &Bound<'_, PyAny>) -> PyErr {
 
 #[cold]
 fn missing(object: &Bound<'_, PyAny>, rule: Rule, field: Field) -> PyErr {
+    if let Some(traced) = why_not::traced(object) {
+        return traced.into();
+    }
     Violation::new(
         rule,
         field,

@@ -5,9 +5,12 @@ use pyo3::types::{PyList, PyTuple};
 
 use crate::protocol::dtype::{Kind, TypeStr};
 use crate::protocol::interface::Descr;
+use crate::protocol::rule::{Rule, Violation};
+use crate::python::call::choice::text;
 use crate::python::call::options;
 use crate::python::call::options::Options;
 use crate::python::class::view::PyCaiView;
+use crate::python::cpython::int::repr;
 use crate::python::cpython::names::names;
 use crate::python::import::cai_dict::ParsedDict;
 use crate::python::import::descr;
@@ -57,10 +60,17 @@ pub(crate) fn field_names<'py>(py: Python<'py>, fields: &Descr) -> PyResult<Boun
 pub(crate) fn field(
     py: Python<'_>,
     whole: &PyCaiView,
-    name: &str,
+    name: &Bound<'_, PyAny>,
     dtype: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<PyCaiView> {
     let dtype = dtype.map(options::dtype).transpose()?;
-    let (view, fields) = whole.view().field(whole.descr(), name, dtype)?;
+    let given = text(name, "name", "a str, the name of a field")?;
+    // A struct without names refuses the empty one.
+    let named = given.as_deref().unwrap_or_default();
+    let found = |violation: Violation| match (violation.rule(), &given) {
+        (Rule::FieldUnknown | Rule::FieldNone, None) => violation.with_found(repr(name)),
+        _ => violation,
+    };
+    let (view, fields) = (whole.view().field(whole.descr(), named, dtype)).map_err(found)?;
     Ok(whole.derive(py, view).with_fields(fields))
 }

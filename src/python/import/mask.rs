@@ -7,10 +7,11 @@ use pyo3::types::PyDict;
 use crate::protocol::device::Device;
 use crate::protocol::mask::MaskForm;
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::python::call::options::{self, Options, text};
+use crate::python::call::choice::choice;
+use crate::python::call::options::{self, Options};
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::{Function, signature};
-use crate::python::cpython::int::type_name;
+use crate::python::cpython::int::{repr, type_name};
 use crate::python::import::cai_dict::ParsedDict;
 use crate::python::import::{cai, cai_dict};
 use crate::view::CaiView;
@@ -46,36 +47,33 @@ impl Function for SplitMasked {
         arguments: Self::Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (obj, py) = (arguments.obj, arguments.obj.py());
-        let mask = arguments.mask.map(|mask| text(&mask, "mask")).transpose()?;
+        let form = match arguments.mask {
+            Some(mask) => choice(&mask, "mask", &FORMS)?,
+            None => None,
+        };
         let options = Options {
             device_id: arguments.device_id.map(options::device_id).transpose()?,
             ..Options::default()
         };
-        let (values, mask) = split_masked(&obj, mask.as_deref().unwrap_or("auto"), &options)?;
+        let (values, mask) = split_masked(&obj, form, &options)?;
         let values = values.into_object(py)?;
         let mask = mask.map(|mask| mask.into_object(py)).transpose()?;
         Ok((values, mask).into_pyobject(py)?.into_any())
     }
 }
 
+/// The values of the argument `mask`; `None` infers the form.
+const FORMS: [(&str, Option<MaskForm>); 3] = [
+    ("auto", None),
+    ("bit", Some(MaskForm::Bits)),
+    ("byte", Some(MaskForm::Bytes)),
+];
+
 fn split_masked<'py>(
     obj: &Bound<'py, PyAny>,
-    mask: &str,
+    form: Option<MaskForm>,
     options: &Options<'_, 'py>,
 ) -> PyResult<(PyCaiView, Option<PyCaiView>)> {
-    let form = match mask {
-        "auto" => None,
-        "bit" => Some(MaskForm::Bits),
-        "byte" => Some(MaskForm::Bytes),
-        _ => {
-            let found = format!("'{mask}'");
-            return Err(
-                Violation::new(Rule::ArgumentValue, Field::Argument("mask"), found)
-                    .with_hint("must be \"auto\", \"bit\" or \"byte\"")
-                    .into(),
-            );
-        }
-    };
     let mut read = read(obj, options)?;
     let Some(mask) = read.mask.take() else {
         return Ok((PyCaiView::new(cai::view(obj, read, options)?), None));
@@ -89,8 +87,10 @@ fn split_masked<'py>(
 /// Reads the dict of an object; refuses a bare dict, which has no owner.
 fn read<'py>(object: &Bound<'py, PyAny>, options: &Options<'_, '_>) -> PyResult<ParsedDict<'py>> {
     if object.is_instance_of::<PyDict>() {
-        let found = "a bare dict";
-        return Err(Violation::new(Rule::OwnerMissing, Field::Object, found).into());
+        let found = format_args!("the dict {}", repr(object));
+        return Err(Violation::new(Rule::OwnerMissing, Field::Object, found)
+            .with_hint("pass the object that has the dict as __cuda_array_interface__")
+            .into());
     }
     match cai::attribute(object)? {
         Some(dict) => cai::read(object, &dict, options),
@@ -112,7 +112,12 @@ fn mask_view<'py>(
             return Err(Violation::new(Rule::MaskType, Field::CaiMask, found).into());
         }
     };
-    let form = MaskForm::of(&read.interface, shape, form)?;
+    let typestr = read.typestr.clone();
+    let quoted = |violation: Violation| match violation.rule() {
+        Rule::MaskDtype => violation.with_found(repr(&typestr)),
+        _ => violation,
+    };
+    let form = MaskForm::of(&read.interface, shape, form).map_err(quoted)?;
     if !read.interface.is_bits() {
         cai::check(mask, &read)?;
     }

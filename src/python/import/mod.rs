@@ -11,5 +11,7 @@ pub(crate) mod fields;
 pub(crate) mod known_types;
 pub(crate) mod mask;
 pub(crate) mod route;
+pub(crate) mod state;
 pub(crate) mod traits;
 pub(crate) mod undeclared;
+pub(crate) mod why_not;

@@ -10,6 +10,7 @@
 
 use std::mem::MaybeUninit;
 
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
@@ -28,7 +29,7 @@ use crate::python::import::cai_dict::Numbers;
 use crate::python::import::dlpack::DlpackArguments;
 use crate::python::import::known_types::TypeFacts;
 use crate::python::import::traits::Traits;
-use crate::python::import::{cai, dlpack, exchange, known_types};
+use crate::python::import::{cai, dlpack, exchange, known_types, state};
 use crate::view::{CaiView, Owner};
 
 /// Imports any array, or derives from a `CaiView`, for an export or an argument.
@@ -61,13 +62,46 @@ pub(crate) fn foreign<'py>(
     options: &Options<'_, 'py>,
     structs: AllowStructs,
 ) -> PyResult<Beside> {
-    if let Some(table) = facts.table
-        && let Some(beside) = exchange::import(memory, object, table, facts.traits, options)?
-    {
-        amend_written(memory, options)?;
-        return Ok(beside);
+    if let Some(table) = facts.table {
+        match exchange::import(memory, object, table, facts.traits, options) {
+            Ok(Some(beside)) => {
+                amend_written(memory, options)?;
+                return Ok(beside);
+            }
+            Ok(None) => {}
+            Err(error) => return after_failure(memory, object, facts, options, error),
+        }
     }
     without_table(memory, object, facts, options, structs)
+}
+
+/// Imports by `__dlpack__` if the table has failed by `RuntimeError`, into which C++ turns every exception of the
+/// producer (torch: with a backtrace of C++): the method raises the producer's own, or returns the array.
+#[cold]
+#[inline(never)]
+fn after_failure(
+    memory: &mut MaybeUninit<CaiView>,
+    object: &Bound<'_, PyAny>,
+    facts: TypeFacts,
+    options: &Options<'_, '_>,
+    error: PyErr,
+) -> PyResult<Beside> {
+    let is_vague = error.is_instance_of::<PyRuntimeError>(object.py());
+    if !is_vague || !facts.traits.intersects(Traits::HAS_DLPACK) {
+        return Err(error);
+    }
+    release::drop_now(error);
+    memory.write(amend(by_dlpack(object, options)?, options)?);
+    Ok(Beside::default())
+}
+
+/// Imports by `__dlpack__`, on the caller's producer stream.
+fn by_dlpack(object: &Bound<'_, PyAny>, options: &Options<'_, '_>) -> PyResult<CaiView> {
+    let request = DlpackArguments {
+        stream: options.producer,
+        ..DlpackArguments::default()
+    };
+    dlpack::import_object(object, request, options)
 }
 
 /// Like [`foreign`], without the exchange table.
@@ -90,6 +124,7 @@ fn without_table<'py>(
         if object.is_instance_of::<PyDict>() {
             return cai::import(memory, object, options, structs);
         }
+        state::check_values(object, facts.traits)?;
     }
     let dict = cai::attribute(object)?;
     by_attributes(memory, object, facts.traits, dict, options, structs)
@@ -125,12 +160,7 @@ pub(crate) fn by_attributes<'py>(
     } else if !dlpack::has_dlpack(object)? {
         return Err(no_protocol(object));
     }
-    let request = DlpackArguments {
-        stream: options.producer,
-        ..DlpackArguments::default()
-    };
-    let view = dlpack::import_object(object, request, options)?;
-    memory.write(amend(view, options)?);
+    memory.write(amend(by_dlpack(object, options)?, options)?);
     Ok(Beside::default())
 }
 

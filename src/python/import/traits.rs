@@ -29,8 +29,8 @@ bitflags! {
         const ANOTHER_COPY = 1 << 9;
         /// [`Quirk::MislabelsBfloat16`].
         const MISLABELS = 1 << 10;
-        /// The type has no table, and is neither `CaiView`, a capsule nor a dict: its objects are imported by their
-        /// attributes.
+        /// The type has no table and no `is_neg`, and is neither `CaiView`, a capsule nor a dict: its objects are
+        /// imported by their attributes.
         const PLAIN = 1 << 11;
         /// [`Silence::LegacyDefault`]: an array without a stream may have work pending on the legacy default stream.
         const SILENT_LEGACY = 1 << 12;
@@ -41,6 +41,10 @@ bitflags! {
         /// An array without a stream is undeclared, and not ready.
         const SILENT =
             Self::SILENT_LEGACY.bits() | Self::SILENT_PER_THREAD.bits() | Self::SILENT_UNKNOWN.bits();
+        /// [`Quirk::AbortsOnDtype`].
+        const ABORTS_ON_DTYPE = 1 << 15;
+        /// What is read before `__dlpack__` is called.
+        const CHECKED_FIRST = Self::IS_NEG.bits() | Self::ABORTS_ON_DTYPE.bits();
         /// Attributes that change the meaning of an export.
         const STATE = Self::REQUIRES_GRAD.bits() | Self::IS_CONJ.bits() | Self::IS_NEG.bits();
     }
@@ -82,6 +86,7 @@ impl Traits {
         match quirk {
             Quirk::IgnoresStream => Self::IGNORES_STREAM,
             Quirk::MislabelsBfloat16 => Self::MISLABELS,
+            Quirk::AbortsOnDtype => Self::ABORTS_ON_DTYPE,
             Quirk::WantsCurrentDevice => Self::WANTS_CURRENT,
         }
     }

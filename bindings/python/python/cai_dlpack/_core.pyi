@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Coroutine, Iterable
+from contextlib import AbstractContextManager
 from types import EllipsisType, TracebackType
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, final
 
@@ -276,7 +277,7 @@ class CaiView:
 
         Parameters
         ----------
-        kind : {'cuda', 'host'}
+        kind : Literal['cuda', 'host']
             "cuda" for consumers of device memory; "host" for consumers on the CPU, which blocks until the data is
             ready.
 
@@ -383,7 +384,9 @@ class CaiView:
         Raises
         ------
         TypeError, ValueError
-            If `stream` names no stream, or the producer's is unknown and `strict` is set.
+            If `stream` names no stream.
+        BufferError
+            If the producer's stream is unknown and `strict` is set.
 
         Examples
         --------
@@ -411,6 +414,11 @@ class CaiView:
         BufferError
             If the interface cannot represent the array.
         """
+
+    def __copy__(self) -> CaiView:
+        """Returns the view itself, which is immutable."""
+
+    def __deepcopy__(self, _memo: object, /) -> None: ...
 
 @final
 class Explanation:
@@ -442,20 +450,20 @@ class Explanation:
     def refused(self) -> str | None:
         """The error that the import or the consumer would raise; None if neither would."""
 
-@final
-class policy:
-    """Sets how consumers are ordered after the data, during a `with` block.
-
-    The block belongs to the current context (`contextvars`): to the asyncio task, or to the thread outside of tasks.
-    Tasks that are created inside it inherit the setting.
+def policy(*, sync: Literal["event", "host", "none"]) -> AbstractContextManager[object]:
+    """Sets how this thread orders consumers after the data, during a `with` block.
 
     Parameters
     ----------
-    sync : {'event', 'host', 'none'}, optional
+    sync : Literal['event', 'host', 'none']
         "event" (the default): the consumer's stream waits for an event; the host does not wait. "host": the host
         waits for the data. "none": nothing waits; the caller has ordered the work.
     strict : bool, optional
         True: every import is strict (`view`), and so is `CaiView.consume`.
+
+    Returns
+    -------
+    ContextManager
 
     Raises
     ------
@@ -470,21 +478,12 @@ class policy:
     ...     array = torch.from_dlpack(cd.view(obj))
     """
 
-    def __new__(cls, *, sync: Literal["event", "host", "none"] | None = None, strict: bool | None = None) -> policy:
-        """Create and return a new object.  See help(type) for accurate signature."""
+def use_stream(stream: _StreamLike, /, *, device_id: int | None = None) -> AbstractContextManager[object]:
+    """Names the stream that this thread works on, during a `with` block.
 
-    def __enter__(self) -> policy: ...
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None, /
-    ) -> Literal[False]: ...
-
-@final
-class use_stream:
-    """Names the stream that the caller works on, during a `with` block.
-
-    A consumer that imports views through the C Exchange API reads the work stream without naming an array. It
-    gets this stream, and every view that it imports is made ready there. Without a block it gets the legacy default
-    stream. A producer of DLPack without that API is asked for its data on the same stream. The block belongs to the current context, as that of `policy` does.
+    A consumer that imports views through the C Exchange API reads the thread's work stream without naming an
+    array. It gets this stream, and every view that it imports is made ready there. Without a block it gets the
+    legacy default stream.
 
     Parameters
     ----------
@@ -492,6 +491,10 @@ class use_stream:
         An int or an object with ``__cuda_stream__``.
     device_id : int | None, default None
         The id of the stream's CUDA device. None: the driver is queried.
+
+    Returns
+    -------
+    ContextManager
 
     Raises
     ------
@@ -502,14 +505,6 @@ class use_stream:
     DriverError
         If a call of the CUDA driver fails.
     """
-
-    def __new__(cls, stream: _StreamLike, /, *, device_id: int | None = None) -> use_stream:
-        """Create and return a new object.  See help(type) for accurate signature."""
-
-    def __enter__(self) -> use_stream: ...
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None, /
-    ) -> Literal[False]: ...
 
 def view(
     obj: object,

@@ -3,12 +3,14 @@
 use std::marker::PhantomData;
 
 use once_cell::race::OnceBox;
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 use pyo3::{Borrowed, ffi};
 
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::python::cpython::errors;
 use crate::python::cpython::fastcall::declaration::{Parameter, Signature, name};
+use crate::python::cpython::int::repr;
 use crate::python::cpython::tuple::{tuple_item, tuple_len};
 
 /// An argument; `None` if it is not given, or given as the `None` that is its default.
@@ -162,7 +164,7 @@ impl<'a, 'py> Vector<'a, 'py> {
             let (given, value) = unsafe { self.keyword(at) };
             let index = match names.iter().position(|name| name.as_ptr() == given) {
                 Some(index) => index,
-                None => self.by_text::<S>(given, names)?,
+                None => self.by_text::<S>(given, names, value)?,
             };
             which |= put::<S>(&mut values[index], index, value);
         }
@@ -199,6 +201,7 @@ impl<'a, 'py> Vector<'a, 'py> {
         &self,
         given: *mut ffi::PyObject,
         names: &[Py<PyString>],
+        value: Borrowed<'a, 'py, PyAny>,
     ) -> PyResult<usize> {
         // SAFETY: an item of the tuple of names: not null, and alive during the call.
         let given = unsafe { Borrowed::from_ptr(self.py, given) };
@@ -207,46 +210,86 @@ impl<'a, 'py> Vector<'a, 'py> {
                 return Ok(index);
             }
         }
-        let function = name::<S>();
-        let is_positional = |parameter: &&Parameter| given.eq(parameter.name).unwrap_or(false);
-        Err(PyTypeError::new_err(
-            match S::POSITIONAL.iter().find(is_positional) {
-                Some(parameter) => format!(
-                    "{function}() got a positional-only argument passed as keyword argument: '{}'",
-                    parameter.name
-                ),
-                None => format!(
-                    "{function}() got an unexpected keyword argument '{}'",
-                    &*given
-                ),
-            },
+        Err(errors::unexpected(
+            &given.to_string(),
+            &repr(&value),
+            &no_such_keyword::<S>(&given),
         ))
     }
 
     #[cold]
     #[inline(never)]
     fn miscounted<S: Signature>(&self) -> PyErr {
-        let (function, wanted) = (name::<S>(), S::POSITIONAL.len());
-        if let Some(parameter) = S::POSITIONAL.get(self.positional) {
-            return PyTypeError::new_err(format!(
-                "{function}() missing required positional argument: '{}'",
-                parameter.name
-            ));
+        let (function, wanted, given) = (name::<S>(), S::POSITIONAL.len(), self.positional);
+        if let Some(parameter) = S::POSITIONAL.get(given) {
+            let kind = if self.has_keyword(parameter.name) {
+                "is positional-only, and was passed as a keyword argument"
+            } else {
+                "is positional"
+            };
+            let field = Field::Argument(parameter.name);
+            return Violation::new(Rule::ArgumentMissing, field, "")
+                .with_hint(format!("{function}() has no default for it; it {kind}"))
+                .into();
         }
         let plural = if wanted == 1 { "" } else { "s" };
-        PyTypeError::new_err(format!(
-            "{function}() takes {wanted} positional argument{plural} but {} {} given",
-            self.positional,
-            if self.positional == 1 { "was" } else { "were" }
-        ))
+        let found = format_args!("{given} positional arguments");
+        Violation::new(Rule::ArgumentCount, Field::Arguments, found)
+            .with_hint(format!(
+                "{function}() takes {wanted} positional argument{plural}{}",
+                keywords_of::<S>()
+            ))
+            .into()
+    }
+
+    /// Whether the call has a keyword of this name.
+    #[cold]
+    fn has_keyword(&self, name: &str) -> bool {
+        if self.names.is_null() {
+            return false;
+        }
+        (0..self.keyword_count()).any(|at| {
+            // SAFETY: `at` is below the number of keywords.
+            let (given, _) = unsafe { self.keyword(at) };
+            // SAFETY: an item of the tuple of names: not null, and alive during the call.
+            let given = unsafe { Borrowed::from_ptr(self.py, given) };
+            given.eq(name).unwrap_or(false)
+        })
+    }
+}
+
+/// Names the keywords that a function has, for a call that used another one.
+#[cold]
+fn no_such_keyword<S: Signature>(given: &Bound<'_, PyAny>) -> String {
+    let function = name::<S>();
+    let is_given = |parameter: &&Parameter| given.eq(parameter.name).unwrap_or(false);
+    match S::POSITIONAL.iter().find(is_given) {
+        Some(parameter) => format!(
+            "{function}() got a positional-only argument passed as keyword argument: '{}'",
+            parameter.name
+        ),
+        None => format!(
+            "{function}() got an unexpected keyword argument '{given}'{}",
+            keywords_of::<S>()
+        ),
+    }
+}
+
+/// Lists the keywords of a function, as the end of a sentence.
+#[cold]
+fn keywords_of<S: Signature>() -> String {
+    let names: Vec<_> = S::KEYWORDS.iter().map(|keyword| keyword.name).collect();
+    match names.is_empty() {
+        true => "; it has no keywords".to_owned(),
+        false => format!("; its keywords are {}", names.join(", ")),
     }
 }
 
 /// Builds the error for a missing required keyword.
 #[cold]
-pub(crate) fn missing<S: Signature>(keyword: &str) -> PyErr {
-    PyTypeError::new_err(format!(
-        "{}() missing required keyword-only argument: '{keyword}'",
-        name::<S>()
-    ))
+pub(crate) fn missing<S: Signature>(keyword: &'static str) -> PyErr {
+    let hint = format!("{}() has no default for it", name::<S>());
+    Violation::new(Rule::ArgumentMissing, Field::Argument(keyword), "")
+        .with_hint(hint)
+        .into()
 }

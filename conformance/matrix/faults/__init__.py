@@ -1,0 +1,1 @@
+"""Tests what the bridge makes of faults of the libraries of the matrix, by the libraries themselves."""

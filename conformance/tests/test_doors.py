@@ -1,0 +1,224 @@
+"""Tests that each way into the library refuses the same tensor by the same rule: functions, capsule, table, Rust."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import cai_dlpack as cd
+import cai_example_peer as peer
+import pytest
+
+from conformance.tests.dlpack import abi, exchange
+from conformance.tests.doubles.producers import FAKE_POINTER, Cai, Dlpack, cai, interface
+from conformance.tests.ownership import native
+from conformance.tests.test_malformed_cai import ROWS as CAI_ROWS
+from conformance.tests.test_malformed_dlpack import TENSOR_ROWS
+
+Door = Callable[[Any], object]
+
+
+def rule_of(call: Callable[[], object]) -> str:
+    """The rule of the refusal, or what was accepted."""
+    try:
+        answer = call()
+    except (TypeError, ValueError, BufferError) as error:
+        return str(getattr(error, "rule", f"no rule: {error}"))
+    return f"accepted: {answer!r}"
+
+
+def tabled(made: abi.Made, **members: Any) -> object:
+    """An object whose type exports the tensor by a table, and by `__dlpack__` as well."""
+    producer = exchange.Producer(made)
+    return exchange.make_type(exchange.capsule(exchange.table(producer)), producer, **members)()
+
+
+# Into the library, for any object that has a protocol.
+OF_OBJECTS: dict[str, Door] = {
+    "view": cd.view,
+    "to_dlpack": cd.to_dlpack,
+    "a Rust function": peer.view_of,
+    "In": peer.extract,
+    "an option": partial(cd.view, read_only=True),
+}
+OF_DLPACK: dict[str, Door] = {**OF_OBJECTS, "from_dlpack": cd.from_dlpack}
+OF_CAI: dict[str, Door] = {**OF_OBJECTS, "from_cai": cd.from_cai}
+
+# How a tensor is offered.
+OFFERS: dict[str, Callable[[abi.Made], object]] = {
+    "an object": Dlpack,
+    "a capsule": lambda made: made.capsule(),
+    "a table": tabled,
+}
+
+
+@pytest.mark.parametrize("offer", OFFERS)
+@pytest.mark.parametrize("row", TENSOR_ROWS, ids=lambda row: row.id)
+def test_a_malformed_tensor(row: Any, offer: str) -> None:
+    found = {}
+    for versioned in (True, False):
+        if offer == "a table" and not versioned:
+            continue
+        for name, door in OF_DLPACK.items():
+            made = abi.make(versioned=versioned, **row.changes)
+            # Ends when nothing is raised any more, as the double of a capsule must.
+            offered = OFFERS[offer](made)
+            found[name, versioned] = rule_of(partial(door, offered))
+            del offered
+            gc.collect()
+            # A device that is refused when it is announced is not exported at all.
+            assert made.released == 1 or (row.field == "device" and offer != "a capsule")
+    assert set(found.values()) == {row.rule}, found
+
+
+@pytest.mark.parametrize("row", CAI_ROWS, ids=lambda row: row.id)
+def test_a_malformed_interface(row: Any) -> None:
+    changes = {row.key: row.value}
+    found = {name: rule_of(partial(door, cai(**changes))) for name, door in OF_CAI.items()}
+    bare = interface(**changes)
+    found["view of a dict"] = rule_of(lambda: cd.view(bare, owner=row))
+    found["from_cai of a dict"] = rule_of(lambda: cd.from_cai(bare, owner=row))
+    if row.key != "mask":
+        found["split_masked"] = rule_of(lambda: cd.split_masked(cai(**changes)))
+    explained = cd.explain(cai(**changes)).refused or ""
+    if row.key != "mask":
+        found["explain"] = row.rule if explained.endswith(f"[{row.rule}]") else explained
+    assert set(found.values()) == {row.rule}, found
+
+
+# --- values that an operation is still pending on ---------------------------------------------------------------
+
+
+def negated(self: object) -> bool:
+    return True
+
+
+class NegatedCai(Cai):
+    is_neg = negated
+
+
+class NegatedDlpack(Dlpack):
+    is_neg = negated
+
+
+class NegatedBoth(Dlpack):
+    """Has an interface without a stream, so that `__dlpack__` is taken."""
+
+    is_neg = negated
+    __cuda_array_interface__ = interface(version=2)
+
+
+def on_cuda() -> abi.Made:
+    return abi.make(device=(abi.CUDA, 0), data=FAKE_POINTER)
+
+
+NEGATED: dict[str, tuple[Callable[[], object], dict[str, Door]]] = {
+    "by a table": (lambda: tabled(abi.make(), is_neg=negated), OF_DLPACK),
+    "by __dlpack__": (lambda: NegatedDlpack(abi.make()), OF_DLPACK),
+    "on a device by __dlpack__": (lambda: NegatedDlpack(on_cuda()), OF_DLPACK),
+    "by the interface": (lambda: NegatedCai(interface()), OF_CAI),
+    "by both": (lambda: NegatedBoth(on_cuda()), {**OF_DLPACK, **OF_CAI}),
+}
+
+
+@pytest.mark.parametrize("offer", NEGATED)
+def test_pending_values(offer: str) -> None:
+    make, doors = NEGATED[offer]
+    found = {name: rule_of(partial(door, make())) for name, door in doors.items()}
+    assert set(found.values()) == {"values-lazy"}, found
+
+
+def test_pending_values_are_not_exported_before_they_are_refused() -> None:
+    producer = NegatedDlpack(abi.make())
+    for door in OF_DLPACK.values():
+        rule_of(partial(door, producer))
+    assert producer.calls == []
+
+
+# --- a table that fails ----------------------------------------------------------------------------------------
+
+
+class NoMemory(BufferError):
+    """The producer's own exception."""
+
+
+def failing(function: Any) -> tuple[object, exchange.Producer]:
+    """An object whose table fails and whose `__dlpack__` raises `NoMemory`, as torch does on `meta`."""
+    producer = exchange.Producer()
+
+    def refuse(self: object, **_: Any) -> object:
+        producer.fallbacks.append({})
+        raise NoMemory("Cannot pack tensors on meta")
+
+    table = exchange.table(producer, from_object=function)
+    return exchange.make_type(exchange.capsule(table), producer, __dlpack__=refuse)(), producer
+
+
+@pytest.mark.parametrize("name", [name for name in OF_DLPACK if name != "from_dlpack"])
+def test_a_vague_failure_of_a_table_is_that_of_the_method(name: str) -> None:
+    obj, producer = failing(native.with_gil().fail_vaguely)
+    with pytest.raises(NoMemory) as found:
+        OF_DLPACK[name](obj)
+    assert str(found.value) == "Cannot pack tensors on meta"
+    assert len(producer.fallbacks) == 1
+    # SystemError, for anything but a list.
+    obj, producer = failing(ctypes.pythonapi.PyList_Append)
+    with pytest.raises(SystemError):
+        OF_DLPACK[name](obj)
+    assert producer.fallbacks == []
+
+
+# --- what a producer does not say itself -------------------------------------------------------------------------
+
+
+class Deleted(Dlpack):
+    """As a deleted array of JAX."""
+
+    def is_deleted(self) -> bool:
+        return True
+
+    def __dlpack_device__(self) -> Any:
+        return len(None)  # type: ignore[arg-type]
+
+
+class DeletedLate(Deleted):
+    def __dlpack_device__(self) -> Any:
+        return (1, 0)
+
+    def __dlpack__(self, **_: Any) -> object:
+        raise RuntimeError("Array has been deleted")
+
+
+@pytest.mark.parametrize("kind", [Deleted, DeletedLate])
+def test_a_deleted_array(kind: type[Dlpack]) -> None:
+    for door in OF_DLPACK.values():
+        with pytest.raises(BufferError, match="its producer raised") as found:
+            door(kind(abi.make()))
+        assert found.value.rule == "array-deleted"  # type: ignore[attr-defined]
+        assert found.value.__cause__ is not None
+
+
+def test_a_tracer() -> None:
+    base = type("Tracer", (), {"__module__": "jax._src.core"})
+    tracer = type("JitTracer", (base,), {"__dlpack__": lambda self, **_: None})()
+    found = {name: rule_of(partial(door, tracer)) for name, door in {**OF_DLPACK, **OF_CAI}.items()}
+    assert set(found.values()) == {"array-traced"}, found
+
+
+class Text:
+    name = "string"
+
+
+def test_a_dtype_that_the_producer_aborts_on() -> None:
+    """As a tensor of TensorFlow, whose `__dlpack__` ends the process for one of strings."""
+    members = {"__module__": "tensorflow.python.framework.ops", "dtype": Text()}
+    kind: Any = type("EagerTensor", (Dlpack,), members)
+    producer: Any = kind(abi.make())
+    found = {name: rule_of(partial(door, producer)) for name, door in OF_DLPACK.items()}
+    assert set(found.values()) == {"producer-dtype"}, found
+    assert producer.calls == []
+    kind.dtype = type("Float", (), {"name": "float32"})()
+    assert cd.view(producer).dtype == "float32"

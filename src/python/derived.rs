@@ -1,0 +1,179 @@
+//! The methods of `CaiView` that take arguments and return a view of the same memory.
+//!
+//! Declared by [`signature!`], so that a wrong call is refused as every other: by rule, argument and value.
+
+use pyo3::Borrowed;
+use pyo3::prelude::*;
+
+use crate::protocol::rule::Field;
+use crate::protocol::stream::Request;
+use crate::python::call::choice::choice;
+use crate::python::call::{options, stream};
+use crate::python::class::beside::kept;
+use crate::python::class::consume::PyConsume;
+use crate::python::class::view::PyCaiView;
+use crate::python::cpython::fastcall::{Function, signature};
+use crate::python::cpython::release;
+use crate::python::import::fields;
+use crate::view::PresentAs;
+
+/// Borrows the view of a method's call.
+#[inline(always)]
+pub(crate) fn view<'a, 'py>(slf: Borrowed<'a, 'py, PyAny>) -> Borrowed<'a, 'py, PyCaiView> {
+    // SAFETY: called by a method descriptor of the class alone, which has checked the object's class.
+    unsafe { slf.cast_unchecked::<PyCaiView>() }
+}
+
+signature! {
+    /// Returns a view that is ready on `stream`, by one event, or none if it is ready there already.
+    ///
+    /// For consumers that take no stream: the data is ready for work that is enqueued on `stream` from now on.
+    ///
+    /// Returns
+    /// -------
+    /// CaiView
+    ///
+    /// Raises
+    /// ------
+    /// TypeError, ValueError
+    ///     If `stream` names no stream.
+    /// DriverError
+    ///     If a call of the CUDA driver fails.
+    On = on [
+        /// An int or an object with ``__cuda_stream__``.
+        stream: "_StreamLike",
+    ] () -> "CaiView"
+}
+
+impl Function for On {
+    fn call<'py>(
+        slf: Borrowed<'_, 'py, PyAny>,
+        arguments: Self::Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (slf, stream) = (view(slf), arguments.stream);
+        let consumer = stream::named(&stream, Field::Argument("stream"))?;
+        let request = Request::Stream(consumer);
+        // Drops the reference to the stream object if it is not kept.
+        let ready =
+            release::dropping(|| PyCaiView::ordered(&slf, request, consumer, kept(Some(&stream))))?;
+        Ok(ready.into_any())
+    }
+}
+
+signature! {
+    /// Returns a context manager for a consumer's work on `stream`, for `with` and for `async with`.
+    ///
+    /// Entering returns a view that is ready on `stream`, as `on` does. Leaving makes the producer's stream wait for
+    /// the work on `stream`; `return_edge` of that view tells how. Neither makes an event if the streams are the same.
+    /// `async with` does the same, and never blocks the event loop.
+    ///
+    /// Returns
+    /// -------
+    /// ContextManager and AsyncContextManager of CaiView
+    ///
+    /// Raises
+    /// ------
+    /// TypeError, ValueError
+    ///     If `stream` names no stream.
+    /// BufferError
+    ///     If the producer's stream is unknown and `strict` is set.
+    ///
+    /// Examples
+    /// --------
+    /// >>> with view.consume(stream) as array:  # doctest: +SKIP
+    /// ...     kernel(array, stream)
+    Consume = consume [
+        /// An int or an object with ``__cuda_stream__``.
+        stream: "_StreamLike",
+    ] (
+        /// Refuses an array whose producer's stream is unknown.
+        strict: "bool" = False,
+    ) -> "_Consume"
+}
+
+impl Function for Consume {
+    fn call<'py>(
+        slf: Borrowed<'_, 'py, PyAny>,
+        arguments: Self::Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (slf, stream) = (view(slf), arguments.stream);
+        slf.get().check_scope()?;
+        let consumer = stream::named(&stream, Field::Argument("stream"))?;
+        let strict = options::flag(arguments.strict, "strict")?.unwrap_or(false);
+        // Drops the references to the view and the stream object if the block is refused.
+        release::dropping(|| {
+            let block = PyConsume::new(&slf, consumer, stream.to_owned().unbind(), strict)?;
+            Ok(Bound::new(slf.py(), block)?.into_any())
+        })
+    }
+}
+
+/// The values of the argument `kind`.
+const KINDS: [(&str, PresentAs); 2] = [("cuda", PresentAs::Cuda), ("host", PresentAs::Host)];
+
+signature! {
+    /// Returns a view of the same memory under another device. Copies nothing.
+    ///
+    /// The device and the host can both access managed, pinned and registered memory.
+    ///
+    /// Returns
+    /// -------
+    /// CaiView
+    ///
+    /// Raises
+    /// ------
+    /// BufferError
+    ///     If that side cannot access the memory.
+    AsKind = present_as [
+        /// "cuda" for consumers of device memory; "host" for consumers on the CPU, which blocks until the data is
+        /// ready.
+        kind: "Literal['cuda', 'host']",
+    ] () -> "CaiView"
+}
+
+impl Function for AsKind {
+    fn call<'py>(
+        slf: Borrowed<'_, 'py, PyAny>,
+        arguments: Self::Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (py, this) = (slf.py(), view(slf).get());
+        let side = choice(&arguments.kind, "kind", &KINDS)?;
+        this.prepare()?;
+        let derived = this.derive(py, this.view().present_as(side)?);
+        Ok(derived.into_object(py)?.into_any())
+    }
+}
+
+signature! {
+    /// Returns one field of a structured array: a strided view of the same memory.
+    ///
+    /// Returns
+    /// -------
+    /// CaiView
+    ///
+    /// Raises
+    /// ------
+    /// ValueError
+    ///     If the array has no such field.
+    /// BufferError
+    ///     If the array is not structured, or the distance between two items is no multiple of the field's item size.
+    OneField = field [
+        /// One of `fields`.
+        name: "str",
+    ] (
+        /// The field's element type, if its typestr cannot state it. Reinterprets the bytes and never casts.
+        dtype: "_DTypeLike | None" = None,
+    ) -> "CaiView"
+}
+
+impl Function for OneField {
+    fn call<'py>(
+        slf: Borrowed<'_, 'py, PyAny>,
+        arguments: Self::Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (py, this) = (slf.py(), view(slf).get());
+        this.check_scope()?;
+        let field = fields::field(py, this, &arguments.name, arguments.dtype.as_deref())?;
+        Ok(field.into_object(py)?.into_any())
+    }
+}

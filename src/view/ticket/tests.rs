@@ -1,0 +1,58 @@
+use std::collections::HashSet;
+use std::sync::{Barrier, Mutex};
+use std::thread;
+
+use super::*;
+
+#[test]
+fn a_ticket_is_valid_until_its_slot_is_given_back() {
+    let ticket = Ticket::take();
+    assert_ne!(ticket.number(), 0);
+    assert!(ticket.is_valid());
+    Ticket::end(ticket.number());
+    assert!(!ticket.is_valid());
+}
+
+#[test]
+fn a_slot_comes_again_by_another_ticket() {
+    let first = Ticket::take();
+    Ticket::end(first.number());
+    // Other tests take slots too: this one comes again soon.
+    let taken: Vec<_> = (0..1000).map(|_| Ticket::take()).collect();
+    let again = taken
+        .iter()
+        .find(|ticket| ticket.number() == first.number());
+    assert!(again.is_none_or(|again| again.is_valid() && *again != first));
+    assert!(!first.is_valid());
+    taken.iter().for_each(|ticket| Ticket::end(ticket.number()));
+}
+
+#[test]
+fn bits_are_the_ticket() {
+    for (number, generation) in [(0, 0), (1, 0), (u16::MAX, 0), (7, 1), (u16::MAX, 0xffff)] {
+        let ticket = Ticket { number, generation };
+        assert_eq!(Ticket::from_bits(ticket.to_bits()), ticket);
+    }
+}
+
+#[test]
+fn no_slot_has_two_holders() {
+    const THREADS: usize = 4;
+    const ROUNDS: usize = if cfg!(miri) { 50 } else { 20_000 };
+    let (held, start) = (Mutex::new(HashSet::new()), Barrier::new(THREADS));
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                start.wait();
+                for _ in 0..ROUNDS {
+                    let ticket = Ticket::take();
+                    assert!(held.lock().unwrap().insert(ticket.number()), "{ticket:?}");
+                    assert!(ticket.is_valid());
+                    assert!(held.lock().unwrap().remove(&ticket.number()));
+                    Ticket::end(ticket.number());
+                    assert!(!ticket.is_valid());
+                }
+            });
+        }
+    });
+}
