@@ -6,6 +6,7 @@ use pyo3::types::{PyDict, PyString};
 use crate::python::call::policy::{self, Policy, UseStream};
 #[cfg(Py_GIL_DISABLED)]
 use crate::python::class::alloc;
+use crate::python::class::dtype::PyDType;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::errors::driver_error;
 use crate::python::cpython::fastcall::{self, Function};
@@ -35,6 +36,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         alloc::prepare(&module.py().get_type::<PyCaiView>())?;
     }
     module.add_class::<PyCaiView>()?;
+    module.add_class::<PyDType>()?;
     module.add_class::<Policy>()?;
     module.add_class::<UseStream>()?;
     module.add_class::<Explanation>()?;

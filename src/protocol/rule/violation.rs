@@ -57,6 +57,8 @@ pub enum Field {
     TensorVersion,
     /// `DLManagedTensorVersioned.flags`.
     TensorFlags,
+    /// A key of `__array_interface__`.
+    ArrayInterface(&'static str),
     /// An argument of a function of this library.
     Argument(&'static str),
 }
@@ -86,7 +88,7 @@ impl Field {
             Self::TensorDtype => "dtype",
             Self::TensorDevice => "device",
             Self::TensorFlags => "flags",
-            Self::Argument(name) => name,
+            Self::ArrayInterface(name) | Self::Argument(name) => name,
         }
     }
 }
@@ -113,6 +115,7 @@ impl Display for Field {
             Self::TensorVersion | Self::TensorFlags => {
                 write!(f, "DLManagedTensorVersioned.{name}")
             }
+            Self::ArrayInterface(_) => write!(f, "__array_interface__['{name}']"),
             Self::Argument(_) => write!(f, "argument '{name}'"),
             _ => f.write_str(name),
         }

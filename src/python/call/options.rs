@@ -4,14 +4,15 @@
 //! [`Options`] parsed.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyString, PyTuple, PyType};
+use pyo3::types::{PyString, PyTuple};
 use pyo3::{Borrowed, ffi};
 
+use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Device;
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
-use crate::python::call::stream;
+use crate::python::call::{dtype, stream};
 use crate::python::cpython::fastcall::Value;
 use crate::python::cpython::int;
 use crate::python::cpython::int::{IntRule, repr};
@@ -226,7 +227,7 @@ impl<'a, 'py> Options<'a, 'py> {
         let producer_stream = producer_stream.filter(|value| !is_ellipsis(value));
         Ok(Self {
             producer: producer_stream.map(producer).transpose()?,
-            dtype: dtype.map(|value| self::dtype(&value)).transpose()?,
+            dtype: dtype.map(|value| dtype::dtype(&value)).transpose()?,
             shape: shape.map(|value| self::shape(&value)).transpose()?,
             read_only: flag(read_only, "read_only")?,
             owner,
@@ -259,6 +260,25 @@ impl<'a, 'py> Options<'a, 'py> {
             && owner.is_none()
             && device_id.is_none()
             && *check == Check::Device
+    }
+
+    /// Describes the same bytes by the caller's type, shape and flag.
+    ///
+    /// # Errors
+    /// The rules of `dtype=` and `shape=`.
+    pub(crate) fn described(&self, descriptor: Descriptor) -> Result<Descriptor, Violation> {
+        let descriptor = match (&self.shape, self.dtype) {
+            (None, None) => descriptor,
+            (None, Some(dtype)) => descriptor.with_dtype(dtype)?,
+            (Some(shape), dtype) => {
+                let dtype = dtype.unwrap_or(descriptor.dtype());
+                descriptor.with_shape(dtype, shape)?
+            }
+        };
+        Ok(match self.read_only {
+            None => descriptor,
+            Some(read_only) => descriptor.with_read_only(read_only),
+        })
     }
 
     /// Whether the elements are described by the producer alone.
@@ -383,27 +403,4 @@ fn shape(value: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
         Ok(tuple) => tuple.iter().map(|extent| rule.read(&extent)).collect(),
         Err(_) => Err(Violation::new(Rule::ArgumentType, field, repr(value)).into()),
     }
-}
-
-/// Reads a dtype: a name ("bfloat16", "float8_e4m3fn", "<f4"), a scalar type (by `__name__`), or an object with a
-/// `name`, such as dtypes of NumPy and ml_dtypes. Imports neither.
-///
-/// # Errors
-/// `dtype-argument-type`, `dtype-argument`; the exceptions of the object's attributes.
-pub(crate) fn dtype(value: &Bound<'_, PyAny>) -> PyResult<DType> {
-    let field = Field::Argument("dtype");
-    let name = if value.is_instance_of::<PyString>() {
-        value.clone()
-    } else if value.is_instance_of::<PyType>() {
-        value.getattr("__name__")?
-    } else if let Some(name) = value.getattr_opt("name")? {
-        name
-    } else {
-        return Err(Violation::new(Rule::DtypeArgumentType, field, repr(value)).into());
-    };
-    let Ok(name) = name.cast::<PyString>() else {
-        return Err(Violation::new(Rule::DtypeArgumentType, field, repr(value)).into());
-    };
-    DType::from_name(&name.to_cow()?)
-        .ok_or_else(|| Violation::new(Rule::DtypeArgument, field, repr(value)).into())
 }

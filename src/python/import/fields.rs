@@ -5,7 +5,7 @@ use pyo3::types::{PyList, PyTuple};
 
 use crate::protocol::dtype::{Kind, TypeStr};
 use crate::protocol::interface::Descr;
-use crate::python::call::options;
+use crate::python::call::dtype;
 use crate::python::call::options::Options;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::names::names;
@@ -60,7 +60,7 @@ pub(crate) fn field(
     name: &str,
     dtype: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<PyCaiView> {
-    let dtype = dtype.map(options::dtype).transpose()?;
+    let dtype = dtype.map(self::dtype::dtype).transpose()?;
     let (view, fields) = whole.view().field(whole.descr(), name, dtype)?;
     Ok(whole.derive(py, view).with_fields(fields))
 }

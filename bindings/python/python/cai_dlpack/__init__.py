@@ -13,6 +13,7 @@ speaks both:
 from ._core import (
     CaiView,
     DriverError,
+    DType,
     __version__,
     explain,
     from_cai,
@@ -28,6 +29,7 @@ from ._core import (
 
 __all__ = [
     "CaiView",
+    "DType",
     "DriverError",
     "__version__",
     "explain",
