@@ -20,8 +20,8 @@ use crate::python::cpython::int::{IntRule, repr, type_name};
 use crate::python::cpython::names::names;
 use crate::python::cpython::tuple::tuple_item;
 use crate::python::cpython::{int, release};
-use crate::python::import::known_types;
 use crate::python::import::traits::{Traits, warn_unknown};
+use crate::python::import::{known_types, masked_array};
 use crate::view::{CaiView, Owner};
 
 const DEVICE_TYPE: IntRule = IntRule::new(
@@ -58,9 +58,11 @@ pub(crate) fn import(object: &Bound<'_, PyAny>, request: DlpackArguments) -> PyR
     if capsule::is_capsule(object) {
         return import_capsule(object, request);
     }
-    let is_known = known_types::facts_of(object)?
-        .traits
-        .intersects(Traits::HAS_DLPACK);
+    let traits = known_types::facts_of(object)?.traits;
+    if traits.intersects(Traits::MASKED) {
+        masked_array::check(object)?;
+    }
+    let is_known = traits.intersects(Traits::HAS_DLPACK);
     if !is_known && !object.hasattr(&names(object.py()).dlpack)? {
         return Err(missing(object, Rule::DlpackMissing, Field::DlpackCall));
     }

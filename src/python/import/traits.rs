@@ -40,6 +40,10 @@ bitflags! {
         const SILENT_LEGACY = 1 << 12;
         /// The same, on the per-thread default stream.
         const SILENT_PER_THREAD = 1 << 13;
+        /// The type is NumPy's array, or a subclass of it.
+        const NDARRAY = 1 << 14;
+        /// The type is NumPy's masked array, or a subclass of it, whose `__dlpack__` drops the mask.
+        const MASKED = 1 << 15;
         /// Attributes that change the meaning of an export.
         const STATE = Self::REQUIRES_GRAD.bits() | Self::IS_CONJ.bits() | Self::IS_NEG.bits();
     }
