@@ -156,7 +156,7 @@ $(TORCH)/.stand-ins: conformance/matrix/torch_cpu/stand_ins.py $(TORCH)/.require
 # target/results and compared with the one in conformance/results, which KEEP=1 replaces. A cell that was OK
 # and no longer is fails the run. On a GPU: `make gpu PARTS=matrix`.
 conformance: $(MATRIX)/.package simulator
-	$(call simulated,$(MATRIX)) -m pytest -p conformance.tests.conftest conformance/matrix/faults
+	$(call simulated,$(MATRIX)) -m pytest -p conformance.tests.conftest conformance/matrix/faults conformance/matrix/jax_cpu
 	$(call simulated,$(MATRIX)) -m conformance.matrix.run $(if $(KEEP),--keep)
 
 # PyCUDA has no wheel: it takes a minute and a half and a C++ compiler. It is linked against the simulated

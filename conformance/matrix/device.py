@@ -72,7 +72,7 @@ def seen(array: object) -> Seen:
     view = cd.view(array)
     assert view.itemsize is not None
     assert view.byte_strides is not None
-    return view.ptr, gather(view.ptr, view.shape, view.byte_strides, view.itemsize), view.dtype
+    return view.ptr, gather(view.ptr, view.shape, view.byte_strides, view.itemsize), view.dtype.name
 
 
 # --- producers ------------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ def test_the_fixture_is_valid() -> None:
     for versioned in (False, True):
         made = abi.make(versioned=versioned)
         view = cd.from_dlpack(made.capsule())
-        assert (view.shape, view.dtype, view.device) == ((2, 3), "float32", (1, 0))
+        assert (view.shape, view.dtype.name, view.device) == ((2, 3), "float32", (1, 0))
         assert view.ptr == made.tensor.data
         assert made.released == 0
         del view

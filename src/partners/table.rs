@@ -15,6 +15,8 @@ use super::row::{Call, Fault, Mutability, Partner, Producer, Reads, Silence, Wai
 const HOST: &[i32] = &[1];
 const HOST_READABLE: &[i32] = &[1, 3, 13];
 const CUDA: &[i32] = &[2, 3, 13];
+/// Types that NumPy does not store packed, as DLPack has them.
+const PACKED: &[Refuses] = &[DType("float4"), DType("float6")];
 /// NumPy, and what is made of its arrays.
 const NO_NUMPY_DTYPE: &[Refuses] = &[DType("bfloat16"), DType("float8")];
 
@@ -64,7 +66,14 @@ pub static PARTNERS: &[Partner] = &[
         modules: &["numpy"],
         version: "2.4.6",
         checked: Matrix,
-        producer: Some(producer("cd.view(a)", Silence::Ready, "host memory")),
+        producer: Some(Producer {
+            refuses: "masked arrays, which `cd.split_masked(a)` splits; dates, the other byte order, text and objects",
+            ..producer(
+                "cd.view(a)",
+                Silence::Ready,
+                "host memory; ml_dtypes' types and records, which it does not export, come by `__array_interface__`",
+            )
+        }),
         call: Call {
             devices: HOST_READABLE,
             refuses: NO_NUMPY_DTYPE,
@@ -78,7 +87,8 @@ pub static PARTNERS: &[Partner] = &[
         more: &[
             Call {
                 devices: HOST_READABLE,
-                refuses: NO_NUMPY_DTYPE,
+                refuses: PACKED,
+                advice: "types that NumPy does not have come as those of ml_dtypes",
                 ..call(
                     "import numpy as np",
                     "np.asarray(v)",

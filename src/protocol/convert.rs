@@ -90,6 +90,26 @@ impl CaiInterface {
         self.typestr.to_dtype()
     }
 
+    /// Like [`into_descriptor`](Self::into_descriptor), with the type that the producer's own dtype names. NumPy
+    /// and ml_dtypes store an element smaller than a byte in a byte of its own.
+    ///
+    /// # Errors
+    /// Those of [`into_descriptor`](Self::into_descriptor).
+    pub(crate) fn into_named(self, dtype: DType, device: Device) -> Result<Descriptor, Violation> {
+        let is_padded = dtype.is_sub_byte() && dtype.lanes() == 1;
+        if !is_padded || self.typestr != TypeStr::void(1) {
+            return self.into_descriptor(Some(dtype), device);
+        }
+        let flags = Flags::SUBBYTE_PADDED.with(Flags::READ_ONLY, self.read_only);
+        Ok(Descriptor::from_checked(
+            self.data,
+            device,
+            dtype,
+            flags,
+            self.layout,
+        ))
+    }
+
     fn reinterpreted(&self, dtype: DType) -> Result<DType, Violation> {
         let dtype = dtype::reinterpret_typestr(self.typestr, dtype)?;
         // Without items `data` is 0, which is aligned.

@@ -335,21 +335,43 @@ impl Descriptor {
         self
     }
 
-    /// Reinterprets the bytes as elements of another type of the same size.
+    /// Reinterprets the bytes as elements of another type of the same size. An element that is padded
+    /// to a byte is a `uint8`.
     ///
     /// # Errors
     /// `dtype-override`: see [`dtype::reinterpret`]; `data-alignment` if the new type needs an
     /// alignment that the data lacks (BufferError).
     pub fn with_dtype(mut self, dtype: DType) -> Result<Self, Violation> {
-        let dtype = dtype::reinterpret(self.dtype(), dtype)?;
-        if dtype != self.dtype() {
-            address::check_align(Field::TensorData, self.data, dtype.align())?;
+        if dtype == self.dtype() {
+            return Ok(self);
         }
-        self.layout.element_mut().dtype = dtype;
+        self.check_target(dtype)?;
+        address::check_align(Field::TensorData, self.data, dtype.align())?;
+        let flags = self.flags().with(Flags::SUBBYTE_PADDED, false);
+        *self.layout.element_mut() = Element { dtype, flags };
         Ok(self)
     }
 
-    /// Reinterprets the bytes as elements of `dtype` in C order, for `shape=`.
+    /// Checks that one element may be presented as one of `dtype`.
+    fn check_target(&self, dtype: DType) -> Result<(), Violation> {
+        let own = self.dtype();
+        match own.lanes() {
+            1 if self.is_padded() && dtype == DType::U8 => Ok(()),
+            2.. if self.is_padded() => {
+                let refusal = Violation::new(Rule::DtypeOverride, Field::Argument("dtype"), dtype);
+                Err(refusal.with_hint(format!("each lane of the data, {own}, is padded to a byte")))
+            }
+            _ => dtype::reinterpret(own, dtype).map(drop),
+        }
+    }
+
+    /// Whether each lane is stored in a byte of its own.
+    fn is_padded(&self) -> bool {
+        self.dtype().is_sub_byte() && self.flags().contains(Flags::SUBBYTE_PADDED)
+    }
+
+    /// Reinterprets the bytes as elements of `dtype` in C order, for `shape=`. Bytes become elements of any
+    /// type, packed ones too, and packed elements become bytes (`uint8`).
     ///
     /// # Errors
     /// `shape-override`, `data-alignment` and `dtype-override` (BufferError); the rules of shapes.
@@ -362,16 +384,21 @@ impl Descriptor {
             return Err(refuse(format_args!("the data is not contiguous")));
         }
         if dtype != self.dtype() {
-            dtype::check_target(dtype)?;
-            if self.dtype().itemsize() != Some(1) {
-                dtype::reinterpret(self.dtype(), dtype)?;
+            let (own, is_padded) = (self.dtype(), self.is_padded());
+            let has_bytes = own.itemsize() == Some(1) || own.is_sub_byte() && dtype == DType::U8;
+            if is_padded || !has_bytes {
+                self.check_target(dtype)?;
             }
         }
         let axes = Axes::from_slices(Source::Tensor, shape, None).map_err(|v| v.in_field(field))?;
         let layout =
             Layout::from_elem_axes(axes, rounded_itemsize(dtype)).map_err(|v| v.in_field(field))?;
         let nbytes = self.nbytes();
-        let made = Self::from_checked(self.data, self.device, dtype, self.flags(), layout);
+        let flags = match dtype == self.dtype() {
+            true => self.flags(),
+            false => self.flags().with(Flags::SUBBYTE_PADDED, false),
+        };
+        let made = Self::from_checked(self.data, self.device, dtype, flags, layout);
         if made.nbytes() != nbytes {
             return Err(refuse(format_args!(
                 "as {dtype} it takes {} bytes, and the data has {nbytes}",

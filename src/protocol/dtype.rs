@@ -25,7 +25,6 @@ pub use table::{DType, code};
 pub use typestr::{Kind, TypeStr};
 
 pub(super) use names::ONE_FIELD;
-pub(super) use reinterpret::check_target;
 
 #[cfg(test)]
 mod tests;

@@ -478,6 +478,9 @@ rules! {
     ArrayUnreadable "array-unreadable" Type
         "NumPy cannot read this memory"
         "our choice: TypeError, so that NumPy does not fall back to an element-by-element copy";
+    NumpyDtype "numpy-dtype" Type
+        "NumPy must have the dtype, or the ml_dtypes that is installed"
+        "our choice: what NumPy cannot name is refused, and not replaced by raw bytes";
 
     // Arguments of our own functions.
     ArgumentUnexpected "argument-unexpected" Type

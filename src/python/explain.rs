@@ -28,7 +28,7 @@ use crate::python::exchange_table::Table;
 use crate::python::import::describe::Loan;
 use crate::python::import::traits::Traits;
 use crate::python::import::{
-    cai, describe, dlpack, exchange, fields, known_types, route, undeclared,
+    cai, describe, dlpack, exchange, fields, known_types, masked_array, route, undeclared,
 };
 
 /// The description of an import, returned by `explain`; its `str` is a text of a few lines.
@@ -246,6 +246,15 @@ fn look(object: &Bound<'_, PyAny>) -> PyResult<Found> {
     }
     let mut found = Found::default();
     let facts = known_types::facts_of(object)?;
+    if facts.traits.intersects(Traits::MASKED)
+        && let Err(error) = masked_array::check(object)
+    {
+        found
+            .offers
+            .push("a mask, which neither protocol has for it".into());
+        found.refused = Some(error.value(object.py()).to_string());
+        return Ok(found);
+    }
     let has_table = facts.table.is_some();
     if has_table {
         found.offers.push("the C Exchange API".into());

@@ -11,18 +11,19 @@ use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream};
 use crate::python::class::awaiting::coroutine;
+use crate::python::class::dtype;
+use crate::python::class::dtype::PyDType;
 use crate::python::class::order::Waited;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::errors::as_attribute_error;
 use crate::python::cpython::fastcall::{self, Function, signature};
 use crate::python::cpython::getter::{self, Definition, Getter};
-use crate::python::cpython::names::names;
 use crate::python::cpython::release;
 use crate::python::cpython::release::PYTHON;
 use crate::python::cpython::thread_exit::entries;
 use crate::python::derived::{self, AsKind, Consume, On, OneField};
 use crate::python::export::dlpack::{DlpackRequest, Export};
-use crate::python::export::{buffer, cai_dict, exchange};
+use crate::python::export::{buffer, cai_dict, exchange, numpy_array};
 use crate::python::import::fields;
 
 entries! {
@@ -39,10 +40,21 @@ impl PyCaiView {
         PyTuple::new(py, self.view().descriptor().shape())
     }
 
-    /// The name of the element type, as NumPy and ml_dtypes spell it: "float32", "bfloat16", "bool", ...
+    /// The element type. Equals every spelling of it: "float32", `np.float32`, `torch.float32`.
     #[getter]
-    fn dtype(&self) -> String {
-        self.view().descriptor().dtype().to_string()
+    fn dtype(&self) -> PyDType {
+        PyDType::of(self.view().descriptor().dtype(), self.descr())
+    }
+
+    /// NumPy's dtype of the elements, by which `np.result_type(v)` and `jnp.asarray(v)` know it (from NumPy 2.4 on).
+    ///
+    /// Raises
+    /// ------
+    /// TypeError
+    ///     If NumPy has no such dtype.
+    #[getter]
+    fn __numpy_dtype__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        dtype::numpy_dtype(py, self.view().descriptor().dtype(), self.descr())
     }
 
     /// The size of an element in bytes; None for packed types smaller than a byte.
@@ -286,23 +298,7 @@ impl PyCaiView {
         dtype: Option<Bound<'py, PyAny>>,
         copy: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (py, device) = (slf.py(), slf.get().view().device());
-        if !device.is_host_readable() {
-            return Err(buffer::unreadable(device).into());
-        }
-        let numpy = py.import("numpy")?;
-        let array = numpy.call_method1("from_dlpack", (slf,))?;
-        let arguments = PyDict::new(py);
-        arguments.set_item("dtype", dtype)?;
-        arguments.set_item(
-            &names(py).copy,
-            copy.unwrap_or_else(|| {
-                false
-                    .into_pyobject(py)
-                    .map_or_else(|never| match never {}, |no| no.to_owned().into_any())
-            }),
-        )?;
-        numpy.call_method("array", (array,), Some(&arguments))
+        numpy_array::array(slf, dtype, copy)
     }
 
     /// Shows the owner to the collector: an owner that refers to its view makes a cycle. The cycle is cleared at the

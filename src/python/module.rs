@@ -7,6 +7,7 @@ use crate::python::call::policy::{self, SetPolicy};
 use crate::python::call::use_stream::NameStream;
 #[cfg(Py_GIL_DISABLED)]
 use crate::python::class::alloc;
+use crate::python::class::dtype::PyDType;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::errors::driver_error;
 use crate::python::cpython::fastcall::{self, Function};
@@ -38,6 +39,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         alloc::prepare(&module.py().get_type::<PyCaiView>())?;
     }
     module.add_class::<PyCaiView>()?;
+    module.add_class::<PyDType>()?;
     module.add_class::<Explanation>()?;
     module.add("DriverError", driver_error(module.py())?)?;
     let warnings = warn::classes(module.py())?;

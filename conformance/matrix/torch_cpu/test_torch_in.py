@@ -63,7 +63,7 @@ def test_the_table_is_called_and_the_method_is_not(monkeypatch: pytest.MonkeyPat
 def test_dtypes(name: str, route: Callable[[torch.Tensor], cd.CaiView]) -> None:
     tensor = filled(name)
     view = route(tensor)
-    assert (view.ptr, view.shape, view.dtype) == (tensor.data_ptr(), (2, 3), DTYPES[name])
+    assert (view.ptr, view.shape, view.dtype.name) == (tensor.data_ptr(), (2, 3), DTYPES[name])
     assert view.itemsize == tensor.itemsize
     assert view.device == (1, 0)
     assert view.stream is None
@@ -236,3 +236,29 @@ def test_explain_is_told_by_torchs_table() -> None:
     assert found.route == "exchange" and "(2, 3) float32 on (1, 0)" in str(found)
     lazily = cd.explain(torch.ones(2, requires_grad=True))
     assert lazily.route == "dlpack"
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_its_dtypes_spell_the_type(name: str) -> None:
+    dtype = getattr(torch, name)
+    view = cd.view(filled(name))
+    assert view.dtype == dtype
+    assert dtype == view.dtype
+    assert cd.DType(dtype) == DTYPES[name]
+    assert all(view.dtype != getattr(torch, other) for other in DTYPES if other != name)
+    raw = filled(name).reshape(6).view(torch.uint8).numpy().view(f"V{dtype.itemsize}")
+    assert cd.view(raw, dtype=dtype).dtype == dtype
+
+
+def test_torchs_aliases_are_those_of_its_text() -> None:
+    for alias, name in {
+        "half": "float16",
+        "float": "float32",
+        "double": "float64",
+        "long": "int64",
+        "cfloat": "complex64",
+    }.items():
+        assert cd.DType(getattr(torch, alias)) == name
+    for other in (torch.qint8, torch.int3, torch.bits8, torch.strided):
+        with pytest.raises(TypeError, match="dtype-argument-type"):
+            cd.DType(other)

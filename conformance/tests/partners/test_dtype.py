@@ -19,8 +19,8 @@ from conformance.tests.expectations import oracle
 from conformance.tests.expectations.refusal import check_refusal, refuse
 from conformance.tests.simulated.machine import Machine
 
-# Types without a typestr, as ml_dtypes names them, and those that `dtype=` cannot name.
-REFUSED = [name for name, (_, bits) in oracle.WITHOUT_TYPESTR.items() if bits < 8 or name == "complex32"]
+# Types without a typestr, as ml_dtypes names them, and those that `dtype=` cannot name without `shape=`.
+REFUSED = [name for name, (_, bits) in oracle.WITHOUT_TYPESTR.items() if bits < 8]
 SPECIAL = {name: row for name, row in oracle.WITHOUT_TYPESTR.items() if name not in REFUSED}
 PLAIN = {name: (code, bits) for name, code, bits in oracle.DTYPES.values()}
 
@@ -124,7 +124,7 @@ def test_types_that_are_named_in_the_refusal(dtype: str) -> None:
             "dtype-override",
             "dtype",
             value=dtype,
-            hint="smaller than a byte" if "32" not in dtype else "one more axis",
+            hint="shape= takes packed elements",
         )
 
 
@@ -171,12 +171,12 @@ def test_bytes_of_a_buffer_become_an_array(machine: Machine) -> None:
     memory = machine.device_memory(24)
     machine.write(memory, np.arange(6, dtype=np.float32).tobytes())
     view = cd.view(Cai(interface(shape=(24,), typestr="|u1", data=(memory, False))), dtype=np.float32, shape=(2, 3))
-    assert (view.shape, view.dtype, view.ptr, view.byte_strides) == ((2, 3), "float32", memory, (12, 4))
+    assert (view.shape, view.dtype.name, view.ptr, view.byte_strides) == ((2, 3), "float32", memory, (12, 4))
     assert np.from_dlpack(view, device="cpu").tolist() == [[0, 1, 2], [3, 4, 5]]
     taken = StridedMemoryView.from_dlpack(cd.view(view, dtype="float32", shape=(3, 2)), stream_ptr=1)
     assert taken.shape == (3, 2)
     again = cd.from_dlpack(view, shape=(6,))
-    assert (again.shape, again.dtype) == ((6,), "float32")
+    assert (again.shape, again.dtype.name) == ((6,), "float32")
     assert cd.view(Cai(interface(shape=(0,), typestr="|u1")), device_id=0, dtype="float64", shape=(0, 5)).shape == (
         0,
         5,
@@ -191,9 +191,10 @@ def test_bytes_of_a_buffer_become_an_array(machine: Machine) -> None:
         ({"shape": (12,), "strides": (2,)}, {"shape": (3, 4)}, "shape-override"),
         ({"shape": (24,), "data": (4097, False)}, {"dtype": "float32", "shape": (6,)}, "data-alignment"),
         ({"shape": (6,), "typestr": "<f4"}, {"dtype": "float64", "shape": (3,)}, "dtype-override"),
-        ({"shape": (24,)}, {"dtype": "float4_e2m1fn", "shape": (48,)}, "dtype-override"),
+        ({"shape": (24,)}, {"dtype": "float4_e2m1fn", "shape": (49,)}, "shape-override"),
+        ({"shape": (6,), "typestr": "<f4"}, {"dtype": "float4_e2m1fn", "shape": (48,)}, "dtype-override"),
     ],
-    ids=["too-many", "too-many-bytes", "not-contiguous", "misaligned", "not-bytes", "packed"],
+    ids=["too-many", "too-many-bytes", "not-contiguous", "misaligned", "not-bytes", "packed", "packed-not-bytes"],
 )
 def test_shapes_that_do_not_fit(changes: dict[str, Any], options: dict[str, Any], rule: str) -> None:
     source = Cai(interface(**{"typestr": "|u1", **changes}))

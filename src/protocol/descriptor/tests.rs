@@ -208,6 +208,12 @@ fn dtype_can_be_reinterpreted() {
 #[case::bytes_as_bf16(1, 8, DType::BF16, &[12])]
 #[case::bytes_reshaped(1, 8, DType::U8, &[4, 3, 2])]
 #[case::scalar(1, 8, DType::F64, &[3, 1, 1])]
+#[case::bytes_as_fp4(1, 8, DType::F4_E2M1FN, &[6, 8])]
+#[case::bytes_as_fp6(1, 8, DType::F6_E3M2FN, &[32])]
+#[case::bytes_as_int4(1, 8, DType::I4, &[48])]
+#[case::odd_number_of_int4(1, 8, DType::I4, &[47])]
+#[case::bits(1, 8, DType::U1, &[192])]
+#[case::fp4_as_fp4(17, 4, DType::F4_E2M1FN, &[4, 6])]
 fn shape_taken(#[case] code: u8, #[case] bits: u8, #[case] dtype: DType, #[case] shape: &[i64]) {
     let raw = RawTensor {
         code,
@@ -221,9 +227,57 @@ fn shape_taken(#[case] code: u8, #[case] bits: u8, #[case] dtype: DType, #[case]
         .unwrap();
     assert_eq!(
         (made.dtype(), made.shape(), made.nbytes()),
-        (dtype, shape, 24)
+        (dtype, shape, if bits == 8 { 24 } else { 12 })
     );
     assert_eq!(made.data(), VALID.data);
+}
+
+/// Packed elements have no bytes of their own; padded ones have one each.
+#[rstest]
+#[case::packed_with_shape(0, 1, DType::U8, Some(&[3, 4][..]), true)]
+#[case::packed_without_shape(0, 1, DType::U8, None, false)]
+#[case::packed_as_signed_bytes(0, 1, DType::I8, Some(&[12][..]), false)]
+#[case::padded_without_shape(4, 1, DType::U8, None, true)]
+#[case::padded_with_shape(4, 1, DType::U8, Some(&[4, 6][..]), true)]
+#[case::padded_as_its_own_type(4, 1, DType::I4, Some(&[4, 6][..]), true)]
+#[case::padded_as_another_type(4, 1, DType::F8_E5M2, None, false)]
+#[case::padded_as_another_packed_type(4, 1, DType::U4, Some(&[48][..]), false)]
+#[case::pairs_without_shape(0, 2, DType::U8, None, true)]
+#[case::padded_pairs(4, 2, DType::U8, None, false)]
+#[case::padded_pairs_with_shape(4, 2, DType::U8, Some(&[48][..]), false)]
+fn bytes_of_small_elements(
+    #[case] flags: u64,
+    #[case] lanes: u16,
+    #[case] dtype: DType,
+    #[case] shape: Option<&[i64]>,
+    #[case] is_taken: bool,
+) {
+    let raw = RawTensor {
+        code: 0,
+        bits: 4,
+        lanes,
+        flags,
+        shape: &[24],
+        ..VALID
+    };
+    let small = Descriptor::new(&raw).unwrap();
+    let nbytes = small.nbytes();
+    let made = match shape {
+        None => small.with_dtype(dtype),
+        Some(shape) => small.with_shape(dtype, shape),
+    };
+    match made {
+        Ok(made) => {
+            assert!(is_taken, "{made:?}");
+            assert_eq!((made.dtype(), made.nbytes()), (dtype, nbytes));
+            let keeps_padding = dtype == DType::I4;
+            assert_eq!(made.flags() != Flags::NONE, keeps_padding);
+        }
+        Err(violation) => {
+            assert!(!is_taken, "{violation}");
+            assert_eq!(violation.rule(), Rule::DtypeOverride);
+        }
+    }
 }
 
 #[rstest]
@@ -232,7 +286,9 @@ fn shape_taken(#[case] code: u8, #[case] bits: u8, #[case] dtype: DType, #[case]
 #[case::strided(VALID.data, given(&[2]), DType::F32, &[6], Rule::ShapeOverride)]
 #[case::extent(VALID.data, None, DType::F32, &[-6], Rule::ShapeExtent)]
 #[case::misaligned(VALID.data + 2, None, DType::F32, &[6], Rule::DataAlignment)]
-#[case::fp4(VALID.data, None, DType::F4_E2M1FN, &[48], Rule::DtypeOverride)]
+#[case::fp4(VALID.data, None, DType::F4_E2M1FN, &[49], Rule::ShapeOverride)]
+#[case::fp6(VALID.data, None, DType::F6_E2M3FN, &[30], Rule::ShapeOverride)]
+#[case::fp4_strided(VALID.data, given(&[2]), DType::F4_E2M1FN, &[48], Rule::ShapeOverride)]
 fn shape_refused(
     #[case] data: u64,
     #[case] strides: Option<&[i64]>,

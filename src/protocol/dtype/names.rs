@@ -90,7 +90,8 @@ impl DType {
     }
 
     /// Finds the type of a name: NumPy's (`float32`, `half`), its letters (`f`, `?`), ml_dtypes'
-    /// (`bfloat16`, `float8_e4m3fn`), or a typestr with or without its byte order (`<f4`, `f4`).
+    /// (`bfloat16`, `float8_e4m3fn`), or a typestr with or without its byte order (`<f4`, `f4`). Lanes
+    /// follow an `x`, as [`Display`](fmt::Display) writes them, or torch's `_x` (`float4_e2m1fn_x2`).
     ///
     /// `float`, `int` and `long` are not accepted: NumPy, torch and C disagree about them.
     ///
@@ -99,10 +100,24 @@ impl DType {
     ///
     /// assert_eq!(DType::from_name("half"), Some(DType::F16));
     /// assert_eq!(DType::from_name("f4"), Some(DType::F32));
+    /// assert_eq!(DType::from_name("int4x2").and_then(DType::itemsize), Some(1));
     /// assert_eq!(DType::from_name("float"), None);
     /// ```
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
+        Self::scalar_of_name(name).or_else(|| {
+            let (lane, lanes) = name.rsplit_once('x')?;
+            let is_canonical = lanes.starts_with(|digit: char| matches!(digit, '1'..='9'));
+            let lanes = lanes
+                .parse()
+                .ok()
+                .filter(|lanes| is_canonical && *lanes > 1)?;
+            let lane = Self::scalar_of_name(lane.strip_suffix('_').unwrap_or(lane))?;
+            Some(Self { lanes, ..lane })
+        })
+    }
+
+    fn scalar_of_name(name: &str) -> Option<Self> {
         Self::find(|row| row.name == name || row.aliases.contains(&name)).or_else(|| {
             let typestr = match *name.as_bytes() {
                 [kind, ones] => TypeStr::read_fast(&[b'=', kind, ones]),

@@ -23,7 +23,6 @@ pub fn reinterpret(from: DType, to: DType) -> Result<DType, Violation> {
     if from == to {
         return Ok(to);
     }
-    check_target(to)?;
     let same_size = from.itemsize().is_some() && from.itemsize() == to.itemsize();
     let raw = from.code() == code::UINT && from.lanes() == 1 || from.is_structure();
     // The way back: the bits of a type without typestr, which CAI can carry.
@@ -47,34 +46,25 @@ pub fn reinterpret_typestr(from: TypeStr, to: DType) -> Result<DType, Violation>
     if let Ok(from) = from.to_dtype() {
         return reinterpret(from, to);
     }
-    check_target(to)?;
     let same_size = to.itemsize() == Some(from.itemsize());
     let raw = from.kind() == Kind::Void;
     let ticks = matches!(from.kind(), Kind::TimeDelta | Kind::DateTime) && to == DType::I64;
     let float8 = from.kind() == Kind::Float && to == DType::F8_E5M2;
-    if same_size && (raw || ticks || float8) {
+    let half_complex = from.kind() == Kind::Complex && to == DType::C32;
+    if same_size && (raw || ticks || float8 || half_complex) {
         Ok(to)
     } else {
         Err(refuse(to, format_args!("the data is '{from}'")))
     }
 }
 
-/// Checks that `dtype=` can name the type: a scalar of whole bytes, and not complex32, which no
-/// library is known to hide behind another typestr.
-pub(in crate::protocol) fn check_target(to: DType) -> Result<(), Violation> {
-    let why = if to.is_sub_byte() {
-        "no typestr stands for types smaller than a byte"
-    } else if to == DType::C32 {
-        "complex32 is not exchanged; present its parts as '<f2' with one more axis of 2"
-    } else if to.lanes() != 1 {
-        "vector types are not exchanged; add an axis for the lanes"
-    } else {
-        return Ok(());
-    };
-    Err(refuse(to, format_args!("{why}")))
-}
-
 #[cold]
 fn refuse(to: DType, why: fmt::Arguments<'_>) -> Violation {
-    Violation::new(Rule::DtypeOverride, Field::Argument("dtype"), to).with_hint(why.to_string())
+    let refusal = Violation::new(Rule::DtypeOverride, Field::Argument("dtype"), to);
+    match to.itemsize() {
+        Some(_) => refusal.with_hint(why.to_string()),
+        None => refusal.with_hint(format!(
+            "{why}; shape= takes packed elements from contiguous bytes"
+        )),
+    }
 }

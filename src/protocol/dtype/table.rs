@@ -135,7 +135,7 @@ dtypes! {
         I8 8 "int8", "b" => "i1" c"b";
         I16 16 "int16", "h" => "i2" c"h";
         I32 32 "int32", "i" => "i4" c"i";
-        I64 64 "int64", "q" => "i8" c"q";
+        I64 64 "int64", "q", "longlong" => "i8" c"q";
     }
     UINT = 1 {
         U1 1 "uint1";
@@ -144,7 +144,7 @@ dtypes! {
         U8 8 "uint8", "B" => "u1" c"B";
         U16 16 "uint16", "H" => "u2" c"H";
         U32 32 "uint32", "I" => "u4" c"I";
-        U64 64 "uint64", "Q" => "u8" c"Q";
+        U64 64 "uint64", "Q", "ulonglong" => "u8" c"Q";
     }
     FLOAT = 2 {
         F16 16 "float16", "e", "half" => "f2" c"e";
@@ -309,6 +309,12 @@ impl DType {
     #[must_use]
     pub const fn lanes(self) -> u16 {
         self.lanes
+    }
+
+    /// Returns the type of one lane.
+    #[must_use]
+    pub(crate) const fn lane(self) -> Self {
+        Self { lanes: 1, ..self }
     }
 
     /// Returns the bits of one element, all lanes.

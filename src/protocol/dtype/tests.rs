@@ -436,6 +436,8 @@ fn names_are_distinct_and_found_again() {
             assert_eq!(DType::from_name(name), Some(*dtype), "{name}");
         }
         assert_eq!(dtype.to_string(), row.name);
+        let pair = DType { lanes: 2, ..*dtype };
+        assert_eq!(DType::from_name(&pair.to_string()), Some(pair));
     }
 }
 
@@ -455,6 +457,18 @@ fn names_are_distinct_and_found_again() {
 #[case("V2", None)]
 #[case("f16", None)]
 #[case("float32 ", None)]
+#[case("longlong", Some(DType::I64))]
+#[case("float32x4", Some(DType { lanes: 4, ..DType::F32 }))]
+#[case("int4x65535", Some(DType { lanes: 65535, ..DType::I4 }))]
+#[case::of_torch("float4_e2m1fn_x2", Some(DType { lanes: 2, ..DType::F4_E2M1FN }))]
+#[case("float32x1", None)]
+#[case("float32x04", None)]
+#[case("float32x65536", None)]
+#[case("float32x+2", None)]
+#[case("float32x", None)]
+#[case("float32x2x2", None)]
+#[case(">f4x2", None)]
+#[case("x2", None)]
 fn dtype_name(#[case] name: &str, #[case] dtype: Option<DType>) {
     assert_eq!(DType::from_name(name), dtype);
 }
@@ -514,6 +528,11 @@ fn dtype_without_typestr(#[case] dtype: DType, #[case] rule: Rule, #[case] hint:
 #[case("<M8[ns]", DType::I64)]
 #[case("<m8", DType::I64)]
 #[case("<f4", DType::F32)]
+#[case("<V4", DType::C32)]
+#[case("<c4", DType::C32)]
+#[case("|V8", DType { lanes: 2, ..DType::F32 })]
+#[case("|u1", DType { lanes: 2, ..DType::F4_E2M1FN })]
+#[case("|V1", DType { lanes: 4, ..DType::I2 })]
 fn override_taken(#[case] from: &str, #[case] to: DType) {
     let from = TypeStr::parse(from).unwrap();
     assert_eq!(reinterpret_typestr(from, to).unwrap(), to);
@@ -531,9 +550,8 @@ fn override_taken(#[case] from: &str, #[case] to: DType) {
 #[case::object("|O8", DType::U64)]
 #[case::bits("|t8", DType::U8)]
 #[case::fp4("|V1", DType::F4_E2M1FN)]
-#[case::complex32("<V4", DType::C32)]
-#[case::complex32_of_c4("<c4", DType::C32)]
-#[case::lanes("|V8", DType { lanes: 2, ..DType::F32 })]
+#[case::fp4_pair_of_two_bytes("<V2", DType { lanes: 2, ..DType::F4_E2M1FN })]
+#[case::complex64_of_c4("<c4", DType::F32)]
 fn override_refused(#[case] from: &str, #[case] to: DType) {
     let from = TypeStr::parse(from).unwrap();
     let violation = reinterpret_typestr(from, to).unwrap_err();

@@ -137,7 +137,7 @@ impl TypeStr {
     }
 
     /// Makes the typestr of raw bytes. An item has one byte at least.
-    pub(in crate::protocol) const fn void(size: u32) -> Self {
+    pub(crate) const fn void(size: u32) -> Self {
         Self {
             size: if size == 0 { 1 } else { size },
             kind: Kind::Void,

@@ -119,7 +119,7 @@ impl DescrField {
     }
 
     /// Returns the fields of a nested struct.
-    pub(super) fn descr(&self) -> Descr {
+    pub(crate) fn descr(&self) -> Descr {
         self.nested.clone().map_or(Descr::None, Descr::Fields)
     }
 }

@@ -141,6 +141,11 @@ fn message_without_value() {
 #[case(Field::TensorShape, "shape", "DLTensor.shape")]
 #[case(Field::TensorByteOffset, "byte_offset", "DLTensor.byte_offset")]
 #[case(Field::TensorVersion, "version", "DLManagedTensorVersioned.version")]
+#[case(
+    Field::ArrayInterface("typestr"),
+    "typestr",
+    "__array_interface__['typestr']"
+)]
 #[case(Field::Argument("copy"), "copy", "argument 'copy'")]
 fn field_names(#[case] field: Field, #[case] name: &str, #[case] shown: &str) {
     assert_eq!(field.name(), name);

@@ -59,6 +59,8 @@ pub enum Field {
     TensorVersion,
     /// `DLManagedTensorVersioned.flags`.
     TensorFlags,
+    /// A key of `__array_interface__`.
+    ArrayInterface(&'static str),
     /// An argument of a function of this library.
     Argument(&'static str),
     /// The positional arguments of a call.
@@ -90,7 +92,7 @@ impl Field {
             Self::TensorDtype | Self::ObjectDtype => "dtype",
             Self::TensorDevice => "device",
             Self::TensorFlags => "flags",
-            Self::Argument(name) => name,
+            Self::ArrayInterface(name) | Self::Argument(name) => name,
             Self::Arguments => "arguments",
         }
     }
@@ -118,6 +120,7 @@ impl Display for Field {
             Self::TensorVersion | Self::TensorFlags => {
                 write!(f, "DLManagedTensorVersioned.{name}")
             }
+            Self::ArrayInterface(_) => write!(f, "__array_interface__['{name}']"),
             Self::Argument(_) => write!(f, "argument '{name}'"),
             Self::ObjectDtype => write!(f, "object.{name}"),
             _ => f.write_str(name),

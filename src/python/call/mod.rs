@@ -2,6 +2,7 @@
 
 pub(crate) mod blocks;
 pub(crate) mod choice;
+pub(crate) mod dtype;
 pub(crate) mod options;
 pub(crate) mod policy;
 pub(crate) mod stream;

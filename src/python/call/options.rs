@@ -4,18 +4,19 @@
 //! [`Options`] parsed.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyString, PyTuple, PyType};
+use pyo3::types::PyTuple;
 use pyo3::{Borrowed, ffi};
 
+use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Device;
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
-use crate::python::call::choice::{self, choice, wrong_type};
-use crate::python::call::{policy, stream};
+use crate::python::call::choice::{choice, wrong_type};
+use crate::python::call::{dtype, policy, stream};
 use crate::python::cpython::fastcall::Value;
 use crate::python::cpython::int;
-use crate::python::cpython::int::{IntRule, repr};
+use crate::python::cpython::int::IntRule;
 
 /// Passes the keywords of an import to another macro: name, type for the stub, default.
 ///
@@ -228,7 +229,7 @@ impl<'a, 'py> Options<'a, 'py> {
         let producer_stream = producer_stream.filter(|value| !is_ellipsis(value));
         Ok(Self {
             producer: producer_stream.map(producer).transpose()?,
-            dtype: dtype.map(|value| self::dtype(&value)).transpose()?,
+            dtype: dtype.map(|value| dtype::dtype(&value)).transpose()?,
             shape: shape.map(|value| self::shape(&value)).transpose()?,
             read_only: flag(read_only, "read_only")?,
             owner,
@@ -269,6 +270,25 @@ impl<'a, 'py> Options<'a, 'py> {
     /// Those of [`policy::is_strict`].
     pub(crate) fn is_strict(&self, py: Python<'_>) -> PyResult<bool> {
         Ok(self.strict || policy::is_strict(py)?)
+    }
+
+    /// Describes the same bytes by the caller's type, shape and flag.
+    ///
+    /// # Errors
+    /// The rules of `dtype=` and `shape=`.
+    pub(crate) fn described(&self, descriptor: Descriptor) -> Result<Descriptor, Violation> {
+        let descriptor = match (&self.shape, self.dtype) {
+            (None, None) => descriptor,
+            (None, Some(dtype)) => descriptor.with_dtype(dtype)?,
+            (Some(shape), dtype) => {
+                let dtype = dtype.unwrap_or(descriptor.dtype());
+                descriptor.with_shape(dtype, shape)?
+            }
+        };
+        Ok(match self.read_only {
+            None => descriptor,
+            Some(read_only) => descriptor.with_read_only(read_only),
+        })
     }
 
     /// Whether the elements are described by the producer alone.
@@ -367,28 +387,4 @@ fn shape(value: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
         Ok(tuple) => tuple.iter().map(|extent| rule.read(&extent)).collect(),
         Err(_) => Err(wrong_type(value, "shape", "a tuple of ints").into()),
     }
-}
-
-/// Reads a dtype: a name ("bfloat16", "float8_e4m3fn", "<f4"), a scalar type (by `__name__`), or an object with a
-/// `name`, such as dtypes of NumPy and ml_dtypes. Imports neither.
-///
-/// # Errors
-/// `dtype-argument-type`, `dtype-argument`; the exceptions of the object's attributes.
-pub(crate) fn dtype(value: &Bound<'_, PyAny>) -> PyResult<DType> {
-    let field = Field::Argument("dtype");
-    let name = if value.is_instance_of::<PyString>() {
-        value.clone()
-    } else if value.is_instance_of::<PyType>() {
-        value.getattr("__name__")?
-    } else if let Some(name) = value.getattr_opt("name")? {
-        name
-    } else {
-        return Err(Violation::new(Rule::DtypeArgumentType, field, repr(value)).into());
-    };
-    let Ok(name) = name.cast::<PyString>() else {
-        return Err(Violation::new(Rule::DtypeArgumentType, field, repr(value)).into());
-    };
-    choice::valid(name)
-        .and_then(|name| DType::from_name(&name))
-        .ok_or_else(|| Violation::new(Rule::DtypeArgument, field, repr(value)).into())
 }

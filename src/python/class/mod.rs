@@ -4,6 +4,7 @@ pub(crate) mod alloc;
 pub(crate) mod awaiting;
 pub(crate) mod beside;
 pub(crate) mod consume;
+pub(crate) mod dtype;
 pub(crate) mod order;
 pub(crate) mod scope;
 pub(crate) mod view;

@@ -27,8 +27,8 @@ use crate::view::CaiView;
 /// ----------
 /// shape : tuple of int
 ///     The extents, in elements.
-/// dtype : str
-///     The name of the element type.
+/// dtype : DType
+///     The element type. Equals every spelling of it, such as "float32" and `np.float32`.
 /// device : tuple of int
 ///     DLPack's device, as (type, id).
 /// stream : int | None

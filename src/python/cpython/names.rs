@@ -51,6 +51,9 @@ names! {
     dtype "dtype";
     module "__module__";
     qualname "__qualname__";
+    name "name";
+    dunder_name "__name__";
+    isnative "isnative";
 }
 
 /// Returns the interned names; the first call interns them.

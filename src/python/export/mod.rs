@@ -5,3 +5,4 @@ pub(crate) mod cai_dict;
 pub(crate) mod cai_to_capsule;
 pub(crate) mod dlpack;
 pub(crate) mod exchange;
+pub(crate) mod numpy_array;

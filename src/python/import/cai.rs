@@ -218,9 +218,9 @@ pub(crate) fn view<'py>(
     };
     let descriptor = match proven {
         None => describe(read.interface, options),
-        proven => {
+        Some(dtype) => {
             let device = Device::cuda(options.device_id.unwrap_or(0));
-            read.interface.into_descriptor(proven, device)
+            read.interface.into_named(dtype, device)
         }
     };
     let descriptor = descriptor.map_err(|violation| verbatim(violation, &typestr))?;

@@ -24,7 +24,7 @@ use crate::python::cpython::tuple::tuple_item;
 use crate::python::cpython::{int, release};
 use crate::python::import::exchange::has_no_streams;
 use crate::python::import::traits::Traits;
-use crate::python::import::{known_types, state, undeclared, why_not};
+use crate::python::import::{known_types, masked_array, state, undeclared, why_not};
 use crate::view::{CaiView, Owner};
 
 const DEVICE_TYPE: IntRule = IntRule::new(
@@ -65,9 +65,11 @@ pub(crate) fn import(
     if capsule::is_capsule(object) {
         return import_capsule(object, request);
     }
-    let is_known = known_types::facts_of(object)?
-        .traits
-        .intersects(Traits::HAS_DLPACK);
+    let traits = known_types::facts_of(object)?.traits;
+    if traits.intersects(Traits::MASKED) {
+        masked_array::check(object)?;
+    }
+    let is_known = traits.intersects(Traits::HAS_DLPACK);
     if !is_known && !object.hasattr(&names(object.py()).dlpack)? {
         return Err(missing(object, Rule::DlpackMissing, Field::DlpackCall));
     }

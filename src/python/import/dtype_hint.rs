@@ -2,8 +2,9 @@
 //!
 //! | typestr | written by | for |
 //! |---|---|---|
-//! | `<V2`, `|V1` | torch, CuPy with ml_dtypes | bfloat16, float8 |
+//! | `<V2`, `|V1` | torch, NumPy and CuPy with ml_dtypes | bfloat16, float8, and padded types smaller than a byte |
 //! | `<f1` | ml_dtypes | float8_e5m2 |
+//! | `|V4`, `<c4` | none known | complex32, which ml_dtypes writes as `<W4` |
 //! | `<f2` | Paddle, torch of 2024 | bfloat16, beside float16 |
 //! | `<u2` | Warp | bfloat16, beside uint16 |
 //!
@@ -36,7 +37,7 @@ fn mislabels(object: &Bound<'_, PyAny>) -> bool {
 /// The exceptions of the object's `dtype`.
 pub(crate) fn of(object: &Bound<'_, PyAny>, typestr: TypeStr) -> PyResult<Option<DType>> {
     let is_open = match (typestr.kind(), typestr.itemsize()) {
-        (Kind::Void, 1 | 2) | (Kind::Float, 1) => true,
+        (Kind::Void, 1 | 2 | 4) | (Kind::Float, 1) | (Kind::Complex, 4) => true,
         (Kind::Float | Kind::UInt, 2) => mislabels(object),
         _ => false,
     };
@@ -47,7 +48,8 @@ pub(crate) fn of(object: &Bound<'_, PyAny>, typestr: TypeStr) -> PyResult<Option
     }
 }
 
-/// Returns the type of the object's `dtype`, if it has this size and no typestr.
+/// Returns the type of the object's `dtype`, if it has this size and no typestr. One smaller than a byte is padded to a
+/// byte, as ml_dtypes stores it ([`into_named`](crate::protocol::interface::CaiInterface::into_named)).
 ///
 /// # Errors
 /// The exceptions of the object's `dtype`.
@@ -67,5 +69,7 @@ fn named(name: &Bound<'_, PyString>, itemsize: u32) -> Option<DType> {
     let name = release::dropping(|| name.to_cow().ok())?;
     let last = name.rsplit('.').next()?;
     let dtype = DType::from_name(last)?;
-    (!dtype.has_typestr() && dtype.itemsize() == Some(itemsize)).then_some(dtype)
+    let is_padded = dtype.is_sub_byte() && dtype.lanes() == 1;
+    let nbytes = if is_padded { 1 } else { dtype.itemsize()? };
+    (!dtype.has_typestr() && nbytes == itemsize).then_some(dtype)
 }

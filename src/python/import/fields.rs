@@ -7,7 +7,7 @@ use crate::protocol::dtype::{Kind, TypeStr};
 use crate::protocol::interface::Descr;
 use crate::protocol::rule::{Rule, Violation};
 use crate::python::call::choice::text;
-use crate::python::call::options;
+use crate::python::call::dtype;
 use crate::python::call::options::Options;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::int::repr;
@@ -63,7 +63,7 @@ pub(crate) fn field(
     name: &Bound<'_, PyAny>,
     dtype: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<PyCaiView> {
-    let dtype = dtype.map(options::dtype).transpose()?;
+    let dtype = dtype.map(self::dtype::dtype).transpose()?;
     let given = text(name, "name", "a str, the name of a field")?;
     // A struct without names refuses the empty one.
     let named = given.as_deref().unwrap_or_default();

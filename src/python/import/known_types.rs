@@ -43,6 +43,8 @@ fn traits(kind: &Bound<'_, PyType>) -> PyResult<Traits> {
     }
     traits.set(Traits::HAS_DLPACK, kind.hasattr(&names.dlpack)?);
     traits.set(Traits::OURS, kind.is(py.get_type::<PyCaiView>()));
+    traits.set(Traits::NDARRAY, inherits(kind, "numpy", "ndarray")?);
+    traits.set(Traits::MASKED, inherits(kind, "numpy.ma", "MaskedArray")?);
     // Read as an attribute, as PyO3's own reader waits in cells (`cpython`); its value may be of any type.
     let module = kind.getattr(&names.module)?;
     let module = module.cast::<PyString>();
@@ -59,6 +61,22 @@ fn traits(kind: &Bound<'_, PyType>) -> PyResult<Traits> {
         traits |= Traits::of_silence(producer.silence);
     }
     Ok(traits)
+}
+
+/// Whether a type is a class of a package, or a subclass of it. The package is not imported for it.
+fn inherits(kind: &Bound<'_, PyType>, package: &str, class: &str) -> PyResult<bool> {
+    let names = names(kind.py());
+    for base in kind.mro() {
+        if base.getattr(&names.dunder_name)?.str()? == class {
+            let module = base.getattr(&names.module)?.str()?;
+            let module = module.to_string_lossy();
+            let rest = module.strip_prefix(package);
+            if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.')) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 /// The facts about a type that decide how its objects are imported.
@@ -160,8 +178,9 @@ fn discover(object: &Bound<'_, PyAny>) -> PyResult<TypeFacts> {
     } else {
         table(&kind)?
     };
-    let has_own_route =
-        traits.intersects(Traits::OURS) || is_capsule(object) || object.is_instance_of::<PyDict>();
+    let has_own_route = traits.intersects(Traits::OURS | Traits::MASKED)
+        || is_capsule(object)
+        || object.is_instance_of::<PyDict>();
     if table.is_none() && !has_own_route && !traits.intersects(Traits::IS_NEG) {
         traits |= Traits::PLAIN;
     }

@@ -12,8 +12,8 @@ use crate::python::call::options::{self, Options};
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::{Function, signature};
 use crate::python::cpython::int::{repr, type_name};
-use crate::python::import::cai_dict::ParsedDict;
-use crate::python::import::{cai, cai_dict};
+use crate::python::import::traits::Traits;
+use crate::python::import::{cai, cai_dict, known_types, masked_array, route};
 use crate::view::CaiView;
 
 signature! {
@@ -24,14 +24,15 @@ signature! {
     /// tuple of CaiView and (CaiView or None)
     ///     The values, and the mask; None if the array has none. A mask of bytes is a view of `bool`, of the values'
     ///     shape or one that broadcasts to it; a mask of bits a view of `uint8`, whose lowest bit belongs to the
-    ///     first value. A value is valid if its mask is not 0.
+    ///     first value. A value is valid if its mask is not 0. NumPy's masks state the opposite: of a masked array of
+    ///     NumPy the mask is a read-only copy, inverted.
     ///
     /// Raises
     /// ------
     /// TypeError, ValueError, BufferError, DriverError
     ///     As `view` does; ValueError if both forms of mask fit and `mask` is "auto".
     SplitMasked = split_masked [
-        /// An array with ``__cuda_array_interface__``.
+        /// An array with ``__cuda_array_interface__``, a masked array of NumPy, or any array without a mask.
         obj: "object",
     ] (
         /// The form of the mask: "bit", "byte", or "auto" to infer it from type and shape.
@@ -74,7 +75,10 @@ fn split_masked<'py>(
     form: Option<MaskForm>,
     options: &Options<'_, 'py>,
 ) -> PyResult<(PyCaiView, Option<PyCaiView>)> {
-    let mut read = read(obj, options)?;
+    let Some(dict) = interface(obj)? else {
+        return without_interface(obj, form, options);
+    };
+    let mut read = cai::read(obj, &dict, options)?;
     let Some(mask) = read.mask.take() else {
         return Ok((PyCaiView::new(cai::view(obj, read, options)?), None));
     };
@@ -84,18 +88,44 @@ fn split_masked<'py>(
     Ok((PyCaiView::new(values), Some(PyCaiView::new(mask))))
 }
 
-/// Reads the dict of an object; refuses a bare dict, which has no owner.
-fn read<'py>(object: &Bound<'py, PyAny>, options: &Options<'_, '_>) -> PyResult<ParsedDict<'py>> {
+/// Reads `__cuda_array_interface__`; refuses a bare dict, which has no owner.
+fn interface<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
     if object.is_instance_of::<PyDict>() {
         let found = format_args!("the dict {}", repr(object));
         return Err(Violation::new(Rule::OwnerMissing, Field::Object, found)
             .with_hint("pass the object that has the dict as __cuda_array_interface__")
             .into());
     }
-    match cai::attribute(object)? {
-        Some(dict) => cai::read(object, &dict, options),
-        None => Err(cai::missing(object)),
+    cai::attribute(object)
+}
+
+/// Splits a masked array of NumPy; any other array has no mask.
+fn without_interface<'py>(
+    object: &Bound<'py, PyAny>,
+    form: Option<MaskForm>,
+    options: &Options<'_, 'py>,
+) -> PyResult<(PyCaiView, Option<PyCaiView>)> {
+    let is_masked = known_types::facts_of(object)?
+        .traits
+        .intersects(Traits::MASKED);
+    if !is_masked || masked_array::mask(object)?.is_none() {
+        return Ok((PyCaiView::new(route::import(object, options)?), None));
     }
+    if form == Some(MaskForm::Bits) {
+        return Err(
+            Violation::new(Rule::MaskType, Field::Argument("mask"), "'bit'")
+                .with_hint("the masks of NumPy are of bytes")
+                .into(),
+        );
+    }
+    let valid = masked_array::valid(object)?;
+    let values = route::import(&object.getattr("data")?, options)?;
+    let copied = Options {
+        read_only: Some(true),
+        ..options_of(options)
+    };
+    let mask = route::import(&valid, &copied)?;
+    Ok((PyCaiView::new(values), Some(PyCaiView::new(mask))))
 }
 
 fn mask_view<'py>(

@@ -1,5 +1,6 @@
 //! Imports arrays of other libraries as views.
 
+pub(crate) mod array_interface;
 pub(crate) mod cai;
 pub(crate) mod cai_dict;
 pub(crate) mod descr;
@@ -10,6 +11,7 @@ pub(crate) mod exchange;
 pub(crate) mod fields;
 pub(crate) mod known_types;
 pub(crate) mod mask;
+pub(crate) mod masked_array;
 pub(crate) mod route;
 pub(crate) mod state;
 pub(crate) mod traits;

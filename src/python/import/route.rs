@@ -7,6 +7,9 @@
 //! | a capsule | claimed |
 //! | a dict | the CUDA Array Interface, with `owner=` |
 //! | anything else | CAI if it declares the stream or nothing else is offered, else `__dlpack__` |
+//! | a NumPy array that its `__dlpack__` refuses | `__array_interface__` |
+//!
+//! A masked array of NumPy is refused, unless it has no mask.
 
 use std::mem::MaybeUninit;
 
@@ -29,7 +32,9 @@ use crate::python::import::cai_dict::Numbers;
 use crate::python::import::dlpack::DlpackArguments;
 use crate::python::import::known_types::TypeFacts;
 use crate::python::import::traits::Traits;
-use crate::python::import::{cai, dlpack, exchange, known_types, state};
+use crate::python::import::{
+    array_interface, cai, dlpack, exchange, known_types, masked_array, state,
+};
 use crate::view::{CaiView, Owner};
 
 /// Imports any array, or derives from a `CaiView`, for an export or an argument.
@@ -114,6 +119,9 @@ fn without_table<'py>(
     structs: AllowStructs,
 ) -> PyResult<Beside> {
     if !facts.traits.intersects(Traits::PLAIN) {
+        if facts.traits.intersects(Traits::MASKED) {
+            masked_array::check(object)?;
+        }
         if capsule::is_capsule(object) {
             memory.write(amend(
                 dlpack::import(object, DlpackArguments::default(), options)?,
@@ -160,7 +168,10 @@ pub(crate) fn by_attributes<'py>(
     } else if !dlpack::has_dlpack(object)? {
         return Err(no_protocol(object));
     }
-    memory.write(amend(by_dlpack(object, options)?, options)?);
+    match by_dlpack(object, options) {
+        Ok(view) => memory.write(amend(view, options)?),
+        Err(refused) => return by_array_interface(memory, object, refused, options, structs),
+    };
     Ok(Beside::default())
 }
 
@@ -168,6 +179,21 @@ pub(crate) fn by_attributes<'py>(
 #[inline(always)]
 pub(crate) fn is_declared(traits: Traits, stream: Stream, is_stream_known: bool) -> bool {
     is_stream_known && !(stream == Stream::None && traits.intersects(Traits::SILENT_UNKNOWN))
+}
+
+/// Imports what NumPy's `__dlpack__` has refused.
+#[cold]
+fn by_array_interface<'py>(
+    memory: &mut MaybeUninit<CaiView>,
+    object: &Bound<'py, PyAny>,
+    refused: PyErr,
+    options: &Options<'_, 'py>,
+    structs: AllowStructs,
+) -> PyResult<Beside> {
+    let (mut view, beside) = array_interface::import(object, refused, options, structs)?;
+    amend_in_place(&mut view, options)?;
+    memory.write(view);
+    Ok(beside)
 }
 
 /// Derives a view from a `CaiView`, with the same owner and streams.
@@ -266,22 +292,6 @@ fn amend_in_place(view: &mut CaiView, options: &Options<'_, '_>) -> PyResult<()>
 
 /// Describes the same bytes by the caller's type, shape and flag.
 fn redescribe(view: CaiView, options: &Options<'_, '_>) -> PyResult<CaiView> {
-    // SAFETY: `with_dtype`, `with_shape` and the flag describe the bytes of the view, and no others.
-    unsafe {
-        view.try_map(|descriptor| {
-            let descriptor = match (&options.shape, options.dtype) {
-                (None, None) => descriptor,
-                (None, Some(dtype)) => descriptor.with_dtype(dtype)?,
-                (Some(shape), dtype) => {
-                    let dtype = dtype.unwrap_or(descriptor.dtype());
-                    descriptor.with_shape(dtype, shape)?
-                }
-            };
-            Ok::<_, Violation>(match options.read_only {
-                None => descriptor,
-                Some(read_only) => descriptor.with_read_only(read_only),
-            })
-        })
-    }
-    .map_err(PyErr::from)
+    // SAFETY: `described` describes the bytes of the view, and no others.
+    unsafe { view.try_map(|descriptor| options.described(descriptor)) }.map_err(PyErr::from)
 }

@@ -45,6 +45,10 @@ bitflags! {
         const ABORTS_ON_DTYPE = 1 << 15;
         /// What is read before `__dlpack__` is called.
         const CHECKED_FIRST = Self::IS_NEG.bits() | Self::ABORTS_ON_DTYPE.bits();
+        /// The type is NumPy's array, or a subclass of it.
+        const NDARRAY = 1 << 16;
+        /// The type is NumPy's masked array, or a subclass of it, whose `__dlpack__` drops the mask.
+        const MASKED = 1 << 17;
         /// Attributes that change the meaning of an export.
         const STATE = Self::REQUIRES_GRAD.bits() | Self::IS_CONJ.bits() | Self::IS_NEG.bits();
     }

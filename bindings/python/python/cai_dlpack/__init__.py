@@ -14,6 +14,7 @@ from ._core import (
     CaiView,
     ConsumeWarning,
     DriverError,
+    DType,
     InterchangeWarning,
     StreamWarning,
     VersionWarning,
@@ -33,6 +34,7 @@ from ._core import (
 __all__ = [
     "CaiView",
     "ConsumeWarning",
+    "DType",
     "DriverError",
     "InterchangeWarning",
     "StreamWarning",

@@ -11,6 +11,7 @@ from typing_extensions import CapsuleType
 __all__ = [
     "CaiView",
     "ConsumeWarning",
+    "DType",
     "DriverError",
     "Explanation",
     "InterchangeWarning",
@@ -40,8 +41,14 @@ class _Named(Protocol):
     @property
     def name(self) -> str: ...
 
+class _Described(Protocol):
+    """A dtype object of torch or of a library like it, known by its text."""
+
+    @property
+    def itemsize(self) -> int: ...
+
 _StreamLike: TypeAlias = int | _CudaStream
-_DTypeLike: TypeAlias = str | type | _Named
+_DTypeLike: TypeAlias = str | type | _Named | _Described
 _DeviceLike: TypeAlias = tuple[int, int]
 __version__: str
 _stub: dict[str, str]
@@ -88,6 +95,62 @@ class ConsumeWarning(InterchangeWarning, ResourceWarning):
     """A consume block was never left. Also a ResourceWarning, which Python's default filters ignore."""
 
 @final
+class DType:
+    """An element type, which compares equal to every spelling of it.
+
+    NumPy and JAX take it for a dtype: `np.dtype(v.dtype)`, `np.empty(3, v.dtype)`. Its `str` and its hash are those of
+    its name.
+
+    Parameters
+    ----------
+    spelling : DTypeLike
+        A name ("bfloat16", "<f4"), a class (`np.float32`, `jnp.bfloat16`, `float`), or a dtype object of NumPy,
+        ml_dtypes, torch, TensorFlow, Paddle or Numba.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `spelling` names no type.
+
+    Examples
+    --------
+    >>> cd.DType("float32") == np.float32
+    True
+    """
+
+    def __new__(cls, spelling: _DTypeLike, /) -> DType:
+        """Create and return a new object.  See help(type) for accurate signature."""
+
+    @property
+    def name(self) -> str:
+        """The name, as NumPy and ml_dtypes spell it: "float32", "bfloat16", "bool"; of short vectors "float32x4"."""
+
+    @property
+    def itemsize(self) -> int | None:
+        """The size of an element in bytes; None for packed types smaller than a byte."""
+
+    @property
+    def dtype(self) -> Any:
+        """NumPy's dtype. Imports NumPy, and ml_dtypes for types that NumPy has not. Of short vectors a subarray; of a
+        packed type the one that ml_dtypes stores in a byte each.
+
+        Raises
+        ------
+        TypeError
+            If NumPy has no such dtype.
+        """
+
+    @property
+    def __numpy_dtype__(self) -> Any:
+        """NumPy's dtype, as `dtype`: what NumPy 2.4 asks for."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+    def __format__(self, spec: str, /) -> str: ...
+    def __reduce__(self) -> tuple[type[DType], tuple[str]]: ...
+
+@final
 class CaiView:
     """A view of a strided array in memory that CUDA (or, from DLPack, the host) can access; keeps the owner alive.
 
@@ -99,8 +162,8 @@ class CaiView:
     ----------
     shape : tuple of int
         The extents, in elements.
-    dtype : str
-        The name of the element type.
+    dtype : DType
+        The element type. Equals every spelling of it, such as "float32" and `np.float32`.
     device : tuple of int
         DLPack's device, as (type, id).
     stream : int | None
@@ -126,8 +189,18 @@ class CaiView:
         """The extents, in elements."""
 
     @property
-    def dtype(self) -> str:
-        """The name of the element type, as NumPy and ml_dtypes spell it: "float32", "bfloat16", "bool", ..."""
+    def dtype(self) -> DType:
+        """The element type. Equals every spelling of it: "float32", `np.float32`, `torch.float32`."""
+
+    @property
+    def __numpy_dtype__(self) -> Any:
+        """NumPy's dtype of the elements, by which `np.result_type(v)` and `jnp.asarray(v)` know it (from NumPy 2.4 on).
+
+        Raises
+        ------
+        TypeError
+            If NumPy has no such dtype.
+        """
 
     @property
     def itemsize(self) -> int | None:
@@ -808,7 +881,7 @@ def split_masked(
     Parameters
     ----------
     obj : object
-        An array with ``__cuda_array_interface__``.
+        An array with ``__cuda_array_interface__``, a masked array of NumPy, or any array without a mask.
     mask : Literal['auto', 'bit', 'byte'], default "auto"
         The form of the mask: "bit", "byte", or "auto" to infer it from type and shape.
     device_id : int | None, default None
@@ -819,7 +892,8 @@ def split_masked(
     tuple of CaiView and (CaiView or None)
         The values, and the mask; None if the array has none. A mask of bytes is a view of `bool`, of the values'
         shape or one that broadcasts to it; a mask of bits a view of `uint8`, whose lowest bit belongs to the
-        first value. A value is valid if its mask is not 0.
+        first value. A value is valid if its mask is not 0. NumPy's masks state the opposite: of a masked array of
+        NumPy the mask is a read-only copy, inverted.
 
     Raises
     ------

@@ -1,0 +1,228 @@
+//! The class `DType`: an element type that NumPy takes for a dtype, without this library importing NumPy.
+//!
+//! NumPy reads the attribute `__numpy_dtype__` of what it is to take for a dtype (from 2.4 on), else `dtype`: both make
+//! NumPy's own dtype, when they are read. A subclass of `str` would be read by its text, which names `bfloat16` only
+//! once somebody has imported `ml_dtypes`.
+
+use pyo3::exceptions::PyImportError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict, PyString, PyTuple};
+
+use crate::protocol::dtype::{DType, Kind};
+use crate::protocol::interface::{Descr, DescrField};
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::python::call::dtype;
+use crate::python::cpython::release;
+use crate::python::cpython::thread_exit::entries;
+
+/// An element type, which compares equal to every spelling of it.
+///
+/// NumPy and JAX take it for a dtype: `np.dtype(v.dtype)`, `np.empty(3, v.dtype)`. Its `str` and its hash are those of
+/// its name.
+///
+/// Parameters
+/// ----------
+/// spelling : DTypeLike
+///     A name ("bfloat16", "<f4"), a class (`np.float32`, `jnp.bfloat16`, `float`), or a dtype object of NumPy,
+///     ml_dtypes, torch, TensorFlow, Paddle or Numba.
+///
+/// Raises
+/// ------
+/// TypeError, ValueError
+///     If `spelling` names no type.
+///
+/// Examples
+/// --------
+/// >>> cd.DType("float32") == np.float32
+/// True
+#[pyclass(name = "DType", module = "cai_dlpack", frozen)]
+pub(crate) struct PyDType {
+    dtype: DType,
+    /// The fields of a struct.
+    fields: Descr,
+}
+
+impl PyDType {
+    pub(crate) fn of(dtype: DType, fields: &Descr) -> Self {
+        Self {
+            dtype,
+            fields: fields.clone(),
+        }
+    }
+
+    fn text(&self) -> String {
+        self.dtype.to_string()
+    }
+
+    /// Whether `other` spells this type; `None` if it spells none.
+    fn equals(&self, other: &Bound<'_, PyAny>) -> PyResult<Option<bool>> {
+        if let Ok(other) = other.cast::<Self>() {
+            let other = other.get();
+            return Ok(Some(
+                self.dtype == other.dtype && self.fields == other.fields,
+            ));
+        }
+        if let Ok(name) = other.cast::<PyString>()
+            && self.text() == name.to_string_lossy()
+        {
+            return Ok(Some(true));
+        }
+        Ok(dtype::spelled(other)?.ok().map(|other| self.dtype == other))
+    }
+}
+
+entries! {
+impl PyDType {
+    #[new]
+    #[pyo3(signature = (spelling, /))]
+    fn new(spelling: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Ok(Self::of(dtype::dtype(spelling)?, &Descr::None))
+    }
+
+    /// The name, as NumPy and ml_dtypes spell it: "float32", "bfloat16", "bool"; of short vectors "float32x4".
+    #[getter]
+    fn name(&self) -> String {
+        self.text()
+    }
+
+    /// The size of an element in bytes; None for packed types smaller than a byte.
+    #[getter]
+    fn itemsize(&self) -> Option<u32> {
+        self.dtype.itemsize()
+    }
+
+    /// NumPy's dtype. Imports NumPy, and ml_dtypes for types that NumPy has not. Of short vectors a subarray; of a
+    /// packed type the one that ml_dtypes stores in a byte each.
+    ///
+    /// Raises
+    /// ------
+    /// TypeError
+    ///     If NumPy has no such dtype.
+    #[getter]
+    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        numpy_dtype(py, self.dtype, &self.fields)
+    }
+
+    /// NumPy's dtype, as `dtype`: what NumPy 2.4 asks for.
+    #[getter]
+    fn __numpy_dtype__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        numpy_dtype(py, self.dtype, &self.fields)
+    }
+
+    fn __eq__<'py>(&self, other: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let py = other.py();
+        Ok(match self.equals(other)? {
+            Some(equal) => PyBool::new(py, equal).to_owned().into_any(),
+            None => py.NotImplemented().into_bound(py),
+        })
+    }
+
+    fn __hash__(&self, py: Python<'_>) -> PyResult<isize> {
+        PyString::new(py, &self.text()).hash()
+    }
+
+    fn __str__(&self) -> String {
+        self.text()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("DType('{}')", self.text())
+    }
+
+    fn __format__<'py>(&self, py: Python<'py>, spec: &str) -> PyResult<Bound<'py, PyAny>> {
+        PyString::new(py, &self.text()).call_method1("__format__", (spec,))
+    }
+
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
+        let this = slf.get();
+        if this.dtype.is_structure() {
+            return Err(Violation::new(Rule::Pickle, Field::Object, "a DType with fields").into());
+        }
+        (slf.get_type(), (this.text(),)).into_pyobject(slf.py())
+    }
+}
+}
+
+/// Returns NumPy's dtype.
+///
+/// # Errors
+/// `numpy-dtype`; `ImportError` without NumPy.
+pub(crate) fn numpy_dtype<'py>(
+    py: Python<'py>,
+    dtype: DType,
+    fields: &Descr,
+) -> PyResult<Bound<'py, PyAny>> {
+    let numpy = py.import("numpy")?.getattr("dtype")?;
+    if let Descr::Fields(fields) = fields {
+        return of_fields(&numpy, fields, dtype.itemsize());
+    }
+    if dtype.is_structure() {
+        return numpy.call1((format!("V{}", dtype.itemsize().unwrap_or(1)),));
+    }
+    if dtype.lanes() == 1 {
+        return match dtype.typestr() {
+            Ok(typestr) => numpy.call1((typestr,)),
+            Err(_) => numpy.call1((of_ml_dtypes(py, dtype)?,)),
+        };
+    }
+    if dtype.is_sub_byte() {
+        return Err(refuse(dtype, "NumPy stores no two elements in one byte"));
+    }
+    let lane = numpy_dtype(py, dtype.lane(), fields)?;
+    numpy.call1(((lane, dtype.lanes()),))
+}
+
+/// Returns the class that ml_dtypes has for the type.
+fn of_ml_dtypes(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
+    let found = py
+        .import("ml_dtypes")
+        .and_then(|module| module.getattr_opt(dtype.name()));
+    match found {
+        Ok(Some(class)) => Ok(class),
+        Ok(None) => Err(refuse(dtype, "this ml_dtypes has no such type: update it")),
+        Err(error) if error.is_instance_of::<PyImportError>(py) => {
+            release::drop_now(error);
+            Err(refuse(dtype, "install ml_dtypes, which has it"))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns the dtype of a struct, with the offsets of its fields: those without a name are padding.
+fn of_fields<'py>(
+    numpy: &Bound<'py, PyAny>,
+    fields: &[DescrField],
+    itemsize: Option<u32>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = numpy.py();
+    let (mut names, mut formats, mut offsets) = (Vec::new(), Vec::new(), Vec::new());
+    for field in fields.iter().filter(|field| !field.name().is_empty()) {
+        let typestr = field.typestr();
+        if matches!(typestr.kind(), Kind::DateTime | Kind::TimeDelta) {
+            let found = format_args!("field '{}' of '{typestr}'", field.name());
+            return Err(Violation::new(Rule::NumpyDtype, Field::CaiDescr, found)
+                .with_hint("its unit is not kept; v.field(name, dtype='int64') has the ticks")
+                .into());
+        }
+        let format = match field.descr() {
+            Descr::Fields(inner) => of_fields(numpy, &inner, Some(typestr.itemsize()))?,
+            Descr::None | Descr::Trivial => numpy.call1((typestr.to_string(),))?,
+        };
+        names.push(field.name());
+        formats.push((format, PyTuple::new(py, field.shape())?));
+        offsets.push(field.offset());
+    }
+    let dict = PyDict::new(py);
+    dict.set_item("names", names)?;
+    dict.set_item("formats", formats)?;
+    dict.set_item("offsets", offsets)?;
+    dict.set_item("itemsize", itemsize)?;
+    numpy.call1((dict,))
+}
+
+#[cold]
+fn refuse(dtype: DType, hint: &'static str) -> PyErr {
+    Violation::new(Rule::NumpyDtype, Field::TensorDtype, dtype)
+        .with_hint(hint)
+        .into()
+}

@@ -1,0 +1,72 @@
+//! `__array__`: a NumPy array of memory that the host can read, also of types that NumPy does not take by DLPack.
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::protocol::descriptor::Descriptor;
+use crate::protocol::device::Flags;
+use crate::protocol::dtype::DType;
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::python::call::options::Options;
+use crate::python::class::dtype::numpy_dtype;
+use crate::python::class::view::PyCaiView;
+use crate::python::cpython::names::names;
+use crate::python::export::buffer;
+use crate::python::import::route;
+
+/// Returns the array, converted to `dtype` if it is given; `copy` is that of `numpy.array`.
+///
+/// # Errors
+/// `array-unreadable`, `numpy-dtype`; the exceptions of NumPy.
+pub(crate) fn array<'py>(
+    this: &Bound<'py, PyCaiView>,
+    dtype: Option<Bound<'py, PyAny>>,
+    copy: Option<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (py, descriptor) = (this.py(), this.get().view().descriptor());
+    if !descriptor.device().is_host_readable() {
+        return Err(buffer::unreadable(descriptor.device()).into());
+    }
+    let numpy = py.import("numpy")?;
+    let array = match bits_of(descriptor)? {
+        None => numpy.call_method1("from_dlpack", (this,))?,
+        Some(bits) => {
+            let dtype = numpy_dtype(py, descriptor.dtype(), this.get().descr())?;
+            let options = Options {
+                dtype: Some(bits),
+                ..Options::default()
+            };
+            let bits = this.get().derive(py, route::own(this.get(), &options)?);
+            let bits = numpy.call_method1("from_dlpack", (bits.into_object(py)?,))?;
+            bits.call_method1("view", (dtype,))?
+        }
+    };
+    let arguments = PyDict::new(py);
+    arguments.set_item("dtype", dtype)?;
+    match copy {
+        Some(copy) => arguments.set_item(&names(py).copy, copy)?,
+        None => arguments.set_item(&names(py).copy, false)?,
+    }
+    numpy.call_method("array", (array,), Some(&arguments))
+}
+
+/// Returns the unsigned int that NumPy takes by DLPack in place of a type that it does not; `None` if it takes the
+/// type, or refuses it for another reason.
+fn bits_of(descriptor: &Descriptor) -> Result<Option<DType>, Violation> {
+    let dtype = descriptor.dtype();
+    if dtype.is_structure() || dtype.typestr().is_ok() || dtype.lanes() != 1 {
+        return Ok(None);
+    }
+    Ok(Some(match dtype.itemsize() {
+        Some(1) => DType::U8,
+        Some(2) => DType::U16,
+        Some(_) => DType::U32,
+        None if descriptor.flags().contains(Flags::SUBBYTE_PADDED) => DType::U8,
+        None => {
+            let found = format_args!("an array of {dtype}, packed");
+            return Err(Violation::new(Rule::ArrayUnreadable, Field::Object, found).with_hint(
+                "cd.view(v, dtype='uint8', shape=(v.nbytes,)) presents the bytes of contiguous elements",
+            ));
+        }
+    }))
+}

@@ -1,0 +1,149 @@
+//! Imports by `__array_interface__` the NumPy arrays that NumPy's own `__dlpack__` refuses.
+//!
+//! | array | view |
+//! |---|---|
+//! | bfloat16, float8, complex32 of ml_dtypes | of that type: its `typestr` leaves it open, its `dtype` names it |
+//! | int4, float4, float6, ... of ml_dtypes | of that type, padded: an element takes a byte |
+//! | records | of a struct, with its fields |
+//! | dates and times | refused; `dtype="int64"` presents the ticks |
+//! | the other byte order, text, objects, long double | refused |
+//!
+//! Nothing is asked twice on the usual way: NumPy is first asked by `__dlpack__`.
+
+use pyo3::exceptions::PyBufferError;
+use pyo3::prelude::*;
+
+use crate::protocol::axes::{Axes, Source};
+use crate::protocol::descriptor::Descriptor;
+use crate::protocol::device::Device;
+use crate::protocol::dtype::{DType, Kind, TypeStr};
+use crate::protocol::interface::{CaiInterface, Descr, Parts, Version};
+use crate::protocol::rule::{Field, Violation};
+use crate::protocol::stream::Stream;
+use crate::python::call::options::Options;
+use crate::python::class::beside::Beside;
+use crate::python::cpython::names::names;
+use crate::python::cpython::release;
+use crate::python::import::cai::AllowStructs;
+use crate::python::import::traits::Traits;
+use crate::python::import::{cai, descr, dtype_hint, known_types};
+use crate::view::{CaiView, Owner};
+
+/// Imports a NumPy array whose `__dlpack__` has raised `refused`.
+///
+/// # Errors
+/// `refused` for any other object and for another exception than `BufferError`; the rules of the interface.
+#[cold]
+pub(crate) fn import<'py>(
+    object: &Bound<'py, PyAny>,
+    refused: PyErr,
+    options: &Options<'_, 'py>,
+    structs: AllowStructs,
+) -> PyResult<(CaiView, Beside)> {
+    let is_array = known_types::facts_of(object)?
+        .traits
+        .intersects(Traits::NDARRAY);
+    if !is_array || !refused.is_instance_of::<PyBufferError>(object.py()) {
+        return Err(refused);
+    }
+    let dict = object.getattr("__array_interface__")?;
+    let names = names(object.py());
+    let text: String = dict.get_item(&names.typestr)?.extract()?;
+    let Some((typestr, named)) = element(object, &text)? else {
+        return Err(refused);
+    };
+    let has_fields = typestr.kind() == Kind::Void && named.is_none() && options.keeps_elements();
+    let descr = match has_fields {
+        true => descr::read(Some(dict.get_item(&names.descr)?), typestr),
+        false => Ok(Descr::None),
+    };
+    let descr = match descr {
+        Ok(descr) => descr,
+        // A field of objects, or of a type whose name is no typestr.
+        Err(error) => {
+            release::drop_now(error);
+            return Err(refused);
+        }
+    };
+    release::drop_now(refused);
+    let shape: Vec<i64> = dict.get_item(&names.shape)?.extract()?;
+    let strides: Option<Vec<i64>> = dict.get_item(&names.strides)?.extract()?;
+    let (data, read_only) = dict.get_item(&names.data)?.extract()?;
+    let interface = Axes::from_slices(Source::Cai, &shape, strides.as_deref()).and_then(|axes| {
+        CaiInterface::new(Parts {
+            version: Version::V3,
+            typestr,
+            descr,
+            axes,
+            data,
+            read_only,
+            stream: Stream::None,
+        })
+    });
+    let described = interface.and_then(|interface| describe(interface, named, options, structs));
+    let (descriptor, fields) = described.map_err(|violation| in_array(violation, &text))?;
+    let owner = Owner::from_raw(release::own(object.clone())?);
+    // SAFETY: NumPy's interface describes memory of the array, which the owner holds; `Stream::None` is always alive.
+    let view = unsafe { CaiView::of(descriptor, Stream::None, Some(Stream::None), owner) };
+    let beside = match fields {
+        Descr::Fields(_) => Beside::default().with_fields(fields),
+        Descr::None | Descr::Trivial => Beside::default(),
+    };
+    Ok((view, beside))
+}
+
+/// Returns the item's typestr, and the type that the array's own dtype names where the typestr leaves it open. `None`
+/// for a text that is no typestr (`StringDType()`), unless the dtype names a type (complex32 has `<W4`). That of objects
+/// has no size.
+fn element(object: &Bound<'_, PyAny>, text: &str) -> PyResult<Option<(TypeStr, Option<DType>)>> {
+    let whole = if text == "|O" { "|O8" } else { text };
+    if let Ok(typestr) = TypeStr::parse_any_order(whole) {
+        return Ok(Some((typestr, dtype_hint::of(object, typestr)?)));
+    }
+    let itemsize: u32 = object.getattr("itemsize")?.extract()?;
+    let named = dtype_hint::special(object, itemsize)?;
+    Ok(named.map(|dtype| (TypeStr::void(itemsize), Some(dtype))))
+}
+
+fn describe(
+    interface: CaiInterface,
+    named: Option<DType>,
+    options: &Options<'_, '_>,
+    structs: AllowStructs,
+) -> Result<(Descriptor, Descr), Violation> {
+    let host = Device::HOST;
+    let (descriptor, fields) = match named {
+        Some(dtype) => (
+            options.described(interface.into_named(dtype, host)?)?,
+            Descr::None,
+        ),
+        None if structs == AllowStructs::Yes && matches!(interface.descr(), Descr::Fields(_)) => {
+            interface.into_struct(host)?
+        }
+        None => (
+            cai::describe(interface, options)?.with_device(host),
+            Descr::None,
+        ),
+    };
+    Ok(match options.read_only {
+        None => (descriptor, fields),
+        Some(read_only) => (descriptor.with_read_only(read_only), fields),
+    })
+}
+
+/// Names the key of `__array_interface__`, and quotes the typestr as NumPy writes it (`<M8[ns]`).
+fn in_array(violation: Violation, typestr: &str) -> Violation {
+    let field = violation.field();
+    let violation = match field {
+        Field::CaiTypestr => violation.with_found(format!("'{typestr}'")),
+        _ => violation,
+    };
+    match field {
+        Field::CaiTypestr
+        | Field::CaiDescr
+        | Field::CaiShape
+        | Field::CaiStrides
+        | Field::CaiData => violation.in_field(Field::ArrayInterface(field.name())),
+        _ => violation,
+    }
+}
