@@ -523,15 +523,20 @@ class Explanation:
     def refused(self) -> str | None:
         """The error that the import or the consumer would raise; None if neither would."""
 
-def policy(*, sync: Literal["event", "host", "none"]) -> AbstractContextManager[object]:
-    """Sets how this thread orders consumers after the data, during a `with` block.
+def policy(
+    *, sync: Literal["event", "host", "none"] | None = None, strict: bool | None = None
+) -> AbstractContextManager[object]:
+    """Sets how consumers are ordered after the data, during a `with` block.
+
+    The block belongs to the current context (`contextvars`): to the asyncio task, or to the thread outside of tasks.
+    Tasks that are created inside it inherit the setting.
 
     Parameters
     ----------
-    sync : Literal['event', 'host', 'none']
+    sync : Literal['event', 'host', 'none'] | None, default None
         "event" (the default): the consumer's stream waits for an event; the host does not wait. "host": the host
         waits for the data. "none": nothing waits; the caller has ordered the work.
-    strict : bool, optional
+    strict : bool | None, default None
         True: every import is strict (`view`), and so is `CaiView.consume`.
 
     Returns
@@ -541,7 +546,7 @@ def policy(*, sync: Literal["event", "host", "none"]) -> AbstractContextManager[
     Raises
     ------
     TypeError, ValueError
-        If `sync` is no str, or none of these; if neither is given.
+        If `sync` is no str, or none of these; if neither argument is given.
     RuntimeError
         If the block is left in another context than it was entered in.
 
@@ -552,11 +557,12 @@ def policy(*, sync: Literal["event", "host", "none"]) -> AbstractContextManager[
     """
 
 def use_stream(stream: _StreamLike, /, *, device_id: int | None = None) -> AbstractContextManager[object]:
-    """Names the stream that this thread works on, during a `with` block.
+    """Names the stream that the caller works on, during a `with` block.
 
-    A consumer that imports views through the C Exchange API reads the thread's work stream without naming an
-    array. It gets this stream, and every view that it imports is made ready there. Without a block it gets the
-    legacy default stream.
+    A consumer that imports views through the C Exchange API reads the work stream without naming an array. It
+    gets this stream, and every view that it imports is made ready there. Without a block it gets the legacy default
+    stream. A producer of DLPack without that API is asked for its data on the same stream. The block belongs to
+    the current context, as that of `policy` does.
 
     Parameters
     ----------
