@@ -396,12 +396,12 @@ def test_an_open_block_is_not_entered_again(track: Track) -> None:
         block = track.view(track.a).consume(track.b)
         async with block:
             shown(track)
-            with pytest.raises(RuntimeError, match="is open"):
+            with pytest.raises(RuntimeError, match="consume-open"):
                 await block.__aenter__()
-            with pytest.raises(RuntimeError, match="is open"):
+            with pytest.raises(RuntimeError, match="consume-open"):
                 block.__enter__()
             assert shown(track) == ([], 1)
-        with block, pytest.raises(RuntimeError, match="is open"):
+        with block, pytest.raises(RuntimeError, match="consume-open"):
             await block.__aenter__()
 
     run(main())

@@ -120,7 +120,8 @@ impl Function for SetPolicy {
         };
         if block.sync.is_none() && block.strict.is_none() {
             let neither = Violation::new(Rule::ArgumentType, Field::Argument("sync"), "None");
-            return Err(neither.with_hint("name sync=, strict= or both").into());
+            let hint = "must be \"event\", \"host\" or \"none\", as strict= is not given";
+            return Err(neither.with_hint(hint).into());
         }
         Ok(Bound::new(slf.py(), block)?.into_any())
     }
