@@ -97,7 +97,8 @@ def test_leaving_in_another_context_is_refused_and_changes_nothing(
 
 def test_a_copy_of_a_context_keeps_a_block_that_has_ended(track: Track) -> None:
     programs = Programs(track)
-    with cd.policy(sync="host") as block:
+    block = cd.policy(sync="host")
+    with block:
         copy = contextvars.copy_context()
     assert copy.run(programs.made) == "host"
     assert programs.made() == "event"

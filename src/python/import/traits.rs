@@ -45,17 +45,17 @@ bitflags! {
         const ABORTS_ON_DTYPE = 1 << 15;
         /// What is read before `__dlpack__` is called.
         const CHECKED_FIRST = Self::IS_NEG.bits() | Self::ABORTS_ON_DTYPE.bits();
-        /// The type is NumPy's array, or a subclass of it.
-        const NDARRAY = 1 << 16;
+        /// The type is NumPy's array, or a subclass of it. [`method`](Self::method) has the bits below.
+        const NDARRAY = 1 << 24;
         /// The type is NumPy's masked array, or a subclass of it, whose `__dlpack__` drops the mask.
-        const MASKED = 1 << 17;
+        const MASKED = 1 << 25;
         /// Attributes that change the meaning of an export.
         const STATE = Self::REQUIRES_GRAD.bits() | Self::IS_CONJ.bits() | Self::IS_NEG.bits();
     }
 }
 
 impl Traits {
-    /// Returns the trait that the attribute of this trait, which is below 2^16, is a method.
+    /// Returns the trait that the attribute of this trait, which is below 2^8, is a method.
     pub(super) const fn method(self) -> Self {
         Self::from_bits_retain(self.bits() << 16)
     }
