@@ -25,7 +25,7 @@ use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::protocol::device::{Device, Flags};
+use crate::protocol::device::{Access, Device, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Stream};
 use crate::python::call::policy;
@@ -226,7 +226,8 @@ fn owning(view: &Bound<'_, PyCaiView>) -> PyResult<NonNull<DLManagedTensorVersio
 /// Makes a description that points into the view, which is immutable, and is valid as long as it.
 fn borrowed(view: &Bound<'_, PyCaiView>) -> PyResult<DLTensor> {
     let descriptor = view.get().view().descriptor();
-    if descriptor.read_only() {
+    // As in a legacy tensor, unknown access is expressed by the lack of flags.
+    if descriptor.access() == Access::ReadOnly {
         return Err(read_only());
     }
     make_ready(view)?;

@@ -4,7 +4,7 @@ use bitflags::bitflags;
 use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
 
-use crate::partners::{Quirk, Silence};
+use crate::partners::{Mutability, Quirk, Silence};
 use crate::protocol::stream::Stream;
 use crate::python::cpython::int::type_name;
 use crate::python::cpython::warn;
@@ -40,6 +40,8 @@ bitflags! {
         const SILENT_LEGACY = 1 << 12;
         /// The same, on the per-thread default stream.
         const SILENT_PER_THREAD = 1 << 13;
+        /// [`Mutability::Mutable`]: an array whose tensor has no flags can be written.
+        const IS_MUTABLE = 1 << 14;
         /// Attributes that change the meaning of an export.
         const STATE = Self::REQUIRES_GRAD.bits() | Self::IS_CONJ.bits() | Self::IS_NEG.bits();
     }
@@ -72,6 +74,17 @@ impl Traits {
             Stream::PerThreadDefault
         } else {
             Stream::None
+        }
+    }
+
+    /// Returns the trait of what a library means by a tensor without flags.
+    ///
+    /// [`Mutability::Immutable`] is not taken for the flag: JAX's arrays would then be refused by JAX, whose import is
+    /// legacy as its export is. They stay unknown, and every consumer that can be told is told not to write.
+    pub(super) const fn of_mutability(untold: Option<Mutability>) -> Self {
+        match untold {
+            Some(Mutability::Mutable) => Self::IS_MUTABLE,
+            Some(Mutability::Immutable | Mutability::Unknown) | None => Self::empty(),
         }
     }
 
