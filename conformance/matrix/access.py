@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from conformance.matrix.calls import PARTNERS
 
 # Of libraries whose arrays can be either. The others have no such property.
-SHOWN = {
+SHOWN: dict[str, Callable[[Any], bool]] = {
     "numpy": lambda array: array.flags.writeable,
     "array_api_strict": lambda array: array._array.flags.writeable,
     "cuda": lambda memory: not memory.readonly,

@@ -193,4 +193,3 @@ def test_a_flag_that_a_loan_cannot_carry_is_asked_for(flags: int, told: bool) ->
     found = cd.explain(exchanger(producer, __module__="elsewhere"), to="jax")
     assert ("read-only" in str(found).lower(), found.refused is not None) == (told, told)
     assert producer.exported == producer.made.released == 1, "taken, and given back"
-

@@ -260,7 +260,11 @@ impl Flags {
     #[must_use]
     #[inline]
     pub const fn with(self, other: Self, set: bool) -> Self {
-        let unstated = (other.0 & Self::READ_ONLY.0) * Self::UNSTATED;
+        let unstated = if other.contains(Self::READ_ONLY) {
+            Self::UNSTATED
+        } else {
+            0
+        };
         if set {
             Self(self.0 & !unstated | other.0)
         } else {
