@@ -223,7 +223,7 @@ def test_only_the_table_makes_a_silent_tensor_writable(row: dict[str, Any], door
         kind = type("Tensor", (Dlpack,), {"__module__": f"{module}.inner"})
         known = False if row["untold"] == "mutable" else None
         assert door(kind(host(versioned=False))).read_only is known
-        # A flag is a statement, of which the table knows nothing.
+        # A flag is the array's own statement, and comes before the table.
         assert door(kind(host(flags=abi.READ_ONLY))).read_only is True
         assert door(kind(host())).read_only is False
 
@@ -269,7 +269,7 @@ def test_the_dict_of_the_original_is_not_the_copys(machine: Machine) -> None:
 
 
 class OldDLPack(np.ndarray[Any, Any]):
-    """NumPy's own double (numpy/_core/tests/test_dlpack.py): knows the old protocol alone."""
+    """NumPy's own double (numpy/_core/tests/test_dlpack.py): has the old protocol alone."""
 
     def __dlpack__(self, stream: Any = None) -> Any:  # type: ignore[override]
         return super().__dlpack__(stream=None)
