@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
-use cai_dlpack::protocol::device::{Device, Flags};
+use cai_dlpack::protocol::device::{Access, Device, Flags};
 use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::{DLManagedTensor, DLManagedTensorVersioned, Managed, Owner};
@@ -180,7 +180,7 @@ fn counted(ends: &Arc<AtomicUsize>) -> CaiView {
         lanes: 1,
         shape: &[3, 2],
         strides: Some(&[1, 3]),
-        flags: 0,
+        flags: Flags::NONE,
     });
     let owner = Owner::new(Counted(Arc::clone(ends), values));
     // SAFETY: the owner keeps the values.
@@ -216,6 +216,10 @@ fn a_tensor_goes_from_crate_to_crate_and_back() {
         view = CaiView::from_dlpack(tensor, Stream::None).expect("a view");
         let legacy = view.to_dlpack_legacy(Stream::None).expect("a tensor");
         view = CaiView::from_dlpack(legacy, Stream::None).expect("a view");
+        // The legacy tensor has no flag, so that the next versioned one would state that it is read-only.
+        assert_eq!(view.descriptor().access(), Access::Unknown);
+        // SAFETY: the values of `counted`, which may be written.
+        view = unsafe { view.with_access(Access::Writable) };
     }
     let values = view.typed::<f32>().expect("floats").copy_to_vec();
     assert_eq!(values.expect("a copy"), [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);

@@ -8,9 +8,9 @@ use super::refuses::Refuses::{
     AxesAbove, DType, Empty, Gaps, NegativeStrides, NoAxes, NotCOrder, NotContiguous, ReadOnly,
 };
 use super::row::Checked::{Matrix, MatrixHost, Source, Torch};
-use super::row::Mutability::{Immutable, Mutable};
+use super::row::Mutability::{Immutable, Mutable, Unknown};
 use super::row::Quirk::{IgnoresStream, MislabelsBfloat16, WantsCurrentDevice};
-use super::row::{Call, Fault, Mutability, Partner, Producer, Reads, Silence, Waits};
+use super::row::{Call, Fault, Partner, Producer, Reads, Silence, Waits};
 
 const HOST: &[i32] = &[1];
 const HOST_READABLE: &[i32] = &[1, 3, 13];
@@ -25,7 +25,7 @@ const fn producer(call: &'static str, silence: Silence, evidence: &'static str) 
         quirks: &[],
         silence,
         evidence,
-        untold: Mutable,
+        untold: None,
         refuses: "",
     }
 }
@@ -138,7 +138,6 @@ pub static PARTNERS: &[Partner] = &[
         checked: Matrix,
         producer: Some(Producer {
             quirks: &[IgnoresStream],
-            untold: Mutability::Unknown,
             ..producer(
                 "cd.view(buf, producer_stream=s)",
                 Silence::Unknown,
@@ -171,6 +170,7 @@ pub static PARTNERS: &[Partner] = &[
         checked: Matrix,
         producer: Some(Producer {
             quirks: &[IgnoresStream],
+            untold: Some(Mutable),
             ..producer(
                 "cd.view(t, producer_stream=s)",
                 Silence::Unknown,
@@ -200,6 +200,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "1.19.0",
         checked: Matrix,
         producer: Some(Producer {
+            untold: Some(Mutable),
             quirks: &[MislabelsBfloat16],
             ..producer(
                 "cd.view(a)",
@@ -257,7 +258,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "0.10.2",
         checked: MatrixHost,
         producer: Some(Producer {
-            untold: Immutable,
+            untold: Some(Immutable),
             ..producer(
                 "cd.view(a)",
                 Silence::Unknown,
@@ -292,7 +293,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "2.21.0",
         checked: MatrixHost,
         producer: Some(Producer {
-            untold: Immutable,
+            untold: Some(Immutable),
             ..producer(
                 "cd.view(t)",
                 Silence::Ready,
@@ -321,6 +322,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "3.3.1",
         checked: MatrixHost,
         producer: Some(Producer {
+            untold: Some(Mutable),
             quirks: &[MislabelsBfloat16],
             ..producer(
                 "cd.view(t)",
@@ -364,7 +366,7 @@ pub static PARTNERS: &[Partner] = &[
         checked: MatrixHost,
         producer: Some(Producer {
             quirks: &[IgnoresStream],
-            untold: Mutability::Unknown,
+            untold: Some(Unknown),
             ..producer(
                 "cd.view(value)",
                 Silence::Unknown,
@@ -404,7 +406,6 @@ pub static PARTNERS: &[Partner] = &[
         version: "26.0.1",
         checked: MatrixHost,
         producer: Some(Producer {
-            untold: Immutable,
             refuses: "booleans, which it packs into bits",
             ..producer("cd.view(a)", Silence::Ready, "host memory")
         }),
@@ -492,6 +493,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "2.15.0",
         checked: Torch,
         producer: Some(Producer {
+            untold: Some(Mutable),
             quirks: &[MislabelsBfloat16, WantsCurrentDevice],
             refuses: "what requires grad, is conjugated, sparse, quantized or on `meta`",
             ..producer(
@@ -532,6 +534,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "15.0.0a1",
         checked: Source,
         producer: Some(Producer {
+            untold: Some(Mutable),
             quirks: &[WantsCurrentDevice],
             ..producer(
                 "cd.view(a)",
@@ -564,7 +567,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "6a22d1d",
         checked: Source,
         producer: Some(Producer {
-            untold: Mutability::Unknown,
+            untold: Some(Unknown),
             refuses: "columns with nulls as one array: `cd.split_masked(x)`",
             ..producer(
                 "cd.view(x, producer_stream=s)",
@@ -664,7 +667,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "version not recorded",
         checked: Source,
         producer: Some(Producer {
-            untold: Mutability::Unknown,
+            untold: Some(Unknown),
             ..producer(
                 "cd.view(x, producer_stream=s)",
                 Silence::Unknown,
@@ -692,7 +695,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "da51fc9",
         checked: Source,
         producer: Some(Producer {
-            untold: Mutability::Unknown,
+            untold: Some(Unknown),
             ..producer(
                 "cd.view(x, producer_stream=s)",
                 Silence::Unknown,

@@ -6,13 +6,13 @@
 //! | `shape` | elements | `shape` | elements |
 //! | `strides` | elements | `strides` | bytes |
 //! | `dtype` | bits, lanes | `typestr` | bytes |
-//! | `flags & READ_ONLY` | | `data[1]` | |
+//! | `flags & READ_ONLY` | | `data[1]`; true if it is unknown | |
 //! | `device` | | none: the driver is asked | |
 //! | none | | `stream` | |
 
 use super::address;
 use super::descriptor::{Descriptor, DescriptorRef};
-use super::device::{Device, Flags};
+use super::device::{Access, Device, Flags};
 use super::dtype::{self, DType, TypeStr};
 use super::interface::{self, CaiInterface, Descr, Version};
 use super::layout::{self, Layout, LayoutRef, Summary};
@@ -51,7 +51,7 @@ impl Descriptor {
             descr,
             version: Version::V3,
             typestr,
-            read_only: self.read_only(),
+            read_only: self.access() != Access::Writable,
         }
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::address;
 use super::axes::{Axes, INLINE_AXES, MAX_NDIM, Source};
-use super::device::{Device, Flags};
+use super::device::{Access, Device, Flags};
 use super::dtype::{self, DType};
 use super::layout::{self, Element, Layout};
 use super::rule::{Field, Rule, Violation};
@@ -30,8 +30,8 @@ pub struct RawTensor<'a> {
     pub shape: &'a [i64],
     /// `strides`: `ndim` of them, in elements; `None` for NULL, which means C order.
     pub strides: Option<&'a [i64]>,
-    /// The flags of the managed tensor; 0 for a legacy tensor.
-    pub flags: u64,
+    /// The flags of the managed tensor; [`Flags::LEGACY`] for a tensor that has none.
+    pub flags: Flags,
 }
 
 /// The metadata of a `DLTensor`, checked.
@@ -41,7 +41,7 @@ pub struct RawTensor<'a> {
 ///
 /// ```
 /// use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
-/// use cai_dlpack::protocol::device::Device;
+/// use cai_dlpack::protocol::device::{Device, Flags};
 /// use cai_dlpack::protocol::dtype::{DType, code};
 ///
 /// let raw = RawTensor {
@@ -54,7 +54,7 @@ pub struct RawTensor<'a> {
 ///     lanes: 1,
 ///     shape: &[2, 3],
 ///     strides: None,
-///     flags: 0,
+///     flags: Flags::NONE,
 /// };
 /// let tensor = Descriptor::new(&raw)?;
 /// assert_eq!((tensor.data(), tensor.dtype()), (0x7000_0040, DType::F32));
@@ -157,9 +157,12 @@ impl Descriptor {
         if raw.data == 0 || !layout::is_within_memory(data, reach, itemsize) {
             return None;
         }
-        let flags = Flags::from_bits(raw.flags);
+        let element = Element {
+            dtype,
+            flags: raw.flags,
+        };
         Some(Self {
-            layout: Layout::inline(values, ndim, summary, Element { dtype, flags }),
+            layout: Layout::inline(values, ndim, summary, element),
             data,
             device: Device {
                 device_type: raw.device_type,
@@ -175,13 +178,12 @@ impl Descriptor {
         let dtype = DType::from_dlpack(raw.code, raw.bits, raw.lanes)?;
         let axes = Axes::from_slices(Source::Tensor, raw.shape, raw.strides)?;
         let layout = Layout::from_elem_axes(axes, rounded_itemsize(dtype))?;
-        let flags = Flags::from_bits(raw.flags);
         let data = match offset_data(raw.data, raw.byte_offset) {
             _ if raw.data == 0 || layout.len() == 0 => 0,
             Some(data) => data,
             None => return Err(refuse_offset(raw.data, raw.byte_offset)),
         };
-        Self::from_layout(data, device, dtype, flags, layout)
+        Self::from_layout(data, device, dtype, raw.flags, layout)
     }
 
     /// Combines parts that are checked one by one. `data` is the address of the element of index 0,
@@ -246,11 +248,11 @@ impl Descriptor {
         self.layout.element().flags
     }
 
-    /// Whether the data must not be written.
+    /// Whether the data may be written.
     #[must_use]
     #[inline]
-    pub const fn read_only(&self) -> bool {
-        self.flags().read_only()
+    pub const fn access(&self) -> Access {
+        self.flags().access()
     }
 
     /// Returns shape and strides.
@@ -328,11 +330,16 @@ impl Descriptor {
         self.device = device;
     }
 
-    /// Sets or clears the read-only flag.
+    /// Replaces the access, by the caller's own assertion.
     #[must_use]
-    pub fn with_read_only(mut self, read_only: bool) -> Self {
-        self.layout.element_mut().flags = self.flags().with(Flags::READ_ONLY, read_only);
+    pub fn with_access(mut self, access: Access) -> Self {
+        self.set_access(access);
         self
+    }
+
+    /// Like [`with_access`](Self::with_access), in place.
+    pub(crate) fn set_access(&mut self, access: Access) {
+        self.layout.element_mut().flags = self.flags().with_access(access);
     }
 
     /// Reinterprets the bytes as elements of another type of the same size.

@@ -12,7 +12,7 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::partners;
 use crate::partners::{Asked, PARTNERS, Partner, order_for};
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::Device;
+use crate::protocol::device::{Access, Device};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Stream};
 use crate::python::call::options::{Options, text};
@@ -426,10 +426,10 @@ fn shown(py: Python<'_>, descriptor: &Descriptor, located: bool) -> PyResult<Str
     };
     let shape = PyTuple::new(py, descriptor.shape())?;
     let strides = PyTuple::new(py, descriptor.elem_strides())?;
-    let flag = if descriptor.read_only() {
-        ", read-only"
-    } else {
-        ""
+    let flag = match descriptor.access() {
+        Access::Writable => "",
+        Access::ReadOnly => ", read-only",
+        Access::Unknown => ", perhaps read-only",
     };
     Ok(format!(
         "{shape} {} on {place}, strides {strides} elements{flag}",

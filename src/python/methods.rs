@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 use pyo3::{Borrowed, ffi};
 
-use crate::protocol::device::Device;
+use crate::protocol::device::{Access, Device};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream};
 use crate::python::call::stream;
@@ -117,10 +117,15 @@ impl PyCaiView {
         }
     }
 
-    /// Whether consumers must not write.
+    /// Whether consumers must not write: True, False, or None if the producer could not state it. Consumers that can
+    /// be told are then told not to.
     #[getter]
-    fn read_only(&self) -> bool {
-        self.view().descriptor().read_only()
+    fn read_only(&self) -> Option<bool> {
+        match self.view().descriptor().access() {
+            Access::Writable => Some(false),
+            Access::ReadOnly => Some(true),
+            Access::Unknown => None,
+        }
     }
 
     /// The Python object that keeps the memory alive; None if a DLPack tensor does.
@@ -431,10 +436,10 @@ impl PyCaiView {
             device.device_type,
             device.id,
             self.stream().into_pyobject(py)?,
-            if descriptor.read_only() {
-                " read-only"
-            } else {
-                ""
+            match descriptor.access() {
+                Access::Writable => "",
+                Access::ReadOnly => " read-only",
+                Access::Unknown => " perhaps read-only",
             },
         ))
     }

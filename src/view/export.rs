@@ -5,7 +5,7 @@ use dlpark::ffi::{DLManagedTensor, DLManagedTensorVersioned};
 
 use super::{Abi, CaiView, build};
 use crate::error::Error;
-use crate::protocol::device::Flags;
+use crate::protocol::device::{Access, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
 
@@ -42,13 +42,14 @@ impl CaiView {
     ///
     /// # Errors
     /// As [`CaiView::to_dlpack`]; and `read-only-legacy` for read-only data, which this layout cannot express.
+    /// [Unknown](Access::Unknown) access, which it expresses too, passes.
     ///
     /// ```
     #[doc = floats!()]
     /// assert!(floats().to_dlpack_legacy(Stream::None).is_ok());
     /// ```
     pub fn to_dlpack_legacy(&self, consumer: Stream) -> Result<Managed<DLManagedTensor>, Error> {
-        refuse_read_only(self.descriptor.flags())?;
+        check_legacy(self.descriptor.access())?;
         self.order(Request::Stream(consumer), SyncPolicy::Event)?;
         self.managed(0)
     }
@@ -65,9 +66,9 @@ impl CaiView {
     }
 }
 
-/// Refuses to hide the read-only flag from a consumer.
-pub(crate) fn refuse_read_only(flags: Flags) -> Result<(), Violation> {
-    if flags.contains(Flags::READ_ONLY) {
+/// Refuses to hide from a consumer that the data is read-only.
+fn check_legacy(access: Access) -> Result<(), Violation> {
+    if access == Access::ReadOnly {
         return Err(Violation::new(
             Rule::ReadOnlyLegacy,
             Field::Argument("max_version"),

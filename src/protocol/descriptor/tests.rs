@@ -15,7 +15,7 @@ const VALID: RawTensor<'static> = RawTensor {
     lanes: 1,
     shape: &[2, 3],
     strides: None,
-    flags: 0,
+    flags: Flags::NONE,
 };
 
 fn valid() -> Descriptor {
@@ -96,7 +96,7 @@ fn ndim_checked(#[case] ndim: i32, #[case] wanted: Result<usize, Rule>) {
 #[case::single_axis_stride(RawTensor { shape: &[1, 3], strides: Some(&[i64::MIN, 1]), ..VALID })]
 #[case::negative_stride(RawTensor { strides: Some(&[3, -1]), ..VALID })]
 #[case::zero_stride(RawTensor { strides: Some(&[0, 1]), ..VALID })]
-#[case::unknown_flags(RawTensor { flags: 0xffff_ffff_ffff_fff8, ..VALID })]
+#[case::unknown_flags(RawTensor { flags: Flags::from_bits(0xffff_ffff_ffff_fff8), ..VALID })]
 #[case::misaligned(RawTensor { data: 0x7000_0001, ..VALID })]
 #[case::scalar(RawTensor { shape: &[], strides: Some(&[]), ..VALID })]
 #[case::empty_null(RawTensor { data: 0, shape: &[0, 3], ..VALID })]
@@ -157,7 +157,7 @@ fn nbytes(
         code,
         bits,
         lanes,
-        flags,
+        flags: Flags::from_bits(flags),
         shape: &[3, 5],
         ..VALID
     };
@@ -167,14 +167,37 @@ fn nbytes(
 }
 
 #[test]
-fn read_only_is_set_and_cleared_alone() {
-    let raw = RawTensor { flags: 7, ..VALID };
-    let made = Descriptor::new(&raw).unwrap();
-    assert!(made.read_only());
-    let writable = made.with_read_only(false);
-    assert!(!writable.read_only());
-    assert_eq!(writable.flags().bits(), 6);
-    assert_eq!(writable.with_read_only(true).flags().bits(), 7);
+fn the_access_is_replaced_alone() {
+    let raw = RawTensor {
+        flags: Flags::from_bits(7),
+        ..VALID
+    };
+    let mut made = Descriptor::new(&raw).unwrap();
+    assert_eq!(made.access(), Access::ReadOnly);
+    for (access, bits) in [
+        (Access::Writable, 6),
+        (Access::Unknown, 7),
+        (Access::ReadOnly, 7),
+        (Access::Unknown, 7),
+        (Access::Writable, 6),
+    ] {
+        made = made.with_access(access);
+        assert_eq!((made.access(), made.flags().bits()), (access, bits));
+    }
+}
+
+#[test]
+fn a_tensor_without_flags_is_neither_writable_nor_read_only() {
+    let legacy = RawTensor {
+        flags: Flags::LEGACY,
+        ..VALID
+    };
+    let made = Descriptor::new(&legacy).unwrap();
+    assert_eq!(made.access(), Access::Unknown);
+    assert_ne!(made, Descriptor::new(&VALID).unwrap());
+    // Another shape or device of it is as silent.
+    let other = made.with_shape(DType::F32, &[6]).unwrap();
+    assert_eq!(other.with_device(Device::HOST).access(), Access::Unknown);
 }
 
 #[test]

@@ -33,7 +33,7 @@ macro_rules! option_keywords {
             dtype: "_DTypeLike | None" = None,
             /// A new shape for contiguous memory, in elements of `dtype`.
             shape: "tuple[int, ...] | None" = None,
-            /// Overrides the producer's flag. False asserts that consumers may write.
+            /// Overrides the producer's flag, or its lack. False asserts that consumers may write.
             read_only: "bool | None" = None,
             /// Keeps the memory of a bare dict alive; of any other object, is kept alive beside it.
             owner: "object" = None,

@@ -33,8 +33,8 @@ use crate::view::CaiView;
 ///     DLPack's device, as (type, id).
 /// stream : int | None
 ///     The stream on which the data is ready; None if the data is ready.
-/// read_only : bool
-///     Whether consumers must not write.
+/// read_only : bool | None
+///     Whether consumers must not write; None if the producer could not state it.
 /// owner : object | None
 ///     The Python object that keeps the memory alive; None if a DLPack tensor does.
 ///

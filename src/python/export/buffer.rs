@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::Device;
+use crate::protocol::device::{Access, Device};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, SyncPolicy};
 use crate::python::class::view::PyCaiView;
@@ -60,7 +60,8 @@ pub(crate) fn array_interface<'py>(
     let dict = PyDict::new(py);
     dict.set_item(&names.shape, PyTuple::new(py, descriptor.shape())?)?;
     dict.set_item(&names.typestr, PyString::intern(py, typestr))?;
-    dict.set_item(&names.data, (descriptor.data(), descriptor.read_only()))?;
+    let is_read_only = descriptor.access() != Access::Writable;
+    dict.set_item(&names.data, (descriptor.data(), is_read_only))?;
     let strides = descriptor
         .byte_strides()
         .filter(|_| !descriptor.layout().is_c_contiguous())
@@ -113,7 +114,7 @@ pub(crate) unsafe fn get_buffer(
         obj: object.clone().into_ptr().cast(),
         len: descriptor.nbytes() as _,
         itemsize: descriptor.dtype().itemsize().unwrap_or(1) as _,
-        readonly: c_int::from(descriptor.read_only()),
+        readonly: c_int::from(descriptor.access() != Access::Writable),
         ndim: descriptor.ndim() as c_int,
         format: if wants(ffi::PyBUF_FORMAT) {
             format.as_ptr().cast_mut()
@@ -148,10 +149,10 @@ fn start(descriptor: &Descriptor) -> *mut c_void {
     }
 }
 
-/// Refuses a writable buffer of read-only data, and a layout other than the array's.
+/// Refuses a writable buffer of data that is not known to be writable, and a layout other than the array's.
 fn check_request(descriptor: &Descriptor, flags: c_int) -> Result<(), Violation> {
     let wants = |flag| flags & flag == flag;
-    if wants(ffi::PyBUF_WRITABLE) && descriptor.read_only() {
+    if wants(ffi::PyBUF_WRITABLE) && descriptor.access() != Access::Writable {
         let found = "a writable buffer";
         return Err(Violation::new(Rule::ReadOnlyWriter, Field::Object, found));
     }

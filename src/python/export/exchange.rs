@@ -26,7 +26,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::error::Error;
-use crate::protocol::device::{Device, Flags};
+use crate::protocol::device::{Access, Device, Flags};
 use crate::protocol::rule::{Class, Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Stream};
 use crate::python::call::{blocks, policy, use_stream};
@@ -225,7 +225,7 @@ unsafe fn result_like(
         ..*prototype
     };
     // SAFETY: the shape is the prototype's, readable during the call (this function's contract); no strides.
-    let described = unsafe { read_tensor(&described, 0) }?;
+    let described = unsafe { read_tensor(&described, Flags::NONE) }?;
     let Device { device_type, id } = described.device();
     let made = CaiView::empty(&described, stream_for_result(device_type, id)?)?;
     let (descriptor, owner) = made.into_parts();
@@ -319,7 +319,8 @@ fn owning(view: &Bound<'_, PyCaiView>) -> PyResult<NonNull<DLManagedTensorVersio
 /// Makes a description that points into the view, which is immutable, and is valid as long as it.
 fn borrowed(view: &Bound<'_, PyCaiView>) -> PyResult<DLTensor> {
     let descriptor = view.get().view().descriptor();
-    if descriptor.read_only() {
+    // As in a legacy tensor, unknown access is expressed by the lack of flags.
+    if descriptor.access() == Access::ReadOnly {
         return Err(read_only());
     }
     make_ready(view)?;

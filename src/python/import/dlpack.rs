@@ -12,7 +12,7 @@ use pyo3::{Borrowed, ffi};
 use crate::driver;
 use crate::driver::ContextGuard;
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::{Device, Flags};
+use crate::protocol::device::{Access, Device, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Stream};
 use crate::python::call::options::Options;
@@ -72,15 +72,16 @@ pub(crate) fn import(
     if !is_known && !object.hasattr(&names(object.py()).dlpack)? {
         return Err(missing(object, Rule::DlpackMissing, Field::DlpackCall));
     }
-    import_object(object, request, options)
+    import_object(object, request, options, Access::Unknown)
 }
 
-/// Imports an object that has `__dlpack__`.
+/// Imports an object that has `__dlpack__`. `stated` is what its interface has stated, if that has been read.
 #[inline(always)]
 pub(crate) fn import_object(
     object: &Bound<'_, PyAny>,
     request: DlpackArguments,
     options: &Options<'_, '_>,
+    stated: Access,
 ) -> PyResult<CaiView> {
     let traits = known_types::facts_of(object)?.traits;
     let announced = announced_device(object)?;
@@ -106,6 +107,7 @@ pub(crate) fn import_object(
     };
     let (mut descriptor, owner) = capsule::claim(&capsule)?;
     check(&mut descriptor, wanted, request)?;
+    descriptor.set_access(access(&descriptor, traits, stated));
     Ok(view(descriptor, owner, ready))
 }
 
@@ -427,6 +429,20 @@ fn is_tensorflow(object: &Bound<'_, PyAny>) -> bool {
         let module = object.get_type().getattr(&names(object.py()).module);
         module.is_ok_and(|module| module.to_string().starts_with("tensorflow."))
     })
+}
+
+/// Combines what the tensor and the object's interface have stated. If neither could, the table of partners decides:
+/// the arrays of some libraries can always be written.
+#[inline(always)]
+fn access(descriptor: &Descriptor, traits: Traits, stated: Access) -> Access {
+    // The interface is of the object's own memory, not of a copy.
+    if descriptor.flags().contains(Flags::IS_COPIED) {
+        return descriptor.access();
+    }
+    match descriptor.access().merge(stated) {
+        Access::Unknown if traits.intersects(Traits::IS_MUTABLE) => Access::Writable,
+        merged => merged,
+    }
 }
 
 /// Compares the tensor with the announced device and the caller's request.

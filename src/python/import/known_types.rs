@@ -56,7 +56,7 @@ fn traits(kind: &Bound<'_, PyType>) -> PyResult<Traits> {
     let quirks = producer.map_or(&[][..], |producer| producer.quirks);
     traits.extend(quirks.iter().map(|quirk| Traits::of_quirk(*quirk)));
     if let Some(producer) = producer {
-        traits |= Traits::of_silence(producer.silence);
+        traits |= Traits::of_silence(producer.silence) | Traits::of_mutability(producer.untold);
     }
     Ok(traits)
 }

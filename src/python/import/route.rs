@@ -13,7 +13,7 @@ use std::mem::MaybeUninit;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
-use crate::protocol::device::Device;
+use crate::protocol::device::{Access, Device};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 use crate::python::call::options::{Check, Options};
@@ -105,6 +105,7 @@ pub(crate) fn by_attributes<'py>(
     options: &Options<'_, 'py>,
     structs: AllowStructs,
 ) -> PyResult<Beside> {
+    let mut stated = Access::Unknown;
     if let Some(dict) = dict {
         let mut numbers = Numbers::default();
         if let Some(fast) = cai::read_fast(&dict, options, &mut numbers)
@@ -122,6 +123,7 @@ pub(crate) fn by_attributes<'py>(
         {
             return cai::import_parsed(memory, object, read, options, structs);
         }
+        stated = Access::of_flag(read.interface.read_only());
     } else if !dlpack::has_dlpack(object)? {
         return Err(no_protocol(object));
     }
@@ -129,7 +131,7 @@ pub(crate) fn by_attributes<'py>(
         stream: options.producer,
         ..DlpackArguments::default()
     };
-    let view = dlpack::import_object(object, request, options)?;
+    let view = dlpack::import_object(object, request, options, stated)?;
     memory.write(amend(view, options)?);
     Ok(Beside::default())
 }
@@ -249,7 +251,7 @@ fn redescribe(view: CaiView, options: &Options<'_, '_>) -> PyResult<CaiView> {
             };
             Ok::<_, Violation>(match options.read_only {
                 None => descriptor,
-                Some(read_only) => descriptor.with_read_only(read_only),
+                Some(read_only) => descriptor.with_access(Access::of_flag(read_only)),
             })
         })
     }

@@ -2,7 +2,7 @@
 
 use bitflags::bitflags;
 
-use crate::partners::{Quirk, Silence};
+use crate::partners::{Mutability, Quirk, Silence};
 use crate::protocol::stream::Stream;
 
 bitflags! {
@@ -41,6 +41,8 @@ bitflags! {
         /// An array without a stream is undeclared, and not ready.
         const SILENT =
             Self::SILENT_LEGACY.bits() | Self::SILENT_PER_THREAD.bits() | Self::SILENT_UNKNOWN.bits();
+        /// [`Mutability::Mutable`]: an array whose tensor has no flags can be written.
+        const IS_MUTABLE = 1 << 15;
         /// Attributes that change the meaning of an export.
         const STATE = Self::REQUIRES_GRAD.bits() | Self::IS_CONJ.bits() | Self::IS_NEG.bits();
     }
@@ -74,6 +76,17 @@ impl Traits {
             Some(Stream::PerThreadDefault)
         } else {
             None
+        }
+    }
+
+    /// Returns the trait of what a library means by a tensor without flags.
+    ///
+    /// [`Mutability::Immutable`] is not taken for the flag: JAX's arrays would then be refused by JAX, whose import is
+    /// legacy as its export is. They stay unknown, and every consumer that can be told is told not to write.
+    pub(super) const fn of_mutability(untold: Option<Mutability>) -> Self {
+        match untold {
+            Some(Mutability::Mutable) => Self::IS_MUTABLE,
+            Some(Mutability::Immutable | Mutability::Unknown) | None => Self::empty(),
         }
     }
 

@@ -5,6 +5,7 @@ use rstest::rstest;
 
 use super::Borrow;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
+use crate::protocol::device::Flags;
 use crate::protocol::dtype::code;
 use crate::protocol::rule::{Rule, Violation};
 
@@ -19,7 +20,7 @@ fn floats(data: u64, shape: &[i64], strides: &[i64]) -> Descriptor {
         lanes: 1,
         shape,
         strides: Some(strides),
-        flags: 0,
+        flags: Flags::NONE,
     };
     Descriptor::new(&raw).expect("a tensor")
 }

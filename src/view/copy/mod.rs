@@ -70,9 +70,11 @@ impl CaiView {
     ///
     /// ```
     #[doc = floats!()]
+    /// use cai_dlpack::protocol::device::Access;
+    ///
     /// let copy = floats().copy_to_host()?;
     /// assert_eq!(copy.typed::<f32>()?.copy_to_vec()?, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
-    /// assert!(!copy.descriptor().read_only());
+    /// assert_eq!(copy.descriptor().access(), Access::Writable);
     /// # Ok::<(), cai_dlpack::Error>(())
     /// ```
     pub fn copy_to_host(&self) -> Result<Self, Error> {

@@ -6,7 +6,7 @@ use crate::driver::script::{self, Script};
 use crate::driver::{MemoryKind, PointerInfo};
 use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
-use crate::protocol::device::Device;
+use crate::protocol::device::{Device, Flags};
 use crate::protocol::rule::Rule;
 use crate::protocol::stream::Stream;
 use crate::view::{CaiView, Owner};
@@ -38,7 +38,7 @@ fn bytes(offset: i64, count: i64, stride: i64, device: Device) -> CaiView {
         lanes: 1,
         shape: &[count],
         strides: Some(&[stride]),
-        flags: 0,
+        flags: Flags::NONE,
     });
     // SAFETY: nothing follows the address.
     unsafe { CaiView::new(descriptor.expect("a tensor"), Stream::None, Owner::new(())) }
@@ -196,7 +196,7 @@ fn ready_data_is_read_when_the_device_is_idle(
         lanes: 1,
         shape: &[3],
         strides: None,
-        flags: 0,
+        flags: Flags::NONE,
     });
     let descriptor = descriptor.expect("a tensor");
     // SAFETY: the values outlive the view.

@@ -104,8 +104,8 @@ class CaiView:
         DLPack's device, as (type, id).
     stream : int | None
         The stream on which the data is ready; None if the data is ready.
-    read_only : bool
-        Whether consumers must not write.
+    read_only : bool | None
+        Whether consumers must not write; None if the producer could not state it.
     owner : object | None
         The Python object that keeps the memory alive; None if a DLPack tensor does.
 
@@ -169,8 +169,10 @@ class CaiView:
         """
 
     @property
-    def read_only(self) -> bool:
-        """Whether consumers must not write."""
+    def read_only(self) -> bool | None:
+        """Whether consumers must not write: True, False, or None if the producer could not state it. Consumers that can
+        be told are then told not to.
+        """
 
     @property
     def owner(self) -> Any:
@@ -544,7 +546,7 @@ def view(
     shape : tuple[int, ...] | None, default None
         A new shape for contiguous memory, in elements of `dtype`.
     read_only : bool | None, default None
-        Overrides the producer's flag. False asserts that consumers may write.
+        Overrides the producer's flag, or its lack. False asserts that consumers may write.
     owner : object, default None
         Keeps the memory of a bare dict alive; of any other object, is kept alive beside it.
     check : Literal['device', 'bounds'] | None, default None
@@ -602,7 +604,7 @@ def from_cai(
     shape : tuple[int, ...] | None, default None
         A new shape for contiguous memory, in elements of `dtype`.
     read_only : bool | None, default None
-        Overrides the producer's flag. False asserts that consumers may write.
+        Overrides the producer's flag, or its lack. False asserts that consumers may write.
     owner : object, default None
         Keeps the memory of a bare dict alive; of any other object, is kept alive beside it.
     check : Literal['device', 'bounds'] | None, default None
@@ -662,7 +664,7 @@ def from_dlpack(
     shape : tuple[int, ...] | None, default None
         A new shape for contiguous memory, in elements of `dtype`.
     read_only : bool | None, default None
-        Overrides the producer's flag. False asserts that consumers may write.
+        Overrides the producer's flag, or its lack. False asserts that consumers may write.
     owner : object, default None
         Keeps the memory of a bare dict alive; of any other object, is kept alive beside it.
     check : Literal['device', 'bounds'] | None, default None
@@ -730,7 +732,7 @@ def to_dlpack(
     shape : tuple[int, ...] | None, default None
         A new shape for contiguous memory, in elements of `dtype`.
     read_only : bool | None, default None
-        Overrides the producer's flag. False asserts that consumers may write.
+        Overrides the producer's flag, or its lack. False asserts that consumers may write.
     owner : object, default None
         Keeps the memory of a bare dict alive; of any other object, is kept alive beside it.
     check : Literal['device', 'bounds'] | None, default None
