@@ -261,6 +261,12 @@ impl<'a, 'py> Options<'a, 'py> {
             && *check == Check::Device
     }
 
+    /// Whether an option changes how a tensor is described.
+    #[inline(always)]
+    pub(crate) fn redescribes(&self) -> bool {
+        !self.keeps_elements() || self.read_only.is_some()
+    }
+
     /// Whether the elements are described by the producer alone.
     #[inline(always)]
     pub(crate) fn keeps_elements(&self) -> bool {

@@ -16,6 +16,7 @@ use crate::protocol::device::{Device, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Stream};
 use crate::python::capsule;
+use crate::python::capsule::Unclaimed;
 use crate::python::cpython::int::{IntRule, repr, type_name};
 use crate::python::cpython::names::names;
 use crate::python::cpython::tuple::tuple_item;
@@ -49,14 +50,51 @@ pub(crate) fn has_dlpack(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(is_known || object.get_type().hasattr(&names(object.py()).dlpack)?)
 }
 
-/// Imports an object that has `__dlpack__`, or a capsule.
+/// A tensor that a producer offers in a capsule, described and checked, of which nothing has been taken.
+pub(crate) struct Offer<'py> {
+    pub(crate) descriptor: Descriptor,
+    ready: Stream,
+    capsule: Unclaimed<'py>,
+}
+
+impl Offer<'_> {
+    /// Takes the tensor: the point of no return.
+    ///
+    /// # Errors
+    /// `capsule-used` if another importer has taken it meanwhile.
+    #[inline(always)]
+    pub(crate) fn claim(self) -> PyResult<CaiView> {
+        let goes_on = self.goes_on();
+        let owner = self.capsule.claim()?;
+        // SAFETY: DLPack: the data is valid until the deleter of the managed tensor runs, which is the owner.
+        Ok(unsafe { CaiView::of(self.descriptor, self.ready, goes_on, owner) })
+    }
+
+    /// Makes a view that owns nothing, for the order of streams before the tensor is taken.
+    pub(crate) fn unowned(&self) -> CaiView {
+        let (descriptor, owner) = (self.descriptor.clone(), Owner::new(()));
+        // SAFETY: the capsule, which owns the data, is borrowed as long as the view is used (the caller's `Offer`), and
+        // its streams alone are used: no element is read.
+        unsafe { CaiView::of(descriptor, self.ready, self.goes_on(), owner) }
+    }
+
+    #[inline(always)]
+    fn goes_on(&self) -> Option<Stream> {
+        (self.descriptor.device().device_type == Device::CPU).then_some(Stream::None)
+    }
+}
+
+/// Asks an object that has `__dlpack__` for its tensor, or reads that of a capsule.
 ///
 /// # Errors
-/// The rules of DLPack; the exceptions of the producer.
+/// The rules of DLPack; the exceptions of the producer. The capsule is as it was.
 #[inline(always)]
-pub(crate) fn import(object: &Bound<'_, PyAny>, request: DlpackArguments) -> PyResult<CaiView> {
+pub(crate) fn offer<'py>(
+    object: &Bound<'py, PyAny>,
+    request: DlpackArguments,
+) -> PyResult<Offer<'py>> {
     if capsule::is_capsule(object) {
-        return import_capsule(object, request);
+        return offer_of_capsule(object, request);
     }
     let is_known = known_types::facts_of(object)?
         .traits
@@ -64,21 +102,21 @@ pub(crate) fn import(object: &Bound<'_, PyAny>, request: DlpackArguments) -> PyR
     if !is_known && !object.hasattr(&names(object.py()).dlpack)? {
         return Err(missing(object, Rule::DlpackMissing, Field::DlpackCall));
     }
-    import_object(object, request)
+    offer_of_object(object, request)
 }
 
-/// Imports an object that has `__dlpack__`.
+/// Like [`offer`], for an object that has `__dlpack__`.
 #[inline(always)]
-pub(crate) fn import_object(
-    object: &Bound<'_, PyAny>,
+pub(crate) fn offer_of_object<'py>(
+    object: &Bound<'py, PyAny>,
     request: DlpackArguments,
-) -> PyResult<CaiView> {
+) -> PyResult<Offer<'py>> {
     let traits = known_types::facts_of(object)?.traits;
     let announced = announced_device(object)?;
     let wanted = request.device.unwrap_or(announced);
-    let ready = stream_to_request(wanted, request.stream)?;
+    let asked = stream_to_request(wanted, request.stream)?;
     let current = current_for(object.py(), traits, announced)?;
-    let called = call(object, ready, wanted, request);
+    let called = call(object, asked, wanted, request);
     if current.is_some() {
         object.py().detach(|| drop(current));
     }
@@ -86,15 +124,19 @@ pub(crate) fn import_object(
     if !capsule::is_capsule(&capsule) {
         return Err(Violation::new(Rule::CapsuleType, Field::DlpackCall, repr(&capsule)).into());
     }
-    let (mut descriptor, owner) = capsule::claim(&capsule)?;
+    let (mut descriptor, capsule) = capsule::read(capsule)?;
     check(&mut descriptor, wanted, request)?;
     if traits.intersects(Traits::IGNORES_STREAM)
         && request.stream.is_none()
-        && ready != Stream::None
+        && asked != Stream::None
     {
         warn_unknown(object)?;
     }
-    Ok(view(descriptor, owner, ready, honoured))
+    Ok(Offer {
+        descriptor,
+        ready: honoured.ready(asked),
+        capsule,
+    })
 }
 
 /// Makes the array's device current during the call, for producers that use the current one or refuse another. Without
@@ -117,13 +159,20 @@ fn current_for(
         .map(Some)?)
 }
 
-/// Imports a capsule, whose data is ready on the caller's stream: a capsule names none.
-fn import_capsule(capsule: &Bound<'_, PyAny>, request: DlpackArguments) -> PyResult<CaiView> {
-    let (mut descriptor, owner) = capsule::claim(capsule)?;
+/// Like [`offer`], for a capsule, whose data is ready on the caller's stream: a capsule names none.
+pub(crate) fn offer_of_capsule<'py>(
+    capsule: &Bound<'py, PyAny>,
+    request: DlpackArguments,
+) -> PyResult<Offer<'py>> {
+    let (mut descriptor, capsule) = capsule::read(capsule.clone())?;
     let wanted = request.device.unwrap_or(descriptor.device());
     let ready = stream_to_request(wanted, request.stream)?;
     check(&mut descriptor, wanted, request)?;
-    Ok(view(descriptor, owner, ready, StreamHonoured::Yes))
+    Ok(Offer {
+        descriptor,
+        ready,
+        capsule,
+    })
 }
 
 /// Whether the producer has made the data ready on the stream that was passed.
@@ -137,18 +186,17 @@ enum StreamHonoured {
     ExportWaited,
 }
 
-#[inline(always)]
-fn view(descriptor: Descriptor, owner: Owner, asked: Stream, honoured: StreamHonoured) -> CaiView {
-    let ready = match honoured {
-        StreamHonoured::Yes => asked,
-        StreamHonoured::No if asked == Stream::None => Stream::None,
-        StreamHonoured::No => Stream::LegacyDefault,
-        StreamHonoured::ExportWaited => Stream::None,
-    };
-    let is_host = descriptor.device().device_type == Device::CPU;
-    let goes_on = is_host.then_some(Stream::None);
-    // SAFETY: DLPack: the data is valid until the deleter of the managed tensor runs, which is the owner.
-    unsafe { CaiView::of(descriptor, ready, goes_on, owner) }
+impl StreamHonoured {
+    /// Returns the stream on which the data is ready.
+    #[inline(always)]
+    fn ready(self, asked: Stream) -> Stream {
+        match self {
+            Self::Yes => asked,
+            Self::No if asked == Stream::None => Stream::None,
+            Self::No => Stream::LegacyDefault,
+            Self::ExportWaited => Stream::None,
+        }
+    }
 }
 
 /// Calls `__dlpack_device__`. `(1, None)` and `(3, None)`, which paddle returns, count as id 0.
