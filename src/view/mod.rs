@@ -93,6 +93,7 @@ pub(crate) use borrow::{Borrow, watch_forks};
 pub(crate) use copy::Transfer;
 use detach::defaults_now;
 pub(crate) use detach::{detach, set_detach, with_driver};
+pub(crate) use export::refuse_padded;
 pub(crate) use import::{Imported, KnownTensor, read_tensor};
 pub(crate) use memory::{check_memory, check_range, prove_memory};
 pub(crate) use payload::{EndsOn, Kind, Node, RawOwner, Vtable};

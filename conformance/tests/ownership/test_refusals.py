@@ -212,6 +212,7 @@ OTHERS: dict[str, Call] = {
     "device-id-range": partial(cd.view, cai(), device_id=-1),
     "overlap": partial(peer.double, np.lib.stride_tricks.as_strided(np.ones(1), (3,), (0,))),
     "owner-missing": partial(cd.view, interface()),
+    "padded-legacy": tensor(dtype=FLOAT4, flags=abi.SUBBYTE_PADDED).__dlpack__,
     "pickle": VIEW.__reduce__,
     "protocol-missing": partial(LOOSE.view, object()),
     "read-only-legacy": cd.view(cai(), device_id=0, read_only=True).__dlpack__,

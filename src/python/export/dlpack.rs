@@ -17,7 +17,7 @@ use crate::python::cpython::fastcall::Value;
 use crate::python::cpython::int;
 use crate::python::cpython::int::{IntRule, repr};
 use crate::python::cpython::tuple::tuple_item;
-use crate::view::{Abi, CaiView, RawOwner, Transfer, build};
+use crate::view::{Abi, CaiView, RawOwner, Transfer, build, refuse_padded};
 
 const MAX_VERSION: IntRule = IntRule::new(
     Field::Argument("max_version"),
@@ -86,6 +86,9 @@ impl Export {
             .with(Flags::IS_COPIED, transfer.is_some());
         if !versioned && flags.contains(Flags::READ_ONLY) {
             return Err(read_only_to_legacy());
+        }
+        if !versioned {
+            refuse_padded(descriptor, Field::Argument("max_version"))?;
         }
         let platform = Platform::from_device_type(device.device_type).unwrap_or(Platform::Host);
         let request = if request.on_host {
