@@ -52,6 +52,9 @@ impl CaiView {
         if is_so {
             return Ok(self.clone());
         }
+        if own.is_opaque() {
+            return Err(refused(side, own).into());
+        }
         let (data, ordinal) = match self.pointer_info()? {
             None => (0, 0),
             Some(info) => {

@@ -37,7 +37,9 @@ fn check_fast_agrees_with_check() {
             (u64::MAX - 7, 0),
             (0x1000, 1 << 63),
         ] {
-            for (device_type, device_id, flags) in [(2, 0, 1), (13, 3, 4), (5, 0, 0), (2, -1, 0)] {
+            for (device_type, device_id, flags) in
+                [(2, 0, 1), (13, 3, 4), (5, 0, 0), (2, -1, 0), (7, 0, 0)]
+            {
                 let scalar = RawTensor {
                     data,
                     byte_offset,

@@ -37,8 +37,8 @@ pub(crate) fn of<'py>(
     let dict = unsafe { dict.cast_into_unchecked::<PyDict>() };
     dict.set_item(&names.shape, PyTuple::new(py, descriptor.shape())?)?;
     dict.set_item(&names.data, (descriptor.data(), descriptor.read_only()))?;
-    if !descriptor.layout().is_c_contiguous()
-        && let Some(strides) = descriptor.byte_strides()
+    if let Some(itemsize) = descriptor.dtype().itemsize()
+        && let Some(strides) = descriptor.layout().interface_strides(itemsize)
     {
         dict.set_item(&names.strides, PyTuple::new(py, strides)?)?;
     }
