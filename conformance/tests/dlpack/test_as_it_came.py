@@ -229,7 +229,8 @@ def test_strides_of_numpy_through_a_view() -> None:
     whole = np.arange(24.0).reshape(2, 3, 4)
     for array in (whole[::-1][:1], whole[:, ::2][:, :1], whole.T[:1], whole[:1].T):
         assert np.from_dlpack(cd.view(array)).strides == np.from_dlpack(array).strides
-        assert np.asarray(memoryview(cd.view(array))).strides == array.strides
+        buffer: Any = cd.view(array)
+        assert np.asarray(memoryview(buffer)).strides == array.strides
     empty = whole[:0, ::2]
     assert cd.view(empty).byte_strides == empty.strides
 

@@ -49,7 +49,7 @@ ON_CUDA = {"device": (abi.CUDA, 0), "data": FAKE_POINTER}
 ON_ROCM = {"device": (abi.ROCM, 0), "data": FAKE_POINTER}
 BYTES = {"dtype": (abi.UINT, 8, 1), "shape": (24,)}
 FLOAT4 = {"dtype": (abi.FLOAT4_E2M1FN, 4, 1), "shape": (8,)}
-DOUBLES = {"dtype": (abi.FLOAT, 64, 1), "shape": (3,)}
+DOUBLES: dict[str, Any] = {"dtype": (abi.FLOAT, 64, 1), "shape": (3,)}
 
 #: By rule: keywords that every function of an import refuses, and the tensor.
 KEYWORDS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -154,7 +154,8 @@ def test_refused_so_untouched(rule: str, changes: dict[str, Any], door: Door) ->
 @pytest.mark.parametrize("door", WITH_KEYWORDS)
 def test_out_of_bounds(door: str, machine: Machine) -> None:
     made = abi.make((1 << 20,), device=(abi.CUDA, 0), data=machine.device_memory(64))
-    check_untouched(made, "out-of-bounds", partial(DOORS[door], check="bounds"))
+    bounded: Any = DOORS[door]
+    check_untouched(made, "out-of-bounds", partial(bounded, check="bounds"))
 
 
 def test_view_in_use() -> None:
