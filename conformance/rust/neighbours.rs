@@ -245,6 +245,36 @@ fn a_copy_that_is_handed_on_is_no_copy() {
     }
 }
 
+/// A legacy tensor has no flags, so that its reader would take padded elements for packed ones.
+#[test]
+fn padded_elements_are_in_no_legacy_tensor() {
+    let values = [0_u8; 16];
+    let int4 = |flags: Flags| {
+        let raw = RawTensor {
+            data: values.as_ptr().expose_provenance() as u64,
+            byte_offset: 0,
+            device_type: Device::CPU,
+            device_id: 0,
+            code: 0,
+            bits: 4,
+            lanes: 1,
+            shape: &[4, 4],
+            strides: None,
+            flags,
+        };
+        let descriptor = Descriptor::new(&raw).expect("a tensor");
+        // SAFETY: the array outlives the view, and 16 bytes are room for padded elements and for packed ones.
+        unsafe { CaiView::new(descriptor, Stream::None, Owner::new(())) }
+    };
+    let padded = int4(Flags::SUBBYTE_PADDED);
+    let refused = padded.to_dlpack_legacy(Stream::None).err();
+    let refused = refused.expect("no flags");
+    assert!(refused.to_string().contains("[padded-legacy]"), "{refused}");
+    let tensor = padded.to_dlpack(Stream::None).expect("a tensor");
+    assert_eq!(tensor.flags().bits(), Flags::SUBBYTE_PADDED.bits());
+    assert!(int4(Flags::NONE).to_dlpack_legacy(Stream::None).is_ok());
+}
+
 // --- dlpack-rs (kornia), which has structs of its own for the same binary layout ---
 
 #[test]

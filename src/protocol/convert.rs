@@ -239,6 +239,7 @@ impl<'a> InterfaceRef<'a> {
         DescriptorRef {
             values: self.layout.values,
             data: self.data,
+            byte_offset: 0,
             device,
             dtype: self.dtype,
             flags: self.flags,

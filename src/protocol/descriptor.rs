@@ -37,7 +37,8 @@ pub struct RawTensor<'a> {
 /// The metadata of a `DLTensor`, checked.
 ///
 /// [`data`](Self::data) is the address of the element of index 0, with `byte_offset` added, and 0
-/// if there are no elements. All elements lie within the address space.
+/// if there are no elements. All elements lie within the address space. On a device with handles instead of addresses
+/// ([`Device::is_opaque`]) `data` is the handle, and [`byte_offset`](Self::byte_offset) stays beside it.
 ///
 /// ```
 /// use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
@@ -79,6 +80,8 @@ pub(crate) struct DescriptorRef<'a> {
     pub(crate) values: &'a [i64],
     /// The address of the element of index 0; 0 if there are no elements.
     pub(crate) data: u64,
+    /// The distance from an opaque handle to the element of index 0; 0 for an address.
+    pub(crate) byte_offset: u64,
     /// The device of the memory.
     pub(crate) device: Device,
     /// The element type.
@@ -89,7 +92,10 @@ pub(crate) struct DescriptorRef<'a> {
 
 impl PartialEq for Descriptor {
     fn eq(&self, other: &Self) -> bool {
-        let rest = |this: &Self| (this.data, this.device, this.dtype(), this.flags());
+        let rest = |this: &Self| {
+            let address = (this.data, this.byte_offset());
+            (address, this.device, this.dtype(), this.flags())
+        };
         self.layout == other.layout && rest(self) == rest(other)
     }
 }
@@ -104,6 +110,7 @@ impl Descriptor {
         DescriptorRef {
             values: self.layout.values(),
             data: self.data,
+            byte_offset: self.byte_offset(),
             device: self.device,
             dtype: self.dtype(),
             flags: self.flags(),
@@ -146,7 +153,7 @@ impl Descriptor {
     pub(crate) fn check_fast(raw: &RawTensor<'_>) -> Option<Self> {
         let dtype = DType::from_dlpack_fast(raw.code, raw.bits, raw.lanes)?;
         let is_negative = (raw.byte_offset.cast_signed() | i64::from(raw.device_id)) < 0;
-        if !Device::is_known(raw.device_type) || dtype.is_sub_byte() || is_negative {
+        if !Device::has_addresses(raw.device_type) || dtype.is_sub_byte() || is_negative {
             return None;
         }
         let itemsize = dtype.itemsize()?;
@@ -178,16 +185,24 @@ impl Descriptor {
         let dtype = DType::from_dlpack(raw.code, raw.bits, raw.lanes)?;
         let axes = Axes::from_slices(Source::Tensor, raw.shape, raw.strides)?;
         let layout = Layout::from_elem_axes(axes, rounded_itemsize(dtype))?;
-        let data = match offset_data(raw.data, raw.byte_offset) {
-            _ if raw.data == 0 || layout.len() == 0 => 0,
-            Some(data) => data,
-            None => return Err(refuse_offset(raw.data, raw.byte_offset)),
+        let offset = i64::try_from(raw.byte_offset).ok();
+        let (data, byte_offset) = if raw.data == 0 || layout.len() == 0 {
+            (0, 0)
+        } else if device.is_opaque() && offset.is_some() {
+            // No sum: what a handle and an offset make is the device's affair.
+            (raw.data, raw.byte_offset)
+        } else {
+            match offset.and_then(|offset| raw.data.checked_add_signed(offset)) {
+                Some(data) => (data, 0),
+                None => return Err(refuse_offset(raw.data, raw.byte_offset)),
+            }
         };
+        let layout = layout.with_byte_offset(byte_offset);
         Self::from_layout(data, device, dtype, raw.flags, layout)
     }
 
-    /// Combines parts that are checked one by one. `data` is the address of the element of index 0,
-    /// and becomes 0 if there are no elements.
+    /// Combines parts that are checked one by one. `data` is the address of the element of index 0, or an opaque handle
+    /// to it, and becomes 0 if there are no elements.
     ///
     /// # Errors
     /// `data-pointer-null`, `address-range` (ValueError).
@@ -198,8 +213,13 @@ impl Descriptor {
         flags: Flags,
         layout: Layout,
     ) -> Result<Self, Violation> {
-        let bits = stored_bits(dtype, flags);
-        let data = address::check(Field::TensorData, data, layout.borrowed(), bits, 1)?;
+        let field = Field::TensorData;
+        let data = if device.is_opaque() {
+            address::check_null(field, data, layout.borrowed())?
+        } else {
+            let bits = stored_bits(dtype, flags);
+            address::check(field, data, layout.borrowed(), bits, 1)?
+        };
         Ok(Self::from_checked(data, device, dtype, flags, layout))
     }
 
@@ -220,11 +240,19 @@ impl Descriptor {
         }
     }
 
-    /// Returns the address of the element of index 0; 0 if there are no elements.
+    /// Returns the address of the element of index 0, or an opaque handle; 0 if there are no elements.
     #[must_use]
     #[inline]
     pub const fn data(&self) -> u64 {
         self.data
+    }
+
+    /// Returns the distance in bytes from an opaque handle to the element of index 0; 0 if [`data`](Self::data) is an
+    /// address.
+    #[must_use]
+    #[inline]
+    pub const fn byte_offset(&self) -> u64 {
+        self.layout.byte_offset()
     }
 
     /// Returns the device of the memory.
@@ -311,10 +339,13 @@ impl Descriptor {
     }
 
     /// Returns the first byte of the lowest element and the end of the highest one: `(start, end)`;
-    /// `None` without elements.
+    /// `None` without elements, and for an opaque handle.
     #[must_use]
     #[inline]
     pub fn byte_span(&self) -> Option<(u64, u64)> {
+        if self.device.is_opaque() {
+            return None;
+        }
         address::byte_span(self.data, self.layout.borrowed(), self.stored_bits())
     }
 
@@ -350,7 +381,7 @@ impl Descriptor {
     pub fn with_dtype(mut self, dtype: DType) -> Result<Self, Violation> {
         let dtype = dtype::reinterpret(self.dtype(), dtype)?;
         if dtype != self.dtype() {
-            address::check_align(Field::TensorData, self.data, dtype.align())?;
+            self.check_align(Field::TensorData, dtype)?;
         }
         self.layout.element_mut().dtype = dtype;
         Ok(self)
@@ -379,6 +410,7 @@ impl Descriptor {
         let layout =
             Layout::from_elem_axes(axes, rounded_itemsize(dtype)).map_err(|v| v.in_field(field))?;
         let nbytes = self.nbytes();
+        let layout = layout.with_byte_offset(self.byte_offset());
         let made = Self::from_checked(self.data, self.device, dtype, self.flags(), layout);
         if made.nbytes() != nbytes {
             return Err(refuse(format_args!(
@@ -386,8 +418,16 @@ impl Descriptor {
                 made.nbytes()
             )));
         }
-        address::check_align(field, made.data, dtype.align())?;
+        made.check_align(field, dtype)?;
         Ok(made)
+    }
+
+    /// Checks that an address suits another type; the alignment of an opaque handle is the device's affair.
+    fn check_align(&self, field: Field, dtype: DType) -> Result<(), Violation> {
+        if self.device.is_opaque() {
+            return Ok(());
+        }
+        address::check_align(field, self.data, dtype.align())
     }
 
     fn stored_bits(&self) -> u64 {
@@ -414,13 +454,6 @@ fn stored_bits(dtype: DType, flags: Flags) -> u64 {
     } else {
         u64::from(dtype.element_bits())
     }
-}
-
-/// Returns `data + byte_offset`, or `None` if the sum is no address.
-#[inline]
-fn offset_data(data: u64, byte_offset: u64) -> Option<u64> {
-    let offset = i64::try_from(byte_offset).ok()?;
-    data.checked_add_signed(offset)
 }
 
 #[cold]

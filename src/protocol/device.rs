@@ -37,7 +37,7 @@ macro_rules! devices {
                 }
             }
 
-            pub(super) const fn is_known(device_type: i32) -> bool {
+            const fn is_known(device_type: i32) -> bool {
                 matches!(device_type, $($number)|*)
             }
         }
@@ -111,6 +111,36 @@ impl Device {
         matches!(
             self.device_type,
             Self::CUDA | Self::CUDA_HOST | Self::CUDA_MANAGED
+        )
+    }
+
+    /// Whether `DLTensor.data` may be a handle, such as OpenCL's `cl_mem`, and not an address: then nothing can be
+    /// computed from it, and `byte_offset` is kept beside it. True for all device types that are not known to use
+    /// addresses.
+    ///
+    /// ```
+    /// use cai_dlpack::protocol::device::Device;
+    ///
+    /// let vulkan = Device::check(Device::VULKAN, 0)?;
+    /// assert!(vulkan.is_opaque() && !Device::cuda(0).is_opaque());
+    /// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+    /// ```
+    #[must_use]
+    #[inline]
+    pub const fn is_opaque(self) -> bool {
+        !Self::has_addresses(self.device_type)
+    }
+
+    pub(super) const fn has_addresses(device_type: i32) -> bool {
+        matches!(
+            device_type,
+            Self::CPU
+                | Self::CUDA
+                | Self::CUDA_HOST
+                | Self::ROCM
+                | Self::ROCM_HOST
+                | Self::CUDA_MANAGED
+                | Self::ONE_API
         )
     }
 

@@ -445,6 +445,9 @@ rules! {
     ReadOnlyLegacy "read-only-legacy" Buffer
         "a consumer of legacy DLPack cannot be told that data is read-only"
         "DLPack 1.3: only versioned tensors have flags";
+    PaddedLegacy "padded-legacy" Buffer
+        "a tensor without flags cannot tell that each element smaller than a byte has a byte of its own"
+        "DLPack 1.3: DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED is a flag of versioned tensors";
     CopyNeeded "copy-needed" Buffer
         "this needs a copy, which copy=False forbids"
         "the array API, __dlpack__: copy=False means never";

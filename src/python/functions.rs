@@ -9,6 +9,7 @@ use pyo3::types::{PyDict, PyString};
 use crate::protocol::rule::Field;
 use crate::python::call::options::{self, Given, Options, flag, with_options};
 use crate::python::call::stream;
+use crate::python::capsule;
 use crate::python::class::alloc::NewView;
 use crate::python::class::beside::Beside;
 use crate::python::class::view::PyCaiView;
@@ -16,11 +17,11 @@ use crate::python::cpython::fastcall::{Function, Value, signature};
 use crate::python::export::cai_to_capsule::{self, FastRequest};
 use crate::python::export::dlpack::{DlpackRequest, Export};
 use crate::python::import::cai::{self, AllowStructs};
-use crate::python::import::dlpack::{self, DlpackArguments};
+use crate::python::import::dlpack::DlpackArguments;
 use crate::python::import::known_types;
 use crate::python::import::route;
 use crate::python::import::traits::Traits;
-use crate::view::CaiView;
+use crate::view::{CaiView, Transfer};
 
 with_options! {
     /// Returns a view of an array that speaks CAI or DLPack. Copies nothing.
@@ -153,7 +154,7 @@ impl Function for FromDlpack {
             copy: flag(arguments.copy, "copy")?,
             device: arguments.device.map(options::device).transpose()?,
         };
-        let view = route::amend(dlpack::import(&arguments.obj, request, options)?, options)?;
+        let view = route::by_dlpack(&arguments.obj, request, options)?;
         let named = options.producer_object.as_deref();
         let view = PyCaiView::with(view, Beside::default().keeping(stream.as_deref(), named));
         Ok(view.into_object(arguments.obj.py())?.into_any())
@@ -245,6 +246,9 @@ fn by_view<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let parsed = Options::read(given)?;
     let options = parsed.as_ref().unwrap_or(Options::NONE);
+    if capsule::is_capsule(object) {
+        return of_capsule(object, options, request);
+    }
     let Some(dict) = read else {
         return export(object.py(), route::import(object, options)?, request);
     };
@@ -269,6 +273,33 @@ fn export<'py>(
             view
         }
     };
+    wrap(py, &export, view)
+}
+
+/// Makes a capsule of a capsule, whose tensor is taken when nothing can be refused any more: the order is made before,
+/// and a copy, which reads the tensor, is made after.
+#[cold]
+fn of_capsule<'py>(
+    capsule: &Bound<'py, PyAny>,
+    options: &Options<'_, '_>,
+    request: &DlpackRequest<'_, 'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = capsule.py();
+    let offer = route::offer_of_capsule(capsule, options)?;
+    let export = Export::decide(offer.descriptor.borrowed(), request)?;
+    match export.transfer() {
+        Some(_) => Transfer::check(&offer.descriptor)?,
+        None => export.order(py, &offer.unowned())?,
+    }
+    let view = route::claim_decided(offer, options)?;
+    let view = match export.transfer() {
+        Some(transfer) => export.copy(py, transfer, &view)?,
+        None => view,
+    };
+    wrap(py, &export, view)
+}
+
+fn wrap<'py>(py: Python<'py>, export: &Export, view: CaiView) -> PyResult<Bound<'py, PyAny>> {
     let (descriptor, owner) = view.into_parts();
     export.capsule(py, descriptor.borrowed(), owner)
 }

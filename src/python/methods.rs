@@ -76,10 +76,17 @@ impl PyCaiView {
         PyTuple::new(py, self.view().descriptor().elem_strides())
     }
 
-    /// The address of the first element (index 0 on every axis); 0 for an array of size 0.
+    /// The address of the first element (index 0 on every axis); 0 for an array of size 0. On a device whose memory
+    /// has handles instead of addresses (OpenCL, Vulkan, Metal, WebGPU), the handle.
     #[getter]
     fn ptr(&self) -> u64 {
         self.view().descriptor().data()
+    }
+
+    /// The distance in bytes from a handle to the first element; 0 if `ptr` is an address.
+    #[getter]
+    fn byte_offset(&self) -> u64 {
+        self.view().descriptor().byte_offset()
     }
 
     /// DLPack's device, as (type, id): 1 is the CPU, 2 CUDA, 3 pinned host memory, 13 managed memory.

@@ -150,7 +150,7 @@ pub(crate) fn header(
         },
         shape,
         strides,
-        byte_offset: 0,
+        byte_offset: described.byte_offset,
     }
 }
 

@@ -5,7 +5,9 @@ use dlpark::ffi::{DLManagedTensor, DLManagedTensorVersioned};
 
 use super::{Abi, CaiView, build};
 use crate::error::Error;
+use crate::protocol::descriptor::DescriptorRef;
 use crate::protocol::device::{Access, Flags};
+use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
 
@@ -41,8 +43,8 @@ impl CaiView {
     /// Like [`CaiView::to_dlpack`], in the layout before DLPack 1.0, which has no flags.
     ///
     /// # Errors
-    /// As [`CaiView::to_dlpack`]; and `read-only-legacy` for read-only data, which this layout cannot express.
-    /// [Unknown](Access::Unknown) access, which it expresses too, passes.
+    /// As [`CaiView::to_dlpack`]; and `read-only-legacy` for read-only data, `padded-legacy` for padded elements, which
+    /// this layout cannot express. [Unknown](Access::Unknown) access, which it expresses too, passes.
     ///
     /// ```
     #[doc = floats!()]
@@ -50,6 +52,7 @@ impl CaiView {
     /// ```
     pub fn to_dlpack_legacy(&self, consumer: Stream) -> Result<Managed<DLManagedTensor>, Error> {
         check_legacy(self.descriptor.access())?;
+        refuse_padded(self.descriptor.borrowed(), Field::Argument("max_version"))?;
         self.order(Request::Stream(consumer), SyncPolicy::Event)?;
         self.managed(0)
     }
@@ -76,4 +79,21 @@ fn check_legacy(access: Access) -> Result<(), Violation> {
         ));
     }
     Ok(())
+}
+
+/// Refuses to hide the padding of elements smaller than a byte from a consumer: read as packed ones, they are other
+/// numbers. The flag means nothing for larger elements.
+#[inline]
+pub(crate) fn refuse_padded(described: DescriptorRef<'_>, field: Field) -> Result<(), Violation> {
+    let is_padded = described.flags.contains(Flags::SUBBYTE_PADDED);
+    match is_padded && described.dtype.is_sub_byte() {
+        false => Ok(()),
+        true => Err(padded(described.dtype, field)),
+    }
+}
+
+#[cold]
+fn padded(dtype: DType, field: Field) -> Violation {
+    Violation::new(Rule::PaddedLegacy, field, format_args!("padded {dtype}"))
+        .with_hint("max_version=(1, 0) asks for a tensor with flags")
 }

@@ -93,8 +93,9 @@ pub(crate) use borrow::{Borrow, watch_forks};
 pub(crate) use copy::Transfer;
 use detach::defaults_now;
 pub(crate) use detach::{detach, set_detach, with_driver};
+pub(crate) use export::refuse_padded;
 pub(crate) use import::{Imported, KnownTensor, read_tensor};
-pub(crate) use memory::check_range;
+pub(crate) use memory::{check_memory, check_range, prove_memory};
 pub(crate) use payload::{EndsOn, Kind, Node, RawOwner, Vtable};
 pub(crate) use queue::{Gate, Queue};
 pub(crate) use stats::{DRAINED, LEAKED, PANICS, QUEUED, RELEASED};
@@ -352,13 +353,9 @@ impl CaiView {
     /// Replaces the description by another one of the same memory.
     ///
     /// # Safety
-    /// As [`CaiView::new`]: what `change` returns describes elements of the same memory.
-    pub(crate) unsafe fn try_map<E>(
-        mut self,
-        change: impl FnOnce(Descriptor) -> Result<Descriptor, E>,
-    ) -> Result<Self, E> {
-        self.descriptor = change(self.descriptor)?;
-        Ok(self)
+    /// As [`CaiView::new`]: it describes elements of the same memory.
+    pub(crate) unsafe fn set_descriptor(&mut self, descriptor: Descriptor) {
+        self.descriptor = descriptor;
     }
 
     /// Returns shape, strides, element type, device and flags.

@@ -17,7 +17,7 @@ use std::marker::PhantomData;
 use smallvec::SmallVec;
 
 use super::element::check_size;
-use super::{CaiView, Element};
+use super::{CaiView, Element, prove_memory};
 use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Access, Device};
@@ -79,7 +79,7 @@ impl CaiView {
     /// there is a driver, by one query: `pointer-unknown`, `pointer-device`, `out-of-bounds`.
     pub fn typed<T: Element>(&self) -> Result<View<'_, T>, Error> {
         check_element(self.descriptor(), T::DTYPE)?;
-        self.prove_memory()?;
+        prove_memory(self.descriptor())?;
         Ok(View::new(self))
     }
 
@@ -91,7 +91,7 @@ impl CaiView {
     pub fn typed_mut<T: Element>(&mut self) -> Result<ViewMut<'_, T>, Error> {
         check_element(self.descriptor(), T::DTYPE)?;
         check_writable(self.descriptor())?;
-        self.prove_memory()?;
+        prove_memory(self.descriptor())?;
         Ok(ViewMut::new(self))
     }
 }

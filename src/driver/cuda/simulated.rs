@@ -464,10 +464,10 @@ fn a_loan_inside_a_capture_comes_back() {
         world.driver,
         world.a,
         request,
-        Back {
+        Some(Back {
             stream: world.a,
             whose: Defaults::OfMemory,
-        },
+        }),
         &world.place(),
         SyncPolicy::Event,
     );

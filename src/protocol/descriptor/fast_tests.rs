@@ -43,6 +43,7 @@ fn check_fast_agrees_with_check() {
                 (2, 1, Flags::LEGACY),
                 (5, 0, Flags::NONE),
                 (2, -1, Flags::NONE),
+                (7, 0, Flags::NONE),
             ] {
                 let scalar = RawTensor {
                     data,

@@ -121,6 +121,95 @@ fn byte_offset_is_added_once() {
     assert_eq!(Descriptor::new(&raw).unwrap().data(), VALID.data + 64);
 }
 
+/// The device types whose data is an address; nothing is known of the others.
+const ADDRESSED: [i32; 7] = [
+    Device::CPU,
+    Device::CUDA,
+    Device::CUDA_HOST,
+    Device::ROCM,
+    Device::ROCM_HOST,
+    Device::CUDA_MANAGED,
+    Device::ONE_API,
+];
+
+/// A handle and its offset stay apart, and nothing is computed from them, on every device type but those.
+#[test]
+fn handles_are_no_addresses() {
+    const ROOM: u64 = 64;
+    let mut opaque = 0;
+    for device_type in 1..32 {
+        let Ok(device) = Device::check(device_type, 0) else {
+            continue;
+        };
+        for data in [VALID.data, 1, u64::MAX] {
+            for strides in [None, given(&[-3, -1]), given(&[7, 2])] {
+                let raw = RawTensor {
+                    data,
+                    device_type,
+                    byte_offset: ROOM,
+                    strides,
+                    ..VALID
+                };
+                if ADDRESSED.contains(&device_type) {
+                    if let Ok(made) = Descriptor::new(&raw) {
+                        assert_eq!((made.data(), made.byte_offset()), (data + ROOM, 0));
+                        assert!(made.byte_span().is_some());
+                    }
+                    continue;
+                }
+                opaque += 1;
+                let made = Descriptor::new(&raw).unwrap();
+                assert!(device.is_opaque());
+                assert_eq!((made.data(), made.byte_offset()), (data, ROOM));
+                assert_eq!((made.byte_span(), made.nbytes()), (None, 24));
+                assert_eq!(made.elem_strides(), strides.unwrap_or(&[3, 1]));
+                assert_eq!((made.dtype(), made.device()), (DType::F32, device));
+                let same = made.clone().with_access(Access::Writable);
+                assert_eq!(same, made);
+                let moved = Descriptor::new(&RawTensor {
+                    byte_offset: 0,
+                    ..raw
+                });
+                assert_ne!(moved.unwrap(), made);
+            }
+        }
+    }
+    assert_eq!(opaque, 9 * 9, "device types with handles");
+}
+
+#[test]
+fn a_handle_is_reinterpreted_with_its_offset() {
+    let raw = RawTensor {
+        data: 3,
+        byte_offset: 64,
+        device_type: Device::VULKAN,
+        code: 1,
+        bits: 8,
+        shape: &[24],
+        ..VALID
+    };
+    let made = Descriptor::new(&raw).unwrap();
+    let floats = made.with_shape(DType::F32, &[2, 3]).unwrap();
+    assert_eq!((floats.data(), floats.byte_offset()), (3, 64));
+    assert_eq!((floats.dtype(), floats.shape()), (DType::F32, &[2, 3][..]));
+}
+
+#[rstest]
+#[case::null(0, 0, Err(Rule::DataPointerNull))]
+#[case::null_offset(0, 64, Err(Rule::DataPointerNull))]
+#[case::largest(u64::MAX, (1 << 63) - 1, Ok(()))]
+#[case::offset_limit(1, 1 << 63, Err(Rule::ByteOffset))]
+fn handle_checked(#[case] data: u64, #[case] byte_offset: u64, #[case] wanted: Result<(), Rule>) {
+    let raw = RawTensor {
+        data,
+        byte_offset,
+        device_type: Device::OPENCL,
+        ..VALID
+    };
+    let found = Descriptor::new(&raw).map(drop).map_err(|v| v.rule());
+    assert_eq!(found, wanted);
+}
+
 #[rstest]
 #[case::c_order(None, 0, 24)]
 #[case::reversed(given(&[-3, -1]), -20, 4)]

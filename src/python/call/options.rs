@@ -270,6 +270,12 @@ impl<'a, 'py> Options<'a, 'py> {
         Ok(self.strict || policy::is_strict(py)?)
     }
 
+    /// Whether an option changes how a tensor is described.
+    #[inline(always)]
+    pub(crate) fn redescribes(&self) -> bool {
+        !self.keeps_elements() || self.read_only.is_some()
+    }
+
     /// Whether the elements are described by the producer alone.
     #[inline(always)]
     pub(crate) fn keeps_elements(&self) -> bool {

@@ -39,8 +39,8 @@ pub(crate) fn of<'py>(
     dict.set_item(&names.shape, PyTuple::new(py, descriptor.shape())?)?;
     let is_read_only = descriptor.access() != Access::Writable;
     dict.set_item(&names.data, (descriptor.data(), is_read_only))?;
-    if !descriptor.layout().is_c_contiguous()
-        && let Some(strides) = descriptor.byte_strides()
+    if let Some(itemsize) = descriptor.dtype().itemsize()
+        && let Some(strides) = descriptor.layout().interface_strides(itemsize)
     {
         dict.set_item(&names.strides, PyTuple::new(py, strides)?)?;
     }

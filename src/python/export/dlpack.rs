@@ -17,7 +17,7 @@ use crate::python::cpython::fastcall::Value;
 use crate::python::cpython::int;
 use crate::python::cpython::int::{IntRule, repr};
 use crate::python::cpython::tuple::tuple_item;
-use crate::view::{Abi, CaiView, RawOwner, Transfer, build};
+use crate::view::{Abi, CaiView, RawOwner, Transfer, build, refuse_padded};
 
 const MAX_VERSION: IntRule = IntRule::new(
     Field::Argument("max_version"),
@@ -84,9 +84,12 @@ impl Export {
         } else {
             descriptor.flags.access()
         };
-        // A legacy tensor is as silent as the producer of unknown access was: what came in goes out.
-        if !versioned && access == Access::ReadOnly {
-            return Err(read_only_to_legacy());
+        if !versioned {
+            // A legacy tensor is as silent as the producer of unknown access was: what came in goes out.
+            if access == Access::ReadOnly {
+                return Err(read_only_to_legacy());
+            }
+            refuse_padded(descriptor, Field::Argument("max_version"))?;
         }
         let flags = descriptor
             .flags

@@ -7,7 +7,7 @@
 //! | function | does | refuses |
 //! |---|---|---|
 //! | `managed_tensor_from_py_object_no_sync` | a versioned tensor that keeps the view alive, flags and all | any other object |
-//! | `dltensor_from_py_object_no_sync` | shape and strides lie in the view itself | read-only data, as a `DLTensor` has no flags |
+//! | `dltensor_from_py_object_no_sync` | shape and strides lie in the view itself | read-only data, and padded elements, as a `DLTensor` has no flags |
 //! | `managed_tensor_to_py_object_no_sync` | a view that owns the tensor, which is taken even on failure | as `from_dlpack` |
 //! | `current_work_stream` | the caller's work stream; NULL for the CPU | nothing |
 //! | `managed_tensor_allocator` | memory for a result, on the caller's work stream; zeros on the CPU | devices of neither CUDA nor the CPU |
@@ -323,6 +323,7 @@ fn borrowed(view: &Bound<'_, PyCaiView>) -> PyResult<DLTensor> {
     if descriptor.access() == Access::ReadOnly {
         return Err(read_only());
     }
+    view::refuse_padded(descriptor.borrowed(), Field::ExchangeApi)?;
     make_ready(view)?;
     Ok(view::header(
         descriptor.borrowed(),

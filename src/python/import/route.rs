@@ -13,6 +13,7 @@ use std::mem::MaybeUninit;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
+use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Access, Device};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
@@ -25,10 +26,11 @@ use crate::python::cpython::names::names;
 use crate::python::cpython::release;
 use crate::python::import::cai::AllowStructs;
 use crate::python::import::cai_dict::Numbers;
-use crate::python::import::dlpack::DlpackArguments;
+use crate::python::import::dlpack::{DlpackArguments, Offer};
 use crate::python::import::known_types::TypeFacts;
 use crate::python::import::traits::Traits;
 use crate::python::import::{cai, dlpack, exchange, known_types};
+use crate::view;
 use crate::view::{CaiView, Owner};
 
 /// Imports any array, or derives from a `CaiView`, for an export or an argument.
@@ -81,10 +83,7 @@ fn without_table<'py>(
 ) -> PyResult<Beside> {
     if !facts.traits.intersects(Traits::PLAIN) {
         if capsule::is_capsule(object) {
-            memory.write(amend(
-                dlpack::import(object, DlpackArguments::default(), options)?,
-                options,
-            )?);
+            memory.write(by_dlpack(object, DlpackArguments::default(), options)?);
             return Ok(Beside::default());
         }
         if object.is_instance_of::<PyDict>() {
@@ -131,8 +130,8 @@ pub(crate) fn by_attributes<'py>(
         stream: options.producer,
         ..DlpackArguments::default()
     };
-    let view = dlpack::import_object(object, request, options, stated)?;
-    memory.write(amend(view, options)?);
+    let offer = dlpack::offer_of_object(object, request, options, stated)?;
+    memory.write(claim(offer, options)?);
     Ok(Beside::default())
 }
 
@@ -171,37 +170,85 @@ fn no_protocol(object: &Bound<'_, PyAny>) -> PyErr {
     .into()
 }
 
-/// Applies the caller's options to a view that was imported by DLPack, with its device and owner.
+/// Imports by `__dlpack__`, or a capsule.
+///
+/// # Errors
+/// The rules of DLPack and of the options, with the capsule as it was; the exceptions of the producer.
+#[inline(always)]
+pub(crate) fn by_dlpack(
+    object: &Bound<'_, PyAny>,
+    request: DlpackArguments,
+    options: &Options<'_, '_>,
+) -> PyResult<CaiView> {
+    claim(dlpack::offer(object, request, options)?, options)
+}
+
+/// Reads a capsule and applies the caller's options to what it describes. Takes nothing.
+///
+/// # Errors
+/// Those of [`by_dlpack`].
+pub(crate) fn offer_of_capsule<'py>(
+    capsule: &Bound<'py, PyAny>,
+    options: &Options<'_, '_>,
+) -> PyResult<Offer<'py>> {
+    let mut offer = dlpack::offer_of_capsule(capsule, DlpackArguments::default())?;
+    decide(&mut offer, options)?;
+    Ok(offer)
+}
+
+/// Takes an offered tensor, described by the caller's options.
+#[inline(always)]
+fn claim(offer: Offer<'_>, options: &Options<'_, '_>) -> PyResult<CaiView> {
+    if options.keeps_view() {
+        return offer.claim();
+    }
+    claim_amended(offer, options)
+}
+
+#[inline(never)]
+fn claim_amended(mut offer: Offer<'_>, options: &Options<'_, '_>) -> PyResult<CaiView> {
+    decide(&mut offer, options)?;
+    claim_decided(offer, options)
+}
+
+/// Takes a tensor that [`decide`] has accepted.
+///
+/// # Errors
+/// `capsule-used` if another importer has taken it meanwhile.
+pub(crate) fn claim_decided(offer: Offer<'_>, options: &Options<'_, '_>) -> PyResult<CaiView> {
+    let kept = Kept::of(options)?;
+    let mut view = offer.claim()?;
+    kept.keep(&mut view);
+    Ok(view)
+}
+
+/// Applies the options that describe the array, while its capsule can still be refused.
+fn decide(offer: &mut Offer<'_>, options: &Options<'_, '_>) -> PyResult<()> {
+    if options.redescribes() {
+        offer.descriptor = redescribed(&offer.descriptor, options)?;
+    }
+    check(&offer.descriptor, options)
+}
+
+/// Applies the caller's options to a view that was derived from one of ours, with its device and owner.
 ///
 /// # Errors
 /// The rules of the options.
 #[inline(always)]
-pub(crate) fn amend(view: CaiView, options: &Options<'_, '_>) -> PyResult<CaiView> {
-    if options.keeps_view() {
-        return Ok(view);
+fn amend(mut view: CaiView, options: &Options<'_, '_>) -> PyResult<CaiView> {
+    if !options.keeps_view() {
+        amend_in_place(&mut view, options)?;
     }
-    let mut memory = MaybeUninit::new(view);
-    amend_given(&mut memory, options)?;
-    // SAFETY: written by `new`; `amend_given`, which has not failed, keeps it written.
-    Ok(unsafe { memory.assume_init() })
+    Ok(view)
 }
 
-/// Like [`amend`], in place. Drops the view if it fails.
+/// Like [`amend`], for a view that was imported by its producer's table. Drops the view if it fails.
 #[inline(always)]
 fn amend_written(memory: &mut MaybeUninit<CaiView>, options: &Options<'_, '_>) -> PyResult<()> {
     if options.keeps_view() {
         return Ok(());
     }
-    amend_given(memory, options)
-}
-
-#[inline(never)]
-fn amend_given(memory: &mut MaybeUninit<CaiView>, options: &Options<'_, '_>) -> PyResult<()> {
-    if !options.keeps_elements() || options.read_only.is_some() {
-        // SAFETY: written by both callers; moved out once, and written again unless `redescribe` drops it and fails.
-        memory.write(redescribe(unsafe { memory.assume_init_read() }, options)?);
-    }
-    // SAFETY: written by both callers, and again above.
+    // SAFETY: written by the caller.
     let amended = amend_in_place(unsafe { memory.assume_init_mut() }, options);
     if amended.is_err() {
         // SAFETY: written, and not used after an error.
@@ -210,8 +257,44 @@ fn amend_given(memory: &mut MaybeUninit<CaiView>, options: &Options<'_, '_>) -> 
     amended
 }
 
+#[inline(never)]
 fn amend_in_place(view: &mut CaiView, options: &Options<'_, '_>) -> PyResult<()> {
-    let device = view.device();
+    if options.redescribes() {
+        let descriptor = redescribed(view.descriptor(), options)?;
+        // SAFETY: `redescribed` describes the bytes of the view, and no others.
+        unsafe { view.set_descriptor(descriptor) };
+    }
+    check(view.descriptor(), options)?;
+    if options.owner.is_some() || options.producer.is_some() {
+        Kept::of(options)?.keep(view);
+    }
+    Ok(())
+}
+
+/// Describes the same bytes by the caller's type, shape and flag.
+#[cold]
+fn redescribed(
+    descriptor: &Descriptor,
+    options: &Options<'_, '_>,
+) -> Result<Descriptor, Violation> {
+    let descriptor = descriptor.clone();
+    let descriptor = match (&options.shape, options.dtype) {
+        (None, None) => descriptor,
+        (None, Some(dtype)) => descriptor.with_dtype(dtype)?,
+        (Some(shape), dtype) => {
+            let dtype = dtype.unwrap_or(descriptor.dtype());
+            descriptor.with_shape(dtype, shape)?
+        }
+    };
+    Ok(match options.read_only {
+        None => descriptor,
+        Some(read_only) => descriptor.with_access(Access::of_flag(read_only)),
+    })
+}
+
+/// Compares the memory with the caller's device, and with the driver's knowledge if the caller asks for it.
+fn check(descriptor: &Descriptor, options: &Options<'_, '_>) -> PyResult<()> {
+    let device = descriptor.device();
     if let Some(device_id) = options.device_id
         && device.device_type == Device::CUDA
         && device.id != device_id
@@ -224,36 +307,34 @@ fn amend_in_place(view: &mut CaiView, options: &Options<'_, '_>) -> PyResult<()>
     }
     match options.check {
         Check::Device => {}
-        Check::Bounds => view.check_memory()?,
-        Check::BoundsIfKnown => view.prove_memory()?,
-    }
-    if let Some(owner) = options.owner {
-        view.keep_beside(Owner::from_raw(release::own(owner.to_owned())?));
-    }
-    if let Some(producer) = options.producer {
-        view.set_producer(producer);
+        Check::Bounds => view::check_memory(descriptor)?,
+        Check::BoundsIfKnown => view::prove_memory(descriptor)?,
     }
     Ok(())
 }
 
-/// Describes the same bytes by the caller's type, shape and flag.
-fn redescribe(view: CaiView, options: &Options<'_, '_>) -> PyResult<CaiView> {
-    // SAFETY: `with_dtype`, `with_shape` and the flag describe the bytes of the view, and no others.
-    unsafe {
-        view.try_map(|descriptor| {
-            let descriptor = match (&options.shape, options.dtype) {
-                (None, None) => descriptor,
-                (None, Some(dtype)) => descriptor.with_dtype(dtype)?,
-                (Some(shape), dtype) => {
-                    let dtype = dtype.unwrap_or(descriptor.dtype());
-                    descriptor.with_shape(dtype, shape)?
-                }
-            };
-            Ok::<_, Violation>(match options.read_only {
-                None => descriptor,
-                Some(read_only) => descriptor.with_access(Access::of_flag(read_only)),
-            })
+/// What the options add to a view beside its description: made before the tensor is taken, since it can fail.
+struct Kept {
+    owner: Option<Owner>,
+    producer: Option<Stream>,
+}
+
+impl Kept {
+    fn of(options: &Options<'_, '_>) -> PyResult<Self> {
+        let owner = options.owner.map(|owner| release::own(owner.to_owned()));
+        Ok(Self {
+            owner: owner.transpose()?.map(Owner::from_raw),
+            producer: options.producer,
         })
     }
-    .map_err(PyErr::from)
+
+    /// Adds it to the view. Cannot fail.
+    fn keep(self, view: &mut CaiView) {
+        if let Some(owner) = self.owner {
+            view.keep_beside(owner);
+        }
+        if let Some(producer) = self.producer {
+            view.set_producer(producer);
+        }
+    }
 }

@@ -146,7 +146,13 @@ class CaiView:
 
     @property
     def ptr(self) -> int:
-        """The address of the first element (index 0 on every axis); 0 for an array of size 0."""
+        """The address of the first element (index 0 on every axis); 0 for an array of size 0. On a device whose memory
+        has handles instead of addresses (OpenCL, Vulkan, Metal, WebGPU), the handle.
+        """
+
+    @property
+    def byte_offset(self) -> int:
+        """The distance in bytes from a handle to the first element; 0 if `ptr` is an address."""
 
     @property
     def device(self) -> _DeviceLike:
