@@ -99,7 +99,8 @@ impl PyConsume {
         let guard = view.view().consume_with(stream, policy)?;
         let scope = Scope::begin(guard.return_edge());
         let stream_object = this.stream_object.clone_ref(py);
-        let consumed = view.consumed(py, guard.view(), stream_object, scope.clone());
+        let consumed =
+            PyCaiView::consumed(this.view.bind(py), guard.view(), stream_object, scope.clone())?;
         let consumed = consumed.into_object(py)?;
         match this.keep(guard, scope) {
             None => Ok(consumed),
@@ -130,6 +131,9 @@ impl PyConsume {
     }
 
     /// Shows view and stream object to the collector: an array that refers to its block makes a cycle.
+    ///
+    /// An open block shares the owner of its view, which is thereby not shown: the collector would finalise the array,
+    /// and with it the producer's stream, before the block makes its return edge.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.view)?;
         visit.call(&self.stream_object)

@@ -14,6 +14,7 @@ pub(crate) mod int;
 pub(crate) mod list;
 pub(crate) mod names;
 pub(crate) mod reaper;
+pub(crate) mod recursion;
 pub(crate) mod release;
 pub(crate) mod text;
 pub(crate) mod thread_exit;
