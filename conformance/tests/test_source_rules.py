@@ -18,7 +18,7 @@ UNGUARDED = {
     "from_object": "by `run`, which begins with it",
     "borrow": "by `run`, which begins with it",
     "to_object": "by `run`, which begins with it",
-    "work_stream": "reads a thread-local value",
+    "work_stream": "reads a thread-local value; after a panic by `run`, which begins with it",
     "allocate": "calls the function that was passed",
     "destroy": "calls a deleter, which begins with it if it calls Python (`keeping_exception`)",
     "forget": "stores an atomic in a forked child",
@@ -26,6 +26,7 @@ UNGUARDED = {
     "look": "is the guard",
     "on_pending_call": "drains the queue, whose releases begin with it (`keeping_exception`)",
     "reset_in_child": "stores atomics in a forked child",
+    "class_ended": "stores an atomic",
     "by_exception": "is called by our own code only, inside a guarded call",
     "no_thread_state": "returns NULL",
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import sys
+import textwrap
 import threading
 import weakref
 from typing import Any
@@ -16,6 +18,7 @@ import tvm_ffi
 from conformance.tests.dlpack import abi, exchange
 from conformance.tests.doubles.producers import cai
 from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.ownership.subprocesses import run
 from conformance.tests.simulated.machine import Machine, one_event
 
 TABLE = exchange.table_of(cd.CaiView)
@@ -307,3 +310,22 @@ def test_many_passes_leave_nothing_behind(machine: Machine) -> None:
         ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(managed.deleter)(out.value)
         borrow(id(view), ctypes.byref(tensor))
     assert cd.stats()["live"] == before
+
+
+def test_a_panic_does_not_reach_the_consumer() -> None:
+    """The thread's streams are gone while the thread ends: reading them panics."""
+    exit_code, printed = run(
+        [sys.executable],
+        textwrap.dedent("""
+            import ctypes
+            import cai_dlpack as cd
+            from conformance.tests.dlpack import exchange
+            from conformance.tests.ownership import native
+
+            function = ctypes.c_void_p(exchange.table_of(cd.CaiView).work_stream)
+            assert native.without_gil().ask_as_a_thread_ends(function) == -1
+            assert native.with_gil().ask_as_a_thread_ends(function) == -1
+            assert cd.stats()["panics"] == 2
+        """),
+    )
+    assert exit_code == 0, printed

@@ -31,7 +31,7 @@ use crate::protocol::stream::{Platform, Request, Stream};
 use crate::python::call::policy;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::int::type_name;
-use crate::python::cpython::{release, thread_exit};
+use crate::python::cpython::{gil, release, thread_exit};
 use crate::python::exchange_table::NAME;
 use crate::view;
 use crate::view::{CaiView, build};
@@ -73,14 +73,33 @@ fn run(py: Python<'_>, body: impl FnOnce() -> PyResult<()>) -> c_int {
     let error = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return 0,
         Ok(Err(error)) => error,
-        Err(_) => {
-            view::PANICS.add();
-            PyRuntimeError::new_err("a panic inside cai_dlpack; please report it")
-        }
+        Err(_) => panicked(),
     };
     // Also releases what was dropped on the way to the error, as PyO3 does not count this call.
     release::dropping(|| error.restore(py));
     -1
+}
+
+/// Runs the body of a callback that needs no GIL, and returns what it returns; after a panic -1, with an exception if the
+/// GIL is held.
+fn run_anywhere(body: impl FnOnce() -> c_int) -> c_int {
+    if let Ok(code) = catch_unwind(AssertUnwindSafe(body)) {
+        return code;
+    }
+    if !gil::is_held() {
+        view::PANICS.add();
+        return -1;
+    }
+    // SAFETY: this thread holds the GIL of the interpreter that loaded the library.
+    let py = unsafe { Python::assume_attached() };
+    run(py, || Err(panicked()))
+}
+
+/// Counts a panic, and makes its exception.
+#[cold]
+fn panicked() -> PyErr {
+    view::PANICS.add();
+    PyRuntimeError::new_err("a panic inside cai_dlpack; please report it")
 }
 
 unsafe extern "C" fn from_object(
@@ -132,15 +151,18 @@ unsafe extern "C" fn work_stream(
     device_id: i32,
     out: *mut *mut c_void,
 ) -> c_int {
-    let stream = work_stream_of(device_type.0.cast_signed(), device_id);
-    // A driver's handle, where the legacy default stream is 0.
-    let handle = match stream {
-        Stream::None | Stream::LegacyDefault => 0,
-        named => named.raw(),
-    };
-    // SAFETY: DLPack 1.3: `out` is valid for a write.
-    unsafe { out.write(ptr::without_provenance_mut(handle as usize)) };
-    0
+    // The thread's streams are gone while the thread ends: reading them panics.
+    run_anywhere(|| {
+        let stream = work_stream_of(device_type.0.cast_signed(), device_id);
+        // A driver's handle, where the legacy default stream is 0.
+        let handle = match stream {
+            Stream::None | Stream::LegacyDefault => 0,
+            named => named.raw(),
+        };
+        // SAFETY: DLPack 1.3: `out` is valid for a write.
+        unsafe { out.write(ptr::without_provenance_mut(handle as usize)) };
+        0
+    })
 }
 
 unsafe extern "C" fn allocate(
@@ -149,17 +171,19 @@ unsafe extern "C" fn allocate(
     error_context: *mut c_void,
     set_error: Option<unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char)>,
 ) -> c_int {
-    if !out.is_null() {
-        // SAFETY: DLPack 1.3: `out` is valid for a write, if it is not NULL.
-        unsafe { out.write(ptr::null_mut()) };
-    }
-    let violation = Violation::new(Rule::ExchangeAllocator, Field::ExchangeApi, "");
-    let message = CString::new(violation.to_string()).unwrap_or_default();
-    if let Some(set_error) = set_error {
-        // SAFETY: the caller's function with its own context; both strings live during the call.
-        unsafe { set_error(error_context, c"BufferError".as_ptr(), message.as_ptr()) };
-    }
-    -1
+    run_anywhere(|| {
+        if !out.is_null() {
+            // SAFETY: DLPack 1.3: `out` is valid for a write, if it is not NULL.
+            unsafe { out.write(ptr::null_mut()) };
+        }
+        let violation = Violation::new(Rule::ExchangeAllocator, Field::ExchangeApi, "");
+        let message = CString::new(violation.to_string()).unwrap_or_default();
+        if let Some(set_error) = set_error {
+            // SAFETY: the caller's function with its own context; both strings live during the call.
+            unsafe { set_error(error_context, c"BufferError".as_ptr(), message.as_ptr()) };
+        }
+        -1
+    })
 }
 
 /// Borrows a `CaiView`, or refuses the object.
