@@ -160,8 +160,8 @@ impl<'a> PlainDict<'a> {
     /// Returns the type of a canonical typestr; `None` for any other text.
     #[must_use]
     #[inline(always)]
-    pub(crate) fn dtype(typestr: &str) -> Option<DType> {
-        DType::from_typestr_fast(typestr.as_bytes())
+    pub(crate) fn dtype(typestr: &[u8]) -> Option<DType> {
+        DType::from_typestr_fast(typestr)
     }
 
     /// Checks the entries against each other.

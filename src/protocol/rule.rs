@@ -139,6 +139,9 @@ rules! {
     ShapeNull "shape-null" Value
         "shape must not be NULL if ndim > 0"
         "DLPack 1.3: shape may be NULL only when ndim is 0";
+    ShapeAlignment "shape-alignment" Value
+        "shape and strides must be aligned to 8 bytes"
+        "C: an int64_t is read where one may lie";
     NdimNegative "ndim-negative" Value
         "ndim must not be negative"
         "DLPack 1.3: ndim counts dimensions";
@@ -463,6 +466,9 @@ rules! {
     BufferLayout "buffer-layout" Buffer
         "the buffer is asked for in one piece, and the elements do not lie so"
         "Python's buffer protocol: a request that the exporter cannot meet is a BufferError";
+    BufferFormat "buffer-format" Buffer
+        "a format is asked for without a shape"
+        "Python's buffer protocol: PyBUF_FORMAT goes with every flag but PyBUF_SIMPLE";
     ArrayUnreadable "array-unreadable" Type
         "NumPy cannot read this memory"
         "our choice: TypeError, so that NumPy does not fall back to an element-by-element copy";

@@ -20,6 +20,7 @@ use crate::python::call::{policy, stream};
 use crate::python::capsule;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::{Function, signature};
+use crate::python::cpython::recursion::Level;
 use crate::python::cpython::release;
 use crate::python::cpython::thread_exit::entries;
 use crate::python::exchange_table::Table;
@@ -98,6 +99,7 @@ impl Function for Explain {
         _: Borrowed<'_, 'py, PyAny>,
         arguments: Self::Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let _level = Level::begin(arguments.obj.py())?;
         let to = arguments.to.map(|to| text(&to, "to")).transpose()?;
         // Errors of attributes become text, and are dropped.
         let explanation = release::dropping(|| {

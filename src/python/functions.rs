@@ -12,8 +12,9 @@ use crate::python::call::stream;
 use crate::python::capsule;
 use crate::python::class::alloc::NewView;
 use crate::python::class::beside::Beside;
-use crate::python::class::view::PyCaiView;
+use crate::python::class::view::{PyCaiView, kept_by_parent};
 use crate::python::cpython::fastcall::{Function, Value, signature};
+use crate::python::cpython::recursion::Level;
 use crate::python::export::cai_to_capsule::{self, FastRequest};
 use crate::python::export::dlpack::{DlpackRequest, Export};
 use crate::python::import::cai::{self, AllowStructs};
@@ -64,8 +65,11 @@ impl Function for View {
         let options = parsed.as_ref().unwrap_or(Options::NONE);
         let facts = known_types::facts_of(&object)?;
         if facts.traits.intersects(Traits::OURS) {
-            let this = object.cast::<PyCaiView>()?.get();
-            let (view, beside) = this.derive(py, route::own(this, options)?).into_fields();
+            let parent = object.cast::<PyCaiView>()?;
+            let this = parent.get();
+            this.prepare()?;
+            let view = route::own(kept_by_parent(&parent, this.view().clone())?, options)?;
+            let (view, beside) = this.wrap(py, view).into_fields();
             let named = options.producer_object.as_deref();
             let view = PyCaiView::with(view, beside.keeping(named, named));
             return Ok(view.into_object(py)?.into_any());
@@ -101,6 +105,7 @@ impl Function for FromCai {
         _: Borrowed<'_, 'py, PyAny>,
         arguments: Self::Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let _level = Level::begin(arguments.obj.py())?;
         let parsed = Options::read(Self::given(&arguments))?;
         let options = parsed.as_ref().unwrap_or(Options::NONE);
         let mut new = NewView::new(arguments.obj.py())?;
@@ -143,6 +148,7 @@ impl Function for FromDlpack {
         _: Borrowed<'_, 'py, PyAny>,
         arguments: Self::Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let _level = Level::begin(arguments.obj.py())?;
         let parsed = Options::read(Self::given(&arguments))?;
         let options = parsed.as_ref().unwrap_or(Options::NONE);
         let stream = arguments.stream;
@@ -213,7 +219,10 @@ impl Function for ToDlpack {
             && let Some(device_id) = given.sole_device_id()
             && let Some(request) = FastRequest::read(arguments.stream, arguments.max_version)
         {
-            let dict = cai::attribute(&object)?;
+            let dict = {
+                let _level = Level::begin(object.py())?;
+                cai::attribute(&object)?
+            };
             if let Some(dict) = &dict
                 && let Some(capsule) =
                     cai_to_capsule::convert(&object, dict, facts.traits, request, device_id)?
@@ -244,6 +253,7 @@ fn by_view<'py>(
     given: Given<'_, 'py>,
     request: &DlpackRequest<'_, 'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let _level = Level::begin(object.py())?;
     let parsed = Options::read(given)?;
     let options = parsed.as_ref().unwrap_or(Options::NONE);
     if capsule::is_capsule(object) {

@@ -10,6 +10,7 @@ use crate::protocol::rule::Field;
 use crate::python::call::stream;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::{Function, signature};
+use crate::python::cpython::recursion::Level;
 use crate::view::with_driver;
 
 signature! {
@@ -50,6 +51,7 @@ impl Function for Join {
 
 fn join<'py>(items: &Bound<'py, PyAny>, on: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
     let py = items.py();
+    let _level = Level::begin(py)?;
     let target = stream::named(on, Field::Argument("on"))?;
     let mut views: Vec<Bound<'py, PyCaiView>> = Vec::new();
     let mut joined = Joined::default();

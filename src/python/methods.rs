@@ -1,7 +1,5 @@
 //! The methods and attributes of `CaiView`.
 
-use std::mem::ManuallyDrop;
-
 use pyo3::exceptions::PyAttributeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -21,7 +19,6 @@ use crate::python::cpython::fastcall::{self, Function, signature};
 use crate::python::cpython::getter::{self, Definition, Getter};
 use crate::python::cpython::names::names;
 use crate::python::cpython::release;
-use crate::python::cpython::release::PYTHON;
 use crate::python::cpython::thread_exit::entries;
 use crate::python::export::dlpack::{DlpackRequest, Export};
 use crate::python::export::{buffer, cai_dict, exchange};
@@ -137,10 +134,9 @@ impl PyCaiView {
 
     /// The Python object that keeps the memory alive; None if a DLPack tensor does.
     #[getter]
-    fn owner<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
-        let payload = self.view().owner().payload(&PYTHON)?;
-        // SAFETY: the payload of this kind is a strong reference to an object, which lives as long as the view.
-        Some(unsafe { Bound::from_borrowed_ptr(py, payload.cast::<ffi::PyObject>().as_ptr()) })
+    #[pyo3(name = "owner")]
+    fn owner_object<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+        self.owner(py)
     }
 
     #[classattr]
@@ -211,9 +207,10 @@ impl PyCaiView {
     /// BufferError
     ///     If that side cannot access the memory.
     #[pyo3(signature = (kind, /))]
-    fn present_as(&self, py: Python<'_>, kind: &str) -> PyResult<Self> {
-        self.prepare()?;
-        Ok(self.derive(py, buffer::present_as(self.view(), kind)?))
+    fn present_as(slf: &Bound<'_, Self>, kind: &str) -> PyResult<Self> {
+        let this = slf.get();
+        this.prepare()?;
+        Self::derive(slf, buffer::present_as(this.view(), kind)?)
     }
 
     /// The names of the fields of a structured array; empty for any other.
@@ -243,13 +240,12 @@ impl PyCaiView {
     ///     If the array is not structured, or the distance between two items is no multiple of the field's item size.
     #[pyo3(signature = (name, /, *, dtype=None))]
     fn field(
-        &self,
-        py: Python<'_>,
+        slf: &Bound<'_, Self>,
         name: &str,
         dtype: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        self.check_scope()?;
-        fields::field(py, self, name, dtype)
+        slf.get().check_scope()?;
+        fields::field(slf, name, dtype)
     }
 
     /// The C Exchange API (DLPack 1.3): a capsule around a table of C functions.
@@ -417,15 +413,7 @@ impl PyCaiView {
     /// Shows the owner to the collector: an owner that refers to its view makes a cycle. The cycle is cleared at the
     /// owner's dict, so that a view stays valid while anything refers to it.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        self.visit_beside(&visit)?;
-        let Some(payload) = self.view().owner().sole_payload(&PYTHON) else {
-            return Ok(());
-        };
-        // SAFETY: the collector runs with the GIL; the token is used for the next line alone.
-        let py = unsafe { Python::assume_attached() };
-        // SAFETY: the payload is a strong reference, which is borrowed: `ManuallyDrop` does not give it up.
-        let owner = unsafe { Bound::from_owned_ptr(py, payload.as_ptr().cast()) };
-        visit.call(&*ManuallyDrop::new(owner.unbind()))
+        self.visit(&visit)
     }
 
     fn __reduce__(&self) -> PyResult<()> {

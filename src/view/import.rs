@@ -228,11 +228,11 @@ unsafe fn describe<M: Abi>(
 ) -> Result<(), Violation> {
     let (tensor, flags) = (managed.tensor(), managed.stated_flags());
     let few = tensor.ndim.cast_unsigned() <= Descriptor::INLINE_AXES && !tensor.shape.is_null();
-    if few {
+    if few && are_aligned(tensor) {
         let ndim = tensor.ndim as usize;
-        // SAFETY: not NULL, and readable by this function's contract.
+        // SAFETY: not NULL, aligned, and readable by this function's contract.
         let shape = unsafe { std::slice::from_raw_parts(tensor.shape, ndim) };
-        // SAFETY: NULL or readable, by this function's contract.
+        // SAFETY: NULL or readable, by this function's contract; aligned.
         let strides = unsafe { extents(tensor.strides, ndim) };
         if let Some(usual) = Descriptor::check_fast(&raw_of(tensor, shape, strides, flags)) {
             place.write(usual);
@@ -269,11 +269,29 @@ unsafe fn raw(tensor: &DLTensor, flags: Flags) -> Result<RawTensor<'_>, Violatio
     if ndim > 0 && tensor.shape.is_null() {
         return Err(Violation::new(Rule::ShapeNull, Field::TensorShape, "NULL"));
     }
-    // SAFETY: NULL or readable while `'a` lasts, by this function's contract.
+    if !are_aligned(tensor) {
+        return Err(unaligned(tensor));
+    }
+    // SAFETY: NULL or readable while `'a` lasts, by this function's contract; aligned.
     let shape = unsafe { extents(tensor.shape, ndim) }.unwrap_or_default();
-    // SAFETY: NULL or readable while `'a` lasts, by this function's contract.
+    // SAFETY: NULL or readable while `'a` lasts, by this function's contract; aligned.
     let strides = unsafe { extents(tensor.strides, ndim) };
     Ok(raw_of(tensor, shape, strides, flags))
+}
+
+/// Whether shape and strides are NULL, or lie where integers may lie.
+#[inline(always)]
+fn are_aligned(tensor: &DLTensor) -> bool {
+    (tensor.shape.addr() | tensor.strides.addr()).is_multiple_of(align_of::<i64>())
+}
+
+#[cold]
+fn unaligned(tensor: &DLTensor) -> Violation {
+    let (field, pointer) = match tensor.shape.is_aligned() {
+        true => (Field::TensorStrides, tensor.strides),
+        false => (Field::TensorShape, tensor.shape),
+    };
+    Violation::new(Rule::ShapeAlignment, field, format_args!("{pointer:p}"))
 }
 
 #[inline(always)]
@@ -298,11 +316,11 @@ fn raw_of<'a>(
 }
 
 /// # Safety
-/// `values` is NULL or points to `ndim` readable integers that nobody changes during `'a`.
+/// `values` is NULL, or aligned and points to `ndim` readable integers that nobody changes during `'a`.
 unsafe fn extents<'a>(values: *const i64, ndim: usize) -> Option<&'a [i64]> {
     if values.is_null() {
         return None;
     }
-    // SAFETY: not NULL, and readable by this function's contract; `ndim` is at most 64.
+    // SAFETY: not NULL, aligned, and readable by this function's contract; `ndim` is at most 64.
     Some(unsafe { std::slice::from_raw_parts(values, ndim) })
 }

@@ -96,7 +96,7 @@ pub(crate) use detach::{detach, set_detach, with_driver};
 pub(crate) use export::refuse_padded;
 pub(crate) use import::{Imported, KnownTensor, read_tensor};
 pub(crate) use memory::{check_memory, check_range, prove_memory};
-pub(crate) use payload::{EndsOn, Kind, Node, RawOwner, Vtable};
+pub(crate) use payload::{EndsOn, Kind, Node, RawOwner, Shows, Vtable};
 pub(crate) use queue::{Gate, Queue};
 pub(crate) use stats::{DRAINED, LEAKED, PANICS, QUEUED, RELEASED};
 pub(crate) use streams::{Kept, Streams, is_elsewhere, thread_of};
@@ -310,7 +310,17 @@ impl CaiView {
 
     /// Keeps `other` alive as long as the memory, and drops it after the memory's owner.
     pub(crate) fn keep_beside(&mut self, other: Owner) {
-        self.owner = Owner::new((self.owner.share(), other));
+        self.owner = self.owner.share().beside(other);
+    }
+
+    /// Replaces the owner by another one of the same memory.
+    ///
+    /// # Safety
+    /// `owner` keeps the present owner's memory alive, and its streams.
+    #[must_use]
+    pub(crate) unsafe fn kept_by(mut self, owner: Owner) -> Self {
+        self.owner = owner;
+        self
     }
 
     /// Replaces the stream that consumers wait for; the caller has ordered it after the old one.

@@ -127,10 +127,10 @@ class Without:
         raise AssertionError
 
 
-def fortran(view: cd.CaiView) -> object:
-    """Requests a buffer in Fortran's order by PyObject_GetBuffer."""
+def fortran(view: cd.CaiView, flags: int = 0x40 | 0x18) -> object:
+    """Requests a buffer by PyObject_GetBuffer: in Fortran's order."""
     buffer = ctypes.create_string_buffer(256)
-    return ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(view), buffer, 0x40 | 0x18)
+    return ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(view), buffer, flags)
 
 
 class Answers:
@@ -172,6 +172,7 @@ OTHERS: dict[str, Call] = {
     "argument-value": partial(LOOSE.policy, sync="soon"),
     "array-unreadable": VIEW.__array__,
     "buffer-layout": partial(fortran, cd.view(MATRIX)),
+    "buffer-format": partial(fortran, cd.view(MATRIX), 0x4),
     "cai-device": tensor().to_cai,
     "cai-dtype": tensor(device=(2, 0), dtype=(abi.BFLOAT, 16, 1)).to_cai,
     "cai-empty": partial(cd.view, Cai({})),

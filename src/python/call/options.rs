@@ -15,6 +15,7 @@ use crate::python::call::{policy, stream};
 use crate::python::cpython::fastcall::Value;
 use crate::python::cpython::int;
 use crate::python::cpython::int::{IntRule, repr};
+use crate::python::cpython::recursion::Level;
 
 /// Passes the keywords of an import to another macro: name, type for the stub, default.
 ///
@@ -406,6 +407,7 @@ fn shape(value: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
 /// # Errors
 /// `dtype-argument-type`, `dtype-argument`; the exceptions of the object's attributes.
 pub(crate) fn dtype(value: &Bound<'_, PyAny>) -> PyResult<DType> {
+    let _level = Level::begin(value.py())?;
     let field = Field::Argument("dtype");
     let name = if value.is_instance_of::<PyString>() {
         value.clone()

@@ -11,6 +11,7 @@ use crate::protocol::stream::{Platform, Request, Stream};
 use crate::python::cpython::int;
 use crate::python::cpython::int::{IntRule, repr};
 use crate::python::cpython::names::names;
+use crate::python::cpython::recursion::Level;
 
 const ARGUMENT: IntRule = IntRule::new(
     Field::Argument("stream"),
@@ -66,6 +67,7 @@ fn from_object(stream: &Bound<'_, PyAny>) -> PyResult<Option<Stream>> {
     if stream.is_instance_of::<PyInt>() || stream.is_instance_of::<PyBool>() {
         return Ok(None);
     }
+    let _level = Level::begin(stream.py())?;
     let Some(protocol) = stream.getattr_opt(&names(stream.py()).cuda_stream)? else {
         return Ok(None);
     };

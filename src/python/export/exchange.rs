@@ -77,14 +77,18 @@ fn run(py: Python<'_>, body: impl FnOnce() -> PyResult<()>) -> c_int {
     let error = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return 0,
         Ok(Err(error)) => error,
-        Err(_) => {
-            view::PANICS.add();
-            PyRuntimeError::new_err("a panic inside cai_dlpack; please report it")
-        }
+        Err(_) => panicked(),
     };
     // Also releases what was dropped on the way to the error, as PyO3 does not count this call.
     release::dropping(|| error.restore(py));
     -1
+}
+
+/// Counts a panic, and makes its exception.
+#[cold]
+fn panicked() -> PyErr {
+    view::PANICS.add();
+    PyRuntimeError::new_err("a panic inside cai_dlpack; please report it")
 }
 
 unsafe extern "C" fn from_object(

@@ -14,6 +14,7 @@ use crate::python::call::options::Options;
 use crate::python::class::beside::Beside;
 use crate::python::cpython::int::type_name;
 use crate::python::cpython::names::names;
+use crate::python::cpython::recursion::Level;
 use crate::python::cpython::release;
 use crate::python::exchange_table::{Table, WorkStream};
 use crate::python::import::traits::Traits;
@@ -160,6 +161,7 @@ fn is_true(object: &Bound<'_, PyAny>, traits: Traits, state: Traits) -> PyResult
 
 #[inline(never)]
 fn read_state(object: &Bound<'_, PyAny>, traits: Traits, state: Traits) -> PyResult<bool> {
+    let _level = Level::begin(object.py())?;
     let py = object.py();
     let names = names(py);
     let name = match state {

@@ -55,12 +55,12 @@ pub(crate) fn field_names<'py>(py: Python<'py>, fields: &Descr) -> PyResult<Boun
 /// # Errors
 /// `field-unknown`, `field-none`, `field-stride` and the rules of its type.
 pub(crate) fn field(
-    py: Python<'_>,
-    whole: &PyCaiView,
+    whole: &Bound<'_, PyCaiView>,
     name: &str,
     dtype: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<PyCaiView> {
     let dtype = dtype.map(options::dtype).transpose()?;
-    let (view, fields) = whole.view().field(whole.descr(), name, dtype)?;
-    Ok(whole.derive(py, view).with_fields(fields))
+    let this = whole.get();
+    let (view, fields) = this.view().field(this.descr(), name, dtype)?;
+    Ok(PyCaiView::derive(whole, view)?.with_fields(fields))
 }

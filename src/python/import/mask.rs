@@ -11,6 +11,7 @@ use crate::python::call::options::{self, Options, text};
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::{Function, signature};
 use crate::python::cpython::int::type_name;
+use crate::python::cpython::recursion::Level;
 use crate::python::import::cai_dict::ParsedDict;
 use crate::python::import::{cai, cai_dict};
 use crate::view::CaiView;
@@ -46,6 +47,7 @@ impl Function for SplitMasked {
         arguments: Self::Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (obj, py) = (arguments.obj, arguments.obj.py());
+        let _level = Level::begin(py)?;
         let mask = arguments.mask.map(|mask| text(&mask, "mask")).transpose()?;
         let options = Options {
             device_id: arguments.device_id.map(options::device_id).transpose()?,

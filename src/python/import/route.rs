@@ -23,6 +23,7 @@ use crate::python::class::beside::Beside;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::int::type_name;
 use crate::python::cpython::names::names;
+use crate::python::cpython::recursion::Level;
 use crate::python::cpython::release;
 use crate::python::import::cai::AllowStructs;
 use crate::python::import::cai_dict::Numbers;
@@ -46,7 +47,8 @@ pub(crate) fn import<'py>(
     if facts.traits.intersects(Traits::OURS) {
         let this = object.cast::<PyCaiView>()?.get();
         this.check_array()?;
-        return own(this, options);
+        this.prepare()?;
+        return own(this.view().clone(), options);
     }
     let mut view = MaybeUninit::uninit();
     foreign(&mut view, object, facts, options, AllowStructs::No)?;
@@ -81,6 +83,7 @@ fn without_table<'py>(
     options: &Options<'_, 'py>,
     structs: AllowStructs,
 ) -> PyResult<Beside> {
+    let _level = Level::begin(object.py())?;
     if !facts.traits.intersects(Traits::PLAIN) {
         if capsule::is_capsule(object) {
             memory.write(by_dlpack(object, DlpackArguments::default(), options)?);
@@ -141,15 +144,12 @@ pub(crate) fn is_declared(traits: Traits, stream: Stream, is_stream_known: bool)
     is_stream_known && !(stream == Stream::None && traits.intersects(Traits::SILENT_UNKNOWN))
 }
 
-/// Derives a view from a `CaiView`, with the same owner and streams.
+/// Applies the caller's options to a view that was derived from a `CaiView`.
 ///
 /// # Errors
-/// `scope-ended`; the exceptions of the producer's table; the rules of the options.
-pub(crate) fn own(this: &PyCaiView, options: &Options<'_, '_>) -> PyResult<CaiView> {
-    this.prepare()?;
-    let view = this.view();
-    // SAFETY: the view's own description of its own memory.
-    let view = amend(unsafe { view.derive(view.descriptor().clone()) }, options)?;
+/// The rules of the options.
+pub(crate) fn own(view: CaiView, options: &Options<'_, '_>) -> PyResult<CaiView> {
+    let view = amend(view, options)?;
     Ok(match options.producer {
         None => view,
         Some(producer) => view.with_ready(producer),
