@@ -171,8 +171,10 @@ def difference(tensor: Tensor, way_in: str, way_out: str) -> str | None:
         said = getattr(found, field)
         if (said or ()) != wanted if field in ("shape", "strides") else said != wanted:
             return f"{field} is {said}, and was {wanted}"
-    if has_flags and found.flags != flags:
-        return f"flags are {found.flags}, and were {flags}"
+    # A legacy tensor cannot say whether it may be written: who can be told is not told that it may.
+    said = flags if versioned else abi.READ_ONLY
+    if has_flags and found.flags != said:
+        return f"flags are {found.flags}, and were {said}"
     return None
 
 
@@ -230,7 +232,7 @@ def test_strides_of_numpy_through_a_view() -> None:
     for array in (whole[::-1][:1], whole[:, ::2][:, :1], whole.T[:1], whole[:1].T):
         assert np.from_dlpack(cd.view(array)).strides == np.from_dlpack(array).strides
         buffer: Any = cd.view(array)
-        assert np.asarray(memoryview(buffer)).strides == array.strides
+        assert np.asarray(memoryview(buffer)).strides == np.asarray(memoryview(array)).strides
     empty = whole[:0, ::2]
     assert cd.view(empty).byte_strides == empty.strides
 

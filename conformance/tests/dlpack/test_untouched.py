@@ -320,6 +320,7 @@ NOT_OF_A_CAPSULE = {
         "cai-lanes",
         "present-as",
         "buffer-layout",
+        "buffer-format",
         "array-unreadable",
         "stream-unknown",
         "stream-device",
@@ -339,6 +340,7 @@ NOT_OF_A_CAPSULE = {
         "capture-invalid",
     },
     "a function of the table of C, which takes what it is given": {"exchange-allocator"},
+    "a producer that declares no stream: a bare capsule is ready on the caller's": {"stream-undeclared"},
 }
 #: Whole families: of typestrs, descriptions of fields, and masks, which a tensor does not have.
 NOT_OF_A_TENSOR = ("typestr-", "descr-", "mask-")
