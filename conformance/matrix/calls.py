@@ -14,7 +14,8 @@ from cai_dlpack import _core
 
 # The first element's address, the elements, the dtype's name; None for what a consumer does not tell.
 Seen = tuple[int | None, bytes, str | None]
-Consume = Callable[[Any], Seen]
+# What a call returns, and what is seen of it.
+Consume = Callable[[Any], tuple[Any, Seen]]
 # (distribution, bridge): the bridge is what is handed over, and the protocol by which it is read.
 Key = tuple[str, str]
 
@@ -57,11 +58,12 @@ def made(
 ) -> Consume:
     """A call of the table, as it stands there, and the reader of its result."""
 
-    def consume(view: Any) -> Seen:
+    def consume(view: Any) -> tuple[Any, Seen]:
         is_bare = bridge == "capsule" and call["reads"] != "capsule"
         names = {"cd": cd, "v": cd.to_dlpack(view) if is_bare else view, **given()}
         exec(call["import"], names)
-        return read(eval(call["code"], names))
+        found = eval(call["code"], names)
+        return found, read(found)
 
     return consume
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import cai_dlpack as cd
 
+from conformance.matrix import access
 from conformance.matrix.calls import COPIED_TO_HOST, Consume, explained
 from conformance.matrix.cells import (
     COPIED,
@@ -56,7 +57,7 @@ def one(produce: Produce, consume: Consume, bridge: str, dtype: str, layout: str
     if array.size and view.ptr != address:
         return Cell(FAILED, "the view has another address than the producer's array")
     try:
-        found, data, name = consume(view)
+        taken, (found, data, name) = consume(view)
     except Exception as error:
         return Cell(REFUSED, f"{whose(error)}: {words(error)}")
     if told := explained(consumer, bridge, view):
@@ -67,6 +68,10 @@ def one(produce: Produce, consume: Consume, bridge: str, dtype: str, layout: str
         return Cell(FAILED, "the data differ")
     if array.size and found != address and bridge != COPIED_TO_HOST:
         return Cell(COPIED, "the consumer has made a copy without being asked")
+    # A copy is the consumer's own, and without elements there is nothing to write.
+    is_shared = array.size > 0 and bridge != COPIED_TO_HOST
+    if is_shared and (less := access.lost(access.stated(made), access.shown(taken))):
+        return Cell(FAILED, less)
     return Cell(OK)
 
 

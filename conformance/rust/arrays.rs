@@ -40,9 +40,9 @@ impl<'a> Array<'a> {
             shape: self.shape,
             strides: self.elem_strides,
             flags: if self.read_only {
-                Flags::READ_ONLY.bits()
+                Flags::READ_ONLY
             } else {
-                0
+                Flags::NONE
             },
         });
         let descriptor = descriptor.expect("a tensor");

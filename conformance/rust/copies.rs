@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
-use cai_dlpack::protocol::device::Device;
+use cai_dlpack::protocol::device::{Device, Flags};
 use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::{Owner, PresentAs};
@@ -95,7 +95,7 @@ fn a_copy_to_the_host_is_in_c_order_and_ready() {
         lanes: 1,
         shape: &[3, 2],
         strides: Some(&[1, 3]),
-        flags: 0,
+        flags: Flags::NONE,
     };
     let descriptor = Descriptor::new(&raw).expect("a tensor");
     let owner = stage.view.owner().share();
@@ -148,7 +148,7 @@ fn pinned_memory_is_presented_to_either_side() {
         lanes: 1,
         shape: &[2],
         strides: None,
-        flags: 0,
+        flags: Flags::NONE,
     };
     let descriptor = Descriptor::new(&raw).expect("a tensor");
     // SAFETY: the owner keeps the memory, on which nothing works.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
 use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
-use cai_dlpack::protocol::device::Device;
+use cai_dlpack::protocol::device::{Device, Flags};
 use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::{Owner, ReturnEdge};
@@ -68,7 +68,7 @@ impl Stage {
             lanes: 1,
             shape: &[4 / strides[0]],
             strides: Some(strides),
-            flags: 0,
+            flags: Flags::NONE,
         });
         let owner = Owner::new(Arc::clone(&self.memory));
         // SAFETY: elements of the memory that the owner keeps, with its stream.
@@ -576,7 +576,7 @@ fn bounds_are_proven_by_the_driver() {
         lanes: 1,
         shape: &[1 << 30],
         strides: None,
-        flags: 0,
+        flags: Flags::NONE,
     });
     // SAFETY: not so, which is what the typed view finds out; nothing follows the address.
     let view = unsafe { CaiView::new(outside.expect("a tensor"), Stream::None, Owner::new(())) };

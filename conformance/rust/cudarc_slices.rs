@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cai_dlpack::protocol::device::Device;
+use cai_dlpack::protocol::device::{Access, Device};
 use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::{CaiView, Error};
@@ -34,7 +34,7 @@ fn a_whole_slice() {
     let view = CaiView::from_cudarc(slice, [2, 3]).expect("a view");
     assert_eq!(view.descriptor().shape(), [2, 3]);
     assert_eq!(view.device(), Device::cuda(0));
-    assert!(!view.descriptor().read_only());
+    assert_eq!(view.descriptor().access(), Access::Writable);
     assert_eq!(view.ready().raw(), number(&stream));
     assert_eq!(view.producer(), Some(view.ready()));
     assert_eq!(machine.sim.count("cuStreamSynchronize"), 0);
@@ -106,7 +106,8 @@ fn parts_of_one_slice_are_read_only_and_keep_it() {
     let stream = Arc::clone(slice.stream());
     let first = CaiView::from_cudarc_part(Arc::clone(&slice), 0, [2], [1]).expect("a view");
     let second = CaiView::from_cudarc_part(slice, 2, [2], [1]).expect("a view");
-    assert!(first.descriptor().read_only() && second.descriptor().read_only());
+    assert_eq!(first.descriptor().access(), Access::ReadOnly);
+    assert_eq!(second.descriptor().access(), Access::ReadOnly);
     assert_eq!(second.descriptor().data(), first.descriptor().data() + 8);
     stream.synchronize().expect("the copy is done");
     machine.sim.clear();
@@ -120,7 +121,8 @@ fn parts_of_one_slice_are_read_only_and_keep_it() {
 fn the_last_one_alone_may_be_written() {
     let _machine = machine();
     let view = CaiView::from_cudarc_part(Arc::new(slice(&[0.0; 4])), 0, [4], [1]);
-    assert!(!view.expect("a view").descriptor().read_only());
+    let view = view.expect("a view");
+    assert_eq!(view.descriptor().access(), Access::Writable);
 }
 
 #[test]

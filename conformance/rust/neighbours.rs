@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
-use cai_dlpack::protocol::device::{Device, Flags};
+use cai_dlpack::protocol::device::{Access, Device, Flags};
 use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::{DLManagedTensor, DLManagedTensorVersioned, Managed, Owner};
@@ -180,7 +180,7 @@ fn counted(ends: &Arc<AtomicUsize>) -> CaiView {
         lanes: 1,
         shape: &[3, 2],
         strides: Some(&[1, 3]),
-        flags: 0,
+        flags: Flags::NONE,
     });
     let owner = Owner::new(Counted(Arc::clone(ends), values));
     // SAFETY: the owner keeps the values.
@@ -216,6 +216,10 @@ fn a_tensor_goes_from_crate_to_crate_and_back() {
         view = CaiView::from_dlpack(tensor, Stream::None).expect("a view");
         let legacy = view.to_dlpack_legacy(Stream::None).expect("a tensor");
         view = CaiView::from_dlpack(legacy, Stream::None).expect("a view");
+        // The legacy tensor has no flag, so that the next versioned one would state that it is read-only.
+        assert_eq!(view.descriptor().access(), Access::Unknown);
+        // SAFETY: the values of `counted`, which may be written.
+        view = unsafe { view.with_access(Access::Writable) };
     }
     let values = view.typed::<f32>().expect("floats").copy_to_vec();
     assert_eq!(values.expect("a copy"), [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
@@ -239,6 +243,36 @@ fn a_copy_that_is_handed_on_is_no_copy() {
     for tensor in [first, second] {
         assert!(!tensor.flags().contains(dlpark::DlpackFlags::IS_COPIED));
     }
+}
+
+/// A legacy tensor has no flags, so that its reader would take padded elements for packed ones.
+#[test]
+fn padded_elements_are_in_no_legacy_tensor() {
+    let values = [0_u8; 16];
+    let int4 = |flags: Flags| {
+        let raw = RawTensor {
+            data: values.as_ptr().expose_provenance() as u64,
+            byte_offset: 0,
+            device_type: Device::CPU,
+            device_id: 0,
+            code: 0,
+            bits: 4,
+            lanes: 1,
+            shape: &[4, 4],
+            strides: None,
+            flags,
+        };
+        let descriptor = Descriptor::new(&raw).expect("a tensor");
+        // SAFETY: the array outlives the view, and 16 bytes are room for padded elements and for packed ones.
+        unsafe { CaiView::new(descriptor, Stream::None, Owner::new(())) }
+    };
+    let padded = int4(Flags::SUBBYTE_PADDED);
+    let refused = padded.to_dlpack_legacy(Stream::None).err();
+    let refused = refused.expect("no flags");
+    assert!(refused.to_string().contains("[padded-legacy]"), "{refused}");
+    let tensor = padded.to_dlpack(Stream::None).expect("a tensor");
+    assert_eq!(tensor.flags().bits(), Flags::SUBBYTE_PADDED.bits());
+    assert!(int4(Flags::NONE).to_dlpack_legacy(Stream::None).is_ok());
 }
 
 // --- dlpack-rs (kornia), which has structs of its own for the same binary layout ---

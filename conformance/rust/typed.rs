@@ -1,7 +1,7 @@
 //! Typed views: what they demand, and the copies that they make.
 
 use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
-use cai_dlpack::protocol::device::Device;
+use cai_dlpack::protocol::device::{Device, Flags};
 use cai_dlpack::protocol::dtype::code;
 use cai_dlpack::protocol::rule::{Rule, Violation};
 use cai_dlpack::protocol::stream::Stream;
@@ -83,7 +83,7 @@ fn vectors_and_packed_numbers_are_no_elements() {
             lanes,
             shape: &[2],
             strides: None,
-            flags: 0,
+            flags: Flags::NONE,
         };
         // SAFETY: two elements of at most eight bytes, which outlive the view.
         unsafe {

@@ -22,7 +22,8 @@ import sys, sysconfig
 kind = "t" if sysconfig.get_config_var("Py_GIL_DISABLED") else ""
 print("%d.%d" % sys.version_info[:2] + kind, sys.implementation.name)
 """
-ENDS = ["test_fork.py", "test_killed.py", "test_shutdown.py", "test_soon.py", "test_subinterpreters.py"]
+NAMES = ["collections", "fork", "killed", "recursion", "shutdown", "soon", "subinterpreters"]
+ENDS = [f"test_{name}.py" for name in NAMES]
 
 
 def candidates(version: str) -> list[str]:

@@ -65,6 +65,16 @@ def simulator(minutes: float) -> list[str]:
     return [sys.executable, "-m", "conformance.soak.simulator", "--minutes", f"{minutes:.2f}"]
 
 
+# The suites of the mode in which every allocation collects (conformance/tests/hostile.py).
+COLLECTED = ["test_malformed_cai", "test_malformed_dlpack", "test_import", "test_export", "test_capsules", "partners"]
+
+
+def collecting(_: float) -> list[str]:
+    tests = [ROOT / "conformance" / "tests" / name for name in COLLECTED]
+    suites = [str(test if test.is_dir() else test.with_suffix(".py")) for test in tests]
+    return ["env", "PYTHONMALLOC=debug", *SIMULATED, sys.executable, "-m", "pytest", "-q", "--collect-always", *suites]
+
+
 PARTS = {
     "simulator": Part(simulator, "conformance/simulator/soak.tsv", takes_minutes=True),
     "races": Part(races, "conformance/results/stream-races.tsv", takes_minutes=True),
@@ -72,6 +82,7 @@ PARTS = {
     **{f"ownership-{part}": ownership(part) for part in ("figures", "refusals", "loom", "pythons", "asan", "valgrind")},
     **{tool: checked(tool) for tool in ("asan", "tsan", "miri")},
     **{f"cpython-{kind}": cpython(kind) for kind in ("gil", "free-threaded", "tsan")},
+    "collecting": Part(collecting, "conformance/results/soak.tsv"),
     "kit": Part(
         lambda _: [str(ROOT / "conformance" / "soak" / "kit.sh"), sys.executable], "conformance/results/soak.tsv"
     ),

@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterator
 import pytest
 from cai_conformance import Sim as Control
 
+from conformance.tests import hostile
 from conformance.tests.simulated.machine import Machine
 
 
@@ -24,6 +25,20 @@ def machine(simulated: Machine) -> Iterator[Machine]:
     simulated.clear()
     yield simulated
     simulated.set_current(0)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--collect-always", action="store_true", help="collect at every allocation (conformance/tests/hostile.py)"
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    if not item.config.getoption("--collect-always"):
+        return (yield)
+    with hostile.collecting_always():
+        return (yield)
 
 
 def pytest_collection_finish() -> None:
@@ -49,6 +64,8 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Lists every test that was not run, with its reason, at any verbosity."""
+    if hostile.collections:
+        terminalreporter.line(f"{hostile.collections} collections, {hostile.finalised} hostile finalisers")
     skipped = terminalreporter.stats.get("skipped", [])
     if skipped:
         terminalreporter.section("not run")

@@ -148,8 +148,9 @@ def test_nothing_is_kept_and_nothing_is_called() -> None:
 
 
 def exchanger(producer: exchange.Producer, **members: Any) -> Any:
+    """An array of a library whose arrays can all be written, so that a loan, which has no flags, says it all."""
     attribute = exchange.capsule(exchange.table(producer, lends=True))
-    return exchange.make_type(attribute, producer, **members)()
+    return exchange.make_type(attribute, producer, **{"__module__": "tvm_ffi", **members})()
 
 
 def test_a_table_lends_what_explain_says(machine: Machine) -> None:
@@ -178,9 +179,17 @@ def test_a_table_that_says_less_than_dlpack_is_not_the_route() -> None:
     assert producer.exported == 0 or FREE_THREADED
 
 
-def test_a_table_that_lends_nothing() -> None:
+def test_a_table_that_lends_nothing_is_asked_for_a_tensor() -> None:
     producer = exchange.Producer()
     attribute = exchange.capsule(exchange.table(producer))
-    found = cd.explain(exchange.make_type(attribute, producer)())
+    found = cd.explain(exchange.make_type(attribute, producer, __module__="tvm_ffi")())
     assert (found.route, found.refused) == ("exchange", None)
-    assert FREE_THREADED or (found.order, producer.exported) == (None, 0)
+    assert producer.exported == producer.made.released == 1, "taken, and given back"
+
+
+@pytest.mark.parametrize(("flags", "told"), [(abi.READ_ONLY, True), (0, False)])
+def test_a_flag_that_a_loan_cannot_carry_is_asked_for(flags: int, told: bool) -> None:
+    producer = exchange.Producer(abi.make(flags=flags))
+    found = cd.explain(exchanger(producer, __module__="elsewhere"), to="jax")
+    assert ("read-only" in str(found).lower(), found.refused is not None) == (told, told)
+    assert producer.exported == producer.made.released == 1, "taken, and given back"

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import subprocess
 import sys
-import textwrap
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,7 +21,6 @@ import pytest
 from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import FAKE_POINTER, Dlpack, cai
 from conformance.tests.expectations.refusal import check_refusal, nothing_changes, refuse
-from conformance.tests.interpreter.process import environment
 from conformance.tests.ownership.growth import blocks_grown
 from conformance.tests.simulated.machine import Machine
 
@@ -52,6 +49,11 @@ TENSOR_ROWS = [
     Row("D27-ndim-65", {"shape": (1,) * 65}, ValueError, "ndim-limit", "ndim", "65"),
     Row("D27-ndim-huge", {"ndim": 2**31 - 1}, ValueError, "ndim-limit", "ndim", str(2**31 - 1)),
     Row("D29-shape-null", {"shape": None, "ndim": 1}, ValueError, "shape-null", "shape"),
+    Row("shape-unaligned", {"shape_off": 4}, ValueError, "shape-alignment", "shape", "0x"),
+    Row("shape-unaligned-5-axes", {"shape": (1,) * 5, "shape_off": 1}, ValueError, "shape-alignment", "shape"),
+    Row("shape-unaligned-0-d", {"shape": (), "shape_off": 2}, ValueError, "shape-alignment", "shape"),
+    Row("strides-unaligned", {"strides_off": 4}, ValueError, "shape-alignment", "strides", "0x"),
+    Row("strides-unaligned-5-axes", {"shape": (1,) * 5, "strides_off": 7}, ValueError, "shape-alignment", "strides"),
     Row("D30-extent-negative", {"shape": (2, -1)}, ValueError, "shape-extent", "shape", "-1"),
     Row("D30-extent-min", {"shape": (-(2**63),)}, ValueError, "shape-extent", "shape"),
     Row("D31-count", {"shape": (2**40, 2**40)}, ValueError, "count-overflow", "shape"),
@@ -124,18 +126,13 @@ def test_tensor_refused(row: Row, carrier: str, versioned: bool) -> None:
 
 
 @KINDS
-def test_a_refused_tensor_can_be_refused_again_or_is_used(versioned: bool) -> None:
-    """After a refusal the capsule is whole and unconsumed, or consumed and released: nothing between."""
+def test_a_refused_tensor_can_be_refused_again(versioned: bool) -> None:
+    """After a refusal the capsule is whole and unconsumed."""
     made = abi.make(versioned=versioned, shape=(2, -1))
     capsule = made.capsule()
-    refuse(partial(cd.from_dlpack, capsule), ValueError)
-    left = abi.name(capsule)
-    if left in (abi.LEGACY, abi.VERSIONED):
-        assert made.released == 0
+    for _ in range(2):
         assert refuse(partial(cd.from_dlpack, capsule), ValueError).rule == "shape-extent"
-    else:
-        assert made.released == 1
-        assert refuse(partial(cd.from_dlpack, capsule), ValueError).rule == "capsule-used"
+        assert (abi.name(capsule), made.released) == (abi.VERSIONED if versioned else abi.LEGACY, 0)
     del capsule
     gc.collect()
     assert made.released == 1
@@ -491,52 +488,11 @@ def test_another_major_version(major: int, carrier: str) -> None:
     given = capsule if carrier == "capsule" else ThatAnswers(capsule)
     found = refuse(partial(cd.from_dlpack, given), BufferError)
     check_refusal(found, "dlpack-major", "version", value=str(major))
-    assert made.released == 1, "the deleter is called at the refusal"
-    assert abi.name(capsule) == abi.USED_VERSIONED
+    assert made.released == 0, "the capsule still owns it"
+    assert abi.name(capsule) == abi.VERSIONED
     del capsule, given
     gc.collect()
     assert made.released == 1
-
-
-def test_d20_nothing_else_is_read_of_another_major_version() -> None:
-    """The part of the struct that a reader of version 2 may not touch lies on a protected page."""
-    code = """
-        import ctypes, mmap
-        from conformance.tests.dlpack import abi
-        import cai_dlpack as cd
-
-        page = mmap.PAGESIZE
-        block = mmap.mmap(-1, 2 * page)
-        start = ctypes.addressof(ctypes.c_char.from_buffer(block))
-        header = abi.DLManagedTensorVersioned.dl_tensor.offset
-        address = start + page - header
-        managed = abi.DLManagedTensorVersioned.from_address(address)
-        released = []
-        deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(released.append)
-        managed.version = abi.DLPackVersion(2, 0)
-        managed.deleter = ctypes.cast(deleter, ctypes.c_void_p).value
-        managed.flags = 0
-        libc = ctypes.CDLL(None, use_errno=True)
-        assert libc.mprotect(ctypes.c_void_p(start + page), ctypes.c_size_t(page), 0) == 0
-        capsule = abi.new_capsule(address, abi.VERSIONED)
-        try:
-            cd.from_dlpack(capsule)
-        except BufferError as error:
-            assert error.rule == "dlpack-major", error
-        else:
-            raise AssertionError("accepted")
-        assert released == [address], released
-        del capsule  # its destructor is Python's, which may be gone before it at the end
-        print("refused, unread")
-    """
-    answer = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (answer.returncode, answer.stdout) == (0, "refused, unread\n"), answer.stderr
 
 
 def test_d23_read_only_to_a_writer() -> None:

@@ -92,7 +92,7 @@ def difference(case: Case) -> str | None:
         "shape": shape,
         "typestr": typestr,
         "data": (ptr, read_only),
-        "strides": None if want.c_contiguous else cai_strides(view.byte_strides, want),
+        "strides": None if want.c_contiguous else cai_strides(shape, view.byte_strides, want, size),
         "version": 3,
     }
     for told, said, expected in (
@@ -119,6 +119,8 @@ def difference(case: Case) -> str | None:
         ("shape", tensor.shape or (), shape),
         ("strides are there", tensor.strides is not None or not shape, True),
         ("strides", pick(tensor.strides or (), want), pick(want.elem_strides, want)),
+        ("strides as they came", *as_they_came(tensor.strides or (), strides, size)),
+        ("back.elem_strides", back.elem_strides, tensor.strides or ()),
         ("cai", without_stream(view.__cuda_array_interface__), cai),
         ("cai stream", view.__cuda_array_interface__["stream"], None),
         ("back.cai", without_stream(back.__cuda_array_interface__), cai),
@@ -135,9 +137,19 @@ def pick(strides: Sequence[int], want: oracle.Expected) -> tuple[int, ...]:
     return tuple(strides[axis] for axis in want.told)
 
 
-def cai_strides(said: Sequence[int], want: oracle.Expected) -> tuple[int, ...]:
-    """The strides that the dict must show: the oracle's where they mean something, else the view's own."""
-    return tuple(want.byte_strides[axis] if axis in want.told else step for axis, step in enumerate(said))
+def as_they_came(
+    said: Sequence[int], given: Sequence[int] | None, size: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the strides that are numbers of elements, those that mean nothing included: said, and given."""
+    whole = [axis for axis, step in enumerate(given or ()) if step % size == 0]
+    return tuple(said[axis] for axis in whole), tuple((given or ())[axis] // size for axis in whole)
+
+
+def cai_strides(shape: Sequence[int], said: Sequence[int], want: oracle.Expected, size: int) -> tuple[int, ...]:
+    """The strides that the dict must show: those of Fortran order if the array is in it, else the view's own."""
+    fortran = tuple(reversed(oracle.row_major(tuple(reversed(shape)), size)))
+    in_order = all(want.byte_strides[axis] == fortran[axis] for axis in want.told)
+    return fortran if in_order else tuple(said)
 
 
 def without_stream(shown: dict[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ UNGUARDED = {
     "look": "is the guard",
     "on_pending_call": "drains the queue, whose releases begin with it (`keeping_exception`)",
     "reset_in_child": "stores atomics in a forked child",
+    "class_ended": "stores an atomic",
     "by_exception": "is called by our own code only, inside a guarded call",
     "no_thread_state": "returns NULL",
 }

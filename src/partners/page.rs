@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{Call, Checked, Fault, PARTNERS, Partner, Producer, find};
+use super::{Call, Checked, Fault, Mutability, PARTNERS, Partner, Producer, find};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -121,7 +121,7 @@ fn silence() -> String {
             named(partner),
             producer.silence.to_string(),
             producer.evidence.to_owned(),
-            producer.untold.name().to_owned(),
+            producer.untold.map_or("", Mutability::name).to_owned(),
             quirks.join("; "),
             producer.refuses.to_owned(),
         ]
@@ -131,7 +131,7 @@ fn silence() -> String {
             "Library",
             "No stream means",
             "Evidence",
-            "No read-only flag means",
+            "Without a read-only flag",
             "Quirks",
             "Does not export",
         ],

@@ -189,7 +189,8 @@ impl Partner {
         {
             return Some((violation.to_string(), None));
         }
-        let refuses = (call.refuses.iter()).find(|refuses| refuses.applies_to(array))?;
+        let refuses =
+            (call.refuses.iter()).find(|refuses| refuses.applies_to(array, call.reads))?;
         Some((
             format!("{} refuses {refuses}", self.name),
             refuses.remedy().map(str::to_owned),

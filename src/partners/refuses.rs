@@ -2,7 +2,9 @@
 
 use std::fmt;
 
+use super::row::Reads;
 use crate::protocol::descriptor::Descriptor;
+use crate::protocol::device::Access;
 
 /// An array that a [`Call`](super::Call) refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,13 +31,18 @@ pub enum Refuses {
 }
 
 impl Refuses {
-    /// Whether this refuses the array.
+    /// Whether this refuses the array, if it is read by `reads`.
     #[must_use]
-    pub fn applies_to(self, array: &Descriptor) -> bool {
+    pub fn applies_to(self, array: &Descriptor, reads: Reads) -> bool {
         let layout = array.layout();
         let is_contiguous = || array.len() == 0 || layout.is_c_contiguous();
         match self {
-            Self::ReadOnly => array.read_only(),
+            Self::ReadOnly => match array.access() {
+                Access::Writable => false,
+                Access::ReadOnly => true,
+                // A dict states that it is read-only; a legacy tensor is silent.
+                Access::Unknown => reads == Reads::Interface,
+            },
             Self::NegativeStrides => array.elem_strides().iter().any(|stride| *stride < 0),
             Self::Gaps => !is_contiguous() && !is_compact(array),
             Self::NotContiguous => !is_contiguous() && !layout.is_f_contiguous(),

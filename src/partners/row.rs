@@ -70,8 +70,9 @@ pub struct Producer {
     pub silence: Silence,
     /// Where [`silence`](Self::silence) was found.
     pub evidence: &'static str,
-    /// Whether a tensor without a read-only flag may be written.
-    pub untold: Mutability,
+    /// Whether its arrays can be written, if it exports tensors without a read-only flag; `None` if all that it
+    /// exports has the flag.
+    pub untold: Option<Mutability>,
     /// What it does not export.
     pub refuses: &'static str,
 }
@@ -138,7 +139,7 @@ impl fmt::Display for Silence {
     }
 }
 
-/// Whether memory may be written if its tensor cannot say so.
+/// Whether the arrays of a library can be written, which the legacy tensors that it exports cannot state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutability {
     /// The library's arrays can be written.

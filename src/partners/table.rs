@@ -8,9 +8,9 @@ use super::refuses::Refuses::{
     AxesAbove, DType, Empty, Gaps, NegativeStrides, NoAxes, NotCOrder, NotContiguous, ReadOnly,
 };
 use super::row::Checked::{Matrix, MatrixHost, Source, Torch};
-use super::row::Mutability::{Immutable, Mutable};
+use super::row::Mutability::{Immutable, Mutable, Unknown};
 use super::row::Quirk::{AbortsOnDtype, IgnoresStream, MislabelsBfloat16, WantsCurrentDevice};
-use super::row::{Call, Fault, Mutability, Partner, Producer, Reads, Silence, Waits};
+use super::row::{Call, Fault, Partner, Producer, Reads, Silence, Waits};
 
 const HOST: &[i32] = &[1];
 const HOST_READABLE: &[i32] = &[1, 3, 13];
@@ -27,7 +27,7 @@ const fn producer(call: &'static str, silence: Silence, evidence: &'static str) 
         quirks: &[],
         silence,
         evidence,
-        untold: Mutable,
+        untold: None,
         refuses: "",
     }
 }
@@ -148,7 +148,6 @@ pub static PARTNERS: &[Partner] = &[
         checked: Matrix,
         producer: Some(Producer {
             quirks: &[IgnoresStream],
-            untold: Mutability::Unknown,
             ..producer(
                 "cd.view(buf, producer_stream=s)",
                 Silence::Unknown,
@@ -181,6 +180,7 @@ pub static PARTNERS: &[Partner] = &[
         checked: Matrix,
         producer: Some(Producer {
             quirks: &[IgnoresStream],
+            untold: Some(Mutable),
             ..producer(
                 "cd.view(t, producer_stream=s)",
                 Silence::Unknown,
@@ -210,6 +210,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "1.19.0",
         checked: Matrix,
         producer: Some(Producer {
+            untold: Some(Mutable),
             quirks: &[MislabelsBfloat16],
             ..producer(
                 "cd.view(a)",
@@ -267,7 +268,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "0.10.2",
         checked: MatrixHost,
         producer: Some(Producer {
-            untold: Immutable,
+            untold: Some(Immutable),
             ..producer(
                 "cd.view(a)",
                 Silence::Unknown,
@@ -303,7 +304,7 @@ pub static PARTNERS: &[Partner] = &[
         checked: MatrixHost,
         producer: Some(Producer {
             quirks: &[AbortsOnDtype],
-            untold: Immutable,
+            untold: Some(Immutable),
             refuses: "strings, resources, variants and quantized types",
             ..producer(
                 "cd.view(t)",
@@ -344,6 +345,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "3.3.1",
         checked: MatrixHost,
         producer: Some(Producer {
+            untold: Some(Mutable),
             quirks: &[MislabelsBfloat16],
             ..producer(
                 "cd.view(t)",
@@ -387,7 +389,7 @@ pub static PARTNERS: &[Partner] = &[
         checked: MatrixHost,
         producer: Some(Producer {
             quirks: &[IgnoresStream],
-            untold: Mutability::Unknown,
+            untold: Some(Unknown),
             ..producer(
                 "cd.view(value)",
                 Silence::Unknown,
@@ -427,7 +429,6 @@ pub static PARTNERS: &[Partner] = &[
         version: "26.0.1",
         checked: MatrixHost,
         producer: Some(Producer {
-            untold: Immutable,
             refuses: "booleans, which it packs into bits",
             ..producer("cd.view(a)", Silence::Ready, "host memory")
         }),
@@ -515,6 +516,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "2.15.0",
         checked: Torch,
         producer: Some(Producer {
+            untold: Some(Mutable),
             quirks: &[MislabelsBfloat16, WantsCurrentDevice],
             refuses: "what requires grad, is conjugated, sparse, quantized or on `meta`",
             ..producer(
@@ -555,6 +557,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "15.0.0a1",
         checked: Source,
         producer: Some(Producer {
+            untold: Some(Mutable),
             quirks: &[WantsCurrentDevice],
             ..producer(
                 "cd.view(a)",
@@ -587,7 +590,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "6a22d1d",
         checked: Source,
         producer: Some(Producer {
-            untold: Mutability::Unknown,
+            untold: Some(Unknown),
             refuses: "columns with nulls as one array: `cd.split_masked(x)`",
             ..producer(
                 "cd.view(x, producer_stream=s)",
@@ -687,7 +690,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "version not recorded",
         checked: Source,
         producer: Some(Producer {
-            untold: Mutability::Unknown,
+            untold: Some(Unknown),
             ..producer(
                 "cd.view(x, producer_stream=s)",
                 Silence::Unknown,
@@ -715,7 +718,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "da51fc9",
         checked: Source,
         producer: Some(Producer {
-            untold: Mutability::Unknown,
+            untold: Some(Unknown),
             ..producer(
                 "cd.view(x, producer_stream=s)",
                 Silence::Unknown,

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use rstest::rstest;
 
-use super::{Order, PARTNERS, Refuses, find, of_module};
+use super::{Order, PARTNERS, Reads, Refuses, find, of_module};
 use crate::protocol::axes::{Axes, Source};
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Device, Flags};
@@ -83,9 +83,9 @@ fn a_type_is_its_packages(#[case] module: &str, #[case] name: Option<&str>) {
 #[case(Refuses::AxesAbove(1), &[4, 1], &[])]
 #[case(Refuses::DType("float"), &[4, 1], &[])]
 fn what_is_refused(#[case] refuses: Refuses, #[case] bad: &[i64], #[case] good: &[i64]) {
-    assert!(refuses.applies_to(&matrix(bad)));
+    assert!(refuses.applies_to(&matrix(bad), Reads::Dlpack));
     if !good.is_empty() {
-        assert!(!refuses.applies_to(&matrix(good)));
+        assert!(!refuses.applies_to(&matrix(good), Reads::Dlpack));
     }
 }
 
@@ -93,16 +93,26 @@ fn what_is_refused(#[case] refuses: Refuses, #[case] bad: &[i64], #[case] good: 
 fn arrays_without_axes_or_elements() {
     let scalar = array(Device::cuda(0), &[], None, Flags::NONE);
     let empty = array(Device::cuda(0), &[0, 4], None, Flags::NONE);
-    assert!(Refuses::NoAxes.applies_to(&scalar) && !Refuses::NoAxes.applies_to(&empty));
-    assert!(Refuses::Empty.applies_to(&empty) && !Refuses::Empty.applies_to(&scalar));
+    assert!(
+        Refuses::NoAxes.applies_to(&scalar, Reads::Dlpack)
+            && !Refuses::NoAxes.applies_to(&empty, Reads::Dlpack)
+    );
+    assert!(
+        Refuses::Empty.applies_to(&empty, Reads::Dlpack)
+            && !Refuses::Empty.applies_to(&scalar, Reads::Dlpack)
+    );
     let layouts = [Refuses::Gaps, Refuses::NotContiguous, Refuses::NotCOrder];
-    assert!(!layouts.iter().any(|refuses| refuses.applies_to(&empty)));
+    assert!(
+        !layouts
+            .iter()
+            .any(|refuses| refuses.applies_to(&empty, Reads::Dlpack))
+    );
 }
 
 #[test]
 fn extents_of_one_have_no_stride() {
     let column = array(Device::cuda(0), &[4, 1], Some(&[1, 77]), Flags::NONE);
-    assert!(!Refuses::Gaps.applies_to(&column));
+    assert!(!Refuses::Gaps.applies_to(&column, Reads::Dlpack));
 }
 
 fn plan(name: &str, array: &Descriptor, ready: Stream, stream: Option<Stream>) -> super::HandOver {

@@ -13,16 +13,23 @@ pub(super) fn check(
     bits: u64,
     align: u32,
 ) -> Result<u64, Violation> {
-    if layout.summary.len == 0 {
+    if check_null(field, data, layout)? == 0 {
         return Ok(0);
-    }
-    if data == 0 {
-        return Err(refuse_null(field, layout.shape()));
     }
     check_align(field, data, align)?;
     match byte_span(data, layout, bits) {
         Some(_) => Ok(data),
         None => Err(refuse_range(field, data)),
+    }
+}
+
+/// Checks that there is a pointer if there are elements. Returns it, or 0 for an array without elements.
+#[inline]
+pub(super) fn check_null(field: Field, data: u64, layout: LayoutRef<'_>) -> Result<u64, Violation> {
+    match data {
+        _ if layout.summary.len == 0 => Ok(0),
+        0 => Err(refuse_null(field, layout.shape())),
+        data => Ok(data),
     }
 }
 

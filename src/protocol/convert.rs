@@ -6,13 +6,13 @@
 //! | `shape` | elements | `shape` | elements |
 //! | `strides` | elements | `strides` | bytes |
 //! | `dtype` | bits, lanes | `typestr` | bytes |
-//! | `flags & READ_ONLY` | | `data[1]` | |
+//! | `flags & READ_ONLY` | | `data[1]`; true if it is unknown | |
 //! | `device` | | none: the driver is asked | |
 //! | none | | `stream` | |
 
 use super::address;
 use super::descriptor::{Descriptor, DescriptorRef};
-use super::device::{Device, Flags};
+use super::device::{Access, Device, Flags};
 use super::dtype::{self, DType, TypeStr};
 use super::interface::{self, CaiInterface, Descr, Version};
 use super::layout::{self, Layout, LayoutRef, Summary};
@@ -51,7 +51,7 @@ impl Descriptor {
             descr,
             version: Version::V3,
             typestr,
-            read_only: self.read_only(),
+            read_only: self.access() != Access::Writable,
         }
     }
 
@@ -100,7 +100,7 @@ impl CaiInterface {
         if !is_padded || self.typestr != TypeStr::void(1) {
             return self.into_descriptor(Some(dtype), device);
         }
-        let flags = Flags::SUBBYTE_PADDED.with(Flags::READ_ONLY, self.read_only);
+        let flags = Flags::SUBBYTE_PADDED.with_access(Access::of_flag(self.read_only));
         Ok(Descriptor::from_checked(
             self.data,
             device,
@@ -180,8 +180,8 @@ impl<'a> PlainDict<'a> {
     /// Returns the type of a canonical typestr; `None` for any other text.
     #[must_use]
     #[inline(always)]
-    pub(crate) fn dtype(typestr: &str) -> Option<DType> {
-        DType::from_typestr_fast(typestr.as_bytes())
+    pub(crate) fn dtype(typestr: &[u8]) -> Option<DType> {
+        DType::from_typestr_fast(typestr)
     }
 
     /// Checks the entries against each other.
@@ -259,6 +259,7 @@ impl<'a> InterfaceRef<'a> {
         DescriptorRef {
             values: self.layout.values,
             data: self.data,
+            byte_offset: 0,
             device,
             dtype: self.dtype,
             flags: self.flags,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::address;
 use super::axes::{Axes, INLINE_AXES, MAX_NDIM, Source};
-use super::device::{Device, Flags};
+use super::device::{Access, Device, Flags};
 use super::dtype::{self, DType};
 use super::layout::{self, Element, Layout};
 use super::rule::{Field, Rule, Violation};
@@ -30,18 +30,19 @@ pub struct RawTensor<'a> {
     pub shape: &'a [i64],
     /// `strides`: `ndim` of them, in elements; `None` for NULL, which means C order.
     pub strides: Option<&'a [i64]>,
-    /// The flags of the managed tensor; 0 for a legacy tensor.
-    pub flags: u64,
+    /// The flags of the managed tensor; [`Flags::LEGACY`] for a tensor that has none.
+    pub flags: Flags,
 }
 
 /// The metadata of a `DLTensor`, checked.
 ///
 /// [`data`](Self::data) is the address of the element of index 0, with `byte_offset` added, and 0
-/// if there are no elements. All elements lie within the address space.
+/// if there are no elements. All elements lie within the address space. On a device with handles instead of addresses
+/// ([`Device::is_opaque`]) `data` is the handle, and [`byte_offset`](Self::byte_offset) stays beside it.
 ///
 /// ```
 /// use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
-/// use cai_dlpack::protocol::device::Device;
+/// use cai_dlpack::protocol::device::{Device, Flags};
 /// use cai_dlpack::protocol::dtype::{DType, code};
 ///
 /// let raw = RawTensor {
@@ -54,7 +55,7 @@ pub struct RawTensor<'a> {
 ///     lanes: 1,
 ///     shape: &[2, 3],
 ///     strides: None,
-///     flags: 0,
+///     flags: Flags::NONE,
 /// };
 /// let tensor = Descriptor::new(&raw)?;
 /// assert_eq!((tensor.data(), tensor.dtype()), (0x7000_0040, DType::F32));
@@ -79,6 +80,8 @@ pub(crate) struct DescriptorRef<'a> {
     pub(crate) values: &'a [i64],
     /// The address of the element of index 0; 0 if there are no elements.
     pub(crate) data: u64,
+    /// The distance from an opaque handle to the element of index 0; 0 for an address.
+    pub(crate) byte_offset: u64,
     /// The device of the memory.
     pub(crate) device: Device,
     /// The element type.
@@ -89,7 +92,10 @@ pub(crate) struct DescriptorRef<'a> {
 
 impl PartialEq for Descriptor {
     fn eq(&self, other: &Self) -> bool {
-        let rest = |this: &Self| (this.data, this.device, this.dtype(), this.flags());
+        let rest = |this: &Self| {
+            let address = (this.data, this.byte_offset());
+            (address, this.device, this.dtype(), this.flags())
+        };
         self.layout == other.layout && rest(self) == rest(other)
     }
 }
@@ -104,6 +110,7 @@ impl Descriptor {
         DescriptorRef {
             values: self.layout.values(),
             data: self.data,
+            byte_offset: self.byte_offset(),
             device: self.device,
             dtype: self.dtype(),
             flags: self.flags(),
@@ -146,7 +153,7 @@ impl Descriptor {
     pub(crate) fn check_fast(raw: &RawTensor<'_>) -> Option<Self> {
         let dtype = DType::from_dlpack_fast(raw.code, raw.bits, raw.lanes)?;
         let is_negative = (raw.byte_offset.cast_signed() | i64::from(raw.device_id)) < 0;
-        if !Device::is_known(raw.device_type) || dtype.is_sub_byte() || is_negative {
+        if !Device::has_addresses(raw.device_type) || dtype.is_sub_byte() || is_negative {
             return None;
         }
         let itemsize = dtype.itemsize()?;
@@ -157,9 +164,12 @@ impl Descriptor {
         if raw.data == 0 || !layout::is_within_memory(data, reach, itemsize) {
             return None;
         }
-        let flags = Flags::from_bits(raw.flags);
+        let element = Element {
+            dtype,
+            flags: raw.flags,
+        };
         Some(Self {
-            layout: Layout::inline(values, ndim, summary, Element { dtype, flags }),
+            layout: Layout::inline(values, ndim, summary, element),
             data,
             device: Device {
                 device_type: raw.device_type,
@@ -175,17 +185,24 @@ impl Descriptor {
         let dtype = DType::from_dlpack(raw.code, raw.bits, raw.lanes)?;
         let axes = Axes::from_slices(Source::Tensor, raw.shape, raw.strides)?;
         let layout = Layout::from_elem_axes(axes, rounded_itemsize(dtype))?;
-        let flags = Flags::from_bits(raw.flags);
-        let data = match offset_data(raw.data, raw.byte_offset) {
-            _ if raw.data == 0 || layout.len() == 0 => 0,
-            Some(data) => data,
-            None => return Err(refuse_offset(raw.data, raw.byte_offset)),
+        let offset = i64::try_from(raw.byte_offset).ok();
+        let (data, byte_offset) = if raw.data == 0 || layout.len() == 0 {
+            (0, 0)
+        } else if device.is_opaque() && offset.is_some() {
+            // No sum: what a handle and an offset make is the device's affair.
+            (raw.data, raw.byte_offset)
+        } else {
+            match offset.and_then(|offset| raw.data.checked_add_signed(offset)) {
+                Some(data) => (data, 0),
+                None => return Err(refuse_offset(raw.data, raw.byte_offset)),
+            }
         };
-        Self::from_layout(data, device, dtype, flags, layout)
+        let layout = layout.with_byte_offset(byte_offset);
+        Self::from_layout(data, device, dtype, raw.flags, layout)
     }
 
-    /// Combines parts that are checked one by one. `data` is the address of the element of index 0,
-    /// and becomes 0 if there are no elements.
+    /// Combines parts that are checked one by one. `data` is the address of the element of index 0, or an opaque handle
+    /// to it, and becomes 0 if there are no elements.
     ///
     /// # Errors
     /// `data-pointer-null`, `address-range` (ValueError).
@@ -196,8 +213,13 @@ impl Descriptor {
         flags: Flags,
         layout: Layout,
     ) -> Result<Self, Violation> {
-        let bits = stored_bits(dtype, flags);
-        let data = address::check(Field::TensorData, data, layout.borrowed(), bits, 1)?;
+        let field = Field::TensorData;
+        let data = if device.is_opaque() {
+            address::check_null(field, data, layout.borrowed())?
+        } else {
+            let bits = stored_bits(dtype, flags);
+            address::check(field, data, layout.borrowed(), bits, 1)?
+        };
         Ok(Self::from_checked(data, device, dtype, flags, layout))
     }
 
@@ -218,11 +240,19 @@ impl Descriptor {
         }
     }
 
-    /// Returns the address of the element of index 0; 0 if there are no elements.
+    /// Returns the address of the element of index 0, or an opaque handle; 0 if there are no elements.
     #[must_use]
     #[inline]
     pub const fn data(&self) -> u64 {
         self.data
+    }
+
+    /// Returns the distance in bytes from an opaque handle to the element of index 0; 0 if [`data`](Self::data) is an
+    /// address.
+    #[must_use]
+    #[inline]
+    pub const fn byte_offset(&self) -> u64 {
+        self.layout.byte_offset()
     }
 
     /// Returns the device of the memory.
@@ -246,11 +276,11 @@ impl Descriptor {
         self.layout.element().flags
     }
 
-    /// Whether the data must not be written.
+    /// Whether the data may be written.
     #[must_use]
     #[inline]
-    pub const fn read_only(&self) -> bool {
-        self.flags().read_only()
+    pub const fn access(&self) -> Access {
+        self.flags().access()
     }
 
     /// Returns shape and strides.
@@ -309,10 +339,13 @@ impl Descriptor {
     }
 
     /// Returns the first byte of the lowest element and the end of the highest one: `(start, end)`;
-    /// `None` without elements.
+    /// `None` without elements, and for an opaque handle.
     #[must_use]
     #[inline]
     pub fn byte_span(&self) -> Option<(u64, u64)> {
+        if self.device.is_opaque() {
+            return None;
+        }
         address::byte_span(self.data, self.layout.borrowed(), self.stored_bits())
     }
 
@@ -328,11 +361,16 @@ impl Descriptor {
         self.device = device;
     }
 
-    /// Sets or clears the read-only flag.
+    /// Replaces the access, by the caller's own assertion.
     #[must_use]
-    pub fn with_read_only(mut self, read_only: bool) -> Self {
-        self.layout.element_mut().flags = self.flags().with(Flags::READ_ONLY, read_only);
+    pub fn with_access(mut self, access: Access) -> Self {
+        self.set_access(access);
         self
+    }
+
+    /// Like [`with_access`](Self::with_access), in place.
+    pub(crate) fn set_access(&mut self, access: Access) {
+        self.layout.element_mut().flags = self.flags().with_access(access);
     }
 
     /// Reinterprets the bytes as elements of another type of the same size. An element that is padded
@@ -346,7 +384,7 @@ impl Descriptor {
             return Ok(self);
         }
         self.check_target(dtype)?;
-        address::check_align(Field::TensorData, self.data, dtype.align())?;
+        self.check_align(Field::TensorData, dtype)?;
         let flags = self.flags().with(Flags::SUBBYTE_PADDED, false);
         *self.layout.element_mut() = Element { dtype, flags };
         Ok(self)
@@ -394,6 +432,7 @@ impl Descriptor {
         let layout =
             Layout::from_elem_axes(axes, rounded_itemsize(dtype)).map_err(|v| v.in_field(field))?;
         let nbytes = self.nbytes();
+        let layout = layout.with_byte_offset(self.byte_offset());
         let flags = match dtype == self.dtype() {
             true => self.flags(),
             false => self.flags().with(Flags::SUBBYTE_PADDED, false),
@@ -405,8 +444,16 @@ impl Descriptor {
                 made.nbytes()
             )));
         }
-        address::check_align(field, made.data, dtype.align())?;
+        made.check_align(field, dtype)?;
         Ok(made)
+    }
+
+    /// Checks that an address suits another type; the alignment of an opaque handle is the device's affair.
+    fn check_align(&self, field: Field, dtype: DType) -> Result<(), Violation> {
+        if self.device.is_opaque() {
+            return Ok(());
+        }
+        address::check_align(field, self.data, dtype.align())
     }
 
     fn stored_bits(&self) -> u64 {
@@ -433,13 +480,6 @@ fn stored_bits(dtype: DType, flags: Flags) -> u64 {
     } else {
         u64::from(dtype.element_bits())
     }
-}
-
-/// Returns `data + byte_offset`, or `None` if the sum is no address.
-#[inline]
-fn offset_data(data: u64, byte_offset: u64) -> Option<u64> {
-    let offset = i64::try_from(byte_offset).ok()?;
-    data.checked_add_signed(offset)
 }
 
 #[cold]

@@ -1,4 +1,4 @@
-//! [`Device`] and [`Flags`]: where a tensor's memory is, and what may be done with it.
+//! [`Device`], [`Access`] and [`Flags`]: where a tensor's memory is, and what may be done with it.
 
 use std::fmt;
 
@@ -37,7 +37,7 @@ macro_rules! devices {
                 }
             }
 
-            pub(super) const fn is_known(device_type: i32) -> bool {
+            const fn is_known(device_type: i32) -> bool {
                 matches!(device_type, $($number)|*)
             }
         }
@@ -114,6 +114,36 @@ impl Device {
         )
     }
 
+    /// Whether `DLTensor.data` may be a handle, such as OpenCL's `cl_mem`, and not an address: then nothing can be
+    /// computed from it, and `byte_offset` is kept beside it. True for all device types that are not known to use
+    /// addresses.
+    ///
+    /// ```
+    /// use cai_dlpack::protocol::device::Device;
+    ///
+    /// let vulkan = Device::check(Device::VULKAN, 0)?;
+    /// assert!(vulkan.is_opaque() && !Device::cuda(0).is_opaque());
+    /// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+    /// ```
+    #[must_use]
+    #[inline]
+    pub const fn is_opaque(self) -> bool {
+        !Self::has_addresses(self.device_type)
+    }
+
+    pub(super) const fn has_addresses(device_type: i32) -> bool {
+        matches!(
+            device_type,
+            Self::CPU
+                | Self::CUDA
+                | Self::CUDA_HOST
+                | Self::ROCM
+                | Self::ROCM_HOST
+                | Self::CUDA_MANAGED
+                | Self::ONE_API
+        )
+    }
+
     /// Whether the host can read the memory without a copy.
     #[must_use]
     #[inline]
@@ -136,14 +166,61 @@ impl fmt::Display for Device {
     }
 }
 
-/// `DLManagedTensorVersioned.flags`. Bits that DLPack 1.3 does not define are dropped.
+/// Whether the elements of an array may be written.
+///
+/// The CUDA Array Interface and `DLManagedTensorVersioned` state it. The legacy layout of DLPack and a bare `DLTensor`
+/// cannot: their silence is a state of its own, and neither of the others is made of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// The elements may be written.
+    Writable,
+    /// The elements must not be written.
+    ReadOnly,
+    /// The producer could not state it. A consumer that can be told is told not to write.
+    Unknown,
+}
+
+impl Access {
+    /// Returns the access that a flag states.
+    #[must_use]
+    #[inline]
+    pub const fn of_flag(read_only: bool) -> Self {
+        if read_only {
+            Self::ReadOnly
+        } else {
+            Self::Writable
+        }
+    }
+
+    /// Combines two statements about one array: read-only if either is, else writable if either is.
+    ///
+    /// ```
+    /// use cai_dlpack::protocol::device::Access;
+    ///
+    /// assert_eq!(Access::Writable.merge(Access::ReadOnly), Access::ReadOnly);
+    /// assert_eq!(Access::Unknown.merge(Access::Writable), Access::Writable);
+    /// ```
+    #[must_use]
+    pub const fn merge(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::ReadOnly, _) | (_, Self::ReadOnly) => Self::ReadOnly,
+            (Self::Writable, _) | (_, Self::Writable) => Self::Writable,
+            (Self::Unknown, Self::Unknown) => Self::Unknown,
+        }
+    }
+}
+
+/// `DLManagedTensorVersioned.flags`, and whether there are any. Bits that DLPack 1.3 does not define are dropped.
 ///
 /// ```
-/// use cai_dlpack::protocol::device::Flags;
+/// use cai_dlpack::protocol::device::{Access, Flags};
 ///
 /// let flags = Flags::from_bits(0b1001);
 /// assert_eq!(flags, Flags::READ_ONLY);
 /// assert_eq!(flags.with(Flags::IS_COPIED, true).bits(), 0b11);
+///
+/// assert_eq!((flags.access(), Flags::LEGACY.access()), (Access::ReadOnly, Access::Unknown));
+/// assert_eq!(Flags::LEGACY.bits(), Flags::READ_ONLY.bits());
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Flags(u8);
@@ -157,6 +234,13 @@ impl Flags {
     pub const IS_COPIED: Self = Self(2);
     /// Each element smaller than a byte is stored in a byte of its own.
     pub const SUBBYTE_PADDED: Self = Self(4);
+    /// The flags of a tensor that has none: [`Access::Unknown`]. Where there are flags, they state [`READ_ONLY`].
+    ///
+    /// [`READ_ONLY`]: Self::READ_ONLY
+    pub const LEGACY: Self = Self(Self::READ_ONLY.0 | Self::UNSTATED);
+
+    /// The bit, none of DLPack's, that marks `READ_ONLY` as a precaution; never set without it.
+    const UNSTATED: u8 = 8;
 
     /// Keeps the flags among `bits` that DLPack 1.3 defines.
     #[must_use]
@@ -165,35 +249,56 @@ impl Flags {
         Self((bits & 7) as u8)
     }
 
-    /// Returns the flags as DLPack's integer.
+    /// Returns the flags as DLPack's integer; `READ_ONLY` is set unless the data is known to be writable.
     #[must_use]
     #[inline]
     pub const fn bits(self) -> u64 {
-        self.0 as u64
+        (self.0 & !Self::UNSTATED) as u64
     }
 
-    /// Whether every flag of `other` is set.
+    /// Whether every flag of `other` is set in [`bits`](Self::bits).
     #[must_use]
     #[inline]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether the data must not be written.
+    /// Whether the data may be written.
     #[must_use]
     #[inline]
-    pub const fn read_only(self) -> bool {
-        self.contains(Self::READ_ONLY)
+    pub const fn access(self) -> Access {
+        match self.0 & Self::LEGACY.0 {
+            0 => Access::Writable,
+            1 => Access::ReadOnly,
+            _ => Access::Unknown,
+        }
     }
 
-    /// Returns these flags with `other` set or cleared.
+    /// Returns these flags with another access.
+    #[must_use]
+    #[inline]
+    pub const fn with_access(self, access: Access) -> Self {
+        let bits = match access {
+            Access::Writable => 0,
+            Access::ReadOnly => Self::READ_ONLY.0,
+            Access::Unknown => Self::LEGACY.0,
+        };
+        Self(self.0 & !Self::LEGACY.0 | bits)
+    }
+
+    /// Returns these flags with `other` set or cleared. Either states the access, if `other` has `READ_ONLY`.
     #[must_use]
     #[inline]
     pub const fn with(self, other: Self, set: bool) -> Self {
-        if set {
-            Self(self.0 | other.0)
+        let unstated = if other.contains(Self::READ_ONLY) {
+            Self::UNSTATED
         } else {
-            Self(self.0 & !other.0)
+            0
+        };
+        if set {
+            Self(self.0 & !unstated | other.0)
+        } else {
+            Self(self.0 & !(unstated | other.0))
         }
     }
 }

@@ -202,11 +202,8 @@ impl CaiInterface {
     pub fn strides_for_export(
         &self,
     ) -> Option<impl ExactSizeIterator<Item = i64> + DoubleEndedIterator + '_> {
-        if self.layout.is_c_contiguous() {
-            None
-        } else {
-            Some(self.layout.byte_strides(self.typestr.itemsize()))
-        }
+        let strides = self.layout.interface_strides(self.typestr.itemsize())?;
+        Some(strides.into_iter())
     }
 
     /// Returns the address of the element of index 0; 0 if there are no elements.

@@ -5,8 +5,11 @@
 //!
 //! - every extent is 0 or more;
 //! - the number of elements, and that number times the item size, fit `i64`;
-//! - every stride in bytes fits `i64`;
+//! - every stride in bytes fits `i64`, but for those that mean nothing;
 //! - the distance in bytes from the first to the last byte fits `i64`.
+//!
+//! The stride of an axis of extent 1, and every stride of an array without elements, means nothing: no two elements
+//! are that far apart. DLPack can carry any number there, and consumers that look at it see what the producer wrote.
 
 use smallvec::SmallVec;
 
@@ -39,7 +42,8 @@ pub(super) use check_fast::{check_fast, copy_fast, is_within_memory, to_elements
 pub struct Layout(Numbers);
 
 /// The extents, then the strides in elements; and the [`Element`], in bytes that would be padding,
-/// which makes every view 8 bytes smaller.
+/// which makes every view 8 bytes smaller. The `byte_offset` of an opaque handle needs no room of its own either: such
+/// tensors are rare, and are boxed whatever their number of axes.
 #[derive(Clone, Debug)]
 enum Numbers {
     Inline {
@@ -52,6 +56,7 @@ enum Numbers {
         ndim: u8,
         c_contiguous: bool,
         element: Element,
+        byte_offset: u64,
         values: Box<[i64]>,
     },
 }
@@ -84,8 +89,7 @@ impl Layout {
     /// Checks axes whose strides are in bytes. Absent strides mean C order.
     ///
     /// The stride of an axis of extent 1, and every stride of an array without elements, has no
-    /// meaning: any value is accepted, and replaced if it would hide that the array is contiguous
-    /// or is no number of elements.
+    /// meaning: any value is accepted, and replaced if it is no number of elements.
     ///
     /// # Errors
     /// `strides-length`, `count-overflow`, `size-overflow` and `span-overflow` (ValueError);
@@ -96,7 +100,7 @@ impl Layout {
     }
 
     /// Checks axes whose strides are in elements of `itemsize` bytes, as
-    /// [`from_byte_axes`](Self::from_byte_axes) does.
+    /// [`from_byte_axes`](Self::from_byte_axes) does. They are kept as they are.
     ///
     /// # Errors
     /// `strides-length`, `count-overflow`, `size-overflow` and `span-overflow` (ValueError).
@@ -155,6 +159,7 @@ impl Layout {
             ndim: from.ndim,
             c_contiguous: from.summary.c_contiguous,
             element: Element::UNSET,
+            byte_offset: 0,
             values: from.values.into(),
         })
     }
@@ -191,6 +196,32 @@ impl Layout {
         }
     }
 
+    /// Returns the `byte_offset` of an opaque handle; 0 for an address.
+    #[inline]
+    pub(super) const fn byte_offset(&self) -> u64 {
+        match self.0 {
+            Numbers::Inline { .. } => 0,
+            Numbers::Boxed { byte_offset, .. } => byte_offset,
+        }
+    }
+
+    /// Stores the `byte_offset` of an opaque handle.
+    pub(super) fn with_byte_offset(self, byte_offset: u64) -> Self {
+        if byte_offset == 0 {
+            return self;
+        }
+        let element = self.element();
+        let mut boxed = Self::boxed(self.borrowed());
+        *boxed.element_mut() = element;
+        if let Numbers::Boxed {
+            byte_offset: place, ..
+        } = &mut boxed.0
+        {
+            *place = byte_offset;
+        }
+        boxed
+    }
+
     /// Returns the extents, then the strides in elements.
     #[inline]
     pub(crate) fn values(&self) -> &[i64] {
@@ -218,7 +249,7 @@ impl Layout {
     }
 
     /// Returns one stride per axis, in bytes. `itemsize` must be the one that the layout was checked
-    /// with.
+    /// with. A stride that means nothing and does not fit is 0.
     #[inline]
     pub fn byte_strides(
         &self,
@@ -226,7 +257,21 @@ impl Layout {
     ) -> impl ExactSizeIterator<Item = i64> + DoubleEndedIterator + '_ {
         let itemsize = i64::from(itemsize);
         let strides = self.elem_strides().iter();
-        strides.map(move |stride| stride.wrapping_mul(itemsize)) // fits: see the module
+        strides.map(move |stride| stride.checked_mul(itemsize).unwrap_or(0))
+    }
+
+    /// Returns the strides for the array interface, in bytes; `None` in C order and without elements, because some
+    /// consumers treat explicit strides as the slow case, or reject them. Strides that mean nothing are those of Fortran
+    /// order where the array is in this order, since some consumers compare strides exactly.
+    pub(crate) fn interface_strides(&self, itemsize: u32) -> Option<SmallVec<[i64; INLINE_AXES]>> {
+        if self.is_c_contiguous() {
+            return None;
+        }
+        let mut strides: SmallVec<[i64; INLINE_AXES]> = self.byte_strides(itemsize).collect();
+        if check::follows_f_order(self.shape(), self.elem_strides()) {
+            check::straighten_f_order(self.shape(), &mut strides, i64::from(itemsize));
+        }
+        Some(strides)
     }
 
     /// Returns the number of axes.

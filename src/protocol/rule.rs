@@ -142,6 +142,9 @@ rules! {
     ShapeNull "shape-null" Value
         "shape must not be NULL if ndim > 0"
         "DLPack 1.3: shape may be NULL only when ndim is 0";
+    ShapeAlignment "shape-alignment" Value
+        "shape and strides must be aligned to 8 bytes"
+        "C: an int64_t is read where one may lie";
     NdimNegative "ndim-negative" Value
         "ndim must not be negative"
         "DLPack 1.3: ndim counts dimensions";
@@ -460,6 +463,9 @@ rules! {
     ReadOnlyLegacy "read-only-legacy" Buffer
         "a consumer of legacy DLPack cannot be told that data is read-only"
         "DLPack 1.3: only versioned tensors have flags";
+    PaddedLegacy "padded-legacy" Buffer
+        "a tensor without flags cannot tell that each element smaller than a byte has a byte of its own"
+        "DLPack 1.3: DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED is a flag of versioned tensors";
     CopyNeeded "copy-needed" Buffer
         "this needs a copy, which copy=False forbids"
         "the array API, __dlpack__: copy=False means never";
@@ -475,6 +481,9 @@ rules! {
     BufferLayout "buffer-layout" Buffer
         "the buffer is asked for in one piece, and the elements do not lie so"
         "Python's buffer protocol: a request that the exporter cannot meet is a BufferError";
+    BufferFormat "buffer-format" Buffer
+        "a format is asked for without a shape"
+        "Python's buffer protocol: PyBUF_FORMAT goes with every flag but PyBUF_SIMPLE";
     ArrayUnreadable "array-unreadable" Type
         "NumPy cannot read this memory"
         "our choice: TypeError, so that NumPy does not fall back to an element-by-element copy";

@@ -1,4 +1,4 @@
-//! Wraps tensors in capsules and claims them from capsules.
+//! Wraps tensors in capsules, reads them there, and claims them.
 //!
 //! | holds | name | consumed |
 //! |---|---|---|
@@ -111,29 +111,59 @@ fn is_restored<M: Named>(capsule: *mut ffi::PyObject, name: *const c_char) -> bo
         && unsafe { ffi::PyCapsule_IsValid(capsule, M::NAME.as_ptr()) } != 0
 }
 
-/// Takes the tensor out of a capsule of either layout.
+/// A tensor that was read in its capsule. Nothing is taken yet: dropped, it leaves the capsule as it was.
+pub(crate) struct Unclaimed<'py> {
+    capsule: Bound<'py, PyAny>,
+    tensor: NonNull<()>,
+    versioned: bool,
+}
+
+/// Reads and checks the description of a capsule's tensor, of either layout. Changes nothing.
 ///
-/// Reads and checks the metadata first: a refused capsule is unchanged. A tensor of another major version, of which the
-/// specification permits a consumer only to call the deleter, is consumed and deleted.
-///
-/// If several threads claim one capsule, one succeeds: checking and renaming are one step, under the GIL or the
-/// capsule's lock.
+/// Of a tensor of another major version the version is read, and nothing else: not even the deleter may stand where
+/// version 1 has it.
 ///
 /// # Errors
-/// `capsule-...` rules, and those of tensors.
+/// `capsule-...` rules, `dlpack-major`, and the rules of tensors.
 #[inline(always)]
-pub(crate) fn claim(capsule: &Bound<'_, PyAny>) -> PyResult<(Descriptor, Owner)> {
-    // Before the check, since it may run Python code, which must not run between the check and the renaming.
+pub(crate) fn read<'py>(capsule: Bound<'py, PyAny>) -> PyResult<(Descriptor, Unclaimed<'py>)> {
+    // Here, since it can fail, and nothing may fail once the tensor is taken.
     release::prepare(capsule.py())?;
-    with_critical_section(capsule, || {
-        if is_named(capsule, VERSIONED) {
-            consume::<DLManagedTensorVersioned>(capsule)
-        } else if is_named(capsule, LEGACY) {
-            consume::<DLManagedTensor>(capsule)
+    // The lock keeps other importers from taking the tensor, and so from deleting it, while it is read.
+    let (descriptor, tensor, versioned) = with_critical_section(&capsule, || {
+        if is_named(&capsule, VERSIONED) {
+            let (descriptor, tensor) = describe::<DLManagedTensorVersioned>(&capsule)?;
+            Ok((descriptor, tensor, true))
+        } else if is_named(&capsule, LEGACY) {
+            let (descriptor, tensor) = describe::<DLManagedTensor>(&capsule)?;
+            Ok((descriptor, tensor, false))
         } else {
-            Err(wrong_name(capsule).into())
+            Err(wrong_name(&capsule))
         }
-    })
+    })?;
+    let unclaimed = Unclaimed {
+        capsule,
+        tensor,
+        versioned,
+    };
+    Ok((descriptor, unclaimed))
+}
+
+impl Unclaimed<'_> {
+    /// Takes the tensor out of the capsule: the point of no return. Whatever can be refused has been refused before.
+    ///
+    /// If several threads claim one capsule, one succeeds: comparing and renaming are one step, under the GIL or the
+    /// capsule's lock.
+    ///
+    /// # Errors
+    /// `capsule-used` if another importer has been quicker.
+    #[inline(always)]
+    pub(crate) fn claim(self) -> PyResult<Owner> {
+        with_critical_section(&self.capsule, || match self.versioned {
+            true => take::<DLManagedTensorVersioned>(&self.capsule, self.tensor),
+            false => take::<DLManagedTensor>(&self.capsule, self.tensor),
+        })
+    }
 }
 
 /// Whether this is a capsule, of any name.
@@ -149,39 +179,43 @@ fn is_named(capsule: &Bound<'_, PyAny>, name: &CStr) -> bool {
 }
 
 #[inline(always)]
-fn consume<M: Named>(capsule: &Bound<'_, PyAny>) -> PyResult<(Descriptor, Owner)> {
-    // SAFETY: a valid capsule of this name (`claim`), so that the call cannot fail.
+fn describe<M: Named>(capsule: &Bound<'_, PyAny>) -> Result<(Descriptor, NonNull<()>), Violation> {
+    // SAFETY: a valid capsule of this name (`read`), so that the call cannot fail.
     let pointer = unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), M::NAME.as_ptr()) };
     let Some(tensor) = NonNull::new(pointer.cast::<M>()) else {
-        return Err(Violation::new(Rule::CapsuleNull, Field::Capsule, "NULL").into());
+        return Err(Violation::new(Rule::CapsuleNull, Field::Capsule, "NULL"));
     };
     // SAFETY: DLPack: a capsule of this name owns an initialised tensor, which is not changed meanwhile.
-    match unsafe { KnownTensor::check(tensor) } {
-        Ok(known) => {
-            let descriptor = known.descriptor()?;
-            Ok((descriptor, take::<M>(capsule, tensor)?))
-        }
-        Err(violation) => {
-            drop(take::<M>(capsule, tensor)?);
-            Err(violation.into())
-        }
-    }
+    let known = unsafe { KnownTensor::check(tensor) }?;
+    Ok((known.descriptor()?, tensor.cast()))
 }
 
-/// Renames the capsule and takes its tensor: the point of no return.
+/// Renames the capsule, and takes its tensor, which was read before.
 #[inline(always)]
-fn take<M: Named>(capsule: &Bound<'_, PyAny>, tensor: NonNull<M>) -> PyResult<Owner> {
-    // SAFETY: a valid capsule, and a static name.
-    if unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), M::USED.as_ptr()) } != 0 {
-        return Err(PyErr::fetch(capsule.py()));
+fn take<M: Named>(capsule: &Bound<'_, PyAny>, tensor: NonNull<()>) -> PyResult<Owner> {
+    // SAFETY: a living capsule and a static name; of a capsule of another name the call sets an exception.
+    let now = unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), M::NAME.as_ptr()) };
+    if now != tensor.as_ptr().cast() {
+        return Err(taken(capsule));
     }
-    // SAFETY: initialised (DLPack); the renamed capsule has given up its ownership.
-    Ok(unsafe { release::own_tensor(tensor) }.into_owner())
+    // SAFETY: a valid capsule, as its pointer was found by its name, and a static name: the call cannot fail.
+    unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), M::USED.as_ptr()) };
+    // SAFETY: initialised (DLPack), of a major version that is known (`describe`), and the one that the capsule held
+    // until now; the renamed capsule has given up its ownership.
+    Ok(unsafe { release::own_tensor(tensor.cast::<M>()) }.into_owner())
+}
+
+/// Refuses a capsule that another importer has taken since it was read.
+#[cold]
+fn taken(capsule: &Bound<'_, PyAny>) -> PyErr {
+    // SAFETY: the GIL is held. The exception of a failed call, if there is one.
+    unsafe { ffi::PyErr_Clear() };
+    wrong_name(capsule).into()
 }
 
 #[cold]
 fn wrong_name(capsule: &Bound<'_, PyAny>) -> Violation {
-    // SAFETY: a capsule (both callers of `claim` check it).
+    // SAFETY: a capsule (both callers of `read` check it).
     let name = unsafe { ffi::PyCapsule_GetName(capsule.as_ptr()) };
     if name.is_null() {
         // SAFETY: the GIL is held.

@@ -136,10 +136,10 @@ impl Function for AsKind {
         slf: Borrowed<'_, 'py, PyAny>,
         arguments: Self::Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (py, this) = (slf.py(), view(slf).get());
+        let (py, slf) = (slf.py(), view(slf));
         let side = choice(&arguments.kind, "kind", &KINDS)?;
-        this.prepare()?;
-        let derived = this.derive(py, this.view().present_as(side)?);
+        slf.get().prepare()?;
+        let derived = PyCaiView::derive(&slf, slf.get().view().present_as(side)?)?;
         Ok(derived.into_object(py)?.into_any())
     }
 }
@@ -171,9 +171,9 @@ impl Function for OneField {
         slf: Borrowed<'_, 'py, PyAny>,
         arguments: Self::Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (py, this) = (slf.py(), view(slf).get());
-        this.check_scope()?;
-        let field = fields::field(py, this, &arguments.name, arguments.dtype.as_deref())?;
+        let (py, slf) = (slf.py(), view(slf));
+        slf.get().check_scope()?;
+        let field = fields::field(&slf, &arguments.name, arguments.dtype.as_deref())?;
         Ok(field.into_object(py)?.into_any())
     }
 }

@@ -12,7 +12,7 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::partners;
 use crate::partners::{Asked, PARTNERS, Partner, order_for};
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::Device;
+use crate::protocol::device::{Access, Device};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Stream};
 use crate::python::call::choice::text;
@@ -22,6 +22,7 @@ use crate::python::capsule;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::{Function, signature};
 use crate::python::cpython::int::repr;
+use crate::python::cpython::recursion::Level;
 use crate::python::cpython::release;
 use crate::python::cpython::thread_exit::entries;
 use crate::python::exchange_table::Table;
@@ -100,6 +101,7 @@ impl Function for Explain {
         _: Borrowed<'_, 'py, PyAny>,
         arguments: Self::Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let _level = Level::begin(arguments.obj.py())?;
         let to = arguments.to.map(partner).transpose()?;
         // Errors of attributes become text, and are dropped.
         let explanation =
@@ -444,10 +446,10 @@ fn shown(py: Python<'_>, descriptor: &Descriptor, located: bool) -> PyResult<Str
     };
     let shape = PyTuple::new(py, descriptor.shape())?;
     let strides = PyTuple::new(py, descriptor.elem_strides())?;
-    let flag = if descriptor.read_only() {
-        ", read-only"
-    } else {
-        ""
+    let flag = match descriptor.access() {
+        Access::Writable => "",
+        Access::ReadOnly => ", read-only",
+        Access::Unknown => ", perhaps read-only",
     };
     Ok(format!(
         "{shape} {} on {place}, strides {strides} elements{flag}",

@@ -9,18 +9,20 @@ use pyo3::types::{PyDict, PyString};
 use crate::protocol::rule::Field;
 use crate::python::call::options::{self, Given, Options, flag, with_options};
 use crate::python::call::stream;
+use crate::python::capsule;
 use crate::python::class::alloc::NewView;
 use crate::python::class::beside::Beside;
-use crate::python::class::view::PyCaiView;
+use crate::python::class::view::{PyCaiView, kept_by_parent};
 use crate::python::cpython::fastcall::{Function, Value, signature};
+use crate::python::cpython::recursion::Level;
 use crate::python::export::cai_to_capsule::{self, FastRequest};
 use crate::python::export::dlpack::{DlpackRequest, Export};
 use crate::python::import::cai::{self, AllowStructs};
-use crate::python::import::dlpack::{self, DlpackArguments};
+use crate::python::import::dlpack::DlpackArguments;
 use crate::python::import::known_types;
 use crate::python::import::route;
 use crate::python::import::traits::Traits;
-use crate::view::CaiView;
+use crate::view::{CaiView, Transfer};
 
 with_options! {
     /// Returns a view of an array that speaks CAI or DLPack. Copies nothing.
@@ -63,8 +65,11 @@ impl Function for View {
         let options = parsed.as_ref().unwrap_or(Options::NONE);
         let facts = known_types::facts_of(&object)?;
         if facts.traits.intersects(Traits::OURS) {
-            let this = object.cast::<PyCaiView>()?.get();
-            let (view, beside) = this.derive(py, route::own(this, options)?).into_fields();
+            let parent = object.cast::<PyCaiView>()?;
+            let this = parent.get();
+            this.prepare()?;
+            let view = route::own(kept_by_parent(&parent, this.view().clone())?, options)?;
+            let (view, beside) = this.wrap(py, view).into_fields();
             let named = options.producer_object.as_deref();
             let view = PyCaiView::with(view, beside.keeping(named, named));
             return Ok(view.into_object(py)?.into_any());
@@ -100,6 +105,7 @@ impl Function for FromCai {
         _: Borrowed<'_, 'py, PyAny>,
         arguments: Self::Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let _level = Level::begin(arguments.obj.py())?;
         let parsed = Options::read(Self::given(&arguments))?;
         let options = parsed.as_ref().unwrap_or(Options::NONE);
         let mut new = NewView::new(arguments.obj.py())?;
@@ -142,6 +148,7 @@ impl Function for FromDlpack {
         _: Borrowed<'_, 'py, PyAny>,
         arguments: Self::Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let _level = Level::begin(arguments.obj.py())?;
         let parsed = Options::read(Self::given(&arguments))?;
         let options = parsed.as_ref().unwrap_or(Options::NONE);
         let stream = arguments.stream;
@@ -153,7 +160,7 @@ impl Function for FromDlpack {
             copy: flag(arguments.copy, "copy")?,
             device: arguments.device.map(options::device).transpose()?,
         };
-        let view = route::amend(dlpack::import(&arguments.obj, request, options)?, options)?;
+        let view = route::by_dlpack(&arguments.obj, request, options)?;
         let named = options.producer_object.as_deref();
         let view = PyCaiView::with(view, Beside::default().keeping(stream.as_deref(), named));
         Ok(view.into_object(arguments.obj.py())?.into_any())
@@ -212,7 +219,10 @@ impl Function for ToDlpack {
             && let Some(device_id) = given.sole_device_id()
             && let Some(request) = FastRequest::read(arguments.stream, arguments.max_version)
         {
-            let dict = cai::attribute(&object)?;
+            let dict = {
+                let _level = Level::begin(object.py())?;
+                cai::attribute(&object)?
+            };
             if let Some(dict) = &dict
                 && let Some(capsule) =
                     cai_to_capsule::convert(&object, dict, facts.traits, request, device_id)?
@@ -243,8 +253,12 @@ fn by_view<'py>(
     given: Given<'_, 'py>,
     request: &DlpackRequest<'_, 'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let _level = Level::begin(object.py())?;
     let parsed = Options::read(given)?;
     let options = parsed.as_ref().unwrap_or(Options::NONE);
+    if capsule::is_capsule(object) {
+        return of_capsule(object, options, request);
+    }
     let Some(dict) = read else {
         return export(object.py(), route::import(object, options)?, request);
     };
@@ -269,6 +283,33 @@ fn export<'py>(
             view
         }
     };
+    wrap(py, &export, view)
+}
+
+/// Makes a capsule of a capsule, whose tensor is taken when nothing can be refused any more: the order is made before,
+/// and a copy, which reads the tensor, is made after.
+#[cold]
+fn of_capsule<'py>(
+    capsule: &Bound<'py, PyAny>,
+    options: &Options<'_, '_>,
+    request: &DlpackRequest<'_, 'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = capsule.py();
+    let offer = route::offer_of_capsule(capsule, options)?;
+    let export = Export::decide(offer.descriptor.borrowed(), request)?;
+    match export.transfer() {
+        Some(_) => Transfer::check(&offer.descriptor)?,
+        None => export.order(py, &offer.unowned())?,
+    }
+    let view = route::claim_decided(offer, options)?;
+    let view = match export.transfer() {
+        Some(transfer) => export.copy(py, transfer, &view)?,
+        None => view,
+    };
+    wrap(py, &export, view)
+}
+
+fn wrap<'py>(py: Python<'py>, export: &Export, view: CaiView) -> PyResult<Bound<'py, PyAny>> {
     let (descriptor, owner) = view.into_parts();
     export.capsule(py, descriptor.borrowed(), owner)
 }

@@ -14,6 +14,7 @@ use crate::python::class::view::PyCaiView;
 use crate::python::cpython::errors::caused_by;
 use crate::python::cpython::fastcall::{Function, signature};
 use crate::python::cpython::names::names;
+use crate::python::cpython::recursion::Level;
 use crate::view::with_driver;
 
 signature! {
@@ -79,6 +80,7 @@ fn is_array(item: &Bound<'_, PyAny>) -> PyResult<bool> {
 
 fn join<'py>(items: &Bound<'py, PyAny>, on: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
     let py = items.py();
+    let _level = Level::begin(py)?;
     let target = stream::named(on, Field::Argument("on"))?;
     let mut views: Vec<Bound<'py, PyCaiView>> = Vec::new();
     let mut joined = Joined::default();

@@ -1,13 +1,11 @@
 //! The methods and attributes of `CaiView`.
 
-use std::mem::ManuallyDrop;
-
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 use pyo3::{Borrowed, ffi};
 
-use crate::protocol::device::Device;
+use crate::protocol::device::{Access, Device};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream};
 use crate::python::class::awaiting::coroutine;
@@ -19,7 +17,6 @@ use crate::python::cpython::errors::as_attribute_error;
 use crate::python::cpython::fastcall::{self, Function, signature};
 use crate::python::cpython::getter::{self, Definition, Getter};
 use crate::python::cpython::release;
-use crate::python::cpython::release::PYTHON;
 use crate::python::cpython::thread_exit::entries;
 use crate::python::derived::{self, AsKind, Consume, On, OneField};
 use crate::python::export::dlpack::{DlpackRequest, Export};
@@ -86,10 +83,17 @@ impl PyCaiView {
         PyTuple::new(py, self.view().descriptor().elem_strides())
     }
 
-    /// The address of the first element (index 0 on every axis); 0 for an array of size 0.
+    /// The address of the first element (index 0 on every axis); 0 for an array of size 0. On a device whose memory
+    /// has handles instead of addresses (OpenCL, Vulkan, Metal, WebGPU), the handle.
     #[getter]
     fn ptr(&self) -> u64 {
         self.view().descriptor().data()
+    }
+
+    /// The distance in bytes from a handle to the first element; 0 if `ptr` is an address.
+    #[getter]
+    fn byte_offset(&self) -> u64 {
+        self.view().descriptor().byte_offset()
     }
 
     /// DLPack's device, as (type, id): 1 is the CPU, 2 CUDA, 3 pinned host memory, 13 managed memory.
@@ -127,18 +131,22 @@ impl PyCaiView {
         }
     }
 
-    /// Whether consumers must not write.
+    /// Whether consumers must not write: True, False, or None if the producer could not state it. Consumers that can
+    /// be told are then told not to.
     #[getter]
-    fn read_only(&self) -> bool {
-        self.view().descriptor().read_only()
+    fn read_only(&self) -> Option<bool> {
+        match self.view().descriptor().access() {
+            Access::Writable => Some(false),
+            Access::ReadOnly => Some(true),
+            Access::Unknown => None,
+        }
     }
 
     /// The Python object that keeps the memory alive; None if a DLPack tensor does.
     #[getter]
-    fn owner<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
-        let payload = self.view().owner().payload(&PYTHON)?;
-        // SAFETY: the payload of this kind is a strong reference to an object, which lives as long as the view.
-        Some(unsafe { Bound::from_borrowed_ptr(py, payload.cast::<ffi::PyObject>().as_ptr()) })
+    #[pyo3(name = "owner")]
+    fn owner_object<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+        self.owner(py)
     }
 
     #[classattr]
@@ -304,15 +312,7 @@ impl PyCaiView {
     /// Shows the owner to the collector: an owner that refers to its view makes a cycle. The cycle is cleared at the
     /// owner's dict, so that a view stays valid while anything refers to it.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        self.visit_beside(&visit)?;
-        let Some(payload) = self.view().owner().sole_payload(&PYTHON) else {
-            return Ok(());
-        };
-        // SAFETY: the collector runs with the GIL; the token is used for the next line alone.
-        let py = unsafe { Python::assume_attached() };
-        // SAFETY: the payload is a strong reference, which is borrowed: `ManuallyDrop` does not give it up.
-        let owner = unsafe { Bound::from_owned_ptr(py, payload.as_ptr().cast()) };
-        visit.call(&*ManuallyDrop::new(owner.unbind()))
+        self.visit(&visit)
     }
 
     /// Returns the view itself, which is immutable.
@@ -346,10 +346,10 @@ impl PyCaiView {
             device.device_type,
             device.id,
             self.stream().into_pyobject(py)?,
-            if descriptor.read_only() {
-                " read-only"
-            } else {
-                ""
+            match descriptor.access() {
+                Access::Writable => "",
+                Access::ReadOnly => " read-only",
+                Access::Unknown => " perhaps read-only",
             },
         ))
     }

@@ -22,6 +22,7 @@ use super::payload::{Node, RawOwner};
 use super::ticket::Ticket;
 use crate::error::Error;
 use crate::protocol::descriptor::DescriptorRef;
+use crate::protocol::device::Flags;
 
 #[repr(C)]
 struct Block<M> {
@@ -47,6 +48,9 @@ pub(crate) trait Abi: ManagedTensorBase + Sized + 'static {
     /// # Safety
     /// The version of `tensor` may be read.
     unsafe fn version_at(tensor: *const Self) -> Option<DLPackVersion>;
+
+    /// Returns the flags; [`Flags::LEGACY`] for the layout that has none.
+    fn stated_flags(&self) -> Flags;
 }
 
 impl Abi for DLManagedTensor {
@@ -56,6 +60,11 @@ impl Abi for DLManagedTensor {
     #[inline(always)]
     unsafe fn version_at(_: *const Self) -> Option<DLPackVersion> {
         None
+    }
+
+    #[inline(always)]
+    fn stated_flags(&self) -> Flags {
+        Flags::LEGACY
     }
 }
 
@@ -70,11 +79,17 @@ impl Abi for DLManagedTensorVersioned {
         // SAFETY: aligned, and may be read (this function's contract).
         Some(unsafe { version.read() })
     }
+
+    #[inline(always)]
+    fn stated_flags(&self) -> Flags {
+        Flags::from_bits(self.flags().bits())
+    }
 }
 
 /// Makes a managed tensor of what is described, which holds `owner`.
 ///
-/// The legacy layout has no flags: the caller has refused read-only data, or was told to export it as writable.
+/// The legacy layout has no flags: the caller has refused data that is known to be read-only, or was told to export it
+/// as writable.
 ///
 /// # Errors
 /// `descr-fields` and [`Error::OutOfMemory`], with `owner` not taken: nothing was moved.
@@ -175,7 +190,7 @@ pub(crate) fn header(
         },
         shape,
         strides,
-        byte_offset: 0,
+        byte_offset: described.byte_offset,
     }
 }
 

@@ -199,7 +199,7 @@ impl Borrow {
         let Some(itemsize) = descriptor.dtype().itemsize() else {
             return Self::spread(descriptor, exclusive);
         };
-        if !descriptor.layout().is_c_contiguous() {
+        if !descriptor.layout().is_c_contiguous() || descriptor.device().is_opaque() {
             return Self::spread(descriptor, exclusive);
         }
         // Fits: the descriptor's promise. Nothing without elements, where the data pointer is 0.
@@ -218,6 +218,9 @@ impl Borrow {
     /// Like [`Borrow::of`], for any array.
     #[inline(never)]
     fn spread(descriptor: &Descriptor, exclusive: bool) -> Self {
+        if descriptor.device().is_opaque() {
+            return Self::of_handle(descriptor.data(), exclusive);
+        }
         let Some((start, end)) = descriptor.byte_span() else {
             return Self::NONE;
         };
@@ -238,6 +241,22 @@ impl Borrow {
             itemsize,
             exclusive,
             ..Self::NONE
+        }
+    }
+
+    /// Borrows all that an opaque handle stands for: the offset and the strides tell nothing about its bytes.
+    fn of_handle(handle: u64, exclusive: bool) -> Self {
+        match handle {
+            0 => Self::NONE,
+            _ => Self {
+                start: handle,
+                end: handle.saturating_add(1),
+                data: handle,
+                grid: 1,
+                itemsize: 1,
+                exclusive,
+                ..Self::NONE
+            },
         }
     }
 

@@ -5,7 +5,9 @@ use dlpark::ffi::{DLManagedTensor, DLManagedTensorVersioned};
 
 use super::{Abi, CaiView, build};
 use crate::error::Error;
-use crate::protocol::device::Flags;
+use crate::protocol::descriptor::DescriptorRef;
+use crate::protocol::device::{Access, Flags};
+use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
 
@@ -41,14 +43,16 @@ impl CaiView {
     /// Like [`CaiView::to_dlpack`], in the layout before DLPack 1.0, which has no flags.
     ///
     /// # Errors
-    /// As [`CaiView::to_dlpack`]; and `read-only-legacy` for read-only data, which this layout cannot express.
+    /// As [`CaiView::to_dlpack`]; and `read-only-legacy` for read-only data, `padded-legacy` for padded elements, which
+    /// this layout cannot express. [Unknown](Access::Unknown) access, which it expresses too, passes.
     ///
     /// ```
     #[doc = floats!()]
     /// assert!(floats().to_dlpack_legacy(Stream::None).is_ok());
     /// ```
     pub fn to_dlpack_legacy(&self, consumer: Stream) -> Result<Managed<DLManagedTensor>, Error> {
-        refuse_read_only(self.descriptor.flags())?;
+        check_legacy(self.descriptor.access())?;
+        refuse_padded(self.descriptor.borrowed(), Field::Argument("max_version"))?;
         self.order(Request::Stream(consumer), SyncPolicy::Event)?;
         self.managed(0)
     }
@@ -65,9 +69,9 @@ impl CaiView {
     }
 }
 
-/// Refuses to hide the read-only flag from a consumer.
-pub(crate) fn refuse_read_only(flags: Flags) -> Result<(), Violation> {
-    if flags.contains(Flags::READ_ONLY) {
+/// Refuses to hide from a consumer that the data is read-only.
+fn check_legacy(access: Access) -> Result<(), Violation> {
+    if access == Access::ReadOnly {
         return Err(Violation::new(
             Rule::ReadOnlyLegacy,
             Field::Argument("max_version"),
@@ -75,4 +79,21 @@ pub(crate) fn refuse_read_only(flags: Flags) -> Result<(), Violation> {
         ));
     }
     Ok(())
+}
+
+/// Refuses to hide the padding of elements smaller than a byte from a consumer: read as packed ones, they are other
+/// numbers. The flag means nothing for larger elements.
+#[inline]
+pub(crate) fn refuse_padded(described: DescriptorRef<'_>, field: Field) -> Result<(), Violation> {
+    let is_padded = described.flags.contains(Flags::SUBBYTE_PADDED);
+    match is_padded && described.dtype.is_sub_byte() {
+        false => Ok(()),
+        true => Err(padded(described.dtype, field)),
+    }
+}
+
+#[cold]
+fn padded(dtype: DType, field: Field) -> Violation {
+    Violation::new(Rule::PaddedLegacy, field, format_args!("padded {dtype}"))
+        .with_hint("max_version=(1, 0) asks for a tensor with flags")
 }

@@ -59,6 +59,8 @@ impl CaiView {
             Descr::Fields(_) if dtype.is_none() => part.into_struct(device)?,
             _ => (part.into_descriptor(dtype, device)?, Descr::None),
         };
+        // A dict cannot state that it is unknown.
+        let descriptor = descriptor.with_access(whole.access());
         let is_inside = match (span, whole.byte_span()) {
             (Some((start, end)), Some(whole)) => whole.0 <= start && end <= whole.1,
             (span, _) => span.is_none(),

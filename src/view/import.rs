@@ -10,6 +10,7 @@ use super::{Abi, CaiView, Owner, RawOwner};
 use crate::error::Error;
 use crate::process::fork;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
+use crate::protocol::device::Flags;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 
@@ -186,14 +187,14 @@ impl<'a, M: Abi> KnownTensor<'a, M> {
     #[inline(always)]
     pub(crate) fn descriptor(&self) -> Result<Descriptor, Violation> {
         // SAFETY: shape and strides are as `read_tensor` asks (`check`).
-        unsafe { read_tensor(self.0.tensor(), self.0.flags().bits()) }
+        unsafe { read_tensor(self.0.tensor(), self.0.stated_flags()) }
     }
 
     /// Like [`descriptor`](Self::descriptor), written where it is to stand unless it is refused.
     #[inline(always)]
     fn describe(&self, place: &mut MaybeUninit<Descriptor>) -> Result<(), Violation> {
         // SAFETY: shape and strides are as `describe` asks (`check`).
-        unsafe { describe(self.0.tensor(), self.0.flags().bits(), place) }
+        unsafe { describe(self.0, place) }
     }
 }
 
@@ -211,7 +212,7 @@ fn wrong_major(major: u32, minor: u32) -> Violation {
 /// # Safety
 /// `shape` and `strides` are NULL or point to `ndim` readable integers that nobody changes meanwhile.
 #[inline(always)]
-pub(crate) unsafe fn read_tensor(tensor: &DLTensor, flags: u64) -> Result<Descriptor, Violation> {
+pub(crate) unsafe fn read_tensor(tensor: &DLTensor, flags: Flags) -> Result<Descriptor, Violation> {
     // SAFETY: NULL or readable, by this function's own contract.
     Descriptor::new(&unsafe { raw(tensor, flags) }?)
 }
@@ -221,17 +222,17 @@ pub(crate) unsafe fn read_tensor(tensor: &DLTensor, flags: u64) -> Result<Descri
 /// # Safety
 /// As [`read_tensor`].
 #[inline(never)]
-unsafe fn describe(
-    tensor: &DLTensor,
-    flags: u64,
+unsafe fn describe<M: Abi>(
+    managed: &M,
     place: &mut MaybeUninit<Descriptor>,
 ) -> Result<(), Violation> {
+    let (tensor, flags) = (managed.tensor(), managed.stated_flags());
     let few = tensor.ndim.cast_unsigned() <= Descriptor::INLINE_AXES && !tensor.shape.is_null();
-    if few {
+    if few && are_aligned(tensor) {
         let ndim = tensor.ndim as usize;
-        // SAFETY: not NULL, and readable by this function's contract.
+        // SAFETY: not NULL, aligned, and readable by this function's contract.
         let shape = unsafe { std::slice::from_raw_parts(tensor.shape, ndim) };
-        // SAFETY: NULL or readable, by this function's contract.
+        // SAFETY: NULL or readable, by this function's contract; aligned.
         let strides = unsafe { extents(tensor.strides, ndim) };
         if let Some(usual) = Descriptor::check_fast(&raw_of(tensor, shape, strides, flags)) {
             place.write(usual);
@@ -239,7 +240,7 @@ unsafe fn describe(
         }
     }
     // SAFETY: NULL or readable, by this function's own contract.
-    unsafe { describe_carefully(tensor, flags, place) }
+    unsafe { describe_carefully(managed, place) }
 }
 
 /// Like [`describe`], for any tensor: reads again, so that the usual way need not keep what it has read.
@@ -248,13 +249,13 @@ unsafe fn describe(
 /// As [`read_tensor`].
 #[cold]
 #[inline(never)]
-unsafe fn describe_carefully(
-    tensor: &DLTensor,
-    flags: u64,
+unsafe fn describe_carefully<M: Abi>(
+    managed: &M,
     place: &mut MaybeUninit<Descriptor>,
 ) -> Result<(), Violation> {
     // SAFETY: NULL or readable, by this function's own contract.
-    place.write(Descriptor::check(&unsafe { raw(tensor, flags) }?)?);
+    let raw = unsafe { raw(managed.tensor(), managed.stated_flags()) }?;
+    place.write(Descriptor::check(&raw)?);
     Ok(())
 }
 
@@ -263,16 +264,34 @@ unsafe fn describe_carefully(
 /// # Safety
 /// As [`read_tensor`], while `'a` lasts.
 #[inline(always)]
-unsafe fn raw(tensor: &DLTensor, flags: u64) -> Result<RawTensor<'_>, Violation> {
+unsafe fn raw(tensor: &DLTensor, flags: Flags) -> Result<RawTensor<'_>, Violation> {
     let ndim = Descriptor::check_ndim(tensor.ndim)?;
     if ndim > 0 && tensor.shape.is_null() {
         return Err(Violation::new(Rule::ShapeNull, Field::TensorShape, "NULL"));
     }
-    // SAFETY: NULL or readable while `'a` lasts, by this function's contract.
+    if !are_aligned(tensor) {
+        return Err(unaligned(tensor));
+    }
+    // SAFETY: NULL or readable while `'a` lasts, by this function's contract; aligned.
     let shape = unsafe { extents(tensor.shape, ndim) }.unwrap_or_default();
-    // SAFETY: NULL or readable while `'a` lasts, by this function's contract.
+    // SAFETY: NULL or readable while `'a` lasts, by this function's contract; aligned.
     let strides = unsafe { extents(tensor.strides, ndim) };
     Ok(raw_of(tensor, shape, strides, flags))
+}
+
+/// Whether shape and strides are NULL, or lie where integers may lie.
+#[inline(always)]
+fn are_aligned(tensor: &DLTensor) -> bool {
+    (tensor.shape.addr() | tensor.strides.addr()).is_multiple_of(align_of::<i64>())
+}
+
+#[cold]
+fn unaligned(tensor: &DLTensor) -> Violation {
+    let (field, pointer) = match tensor.shape.is_aligned() {
+        true => (Field::TensorStrides, tensor.strides),
+        false => (Field::TensorShape, tensor.shape),
+    };
+    Violation::new(Rule::ShapeAlignment, field, format_args!("{pointer:p}"))
 }
 
 #[inline(always)]
@@ -280,7 +299,7 @@ fn raw_of<'a>(
     tensor: &DLTensor,
     shape: &'a [i64],
     strides: Option<&'a [i64]>,
-    flags: u64,
+    flags: Flags,
 ) -> RawTensor<'a> {
     RawTensor {
         data: tensor.data.expose_provenance() as u64,
@@ -297,11 +316,11 @@ fn raw_of<'a>(
 }
 
 /// # Safety
-/// `values` is NULL or points to `ndim` readable integers that nobody changes during `'a`.
+/// `values` is NULL, or aligned and points to `ndim` readable integers that nobody changes during `'a`.
 unsafe fn extents<'a>(values: *const i64, ndim: usize) -> Option<&'a [i64]> {
     if values.is_null() {
         return None;
     }
-    // SAFETY: not NULL, and readable by this function's contract; `ndim` is at most 64.
+    // SAFETY: not NULL, aligned, and readable by this function's contract; `ndim` is at most 64.
     Some(unsafe { std::slice::from_raw_parts(values, ndim) })
 }

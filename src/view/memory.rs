@@ -1,41 +1,40 @@
 //! Compares the memory that a view describes with the driver's knowledge of it.
 
-use super::{CaiView, with_driver};
+use super::with_driver;
 use crate::driver::{Driver, MemoryKind, PointerInfo};
 use crate::error::Error;
+use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 
-impl CaiView {
-    /// Like [`CaiView::check_memory`]; without a driver the producer is believed.
-    pub(crate) fn prove_memory(&self) -> Result<(), Error> {
-        match self.check_memory() {
-            Err(Error::Driver(error)) if error.is_absent() => Ok(()),
-            checked => checked,
-        }
+/// Like [`check_memory`]; without a driver the producer is believed.
+pub(crate) fn prove_memory(array: &Descriptor) -> Result<(), Error> {
+    match check_memory(array) {
+        Err(Error::Driver(error)) if error.is_absent() => Ok(()),
+        checked => checked,
     }
+}
 
-    /// Compares device and bounds with the driver's knowledge, by one query.
-    ///
-    /// No query is made without elements, and for memory that CUDA does not know. A range that the
-    /// driver does not know is believed.
-    ///
-    /// # Errors
-    /// `pointer-unknown`, `pointer-device`, `out-of-bounds`; or the driver's refusal.
-    pub(crate) fn check_memory(&self) -> Result<(), Error> {
-        let device = self.device();
-        if !device.is_cuda_accessible() {
-            return Ok(());
-        }
-        let Some(span) = self.descriptor().byte_span() else {
-            return Ok(());
-        };
-        with_driver(|driver| {
-            let info = driver.pointer_info(self.descriptor().data(), true)?;
-            check_place(self.descriptor().data(), device, &info)?;
-            check_range(driver, span, &info, Field::TensorData)
-        })
+/// Compares device and bounds with the driver's knowledge, by one query.
+///
+/// No query is made without elements, and for memory that CUDA does not know. A range that the
+/// driver does not know is believed.
+///
+/// # Errors
+/// `pointer-unknown`, `pointer-device`, `out-of-bounds`; or the driver's refusal.
+pub(crate) fn check_memory(array: &Descriptor) -> Result<(), Error> {
+    let device = array.device();
+    if !device.is_cuda_accessible() {
+        return Ok(());
     }
+    let Some(span) = array.byte_span() else {
+        return Ok(());
+    };
+    with_driver(|driver| {
+        let info = driver.pointer_info(array.data(), true)?;
+        check_place(array.data(), device, &info)?;
+        check_range(driver, span, &info, Field::TensorData)
+    })
 }
 
 /// Checks the device. Pinned and managed memory may be called the device's, since it is reachable from there.

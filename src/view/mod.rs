@@ -27,7 +27,7 @@
 macro_rules! floats {
     () => {
 "# use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
-# use cai_dlpack::protocol::device::Device;
+# use cai_dlpack::protocol::device::{Device, Flags};
 # use cai_dlpack::protocol::dtype::DType;
 # use cai_dlpack::protocol::stream::Stream;
 # use cai_dlpack::view::{CaiView, Owner};
@@ -43,7 +43,7 @@ macro_rules! floats {
 #         lanes: DType::F32.lanes(),
 #         shape: &[2, 3],
 #         strides: None,
-#         flags: 0,
+#         flags: Flags::NONE,
 #     };
 #     let descriptor = Descriptor::new(&tensor).expect(\"a valid tensor\");
 #     // SAFETY: the elements lie in the vector, which the owner keeps; nothing works on a stream.
@@ -94,9 +94,10 @@ pub(crate) use borrow::{Borrow, watch_forks};
 pub(crate) use copy::Transfer;
 use detach::defaults_now;
 pub(crate) use detach::{detach, set_detach, with_driver};
+pub(crate) use export::refuse_padded;
 pub(crate) use import::{Imported, KnownTensor, read_tensor};
-pub(crate) use memory::check_range;
-pub(crate) use payload::{EndsOn, Kind, Node, RawOwner, Vtable};
+pub(crate) use memory::{check_memory, check_range, prove_memory};
+pub(crate) use payload::{EndsOn, Kind, Node, RawOwner, Shows, Vtable};
 pub(crate) use queue::{Gate, Queue};
 pub(crate) use stats::{DRAINED, LEAKED, PANICS, QUEUED, RELEASED};
 pub(crate) use streams::{Kept, Streams, is_elsewhere, thread_of};
@@ -110,7 +111,7 @@ use std::ptr;
 use self::streams::Placed;
 use crate::driver::{Defaults, Place};
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::Device;
+use crate::protocol::device::{Access, Device};
 use crate::protocol::interface::CaiInterface;
 use crate::protocol::rule::Violation;
 use crate::protocol::stream::Stream;
@@ -147,14 +148,14 @@ impl CaiView {
     ///
     /// # Safety
     /// While `owner` lives:
-    /// - every element that `descriptor` describes is in memory that may be read (and, unless it is read-only,
-    ///   written) from its device;
+    /// - every element that `descriptor` describes is in memory that may be read (and, if it is
+    ///   [writable](Access::Writable), written) from its device;
     /// - `ready` is a live stream.
     ///
     /// ```
     /// use cai_dlpack::CaiView;
     /// use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
-    /// use cai_dlpack::protocol::device::Device;
+    /// use cai_dlpack::protocol::device::{Device, Flags};
     /// use cai_dlpack::protocol::dtype::DType;
     /// use cai_dlpack::protocol::stream::Stream;
     /// use cai_dlpack::view::Owner;
@@ -170,7 +171,7 @@ impl CaiView {
     ///     lanes: DType::F32.lanes(),
     ///     shape: &[2, 3],
     ///     strides: None,
-    ///     flags: 0,
+    ///     flags: Flags::NONE,
     /// })?;
     /// // SAFETY: the elements lie in the vector, which the owner keeps; `Stream::None` is always alive.
     /// let view = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(values)) };
@@ -285,9 +286,43 @@ impl CaiView {
         self.streams = self.streams.with_producer(self.placed(producer));
     }
 
+    /// Declares whether the elements may be written: a legacy tensor leaves it [unknown](Access::Unknown),
+    /// which [`typed_mut`](Self::typed_mut) refuses.
+    ///
+    /// # Safety
+    /// If `access` is [`Access::Writable`], every element is in memory that may be written from its device.
+    ///
+    /// ```
+    #[doc = floats!()]
+    /// use cai_dlpack::protocol::device::Access;
+    ///
+    /// let tensor = floats().to_dlpack_legacy(Stream::None)?; // which has no flags
+    /// let view = CaiView::from_dlpack(tensor, Stream::None)?;
+    /// assert_eq!(view.descriptor().access(), Access::Unknown);
+    /// // SAFETY: a vector of ours, which may be written.
+    /// let mut view = unsafe { view.with_access(Access::Writable) };
+    /// assert!(view.typed_mut::<f32>().is_ok());
+    /// # Ok::<(), cai_dlpack::Error>(())
+    /// ```
+    #[must_use]
+    pub unsafe fn with_access(mut self, access: Access) -> Self {
+        self.descriptor.set_access(access);
+        self
+    }
+
     /// Keeps `other` alive as long as the memory, and drops it after the memory's owner.
     pub(crate) fn keep_beside(&mut self, other: Owner) {
-        self.owner = Owner::new((self.owner.share(), other));
+        self.owner = self.owner.share().beside(other);
+    }
+
+    /// Replaces the owner by another one of the same memory.
+    ///
+    /// # Safety
+    /// `owner` keeps the present owner's memory alive, and its streams.
+    #[must_use]
+    pub(crate) unsafe fn kept_by(mut self, owner: Owner) -> Self {
+        self.owner = owner;
+        self
     }
 
     /// Replaces the stream that consumers wait for; the caller has ordered it after the old one.
@@ -330,13 +365,9 @@ impl CaiView {
     /// Replaces the description by another one of the same memory.
     ///
     /// # Safety
-    /// As [`CaiView::new`]: what `change` returns describes elements of the same memory.
-    pub(crate) unsafe fn try_map<E>(
-        mut self,
-        change: impl FnOnce(Descriptor) -> Result<Descriptor, E>,
-    ) -> Result<Self, E> {
-        self.descriptor = change(self.descriptor)?;
-        Ok(self)
+    /// As [`CaiView::new`]: it describes elements of the same memory.
+    pub(crate) unsafe fn set_descriptor(&mut self, descriptor: Descriptor) {
+        self.descriptor = descriptor;
     }
 
     /// Returns shape, strides, element type, device and flags.

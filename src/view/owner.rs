@@ -19,7 +19,8 @@ use std::sync::atomic::Ordering;
 
 use super::kinds::Boxed;
 use super::loom::{Arc, AtomicPtr};
-use super::payload::{EndsOn, Kind, RawOwner, Vtable};
+use super::payload::{EndsOn, Kind, RawOwner, Shows, Vtable};
+use super::stats;
 use crate::process::fork;
 
 /// Keeps memory alive; releases what it holds when dropped, on any thread, exactly once.
@@ -48,6 +49,8 @@ impl Kind for Shared {
     // own process.
     const SURVIVES_FORK: bool = true;
 
+    const SHOWS: Shows = Shows::Owners;
+
     fn vtable() -> &'static Vtable {
         &SHARED
     }
@@ -60,6 +63,27 @@ impl Kind for Shared {
 }
 
 static SHARED: Vtable = Vtable::of::<Shared>();
+
+/// Two owners, of which the first ends first.
+struct Pair(Owner, Owner);
+
+impl Kind for Pair {
+    const ENDS_ON: EndsOn = EndsOn::AnyThread;
+
+    const SHOWS: Shows = Shows::Owners;
+
+    fn vtable() -> &'static Vtable {
+        &PAIR
+    }
+
+    unsafe fn end(payload: NonNull<()>) {
+        stats::RELEASED.add();
+        // SAFETY: `Owner::beside` leaked this box, and a payload ends once.
+        drop(unsafe { Box::from_raw(payload.cast::<Self>().as_ptr()) });
+    }
+}
+
+static PAIR: Vtable = Vtable::of::<Pair>();
 
 impl Owner {
     /// Keeps `value` until the last view of it and the last managed tensor made from it are gone.
@@ -106,13 +130,42 @@ impl Owner {
         ptr::eq(raw.vtable, vtable).then_some(raw.payload)
     }
 
-    /// The payload, if this owner is its only one: a garbage collector may count it as held here.
-    pub(crate) fn sole_payload(&self, vtable: &'static Vtable) -> Option<NonNull<()>> {
-        let held = self.held();
-        if ptr::eq(held.vtable, &raw const SHARED) {
-            return sole_in(held.payload.cast(), vtable);
+    /// Keeps `other` as long as what it keeps itself, which ends first.
+    pub(crate) fn beside(self, other: Self) -> Self {
+        let pair = Box::leak(Box::new(Pair(self, other)));
+        Self::from_raw(RawOwner::new(NonNull::from(pair).cast(), &PAIR))
+    }
+
+    /// Whether it may hold a Python object.
+    #[inline]
+    pub(crate) fn may_hold_objects(&self) -> bool {
+        match self.raw.vtable.shows {
+            Shows::Nothing => false,
+            Shows::Object => true,
+            Shows::Owners => self.holds_objects(),
         }
-        ptr::eq(held.vtable, vtable).then_some(held.payload)
+    }
+
+    #[cold]
+    fn holds_objects(&self) -> bool {
+        let mut found = false;
+        let _ = self.held().visit_owners(false, &mut |_| {
+            found = true;
+            Ok::<(), ()>(())
+        });
+        found
+    }
+
+    /// Passes to `visit` each reference to a Python object that this owner is the only one to hold: a garbage collector
+    /// may count it as held here.
+    ///
+    /// # Errors
+    /// The first of `visit`.
+    pub(crate) fn visit_objects<E>(
+        &self,
+        visit: &mut dyn FnMut(NonNull<()>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.held().visit_owners(true, visit)
     }
 
     /// A second owner of the same payload, which lives until both are gone.
@@ -184,14 +237,34 @@ impl Owner {
     }
 }
 
-/// The payload of a shared owner whose other holders are gone.
-#[cold]
-fn sole_in(shared: NonNull<Shared>, vtable: &'static Vtable) -> Option<NonNull<()>> {
-    // SAFETY: one count, which came from `Arc::into_raw` or `increment_strong_count`: borrowed
-    // here, and by `ManuallyDrop` not given up.
-    let arc = ManuallyDrop::new(unsafe { Arc::from_raw(shared.as_ptr().cast_const()) });
-    let is_sole = Arc::strong_count(&arc) == 1;
-    (is_sole && ptr::eq(arc.0.vtable, vtable)).then_some(arc.0.payload)
+impl RawOwner {
+    /// Passes the references to Python objects to `visit`; with `sole` those alone that have no other holder.
+    fn visit_owners<E>(
+        self,
+        sole: bool,
+        visit: &mut dyn FnMut(NonNull<()>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        match self.vtable.shows {
+            Shows::Nothing => Ok(()),
+            Shows::Object => visit(self.payload),
+            Shows::Owners if ptr::eq(self.vtable, &raw const PAIR) => {
+                // SAFETY: the payload of an owner with this vtable is a box of a pair, which lives as long as the owner.
+                let Pair(first, second) = unsafe { self.payload.cast::<Pair>().as_ref() };
+                first.held().visit_owners(sole, visit)?;
+                second.held().visit_owners(sole, visit)
+            }
+            Shows::Owners => {
+                let shared = self.payload.cast::<Shared>().as_ptr().cast_const();
+                // SAFETY: the other payload that shows owners is one count of an `Arc`, from `Arc::into_raw` or
+                // `increment_strong_count`: borrowed here, and by `ManuallyDrop` not given up.
+                let arc = ManuallyDrop::new(unsafe { Arc::from_raw(shared) });
+                if sole && Arc::strong_count(&arc) != 1 {
+                    return Ok(());
+                }
+                arc.0.visit_owners(sole, visit)
+            }
+        }
+    }
 }
 
 impl Drop for Owner {

@@ -23,6 +23,9 @@ pub(crate) trait Kind: Sized + 'static {
     /// Whether a forked child may end its copy of a payload that the parent took.
     const SURVIVES_FORK: bool = false;
 
+    /// What a garbage collector finds in it.
+    const SHOWS: Shows = Shows::Nothing;
+
     /// Returns the kind's vtable.
     fn vtable() -> &'static Vtable;
 
@@ -45,6 +48,16 @@ pub(crate) enum EndsOn {
     },
 }
 
+/// What a garbage collector finds in a payload.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Shows {
+    Nothing,
+    /// A reference to a Python object: the payload.
+    Object,
+    /// Owners, each with a payload of its own.
+    Owners,
+}
+
 /// A [`Kind`] as data.
 pub(crate) struct Vtable {
     /// Releases a payload, here or later; it is not used again. Does not unwind.
@@ -55,6 +68,8 @@ pub(crate) struct Vtable {
     end: unsafe fn(NonNull<()>),
     /// [`Kind::SURVIVES_FORK`].
     survives_fork: bool,
+    /// [`Kind::SHOWS`].
+    pub(super) shows: Shows,
 }
 
 impl Vtable {
@@ -64,6 +79,7 @@ impl Vtable {
             release_node: release_node::<K>,
             end: K::end,
             survives_fork: K::SURVIVES_FORK,
+            shows: K::SHOWS,
         }
     }
 }
@@ -125,7 +141,7 @@ impl RawOwner {
 
     /// Another holder of a payload that has been counted.
     #[inline]
-    pub(super) fn again(payload: NonNull<()>, vtable: &'static Vtable) -> Self {
+    pub(crate) fn again(payload: NonNull<()>, vtable: &'static Vtable) -> Self {
         Self {
             payload,
             vtable,

@@ -53,6 +53,9 @@ impl CaiView {
         if is_so {
             return Ok(self.clone());
         }
+        if own.is_opaque() {
+            return Err(refused(side, own).into());
+        }
         let (data, ordinal, context) = match self.pointer_info()? {
             None => (0, 0, None),
             Some(info) => {

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | borrowed from a [`CaiView`] | [`View<'_, T>`](View) | [`ViewMut<'_, T>`](ViewMut) |
 //! | asked for by | [`CaiView::typed`] | [`CaiView::typed_mut`] |
-//! | demands | element type, alignment, bounds if the driver knows them | also: not read-only, no two indices for one element |
+//! | demands | element type, alignment, bounds if the driver knows them | also: writable, no two indices for one element |
 //!
 //! # What `'_` and `&mut` prove, and what they do not
 //! The lifetime keeps the owner: the memory is there as long as the view. The exclusive borrow keeps
@@ -17,10 +17,10 @@ use std::marker::PhantomData;
 use smallvec::SmallVec;
 
 use super::element::check_size;
-use super::{CaiView, Element};
+use super::{CaiView, Element, prove_memory};
 use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::Device;
+use crate::protocol::device::{Access, Device};
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, SyncPolicy};
@@ -54,7 +54,7 @@ impl<T> Clone for View<'_, T> {
 
 impl<T> Copy for View<'_, T> {}
 
-/// An array of elements `T`, borrowed mutably: it is not read-only, and no element has two indices.
+/// An array of elements `T`, borrowed mutably: it is known to be writable, and no element has two indices.
 ///
 /// ```
 #[doc = floats!()]
@@ -79,19 +79,19 @@ impl CaiView {
     /// there is a driver, by one query: `pointer-unknown`, `pointer-device`, `out-of-bounds`.
     pub fn typed<T: Element>(&self) -> Result<View<'_, T>, Error> {
         check_element(self.descriptor(), T::DTYPE)?;
-        self.prove_memory()?;
+        prove_memory(self.descriptor())?;
         Ok(View::new(self))
     }
 
     /// Returns this array as elements of type `T` that may be written; [`ViewMut`] has an example.
     ///
     /// # Errors
-    /// As [`CaiView::typed`]; `read-only-writer` for read-only data, and `overlap` if two indices
-    /// may mean one element (a broadcast axis, strides that interleave).
+    /// As [`CaiView::typed`]; `read-only-writer` for data that is not known to be [writable](Access::Writable), and
+    /// `overlap` if two indices may mean one element (a broadcast axis, strides that interleave).
     pub fn typed_mut<T: Element>(&mut self) -> Result<ViewMut<'_, T>, Error> {
         check_element(self.descriptor(), T::DTYPE)?;
         check_writable(self.descriptor())?;
-        self.prove_memory()?;
+        prove_memory(self.descriptor())?;
         Ok(ViewMut::new(self))
     }
 }
@@ -122,15 +122,25 @@ pub(crate) fn check_element(descriptor: &Descriptor, wanted: DType) -> Result<()
 
 /// Checks that the data may be written, each element by one index.
 pub(crate) fn check_writable(descriptor: &Descriptor) -> Result<(), Violation> {
-    if descriptor.read_only() {
-        let wanted = format_args!("one that may be written is wanted");
-        return Err(mismatch(Rule::ReadOnlyWriter, descriptor, wanted));
+    if descriptor.access() != Access::Writable {
+        return Err(refuse_access(descriptor));
     }
     if descriptor.layout().is_self_overlapping() {
         let wanted = format_args!("one that may be written is wanted");
         return Err(mismatch(Rule::Overlap, descriptor, wanted));
     }
     Ok(())
+}
+
+#[cold]
+fn refuse_access(came: &Descriptor) -> Violation {
+    let wanted = match came.access() {
+        Access::Unknown => {
+            "one that may be written is wanted; read_only=False asserts that this one may be"
+        }
+        _ => "one that may be written is wanted",
+    };
+    mismatch(Rule::ReadOnlyWriter, came, format_args!("{wanted}"))
 }
 
 /// Makes a refusal that names what came and what is wanted.
@@ -142,7 +152,11 @@ pub(crate) fn mismatch(
 ) -> Violation {
     let found = format_args!(
         "{}{} of shape {:?}, strides {:?} (in elements), on {}",
-        if came.read_only() { "read-only " } else { "" },
+        match came.access() {
+            Access::Writable => "",
+            Access::ReadOnly => "read-only ",
+            Access::Unknown => "perhaps read-only ",
+        },
         came.dtype(),
         came.shape(),
         came.elem_strides(),
@@ -450,7 +464,7 @@ impl<T: Element> ViewMut<'_, T> {
         check_host(self.cai.descriptor())?;
         check_c_order(self.cai.descriptor())?;
         wait_on_host(self.cai)?;
-        // SAFETY: as in `host_slice`; not read-only and exclusive (`check_writable`, the caller).
+        // SAFETY: as in `host_slice`; writable and exclusive (`check_writable`, the caller).
         Ok(unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len()) })
     }
 }

@@ -1,6 +1,6 @@
 //! The table of partners as Python objects, for this project's own tests and its conformance matrix.
 
-use cai_dlpack::partners::{Call, PARTNERS, Partner};
+use cai_dlpack::partners::{Call, Mutability, PARTNERS, Partner};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
@@ -21,6 +21,8 @@ fn row<'py>(py: Python<'py>, partner: &Partner) -> PyResult<Bound<'py, PyDict>> 
     row.set_item("checked", partner.checked.name())?;
     row.set_item("modules", partner.modules)?;
     row.set_item("produces", partner.producer.is_some())?;
+    let untold = partner.producer.as_ref().and_then(|from| from.untold);
+    row.set_item("untold", untold.map(Mutability::name))?;
     let quirks = partner.producer.iter().flat_map(|producer| producer.quirks);
     let quirks: Vec<_> = quirks.map(|quirk| quirk.name()).collect();
     row.set_item("quirks", quirks)?;

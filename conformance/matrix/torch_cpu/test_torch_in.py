@@ -67,7 +67,7 @@ def test_dtypes(name: str, route: Callable[[torch.Tensor], cd.CaiView]) -> None:
     assert view.itemsize == tensor.itemsize
     assert view.device == (1, 0)
     assert view.stream is None
-    assert not view.read_only
+    assert view.read_only is False
 
 
 LAYOUTS = {

@@ -185,17 +185,20 @@ def make(
     version: tuple[int, int] = (1, 3),
     flags: int = 0,
     deleter: bool = True,
+    shape_off: int = 0,
+    strides_off: int = 0,
 ) -> Made:
     """Makes a tensor: by default a valid one of 2 x 3 float32 on the host.
 
     `strides` are in elements and default to compact row-major; `shape=None` leaves the pointer NULL;
-    `data=None` points at 4096 fresh bytes, `data=0` leaves the pointer NULL.
+    `data=None` points at 4096 fresh bytes, `data=0` leaves the pointer NULL. `shape_off` and `strides_off` are
+    the bytes by which the integers lie after an aligned address.
     """
     extents = tuple(shape) if shape is not None else ()
     if strides is None:
         strides = compact(extents)
-    c_shape = (ctypes.c_int64 * max(len(extents), 1))(*extents)
-    c_strides = (ctypes.c_int64 * max(len(strides), 1))(*strides)
+    c_shape, shape_at = integers(extents, shape_off)
+    c_strides, strides_at = integers(strides, strides_off)
     memory = ctypes.create_string_buffer(4096 + 256) if data is None else None
     if memory is not None:
         data = (ctypes.addressof(memory) + 255) & ~255
@@ -205,8 +208,8 @@ def make(
     tensor.device = DLDevice(*device)
     tensor.ndim = len(extents) if ndim is None else ndim
     tensor.dtype = DLDataType(*dtype)
-    tensor.shape = None if shape is None else ctypes.addressof(c_shape)
-    tensor.strides = None if null_strides else ctypes.addressof(c_strides)
+    tensor.shape = None if shape is None else shape_at
+    tensor.strides = None if null_strides else strides_at
     tensor.byte_offset = byte_offset
     managed.deleter = ctypes.cast(_C_COUNT, ctypes.c_void_p) if deleter else None
     if versioned:
@@ -216,6 +219,20 @@ def make(
     # Kept for the whole run: a second call of the deleter must be counted, not crash.
     _alive[made.address] = made
     return made
+
+
+def forget(made: Made) -> None:
+    """Ends a tensor that has been released, for tests that make thousands: each costs every collection of garbage."""
+    assert made.released == 1
+    del _alive[made.address]
+
+
+def integers(values: Sequence[int], off: int) -> tuple[Any, int]:
+    """Memory with these int64, and the address of the first, `off` bytes after an aligned one."""
+    memory = (ctypes.c_int64 * (len(values) + 1))()
+    at = ctypes.addressof(memory) + off
+    ctypes.memmove(at, (ctypes.c_int64 * len(values))(*values), 8 * len(values))
+    return memory, at
 
 
 def compact(shape: Sequence[int]) -> tuple[int, ...]:

@@ -209,3 +209,30 @@ int fail_vaguely(void *object, void **out) {
     PyErr_SetString(PyExc_RuntimeError, "Cannot pack tensors on meta\nException raised from ...");
     return -1;
 }
+
+/* Calls a table's `current_work_stream` on a thread, and once more when the thread's own values are gone (a key's
+ * destructor runs after those of thread-local variables). Returns what the last call returned. */
+typedef int work_stream(int32_t, int32_t, void **);
+static work_stream *asked;
+static pthread_key_t ending;
+static int answered;
+
+static void ask_again(void *unused) {
+    (void)unused;
+    void *stream;
+    answered = asked(2, 0, &stream);
+}
+
+static void *ask(void *unused) {
+    void *stream;
+    if (asked(2, 0, &stream) == 0) pthread_setspecific(ending, &ending);
+    return unused;
+}
+
+int ask_as_a_thread_ends(work_stream *function) {
+    pthread_t id;
+    asked = function, answered = 1;
+    if (pthread_key_create(&ending, ask_again) || pthread_create(&id, NULL, ask, NULL)) return 2;
+    pthread_join(id, NULL);
+    return answered;
+}

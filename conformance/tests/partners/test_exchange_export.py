@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import gc
 import subprocess
+import sys
+import textwrap
 import threading
 import weakref
 from pathlib import Path
@@ -19,6 +21,7 @@ from conformance.tests.dlpack import abi, exchange
 from conformance.tests.doubles.producers import cai
 from conformance.tests.expectations.refusal import check_refusal, refuse
 from conformance.tests.interpreter.threads import THREADS_INHERIT
+from conformance.tests.ownership.subprocesses import run
 from conformance.tests.ownership.waiting import until
 from conformance.tests.simulated.capture import Captures
 from conformance.tests.simulated.machine import Machine, one_event
@@ -414,3 +417,22 @@ def test_many_passes_leave_nothing_behind(machine: Machine) -> None:
         ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(managed.deleter)(out.value)
         borrow(id(view), ctypes.byref(tensor))
     assert cd.stats()["live"] == before
+
+
+def test_a_panic_does_not_reach_the_consumer() -> None:
+    """The thread's streams are gone while the thread ends: reading them panics."""
+    exit_code, printed = run(
+        [sys.executable],
+        textwrap.dedent("""
+            import ctypes
+            import cai_dlpack as cd
+            from conformance.tests.dlpack import exchange
+            from conformance.tests.ownership import native
+
+            function = ctypes.c_void_p(exchange.table_of(cd.CaiView).work_stream)
+            assert native.without_gil().ask_as_a_thread_ends(function) == -1
+            assert native.with_gil().ask_as_a_thread_ends(function) == -1
+            assert cd.stats()["panics"] == 2
+        """),
+    )
+    assert exit_code == 0, printed

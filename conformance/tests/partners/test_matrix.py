@@ -13,7 +13,7 @@ import cai_dlpack as cd
 import numpy as np
 import pytest
 
-from conformance.matrix import device, host
+from conformance.matrix import access, device, host
 from conformance.matrix.calls import CALLS, PARTNERS, PREFERRED, Consume, Seen
 from conformance.matrix.cells import COPIED, DTYPES, FAILED, LAYOUTS, NO_SUCH, OK, REFUSED, NotMade, sample
 from conformance.matrix.installed import LIBRARIES, present
@@ -143,30 +143,57 @@ def outcome(consume: Consume, produce: host.Produce = host.numpy_out) -> str:
 
 
 def test_a_copy_is_noticed() -> None:
-    def copy(view: Any) -> Seen:
-        return host.read_numpy(np.from_dlpack(view).copy())
+    def copy(view: Any) -> tuple[Any, Seen]:
+        found = np.from_dlpack(view).copy()
+        return found, host.read_numpy(found)
 
     assert (outcome(take), outcome(copy)) == (OK, COPIED)
 
 
 def test_wrong_data_are_noticed() -> None:
-    def transposed(view: Any) -> Seen:
-        pointer, _, name = host.read_numpy(np.from_dlpack(view))
-        return pointer, np.from_dlpack(view).T.tobytes(), name
+    def transposed(view: Any) -> tuple[Any, Seen]:
+        found = np.from_dlpack(view)
+        pointer, _, name = host.read_numpy(found)
+        return found, (pointer, found.T.tobytes(), name)
 
     assert outcome(transposed) == FAILED
 
 
 def test_a_wrong_dtype_is_noticed_on_either_side() -> None:
-    def bits(view: Any) -> Seen:
-        pointer, data, _ = host.read_numpy(np.from_dlpack(view))
-        return pointer, data, "uint32"
+    def bits(view: Any) -> tuple[Any, Seen]:
+        found = np.from_dlpack(view)
+        pointer, data, _ = host.read_numpy(found)
+        return found, (pointer, data, "uint32")
 
     def sent_as_bits(array: Any) -> tuple[object, int]:
         return array.view(np.uint32), array.ctypes.data
 
     assert outcome(bits) == FAILED
     assert outcome(take, sent_as_bits) == FAILED
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        (False, True, "the consumer may write what is read-only"),
+        (None, True, "the consumer may write what is of unknown access"),
+        (True, False, "the consumer may not write what is writable"),
+        (True, True, None),
+        (None, False, None),
+        (False, None, None),
+    ],
+)
+def test_another_access_is_noticed(before: bool | None, after: bool | None, reason: str | None) -> None:
+    assert access.lost(before, after) == reason
+
+
+def test_writing_to_read_only_data_is_noticed() -> None:
+    def careless(view: Any) -> tuple[Any, Seen]:
+        found = np.from_dlpack(cd.view(view, read_only=False))
+        return found, host.read_numpy(found)
+
+    found = one(host.numpy_out, careless, "view, DLPack", "float32", "read-only")
+    assert (found.outcome, found.reason) == (FAILED, "the consumer may write what is read-only")
 
 
 def test_a_wrong_address_is_noticed() -> None:
@@ -177,7 +204,7 @@ def test_a_wrong_address_is_noticed() -> None:
 
 
 def test_refusals_have_a_reason_and_absence_is_none() -> None:
-    def refuses(_: Any) -> Seen:
+    def refuses(_: Any) -> tuple[Any, Seen]:
         raise BufferError("not today")
 
     def has_none(_: Any) -> tuple[object, int]:
@@ -189,12 +216,11 @@ def test_refusals_have_a_reason_and_absence_is_none() -> None:
 
 
 def test_nobody_waiting_is_noticed(machine: Machine) -> None:
-    def careless(view: cd.CaiView) -> Seen:
+    def careless(view: cd.CaiView) -> tuple[Any, Seen]:
         return device.CONSUMERS["cuda-core", "view, DLPack"](view.synchronize())
 
-    def reckless(view: cd.CaiView) -> Seen:
-        view.__dlpack__(stream=-1, max_version=(1, 3))
-        return 0, b"", None
+    def reckless(view: cd.CaiView) -> tuple[Any, Seen]:
+        return view.__dlpack__(stream=-1, max_version=(1, 3)), (0, b"", None)
 
     assert order(careless, machine.control) == WAITS["cuStreamSynchronize"]
     assert order(reckless, machine.control) not in WAITS.values()

@@ -10,7 +10,7 @@ use super::keep::InContext;
 use super::stream::number_of;
 use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
-use crate::protocol::device::Device;
+use crate::protocol::device::{Access, Device, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::view::{CaiView, Element, Owner, ViewMut};
 
@@ -188,7 +188,8 @@ fn part<T: Element>(
         Some(slice) => (slice.device_ptr_mut(&stream).0, false),
         None => (slice.device_ptr(&stream).0, true),
     };
-    let descriptor = describe::<T>(data, offset, shape, strides, &slice)?.with_read_only(is_shared);
+    let descriptor = describe::<T>(data, offset, shape, strides, &slice)?
+        .with_access(Access::of_flag(is_shared));
     check_part(&descriptor, data, &slice)?;
     let owner = Owner::new(InContext::new(slice, stream.context()).on(ready));
     // SAFETY: every element lies in the slice (`check_part`), which the owner keeps, and with it its
@@ -214,7 +215,7 @@ fn describe<T: Element>(
         lanes: T::DTYPE.lanes(),
         shape,
         strides,
-        flags: 0,
+        flags: Flags::NONE,
     })
 }
 

@@ -37,7 +37,14 @@ fn check_fast_agrees_with_check() {
             (u64::MAX - 7, 0),
             (0x1000, 1 << 63),
         ] {
-            for (device_type, device_id, flags) in [(2, 0, 1), (13, 3, 4), (5, 0, 0), (2, -1, 0)] {
+            for (device_type, device_id, flags) in [
+                (2, 0, Flags::READ_ONLY),
+                (13, 3, Flags::SUBBYTE_PADDED),
+                (2, 1, Flags::LEGACY),
+                (5, 0, Flags::NONE),
+                (2, -1, Flags::NONE),
+                (7, 0, Flags::NONE),
+            ] {
                 let scalar = RawTensor {
                     data,
                     byte_offset,
@@ -91,7 +98,7 @@ fn four_axes_and_five() {
                 lanes: 1,
                 shape,
                 strides,
-                flags: 0,
+                flags: Flags::NONE,
             };
             let has_single = rank > 2 && strides.is_some();
             assert_eq!(compare(&raw), rank <= 4 && !has_single, "{rank}");

@@ -15,7 +15,7 @@ const VALID: RawTensor<'static> = RawTensor {
     lanes: 1,
     shape: &[2, 3],
     strides: None,
-    flags: 0,
+    flags: Flags::NONE,
 };
 
 fn valid() -> Descriptor {
@@ -96,7 +96,7 @@ fn ndim_checked(#[case] ndim: i32, #[case] wanted: Result<usize, Rule>) {
 #[case::single_axis_stride(RawTensor { shape: &[1, 3], strides: Some(&[i64::MIN, 1]), ..VALID })]
 #[case::negative_stride(RawTensor { strides: Some(&[3, -1]), ..VALID })]
 #[case::zero_stride(RawTensor { strides: Some(&[0, 1]), ..VALID })]
-#[case::unknown_flags(RawTensor { flags: 0xffff_ffff_ffff_fff8, ..VALID })]
+#[case::unknown_flags(RawTensor { flags: Flags::from_bits(0xffff_ffff_ffff_fff8), ..VALID })]
 #[case::misaligned(RawTensor { data: 0x7000_0001, ..VALID })]
 #[case::scalar(RawTensor { shape: &[], strides: Some(&[]), ..VALID })]
 #[case::empty_null(RawTensor { data: 0, shape: &[0, 3], ..VALID })]
@@ -119,6 +119,95 @@ fn byte_offset_is_added_once() {
         ..VALID
     };
     assert_eq!(Descriptor::new(&raw).unwrap().data(), VALID.data + 64);
+}
+
+/// The device types whose data is an address; nothing is known of the others.
+const ADDRESSED: [i32; 7] = [
+    Device::CPU,
+    Device::CUDA,
+    Device::CUDA_HOST,
+    Device::ROCM,
+    Device::ROCM_HOST,
+    Device::CUDA_MANAGED,
+    Device::ONE_API,
+];
+
+/// A handle and its offset stay apart, and nothing is computed from them, on every device type but those.
+#[test]
+fn handles_are_no_addresses() {
+    const ROOM: u64 = 64;
+    let mut opaque = 0;
+    for device_type in 1..32 {
+        let Ok(device) = Device::check(device_type, 0) else {
+            continue;
+        };
+        for data in [VALID.data, 1, u64::MAX] {
+            for strides in [None, given(&[-3, -1]), given(&[7, 2])] {
+                let raw = RawTensor {
+                    data,
+                    device_type,
+                    byte_offset: ROOM,
+                    strides,
+                    ..VALID
+                };
+                if ADDRESSED.contains(&device_type) {
+                    if let Ok(made) = Descriptor::new(&raw) {
+                        assert_eq!((made.data(), made.byte_offset()), (data + ROOM, 0));
+                        assert!(made.byte_span().is_some());
+                    }
+                    continue;
+                }
+                opaque += 1;
+                let made = Descriptor::new(&raw).unwrap();
+                assert!(device.is_opaque());
+                assert_eq!((made.data(), made.byte_offset()), (data, ROOM));
+                assert_eq!((made.byte_span(), made.nbytes()), (None, 24));
+                assert_eq!(made.elem_strides(), strides.unwrap_or(&[3, 1]));
+                assert_eq!((made.dtype(), made.device()), (DType::F32, device));
+                let same = made.clone().with_access(Access::Writable);
+                assert_eq!(same, made);
+                let moved = Descriptor::new(&RawTensor {
+                    byte_offset: 0,
+                    ..raw
+                });
+                assert_ne!(moved.unwrap(), made);
+            }
+        }
+    }
+    assert_eq!(opaque, 9 * 9, "device types with handles");
+}
+
+#[test]
+fn a_handle_is_reinterpreted_with_its_offset() {
+    let raw = RawTensor {
+        data: 3,
+        byte_offset: 64,
+        device_type: Device::VULKAN,
+        code: 1,
+        bits: 8,
+        shape: &[24],
+        ..VALID
+    };
+    let made = Descriptor::new(&raw).unwrap();
+    let floats = made.with_shape(DType::F32, &[2, 3]).unwrap();
+    assert_eq!((floats.data(), floats.byte_offset()), (3, 64));
+    assert_eq!((floats.dtype(), floats.shape()), (DType::F32, &[2, 3][..]));
+}
+
+#[rstest]
+#[case::null(0, 0, Err(Rule::DataPointerNull))]
+#[case::null_offset(0, 64, Err(Rule::DataPointerNull))]
+#[case::largest(u64::MAX, (1 << 63) - 1, Ok(()))]
+#[case::offset_limit(1, 1 << 63, Err(Rule::ByteOffset))]
+fn handle_checked(#[case] data: u64, #[case] byte_offset: u64, #[case] wanted: Result<(), Rule>) {
+    let raw = RawTensor {
+        data,
+        byte_offset,
+        device_type: Device::OPENCL,
+        ..VALID
+    };
+    let found = Descriptor::new(&raw).map(drop).map_err(|v| v.rule());
+    assert_eq!(found, wanted);
 }
 
 #[rstest]
@@ -157,7 +246,7 @@ fn nbytes(
         code,
         bits,
         lanes,
-        flags,
+        flags: Flags::from_bits(flags),
         shape: &[3, 5],
         ..VALID
     };
@@ -167,14 +256,37 @@ fn nbytes(
 }
 
 #[test]
-fn read_only_is_set_and_cleared_alone() {
-    let raw = RawTensor { flags: 7, ..VALID };
-    let made = Descriptor::new(&raw).unwrap();
-    assert!(made.read_only());
-    let writable = made.with_read_only(false);
-    assert!(!writable.read_only());
-    assert_eq!(writable.flags().bits(), 6);
-    assert_eq!(writable.with_read_only(true).flags().bits(), 7);
+fn the_access_is_replaced_alone() {
+    let raw = RawTensor {
+        flags: Flags::from_bits(7),
+        ..VALID
+    };
+    let mut made = Descriptor::new(&raw).unwrap();
+    assert_eq!(made.access(), Access::ReadOnly);
+    for (access, bits) in [
+        (Access::Writable, 6),
+        (Access::Unknown, 7),
+        (Access::ReadOnly, 7),
+        (Access::Unknown, 7),
+        (Access::Writable, 6),
+    ] {
+        made = made.with_access(access);
+        assert_eq!((made.access(), made.flags().bits()), (access, bits));
+    }
+}
+
+#[test]
+fn a_tensor_without_flags_is_neither_writable_nor_read_only() {
+    let legacy = RawTensor {
+        flags: Flags::LEGACY,
+        ..VALID
+    };
+    let made = Descriptor::new(&legacy).unwrap();
+    assert_eq!(made.access(), Access::Unknown);
+    assert_ne!(made, Descriptor::new(&VALID).unwrap());
+    // Another shape or device of it is as silent.
+    let other = made.with_shape(DType::F32, &[6]).unwrap();
+    assert_eq!(other.with_device(Device::HOST).access(), Access::Unknown);
 }
 
 #[test]
@@ -256,7 +368,7 @@ fn bytes_of_small_elements(
         code: 0,
         bits: 4,
         lanes,
-        flags,
+        flags: Flags::from_bits(flags),
         shape: &[24],
         ..VALID
     };

@@ -53,3 +53,41 @@ fn flags_are_the_headers() {
         u64::from(dlpark::ffi::DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
     );
 }
+
+#[test]
+fn unknown_access_is_read_only_to_a_reader_of_flags() {
+    for bits in 0..8 {
+        let stated = Flags::from_bits(bits);
+        let unknown = stated.with_access(Access::Unknown);
+        assert_eq!(unknown.access(), Access::Unknown);
+        assert_eq!(unknown.bits(), bits | Flags::READ_ONLY.bits());
+        assert_eq!(unknown.with_access(stated.access()), stated);
+        // Setting or clearing the flag states it; the other flags say nothing about it.
+        for set in [false, true] {
+            let flag = unknown.with(Flags::READ_ONLY, set);
+            assert_eq!(flag.access(), Access::of_flag(set));
+            assert_eq!(
+                unknown.with(Flags::IS_COPIED, set).access(),
+                Access::Unknown
+            );
+        }
+    }
+    // No tensor can send the mark.
+    for bits in 0..64 {
+        assert_ne!(Flags::from_bits(bits).access(), Access::Unknown);
+    }
+}
+
+#[test]
+fn one_read_only_statement_is_enough() {
+    use Access::{ReadOnly, Unknown, Writable};
+    let all = [Writable, ReadOnly, Unknown];
+    for (one, other) in all.iter().flat_map(|one| all.map(|other| (*one, other))) {
+        let merged = match (one == ReadOnly || other == ReadOnly, one == other) {
+            (true, _) => ReadOnly,
+            (_, true) => one,
+            _ => Writable,
+        };
+        assert_eq!(one.merge(other), merged, "{one:?}, {other:?}");
+    }
+}

@@ -3,7 +3,7 @@
 use rstest::rstest;
 
 use super::*;
-use crate::protocol::device::{Device, Flags};
+use crate::protocol::device::{Access, Device, Flags};
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::Class;
 
@@ -169,7 +169,9 @@ fn read_only_is_carried() {
             .unwrap()
             .into_descriptor(None, Device::cuda(0))
             .unwrap();
-        assert_eq!(tensor.read_only(), read_only);
+        assert_eq!(tensor.access(), Access::of_flag(read_only));
+        let back = tensor.to_interface(Stream::None).unwrap();
+        assert_eq!(back.read_only(), read_only);
     }
 }
 

@@ -84,8 +84,11 @@ pub(super) fn check(
         Some(halves) if given == rank => halves,
         _ => return Err(source.wrong_count(given, rank)),
     };
-    let (len, c_contiguous) = if !has_strides || shape.contains(&0) {
+    let (len, c_contiguous) = if !has_strides {
         (fill_c_order(shape, strides, itemsize, source)?, true)
+    } else if shape.contains(&0) {
+        keep_idle(strides, itemsize, unit);
+        (0, true)
     } else {
         check_strides(shape, strides, itemsize, unit, source)?
     };
@@ -128,7 +131,17 @@ fn fill_c_order(
     Err(source.too_large(rule, shape))
 }
 
-/// Checks the strides of an array that has elements, and converts them.
+/// Converts the strides of an array without elements, which mean nothing: 0 for what is no number of elements.
+fn keep_idle(strides: &mut [i64], itemsize: u32, unit: Unit) {
+    if let Unit::Bytes = unit {
+        for stride in strides {
+            *stride = divide_exactly(*stride, i64::from(itemsize)).unwrap_or(0);
+        }
+    }
+}
+
+/// Checks the strides of an array that has elements, and converts them. The stride of an axis of extent 1 means nothing
+/// and stays as it came; that of C order stands for what is no number of elements.
 fn check_strides(
     shape: &[i64],
     strides: &mut [i64],
@@ -142,14 +155,16 @@ fn check_strides(
     let mut c_contiguous = true;
     for (axis, (extent, stride)) in shape.iter().zip(strides.iter_mut()).enumerate().rev() {
         let found = *stride;
+        if *extent == 1 {
+            if let Unit::Bytes = unit {
+                *stride = divide_exactly(found, itemsize).unwrap_or(step);
+            }
+            continue;
+        }
         let elements = match unit {
             Unit::Bytes => divide_exactly(found, itemsize),
             Unit::Elements => found.checked_mul(itemsize).map(|_| found),
         };
-        if *extent == 1 {
-            *stride = elements.unwrap_or(step);
-            continue;
-        }
         let Some(elements) = elements else {
             return Err(source.bad_stride(found, axis, itemsize, unit));
         };
@@ -178,29 +193,18 @@ fn check_strides(
             format_args!("{reach} elements of {itemsize} bytes from end to end"),
         ));
     }
-    straighten_single_axes(shape, strides, c_contiguous);
     Ok((step, c_contiguous))
 }
 
-/// Replaces the strides of axes of extent 1 by those of contiguous order, so that consumers that
-/// compare strides exactly see that the array is contiguous.
-fn straighten_single_axes(shape: &[i64], strides: &mut [i64], c_contiguous: bool) {
-    let axes = shape.iter().zip(strides.iter_mut());
-    if c_contiguous {
-        write_in_order(axes.rev());
-    } else if follows_f_order(shape, strides) {
-        write_in_order(shape.iter().zip(strides.iter_mut()));
-    }
-}
-
-/// Writes the strides of axes of extent 1, fastest axis first.
-fn write_in_order<'a>(axes: impl Iterator<Item = (&'a i64, &'a mut i64)>) {
-    let mut step: i64 = 1;
-    for (extent, stride) in axes {
+/// Replaces the strides of axes of extent 1 by those of Fortran order, of an array that is in this order, so that
+/// consumers that compare strides exactly see it.
+pub(super) fn straighten_f_order(shape: &[i64], byte_strides: &mut [i64], itemsize: i64) {
+    let mut step = itemsize;
+    for (extent, stride) in shape.iter().zip(byte_strides) {
         if *extent == 1 {
             *stride = step;
         }
-        step = step.wrapping_mul(*extent); // fits: the number of elements does
+        step = step.wrapping_mul(*extent); // fits: the size in bytes does
     }
 }
 

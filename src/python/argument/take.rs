@@ -15,6 +15,7 @@ use crate::protocol::descriptor::Descriptor;
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Rule, Violation};
 use crate::python::call::options::Options;
+use crate::python::capsule;
 use crate::python::cpython::{gil, thread_exit};
 use crate::python::import::cai::AllowStructs;
 use crate::python::import::traits::Traits;
@@ -94,6 +95,9 @@ impl Argument {
     #[inline(never)]
     pub(super) fn take(object: &Bound<'_, PyAny>, wanted: &Wanted) -> PyResult<Self> {
         get_ready();
+        if capsule::is_capsule(object) {
+            return Self::take_from(object, wanted);
+        }
         let memory = Uninit::new()?;
         // SAFETY: memory for a view in a block that is owned here.
         unsafe { import_to(memory.view(), object) }?;
@@ -102,6 +106,32 @@ impl Argument {
         wanted.check(this.view().descriptor())?;
         this.borrow(wanted.exclusive)?;
         Ok(this)
+    }
+
+    /// Like [`Argument::take`], from a capsule: its tensor is taken when nothing can be refused any more.
+    #[cold]
+    fn take_from(capsule: &Bound<'_, PyAny>, wanted: &Wanted) -> PyResult<Self> {
+        let offer = route::offer_of_capsule(capsule, Options::IN_BOUNDS)?;
+        wanted.check(&offer.descriptor)?;
+        let memory = Uninit::new()?;
+        // SAFETY: the block is owned and lives.
+        let place = unsafe { place_in(memory.0) };
+        // SAFETY: within the block, which is owned, and not in the ledger: nothing has been borrowed yet.
+        unsafe { place.write(Borrow::of(&offer.descriptor, wanted.exclusive)) };
+        // SAFETY: written above; the block is freed or reused only after `Borrow::end` has taken it out of the ledger.
+        unsafe { Borrow::begin(place) }?;
+        match route::claim_decided(offer, Options::IN_BOUNDS) {
+            Ok(view) => {
+                // SAFETY: memory for a view in a block that is owned here.
+                unsafe { memory.view().write(view) };
+                Ok(Self(ManuallyDrop::new(memory).0))
+            }
+            Err(error) => {
+                // SAFETY: begun above, and ended once.
+                unsafe { Borrow::end(place) };
+                Err(error)
+            }
+        }
     }
 
     #[inline(always)]
@@ -116,10 +146,8 @@ impl Argument {
 
     #[inline(always)]
     fn place(&self) -> NonNull<Borrow> {
-        // SAFETY: a field of the block, which is owned and lives.
-        let place = unsafe { &raw mut (*self.0.as_ptr()).borrow };
-        // SAFETY: a field of a block is not null.
-        unsafe { NonNull::new_unchecked(place) }
+        // SAFETY: the block is owned and lives.
+        unsafe { place_in(self.0) }
     }
 
     #[inline(always)]
@@ -164,6 +192,18 @@ impl std::fmt::Debug for Argument {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.view().fmt(f)
     }
+}
+
+/// Returns the place of the borrow in a block.
+///
+/// # Safety
+/// The block is allocated.
+#[inline(always)]
+unsafe fn place_in(block: NonNull<Held>) -> NonNull<Borrow> {
+    // SAFETY: a field of an allocated block (this function's contract); nothing is read.
+    let place = unsafe { &raw mut (*block.as_ptr()).borrow };
+    // SAFETY: a field of a block is not null.
+    unsafe { NonNull::new_unchecked(place) }
 }
 
 /// A block whose view is not written.

@@ -16,6 +16,7 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::cpython::getattr;
 use crate::python::cpython::int::repr;
 use crate::python::cpython::names::names;
+use crate::python::cpython::recursion::Level;
 
 /// Reads the argument `dtype`.
 ///
@@ -39,6 +40,7 @@ pub(crate) fn dtype(value: &Bound<'_, PyAny>) -> PyResult<DType> {
 /// # Errors
 /// The exceptions of the object's attributes.
 pub(crate) fn spelled(value: &Bound<'_, PyAny>) -> PyResult<Result<DType, Rule>> {
+    let _level = Level::begin(value.py())?;
     if let Ok(name) = value.cast::<PyString>() {
         return Ok(named(name));
     }

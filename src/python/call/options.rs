@@ -8,7 +8,7 @@ use pyo3::types::PyTuple;
 use pyo3::{Borrowed, ffi};
 
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::Device;
+use crate::protocol::device::{Access, Device};
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
@@ -35,7 +35,7 @@ macro_rules! option_keywords {
             dtype: "_DTypeLike | None" = None,
             /// A new shape for contiguous memory, in elements of `dtype`.
             shape: "tuple[int, ...] | None" = None,
-            /// Overrides the producer's flag. False asserts that consumers may write.
+            /// Overrides the producer's flag, or its lack. False asserts that consumers may write.
             read_only: "bool | None" = None,
             /// Keeps the memory of a bare dict alive; of any other object, is kept alive beside it.
             owner: "object" = None,
@@ -287,8 +287,14 @@ impl<'a, 'py> Options<'a, 'py> {
         };
         Ok(match self.read_only {
             None => descriptor,
-            Some(read_only) => descriptor.with_read_only(read_only),
+            Some(read_only) => descriptor.with_access(Access::of_flag(read_only)),
         })
+    }
+
+    /// Whether an option changes how a tensor is described.
+    #[inline(always)]
+    pub(crate) fn redescribes(&self) -> bool {
+        !self.keeps_elements() || self.read_only.is_some()
     }
 
     /// Whether the elements are described by the producer alone.

@@ -12,6 +12,7 @@ use crate::python::cpython::errors::{caused_by, raised};
 use crate::python::cpython::int;
 use crate::python::cpython::int::{IntRule, repr, type_name};
 use crate::python::cpython::names::names;
+use crate::python::cpython::recursion::Level;
 
 const ARGUMENT: IntRule = IntRule::new(
     Field::Argument("stream"),
@@ -74,6 +75,7 @@ fn from_object(stream: &Bound<'_, PyAny>) -> PyResult<Option<Stream>> {
     if stream.is_instance_of::<PyInt>() || stream.is_instance_of::<PyBool>() {
         return Ok(None);
     }
+    let _level = Level::begin(stream.py())?;
     let name = &names(stream.py()).cuda_stream;
     let Some(protocol) = stream.getattr_opt(name)? else {
         return unreadable(stream).map_or(Ok(None), Err);

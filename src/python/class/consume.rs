@@ -80,8 +80,12 @@ impl PyConsume {
     fn begin<'py>(&self, py: Python<'py>, guard: ConsumeGuard) -> PyResult<Bound<'py, PyCaiView>> {
         let scope = Scope::begin(guard.return_edge());
         let stream_object = self.stream_object.clone_ref(py);
-        let view = self.view.get();
-        let consumed = view.consumed(py, guard.view(), stream_object, scope.clone());
+        let consumed = PyCaiView::consumed(
+            self.view.bind(py),
+            guard.view(),
+            stream_object,
+            scope.clone(),
+        )?;
         let consumed = consumed.into_object(py)?;
         match self.keep(guard, scope) {
             None => Ok(consumed),
@@ -168,6 +172,9 @@ impl PyConsume {
     }
 
     /// Shows view and stream object to the collector: an array that refers to its block makes a cycle.
+    ///
+    /// An open block shares the owner of its view, which is thereby not shown: the collector would finalise the array,
+    /// and with it the producer's stream, before the block makes its return edge.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.view)?;
         visit.call(&self.stream_object)

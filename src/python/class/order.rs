@@ -21,8 +21,7 @@ impl PyCaiView {
         if !this.view().may_need_order(Request::Stream(stream)) {
             return Ok(slf.clone());
         }
-        this.moved(slf.py(), stream, kept(object))
-            .into_object(slf.py())
+        Self::moved(slf, stream, kept(object))?.into_object(slf.py())
     }
 
     /// Carries `request` out, and returns a view that is ready on `stream`.
@@ -32,14 +31,14 @@ impl PyCaiView {
         stream: Stream,
         object: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, Self>> {
-        let (py, this) = (slf.py(), slf.get());
+        let this = slf.get();
         this.prepare()?;
         // By events whatever the policy, which applies to implicit order.
         if !this.view().needs_order(request, SyncPolicy::Event) {
             return Ok(slf.clone());
         }
         this.view().order(request, SyncPolicy::Event)?;
-        this.moved(py, stream, object).into_object(py)
+        Self::moved(slf, stream, object)?.into_object(slf.py())
     }
 }
 
@@ -58,7 +57,7 @@ impl Awaitable for Waited {
         if view.get().view().ready() == Stream::None {
             return Ok(view.clone().into_any().unbind());
         }
-        let waited = view.get().moved(py, Stream::None, None).into_object(py)?;
+        let waited = PyCaiView::moved(view, Stream::None, None)?.into_object(py)?;
         Ok(waited.into_any().unbind())
     }
 

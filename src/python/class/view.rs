@@ -1,8 +1,6 @@
 //! The struct of the Python class `CaiView`, and the checks before each use.
 
-#[cfg(not(Py_LIMITED_API))]
-use std::mem::ManuallyDrop;
-use std::mem::MaybeUninit;
+use std::mem::{ManuallyDrop, MaybeUninit};
 
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -13,7 +11,8 @@ use crate::protocol::rule::Violation;
 use crate::protocol::stream::Stream;
 use crate::python::class::beside::{Beside, Rare};
 use crate::python::class::scope::Scope;
-use crate::python::cpython::release::PYTHON;
+use crate::python::cpython::release;
+use crate::python::cpython::release::{PARENT, PYTHON};
 use crate::python::exchange_table::WorkStream;
 use crate::view::CaiView;
 
@@ -33,8 +32,8 @@ use crate::view::CaiView;
 ///     DLPack's device, as (type, id).
 /// stream : int | None
 ///     The stream on which the data is ready; None if the data is ready.
-/// read_only : bool
-///     Whether consumers must not write.
+/// read_only : bool | None
+///     Whether consumers must not write; None if the producer could not state it.
 /// owner : object | None
 ///     The Python object that keeps the memory alive; None if a DLPack tensor does.
 ///
@@ -109,8 +108,17 @@ impl PyCaiView {
         self.beside.rare().map_or(&Descr::None, |rare| &rare.fields)
     }
 
-    /// Wraps another description of the same memory, in the same consume block, on the same streams.
-    pub(crate) fn derive(&self, py: Python<'_>, view: CaiView) -> Self {
+    /// Wraps a view that was derived from this one: of the same memory, in the same consume block, on the same streams.
+    ///
+    /// # Errors
+    /// Those of [`kept_by_parent`].
+    pub(crate) fn derive(slf: &Bound<'_, Self>, view: CaiView) -> PyResult<Self> {
+        let view = kept_by_parent(slf, view)?;
+        Ok(slf.get().wrap(slf.py(), view))
+    }
+
+    /// Wraps a view as [`derive`](Self::derive) does, with the owner that it has.
+    pub(crate) fn wrap(&self, py: Python<'_>, view: CaiView) -> Self {
         // A struct that is reinterpreted by `dtype=` has no fields.
         let fields = match view.descriptor().dtype().is_structure() {
             true => self.descr().clone(),
@@ -133,23 +141,25 @@ impl PyCaiView {
     }
 
     /// Makes a view that is ready on a consumer's stream until `scope` ends.
+    ///
+    /// # Errors
+    /// Those of [`kept_by_parent`].
     pub(crate) fn consumed(
-        &self,
-        py: Python<'_>,
+        slf: &Bound<'_, Self>,
         view: &CaiView,
         stream_object: Py<PyAny>,
         scope: Scope,
-    ) -> Self {
-        // SAFETY: the view's own description of its own memory.
-        let view = unsafe { view.derive(view.descriptor().clone()) };
+    ) -> PyResult<Self> {
+        let this = slf.get();
         let rare = Rare {
             stream_object: Some(stream_object),
-            producer_object: clone(py, self.producer_object()),
+            producer_object: clone(slf.py(), this.producer_object()),
             scope: Some(scope),
-            fields: self.descr().clone(),
+            fields: this.descr().clone(),
             table_device: None,
         };
-        Self::with(view, Beside::new(rare, None))
+        let view = kept_by_parent(slf, view.clone())?;
+        Ok(Self::with(view, Beside::new(rare, None)))
     }
 
     /// Returns the Rust view.
@@ -180,7 +190,7 @@ impl PyCaiView {
     /// Whether the view holds a Python object; an import by DLPack holds none.
     #[inline(always)]
     pub(crate) fn may_be_in_a_cycle(&self) -> bool {
-        self.beside.rare().is_some() || self.view.owner().payload(&PYTHON).is_some()
+        self.beside.rare().is_some() || self.view.owner().may_hold_objects()
     }
 
     fn producer_object(&self) -> Option<&Py<PyAny>> {
@@ -257,27 +267,69 @@ impl PyCaiView {
         }
     }
 
-    /// Shows the collector the stream objects.
-    pub(crate) fn visit_beside(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        self.beside.visit(visit)
+    /// Shows the collector the stream objects, and what keeps the memory.
+    pub(crate) fn visit(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.beside.visit(visit)?;
+        self.view.owner().visit_objects(&mut |payload| {
+            // SAFETY: the collector runs with the GIL; the token is used for the next line alone.
+            let py = unsafe { Python::assume_attached() };
+            // SAFETY: the payload is a strong reference, which is borrowed: `ManuallyDrop` does not give it up.
+            let object = unsafe { Bound::from_owned_ptr(py, payload.as_ptr().cast()) };
+            visit.call(&*ManuallyDrop::new(object.unbind()))
+        })
+    }
+
+    /// Returns the Python object that keeps the memory alive; `None` if there is none.
+    pub(crate) fn owner<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+        let owner = self.view.owner();
+        if let Some(object) = owner.payload(&PYTHON) {
+            // SAFETY: the payload of this kind is a strong reference to an object, which lives as long as the view.
+            return Some(unsafe { Bound::from_borrowed_ptr(py, object.as_ptr().cast()) });
+        }
+        // SAFETY: the payload of this kind is a strong reference to a view, which lives as long as this one.
+        let parent =
+            unsafe { Bound::from_borrowed_ptr(py, owner.payload(&PARENT)?.as_ptr().cast()) };
+        // SAFETY: an owner of this kind is of a `PyCaiView` (`kept_by_parent`).
+        unsafe { parent.cast_unchecked::<Self>() }.get().owner(py)
     }
 
     /// Makes a view that is ready on another stream, which the caller has ordered.
+    ///
+    /// # Errors
+    /// Those of [`kept_by_parent`].
     pub(crate) fn moved(
-        &self,
-        py: Python<'_>,
+        slf: &Bound<'_, Self>,
         stream: Stream,
         stream_object: Option<Py<PyAny>>,
-    ) -> Self {
+    ) -> PyResult<Self> {
+        let this = slf.get();
         let rare = Rare {
             stream_object,
-            producer_object: clone(py, self.producer_object()),
-            scope: self.scope().cloned(),
-            fields: self.descr().clone(),
+            producer_object: clone(slf.py(), this.producer_object()),
+            scope: this.scope().cloned(),
+            fields: this.descr().clone(),
             table_device: None,
         };
-        Self::with(self.view.ready_on(stream), Beside::new(rare, None))
+        let view = kept_by_parent(slf, this.view.ready_on(stream))?;
+        Ok(Self::with(view, Beside::new(rare, None)))
     }
+}
+
+/// Makes `view`, which shares the owner of `parent`, refer to the object of `parent` instead: the collector sees a
+/// reference to an object, and does not see a share of an owner. A view that was itself derived passes its own parent
+/// on, so that a view that is derived again and again keeps one parent alive and no chain.
+///
+/// # Errors
+/// Those of [`release::prepare`].
+pub(crate) fn kept_by_parent(parent: &Bound<'_, PyCaiView>, view: CaiView) -> PyResult<CaiView> {
+    let parent = match parent.get().view.owner().payload(&PARENT) {
+        // SAFETY: the payload of this kind is a strong reference to an object, which lives as long as `parent`.
+        Some(first) => unsafe { Bound::from_borrowed_ptr(parent.py(), first.as_ptr().cast()) },
+        None => parent.clone().into_any(),
+    };
+    let owner = release::own_parent(parent)?;
+    // SAFETY: the object holds the owner that `view` shares, or one that keeps it; the streams stay as they are.
+    Ok(unsafe { view.kept_by(owner) })
 }
 
 #[inline]

@@ -1,7 +1,8 @@
 //! Reads small ints in place, without a call: a dict of eight axes holds twenty.
 //!
-//! The layout of an int is no part of CPython's interface, so [`learn`] checks it on a few ints first. If they differ,
-//! and under the stable ABI, every int is read by a call.
+//! The layout of an int is no part of CPython's interface, so [`learn`] checks it on a few ints first: from 3.12 on
+//! against `PyUnstable_Long_IsCompact` and `PyUnstable_Long_CompactValue`, which C code has as inline functions. If they
+//! differ, and under the stable ABI, every int is read by a call.
 
 #[cfg(all(not(any(Py_LIMITED_API, PyPy, GraalPy)), target_pointer_width = "64"))]
 mod layout {
@@ -10,8 +11,11 @@ mod layout {
     use pyo3::ffi;
     use pyo3::prelude::*;
 
+    use crate::python::cpython::gil;
+
     /// The layout of an int in `longintrepr.h`: in 3.10 and 3.11 the tag is the number of digits, negative for a
-    /// negative int; from 3.12 on it is that number above three bits, of which two hold the sign (0: positive).
+    /// negative int; from 3.12 on it is that number above three bits, of which two hold the sign (0: positive, 1: zero,
+    /// 2: negative).
     #[repr(C)]
     struct Int {
         head: ffi::PyObject,
@@ -53,22 +57,49 @@ mod layout {
     /// Decodes an int by its tag.
     ///
     /// # Safety
-    /// `int` points to a tag and as many digits as the tag states, at least one, laid out as in [`Int`].
+    /// `int` points to a tag and as many digits as the tag states, laid out as in [`Int`].
     #[inline(always)]
     unsafe fn decode(int: *const Int) -> Option<i64> {
         // SAFETY: there is a tag (this function's contract).
         let tag = unsafe { (*int).tag };
-        // SAFETY: there is at least one digit (this function's contract).
-        let low = unsafe { (*int).digits[0] };
+        // From 3.12 on 0 has a digit as well, which `PyUnstable_Long_CompactValue` reads.
+        if cfg!(not(Py_3_12)) && tag == 0 {
+            return Some(0);
+        }
+        // SAFETY: there is at least one digit: for 0 see above.
+        let low = i64::from(unsafe { (*int).digits[0] });
         if let Some(sign) = sign(tag) {
-            return Some(sign * i64::from(low));
+            return Some(sign * low);
         }
         if tag != TWO {
             return None;
         }
         // SAFETY: the tag states two digits (this function's contract).
         let high = unsafe { (*int).digits[1] };
-        Some(i64::from(high) << DIGIT | i64::from(low))
+        Some(i64::from(high) << DIGIT | low)
+    }
+
+    /// Whether CPython itself says that the int is compact exactly if its value fits one digit, and has this value.
+    fn is_compact_as_stated(int: &Bound<'_, PyAny>, value: i64) -> bool {
+        type IsCompact = unsafe extern "C" fn(*const ffi::PyObject) -> std::ffi::c_int;
+        type CompactValue = unsafe extern "C" fn(*const ffi::PyObject) -> ffi::Py_ssize_t;
+        let is_compact = gil::find(&[c"PyUnstable_Long_IsCompact"]);
+        let compact_value = gil::find(&[c"PyUnstable_Long_CompactValue"]);
+        let (Some(is_compact), Some(compact_value)) = (is_compact, compact_value) else {
+            return false;
+        };
+        // SAFETY: the function has this signature since it exists (3.12).
+        let is_compact =
+            unsafe { std::mem::transmute::<*mut std::ffi::c_void, IsCompact>(is_compact) };
+        // SAFETY: the function has this signature since it exists (3.12).
+        let compact_value =
+            unsafe { std::mem::transmute::<*mut std::ffi::c_void, CompactValue>(compact_value) };
+        // SAFETY: a living, exact int.
+        if unsafe { is_compact(int.as_ptr()) } == 0 {
+            return value.unsigned_abs() >= 1 << DIGIT;
+        }
+        // SAFETY: a living, exact int, which is compact.
+        value.unsigned_abs() < 1 << DIGIT && unsafe { compact_value(int.as_ptr()) } as i64 == value
     }
 
     /// Checks on a few ints whether they are laid out as [`Int`].
@@ -96,8 +127,11 @@ mod layout {
             let int = unsafe { ffi::PyLong_FromLongLong(value) };
             // SAFETY: a new reference to an int, or NULL with an exception set.
             let int = unsafe { Bound::from_owned_ptr_or_opt(py, int) }?;
-            // SAFETY: an int has a head, a word and one digit of this size at least (`int_info`); if the word reads
-            // as two digits the int has as many bytes, whatever they mean.
+            if cfg!(Py_3_12) && !is_compact_as_stated(&int, value) {
+                return None;
+            }
+            // SAFETY: an int has a head and a word, and another int than 0 a digit of this size at least (`int_info`);
+            // if the word reads as two digits the int has as many bytes, whatever they mean.
             unsafe { decode(int.as_ptr().cast()) }
         };
         let reads_short = short.iter().all(|value| decode(*value) == Some(*value));

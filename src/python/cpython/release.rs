@@ -19,7 +19,7 @@ use pyo3::prelude::*;
 
 use crate::python::cpython::{gil, reaper, thread_exit};
 use crate::view;
-use crate::view::{Abi, EndsOn, Imported, Kind, Owner, RawOwner, Vtable};
+use crate::view::{Abi, EndsOn, Imported, Kind, Owner, RawOwner, Shows, Vtable};
 
 /// The vtable of owners whose payload is a strong reference to a Python object.
 pub(crate) static PYTHON: Vtable = Vtable::of::<Object>();
@@ -31,6 +31,20 @@ pub(crate) fn own(object: Bound<'_, PyAny>) -> PyResult<RawOwner> {
     // SAFETY: a `Bound` is never null.
     let payload = unsafe { NonNull::new_unchecked(object.into_ptr()) };
     Ok(RawOwner::new(payload.cast(), &PYTHON))
+}
+
+/// The vtable of owners whose payload is a strong reference to a view, from which another one was derived.
+pub(crate) static PARENT: Vtable = Vtable::of::<Parent>();
+
+/// Makes an owner of a strong reference to a view. It is not counted: the view's own owner is.
+///
+/// # Errors
+/// Those of [`prepare`].
+pub(crate) fn own_parent(view: Bound<'_, PyAny>) -> PyResult<Owner> {
+    prepare(view.py())?;
+    // SAFETY: a `Bound` is never null.
+    let payload = unsafe { NonNull::new_unchecked(view.into_ptr()) };
+    Ok(Owner::from_raw(RawOwner::again(payload.cast(), &PARENT)))
 }
 
 /// Runs code that may drop a `Py` or a `PyErr`, so that the reference is given up now.
@@ -90,6 +104,8 @@ struct Object;
 impl Kind for Object {
     const ENDS_ON: EndsOn = WITH_GIL;
 
+    const SHOWS: Shows = Shows::Object;
+
     fn vtable() -> &'static Vtable {
         &PYTHON
     }
@@ -102,6 +118,31 @@ impl Kind for Object {
         let py = unsafe { Python::assume_attached() };
         // SAFETY: the GIL is held, and the payload is a strong reference, which is given up once (`Kind::end`).
         keeping_exception(py, || unsafe { ffi::Py_DECREF(object) });
+    }
+}
+
+/// A strong reference to a view from which another one was derived.
+struct Parent;
+
+impl Kind for Parent {
+    const ENDS_ON: EndsOn = WITH_GIL;
+
+    // The reference is this process's own memory, even if the parent process took it; the view's owner knows its own
+    // process.
+    const SURVIVES_FORK: bool = true;
+
+    const SHOWS: Shows = Shows::Object;
+
+    fn vtable() -> &'static Vtable {
+        &PARENT
+    }
+
+    unsafe fn end(payload: NonNull<()>) {
+        let view = payload.cast::<ffi::PyObject>().as_ptr();
+        // SAFETY: the GIL is held (`WITH_GIL`).
+        let py = unsafe { Python::assume_attached() };
+        // SAFETY: the GIL is held, and the payload is a strong reference, which is given up once (`Kind::end`).
+        keeping_exception(py, || unsafe { ffi::Py_DECREF(view) });
     }
 }
 

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::Device;
+use crate::protocol::device::{Access, Device};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, SyncPolicy};
 use crate::python::class::view::PyCaiView;
@@ -58,7 +58,8 @@ pub(crate) fn array_interface<'py>(
     let dict = PyDict::new(py);
     dict.set_item(&names.shape, PyTuple::new(py, descriptor.shape())?)?;
     dict.set_item(&names.typestr, PyString::intern(py, typestr))?;
-    dict.set_item(&names.data, (descriptor.data(), descriptor.read_only()))?;
+    let is_read_only = descriptor.access() != Access::Writable;
+    dict.set_item(&names.data, (descriptor.data(), is_read_only))?;
     let strides = descriptor
         .byte_strides()
         .filter(|_| !descriptor.layout().is_c_contiguous())
@@ -89,7 +90,8 @@ pub(crate) unsafe fn get_buffer(
     if !descriptor.device().is_host_readable() {
         return Err(unreadable(descriptor.device()).into());
     }
-    let (Some(format), Some(strides)) = (descriptor.dtype().format(), descriptor.byte_strides())
+    let (Some(format), Some(itemsize)) =
+        (descriptor.dtype().format(), descriptor.dtype().itemsize())
     else {
         let dtype = descriptor.dtype();
         let found = format_args!("an array of {dtype}");
@@ -104,32 +106,35 @@ pub(crate) unsafe fn get_buffer(
     check_request(descriptor, flags)?;
     this.prepare()?;
     wait(this.view())?;
-    let strides: Box<[ffi::Py_ssize_t]> = strides.map(|stride| stride as _).collect();
     let wants = |flag| flags & flag == flag;
+    // A buffer without a shape is one axis of bytes, as `memoryview` has it, and one of no axes has neither array.
+    let (has_shape, ndim) = (wants(ffi::PyBUF_ND), descriptor.ndim());
+    let strides = if wants(ffi::PyBUF_STRIDES) && ndim > 0 {
+        Box::into_raw(strides_of(descriptor, wants(ffi::PyBUF_F_CONTIGUOUS))).cast()
+    } else {
+        std::ptr::null_mut()
+    };
     let filled = ffi::Py_buffer {
         buf: start(descriptor),
         obj: object.clone().into_ptr().cast(),
         len: descriptor.nbytes() as _,
-        itemsize: descriptor.dtype().itemsize().unwrap_or(1) as _,
-        readonly: c_int::from(descriptor.read_only()),
-        ndim: descriptor.ndim() as c_int,
+        itemsize: itemsize as _,
+        readonly: c_int::from(descriptor.access() != Access::Writable),
+        ndim: if has_shape { ndim as c_int } else { 1 },
         format: if wants(ffi::PyBUF_FORMAT) {
             format.as_ptr().cast_mut()
         } else {
             std::ptr::null_mut()
         },
-        shape: if wants(ffi::PyBUF_ND) {
+        shape: if has_shape && ndim > 0 {
             descriptor.shape().as_ptr().cast_mut().cast()
         } else {
             std::ptr::null_mut()
         },
-        strides: if wants(ffi::PyBUF_STRIDES) {
-            Box::leak(strides).as_mut_ptr()
-        } else {
-            std::ptr::null_mut()
-        },
+        strides,
         suboffsets: std::ptr::null_mut(),
-        internal: std::ptr::null_mut(),
+        // The consumer may change the other fields.
+        internal: strides.cast(),
     };
     // SAFETY: valid for writes (this function's contract).
     unsafe { buffer.write(filled) };
@@ -146,27 +151,56 @@ fn start(descriptor: &Descriptor) -> *mut c_void {
     }
 }
 
-/// Refuses a writable buffer of read-only data, and a layout other than the array's.
+/// Returns the strides in bytes. Those of a contiguous array are the ones of its order, as NumPy has them: consumers
+/// compare them also for an axis of extent 1, and without elements, where an array may have any. In both orders at once
+/// it is C order, unless F order is asked for.
+fn strides_of(descriptor: &Descriptor, wants_f_order: bool) -> Box<[ffi::Py_ssize_t]> {
+    let (layout, shape) = (descriptor.layout(), descriptor.shape());
+    let itemsize = descriptor.dtype().itemsize().unwrap_or(1);
+    // A product of extents may exceed 64 bits in an array without elements.
+    let adjacent = |stride: &mut i64, extent: &i64| {
+        let this = *stride;
+        *stride = this.saturating_mul(*extent);
+        Some(this as ffi::Py_ssize_t)
+    };
+    let start = i64::from(itemsize);
+    let is_f = layout.is_f_contiguous();
+    if layout.is_c_contiguous() && !(wants_f_order && is_f) {
+        let mut strides: Box<[_]> = shape.iter().rev().scan(start, adjacent).collect();
+        strides.reverse();
+        strides
+    } else if is_f {
+        shape.iter().scan(start, adjacent).collect()
+    } else {
+        layout
+            .byte_strides(itemsize)
+            .map(|stride| stride as _)
+            .collect()
+    }
+}
+
+/// Refuses a writable buffer of data that is not known to be writable, a layout other than the array's, and a format
+/// without a shape.
 fn check_request(descriptor: &Descriptor, flags: c_int) -> Result<(), Violation> {
     let wants = |flag| flags & flag == flag;
-    if wants(ffi::PyBUF_WRITABLE) && descriptor.read_only() {
+    if wants(ffi::PyBUF_WRITABLE) && descriptor.access() != Access::Writable {
         let found = "a writable buffer";
         return Err(Violation::new(Rule::ReadOnlyWriter, Field::Object, found));
     }
     let layout = descriptor.layout();
     let (c, f) = (layout.is_c_contiguous(), layout.is_f_contiguous());
-    let fits = if wants(ffi::PyBUF_C_CONTIGUOUS) || !wants(ffi::PyBUF_STRIDES) {
-        c
-    } else if wants(ffi::PyBUF_F_CONTIGUOUS) {
-        f
-    } else {
-        !wants(ffi::PyBUF_ANY_CONTIGUOUS) || c || f
-    };
-    if fits {
-        return Ok(());
+    let fits = (c || (wants(ffi::PyBUF_STRIDES) && !wants(ffi::PyBUF_C_CONTIGUOUS)))
+        && (f || !wants(ffi::PyBUF_F_CONTIGUOUS))
+        && (c || f || !wants(ffi::PyBUF_ANY_CONTIGUOUS));
+    if !fits {
+        let found = "a contiguous buffer";
+        return Err(Violation::new(Rule::BufferLayout, Field::Object, found));
     }
-    let found = "a contiguous buffer";
-    Err(Violation::new(Rule::BufferLayout, Field::Object, found))
+    if wants(ffi::PyBUF_FORMAT) && !wants(ffi::PyBUF_ND) {
+        let found = "PyBUF_FORMAT";
+        return Err(Violation::new(Rule::BufferFormat, Field::Object, found));
+    }
+    Ok(())
 }
 
 /// Frees what [`get_buffer`] allocated.
@@ -175,9 +209,9 @@ fn check_request(descriptor: &Descriptor, flags: c_int) -> Result<(), Violation>
 /// `buffer` was filled by [`get_buffer`] for a view of `ndim` axes, and is released once.
 pub(crate) unsafe fn release_buffer(ndim: usize, buffer: *mut ffi::Py_buffer) {
     // SAFETY: filled (this function's contract).
-    let strides = unsafe { (*buffer).strides };
+    let strides = unsafe { (*buffer).internal };
     if !strides.is_null() {
-        let whole = std::ptr::slice_from_raw_parts_mut(strides, ndim);
+        let whole = std::ptr::slice_from_raw_parts_mut(strides.cast::<ffi::Py_ssize_t>(), ndim);
         // SAFETY: leaked by `get_buffer` as a box of this length, and freed once (this function's contract).
         drop(unsafe { Box::from_raw(whole) });
     }

@@ -8,6 +8,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
+use crate::protocol::device::Access;
 use crate::protocol::dtype::DType;
 use crate::protocol::stream::Stream;
 use crate::python::cpython::names::names;
@@ -36,9 +37,10 @@ pub(crate) fn of<'py>(
     // SAFETY: `PyDict_Copy` returns a dict.
     let dict = unsafe { dict.cast_into_unchecked::<PyDict>() };
     dict.set_item(&names.shape, PyTuple::new(py, descriptor.shape())?)?;
-    dict.set_item(&names.data, (descriptor.data(), descriptor.read_only()))?;
-    if !descriptor.layout().is_c_contiguous()
-        && let Some(strides) = descriptor.byte_strides()
+    let is_read_only = descriptor.access() != Access::Writable;
+    dict.set_item(&names.data, (descriptor.data(), is_read_only))?;
+    if let Some(itemsize) = descriptor.dtype().itemsize()
+        && let Some(strides) = descriptor.layout().interface_strides(itemsize)
     {
         dict.set_item(&names.strides, PyTuple::new(py, strides)?)?;
     }

@@ -5,7 +5,7 @@
 
 use pyo3::prelude::*;
 
-use crate::protocol::device::Device;
+use crate::protocol::device::{Access, Device};
 use crate::protocol::stream::{Platform, Request, Stream};
 use crate::python::cpython::fastcall::Value;
 use crate::python::cpython::{int, release};
@@ -31,7 +31,7 @@ pub(crate) fn convert<'py>(
         return Ok(None);
     };
     let mut descriptor = dict.array.borrowed(Device::cuda(device_id.unwrap_or(0)));
-    let hides_flag = descriptor.flags.read_only() && !request.versioned;
+    let hides_flag = descriptor.flags.access() != Access::Writable && !request.versioned;
     let is_silent = dict.stream == Stream::None && traits.intersects(Traits::SILENT);
     if is_silent
         || !dict.is_stream_known

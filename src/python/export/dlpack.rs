@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyTuple};
 
 use crate::protocol::descriptor::DescriptorRef;
-use crate::protocol::device::{Device, Flags};
+use crate::protocol::device::{Access, Device, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, SyncPolicy};
 use crate::python::call::{policy, stream};
@@ -17,7 +17,7 @@ use crate::python::cpython::fastcall::Value;
 use crate::python::cpython::int;
 use crate::python::cpython::int::{IntRule, repr};
 use crate::python::cpython::tuple::tuple_item;
-use crate::view::{Abi, CaiView, RawOwner, Ticket, Transfer, build_in_capsule};
+use crate::view::{Abi, CaiView, RawOwner, Ticket, Transfer, build_in_capsule, refuse_padded};
 
 const MAX_VERSION: IntRule = IntRule::new(
     Field::Argument("max_version"),
@@ -37,7 +37,7 @@ pub(crate) struct DlpackRequest<'a, 'py> {
     pub(crate) max_version: Value<'a, 'py>,
     pub(crate) dl_device: Value<'a, 'py>,
     pub(crate) copy: Value<'a, 'py>,
-    /// The caller asserts that the consumer may write to read-only data.
+    /// The caller asserts that the consumer may write.
     pub(crate) writable: bool,
     /// The host waits, for a consumer whose stream cannot be named.
     pub(crate) on_host: bool,
@@ -79,14 +79,22 @@ impl Export {
             Transfer::decide(descriptor.device, device, copy)?
         };
         // The consumer is the sole owner of a copy, and may write to it.
-        let is_read_only = descriptor.flags.read_only() && !request.writable && transfer.is_none();
+        let access = if request.writable || transfer.is_some() {
+            Access::Writable
+        } else {
+            descriptor.flags.access()
+        };
+        if !versioned {
+            // A legacy tensor is as silent as the producer of unknown access was: what came in goes out.
+            if access == Access::ReadOnly {
+                return Err(read_only_to_legacy(request.max_version));
+            }
+            refuse_padded(descriptor, Field::Argument("max_version"))?;
+        }
         let flags = descriptor
             .flags
-            .with(Flags::READ_ONLY, is_read_only)
+            .with_access(access)
             .with(Flags::IS_COPIED, transfer.is_some());
-        if !versioned && flags.contains(Flags::READ_ONLY) {
-            return Err(read_only_to_legacy(request.max_version));
-        }
         let platform = Platform::from_device_type(device.device_type).unwrap_or(Platform::Host);
         let request = if request.on_host {
             Request::Host

@@ -7,7 +7,7 @@
 //! | function | does | refuses |
 //! |---|---|---|
 //! | `managed_tensor_from_py_object_no_sync` | a versioned tensor that keeps the view alive, flags and all | any other object |
-//! | `dltensor_from_py_object_no_sync` | shape and strides lie in the view itself | read-only data, as a `DLTensor` has no flags |
+//! | `dltensor_from_py_object_no_sync` | shape and strides lie in the view itself | read-only data, and padded elements, as a `DLTensor` has no flags |
 //! | `managed_tensor_to_py_object_no_sync` | a view that owns the tensor, which is taken even on failure | as `from_dlpack` |
 //! | `current_work_stream` | the caller's work stream; NULL for the CPU | nothing |
 //! | `managed_tensor_allocator` | memory for a result, on the caller's work stream; zeros on the CPU | devices of neither CUDA nor the CPU |
@@ -26,7 +26,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::error::Error;
-use crate::protocol::device::{Device, Flags};
+use crate::protocol::device::{Access, Device, Flags};
 use crate::protocol::rule::{Class, Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Stream};
 use crate::python::call::{blocks, policy, use_stream};
@@ -77,14 +77,18 @@ fn run(py: Python<'_>, body: impl FnOnce() -> PyResult<()>) -> c_int {
     let error = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return 0,
         Ok(Err(error)) => error,
-        Err(_) => {
-            view::PANICS.add();
-            PyRuntimeError::new_err("a panic inside cai_dlpack; please report it")
-        }
+        Err(_) => panicked(),
     };
     // Also releases what was dropped on the way to the error, as PyO3 does not count this call.
     release::dropping(|| error.restore(py));
     -1
+}
+
+/// Counts a panic, and makes its exception.
+#[cold]
+fn panicked() -> PyErr {
+    view::PANICS.add();
+    PyRuntimeError::new_err("a panic inside cai_dlpack; please report it")
 }
 
 unsafe extern "C" fn from_object(
@@ -226,7 +230,7 @@ unsafe fn result_like(
         ..*prototype
     };
     // SAFETY: the shape is the prototype's, readable during the call (this function's contract); no strides.
-    let described = unsafe { read_tensor(&described, 0) }?;
+    let described = unsafe { read_tensor(&described, Flags::NONE) }?;
     let Device { device_type, id } = described.device();
     let made = CaiView::empty(&described, stream_for_result(device_type, id)?)?;
     let (descriptor, owner) = made.into_parts();
@@ -323,9 +327,11 @@ fn owning(view: &Bound<'_, PyCaiView>) -> PyResult<NonNull<DLManagedTensorVersio
 /// Makes a description that points into the view, which is immutable, and is valid as long as it.
 fn borrowed(view: &Bound<'_, PyCaiView>) -> PyResult<DLTensor> {
     let descriptor = view.get().view().descriptor();
-    if descriptor.read_only() {
+    // As in a legacy tensor, unknown access is expressed by the lack of flags.
+    if descriptor.access() == Access::ReadOnly {
         return Err(read_only());
     }
+    view::refuse_padded(descriptor.borrowed(), Field::ExchangeApi)?;
     make_ready(view)?;
     Ok(view::header(
         descriptor.borrowed(),

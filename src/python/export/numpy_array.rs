@@ -36,7 +36,9 @@ pub(crate) fn array<'py>(
                 dtype: Some(bits),
                 ..Options::default()
             };
-            let bits = this.get().derive(py, route::own(this.get(), &options)?);
+            this.get().prepare()?;
+            let bits = route::own(this.get().view().clone(), &options)?;
+            let bits = PyCaiView::derive(this, bits)?;
             let bits = numpy.call_method1("from_dlpack", (bits.into_object(py)?,))?;
             bits.call_method1("view", (dtype,))?
         }

@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 
 use crate::protocol::axes::{Axes, Source};
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::Device;
+use crate::protocol::device::{Access, Device};
 use crate::protocol::dtype::{DType, Kind, TypeStr};
 use crate::protocol::interface::{CaiInterface, Descr, Parts, Version};
 use crate::protocol::rule::{Field, Violation};
@@ -127,7 +127,7 @@ fn describe(
     };
     Ok(match options.read_only {
         None => (descriptor, fields),
-        Some(read_only) => (descriptor.with_read_only(read_only), fields),
+        Some(read_only) => (descriptor.with_access(Access::of_flag(read_only)), fields),
     })
 }
 

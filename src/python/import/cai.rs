@@ -7,7 +7,7 @@ use pyo3::types::{PyDict, PyType};
 
 use crate::driver::{DriverError, MemoryKind, PointerInfo};
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::Device;
+use crate::protocol::device::{Access, Device};
 use crate::protocol::interface::{CaiInterface, Version};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
@@ -276,7 +276,7 @@ pub(crate) fn finish<'py>(
     let (device, names_context) = locate(&descriptor, options)?;
     descriptor.set_device(device);
     if let Some(read_only) = options.read_only {
-        descriptor = descriptor.with_read_only(read_only);
+        descriptor.set_access(Access::of_flag(read_only));
     }
     let owner = Owner::from_raw(release::own(owner(object, options)?)?);
     // SAFETY: CAI: the object, which the owner holds, keeps the memory and the stream alive.

@@ -8,6 +8,7 @@ use crate::protocol::interface::{Descr, DescrBuilder};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::call::choice::valid;
 use crate::python::cpython::int::{IntRule, repr};
+use crate::python::cpython::list;
 
 const EXTENT: IntRule = IntRule::new(Field::CaiDescr, Rule::DescrType, Rule::ShapeRange);
 
@@ -29,7 +30,7 @@ pub(crate) fn read(value: Option<Bound<'_, PyAny>>, typestr: TypeStr) -> PyResul
 
 /// Adds the fields of a list. The builder bounds depth and number, so that a list that contains itself ends.
 fn read_fields(list: &Bound<'_, PyList>, fields: &mut DescrBuilder) -> PyResult<()> {
-    for item in list.to_tuple() {
+    for item in list::items(list) {
         let Ok(field) = item.cast::<PyTuple>() else {
             return Err(wrong_type(&item));
         };

@@ -12,12 +12,13 @@ use pyo3::{Borrowed, ffi};
 use crate::driver;
 use crate::driver::ContextGuard;
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::{Device, Flags};
+use crate::protocol::device::{Access, Device, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Stream};
 use crate::python::call::options::Options;
 use crate::python::call::use_stream;
 use crate::python::capsule;
+use crate::python::capsule::Unclaimed;
 use crate::python::cpython::int::{IntRule, repr, type_name};
 use crate::python::cpython::names::names;
 use crate::python::cpython::tuple::tuple_item;
@@ -52,18 +53,52 @@ pub(crate) fn has_dlpack(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(is_known || object.get_type().hasattr(&names(object.py()).dlpack)?)
 }
 
-/// Imports an object that has `__dlpack__`, or a capsule.
+/// A tensor that a producer offers in a capsule, described and checked, of which nothing has been taken.
+pub(crate) struct Offer<'py> {
+    pub(crate) descriptor: Descriptor,
+    ready: Stream,
+    capsule: Unclaimed<'py>,
+}
+
+impl Offer<'_> {
+    /// Takes the tensor: the point of no return.
+    ///
+    /// # Errors
+    /// `capsule-used` if another importer has taken it meanwhile.
+    #[inline(always)]
+    pub(crate) fn claim(self) -> PyResult<CaiView> {
+        let goes_on = self.goes_on();
+        let owner = self.capsule.claim()?;
+        // SAFETY: DLPack: the data is valid until the deleter of the managed tensor runs, which is the owner.
+        Ok(unsafe { CaiView::of(self.descriptor, self.ready, goes_on, owner) })
+    }
+
+    /// Makes a view that owns nothing, for the order of streams before the tensor is taken.
+    pub(crate) fn unowned(&self) -> CaiView {
+        let (descriptor, owner) = (self.descriptor.clone(), Owner::new(()));
+        // SAFETY: the capsule, which owns the data, is borrowed as long as the view is used (the caller's `Offer`), and
+        // its streams alone are used: no element is read.
+        unsafe { CaiView::of(descriptor, self.ready, self.goes_on(), owner) }
+    }
+
+    #[inline(always)]
+    fn goes_on(&self) -> Option<Stream> {
+        (self.descriptor.device().device_type == Device::CPU).then_some(Stream::None)
+    }
+}
+
+/// Asks an object that has `__dlpack__` for its tensor, or reads that of a capsule.
 ///
 /// # Errors
-/// The rules of DLPack; the exceptions of the producer.
+/// The rules of DLPack; the exceptions of the producer. The capsule is as it was.
 #[inline(always)]
-pub(crate) fn import(
-    object: &Bound<'_, PyAny>,
+pub(crate) fn offer<'py>(
+    object: &Bound<'py, PyAny>,
     request: DlpackArguments,
     options: &Options<'_, '_>,
-) -> PyResult<CaiView> {
+) -> PyResult<Offer<'py>> {
     if capsule::is_capsule(object) {
-        return import_capsule(object, request);
+        return offer_of_capsule(object, request);
     }
     let traits = known_types::facts_of(object)?.traits;
     if traits.intersects(Traits::MASKED) {
@@ -73,16 +108,17 @@ pub(crate) fn import(
     if !is_known && !object.hasattr(&names(object.py()).dlpack)? {
         return Err(missing(object, Rule::DlpackMissing, Field::DlpackCall));
     }
-    import_object(object, request, options)
+    offer_of_object(object, request, options, Access::Unknown)
 }
 
-/// Imports an object that has `__dlpack__`.
+/// Like [`offer`], for an object that has `__dlpack__`. `stated` is what its interface has stated, if that has been read.
 #[inline(always)]
-pub(crate) fn import_object(
-    object: &Bound<'_, PyAny>,
+pub(crate) fn offer_of_object<'py>(
+    object: &Bound<'py, PyAny>,
     request: DlpackArguments,
     options: &Options<'_, '_>,
-) -> PyResult<CaiView> {
+    stated: Access,
+) -> PyResult<Offer<'py>> {
     let traits = known_types::facts_of(object)?.traits;
     if traits.intersects(Traits::CHECKED_FIRST) {
         check_first(object, traits)?;
@@ -108,9 +144,14 @@ pub(crate) fn import_object(
         StreamHonoured::Yes if !traits.intersects(Traits::IGNORES_STREAM) => asked,
         _ => pending(object, wanted, options)?,
     };
-    let (mut descriptor, owner) = capsule::claim(&capsule)?;
+    let (mut descriptor, capsule) = capsule::read(capsule)?;
     check(&mut descriptor, wanted, request)?;
-    Ok(view(descriptor, owner, ready))
+    descriptor.set_access(access(&descriptor, traits, stated));
+    Ok(Offer {
+        descriptor,
+        ready,
+        capsule,
+    })
 }
 
 /// Returns the stream on which the data of a producer is pending that uses no stream: the caller's, else an assumed one.
@@ -163,13 +204,20 @@ fn current_for(
         .map(Some)?)
 }
 
-/// Imports a capsule, whose data is ready on the caller's stream: a capsule names none.
-fn import_capsule(capsule: &Bound<'_, PyAny>, request: DlpackArguments) -> PyResult<CaiView> {
-    let (mut descriptor, owner) = capsule::claim(capsule)?;
+/// Like [`offer`], for a capsule, whose data is ready on the caller's stream: a capsule names none.
+pub(crate) fn offer_of_capsule<'py>(
+    capsule: &Bound<'py, PyAny>,
+    request: DlpackArguments,
+) -> PyResult<Offer<'py>> {
+    let (mut descriptor, capsule) = capsule::read(capsule.clone())?;
     let wanted = request.device.unwrap_or(descriptor.device());
     let ready = stream_to_request(wanted, request.stream)?;
     check(&mut descriptor, wanted, request)?;
-    Ok(view(descriptor, owner, ready))
+    Ok(Offer {
+        descriptor,
+        ready,
+        capsule,
+    })
 }
 
 /// Whether the producer has made the data ready on the stream that was passed.
@@ -180,14 +228,6 @@ enum StreamHonoured {
     No,
     /// It takes no stream, and its export has waited for the data (TensorFlow).
     ExportWaited,
-}
-
-#[inline(always)]
-fn view(descriptor: Descriptor, owner: Owner, ready: Stream) -> CaiView {
-    let is_host = descriptor.device().device_type == Device::CPU;
-    let goes_on = is_host.then_some(Stream::None);
-    // SAFETY: DLPack: the data is valid until the deleter of the managed tensor runs, which is the owner.
-    unsafe { CaiView::of(descriptor, ready, goes_on, owner) }
 }
 
 /// Calls `__dlpack_device__`. `(1, None)` and `(3, None)`, which paddle returns, count as id 0.
@@ -447,6 +487,20 @@ fn is_tensorflow(object: &Bound<'_, PyAny>) -> bool {
         let module = object.get_type().getattr(&names(object.py()).module);
         module.is_ok_and(|module| module.to_string().starts_with("tensorflow."))
     })
+}
+
+/// Combines what the tensor and the object's interface have stated. If neither could, the table of partners decides:
+/// the arrays of some libraries can always be written.
+#[inline(always)]
+fn access(descriptor: &Descriptor, traits: Traits, stated: Access) -> Access {
+    // The interface is of the object's own memory, not of a copy.
+    if descriptor.flags().contains(Flags::IS_COPIED) {
+        return descriptor.access();
+    }
+    match descriptor.access().merge(stated) {
+        Access::Unknown if traits.intersects(Traits::IS_MUTABLE) => Access::Writable,
+        merged => merged,
+    }
 }
 
 /// Compares the tensor with the announced device and the caller's request.

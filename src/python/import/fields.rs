@@ -58,8 +58,7 @@ pub(crate) fn field_names<'py>(py: Python<'py>, fields: &Descr) -> PyResult<Boun
 /// # Errors
 /// `field-unknown`, `field-none`, `field-stride` and the rules of its type.
 pub(crate) fn field(
-    py: Python<'_>,
-    whole: &PyCaiView,
+    whole: &Bound<'_, PyCaiView>,
     name: &Bound<'_, PyAny>,
     dtype: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<PyCaiView> {
@@ -71,6 +70,7 @@ pub(crate) fn field(
         (Rule::FieldUnknown | Rule::FieldNone, None) => violation.with_found(repr(name)),
         _ => violation,
     };
-    let (view, fields) = (whole.view().field(whole.descr(), named, dtype)).map_err(found)?;
-    Ok(whole.derive(py, view).with_fields(fields))
+    let this = whole.get();
+    let (view, fields) = (this.view().field(this.descr(), named, dtype)).map_err(found)?;
+    Ok(PyCaiView::derive(whole, view)?.with_fields(fields))
 }

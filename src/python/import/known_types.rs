@@ -2,7 +2,7 @@
 //!
 //! Both are attributes of the *type*, and a type is examined once ([`facts_of`]). A table that breaks DLPack's header
 //! (an int, another name or major version, a missing function) counts as none: the object's `__dlpack__` is called
-//! instead.
+//! instead. The cache keeps no class alive.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering, fence};
@@ -17,6 +17,7 @@ use crate::partners;
 use crate::python::capsule::is_capsule;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::names::names;
+use crate::python::cpython::recursion::Level;
 use crate::python::cpython::{getattr, release};
 use crate::python::exchange_table::Table;
 use crate::python::import::traits::Traits;
@@ -58,7 +59,7 @@ fn traits(kind: &Bound<'_, PyType>) -> PyResult<Traits> {
     let quirks = producer.map_or(&[][..], |producer| producer.quirks);
     traits.extend(quirks.iter().map(|quirk| Traits::of_quirk(*quirk)));
     if let Some(producer) = producer {
-        traits |= Traits::of_silence(producer.silence);
+        traits |= Traits::of_silence(producer.silence) | Traits::of_mutability(producer.untold);
     }
     Ok(traits)
 }
@@ -91,8 +92,10 @@ pub(crate) struct TypeFacts {
 struct Slot {
     version: AtomicU32,
     traits: AtomicU32,
-    /// A strong reference, so that no other type can get this address.
+    /// The address of the type, which is alive; NULL once it is not ([`class_ended`]).
     kind: AtomicPtr<ffi::PyTypeObject>,
+    /// A strong reference to the weak reference that calls [`class_ended`]; NULL for a static type, which lives for ever.
+    watch: AtomicPtr<ffi::PyObject>,
     table: AtomicPtr<DLPackExchangeAPI>,
 }
 
@@ -103,6 +106,7 @@ static CACHE: [Slot; SLOTS] = [const {
         version: AtomicU32::new(0),
         traits: AtomicU32::new(0),
         kind: AtomicPtr::new(ptr::null_mut()),
+        watch: AtomicPtr::new(ptr::null_mut()),
         table: AtomicPtr::new(ptr::null_mut()),
     }
 }; SLOTS];
@@ -134,6 +138,10 @@ impl Slot {
 
     /// Caches a type, displacing another one, unless another thread is writing.
     fn write(&self, kind: &Bound<'_, PyType>, facts: TypeFacts) {
+        let watch = match watch(kind) {
+            Ok(watch) => watch,
+            Err(error) => return release::drop_now(error),
+        };
         let version = self.version.load(Ordering::Relaxed);
         let free = version & 1 == 0
             && self
@@ -147,14 +155,64 @@ impl Slot {
         let table = Table::into_raw(facts.table);
         self.table.store(table, Ordering::Relaxed);
         self.traits.store(facts.traits.bits(), Ordering::Relaxed);
-        let before = self
-            .kind
-            .swap(kind.clone().into_ptr().cast(), Ordering::Relaxed);
+        self.kind.store(kind.as_type_ptr(), Ordering::Relaxed);
+        let watch = watch.map_or(ptr::null_mut(), Bound::into_ptr);
+        let before = self.watch.swap(watch, Ordering::Relaxed);
         self.version
             .store(version.wrapping_add(2), Ordering::Release);
         // SAFETY: NULL, or the strong reference of this slot, which `swap` has taken; the GIL is held (`kind`).
-        unsafe { ffi::Py_XDECREF(before.cast()) };
+        unsafe { ffi::Py_XDECREF(before) };
     }
+}
+
+/// Makes a weak reference to a class that calls [`class_ended`] with its address; `None` for a static type.
+fn watch<'py>(kind: &Bound<'py, PyType>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    static CLASS_ENDED: Definition = Definition(ffi::PyMethodDef {
+        ml_name: c"class_ended".as_ptr(),
+        ml_meth: ffi::PyMethodDefPointer {
+            PyCFunction: class_ended,
+        },
+        ml_flags: ffi::METH_O,
+        ml_doc: ptr::null(),
+    });
+    // SAFETY: a living type.
+    if unsafe { ffi::PyType_GetFlags(kind.as_type_ptr()) } & ffi::Py_TPFLAGS_HEAPTYPE == 0 {
+        return Ok(None);
+    }
+    let address = kind.as_type_ptr().addr().into_pyobject(kind.py())?;
+    let definition = (&raw const CLASS_ENDED.0).cast_mut();
+    // SAFETY: the definition is static and never written, and its function has the signature of its flags.
+    let callback = unsafe { ffi::PyCFunction_NewEx(definition, address.as_ptr(), ptr::null_mut()) };
+    // SAFETY: a new reference, or NULL with an exception set.
+    let callback = unsafe { Bound::from_owned_ptr_or_err(kind.py(), callback) }?;
+    // SAFETY: two living objects; a class can be referred to weakly.
+    let watch = unsafe { ffi::PyWeakref_NewRef(kind.as_ptr(), callback.as_ptr()) };
+    // SAFETY: a new reference, or NULL with an exception set.
+    unsafe { Bound::from_owned_ptr_or_err(kind.py(), watch) }.map(Some)
+}
+
+struct Definition(ffi::PyMethodDef);
+
+// SAFETY: never written; its pointers are to statics.
+unsafe impl Sync for Definition {}
+
+/// Takes the type of an address out of the cache, before another type can get this address: CPython calls a class's weak
+/// references before it frees the class. Waits for no writer: a slot whose type is replaced meanwhile is left alone.
+unsafe extern "C" fn class_ended(
+    address: *mut ffi::PyObject,
+    _watch: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: the function object of `watch` holds an int that is an address.
+    let address = unsafe { ffi::PyLong_AsVoidPtr(address) }.cast();
+    let (gone, order) = (ptr::null_mut(), Ordering::Relaxed);
+    let _ = Slot::of(address)
+        .kind
+        .compare_exchange(address, gone, order, order);
+    // SAFETY: returns the address of a static.
+    let none = unsafe { ffi::Py_None() };
+    // SAFETY: a living object; the GIL is held, as CPython calls this.
+    unsafe { ffi::Py_INCREF(none) };
+    none
 }
 
 /// Returns the facts about an object's type, from the cache or else from the type. An attribute that is added to a
@@ -171,6 +229,7 @@ pub(crate) fn facts_of(object: &Bound<'_, PyAny>) -> PyResult<TypeFacts> {
 
 #[cold]
 fn discover(object: &Bound<'_, PyAny>) -> PyResult<TypeFacts> {
+    let _level = Level::begin(object.py())?;
     let kind = object.get_type();
     let mut traits = self::traits(&kind)?;
     let table = if traits.intersects(Traits::ANOTHER_COPY) {

@@ -12,6 +12,7 @@ use crate::python::call::options::{self, Options};
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::{Function, signature};
 use crate::python::cpython::int::{repr, type_name};
+use crate::python::cpython::recursion::Level;
 use crate::python::import::traits::Traits;
 use crate::python::import::{cai, cai_dict, known_types, masked_array, route};
 use crate::view::CaiView;
@@ -48,6 +49,7 @@ impl Function for SplitMasked {
         arguments: Self::Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (obj, py) = (arguments.obj, arguments.obj.py());
+        let _level = Level::begin(py)?;
         let form = match arguments.mask {
             Some(mask) => choice(&mask, "mask", &FORMS)?,
             None => None,

@@ -13,11 +13,12 @@
 
 use std::mem::MaybeUninit;
 
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyRecursionError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
-use crate::protocol::device::Device;
+use crate::protocol::descriptor::Descriptor;
+use crate::protocol::device::{Access, Device};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 use crate::python::call::options::{Check, Options};
@@ -26,15 +27,17 @@ use crate::python::class::beside::Beside;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::int::type_name;
 use crate::python::cpython::names::names;
+use crate::python::cpython::recursion::Level;
 use crate::python::cpython::release;
 use crate::python::import::cai::AllowStructs;
 use crate::python::import::cai_dict::Numbers;
-use crate::python::import::dlpack::DlpackArguments;
+use crate::python::import::dlpack::{DlpackArguments, Offer};
 use crate::python::import::known_types::TypeFacts;
 use crate::python::import::traits::Traits;
 use crate::python::import::{
     array_interface, cai, dlpack, exchange, known_types, masked_array, state,
 };
+use crate::view;
 use crate::view::{CaiView, Owner};
 
 /// Imports any array, or derives from a `CaiView`, for an export or an argument.
@@ -50,7 +53,8 @@ pub(crate) fn import<'py>(
     if facts.traits.intersects(Traits::OURS) {
         let this = object.cast::<PyCaiView>()?.get();
         this.check_array()?;
-        return own(this, options);
+        this.prepare()?;
+        return own(this.view().clone(), options);
     }
     let mut view = MaybeUninit::uninit();
     foreign(&mut view, object, facts, options, AllowStructs::No)?;
@@ -91,22 +95,27 @@ fn after_failure(
     options: &Options<'_, '_>,
     error: PyErr,
 ) -> PyResult<Beside> {
-    let is_vague = error.is_instance_of::<PyRuntimeError>(object.py());
+    let py = object.py();
+    // A `RecursionError` is one too, and would be raised again: twice as often on each level.
+    let is_vague =
+        error.is_instance_of::<PyRuntimeError>(py) && !error.is_instance_of::<PyRecursionError>(py);
     if !is_vague || !facts.traits.intersects(Traits::HAS_DLPACK) {
         return Err(error);
     }
     release::drop_now(error);
-    memory.write(amend(by_dlpack(object, options)?, options)?);
+    let _level = Level::begin(py)?;
+    let offer = dlpack::offer_of_object(object, request(options), options, Access::Unknown)?;
+    memory.write(claim(offer, options)?);
     Ok(Beside::default())
 }
 
-/// Imports by `__dlpack__`, on the caller's producer stream.
-fn by_dlpack(object: &Bound<'_, PyAny>, options: &Options<'_, '_>) -> PyResult<CaiView> {
-    let request = DlpackArguments {
+/// Requests the array of `__dlpack__` on the caller's producer stream.
+#[inline(always)]
+fn request(options: &Options<'_, '_>) -> DlpackArguments {
+    DlpackArguments {
         stream: options.producer,
         ..DlpackArguments::default()
-    };
-    dlpack::import_object(object, request, options)
+    }
 }
 
 /// Like [`foreign`], without the exchange table.
@@ -118,15 +127,13 @@ fn without_table<'py>(
     options: &Options<'_, 'py>,
     structs: AllowStructs,
 ) -> PyResult<Beside> {
+    let _level = Level::begin(object.py())?;
     if !facts.traits.intersects(Traits::PLAIN) {
         if facts.traits.intersects(Traits::MASKED) {
             masked_array::check(object)?;
         }
         if capsule::is_capsule(object) {
-            memory.write(amend(
-                dlpack::import(object, DlpackArguments::default(), options)?,
-                options,
-            )?);
+            memory.write(by_dlpack(object, DlpackArguments::default(), options)?);
             return Ok(Beside::default());
         }
         if object.is_instance_of::<PyDict>() {
@@ -148,6 +155,7 @@ pub(crate) fn by_attributes<'py>(
     options: &Options<'_, 'py>,
     structs: AllowStructs,
 ) -> PyResult<Beside> {
+    let mut stated = Access::Unknown;
     if let Some(dict) = dict {
         let mut numbers = Numbers::default();
         if let Some(fast) = cai::read_fast(&dict, options, &mut numbers)
@@ -165,11 +173,12 @@ pub(crate) fn by_attributes<'py>(
         {
             return cai::import_parsed(memory, object, read, options, structs);
         }
+        stated = Access::of_flag(read.interface.read_only());
     } else if !dlpack::has_dlpack(object)? {
         return Err(no_protocol(object));
     }
-    match by_dlpack(object, options) {
-        Ok(view) => memory.write(amend(view, options)?),
+    match dlpack::offer_of_object(object, request(options), options, stated) {
+        Ok(offer) => memory.write(claim(offer, options)?),
         Err(refused) => return by_array_interface(memory, object, refused, options, structs),
     };
     Ok(Beside::default())
@@ -191,20 +200,17 @@ fn by_array_interface<'py>(
     structs: AllowStructs,
 ) -> PyResult<Beside> {
     let (mut view, beside) = array_interface::import(object, refused, options, structs)?;
-    amend_in_place(&mut view, options)?;
+    complete(&mut view, options)?;
     memory.write(view);
     Ok(beside)
 }
 
-/// Derives a view from a `CaiView`, with the same owner and streams.
+/// Applies the caller's options to a view that was derived from a `CaiView`.
 ///
 /// # Errors
-/// `scope-ended`; the exceptions of the producer's table; the rules of the options.
-pub(crate) fn own(this: &PyCaiView, options: &Options<'_, '_>) -> PyResult<CaiView> {
-    this.prepare()?;
-    let view = this.view();
-    // SAFETY: the view's own description of its own memory.
-    let view = amend(unsafe { view.derive(view.descriptor().clone()) }, options)?;
+/// The rules of the options.
+pub(crate) fn own(view: CaiView, options: &Options<'_, '_>) -> PyResult<CaiView> {
+    let view = amend(view, options)?;
     Ok(match options.producer {
         None => view,
         Some(producer) => view.with_ready(producer),
@@ -225,37 +231,85 @@ fn no_protocol(object: &Bound<'_, PyAny>) -> PyErr {
     .into()
 }
 
-/// Applies the caller's options to a view that was imported by DLPack, with its device and owner.
+/// Imports by `__dlpack__`, or a capsule.
+///
+/// # Errors
+/// The rules of DLPack and of the options, with the capsule as it was; the exceptions of the producer.
+#[inline(always)]
+pub(crate) fn by_dlpack(
+    object: &Bound<'_, PyAny>,
+    request: DlpackArguments,
+    options: &Options<'_, '_>,
+) -> PyResult<CaiView> {
+    claim(dlpack::offer(object, request, options)?, options)
+}
+
+/// Reads a capsule and applies the caller's options to what it describes. Takes nothing.
+///
+/// # Errors
+/// Those of [`by_dlpack`].
+pub(crate) fn offer_of_capsule<'py>(
+    capsule: &Bound<'py, PyAny>,
+    options: &Options<'_, '_>,
+) -> PyResult<Offer<'py>> {
+    let mut offer = dlpack::offer_of_capsule(capsule, DlpackArguments::default())?;
+    decide(&mut offer, options)?;
+    Ok(offer)
+}
+
+/// Takes an offered tensor, described by the caller's options.
+#[inline(always)]
+fn claim(offer: Offer<'_>, options: &Options<'_, '_>) -> PyResult<CaiView> {
+    if options.keeps_view() {
+        return offer.claim();
+    }
+    claim_amended(offer, options)
+}
+
+#[inline(never)]
+fn claim_amended(mut offer: Offer<'_>, options: &Options<'_, '_>) -> PyResult<CaiView> {
+    decide(&mut offer, options)?;
+    claim_decided(offer, options)
+}
+
+/// Takes a tensor that [`decide`] has accepted.
+///
+/// # Errors
+/// `capsule-used` if another importer has taken it meanwhile.
+pub(crate) fn claim_decided(offer: Offer<'_>, options: &Options<'_, '_>) -> PyResult<CaiView> {
+    let kept = Kept::of(options)?;
+    let mut view = offer.claim()?;
+    kept.keep(&mut view);
+    Ok(view)
+}
+
+/// Applies the options that describe the array, while its capsule can still be refused.
+fn decide(offer: &mut Offer<'_>, options: &Options<'_, '_>) -> PyResult<()> {
+    if options.redescribes() {
+        offer.descriptor = options.described(offer.descriptor.clone())?;
+    }
+    check(&offer.descriptor, options)
+}
+
+/// Applies the caller's options to a view that was derived from one of ours, with its device and owner.
 ///
 /// # Errors
 /// The rules of the options.
 #[inline(always)]
-pub(crate) fn amend(view: CaiView, options: &Options<'_, '_>) -> PyResult<CaiView> {
-    if options.keeps_view() {
-        return Ok(view);
+fn amend(mut view: CaiView, options: &Options<'_, '_>) -> PyResult<CaiView> {
+    if !options.keeps_view() {
+        amend_in_place(&mut view, options)?;
     }
-    let mut memory = MaybeUninit::new(view);
-    amend_given(&mut memory, options)?;
-    // SAFETY: written by `new`; `amend_given`, which has not failed, keeps it written.
-    Ok(unsafe { memory.assume_init() })
+    Ok(view)
 }
 
-/// Like [`amend`], in place. Drops the view if it fails.
+/// Like [`amend`], for a view that was imported by its producer's table. Drops the view if it fails.
 #[inline(always)]
 fn amend_written(memory: &mut MaybeUninit<CaiView>, options: &Options<'_, '_>) -> PyResult<()> {
     if options.keeps_view() {
         return Ok(());
     }
-    amend_given(memory, options)
-}
-
-#[inline(never)]
-fn amend_given(memory: &mut MaybeUninit<CaiView>, options: &Options<'_, '_>) -> PyResult<()> {
-    if !options.keeps_elements() || options.read_only.is_some() {
-        // SAFETY: written by both callers; moved out once, and written again unless `redescribe` drops it and fails.
-        memory.write(redescribe(unsafe { memory.assume_init_read() }, options)?);
-    }
-    // SAFETY: written by both callers, and again above.
+    // SAFETY: written by the caller.
     let amended = amend_in_place(unsafe { memory.assume_init_mut() }, options);
     if amended.is_err() {
         // SAFETY: written, and not used after an error.
@@ -264,8 +318,28 @@ fn amend_given(memory: &mut MaybeUninit<CaiView>, options: &Options<'_, '_>) -> 
     amended
 }
 
+#[inline(never)]
 fn amend_in_place(view: &mut CaiView, options: &Options<'_, '_>) -> PyResult<()> {
-    let device = view.device();
+    if options.redescribes() {
+        let descriptor = options.described(view.descriptor().clone())?;
+        // SAFETY: `described` describes the bytes of the view, and no others.
+        unsafe { view.set_descriptor(descriptor) };
+    }
+    complete(view, options)
+}
+
+/// Applies the options that do not describe the array.
+fn complete(view: &mut CaiView, options: &Options<'_, '_>) -> PyResult<()> {
+    check(view.descriptor(), options)?;
+    if options.owner.is_some() || options.producer.is_some() {
+        Kept::of(options)?.keep(view);
+    }
+    Ok(())
+}
+
+/// Compares the memory with the caller's device, and with the driver's knowledge if the caller asks for it.
+fn check(descriptor: &Descriptor, options: &Options<'_, '_>) -> PyResult<()> {
+    let device = descriptor.device();
     if let Some(device_id) = options.device_id
         && device.device_type == Device::CUDA
         && device.id != device_id
@@ -278,20 +352,34 @@ fn amend_in_place(view: &mut CaiView, options: &Options<'_, '_>) -> PyResult<()>
     }
     match options.check {
         Check::Device => {}
-        Check::Bounds => view.check_memory()?,
-        Check::BoundsIfKnown => view.prove_memory()?,
-    }
-    if let Some(owner) = options.owner {
-        view.keep_beside(Owner::from_raw(release::own(owner.to_owned())?));
-    }
-    if let Some(producer) = options.producer {
-        view.set_producer(producer);
+        Check::Bounds => view::check_memory(descriptor)?,
+        Check::BoundsIfKnown => view::prove_memory(descriptor)?,
     }
     Ok(())
 }
 
-/// Describes the same bytes by the caller's type, shape and flag.
-fn redescribe(view: CaiView, options: &Options<'_, '_>) -> PyResult<CaiView> {
-    // SAFETY: `described` describes the bytes of the view, and no others.
-    unsafe { view.try_map(|descriptor| options.described(descriptor)) }.map_err(PyErr::from)
+/// What the options add to a view beside its description: made before the tensor is taken, since it can fail.
+struct Kept {
+    owner: Option<Owner>,
+    producer: Option<Stream>,
+}
+
+impl Kept {
+    fn of(options: &Options<'_, '_>) -> PyResult<Self> {
+        let owner = options.owner.map(|owner| release::own(owner.to_owned()));
+        Ok(Self {
+            owner: owner.transpose()?.map(Owner::from_raw),
+            producer: options.producer,
+        })
+    }
+
+    /// Adds it to the view. Cannot fail.
+    fn keep(self, view: &mut CaiView) {
+        if let Some(owner) = self.owner {
+            view.keep_beside(owner);
+        }
+        if let Some(producer) = self.producer {
+            view.set_producer(producer);
+        }
+    }
 }

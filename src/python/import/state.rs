@@ -11,6 +11,7 @@ use crate::protocol::dtype::{DType, code};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::cpython::int::type_name;
 use crate::python::cpython::names::names;
+use crate::python::cpython::recursion::Level;
 use crate::python::import::traits::Traits;
 
 /// Whether the object's own `__dlpack__` refuses these elements, which the table's functions do not check (torch,
@@ -75,6 +76,7 @@ fn is_true(object: &Bound<'_, PyAny>, traits: Traits, state: Traits) -> PyResult
 
 #[inline(never)]
 fn read_state(object: &Bound<'_, PyAny>, traits: Traits, state: Traits) -> PyResult<bool> {
+    let _level = Level::begin(object.py())?;
     let py = object.py();
     let names = names(py);
     let name = match state {

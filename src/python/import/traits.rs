@@ -2,7 +2,7 @@
 
 use bitflags::bitflags;
 
-use crate::partners::{Quirk, Silence};
+use crate::partners::{Mutability, Quirk, Silence};
 use crate::protocol::stream::Stream;
 
 bitflags! {
@@ -41,14 +41,16 @@ bitflags! {
         /// An array without a stream is undeclared, and not ready.
         const SILENT =
             Self::SILENT_LEGACY.bits() | Self::SILENT_PER_THREAD.bits() | Self::SILENT_UNKNOWN.bits();
-        /// [`Quirk::AbortsOnDtype`].
-        const ABORTS_ON_DTYPE = 1 << 15;
-        /// What is read before `__dlpack__` is called.
-        const CHECKED_FIRST = Self::IS_NEG.bits() | Self::ABORTS_ON_DTYPE.bits();
+        /// [`Mutability::Mutable`]: an array whose tensor has no flags can be written.
+        const IS_MUTABLE = 1 << 15;
         /// The type is NumPy's array, or a subclass of it. [`method`](Self::method) has the bits below.
         const NDARRAY = 1 << 24;
         /// The type is NumPy's masked array, or a subclass of it, whose `__dlpack__` drops the mask.
         const MASKED = 1 << 25;
+        /// [`Quirk::AbortsOnDtype`].
+        const ABORTS_ON_DTYPE = 1 << 26;
+        /// What is read before `__dlpack__` is called.
+        const CHECKED_FIRST = Self::IS_NEG.bits() | Self::ABORTS_ON_DTYPE.bits();
         /// Attributes that change the meaning of an export.
         const STATE = Self::REQUIRES_GRAD.bits() | Self::IS_CONJ.bits() | Self::IS_NEG.bits();
     }
@@ -82,6 +84,17 @@ impl Traits {
             Some(Stream::PerThreadDefault)
         } else {
             None
+        }
+    }
+
+    /// Returns the trait of what a library means by a tensor without flags.
+    ///
+    /// [`Mutability::Immutable`] is not taken for the flag: JAX's arrays would then be refused by JAX, whose import is
+    /// legacy as its export is. They stay unknown, and every consumer that can be told is told not to write.
+    pub(super) const fn of_mutability(untold: Option<Mutability>) -> Self {
+        match untold {
+            Some(Mutability::Mutable) => Self::IS_MUTABLE,
+            Some(Mutability::Immutable | Mutability::Unknown) | None => Self::empty(),
         }
     }
 

@@ -28,7 +28,7 @@ fn describe(shape: &[i64], strides: &[i64]) -> Descriptor {
         lanes: 1,
         shape,
         strides: Some(strides),
-        flags: 0,
+        flags: Flags::NONE,
     })
     .expect("a valid tensor")
 }

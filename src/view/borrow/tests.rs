@@ -5,6 +5,7 @@ use rstest::rstest;
 
 use super::Borrow;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
+use crate::protocol::device::{Device, Flags};
 use crate::protocol::dtype::code;
 use crate::protocol::rule::{Rule, Violation};
 
@@ -19,7 +20,24 @@ fn floats(data: u64, shape: &[i64], strides: &[i64]) -> Descriptor {
         lanes: 1,
         shape,
         strides: Some(strides),
-        flags: 0,
+        flags: Flags::NONE,
+    };
+    Descriptor::new(&raw).expect("a tensor")
+}
+
+/// Floats behind a handle of Vulkan, from `byte_offset` on.
+fn behind(handle: u64, byte_offset: u64) -> Descriptor {
+    let raw = RawTensor {
+        data: handle,
+        byte_offset,
+        device_type: Device::VULKAN,
+        device_id: 0,
+        code: code::FLOAT,
+        bits: 32,
+        lanes: 1,
+        shape: &[2, 2],
+        strides: Some(&[7, 1]),
+        flags: Flags::NONE,
     };
     Descriptor::new(&raw).expect("a tensor")
 }
@@ -63,6 +81,8 @@ unsafe impl Send for Held {}
 #[case::backwards_onto(floats(0x1018, &[4], &[-2]), floats(0x1000, &[4], &[2]), true)]
 #[case::scalars(floats(0x1000, &[], &[]), floats(0x1000, &[], &[]), true)]
 #[case::strides_without_a_common_divisor(floats(0x1000, &[4], &[2]), floats(0x1004, &[2], &[3]), true)]
+#[case::one_handle(behind(8, 0), behind(8, 1 << 40), true)]
+#[case::two_handles(behind(8, 0), behind(9, 0), false)]
 fn meeting(#[case] one: Descriptor, #[case] other: Descriptor, #[case] expected: bool) {
     let (one, other) = (Borrow::of(&one, true), Borrow::of(&other, false));
     assert_eq!(one.meets(&other), expected);

@@ -19,7 +19,7 @@ mod device;
 mod empty;
 mod host;
 
-use super::{CaiView, Owner, detach};
+use super::{CaiView, Owner, check_memory, detach};
 use crate::error::Error;
 use crate::protocol::axes::{Axes, Source};
 use crate::protocol::descriptor::Descriptor;
@@ -70,9 +70,11 @@ impl CaiView {
     ///
     /// ```
     #[doc = floats!()]
+    /// use cai_dlpack::protocol::device::Access;
+    ///
     /// let copy = floats().copy_to_host()?;
     /// assert_eq!(copy.typed::<f32>()?.copy_to_vec()?, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
-    /// assert!(!copy.descriptor().read_only());
+    /// assert_eq!(copy.descriptor().access(), Access::Writable);
     /// # Ok::<(), cai_dlpack::Error>(())
     /// ```
     pub fn copy_to_host(&self) -> Result<Self, Error> {
@@ -134,11 +136,8 @@ impl Transfer {
 
     /// Makes the copy: a view of memory that is not shared, ready for the stream or host that `request` names.
     ///
-    /// The driver is asked about the source first: a copy reads all of it, and a pointer that leads
-    /// nowhere is a refusal here, not a fault of the GPU (or, on the host, of the process).
-    ///
     /// # Errors
-    /// The rules of [`CaiView::check_memory`]; why no order can be made, the driver's refusal, or no memory.
+    /// Those of [`check`](Self::check); why no order can be made, the driver's refusal, or no memory.
     /// What was allocated has been freed.
     pub(crate) fn make(
         self,
@@ -146,12 +145,27 @@ impl Transfer {
         request: Request,
         policy: SyncPolicy,
     ) -> Result<CaiView, Error> {
-        let whole = Whole::of(view.descriptor())?;
-        view.check_memory()?;
+        let whole = Self::whole(view.descriptor())?;
         detach(|| match self {
             Self::Alike => device::copy(view, &whole, request, policy),
             Self::ToHost => host::copy(view, &whole, policy),
         })
+    }
+
+    /// Checks that a source can be copied, before anything is made or taken.
+    ///
+    /// # Errors
+    /// `copy-refused` for packed elements; the rules of [`check_memory`]; the driver's refusal.
+    pub(crate) fn check(source: &Descriptor) -> Result<(), Error> {
+        Self::whole(source).map(drop)
+    }
+
+    /// The driver is asked about the source first: a copy reads all of it, and a pointer that leads
+    /// nowhere is a refusal here, not a fault of the GPU (or, on the host, of the process).
+    fn whole(source: &Descriptor) -> Result<Whole, Error> {
+        let whole = Whole::of(source)?;
+        check_memory(source)?;
+        Ok(whole)
     }
 }
 

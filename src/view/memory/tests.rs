@@ -6,10 +6,10 @@ use crate::driver::script::{self, Script};
 use crate::driver::{MemoryKind, PointerInfo};
 use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
-use crate::protocol::device::Device;
+use crate::protocol::device::{Device, Flags};
 use crate::protocol::rule::Rule;
 use crate::protocol::stream::Stream;
-use crate::view::{CaiView, Owner};
+use crate::view::{CaiView, Owner, prove_memory};
 
 const START: u64 = 0x7000_0000;
 
@@ -38,7 +38,7 @@ fn bytes(offset: i64, count: i64, stride: i64, device: Device) -> CaiView {
         lanes: 1,
         shape: &[count],
         strides: Some(&[stride]),
-        flags: 0,
+        flags: Flags::NONE,
     });
     // SAFETY: nothing follows the address.
     unsafe { CaiView::new(descriptor.expect("a tensor"), Stream::None, Owner::new(())) }
@@ -82,7 +82,10 @@ fn the_device(#[case] said: Device, #[case] info: PointerInfo, #[case] refused: 
     let driver = Script::leak();
     driver.pointer(START, info);
     let _installed = script::install(driver);
-    assert_eq!(rule(bytes(0, 0x100, 1, said).prove_memory()), refused);
+    assert_eq!(
+        rule(prove_memory(bytes(0, 0x100, 1, said).descriptor())),
+        refused
+    );
 }
 
 #[rstest]
@@ -102,7 +105,9 @@ fn the_bounds(
     let driver = Script::leak();
     driver.pointer(START.wrapping_add_signed(offset), allocation());
     let _installed = script::install(driver);
-    let answer = rule(bytes(offset, count, stride, Device::cuda(0)).prove_memory());
+    let answer = rule(prove_memory(
+        bytes(offset, count, stride, Device::cuda(0)).descriptor(),
+    ));
     assert_eq!(answer, (!is_inside).then_some(Rule::OutOfBounds));
 }
 
@@ -138,7 +143,9 @@ fn mappings_side_by_side(#[case] gap: u64, #[case] count: i64, #[case] is_inside
         },
     );
     let _installed = script::install(driver);
-    let answer = rule(bytes(0, count, 1, Device::cuda(0)).prove_memory());
+    let answer = rule(prove_memory(
+        bytes(0, count, 1, Device::cuda(0)).descriptor(),
+    ));
     assert_eq!(answer, (!is_inside).then_some(Rule::OutOfBounds));
 }
 
@@ -152,7 +159,9 @@ fn a_range_that_the_driver_does_not_know_is_believed() {
     driver.pointer(START, info);
     let _installed = script::install(driver);
     assert_eq!(
-        rule(bytes(0, 1 << 40, 1, Device::cuda(0)).prove_memory()),
+        rule(prove_memory(
+            bytes(0, 1 << 40, 1, Device::cuda(0)).descriptor()
+        )),
         None
     );
 }
@@ -160,7 +169,10 @@ fn a_range_that_the_driver_does_not_know_is_believed() {
 #[test]
 fn host_memory_is_not_asked_about() {
     let _installed = script::install(Script::leak());
-    assert_eq!(rule(bytes(0, 8, 1, Device::HOST).prove_memory()), None);
+    assert_eq!(
+        rule(prove_memory(bytes(0, 8, 1, Device::HOST).descriptor())),
+        None
+    );
 }
 
 /// Managed memory is the device's alone while it works, unless it can be shared: also where the data is ready.
@@ -196,7 +208,7 @@ fn ready_data_is_read_when_the_device_is_idle(
         lanes: 1,
         shape: &[3],
         strides: None,
-        flags: 0,
+        flags: Flags::NONE,
     });
     let descriptor = descriptor.expect("a tensor");
     // SAFETY: the values outlive the view.

@@ -4,7 +4,7 @@ use super::*;
 use crate::driver::script::{self, Script, context};
 use crate::driver::{MemoryKind, PointerInfo};
 use crate::protocol::descriptor::{Descriptor, RawTensor};
-use crate::protocol::device::Device;
+use crate::protocol::device::{Device, Flags};
 use crate::protocol::dtype::DType;
 use crate::view::Owner;
 
@@ -22,7 +22,7 @@ fn view(device_type: i32, ready: Stream) -> CaiView {
         lanes: DType::F32.lanes(),
         shape: &[4],
         strides: None,
-        flags: 0,
+        flags: Flags::NONE,
     });
     let descriptor = descriptor.expect("a valid tensor");
     // SAFETY: nothing reads the memory; the scripted driver follows no stream.

@@ -96,16 +96,71 @@ fn a_payload_is_found_under_its_own_vtable_only() {
     for each in [&owner, &shared] {
         assert_eq!(each.payload(own), Some(owner.raw.payload));
         assert_eq!(each.payload(other), None);
-        assert_eq!(each.sole_payload(own), None, "it is shared");
     }
+}
+
+/// A kind of payload that shows a Python object, and leaves it alone.
+struct Object;
+
+impl Kind for Object {
+    const ENDS_ON: EndsOn = EndsOn::AnyThread;
+    const SHOWS: Shows = Shows::Object;
+
+    fn vtable() -> &'static Vtable {
+        static OBJECT: Vtable = Vtable::of::<Object>();
+        &OBJECT
+    }
+
+    unsafe fn end(_: NonNull<()>) {
+        stats::RELEASED.add();
+    }
+}
+
+fn object() -> Owner {
+    Owner::from_raw(RawOwner::new(NonNull::dangling(), Object::vtable()))
+}
+
+/// Returns how many objects the owner alone holds.
+fn shown(owner: &Owner) -> usize {
+    let mut count = 0;
+    let visited = owner.visit_objects(&mut |_| {
+        count += 1;
+        Ok::<(), ()>(())
+    });
+    assert_eq!(visited, Ok(()));
+    count
+}
+
+#[test]
+fn an_object_is_shown_by_its_only_owner() {
+    let owner = object();
+    assert_eq!((shown(&owner), owner.may_hold_objects()), (1, true));
+    let shared = owner.share();
+    assert_eq!((shown(&owner), shown(&shared)), (0, 0), "it is shared");
+    assert!(owner.may_hold_objects() && shared.may_hold_objects());
     drop(shared);
-    assert_eq!(owner.sole_payload(own), owner.payload(own), "no more");
+    assert_eq!(shown(&owner), 1, "no more");
     let shared = owner.share();
     drop(owner);
-    assert_eq!(shared.sole_payload(own), shared.payload(own), "no more");
-    assert_eq!(shared.sole_payload(other), None);
-    let (unique, _drops) = counted();
-    assert_eq!(unique.sole_payload(own), Some(unique.raw.payload));
+    assert_eq!(shown(&shared), 1, "no more");
+    let (value, _drops) = counted();
+    assert_eq!((shown(&value), value.may_hold_objects()), (0, false));
+}
+
+#[test]
+fn both_owners_of_a_pair_are_shown_and_dropped() {
+    let (value, drops) = counted();
+    let pair = object().beside(value).beside(object());
+    assert_eq!((shown(&pair), pair.may_hold_objects()), (2, true));
+    let shared = pair.share();
+    assert_eq!(shown(&pair), 0, "it is shared");
+    drop(pair);
+    assert_eq!((shown(&shared), drops.load(SeqCst)), (2, 0));
+    drop(shared);
+    assert_eq!(drops.load(SeqCst), 1);
+    let (value, _drops) = counted();
+    let (other, _drops) = counted();
+    assert!(!value.beside(other).may_hold_objects());
 }
 
 #[test]

@@ -3,6 +3,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use super::*;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
+use crate::protocol::device::Flags;
 use crate::protocol::stream::Stream;
 use crate::view::{CaiView, Owner};
 
@@ -64,7 +65,7 @@ fn a_chain_through_managed_tensors_too() {
         lanes: 1,
         shape: &[2, 3],
         strides: None,
-        flags: 0,
+        flags: Flags::NONE,
     };
     let descriptor = Descriptor::new(&tensor).expect("a valid tensor");
     // SAFETY: nobody follows the pointer in this test.

@@ -168,8 +168,8 @@ class CaiView:
         DLPack's device, as (type, id).
     stream : int | None
         The stream on which the data is ready; None if the data is ready.
-    read_only : bool
-        Whether consumers must not write.
+    read_only : bool | None
+        Whether consumers must not write; None if the producer could not state it.
     owner : object | None
         The Python object that keeps the memory alive; None if a DLPack tensor does.
 
@@ -220,7 +220,13 @@ class CaiView:
 
     @property
     def ptr(self) -> int:
-        """The address of the first element (index 0 on every axis); 0 for an array of size 0."""
+        """The address of the first element (index 0 on every axis); 0 for an array of size 0. On a device whose memory
+        has handles instead of addresses (OpenCL, Vulkan, Metal, WebGPU), the handle.
+        """
+
+    @property
+    def byte_offset(self) -> int:
+        """The distance in bytes from a handle to the first element; 0 if `ptr` is an address."""
 
     @property
     def device(self) -> _DeviceLike:
@@ -243,8 +249,10 @@ class CaiView:
         """
 
     @property
-    def read_only(self) -> bool:
-        """Whether consumers must not write."""
+    def read_only(self) -> bool | None:
+        """Whether consumers must not write: True, False, or None if the producer could not state it. Consumers that can
+        be told are then told not to.
+        """
 
     @property
     def owner(self) -> Any:
@@ -618,7 +626,7 @@ def view(
     shape : tuple[int, ...] | None, default None
         A new shape for contiguous memory, in elements of `dtype`.
     read_only : bool | None, default None
-        Overrides the producer's flag. False asserts that consumers may write.
+        Overrides the producer's flag, or its lack. False asserts that consumers may write.
     owner : object, default None
         Keeps the memory of a bare dict alive; of any other object, is kept alive beside it.
     check : Literal['device', 'bounds'] | None, default None
@@ -676,7 +684,7 @@ def from_cai(
     shape : tuple[int, ...] | None, default None
         A new shape for contiguous memory, in elements of `dtype`.
     read_only : bool | None, default None
-        Overrides the producer's flag. False asserts that consumers may write.
+        Overrides the producer's flag, or its lack. False asserts that consumers may write.
     owner : object, default None
         Keeps the memory of a bare dict alive; of any other object, is kept alive beside it.
     check : Literal['device', 'bounds'] | None, default None
@@ -736,7 +744,7 @@ def from_dlpack(
     shape : tuple[int, ...] | None, default None
         A new shape for contiguous memory, in elements of `dtype`.
     read_only : bool | None, default None
-        Overrides the producer's flag. False asserts that consumers may write.
+        Overrides the producer's flag, or its lack. False asserts that consumers may write.
     owner : object, default None
         Keeps the memory of a bare dict alive; of any other object, is kept alive beside it.
     check : Literal['device', 'bounds'] | None, default None
@@ -804,7 +812,7 @@ def to_dlpack(
     shape : tuple[int, ...] | None, default None
         A new shape for contiguous memory, in elements of `dtype`.
     read_only : bool | None, default None
-        Overrides the producer's flag. False asserts that consumers may write.
+        Overrides the producer's flag, or its lack. False asserts that consumers may write.
     owner : object, default None
         Keeps the memory of a bare dict alive; of any other object, is kept alive beside it.
     check : Literal['device', 'bounds'] | None, default None

@@ -29,7 +29,7 @@ pub fn view_of<T: Element + WithDType>(tensor: &Tensor) -> Result<CaiView> {
         lanes: <T as Element>::DTYPE.lanes(),
         shape: &shape,
         strides: Some(&strides),
-        flags: Flags::READ_ONLY.bits(),
+        flags: Flags::READ_ONLY,
     })
     .map_err(Error::wrap)?;
     drop(storage);

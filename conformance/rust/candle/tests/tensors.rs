@@ -2,6 +2,7 @@
 
 use cai_candle::{tensor_of, view_of};
 use cai_dlpack::CaiView;
+use cai_dlpack::protocol::device::Access;
 use cai_dlpack::protocol::stream::Stream;
 use candle_core::{Device, Result, Tensor};
 
@@ -17,7 +18,7 @@ fn values(view: &CaiView) -> Vec<f32> {
 fn a_tensor_is_seen_where_it_is() -> Result<()> {
     let view = view_of::<f32>(&matrix()?)?;
     assert_eq!(view.descriptor().shape(), [2, 3]);
-    assert!(view.descriptor().read_only());
+    assert_eq!(view.descriptor().access(), Access::ReadOnly);
     assert_eq!(values(&view), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
     Ok(())
 }

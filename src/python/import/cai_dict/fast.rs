@@ -1,8 +1,10 @@
 //! Reads a dict of numbers without running Python code.
 //!
 //! Takes the shape that nearly every producer sends: an exact dict with interned keys whose values are exact tuples,
-//! ints and strs, and no mask. Anything else, and anything wrong, gives `None` with nothing done. As no Python code
-//! runs, the values need no references of their own under the GIL.
+//! ints and strs, and no mask. Anything else, and anything wrong, gives `None` with nothing done.
+//!
+//! Under the GIL the values are borrowed. So nothing here may run code, raise an exception or allocate a Python object:
+//! before CPython 3.12 an allocation may start the garbage collector, whose finalisers may empty the dict.
 
 use std::ptr;
 
@@ -15,6 +17,7 @@ use crate::protocol::convert::{InterfaceRef, PlainDict};
 use crate::protocol::stream::Stream;
 use crate::python::cpython::int;
 use crate::python::cpython::names::{Names, names};
+use crate::python::cpython::text::Letters;
 use crate::python::cpython::tuple::{tuple_item, tuple_len};
 
 /// The values of the keys [`Names::interface`], in that order; NULL for a missing key. Borrowed from the dict under the
@@ -92,7 +95,7 @@ pub(crate) fn read_fast<'a>(
     if !is_absent(mask) {
         return None;
     }
-    let dtype = PlainDict::dtype(str_fast(py, typestr)?)?;
+    let dtype = PlainDict::dtype(&letters_fast(py, typestr)?)?;
     if !descr.is_null() && !is_trivial_descr(py, descr, typestr) {
         return None;
     }
@@ -139,23 +142,12 @@ fn is_absent(value: *mut ffi::PyObject) -> bool {
 }
 
 #[inline(always)]
-fn str_fast<'a>(_py: Python<'a>, value: *mut ffi::PyObject) -> Option<&'a str> {
-    // SAFETY: a value of the dict or an item of one, which lives as long as `read_fast` runs.
-    if value.is_null() || unsafe { ffi::PyUnicode_CheckExact(value) } == 0 {
+fn letters_fast<'a>(py: Python<'a>, value: *mut ffi::PyObject) -> Option<Letters<'a>> {
+    if value.is_null() {
         return None;
     }
-    let mut length = 0;
-    // SAFETY: an exact str.
-    let text = unsafe { ffi::PyUnicode_AsUTF8AndSize(value, &raw mut length) };
-    if text.is_null() {
-        // SAFETY: the GIL is held. A lone surrogate, which the full read refuses.
-        unsafe { ffi::PyErr_Clear() };
-        return None;
-    }
-    // SAFETY: `length` bytes, which the str owns and never changes, and which live as long as it.
-    let bytes = unsafe { std::slice::from_raw_parts(text.cast(), length.cast_unsigned()) };
-    // SAFETY: `PyUnicode_AsUTF8AndSize` returns UTF-8.
-    Some(unsafe { std::str::from_utf8_unchecked(bytes) })
+    // SAFETY: a value of the dict or an item of one: not null, and alive as long as `read_fast` runs.
+    Letters::read_fast(unsafe { Borrowed::from_ptr(py, value) })
 }
 
 /// Whether `descr` only repeats `typestr`: `[('', typestr)]`, as CuPy sends it.
@@ -177,10 +169,13 @@ fn is_trivial_descr(
         return false;
     }
     // SAFETY: a tuple of two.
-    let name = str_fast(py, unsafe { tuple_item(field, 0) });
+    let name = letters_fast(py, unsafe { tuple_item(field, 0) });
     // SAFETY: a tuple of two.
-    let kind = str_fast(py, unsafe { tuple_item(field, 1) });
-    name == Some("") && kind.is_some() && kind == str_fast(py, typestr)
+    let kind = letters_fast(py, unsafe { tuple_item(field, 1) });
+    let (Some(name), Some(kind), Some(typestr)) = (name, kind, letters_fast(py, typestr)) else {
+        return false;
+    };
+    name.is_empty() && *kind == *typestr
 }
 
 /// Returns the item of a list of one, borrowed from it.

@@ -22,7 +22,7 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 use crate::python::cpython::int::{IntRule, repr, type_name};
 use crate::python::cpython::names::names;
-use crate::python::cpython::release;
+use crate::python::cpython::{list, release};
 pub(crate) use crate::python::import::cai_dict::fast::{FastDict, Numbers, read_fast};
 
 const VERSION: IntRule = IntRule::new(Field::CaiVersion, Rule::VersionType, Rule::VersionRange);
@@ -206,12 +206,12 @@ fn items<'py>(
     value: &Bound<'py, PyAny>,
     rule: Rule,
     field: Field,
-) -> PyResult<Bound<'py, PyTuple>> {
+) -> PyResult<Vec<Bound<'py, PyAny>>> {
     if let Ok(tuple) = value.cast::<PyTuple>() {
-        return Ok(tuple.clone());
+        return Ok(tuple.iter().collect());
     }
     match value.cast::<PyList>() {
-        Ok(list) => Ok(list.to_tuple()),
+        Ok(list) => Ok(list::items(list)),
         Err(_) => Err(Violation::new(rule, field, repr(value)).into()),
     }
 }

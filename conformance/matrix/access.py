@@ -1,0 +1,47 @@
+"""Whether an array may be written, as its own library shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from conformance.matrix.calls import PARTNERS
+
+# Of libraries whose arrays can be either. The others have no such property.
+SHOWN: dict[str, Callable[[Any], bool]] = {
+    "numpy": lambda array: array.flags.writeable,
+    "array_api_strict": lambda array: array._array.flags.writeable,
+    "cuda": lambda memory: not memory.readonly,
+    "pyarrow": lambda memory: getattr(memory, "is_mutable", False),
+}
+# By the table of partners, the arrays that tensors without flags are of.
+BY_TABLE = {"mutable": True, "immutable": False}
+
+
+def shown(array: Any) -> bool | None:
+    """What the library of the array shows; None if its arrays are all alike."""
+    look = SHOWN.get(type(array).__module__.partition(".")[0])
+    return look(array) if look else None
+
+
+def stated(array: Any) -> bool | None:
+    """What the array states, of itself or by being of its library; None if it cannot."""
+    own = shown(array)
+    if own is not None:
+        return own
+    if interface := getattr(array, "__cuda_array_interface__", None):
+        return not interface["data"][1]
+    module = type(array).__module__
+    for row in PARTNERS.values():
+        if any(module == name or module.startswith(f"{name}.") for name in row["modules"]):
+            return BY_TABLE.get(row["untold"])
+    return None
+
+
+def lost(before: bool | None, after: bool | None) -> str | None:
+    """What of the one statement the other does not have; None if it is all there."""
+    if after is None or after == before:
+        return None
+    if after:
+        return f"the consumer may write what is {'read-only' if before is False else 'of unknown access'}"
+    return "the consumer may not write what is writable" if before else None

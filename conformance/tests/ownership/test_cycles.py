@@ -1,0 +1,139 @@
+"""An array that keeps what was derived from its own view is collected, whatever was derived and how.
+
+The derivations are compared with the class and the module: a new one without a case here fails.
+"""
+
+from __future__ import annotations
+
+import gc
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import cai_dlpack as cd
+import pytest
+
+from conformance.tests.doubles.producers import Cai, StreamObject, interface
+from conformance.tests.simulated.machine import Machine
+
+Derive = Callable[[Any, int], object]
+
+
+def left(view: Any, stream: int) -> object:
+    with view.consume(stream) as loan:
+        return loan
+
+
+METHODS: dict[str, Derive] = {
+    "on": lambda view, stream: view.on(stream),
+    "synchronize": lambda view, _: view.synchronize(),
+    "present_as": lambda view, _: view.present_as("cuda"),
+    "consume": left,
+    "field": lambda view, _: view.field("x"),
+}
+FUNCTIONS: dict[str, Derive] = {
+    "view": lambda view, _: cd.view(view),
+    "from_cai": lambda view, _: cd.from_cai(view),
+    "split_masked": lambda view, _: cd.split_masked(view),
+    "join": lambda view, stream: cd.join([view], on=stream),
+}
+MORE: dict[str, Derive] = {
+    "view-with-options": lambda view, _: cd.view(view, read_only=True, shape=(6,)),
+    "view-with-an-owner": lambda view, _: cd.view(view, owner=view.owner),
+    "view-with-the-view-as-owner": lambda view, _: cd.view(view, owner=view),
+    "stream-object": lambda view, stream: view.on(StreamObject(stream)),
+    "of-a-derived-one": lambda view, stream: cd.view(view.on(stream)).on(1),
+    "of-one-with-an-owner": lambda view, stream: cd.view(view, owner=[view]).on(stream),
+    "memoryview": lambda view, _: memoryview(view),
+    "twice": lambda view, stream: (view.on(stream), view.synchronize(), cd.view(view)),
+    "block": lambda view, stream: view.consume(stream),
+}
+DERIVATIONS = {**METHODS, **FUNCTIONS, **MORE}
+
+# Neither views nor blocks: numbers, text, dicts of numbers, the object itself.
+FACTS = {
+    *("byte_strides", "device", "dtype", "elem_strides", "fields", "itemsize", "memory", "nbytes", "ndim", "owner"),
+    *("producer_stream", "ptr", "read_only", "return_edge", "shape", "stream", "to_cai", "__array_interface__"),
+    *("__cuda_array_interface__", "__dlpack_device__", "__dlpack_c_exchange_api__"),
+    *("__reduce__", "__repr__", "__doc__", "__module__"),
+}
+# A managed tensor keeps the view, and the collector sees neither: docs/ownership.md.
+THROUGH_A_TENSOR = {"__dlpack__", "__array__"}
+
+
+def test_every_method_has_a_case() -> None:
+    known = FACTS | THROUGH_A_TENSOR | set(METHODS)
+    assert set(vars(cd.CaiView)) - {"__buffer__", "__release_buffer__"} == known
+
+
+def test_every_function_has_a_case() -> None:
+    functions = {name for name in cd.__all__ if isinstance(getattr(cd, name), types.BuiltinFunctionType)}
+    assert functions == {"explain", "stats", "from_dlpack", "to_dlpack", *FUNCTIONS}
+
+
+@pytest.fixture
+def array(machine: Machine) -> list[Any]:
+    """A box with an array of managed memory, whose data is ready on a stream; the test takes it out."""
+    pointer, stream = machine.managed_memory(64), machine.stream()
+    return [Cai(interface(data=(pointer, False), stream=stream)), pointer, stream]
+
+
+@pytest.mark.parametrize("name", DERIVATIONS)
+def test_an_array_that_keeps_a_derived_view_is_collected(name: str, array: list[Any], machine: Machine) -> None:
+    if name == "field":
+        array[0].interface |= {"typestr": "|V8", "descr": [("x", "<f4"), ("y", "<f4")]}
+    other, before = machine.stream(), cd.stats()["live"]
+    view = cd.view(array[0])
+    derived = DERIVATIONS[name](view, other)
+    assert derived is not view, "nothing was derived"
+    array[0].cached = (view, derived)
+    alive = weakref.ref(array.pop(0))
+    del view, derived
+    gc.collect()
+    assert alive() is None
+    assert cd.stats()["live"] == before
+
+
+@pytest.mark.parametrize("name", DERIVATIONS)
+def test_a_derived_view_alone_keeps_the_array(name: str, array: list[Any], machine: Machine) -> None:
+    if name == "field":
+        array[0].interface |= {"typestr": "|V8", "descr": [("x", "<f4"), ("y", "<f4")]}
+    derived = DERIVATIONS[name](cd.view(array[0]), machine.stream())
+    alive = weakref.ref(array.pop(0))
+    gc.collect()
+    assert alive() is not None
+    assert not isinstance(derived, cd.CaiView) or "owner" in name or root(derived) is alive()
+    del derived
+    gc.collect()
+    assert alive() is None
+
+
+def root(view: cd.CaiView) -> object:
+    """Returns the array: a view by `from_cai` has the view as its owner."""
+    owner = view.owner
+    return root(owner) if isinstance(owner, cd.CaiView) else owner
+
+
+def test_views_that_are_derived_again_and_again_make_no_chain(array: list[Any], machine: Machine) -> None:
+    view, streams = cd.view(array[0]), [machine.stream(), machine.stream()]
+    first, alive = view.on(streams[0]), []
+    for step in range(100):
+        view = view.on(streams[step % 2]).synchronize()
+        alive.append(weakref.ref(view))
+    gc.collect()
+    assert [each() is not None for each in alive] == [False] * 99 + [True]
+    assert view.owner is first.owner is array[0]
+
+
+def test_an_open_block_keeps_its_array_until_it_is_left(array: list[Any], machine: Machine) -> None:
+    """The collector would finalise the array, and with it the producer's stream, before the return edge."""
+    block = array[0].block = cd.view(array[0]).consume(machine.stream())
+    array[0].loan = block.__enter__()
+    alive = weakref.ref(array.pop(0))
+    gc.collect()
+    assert alive() is not None
+    block.__exit__(None, None, None)
+    del block
+    gc.collect()
+    assert alive() is None

@@ -1,0 +1,68 @@
+"""The cache of what a type offers keeps no class alive, and takes no class for a dead one of the same address."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import cai_dlpack as cd
+
+from conformance.tests.dlpack import abi, exchange
+from conformance.tests.doubles.producers import interface
+
+
+class Cargo:
+    """Something that a class refers to."""
+
+
+def test_a_class_ends_with_its_last_object() -> None:
+    ended = []
+    for _ in range(100):
+        cargo = Cargo()
+        kind: Any = type("Producer", (), {"__cuda_array_interface__": interface(), "cargo": cargo})
+        assert cd.view(kind(), device_id=0).shape == (2, 3)
+        ended += [weakref.ref(kind), weakref.ref(cargo)]
+    del kind, cargo
+    gc.collect()
+    assert [each() for each in ended] == [None] * 200
+
+
+def test_a_class_at_the_address_of_a_dead_one_is_examined_anew() -> None:
+    """With a table and without in turn: a table of the one before would be called with the wrong object."""
+    addresses: dict[int, int] = {}
+    for turn in range(300):
+        if turn % 2:
+            producer = exchange.Producer()
+            kind = exchange.make_type(exchange.capsule(exchange.table(producer)), producer)
+            view = cd.view(kind())
+            assert producer.exported == 1
+        else:
+            kind = type("Exchanger", (), {"__cuda_array_interface__": interface()})
+            view = cd.view(kind(), device_id=0)
+        assert view.device == ((abi.CPU, 0) if turn % 2 else (abi.CUDA, 0))
+        addresses[id(kind)] = addresses.get(id(kind), 0) + 1
+        del view, kind
+        gc.collect()
+    assert max(addresses.values()) > 1, "no address was used again"
+
+
+def test_a_class_that_is_used_while_it_is_collected_is_forgotten_all_the_same() -> None:
+    """A finaliser of an object of the class brings the class back into the cache after its weak references."""
+    seen = []
+
+    class Last:
+        __cuda_array_interface__ = interface()
+
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            seen.append(cd.view(self, device_id=0).shape)
+
+    Last()
+    alive = weakref.ref(Last)
+    del Last
+    gc.collect()
+    gc.collect()
+    assert (seen, alive()) == ([(2, 3)], None)
