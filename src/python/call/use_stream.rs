@@ -57,7 +57,8 @@ fn device_asked_of(driver: &dyn Driver, stream: Stream) -> Result<i32, DriverErr
 ///
 /// A consumer that imports views through the C Exchange API reads the work stream without naming an array. It
 /// gets this stream, and every view that it imports is made ready there. Without a block it gets the legacy default
-/// stream. A producer of DLPack without that API is asked for its data on the same stream. The block belongs to the current context, as that of `policy` does.
+/// stream. A producer of DLPack without that API is asked for its data on the same stream. The block belongs to the
+/// current context, as that of `policy` does.
 ///
 /// Parameters
 /// ----------
