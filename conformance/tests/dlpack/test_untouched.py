@@ -53,6 +53,7 @@ DOUBLES: dict[str, Any] = {"dtype": (abi.FLOAT, 64, 1), "shape": (3,)}
 
 #: By rule: keywords that every function of an import refuses, and the tensor.
 KEYWORDS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("argument-unexpected", {}, {"devce_id": 0}),
     ("argument-type", {}, {"read_only": 3}),
     ("argument-value", {}, {"check": "soon"}),
     ("stream-type", {}, {"producer_stream": "1"}),
@@ -77,6 +78,7 @@ KEYWORDS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 #: What only one function refuses.
 ITS_OWN: list[tuple[str, dict[str, Any], Door]] = [
+    ("argument-count", {}, lambda capsule: LOOSE.view(capsule, 0)),
     ("copied-unasked", {"flags": abi.IS_COPIED}, partial(cd.from_dlpack, copy=False)),
     ("device-mismatch", {}, partial(cd.from_dlpack, device=(2, 0))),
     ("device-unknown", {}, partial(cd.from_dlpack, device=(99, 0))),
@@ -293,6 +295,9 @@ NOT_OF_A_CAPSULE = {
         "device-pair",
         "device-item-type",
         "values-lazy",
+        "array-deleted",
+        "array-traced",
+        "producer-dtype",
     },
     "a rule of the CUDA Array Interface": {
         "version-missing",
@@ -329,6 +334,9 @@ NOT_OF_A_CAPSULE = {
         "field-none",
         "scope-ended",
         "pickle",
+        "deep-copy",
+        "numpy-dtype",
+        "consume-open",
     },
     "a rule in the body of a function, which has its arguments": {"view-contiguous", "view-device", "view-shape"},
     "an order that is refused where those above are, of data that is ready elsewhere": {
@@ -339,6 +347,7 @@ NOT_OF_A_CAPSULE = {
         "capture-other",
         "capture-invalid",
     },
+    "a rule of functions that take no capsule": {"argument-missing", "stream-none"},
     "a function of the table of C, which takes what it is given": {"exchange-allocator"},
     "a producer that declares no stream: a bare capsule is ready on the caller's": {"stream-undeclared"},
 }

@@ -5,6 +5,7 @@ The derivations are compared with the class and the module: a new one without a 
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import types
 import weakref
@@ -25,7 +26,12 @@ def left(view: Any, stream: int) -> object:
         return loan
 
 
+async def waited(view: Any) -> Any:
+    return await view.wait()
+
+
 METHODS: dict[str, Derive] = {
+    "wait": lambda view, _: asyncio.run(waited(view)),
     "on": lambda view, stream: view.on(stream),
     "synchronize": lambda view, _: view.synchronize(),
     "present_as": lambda view, _: view.present_as("cuda"),
@@ -53,10 +59,22 @@ DERIVATIONS = {**METHODS, **FUNCTIONS, **MORE}
 
 # Neither views nor blocks: numbers, text, dicts of numbers, the object itself.
 FACTS = {
-    *("byte_strides", "device", "dtype", "elem_strides", "fields", "itemsize", "memory", "nbytes", "ndim", "owner"),
+    *(
+        "byte_offset",
+        "byte_strides",
+        "device",
+        "dtype",
+        "elem_strides",
+        "fields",
+        "itemsize",
+        "memory",
+        "nbytes",
+        "ndim",
+        "owner",
+    ),
     *("producer_stream", "ptr", "read_only", "return_edge", "shape", "stream", "to_cai", "__array_interface__"),
     *("__cuda_array_interface__", "__dlpack_device__", "__dlpack_c_exchange_api__"),
-    *("__reduce__", "__repr__", "__doc__", "__module__"),
+    *("__copy__", "__deepcopy__", "__numpy_dtype__", "__reduce__", "__repr__", "__doc__", "__module__"),
 }
 # A managed tensor keeps the view, and the collector sees neither: docs/ownership.md.
 THROUGH_A_TENSOR = {"__dlpack__", "__array__"}
@@ -69,7 +87,7 @@ def test_every_method_has_a_case() -> None:
 
 def test_every_function_has_a_case() -> None:
     functions = {name for name in cd.__all__ if isinstance(getattr(cd, name), types.BuiltinFunctionType)}
-    assert functions == {"explain", "stats", "from_dlpack", "to_dlpack", *FUNCTIONS}
+    assert functions == {"explain", "stats", "from_dlpack", "to_dlpack", "policy", "use_stream", *FUNCTIONS}
 
 
 @pytest.fixture
