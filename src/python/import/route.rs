@@ -113,7 +113,7 @@ pub(crate) fn by_attributes<'py>(
         if let Some(fast) = cai::read_fast(&dict, options, &mut numbers)
             && (is_declared(traits, fast.stream, fast.is_stream_known)
                 || options.producer.is_some()
-                || !dlpack::has_dlpack(object)?)
+                || !dlpack::has_dlpack(object, traits)?)
         {
             memory.write(cai::view_fast(object, fast, options)?);
             return Ok(Beside::default());
@@ -121,19 +121,19 @@ pub(crate) fn by_attributes<'py>(
         let read = cai::read(object, &dict, options)?;
         if is_declared(traits, read.interface.stream(), read.is_stream_known())
             || options.producer.is_some()
-            || !dlpack::has_dlpack(object)?
+            || !dlpack::has_dlpack(object, traits)?
         {
             return cai::import_parsed(memory, object, read, options, structs);
         }
         stated = Access::of_flag(read.interface.read_only());
-    } else if !dlpack::has_dlpack(object)? {
+    } else if !dlpack::has_dlpack(object, traits)? {
         return Err(no_protocol(object));
     }
     let request = DlpackArguments {
         stream: options.producer,
         ..DlpackArguments::default()
     };
-    let offer = dlpack::offer_of_object(object, request, options, stated)?;
+    let offer = dlpack::offer_of_object(object, traits, request, options, stated)?;
     memory.write(claim(offer, options)?);
     Ok(Beside::default())
 }
