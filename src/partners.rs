@@ -30,6 +30,7 @@
 #[cfg(test)]
 mod page;
 mod plan;
+mod reads;
 mod refuses;
 mod row;
 mod table;
@@ -39,8 +40,9 @@ mod tests;
 #[cfg(feature = "pyo3")]
 pub(crate) use plan::{Asked, order_for};
 pub use plan::{HandOver, Order};
+pub use reads::Reads;
 pub use refuses::Refuses;
-pub use row::{Call, Checked, Fault, Mutability, Partner, Producer, Quirk, Reads, Silence, Waits};
+pub use row::{Call, Checked, Fault, Mutability, Partner, Producer, Quirk, Silence, Waits};
 pub use table::PARTNERS;
 
 /// The partner of a name, a title, a distribution or an alias.

@@ -120,8 +120,8 @@ fn is_death(error: &DriverError) -> bool {
     matches!(error.code(), Some(201 | 400 | 709))
 }
 
-/// A stream of ours, on which no other thread works while this lives, and nobody captures. It is not ordered with
-/// the default streams.
+/// A stream of ours, on which no other thread works while this lives, and which no thread captures. It is not
+/// ordered with the default streams.
 pub(crate) struct PrivateStream<'d> {
     driver: &'d dyn Driver,
     context: Context,

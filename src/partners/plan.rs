@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::row::{Call, Partner, Reads, Waits};
+use super::reads::Reads;
+use super::row::{Call, Partner, Waits};
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Device;
 use crate::protocol::rule::Violation;

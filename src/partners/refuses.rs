@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::row::Reads;
+use super::reads::Reads;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Access;
 

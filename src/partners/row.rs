@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::reads::Reads;
 use super::refuses::Refuses;
 
 /// A library that exchanges arrays through this bridge.
@@ -195,39 +196,6 @@ impl Call {
         match self.advice {
             "" => self.waits.name().to_owned(),
             advice => format!("{}: {advice}", self.waits.name()),
-        }
-    }
-}
-
-/// The protocol by which a [`Call`] reads a view.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Reads {
-    /// `__dlpack__`, or the exchange table.
-    Dlpack,
-    /// A DLPack capsule alone.
-    Capsule,
-    /// `__cuda_array_interface__`.
-    Interface,
-    /// Python's buffer protocol.
-    Buffer,
-    /// Python's buffer protocol, and `__dlpack__` for memory that has none.
-    BufferOrDlpack,
-    /// `__array_interface__`.
-    ArrayInterface,
-}
-
-impl Reads {
-    /// The name of the protocol, as the conformance matrix prints it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Dlpack => "DLPack",
-            Self::Capsule => "capsule",
-            Self::Interface => "interface",
-            Self::Buffer => "buffer",
-            Self::BufferOrDlpack => "buffer or DLPack",
-            Self::ArrayInterface => "array interface",
         }
     }
 }

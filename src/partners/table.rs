@@ -3,6 +3,7 @@
 //! A row states every fact of [`Partner`] and, by the functions below, those that no producer or call is
 //! without; what a row leaves out is usual.
 
+use super::reads::Reads;
 use super::refuses::Refuses;
 use super::refuses::Refuses::{
     AxesAbove, DType, Empty, Gaps, NegativeStrides, NoAxes, NotCOrder, NotContiguous, ReadOnly,
@@ -10,7 +11,7 @@ use super::refuses::Refuses::{
 use super::row::Checked::{Matrix, MatrixHost, Source, Torch};
 use super::row::Mutability::{Immutable, Mutable, Unknown};
 use super::row::Quirk::{AbortsOnDtype, IgnoresStream, MislabelsBfloat16, WantsCurrentDevice};
-use super::row::{Call, Fault, Partner, Producer, Reads, Silence, Waits};
+use super::row::{Call, Fault, Partner, Producer, Silence, Waits};
 
 const HOST: &[i32] = &[1];
 const HOST_READABLE: &[i32] = &[1, 3, 13];

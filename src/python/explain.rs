@@ -262,7 +262,7 @@ fn look(object: &Bound<'_, PyAny>) -> PyResult<Found> {
         found.offers.push("the C Exchange API".into());
     }
     look_at_cai(object, &mut found)?;
-    let dlpack = look_at_dlpack(object, &mut found);
+    let dlpack = look_at_dlpack(object, facts.traits, &mut found);
     if has_table {
         (found.route, found.reason) = (
             Some("exchange"),
@@ -426,8 +426,8 @@ fn has_streams(object: &Bound<'_, PyAny>) -> bool {
 }
 
 /// Whether the object has `__dlpack__`; adds its device to the offers.
-fn look_at_dlpack(object: &Bound<'_, PyAny>, found: &mut Found) -> bool {
-    if !dlpack::has_dlpack(object).unwrap_or(false) {
+fn look_at_dlpack(object: &Bound<'_, PyAny>, traits: Traits, found: &mut Found) -> bool {
+    if !dlpack::has_dlpack(object, traits).unwrap_or(false) {
         return false;
     }
     found.offers.push(match dlpack::announced_device(object) {

@@ -316,7 +316,7 @@ fn raw_of<'a>(
 }
 
 /// # Safety
-/// `values` is NULL, or aligned and points to `ndim` readable integers that nobody changes during `'a`.
+/// `values` is NULL, or aligned and points to `ndim` readable integers that do not change during `'a`.
 unsafe fn extents<'a>(values: *const i64, ndim: usize) -> Option<&'a [i64]> {
     if values.is_null() {
         return None;

@@ -182,7 +182,7 @@ unsafe extern "C" fn allocate(
         // SAFETY: DLPack 1.3: `out` is valid for a write, if it is not NULL.
         unsafe { out.write(tensor) };
     } else if !tensor.is_null() {
-        // SAFETY: made above, and given to nobody.
+        // SAFETY: made above, and not passed on.
         unsafe { DLManagedTensorVersioned::drop_raw(tensor) };
     }
     let Some((kind, text)) = refused else {

@@ -45,12 +45,11 @@ pub(crate) struct DlpackArguments {
     pub(crate) device: Option<Device>,
 }
 
-/// Whether the object's type has `__dlpack__`.
-pub(crate) fn has_dlpack(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let is_known = known_types::facts_of(object)?
-        .traits
-        .intersects(Traits::HAS_DLPACK);
-    Ok(is_known || object.get_type().hasattr(&names(object.py()).dlpack)?)
+/// Whether the object's type, of these traits, has `__dlpack__`.
+#[inline(always)]
+pub(crate) fn has_dlpack(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<bool> {
+    Ok(traits.intersects(Traits::HAS_DLPACK)
+        || object.get_type().hasattr(&names(object.py()).dlpack)?)
 }
 
 /// A tensor that a producer offers in a capsule, described and checked, of which nothing has been taken.
@@ -104,22 +103,21 @@ pub(crate) fn offer<'py>(
     if traits.intersects(Traits::MASKED) {
         masked_array::check(object)?;
     }
-    let is_known = traits.intersects(Traits::HAS_DLPACK);
-    if !is_known && !object.hasattr(&names(object.py()).dlpack)? {
+    if !traits.intersects(Traits::HAS_DLPACK) && !object.hasattr(&names(object.py()).dlpack)? {
         return Err(missing(object, Rule::DlpackMissing, Field::DlpackCall));
     }
-    offer_of_object(object, request, options, Access::Unknown)
+    offer_of_object(object, traits, request, options, Access::Unknown)
 }
 
 /// Like [`offer`], for an object that has `__dlpack__`. `stated` is what its interface has stated, if that has been read.
 #[inline(always)]
 pub(crate) fn offer_of_object<'py>(
     object: &Bound<'py, PyAny>,
+    traits: Traits,
     request: DlpackArguments,
     options: &Options<'_, '_>,
     stated: Access,
 ) -> PyResult<Offer<'py>> {
-    let traits = known_types::facts_of(object)?.traits;
     if traits.intersects(Traits::CHECKED_FIRST) {
         check_first(object, traits)?;
     }

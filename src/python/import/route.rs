@@ -104,7 +104,13 @@ fn after_failure(
     }
     release::drop_now(error);
     let _level = Level::begin(py)?;
-    let offer = dlpack::offer_of_object(object, request(options), options, Access::Unknown)?;
+    let offer = dlpack::offer_of_object(
+        object,
+        facts.traits,
+        request(options),
+        options,
+        Access::Unknown,
+    )?;
     memory.write(claim(offer, options)?);
     Ok(Beside::default())
 }
@@ -161,7 +167,7 @@ pub(crate) fn by_attributes<'py>(
         if let Some(fast) = cai::read_fast(&dict, options, &mut numbers)
             && (is_declared(traits, fast.stream, fast.is_stream_known)
                 || options.producer.is_some()
-                || !dlpack::has_dlpack(object)?)
+                || !dlpack::has_dlpack(object, traits)?)
         {
             memory.write(cai::view_fast(object, fast, options)?);
             return Ok(Beside::default());
@@ -169,15 +175,15 @@ pub(crate) fn by_attributes<'py>(
         let read = cai::read(object, &dict, options)?;
         if is_declared(traits, read.interface.stream(), read.is_stream_known())
             || options.producer.is_some()
-            || !dlpack::has_dlpack(object)?
+            || !dlpack::has_dlpack(object, traits)?
         {
             return cai::import_parsed(memory, object, read, options, structs);
         }
         stated = Access::of_flag(read.interface.read_only());
-    } else if !dlpack::has_dlpack(object)? {
+    } else if !dlpack::has_dlpack(object, traits)? {
         return Err(no_protocol(object));
     }
-    match dlpack::offer_of_object(object, request(options), options, stated) {
+    match dlpack::offer_of_object(object, traits, request(options), options, stated) {
         Ok(offer) => memory.write(claim(offer, options)?),
         Err(refused) => return by_array_interface(memory, object, refused, options, structs),
     };

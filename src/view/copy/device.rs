@@ -85,7 +85,7 @@ impl Copy<'_> {
     /// Copies, and waits until the copy is there: for a host, or a consumer whose streams are unknown.
     ///
     /// The data is waited for first, so that captures are asked about before anything is enqueued; the copy then runs on
-    /// a stream of ours, which waits for nobody's work.
+    /// a stream of ours, which waits for no other work.
     fn finished(self, request: Request) -> Result<CaiView, Error> {
         let place = Place {
             // A consumer that names no stream is on the device; a device that wants managed memory to itself has it.
@@ -194,7 +194,7 @@ struct Gather {
 /// Makes a copy, once.
 ///
 /// # Safety
-/// - `data` is a `Gather` from `Box::into_raw`, which nobody uses afterwards.
+/// - `data` is a `Gather` from `Box::into_raw`, which is not used afterwards.
 /// - As [`gather`], for its plan and addresses.
 unsafe extern "C" fn run(data: *mut c_void) {
     // SAFETY: a box of this type, by this function's contract.

@@ -75,7 +75,7 @@ pub(super) fn copy(view: &CaiView, whole: &Whole, policy: SyncPolicy) -> Result<
     Ok(unsafe { view_of(descriptor, Stream::None, Owner::new(block)) })
 }
 
-/// Copies from device memory, which is ready, and waits until it is done: on a stream of ours, which nobody captures
+/// Copies from device memory, which is ready, and waits until it is done: on a stream of ours, which no thread captures
 /// and which waits for no other.
 fn fetch(view: &CaiView, plan: &CopyPlan, block: &HostBlock) -> Result<(), Error> {
     let (driver, source) = (driver::driver()?, view.descriptor());

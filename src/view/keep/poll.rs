@@ -144,7 +144,7 @@ impl Keeper {
     fn take(&mut self, news: News) {
         match news {
             News::Owner(event, owner) => {
-                // A context that is gone has no device, and nobody waits for its memory.
+                // A context that is gone has no device, and no allocation waits for its memory.
                 let ordinal = event.device().unwrap_or(-1);
                 self.waiting.push(Waiting {
                     event,

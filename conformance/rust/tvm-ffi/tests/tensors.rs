@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cai_dlpack::CaiView;
 use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
+use cai_dlpack::protocol::device::Flags;
 use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::Owner;
@@ -38,7 +39,7 @@ impl Drop for Ends {
 }
 
 /// A transposed matrix, and whether it has been freed.
-fn transposed(flags: u64) -> (CaiView, Arc<AtomicBool>) {
+fn transposed(flags: Flags) -> (CaiView, Arc<AtomicBool>) {
     let values = VALUES.to_vec();
     let descriptor = Descriptor::new(&RawTensor {
         data: values.as_ptr().expose_provenance() as u64,
@@ -61,7 +62,7 @@ fn transposed(flags: u64) -> (CaiView, Arc<AtomicBool>) {
 
 #[test]
 fn a_view_is_seen_where_it_is_and_kept() {
-    let (view, ended) = transposed(0);
+    let (view, ended) = transposed(Flags::NONE);
     let tensor = tensor_of(&view, Stream::None).expect("a tensor");
     assert_eq!(tensor.data_ptr().addr() as u64, view.descriptor().data());
     assert_eq!(
@@ -82,7 +83,7 @@ fn a_view_is_seen_where_it_is_and_kept() {
 
 #[test]
 fn read_only_data_is_not_given_to_who_cannot_say_so() {
-    let (view, ended) = transposed(1);
+    let (view, ended) = transposed(Flags::READ_ONLY);
     match tensor_of(&view, Stream::None) {
         Err(Error::Cai(cai_dlpack::Error::Violation(refused))) => {
             assert_eq!(refused.rule(), Rule::ReadOnlyLegacy);
