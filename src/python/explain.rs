@@ -6,6 +6,7 @@
 use std::fmt::Write;
 
 use pyo3::Borrowed;
+use pyo3::exceptions::{PyException, PyMemoryError, PyRecursionError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -254,7 +255,7 @@ fn look(object: &Bound<'_, PyAny>) -> PyResult<Found> {
         found
             .offers
             .push("a mask, which neither protocol has for it".into());
-        found.refused = Some(error.value(object.py()).to_string());
+        found.refused = Some(refusal(object.py(), error)?);
         return Ok(found);
     }
     let has_table = facts.table.is_some();
@@ -270,7 +271,7 @@ fn look(object: &Bound<'_, PyAny>) -> PyResult<Found> {
         );
         (found.ready, found.refused, found.undeclared) = (None, None, false);
         if let Some(table) = facts.table {
-            look_at_table(object, table, facts.traits, &mut found);
+            look_at_table(object, table, facts.traits, &mut found)?;
         }
     } else if dlpack && (found.route.is_none() || found.ready.is_none()) {
         (found.route, found.reason) = (
@@ -315,7 +316,15 @@ fn look_at_view(view: &PyCaiView) -> Found {
 }
 
 /// Borrows the description of an object from its table.
-fn look_at_table(object: &Bound<'_, PyAny>, table: Table, traits: Traits, found: &mut Found) {
+///
+/// # Errors
+/// Those of [`refusal`].
+fn look_at_table(
+    object: &Bound<'_, PyAny>,
+    table: Table,
+    traits: Traits,
+    found: &mut Found,
+) -> PyResult<()> {
     match describe::borrow(object, table, traits) {
         Ok(Loan::Array(descriptor, ready)) => {
             if traits.intersects(Traits::IGNORES_STREAM) && ready == Stream::LegacyDefault {
@@ -334,9 +343,24 @@ fn look_at_table(object: &Bound<'_, PyAny>, table: Table, traits: Traits, found:
         }
         Err(error) => {
             // torch appends a backtrace of C++.
-            let text = error.value(object.py()).to_string();
+            let text = refusal(object.py(), error)?;
             found.refused = text.lines().next().map(str::to_owned);
         }
+    }
+    Ok(())
+}
+
+/// Returns the text of an error by which `view` would refuse an object.
+///
+/// # Errors
+/// The error itself, if it tells of the process rather than of the object: a lack of memory or of stack, an interrupt.
+fn refusal(py: Python<'_>, error: PyErr) -> PyResult<String> {
+    let is_of_the_process = !error.is_instance_of::<PyException>(py)
+        || error.is_instance_of::<PyMemoryError>(py)
+        || error.is_instance_of::<PyRecursionError>(py);
+    match is_of_the_process {
+        true => Err(error),
+        false => Ok(error.value(py).to_string()),
     }
 }
 
@@ -349,7 +373,7 @@ fn look_at_cai(object: &Bound<'_, PyAny>, found: &mut Found) -> PyResult<()> {
             Ok(dict) => dict,
             Err(error) => {
                 found.offers.push("__cuda_array_interface__".into());
-                found.refused = Some(error.value(object.py()).to_string());
+                found.refused = Some(refusal(object.py(), error)?);
                 return Ok(());
             }
         }
