@@ -98,7 +98,7 @@ def difference(case: Case) -> str | None:
     for told, said, expected in (
         ("view.ndim", view.ndim, len(shape)),
         ("view.shape", view.shape, shape),
-        ("view.dtype", view.dtype, name),
+        ("view.dtype", str(view.dtype), name),
         ("view.itemsize", view.itemsize, size),
         ("view.nbytes", view.nbytes, want.size * size),
         ("view.ptr", view.ptr, ptr),

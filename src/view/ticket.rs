@@ -11,13 +11,13 @@
 //! Tensors beyond [`SLOTS`] alive at once have no ticket, and for their capsules the name alone tells.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize};
 
 /// The slots, with number 0, which is none; untouched ones occupy no memory.
 const SLOTS: usize = 1 << 16;
 
-/// How often each slot was given back. Written by the slot's holder alone.
-static GENERATIONS: [AtomicU32; SLOTS] = [const { AtomicU32::new(0) }; SLOTS];
+/// How often each slot was given back, in the bits above those of a slot's number. Written by the slot's holder alone.
+static GENERATIONS: [AtomicUsize; SLOTS] = [const { AtomicUsize::new(0) }; SLOTS];
 
 /// For each free slot of the list the next one.
 static NEXT: [AtomicU16; SLOTS] = [const { AtomicU16::new(0) }; SLOTS];
@@ -33,12 +33,9 @@ static FREE: AtomicU64 = AtomicU64::new(0);
 /// The number of slots that have been used.
 static USED: AtomicU16 = AtomicU16::new(0);
 
-/// A slot, which a tensor holds until its deleter is called.
+/// A slot, which a tensor holds until its deleter is called: the slot's number, and its generation above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ticket {
-    number: u16,
-    generation: u32,
-}
+pub(crate) struct Ticket(usize);
 
 impl Ticket {
     /// Takes a slot; number 0 if there is none.
@@ -48,24 +45,23 @@ impl Ticket {
             0 => take_from_list(),
             spare => spare,
         };
-        let generation = GENERATIONS[usize::from(number)].load(Relaxed);
-        Self { number, generation }
+        Self(generation(number).load(Relaxed) | usize::from(number))
     }
 
     /// Returns the number, by which the holder gives the slot back.
     #[inline(always)]
     pub(crate) fn number(self) -> u16 {
-        self.number
+        self.0 as u16
     }
 
-    /// Gives a slot back: no ticket of it is valid any more. The caller holds it.
+    /// Gives a slot back: no ticket of it is valid any more. The caller holds it. Of number 0 nothing is lost.
     #[inline(always)]
     pub(crate) fn end(number: u16) {
-        if number == 0 {
-            return;
-        }
-        let generation = &GENERATIONS[usize::from(number)];
-        generation.store(generation.load(Relaxed).wrapping_add(1), Release);
+        let generation = generation(number);
+        generation.store(
+            generation.load(Relaxed).wrapping_add(1 << u16::BITS),
+            Release,
+        );
         let displaced = SPARE.swap(number, AcqRel);
         if displaced != 0 {
             give_to_list(displaced);
@@ -75,27 +71,25 @@ impl Ticket {
     /// Whether the slot has not been given back, as far as is known: without a slot it may have been, and a generation
     /// recurs.
     pub(crate) fn is_valid(self) -> bool {
-        let now = GENERATIONS[usize::from(self.number)].load(Acquire);
-        let now = Self {
-            generation: now,
-            ..self
-        };
-        now.to_bits() == self.to_bits()
+        let number = self.number();
+        number == 0 || generation(number).load(Acquire) | usize::from(number) == self.0
     }
 
-    /// Packs the ticket into the size of a pointer.
+    /// Returns the ticket in the size of a pointer.
     #[inline(always)]
     pub(crate) fn to_bits(self) -> usize {
-        (self.generation as usize) << u16::BITS | usize::from(self.number)
+        self.0
     }
 
-    /// The inverse of [`to_bits`](Self::to_bits), but for bits of the generation that did not fit.
+    /// The inverse of [`to_bits`](Self::to_bits).
     pub(crate) fn from_bits(bits: usize) -> Self {
-        Self {
-            number: bits as u16,
-            generation: (bits >> u16::BITS) as u32,
-        }
+        Self(bits)
     }
+}
+
+#[inline(always)]
+fn generation(number: u16) -> &'static AtomicUsize {
+    &GENERATIONS[usize::from(number)]
 }
 
 /// Returns `free` with another first slot, and one change more.

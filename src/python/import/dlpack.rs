@@ -306,6 +306,7 @@ fn missing(object: &Bound<'_, PyAny>, rule: Rule, field: Field) -> PyErr {
 
 /// Returns the stream of the current `use_stream` block, or the legacy default one; `None` for a producer that is asked
 /// for none, or would not make it wait. A per-thread default stream is not passed: torch refuses it.
+#[inline(always)]
 fn work_stream(py: Python<'_>, traits: Traits, device: Device) -> PyResult<Option<Stream>> {
     if device.device_type != Device::CUDA || traits.intersects(Traits::IGNORES_STREAM) {
         return Ok(None);
