@@ -113,6 +113,7 @@ fn is_restored<M: Named>(capsule: *mut ffi::PyObject, name: *const c_char) -> bo
 
 /// A tensor that was read in its capsule. Nothing is taken yet: dropped, it leaves the capsule as it was.
 pub(crate) struct Unclaimed<'py> {
+    pub(crate) descriptor: Descriptor,
     capsule: Bound<'py, PyAny>,
     tensor: NonNull<()>,
     versioned: bool,
@@ -126,7 +127,7 @@ pub(crate) struct Unclaimed<'py> {
 /// # Errors
 /// `capsule-...` rules, `dlpack-major`, and the rules of tensors.
 #[inline(always)]
-pub(crate) fn read<'py>(capsule: Bound<'py, PyAny>) -> PyResult<(Descriptor, Unclaimed<'py>)> {
+pub(crate) fn read<'py>(capsule: Bound<'py, PyAny>) -> PyResult<Unclaimed<'py>> {
     // Here, since it can fail, and nothing may fail once the tensor is taken.
     release::prepare(capsule.py())?;
     // The lock keeps other importers from taking the tensor, and so from deleting it, while it is read.
@@ -141,12 +142,12 @@ pub(crate) fn read<'py>(capsule: Bound<'py, PyAny>) -> PyResult<(Descriptor, Unc
             Err(wrong_name(&capsule))
         }
     })?;
-    let unclaimed = Unclaimed {
+    Ok(Unclaimed {
+        descriptor,
         capsule,
         tensor,
         versioned,
-    };
-    Ok((descriptor, unclaimed))
+    })
 }
 
 impl Unclaimed<'_> {
@@ -158,7 +159,7 @@ impl Unclaimed<'_> {
     /// # Errors
     /// `capsule-used` if another importer has been quicker.
     #[inline(always)]
-    pub(crate) fn claim(self) -> PyResult<Owner> {
+    pub(crate) fn claim(&self) -> PyResult<Owner> {
         with_critical_section(&self.capsule, || match self.versioned {
             true => take::<DLManagedTensorVersioned>(&self.capsule, self.tensor),
             false => take::<DLManagedTensor>(&self.capsule, self.tensor),

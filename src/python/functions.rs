@@ -296,9 +296,9 @@ fn of_capsule<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = capsule.py();
     let offer = route::offer_of_capsule(capsule, options)?;
-    let export = Export::decide(offer.descriptor.borrowed(), request)?;
+    let export = Export::decide(offer.tensor.descriptor.borrowed(), request)?;
     match export.transfer() {
-        Some(_) => Transfer::check(&offer.descriptor)?,
+        Some(_) => Transfer::check(&offer.tensor.descriptor)?,
         None => export.order(py, &offer.unowned())?,
     }
     let view = route::claim_decided(offer, options)?;

@@ -112,12 +112,12 @@ impl Argument {
     #[cold]
     fn take_from(capsule: &Bound<'_, PyAny>, wanted: &Wanted) -> PyResult<Self> {
         let offer = route::offer_of_capsule(capsule, Options::IN_BOUNDS)?;
-        wanted.check(&offer.descriptor)?;
+        wanted.check(&offer.tensor.descriptor)?;
         let memory = Uninit::new()?;
         // SAFETY: the block is owned and lives.
         let place = unsafe { place_in(memory.0) };
         // SAFETY: within the block, which is owned, and not in the ledger: nothing has been borrowed yet.
-        unsafe { place.write(Borrow::of(&offer.descriptor, wanted.exclusive)) };
+        unsafe { place.write(Borrow::of(&offer.tensor.descriptor, wanted.exclusive)) };
         // SAFETY: written above; the block is freed or reused only after `Borrow::end` has taken it out of the ledger.
         unsafe { Borrow::begin(place) }?;
         match route::claim_decided(offer, Options::IN_BOUNDS) {

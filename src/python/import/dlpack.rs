@@ -54,9 +54,8 @@ pub(crate) fn has_dlpack(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<
 
 /// A tensor that a producer offers in a capsule, described and checked, of which nothing has been taken.
 pub(crate) struct Offer<'py> {
-    pub(crate) descriptor: Descriptor,
+    pub(crate) tensor: Unclaimed<'py>,
     ready: Stream,
-    capsule: Unclaimed<'py>,
 }
 
 impl Offer<'_> {
@@ -67,14 +66,14 @@ impl Offer<'_> {
     #[inline(always)]
     pub(crate) fn claim(self) -> PyResult<CaiView> {
         let goes_on = self.goes_on();
-        let owner = self.capsule.claim()?;
+        let owner = self.tensor.claim()?;
         // SAFETY: DLPack: the data is valid until the deleter of the managed tensor runs, which is the owner.
-        Ok(unsafe { CaiView::of(self.descriptor, self.ready, goes_on, owner) })
+        Ok(unsafe { CaiView::of(self.tensor.descriptor, self.ready, goes_on, owner) })
     }
 
     /// Makes a view that owns nothing, for the order of streams before the tensor is taken.
     pub(crate) fn unowned(&self) -> CaiView {
-        let (descriptor, owner) = (self.descriptor.clone(), Owner::new(()));
+        let (descriptor, owner) = (self.tensor.descriptor.clone(), Owner::new(()));
         // SAFETY: the capsule, which owns the data, is borrowed as long as the view is used (the caller's `Offer`), and
         // its streams alone are used: no element is read.
         unsafe { CaiView::of(descriptor, self.ready, self.goes_on(), owner) }
@@ -82,7 +81,7 @@ impl Offer<'_> {
 
     #[inline(always)]
     fn goes_on(&self) -> Option<Stream> {
-        (self.descriptor.device().device_type == Device::CPU).then_some(Stream::None)
+        (self.tensor.descriptor.device().device_type == Device::CPU).then_some(Stream::None)
     }
 }
 
@@ -142,14 +141,11 @@ pub(crate) fn offer_of_object<'py>(
         StreamHonoured::Yes if !traits.intersects(Traits::IGNORES_STREAM) => asked,
         _ => pending(object, wanted, options)?,
     };
-    let (mut descriptor, capsule) = capsule::read(capsule)?;
-    check(&mut descriptor, wanted, request)?;
-    descriptor.set_access(access(&descriptor, traits, stated));
-    Ok(Offer {
-        descriptor,
-        ready,
-        capsule,
-    })
+    let mut tensor = capsule::read(capsule)?;
+    let descriptor = &mut tensor.descriptor;
+    check(descriptor, wanted, request)?;
+    descriptor.set_access(access(descriptor, traits, stated));
+    Ok(Offer { tensor, ready })
 }
 
 /// Returns the stream on which the data of a producer is pending that uses no stream: the caller's, else an assumed one.
@@ -207,15 +203,11 @@ pub(crate) fn offer_of_capsule<'py>(
     capsule: &Bound<'py, PyAny>,
     request: DlpackArguments,
 ) -> PyResult<Offer<'py>> {
-    let (mut descriptor, capsule) = capsule::read(capsule.clone())?;
-    let wanted = request.device.unwrap_or(descriptor.device());
+    let mut tensor = capsule::read(capsule.clone())?;
+    let wanted = request.device.unwrap_or(tensor.descriptor.device());
     let ready = stream_to_request(wanted, request.stream)?;
-    check(&mut descriptor, wanted, request)?;
-    Ok(Offer {
-        descriptor,
-        ready,
-        capsule,
-    })
+    check(&mut tensor.descriptor, wanted, request)?;
+    Ok(Offer { tensor, ready })
 }
 
 /// Whether the producer has made the data ready on the stream that was passed.

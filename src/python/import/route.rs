@@ -292,9 +292,9 @@ pub(crate) fn claim_decided(offer: Offer<'_>, options: &Options<'_, '_>) -> PyRe
 /// Applies the options that describe the array, while its capsule can still be refused.
 fn decide(offer: &mut Offer<'_>, options: &Options<'_, '_>) -> PyResult<()> {
     if options.redescribes() {
-        offer.descriptor = options.described(offer.descriptor.clone())?;
+        offer.tensor.descriptor = options.described(offer.tensor.descriptor.clone())?;
     }
-    check(&offer.descriptor, options)
+    check(&offer.tensor.descriptor, options)
 }
 
 /// Applies the caller's options to a view that was derived from one of ours, with its device and owner.
