@@ -282,6 +282,7 @@ fn claim_amended(mut offer: Offer<'_>, options: &Options<'_, '_>) -> PyResult<Ca
 ///
 /// # Errors
 /// `capsule-used` if another importer has taken it meanwhile.
+#[inline(always)]
 pub(crate) fn claim_decided(offer: Offer<'_>, options: &Options<'_, '_>) -> PyResult<CaiView> {
     let kept = Kept::of(options)?;
     let mut view = offer.claim()?;
