@@ -301,7 +301,10 @@ fn of_capsule<'py>(
         Some(_) => Transfer::check(&offer.tensor.descriptor)?,
         None => export.order(py, &offer.unowned())?,
     }
-    let view = route::claim_decided(offer, options)?;
+    let mut view = MaybeUninit::uninit();
+    route::claim_decided(&mut view, offer, options)?;
+    // SAFETY: `claim_decided` has not failed, and so has written the view.
+    let view = unsafe { view.assume_init() };
     let view = match export.transfer() {
         Some(transfer) => export.copy(py, transfer, &view)?,
         None => view,

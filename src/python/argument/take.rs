@@ -120,12 +120,10 @@ impl Argument {
         unsafe { place.write(Borrow::of(&offer.tensor.descriptor, wanted.exclusive)) };
         // SAFETY: written above; the block is freed or reused only after `Borrow::end` has taken it out of the ledger.
         unsafe { Borrow::begin(place) }?;
-        match route::claim_decided(offer, Options::IN_BOUNDS) {
-            Ok(view) => {
-                // SAFETY: memory for a view in a block that is owned here.
-                unsafe { memory.view().write(view) };
-                Ok(Self(ManuallyDrop::new(memory).0))
-            }
+        // SAFETY: aligned memory for a view in a block that is owned here; `MaybeUninit` may be uninitialised.
+        let view = unsafe { &mut *memory.view().cast::<MaybeUninit<CaiView>>() };
+        match route::claim_decided(view, offer, Options::IN_BOUNDS) {
+            Ok(()) => Ok(Self(ManuallyDrop::new(memory).0)),
             Err(error) => {
                 // SAFETY: begun above, and ended once.
                 unsafe { Borrow::end(place) };

@@ -3,6 +3,8 @@
 //! The stream is always passed: torch reads an omitted one as "do not synchronise". A keyword that a producer does not
 //! have is dropped, one at a time, and only on a `TypeError` that names it; any other `TypeError` passes through.
 
+use std::mem::MaybeUninit;
+
 use once_cell::race::OnceBox;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -59,16 +61,17 @@ pub(crate) struct Offer<'py> {
 }
 
 impl Offer<'_> {
-    /// Takes the tensor: the point of no return.
+    /// Takes the tensor, into a view that is written in place: the point of no return.
     ///
     /// # Errors
-    /// `capsule-used` if another importer has taken it meanwhile.
+    /// `capsule-used` if another importer has taken it meanwhile; nothing is written then.
     #[inline(always)]
-    pub(crate) fn claim(self) -> PyResult<CaiView> {
+    pub(crate) fn claim(self, memory: &mut MaybeUninit<CaiView>) -> PyResult<&mut CaiView> {
         let goes_on = self.goes_on();
         let owner = self.tensor.claim()?;
         // SAFETY: DLPack: the data is valid until the deleter of the managed tensor runs, which is the owner.
-        Ok(unsafe { CaiView::of(self.tensor.descriptor, self.ready, goes_on, owner) })
+        let view = unsafe { CaiView::of(self.tensor.descriptor, self.ready, goes_on, owner) };
+        Ok(memory.write(view))
     }
 
     /// Makes a view that owns nothing, for the order of streams before the tensor is taken.

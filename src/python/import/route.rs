@@ -111,7 +111,7 @@ fn after_failure(
         options,
         Access::Unknown,
     )?;
-    memory.write(claim(offer, options)?);
+    claim(memory, offer, options)?;
     Ok(Beside::default())
 }
 
@@ -139,7 +139,11 @@ fn without_table<'py>(
             masked_array::check(object)?;
         }
         if capsule::is_capsule(object) {
-            memory.write(by_dlpack(object, DlpackArguments::default(), options)?);
+            claim(
+                memory,
+                dlpack::offer(object, DlpackArguments::default(), options)?,
+                options,
+            )?;
             return Ok(Beside::default());
         }
         if object.is_instance_of::<PyDict>() {
@@ -184,7 +188,7 @@ pub(crate) fn by_attributes<'py>(
         return Err(no_protocol(object));
     }
     match dlpack::offer_of_object(object, traits, request(options), options, stated) {
-        Ok(offer) => memory.write(claim(offer, options)?),
+        Ok(offer) => claim(memory, offer, options)?,
         Err(refused) => return by_array_interface(memory, object, refused, options, structs),
     };
     Ok(Beside::default())
@@ -247,7 +251,14 @@ pub(crate) fn by_dlpack(
     request: DlpackArguments,
     options: &Options<'_, '_>,
 ) -> PyResult<CaiView> {
-    claim(dlpack::offer(object, request, options)?, options)
+    let mut memory = MaybeUninit::uninit();
+    claim(
+        &mut memory,
+        dlpack::offer(object, request, options)?,
+        options,
+    )?;
+    // SAFETY: `claim` has not failed, and so has written the view.
+    Ok(unsafe { memory.assume_init() })
 }
 
 /// Reads a capsule and applies the caller's options to what it describes. Takes nothing.
@@ -263,31 +274,42 @@ pub(crate) fn offer_of_capsule<'py>(
     Ok(offer)
 }
 
-/// Takes an offered tensor, described by the caller's options.
+/// Takes an offered tensor, described by the caller's options. Writes the view in place, and nothing if it fails.
 #[inline(always)]
-fn claim(offer: Offer<'_>, options: &Options<'_, '_>) -> PyResult<CaiView> {
+fn claim(
+    memory: &mut MaybeUninit<CaiView>,
+    offer: Offer<'_>,
+    options: &Options<'_, '_>,
+) -> PyResult<()> {
     if options.keeps_view() {
-        return offer.claim();
+        return offer.claim(memory).map(drop);
     }
-    claim_amended(offer, options)
+    claim_amended(memory, offer, options)
 }
 
 #[inline(never)]
-fn claim_amended(mut offer: Offer<'_>, options: &Options<'_, '_>) -> PyResult<CaiView> {
+fn claim_amended(
+    memory: &mut MaybeUninit<CaiView>,
+    mut offer: Offer<'_>,
+    options: &Options<'_, '_>,
+) -> PyResult<()> {
     decide(&mut offer, options)?;
-    claim_decided(offer, options)
+    claim_decided(memory, offer, options)
 }
 
-/// Takes a tensor that [`decide`] has accepted.
+/// Takes a tensor that [`decide`] has accepted. Writes the view in place.
 ///
 /// # Errors
-/// `capsule-used` if another importer has taken it meanwhile.
+/// `capsule-used` if another importer has taken it meanwhile; nothing is written then.
 #[inline(always)]
-pub(crate) fn claim_decided(offer: Offer<'_>, options: &Options<'_, '_>) -> PyResult<CaiView> {
+pub(crate) fn claim_decided(
+    memory: &mut MaybeUninit<CaiView>,
+    offer: Offer<'_>,
+    options: &Options<'_, '_>,
+) -> PyResult<()> {
     let kept = Kept::of(options)?;
-    let mut view = offer.claim()?;
-    kept.keep(&mut view);
-    Ok(view)
+    kept.keep(offer.claim(memory)?);
+    Ok(())
 }
 
 /// Applies the options that describe the array, while its capsule can still be refused.
