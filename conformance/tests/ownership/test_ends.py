@@ -229,3 +229,26 @@ def test_an_exception_that_is_a_rust_panic_is_put_aside_like_any_other() -> None
     del producer
     gc.collect()
     assert alive() is None
+
+
+@pytest.mark.parametrize("pending", [False, True])
+def test_an_exception_that_a_deleter_leaves_is_reported_and_not_raised(
+    pending: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deleter is `PyErr_NoMemory`, a C function that sets an exception and ignores its argument."""
+    reported: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda report: reported.append(report.exc_type))
+    made = abi.make((2,))
+    made.managed.deleter = ctypes.cast(ctypes.pythonapi.PyErr_NoMemory, ctypes.c_void_p)
+
+    def throw() -> object:
+        if pending:
+            raise KeyError("pending")
+        return None
+
+    def drop_on_the_way_out() -> None:
+        (cd.view(made.capsule()), throw())
+
+    with pytest.raises(KeyError) if pending else contextlib.nullcontext():
+        drop_on_the_way_out()
+    assert reported == [MemoryError]
