@@ -64,6 +64,8 @@ handles! {
     GraphHandle;
     /// CUgraphExec.
     ExecHandle;
+    /// CUuserObject.
+    UserObjectHandle;
     /// CUgraphNode.
     NodeHandle;
     /// An address in host memory, valid by the caller's promise: read or written only as work.

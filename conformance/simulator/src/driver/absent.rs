@@ -144,7 +144,7 @@ absent! {
         cuMemPoolImportPointer cuMemPoolSetAccess;
     11030:
         cuFlushGPUDirectRDMAWrites cuGraphDebugDotPrint cuGraphReleaseUserObject
-        cuGraphRetainUserObject cuUserObjectCreate cuUserObjectRelease cuUserObjectRetain;
+        cuUserObjectRetain;
     11040:
         cuCtxGetExecAffinity cuDeviceGetExecAffinitySupport cuDeviceGetGraphMemAttribute
         cuDeviceGraphMemTrim cuDeviceSetGraphMemAttribute cuGraphAddMemAllocNode

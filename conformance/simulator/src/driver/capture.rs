@@ -17,8 +17,8 @@ exports! {
     Context 10000 cuStreamEndCapture(stream: StreamHandle, graph: Out<GraphHandle>) = end, per_thread "_ptsz";
     Query 10000 cuStreamIsCapturing(stream: StreamHandle, status: Out<u32>) = is_capturing, per_thread "_ptsz";
     Query 10010 cuStreamGetCaptureInfo(stream: StreamHandle, status: Out<u32>, id: Out<u64>) = info, per_thread "_ptsz";
-    Query 11030 cuStreamGetCaptureInfo_v2(stream: StreamHandle, status: Out<u32>, id: Out<u64>, graph: Out<usize>, nodes: Out<usize>, count: Out<usize>) = info_v2, per_thread "_ptsz";
-    Query 12030 cuStreamGetCaptureInfo_v3(stream: StreamHandle, status: Out<u32>, id: Out<u64>, graph: Out<usize>, nodes: Out<usize>, edges: Out<usize>, count: Out<usize>) = info_v3, per_thread "_ptsz";
+    Query 11030 cuStreamGetCaptureInfo_v2(stream: StreamHandle, status: Out<u32>, id: Out<u64>, graph: Out<GraphHandle>, nodes: Out<usize>, count: Out<usize>) = info_v2, per_thread "_ptsz";
+    Query 12030 cuStreamGetCaptureInfo_v3(stream: StreamHandle, status: Out<u32>, id: Out<u64>, graph: Out<GraphHandle>, nodes: Out<usize>, edges: Out<usize>, count: Out<usize>) = info_v3, per_thread "_ptsz";
     Context 10010 cuThreadExchangeStreamCaptureMode(mode: Out<u32>) = exchange_mode;
 }
 
@@ -41,11 +41,14 @@ fn begin(call: &Call, stream: StreamHandle, mode: u32) -> Status {
         return Err(Code::ILLEGAL_STATE);
     }
     let id = CaptureId(world.fresh_number());
+    let reuse = world.settings.reuse;
+    let handle = world.graphs.insert(reuse, Graph::default());
     let capture = Capture {
         origin: target.queue,
         mode,
         thread: thread::key(),
         invalid: false,
+        handle,
         graph: Graph::default(),
         frontier: BTreeMap::from([(target.queue, Vec::new())]),
     };
@@ -70,7 +73,7 @@ fn end(call: &Call, stream: StreamHandle, graph: Out<GraphHandle>) -> Status {
     if capture.mode != RELAXED && capture.thread != thread::key() {
         return world.conflict(BTreeSet::from([id]), Code::STREAM_CAPTURE_WRONG_THREAD);
     }
-    let result = capture.finish();
+    let (result, handle) = (capture.finish(), capture.handle);
     world.captures.remove(&id);
     for queue in world
         .queues
@@ -80,9 +83,26 @@ fn end(call: &Call, stream: StreamHandle, graph: Out<GraphHandle>) -> Status {
         queue.capture = None;
     }
     graph.put(GraphHandle::NULL)?;
-    let reuse = world.settings.reuse;
-    let finished = world.graphs.insert(reuse, result?);
-    graph.put(finished)
+    let started = world.graphs.remove(handle)?;
+    match result {
+        Ok(finished) => {
+            let objects = started.objects;
+            world.graphs.restore(
+                handle,
+                Graph {
+                    objects,
+                    ..finished
+                },
+            );
+            graph.put(handle)
+        }
+        Err(code) => {
+            // The destructors may not find the state locked.
+            drop(world);
+            drop(started);
+            Err(code)
+        }
+    }
 }
 
 /// Returns IMPLICIT for the legacy stream beside a blocking stream that captures, without harm to
@@ -92,6 +112,16 @@ fn is_capturing(call: &Call, stream: StreamHandle, status: Out<u32>) -> Status {
 }
 
 fn info(call: &Call, stream: StreamHandle, status: Out<u32>, id: Out<u64>) -> Status {
+    info_of(call, stream, status, id, Out::NULL)
+}
+
+fn info_of(
+    call: &Call,
+    stream: StreamHandle,
+    status: Out<u32>,
+    id: Out<u64>,
+    graph: Out<GraphHandle>,
+) -> Status {
     status.check()?;
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
@@ -103,6 +133,9 @@ fn info(call: &Call, stream: StreamHandle, status: Out<u32>, id: Out<u64>) -> St
         None => status.put(NONE),
         Some(capture) => {
             id.put_if_wanted(capture.0);
+            if let Some(capture) = world.captures.get(&capture) {
+                graph.put_if_wanted(capture.handle);
+            }
             status.put(if world.is_invalid(capture) {
                 INVALIDATED
             } else {
@@ -112,18 +145,18 @@ fn info(call: &Call, stream: StreamHandle, status: Out<u32>, id: Out<u64>) -> St
     }
 }
 
-/// Gives null and 0 for the graph and its nodes: they are not shown while the capture goes on.
+/// Gives the graph, to be given user objects; null and 0 for its nodes, which are not shown while the capture goes on.
 fn info_v2(
     call: &Call,
     stream: StreamHandle,
     status: Out<u32>,
     id: Out<u64>,
-    graph: Out<usize>,
+    graph: Out<GraphHandle>,
     nodes: Out<usize>,
     count: Out<usize>,
 ) -> Status {
-    info(call, stream, status, id)?;
-    graph.put_if_wanted(0);
+    graph.put_if_wanted(GraphHandle::NULL);
+    info_of(call, stream, status, id, graph)?;
     nodes.put_if_wanted(0);
     count.put_if_wanted(0);
     Ok(())
@@ -135,7 +168,7 @@ fn info_v3(
     stream: StreamHandle,
     status: Out<u32>,
     id: Out<u64>,
-    graph: Out<usize>,
+    graph: Out<GraphHandle>,
     nodes: Out<usize>,
     edges: Out<usize>,
     count: Out<usize>,

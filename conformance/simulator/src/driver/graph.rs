@@ -33,7 +33,10 @@ fn create(_: &Call, graph: Out<GraphHandle>, flags: u32) -> Status {
 }
 
 fn destroy(_: &Call, graph: GraphHandle) -> Status {
-    lock().graphs.remove(graph).map(drop)
+    // The destructors of its user objects may not find the state locked.
+    let gone = lock().graphs.remove(graph)?;
+    drop(gone);
+    Ok(())
 }
 
 /// Gives the count if `nodes` is null, else up to `*count` handles.
@@ -74,7 +77,9 @@ fn instantiate(_: &Call, exec: Out<ExecHandle>, graph: GraphHandle, _flags: u64)
 }
 
 fn destroy_exec(_: &Call, exec: ExecHandle) -> Status {
-    lock().executables.remove(exec).map(drop)
+    let gone = lock().executables.remove(exec)?;
+    drop(gone);
+    Ok(())
 }
 
 fn upload(call: &Call, exec: ExecHandle, stream: StreamHandle) -> Status {

@@ -12,3 +12,4 @@ pub(crate) mod memory;
 pub(crate) mod primary;
 pub(crate) mod proc_address;
 pub(crate) mod stream;
+pub(crate) mod user_object;

@@ -8,7 +8,7 @@ use crate::abi::arguments::{Out, Text};
 use crate::abi::codes::{Code, Status};
 use crate::driver::memory::{alloc, attributes, copy, fill, host, pool};
 use crate::driver::{
-    absent, capture, context, device, errors, event, graph, init, primary, stream,
+    absent, capture, context, device, errors, event, graph, init, primary, stream, user_object,
 };
 use crate::entry::enter::{Call, exports};
 use crate::entry::log;
@@ -44,6 +44,7 @@ const TABLES: &[&[Row]] = &[
     event::ROWS,
     capture::ROWS,
     graph::ROWS,
+    user_object::ROWS,
     ROWS,
     absent::ROWS,
 ];

@@ -1,8 +1,11 @@
 //! Captures in progress, and the graphs that they leave.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
+use crate::abi::arguments::{GraphHandle, HostFunction};
 use crate::abi::codes::Code;
+use crate::process::host_function;
 use crate::process::thread::ThreadKey;
 use crate::state::queue::QueueId;
 use crate::state::work::Work;
@@ -19,6 +22,28 @@ pub(crate) struct Node {
 #[derive(Clone, Default)]
 pub(crate) struct Graph {
     pub(crate) nodes: Vec<Node>,
+    pub(crate) objects: Vec<Arc<UserObject>>,
+}
+
+/// Calls its function when the last reference is gone.
+pub(crate) struct UserObject {
+    destroy: HostFunction,
+    data: usize,
+}
+
+impl UserObject {
+    pub(crate) fn new(destroy: HostFunction, data: usize) -> Arc<UserObject> {
+        Arc::new(UserObject { destroy, data })
+    }
+}
+
+impl Drop for UserObject {
+    fn drop(&mut self) {
+        if host_function::enter() {
+            (self.destroy)(self.data);
+            host_function::leave();
+        }
+    }
 }
 
 impl Graph {
@@ -59,6 +84,8 @@ pub(crate) struct Capture {
     pub(crate) mode: u32,
     pub(crate) thread: ThreadKey,
     pub(crate) invalid: bool,
+    /// The handle that the graph has, and keeps: until the end it holds user objects only.
+    pub(crate) handle: GraphHandle,
     pub(crate) graph: Graph,
     /// The nodes that the next work comes after, for each stream that takes part.
     pub(crate) frontier: BTreeMap<QueueId, Vec<usize>>,

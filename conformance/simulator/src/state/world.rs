@@ -1,15 +1,15 @@
 //! The state of the simulated driver, behind one lock.
 
 use std::collections::BTreeMap;
-use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use crate::abi::arguments::{
-    ContextHandle, EventHandle, ExecHandle, GraphHandle, PoolHandle, StreamHandle,
+    ContextHandle, EventHandle, ExecHandle, GraphHandle, PoolHandle, StreamHandle, UserObjectHandle,
 };
 use crate::abi::codes::Code;
 use crate::memory::ranges::Memory;
 use crate::process::thread;
-use crate::state::graph::{Capture, Graph};
+use crate::state::graph::{Capture, Graph, UserObject};
 use crate::state::objects::{Context, Device, Event, Pool, Primary, Stream};
 use crate::state::order::Order;
 use crate::state::queue::{CaptureId, Queue, QueueId};
@@ -26,6 +26,8 @@ pub(crate) struct World {
     pub(crate) pools: Table<PoolHandle, Pool>,
     pub(crate) graphs: Table<GraphHandle, Graph>,
     pub(crate) executables: Table<ExecHandle, Graph>,
+    /// With the references that the caller has.
+    pub(crate) user_objects: Table<UserObjectHandle, (Arc<UserObject>, u32)>,
     pub(crate) captures: BTreeMap<CaptureId, Capture>,
     pub(crate) queues: BTreeMap<QueueId, Queue>,
     pub(crate) memory: Memory,
@@ -67,6 +69,7 @@ impl World {
             pools: Table::new(0x9001_0000_0000, Code::INVALID_VALUE),
             graphs: Table::new(0x69A0_0000_0000, Code::INVALID_VALUE),
             executables: Table::new(0x69AE_0000_0000, Code::INVALID_VALUE),
+            user_objects: Table::new(0x0B1E_0000_0000, Code::INVALID_VALUE),
             captures: BTreeMap::new(),
             queues: BTreeMap::new(),
             memory: Memory::new(),
