@@ -88,8 +88,7 @@ impl Stage {
 }
 
 fn stream(stream: &CudaStream) -> Stream {
-    // SAFETY: the tests keep their streams to the end.
-    unsafe { Stream::from_cudarc(stream) }.expect("a number")
+    Stream::from_cudarc(stream).expect("a number")
 }
 
 fn rule<T>(answer: Result<T, impl Into<Error>>) -> Rule {
@@ -109,7 +108,7 @@ fn one_event_each_way() {
         .expect("floats")
         .on(&stage.consumer)
         .expect("a guard");
-    assert_eq!(guard.device_ptr(), view.descriptor().data());
+    assert_eq!(*guard.device_ptr(), view.descriptor().data());
     assert_eq!(guard.return_edge(), ReturnEdge::Event);
     assert_eq!(stage.machine.orders(), one_event(there, back));
     stage.machine.sim.clear();
@@ -194,7 +193,7 @@ fn a_written_view_without_a_producer_is_ready_where_it_was_written() {
         .expect("a guard");
     assert_eq!(guard.return_edge(), ReturnEdge::Unknown);
     drop(guard);
-    assert_eq!(view.ready().raw(), handle);
+    assert_eq!(view.ready().number().raw(), handle);
     // The view keeps the stream: waiting for it is no use of a dead handle.
     drop(consumer);
     view.synchronize().expect("the stream is alive");
@@ -217,7 +216,7 @@ fn a_view_that_is_written_again_and_again_keeps_one_stream() {
     }
     assert_eq!(Arc::strong_count(&streams[0]), 1);
     assert_eq!(Arc::strong_count(&streams[2]), 2);
-    let derived = view.on(stream(&stage.producer)).expect("a view");
+    let derived = view.on(&stage.producer).expect("a view");
     assert_eq!(Arc::strong_count(&streams[2]), 2);
     drop((view, derived));
     assert_eq!(Arc::strong_count(&streams[2]), 1);
@@ -317,7 +316,7 @@ fn a_guard_that_is_forgotten_keeps_the_owner() {
     let plain = stage.produced();
     let owner = Owner::new(Ends(Arc::clone(&ended), None));
     // SAFETY: elements of the memory that the stage keeps, with its streams.
-    let view = unsafe { CaiView::new(plain.descriptor().clone(), plain.ready(), owner) };
+    let view = unsafe { CaiView::new(plain.descriptor().clone(), plain.ready().number(), owner) };
     let typed = view.typed::<f32>().expect("floats");
     let guard = typed.on(&stage.consumer).expect("a guard");
     // Forgotten where a leak checker finds it.
@@ -519,7 +518,7 @@ fn a_strided_array_is_no_slice() {
         .expect("floats")
         .on(&stage.consumer)
         .expect("a guard");
-    assert_eq!(guard.device_ptr(), view.descriptor().data());
+    assert_eq!(*guard.device_ptr(), view.descriptor().data());
     assert_eq!(rule(guard.as_slice()), Rule::ViewContiguous);
 }
 
@@ -555,8 +554,7 @@ fn default_streams_have_numbers_in_primary_contexts_only() {
         Stream::PerThreadDefault
     );
     let own = CudaContext::new_non_primary(0, 0).expect("a context");
-    // SAFETY: it is refused.
-    let refused = unsafe { Stream::from_cudarc(&own.default_stream()) };
+    let refused = Stream::from_cudarc(&own.default_stream());
     assert_eq!(rule(refused), Rule::StreamDevice);
     let made = own.new_stream().expect("a stream");
     assert_eq!(stream(&made).raw(), number(&made));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cai_dlpack::protocol::device::{Access, Device};
 use cai_dlpack::protocol::rule::Rule;
-use cai_dlpack::protocol::stream::Stream;
+use cai_dlpack::view::LiveStream;
 use cai_dlpack::{CaiView, Error};
 use cudarc::driver::{CudaContext, CudaSlice};
 use rstest::rstest;
@@ -35,7 +35,7 @@ fn a_whole_slice() {
     assert_eq!(view.descriptor().shape(), [2, 3]);
     assert_eq!(view.device(), Device::cuda(0));
     assert_eq!(view.descriptor().access(), Access::Writable);
-    assert_eq!(view.ready().raw(), number(&stream));
+    assert_eq!(view.ready().number().raw(), number(&stream));
     assert_eq!(view.producer(), Some(view.ready()));
     assert_eq!(machine.sim.count("cuStreamSynchronize"), 0);
 }
@@ -94,7 +94,7 @@ fn no_elements_are_an_array_too() {
     assert_eq!(view.descriptor().data(), 0);
     let typed = view.typed_mut::<f32>().expect("floats");
     let mut guard = typed.on(&stream).expect("a guard");
-    assert_eq!(guard.device_ptr(), 0);
+    assert_eq!(*guard.device_ptr(), 0);
     let mut slice = guard.as_slice().expect("contiguous");
     stream.memset_zeros(&mut slice).expect("nothing is filled");
 }
@@ -222,7 +222,7 @@ fn freed_in_its_own_context_whatever_is_current() {
 fn freed_on_a_thread_without_a_context() {
     let machine = machine();
     let tensor = CaiView::from_cudarc(slice(&[0.0; 4]), [4])
-        .and_then(|view| view.to_dlpack(Stream::None))
+        .and_then(|view| view.to_dlpack(LiveStream::NONE))
         .expect("a tensor");
     machine.sim.clear();
     std::thread::spawn(move || drop(tensor))

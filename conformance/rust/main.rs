@@ -4,7 +4,11 @@ mod arrays;
 #[cfg(feature = "cudarc")]
 mod copies;
 #[cfg(feature = "cudarc")]
+mod cudarc_graph;
+#[cfg(feature = "cudarc")]
 mod cudarc_guard;
+#[cfg(feature = "cudarc")]
+mod cudarc_live;
 #[cfg(feature = "cudarc")]
 mod cudarc_slices;
 mod fields;

@@ -10,7 +10,9 @@ use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
 use cai_dlpack::protocol::device::{Access, Device, Flags};
 use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
-use cai_dlpack::view::{DLManagedTensor, DLManagedTensorVersioned, Managed, Owner};
+use cai_dlpack::view::{
+    DLManagedTensor, DLManagedTensorVersioned, DlpackTensor, LiveStream, Owner,
+};
 use cai_dlpack::{CaiView, Error};
 
 use crate::arrays::Array;
@@ -191,8 +193,14 @@ fn counted(ends: &Arc<AtomicUsize>) -> CaiView {
 fn c_reads_our_tensor_and_deletes_it_on_its_own_thread() {
     let (c, ends) = (neighbour(), Arc::new(AtomicUsize::new(0)));
     let view = counted(&ends);
-    let first = view.to_dlpack(Stream::None).expect("a tensor").into_raw();
-    let second = view.to_dlpack(Stream::None).expect("a tensor").into_raw();
+    let first = view
+        .to_dlpack(LiveStream::NONE)
+        .expect("a tensor")
+        .into_raw();
+    let second = view
+        .to_dlpack(LiveStream::NONE)
+        .expect("a tensor")
+        .into_raw();
     drop(view);
     for tensor in [first, second] {
         // SAFETY: a tensor of ours, which we hold.
@@ -212,10 +220,10 @@ fn a_tensor_goes_from_crate_to_crate_and_back() {
     let ends = Arc::new(AtomicUsize::new(0));
     let mut view = counted(&ends);
     for _ in 0..3 {
-        let tensor: Managed<_> = view.to_dlpack(Stream::None).expect("a tensor");
-        view = CaiView::from_dlpack(tensor, Stream::None).expect("a view");
-        let legacy = view.to_dlpack_legacy(Stream::None).expect("a tensor");
-        view = CaiView::from_dlpack(legacy, Stream::None).expect("a view");
+        let tensor: DlpackTensor = view.to_dlpack(LiveStream::NONE).expect("a tensor");
+        view = CaiView::from_dlpack(tensor, LiveStream::NONE).expect("a view");
+        let legacy = view.to_dlpack_legacy(LiveStream::NONE).expect("a tensor");
+        view = CaiView::from_dlpack(legacy, LiveStream::NONE).expect("a view");
         // The legacy tensor has no flag, so that the next versioned one would state that it is read-only.
         assert_eq!(view.descriptor().access(), Access::Unknown);
         // SAFETY: the values of `counted`, which may be written.
@@ -233,13 +241,18 @@ fn a_tensor_goes_from_crate_to_crate_and_back() {
 #[test]
 fn a_copy_that_is_handed_on_is_no_copy() {
     let ends = Arc::new(AtomicUsize::new(0));
-    let mut tensor = counted(&ends).to_dlpack(Stream::None).expect("a tensor");
+    let tensor = counted(&ends)
+        .to_dlpack(LiveStream::NONE)
+        .expect("a tensor");
+    let mut tensor = tensor.into_managed();
     // SAFETY: nobody else holds the values.
     *unsafe { tensor.flags_mut() } |= dlpark::DlpackFlags::IS_COPIED;
-    let view = CaiView::from_dlpack(tensor, Stream::None).expect("a view");
+    // SAFETY: the tensor that the view made, with another flag.
+    let tensor = unsafe { DlpackTensor::new(tensor) };
+    let view = CaiView::from_dlpack(tensor, LiveStream::NONE).expect("a view");
     assert!(view.descriptor().flags().contains(Flags::IS_COPIED));
-    let first = view.to_dlpack(Stream::None).expect("a tensor");
-    let second = view.to_dlpack(Stream::None).expect("a tensor");
+    let first = view.to_dlpack(LiveStream::NONE).expect("a tensor");
+    let second = view.to_dlpack(LiveStream::NONE).expect("a tensor");
     for tensor in [first, second] {
         assert!(!tensor.flags().contains(dlpark::DlpackFlags::IS_COPIED));
     }
@@ -267,12 +280,12 @@ fn padded_elements_are_in_no_legacy_tensor() {
         unsafe { CaiView::new(descriptor, Stream::None, Owner::new(())) }
     };
     let padded = int4(Flags::SUBBYTE_PADDED);
-    let refused = padded.to_dlpack_legacy(Stream::None).err();
+    let refused = padded.to_dlpack_legacy(LiveStream::NONE).err();
     let refused = refused.expect("no flags");
     assert!(refused.to_string().contains("[padded-legacy]"), "{refused}");
-    let tensor = padded.to_dlpack(Stream::None).expect("a tensor");
+    let tensor = padded.to_dlpack(LiveStream::NONE).expect("a tensor");
     assert_eq!(tensor.flags().bits(), Flags::SUBBYTE_PADDED.bits());
-    assert!(int4(Flags::NONE).to_dlpack_legacy(Stream::None).is_ok());
+    assert!(int4(Flags::NONE).to_dlpack_legacy(LiveStream::NONE).is_ok());
 }
 
 // --- dlpack-rs (kornia), which has structs of its own for the same binary layout ---
@@ -310,7 +323,10 @@ fn dlpack_rs_takes_our_tensor() {
         ..Array::of_shape(&[2, 3])
     };
     let view = read_only.over(vec![1_i64; 6]);
-    let tensor = view.to_dlpack(Stream::None).expect("a tensor").into_raw();
+    let tensor = view
+        .to_dlpack(LiveStream::NONE)
+        .expect("a tensor")
+        .into_raw();
     let theirs = tensor.cast::<dlpack_rs::ffi::DLManagedTensorVersioned>();
     // SAFETY: ours until its deleter is called; both crates follow the header's layout.
     let seen = unsafe { &*theirs };

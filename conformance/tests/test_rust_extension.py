@@ -566,6 +566,20 @@ def test_a_callback_cannot_borrow_again() -> None:
     peer.borrow_and_call(values, lambda: peer.double(np.ones(3)))
 
 
+@pytest.mark.parametrize("write", [False, True])
+def test_no_view_is_lent_beside_an_argument_that_is_written(write: bool) -> None:
+    values = np.arange(6.0)
+    with pytest.raises(BufferError, match="view-in-use"):
+        peer.lend_beside(values, values[2:], write)
+    assert peer.lend_beside(values[::2], values[1::2], write) == 3
+    assert peer.lend_beside(values, np.ones(2), write) == 2
+
+
+def test_a_clone_of_an_argument_that_is_read_is_not_written() -> None:
+    with pytest.raises(BufferError, match="view-in-use"):
+        peer.write_a_clone(np.arange(6.0))
+
+
 def test_elements_with_two_indices_are_not_written() -> None:
     overlapping = np.lib.stride_tricks.as_strided(np.ones(4), (3, 2), (8, 8))
     with pytest.raises(BufferError, match="overlap"):

@@ -28,8 +28,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use libloading::Library;
 
 use super::{
-    Context, ContextId, Copy2d, Driver, DriverError, Event, HostFunction, MemoryKind, PointerInfo,
-    Pool, Primaries,
+    Context, ContextId, Copy2d, Driver, DriverError, Event, Graph, HostFunction, MemoryKind,
+    PointerInfo, Pool, Primaries, UserObject,
 };
 use crate::process::fork;
 use crate::protocol::stream::{Capture, Stream};
@@ -121,6 +121,9 @@ functions! {
     capture_info "cuStreamGetCaptureInfo" "cuStreamGetCaptureInfo" (Handle, *mut u32, *mut u64);
     capture_info_v2 "cuStreamGetCaptureInfo" "cuStreamGetCaptureInfo_v2"
         (Handle, *mut u32, *mut u64, *mut Handle, *mut *const Handle, *mut usize);
+    user_object "cuUserObjectCreate" "cuUserObjectCreate"
+        (*mut Handle, *mut c_void, HostFunction, u32, u32);
+    graph_retain "cuGraphRetainUserObject" "cuGraphRetainUserObject" (Handle, Handle, u32, u32);
     stream_context "cuStreamGetCtx" "cuStreamGetCtx" (Handle, *mut Handle);
     context_id "cuCtxGetId" "cuCtxGetId" (Handle, *mut u64);
     current_context "cuCtxGetCurrent" "cuCtxGetCurrent" (*mut Handle);
@@ -187,6 +190,10 @@ const UNIFIED: u32 = 4;
 const DISABLE_TIMING: u32 = 2;
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: u32 = 1;
+/// `CU_USER_OBJECT_NO_DESTRUCTOR_SYNC`: the only flag, which must be set.
+const NO_DESTRUCTOR_SYNC: u32 = 1;
+/// `CU_GRAPH_USER_OBJECT_MOVE`.
+const MOVE: u32 = 1;
 /// `CUDA_ERROR_NOT_READY`.
 const NOT_READY: Code = 600;
 /// `CU_MEM_ATTACH_GLOBAL`.
@@ -390,6 +397,49 @@ impl Driver for Cuda {
         };
         check("cuStreamGetCaptureInfo", code)?;
         Ok(if status == 0 { 0 } else { id })
+    }
+
+    fn capture_graph(&self, stream: Stream) -> Result<Option<(u64, Graph)>, DriverError> {
+        let call = self.functions.capture_info_v2()?;
+        let (mut status, mut id, mut graph) = (0, 0, ptr::null_mut());
+        let (nodes, count) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: writes status, id and a handle to live locals; the other outputs are optional and NULL; the stream is a
+        // handle that its holder vouches for.
+        let code = unsafe {
+            call(
+                stream_handle(stream),
+                &mut status,
+                &mut id,
+                &mut graph,
+                nodes,
+                count,
+            )
+        };
+        check("cuStreamGetCaptureInfo", code)?;
+        match status {
+            0 => Ok(None),
+            _ => made("cuStreamGetCaptureInfo", graph).map(|graph| Some((id, Graph(graph)))),
+        }
+    }
+
+    unsafe fn user_object_create(
+        &self,
+        data: *mut c_void,
+        destroy: HostFunction,
+    ) -> Result<UserObject, DriverError> {
+        let call = self.functions.user_object()?;
+        let mut object = ptr::null_mut();
+        // SAFETY: writes one handle to a live local; function and data are as this function's contract demands.
+        let code = unsafe { call(&mut object, data, destroy, 1, NO_DESTRUCTOR_SYNC) };
+        check("cuUserObjectCreate", code)?;
+        made("cuUserObjectCreate", object).map(UserObject)
+    }
+
+    fn graph_retain(&self, graph: Graph, object: UserObject) -> Result<(), DriverError> {
+        let call = self.functions.graph_retain()?;
+        // SAFETY: both are handles that the driver gave; the graph's capture goes on, so that it is alive.
+        let code = unsafe { call(handle(graph.0), handle(object.0), 1, MOVE) };
+        check("cuGraphRetainUserObject", code)
     }
 
     fn stream_context(&self, stream: Stream) -> Result<Context, DriverError> {

@@ -18,7 +18,7 @@
 //! `'stream': 94143`, and nothing can prove that this is still a stream. The driver checks what it
 //! can and returns `CUDA_ERROR_INVALID_HANDLE`; that the handle lives is the producer's promise
 //! (CAI v3, "Lifetime management": the stream lives as long as the object that exported it), and in Rust
-//! that of the caller who makes a [`Stream`] of a number ([`Stream::from_handle`]).
+//! that of a [`LiveStream`](crate::view::LiveStream), which the safe functions take.
 //!
 //! **Features.** What only Python's side asks (`join`, `in_use`) stands here without a `cfg` of its own: a build
 //! without the feature `pyo3` leaves it unused, and is told so once, below. The same holds for `cudarc`.
@@ -78,6 +78,14 @@ pub(crate) struct ContextId(pub u64);
 /// A `CUevent`.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Event(pub NonZeroU64);
+
+/// A `CUgraph`.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Graph(pub NonZeroU64);
+
+/// A `CUuserObject`.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct UserObject(pub NonZeroU64);
 
 /// What kind of memory a pointer points to.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
@@ -160,6 +168,26 @@ pub(crate) trait Driver: Send + Sync {
     /// The number of the capture that a capturing stream takes part in, unique in the process; 0
     /// if it is not capturing. Source: `cuStreamGetCaptureInfo`, in the version that is there.
     fn capture_id(&self, stream: Stream) -> Result<u64, DriverError>;
+
+    /// The number of the capture that a capturing stream takes part in, and the graph that it makes; `None` if it is not
+    /// capturing. Source: `cuStreamGetCaptureInfo_v2` (CUDA 11.3).
+    fn capture_graph(&self, stream: Stream) -> Result<Option<(u64, Graph)>, DriverError>;
+
+    /// An object with one reference. Source: `cuUserObjectCreate` (CUDA 11.3).
+    ///
+    /// # Safety
+    /// - `destroy` may be called with `data` once, on any thread.
+    /// - It calls no function of the driver.
+    unsafe fn user_object_create(
+        &self,
+        data: *mut c_void,
+        destroy: HostFunction,
+    ) -> Result<UserObject, DriverError>;
+
+    /// Gives a graph the caller's reference to an object: the object stays until the graph, its clones, what was
+    /// instantiated of them, and their launches are gone. Source: `cuGraphRetainUserObject` with
+    /// `CU_GRAPH_USER_OBJECT_MOVE` (CUDA 11.3).
+    fn graph_retain(&self, graph: Graph, object: UserObject) -> Result<(), DriverError>;
 
     /// The context that a stream with a handle was created in. Source: `cuStreamGetCtx`.
     fn stream_context(&self, stream: Stream) -> Result<Context, DriverError>;
@@ -307,27 +335,6 @@ pub(crate) trait Driver: Send + Sync {
 
 /// `CUhostFn`.
 pub(crate) type HostFunction = unsafe extern "C" fn(*mut c_void);
-
-impl Stream {
-    /// Makes a stream of a `CUstream` or `cudaStream_t`; 0 and 1 are the legacy default stream, 2 is the
-    /// per-thread one.
-    ///
-    /// # Safety
-    /// The stream is alive whenever this value is used: until the last call that it is passed to has
-    /// returned, and until the last view and guard that it was given to, or that came of one, is gone.
-    /// (A driver follows the handle. 0, 1 and 2 need no promise.)
-    ///
-    /// ```
-    /// use cai_dlpack::protocol::stream::Stream;
-    ///
-    /// // SAFETY: 2 needs no promise.
-    /// assert_eq!(unsafe { Stream::from_handle(2) }, Stream::PerThreadDefault);
-    /// ```
-    #[must_use]
-    pub const unsafe fn from_handle(handle: u64) -> Self {
-        Self::from_raw(handle)
-    }
-}
 
 /// The process's CUDA driver, loaded and initialised on first use.
 ///

@@ -14,8 +14,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
 use super::{
-    Context, ContextId, Copy2d, Driver, DriverError, Event, HostFunction, MemoryKind, PointerInfo,
-    Pool, Primaries,
+    Context, ContextId, Copy2d, Driver, DriverError, Event, Graph, HostFunction, MemoryKind,
+    PointerInfo, Pool, Primaries, UserObject,
 };
 use crate::protocol::stream::{Capture, Stream};
 
@@ -330,6 +330,25 @@ impl Driver for Script {
     fn capture_id(&self, stream: Stream) -> Result<u64, DriverError> {
         let state = self.call("cuStreamGetCaptureInfo", &stream_name(stream))?;
         Ok(state.captures.get(&stream.raw()).map_or(0, |&(_, id)| id))
+    }
+
+    fn capture_graph(&self, stream: Stream) -> Result<Option<(u64, Graph)>, DriverError> {
+        let id = self.capture_id(stream)?;
+        Ok(NonZeroU64::new(id).map(|number| (id, Graph(number))))
+    }
+
+    unsafe fn user_object_create(
+        &self,
+        _data: *mut c_void,
+        _destroy: HostFunction,
+    ) -> Result<UserObject, DriverError> {
+        self.call("cuUserObjectCreate", "")
+            .map(|_| UserObject(NonZeroU64::MIN))
+    }
+
+    fn graph_retain(&self, graph: Graph, _object: UserObject) -> Result<(), DriverError> {
+        self.call("cuGraphRetainUserObject", &format!("{:#x}", graph.0))
+            .map(|_| ())
     }
 
     fn stream_context(&self, stream: Stream) -> Result<Context, DriverError> {

@@ -44,7 +44,8 @@ const LEGACY: u64 = 1;
 /// The number of the calling thread's default stream in both protocols (`CU_STREAM_PER_THREAD`).
 const PER_THREAD: u64 = 2;
 
-/// The stream that data is ready on, and that a consumer must wait for.
+/// The stream that data is ready on, and that a consumer must wait for, as a number: it keeps nothing alive
+/// ([`LiveStream`](crate::view::LiveStream) does).
 ///
 /// "No synchronisation" is not a stream but a [`Request`].
 ///
@@ -65,11 +66,11 @@ pub enum Stream {
     /// The per-thread default stream (2). It is a different stream on each thread, so it must be
     /// stored together with its thread.
     PerThreadDefault,
-    /// A `cudaStream_t` (or `hipStream_t`): [`Stream::from_handle`].
+    /// A `cudaStream_t` (or `hipStream_t`): [`Stream::from_raw`].
     Handle(StreamHandle),
 }
 
-/// The handle of a stream that its creator keeps alive; never 0, 1 or 2.
+/// The handle of a stream; never 0, 1 or 2.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct StreamHandle(NonZeroU64);
 
@@ -103,13 +104,21 @@ impl Stream {
         }
     }
 
-    /// Makes the stream of a `CUstream` of the driver or the C Exchange API; 0 is the legacy default
-    /// stream.
+    /// Returns the stream of a `CUstream` or `cudaStream_t` as data; 0 and 1 are the legacy default stream, 2 is the
+    /// per-thread one.
     ///
-    /// The obligation of [`Stream::from_handle`] is met by the producer or the caller that passed the
-    /// number through a protocol.
+    /// Nothing passes it to the driver without a promise that the stream is alive:
+    /// [`LiveStream::new`](crate::view::LiveStream::new), [`CaiView::new`](crate::CaiView::new).
+    ///
+    /// ```
+    /// use cai_dlpack::protocol::stream::Stream;
+    ///
+    /// assert_eq!(Stream::from_raw(0), Stream::LegacyDefault);
+    /// assert_eq!(Stream::from_raw(0x5a30).raw(), 0x5a30);
+    /// ```
     #[inline]
-    pub(crate) const fn from_raw(handle: u64) -> Stream {
+    #[must_use]
+    pub const fn from_raw(handle: u64) -> Stream {
         match NonZeroU64::new(handle) {
             None => Stream::LegacyDefault,
             Some(handle) => match handle.get() {

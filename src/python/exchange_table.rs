@@ -173,12 +173,12 @@ impl WorkStream {
     /// The producer's exception.
     #[inline]
     pub(crate) fn moved(&self, view: &CaiView) -> PyResult<Option<Stream>> {
-        Ok(self.read()?.filter(|now| *now != view.ready()))
+        Ok(self.read()?.filter(|now| *now != view.ready_number()))
     }
 
     #[cold]
     fn wait_for(&self, now: Stream, view: &CaiView) -> PyResult<()> {
-        let request = Request::Stream(view.ready());
+        let request = Request::Stream(view.ready_number());
         let policy = Python::attach(policy::policy)?;
         // The other way about: the producer's stream of now is waited for, the ready one waits.
         let there = view.place();

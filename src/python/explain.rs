@@ -309,7 +309,7 @@ fn look_at_view(view: &PyCaiView) -> Found {
         reason: "it is a view already",
         descriptor: Some(view.descriptor().clone()),
         located: true,
-        ready: Some(view.ready()),
+        ready: Some(view.ready_number()),
         refused: refused.map(|why| why.to_string()),
         undeclared: false,
     }

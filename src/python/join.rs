@@ -99,7 +99,7 @@ fn join<'py>(items: &Bound<'py, PyAny>, on: &Bound<'py, PyAny>) -> PyResult<Boun
     }
     for view in &views {
         view.get().prepare()?;
-        joined.array(view.get().view().ready(), view.get().view().place());
+        joined.array(view.get().view().ready_number(), view.get().view().place());
     }
     if joined.needs_driver(target) {
         with_driver(|driver| driver::join(driver, &joined, target))?;

@@ -118,14 +118,14 @@ impl PyCaiView {
     /// handle. None: the data is ready.
     #[getter]
     fn stream(&self) -> Option<u64> {
-        self.view().ready().to_cai()
+        self.view().ready_number().to_cai()
     }
 
     /// The stream on which the producer goes on working: an int, None if it has no work pending, "unknown" if it
     /// does not name one.
     #[getter]
     fn producer_stream<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        match self.view().producer() {
+        match self.view().producer_number() {
             None => Ok(PyString::intern(py, "unknown").into_any()),
             Some(stream) => Ok(stream.to_cai().into_pyobject(py)?),
         }

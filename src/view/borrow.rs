@@ -13,8 +13,12 @@
 //! **What is wrongly refused**: arrays that interleave in a way that needs more number theory; in a forked
 //! child, what a thread of the parent borrowed as it forked.
 //!
-//! **What is not seen**: arrays held by other extensions and by other copies of this crate, which have
-//! ledgers of their own, and one memory that is mapped at two addresses.
+//! **Other views** are in no ledger: [`View`](super::View) is copied like a pointer. They are compared with the arguments
+//! that are in it when they are lent ([`CaiView::typed`], [`CaiView::typed_mut`]), and not with a [`MemoryBorrow`], whose
+//! holder goes on to use the view.
+//!
+//! **What is not seen**: views that were lent before an argument came; arrays held by other extensions and by other copies
+//! of this crate, which have ledgers of their own; and one memory that is mapped at two addresses.
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
@@ -71,7 +75,8 @@ impl CaiView {
 impl<'a> MemoryBorrow<'a> {
     fn new(view: &'a CaiView, exclusive: bool) -> Result<Self, Violation> {
         watch_forks();
-        let borrow = Box::new(Borrow::of(view.descriptor(), exclusive));
+        let mut borrow = Box::new(Borrow::of(view.descriptor(), exclusive));
+        borrow.itemsize |= BY_HAND;
         let this = Self {
             place: NonNull::from(Box::leak(borrow)),
             view: PhantomData,
@@ -90,6 +95,9 @@ impl Drop for MemoryBorrow<'_> {
     }
 }
 
+/// Marks the size of a borrow that is no argument's. No element is so large.
+const BY_HAND: u32 = 1 << 31;
+
 /// One borrow: its bytes, and the grid that its elements lie on. While it is in the ledger its neighbours
 /// point to it.
 #[derive(Debug)]
@@ -101,10 +109,31 @@ pub(crate) struct Borrow {
     data: u64,
     /// Elements begin at multiples of this from `data`; 0 for a single element.
     grid: u64,
+    /// With [`BY_HAND`] for a [`MemoryBorrow`].
     itemsize: u32,
     exclusive: bool,
     previous: *mut Self,
     next: *mut Self,
+}
+
+/// Refuses to lend an array of which an argument of a function forbids it, now: an `InOut`; or, to be written, an `In` too.
+///
+/// # Errors
+/// `view-in-use`.
+pub(super) fn check_lent(descriptor: &Descriptor, exclusive: bool) -> Result<(), Violation> {
+    let borrow = Borrow::of(descriptor, exclusive);
+    if borrow.end == 0 || !LEDGER.with(|list| list.is_lent(&borrow)) {
+        return Ok(());
+    }
+    Err(lent(&borrow))
+}
+
+#[cold]
+fn lent(borrow: &Borrow) -> Violation {
+    in_use(borrow).with_hint(match borrow.exclusive {
+        true => "an argument of a function uses this memory",
+        false => "an argument of a function writes this memory",
+    })
 }
 
 /// All borrows, the newest first.
@@ -260,6 +289,16 @@ impl Borrow {
         }
     }
 
+    /// The size of an element, in bytes.
+    fn item(&self) -> u64 {
+        u64::from(self.itemsize & !BY_HAND)
+    }
+
+    /// Whether the two may not be at once.
+    fn excludes(&self, other: &Self) -> bool {
+        (self.exclusive || other.exclusive) && self.meets(other)
+    }
+
     /// Whether a byte may belong to both.
     fn meets(&self, other: &Self) -> bool {
         if self.end <= other.start || other.end <= self.start {
@@ -275,7 +314,7 @@ impl Borrow {
         } else {
             (grid - (self.data - other.data) % grid) % grid
         };
-        offset < u64::from(self.itemsize) || offset + u64::from(other.itemsize) > grid
+        offset < self.item() || offset + other.item() > grid
     }
 
     /// Puts the borrow into the ledger, if it has elements.
@@ -358,11 +397,21 @@ impl List {
     #[cold]
     #[inline(never)]
     fn has_rival(&self, borrow: &Borrow) -> bool {
+        self.has(|other| borrow.excludes(other))
+    }
+
+    /// Whether an argument excludes `borrow`, which is in no list.
+    fn is_lent(&self, borrow: &Borrow) -> bool {
+        (borrow.exclusive || self.exclusive > 0)
+            && self.has(|other| other.itemsize & BY_HAND == 0 && borrow.excludes(other))
+    }
+
+    fn has(&self, wanted: impl Fn(&Borrow) -> bool) -> bool {
         let mut at = self.first;
         while let Some(other) = NonNull::new(at) {
             // SAFETY: in the list, so that it is alive.
             let other = unsafe { other.as_ref() };
-            if (borrow.exclusive || other.exclusive) && borrow.meets(other) {
+            if wanted(other) {
                 return true;
             }
             at = other.next;

@@ -10,8 +10,8 @@
 //! stream, instead of enqueuing on it, that nothing can run there until the consumer is done. The
 //! exit's event is that: the producer's stream waits for it.
 
-use super::streams::{Placed, thread_of};
-use super::{CaiView, stats, with_driver};
+use super::streams::{Kept, Placed, thread_of};
+use super::{CaiView, LiveStream, stats, with_driver};
 use crate::driver::{self, Back, Defaults, Pending, Place};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -53,10 +53,10 @@ impl ReturnEdge {
 ///
 /// ```
 #[doc = floats!()]
-/// use cai_dlpack::view::ReturnEdge;
+/// use cai_dlpack::view::{LiveStream, ReturnEdge};
 ///
 /// let view = floats(); // ready everywhere, of a producer without a stream: nothing is to be ordered
-/// let guard = view.consume(Stream::LegacyDefault)?;
+/// let guard = view.consume(LiveStream::LEGACY_DEFAULT)?;
 /// // ... enqueue work on the stream that reads `guard.view()` ...
 /// assert_eq!(guard.finish()?, ReturnEdge::NotNeeded);
 /// # Ok::<(), cai_dlpack::Error>(())
@@ -70,18 +70,25 @@ pub struct ConsumeGuard {
     /// The producer's stream if `edge` is an event.
     producer: Stream,
     policy: SyncPolicy,
+    /// What keeps the consumer's stream until the edge is made.
+    kept: Option<Kept>,
     ended: bool,
 }
 
 impl CaiView {
     /// Makes `stream` wait for the data now, and the producer's stream wait for `stream` when the guard ends.
-    /// Nothing is called if the two are the same. [`ConsumeGuard`] has an example.
+    /// Nothing is called if the two are the same. The guard keeps `stream` alive; it has an example.
     ///
     /// # Errors
     /// As [`CaiView::on`]; and `stream-thread` if the producer works on the per-thread default stream of
     /// another thread, which only that thread can make wait.
-    pub fn consume(&self, stream: Stream) -> Result<ConsumeGuard, Error> {
-        self.consume_with(stream, SyncPolicy::Event)
+    pub fn consume<'s>(&self, stream: impl Into<LiveStream<'s>>) -> Result<ConsumeGuard, Error> {
+        let stream = stream.into();
+        let number = stream.for_memory(self.device())?;
+        let mut guard = self.consume_with(number, SyncPolicy::Event)?;
+        guard.kept = stream.keep();
+        guard.view = self.kept_on(number, guard.kept.clone());
+        Ok(guard)
     }
 
     pub(crate) fn consume_with(
@@ -110,7 +117,7 @@ impl CaiView {
     ) -> Result<ConsumeGuard, Error> {
         let request = Request::Stream(stream);
         if self.needs_order(request, policy) {
-            let (ready, place) = (self.ready(), self.place());
+            let (ready, place) = (self.ready_number(), self.place());
             with_driver(|driver| {
                 driver::order_within(driver, ready, request, back, &place, policy)
             })?;
@@ -129,7 +136,7 @@ impl CaiView {
         if !self.needs_order(request, policy) {
             return Ok(None);
         }
-        let (ready, place) = (self.ready(), self.place());
+        let (ready, place) = (self.ready_number(), self.place());
         with_driver(|driver| driver::begin(driver, ready, request, back, &place, policy))
     }
 
@@ -142,6 +149,7 @@ impl CaiView {
             edge: self.return_edge(stream),
             producer: (self.streams.placed_producer()).map_or(Stream::None, |placed| placed.stream),
             policy,
+            kept: None,
             ended: false,
         }
     }
@@ -158,7 +166,7 @@ impl CaiView {
 
     /// Returns what the end of a guard for `stream` will do.
     pub(crate) fn return_edge(&self, stream: Stream) -> ReturnEdge {
-        match self.producer() {
+        match self.producer_number() {
             None => ReturnEdge::Unknown,
             Some(Stream::None) => ReturnEdge::NotNeeded,
             Some(_) if stream == Stream::None || self.is_producer(stream) => ReturnEdge::SameStream,
@@ -171,7 +179,7 @@ impl CaiView {
     /// Whether the producer works on this very stream: of the same context, if it is a default stream.
     fn is_producer(&self, stream: Stream) -> bool {
         let whose = |placed: Placed| placed.whose;
-        self.producer() == Some(stream)
+        self.producer_number() == Some(stream)
             && (!stream.is_default()
                 || self.streams.placed_producer().map(whose) == Some(whose(self.placed(stream))))
     }

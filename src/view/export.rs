@@ -1,22 +1,21 @@
 //! Makes managed tensors of views.
 
-use dlpark::Managed;
 use dlpark::ffi::{DLManagedTensor, DLManagedTensorVersioned};
 
-use super::{Abi, CaiView, build};
+use super::{Abi, CaiView, DlpackTensor, LiveStream, build};
 use crate::error::Error;
 use crate::protocol::descriptor::DescriptorRef;
 use crate::protocol::device::{Access, Flags};
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::protocol::stream::{Request, Stream, SyncPolicy};
+use crate::protocol::stream::{Request, SyncPolicy};
 
 impl CaiView {
     /// Makes a managed tensor (DLPack 1.3) of the same memory, ordered for `consumer`.
     ///
     /// Work that is enqueued on `consumer` after this call finds the data ready: one event is recorded
-    /// and waited for, none if the ready stream is [`Stream::None`] or `consumer` itself.
-    /// [`Stream::None`] asks for no order. The tensor keeps the owner alive by itself; the view may go.
+    /// and waited for, none if the data is ready everywhere or on `consumer` itself.
+    /// [`LiveStream::NONE`] asks for no order. The tensor keeps the owner alive by itself; the view may go.
     ///
     /// # Errors
     /// A [`Violation`] if no order can be made (a graph capture forbids it),
@@ -25,16 +24,19 @@ impl CaiView {
     ///
     /// ```
     #[doc = floats!()]
-    /// use cai_dlpack::view::stats;
+    /// use cai_dlpack::view::{LiveStream, stats};
     ///
-    /// let tensor = floats().to_dlpack(Stream::None)?; // the view is gone, and the memory is not
+    /// let tensor = floats().to_dlpack(LiveStream::NONE)?; // the view is gone, and the memory is not
     /// let live = stats().live;
     /// drop(tensor); // calls the deleter
     /// assert_eq!(stats().live, live - 1);
     /// # Ok::<(), cai_dlpack::Error>(())
     /// ```
-    pub fn to_dlpack(&self, consumer: Stream) -> Result<Managed<DLManagedTensorVersioned>, Error> {
-        self.order(Request::Stream(consumer), SyncPolicy::Event)?;
+    pub fn to_dlpack<'s>(
+        &self,
+        consumer: impl Into<LiveStream<'s>>,
+    ) -> Result<DlpackTensor<DLManagedTensorVersioned>, Error> {
+        self.order_for(consumer.into())?;
         // The view and other tensors of it hold the memory too: here it is no copy, even if this library made one.
         let flags = self.descriptor.flags().with(Flags::IS_COPIED, false);
         self.managed(flags.bits())
@@ -48,24 +50,33 @@ impl CaiView {
     ///
     /// ```
     #[doc = floats!()]
-    /// assert!(floats().to_dlpack_legacy(Stream::None).is_ok());
+    /// assert!(floats().to_dlpack_legacy(cai_dlpack::view::LiveStream::NONE).is_ok());
     /// ```
-    pub fn to_dlpack_legacy(&self, consumer: Stream) -> Result<Managed<DLManagedTensor>, Error> {
+    pub fn to_dlpack_legacy<'s>(
+        &self,
+        consumer: impl Into<LiveStream<'s>>,
+    ) -> Result<DlpackTensor<DLManagedTensor>, Error> {
         check_legacy(self.descriptor.access())?;
         refuse_padded(self.descriptor.borrowed(), Field::Argument("max_version"))?;
-        self.order(Request::Stream(consumer), SyncPolicy::Event)?;
+        self.order_for(consumer.into())?;
         self.managed(0)
     }
 
-    fn managed<M: Abi>(&self, flags: u64) -> Result<Managed<M>, Error> {
+    /// Makes the consumer's stream wait. Its handle is used during this call only: a tensor carries no stream.
+    fn order_for(&self, consumer: LiveStream<'_>) -> Result<(), Error> {
+        let number = consumer.for_memory(self.device())?;
+        self.order(Request::Stream(number), SyncPolicy::Event)
+    }
+
+    fn managed<M: Abi>(&self, flags: u64) -> Result<DlpackTensor<M>, Error> {
         let owner = self.owner.share().into_raw();
         let tensor = build::<M>(self.descriptor.borrowed(), flags, owner).inspect_err(|_| {
             // SAFETY: `build` did not take the count that `share` made, so that it is still ours to end.
             unsafe { owner.release() };
         })?;
-        // SAFETY: `build` returns an initialised tensor whose ownership is the caller's, of our version.
-        Ok(unsafe { Managed::from_raw(tensor.as_ptr()) }
-            .unwrap_or_else(|_| unreachable!("our own version")))
+        // SAFETY: `build` returns an initialised tensor whose ownership is the caller's, with shape and strides in its
+        // own block and a deleter for any thread; the owner in it keeps the elements, which this view describes.
+        Ok(unsafe { DlpackTensor::from_raw(tensor) })
     }
 }
 

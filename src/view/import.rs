@@ -3,10 +3,10 @@
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-use dlpark::Managed;
+use dlpark::ManagedTensorBase;
 use dlpark::ffi::{DLManagedTensor, DLManagedTensorVersioned, DLPACK_MAJOR_VERSION, DLTensor};
 
-use super::{Abi, CaiView, Owner, RawOwner};
+use super::{Abi, CaiView, DlpackTensor, LiveStream, Owner, RawOwner};
 use crate::error::Error;
 use crate::process::fork;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
@@ -14,54 +14,38 @@ use crate::protocol::device::Flags;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 
-/// An owned managed tensor of either layout; [`CaiView::from_dlpack`] takes one by `Into`.
-pub enum AnyManaged {
-    /// `DLManagedTensor`, which has no version and no flags.
-    Legacy(Managed<DLManagedTensor>),
-    /// `DLManagedTensorVersioned`, major version 1.
-    Versioned(Managed<DLManagedTensorVersioned>),
-}
-
-impl From<Managed<DLManagedTensor>> for AnyManaged {
-    fn from(managed: Managed<DLManagedTensor>) -> Self {
-        Self::Legacy(managed)
-    }
-}
-
-impl From<Managed<DLManagedTensorVersioned>> for AnyManaged {
-    fn from(managed: Managed<DLManagedTensorVersioned>) -> Self {
-        Self::Versioned(managed)
-    }
-}
-
 impl CaiView {
     /// Takes a managed tensor over.
     ///
     /// `ready` is the stream that a consumer must wait for before it touches the data: the one that was
     /// passed to the producer, or on which the producer works. It has no default: a tensor carries nothing
-    /// of streams, and unknown is not [`Stream::None`].
+    /// of streams, and unknown is not [`LiveStream::NONE`]. The view keeps it alive.
     ///
     /// # Errors
-    /// A [`Violation`] if the tensor breaks a rule of DLPack: its deleter has been called.
+    /// A [`Violation`] if the tensor breaks a rule of DLPack, `stream-device`: its deleter has been called.
     ///
     /// ```
     #[doc = floats!()]
-    /// let tensor = floats().to_dlpack(Stream::None)?;
-    /// let view = CaiView::from_dlpack(tensor, Stream::None)?;
+    /// use cai_dlpack::view::LiveStream;
+    ///
+    /// let tensor = floats().to_dlpack(LiveStream::NONE)?;
+    /// let view = CaiView::from_dlpack(tensor, LiveStream::NONE)?;
     /// assert_eq!(view.descriptor().shape(), [2, 3]);
     /// # Ok::<(), cai_dlpack::Error>(())
     /// ```
-    pub fn from_dlpack(managed: impl Into<AnyManaged>, ready: Stream) -> Result<Self, Error> {
-        match managed.into() {
-            // SAFETY: a `Managed` owns an initialised tensor with readable metadata (its own contract).
-            AnyManaged::Legacy(managed) => unsafe {
-                Self::from_dlpack_ptr(managed.into_raw(), ready)
-            },
-            // SAFETY: a `Managed` owns an initialised tensor with readable metadata (its own contract).
-            AnyManaged::Versioned(managed) => unsafe {
-                Self::from_dlpack_ptr(managed.into_raw(), ready)
-            },
+    pub fn from_dlpack<'s, M: Tensor>(
+        tensor: DlpackTensor<M>,
+        ready: impl Into<LiveStream<'s>>,
+    ) -> Result<Self, Error> {
+        let ready = ready.into();
+        // SAFETY: a `Managed` owns an initialised tensor with readable metadata and a deleter for any thread (its own
+        // contract), and its data is valid by that of `DlpackTensor`; `ready` lives, and is kept below.
+        let mut view = unsafe { Self::from_dlpack_ptr(tensor.into_raw(), ready.number()) }?;
+        let number = ready.for_memory(view.device())?;
+        if let Some(kept) = ready.keep() {
+            view.set_ready_kept(number, kept);
         }
+        Ok(view)
     }
 
     /// Takes over a managed tensor of a C library.
@@ -75,11 +59,12 @@ impl CaiView {
     /// - `shape`, and `strides` unless NULL, point to `ndim` readable integers that nobody changes until
     ///   the deleter runs. (A NULL that must not be is found and refused.)
     /// - The deleter may be called once, on any thread, or is NULL.
-    /// - The data stays valid until the deleter is called, on the tensor's device, from `ready` on.
+    /// - The data stays valid until the deleter is called, on the tensor's device, from `ready` on
+    ///   ([`DlpackTensor::new`] has the list), and `ready` is a live stream as long.
     ///
     /// ```
     #[doc = floats!()]
-    /// let tensor = floats().to_dlpack_legacy(Stream::None)?.into_raw(); // as a C library hands it over
+    /// let tensor = floats().to_dlpack_legacy(cai_dlpack::view::LiveStream::NONE)?.into_raw(); // as a C library hands it over
     /// // SAFETY: an initialised tensor that is ours and given away; its memory is ready.
     /// let view = unsafe { CaiView::from_dlpack_ptr(tensor, Stream::None) }?;
     /// assert_eq!(view.descriptor().shape(), [2, 3]);
@@ -103,7 +88,7 @@ impl CaiView {
     private_bounds,
     reason = "seals the trait: the two layouts are DLPack's, not the user's"
 )]
-pub trait Tensor: Abi {}
+pub trait Tensor: ManagedTensorBase + Abi {}
 impl Tensor for DLManagedTensor {}
 impl Tensor for DLManagedTensorVersioned {}
 

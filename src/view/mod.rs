@@ -63,6 +63,8 @@ mod fields;
 mod import;
 pub(crate) mod keep;
 mod kinds;
+mod live;
+mod load;
 mod loom;
 mod memory;
 mod order;
@@ -72,6 +74,7 @@ mod present;
 mod queue;
 mod stats;
 mod streams;
+mod tensor;
 mod ticket;
 mod typed;
 mod uninit;
@@ -83,10 +86,11 @@ pub use dlpark::ffi::{DLManagedTensor, DLManagedTensorVersioned};
 pub use borrow::MemoryBorrow;
 pub use consume::{ConsumeGuard, ReturnEdge};
 pub use element::{Bool, Element};
-pub use import::AnyManaged;
+pub use live::LiveStream;
 pub use owner::Owner;
 pub use present::PresentAs;
 pub use stats::{Stats, stats};
+pub use tensor::DlpackTensor;
 pub use typed::{View, ViewMut};
 
 pub(crate) use block::{Abi, build, build_in_capsule, header};
@@ -96,6 +100,8 @@ use detach::defaults_now;
 pub(crate) use detach::{detach, set_detach, with_driver};
 pub(crate) use export::refuse_padded;
 pub(crate) use import::{Imported, KnownTensor, read_tensor};
+#[cfg(feature = "cudarc")]
+pub(crate) use live::Keeper;
 pub(crate) use memory::{check_memory, check_range, prove_memory};
 pub(crate) use payload::{EndsOn, Kind, Node, RawOwner, Shows, Vtable};
 pub(crate) use queue::{Gate, Queue};
@@ -124,7 +130,8 @@ use crate::protocol::stream::Stream;
 #[doc = floats!()]
 /// let view = floats();
 /// assert_eq!(view.descriptor().shape(), [2, 3]);
-/// assert_eq!((view.device(), view.ready()), (Device::HOST, Stream::None));
+/// assert_eq!(view.device(), Device::HOST);
+/// assert_eq!(view.ready(), Stream::None);
 /// ```
 #[derive(Debug)]
 pub struct CaiView {
@@ -150,6 +157,9 @@ impl CaiView {
     /// While `owner` lives:
     /// - every element that `descriptor` describes is in memory that may be read (and, if it is
     ///   [writable](Access::Writable), written) from its device;
+    /// - other code of the host that writes to the elements is not Rust's, or writes by atomic operations of the size of
+    ///   the element type's alignment, if this library may be copying them ([`copy_to_host`](Self::copy_to_host),
+    ///   [`View::copy_to_vec`]);
     /// - `ready` is a live stream.
     ///
     /// ```
@@ -258,7 +268,9 @@ impl CaiView {
     /// keeps the memory until a consumer's stream is done with it.
     ///
     /// # Safety
-    /// When the owner goes, its memory is freed or used anew only after what `producer` holds by then.
+    /// - While the owner lives, `producer` is a live stream.
+    /// - When the owner goes, its memory is freed or used anew only after what `producer` holds by then.
+    ///
     /// [`Stream::None`], a producer that works on no stream, needs no promise.
     ///
     /// ```
@@ -296,8 +308,10 @@ impl CaiView {
     #[doc = floats!()]
     /// use cai_dlpack::protocol::device::Access;
     ///
-    /// let tensor = floats().to_dlpack_legacy(Stream::None)?; // which has no flags
-    /// let view = CaiView::from_dlpack(tensor, Stream::None)?;
+    /// use cai_dlpack::view::LiveStream;
+    ///
+    /// let tensor = floats().to_dlpack_legacy(LiveStream::NONE)?; // which has no flags
+    /// let view = CaiView::from_dlpack(tensor, LiveStream::NONE)?;
     /// assert_eq!(view.descriptor().access(), Access::Unknown);
     /// // SAFETY: a vector of ours, which may be written.
     /// let mut view = unsafe { view.with_access(Access::Writable) };
@@ -340,7 +354,7 @@ impl CaiView {
     /// Like [`set_ready`](Self::set_ready); `kept` keeps the stream alive as long as this view, or one that is
     /// made from it, is ready there.
     pub(crate) fn set_ready_kept(&mut self, ready: Stream, kept: Kept) {
-        self.streams = self.streams.with_ready_kept(self.placed(ready), kept);
+        self.streams = self.streams.with_ready_kept(self.placed(ready), Some(kept));
     }
 
     /// Makes a view of `descriptor` that shares this one's owner and streams.
@@ -382,17 +396,36 @@ impl CaiView {
         &self.owner
     }
 
-    /// Returns the stream that a consumer must wait for.
+    /// Returns the stream that a consumer must wait for, which lives as long as this view.
+    ///
+    /// ```
+    #[doc = floats!()]
+    /// let view = floats();
+    /// assert_eq!(view.ready(), Stream::None);
+    /// assert!(view.on(view.ready()).is_ok());
+    /// ```
     #[must_use]
+    pub fn ready(&self) -> LiveStream<'_> {
+        LiveStream::kept_by(self.ready_number(), self)
+    }
+
+    /// Returns the stream on which the producer goes on working, which lives as long as this view; `None` if it is
+    /// unknown.
+    #[must_use]
+    pub fn producer(&self) -> Option<LiveStream<'_>> {
+        let producer = self.producer_number();
+        producer.map(|stream| LiveStream::kept_by(stream, self))
+    }
+
+    /// The number of the stream that a consumer must wait for.
     #[inline]
-    pub fn ready(&self) -> Stream {
+    pub(crate) fn ready_number(&self) -> Stream {
         self.streams.ready()
     }
 
-    /// Returns the stream on which the producer goes on working; `None` if it is unknown.
-    #[must_use]
+    /// The number of the stream on which the producer goes on working; `None` if it is unknown.
     #[inline]
-    pub fn producer(&self) -> Option<Stream> {
+    pub(crate) fn producer_number(&self) -> Option<Stream> {
         self.streams.producer()
     }
 

@@ -1,7 +1,7 @@
 //! Orders streams, and the host, after the data of a view.
 
-use super::streams::{Placed, is_elsewhere};
-use super::{CaiView, defaults_now, detach};
+use super::streams::{Kept, Placed, is_elsewhere};
+use super::{CaiView, LiveStream, defaults_now, detach};
 use crate::driver::{self, Context, Defaults, Driver, Pending};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -12,7 +12,8 @@ impl CaiView {
     ///
     /// One event is recorded on the ready stream and waited for by `stream`; none if the data is ready
     /// there already. For consumers that do not look at the ready stream: work that is enqueued on
-    /// `stream` from now on finds the data ready. The producer stream stays what it is.
+    /// `stream` from now on finds the data ready. The producer stream stays what it is. The new view keeps `stream`
+    /// alive. [`LiveStream::NONE`] changes nothing.
     ///
     /// # Errors
     /// A [`Violation`] if no order can be made (a graph capture forbids it, another thread's per-thread stream), or the
@@ -20,13 +21,26 @@ impl CaiView {
     ///
     /// ```
     #[doc = floats!()]
-    /// let view = floats().on(Stream::LegacyDefault)?;
+    /// use cai_dlpack::view::LiveStream;
+    ///
+    /// let view = floats().on(LiveStream::LEGACY_DEFAULT)?;
     /// assert_eq!(view.ready(), Stream::None); // was ready everywhere, and stays so
     /// # Ok::<(), cai_dlpack::Error>(())
     /// ```
-    pub fn on(&self, stream: Stream) -> Result<Self, Error> {
-        self.order(Request::Stream(stream), SyncPolicy::Event)?;
-        Ok(self.ready_on(stream))
+    pub fn on<'s>(&self, stream: impl Into<LiveStream<'s>>) -> Result<Self, Error> {
+        let stream = stream.into();
+        let number = stream.for_memory(self.device())?;
+        self.order(Request::Stream(number), SyncPolicy::Event)?;
+        Ok(self.kept_on(number, stream.keep()))
+    }
+
+    /// As [`ready_on`](Self::ready_on), for a stream that `kept` keeps alive; unchanged for no stream.
+    pub(super) fn kept_on(&self, stream: Stream, kept: Option<Kept>) -> Self {
+        let mut view = self.clone();
+        if stream != Stream::None && self.ready_number() != Stream::None {
+            view.streams = view.streams.with_ready_kept(self.placed(stream), kept);
+        }
+        view
     }
 
     /// Blocks the calling thread until the data is ready; returns a view with nothing left to wait for.
@@ -47,7 +61,7 @@ impl CaiView {
     /// Returns the same memory with another ready stream, on which the caller has made it ready. Data that is
     /// ready everywhere stays so.
     pub(crate) fn ready_on(&self, stream: Stream) -> Self {
-        if self.ready() == Stream::None {
+        if self.ready_number() == Stream::None {
             self.clone()
         } else {
             self.clone().with_ready(stream)
@@ -62,7 +76,7 @@ impl CaiView {
     /// memory does not tell the context.
     #[inline]
     pub(crate) fn ready_by_number(&self) -> Result<Stream, Violation> {
-        let ready = self.ready();
+        let ready = self.ready_number();
         if ready.is_default() {
             self.check_number(ready)?;
         }
@@ -108,14 +122,15 @@ impl CaiView {
     /// Whether [`CaiView::order`] will do anything at all; a few comparisons.
     #[inline]
     pub(crate) fn needs_order(&self, request: Request, policy: SyncPolicy) -> bool {
-        self.may_need_order(request) && driver::needed(self.ready(), request, &self.place(), policy)
+        self.may_need_order(request)
+            && driver::needed(self.ready_number(), request, &self.place(), policy)
     }
 
     /// Whether [`needs_order`](Self::needs_order) is worth asking: the usual cases need no `Place`. Memory that every
     /// context reaches has default streams that only look the same, and a host that reads it may have to wait for more.
     #[inline(always)]
     pub(crate) fn may_need_order(&self, request: Request) -> bool {
-        request.needs_order(self.ready()) || self.is_shared_by_contexts()
+        request.needs_order(self.ready_number()) || self.is_shared_by_contexts()
     }
 
     /// Makes the stream or the host that `request` names wait for the data, by the policy.
@@ -123,7 +138,7 @@ impl CaiView {
         let Some(driver) = self.driver_to_order(request, policy)? else {
             return Ok(());
         };
-        let (ready, place) = (self.ready(), self.place());
+        let (ready, place) = (self.ready_number(), self.place());
         detach(|| driver::order(driver, ready, request, &place, policy).map(drop))
     }
 
@@ -136,7 +151,7 @@ impl CaiView {
         let Some(driver) = self.driver_to_order(request, policy)? else {
             return Ok(None);
         };
-        let (ready, place) = (self.ready(), self.place());
+        let (ready, place) = (self.ready_number(), self.place());
         detach(|| driver::begin(driver, ready, request, None, &place, policy))
     }
 
@@ -151,7 +166,7 @@ impl CaiView {
         }
         match driver::driver() {
             // Ready data, and no device that could be busy with it.
-            Err(error) if error.is_absent() && self.ready() == Stream::None => Ok(None),
+            Err(error) if error.is_absent() && self.ready_number() == Stream::None => Ok(None),
             driver => Ok(Some(driver?)),
         }
     }

@@ -178,9 +178,9 @@ impl Streams {
         Self::of(ready, self.placed_producer(), None)
     }
 
-    /// These, with another ready stream, which `kept` keeps alive.
-    pub(super) fn with_ready_kept(&self, ready: Placed, kept: Kept) -> Self {
-        Self::of(ready, self.placed_producer(), Some(kept))
+    /// These, with another ready stream, which `kept` keeps alive if it has to be kept.
+    pub(super) fn with_ready_kept(&self, ready: Placed, kept: Option<Kept>) -> Self {
+        Self::of(ready, self.placed_producer(), kept)
     }
 
     /// These, with another producer stream.
@@ -249,7 +249,7 @@ impl Streams {
         }
     }
 
-    fn kept(&self) -> Option<&Kept> {
+    pub(super) fn kept(&self) -> Option<&Kept> {
         match &self.0 {
             Words::Plain { .. } => None,
             Words::Apart(threads) => threads.kept.as_ref(),

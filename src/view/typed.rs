@@ -8,7 +8,7 @@
 //!
 //! # What `'_` and `&mut` prove, and what they do not
 //! The lifetime keeps the owner: the memory is there as long as the view. The exclusive borrow keeps
-//! other views *of this value* away. Neither proves anything about work on the GPU, about the producer,
+//! other views *of this value* away, and the ledger those of arguments of Python functions that are in use. Neither proves anything about work on the GPU, about the producer,
 //! or about another array over the same memory; stream order is what `on` is for, and reading host
 //! memory as a slice is `unsafe` with a list ([`View::host_slice`]).
 
@@ -16,8 +16,9 @@ use std::marker::PhantomData;
 
 use smallvec::SmallVec;
 
+use super::borrow::check_lent;
 use super::element::check_size;
-use super::{CaiView, Element, prove_memory};
+use super::{CaiView, Element, load, prove_memory};
 use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Access, Device};
@@ -75,10 +76,12 @@ impl CaiView {
     /// Returns this array as elements of type `T`; [`View`] has an example.
     ///
     /// # Errors
-    /// `view-dtype` if it is of another type, `data-alignment`; and if the memory is CUDA's and
+    /// `view-dtype` if it is of another type, `data-alignment`; `view-in-use` while an argument of a Python function
+    /// (`python::InOut`) writes to its memory; and if the memory is CUDA's and
     /// there is a driver, by one query: `pointer-unknown`, `pointer-device`, `out-of-bounds`.
     pub fn typed<T: Element>(&self) -> Result<View<'_, T>, Error> {
         check_element(self.descriptor(), T::DTYPE)?;
+        check_lent(self.descriptor(), false)?;
         prove_memory(self.descriptor())?;
         Ok(View::new(self))
     }
@@ -87,10 +90,12 @@ impl CaiView {
     ///
     /// # Errors
     /// As [`CaiView::typed`]; `read-only-writer` for data that is not known to be [writable](Access::Writable), and
-    /// `overlap` if two indices may mean one element (a broadcast axis, strides that interleave).
+    /// `overlap` if two indices may mean one element (a broadcast axis, strides that interleave). `view-in-use` while any
+    /// argument (`python::In`, `python::InOut`) uses its memory.
     pub fn typed_mut<T: Element>(&mut self) -> Result<ViewMut<'_, T>, Error> {
         check_element(self.descriptor(), T::DTYPE)?;
         check_writable(self.descriptor())?;
+        check_lent(self.descriptor(), true)?;
         prove_memory(self.descriptor())?;
         Ok(ViewMut::new(self))
     }
@@ -393,7 +398,7 @@ impl<'a, T: Element> View<'a, T> {
     ///
     /// Memory of a device is not copied here: [`CaiView::copy_to_host`] does that.
     /// While another thread or a device writes, the copy may hold old and new elements, and halves of
-    /// both: every pattern of bits is a `T`.
+    /// both: the loads are atomic ones of the size of the element type's alignment, and every pattern of bits is a `T`.
     ///
     /// # Errors
     /// `view-device` for memory of a device; what [`CaiView::synchronize`] refuses;
@@ -401,17 +406,26 @@ impl<'a, T: Element> View<'a, T> {
     pub fn copy_to_vec(&self) -> Result<Vec<T>, Error> {
         check_host(self.cai.descriptor())?;
         wait_on_host(self.cai)?;
-        let mut copied = Vec::new();
+        let (from, unit) = (self.as_ptr(), T::DTYPE.align() as usize);
+        let mut copied: Vec<T> = Vec::new();
         copied
             .try_reserve_exact(self.len())
             .map_err(|_| Error::OutOfMemory)?;
-        for_each_offset(self.shape(), self.elem_strides(), |offset| {
-            let element = self.as_ptr().wrapping_offset(offset);
-            // SAFETY: an element of a host-readable array, which its owner keeps (the contract of
-            // `CaiView::new`), at an aligned address (`check_element`). Volatile: the memory is not
-            // Rust's, and may change under us; any pattern of bits is a `T`.
-            copied.push(unsafe { element.read_volatile() });
-        });
+        let mut to = copied.as_mut_ptr();
+        let mut take = |offset: isize, count: usize| {
+            let (row, nbytes) = (from.wrapping_offset(offset), count * size_of::<T>());
+            // SAFETY: elements of a host-readable array, which its owner keeps, and which are not written but by atomic
+            // operations of `unit` bytes (the contract of `CaiView::new`); fresh memory, with room for all of them.
+            unsafe { load::copy(row.cast(), to.cast(), nbytes, unit) };
+            to = to.wrapping_add(count);
+        };
+        if self.cai.descriptor().layout().is_c_contiguous() {
+            take(0, self.len());
+        } else {
+            for_each_offset(self.shape(), self.elem_strides(), |offset| take(offset, 1));
+        }
+        // SAFETY: within the capacity, and every element is written: any pattern of bits is a `T`.
+        unsafe { copied.set_len(self.len()) };
         Ok(copied)
     }
 

@@ -74,6 +74,22 @@ fn borrow_and_call(_out: InOut<f64, 1>, callback: &Bound<'_, PyAny>) -> PyResult
     callback.call0().map(drop)
 }
 
+/// Lends any array beside one that is written, to be read or to be written.
+#[pyfunction]
+fn lend_beside(_out: InOut<f64, 1>, mut other: CaiView, write: bool) -> Result<usize, Error> {
+    Ok(if write {
+        other.typed_mut::<f64>()?.len()
+    } else {
+        other.typed::<f64>()?.len()
+    })
+}
+
+/// Lends a clone of an array that is read, to be written.
+#[pyfunction]
+fn write_a_clone(a: In<f64, 1>) -> Result<usize, Error> {
+    Ok(a.cai().clone().typed_mut::<f64>()?.len())
+}
+
 /// Makes one demand of a matrix.
 #[pyfunction]
 fn demand(a: In<f32, 2>, what: &str) -> PyResult<usize> {
@@ -104,6 +120,8 @@ fn cai_example_peer(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(ignore, module)?)?;
     module.add_function(wrap_pyfunction!(borrow_both, module)?)?;
     module.add_function(wrap_pyfunction!(borrow_and_call, module)?)?;
+    module.add_function(wrap_pyfunction!(lend_beside, module)?)?;
+    module.add_function(wrap_pyfunction!(write_a_clone, module)?)?;
     module.add_function(wrap_pyfunction!(demand, module)?)?;
     Ok(())
 }

@@ -1,10 +1,11 @@
-//! A stream of a number is a promise that the stream lives, and a promise is `unsafe`.
+//! A stream of a number lives by a promise, and a promise is `unsafe`.
 
 use cai_dlpack::CaiView;
 use cai_dlpack::protocol::stream::Stream;
+use cai_dlpack::view::LiveStream;
 
 fn wait(view: &CaiView) {
-    let _ready = view.on(Stream::from_handle(0x5a30));
+    let _ready = view.on(LiveStream::new(Stream::from_raw(0x5a30)));
 }
 
 fn main() {

@@ -2,19 +2,19 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::ThreadId;
 
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaStream, LaunchArgs, PushKernelArg};
 
-use super::keep::{self, InContext};
-use super::stream::number_of;
+use super::keep;
+use super::stream::{check_device, number_of};
 use crate::error::Error;
 use crate::protocol::device::Device;
-use crate::protocol::rule::{Field, Rule, Violation};
-use crate::protocol::stream::Stream;
+use crate::protocol::stream::{Stream, SyncPolicy};
 use crate::view::{
-    CaiView, ConsumeGuard, Element, Kept, ReturnEdge, View, ViewMut, check_cuda, detach,
+    CaiView, ConsumeGuard, Element, Keeper, ReturnEdge, View, ViewMut, check_cuda, detach,
     is_elsewhere, thread_of, with_driver,
 };
 
@@ -41,7 +41,9 @@ use crate::view::{
 /// (unless the return edge is refused; then it waits for the stream instead).
 ///
 /// If the producer's stream is unknown, or it works on none, there is no return edge: the owner of the memory is
-/// kept instead until this stream is done. Forgetting the guard (`mem::forget`) leaves out the edge and keeps the
+/// kept instead until this stream is done. During a capture of the stream the graph keeps the owner, from the use of
+/// the guard on ([`device_ptr`](Self::device_ptr), [`as_slice`](Self::as_slice), an argument of a launch) until it is
+/// destroyed, with all that was made of it. Forgetting the guard (`mem::forget`) leaves out the edge and keeps the
 /// owner for ever. A thread that holds Python's lock releases it for both edges.
 ///
 /// Drop it on its own thread if the stream is a per-thread default one: on another thread the host waits
@@ -58,6 +60,8 @@ pub struct StreamGuard<'s, V: Consume> {
     /// Whose per-thread default stream it is.
     thread: Option<ThreadId>,
     pointer: CUdeviceptr,
+    /// The capture whose graph keeps the owner; 0 if there is none.
+    captured: AtomicU64,
 }
 
 /// A typed view that a stream can consume: [`View`] or [`ViewMut`]. No other type can be added.
@@ -99,14 +103,13 @@ impl<T: Element> sealed::Consume for ViewMut<'_, T> {
 
     /// The data was written: sets the stream on which it is ready now.
     fn ended(&mut self, edge: ReturnEdge, stream: &Arc<CudaStream>) {
-        let producer = self.cai().producer();
+        let producer = self.cai().producer_number();
         let cai = self.cai_mut();
         match (edge, producer) {
             (ReturnEdge::Event | ReturnEdge::SameStream, Some(producer)) => cai.set_ready(producer),
             _ => {
                 let number = number_of(stream).unwrap_or(Stream::None);
-                let kept = InContext::new(Arc::clone(stream), stream.context());
-                cai.set_ready_kept(number, Kept(Arc::new(kept)));
+                cai.set_ready_kept(number, stream.keep());
             }
         }
     }
@@ -144,23 +147,26 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
             // Of memory that every context reaches, a default stream is the current context's.
             stream.context().bind_to_thread()?;
         }
-        let guard = array.consume(number)?;
+        let guard = array.consume_with(number, SyncPolicy::Event)?;
         Ok(Self {
             guard: Some(guard),
             view,
             stream,
             thread: thread_of(number),
             pointer,
+            captured: AtomicU64::new(0),
         })
     }
 
     /// Returns the address of the element of index 0 for code on the device: the kernel argument. 0 without
     /// elements.
     ///
-    /// It is valid until the guard is dropped, for work on the guard's stream.
+    /// It is valid until the guard is dropped, for work on the guard's stream: so the reference ends with the guard. A
+    /// copy of the number does not.
     #[must_use]
-    pub fn device_ptr(&self) -> CUdeviceptr {
-        self.pointer
+    pub fn device_ptr(&self) -> &CUdeviceptr {
+        self.keep_in_graph(self.stream);
+        &self.pointer
     }
 
     /// Returns the view.
@@ -191,6 +197,20 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         self.end()
     }
 
+    /// Has the graph that `stream` is being captured into keep the owner, if there is one: it is launched later.
+    pub(super) fn keep_in_graph(&self, stream: &CudaStream) {
+        let Ok(number) = number_of(stream) else {
+            return;
+        };
+        // The legacy default stream is captured by nothing.
+        if number == Stream::LegacyDefault {
+            return;
+        }
+        let (owner, kept_by) = (self.array().owner(), self.captured.load(Ordering::Relaxed));
+        let kept_by = keep::by_graph(stream, number, owner, kept_by);
+        self.captured.store(kept_by, Ordering::Relaxed);
+    }
+
     /// Whether the stream's number means another stream on this thread.
     pub(super) fn is_elsewhere(&self) -> bool {
         is_elsewhere(self.thread)
@@ -198,6 +218,10 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
 
     pub(super) fn array(&self) -> &CaiView {
         self.view.array()
+    }
+
+    pub(super) fn pointer(&self) -> CUdeviceptr {
+        self.pointer
     }
 
     fn end(&mut self) -> Result<ReturnEdge, Error> {
@@ -238,7 +262,7 @@ impl<V: Consume> fmt::Debug for StreamGuard<'_, V> {
 // SAFETY: the launch reads the pushed address, which lies in the guard that `'b` keeps borrowed.
 unsafe impl<'a, 'b: 'a, V: Consume> PushKernelArg<&'b StreamGuard<'_, V>> for LaunchArgs<'a> {
     fn arg(&mut self, guard: &'b StreamGuard<'_, V>) -> &mut Self {
-        self.arg(&guard.pointer)
+        self.arg(guard.device_ptr())
     }
 }
 
@@ -250,17 +274,6 @@ fn wait(stream: &CudaStream, is_elsewhere: bool) {
     } else {
         stream.synchronize()
     });
-}
-
-/// Refuses a stream of another device than the memory's.
-fn check_device(device: Device, stream: &CudaStream) -> Result<(), Violation> {
-    let field = Field::Argument("stream");
-    let ordinal = stream.context().ordinal();
-    if device.device_type == Device::CUDA && usize::try_from(device.id) != Ok(ordinal) {
-        let found = format_args!("a stream of device {ordinal} for memory on {device}");
-        return Err(Violation::new(Rule::StreamDevice, field, found));
-    }
-    Ok(())
 }
 
 /// Returns the address for device code. Pinned memory may have another one than on the host.

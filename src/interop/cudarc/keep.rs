@@ -17,7 +17,7 @@ use crate::view::{Owner, detach, is_elsewhere, keep, thread_of};
 
 /// Drops `owner` when what `stream` holds now is done. The host waits only if no event can be made.
 ///
-/// Of a stream that is being captured the graph is launched later: the code that launches it keeps the view.
+/// Of a stream that is being captured the graph is launched later, and keeps the owner ([`by_graph`]).
 pub(super) fn until_done(owner: Owner, stream: &CudaStream) {
     within(Arc::clone(stream.context()), |context| {
         if let (Ok(driver), Ok(number)) = (driver::driver(), number_of(stream)) {
@@ -31,6 +31,18 @@ pub(super) fn until_done(owner: Owner, stream: &CudaStream) {
         context.record_err(stream.synchronize());
         drop(owner);
     });
+}
+
+/// Has the graph that `stream` is being captured into keep `owner`; see [`keep::by_graph`].
+pub(super) fn by_graph(stream: &CudaStream, number: Stream, owner: &Owner, kept_by: u64) -> u64 {
+    if number.is_default() {
+        // A default stream is the current context's.
+        stream
+            .context()
+            .record_err(stream.context().bind_to_thread());
+    }
+    let kept = |driver| keep::by_graph(driver, number, owner, kept_by);
+    detach(|| driver::driver().map_or(0, kept))
 }
 
 /// Whether the stream, whose context is current, is being captured.

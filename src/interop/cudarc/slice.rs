@@ -59,13 +59,16 @@ impl<V: Consume> StreamSlice<'_, '_, V> {
         if self.0.is_elsewhere() {
             // The number of its stream means another stream here.
             own.context().record_err(own.context().synchronize());
-            return (self.0.device_ptr(), SyncOnDrop::sync_stream(stream));
+            self.0.keep_in_graph(stream);
+            return (self.0.pointer(), SyncOnDrop::sync_stream(stream));
         }
         if stream == &**own {
-            return (self.0.device_ptr(), SyncOnDrop::Record(None));
+            self.0.keep_in_graph(own);
+            return (self.0.pointer(), SyncOnDrop::Record(None));
         }
         stream.context().record_err(stream.join(own));
-        (self.0.device_ptr(), SyncOnDrop::sync_stream(stream))
+        self.0.keep_in_graph(stream);
+        (self.0.pointer(), SyncOnDrop::sync_stream(stream))
     }
 }
 

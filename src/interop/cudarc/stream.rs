@@ -1,11 +1,17 @@
-//! cudarc's streams as the numbers of both protocols, and its errors as ours.
+//! cudarc's streams as live streams and as the numbers of both protocols, and its errors as ours.
+
+use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 
+use super::keep::InContext;
+
 use crate::driver::DriverError;
 use crate::error::Error;
+use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
+use crate::view::{Keeper, Kept, LiveStream};
 
 /// Lets `?` convert cudarc's errors in functions that return [`Error`].
 impl From<cudarc::driver::DriverError> for Error {
@@ -15,36 +21,83 @@ impl From<cudarc::driver::DriverError> for Error {
 }
 
 impl Stream {
-    /// Returns a stream of cudarc's as both protocols number it.
+    /// Returns a stream of cudarc's as both protocols number it: data, which keeps nothing alive. A `&Arc<CudaStream>`
+    /// is a [`LiveStream`] as it stands.
     ///
     /// # Errors
     /// `stream-device` for the default stream of a context that is not its device's primary one: the
     /// number 1 would mean another stream. Make a stream with `new_stream` there.
     ///
-    /// # Safety
-    /// As [`Stream::from_handle`]: the number keeps nothing alive. [`View::on`](crate::view::View::on) and
-    /// [`CaiView::from_cudarc`](crate::CaiView::from_cudarc) take streams that live by their types.
+    /// ```no_run
+    /// use cai_dlpack::{Error, protocol::stream::Stream};
+    /// # use cudarc::driver::CudaContext;
     ///
+    /// let stream = CudaContext::new(0)?.new_stream()?;
+    /// assert_eq!(Stream::from_cudarc(&stream)?.raw(), stream.cu_stream().addr() as u64);
+    /// # Ok::<(), Error>(())
     /// ```
-    /// use std::sync::Arc;
-    /// # use cai_dlpack::{CaiView, Error, protocol::stream::Stream};
-    /// # use cudarc::driver::CudaStream;
-    ///
-    /// /// For work that does not go through cudarc.
-    /// fn ready_on(view: &CaiView, stream: &Arc<CudaStream>) -> Result<CaiView, Error> {
-    ///     // SAFETY: the stream is one of the process, which lives until its end.
-    ///     view.on(unsafe { Stream::from_cudarc(stream) }?)
-    /// }
-    /// # let _ = ready_on;
-    /// ```
-    pub unsafe fn from_cudarc(stream: &CudaStream) -> Result<Self, Violation> {
+    pub fn from_cudarc(stream: &CudaStream) -> Result<Self, Violation> {
         number_of(stream)
     }
 }
 
+/// Passes a stream of cudarc's to [`CaiView::on`](crate::CaiView::on), `consume`, `copy_on`, `to_dlpack` and
+/// `from_dlpack`; what they make keeps a clone of the `Arc`, if it names the stream.
+///
+/// They return `stream-device` for the default stream of a context that is not its device's primary one, or of another
+/// device than the memory's.
+///
+/// ```
+/// use std::sync::Arc;
+/// # use cai_dlpack::{CaiView, Error};
+/// # use cudarc::driver::CudaStream;
+///
+/// /// For work that does not go through cudarc.
+/// fn ready_on(view: &CaiView, stream: &Arc<CudaStream>) -> Result<CaiView, Error> {
+///     view.on(stream)
+/// }
+/// # let _ = ready_on;
+/// ```
+impl<'a> From<&'a Arc<CudaStream>> for LiveStream<'a> {
+    fn from(stream: &'a Arc<CudaStream>) -> Self {
+        LiveStream::kept_by(plain_number(stream), stream)
+    }
+}
+
+impl Keeper for Arc<CudaStream> {
+    fn check(&self, memory: Device) -> Result<(), Error> {
+        if number_of(self)?.is_default() {
+            check_device(memory, self)?;
+            // Of memory that every context reaches, a default stream is the current context's.
+            self.context().bind_to_thread()?;
+        }
+        Ok(())
+    }
+
+    fn keep(&self) -> Kept {
+        Kept(Arc::new(InContext::new(Arc::clone(self), self.context())))
+    }
+}
+
+/// Refuses a stream of another device than the memory's.
+pub(super) fn check_device(memory: Device, stream: &CudaStream) -> Result<(), Violation> {
+    let field = Field::Argument("stream");
+    let ordinal = stream.context().ordinal();
+    if memory.device_type == Device::CUDA && usize::try_from(memory.id) != Ok(ordinal) {
+        let found = format_args!("a stream of device {ordinal} for memory on {memory}");
+        return Err(Violation::new(Rule::StreamDevice, field, found));
+    }
+    Ok(())
+}
+
+/// Returns the stream's number; a default one's if it means this stream to the caller.
+fn plain_number(stream: &CudaStream) -> Stream {
+    Stream::from_raw(stream.cu_stream().addr() as u64)
+}
+
 /// Returns the stream's number in both protocols; the caller that keeps it keeps the stream.
 pub(super) fn number_of(stream: &CudaStream) -> Result<Stream, Violation> {
-    let number = Stream::from_raw(stream.cu_stream().addr() as u64);
+    let number = plain_number(stream);
     if number.is_default() && !stream.context().is_primary() {
         let hint = "its context is not the device's primary one; make a stream with new_stream";
         return Err(

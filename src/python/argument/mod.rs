@@ -3,7 +3,7 @@
 //! | in a signature | takes | gives |
 //! |---|---|---|
 //! | [`In<T, N>`](In) | any array of `N` axes of `T` | [`View<'_, T>`](View) |
-//! | [`InOut<T, N>`](InOut) | one that may be written, and that no other argument uses | [`ViewMut<'_, T>`](ViewMut) |
+//! | [`InOut<T, N>`](InOut) | one that may be written, and that no other `In` or `InOut` uses | [`ViewMut<'_, T>`](ViewMut) |
 //! | [`CaiView`] | any array | itself |
 //!
 //! Arrays are imported as by `cai_dlpack.view`, by the same routes. A returned [`CaiView`] becomes a Python object of
@@ -52,7 +52,8 @@ pub struct In<T, const N: usize> {
 ///
 /// # Errors
 /// As [`In`]; `BufferError` for a read-only array (`read-only-writer`), for one of which two indices address one
-/// element (`overlap`), and for one that shares memory with another argument (`view-in-use`).
+/// element (`overlap`), and for one that shares memory with another `In` or `InOut` (`view-in-use`). While it lives
+/// no [`CaiView`] of the same memory is lent; a [`View`] that was lent before is not seen.
 #[derive(Debug)]
 pub struct InOut<T, const N: usize> {
     argument: Argument,
@@ -63,7 +64,8 @@ pub struct InOut<T, const N: usize> {
 macro_rules! argument {
     ($argument:ident, exclusive: $exclusive:literal) => {
         impl<T: Element, const N: usize> $argument<T, N> {
-            /// Returns the array without its element type.
+            /// Returns the array without its element type. A clone of it has no borrow of its own: it is lent
+            /// ([`CaiView::typed`], [`CaiView::typed_mut`]) as far as the arguments that use the memory allow it.
             #[must_use]
             pub fn cai(&self) -> &CaiView {
                 self.argument.view()
@@ -142,7 +144,8 @@ impl<T: Element, const N: usize> InOut<T, N> {
     }
 }
 
-/// Takes any array, of any type and shape. [`CaiView::typed`] checks its bounds, this does not.
+/// Takes any array, of any type and shape. [`CaiView::typed`] checks its bounds, and whether another argument writes to its
+/// memory; this does neither.
 impl FromPyObject<'_, '_> for CaiView {
     type Error = PyErr;
 

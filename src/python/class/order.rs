@@ -54,7 +54,7 @@ impl Awaitable for Waited {
 
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let view = self.0.bind(py);
-        if view.get().view().ready() == Stream::None {
+        if view.get().view().ready_number() == Stream::None {
             return Ok(view.clone().into_any().unbind());
         }
         let waited = PyCaiView::moved(view, Stream::None, None)?.into_object(py)?;

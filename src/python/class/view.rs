@@ -127,7 +127,7 @@ impl PyCaiView {
         let table = self
             .beside
             .table
-            .filter(|_| view.ready() == self.view.ready());
+            .filter(|_| view.ready_number() == self.view.ready_number());
         let table_device = self.table_device();
         let rare = Rare {
             stream_object: clone(py, self.stream_object()),

@@ -4,10 +4,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rstest::rstest;
 
 use super::Borrow;
+use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
 use crate::protocol::device::{Device, Flags};
 use crate::protocol::dtype::code;
 use crate::protocol::rule::{Rule, Violation};
+use crate::protocol::stream::Stream;
+use crate::view::{CaiView, Owner};
 
 fn floats(data: u64, shape: &[i64], strides: &[i64]) -> Descriptor {
     let raw = RawTensor {
@@ -216,4 +219,64 @@ fn a_child_finds_the_ledger_open() {
     for user in users {
         user.join().expect("no panic");
     }
+}
+
+fn values() -> (CaiView, CaiView) {
+    let values = vec![0.0_f32; 4];
+    let data = values.as_ptr().expose_provenance() as u64;
+    let raw = RawTensor {
+        data,
+        byte_offset: 0,
+        device_type: Device::CPU,
+        device_id: 0,
+        code: code::FLOAT,
+        bits: 32,
+        lanes: 1,
+        shape: &[4],
+        strides: None,
+        flags: Flags::NONE,
+    };
+    let descriptor = Descriptor::new(&raw).expect("a tensor");
+    // SAFETY: the elements lie in the vector, which the owner keeps.
+    let view = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(values)) };
+    (view.clone(), view)
+}
+
+fn rule<T>(answer: Result<T, Error>) -> Option<Rule> {
+    match answer.map(drop) {
+        Ok(()) => None,
+        Err(Error::Violation(violation)) => Some(violation.rule()),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// What an argument promises holds for views that are no arguments too.
+#[rstest]
+#[case::read(false, None)]
+#[case::written(true, Some(Rule::ViewInUse))]
+fn what_an_argument_uses_is_not_lent_against_it(
+    #[case] exclusive: bool,
+    #[case] to_be_read: Option<Rule>,
+) {
+    let (of_argument, mut other) = values();
+    let argument = Held::new(of_argument.descriptor(), exclusive).expect("a borrow");
+    assert_eq!(rule(other.typed::<f32>()), to_be_read);
+    assert_eq!(rule(other.typed_mut::<f32>()), Some(Rule::ViewInUse));
+    let mut clone = of_argument.clone();
+    assert_eq!(rule(clone.typed_mut::<f32>()), Some(Rule::ViewInUse));
+    assert!(values().1.typed_mut::<f32>().is_ok(), "other memory");
+    drop(argument);
+    assert_eq!(rule(other.typed_mut::<f32>()), None);
+}
+
+/// A `MemoryBorrow` is for code that goes on to use the view: it forbids arguments, and no view.
+#[test]
+fn a_borrow_by_hand_forbids_arguments_alone() {
+    let (view, mut other) = values();
+    let held = view.borrow_memory_mut().expect("a borrow");
+    assert!(view.typed::<f32>().is_ok());
+    assert!(other.typed_mut::<f32>().is_ok());
+    assert!(Held::new(other.descriptor(), false).is_err());
+    drop(held);
+    assert!(Held::new(other.descriptor(), false).is_ok());
 }

@@ -4,6 +4,7 @@ use crate::driver::{ContextGuard, Driver, DriverError, Place};
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Device;
 use crate::protocol::stream::Stream;
+use crate::view::Kept;
 use crate::view::keep::{self, Block, Memory, Use};
 
 /// One allocation. Dropped, it is freed by another thread, once the stream that it is for is done with it.
@@ -33,6 +34,13 @@ impl Allocation {
 
     pub(super) const fn pointer(&self) -> u64 {
         self.pointer
+    }
+
+    /// Keeps the stream that it is for until its end has come after that stream's work.
+    pub(super) fn keep(&mut self, stream: Option<Kept>) {
+        if let Some(block) = &mut self.block {
+            block.stream = stream;
+        }
     }
 }
 

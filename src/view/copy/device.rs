@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use super::allocation::Allocation;
-use super::host::gather;
+use super::host::{gather, unit};
 use super::{Whole, view_of};
 use crate::driver::{
     self, ContextGuard, CopyPlan, Driver, DriverError, Lease, Place, PrivateStream, copy_strided,
@@ -13,7 +13,7 @@ use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Capture, Request, Stream, SyncPolicy};
 use crate::view::keep::{self, Use};
-use crate::view::{CaiView, Owner};
+use crate::view::{CaiView, Kept, Owner};
 
 /// Copies to memory of the same kind: on the stream that `request` names; if it names none, finished.
 pub(super) fn copy(
@@ -21,6 +21,7 @@ pub(super) fn copy(
     whole: &Whole,
     request: Request,
     policy: SyncPolicy,
+    kept: Option<Kept>,
 ) -> Result<CaiView, Error> {
     let source = view.descriptor();
     let Some(plan) = CopyPlan::new(source.shape(), &whole.byte_strides, whole.itemsize) else {
@@ -34,9 +35,10 @@ pub(super) fn copy(
         view,
         whole,
         plan,
+        kept,
     };
     match request {
-        Request::Stream(Stream::None) => copy.on(named(view.ready()), policy),
+        Request::Stream(Stream::None) => copy.on(named(view.ready_number()), policy),
         Request::Stream(stream) => copy.on(stream, policy),
         Request::Host | Request::NoSync => copy.finished(request),
     }
@@ -56,6 +58,8 @@ struct Copy<'a> {
     view: &'a CaiView,
     whole: &'a Whole,
     plan: CopyPlan,
+    /// What keeps the stream that the copy is made on.
+    kept: Option<Kept>,
 }
 
 impl Copy<'_> {
@@ -65,8 +69,9 @@ impl Copy<'_> {
         refuse_capture(self.driver, stream, Field::Argument("copy"))?;
         let guard = self.view.consume_uncaptured(stream, policy)?;
         let used = Use::new(self.driver, Some(stream))?;
-        let allocation = self.allocate(used)?;
-        if self.is_host_work() && self.view.ready() == Stream::None {
+        let mut allocation = self.allocate(used)?;
+        allocation.keep(self.kept.clone());
+        if self.is_host_work() && self.view.ready_number() == Stream::None {
             self.gather(&allocation);
             guard.finish()?;
             return self.made(allocation, Stream::None);
@@ -92,7 +97,7 @@ impl Copy<'_> {
             managed: request == Request::Host && self.view.place().managed,
             ..self.view.place()
         };
-        let ready = self.view.ready();
+        let ready = self.view.ready_number();
         if driver::needed(ready, Request::Host, &place, SyncPolicy::Event) {
             driver::synchronize(self.driver, ready, &place)?;
         }
@@ -131,8 +136,16 @@ impl Copy<'_> {
     fn gather(&self, allocation: &Allocation) {
         let from = self.view.descriptor().data();
         // SAFETY: the allocation has room for every element in C order; the source's elements are there, ready and
-        // readable on the host (`CaiView::new`), for pinned memory; a fresh allocation overlaps nothing.
-        unsafe { gather(&self.plan, allocation.pointer(), from) };
+        // readable on the host and not written but by atomic operations (`CaiView::new`), for pinned memory; a fresh
+        // allocation overlaps nothing.
+        unsafe {
+            gather(
+                &self.plan,
+                unit(self.view.descriptor()),
+                allocation.pointer(),
+                from,
+            )
+        };
     }
 
     /// Enqueues the copy.
@@ -148,7 +161,13 @@ impl Copy<'_> {
             return Ok(());
         }
         let plan = self.plan.clone();
-        let job = Box::into_raw(Box::new(Gather { plan, to, from }));
+        let unit = unit(self.view.descriptor());
+        let job = Box::into_raw(Box::new(Gather {
+            plan,
+            unit,
+            to,
+            from,
+        }));
         // SAFETY: `run` may be called once with the box, which is its own from here on; it calls no driver.
         let enqueued = unsafe { self.driver.host_function(stream, run, job.cast()) };
         if enqueued.is_err() {
@@ -187,6 +206,7 @@ impl Copy<'_> {
 /// A copy that the driver has a thread of the host make.
 struct Gather {
     plan: CopyPlan,
+    unit: usize,
     to: u64,
     from: u64,
 }
@@ -200,7 +220,7 @@ unsafe extern "C" fn run(data: *mut c_void) {
     // SAFETY: a box of this type, by this function's contract.
     let job = unsafe { Box::from_raw(data.cast::<Gather>()) };
     // SAFETY: by this function's contract.
-    unsafe { gather(&job.plan, job.to, job.from) };
+    unsafe { gather(&job.plan, job.unit, job.to, job.from) };
 }
 
 /// Refuses a captured stream: its work runs when the graph is launched, if ever, and the memory would not be there.

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Device;
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
-use crate::view::{CaiView, Owner};
+use crate::view::{CaiView, Owner, load};
 
 /// Above this number of driver calls the whole span is fetched by one, and sorted out on the host.
 const MANY_CALLS: u64 = 256;
@@ -64,8 +64,8 @@ pub(super) fn copy(view: &CaiView, whole: &Whole, policy: SyncPolicy) -> Result<
     if let Some(plan) = CopyPlan::new(source.shape(), &whole.byte_strides, whole.itemsize) {
         if source.device().is_host_readable() {
             // SAFETY: the block has room for every element in C order, and the source's elements are
-            // there, ready, and readable on the host (`CaiView::new`).
-            unsafe { gather(&plan, block.address(), source.data()) };
+            // there, ready, readable on the host, and not written but by atomic operations (`CaiView::new`).
+            unsafe { gather(&plan, unit(source), block.address(), source.data()) };
         } else {
             fetch(view, &plan, &block)?;
         }
@@ -92,7 +92,7 @@ fn fetch(view: &CaiView, plan: &CopyPlan, block: &HostBlock) -> Result<(), Error
         driver.stream_synchronize(stream)?;
         let first = between.address() + (source.data() - span.0);
         // SAFETY: the same elements at the same distances, now on the host.
-        unsafe { gather(plan, block.address(), first) };
+        unsafe { gather(plan, unit(source), block.address(), first) };
         return Ok(());
     }
     // SAFETY: the block has room for every element in C order; both stay until the wait below.
@@ -108,12 +108,17 @@ fn short_span(source: &Descriptor) -> Option<(u64, u64)> {
     (span.1 - span.0 <= limit).then_some(span)
 }
 
+/// The size of the loads that read an array's elements.
+pub(super) fn unit(array: &Descriptor) -> usize {
+    array.dtype().align() as usize
+}
+
 /// Carries a plan out on the host.
 ///
 /// # Safety
 /// Every element that the plan describes is readable from `from` on, its packed copy writable from `to`
-/// on, and the two do not overlap.
-pub(super) unsafe fn gather(plan: &CopyPlan, to: u64, from: u64) {
+/// on, and the two do not overlap. Writes to the source meanwhile are atomic ones of [`unit`] bytes, or not Rust's.
+pub(super) unsafe fn gather(plan: &CopyPlan, unit: usize, to: u64, from: u64) {
     for at in 0..plan.calls() {
         let rows = plan.rectangle(at, to, from);
         for row in 0..rows.height {
@@ -122,7 +127,7 @@ pub(super) unsafe fn gather(plan: &CopyPlan, to: u64, from: u64) {
             let target = std::ptr::with_exposed_provenance_mut::<u8>(target);
             let source = std::ptr::with_exposed_provenance::<u8>(source);
             // SAFETY: a row of the plan, for which the caller vouches.
-            unsafe { target.copy_from_nonoverlapping(source, rows.width as usize) };
+            unsafe { load::copy(source, target, rows.width as usize, unit) };
         }
     }
 }

@@ -19,7 +19,7 @@ mod device;
 mod empty;
 mod host;
 
-use super::{CaiView, Owner, check_memory, detach};
+use super::{CaiView, Kept, LiveStream, Owner, check_memory, detach};
 use crate::error::Error;
 use crate::protocol::axes::{Axes, Source};
 use crate::protocol::descriptor::Descriptor;
@@ -31,34 +31,41 @@ use crate::protocol::stream::{Request, Stream, SyncPolicy};
 impl CaiView {
     /// Copies the elements, in C order, to new memory of the same kind: the device's, managed or pinned.
     ///
-    /// The copy is enqueued on `stream` after the data, and is ready there; for [`Stream::None`] it is enqueued
+    /// The copy is enqueued on `stream` after the data, and is ready there; for [`LiveStream::NONE`] it is enqueued
     /// on the ready stream, or on the legacy default one if there is none. The producer's stream is made to wait
     /// for it; if that is unknown, or there is none, the source is kept until it has been read, and the caller orders
     /// the next write. Memory of the CPU, and pinned memory that is ready, is copied by the host, at once.
     ///
     /// The memory is freed after what `stream` holds when the last view or tensor of the copy ends; work on
-    /// other streams is the caller's to order before that.
+    /// other streams is the caller's to order before that. The copy keeps `stream` alive, and for [`LiveStream::NONE`]
+    /// what keeps the ready stream of this view: its owner.
     ///
     /// # Errors
     /// - `copy-refused` for memory of other devices than CUDA's, and for packed elements.
     /// - `pointer-unknown`, `pointer-device`, `out-of-bounds` if the memory is not what the view describes.
-    /// - `capture-consumer` if `stream` is being captured; what [`CaiView::consume`] refuses.
+    /// - `capture-consumer` if `stream` is being captured; `stream-device`; what [`CaiView::consume`] refuses.
     /// - The driver's refusal. What was allocated has been freed.
     ///
     /// ```
-    /// use cai_dlpack::protocol::stream::Stream;
+    /// use cai_dlpack::view::LiveStream;
     /// use cai_dlpack::{CaiView, Error};
     ///
     /// fn snapshot(view: &CaiView) -> Result<CaiView, Error> {
-    ///     let copy = view.copy_on(Stream::LegacyDefault)?;
-    ///     assert_eq!(copy.ready(), Stream::LegacyDefault);
+    ///     let copy = view.copy_on(LiveStream::LEGACY_DEFAULT)?;
+    ///     assert_eq!(copy.ready(), LiveStream::LEGACY_DEFAULT);
     ///     Ok(copy)
     /// }
     /// # let _ = snapshot;
     /// ```
-    pub fn copy_on(&self, stream: Stream) -> Result<Self, Error> {
-        let request = Request::Stream(stream);
-        self.copied(self.device(), request)
+    pub fn copy_on<'s>(&self, stream: impl Into<LiveStream<'s>>) -> Result<Self, Error> {
+        let stream = stream.into();
+        let request = Request::Stream(stream.for_memory(self.device())?);
+        let used = match stream.number() {
+            Stream::None => self.ready(),
+            _ => stream,
+        };
+        let transfer = Transfer::of(self.device(), self.device())?;
+        transfer.make_kept(self, request, SyncPolicy::Event, used.keep())
     }
 
     /// Copies the elements, in C order, to memory of the CPU. The host waits for the data and for the copy.
@@ -78,12 +85,8 @@ impl CaiView {
     /// # Ok::<(), cai_dlpack::Error>(())
     /// ```
     pub fn copy_to_host(&self) -> Result<Self, Error> {
-        self.copied(Device::HOST, Request::Host)
-    }
-
-    fn copied(&self, to: Device, request: Request) -> Result<Self, Error> {
-        let transfer = Transfer::of(self.device(), to)?;
-        transfer.make(self, request, SyncPolicy::Event)
+        let transfer = Transfer::of(self.device(), Device::HOST)?;
+        transfer.make(self, Request::Host, SyncPolicy::Event)
     }
 }
 
@@ -145,9 +148,20 @@ impl Transfer {
         request: Request,
         policy: SyncPolicy,
     ) -> Result<CaiView, Error> {
+        self.make_kept(view, request, policy, None)
+    }
+
+    /// As [`make`](Self::make), on a stream that `kept` keeps alive.
+    fn make_kept(
+        self,
+        view: &CaiView,
+        request: Request,
+        policy: SyncPolicy,
+        kept: Option<Kept>,
+    ) -> Result<CaiView, Error> {
         let whole = Self::whole(view.descriptor())?;
         detach(|| match self {
-            Self::Alike => device::copy(view, &whole, request, policy),
+            Self::Alike => device::copy(view, &whole, request, policy, kept),
             Self::ToHost => host::copy(view, &whole, policy),
         })
     }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::driver::{Context, ContextGuard, ContextId, Driver, DriverError, Lease, Place, Relaxed};
 use crate::protocol::stream::{Capture, Stream};
+use crate::view::Kept;
 
 /// What was allocated, and by which call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,6 +174,8 @@ pub(crate) struct Block {
     pub(super) used: Use,
     /// The device that the memory is taken from.
     pub(super) ordinal: i32,
+    /// What keeps the stream that it is for, if that is not its consumer's promise.
+    pub(crate) stream: Option<Kept>,
     pointer: u64,
 }
 
@@ -197,6 +200,7 @@ impl Block {
             home: used.home,
             used,
             ordinal,
+            stream: None,
             pointer,
         })
     }
@@ -225,6 +229,7 @@ impl Block {
             home,
             used,
             ordinal,
+            stream: None,
             pointer,
         })
     }

@@ -14,6 +14,7 @@
 //! | what ends | after | by |
 //! |---|---|---|
 //! | an owner | an event that its last user has recorded | its drop |
+//! | an owner whose memory a graph uses | the graph, and all that was made of it | its drop |
 //! | memory of a pool | an event on the stream that the copy was made for | `cuMemFree`, which does not wait for such memory |
 //! | other memory | the same | `cuMemFree` or `cuMemFreeHost`, which wait for the device; or the next copy of its size takes it |
 //! | memory for a thread's default stream, or for a stream that is gone | all work of the stream's device | the same |
@@ -32,9 +33,11 @@
 
 mod block;
 mod free;
+mod graph;
 mod poll;
 
 pub(crate) use block::{Block, Memory, Use};
+pub(crate) use graph::by_graph;
 pub(crate) use poll::{end, start, until_reached};
 
 use crate::driver::{ContextGuard, Driver, DriverError, Place};
@@ -52,6 +55,7 @@ pub(crate) fn allocate(
     match free::take(memory, nbytes, block::Home::here(driver)?) {
         Some(mut block) => {
             block.used = used;
+            block.stream = None;
             Ok(block)
         }
         None => Block::new(driver, memory, nbytes, used),

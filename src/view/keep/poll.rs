@@ -22,6 +22,8 @@ enum News {
     Owner(Lease<'static>, Owner),
     /// Memory whose consumer is gone.
     Block(Block),
+    /// What a graph has kept, which is gone.
+    Ended(Owner),
     /// A thread that waits until no stream uses what has come, of memory of a device.
     Drain(Drain),
 }
@@ -51,6 +53,16 @@ fn sender(driver: &'static dyn Driver) -> Option<&'static Sender<News>> {
 pub(crate) fn until_reached(driver: &'static dyn Driver, event: Lease<'static>, owner: Owner) {
     if let Some(news) = tell(driver, News::Owner(event, owner)) {
         Keeper::default().take_alone(driver, news);
+    }
+}
+
+/// Drops `owner` on the thread, which [`start`] has started; without one it stays for ever, as the caller may neither wait
+/// nor drop it.
+pub(super) fn drop_later(owner: Owner) {
+    if let Some(Some(keeper)) = KEEPER.get()
+        && let Err(error) = keeper.send(News::Ended(owner))
+    {
+        std::mem::forget(error.0);
     }
 }
 
@@ -153,6 +165,7 @@ impl Keeper {
                 });
             }
             News::Block(block) => self.unmarked.push(block),
+            News::Ended(owner) => drop(owner),
             News::Drain(drain) => self.drains.push(drain),
         }
     }

@@ -47,6 +47,11 @@ const CONTEXT_A: u64 = 0xa;
 const CONTEXT_B: u64 = 0xb;
 const HANDLE: Stream = Stream::from_raw(0xb1);
 
+fn live(stream: Stream) -> LiveStream<'static> {
+    // SAFETY: the scripted driver follows no stream.
+    unsafe { LiveStream::new(stream) }
+}
+
 /// Two contexts, of which B is current, and memory of A that both reach.
 fn script() -> &'static Script {
     let script = Script::leak();
@@ -95,7 +100,7 @@ fn memory_of_every_context_remembers_the_one_of_its_ready_stream() {
         );
         script.current(CONTEXT_B).take_calls();
         assert!(view.interface().is_ok());
-        view.on(HANDLE).expect("an order");
+        view.on(live(HANDLE)).expect("an order");
         let (record, wait) = ("cuEventRecord".into(), "cuStreamWaitEvent".into());
         assert_eq!(
             contexts(script),
@@ -111,7 +116,7 @@ fn a_block_goes_back_to_the_context_that_the_producers_stream_is_of() {
     let view = view(Device::CUDA_MANAGED, Stream::LegacyDefault).on_producer(Stream::LegacyDefault);
     script.current(CONTEXT_A).take_calls();
     // The same number, of another context: two streams.
-    let guard = view.consume(Stream::LegacyDefault).expect("an order");
+    let guard = view.consume(LiveStream::LEGACY_DEFAULT).expect("an order");
     assert_eq!(guard.return_edge(), crate::view::ReturnEdge::Event);
     let edge = |a: &str, b: &str| {
         [
@@ -130,7 +135,7 @@ fn one_stream_of_one_context_is_asked_for_and_not_ordered() {
     let _installed = script::install(script);
     let view = view(Device::CUDA_MANAGED, Stream::LegacyDefault);
     script.take_calls();
-    view.on(Stream::LegacyDefault).expect("nothing to do");
+    view.on(LiveStream::LEGACY_DEFAULT).expect("nothing to do");
     assert_eq!(script.take_calls()[0], "cuCtxGetCurrent");
     assert_eq!(script.count("cuEventRecord"), 0);
 }
@@ -143,9 +148,11 @@ fn memory_of_a_pool_stays_the_primary_contexts() {
     let mut view = view(Device::CUDA, Stream::LegacyDefault);
     view.remember_primary();
     script.take_calls();
-    let moved = view.on(Stream::PerThreadDefault).expect("an order");
-    moved.on(HANDLE).expect("an order");
-    moved.on(Stream::PerThreadDefault).expect("nothing to do");
+    let moved = view.on(LiveStream::PER_THREAD_DEFAULT).expect("an order");
+    moved.on(live(HANDLE)).expect("an order");
+    moved
+        .on(LiveStream::PER_THREAD_DEFAULT)
+        .expect("nothing to do");
     assert_eq!(script.count("cuPointerGetAttributes"), 0);
     assert_eq!(script.count("cuEventRecord"), 2);
 }

@@ -5,7 +5,7 @@ use super::*;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
 use crate::protocol::device::Flags;
 use crate::protocol::stream::Stream;
-use crate::view::{CaiView, Owner};
+use crate::view::{CaiView, LiveStream, Owner};
 
 /// Ends in the end of the next one.
 struct Link {
@@ -71,8 +71,10 @@ fn a_chain_through_managed_tensors_too() {
     // SAFETY: nobody follows the pointer in this test.
     let mut view = unsafe { CaiView::new(descriptor, Stream::None, owner) };
     for _ in 0..LINKS {
-        let tensor = view.to_dlpack(Stream::None).expect("no order is needed");
-        view = CaiView::from_dlpack(tensor, Stream::None).expect("our own tensor");
+        let tensor = view
+            .to_dlpack(LiveStream::NONE)
+            .expect("no order is needed");
+        view = CaiView::from_dlpack(tensor, LiveStream::NONE).expect("our own tensor");
     }
     let end = std::thread::Builder::new().stack_size(256 << 10);
     let thread = end.spawn(move || drop(view));

@@ -3,7 +3,7 @@
 use cai_candle::{tensor_of, view_of};
 use cai_dlpack::CaiView;
 use cai_dlpack::protocol::device::Access;
-use cai_dlpack::protocol::stream::Stream;
+use cai_dlpack::view::LiveStream;
 use candle_core::{Device, Result, Tensor};
 
 fn matrix() -> Result<Tensor> {
@@ -39,9 +39,9 @@ fn strides_and_offsets_are_kept() -> Result<()> {
 #[test]
 fn a_tensor_lives_in_dlpack_after_candle_let_go() -> Result<()> {
     let view = view_of::<f32>(&matrix()?)?;
-    let tensor = view.to_dlpack(Stream::None).expect("a managed tensor");
+    let tensor = view.to_dlpack(LiveStream::NONE).expect("a managed tensor");
     drop(view);
-    let again = CaiView::from_dlpack(tensor, Stream::None).expect("a view");
+    let again = CaiView::from_dlpack(tensor, LiveStream::NONE).expect("a view");
     assert_eq!(values(&again).len(), 6);
     Ok(())
 }

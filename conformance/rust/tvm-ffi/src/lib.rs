@@ -4,8 +4,7 @@ use std::ffi::c_void;
 use std::ptr;
 
 use cai_dlpack::CaiView;
-use cai_dlpack::protocol::stream::Stream;
-use cai_dlpack::view::{DLManagedTensorVersioned, Managed};
+use cai_dlpack::view::{DLManagedTensorVersioned, DlpackTensor, LiveStream, Managed};
 use tvm_ffi::tvm_ffi_sys::{TVMFFITensorFromDLPack, TVMFFITensorToDLPackVersioned};
 use tvm_ffi::{ObjectArc, ObjectRefCore, Tensor};
 
@@ -24,11 +23,14 @@ impl From<cai_dlpack::Error> for Error {
     }
 }
 
-/// A tensor as a view, which keeps it. `ready` is the stream that its data is ready on.
+/// A tensor as a view, which keeps it, and `ready`, the stream that its data is ready on.
 ///
 /// # Errors
 /// What DLPack's rules refuse.
-pub fn view_of(tensor: &Tensor, ready: Stream) -> Result<CaiView, Error> {
+pub fn view_of<'s>(
+    tensor: &Tensor,
+    ready: impl Into<LiveStream<'s>>,
+) -> Result<CaiView, Error> {
     // SAFETY: borrowed for the call below.
     let handle = unsafe { ObjectArc::as_raw(Tensor::data(tensor)) };
     let mut managed = ptr::null_mut::<c_void>();
@@ -38,8 +40,11 @@ pub fn view_of(tensor: &Tensor, ready: Stream) -> Result<CaiView, Error> {
         return Err(Error::Tvm(tvm_ffi::Error::from_raised()));
     }
     let managed = managed.cast::<DLManagedTensorVersioned>();
-    // SAFETY: a fresh tensor that is ours, and keeps tvm-ffi's; it keeps to DLPack.
-    Ok(unsafe { CaiView::from_dlpack_ptr(managed, ready) }?)
+    // SAFETY: a fresh tensor that is ours, with tvm-ffi's deleter, for any thread.
+    let managed = unsafe { Managed::from_raw(managed) }.expect("of DLPack's present version");
+    // SAFETY: it keeps tvm-ffi's memory, which it describes.
+    let managed = unsafe { DlpackTensor::new(managed) };
+    Ok(CaiView::from_dlpack(managed, ready)?)
 }
 
 /// A view as a tensor, which keeps the view's owner; ordered for work on `consumer`.
@@ -49,7 +54,10 @@ pub fn view_of(tensor: &Tensor, ready: Stream) -> Result<CaiView, Error> {
 ///
 /// # Errors
 /// Read-only data, and whatever else `to_dlpack_legacy` refuses; and what tvm-ffi does.
-pub fn tensor_of(view: &CaiView, consumer: Stream) -> Result<Tensor, Error> {
+pub fn tensor_of<'s>(
+    view: &CaiView,
+    consumer: impl Into<LiveStream<'s>>,
+) -> Result<Tensor, Error> {
     let managed = view.to_dlpack_legacy(consumer)?.into_raw();
     let mut handle = ptr::null_mut();
     // SAFETY: a fresh tensor, given away unless it is refused; writes one pointer to a live local.

@@ -8,7 +8,7 @@ use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
 use cai_dlpack::protocol::device::Flags;
 use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
-use cai_dlpack::view::Owner;
+use cai_dlpack::view::{LiveStream, Owner};
 use cai_tvm_ffi::{Error, tensor_of, view_of};
 use tvm_ffi::Tensor;
 
@@ -17,7 +17,7 @@ const VALUES: [f32; 6] = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0];
 #[test]
 fn a_tensor_is_seen_where_it_is_and_kept() {
     let tensor = Tensor::from_slice(&VALUES, &[2, 3]).expect("a tensor");
-    let view = view_of(&tensor, Stream::None).expect("a view");
+    let view = view_of(&tensor, LiveStream::NONE).expect("a view");
     assert_eq!(view.descriptor().data(), tensor.data_ptr().addr() as u64);
     assert_eq!(view.descriptor().shape(), [2, 3]);
     assert_eq!(view.descriptor().elem_strides(), [3, 1]);
@@ -63,14 +63,14 @@ fn transposed(flags: Flags) -> (CaiView, Arc<AtomicBool>) {
 #[test]
 fn a_view_is_seen_where_it_is_and_kept() {
     let (view, ended) = transposed(Flags::NONE);
-    let tensor = tensor_of(&view, Stream::None).expect("a tensor");
+    let tensor = tensor_of(&view, LiveStream::NONE).expect("a tensor");
     assert_eq!(tensor.data_ptr().addr() as u64, view.descriptor().data());
     assert_eq!(
         (tensor.shape(), tensor.strides()),
         (&[3, 2][..], &[1, 3][..])
     );
     drop(view);
-    let back = view_of(&tensor, Stream::None).expect("a view");
+    let back = view_of(&tensor, LiveStream::NONE).expect("a view");
     drop(tensor);
     let values = back.typed::<f32>().expect("floats").copy_to_vec();
     assert_eq!(values.expect("a copy"), [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
@@ -84,7 +84,7 @@ fn a_view_is_seen_where_it_is_and_kept() {
 #[test]
 fn read_only_data_is_not_given_to_who_cannot_say_so() {
     let (view, ended) = transposed(Flags::READ_ONLY);
-    match tensor_of(&view, Stream::None) {
+    match tensor_of(&view, LiveStream::NONE) {
         Err(Error::Cai(cai_dlpack::Error::Violation(refused))) => {
             assert_eq!(refused.rule(), Rule::ReadOnlyLegacy);
         }

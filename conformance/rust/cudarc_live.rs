@@ -1,0 +1,209 @@
+//! Streams are kept: no safe program passes one to the driver that was destroyed.
+
+use std::sync::Arc;
+
+use cai_dlpack::protocol::rule::Rule;
+use cai_dlpack::protocol::stream::Stream;
+use cai_dlpack::view::{ConsumeGuard, DlpackTensor, LiveStream};
+use cai_dlpack::{CaiView, Error};
+use cudarc::driver::{CudaContext, CudaStream};
+
+use crate::simulator::machine;
+
+fn rule<T>(answer: Result<T, Error>) -> Rule {
+    match answer.map(drop) {
+        Err(Error::Violation(violation)) => violation.rule(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn array(stream: &Arc<CudaStream>) -> CaiView {
+    let slice = stream
+        .clone_htod(&[1.0_f32, 2.0, 3.0, 4.0])
+        .expect("memory");
+    CaiView::from_cudarc(slice, [4]).expect("a view")
+}
+
+#[test]
+fn what_names_a_stream_keeps_it() {
+    let _machine = machine();
+    let context = CudaContext::new(0).expect("device 0");
+    let view = array(&context.new_stream().expect("a stream"));
+    let stream = context.new_stream().expect("a stream");
+    let count = || Arc::strong_count(&stream);
+
+    let moved = view.on(&stream).expect("an order");
+    assert_eq!(
+        (count(), moved.ready().number().raw()),
+        (2, stream.cu_stream().addr() as u64)
+    );
+    let derived = moved.clone();
+    drop(moved);
+    assert_eq!(count(), 2);
+    drop(derived);
+    assert_eq!(count(), 1);
+
+    let guard = view.consume(&stream).expect("an order");
+    assert_eq!(count(), 2);
+    guard.finish().expect("the way back");
+    assert_eq!(count(), 1);
+
+    let tensor = view.to_dlpack(&stream).expect("a tensor");
+    assert_eq!(count(), 1); // it names none
+    let back = CaiView::from_dlpack(tensor, &stream).expect("a view");
+    assert_eq!(count(), 2);
+    drop(back);
+
+    let other = array(&context.new_stream().expect("a stream"));
+    let moved = view.on(other.ready()).expect("an order");
+    let (theirs, live) = (other.ready().number(), cai_dlpack::view::stats().live);
+    drop(other);
+    assert_eq!(cai_dlpack::view::stats().live, live, "kept for its stream");
+    assert_eq!(moved.ready(), theirs);
+    drop(moved);
+}
+
+#[test]
+fn no_stream_changes_nothing() {
+    let _machine = machine();
+    let context = CudaContext::new(0).expect("device 0");
+    let view = array(&context.new_stream().expect("a stream"));
+    assert_eq!(
+        view.on(LiveStream::NONE).expect("a view").ready(),
+        view.ready()
+    );
+    let guard = view.consume(LiveStream::NONE).expect("a guard");
+    assert_eq!(guard.view().ready(), view.ready());
+}
+
+#[test]
+fn a_default_stream_that_its_number_does_not_mean_is_refused() {
+    let _machine = machine();
+    let context = CudaContext::new(0).expect("device 0");
+    let view = array(&context.new_stream().expect("a stream"));
+    let own = CudaContext::new_non_primary(0, 0).expect("a context");
+    let (own, elsewhere) = (own.default_stream(), CudaContext::new(1).expect("device 1"));
+    for stream in [own, elsewhere.default_stream()] {
+        assert_eq!(rule(view.on(&stream)), Rule::StreamDevice);
+        assert_eq!(rule(view.consume(&stream)), Rule::StreamDevice);
+        assert_eq!(rule(view.copy_on(&stream)), Rule::StreamDevice);
+        assert_eq!(rule(view.to_dlpack(&stream)), Rule::StreamDevice);
+        assert_eq!(rule(view.to_dlpack_legacy(&stream)), Rule::StreamDevice);
+        let tensor = view.to_dlpack(LiveStream::NONE).expect("a tensor");
+        assert_eq!(
+            rule(CaiView::from_dlpack(tensor, &stream)),
+            Rule::StreamDevice
+        );
+    }
+    assert!(view.on(&context.default_stream()).is_ok());
+}
+
+/// `CUDA_ERROR_INVALID_HANDLE`: the simulator's answer to a handle that it does not know.
+const INVALID_HANDLE: u32 = 400;
+
+/// Numbers that look random, the same for each seed.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % bound
+    }
+}
+
+/// What a program has in its hands.
+struct Hands {
+    context: Arc<CudaContext>,
+    streams: Vec<Arc<CudaStream>>,
+    views: Vec<CaiView>,
+    guards: Vec<ConsumeGuard>,
+    tensors: Vec<DlpackTensor>,
+}
+
+impl Hands {
+    /// One step of the safe API, of what is there by chance; an order that is refused is none.
+    fn step(&mut self, dice: &mut Dice) {
+        let Self {
+            context,
+            streams,
+            views,
+            guards,
+            tensors,
+        } = self;
+        while streams.len() < 2 {
+            streams.push(context.new_stream().expect("a stream"));
+        }
+        while views.len() < 2 {
+            views.push(array(&streams[dice.below(streams.len())]));
+        }
+        let (one, other) = (dice.below(views.len()), dice.below(views.len()));
+        let stream = dice.below(streams.len());
+        let to: LiveStream<'_> = match dice.below(8) {
+            0 => LiveStream::NONE,
+            1 => LiveStream::LEGACY_DEFAULT,
+            2 | 3 => views[other].ready(),
+            4 => views[other].producer().unwrap_or(LiveStream::NONE),
+            _ => (&streams[stream]).into(),
+        };
+        let mut made = None;
+        match dice.below(12) {
+            0 | 1 => made = views[one].on(to).ok(),
+            2 => made = views[one].copy_on(to).ok(),
+            3 => guards.extend(views[one].consume(to)),
+            4 => tensors.extend(views[one].to_dlpack(to)),
+            5 if !tensors.is_empty() => {
+                let tensor = tensors.swap_remove(dice.below(tensors.len()));
+                made = CaiView::from_dlpack(tensor, to).ok();
+            }
+            6 if !guards.is_empty() => {
+                let guard = guards.swap_remove(dice.below(guards.len()));
+                made = Some(guard.view().clone());
+                drop(guard);
+            }
+            7 => made = Some(views[one].clone()),
+            8 => {
+                if let Ok(typed) = views[one].typed_mut::<f32>() {
+                    drop(typed.on(&streams[stream]));
+                }
+            }
+            9 | 10 => drop(views.swap_remove(one)),
+            _ => drop(streams.swap_remove(stream)),
+        }
+        self.views.extend(made);
+    }
+}
+
+/// Random safe programs: whatever they keep and drop, the driver is passed no handle of a stream that is gone.
+#[test]
+fn no_program_passes_a_stream_that_is_gone() {
+    let machine = machine();
+    let context = CudaContext::new(0).expect("device 0");
+    for seed in 0..60 {
+        machine.sim.clear();
+        let mut dice = Dice(seed);
+        let mut hands = Hands {
+            context: Arc::clone(&context),
+            streams: Vec::new(),
+            views: Vec::new(),
+            guards: Vec::new(),
+            tensors: Vec::new(),
+        };
+        for step in 0..60 {
+            hands.step(&mut dice);
+            let wrong =
+                (machine.sim.calls().into_iter()).find(|call| call.result == Some(INVALID_HANDLE));
+            assert_eq!(wrong, None, "seed {seed}, step {step}");
+            machine.sim.clear();
+        }
+    }
+    // A number that nobody keeps: the simulator tells.
+    let view = array(&context.new_stream().expect("a stream"));
+    let gone = Stream::from_cudarc(&context.new_stream().expect("a stream")).expect("a number");
+    // SAFETY: not so: the simulator follows no handle.
+    assert!(view.on(unsafe { LiveStream::new(gone) }).is_err());
+    let calls = machine.sim.calls();
+    assert!(calls.iter().any(|call| call.result == Some(INVALID_HANDLE)));
+}

@@ -1,0 +1,52 @@
+//! Owners that a graph keeps: its launches use their memory, whenever they come.
+
+use std::ffi::c_void;
+
+use super::poll;
+use crate::driver::Driver;
+use crate::protocol::stream::Stream;
+use crate::view::Owner;
+
+/// Keeps `owner` as long as the graph that `stream` is being captured into, and all that is made of it. Returns the
+/// capture's number; 0, and keeps nothing, if the stream is not being captured.
+///
+/// `kept_by` is the number of a capture whose graph keeps it already. If the driver cannot have a graph keep anything
+/// (before CUDA 11.3), the owner is kept for ever.
+pub(crate) fn by_graph(
+    driver: &'static dyn Driver,
+    stream: Stream,
+    owner: &Owner,
+    kept_by: u64,
+) -> u64 {
+    let (capture, graph) = match driver.capture_graph(stream) {
+        Ok(Some((capture, graph))) => (capture, Some(graph)),
+        Ok(None) => return 0,
+        // A stream that cannot be asked for its graph, or is not there.
+        Err(_) => match driver.capture_id(stream) {
+            Ok(capture) => (capture, None),
+            Err(_) => return 0,
+        },
+    };
+    if capture == 0 || capture == kept_by {
+        return capture;
+    }
+    poll::start(driver);
+    let data = Box::into_raw(Box::new(owner.share()));
+    if let Some(graph) = graph {
+        // SAFETY: `ended` is called once with the box, which is its own from here on, and calls no driver.
+        let object = unsafe { driver.user_object_create(data.cast(), ended) };
+        // Refused, it is released by nothing: the graph has been promised the memory.
+        let _ = object.and_then(|object| driver.graph_retain(graph, object));
+    }
+    capture
+}
+
+/// Gives up what a graph has kept. It is dropped elsewhere, as its end may call the driver.
+///
+/// # Safety
+/// `data` is an `Owner` from `Box::into_raw`, which is not used afterwards.
+unsafe extern "C" fn ended(data: *mut c_void) {
+    // SAFETY: a box of this type, by this function's contract.
+    let owner = unsafe { Box::from_raw(data.cast::<Owner>()) };
+    poll::drop_later(*owner);
+}

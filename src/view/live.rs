@@ -1,0 +1,158 @@
+//! Streams with what keeps them alive: the arguments of all safe functions that pass a stream to the driver.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::CaiView;
+use super::streams::Kept;
+use crate::error::Error;
+use crate::protocol::device::Device;
+use crate::protocol::stream::Stream;
+
+/// A stream that is alive, with what keeps it so. [`Stream`] is its number, which promises nothing.
+///
+/// A driver dereferences the handle of a stream, so that one that was destroyed must not reach it. What is made with
+/// this stream (a view, a guard, a copy) keeps it alive as long as it may name it.
+///
+/// | stream | comes of | kept by |
+/// |---|---|---|
+/// | `&Arc<CudaStream>` (feature `cudarc`) | `into`, which `on`, `consume`, ... do | the `Arc` |
+/// | of a view | [`CaiView::ready`], [`CaiView::producer`] | the view's owner |
+/// | [`NONE`](Self::NONE), the two default ones | a constant | nothing: they are always there |
+/// | any other | [`LiveStream::new`] | the caller's promise |
+///
+/// ```
+#[doc = floats!()]
+/// use cai_dlpack::view::LiveStream;
+///
+/// let (view, other) = (floats(), floats());
+/// let moved = view.on(other.ready())?; // keeps the owner of `other`, if its stream has to be kept
+/// assert_eq!(moved.ready(), Stream::None);
+/// assert!(view.to_dlpack(LiveStream::LEGACY_DEFAULT).is_ok());
+/// # Ok::<(), cai_dlpack::Error>(())
+/// ```
+#[derive(Clone, Copy)]
+pub struct LiveStream<'a> {
+    stream: Stream,
+    keeper: Option<&'a (dyn Keeper + 'a)>,
+}
+
+/// What keeps a stream alive.
+pub(crate) trait Keeper: Sync {
+    /// Checks that the stream's number means this stream to memory of a device.
+    ///
+    /// # Errors
+    /// `stream-device`.
+    fn check(&self, _memory: Device) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Returns one more reference to it.
+    fn keep(&self) -> Kept;
+}
+
+/// The owner keeps both streams of a view, except for a ready stream that is [`Kept`] beside it.
+impl Keeper for CaiView {
+    fn keep(&self) -> Kept {
+        Kept(Arc::new((self.owner.share(), self.streams.kept().cloned())))
+    }
+}
+
+impl<'a> LiveStream<'a> {
+    /// No stream: the data is ready; the consumer asks for no order.
+    pub const NONE: LiveStream<'static> = LiveStream::always(Stream::None);
+    /// The legacy default stream (1).
+    pub const LEGACY_DEFAULT: LiveStream<'static> = LiveStream::always(Stream::LegacyDefault);
+    /// The per-thread default stream (2) of the calling thread.
+    pub const PER_THREAD_DEFAULT: LiveStream<'static> =
+        LiveStream::always(Stream::PerThreadDefault);
+
+    const fn always(stream: Stream) -> LiveStream<'static> {
+        LiveStream {
+            stream,
+            keeper: None,
+        }
+    }
+
+    /// Promises that a stream is alive, for streams of a library that this one does not know.
+    ///
+    /// # Safety
+    /// The stream is alive until the last call that this value is passed to has returned, and until the last view, copy
+    /// and guard that was made with it, or that came of one, is gone. (Default streams and [`Stream::None`] need no
+    /// promise.)
+    ///
+    /// ```
+    /// use cai_dlpack::protocol::stream::Stream;
+    /// use cai_dlpack::view::LiveStream;
+    ///
+    /// // SAFETY: 2 needs no promise.
+    /// let stream = unsafe { LiveStream::new(Stream::from_raw(2)) };
+    /// assert_eq!(stream, Stream::PerThreadDefault);
+    /// ```
+    #[must_use]
+    pub const unsafe fn new(stream: Stream) -> LiveStream<'static> {
+        LiveStream::always(stream)
+    }
+
+    /// Makes the stream of this number, which `keeper` keeps alive.
+    pub(crate) fn kept_by(stream: Stream, keeper: &'a dyn Keeper) -> Self {
+        let keeper = (stream != Stream::None).then_some(keeper);
+        Self { stream, keeper }
+    }
+
+    /// Returns the stream's number, which keeps nothing alive.
+    #[must_use]
+    pub const fn number(self) -> Stream {
+        self.stream
+    }
+
+    /// Returns the stream's number for work on memory of a device.
+    ///
+    /// # Errors
+    /// `stream-device`, or the driver's refusal.
+    pub(super) fn for_memory(self, memory: Device) -> Result<Stream, Error> {
+        if let Some(keeper) = self.keeper {
+            keeper.check(memory)?;
+        }
+        Ok(self.stream)
+    }
+
+    /// Returns what keeps the stream alive, if that is needed.
+    pub(super) fn keep(self) -> Option<Kept> {
+        self.keeper.map(Keeper::keep)
+    }
+}
+
+impl From<LiveStream<'_>> for Stream {
+    fn from(live: LiveStream<'_>) -> Self {
+        live.stream
+    }
+}
+
+/// Compares the numbers.
+impl PartialEq for LiveStream<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.stream == other.stream
+    }
+}
+
+impl Eq for LiveStream<'_> {}
+
+/// Compares the numbers.
+impl PartialEq<Stream> for LiveStream<'_> {
+    fn eq(&self, other: &Stream) -> bool {
+        self.stream == *other
+    }
+}
+
+impl fmt::Debug for LiveStream<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LiveStream").field(&self.stream).finish()
+    }
+}
+
+impl fmt::Display for LiveStream<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.stream.fmt(f)
+    }
+}
