@@ -185,8 +185,8 @@ fn ready_data_is_read_when_the_device_is_idle(
     #[case] device_type: i32,
     #[case] waits: usize,
 ) {
-    let values = [1_u8, 2, 3];
-    let start = values.as_ptr().expose_provenance() as u64;
+    let mut values = [1_u8, 2, 3];
+    let start = values.as_mut_ptr().expose_provenance() as u64;
     let script = Script::leak();
     let info = PointerInfo {
         kind: MemoryKind::Managed,
