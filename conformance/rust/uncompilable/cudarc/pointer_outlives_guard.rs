@@ -3,14 +3,11 @@
 use std::sync::Arc;
 
 use cai_dlpack::CaiView;
-use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
+use cudarc::driver::CudaStream;
 
-fn launch(view: &CaiView, stream: &Arc<CudaStream>, kernel: &CudaFunction) {
+fn launch(view: &CaiView, stream: &Arc<CudaStream>) {
     let pointer = view.typed::<f32>().unwrap().on(stream).unwrap().device_ptr();
-    let mut launch = stream.launch_builder(kernel);
-    launch.arg(pointer);
-    // SAFETY: not so.
-    unsafe { launch.launch(LaunchConfig::for_num_elems(1)) }.unwrap();
+    println!("a kernel that reads {pointer}");
 }
 
 fn main() {
