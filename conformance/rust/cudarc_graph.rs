@@ -220,3 +220,28 @@ fn a_guard_asks_and_keeps_once() {
     assert_eq!(sim.count("cuUserObjectCreate"), 1);
     drop(stage.end());
 }
+
+/// A thread's default stream is captured like another; what is current stays.
+#[test]
+fn a_capture_of_a_threads_default_stream_keeps_the_memory() {
+    let mut stage = Stage::new();
+    stage.stream = stage.stream.context().per_thread_stream();
+    stage.begin();
+    let other = CudaContext::new(1).expect("device 1");
+    let typed = stage.view.typed_mut::<f32>().expect("floats");
+    let guard = typed.on(&stage.stream).expect("a guard");
+    other.bind_to_thread().expect("current");
+    assert_ne!(*guard.device_ptr(), 0);
+    let mut current = std::ptr::null_mut();
+    // SAFETY: writes one handle to a live local.
+    let code = unsafe { cudarc::driver::sys::cuCtxGetCurrent(&mut current) };
+    assert_eq!((code as u32, current), (0, other.cu_ctx()));
+    assert_eq!(stage.machine.sim.count("cuGraphRetainUserObject"), 1);
+    stage.stream.context().bind_to_thread().expect("current");
+    let mut guard = guard;
+    let mut slice = guard.as_slice().expect("contiguous");
+    stage.stream.memset_zeros(&mut slice).expect("a fill");
+    drop(guard);
+    let graph = stage.end();
+    stage.launch_without_the_view(graph);
+}

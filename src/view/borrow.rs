@@ -121,6 +121,7 @@ pub(crate) struct Borrow {
 /// # Errors
 /// `view-in-use`.
 pub(super) fn check_lent(descriptor: &Descriptor, exclusive: bool) -> Result<(), Violation> {
+    watch_forks();
     let borrow = Borrow::of(descriptor, exclusive);
     if borrow.end == 0 || !LEDGER.with(|list| list.is_lent(&borrow)) {
         return Ok(());

@@ -12,6 +12,7 @@
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Copies at least this many bytes by one instruction, if there is one.
+#[cfg(any(test, all(target_arch = "x86_64", not(miri))))]
 const LONG: usize = 512;
 
 /// Copies `nbytes` by loads of `unit` bytes, of fewer if `from` is not aligned to them.

@@ -35,14 +35,17 @@ pub(super) fn until_done(owner: Owner, stream: &CudaStream) {
 
 /// Has the graph that `stream` is being captured into keep `owner`; see [`keep::by_graph`].
 pub(super) fn by_graph(stream: &CudaStream, number: Stream, owner: &Owner, kept_by: u64) -> u64 {
-    if number.is_default() {
+    let keep =
+        || driver::driver().map_or(0, |driver| keep::by_graph(driver, number, owner, kept_by));
+    detach(|| match number {
+        Stream::Handle(_) => keep(),
         // A default stream is the current context's.
-        stream
-            .context()
-            .record_err(stream.context().bind_to_thread());
-    }
-    let kept = |driver| keep::by_graph(driver, number, owner, kept_by);
-    detach(|| driver::driver().map_or(0, kept))
+        _ => {
+            let mut kept = 0;
+            within(Arc::clone(stream.context()), |_| kept = keep());
+            kept
+        }
+    })
 }
 
 /// Whether the stream, whose context is current, is being captured.
