@@ -117,7 +117,7 @@ pub(super) fn unit(array: &Descriptor) -> usize {
 ///
 /// # Safety
 /// Every element that the plan describes is readable from `from` on, its packed copy writable from `to`
-/// on, and the two do not overlap. Writes to the source meanwhile are atomic ones of [`unit`] bytes, or not Rust's.
+/// on, and the two do not overlap. Writes to the source meanwhile are atomic ones of [`unit()`] bytes, or not Rust's.
 pub(super) unsafe fn gather(plan: &CopyPlan, unit: usize, to: u64, from: u64) {
     for at in 0..plan.calls() {
         let rows = plan.rectangle(at, to, from);
