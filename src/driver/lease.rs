@@ -29,7 +29,7 @@ impl<'d> Lease<'d> {
     }
 
     /// As [`recorded`](Self::recorded), for a context whose identity is known.
-    pub(super) fn recorded_in(
+    pub(crate) fn recorded_in(
         driver: &'d dyn Driver,
         (context, id): (Context, ContextId),
         stream: Stream,

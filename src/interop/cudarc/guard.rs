@@ -212,7 +212,7 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
             detach(|| wait(stream, is_elsewhere));
         } else if matches!(edge, ReturnEdge::Unknown | ReturnEdge::NotNeeded) {
             let (owner, stream) = (self.array().owner().share(), self.stream);
-            detach(|| keep::until_done(owner, stream));
+            detach(|| keep::until_done(&owner, stream));
         }
         self.view.ended(edge, self.stream);
         finished

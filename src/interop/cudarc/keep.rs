@@ -3,7 +3,7 @@
 //! If the producer's stream waits for ours (the return edge), what the producer does with the memory when
 //! the owner goes comes after our work. If the producer's stream is unknown, nothing orders the two: the view may
 //! be dropped, and the memory freed or used anew, while a copy that safe code has enqueued still reads it.
-//! So the owner is kept until an event shows that the stream has got there ([`crate::view::keep`]).
+//! So the owner is kept until an event shows that the stream has got there ([`crate::view::keep`]), which is recorded after the end of a capture that it would break.
 
 use std::sync::Arc;
 use std::thread::ThreadId;
@@ -11,37 +11,22 @@ use std::thread::ThreadId;
 use cudarc::driver::{CudaContext, CudaStream};
 
 use super::stream::number_of;
-use crate::driver::{self, ContextGuard, Driver, Lease};
-use crate::protocol::stream::{Capture, Stream};
+use crate::driver::{self, ContextGuard};
+use crate::protocol::stream::Stream;
 use crate::view::{Owner, detach, is_elsewhere, keep, thread_of};
 
-/// Drops `owner` when what `stream` holds now is done. The host waits only if no event can be made.
+/// Drops a share of `owner` when what `stream` holds now is done. The host waits only if no event can be made.
 ///
 /// Of a stream that is being captured the graph is launched later: the code that launches it keeps the view.
-pub(super) fn until_done(owner: Owner, stream: &CudaStream) {
+pub(super) fn until_done(owner: &Owner, stream: &CudaStream) {
     within(Arc::clone(stream.context()), |context| {
-        if let (Ok(driver), Ok(number)) = (driver::driver(), number_of(stream)) {
-            if is_captured(driver, number) {
-                return;
-            }
-            if let Some(event) = recorded(driver, number) {
-                return keep::until_reached(driver, event, owner);
-            }
+        if let (Ok(driver), Ok(number)) = (driver::driver(), number_of(stream))
+            && keep::until_done(driver, number, owner).is_ok()
+        {
+            return;
         }
         context.record_err(stream.synchronize());
-        drop(owner);
     });
-}
-
-/// Whether the stream, whose context is current, is being captured.
-fn is_captured(driver: &dyn Driver, stream: Stream) -> bool {
-    matches!(driver.capture(stream), Ok(Capture::Active))
-}
-
-/// An event on the stream, whose context is current.
-fn recorded(driver: &'static dyn Driver, stream: Stream) -> Option<Lease<'static>> {
-    let context = driver.current_context().ok()??;
-    Lease::recorded(driver, context, stream).ok()
 }
 
 /// A slice or a stream, which is dropped in its own context; what is current stays.

@@ -6,7 +6,7 @@ use super::allocation::Allocation;
 use super::host::gather;
 use super::{Whole, view_of};
 use crate::driver::{
-    self, ContextGuard, CopyPlan, Driver, DriverError, Lease, Place, PrivateStream, copy_strided,
+    self, ContextGuard, CopyPlan, Driver, DriverError, Place, PrivateStream, copy_strided,
 };
 use crate::error::Error;
 use crate::protocol::device::Device;
@@ -160,17 +160,8 @@ impl Copy<'_> {
 
     /// Keeps the source's owner until `stream`, whose context is current, has read it: nothing else orders its end.
     fn keep_source(&self, stream: Stream) -> Result<(), Error> {
-        let owner = self.view.owner().share();
-        let marked = self
-            .driver
-            .current_context()
-            .and_then(|context| match context {
-                Some(context) => Lease::recorded(self.driver, context, stream),
-                None => Err(driver::DriverError::new("cuCtxGetCurrent", 201)),
-            });
-        match marked {
-            Ok(event) => keep::until_reached(self.driver, event, owner),
-            Err(_) => self.driver.stream_synchronize(stream)?,
+        if keep::until_done(self.driver, stream, self.view.owner()).is_err() {
+            self.driver.stream_synchronize(stream)?;
         }
         Ok(())
     }
