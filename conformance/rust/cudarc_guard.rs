@@ -91,7 +91,7 @@ impl Stage {
     }
 }
 
-fn stream(stream: &CudaStream) -> Stream {
+pub(crate) fn stream(stream: &CudaStream) -> Stream {
     // SAFETY: the tests keep their streams to the end.
     unsafe { Stream::from_cudarc(stream) }.expect("a number")
 }

@@ -12,7 +12,7 @@ use cudarc::driver::{CudaContext, CudaStream};
 
 use super::stream::number_of;
 use crate::driver::{self, ContextGuard};
-use crate::protocol::stream::Stream;
+use crate::protocol::stream::{Capture, Stream};
 use crate::view::{Owner, detach, is_elsewhere, keep, thread_of};
 
 /// Drops a share of `owner` when what `stream` holds now is done. The host waits only if no event can be made.
@@ -21,6 +21,20 @@ use crate::view::{Owner, detach, is_elsewhere, keep, thread_of};
 pub(super) fn until_done(owner: &Owner, stream: &CudaStream) {
     within(Arc::clone(stream.context()), |context| {
         if let (Ok(driver), Ok(number)) = (driver::driver(), number_of(stream))
+            && keep::until_done(driver, number, owner).is_ok()
+        {
+            return;
+        }
+        context.record_err(stream.synchronize());
+    });
+}
+
+/// Waits for `stream`. Of a stream that a capture forbids the host to wait for, a share of `owner` is dropped when what
+/// it holds now is done.
+pub(super) fn wait_or_keep(owner: &Owner, stream: &CudaStream) {
+    within(Arc::clone(stream.context()), |context| {
+        if let (Ok(driver), Ok(number)) = (driver::driver(), number_of(stream))
+            && driver.capture(number) != Ok(Capture::Idle)
             && keep::until_done(driver, number, owner).is_ok()
         {
             return;
