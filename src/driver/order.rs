@@ -358,9 +358,14 @@ impl Contexts {
         let is_one = of_ready.is_some() && place.ready == place.requested;
         let of_wait = find(requested.is_default() && !is_one, place.requested)?;
         if current.is_none() {
-            // Any context serves; without one the driver's own answer is the one to report.
-            let here = of_ready.or(of_wait).or(whole);
-            let here = here.or_else(|| find(true, Defaults::OfMemory).unwrap_or_default());
+            // Any context serves; if there is none, the driver's answer about the stream is the one to report.
+            let here = match of_ready.or(of_wait).or(whole) {
+                None => find(true, Defaults::OfMemory).or_else(|error| match error.code() {
+                    Some(INVALID_CONTEXT) => Ok(None),
+                    _ => Err(error),
+                })?,
+                found => found,
+            };
             here.map_or(Ok(()), |here| caller.switch(here))?;
         }
         let ready = match (of_ready, whole) {

@@ -54,6 +54,15 @@ impl CaiView {
         }
     }
 
+    /// Like [`ready_on`](Self::ready_on), for a stream whose meaning is known.
+    pub(super) fn ready_at(&self, placed: Placed) -> Self {
+        let mut view = self.clone();
+        if self.ready() != Stream::None {
+            view.streams = view.streams.with_ready(placed);
+        }
+        view
+    }
+
     /// Returns the ready stream for a reader that learns its number and waits by itself.
     ///
     /// # Errors
