@@ -144,6 +144,8 @@ class Program:
         """Hands the array to another stream, which copies it and writes it."""
         if choose.random() < 0.1:
             self._order_nothing(choose, array)
+        if self.has_edges and choose.random() < 0.05:
+            self._fail_first(choose, array)
         if self.has_edges and choose.random() < 0.1:
             self._capture(array, *choose.sample(self.queues[:2], 2))
         usable = [queue for queue in self.queues if not queue.is_default or array.device in (None, queue.device)]
@@ -304,6 +306,28 @@ class Program:
         self.failed[call] += 1
         if self.machine.control.live() != live:
             self.wrong.append(f"{call} of {row} failed and leaves {self.machine.control.live()} of {live}")
+
+    def _fail_first(self, choose: random.Random, array: Array) -> None:
+        """The first order of a context, which makes its event, fails: no event is left behind."""
+        machine, made = self.machine, ctypes.c_void_p()
+        home = machine.create_context(0)
+        machine.enter(home)
+        self._do("cuStreamCreate", ctypes.byref(made), 1)
+        view = cd.view(Cai(interface(data=(array.address, False), stream=made.value)))
+        call, live = choose.choice(["cuEventCreate", "cuEventRecord"]), machine.control.live()
+        for _ in range(3):
+            machine.control.fault(call, choose.choice(FAILURES))
+            try:
+                view.on(self.queues[0].number)
+            except cd.DriverError:
+                continue
+            self.wrong.append(f"{call} of a new context failed unseen")
+        if machine.control.live() != live:
+            self.wrong.append(f"{call} of a new context failed and leaves {machine.control.live()} of {live}")
+        self.failed[call] += 1
+        del view
+        machine.set_current(0)
+        machine.destroy_context(home)
 
     # --- the machine ---
 

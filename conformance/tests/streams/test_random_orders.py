@@ -32,7 +32,8 @@ def test_every_copy_is_of_the_step_before_it_by_the_calls_of_the_table(schedule:
     program.machine.control.schedule = schedule
     assert [seed for seed in SEEDS if not program.is_right(seed)] == [], program.wrong
     assert set(program.rows) == set(TABLE) - EXCLUSIVE
-    assert set(program.failed) == {call for row in program.rows for call in TABLE[row]} - NOT_FAILED
+    calls = {call for row in program.rows for call in TABLE[row]} - NOT_FAILED
+    assert set(program.failed) == calls | {"cuEventCreate"}
 
 
 @pytest.mark.parametrize("call", ["cuEventRecord", "cuStreamWaitEvent"])
