@@ -185,13 +185,19 @@ class Program:
         def body() -> None:
             self._compare(row, consumer.is_default and array.device is None)
             use()
-            self._current(choose, None, array)
+            at_the_end.append(self._current(choose, None, array))
+            self.machine.clear()
 
+        at_the_end: list[int | None] = []
         if choose.random() < 0.5:
             with block:
                 body()
         else:
             asyncio.run(_inside(block, body))
+        producer, (current,) = array.ready, at_the_end
+        if not (producer.is_default or consumer.is_default) and view.producer_stream != "unknown":
+            back = Array(array.kind, array.address, array.device, ready=consumer)
+            self._compare(self._row(back, producer.number, producer.device, current, is_met=False))
 
     def _hand_on(
         self,
