@@ -192,7 +192,7 @@ fn find_and_act<'d>(
         } => {
             caller.switch(contexts.ready)?;
             let id = caller.id_of(contexts.ready)?;
-            let event = Lease::recorded_in(caller.driver, (contexts.ready, id), record)?;
+            let event = Lease::recorded(caller.driver, (contexts.ready, id), record)?;
             caller.switch(contexts.wait)?;
             event.wait(wait)?;
             Ok(Done::Event(reason))
@@ -296,7 +296,7 @@ fn host_wait_begun(
         ready => {
             caller.switch(contexts.ready)?;
             let id = caller.id_of(contexts.ready)?;
-            Some(Lease::recorded_in(driver, (contexts.ready, id), ready)?)
+            Some(Lease::recorded(driver, (contexts.ready, id), ready)?)
         }
     };
     let whole = contexts

@@ -45,7 +45,7 @@ impl Home {
         if driver.capture(stream)? != Capture::Idle {
             return Ok(None);
         }
-        let event = Lease::recorded_in(driver, (self.context, self.id), stream)?;
+        let event = Lease::recorded(driver, (self.context, self.id), stream)?;
         if driver.capture(stream)? == Capture::Idle {
             return Ok(Some(event));
         }
