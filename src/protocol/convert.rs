@@ -11,10 +11,11 @@
 //! | none | | `stream` | |
 
 use super::address;
+use super::descr::refuse_struct;
 use super::descriptor::{Descriptor, DescriptorRef};
 use super::device::{Access, Device, Flags};
 use super::dtype::{self, DType, TypeStr};
-use super::interface::{self, CaiInterface, Descr, Version};
+use super::interface::{CaiInterface, Descr, Version};
 use super::layout::{self, Layout, LayoutRef, Summary};
 use super::rule::{Field, Rule, Violation};
 use super::stream::Stream;
@@ -85,7 +86,7 @@ impl CaiInterface {
     #[inline]
     fn dtype(&self) -> Result<DType, Violation> {
         if let Descr::Fields(fields) = &self.descr {
-            return Err(interface::refuse_struct(fields));
+            return Err(refuse_struct(fields));
         }
         self.typestr.to_dtype()
     }

@@ -12,9 +12,7 @@ use super::layout::Layout;
 use super::rule::{Field, Rule, Violation};
 use super::stream::Stream;
 
-mod descr;
-pub(super) use descr::refuse_struct;
-pub use descr::{Descr, DescrBuilder, DescrField};
+pub use super::descr::{Descr, DescrBuilder, DescrField};
 
 /// The version number of a dict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

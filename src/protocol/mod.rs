@@ -38,6 +38,7 @@ pub mod stream;
 pub mod layout;
 
 mod address;
+mod descr;
 
 pub mod descriptor;
 pub mod interface;

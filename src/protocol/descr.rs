@@ -270,7 +270,7 @@ fn check_total(fields: &[DescrField], typestr: TypeStr) -> Result<(), Violation>
 
 /// Refuses a struct without a chosen field.
 #[cold]
-pub(in crate::protocol) fn refuse_struct(fields: &[DescrField]) -> Violation {
+pub(super) fn refuse_struct(fields: &[DescrField]) -> Violation {
     Violation::new(Rule::DescrFields, Field::CaiDescr, Names(fields)).with_hint(ONE_FIELD)
 }
 
