@@ -22,7 +22,7 @@ use crate::python::import::dlpack::DlpackArguments;
 use crate::python::import::known_types;
 use crate::python::import::route;
 use crate::python::import::traits::Traits;
-use crate::view::{CaiView, Transfer};
+use crate::view::{CaiView, Owner, Transfer};
 
 with_options! {
     /// Returns a view of an array that speaks CAI or DLPack. Copies nothing.
@@ -286,8 +286,8 @@ fn export<'py>(
     wrap(py, &export, view)
 }
 
-/// Makes a capsule of a capsule, whose tensor is taken when nothing can be refused any more: the order is made before,
-/// and a copy, which reads the tensor, is made after.
+/// Makes a capsule of a capsule, whose tensor is taken when nothing can be refused any more: the order is made before.
+/// A copy reads the tensor, which nobody else may take meanwhile; if the driver refuses the copy, the tensor is put back.
 #[cold]
 fn of_capsule<'py>(
     capsule: &Bound<'py, PyAny>,
@@ -301,13 +301,19 @@ fn of_capsule<'py>(
         Some(_) => Transfer::check(&offer.tensor.descriptor)?,
         None => export.order(py, &offer.unowned())?,
     }
-    let mut view = MaybeUninit::uninit();
+    let (mut view, claimed) = (MaybeUninit::uninit(), offer.to_restore());
     route::claim_decided(&mut view, offer, options)?;
     // SAFETY: `claim_decided` has not failed, and so has written the view.
     let view = unsafe { view.assume_init() };
     let view = match export.transfer() {
-        Some(transfer) => export.copy(py, transfer, &view)?,
         None => view,
+        Some(transfer) => match export.copy(py, transfer, &view) {
+            Ok(copy) => copy,
+            Err(refused) => {
+                claimed.restore(Owner::from_raw(view.into_parts().1));
+                return Err(refused);
+            }
+        },
     };
     wrap(py, &export, view)
 }
