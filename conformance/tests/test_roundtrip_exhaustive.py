@@ -82,8 +82,8 @@ def difference(case: Case) -> str | None:
         if found != want.refused:
             return f"refused by {found}: {error}"
         # What DLPack cannot say leaves by the interface as it came.
-        said = without_stream(view.__cuda_array_interface__)
-        return None if said == shown else f"cai: {said}, expected {shown}"
+        left = without_stream(view.__cuda_array_interface__)
+        return None if left == shown else f"cai: {left}, expected {shown}"
     if want.refused is not None:
         return f"accepted; expected {want.refused}"
 

@@ -79,8 +79,8 @@ def test_layouts(layout: str, way: Callable[[cd.CaiView], torch.Tensor]) -> None
 @WAYS
 def test_strides_of_one_element_are_preserved(way: Callable[[cd.CaiView], torch.Tensor]) -> None:
     """`test_dlpack_normalize_strides` of torch's test/test_dlpack.py, through a view. Older torch normalised the stride
-    to 1 on export, and its test wants that; "stride normalization has been removed" since, and the test of torch 2.15 wants
-    the 3 of the slice."""
+    to 1 on export, and its test wants that; "stride normalization has been removed" since, and the test of torch
+    2.15 wants the 3 of the slice."""
     one = torch.rand(16)[::3][:1]
     assert (one.shape, one.stride(), torch.from_dlpack(one).stride()) == ((1,), (3,), (3,))
     again = way(cd.view(one))

@@ -11,9 +11,9 @@ import ctypes
 import gc
 import mmap
 import re
-import time
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any

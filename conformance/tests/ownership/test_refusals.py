@@ -341,7 +341,7 @@ def test_every_rule_is_counted() -> None:
     """Each rule is among the rows or the others, or is listed with a reason."""
     text = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
     rules = set(re.findall(r"^### ([a-z0-9-]+)$", text, re.MULTILINE))
-    rows = {row.rule for row in (*CAI_ROWS, *CAI_ONLY_ROWS, *TENSOR_ROWS)}
+    rows = {row.rule for row in (*CAI_ROWS, *CAI_ONLY_ROWS)} | {row.rule for row in TENSOR_ROWS}
     assert rules - rows - {*OTHERS, *CAPTURED, *DRIVEN, *ELSEWHERE} == set()
 
 

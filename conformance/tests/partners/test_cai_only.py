@@ -1,7 +1,8 @@
 """Tests that what came by the CUDA Array Interface leaves by it, whatever DLPack can say of it.
 
-`test_it_leaves_as_it_came` draws dicts of every kind: every typestr, fields within fields, any strides and address. What
-a dict says must leave unchanged in meaning; DLPack's side exports the same array, or refuses it by the rule of an oracle.
+`test_it_leaves_as_it_came` draws dicts of every kind: every typestr, fields within fields, any strides and address.
+What a dict says must leave unchanged in meaning; DLPack's side exports the same array, or refuses it by the rule of an
+oracle.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import ctypes
 import random
 import re
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -93,7 +94,9 @@ def record_of(descr: list[Any]) -> np.dtype[Any]:
     columns = zip(*((kind, offset, (*title, None)[0]) for kind, offset, *title in fields.values()), strict=True)
     formats, offsets, titles = columns
     parts = {"names": list(fields), "formats": list(formats), "offsets": list(offsets), "itemsize": numpys.itemsize}
-    return np.dtype({**parts, "titles": list(titles)} if any(titles) else parts)  # type: ignore[call-overload]
+    whole: Any = {**parts, "titles": list(titles)} if any(titles) else parts
+    made: np.dtype[Any] = np.dtype(whole)
+    return made
 
 
 def alignment(typestr: str) -> int:
@@ -225,7 +228,10 @@ def difference(said: Dict, way_in: str, way_out: str) -> str | None:
     address, read_only = said["data"]
     address = address if want.size else 0
     shape = said["shape"]
-    told = (lambda strides: tuple(strides[axis] for axis in want.told)) if size else (lambda strides: ())
+
+    def told(strides: Sequence[int]) -> tuple[int, ...]:
+        return tuple(strides[axis] for axis in want.told) if size else ()
+
     out_strides = oracle.row_major(shape, size) if left["strides"] is None else left["strides"]
     pairs: list[tuple[str, Any, Any]] = [
         ("keys", set(left) - {"descr"}, {"shape", "typestr", "data", "strides", "stream", "version"}),

@@ -142,7 +142,9 @@ def test_refused_with_a_remedy(array: Any, rule: str, field: str, value: str, hi
         assert "__cuda" not in found.message
 
 
-@pytest.mark.parametrize("array", [each[0] for each in REFUSED if each[1] != "typestr-object"], ids=lambda each: each.dtype.str)
+@pytest.mark.parametrize(
+    "array", [each[0] for each in REFUSED if each[1] != "typestr-object"], ids=lambda each: each.dtype.str
+)
 def test_they_leave_by_the_array_interface(array: Any) -> None:
     for whole in (array, array[::2], array[::-1], np.broadcast_to(array, (2, 3)), array[:0]):
         view = cd.view(whole)
