@@ -208,8 +208,10 @@ impl Descriptor {
     /// to it, and becomes 0 if there are no elements.
     ///
     /// # Errors
-    /// `data-pointer-null`, `address-range` (ValueError); `strides-multiple` for the layout of a dict whose strides are no
-    /// whole number of elements (BufferError).
+    /// `data-pointer-null`, `address-range` (ValueError); `dtype-code` for the placeholder of items that DLPack cannot
+    /// describe, `strides-multiple` for the layout of a dict whose strides are no whole number of elements (BufferError).
+    /// What DLPack cannot describe is described by
+    /// [`CaiInterface::describe`](super::interface::CaiInterface::describe) alone.
     pub fn from_layout(
         data: u64,
         device: Device,
@@ -218,6 +220,9 @@ impl Descriptor {
         layout: Layout,
     ) -> Result<Self, Violation> {
         let field = Field::TensorData;
+        if dtype.is_cai_only() {
+            return Err(dtype.undescribed());
+        }
         layout.check_even()?;
         let layout = layout.with_cai_only(None);
         let data = if device.is_opaque() {

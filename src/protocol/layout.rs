@@ -457,7 +457,8 @@ impl Layout {
     }
 
     /// Returns the offsets, in elements, of the lowest element and of the end of the highest one from
-    /// the element of index 0: `(lowest <= 0, end)`; `(0, 0)` without elements.
+    /// the element of index 0: `(lowest <= 0, end)`; `(0, 0)` without elements. Of no meaning if
+    /// [`elem_strides`](Self::elem_strides) has none.
     #[must_use]
     #[inline]
     pub fn elem_span(&self) -> (i64, i64) {

@@ -168,6 +168,9 @@ fn span_of_uneven_strides(
     let flags = Flags::NONE;
     let taken = Descriptor::from_layout(DATA, Device::cuda(0), DType::F32, flags, layout.clone());
     assert_eq!(taken.unwrap_err().rule(), Rule::StridesMultiple);
+    let (dtype, layout) = (array.dtype(), VALID.made().unwrap().layout().clone());
+    let taken = Descriptor::from_layout(DATA, Device::cuda(0), dtype, flags, layout);
+    assert_eq!(taken.unwrap_err().rule(), Rule::DtypeCode);
 }
 
 /// A stride of an odd number of bytes is bounded as any other.
