@@ -19,8 +19,9 @@ impl CaiView {
     /// [`Stream::None`] asks for no order. The tensor keeps the owner alive by itself; the view may go.
     ///
     /// # Errors
-    /// A [`Violation`] if DLPack cannot describe the array ([`Descriptor::cai_only`]
-    /// (crate::protocol::descriptor::Descriptor::cai_only)) or no order can be made (a graph capture forbids it),
+    /// A [`Violation`] if DLPack cannot describe the array
+    /// ([`check_dlpack`](crate::protocol::descriptor::Descriptor::check_dlpack)) or no order can be made (a graph capture
+    /// forbids it),
     /// a [`DriverError`](crate::driver::DriverError) if the driver refuses, or no memory. Nothing
     /// has been shared then.
     ///
