@@ -74,7 +74,7 @@ impl PyCaiView {
             .transpose()
     }
 
-    /// The strides in elements, one for each axis; None if one is no whole number of elements, which only CAI can say.
+    /// The strides in elements, one for each axis; None if one is no whole number, which only CAI can say.
     #[getter]
     fn elem_strides<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let descriptor = self.view().descriptor();

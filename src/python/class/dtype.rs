@@ -116,8 +116,8 @@ impl PyDType {
         Ok(Self(ElementType::Named(dtype::dtype(spelling)?)))
     }
 
-    /// The name, as NumPy and ml_dtypes spell it: "float32", "bfloat16", "bool"; of short vectors "float32x4", of records
-    /// "void96", of other items that DLPack has not the typestr.
+    /// The name, as NumPy and ml_dtypes spell it: "float32", "bfloat16", "bool"; of short vectors "float32x4", of
+    /// records "void96", of other items that DLPack has not the typestr.
     #[getter]
     fn name(&self) -> String {
         self.text()

@@ -123,8 +123,8 @@ class DType:
 
     @property
     def name(self) -> str:
-        """The name, as NumPy and ml_dtypes spell it: "float32", "bfloat16", "bool"; of short vectors "float32x4", of records
-        "void96", of other items that DLPack has not the typestr.
+        """The name, as NumPy and ml_dtypes spell it: "float32", "bfloat16", "bool"; of short vectors "float32x4", of
+        records "void96", of other items that DLPack has not the typestr.
         """
 
     @property
@@ -219,7 +219,7 @@ class CaiView:
 
     @property
     def elem_strides(self) -> tuple[int, ...] | None:
-        """The strides in elements, one for each axis; None if one is no whole number of elements, which only CAI can say."""
+        """The strides in elements, one for each axis; None if one is no whole number, which only CAI can say."""
 
     @property
     def ptr(self) -> int:
