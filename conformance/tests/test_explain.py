@@ -61,10 +61,24 @@ def test_numpy_goes_by_dlpack() -> None:
 
 def test_a_refusal_is_the_one_that_the_import_raises() -> None:
     with pytest.raises(BufferError) as refusal:
-        cd.view(array(typestr=">f4"))
-    found = cd.explain(array(typestr=">f4"))
+        cd.view(array(typestr="|O8"))
+    found = cd.explain(array(typestr="|O8"))
     assert found.route is None
     assert found.refused == str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"typestr": ">f4"}, {"strides": (13, 4)}, {"typestr": "|V4", "descr": [("x", "<f4")]}]
+)
+def test_what_dlpack_cannot_say_is_refused_by_its_readers(changes: dict[str, Any]) -> None:
+    producer = array(**changes)
+    for what in (producer, cd.view(producer, device_id=0)):
+        with pytest.raises(BufferError) as refusal:
+            cd.to_dlpack(what, device_id=0)
+        for to in ("torch", "jax", "tvm_ffi", "cupy"):
+            assert (cd.explain(what, to=to).refused or "").startswith(str(refusal.value))
+        assert cd.explain(what).refused is cd.explain(what, to="numba").refused is None
+        assert f"by DLPack   refused: {refusal.value}" in str(cd.explain(what))
 
 
 def test_an_object_without_either_protocol_is_refused() -> None:

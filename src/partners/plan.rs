@@ -185,9 +185,14 @@ impl Partner {
                 is_mapped.then(|| remedy.to_owned()),
             ));
         }
-        if call.reads == Reads::Interface
-            && let Err(violation) = array.to_interface(Stream::None)
-        {
+        let readable = match call.reads {
+            Reads::Interface => array.check_interface().map(drop),
+            Reads::ArrayInterface => array.items().map(drop),
+            Reads::Dlpack | Reads::Capsule | Reads::Buffer | Reads::BufferOrDlpack => {
+                array.check_dlpack()
+            }
+        };
+        if let Err(violation) = readable {
             return Some((violation.to_string(), None));
         }
         let refuses =

@@ -28,6 +28,8 @@ pub enum Refuses {
     Empty,
     /// Element types whose names begin so.
     DType(&'static str),
+    /// Items, and strides, that a dict can state and DLPack cannot.
+    BeyondDlpack,
 }
 
 impl Refuses {
@@ -43,14 +45,17 @@ impl Refuses {
                 // A dict states that it is read-only; a legacy tensor is silent.
                 Access::Unknown => reads == Reads::Interface,
             },
-            Self::NegativeStrides => array.elem_strides().iter().any(|stride| *stride < 0),
+            Self::NegativeStrides => array.layout().has_negative_strides(),
             Self::Gaps => !is_contiguous() && !is_compact(array),
             Self::NotContiguous => !is_contiguous() && !layout.is_f_contiguous(),
             Self::NotCOrder => !is_contiguous(),
             Self::NoAxes => array.ndim() == 0,
             Self::AxesAbove(most) => array.ndim() > most,
             Self::Empty => array.len() == 0,
-            Self::DType(prefix) => array.dtype().to_string().starts_with(prefix),
+            Self::BeyondDlpack => (array.cai_only()).is_some_and(|only| {
+                only.dtype().is_none() || array.elem_strides().len() != array.ndim()
+            }),
+            Self::DType(prefix) => array.type_name().starts_with(prefix),
         }
     }
 
@@ -76,12 +81,16 @@ impl fmt::Display for Refuses {
             Self::AxesAbove(most) => write!(f, "more than {most} axes"),
             Self::Empty => f.write_str("arrays without elements"),
             Self::DType(prefix) => f.write_str(prefix),
+            Self::BeyondDlpack => f.write_str("types and strides that DLPack lacks"),
         }
     }
 }
 
 /// Whether the elements lie side by side, whatever the order of the axes.
 fn is_compact(array: &Descriptor) -> bool {
+    if array.elem_strides().len() != array.ndim() {
+        return false; // a stride is no whole number of elements
+    }
     let mut axes: Vec<_> = (array.shape().iter().zip(array.elem_strides()))
         .filter(|(extent, _)| **extent != 1)
         .collect();

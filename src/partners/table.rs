@@ -6,7 +6,8 @@
 use super::reads::Reads;
 use super::refuses::Refuses;
 use super::refuses::Refuses::{
-    AxesAbove, DType, Empty, Gaps, NegativeStrides, NoAxes, NotCOrder, NotContiguous, ReadOnly,
+    AxesAbove, BeyondDlpack, DType, Empty, Gaps, NegativeStrides, NoAxes, NotCOrder, NotContiguous,
+    ReadOnly,
 };
 use super::row::Checked::{Matrix, MatrixHost, Source, Torch};
 use super::row::Mutability::{Immutable, Mutable, Unknown};
@@ -68,11 +69,11 @@ pub static PARTNERS: &[Partner] = &[
         version: "2.4.6",
         checked: Matrix,
         producer: Some(Producer {
-            refuses: "masked arrays, which `cd.split_masked(a)` splits; dates, the other byte order, text and objects",
+            refuses: "masked arrays, which `cd.split_masked(a)` splits; objects",
             ..producer(
                 "cd.view(a)",
                 Silence::Ready,
-                "host memory; ml_dtypes' types and records, which it does not export, come by `__array_interface__`",
+                "host memory; ml_dtypes' types, records, text, dates and the other byte order, which it does not export, come by `__array_interface__`",
             )
         }),
         call: Call {
@@ -541,7 +542,7 @@ pub static PARTNERS: &[Partner] = &[
         more: &[Call {
             devices: &[2],
             advice: "pass `v.on(s)` of torch's current stream, or use `torch.from_dlpack(v)`",
-            refuses: &[ReadOnly, NegativeStrides],
+            refuses: &[ReadOnly, NegativeStrides, BeyondDlpack],
             ..interface("import torch", "torch.as_tensor(v)", Waits::Nobody)
         }],
         faults: &[Fault {
@@ -601,7 +602,7 @@ pub static PARTNERS: &[Partner] = &[
         }),
         call: Call {
             advice: "pass `v.on(1)`, or `v.on(2)` with `CUDF_PER_THREAD_STREAM=1`",
-            refuses: &[NoAxes],
+            refuses: &[NoAxes, BeyondDlpack],
             ignores: "the read-only flag",
             ..interface("import cudf", "cudf.Series(v)", Waits::Nobody)
         },
@@ -675,6 +676,7 @@ pub static PARTNERS: &[Partner] = &[
                 NegativeStrides,
                 DType("bool"),
                 DType("complex"),
+                BeyondDlpack,
             ],
             ignores: "the read-only flag",
             ..interface("import xgboost", "xgboost.DMatrix(v)", Waits::Stream)
@@ -699,7 +701,7 @@ pub static PARTNERS: &[Partner] = &[
             )
         }),
         call: Call {
-            refuses: &[NotCOrder],
+            refuses: &[NotCOrder, BeyondDlpack],
             ignores: "the read-only flag",
             ..interface(
                 "from nvidia.dali.tensors import TensorGPU",
@@ -728,7 +730,7 @@ pub static PARTNERS: &[Partner] = &[
         }),
         call: Call {
             advice: "pass `v.on(s.handle)`",
-            refuses: &[Empty, NoAxes],
+            refuses: &[Empty, NoAxes, BeyondDlpack],
             ignores: "the device: it takes 0 for every array; the read-only flag",
             ..interface("import nvcv", "nvcv.as_tensor(v)", Waits::Nobody)
         },

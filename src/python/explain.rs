@@ -13,7 +13,7 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::partners;
 use crate::partners::{Asked, PARTNERS, Partner, order_for};
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::{Access, Device};
+use crate::protocol::device::Access;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Stream};
 use crate::python::call::choice::text;
@@ -27,6 +27,7 @@ use crate::python::cpython::recursion::Level;
 use crate::python::cpython::release;
 use crate::python::cpython::thread_exit::entries;
 use crate::python::exchange_table::Table;
+use crate::python::import::cai::AllowCaiOnly;
 use crate::python::import::describe::Loan;
 use crate::python::import::traits::Traits;
 use crate::python::import::{
@@ -130,6 +131,13 @@ fn explain<'py>(
     if let Some(descriptor) = &found.descriptor {
         let array = shown(obj.py(), descriptor, found.located)?;
         line(&mut text, "array", &array);
+        if let Some(only) = descriptor.cai_only() {
+            line(
+                &mut text,
+                "by DLPack",
+                &format!("refused: {}", only.refusal()),
+            );
+        }
     }
     let ready = found.ready.map(|ready| state(ready, found.undeclared));
     if let Some(ready) = &ready {
@@ -302,15 +310,19 @@ fn look(object: &Bound<'_, PyAny>) -> PyResult<Found> {
 }
 
 fn look_at_view(view: &PyCaiView) -> Found {
-    let (view, refused) = (view.view(), view.descr().refusal());
+    let view = view.view();
+    let offers = match view.descriptor().cai_only() {
+        None => "both protocols, and the C Exchange API",
+        Some(_) => "the array interfaces; DLPack cannot describe it",
+    };
     Found {
-        offers: vec!["both protocols, and the C Exchange API".into()],
+        offers: vec![offers.into()],
         route: Some("view"),
         reason: "it is a view already",
         descriptor: Some(view.descriptor().clone()),
         located: true,
         ready: Some(view.ready()),
-        refused: refused.map(|why| why.to_string()),
+        refused: None,
         undeclared: false,
     }
 }
@@ -381,10 +393,10 @@ fn look_at_cai(object: &Bound<'_, PyAny>, found: &mut Found) -> PyResult<()> {
     let Some(dict) = dict else { return Ok(()) };
     let options = Options::default();
     let read = cai::read(object, &dict, &options).and_then(|mut read| {
-        let is_struct = fields::is_one(object, &mut read, &options)?;
-        Ok((read, is_struct))
+        fields::complete(object, &mut read, &options)?;
+        Ok(read)
     });
-    let (read, is_struct) = match read {
+    let read = match read {
         Ok(found) => found,
         Err(error) => {
             found.offers.push("__cuda_array_interface__".into());
@@ -409,16 +421,8 @@ fn look_at_cai(object: &Bound<'_, PyAny>, found: &mut Found) -> PyResult<()> {
             (is_declared || !has_elements).then_some(ready)
         }
     };
-    let typestr = read.typestr;
-    let descriptor = if is_struct {
-        found.refused = read.interface.descr().refusal().map(|why| why.to_string());
-        let whole = read.interface.into_struct(Device::cuda(0));
-        whole.map(|(descriptor, _)| descriptor)
-    } else {
-        cai::describe(read.interface, &options)
-    };
-    match descriptor {
-        Err(violation) => found.refused = Some(cai::verbatim(violation, &typestr).to_string()),
+    match cai::described(object, read, &options, AllowCaiOnly::Yes) {
+        Err(error) => found.refused = Some(error.value(object.py()).to_string()),
         Ok(descriptor) => {
             found.route = Some("cai");
             found.reason = match found.undeclared {
@@ -469,14 +473,18 @@ fn shown(py: Python<'_>, descriptor: &Descriptor, located: bool) -> PyResult<Str
         "a device that is not known".to_owned()
     };
     let shape = PyTuple::new(py, descriptor.shape())?;
-    let strides = PyTuple::new(py, descriptor.elem_strides())?;
+    let is_even = descriptor.elem_strides().len() == descriptor.ndim();
+    let (strides, unit) = match descriptor.byte_strides().filter(|_| !is_even) {
+        Some(strides) => (PyTuple::new(py, strides)?, "bytes"),
+        None => (PyTuple::new(py, descriptor.elem_strides())?, "elements"),
+    };
     let flag = match descriptor.access() {
         Access::Writable => "",
         Access::ReadOnly => ", read-only",
         Access::Unknown => ", perhaps read-only",
     };
     Ok(format!(
-        "{shape} {} on {place}, strides {strides} elements{flag}",
-        descriptor.dtype()
+        "{shape} {} on {place}, strides {strides} {unit}{flag}",
+        descriptor.type_name()
     ))
 }

@@ -19,7 +19,9 @@ impl CaiView {
     /// [`Stream::None`] asks for no order. The tensor keeps the owner alive by itself; the view may go.
     ///
     /// # Errors
-    /// A [`Violation`] if no order can be made (a graph capture forbids it),
+    /// A [`Violation`] if DLPack cannot describe the array
+    /// ([`check_dlpack`](crate::protocol::descriptor::Descriptor::check_dlpack)) or no order can be made (a graph capture
+    /// forbids it),
     /// a [`DriverError`](crate::driver::DriverError) if the driver refuses, or no memory. Nothing
     /// has been shared then.
     ///
@@ -34,6 +36,7 @@ impl CaiView {
     /// # Ok::<(), cai_dlpack::Error>(())
     /// ```
     pub fn to_dlpack(&self, consumer: Stream) -> Result<Managed<DLManagedTensorVersioned>, Error> {
+        self.descriptor.check_dlpack()?;
         self.order(Request::Stream(consumer), SyncPolicy::Event)?;
         // The view and other tensors of it hold the memory too: here it is no copy, even if this library made one.
         let flags = self.descriptor.flags().with(Flags::IS_COPIED, false);
@@ -51,6 +54,7 @@ impl CaiView {
     /// assert!(floats().to_dlpack_legacy(Stream::None).is_ok());
     /// ```
     pub fn to_dlpack_legacy(&self, consumer: Stream) -> Result<Managed<DLManagedTensor>, Error> {
+        self.descriptor.check_dlpack()?;
         check_legacy(self.descriptor.access())?;
         refuse_padded(self.descriptor.borrowed(), Field::Argument("max_version"))?;
         self.order(Request::Stream(consumer), SyncPolicy::Event)?;

@@ -73,8 +73,9 @@ impl Copy<'_> {
         }
         // SAFETY: `on` keeps the source until the stream has read it, by the return edge or by its owner.
         let copied = unsafe { self.enqueue(&allocation, stream) };
-        // Also after a failure: what was enqueued before it reads the source.
-        if !guard.makes_producer_wait() {
+        // Also after a failure: what was enqueued before it reads the source. One call that failed has enqueued nothing.
+        let reads_source = copied.is_ok() || !self.is_one_call();
+        if reads_source && !guard.makes_producer_wait() {
             self.keep_source(stream)?;
         }
         copied?;
@@ -125,6 +126,11 @@ impl Copy<'_> {
     /// memory, the function is fully synchronous with respect to the host" (driver API, API synchronization behavior).
     fn is_host_work(&self) -> bool {
         self.view.device().device_type == Device::CUDA_HOST
+    }
+
+    /// Whether the copy is enqueued by one call of the driver.
+    fn is_one_call(&self) -> bool {
+        self.is_host_work() || self.plan.calls() == 1
     }
 
     /// Copies by the host, now.

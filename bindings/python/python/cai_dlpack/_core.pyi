@@ -123,7 +123,9 @@ class DType:
 
     @property
     def name(self) -> str:
-        """The name, as NumPy and ml_dtypes spell it: "float32", "bfloat16", "bool"; of short vectors "float32x4"."""
+        """The name, as NumPy and ml_dtypes spell it: "float32", "bfloat16", "bool"; of short vectors "float32x4", of
+        records "void96", of other items that DLPack has not the typestr.
+        """
 
     @property
     def itemsize(self) -> int | None:
@@ -163,7 +165,8 @@ class CaiView:
     shape : tuple of int
         The extents, in elements.
     dtype : DType
-        The element type. Equals every spelling of it, such as "float32" and `np.float32`.
+        The element type. Equals every spelling of it, such as "float32" and `np.float32`. Of records, text, dates and
+        other items that DLPack has not, which leave by CAI alone, it is NumPy's: `np.dtype(v.dtype)`.
     device : tuple of int
         DLPack's device, as (type, id).
     stream : int | None
@@ -215,8 +218,8 @@ class CaiView:
         """The strides in bytes, one for each axis; None for packed types smaller than a byte."""
 
     @property
-    def elem_strides(self) -> tuple[int, ...]:
-        """The strides in elements, one for each axis."""
+    def elem_strides(self) -> tuple[int, ...] | None:
+        """The strides in elements, one for each axis; None if one is no whole number, which only CAI can say."""
 
     @property
     def ptr(self) -> int:
