@@ -7,7 +7,7 @@ use super::reads::Reads;
 use super::refuses::Refuses;
 use super::refuses::Refuses::{
     AxesAbove, BeyondDlpack, DType, Empty, Gaps, NegativeStrides, NoAxes, NotCOrder, NotContiguous,
-    ReadOnly,
+    OneDType, Packed, Padded, ReadOnly, SubByte,
 };
 use super::row::Checked::{Matrix, MatrixHost, Source, Torch};
 use super::row::Mutability::{Immutable, Mutable, Unknown};
@@ -17,10 +17,13 @@ use super::row::{Call, Fault, Partner, Producer, Silence, Waits};
 const HOST: &[i32] = &[1];
 const HOST_READABLE: &[i32] = &[1, 3, 13];
 const CUDA: &[i32] = &[2, 3, 13];
-/// Types that NumPy does not store packed, as DLPack has them.
-const PACKED: &[Refuses] = &[DType("float4"), DType("float6")];
 /// NumPy, and what is made of its arrays.
-const NO_NUMPY_DTYPE: &[Refuses] = &[DType("bfloat16"), DType("float8")];
+const NO_NUMPY_DTYPE: &[Refuses] = &[
+    DType("bfloat16"),
+    DType("float8"),
+    DType("complex32"),
+    SubByte,
+];
 
 /// A producer's usual facts, and those that it must state.
 const fn producer(call: &'static str, silence: Silence, evidence: &'static str) -> Producer {
@@ -89,7 +92,7 @@ pub static PARTNERS: &[Partner] = &[
         more: &[
             Call {
                 devices: HOST_READABLE,
-                refuses: PACKED,
+                refuses: &[Packed],
                 advice: "types that NumPy does not have come as those of ml_dtypes",
                 ..call(
                     "import numpy as np",
@@ -191,13 +194,14 @@ pub static PARTNERS: &[Partner] = &[
         }),
         call: Call {
             advice: "for another stream, pass `v.on(s)`",
+            refuses: &[Padded],
             ignores: "the read-only flag: it arrives and is not shown",
             takes_capsules: true,
             ..call(
                 "import tvm_ffi",
                 "tvm_ffi.from_dlpack(v)",
                 Reads::Dlpack,
-                Waits::LegacyDefault,
+                Waits::WorkStream,
             )
         },
         more: &[],
@@ -221,7 +225,7 @@ pub static PARTNERS: &[Partner] = &[
             )
         }),
         call: Call {
-            refuses: &[ReadOnly, NoAxes, DType("complex"), DType("float8")],
+            refuses: &[ReadOnly, NoAxes, DType("complex"), DType("float8"), SubByte],
             ignores: "`byte_offset`, which is 0",
             ..call(
                 "import warp as wp",
@@ -279,7 +283,7 @@ pub static PARTNERS: &[Partner] = &[
         }),
         call: Call {
             devices: &[1, 2, 3],
-            refuses: &[ReadOnly, Gaps],
+            refuses: &[ReadOnly, Gaps, DType("complex32"), SubByte],
             ignores: "on the CPU it copies what is not aligned to 64 bytes, without a word",
             ..call(
                 "import jax",
@@ -316,7 +320,13 @@ pub static PARTNERS: &[Partner] = &[
         }),
         call: Call {
             devices: &[1, 2],
-            refuses: &[ReadOnly, NotCOrder, DType("float8")],
+            refuses: &[
+                ReadOnly,
+                NotCOrder,
+                DType("float8"),
+                DType("complex32"),
+                SubByte,
+            ],
             ..call(
                 "import tensorflow as tf",
                 "tf.experimental.dlpack.from_dlpack(cd.to_dlpack(v, stream=\"host\"))",
@@ -357,6 +367,16 @@ pub static PARTNERS: &[Partner] = &[
         }),
         call: Call {
             devices: &[1, 2, 3],
+            refuses: &[
+                OneDType("float8_e4m3"),
+                DType("float8_e3m4"),
+                DType("float8_e4m3b11fnuz"),
+                DType("float8_e4m3fnuz"),
+                DType("float8_e5m2fnuz"),
+                DType("float8_e8m0fnu"),
+                DType("complex32"),
+                SubByte,
+            ],
             takes_capsules: true,
             ..call(
                 "import paddle",
@@ -407,6 +427,7 @@ pub static PARTNERS: &[Partner] = &[
                 DType("bool"),
                 DType("complex"),
                 DType("float8"),
+                SubByte,
             ],
             takes_capsules: true,
             ..call(
@@ -436,7 +457,7 @@ pub static PARTNERS: &[Partner] = &[
         }),
         call: Call {
             devices: HOST_READABLE,
-            refuses: &[NotContiguous, DType("bfloat16"), DType("float8")],
+            refuses: &[NotContiguous],
             ..call(
                 "import pyarrow as pa",
                 "pa.py_buffer(v)",
@@ -452,6 +473,7 @@ pub static PARTNERS: &[Partner] = &[
                 DType("complex"),
                 DType("bfloat16"),
                 DType("float8"),
+                SubByte,
             ],
             ..call(
                 "import pyarrow as pa",
@@ -476,7 +498,13 @@ pub static PARTNERS: &[Partner] = &[
         producer: Some(producer("cd.view(a)", Silence::Ready, "host memory")),
         call: Call {
             devices: HOST_READABLE,
-            refuses: &[DType("float16"), DType("bfloat16"), DType("float8")],
+            refuses: &[
+                DType("float16"),
+                DType("bfloat16"),
+                DType("float8"),
+                DType("complex32"),
+                SubByte,
+            ],
             ..call(
                 "import array_api_strict as strict",
                 "strict.from_dlpack(v)",

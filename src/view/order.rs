@@ -5,6 +5,8 @@ use super::{CaiView, defaults_now, detach};
 use crate::driver::{self, Context, Defaults, Driver, Pending};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
+#[cfg(feature = "pyo3")]
+use crate::protocol::stream::Plan;
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
 
 impl CaiView {
@@ -134,6 +136,17 @@ impl CaiView {
         };
         let (ready, place) = (self.ready(), self.place());
         detach(|| driver::order(driver, ready, request, &place, policy).map(drop))
+    }
+
+    /// Decides what [`order`](Self::order) would do now, and does nothing of it.
+    ///
+    /// # Errors
+    /// The driver's refusal of a question; without a driver its absence.
+    #[cfg(feature = "pyo3")]
+    pub(crate) fn foresee(&self, request: Request, policy: SyncPolicy) -> Result<Plan, Error> {
+        let (ready, place) = (self.ready(), self.place());
+        let driver = self.driver_to_order(request, policy)?;
+        detach(|| driver::foresee(driver, ready, request, &place, policy))
     }
 
     /// As [`order`](Self::order), without a wait of the host: returns the wait, begun, if there is one.

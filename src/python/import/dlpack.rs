@@ -27,7 +27,7 @@ use crate::python::cpython::tuple::tuple_item;
 use crate::python::cpython::{int, release};
 use crate::python::import::exchange::has_no_streams;
 use crate::python::import::traits::Traits;
-use crate::python::import::{known_types, masked_array, state, undeclared, why_not};
+use crate::python::import::{known_types, masked_array, state, trial, undeclared, why_not};
 use crate::view::{CaiView, Owner};
 
 const DEVICE_TYPE: IntRule = IntRule::new(
@@ -182,6 +182,9 @@ fn check_first(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<()> {
     state::check_values(object, traits)?;
     if traits.intersects(Traits::ABORTS_ON_DTYPE) {
         why_not::check_dtype(object)?;
+    }
+    if traits.intersects(Traits::TRIED) {
+        trial::ask(object, traits)?;
     }
     Ok(())
 }

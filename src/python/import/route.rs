@@ -71,9 +71,23 @@ pub(crate) fn foreign<'py>(
     options: &Options<'_, 'py>,
     allow: AllowCaiOnly,
 ) -> PyResult<Beside> {
+    foreign_seen(memory, object, facts, options, allow, || ())
+}
+
+/// Like [`foreign`]; calls `by_table` if the table has returned a tensor.
+#[inline(always)]
+pub(crate) fn foreign_seen<'py>(
+    memory: &mut MaybeUninit<CaiView>,
+    object: &Bound<'py, PyAny>,
+    facts: TypeFacts,
+    options: &Options<'_, 'py>,
+    allow: AllowCaiOnly,
+    by_table: impl FnOnce(),
+) -> PyResult<Beside> {
     if let Some(table) = facts.table {
         match exchange::import(memory, object, table, facts.traits, options) {
             Ok(Some(beside)) => {
+                by_table();
                 amend_written(memory, options)?;
                 return Ok(beside);
             }
