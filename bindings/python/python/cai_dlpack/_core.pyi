@@ -523,8 +523,8 @@ class Explanation:
 
     @property
     def route(self) -> Literal["exchange", "cai", "dlpack", "array_interface", "capsule", "view"] | None:
-        """The route of `view`: "exchange", "cai", "dlpack", "array_interface", "capsule" or "view"; None if it would refuse
-        the array.
+        """The route of `view`: "exchange", "cai", "dlpack", "array_interface", "capsule" or "view"; None if it would
+        refuse the array.
         """
 
     @property
@@ -561,8 +561,8 @@ class Explanation:
 
     @property
     def unknown(self) -> str | None:
-        """What cannot be known, and without what: without calling a `__dlpack__` that would make a stream wait, or without
-        the consumer's stream. None if nothing.
+        """What cannot be known, and without what: a call of a `__dlpack__` that would make a stream wait, or the
+        consumer's stream. None if nothing.
         """
 
 def policy(
@@ -927,6 +927,8 @@ def explain(
     TypeError, ValueError
         If `to` names no library of the table of partners, `stream` no stream, or a keyword of `view` has the wrong
         type or value.
+    RecursionError, MemoryError
+        What tells of the process rather than of the array.
     """
 
 def join(items: Iterable[CaiView | _StreamLike], /, *, on: _StreamLike) -> list[CaiView]:
