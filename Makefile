@@ -154,7 +154,8 @@ $(TORCH)/.stand-ins: conformance/matrix/torch_cpu/stand_ins.py $(TORCH)/.require
 
 # Every installed pair of libraries x dtype x layout, through the bridge: a table, printed, saved under
 # target/results and compared with the one in conformance/results, which KEEP=1 replaces. A cell that was OK
-# and no longer is fails the run. On a GPU: `make gpu PARTS=matrix`.
+# and no longer is fails the run, and so does what `explain` tells otherwise than it happens. On a GPU:
+# `make gpu PARTS=matrix`.
 conformance: $(MATRIX)/.package simulator
 	$(call simulated,$(MATRIX)) -m pytest -p conformance.tests.conftest conformance/matrix/faults conformance/matrix/jax_cpu
 	$(call simulated,$(MATRIX)) -m conformance.matrix.run $(if $(KEEP),--keep)

@@ -27,6 +27,7 @@
 //! # }
 //! ```
 
+mod order;
 #[cfg(test)]
 mod page;
 mod plan;
@@ -37,9 +38,12 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub use order::Order;
 #[cfg(feature = "pyo3")]
-pub(crate) use plan::{Asked, order_for};
-pub use plan::{HandOver, Order};
+pub(crate) use order::platform_of;
+#[cfg(feature = "pyo3")]
+pub(crate) use plan::with_remedies;
+pub use plan::{HandOver, Remedy};
 pub use reads::Reads;
 pub use refuses::Refuses;
 pub use row::{Call, Checked, Fault, Mutability, Partner, Producer, Quirk, Silence, Waits};

@@ -35,7 +35,7 @@ def bridges(call: dict[str, Any]) -> list[str]:
 CALLS: dict[Key, dict[str, Any]] = {
     (name, bridge): call for name, row in PARTNERS.items() for call in row["calls"] for bridge in bridges(call)
 }
-# The call that `explain` tells of.
+# The call that `explain` prefers.
 PREFERRED: dict[Key, str] = {(name, bridges(row["calls"][0])[0]): row["name"] for name, row in PARTNERS.items()}
 
 
@@ -63,12 +63,31 @@ def made(
         names = {"cd": cd, "v": cd.to_dlpack(view) if is_bare else view, **given()}
         exec(call["import"], names)
         found = eval(call["code"], names)
-        return found, read(found)
+        try:
+            return found, read(found)
+        except Exception as error:
+            raise Unreadable from error
 
     return consume
 
 
-def explained(consumer: str, bridge: str, view: Any) -> str | None:
-    """Why `explain` says that this call refuses the view; None for any other call than the one it tells of."""
-    name = PREFERRED.get((consumer, bridge))
-    return cd.explain(view, to=name).refused if name else None
+class Unreadable(Exception):
+    """The library has taken the view, and its result cannot be read; the cause is why."""
+
+
+def explained(consumer: str, bridge: str, view: Any) -> tuple[bool, str] | None:
+    """Whether `explain` tells that this call takes the view, and what it tells; None if it tells nothing of the call.
+
+    The first call of a library is what `explain` prefers; another one is told if that is refused: as a remedy, or not.
+    """
+    call = CALLS.get((consumer, bridge))
+    if call is None or (bridge == "capsule" and call["reads"] != "capsule"):
+        return None
+    row = PARTNERS[consumer]
+    told = cd.explain(view, to=row["name"])
+    if call is row["calls"][0]:
+        return told.refused is None, f"explained as {told.refused or 'taken'}"
+    if told.refused is None:
+        return None
+    is_taken = call["code"] in told.remedies
+    return is_taken, f"explained as {'a remedy' if is_taken else 'no remedy'}: {told.refused}"

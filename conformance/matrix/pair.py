@@ -21,7 +21,7 @@ from typing import Any
 import cai_dlpack as cd
 
 from conformance.matrix import access
-from conformance.matrix.calls import COPIED_TO_HOST, Consume, explained
+from conformance.matrix.calls import COPIED_TO_HOST, Consume, Unreadable, explained
 from conformance.matrix.cells import (
     COPIED,
     DTYPES,
@@ -40,7 +40,7 @@ from conformance.matrix.host import Produce
 
 
 def one(produce: Produce, consume: Consume, bridge: str, dtype: str, layout: str, consumer: str = "") -> Cell:
-    """Makes an array, hands it over, compares; what `explain` tells of the consumer must not be less than it takes."""
+    """Makes an array, hands it over, compares: the data, and what `explain` has told of the consumer."""
     array = sample(dtype, layout)
     try:
         made, address = produce(array)
@@ -56,12 +56,19 @@ def one(produce: Produce, consume: Consume, bridge: str, dtype: str, layout: str
         return Cell(FAILED, f"the producer sends {view.dtype} for its {dtype}")
     if array.size and view.ptr != address:
         return Cell(FAILED, "the view has another address than the producer's array")
+    told = explained(consumer, bridge, view)
     try:
         taken, (found, data, name) = consume(view)
+    except Unreadable as error:
+        cause = error.__cause__
+        assert isinstance(cause, Exception)
+        return Cell(REFUSED, f"{whose(cause)}: {words(cause)}")
     except Exception as error:
+        if told and told[0]:
+            return Cell(FAILED, f"{told[1]}, and refused: {words(error)}")
         return Cell(REFUSED, f"{whose(error)}: {words(error)}")
-    if told := explained(consumer, bridge, view):
-        return Cell(FAILED, f"explained as refused: {told}")
+    if told and not told[0]:
+        return Cell(FAILED, told[1])
     if name not in (None, dtype):
         return Cell(FAILED, f"the consumer sees {name}")
     if data != (in_memory_order(array) if "buffer" in bridge else raw(array)):

@@ -4,7 +4,8 @@
 
 Prints a table and saves it as markdown and as json, under target/results; with `--keep` in
 conformance/results, in place of what is kept there. A cell that is OK in the kept json and is not any more
-makes the exit code 1, and then nothing is kept.
+makes the exit code 1, and then nothing is kept; so does a cell, an order or a case of `explained.py` in which `explain`
+tells something else than what happens.
 """
 
 from __future__ import annotations
@@ -38,11 +39,7 @@ def run(room: str, producer: str, consumers: list[str]) -> tuple[list[dict[str, 
     deadly: list[list[str]] = []
     while True:
         told = [room, producer, ",".join(consumers), str(skip), json.dumps(deadly)]
-        command = [sys.executable, "-m", "conformance.matrix.pair", *told]
-        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_ENABLE_X64": "1"}
-        if not driver().startswith("NVIDIA"):
-            environment["JAX_PLATFORMS"] = "cpu"
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd=ROOT, env=environment)
+        ended = module("pair", *told)
         begun = None
         for line in ended.stdout.splitlines():
             if not line.startswith("{"):
@@ -60,11 +57,28 @@ def run(room: str, producer: str, consumers: list[str]) -> tuple[list[dict[str, 
         deadly.append([begun["consumer"], begun["bridge"], begun["layout"]])
 
 
+def module(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs a module of the matrix in a process of its own."""
+    command = [sys.executable, "-m", f"conformance.matrix.{name}", *arguments]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_ENABLE_X64": "1"}
+    if not driver().startswith("NVIDIA"):
+        environment["JAX_PLATFORMS"] = "cpu"
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd=ROOT, env=environment)
+
+
+def told_otherwise(room: str, consumers: list[str]) -> list[str]:
+    """Cases in which `explain` tells something else than what happens, by the generator of `explained.py`."""
+    print(f"{room}: explained ...", file=sys.stderr, flush=True)
+    ended = module("explained", room, ",".join(consumers))
+    if ended.returncode == 0:
+        return []
+    told = [line for line in ended.stdout.splitlines() if " x " in line or line.startswith("    ")]
+    return told or [f"the process ended by {ending(ended.returncode)}: {last(ended.stderr)}"]
+
+
 def orders(consumers: list[str]) -> dict[str, str]:
     """Returns how each consumer waits for the producer's stream, from the simulated driver's log."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "conformance.matrix.order", *consumers], cwd=ROOT, capture_output=True, text=True
-    )
+    ended = module("order", *consumers)
     told = [line for line in ended.stdout.splitlines() if line.startswith("{")]
     return (
         json.loads(told[-1])
@@ -125,6 +139,17 @@ def main() -> int:
     worse = regressions(json.loads(kept.read_text()) if kept.exists() else {}, pairs, head.get("order", {}))
     for line in worse:
         print(f"was OK: {line}", file=sys.stderr)
+    otherwise = [
+        f"{key}: {why}" for key, pair in pairs.items() for kind, why in pair["reasons"] if "explained as" in why
+    ]
+    otherwise += [f"{name}: {how}" for name, how in head.get("order", {}).items() if "explained as" in how]
+    for room, _, consumers in LIBRARIES:
+        takers = [name for name in consumers if (room, name) in here]
+        if takers and head["driver"] == "simulated driver":
+            otherwise += told_otherwise(room, takers)
+    for line in otherwise:
+        print(f"explained otherwise: {line}", file=sys.stderr)
+    worse += otherwise
     saved = kept if options.keep and not worse else TARGET / "results" / kept.name
     saved.parent.mkdir(parents=True, exist_ok=True)
     saved.write_text(json.dumps({**head, "pairs": pairs}, indent=1, sort_keys=True) + "\n")

@@ -1,4 +1,4 @@
-//! Fields of structs, masks and borrows of memory, in Rust.
+//! Records and other items that DLPack lacks, masks and borrows of memory, in Rust.
 
 use cai_dlpack::CaiView;
 use cai_dlpack::protocol::axes::{Axes, Source};
@@ -8,7 +8,7 @@ use cai_dlpack::protocol::interface::{CaiInterface, Descr, DescrBuilder, Parts, 
 use cai_dlpack::protocol::mask::MaskForm;
 use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
-use cai_dlpack::view::Owner;
+use cai_dlpack::view::{LiveStream, Owner};
 
 use crate::arrays::array;
 
@@ -35,43 +35,88 @@ fn fields(typestr: &str, fields: &[(&str, &str)]) -> Descr {
 }
 
 /// Two items of two floats.
-fn points() -> (CaiView, Descr) {
+fn points() -> CaiView {
     let values = vec![[1.0_f32, 2.0], [3.0, 4.0]];
     let descr = fields("|V8", &[("x", "<f4"), ("y", "<f4")]);
     let data = values.as_ptr().expose_provenance() as u64;
-    let (descriptor, fields) = interface("|V8", descr, &[2], data)
-        .into_struct(Device::HOST)
-        .expect("a struct");
+    let records = interface("|V8", descr, &[2], data);
+    let descriptor = records.describe(Device::HOST).expect("records");
     // SAFETY: the items lie in the vector, which the owner keeps.
-    let view = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(values)) };
-    (view, fields)
+    unsafe { CaiView::new(descriptor, Stream::None, Owner::new(values)) }
 }
 
 #[test]
 fn a_field_is_a_strided_view_of_the_same_memory() {
-    let (points, fields) = points();
-    let (y, inner) = points.field(&fields, "y", None).expect("a field");
-    assert_eq!(
-        (y.descriptor().elem_strides(), inner),
-        (&[2][..], Descr::None)
-    );
+    let y = points().field("y", None).expect("a field");
+    assert_eq!(y.descriptor().elem_strides(), [2]);
+    assert!(y.descriptor().cai_only().is_none());
     let y = y.typed::<f32>().expect("floats");
     assert_eq!(y.copy_to_vec().expect("readable"), [2.0, 4.0]);
 }
 
 #[test]
-fn fields_of_larger_items_are_refused() {
-    let (points, _) = points();
-    let others = fields("|V32", &[("a", "|V28"), ("b", "<f4")]);
-    let refused = points.field(&others, "b", None).unwrap_err();
-    assert_eq!(refused.rule(), Rule::DescrSize);
+fn a_name_that_no_field_has_is_refused() {
+    let refused = points().field("z", None).unwrap_err();
+    assert_eq!(refused.rule(), Rule::FieldUnknown);
 }
 
+/// The rule of an error.
+fn rule<T>(refused: Result<T, impl Into<cai_dlpack::Error>>) -> Option<Rule> {
+    match refused.err()?.into() {
+        cai_dlpack::Error::Violation(violation) => Some(violation.rule()),
+        _ => None,
+    }
+}
+
+/// Every way out by DLPack, and every way to the elements, refuses by the rule that the description has kept; nothing
+/// is shared then.
 #[test]
-fn a_name_that_no_field_has_is_refused() {
-    let (points, fields) = points();
-    let refused = points.field(&fields, "z", None).unwrap_err();
-    assert_eq!(refused.rule(), Rule::FieldUnknown);
+fn items_that_dlpack_lacks_leave_by_no_other_way() {
+    let mut view = points();
+    let wanted = Some(Rule::DescrFields);
+    assert_eq!(rule(view.to_dlpack(LiveStream::NONE)), wanted);
+    assert_eq!(rule(view.to_dlpack_legacy(LiveStream::NONE)), wanted);
+    assert_eq!(rule(view.typed::<f32>()), wanted);
+    assert_eq!(rule(view.typed_mut::<f32>()), wanted);
+    assert_eq!(rule(view.copy_to_host()), wanted);
+    assert_eq!(rule(view.copy_on(LiveStream::LEGACY_DEFAULT)), wanted);
+    assert_eq!(rule(view.interface()), Some(Rule::CaiDevice)); // memory of the host
+    // Memory, owner and order are as any other's.
+    assert!(view.borrow_memory_mut().is_ok());
+    assert!(view.synchronize().is_ok());
+}
+
+/// A field whose stride is no multiple of its size.
+#[test]
+fn an_uneven_field_keeps_its_own_refusal() {
+    let values = vec![[0_u32; 3]; 2];
+    let descr = fields("|V12", &[("a", "<f8"), ("b", ">u4")]);
+    let data = values.as_ptr().expose_provenance() as u64;
+    let records = interface("|V12", descr, &[2], data);
+    let descriptor = records.describe(Device::cuda(0)).expect("records");
+    // SAFETY: nothing reads the elements; the vector lives.
+    let view = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(values)) };
+    let a = view.field("a", None).expect("a field");
+    assert_eq!(rule(a.to_dlpack(LiveStream::NONE)), Some(Rule::FieldStride));
+    let dict = a.interface().expect("a dict says it");
+    assert_eq!(dict.typestr().to_string(), "<f8");
+    assert!(dict.strides_for_export().expect("strides").eq([12]));
+    assert_eq!(
+        rule(view.field("a", Some(DType::F64))),
+        Some(Rule::FieldStride)
+    );
+
+    let b = view.field("b", None).expect("a field");
+    let refused = b
+        .to_dlpack(LiveStream::NONE)
+        .err()
+        .map(|refused| refused.to_string());
+    assert!(
+        refused
+            .expect("another order")
+            .contains("'>u4' of field 'b'")
+    );
+    assert_eq!(b.interface().expect("a dict").typestr().to_string(), ">u4");
 }
 
 #[test]

@@ -114,6 +114,8 @@ def main() -> int:
     chosen = {name: PARTS[name] for name in asked.parts or PARTS}
     sharing = sum(part.takes_minutes for part in chosen.values())
     os.environ.setdefault("CARGO_TARGET_DIR", str(ROOT / "target"))
+    # Asked before the files of results change, which git tracks.
+    os.environ.setdefault("COMMIT", commit())
     # Every part, also after one that failed.
     verdicts = [run(name, part, asked.minutes / max(1, sharing)) for name, part in chosen.items()]
     print(f"kept in {RESULTS.relative_to(ROOT)}/soak.tsv")

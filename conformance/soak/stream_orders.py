@@ -24,7 +24,7 @@ from conformance.tests.streams.random_orders import Program
 from conformance.tests.streams.task_programs import Programs
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "stream-orders.tsv"
-HEAD = "date\tcommit\tschedule\tprograms\twrong\tseconds\n"
+HEAD = "# Of the simulated driver.\ndate\tcommit\tschedule\tprograms\twrong\tseconds\n"
 
 
 def main() -> int:

@@ -24,7 +24,7 @@ CONFORMANCE = Path(__file__).resolve().parents[1]
 RESULTS = CONFORMANCE / "results" / "stream-races.tsv"
 
 
-HEAD = "date\tcommit\tready\trequest\tpolicy\tface\tschedule\ttrials\twrong\tseconds\n"
+HEAD = "# Of the simulated driver.\ndate\tcommit\tready\trequest\tpolicy\tface\tschedule\ttrials\twrong\tseconds\n"
 
 
 def main() -> int:

@@ -15,6 +15,7 @@ import pytest
 from conformance.tests.dlpack import abi, exchange
 from conformance.tests.doubles.producers import FAKE_POINTER, Cai, Dlpack, cai, interface
 from conformance.tests.ownership import native
+from conformance.tests.test_malformed_cai import CAI_ONLY_ROWS
 from conformance.tests.test_malformed_cai import ROWS as CAI_ROWS
 from conformance.tests.test_malformed_dlpack import TENSOR_ROWS
 
@@ -87,6 +88,52 @@ def test_a_malformed_interface(row: Any) -> None:
     if row.key != "mask":
         found["explain"] = row.rule if explained.endswith(f"[{row.rule}]") else explained
     assert set(found.values()) == {row.rule}, found
+
+
+def by_table(view: object) -> object:
+    owning = exchange.FromObject(exchange.table_of(cd.CaiView).from_object)
+    return owning(id(view), ctypes.byref(ctypes.c_void_p()))
+
+
+def borrowed(view: object) -> object:
+    borrow = exchange.Borrow(exchange.table_of(cd.CaiView).borrow)
+    return borrow(id(view), ctypes.byref(abi.DLTensor()))
+
+
+# Out of the library by DLPack, and to the elements.
+OUT: dict[str, Door] = {
+    "__dlpack__": lambda view: view.__dlpack__(),
+    "a copy": lambda view: view.__dlpack__(copy=True, max_version=(1, 3)),
+    "a copy on the host": lambda view: view.__dlpack__(dl_device=(1, 0)),
+    "without order": lambda view: view.__dlpack__(stream=-1),
+    "the table": by_table,
+    "the table, borrowed": borrowed,
+    "from_dlpack": cd.from_dlpack,
+    "to_dlpack": cd.to_dlpack,
+    "a Rust function": peer.view_of,
+    "In": peer.extract,
+    "a view of it": lambda view: cd.view(view).__dlpack__(),
+    "another stream": lambda view: view.on(7).__dlpack__(),
+}
+
+
+@pytest.mark.parametrize("row", CAI_ONLY_ROWS, ids=lambda row: row.id)
+def test_what_cai_alone_can_say(row: Any) -> None:
+    changes = {row.key: row.value}
+    into = {name: OF_CAI[name] for name in ("to_dlpack", "a Rust function", "In")}
+    found = {name: rule_of(partial(door, cai(**changes))) for name, door in into.items()}
+    for door in (cd.view, cd.from_cai, lambda obj, **_: cd.split_masked(obj, device_id=0)[0]):
+        view: Any = door(cai(**changes), device_id=0)
+        for name, out in OUT.items():
+            found[name] = rule_of(partial(out, view))
+        assert view.to_cai()["shape"] == (2, 3)
+    for what in (view, cai(**changes)):
+        explained = cd.explain(what, to="torch").refused or ""
+        found["explain to torch"] = row.rule if f"[{row.rule}]" in explained else explained
+        assert set(found.values()) == {row.rule}, found
+        # A reader of the interface takes it, and the import itself refuses nothing.
+        assert cd.explain(what).refused is cd.explain(what, to="numba").refused is None
+        assert f"[{row.rule}]" in str(cd.explain(what))
 
 
 # --- values that an operation is still pending on ---------------------------------------------------------------

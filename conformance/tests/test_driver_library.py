@@ -6,6 +6,7 @@ A stub is what NVIDIA's toolkits have in their `stubs` folder, to link to: a `li
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import textwrap
@@ -115,6 +116,32 @@ def test_a_stub_is_refused_by_name_and_not_kept(stub: Path, tmp_path: Path) -> N
     assert "CUDA_ERROR_STUB_LIBRARY (34)" in refused
     assert "for linking" in refused
     assert after == "pointer-unknown"
+
+
+# What a name on the loader's path, or the library that the process has loaded, may be.
+LIBRARIES = [None, "stub", "driver"]
+OUTCOMES = {None: "cuInit None", "stub": "cuInit 34", "driver": "pointer-unknown"}
+
+
+@pytest.mark.parametrize(("plain", "versioned", "loaded"), [*itertools.product(LIBRARIES, repeat=3)])
+def test_every_order_of_loading(
+    plain: str | None, versioned: str | None, loaded: str | None, stub: Path, tmp_path: Path
+) -> None:
+    """What is loaded, else `libcuda.so.1`, else `libcuda.so`; what was refused is found by none later."""
+    paths = {"stub": stub, "driver": library_path()}
+    names = {"plain": plain, "versioned": versioned}
+    body = f"""
+        loaded = {str(paths[loaded]) if loaded else None!r}
+        if loaded:
+            ctypes.CDLL(loaded)
+        print(outcome())
+        ctypes.CDLL(os.environ["SIMULATOR"])
+        print(outcome())
+    """
+    found = run(body, tmp_path, **{name: paths[kind] for name, kind in names.items() if kind})
+    taken = loaded or versioned or plain
+    # A driver that comes later is taken, unless the process itself has loaded a stub before it.
+    assert found == [OUTCOMES[taken], OUTCOMES["stub" if loaded == "stub" else "driver"]]
 
 
 def test_no_view_that_needs_no_driver_loads_one(tmp_path: Path) -> None:

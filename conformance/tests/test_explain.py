@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 from types import SimpleNamespace
 from typing import Any
 
 import cai_dlpack as cd
+import ml_dtypes
 import numpy as np
 import pytest
 from cai_dlpack import _core
 
 from conformance.tests.dlpack import abi, exchange
-from conformance.tests.interpreter.free_threaded import FREE_THREADED
+from conformance.tests.doubles.producers import Dlpack
 from conformance.tests.simulated.machine import Machine
 
 
@@ -20,51 +22,116 @@ def array(**changed: Any) -> Any:
     return SimpleNamespace(__cuda_array_interface__={**entries, **changed})
 
 
-def test_an_interface_with_a_stream_is_taken_by_it() -> None:
-    found = cd.explain(array(stream=0x5000), stream=0x6000)
+def test_an_interface_with_a_stream_is_taken_by_it(machine: Machine) -> None:
+    ready, mine = machine.stream(), machine.stream()
+    found = cd.explain(array(stream=ready), stream=mine, device_id=0)
     assert found.route == "cai"
     assert found.order is not None
-    assert "stream 0x6000 waits for an event on stream 0x5000" in found.order
+    assert f"stream {mine:#x} waits for an event on stream {ready:#x}" in found.order
+    assert found.driver_calls == ("cuEventRecord", "cuStreamWaitEvent")
     assert found.refused is None
 
 
 @pytest.mark.parametrize(
-    ("stream", "asked", "said"),
+    ("stream", "asked", "said", "calls"),
     [
-        (None, 0x6000, "nothing to do"),
-        (0x5000, 0x5000, "nothing to do"),
-        (0x5000, -1, "nothing to do"),
-        (1, None, "nothing to do"),
-        (0x5000, None, "the legacy default stream (1) waits for an event"),
+        (None, "a", "nothing to do", ()),
+        ("a", "a", "nothing to do", ()),
+        ("a", -1, "nothing to do", ()),
+        (1, None, "nothing to do", ()),
+        ("a", None, "the legacy default stream (1) waits for an event", ("cuEventRecord", "cuStreamWaitEvent")),
     ],
 )
-def test_the_order_is_the_plan(stream: int | None, asked: int | None, said: str) -> None:
-    order = cd.explain(array(stream=stream), stream=asked).order
-    assert order is not None and said in order
+def test_the_order_is_the_plan(stream: Any, asked: Any, said: str, calls: tuple[str, ...], machine: Machine) -> None:
+    streams = {"a": machine.stream()}
+    found = cd.explain(array(stream=streams.get(stream, stream)), stream=streams.get(asked, asked), device_id=0)
+    assert found.order is not None and said in found.order
+    assert found.driver_calls == calls
 
 
-def test_the_policy_is_part_of_the_plan() -> None:
+def test_the_policy_is_part_of_the_plan(machine: Machine) -> None:
+    ready, mine = machine.stream(), machine.stream()
     with cd.policy(sync="host"):
-        order = cd.explain(array(stream=0x5000), stream=0x6000).order
-    assert order is not None and "the host waits for stream 0x5000" in order
+        found = cd.explain(array(stream=ready), stream=mine, device_id=0)
+    assert found.order is not None and f"the host waits for stream {ready:#x}" in found.order
+    assert found.driver_calls == ("cuStreamSynchronize",)
+
+
+def test_a_capture_is_part_of_the_plan(machine: Machine) -> None:
+    """The questions about captures are asked: they invalidate none."""
+    view, mine = cd.view(array(stream=machine.stream()), device_id=0), machine.stream()
+    assert view.stream is not None
+    stream = ctypes.c_void_p(view.stream)
+    assert machine.driver.cuStreamBeginCapture_v2(stream, 0) == 0
+    found = cd.explain(view, stream=mine)
+    graph = ctypes.c_void_p()
+    with pytest.raises(BufferError) as refusal:
+        view.__dlpack__(stream=mine, max_version=(1, 0))
+    assert machine.driver.cuStreamEndCapture(stream, ctypes.byref(graph)) == 0
+    assert found.refused == str(refusal.value)
+    assert found.order == f"refused: {refusal.value}" and found.driver_calls == ()
 
 
 def test_an_old_interface_is_taken_at_its_word_with_a_warning() -> None:
-    text = str(cd.explain(array(version=2)))
+    text = str(cd.explain(array(version=2), device_id=0))
     assert "cai" in text and "producer_stream=" in text
 
 
 def test_numpy_goes_by_dlpack() -> None:
     found = cd.explain(np.arange(3))
-    assert (found.route, found.order, found.refused) == ("dlpack", None, None)
+    assert (found.route, found.ready, found.refused) == ("dlpack", "now", None)
+    assert found.driver_calls == () and found.unknown is None
+
+
+def test_what_numpy_does_not_export_goes_by_its_interface() -> None:
+    assert cd.explain(np.zeros(3, ml_dtypes.bfloat16)).route == "array_interface"
+    dates = cd.explain(np.zeros(3, "M8[s]"))
+    assert dates.route is None and dates.refused is not None and "datetime" in dates.refused
+
+
+def test_the_keywords_are_those_of_view(machine: Machine) -> None:
+    pending = cd.explain(array(), producer_stream=machine.stream(), device_id=0, to="tvm")
+    assert pending.driver_calls == ("cuEventRecord", "cuStreamWaitEvent")
+    assert pending.call == "tvm_ffi.from_dlpack(v)"
+    wrong = cd.explain(np.arange(3), dtype="float32")
+    with pytest.raises(BufferError) as refusal:
+        cd.view(np.arange(3), dtype="float32")
+    assert (wrong.route, wrong.refused) == (None, str(refusal.value))
+    old = array(version=9)
+    with pytest.warns(cd.VersionWarning) as given:
+        cd.view(old, device_id=0)
+    assert cd.explain(old, device_id=0).warnings == tuple(str(each.message) for each in given)
+
+
+def test_who_waits_is_not_known_without_the_consumers_stream(machine: Machine) -> None:
+    view = cd.view(array(stream=machine.stream()), device_id=0)
+    found = cd.explain(view, to="torch")
+    assert found.unknown is not None and "cannot be known without stream=" in found.unknown
+    assert found.driver_calls is None and found.order is not None and "unless the consumer works there" in found.order
+    named = cd.explain(view, to="torch", stream=1)
+    assert (named.unknown, named.driver_calls) == (None, ("cuEventRecord", "cuStreamWaitEvent"))
 
 
 def test_a_refusal_is_the_one_that_the_import_raises() -> None:
     with pytest.raises(BufferError) as refusal:
-        cd.view(array(typestr=">f4"))
-    found = cd.explain(array(typestr=">f4"))
+        cd.view(array(typestr="|O8"))
+    found = cd.explain(array(typestr="|O8"))
     assert found.route is None
     assert found.refused == str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"typestr": ">f4"}, {"strides": (13, 4)}, {"typestr": "|V4", "descr": [("x", "<f4")]}]
+)
+def test_what_dlpack_cannot_say_is_refused_by_its_readers(changes: dict[str, Any]) -> None:
+    producer = array(**changes)
+    for what in (producer, cd.view(producer, device_id=0)):
+        with pytest.raises(BufferError) as refusal:
+            cd.to_dlpack(what, device_id=0)
+        for to in ("torch", "jax", "tvm_ffi", "cupy"):
+            assert (cd.explain(what, to=to).refused or "").startswith(str(refusal.value))
+        assert cd.explain(what).refused is cd.explain(what, to="numba").refused is None
+        assert f"by DLPack   refused: {refusal.value}" in str(cd.explain(what))
 
 
 def test_an_object_without_either_protocol_is_refused() -> None:
@@ -84,7 +151,7 @@ def test_an_object_without_either_protocol_is_refused() -> None:
 def test_a_consumer_that_would_refuse(to: str, changed: dict[str, Any], refused: str | None) -> None:
     view = cd.view(array(**changed), device_id=0)
     found = cd.explain(view, to=to)
-    assert found.route == "view"
+    assert found.route == "view" and found.call is not None
     if refused is None:
         assert found.refused is None
     else:
@@ -126,34 +193,56 @@ def test_an_unknown_consumer_is_refused_by_name() -> None:
         cd.explain(array(), to="torhc")
 
 
-def test_nothing_is_kept_and_nothing_is_called() -> None:
-    class Producer:
-        calls = 0
+def test_a_producer_is_asked_if_nothing_has_to_wait_and_nothing_is_kept() -> None:
+    class Producer(Dlpack):
+        asked = 0
 
-        def __dlpack_device__(self) -> tuple[int, int]:
-            return (1, 0)
-
-        def __dlpack__(self, **_: object) -> object:
-            self.calls += 1
-            raise AssertionError("explain must not export")
+        def __dlpack__(self, **keywords: Any) -> object:
+            Producer.asked += 1
+            return super().__dlpack__(**keywords)
 
     before = cd.stats()["live"]
-    producer = Producer()
-    cd.explain(producer, to="numpy")
-    assert producer.calls == 0
+    made = abi.make()
+    found = cd.explain(Producer(made), to="numpy")
+    assert (found.route, found.refused, found.unknown) == ("dlpack", None, None)
+    assert (Producer.asked, made.released) == (1, 1)
     assert cd.stats()["live"] == before
 
+    on_device = cd.explain(Producer(abi.make(device=(2, 0))), to="numpy")
+    assert (on_device.route, on_device.refused, on_device.order) == ("dlpack", None, None)
+    assert on_device.unknown is not None and "cannot be known without calling its __dlpack__" in on_device.unknown
+    assert Producer.asked == 1
 
-# --- by the table of the C Exchange API: on loan, without a tensor ------------------------------------------
+
+def test_a_capsule_is_read_and_not_taken() -> None:
+    capsule = np.arange(3).__dlpack__(max_version=(1, 0))
+    assert cd.explain(capsule, to="numpy").route == "capsule"
+    assert cd.explain(capsule).refused is None
+    assert cd.view(capsule).shape == (3,)
+    used = cd.explain(capsule)
+    assert used.route is None and used.refused is not None and "[capsule-used]" in used.refused
+
+
+def test_an_interrupt_is_no_refusal() -> None:
+    class Interrupted:
+        @property
+        def __cuda_array_interface__(self) -> Any:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cd.explain(Interrupted())
+
+
+# --- by the table of the C Exchange API: a tensor is taken, and given back -----------------------------------
 
 
 def exchanger(producer: exchange.Producer, **members: Any) -> Any:
-    """An array of a library whose arrays can all be written, so that a loan, which has no flags, says it all."""
+    """An array of a library that has a table."""
     attribute = exchange.capsule(exchange.table(producer, lends=True))
     return exchange.make_type(attribute, producer, **{"__module__": "tvm_ffi", **members})()
 
 
-def test_a_table_lends_what_explain_says(machine: Machine) -> None:
+def test_a_table_says_what_explain_says(machine: Machine) -> None:
     made = abi.make((2, 3), device=(2, 0), data=machine.device_memory(64), dtype=(abi.BFLOAT, 16, 1))
     producer = exchange.Producer(made)
     producer.stream = machine.stream()
@@ -162,8 +251,7 @@ def test_a_table_lends_what_explain_says(machine: Machine) -> None:
     assert (found.route, found.refused) == ("exchange", None)
     assert "(2, 3) bfloat16 on (2, 0)" in str(found)
     assert found.order is not None and f"waits for an event on stream {producer.stream:#x}" in found.order
-    # Without the GIL a description on loan may change while it is read: a tensor is taken, and given back.
-    assert producer.exported == made.released == (1 if FREE_THREADED else 0), "nothing was taken"
+    assert producer.exported == made.released == 1, "taken, and given back"
     assert producer.fallbacks == []
     assert "cuEventRecord" not in machine.names()
 
@@ -171,24 +259,31 @@ def test_a_table_lends_what_explain_says(machine: Machine) -> None:
 def test_a_table_that_says_less_than_dlpack_is_not_the_route() -> None:
     producer = exchange.Producer()
     found = cd.explain(exchanger(producer, requires_grad=True))
-    assert (found.route, found.order) == ("dlpack", None)
-    pinned = cd.explain(exchanger(exchange.Producer(), is_pinned=lambda self: True))
-    assert pinned.route == "dlpack"
+    assert (found.route, found.unknown, len(producer.fallbacks)) == ("dlpack", None, 1)
+    pinned = exchange.Producer()
+    assert cd.explain(exchanger(pinned, is_pinned=lambda self: True)).route == "dlpack"
     negated = cd.explain(exchanger(producer, is_neg=lambda self: True))
     assert negated.refused is not None and "values-lazy" in negated.refused
-    assert producer.exported == 0 or FREE_THREADED
 
 
-def test_a_table_that_lends_nothing_is_asked_for_a_tensor() -> None:
+def test_a_table_that_fails_by_runtime_error_is_not_the_route() -> None:
+    """As `view` does: the producer's `__dlpack__` is asked instead."""
+
+    def fails(self: object) -> bool:
+        raise RuntimeError("Exception raised from C++")
+
     producer = exchange.Producer()
-    attribute = exchange.capsule(exchange.table(producer))
-    found = cd.explain(exchange.make_type(attribute, producer, __module__="tvm_ffi")())
-    assert (found.route, found.refused) == ("exchange", None)
-    assert producer.exported == producer.made.released == 1, "taken, and given back"
+    # A C function of an object, which fails with the exception of its `__bool__`.
+    failing_table = exchange.table(producer, from_object=ctypes.pythonapi.PyObject_IsTrue)
+    failing = exchange.make_type(exchange.capsule(failing_table), producer, __bool__=fails)()
+    found = cd.explain(failing)
+    assert (found.route, found.refused) == ("dlpack", None)
+    assert len(producer.fallbacks) == 1
+    assert cd.view(failing).ptr == producer.made.tensor.data
 
 
 @pytest.mark.parametrize(("flags", "told"), [(abi.READ_ONLY, True), (0, False)])
-def test_a_flag_that_a_loan_cannot_carry_is_asked_for(flags: int, told: bool) -> None:
+def test_the_flag_of_a_tensor_is_told(flags: int, told: bool) -> None:
     producer = exchange.Producer(abi.make(flags=flags))
     found = cd.explain(exchanger(producer, __module__="elsewhere"), to="jax")
     assert ("read-only" in str(found).lower(), found.refused is not None) == (told, told)

@@ -328,9 +328,12 @@ def test_a_dict_that_is_no_interface() -> None:
 @pytest.mark.parametrize("typestr", ["<V2", ">V2", "=V2", "<M8[ns]"])
 def test_a_typestr_is_quoted_as_it_is_written(typestr: str) -> None:
     said = f"'{typestr}'"
-    assert said in refuse(lambda: cd.view(cai(typestr=typestr), device_id=0), BufferError).message
-    assert said in (cd.explain(cai(typestr=typestr)).refused or "")
-    assert said in refuse(lambda: cd.split_masked(cai(typestr=typestr), device_id=0), BufferError).message
+    view = cd.view(cai(typestr=typestr), device_id=0)
+    assert said in refuse(view.__dlpack__, BufferError).message
+    assert said in refuse(lambda: cd.to_dlpack(cai(typestr=typestr), device_id=0), BufferError).message
+    assert said in (cd.explain(cai(typestr=typestr), to="torch").refused or "")
+    values, _ = cd.split_masked(cai(typestr=typestr), device_id=0)
+    assert said in refuse(values.__dlpack__, BufferError).message
     masked = cai(mask=cai(typestr=typestr))
     found = refuse(lambda: cd.split_masked(masked, device_id=0, mask="byte"), BufferError)
     check_refusal(found, "mask-dtype", "mask", value=said)
@@ -347,7 +350,8 @@ def test_a_block_is_entered_once() -> None:
     ("make", "name", "rule"),
     [
         (lambda: cd.view(np.zeros(3)), "__cuda_array_interface__", "cai-device"),
-        (lambda: cd.view(structured(), device_id=0), "__cuda_array_interface__", "descr-fields"),
+        (lambda: cd.view(np.zeros(3, "S4")), "__cuda_array_interface__", "cai-device"),
+        (lambda: cd.view(structured(), device_id=0), "__array_interface__", "array-unreadable"),
         (view, "__array_interface__", "array-unreadable"),
         (lambda: cd.from_dlpack(abi.make(dtype=(abi.BFLOAT, 16, 1)).capsule()), "__array_interface__", "cai-dtype"),
     ],

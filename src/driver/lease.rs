@@ -22,15 +22,6 @@ impl<'d> Lease<'d> {
     /// event was at fault, and not the stream, which the driver refuses by the same codes.
     pub(crate) fn recorded(
         driver: &'d dyn Driver,
-        context: Context,
-        stream: Stream,
-    ) -> Result<Self, DriverError> {
-        Self::recorded_in(driver, (context, driver.context_id(context)?), stream)
-    }
-
-    /// As [`recorded`](Self::recorded), for a context whose identity is known.
-    pub(super) fn recorded_in(
-        driver: &'d dyn Driver,
         (context, id): (Context, ContextId),
         stream: Stream,
     ) -> Result<Self, DriverError> {
@@ -80,21 +71,11 @@ impl<'d> Lease<'d> {
         self.query().unwrap_or(true)
     }
 
-    /// Returns whether the mark has been reached. Leaves the event's context current.
+    /// Returns whether the mark has been reached. Leaves the event's context current: no question about an event is
+    /// answered without one.
     pub(super) fn query(&self) -> Result<bool, DriverError> {
-        self.enter()?;
+        self.driver.set_current_context(Some(self.context))?;
         self.driver.event_query(self.event)
-    }
-
-    /// Returns the device of the event's context.
-    pub(crate) fn device(&self) -> Result<i32, DriverError> {
-        self.enter()?;
-        self.driver.current_device()
-    }
-
-    /// Makes the event's context current: no question about an event is answered without one.
-    fn enter(&self) -> Result<(), DriverError> {
-        self.driver.set_current_context(Some(self.context))
     }
 
     /// Ends an event that a capture may have recorded, which can be asked nothing.

@@ -60,6 +60,8 @@ pub(crate) use copy_plan::{CopyPlan, copy_strided};
 pub use error::DriverError;
 pub(crate) use join::{Joined, join};
 pub(crate) use lease::{Lease, PrivateStream};
+#[cfg(feature = "pyo3")]
+pub(crate) use order::foresee;
 pub(crate) use order::{Back, begin, needed, order, order_within, synchronize};
 pub(crate) use pending::Pending;
 pub(crate) use place::{Defaults, Place};

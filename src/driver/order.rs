@@ -94,6 +94,38 @@ pub(crate) fn order_within(
     run(driver, place, situation, back, &mut host_wait)
 }
 
+/// Decides what [`order`] would do now, and does nothing of it. Without a driver, which ready data does not need, no
+/// device works.
+///
+/// # Errors
+/// A [`DriverError`] for a question that failed.
+#[cfg(feature = "pyo3")]
+pub(crate) fn foresee(
+    driver: Option<&dyn Driver>,
+    ready: Stream,
+    request: Request,
+    place: &Place,
+    policy: SyncPolicy,
+) -> Result<Plan, Error> {
+    let mut situation = place.situation(ready, request, policy);
+    let Some(driver) = driver else {
+        situation.exclusive_managed = false;
+        return Ok(plan(&situation));
+    };
+    situation.exclusive_managed = situation.exclusive_managed && driver.has_exclusive_managed()?;
+    if let Some(plan) = plan_without_captures(&situation) {
+        return Ok(plan);
+    }
+    let mut caller = ContextGuard::new(driver)?;
+    let found = find(&mut caller, place, situation, None);
+    let restored = caller.restore();
+    let plan = match found? {
+        Found::Settled(reason) => Plan::Nothing(reason),
+        Found::Planned(plan, _) => plan,
+    };
+    Ok(restored.map(|()| plan)?)
+}
+
 /// Like [`order_within`], without a wait of the host: returns the wait that [`order_within`] would have made, begun.
 ///
 /// # Errors
@@ -160,25 +192,15 @@ fn run<'d>(
 fn find_and_act<'d>(
     caller: &mut ContextGuard<'d>,
     place: &Place,
-    mut situation: Situation,
+    situation: Situation,
     back: Option<Back>,
     host: HostWait<'_, 'd>,
 ) -> Result<Done, Error> {
-    let whole = exclusive(caller, place, &situation)?;
-    situation.exclusive_managed = whole.is_some();
-    if let Some(reason) = settled(&situation) {
-        return Ok(Done::Nothing(reason));
-    }
-    let contexts = Contexts::find(caller, place, &situation, whole)?;
-    situation.ready_in_other_context = contexts.ready != contexts.wait;
-    if let Some(reason) = settled(&situation) {
-        return Ok(Done::Nothing(reason));
-    }
-    ask_captures(caller, &contexts, &mut situation)?;
-    if let Some(back) = back {
-        situation.joins_back = joins_back(caller, place, &contexts, &situation, back)?;
-    }
-    match plan(&situation) {
+    let (plan, contexts) = match find(caller, place, situation, back)? {
+        Found::Settled(reason) => return Ok(Done::Nothing(reason)),
+        Found::Planned(plan, contexts) => (plan, contexts),
+    };
+    match plan {
         Plan::Nothing(reason) => Ok(Done::Nothing(reason)),
         Plan::Refuse(violation) => Err(violation.into()),
         Plan::HostWait { stream, reason } => {
@@ -192,12 +214,45 @@ fn find_and_act<'d>(
         } => {
             caller.switch(contexts.ready)?;
             let id = caller.id_of(contexts.ready)?;
-            let event = Lease::recorded_in(caller.driver, (contexts.ready, id), record)?;
+            let event = Lease::recorded(caller.driver, (contexts.ready, id), record)?;
             caller.switch(contexts.wait)?;
             event.wait(wait)?;
             Ok(Done::Event(reason))
         }
     }
+}
+
+/// What the questions to the driver have led to.
+enum Found {
+    /// There is nothing to do.
+    Settled(Reason),
+    /// The plan, and the contexts that it is carried out in.
+    Planned(Plan, Contexts),
+}
+
+/// Decides, asking the driver only for what the decision needs. Only the current context changes.
+#[inline]
+fn find(
+    caller: &mut ContextGuard<'_>,
+    place: &Place,
+    mut situation: Situation,
+    back: Option<Back>,
+) -> Result<Found, Error> {
+    let whole = exclusive(caller, place, &situation)?;
+    situation.exclusive_managed = whole.is_some();
+    if let Some(reason) = settled(&situation) {
+        return Ok(Found::Settled(reason));
+    }
+    let contexts = Contexts::find(caller, place, &situation, whole)?;
+    situation.ready_in_other_context = contexts.ready != contexts.wait;
+    if let Some(reason) = settled(&situation) {
+        return Ok(Found::Settled(reason));
+    }
+    ask_captures(caller, &contexts, &mut situation)?;
+    if let Some(back) = back {
+        situation.joins_back = joins_back(caller, place, &contexts, &situation, back)?;
+    }
+    Ok(Found::Planned(plan(&situation), contexts))
 }
 
 /// Fills in the capture states. A default stream is asked about in its context.
@@ -296,7 +351,7 @@ fn host_wait_begun(
         ready => {
             caller.switch(contexts.ready)?;
             let id = caller.id_of(contexts.ready)?;
-            Some(Lease::recorded_in(driver, (contexts.ready, id), ready)?)
+            Some(Lease::recorded(driver, (contexts.ready, id), ready)?)
         }
     };
     let whole = contexts
@@ -358,9 +413,14 @@ impl Contexts {
         let is_one = of_ready.is_some() && place.ready == place.requested;
         let of_wait = find(requested.is_default() && !is_one, place.requested)?;
         if current.is_none() {
-            // Any context serves; without one the driver's own answer is the one to report.
-            let here = of_ready.or(of_wait).or(whole);
-            let here = here.or_else(|| find(true, Defaults::OfMemory).unwrap_or_default());
+            // Any context serves; if there is none, the driver's answer about the stream is the one to report.
+            let here = match of_ready.or(of_wait).or(whole) {
+                None => find(true, Defaults::OfMemory).or_else(|error| match error.code() {
+                    Some(INVALID_CONTEXT) => Ok(None),
+                    _ => Err(error),
+                })?,
+                found => found,
+            };
             here.map_or(Ok(()), |here| caller.switch(here))?;
         }
         let ready = match (of_ready, whole) {

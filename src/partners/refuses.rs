@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::reads::Reads;
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::Access;
+use crate::protocol::device::{Access, Flags};
 
 /// An array that a [`Call`](super::Call) refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +26,18 @@ pub enum Refuses {
     AxesAbove(usize),
     /// Arrays without elements.
     Empty,
+    /// Elements smaller than a byte, packed or padded.
+    SubByte,
+    /// Elements smaller than a byte that share their bytes.
+    Packed,
+    /// Elements smaller than a byte, each of which has a byte of its own.
+    Padded,
     /// Element types whose names begin so.
     DType(&'static str),
+    /// Items, and strides, that a dict can state and DLPack cannot.
+    BeyondDlpack,
+    /// The element type of this name.
+    OneDType(&'static str),
 }
 
 impl Refuses {
@@ -43,23 +53,21 @@ impl Refuses {
                 // A dict states that it is read-only; a legacy tensor is silent.
                 Access::Unknown => reads == Reads::Interface,
             },
-            Self::NegativeStrides => array.elem_strides().iter().any(|stride| *stride < 0),
+            Self::NegativeStrides => array.layout().has_negative_strides(),
             Self::Gaps => !is_contiguous() && !is_compact(array),
             Self::NotContiguous => !is_contiguous() && !layout.is_f_contiguous(),
             Self::NotCOrder => !is_contiguous(),
             Self::NoAxes => array.ndim() == 0,
             Self::AxesAbove(most) => array.ndim() > most,
             Self::Empty => array.len() == 0,
-            Self::DType(prefix) => array.dtype().to_string().starts_with(prefix),
-        }
-    }
-
-    /// What makes the array acceptable, where that is more than a copy by its owner.
-    #[must_use]
-    pub const fn remedy(self) -> Option<&'static str> {
-        match self {
-            Self::ReadOnly => Some("read_only=False asserts that it is not written"),
-            _ => None,
+            Self::BeyondDlpack => (array.cai_only()).is_some_and(|only| {
+                only.dtype().is_none() || array.elem_strides().len() != array.ndim()
+            }),
+            Self::SubByte => array.dtype().is_sub_byte(),
+            Self::Packed => array.dtype().is_sub_byte() && !is_padded(array),
+            Self::Padded => array.dtype().is_sub_byte() && is_padded(array),
+            Self::DType(prefix) => array.type_name().starts_with(prefix),
+            Self::OneDType(name) => array.type_name() == name,
         }
     }
 }
@@ -75,13 +83,24 @@ impl fmt::Display for Refuses {
             Self::NoAxes => f.write_str("arrays without axes"),
             Self::AxesAbove(most) => write!(f, "more than {most} axes"),
             Self::Empty => f.write_str("arrays without elements"),
-            Self::DType(prefix) => f.write_str(prefix),
+            Self::BeyondDlpack => f.write_str("types and strides that DLPack lacks"),
+            Self::SubByte => f.write_str("elements smaller than a byte"),
+            Self::Packed => f.write_str("packed elements smaller than a byte"),
+            Self::Padded => f.write_str("padded elements smaller than a byte"),
+            Self::DType(name) | Self::OneDType(name) => f.write_str(name),
         }
     }
 }
 
+fn is_padded(array: &Descriptor) -> bool {
+    array.flags().contains(Flags::SUBBYTE_PADDED)
+}
+
 /// Whether the elements lie side by side, whatever the order of the axes.
 fn is_compact(array: &Descriptor) -> bool {
+    if array.elem_strides().len() != array.ndim() {
+        return false; // a stride is no whole number of elements
+    }
     let mut axes: Vec<_> = (array.shape().iter().zip(array.elem_strides()))
         .filter(|(extent, _)| **extent != 1)
         .collect();

@@ -205,8 +205,10 @@ impl Call {
 pub enum Waits {
     /// The stream that the library, or its caller, works on.
     Stream,
-    /// The legacy default stream, or the one of `use_stream`: the library names none.
+    /// The legacy default stream: the library names none.
     LegacyDefault,
+    /// The legacy default stream, or the one of `use_stream`: the library asks the exchange table for it.
+    WorkStream,
     /// The host.
     Host,
     /// Nobody: the library reads the address and starts.
@@ -219,7 +221,8 @@ impl Waits {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Stream => "its stream waits",
-            Self::LegacyDefault => "the legacy default stream waits, or the one of `cd.use_stream`",
+            Self::LegacyDefault => "the legacy default stream waits",
+            Self::WorkStream => "the legacy default stream waits, or the one of `cd.use_stream`",
             Self::Host => "the host waits",
             Self::Nobody => "nobody waits",
         }

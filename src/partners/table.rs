@@ -6,7 +6,8 @@
 use super::reads::Reads;
 use super::refuses::Refuses;
 use super::refuses::Refuses::{
-    AxesAbove, DType, Empty, Gaps, NegativeStrides, NoAxes, NotCOrder, NotContiguous, ReadOnly,
+    AxesAbove, BeyondDlpack, DType, Empty, Gaps, NegativeStrides, NoAxes, NotCOrder, NotContiguous,
+    OneDType, Packed, Padded, ReadOnly, SubByte,
 };
 use super::row::Checked::{Matrix, MatrixHost, Source, Torch};
 use super::row::Mutability::{Immutable, Mutable, Unknown};
@@ -16,10 +17,13 @@ use super::row::{Call, Fault, Partner, Producer, Silence, Waits};
 const HOST: &[i32] = &[1];
 const HOST_READABLE: &[i32] = &[1, 3, 13];
 const CUDA: &[i32] = &[2, 3, 13];
-/// Types that NumPy does not store packed, as DLPack has them.
-const PACKED: &[Refuses] = &[DType("float4"), DType("float6")];
 /// NumPy, and what is made of its arrays.
-const NO_NUMPY_DTYPE: &[Refuses] = &[DType("bfloat16"), DType("float8")];
+const NO_NUMPY_DTYPE: &[Refuses] = &[
+    DType("bfloat16"),
+    DType("float8"),
+    DType("complex32"),
+    SubByte,
+];
 
 /// A producer's usual facts, and those that it must state.
 const fn producer(call: &'static str, silence: Silence, evidence: &'static str) -> Producer {
@@ -68,11 +72,11 @@ pub static PARTNERS: &[Partner] = &[
         version: "2.4.6",
         checked: Matrix,
         producer: Some(Producer {
-            refuses: "masked arrays, which `cd.split_masked(a)` splits; dates, the other byte order, text and objects",
+            refuses: "masked arrays, which `cd.split_masked(a)` splits; objects",
             ..producer(
                 "cd.view(a)",
                 Silence::Ready,
-                "host memory; ml_dtypes' types and records, which it does not export, come by `__array_interface__`",
+                "host memory; ml_dtypes' types, records, text, dates and the other byte order, which it does not export, come by `__array_interface__`",
             )
         }),
         call: Call {
@@ -88,7 +92,7 @@ pub static PARTNERS: &[Partner] = &[
         more: &[
             Call {
                 devices: HOST_READABLE,
-                refuses: PACKED,
+                refuses: &[Packed],
                 advice: "types that NumPy does not have come as those of ml_dtypes",
                 ..call(
                     "import numpy as np",
@@ -190,13 +194,14 @@ pub static PARTNERS: &[Partner] = &[
         }),
         call: Call {
             advice: "for another stream, pass `v.on(s)`",
+            refuses: &[Padded],
             ignores: "the read-only flag: it arrives and is not shown",
             takes_capsules: true,
             ..call(
                 "import tvm_ffi",
                 "tvm_ffi.from_dlpack(v)",
                 Reads::Dlpack,
-                Waits::LegacyDefault,
+                Waits::WorkStream,
             )
         },
         more: &[],
@@ -220,7 +225,7 @@ pub static PARTNERS: &[Partner] = &[
             )
         }),
         call: Call {
-            refuses: &[ReadOnly, NoAxes, DType("complex"), DType("float8")],
+            refuses: &[ReadOnly, NoAxes, DType("complex"), DType("float8"), SubByte],
             ignores: "`byte_offset`, which is 0",
             ..call(
                 "import warp as wp",
@@ -278,7 +283,7 @@ pub static PARTNERS: &[Partner] = &[
         }),
         call: Call {
             devices: &[1, 2, 3],
-            refuses: &[ReadOnly, Gaps],
+            refuses: &[ReadOnly, Gaps, DType("complex32"), SubByte],
             ignores: "on the CPU it copies what is not aligned to 64 bytes, without a word",
             ..call(
                 "import jax",
@@ -315,7 +320,13 @@ pub static PARTNERS: &[Partner] = &[
         }),
         call: Call {
             devices: &[1, 2],
-            refuses: &[ReadOnly, NotCOrder, DType("float8")],
+            refuses: &[
+                ReadOnly,
+                NotCOrder,
+                DType("float8"),
+                DType("complex32"),
+                SubByte,
+            ],
             ..call(
                 "import tensorflow as tf",
                 "tf.experimental.dlpack.from_dlpack(cd.to_dlpack(v, stream=\"host\"))",
@@ -356,6 +367,16 @@ pub static PARTNERS: &[Partner] = &[
         }),
         call: Call {
             devices: &[1, 2, 3],
+            refuses: &[
+                OneDType("float8_e4m3"),
+                DType("float8_e3m4"),
+                DType("float8_e4m3b11fnuz"),
+                DType("float8_e4m3fnuz"),
+                DType("float8_e5m2fnuz"),
+                DType("float8_e8m0fnu"),
+                DType("complex32"),
+                SubByte,
+            ],
             takes_capsules: true,
             ..call(
                 "import paddle",
@@ -406,6 +427,7 @@ pub static PARTNERS: &[Partner] = &[
                 DType("bool"),
                 DType("complex"),
                 DType("float8"),
+                SubByte,
             ],
             takes_capsules: true,
             ..call(
@@ -435,7 +457,7 @@ pub static PARTNERS: &[Partner] = &[
         }),
         call: Call {
             devices: HOST_READABLE,
-            refuses: &[NotContiguous, DType("bfloat16"), DType("float8")],
+            refuses: &[NotContiguous],
             ..call(
                 "import pyarrow as pa",
                 "pa.py_buffer(v)",
@@ -451,6 +473,7 @@ pub static PARTNERS: &[Partner] = &[
                 DType("complex"),
                 DType("bfloat16"),
                 DType("float8"),
+                SubByte,
             ],
             ..call(
                 "import pyarrow as pa",
@@ -475,7 +498,13 @@ pub static PARTNERS: &[Partner] = &[
         producer: Some(producer("cd.view(a)", Silence::Ready, "host memory")),
         call: Call {
             devices: HOST_READABLE,
-            refuses: &[DType("float16"), DType("bfloat16"), DType("float8")],
+            refuses: &[
+                DType("float16"),
+                DType("bfloat16"),
+                DType("float8"),
+                DType("complex32"),
+                SubByte,
+            ],
             ..call(
                 "import array_api_strict as strict",
                 "strict.from_dlpack(v)",
@@ -541,7 +570,7 @@ pub static PARTNERS: &[Partner] = &[
         more: &[Call {
             devices: &[2],
             advice: "pass `v.on(s)` of torch's current stream, or use `torch.from_dlpack(v)`",
-            refuses: &[ReadOnly, NegativeStrides],
+            refuses: &[ReadOnly, NegativeStrides, BeyondDlpack],
             ..interface("import torch", "torch.as_tensor(v)", Waits::Nobody)
         }],
         faults: &[Fault {
@@ -601,7 +630,7 @@ pub static PARTNERS: &[Partner] = &[
         }),
         call: Call {
             advice: "pass `v.on(1)`, or `v.on(2)` with `CUDF_PER_THREAD_STREAM=1`",
-            refuses: &[NoAxes],
+            refuses: &[NoAxes, BeyondDlpack],
             ignores: "the read-only flag",
             ..interface("import cudf", "cudf.Series(v)", Waits::Nobody)
         },
@@ -675,6 +704,7 @@ pub static PARTNERS: &[Partner] = &[
                 NegativeStrides,
                 DType("bool"),
                 DType("complex"),
+                BeyondDlpack,
             ],
             ignores: "the read-only flag",
             ..interface("import xgboost", "xgboost.DMatrix(v)", Waits::Stream)
@@ -699,7 +729,7 @@ pub static PARTNERS: &[Partner] = &[
             )
         }),
         call: Call {
-            refuses: &[NotCOrder],
+            refuses: &[NotCOrder, BeyondDlpack],
             ignores: "the read-only flag",
             ..interface(
                 "from nvidia.dali.tensors import TensorGPU",
@@ -728,7 +758,7 @@ pub static PARTNERS: &[Partner] = &[
         }),
         call: Call {
             advice: "pass `v.on(s.handle)`",
-            refuses: &[Empty, NoAxes],
+            refuses: &[Empty, NoAxes, BeyondDlpack],
             ignores: "the device: it takes 0 for every array; the read-only flag",
             ..interface("import nvcv", "nvcv.as_tensor(v)", Waits::Nobody)
         },

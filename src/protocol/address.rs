@@ -2,7 +2,8 @@
 //!
 //! Sizes are in bits, since DLPack packs elements smaller than a byte.
 
-use super::layout::LayoutRef;
+use super::dtype::TypeStr;
+use super::layout::{Layout, LayoutRef};
 use super::rule::{Field, Rule, Violation};
 
 /// Checks the address of the element of index 0. Returns it, or 0 for an array without elements.
@@ -41,6 +42,30 @@ pub(super) fn check_align(field: Field, data: u64, align: u32) -> Result<(), Vio
     } else {
         Err(refuse_align(field, data, align))
     }
+}
+
+/// Like [`check`], for the items of a dict, whose address may be any.
+#[inline]
+pub(super) fn check_items(data: u64, layout: &Layout, typestr: TypeStr) -> Result<u64, Violation> {
+    let data = check_null(Field::CaiData, data, layout.borrowed())?;
+    match items_span(data, layout, typestr) {
+        None if data != 0 => Err(refuse_range(Field::CaiData, data)),
+        _ => Ok(data),
+    }
+}
+
+/// Like [`byte_span`], for the items of a dict. Bit fields are packed only if they are contiguous.
+#[inline]
+pub(super) fn items_span(data: u64, layout: &Layout, typestr: TypeStr) -> Option<(u64, u64)> {
+    let bits = match layout.is_c_contiguous() {
+        true => typestr.bits(),
+        false => u64::from(typestr.itemsize()) << 3,
+    };
+    let Some((lowest, end)) = layout.uneven_reach() else {
+        return byte_span(data, layout.borrowed(), bits);
+    };
+    let start = data.checked_sub(lowest.unsigned_abs())?;
+    Some((start, data.checked_add(end.unsigned_abs())?))
 }
 
 /// Returns the bytes that `elements` elements take, rounded up.

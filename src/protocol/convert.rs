@@ -10,11 +10,15 @@
 //! | `device` | | none: the driver is asked | |
 //! | none | | `stream` | |
 
+use std::sync::Arc;
+
 use super::address;
-use super::descriptor::{Descriptor, DescriptorRef};
+use super::cai_only::CaiOnly;
+use super::descr::refuse_struct;
+use super::descriptor::{self, Descriptor, DescriptorRef};
 use super::device::{Access, Device, Flags};
-use super::dtype::{self, DType, TypeStr};
-use super::interface::{self, CaiInterface, Descr, Version};
+use super::dtype::{DType, Kind, TypeStr};
+use super::interface::{CaiInterface, Descr, Version};
 use super::layout::{self, Layout, LayoutRef, Summary};
 use super::rule::{Field, Rule, Violation};
 use super::stream::Stream;
@@ -26,20 +30,35 @@ impl Descriptor {
     /// `cai-device`, `cai-dtype`, `cai-sub-byte` and `cai-lanes` (BufferError).
     #[inline]
     pub fn to_interface(&self, stream: Stream) -> Result<CaiInterface, Violation> {
-        self.check_interface()?;
-        Ok(self.as_interface(self.dtype().to_typestr()?, Descr::None, stream))
+        let (typestr, descr) = match self.check_interface()? {
+            Items::Typed(_) => (self.dtype().to_typestr()?, Descr::None),
+            Items::CaiOnly(only) => (only.typestr, only.descr.clone()),
+        };
+        Ok(self.as_interface(typestr, descr, stream))
     }
 
-    /// Checks that a dict can represent the tensor, and returns its typestr.
+    /// Checks that a dict can represent the tensor, and returns what it says of the items.
     ///
     /// # Errors
     /// `cai-device`, `cai-dtype`, `cai-sub-byte` and `cai-lanes` (BufferError).
     #[inline]
-    pub(crate) fn check_interface(&self) -> Result<&'static str, Violation> {
+    pub(crate) fn check_interface(&self) -> Result<Items<'_>, Violation> {
         if !self.device().is_cuda_accessible() {
             return Err(self.refuse_device());
         }
-        self.dtype().typestr()
+        self.items()
+    }
+
+    /// Returns what an array interface says of the items.
+    ///
+    /// # Errors
+    /// `cai-dtype`, `cai-sub-byte` and `cai-lanes` (BufferError).
+    #[inline]
+    pub(crate) fn items(&self) -> Result<Items<'_>, Violation> {
+        match self.cai_only() {
+            None => self.dtype().typestr().map(Items::Typed),
+            Some(only) => Ok(Items::CaiOnly(only)),
+        }
     }
 
     #[inline]
@@ -62,12 +81,21 @@ impl Descriptor {
     }
 }
 
+/// What an array interface says of the items.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Items<'a> {
+    /// The typestr of a type of DLPack.
+    Typed(&'static str),
+    /// What DLPack cannot say.
+    CaiOnly(&'a CaiOnly),
+}
+
 impl CaiInterface {
     /// Converts the dict into a tensor's metadata. `dtype` overrides the element type; `device` is
     /// the device of the memory, which a dict does not name.
     ///
     /// # Errors
-    /// The `typestr-...` rules, `descr-fields`, `dtype-override` and `data-alignment`
+    /// The `typestr-...` rules, `descr-fields`, `dtype-override`, `strides-multiple` and `data-alignment`
     /// (BufferError).
     #[inline]
     pub fn into_descriptor(
@@ -77,17 +105,85 @@ impl CaiInterface {
     ) -> Result<Descriptor, Violation> {
         let dtype = match dtype {
             None => self.dtype()?,
-            Some(dtype) => self.reinterpreted(dtype)?,
+            Some(dtype) => {
+                descriptor::reinterpret_items(self.typestr, dtype, &self.layout, self.data)?
+            }
         };
-        Ok(self.into_checked(dtype, device).0)
+        Ok(self.into_checked(dtype, device))
     }
 
+    /// Returns DLPack's type of the items, if it can describe them, their strides and their address.
     #[inline]
     fn dtype(&self) -> Result<DType, Violation> {
         if let Descr::Fields(fields) = &self.descr {
-            return Err(interface::refuse_struct(fields));
+            return Err(refuse_struct(fields));
         }
-        self.typestr.to_dtype()
+        let dtype = self.typestr.to_dtype()?;
+        self.layout.check_even()?;
+        address::check_align(Field::CaiData, self.data, self.typestr.align())?;
+        Ok(dtype)
+    }
+
+    /// Converts any dict: what DLPack cannot describe stays as the dict has said it
+    /// ([`Descriptor::cai_only`]).
+    ///
+    /// ```
+    /// use cai_dlpack::protocol::axes::{Axes, Source};
+    /// use cai_dlpack::protocol::device::Device;
+    /// use cai_dlpack::protocol::dtype::TypeStr;
+    /// use cai_dlpack::protocol::interface::{CaiInterface, Descr, Parts, Version};
+    /// use cai_dlpack::protocol::stream::Stream;
+    ///
+    /// let text = CaiInterface::new(Parts {
+    ///     version: Version::V3,
+    ///     typestr: TypeStr::parse_any_order("|S5")?,
+    ///     descr: Descr::None,
+    ///     axes: Axes::from_slices(Source::Cai, &[2], Some(&[7]))?,
+    ///     data: 0x7000_0001,
+    ///     read_only: false,
+    ///     stream: Stream::None,
+    /// })?;
+    /// let array = text.describe(Device::cuda(0))?;
+    /// assert_eq!(array.check_dlpack().unwrap_err().rule().id(), "typestr-bytes");
+    /// let dict = array.to_interface(Stream::None)?; // leaves as it came
+    /// assert_eq!(dict.typestr().to_string(), "|S5");
+    /// assert!(dict.strides_for_export().unwrap().eq([7]));
+    /// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `typestr-object` (BufferError): references to objects of one process are no data.
+    pub fn describe(self, device: Device) -> Result<Descriptor, Violation> {
+        self.describe_with(device, |refusal| refusal)
+    }
+
+    /// Like [`describe`](Self::describe); `quoted` rewords the refusal that is kept.
+    pub(crate) fn describe_with(
+        self,
+        device: Device,
+        quoted: impl FnOnce(Violation) -> Violation,
+    ) -> Result<Descriptor, Violation> {
+        let refusal = match self.dtype() {
+            Ok(dtype) => return Ok(self.into_checked(dtype, device)),
+            Err(refusal) => quoted(refusal),
+        };
+        if self.typestr.kind() == Kind::Object {
+            return Err(refusal);
+        }
+        let only = CaiOnly {
+            typestr: self.typestr,
+            descr: self.descr,
+            refusal,
+        };
+        let flags = Flags::NONE.with(Flags::READ_ONLY, self.read_only);
+        let layout = self.layout.with_cai_only(Some(Arc::new(only)));
+        Ok(Descriptor::from_checked(
+            self.data,
+            device,
+            DType::CAI_ONLY,
+            flags,
+            layout,
+        ))
     }
 
     /// Like [`into_descriptor`](Self::into_descriptor), with the type that the producer's own dtype names. NumPy
@@ -110,39 +206,24 @@ impl CaiInterface {
         ))
     }
 
-    fn reinterpreted(&self, dtype: DType) -> Result<DType, Violation> {
-        let dtype = dtype::reinterpret_typestr(self.typestr, dtype)?;
-        // Without items `data` is 0, which is aligned.
-        address::check_align(Field::CaiData, self.data, dtype.align())?;
-        Ok(dtype)
-    }
-
     #[inline]
-    fn into_checked(self, dtype: DType, device: Device) -> (Descriptor, Descr) {
+    fn into_checked(self, dtype: DType, device: Device) -> Descriptor {
         let flags = Flags::NONE.with(Flags::READ_ONLY, self.read_only);
-        let tensor = Descriptor::from_checked(self.data, device, dtype, flags, self.layout);
-        (tensor, self.descr)
+        let layout = self.layout.with_cai_only(None);
+        Descriptor::from_checked(self.data, device, dtype, flags, layout)
     }
 
-    /// Makes the dict of a view of a struct.
-    pub(crate) fn of_struct(from: &Descriptor, descr: Descr) -> Self {
-        let itemsize = from.dtype().itemsize().unwrap_or(1);
-        from.as_interface(TypeStr::void(itemsize), descr, Stream::None)
-    }
-
-    /// Converts a struct as a whole, on a device that a dict does not name, and returns its fields too.
-    /// Neither protocol can carry it; [`CaiView::field`](crate::CaiView::field) selects one field.
+    /// Makes the dict of one field of a description ([`field`](Self::field)).
     ///
     /// # Errors
-    /// `descr-fields` if the items are too large to count their bytes as lanes.
-    pub fn into_struct(self, device: Device) -> Result<(Descriptor, Descr), Violation> {
-        let itemsize = self.typestr.itemsize();
-        let Some(dtype) = DType::structure(itemsize) else {
-            let found = format_args!("items of {itemsize} bytes");
-            return Err(Violation::new(Rule::DescrFields, Field::CaiDescr, found)
-                .with_hint("fields are found in items of up to 65535 bytes"));
+    /// Those of [`field`](Self::field).
+    pub(crate) fn of_field(whole: &Descriptor, name: &str) -> Result<Self, Violation> {
+        let (typestr, descr) = match whole.cai_only() {
+            Some(only) => (only.typestr, only.descr.clone()),
+            None => (TypeStr::void(1), Descr::None),
         };
-        Ok(self.into_checked(dtype, device))
+        let whole = whole.as_interface(typestr, descr, Stream::None);
+        whole.field(name)
     }
 }
 

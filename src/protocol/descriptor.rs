@@ -4,8 +4,9 @@ use std::fmt;
 
 use super::address;
 use super::axes::{Axes, INLINE_AXES, MAX_NDIM, Source};
+use super::cai_only::CaiOnly;
 use super::device::{Access, Device, Flags};
-use super::dtype::{self, DType};
+use super::dtype::{self, DType, TypeStr};
 use super::layout::{self, Element, Layout};
 use super::rule::{Field, Rule, Violation};
 
@@ -96,7 +97,9 @@ impl PartialEq for Descriptor {
             let address = (this.data, this.byte_offset());
             (address, this.device, this.dtype(), this.flags())
         };
-        self.layout == other.layout && rest(self) == rest(other)
+        self.layout == other.layout
+            && rest(self) == rest(other)
+            && self.cai_only() == other.cai_only()
     }
 }
 
@@ -205,7 +208,10 @@ impl Descriptor {
     /// to it, and becomes 0 if there are no elements.
     ///
     /// # Errors
-    /// `data-pointer-null`, `address-range` (ValueError).
+    /// `data-pointer-null`, `address-range` (ValueError); `dtype-code` for the placeholder of items that DLPack cannot
+    /// describe, `strides-multiple` for the layout of a dict whose strides are no whole number of elements (BufferError).
+    /// What DLPack cannot describe is described by
+    /// [`CaiInterface::describe`](super::interface::CaiInterface::describe) alone.
     pub fn from_layout(
         data: u64,
         device: Device,
@@ -214,6 +220,11 @@ impl Descriptor {
         layout: Layout,
     ) -> Result<Self, Violation> {
         let field = Field::TensorData;
+        if dtype.is_cai_only() {
+            return Err(dtype.undescribed());
+        }
+        layout.check_even()?;
+        let layout = layout.with_cai_only(None);
         let data = if device.is_opaque() {
             address::check_null(field, data, layout.borrowed())?
         } else {
@@ -262,11 +273,58 @@ impl Descriptor {
         self.device
     }
 
-    /// Returns the element type.
+    /// Returns the element type; a placeholder that equals none if [`cai_only`](Self::cai_only) has it.
     #[must_use]
     #[inline]
     pub const fn dtype(&self) -> DType {
         self.layout.element().dtype
+    }
+
+    /// Returns the items of an array that came by CAI and that DLPack cannot describe; `None` for any other array. Every
+    /// export by DLPack, and every typed access, refuses it by [`CaiOnly::refusal`].
+    #[must_use]
+    #[inline]
+    pub fn cai_only(&self) -> Option<&CaiOnly> {
+        match self.dtype().is_cai_only() {
+            false => None,
+            true => self.layout.cai_only().map(|only| &**only),
+        }
+    }
+
+    /// Checks that DLPack can describe the array.
+    ///
+    /// # Errors
+    /// [`CaiOnly::refusal`].
+    #[inline(always)]
+    pub fn check_dlpack(&self) -> Result<(), Violation> {
+        match self.dtype().is_cai_only() {
+            false => Ok(()),
+            true => Err(self.refuse_dlpack()),
+        }
+    }
+
+    #[cold]
+    fn refuse_dlpack(&self) -> Violation {
+        match self.cai_only() {
+            Some(only) => only.refusal().clone(),
+            None => self.dtype().undescribed(),
+        }
+    }
+
+    /// Returns the name of the element type, for messages.
+    pub(crate) fn type_name(&self) -> String {
+        match self.cai_only() {
+            Some(only) => only.to_string(),
+            None => self.dtype().to_string(),
+        }
+    }
+
+    /// Returns the bytes of one element; `None` if that is no whole number.
+    #[must_use]
+    #[inline]
+    pub fn itemsize(&self) -> Option<u32> {
+        let of_item = || self.cai_only().map(|only| only.typestr().itemsize());
+        self.dtype().itemsize().or_else(of_item)
     }
 
     /// Returns the flags.
@@ -297,7 +355,8 @@ impl Descriptor {
         self.layout.shape()
     }
 
-    /// Returns one stride per axis, in elements.
+    /// Returns one stride per axis, in elements; none at all if a stride is no whole number of elements, which only CAI
+    /// can say.
     #[must_use]
     #[inline]
     pub fn elem_strides(&self) -> &[i64] {
@@ -309,8 +368,7 @@ impl Descriptor {
     pub fn byte_strides(
         &self,
     ) -> Option<impl ExactSizeIterator<Item = i64> + DoubleEndedIterator + '_> {
-        let itemsize = self.dtype().itemsize()?;
-        Some(self.layout.byte_strides(itemsize))
+        Some(self.layout.byte_strides(self.itemsize()?))
     }
 
     /// Returns the number of axes.
@@ -346,7 +404,31 @@ impl Descriptor {
         if self.device.is_opaque() {
             return None;
         }
+        if let Some(only) = self.cai_only() {
+            return address::items_span(self.data, &self.layout, only.typestr());
+        }
         address::byte_span(self.data, self.layout.borrowed(), self.stored_bits())
+    }
+
+    /// Returns the same array at another address of the same memory.
+    ///
+    /// # Errors
+    /// `data-pointer-null`, `address-range` (ValueError).
+    pub(crate) fn at(&self, data: u64, device: Device) -> Result<Self, Violation> {
+        let layout = self.layout.clone();
+        match self.cai_only() {
+            None => Self::from_layout(data, device, self.dtype(), self.flags(), layout),
+            Some(only) => {
+                let data = address::check_items(data, &layout, only.typestr())?;
+                Ok(Self::from_checked(
+                    data,
+                    device,
+                    self.dtype(),
+                    self.flags(),
+                    layout,
+                ))
+            }
+        }
     }
 
     /// Replaces the device: pinned and managed memory belongs to the host and to the GPU.
@@ -383,6 +465,17 @@ impl Descriptor {
         if dtype == self.dtype() {
             return Ok(self);
         }
+        if let Some(only) = self.cai_only() {
+            let dtype = reinterpret_items(only.typestr(), dtype, &self.layout, self.data)?;
+            let (flags, layout) = (self.flags(), self.layout.with_cai_only(None));
+            return Ok(Self::from_checked(
+                self.data,
+                self.device,
+                dtype,
+                flags,
+                layout,
+            ));
+        }
         self.check_target(dtype)?;
         self.check_align(Field::TensorData, dtype)?;
         let flags = self.flags().with(Flags::SUBBYTE_PADDED, false);
@@ -414,6 +507,12 @@ impl Descriptor {
     /// # Errors
     /// `shape-override`, `data-alignment` and `dtype-override` (BufferError); the rules of shapes.
     pub fn with_shape(self, dtype: DType, shape: &[i64]) -> Result<Self, Violation> {
+        if self.dtype().is_cai_only() {
+            return match dtype == self.dtype() {
+                true => Err(self.refuse_dlpack()),
+                false => self.with_dtype(dtype)?.with_shape(dtype, shape),
+            };
+        }
         let field = Field::Argument("shape");
         let refuse = |why: fmt::Arguments<'_>| {
             Violation::new(Rule::ShapeOverride, field, Tuple(shape)).with_hint(why.to_string())
@@ -457,8 +556,28 @@ impl Descriptor {
     }
 
     fn stored_bits(&self) -> u64 {
-        stored_bits(self.dtype(), self.flags())
+        match self.cai_only() {
+            Some(only) => only.typestr().bits(),
+            None => stored_bits(self.dtype(), self.flags()),
+        }
     }
+}
+
+/// Checks that the items of a dict may be presented as `to`.
+///
+/// # Errors
+/// Those of [`dtype::reinterpret_typestr`]; `strides-multiple` and `data-alignment` (BufferError).
+pub(super) fn reinterpret_items(
+    from: TypeStr,
+    to: DType,
+    layout: &Layout,
+    data: u64,
+) -> Result<DType, Violation> {
+    let dtype = dtype::reinterpret_typestr(from, to)?;
+    layout.check_even()?;
+    // Without items `data` is 0, which is aligned.
+    address::check_align(Field::CaiData, data, dtype.align())?;
+    Ok(dtype)
 }
 
 /// The bytes of one element that a layout is checked with: rounded up, and a byte per lane for

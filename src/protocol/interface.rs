@@ -12,9 +12,7 @@ use super::layout::Layout;
 use super::rule::{Field, Rule, Violation};
 use super::stream::Stream;
 
-mod descr;
-pub(super) use descr::refuse_struct;
-pub use descr::{Descr, DescrBuilder, DescrField};
+pub use super::descr::{Descr, DescrBuilder, DescrField};
 
 /// The version number of a dict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -93,8 +91,9 @@ pub struct Parts {
 
 /// A `__cuda_array_interface__` dict whose entries are checked against each other.
 ///
-/// [`data`](Self::data) is the address of the element of index 0, aligned to the scalar, and 0 if
-/// there are no elements. All elements lie within the address space.
+/// [`data`](Self::data) is the address of the element of index 0, and 0 if there are no elements. All elements lie
+/// within the address space. Items that DLPack cannot describe are accepted: both ends of the interface can say them,
+/// and [`into_descriptor`](Self::into_descriptor) refuses them.
 ///
 /// ```
 /// use cai_dlpack::protocol::axes::{Axes, Source};
@@ -138,8 +137,8 @@ impl CaiInterface {
     /// Checks the entries against each other.
     ///
     /// # Errors
-    /// `data-pointer-null`, `address-range`, `descr-size` and the rules of
-    /// [`Layout::from_byte_axes`] (ValueError); `strides-multiple`, `data-alignment` (BufferError).
+    /// `data-pointer-null`, `address-range`, `descr-size` and those rules of [`Layout::from_byte_axes`] that are
+    /// ValueErrors.
     #[inline]
     pub fn new(parts: Parts) -> Result<Self, Violation> {
         let Parts {
@@ -152,11 +151,10 @@ impl CaiInterface {
             stream,
         } = parts;
         descr.check_size(typestr)?;
-        let layout = Layout::from_byte_axes(axes, typestr.itemsize())?;
-        let data = check_data(data, &layout, typestr)?;
+        let layout = Layout::from_dict_axes(axes, typestr.itemsize())?;
         Ok(Self {
+            data: address::check_items(data, &layout, typestr)?,
             layout,
-            data,
             stream,
             descr,
             version,
@@ -237,27 +235,17 @@ impl CaiInterface {
     #[must_use]
     #[inline]
     pub fn byte_span(&self) -> Option<(u64, u64)> {
-        let bits = item_bits(&self.layout, self.typestr);
-        address::byte_span(self.data, self.layout.borrowed(), bits)
+        address::items_span(self.data, &self.layout, self.typestr)
     }
 
     /// Returns one field of a structured array, with the strides of the whole array. A field that is
     /// an array itself adds its axes.
     ///
     /// # Errors
-    /// `field-unknown` and the rules of shapes (ValueError); `field-none`, `field-stride`,
-    /// `typestr-byte-order` and `data-alignment` (BufferError).
+    /// `field-unknown` and the rules of shapes (ValueError); `field-none` (BufferError).
     pub fn field(&self, name: &str) -> Result<Self, Violation> {
         let field = self.descr.find(name)?;
         let typestr = field.typestr();
-        if typestr.is_swapped() {
-            let found = format_args!("'{typestr}' of field '{name}'");
-            return Err(Violation::new(
-                Rule::TypestrByteOrder,
-                Field::CaiDescr,
-                found,
-            ));
-        }
         let mut axes = Axes::new(Source::Cai);
         let shape = self.shape().iter().chain(field.shape());
         for extent in shape {
@@ -270,18 +258,11 @@ impl CaiInterface {
         for stride in field.byte_strides() {
             axes.push_stride(stride)?;
         }
-        let layout = Layout::from_byte_axes(axes, typestr.itemsize()).map_err(|violation| {
-            if violation.rule() == Rule::StridesMultiple {
-                let found = format_args!("{} for field '{name}'", violation.found());
-                Violation::new(Rule::FieldStride, Field::CaiDescr, found)
-            } else {
-                violation
-            }
-        })?;
+        let layout = Layout::from_dict_axes(axes, typestr.itemsize())?;
         // Fits: the field lies within the item, and the items within the address space.
         let data = self.data.saturating_add(u64::from(field.offset()));
         Ok(Self {
-            data: check_data(data, &layout, typestr)?,
+            data: address::check_items(data, &layout, typestr)?,
             layout,
             descr: field.descr(),
             typestr,
@@ -298,23 +279,6 @@ impl CaiInterface {
     #[must_use]
     pub const fn is_bits(&self) -> bool {
         matches!(self.typestr.kind(), Kind::Bit)
-    }
-}
-
-/// Checks the pointer against shape, strides, item size and alignment.
-#[inline]
-fn check_data(data: u64, layout: &Layout, typestr: TypeStr) -> Result<u64, Violation> {
-    let (bits, align) = (item_bits(layout, typestr), typestr.align());
-    address::check(Field::CaiData, data, layout.borrowed(), bits, align)
-}
-
-/// The bits that one item takes in memory: bit fields are packed only if they are contiguous.
-#[inline]
-fn item_bits(layout: &Layout, typestr: TypeStr) -> u64 {
-    if layout.is_c_contiguous() {
-        typestr.bits()
-    } else {
-        u64::from(typestr.itemsize()) << 3
     }
 }
 

@@ -1,7 +1,8 @@
 //! [`Layout`]: a checked shape with strides in elements.
 //!
 //! CAI counts strides in bytes, DLPack in elements; a [`Layout`] always has strides, and always in
-//! elements. All arithmetic below relies on what a `Layout` guarantees:
+//! elements. Only the strides of a dict that DLPack cannot describe, because one is no whole number of
+//! elements, stay in bytes. All arithmetic below relies on what a `Layout` guarantees:
 //!
 //! - every extent is 0 or more;
 //! - the number of elements, and that number times the item size, fit `i64`;
@@ -11,12 +12,15 @@
 //! The stride of an axis of extent 1, and every stride of an array without elements, means nothing: no two elements
 //! are that far apart. DLPack can carry any number there, and consumers that look at it see what the producer wrote.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
-use super::axes::{Axes, INLINE_AXES, Unit};
+use super::axes::{Axes, INLINE_AXES, Source, Unit};
+use super::cai_only::CaiOnly;
 use super::device::Flags;
 use super::dtype::DType;
-use super::rule::Violation;
+use super::rule::{Rule, Violation};
 
 mod check;
 mod check_fast;
@@ -57,8 +61,20 @@ enum Numbers {
         c_contiguous: bool,
         element: Element,
         byte_offset: u64,
+        /// The item size, if the strides are in bytes: one of them is no whole number of items. Else `None`.
+        uneven: Option<u32>,
+        /// Of a dict that DLPack cannot describe. Such arrays are boxed too.
+        cai_only: Option<Arc<CaiOnly>>,
         values: Box<[i64]>,
     },
+}
+
+/// The fields of [`Numbers::Boxed`] that few layouts have.
+struct Rare<'a> {
+    c_contiguous: &'a mut bool,
+    byte_offset: &'a mut u64,
+    uneven: &'a mut Option<u32>,
+    cai_only: &'a mut Option<Arc<CaiOnly>>,
 }
 
 /// The element type and flags of a [`Descriptor`](super::descriptor::Descriptor). A layout stores
@@ -79,7 +95,9 @@ impl Element {
 
 impl PartialEq for Layout {
     fn eq(&self, other: &Self) -> bool {
-        self.values() == other.values() && self.ndim() == other.ndim()
+        self.values() == other.values()
+            && self.ndim() == other.ndim()
+            && self.uneven() == other.uneven()
     }
 }
 
@@ -97,6 +115,63 @@ impl Layout {
     #[inline]
     pub fn from_byte_axes(axes: Axes, itemsize: u32) -> Result<Self, Violation> {
         Self::build(axes, itemsize, Unit::Bytes)
+    }
+
+    /// Like [`from_byte_axes`](Self::from_byte_axes), for a dict: also takes strides that are no whole number of items,
+    /// which [`check_even`](Self::check_even) refuses for DLPack.
+    pub(super) fn from_dict_axes(axes: Axes, itemsize: u32) -> Result<Self, Violation> {
+        let has_uneven = |violation: &Violation| violation.rule() == Rule::StridesMultiple;
+        match Self::from_byte_axes(axes.clone(), itemsize) {
+            Err(violation) if has_uneven(&violation) => Self::uneven_axes(axes, itemsize),
+            checked => checked,
+        }
+    }
+
+    /// Checks the axes as of single bytes: a stride of any number is one of them.
+    #[cold]
+    fn uneven_axes(axes: Axes, itemsize: u32) -> Result<Self, Violation> {
+        let source = axes.source;
+        let mut layout = Self::build(axes, 1, Unit::Bytes)?;
+        let item = i64::from(itemsize);
+        if layout.len().cast_signed().checked_mul(item).is_none() {
+            return Err(source.too_large(Rule::SizeOverflow, layout.shape()));
+        }
+        let (lowest, end) = layout.borrowed().elem_span();
+        if end
+            .checked_sub(lowest)
+            .and_then(|bytes| bytes.checked_add(item))
+            .is_none()
+        {
+            let found = format_args!(
+                "{} bytes and an item of {item} from end to end",
+                end.wrapping_sub(lowest)
+            );
+            return Err(Violation::new(Rule::SpanOverflow, source.strides(), found));
+        }
+        let rare = layout.rare_mut();
+        *rare.c_contiguous = false;
+        *rare.uneven = Some(itemsize);
+        Ok(layout)
+    }
+
+    /// Checks that every stride that means something is a whole number of items, as DLPack counts.
+    ///
+    /// # Errors
+    /// `strides-multiple` (BufferError).
+    pub(super) fn check_even(&self) -> Result<(), Violation> {
+        let Some(itemsize) = self.uneven() else {
+            return Ok(());
+        };
+        let item = i64::from(itemsize);
+        let axes = self.shape().iter().zip(self.strides()).enumerate().rev();
+        let is_odd =
+            |(extent, stride): (&i64, &i64)| *extent != 1 && stride.checked_rem(item) != Some(0);
+        for (axis, (extent, stride)) in axes {
+            if is_odd((extent, stride)) {
+                return Err(Source::Cai.bad_stride(*stride, axis, item, Unit::Bytes));
+            }
+        }
+        Ok(())
     }
 
     /// Checks axes whose strides are in elements of `itemsize` bytes, as
@@ -160,8 +235,60 @@ impl Layout {
             c_contiguous: from.summary.c_contiguous,
             element: Element::UNSET,
             byte_offset: 0,
+            uneven: None,
+            cai_only: None,
             values: from.values.into(),
         })
+    }
+
+    /// Boxes the numbers, and returns the fields that only boxed ones have.
+    fn rare_mut(&mut self) -> Rare<'_> {
+        if let Numbers::Inline { element, .. } = self.0 {
+            let mut boxed = Self::boxed(self.borrowed());
+            *boxed.element_mut() = element;
+            *self = boxed;
+        }
+        match &mut self.0 {
+            Numbers::Inline { .. } => unreachable!("boxed above"),
+            Numbers::Boxed {
+                c_contiguous,
+                byte_offset,
+                uneven,
+                cai_only,
+                ..
+            } => Rare {
+                c_contiguous,
+                byte_offset,
+                uneven,
+                cai_only,
+            },
+        }
+    }
+
+    /// Returns the item size, if the strides are in bytes.
+    #[inline]
+    fn uneven(&self) -> Option<u32> {
+        match self.0 {
+            Numbers::Inline { .. } => None,
+            Numbers::Boxed { uneven, .. } => uneven,
+        }
+    }
+
+    /// Returns what only a dict can say of the items.
+    #[inline]
+    pub(super) fn cai_only(&self) -> Option<&Arc<CaiOnly>> {
+        match &self.0 {
+            Numbers::Inline { .. } => None,
+            Numbers::Boxed { cai_only, .. } => cai_only.as_ref(),
+        }
+    }
+
+    /// Stores what only a dict can say of the items, or removes it.
+    pub(super) fn with_cai_only(mut self, only: Option<Arc<CaiOnly>>) -> Self {
+        if only.is_some() || self.cai_only().is_some() {
+            *self.rare_mut().cai_only = only;
+        }
+        self
     }
 
     /// Borrows the extents and strides.
@@ -210,15 +337,8 @@ impl Layout {
         if byte_offset == 0 {
             return self;
         }
-        let element = self.element();
-        let mut boxed = Self::boxed(self.borrowed());
-        *boxed.element_mut() = element;
-        if let Numbers::Boxed {
-            byte_offset: place, ..
-        } = &mut boxed.0
-        {
-            *place = byte_offset;
-        }
+        let mut boxed = self;
+        *boxed.rare_mut().byte_offset = byte_offset;
         boxed
     }
 
@@ -241,11 +361,26 @@ impl Layout {
         self.values().get(..self.ndim()).unwrap_or(&[])
     }
 
-    /// Returns one stride per axis, in elements.
+    /// Returns one stride per axis, in elements; none at all if a stride is no whole number of elements, which only CAI
+    /// can say.
     #[must_use]
     #[inline]
     pub fn elem_strides(&self) -> &[i64] {
+        match self.uneven() {
+            None => self.strides(),
+            Some(_) => &[],
+        }
+    }
+
+    /// Returns one stride per axis, in elements, or in bytes if they are uneven.
+    #[inline]
+    fn strides(&self) -> &[i64] {
         self.values().get(self.ndim()..).unwrap_or(&[])
+    }
+
+    /// Whether an axis runs backwards.
+    pub(crate) fn has_negative_strides(&self) -> bool {
+        self.strides().iter().any(|stride| *stride < 0)
     }
 
     /// Returns one stride per axis, in bytes. `itemsize` must be the one that the layout was checked
@@ -255,8 +390,11 @@ impl Layout {
         &self,
         itemsize: u32,
     ) -> impl ExactSizeIterator<Item = i64> + DoubleEndedIterator + '_ {
-        let itemsize = i64::from(itemsize);
-        let strides = self.elem_strides().iter();
+        let itemsize = match self.uneven() {
+            None => i64::from(itemsize),
+            Some(_) => 1,
+        };
+        let strides = self.strides().iter();
         strides.map(move |stride| stride.checked_mul(itemsize).unwrap_or(0))
     }
 
@@ -268,7 +406,7 @@ impl Layout {
             return None;
         }
         let mut strides: SmallVec<[i64; INLINE_AXES]> = self.byte_strides(itemsize).collect();
-        if check::follows_f_order(self.shape(), self.elem_strides()) {
+        if self.follows_f_order() {
             check::straighten_f_order(self.shape(), &mut strides, i64::from(itemsize));
         }
         Some(strides)
@@ -311,15 +449,29 @@ impl Layout {
     /// [`is_c_contiguous`](Self::is_c_contiguous).
     #[must_use]
     pub fn is_f_contiguous(&self) -> bool {
-        self.len() == 0 || check::follows_f_order(self.shape(), self.elem_strides())
+        self.len() == 0 || self.follows_f_order()
+    }
+
+    fn follows_f_order(&self) -> bool {
+        self.uneven().is_none() && check::follows_f_order(self.shape(), self.strides())
     }
 
     /// Returns the offsets, in elements, of the lowest element and of the end of the highest one from
-    /// the element of index 0: `(lowest <= 0, end)`; `(0, 0)` without elements.
+    /// the element of index 0: `(lowest <= 0, end)`; `(0, 0)` without elements. Of no meaning if
+    /// [`elem_strides`](Self::elem_strides) has none.
     #[must_use]
     #[inline]
     pub fn elem_span(&self) -> (i64, i64) {
         self.borrowed().elem_span()
+    }
+
+    /// Returns the offsets, in bytes, of the lowest item and of the end of the highest one from the item of index 0, if
+    /// the strides are in bytes.
+    #[inline]
+    pub(super) fn uneven_reach(&self) -> Option<(i64, i64)> {
+        let item = i64::from(self.uneven()?);
+        let (lowest, end) = self.borrowed().elem_span();
+        Some((lowest, end.wrapping_sub(1).wrapping_add(item))) // fits: see `uneven_axes`
     }
 
     /// Whether two indices may address the same memory.
@@ -331,6 +483,9 @@ impl Layout {
     pub fn is_self_overlapping(&self) -> bool {
         if self.is_c_contiguous() {
             return false;
+        }
+        if self.uneven().is_some() {
+            return true; // not looked into: no typed view has such strides
         }
         let axes = self.shape().iter().zip(self.elem_strides());
         let mut axes: SmallVec<[(u64, u64); 4]> = axes

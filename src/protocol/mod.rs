@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`rule`] | every reason for a refusal |
 //! | [`device`], [`dtype`], [`stream`] | devices and flags; element types; streams and their order |
+//! | [`cai_only`] | the items of a dict that DLPack cannot describe |
 //! | [`axes`], [`layout`] | shape and strides as written, and checked |
 //! | [`interface`] | a `__cuda_array_interface__` dict |
 //! | [`descriptor`] | the metadata of a `DLTensor` |
@@ -35,6 +36,9 @@ pub mod device;
 pub mod dtype;
 pub mod stream;
 
+mod descr;
+
+pub mod cai_only;
 pub mod layout;
 
 mod address;

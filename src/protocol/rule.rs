@@ -178,10 +178,10 @@ rules! {
         "Python objects cannot be exchanged"
         "DLPack 1.3: no type code";
     TypestrUnicode "typestr-unicode" Buffer
-        "unicode strings cannot be exchanged"
+        "unicode strings have no DLPack type"
         "DLPack 1.3: no type code";
     TypestrBytes "typestr-bytes" Buffer
-        "byte strings cannot be exchanged"
+        "byte strings have no DLPack type"
         "DLPack 1.3: no type code";
     TypestrDatetime "typestr-datetime" Buffer
         "dates and time differences have no DLPack type"
@@ -196,7 +196,7 @@ rules! {
         "extended floating point has no DLPack type"
         "our choice: its bits mean something else on each platform, and no GPU has it";
     TypestrHalfComplex "typestr-half-complex" Buffer
-        "complex numbers of two float16 are not exchanged"
+        "complex numbers of two float16 are not guessed from a typestr"
         "our choice: NumPy cannot read the typestr, so no producer is known to mean it";
     TypestrFloat8 "typestr-float8" Buffer
         "'f1' does not identify one of the float8 types"
@@ -212,6 +212,9 @@ rules! {
     DescrSize "descr-size" Value
         "the fields of descr must add up to the item size of typestr"
         "NumPy's array interface: descr describes one item";
+    DescrNames "descr-names" Value
+        "no two fields of one struct may have the same name; an unnamed one is named f0, f1, ... by its place"
+        "NumPy: a field name occurs once; our choice to name fields as NumPy does";
     DescrTypestr "descr-typestr" Value
         "a descr of one unnamed field must repeat the typestr"
         "NumPy's array interface: descr describes the same item as typestr";

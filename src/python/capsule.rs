@@ -167,6 +167,41 @@ impl Unclaimed<'_> {
     }
 }
 
+/// A capsule whose tensor has been taken, and may be put back.
+pub(crate) struct Claimed<'py> {
+    capsule: Bound<'py, PyAny>,
+    versioned: bool,
+}
+
+impl<'py> Unclaimed<'py> {
+    /// Returns what puts the tensor back once it has been claimed.
+    pub(crate) fn to_restore(&self) -> Claimed<'py> {
+        Claimed {
+            capsule: self.capsule.clone(),
+            versioned: self.versioned,
+        }
+    }
+}
+
+impl Claimed<'_> {
+    /// Puts the tensor back, so that the capsule is as it was; unless `owner` is shared, by work that still reads the
+    /// data: then the tensor ends after it, and the capsule stays consumed.
+    #[cold]
+    pub(crate) fn restore(self, owner: Owner) {
+        with_critical_section(&self.capsule, || {
+            if owner.give_up() {
+                let name = match self.versioned {
+                    true => VERSIONED,
+                    false => LEGACY,
+                };
+                // SAFETY: a valid capsule, which `claim` has renamed, and a static name: the call cannot fail. The
+                // tensor has been given up undeleted, and is the capsule's again.
+                unsafe { ffi::PyCapsule_SetName(self.capsule.as_ptr(), name.as_ptr()) };
+            }
+        });
+    }
+}
+
 /// Whether this is a capsule, of any name.
 #[inline]
 pub(crate) fn is_capsule(object: &Bound<'_, PyAny>) -> bool {

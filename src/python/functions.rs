@@ -17,12 +17,12 @@ use crate::python::cpython::fastcall::{Function, Value, signature};
 use crate::python::cpython::recursion::Level;
 use crate::python::export::cai_to_capsule::{self, FastRequest};
 use crate::python::export::dlpack::{DlpackRequest, Export};
-use crate::python::import::cai::{self, AllowStructs};
+use crate::python::import::cai::{self, AllowCaiOnly};
 use crate::python::import::dlpack::DlpackArguments;
 use crate::python::import::known_types;
 use crate::python::import::route;
 use crate::python::import::traits::Traits;
-use crate::view::{CaiView, Transfer};
+use crate::view::{CaiView, Owner, Transfer};
 
 with_options! {
     /// Returns a view of an array that speaks CAI or DLPack. Copies nothing.
@@ -75,7 +75,7 @@ impl Function for View {
             return Ok(view.into_object(py)?.into_any());
         }
         let mut new = NewView::new(py)?;
-        let beside = route::foreign(new.view(), &object, facts, options, AllowStructs::Yes)?;
+        let beside = route::foreign(new.view(), &object, facts, options, AllowCaiOnly::Yes)?;
         let beside = beside.keeping(None, options.producer_object.as_deref());
         // SAFETY: written: `foreign` has not failed.
         Ok(unsafe { new.finish(beside) }?.into_any())
@@ -109,7 +109,7 @@ impl Function for FromCai {
         let parsed = Options::read(Self::given(&arguments))?;
         let options = parsed.as_ref().unwrap_or(Options::NONE);
         let mut new = NewView::new(arguments.obj.py())?;
-        let beside = cai::import(new.view(), &arguments.obj, options, AllowStructs::Yes)?;
+        let beside = cai::import(new.view(), &arguments.obj, options, AllowCaiOnly::Yes)?;
         let beside = beside.keeping(None, options.producer_object.as_deref());
         // SAFETY: written: `import` has not failed.
         Ok(unsafe { new.finish(beside) }?.into_any())
@@ -263,7 +263,7 @@ fn by_view<'py>(
         return export(object.py(), route::import(object, options)?, request);
     };
     let (mut view, traits) = (MaybeUninit::uninit(), known_types::facts_of(object)?.traits);
-    route::by_attributes(&mut view, object, traits, dict, options, AllowStructs::No)?;
+    route::by_attributes(&mut view, object, traits, dict, options, AllowCaiOnly::No)?;
     // SAFETY: written: `by_attributes` has not failed.
     export(object.py(), unsafe { view.assume_init() }, request)
 }
@@ -286,8 +286,8 @@ fn export<'py>(
     wrap(py, &export, view)
 }
 
-/// Makes a capsule of a capsule, whose tensor is taken when nothing can be refused any more: the order is made before,
-/// and a copy, which reads the tensor, is made after.
+/// Makes a capsule of a capsule, whose tensor is taken when nothing can be refused any more: the order is made before.
+/// A copy reads the tensor, which nobody else may take meanwhile; if the driver refuses the copy, the tensor is put back.
 #[cold]
 fn of_capsule<'py>(
     capsule: &Bound<'py, PyAny>,
@@ -301,13 +301,19 @@ fn of_capsule<'py>(
         Some(_) => Transfer::check(&offer.tensor.descriptor)?,
         None => export.order(py, &offer.unowned())?,
     }
-    let mut view = MaybeUninit::uninit();
+    let (mut view, claimed) = (MaybeUninit::uninit(), offer.to_restore());
     route::claim_decided(&mut view, offer, options)?;
     // SAFETY: `claim_decided` has not failed, and so has written the view.
     let view = unsafe { view.assume_init() };
     let view = match export.transfer() {
-        Some(transfer) => export.copy(py, transfer, &view)?,
         None => view,
+        Some(transfer) => match export.copy(py, transfer, &view) {
+            Ok(copy) => copy,
+            Err(refused) => {
+                claimed.restore(Owner::from_raw(view.into_parts().1));
+                return Err(refused);
+            }
+        },
     };
     wrap(py, &export, view)
 }

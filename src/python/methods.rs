@@ -9,7 +9,6 @@ use crate::protocol::device::{Access, Device};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream};
 use crate::python::class::awaiting::coroutine;
-use crate::python::class::dtype;
 use crate::python::class::dtype::PyDType;
 use crate::python::class::order::Waited;
 use crate::python::class::view::PyCaiView;
@@ -40,7 +39,7 @@ impl PyCaiView {
     /// The element type. Equals every spelling of it: "float32", `np.float32`, `torch.float32`.
     #[getter]
     fn dtype(&self) -> PyDType {
-        PyDType::of(self.view().descriptor().dtype(), self.descr())
+        PyDType::of(self.view().descriptor())
     }
 
     /// NumPy's dtype of the elements, by which `np.result_type(v)` and `jnp.asarray(v)` know it (from NumPy 2.4 on).
@@ -51,13 +50,13 @@ impl PyCaiView {
     ///     If NumPy has no such dtype.
     #[getter]
     fn __numpy_dtype__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        dtype::numpy_dtype(py, self.view().descriptor().dtype(), self.descr())
+        self.dtype().numpy(py)
     }
 
     /// The size of an element in bytes; None for packed types smaller than a byte.
     #[getter]
     fn itemsize(&self) -> Option<u32> {
-        self.view().descriptor().dtype().itemsize()
+        self.view().descriptor().itemsize()
     }
 
     /// The size of all elements in bytes, as if they were contiguous.
@@ -69,18 +68,19 @@ impl PyCaiView {
     /// The strides in bytes, one for each axis; None for packed types smaller than a byte.
     #[getter]
     fn byte_strides<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        let descriptor = self.view().descriptor();
-        descriptor
-            .dtype()
-            .itemsize()
-            .map(|itemsize| PyTuple::new(py, descriptor.layout().byte_strides(itemsize)))
+        let strides = self.view().descriptor().byte_strides();
+        strides
+            .map(|strides| PyTuple::new(py, strides))
             .transpose()
     }
 
-    /// The strides in elements, one for each axis.
+    /// The strides in elements, one for each axis; None if one is no whole number, which only CAI can say.
     #[getter]
-    fn elem_strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, self.view().descriptor().elem_strides())
+    fn elem_strides<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let descriptor = self.view().descriptor();
+        let strides = descriptor.elem_strides();
+        let is_even = strides.len() == descriptor.ndim();
+        is_even.then(|| PyTuple::new(py, strides)).transpose()
     }
 
     /// The address of the first element (index 0 on every axis); 0 for an array of size 0. On a device whose memory
@@ -165,10 +165,10 @@ impl PyCaiView {
     /// BufferError
     ///     If the interface cannot represent the array.
     fn to_cai<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        self.check_array()?;
-        let typestr = self.view().descriptor().check_interface()?;
+        self.check_scope()?;
+        let items = self.view().descriptor().check_interface()?;
         self.follow()?;
-        cai_dict::of(py, self.view(), typestr, self.view().ready_by_number()?)
+        cai_dict::of(py, self.view(), items, self.view().ready_by_number()?)
     }
 
     /// NumPy's array interface, version 3, for memory that the host can read. Blocks until the data is ready.
@@ -201,7 +201,7 @@ impl PyCaiView {
     /// The names of the fields of a structured array; empty for any other.
     #[getter]
     fn fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        fields::field_names(py, self.descr())
+        fields::field_names(py, self.view().descriptor())
     }
 
     /// The C Exchange API (DLPack 1.3): a capsule around a table of C functions.
@@ -341,7 +341,7 @@ impl PyCaiView {
         Ok(format!(
             "<CaiView shape={} dtype={} ptr={:#x} device=({}, {}) stream={}{}>",
             self.shape(py)?,
-            descriptor.dtype(),
+            descriptor.type_name(),
             descriptor.data(),
             device.device_type,
             device.id,
@@ -408,14 +408,11 @@ AttributeError
         // SAFETY: called by a descriptor of the class alone, which has checked the object's class.
         let slf = unsafe { slf.cast_unchecked::<PyCaiView>() };
         let (py, this) = (slf.py(), slf.get());
-        if let Some(refused) = this.refusal()? {
-            return Err(as_attribute_error(&refused));
-        }
-        this.follow()?;
+        this.prepare()?;
         let view = this.view();
-        let named = view.descriptor().check_interface();
-        match named.and_then(|typestr| Ok((typestr, view.ready_by_number()?))) {
-            Ok((typestr, ready)) => Ok(cai_dict::of(py, view, typestr, ready)?.into_any()),
+        let items = view.descriptor().check_interface();
+        match items.and_then(|items| Ok((items, view.ready_by_number()?))) {
+            Ok((items, ready)) => Ok(cai_dict::of(py, view, items, ready)?.into_any()),
             Err(violation) => Err(as_attribute_error(&violation)),
         }
     }

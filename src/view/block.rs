@@ -130,8 +130,8 @@ fn build_with<M: Abi>(
     deleter: unsafe extern "C" fn(*mut M),
     ticket: u16,
 ) -> Result<NonNull<M>, Error> {
-    if described.dtype.is_structure() {
-        return Err(described.dtype.refuse_structure().into());
+    if described.dtype.is_cai_only() {
+        return Err(described.dtype.undescribed().into());
     }
     let (values, ndim) = (described.values, described.values.len() / 2);
     // SAFETY: the layout is that of a `Block`, which is not of size zero.

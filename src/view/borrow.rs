@@ -254,6 +254,18 @@ impl Borrow {
         let Some((start, end)) = descriptor.byte_span() else {
             return Self::NONE;
         };
+        if descriptor.cai_only().is_some() {
+            // All bytes from end to end: what lies between the items is not looked into.
+            return Self {
+                start,
+                end,
+                data: descriptor.data(),
+                grid: 1,
+                itemsize: 1,
+                exclusive,
+                ..Self::NONE
+            };
+        }
         let itemsize = descriptor.dtype().element_bits().div_ceil(8);
         let grid = if descriptor.layout().is_c_contiguous() {
             u64::from(itemsize)

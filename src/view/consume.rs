@@ -75,6 +75,14 @@ pub struct ConsumeGuard {
     ended: bool,
 }
 
+/// A stream that is to consume a view, what the end of its guard will do, and by which policy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Consumer {
+    placed: Placed,
+    edge: ReturnEdge,
+    policy: SyncPolicy,
+}
+
 impl CaiView {
     /// Makes `stream` wait for the data now, and the producer's stream wait for `stream` when the guard ends.
     /// Nothing is called if the two are the same. The guard keeps `stream` alive; it has an example.
@@ -87,7 +95,7 @@ impl CaiView {
         let number = stream.for_memory(self.device())?;
         let mut guard = self.consume_with(number, SyncPolicy::Event)?;
         guard.kept = stream.keep();
-        guard.view = self.kept_on(number, guard.kept.clone());
+        guard.view = self.kept_at(guard.consumer, guard.kept.clone());
         Ok(guard)
     }
 
@@ -96,7 +104,8 @@ impl CaiView {
         stream: Stream,
         policy: SyncPolicy,
     ) -> Result<ConsumeGuard, Error> {
-        self.consume_back(stream, policy, self.back(stream)?)
+        let consumer = self.consumer(stream, policy);
+        self.consume_back(consumer, self.back(consumer)?)
     }
 
     /// Like [`consume_with`](Self::consume_with), for work that no capture can hold: `stream` enters none.
@@ -106,23 +115,34 @@ impl CaiView {
         policy: SyncPolicy,
     ) -> Result<ConsumeGuard, Error> {
         check_thread(self.streams.placed_producer())?;
-        self.consume_back(stream, policy, None)
+        self.consume_back(self.consumer(stream, policy), None)
     }
 
-    fn consume_back(
-        &self,
-        stream: Stream,
-        policy: SyncPolicy,
-        back: Option<Back>,
-    ) -> Result<ConsumeGuard, Error> {
-        let request = Request::Stream(stream);
+    /// Asks what `stream` means to the calling thread now, for a guard.
+    fn consumer(&self, stream: Stream, policy: SyncPolicy) -> Consumer {
+        let placed = self.placed(stream);
+        let edge = match self.producer_number() {
+            None => ReturnEdge::Unknown,
+            Some(Stream::None) => ReturnEdge::NotNeeded,
+            Some(_) if stream == Stream::None || self.is_producer(placed) => ReturnEdge::SameStream,
+            Some(_) => ReturnEdge::Event,
+        };
+        Consumer {
+            placed,
+            edge,
+            policy,
+        }
+    }
+
+    fn consume_back(&self, consumer: Consumer, back: Option<Back>) -> Result<ConsumeGuard, Error> {
+        let (request, policy) = (Request::Stream(consumer.placed.stream), consumer.policy);
         if self.needs_order(request, policy) {
             let (ready, place) = (self.ready_number(), self.place());
             with_driver(|driver| {
                 driver::order_within(driver, ready, request, back, &place, policy)
             })?;
         }
-        Ok(self.consumed(stream, policy))
+        Ok(self.consumed(consumer))
     }
 
     /// Makes the forward edge of [`consume_with`](Self::consume_with), without a wait of the host: returns the wait,
@@ -131,22 +151,30 @@ impl CaiView {
         &self,
         stream: Stream,
         policy: SyncPolicy,
-    ) -> Result<Option<Pending>, Error> {
-        let (request, back) = (Request::Stream(stream), self.back(stream)?);
+    ) -> Result<(Consumer, Option<Pending>), Error> {
+        let consumer = self.consumer(stream, policy);
+        let (request, back) = (Request::Stream(stream), self.back(consumer)?);
         if !self.needs_order(request, policy) {
-            return Ok(None);
+            return Ok((consumer, None));
         }
         let (ready, place) = (self.ready_number(), self.place());
-        with_driver(|driver| driver::begin(driver, ready, request, back, &place, policy))
+        let pending =
+            with_driver(|driver| driver::begin(driver, ready, request, back, &place, policy))?;
+        Ok((consumer, pending))
     }
 
-    /// Makes the guard of a stream that the forward edge has been made for.
-    pub(crate) fn consumed(&self, stream: Stream, policy: SyncPolicy) -> ConsumeGuard {
+    /// Makes the guard of a consumer that the forward edge has been made for.
+    pub(crate) fn consumed(&self, consumer: Consumer) -> ConsumeGuard {
+        let Consumer {
+            placed,
+            edge,
+            policy,
+        } = consumer;
         stats::OPENED.add();
         ConsumeGuard {
-            view: self.ready_on(stream),
-            consumer: self.placed(stream),
-            edge: self.return_edge(stream),
+            view: self.ready_at(placed),
+            consumer: placed,
+            edge,
             producer: (self.streams.placed_producer()).map_or(Stream::None, |placed| placed.stream),
             policy,
             kept: None,
@@ -156,32 +184,21 @@ impl CaiView {
 
     /// Returns the stream that the return edge comes back to. Only a consumer that comes back to the ready stream's
     /// capture may enter it.
-    fn back(&self, stream: Stream) -> Result<Option<Back>, Violation> {
+    fn back(&self, consumer: Consumer) -> Result<Option<Back>, Violation> {
         let placed = self.streams.placed_producer();
         check_thread(placed)?;
         Ok(placed
-            .filter(|_| self.return_edge(stream) == ReturnEdge::Event)
+            .filter(|_| consumer.edge == ReturnEdge::Event)
             .map(|Placed { stream, whose, .. }| Back { stream, whose }))
     }
 
-    /// Returns what the end of a guard for `stream` will do.
-    pub(crate) fn return_edge(&self, stream: Stream) -> ReturnEdge {
-        match self.producer_number() {
-            None => ReturnEdge::Unknown,
-            Some(Stream::None) => ReturnEdge::NotNeeded,
-            Some(_) if stream == Stream::None || self.is_producer(stream) => ReturnEdge::SameStream,
-            Some(_) => ReturnEdge::Event,
-        }
-    }
-}
-
-impl CaiView {
     /// Whether the producer works on this very stream: of the same context, if it is a default stream.
-    fn is_producer(&self, stream: Stream) -> bool {
-        let whose = |placed: Placed| placed.whose;
-        self.producer_number() == Some(stream)
-            && (!stream.is_default()
-                || self.streams.placed_producer().map(whose) == Some(whose(self.placed(stream))))
+    fn is_producer(&self, consumer: Placed) -> bool {
+        let producer = self.streams.placed_producer();
+        producer.is_some_and(|producer| {
+            producer.stream == consumer.stream
+                && (!consumer.stream.is_default() || producer.whose == consumer.whose)
+        })
     }
 }
 

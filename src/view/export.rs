@@ -18,7 +18,9 @@ impl CaiView {
     /// [`LiveStream::NONE`] asks for no order. The tensor keeps the owner alive by itself; the view may go.
     ///
     /// # Errors
-    /// A [`Violation`] if no order can be made (a graph capture forbids it),
+    /// A [`Violation`] if DLPack cannot describe the array
+    /// ([`check_dlpack`](crate::protocol::descriptor::Descriptor::check_dlpack)) or no order can be made (a graph capture
+    /// forbids it),
     /// a [`DriverError`](crate::driver::DriverError) if the driver refuses, or no memory. Nothing
     /// has been shared then.
     ///
@@ -36,6 +38,7 @@ impl CaiView {
         &self,
         consumer: impl Into<LiveStream<'s>>,
     ) -> Result<DlpackTensor<DLManagedTensorVersioned>, Error> {
+        self.descriptor.check_dlpack()?;
         self.order_for(consumer.into())?;
         // The view and other tensors of it hold the memory too: here it is no copy, even if this library made one.
         let flags = self.descriptor.flags().with(Flags::IS_COPIED, false);
@@ -56,6 +59,7 @@ impl CaiView {
         &self,
         consumer: impl Into<LiveStream<'s>>,
     ) -> Result<DlpackTensor<DLManagedTensor>, Error> {
+        self.descriptor.check_dlpack()?;
         check_legacy(self.descriptor.access())?;
         refuse_padded(self.descriptor.borrowed(), Field::Argument("max_version"))?;
         self.order_for(consumer.into())?;

@@ -1,21 +1,22 @@
-//! Structs: arrays whose items have fields, which DLPack cannot express.
+//! Records: arrays whose items have fields, which DLPack cannot express.
 //!
-//! A view of one has memory, owner and order as any other. It goes nowhere as a whole (`descr-fields`); one field
-//! of it is a strided view of the same memory, which does.
+//! A view of one has memory, owner and order as any other, and leaves by CAI. One field of it is a strided view of
+//! the same memory, which leaves by DLPack too if DLPack has its type.
 
 use super::CaiView;
 use crate::protocol::dtype::DType;
-use crate::protocol::interface::{CaiInterface, Descr};
+use crate::protocol::interface::CaiInterface;
 use crate::protocol::rule::{Field, Rule, Violation};
 
 impl CaiView {
-    /// Returns one field of a struct, as a strided view of the same memory, owner and streams, and its own fields
-    /// if it is a struct itself. `fields` are those of this view ([`CaiInterface::into_struct`]); with `dtype` the
-    /// field's bits are taken as that type.
+    /// Returns one field of records, as a strided view of the same memory, owner and streams. With `dtype` the field's
+    /// bits are taken as that type.
+    ///
+    /// A field that DLPack cannot describe (records again, text, the other byte order, a stride that is no multiple of
+    /// its size) leaves by CAI, and DLPack's exports refuse it.
     ///
     /// # Errors
-    /// - `field-unknown`, `field-none`, `field-stride` and the rules of the field's type.
-    /// - `descr-size` if `fields` are those of larger items.
+    /// `field-unknown`, `field-none`; with `dtype` also `field-stride` and the rules of the field's type.
     ///
     /// ```
     /// use cai_dlpack::CaiView;
@@ -39,37 +40,40 @@ impl CaiView {
     ///     read_only: false,
     ///     stream: Stream::None,
     /// })?;
-    /// let (descriptor, fields) = whole.into_struct(Device::HOST)?;
+    /// let descriptor = whole.describe(Device::HOST)?;
     /// // SAFETY: the items lie in the vector, which the owner keeps; `Stream::None` is always alive.
     /// let points = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(points)) };
-    /// let (y, _) = points.field(&fields, "y", None)?;
-    /// assert_eq!(y.typed::<f32>()?.copy_to_vec()?, [2.0, 4.0]);
+    /// assert_eq!(points.to_dlpack(Stream::None).err().unwrap().rule().unwrap().id(), "descr-fields");
+    /// assert_eq!(points.field("y", None)?.typed::<f32>()?.copy_to_vec()?, [2.0, 4.0]);
     /// # Ok::<(), cai_dlpack::Error>(())
     /// ```
-    pub fn field(
-        &self,
-        fields: &Descr,
-        name: &str,
-        dtype: Option<DType>,
-    ) -> Result<(Self, Descr), Violation> {
+    pub fn field(&self, name: &str, dtype: Option<DType>) -> Result<Self, Violation> {
         let (whole, device) = (self.descriptor(), self.device());
-        let part = CaiInterface::of_struct(whole, fields.clone()).field(name)?;
-        let span = part.byte_span();
-        let (descriptor, fields) = match part.descr() {
-            Descr::Fields(_) if dtype.is_none() => part.into_struct(device)?,
-            _ => (part.into_descriptor(dtype, device)?, Descr::None),
+        let part = CaiInterface::of_field(whole, name)?;
+        let descriptor = match dtype {
+            None => part.describe_with(device, |refusal| named(refusal, name)),
+            Some(_) => part.into_descriptor(dtype, device),
         };
         // A dict cannot state that it is unknown.
-        let descriptor = descriptor.with_access(whole.access());
-        let is_inside = match (span, whole.byte_span()) {
-            (Some((start, end)), Some(whole)) => whole.0 <= start && end <= whole.1,
-            (span, _) => span.is_none(),
-        };
-        if !is_inside {
-            let found = format_args!("field '{name}', beyond items of {}", whole.dtype());
-            return Err(Violation::new(Rule::DescrSize, Field::CaiDescr, found));
-        }
-        // SAFETY: every byte of it lies within the span of the whole, which the owner keeps.
-        Ok((unsafe { self.derive(descriptor) }, fields))
+        let descriptor = descriptor
+            .map_err(|refusal| named(refusal, name))?
+            .with_access(whole.access());
+        // SAFETY: the fields of an item lie within it (`CaiInterface::new`), so that every byte of theirs is one of the
+        // whole, which the owner keeps.
+        Ok(unsafe { self.derive(descriptor) })
     }
+}
+
+/// Names the field in what a dict cannot say by DLPack.
+fn named(refusal: Violation, name: &str) -> Violation {
+    let rule = match refusal.rule() {
+        Rule::StridesMultiple => Rule::FieldStride,
+        Rule::TypestrByteOrder => Rule::TypestrByteOrder,
+        _ => return refusal,
+    };
+    let found = match rule {
+        Rule::FieldStride => format!("{} for field '{name}'", refusal.found()),
+        _ => format!("{} of field '{name}'", refusal.found()),
+    };
+    Violation::new(rule, Field::CaiDescr, found)
 }

@@ -84,6 +84,7 @@ pub use dlpark::Managed;
 pub use dlpark::ffi::{DLManagedTensor, DLManagedTensorVersioned};
 
 pub use borrow::MemoryBorrow;
+pub(crate) use consume::Consumer;
 pub use consume::{ConsumeGuard, ReturnEdge};
 pub use element::{Bool, Element};
 pub use live::LiveStream;

@@ -5,6 +5,8 @@ use super::{CaiView, LiveStream, defaults_now, detach};
 use crate::driver::{self, Context, Defaults, Driver, Pending};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
+#[cfg(feature = "pyo3")]
+use crate::protocol::stream::Plan;
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
 
 impl CaiView {
@@ -31,14 +33,17 @@ impl CaiView {
         let stream = stream.into();
         let number = stream.for_memory(self.device())?;
         self.order(Request::Stream(number), SyncPolicy::Event)?;
-        Ok(self.kept_on(number, stream.keep()))
+        if self.ready_number() == Stream::None {
+            return Ok(self.clone());
+        }
+        Ok(self.kept_at(self.placed(number), stream.keep()))
     }
 
-    /// As [`ready_on`](Self::ready_on), for a stream that `kept` keeps alive; unchanged for no stream.
-    pub(super) fn kept_on(&self, stream: Stream, kept: Option<Kept>) -> Self {
+    /// As [`ready_at`](Self::ready_at), for a stream that `kept` keeps alive; unchanged for no stream.
+    pub(super) fn kept_at(&self, placed: Placed, kept: Option<Kept>) -> Self {
         let mut view = self.clone();
-        if stream != Stream::None && self.ready_number() != Stream::None {
-            view.streams = view.streams.with_ready_kept(self.placed(stream), kept);
+        if placed.stream != Stream::None && self.ready_number() != Stream::None {
+            view.streams = view.streams.with_ready_kept(placed, kept);
         }
         view
     }
@@ -66,6 +71,15 @@ impl CaiView {
         } else {
             self.clone().with_ready(stream)
         }
+    }
+
+    /// Like [`ready_on`](Self::ready_on), for a stream whose meaning is known.
+    pub(super) fn ready_at(&self, placed: Placed) -> Self {
+        let mut view = self.clone();
+        if self.ready_number() != Stream::None {
+            view.streams = view.streams.with_ready(placed);
+        }
+        view
     }
 
     /// Returns the ready stream for a reader that learns its number and waits by itself.
@@ -140,6 +154,17 @@ impl CaiView {
         };
         let (ready, place) = (self.ready_number(), self.place());
         detach(|| driver::order(driver, ready, request, &place, policy).map(drop))
+    }
+
+    /// Decides what [`order`](Self::order) would do now, and does nothing of it.
+    ///
+    /// # Errors
+    /// The driver's refusal of a question; without a driver its absence.
+    #[cfg(feature = "pyo3")]
+    pub(crate) fn foresee(&self, request: Request, policy: SyncPolicy) -> Result<Plan, Error> {
+        let (ready, place) = (self.ready_number(), self.place());
+        let driver = self.driver_to_order(request, policy)?;
+        detach(|| driver::foresee(driver, ready, request, &place, policy))
     }
 
     /// As [`order`](Self::order), without a wait of the host: returns the wait, begun, if there is one.

@@ -213,6 +213,12 @@ impl Owner {
         }
     }
 
+    /// Gives the payload up unreleased, to what has owned it before, and drops what was kept beside it. `false`, and
+    /// released with its last owner, if it is shared.
+    pub(crate) fn give_up(self) -> bool {
+        self.into_raw().give_up()
+    }
+
     /// Moves the payload out, for a managed tensor's block. Nothing is released here.
     pub(crate) fn into_raw(self) -> RawOwner {
         ManuallyDrop::new(self).held()
@@ -238,6 +244,34 @@ impl Owner {
 }
 
 impl RawOwner {
+    /// Gives the payload up unreleased, to what has owned it before, and drops what was kept beside it. `false`, with
+    /// this count of it dropped, if another owner shares it.
+    fn give_up(self) -> bool {
+        if ptr::eq(self.vtable, &raw const PAIR) {
+            stats::RELEASED.add();
+            // SAFETY: `Owner::beside` leaked this box; the payload is this owner's, which does not use it afterwards.
+            let Pair(first, _beside) =
+                *unsafe { Box::from_raw(self.payload.cast::<Pair>().as_ptr()) };
+            return first.give_up();
+        }
+        if !ptr::eq(self.vtable, &raw const SHARED) {
+            stats::RELEASED.add();
+            return true;
+        }
+        let arc = self.payload.cast::<ManuallyDrop<Shared>>();
+        // SAFETY: one count, from `Arc::into_raw` or `increment_strong_count`, which is this owner's; `ManuallyDrop` is
+        // transparent, so that the `Arc` may be taken for one of a type that does not drop its content.
+        match Arc::try_unwrap(unsafe { Arc::from_raw(arc.as_ptr().cast_const()) }) {
+            Ok(shared) => shared.0.give_up(),
+            Err(shared) => {
+                let shared = Arc::into_raw(shared).cast::<Shared>();
+                // SAFETY: the count that `from_raw` took, as of the type that drops its content with the last one.
+                unsafe { Arc::decrement_strong_count(shared) };
+                false
+            }
+        }
+    }
+
     /// Passes the references to Python objects to `visit`; with `sole` those alone that have no other holder.
     fn visit_owners<E>(
         self,

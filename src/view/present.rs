@@ -4,7 +4,6 @@
 use super::{CaiView, with_driver};
 use crate::driver::{MemoryKind, PointerInfo};
 use crate::error::Error;
-use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
@@ -93,9 +92,7 @@ impl CaiView {
     }
 
     fn renamed(&self, data: u64, device: Device) -> Result<Self, Violation> {
-        let old = self.descriptor();
-        let layout = old.layout().clone();
-        let descriptor = Descriptor::from_layout(data, device, old.dtype(), old.flags(), layout)?;
+        let descriptor = self.descriptor().at(data, device)?;
         // SAFETY: the driver has returned both addresses for one memory, which the owner keeps.
         Ok(unsafe { self.derive(descriptor) })
     }

@@ -104,6 +104,7 @@ impl CaiView {
 /// Checks the element type, and that the address suits it.
 pub(crate) fn check_element(descriptor: &Descriptor, wanted: DType) -> Result<(), Violation> {
     if descriptor.dtype() != wanted {
+        descriptor.check_dlpack()?;
         return Err(mismatch(
             Rule::ViewDtype,
             descriptor,
@@ -162,7 +163,7 @@ pub(crate) fn mismatch(
             Access::ReadOnly => "read-only ",
             Access::Unknown => "perhaps read-only ",
         },
-        came.dtype(),
+        came.type_name(),
         came.shape(),
         came.elem_strides(),
         came.device(),

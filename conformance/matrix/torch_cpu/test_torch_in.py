@@ -89,6 +89,7 @@ def test_layouts(layout: str, route: Callable[[torch.Tensor], cd.CaiView]) -> No
     view = route(tensor)
     assert (view.ptr, view.shape) == (tensor.data_ptr(), tuple(tensor.shape))
     told = [axis for axis, extent in enumerate(view.shape) if extent > 1]
+    assert view.elem_strides is not None
     assert [view.elem_strides[axis] for axis in told] == [tensor.stride(axis) for axis in told]
     assert np.from_dlpack(view).tolist() == tensor.tolist()
 

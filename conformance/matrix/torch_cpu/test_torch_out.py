@@ -77,6 +77,30 @@ def test_layouts(layout: str, way: Callable[[cd.CaiView], torch.Tensor]) -> None
 
 
 @WAYS
+def test_strides_of_one_element_are_preserved(way: Callable[[cd.CaiView], torch.Tensor]) -> None:
+    """`test_dlpack_normalize_strides` of torch's test/test_dlpack.py, through a view. Older torch normalised the stride
+    to 1 on export, and its test wants that; "stride normalization has been removed" since, and the test of torch
+    2.15 wants the 3 of the slice."""
+    one = torch.rand(16)[::3][:1]
+    assert (one.shape, one.stride(), torch.from_dlpack(one).stride()) == ((1,), (3,), (3,))
+    again = way(cd.view(one))
+    assert (again.shape, again.stride(), again.data_ptr()) == ((1,), (3,), one.data_ptr())
+    assert torch.equal(again, one)
+
+
+@WAYS
+def test_channels_last_of_one_channel_is_kept(way: Callable[[cd.CaiView], torch.Tensor]) -> None:
+    """The strides of the axis of extent 1 say the memory format, in which conv2d then answers."""
+    image = torch.rand(2, 1, 4, 4).to(memory_format=torch.channels_last)
+    image = image.as_strided(image.shape, (16, 1, 4, 1))
+    again = way(cd.view(image))
+    assert again.stride() == image.stride()
+    weight = torch.rand(3, 1, 2, 2)
+    wanted, found = (torch.nn.functional.conv2d(each, weight) for each in (image, again))
+    assert found.stride() == wanted.stride() and torch.equal(found, wanted)
+
+
+@WAYS
 def test_an_empty_array(way: Callable[[cd.CaiView], torch.Tensor]) -> None:
     assert way(cd.view(np.zeros((0, 3)))).shape == (0, 3)
 

@@ -13,6 +13,7 @@ import mmap
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -180,6 +181,59 @@ def test_no_order_can_be_made(rule: str, machine: Machine) -> None:
         check_untouched(made, rule, partial(cd.to_dlpack, stream=asking))
     finally:
         captures.close()
+
+
+COPIES: dict[str, Door] = {
+    "on a stream": partial(cd.to_dlpack, copy=True, stream=1, max_version=(1, 3)),
+    "for the host": partial(cd.to_dlpack, copy=True, stream="host", max_version=(1, 3)),
+    "to the host": partial(cd.to_dlpack, dl_device=(1, 0)),
+    "with an owner": lambda capsule: cd.to_dlpack(capsule, copy=True, stream=1, max_version=(1, 3), owner=object()),
+}
+
+
+@pytest.mark.parametrize("copy", COPIES)
+@pytest.mark.parametrize("versioned", [True, False], ids=["versioned", "legacy"])
+def test_a_copy_that_the_driver_refuses(copy: str, versioned: bool, machine: Machine) -> None:
+    """Each call of the driver fails once: until the copy is enqueued the capsule is as it was, and afterwards it is
+    taken only if the copy still reads the data."""
+    device, door = machine.device_memory(24), COPIES[copy]
+
+    def offered() -> tuple[abi.Made, Any]:
+        made = abi.make(device=(abi.CUDA, 0), data=device, versioned=versioned)
+        return made, made.capsule()
+
+    machine.clear()
+    made, capsule = offered()
+    exported = door(capsule)
+    # The thread that ends what a copy has read polls events.
+    calls = [call.name for call in machine.control.calls() if call.name != "cuEventQuery"]
+    del exported, capsule
+    enqueued = max(at for at, name in enumerate(calls) if name.startswith("cuMemcpy"))
+    refused_at = []
+    for at, name in enumerate(calls):
+        made, capsule = offered()
+        own, stats = abi.name(capsule), cd.stats()["live"]
+        machine.control.fault(name, 2, calls[: at + 1].count(name))
+        try:
+            door(capsule)
+        except cd.DriverError:
+            refused_at.append(name)
+            assert at > enqueued or abi.name(capsule) == own, f"{name} is refused, and the capsule taken"
+            if abi.name(capsule) == own:
+                assert (abi.pointer(capsule), made.released, cd.stats()["live"]) == (made.address, 0, stats)
+                view = cd.from_dlpack(capsule)
+                assert (view.ptr, made.released) == (device, 0)
+                del view
+        machine.control.clear_faults()
+        del capsule
+        gc.collect()
+        for _ in range(500):
+            if made.released:
+                break
+            time.sleep(0.01)
+        assert made.released == 1, f"{made.released} ends after {name}"
+    assert any(name.startswith("cuMemcpy") for name in refused_at), refused_at
+    assert len(refused_at) > 3, refused_at
 
 
 def test_a_name_that_is_not_live() -> None:

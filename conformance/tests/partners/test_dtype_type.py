@@ -175,9 +175,30 @@ def test_a_struct_has_the_dtype_of_its_fields() -> None:
         assert view.dtype != cd.DType("float64")
         assert view.dtype == f"void{8 * kind.itemsize}"
         refuse(lambda each=view.dtype: pickle.dumps(each), TypeError)  # type: ignore[misc]
-    dates = np.dtype([("t", "M8[ns]")])
+    dates = np.dtype([("t", "M8[25ns]"), (("a title", "d"), "<m8[D]")])
     view = cd.view(Cai(interface(typestr=dates.str, descr=dates.descr, shape=(2,))), device_id=0)
-    check_refusal(refuse(lambda: np.dtype(view.dtype), TypeError), "numpy-dtype", "descr", hint="dtype='int64'")
+    assert np.dtype(view.dtype) == dates == view.dtype
+    assert np.dtype(view.dtype).descr == dates.descr
+
+
+@pytest.mark.parametrize("spelling", ["|V16", "<U5", "|S3", ">f4", ">M8[3D]", "<m8[ns]", "<f16", "<c32", ">u2"])
+def test_what_dlpack_lacks_has_numpys_dtype(spelling: str) -> None:
+    view = cd.view(Cai(interface(typestr=spelling, shape=(2,))), device_id=0)
+    wanted = np.dtype(spelling)
+    assert np.dtype(view.dtype) == wanted == view.dtype
+    assert np.result_type(view) == np.result_type(wanted)
+    assert (str(view.dtype), view.dtype.itemsize, view.itemsize) == (wanted.str, wanted.itemsize, wanted.itemsize)
+    assert view.dtype == cd.view(view).dtype != cd.DType("float32")
+    assert hash(view.dtype) == hash(wanted.str)
+    check_refusal(refuse(lambda: pickle.dumps(view.dtype), TypeError), "pickle", "object", hint="np.dtype(v.dtype)")
+    bits = cd.view(Cai(interface(typestr="|t3", shape=(2,))), device_id=0)
+    check_refusal(refuse(lambda: np.dtype(bits.dtype), TypeError), "numpy-dtype", "typestr", value="|t3")
+
+
+def test_a_type_of_dlpack_that_lies_oddly_has_its_name() -> None:
+    view = cd.view(Cai(interface(typestr="<f4", data=(4098, False))), device_id=0)
+    assert view.dtype == "float32" == cd.DType("float32")
+    assert pickle.loads(pickle.dumps(view.dtype)) == view.dtype
 
 
 def test_it_is_copied_and_pickled() -> None:

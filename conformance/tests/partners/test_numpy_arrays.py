@@ -135,11 +135,39 @@ REFUSED: list[Any] = [
 
 @pytest.mark.parametrize(("array", "rule", "field", "value", "hint"), REFUSED, ids=lambda each: str(each)[:18])
 def test_refused_with_a_remedy(array: Any, rule: str, field: str, value: str, hint: str | None) -> None:
-    for door in (cd.view, cd.to_dlpack, cd.split_masked):
+    for door in (lambda each: cd.view(each).__dlpack__(), cd.to_dlpack, cd.split_masked):
         found = refuse(lambda each=door: each(array), BufferError)  # type: ignore[misc]
         check_refusal(found, rule, field, value=value, hint=hint)
         assert f"__array_interface__['{field}']" in found.message
         assert "__cuda" not in found.message
+
+
+@pytest.mark.parametrize(
+    "array", [each[0] for each in REFUSED if each[1] != "typestr-object"], ids=lambda each: each.dtype.str
+)
+def test_they_leave_by_the_array_interface(array: Any) -> None:
+    for whole in (array, array[::2], array[::-1], np.broadcast_to(array, (2, 3)), array[:0]):
+        view = cd.view(whole)
+        assert not hasattr(view, "__cuda_array_interface__")
+        for back in (np.asarray(view), view.__array__(), np.array(view, copy=False)):
+            assert (back.dtype, back.shape) == (whole.dtype, whole.shape)
+            assert back.size == 0 or (back.ctypes.data, back.strides) == (whole.ctypes.data, whole.strides)
+            assert back.flags.writeable == whole.flags.writeable
+        assert np.dtype(view.dtype) == whole.dtype == view.dtype
+
+
+def test_records_leave_by_the_array_interface() -> None:
+    kind = np.dtype([("x", "<f4"), ("t", "M8[ns]"), ("s", "S3"), ("n", [("a", ">i2", (2,))])])
+    records = np.zeros((2, 3), kind)
+    records["x"] = np.arange(6).reshape(2, 3)
+    back = np.asarray(cd.view(records))
+    assert (back.dtype, back.ctypes.data, back["x"].tolist()) == (kind, records.ctypes.data, records["x"].tolist())
+    back["x"][1, 1] = 7
+    assert records["x"][1, 1] == 7
+    records.flags.writeable = False
+    assert not np.asarray(cd.view(records)).flags.writeable
+    aligned = np.zeros(2, np.dtype([("a", "u1"), ("b", "<f8")], align=True))
+    assert cd.view(aligned).__array__().dtype == aligned.dtype
 
 
 def test_what_numpy_alone_knows_is_refused_by_numpy() -> None:

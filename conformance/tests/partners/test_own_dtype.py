@@ -81,6 +81,9 @@ def test_a_library_that_speaks_dlpack_too_is_believed_no_less(machine: Machine) 
 
 
 @pytest.mark.parametrize("dtype", [None, np.dtype("V2"), Named("int16"), Named("float8_e5m2"), Named("")])
-def test_raw_bytes_without_a_proof_are_refused(dtype: Any, machine: Machine) -> None:
+def test_raw_bytes_without_a_proof_stay_raw_bytes(dtype: Any, machine: Machine) -> None:
     source = array(machine, "anyone", "<V2", dtype)
-    check_refusal(refuse(lambda: cd.view(source), BufferError), "typestr-void", "typestr", hint="dtype='bfloat16'")
+    view = cd.view(source)
+    for door in (lambda: cd.to_dlpack(source), view.__dlpack__):
+        check_refusal(refuse(door, BufferError), "typestr-void", "typestr", value="<V2", hint="dtype='bfloat16'")
+    assert view.to_cai()["typestr"] == "|V2"

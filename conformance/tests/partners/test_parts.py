@@ -1,4 +1,4 @@
-"""Fields of structs and masks: what DLPack has no words for, taken apart."""
+"""Fields of records and masks: what DLPack has no words for, taken apart."""
 
 from __future__ import annotations
 
@@ -74,20 +74,42 @@ def test_fields_that_cannot_be(records: tuple[np.ndarray[Any, Any], Cai]) -> Non
     check_refusal(refuse(lambda: cd.view(cai(), device_id=0).field("x"), BufferError), "field-none", "name")
     assert cd.view(cai(), device_id=0).fields == ()
     odd = cd.view(Cai(interface(shape=(2,), typestr="|V6", descr=[("a", "<f4"), ("b", "<i2")])), device_id=0)
-    check_refusal(refuse(lambda: odd.field("a"), BufferError), "field-stride", "descr")
+    for part in (odd.field("a").__dlpack__, lambda: odd.field("a", dtype="float32")):
+        check_refusal(refuse(part, BufferError), "field-stride", "descr", value="field 'a'")
+    assert odd.field("a").to_cai()["strides"] == odd.field("a").byte_strides == (6,)
+    assert odd.field("a").elem_strides is None
     swapped = cd.view(Cai(interface(shape=(2,), typestr="|V8", descr=[("a", ">f4"), ("b", "<f4")])), device_id=0)
-    check_refusal(refuse(lambda: swapped.field("a"), BufferError), "typestr-byte-order", "descr")
+    found = refuse(swapped.field("a").__dlpack__, BufferError)
+    check_refusal(found, "typestr-byte-order", "descr", value="'>f4' of field 'a'")
+    assert swapped.field("a").to_cai()["typestr"] == ">f4"
     assert swapped.field("b").byte_strides == (8,)
-    huge = Cai(interface(shape=(2,), typestr="|V65536", descr=[("a", "<f4"), ("b", "|u1", (65532,))]))
-    found = refuse(lambda: cd.view(huge, device_id=0), BufferError)
-    check_refusal(found, "descr-fields", "descr", value="65536", hint="65535")
+    huge = Cai(interface(shape=(2,), typestr="|V99999996", descr=[("a", "<f4"), ("b", "|u1", (99999992,))]))
+    assert cd.view(huge, device_id=0).field("a").elem_strides == (24999999,)
+
+
+def test_fields_without_a_name_are_named_by_their_place() -> None:
+    descr: Any = [("", "<f4"), ("", "|V4"), ("", "<i2", (2,)), ("x", [("", "|u1"), ("y", "|u1")])]
+    view = cd.view(Cai(interface(shape=(2,), typestr="|V14", descr=descr)), device_id=0)
+    assert (view.fields, view.field("x").fields) == (("f0", "f2", "x"), ("f0", "y"))
+    assert view.field("f2").shape == (2, 2)
+    names = np.dtype(view.to_cai()["descr"]).names
+    assert names == np.dtype(descr).names == ("f0", "f1", "f2", "x")
+    one = cd.view(Cai(interface(shape=(2,), typestr="|V4", descr=[("", "<f4")])), device_id=0)
+    assert (one.fields, one.field("f0").dtype.name) == (("f0",), "float32")
+    for twice in ([("x", "<f4"), ("x", "<f4")], [("f1", "<f4"), ("", "<f4")], [("n", [("a", "<i4"), ("a", "<i4")])]):
+        with pytest.raises(ValueError, match="more than once"):
+            np.dtype(twice)
+        found = refuse(lambda each=twice: cd.view(cai(typestr="|V8", descr=each), device_id=0), ValueError)  # type: ignore[misc]
+        check_refusal(found, "descr-names", "descr")
 
 
 def test_a_field_whose_type_the_caller_names(machine: Machine) -> None:
     said = interface(shape=(2,), typestr="|V16", descr=[("t", "<M8[ns]"), ("w", "<V2"), ("", "|V6")])
     view = cd.view(Cai(said), device_id=0)
     assert view.fields == ("t", "w")
-    check_refusal(refuse(lambda: view.field("t"), BufferError), "typestr-datetime", "typestr", hint="dtype='int64'")
+    found = refuse(view.field("t").__dlpack__, BufferError)
+    check_refusal(found, "typestr-datetime", "typestr", value="<M8[ns]", hint="dtype='int64'")
+    assert view.field("t").to_cai()["typestr"] == "<M8[ns]"
     assert view.field("t", dtype="int64").dtype == "int64"
     assert (view.field("w", dtype="bfloat16").dtype.name, view.field("w", dtype="<u2").ptr) == (
         "bfloat16",
@@ -95,7 +117,7 @@ def test_a_field_whose_type_the_caller_names(machine: Machine) -> None:
     )
 
 
-def test_the_whole_goes_nowhere(records: tuple[np.ndarray[Any, Any], Cai], machine: Machine) -> None:
+def test_the_whole_leaves_by_cai_alone(records: tuple[np.ndarray[Any, Any], Cai], machine: Machine) -> None:
     view = cd.view(records[1])
     assert (view.dtype.name, view.itemsize, view.nbytes, view.shape) == ("void128", 16, 240, (3, 5))
     table = exchange.table_of(cd.CaiView)
@@ -104,7 +126,6 @@ def test_the_whole_goes_nowhere(records: tuple[np.ndarray[Any, Any], Cai], machi
         view.__dlpack__,
         lambda: view.__dlpack__(max_version=(1, 3), copy=True),
         lambda: view.__dlpack__(dl_device=(1, 0)),
-        view.to_cai,
         lambda: cd.to_dlpack(view),
         lambda: cd.to_dlpack(records[1]),
         lambda: tvm_ffi.from_dlpack(view),
@@ -118,19 +139,29 @@ def test_the_whole_goes_nowhere(records: tuple[np.ndarray[Any, Any], Cai], machi
     for export in exports:
         found = refuse(export, BufferError)
         check_refusal(found, "descr-fields", "descr", value="fields 'x', 'id', 'rgba', 'pos'", hint=".field('name')")
-    assert not hasattr(view, "__cuda_array_interface__")
+    wanted = {**records[1].interface, "stream": None, "strides": None, "version": 3}
+    assert view.__cuda_array_interface__ == view.to_cai() == wanted
+    for derived in (cd.view(view), view.synchronize(), view.present_as("cuda")):
+        assert derived.to_cai() == wanted
     with view.consume(machine.stream()) as lent:
+        assert lent.to_cai()["descr"] == RECORD.descr
         check_refusal(refuse(lent.__dlpack__, BufferError), "descr-fields", "descr")
         part = lent.field("x")
     check_refusal(refuse(lambda: lent.field("x"), BufferError), "scope-ended", "object")
     check_refusal(refuse(part.__dlpack__, BufferError), "scope-ended", "object")
+    for ended in (lent.to_cai, lambda: lent.__cuda_array_interface__, lent.__dlpack__):
+        check_refusal(refuse(ended, BufferError), "scope-ended", "object")
 
 
-def test_a_struct_that_the_host_reads_has_no_buffer(machine: Machine) -> None:
+def test_a_struct_that_the_host_reads_is_numpys(machine: Machine) -> None:
     said = interface(shape=(2,), typestr="|V8", descr=[("a", "<f4"), ("b", "<f4")])
     view: Any = cd.view(Cai({**said, "data": (machine.managed_memory(16), False)}))
     check_refusal(refuse(lambda: memoryview(view), TypeError), "array-unreadable", "object", hint="v.field('name')")
-    assert not hasattr(view, "__array_interface__")
+    for array in (np.asarray(view), np.asarray(view.present_as("host")), view.__array__()):
+        assert (array.dtype, array.ctypes.data) == (np.dtype(said["descr"]), view.ptr)
+    objects = interface(shape=(2,), typestr="|V8", descr=[("a", "|O8")], data=(machine.managed_memory(16), False))
+    assert not hasattr(cd.view(Cai(objects)), "__array_interface__")
+    refuse(cd.view(Cai(objects)).__array__, AttributeError)
     assert np.asarray(view.field("b")).shape == np.asarray(view.present_as("host").field("b")).shape == (2,)
     assert view.present_as("cuda").fields == ("a", "b")
 
@@ -167,6 +198,9 @@ def test_numbas_records(machine: Machine) -> None:
         assert host_copy(view.field(name)).tolist() == values[name].tolist()
     taken = numba.cuda.as_cuda_array(view.field("x"))
     assert taken.copy_to_host().tolist() == values["x"].tolist()
+    whole = numba.cuda.as_cuda_array(view)
+    assert whole.device_ctypes_pointer.value == view.ptr
+    assert (whole.copy_to_host().view(record) == values).all()
     assert tvm_ffi.from_dlpack(view.field("pair")).shape == (6, 2)
     assert host_copy(cd.view(array[::2]).field("x")).tolist() == [0, 2, 4]
     nested = numba.cuda.to_device(np.zeros(3, [("p", [("a", "<f8"), ("b", "<f8")])]))
@@ -183,6 +217,9 @@ def test_an_own_dtype_of_another_size_is_not_believed(machine: Machine) -> None:
 
 def test_explain_of_a_struct(records: tuple[np.ndarray[Any, Any], Cai]) -> None:
     for what in (records[1], cd.view(records[1])):
+        told = cd.explain(what)
+        assert told.refused is None and "[descr-fields]" in str(told)
+        assert cd.explain(what, to="numba").refused is None
         told = cd.explain(what, to="torch")
         assert told.route in {"cai", "view"}
         assert told.refused is not None and "descr-fields" in told.refused and "'rgba'" in told.refused

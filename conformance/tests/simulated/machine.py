@@ -44,9 +44,9 @@ class Machine:
 
     def create_context(self, ordinal: int = 0) -> int:
         """A context of its own on a device; what was current stays."""
-        before, found = self.current(), ctypes.c_void_p()
+        found = ctypes.c_void_p()
         self._call("cuCtxCreate_v2", ctypes.byref(found), 0, ordinal)
-        self.enter(before)
+        self._call("cuCtxPopCurrent_v2", ctypes.byref(found))
         assert found.value
         return found.value
 

@@ -2,7 +2,8 @@
 
 Arrays of every kind of memory are handed from stream to stream, on two devices: handles and the default streams of
 both. Each step imports an array where it is ready, which it declares or not, orders another stream after it, copies and
-writes it there. Without a wait some copy would be of another step's value.
+writes it there. Without a wait some copy would be of another step's value. An order makes the driver calls of its row
+in the table of docs/streams.md; if any one of them fails, the error names it and nothing is left behind.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import random
+import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -17,23 +20,26 @@ from typing import Any
 
 import cai_dlpack as cd
 
+from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, interface
+from conformance.tests.simulated.capture import Captures
 from conformance.tests.simulated.machine import Machine
+from conformance.tests.streams.call_table import HOST, Row, names, table
+from conformance.tests.streams.silent_producers import produced
 
 NBYTES = 24
-# The calls that order a stream: any of them will do.
+# The calls that order a stream, or the host: any of them will do.
 FACES: dict[str, Callable[[cd.CaiView, int], Any]] = {
     "on": lambda view, stream: view.on(stream),
     "dlpack": lambda view, stream: view.__dlpack__(stream=stream, max_version=(1, 3)),
     "join": lambda view, stream: cd.join([view], on=stream),
+    "synchronize": lambda view, _: view.synchronize(),
     "wait": lambda view, _: asyncio.run(view.wait()),
 }
-
-
-class Silent(Cai):
-    """An array of a library whose kernels run on the legacy default stream, which its dict does not name."""
-
-    __module__ = "numba.cuda"
+# Codes by which a call of the driver fails, of an event that is alive: out of memory, an unknown error.
+FAILURES = [2, 999]
+TABLE = table()
+_DLPACK = {"device": abi.CUDA, "pool": abi.CUDA, "pinned": abi.CUDA_HOST, "managed": abi.CUDA_MANAGED}
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,7 @@ class Queue:
 class Array:
     """Memory, the device whose default streams are meant for it (`None`: those of any), and where it is ready."""
 
+    kind: str
     address: int
     device: int | None
     ready: Queue
@@ -65,24 +72,34 @@ async def _inside(block: AbstractAsyncContextManager[cd.CaiView], body: Callable
 
 @dataclass
 class Program:
-    """One machine for many programs, each of its own seed."""
+    """One machine for many programs, each of its own seed.
+
+    `rows` counts the rows of the table that orders were compared with, `failed` the calls that were made to fail, and
+    `wrong` tells what was not as it has to be, of all programs.
+    """
 
     machine: Machine
+    has_edges: bool = True  # captures, and calls that fail, among the steps
     queues: list[Queue] = field(init=False)
-    memory: list[tuple[int, int | None]] = field(init=False)
+    arrays: list[Array] = field(init=False)
+    rows: Counter[Row] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         machine = self.machine
         handles = [Queue(device, machine.stream(device)) for device in (0, 0, 1)]
         self.queues = handles + [Queue(device, number) for device in (0, 1) for number in (1, 2)]
-        self.memory = [
-            (machine.device_memory(NBYTES, 0), 0),
-            (machine.device_memory(NBYTES, 1), 1),
-            (self._pool(handles[0].number), 0),
-            (machine.pinned_memory(NBYTES), None),
-            (machine.managed_memory(NBYTES), None),
+        first = handles[0]
+        self.arrays = [
+            Array("device", machine.device_memory(NBYTES, 0), 0, first),
+            Array("device", machine.device_memory(NBYTES, 1), 1, first),
+            Array("pool", self._pool(first.number), 0, first),
+            Array("pinned", machine.pinned_memory(NBYTES), None, first),
+            Array("managed", machine.managed_memory(NBYTES), None, first),
         ]
         self.copies = machine.device_memory(64 * NBYTES)
+        self._meet()
 
     def _pool(self, stream: int) -> int:
         made = ctypes.c_uint64()
@@ -90,57 +107,250 @@ class Program:
         self._do("cuStreamSynchronize", ctypes.c_void_p(stream))
         return made.value
 
+    def _meet(self) -> None:
+        """Makes the calls that only the first order of a context or device makes."""
+        for array in self.arrays:
+            for queue in self.queues:
+                if queue.is_default and array.device in (None, queue.device):
+                    self.machine.set_current(queue.device)
+                    data = (array.address, False)
+                    view = cd.view(Cai(interface(data=data, stream=queue.number)))
+                    view.on(self.queues[0].number)
+                    view.synchronize()
+        self.machine.set_current(0)
+
     def is_right(self, seed: int, steps: int = 12) -> bool:
-        """Runs the program of this seed; returns whether every copy is of the step before it."""
-        choose = random.Random(seed)
-        arrays = [Array(address, device, self.queues[0]) for address, device in self.memory]
-        for array in arrays:
+        """Runs the program of this seed; returns whether every copy is of the step before it, and every call right."""
+        choose, before, live = random.Random(seed), len(self.wrong), self.machine.control.live()
+        for array in self.arrays:
+            array.ready, array.value = self.queues[0], 0
             self.machine.write(array.address, bytes(NBYTES))
         expected = []
         for step in range(steps):
-            array = choose.choice(arrays)
+            array = choose.choice(self.arrays)
             expected.append(array.value)
             self._step(choose, array, self.copies + step * NBYTES, step + 1)
         self._wait_for_all(choose)
         seen = [self.machine.read(self.copies + step * NBYTES, NBYTES) for step in range(steps)]
-        left = [self.machine.read(array.address, NBYTES) for array in arrays]
-        values = expected + [array.value for array in arrays]
-        return seen + left == [bytes([value]) * NBYTES for value in values]
+        left = [self.machine.read(array.address, NBYTES) for array in self.arrays]
+        values = expected + [array.value for array in self.arrays]
+        if seen + left != [bytes([value]) * NBYTES for value in values]:
+            self.wrong.append(f"seed {seed}: {values}, but {[value[0] for value in seen + left]}")
+        if self.machine.control.live() != live:
+            self.wrong.append(f"seed {seed} leaves {self.machine.control.live()} of {live}")
+        return len(self.wrong) == before
 
     def _step(self, choose: random.Random, array: Array, copy: int, value: int) -> None:
         """Hands the array to another stream, which copies it and writes it."""
+        if choose.random() < 0.1:
+            self._order_nothing(choose, array)
+        if self.has_edges and choose.random() < 0.05:
+            self._fail_first(choose, array)
+        if self.has_edges and choose.random() < 0.1:
+            self._capture(array, *choose.sample(self.queues[:2], 2))
         usable = [queue for queue in self.queues if not queue.is_default or array.device in (None, queue.device)]
         consumer = choose.choice(usable)
         self._current(choose, array.ready, array)
         named = array.device if choose.random() < 0.5 else None  # else the driver is asked
-        data, ready = (array.address, False), array.ready.number
-        is_silent = ready == 1 and choose.random() < 0.5
-        producer = Silent(interface(data=data, stream=None)) if is_silent else Cai(interface(data=data, stream=ready))
-        view = cd.view(producer, device_id=named)
-        self._current(choose, consumer, array)
+        device = _DLPACK[array.kind], array.device or 0
+        made = produced(choose, array.address, device, array.ready.number, named)
+        view = made.view(choose, self.wrong)
+        is_met = isinstance(made.array, Cai) and "device_id" not in made.told
+        current = self._current(choose, consumer, array, may_be_none=True)
+        row = self._row(array, consumer.number, consumer.device, current, is_met)
+        if self.has_edges and row is not None and choose.random() < 0.3:
+            self._fail(choose, row, current, lambda: view.on(consumer.number))
         if choose.random() < 0.3:
-            block = view.consume(consumer.number)
-
-            def use() -> None:
-                self._use(consumer, array.address, copy, value)
-                self._current(choose, None, array)
-
-            if choose.random() < 0.5:
-                with block:
-                    use()
-            else:
-                asyncio.run(_inside(block, use))
+            self._lend(choose, view, array, consumer, lambda: self._use(consumer, array.address, copy, value), row)
+            if view.producer_stream == "unknown":
+                array.ready = consumer  # no return edge
         else:
-            kept = FACES[choose.choice(list(FACES))](view, consumer.number)
+            self._hand_on(choose, view, array, consumer, current, row, is_met)
             self._use(consumer, array.address, copy, value)
             array.ready = consumer
-            del kept
         array.value = value
 
-    def _current(self, choose: random.Random, queue: Queue | None, array: Array) -> None:
-        """Makes the context current that the number is meant in; any, where the number says it all."""
+    def _lend(
+        self,
+        choose: random.Random,
+        view: cd.CaiView,
+        array: Array,
+        consumer: Queue,
+        use: Callable[[], None],
+        row: Row | None,
+    ) -> None:
+        block = view.consume(consumer.number)
+        self.machine.clear()
+
+        def body() -> None:
+            self._compare(row, consumer.is_default and array.device is None)
+            use()
+            at_the_end.append(self._current(choose, None, array))
+            self.machine.clear()
+
+        at_the_end: list[int | None] = []
+        if choose.random() < 0.5:
+            with block:
+                body()
+        else:
+            asyncio.run(_inside(block, body))
+        producer, (current,) = array.ready, at_the_end
+        if not (producer.is_default or consumer.is_default) and view.producer_stream != "unknown":
+            back = Array(array.kind, array.address, array.device, ready=consumer)
+            self._compare(self._row(back, producer.number, producer.device, current, is_met=False))
+
+    def _hand_on(
+        self,
+        choose: random.Random,
+        view: cd.CaiView,
+        array: Array,
+        consumer: Queue,
+        current: int | None,
+        row: Row | None,
+        is_met: bool,
+    ) -> None:
+        are_handles = not consumer.is_default and not array.ready.is_default
+        if are_handles and choose.random() < 0.2:
+            streams = [array.ready.number, *(queue.number for queue in self.queues[:3])]
+            elsewhere(lambda: cd.join(streams, on=consumer.number))  # on a thread without a context
+            return
+        face = choose.choice(list(FACES))
+        if face == "synchronize":
+            row = self._row(array, HOST, None, current, is_met)
+        self.machine.clear()
+        kept = FACES[face](view, consumer.number)
+        if face != "wait":
+            is_remembered = face in ("on", "join") and consumer.is_default and array.device is None
+            self._compare(row, is_remembered)
+        del kept
+
+    def _capture(self, array: Array, producer: Queue, consumer: Queue) -> None:
+        """An order inside a capture, which ends whole."""
+        self.machine.set_current(producer.device)
+        captures = Captures(self.machine)
+        captures.begin(producer.number)
+        captures.fork(producer.number, consumer.number)
+        view = cd.view(Cai(interface(data=(array.address, False), stream=producer.number)))
+        self.machine.clear()
+        view.on(consumer.number)
+        self._compare(("A", "B", array.kind, "A's, both captured"))
+        captures.fork(consumer.number, producer.number)
+        graph = captures.end(producer.number)
+        self._do("cuGraphDestroy", ctypes.c_void_p(graph))
+
+    def _order_nothing(self, choose: random.Random, array: Array) -> None:
+        """Of ready data, and for a consumer that orders the streams itself, nothing is called."""
+        self._current(choose, array.ready, array)
+        producer = Cai(interface(data=(array.address, False), stream=array.ready.number))
+        view, ready = cd.view(producer), cd.view(producer, producer_stream=None)
+        self.machine.clear()
+        if not array.ready.is_default:
+            view.__dlpack__(stream=-1, max_version=(1, 3))
+            self._compare(("A", "-1", array.kind, "A's"))
+            self.machine.clear()
+        FACES[choose.choice(["on", "dlpack", "join"])](ready, self.queues[0].number)
+        self._compare(("None", "B", array.kind, "A's"))
+        if array.kind != "managed":  # the table's is on a device that does not share it
+            self.machine.clear()
+            FACES["synchronize"](ready, HOST)
+            self._compare(("None", "host", array.kind, "A's"))
+
+    # --- what an order calls ---
+
+    def _row(
+        self, array: Array, consumer: int, consumer_device: int | None, current: int | None, is_met: bool
+    ) -> Row | None:
+        """The row of the table, if it is of one; `is_met` says that the import has asked whose the memory is."""
+        ready, kind = array.ready, array.kind
+        first, second = names(ready.number, consumer)
+        is_own = array.device is not None
+        if kind == "pool" and first == "1" and second != "1" and not is_met:
+            return None
+        if second == "host" and kind == "managed":
+            kind = "pinned"
+        if second in ("1", "2") and first == "A" and is_own and ready.device != consumer_device:
+            return None
+        if second == "2" and not is_own and ready.device != consumer_device:
+            return None
+        if current is None and (array.device or 0) != ready.device:
+            return None
+        where = {ready.device: "A's", None: "none"}.get(current, "another")
+        if (first, second) in (("A", "A"), ("1", "1")) and (is_own or first == "A"):
+            where = "A's"
+        row = (first, second, kind, where)
+        return row if row in TABLE else None
+
+    def _compare(self, row: Row | None, is_remembered: bool = False) -> None:
+        """Compares the calls since the log was cleared with the table; a view that is made asks for the context."""
+        if row is None:
+            return
+        self.rows[row] += 1
+        calls, expected = self.machine.names(), TABLE[row]
+        more = ["cuCtxGetCurrent"] * is_remembered
+        if calls not in ([*expected, *more], [*more, *expected]):
+            self.wrong.append(f"{row}: {calls}, but the table has {expected}")
+
+    def _fail(self, choose: random.Random, row: Row, current: int | None, order: Callable[[], object]) -> None:
+        """One call of the order fails, again and again: the error names it, and no event or stream is left behind."""
+        calls = TABLE[row]
+        if not calls:
+            return
+        at = choose.randrange(len(calls))
+        call, live = calls[at], self.machine.control.live()
+        for _ in range(3):
+            self.machine.control.fault(call, choose.choice(FAILURES), calls[: at + 1].count(call))
+            try:
+                order()
+            except cd.DriverError as error:
+                if call not in str(error):
+                    self.wrong.append(f"{call} of {row} failed as {error}")
+            else:
+                if call != "cuDevicePrimaryCtxRelease":  # the order stands
+                    self.wrong.append(f"{call} of {row} failed unseen")
+            self.machine.control.clear_faults()
+            self._enter(current)
+        self.failed[call] += 1
+        if self.machine.control.live() != live:
+            self.wrong.append(f"{call} of {row} failed and leaves {self.machine.control.live()} of {live}")
+
+    def _fail_first(self, choose: random.Random, array: Array) -> None:
+        """The first order of a context, which makes its event, fails: no event is left behind."""
+        machine, made = self.machine, ctypes.c_void_p()
+        home = machine.create_context(0)
+        machine.enter(home)
+        self._do("cuStreamCreate", ctypes.byref(made), 1)
+        view = cd.view(Cai(interface(data=(array.address, False), stream=made.value)))
+        call, live = choose.choice(["cuEventCreate", "cuEventRecord"]), machine.control.live()
+        for _ in range(3):
+            machine.control.fault(call, choose.choice(FAILURES))
+            try:
+                view.on(self.queues[0].number)
+            except cd.DriverError:
+                continue
+            self.wrong.append(f"{call} of a new context failed unseen")
+        if machine.control.live() != live:
+            self.wrong.append(f"{call} of a new context failed and leaves {machine.control.live()} of {live}")
+        self.failed[call] += 1
+        del view
+        machine.set_current(0)
+        machine.destroy_context(home)
+
+    # --- the machine ---
+
+    def _current(
+        self, choose: random.Random, queue: Queue | None, array: Array, may_be_none: bool = False
+    ) -> int | None:
+        """Makes the context current that the number is meant in; any, or none, where the number says it all."""
         matters = queue is not None and queue.is_default and array.device is None
-        self.machine.set_current(queue.device if queue is not None and matters else choose.randrange(2))
+        current = queue.device if queue is not None and matters else choose.choice([0, 1, None][: 2 + may_be_none])
+        self._enter(current)
+        return current
+
+    def _enter(self, current: int | None) -> None:
+        if current is None:
+            self.machine.enter(0)
+        else:
+            self.machine.set_current(current)
 
     def _use(self, queue: Queue, address: int, copy: int, value: int) -> None:
         self.machine.set_current(queue.device)
@@ -160,9 +370,29 @@ class Program:
 
     def close(self) -> None:
         self.machine.set_current(0)
-        self._do("cuMemFreeHost", ctypes.c_void_p(self.memory[3][0]))
-        for address in (*(address for at, (address, _) in enumerate(self.memory) if at != 3), self.copies):
-            self.machine.free(address)
+        for array in self.arrays:
+            if array.kind == "pinned":
+                self._do("cuMemFreeHost", ctypes.c_void_p(array.address))
+            else:
+                self.machine.free(array.address)
+        self.machine.free(self.copies)
         for queue in self.queues:
             if not queue.is_default:
                 self.machine.destroy_stream(queue.number)
+
+
+def elsewhere(work: Callable[[], object]) -> None:
+    """Runs on a thread of its own, and raises what it raises."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if raised:
+        raise raised[0]

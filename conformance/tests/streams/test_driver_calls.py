@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 
 import pytest
 
 from conformance.tests.interpreter.process import on_the_simulator
-
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "streams.md"
-HEAD = ["ready", "consumer", "memory", "current context", "calls, in this order"]
+from conformance.tests.streams.call_table import Row, table
 
 # Prints the calls of one row. Device 0 wants its managed memory to itself; the row is the program's argument.
 PROGRAM = """
@@ -70,35 +66,15 @@ thread.join()
 """
 
 
-def rows() -> list[tuple[tuple[str, ...], list[str]]]:
-    """The rows of the table: what is done, and the calls that the page names."""
-    found: list[tuple[tuple[str, ...], list[str]]] = []
-    is_inside = False
-    for line in PAGE.read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if cells == HEAD:
-            is_inside = True
-        elif is_inside and not line.startswith("|"):
-            break
-        elif is_inside and not line.startswith("|---"):
-            *what, calls = cells
-            found.append((tuple(what), re.findall(r"`(cu\w+)`", calls)))
-    return found
-
-
-CASES = [
-    ((ready, consumer, memory, current), calls)
-    for (ready, consumer, memories, current), calls in rows()
-    for memory in memories.split(", ")
-]
+CASES = table()
 
 
 def test_the_page_has_the_table() -> None:
-    assert len(CASES) > 20
+    assert len(CASES) > 40
 
 
-@pytest.mark.parametrize(("row", "calls"), CASES, ids=lambda value: "-".join(value) if isinstance(value, tuple) else "")
-def test_these_calls_and_no_others(row: tuple[str, ...], calls: list[str]) -> None:
+@pytest.mark.parametrize(("row", "calls"), CASES.items(), ids=map("-".join, CASES))
+def test_these_calls_and_no_others(row: Row, calls: list[str]) -> None:
     done = on_the_simulator(f"ROW = {row!r}\n{PROGRAM}", "--attribute", "0:89=0")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == calls

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
+from conformance.soak.simulator import COPIES, RANDOM, random_programs
+from conformance.soak.simulator import EDGES as EDGES_CODE
 from conformance.tests.interpreter.process import on_the_simulator
 from conformance.tests.simulated.machine import Machine
 from conformance.tests.streams.edge_machine import Bench
@@ -50,6 +53,12 @@ def test_without_one_call_some_program_is_wrong(call: str, bench: Bench) -> None
         if wrong > 3:
             return
     raise AssertionError(f"{wrong} of {len(SEEDS)}")
+
+
+@pytest.mark.parametrize("code", [RANDOM, COPIES, EDGES_CODE], ids=["model", "copies", "edges"])
+def test_the_programs_of_the_soak_run(code: str) -> None:
+    is_right, figures = random_programs(code, ["--schedule", "lazy"], seconds=0.5)
+    assert is_right and json.loads(figures)["programs"] > 0, figures
 
 
 PROGRAMS = """

@@ -19,9 +19,15 @@ fn script() -> Script {
     script
 }
 
+/// The context and its identity.
+fn home(script: &Script) -> (Context, ContextId) {
+    let id = script.context_id(context(CONTEXT));
+    (context(CONTEXT), id.expect("an identity"))
+}
+
 /// Takes this many events out at the same time, and puts them all back.
 fn fill(script: &Script, count: usize) {
-    let lease = |_| Lease::recorded(script, context(CONTEXT), STREAM).expect("a lease");
+    let lease = |_| Lease::recorded(script, home(script), STREAM).expect("a lease");
     let leases: Vec<_> = (0..count).map(lease).collect();
     drop(leases);
 }
@@ -77,7 +83,7 @@ fn one_dead_event_condemns_the_pool() {
 #[test]
 fn a_wait_that_fails_gives_the_event_back() {
     let script = script();
-    let lease = Lease::recorded(&script, context(CONTEXT), STREAM).expect("a lease");
+    let lease = Lease::recorded(&script, home(&script), STREAM).expect("a lease");
     assert!(script.pool.is_empty(), "it is out");
     assert!(lease.wait(Stream::from_raw(0xdead)).is_err());
     assert_eq!(script.pool.len(), 1);
@@ -88,7 +94,7 @@ fn a_record_that_the_stream_is_refused_for_leaves_no_event() {
     let script = script();
     fill(&script, 2);
     for _ in 0..50 {
-        assert!(Lease::recorded(&script, context(CONTEXT), Stream::from_raw(0xdead)).is_err());
+        assert!(Lease::recorded(&script, home(&script), Stream::from_raw(0xdead)).is_err());
     }
     assert_eq!((script.pool.len(), script.events_alive()), (2, 2));
 }

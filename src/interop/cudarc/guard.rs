@@ -38,12 +38,14 @@ use crate::view::{
 ///
 /// Enqueue the work that uses the data on this stream, and on no other, before the drop. Both edges are
 /// events; neither is made if producer and consumer work on one stream, and the host never waits
-/// (unless the return edge is refused; then it waits for the stream instead).
+/// (unless the return edge is refused; then it waits for the stream instead, or, where a capture forbids that, the owner
+/// is kept until the stream is done).
 ///
 /// If the producer's stream is unknown, or it works on none, there is no return edge: the owner of the memory is
-/// kept instead until this stream is done. During a capture of the stream the graph keeps the owner, from the use of
-/// the guard on ([`device_ptr`](Self::device_ptr), [`as_slice`](Self::as_slice), an argument of a launch) until it is
-/// destroyed, with all that was made of it. Forgetting the guard (`mem::forget`) leaves out the edge and keeps the
+/// kept instead until this stream is done; if the stream is being captured then, with what it held before the capture.
+/// During a capture of the stream the graph keeps the owner as well, for its launches: from the use of the guard on
+/// ([`device_ptr`](Self::device_ptr), [`as_slice`](Self::as_slice), an argument of a launch) until it is destroyed, with
+/// all that was made of it. Forgetting the guard (`mem::forget`) leaves out the edge and keeps the
 /// owner for ever. A thread that holds Python's lock releases it for both edges.
 ///
 /// Drop it on its own thread if the stream is a per-thread default one: on another thread the host waits
@@ -192,7 +194,7 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
     /// Ends the guard; returns what that did for the producer.
     ///
     /// # Errors
-    /// As [`ConsumeGuard::finish`]; the host has waited for the stream then.
+    /// As [`ConsumeGuard::finish`]; the host has waited for the stream then, unless a capture forbids it.
     pub fn finish(mut self) -> Result<ReturnEdge, Error> {
         self.end()
     }
@@ -230,12 +232,15 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         };
         let edge = guard.return_edge();
         let finished = guard.finish();
-        if finished.is_err() || self.is_elsewhere() {
+        let (owner, stream) = (self.array().owner(), self.stream);
+        if self.is_elsewhere() {
+            // The stream cannot be named here.
+            let context = stream.context();
+            detach(|| context.record_err(context.synchronize()));
+        } else if finished.is_err() {
             // Nothing else waits for the work.
-            let (stream, is_elsewhere) = (self.stream, self.is_elsewhere());
-            detach(|| wait(stream, is_elsewhere));
+            detach(|| keep::wait_or_keep(owner, stream));
         } else if matches!(edge, ReturnEdge::Unknown | ReturnEdge::NotNeeded) {
-            let (owner, stream) = (self.array().owner().share(), self.stream);
             detach(|| keep::until_done(owner, stream));
         }
         self.view.ended(edge, self.stream);
@@ -264,16 +269,6 @@ unsafe impl<'a, 'b: 'a, V: Consume> PushKernelArg<&'b StreamGuard<'_, V>> for La
     fn arg(&mut self, guard: &'b StreamGuard<'_, V>) -> &mut Self {
         self.arg(guard.device_ptr())
     }
-}
-
-/// Waits for the stream, or its whole context. cudarc keeps an error of its own.
-fn wait(stream: &CudaStream, is_elsewhere: bool) {
-    let context = stream.context();
-    context.record_err(if is_elsewhere {
-        context.synchronize()
-    } else {
-        stream.synchronize()
-    });
 }
 
 /// Returns the address for device code. Pinned memory may have another one than on the host.

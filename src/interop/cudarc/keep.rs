@@ -3,7 +3,9 @@
 //! If the producer's stream waits for ours (the return edge), what the producer does with the memory when
 //! the owner goes comes after our work. If the producer's stream is unknown, nothing orders the two: the view may
 //! be dropped, and the memory freed or used anew, while a copy that safe code has enqueued still reads it.
-//! So the owner is kept until an event shows that the stream has got there ([`crate::view::keep`]).
+//! So the owner is kept until an event shows that the stream has got there ([`crate::view::keep`]), which is
+//! recorded after the end of a capture that it would break. That is for the work that runs by itself; what the capture
+//! holds runs with its graph, which keeps the owner for its launches.
 
 use std::sync::Arc;
 use std::thread::ThreadId;
@@ -11,25 +13,36 @@ use std::thread::ThreadId;
 use cudarc::driver::{CudaContext, CudaStream};
 
 use super::stream::number_of;
-use crate::driver::{self, ContextGuard, Driver, Lease};
+use crate::driver::{self, ContextGuard};
 use crate::protocol::stream::{Capture, Stream};
 use crate::view::{Owner, detach, is_elsewhere, keep, thread_of};
 
-/// Drops `owner` when what `stream` holds now is done. The host waits only if no event can be made.
+/// Drops a share of `owner` when what `stream` holds now is done. The host waits only if no event can be made.
 ///
-/// Of a stream that is being captured the graph is launched later, and keeps the owner ([`by_graph`]).
-pub(super) fn until_done(owner: Owner, stream: &CudaStream) {
+/// The work of a stream that is being captured comes later, when the graph is launched, which keeps the owner itself
+/// ([`by_graph`]): this is for what was enqueued before the capture.
+pub(super) fn until_done(owner: &Owner, stream: &CudaStream) {
     within(Arc::clone(stream.context()), |context| {
-        if let (Ok(driver), Ok(number)) = (driver::driver(), number_of(stream)) {
-            if is_captured(driver, number) {
-                return;
-            }
-            if let Some(event) = recorded(driver, number) {
-                return keep::until_reached(driver, event, owner);
-            }
+        if let (Ok(driver), Ok(number)) = (driver::driver(), number_of(stream))
+            && keep::until_done(driver, number, owner).is_ok()
+        {
+            return;
         }
         context.record_err(stream.synchronize());
-        drop(owner);
+    });
+}
+
+/// Waits for `stream`. Of a stream that a capture forbids the host to wait for, a share of `owner` is dropped when what
+/// it holds now is done.
+pub(super) fn wait_or_keep(owner: &Owner, stream: &CudaStream) {
+    within(Arc::clone(stream.context()), |context| {
+        if let (Ok(driver), Ok(number)) = (driver::driver(), number_of(stream))
+            && driver.capture(number) != Ok(Capture::Idle)
+            && keep::until_done(driver, number, owner).is_ok()
+        {
+            return;
+        }
+        context.record_err(stream.synchronize());
     });
 }
 
@@ -46,17 +59,6 @@ pub(super) fn by_graph(stream: &CudaStream, number: Stream, owner: &Owner, kept_
             kept
         }
     })
-}
-
-/// Whether the stream, whose context is current, is being captured.
-fn is_captured(driver: &dyn Driver, stream: Stream) -> bool {
-    matches!(driver.capture(stream), Ok(Capture::Active))
-}
-
-/// An event on the stream, whose context is current.
-fn recorded(driver: &'static dyn Driver, stream: Stream) -> Option<Lease<'static>> {
-    let context = driver.current_context().ok()??;
-    Lease::recorded(driver, context, stream).ok()
 }
 
 /// A slice or a stream, which is dropped in its own context; what is current stays.

@@ -64,9 +64,6 @@ impl DType {
 
     #[cold]
     fn refuse_typestr(self) -> Violation {
-        if self.is_structure() {
-            return self.refuse_structure();
-        }
         let refuse = |rule| Violation::new(rule, Field::TensorDtype, self);
         if self.lanes != 1 {
             return refuse(Rule::CaiLanes).with_hint("pass it by DLPack");
@@ -83,10 +80,10 @@ impl DType {
         }
     }
 
-    /// Refuses to exchange items with fields.
+    /// Builds the refusal of numbers that are no type of DLPack.
     #[cold]
-    pub(crate) fn refuse_structure(self) -> Violation {
-        Violation::new(Rule::DescrFields, Field::TensorDtype, self).with_hint(ONE_FIELD)
+    pub(crate) fn undescribed(self) -> Violation {
+        refuse(self.code, self.bits, self.lanes)
     }
 
     /// Finds the type of a name: NumPy's (`float32`, `half`), its letters (`f`, `?`), ml_dtypes'
@@ -150,9 +147,7 @@ fn refuse(code: u8, bits: u8, lanes: u16) -> Violation {
 impl fmt::Display for DType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())?;
-        if self.is_structure() {
-            write!(f, "{}", self.element_bits())
-        } else if self.lanes == 1 {
+        if self.lanes == 1 {
             Ok(())
         } else {
             write!(f, "x{}", self.lanes)

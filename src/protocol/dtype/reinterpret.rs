@@ -24,7 +24,7 @@ pub fn reinterpret(from: DType, to: DType) -> Result<DType, Violation> {
         return Ok(to);
     }
     let same_size = from.itemsize().is_some() && from.itemsize() == to.itemsize();
-    let raw = from.code() == code::UINT && from.lanes() == 1 || from.is_structure();
+    let raw = from.code() == code::UINT && from.lanes() == 1;
     // The way back: the bits of a type without typestr, which CAI can carry.
     let to_raw = to.code() == code::UINT && !from.has_typestr();
     let known = (from, to) == (DType::F16, DType::BF16);

@@ -231,9 +231,6 @@ const fn key_of(typestr: &str) -> (usize, u32) {
     }
 }
 
-/// Not a code of DLPack: items with fields.
-pub(super) const STRUCT: u8 = u8::MAX;
-
 impl DType {
     const fn scalar(code: u8, bits: u8) -> Self {
         Self {
@@ -243,22 +240,15 @@ impl DType {
         }
     }
 
-    /// Makes the type of items of `nbytes` bytes that have fields. [`reinterpret`](super::reinterpret())
-    /// treats them as raw bytes, and every export refuses them. `None` for 0 bytes, and for more
-    /// bytes than lanes can count.
-    pub(crate) fn structure(nbytes: u32) -> Option<Self> {
-        let lanes = u16::try_from(nbytes).ok().filter(|lanes| *lanes != 0)?;
-        Some(Self {
-            lanes,
-            code: STRUCT,
-            bits: 8,
-        })
-    }
+    /// The placeholder in the description of items that DLPack cannot describe: no code of DLPack, and a size that is no
+    /// whole number of bytes, so that no type equals it and nothing is computed with it. Their own type and size are in
+    /// [`CaiOnly`](crate::protocol::cai_only::CaiOnly).
+    pub(crate) const CAI_ONLY: Self = Self::scalar(u8::MAX, u8::MAX);
 
-    /// Whether the items have fields.
+    /// Whether DLPack cannot describe the items.
     #[inline]
-    pub(crate) const fn is_structure(self) -> bool {
-        self.code == STRUCT
+    pub(crate) const fn is_cai_only(self) -> bool {
+        self.code == Self::CAI_ONLY.code
     }
 
     /// Like [`from_dlpack`](Self::from_dlpack), without a reason for a refusal.

@@ -3,7 +3,6 @@
 use dlpark::ffi::DLDataTypeCode as Header;
 use rstest::rstest;
 
-use super::table::STRUCT;
 use super::typestr::is_order;
 use super::*;
 use crate::protocol::rule::{Class, Field, Rule};
@@ -425,7 +424,6 @@ fn index_is_the_place_in_all() {
     for (place, dtype) in DType::ALL.iter().enumerate() {
         assert_eq!(dtype.index(), Some(place), "{dtype}");
     }
-    assert_eq!(DType::structure(8).unwrap().index(), None);
 }
 
 #[test]
@@ -635,27 +633,40 @@ fn from_typestr_fast_agrees_with_the_parser() {
     }
 }
 
+/// The placeholder is no type of a producer or of `dtype=`, and has no size to compute with.
 #[test]
-fn items_with_fields() {
-    let whole = DType::structure(12).unwrap();
-    assert_eq!((whole.itemsize(), whole.align()), (Some(12), 1));
-    assert_eq!(whole.to_string(), "void96");
-    assert_eq!(whole.typestr().unwrap_err().rule(), Rule::DescrFields);
-    assert_eq!(
-        DType::structure(1).unwrap().typestr().unwrap_err().rule(),
-        Rule::DescrFields
-    );
-    assert!(!DType::U8.is_structure() && DType::structure(1).unwrap().is_structure());
-    assert_eq!(DType::structure(0), None);
-    assert_eq!(DType::structure(1 << 16), None);
-    // No producer can send one, nor `dtype=` name one.
-    let sent = DType::from_dlpack(STRUCT, 8, 12);
+fn placeholder_of_other_items() {
+    let placeholder = DType::CAI_ONLY;
+    assert_eq!((placeholder.itemsize(), placeholder.index()), (None, None));
+    assert!(placeholder.is_cai_only() && !DType::ALL.iter().any(|dtype| dtype.is_cai_only()));
+    assert!(placeholder.typestr().is_err() && placeholder.format().is_none());
+    let sent = DType::from_dlpack(placeholder.code(), placeholder.bits(), placeholder.lanes());
     assert_eq!(sent.unwrap_err().rule(), Rule::DtypeCode);
-    assert_eq!(DType::from_name("void96"), None);
-    // As raw bytes are.
-    assert_eq!(
-        reinterpret(DType::structure(8).unwrap(), DType::F64),
-        Ok(DType::F64)
-    );
-    assert!(reinterpret(whole, DType::F64).is_err());
+    assert_eq!(placeholder.undescribed().rule(), Rule::DtypeCode);
+    for dtype in DType::ALL {
+        assert!(reinterpret(placeholder, *dtype).is_err(), "{dtype}");
+    }
+}
+
+/// The unit of dates is part of the typestr.
+#[rstest]
+#[case("<M8[ns]")]
+#[case("<m8[25s]")]
+#[case("<M8[3D/2]")]
+#[case("<M8")]
+#[cfg(target_endian = "little")]
+fn units_are_kept(#[case] text: &str) {
+    assert_eq!(TypeStr::parse(text).unwrap().to_string(), text);
+    let other = TypeStr::parse("<M8[us]").unwrap();
+    assert_ne!(TypeStr::parse(text).unwrap(), other);
+}
+
+#[rstest]
+#[case("<M8[]")]
+#[case("<M8[a-b]")]
+#[case("<f8[ns]")]
+#[case("<M8[1234567890123ns]")]
+fn units_malformed(#[case] text: &str) {
+    let violation = TypeStr::parse(text).unwrap_err();
+    assert_eq!(violation.rule(), Rule::TypestrSyntax);
 }

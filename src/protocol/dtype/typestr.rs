@@ -116,7 +116,12 @@ pub struct TypeStr {
     kind: Kind,
     /// The byte order matters, and is not this machine's.
     swapped: bool,
+    unit: Unit,
 }
+
+/// The unit of a date or time, as the text between the brackets of `<M8[ns]`; zeros fill the rest.
+type Unit = [u8; 14];
+const NO_UNIT: Unit = [0; 14];
 
 impl TypeStr {
     /// Makes a typestr of native byte order from a kind and one or two digits.
@@ -131,6 +136,7 @@ impl TypeStr {
                 size,
                 kind,
                 swapped: false,
+                unit: NO_UNIT,
             },
             _ => panic!("NumPy has no such type"),
         }
@@ -142,6 +148,7 @@ impl TypeStr {
             size: if size == 0 { 1 } else { size },
             kind: Kind::Void,
             swapped: false,
+            unit: NO_UNIT,
         }
     }
 
@@ -161,12 +168,17 @@ impl TypeStr {
         };
         let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
         let (size, unit) = rest.split_at_checked(digits).unwrap_or((rest, &[]));
-        let has_unit = matches!(kind, Kind::TimeDelta | Kind::DateTime) && is_time_unit(unit);
-        if !is_order(*order) || size.is_empty() || !(unit.is_empty() || has_unit) {
+        let unit = match kind {
+            _ if unit.is_empty() => Some(NO_UNIT),
+            Kind::TimeDelta | Kind::DateTime => time_unit(unit),
+            _ => None,
+        };
+        let Some(unit) = unit.filter(|_| is_order(*order) && !size.is_empty()) else {
             return Err(Rule::TypestrSyntax);
-        }
+        };
         let size = std::str::from_utf8(size).ok().and_then(|s| s.parse().ok());
         size.and_then(|size| Self::checked(*order, kind, size))
+            .map(|typestr| Self { unit, ..typestr })
             .ok_or(Rule::TypestrSize)
     }
 
@@ -199,6 +211,7 @@ impl TypeStr {
             size,
             kind,
             swapped: order == foreign && kind.has_order(size),
+            unit: NO_UNIT,
         })
     }
 
@@ -260,7 +273,12 @@ impl fmt::Display for TypeStr {
             (true, true) => '<',
             (true, false) => '>',
         };
-        write!(f, "{order}{}{}", self.kind.letter(), self.size)
+        write!(f, "{order}{}{}", self.kind.letter(), self.size)?;
+        let unit = self.unit.split(|letter| *letter == 0).next();
+        match unit.and_then(|unit| std::str::from_utf8(unit).ok()) {
+            None | Some("") => Ok(()),
+            Some(unit) => write!(f, "[{unit}]"),
+        }
     }
 }
 
@@ -282,12 +300,16 @@ const fn two_digits(tens: u8, ones: u8) -> Option<u32> {
     }
 }
 
-/// Whether the text is a time unit, such as `[ns]`, `[25s]`, `[3D/2]`.
-fn is_time_unit(text: &[u8]) -> bool {
-    match text {
-        [b'[', unit @ .., b']'] => {
-            !unit.is_empty() && unit.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'/')
-        }
-        _ => false,
+/// Reads a time unit, such as `[ns]`, `[25s]`, `[3D/2]`.
+fn time_unit(text: &[u8]) -> Option<Unit> {
+    let [b'[', unit @ .., b']'] = text else {
+        return None;
+    };
+    let is_unit = |b: &u8| b.is_ascii_alphanumeric() || *b == b'/';
+    if unit.is_empty() || !unit.iter().all(is_unit) {
+        return None;
     }
+    let mut stored = NO_UNIT;
+    stored.get_mut(..unit.len())?.copy_from_slice(unit);
+    Some(stored)
 }

@@ -17,7 +17,7 @@ use crate::protocol::rule::{Rule, Violation};
 use crate::python::call::options::Options;
 use crate::python::capsule;
 use crate::python::cpython::{gil, thread_exit};
-use crate::python::import::cai::AllowStructs;
+use crate::python::import::cai::AllowCaiOnly;
 use crate::python::import::traits::Traits;
 use crate::python::import::{known_types, route};
 use crate::view;
@@ -273,7 +273,7 @@ unsafe fn import_to(place: *mut CaiView, object: &Bound<'_, PyAny>) -> PyResult<
         memory.write(route::import(object, Options::IN_BOUNDS)?);
         return Ok(());
     }
-    route::foreign(memory, object, facts, Options::IN_BOUNDS, AllowStructs::No).map(drop)
+    route::foreign(memory, object, facts, Options::IN_BOUNDS, AllowCaiOnly::No).map(drop)
 }
 
 /// Imports any array, without checking its bounds.

@@ -7,7 +7,6 @@ use pyo3::prelude::*;
 use pyo3::types::PyInt;
 
 use crate::protocol::device::Device;
-use crate::protocol::interface::Descr;
 use crate::python::class::scope::Scope;
 use crate::python::cpython::release;
 use crate::python::exchange_table::Table;
@@ -29,8 +28,6 @@ pub(crate) struct Rare {
     pub(crate) producer_object: Option<Py<PyAny>>,
     /// The consume block that the view belongs to.
     pub(crate) scope: Option<Scope>,
-    /// The fields of a struct.
-    pub(crate) fields: Descr,
     /// The device by which the producer's table addresses the memory, if it is not the view's own.
     pub(crate) table_device: Option<Device>,
 }
@@ -46,8 +43,7 @@ impl Beside {
         let is_empty = rare.stream_object.is_none()
             && rare.producer_object.is_none()
             && rare.scope.is_none()
-            && rare.table_device.is_none()
-            && rare.fields == Descr::None;
+            && rare.table_device.is_none();
         Self {
             rare: (!is_empty).then(|| Box::new(rare)),
             table,
@@ -57,13 +53,6 @@ impl Beside {
     #[inline(always)]
     pub(crate) fn rare(&self) -> Option<&Rare> {
         self.rare.as_deref()
-    }
-
-    /// Adds the fields of a struct.
-    #[cold]
-    pub(crate) fn with_fields(mut self, fields: Descr) -> Self {
-        let rare = self.rare.take().map_or_else(Rare::default, |rare| *rare);
-        Self::new(Rare { fields, ..rare }, self.table)
     }
 
     /// Keeps the caller's stream objects alive as long as the view. An int keeps nothing alive.

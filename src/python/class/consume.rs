@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 use crate::driver::Pending;
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::protocol::stream::{Stream, SyncPolicy};
+use crate::protocol::stream::Stream;
 use crate::python::call::policy;
 use crate::python::class::awaiting::{Awaitable, coroutine};
 use crate::python::class::scope::Scope;
@@ -15,7 +15,7 @@ use crate::python::class::view::PyCaiView;
 use crate::python::cpython::release;
 use crate::python::cpython::thread_exit::entries;
 use crate::python::cpython::warn::{self, Warning};
-use crate::view::{ConsumeGuard, ReturnEdge};
+use crate::view::{ConsumeGuard, Consumer};
 
 /// The context manager that `CaiView.consume` returns, for `with` and `async with`.
 ///
@@ -49,7 +49,7 @@ impl PyConsume {
         strict: bool,
     ) -> PyResult<Self> {
         if (strict || policy::is_strict(view.py())?)
-            && view.get().view().return_edge(stream) == ReturnEdge::Unknown
+            && view.get().view().producer_number().is_none()
         {
             return Err(
                 Violation::new(Rule::StreamUnknown, Field::Argument("strict"), "True")
@@ -157,7 +157,7 @@ impl PyConsume {
     fn __aenter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let entering = Entering {
             block: slf.clone().unbind(),
-            policy: OnceLock::new(),
+            consumer: OnceLock::new(),
         };
         coroutine(slf.py(), "Consume", "__aenter__", entering)
     }
@@ -185,8 +185,8 @@ impl PyConsume {
 /// The work of `__aenter__`.
 struct Entering {
     block: Py<PyConsume>,
-    /// The policy of the forward edge, which is the block's.
-    policy: OnceLock<SyncPolicy>,
+    /// Whom the forward edge is made for.
+    consumer: OnceLock<Consumer>,
 }
 
 impl Awaitable for Entering {
@@ -196,15 +196,16 @@ impl Awaitable for Entering {
         block.check_not_open()?;
         view.prepare()?;
         let policy = policy::policy(py)?;
-        let _ = self.policy.set(policy);
-        Ok(view.view().begin_consume(block.stream, policy)?)
+        let (consumer, pending) = view.view().begin_consume(block.stream, policy)?;
+        let _ = self.consumer.set(consumer);
+        Ok(pending)
     }
 
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let block = self.block.get();
         block.check_not_open()?;
-        let policy = self.policy.get().copied().unwrap_or_default();
-        let guard = block.view.get().view().consumed(block.stream, policy);
+        let consumer = self.consumer.get().expect("begin comes before the result");
+        let guard = block.view.get().view().consumed(*consumer);
         Ok(block.begin(py, guard)?.into_any().unbind())
     }
 

@@ -8,7 +8,8 @@ use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString, PyTuple};
 
-use crate::protocol::dtype::{DType, Kind};
+use crate::protocol::descriptor::Descriptor;
+use crate::protocol::dtype::{DType, Kind, TypeStr};
 use crate::protocol::interface::{Descr, DescrField};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::call::dtype;
@@ -36,38 +37,74 @@ use crate::python::cpython::thread_exit::entries;
 /// >>> cd.DType("float32") == np.float32
 /// True
 #[pyclass(name = "DType", module = "cai_dlpack", frozen)]
-pub(crate) struct PyDType {
-    dtype: DType,
-    /// The fields of a struct.
-    fields: Descr,
+pub(crate) struct PyDType(ElementType);
+
+#[derive(PartialEq)]
+enum ElementType {
+    /// A type of DLPack.
+    Named(DType),
+    /// What only CAI and NumPy have: records, text, dates, the other byte order.
+    Items(TypeStr, Descr, String),
 }
 
 impl PyDType {
-    pub(crate) fn of(dtype: DType, fields: &Descr) -> Self {
-        Self {
-            dtype,
-            fields: fields.clone(),
-        }
+    /// Makes the type of an array's elements.
+    pub(crate) fn of(descriptor: &Descriptor) -> Self {
+        Self(match descriptor.cai_only() {
+            None => ElementType::Named(descriptor.dtype()),
+            Some(only) => match only.dtype() {
+                Some(dtype) => ElementType::Named(dtype),
+                None => ElementType::Items(only.typestr(), only.descr().clone(), only.to_string()),
+            },
+        })
     }
 
     fn text(&self) -> String {
-        self.dtype.to_string()
+        match &self.0 {
+            ElementType::Named(dtype) => dtype.to_string(),
+            ElementType::Items(.., name) => name.clone(),
+        }
+    }
+
+    /// Returns NumPy's dtype.
+    ///
+    /// # Errors
+    /// `numpy-dtype`; `ImportError` without NumPy.
+    pub(crate) fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match &self.0 {
+            ElementType::Named(dtype) => numpy_dtype(py, *dtype),
+            ElementType::Items(typestr, Descr::Fields(fields), _) => {
+                let numpy = py.import("numpy")?.getattr("dtype")?;
+                of_fields(&numpy, fields, typestr.itemsize())
+            }
+            ElementType::Items(typestr, ..) if typestr.kind() == Kind::Bit => {
+                Err(Violation::new(Rule::NumpyDtype, Field::CaiTypestr, typestr)
+                    .with_hint("NumPy has no bit fields")
+                    .into())
+            }
+            ElementType::Items(typestr, ..) => {
+                let numpy = py.import("numpy")?.getattr("dtype")?;
+                numpy.call1((typestr.to_string(),))
+            }
+        }
     }
 
     /// Whether `other` spells this type; `None` if it spells none.
     fn equals(&self, other: &Bound<'_, PyAny>) -> PyResult<Option<bool>> {
         if let Ok(other) = other.cast::<Self>() {
             let other = other.get();
-            return Ok(Some(
-                self.dtype == other.dtype && self.fields == other.fields,
-            ));
+            return Ok(Some(self.0 == other.0));
         }
         if let Ok(name) = other.cast::<PyString>()
             && self.text() == name.to_string_lossy()
         {
             return Ok(Some(true));
         }
-        Ok(dtype::spelled(other)?.ok().map(|other| self.dtype == other))
+        Ok(match &self.0 {
+            ElementType::Named(dtype) => dtype::spelled(other)?.ok().map(|other| *dtype == other),
+            // NumPy compares its dtypes with what `numpy` returns.
+            ElementType::Items(..) => None,
+        })
     }
 }
 
@@ -76,10 +113,11 @@ impl PyDType {
     #[new]
     #[pyo3(signature = (spelling, /))]
     fn new(spelling: &Bound<'_, PyAny>) -> PyResult<Self> {
-        Ok(Self::of(dtype::dtype(spelling)?, &Descr::None))
+        Ok(Self(ElementType::Named(dtype::dtype(spelling)?)))
     }
 
-    /// The name, as NumPy and ml_dtypes spell it: "float32", "bfloat16", "bool"; of short vectors "float32x4".
+    /// The name, as NumPy and ml_dtypes spell it: "float32", "bfloat16", "bool"; of short vectors "float32x4", of
+    /// records "void96", of other items that DLPack has not the typestr.
     #[getter]
     fn name(&self) -> String {
         self.text()
@@ -88,7 +126,10 @@ impl PyDType {
     /// The size of an element in bytes; None for packed types smaller than a byte.
     #[getter]
     fn itemsize(&self) -> Option<u32> {
-        self.dtype.itemsize()
+        match &self.0 {
+            ElementType::Named(dtype) => dtype.itemsize(),
+            ElementType::Items(typestr, ..) => Some(typestr.itemsize()),
+        }
     }
 
     /// NumPy's dtype. Imports NumPy, and ml_dtypes for types that NumPy has not. Of short vectors a subarray; of a
@@ -100,13 +141,13 @@ impl PyDType {
     ///     If NumPy has no such dtype.
     #[getter]
     fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        numpy_dtype(py, self.dtype, &self.fields)
+        self.numpy(py)
     }
 
     /// NumPy's dtype, as `dtype`: what NumPy 2.4 asks for.
     #[getter]
     fn __numpy_dtype__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        numpy_dtype(py, self.dtype, &self.fields)
+        self.numpy(py)
     }
 
     fn __eq__<'py>(&self, other: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
@@ -135,30 +176,20 @@ impl PyDType {
 
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
         let this = slf.get();
-        if this.dtype.is_structure() {
-            return Err(Violation::new(Rule::Pickle, Field::Object, "a DType with fields").into());
+        if matches!(this.0, ElementType::Items(..)) {
+            let found = format_args!("a DType of {}", this.text());
+            return Err(Violation::new(Rule::Pickle, Field::Object, found)
+                .with_hint("pickle np.dtype(v.dtype)")
+                .into());
         }
         (slf.get_type(), (this.text(),)).into_pyobject(slf.py())
     }
 }
 }
 
-/// Returns NumPy's dtype.
-///
-/// # Errors
-/// `numpy-dtype`; `ImportError` without NumPy.
-pub(crate) fn numpy_dtype<'py>(
-    py: Python<'py>,
-    dtype: DType,
-    fields: &Descr,
-) -> PyResult<Bound<'py, PyAny>> {
+/// Returns NumPy's dtype of a type of DLPack.
+fn numpy_dtype(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
     let numpy = py.import("numpy")?.getattr("dtype")?;
-    if let Descr::Fields(fields) = fields {
-        return of_fields(&numpy, fields, dtype.itemsize());
-    }
-    if dtype.is_structure() {
-        return numpy.call1((format!("V{}", dtype.itemsize().unwrap_or(1)),));
-    }
     if dtype.lanes() == 1 {
         return match dtype.typestr() {
             Ok(typestr) => numpy.call1((typestr,)),
@@ -168,7 +199,7 @@ pub(crate) fn numpy_dtype<'py>(
     if dtype.is_sub_byte() {
         return Err(refuse(dtype, "NumPy stores no two elements in one byte"));
     }
-    let lane = numpy_dtype(py, dtype.lane(), fields)?;
+    let lane = numpy_dtype(py, dtype.lane())?;
     numpy.call1(((lane, dtype.lanes()),))
 }
 
@@ -192,28 +223,30 @@ fn of_ml_dtypes(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
 fn of_fields<'py>(
     numpy: &Bound<'py, PyAny>,
     fields: &[DescrField],
-    itemsize: Option<u32>,
+    itemsize: u32,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = numpy.py();
-    let (mut names, mut formats, mut offsets) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut names, mut titles) = (Vec::new(), Vec::new());
+    let (mut formats, mut offsets) = (Vec::new(), Vec::new());
     for field in fields.iter().filter(|field| !field.name().is_empty()) {
         let typestr = field.typestr();
-        if matches!(typestr.kind(), Kind::DateTime | Kind::TimeDelta) {
-            let found = format_args!("field '{}' of '{typestr}'", field.name());
-            return Err(Violation::new(Rule::NumpyDtype, Field::CaiDescr, found)
-                .with_hint("its unit is not kept; v.field(name, dtype='int64') has the ticks")
-                .into());
-        }
-        let format = match field.descr() {
-            Descr::Fields(inner) => of_fields(numpy, &inner, Some(typestr.itemsize()))?,
-            Descr::None | Descr::Trivial => numpy.call1((typestr.to_string(),))?,
+        let format = match field.nested() {
+            Some(inner) => of_fields(numpy, inner, typestr.itemsize())?,
+            None => numpy.call1((typestr.to_string(),))?,
         };
         names.push(field.name());
+        titles.push(field.title());
         formats.push((format, PyTuple::new(py, field.shape())?));
         offsets.push(field.offset());
     }
+    if names.is_empty() {
+        return numpy.call1((format!("V{itemsize}"),));
+    }
     let dict = PyDict::new(py);
     dict.set_item("names", names)?;
+    if titles.iter().any(Option::is_some) {
+        dict.set_item("titles", titles)?;
+    }
     dict.set_item("formats", formats)?;
     dict.set_item("offsets", offsets)?;
     dict.set_item("itemsize", itemsize)?;

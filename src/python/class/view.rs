@@ -6,8 +6,6 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
 use crate::protocol::device::Device;
-use crate::protocol::interface::Descr;
-use crate::protocol::rule::Violation;
 use crate::protocol::stream::Stream;
 use crate::python::class::beside::{Beside, Rare};
 use crate::python::class::scope::Scope;
@@ -27,7 +25,8 @@ use crate::view::CaiView;
 /// shape : tuple of int
 ///     The extents, in elements.
 /// dtype : DType
-///     The element type. Equals every spelling of it, such as "float32" and `np.float32`.
+///     The element type. Equals every spelling of it, such as "float32" and `np.float32`. Of records, text, dates and
+///     other items that DLPack has not, which leave by CAI alone, it is NumPy's: `np.dtype(v.dtype)`.
 /// device : tuple of int
 ///     DLPack's device, as (type, id).
 /// stream : int | None
@@ -61,11 +60,6 @@ impl PyCaiView {
 
     pub(crate) fn into_fields(self) -> (CaiView, Beside) {
         (self.view, self.beside)
-    }
-
-    /// Adds the fields of a struct.
-    pub(crate) fn with_fields(self, fields: Descr) -> Self {
-        Self::with(self.view, self.beside.with_fields(fields))
     }
 
     /// Splits memory for a `PyCaiView` into its two fields, to be written one by one.
@@ -103,11 +97,6 @@ impl PyCaiView {
         unsafe { CaiView::end(view) };
     }
 
-    /// Returns the fields of a struct.
-    pub(crate) fn descr(&self) -> &Descr {
-        self.beside.rare().map_or(&Descr::None, |rare| &rare.fields)
-    }
-
     /// Wraps a view that was derived from this one: of the same memory, in the same consume block, on the same streams.
     ///
     /// # Errors
@@ -119,11 +108,6 @@ impl PyCaiView {
 
     /// Wraps a view as [`derive`](Self::derive) does, with the owner that it has.
     pub(crate) fn wrap(&self, py: Python<'_>, view: CaiView) -> Self {
-        // A struct that is reinterpreted by `dtype=` has no fields.
-        let fields = match view.descriptor().dtype().is_structure() {
-            true => self.descr().clone(),
-            false => Descr::None,
-        };
         let table = self
             .beside
             .table
@@ -133,7 +117,6 @@ impl PyCaiView {
             stream_object: clone(py, self.stream_object()),
             producer_object: clone(py, self.producer_object()),
             scope: self.scope().cloned(),
-            fields,
             table_device: (table.is_some() && table_device != view.device())
                 .then_some(table_device),
         };
@@ -155,7 +138,6 @@ impl PyCaiView {
             stream_object: Some(stream_object),
             producer_object: clone(slf.py(), this.producer_object()),
             scope: Some(scope),
-            fields: this.descr().clone(),
             table_device: None,
         };
         let view = kept_by_parent(slf, view.clone())?;
@@ -203,28 +185,14 @@ impl PyCaiView {
         self.scope().map_or(Ok(()), Scope::check)
     }
 
-    /// Refuses a view that cannot be exported: of an ended consume block, or of a struct as a whole.
+    /// Refuses a view that DLPack cannot export: of an ended consume block, or of items that only CAI can describe.
     #[inline]
     pub(crate) fn check_array(&self) -> PyResult<()> {
-        self.refusal()?.map_or(Ok(()), |why| Err(why.into()))
+        self.check_scope()?;
+        Ok(self.view.descriptor().check_dlpack()?)
     }
 
-    /// Returns why the array of a struct as a whole cannot be exported.
-    ///
-    /// # Errors
-    /// `scope-ended`.
-    #[inline(always)]
-    pub(crate) fn refusal(&self) -> PyResult<Option<Violation>> {
-        match self.beside.rare() {
-            None => Ok(None),
-            Some(rare) => {
-                self.check_scope()?;
-                Ok(rare.fields.refusal())
-            }
-        }
-    }
-
-    /// Runs the checks of every export, and orders the ready stream after a producer that has moved.
+    /// Runs the checks of every export by DLPack, and orders the ready stream after a producer that has moved.
     ///
     /// # Errors
     /// Those of [`check_array`](Self::check_array) and [`follow`](Self::follow).
@@ -307,7 +275,6 @@ impl PyCaiView {
             stream_object,
             producer_object: clone(slf.py(), this.producer_object()),
             scope: this.scope().cloned(),
-            fields: this.descr().clone(),
             table_device: None,
         };
         let view = kept_by_parent(slf, this.view.ready_on(stream))?;

@@ -161,8 +161,11 @@ impl<M: ManagedTensorBase + 'static> Kind for Tensor<M> {
         let tensor = payload.cast::<M>().as_ptr();
         // SAFETY: the GIL is held (`WITH_GIL`).
         let py = unsafe { Python::assume_attached() };
-        // SAFETY: an initialised tensor whose ownership the payload is, given up once (`Kind::end`).
-        keeping_exception(py, || unsafe { M::drop_raw(tensor) });
+        keeping_exception(py, || {
+            // SAFETY: an initialised tensor whose ownership the payload is, given up once (`Kind::end`).
+            unsafe { M::drop_raw(tensor) };
+            report_left(py);
+        });
     }
 }
 
@@ -171,16 +174,14 @@ const WITH_GIL: EndsOn = EndsOn::Only {
     later: reaper::enqueue,
 };
 
-/// Runs `end` with no exception set, and restores a pending one. An exception that `end` leaves (a foreign deleter may) is
-/// reported by `sys.unraisablehook`: no caller of a release can raise it. `PyErr::take` would resume a panic if the
-/// exception is another extension's Rust panic.
+/// Runs `end` with no exception set, and restores a pending one. `PyErr::take` would resume a panic if the exception
+/// is another extension's Rust panic.
 #[inline]
 pub(crate) fn keeping_exception(_py: Python<'_>, end: impl FnOnce()) {
     thread_exit::guard();
     // SAFETY: the GIL is held (`_py`).
     if unsafe { ffi::PyErr_Occurred() }.is_null() {
         end();
-        report_left();
     } else {
         put_aside(end);
     }
@@ -196,15 +197,15 @@ fn put_aside(end: impl FnOnce()) {
     // SAFETY: the GIL is held (`keeping_exception`), and the three pointers are valid for writes.
     unsafe { ffi::PyErr_Fetch(&raw mut class, &raw mut value, &raw mut traceback) };
     end();
-    report_left();
     // SAFETY: the GIL is held; the three references of `PyErr_Fetch`, given up here.
     unsafe { ffi::PyErr_Restore(class, value, traceback) };
 }
 
-/// Reports the exception that a release has left, if there is one.
+/// Reports the exception that a foreign deleter has left, if it has, by `sys.unraisablehook`: no caller of a release can
+/// raise it. An object's destructor restores what was set before (CPython, `tp_dealloc`).
 #[inline]
-fn report_left() {
-    // SAFETY: the GIL is held (`keeping_exception`).
+fn report_left(_py: Python<'_>) {
+    // SAFETY: the GIL is held (`_py`).
     if !unsafe { ffi::PyErr_Occurred() }.is_null() {
         // SAFETY: the GIL is held, and an exception is set; no object is named: it may have ended.
         unsafe { ffi::PyErr_WriteUnraisable(ptr::null_mut()) };

@@ -1,5 +1,6 @@
 //! Issues warnings of classes of our own, through Python's registry: its filters decide what is printed, and how often.
 
+use std::cell::RefCell;
 use std::ffi::CString;
 
 use once_cell::race::OnceBox;
@@ -24,6 +25,9 @@ pub(crate) enum Warning {
 /// The warning, if a filter makes it an error.
 #[cold]
 pub(crate) fn warn(py: Python<'_>, warning: Warning, text: &str) -> PyResult<()> {
+    if warning != Warning::Consume && collect(text) {
+        return Ok(());
+    }
     let classes = classes(py)?;
     let class = match warning {
         Warning::Stream => &classes.stream,
@@ -37,6 +41,38 @@ pub(crate) fn warn(py: Python<'_>, warning: Warning, text: &str) -> PyResult<()>
         &CString::new(text).unwrap_or_default(),
         1,
     )
+}
+
+thread_local! {
+    /// The warnings about imports of this thread that are collected; `None` if they are issued.
+    static COLLECTED: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+}
+
+/// Runs code whose warnings about imports are returned, and not issued: of this thread, until the code ends.
+pub(crate) fn collecting<R>(body: impl FnOnce() -> R) -> (R, Vec<String>) {
+    /// Puts back what was collected before, also after a panic.
+    struct Restore(Option<Vec<String>>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            COLLECTED.set(self.0.take());
+        }
+    }
+    let restore = Restore(COLLECTED.replace(Some(Vec::new())));
+    let result = body();
+    let collected = COLLECTED.take().unwrap_or_default();
+    drop(restore);
+    (result, collected)
+}
+
+/// Collects a warning; false if it is to be issued.
+fn collect(text: &str) -> bool {
+    COLLECTED.with_borrow_mut(|collected| match collected {
+        Some(collected) => {
+            collected.push(text.to_owned());
+            true
+        }
+        None => false,
+    })
 }
 
 /// The classes of the warnings.

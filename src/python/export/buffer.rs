@@ -10,6 +10,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
+use crate::protocol::convert::Items;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Access, Device};
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -17,6 +18,7 @@ use crate::protocol::stream::{Request, SyncPolicy};
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::errors::as_attribute_error;
 use crate::python::cpython::names::names;
+use crate::python::export::array_dict;
 use crate::view::CaiView;
 
 /// Blocks until the host may read the data.
@@ -49,15 +51,24 @@ pub(crate) fn array_interface<'py>(
     if !descriptor.device().is_host_readable() {
         return Err(as_attribute_error(&unreadable(descriptor.device())));
     }
-    let typestr = descriptor
-        .dtype()
-        .typestr()
-        .map_err(|violation| as_attribute_error(&violation))?;
+    let items = descriptor.items().and_then(|items| match items {
+        Items::CaiOnly(only) if only.descr().has_objects() => Err(only.refusal().clone()),
+        _ => Ok(items),
+    });
+    let items = items.map_err(|violation| as_attribute_error(&violation))?;
     wait(view)?;
     let names = names(py);
     let dict = PyDict::new(py);
     dict.set_item(&names.shape, PyTuple::new(py, descriptor.shape())?)?;
-    dict.set_item(&names.typestr, PyString::intern(py, typestr))?;
+    match items {
+        Items::Typed(typestr) => dict.set_item(&names.typestr, PyString::intern(py, typestr))?,
+        Items::CaiOnly(only) => {
+            dict.set_item(&names.typestr, only.typestr().to_string())?;
+            if let Some(descr) = array_dict::descr(py, only.descr())? {
+                dict.set_item(&names.descr, descr)?;
+            }
+        }
+    }
     let is_read_only = descriptor.access() != Access::Writable;
     dict.set_item(&names.data, (descriptor.data(), is_read_only))?;
     let strides = descriptor
@@ -93,15 +104,7 @@ pub(crate) unsafe fn get_buffer(
     let (Some(format), Some(itemsize)) =
         (descriptor.dtype().format(), descriptor.dtype().itemsize())
     else {
-        let dtype = descriptor.dtype();
-        let found = format_args!("an array of {dtype}");
-        let hint = match dtype.is_structure() {
-            true => "view one field of it: v.field('name')",
-            false => "buffers have no format for this type; dtype= presents its bits as integers",
-        };
-        return Err(Violation::new(Rule::ArrayUnreadable, Field::Object, found)
-            .with_hint(hint)
-            .into());
+        return Err(without_format(descriptor).into());
     };
     check_request(descriptor, flags)?;
     this.prepare()?;
@@ -139,6 +142,19 @@ pub(crate) unsafe fn get_buffer(
     // SAFETY: valid for writes (this function's contract).
     unsafe { buffer.write(filled) };
     Ok(())
+}
+
+/// Builds the error for elements that no format describes, or whose address or strides a typed buffer cannot have.
+#[cold]
+fn without_format(descriptor: &Descriptor) -> Violation {
+    let found = format_args!("an array of {}", descriptor.type_name());
+    let hint = match descriptor.cai_only() {
+        Some(_) => {
+            "np.asarray(v) takes it by __array_interface__; v.field('name') views a field of records"
+        }
+        None => "buffers have no format for this type; dtype= presents its bits as integers",
+    };
+    Violation::new(Rule::ArrayUnreadable, Field::Object, found).with_hint(hint)
 }
 
 /// Returns the address of the first element; of an array without elements some other address, since consumers refuse

@@ -8,38 +8,45 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
+use crate::protocol::convert::Items;
 use crate::protocol::device::Access;
 use crate::protocol::dtype::DType;
 use crate::protocol::stream::Stream;
 use crate::python::cpython::names::names;
+use crate::python::export::array_dict;
 use crate::view::CaiView;
 
 /// The template of each element type; empty for those without a typestr.
 static TEMPLATES: [OnceBox<Py<PyDict>>; DType::ALL.len()] =
     [const { OnceBox::new() }; DType::ALL.len()];
 
-/// Makes the dict of a view whose type has this typestr (`Descriptor::check_interface`) and whose ready stream its
-/// number names here ([`CaiView::ready_by_number`]).
+/// Makes the dict of a view of these items (`Descriptor::check_interface`), whose ready stream its number names here
+/// ([`CaiView::ready_by_number`]).
 #[inline]
 pub(crate) fn of<'py>(
     py: Python<'py>,
     view: &CaiView,
-    typestr: &'static str,
+    items: Items<'_>,
     ready: Stream,
 ) -> PyResult<Bound<'py, PyDict>> {
     let descriptor = view.descriptor();
     let names = names(py);
-    let template = template(py, descriptor.dtype(), typestr)?;
-    // SAFETY: a living dict; the GIL is held.
-    let dict = unsafe { ffi::PyDict_Copy(template.as_ptr()) };
-    // SAFETY: a new reference, or NULL with an exception set.
-    let dict = unsafe { Bound::from_owned_ptr_or_err(py, dict) }?;
-    // SAFETY: `PyDict_Copy` returns a dict.
-    let dict = unsafe { dict.cast_into_unchecked::<PyDict>() };
+    let dict = match items {
+        Items::Typed(typestr) => {
+            let template = template(py, descriptor.dtype(), typestr)?;
+            // SAFETY: a living dict; the GIL is held.
+            let dict = unsafe { ffi::PyDict_Copy(template.as_ptr()) };
+            // SAFETY: a new reference, or NULL with an exception set.
+            let dict = unsafe { Bound::from_owned_ptr_or_err(py, dict) }?;
+            // SAFETY: `PyDict_Copy` returns a dict.
+            unsafe { dict.cast_into_unchecked::<PyDict>() }
+        }
+        Items::CaiOnly(only) => array_dict::described(py, only)?,
+    };
     dict.set_item(&names.shape, PyTuple::new(py, descriptor.shape())?)?;
     let is_read_only = descriptor.access() != Access::Writable;
     dict.set_item(&names.data, (descriptor.data(), is_read_only))?;
-    if let Some(itemsize) = descriptor.dtype().itemsize()
+    if let Some(itemsize) = descriptor.itemsize()
         && let Some(strides) = descriptor.layout().interface_strides(itemsize)
     {
         dict.set_item(&names.strides, PyTuple::new(py, strides)?)?;
@@ -59,13 +66,7 @@ fn template<'py>(
 ) -> PyResult<&'py Bound<'py, PyDict>> {
     let place = dtype.index().expect("a type with a typestr is scalar");
     let made = TEMPLATES[place].get_or_try_init(|| {
-        let (names, dict) = (names(py), PyDict::new(py));
-        dict.set_item(&names.shape, py.None())?;
-        dict.set_item(&names.typestr, PyString::intern(py, typestr))?;
-        dict.set_item(&names.data, py.None())?;
-        dict.set_item(&names.strides, py.None())?;
-        dict.set_item(&names.stream, py.None())?;
-        dict.set_item(&names.version, 3)?;
+        let dict = array_dict::empty(py, &PyString::intern(py, typestr))?;
         Ok::<_, PyErr>(Box::new(dict.unbind()))
     })?;
     Ok(made.bind(py))

@@ -1,5 +1,6 @@
 //! Exports views as capsules, dicts, buffers and tensors of the exchange table.
 
+pub(crate) mod array_dict;
 pub(crate) mod buffer;
 pub(crate) mod cai_dict;
 pub(crate) mod cai_to_capsule;

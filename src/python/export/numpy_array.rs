@@ -8,7 +8,7 @@ use crate::protocol::device::Flags;
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::call::options::Options;
-use crate::python::class::dtype::numpy_dtype;
+use crate::python::class::dtype::PyDType;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::names::names;
 use crate::python::export::buffer;
@@ -29,9 +29,15 @@ pub(crate) fn array<'py>(
     }
     let numpy = py.import("numpy")?;
     let array = match bits_of(descriptor)? {
+        None if descriptor.cai_only().is_some() => {
+            buffer::array_interface(py, this.get())?;
+            // NumPy reads the interface, which has just been made, before it calls `__array__` again.
+            let array = numpy.call_method1("asarray", (this,))?;
+            array.call_method1("view", (PyDType::of(descriptor).numpy(py)?,))?
+        }
         None => numpy.call_method1("from_dlpack", (this,))?,
         Some(bits) => {
-            let dtype = numpy_dtype(py, descriptor.dtype(), this.get().descr())?;
+            let dtype = PyDType::of(descriptor).numpy(py)?;
             let options = Options {
                 dtype: Some(bits),
                 ..Options::default()
@@ -56,7 +62,7 @@ pub(crate) fn array<'py>(
 /// type, or refuses it for another reason.
 fn bits_of(descriptor: &Descriptor) -> Result<Option<DType>, Violation> {
     let dtype = descriptor.dtype();
-    if dtype.is_structure() || dtype.typestr().is_ok() || dtype.lanes() != 1 {
+    if dtype.is_cai_only() || dtype.typestr().is_ok() || dtype.lanes() != 1 {
         return Ok(None);
     }
     Ok(Some(match dtype.itemsize() {

@@ -4,9 +4,8 @@
 //! |---|---|
 //! | bfloat16, float8, complex32 of ml_dtypes | of that type: its `typestr` leaves it open, its `dtype` names it |
 //! | int4, float4, float6, ... of ml_dtypes | of that type, padded: an element takes a byte |
-//! | records | of a struct, with its fields |
-//! | dates and times | refused; `dtype="int64"` presents the ticks |
-//! | the other byte order, text, objects, long double | refused |
+//! | records, text, dates and times, the other byte order, long double, ... | of these items, which leave by `__array_interface__` again; `dtype="int64"` presents ticks |
+//! | objects | refused |
 //!
 //! Nothing is asked twice on the usual way: NumPy is first asked by `__dlpack__`.
 
@@ -14,7 +13,6 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 
 use crate::protocol::axes::{Axes, Source};
-use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Access, Device};
 use crate::protocol::dtype::{DType, Kind, TypeStr};
 use crate::protocol::interface::{CaiInterface, Descr, Parts, Version};
@@ -24,9 +22,9 @@ use crate::python::call::options::Options;
 use crate::python::class::beside::Beside;
 use crate::python::cpython::names::names;
 use crate::python::cpython::release;
-use crate::python::import::cai::AllowStructs;
+use crate::python::import::cai::AllowCaiOnly;
 use crate::python::import::traits::Traits;
-use crate::python::import::{cai, descr, dtype_hint, known_types};
+use crate::python::import::{cai, descr, dtype_hint, known_types, trial};
 use crate::view::{CaiView, Owner};
 
 /// Imports a NumPy array whose `__dlpack__` has raised `refused`.
@@ -38,7 +36,7 @@ pub(crate) fn import<'py>(
     object: &Bound<'py, PyAny>,
     refused: PyErr,
     options: &Options<'_, 'py>,
-    structs: AllowStructs,
+    allow: AllowCaiOnly,
 ) -> PyResult<(CaiView, Beside)> {
     let is_array = known_types::facts_of(object)?
         .traits
@@ -66,6 +64,7 @@ pub(crate) fn import<'py>(
         }
     };
     release::drop_now(refused);
+    trial::note_array_interface(object);
     let shape: Vec<i64> = dict.get_item(&names.shape)?.extract()?;
     let strides: Option<Vec<i64>> = dict.get_item(&names.strides)?.extract()?;
     let (data, read_only) = dict.get_item(&names.data)?.extract()?;
@@ -80,16 +79,25 @@ pub(crate) fn import<'py>(
             stream: Stream::None,
         })
     });
-    let described = interface.and_then(|interface| describe(interface, named, options, structs));
-    let (descriptor, fields) = described.map_err(|violation| in_array(violation, &text))?;
+    let quoted = |violation| in_array(violation, &text);
+    let described = interface.and_then(|interface| match named {
+        Some(dtype) => options.described(interface.into_named(dtype, Device::HOST)?),
+        None if allow == AllowCaiOnly::Yes && options.keeps_elements() => {
+            options.described(interface.describe_with(Device::HOST, quoted)?)
+        }
+        None => {
+            let described = cai::describe(interface, options)?.with_device(Device::HOST);
+            Ok(match options.read_only {
+                None => described,
+                Some(read_only) => described.with_access(Access::of_flag(read_only)),
+            })
+        }
+    });
+    let descriptor = described.map_err(quoted)?;
     let owner = Owner::from_raw(release::own(object.clone())?);
     // SAFETY: NumPy's interface describes memory of the array, which the owner holds; `Stream::None` is always alive.
     let view = unsafe { CaiView::of(descriptor, Stream::None, Some(Stream::None), owner) };
-    let beside = match fields {
-        Descr::Fields(_) => Beside::default().with_fields(fields),
-        Descr::None | Descr::Trivial => Beside::default(),
-    };
-    Ok((view, beside))
+    Ok((view, Beside::default()))
 }
 
 /// Returns the item's typestr, and the type that the array's own dtype names where the typestr leaves it open. `None`
@@ -103,32 +111,6 @@ fn element(object: &Bound<'_, PyAny>, text: &str) -> PyResult<Option<(TypeStr, O
     let itemsize: u32 = object.getattr("itemsize")?.extract()?;
     let named = dtype_hint::special(object, itemsize)?;
     Ok(named.map(|dtype| (TypeStr::void(itemsize), Some(dtype))))
-}
-
-fn describe(
-    interface: CaiInterface,
-    named: Option<DType>,
-    options: &Options<'_, '_>,
-    structs: AllowStructs,
-) -> Result<(Descriptor, Descr), Violation> {
-    let host = Device::HOST;
-    let (descriptor, fields) = match named {
-        Some(dtype) => (
-            options.described(interface.into_named(dtype, host)?)?,
-            Descr::None,
-        ),
-        None if structs == AllowStructs::Yes && matches!(interface.descr(), Descr::Fields(_)) => {
-            interface.into_struct(host)?
-        }
-        None => (
-            cai::describe(interface, options)?.with_device(host),
-            Descr::None,
-        ),
-    };
-    Ok(match options.read_only {
-        None => (descriptor, fields),
-        Some(read_only) => (descriptor.with_access(Access::of_flag(read_only)), fields),
-    })
 }
 
 /// Names the key of `__array_interface__`, and quotes the typestr as NumPy writes it (`<M8[ns]`).

@@ -8,7 +8,7 @@ use pyo3::types::{PyDict, PyType};
 use crate::driver::{DriverError, MemoryKind, PointerInfo};
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Access, Device};
-use crate::protocol::interface::{CaiInterface, Version};
+use crate::protocol::interface::{CaiInterface, Descr, Version};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 use crate::python::call::options::{Check, Options};
@@ -24,12 +24,12 @@ use crate::python::import::{
 };
 use crate::view::{CaiView, Owner, check_range, with_driver};
 
-/// Whether an import takes arrays of structs, whose items have fields.
+/// Whether an import takes arrays that DLPack cannot describe.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum AllowStructs {
-    /// For a view, which keeps the fields.
+pub(crate) enum AllowCaiOnly {
+    /// For a view, which leaves by CAI too.
     Yes,
-    /// For an export, which refuses them.
+    /// For an export by DLPack, and for a typed argument.
     No,
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn import<'py>(
     memory: &mut MaybeUninit<CaiView>,
     object: &Bound<'py, PyAny>,
     options: &Options<'_, 'py>,
-    structs: AllowStructs,
+    allow: AllowCaiOnly,
 ) -> PyResult<Beside> {
     let is_dict = object.is_instance_of::<PyDict>();
     if is_dict && options.owner.is_none() {
@@ -64,7 +64,7 @@ pub(crate) fn import<'py>(
         object,
         read(object, &dict, options)?,
         options,
-        structs,
+        allow,
     )
 }
 
@@ -160,33 +160,17 @@ fn without_owner(dict: &Bound<'_, PyAny>) -> PyErr {
         .into()
 }
 
-/// Writes the view of a dict that was read in full, and returns its fields if it is a struct. `object` (`owner=` for a
-/// bare dict) keeps the memory alive.
+/// Writes the view of a dict that was read in full. `object` (`owner=` for a bare dict) keeps the memory alive.
 pub(crate) fn import_parsed<'py>(
     memory: &mut MaybeUninit<CaiView>,
     object: &Bound<'py, PyAny>,
     mut read: ParsedDict<'py>,
     options: &Options<'_, 'py>,
-    structs: AllowStructs,
+    allow: AllowCaiOnly,
 ) -> PyResult<Beside> {
-    let is_struct = fields::is_one(object, &mut read, options)?;
-    if !is_struct || structs == AllowStructs::No {
-        memory.write(view(object, read, options)?);
-        return Ok(Beside::default());
-    }
-    check(object, &read)?;
-    let (stream, is_stream_known) = (read.interface.stream(), read.is_stream_known());
-    let device = Device::cuda(options.device_id.unwrap_or(0));
-    let (descriptor, fields) = (read.interface.into_struct(device))
-        .map_err(|violation| verbatim(violation, &read.typestr))?;
-    memory.write(finish(
-        object,
-        descriptor,
-        stream,
-        is_stream_known,
-        options,
-    )?);
-    Ok(Beside::default().with_fields(fields))
+    fields::complete(object, &mut read, options)?;
+    memory.write(view(object, read, options, allow)?);
+    Ok(Beside::default())
 }
 
 /// Refuses a mask, and warns of a stream 0 and a newer version.
@@ -200,31 +184,47 @@ pub(crate) fn check(object: &Bound<'_, PyAny>, read: &ParsedDict<'_>) -> PyResul
     Ok(())
 }
 
-/// Makes the view of a dict that was read in full and is no struct.
+/// Makes the view of a dict that was read in full.
 pub(crate) fn view<'py>(
     object: &Bound<'py, PyAny>,
     read: ParsedDict<'py>,
     options: &Options<'_, 'py>,
+    allow: AllowCaiOnly,
 ) -> PyResult<CaiView> {
     check(object, &read)?;
     let is_stream_known = read.is_stream_known();
     let stream = read.interface.stream();
     // Everything that needs no driver is checked before the driver is called.
-    let typestr = read.typestr;
-    let proven = if options.dtype.is_none() && options.shape.is_none() {
-        dtype_hint::of(object, read.interface.typestr())?
-    } else {
-        None
-    };
-    let descriptor = match proven {
-        None => describe(read.interface, options),
-        Some(dtype) => {
-            let device = Device::cuda(options.device_id.unwrap_or(0));
-            read.interface.into_named(dtype, device)
-        }
-    };
-    let descriptor = descriptor.map_err(|violation| verbatim(violation, &typestr))?;
+    let descriptor = described(object, read, options, allow)?;
     finish(object, descriptor, stream, is_stream_known, options)
+}
+
+/// Describes the array of a dict that was read in full, on a device that is located later.
+///
+/// # Errors
+/// The rules of the items and of `dtype=` and `shape=`; the exceptions of the object's `dtype`.
+pub(crate) fn described(
+    object: &Bound<'_, PyAny>,
+    read: ParsedDict<'_>,
+    options: &Options<'_, '_>,
+    allow: AllowCaiOnly,
+) -> PyResult<Descriptor> {
+    let (interface, typestr) = (read.interface, read.typestr);
+    let device = Device::cuda(options.device_id.unwrap_or(0));
+    let quoted = |violation| verbatim(violation, &typestr);
+    let has_fields = matches!(interface.descr(), Descr::Fields(_));
+    let proven = match options.keeps_elements() && !has_fields {
+        true => dtype_hint::of(object, interface.typestr())?,
+        false => None,
+    };
+    let described = match proven {
+        Some(dtype) => interface.into_named(dtype, device),
+        None if allow == AllowCaiOnly::Yes && options.keeps_elements() => {
+            return Ok(interface.describe_with(device, quoted).map_err(quoted)?);
+        }
+        None => describe(interface, options),
+    };
+    Ok(described.map_err(quoted)?)
 }
 
 /// Reads the dict fast, unless the caller describes its elements.

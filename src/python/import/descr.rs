@@ -37,7 +37,7 @@ fn read_fields(list: &Bound<'_, PyList>, fields: &mut DescrBuilder) -> PyResult<
         if !(2..=3).contains(&field.len()) {
             return Err(Violation::new(Rule::DescrSyntax, Field::CaiDescr, repr(&item)).into());
         }
-        let name = name(&field.get_item(0)?)?;
+        let (title, name) = name(&field.get_item(0)?)?;
         let shape = if field.len() == 3 {
             shape(&field.get_item(2)?)?
         } else {
@@ -56,20 +56,27 @@ fn read_fields(list: &Bound<'_, PyList>, fields: &mut DescrBuilder) -> PyResult<
         } else {
             return Err(wrong_type(&kind));
         }
+        if let Some(title) = title {
+            fields.set_title(&title);
+        }
     }
     Ok(())
 }
 
-/// Reads a name, or a (title, name) pair.
-fn name(value: &Bound<'_, PyAny>) -> PyResult<String> {
-    let named = match value.cast::<PyTuple>() {
-        Ok(pair) if pair.len() == 2 => pair.get_item(1)?,
-        _ => value.clone(),
+/// Reads a name, or a (title, name) pair. A title that is no str has no use outside its process.
+fn name(value: &Bound<'_, PyAny>) -> PyResult<(Option<String>, String)> {
+    let (title, named) = match value.cast::<PyTuple>() {
+        Ok(pair) if pair.len() == 2 => (Some(pair.get_item(0)?), pair.get_item(1)?),
+        _ => (None, value.clone()),
     };
     let Ok(text) = named.cast::<PyString>() else {
         return Err(wrong_type(value));
     };
-    valid(text).ok_or_else(|| wrong_text(value))
+    let name = valid(text).ok_or_else(|| wrong_text(value))?;
+    let title = title
+        .as_ref()
+        .and_then(|title| title.cast::<PyString>().ok());
+    Ok((title.and_then(valid), name))
 }
 
 fn shape(value: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {

@@ -20,14 +20,14 @@ use crate::protocol::stream::{Platform, Stream};
 use crate::python::call::options::Options;
 use crate::python::call::use_stream;
 use crate::python::capsule;
-use crate::python::capsule::Unclaimed;
+use crate::python::capsule::{Claimed, Unclaimed};
 use crate::python::cpython::int::{IntRule, repr, type_name};
 use crate::python::cpython::names::names;
 use crate::python::cpython::tuple::tuple_item;
 use crate::python::cpython::{int, release};
 use crate::python::import::exchange::has_no_streams;
 use crate::python::import::traits::Traits;
-use crate::python::import::{known_types, masked_array, state, undeclared, why_not};
+use crate::python::import::{known_types, masked_array, state, trial, undeclared, why_not};
 use crate::view::{CaiView, Owner};
 
 const DEVICE_TYPE: IntRule = IntRule::new(
@@ -60,7 +60,7 @@ pub(crate) struct Offer<'py> {
     ready: Stream,
 }
 
-impl Offer<'_> {
+impl<'py> Offer<'py> {
     /// Takes the tensor, into a view that is written in place: the point of no return.
     ///
     /// # Errors
@@ -72,6 +72,11 @@ impl Offer<'_> {
         // SAFETY: DLPack: the data is valid until the deleter of the managed tensor runs, which is the owner.
         let view = unsafe { CaiView::of(self.tensor.descriptor, self.ready, goes_on, owner) };
         Ok(memory.write(view))
+    }
+
+    /// Returns what puts the tensor back once it has been taken.
+    pub(crate) fn to_restore(&self) -> Claimed<'py> {
+        self.tensor.to_restore()
     }
 
     /// Makes a view that owns nothing, for the order of streams before the tensor is taken.
@@ -177,6 +182,9 @@ fn check_first(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<()> {
     state::check_values(object, traits)?;
     if traits.intersects(Traits::ABORTS_ON_DTYPE) {
         why_not::check_dtype(object)?;
+    }
+    if traits.intersects(Traits::TRIED) {
+        trial::ask(object, traits)?;
     }
     Ok(())
 }

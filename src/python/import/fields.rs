@@ -3,6 +3,8 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
+use crate::protocol::cai_only::CaiOnly;
+use crate::protocol::descriptor::Descriptor;
 use crate::protocol::dtype::{Kind, TypeStr};
 use crate::protocol::interface::Descr;
 use crate::protocol::rule::{Rule, Violation};
@@ -15,17 +17,17 @@ use crate::python::cpython::names::names;
 use crate::python::import::cai_dict::ParsedDict;
 use crate::python::import::descr;
 
-/// Whether the dict describes a struct, and the caller does not describe its items otherwise. Without a `descr`
-/// (Numba, PyCUDA) the fields are those of the object's `dtype`.
+/// Adds the fields of the object's `dtype` to a dict without a `descr` (Numba, PyCUDA), unless the caller describes its
+/// items otherwise. Whether the items have fields then.
 ///
 /// # Errors
 /// The rules of `descr`; the exceptions of the object's `dtype`.
-pub(crate) fn is_one(
+pub(crate) fn complete(
     object: &Bound<'_, PyAny>,
     read: &mut ParsedDict<'_>,
     options: &Options<'_, '_>,
 ) -> PyResult<bool> {
-    if options.dtype.is_some() || options.shape.is_some() {
+    if !options.keeps_elements() {
         return Ok(false);
     }
     let typestr = read.interface.typestr();
@@ -49,14 +51,24 @@ fn own_descr(object: &Bound<'_, PyAny>, typestr: TypeStr) -> PyResult<Descr> {
 }
 
 /// Returns the names of a view's fields.
-pub(crate) fn field_names<'py>(py: Python<'py>, fields: &Descr) -> PyResult<Bound<'py, PyTuple>> {
-    PyTuple::new(py, fields.names().collect::<Vec<_>>())
+pub(crate) fn field_names<'py>(
+    py: Python<'py>,
+    descriptor: &Descriptor,
+) -> PyResult<Bound<'py, PyTuple>> {
+    let fields = descriptor.cai_only().map(CaiOnly::descr);
+    PyTuple::new(
+        py,
+        fields
+            .into_iter()
+            .flat_map(Descr::names)
+            .collect::<Vec<_>>(),
+    )
 }
 
 /// Returns one field as a view of the same memory, owner and streams.
 ///
 /// # Errors
-/// `field-unknown`, `field-none`, `field-stride` and the rules of its type.
+/// Those of [`CaiView::field`](crate::CaiView::field).
 pub(crate) fn field(
     whole: &Bound<'_, PyCaiView>,
     name: &Bound<'_, PyAny>,
@@ -70,7 +82,6 @@ pub(crate) fn field(
         (Rule::FieldUnknown | Rule::FieldNone, None) => violation.with_found(repr(name)),
         _ => violation,
     };
-    let this = whole.get();
-    let (view, fields) = (this.view().field(this.descr(), named, dtype)).map_err(found)?;
-    Ok(PyCaiView::derive(whole, view)?.with_fields(fields))
+    let view = whole.get().view().field(named, dtype).map_err(found)?;
+    PyCaiView::derive(whole, view)
 }

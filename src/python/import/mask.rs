@@ -13,8 +13,9 @@ use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::{Function, signature};
 use crate::python::cpython::int::{repr, type_name};
 use crate::python::cpython::recursion::Level;
+use crate::python::import::cai::AllowCaiOnly;
 use crate::python::import::traits::Traits;
-use crate::python::import::{cai, cai_dict, known_types, masked_array, route};
+use crate::python::import::{cai, cai_dict, fields, known_types, masked_array, route};
 use crate::view::CaiView;
 
 signature! {
@@ -81,12 +82,14 @@ fn split_masked<'py>(
         return without_interface(obj, form, options);
     };
     let mut read = cai::read(obj, &dict, options)?;
+    fields::complete(obj, &mut read, options)?;
     let Some(mask) = read.mask.take() else {
-        return Ok((PyCaiView::new(cai::view(obj, read, options)?), None));
+        let values = cai::view(obj, read, options, AllowCaiOnly::Yes)?;
+        return Ok((PyCaiView::new(values), None));
     };
     let shape = read.interface.shape().to_vec();
     let mask = mask_view(&mask, &shape, form, options)?;
-    let values = cai::view(obj, read, options)?;
+    let values = cai::view(obj, read, options, AllowCaiOnly::Yes)?;
     Ok((PyCaiView::new(values), Some(PyCaiView::new(mask))))
 }
 

@@ -29,7 +29,7 @@ use crate::python::cpython::int::type_name;
 use crate::python::cpython::names::names;
 use crate::python::cpython::recursion::Level;
 use crate::python::cpython::release;
-use crate::python::import::cai::AllowStructs;
+use crate::python::import::cai::AllowCaiOnly;
 use crate::python::import::cai_dict::Numbers;
 use crate::python::import::dlpack::{DlpackArguments, Offer};
 use crate::python::import::known_types::TypeFacts;
@@ -57,7 +57,7 @@ pub(crate) fn import<'py>(
         return own(this.view().clone(), options);
     }
     let mut view = MaybeUninit::uninit();
-    foreign(&mut view, object, facts, options, AllowStructs::No)?;
+    foreign(&mut view, object, facts, options, AllowCaiOnly::No)?;
     // SAFETY: written: `foreign` has not failed.
     Ok(unsafe { view.assume_init() })
 }
@@ -69,11 +69,25 @@ pub(crate) fn foreign<'py>(
     object: &Bound<'py, PyAny>,
     facts: TypeFacts,
     options: &Options<'_, 'py>,
-    structs: AllowStructs,
+    allow: AllowCaiOnly,
+) -> PyResult<Beside> {
+    foreign_seen(memory, object, facts, options, allow, || ())
+}
+
+/// Like [`foreign`]; calls `by_table` if the table has returned a tensor.
+#[inline(always)]
+pub(crate) fn foreign_seen<'py>(
+    memory: &mut MaybeUninit<CaiView>,
+    object: &Bound<'py, PyAny>,
+    facts: TypeFacts,
+    options: &Options<'_, 'py>,
+    allow: AllowCaiOnly,
+    by_table: impl FnOnce(),
 ) -> PyResult<Beside> {
     if let Some(table) = facts.table {
         match exchange::import(memory, object, table, facts.traits, options) {
             Ok(Some(beside)) => {
+                by_table();
                 amend_written(memory, options)?;
                 return Ok(beside);
             }
@@ -81,7 +95,7 @@ pub(crate) fn foreign<'py>(
             Err(error) => return after_failure(memory, object, facts, options, error),
         }
     }
-    without_table(memory, object, facts, options, structs)
+    without_table(memory, object, facts, options, allow)
 }
 
 /// Imports by `__dlpack__` if the table has failed by `RuntimeError`, into which C++ turns every exception of the
@@ -131,7 +145,7 @@ fn without_table<'py>(
     object: &Bound<'py, PyAny>,
     facts: TypeFacts,
     options: &Options<'_, 'py>,
-    structs: AllowStructs,
+    allow: AllowCaiOnly,
 ) -> PyResult<Beside> {
     let _level = Level::begin(object.py())?;
     if !facts.traits.intersects(Traits::PLAIN) {
@@ -147,12 +161,12 @@ fn without_table<'py>(
             return Ok(Beside::default());
         }
         if object.is_instance_of::<PyDict>() {
-            return cai::import(memory, object, options, structs);
+            return cai::import(memory, object, options, allow);
         }
         state::check_values(object, facts.traits)?;
     }
     let dict = cai::attribute(object)?;
-    by_attributes(memory, object, facts.traits, dict, options, structs)
+    by_attributes(memory, object, facts.traits, dict, options, allow)
 }
 
 /// Like [`foreign`], with `__cuda_array_interface__` already read.
@@ -163,7 +177,7 @@ pub(crate) fn by_attributes<'py>(
     traits: Traits,
     dict: Option<Bound<'py, PyAny>>,
     options: &Options<'_, 'py>,
-    structs: AllowStructs,
+    allow: AllowCaiOnly,
 ) -> PyResult<Beside> {
     let mut stated = Access::Unknown;
     if let Some(dict) = dict {
@@ -181,7 +195,7 @@ pub(crate) fn by_attributes<'py>(
             || options.producer.is_some()
             || !dlpack::has_dlpack(object, traits)?
         {
-            return cai::import_parsed(memory, object, read, options, structs);
+            return cai::import_parsed(memory, object, read, options, allow);
         }
         stated = Access::of_flag(read.interface.read_only());
     } else if !dlpack::has_dlpack(object, traits)? {
@@ -189,7 +203,7 @@ pub(crate) fn by_attributes<'py>(
     }
     match dlpack::offer_of_object(object, traits, request(options), options, stated) {
         Ok(offer) => claim(memory, offer, options)?,
-        Err(refused) => return by_array_interface(memory, object, refused, options, structs),
+        Err(refused) => return by_array_interface(memory, object, refused, options, allow),
     };
     Ok(Beside::default())
 }
@@ -207,9 +221,9 @@ fn by_array_interface<'py>(
     object: &Bound<'py, PyAny>,
     refused: PyErr,
     options: &Options<'_, 'py>,
-    structs: AllowStructs,
+    allow: AllowCaiOnly,
 ) -> PyResult<Beside> {
-    let (mut view, beside) = array_interface::import(object, refused, options, structs)?;
+    let (mut view, beside) = array_interface::import(object, refused, options, allow)?;
     complete(&mut view, options)?;
     memory.write(view);
     Ok(beside)

@@ -49,8 +49,10 @@ bitflags! {
         const MASKED = 1 << 25;
         /// [`Quirk::AbortsOnDtype`].
         const ABORTS_ON_DTYPE = 1 << 26;
+        /// The import is `explain`'s, which calls `__dlpack__` only if that makes nothing wait. No type has this bit.
+        const TRIED = 1 << 27;
         /// What is read before `__dlpack__` is called.
-        const CHECKED_FIRST = Self::IS_NEG.bits() | Self::ABORTS_ON_DTYPE.bits();
+        const CHECKED_FIRST = Self::IS_NEG.bits() | Self::ABORTS_ON_DTYPE.bits() | Self::TRIED.bits();
         /// Attributes that change the meaning of an export.
         const STATE = Self::REQUIRES_GRAD.bits() | Self::IS_CONJ.bits() | Self::IS_NEG.bits();
     }

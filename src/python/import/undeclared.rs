@@ -9,6 +9,7 @@ use crate::python::call::options::Options;
 use crate::python::cpython::int::type_name;
 use crate::python::cpython::warn::{Warning, warn};
 use crate::python::import::traits::Traits;
+use crate::python::import::trial;
 
 /// Returns the ready stream and the producer's of an array whose dict names no stream; the second is `None` if it is
 /// unknown. `is_declared`: version 3 of the interface, in which no stream means that the data is ready.
@@ -60,6 +61,7 @@ const HINT: &str = "name the stream by producer_stream=, or None where nothing i
 /// # Errors
 /// `stream-undeclared` if the import is strict.
 fn check(object: &Bound<'_, PyAny>, options: &Options<'_, '_>) -> PyResult<()> {
+    trial::note_undeclared(object);
     match options.is_strict(object.py())? {
         true => Err(refusal(object).into()),
         false => Ok(()),
@@ -67,7 +69,7 @@ fn check(object: &Bound<'_, PyAny>, options: &Options<'_, '_>) -> PyResult<()> {
 }
 
 /// Builds the refusal of a strict import.
-pub(crate) fn refusal(object: &Bound<'_, PyAny>) -> Violation {
+fn refusal(object: &Bound<'_, PyAny>) -> Violation {
     let found = format_args!("an object of type {}", type_name(object));
     Violation::new(Rule::StreamUndeclared, Field::Object, found).with_hint(HINT)
 }

@@ -112,16 +112,16 @@ fn a_block_in_a_forked_child_is_freed_and_its_owner_leaked() {
 }
 
 #[test]
-fn items_with_fields_are_in_no_tensor() {
+fn items_that_dlpack_lacks_are_in_no_tensor() {
     let bytes = describe(&[2], &[1]);
     let whole = DescriptorRef {
-        dtype: DType::structure(8).expect("8 bytes"),
+        dtype: DType::CAI_ONLY,
         ..bytes.borrowed()
     };
     let drops = Arc::new(AtomicUsize::new(0));
     let owner = Owner::new(Counted(Arc::clone(&drops))).into_raw();
     let refused = build::<DLManagedTensorVersioned>(whole, 0, owner).expect_err("no words for it");
-    assert!(refused.to_string().contains("[descr-fields]"), "{refused}");
+    assert!(refused.to_string().contains("[dtype-code]"), "{refused}");
     assert_eq!(drops.load(SeqCst), 0);
     // SAFETY: `build` did not take it.
     unsafe { owner.release() };

@@ -6,7 +6,7 @@ use super::allocation::Allocation;
 use super::host::{gather, unit};
 use super::{Whole, view_of};
 use crate::driver::{
-    self, ContextGuard, CopyPlan, Driver, DriverError, Lease, Place, PrivateStream, copy_strided,
+    self, ContextGuard, CopyPlan, Driver, DriverError, Place, PrivateStream, copy_strided,
 };
 use crate::error::Error;
 use crate::protocol::device::Device;
@@ -78,8 +78,9 @@ impl Copy<'_> {
         }
         // SAFETY: `on` keeps the source until the stream has read it, by the return edge or by its owner.
         let copied = unsafe { self.enqueue(&allocation, stream) };
-        // Also after a failure: what was enqueued before it reads the source.
-        if !guard.makes_producer_wait() {
+        // Also after a failure: what was enqueued before it reads the source. One call that failed has enqueued nothing.
+        let reads_source = copied.is_ok() || !self.is_one_call();
+        if reads_source && !guard.makes_producer_wait() {
             self.keep_source(stream)?;
         }
         copied?;
@@ -132,6 +133,11 @@ impl Copy<'_> {
         self.view.device().device_type == Device::CUDA_HOST
     }
 
+    /// Whether the copy is enqueued by one call of the driver.
+    fn is_one_call(&self) -> bool {
+        self.is_host_work() || self.plan.calls() == 1
+    }
+
     /// Copies by the host, now.
     fn gather(&self, allocation: &Allocation) {
         let from = self.view.descriptor().data();
@@ -179,17 +185,8 @@ impl Copy<'_> {
 
     /// Keeps the source's owner until `stream`, whose context is current, has read it: nothing else orders its end.
     fn keep_source(&self, stream: Stream) -> Result<(), Error> {
-        let owner = self.view.owner().share();
-        let marked = self
-            .driver
-            .current_context()
-            .and_then(|context| match context {
-                Some(context) => Lease::recorded(self.driver, context, stream),
-                None => Err(driver::DriverError::new("cuCtxGetCurrent", 201)),
-            });
-        match marked {
-            Ok(event) => keep::until_reached(self.driver, event, owner),
-            Err(_) => self.driver.stream_synchronize(stream)?,
+        if keep::until_done(self.driver, stream, self.view.owner()).is_err() {
+            self.driver.stream_synchronize(stream)?;
         }
         Ok(())
     }

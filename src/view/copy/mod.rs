@@ -206,8 +206,9 @@ struct Whole {
 
 impl Whole {
     /// # Errors
-    /// `copy-refused` for packed elements: a byte belongs to several.
+    /// `copy-refused` for packed elements: a byte belongs to several; why DLPack cannot describe the elements.
     fn of(descriptor: &Descriptor) -> Result<Self, Violation> {
+        descriptor.check_dlpack()?;
         let mut axes = Axes::new(Source::Tensor);
         for extent in descriptor.shape() {
             axes.push_extent(*extent)?;

@@ -36,6 +36,24 @@ impl Home {
         Ok(Self { context, id })
     }
 
+    /// Marks what `stream` holds now; `None` if it is being captured, or the legacy one beside a capture: recording
+    /// would break that. The context is current.
+    pub(super) fn record(
+        self,
+        driver: &'static dyn Driver,
+        stream: Stream,
+    ) -> Result<Option<Lease<'static>>, DriverError> {
+        if driver.capture(stream)? != Capture::Idle {
+            return Ok(None);
+        }
+        let event = Lease::recorded(driver, (self.context, self.id), stream)?;
+        if driver.capture(stream)? == Capture::Idle {
+            return Ok(Some(event));
+        }
+        event.destroy();
+        Ok(None)
+    }
+
     /// Makes it current on a thread of ours; false if it is gone, and all work and memory with it.
     fn enter(self, driver: &dyn Driver) -> bool {
         driver.context_id(self.context) == Ok(self.id)
@@ -105,20 +123,26 @@ impl Use {
         if id.is_some() && driver.stream_id(stream).ok() != id {
             return Mark::Unnamed;
         }
-        // A stream that the driver refuses is gone.
-        self.record(driver, stream).unwrap_or(Mark::Unnamed)
+        match self.home.record(driver, stream) {
+            Ok(Some(event)) => Mark::Event(event),
+            Ok(None) => Mark::Captured,
+            // A stream that the driver refuses is gone.
+            Err(_) => Mark::Unnamed,
+        }
     }
 
-    fn record(&self, driver: &'static dyn Driver, stream: Stream) -> Result<Mark, DriverError> {
-        if driver.capture(stream)? != Capture::Idle {
-            return Ok(Mark::Captured);
-        }
-        let event = Lease::recorded(driver, self.home.context, stream)?;
-        if driver.capture(stream)? == Capture::Idle {
-            return Ok(Mark::Event(event));
-        }
-        event.destroy();
-        Ok(Mark::Captured)
+    /// The device of the work, to be waited for; `None` if its context is gone, and all work with it. On a thread of
+    /// ours, whose context changes.
+    pub(super) fn site(&self, driver: &dyn Driver) -> Option<Site> {
+        let home = self.home;
+        let ordinal = match home.enter(driver) {
+            true => driver.current_device().ok()?,
+            false => return None,
+        };
+        Some(Site {
+            ordinal,
+            home: Some(home),
+        })
     }
 }
 
@@ -245,15 +269,7 @@ impl Block {
         match self.used.works {
             Works::Anywhere => Site::others(driver, self.ordinal),
             _ if self.memory != Memory::Pool && self.home == used => Vec::new(),
-            // A context that is gone has no work.
-            _ if !used.enter(driver) => Vec::new(),
-            _ => match driver.current_device() {
-                Ok(ordinal) => vec![Site {
-                    ordinal,
-                    home: Some(used),
-                }],
-                Err(_) => Vec::new(),
-            },
+            _ => self.used.site(driver).into_iter().collect(),
         }
     }
 

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::block::{Block, Home, Memory, Site};
+use super::held::Held;
 use crate::driver::{Driver, RELAXED};
 use crate::process::signals;
 
@@ -20,15 +21,15 @@ struct Shelf {
     ordinal: i32,
     /// The oldest first.
     waiting: VecDeque<Waiting>,
-    /// The device of the block that the thread is freeing, or waiting for.
+    /// The device of what the thread is freeing, or waiting for.
     busy_with: Option<i32>,
 }
 
-/// A block, and whether work may still use it.
+/// What ends here, and whether work may still use it.
 struct Waiting {
-    block: Block,
+    held: Held,
     is_in_use: bool,
-    /// The devices that are waited for first; the call that frees the block waits for its own.
+    /// The devices that are waited for first; the call that frees a block waits for its own.
     sites: Vec<Site>,
 }
 
@@ -45,15 +46,15 @@ fn wait(shelves: Shelves) -> Shelves {
         .unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Frees a block once its device has done its work. If `is_in_use`, its use is not over before that. On a thread whose
+/// Ends `held` once its device has done its work. If `is_in_use`, its use is not over before that. On a thread whose
 /// context may change.
-pub(super) fn later(block: Block, is_in_use: bool) {
+pub(super) fn later(held: Held, is_in_use: bool) {
     let sites = match is_in_use {
-        true => block.sites_of_use(),
+        true => held.sites_of_use(),
         false => Vec::new(),
     };
     let waiting = Waiting {
-        block,
+        held,
         is_in_use,
         sites,
     };
@@ -63,11 +64,11 @@ pub(super) fn later(block: Block, is_in_use: bool) {
     }
 }
 
-/// Puts a block on the shelf of the device that it waits for; back if there is no thread for it.
+/// Puts it on the shelf of the device that it waits for; back if there is no thread for it.
 fn put(shelves: &mut Vec<Shelf>, waiting: Waiting) -> Option<Waiting> {
     let ordinal = waiting.ordinal();
     if !shelves.iter().any(|shelf| shelf.ordinal == ordinal) {
-        let driver = waiting.block.driver;
+        let driver = waiting.held.driver();
         let thread = std::thread::Builder::new().name("cai-dlpack-free".into());
         if thread.spawn(move || run(driver, ordinal)).is_err() {
             return Some(waiting);
@@ -90,13 +91,18 @@ fn shelf(shelves: &mut [Shelf], ordinal: i32) -> &mut Shelf {
 
 /// Takes a block of this size over, which nothing uses any more.
 pub(super) fn take(memory: Memory, nbytes: u64, home: Home) -> Option<Block> {
-    let is_alike = |waiting: &Waiting| {
-        let block = &waiting.block;
-        !waiting.is_in_use && (block.memory, block.nbytes, block.home) == (memory, nbytes, home)
+    let is_alike = |waiting: &Waiting| match &waiting.held {
+        Held::Memory(block) => {
+            !waiting.is_in_use && (block.memory, block.nbytes, block.home) == (memory, nbytes, home)
+        }
+        Held::Owner(_) => false,
     };
     lock().iter_mut().find_map(|shelf| {
         let at = shelf.waiting.iter().position(is_alike)?;
-        shelf.waiting.remove(at).map(|waiting| waiting.block)
+        match shelf.waiting.remove(at)?.held {
+            Held::Memory(block) => Some(block),
+            Held::Owner(_) => None,
+        }
     })
 }
 
@@ -107,7 +113,7 @@ pub(super) fn drain(ordinal: i32) {
             || shelf
                 .waiting
                 .iter()
-                .any(|waiting| waiting.block.ordinal == ordinal)
+                .any(|waiting| waiting.held.ordinal() == ordinal)
     };
     let mut shelves = lock();
     while shelves.iter().any(is_of_it) {
@@ -126,7 +132,7 @@ fn run(driver: &'static dyn Driver, ordinal: i32) {
             shelves = wait(shelves);
             continue;
         };
-        own.busy_with = Some(waiting.block.ordinal);
+        own.busy_with = Some(waiting.held.ordinal());
         drop(shelves);
         let left = waiting.step();
         shelves = lock();
@@ -144,18 +150,18 @@ impl Waiting {
     /// The device that is waited for next.
     fn ordinal(&self) -> i32 {
         let next = self.sites.last();
-        next.map_or(self.block.ordinal, |site| site.ordinal)
+        next.map_or(self.held.ordinal(), |site| site.ordinal)
     }
 
-    /// Waits for one device; frees the block if that was its own, and returns it otherwise.
+    /// Waits for one device and returns what is left to wait for; ends it if there is none.
     fn step(mut self) -> Option<Self> {
         if let Some(site) = self.sites.pop() {
-            site.settle(self.block.driver);
+            site.settle(self.held.driver());
             return Some(self);
         }
         // SAFETY: its use is over, or is work of devices that were just waited for, or of the one that the call waits
         // for.
-        unsafe { self.block.free() };
+        unsafe { self.held.end() };
         None
     }
 

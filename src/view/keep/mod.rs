@@ -13,7 +13,8 @@
 //!
 //! | what ends | after | by |
 //! |---|---|---|
-//! | an owner | an event that its last user has recorded | its drop |
+//! | an owner | an event on the stream of its last user | its drop |
+//! | an owner whose last user was a thread's default stream that is captured, or a stream that is gone | all work of the stream's device | its drop |
 //! | an owner whose memory a graph uses | the graph, and all that was made of it | its drop |
 //! | memory of a pool | an event on the stream that the copy was made for | `cuMemFree`, which does not wait for such memory |
 //! | other memory | the same | `cuMemFree` or `cuMemFreeHost`, which wait for the device; or the next copy of its size takes it |
@@ -34,11 +35,12 @@
 mod block;
 mod free;
 mod graph;
+mod held;
 mod poll;
 
 pub(crate) use block::{Block, Memory, Use};
 pub(crate) use graph::by_graph;
-pub(crate) use poll::{end, start, until_reached};
+pub(crate) use poll::{end, start, until_done};
 
 use crate::driver::{ContextGuard, Driver, DriverError, Place};
 

@@ -5,10 +5,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use super::block::{Block, Mark, Memory};
+use super::block::{Block, Home, Mark, Use};
 use super::free;
-use crate::driver::{ContextGuard, Driver, Lease, RELAXED, Relaxed};
+use super::held::{Held, Owned};
+use crate::driver::{ContextGuard, Driver, DriverError, Lease, RELAXED, Relaxed};
 use crate::process::signals;
+use crate::protocol::stream::Stream;
 use crate::view::Owner;
 
 /// The pause between two rounds of questions: short after news, doubled up to the long one while there are none.
@@ -19,9 +21,9 @@ static KEEPER: OnceLock<Option<Sender<News>>> = OnceLock::new();
 
 enum News {
     /// What hangs on an event.
-    Owner(Lease<'static>, Owner),
-    /// Memory whose consumer is gone.
-    Block(Block),
+    Marked(Lease<'static>, Held),
+    /// What is to end after what its stream holds, which has no mark yet.
+    Unmarked(Held),
     /// What a graph has kept, which is gone.
     Ended(Owner),
     /// A thread that waits until no stream uses what has come, of memory of a device.
@@ -49,11 +51,30 @@ fn sender(driver: &'static dyn Driver) -> Option<&'static Sender<News>> {
     KEEPER.get_or_init(start).as_ref()
 }
 
-/// Drops `owner` once the event has been reached. Without a thread, the caller waits.
-pub(crate) fn until_reached(driver: &'static dyn Driver, event: Lease<'static>, owner: Owner) {
-    if let Some(news) = tell(driver, News::Owner(event, owner)) {
-        Keeper::default().take_alone(driver, news);
-    }
+/// Drops a share of `owner` once `stream`, whose context is current, has done what it holds now. The host does not
+/// wait. Of a stream that is being captured, or that a mark would break a capture of, the mark is made after that; what
+/// the capture holds is no work of the stream's: its graph keeps the owner ([`by_graph`](super::by_graph)).
+///
+/// # Errors
+/// The driver's refusal of a mark. Nothing waits for the stream then.
+pub(crate) fn until_done(
+    driver: &'static dyn Driver,
+    stream: Stream,
+    owner: &Owner,
+) -> Result<(), DriverError> {
+    let event = Home::here(driver)?.record(driver, stream)?;
+    let held = Held::Owner(Owned {
+        driver,
+        ordinal: driver.current_device()?,
+        used: Use::new(driver, Some(stream))?,
+        owner: owner.share(),
+    });
+    let news = match event {
+        Some(event) => News::Marked(event, held),
+        None => News::Unmarked(held),
+    };
+    ends(driver, news);
+    Ok(())
 }
 
 /// Drops `owner` on the thread, which [`start`] has started; without one it stays for ever, as the caller may neither wait
@@ -66,10 +87,14 @@ pub(super) fn drop_later(owner: Owner) {
     }
 }
 
-/// Ends a block once the stream that it is for is done with it. Without a thread, the caller waits.
+/// Ends a block once the stream that it is for is done with it.
 pub(crate) fn end(block: Block) {
-    let driver = block.driver;
-    if let Some(news) = tell(driver, News::Block(block)) {
+    ends(block.driver, News::Unmarked(Held::Memory(block)));
+}
+
+/// Hands over what is to end. Without a thread, the caller waits.
+fn ends(driver: &'static dyn Driver, news: News) {
+    if let Some(news) = tell(driver, news) {
         Keeper::default().take_alone(driver, news);
     }
 }
@@ -98,8 +123,8 @@ fn tell(driver: &'static dyn Driver, news: News) -> Option<News> {
 /// What waits for streams.
 #[derive(Default)]
 struct Keeper {
-    /// Blocks whose stream has no mark for them yet.
-    unmarked: Vec<Block>,
+    /// What its stream has no mark for yet.
+    unmarked: Vec<Held>,
     waiting: Vec<Waiting>,
     drains: Vec<Drain>,
 }
@@ -107,9 +132,7 @@ struct Keeper {
 /// What hangs on one event.
 struct Waiting {
     event: Lease<'static>,
-    /// With the device of its event.
-    owner: Option<(Owner, i32)>,
-    blocks: Vec<Block>,
+    held: Vec<Held>,
 }
 
 impl Keeper {
@@ -155,44 +178,33 @@ impl Keeper {
 
     fn take(&mut self, news: News) {
         match news {
-            News::Owner(event, owner) => {
-                // A context that is gone has no device, and no allocation waits for its memory.
-                let ordinal = event.device().unwrap_or(-1);
-                self.waiting.push(Waiting {
-                    event,
-                    owner: Some((owner, ordinal)),
-                    blocks: Vec::new(),
-                });
-            }
-            News::Block(block) => self.unmarked.push(block),
+            News::Marked(event, held) => self.waiting.push(Waiting {
+                event,
+                held: vec![held],
+            }),
+            News::Unmarked(held) => self.unmarked.push(held),
             News::Ended(owner) => drop(owner),
             News::Drain(drain) => self.drains.push(drain),
         }
     }
 
-    /// Marks the streams of the blocks that came, each stream once.
+    /// Marks the streams of what came, each stream once.
     fn mark(&mut self) {
         let mut left = std::mem::take(&mut self.unmarked);
-        while let Some((driver, used)) = left.last().map(|block| (block.driver, block.used)) {
+        while let Some((driver, used)) = left.last().map(|held| (held.driver(), held.used())) {
             let (of_it, others): (Vec<_>, Vec<_>) =
-                left.into_iter().partition(|block| block.used == used);
+                left.into_iter().partition(|held| held.used() == used);
             left = others;
             self.mark_one(used.mark(driver), of_it);
         }
     }
 
-    fn mark_one(&mut self, mark: Mark, blocks: Vec<Block>) {
+    fn mark_one(&mut self, mark: Mark, held: Vec<Held>) {
         match mark {
-            Mark::Event(event) => self.waiting.push(Waiting {
-                event,
-                owner: None,
-                blocks,
-            }),
-            Mark::Captured => self.unmarked.extend(blocks),
-            Mark::Unnamed => blocks
-                .into_iter()
-                .for_each(|block| free::later(block, true)),
-            Mark::Over => blocks.into_iter().for_each(unused),
+            Mark::Event(event) => self.waiting.push(Waiting { event, held }),
+            Mark::Captured => self.unmarked.extend(held),
+            Mark::Unnamed => held.into_iter().for_each(|held| free::later(held, true)),
+            Mark::Over => held.into_iter().for_each(unused),
         }
     }
 
@@ -213,30 +225,21 @@ impl Keeper {
 impl Waiting {
     /// Whether memory of a device may hang on it.
     fn is_of(&self, ordinal: i32) -> bool {
-        self.owner
-            .as_ref()
-            .is_some_and(|(_, device)| *device == ordinal)
-            || self.blocks.iter().any(|block| block.ordinal == ordinal)
+        self.held.iter().any(|held| held.ordinal() == ordinal)
     }
 
     fn end(self) {
-        let Self {
-            event,
-            owner,
-            blocks,
-        } = self;
-        drop(event);
-        blocks.into_iter().for_each(unused);
-        drop(owner);
+        drop(self.event);
+        self.held.into_iter().for_each(unused);
     }
 }
 
-/// Gives a block back that nothing uses.
-fn unused(block: Block) {
-    if block.memory == Memory::Pool {
-        // SAFETY: the stream that it was made for has got past its last use, or its context is gone.
-        unsafe { block.free() };
+/// Ends what nothing uses.
+fn unused(held: Held) {
+    if held.waits_for_its_device() {
+        free::later(held, false);
     } else {
-        free::later(block, false);
+        // SAFETY: the stream that it was for has got past its last use, or its context is gone.
+        unsafe { held.end() };
     }
 }

@@ -123,7 +123,9 @@ class DType:
 
     @property
     def name(self) -> str:
-        """The name, as NumPy and ml_dtypes spell it: "float32", "bfloat16", "bool"; of short vectors "float32x4"."""
+        """The name, as NumPy and ml_dtypes spell it: "float32", "bfloat16", "bool"; of short vectors "float32x4", of
+        records "void96", of other items that DLPack has not the typestr.
+        """
 
     @property
     def itemsize(self) -> int | None:
@@ -163,7 +165,8 @@ class CaiView:
     shape : tuple of int
         The extents, in elements.
     dtype : DType
-        The element type. Equals every spelling of it, such as "float32" and `np.float32`.
+        The element type. Equals every spelling of it, such as "float32" and `np.float32`. Of records, text, dates and
+        other items that DLPack has not, which leave by CAI alone, it is NumPy's: `np.dtype(v.dtype)`.
     device : tuple of int
         DLPack's device, as (type, id).
     stream : int | None
@@ -215,8 +218,8 @@ class CaiView:
         """The strides in bytes, one for each axis; None for packed types smaller than a byte."""
 
     @property
-    def elem_strides(self) -> tuple[int, ...]:
-        """The strides in elements, one for each axis."""
+    def elem_strides(self) -> tuple[int, ...] | None:
+        """The strides in elements, one for each axis; None if one is no whole number, which only CAI can say."""
 
     @property
     def ptr(self) -> int:
@@ -511,11 +514,18 @@ class Explanation:
     ready
     order
     refused
+    call
+    remedies
+    driver_calls
+    warnings
+    unknown
     """
 
     @property
-    def route(self) -> Literal["exchange", "cai", "dlpack", "capsule", "view"] | None:
-        """The route of `view`: "exchange", "cai", "dlpack", "capsule" or "view"; None if it would refuse the array."""
+    def route(self) -> Literal["exchange", "cai", "dlpack", "array_interface", "capsule", "view"] | None:
+        """The route of `view`: "exchange", "cai", "dlpack", "array_interface", "capsule" or "view"; None if it would
+        refuse the array.
+        """
 
     @property
     def ready(self) -> str | None:
@@ -529,7 +539,31 @@ class Explanation:
 
     @property
     def refused(self) -> str | None:
-        """The error that the import or the consumer would raise; None if neither would."""
+        """The error that the import or the consumer would raise; None if neither would, as far as is `unknown`."""
+
+    @property
+    def call(self) -> str | None:
+        """The consumer's call, in which `v` is the view; None without `to`."""
+
+    @property
+    def remedies(self) -> tuple[str, ...]:
+        """The calls that the consumer takes instead of a refused one; what the error of a refused import advises."""
+
+    @property
+    def driver_calls(self) -> tuple[str, ...] | None:
+        """The driver's calls that make the order, such as "cuEventRecord"; None if they depend on the producer, or on a
+        stream that is not named. Questions are not among them.
+        """
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The warnings that `view` would give."""
+
+    @property
+    def unknown(self) -> str | None:
+        """What cannot be known, and without what: a call of a `__dlpack__` that would make a stream wait, or the
+        consumer's stream. None if nothing.
+        """
 
 def policy(
     *, sync: Literal["event", "host", "none"] | None = None, strict: bool | None = None
@@ -834,10 +868,25 @@ def to_dlpack(
         As `view` and `CaiView.__dlpack__` do.
     """
 
-def explain(obj: object, /, *, to: str | None = None, stream: _StreamLike | None = None) -> Explanation:
-    """Describes what `view` would do with an array, without doing it: the route, the order, the consumer's call.
+def explain(
+    obj: object,
+    /,
+    *,
+    to: str | None = None,
+    stream: _StreamLike | None = None,
+    device_id: int | None = None,
+    producer_stream: _StreamLike | EllipsisType | None = ...,
+    dtype: _DTypeLike | None = None,
+    shape: tuple[int, ...] | None = None,
+    read_only: bool | None = None,
+    owner: object = None,
+    check: Literal["device", "bounds"] | None = None,
+    strict: bool = False,
+) -> Explanation:
+    """Describes what `view` and the consumer's call would do with an array: the route, the order, what is refused.
 
-    Needs no GPU; without a driver the device is unknown.
+    Takes the keywords of `view`. Imports the array as `view` does, and drops it; makes nothing wait. A producer whose
+    `__dlpack__` would make a stream wait is not called, and `unknown` says so.
 
     Parameters
     ----------
@@ -848,6 +897,25 @@ def explain(obj: object, /, *, to: str | None = None, stream: _StreamLike | None
         what the call refuses.
     stream : StreamLike | None, default None
         The consumer's stream, as in `CaiView.__dlpack__`.
+    device_id : int | None, default None
+        The id of the CUDA device. Saves a call of the driver.
+    producer_stream : StreamLike | EllipsisType | None, default ...
+        The stream that writes the data, if the producer does not name it: an int or an object with
+        ``__cuda_stream__``. None: nothing is pending. ``...``: the stream that the producer names.
+    dtype : DTypeLike | None, default None
+        The element type, if the producer cannot state it. Reinterprets the bytes and never casts.
+    shape : tuple[int, ...] | None, default None
+        A new shape for contiguous memory, in elements of `dtype`.
+    read_only : bool | None, default None
+        Overrides the producer's flag, or its lack. False asserts that consumers may write.
+    owner : object, default None
+        Keeps the memory of a bare dict alive; of any other object, is kept alive beside it.
+    check : Literal['device', 'bounds'] | None, default None
+        "device" queries the driver for the device of the pointer; "bounds" also checks that the allocation
+        holds every element. None: "device".
+    strict : bool, default False
+        Refuses data whose producer declares no stream, and what CAI forbids and producers send: a missing
+        version, stream 0. False: as `policy` has it.
 
     Returns
     -------
@@ -856,8 +924,11 @@ def explain(obj: object, /, *, to: str | None = None, stream: _StreamLike | None
 
     Raises
     ------
-    ValueError
-        If `to` names no library of the table of partners, or `stream` no stream.
+    TypeError, ValueError
+        If `to` names no library of the table of partners, `stream` no stream, or a keyword of `view` has the wrong
+        type or value.
+    RecursionError, MemoryError
+        What tells of the process rather than of the array.
     """
 
 def join(items: Iterable[CaiView | _StreamLike], /, *, on: _StreamLike) -> list[CaiView]:

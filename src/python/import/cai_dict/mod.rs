@@ -198,7 +198,7 @@ fn typestr(value: &Bound<'_, PyAny>) -> PyResult<TypeStr> {
     let Ok(text) = text.to_str() else {
         return Err(Violation::new(Rule::TypestrSyntax, Field::CaiTypestr, repr(value)).into());
     };
-    Ok(TypeStr::parse(text)?)
+    Ok(TypeStr::parse_any_order(text)?)
 }
 
 /// Returns the items of a tuple or list; `torch.Size` is a tuple. Refuses a str, which is a sequence too.

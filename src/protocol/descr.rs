@@ -47,12 +47,15 @@ impl Descr {
             .filter(|name| !name.is_empty())
     }
 
-    /// Returns the refusal to exchange a struct as a whole; `None` if it is no struct.
-    pub(crate) fn refusal(&self) -> Option<Violation> {
-        match self {
-            Self::Fields(fields) => Some(refuse_struct(fields)),
-            Self::None | Self::Trivial => None,
+    /// Whether a field, on any level, is a reference to an object.
+    pub(crate) fn has_objects(&self) -> bool {
+        fn any(fields: &[DescrField]) -> bool {
+            let is_object = |field: &DescrField| {
+                field.typestr.kind() == Kind::Object || field.nested().is_some_and(any)
+            };
+            fields.iter().any(is_object)
         }
+        matches!(self, Self::Fields(fields) if any(fields))
     }
 
     pub(super) fn find(&self, name: &str) -> Result<&DescrField, Violation> {
@@ -71,10 +74,12 @@ impl Descr {
     }
 }
 
-/// One field of a struct. An unnamed one is padding.
+/// One field of a struct. Unnamed bytes are padding; any other field without a name is called `f0`, `f1`, ... by its
+/// place, as NumPy does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DescrField {
     name: Box<str>,
+    title: Option<Box<str>>,
     typestr: TypeStr,
     shape: Box<[i64]>,
     offset: u32,
@@ -86,6 +91,12 @@ impl DescrField {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns the title, a second name that NumPy's fields may have.
+    #[must_use]
+    pub fn title(&self) -> Option<&str> {
+        self.title.as_deref()
     }
 
     /// Returns the type of one element, in any byte order; `V` for a nested struct.
@@ -121,6 +132,40 @@ impl DescrField {
     /// Returns the fields of a nested struct.
     pub(crate) fn descr(&self) -> Descr {
         self.nested.clone().map_or(Descr::None, Descr::Fields)
+    }
+
+    /// Returns the fields of a nested struct.
+    pub(crate) fn nested(&self) -> Option<&[Self]> {
+        self.nested.as_deref()
+    }
+
+    fn is_padding(&self) -> bool {
+        self.name.is_empty() && self.nested.is_none() && self.typestr.kind() == Kind::Void
+    }
+}
+
+/// Names the fields that have no name, and checks that each name occurs once.
+///
+/// # Errors
+/// `descr-names` (ValueError).
+fn named(mut fields: Vec<DescrField>) -> Result<Box<[DescrField]>, Violation> {
+    for (place, field) in fields.iter_mut().enumerate() {
+        if field.name.is_empty() && !field.is_padding() {
+            field.name = format!("f{place}").into();
+        }
+    }
+    let mut names: Vec<_> = fields.iter().map(|field| &*field.name).collect();
+    names.sort_unstable();
+    let twice = names.windows(2).find_map(|pair| match pair {
+        [one, other] if one == other && !one.is_empty() => Some(one),
+        _ => None,
+    });
+    match twice {
+        None => Ok(fields.into()),
+        Some(name) => {
+            let found = format_args!("two fields '{name}'");
+            Err(Violation::new(Rule::DescrNames, Field::CaiDescr, found))
+        }
     }
 }
 
@@ -181,7 +226,7 @@ impl DescrBuilder {
     /// Adds a field that is a struct itself.
     ///
     /// # Errors
-    /// `descr-depth`, `descr-size` and `shape-extent` (ValueError).
+    /// `descr-depth`, `descr-names`, `descr-size` and `shape-extent` (ValueError).
     pub fn push_nested(&mut self, name: &str, inner: Self, shape: &[i64]) -> Result<(), Violation> {
         if inner.size == 0 {
             let found = format_args!("no fields in '{name}'");
@@ -189,7 +234,7 @@ impl DescrBuilder {
         }
         let typestr = TypeStr::void(inner.size);
         self.count = self.count.max(inner.count);
-        self.add(name, typestr, shape, Some(inner.fields.into()))
+        self.add(name, typestr, shape, Some(named(inner.fields)?))
     }
 
     fn add(
@@ -221,6 +266,7 @@ impl DescrBuilder {
         };
         self.fields.push(DescrField {
             name: name.into(),
+            title: None,
             typestr,
             shape: shape.into(),
             offset: self.size,
@@ -230,21 +276,31 @@ impl DescrBuilder {
         Ok(())
     }
 
+    /// Gives the last field a title, a second name.
+    pub fn set_title(&mut self, title: &str) {
+        if let Some(field) = self.fields.last_mut() {
+            field.title = Some(title.into());
+        }
+    }
+
     /// Checks the fields against the typestr and returns them.
     ///
     /// # Errors
-    /// `descr-size` (ValueError).
+    /// `descr-size`, `descr-names` and `descr-typestr` (ValueError).
     pub fn finish(self, typestr: TypeStr) -> Result<Descr, Violation> {
         check_total(&self.fields, typestr)?;
         match &*self.fields {
             [only] if only.name.is_empty() && only.nested.is_none() && only.shape.is_empty() => {
-                if only.typestr == typestr || typestr.kind() == Kind::Void {
+                if only.typestr == typestr {
                     return Ok(Descr::Trivial);
+                }
+                if typestr.kind() == Kind::Void {
+                    return Ok(Descr::Fields(named(self.fields)?));
                 }
                 let found = format_args!("'{}' where typestr is '{typestr}'", only.typestr);
                 Err(Violation::new(Rule::DescrTypestr, Field::CaiDescr, found))
             }
-            _ => Ok(Descr::Fields(self.fields.into())),
+            _ => Ok(Descr::Fields(named(self.fields)?)),
         }
     }
 }
@@ -270,7 +326,7 @@ fn check_total(fields: &[DescrField], typestr: TypeStr) -> Result<(), Violation>
 
 /// Refuses a struct without a chosen field.
 #[cold]
-pub(in crate::protocol) fn refuse_struct(fields: &[DescrField]) -> Violation {
+pub(super) fn refuse_struct(fields: &[DescrField]) -> Violation {
     Violation::new(Rule::DescrFields, Field::CaiDescr, Names(fields)).with_hint(ONE_FIELD)
 }
 

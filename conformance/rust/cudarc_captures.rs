@@ -1,0 +1,272 @@
+//! A guard that ends while a stream is captured: the capture ends whole, and the owner stays as long as it is read.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use cai_dlpack::CaiView;
+use cai_dlpack::protocol::stream::Stream;
+use cai_dlpack::view::Owner;
+use cudarc::driver::result;
+use cudarc::driver::sys::{CUgraph, CUstream, CUstreamCaptureMode};
+use cudarc::driver::{CudaContext, CudaStream};
+
+use crate::cudarc_guard::{Ends, Stage, stream};
+use crate::simulator::number;
+
+/// The stream that a guard is on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Consumer {
+    Handle,
+    Legacy,
+    PerThread,
+}
+
+impl Consumer {
+    fn stream(self, stage: &Stage) -> Arc<CudaStream> {
+        match self {
+            Self::Handle => Arc::clone(&stage.consumer),
+            Self::Legacy => stage.context.default_stream(),
+            Self::PerThread => stage.context.per_thread_stream(),
+        }
+    }
+}
+
+/// The stream that is captured while the guard ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Captured {
+    Own,
+    /// A blocking one of the same context: the legacy stream may not be touched.
+    Blocking,
+    NonBlocking,
+}
+
+/// When the capture begins.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Begins {
+    BeforeTheGuard,
+    /// After work that reads the memory, which a gate holds up.
+    AfterItsWork,
+}
+
+const MODES: [CUstreamCaptureMode; 3] = [
+    CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL,
+    CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+    CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
+];
+
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    consumer: Consumer,
+    captured: Captured,
+    begins: Begins,
+    mode: CUstreamCaptureMode,
+    /// Whether the producer's stream has to wait, which the capture may forbid.
+    has_producer: bool,
+}
+
+fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for consumer in [Consumer::Handle, Consumer::Legacy, Consumer::PerThread] {
+        for captured in [Captured::Own, Captured::Blocking, Captured::NonBlocking] {
+            for begins in [Begins::BeforeTheGuard, Begins::AfterItsWork] {
+                for mode in MODES {
+                    // The driver captures no legacy stream.
+                    if (consumer, captured) == (Consumer::Legacy, Captured::Own) {
+                        continue;
+                    }
+                    cases.extend([false, true].map(|has_producer| Case {
+                        consumer,
+                        captured,
+                        begins,
+                        mode,
+                        has_producer,
+                    }));
+                }
+            }
+        }
+    }
+    cases
+}
+
+/// A capture, ended by the caller.
+struct Capture(CUstream);
+
+impl Capture {
+    fn begin(stream: CUstream, mode: CUstreamCaptureMode) -> Self {
+        // SAFETY: the tests keep their streams to the end.
+        unsafe { result::stream::begin_capture(stream, mode) }.expect("a capture");
+        Self(stream)
+    }
+
+    /// Whether it ends whole.
+    fn ends_well(self) -> bool {
+        self.graph().is_some()
+    }
+
+    /// Ends it; `None` if it was broken.
+    fn graph(self) -> Option<CUgraph> {
+        // SAFETY: the stream is alive, and captures.
+        let graph = unsafe { result::stream::end_capture(self.0) };
+        graph.ok().filter(|graph| !graph.is_null())
+    }
+}
+
+/// A blocking stream, which cudarc makes none of.
+struct Blocking(CUstream);
+
+impl Blocking {
+    fn new(context: &CudaContext) -> Self {
+        context.bind_to_thread().expect("current");
+        let made = result::stream::create(result::stream::StreamKind::Default);
+        Self(made.expect("a stream"))
+    }
+}
+
+impl Drop for Blocking {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, and destroyed once.
+        unsafe { result::stream::destroy(self.0) }.expect("destroyed");
+    }
+}
+
+/// Waits for the owner's end.
+fn ends(ended: &AtomicBool, case: impl Debug) {
+    let late = Instant::now() + Duration::from_secs(10);
+    while !ended.load(Ordering::SeqCst) {
+        assert!(Instant::now() < late, "the owner is let go: {case:?}");
+        std::thread::yield_now();
+    }
+}
+
+/// Whether the owner has not ended after the threads have had time for it.
+fn stays(ended: &AtomicBool) -> bool {
+    std::thread::sleep(Duration::from_millis(10));
+    !ended.load(Ordering::SeqCst)
+}
+
+#[test]
+fn no_capture_is_broken_and_no_owner_ends_before_the_work_that_reads_it() {
+    for case in cases() {
+        check(case);
+    }
+}
+
+/// An array of a producer that no stream waits for, and whether its owner has ended.
+fn owned(stage: &Stage) -> (CaiView, Arc<AtomicBool>) {
+    let ended = Arc::new(AtomicBool::new(false));
+    let plain = stage.array(Stream::None, None, &[1]);
+    let owner = Owner::new(Ends(Arc::clone(&ended), Some(Arc::clone(&stage.memory))));
+    // SAFETY: elements of the memory that the owner keeps.
+    let view = unsafe { CaiView::new(plain.descriptor().clone(), Stream::None, owner) };
+    (view, ended)
+}
+
+fn check(case: Case) {
+    let stage = Stage::new();
+    let (blocking, other) = (Blocking::new(&stage.context), &stage.producer);
+    let another = stage.context.new_stream().expect("a stream");
+    let consumer: &Arc<CudaStream> = &case.consumer.stream(&stage);
+    let begin = || {
+        let stream = match case.captured {
+            Captured::Own => consumer.cu_stream(),
+            Captured::Blocking => blocking.0,
+            Captured::NonBlocking => other.cu_stream(),
+        };
+        Capture::begin(stream, case.mode)
+    };
+
+    let (mut view, ended) = owned(&stage);
+    if case.has_producer {
+        // SAFETY: the memory stays to the end of the test, and the stream with it.
+        view = unsafe { view.with_producer(stream(&another)) };
+    }
+    let typed = view.typed::<f32>().expect("floats");
+    let mut copy = consumer.alloc_zeros::<f32>(4).expect("memory");
+    consumer.synchronize().expect("zeroes");
+
+    if case.begins == Begins::BeforeTheGuard {
+        let capture = begin();
+        drop(typed.on(consumer).expect("a guard"));
+        drop(view);
+        stays(&ended);
+        assert!(capture.ends_well(), "{case:?}");
+        ends(&ended, case);
+        return;
+    }
+    let gate = stage.machine.sim.gate(number(consumer)).expect("a gate");
+    let mut guard = typed.on(consumer).expect("a guard");
+    let slice = guard.as_slice().expect("contiguous");
+    consumer.memcpy_dtod(&slice, &mut copy).expect("a copy");
+    let capture = begin();
+    let is_ordered = guard.finish().is_ok() && case.has_producer;
+    drop(view);
+    // An owner whose producer waits for the work may go.
+    assert!(is_ordered || stays(&ended), "in the capture: {case:?}");
+    assert!(capture.ends_well(), "{case:?}");
+    assert!(is_ordered || stays(&ended), "after the capture: {case:?}");
+    gate.open();
+    let copied = consumer.clone_dtoh(&copy).expect("a copy");
+    assert_eq!(copied, [1.0, 2.0, 3.0, 4.0], "{case:?}");
+    ends(&ended, case);
+}
+
+/// What is over first: the work from before the capture, or the graph.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum First {
+    Work,
+    Graph,
+}
+
+/// One guard writes before the capture, and in it.
+#[test]
+fn the_owner_stays_for_the_work_from_before_a_capture_and_for_its_graph() {
+    for consumer in [Consumer::Handle, Consumer::PerThread] {
+        for mode in MODES {
+            for first in [First::Work, First::Graph] {
+                check_both(consumer, mode, first);
+            }
+        }
+    }
+}
+
+fn check_both(consumer: Consumer, mode: CUstreamCaptureMode, first: First) {
+    let case = (consumer, mode, first);
+    let stage = Stage::new();
+    let consumer = &consumer.stream(&stage);
+    let (mut view, ended) = owned(&stage);
+    let gate = stage.machine.sim.gate(number(consumer)).expect("a gate");
+    let typed = view.typed_mut::<f32>().expect("floats");
+    let mut guard = typed.on(consumer).expect("a guard");
+    let mut fill = || {
+        let mut slice = guard.as_slice().expect("contiguous");
+        consumer.memset_zeros(&mut slice).expect("a fill");
+    };
+    fill();
+    let capture = Capture::begin(consumer.cu_stream(), mode);
+    fill();
+    guard.finish().expect("no edge to make");
+    drop(view);
+    let graph = capture.graph().expect("a capture that is whole");
+    // SAFETY: the graph is alive, and not used afterwards.
+    let destroy = || unsafe { result::graph::destroy(graph) }.expect("destroyed");
+    let work_is_done = || {
+        gate.open();
+        consumer.synchronize().expect("the memory is there");
+    };
+    assert!(stays(&ended), "both use the memory: {case:?}");
+    match first {
+        First::Work => {
+            work_is_done();
+            assert!(stays(&ended), "the graph uses the memory: {case:?}");
+            destroy();
+        }
+        First::Graph => {
+            destroy();
+            assert!(stays(&ended), "the work uses the memory: {case:?}");
+            work_is_done();
+        }
+    }
+    ends(&ended, case);
+}

@@ -1,0 +1,205 @@
+//! Who waits for whom in a hand-over.
+
+use std::fmt;
+
+use super::reads::Reads;
+use super::row::{Call, Waits};
+use crate::protocol::descriptor::Descriptor;
+use crate::protocol::rule::Violation;
+use crate::protocol::stream::{Plan, Platform, Reason, Request, Stream, SyncPolicy};
+
+/// Who waits for whom in a hand-over.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Order {
+    /// No call is made.
+    Nothing {
+        /// The reason, a sentence.
+        why: &'static str,
+    },
+    /// The dict names the stream that the data is ready on, which the consumer does not wait for.
+    PassedOn {
+        /// That stream.
+        ready: Stream,
+    },
+    /// `wait` waits for an event recorded on `record`.
+    Event {
+        /// The stream that the data is ready on.
+        record: Stream,
+        /// The consumer's stream.
+        wait: Stream,
+        /// The reason, a sentence.
+        why: &'static str,
+    },
+    /// It depends on the stream that the consumer works on, which the caller has not named: the consumer waits for
+    /// `ready`, unless it works there.
+    Unnamed {
+        /// The stream that the data is ready on.
+        ready: Stream,
+        /// The host waits in the consumer's place.
+        on_host: bool,
+    },
+    /// The calling thread waits for `stream`.
+    HostWait {
+        /// The stream that the data is ready on.
+        stream: Stream,
+        /// The reason, a sentence.
+        why: &'static str,
+    },
+    /// There is no order to be made.
+    Refused(Violation),
+}
+
+impl Order {
+    /// The calls of the driver that make the order; `None` if they depend on a stream that is not known. Questions, such
+    /// as those about captures, are not among them.
+    #[must_use]
+    pub fn driver_calls(&self) -> Option<&'static [&'static str]> {
+        match self {
+            Self::Nothing { .. } | Self::PassedOn { .. } | Self::Refused(_) => Some(&[]),
+            Self::Event { .. } => Some(&["cuEventRecord", "cuStreamWaitEvent"]),
+            Self::HostWait {
+                stream: Stream::None,
+                ..
+            } => Some(&["cuCtxSynchronize"]),
+            Self::HostWait { .. } => Some(&["cuStreamSynchronize"]),
+            Self::Unnamed { .. } => None,
+        }
+    }
+}
+
+impl From<Plan> for Order {
+    fn from(plan: Plan) -> Self {
+        match plan {
+            Plan::Nothing(reason) => Self::Nothing {
+                why: reason.sentence(),
+            },
+            Plan::Event {
+                record,
+                wait,
+                reason,
+            } => Self::Event {
+                record,
+                wait,
+                why: reason.sentence(),
+            },
+            Plan::HostWait { stream, reason } => Self::HostWait {
+                stream,
+                why: reason.sentence(),
+            },
+            Plan::Refuse(violation) => Self::Refused(violation),
+        }
+    }
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing { why } => write!(f, "nothing to do: {why}"),
+            Self::PassedOn { ready } => {
+                write!(f, "nobody waits: {ready} is passed on in the dict")
+            }
+            Self::Event { record, wait, why } => {
+                write!(f, "{wait} waits for an event on {record}: {why}")
+            }
+            Self::Unnamed { ready, on_host } => {
+                let who = match on_host {
+                    true => "the host waits for",
+                    false => "the consumer's stream waits for an event on",
+                };
+                write!(f, "{who} {ready}, unless the consumer works there")
+            }
+            Self::HostWait { stream, why } => write!(f, "the host waits for {stream}: {why}"),
+            Self::Refused(violation) => write!(f, "refused: {violation}"),
+        }
+    }
+}
+
+/// The consumer's part in an order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Asks {
+    /// It asks the view for this order.
+    For(Request),
+    /// It asks for the order of a stream that the caller has not named.
+    Unnamed,
+    /// It reads the stream in the dict, and waits by itself, or not at all.
+    Nothing,
+}
+
+impl Call {
+    /// What the call asks a view of this array for. `stream` is the one that the caller names, `work` that of
+    /// `use_stream`.
+    pub(crate) fn asks(&self, array: &Descriptor, stream: Option<Request>, work: Stream) -> Asks {
+        if self.reads == Reads::Interface {
+            return Asks::Nothing;
+        }
+        let (device, dtype) = (array.device(), array.dtype());
+        let platform = platform_of(array);
+        let is_cpu = platform == Platform::Host;
+        let is_on_host = is_cpu || platform == Platform::HostReadable;
+        // What has a buffer in C order is not read by DLPack.
+        let has_buffer = self.reads == Reads::BufferOrDlpack
+            && device.is_host_readable()
+            && dtype.format().is_some()
+            && (array.len() == 0 || array.layout().is_c_contiguous());
+        match self.waits {
+            Waits::WorkStream if is_cpu => Asks::For(Request::NoSync),
+            Waits::WorkStream => Asks::For(Request::Stream(work)),
+            Waits::LegacyDefault if !is_on_host => {
+                Asks::For(Request::Stream(Stream::LegacyDefault))
+            }
+            Waits::Nobody if !is_cpu && !has_buffer => Asks::For(Request::NoSync),
+            Waits::Stream if !is_cpu => stream.map_or(Asks::Unnamed, Asks::For),
+            _ => Asks::For(Request::Host),
+        }
+    }
+
+    /// Who waits for data that is ready on `ready`. `decide` decides about what the call asks the view for.
+    ///
+    /// # Errors
+    /// Those of `decide`.
+    pub(crate) fn order<E>(
+        &self,
+        ready: Stream,
+        stream: Option<Request>,
+        asks: Asks,
+        policy: SyncPolicy,
+        decide: impl FnOnce(Request) -> Result<Order, E>,
+    ) -> Result<Order, E> {
+        let nothing = |reason: Reason| Order::Nothing {
+            why: reason.sentence(),
+        };
+        let why = "the consumer waits for the stream in the dict";
+        Ok(match (asks, self.waits, stream) {
+            (Asks::For(request), ..) => decide(request)?,
+            _ if ready == Stream::None => nothing(Reason::ReadyEverywhere),
+            (Asks::Unnamed, ..) => match policy {
+                SyncPolicy::None => nothing(Reason::PolicyNone),
+                policy => Order::Unnamed {
+                    ready,
+                    on_host: policy == SyncPolicy::Host,
+                },
+            },
+            (Asks::Nothing, Waits::Host, _) => Order::HostWait { stream: ready, why },
+            (Asks::Nothing, Waits::Nobody, _) => Order::PassedOn { ready },
+            (Asks::Nothing, _, Some(Request::Stream(wait))) if wait == ready => {
+                nothing(Reason::SameStream)
+            }
+            (Asks::Nothing, _, Some(Request::Stream(wait))) => Order::Event {
+                record: ready,
+                wait,
+                why,
+            },
+            (Asks::Nothing, _, Some(_)) => nothing(Reason::NoSyncRequested),
+            (Asks::Nothing, _, None) => Order::Unnamed {
+                ready,
+                on_host: false,
+            },
+        })
+    }
+}
+
+/// The platform of an array's device.
+pub(crate) fn platform_of(array: &Descriptor) -> Platform {
+    Platform::from_device_type(array.device().device_type).unwrap_or(Platform::Host)
+}

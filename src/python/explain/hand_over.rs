@@ -1,0 +1,181 @@
+//! The hand-over of a view to a consumer: who would wait, and what would be refused.
+
+use pyo3::prelude::*;
+
+use super::{Explanation, sentence};
+use crate::error::Error;
+use crate::partners::{Call, Order, Partner, Reads, platform_of, with_remedies};
+use crate::protocol::descriptor::Descriptor;
+use crate::protocol::stream::{Platform, Request, Stream, SyncPolicy};
+use crate::python::call::{policy, stream, use_stream};
+use crate::python::class::view::PyCaiView;
+use crate::python::export::dlpack::{DlpackRequest, Export};
+use crate::view::{CaiView, Transfer};
+
+/// What the caller says of the consumer.
+#[derive(Clone, Copy)]
+pub(super) struct Given<'a, 'py> {
+    pub(super) partner: Option<&'static Partner>,
+    pub(super) stream: Option<&'a Bound<'py, PyAny>>,
+}
+
+/// Explains the order of a hand-over, and its refusal.
+///
+/// # Errors
+/// Those of the `stream` argument, and of the context's policy and streams.
+pub(super) fn explain<'py>(
+    py: Python<'py>,
+    view: &PyCaiView,
+    given: Given<'_, 'py>,
+    found: &mut Explanation,
+) -> PyResult<()> {
+    let consumer = Consumer::of(py, view, given.stream)?;
+    let order = match given.partner {
+        None => consumer.decide(consumer.usual()?),
+        Some(partner) => consumer.order(&partner.call),
+    };
+    let refused = match order {
+        Ok(order) => {
+            found.driver_calls = order.driver_calls();
+            found.order = Some(order.to_string());
+            match order {
+                Order::Refused(why) => Some(why.to_string()),
+                Order::Unnamed { .. } => {
+                    let unknown =
+                        "who waits: cannot be known without stream=, the consumer's stream";
+                    found.unknown = Some(unknown.to_owned());
+                    None
+                }
+                _ => None,
+            }
+        }
+        Err(error) => {
+            let refused = sentence(py, &error.into());
+            found.driver_calls = None;
+            found.order = Some(format!("refused: {refused}"));
+            Some(refused)
+        }
+    };
+    match given.partner {
+        Some(partner) => refuse(py, view, partner, Some(&consumer), found),
+        // Without a consumer the import is all that is explained, and the order is what an export would do.
+        None if given.stream.is_some() => found.refused = refused,
+        None => {}
+    }
+    Ok(())
+}
+
+/// Explains why the consumer would refuse the view. `consumer` is given if the order is known.
+pub(super) fn refuse(
+    py: Python<'_>,
+    view: &PyCaiView,
+    partner: &'static Partner,
+    consumer: Option<&Consumer<'_>>,
+    found: &mut Explanation,
+) {
+    let exports = |call: &Call, array: &Descriptor| {
+        let refused = check(view, call, array, consumer).err();
+        refused.map(|error| sentence(py, &error))
+    };
+    let (refused, remedies) = partner.refusals(view.view().descriptor(), exports);
+    found.refused = refused.map(|refused| with_remedies(&refused, &remedies));
+    found.remedies = remedies.into_iter().map(|remedy| remedy.code).collect();
+}
+
+/// Checks what the view itself would refuse to a call.
+fn check(
+    view: &PyCaiView,
+    call: &Call,
+    array: &Descriptor,
+    consumer: Option<&Consumer<'_>>,
+) -> PyResult<()> {
+    view.check_scope()?;
+    match call.reads {
+        Reads::Capsule => Export::decide(array.borrowed(), &LEGACY).map(drop)?,
+        Reads::Interface => view.view().ready_by_number().map(drop)?,
+        _ => {}
+    }
+    if call.copies && !array.device().is_host_readable() {
+        Transfer::check(array)?;
+    }
+    match consumer.map(|consumer| consumer.order(call)).transpose()? {
+        Some(Order::Refused(why)) => Err(why.into()),
+        _ => Ok(()),
+    }
+}
+
+/// The arguments of a call that takes a capsule of the layout before DLPack 1.0.
+const LEGACY: DlpackRequest<'static, 'static> = DlpackRequest {
+    stream: None,
+    max_version: None,
+    dl_device: None,
+    copy: None,
+    writable: false,
+    on_host: true,
+};
+
+/// The order that a consumer asks a view for.
+pub(super) struct Consumer<'v> {
+    view: &'v CaiView,
+    platform: Platform,
+    policy: SyncPolicy,
+    /// The stream that the caller has named.
+    stream: Option<Request>,
+    /// The stream of `use_stream`.
+    work: Stream,
+}
+
+impl<'v> Consumer<'v> {
+    fn of(
+        py: Python<'_>,
+        view: &'v PyCaiView,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let view = view.view();
+        let platform = platform_of(view.descriptor());
+        let named = |stream| stream::request(Some(stream), platform);
+        Ok(Self {
+            view,
+            platform,
+            policy: policy::policy(py)?,
+            stream: stream.map(named).transpose()?,
+            work: match platform {
+                Platform::Cuda | Platform::HostReadable => {
+                    use_stream::work_stream(py, view.device().id)?
+                }
+                _ => Stream::LegacyDefault,
+            },
+        })
+    }
+
+    /// What `__dlpack__` is asked for by a consumer that is not known.
+    fn usual(&self) -> PyResult<Request> {
+        match (self.stream, self.platform) {
+            (Some(request), _) => Ok(request),
+            (None, Platform::Host | Platform::HostReadable) => Ok(Request::Host),
+            (None, _) => stream::request(None, self.platform),
+        }
+    }
+
+    /// Decides who waits in a call.
+    fn order(&self, call: &Call) -> Result<Order, Error> {
+        let asks = call.asks(self.view.descriptor(), self.stream, self.work);
+        let decide = |request| self.decide(request);
+        call.order(
+            self.view.ready_number(),
+            self.stream,
+            asks,
+            self.policy,
+            decide,
+        )
+    }
+
+    fn decide(&self, request: Request) -> Result<Order, Error> {
+        // A requested wait of the host does not depend on the context's policy.
+        let policy = match request {
+            Request::Host => SyncPolicy::Event,
+            _ => self.policy,
+        };
+        self.view.foresee(request, policy).map(Order::from)
+    }
+}

@@ -1,0 +1,319 @@
+//! `explain`: describes an import, the order and the consumer's call.
+//!
+//! | part | decided by |
+//! |---|---|
+//! | route, array, ready stream, refusal of the import | the import itself, whose view is dropped ([`trial`]) |
+//! | order | the questions and the plan of the order that an export would make ([`CaiView::foresee`]) |
+//! | the consumer's refusal | the view's own export, and the [table of partners](crate::partners) |
+//!
+//! Makes no event and no stream wait.
+//!
+//! [`CaiView::foresee`]: crate::view::CaiView::foresee
+
+mod hand_over;
+mod offers;
+
+use std::fmt::Write;
+
+use pyo3::Borrowed;
+use pyo3::exceptions::{PyException, PyMemoryError, PyRecursionError};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::partners;
+use crate::partners::{PARTNERS, Partner};
+use crate::protocol::descriptor::Descriptor;
+use crate::protocol::device::Access;
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::stream::Stream;
+use crate::python::call::choice::text;
+use crate::python::call::options::{Options, with_options};
+use crate::python::class::view::PyCaiView;
+use crate::python::cpython::errors::raised;
+use crate::python::cpython::fastcall::Function;
+use crate::python::cpython::int::repr;
+use crate::python::cpython::recursion::Level;
+use crate::python::cpython::release;
+use crate::python::cpython::thread_exit::entries;
+use crate::python::import::trial;
+use crate::python::import::trial::{End, Trial};
+use hand_over::Given;
+
+/// The description of an import, returned by `explain`; its `str` is a text of a few lines.
+///
+/// Attributes
+/// ----------
+/// route
+/// ready
+/// order
+/// refused
+/// call
+/// remedies
+/// driver_calls
+/// warnings
+/// unknown
+#[pyclass(name = "Explanation", module = "cai_dlpack", frozen)]
+#[derive(Default)]
+pub(crate) struct Explanation {
+    /// The route of `view`: "exchange", "cai", "dlpack", "array_interface", "capsule" or "view"; None if it would
+    /// refuse the array.
+    #[pyo3(get)]
+    route: Option<&'static str>,
+    /// Where the data is ready: "now", "on" a stream, or "undeclared" with the stream that is taken; None if the
+    /// producer makes it ready on the stream that it is passed.
+    #[pyo3(get)]
+    ready: Option<String>,
+    /// Which stream would wait for which; None if the order depends on the producer.
+    #[pyo3(get)]
+    order: Option<String>,
+    /// The error that the import or the consumer would raise; None if neither would, as far as is `unknown`.
+    #[pyo3(get)]
+    refused: Option<String>,
+    /// The consumer's call, in which `v` is the view; None without `to`.
+    #[pyo3(get)]
+    call: Option<&'static str>,
+    remedies: Vec<String>,
+    driver_calls: Option<&'static [&'static str]>,
+    warnings: Vec<String>,
+    /// What cannot be known, and without what: a call of a `__dlpack__` that would make a stream wait, or the
+    /// consumer's stream. None if nothing.
+    #[pyo3(get)]
+    unknown: Option<String>,
+    text: String,
+}
+
+entries! {
+impl Explanation {
+    /// The calls that the consumer takes instead of a refused one; what the error of a refused import advises.
+    #[getter]
+    fn remedies<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.remedies)
+    }
+
+    /// The driver's calls that make the order, such as "cuEventRecord"; None if they depend on the producer, or on a
+    /// stream that is not named. Questions are not among them.
+    #[getter]
+    fn driver_calls<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let calls = self.driver_calls.map(|calls| PyTuple::new(py, calls));
+        calls.transpose()
+    }
+
+    /// The warnings that `view` would give.
+    #[getter]
+    fn warnings<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.warnings)
+    }
+
+    fn __str__(&self) -> &str {
+        &self.text
+    }
+
+    fn __repr__(&self) -> &str {
+        &self.text
+    }
+}
+}
+
+with_options! {
+    /// Describes what `view` and the consumer's call would do with an array: the route, the order, what is refused.
+    ///
+    /// Takes the keywords of `view`. Imports the array as `view` does, and drops it; makes nothing wait. A producer whose
+    /// `__dlpack__` would make a stream wait is not called, and `unknown` says so.
+    ///
+    /// Returns
+    /// -------
+    /// Explanation
+    ///     Prints as a text of a few lines.
+    ///
+    /// Raises
+    /// ------
+    /// TypeError, ValueError
+    ///     If `to` names no library of the table of partners, `stream` no stream, or a keyword of `view` has the wrong
+    ///     type or value.
+    /// RecursionError, MemoryError
+    ///     What tells of the process rather than of the array.
+    Explain = explain [
+        /// Any array that `view` takes.
+        obj: "object",
+    ] (
+        /// The consumer's library by any of its names, such as "torch" or "pytorch". Adds its zero-copy call, and
+        /// what the call refuses.
+        to: "str | None" = None,
+        /// The consumer's stream, as in `CaiView.__dlpack__`.
+        stream: "_StreamLike | None" = None,
+    ) -> "Explanation"
+}
+
+impl Function for Explain {
+    fn call<'py>(
+        _: Borrowed<'_, 'py, PyAny>,
+        arguments: Self::Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let _level = Level::begin(arguments.obj.py())?;
+        let parsed = Options::read(Self::given(&arguments))?;
+        let options = parsed.as_ref().unwrap_or(Options::NONE);
+        let given = Given {
+            partner: arguments.to.map(partner).transpose()?,
+            stream: arguments.stream.as_deref(),
+        };
+        // Errors of the import become text, and are dropped.
+        let explanation = release::dropping(|| explain(&arguments.obj, options, given))?;
+        Ok(Bound::new(arguments.obj.py(), explanation)?.into_any())
+    }
+}
+
+fn partner(to: Borrowed<'_, '_, PyAny>) -> PyResult<&'static Partner> {
+    let name = text(&to, "to", "a str, the name of a library")?;
+    let partner = name.and_then(|name| partners::find(&name));
+    partner.ok_or_else(|| {
+        let names: Vec<_> = PARTNERS.iter().map(|partner| partner.name).collect();
+        Violation::new(Rule::ArgumentValue, Field::Argument("to"), repr(&to))
+            .with_hint(format!("must be one of {}", names.join(", ")))
+            .into()
+    })
+}
+
+fn explain<'py>(
+    object: &Bound<'py, PyAny>,
+    options: &Options<'_, 'py>,
+    given: Given<'_, 'py>,
+) -> PyResult<Explanation> {
+    let py = object.py();
+    let Trial {
+        route,
+        end,
+        is_undeclared,
+        warnings,
+    } = trial::import(object, options)?;
+    let mut found = Explanation {
+        route,
+        warnings,
+        driver_calls: Some(&[]),
+        ..Explanation::default()
+    };
+    let view = match end {
+        End::Refused(error) if is_of_the_process(py, &error) => return Err(error),
+        End::Refused(error) => {
+            found.refused = Some(sentence(py, &error));
+            found.driver_calls = None;
+            None
+        }
+        End::View(view, _offer) => {
+            found.ready = Some(state(view.view().ready_number(), is_undeclared));
+            hand_over::explain(py, &view, given, &mut found)?;
+            Some(view)
+        }
+        End::Unasked(device, described) => {
+            found.driver_calls = None;
+            found.unknown = Some(format!(
+                "whether the producer exports it, and in which order: cannot be known without calling its __dlpack__ on \
+                 ({}, {}), which makes a stream wait",
+                device.device_type, device.id
+            ));
+            if let (Some(view), Some(partner)) = (&described, given.partner) {
+                hand_over::refuse(py, view, partner, None, &mut found);
+            }
+            described
+        }
+    };
+    found.call = given.partner.map(|partner| partner.call.code);
+    found.text = written(object, &found, view.as_ref(), given, is_undeclared)?;
+    Ok(found)
+}
+
+/// Whether an error tells of the process rather than of the object: a lack of memory or of stack, an interrupt.
+fn is_of_the_process(py: Python<'_>, error: &PyErr) -> bool {
+    !error.is_instance_of::<PyException>(py)
+        || error.is_instance_of::<PyMemoryError>(py)
+        || error.is_instance_of::<PyRecursionError>(py)
+}
+
+/// The first line of an error's text: torch appends a backtrace of C++.
+fn sentence(py: Python<'_>, error: &PyErr) -> String {
+    let text = error.value(py).to_string();
+    match text.lines().next() {
+        Some(line) if !line.is_empty() => line.to_owned(),
+        _ => raised(error),
+    }
+}
+
+/// Returns the state of data that is ready on a stream, or taken to be.
+fn state(ready: Stream, undeclared: bool) -> String {
+    match (undeclared, ready) {
+        (false, Stream::None) => "now".to_owned(),
+        (false, stream) => format!("on {stream}"),
+        (true, Stream::None) => "undeclared; taken as ready now".to_owned(),
+        (true, stream) => format!("undeclared; taken as pending on {stream}"),
+    }
+}
+
+/// Writes the lines of the text.
+fn written(
+    object: &Bound<'_, PyAny>,
+    found: &Explanation,
+    view: Option<&PyCaiView>,
+    given: Given<'_, '_>,
+    is_undeclared: bool,
+) -> PyResult<String> {
+    let mut text = String::new();
+    line(&mut text, "offers", &offers::of(object)?);
+    if let Some(route) = found.route {
+        let why = offers::why(route, is_undeclared, found.ready.is_none());
+        line(&mut text, "route", &format!("{route}: {why}"));
+    }
+    if let Some(view) = view {
+        let array = shown(object.py(), view.view().descriptor())?;
+        line(&mut text, "array", &array);
+        if let Some(only) = view.view().descriptor().cai_only() {
+            let refused = format!("refused: {}", only.refusal());
+            line(&mut text, "by DLPack", &refused);
+        }
+    }
+    let mut known = |head: &str, rest: Option<&str>| {
+        if let Some(rest) = rest {
+            line(&mut text, head, rest);
+        }
+    };
+    known("ready", found.ready.as_deref());
+    known("order", found.order.as_deref());
+    known("unknown", found.unknown.as_deref());
+    let to = given.partner.map(|partner| format!("to {}", partner.name));
+    known(to.as_deref().unwrap_or_default(), found.call);
+    let advice = given.partner.map(|partner| partner.call.advice);
+    let advice = advice.map(|advice| advice.replace('`', ""));
+    known(
+        "advice",
+        advice.as_deref().filter(|advice| !advice.is_empty()),
+    );
+    known("refused", found.refused.as_deref());
+    for warning in &found.warnings {
+        line(&mut text, "warning", warning);
+    }
+    Ok(text.trim_end().to_owned())
+}
+
+fn line(text: &mut String, head: &str, rest: &str) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "{head:12}{rest}");
+}
+
+fn shown(py: Python<'_>, descriptor: &Descriptor) -> PyResult<String> {
+    let device = descriptor.device();
+    let shape = PyTuple::new(py, descriptor.shape())?;
+    let is_even = descriptor.elem_strides().len() == descriptor.ndim();
+    let (strides, unit) = match descriptor.byte_strides().filter(|_| !is_even) {
+        Some(strides) => (PyTuple::new(py, strides)?, "bytes"),
+        None => (PyTuple::new(py, descriptor.elem_strides())?, "elements"),
+    };
+    let flag = match descriptor.access() {
+        Access::Writable => "",
+        Access::ReadOnly => ", read-only",
+        Access::Unknown => ", perhaps read-only",
+    };
+    Ok(format!(
+        "{shape} {} on ({}, {}), strides {strides} {unit}{flag}",
+        descriptor.type_name(),
+        device.device_type,
+        device.id
+    ))
+}

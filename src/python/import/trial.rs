@@ -1,0 +1,227 @@
+//! Tries an import for `explain`, which is to say what the import does: by the import itself, whose view is dropped.
+//!
+//! Nothing waits. `__dlpack__` makes a stream wait, unless its device has none or the producer ignores the stream; else
+//! it is not called, and the trial ends there. A capsule is read and not taken.
+
+use std::cell::RefCell;
+use std::mem::MaybeUninit;
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+use crate::protocol::device::Device;
+use crate::python::call::options::Options;
+use crate::python::capsule;
+use crate::python::class::beside::Beside;
+use crate::python::class::view::PyCaiView;
+use crate::python::cpython::{release, warn};
+use crate::python::import::cai::AllowCaiOnly;
+use crate::python::import::dlpack::Offer;
+use crate::python::import::exchange::has_no_streams;
+use crate::python::import::known_types::TypeFacts;
+use crate::python::import::traits::Traits;
+use crate::python::import::{cai, dlpack, known_types, route};
+
+/// The outcome of a trial.
+pub(crate) struct Trial<'py> {
+    /// The route that the import has taken, to the end or up to `__dlpack__`.
+    pub(crate) route: Option<&'static str>,
+    /// The view, or why there is none.
+    pub(crate) end: End<'py>,
+    /// The producer does not declare the stream.
+    pub(crate) is_undeclared: bool,
+    /// The warnings that the import would issue.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// How a trial has ended.
+pub(crate) enum End<'py> {
+    /// With this view, and the offer whose tensor it does not own.
+    View(PyCaiView, Option<Offer<'py>>),
+    /// Before `__dlpack__` was called, on this device; with what the array's interface says of it, if it has one.
+    Unasked(Device, Option<PyCaiView>),
+    Refused(PyErr),
+}
+
+/// What an import notes while it is tried.
+#[derive(Default)]
+struct Notes {
+    /// The address of the object that is imported.
+    object: usize,
+    is_undeclared: bool,
+    is_asked: bool,
+    by_array_interface: bool,
+    /// The device for which `__dlpack__` was not called.
+    unasked: Option<Device>,
+}
+
+thread_local! {
+    static NOTES: RefCell<Option<Notes>> = const { RefCell::new(None) };
+}
+
+/// Tries to import an object.
+///
+/// # Errors
+/// What the type's attributes raise, if it is new.
+pub(crate) fn import<'py>(
+    object: &Bound<'py, PyAny>,
+    options: &Options<'_, 'py>,
+) -> PyResult<Trial<'py>> {
+    let facts = known_types::facts_of(object)?;
+    if facts.traits.intersects(Traits::OURS) {
+        return Ok(of_view(object, options));
+    }
+    if capsule::is_capsule(object) {
+        return Ok(of_capsule(object, options));
+    }
+    let mut by_table = false;
+    let ((end, notes), warnings) = warn::collecting(|| {
+        noting(object, || {
+            let traits = facts.traits | Traits::TRIED;
+            let facts = TypeFacts { traits, ..facts };
+            foreign(object, facts, options, || by_table = true)
+        })
+    });
+    let end = match (end, notes.unasked) {
+        (Ok(view), _) => End::View(view, None),
+        (Err(stopped), Some(device)) => {
+            release::drop_now(stopped);
+            End::Unasked(device, by_interface(object, options))
+        }
+        (Err(error), None) => End::Refused(error),
+    };
+    let route = match &end {
+        End::Refused(_) => None,
+        End::Unasked(..) => Some("dlpack"),
+        End::View(..) if by_table => Some("exchange"),
+        End::View(..) if notes.by_array_interface => Some("array_interface"),
+        End::View(..) if notes.is_asked => Some("dlpack"),
+        End::View(..) => Some("cai"),
+    };
+    Ok(Trial {
+        route,
+        end,
+        is_undeclared: notes.is_undeclared,
+        warnings,
+    })
+}
+
+fn foreign<'py>(
+    object: &Bound<'py, PyAny>,
+    facts: TypeFacts,
+    options: &Options<'_, 'py>,
+    by_table: impl FnOnce(),
+) -> PyResult<PyCaiView> {
+    let mut view = MaybeUninit::uninit();
+    let beside = route::foreign_seen(
+        &mut view,
+        object,
+        facts,
+        options,
+        AllowCaiOnly::Yes,
+        by_table,
+    )?;
+    // SAFETY: written: `foreign_seen` has not failed.
+    Ok(PyCaiView::with(unsafe { view.assume_init() }, beside))
+}
+
+fn of_view<'py>(object: &Bound<'py, PyAny>, options: &Options<'_, 'py>) -> Trial<'py> {
+    let derived = || {
+        let this = object.cast::<PyCaiView>()?.get();
+        this.check_scope()?;
+        let view = route::own(this.view().clone(), options)?;
+        Ok(this.wrap(object.py(), view))
+    };
+    Trial::known("view", derived().map(|view| (view, None)))
+}
+
+fn of_capsule<'py>(object: &Bound<'py, PyAny>, options: &Options<'_, 'py>) -> Trial<'py> {
+    let offer = route::offer_of_capsule(object, options);
+    let read = offer.map(|offer| {
+        let view = PyCaiView::with(offer.unowned(), Beside::default());
+        (view, Some(offer))
+    });
+    Trial::known("capsule", read)
+}
+
+impl<'py> Trial<'py> {
+    /// The outcome for an object whose route is known by its type.
+    fn known(route: &'static str, made: PyResult<(PyCaiView, Option<Offer<'py>>)>) -> Self {
+        let (route, end) = match made {
+            Ok((view, offer)) => (Some(route), End::View(view, offer)),
+            Err(error) => (None, End::Refused(error)),
+        };
+        Self {
+            route,
+            end,
+            is_undeclared: false,
+            warnings: Vec::new(),
+        }
+    }
+}
+
+/// Reads what the interface of an object says of the array, though it is not the route.
+fn by_interface<'py>(object: &Bound<'py, PyAny>, options: &Options<'_, 'py>) -> Option<PyCaiView> {
+    let mut view = MaybeUninit::uninit();
+    let read = || cai::import(&mut view, object, options, AllowCaiOnly::Yes);
+    match warn::collecting(read).0 {
+        // SAFETY: written: `import` has not failed.
+        Ok(beside) => Some(PyCaiView::with(unsafe { view.assume_init() }, beside)),
+        Err(error) => {
+            release::drop_now(error);
+            None
+        }
+    }
+}
+
+/// Runs an import that notes what it does with `object`.
+fn noting<R>(object: &Bound<'_, PyAny>, body: impl FnOnce() -> R) -> (R, Notes) {
+    /// Puts back the notes of the trial that this one runs in, also after a panic.
+    struct Restore(Option<Notes>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            NOTES.set(self.0.take());
+        }
+    }
+    let notes = Notes {
+        object: object.as_ptr().addr(),
+        ..Notes::default()
+    };
+    let restore = Restore(NOTES.replace(Some(notes)));
+    let result = body();
+    let notes = NOTES.take().unwrap_or_default();
+    drop(restore);
+    (result, notes)
+}
+
+/// Changes the notes, if `object` is what is tried.
+fn note(object: &Bound<'_, PyAny>, change: impl FnOnce(&mut Notes)) {
+    NOTES.with_borrow_mut(|notes| match notes {
+        Some(notes) if notes.object == object.as_ptr().addr() => change(notes),
+        _ => {}
+    });
+}
+
+/// Notes that the producer declares no stream.
+pub(crate) fn note_undeclared(object: &Bound<'_, PyAny>) {
+    note(object, |notes| notes.is_undeclared = true);
+}
+
+/// Notes that the array comes by `__array_interface__`.
+pub(crate) fn note_array_interface(object: &Bound<'_, PyAny>) {
+    note(object, |notes| notes.by_array_interface = true);
+}
+
+/// Notes that `__dlpack__` is called, or ends the trial if that would make a stream wait.
+///
+/// # Errors
+/// Those of [`dlpack::announced_device`]; an error that ends the trial.
+pub(super) fn ask(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<()> {
+    let device = dlpack::announced_device(object)?;
+    if has_no_streams(device) || traits.intersects(Traits::IGNORES_STREAM) {
+        note(object, |notes| notes.is_asked = true);
+        return Ok(());
+    }
+    note(object, |notes| notes.unasked = Some(device));
+    Err(PyRuntimeError::new_err("__dlpack__ is not called"))
+}
