@@ -43,7 +43,7 @@ impl CaiView {
     /// let descriptor = whole.describe(Device::HOST)?;
     /// // SAFETY: the items lie in the vector, which the owner keeps; `Stream::None` is always alive.
     /// let points = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(points)) };
-    /// assert_eq!(points.to_dlpack(Stream::None).err().unwrap().rule().unwrap().id(), "descr-fields");
+    /// assert!(points.to_dlpack(Stream::None).err().expect("refused").to_string().contains("descr-fields"));
     /// assert_eq!(points.field("y", None)?.typed::<f32>()?.copy_to_vec()?, [2.0, 4.0]);
     /// # Ok::<(), cai_dlpack::Error>(())
     /// ```
