@@ -56,12 +56,12 @@ class Counters:
 
     def is_new(self) -> bool:
         """Whether something was reached, or so often, for the first time; remembers it."""
-        counts = np.minimum(self._now, 255).astype(np.uint8)
-        bits = (1 << (np.ceil(np.log2(np.maximum(counts, 1).astype(np.float32))).astype(np.uint8) % 8)).astype(np.uint8)
-        bits[counts == 0] = 0
-        new = bool(np.any(bits & ~self.seen))
+        hit = np.flatnonzero(self._now)
+        counts = np.minimum(self._now[hit], 128).astype(np.uint8)
+        bits = (1 << np.log2(counts).astype(np.uint8)).astype(np.uint8)
+        new = bool(np.any(bits & ~self.seen[hit]))
         if new:
-            self.seen |= bits
+            self.seen[hit] |= bits
         return new
 
     def reached(self) -> int:

@@ -6,6 +6,8 @@ import gc
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import cai_dlpack as cd
+
 from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import FAKE_POINTER, host_memory, interface
 
@@ -34,7 +36,7 @@ class Bytes:
 
 
 EDGES = [0, 1, -1, 2, 3, 4, 7, 8, 255, 2**31, 2**32, 2**62, 2**63 - 1, 2**63, -(2**63), 2**64, 2**100, -(2**100)]
-TYPESTRS = ["<f4", "|u1", "<i8", "|b1", "<c8", "|V8", "|V16", ">f4", "<f5", "|t3", "f4", "<\ud800", "é4", "<f4\0", ""]
+TYPESTRS = ["<f4", "|u1", "<c8", "|V8", "|V16", ">f4", "<f5", "|t3", "f4", "<\ud800", "é4", "<f4\0", "\ud800"]
 
 
 class Case:
@@ -55,16 +57,6 @@ class Case:
                 for key in list(container):
                     container[key] = "".join(["<", "f", "4"])
                 container.clear()
-
-
-class Bomb:
-    """A cycle whose finaliser strikes."""
-
-    def __init__(self, case: Case) -> None:
-        self.me, self.case = self, case
-
-    def __del__(self) -> None:
-        self.case.strike()
 
 
 def an_int(case: Case) -> Any:
@@ -99,6 +91,10 @@ def a_typestr(case: Case) -> Any:
 def a_descr(case: Case, depth: int = 0) -> Any:
     source = case.source
     fields: list[Any] = []
+    if source.byte() % 4 == 3:  # as CuPy has it
+        fields.append(("", a_typestr(case)))
+        case.containers.append(fields)
+        return fields
     for _ in range(source.byte() % 4):
         name: Any = source.one_of(["x", "y", "", "\ud800", "é"])
         kind = a_descr(case, depth + 1) if depth < 3 and source.rarely() else a_typestr(case)
@@ -174,7 +170,7 @@ class Exporter:
         if self.evil == 1:
             return 5
         if self.evil == 2:
-            return Exporter.__dlpack__(self, **keywords)  # recurses
+            return cd.from_dlpack(self).__dlpack__()  # recurses, through the extension
         name = {3: abi.LEGACY, 4: abi.VERSIONED, 5: b"other"}.get(self.evil)
         # A tensor of the wrong layout is a lie that no consumer can see: only an own one is offered so.
         return self.made.capsule(b"used_dltensor" if name == b"other" else None)

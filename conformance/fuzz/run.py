@@ -19,7 +19,8 @@ import time
 import traceback
 from pathlib import Path
 
-CORPUS = Path(__file__).with_name("corpus")
+#: One input a line, in hex.
+CORPUS = Path(__file__).with_name("corpus.txt")
 LONGEST = 256
 
 
@@ -56,7 +57,7 @@ def work(seconds: float, seed: int, at_hand: Path, keep: bool) -> None:
         print(f"without coverage: {error}", flush=True)
     gc.collect()
     gc.freeze()  # so that the many collections are short
-    rng, pool = random.Random(seed), [path.read_bytes() for path in sorted(CORPUS.iterdir())]
+    rng, pool = random.Random(seed), [bytes.fromhex(line) for line in CORPUS.read_text().splitlines()]
     queue, count, end = list(pool), 0, time.monotonic() + seconds
     at_hand.write_bytes(bytes(2 + LONGEST))
     with at_hand.open("r+b") as file, mmap.mmap(file.fileno(), 0) as shared:
@@ -70,8 +71,8 @@ def work(seconds: float, seed: int, at_hand: Path, keep: bool) -> None:
             count += 1
             if counters is not None and counters.is_new() and data not in pool:
                 pool.append(data)
-                if keep:
-                    (CORPUS / f"{len(pool):04}").write_bytes(data)
+    if keep:
+        CORPUS.write_text("".join(f"{data.hex()}\n" for data in pool))
     reached = "" if counters is None else f", {counters.reached()} of {len(counters.seen)} counters reached"
     print(f"{count} inputs, {len(pool)} kept{reached}", flush=True)
 

@@ -11,7 +11,7 @@ from typing import Any
 import cai_dlpack as cd
 import numpy as np
 
-from conformance.fuzz.evil import Bomb, Bytes, Case, Evil, Exporter, Shown, an_array, an_int
+from conformance.fuzz.evil import Bytes, Case, Evil, Exporter, Shown, an_array, an_int
 from conformance.tests.dlpack import abi
 
 #: What a call may raise. Neither SystemError nor a panic is among them.
@@ -131,14 +131,24 @@ def run(data: bytes) -> None:
     collects = source.byte() % 2
     case = Case(source)
     array = an_array(case)
-    thresholds = gc.get_threshold()
+    thresholds, left = gc.get_threshold(), source.byte() % 32
+
+    def after(phase: str, _: dict[str, int]) -> None:
+        """Strikes after so many collections, as a finaliser does."""
+        nonlocal left
+        left -= phase == "stop"
+        if not left:
+            case.strike()
+
     if collects:
-        Bomb(case)
+        gc.callbacks.append(after)
         gc.set_threshold(1, 1, 1)
     try:
         use(case, array)
     finally:
         gc.set_threshold(*thresholds)
+        if collects:
+            gc.callbacks.remove(after)
     is_ours = isinstance(array, (Shown, Exporter))
     watched = weakref.ref(array) if is_ours else None
     of_type = weakref.ref(type(array)) if type(array).__name__ == "Fresh" else None
