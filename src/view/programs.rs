@@ -20,7 +20,7 @@ const HANDLES: [Stream; 4] = [
     Stream::LegacyDefault,
     Stream::PerThreadDefault,
 ];
-const PROGRAMS: u64 = if cfg!(miri) { 24 } else { 2_000 };
+const PROGRAMS: u64 = if cfg!(miri) { 6 } else { 2_000 };
 const STEPS: usize = 60;
 
 /// Memory that counts its end.
