@@ -9,6 +9,8 @@
 #   make torch                       the same for torch on the CPU, with tests of its own; takes 1.3 GB
 #   make pycuda                      builds PyCUDA from source, for `make conformance`
 #   make soak MINUTES=30             what takes longer: races, the simulator, ownership, sanitizers
+#   make fuzz MINUTES=30             coverage-guided: libFuzzer on the Rust targets, whole calls in Python
+#   make fuzz-stable                 a minute of the same targets and calls, with the stable compiler
 #   make gpu WHEEL=FILE              what needs a GPU, without a network: driver, order, races, libraries, times
 #   make bench                       nanoseconds, beside the C floor and the libraries of the field
 #   make bench-torch                 tensors of torch, in torch's own environment
@@ -43,7 +45,7 @@ PYTHON_CODE   := bindings conformance
 KIT       := PYTHONPATH=$(abspath conformance/kit/src)
 simulated  = $(KIT) $1/bin/python -m cai_conformance simulate -- $1/bin/python
 
-.PHONY: gpu stub bench bench-torch bench-instructions bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance pycuda simulator clean
+.PHONY: fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance pycuda simulator clean
 .DELETE_ON_ERROR:
 
 help:
@@ -193,6 +195,44 @@ asan:
 
 valgrind:
 	$(MAKE) soak PARTS=ownership-valgrind
+
+# Half of the minutes for libFuzzer on each Rust target, half for whole calls in Python. An input that fails is printed,
+# and kept under target/fuzz; what reaches new code goes to the corpus with KEEP=1. libFuzzer needs a nightly compiler
+# and cargo-fuzz, which is built into the target folder.
+FUZZ       := conformance/rust/fuzz
+FUZZ_TOOLS := $(abspath $(TARGET))/fuzz-tools
+FUZZ_ROOM  := $(abspath $(TARGET))/fuzz
+FUZZED     := descriptor interface typestr plan tensor
+fuzz_python = LLVM_PROFILE_FILE=/dev/null PYTHONMALLOC=debug PYTHONWARNINGS=ignore \
+                  PYTHONPATH=$(FUZZ_ROOM)/package:$(abspath conformance/kit/src):$(CURDIR) \
+                  $(BIN)/python -m conformance.fuzz.run
+
+fuzz: $(FUZZ_TOOLS)/bin/cargo-fuzz $(FUZZ_ROOM)/package/.built
+	seconds=$$(( $(MINUTES) * 30 / $(words $(FUZZED)) )); for target in $(FUZZED); do \
+	    mkdir -p $(FUZZ_ROOM)/found/$$target && \
+	    PATH="$(FUZZ_TOOLS)/bin:$$PATH" cargo +nightly fuzz run --fuzz-dir $(FUZZ) --features libfuzzer \
+	        --target-dir $(FUZZ_ROOM)/libfuzzer $$target $(FUZZ_ROOM)/found/$$target $(FUZZ)/corpora/$$target -- \
+	        -max_total_time=$$seconds -max_len=512 -artifact_prefix=$(FUZZ_ROOM)/$$target- -verbosity=0 || exit 1; \
+	done
+	$(fuzz_python) --seconds $$(( $(MINUTES) * 30 )) --seed $$(date +%s) $(if $(KEEP),--keep)
+
+# The seed is fixed: a failure is the same one again.
+fuzz-stable: $(FUZZ_ROOM)/package/.built
+	FUZZ_INPUTS=100000 cargo test --release --locked --manifest-path $(FUZZ)/Cargo.toml --target-dir $(FUZZ_ROOM)
+	$(fuzz_python) --seconds 45
+
+$(FUZZ_TOOLS)/bin/cargo-fuzz:
+	@cargo +nightly --version >/dev/null 2>&1 || rustup toolchain install nightly --profile minimal || { \
+	    echo 'make fuzz needs a nightly compiler: rustup toolchain install nightly. make fuzz-stable needs none.' >&2; \
+	    exit 1; }
+	cargo install cargo-fuzz --locked --root $(FUZZ_TOOLS)
+
+# The extension with counters of what was reached (conformance/fuzz/coverage.py), and with debug assertions.
+$(FUZZ_ROOM)/package/.built: $(VENV)/.requirements $(WHEEL_SOURCES)
+	LLVM_PROFILE_FILE=/dev/null RUSTFLAGS=-Cinstrument-coverage cargo build --locked --package cai-dlpack-python --target-dir $(FUZZ_ROOM)/python
+	@mkdir -p $(@D) && cp -r bindings/python/python/cai_dlpack $(@D)
+	cp $(FUZZ_ROOM)/python/debug/lib_core.so $(@D)/cai_dlpack/_core.so
+	@touch $@
 
 # On a machine with a GPU and no network, by the interpreter that has the libraries; WHEEL is this package's, unless it
 # is installed there. Nothing is built. Refuses where there is no GPU; SIMULATED=1 runs the same parts on the simulated

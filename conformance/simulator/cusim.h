@@ -34,6 +34,8 @@ uint64_t sim_lookups_text(char *text, uint64_t capacity);
 /* Makes the nth call from now (1: the next) of a function return `code` and do nothing else; with 0
  * it claims success. */
 uint32_t sim_fault(const char *name, uint64_t nth, uint32_t code);
+/* The same for the calls of all threads (by 0), of this one (1) or of the others (2). */
+uint32_t sim_fault_by(const char *name, uint64_t nth, uint32_t code, uint32_t by);
 void sim_fault_clear(void);
 uint64_t sim_fault_pending(void);
 /* Gives the current context a sticky error. */

@@ -67,8 +67,13 @@ impl<'d> Lease<'d> {
     }
 
     /// Returns whether the mark has been reached; so does an error of the context, in which nothing runs any more.
+    ///
+    /// An error of the query alone is not the context's, which goes on: it is asked again, and then the context waited
+    /// for.
     pub(crate) fn is_reached(&self) -> bool {
-        self.query().unwrap_or(true)
+        let waited = |_| self.driver.context_synchronize().map(|()| true);
+        let found = self.query().or_else(|_| self.query()).or_else(waited);
+        found.unwrap_or(true)
     }
 
     /// Returns whether the mark has been reached. Leaves the event's context current: no question about an event is

@@ -71,6 +71,8 @@ mod order;
 mod owner;
 mod payload;
 mod present;
+#[cfg(test)]
+mod programs;
 mod queue;
 mod stats;
 mod streams;

@@ -12,13 +12,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use once_cell::race::OnceBox;
 use pyo3::PyClass;
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::python::cpython::context_var::ContextVar;
 use crate::python::cpython::thread_exit::entries;
+use crate::python::cpython::tuple::new_tuple;
 
 /// How many [`Entered`] the process has. With none, no context needs to be read: the thread that could read one has
 /// got its context from a thread that has counted it.
@@ -80,7 +81,7 @@ pub(crate) fn enter(block: &Bound<'_, PyAny>) -> PyResult<()> {
     let entered = Entered::new(block)?;
     let mut open = open(py)?;
     open.push(entered.clone());
-    let token = variable(py)?.set(PyTuple::new(py, open)?.as_any())?;
+    let token = variable(py)?.set(&new_tuple(py, open)?)?;
     // Not set yet: no other context has this block.
     let _ = entered.get().token.set(token.unbind());
     Ok(())
@@ -99,14 +100,15 @@ pub(crate) fn leave(block: &Bound<'_, PyAny>) -> PyResult<()> {
     let token = entered.get().token.get().ok_or_else(entered_elsewhere)?;
     // Refused in a copy of the context in which the block was entered.
     variable(py)?.reset(token.bind(py)).map_err(|error| {
+        if error.is_instance_of::<PyMemoryError>(py) {
+            return error;
+        }
         let refused = entered_elsewhere();
         refused.set_cause(py, Some(error));
         refused
     })?;
     // The token remembers the blocks of its time, of which some may have ended.
-    variable(py)?
-        .set(PyTuple::new(py, open)?.as_any())
-        .map(drop)
+    variable(py)?.set(&new_tuple(py, open)?).map(drop)
 }
 
 #[cold]

@@ -16,6 +16,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::driver::Pending;
+use crate::python::cpython::names::names;
+use crate::python::cpython::text::new_str;
 use crate::python::cpython::thread_exit::entries;
 use crate::view::detach;
 
@@ -66,8 +68,11 @@ pub(crate) fn coroutine<'py>(
         wait: Mutex::default(),
     };
     let coroutine = drive.bind(py).call1((awaited,))?;
-    coroutine.setattr("__name__", method)?;
-    coroutine.setattr("__qualname__", format!("{class}.{method}"))?;
+    coroutine.setattr(&names(py).dunder_name, new_str(py, method)?)?;
+    coroutine.setattr(
+        &names(py).qualname,
+        new_str(py, &format!("{class}.{method}"))?,
+    )?;
     Ok(coroutine)
 }
 

@@ -47,6 +47,19 @@ impl ContextVar {
     ///
     /// # Errors
     /// Out of memory.
+    #[cfg(not(Py_LIMITED_API))]
+    pub(crate) fn set<'py>(&self, value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        // SAFETY: the GIL is held (`value`); a context variable (`new`) and a living object.
+        let token = unsafe { ffi::PyContextVar_Set(self.0.as_ptr(), value.as_ptr()) };
+        // SAFETY: a new reference, or NULL with an exception set.
+        unsafe { Bound::from_owned_ptr_or_err(value.py(), token) }
+    }
+
+    /// Sets the value in the current context, and returns the token for [`reset`](Self::reset).
+    ///
+    /// # Errors
+    /// Out of memory.
+    #[cfg(Py_LIMITED_API)]
     pub(crate) fn set<'py>(&self, value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         self.0.bind(value.py()).call_method1("set", (value,))
     }
@@ -56,6 +69,21 @@ impl ContextVar {
     /// # Errors
     /// `ValueError` in another context than the one in which the token was made, `RuntimeError` for a used token:
     /// nothing has changed then.
+    #[cfg(not(Py_LIMITED_API))]
+    pub(crate) fn reset(&self, token: &Bound<'_, PyAny>) -> PyResult<()> {
+        // SAFETY: the GIL is held (`token`); a context variable (`new`) and a token of it (`set`).
+        match unsafe { ffi::PyContextVar_Reset(self.0.as_ptr(), token.as_ptr()) } {
+            0 => Ok(()),
+            _ => Err(PyErr::fetch(token.py())),
+        }
+    }
+
+    /// Restores the value that `token` remembers.
+    ///
+    /// # Errors
+    /// `ValueError` in another context than the one in which the token was made, `RuntimeError` for a used token:
+    /// nothing has changed then.
+    #[cfg(Py_LIMITED_API)]
     pub(crate) fn reset(&self, token: &Bound<'_, PyAny>) -> PyResult<()> {
         let done = self.0.bind(token.py()).call_method1("reset", (token,));
         done.map(drop)

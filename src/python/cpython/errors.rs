@@ -14,26 +14,33 @@ use pyo3::types::PyType;
 use crate::driver::DriverError;
 use crate::error::Error;
 use crate::protocol::rule::{Class, Rule, Violation};
+use crate::python::cpython::names::names;
+use crate::python::cpython::text::new_str;
 
 impl From<Violation> for PyErr {
     #[cold]
     fn from(violation: Violation) -> Self {
-        let message = violation.to_string();
-        let error = match violation.rule().class() {
-            Class::Type => PyTypeError::new_err(message),
-            Class::Value => PyValueError::new_err(message),
-            Class::Buffer => PyBufferError::new_err(message),
-            Class::Runtime => PyRuntimeError::new_err(message),
-        };
-        with_rule(error, violation.rule(), violation.field().name())
+        Python::attach(|py| {
+            let class = match violation.rule().class() {
+                Class::Type => py.get_type::<PyTypeError>(),
+                Class::Value => py.get_type::<PyValueError>(),
+                Class::Buffer => py.get_type::<PyBufferError>(),
+                Class::Runtime => py.get_type::<PyRuntimeError>(),
+            };
+            let (rule, field) = (violation.rule(), violation.field().name());
+            refusal(&class, &violation.to_string(), rule, field)
+        })
     }
 }
 
 /// Raises a violation as an `AttributeError`, for a property whose absence makes a consumer try another protocol.
 #[cold]
 pub(crate) fn as_attribute_error(violation: &Violation) -> PyErr {
-    let error = PyAttributeError::new_err(violation.to_string());
-    with_rule(error, violation.rule(), violation.field().name())
+    Python::attach(|py| {
+        let class = py.get_type::<PyAttributeError>();
+        let (rule, field) = (violation.rule(), violation.field().name());
+        refusal(&class, &violation.to_string(), rule, field)
+    })
 }
 
 /// Builds the error for a keyword that the function does not have, whose name is the caller's.
@@ -42,7 +49,7 @@ pub(crate) fn unexpected(name: &str, found: &str, hint: &str) -> PyErr {
     let rule = Rule::ArgumentUnexpected;
     let (sentence, id) = (rule.sentence(), rule.id());
     let message = format!("argument '{name}' = {found}: {sentence}; {hint} [{id}]");
-    with_rule(PyTypeError::new_err(message), rule, name)
+    Python::attach(|py| refusal(&py.get_type::<PyTypeError>(), &message, rule, name))
 }
 
 /// Formats an exception for a message: class and text, the first line of it.
@@ -64,16 +71,17 @@ impl From<DriverError> for PyErr {
     #[cold]
     fn from(error: DriverError) -> Self {
         Python::attach(|py| {
-            let raised = match driver_error(py) {
-                Ok(class) => PyErr::from_type(class.clone(), error.to_string()),
-                Err(failed) => return failed,
+            let make = || {
+                let (call, name) = (new_str(py, error.call())?, new_str(py, error.name())?);
+                let class = driver_error(py)?;
+                let value = class.call1((new_str(py, &error.to_string())?,))?;
+                value.setattr(new_str(py, "call")?, call)?;
+                value.setattr(new_str(py, "code")?, error.code())?;
+                value.setattr(&names(py).name, name)?;
+                // By class and value, which CPython raises with the `__context__` of that moment.
+                Ok(PyErr::from_type(class.clone(), value.unbind()))
             };
-            let value = raised.value(py);
-            let set = value
-                .setattr("call", error.call())
-                .and_then(|()| value.setattr("code", error.code()))
-                .and_then(|()| value.setattr("name", error.name()));
-            set.err().unwrap_or(raised)
+            make().unwrap_or_else(|failed| failed)
         })
     }
 }
@@ -89,14 +97,17 @@ impl From<Error> for PyErr {
     }
 }
 
-fn with_rule(error: PyErr, rule: Rule, field: &str) -> PyErr {
-    Python::attach(|py| {
-        let value = error.value(py);
-        let set = value
-            .setattr("rule", rule.id())
-            .and_then(|()| value.setattr("field", field));
-        set.err().unwrap_or(error)
-    })
+/// Makes the exception of a refusal, or that of what failed meanwhile.
+fn refusal(class: &Bound<'_, PyType>, message: &str, rule: Rule, field: &str) -> PyErr {
+    let py = class.py();
+    let make = || {
+        let value = class.call1((new_str(py, message)?,))?;
+        value.setattr(new_str(py, "rule")?, new_str(py, rule.id())?)?;
+        value.setattr(new_str(py, "field")?, new_str(py, field)?)?;
+        // By class and value, which CPython raises with the `__context__` of that moment.
+        Ok(PyErr::from_type(class.clone(), value.unbind()))
+    };
+    make().unwrap_or_else(|failed| failed)
 }
 
 /// Returns the class `cai_dlpack.DriverError`: a `RuntimeError` with `call`, `code` (an int, or None without a driver)

@@ -5,13 +5,12 @@ use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
-use pyo3::panic::PanicException;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use pyo3::{Borrowed, ffi};
 
 use crate::python::cpython::fastcall::raise;
-use crate::python::cpython::thread_exit;
+use crate::python::cpython::{panic, thread_exit};
 
 /// A declared attribute.
 pub(crate) trait Getter: 'static {
@@ -56,7 +55,7 @@ unsafe extern "C" fn enter<G: Getter>(
     match catch_unwind(AssertUnwindSafe(|| G::get(slf))) {
         Ok(Ok(value)) => value.into_ptr(),
         Ok(Err(error)) => raise(py, error),
-        Err(_) => raise(py, PanicException::new_err("panic from Rust code")),
+        Err(payload) => raise(py, panic::caught(&*payload)),
     }
 }
 

@@ -15,6 +15,7 @@ pub(crate) mod gil;
 pub(crate) mod int;
 pub(crate) mod list;
 pub(crate) mod names;
+pub(crate) mod panic;
 pub(crate) mod reaper;
 pub(crate) mod recursion;
 pub(crate) mod release;

@@ -16,7 +16,6 @@ mod offers;
 use std::fmt::Write;
 
 use pyo3::Borrowed;
-use pyo3::exceptions::{PyException, PyMemoryError, PyRecursionError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -192,7 +191,7 @@ fn explain<'py>(
         ..Explanation::default()
     };
     let view = match end {
-        End::Refused(error) if is_of_the_process(py, &error) => return Err(error),
+        End::Refused(error) if offers::is_of_the_process(py, &error) => return Err(error),
         End::Refused(error) => {
             found.refused = Some(sentence(py, &error));
             found.driver_calls = None;
@@ -219,13 +218,6 @@ fn explain<'py>(
     found.call = given.partner.map(|partner| partner.call.code);
     found.text = written(object, &found, view.as_ref(), given, is_undeclared)?;
     Ok(found)
-}
-
-/// Whether an error tells of the process rather than of the object: a lack of memory or of stack, an interrupt.
-fn is_of_the_process(py: Python<'_>, error: &PyErr) -> bool {
-    !error.is_instance_of::<PyException>(py)
-        || error.is_instance_of::<PyMemoryError>(py)
-        || error.is_instance_of::<PyRecursionError>(py)
 }
 
 /// The first line of an error's text: torch appends a backtrace of C++.

@@ -1,5 +1,6 @@
 //! What an object offers, and why the route is the one that it is, in words.
 
+use pyo3::exceptions::{PyException, PyMemoryError, PyRecursionError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -29,11 +30,11 @@ pub(super) fn of(object: &Bound<'_, PyAny>) -> PyResult<String> {
     if facts.table.is_some() {
         offers.push("the C Exchange API".to_owned());
     }
-    offers.extend(interface(object));
+    offers.extend(interface(object)?);
     if dlpack::has_dlpack(object, facts.traits).unwrap_or(false) {
         offers.push(match dlpack::announced_device(object) {
             Ok(device) => format!("__dlpack__ on ({}, {})", device.device_type, device.id),
-            Err(error) => in_brackets("__dlpack__", error),
+            Err(error) => in_brackets("__dlpack__", error)?,
         });
     }
     match offers.is_empty() {
@@ -43,32 +44,49 @@ pub(super) fn of(object: &Bound<'_, PyAny>) -> PyResult<String> {
 }
 
 /// The interface of an object, or a bare dict.
-fn interface(object: &Bound<'_, PyAny>) -> Option<String> {
+fn interface(object: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     const NAME: &str = "__cuda_array_interface__";
     let dict = match object.is_instance_of::<PyDict>() {
         true => Ok(Some(object.clone())),
         false => cai::attribute(object),
     };
     let read = match dict {
-        Ok(None) => return None,
+        Ok(None) => return Ok(None),
         Ok(Some(dict)) => cai::read(object, &dict, Options::NONE),
         Err(error) => Err(error),
     };
-    Some(match read {
+    Ok(Some(match read {
         Ok(read) => {
             let (version, ready) = (read.interface.version(), read.interface.stream());
             format!("{NAME} version {}, {ready}", version.number())
         }
-        Err(error) => in_brackets(NAME, error),
+        Err(error) => in_brackets(NAME, error)?,
+    }))
+}
+
+/// Returns the name of a protocol, and why it cannot be read.
+///
+/// # Errors
+/// The error itself, if it tells of the process.
+fn in_brackets(name: &str, error: PyErr) -> PyResult<String> {
+    Python::attach(|py| {
+        if is_of_the_process(py, &error) {
+            return Err(error);
+        }
+        let text = error.value(py).to_string();
+        release::drop_now(error);
+        Ok(format!(
+            "{name} ({})",
+            text.lines().next().unwrap_or_default()
+        ))
     })
 }
 
-fn in_brackets(name: &str, error: PyErr) -> String {
-    Python::attach(|py| {
-        let text = error.value(py).to_string();
-        release::drop_now(error);
-        format!("{name} ({})", text.lines().next().unwrap_or_default())
-    })
+/// Whether an error tells of the process rather than of the object: a lack of memory or of stack, an interrupt.
+pub(super) fn is_of_the_process(py: Python<'_>, error: &PyErr) -> bool {
+    !error.is_instance_of::<PyException>(py)
+        || error.is_instance_of::<PyMemoryError>(py)
+        || error.is_instance_of::<PyRecursionError>(py)
 }
 
 /// Why a route was taken.

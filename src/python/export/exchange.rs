@@ -12,6 +12,7 @@
 //! | `current_work_stream` | the caller's work stream; NULL for the CPU | nothing |
 //! | `managed_tensor_allocator` | memory for a result, on the caller's work stream; zeros on the CPU | devices of neither CUDA nor the CPU |
 
+use std::any::Any;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
@@ -32,7 +33,7 @@ use crate::protocol::stream::{Platform, Request, Stream};
 use crate::python::call::{blocks, policy, use_stream};
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::int::type_name;
-use crate::python::cpython::{gil, release, thread_exit};
+use crate::python::cpython::{gil, panic, release, thread_exit};
 use crate::python::exchange_table::NAME;
 use crate::view;
 use crate::view::{CaiView, build, read_tensor};
@@ -77,16 +78,19 @@ fn run(py: Python<'_>, body: impl FnOnce() -> PyResult<()>) -> c_int {
     let error = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return 0,
         Ok(Err(error)) => error,
-        Err(_) => panicked(),
+        Err(payload) => panicked(&*payload),
     };
     // Also releases what was dropped on the way to the error, as PyO3 does not count this call.
     release::dropping(|| error.restore(py));
     -1
 }
 
-/// Counts a panic, and makes its exception.
+/// Makes the exception of a panic, and counts it unless memory was short.
 #[cold]
-fn panicked() -> PyErr {
+fn panicked(payload: &(dyn Any + Send)) -> PyErr {
+    if panic::is_out_of_memory(payload) {
+        return panic::caught(payload);
+    }
     view::PANICS.add();
     PyRuntimeError::new_err("a panic inside cai_dlpack; please report it")
 }

@@ -54,10 +54,14 @@ impl Home {
         Ok(None)
     }
 
-    /// Makes it current on a thread of ours; false if it is gone, and all work and memory with it.
+    /// Makes it current on a thread of ours; false if it is gone, and all work and memory with it. A failure that does
+    /// not come back is not the context's, which goes on.
     fn enter(self, driver: &dyn Driver) -> bool {
-        driver.context_id(self.context) == Ok(self.id)
-            && driver.set_current_context(Some(self.context)).is_ok()
+        let is_there = || {
+            driver.context_id(self.context) == Ok(self.id)
+                && driver.set_current_context(Some(self.context)).is_ok()
+        };
+        is_there() || is_there()
     }
 }
 

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from typing import Literal
 
 from cai_conformance.library import require_simulator
 from cai_conformance.log import Call, parse
 
 _SCHEDULES = ("threaded", "lazy")
+_FAULT_BY = ("any", "this", "other")
 
 # Answers and arguments of the C functions, by name; `cusim.h` has the same in C.
 _U32, _U64, _TEXT, _I32 = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_int32
@@ -21,7 +23,7 @@ _PROTOTYPES: dict[str, tuple[type | None, list[type]]] = {
     "sim_log_clear": (None, []),
     "sim_log_text": (_U64, [_TEXT, _U64]),
     "sim_lookups_text": (_U64, [_TEXT, _U64]),
-    "sim_fault": (_U32, [_TEXT, _U64, _U32]),
+    "sim_fault_by": (_U32, [_TEXT, _U64, _U32, _U32]),
     "sim_fault_clear": (None, []),
     "sim_fault_pending": (_U64, []),
     "sim_live_allocations": (_U64, []),
@@ -146,10 +148,11 @@ class Sim:
 
     # --- faults ---
 
-    def fault(self, name: str, code: int, nth: int = 1) -> None:
+    def fault(self, name: str, code: int, nth: int = 1, by: Literal["any", "this", "other"] = "any") -> None:
         """Makes the `nth` call of a function from now return `code` and do nothing else. With code 0 a wait
-        succeeds without waiting, which a test of that wait must notice."""
-        self._do("sim_fault", name.encode(), nth, code)
+        succeeds without waiting, which a test of that wait must notice. Counts and fails the calls of any thread, of
+        this one, or of the others."""
+        self._do("sim_fault_by", name.encode(), nth, code, _FAULT_BY.index(by))
 
     def clear_faults(self) -> None:
         """Forgets faults that have not happened yet."""

@@ -4,7 +4,8 @@ use std::ffi::c_char;
 
 use crate::abi::arguments::{Out, Text, put_text};
 use crate::abi::codes::Code;
-use crate::entry::{fault, gil, log};
+use crate::entry::fault::{self, By};
+use crate::entry::{gil, log};
 use crate::process::{life, python};
 use crate::state::world::lock;
 
@@ -53,8 +54,20 @@ fn give_text(out: Out<c_char>, capacity: u64, text: &str) -> u64 {
 /// call. With a `code` of 0 it claims success.
 #[unsafe(no_mangle)]
 extern "C" fn sim_fault(name: Text, nth: u64, code: u32) -> u32 {
+    sim_fault_by(name, nth, code, 0)
+}
+
+/// Like `sim_fault`, for the calls of all threads (`by` 0), of this one (1) or of the others (2).
+#[unsafe(no_mangle)]
+extern "C" fn sim_fault_by(name: Text, nth: u64, code: u32, by: u32) -> u32 {
+    let by = match by {
+        0 => By::Any,
+        1 => By::This,
+        2 => By::Other,
+        _ => return Code::INVALID_VALUE.0,
+    };
     match name.text() {
-        Ok(name) => fault::inject(name, nth, Code(code)),
+        Ok(name) => fault::inject(name, nth, Code(code), by),
         Err(_) => return Code::INVALID_VALUE.0,
     }
     0

@@ -4,8 +4,16 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::abi::codes::{Code, Status};
 use crate::entry::symbol::is_variant;
-use crate::process::thread;
+use crate::process::thread::{self, ThreadKey};
 use crate::state::world::lock;
+
+/// The threads whose calls a fault counts and fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    Any,
+    This,
+    Other,
+}
 
 struct Fault {
     /// Without suffix: `cuEventCreate` also stands for its later variants.
@@ -13,6 +21,21 @@ struct Fault {
     /// Calls still to let through.
     left: u64,
     code: Code,
+    by: By,
+    /// The thread that `This` and `Other` are about.
+    injected_by: ThreadKey,
+}
+
+impl Fault {
+    fn is_about(&self, symbol: &str) -> bool {
+        let is_here = || self.injected_by == thread::key();
+        let by = match self.by {
+            By::Any => true,
+            By::This => is_here(),
+            By::Other => !is_here(),
+        };
+        by && is_variant(symbol, &self.name)
+    }
 }
 
 static FAULTS: Mutex<Vec<Fault>> = Mutex::new(Vec::new());
@@ -21,13 +44,15 @@ fn with<R>(f: impl FnOnce(&mut Vec<Fault>) -> R) -> R {
     f(&mut FAULTS.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Makes the `nth` call from now (1: the next one) return `code`.
-pub(crate) fn inject(name: &str, nth: u64, code: Code) {
+/// Makes the `nth` call from now (1: the next one) by those threads return `code`.
+pub(crate) fn inject(name: &str, nth: u64, code: Code, by: By) {
     with(|faults| {
         faults.push(Fault {
             name: name.to_owned(),
             left: nth.max(1),
             code,
+            by,
+            injected_by: thread::key(),
         })
     });
 }
@@ -57,10 +82,7 @@ pub(crate) fn check(symbol: &str) -> Status {
 fn due(symbol: &str) -> Option<Code> {
     with(|faults| {
         let mut due = None;
-        for fault in faults
-            .iter_mut()
-            .filter(|fault| is_variant(symbol, &fault.name))
-        {
+        for fault in faults.iter_mut().filter(|fault| fault.is_about(symbol)) {
             fault.left -= 1;
             if fault.left == 0 && due.is_none() {
                 due = Some(fault.code);
@@ -73,15 +95,27 @@ fn due(symbol: &str) -> Option<Code> {
 
 #[cfg(test)]
 mod tests {
-    use super::{due, inject, pending};
+    use super::{By, due, inject, pending};
     use crate::abi::codes::Code;
 
     #[test]
     fn the_nth_call_fails_and_no_other() {
-        inject("cuTestOnly", 2, Code::OUT_OF_MEMORY);
+        inject("cuTestOnly", 2, Code::OUT_OF_MEMORY, By::Any);
         assert_eq!(due("cuTestOnlyAsync"), None);
         assert_eq!(due("cuTestOnly_v2"), None);
         assert_eq!(due("cuTestOnly"), Some(Code::OUT_OF_MEMORY));
         assert_eq!((due("cuTestOnly"), pending()), (None, 0));
+        the_calls_of_some_threads();
+    }
+
+    /// The list of faults is the process's: no second test beside the first.
+    fn the_calls_of_some_threads() {
+        let elsewhere = || std::thread::spawn(|| due("cuTestOnly")).join().unwrap();
+        inject("cuTestOnly", 1, Code::OUT_OF_MEMORY, By::This);
+        assert_eq!(elsewhere(), None);
+        assert_eq!(due("cuTestOnly"), Some(Code::OUT_OF_MEMORY));
+        inject("cuTestOnly", 1, Code::OUT_OF_MEMORY, By::Other);
+        assert_eq!(due("cuTestOnly"), None);
+        assert_eq!(elsewhere(), Some(Code::OUT_OF_MEMORY));
     }
 }

@@ -18,7 +18,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
-use pyo3::panic::PanicException;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use pyo3::{Borrowed, ffi};
@@ -26,7 +25,7 @@ use pyo3::{Borrowed, ffi};
 pub(crate) use crate::python::cpython::fastcall::declaration::{Parameter, Signature, stub};
 use crate::python::cpython::fastcall::declaration::{docstring, name, text};
 pub(crate) use crate::python::cpython::fastcall::vector::{Keywords, Value, Vector, missing};
-use crate::python::cpython::{release, thread_exit};
+use crate::python::cpython::{panic, release, thread_exit};
 
 /// Reads the arguments of a declared function; implemented by [`signature!`].
 pub(crate) trait ReadArguments: Signature {
@@ -190,7 +189,7 @@ unsafe extern "C" fn enter<F: Function>(
             Err(error) => raise(py, error),
         }
     }));
-    result.unwrap_or_else(|_| raise(py, PanicException::new_err("panic from Rust code")))
+    result.unwrap_or_else(|payload| raise(py, panic::caught(&*payload)))
 }
 
 /// Sets the exception, releases what was dropped on the way to it, and returns NULL.

@@ -1,0 +1,4 @@
+//! libFuzzer on `descriptor`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| cai_dlpack_fuzz::descriptor::run(data));

@@ -1,0 +1,103 @@
+"""Takes every route with each of CPython's allocations failing in turn; prints what came out wrong.
+
+A program, for a process of its own on the simulated driver: `_testcapi.set_nomemory` is the process's, and what goes
+wrong may end it.
+"""
+
+from __future__ import annotations
+
+import _testcapi  # type: ignore[import-not-found]
+import gc
+import sys
+import time
+from typing import Any
+
+import cai_dlpack as cd
+from cai_conformance import Sim
+
+from conformance.tests.faults import routes
+from conformance.tests.faults.routes import ROUTES, Route
+from conformance.tests.faults.world import Simulated
+
+#: Doubles in ctypes, which swallows a MemoryError in a callback and turns one in an argument into an ArgumentError.
+BY_CTYPES = ("tensor", "table", "exchange")
+#: The value of these is made by PyO3, which panics if there is no memory for an int, after it has printed MemoryError.
+MADE_BY_PYO3 = {"consume", "__array__", "to_cai", "__array_interface__", "repr"}
+#: CPython 3.11's own: a Python function that raises ValueError does the same.
+CPYTHONS = "error return without exception set"
+#: How many runs in a row must succeed for the last allocation to be over.
+QUIET = 4
+
+
+def attempt(route: Route, world: Simulated, array: Any, nth: int) -> Any:
+    _testcapi.set_nomemory(nth, nth + 1)
+    try:
+        return route.take(world, array)
+    except BaseException as error:  # a panic is no Exception
+        return error.with_traceback(None)
+    finally:
+        _testcapi.remove_mem_hooks()
+
+
+def is_right(route: Route, result: object, expected: object) -> bool:
+    if isinstance(result, MemoryError):
+        return True
+    if isinstance(result, SystemError):
+        return str(result) == CPYTHONS
+    if type(result).__name__ == "PanicException":
+        return route.use.removeprefix("view: ") in MADE_BY_PYO3
+    return not isinstance(result, BaseException) and routes.told(result) == expected
+
+
+def wait_until(is_so: Any) -> bool:
+    end = time.monotonic() + 2
+    while not is_so():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.0002)
+    return True
+
+
+def check(route: Route, world: Simulated) -> tuple[int, list[str]]:
+    """Returns how many allocations failed, and what was wrong."""
+    for _ in range(2):  # what is made once
+        expected = route.run(world, route.make(world))
+    found, failed, quiet, nth = [], 0, 0, 0
+    while quiet < QUIET:
+        array = route.make(world)
+        references = sys.getrefcount(array)
+        # A thread that ends owners must not allocate while the allocators are exchanged.
+        wait_until(lambda: cd.stats()["live"] == 0)
+        result = attempt(route, world, array, nth)
+        if not is_right(route, result, expected):
+            found.append(f"{route}: allocation {nth}: {result!r} for {expected}")
+        is_error = isinstance(result, BaseException)
+        failed, quiet = failed + is_error, 0 if is_error else quiet + 1
+        del result
+        if not wait_until(lambda: sys.getrefcount(array) == references and cd.stats()["live"] == 0):  # noqa: B023
+            found.append(f"{route}: allocation {nth}: {sys.getrefcount(array)} references for {references}")
+        nth += 1
+    if route.run(world, route.make(world)) != expected:
+        found.append(f"{route}: another result after it")
+    return failed, found
+
+
+def main() -> int:
+    world = Simulated(Sim().library)
+    routes.quiet()
+    gc.disable()
+    failed, wrong = 0, []
+    for route in ROUTES:
+        if not any(word in str(route) for word in BY_CTYPES):
+            count, found = check(route, world)
+            failed += count
+            wrong += found
+    if cd.stats()["panics"]:
+        wrong.append(f"{cd.stats()}")
+    print("\n".join(wrong))
+    print(f"{failed} failed allocations, {len(wrong)} wrong")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

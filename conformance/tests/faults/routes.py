@@ -1,0 +1,223 @@
+"""The routes: each kind of producer, through each function and method that takes it, to each kind of consumer.
+
+`ROUTES` is their product. A route is made of parts whose results are plain values, so that two runs can be compared;
+a part that an array does not support is a refusal, which is a result too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import cai_dlpack as cd
+import numpy as np
+
+from conformance.tests.dlpack import abi, exchange
+from conformance.tests.doubles.producers import Cai, Dlpack, Legacy, StreamObject, interface
+from conformance.tests.faults.world import World
+
+Make = Callable[[World], Any]
+Use = Callable[[World, Any], object]
+
+STRUCT = [("x", "<f4"), ("y", "<f4")]
+REFUSALS = (TypeError, ValueError, BufferError, AttributeError)
+
+
+def shown(kind: str, **changes: Any) -> Make:
+    """Makes an array by a CAI dict."""
+    return lambda world: Cai(interface(data=(world.address(kind), False), **changes))
+
+
+def on_a(kind: str, **changes: Any) -> Make:
+    """Makes an array by a CAI dict that names stream A."""
+    return lambda world: Cai(interface(data=(world.address(kind), False), stream=world.a, **changes))
+
+
+def tensor(kind: str, device: tuple[int, int], *, offer: Callable[[abi.Made], Any] = Dlpack, **changes: Any) -> Make:
+    """Makes a DLPack tensor, and offers it."""
+    return lambda world: offer(abi.make(device=device, data=world.address(kind), **changes))
+
+
+_TABLES: dict[int, type] = {}
+
+
+def tabled(world: World) -> Any:
+    """An object whose type has the C Exchange API; the type is made once."""
+    kind = _TABLES.get(id(world))
+    if kind is None:
+        made = abi.make(device=(abi.CUDA, 0), data=world.address("device"))
+        producer = exchange.Producer(made)
+        producer.stream = world.a
+        kind = exchange.make_type(exchange.capsule(exchange.table(producer)), producer)
+        _TABLES[id(world)] = kind
+    return kind()
+
+
+PRODUCERS: dict[str, Make] = {
+    "device": on_a("device"),
+    "device, ready": shown("device"),
+    "device, default stream": shown("device", stream=1),
+    "device, undeclared": shown("device", stream=..., version=2),
+    "device, F order": on_a("device", strides=(4, 8), shape=(2, 3)),
+    "device, many axes": on_a("device", shape=(1, 2, 1, 3, 1, 1, 2), strides=None),
+    "device, structs": on_a("device", typestr="|V8", descr=STRUCT),
+    "device, masked": lambda world: Cai(
+        interface(data=(world.address("device"), False), stream=world.a, mask=on_a("device", typestr="|b1")(world))
+    ),
+    "device, empty": on_a("device", shape=(0, 3)),
+    "managed": on_a("managed"),
+    "pinned": on_a("pinned"),
+    "tensor": tensor("device", (abi.CUDA, 0)),
+    "tensor, legacy": tensor("device", (abi.CUDA, 0), offer=Legacy, versioned=False),
+    "tensor, pinned": tensor("pinned", (abi.CUDA_HOST, 0)),
+    "tensor, capsule": tensor("device", (abi.CUDA, 0), offer=lambda made: made.capsule()),
+    "tensor, host": tensor("host", (abi.CPU, 0)),
+    "table": tabled,
+    "NumPy": lambda world: np.arange(6.0).reshape(2, 3),
+    "NumPy, structs": lambda world: np.zeros((2, 3), dtype=STRUCT),
+    "NumPy, read-only": lambda world: np.broadcast_to(np.float32(1), (2, 3)),
+    "malformed": shown("device", typestr="<f5"),
+    "no array": lambda world: object(),
+}
+
+
+def told(value: Any) -> object:
+    """Returns a result as a value that two runs share: no object identities, no addresses of blocks."""
+    if isinstance(value, cd.CaiView):
+        order = (value.stream, value.producer_stream, value.return_edge)
+        return (value.shape, value.elem_strides, str(value.dtype), value.device, value.read_only, *order)
+    if isinstance(value, np.ndarray):
+        return (value.shape, value.strides, str(value.dtype))
+    if isinstance(value, (tuple, list)):
+        return [told(each) for each in value]
+    if type(value).__name__ == "PyCapsule":
+        read = abi.read(value)
+        return (read.version, read.flags, read.device, read.dtype, read.shape, read.strides)
+    if isinstance(value, (dict, memoryview)):
+        return type(value).__name__
+    return str(value) if value is not None else None
+
+
+def consumed(world: World, view: Any) -> object:
+    with view.consume(world.b) as lent:
+        return told(lent)
+
+
+def exported(world: World, view: Any) -> object:
+    """The view's own exchange table, as a consumer in C calls it: a tensor, which ends at once."""
+    table = exchange.table_of(cd.CaiView)
+    out = ctypes.c_void_p()
+    exchange.FromObject(table.from_object)(id(view), ctypes.pointer(out))
+    assert out.value
+    read = abi.read_at(out.value, versioned=True)
+    abi.release(read)
+    return (read.version, read.flags, read.device, read.dtype, read.shape, read.strides)
+
+
+def in_use_stream(world: World, view: Any) -> object:
+    with cd.use_stream(world.b):
+        return exported(world, view)
+
+
+def by_policy(world: World, view: Any) -> object:
+    with cd.policy(sync="host"):
+        return view.__dlpack__(stream=world.b)
+
+
+def waited(world: World, view: Any) -> object:
+    """Drives `wait()` without an event loop: asyncio's own allocations and calls are not meant."""
+    coroutine = view.wait()
+    coroutine.close()
+    return None
+
+
+# What a view can do. The parts after the import, so that each runs for each producer.
+OF_A_VIEW: dict[str, Use] = {
+    "told": lambda world, view: view,
+    "__dlpack__": lambda world, view: view.__dlpack__(stream=world.b, max_version=(1, 3)),
+    "__dlpack__, legacy": lambda world, view: view.__dlpack__(stream=world.b),
+    "__dlpack__, default stream": lambda world, view: view.__dlpack__(),
+    "__dlpack__, stream object": lambda world, view: view.__dlpack__(stream=StreamObject(world.b)),
+    "__dlpack__, copy": lambda world, view: view.__dlpack__(stream=world.b, copy=True, max_version=(1, 3)),
+    "__dlpack__, host copy": lambda world, view: view.__dlpack__(dl_device=(1, 0), copy=True, max_version=(1, 3)),
+    "exchange": exported,
+    "exchange, use_stream": in_use_stream,
+    "policy": by_policy,
+    "CAI": lambda world, view: view.__cuda_array_interface__,
+    "to_cai": lambda world, view: view.to_cai(),
+    "on": lambda world, view: view.on(world.b),
+    "synchronize": lambda world, view: view.synchronize(),
+    "wait": waited,
+    "consume": consumed,
+    "present as host": lambda world, view: view.present_as("host"),
+    "present as cuda": lambda world, view: view.present_as("cuda"),
+    "__array__": lambda world, view: view.__array__(),
+    "__array_interface__": lambda world, view: view.__array_interface__,
+    "buffer": lambda world, view: memoryview(view),
+    "field": lambda world, view: view.field("y"),
+    "join": lambda world, view: cd.join([view, world.a], on=world.b),
+    "view": lambda world, view: cd.view(view, dtype="int32"),
+    "repr": lambda world, view: (repr(view) and None, view.dtype.dtype, view.fields, view.nbytes),
+}
+
+
+def then(use: Use) -> Use:
+    return lambda world, array: use(world, cd.view(array))
+
+
+# What takes any array.
+OF_AN_ARRAY: dict[str, Use] = {
+    **{f"view: {name}": then(use) for name, use in OF_A_VIEW.items()},
+    "view, device_id": lambda world, array: cd.view(array, device_id=0),
+    "view, bounds": lambda world, array: cd.view(array, check="bounds"),
+    "view, shape": lambda world, array: cd.view(array, shape=(6,), read_only=True),
+    "view, producer's stream": lambda world, array: cd.view(array, producer_stream=StreamObject(world.a), owner=world),
+    "view, strict": lambda world, array: cd.view(array, strict=True),
+    "from_cai": lambda world, array: cd.from_cai(array),
+    "from_dlpack": lambda world, array: cd.from_dlpack(array, stream=world.b),
+    "from_dlpack, copy": lambda world, array: cd.from_dlpack(array, copy=True, device=(1, 0)),
+    "to_dlpack": lambda world, array: cd.to_dlpack(array, stream=world.b, max_version=(1, 3)),
+    "to_dlpack, legacy": lambda world, array: cd.to_dlpack(array),
+    "to_dlpack, host": lambda world, array: cd.to_dlpack(array, stream="host", max_version=(1, 3)),
+    "to_dlpack, copy": lambda world, array: cd.to_dlpack(array, stream=world.b, copy=True, max_version=(1, 3)),
+    "to_dlpack, writable": lambda world, array: cd.to_dlpack(array, stream=-1, writable=True, max_version=(1, 3)),
+    "split_masked": lambda world, array: cd.split_masked(array),
+    "explain": lambda world, array: cd.explain(array, to="torch", stream=world.b),
+}
+
+
+@dataclass(frozen=True)
+class Route:
+    """A producer and a use of it."""
+
+    producer: str
+    use: str
+
+    def make(self, world: World) -> Any:
+        """Makes the array: before anything fails."""
+        return PRODUCERS[self.producer](world)
+
+    def take(self, world: World, array: Any) -> Any:
+        """Takes the route; returns the result itself, which the caller ends, or a refusal's rule."""
+        try:
+            return OF_AN_ARRAY[self.use](world, array)
+        except REFUSALS as error:
+            return f"{type(error).__name__}: {getattr(error, 'rule', None) or error}"
+
+    def run(self, world: World, array: Any) -> object:
+        """Takes the route and ends the result; returns what came of it as plain values."""
+        return told(self.take(world, array))
+
+    def __str__(self) -> str:
+        return f"{self.producer} / {self.use}"
+
+
+ROUTES = [Route(producer, use) for producer in PRODUCERS for use in OF_AN_ARRAY]
+
+
+def quiet() -> None:
+    """Ignores warnings: a route warns once, and is run many times."""
+    warnings.simplefilter("ignore")

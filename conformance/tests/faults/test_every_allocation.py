@@ -1,0 +1,22 @@
+"""Every allocation of CPython failing in turn on every route: MemoryError, nothing leaked, and the next call works."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+
+import pytest
+
+from conformance.tests.interpreter.free_threaded import FREE_THREADED
+from conformance.tests.interpreter.process import simulate
+
+HAS_TESTCAPI = importlib.util.find_spec("_testcapi") is not None
+
+
+@pytest.mark.skipif(not HAS_TESTCAPI, reason="not run: this CPython was installed without its module _testcapi")
+@pytest.mark.skipif(FREE_THREADED, reason="not run: set_nomemory exchanges the allocators under running threads")
+def test_every_allocation_of_every_route() -> None:
+    ended = simulate([], ["-X", "faulthandler", "-m", "conformance.tests.faults.allocations"], timeout=300)
+    assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-2000:]
+    counted = re.search(r"(\d+) failed allocations, 0 wrong", ended.stdout)
+    assert counted and int(counted[1]) > 2000, ended.stdout
