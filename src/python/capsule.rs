@@ -22,23 +22,40 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::cpython::release;
 use crate::view::{Abi, KnownTensor, Owner, Ticket};
 
-/// A name that crosses neither a page nor a vector of 32 bytes: CPython compares it twice for each capsule, and
-/// `strcmp` needs twice the instructions across such an edge.
-#[repr(C, align(32))]
-struct Name<const N: usize>([u8; N]);
+/// The names, at the head of a page: CPython compares a name twice for each capsule, and `strcmp` needs twice the
+/// instructions if the bits of both addresses, taken together, are those of a page's end.
+#[repr(C, align(4096))]
+struct Names {
+    versioned: [u8; 32],
+    legacy: [u8; 32],
+}
 
-impl<const N: usize> Name<N> {
-    const fn text(&'static self) -> &'static CStr {
-        match CStr::from_bytes_with_nul(&self.0) {
-            Ok(text) => text,
-            Err(_) => panic!("a name ends with its only NUL"),
-        }
+static NAMES: Names = Names {
+    versioned: padded(b"dltensor_versioned"),
+    legacy: padded(b"dltensor"),
+};
+
+/// Returns a name that ends with a NUL, and nothing but NULs behind it.
+const fn padded(name: &[u8]) -> [u8; 32] {
+    let (mut padded, mut at) = ([0; 32], 0);
+    assert!(name.len() < padded.len(), "a NUL ends the name");
+    while at < name.len() {
+        padded[at] = name[at];
+        at += 1;
+    }
+    padded
+}
+
+const fn text(padded: &'static [u8; 32]) -> &'static CStr {
+    match CStr::from_bytes_until_nul(padded) {
+        Ok(text) => text,
+        Err(_) => unreachable!(),
     }
 }
 
-const LEGACY: &CStr = const { &Name(*b"dltensor\0") }.text();
+const LEGACY: &CStr = text(&NAMES.legacy);
+const VERSIONED: &CStr = text(&NAMES.versioned);
 const LEGACY_USED: &CStr = c"used_dltensor";
-const VERSIONED: &CStr = const { &Name(*b"dltensor_versioned\0") }.text();
 const VERSIONED_USED: &CStr = c"used_dltensor_versioned";
 
 /// The names of the capsule of one layout.
