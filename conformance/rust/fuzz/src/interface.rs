@@ -110,7 +110,7 @@ pub fn run(data: &[u8]) {
         let _ = form.describe(&interface, Device::cuda(0));
     }
     let dtype = bytes.flag().then(|| bytes.one_of(DType::ALL));
-    if let Ok((descriptor, _)) = interface.clone().into_struct(Device::cuda(0)) {
+    if let Ok(descriptor) = interface.clone().describe(Device::cuda(0)) {
         assert_eq!(descriptor.shape(), shape);
     }
     if let Ok(descriptor) = interface.into_descriptor(dtype, Device::cuda(0)) {
