@@ -86,7 +86,11 @@ def test_numpy_goes_by_dlpack() -> None:
 def test_what_numpy_does_not_export_goes_by_its_interface() -> None:
     assert cd.explain(np.zeros(3, ml_dtypes.bfloat16)).route == "array_interface"
     dates = cd.explain(np.zeros(3, "M8[s]"))
-    assert dates.route is None and dates.refused is not None and "datetime" in dates.refused
+    assert dates.route == "array_interface" and dates.refused is None
+    assert dates.order is not None and dates.order.startswith("refused: ") and "datetime" in dates.order
+    assert "typestr-datetime" in (cd.explain(np.zeros(3, "M8[s]"), to="torch").refused or "")
+    objects = cd.explain(np.zeros(3, object))
+    assert objects.route is None and objects.refused is not None
 
 
 def test_the_keywords_are_those_of_view(machine: Machine) -> None:
@@ -129,9 +133,9 @@ def test_what_dlpack_cannot_say_is_refused_by_its_readers(changes: dict[str, Any
         with pytest.raises(BufferError) as refusal:
             cd.to_dlpack(what, device_id=0)
         for to in ("torch", "jax", "tvm_ffi", "cupy"):
-            assert (cd.explain(what, to=to).refused or "").startswith(str(refusal.value))
-        assert cd.explain(what).refused is cd.explain(what, to="numba").refused is None
-        assert f"by DLPack   refused: {refusal.value}" in str(cd.explain(what))
+            assert (cd.explain(what, device_id=0, to=to).refused or "").startswith(str(refusal.value))
+        assert cd.explain(what, device_id=0).refused is cd.explain(what, device_id=0, to="numba").refused is None
+        assert f"by DLPack   refused: {refusal.value}" in str(cd.explain(what, device_id=0))
 
 
 def test_an_object_without_either_protocol_is_refused() -> None:

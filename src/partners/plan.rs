@@ -127,7 +127,8 @@ impl Partner {
         }
         let readable = match call.reads {
             Reads::Interface => array.check_interface().map(drop),
-            Reads::ArrayInterface => array.items().map(drop),
+            // NumPy takes the types of ml_dtypes by `__array__`.
+            Reads::ArrayInterface => Ok(()),
             Reads::Dlpack | Reads::Capsule | Reads::Buffer | Reads::BufferOrDlpack => {
                 array.check_dlpack()
             }

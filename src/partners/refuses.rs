@@ -5,6 +5,7 @@ use std::fmt;
 use super::reads::Reads;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Access, Flags};
+use crate::protocol::dtype::TypeStr;
 
 /// An array that a [`Call`](super::Call) refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub enum Refuses {
     DType(&'static str),
     /// Items, and strides, that a dict can state and DLPack cannot.
     BeyondDlpack,
+    /// Items that a dict can state, and for which NumPy has no type.
+    BeyondNumpy,
     /// The element type of this name.
     OneDType(&'static str),
 }
@@ -63,6 +66,7 @@ impl Refuses {
             Self::BeyondDlpack => (array.cai_only()).is_some_and(|only| {
                 only.dtype().is_none() || array.elem_strides().len() != array.ndim()
             }),
+            Self::BeyondNumpy => (array.cai_only()).is_some_and(|only| !is_numpys(only.typestr())),
             Self::SubByte => array.dtype().is_sub_byte(),
             Self::Packed => array.dtype().is_sub_byte() && !is_padded(array),
             Self::Padded => array.dtype().is_sub_byte() && is_padded(array),
@@ -84,6 +88,7 @@ impl fmt::Display for Refuses {
             Self::AxesAbove(most) => write!(f, "more than {most} axes"),
             Self::Empty => f.write_str("arrays without elements"),
             Self::BeyondDlpack => f.write_str("types and strides that DLPack lacks"),
+            Self::BeyondNumpy => f.write_str("types that NumPy lacks"),
             Self::SubByte => f.write_str("elements smaller than a byte"),
             Self::Packed => f.write_str("packed elements smaller than a byte"),
             Self::Padded => f.write_str("padded elements smaller than a byte"),
@@ -94,6 +99,14 @@ impl fmt::Display for Refuses {
 
 fn is_padded(array: &Descriptor) -> bool {
     array.flags().contains(Flags::SUBBYTE_PADDED)
+}
+
+/// Whether NumPy has a type for these items: it has none for bit fields, float8 and complex of two float16.
+fn is_numpys(items: TypeStr) -> bool {
+    !matches!(
+        (items.kind().letter(), items.itemsize()),
+        ('t', _) | ('f', 1) | ('c', 4)
+    )
 }
 
 /// Whether the elements lie side by side, whatever the order of the axes.

@@ -6,8 +6,8 @@
 use super::reads::Reads;
 use super::refuses::Refuses;
 use super::refuses::Refuses::{
-    AxesAbove, BeyondDlpack, DType, Empty, Gaps, NegativeStrides, NoAxes, NotCOrder, NotContiguous,
-    OneDType, Packed, Padded, ReadOnly, SubByte,
+    AxesAbove, BeyondDlpack, BeyondNumpy, DType, Empty, Gaps, NegativeStrides, NoAxes, NotCOrder,
+    NotContiguous, OneDType, Packed, Padded, ReadOnly, SubByte,
 };
 use super::row::Checked::{Matrix, MatrixHost, Source, Torch};
 use super::row::Mutability::{Immutable, Mutable, Unknown};
@@ -92,7 +92,7 @@ pub static PARTNERS: &[Partner] = &[
         more: &[
             Call {
                 devices: HOST_READABLE,
-                refuses: &[Packed],
+                refuses: &[Packed, BeyondNumpy],
                 advice: "types that NumPy does not have come as those of ml_dtypes",
                 ..call(
                     "import numpy as np",
@@ -130,6 +130,7 @@ pub static PARTNERS: &[Partner] = &[
         )),
         call: Call {
             advice: "`v.synchronize()` waits where you choose",
+            refuses: &[BeyondNumpy],
             ignores: "the read-only flag",
             ..interface(
                 "import numba.cuda",
@@ -165,11 +166,14 @@ pub static PARTNERS: &[Partner] = &[
             Reads::Dlpack,
             Waits::Stream,
         ),
-        more: &[interface(
-            "from cuda.core.utils import StridedMemoryView",
-            "StridedMemoryView.from_cuda_array_interface(v, stream_ptr=s)",
-            Waits::Stream,
-        )],
+        more: &[Call {
+            refuses: &[BeyondNumpy],
+            ..interface(
+                "from cuda.core.utils import StridedMemoryView",
+                "StridedMemoryView.from_cuda_array_interface(v, stream_ptr=s)",
+                Waits::Stream,
+            )
+        }],
         faults: &[Fault {
             what: "a `StridedMemoryView` of an empty device array exports itself as the CPU's",
             reproduction: "`from_cuda_array_interface`, then `__dlpack_device__()`",
@@ -294,7 +298,7 @@ pub static PARTNERS: &[Partner] = &[
         },
         more: &[Call {
             advice: "streams 1 and 2 are not waited for: pass `v.synchronize()`, or `v.on(s)` of a handle",
-            refuses: &[Gaps],
+            refuses: &[Gaps, BeyondNumpy],
             ignores: "the read-only flag; it keeps no reference to the view",
             ..interface("import jax.numpy as jnp", "jnp.asarray(v)", Waits::Stream)
         }],
@@ -606,6 +610,7 @@ pub static PARTNERS: &[Partner] = &[
             )
         },
         more: &[Call {
+            refuses: &[BeyondNumpy],
             ignores: "the read-only flag",
             ..interface("import cupy", "cupy.asarray(v)", Waits::Host)
         }],

@@ -31,7 +31,13 @@ pub(super) fn explain<'py>(
 ) -> PyResult<()> {
     let consumer = Consumer::of(py, view, given.stream)?;
     let order = match given.partner {
-        None => consumer.decide(consumer.usual()?),
+        None => {
+            let request = consumer.usual()?;
+            let described = view.view().descriptor().check_dlpack();
+            described
+                .map_err(Error::from)
+                .and_then(|()| consumer.decide(request))
+        }
         Some(partner) => consumer.order(&partner.call),
     };
     let refused = match order {
