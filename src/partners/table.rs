@@ -561,7 +561,13 @@ pub static PARTNERS: &[Partner] = &[
         }),
         call: Call {
             devices: &[1, 2],
-            refuses: &[NegativeStrides],
+            refuses: &[
+                NegativeStrides,
+                SubByte,
+                OneDType("float8_e3m4"),
+                OneDType("float8_e4m3"),
+                OneDType("float8_e4m3b11fnuz"),
+            ],
             ignores: "`byte_offset`, which is 0; the read-only flag: it arrives and is not shown",
             takes_capsules: true,
             ..call(
