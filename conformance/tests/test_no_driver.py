@@ -96,7 +96,7 @@ def run(body: str, tmp_path: Path) -> None:
         pytest.param(
             """
             for changes, error in (
-                ({"typestr": ">f4"}, BufferError),
+                ({"typestr": "|O8"}, BufferError),
                 ({"shape": (-1,)}, ValueError),
                 ({"stream": "1"}, TypeError),
             ):

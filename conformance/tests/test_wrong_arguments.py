@@ -331,7 +331,7 @@ def test_a_typestr_is_quoted_as_it_is_written(typestr: str) -> None:
     view = cd.view(cai(typestr=typestr), device_id=0)
     assert said in refuse(view.__dlpack__, BufferError).message
     assert said in refuse(lambda: cd.to_dlpack(cai(typestr=typestr), device_id=0), BufferError).message
-    assert said in (cd.explain(cai(typestr=typestr), to="torch").refused or "")
+    assert said in (cd.explain(cai(typestr=typestr), device_id=0, to="torch").refused or "")
     values, _ = cd.split_masked(cai(typestr=typestr), device_id=0)
     assert said in refuse(values.__dlpack__, BufferError).message
     masked = cai(mask=cai(typestr=typestr))

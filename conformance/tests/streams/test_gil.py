@@ -226,6 +226,8 @@ NOT_REACHED = {
     "cuCtxSynchronize": "is for devices whose managed memory the host must leave alone",
     "cuMemAlloc_v2": "is for devices without pools",
     "cuLaunchHostFunc": "gathers pinned memory in the stream's order, which Rust callers reach",
+    "cuUserObjectCreate": "keeps an owner for a graph, which guards of Rust ask for",
+    "cuGraphRetainUserObject": "keeps an owner for a graph, which guards of Rust ask for",
     "cuStreamDestroy_v2": "ends a private stream if the pool of streams is full",
 }
 
