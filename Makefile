@@ -62,8 +62,9 @@ test-rust: $(VENV)/.requirements simulator
 	PATH="$(abspath $(BIN)):$$PATH" LD_LIBRARY_PATH="$$($(BIN)/tvm-ffi-config --libdir)" \
 	    cargo test --locked --manifest-path conformance/rust/tvm-ffi/Cargo.toml --target-dir $(TARGET)/tvm-ffi
 
+# A process per core, each with a simulated driver of its own; a file's tests stay together.
 test-python: $(VENV)/.package $(VENV)/.examples simulator
-	$(call simulated,$(VENV)) -m pytest
+	$(call simulated,$(VENV)) -m pytest --numprocesses auto --dist loadfile
 
 check: check-rust check-python
 

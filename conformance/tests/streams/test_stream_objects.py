@@ -201,7 +201,7 @@ class Raises:
         raise LookupError("the stream's own trouble")
 
 
-WRONG: list[tuple[Any, type[Exception], str]] = [
+WRONG: list[Any] = [
     (0, ValueError, "stream-zero"),
     (-2, ValueError, "stream-range"),
     (2**64, ValueError, "stream-range"),
@@ -209,7 +209,7 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
     (True, TypeError, "stream-type"),
     ("1", TypeError, "stream-type"),
     (1.0, TypeError, "stream-type"),
-    (object(), TypeError, "stream-type"),
+    pytest.param(object(), TypeError, "stream-type", id="object()"),
     ((0, 7), TypeError, "stream-type"),
     (StreamObject(-1), ValueError, "stream-range"),
     (StreamObject(2**64), ValueError, "stream-range"),
