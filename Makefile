@@ -204,23 +204,28 @@ FUZZ       := conformance/rust/fuzz
 FUZZ_TOOLS := $(abspath $(TARGET))/fuzz-tools
 FUZZ_ROOM  := $(abspath $(TARGET))/fuzz
 FUZZED     := descriptor interface typestr plan tensor
-fuzz_python = LLVM_PROFILE_FILE=/dev/null PYTHONMALLOC=debug PYTHONWARNINGS=ignore \
-                  PYTHONPATH=$(FUZZ_ROOM)/package:$(abspath conformance/kit/src):$(CURDIR) \
+# `$(call fuzz_python,PACKAGE,ENVIRONMENT VARIABLES)` runs whole calls on the extension in that folder.
+fuzz_python = LLVM_PROFILE_FILE=/dev/null PYTHONWARNINGS=ignore $2 \
+                  PYTHONPATH=$1:$(abspath conformance/kit/src):$(CURDIR) \
                   $(BIN)/python -m conformance.fuzz.run
+# A read of freed memory ends the process: Python's objects are freed at once, and the sanitizer knows them.
+SANITIZED   = PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
+                  LD_PRELOAD=$$(cc -print-file-name=libasan.so)
 
-fuzz: $(FUZZ_TOOLS)/bin/cargo-fuzz $(FUZZ_ROOM)/package/.built
+fuzz: $(FUZZ_TOOLS)/bin/cargo-fuzz $(FUZZ_ROOM)/sanitized/.built
 	seconds=$$(( $(MINUTES) * 30 / $(words $(FUZZED)) )); for target in $(FUZZED); do \
 	    mkdir -p $(FUZZ_ROOM)/found/$$target && \
 	    PATH="$(FUZZ_TOOLS)/bin:$$PATH" cargo +nightly fuzz run --fuzz-dir $(FUZZ) --features libfuzzer \
 	        --target-dir $(FUZZ_ROOM)/libfuzzer $$target $(FUZZ_ROOM)/found/$$target $(FUZZ)/corpora/$$target -- \
 	        -max_total_time=$$seconds -max_len=512 -artifact_prefix=$(FUZZ_ROOM)/$$target- -verbosity=0 || exit 1; \
 	done
-	$(fuzz_python) --seconds $$(( $(MINUTES) * 30 )) --seed $$(date +%s) $(if $(KEEP),--keep)
+	$(call fuzz_python,$(FUZZ_ROOM)/sanitized,$(SANITIZED)) \
+	    --seconds $$(( $(MINUTES) * 30 )) --seed $$(date +%s) $(if $(KEEP),--keep)
 
 # The seed is fixed: a failure is the same one again.
 fuzz-stable: $(FUZZ_ROOM)/package/.built
 	FUZZ_INPUTS=100000 cargo test --release --locked --manifest-path $(FUZZ)/Cargo.toml --target-dir $(FUZZ_ROOM)
-	$(fuzz_python) --seconds 45
+	$(call fuzz_python,$(FUZZ_ROOM)/package,PYTHONMALLOC=debug) --seconds 45
 
 $(FUZZ_TOOLS)/bin/cargo-fuzz:
 	@cargo +nightly --version >/dev/null 2>&1 || rustup toolchain install nightly --profile minimal || { \
@@ -228,11 +233,19 @@ $(FUZZ_TOOLS)/bin/cargo-fuzz:
 	    exit 1; }
 	cargo install cargo-fuzz --locked --root $(FUZZ_TOOLS)
 
-# The extension with counters of what was reached (conformance/fuzz/coverage.py), and with debug assertions.
-$(FUZZ_ROOM)/package/.built: $(VENV)/.requirements $(WHEEL_SOURCES)
-	LLVM_PROFILE_FILE=/dev/null RUSTFLAGS=-Cinstrument-coverage cargo build --locked --package cai-dlpack-python --target-dir $(FUZZ_ROOM)/python
+# The extension with counters of what was reached (conformance/fuzz/coverage.py), and with debug assertions; and the same
+# under the address sanitizer, which needs a nightly compiler.
+$(FUZZ_ROOM)/package/.built:   BUILD = RUSTFLAGS=-Cinstrument-coverage cargo build --target-dir $(FUZZ_ROOM)/python
+$(FUZZ_ROOM)/sanitized/.built: BUILD = cargo +nightly --config "build.rustflags=['-Zsanitizer=address','-Cinstrument-coverage']" \
+                                       build --target $(HOST) --target-dir $(FUZZ_ROOM)/python
+$(FUZZ_ROOM)/package/.built:   BUILT = debug
+$(FUZZ_ROOM)/sanitized/.built: BUILT = $(HOST)/debug
+HOST = $(shell rustc -vV | sed -n 's/^host: //p')
+
+$(FUZZ_ROOM)/package/.built $(FUZZ_ROOM)/sanitized/.built: $(VENV)/.requirements $(WHEEL_SOURCES)
+	LLVM_PROFILE_FILE=/dev/null $(BUILD) --locked --package cai-dlpack-python
 	@mkdir -p $(@D) && cp -r bindings/python/python/cai_dlpack $(@D)
-	cp $(FUZZ_ROOM)/python/debug/lib_core.so $(@D)/cai_dlpack/_core.so
+	cp $(FUZZ_ROOM)/python/$(BUILT)/lib_core.so $(@D)/cai_dlpack/_core.so
 	@touch $@
 
 # On a machine with a GPU and no network, by the interpreter that has the libraries; WHEEL is this package's, unless it

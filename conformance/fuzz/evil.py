@@ -91,8 +91,8 @@ def a_typestr(case: Case) -> Any:
 def a_descr(case: Case, depth: int = 0) -> Any:
     source = case.source
     fields: list[Any] = []
-    if source.byte() % 4 == 3:  # as CuPy has it
-        fields.append(("", a_typestr(case)))
+    if source.byte() % 4 == 3:  # as CuPy has it, but for the name
+        fields.append((source.one_of(["", "", "\ud800"]), a_typestr(case)))
         case.containers.append(fields)
         return fields
     for _ in range(source.byte() % 4):

@@ -2,8 +2,9 @@
 
     python -m conformance.fuzz.run --seconds 30 [--seed 1] [--keep] [INPUT ...]
 
-Inputs are run by workers: the input at hand lies in a file, so that one that ends the process is known. Inputs that
-reach new code go on being changed, and are written to the corpus with --keep. An input given by name is run alone.
+Inputs are run by workers: the input at hand lies in a file, so that one that ends the process is known. An input that
+reaches new code is run again with its containers emptied after each collection in turn, goes on being changed, and is
+written to the corpus with --keep. An input given by name is run alone.
 """
 
 from __future__ import annotations
@@ -61,16 +62,25 @@ def work(seconds: float, seed: int, at_hand: Path, keep: bool) -> None:
     queue, count, end = list(pool), 0, time.monotonic() + seconds
     at_hand.write_bytes(bytes(2 + LONGEST))
     with at_hand.open("r+b") as file, mmap.mmap(file.fileno(), 0) as shared:
-        while queue or time.monotonic() < end:
-            data = queue.pop() if queue else mutated(rng, pool)
+
+        def run(data: bytes) -> bool:
+            """Runs one input; returns whether it has reached new code."""
+            nonlocal count
             shared[:2] = len(data).to_bytes(2, "little")
             shared[2 : 2 + len(data)] = data
             if counters is not None:
                 counters.clear()
             target.run(data)
             count += 1
-            if counters is not None and counters.is_new() and data not in pool:
-                pool.append(data)
+            return counters is not None and counters.is_new()
+
+        while queue or time.monotonic() < end:
+            data = queue.pop() if queue else mutated(rng, pool)
+            if run(data):
+                if data not in pool:
+                    pool.append(data)
+                for struck in target.strikes(data):
+                    run(struck)
     if keep:
         CORPUS.write_text("".join(f"{data.hex()}\n" for data in pool))
     reached = "" if counters is None else f", {counters.reached()} of {len(counters.seen)} counters reached"

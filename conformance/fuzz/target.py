@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import cai_dlpack as cd
@@ -125,13 +125,24 @@ def use(case: Case, array: Any) -> None:
     del result, views
 
 
+#: The collections of a call at each of which `strikes` strikes in turn.
+COLLECTIONS = 16
+
+
+def strikes(data: bytes) -> Iterator[bytes]:
+    """Yields the input with a strike after its first collection, after its second, and so on."""
+    for collection in range(COLLECTIONS):
+        yield bytes([2 * collection + 1]) + data[1:]
+
+
 def run(data: bytes) -> None:
-    """Runs one input."""
+    """Runs one input. Its first byte says after which collection of the call there is a strike, if it is odd."""
     source = Bytes(data)
-    collects = source.byte() % 2
+    first = source.byte()
+    collects, left = first % 2, first // 2 % COLLECTIONS + 1
     case = Case(source)
     array = an_array(case)
-    thresholds, left = gc.get_threshold(), source.byte() % 32
+    thresholds = gc.get_threshold()
 
     def after(phase: str, _: dict[str, int]) -> None:
         """Strikes after so many collections, as a finaliser does."""
