@@ -51,3 +51,10 @@ def test_the_parts_of_the_soak_exist() -> None:
 
     named = {part for parts in re.findall(r"make soak PARTS='?([\w -]+)'?`", PAGE) for part in parts.split()}
     assert named and named <= set(PARTS)
+
+
+def test_what_has_found_a_defect_again_exists() -> None:
+    section = PAGE.split("\n## Found again\n")[1]
+    named = re.findall(r"`((?:conformance|src)/[^`]*)`", section)
+    assert len(named) >= 12
+    assert [path for path in named if not (ROOT / path).exists()] == []
