@@ -1,4 +1,4 @@
-# `make demo` and `make test` do all their own set-up: they need Rust, Python 3.10 to 3.14
+# `make demo` and `make test` do all their own set-up: they need Rust, Python 3.10 to 3.15
 # and a C linker, and write to .venv and target only.
 #
 #   make demo                        what the bridge does, on your GPU or on a simulated driver
@@ -19,7 +19,7 @@
 #   make test PYTHON=python3.12      with an interpreter of your choice
 
 # Tried in this order. Each is run before it is chosen: a name on PATH proves nothing.
-PYTHON  ?= python3 python3.14 python3.13 python3.12 python3.11 python3.10
+PYTHON  ?= python3 python3.15 python3.14 python3.13 python3.12 python3.11 python3.10
 # An interpreter that you choose gets environments of its own.
 VENV    := .venv$(if $(filter file,$(origin PYTHON)),,-$(notdir $(firstword $(PYTHON))))
 MATRIX  := $(VENV)-matrix
@@ -32,7 +32,7 @@ TARGET  := $(or $(CARGO_TARGET_DIR),target)
 export PYO3_PYTHON := $(abspath $(BIN))/python
 export PYO3_BUILD_EXTENSION_MODULE := 1
 
-USABLE_PYTHON := import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))
+USABLE_PYTHON := import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 15))
 RUST_SOURCES  := $(shell find src bindings/python/src -name '*.rs') \
                  $(wildcard build.rs Cargo.toml Cargo.lock bindings/python/Cargo.toml)
 WHEEL_SOURCES := $(RUST_SOURCES) $(shell find bindings/python/python -name '*.py*' -not -path '*/__pycache__/*') \
@@ -111,7 +111,7 @@ $(ENVIRONMENTS:=/bin/python): %/bin/python:
 	    if $$python -c '$(USABLE_PYTHON)' 2>/dev/null; then exec $$python -m venv --clear $*; fi; \
 	done; \
 	echo 'No usable Python among: $(PYTHON)' >&2; \
-	echo 'Needed: 3.10 to 3.14 with the venv module (Debian: apt install python3-venv).' >&2; \
+	echo 'Needed: 3.10 to 3.15 with the venv module (Debian: apt install python3-venv).' >&2; \
 	exit 1
 
 # These have no wheel for a free-threaded interpreter, for which there is no environment marker. Tests that need
