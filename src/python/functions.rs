@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 
 use pyo3::Borrowed;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::PyString;
 
 use crate::protocol::rule::Field;
 use crate::python::call::options::{self, Given, Options, flag, with_options};
@@ -14,6 +14,7 @@ use crate::python::class::alloc::NewView;
 use crate::python::class::beside::Beside;
 use crate::python::class::view::{PyCaiView, kept_by_parent};
 use crate::python::cpython::fastcall::{Function, Value, signature};
+use crate::python::cpython::new::{new_dict, new_str, new_uint};
 use crate::python::cpython::recursion::Level;
 use crate::python::export::cai_to_capsule::{self, FastRequest};
 use crate::python::export::dlpack::{DlpackRequest, Export};
@@ -344,13 +345,17 @@ impl Function for Stats {
         _: Self::Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let stats = crate::view::stats();
-        let dict = PyDict::new(slf.py());
-        dict.set_item("live", stats.live)?;
-        dict.set_item("pending", stats.pending)?;
-        dict.set_item("released", stats.released)?;
-        dict.set_item("leaked_at_exit", stats.leaked_at_exit)?;
-        dict.set_item("panics", stats.panics)?;
-        dict.set_item("open_guards", stats.open_guards)?;
+        let (py, dict) = (slf.py(), new_dict(slf.py())?);
+        for (name, count) in [
+            ("live", stats.live),
+            ("pending", stats.pending),
+            ("released", stats.released),
+            ("leaked_at_exit", stats.leaked_at_exit),
+            ("panics", stats.panics),
+            ("open_guards", stats.open_guards),
+        ] {
+            dict.set_item(new_str(py, name)?, new_uint(py, count as u64)?)?;
+        }
         Ok(dict.into_any())
     }
 }

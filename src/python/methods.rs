@@ -15,7 +15,9 @@ use crate::python::class::view::PyCaiView;
 use crate::python::cpython::errors::as_attribute_error;
 use crate::python::cpython::fastcall::{self, Function, signature};
 use crate::python::cpython::getter::{self, Definition, Getter};
+use crate::python::cpython::new::{new_ints, new_str, new_uint};
 use crate::python::cpython::release;
+use crate::python::cpython::text::as_tuple;
 use crate::python::cpython::thread_exit::entries;
 use crate::python::derived::{self, AsKind, Consume, On, OneField};
 use crate::python::export::dlpack::{DlpackRequest, Export};
@@ -26,20 +28,20 @@ entries! {
 impl PyCaiView {
     /// The number of axes.
     #[getter]
-    fn ndim(&self) -> usize {
-        self.view().descriptor().ndim()
+    fn ndim<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        new_uint(py, self.view().descriptor().ndim() as u64)
     }
 
     /// The extents, in elements.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, self.view().descriptor().shape())
+        new_ints(py, self.view().descriptor().shape().iter().copied())
     }
 
     /// The element type. Equals every spelling of it: "float32", `np.float32`, `torch.float32`.
     #[getter]
-    fn dtype(&self) -> PyDType {
-        PyDType::of(self.view().descriptor())
+    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDType>> {
+        Bound::new(py, PyDType::of(self.view().descriptor()))
     }
 
     /// NumPy's dtype of the elements, by which `np.result_type(v)` and `jnp.asarray(v)` know it (from NumPy 2.4 on).
@@ -50,28 +52,27 @@ impl PyCaiView {
     ///     If NumPy has no such dtype.
     #[getter]
     fn __numpy_dtype__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.dtype().numpy(py)
+        PyDType::of(self.view().descriptor()).numpy(py)
     }
 
     /// The size of an element in bytes; None for packed types smaller than a byte.
     #[getter]
-    fn itemsize(&self) -> Option<u32> {
-        self.view().descriptor().itemsize()
+    fn itemsize<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let itemsize = self.view().descriptor().itemsize();
+        itemsize.map(|itemsize| new_uint(py, itemsize.into())).transpose()
     }
 
     /// The size of all elements in bytes, as if they were contiguous.
     #[getter]
-    fn nbytes(&self) -> u64 {
-        self.view().descriptor().nbytes()
+    fn nbytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        new_uint(py, self.view().descriptor().nbytes())
     }
 
     /// The strides in bytes, one for each axis; None for packed types smaller than a byte.
     #[getter]
     fn byte_strides<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let strides = self.view().descriptor().byte_strides();
-        strides
-            .map(|strides| PyTuple::new(py, strides))
-            .transpose()
+        strides.map(|strides| new_ints(py, strides)).transpose()
     }
 
     /// The strides in elements, one for each axis; None if one is no whole number, which only CAI can say.
@@ -80,54 +81,59 @@ impl PyCaiView {
         let descriptor = self.view().descriptor();
         let strides = descriptor.elem_strides();
         let is_even = strides.len() == descriptor.ndim();
-        is_even.then(|| PyTuple::new(py, strides)).transpose()
+        is_even
+            .then(|| new_ints(py, strides.iter().copied()))
+            .transpose()
     }
 
     /// The address of the first element (index 0 on every axis); 0 for an array of size 0. On a device whose memory
     /// has handles instead of addresses (OpenCL, Vulkan, Metal, WebGPU), the handle.
     #[getter]
-    fn ptr(&self) -> u64 {
-        self.view().descriptor().data()
+    fn ptr<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        new_uint(py, self.view().descriptor().data())
     }
 
     /// The distance in bytes from a handle to the first element; 0 if `ptr` is an address.
     #[getter]
-    fn byte_offset(&self) -> u64 {
-        self.view().descriptor().byte_offset()
+    fn byte_offset<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        new_uint(py, self.view().descriptor().byte_offset())
     }
 
     /// DLPack's device, as (type, id): 1 is the CPU, 2 CUDA, 3 pinned host memory, 13 managed memory.
     #[getter]
-    fn device(&self) -> (i32, i32) {
+    fn device<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let device = self.view().device();
-        (device.device_type, device.id)
+        new_ints(py, [device.device_type.into(), device.id.into()])
     }
 
     /// The kind of memory: "device", "pinned", "managed" or "host".
     #[getter]
-    fn memory(&self) -> &'static str {
-        match self.view().device().device_type {
+    fn memory<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
+        let name = match self.view().device().device_type {
             Device::CPU => "host",
             Device::CUDA_HOST | Device::ROCM_HOST => "pinned",
             Device::CUDA_MANAGED => "managed",
             _ => "device",
-        }
+        };
+        new_str(py, name)
     }
 
     /// The stream on which the data is ready: 1 is the legacy default stream, 2 the per-thread one, any other a
     /// handle. None: the data is ready.
     #[getter]
-    fn stream(&self) -> Option<u64> {
-        self.view().ready_number().to_cai()
+    fn stream<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let stream = self.view().ready_number().to_cai();
+        stream.map(|stream| new_uint(py, stream)).transpose()
     }
 
     /// The stream on which the producer goes on working: an int, None if it has no work pending, "unknown" if it
     /// does not name one.
     #[getter]
-    fn producer_stream<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        match self.view().producer_number() {
-            None => Ok(PyString::intern(py, "unknown").into_any()),
-            Some(stream) => Ok(stream.to_cai().into_pyobject(py)?),
+    fn producer_stream<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        match self.view().producer_number().map(Stream::to_cai) {
+            None => Ok(Some(new_str(py, "unknown")?.into_any())),
+            Some(None) => Ok(None),
+            Some(Some(stream)) => new_uint(py, stream).map(Some),
         }
     }
 
@@ -145,8 +151,8 @@ impl PyCaiView {
     /// The Python object that keeps the memory alive; None if a DLPack tensor does.
     #[getter]
     #[pyo3(name = "owner")]
-    fn owner_object<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
-        self.owner(py)
+    fn owner_object<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        Ok(self.owner(py))
     }
 
     #[classattr]
@@ -193,7 +199,7 @@ impl PyCaiView {
         unsafe { buffer::get_buffer(slf, buffer, flags) }
     }
 
-    unsafe fn __releasebuffer__(&self, buffer: *mut ffi::Py_buffer) {
+    unsafe fn __releasebuffer__(&self, buffer: *mut ffi::Py_buffer) -> () {
         // SAFETY: CPython releases each buffer once, on the object that has filled it, whose number of axes is fixed.
         unsafe { buffer::release_buffer(self.view().descriptor().ndim(), buffer) };
     }
@@ -211,8 +217,8 @@ impl PyCaiView {
     }
 
     /// Returns DLPack's device, as (type, id).
-    fn __dlpack_device__(&self) -> (i32, i32) {
-        self.device()
+    fn __dlpack_device__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        self.device(py)
     }
 
     /// Declared below; made with the class.
@@ -247,8 +253,9 @@ impl PyCaiView {
     /// "event": the producer's stream waits for an event. "same-stream": nothing needs to wait. "not-needed": the
     /// producer has no work on any stream. "unknown": the producer's stream is unknown; order later work yourself.
     #[getter]
-    fn return_edge(&self) -> Option<&'static str> {
-        self.scope().map(|scope| scope.edge().name())
+    fn return_edge<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyString>>> {
+        let edge = self.scope().map(|scope| scope.edge().name());
+        edge.map(|name| new_str(py, name)).transpose()
     }
 
     /// Blocks until the data is ready, without the GIL.
@@ -316,8 +323,8 @@ impl PyCaiView {
     }
 
     /// Returns the view itself, which is immutable.
-    fn __copy__<'py>(slf: &Bound<'py, Self>) -> Bound<'py, Self> {
-        slf.clone()
+    fn __copy__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
+        Ok(slf.clone())
     }
 
     #[pyo3(signature = (_memo, /))]
@@ -335,23 +342,25 @@ impl PyCaiView {
             .into())
     }
 
-    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+    fn __repr__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
         let descriptor = self.view().descriptor();
         let device = descriptor.device();
-        Ok(format!(
+        let stream = self.view().ready_number().to_cai();
+        let text = format!(
             "<CaiView shape={} dtype={} ptr={:#x} device=({}, {}) stream={}{}>",
-            self.shape(py)?,
+            as_tuple(descriptor.shape().iter()),
             descriptor.type_name(),
             descriptor.data(),
             device.device_type,
             device.id,
-            self.stream().into_pyobject(py)?,
+            stream.map_or_else(|| "None".into(), |stream| stream.to_string()),
             match descriptor.access() {
                 Access::Writable => "",
                 Access::ReadOnly => " read-only",
                 Access::Unknown => " perhaps read-only",
             },
-        ))
+        );
+        new_str(py, &text)
     }
 }
 }

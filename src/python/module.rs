@@ -13,7 +13,7 @@ use crate::python::cpython::errors::driver_error;
 use crate::python::cpython::fastcall::{self, Function};
 #[cfg(Py_GIL_DISABLED)]
 use crate::python::cpython::names::names;
-use crate::python::cpython::{gil, release, warn};
+use crate::python::cpython::{gil, release, version, warn};
 use crate::python::derived::{AsKind, Consume, On, OneField};
 use crate::python::explain::{Explain, Explanation};
 use crate::python::functions::{FromCai, FromDlpack, Stats, ToDlpack, View};
@@ -25,9 +25,11 @@ use crate::view;
 /// Adds everything to an extension module.
 ///
 /// # Errors
-/// `ImportError` in a subinterpreter; `ValueError` for an unknown `CAI_DLPACK_SYNC` or `CAI_DLPACK_STRICT`; out of
+/// `ImportError` in a subinterpreter, and on another CPython than this was built for or tested with (unless by the stable
+/// ABI); `ValueError` for an unknown `CAI_DLPACK_SYNC` or `CAI_DLPACK_STRICT`; out of
 /// memory.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    version::check(module.py())?;
     release::refuse_subinterpreters(module.py())?;
     policy::check_environment()?;
     gil::learn(module.py());

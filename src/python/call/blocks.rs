@@ -18,8 +18,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::python::cpython::context_var::ContextVar;
+use crate::python::cpython::new::new_tuple;
 use crate::python::cpython::thread_exit::entries;
-use crate::python::cpython::tuple::new_tuple;
 
 /// How many [`Entered`] the process has. With none, no context needs to be read: the thread that could read one has
 /// got its context from a thread that has counted it.
@@ -81,7 +81,7 @@ pub(crate) fn enter(block: &Bound<'_, PyAny>) -> PyResult<()> {
     let entered = Entered::new(block)?;
     let mut open = open(py)?;
     open.push(entered.clone());
-    let token = variable(py)?.set(&new_tuple(py, open)?)?;
+    let token = variable(py)?.set(new_tuple(py, open.into_iter().map(Ok))?.as_any())?;
     // Not set yet: no other context has this block.
     let _ = entered.get().token.set(token.unbind());
     Ok(())
@@ -108,7 +108,9 @@ pub(crate) fn leave(block: &Bound<'_, PyAny>) -> PyResult<()> {
         refused
     })?;
     // The token remembers the blocks of its time, of which some may have ended.
-    variable(py)?.set(&new_tuple(py, open)?).map(drop)
+    variable(py)?
+        .set(new_tuple(py, open.into_iter().map(Ok))?.as_any())
+        .map(drop)
 }
 
 #[cold]

@@ -13,11 +13,10 @@ use std::sync::{Mutex, PoisonError};
 use once_cell::race::OnceBox;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 
 use crate::driver::Pending;
 use crate::python::cpython::names::names;
-use crate::python::cpython::text::new_str;
+use crate::python::cpython::new::{new_dict, new_str};
 use crate::python::cpython::thread_exit::entries;
 use crate::view::detach;
 
@@ -78,8 +77,8 @@ pub(crate) fn coroutine<'py>(
 
 #[cold]
 fn compiled(py: Python<'_>) -> PyResult<Py<PyAny>> {
-    let globals = PyDict::new(py);
-    globals.set_item("__name__", "cai_dlpack")?;
+    let globals = new_dict(py)?;
+    globals.set_item(&names(py).dunder_name, new_str(py, "cai_dlpack")?)?;
     py.run(SOURCE, Some(&globals), None)?;
     let drive = globals.as_any().get_item("drive")?;
     Ok(drive.unbind())

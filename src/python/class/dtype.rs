@@ -6,13 +6,14 @@
 
 use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyString, PyTuple};
+use pyo3::types::{PyBool, PyString, PyTuple};
 
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::dtype::{DType, Kind, TypeStr};
 use crate::protocol::interface::{Descr, DescrField};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::call::dtype;
+use crate::python::cpython::new::{new_dict, new_ints, new_list, new_str, new_tuple, new_uint};
 use crate::python::cpython::release;
 use crate::python::cpython::thread_exit::entries;
 
@@ -84,7 +85,7 @@ impl PyDType {
             }
             ElementType::Items(typestr, ..) => {
                 let numpy = py.import("numpy")?.getattr("dtype")?;
-                numpy.call1((typestr.to_string(),))
+                numpy.call1((new_str(py, &typestr.to_string())?,))
             }
         }
     }
@@ -119,17 +120,18 @@ impl PyDType {
     /// The name, as NumPy and ml_dtypes spell it: "float32", "bfloat16", "bool"; of short vectors "float32x4", of
     /// records "void96", of other items that DLPack has not the typestr.
     #[getter]
-    fn name(&self) -> String {
-        self.text()
+    fn name<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
+        new_str(py, &self.text())
     }
 
     /// The size of an element in bytes; None for packed types smaller than a byte.
     #[getter]
-    fn itemsize(&self) -> Option<u32> {
-        match &self.0 {
+    fn itemsize<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let itemsize = match &self.0 {
             ElementType::Named(dtype) => dtype.itemsize(),
             ElementType::Items(typestr, ..) => Some(typestr.itemsize()),
-        }
+        };
+        itemsize.map(|itemsize| new_uint(py, itemsize.into())).transpose()
     }
 
     /// NumPy's dtype. Imports NumPy, and ml_dtypes for types that NumPy has not. Of short vectors a subarray; of a
@@ -159,19 +161,20 @@ impl PyDType {
     }
 
     fn __hash__(&self, py: Python<'_>) -> PyResult<isize> {
-        PyString::new(py, &self.text()).hash()
+        new_str(py, &self.text())?.hash()
     }
 
-    fn __str__(&self) -> String {
-        self.text()
+    fn __str__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
+        new_str(py, &self.text())
     }
 
-    fn __repr__(&self) -> String {
-        format!("DType('{}')", self.text())
+    fn __repr__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
+        new_str(py, &format!("DType('{}')", self.text()))
     }
 
-    fn __format__<'py>(&self, py: Python<'py>, spec: &str) -> PyResult<Bound<'py, PyAny>> {
-        PyString::new(py, &self.text()).call_method1("__format__", (spec,))
+    fn __format__<'py>(&self, spec: &Bound<'py, PyString>) -> PyResult<Bound<'py, PyAny>> {
+        let py = spec.py();
+        new_str(py, &self.text())?.call_method1(new_str(py, "__format__")?, (spec,))
     }
 
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
@@ -182,7 +185,9 @@ impl PyDType {
                 .with_hint("pickle np.dtype(v.dtype)")
                 .into());
         }
-        (slf.get_type(), (this.text(),)).into_pyobject(slf.py())
+        let py = slf.py();
+        let arguments = new_tuple(py, [new_str(py, &this.text())])?;
+        new_tuple(py, [Ok(slf.get_type().into_any()), Ok(arguments.into_any())])
     }
 }
 }
@@ -192,7 +197,7 @@ fn numpy_dtype(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
     let numpy = py.import("numpy")?.getattr("dtype")?;
     if dtype.lanes() == 1 {
         return match dtype.typestr() {
-            Ok(typestr) => numpy.call1((typestr,)),
+            Ok(typestr) => numpy.call1((new_str(py, typestr)?,)),
             Err(_) => numpy.call1((of_ml_dtypes(py, dtype)?,)),
         };
     }
@@ -200,7 +205,8 @@ fn numpy_dtype(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
         return Err(refuse(dtype, "NumPy stores no two elements in one byte"));
     }
     let lane = numpy_dtype(py, dtype.lane())?;
-    numpy.call1(((lane, dtype.lanes()),))
+    let subarray = new_tuple(py, [Ok(lane), new_uint(py, dtype.lanes().into())])?;
+    numpy.call1((subarray,))
 }
 
 /// Returns the class that ml_dtypes has for the type.
@@ -226,30 +232,31 @@ fn of_fields<'py>(
     itemsize: u32,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = numpy.py();
-    let (mut names, mut titles) = (Vec::new(), Vec::new());
-    let (mut formats, mut offsets) = (Vec::new(), Vec::new());
+    let (names, titles) = (new_list(py)?, new_list(py)?);
+    let (formats, offsets) = (new_list(py)?, new_list(py)?);
     for field in fields.iter().filter(|field| !field.name().is_empty()) {
         let typestr = field.typestr();
         let format = match field.nested() {
             Some(inner) => of_fields(numpy, inner, typestr.itemsize())?,
-            None => numpy.call1((typestr.to_string(),))?,
+            None => numpy.call1((new_str(py, &typestr.to_string())?,))?,
         };
-        names.push(field.name());
-        titles.push(field.title());
-        formats.push((format, PyTuple::new(py, field.shape())?));
-        offsets.push(field.offset());
+        let shape = new_ints(py, field.shape().iter().copied())?;
+        names.append(new_str(py, field.name())?)?;
+        titles.append(field.title().map(|title| new_str(py, title)).transpose()?)?;
+        formats.append(new_tuple(py, [Ok(format), Ok(shape.into_any())])?)?;
+        offsets.append(new_uint(py, field.offset().into())?)?;
     }
     if names.is_empty() {
-        return numpy.call1((format!("V{itemsize}"),));
+        return numpy.call1((new_str(py, &format!("V{itemsize}"))?,));
     }
-    let dict = PyDict::new(py);
-    dict.set_item("names", names)?;
-    if titles.iter().any(Option::is_some) {
-        dict.set_item("titles", titles)?;
+    let dict = new_dict(py)?;
+    dict.set_item(new_str(py, "names")?, names)?;
+    if titles.iter().any(|title| !title.is_none()) {
+        dict.set_item(new_str(py, "titles")?, titles)?;
     }
-    dict.set_item("formats", formats)?;
-    dict.set_item("offsets", offsets)?;
-    dict.set_item("itemsize", itemsize)?;
+    dict.set_item(new_str(py, "formats")?, formats)?;
+    dict.set_item(new_str(py, "offsets")?, offsets)?;
+    dict.set_item(new_str(py, "itemsize")?, new_uint(py, itemsize.into())?)?;
     numpy.call1((dict,))
 }
 

@@ -15,7 +15,7 @@ use crate::driver::DriverError;
 use crate::error::Error;
 use crate::protocol::rule::{Class, Rule, Violation};
 use crate::python::cpython::names::names;
-use crate::python::cpython::text::new_str;
+use crate::python::cpython::new::new_str;
 
 impl From<Violation> for PyErr {
     #[cold]

@@ -1,5 +1,5 @@
-//! Makes a str; reads the letters of one without raising, allocating or running code, so that a reader may hold borrowed
-//! references meanwhile.
+//! Reads the letters of a str without raising, allocating or running code, so that a reader may hold borrowed references
+//! meanwhile.
 //!
 //! `PyUnicode_AsUTF8AndSize` does not qualify: for a lone surrogate it raises an error, whose allocation may start the
 //! garbage collector (CPython before 3.12) and with it any finaliser.
@@ -7,23 +7,7 @@
 use std::ops::Deref;
 
 use pyo3::prelude::*;
-use pyo3::types::PyString;
 use pyo3::{Borrowed, ffi};
-
-/// Makes a str. PyO3's own conversion panics if there is no memory for it.
-///
-/// # Errors
-/// Out of memory.
-#[cold]
-pub(crate) fn new_str<'py>(py: Python<'py>, text: &str) -> PyResult<Bound<'py, PyString>> {
-    let length = text.len().cast_signed();
-    // SAFETY: `length` bytes of UTF-8, which are copied.
-    let made = unsafe { ffi::PyUnicode_FromStringAndSize(text.as_ptr().cast(), length) };
-    // SAFETY: a new reference, or NULL with an exception set.
-    let made = unsafe { Bound::from_owned_ptr_or_err(py, made) }?;
-    // SAFETY: `PyUnicode_FromStringAndSize` returns a str.
-    Ok(unsafe { made.cast_into_unchecked() })
-}
 
 /// The letters of a str, one byte each: Latin-1, or only ASCII.
 #[cfg(not(any(Py_LIMITED_API, PyPy, GraalPy)))]
@@ -107,5 +91,15 @@ impl Deref for Letters<'_> {
 
     fn deref(&self) -> &[u8] {
         &self.letters[..self.length]
+    }
+}
+
+/// Formats numbers as Python does a tuple.
+#[cold]
+pub(crate) fn as_tuple(numbers: impl ExactSizeIterator<Item = impl ToString>) -> String {
+    let numbers: Vec<String> = numbers.map(|number| number.to_string()).collect();
+    match numbers.as_slice() {
+        [number] => format!("({number},)"),
+        numbers => format!("({})", numbers.join(", ")),
     }
 }

@@ -10,6 +10,19 @@
 //! handler runs before any frame is unwound. The handler searches the stack for frames of this library, and hangs the
 //! thread if there is one.
 //!
+//! What glibc's source admits beside (`unwind_stop`, `__pthread_cleanup_upto`):
+//!
+//! | a thread of ours | the handler |
+//! |---|---|
+//! | leaves C by `longjmp` | is off the list, which the jump empties; back when it calls this library after another thread did |
+//! | first calls this library inside a region of C that has a handler of its own | is off the list when the region ends; back as above |
+//! | throws C++ exceptions, runs greenlets (parts of the thread's own stack) | stays |
+//! | is on a stack other than its own (`makecontext`, Boost.Context) | may be called too late, as the order of addresses is another one there: the process aborts |
+//! | is ended by itself, or cancelled, with this library on its stack | lets the process abort: a thread that hangs with the GIL would hang it |
+//!
+//! musl has no such unwinding: `pthread_exit` calls handlers and ends the thread, whose frames are gone without a drop.
+//! What they own is leaked, and no lock of this library is held while Python runs.
+//!
 //! **A road not taken**: a value whose `drop` hangs, as PyO3 has around its own waits for the GIL. It must stand in the
 //! frame that calls Python, by functions that are declared `C-unwind`; most calls here are made by PyO3.
 
@@ -24,13 +37,14 @@ pub(crate) fn guard() {}
 #[cfg(all(target_os = "linux", target_env = "gnu", not(Py_3_14)))]
 mod glibc;
 
-/// Declares the `#[pymethods]` of a class, each beginning with [`guard`].
+/// Declares the `#[pymethods]` of a class. Each begins with [`guard`], and raises `MemoryError` where PyO3 finds no memory
+/// for an object ([`Entry`](crate::python::cpython::panic::Entry)).
 macro_rules! entries {
     (impl $class:ident {
         $(
             $(#[$meta:meta])*
             $visibility:vis $($qualifier_or_name:ident)+ $(<$lifetime:lifetime>)? ($($arguments:tt)*)
-            $(-> $returned:ty)?
+            -> $returned:ty
             { $($body:tt)* }
         )*
     }) => {
@@ -38,9 +52,9 @@ macro_rules! entries {
         impl $class {
             $(
                 $(#[$meta])*
-                $visibility $($qualifier_or_name)+ $(<$lifetime>)? ($($arguments)*) $(-> $returned)? {
+                $visibility $($qualifier_or_name)+ $(<$lifetime>)? ($($arguments)*) -> $returned {
                     $crate::python::cpython::thread_exit::guard();
-                    $($body)*
+                    <$returned as $crate::python::cpython::panic::Entry>::run(|| { $($body)* })
                 }
             )*
         }

@@ -17,7 +17,7 @@ use std::fmt::Write;
 
 use pyo3::Borrowed;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyString, PyTuple};
 
 use crate::partners;
 use crate::partners::{PARTNERS, Partner};
@@ -31,8 +31,10 @@ use crate::python::class::view::PyCaiView;
 use crate::python::cpython::errors::raised;
 use crate::python::cpython::fastcall::Function;
 use crate::python::cpython::int::repr;
+use crate::python::cpython::new::{new_str, new_tuple};
 use crate::python::cpython::recursion::Level;
 use crate::python::cpython::release;
+use crate::python::cpython::text::as_tuple;
 use crate::python::cpython::thread_exit::entries;
 use crate::python::import::trial;
 use crate::python::import::trial::{End, Trial};
@@ -86,29 +88,29 @@ impl Explanation {
     /// The calls that the consumer takes instead of a refused one; what the error of a refused import advises.
     #[getter]
     fn remedies<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, &self.remedies)
+        texts(py, self.remedies.iter())
     }
 
     /// The driver's calls that make the order, such as "cuEventRecord"; None if they depend on the producer, or on a
     /// stream that is not named. Questions are not among them.
     #[getter]
     fn driver_calls<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        let calls = self.driver_calls.map(|calls| PyTuple::new(py, calls));
+        let calls = self.driver_calls.map(|calls| texts(py, calls.iter()));
         calls.transpose()
     }
 
     /// The warnings that `view` would give.
     #[getter]
     fn warnings<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, &self.warnings)
+        texts(py, self.warnings.iter())
     }
 
-    fn __str__(&self) -> &str {
-        &self.text
+    fn __str__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
+        new_str(py, &self.text)
     }
 
-    fn __repr__(&self) -> &str {
-        &self.text
+    fn __repr__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
+        new_str(py, &self.text)
     }
 }
 }
@@ -254,7 +256,7 @@ fn written(
         line(&mut text, "route", &format!("{route}: {why}"));
     }
     if let Some(view) = view {
-        let array = shown(object.py(), view.view().descriptor())?;
+        let array = shown(view.view().descriptor());
         line(&mut text, "array", &array);
         if let Some(only) = view.view().descriptor().cai_only() {
             let refused = format!("refused: {}", only.refusal());
@@ -289,23 +291,30 @@ fn line(text: &mut String, head: &str, rest: &str) {
     let _ = writeln!(text, "{head:12}{rest}");
 }
 
-fn shown(py: Python<'_>, descriptor: &Descriptor) -> PyResult<String> {
+fn texts<'py>(
+    py: Python<'py>,
+    texts: impl ExactSizeIterator<Item = impl AsRef<str>>,
+) -> PyResult<Bound<'py, PyTuple>> {
+    new_tuple(py, texts.map(|text| new_str(py, text.as_ref())))
+}
+
+fn shown(descriptor: &Descriptor) -> String {
     let device = descriptor.device();
-    let shape = PyTuple::new(py, descriptor.shape())?;
+    let shape = as_tuple(descriptor.shape().iter());
     let is_even = descriptor.elem_strides().len() == descriptor.ndim();
     let (strides, unit) = match descriptor.byte_strides().filter(|_| !is_even) {
-        Some(strides) => (PyTuple::new(py, strides)?, "bytes"),
-        None => (PyTuple::new(py, descriptor.elem_strides())?, "elements"),
+        Some(strides) => (as_tuple(strides), "bytes"),
+        None => (as_tuple(descriptor.elem_strides().iter()), "elements"),
     };
     let flag = match descriptor.access() {
         Access::Writable => "",
         Access::ReadOnly => ", read-only",
         Access::Unknown => ", perhaps read-only",
     };
-    Ok(format!(
+    format!(
         "{shape} {} on ({}, {}), strides {strides} {unit}{flag}",
         descriptor.type_name(),
         device.device_type,
         device.id
-    ))
+    )
 }

@@ -1,32 +1,46 @@
 //! Makes the dict of items that DLPack cannot describe: their typestr, and the fields of records.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyList, PyString, PyTuple};
 
 use crate::protocol::cai_only::CaiOnly;
 use crate::protocol::interface::{Descr, DescrField};
 use crate::python::cpython::names::names;
+use crate::python::cpython::new::{
+    new_dict, new_int, new_ints, new_list, new_str, new_tuple, new_uint,
+};
 
 /// Makes a dict of the CUDA Array Interface without an array: its other values are None.
 pub(crate) fn empty<'py>(
     py: Python<'py>,
     typestr: &Bound<'py, PyString>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let (names, dict) = (names(py), PyDict::new(py));
+    let (names, dict) = (names(py), new_dict(py)?);
     dict.set_item(&names.shape, py.None())?;
     dict.set_item(&names.typestr, typestr)?;
     dict.set_item(&names.data, py.None())?;
     dict.set_item(&names.strides, py.None())?;
     dict.set_item(&names.stream, py.None())?;
-    dict.set_item(&names.version, 3)?;
+    dict.set_item(&names.version, new_int(py, 3)?)?;
     Ok(dict)
+}
+
+/// Makes the pair of an address and whether the data is read-only.
+#[inline]
+pub(crate) fn data(
+    py: Python<'_>,
+    address: u64,
+    is_read_only: bool,
+) -> PyResult<Bound<'_, PyTuple>> {
+    let is_read_only = PyBool::new(py, is_read_only).to_owned().into_any();
+    new_tuple(py, [new_uint(py, address), Ok(is_read_only)])
 }
 
 /// Like [`empty`], with the `descr` of records.
 #[cold]
 #[inline(never)]
 pub(crate) fn described<'py>(py: Python<'py>, only: &CaiOnly) -> PyResult<Bound<'py, PyDict>> {
-    let dict = empty(py, &PyString::new(py, &only.typestr().to_string()))?;
+    let dict = empty(py, &new_str(py, &only.typestr().to_string())?)?;
     if let Some(descr) = descr(py, only.descr())? {
         dict.set_item(&names(py).descr, descr)?;
     }
@@ -42,20 +56,24 @@ pub(crate) fn descr<'py>(py: Python<'py>, descr: &Descr) -> PyResult<Option<Boun
 }
 
 fn list_of<'py>(py: Python<'py>, fields: &[DescrField]) -> PyResult<Bound<'py, PyList>> {
-    let list = PyList::empty(py);
+    let list = new_list(py)?;
     for field in fields {
         let name = match field.title() {
-            Some(title) => (title, field.name()).into_pyobject(py)?.into_any(),
-            None => PyString::new(py, field.name()).into_any(),
+            Some(title) => {
+                let names = [new_str(py, title), new_str(py, field.name())];
+                new_tuple(py, names)?.into_any()
+            }
+            None => new_str(py, field.name())?.into_any(),
         };
         let kind = match field.nested() {
             Some(inner) => list_of(py, inner)?.into_any(),
-            None => PyString::new(py, &field.typestr().to_string()).into_any(),
+            None => new_str(py, &field.typestr().to_string())?.into_any(),
         };
         if field.shape().is_empty() {
-            list.append((name, kind))?;
+            list.append(new_tuple(py, [Ok(name), Ok(kind)])?)?;
         } else {
-            list.append((name, kind, PyTuple::new(py, field.shape())?))?;
+            let shape = new_ints(py, field.shape().iter().copied()).map(Bound::into_any);
+            list.append(new_tuple(py, [Ok(name), Ok(kind), shape])?)?;
         }
     }
     Ok(list)

@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_void};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString, PyTuple};
+use pyo3::types::PyDict;
 
 use crate::protocol::convert::Items;
 use crate::protocol::descriptor::Descriptor;
@@ -18,6 +18,7 @@ use crate::protocol::stream::{Request, SyncPolicy};
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::errors::as_attribute_error;
 use crate::python::cpython::names::names;
+use crate::python::cpython::new::{new_dict, new_int, new_ints, new_str};
 use crate::python::export::array_dict;
 use crate::view::CaiView;
 
@@ -58,26 +59,32 @@ pub(crate) fn array_interface<'py>(
     let items = items.map_err(|violation| as_attribute_error(&violation))?;
     wait(view)?;
     let names = names(py);
-    let dict = PyDict::new(py);
-    dict.set_item(&names.shape, PyTuple::new(py, descriptor.shape())?)?;
+    let dict = new_dict(py)?;
+    dict.set_item(
+        &names.shape,
+        new_ints(py, descriptor.shape().iter().copied())?,
+    )?;
     match items {
-        Items::Typed(typestr) => dict.set_item(&names.typestr, PyString::intern(py, typestr))?,
+        Items::Typed(typestr) => dict.set_item(&names.typestr, new_str(py, typestr)?)?,
         Items::CaiOnly(only) => {
-            dict.set_item(&names.typestr, only.typestr().to_string())?;
+            dict.set_item(&names.typestr, new_str(py, &only.typestr().to_string())?)?;
             if let Some(descr) = array_dict::descr(py, only.descr())? {
                 dict.set_item(&names.descr, descr)?;
             }
         }
     }
     let is_read_only = descriptor.access() != Access::Writable;
-    dict.set_item(&names.data, (descriptor.data(), is_read_only))?;
+    dict.set_item(
+        &names.data,
+        array_dict::data(py, descriptor.data(), is_read_only)?,
+    )?;
     let strides = descriptor
         .byte_strides()
         .filter(|_| !descriptor.layout().is_c_contiguous())
-        .map(|strides| PyTuple::new(py, strides))
+        .map(|strides| new_ints(py, strides))
         .transpose()?;
     dict.set_item(&names.strides, strides)?;
-    dict.set_item(&names.version, 3)?;
+    dict.set_item(&names.version, new_int(py, 3)?)?;
     Ok(dict)
 }
 

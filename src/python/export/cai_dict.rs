@@ -6,13 +6,14 @@
 use once_cell::race::OnceBox;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString, PyTuple};
+use pyo3::types::PyDict;
 
 use crate::protocol::convert::Items;
 use crate::protocol::device::Access;
 use crate::protocol::dtype::DType;
 use crate::protocol::stream::Stream;
 use crate::python::cpython::names::names;
+use crate::python::cpython::new::{new_ints, new_str, new_uint};
 use crate::python::export::array_dict;
 use crate::view::CaiView;
 
@@ -43,16 +44,22 @@ pub(crate) fn of<'py>(
         }
         Items::CaiOnly(only) => array_dict::described(py, only)?,
     };
-    dict.set_item(&names.shape, PyTuple::new(py, descriptor.shape())?)?;
+    dict.set_item(
+        &names.shape,
+        new_ints(py, descriptor.shape().iter().copied())?,
+    )?;
     let is_read_only = descriptor.access() != Access::Writable;
-    dict.set_item(&names.data, (descriptor.data(), is_read_only))?;
+    dict.set_item(
+        &names.data,
+        array_dict::data(py, descriptor.data(), is_read_only)?,
+    )?;
     if let Some(itemsize) = descriptor.itemsize()
         && let Some(strides) = descriptor.layout().interface_strides(itemsize)
     {
-        dict.set_item(&names.strides, PyTuple::new(py, strides)?)?;
+        dict.set_item(&names.strides, new_ints(py, strides)?)?;
     }
     if let Some(stream) = ready.to_cai() {
-        dict.set_item(&names.stream, stream)?;
+        dict.set_item(&names.stream, new_uint(py, stream)?)?;
     }
     Ok(dict)
 }
@@ -66,7 +73,7 @@ fn template<'py>(
 ) -> PyResult<&'py Bound<'py, PyDict>> {
     let place = dtype.index().expect("a type with a typestr is scalar");
     let made = TEMPLATES[place].get_or_try_init(|| {
-        let dict = array_dict::empty(py, &PyString::intern(py, typestr))?;
+        let dict = array_dict::empty(py, &new_str(py, typestr)?)?;
         Ok::<_, PyErr>(Box::new(dict.unbind()))
     })?;
     Ok(made.bind(py))

@@ -1,7 +1,6 @@
 //! `__array__`: a NumPy array of memory that the host can read, also of types that NumPy does not take by DLPack.
 
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Flags;
@@ -11,6 +10,7 @@ use crate::python::call::options::Options;
 use crate::python::class::dtype::PyDType;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::names::names;
+use crate::python::cpython::new::{new_dict, new_str};
 use crate::python::export::buffer;
 use crate::python::import::route;
 
@@ -27,15 +27,15 @@ pub(crate) fn array<'py>(
     if !descriptor.device().is_host_readable() {
         return Err(buffer::unreadable(descriptor.device()).into());
     }
-    let numpy = py.import("numpy")?;
+    let numpy = py.import(new_str(py, "numpy")?)?;
     let array = match bits_of(descriptor)? {
         None if descriptor.cai_only().is_some() => {
             buffer::array_interface(py, this.get())?;
             // NumPy reads the interface, which has just been made, before it calls `__array__` again.
-            let array = numpy.call_method1("asarray", (this,))?;
-            array.call_method1("view", (PyDType::of(descriptor).numpy(py)?,))?
+            let array = numpy.call_method1(new_str(py, "asarray")?, (this,))?;
+            array.call_method1(new_str(py, "view")?, (PyDType::of(descriptor).numpy(py)?,))?
         }
-        None => numpy.call_method1("from_dlpack", (this,))?,
+        None => numpy.call_method1(new_str(py, "from_dlpack")?, (this,))?,
         Some(bits) => {
             let dtype = PyDType::of(descriptor).numpy(py)?;
             let options = Options {
@@ -45,17 +45,17 @@ pub(crate) fn array<'py>(
             this.get().prepare()?;
             let bits = route::own(this.get().view().clone(), &options)?;
             let bits = PyCaiView::derive(this, bits)?;
-            let bits = numpy.call_method1("from_dlpack", (bits.into_object(py)?,))?;
-            bits.call_method1("view", (dtype,))?
+            let bits = numpy.call_method1(new_str(py, "from_dlpack")?, (bits.into_object(py)?,))?;
+            bits.call_method1(new_str(py, "view")?, (dtype,))?
         }
     };
-    let arguments = PyDict::new(py);
-    arguments.set_item("dtype", dtype)?;
+    let arguments = new_dict(py)?;
+    arguments.set_item(&names(py).dtype, dtype)?;
     match copy {
         Some(copy) => arguments.set_item(&names(py).copy, copy)?,
         None => arguments.set_item(&names(py).copy, false)?,
     }
-    numpy.call_method("array", (array,), Some(&arguments))
+    numpy.call_method(new_str(py, "array")?, (array,), Some(&arguments))
 }
 
 /// Returns the unsigned int that NumPy takes by DLPack in place of a type that it does not; `None` if it takes the

@@ -15,6 +15,7 @@ use crate::python::call::options::{Check, Options};
 use crate::python::class::beside::Beside;
 use crate::python::cpython::int::{repr, type_name};
 use crate::python::cpython::names::names;
+use crate::python::cpython::new::new_tuple;
 use crate::python::cpython::warn::{self, Warning};
 use crate::python::cpython::{errors, getattr, release};
 use crate::python::import::cai_dict::{FastDict, Numbers, ParsedDict};
@@ -348,7 +349,10 @@ fn owner<'py>(
     match options.owner {
         None => Ok(object.clone()),
         Some(owner) if object.is_instance_of::<PyDict>() => Ok(owner.to_owned()),
-        Some(owner) => Ok((object, owner).into_pyobject(object.py())?.into_any()),
+        Some(owner) => {
+            let both = [Ok(object.clone()), Ok(owner.to_owned())];
+            Ok(new_tuple(object.py(), both)?.into_any())
+        }
     }
 }
 

@@ -23,6 +23,7 @@ use crate::python::capsule;
 use crate::python::capsule::{Claimed, Unclaimed};
 use crate::python::cpython::int::{IntRule, repr, type_name};
 use crate::python::cpython::names::names;
+use crate::python::cpython::new::{new_dict, new_int, new_ints, new_tuple, new_uint};
 use crate::python::cpython::tuple::tuple_item;
 use crate::python::cpython::{int, release};
 use crate::python::import::exchange::has_no_streams;
@@ -361,7 +362,8 @@ fn call_fast<'py>(
     static KEYWORDS: OnceBox<Py<PyTuple>> = OnceBox::new();
     let py = object.py();
     let keywords = KEYWORDS.get_or_try_init(|| {
-        let keywords = PyTuple::new(py, [&names(py).stream, &names(py).max_version])?;
+        let names = [&names(py).stream, &names(py).max_version];
+        let keywords = new_tuple(py, names.map(|name| Ok(name.bind(py).clone())))?;
         Ok::<_, PyErr>(Box::new(keywords.unbind()))
     })?;
     let stream = stream_argument(py, stream, device)?;
@@ -383,7 +385,7 @@ fn call_fast<'py>(
 fn our_version(py: Python<'_>) -> PyResult<&Bound<'_, PyTuple>> {
     static VERSION: OnceBox<Py<PyTuple>> = OnceBox::new();
     VERSION
-        .get_or_try_init(|| PyTuple::new(py, [1, 3]).map(|version| Box::new(version.unbind())))
+        .get_or_try_init(|| new_ints(py, [1, 3]).map(|version| Box::new(version.unbind())))
         .map(|version| version.bind(py))
 }
 
@@ -394,10 +396,11 @@ fn stream_argument(py: Python<'_>, stream: Stream, device: Device) -> PyResult<B
         _ if stream == Stream::None => return Ok(py.None().into_bound(py)),
         _ => stream.to_dlpack_arg(),
     };
-    Ok(match i64::try_from(number) {
-        Ok(number) => number.into_pyobject(py)?.into_any(),
-        Err(_) => number.into_pyobject(py)?.into_any(),
-    })
+    match (i64::try_from(number), u64::try_from(number)) {
+        (Ok(number), _) => new_int(py, number),
+        (_, Ok(handle)) => new_uint(py, handle),
+        _ => unreachable!("-1, or a handle"),
+    }
 }
 
 /// Calls `__dlpack__` with one keyword less per try, by the producer's `TypeError`.
@@ -411,11 +414,12 @@ fn call_stepwise<'py>(
 ) -> PyResult<(Bound<'py, PyAny>, StreamHonoured)> {
     let py = object.py();
     let names = names(py);
-    let arguments = PyDict::new(py);
+    let arguments = new_dict(py)?;
     arguments.set_item(&names.stream, stream_argument(py, stream, wanted)?)?;
     arguments.set_item(&names.max_version, our_version(py)?)?;
     if let Some(device) = request.device {
-        arguments.set_item(&names.dl_device, (device.device_type, device.id))?;
+        let device = new_ints(py, [device.device_type.into(), device.id.into()])?;
+        arguments.set_item(&names.dl_device, device)?;
     }
     if let Some(copy) = request.copy {
         arguments.set_item(&names.copy, copy)?;

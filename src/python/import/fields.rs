@@ -14,6 +14,7 @@ use crate::python::call::options::Options;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::int::repr;
 use crate::python::cpython::names::names;
+use crate::python::cpython::new::{new_str, new_tuple};
 use crate::python::import::cai_dict::ParsedDict;
 use crate::python::import::descr;
 
@@ -56,13 +57,8 @@ pub(crate) fn field_names<'py>(
     descriptor: &Descriptor,
 ) -> PyResult<Bound<'py, PyTuple>> {
     let fields = descriptor.cai_only().map(CaiOnly::descr);
-    PyTuple::new(
-        py,
-        fields
-            .into_iter()
-            .flat_map(Descr::names)
-            .collect::<Vec<_>>(),
-    )
+    let names: Vec<_> = fields.into_iter().flat_map(Descr::names).collect();
+    new_tuple(py, names.into_iter().map(|name| new_str(py, name)))
 }
 
 /// Returns one field as a view of the same memory, owner and streams.

@@ -17,6 +17,7 @@ use crate::partners;
 use crate::python::capsule::is_capsule;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::names::names;
+use crate::python::cpython::new::new_uint;
 use crate::python::cpython::recursion::Level;
 use crate::python::cpython::{getattr, release};
 use crate::python::exchange_table::Table;
@@ -179,7 +180,7 @@ fn watch<'py>(kind: &Bound<'py, PyType>) -> PyResult<Option<Bound<'py, PyAny>>> 
     if unsafe { ffi::PyType_GetFlags(kind.as_type_ptr()) } & ffi::Py_TPFLAGS_HEAPTYPE == 0 {
         return Ok(None);
     }
-    let address = kind.as_type_ptr().addr().into_pyobject(kind.py())?;
+    let address = new_uint(kind.py(), kind.as_type_ptr().addr() as u64)?;
     let definition = (&raw const CLASS_ENDED.0).cast_mut();
     // SAFETY: the definition is static and never written, and its function has the signature of its flags.
     let callback = unsafe { ffi::PyCFunction_NewEx(definition, address.as_ptr(), ptr::null_mut()) };

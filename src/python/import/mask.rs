@@ -12,6 +12,7 @@ use crate::python::call::options::{self, Options};
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::{Function, signature};
 use crate::python::cpython::int::{repr, type_name};
+use crate::python::cpython::new::new_tuple;
 use crate::python::cpython::recursion::Level;
 use crate::python::import::cai::AllowCaiOnly;
 use crate::python::import::traits::Traits;
@@ -60,9 +61,12 @@ impl Function for SplitMasked {
             ..Options::default()
         };
         let (values, mask) = split_masked(&obj, form, &options)?;
-        let values = values.into_object(py)?;
-        let mask = mask.map(|mask| mask.into_object(py)).transpose()?;
-        Ok((values, mask).into_pyobject(py)?.into_any())
+        let values = values.into_object(py)?.into_any();
+        let mask = match mask {
+            Some(mask) => mask.into_object(py)?.into_any(),
+            None => py.None().into_bound(py),
+        };
+        Ok(new_tuple(py, [Ok(values), Ok(mask)])?.into_any())
     }
 }
 

@@ -1,0 +1,118 @@
+//! Makes objects of Rust's values. PyO3's own constructors panic if there is no memory for the object.
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+
+/// Makes an int.
+///
+/// # Errors
+/// Out of memory.
+#[inline]
+pub(crate) fn new_int(py: Python<'_>, value: i64) -> PyResult<Bound<'_, PyAny>> {
+    // SAFETY: the GIL is held.
+    let made = unsafe { ffi::PyLong_FromLongLong(value) };
+    // SAFETY: a new reference, or NULL with an exception set.
+    unsafe { Bound::from_owned_ptr_or_err(py, made) }
+}
+
+/// Makes an int of an address, a size or a handle.
+///
+/// # Errors
+/// Out of memory.
+#[inline]
+pub(crate) fn new_uint(py: Python<'_>, value: u64) -> PyResult<Bound<'_, PyAny>> {
+    // SAFETY: the GIL is held.
+    let made = unsafe { ffi::PyLong_FromUnsignedLongLong(value) };
+    // SAFETY: a new reference, or NULL with an exception set.
+    unsafe { Bound::from_owned_ptr_or_err(py, made) }
+}
+
+/// Makes a str.
+///
+/// # Errors
+/// Out of memory.
+#[cold]
+pub(crate) fn new_str<'py>(py: Python<'py>, text: &str) -> PyResult<Bound<'py, PyString>> {
+    let length = text.len().cast_signed();
+    // SAFETY: `length` bytes of UTF-8, which are copied.
+    let made = unsafe { ffi::PyUnicode_FromStringAndSize(text.as_ptr().cast(), length) };
+    // SAFETY: a new reference, or NULL with an exception set.
+    let made = unsafe { Bound::from_owned_ptr_or_err(py, made) }?;
+    // SAFETY: `PyUnicode_FromStringAndSize` returns a str.
+    Ok(unsafe { made.cast_into_unchecked() })
+}
+
+/// Makes an empty dict.
+///
+/// # Errors
+/// Out of memory.
+#[inline]
+pub(crate) fn new_dict(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    // SAFETY: the GIL is held.
+    let made = unsafe { ffi::PyDict_New() };
+    // SAFETY: a new reference, or NULL with an exception set.
+    let made = unsafe { Bound::from_owned_ptr_or_err(py, made) }?;
+    // SAFETY: `PyDict_New` returns a dict.
+    Ok(unsafe { made.cast_into_unchecked() })
+}
+
+/// Makes an empty list.
+///
+/// # Errors
+/// Out of memory.
+pub(crate) fn new_list(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
+    // SAFETY: the GIL is held; a length of no less than 0.
+    let made = unsafe { ffi::PyList_New(0) };
+    // SAFETY: a new reference, or NULL with an exception set.
+    let made = unsafe { Bound::from_owned_ptr_or_err(py, made) }?;
+    // SAFETY: `PyList_New` returns a list.
+    Ok(unsafe { made.cast_into_unchecked() })
+}
+
+/// Makes a tuple of objects, or returns the error of the first that could not be made.
+///
+/// # Errors
+/// Out of memory; those of the items.
+#[inline]
+pub(crate) fn new_tuple<'py, T>(
+    py: Python<'py>,
+    items: impl IntoIterator<Item = PyResult<Bound<'py, T>>, IntoIter: ExactSizeIterator>,
+) -> PyResult<Bound<'py, PyTuple>> {
+    let items = items.into_iter();
+    let length = items.len().cast_signed();
+    // SAFETY: the GIL is held; a length of no less than 0.
+    let tuple = unsafe { ffi::PyTuple_New(length) };
+    // SAFETY: a new reference, or NULL with an exception set.
+    let tuple = unsafe { Bound::from_owned_ptr_or_err(py, tuple) }?;
+    for (index, item) in (0..length).zip(items) {
+        let item = item?.into_ptr();
+        #[cfg(any(Py_LIMITED_API, PyPy, GraalPy))]
+        // SAFETY: a new tuple, to which nothing else refers, and an index below its length; the reference to the item
+        // becomes the tuple's. It cannot fail.
+        unsafe {
+            ffi::PyTuple_SetItem(tuple.as_ptr(), index, item)
+        };
+        #[cfg(not(any(Py_LIMITED_API, PyPy, GraalPy)))]
+        // SAFETY: a new tuple, to which nothing else refers, and an index below its length, whose item is not set yet;
+        // the reference to the item becomes the tuple's.
+        unsafe {
+            ffi::PyTuple_SET_ITEM(tuple.as_ptr(), index, item)
+        };
+    }
+    // SAFETY: `PyTuple_New` returns a tuple; every item is set, as the iterator has the length that it states or the
+    // tuple's rest is NULL, which CPython's own readers of a tuple take for an item that is not set.
+    Ok(unsafe { tuple.cast_into_unchecked() })
+}
+
+/// Makes a tuple of ints.
+///
+/// # Errors
+/// Out of memory.
+#[inline]
+pub(crate) fn new_ints<'py>(
+    py: Python<'py>,
+    values: impl IntoIterator<Item = i64, IntoIter: ExactSizeIterator>,
+) -> PyResult<Bound<'py, PyTuple>> {
+    new_tuple(py, values.into_iter().map(|value| new_int(py, value)))
+}
