@@ -5,6 +5,7 @@
  */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <setjmp.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <time.h>
@@ -202,6 +203,12 @@ int exit_now(void *function) {
 }
 
 int exit_at_the_end(void *function) { return start_caller(function) || atexit(tell_and_join); }
+
+/* What libraries of C do with an error of theirs. */
+void jump(void) {
+    jmp_buf place;
+    if (setjmp(place) == 0) longjmp(place, 1);
+}
 
 /* A function of an exchange table that fails as those of C++ do: by RuntimeError, with a backtrace. */
 int fail_vaguely(void *object, void **out) {

@@ -6,8 +6,10 @@ is inside Python code that we have called, for ever, so that it is killed there 
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -99,6 +101,17 @@ PLACES = {
         in_thread(cd.view, InAttribute())
         if child: assert os.waitpid(child, 0)[1] == 0
     """,
+    # It empties glibc's list of handlers, which is filled again when threads take turns.
+    "after a longjmp": """
+        def jump_and_stay():
+            cd.view(cai(), device_id=0)
+            native.without_gil().jump()
+            other = threading.Thread(target=cd.view, args=(cai(),), kwargs={"device_id": 0})
+            other.start()
+            other.join()
+            cd.view(InAttribute())
+        in_thread(jump_and_stay)
+    """,
     # The reaper's own; our function at exit would wait for it.
     "the reaper": """
         import atexit
@@ -119,6 +132,16 @@ RUNS = native.figure(1, 20)
 def test_a_thread_that_is_killed_inside(place: str, interpreter: Interpreter) -> None:
     for _ in range(RUNS):
         assert interpreter.run(BEFORE, PLACES[place]) == (0, "")
+
+
+def test_a_thread_that_is_killed_inside_and_not_unwound(tmp_path: Path) -> None:
+    """As by musl: its frames are gone, and nothing waits for what they held."""
+    library = tmp_path / "like_musl.so"
+    source = Path(__file__).with_name("like_musl.c")
+    subprocess.run(["cc", "-Wall", "-Werror", "-shared", "-fPIC", "-o", library, source], check=True, timeout=60)
+    for place in PLACES.values():
+        code = textwrap.dedent(BEFORE) + textwrap.dedent(place)
+        assert run(["env", f"LD_PRELOAD={library}", sys.executable], code) == (0, ""), place
 
 
 def test_a_thread_that_is_killed_inside_another_extension() -> None:

@@ -23,7 +23,7 @@ pub(crate) fn guard() {
 #[inline(never)]
 fn add_handler() {
     // An ending thread has no thread-local values any more, and goes unguarded.
-    if HANDLER.try_with(|_| ()).is_ok() {
+    if HANDLER.try_with(Handler::put_back).is_ok() {
         LAST.store(this_thread(), Ordering::Relaxed);
     }
 }
@@ -97,20 +97,36 @@ impl Handler {
     }
 }
 
+impl Handler {
+    /// Puts the record back on the list if the list is empty. A `longjmp` on this thread empties it: glibc takes a record
+    /// outside the stack for one of a frame that the jump has left, and for the last one. So does the end of a region of C
+    /// that was open when the record was added, by restoring the list of its beginning.
+    fn put_back(&self) {
+        if let Some(functions) = self.functions
+            && functions.top().is_null()
+        {
+            // SAFETY: the record is on no list, as this thread's is empty; for the rest see `add`.
+            unsafe { (functions.push)(self.record, stay, ptr::null_mut()) };
+        }
+    }
+}
+
 impl Drop for Handler {
     fn drop(&mut self) {
         // Another thread may get this address later.
         let this = this_thread();
         let _ = LAST.compare_exchange(this, 0, Ordering::Relaxed, Ordering::Relaxed);
         if let Some(functions) = self.functions {
-            if functions.top() != self.record {
-                // A thread that ends by `pthread_exit` has no list any more: the record is leaked.
+            let top = functions.top();
+            if top == self.record {
+                // SAFETY: the record is the top of this thread's list; 0: its handler is not called.
+                unsafe { (functions.pop)(self.record, 0) };
+            } else if !top.is_null() {
+                // Another record, which nothing has taken off: ours may be below it, and is leaked.
                 return;
             }
-            // SAFETY: the record is the top of this thread's list; 0: its handler is not called.
-            unsafe { (functions.pop)(self.record, 0) };
         }
-        // SAFETY: a box of `add`, on no list any more.
+        // SAFETY: a box of `add`, on no list any more: just taken off, or the list is empty, as after `pthread_exit`.
         drop(unsafe { Box::from_raw(self.record) });
     }
 }
