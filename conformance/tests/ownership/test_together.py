@@ -8,6 +8,7 @@ import contextlib
 import gc
 import sys
 import textwrap
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -297,25 +298,33 @@ def test_types_come_and_go() -> None:
         together(*[work] * THREADS)
 
 
-def test_no_warning_is_lost() -> None:
-    """The classes are made by whichever of several threads comes first."""
-    code = """
-        import cai_dlpack as cd
-        from conformance.tests.doubles.producers import Cai, interface
-        from conformance.tests.ownership.together import together
+def threads_that_warn() -> None:
+    """Run by the test below: converts, and explains meanwhile, so that both have the warnings of the other's arrays."""
+    arrays = [type(f"Kind{number}", (Cai,), {})(interface(stream=0)) for number in range(500)]
+    issued = deque[tuple[type, str]]()
+    warnings.showwarning = lambda message, category, *_: issued.append((category, str(message)))
+    told: set[int] = set()
 
-        arrays = [type(f"Kind{number}", (Cai,), {})(interface(stream=0)) for number in range(500)]
+    def work() -> None:
+        for array in arrays:
+            cd.view(array, device_id=0)
 
-        def work():
-            for array in arrays:
-                cd.view(array, device_id=0)
+    def explain() -> None:
+        for array in arrays:
+            told.add(len(cd.explain(array, device_id=0).warnings))
 
-        together(*[work] * 4)
-    """
-    for _ in range(native.figure(1, 30)):
-        exit_code, printed = run([sys.executable, "-W", "always"], textwrap.dedent(code))
-        found = printed.count("StreamWarning"), printed.count("exports stream 0")
-        assert (exit_code, *found) == (0, 2000, 2000), printed
+    together(*[work] * 4, *[explain] * 2)
+    named = {text.split("Kind")[1].split()[0].strip("'.:;,") for _, text in issued}
+    print(len(issued), {kind for kind, _ in issued} == {cd.StreamWarning}, len(named), told)
+
+
+@pytest.mark.parametrize(("filtered", "issued"), [("always", 2000), ("default", 500)])
+def test_each_warning_is_issued_as_often_as_the_filter_admits(filtered: str, issued: int) -> None:
+    """Always: once for each conversion, on whichever thread. By default: once for each text and line, of all threads
+    together. What `explain` collects is its own thread's, and no warning of another is among it."""
+    code = f"from {__name__} import threads_that_warn; threads_that_warn()"
+    for _ in range(native.figure(2, 30)):
+        assert run([sys.executable, "-W", filtered], code) == (0, f"{issued} True 500 {{1}}\n")
 
 
 FIRST = {
