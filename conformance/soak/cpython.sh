@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# CPython 3.14, built from its source where it is not installed, and the Python tests on it:
+# A CPython, built from its source where it is not built yet, and the Python tests on it:
 #
-#   conformance/soak/cpython.sh gil               every test, and the demo
+#   conformance/soak/cpython.sh gil               3.14: every test, and the demo
+#   conformance/soak/cpython.sh debug             the same with CPython's assertions, in Python's development mode
+#   conformance/soak/cpython.sh 3.15              the same on 3.15
 #   conformance/soak/cpython.sh free-threaded     the same, and the threads at once for longer: an hour or so
 #   conformance/soak/cpython.sh tsan              free-threaded, interpreter and extension under the thread sanitizer
 #
 # The source comes from python.org or from Debian, or is the file $PYTHON_SOURCE; by whatever way, it must have
-# this SHA-256. Needs a C compiler, and the headers of OpenSSL, zlib, libffi and SQLite (Debian: libssl-dev
-# zlib1g-dev libffi-dev libsqlite3-dev). Once built, it is kept under target/cpython.
+# the SHA-256 below. Or the interpreter is $PYTHON_BUILT, which was built as stated here. Needs a C compiler, and the
+# headers of OpenSSL, zlib, libffi and SQLite (Debian: libssl-dev zlib1g-dev libffi-dev libsqlite3-dev). Once built, it
+# is kept under target/cpython.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 kind=$1
@@ -19,10 +22,19 @@ python=$built/bin/python3.14t
 options=(--disable-gil)
 case $kind in
 gil) python=$built/bin/python3.14 options=() ;;
+# For the development mode CPython has a variable, which the tests' own processes inherit.
+debug) python=$built/bin/python3.14d options=(--with-pydebug) && export PYTHONDEVMODE=1 ;;
+3.15)
+    version=3.15.0rc2
+    sha256=8d93af5eaaaea5adfd41bd786a7ba3f03f2ad1ab57c6a65e0b963deab91d5ad7
+    built=$target/cpython/$version
+    python=$built/bin/python3.15 options=()
+    ;;
 free-threaded) ;;
 tsan) options+=(--with-thread-sanitizer) ;;
-*) echo "$0: gil, free-threaded or tsan, not '$kind'" >&2 && exit 2 ;;
+*) echo "$0: gil, debug, 3.15, free-threaded or tsan, not '$kind'" >&2 && exit 2 ;;
 esac
+python=${PYTHON_BUILT:-$python}
 
 # What Debian's mirrors hold changes; the archive of the version is the same, whoever has it.
 fetch() {
@@ -31,8 +43,8 @@ fetch() {
     if [ -n "${PYTHON_SOURCE:-}" ]; then
         cp "$PYTHON_SOURCE" "$1"
     else
-        curl -sSfLo "$1" "https://www.python.org/ftp/python/$version/Python-$version.tar.xz" ||
-            curl -sSfLo "$1" "$debian/pool/main/p/python3.14/python3.14_$version.orig.tar.xz"
+        curl -sSfLo "$1" "https://www.python.org/ftp/python/${version%%rc*}/Python-$version.tar.xz" ||
+            curl -sSfLo "$1" "$debian/pool/main/p/python${version%.*}/python${version%.*}_${version/rc/~rc}.orig.tar.xz"
     fi
     echo "$sha256  $1" | sha256sum --check --quiet
 }

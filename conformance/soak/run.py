@@ -81,7 +81,7 @@ PARTS = {
     "orders": Part(orders, "conformance/results/stream-orders.tsv", takes_minutes=True),
     **{f"ownership-{part}": ownership(part) for part in ("figures", "refusals", "loom", "pythons", "asan", "valgrind")},
     **{tool: checked(tool) for tool in ("asan", "tsan", "miri")},
-    **{f"cpython-{kind}": cpython(kind) for kind in ("gil", "free-threaded", "tsan")},
+    **{f"cpython-{kind}": cpython(kind) for kind in ("gil", "debug", "3.15", "free-threaded", "tsan")},
     "collecting": Part(collecting, "conformance/results/soak.tsv"),
     "kit": Part(
         lambda _: [str(ROOT / "conformance" / "soak" / "kit.sh"), sys.executable], "conformance/results/soak.tsv"
