@@ -354,7 +354,7 @@ impl Function for Stats {
             ("panics", stats.panics),
             ("open_guards", stats.open_guards),
         ] {
-            dict.set_item(new_str(py, name)?, new_uint(py, count as u64)?)?;
+            dict.set_item(new_str(py, name)?, new_uint(py, count)?)?;
         }
         Ok(dict.into_any())
     }
