@@ -1,10 +1,14 @@
 //! [`Descriptor`]: the metadata of a `DLTensor`, checked.
 
 use std::fmt;
+#[cfg(feature = "pyo3")]
+use std::sync::Arc;
 
 use super::address;
 use super::axes::{Axes, INLINE_AXES, MAX_NDIM, Source};
 use super::cai_only::CaiOnly;
+#[cfg(feature = "pyo3")]
+use super::descr::Descr;
 use super::device::{Access, Device, Flags};
 use super::dtype::{self, DType, TypeStr};
 use super::layout::{self, Element, Layout};
@@ -309,6 +313,22 @@ impl Descriptor {
             Some(only) => only.refusal().clone(),
             None => self.dtype().undescribed(),
         }
+    }
+
+    /// Returns the same items as raw bytes, if they are records.
+    #[cfg(feature = "pyo3")]
+    pub(crate) fn without_fields(&self) -> Option<Self> {
+        let only = self.cai_only()?;
+        let Descr::Fields(_) = only.descr() else {
+            return None;
+        };
+        let bytes = CaiOnly {
+            descr: Descr::None,
+            ..only.clone()
+        };
+        let mut made = self.clone();
+        made.layout = made.layout.with_cai_only(Some(Arc::new(bytes)));
+        Some(made)
     }
 
     /// Returns the name of the element type, for messages.

@@ -11,7 +11,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyComplex, PyFloat, PyInt, PyString, PyType};
 
-use crate::protocol::dtype::DType;
+use crate::protocol::dtype::{DType, TypeStr};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::cpython::getattr;
 use crate::python::cpython::int::repr;
@@ -26,13 +26,34 @@ pub(crate) fn dtype(value: &Bound<'_, PyAny>) -> PyResult<DType> {
     spelled(value)?.map_err(|rule| {
         let violation = Violation::new(rule, Field::Argument("dtype"), repr(value));
         match is_swapped(value) {
-            Ok(true) => violation
-                .with_hint("this one has the other byte order")
-                .into(),
-            Ok(false) => violation.into(),
+            Ok(true) => violation.with_hint(SWAPPED).into(),
+            Ok(false) => match value.cast::<PyString>() {
+                Ok(name) => with_reason(violation, &name.to_string_lossy()).into(),
+                Err(_) => violation.into(),
+            },
             Err(error) => error,
         }
     })
+}
+
+const SWAPPED: &str = "this one has the other byte order";
+
+/// Adds why a name names no type.
+#[cold]
+fn with_reason(violation: Violation, name: &str) -> Violation {
+    if DType::is_disputed(name) {
+        return violation
+            .with_hint("NumPy, torch and C disagree about this one: give its size, as in 'int64'");
+    }
+    // NumPy's typestrs go without an order too: `M8[ns]`.
+    let typestr = TypeStr::parse_any_order(name);
+    match typestr.or_else(|_| TypeStr::parse_any_order(&format!("={name}"))) {
+        Ok(typestr) => match typestr.to_dtype() {
+            Err(refused) => violation.with_hint(refused.rule().sentence()),
+            Ok(_) => violation,
+        },
+        Err(_) => violation,
+    }
 }
 
 /// Returns the type that an object spells, or the rule that it breaks.
