@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import cai_dlpack as cd
+import cai_example_peer as peer
 import ml_dtypes
 import numpy as np
 import pytest
@@ -212,3 +213,62 @@ def test_a_record_of_pointers_to_objects_is_refused_by_name(door: Callable[..., 
     array: Cai = cai(typestr="|V12", descr=descr)
     found = refuse(lambda: door(array, device_id=0), BufferError)
     assert (found.rule, "'x'" in found.message) == ("typestr-object", True), found.message
+
+
+# --- addresses ------------------------------------------------------------------------------------------------
+
+TYPES = {"<f4": (abi.FLOAT, 32, 1), "<i2": (abi.INT, 16, 1), "<c16": (abi.COMPLEX, 128, 1), "|u1": (abi.UINT, 8, 1)}
+ALIGNED = {"<f4": 4, "<i2": 2, "<c16": 8, "|u1": 1}
+
+
+@pytest.mark.parametrize("typestr", TYPES)
+@pytest.mark.parametrize("offset", [0, 1, 2, 3, 4, 6, 8, 12])
+def test_dlpack_takes_the_same_addresses_of_cuda_as_cai_gives_it(typestr: str, offset: int) -> None:
+    wanted = "data-alignment" if offset % ALIGNED[typestr] else None
+    for data, byte_offset in ((FAKE_POINTER + offset, 0), (FAKE_POINTER, offset)):
+        for device in (abi.CUDA, abi.CUDA_HOST, abi.CUDA_MANAGED):
+            made = {"dtype": TYPES[typestr], "device": (device, 0), "data": data, "byte_offset": byte_offset}
+            assert rule_of(made_by(made)) == wanted
+    array = cai(typestr=typestr, data=(FAKE_POINTER + offset, False))
+    assert rule_of(lambda: cd.to_dlpack(array, device_id=0)) == wanted
+    # On the host, where NumPy has arrays at any address, both ends of DLPack take them.
+    host = cd.view(abi.make(dtype=TYPES[typestr], byte_offset=offset).capsule())
+    assert abi.read(host.__dlpack__()).data == host.ptr
+
+
+def made_by(changes: dict[str, Any]) -> Callable[[], object]:
+    def call() -> object:
+        capsule = abi.make(**changes).capsule()  # alive while it is refused: its destructor runs Python code
+        return cd.view(capsule)
+
+    return call
+
+
+def rule_of(call: Callable[[], object]) -> str | None:
+    try:
+        call()
+    except BufferError as error:
+        return str(getattr(error, "rule", error))
+    return None
+
+
+@pytest.mark.parametrize("handle", [0x1000, 0x1001, 3])
+@pytest.mark.parametrize("byte_offset", [0, 1, 64])
+def test_a_handle_has_no_alignment_for_rust_either(handle: int, byte_offset: int) -> None:
+    made = abi.make(device=(7, 0), data=handle, byte_offset=byte_offset)
+    view = cd.view(made.capsule())
+    assert (view.ptr, view.byte_offset) == (handle, byte_offset)
+    peer.extract(view)
+    back = peer.view_of(view)
+    assert (back.ptr, back.byte_offset) == (handle, byte_offset)
+
+
+# --- a consumer that deletes the tensor and leaves the capsule's name -----------------------------------------
+
+
+@pytest.mark.parametrize("max_version", [None, (1, 0)])
+@pytest.mark.parametrize("door", [cd.view, cd.from_dlpack, cd.to_dlpack], ids=lambda door: door.__name__)
+def test_a_capsule_whose_tensor_is_gone_is_used(door: Callable[[Any], object], max_version: Any) -> None:
+    capsule = cd.to_dlpack(np.zeros(3), max_version=max_version)
+    abi.call_deleter(abi.pointer(capsule), versioned=max_version is not None)
+    assert refuse(lambda: door(capsule), ValueError).rule == "capsule-used"

@@ -384,6 +384,7 @@ pub static PARTNERS: &[Partner] = &[
                 DType("complex32"),
                 SubByte,
             ],
+            drops_read_only: true,
             takes_capsules: true,
             ..call(
                 "import paddle",
@@ -587,10 +588,16 @@ pub static PARTNERS: &[Partner] = &[
             refuses: &[ReadOnly, NegativeStrides, BeyondDlpack],
             ..interface("import torch", "torch.as_tensor(v)", Waits::Nobody)
         }],
-        faults: &[Fault {
-            what: "its `__dlpack__` forgets the negative bit: +2 is handed out for -2; through the bridge a refusal",
-            reproduction: "`np.from_dlpack(torch.tensor([1+2j]).conj().imag)`",
-        }],
+        faults: &[
+            Fault {
+                what: "exports `torch.int1` to `torch.int7` and `torch.uint1` to `torch.uint7` as int8 and uint8",
+                reproduction: "`torch.utils.dlpack.from_dlpack(torch.zeros(3, dtype=torch.int4)).dtype`",
+            },
+            Fault {
+                what: "its `__dlpack__` forgets the negative bit: +2 is handed out for -2; through the bridge a refusal",
+                reproduction: "`np.from_dlpack(torch.tensor([1+2j]).conj().imag)`",
+            },
+        ],
     },
     Partner {
         name: "cupy",

@@ -141,7 +141,7 @@ impl Descriptor {
     /// # Errors
     /// The rules of the fields of `DLTensor`: `dtype-...`, `device-unknown` (BufferError) and
     /// `device-id`, `shape-extent`, `count-overflow`, `size-overflow`, `span-overflow`,
-    /// `data-pointer-null`, `byte-offset`, `address-range` (ValueError).
+    /// `data-pointer-null`, `byte-offset`, `address-range` (ValueError); `data-alignment` in memory of CUDA (BufferError).
     #[inline(always)]
     pub fn new(raw: &RawTensor<'_>) -> Result<Self, Violation> {
         match Self::check_fast(raw) {
@@ -168,7 +168,9 @@ impl Descriptor {
         let mut values = [0; 2 * INLINE_AXES];
         let (summary, reach) = layout::copy_fast(&mut values, raw.shape, raw.strides)?;
         let data = raw.data.checked_add(raw.byte_offset)?;
-        if raw.data == 0 || !layout::is_within_memory(data, reach, itemsize) {
+        // The item size is the alignment, but for complex numbers and lanes: of these `check` decides.
+        let misaligned = data & u64::from(itemsize.wrapping_sub(1));
+        if raw.data == 0 || misaligned != 0 || !layout::is_within_memory(data, reach, itemsize) {
             return None;
         }
         let element = Element {
@@ -205,7 +207,12 @@ impl Descriptor {
             }
         };
         let layout = layout.with_byte_offset(byte_offset);
-        Self::from_layout(data, device, dtype, raw.flags, layout)
+        let made = Self::from_layout(data, device, dtype, raw.flags, layout)?;
+        // On the host an element may have any address, as NumPy's may.
+        if device.is_cuda_accessible() {
+            made.check_align(Field::TensorData, dtype)?;
+        }
+        Ok(made)
     }
 
     /// Combines parts that are checked one by one. `data` is the address of the element of index 0, or an opaque handle

@@ -14,7 +14,7 @@ use pyo3::types::{PyBool, PyComplex, PyFloat, PyInt, PyString, PyType};
 use crate::protocol::dtype::{DType, TypeStr};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::cpython::getattr;
-use crate::python::cpython::int::repr;
+use crate::python::cpython::int::{repr, type_name};
 use crate::python::cpython::names::names;
 use crate::python::cpython::recursion::Level;
 
@@ -87,7 +87,13 @@ pub(crate) fn spelled(value: &Bound<'_, PyAny>) -> PyResult<Result<DType, Rule>>
             let last = text
                 .rsplit_once('.')
                 .and_then(|(_, last)| DType::from_name(last));
-            Ok(last.ok_or(rule))
+            Ok(
+                last.ok_or_else(|| match type_name(value).ends_with(".dtype") {
+                    // torch's, which have no name.
+                    true => Rule::DtypeArgument,
+                    false => rule,
+                }),
+            )
         }
     }
 }

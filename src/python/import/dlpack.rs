@@ -209,6 +209,7 @@ pub(crate) fn offer_of_capsule<'py>(
     capsule: &Bound<'py, PyAny>,
     request: DlpackArguments,
 ) -> PyResult<Offer<'py>> {
+    capsule::check_alive(capsule)?;
     let mut tensor = capsule::read(capsule.clone())?;
     let wanted = request.device.unwrap_or(tensor.descriptor.device());
     let ready = stream_to_request(wanted, request.stream)?;

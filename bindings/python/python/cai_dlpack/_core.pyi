@@ -566,6 +566,10 @@ class Explanation:
         """The warnings that `view` would give."""
 
     @property
+    def dropped(self) -> str | None:
+        """What the consumer's call drops of the array without a word: the read-only flag. None if nothing is known."""
+
+    @property
     def unknown(self) -> str | None:
         """What cannot be known, and without what: a call of a `__dlpack__` that would make a stream wait, or the
         consumer's stream. None if nothing.
