@@ -534,7 +534,7 @@ pub static PARTNERS: &[Partner] = &[
         producer: None,
         call: Call {
             advice: "pass `v.synchronize()`",
-            refuses: &[NotContiguous],
+            refuses: &[NotContiguous, Padded],
             ..call(
                 "from mpi4py import MPI",
                 "comm.Send(v, dest=1)",

@@ -44,7 +44,7 @@ CALLS: dict[str, tuple[str, Callable[[Any], Any], Callable[[Any], bool]]] = {
     "tvm_ffi.from_dlpack(v)": (
         "host",
         tvm_ffi.from_dlpack,
-        lambda made: not abi.read(made.__dlpack__(max_version=(1, 3))).flags & abi.READ_ONLY,
+        lambda made: abi.read(made.__dlpack__(max_version=(1, 3))).flags == 0,
     ),
     "comm.Send(v, dest=1)": ("host", MPI.memory, lambda made: not made.readonly),
 }
