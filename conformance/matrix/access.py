@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from conformance.matrix.calls import PARTNERS
+import cai_dlpack as cd
+
+from conformance.matrix.calls import CALLS, PARTNERS
 
 # Of libraries whose arrays can be either. The others have no such property.
 SHOWN: dict[str, Callable[[Any], bool]] = {
@@ -45,3 +47,25 @@ def lost(before: bool | None, after: bool | None) -> str | None:
     if after:
         return f"the consumer may write what is {'read-only' if before is False else 'of unknown access'}"
     return "the consumer may not write what is writable" if before else None
+
+
+def untold(consumer: str, bridge: str, view: Any, taken: Any) -> str | None:
+    """What the call made of the read-only flag, if the table tells something else."""
+    call = CALLS.get((consumer, bridge))
+    if call is None or view.read_only is not True:
+        return None
+    may_write = shown(taken)
+    if may_write is None:
+        may_write = written_again(taken)
+    if may_write is None or may_write == call["drops_read_only"]:
+        return None
+    return f"the read-only flag is {'dropped' if may_write else 'kept'}, and the table tells otherwise"
+
+
+def written_again(taken: Any) -> bool | None:
+    """Whether what the consumer holds comes back as writable; None if it does not come back, or cannot tell."""
+    try:
+        again = cd.view(taken).read_only
+    except (TypeError, BufferError, RuntimeError):
+        return None
+    return None if again is None else not again

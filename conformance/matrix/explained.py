@@ -220,7 +220,7 @@ class Bench:
         error = None
         self.sim.clear()
         try:
-            view.__dlpack__(stream=stream, max_version=(1, 0))
+            view.__dlpack__(stream=stream, max_version=(1, 1))
         except Exception as raised:
             error = raised
         if error:

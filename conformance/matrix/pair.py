@@ -79,6 +79,8 @@ def one(produce: Produce, consume: Consume, bridge: str, dtype: str, layout: str
     is_shared = array.size > 0 and bridge != COPIED_TO_HOST
     if is_shared and (less := access.lost(access.stated(made), access.shown(taken))):
         return Cell(FAILED, less)
+    if is_shared and (wrong := access.untold(consumer, bridge, view, taken)):
+        return Cell(FAILED, wrong)
     return Cell(OK)
 
 

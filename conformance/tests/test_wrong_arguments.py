@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import copy
 import pickle
+import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -87,7 +88,24 @@ def calls(machine: Machine) -> dict[str, Call]:
         "CaiView.consume": Call({"stream": 1}, view),
         "CaiView.present_as": Call({"kind": "host"}, cd.view(np.zeros(3))),
         "CaiView.field": Call({"name": "x"}, cd.view(structured(**data))),
+        "CaiView.synchronize": Call({}, view),
+        "CaiView.wait": Call({}, Closing(view)),
+        "CaiView.to_cai": Call({}, view),
+        "CaiView.__dlpack_device__": Call({}, view),
     }
+
+
+class Closing:
+    """A view whose coroutines are closed, as nothing awaits them."""
+
+    def __init__(self, view: cd.CaiView) -> None:
+        self.view = view
+
+    def wait(self, *given: Any, **keywords: Any) -> None:
+        LOOSE_WAIT(self.view, *given, **keywords).close()
+
+
+LOOSE_WAIT: Any = cd.CaiView.wait
 
 
 class OfItsOwn(Exception):
@@ -221,6 +239,47 @@ every_function = pytest.mark.parametrize("of", FUNCTIONS.values(), ids=FUNCTIONS
 
 def test_each_declared_function_has_a_case(machine: Machine) -> None:
     assert set(calls(machine)) == set(FUNCTIONS)
+
+
+#: What CPython, `copy`, `pickle` and NumPy call, and nobody else.
+OF_PROTOCOLS = {"__array__", "__copy__", "__deepcopy__", "__reduce__"}
+
+
+def test_each_method_is_declared() -> None:
+    methods = {name for name, value in vars(cd.CaiView).items() if isinstance(value, types.MethodDescriptorType)}
+    declared = {name.removeprefix("CaiView.") for name in FUNCTIONS if name.startswith("CaiView.")}
+    assert methods - OF_PROTOCOLS == declared
+
+
+@pytest.mark.parametrize(
+    ("given", "keywords", "rule", "key"),
+    [
+        ((), {}, "argument-missing", "spelling"),
+        ((), {"spelling": "float32"}, "argument-unexpected", "spelling"),
+        (("float32",), {"bogus": 1}, "argument-unexpected", "bogus"),
+        (("float32", 2), {}, "argument-count", "arguments"),
+        ((3,), {}, "dtype-argument-type", "dtype"),
+    ],
+)
+def test_a_wrong_call_of_dtype(given: tuple[Any, ...], keywords: dict[str, Any], rule: str, key: str) -> None:
+    error = TypeError
+    check_refusal(refuse(lambda: LOOSE.DType(*given, **keywords), error), rule, key)
+
+
+@pytest.mark.parametrize("number", [2**31, 2**40, 2**63, 2**70, -1, -(2**40)])
+def test_a_number_of_no_device_is_refused_by_a_sentence_that_is_true(number: int) -> None:
+    said = "from 0 to 2**31 - 1"
+    for call in (
+        lambda: cd.view(cai(), device_id=number),
+        lambda: cd.use_stream(1, device_id=number),
+        lambda: cd.from_dlpack(np.zeros(3), device=(1, number)),
+    ):
+        found = refuse(call, ValueError)
+        assert found.rule in ("device-id-range", "device-id"), found.message
+        assert str(number) in found.message, found.message
+        assert said in found.message, found.message
+    found = refuse(lambda: cd.to_dlpack(np.zeros(3), dl_device=(1, number)), BufferError)
+    check_refusal(found, "transfer-refused", "dl_device", value=str(number))
 
 
 @every_function

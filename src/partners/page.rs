@@ -97,14 +97,24 @@ fn refusals() -> String {
     let rows = each_call().filter_map(|(partner, call)| {
         let devices: Vec<_> = call.devices.iter().map(ToString::to_string).collect();
         let refuses: Vec<_> = call.refuses.iter().map(ToString::to_string).collect();
-        let says = !(devices.is_empty() && refuses.is_empty() && call.ignores.is_empty());
+        let flag = if call.drops_read_only {
+            "the read-only flag"
+        } else {
+            ""
+        };
+        let ignores: Vec<_> = [flag, call.ignores]
+            .into_iter()
+            .filter(|text| !text.is_empty())
+            .collect();
+        let ignores = ignores.join("; ");
+        let says = !(devices.is_empty() && refuses.is_empty() && ignores.is_empty());
         says.then(|| {
             [
                 partner.title.to_owned(),
                 code(call),
                 devices.join(", "),
                 refuses.join("; "),
-                call.ignores.to_owned(),
+                ignores,
             ]
         })
     });

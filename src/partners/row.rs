@@ -4,6 +4,8 @@ use std::fmt;
 
 use super::reads::Reads;
 use super::refuses::Refuses;
+use crate::protocol::descriptor::Descriptor;
+use crate::protocol::device::Access;
 
 /// A library that exchanges arrays through this bridge.
 #[derive(Debug)]
@@ -181,7 +183,9 @@ pub struct Call {
     pub devices: &'static [i32],
     /// The arrays that it refuses.
     pub refuses: &'static [Refuses],
-    /// What it does not look at; empty if nothing is known.
+    /// It drops the read-only flag: what it makes of a read-only array can be written.
+    pub drops_read_only: bool,
+    /// What else it does not look at; empty if nothing is known.
     pub ignores: &'static str,
     /// It copies the elements.
     pub copies: bool,
@@ -190,6 +194,20 @@ pub struct Call {
 }
 
 impl Call {
+    /// What the call drops of this array, a sentence; `None` if nothing is known.
+    #[must_use]
+    pub fn drops(&self, array: &Descriptor) -> Option<&'static str> {
+        match array.access() {
+            Access::ReadOnly if self.drops_read_only => Some(
+                "the read-only flag: what the call makes of the array can be written, and must not be",
+            ),
+            Access::Unknown if self.drops_read_only => Some(
+                "that writing is not known to be safe: what the call makes of the array can be written",
+            ),
+            _ => None,
+        }
+    }
+
     /// Who waits, and what the caller does about it, in a sentence.
     #[must_use]
     pub fn streams(&self) -> String {

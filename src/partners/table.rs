@@ -47,6 +47,7 @@ const fn call(import: &'static str, code: &'static str, reads: Reads, waits: Wai
         advice: "",
         devices: &[],
         refuses: &[],
+        drops_read_only: false,
         ignores: "",
         copies: false,
         takes_capsules: false,
@@ -131,7 +132,7 @@ pub static PARTNERS: &[Partner] = &[
         call: Call {
             advice: "`v.synchronize()` waits where you choose",
             refuses: &[BeyondNumpy],
-            ignores: "the read-only flag",
+            drops_read_only: true,
             ..interface(
                 "import numba.cuda",
                 "numba.cuda.as_cuda_array(v)",
@@ -199,7 +200,7 @@ pub static PARTNERS: &[Partner] = &[
         call: Call {
             advice: "for another stream, pass `v.on(s)`",
             refuses: &[Padded],
-            ignores: "the read-only flag: it arrives and is not shown",
+            drops_read_only: true,
             takes_capsules: true,
             ..call(
                 "import tvm_ffi",
@@ -259,7 +260,8 @@ pub static PARTNERS: &[Partner] = &[
         )),
         call: Call {
             advice: "pass `v.on(s.handle)`",
-            ignores: "all but the address: shape, strides, type and flag are the kernel's own affair",
+            drops_read_only: true,
+            ignores: "all but the address: shape, strides and type are the kernel's own affair",
             ..interface(
                 "import pycuda.driver",
                 "kernel(v, block=(1, 1, 1))",
@@ -299,7 +301,8 @@ pub static PARTNERS: &[Partner] = &[
         more: &[Call {
             advice: "streams 1 and 2 are not waited for: pass `v.synchronize()`, or `v.on(s)` of a handle",
             refuses: &[Gaps, BeyondNumpy],
-            ignores: "the read-only flag; it keeps no reference to the view",
+            drops_read_only: true,
+            ignores: "it keeps no reference to the view",
             ..interface("import jax.numpy as jnp", "jnp.asarray(v)", Waits::Stream)
         }],
         faults: &[],
@@ -381,6 +384,7 @@ pub static PARTNERS: &[Partner] = &[
                 DType("complex32"),
                 SubByte,
             ],
+            drops_read_only: true,
             takes_capsules: true,
             ..call(
                 "import paddle",
@@ -530,7 +534,7 @@ pub static PARTNERS: &[Partner] = &[
         producer: None,
         call: Call {
             advice: "pass `v.synchronize()`",
-            refuses: &[NotContiguous],
+            refuses: &[NotContiguous, Padded],
             ..call(
                 "from mpi4py import MPI",
                 "comm.Send(v, dest=1)",
@@ -568,7 +572,8 @@ pub static PARTNERS: &[Partner] = &[
                 OneDType("float8_e4m3"),
                 OneDType("float8_e4m3b11fnuz"),
             ],
-            ignores: "`byte_offset`, which is 0; the read-only flag: it arrives and is not shown",
+            drops_read_only: true,
+            ignores: "`byte_offset`, which is 0",
             takes_capsules: true,
             ..call(
                 "import torch",
@@ -583,10 +588,16 @@ pub static PARTNERS: &[Partner] = &[
             refuses: &[ReadOnly, NegativeStrides, BeyondDlpack],
             ..interface("import torch", "torch.as_tensor(v)", Waits::Nobody)
         }],
-        faults: &[Fault {
-            what: "its `__dlpack__` forgets the negative bit: +2 is handed out for -2; through the bridge a refusal",
-            reproduction: "`np.from_dlpack(torch.tensor([1+2j]).conj().imag)`",
-        }],
+        faults: &[
+            Fault {
+                what: "exports `torch.int1` to `torch.int7` and `torch.uint1` to `torch.uint7` as int8 and uint8",
+                reproduction: "`torch.utils.dlpack.from_dlpack(torch.zeros(3, dtype=torch.int4)).dtype`",
+            },
+            Fault {
+                what: "its `__dlpack__` forgets the negative bit: +2 is handed out for -2; through the bridge a refusal",
+                reproduction: "`np.from_dlpack(torch.tensor([1+2j]).conj().imag)`",
+            },
+        ],
     },
     Partner {
         name: "cupy",
@@ -607,7 +618,7 @@ pub static PARTNERS: &[Partner] = &[
         }),
         call: Call {
             devices: &[2, 13],
-            ignores: "the read-only flag",
+            drops_read_only: true,
             ..call(
                 "import cupy",
                 "cupy.from_dlpack(v)",
@@ -617,7 +628,7 @@ pub static PARTNERS: &[Partner] = &[
         },
         more: &[Call {
             refuses: &[BeyondNumpy],
-            ignores: "the read-only flag",
+            drops_read_only: true,
             ..interface("import cupy", "cupy.asarray(v)", Waits::Host)
         }],
         faults: &[],
@@ -642,7 +653,7 @@ pub static PARTNERS: &[Partner] = &[
         call: Call {
             advice: "pass `v.on(1)`, or `v.on(2)` with `CUDF_PER_THREAD_STREAM=1`",
             refuses: &[NoAxes, BeyondDlpack],
-            ignores: "the read-only flag",
+            drops_read_only: true,
             ..interface("import cudf", "cudf.Series(v)", Waits::Nobody)
         },
         more: &[],
@@ -717,7 +728,7 @@ pub static PARTNERS: &[Partner] = &[
                 DType("complex"),
                 BeyondDlpack,
             ],
-            ignores: "the read-only flag",
+            drops_read_only: true,
             ..interface("import xgboost", "xgboost.DMatrix(v)", Waits::Stream)
         },
         more: &[],
@@ -741,7 +752,7 @@ pub static PARTNERS: &[Partner] = &[
         }),
         call: Call {
             refuses: &[NotCOrder, BeyondDlpack],
-            ignores: "the read-only flag",
+            drops_read_only: true,
             ..interface(
                 "from nvidia.dali.tensors import TensorGPU",
                 "TensorGPU(v)",
@@ -770,7 +781,8 @@ pub static PARTNERS: &[Partner] = &[
         call: Call {
             advice: "pass `v.on(s.handle)`",
             refuses: &[Empty, NoAxes, BeyondDlpack],
-            ignores: "the device: it takes 0 for every array; the read-only flag",
+            drops_read_only: true,
+            ignores: "the device: it takes 0 for every array",
             ..interface("import nvcv", "nvcv.as_tensor(v)", Waits::Nobody)
         },
         more: &[],

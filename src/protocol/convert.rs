@@ -17,7 +17,7 @@ use super::cai_only::CaiOnly;
 use super::descr::refuse_struct;
 use super::descriptor::{self, Descriptor, DescriptorRef};
 use super::device::{Access, Device, Flags};
-use super::dtype::{DType, Kind, TypeStr};
+use super::dtype::{DType, TypeStr};
 use super::interface::{CaiInterface, Descr, Version};
 use super::layout::{self, Layout, LayoutRef, Summary};
 use super::rule::{Field, Rule, Violation};
@@ -116,7 +116,10 @@ impl CaiInterface {
     #[inline]
     fn dtype(&self) -> Result<DType, Violation> {
         if let Descr::Fields(fields) = &self.descr {
-            return Err(refuse_struct(fields));
+            return Err(self
+                .descr
+                .refuse_objects()
+                .unwrap_or_else(|| refuse_struct(fields)));
         }
         let dtype = self.typestr.to_dtype()?;
         self.layout.check_even()?;
@@ -152,7 +155,7 @@ impl CaiInterface {
     /// ```
     ///
     /// # Errors
-    /// `typestr-object` (BufferError): references to objects of one process are no data.
+    /// `typestr-object` (BufferError): references to objects of one process are no data, in a field of a struct either.
     pub fn describe(self, device: Device) -> Result<Descriptor, Violation> {
         self.describe_with(device, |refusal| refusal)
     }
@@ -167,7 +170,7 @@ impl CaiInterface {
             Ok(dtype) => return Ok(self.into_checked(dtype, device)),
             Err(refusal) => quoted(refusal),
         };
-        if self.typestr.kind() == Kind::Object {
+        if refusal.rule() == Rule::TypestrObject {
             return Err(refusal);
         }
         let only = CaiOnly {

@@ -47,15 +47,31 @@ impl Descr {
             .filter(|name| !name.is_empty())
     }
 
-    /// Whether a field, on any level, is a reference to an object.
-    pub(crate) fn has_objects(&self) -> bool {
+    /// Whether a struct, on any level, has padding: bytes without a name.
+    #[cfg(feature = "pyo3")]
+    pub(crate) fn has_padding(&self) -> bool {
         fn any(fields: &[DescrField]) -> bool {
-            let is_object = |field: &DescrField| {
-                field.typestr.kind() == Kind::Object || field.nested().is_some_and(any)
-            };
-            fields.iter().any(is_object)
+            let has = |field: &DescrField| field.is_padding() || field.nested().is_some_and(any);
+            fields.iter().any(has)
         }
         matches!(self, Self::Fields(fields) if any(fields))
+    }
+
+    /// Builds the refusal of a field that is, on any level, a reference to an object.
+    pub(super) fn refuse_objects(&self) -> Option<Violation> {
+        fn find(fields: &[DescrField]) -> Option<&DescrField> {
+            fields.iter().find_map(|field| match field.typestr.kind() {
+                Kind::Object => Some(field),
+                _ => field.nested().and_then(find),
+            })
+        }
+        let Self::Fields(fields) = self else {
+            return None;
+        };
+        let field = find(fields)?;
+        let found = format_args!("'{}' of field '{}'", field.typestr, field.name);
+        let violation = Violation::new(Rule::TypestrObject, Field::CaiDescr, found);
+        Some(violation.with_hint("make an array of the other fields with the producer"))
     }
 
     pub(super) fn find(&self, name: &str) -> Result<&DescrField, Violation> {

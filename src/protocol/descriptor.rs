@@ -1,10 +1,14 @@
 //! [`Descriptor`]: the metadata of a `DLTensor`, checked.
 
 use std::fmt;
+#[cfg(feature = "pyo3")]
+use std::sync::Arc;
 
 use super::address;
 use super::axes::{Axes, INLINE_AXES, MAX_NDIM, Source};
 use super::cai_only::CaiOnly;
+#[cfg(feature = "pyo3")]
+use super::descr::Descr;
 use super::device::{Access, Device, Flags};
 use super::dtype::{self, DType, TypeStr};
 use super::layout::{self, Element, Layout};
@@ -137,7 +141,7 @@ impl Descriptor {
     /// # Errors
     /// The rules of the fields of `DLTensor`: `dtype-...`, `device-unknown` (BufferError) and
     /// `device-id`, `shape-extent`, `count-overflow`, `size-overflow`, `span-overflow`,
-    /// `data-pointer-null`, `byte-offset`, `address-range` (ValueError).
+    /// `data-pointer-null`, `byte-offset`, `address-range` (ValueError); `data-alignment` in memory of CUDA (BufferError).
     #[inline(always)]
     pub fn new(raw: &RawTensor<'_>) -> Result<Self, Violation> {
         match Self::check_fast(raw) {
@@ -164,7 +168,9 @@ impl Descriptor {
         let mut values = [0; 2 * INLINE_AXES];
         let (summary, reach) = layout::copy_fast(&mut values, raw.shape, raw.strides)?;
         let data = raw.data.checked_add(raw.byte_offset)?;
-        if raw.data == 0 || !layout::is_within_memory(data, reach, itemsize) {
+        // The item size is the alignment, but for complex numbers and lanes: of these `check` decides.
+        let misaligned = data & u64::from(itemsize.wrapping_sub(1));
+        if raw.data == 0 || misaligned != 0 || !layout::is_within_memory(data, reach, itemsize) {
             return None;
         }
         let element = Element {
@@ -201,7 +207,12 @@ impl Descriptor {
             }
         };
         let layout = layout.with_byte_offset(byte_offset);
-        Self::from_layout(data, device, dtype, raw.flags, layout)
+        let made = Self::from_layout(data, device, dtype, raw.flags, layout)?;
+        // On the host an element may have any address, as NumPy's may.
+        if device.is_cuda_accessible() {
+            made.check_align(Field::TensorData, dtype)?;
+        }
+        Ok(made)
     }
 
     /// Combines parts that are checked one by one. `data` is the address of the element of index 0, or an opaque handle
@@ -309,6 +320,22 @@ impl Descriptor {
             Some(only) => only.refusal().clone(),
             None => self.dtype().undescribed(),
         }
+    }
+
+    /// Returns the same items as raw bytes, if they are records.
+    #[cfg(feature = "pyo3")]
+    pub(crate) fn without_fields(&self) -> Option<Self> {
+        let only = self.cai_only()?;
+        let Descr::Fields(_) = only.descr() else {
+            return None;
+        };
+        let bytes = CaiOnly {
+            descr: Descr::None,
+            ..only.clone()
+        };
+        let mut made = self.clone();
+        made.layout = made.layout.with_cai_only(Some(Arc::new(bytes)));
+        Some(made)
     }
 
     /// Returns the name of the element type, for messages.

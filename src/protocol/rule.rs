@@ -218,6 +218,9 @@ rules! {
     DescrTypestr "descr-typestr" Value
         "a descr of one unnamed field must repeat the typestr"
         "NumPy's array interface: descr describes the same item as typestr";
+    DescrUnsaid "descr-unsaid" Buffer
+        "a descr has no offsets, and types of NumPy only: fields follow each other, each of a type with a typestr"
+        "NumPy's array interface: descr is a list of (name, typestr, shape)";
     DescrDepth "descr-depth" Value
         "descr must nest at most 8 levels and hold at most 1024 fields"
         "our choice: a self-containing list must not exhaust the stack";
@@ -320,8 +323,8 @@ rules! {
         "__cuda_stream__ must return a (version, handle) tuple of ints"
         "CUDA Python: the __cuda_stream__ protocol";
     StreamCpu "stream-cpu" Value
-        "stream must be None for memory of the CPU, which has no streams"
-        "the array API, __dlpack__: for CPU devices the stream is None";
+        "stream must be None for memory whose device has no streams of CUDA or ROCm, as the CPU has none"
+        "the array API, __dlpack__: numbers of streams are defined for CUDA and ROCm";
     StreamRocm "stream-rocm" Value
         "ROCm has no streams 1 and 2; its default stream is 0"
         "the array API, __dlpack__: stream on ROCm";
@@ -408,7 +411,7 @@ rules! {
         "the device type must be one of DLPack 1.3"
         "DLPack 1.3: DLDeviceType";
     DeviceId "device-id" Value
-        "a device id must be 0 or more"
+        "a device id must be from 0 to 2**31 - 1"
         "DLPack 1.3: DLDevice.device_id";
     DeviceMismatch "device-mismatch" Buffer
         "the tensor must be on the device that was announced or requested"
@@ -467,8 +470,8 @@ rules! {
         "a consumer of legacy DLPack cannot be told that data is read-only"
         "DLPack 1.3: only versioned tensors have flags";
     PaddedLegacy "padded-legacy" Buffer
-        "a tensor without flags cannot tell that each element smaller than a byte has a byte of its own"
-        "DLPack 1.3: DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED is a flag of versioned tensors";
+        "only the flag of DLPack 1.1 tells that each element smaller than a byte has a byte of its own"
+        "DLPack 1.3: DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED is a flag of versioned tensors, from 1.1 on";
     CopyNeeded "copy-needed" Buffer
         "this needs a copy, which copy=False forbids"
         "the array API, __dlpack__: copy=False means never";
@@ -529,8 +532,8 @@ rules! {
         "dtype must be a str or a dtype object"
         "our choice: see dtype= in docs/python.md";
     DtypeArgument "dtype-argument" Value
-        "dtype must name a type of NumPy or ml_dtypes"
-        "our choice: NumPy's and ml_dtypes' names and NumPy's typestrs are known";
+        "dtype must be the name of one type that DLPack has"
+        "our choice: the names of NumPy, ml_dtypes and their kin, and native typestrs, are known";
     DtypeOverride "dtype-override" Buffer
         "dtype= reinterprets and never casts; it takes raw bytes ('V'), unsigned ints or a known alias of the same item size"
         "our choice: anything else is more likely a mistake than an intention";
@@ -538,7 +541,7 @@ rules! {
         "shape= must fill contiguous data exactly, byte for byte"
         "our choice: anything else is more likely a mistake than an intention";
     DeviceIdRange "device-id-range" Value
-        "device_id must be the number of a device, 0 or more"
+        "device_id must be the number of a device, from 0 to 2**31 - 1"
         "CUDA: ordinals count from 0";
 
     // The C Exchange API.

@@ -167,6 +167,37 @@ pub(crate) fn read<'py>(capsule: Bound<'py, PyAny>) -> PyResult<Unclaimed<'py>> 
     })
 }
 
+/// Refuses a capsule of this library whose tensor has been deleted by a consumer that left the name (TensorFlow).
+///
+/// # Errors
+/// `capsule-used`.
+pub(crate) fn check_alive(capsule: &Bound<'_, PyAny>) -> Result<(), Violation> {
+    check_alive_as::<DLManagedTensorVersioned>(capsule)?;
+    check_alive_as::<DLManagedTensor>(capsule)
+}
+
+fn check_alive_as<M: Named>(capsule: &Bound<'_, PyAny>) -> Result<(), Violation> {
+    if !is_named(capsule, M::NAME) {
+        return Ok(());
+    }
+    // SAFETY: a valid capsule (`is_named`), for which the call cannot fail.
+    let destructor = unsafe { ffi::PyCapsule_GetDestructor(capsule.as_ptr()) };
+    let own: unsafe extern "C" fn(*mut ffi::PyObject) = destroy::<M>;
+    if !destructor.is_some_and(|destructor| ptr::fn_addr_eq(destructor, own)) {
+        return Ok(());
+    }
+    // SAFETY: a valid capsule (`is_named`), for which the call cannot fail.
+    let ticket = unsafe { ffi::PyCapsule_GetContext(capsule.as_ptr()) };
+    match Ticket::from_bits(ticket.addr()).is_valid() {
+        true => Ok(()),
+        false => {
+            let name = M::NAME.to_string_lossy();
+            let found = format_args!("'{name}', whose tensor a consumer has deleted");
+            Err(Violation::new(Rule::CapsuleUsed, Field::Capsule, found))
+        }
+    }
+}
+
 impl Unclaimed<'_> {
     /// Takes the tensor out of the capsule: the point of no return. Whatever can be refused has been refused before.
     ///

@@ -1,4 +1,4 @@
-//! The methods of `CaiView` that take arguments and return a view of the same memory.
+//! The methods of `CaiView` that return a view of the same memory.
 //!
 //! Declared by [`signature!`], so that a wrong call is refused as every other: by rule, argument and value.
 
@@ -6,11 +6,13 @@ use pyo3::Borrowed;
 use pyo3::prelude::*;
 
 use crate::protocol::rule::Field;
-use crate::protocol::stream::Request;
+use crate::protocol::stream::{Request, Stream};
 use crate::python::call::choice::choice;
 use crate::python::call::{options, stream};
+use crate::python::class::awaiting::coroutine;
 use crate::python::class::beside::kept;
 use crate::python::class::consume::PyConsume;
+use crate::python::class::order::Waited;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::{Function, signature};
 use crate::python::cpython::release;
@@ -175,5 +177,57 @@ impl Function for OneField {
         slf.get().check_scope()?;
         let field = fields::field(&slf, &arguments.name, arguments.dtype.as_deref())?;
         Ok(field.into_object(py)?.into_any())
+    }
+}
+
+signature! {
+    /// Blocks until the data is ready, without the GIL.
+    ///
+    /// Returns
+    /// -------
+    /// CaiView
+    ///     A view with stream None.
+    ///
+    /// Raises
+    /// ------
+    /// DriverError
+    ///     If a call of the CUDA driver fails.
+    Synchronize = synchronize [] () -> "CaiView"
+}
+
+impl Function for Synchronize {
+    fn call<'py>(
+        slf: Borrowed<'_, 'py, PyAny>,
+        _: Self::Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let ready = PyCaiView::ordered(&view(slf), Request::Host, Stream::None, None)?;
+        Ok(ready.into_any())
+    }
+}
+
+signature! {
+    /// Waits as `synchronize` does, without blocking the event loop: `await view.wait()`.
+    ///
+    /// For asyncio. The task may be cancelled at any time.
+    ///
+    /// Returns
+    /// -------
+    /// Coroutine of CaiView
+    ///     A view with stream None.
+    ///
+    /// Raises
+    /// ------
+    /// DriverError
+    ///     If a call of the CUDA driver fails.
+    Wait = wait [] () -> "Coroutine[Any, Any, CaiView]"
+}
+
+impl Function for Wait {
+    fn call<'py>(
+        slf: Borrowed<'_, 'py, PyAny>,
+        _: Self::Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let waited = Waited(view(slf).to_owned().unbind());
+        coroutine(slf.py(), "CaiView", "wait", waited)
     }
 }

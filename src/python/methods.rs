@@ -7,10 +7,8 @@ use pyo3::{Borrowed, ffi};
 
 use crate::protocol::device::{Access, Device};
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::protocol::stream::{Request, Stream};
-use crate::python::class::awaiting::coroutine;
+use crate::protocol::stream::Stream;
 use crate::python::class::dtype::PyDType;
-use crate::python::class::order::Waited;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::errors::as_attribute_error;
 use crate::python::cpython::fastcall::{self, Function, signature};
@@ -19,7 +17,7 @@ use crate::python::cpython::new::{new_ints, new_str, new_uint};
 use crate::python::cpython::release;
 use crate::python::cpython::text::as_tuple;
 use crate::python::cpython::thread_exit::entries;
-use crate::python::derived::{self, AsKind, Consume, On, OneField};
+use crate::python::derived::{self, AsKind, Consume, On, OneField, Synchronize, Wait};
 use crate::python::export::dlpack::{DlpackRequest, Export};
 use crate::python::export::{buffer, cai_dict, exchange, numpy_array};
 use crate::python::import::fields;
@@ -160,21 +158,10 @@ impl PyCaiView {
         getter::descriptor::<Interface>(&py.get_type::<Self>())
     }
 
-    /// Returns the CUDA Array Interface, version 3: a new dict. Its memory lives as long as this view.
-    ///
-    /// Returns
-    /// -------
-    /// dict
-    ///
-    /// Raises
-    /// ------
-    /// BufferError
-    ///     If the interface cannot represent the array.
-    fn to_cai<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        self.check_scope()?;
-        let items = self.view().descriptor().check_interface()?;
-        self.follow()?;
-        cai_dict::of(py, self.view(), items, self.view().ready_by_number()?)
+    /// Declared below, as the next two are.
+    #[classattr]
+    fn to_cai(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        fastcall::method::<ToCai>(&py.get_type::<Self>())
     }
 
     /// NumPy's array interface, version 3, for memory that the host can read. Blocks until the data is ready.
@@ -216,18 +203,17 @@ impl PyCaiView {
         exchange::capsule(py)
     }
 
-    /// Returns DLPack's device, as (type, id).
-    fn __dlpack_device__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        self.device(py)
+    #[classattr]
+    fn __dlpack_device__(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        fastcall::method::<DlpackDevice>(&py.get_type::<Self>())
     }
 
-    /// Declared below; made with the class.
     #[classattr]
     fn __dlpack__(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         fastcall::method::<Dlpack>(&py.get_type::<Self>())
     }
 
-    /// Declared in `derived`, as the next three are.
+    /// Declared in `derived`, as the next five are.
     #[classattr]
     fn on(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         fastcall::method::<On>(&py.get_type::<Self>())
@@ -248,6 +234,16 @@ impl PyCaiView {
         fastcall::method::<OneField>(&py.get_type::<Self>())
     }
 
+    #[classattr]
+    fn synchronize(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        fastcall::method::<Synchronize>(&py.get_type::<Self>())
+    }
+
+    #[classattr]
+    fn wait(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        fastcall::method::<Wait>(&py.get_type::<Self>())
+    }
+
     /// The effect of leaving the `consume` block of this view; None for a view of no block.
     ///
     /// "event": the producer's stream waits for an event. "same-stream": nothing needs to wait. "not-needed": the
@@ -256,38 +252,6 @@ impl PyCaiView {
     fn return_edge<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyString>>> {
         let edge = self.scope().map(|scope| scope.edge().name());
         edge.map(|name| new_str(py, name)).transpose()
-    }
-
-    /// Blocks until the data is ready, without the GIL.
-    ///
-    /// Returns
-    /// -------
-    /// CaiView
-    ///     A view with stream None.
-    ///
-    /// Raises
-    /// ------
-    /// DriverError
-    ///     If a call of the CUDA driver fails.
-    fn synchronize<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
-        Self::ordered(slf, Request::Host, Stream::None, None)
-    }
-
-    /// Waits as `synchronize` does, without blocking the event loop: `await view.wait()`.
-    ///
-    /// For asyncio. The task may be cancelled at any time.
-    ///
-    /// Returns
-    /// -------
-    /// Coroutine of CaiView
-    ///     A view with stream None.
-    ///
-    /// Raises
-    /// ------
-    /// DriverError
-    ///     If a call of the CUDA driver fails.
-    fn wait<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        coroutine(slf.py(), "CaiView", "wait", Waited(slf.clone().unbind()))
     }
 
     /// Returns a NumPy array of memory that the host can read: pinned, managed or CPU memory.
@@ -394,6 +358,54 @@ signature! {
         /// True makes a copy, False refuses an export that needs one.
         copy: "bool | None" = None,
     ) -> "CapsuleType"
+}
+
+signature! {
+    /// Returns DLPack's device, as (type, id).
+    ///
+    /// Returns
+    /// -------
+    /// tuple of int and int
+    DlpackDevice = __dlpack_device__ [] () -> "_DeviceLike"
+}
+
+impl Function for DlpackDevice {
+    #[inline(always)]
+    fn call<'py>(
+        slf: Borrowed<'_, 'py, PyAny>,
+        _: Self::Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let device = derived::view(slf).get().view().device();
+        Ok(new_ints(slf.py(), [device.device_type.into(), device.id.into()])?.into_any())
+    }
+}
+
+signature! {
+    /// Returns the CUDA Array Interface, version 3: a new dict. Its memory lives as long as this view.
+    ///
+    /// Returns
+    /// -------
+    /// dict
+    ///
+    /// Raises
+    /// ------
+    /// BufferError
+    ///     If the interface cannot represent the array.
+    ToCai = to_cai [] () -> "dict[str, Any]"
+}
+
+impl Function for ToCai {
+    fn call<'py>(
+        slf: Borrowed<'_, 'py, PyAny>,
+        _: Self::Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let this = derived::view(slf).get();
+        this.check_scope()?;
+        let items = this.view().descriptor().check_interface()?;
+        this.follow()?;
+        let ready = this.view().ready_by_number()?;
+        Ok(cai_dict::of(slf.py(), this.view(), items, ready)?.into_any())
+    }
 }
 
 /// `__cuda_array_interface__`.

@@ -14,12 +14,12 @@ use crate::python::cpython::fastcall::{self, Function};
 #[cfg(Py_GIL_DISABLED)]
 use crate::python::cpython::names::names;
 use crate::python::cpython::{gil, release, version, warn};
-use crate::python::derived::{AsKind, Consume, On, OneField};
+use crate::python::derived::{AsKind, Consume, On, OneField, Synchronize, Wait};
 use crate::python::explain::{Explain, Explanation};
 use crate::python::functions::{FromCai, FromDlpack, Stats, ToDlpack, View};
 use crate::python::import::mask::SplitMasked;
 use crate::python::join::Join;
-use crate::python::methods::Dlpack;
+use crate::python::methods::{Dlpack, DlpackDevice, ToCai};
 use crate::view;
 
 /// Adds everything to an extension module.
@@ -65,6 +65,13 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     stub.set_item("CaiView.consume", fastcall::stub::<Consume>("self"))?;
     stub.set_item("CaiView.present_as", fastcall::stub::<AsKind>("self"))?;
     stub.set_item("CaiView.field", fastcall::stub::<OneField>("self"))?;
+    stub.set_item("CaiView.synchronize", fastcall::stub::<Synchronize>("self"))?;
+    stub.set_item("CaiView.wait", fastcall::stub::<Wait>("self"))?;
+    stub.set_item("CaiView.to_cai", fastcall::stub::<ToCai>("self"))?;
+    stub.set_item(
+        "CaiView.__dlpack_device__",
+        fastcall::stub::<DlpackDevice>("self"),
+    )?;
     // Not by `add`, which lists it in `__all__`.
     module.setattr("_stub", stub)
 }

@@ -97,18 +97,23 @@ fn check_legacy(access: Access) -> Result<(), Violation> {
 }
 
 /// Refuses to hide the padding of elements smaller than a byte from a consumer: read as packed ones, they are other
-/// numbers. The flag means nothing for larger elements.
+/// numbers.
 #[inline]
 pub(crate) fn refuse_padded(described: DescriptorRef<'_>, field: Field) -> Result<(), Violation> {
-    let is_padded = described.flags.contains(Flags::SUBBYTE_PADDED);
-    match is_padded && described.dtype.is_sub_byte() {
+    match is_padded(described) {
         false => Ok(()),
         true => Err(padded(described.dtype, field)),
     }
 }
 
+/// Whether the flag for padding is set and means something: it means nothing for larger elements.
+#[inline]
+pub(crate) fn is_padded(described: DescriptorRef<'_>) -> bool {
+    described.flags.contains(Flags::SUBBYTE_PADDED) && described.dtype.is_sub_byte()
+}
+
 #[cold]
 fn padded(dtype: DType, field: Field) -> Violation {
     Violation::new(Rule::PaddedLegacy, field, format_args!("padded {dtype}"))
-        .with_hint("max_version=(1, 0) asks for a tensor with flags")
+        .with_hint("max_version=(1, 1) asks for a tensor with this flag")
 }

@@ -111,7 +111,9 @@ pub(crate) fn check_element(descriptor: &Descriptor, wanted: DType) -> Result<()
             format_args!("{wanted} is wanted"),
         ));
     }
-    if descriptor.data().is_multiple_of(u64::from(wanted.align())) {
+    // The alignment behind a handle is the device's affair.
+    let is_handle = descriptor.device().is_opaque();
+    if is_handle || descriptor.data().is_multiple_of(u64::from(wanted.align())) {
         return Ok(());
     }
     let found = format_args!(
@@ -344,6 +346,9 @@ impl<'a, T: Element> View<'a, T> {
 
     /// Returns the address of the element of index 0, dangling without elements. What it points to is ready
     /// only for work that is ordered after the ready stream.
+    ///
+    /// On a device with [handles](crate::protocol::device::Device::is_opaque) it is the handle: the element lies
+    /// [`byte_offset`](crate::protocol::descriptor::Descriptor::byte_offset) bytes into what that stands for.
     #[must_use]
     pub fn as_ptr(&self) -> *const T {
         pointer_of(self.cai)
@@ -364,6 +369,9 @@ impl<'a, T: Element> ViewMut<'a, T> {
 
     /// Returns the address of the element of index 0, dangling without elements. What it points to is ready
     /// only for work that is ordered after the ready stream.
+    ///
+    /// On a device with [handles](crate::protocol::device::Device::is_opaque) it is the handle: the element lies
+    /// [`byte_offset`](crate::protocol::descriptor::Descriptor::byte_offset) bytes into what that stands for.
     #[must_use]
     pub fn as_mut_ptr(&mut self) -> *mut T {
         pointer_of::<T>(self.cai).cast_mut()

@@ -45,5 +45,6 @@ fn entry<'py>(py: Python<'py>, call: &Call) -> PyResult<Bound<'py, PyDict>> {
     entry.set_item("devices", PyList::new(py, call.devices)?)?;
     entry.set_item("copies", call.copies)?;
     entry.set_item("takes_capsules", call.takes_capsules)?;
+    entry.set_item("drops_read_only", call.drops_read_only)?;
     Ok(entry)
 }

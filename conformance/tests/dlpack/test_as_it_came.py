@@ -136,7 +136,7 @@ def lent(view: object) -> abi.Read:
 OUTS: dict[str, tuple[bool, Callable[[Any], abi.Read]]] = {
     "versioned": (True, lambda view: abi.read(view.__dlpack__(stream=no_order(view), max_version=(1, 3)))),
     "legacy": (False, lambda view: abi.read(view.__dlpack__(stream=no_order(view)))),
-    "to_dlpack": (True, lambda view: abi.read(cd.to_dlpack(view, stream=no_order(view), max_version=(1, 0)))),
+    "to_dlpack": (True, lambda view: abi.read(cd.to_dlpack(view, stream=no_order(view), max_version=(1, 1)))),
     "the table, owned": (True, owned),
     "the table, lent": (False, lent),
 }
@@ -266,11 +266,19 @@ def padded(**changes: Any) -> Any:
 def test_padding_is_said_or_refused() -> None:
     view = padded()
     assert view.nbytes == 16
-    assert abi.read(view.__dlpack__(max_version=(1, 0))).flags == abi.SUBBYTE_PADDED
+    for version in ((1, 1), (1, 3), (2, 0)):
+        assert abi.read(view.__dlpack__(max_version=version)).flags == abi.SUBBYTE_PADDED
     assert owned(view).flags == abi.SUBBYTE_PADDED
-    for legacy in (view.__dlpack__, partial(cd.to_dlpack, view), partial(cd.to_dlpack, view, max_version=(0, 8))):
+    # The flag came with 1.1: a consumer of 1.0 would take the elements for packed ones.
+    for legacy in (
+        view.__dlpack__,
+        partial(cd.to_dlpack, view),
+        partial(cd.to_dlpack, view, max_version=(0, 8)),
+        partial(cd.to_dlpack, view, max_version=(1, 0)),
+        partial(view.__dlpack__, max_version=(1, 0)),
+    ):
         found = refuse(legacy, BufferError)
-        check_refusal(found, "padded-legacy", "max_version", value="int4", hint="max_version=(1, 0)")
+        check_refusal(found, "padded-legacy", "max_version", value="int4", hint="max_version=(1, 1)")
     found = refuse(partial(lent, view), BufferError)
     check_refusal(found, "padded-legacy", "__dlpack_c_exchange_api__")
 

@@ -240,6 +240,7 @@ OTHERS: dict[str, Call] = {
     "descr-names": said(typestr="|V8", descr=[("x", "<f4"), ("x", "<f4")]),
     "descr-syntax": said(typestr="|V4", descr=[("x",)]),
     "descr-typestr": said(descr=[("", "<i4")]),
+    "descr-unsaid": partial(cd.view, np.zeros(2, {"names": ["x", "y"], "formats": ["<f4", "<f4"], "offsets": [0, 0]})),
     "device-item-type": partial(cd.from_dlpack, Offers(abi.make(), (1.0, 0))),
     "device-mismatch": partial(cd.from_dlpack, Offers(abi.make(), (2, 0))),
     "device-missing": partial(cd.from_dlpack, Without()),

@@ -66,6 +66,9 @@ fn valid_tensor() {
 #[case::offset_wraps(RawTensor { data: u64::MAX, byte_offset: 8, ..VALID }, Rule::ByteOffset)]
 #[case::end_of_memory(RawTensor { data: u64::MAX - 8, ..VALID }, Rule::AddressRange)]
 #[case::start_of_memory(RawTensor { data: 8, strides: Some(&[-3, 1]), ..VALID }, Rule::AddressRange)]
+#[case::misaligned(RawTensor { data: 0x7000_0001, ..VALID }, Rule::DataAlignment)]
+#[case::misaligned_offset(RawTensor { byte_offset: 2, ..VALID }, Rule::DataAlignment)]
+#[case::misaligned_lanes(RawTensor { byte_offset: 2, lanes: 4, ..VALID }, Rule::DataAlignment)]
 #[case::start_of_memory_packed(
     RawTensor { data: 1, code: 17, bits: 4, strides: Some(&[-3, 1]), ..VALID },
     Rule::AddressRange
@@ -97,12 +100,12 @@ fn ndim_checked(#[case] ndim: i32, #[case] wanted: Result<usize, Rule>) {
 #[case::negative_stride(RawTensor { strides: Some(&[3, -1]), ..VALID })]
 #[case::zero_stride(RawTensor { strides: Some(&[0, 1]), ..VALID })]
 #[case::unknown_flags(RawTensor { flags: Flags::from_bits(0xffff_ffff_ffff_fff8), ..VALID })]
-#[case::misaligned(RawTensor { data: 0x7000_0001, ..VALID })]
+#[case::misaligned_on_the_host(RawTensor { data: 0x7000_0001, device_type: Device::CPU, ..VALID })]
 #[case::scalar(RawTensor { shape: &[], strides: Some(&[]), ..VALID })]
 #[case::empty_null(RawTensor { data: 0, shape: &[0, 3], ..VALID })]
 #[case::empty_offset(RawTensor { data: 0, byte_offset: u64::MAX, shape: &[0], ..VALID })]
 #[case::empty_offset_wraps(RawTensor { byte_offset: u64::MAX, shape: &[0], ..VALID })]
-#[case::last_address(RawTensor { data: u64::MAX - 24, ..VALID })]
+#[case::last_address(RawTensor { data: u64::MAX - 24, device_type: Device::CPU, ..VALID })]
 fn tensor_taken(#[case] raw: RawTensor<'_>) {
     let made = Descriptor::new(&raw).unwrap();
     assert_eq!(made.shape(), raw.shape);

@@ -90,7 +90,7 @@ impl DType {
     /// (`bfloat16`, `float8_e4m3fn`), or a typestr with or without its byte order (`<f4`, `f4`). Lanes
     /// follow an `x`, as [`Display`](fmt::Display) writes them, or torch's `_x` (`float4_e2m1fn_x2`).
     ///
-    /// `float`, `int` and `long` are not accepted: NumPy, torch and C disagree about them.
+    /// Names without a size of which NumPy, torch and C disagree are not accepted ([`is_disputed`](Self::is_disputed)).
     ///
     /// ```
     /// use cai_dlpack::protocol::dtype::DType;
@@ -112,6 +112,15 @@ impl DType {
             let lane = Self::scalar_of_name(lane.strip_suffix('_').unwrap_or(lane))?;
             Some(Self { lanes, ..lane })
         })
+    }
+
+    /// Whether NumPy, torch and C have a type of this name, and not the same one, or not on every platform.
+    #[must_use]
+    pub(crate) fn is_disputed(name: &str) -> bool {
+        matches!(
+            name,
+            "float" | "int" | "uint" | "long" | "ulong" | "l" | "L" | "int_" | "complex" | "byte"
+        )
     }
 
     fn scalar_of_name(name: &str) -> Option<Self> {

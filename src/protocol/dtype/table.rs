@@ -127,24 +127,26 @@ macro_rules! dtypes {
 // CODE = number in DLPack's header {
 //     CONSTANT bits "name", "alias"... => "kind and size of the typestr" c"format of the buffer protocol";
 // }
+//
+// An int of a pointer's size (`intp`, `p`, `n`) has 64 bits, as CUDA's platforms have.
 dtypes! {
     INT = 0 {
         I1 1 "int1";
         I2 2 "int2";
         I4 4 "int4";
         I8 8 "int8", "b" => "i1" c"b";
-        I16 16 "int16", "h" => "i2" c"h";
-        I32 32 "int32", "i" => "i4" c"i";
-        I64 64 "int64", "q", "longlong" => "i8" c"q";
+        I16 16 "int16", "h", "short" => "i2" c"h";
+        I32 32 "int32", "i", "intc" => "i4" c"i";
+        I64 64 "int64", "q", "longlong", "p", "n", "intp" => "i8" c"q";
     }
     UINT = 1 {
         U1 1 "uint1";
         U2 2 "uint2";
         U4 4 "uint4";
-        U8 8 "uint8", "B" => "u1" c"B";
-        U16 16 "uint16", "H" => "u2" c"H";
-        U32 32 "uint32", "I" => "u4" c"I";
-        U64 64 "uint64", "Q", "ulonglong" => "u8" c"Q";
+        U8 8 "uint8", "B", "ubyte" => "u1" c"B";
+        U16 16 "uint16", "H", "ushort" => "u2" c"H";
+        U32 32 "uint32", "I", "uintc" => "u4" c"I";
+        U64 64 "uint64", "Q", "ulonglong", "P", "N", "uintp" => "u8" c"Q";
     }
     FLOAT = 2 {
         F16 16 "float16", "e", "half" => "f2" c"e";
@@ -157,8 +159,8 @@ dtypes! {
     }
     COMPLEX = 5 {
         C32 32 "complex32";
-        C64 64 "complex64", "F" => "c8" c"Zf";
-        C128 128 "complex128", "D" => "c16" c"Zd";
+        C64 64 "complex64", "F", "csingle" => "c8" c"Zf";
+        C128 128 "complex128", "D", "cdouble" => "c16" c"Zd";
     }
     BOOL = 6 {
         BOOL 8 "bool", "?", "bool_" => "b1" c"?";

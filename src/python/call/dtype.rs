@@ -11,10 +11,10 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyComplex, PyFloat, PyInt, PyString, PyType};
 
-use crate::protocol::dtype::DType;
+use crate::protocol::dtype::{DType, TypeStr};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::cpython::getattr;
-use crate::python::cpython::int::repr;
+use crate::python::cpython::int::{repr, type_name};
 use crate::python::cpython::names::names;
 use crate::python::cpython::recursion::Level;
 
@@ -26,13 +26,34 @@ pub(crate) fn dtype(value: &Bound<'_, PyAny>) -> PyResult<DType> {
     spelled(value)?.map_err(|rule| {
         let violation = Violation::new(rule, Field::Argument("dtype"), repr(value));
         match is_swapped(value) {
-            Ok(true) => violation
-                .with_hint("this one has the other byte order")
-                .into(),
-            Ok(false) => violation.into(),
+            Ok(true) => violation.with_hint(SWAPPED).into(),
+            Ok(false) => match value.cast::<PyString>() {
+                Ok(name) => with_reason(violation, &name.to_string_lossy()).into(),
+                Err(_) => violation.into(),
+            },
             Err(error) => error,
         }
     })
+}
+
+const SWAPPED: &str = "this one has the other byte order";
+
+/// Adds why a name names no type.
+#[cold]
+fn with_reason(violation: Violation, name: &str) -> Violation {
+    if DType::is_disputed(name) {
+        return violation
+            .with_hint("NumPy, torch and C disagree about this one: give its size, as in 'int64'");
+    }
+    // NumPy's typestrs go without an order too: `M8[ns]`.
+    let typestr = TypeStr::parse_any_order(name);
+    match typestr.or_else(|_| TypeStr::parse_any_order(&format!("={name}"))) {
+        Ok(typestr) => match typestr.to_dtype() {
+            Err(refused) => violation.with_hint(refused.rule().sentence()),
+            Ok(_) => violation,
+        },
+        Err(_) => violation,
+    }
 }
 
 /// Returns the type that an object spells, or the rule that it breaks.
@@ -66,7 +87,13 @@ pub(crate) fn spelled(value: &Bound<'_, PyAny>) -> PyResult<Result<DType, Rule>>
             let last = text
                 .rsplit_once('.')
                 .and_then(|(_, last)| DType::from_name(last));
-            Ok(last.ok_or(rule))
+            Ok(
+                last.ok_or_else(|| match type_name(value).ends_with(".dtype") {
+                    // torch's, which have no name.
+                    true => Rule::DtypeArgument,
+                    false => rule,
+                }),
+            )
         }
     }
 }

@@ -374,6 +374,7 @@ pub(crate) fn device(value: Borrowed<'_, '_, PyAny>) -> PyResult<Device> {
     }
     let rule = IntRule::new(field, Rule::ArgumentType, Rule::DeviceUnknown);
     let device_type: i32 = rule.read(&pair.get_item(0)?)?;
+    let rule = IntRule::new(field, Rule::ArgumentType, Rule::DeviceId);
     let id: i32 = rule.read(&pair.get_item(1)?)?;
     Ok(Device::check_in(field, device_type, id)?)
 }

@@ -6,16 +6,17 @@
 
 use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyString, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyString, PyTuple};
 
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::dtype::{DType, Kind, TypeStr};
 use crate::protocol::interface::{Descr, DescrField};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::call::dtype;
+use crate::python::cpython::int::repr;
 use crate::python::cpython::new::{new_dict, new_ints, new_list, new_str, new_tuple, new_uint};
-use crate::python::cpython::release;
 use crate::python::cpython::thread_exit::entries;
+use crate::python::cpython::{errors, release};
 
 /// An element type, which compares equal to every spelling of it.
 ///
@@ -111,10 +112,11 @@ impl PyDType {
 
 entries! {
 impl PyDType {
+    /// Takes any arguments, so that a wrong call is refused by rule as that of a function is.
     #[new]
-    #[pyo3(signature = (spelling, /))]
-    fn new(spelling: &Bound<'_, PyAny>) -> PyResult<Self> {
-        Ok(Self(ElementType::Named(dtype::dtype(spelling)?)))
+    #[pyo3(signature = (*given, **keywords), text_signature = "(spelling, /)")]
+    fn new(given: &Bound<'_, PyTuple>, keywords: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        Ok(Self(ElementType::Named(dtype::dtype(&sole(given, keywords)?)?)))
     }
 
     /// The name, as NumPy and ml_dtypes spell it: "float32", "bfloat16", "bool"; of short vectors "float32x4", of
@@ -190,6 +192,34 @@ impl PyDType {
         new_tuple(py, [Ok(slf.get_type().into_any()), Ok(arguments.into_any())])
     }
 }
+}
+
+/// Returns the argument of `DType`.
+///
+/// # Errors
+/// `argument-unexpected`, `argument-missing`, `argument-count`.
+fn sole<'py>(
+    given: &Bound<'py, PyTuple>,
+    keywords: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    const HINT: &str = "DType() takes 1 positional argument; it has no keywords";
+    if let Some((name, value)) = keywords.and_then(|keywords| keywords.iter().next()) {
+        return Err(errors::unexpected(&name.to_string(), &repr(&value), HINT));
+    }
+    match given.len() {
+        1 => given.get_item(0),
+        0 => {
+            let field = Field::Argument("spelling");
+            Err(Violation::new(Rule::ArgumentMissing, field, "")
+                .with_hint(HINT)
+                .into())
+        }
+        count => {
+            let found = format_args!("{count} positional arguments");
+            let violation = Violation::new(Rule::ArgumentCount, Field::Arguments, found);
+            Err(violation.with_hint(HINT).into())
+        }
+    }
 }
 
 /// Returns NumPy's dtype of a type of DLPack.

@@ -67,6 +67,22 @@ pub(crate) fn caused_by(error: Violation, cause: PyErr) -> PyErr {
     error
 }
 
+/// Builds the error for an attribute that cannot be read. If the object's type has it, a property has raised: its
+/// exception becomes the cause.
+#[cold]
+pub(crate) fn absent(violation: Violation, object: &Bound<'_, PyAny>, name: &str) -> PyErr {
+    if !object.get_type().hasattr(name).unwrap_or(false) {
+        return violation.into();
+    }
+    match object.getattr(name) {
+        Ok(_) => violation.into(),
+        Err(cause) => {
+            let hint = format!("reading its {name} raised {}", raised(&cause));
+            caused_by(violation.with_hint(hint), cause)
+        }
+    }
+}
+
 impl From<DriverError> for PyErr {
     #[cold]
     fn from(error: DriverError) -> Self {

@@ -52,6 +52,7 @@ use hand_over::Given;
 /// remedies
 /// driver_calls
 /// warnings
+/// dropped
 /// unknown
 #[pyclass(name = "Explanation", module = "cai_dlpack", frozen)]
 #[derive(Default)]
@@ -76,6 +77,9 @@ pub(crate) struct Explanation {
     remedies: Vec<String>,
     driver_calls: Option<&'static [&'static str]>,
     warnings: Vec<String>,
+    /// What the consumer's call drops of the array without a word: the read-only flag. None if nothing is known.
+    #[pyo3(get)]
+    dropped: Option<&'static str>,
     /// What cannot be known, and without what: a call of a `__dlpack__` that would make a stream wait, or the
     /// consumer's stream. None if nothing.
     #[pyo3(get)]
@@ -218,6 +222,10 @@ fn explain<'py>(
         }
     };
     found.call = given.partner.map(|partner| partner.call.code);
+    found.dropped = given
+        .partner
+        .zip(view.as_ref())
+        .and_then(|(partner, view)| partner.call.drops(view.view().descriptor()));
     found.text = written(object, &found, view.as_ref(), given, is_undeclared)?;
     Ok(found)
 }
@@ -279,6 +287,7 @@ fn written(
         "advice",
         advice.as_deref().filter(|advice| !advice.is_empty()),
     );
+    known("drops", found.dropped);
     known("refused", found.refused.as_deref());
     for warning in &found.warnings {
         line(&mut text, "warning", warning);

@@ -35,9 +35,13 @@ pub(crate) fn wait(view: &CaiView) -> PyResult<()> {
 #[cold]
 pub(crate) fn unreadable(device: Device) -> Violation {
     let found = format_args!("memory on ({}, {})", device.device_type, device.id);
-    Violation::new(Rule::ArrayUnreadable, Field::Object, found).with_hint(
-        "__dlpack__(dl_device=(1, 0)) copies it to the CPU, as np.from_dlpack(view, device=\"cpu\") asks; or pass this view to a library that reads device memory",
-    )
+    let hint = match device.device_type {
+        Device::CUDA => {
+            "__dlpack__(dl_device=(1, 0)) copies it to the CPU, as np.from_dlpack(view, device=\"cpu\") asks; or pass this view to a library that reads device memory"
+        }
+        _ => "pass this view to a library that reads memory of this device",
+    };
+    Violation::new(Rule::ArrayUnreadable, Field::Object, found).with_hint(hint)
 }
 
 /// Makes NumPy's array interface, version 3.
@@ -52,11 +56,18 @@ pub(crate) fn array_interface<'py>(
     if !descriptor.device().is_host_readable() {
         return Err(as_attribute_error(&unreadable(descriptor.device())));
     }
-    let items = descriptor.items().and_then(|items| match items {
-        Items::CaiOnly(only) if only.descr().has_objects() => Err(only.refusal().clone()),
-        _ => Ok(items),
-    });
-    let items = items.map_err(|violation| as_attribute_error(&violation))?;
+    // NumPy reads padding as fields, `f1` and so on, though the array interface gives such bytes no name.
+    if let Some(only) = descriptor.cai_only()
+        && only.descr().has_padding()
+    {
+        let (rule, field) = (Rule::DescrUnsaid, Field::ArrayInterface("descr"));
+        let violation = Violation::new(rule, field, "a record with padding")
+            .with_hint("np.asarray(v) takes it by __array__");
+        return Err(as_attribute_error(&violation));
+    }
+    let items = descriptor
+        .items()
+        .map_err(|violation| as_attribute_error(&violation))?;
     wait(view)?;
     let names = names(py);
     let dict = new_dict(py)?;

@@ -17,17 +17,20 @@ use crate::python::cpython::fastcall::Value;
 use crate::python::cpython::int;
 use crate::python::cpython::int::{IntRule, repr};
 use crate::python::cpython::tuple::tuple_item;
-use crate::view::{Abi, CaiView, RawOwner, Ticket, Transfer, build_in_capsule, refuse_padded};
+use crate::view::{
+    Abi, CaiView, RawOwner, Ticket, Transfer, build_in_capsule, is_padded, refuse_padded,
+};
 
 const MAX_VERSION: IntRule = IntRule::new(
     Field::Argument("max_version"),
     Rule::MaxVersionType,
     Rule::MaxVersion,
 );
+/// An int beyond 32 bits is of no device.
 const DL_DEVICE: IntRule = IntRule::new(
     Field::Argument("dl_device"),
     Rule::DlDeviceType,
-    Rule::DlDevice,
+    Rule::TransferRefused,
 );
 
 /// The arguments of `__dlpack__` (array API 2024.12) and `to_dlpack`, unparsed.
@@ -90,6 +93,8 @@ impl Export {
                 return Err(read_only_to_legacy(request.max_version));
             }
             refuse_padded(descriptor, Field::Argument("max_version"))?;
+        } else if is_padded(descriptor) {
+            check_knows_padding(descriptor, request.max_version)?;
         }
         let flags = descriptor
             .flags
@@ -199,6 +204,23 @@ fn tensor<M: Abi>(
         unsafe { owner.release() };
         error.into()
     })
+}
+
+/// Refuses padded elements to a consumer of DLPack 1.0, which has no flag for them and takes them for packed ones.
+///
+/// # Errors
+/// `padded-legacy`.
+#[cold]
+fn check_knows_padding(descriptor: DescriptorRef<'_>, max_version: Value<'_, '_>) -> PyResult<()> {
+    let Some(version) = max_version else {
+        return Ok(());
+    };
+    // A pair of ints (`takes_versioned`).
+    let part = |at| MAX_VERSION.read::<i64>(&version.get_item(at)?);
+    if (part(0)?, part(1)?) < (1, 1) {
+        refuse_padded(descriptor, Field::Argument("max_version"))?;
+    }
+    Ok(())
 }
 
 /// Whether the consumer takes a versioned tensor: any major version from 1 on (the consumer checks the tensor's).

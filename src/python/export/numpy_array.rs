@@ -30,10 +30,21 @@ pub(crate) fn array<'py>(
     let numpy = py.import(new_str(py, "numpy")?)?;
     let array = match bits_of(descriptor)? {
         None if descriptor.cai_only().is_some() => {
-            buffer::array_interface(py, this.get())?;
+            let dtype = PyDType::of(descriptor).numpy(py)?;
+            let items = match descriptor.without_fields() {
+                None => this.clone(),
+                Some(bytes) => {
+                    this.get().prepare()?;
+                    let mut view = this.get().view().clone();
+                    // SAFETY: the same bytes.
+                    unsafe { view.set_descriptor(bytes) };
+                    PyCaiView::derive(this, view)?.into_object(py)?
+                }
+            };
+            buffer::array_interface(py, items.get())?;
             // NumPy reads the interface, which has just been made, before it calls `__array__` again.
-            let array = numpy.call_method1(new_str(py, "asarray")?, (this,))?;
-            array.call_method1(new_str(py, "view")?, (PyDType::of(descriptor).numpy(py)?,))?
+            let array = numpy.call_method1(new_str(py, "asarray")?, (items,))?;
+            array.call_method1(new_str(py, "view")?, (dtype,))?
         }
         None => numpy.call_method1(new_str(py, "from_dlpack")?, (this,))?,
         Some(bits) => {

@@ -5,7 +5,7 @@
 //! | bfloat16, float8, complex32 of ml_dtypes | of that type: its `typestr` leaves it open, its `dtype` names it |
 //! | int4, float4, float6, ... of ml_dtypes | of that type, padded: an element takes a byte |
 //! | records, text, dates and times, the other byte order, long double, ... | of these items, which leave by `__array_interface__` again; `dtype="int64"` presents ticks |
-//! | objects | refused |
+//! | objects, fields of objects, and what a `descr` does not say ([`own_descr`]) | refused |
 //!
 //! Nothing is asked twice on the usual way: NumPy is first asked by `__dlpack__`.
 
@@ -16,15 +16,17 @@ use crate::protocol::axes::{Axes, Source};
 use crate::protocol::device::{Access, Device};
 use crate::protocol::dtype::{DType, Kind, TypeStr};
 use crate::protocol::interface::{CaiInterface, Descr, Parts, Version};
-use crate::protocol::rule::{Field, Violation};
+use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 use crate::python::call::options::Options;
 use crate::python::class::beside::Beside;
+use crate::python::cpython::errors::{caused_by, raised};
+use crate::python::cpython::int::repr;
 use crate::python::cpython::names::names;
 use crate::python::cpython::release;
 use crate::python::import::cai::AllowCaiOnly;
 use crate::python::import::traits::Traits;
-use crate::python::import::{cai, descr, dtype_hint, known_types, trial};
+use crate::python::import::{cai, dtype_hint, known_types, own_descr, trial};
 use crate::view::{CaiView, Owner};
 
 /// Imports a NumPy array whose `__dlpack__` has raised `refused`.
@@ -48,20 +50,18 @@ pub(crate) fn import<'py>(
     let names = names(object.py());
     let text: String = dict.get_item(&names.typestr)?.extract()?;
     let Some((typestr, named)) = element(object, &text)? else {
-        return Err(refused);
+        let dtype = repr(&object.getattr(&names.dtype)?);
+        let violation = Violation::new(Rule::ProducerDtype, Field::ObjectDtype, dtype);
+        let said = format!(
+            "neither DLPack nor a typestr has it; NumPy raised {}",
+            raised(&refused)
+        );
+        return Err(caused_by(violation.with_hint(said), refused));
     };
     let has_fields = typestr.kind() == Kind::Void && named.is_none() && options.keeps_elements();
     let descr = match has_fields {
-        true => descr::read(Some(dict.get_item(&names.descr)?), typestr),
-        false => Ok(Descr::None),
-    };
-    let descr = match descr {
-        Ok(descr) => descr,
-        // A field of objects, or of a type whose name is no typestr.
-        Err(error) => {
-            release::drop_now(error);
-            return Err(refused);
-        }
+        true => own_descr::of_dtype(&object.getattr(&names.dtype)?, typestr)?,
+        false => Descr::None,
     };
     release::drop_now(refused);
     trial::note_array_interface(object);

@@ -13,6 +13,7 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 use crate::python::call::options::{Check, Options};
 use crate::python::class::beside::Beside;
+use crate::python::class::view::PyCaiView;
 use crate::python::cpython::int::{repr, type_name};
 use crate::python::cpython::names::names;
 use crate::python::cpython::new::new_tuple;
@@ -39,6 +40,25 @@ pub(crate) enum AllowCaiOnly {
 /// # Errors
 /// The rules of the interface and of the options; the driver's; the exceptions of the producer.
 pub(crate) fn import<'py>(
+    memory: &mut MaybeUninit<CaiView>,
+    object: &Bound<'py, PyAny>,
+    options: &Options<'_, 'py>,
+    allow: AllowCaiOnly,
+) -> PyResult<Beside> {
+    let beside = import_any(memory, object, options, allow)?;
+    if let Ok(own) = object.cast::<PyCaiView>() {
+        let own = own.get().view().descriptor().access();
+        // SAFETY: written: `import_any` has not failed.
+        let view = unsafe { memory.assume_init_mut() };
+        let access = options.read_only.map_or(own, Access::of_flag);
+        let descriptor = view.descriptor().clone().with_access(access);
+        // SAFETY: the same bytes. They are written if the view that lends them may be, or if the caller asserts it.
+        unsafe { view.set_descriptor(descriptor) };
+    }
+    Ok(beside)
+}
+
+fn import_any<'py>(
     memory: &mut MaybeUninit<CaiView>,
     object: &Bound<'py, PyAny>,
     options: &Options<'_, 'py>,

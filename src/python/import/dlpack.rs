@@ -28,7 +28,7 @@ use crate::python::cpython::tuple::tuple_item;
 use crate::python::cpython::{int, release};
 use crate::python::import::exchange::has_no_streams;
 use crate::python::import::traits::Traits;
-use crate::python::import::{known_types, masked_array, state, trial, undeclared, why_not};
+use crate::python::import::{state, trial, undeclared, why_not};
 use crate::view::{CaiView, Owner};
 
 const DEVICE_TYPE: IntRule = IntRule::new(
@@ -94,30 +94,22 @@ impl<'py> Offer<'py> {
     }
 }
 
-/// Asks an object that has `__dlpack__` for its tensor, or reads that of a capsule.
+/// Checks that an object, whose type has these traits, has `__dlpack__`.
 ///
 /// # Errors
-/// The rules of DLPack; the exceptions of the producer. The capsule is as it was.
+/// `dlpack-missing`, `array-traced`.
 #[inline(always)]
-pub(crate) fn offer<'py>(
-    object: &Bound<'py, PyAny>,
-    request: DlpackArguments,
-    options: &Options<'_, '_>,
-) -> PyResult<Offer<'py>> {
-    if capsule::is_capsule(object) {
-        return offer_of_capsule(object, request);
+pub(crate) fn check_has_dlpack(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<()> {
+    if traits.intersects(Traits::HAS_DLPACK) || object.hasattr(&names(object.py()).dlpack)? {
+        return Ok(());
     }
-    let traits = known_types::facts_of(object)?.traits;
-    if traits.intersects(Traits::MASKED) {
-        masked_array::check(object)?;
-    }
-    if !traits.intersects(Traits::HAS_DLPACK) && !object.hasattr(&names(object.py()).dlpack)? {
-        return Err(missing(object, Rule::DlpackMissing, Field::DlpackCall));
-    }
-    offer_of_object(object, traits, request, options, Access::Unknown)
+    Err(missing(object, Rule::DlpackMissing, Field::DlpackCall))
 }
 
-/// Like [`offer`], for an object that has `__dlpack__`. `stated` is what its interface has stated, if that has been read.
+/// Asks an object that has `__dlpack__` for its tensor. `stated` is what its interface has stated, if that has been read.
+///
+/// # Errors
+/// The rules of DLPack; the exceptions of the producer.
 #[inline(always)]
 pub(crate) fn offer_of_object<'py>(
     object: &Bound<'py, PyAny>,
@@ -210,11 +202,15 @@ fn current_for(
         .map(Some)?)
 }
 
-/// Like [`offer`], for a capsule, whose data is ready on the caller's stream: a capsule names none.
+/// Reads the tensor of a capsule, whose data is ready on the caller's stream: a capsule names none.
+///
+/// # Errors
+/// The rules of DLPack, with the capsule as it was.
 pub(crate) fn offer_of_capsule<'py>(
     capsule: &Bound<'py, PyAny>,
     request: DlpackArguments,
 ) -> PyResult<Offer<'py>> {
+    capsule::check_alive(capsule)?;
     let mut tensor = capsule::read(capsule.clone())?;
     let wanted = request.device.unwrap_or(tensor.descriptor.device());
     let ready = stream_to_request(wanted, request.stream)?;
@@ -252,7 +248,11 @@ pub(crate) fn announced_device(object: &Bound<'_, PyAny>) -> PyResult<Device> {
     let answer = unsafe { Bound::from_owned_ptr_or_err(py, answer) };
     let answer = match answer {
         Ok(answer) => answer,
-        Err(error) if !object.hasattr(&names(py).dlpack_device)? => {
+        // A property that raises AttributeError is there: its own exception names the cause.
+        Err(error)
+            if !object.get_type().hasattr(&names(py).dlpack_device)?
+                && !object.hasattr(&names(py).dlpack_device)? =>
+        {
             release::drop_now(error);
             return Err(missing(object, Rule::DeviceMissing, Field::DlpackDevice));
         }

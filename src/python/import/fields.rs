@@ -1,7 +1,7 @@
 //! Imports structs and selects their fields ([`CaiView::field`](crate::CaiView::field)).
 
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::PyTuple;
 
 use crate::protocol::cai_only::CaiOnly;
 use crate::protocol::descriptor::Descriptor;
@@ -16,7 +16,7 @@ use crate::python::cpython::int::repr;
 use crate::python::cpython::names::names;
 use crate::python::cpython::new::{new_str, new_tuple};
 use crate::python::import::cai_dict::ParsedDict;
-use crate::python::import::descr;
+use crate::python::import::own_descr;
 
 /// Adds the fields of the object's `dtype` to a dict without a `descr` (Numba, PyCUDA), unless the caller describes its
 /// items otherwise. Whether the items have fields then.
@@ -40,14 +40,10 @@ pub(crate) fn complete(
     Ok(matches!(read.interface.descr(), Descr::Fields(_)))
 }
 
-/// Reads `object.dtype.descr`, an attribute of NumPy's dtypes.
 fn own_descr(object: &Bound<'_, PyAny>, typestr: TypeStr) -> PyResult<Descr> {
-    let Some(dtype) = object.getattr_opt(&names(object.py()).dtype)? else {
-        return Ok(Descr::None);
-    };
-    match dtype.getattr_opt(&names(object.py()).descr)? {
-        Some(list) if list.is_instance_of::<PyList>() => descr::read(Some(list), typestr),
-        _ => Ok(Descr::None),
+    match object.getattr_opt(&names(object.py()).dtype)? {
+        Some(dtype) => own_descr::of_dtype(&dtype, typestr),
+        None => Ok(Descr::None),
     }
 }
 

@@ -1,5 +1,7 @@
 //! `split_masked`: views the values and the mask of an array ([`MaskForm`] lists the forms of masks).
 
+use std::mem::MaybeUninit;
+
 use pyo3::Borrowed;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -10,6 +12,7 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::call::choice::choice;
 use crate::python::call::options::{self, Options};
 use crate::python::class::view::PyCaiView;
+use crate::python::cpython::errors;
 use crate::python::cpython::fastcall::{Function, signature};
 use crate::python::cpython::int::{repr, type_name};
 use crate::python::cpython::new::new_tuple;
@@ -82,6 +85,12 @@ fn split_masked<'py>(
     form: Option<MaskForm>,
     options: &Options<'_, 'py>,
 ) -> PyResult<(PyCaiView, Option<PyCaiView>)> {
+    if let Ok(view) = obj.cast::<PyCaiView>() {
+        // A view has no mask, and knows more than its dict.
+        view.get().prepare()?;
+        let values = route::own(view.get().view().clone(), options)?;
+        return Ok((PyCaiView::derive(view, values)?, None));
+    }
     let Some(dict) = interface(obj)? else {
         return without_interface(obj, form, options);
     };
@@ -118,7 +127,7 @@ fn without_interface<'py>(
         .traits
         .intersects(Traits::MASKED);
     if !is_masked || masked_array::mask(object)?.is_none() {
-        return Ok((PyCaiView::new(route::import(object, options)?), None));
+        return Ok((values(object, options)?, None));
     }
     if form == Some(MaskForm::Bits) {
         return Err(
@@ -128,13 +137,21 @@ fn without_interface<'py>(
         );
     }
     let valid = masked_array::valid(object)?;
-    let values = route::import(&object.getattr("data")?, options)?;
+    let values = values(&object.getattr("data")?, options)?;
     let copied = Options {
         read_only: Some(true),
         ..options_of(options)
     };
     let mask = route::import(&valid, &copied)?;
-    Ok((PyCaiView::new(values), Some(PyCaiView::new(mask))))
+    Ok((values, Some(PyCaiView::new(mask))))
+}
+
+/// Imports the values as `view` does: what DLPack cannot describe leaves by CAI.
+fn values<'py>(object: &Bound<'py, PyAny>, options: &Options<'_, 'py>) -> PyResult<PyCaiView> {
+    let (mut view, facts) = (MaybeUninit::uninit(), known_types::facts_of(object)?);
+    let beside = route::foreign(&mut view, object, facts, options, AllowCaiOnly::Yes)?;
+    // SAFETY: written: `foreign` has not failed.
+    Ok(PyCaiView::with(unsafe { view.assume_init() }, beside))
 }
 
 fn mask_view<'py>(
@@ -148,7 +165,8 @@ fn mask_view<'py>(
         None => {
             let name = type_name(mask);
             let found = format_args!("an object of type {name}");
-            return Err(Violation::new(Rule::MaskType, Field::CaiMask, found).into());
+            let violation = Violation::new(Rule::MaskType, Field::CaiMask, found);
+            return Err(errors::absent(violation, mask, "__cuda_array_interface__"));
         }
     };
     let typestr = read.typestr.clone();

@@ -13,18 +13,19 @@
 
 use std::mem::MaybeUninit;
 
-use pyo3::exceptions::{PyRecursionError, PyRuntimeError};
+use pyo3::exceptions::{PyException, PyRecursionError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::{Access, Device};
+use crate::protocol::device::{Access, Device, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 use crate::python::call::options::{Check, Options};
 use crate::python::capsule;
 use crate::python::class::beside::Beside;
 use crate::python::class::view::PyCaiView;
+use crate::python::cpython::errors;
 use crate::python::cpython::int::type_name;
 use crate::python::cpython::names::names;
 use crate::python::cpython::recursion::Level;
@@ -153,11 +154,8 @@ fn without_table<'py>(
             masked_array::check(object)?;
         }
         if capsule::is_capsule(object) {
-            claim(
-                memory,
-                dlpack::offer(object, DlpackArguments::default(), options)?,
-                options,
-            )?;
+            let offer = dlpack::offer_of_capsule(object, DlpackArguments::default())?;
+            claim(memory, offer, options)?;
             return Ok(Beside::default());
         }
         if object.is_instance_of::<PyDict>() {
@@ -247,32 +245,136 @@ fn no_protocol(object: &Bound<'_, PyAny>) -> PyErr {
     if object.is_instance_of::<PyType>() || object.get_type().hasattr(name).unwrap_or(false) {
         return cai::missing(object);
     }
-    Violation::new(
-        Rule::ProtocolMissing,
-        Field::Object,
-        format_args!("an object of type {}", type_name(object)),
-    )
-    .into()
+    let found = format_args!("an object of type {}", type_name(object));
+    let violation = Violation::new(Rule::ProtocolMissing, Field::Object, found);
+    const ARRAY: &str = "__array_interface__";
+    if object.get_type().hasattr(ARRAY).unwrap_or(false) {
+        let hint = "np.asarray(obj) makes an array of its __array_interface__, which is taken";
+        return errors::absent(violation.with_hint(hint), object, ARRAY);
+    }
+    violation.into()
 }
 
-/// Imports by `__dlpack__`, or a capsule.
+/// Imports by `__dlpack__`, or a capsule. What the object's interface states about writing is merged, as
+/// [`by_attributes`] merges it.
 ///
 /// # Errors
 /// The rules of DLPack and of the options, with the capsule as it was; the exceptions of the producer.
 #[inline(always)]
-pub(crate) fn by_dlpack(
-    object: &Bound<'_, PyAny>,
+pub(crate) fn by_dlpack<'py>(
+    object: &Bound<'py, PyAny>,
     request: DlpackArguments,
-    options: &Options<'_, '_>,
+    options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
     let mut memory = MaybeUninit::uninit();
-    claim(
-        &mut memory,
-        dlpack::offer(object, request, options)?,
-        options,
-    )?;
+    let offer = if capsule::is_capsule(object) {
+        dlpack::offer_of_capsule(object, request)?
+    } else {
+        let facts = known_types::facts_of(object)?;
+        if facts.traits.intersects(Traits::MASKED) {
+            masked_array::check(object)?;
+        }
+        dlpack::check_has_dlpack(object, facts.traits)?;
+        match offer_of_object(object, facts, request, options) {
+            Ok(offer) => offer,
+            Err(refused) => return refused_by_numpy(object, refused, request, options),
+        }
+    };
+    claim(&mut memory, offer, options)?;
     // SAFETY: `claim` has not failed, and so has written the view.
     Ok(unsafe { memory.assume_init() })
+}
+
+#[inline(always)]
+fn offer_of_object<'py>(
+    object: &Bound<'py, PyAny>,
+    facts: TypeFacts,
+    request: DlpackArguments,
+    options: &Options<'_, '_>,
+) -> PyResult<Offer<'py>> {
+    let stated = match facts.table {
+        // As in `foreign_seen`: a type with a table is not asked for its interface.
+        Some(_) => Access::Unknown,
+        None => stated(object)?,
+    };
+    let mut offer = dlpack::offer_of_object(object, facts.traits, request, options, stated)?;
+    if facts.traits.intersects(Traits::OURS) {
+        let own = object.cast::<PyCaiView>()?.get().view().descriptor();
+        let descriptor = &mut offer.tensor.descriptor;
+        // The flag of the capsule says less than the view: unknown access is exported as read-only.
+        if !descriptor.flags().contains(Flags::IS_COPIED) {
+            descriptor.set_access(own.access());
+        }
+    }
+    Ok(offer)
+}
+
+/// Returns what the object's interface states about writing; unknown if it has none, or one that cannot be read: that
+/// is no reason to refuse what comes by DLPack.
+///
+/// # Errors
+/// What is no `Exception`.
+#[inline(always)]
+fn stated(object: &Bound<'_, PyAny>) -> PyResult<Access> {
+    match cai::attribute(object) {
+        Ok(None) => Ok(Access::Unknown),
+        Ok(Some(dict)) => stated_in(&dict),
+        Err(error) => unless_exception(object.py(), error),
+    }
+}
+
+#[cold]
+fn stated_in(dict: &Bound<'_, PyAny>) -> PyResult<Access> {
+    let read = || -> PyResult<bool> {
+        let data = dict.get_item(&names(dict.py()).data)?;
+        data.get_item(1)?.is_truthy()
+    };
+    match release::dropping(read) {
+        Ok(read_only) => Ok(Access::of_flag(read_only)),
+        Err(error) => unless_exception(dict.py(), error),
+    }
+}
+
+#[cold]
+fn unless_exception(py: Python<'_>, error: PyErr) -> PyResult<Access> {
+    if !error.is_instance_of::<PyException>(py) {
+        return Err(error);
+    }
+    release::drop_now(error);
+    Ok(Access::Unknown)
+}
+
+/// Imports a NumPy array that its `__dlpack__` has refused and DLPack can describe, as [`by_attributes`] does, and
+/// copies it if that is asked for.
+///
+/// # Errors
+/// `refused` for any other object; `transfer-refused`; the rules of the interface and of DLPack.
+#[cold]
+fn refused_by_numpy<'py>(
+    object: &Bound<'py, PyAny>,
+    refused: PyErr,
+    request: DlpackArguments,
+    options: &Options<'_, 'py>,
+) -> PyResult<CaiView> {
+    let (mut view, _) = array_interface::import(object, refused, options, AllowCaiOnly::No)?;
+    if let Some(device) = request.device.filter(|device| *device != Device::HOST) {
+        let found = format_args!("({}, {})", device.device_type, device.id);
+        let field = Field::Argument("device");
+        return Err(Violation::new(Rule::TransferRefused, field, found)
+            .with_hint("the data is on (1, 0)")
+            .into());
+    }
+    if request.copy == Some(true) {
+        view = view.copy_to_host()?;
+        if let Some(read_only) = options.read_only {
+            let descriptor = view.descriptor().clone();
+            let descriptor = descriptor.with_access(Access::of_flag(read_only));
+            // SAFETY: the same bytes; the copy may be written.
+            unsafe { view.set_descriptor(descriptor) };
+        }
+    }
+    complete(&mut view, options)?;
+    Ok(view)
 }
 
 /// Reads a capsule and applies the caller's options to what it describes. Takes nothing.

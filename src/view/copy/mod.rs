@@ -197,6 +197,18 @@ fn refused(own: Device) -> Violation {
     }
 }
 
+/// Builds the refusal of elements that are no whole number of bytes by their type.
+#[cold]
+fn sub_byte(descriptor: &Descriptor) -> Violation {
+    let dtype = descriptor.dtype();
+    let stored = match descriptor.flags().contains(Flags::SUBBYTE_PADDED) {
+        true => "padded",
+        false => "packed",
+    };
+    let found = format_args!("True, with {stored} {dtype} elements");
+    Violation::new(Rule::CopyRefused, Field::Argument("copy"), found)
+}
+
 /// A source as a copy reads it: items of whole bytes, apart by byte strides.
 struct Whole {
     itemsize: u64,
@@ -221,11 +233,7 @@ impl Whole {
                 byte_strides: strides.collect(),
                 layout,
             }),
-            _ => Err(Violation::new(
-                Rule::CopyRefused,
-                Field::Argument("copy"),
-                format_args!("True, with packed {} elements", descriptor.dtype()),
-            )),
+            _ => Err(sub_byte(descriptor)),
         }
     }
 

@@ -313,7 +313,12 @@ class CaiView:
         """
 
     def __dlpack_device__(self) -> _DeviceLike:
-        """Returns DLPack's device, as (type, id)."""
+        """Returns DLPack's device, as (type, id).
+
+        Returns
+        -------
+        tuple of int and int
+        """
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
@@ -518,6 +523,7 @@ class Explanation:
     remedies
     driver_calls
     warnings
+    dropped
     unknown
     """
 
@@ -558,6 +564,10 @@ class Explanation:
     @property
     def warnings(self) -> tuple[str, ...]:
         """The warnings that `view` would give."""
+
+    @property
+    def dropped(self) -> str | None:
+        """What the consumer's call drops of the array without a word: the read-only flag. None if nothing is known."""
 
     @property
     def unknown(self) -> str | None:

@@ -22,7 +22,7 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 use crate::python::cpython::int::{IntRule, repr, type_name};
 use crate::python::cpython::names::names;
-use crate::python::cpython::{list, release};
+use crate::python::cpython::{errors, list, release};
 pub(crate) use crate::python::import::cai_dict::fast::{FastDict, Numbers, read_fast};
 
 const VERSION: IntRule = IntRule::new(Field::CaiVersion, Rule::VersionType, Rule::VersionRange);
@@ -276,7 +276,10 @@ pub(crate) fn refuse_mask(mask: &Bound<'_, PyAny>, shape: &[i64]) -> PyErr {
     let found = || format!("<a mask of type {}>", type_name(mask));
     let inner = match mask.getattr_opt(&names(mask.py()).cai) {
         Ok(Some(inner)) => inner,
-        Ok(None) => return Violation::new(Rule::MaskType, Field::CaiMask, repr(mask)).into(),
+        Ok(None) => {
+            let violation = Violation::new(Rule::MaskType, Field::CaiMask, repr(mask));
+            return errors::absent(violation, mask, "__cuda_array_interface__");
+        }
         Err(error) => return error,
     };
     let read = match read(&inner, false) {
