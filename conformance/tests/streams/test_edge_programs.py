@@ -21,6 +21,7 @@ SEEDS = range(100)
 @pytest.fixture
 def bench(machine: Machine) -> Iterator[Bench]:
     made = Bench(machine)
+    Program(made, 0).run()  # the library's first call starts the driver, with the GIL
     yield made
     machine.control.clear_faults()
     machine.control.schedule = "threaded"
