@@ -123,13 +123,50 @@ def test_nothing_pending_is_said_by_the_caller_and_costs_nothing(machine: Machin
     assert machine.calls() == []
 
 
-def test_numbas_default_stream_is_per_thread_if_its_environment_says_so() -> None:
+@pytest.mark.parametrize("schedule", ["lazy", "threaded"])
+@pytest.mark.parametrize("variable", ["CUDA_PYTHON", "NUMBA"])
+@pytest.mark.parametrize("value", ["0", "1"])
+def test_a_default_stream_of_numbas_is_waited_for_on_every_thread(variable: str, value: str, schedule: str) -> None:
+    """Numba's work is on stream 1, or on that of the thread that enqueues it: no thread names another one's."""
     program = """
+import ctypes, threading, time
 import cai_dlpack as cd, numba.cuda, numpy as np
-print(cd.view(numba.cuda.to_device(np.zeros(3))).stream)
+from cai_conformance import Sim
+from conformance.tests.simulated.machine import Machine
+
+machine = Machine(Sim())
+machine.set_current(0)
+mine, copy = machine.stream(), machine.device_memory(24)
+array = numba.cuda.device_array(3)
+pointer = array.__cuda_array_interface__["data"][0]
+machine.write(pointer, bytes(24))
+
+def write():
+    # Behind work that takes its time, on the stream that is this thread's default one.
+    machine.set_current(0)
+    stream = 2 if __VALUE__ else 1
+    machine.control.delay(stream, 0.05)
+    machine.control.store(stream, pointer, np.full(3, 7.0).tobytes())
+    written.set()
+    read.wait()
+
+written, read = threading.Event(), threading.Event()
+thread = threading.Thread(target=write)
+thread.start()
+written.wait()
+cd.view(array).__dlpack__(stream=mine, max_version=(1, 3))
+copied = ctypes.c_uint64(copy), ctypes.c_uint64(pointer), ctypes.c_size_t(24), ctypes.c_void_p(mine)
+machine._call("cuMemcpyAsync", *copied)
+machine._call("cuStreamSynchronize", ctypes.c_void_p(mine))
+print(np.frombuffer(machine.read(copy, 24)).tolist())
+read.set()
+thread.join()
 """
-    done = on_the_simulator(program, NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM="1")
-    assert (done.stdout.strip(), done.returncode) == ("2", 0), done.stderr
+    variable += "_CUDA_PER_THREAD_DEFAULT_STREAM"
+    done = on_the_simulator(
+        program.replace("__VALUE__", value), "--schedule", schedule, timeout=110, **{variable: value}
+    )
+    assert (done.stdout, done.returncode) == ("[7.0, 7.0, 7.0]\n", 0), done.stderr
 
 
 def test_numba_default_stream_is_0_and_taken_as_1(machine: Machine) -> None:

@@ -6,7 +6,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use super::{Context, ContextId, Defaults, Driver, DriverError, Place};
+use super::{Context, ContextId, Defaults, Driver, DriverError, Place, PointerInfo};
 use crate::protocol::stream::Stream;
 
 /// `CUDA_ERROR_INVALID_CONTEXT`.
@@ -209,17 +209,49 @@ impl<'d> Home<'d> {
         current: Option<Context>,
     ) -> Result<Self, DriverError> {
         Self::of(driver, place, whose, current, |ordinal| {
-            let found = match ordinal {
-                0.. if driver.primary_context_active(ordinal)? => {
-                    Self::primary(driver, ordinal)?.identified(driver).map(Some)
-                }
-                // A bare stream on a thread without a context: the first device in use, as the CUDA runtime has it.
-                ..0 if place.pointer == 0 => Self::any(driver),
-                _ => Ok(None),
-            };
-            let call = "cuDevicePrimaryCtxGetState";
-            found?.ok_or(DriverError::new(call, INVALID_CONTEXT))
+            Self::active(driver, place, ordinal)
         })
+    }
+
+    /// As [`find`](Self::find), for the default streams of memory that `info` is of, on a thread whose context does not
+    /// matter.
+    pub(super) fn of_memory(
+        driver: &'d dyn Driver,
+        place: &Place,
+        info: &PointerInfo,
+    ) -> Result<Self, DriverError> {
+        let ordinal = match place.ordinal {
+            ..0 => info.ordinal,
+            known => known,
+        };
+        match info.context {
+            None => Self::active(driver, place, ordinal),
+            Some(context) => Ok(Self::unretained(context, ordinal)),
+        }
+    }
+
+    /// Retains the primary context of a device, if it is active.
+    fn active(driver: &'d dyn Driver, place: &Place, ordinal: i32) -> Result<Self, DriverError> {
+        let found = match ordinal {
+            0.. if driver.primary_context_active(ordinal)? => {
+                Self::primary(driver, ordinal)?.identified(driver).map(Some)
+            }
+            // A bare stream on a thread without a context: the first device in use, as the CUDA runtime has it.
+            ..0 if place.pointer == 0 => Self::any(driver),
+            _ => Ok(None),
+        };
+        let call = "cuDevicePrimaryCtxGetState";
+        found?.ok_or(DriverError::new(call, INVALID_CONTEXT))
+    }
+
+    /// A context that somebody else keeps alive.
+    const fn unretained(context: Context, ordinal: i32) -> Self {
+        Self {
+            context,
+            ordinal,
+            id: None,
+            retained: None,
+        }
     }
 
     /// As [`find`](Self::find); a primary context may be brought to life.
@@ -259,12 +291,7 @@ impl<'d> Home<'d> {
                 Some(home) => Ok(home),
                 None => primary(ordinal),
             },
-            Some(context) => Ok(Self {
-                context,
-                ordinal,
-                id: None,
-                retained: None,
-            }),
+            Some(context) => Ok(Self::unretained(context, ordinal)),
         }
     }
 

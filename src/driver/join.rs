@@ -5,7 +5,7 @@ use super::order::{Done, order};
 use super::{Defaults, Driver, Place};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::protocol::stream::{Request, Stream, SyncPolicy};
+use crate::protocol::stream::{Platform, Request, Stream, SyncPolicy};
 
 /// What is to be joined: the distinct streams to wait for, and where the arrays are.
 #[derive(Debug, Default)]
@@ -16,12 +16,13 @@ pub(crate) struct Joined {
 }
 
 impl Joined {
-    /// Adds the ready stream of an array; none needs no wait.
+    /// Adds the ready stream of an array. None needs no wait, but memory of a device says whose a default stream is.
     pub(crate) fn array(&mut self, ready: Stream, place: Place) {
-        if ready == Stream::None {
+        if ready != Stream::None {
+            self.add(ready, place);
+        } else if place.platform != Platform::Cuda || place.pointer == 0 {
             return;
         }
-        self.add(ready, place);
         let is_same = |other: &Place| means_same(place.requested, &place, other.requested, other);
         if !self.arrays.last().is_some_and(is_same) {
             self.arrays.push(place);
@@ -45,7 +46,8 @@ impl Joined {
 
     /// Whether [`join`] will call the driver, or refuse.
     pub(crate) fn needs_driver(&self, on: Stream) -> bool {
-        self.has_meanings(on) || self.waits.iter().any(|wait| is_needed(wait, on))
+        let has_waits = !self.waits.is_empty();
+        has_waits && (self.has_meanings(on) || self.waits.iter().any(|wait| is_needed(wait, on)))
     }
 
     /// Whether `on` could mean several streams.
@@ -56,6 +58,11 @@ impl Joined {
 
 fn is_needed((ready, place): &(Stream, Place), on: Stream) -> bool {
     super::needed(*ready, Request::Stream(on), place, SyncPolicy::Event)
+}
+
+/// Whether no array comes with a stream.
+fn is_bare((_, place): &(Stream, Place)) -> bool {
+    place.ready == Defaults::OfCurrent
 }
 
 /// Whether two ready streams are one queue, as far as is known without the driver: a handle identifies it alone, a
@@ -77,8 +84,9 @@ fn means_same(whose: Defaults, place: &Place, other: Defaults, there: &Place) ->
 }
 
 /// Makes `on` wait for every one of the streams, by one event for each; the number of events. `on` itself costs
-/// nothing. A default stream is that of the arrays' context, and without arrays that of the current one. The driver
-/// is asked for the context of each array whose default stream has to be told from another one's.
+/// nothing. If `on` is a default stream, it is that of the arrays' context, and without arrays that of the current one;
+/// among the streams, one that comes with no array is always the current context's. The driver is asked for the context
+/// of each array whose default stream has to be told from another one's.
 ///
 /// # Errors
 /// `stream-context` if `on` would be another stream for each of two arrays; then nothing waits. As [`order`], at the
@@ -89,13 +97,12 @@ pub(crate) fn join(driver: &dyn Driver, joined: &Joined, on: Stream) -> Result<u
         true => meaning(driver, joined, on)?,
         false => None,
     };
+    let meant = meant.as_ref().map(|home| Defaults::Of(home.context));
     let mut homes = Vec::new();
     let mut events = 0;
-    for (ready, place) in distinct(driver, joined, on, &mut homes)? {
+    for (ready, place) in distinct(driver, joined, on, meant, &mut homes)? {
         let place = Place {
-            requested: meant
-                .as_ref()
-                .map_or(place.requested, |home| Defaults::Of(home.context)),
+            requested: meant.unwrap_or(place.requested),
             ..place
         };
         let request = Request::Stream(on);
@@ -105,14 +112,18 @@ pub(crate) fn join(driver: &dyn Driver, joined: &Joined, on: Stream) -> Result<u
     Ok(events)
 }
 
-/// Finds the distinct streams that `on` has to wait for; `homes` keeps their contexts.
+/// Finds the distinct streams that `on` has to wait for, which is of the context `meant`; `homes` keeps their contexts.
 fn distinct<'d>(
     driver: &'d dyn Driver,
     joined: &Joined,
     on: Stream,
+    meant: Option<Defaults>,
     homes: &mut Vec<Home<'d>>,
 ) -> Result<Vec<(Stream, Place)>, Error> {
-    let needed = joined.waits.iter().filter(|wait| is_needed(wait, on));
+    // A bare stream under the number of `on` may be another context's.
+    let may_differ = |wait: &(Stream, Place)| meant.is_some() && is_bare(wait) && wait.0 == on;
+    let needed = joined.waits.iter();
+    let needed = needed.filter(|wait| may_differ(wait) || is_needed(wait, on));
     let is_unnamed =
         |(ready, place): &&(Stream, Place)| ready.is_default() && place.ready == Defaults::OfMemory;
     if needed.clone().filter(is_unnamed).count() < 2 {

@@ -26,7 +26,7 @@ mod tests;
 use super::context::{ContextGuard, Home, INVALID_CONTEXT};
 use super::lease::Lease;
 use super::pending::{ContextWait, Pending};
-use super::{Context, Defaults, Driver, DriverError, Place};
+use super::{Context, Defaults, Driver, DriverError, MemoryKind, Place};
 use crate::error::Error;
 use crate::protocol::stream::{
     Capture, Plan, Reason, Request, Situation, Stream, SyncPolicy, plan, plan_without_captures,
@@ -248,16 +248,35 @@ fn find(
     if let Some(reason) = settled(&situation) {
         return Ok(Found::Settled(reason));
     }
-    ask_captures(caller, &contexts, &mut situation)?;
+    ask_captures(caller, place, &contexts, &mut situation)?;
     if let Some(back) = back {
         situation.joins_back = joins_back(caller, place, &contexts, &situation, back)?;
     }
     Ok(Found::Planned(plan(&situation), contexts))
 }
 
+/// Whether the current context has a capture, which a wait for it as a whole would break: on a blocking stream, of which
+/// the legacy one tells, or on the producer's stream. No call lists a context's streams, and those that notice the
+/// capture of a non-blocking one break it.
+fn whole_capture(
+    driver: &dyn Driver,
+    place: &Place,
+    whole: Context,
+    situation: &Situation,
+) -> Result<Capture, DriverError> {
+    let found = driver.capture(Stream::LegacyDefault)?;
+    let producer = place.producer;
+    let is_asked = producer == situation.ready || !matches!(producer, Stream::Handle(_));
+    if found != Capture::Idle || is_asked || driver.stream_context(producer)? != whole {
+        return Ok(found);
+    }
+    driver.capture(producer)
+}
+
 /// Fills in the capture states. A default stream is asked about in its context.
 fn ask_captures(
     caller: &mut ContextGuard<'_>,
+    place: &Place,
     contexts: &Contexts,
     situation: &mut Situation,
 ) -> Result<(), DriverError> {
@@ -272,7 +291,7 @@ fn ask_captures(
     let Request::Stream(requested) = situation.request else {
         if let Some(whole) = contexts.whole {
             caller.switch(whole)?;
-            situation.requested_capture = driver.capture(Stream::LegacyDefault)?;
+            situation.requested_capture = whole_capture(driver, place, whole, situation)?;
         }
         return Ok(());
     };
@@ -360,8 +379,8 @@ fn host_wait_begun(
     Ok(Pending::new(driver, event, whole))
 }
 
-/// Finds the context that the host has to wait for as a whole: that of managed memory whose device wants it to itself.
-/// `None` also for a device that nobody uses.
+/// Finds the context that the host has to wait for as a whole: that of managed memory whose device wants it to itself,
+/// under whatever name it came. `None` also for a device that nobody uses.
 fn exclusive(
     caller: &mut ContextGuard<'_>,
     place: &Place,
@@ -370,7 +389,11 @@ fn exclusive(
     if !situation.exclusive_managed {
         return Ok(None);
     }
-    match Home::find(caller.driver, place, Defaults::OfMemory, None) {
+    let info = caller.driver.pointer_info(place.pointer, false)?;
+    if info.kind != MemoryKind::Managed {
+        return Ok(None);
+    }
+    match Home::of_memory(caller.driver, place, &info) {
         Err(error) if error.code() == Some(INVALID_CONTEXT) => Ok(None),
         Err(error) => Err(error),
         Ok(home) => {

@@ -32,8 +32,11 @@ pub(crate) struct Place {
     pub(crate) ready: Defaults,
     /// Whose the requested stream is, if it is a default stream.
     pub(crate) requested: Defaults,
-    /// Whether the memory is managed: on some devices the host must not touch it while any work runs.
-    pub(crate) managed: bool,
+    /// Whether the memory is managed, or may be under the name of device memory: on some devices the host must not touch
+    /// it while any work runs.
+    pub(crate) may_be_managed: bool,
+    /// The stream that the producer goes on working on, if it is known.
+    pub(crate) producer: Stream,
     /// Whose per-thread default stream the data is ready on; `None` for the calling thread's, and
     /// without meaning for other streams.
     pub(crate) thread: Option<ThreadId>,
@@ -62,7 +65,7 @@ impl Place {
         Place {
             platform,
             requested,
-            managed: device.device_type == Device::CUDA_MANAGED,
+            may_be_managed: matches!(device.device_type, Device::CUDA | Device::CUDA_MANAGED),
             ..Place::cuda(ordinal, pointer)
         }
     }
@@ -76,7 +79,8 @@ impl Place {
             pointer,
             ready: Defaults::OfMemory,
             requested: Defaults::OfMemory,
-            managed: false,
+            may_be_managed: false,
+            producer: Stream::None,
             thread: None,
         }
     }
@@ -103,7 +107,7 @@ impl Place {
             platform: self.platform,
             ready_on_other_thread: ready == Stream::PerThreadDefault && self.is_other_thread(),
             ready_in_other_context: self.ready != self.requested,
-            exclusive_managed: self.managed && request == Request::Host && self.pointer != 0,
+            exclusive_managed: self.may_be_managed && request == Request::Host && self.pointer != 0,
             ..Situation::new(ready, request, policy)
         }
     }

@@ -177,6 +177,15 @@ impl Script {
             .map_or(0, |&(_, count)| count)
     }
 
+    /// Says that the memory at an address is managed.
+    pub(crate) fn managed(&self, pointer: u64) -> &Self {
+        let mut state = self.lock();
+        let info = state.pointers.get_mut(&pointer).expect("memory");
+        info.kind = MemoryKind::Managed;
+        drop(state);
+        self
+    }
+
     /// Says that a device has no concurrent managed access.
     pub(crate) fn exclusive_managed(&self, ordinal: i32) -> &Self {
         self.lock().exclusive.push(ordinal);

@@ -117,11 +117,11 @@ impl Quirk {
 pub enum Silence {
     /// The data is ready.
     Ready,
-    /// Work may be pending on the legacy default stream.
+    /// Work may be pending on a default stream: the legacy one or, by the library's settings, those of its threads.
+    /// The legacy one waits for all of them, and they for it: "the per-thread default stream is not a non-blocking
+    /// stream and will synchronize with the legacy default stream" (CUDA Runtime API, "Stream synchronization
+    /// behavior"). On which thread the work is, no protocol names.
     LegacyDefault,
-    /// Work may be pending on the per-thread default stream if this environment variable is set, else on the
-    /// legacy default stream.
-    PerThreadByEnv(&'static str),
     /// Work may be pending on a stream that cannot be told.
     Unknown,
 }
@@ -131,12 +131,6 @@ impl fmt::Display for Silence {
         match self {
             Self::Ready => f.write_str("ready"),
             Self::LegacyDefault => f.write_str("undeclared: pending on stream 1"),
-            Self::PerThreadByEnv(variable) => {
-                write!(
-                    f,
-                    "undeclared: pending on stream 1, or on 2 with `{variable}`"
-                )
-            }
             Self::Unknown => f.write_str("undeclared: unknown"),
         }
     }

@@ -126,8 +126,8 @@ pub static PARTNERS: &[Partner] = &[
         checked: Matrix,
         producer: Some(producer(
             "cd.view(a)",
-            Silence::PerThreadByEnv("NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM"),
-            "`cudadrv/devicearray.py`: `DeviceNDArray` exports None for stream 0, on which its kernels run",
+            Silence::LegacyDefault,
+            "`cudadrv/devicearray.py`: `DeviceNDArray` exports None for stream 0, on which its kernels run; `CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM` makes that each thread's own",
         )),
         call: Call {
             advice: "`v.synchronize()` waits where you choose",
@@ -646,12 +646,12 @@ pub static PARTNERS: &[Partner] = &[
             refuses: "columns with nulls as one array: `cd.split_masked(x)`",
             ..producer(
                 "cd.view(x, producer_stream=s)",
-                Silence::PerThreadByEnv("CUDF_PER_THREAD_STREAM"),
-                "`pylibcudf/utils.pyx`, `default_stream.cpp`: the stream that every call works on",
+                Silence::LegacyDefault,
+                "`pylibcudf/utils.pyx`, `default_stream.cpp`: the stream that every call works on; `CUDF_PER_THREAD_STREAM` makes it each thread's own",
             )
         }),
         call: Call {
-            advice: "pass `v.on(1)`, or `v.on(2)` with `CUDF_PER_THREAD_STREAM=1`",
+            advice: "pass `v.on(1)`",
             refuses: &[NoAxes, BeyondDlpack],
             drops_read_only: true,
             ..interface("import cudf", "cudf.Series(v)", Waits::Nobody)

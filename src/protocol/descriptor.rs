@@ -477,6 +477,11 @@ impl Descriptor {
         self
     }
 
+    /// Remembers what the memory is: [`Flags::MANAGED`], [`Flags::OF_DEVICE`].
+    pub(crate) fn set_memory(&mut self, kind: Flags) {
+        self.layout.element_mut().flags = self.flags().with(kind, true);
+    }
+
     /// Like [`with_access`](Self::with_access), in place.
     pub(crate) fn set_access(&mut self, access: Access) {
         self.layout.element_mut().flags = self.flags().with_access(access);

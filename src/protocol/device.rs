@@ -239,8 +239,16 @@ impl Flags {
     /// [`READ_ONLY`]: Self::READ_ONLY
     pub const LEGACY: Self = Self(Self::READ_ONLY.0 | Self::UNSTATED);
 
+    /// The memory is managed, whatever the device says; none of DLPack's.
+    pub(crate) const MANAGED: Self = Self(16);
+    /// The memory is the device's own, by the driver's word; none of DLPack's.
+    pub(crate) const OF_DEVICE: Self = Self(32);
+
     /// The bit, none of DLPack's, that marks `READ_ONLY` as a precaution; never set without it.
     const UNSTATED: u8 = 8;
+
+    /// The bits that DLPack 1.3 defines.
+    const DEFINED: u8 = 7;
 
     /// Keeps the flags among `bits` that DLPack 1.3 defines.
     #[must_use]
@@ -253,10 +261,10 @@ impl Flags {
     #[must_use]
     #[inline]
     pub const fn bits(self) -> u64 {
-        (self.0 & !Self::UNSTATED) as u64
+        (self.0 & Self::DEFINED) as u64
     }
 
-    /// Whether every flag of `other` is set in [`bits`](Self::bits).
+    /// Whether every flag of `other` is set.
     #[must_use]
     #[inline]
     pub const fn contains(self, other: Self) -> bool {

@@ -120,7 +120,7 @@ use std::ptr;
 use self::streams::Placed;
 use crate::driver::{Defaults, Place};
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::{Access, Device};
+use crate::protocol::device::{Access, Device, Flags};
 use crate::protocol::interface::CaiInterface;
 use crate::protocol::rule::Violation;
 use crate::protocol::stream::Stream;
@@ -230,6 +230,17 @@ impl CaiView {
     pub(crate) fn is_shared_by_contexts(&self) -> bool {
         let device_type = self.descriptor.device().device_type;
         matches!(device_type, Device::CUDA_HOST | Device::CUDA_MANAGED)
+    }
+
+    /// Whether the memory is managed, or may be: any library may call managed memory its device's, and so may the
+    /// caller. The driver is asked, if some device of the machine wants its managed memory to itself.
+    pub(crate) fn may_be_managed(&self) -> bool {
+        let flags = self.descriptor.flags();
+        match self.descriptor.device().device_type {
+            Device::CUDA_MANAGED => true,
+            Device::CUDA => !flags.contains(Flags::OF_DEVICE),
+            _ => flags.contains(Flags::MANAGED),
+        }
     }
 
     /// Returns `stream` as the calling thread means it, for an array in this memory.
@@ -462,6 +473,8 @@ impl CaiView {
         Place {
             thread,
             ready: whose,
+            may_be_managed: self.may_be_managed(),
+            producer: self.producer_number().unwrap_or(Stream::None),
             requested: match place.requested {
                 Defaults::OfMemory => whose,
                 requested => requested,

@@ -144,7 +144,9 @@ impl CaiView {
     /// context reaches has default streams that only look the same, and a host that reads it may have to wait for more.
     #[inline(always)]
     pub(crate) fn may_need_order(&self, request: Request) -> bool {
-        request.needs_order(self.ready_number()) || self.is_shared_by_contexts()
+        request.needs_order(self.ready_number())
+            || self.is_shared_by_contexts()
+            || (request == Request::Host && self.may_be_managed())
     }
 
     /// Makes the stream or the host that `request` names wait for the data, by the policy.

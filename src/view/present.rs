@@ -4,7 +4,7 @@
 use super::{CaiView, with_driver};
 use crate::driver::{MemoryKind, PointerInfo};
 use crate::error::Error;
-use crate::protocol::device::Device;
+use crate::protocol::device::{Device, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
 
@@ -50,13 +50,16 @@ impl CaiView {
             PresentAs::Host => own.device_type == Device::CPU,
         };
         if is_so {
+            if side == PresentAs::Host {
+                self.order(Request::Host, SyncPolicy::Event)?;
+            }
             return Ok(self.clone());
         }
         if own.is_opaque() {
             return Err(refused(side, own).into());
         }
-        let (data, ordinal, context) = match self.pointer_info()? {
-            None => (0, 0, None),
+        let (data, ordinal, context, is_managed) = match self.pointer_info()? {
+            None => (0, 0, None, false),
             Some(info) => {
                 let data = match side {
                     PresentAs::Cuda => info.device_pointer,
@@ -65,18 +68,20 @@ impl CaiView {
                 if info.kind == MemoryKind::Unknown || data == 0 {
                     return Err(refused(side, own).into());
                 }
-                (data, info.ordinal.max(0), info.context)
+                let is_managed = info.kind == MemoryKind::Managed;
+                (data, info.ordinal.max(0), info.context, is_managed)
             }
         };
         match side {
             PresentAs::Cuda => {
-                let mut view = self.renamed(data, Device::cuda(ordinal))?;
+                let mut view = self.renamed(data, Device::cuda(ordinal), is_managed)?;
                 view.mean_memory_context(context)?;
                 Ok(view)
             }
             PresentAs::Host => {
                 self.order(Request::Host, SyncPolicy::Event)?;
-                Ok(self.renamed(data, Device::HOST)?.with_ready(Stream::None))
+                let view = self.renamed(data, Device::HOST, is_managed)?;
+                Ok(view.with_ready(Stream::None))
             }
         }
     }
@@ -91,8 +96,12 @@ impl CaiView {
         }
     }
 
-    fn renamed(&self, data: u64, device: Device) -> Result<Self, Violation> {
-        let descriptor = self.descriptor().at(data, device)?;
+    /// The same memory at another address, on another device; what it is stays known.
+    fn renamed(&self, data: u64, device: Device, is_managed: bool) -> Result<Self, Violation> {
+        let mut descriptor = self.descriptor().at(data, device)?;
+        if is_managed {
+            descriptor.set_memory(Flags::MANAGED);
+        }
         // SAFETY: the driver has returned both addresses for one memory, which the owner keeps.
         Ok(unsafe { self.derive(descriptor) })
     }

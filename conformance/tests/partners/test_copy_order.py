@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import random
 import threading
 import time
 import weakref
@@ -219,6 +220,58 @@ def test_copies_are_given_back_behind_an_unrelated_backlog(
             limit = before + (10 if kind != "device" or not pools else 0)
             assert soon(partial(is_at_most, machine, limit)), (before, machine.control.live())
     machine.control.clear_faults()
+    assert soon(lambda: machine.control.live().allocations == before)
+
+
+@pytest.mark.parametrize("order", ["rising", "falling", "random"])
+@pytest.mark.parametrize("kind", ["device", "managed", "pinned"])
+def test_copies_of_many_sizes_share_what_cannot_be_freed(kind: str, order: str, machine: Machine) -> None:
+    """Four sizes of memory in each doubling serve them all; each holds its copy, and nothing else."""
+    sizes = list(range(1000, 31000, 300))
+    if order != "rising":
+        sizes.reverse()
+    if order == "random":
+        random.Random(0).shuffle(sizes)
+    pointer, mine, other = memory(machine, kind, max(sizes)), machine.stream(), machine.stream()
+    before = settled(machine)
+    for nth in range(1, len(sizes) + 1):
+        machine.control.fault("cuMemAllocAsync", 801, nth)
+    with machine.control.gate(other):
+        for size in sizes:
+            source = cd.view(cai(shape=(size,), typestr="|u1", strides=None, data=(pointer, False)))
+            tensor = copy_for(source, mine)
+            machine.clear()
+            abi.release(tensor)
+            assert wait(machine, mine) == 0
+            assert soon(partial(has_seen_the_end, machine))
+            time.sleep(0.002)
+        # Twenty, as there are five doublings; on a busy machine more copies come before the thread has seen an end.
+        assert machine.control.live().allocations - before <= len(sizes) // 2
+    machine.control.clear_faults()
+    assert soon(lambda: machine.control.live().allocations == before)
+
+
+@pytest.mark.parametrize("kind", ["device", "managed"])
+def test_a_full_device_waits_for_copies_of_other_sizes(kind: str, machine: Machine) -> None:
+    """None of them has room for the next, and unrelated work delays the calls that free them."""
+    sizes = [MEBIBYTE << doubled for doubled in range(4)]
+    pointer, mine, other = memory(machine, kind, sizes[-1]), machine.stream(), machine.stream()
+    before = settled(machine)
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    machine._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    everything = machine.control.get("memory")
+    for nth in range(1, 100):
+        machine.control.fault("cuMemAllocAsync", 801, nth)
+    machine.control.set("memory", total.value - free.value + sizes[-1] + MEBIBYTE)
+    try:
+        for _ in range(3):
+            machine.control.delay(other, 0.02)
+            for size in sizes:
+                source = cd.view(cai(shape=(size,), typestr="|u1", strides=None, data=(pointer, False)))
+                abi.release(on_a_thread(partial(copy_for, source, mine)))
+    finally:
+        machine.control.set("memory", everything)
+        machine.control.clear_faults()
     assert soon(lambda: machine.control.live().allocations == before)
 
 

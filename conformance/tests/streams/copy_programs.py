@@ -32,10 +32,11 @@ class Array:
 class Program:
     """Streams, arrays, and the copies of copies that show what was read."""
 
-    def __init__(self, machine: Machine, seed: int) -> None:
-        self.machine, self.random = machine, random.Random(seed)
+    def __init__(self, machine: Machine, seed: int, *, drops: bool) -> None:
+        self.machine, self.random, self.drops = machine, random.Random(seed), drops
         self.streams = [machine.stream(ordinal) for ordinal in (0, 0, 1, 1)]
         self.arrays = [self._array(kind) for kind in KINDS]
+        self.pinned = self.arrays[KINDS.index("pinned")].address
         self.read: list[tuple[int, bytes]] = []
         self.kept: list[abi.Read] = []
         self.right = True
@@ -55,7 +56,7 @@ class Program:
         """Runs the steps; returns whether every copy held what it should."""
         for _ in range(steps):
             self.random.choice([self._store, self._copy, self._copy, self._copy_to_host, self._drop])()
-        while self.kept:
+        while self.drops and self.kept:
             self._drop()
         self.random.shuffle(self.streams)
         for stream in self.streams:
@@ -92,20 +93,26 @@ class Program:
         self.right &= ctypes.string_at(tensor.data, SIZE) == array.expected
         abi.release(tensor)
 
-    def _drop(self) -> None:
-        if self.kept:
+    def _drop(self, *, at_the_end: bool = False) -> None:
+        if self.kept and (self.drops or at_the_end):
             abi.release(self.kept.pop(self.random.randrange(len(self.kept))))
 
     def close(self) -> None:
+        while self.kept:
+            self._drop(at_the_end=True)
         for stream in self.streams:
             self.machine.destroy_stream(stream)
-        for target, _ in self.read:
-            self.machine.free(target)
+        for address in (*(target for target, _ in self.read), *(array.address for array in self.arrays)):
+            if address == self.pinned:
+                self.machine._call("cuMemFreeHost", ctypes.c_void_p(address))
+            else:
+                self.machine.free(address)
 
 
-def is_right(machine: Machine, seed: int, steps: int = 30) -> bool:
-    """Runs one program."""
-    program = Program(machine, seed)
+def is_right(machine: Machine, seed: int, steps: int = 30, *, drops: bool = True) -> bool:
+    """Runs one program. What is dropped is freed by a thread, whose calls wait for the device, at any time; without
+    `drops` all is kept to the end."""
+    program = Program(machine, seed, drops=drops)
     right = program.run(steps)
     program.close()
     return right

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import random
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import cai_dlpack as cd
@@ -20,12 +18,16 @@ import numpy as np
 
 from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, interface
-from conformance.tests.simulated.capture import GLOBAL, IDLE, RELAXED, THREAD_LOCAL, Captures
-from conformance.tests.streams.edge_machine import NBYTES, STEPS, Array, Bench, Queue, Temporary
+from conformance.tests.simulated.capture import GLOBAL, IDLE, RELAXED, THREAD_LOCAL
+from conformance.tests.streams.edge_machine import NBYTES, STEPS, Array, Queue, Temporary
+from conformance.tests.streams.edge_pieces import Pieces
+from conformance.tests.streams.elsewhere import Elsewhere, elsewhere
 from conformance.tests.streams.faces import STREAM_FACES
+from conformance.tests.streams.silent_producers import SILENT, of
 
 OUT_OF_MEMORY = 2
-_HOST_WAITS = {"cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize"}
+# Modules of the libraries whose arrays name no default stream that they work on.
+ON_DEFAULT = [module for row in SILENT if "pending" in row["silence"] for module in row["modules"]]
 # What the host reads memory by, as bytes.
 HOST_READERS: dict[str, Callable[[Any], Any]] = {
     "numpy": lambda view: np.from_dlpack(view).tobytes(),
@@ -40,7 +42,9 @@ EDGES = {
     "two contexts on a device",
     "one number in two contexts",
     "join over contexts",
+    "join with a bare stream of another context",
     "another thread's stream",
+    "a silent library's thread",
     "a call fails",
     "copy for another device",
     "copy for no stream",
@@ -53,37 +57,20 @@ EDGES = {
     "a context ends",
 }
 EXCLUSIVE = "a device wants its managed memory"
+OTHER_NAMES = {f"managed memory under another name: {name}" for name in ("cuda", "device_id", "host")}
 
 
-class Program:
-    """One program of a seed on a bench, which many programs share."""
-
-    def __init__(self, bench: Bench, seed: int) -> None:
-        self.bench, self.machine, self.random = bench, bench.machine, random.Random(seed)
-        self.captures, self.captured = Captures(bench.machine), 0
-        self.kept: list[abi.Read] = []
-        self.wrong: list[str] = []
-        self.read: list[tuple[int, int]] = []
-        self.reached: Counter[str] = Counter()
+class Program(Pieces):
+    """One program of a seed."""
 
     def run(self) -> bool:
         """Runs the steps; returns whether all that was read is what the order of the program says."""
-        bench, steps = (
-            self.bench,
-            [
-                *3 * [self._hand_on, self._copy, self._copy],
-                *[self._join, self._copy_to_the_host, self._read_on_the_host, self._drop, self._lend_in_a_capture],
-                *[
-                    self._capture,
-                    self._refuse_in_a_capture,
-                    self._other_thread,
-                    self._fail,
-                    self._crowd,
-                    self._snapshot,
-                ],
-                self._end_a_context,
-            ],
-        )
+        bench, often = self.bench, [self._hand_on, self._copy, self._copy]
+        orders = [self._join, self._join_a_bare_stream, self._other_thread, self._silent_thread, self._fail]
+        copies = [self._drop, self._crowd, self._snapshot, self._end_a_context]
+        host = [self._copy_to_the_host, self._read_on_the_host]
+        captures = [self._capture, self._refuse_in_a_capture, self._lend_in_a_capture]
+        steps = [*3 * often, *orders, *copies, *host, *captures]
         bench.reset()
         for _ in range(STEPS):
             self.random.choice(steps)()
@@ -97,75 +84,6 @@ class Program:
         if not all(seen + left):
             self.wrong.append(f"read {seen}, left {left}")
         return not self.wrong
-
-    # --- the pieces of a step ---
-
-    def _array(self) -> Array:
-        return self.random.choice(self.bench.arrays)
-
-    def _usable(self, array: Array) -> Queue:
-        """A stream that the array can be handed to: a default one is of the memory's context."""
-        usable = [queue for queue in self.bench.queues if array.can_name(queue)]
-        alike = [queue for queue in usable if queue.number == array.ready.number and queue.home != array.ready.home]
-        if alike and self.random.random() < 0.5:
-            self.reached["one number in two contexts"] += 1
-            return self.random.choice(alike)
-        return self.random.choice(usable)
-
-    def _view(self, array: Array) -> cd.CaiView:
-        """Imports an array where it is ready, in any context in which the number means that stream."""
-        self._enter(array.ready, array)
-        is_named = array.device is not None and self.random.random() < 0.5  # else the driver is asked
-        producer = Cai(interface(data=(array.address, False), stream=array.ready.number))
-        return cd.view(producer, device_id=array.device if is_named else None)
-
-    def _enter(self, queue: Queue, array: Array) -> None:
-        """Makes the context current that the number is meant in; any, where the number says it all."""
-        matters = queue.is_default and array.home is None
-        homes = [queue.home] if matters else self.bench.homes
-        self.machine.enter(self.random.choice(homes))
-        if queue.home == self.bench.homes[2]:
-            self.reached["two contexts on a device"] += 1
-
-    def _use(self, queue: Queue, array: Array) -> None:
-        """Reads and writes the array on a stream."""
-        self._read(queue, array.address, array.value)
-        array.value = self.random.randrange(1, 256)
-        self.machine.enter(queue.home)
-        self.machine.control.store(queue.number, array.address, bytes([array.value]) * NBYTES)
-
-    def _read(self, queue: Queue, address: int, value: int) -> None:
-        target = self.bench.copies + NBYTES * len(self.read)
-        self.read.append((target, value))
-        self.bench.copy_on(queue, target, address)
-
-    @contextlib.contextmanager
-    def _policy(self) -> Iterator[None]:
-        """Any policy that waits; by events the host never does."""
-        if self.random.random() < 0.2:
-            with cd.policy(sync="host"):
-                yield
-        else:
-            with self._without_a_host_wait():
-                yield
-
-    @contextlib.contextmanager
-    def _without_a_host_wait(self) -> Iterator[None]:
-        """A consumer that names a stream makes no host wait."""
-        self.machine.clear()
-        yield
-        if waits := _HOST_WAITS & set(self.machine.names()):
-            self.wrong.append(f"the host waits: {waits}")
-
-    def _expect(self, rules: set[str], call: Callable[[], object]) -> bool:
-        """Whether a call was refused, by one of these rules."""
-        try:
-            call()
-        except (BufferError, AttributeError, TypeError) as error:
-            if not any(f"[{rule}]" in str(error) for rule in rules):
-                self.wrong.append(f"refused otherwise: {error}")
-            return True
-        return False
 
     # --- order ---
 
@@ -202,6 +120,36 @@ class Program:
             self._use(on, array)
             array.ready = on
 
+    def _join_a_bare_stream(self) -> None:
+        """A bare default stream among the items is the current context's, whatever the views and `on` are of."""
+        defaults = [queue for queue in self.bench.queues if queue.is_default]
+        array, bare = self._array(), self.random.choice(defaults)
+        if not array.can_name(bare):
+            return
+        self._enter(array.ready, array)
+        view = self._view(array)
+        self._enter(bare, array)
+        view.on(bare.number)
+        self._use(bare, array)
+        others = [other for other in self.bench.arrays if other.home is not None and other is not array]
+        other, number = self.random.choice(others), self.random.choice([bare.number, 1, 2])
+        meant = [queue for queue in defaults if (queue.home, queue.number) == (other.home, number)]
+        on = self.random.choice([*meant, self.random.choice(self.bench.handles)])
+        items: list[Any] = [self._view(other), bare.number]
+        self.random.shuffle(items)
+        self.machine.enter(bare.home)
+        cd.join(items, on=on.number)
+        self._use(on, other)
+        self._use(on, array)
+        other.ready = on
+        if array.can_name(on):
+            array.ready = on
+        else:
+            array.ready = bare
+            self.machine.enter(on.home)
+            self.machine._call("cuStreamSynchronize", ctypes.c_void_p(on.number))
+        self.reached["join with a bare stream of another context"] += on.is_default and on.home != bare.home
+
     def _other_thread(self) -> None:
         """2 is another stream on each thread: its number is not handed out, and another thread orders nothing."""
         array, queue = self._array(), self.random.choice(self.bench.handles)
@@ -226,6 +174,34 @@ class Program:
         if moved.to_cai()["stream"] != queue.number:
             self.wrong.append("a moved view names another stream")
         self.reached["another thread's stream"] += 1
+
+    def _silent_thread(self) -> None:
+        """A library's threads work on default streams of their own, which its arrays do not name."""
+        array = self._array()
+        if array.ready.number == 2:
+            return
+        home = array.home or self.random.choice(self.bench.homes)
+        own, consumer, view = Queue(home, 2, array.device or 0), self._usable(array), self._view(array)
+        is_written, is_read = threading.Event(), threading.Event()
+
+        def work() -> None:
+            self.machine.enter(home)
+            view.on(2)
+            self._use(own, array)
+            is_written.set()
+            is_read.wait()
+
+        with contextlib.closing(Elsewhere(work, is_read.set)) as thread:
+            thread.wait_for(is_written)
+            self.machine.enter(home)
+            library = self.random.choice(ON_DEFAULT)
+            silent = cd.view(of(self.random, library, Cai)(interface(data=(array.address, False), stream=None)))
+            self._enter(consumer, array)
+            with self._policy():
+                silent.__dlpack__(stream=consumer.number, max_version=(1, 3))
+            self._use(consumer, array)
+            array.ready = consumer
+        self.reached["a silent library's thread"] += 1
 
     def _fail(self) -> None:
         """A call of the driver fails: the error names it, and the caller's context stays."""
@@ -295,7 +271,7 @@ class Program:
         consumer = self._usable(array)
         with self.bench.little_memory(3 * NBYTES):
             for _ in range(6):
-                view = self._view(array)
+                view = self._view(array, nbytes=self.random.randrange(1, NBYTES + 1))
                 self._enter(consumer, array)
                 made = view.__dlpack__(stream=consumer.number, copy=True, max_version=(1, 3))
                 abi.release(abi.consume(made))
@@ -341,7 +317,9 @@ class Program:
         """Pinned and managed memory, by each route."""
         array = self.random.choice([array for array in self.bench.arrays if array.home is None])
         name = self.random.choice(list(HOST_READERS))
-        view = self._view(array)
+        view = self._under_another_name(array)
+        if view.device[0] == abi.CUDA:
+            name = "present-as"
         self.machine.clear()
         if HOST_READERS[name](view) != bytes([array.value]) * NBYTES:
             self.wrong.append(f"{name} reads too early")
@@ -349,6 +327,17 @@ class Program:
             self.reached[EXCLUSIVE] += 1
             if "cuCtxSynchronize" not in self.machine.names():
                 self.wrong.append(f"{name} reads while the device works")
+
+    def _under_another_name(self, array: Array) -> cd.CaiView:
+        """A view of managed memory as it is, as device memory, or as the host's since the device was idle."""
+        view, name = self._view(array), self.random.choice(["its own", "its own", "cuda", "device_id", "host"])
+        if not array.is_exclusive or name == "its own" or array.ready.is_default:
+            return view
+        self.reached[f"managed memory under another name: {name}"] += 1
+        if name == "device_id":
+            producer = Cai(interface(data=(array.address, False), stream=array.ready.number))
+            return cd.view(producer, device_id=0)
+        return view.present_as("cuda" if name == "cuda" else "host")
 
     # --- captures ---
 
@@ -405,20 +394,3 @@ class Program:
         if [self.captures.state(queue.number) for queue in (outer, inner)] != [IDLE, IDLE]:
             self.wrong.append("a loan outlives its capture")
         self.reached["nested loans in a capture"] += 1
-
-
-def elsewhere(work: Callable[[], None]) -> None:
-    """Runs on a thread of its own, and raises what it raises."""
-    raised: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if raised:
-        raise raised[0]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import random
-import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -25,6 +24,7 @@ from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.simulated.capture import Captures
 from conformance.tests.simulated.machine import Machine
 from conformance.tests.streams.call_table import HOST, Row, names, table
+from conformance.tests.streams.elsewhere import elsewhere
 from conformance.tests.streams.silent_producers import produced
 
 NBYTES = 24
@@ -155,7 +155,7 @@ class Program:
         device = _DLPACK[array.kind], array.device or 0
         made = produced(choose, array.address, device, array.ready.number, named)
         view = made.view(choose, self.wrong)
-        is_met = isinstance(made.array, Cai) and "device_id" not in made.told
+        is_met = isinstance(made.array, (Cai, dict)) and "device_id" not in made.told
         current = self._current(choose, consumer, array, may_be_none=True)
         row = self._row(array, consumer.number, consumer.device, current, is_met)
         if self.has_edges and row is not None and choose.random() < 0.3:
@@ -379,20 +379,3 @@ class Program:
         for queue in self.queues:
             if not queue.is_default:
                 self.machine.destroy_stream(queue.number)
-
-
-def elsewhere(work: Callable[[], object]) -> None:
-    """Runs on a thread of its own, and raises what it raises."""
-    raised: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if raised:
-        raise raised[0]

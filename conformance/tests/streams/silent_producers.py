@@ -21,8 +21,23 @@ LEGACY_DEFAULT = 1
 
 
 @functools.cache
-def _of(library: str, kind: type) -> Any:
+def of_library(library: str, kind: type) -> Any:
+    """A type of a library."""
     return type("Array", (kind,), {"__module__": library})
+
+
+@functools.cache
+def of_a_user(library: str, kind: type, mixed: str | None = None) -> Any:
+    """A user's subclass of a library's type; with a class of another library before it, if one is given."""
+    before = [] if mixed is None else [type("MixIn", (), {"__module__": mixed})]
+    return type("Mine", (*before, of_library(library, kind)), {"__module__": "users.arrays"})
+
+
+def of(choose: random.Random, library: str, kind: type) -> Any:
+    """A type of a library, or a subclass of it."""
+    return choose.choice(
+        [of_library(library, kind), of_a_user(library, kind), of_a_user(library, kind, "numpy.lib.mixins")]
+    )
 
 
 @dataclass
@@ -67,16 +82,20 @@ def produced(choose: random.Random, address: int, device: tuple[int, int], ready
     if choose.random() < 0.4:
         return Produced(Cai(interface(data=data, stream=ready)), told=where)
     form = choose.choice(["dict", "dict", "ignores the stream", "takes none"])
+    # Whose type it is and by which object it comes changes no call: these draws leave the program's as they are.
+    aside = random.Random(f"{address} {ready} {choose.getstate()[1][-1]}")
     told: dict[str, Any] = {}
     if ready != LEGACY_DEFAULT or choose.random() < 0.2:
         told["producer_stream"] = ready
     if form == "dict":
         row = choose.choice(SILENT)
         silent = interface(data=data, version=choose.choice([2, 3]), stream=choose.choice([None, ...]))
-        array = _of(choose.choice(row["modules"]), Cai)(silent)
+        array = of(aside, choose.choice(row["modules"]), Cai)(silent)
+        if aside.random() < 0.3:
+            told["owner"], array = array, silent
         return Produced(array, False, row["silence"].startswith("undeclared: unknown"), told | where)
     made = abi.make(device=device, data=address)
     if form == "takes none":
         return Produced(Legacy(made), False, True, told)
     library = choose.choice(choose.choice(DEAF)["modules"])
-    return Produced(_of(library, Dlpack)(made), False, True, told)
+    return Produced(of(aside, library, Dlpack)(made), False, True, told)

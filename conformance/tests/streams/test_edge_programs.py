@@ -13,7 +13,7 @@ from conformance.soak.simulator import EDGES as EDGES_CODE
 from conformance.tests.interpreter.process import on_the_simulator
 from conformance.tests.simulated.machine import Machine
 from conformance.tests.streams.edge_machine import Bench
-from conformance.tests.streams.edge_programs import EDGES, EXCLUSIVE, Program
+from conformance.tests.streams.edge_programs import EDGES, EXCLUSIVE, OTHER_NAMES, Program
 
 SEEDS = range(100)
 
@@ -21,6 +21,7 @@ SEEDS = range(100)
 @pytest.fixture
 def bench(machine: Machine) -> Iterator[Bench]:
     made = Bench(machine)
+    Program(made, 0).run()  # the library's first call starts the driver, with the GIL
     yield made
     machine.control.clear_faults()
     machine.control.schedule = "threaded"
@@ -78,6 +79,7 @@ for seed in range(40):
 @pytest.mark.parametrize("schedule", ["lazy", "threaded"])
 def test_a_device_that_wants_its_managed_memory(schedule: str) -> None:
     """The attribute is asked for once in a process."""
-    done = on_the_simulator(PROGRAMS, "--schedule", schedule, "--attribute", "0:89=0")
+    machine = ("--schedule", schedule, "--attribute", "0:89=0")
+    done = on_the_simulator(PROGRAMS, *machine, NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM="1")
     assert done.returncode == 0, done.stderr
-    assert EXCLUSIVE in done.stdout.splitlines()
+    assert set(done.stdout.splitlines()) >= {EXCLUSIVE, *OTHER_NAMES}

@@ -16,6 +16,7 @@ import numpy as np
 import cai_dlpack as cd
 from cai_conformance import Sim
 from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import Dlpack, cai
 from conformance.tests.simulated.capture import Captures
 from conformance.tests.simulated.machine import Machine
 from conformance.tests.streams.race import Track, NBYTES
@@ -66,6 +67,98 @@ for ready in (None, track.a):
         assert control.pending(track.b) == 0, name
         assert machine.current() == machine.context(0)
 print("waited")
+"""
+
+# The same memory under another name: the device's, by the caller's word, a library's or ours; and the host's, in a view
+# that was made while nothing ran.
+NAMES = """
+def called_the_devices():
+    return Dlpack(abi.make(device=(abi.CUDA, 0), data=track.data))
+
+NAMES = {
+    "device-id": lambda ready: cd.view(track.producer(ready), device_id=0),
+    "present-as-cuda": lambda ready: cd.view(track.producer(ready)).present_as("cuda"),
+    "a-librarys": lambda ready: cd.view(called_the_devices(), producer_stream=ready),
+    "host": lambda ready: cd.view(track.producer(ready)).present_as("host"),
+    "host-of-cuda": lambda ready: cd.view(track.producer(ready), device_id=0).present_as("host"),
+    "part-of-host": lambda ready: cd.view(cd.view(track.producer(ready)).present_as("host"), shape=(6,)),
+}
+OF_THE_DEVICE = {name: READERS[name] for name in ("present-as", "synchronize", "dl-device", "to-dlpack-host")}
+OF_THE_HOST = {name: read for name, read in READERS.items() if name != "to-dlpack-of-the-producer"}
+
+def readers(view):
+    return OF_THE_HOST if view.device[0] == abi.CPU else OF_THE_DEVICE
+"""
+
+UNDER_OTHER_NAMES = """
+control.schedule = sys.argv[1]
+for ready in (None, track.a):
+    for name, make in NAMES.items():
+        view = make(ready)
+        for reader, read in readers(view).items():
+            busy(track.b)
+            machine.clear()
+            kept = read(view)
+            assert "cuCtxSynchronize" in waits(), (name, ready, reader, machine.names())
+            assert control.pending(track.b) == 0, (name, reader)
+            assert machine.current() == machine.context(0)
+            if view.device[0] == abi.CUDA:
+                # Memory of the device itself is not waited for.
+                own = cd.view(cai(data=(track.copy, False), stream=None), device_id=0)
+                if reader != "present-as":
+                    machine.clear()
+                    read(own)
+                    assert "cuCtxSynchronize" not in waits(), reader
+print("waited")
+"""
+
+BESIDE_CAPTURES = """
+made = ctypes.c_void_p()
+assert machine.driver.cuStreamCreate(ctypes.byref(made), 0) == 0  # blocking: the legacy stream knows of it
+captures = Captures(machine)
+for ready in (None, track.a):
+    for name, make in NAMES.items():
+        view = make(ready)
+        for mode in (0, 1, 2):
+            captures.begin(made.value, mode)
+            for reader, read in readers(view).items():
+                machine.clear()
+                try:
+                    read(view)
+                except (BufferError, AttributeError) as error:
+                    assert "[capture-host-wait]" in str(error), (name, reader, error)
+                else:
+                    raise AssertionError(f"{reader} of {name} read beside a capture")
+                assert waits() == [], (name, reader)
+            captures.end(made.value)
+print("refused")
+"""
+
+# The producer's stream is asked too: the legacy one tells of blocking streams alone.
+PRODUCER = """
+captures = Captures(machine)
+own = track.a  # non-blocking
+finished = cd.view(track.producer(own)).synchronize()
+elsewhere = cd.view(track.producer(own)).on(track.b)
+for mode in (0, 1, 2):
+    captures.begin(own, mode)
+    for view in (finished, elsewhere):
+        for name, read in OF_THE_HOST.items():
+            try:
+                read(view)
+            except (BufferError, AttributeError) as error:
+                assert "[capture-host-wait]" in str(error), (name, error)
+            else:
+                raise AssertionError(name + " read beside a capture of the producer")
+    captures.end(own)
+# Of a stream that the library has not met there is no question: the driver refuses the wait, and the capture is lost.
+captures.begin(track.b)
+try:
+    finished.synchronize()
+except cd.DriverError as error:
+    assert "cuCtxSynchronize" in str(error), error
+captures.abandon(track.b)
+print("refused")
 """
 
 # The device is asked whether anything is captured there, before it is waited for; the capture goes on.
@@ -175,6 +268,22 @@ def test_a_copy_for_a_host_waits_for_the_device(schedule: str) -> None:
 
 def test_every_host_route_asks_about_captures_first() -> None:
     done = on_the_simulator(MACHINE + CAPTURES, *EXCLUSIVE)
+    assert (done.returncode, done.stdout) == (0, "refused\n"), done.stderr
+
+
+@pytest.mark.parametrize("schedule", ["lazy", "threaded"])
+def test_the_memory_stays_known_under_every_name(schedule: str) -> None:
+    done = on_the_simulator(MACHINE + NAMES + UNDER_OTHER_NAMES.replace("sys.argv[1]", repr(schedule)), *EXCLUSIVE)
+    assert (done.returncode, done.stdout) == (0, "waited\n"), done.stderr
+
+
+def test_captures_are_asked_about_under_every_name() -> None:
+    done = on_the_simulator(MACHINE + NAMES + BESIDE_CAPTURES, *EXCLUSIVE)
+    assert (done.returncode, done.stdout) == (0, "refused\n"), done.stderr
+
+
+def test_a_capture_of_the_producers_stream_is_asked_about() -> None:
+    done = on_the_simulator(MACHINE + NAMES + PRODUCER, *EXCLUSIVE)
     assert (done.returncode, done.stdout) == (0, "refused\n"), done.stderr
 
 

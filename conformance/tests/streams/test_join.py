@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -80,6 +81,40 @@ def test_a_bare_default_stream_is_the_current_contexts(track: Track, machine: Ma
     there.wait(LEGACY)
     there.close()
     machine.control.schedule = "threaded"
+
+
+@pytest.mark.parametrize("default", [LEGACY, PER_THREAD])
+@pytest.mark.parametrize("on", ["default", "handle"])
+@pytest.mark.parametrize("current", [0, 1])
+def test_a_bare_default_stream_means_the_same_for_every_on(
+    default: int, on: str, current: int, track: Track, machine: Machine
+) -> None:
+    """A view of device 1 beside it changes nothing: the current context's is waited for, and no other one."""
+    there = Track(machine, ordinal=1)
+    view = cd.view(there.producer(None), device_id=1)
+    waiting = default if on == "default" else there.b
+    found = []
+    for ordinal in (0, 1):
+        machine.set_current(ordinal)
+        with machine.control.gate(default):
+            machine.set_current(current)
+            cd.join([view, default], on=waiting)
+            machine.set_current(1)
+            there.write(waiting, 3)
+            # The stream itself is held by its own gate.
+            found.append(not is_done(machine, waiting) and (waiting != default or ordinal == 0))
+        there.wait(waiting)
+    assert found == [current == 0, current == 1 and on == "handle"]
+    there.close()
+
+
+def is_done(machine: Machine, stream: int) -> bool:
+    """Whether a stream has done its work, or does so soon."""
+    for _ in range(10):
+        if machine.control.pending(stream) == 0:
+            return True
+        time.sleep(0.005)
+    return False
 
 
 def test_the_joined_stream_sees_every_part_under_every_order(three: list[int], track: Track, machine: Machine) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import cai_dlpack as cd
@@ -21,6 +22,7 @@ from conformance.tests.expectations.refusal import check_refusal, refuse
 from conformance.tests.interpreter.process import on_the_simulator
 from conformance.tests.simulated.machine import one_event
 from conformance.tests.streams.race import LEGACY, Track
+from conformance.tests.streams.silent_producers import of_a_user
 
 PARTNERS = [row for row in _core._partners() if row["produces"]]
 DEVICE = (abi.CUDA, 0)
@@ -70,6 +72,36 @@ def test_a_stream_that_the_table_cannot_tell_is_warned_of(library: str, version:
     with pytest.warns(cd.StreamWarning, match="stream-undeclared"):
         view = cd.view(silent(library, version=version), device_id=0)
     assert (view.stream, view.producer_stream) == (LEGACY, "unknown")
+
+
+@pytest.mark.parametrize("library", [*ON_DEFAULT, *UNKNOWN])
+@pytest.mark.parametrize("mixed", [None, "numpy.lib.mixins", "users.mixins"])
+def test_a_subclass_is_silent_as_its_library_is(library: str, mixed: str | None) -> None:
+    mine = of_a_user(library, Cai, mixed)(interface(stream=None))
+    with cd.policy(strict=True):
+        refused = refuse(lambda: cd.view(mine, device_id=0), BufferError)
+    assert refused.rule == "stream-undeclared"
+    assert cd.view(mine, device_id=0, producer_stream=None).stream is None
+
+
+@pytest.mark.parametrize("library", [row["modules"][0] for row in PARTNERS if "ignores `stream`" in row["quirks"]])
+def test_a_subclass_ignores_the_stream_as_its_library_does(library: str, track: Track) -> None:
+    mine = of_a_user(library, Dlpack)(abi.make(device=DEVICE, data=track.data))
+    with pytest.warns(cd.StreamWarning, match="stream-undeclared"):
+        assert cd.view(mine).stream == LEGACY
+
+
+@pytest.mark.parametrize("library", [*ON_DEFAULT, *UNKNOWN])
+def test_a_dict_is_silent_as_its_owner_is(library: str) -> None:
+    """The owner of a bare dict, and one beside an object that shows another one's dict."""
+    theirs = silent(library, version=3, stream=None)
+    for shown in (theirs.__cuda_array_interface__, cai(stream=None)):
+        with cd.policy(strict=True):
+            refused = refuse(partial(cd.view, shown, owner=theirs, device_id=0), BufferError)
+        assert refused.rule == "stream-undeclared"
+    declared = cd.view(interface(stream=0x5500), owner=theirs, device_id=0)
+    assert (declared.stream, declared.producer_stream) == (0x5500, 0x5500)
+    assert cd.view(interface(stream=None), owner=object(), device_id=0).stream is None
 
 
 @pytest.mark.parametrize("version", [2, 3])

@@ -367,19 +367,25 @@ fn the_policy_host_waits_instead_of_an_event(script: Script) {
 }
 
 #[rstest]
-#[case::shared(&[], "cuStreamSynchronize 0xa1", Reason::HostReads)]
-#[case::exclusive(&[0], "cuCtxSynchronize", Reason::HostReadsExclusively)]
+#[case::shared(&[], true, "cuStreamSynchronize 0xa1", Reason::HostReads)]
+#[case::exclusive(&[0], true, "cuCtxSynchronize", Reason::HostReadsExclusively)]
+#[case::exclusive_elsewhere(&[1], true, "cuStreamSynchronize 0xa1", Reason::HostReads)]
+#[case::not_managed(&[0], false, "cuStreamSynchronize 0xa1", Reason::HostReads)]
 fn managed_memory_for_the_host(
     script: Script,
     #[case] exclusive: &[i32],
+    #[case] is_managed: bool,
     #[case] wait: &str,
     #[case] reason: Reason,
 ) {
+    if is_managed {
+        script.managed(ARRAY);
+    }
     for &ordinal in exclusive {
         script.exclusive_managed(ordinal);
     }
     let place = Place {
-        managed: true,
+        may_be_managed: true,
         platform: Platform::HostReadable,
         ..PLACE
     };
@@ -399,9 +405,9 @@ fn managed_memory_for_the_host(
 
 #[rstest]
 fn exclusive_managed_memory_ready_on_another_device(script: Script) {
-    script.exclusive_managed(0);
+    script.exclusive_managed(0).managed(ARRAY);
     let place = Place {
-        managed: true,
+        may_be_managed: true,
         platform: Platform::HostReadable,
         ..PLACE
     };
@@ -422,9 +428,12 @@ fn exclusive_managed_memory_ready_on_another_device(script: Script) {
 /// Of ready data too; a capture in that context is asked about first, and stays whole.
 #[rstest]
 fn exclusive_managed_memory_that_is_ready(script: Script) {
-    script.exclusive_managed(0).current(CONTEXT_B);
+    script
+        .exclusive_managed(0)
+        .managed(ARRAY)
+        .current(CONTEXT_B);
     let place = Place {
-        managed: true,
+        may_be_managed: true,
         platform: Platform::HostReadable,
         requested: Defaults::OfCurrent,
         ..PLACE
@@ -459,6 +468,36 @@ fn exclusive_managed_memory_that_is_ready(script: Script) {
         !needed(Stream::None, Request::Host, &none, SyncPolicy::Event),
         "no elements"
     );
+}
+
+/// The legacy stream does not tell of the capture of a non-blocking stream: the producer's is asked, if it is of that
+/// context.
+#[rstest]
+#[case::producer(A2, &["cuStreamGetCtx 0xa2", "cuStreamIsCapturing 0xa2"])]
+#[case::of_another_context(B1, &["cuStreamGetCtx 0xb1"])]
+#[case::ready(A1, &[])]
+#[case::default(Stream::PerThreadDefault, &[])]
+#[case::unknown(Stream::None, &[])]
+fn a_wait_for_a_context_asks_about_the_producers_stream(
+    script: Script,
+    #[case] producer: Stream,
+    #[case] asked: &[&str],
+) {
+    script.exclusive_managed(0).managed(ARRAY);
+    let place = Place {
+        may_be_managed: true,
+        producer,
+        ..PLACE
+    };
+    synchronize(&script, A1, &place).expect("nothing is captured");
+    let calls = script.take_calls();
+    let before = calls.iter().position(|call| call.ends_with("0x1"));
+    let after = &calls[before.expect("the legacy stream is asked") + 1..];
+    assert_eq!(after[..after.len() - 1], *asked);
+    assert_eq!(after[after.len() - 1], "cuCtxSynchronize");
+    script.captured(A2, Capture::Active, 7);
+    let beside = synchronize(&script, A1, &place);
+    assert_eq!(beside.is_err(), producer == A2);
 }
 
 #[rstest]
@@ -846,7 +885,7 @@ fn each_context_has_its_own_events(script: Script) {
 }
 
 #[rstest]
-#[case::device(Device::CUDA, 1, Platform::Cuda, 1, false)]
+#[case::device(Device::CUDA, 1, Platform::Cuda, 1, true)]
 #[case::pinned(Device::CUDA_HOST, 0, Platform::HostReadable, -1, false)]
 #[case::managed(Device::CUDA_MANAGED, 0, Platform::HostReadable, -1, true)]
 #[case::rocm(Device::ROCM, 2, Platform::Rocm, 2, false)]
@@ -860,7 +899,7 @@ fn places_of_devices(
 ) {
     let place = Place::new(Device { device_type, id }, ARRAY);
     assert_eq!(
-        (place.platform, place.ordinal, place.managed),
+        (place.platform, place.ordinal, place.may_be_managed),
         (platform, ordinal, managed)
     );
     assert_eq!(

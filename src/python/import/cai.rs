@@ -2,12 +2,13 @@
 
 use std::mem::MaybeUninit;
 
+use pyo3::Borrowed;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
 use crate::driver::{DriverError, MemoryKind, PointerInfo};
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::{Access, Device};
+use crate::protocol::device::{Access, Device, Flags};
 use crate::protocol::interface::{CaiInterface, Descr, Version};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
@@ -235,7 +236,7 @@ pub(crate) fn described(
     let quoted = |violation| verbatim(violation, &typestr);
     let has_fields = matches!(interface.descr(), Descr::Fields(_));
     let proven = match options.keeps_elements() && !has_fields {
-        true => dtype_hint::of(object, interface.typestr())?,
+        true => dtype_hint::of(&speaker(object, options), interface.typestr())?,
         false => None,
     };
     let described = match proven {
@@ -270,8 +271,10 @@ pub(crate) fn view_fast<'py>(
 ) -> PyResult<CaiView> {
     let device = Device::cuda(options.device_id.unwrap_or(0));
     let mut descriptor = dict.array.descriptor(device);
-    if dtype_hint::is_doubtful(object, descriptor.dtype())
-        && let Some(dtype) = dtype_hint::special(object, 2)?
+    if dtype_hint::is_often_mislabelled(descriptor.dtype())
+        && let speaker = speaker(object, options)
+        && dtype_hint::mislabels(&speaker)
+        && let Some(dtype) = dtype_hint::special(&speaker, 2)?
     {
         descriptor = descriptor.with_dtype(dtype)?;
     }
@@ -294,8 +297,7 @@ pub(crate) fn finish<'py>(
     options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
     let (ready, goes_on) = streams(object, &descriptor, stream, is_stream_known, options)?;
-    let (device, names_context) = locate(&descriptor, options)?;
-    descriptor.set_device(device);
+    let names_context = locate(&mut descriptor, options)?;
     if let Some(read_only) = options.read_only {
         descriptor.set_access(Access::of_flag(read_only));
     }
@@ -335,7 +337,7 @@ pub(crate) fn verbatim(violation: Violation, typestr: &Bound<'_, PyAny>) -> Viol
 }
 
 /// Returns the ready stream and the producer's, which is `None` if it is unknown: the caller's, else the dict's, else
-/// those that the table of partners assumes.
+/// those that the table of partners assumes for the library of the object or of its `owner=`.
 ///
 /// # Errors
 /// Those of [`undeclared::streams`]; what the type's attributes raise, if it is new.
@@ -351,13 +353,27 @@ fn streams(
         return Ok((producer, Some(producer)));
     }
     if named == Stream::None {
-        let traits = known_types::facts_of(object)?.traits;
+        let mut traits = known_types::facts_of(object)?.traits;
+        if let Some(owner) = options.owner {
+            traits |= known_types::facts_of(&owner)?.traits & Traits::SILENT;
+        }
         // Without elements nothing is pending.
         if (!is_stream_known || traits.intersects(Traits::SILENT)) && descriptor.data() != 0 {
             return undeclared::streams(object, traits, is_stream_known, options);
         }
     }
     Ok((named, is_stream_known.then_some(named)))
+}
+
+/// Returns the object whose array a dict describes: the one that it was read from, or the `owner=` of a bare dict.
+fn speaker<'a, 'py>(
+    object: &'a Bound<'py, PyAny>,
+    options: &Options<'a, 'py>,
+) -> Borrowed<'a, 'py, PyAny> {
+    match options.owner {
+        Some(owner) if object.is_instance_of::<PyDict>() => owner,
+        _ => object.as_borrowed(),
+    }
 }
 
 /// Returns what keeps the memory alive: the object, the `owner=` of a bare dict, or both.
@@ -376,25 +392,22 @@ fn owner<'py>(
     }
 }
 
-/// Returns the device of the memory, the caller's, else the driver's; and whether the driver may name a context for
+/// Sets the device of the memory, unless the caller has named it, and returns whether the driver may name a context for
 /// the memory, which it does not for a pool's. Does not call the driver for an array of size 0.
 #[inline(always)]
-pub(crate) fn locate(
-    descriptor: &Descriptor,
-    options: &Options<'_, '_>,
-) -> PyResult<(Device, bool)> {
+pub(crate) fn locate(descriptor: &mut Descriptor, options: &Options<'_, '_>) -> PyResult<bool> {
     let is_known = options.device_id.is_some() && options.check == Check::Device;
     if descriptor.data() == 0 || is_known {
-        return Ok((descriptor.device(), true));
+        return Ok(true);
     }
     Ok(query_driver(descriptor, options)?)
 }
 
 /// Queries the driver for the device and the kind of the memory and, with `check="bounds"`, for its range.
 fn query_driver(
-    descriptor: &Descriptor,
+    descriptor: &mut Descriptor,
     options: &Options<'_, '_>,
-) -> Result<(Device, bool), crate::Error> {
+) -> Result<bool, crate::Error> {
     let wants_range = options.check != Check::Device;
     let info = pointer_info(descriptor.data(), wants_range)?;
     let device = device_of(&info).ok_or_else(|| unknown(descriptor.data()))?;
@@ -409,7 +422,11 @@ fn query_driver(
     if let (true, Some(span)) = (wants_range, descriptor.byte_span()) {
         with_driver(|driver| check_range(driver, span, &info, Field::CaiData))?;
     }
-    Ok((device, info.context.is_some()))
+    descriptor.set_device(device);
+    if info.kind == MemoryKind::Device {
+        descriptor.set_memory(Flags::OF_DEVICE);
+    }
+    Ok(info.context.is_some())
 }
 
 /// Queries the driver for the device of an address.

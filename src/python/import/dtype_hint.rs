@@ -23,11 +23,18 @@ use crate::python::import::traits::Traits;
 /// Whether the object's typestr may state another type than its own.
 #[inline]
 pub(crate) fn is_doubtful(object: &Bound<'_, PyAny>, dtype: DType) -> bool {
-    (dtype == DType::F16 || dtype == DType::U16) && mislabels(object)
+    is_often_mislabelled(dtype) && mislabels(object)
 }
 
+/// Whether some library writes the typestr of this type for another one.
+#[inline]
+pub(crate) fn is_often_mislabelled(dtype: DType) -> bool {
+    dtype == DType::F16 || dtype == DType::U16
+}
+
+/// Whether the object's library does.
 #[cold]
-fn mislabels(object: &Bound<'_, PyAny>) -> bool {
+pub(crate) fn mislabels(object: &Bound<'_, PyAny>) -> bool {
     known_types::facts_of(object).is_ok_and(|facts| facts.traits.intersects(Traits::MISLABELS))
 }
 

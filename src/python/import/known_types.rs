@@ -47,22 +47,40 @@ fn traits(kind: &Bound<'_, PyType>) -> PyResult<Traits> {
     traits.set(Traits::OURS, kind.is(py.get_type::<PyCaiView>()));
     traits.set(Traits::NDARRAY, inherits(kind, "numpy", "ndarray")?);
     traits.set(Traits::MASKED, inherits(kind, "numpy.ma", "MaskedArray")?);
-    // Read as an attribute, as PyO3's own reader waits in cells (`cpython`); its value may be of any type.
-    let module = kind.getattr(&names.module)?;
-    let module = module.cast::<PyString>();
-    let module = module.map_or_else(|_| "".into(), |module| module.to_string_lossy());
-    let is_this_package = module.split('.').next() == Some("cai_dlpack");
+    let is_this_package = module_of(kind)?.split('.').next() == Some("cai_dlpack");
     traits.set(
         Traits::ANOTHER_COPY,
         is_this_package && !traits.contains(Traits::OURS),
     );
-    let producer = partners::of_module(&module).and_then(|partner| partner.producer.as_ref());
-    let quirks = producer.map_or(&[][..], |producer| producer.quirks);
-    traits.extend(quirks.iter().map(|quirk| Traits::of_quirk(*quirk)));
-    if let Some(producer) = producer {
-        traits |= Traits::of_silence(producer.silence) | Traits::of_mutability(producer.untold);
+    Ok(traits | inherited(kind)?)
+}
+
+/// Returns the traits of the libraries whose types a type is, or inherits from: the quirks and the silence of each, and
+/// the mutability of the nearest. A subclass of a library's array works on the library's streams, and a mix-in of another
+/// library changes nothing about that.
+fn inherited(kind: &Bound<'_, PyType>) -> PyResult<Traits> {
+    let mut traits = Traits::empty();
+    let mut untold = None;
+    for base in kind.mro() {
+        let partner = partners::of_module(&module_of(&base)?);
+        if let Some(producer) = partner.and_then(|partner| partner.producer.as_ref()) {
+            traits.extend(producer.quirks.iter().copied().map(Traits::of_quirk));
+            traits |= Traits::of_silence(producer.silence);
+            untold = untold.or(producer.untold);
+        }
     }
-    Ok(traits)
+    Ok(traits | Traits::of_mutability(untold))
+}
+
+/// Reads the module of a class: as an attribute, as PyO3's own reader waits in cells (`cpython`). Its value may be of any
+/// type.
+fn module_of(class: &Bound<'_, PyAny>) -> PyResult<String> {
+    let module = class.getattr(&names(class.py()).module)?;
+    let module = module.cast::<PyString>();
+    Ok(module.map_or_else(
+        |_| String::new(),
+        |module| module.to_string_lossy().into_owned(),
+    ))
 }
 
 /// Whether a type is a class of a package, or a subclass of it. The package is not imported for it.

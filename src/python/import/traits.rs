@@ -3,7 +3,6 @@
 use bitflags::bitflags;
 
 use crate::partners::{Mutability, Quirk, Silence};
-use crate::protocol::stream::Stream;
 
 bitflags! {
     /// The class and the attributes of a type, and the quirks of its library
@@ -32,15 +31,12 @@ bitflags! {
         /// The type has no table and no `is_neg`, and is neither `CaiView`, a capsule nor a dict: its objects are
         /// imported by their attributes.
         const PLAIN = 1 << 11;
-        /// [`Silence::LegacyDefault`]: an array without a stream may have work pending on the legacy default stream.
+        /// [`Silence::LegacyDefault`]: an array without a stream may have work pending on a default stream.
         const SILENT_LEGACY = 1 << 12;
-        /// The same, on the per-thread default stream.
-        const SILENT_PER_THREAD = 1 << 13;
         /// [`Silence::Unknown`]: the same, on a stream that the table cannot tell.
         const SILENT_UNKNOWN = 1 << 14;
         /// An array without a stream is undeclared, and not ready.
-        const SILENT =
-            Self::SILENT_LEGACY.bits() | Self::SILENT_PER_THREAD.bits() | Self::SILENT_UNKNOWN.bits();
+        const SILENT = Self::SILENT_LEGACY.bits() | Self::SILENT_UNKNOWN.bits();
         /// [`Mutability::Mutable`]: an array whose tensor has no flags can be written.
         const IS_MUTABLE = 1 << 15;
         /// The type is NumPy's array, or a subclass of it. [`method`](Self::method) has the bits below.
@@ -70,22 +66,6 @@ impl Traits {
             Silence::Ready => Self::empty(),
             Silence::Unknown => Self::SILENT_UNKNOWN,
             Silence::LegacyDefault => Self::SILENT_LEGACY,
-            Silence::PerThreadByEnv(variable) => match std::env::var(variable) {
-                Ok(value) if !matches!(value.as_str(), "" | "0") => Self::SILENT_PER_THREAD,
-                _ => Self::SILENT_LEGACY,
-            },
-        }
-    }
-
-    /// Returns the default stream on which an array without a stream may have work pending; `None` if the library has
-    /// none, or one that cannot be told.
-    pub(crate) fn assumed_stream(self) -> Option<Stream> {
-        if self.intersects(Self::SILENT_LEGACY) {
-            Some(Stream::LegacyDefault)
-        } else if self.intersects(Self::SILENT_PER_THREAD) {
-            Some(Stream::PerThreadDefault)
-        } else {
-            None
         }
     }
 

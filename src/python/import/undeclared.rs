@@ -23,19 +23,19 @@ pub(crate) fn streams(
     is_declared: bool,
     options: &Options<'_, '_>,
 ) -> PyResult<(Stream, Option<Stream>)> {
-    match traits.assumed_stream() {
-        Some(assumed) => {
-            check(object, options)?;
-            Ok((assumed, Some(assumed)))
-        }
-        None if traits.intersects(Traits::SILENT_UNKNOWN) => Ok((unknown(object, options)?, None)),
-        None if is_declared => Ok((Stream::None, Some(Stream::None))),
-        // The library is not in the table: versions 0 to 2 have no stream, and waiting for none is their rule.
-        None => {
-            check(object, options)?;
-            Ok((Stream::None, None))
-        }
+    if traits.intersects(Traits::SILENT_UNKNOWN) {
+        return Ok((unknown(object, options)?, None));
     }
+    if traits.intersects(Traits::SILENT_LEGACY) {
+        check(object, options)?;
+        return Ok((Stream::LegacyDefault, Some(Stream::LegacyDefault)));
+    }
+    if is_declared {
+        return Ok((Stream::None, Some(Stream::None)));
+    }
+    // The library is not in the table: versions 0 to 2 have no stream, and waiting for none is their rule.
+    check(object, options)?;
+    Ok((Stream::None, None))
 }
 
 /// Warns that the stream of the data is unknown, and returns the one that is taken instead.

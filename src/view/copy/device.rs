@@ -95,7 +95,7 @@ impl Copy<'_> {
     fn finished(self, request: Request) -> Result<CaiView, Error> {
         let place = Place {
             // A consumer that names no stream is on the device; a device that wants managed memory to itself has it.
-            managed: request == Request::Host && self.view.place().managed,
+            may_be_managed: request == Request::Host && self.view.place().may_be_managed,
             ..self.view.place()
         };
         let ready = self.view.ready_number();
@@ -116,7 +116,7 @@ impl Copy<'_> {
         // Also after a failure: what was enqueued before it reads the source.
         self.driver.stream_synchronize(stream)?;
         copied?;
-        if place.managed {
+        if place.may_be_managed {
             driver::synchronize(self.driver, Stream::None, &place)?;
         }
         self.made(allocation, Stream::None)

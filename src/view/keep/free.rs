@@ -1,7 +1,7 @@
 //! The threads that free what only a call that waits for the device can free, one for each device.
 //!
 //! Behind work that has nothing to do with it, such memory would pile up; so what waits here may be taken by the next
-//! copy of its size. A block that work of several devices may use goes from one device's thread to the next, so that
+//! copy that it is large enough for, and not more than twice as large. A block that work of several devices may use goes from one device's thread to the next, so that
 //! none waits for another device.
 
 use std::collections::VecDeque;
@@ -89,21 +89,27 @@ fn shelf(shelves: &mut [Shelf], ordinal: i32) -> &mut Shelf {
     found.expect("a shelf comes before its thread, and stays")
 }
 
-/// Takes a block of this size over, which nothing uses any more.
+/// Takes the smallest block over that has room for `nbytes`, up to twice that, and that nothing uses any more.
 pub(super) fn take(memory: Memory, nbytes: u64, home: Home) -> Option<Block> {
-    let is_alike = |waiting: &Waiting| match &waiting.held {
+    let fits = nbytes..=nbytes.saturating_mul(2);
+    let size_of = |waiting: &Waiting| match &waiting.held {
         Held::Memory(block) => {
-            !waiting.is_in_use && (block.memory, block.nbytes, block.home) == (memory, nbytes, home)
+            let is_alike = (block.memory, block.home) == (memory, home);
+            let is_free = !waiting.is_in_use && is_alike && fits.contains(&block.nbytes);
+            is_free.then_some(block.nbytes)
         }
-        Held::Owner(_) => false,
+        Held::Owner(_) => None,
     };
-    lock().iter_mut().find_map(|shelf| {
-        let at = shelf.waiting.iter().position(is_alike)?;
-        match shelf.waiting.remove(at)?.held {
-            Held::Memory(block) => Some(block),
-            Held::Owner(_) => None,
-        }
-    })
+    let mut shelves = lock();
+    let sizes = shelves.iter().enumerate().flat_map(|(shelf, shelves)| {
+        let waiting = shelves.waiting.iter().enumerate();
+        waiting.filter_map(move |(at, waiting)| Some((size_of(waiting)?, shelf, at)))
+    });
+    let (_, shelf, at) = sizes.min()?;
+    match shelves[shelf].waiting.remove(at)?.held {
+        Held::Memory(block) => Some(block),
+        Held::Owner(_) => None,
+    }
 }
 
 /// Blocks until all memory of a device is freed that waits here.

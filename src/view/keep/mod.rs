@@ -17,7 +17,7 @@
 //! | an owner whose last user was a thread's default stream that is captured, or a stream that is gone | all work of the stream's device | its drop |
 //! | an owner whose memory a graph uses | the graph, and all that was made of it | its drop |
 //! | memory of a pool | an event on the stream that the copy was made for | `cuMemFree`, which does not wait for such memory |
-//! | other memory | the same | `cuMemFree` or `cuMemFreeHost`, which wait for the device; or the next copy of its size takes it |
+//! | other memory | the same | `cuMemFree` or `cuMemFreeHost`, which wait for the device; or the next copy of about its size takes it |
 //! | memory for a thread's default stream, or for a stream that is gone | all work of the stream's device | the same |
 //! | memory for a consumer that named no stream (-1, the host) | all work of every device in use | the same |
 //!
@@ -30,7 +30,9 @@
 //!
 //! **Roads not taken.** `cuMemFreeAsync` on the stream cannot be asked whether a capture has begun meanwhile.
 //! `cuLaunchHostFunc` would need no thread of ours, but an owner's end may call the driver, which a host function
-//! must not. One thread that waits for the events in order lets a long stream delay all that came after it.
+//! must not. One thread that waits for the events in order lets a long stream delay all that came after it. To poll an
+//! event of the copy's own stream before `cuMemFree` does not shorten that call: it waits for every stream of the device,
+//! and no call gives such memory back without. So behind unrelated work it is used again, by its [size](size_class).
 
 mod block;
 mod free;
@@ -44,7 +46,8 @@ pub(crate) use poll::{end, start, until_done};
 
 use crate::driver::{ContextGuard, Driver, DriverError, Place};
 
-/// Allocates in the current context, or takes over what waits there to be freed.
+/// Allocates in the current context, or takes over what waits there to be freed, and is large enough and not much
+/// larger. What only a waiting call frees is allocated in few sizes, so that it can be taken over.
 ///
 /// # Errors
 /// The driver's refusal.
@@ -54,13 +57,29 @@ pub(crate) fn allocate(
     nbytes: u64,
     used: Use,
 ) -> Result<Block, DriverError> {
-    match free::take(memory, nbytes, block::Home::here(driver)?) {
-        Some(mut block) => {
-            block.used = used;
-            block.stream = None;
-            Ok(block)
+    let size = size_class(nbytes);
+    if let Some(mut block) = free::take(memory, size, block::Home::here(driver)?) {
+        block.used = used;
+        block.stream = None;
+        return Ok(block);
+    }
+    match Block::new(driver, memory, size, used) {
+        Err(error) if error.is_out_of_memory() && size > nbytes => {
+            Block::new(driver, memory, nbytes, used)
         }
-        None => Block::new(driver, memory, nbytes, used),
+        made => made,
+    }
+}
+
+/// Rounds a size up to one of four in each doubling: to less than a quarter more.
+const fn size_class(nbytes: u64) -> u64 {
+    let step = match nbytes.checked_ilog2() {
+        Some(log @ 2..) => 1 << (log - 2),
+        _ => 1,
+    };
+    match nbytes.checked_next_multiple_of(step) {
+        Some(class) => class,
+        None => nbytes,
     }
 }
 
@@ -90,4 +109,25 @@ pub(crate) fn with_room(
 fn device_of(driver: &dyn Driver, place: &Place) -> Result<i32, DriverError> {
     let _there = ContextGuard::of_memory(driver, place)?;
     driver.current_device()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size_class;
+
+    #[test]
+    fn four_sizes_in_each_doubling_serve_all() {
+        let classes = |from: u64| (from + 1..=2 * from).map(size_class);
+        for log in 2..16 {
+            let mut sizes = classes(1 << log).collect::<Vec<_>>();
+            assert!(sizes.is_sorted());
+            sizes.dedup();
+            assert_eq!(sizes.len(), 4);
+        }
+        for nbytes in (0..10_000).chain([u64::MAX >> 1, u64::MAX - 1, u64::MAX]) {
+            let class = size_class(nbytes);
+            assert!((nbytes..=nbytes.saturating_add(nbytes / 4)).contains(&class));
+            assert_eq!(size_class(class), class);
+        }
+    }
 }

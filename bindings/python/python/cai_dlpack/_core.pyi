@@ -945,8 +945,9 @@ def join(items: Iterable[CaiView | _StreamLike], /, *, on: _StreamLike) -> list[
     """Makes a stream wait for many streams or views, by one event for each distinct stream.
 
     If a producer works on several streams, join them, then import with ``producer_stream=on``. For many arrays that
-    go to one stream the number of events is that of the streams, not of the arrays. A default stream is that of
-    the views' context, which must be one; without views that of the current context.
+    go to one stream the number of events is that of the streams, not of the arrays. If `on` is a default stream, it
+    is that of the views' context, which must be one; without views, and among the items, a default stream is that of
+    the current context.
 
     Parameters
     ----------
