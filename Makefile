@@ -4,6 +4,7 @@
 #   make demo                        what the bridge does, on your GPU or on a simulated driver
 #   make test                        every Rust and Python test
 #   make check                       formatting, lints, types, documentation
+#   make public-api                  the public API against docs/public-api.txt; WRITE=1 replaces the list
 #   make stub                        writes docstrings and declared functions into the stub, from the built package
 #   make conformance                 every installed pair of libraries, as a table; KEEP=1 replaces the kept one
 #   make torch                       the same for torch on the CPU, with tests of its own; takes 1.3 GB
@@ -45,7 +46,7 @@ PYTHON_CODE   := bindings conformance
 KIT       := PYTHONPATH=$(abspath conformance/kit/src)
 simulated  = $(KIT) $1/bin/python -m cai_conformance simulate -- $1/bin/python
 
-.PHONY: fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance pycuda simulator clean
+.PHONY: public-api fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance pycuda simulator clean
 .DELETE_ON_ERROR:
 
 help:
@@ -66,7 +67,7 @@ test-rust: $(VENV)/.requirements simulator
 test-python: $(VENV)/.package $(VENV)/.examples simulator
 	$(call simulated,$(VENV)) -m pytest --numprocesses auto --dist loadfile
 
-check: check-rust check-python
+check: check-rust check-python public-api
 
 # The library must build without its features. cudarc needs a CUDA version, which the library leaves to its
 # users: its tests choose one. The wheel for 3.12 and later can be checked without an interpreter.
@@ -86,6 +87,14 @@ check-python: $(VENV)/.package
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest cai_dlpack
 	$(BIN)/python bindings/python/stub.py --check
+
+# Every item that a user can name or rely on, from rustdoc's own account of the crate with all features.
+PUBLIC_API := conformance/rust/public-api
+public-api: $(VENV)/.requirements
+	RUSTDOC=$(abspath $(PUBLIC_API))/rustdoc.sh cargo rustdoc --quiet --locked --package cai-dlpack --lib \
+	    --features pyo3,cudarc,half,cudarc/cuda-12020 --target-dir $(TARGET) -- -Zunstable-options --output-format json
+	cargo run --quiet --locked --manifest-path $(PUBLIC_API)/Cargo.toml --target-dir $(TARGET)/public-api -- \
+	    $(TARGET)/doc/cai_dlpack.json docs/public-api.txt $(if $(WRITE),--write)
 
 stub: $(VENV)/.package
 	$(BIN)/python bindings/python/stub.py
