@@ -58,6 +58,7 @@ SETTINGS = {
 #: Files and functions that only tests have.
 FOR_TESTS = re.compile(r"/tests\.rs$|_tests\.rs$|/(programs|script|simulated|simulator|loom|orders)\.rs$")
 
+FEATURE_GATES = "#![feature(core_intrinsics, const_eval_select)]\n#![allow(internal_features)]\n"
 #: Chooses the mutant in constant functions too: never at compile time.
 SWITCH = """
 /// Chooses the mutant.
@@ -184,17 +185,9 @@ class Tests:
 
 def built(chosen: list[Mutant]) -> Tests:
     """Returns the build of those that compile; each round leaves out what the compiler complained of."""
-    shutil.rmtree(TREE, ignore_errors=True)
-    for name in SOURCES:
-        source, copy = ROOT / name, TREE / name
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(source, copy) if source.is_dir() else shutil.copy2(source, copy)
-    library = TREE / "src" / "lib.rs"
-    features = "#![feature(core_intrinsics, const_eval_select)]\n#![allow(internal_features)]\n"
-    library.write_text(library.read_text().replace("#![cfg_attr(docsrs", features + "#![cfg_attr(docsrs", 1) + SWITCH)
     tests = Tests(chosen)
     while True:
-        places = written(tests.mutants)
+        places = written(tests.mutants)  # as it was, if nothing is different: cargo looks at the time of a file
         errors = cargo(tests, "check") or cargo(tests, "test", "--no-run")
         if not errors:
             return tests
@@ -212,32 +205,39 @@ def blamed(lines: dict[int, range], line: int) -> int | None:
 
 
 def written(chosen: list[Mutant]) -> dict[str, dict[int, range]]:
-    """Writes the files with the mutants, and returns which lines each has."""
+    """Copies what the build needs, with the mutants, and returns which lines of each file each has."""
     by_file: dict[str, list[Mutant]] = defaultdict(list)
     for mutant in chosen:
         by_file[mutant.file].append(mutant)
     places: dict[str, dict[int, range]] = defaultdict(dict)
-    for path in sorted((ROOT / "src").rglob("*.rs")):
-        file = str(path.relative_to(ROOT))
-        if file.split("/")[1] not in FOLDERS:
-            continue
-        text = path.read_text()
-        # From the last on, as what is inserted moves what follows; so lines are counted at the end, by a mark.
-        new = text
-        bodies: dict[int, list[Mutant]] = defaultdict(list)
-        for mutant in by_file[file]:
-            bodies[mutant.body[0]].append(mutant)
-        for at in sorted(bodies, reverse=True):
-            branches = "".join(branch(text, mutant) for mutant in bodies[at])
-            # Attributes of a body and its `use`s stand first in the copy that runs else.
-            new = f"{new[: at + 1]}{branches}{new[at + 1 :]}"
-        for found in re.finditer(r"/\*mutant (\d+)\*/.*?/\*end \1\*/", new, re.DOTALL):
-            first = new.count("\n", 0, found.start()) + 1
-            places[file][int(found[1])] = range(first, new.count("\n", 0, found.end()) + 2)
-        copy = TREE / file
-        if copy.read_text() != new and file != "src/lib.rs":
-            copy.write_text(new)
+    asked = subprocess.run(["git", "ls-files", "-z", *SOURCES], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    for file in filter(None, asked.stdout.split("\0")):
+        old, copy = (ROOT / file).read_bytes(), TREE / file
+        new = old
+        if file == "src/lib.rs":
+            new = (FEATURE_GATES + old.decode() + SWITCH).encode()
+        elif file in by_file:
+            text = mutated(old.decode(), by_file[file])
+            new = text.encode()
+            for found in re.finditer(r"/\*mutant (\d+)\*/.*?/\*end \1\*/", text, re.DOTALL):
+                first = text.count("\n", 0, found.start()) + 1
+                places[file][int(found[1])] = range(first, text.count("\n", 0, found.end()) + 2)
+        if not copy.exists() or copy.read_bytes() != new:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(new)
     return places
+
+
+def mutated(text: str, mutants: list[Mutant]) -> str:
+    """Returns a file with the mutants at the head of their functions; from the last on, as each moves what follows."""
+    bodies: dict[int, list[Mutant]] = defaultdict(list)
+    for mutant in mutants:
+        bodies[mutant.body[0]].append(mutant)
+    new = text
+    for at in sorted(bodies, reverse=True):
+        branches = "".join(branch(text, mutant) for mutant in bodies[at])
+        new = f"{new[: at + 1]}{branches}{new[at + 1 :]}"
+    return new
 
 
 def branch(text: str, mutant: Mutant) -> str:
@@ -284,38 +284,34 @@ def cargo(tests: Tests, *command: str) -> set[tuple[str, int]]:
 
 
 class Rust:
-    """The library tests of the mutant's folder, all library tests, and the tests on the simulator."""
+    """The library tests of the mutant's folder, all other library tests, and the tests from outside."""
+
+    #: Not about the mutants: what must not compile, and a page that is compared with the tree.
+    NOT = ("--skip", "uncompilable", "--skip", "partners::page")
 
     def __init__(self, tests: Tests) -> None:
-        self.tests = tests
-
-    def steps(self, folder: str) -> list[tuple[str, Path, list[str]]]:
-        library, outside = self.tests.binaries["cai_dlpack"], self.tests.binaries["rust"]
-        skip = ["--skip", "uncompilable", "--skip", "the_page_is_the_table"]
-        others = [
-            flag for name in (f"{folder}::", "uncompilable", "the_page_is_the_table") for flag in ("--skip", name)
-        ]
-        return [
-            (f"tests of {folder}", library, [f"{folder}::"]),
-            ("library tests", library, others),
-            ("tests from outside", outside, skip),
-        ]
+        library, outside = tests.binaries["cai_dlpack"], tests.binaries["rust"]
+        elsewhere = [flag for name in FOLDERS for flag in ("--skip", f"{name}::")]
+        self.parts: dict[str, tuple[Path, list[str]]] = {
+            **{f"tests of {name}": (library, [f"{name}::"]) for name in FOLDERS},
+            "other library tests": (library, [*elsewhere, *self.NOT]),
+            "tests from outside": (outside, [*self.NOT]),
+        }
+        self.seconds: dict[str, float] = {}
 
     def check(self) -> None:
-        self.seconds = {}
-        for folder in FOLDERS:
-            for how, binary, arguments in self.steps(folder):
-                begun = time.monotonic()
-                failed = ended(binary, arguments, 0, 900)
-                if failed:
-                    raise SystemExit(f"{how}: {failed}, without a mutant")
-                self.seconds[folder, how] = time.monotonic() - begun
+        for how, (binary, arguments) in self.parts.items():
+            begun = time.monotonic()
+            if failed := ended(binary, arguments, 0, 900):
+                raise SystemExit(f"{how}: {failed}, without a mutant")
+            self.seconds[how] = time.monotonic() - begun
         print(self.seconds, flush=True)
 
     def killed(self, mutant: Mutant) -> str | None:
-        for how, binary, arguments in self.steps(mutant.folder):
-            failed = ended(binary, arguments, mutant.number, 30 + 6 * self.seconds[mutant.folder, how])
-            if failed:
+        own = f"tests of {mutant.folder}"
+        for how in sorted(self.parts, key=lambda each: each != own):
+            binary, arguments = self.parts[how]
+            if failed := ended(binary, arguments, mutant.number, 30 + 6 * self.seconds[how]):
                 return f"killed by {how} ({failed})"
         return None
 
@@ -339,7 +335,7 @@ def ended(binary: Path, arguments: list[str], number: int, seconds: float) -> st
         failed = None
         assert process.stdout
         for line in process.stdout:
-            if " FAILED" in line or " ... FAILED" in line:
+            if " FAILED" in line:
                 failed = line.split(" ... ")[0].removeprefix("test ")
                 break
         signal.alarm(0)
