@@ -319,7 +319,7 @@ class Rust:
 def ended(binary: Path, arguments: list[str], number: int, seconds: float) -> str | None:
     """Runs a test binary up to its first failure, and returns that."""
     environment = {**os.environ, "MUTANT": str(number), "CARGO_MANIFEST_DIR": str(TREE), "RUST_BACKTRACE": "0"}
-    command = [str(binary), *arguments, "-Zunstable-options", "--report-time"]
+    command = [str(binary), *arguments]
     with subprocess.Popen(
         command,
         cwd=TREE,
