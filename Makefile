@@ -231,13 +231,12 @@ asan:
 miri:
 	$(MAKE) soak PARTS=miri
 
-# Ends after MINUTES, if these are given; PYTHON_TESTS=1 gives survivors to the Python tests. cargo-mutants, which lists the
-# mutants, is built into the target folder.
+# Ends after MINUTES, if these are given. cargo-mutants, which lists the mutants, is built into the target folder.
 MUTANTS_TOOLS := $(abspath $(TARGET))/mutants-tools
 mutants: $(MUTANTS_TOOLS)/bin/cargo-mutants $(VENV)/.package simulator
 	PATH="$(MUTANTS_TOOLS)/bin:$$PATH" $(KIT) $(BIN)/python -m conformance.soak.mutants $(if $(SHARD),--shard $(SHARD)) \
-	    $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(filter command line,$(origin MINUTES)),--minutes $(MINUTES)) \
-	    $(if $(PYTHON_TESTS),--python)
+	    $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) \
+	    $(if $(filter command line,$(origin MINUTES)),--minutes $(MINUTES))
 
 $(MUTANTS_TOOLS)/bin/cargo-mutants:
 	cargo install cargo-mutants --version 27.1.0 --locked --root $(MUTANTS_TOOLS)

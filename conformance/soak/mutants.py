@@ -8,9 +8,8 @@ copy of the tree: a function `f` becomes `if is(17) { return BODY WITH THE CHANG
 environment chooses. What does not compile so is left out and counted: a mutant that no build admits, or one outside a
 function.
 
-A mutant is given to the library tests of its own folder, then to all library tests, then to the Rust tests from
-outside, and, with `--python`, to the Python tests that the package alone needs. The first failure, or a time-out,
-kills it.
+A mutant is given to the library tests of its own folder, then to all other library tests, then to the Rust tests from
+outside; a failure or a time-out kills it. A survivor may still be what a Python test notices.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ import math
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -36,7 +34,6 @@ from conformance.provenance import commit, today
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).absolute() / "mutants"
 TREE = TARGET / "tree"
-TESTS = ROOT / "conformance" / "tests"
 RESULTS = ROOT / "conformance" / "results" / "mutants.txt"
 FOLDERS = ("protocol", "driver", "view")
 #: What the copy of the tree needs to build.
@@ -108,7 +105,6 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--shard", default="1/1", help="k/n: each n-th mutant, from the k-th on")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begins no other mutant after this long")
-    parser.add_argument("--python", action="store_true", help="gives survivors to the Python tests")
     asked = parser.parse_args()
 
     start = time.monotonic()
@@ -119,14 +115,13 @@ def main() -> int:
     if asked.sample:
         chosen = random.Random(asked.seed).sample(chosen, min(asked.sample, len(chosen)))
     tests = built(chosen)
-    runs: list[Rust | Python] = [Rust(tests), *([Python()] if asked.python else [])]
-    for run in runs:
-        run.check()
+    rust = Rust(tests)
+    rust.check()
     verdicts: dict[int, str | None] = {}
     for mutant in tests.mutants:
         if time.monotonic() - start > asked.minutes * 60:
             break
-        verdicts[mutant.number] = next((how for run in runs if (how := run.killed(mutant))), None)
+        verdicts[mutant.number] = rust.killed(mutant)
         print(f"{verdicts[mutant.number] or 'SURVIVED'}: {mutant.name}", flush=True)
     report(provenance, asked, len(listed), len(chosen), tests, verdicts)
     return 0
@@ -348,59 +343,6 @@ def ended(binary: Path, arguments: list[str], number: int, seconds: float) -> st
     if failed or not code:
         return failed
     return "time-out" if time.monotonic() - begun >= seconds - 1 else f"exit code {code}"
-
-
-class Python:
-    """The Python tests that need the package alone, on an extension with the same mutants."""
-
-    NOT = ("cusim", "ownership", "doubles", "test_docs_python.py", "test_real_libraries.py", "test_rust_extension.py",
-           "test_source_rules.py", "partners")  # fmt: skip
-
-    def __init__(self) -> None:
-        self.package = TARGET / "package"
-
-    def check(self) -> None:
-        subprocess.run(
-            ["cargo", "build", "--locked", "--package", "cai-dlpack-python", "--target-dir", str(TARGET)],
-            cwd=TREE,
-            env={**os.environ, **SETTINGS},
-            check=True,
-        )
-        shutil.rmtree(self.package, ignore_errors=True)
-        shutil.copytree(TREE / "bindings" / "python" / "python" / "cai_dlpack", self.package / "cai_dlpack")
-        shutil.copy2(TARGET / "debug" / "lib_core.so", self.package / "cai_dlpack" / "_core.so")
-        begun = time.monotonic()
-        if failed := self.run(0, 1800):
-            raise SystemExit(f"Python tests: {failed}, without a mutant")
-        self.seconds = time.monotonic() - begun
-        print(f"Python tests: {self.seconds:.0f} s", flush=True)
-
-    def run(self, number: int, seconds: float) -> str | None:
-        kit = ROOT / "conformance" / "kit" / "src"
-        environment = {**os.environ, "MUTANT": str(number), "PYTHONPATH": f"{self.package}:{kit}"}
-        tests = [str(TESTS), *(f"--ignore={TESTS / name}" for name in self.NOT)]
-        simulated = [sys.executable, "-m", "cai_conformance", "simulate", "--", sys.executable]
-        command = [*simulated, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
-        with subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        ) as process:
-            try:
-                told, _ = process.communicate(timeout=seconds)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                return "time-out"
-        first = re.search(r"^(?:FAILED|ERROR) (\S+)", told, re.MULTILINE)
-        return (first[1] if first else f"exit code {process.returncode}") if process.returncode else None
-
-    def killed(self, mutant: Mutant) -> str | None:
-        failed = self.run(mutant.number, 60 + 6 * self.seconds)
-        return f"killed by Python tests ({failed})" if failed else None
 
 
 # --- what is kept ---
