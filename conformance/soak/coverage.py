@@ -45,9 +45,8 @@ def main() -> int:
         shutil.rmtree(PROFILES, ignore_errors=True)
     PROFILES.mkdir(parents=True, exist_ok=True)
     binaries = built()
-    if not asked.read:
-        run(binaries, asked.tests)
-    return report(provenance, reached([*binaries, PACKAGE / "cai_dlpack" / "_core.so"]))
+    failed = 0 if asked.read else run(binaries, asked.tests)
+    return report(provenance, reached([*binaries, PACKAGE / "cai_dlpack" / "_core.so"])) or failed
 
 
 def built() -> list[Path]:
@@ -64,7 +63,8 @@ def built() -> list[Path]:
     return [ROOT / path for path in re.findall(r"Executable .*\((.*)\)", told.stderr)]
 
 
-def run(binaries: list[Path], tests: list[str]) -> None:
+def run(binaries: list[Path], tests: list[str]) -> int:
+    """Runs all tests, and returns the exit code of the Python ones, which counts after the report."""
     # One file for all processes of a binary, which add to it: thousands are started.
     settings = {**os.environ, "LLVM_PROFILE_FILE": str(PROFILES / "%4m.profraw")}
     for binary in binaries:
@@ -72,7 +72,7 @@ def run(binaries: list[Path], tests: list[str]) -> None:
     kit = ROOT / "conformance" / "kit" / "src"
     settings |= {"PYTHONPATH": f"{PACKAGE}:{kit}", "CAI_DLPACK_FIGURES": "few"}
     simulated = [sys.executable, "-m", "cai_conformance", "simulate", "--", sys.executable]
-    subprocess.run([*simulated, "-m", "pytest", "-q", *tests], cwd=ROOT, env=settings, check=False)
+    return subprocess.run([*simulated, "-m", "pytest", "-q", *tests], cwd=ROOT, env=settings, check=False).returncode
 
 
 def llvm(tool: str, *arguments: str | Path) -> str:
