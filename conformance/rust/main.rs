@@ -16,7 +16,6 @@ mod cudarc_slices;
 mod fields;
 mod guide;
 mod neighbours;
-mod public_api;
 #[cfg(feature = "cudarc")]
 mod simulator;
 mod typed;

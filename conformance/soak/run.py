@@ -65,6 +65,10 @@ def simulator(minutes: float) -> list[str]:
     return [sys.executable, "-m", "conformance.soak.simulator", "--minutes", f"{minutes:.2f}"]
 
 
+def mutants(minutes: float) -> list[str]:
+    return ["make", "mutants", f"MINUTES={minutes:.0f}", "SAMPLE=300"]
+
+
 # The suites of the mode in which every allocation collects (conformance/tests/hostile.py).
 COLLECTED = ["test_malformed_cai", "test_malformed_dlpack", "test_import", "test_export", "test_capsules", "partners"]
 
@@ -80,7 +84,10 @@ PARTS = {
     "races": Part(races, "conformance/results/stream-races.tsv", takes_minutes=True),
     "orders": Part(orders, "conformance/results/stream-orders.tsv", takes_minutes=True),
     **{f"ownership-{part}": ownership(part) for part in ("figures", "refusals", "loom", "pythons", "asan", "valgrind")},
-    **{tool: checked(tool) for tool in ("asan", "tsan", "miri")},
+    **{tool: checked(tool) for tool in ("asan", "tsan")},
+    "miri": Part(lambda _: [str(ROOT / "conformance" / "soak" / "miri.sh")], "conformance/results/miri-*.txt"),
+    "mutants": Part(mutants, "conformance/results/mutants.txt", takes_minutes=True),
+    "coverage": Part(lambda _: [sys.executable, "-m", "conformance.soak.coverage"], "conformance/results/coverage.txt"),
     **{f"cpython-{kind}": cpython(kind) for kind in ("gil", "debug", "3.15", "free-threaded", "tsan")},
     "collecting": Part(collecting, "conformance/results/soak.tsv"),
     "kit": Part(

@@ -289,6 +289,7 @@ fn typestr_sizes(
 /// Every text of up to five letters out of those that matter, against a grammar read off NumPy's
 /// page and written another way.
 #[test]
+#[cfg_attr(miri, ignore = "exhaustive, over safe code alone")]
 fn typestr_small_space() {
     const LETTERS: &[u8] = b"<>|=#tbiufcmMOSUVx0123468-[";
     let mut texts = vec![String::new()];
@@ -381,6 +382,7 @@ fn codes_are_the_headers(#[case] ours: u8, #[case] header: Header) {
 
 /// All 256 codes by all 256 widths by three lane counts, against the page.
 #[test]
+#[cfg_attr(miri, ignore = "exhaustive, over safe code alone")]
 fn dlpack_types_exhaustive() {
     let page = page();
     for code in 0..=255_u8 {
@@ -602,6 +604,7 @@ fn mapping_page_links_to_rules() {
 
 /// Only canonical typestrs are accepted: every text of up to four ASCII letters.
 #[test]
+#[cfg_attr(miri, ignore = "exhaustive, over safe code alone")]
 fn from_typestr_fast_agrees_with_the_parser() {
     let letters: Vec<u8> = (b' '..=b'~').chain([0]).collect();
     let mut texts: Vec<Vec<u8>> = vec![vec![]];

@@ -620,3 +620,20 @@ fn struct_field_of_two_axes() {
     assert_eq!(field.shape(), [5, 2, 3]);
     assert_eq!(field.layout().elem_strides(), [12, 3, 1]);
 }
+
+#[rstest]
+#[case::one_in_a_byte("int4", "|V1", true)]
+#[case::a_pair_fills_the_byte("int4x2", "|V1", false)]
+#[case::a_byte_of_its_own("float8_e4m3fn", "|V1", false)]
+fn a_named_type_smaller_than_a_byte_is_padded(
+    #[case] name: &str,
+    #[case] typestr: &str,
+    #[case] is_padded: bool,
+) {
+    let dtype = DType::from_name(name).unwrap();
+    let dict = Dict { typestr, ..VALID };
+    let named = dict.made().unwrap().into_named(dtype, Device::cuda(0));
+    let described = named.unwrap();
+    assert_eq!(described.dtype(), dtype);
+    assert_eq!(described.flags().contains(Flags::SUBBYTE_PADDED), is_padded);
+}

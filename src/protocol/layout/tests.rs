@@ -223,6 +223,7 @@ const STRIDES: &[i64] = &[-16, -4, -1, 0, 1, 2, 3, 4, 6, 8, 16];
 
 /// ndim 0 to 3, extents 0 to 3, eleven byte strides per axis, five item sizes.
 #[test]
+#[cfg_attr(miri, ignore = "exhaustive, over safe code alone")]
 fn byte_strides_exhaustive() {
     let mut seen = [0_u32; 2];
     for ndim in 0..=3 {
@@ -346,6 +347,7 @@ fn absent_strides_exhaustive() {
 /// Extremes of extents and strides: what is taken must hold the promises of the module, computed
 /// in 128 bits; what is refused must break one of them.
 #[test]
+#[cfg_attr(miri, ignore = "exhaustive, over safe code alone")]
 fn extremes_exhaustive() {
     const FAR: &[i64] = &[0, 1, 2, 1 << 31, 1 << 32, (1 << 62) - 1, 1 << 62, i64::MAX];
     const STEPS: &[i64] = &[

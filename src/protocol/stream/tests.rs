@@ -323,6 +323,7 @@ fn deed(plan: &Plan) -> Deed {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "exhaustive, over safe code alone")]
 fn every_situation_gets_the_plan_of_the_oracle() {
     let all = situations();
     assert_eq!(all.len(), 5 * 7 * 4 * 3 * 2 * 2 * 4 * 4 * 2 * 2 * 2);
@@ -333,6 +334,7 @@ fn every_situation_gets_the_plan_of_the_oracle() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "exhaustive, over safe code alone")]
 fn an_event_goes_from_the_ready_stream_to_the_requested_one() {
     for situation in situations() {
         match plan(&situation) {
@@ -349,6 +351,7 @@ fn an_event_goes_from_the_ready_stream_to_the_requested_one() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "exhaustive, over safe code alone")]
 fn the_host_never_waits_while_a_capture_is_in_sight() {
     for situation in situations() {
         if let Plan::HostWait { .. } = plan(&situation) {
@@ -363,6 +366,7 @@ fn the_host_never_waits_while_a_capture_is_in_sight() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "exhaustive, over safe code alone")]
 fn the_cheap_tests_agree_with_the_plan() {
     for situation in situations() {
         let plan = plan(&situation);
@@ -380,6 +384,7 @@ fn the_cheap_tests_agree_with_the_plan() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "exhaustive, over safe code alone")]
 fn a_capture_state_is_never_asked_for_in_vain() {
     for situation in situations() {
         let idle = Situation {
@@ -408,6 +413,7 @@ fn needs_order(#[case] ready: Stream, #[case] request: Request, #[case] needs: b
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "exhaustive, over safe code alone")]
 fn every_refusal_says_what_to_do_and_names_both_streams() {
     let mut rules = Vec::new();
     for situation in situations() {
