@@ -97,14 +97,20 @@ fn refusals() -> String {
     let rows = each_call().filter_map(|(partner, call)| {
         let devices: Vec<_> = call.devices.iter().map(ToString::to_string).collect();
         let refuses: Vec<_> = call.refuses.iter().map(ToString::to_string).collect();
-        let says = !(devices.is_empty() && refuses.is_empty() && call.ignores.is_empty());
+        let dropped = call.drops.iter().map(|drops| drops.name());
+        let ignores = [call.ignores]
+            .into_iter()
+            .chain(dropped)
+            .filter(|part| !part.is_empty());
+        let ignores: Vec<_> = ignores.collect();
+        let says = !(devices.is_empty() && refuses.is_empty() && ignores.is_empty());
         says.then(|| {
             [
                 partner.title.to_owned(),
                 code(call),
                 devices.join(", "),
                 refuses.join("; "),
-                call.ignores.to_owned(),
+                ignores.join("; "),
             ]
         })
     });

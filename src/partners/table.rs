@@ -6,16 +6,18 @@
 use super::reads::Reads;
 use super::refuses::Refuses;
 use super::refuses::Refuses::{
-    AxesAbove, BeyondDlpack, BeyondNumpy, DType, Empty, Gaps, NegativeStrides, NoAxes, NotCOrder,
-    NotContiguous, OneDType, Packed, Padded, ReadOnly, SubByte,
+    AxesAbove, Backwards, BeyondDlpack, BeyondNumpy, BitItems, DType, Empty, EmptyBackwards,
+    FieldsBeyondNumpy, Gaps, Lanes, NegativeStrides, NoAxes, NotCOrder, NotContiguous, OneDType,
+    OtherCpu, OutOfOrder, Packed, Padded, ReadOnly, SubByte, UnevenStrides,
 };
 use super::row::Checked::{Matrix, MatrixHost, Source, Torch};
 use super::row::Mutability::{Immutable, Mutable, Unknown};
 use super::row::Quirk::{AbortsOnDtype, IgnoresStream, MislabelsBfloat16, WantsCurrentDevice};
-use super::row::{Call, Fault, Partner, Producer, Silence, Waits};
+use super::row::{Call, Drops, Fault, Partner, Producer, Silence, Waits};
 
 const HOST: &[i32] = &[1];
 const HOST_READABLE: &[i32] = &[1, 3, 13];
+const HOST_READABLE_BY_NUMPY: &[i32] = &[1, 3, 11, 13];
 const CUDA: &[i32] = &[2, 3, 13];
 /// NumPy, and what is made of its arrays.
 const NO_NUMPY_DTYPE: &[Refuses] = &[
@@ -23,6 +25,7 @@ const NO_NUMPY_DTYPE: &[Refuses] = &[
     DType("float8"),
     DType("complex32"),
     SubByte,
+    Lanes,
 ];
 
 /// A producer's usual facts, and those that it must state.
@@ -48,7 +51,9 @@ const fn call(import: &'static str, code: &'static str, reads: Reads, waits: Wai
         devices: &[],
         refuses: &[],
         ignores: "",
+        drops: &[],
         copies: false,
+        passes_stream: false,
         takes_capsules: false,
     }
 }
@@ -68,6 +73,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "NumPy",
         aliases: &["np"],
         distribution: "numpy",
+        distributions: &[],
         modules: &["numpy"],
         version: "2.4.6",
         checked: Matrix,
@@ -80,7 +86,7 @@ pub static PARTNERS: &[Partner] = &[
             )
         }),
         call: Call {
-            devices: HOST_READABLE,
+            devices: HOST_READABLE_BY_NUMPY,
             refuses: NO_NUMPY_DTYPE,
             ..call(
                 "import numpy as np",
@@ -92,7 +98,7 @@ pub static PARTNERS: &[Partner] = &[
         more: &[
             Call {
                 devices: HOST_READABLE,
-                refuses: &[Packed, BeyondNumpy],
+                refuses: &[Packed, Lanes, BeyondNumpy, FieldsBeyondNumpy],
                 advice: "types that NumPy does not have come as those of ml_dtypes",
                 ..call(
                     "import numpy as np",
@@ -120,6 +126,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "Numba",
         aliases: &["numba.cuda"],
         distribution: "numba-cuda",
+        distributions: &[],
         modules: &["numba"],
         version: "0.30.4",
         checked: Matrix,
@@ -131,7 +138,7 @@ pub static PARTNERS: &[Partner] = &[
         call: Call {
             advice: "`v.synchronize()` waits where you choose",
             refuses: &[BeyondNumpy],
-            ignores: "the read-only flag",
+            drops: &[Drops::ReadOnly],
             ..interface(
                 "import numba.cuda",
                 "numba.cuda.as_cuda_array(v)",
@@ -149,6 +156,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "cuda.core",
         aliases: &["cuda.core.utils"],
         distribution: "cuda-core",
+        distributions: &[],
         modules: &["cuda.core"],
         version: "1.2.2",
         checked: Matrix,
@@ -160,14 +168,21 @@ pub static PARTNERS: &[Partner] = &[
                 "`_memory/_buffer.pyx`: `Buffer.__dlpack__` ignores `stream`; the work stream of `StridedMemoryView`'s table is NULL",
             )
         }),
-        call: call(
-            "from cuda.core.utils import StridedMemoryView",
-            "StridedMemoryView.from_dlpack(v, stream_ptr=s)",
-            Reads::Dlpack,
-            Waits::Stream,
-        ),
+        call: Call {
+            devices: &[1, 2, 3, 13],
+            refuses: &[OtherCpu, BitItems],
+            advice: "for memory of the CPU, pass -1",
+            ignores: "types that NumPy lacks, until `dtype` is read, which refuses them",
+            passes_stream: true,
+            ..call(
+                "from cuda.core.utils import StridedMemoryView",
+                "StridedMemoryView.from_dlpack(v, stream_ptr=s)",
+                Reads::Dlpack,
+                Waits::Stream,
+            )
+        },
         more: &[Call {
-            refuses: &[BeyondNumpy],
+            refuses: &[BeyondNumpy, UnevenStrides],
             ..interface(
                 "from cuda.core.utils import StridedMemoryView",
                 "StridedMemoryView.from_cuda_array_interface(v, stream_ptr=s)",
@@ -184,6 +199,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "tvm-ffi",
         aliases: &["tvm"],
         distribution: "apache-tvm-ffi",
+        distributions: &[],
         modules: &["tvm_ffi"],
         version: "0.1.15.post2",
         checked: Matrix,
@@ -199,7 +215,7 @@ pub static PARTNERS: &[Partner] = &[
         call: Call {
             advice: "for another stream, pass `v.on(s)`",
             refuses: &[Padded],
-            ignores: "the read-only flag: it arrives and is not shown",
+            drops: &[Drops::ReadOnly],
             takes_capsules: true,
             ..call(
                 "import tvm_ffi",
@@ -214,8 +230,9 @@ pub static PARTNERS: &[Partner] = &[
     Partner {
         name: "warp",
         title: "Warp",
-        aliases: &["wp", "nvidia-warp"],
+        aliases: &["wp"],
         distribution: "warp-lang",
+        distributions: &["nvidia-warp"],
         modules: &["warp"],
         version: "1.19.0",
         checked: Matrix,
@@ -229,8 +246,18 @@ pub static PARTNERS: &[Partner] = &[
             )
         }),
         call: Call {
-            refuses: &[ReadOnly, NoAxes, DType("complex"), DType("float8"), SubByte],
+            devices: &[1, 2, 3, 13],
+            refuses: &[
+                ReadOnly,
+                NoAxes,
+                AxesAbove(4),
+                DType("complex"),
+                DType("float8"),
+                SubByte,
+                EmptyBackwards,
+            ],
             ignores: "`byte_offset`, which is 0",
+            drops: &[Drops::ReadOnly, Drops::Lanes],
             ..call(
                 "import warp as wp",
                 "wp.from_dlpack(v)",
@@ -249,6 +276,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "PyCUDA",
         aliases: &["pycuda.driver"],
         distribution: "pycuda",
+        distributions: &[],
         modules: &["pycuda"],
         version: "2026.1",
         checked: Matrix,
@@ -259,7 +287,8 @@ pub static PARTNERS: &[Partner] = &[
         )),
         call: Call {
             advice: "pass `v.on(s.handle)`",
-            ignores: "all but the address: shape, strides, type and flag are the kernel's own affair",
+            ignores: "all but the address: shape, strides and type are the kernel's own affair",
+            drops: &[Drops::ReadOnly],
             ..interface(
                 "import pycuda.driver",
                 "kernel(v, block=(1, 1, 1))",
@@ -272,8 +301,9 @@ pub static PARTNERS: &[Partner] = &[
     Partner {
         name: "jax",
         title: "JAX",
-        aliases: &["jnp", "jax.numpy", "jaxlib"],
+        aliases: &["jnp", "jax.numpy"],
         distribution: "jax",
+        distributions: &["jaxlib", "jax-cuda*-plugin", "jax-cuda*-pjrt"],
         modules: &["jax", "jaxlib"],
         version: "0.10.2",
         checked: MatrixHost,
@@ -287,7 +317,7 @@ pub static PARTNERS: &[Partner] = &[
         }),
         call: Call {
             devices: &[1, 2, 3],
-            refuses: &[ReadOnly, Gaps, DType("complex32"), SubByte],
+            refuses: &[ReadOnly, Gaps, DType("complex32"), SubByte, Lanes, OtherCpu],
             ignores: "on the CPU it copies what is not aligned to 64 bytes, without a word",
             ..call(
                 "import jax",
@@ -299,7 +329,8 @@ pub static PARTNERS: &[Partner] = &[
         more: &[Call {
             advice: "streams 1 and 2 are not waited for: pass `v.synchronize()`, or `v.on(s)` of a handle",
             refuses: &[Gaps, BeyondNumpy],
-            ignores: "the read-only flag; it keeps no reference to the view",
+            ignores: "it keeps no reference to the view",
+            drops: &[Drops::ReadOnly],
             ..interface("import jax.numpy as jnp", "jnp.asarray(v)", Waits::Stream)
         }],
         faults: &[],
@@ -309,6 +340,12 @@ pub static PARTNERS: &[Partner] = &[
         title: "TensorFlow",
         aliases: &["tf"],
         distribution: "tensorflow-cpu",
+        distributions: &[
+            "tensorflow",
+            "tensorflow-gpu",
+            "tensorflow-intel",
+            "tf-nightly",
+        ],
         modules: &["tensorflow"],
         version: "2.21.0",
         checked: MatrixHost,
@@ -331,6 +368,7 @@ pub static PARTNERS: &[Partner] = &[
                 DType("complex32"),
                 SubByte,
             ],
+            drops: &[Drops::Lanes],
             ..call(
                 "import tensorflow as tf",
                 "tf.experimental.dlpack.from_dlpack(cd.to_dlpack(v, stream=\"host\"))",
@@ -357,6 +395,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "Paddle",
         aliases: &[],
         distribution: "paddlepaddle",
+        distributions: &["paddlepaddle-gpu"],
         modules: &["paddle"],
         version: "3.3.1",
         checked: MatrixHost,
@@ -380,7 +419,10 @@ pub static PARTNERS: &[Partner] = &[
                 DType("float8_e8m0fnu"),
                 DType("complex32"),
                 SubByte,
+                Lanes,
+                AxesAbove(9),
             ],
+            drops: &[Drops::ReadOnly],
             takes_capsules: true,
             ..call(
                 "import paddle",
@@ -410,6 +452,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "ONNX Runtime",
         aliases: &["ort", "onnx"],
         distribution: "onnxruntime",
+        distributions: &["onnxruntime-gpu"],
         modules: &["onnxruntime"],
         version: "1.31.1",
         checked: MatrixHost,
@@ -432,6 +475,7 @@ pub static PARTNERS: &[Partner] = &[
                 DType("complex"),
                 DType("float8"),
                 SubByte,
+                Lanes,
             ],
             takes_capsules: true,
             ..call(
@@ -452,6 +496,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "pyarrow",
         aliases: &["pa", "arrow"],
         distribution: "pyarrow",
+        distributions: &[],
         modules: &["pyarrow"],
         version: "26.0.1",
         checked: MatrixHost,
@@ -478,6 +523,7 @@ pub static PARTNERS: &[Partner] = &[
                 DType("bfloat16"),
                 DType("float8"),
                 SubByte,
+                Lanes,
             ],
             ..call(
                 "import pyarrow as pa",
@@ -496,18 +542,20 @@ pub static PARTNERS: &[Partner] = &[
         title: "array-api-strict",
         aliases: &[],
         distribution: "array-api-strict",
+        distributions: &[],
         modules: &["array_api_strict"],
         version: "2.6.1",
         checked: MatrixHost,
         producer: Some(producer("cd.view(a)", Silence::Ready, "host memory")),
         call: Call {
-            devices: HOST_READABLE,
+            devices: HOST_READABLE_BY_NUMPY,
             refuses: &[
                 DType("float16"),
                 DType("bfloat16"),
                 DType("float8"),
                 DType("complex32"),
                 SubByte,
+                Lanes,
             ],
             ..call(
                 "import array_api_strict as strict",
@@ -524,13 +572,15 @@ pub static PARTNERS: &[Partner] = &[
         title: "mpi4py",
         aliases: &["mpi"],
         distribution: "mpi4py",
+        distributions: &[],
         modules: &["mpi4py"],
         version: "4.1.2",
         checked: Matrix,
         producer: None,
         call: Call {
+            devices: &[1, 2, 3, 10, 11, 13],
             advice: "pass `v.synchronize()`",
-            refuses: &[NotContiguous],
+            refuses: &[NotContiguous, OutOfOrder],
             ..call(
                 "from mpi4py import MPI",
                 "comm.Send(v, dest=1)",
@@ -546,6 +596,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "torch",
         aliases: &["pytorch"],
         distribution: "torch",
+        distributions: &[],
         modules: &["torch"],
         version: "2.15.0",
         checked: Torch,
@@ -560,15 +611,17 @@ pub static PARTNERS: &[Partner] = &[
             )
         }),
         call: Call {
-            devices: &[1, 2],
+            devices: &[1, 2, 8],
             refuses: &[
-                NegativeStrides,
+                Backwards,
                 SubByte,
+                Lanes,
                 OneDType("float8_e3m4"),
                 OneDType("float8_e4m3"),
                 OneDType("float8_e4m3b11fnuz"),
             ],
-            ignores: "`byte_offset`, which is 0; the read-only flag: it arrives and is not shown",
+            ignores: "`byte_offset`, which is 0",
+            drops: &[Drops::ReadOnly],
             takes_capsules: true,
             ..call(
                 "import torch",
@@ -593,6 +646,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "CuPy",
         aliases: &["cp"],
         distribution: "cupy-cuda13x",
+        distributions: &["cupy", "cupy-cuda*x", "cupy-cuda*"],
         modules: &["cupy"],
         version: "15.0.0a1",
         checked: Source,
@@ -607,7 +661,7 @@ pub static PARTNERS: &[Partner] = &[
         }),
         call: Call {
             devices: &[2, 13],
-            ignores: "the read-only flag",
+            drops: &[Drops::ReadOnly],
             ..call(
                 "import cupy",
                 "cupy.from_dlpack(v)",
@@ -617,7 +671,7 @@ pub static PARTNERS: &[Partner] = &[
         },
         more: &[Call {
             refuses: &[BeyondNumpy],
-            ignores: "the read-only flag",
+            drops: &[Drops::ReadOnly],
             ..interface("import cupy", "cupy.asarray(v)", Waits::Host)
         }],
         faults: &[],
@@ -627,6 +681,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "cuDF",
         aliases: &["pylibcudf"],
         distribution: "cudf-cu13",
+        distributions: &["cudf-cu*", "pylibcudf-cu*"],
         modules: &["cudf", "pylibcudf"],
         version: "6a22d1d",
         checked: Source,
@@ -642,7 +697,7 @@ pub static PARTNERS: &[Partner] = &[
         call: Call {
             advice: "pass `v.on(1)`, or `v.on(2)` with `CUDF_PER_THREAD_STREAM=1`",
             refuses: &[NoAxes, BeyondDlpack],
-            ignores: "the read-only flag",
+            drops: &[Drops::ReadOnly],
             ..interface("import cudf", "cudf.Series(v)", Waits::Nobody)
         },
         more: &[],
@@ -653,6 +708,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "RMM",
         aliases: &[],
         distribution: "rmm-cu13",
+        distributions: &["rmm-cu*", "librmm-cu*"],
         modules: &["rmm"],
         version: "5d50a37",
         checked: Source,
@@ -679,6 +735,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "pylibraft",
         aliases: &["raft"],
         distribution: "pylibraft-cu13",
+        distributions: &["pylibraft-cu*"],
         modules: &["pylibraft"],
         version: "2141422",
         checked: Source,
@@ -704,6 +761,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "XGBoost",
         aliases: &["xgb"],
         distribution: "xgboost",
+        distributions: &["xgboost-cpu"],
         modules: &["xgboost"],
         version: "379b29f",
         checked: Source,
@@ -717,7 +775,7 @@ pub static PARTNERS: &[Partner] = &[
                 DType("complex"),
                 BeyondDlpack,
             ],
-            ignores: "the read-only flag",
+            drops: &[Drops::ReadOnly],
             ..interface("import xgboost", "xgboost.DMatrix(v)", Waits::Stream)
         },
         more: &[],
@@ -728,6 +786,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "DALI",
         aliases: &["dali"],
         distribution: "nvidia-dali-cuda130",
+        distributions: &["nvidia-dali-cuda*", "nvidia-dali-nightly-cuda*"],
         modules: &["nvidia.dali"],
         version: "version not recorded",
         checked: Source,
@@ -741,7 +800,7 @@ pub static PARTNERS: &[Partner] = &[
         }),
         call: Call {
             refuses: &[NotCOrder, BeyondDlpack],
-            ignores: "the read-only flag",
+            drops: &[Drops::ReadOnly],
             ..interface(
                 "from nvidia.dali.tensors import TensorGPU",
                 "TensorGPU(v)",
@@ -756,6 +815,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "CV-CUDA",
         aliases: &["nvcv"],
         distribution: "cvcuda-cu13",
+        distributions: &["cvcuda-cu*"],
         modules: &["nvcv", "cvcuda"],
         version: "da51fc9",
         checked: Source,
@@ -770,7 +830,8 @@ pub static PARTNERS: &[Partner] = &[
         call: Call {
             advice: "pass `v.on(s.handle)`",
             refuses: &[Empty, NoAxes, BeyondDlpack],
-            ignores: "the device: it takes 0 for every array; the read-only flag",
+            ignores: "the device: it takes 0 for every array",
+            drops: &[Drops::ReadOnly],
             ..interface("import nvcv", "nvcv.as_tensor(v)", Waits::Nobody)
         },
         more: &[],

@@ -48,14 +48,20 @@ impl Descr {
     }
 
     /// Whether a field, on any level, is a reference to an object.
+    #[cfg(feature = "pyo3")]
     pub(crate) fn has_objects(&self) -> bool {
-        fn any(fields: &[DescrField]) -> bool {
-            let is_object = |field: &DescrField| {
-                field.typestr.kind() == Kind::Object || field.nested().is_some_and(any)
-            };
-            fields.iter().any(is_object)
+        self.has_field(|items| items.kind() == Kind::Object)
+    }
+
+    /// Whether a field, on any level, has items of such a type.
+    pub(crate) fn has_field(&self, is_such: impl Fn(TypeStr) -> bool) -> bool {
+        fn any(fields: &[DescrField], is_such: &dyn Fn(TypeStr) -> bool) -> bool {
+            fields.iter().any(|field| match field.nested() {
+                Some(inner) => any(inner, is_such),
+                None => is_such(field.typestr),
+            })
         }
-        matches!(self, Self::Fields(fields) if any(fields))
+        matches!(self, Self::Fields(fields) if any(fields, &is_such))
     }
 
     pub(super) fn find(&self, name: &str) -> Result<&DescrField, Violation> {

@@ -49,6 +49,7 @@ use hand_over::Given;
 /// order
 /// refused
 /// call
+/// dropped
 /// remedies
 /// driver_calls
 /// warnings
@@ -73,6 +74,7 @@ pub(crate) struct Explanation {
     /// The consumer's call, in which `v` is the view; None without `to`.
     #[pyo3(get)]
     call: Option<&'static str>,
+    dropped: Vec<&'static str>,
     remedies: Vec<String>,
     driver_calls: Option<&'static [&'static str]>,
     warnings: Vec<String>,
@@ -89,6 +91,13 @@ impl Explanation {
     #[getter]
     fn remedies<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         texts(py, self.remedies.iter())
+    }
+
+    /// What the consumer takes and its array does not have, such as "the read-only flag": it can be written, although the
+    /// view's memory is read-only, or may be.
+    #[getter]
+    fn dropped<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.dropped)
     }
 
     /// The driver's calls that make the order, such as "cuEventRecord"; None if they depend on the producer, or on a
@@ -211,8 +220,14 @@ fn explain<'py>(
                  ({}, {}), which makes a stream wait",
                 device.device_type, device.id
             ));
-            if let (Some(view), Some(partner)) = (&described, given.partner) {
-                hand_over::refuse(py, view, partner, None, &mut found);
+            match (&described, given.partner) {
+                (Some(view), Some(partner)) => {
+                    hand_over::refuse(py, view, partner, None, &mut found);
+                }
+                (None, Some(partner)) => {
+                    found.refused = partner.device_refusal(&partner.call, device);
+                }
+                (_, None) => {}
             }
             described
         }
@@ -279,6 +294,11 @@ fn written(
         "advice",
         advice.as_deref().filter(|advice| !advice.is_empty()),
     );
+    let dropped = found.dropped.join("; ");
+    known(
+        "dropped",
+        Some(&*dropped).filter(|dropped| !dropped.is_empty()),
+    );
     known("refused", found.refused.as_deref());
     for warning in &found.warnings {
         line(&mut text, "warning", warning);
@@ -288,7 +308,7 @@ fn written(
 
 fn line(text: &mut String, head: &str, rest: &str) {
     // Writing to a String cannot fail.
-    let _ = writeln!(text, "{head:12}{rest}");
+    let _ = writeln!(text, "{head:11} {rest}");
 }
 
 fn texts<'py>(
