@@ -169,7 +169,7 @@ impl Call {
         }
     }
 
-    /// Who waits for data that is ready on `ready`. `decide` decides about what the call asks the view for.
+    /// Who waits for data that is ready on `ready`. `decide` decides about what the call asks the view for, by a policy.
     ///
     /// # Errors
     /// Those of `decide`.
@@ -180,15 +180,15 @@ impl Call {
         stream: Option<Request>,
         asks: Asks,
         policy: SyncPolicy,
-        decide: impl Fn(Request) -> Result<Order, E>,
+        decide: impl Fn(Request, SyncPolicy) -> Result<Order, E>,
     ) -> Result<Order, E> {
         let nothing = |reason: Reason| Order::Nothing {
             why: reason.sentence(),
         };
         let why = "the consumer waits for the stream in the dict";
         Ok(match (asks, self.waits, stream) {
-            (Asks::For(request), ..) => match (decide(request), self.asks_next(array)) {
-                (Ok(Order::Refused(_)) | Err(_), Some(next)) => decide(next)?,
+            (Asks::For(request), ..) => match (decide(request, policy), self.asks_next(array)) {
+                (Ok(Order::Refused(_)) | Err(_), Some(next)) => decide(next, policy)?,
                 (first, _) => first?,
             },
             _ if ready == Stream::None => nothing(Reason::ReadyEverywhere),
@@ -200,7 +200,7 @@ impl Call {
                 },
             },
             // The library's own wait is refused by the driver as ours would be, as for a stream that is being captured.
-            (Asks::Nothing, Waits::Host, _) => match decide(Request::Host)? {
+            (Asks::Nothing, Waits::Host, _) => match decide(Request::Host, SyncPolicy::Event)? {
                 Order::Refused(why) => Order::Refused(why),
                 _ => Order::HostWait { stream: ready, why },
             },
@@ -208,15 +208,16 @@ impl Call {
             (Asks::Nothing, _, Some(Request::Stream(wait))) if wait == ready => {
                 nothing(Reason::SameStream)
             }
-            (Asks::Nothing, _, Some(Request::Stream(wait))) => match decide(Request::Stream(wait))?
-            {
-                Order::Refused(why) => Order::Refused(why),
-                _ => Order::Event {
-                    record: ready,
-                    wait,
-                    why,
-                },
-            },
+            (Asks::Nothing, _, Some(Request::Stream(wait))) => {
+                match decide(Request::Stream(wait), SyncPolicy::Event)? {
+                    Order::Refused(why) => Order::Refused(why),
+                    _ => Order::Event {
+                        record: ready,
+                        wait,
+                        why,
+                    },
+                }
+            }
             (Asks::Nothing, _, Some(_)) => nothing(Reason::NoSyncRequested),
             (Asks::Nothing, _, None) => Order::Unnamed {
                 ready,

@@ -70,7 +70,7 @@ impl Partner {
         let stream = stream.map(Request::from);
         let asks = self.call.asks(array, stream, Stream::LegacyDefault);
         let policy = SyncPolicy::Event;
-        let decide = |request| {
+        let decide = |request, policy| {
             let situation = Situation::new(ready, request, policy);
             let plan = plan(&Situation {
                 platform,

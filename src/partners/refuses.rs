@@ -24,7 +24,7 @@ pub enum Refuses {
     NotContiguous,
     /// Anything but C order.
     NotCOrder,
-    /// Arrays without axes.
+    /// Arrays without axes, of which the lanes of a type are one.
     NoAxes,
     /// More axes than this.
     AxesAbove(usize),
@@ -59,6 +59,12 @@ pub enum Refuses {
     UnevenStrides,
     /// A CPU whose id is not 0.
     OtherCpu,
+    /// Handles of opaque devices with a byte offset of no whole number of elements.
+    UnevenOffset,
+    /// Elements for which NumPy takes the types of ml_dtypes, at an address that is no multiple of their size.
+    MisalignedExtra,
+    /// These arrays, but for the element type of this name.
+    Except(&'static str, &'static [Refuses]),
 }
 
 impl Refuses {
@@ -79,8 +85,8 @@ impl Refuses {
             Self::Gaps => !is_contiguous() && !is_compact(array),
             Self::NotContiguous => !is_contiguous() && !layout.is_f_contiguous(),
             Self::NotCOrder => !is_contiguous(),
-            Self::NoAxes => array.ndim() == 0,
-            Self::AxesAbove(most) => array.ndim() > most,
+            Self::NoAxes => axes(array) == 0,
+            Self::AxesAbove(most) => axes(array) > most,
             Self::Empty => array.len() == 0,
             Self::BeyondDlpack => {
                 (array.cai_only()).is_some_and(|only| only.dtype().is_none() || is_uneven(array))
@@ -104,6 +110,18 @@ impl Refuses {
             Self::DType(prefix) => array.type_name().starts_with(prefix),
             Self::OneDType(name) => array.type_name() == name,
             Self::Lanes => array.dtype().lanes() != 1,
+            Self::UnevenOffset => (array.dtype().itemsize())
+                .is_some_and(|itemsize| !array.byte_offset().is_multiple_of(itemsize.into())),
+            Self::MisalignedExtra => {
+                let (data, dtype) = (array.data(), array.dtype());
+                let is_extra = !dtype.is_cai_only() && dtype.typestr().is_err();
+                let itemsize = dtype.itemsize().filter(|_| is_extra);
+                itemsize.is_some_and(|itemsize| !data.is_multiple_of(itemsize.into()))
+            }
+            Self::Except(name, refuses) => {
+                let mut refuses = refuses.iter();
+                array.type_name() != name && refuses.any(|refuses| refuses.applies_to(array, reads))
+            }
             Self::UnevenStrides => is_uneven(array),
             Self::OtherCpu => {
                 let device = array.device();
@@ -141,8 +159,23 @@ impl fmt::Display for Refuses {
             Self::Lanes => f.write_str("types of more than one lane"),
             Self::UnevenStrides => f.write_str("strides that are no whole number of elements"),
             Self::OtherCpu => f.write_str("a CPU of another id than 0"),
+            Self::UnevenOffset => f.write_str("byte offsets of no whole number of elements"),
+            Self::MisalignedExtra => {
+                f.write_str("ml_dtypes' types at addresses that are no multiple of their size")
+            }
+            Self::Except(name, refuses) => {
+                for refuses in *refuses {
+                    write!(f, "{refuses}, ")?;
+                }
+                write!(f, "but for {name}")
+            }
         }
     }
+}
+
+/// The number of axes, of which the lanes of a type are one.
+fn axes(array: &Descriptor) -> usize {
+    array.ndim() + usize::from(array.dtype().lanes() > 1)
 }
 
 fn is_padded(array: &Descriptor) -> bool {

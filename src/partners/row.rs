@@ -199,11 +199,6 @@ pub struct Call {
 }
 
 impl Call {
-    /// The expression without a stream, of a call that [is passed one](Self::passes_stream).
-    pub(crate) fn code_without_stream(&self) -> String {
-        self.code.replacen("=s)", "=-1)", 1)
-    }
-
     /// Who waits, and what the caller does about it, in a sentence.
     #[must_use]
     pub fn streams(&self) -> String {

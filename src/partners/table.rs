@@ -7,8 +7,9 @@ use super::reads::Reads;
 use super::refuses::Refuses;
 use super::refuses::Refuses::{
     AxesAbove, Backwards, BeyondDlpack, BeyondNumpy, BitItems, DType, Empty, EmptyBackwards,
-    FieldsBeyondNumpy, Gaps, Lanes, NegativeStrides, NoAxes, NotCOrder, NotContiguous, OneDType,
-    OtherCpu, OutOfOrder, Packed, Padded, ReadOnly, SubByte, UnevenStrides,
+    Except, FieldsBeyondNumpy, Gaps, Lanes, MisalignedExtra, NegativeStrides, NoAxes, NotCOrder,
+    NotContiguous, OneDType, OtherCpu, OutOfOrder, Packed, Padded, ReadOnly, SubByte, UnevenOffset,
+    UnevenStrides,
 };
 use super::row::Checked::{Matrix, MatrixHost, Source, Torch};
 use super::row::Mutability::{Immutable, Mutable, Unknown};
@@ -98,7 +99,13 @@ pub static PARTNERS: &[Partner] = &[
         more: &[
             Call {
                 devices: HOST_READABLE,
-                refuses: &[Packed, Lanes, BeyondNumpy, FieldsBeyondNumpy],
+                refuses: &[
+                    Packed,
+                    Lanes,
+                    BeyondNumpy,
+                    FieldsBeyondNumpy,
+                    MisalignedExtra,
+                ],
                 advice: "types that NumPy does not have come as those of ml_dtypes",
                 ..call(
                     "import numpy as np",
@@ -266,10 +273,16 @@ pub static PARTNERS: &[Partner] = &[
             )
         },
         more: &[],
-        faults: &[Fault {
-            what: "arrays without axes: IndexError",
-            reproduction: "`wp.init(); wp.from_dlpack(np.zeros(()))`",
-        }],
+        faults: &[
+            Fault {
+                what: "arrays without axes: IndexError",
+                reproduction: "`wp.init(); wp.from_dlpack(np.zeros(()))`",
+            },
+            Fault {
+                what: "makes an axis of the lanes of a type, and divides the other strides by their number: it reads other elements",
+                reproduction: "`wp.from_dlpack(v).strides` of a `v` of float32x2",
+            },
+        ],
     },
     Partner {
         name: "pycuda",
@@ -378,6 +391,10 @@ pub static PARTNERS: &[Partner] = &[
         },
         more: &[],
         faults: &[
+            Fault {
+                what: "does not look at the lanes of a type: float32x2 of 2 x 3 arrives as float32 of 2 x 3",
+                reproduction: "`tf.experimental.dlpack.from_dlpack(cd.to_dlpack(v)).shape` of such a `v`",
+            },
             Fault {
                 what: "a tensor of strings ends the process; through the bridge a refusal",
                 reproduction: "`tf.constant(\"x\").__dlpack__()`",
@@ -614,8 +631,8 @@ pub static PARTNERS: &[Partner] = &[
             devices: &[1, 2, 8],
             refuses: &[
                 Backwards,
-                SubByte,
-                Lanes,
+                Except("float4_e2m1fnx2", &[SubByte, Lanes]),
+                UnevenOffset,
                 OneDType("float8_e3m4"),
                 OneDType("float8_e4m3"),
                 OneDType("float8_e4m3b11fnuz"),

@@ -42,7 +42,7 @@ pub(super) fn explain<'py>(
             let described = view.view().descriptor().check_dlpack();
             described
                 .map_err(Error::from)
-                .and_then(|()| consumer.decide(request))
+                .and_then(|()| consumer.decide(request, consumer.policy))
         }
         Some(partner) => consumer.order(&partner.call),
     };
@@ -103,7 +103,7 @@ fn refuse_stream(
     refuse(py, view, partner, Some(&consumer), found);
     if found.refused.is_none() {
         let remedy = Remedy {
-            code: partner.call.code_without_stream(),
+            code: partner.call.code.replacen("=s)", "=-1)", 1),
             does: "takes it: its memory has no streams",
         };
         let remedies: Vec<_> = partner
@@ -236,7 +236,7 @@ impl<'v> Consumer<'v> {
     /// Decides who waits in a call.
     fn order(&self, call: &Call) -> Result<Order, Error> {
         let asks = call.asks(self.view.descriptor(), self.stream, self.work);
-        let decide = |request| self.decide(request);
+        let decide = |request, policy| self.decide(request, policy);
         call.order(
             self.view.descriptor(),
             self.view.ready_number(),
@@ -247,11 +247,11 @@ impl<'v> Consumer<'v> {
         )
     }
 
-    fn decide(&self, request: Request) -> Result<Order, Error> {
+    fn decide(&self, request: Request, policy: SyncPolicy) -> Result<Order, Error> {
         // A requested wait of the host does not depend on the context's policy.
         let policy = match request {
             Request::Host => SyncPolicy::Event,
-            _ => self.policy,
+            _ => policy,
         };
         self.view.foresee(request, policy).map(Order::from)
     }
