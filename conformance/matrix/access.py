@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
+
+import cai_dlpack as cd
 
 from conformance.matrix.calls import PARTNERS
 
@@ -45,3 +48,17 @@ def lost(before: bool | None, after: bool | None) -> str | None:
     if after:
         return f"the consumer may write what is {'read-only' if before is False else 'of unknown access'}"
     return "the consumer may not write what is writable" if before else None
+
+
+def written(found: Any) -> bool | None:
+    """Whether a consumer's array can be written, as it is told by the array; None if it cannot tell."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            read_only = cd.view(found).read_only
+        return None if read_only is None else not read_only
+    except Exception:
+        try:
+            return not memoryview(found).readonly
+        except TypeError:
+            return None

@@ -42,6 +42,13 @@ WRONG: list[tuple[str, Any]] = [
     ("check", "q"),
     ("strict", "yes"),
 ]
+
+
+def errors_but_ignored() -> None:
+    warnings.simplefilter("error")
+    warnings.simplefilter("ignore")
+
+
 # Filters that make errors of warnings, by what they look at.
 FILTERS: dict[str, Callable[[], None]] = {
     "everything": lambda: warnings.simplefilter("error"),
@@ -51,7 +58,7 @@ FILTERS: dict[str, Callable[[], None]] = {
     "this module": lambda: warnings.filterwarnings("error", module=r"conformance\.matrix\.explained$"),
     "another module": lambda: warnings.filterwarnings("error", module="elsewhere"),
     "another line": lambda: warnings.filterwarnings("error", lineno=1),
-    "unless ignored": lambda: (warnings.simplefilter("error"), warnings.simplefilter("ignore"))[-1],
+    "unless ignored": errors_but_ignored,
 }
 # Whose stream is being captured, and in which mode: global, of this thread, relaxed.
 CAPTURED, MODES = ["ready", "consumer", "another", "both"], [0, 1, 2]
@@ -80,7 +87,10 @@ class Case:
     def __str__(self) -> str:
         array = f"{self.producer} {self.draw}" if self.draw else f"{self.producer} {self.dtype} {self.layout}"
         told = [array, f"view({dict(self.keywords)})" if self.keywords else ""]
-        told += [f"to {self.name or self.consumer}" if self.consumer else "", f"on {self.stream}" if self.stream else ""]
+        told += [
+            f"to {self.name or self.consumer}" if self.consumer else "",
+            f"on {self.stream}" if self.stream else "",
+        ]
         told += [f"sync={self.sync}" if self.sync else "", "in use_stream" if self.in_block else ""]
         told += [f"errors: {self.filters}" if self.filters else "", f"captured: {self.capture}" if self.capture else ""]
         return ", ".join(part for part in told if part)

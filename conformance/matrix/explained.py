@@ -3,15 +3,14 @@
     ... python -m conformance.matrix.explained host|device [CONSUMER,...] [--cases N] [--seed N]
 
 A case is an array x keywords x policy x filters of warnings x captures x consumer x its name x its stream, drawn at
-random (`draws.py`). `explain` is called first, then `view`, then the consumer's own call, with the real library, and then
-each remedy that was told; a line is printed for each difference.
+random (`draws.py`). `explain` is called first, then `view`, then the consumer's own call, with the real library, and
+then each remedy that was told; a line is printed for each difference.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import gc
 import random
 import sys
@@ -23,7 +22,7 @@ from typing import Any
 import cai_dlpack as cd
 from cai_conformance import Sim
 
-from conformance.matrix import arrays, host, odd
+from conformance.matrix import access, arrays, host, odd
 from conformance.matrix.calls import PARTNERS
 from conformance.matrix.cells import NotMade, sample
 from conformance.matrix.draws import FILTERS, STREAM, Case, drawn
@@ -47,33 +46,6 @@ NOT_MADE = {
 def is_unasked(told: Any) -> bool:
     """Whether the producer was not asked, as that would have made a stream wait."""
     return told.unknown is not None and "__dlpack__" in told.unknown
-
-
-@contextlib.contextmanager
-def capturing(stream: int, mode: int) -> Iterator[None]:
-    """A capture of a stream, which is given up afterwards."""
-    driver, graph = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
-    assert driver.cuStreamBeginCapture_v2(ctypes.c_void_p(stream), ctypes.c_uint(mode)) == 0
-    try:
-        yield
-    finally:
-        driver.cuStreamEndCapture(ctypes.c_void_p(stream), ctypes.byref(graph))
-        if graph.value:
-            driver.cuGraphDestroy(graph)
-
-
-def written(found: Any) -> bool | None:
-    """Whether a consumer's array can be written, as it is told by the array; None if it cannot tell."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            read_only = cd.view(found).read_only
-        return None if read_only is None else not read_only
-    except Exception:
-        try:
-            return not memoryview(found).readonly
-        except TypeError:
-            return None
 
 
 class Bench:
@@ -133,7 +105,7 @@ class Bench:
                 # A capture of the thread forbids to free memory, which Numba does when it likes.
                 stack.enter_context(numba.cuda.defer_cleanup())
                 for stream in self.captured(case.capture[0]):
-                    stack.enter_context(capturing(stream, case.capture[1]))
+                    stack.enter_context(arrays.capturing(stream, case.capture[1]))
             yield
 
     def captured(self, whose: str) -> list[int]:
@@ -207,9 +179,7 @@ class Bench:
                 return
         yield f"explain raises {error!r:.150}"
 
-    def refused(
-        self, case: Case, told: Any, error: Exception, obj: Any, keywords: dict[str, Any]
-    ) -> Iterator[str]:
+    def refused(self, case: Case, told: Any, error: Exception, obj: Any, keywords: dict[str, Any]) -> Iterator[str]:
         self.reached[None, "refused"] += 1
         first = (str(error).splitlines() or [""])[0] or type(error).__name__
         if is_unasked(told):
@@ -222,7 +192,7 @@ class Bench:
             yield f"view refuses by {first!r}, told as {told.refused!r}"
 
     def refused_anyway(self, told: Any, first: str, obj: Any, keywords: dict[str, Any]) -> bool:
-        """Whether the producer, or what it exports, is refused before its device is compared with the one that is given."""
+        """Whether the producer, or what it exports, is refused before its device is compared with the given one."""
         if DEVICE_RULE not in (told.refused or ""):
             return False
         try:
@@ -285,7 +255,12 @@ class Bench:
         call = row["calls"][0]
         if told.call != call["code"]:
             yield f"told to call {told.call}"
-        names = {"cd": cd, "v": view, "s": stream or (1 if self.room == "device" else -1), **arrays.given(self.room, row["distribution"])}
+        names = {
+            "cd": cd,
+            "v": view,
+            "s": stream or (1 if self.room == "device" else -1),
+            **arrays.given(self.room, row["distribution"]),
+        }
         exec(call["import"], names)
         self.sim.clear()
         error = None
@@ -320,12 +295,12 @@ class Bench:
     def kept(self, case: Case, told: Any, view: Any, found: Any) -> Iterator[str]:
         """The read-only flag, as the consumer's array has it."""
         # Of an array without elements nothing can be written: NumPy makes it writable.
-        can_write = written(found)
+        can_write = access.written(found)
         if can_write is None or case.capture or 0 in view.shape:
             return
         is_dropped = can_write and view.read_only is not False
         self.reached[case.consumer, "dropped"] += is_dropped
-        if is_dropped != ("the read-only flag" in told.dropped):
+        if is_dropped != ("the read-only flag" in (told.dropped or "")):
             yield f"read_only={view.read_only}, and the consumer's can be written: {can_write}; told as {told.dropped}"
 
     def ordered(self, told: Any, calls: list[tuple[str, int]]) -> Iterator[str]:

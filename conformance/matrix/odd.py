@@ -105,7 +105,7 @@ RECORDS: list[Any] = [
     [("é", "<f4")],
     [("z", "S0"), ("x", "<f4")],
 ]
-ITEMS = ["<M8[s]", "<m8[ns]", ">f4", ">i8", "S3", "U2", "V5", np.longdouble, "<c8", "<f4", "?", "<u2"]
+ITEMS: list[Any] = ["<M8[s]", "<m8[ns]", ">f4", ">i8", "S3", "U2", "V5", np.longdouble, "<c8", "<f4", "?", "<u2"]
 
 
 def records(chosen: random.Random) -> Any:
@@ -187,7 +187,7 @@ def interface(chosen: random.Random, streams: list[int]) -> Any:
     shape = chosen.choice([(3,), (2, 3), (), (0, 3), (4, 1), (1,) * 5, (1,) * 33])
     steps, first = strides(shape, chosen)
     uneven = chosen.choice([0, 0, 0, 1, 2])
-    entries = {
+    entries: dict[str, Any] = {
         "shape": shape,
         "typestr": typestr,
         "strides": tuple(step * (size + uneven) for step in steps) if chosen.random() < 0.7 else None,

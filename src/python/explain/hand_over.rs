@@ -112,7 +112,7 @@ fn refuse_stream(
             .then_some(remedy)
             .into_iter()
             .collect();
-        found.dropped = Vec::new();
+        found.dropped = None;
         found.refused = Some(with_remedies(&stream, &remedies));
         found.remedies = remedies.into_iter().map(|remedy| remedy.code).collect();
     }
@@ -137,7 +137,8 @@ pub(super) fn refuse(
     if found.refused.is_none() {
         let array = view.view().descriptor();
         let dropped = (partner.call.drops.iter()).filter(|drops| drops.applies_to(array));
-        found.dropped = dropped.map(|drops| drops.name()).collect();
+        let dropped: Vec<_> = dropped.map(|drops| drops.name()).collect();
+        found.dropped = (!dropped.is_empty()).then(|| dropped.join("; "));
     }
 }
 

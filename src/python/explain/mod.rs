@@ -74,7 +74,10 @@ pub(crate) struct Explanation {
     /// The consumer's call, in which `v` is the view; None without `to`.
     #[pyo3(get)]
     call: Option<&'static str>,
-    dropped: Vec<&'static str>,
+    /// What the consumer's call takes and its array does not have, such as "the read-only flag": it can be written,
+    /// although the view's memory is read-only, or may be. None if nothing is known.
+    #[pyo3(get)]
+    dropped: Option<String>,
     remedies: Vec<String>,
     driver_calls: Option<&'static [&'static str]>,
     warnings: Vec<String>,
@@ -91,13 +94,6 @@ impl Explanation {
     #[getter]
     fn remedies<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         texts(py, self.remedies.iter())
-    }
-
-    /// What the consumer takes and its array does not have, such as "the read-only flag": it can be written, although the
-    /// view's memory is read-only, or may be.
-    #[getter]
-    fn dropped<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, &self.dropped)
     }
 
     /// The driver's calls that make the order, such as "cuEventRecord"; None if they depend on the producer, or on a
@@ -294,11 +290,7 @@ fn written(
         "advice",
         advice.as_deref().filter(|advice| !advice.is_empty()),
     );
-    let dropped = found.dropped.join("; ");
-    known(
-        "dropped",
-        Some(&*dropped).filter(|dropped| !dropped.is_empty()),
-    );
+    known("dropped", found.dropped.as_deref());
     known("refused", found.refused.as_deref());
     for warning in &found.warnings {
         line(&mut text, "warning", warning);
