@@ -109,12 +109,13 @@ ITEMS: list[Any] = ["<M8[s]", "<m8[ns]", ">f4", ">i8", "S3", "U2", "V5", np.long
 
 
 def records(chosen: random.Random) -> Any:
-    made = np.zeros(chosen.choice([3, (2, 3), (), 0]), np.dtype(chosen.choice(RECORDS)))
-    return varied(made, chosen)
+    shape: Any = chosen.choice([3, (2, 3), (), 0])
+    return varied(np.zeros(shape, np.dtype(chosen.choice(RECORDS))), chosen)
 
 
 def items(chosen: random.Random) -> Any:
-    return varied(np.zeros(chosen.choice([3, (2, 3), (), 0]), np.dtype(chosen.choice(ITEMS))), chosen)
+    shape: Any = chosen.choice([3, (2, 3), (), 0])
+    return varied(np.zeros(shape, np.dtype(chosen.choice(ITEMS))), chosen)
 
 
 def uneven(chosen: random.Random) -> Any:

@@ -515,6 +515,7 @@ class Explanation:
     order
     refused
     call
+    dropped
     remedies
     driver_calls
     warnings
