@@ -283,8 +283,8 @@ class Bench:
             yield from self.ordered(told, calls)
             if not call["copies"]:
                 yield from self.kept(case, told, view, found)
-        # A capture may forbid any stream but the consumer's own, which is not named.
-        is_tried = error and not (case.capture and stream is None)
+        # A capture may forbid the order of a stream that is not named, or not known.
+        is_tried = error and not (case.capture and (stream is None or is_unasked(told)))
         for remedy in told.remedies if is_tried else ():
             self.reached[case.consumer, "remedy"] += 1
             try:
