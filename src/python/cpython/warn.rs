@@ -113,7 +113,7 @@ fn is_error(class: &Bound<'_, PyType>, text: &str) -> PyResult<bool> {
             return Ok(action == "error");
         }
     }
-    Ok(warnings.getattr("defaultaction")?.eq("error")?)
+    warnings.getattr("defaultaction")?.eq("error")
 }
 
 /// Whether a filter's pattern, which is None, a str or a compiled expression, matches a text.
