@@ -49,7 +49,7 @@ pub(crate) use plan::with_remedies;
 pub use plan::{HandOver, Remedy};
 pub use reads::Reads;
 pub use refuses::Refuses;
-pub use row::{Call, Checked, Fault, Mutability, Partner, Producer, Quirk, Silence, Waits};
+pub use row::{Call, Checked, Drops, Fault, Mutability, Partner, Producer, Quirk, Silence, Waits};
 pub use table::PARTNERS;
 
 /// The partner of a name, a title, a distribution or an alias.

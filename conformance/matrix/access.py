@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -56,16 +57,21 @@ def untold(consumer: str, bridge: str, view: Any, taken: Any) -> str | None:
         return None
     may_write = shown(taken)
     if may_write is None:
-        may_write = written_again(taken)
-    if may_write is None or may_write == call["drops_read_only"]:
+        may_write = written(taken)
+    if may_write is None or may_write == ("the read-only flag" in call["drops"]):
         return None
     return f"the read-only flag is {'dropped' if may_write else 'kept'}, and the table tells otherwise"
 
 
-def written_again(taken: Any) -> bool | None:
-    """Whether what the consumer holds comes back as writable; None if it does not come back, or cannot tell."""
+def written(found: Any) -> bool | None:
+    """Whether a consumer's array can be written, as it is told by the array; None if it cannot tell."""
     try:
-        again = cd.view(taken).read_only
-    except (TypeError, BufferError, RuntimeError):
-        return None
-    return None if again is None else not again
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            read_only = cd.view(found).read_only
+        return None if read_only is None else not read_only
+    except Exception:
+        try:
+            return not memoryview(found).readonly
+        except TypeError:
+            return None

@@ -5,8 +5,9 @@ A producer gets a host array of a dtype and a layout, and returns an object for 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,6 +35,19 @@ def streams() -> list[int]:
         assert ctypes.CDLL("libcuda.so.1").cuStreamCreate(ctypes.byref(handle), 1) == 0
         found.append(handle.value or 0)
     return found
+
+
+@contextlib.contextmanager
+def capturing(stream: int, mode: int) -> Iterator[None]:
+    """A capture of a stream, which is given up afterwards."""
+    driver, graph = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+    assert driver.cuStreamBeginCapture_v2(ctypes.c_void_p(stream), ctypes.c_uint(mode)) == 0
+    try:
+        yield
+    finally:
+        driver.cuStreamEndCapture(ctypes.c_void_p(stream), ctypes.byref(graph))
+        if graph.value:
+            driver.cuGraphDestroy(graph)
 
 
 def readers(room: str) -> dict[str, Any]:

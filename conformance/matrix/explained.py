@@ -2,8 +2,9 @@
 
     ... python -m conformance.matrix.explained host|device [CONSUMER,...] [--cases N] [--seed N]
 
-A case is a producer's array x dtype x layout x keywords x policy x consumer x stream, drawn at random. `explain` is
-called first, then `view`, then the consumer's own call, with the real library; a line is printed for each difference.
+A case is an array x keywords x policy x filters of warnings x captures x consumer x its name x its stream, drawn at
+random (`draws.py`). `explain` is called first, then `view`, then the consumer's own call, with the real library, and
+then each remedy that was told; a line is printed for each difference.
 """
 
 from __future__ import annotations
@@ -15,79 +16,31 @@ import random
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import cai_dlpack as cd
 from cai_conformance import Sim
 
-from conformance.matrix import arrays, host
+from conformance.matrix import access, arrays, host, odd
 from conformance.matrix.calls import PARTNERS
-from conformance.matrix.cells import DTYPES, LAYOUTS, NotMade, sample
-from conformance.matrix.installed import version
+from conformance.matrix.cells import NotMade, sample
+from conformance.matrix.draws import FILTERS, STREAM, Case, drawn
+from conformance.matrix.installed import GPU_ONLY, version
 
 # The driver's calls that make a stream, or the host, wait.
 ORDER = {"cuEventRecord", "cuStreamWaitEvent", "cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize"}
-# The keywords of an import, each with values that are drawn. STREAM stands for a stream of the machine.
-STREAM = "a stream"
-KEYWORDS: list[tuple[str, list[Any]]] = [
-    ("producer_stream", [STREAM, 1, 2, None, ...]),
-    ("dtype", ["float32", "uint8", "int64", "bfloat16"]),
-    ("shape", [(12,), (2, 6), (5,)]),
-    ("read_only", [True, False]),
-    ("owner", [object()]),
-    ("device_id", [0, 1]),
-    ("check", ["device", "bounds"]),
-    ("strict", [True]),
-]
+# Libraries of device memory that are handed host memory too.
+ON_BOTH = ["cuda-core", "numba-cuda"]
+# The rules that an import applies to its keywords and to the announced device, whatever is exported.
+DEVICE_RULE = "[pointer-device]"
+KNOWABLE = {"shape-extent", "ndim-limit", "size-overflow", "pointer-device", "argument-type", "argument-value"}
+# What is read of a consumer's array that finds out late what it cannot take.
+LOOKS: dict[str, Any] = {"cuda-core": lambda found: (found.shape, found.strides)}
 # Calls that need more than the view, or that another case cannot undo: why they are not made.
 NOT_MADE = {
     "kernel(v, block=(1, 1, 1))": "PyCUDA takes the address alone, of anything (conformance/matrix/device.py)",
 }
-
-
-@dataclass(frozen=True)
-class Case:
-    """One array, and what is done with it."""
-
-    producer: str
-    dtype: str
-    layout: str
-    keywords: tuple[tuple[str, Any], ...]
-    consumer: str | None
-    sync: str | None
-    # The consumer's stream: none is named, a default stream, the one that the data is ready on, or another.
-    stream: str | None
-    in_block: bool
-
-    def __str__(self) -> str:
-        told = [f"{self.producer} {self.dtype} {self.layout}", f"view({dict(self.keywords)})" if self.keywords else ""]
-        told += [f"to {self.consumer}" if self.consumer else "", f"on {self.stream}" if self.stream else ""]
-        told += [f"sync={self.sync}" if self.sync else "", "in use_stream" if self.in_block else ""]
-        return ", ".join(part for part in told if part)
-
-
-def drawn(chosen: random.Random, producers: list[str], consumers: list[str | None]) -> Case:
-    """A case by chance: most have few keywords, so that most arrays reach the consumer."""
-    keywords = {}
-    for _ in range(chosen.choice([0, 0, 1, 1, 2, 3])):
-        name, values = chosen.choice(KEYWORDS)
-        keywords[name] = chosen.choice(values)
-    producer, consumer = chosen.choice(producers), chosen.choice(consumers)
-    # A false device, and an address of nothing, are the caller's word: consumers go by it.
-    if keywords.get("device_id") == 1 or producer == "unknown memory":
-        consumer = None
-    return Case(
-        producer=producer,
-        dtype=chosen.choice(["float32", chosen.choice(DTYPES)]),
-        layout=chosen.choice(["vector", "rows", chosen.choice(LAYOUTS)]),
-        keywords=tuple(keywords.items()),
-        consumer=consumer,
-        sync=chosen.choice([None, None, None, "event", "host", "none"]),
-        stream=chosen.choice([None, None, "legacy", "own", "ready"]),
-        in_block=chosen.random() < 0.2,
-    )
 
 
 def is_unasked(told: Any) -> bool:
@@ -102,22 +55,42 @@ class Bench:
         self.sim, self.room = sim, room
         if room == "host":
             host.prepare()
-        self.streams = arrays.streams() if room == "device" else [1, 1, 1]
+        self.streams = arrays.streams() if room == "device" else [1, 5, 5]
         self.producers = arrays.producers(room, self.streams[0])
+        self.odd = odd.HOST if room == "host" else odd.on_device(self.streams)
         self.reached: Counter[tuple[str | None, str]] = Counter()
 
     def consumers(self, only: list[str] | None = None) -> list[str | None]:
         """The distributions whose calls are made here, and None for the import alone."""
-        readers = arrays.readers(self.room)
+        readers = [*arrays.readers(self.room), *ON_BOTH]
         named = [name for name in readers if version(name) and (only is None or name in only)]
+        if only is None and self.room == "device":
+            named = [name for name in named if name not in GPU_ONLY]
         made = [name for name in named if PARTNERS[name]["calls"][0]["code"] not in NOT_MADE]
-        return [None, *sorted(made)]
+        return [None, *sorted(set(made))]
+
+    def drawn(self, chosen: random.Random, consumers: list[str | None]) -> Case:
+        """A case by chance."""
+        return drawn(chosen, sorted(self.producers), sorted(self.odd), consumers)
 
     def wrong(self, case: Case) -> list[str]:
         """The differences between what is told of a case and what happens."""
-        with contextlib.suppress(NotMade), self.around(case):
-            return list(self.differences(case, self.producers[case.producer]))
+        with contextlib.suppress(NotMade):
+            obj = self.made(case)
+            with self.around(case):
+                return list(self.differences(case, obj))
         return []
+
+    def made(self, case: Case) -> Any:
+        """The array of a case."""
+        try:
+            if case.draw:
+                return self.odd[case.producer](random.Random(case.draw))
+            return self.producers[case.producer](sample(case.dtype, case.layout))
+        except NotMade:
+            raise
+        except Exception as error:
+            raise NotMade(str(error)) from error
 
     @contextlib.contextmanager
     def around(self, case: Case) -> Iterator[None]:
@@ -126,16 +99,29 @@ class Bench:
                 stack.enter_context(cd.policy(sync=case.sync))  # type: ignore[arg-type]
             if case.in_block and self.room == "device":
                 stack.enter_context(cd.use_stream(self.streams[1], device_id=0))
+            if case.capture and self.room == "device":
+                import numba.cuda
+
+                # A capture of the thread forbids to free memory, which Numba does when it likes.
+                stack.enter_context(numba.cuda.defer_cleanup())
+                for stream in self.captured(case.capture[0]):
+                    stack.enter_context(arrays.capturing(stream, case.capture[1]))
             yield
 
-    def differences(self, case: Case, make: Callable[[Any], Any]) -> Iterator[str]:
-        try:
-            array = sample(case.dtype, case.layout)
-            obj = make(array)
-        except NotMade:
-            raise
-        except Exception as error:
-            raise NotMade(str(error)) from error
+    def captured(self, whose: str) -> list[int]:
+        ready, another, consumer = self.streams
+        return {"ready": [ready], "consumer": [consumer], "another": [another], "both": [ready, consumer]}[whose]
+
+    @contextlib.contextmanager
+    def warned(self, case: Case) -> Iterator[list[warnings.WarningMessage]]:
+        """The filters of a case; collects the warnings that they let through."""
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter("always")
+            if case.filters:
+                FILTERS[case.filters]()
+            yield given
+
+    def differences(self, case: Case, obj: Any) -> Iterator[str]:
         keywords: dict[str, Any] = {
             name: self.streams[0] if value is STREAM else value for name, value in case.keywords
         }
@@ -144,23 +130,29 @@ class Bench:
         asked: dict[str, Any] = {
             **keywords,
             **({"stream": stream} if stream else {}),
-            **({"to": row["name"]} if row else {}),
+            **({"to": case.name or row["name"]} if row else {}),
         }
         self.sim.clear()
         lived = cd.stats()["live"]
-        told = cd.explain(obj, **asked)
+        try:
+            with self.warned(case) as given:
+                told = cd.explain(obj, **asked)
+        except Exception as error:
+            yield from self.raised(case, error, obj, keywords)
+            return
+        if given:
+            yield f"explain itself has warned: {given[0].message}"
         if calls := self.calls():
             yield f"explain itself has called {calls}"
         if cd.stats()["live"] > lived:
             yield "explain has kept the array"
 
-        with warnings.catch_warnings(record=True) as given:
-            warnings.simplefilter("always")
-            try:
+        try:
+            with self.warned(case) as given:
                 view = cd.view(obj, **keywords)
-            except Exception as error:
-                yield from self.refused(case, told, error)
-                return
+        except Exception as error:
+            yield from self.refused(case, told, error, obj, keywords)
+            return
         self.reached[None, "taken"] += 1
         ours = [str(each.message) for each in given if issubclass(each.category, cd.InterchangeWarning)]
         if is_unasked(told):
@@ -168,21 +160,46 @@ class Bench:
             if (told.route, told.order, told.driver_calls) != ("dlpack", None, None) or view.owner is not None:
                 yield f"unknown, and yet {told.route}, {told.order}"
         else:
-            yield from self.taken(told, view, obj, keywords, ours)
+            # What a filter hides is told all the same.
+            is_hidden = case.filters == "unless ignored"
+            yield from self.taken(told, view, obj, keywords, list(told.warnings) if is_hidden else ours)
         if row is None:
             yield from self.exported(told, view, stream)
             return
         yield from self.handed_over(case, told, view, row, stream)
 
-    def refused(self, case: Case, told: Any, error: Exception) -> Iterator[str]:
+    def raised(self, case: Case, error: Exception, obj: Any, keywords: dict[str, Any]) -> Iterator[str]:
+        """Explain raises what `view` raises of the keywords alone."""
+        self.reached[None, "raised"] += 1
+        try:
+            with self.warned(case):
+                cd.view(obj, **keywords)
+        except Exception as same:
+            if (type(same), str(same)) == (type(error), str(error)):
+                return
+        yield f"explain raises {error!r:.150}"
+
+    def refused(self, case: Case, told: Any, error: Exception, obj: Any, keywords: dict[str, Any]) -> Iterator[str]:
         self.reached[None, "refused"] += 1
         first = (str(error).splitlines() or [""])[0] or type(error).__name__
         if is_unasked(told):
+            if getattr(error, "rule", None) in KNOWABLE:
+                yield f"view refuses by {first!r}, told as {told.unknown}"
             return
         if told.route is not None or told.order is not None or told.ready is not None:
             yield f"view refuses ({first}), and the route is told as {told.route}, {told.ready}, {told.order}"
-        if told.refused != first:
+        if told.refused != first and not self.refused_anyway(told, first, obj, keywords):
             yield f"view refuses by {first!r}, told as {told.refused!r}"
+
+    def refused_anyway(self, told: Any, first: str, obj: Any, keywords: dict[str, Any]) -> bool:
+        """Whether the producer, or what it exports, is refused before its device is compared with the given one."""
+        if DEVICE_RULE not in (told.refused or ""):
+            return False
+        try:
+            cd.view(obj, **{name: value for name, value in keywords.items() if name != "device_id"})
+        except Exception as error:
+            return str(error).splitlines()[:1] == [first]
+        return False
 
     def taken(self, told: Any, view: Any, obj: Any, keywords: dict[str, Any], ours: list[str]) -> Iterator[str]:
         """The import: its route as far as the view shows it, its stream and its warnings."""
@@ -238,12 +255,19 @@ class Bench:
         call = row["calls"][0]
         if told.call != call["code"]:
             yield f"told to call {told.call}"
-        names = {"cd": cd, "v": view, "s": stream or 1, **arrays.given(self.room, row["distribution"])}
+        names = {
+            "cd": cd,
+            "v": view,
+            "s": stream or (1 if self.room == "device" else -1),
+            **arrays.given(self.room, row["distribution"]),
+        }
         exec(call["import"], names)
         self.sim.clear()
         error = None
+        found = None
         try:
-            eval(call["code"], names)
+            found = eval(call["code"], names)
+            LOOKS.get(row["distribution"], id)(found)
         except Exception as raised:
             error = raised
         calls = self.calls()
@@ -251,16 +275,33 @@ class Bench:
         self.reached[case.consumer, outcome] += 1
         if is_unasked(told) and told.refused is None:
             return
+        if told.refused is None and error and case.capture and "a capture forbids" in (told.unknown or ""):
+            return
         if (told.refused is not None) != (error is not None):
             yield f"{outcome} ({error!r:.150}), told as {told.refused or 'taken'}"
         if error is None and not is_unasked(told):
             yield from self.ordered(told, calls)
-        for remedy in told.remedies if error else ():
+            if not call["copies"]:
+                yield from self.kept(case, told, view, found)
+        # A capture may forbid the order of a stream that is not named, or not known.
+        is_tried = error and not (case.capture and (stream is None or is_unasked(told)))
+        for remedy in told.remedies if is_tried else ():
             self.reached[case.consumer, "remedy"] += 1
             try:
-                eval(remedy, names)
+                LOOKS.get(row["distribution"], id)(eval(remedy, names))
             except Exception as raised:
                 yield f"the remedy {remedy} is refused: {raised!r:.150}"
+
+    def kept(self, case: Case, told: Any, view: Any, found: Any) -> Iterator[str]:
+        """The read-only flag, as the consumer's array has it."""
+        # Of an array without elements nothing can be written: NumPy makes it writable.
+        can_write = access.written(found)
+        if can_write is None or case.capture or 0 in view.shape:
+            return
+        is_dropped = can_write and view.read_only is not False
+        self.reached[case.consumer, "dropped"] += is_dropped
+        if is_dropped != ("the read-only flag" in (told.dropped or "")):
+            yield f"read_only={view.read_only}, and the consumer's can be written: {can_write}; told as {told.dropped}"
 
     def ordered(self, told: Any, calls: list[tuple[str, int]]) -> Iterator[str]:
         """Who waits, as it is told and as the simulated driver has logged it."""
@@ -276,9 +317,11 @@ class Bench:
                 yield f"{calls}, told as {told.order}"
 
     def stream_of(self, case: Case, obj: Any, keywords: dict[str, Any]) -> int | None:
-        """The consumer's stream, where there are streams."""
-        if self.room == "host" or case.stream is None:
+        """The consumer's stream."""
+        if case.stream is None:
             return None
+        if self.room == "host":
+            return {"legacy": 1, "own": 5}.get(case.stream)
         call = PARTNERS[case.consumer]["calls"][0] if case.consumer else None
         if call and call["waits"] == "its stream waits" and "=s" not in call["code"]:
             # It works on a stream of its own choice, of which the caller can tell the truth or nothing.
@@ -312,10 +355,10 @@ def main() -> int:
     bench = Bench(Sim(), options.room)
     chosen = random.Random(options.seed)
     only = options.consumers.split(",") if options.consumers else None
-    producers, consumers = sorted(bench.producers), bench.consumers(only)
+    consumers = bench.consumers(only)
     wrong: dict[str, list[Case]] = {}
     for number in range(options.cases):
-        case = drawn(chosen, producers, consumers)
+        case = bench.drawn(chosen, consumers)
         for line in bench.wrong(case):
             wrong.setdefault(f"{case.consumer}: {line}", []).append(case)
         if number % 500 == 0:

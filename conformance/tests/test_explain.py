@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -179,9 +180,9 @@ PARTNERS = _core._partners()
 @pytest.mark.parametrize("row", PARTNERS, ids=lambda row: row["name"])
 def test_every_partner_is_explained_under_all_its_names(row: dict[str, Any]) -> None:
     view = cd.view(array(), device_id=0)
-    texts = {
-        str(cd.explain(view, to=name)) for name in [row["name"], row["title"], row["distribution"], *row["aliases"]]
-    }
+    distributions = [name.replace("*", digits) for name in row["distributions"] for digits in ("12", "130")]
+    names = [row["name"], row["title"], row["distribution"], *row["aliases"], *distributions]
+    texts = {str(cd.explain(view, to=name)) for name in names}
     assert len(texts) == 1
     (text,) = texts
     assert f"to {row['name']}" in text and row["calls"][0]["code"] in text
@@ -212,7 +213,7 @@ def test_a_producer_is_asked_if_nothing_has_to_wait_and_nothing_is_kept() -> Non
     assert (Producer.asked, made.released) == (1, 1)
     assert cd.stats()["live"] == before
 
-    on_device = cd.explain(Producer(abi.make(device=(2, 0))), to="numpy")
+    on_device = cd.explain(Producer(abi.make(device=(2, 0))), to="tvm_ffi")
     assert (on_device.route, on_device.refused, on_device.order) == ("dlpack", None, None)
     assert on_device.unknown is not None and "cannot be known without calling its __dlpack__" in on_device.unknown
     assert Producer.asked == 1
@@ -292,3 +293,61 @@ def test_the_flag_of_a_tensor_is_told(flags: int, told: bool) -> None:
     found = cd.explain(exchanger(producer, __module__="elsewhere"), to="jax")
     assert ("read-only" in str(found).lower(), found.refused is not None) == (told, told)
     assert producer.exported == producer.made.released == 1, "taken, and given back"
+
+
+# --- what can be known is told ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("keywords", "to"), [({"device_id": 3}, None), ({}, "numpy"), ({}, "pyarrow")])
+def test_a_refusal_of_the_announced_device_is_not_unknown(keywords: dict[str, Any], to: str | None) -> None:
+    on_device = Dlpack(abi.make(device=(2, 0)))
+    refused = cd.explain(on_device, to=to, **keywords).refused
+    assert refused is not None and ("[pointer-device]" in refused or "device type 2" in refused)
+    assert on_device.calls == []
+
+
+def test_a_shape_that_no_array_has_is_refused_before_the_producer_is_called() -> None:
+    on_device = Dlpack(abi.make(device=(2, 0)))
+    for call in (cd.view, cd.explain):
+        with pytest.raises(ValueError, match="shape-extent"):
+            call(on_device, shape=(-1,))
+    assert on_device.calls == []
+
+
+def test_a_stream_for_memory_of_the_cpu_is_refused_and_not_raised() -> None:
+    told = cd.explain(np.arange(3.0), stream=5)
+    assert told.route == "dlpack" and told.refused is not None and "[stream-cpu]" in told.refused
+    # Libraries pass None for the CPU, but for the one that passes on what it is passed.
+    for to in ("numpy", "tvm_ffi", "torch"):
+        assert cd.explain(np.arange(3.0), to=to, stream=5).refused is None
+    told = cd.explain(np.arange(3.0), to="cuda.core", stream=5)
+    assert told.refused is not None and "[stream-cpu]" in told.refused
+    (remedy,) = told.remedies
+    from cuda.core.utils import StridedMemoryView
+
+    assert eval(remedy, {"StridedMemoryView": StridedMemoryView, "v": cd.view(np.arange(3.0))}).shape == (3,)
+    with pytest.raises(TypeError):
+        cd.explain(np.arange(3.0), to="numpy", stream="five")  # type: ignore[arg-type]
+
+
+def test_a_warning_that_a_filter_makes_an_error_is_the_refusal() -> None:
+    old = array(version=9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(cd.VersionWarning) as raised:
+            cd.view(old, device_id=0)
+        told = cd.explain(old, device_id=0)
+    assert (told.route, told.refused, told.warnings) == (None, str(raised.value), ())
+    assert cd.explain(old, device_id=0).refused is None
+
+
+def test_a_consumer_without_the_flag_is_told() -> None:
+    held = np.arange(3)
+    held.flags.writeable = False
+    for producer, to, dropped in [
+        (held, "tvm_ffi", "the read-only flag"),
+        (held, "numpy", None),
+        (np.arange(3), "tvm_ffi", None),
+    ]:
+        assert cd.explain(producer, to=to).dropped == dropped
+    assert "dropped     the read-only flag" in str(cd.explain(held, to="tvm_ffi"))

@@ -5,6 +5,7 @@ use std::fmt;
 use super::reads::Reads;
 use super::row::{Call, Waits};
 use crate::protocol::descriptor::Descriptor;
+use crate::protocol::device::Access;
 use crate::protocol::rule::Violation;
 use crate::protocol::stream::{Plan, Platform, Reason, Request, Stream, SyncPolicy};
 
@@ -133,15 +134,11 @@ impl Call {
         if self.reads == Reads::Interface {
             return Asks::Nothing;
         }
-        let (device, dtype) = (array.device(), array.dtype());
         let platform = platform_of(array);
         let is_cpu = platform == Platform::Host;
         let is_on_host = is_cpu || platform == Platform::HostReadable;
-        // What has a buffer in C order is not read by DLPack.
-        let has_buffer = self.reads == Reads::BufferOrDlpack
-            && device.is_host_readable()
-            && dtype.format().is_some()
-            && (array.len() == 0 || array.layout().is_c_contiguous());
+        // What has a buffer is not read by DLPack.
+        let has_buffer = self.reads == Reads::BufferOrDlpack && has_buffer(array);
         match self.waits {
             Waits::WorkStream if is_cpu => Asks::For(Request::NoSync),
             Waits::WorkStream => Asks::For(Request::Stream(work)),
@@ -150,28 +147,50 @@ impl Call {
             }
             Waits::Nobody if !is_cpu && !has_buffer => Asks::For(Request::NoSync),
             Waits::Stream if !is_cpu => stream.map_or(Asks::Unnamed, Asks::For),
+            // It passes no stream, which for a device of ROCm means the default one.
+            Waits::Host if platform == Platform::Rocm && self.reads == Reads::Dlpack => {
+                Asks::For(Request::Stream(Stream::LegacyDefault))
+            }
             _ => Asks::For(Request::Host),
         }
     }
 
-    /// Who waits for data that is ready on `ready`. `decide` decides about what the call asks the view for.
+    /// What the call asks for next, if what it [asks for](Self::asks) first is refused.
+    fn asks_next(&self, array: &Descriptor) -> Option<Request> {
+        match (self.reads, self.waits, platform_of(array)) {
+            (_, _, Platform::Host) => None,
+            (Reads::BufferOrDlpack, ..) => Some(Request::NoSync),
+            // A library that cannot take a tensor from the table calls `__dlpack__`, and passes neither a stream nor a
+            // version, without which read-only data is refused.
+            (_, Waits::WorkStream, _) if array.access() == Access::ReadOnly => None,
+            (_, Waits::WorkStream, Platform::HostReadable) => Some(Request::Host),
+            (_, Waits::WorkStream, _) => Some(Request::Stream(Stream::LegacyDefault)),
+            _ => None,
+        }
+    }
+
+    /// Who waits for data that is ready on `ready`. `decide` decides about what the call asks the view for, by a policy.
     ///
     /// # Errors
     /// Those of `decide`.
     pub(crate) fn order<E>(
         &self,
+        array: &Descriptor,
         ready: Stream,
         stream: Option<Request>,
         asks: Asks,
         policy: SyncPolicy,
-        decide: impl FnOnce(Request) -> Result<Order, E>,
+        decide: impl Fn(Request, SyncPolicy) -> Result<Order, E>,
     ) -> Result<Order, E> {
         let nothing = |reason: Reason| Order::Nothing {
             why: reason.sentence(),
         };
         let why = "the consumer waits for the stream in the dict";
         Ok(match (asks, self.waits, stream) {
-            (Asks::For(request), ..) => decide(request)?,
+            (Asks::For(request), ..) => match (decide(request, policy), self.asks_next(array)) {
+                (Ok(Order::Refused(_)) | Err(_), Some(next)) => decide(next, policy)?,
+                (first, _) => first?,
+            },
             _ if ready == Stream::None => nothing(Reason::ReadyEverywhere),
             (Asks::Unnamed, ..) => match policy {
                 SyncPolicy::None => nothing(Reason::PolicyNone),
@@ -180,16 +199,25 @@ impl Call {
                     on_host: policy == SyncPolicy::Host,
                 },
             },
-            (Asks::Nothing, Waits::Host, _) => Order::HostWait { stream: ready, why },
+            // The library's own wait is refused by the driver as ours would be, as for a stream that is being captured.
+            (Asks::Nothing, Waits::Host, _) => match decide(Request::Host, SyncPolicy::Event)? {
+                Order::Refused(why) => Order::Refused(why),
+                _ => Order::HostWait { stream: ready, why },
+            },
             (Asks::Nothing, Waits::Nobody, _) => Order::PassedOn { ready },
             (Asks::Nothing, _, Some(Request::Stream(wait))) if wait == ready => {
                 nothing(Reason::SameStream)
             }
-            (Asks::Nothing, _, Some(Request::Stream(wait))) => Order::Event {
-                record: ready,
-                wait,
-                why,
-            },
+            (Asks::Nothing, _, Some(Request::Stream(wait))) => {
+                match decide(Request::Stream(wait), SyncPolicy::Event)? {
+                    Order::Refused(why) => Order::Refused(why),
+                    _ => Order::Event {
+                        record: ready,
+                        wait,
+                        why,
+                    },
+                }
+            }
             (Asks::Nothing, _, Some(_)) => nothing(Reason::NoSyncRequested),
             (Asks::Nothing, _, None) => Order::Unnamed {
                 ready,
@@ -197,6 +225,13 @@ impl Call {
             },
         })
     }
+}
+
+/// Whether a view of the array has a buffer in C order.
+pub(super) fn has_buffer(array: &Descriptor) -> bool {
+    array.device().is_host_readable()
+        && array.dtype().format().is_some()
+        && (array.len() == 0 || array.layout().is_c_contiguous())
 }
 
 /// The platform of an array's device.

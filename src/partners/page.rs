@@ -97,16 +97,12 @@ fn refusals() -> String {
     let rows = each_call().filter_map(|(partner, call)| {
         let devices: Vec<_> = call.devices.iter().map(ToString::to_string).collect();
         let refuses: Vec<_> = call.refuses.iter().map(ToString::to_string).collect();
-        let flag = if call.drops_read_only {
-            "the read-only flag"
-        } else {
-            ""
-        };
-        let ignores: Vec<_> = [flag, call.ignores]
+        let dropped = call.drops.iter().map(|drops| drops.name());
+        let ignores = [call.ignores]
             .into_iter()
-            .filter(|text| !text.is_empty())
-            .collect();
-        let ignores = ignores.join("; ");
+            .chain(dropped)
+            .filter(|part| !part.is_empty());
+        let ignores: Vec<_> = ignores.collect();
         let says = !(devices.is_empty() && refuses.is_empty() && ignores.is_empty());
         says.then(|| {
             [
@@ -114,7 +110,7 @@ fn refusals() -> String {
                 code(call),
                 devices.join(", "),
                 refuses.join("; "),
-                ignores,
+                ignores.join("; "),
             ]
         })
     });

@@ -70,7 +70,7 @@ impl Partner {
         let stream = stream.map(Request::from);
         let asks = self.call.asks(array, stream, Stream::LegacyDefault);
         let policy = SyncPolicy::Event;
-        let decide = |request| {
+        let decide = |request, policy| {
             let situation = Situation::new(ready, request, policy);
             let plan = plan(&Situation {
                 platform,
@@ -78,7 +78,7 @@ impl Partner {
             });
             Ok::<_, Infallible>(Order::from(plan))
         };
-        let Ok(order) = self.call.order(ready, stream, asks, policy, decide);
+        let Ok(order) = self.call.order(array, ready, stream, asks, policy, decide);
         HandOver {
             call: &self.call,
             order,
@@ -116,14 +116,18 @@ impl Partner {
         (Some(refused), others.chain(changed).collect())
     }
 
+    /// Why a call refuses all memory of a device, by the table.
+    pub(crate) fn device_refusal(&self, call: &Call, device: Device) -> Option<String> {
+        let (name, device_type) = (self.name, device.device_type);
+        let is_taken = call.devices.is_empty() || call.devices.contains(&device_type);
+        (!is_taken).then(|| format!("{name} takes no memory of device type {device_type}"))
+    }
+
     /// Why a call refuses an array, by the table.
     pub(crate) fn refusal(&self, call: &Call, array: &Descriptor) -> Option<String> {
-        let device_type = array.device().device_type;
-        if !call.devices.is_empty() && !call.devices.contains(&device_type) {
-            let name = self.name;
-            return Some(format!(
-                "{name} takes no memory of device type {device_type}"
-            ));
+        let refused = self.device_refusal(call, array.device());
+        if refused.is_some() {
+            return refused;
         }
         let readable = match call.reads {
             Reads::Interface => array.check_interface().map(drop),

@@ -2,10 +2,11 @@
 
 use std::fmt;
 
+use super::order::has_buffer;
 use super::reads::Reads;
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::{Access, Flags};
-use crate::protocol::dtype::TypeStr;
+use crate::protocol::device::{Access, Device, Flags};
+use crate::protocol::dtype::{Kind, TypeStr};
 
 /// An array that a [`Call`](super::Call) refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,13 +16,15 @@ pub enum Refuses {
     ReadOnly,
     /// Negative strides.
     NegativeStrides,
+    /// Negative strides of axes with more than one element.
+    Backwards,
     /// Strides that leave gaps, overlap or run backwards; the axes may have any order.
     Gaps,
     /// Anything but C and Fortran order.
     NotContiguous,
     /// Anything but C order.
     NotCOrder,
-    /// Arrays without axes.
+    /// Arrays without axes, of which the lanes of a type are one.
     NoAxes,
     /// More axes than this.
     AxesAbove(usize),
@@ -39,8 +42,29 @@ pub enum Refuses {
     BeyondDlpack,
     /// Items that a dict can state, and for which NumPy has no type.
     BeyondNumpy,
+    /// Items of no whole number of bytes.
+    BitItems,
+    /// Arrays that are read by DLPack, as they have no buffer in C order: negative strides, also of an axis of one
+    /// element; strides of neither C nor Fortran order, also of an array without elements.
+    OutOfOrder,
+    /// Arrays without elements that have negative strides.
+    EmptyBackwards,
+    /// Records with a field of objects, or for whose items NumPy has no type.
+    FieldsBeyondNumpy,
     /// The element type of this name.
     OneDType(&'static str),
+    /// Element types of more than one lane.
+    Lanes,
+    /// Strides that are no whole number of elements, which a dict can state.
+    UnevenStrides,
+    /// A CPU whose id is not 0.
+    OtherCpu,
+    /// Handles of opaque devices with a byte offset of no whole number of elements.
+    UnevenOffset,
+    /// Elements for which NumPy takes the types of ml_dtypes, at an address that is no multiple of their size.
+    MisalignedExtra,
+    /// These arrays, but for the element type of this name.
+    Except(&'static str, &'static [Refuses]),
 }
 
 impl Refuses {
@@ -56,22 +80,53 @@ impl Refuses {
                 // A dict states that it is read-only; a legacy tensor is silent.
                 Access::Unknown => reads == Reads::Interface,
             },
-            Self::NegativeStrides => array.layout().has_negative_strides(),
+            Self::NegativeStrides => layout.has_negative_strides(),
+            Self::Backwards => array.len() > 0 && runs_backwards(array),
             Self::Gaps => !is_contiguous() && !is_compact(array),
             Self::NotContiguous => !is_contiguous() && !layout.is_f_contiguous(),
             Self::NotCOrder => !is_contiguous(),
-            Self::NoAxes => array.ndim() == 0,
-            Self::AxesAbove(most) => array.ndim() > most,
+            Self::NoAxes => axes(array) == 0,
+            Self::AxesAbove(most) => axes(array) > most,
             Self::Empty => array.len() == 0,
-            Self::BeyondDlpack => (array.cai_only()).is_some_and(|only| {
-                only.dtype().is_none() || array.elem_strides().len() != array.ndim()
-            }),
+            Self::BeyondDlpack => {
+                (array.cai_only()).is_some_and(|only| only.dtype().is_none() || is_uneven(array))
+            }
             Self::BeyondNumpy => (array.cai_only()).is_some_and(|only| !is_numpys(only.typestr())),
+            Self::FieldsBeyondNumpy => (array.cai_only()).is_some_and(|only| {
+                let is_lacking = |items: TypeStr| items.kind() == Kind::Object || !is_numpys(items);
+                only.descr().has_field(is_lacking)
+            }),
+            Self::BitItems => {
+                let dtype = array.dtype();
+                u32::from(dtype.bits()) * u32::from(dtype.lanes()) % 8 != 0
+            }
+            Self::OutOfOrder => {
+                !has_buffer(array) && (layout.has_negative_strides() || !is_in_order(array))
+            }
+            Self::EmptyBackwards => array.len() == 0 && layout.has_negative_strides(),
             Self::SubByte => array.dtype().is_sub_byte(),
             Self::Packed => array.dtype().is_sub_byte() && !is_padded(array),
             Self::Padded => array.dtype().is_sub_byte() && is_padded(array),
             Self::DType(prefix) => array.type_name().starts_with(prefix),
             Self::OneDType(name) => array.type_name() == name,
+            Self::Lanes => array.dtype().lanes() != 1,
+            Self::UnevenOffset => (array.dtype().itemsize())
+                .is_some_and(|itemsize| !array.byte_offset().is_multiple_of(itemsize.into())),
+            Self::MisalignedExtra => {
+                let (data, dtype) = (array.data(), array.dtype());
+                let is_extra = !dtype.is_cai_only() && dtype.typestr().is_err();
+                let itemsize = dtype.itemsize().filter(|_| is_extra);
+                itemsize.is_some_and(|itemsize| !data.is_multiple_of(itemsize.into()))
+            }
+            Self::Except(name, refuses) => {
+                let mut refuses = refuses.iter();
+                array.type_name() != name && refuses.any(|refuses| refuses.applies_to(array, reads))
+            }
+            Self::UnevenStrides => is_uneven(array),
+            Self::OtherCpu => {
+                let device = array.device();
+                device.device_type == Device::CPU && device.id != 0
+            }
         }
     }
 }
@@ -80,7 +135,7 @@ impl fmt::Display for Refuses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ReadOnly => f.write_str("read-only data"),
-            Self::NegativeStrides => f.write_str("negative strides"),
+            Self::NegativeStrides | Self::Backwards => f.write_str("negative strides"),
             Self::Gaps => f.write_str("strides that leave gaps, repeat elements or are negative"),
             Self::NotContiguous => f.write_str("anything but C and Fortran order"),
             Self::NotCOrder => f.write_str("anything but C order"),
@@ -92,13 +147,69 @@ impl fmt::Display for Refuses {
             Self::SubByte => f.write_str("elements smaller than a byte"),
             Self::Packed => f.write_str("packed elements smaller than a byte"),
             Self::Padded => f.write_str("padded elements smaller than a byte"),
+            Self::FieldsBeyondNumpy => {
+                f.write_str("records with fields of objects, or of types that NumPy lacks")
+            }
+            Self::BitItems => f.write_str("items of no whole number of bytes"),
+            Self::OutOfOrder => f.write_str(
+                "without a buffer in C order: negative strides, and what is neither in C nor in Fortran order",
+            ),
+            Self::EmptyBackwards => f.write_str("negative strides of arrays without elements"),
             Self::DType(name) | Self::OneDType(name) => f.write_str(name),
+            Self::Lanes => f.write_str("types of more than one lane"),
+            Self::UnevenStrides => f.write_str("strides that are no whole number of elements"),
+            Self::OtherCpu => f.write_str("a CPU of another id than 0"),
+            Self::UnevenOffset => f.write_str("byte offsets of no whole number of elements"),
+            Self::MisalignedExtra => {
+                f.write_str("ml_dtypes' types at addresses that are no multiple of their size")
+            }
+            Self::Except(name, refuses) => {
+                for refuses in *refuses {
+                    write!(f, "{refuses}, ")?;
+                }
+                write!(f, "but for {name}")
+            }
         }
     }
 }
 
+/// The number of axes, of which the lanes of a type are one.
+fn axes(array: &Descriptor) -> usize {
+    array.ndim() + usize::from(array.dtype().lanes() > 1)
+}
+
 fn is_padded(array: &Descriptor) -> bool {
     array.flags().contains(Flags::SUBBYTE_PADDED)
+}
+
+/// Whether an axis of more than one element has a negative stride.
+fn runs_backwards(array: &Descriptor) -> bool {
+    let Some(strides) = array.byte_strides() else {
+        return array.layout().has_negative_strides();
+    };
+    let mut axes = array.shape().iter().zip(strides);
+    axes.any(|(extent, stride)| *extent > 1 && stride < 0)
+}
+
+/// Whether the strides are those of C or of Fortran order, also of an array without elements.
+fn is_in_order(array: &Descriptor) -> bool {
+    let axes = || array.shape().iter().zip(array.elem_strides());
+    is_running(axes()) || is_running(axes().rev())
+}
+
+/// Whether each stride is the product of the extents before it, but for axes of one element or none.
+fn is_running<'a>(mut axes: impl Iterator<Item = (&'a i64, &'a i64)>) -> bool {
+    let mut next = Some(1_i64);
+    axes.all(|(extent, stride)| {
+        let is_next = *extent <= 1 || next == Some(*stride);
+        next = next.and_then(|next| next.checked_mul(*extent));
+        is_next
+    })
+}
+
+/// Whether a stride is no whole number of elements.
+fn is_uneven(array: &Descriptor) -> bool {
+    array.elem_strides().len() != array.ndim()
 }
 
 /// Whether NumPy has a type for these items: it has none for bit fields, float8 and complex of two float16.
@@ -111,8 +222,8 @@ fn is_numpys(items: TypeStr) -> bool {
 
 /// Whether the elements lie side by side, whatever the order of the axes.
 fn is_compact(array: &Descriptor) -> bool {
-    if array.elem_strides().len() != array.ndim() {
-        return false; // a stride is no whole number of elements
+    if is_uneven(array) {
+        return false;
     }
     let mut axes: Vec<_> = (array.shape().iter().zip(array.elem_strides()))
         .filter(|(extent, _)| **extent != 1)

@@ -19,6 +19,9 @@ pub struct Partner {
     pub aliases: &'static [&'static str],
     /// The distribution on PyPI whose version was checked.
     pub distribution: &'static str,
+    /// The other distributions on PyPI that install it, of which `*` stands for digits, as those of a CUDA version;
+    /// `explain(to=...)` takes them too.
+    pub distributions: &'static [&'static str],
     /// The modules in which its array types are defined, or their parent packages.
     pub modules: &'static [&'static str],
     /// The version that the facts hold for.
@@ -177,37 +180,55 @@ pub struct Call {
     pub devices: &'static [i32],
     /// The arrays that it refuses.
     pub refuses: &'static [Refuses],
-    /// It drops the read-only flag: what it makes of a read-only array can be written.
-    pub drops_read_only: bool,
-    /// What else it does not look at; empty if nothing is known.
+    /// What it does not look at, beside what it [drops](Self::drops); empty if nothing is known.
     pub ignores: &'static str,
+    /// What its array does not have of the view's.
+    pub drops: &'static [Drops],
     /// It copies the elements.
     pub copies: bool,
+    /// It is passed the consumer's stream as `s`, and passes it to the view whatever the memory; -1 is none.
+    pub passes_stream: bool,
     /// It imports a bare capsule too.
     pub takes_capsules: bool,
 }
 
 impl Call {
-    /// What the call drops of this array, a sentence; `None` if nothing is known.
-    #[must_use]
-    pub fn drops(&self, array: &Descriptor) -> Option<&'static str> {
-        match array.access() {
-            Access::ReadOnly if self.drops_read_only => Some(
-                "the read-only flag: what the call makes of the array can be written, and must not be",
-            ),
-            Access::Unknown if self.drops_read_only => Some(
-                "that writing is not known to be safe: what the call makes of the array can be written",
-            ),
-            _ => None,
-        }
-    }
-
     /// Who waits, and what the caller does about it, in a sentence.
     #[must_use]
     pub fn streams(&self) -> String {
         match self.advice {
             "" => self.waits.name().to_owned(),
             advice => format!("{}: {advice}", self.waits.name()),
+        }
+    }
+}
+
+/// What a [`Call`] takes without a word, and its array does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Drops {
+    /// The read-only flag: its array can be written.
+    ReadOnly,
+    /// The lanes of an element type: its array has elements of one.
+    Lanes,
+}
+
+impl Drops {
+    /// The column of docs/partners.md, and the words of `explain`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ReadOnly => "the read-only flag",
+            Self::Lanes => "the lanes of a type",
+        }
+    }
+
+    /// Whether an array has it.
+    #[must_use]
+    pub fn applies_to(self, array: &Descriptor) -> bool {
+        match self {
+            Self::ReadOnly => array.access() != Access::Writable,
+            Self::Lanes => array.dtype().lanes() > 1,
         }
     }
 }
@@ -258,22 +279,31 @@ impl Partner {
     }
 
     pub(super) fn is_called(&self, name: &str) -> bool {
+        let name = letters(name);
         std::iter::once(&self.name)
             .chain([&self.title, &self.distribution])
             .chain(self.aliases)
-            .any(|known| is_same_name(known, name))
+            .chain(self.distributions)
+            .any(|known| matches(&letters(known), &name))
     }
 }
 
-/// Whether two names differ in case and separators only, as `tvm_ffi` and `TVM-FFI` do.
-fn is_same_name(one: &str, other: &str) -> bool {
-    let letters = |name: &'_ str| {
-        let lower = |letter: char| letter.to_ascii_lowercase();
-        let separator = |letter: &char| !matches!(letter, '-' | '_' | '.' | ' ');
-        name.chars()
-            .filter(separator)
-            .map(lower)
-            .collect::<String>()
+/// The name without what the names of one library differ in, as `tvm_ffi` and `TVM-FFI` do: case and separators.
+fn letters(name: &str) -> String {
+    let is_separator = |letter: &char| matches!(letter, '-' | '_' | '.' | ' ');
+    let letters = name.chars().filter(|letter| !is_separator(letter));
+    letters.map(|letter| letter.to_ascii_lowercase()).collect()
+}
+
+/// Whether a name is of this pattern, in which `*` stands for one digit or more.
+fn matches(pattern: &str, name: &str) -> bool {
+    let Some((head, tail)) = pattern.split_once('*') else {
+        return pattern == name;
     };
-    letters(one) == letters(other)
+    let digits = name
+        .strip_prefix(head)
+        .and_then(|rest| rest.strip_suffix(tail));
+    digits.is_some_and(|digits| {
+        !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit())
+    })
 }

@@ -6,16 +6,19 @@
 use super::reads::Reads;
 use super::refuses::Refuses;
 use super::refuses::Refuses::{
-    AxesAbove, BeyondDlpack, BeyondNumpy, DType, Empty, Gaps, NegativeStrides, NoAxes, NotCOrder,
-    NotContiguous, OneDType, Packed, Padded, ReadOnly, SubByte,
+    AxesAbove, Backwards, BeyondDlpack, BeyondNumpy, BitItems, DType, Empty, EmptyBackwards,
+    Except, FieldsBeyondNumpy, Gaps, Lanes, MisalignedExtra, NegativeStrides, NoAxes, NotCOrder,
+    NotContiguous, OneDType, OtherCpu, OutOfOrder, Packed, Padded, ReadOnly, SubByte, UnevenOffset,
+    UnevenStrides,
 };
 use super::row::Checked::{Matrix, MatrixHost, Source, Torch};
 use super::row::Mutability::{Immutable, Mutable, Unknown};
 use super::row::Quirk::{AbortsOnDtype, IgnoresStream, MislabelsBfloat16, WantsCurrentDevice};
-use super::row::{Call, Fault, Partner, Producer, Silence, Waits};
+use super::row::{Call, Drops, Fault, Partner, Producer, Silence, Waits};
 
 const HOST: &[i32] = &[1];
 const HOST_READABLE: &[i32] = &[1, 3, 13];
+const HOST_READABLE_BY_NUMPY: &[i32] = &[1, 3, 11, 13];
 const CUDA: &[i32] = &[2, 3, 13];
 /// NumPy, and what is made of its arrays.
 const NO_NUMPY_DTYPE: &[Refuses] = &[
@@ -23,6 +26,7 @@ const NO_NUMPY_DTYPE: &[Refuses] = &[
     DType("float8"),
     DType("complex32"),
     SubByte,
+    Lanes,
 ];
 
 /// A producer's usual facts, and those that it must state.
@@ -47,9 +51,10 @@ const fn call(import: &'static str, code: &'static str, reads: Reads, waits: Wai
         advice: "",
         devices: &[],
         refuses: &[],
-        drops_read_only: false,
         ignores: "",
+        drops: &[],
         copies: false,
+        passes_stream: false,
         takes_capsules: false,
     }
 }
@@ -69,6 +74,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "NumPy",
         aliases: &["np"],
         distribution: "numpy",
+        distributions: &[],
         modules: &["numpy"],
         version: "2.4.6",
         checked: Matrix,
@@ -81,7 +87,7 @@ pub static PARTNERS: &[Partner] = &[
             )
         }),
         call: Call {
-            devices: HOST_READABLE,
+            devices: HOST_READABLE_BY_NUMPY,
             refuses: NO_NUMPY_DTYPE,
             ..call(
                 "import numpy as np",
@@ -93,7 +99,13 @@ pub static PARTNERS: &[Partner] = &[
         more: &[
             Call {
                 devices: HOST_READABLE,
-                refuses: &[Packed, BeyondNumpy],
+                refuses: &[
+                    Packed,
+                    Lanes,
+                    BeyondNumpy,
+                    FieldsBeyondNumpy,
+                    MisalignedExtra,
+                ],
                 advice: "types that NumPy does not have come as those of ml_dtypes",
                 ..call(
                     "import numpy as np",
@@ -121,6 +133,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "Numba",
         aliases: &["numba.cuda"],
         distribution: "numba-cuda",
+        distributions: &[],
         modules: &["numba"],
         version: "0.30.4",
         checked: Matrix,
@@ -132,7 +145,7 @@ pub static PARTNERS: &[Partner] = &[
         call: Call {
             advice: "`v.synchronize()` waits where you choose",
             refuses: &[BeyondNumpy],
-            drops_read_only: true,
+            drops: &[Drops::ReadOnly],
             ..interface(
                 "import numba.cuda",
                 "numba.cuda.as_cuda_array(v)",
@@ -150,6 +163,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "cuda.core",
         aliases: &["cuda.core.utils"],
         distribution: "cuda-core",
+        distributions: &[],
         modules: &["cuda.core"],
         version: "1.2.2",
         checked: Matrix,
@@ -161,14 +175,21 @@ pub static PARTNERS: &[Partner] = &[
                 "`_memory/_buffer.pyx`: `Buffer.__dlpack__` ignores `stream`; the work stream of `StridedMemoryView`'s table is NULL",
             )
         }),
-        call: call(
-            "from cuda.core.utils import StridedMemoryView",
-            "StridedMemoryView.from_dlpack(v, stream_ptr=s)",
-            Reads::Dlpack,
-            Waits::Stream,
-        ),
+        call: Call {
+            devices: &[1, 2, 3, 13],
+            refuses: &[OtherCpu, BitItems],
+            advice: "for memory of the CPU, pass -1",
+            ignores: "types that NumPy lacks, until `dtype` is read, which refuses them",
+            passes_stream: true,
+            ..call(
+                "from cuda.core.utils import StridedMemoryView",
+                "StridedMemoryView.from_dlpack(v, stream_ptr=s)",
+                Reads::Dlpack,
+                Waits::Stream,
+            )
+        },
         more: &[Call {
-            refuses: &[BeyondNumpy],
+            refuses: &[BeyondNumpy, UnevenStrides],
             ..interface(
                 "from cuda.core.utils import StridedMemoryView",
                 "StridedMemoryView.from_cuda_array_interface(v, stream_ptr=s)",
@@ -185,6 +206,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "tvm-ffi",
         aliases: &["tvm"],
         distribution: "apache-tvm-ffi",
+        distributions: &[],
         modules: &["tvm_ffi"],
         version: "0.1.15.post2",
         checked: Matrix,
@@ -200,7 +222,7 @@ pub static PARTNERS: &[Partner] = &[
         call: Call {
             advice: "for another stream, pass `v.on(s)`",
             refuses: &[Padded],
-            drops_read_only: true,
+            drops: &[Drops::ReadOnly],
             takes_capsules: true,
             ..call(
                 "import tvm_ffi",
@@ -215,8 +237,9 @@ pub static PARTNERS: &[Partner] = &[
     Partner {
         name: "warp",
         title: "Warp",
-        aliases: &["wp", "nvidia-warp"],
+        aliases: &["wp"],
         distribution: "warp-lang",
+        distributions: &["nvidia-warp"],
         modules: &["warp"],
         version: "1.19.0",
         checked: Matrix,
@@ -230,8 +253,18 @@ pub static PARTNERS: &[Partner] = &[
             )
         }),
         call: Call {
-            refuses: &[ReadOnly, NoAxes, DType("complex"), DType("float8"), SubByte],
+            devices: &[1, 2, 3, 13],
+            refuses: &[
+                ReadOnly,
+                NoAxes,
+                AxesAbove(4),
+                DType("complex"),
+                DType("float8"),
+                SubByte,
+                EmptyBackwards,
+            ],
             ignores: "`byte_offset`, which is 0",
+            drops: &[Drops::ReadOnly, Drops::Lanes],
             ..call(
                 "import warp as wp",
                 "wp.from_dlpack(v)",
@@ -240,16 +273,23 @@ pub static PARTNERS: &[Partner] = &[
             )
         },
         more: &[],
-        faults: &[Fault {
-            what: "arrays without axes: IndexError",
-            reproduction: "`wp.init(); wp.from_dlpack(np.zeros(()))`",
-        }],
+        faults: &[
+            Fault {
+                what: "arrays without axes: IndexError",
+                reproduction: "`wp.init(); wp.from_dlpack(np.zeros(()))`",
+            },
+            Fault {
+                what: "makes an axis of the lanes of a type, and divides the other strides by their number: it reads other elements",
+                reproduction: "`wp.from_dlpack(v).strides` of a `v` of float32x2",
+            },
+        ],
     },
     Partner {
         name: "pycuda",
         title: "PyCUDA",
         aliases: &["pycuda.driver"],
         distribution: "pycuda",
+        distributions: &[],
         modules: &["pycuda"],
         version: "2026.1",
         checked: Matrix,
@@ -260,8 +300,8 @@ pub static PARTNERS: &[Partner] = &[
         )),
         call: Call {
             advice: "pass `v.on(s.handle)`",
-            drops_read_only: true,
             ignores: "all but the address: shape, strides and type are the kernel's own affair",
+            drops: &[Drops::ReadOnly],
             ..interface(
                 "import pycuda.driver",
                 "kernel(v, block=(1, 1, 1))",
@@ -274,8 +314,9 @@ pub static PARTNERS: &[Partner] = &[
     Partner {
         name: "jax",
         title: "JAX",
-        aliases: &["jnp", "jax.numpy", "jaxlib"],
+        aliases: &["jnp", "jax.numpy"],
         distribution: "jax",
+        distributions: &["jaxlib", "jax-cuda*-plugin", "jax-cuda*-pjrt"],
         modules: &["jax", "jaxlib"],
         version: "0.10.2",
         checked: MatrixHost,
@@ -289,7 +330,7 @@ pub static PARTNERS: &[Partner] = &[
         }),
         call: Call {
             devices: &[1, 2, 3],
-            refuses: &[ReadOnly, Gaps, DType("complex32"), SubByte],
+            refuses: &[ReadOnly, Gaps, DType("complex32"), SubByte, Lanes, OtherCpu],
             ignores: "on the CPU it copies what is not aligned to 64 bytes, without a word",
             ..call(
                 "import jax",
@@ -301,8 +342,8 @@ pub static PARTNERS: &[Partner] = &[
         more: &[Call {
             advice: "streams 1 and 2 are not waited for: pass `v.synchronize()`, or `v.on(s)` of a handle",
             refuses: &[Gaps, BeyondNumpy],
-            drops_read_only: true,
             ignores: "it keeps no reference to the view",
+            drops: &[Drops::ReadOnly],
             ..interface("import jax.numpy as jnp", "jnp.asarray(v)", Waits::Stream)
         }],
         faults: &[],
@@ -312,6 +353,12 @@ pub static PARTNERS: &[Partner] = &[
         title: "TensorFlow",
         aliases: &["tf"],
         distribution: "tensorflow-cpu",
+        distributions: &[
+            "tensorflow",
+            "tensorflow-gpu",
+            "tensorflow-intel",
+            "tf-nightly",
+        ],
         modules: &["tensorflow"],
         version: "2.21.0",
         checked: MatrixHost,
@@ -334,6 +381,7 @@ pub static PARTNERS: &[Partner] = &[
                 DType("complex32"),
                 SubByte,
             ],
+            drops: &[Drops::Lanes],
             ..call(
                 "import tensorflow as tf",
                 "tf.experimental.dlpack.from_dlpack(cd.to_dlpack(v, stream=\"host\"))",
@@ -343,6 +391,10 @@ pub static PARTNERS: &[Partner] = &[
         },
         more: &[],
         faults: &[
+            Fault {
+                what: "does not look at the lanes of a type: float32x2 of 2 x 3 arrives as float32 of 2 x 3",
+                reproduction: "`tf.experimental.dlpack.from_dlpack(cd.to_dlpack(v)).shape` of such a `v`",
+            },
             Fault {
                 what: "a tensor of strings ends the process; through the bridge a refusal",
                 reproduction: "`tf.constant(\"x\").__dlpack__()`",
@@ -360,6 +412,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "Paddle",
         aliases: &[],
         distribution: "paddlepaddle",
+        distributions: &["paddlepaddle-gpu"],
         modules: &["paddle"],
         version: "3.3.1",
         checked: MatrixHost,
@@ -383,8 +436,10 @@ pub static PARTNERS: &[Partner] = &[
                 DType("float8_e8m0fnu"),
                 DType("complex32"),
                 SubByte,
+                Lanes,
+                AxesAbove(9),
             ],
-            drops_read_only: true,
+            drops: &[Drops::ReadOnly],
             takes_capsules: true,
             ..call(
                 "import paddle",
@@ -414,6 +469,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "ONNX Runtime",
         aliases: &["ort", "onnx"],
         distribution: "onnxruntime",
+        distributions: &["onnxruntime-gpu"],
         modules: &["onnxruntime"],
         version: "1.31.1",
         checked: MatrixHost,
@@ -436,6 +492,7 @@ pub static PARTNERS: &[Partner] = &[
                 DType("complex"),
                 DType("float8"),
                 SubByte,
+                Lanes,
             ],
             takes_capsules: true,
             ..call(
@@ -456,6 +513,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "pyarrow",
         aliases: &["pa", "arrow"],
         distribution: "pyarrow",
+        distributions: &[],
         modules: &["pyarrow"],
         version: "26.0.1",
         checked: MatrixHost,
@@ -482,6 +540,7 @@ pub static PARTNERS: &[Partner] = &[
                 DType("bfloat16"),
                 DType("float8"),
                 SubByte,
+                Lanes,
             ],
             ..call(
                 "import pyarrow as pa",
@@ -500,18 +559,20 @@ pub static PARTNERS: &[Partner] = &[
         title: "array-api-strict",
         aliases: &[],
         distribution: "array-api-strict",
+        distributions: &[],
         modules: &["array_api_strict"],
         version: "2.6.1",
         checked: MatrixHost,
         producer: Some(producer("cd.view(a)", Silence::Ready, "host memory")),
         call: Call {
-            devices: HOST_READABLE,
+            devices: HOST_READABLE_BY_NUMPY,
             refuses: &[
                 DType("float16"),
                 DType("bfloat16"),
                 DType("float8"),
                 DType("complex32"),
                 SubByte,
+                Lanes,
             ],
             ..call(
                 "import array_api_strict as strict",
@@ -528,13 +589,15 @@ pub static PARTNERS: &[Partner] = &[
         title: "mpi4py",
         aliases: &["mpi"],
         distribution: "mpi4py",
+        distributions: &[],
         modules: &["mpi4py"],
         version: "4.1.2",
         checked: Matrix,
         producer: None,
         call: Call {
+            devices: &[1, 2, 3, 10, 11, 13],
             advice: "pass `v.synchronize()`",
-            refuses: &[NotContiguous, Padded],
+            refuses: &[NotContiguous, OutOfOrder, Padded],
             ..call(
                 "from mpi4py import MPI",
                 "comm.Send(v, dest=1)",
@@ -550,6 +613,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "torch",
         aliases: &["pytorch"],
         distribution: "torch",
+        distributions: &[],
         modules: &["torch"],
         version: "2.15.0",
         checked: Torch,
@@ -564,16 +628,17 @@ pub static PARTNERS: &[Partner] = &[
             )
         }),
         call: Call {
-            devices: &[1, 2],
+            devices: &[1, 2, 8],
             refuses: &[
-                NegativeStrides,
-                SubByte,
+                Backwards,
+                Except("float4_e2m1fnx2", &[SubByte, Lanes]),
+                UnevenOffset,
                 OneDType("float8_e3m4"),
                 OneDType("float8_e4m3"),
                 OneDType("float8_e4m3b11fnuz"),
             ],
-            drops_read_only: true,
             ignores: "`byte_offset`, which is 0",
+            drops: &[Drops::ReadOnly],
             takes_capsules: true,
             ..call(
                 "import torch",
@@ -604,6 +669,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "CuPy",
         aliases: &["cp"],
         distribution: "cupy-cuda13x",
+        distributions: &["cupy", "cupy-cuda*x", "cupy-cuda*"],
         modules: &["cupy"],
         version: "15.0.0a1",
         checked: Source,
@@ -618,7 +684,7 @@ pub static PARTNERS: &[Partner] = &[
         }),
         call: Call {
             devices: &[2, 13],
-            drops_read_only: true,
+            drops: &[Drops::ReadOnly],
             ..call(
                 "import cupy",
                 "cupy.from_dlpack(v)",
@@ -628,7 +694,7 @@ pub static PARTNERS: &[Partner] = &[
         },
         more: &[Call {
             refuses: &[BeyondNumpy],
-            drops_read_only: true,
+            drops: &[Drops::ReadOnly],
             ..interface("import cupy", "cupy.asarray(v)", Waits::Host)
         }],
         faults: &[],
@@ -638,6 +704,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "cuDF",
         aliases: &["pylibcudf"],
         distribution: "cudf-cu13",
+        distributions: &["cudf-cu*", "pylibcudf-cu*"],
         modules: &["cudf", "pylibcudf"],
         version: "6a22d1d",
         checked: Source,
@@ -653,7 +720,7 @@ pub static PARTNERS: &[Partner] = &[
         call: Call {
             advice: "pass `v.on(1)`",
             refuses: &[NoAxes, BeyondDlpack],
-            drops_read_only: true,
+            drops: &[Drops::ReadOnly],
             ..interface("import cudf", "cudf.Series(v)", Waits::Nobody)
         },
         more: &[],
@@ -664,6 +731,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "RMM",
         aliases: &[],
         distribution: "rmm-cu13",
+        distributions: &["rmm-cu*", "librmm-cu*"],
         modules: &["rmm"],
         version: "5d50a37",
         checked: Source,
@@ -690,6 +758,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "pylibraft",
         aliases: &["raft"],
         distribution: "pylibraft-cu13",
+        distributions: &["pylibraft-cu*"],
         modules: &["pylibraft"],
         version: "2141422",
         checked: Source,
@@ -715,6 +784,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "XGBoost",
         aliases: &["xgb"],
         distribution: "xgboost",
+        distributions: &["xgboost-cpu"],
         modules: &["xgboost"],
         version: "379b29f",
         checked: Source,
@@ -728,7 +798,7 @@ pub static PARTNERS: &[Partner] = &[
                 DType("complex"),
                 BeyondDlpack,
             ],
-            drops_read_only: true,
+            drops: &[Drops::ReadOnly],
             ..interface("import xgboost", "xgboost.DMatrix(v)", Waits::Stream)
         },
         more: &[],
@@ -739,6 +809,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "DALI",
         aliases: &["dali"],
         distribution: "nvidia-dali-cuda130",
+        distributions: &["nvidia-dali-cuda*", "nvidia-dali-nightly-cuda*"],
         modules: &["nvidia.dali"],
         version: "version not recorded",
         checked: Source,
@@ -752,7 +823,7 @@ pub static PARTNERS: &[Partner] = &[
         }),
         call: Call {
             refuses: &[NotCOrder, BeyondDlpack],
-            drops_read_only: true,
+            drops: &[Drops::ReadOnly],
             ..interface(
                 "from nvidia.dali.tensors import TensorGPU",
                 "TensorGPU(v)",
@@ -767,6 +838,7 @@ pub static PARTNERS: &[Partner] = &[
         title: "CV-CUDA",
         aliases: &["nvcv"],
         distribution: "cvcuda-cu13",
+        distributions: &["cvcuda-cu*"],
         modules: &["nvcv", "cvcuda"],
         version: "da51fc9",
         checked: Source,
@@ -781,8 +853,8 @@ pub static PARTNERS: &[Partner] = &[
         call: Call {
             advice: "pass `v.on(s.handle)`",
             refuses: &[Empty, NoAxes, BeyondDlpack],
-            drops_read_only: true,
             ignores: "the device: it takes 0 for every array",
+            drops: &[Drops::ReadOnly],
             ..interface("import nvcv", "nvcv.as_tensor(v)", Waits::Nobody)
         },
         more: &[],

@@ -58,8 +58,26 @@ fn every_row_says_how_its_call_is_made() {
 #[case("cuda_core", "cuda.core")]
 #[case("warp-lang", "warp")]
 #[case("CV-CUDA", "cvcuda")]
+#[case("cupy-cuda12x", "cupy")]
+#[case("cupy-cuda110", "cupy")]
+#[case("onnxruntime-gpu", "onnxruntime")]
+#[case("cudf-cu12", "cudf")]
+#[case("rmm-cu12", "rmm")]
+#[case("nvidia-dali-cuda120", "nvidia.dali")]
+#[case("cvcuda_cu12", "cvcuda")]
+#[case("tensorflow-gpu", "tensorflow")]
 fn a_library_is_found_by_what_people_type(#[case] typed: &str, #[case] name: &str) {
     assert_eq!(find(typed).map(|partner| partner.name), Some(name));
+}
+
+#[rstest]
+#[case("cupy-cuda")]
+#[case("cupy-cuda12y")]
+#[case("cudf-cu12-nightly")]
+#[case("cudf-cu*")]
+#[case("")]
+fn a_pattern_takes_digits_alone(#[case] typed: &str) {
+    assert!(find(typed).is_none(), "{typed}");
 }
 
 #[rstest]

@@ -57,6 +57,17 @@ impl Descr {
         matches!(self, Self::Fields(fields) if any(fields))
     }
 
+    /// Whether a field, on any level, has items of such a type.
+    pub(crate) fn has_field(&self, is_such: impl Fn(TypeStr) -> bool) -> bool {
+        fn any(fields: &[DescrField], is_such: &dyn Fn(TypeStr) -> bool) -> bool {
+            fields.iter().any(|field| match field.nested() {
+                Some(inner) => any(inner, is_such),
+                None => is_such(field.typestr),
+            })
+        }
+        matches!(self, Self::Fields(fields) if any(fields, &is_such))
+    }
+
     /// Builds the refusal of a field that is, on any level, a reference to an object.
     pub(super) fn refuse_objects(&self) -> Option<Violation> {
         fn find(fields: &[DescrField]) -> Option<&DescrField> {

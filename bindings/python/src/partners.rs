@@ -17,6 +17,7 @@ fn row<'py>(py: Python<'py>, partner: &Partner) -> PyResult<Bound<'py, PyDict>> 
     row.set_item("title", partner.title)?;
     row.set_item("aliases", partner.aliases)?;
     row.set_item("distribution", partner.distribution)?;
+    row.set_item("distributions", partner.distributions)?;
     row.set_item("version", partner.version)?;
     row.set_item("checked", partner.checked.name())?;
     row.set_item("modules", partner.modules)?;
@@ -44,7 +45,8 @@ fn entry<'py>(py: Python<'py>, call: &Call) -> PyResult<Bound<'py, PyDict>> {
     entry.set_item("waits", call.waits.name())?;
     entry.set_item("devices", PyList::new(py, call.devices)?)?;
     entry.set_item("copies", call.copies)?;
+    let drops: Vec<_> = call.drops.iter().map(|drops| drops.name()).collect();
+    entry.set_item("drops", drops)?;
     entry.set_item("takes_capsules", call.takes_capsules)?;
-    entry.set_item("drops_read_only", call.drops_read_only)?;
     Ok(entry)
 }

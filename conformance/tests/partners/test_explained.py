@@ -6,33 +6,74 @@ The generator is the matrix's own (`conformance/matrix/explained.py`), over the 
 
 from __future__ import annotations
 
+import gc
 import random
 from dataclasses import replace
 from typing import Any
 
 import cai_dlpack as cd
+import numpy as np
 import pytest
 
-from conformance.matrix.explained import Bench, Case, drawn
+from conformance.matrix.calls import PARTNERS
+from conformance.matrix.draws import CAPTURED, FILTERS, MODES, WRONG, Case, drawn, names, typed
+from conformance.matrix.explained import Bench
+from conformance.matrix.odd import DEVICES, HOST, TYPES, fresh, on_device, tensor
 from conformance.tests.simulated.machine import Machine
 
-CASES = {"host": 5000, "device": 4000}
+CASES = {"host": 8000, "device": 6000}
 
 
 @pytest.mark.parametrize("room", CASES)
 def test_what_is_told_is_what_happens(room: str, machine: Machine) -> None:
     bench, chosen = Bench(machine.control, room), random.Random(1)
-    producers, consumers = sorted(bench.producers), bench.consumers()
+    consumers = bench.consumers()
     wrong: dict[str, Case] = {}
     for _ in range(CASES[room]):
-        case = drawn(chosen, producers, consumers)
+        case = bench.drawn(chosen, consumers)
         for line in bench.wrong(case):
             wrong.setdefault(line, case)
+    # The tensors of the doubles live on: each would cost every collection of the tests that follow.
+    gc.collect()
+    gc.freeze()
     assert not wrong, "\n".join(f"{case}: {line}" for line, case in wrong.items())
     for consumer in consumers:
         for outcome in ("taken", "refused"):
             assert bench.reached[consumer, outcome] > 3, f"{consumer} has {outcome} nearly nothing"
-    assert bench.reached[None, "unknown"] > 10
+    for outcome in ("unknown", "raised"):
+        assert bench.reached[None, outcome] > 10
+    assert bench.reached["apache-tvm-ffi", "dropped"] > 10
+    assert bench.reached["cuda-core", "remedy"] > 10
+
+
+def test_the_draws_have_every_kind() -> None:
+    """Each odd array, wrong keyword, filter, capture and name comes up."""
+    chosen = random.Random(1)
+    odd = sorted({*HOST, *on_device([1, 2, 3])})
+    cases = [drawn(chosen, ["numpy"], odd, [None, "cupy-cuda13x", "numpy"]) for _ in range(20000)]
+    assert {case.producer for case in cases} == {"numpy", *odd}
+    assert {case.filters for case in cases} == {None, *FILTERS}
+    assert {case.capture for case in cases} == {None, *((whose, mode) for whose in CAPTURED for mode in MODES)}
+    given = {(name, repr(value)) for case in cases for name, value in case.keywords}
+    assert {(name, repr(value)) for name, value in WRONG} <= given
+    typed_names = {case.name for case in cases}
+    assert {"cupy-cuda12x", "CUPY-CUDA11", "cp", "np", "NUMPY"} <= typed_names
+    tensors = [tensor(random.Random(number), DEVICES, fresh).tensor for number in range(4000)]
+    assert {made.dtype.lanes for made in tensors} >= {1, 2, 4}
+    assert {(made.device.device_type, made.device.device_id) for made in tensors} == set(DEVICES)
+    assert {(made.dtype.code, made.dtype.bits) for made in tensors} == set(TYPES)
+
+
+def test_every_name_of_a_library_is_taken() -> None:
+    chosen = random.Random(1)
+    for distribution, row in PARTNERS.items():
+        assert all("*" not in name or name in row["distributions"] for name in names(row))
+        for _ in range(50):
+            name = typed(chosen, distribution)
+            assert cd.explain(np.arange(3), to=name).call == row["calls"][0]["code"], name
+    for name in ("cupy-cudax", "cupy-cuda12y", "cudf-cu", "cudf-cu12a", "", "*"):
+        with pytest.raises(ValueError, match="to"):
+            cd.explain(np.arange(3), to=name)
 
 
 PLAIN = Case("numpy", "float32", "rows", (), None, None, None, False)
@@ -50,6 +91,8 @@ PLAIN = Case("numpy", "float32", "rows", (), None, None, None, False)
         ({"refused": None}, replace(PLAIN, dtype="bfloat16", consumer="numpy")),
         ({"remedies": ("np.from_dlpack(v)",)}, replace(PLAIN, dtype="bfloat16", consumer="numpy")),
         ({"call": "np.load(v)"}, replace(PLAIN, consumer="numpy")),
+        ({"dropped": "the read-only flag"}, replace(PLAIN, consumer="apache-tvm-ffi")),
+        ({"dropped": None}, replace(PLAIN, consumer="apache-tvm-ffi", layout="read-only")),
         ({"refused": "another"}, replace(PLAIN, producer="text")),
         ({"route": "cai"}, replace(PLAIN, producer="text")),
     ],

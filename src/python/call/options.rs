@@ -7,9 +7,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use pyo3::{Borrowed, ffi};
 
+use crate::protocol::axes::{Axes, Source};
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Access, Device};
 use crate::protocol::dtype::DType;
+use crate::protocol::layout::Layout;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 use crate::python::call::choice::{choice, wrong_type};
@@ -390,8 +392,14 @@ const CHECKS: [(&str, Check); 2] = [("device", Check::Device), ("bounds", Check:
 fn shape(value: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
     let field = Field::Argument("shape");
     let rule = IntRule::new(field, Rule::ArgumentType, Rule::ShapeRange);
-    match value.cast::<PyTuple>() {
-        Ok(tuple) => tuple.iter().map(|extent| rule.read(&extent)).collect(),
-        Err(_) => Err(wrong_type(value, "shape", "a tuple of ints").into()),
-    }
+    let Ok(tuple) = value.cast::<PyTuple>() else {
+        return Err(wrong_type(value, "shape", "a tuple of ints").into());
+    };
+    let extents = tuple.iter().map(|extent| rule.read(&extent));
+    let shape: Vec<i64> = extents.collect::<PyResult<_>>()?;
+    // What no array has is refused before a producer is asked for one.
+    let axes = Axes::from_slices(Source::Tensor, &shape, None);
+    axes.and_then(|axes| Layout::from_elem_axes(axes, 1))
+        .map_err(|violation| violation.in_field(field))?;
+    Ok(shape)
 }

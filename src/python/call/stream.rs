@@ -36,14 +36,20 @@ pub(crate) fn request(stream: Option<&Bound<'_, PyAny>>, platform: Platform) -> 
     }
 }
 
-/// Reads a stream object, or any int.
 #[cold]
 fn request_of_any(stream: &Bound<'_, PyAny>, platform: Platform) -> PyResult<Request> {
-    let number = match from_object(stream)? {
-        Some(named) => i128::from(named.raw()),
-        None => ARGUMENT.read_wide(stream)?,
-    };
-    Ok(Request::from_dlpack(Some(number), platform)?)
+    Ok(Request::from_dlpack(Some(number(stream)?), platform)?)
+}
+
+/// Reads a stream object, or any int, as the number that the protocol gives it.
+///
+/// # Errors
+/// `TypeError` for an object that is no stream.
+pub(crate) fn number(stream: &Bound<'_, PyAny>) -> PyResult<i128> {
+    match from_object(stream)? {
+        Some(named) => Ok(i128::from(named.raw())),
+        None => ARGUMENT.read_wide(stream),
+    }
 }
 
 /// Reads a stream that must be named: an int of 1 or more, or a stream object.

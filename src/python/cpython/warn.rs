@@ -6,7 +6,7 @@ use std::ffi::CString;
 use once_cell::race::OnceBox;
 use pyo3::exceptions::{PyResourceWarning, PyUserWarning};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple, PyType};
+use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 
 /// What a warning is about.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,15 +25,19 @@ pub(crate) enum Warning {
 /// The warning, if a filter makes it an error.
 #[cold]
 pub(crate) fn warn(py: Python<'_>, warning: Warning, text: &str) -> PyResult<()> {
-    if warning != Warning::Consume && collect(text) {
-        return Ok(());
-    }
     let classes = classes(py)?;
     let class = match warning {
         Warning::Stream => &classes.stream,
         Warning::Version => &classes.version,
         Warning::Consume => &classes.consume,
     };
+    if warning != Warning::Consume && is_collected() {
+        if is_error(class.bind(py), text)? {
+            return Err(PyErr::from_type(class.bind(py).clone(), text.to_owned()));
+        }
+        collect(text);
+        return Ok(());
+    }
     // The innermost Python frame is the caller's: a function in Rust has none.
     PyErr::warn(
         py,
@@ -64,15 +68,61 @@ pub(crate) fn collecting<R>(body: impl FnOnce() -> R) -> (R, Vec<String>) {
     (result, collected)
 }
 
-/// Collects a warning; false if it is to be issued.
-fn collect(text: &str) -> bool {
-    COLLECTED.with_borrow_mut(|collected| match collected {
-        Some(collected) => {
+/// Whether warnings are collected on this thread.
+fn is_collected() -> bool {
+    COLLECTED.with_borrow(Option::is_some)
+}
+
+fn collect(text: &str) {
+    COLLECTED.with_borrow_mut(|collected| {
+        if let Some(collected) = collected {
             collected.push(text.to_owned());
-            true
         }
-        None => false,
-    })
+    });
+}
+
+/// Whether the filters make an error of a warning that is issued here, by the rules of `warnings.warn_explicit`, which
+/// cannot be asked without issuing it.
+fn is_error(class: &Bound<'_, PyType>, text: &str) -> PyResult<bool> {
+    let py = class.py();
+    let warnings = py.import("warnings")?;
+    // From 3.14 on a context has filters of its own.
+    let filters = match warnings.getattr_opt("_get_filters")? {
+        Some(of_context) => of_context.call0()?,
+        None => warnings.getattr("filters")?,
+    };
+    let frame = py.import("sys")?.call_method0("_getframe")?;
+    let line: i64 = frame.getattr("f_lineno")?.extract()?;
+    let module = frame
+        .getattr("f_globals")?
+        .call_method1("get", ("__name__", "<string>"))?;
+    for filter in filters.try_iter()? {
+        type Filter<'py> = (
+            String,
+            Bound<'py, PyAny>,
+            Bound<'py, PyType>,
+            Bound<'py, PyAny>,
+            i64,
+        );
+        let (action, message, category, of_module, of_line): Filter<'_> = filter?.extract()?;
+        let is_met = class.is_subclass(&category)?
+            && (of_line == 0 || of_line == line)
+            && is_matched(&message, text.into_pyobject(py)?.as_any())?
+            && is_matched(&of_module, &module)?;
+        if is_met {
+            return Ok(action == "error");
+        }
+    }
+    warnings.getattr("defaultaction")?.eq("error")
+}
+
+/// Whether a filter's pattern, which is None, a str or a compiled expression, matches a text.
+fn is_matched(pattern: &Bound<'_, PyAny>, text: &Bound<'_, PyAny>) -> PyResult<bool> {
+    match pattern {
+        _ if pattern.is_none() => Ok(true),
+        _ if pattern.is_instance_of::<PyString>() => pattern.eq(text),
+        _ => pattern.call_method1("match", (text,))?.is_truthy(),
+    }
 }
 
 /// The classes of the warnings.

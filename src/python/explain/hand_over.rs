@@ -4,8 +4,9 @@ use pyo3::prelude::*;
 
 use super::{Explanation, sentence};
 use crate::error::Error;
-use crate::partners::{Call, Order, Partner, Reads, platform_of, with_remedies};
+use crate::partners::{Call, Order, Partner, Reads, Remedy, Waits, platform_of, with_remedies};
 use crate::protocol::descriptor::Descriptor;
+use crate::protocol::rule::{Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Stream, SyncPolicy};
 use crate::python::call::{policy, stream, use_stream};
 use crate::python::class::view::PyCaiView;
@@ -29,14 +30,19 @@ pub(super) fn explain<'py>(
     given: Given<'_, 'py>,
     found: &mut Explanation,
 ) -> PyResult<()> {
-    let consumer = Consumer::of(py, view, given.stream)?;
+    let consumer = match Consumer::of(py, view, given)? {
+        Ok(consumer) => consumer,
+        Err(refused) => {
+            return refuse_stream(py, view, given, refused, found);
+        }
+    };
     let order = match given.partner {
         None => {
             let request = consumer.usual()?;
             let described = view.view().descriptor().check_dlpack();
             described
                 .map_err(Error::from)
-                .and_then(|()| consumer.decide(request))
+                .and_then(|()| consumer.decide(request, consumer.policy))
         }
         Some(partner) => consumer.order(&partner.call),
     };
@@ -47,8 +53,8 @@ pub(super) fn explain<'py>(
             match order {
                 Order::Refused(why) => Some(why.to_string()),
                 Order::Unnamed { .. } => {
-                    let unknown =
-                        "who waits: cannot be known without stream=, the consumer's stream";
+                    let unknown = "who waits, and whether a capture forbids it: cannot be known without stream=, the \
+                                   consumer's stream";
                     found.unknown = Some(unknown.to_owned());
                     None
                 }
@@ -71,6 +77,48 @@ pub(super) fn explain<'py>(
     Ok(())
 }
 
+/// Explains that the view would refuse the consumer's stream, unless it refuses the export to any, or the table its array.
+fn refuse_stream(
+    py: Python<'_>,
+    view: &PyCaiView,
+    given: Given<'_, '_>,
+    stream: Violation,
+    found: &mut Explanation,
+) -> PyResult<()> {
+    let array = view.view().descriptor();
+    let stream = array.check_dlpack().err().unwrap_or(stream).to_string();
+    found.driver_calls = None;
+    found.order = Some(format!("refused: {stream}"));
+    found.refused = Some(stream.clone());
+    let Some(partner) = given.partner else {
+        return Ok(());
+    };
+    let without = Given {
+        stream: None,
+        ..given
+    };
+    let Ok(consumer) = Consumer::of(py, view, without)? else {
+        return Ok(());
+    };
+    refuse(py, view, partner, Some(&consumer), found);
+    if found.refused.is_none() {
+        let remedy = Remedy {
+            code: partner.call.code.replacen("=s)", "=-1)", 1),
+            does: "takes it: its memory has no streams",
+        };
+        let remedies: Vec<_> = partner
+            .call
+            .passes_stream
+            .then_some(remedy)
+            .into_iter()
+            .collect();
+        found.dropped = None;
+        found.refused = Some(with_remedies(&stream, &remedies));
+        found.remedies = remedies.into_iter().map(|remedy| remedy.code).collect();
+    }
+    Ok(())
+}
+
 /// Explains why the consumer would refuse the view. `consumer` is given if the order is known.
 pub(super) fn refuse(
     py: Python<'_>,
@@ -86,6 +134,12 @@ pub(super) fn refuse(
     let (refused, remedies) = partner.refusals(view.view().descriptor(), exports);
     found.refused = refused.map(|refused| with_remedies(&refused, &remedies));
     found.remedies = remedies.into_iter().map(|remedy| remedy.code).collect();
+    if found.refused.is_none() {
+        let array = view.view().descriptor();
+        let dropped = (partner.call.drops.iter()).filter(|drops| drops.applies_to(array));
+        let dropped: Vec<_> = dropped.map(|drops| drops.name()).collect();
+        found.dropped = (!dropped.is_empty()).then(|| dropped.join("; "));
+    }
 }
 
 /// Checks what the view itself would refuse to a call.
@@ -132,26 +186,43 @@ pub(super) struct Consumer<'v> {
 }
 
 impl<'v> Consumer<'v> {
+    /// Reads what the caller says of the consumer, or returns why the view would refuse its stream.
     fn of(
         py: Python<'_>,
         view: &'v PyCaiView,
-        stream: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Self> {
+        given: Given<'_, '_>,
+    ) -> PyResult<Result<Self, Violation>> {
         let view = view.view();
         let platform = platform_of(view.descriptor());
-        let named = |stream| stream::request(Some(stream), platform);
-        Ok(Self {
+        let number = given.stream.map(stream::number).transpose()?;
+        let named = |number| Request::from_dlpack(Some(number), platform);
+        let stream = match number.map(named).transpose() {
+            Ok(stream) => stream,
+            Err(refused) => match (refused.rule(), given.partner.map(|partner| &partner.call)) {
+                (Rule::StreamCpu | Rule::StreamRocm, None) => return Ok(Err(refused)),
+                (Rule::StreamCpu, Some(call)) if call.passes_stream && number != Some(-1) => {
+                    return Ok(Err(refused));
+                }
+                (Rule::StreamRocm, Some(call)) if call.waits == Waits::Stream => {
+                    return Ok(Err(refused));
+                }
+                // A library passes None for memory without streams, whatever stream it works on.
+                (Rule::StreamCpu | Rule::StreamRocm, Some(_)) => None,
+                _ => return Err(refused.into()),
+            },
+        };
+        Ok(Ok(Self {
             view,
             platform,
             policy: policy::policy(py)?,
-            stream: stream.map(named).transpose()?,
+            stream,
             work: match platform {
                 Platform::Cuda | Platform::HostReadable => {
                     use_stream::work_stream(py, view.device().id)?
                 }
                 _ => Stream::LegacyDefault,
             },
-        })
+        }))
     }
 
     /// What `__dlpack__` is asked for by a consumer that is not known.
@@ -166,8 +237,9 @@ impl<'v> Consumer<'v> {
     /// Decides who waits in a call.
     fn order(&self, call: &Call) -> Result<Order, Error> {
         let asks = call.asks(self.view.descriptor(), self.stream, self.work);
-        let decide = |request| self.decide(request);
+        let decide = |request, policy| self.decide(request, policy);
         call.order(
+            self.view.descriptor(),
             self.view.ready_number(),
             self.stream,
             asks,
@@ -176,11 +248,11 @@ impl<'v> Consumer<'v> {
         )
     }
 
-    fn decide(&self, request: Request) -> Result<Order, Error> {
+    fn decide(&self, request: Request, policy: SyncPolicy) -> Result<Order, Error> {
         // A requested wait of the host does not depend on the context's policy.
         let policy = match request {
             Request::Host => SyncPolicy::Event,
-            _ => self.policy,
+            _ => policy,
         };
         self.view.foresee(request, policy).map(Order::from)
     }

@@ -49,10 +49,10 @@ use hand_over::Given;
 /// order
 /// refused
 /// call
+/// dropped
 /// remedies
 /// driver_calls
 /// warnings
-/// dropped
 /// unknown
 #[pyclass(name = "Explanation", module = "cai_dlpack", frozen)]
 #[derive(Default)]
@@ -74,12 +74,13 @@ pub(crate) struct Explanation {
     /// The consumer's call, in which `v` is the view; None without `to`.
     #[pyo3(get)]
     call: Option<&'static str>,
+    /// What the consumer's call takes and its array does not have, such as "the read-only flag": it can be written,
+    /// although the view's memory is read-only, or may be. None if nothing is known.
+    #[pyo3(get)]
+    dropped: Option<String>,
     remedies: Vec<String>,
     driver_calls: Option<&'static [&'static str]>,
     warnings: Vec<String>,
-    /// What the consumer's call drops of the array without a word: the read-only flag. None if nothing is known.
-    #[pyo3(get)]
-    dropped: Option<&'static str>,
     /// What cannot be known, and without what: a call of a `__dlpack__` that would make a stream wait, or the
     /// consumer's stream. None if nothing.
     #[pyo3(get)]
@@ -215,17 +216,19 @@ fn explain<'py>(
                  ({}, {}), which makes a stream wait",
                 device.device_type, device.id
             ));
-            if let (Some(view), Some(partner)) = (&described, given.partner) {
-                hand_over::refuse(py, view, partner, None, &mut found);
+            match (&described, given.partner) {
+                (Some(view), Some(partner)) => {
+                    hand_over::refuse(py, view, partner, None, &mut found);
+                }
+                (None, Some(partner)) => {
+                    found.refused = partner.device_refusal(&partner.call, device);
+                }
+                (_, None) => {}
             }
             described
         }
     };
     found.call = given.partner.map(|partner| partner.call.code);
-    found.dropped = given
-        .partner
-        .zip(view.as_ref())
-        .and_then(|(partner, view)| partner.call.drops(view.view().descriptor()));
     found.text = written(object, &found, view.as_ref(), given, is_undeclared)?;
     Ok(found)
 }
@@ -287,7 +290,7 @@ fn written(
         "advice",
         advice.as_deref().filter(|advice| !advice.is_empty()),
     );
-    known("drops", found.dropped);
+    known("dropped", found.dropped.as_deref());
     known("refused", found.refused.as_deref());
     for warning in &found.warnings {
         line(&mut text, "warning", warning);
@@ -297,7 +300,7 @@ fn written(
 
 fn line(text: &mut String, head: &str, rest: &str) {
     // Writing to a String cannot fail.
-    let _ = writeln!(text, "{head:12}{rest}");
+    let _ = writeln!(text, "{head:11} {rest}");
 }
 
 fn texts<'py>(

@@ -119,7 +119,7 @@ pub(crate) fn offer_of_object<'py>(
     stated: Access,
 ) -> PyResult<Offer<'py>> {
     if traits.intersects(Traits::CHECKED_FIRST) {
-        check_first(object, traits)?;
+        check_first(object, traits, options)?;
     }
     let announced = announced_device(object)?;
     let wanted = request.device.unwrap_or(announced);
@@ -171,13 +171,17 @@ fn pending(
 /// # Errors
 /// `values-lazy`, `producer-dtype`; what reading the object's attributes raises.
 #[inline(never)]
-fn check_first(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<()> {
+fn check_first(
+    object: &Bound<'_, PyAny>,
+    traits: Traits,
+    options: &Options<'_, '_>,
+) -> PyResult<()> {
     state::check_values(object, traits)?;
     if traits.intersects(Traits::ABORTS_ON_DTYPE) {
         why_not::check_dtype(object)?;
     }
     if traits.intersects(Traits::TRIED) {
-        trial::ask(object, traits)?;
+        trial::ask(object, traits, options)?;
     }
     Ok(())
 }

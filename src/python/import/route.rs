@@ -430,10 +430,11 @@ pub(crate) fn claim_decided(
 
 /// Applies the options that describe the array, while its capsule can still be refused.
 fn decide(offer: &mut Offer<'_>, options: &Options<'_, '_>) -> PyResult<()> {
+    check_device(offer.tensor.descriptor.device(), options)?;
     if options.redescribes() {
         offer.tensor.descriptor = options.described(offer.tensor.descriptor.clone())?;
     }
-    check(&offer.tensor.descriptor, options)
+    check_bounds(&offer.tensor.descriptor, options)
 }
 
 /// Applies the caller's options to a view that was derived from one of ours, with its device and owner.
@@ -465,6 +466,7 @@ fn amend_written(memory: &mut MaybeUninit<CaiView>, options: &Options<'_, '_>) -
 
 #[inline(never)]
 fn amend_in_place(view: &mut CaiView, options: &Options<'_, '_>) -> PyResult<()> {
+    check_device(view.descriptor().device(), options)?;
     if options.redescribes() {
         let descriptor = options.described(view.descriptor().clone())?;
         // SAFETY: `described` describes the bytes of the view, and no others.
@@ -475,30 +477,35 @@ fn amend_in_place(view: &mut CaiView, options: &Options<'_, '_>) -> PyResult<()>
 
 /// Applies the options that do not describe the array.
 fn complete(view: &mut CaiView, options: &Options<'_, '_>) -> PyResult<()> {
-    check(view.descriptor(), options)?;
+    check_bounds(view.descriptor(), options)?;
     if options.owner.is_some() || options.producer.is_some() {
         Kept::of(options)?.keep(view);
     }
     Ok(())
 }
 
-/// Compares the memory with the caller's device, and with the driver's knowledge if the caller asks for it.
-fn check(descriptor: &Descriptor, options: &Options<'_, '_>) -> PyResult<()> {
-    let device = descriptor.device();
+/// Compares the memory with the driver's knowledge, if the caller asks for it.
+fn check_bounds(descriptor: &Descriptor, options: &Options<'_, '_>) -> PyResult<()> {
+    match options.check {
+        Check::Device => {}
+        Check::Bounds => view::check_memory(descriptor)?,
+        Check::BoundsIfKnown => view::prove_memory(descriptor)?,
+    }
+    Ok(())
+}
+
+/// Compares the device of an array, or the one that is announced, with the caller's.
+///
+/// # Errors
+/// `pointer-device`.
+pub(crate) fn check_device(device: Device, options: &Options<'_, '_>) -> Result<(), Violation> {
     if let Some(device_id) = options.device_id
         && device.device_type == Device::CUDA
         && device.id != device_id
     {
         let field = Field::Argument("device_id");
         let violation = Violation::new(Rule::PointerDevice, field, device_id);
-        return Err(violation
-            .with_hint(format!("the array is on device {}", device.id))
-            .into());
-    }
-    match options.check {
-        Check::Device => {}
-        Check::Bounds => view::check_memory(descriptor)?,
-        Check::BoundsIfKnown => view::prove_memory(descriptor)?,
+        return Err(violation.with_hint(format!("the array is on device {}", device.id)));
     }
     Ok(())
 }

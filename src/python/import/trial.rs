@@ -215,13 +215,19 @@ pub(crate) fn note_array_interface(object: &Bound<'_, PyAny>) {
 /// Notes that `__dlpack__` is called, or ends the trial if that would make a stream wait.
 ///
 /// # Errors
-/// Those of [`dlpack::announced_device`]; an error that ends the trial.
-pub(super) fn ask(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<()> {
+/// Those of [`dlpack::announced_device`]; what the import refuses of the announced device, whatever is exported; an error
+/// that ends the trial.
+pub(super) fn ask(
+    object: &Bound<'_, PyAny>,
+    traits: Traits,
+    options: &Options<'_, '_>,
+) -> PyResult<()> {
     let device = dlpack::announced_device(object)?;
     if has_no_streams(device) || traits.intersects(Traits::IGNORES_STREAM) {
         note(object, |notes| notes.is_asked = true);
         return Ok(());
     }
+    route::check_device(device, options)?;
     note(object, |notes| notes.unasked = Some(device));
     Err(PyRuntimeError::new_err("__dlpack__ is not called"))
 }

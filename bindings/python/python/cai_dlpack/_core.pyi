@@ -520,6 +520,7 @@ class Explanation:
     order
     refused
     call
+    dropped
     remedies
     driver_calls
     warnings
@@ -550,6 +551,12 @@ class Explanation:
     @property
     def call(self) -> str | None:
         """The consumer's call, in which `v` is the view; None without `to`."""
+
+    @property
+    def dropped(self) -> str | None:
+        """What the consumer's call takes and its array does not have, such as "the read-only flag": it can be written,
+        although the view's memory is read-only, or may be. None if nothing is known.
+        """
 
     @property
     def remedies(self) -> tuple[str, ...]:
