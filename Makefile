@@ -7,6 +7,8 @@
 #   make public-api                  the public API against docs/public-api.txt; WRITE=1 replaces the list
 #   make deny                        licences, sources and duplicates of the dependencies, by cargo-deny
 #   make minimal-versions            library and tests on the oldest versions that Cargo.toml admits
+#   make msrv                        builds everything with the oldest Rust that Cargo.toml names
+#   make candle                      candle's tensors of the CPU as views, and back
 #   make stub                        writes docstrings and declared functions into the stub, from the built package
 #   make conformance                 every installed pair of libraries, as a table; KEEP=1 replaces the kept one
 #   make torch                       the same for torch on the CPU, with tests of its own; takes 1.3 GB
@@ -51,7 +53,7 @@ PYTHON_CODE   := bindings conformance
 KIT       := PYTHONPATH=$(abspath conformance/kit/src)
 simulated  = $(KIT) $1/bin/python -m cai_conformance simulate -- $1/bin/python
 
-.PHONY: miri mutants coverage public-api deny minimal-versions fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance pycuda simulator clean
+.PHONY: miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance pycuda simulator clean
 .DELETE_ON_ERROR:
 
 help:
@@ -72,7 +74,7 @@ test-rust: $(VENV)/.requirements simulator
 test-python: $(VENV)/.package $(VENV)/.examples simulator
 	$(call simulated,$(VENV)) -m pytest --numprocesses auto --dist loadfile
 
-check: check-rust check-python public-api deny minimal-versions
+check: check-rust check-python public-api deny minimal-versions msrv
 
 # The library must build without its features. cudarc needs a CUDA version, which the library leaves to its
 # users: its tests choose one. The wheel for 3.12 and later can be checked without an interpreter.
@@ -120,6 +122,15 @@ minimal-versions: $(VENV)/.requirements
 	cd $(OLDEST)/tree && rm -f Cargo.lock && RUSTC_BOOTSTRAP=1 cargo generate-lockfile --quiet -Zdirect-minimal-versions
 	cd $(OLDEST)/tree && CARGO_PROFILE_DEV_DEBUG=0 cargo test --quiet --locked --package cai-dlpack --lib \
 	    --features pyo3,cudarc,half,cudarc/cuda-12020 --target-dir ..
+
+# The oldest compiler that Cargo.toml names.
+MSRV := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+msrv: $(VENV)/.requirements
+	@if rustup run $(MSRV) cargo --version >/dev/null 2>&1 || rustup toolchain install $(MSRV) --profile minimal; then \
+	    cargo +$(MSRV) check --quiet --locked --workspace --all-targets --target-dir $(TARGET)/msrv; \
+	else \
+	    echo 'not run: make msrv needs Rust $(MSRV), which rustup has not installed'; \
+	fi
 
 stub: $(VENV)/.package
 	$(BIN)/python bindings/python/stub.py

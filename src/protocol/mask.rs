@@ -65,7 +65,8 @@ impl MaskForm {
                 (fits_packed(mask, shape), broadcasts(mask.shape(), shape))
             }
             _ => {
-                let found = format_args!("'{}'", mask.typestr());
+                let typestr = mask.typestr();
+                let found = format_args!("'{typestr}'");
                 return Err(Violation::new(Rule::MaskDtype, Field::CaiMask, found));
             }
         };

@@ -111,7 +111,8 @@ fn unreadable(stream: &Bound<'_, PyAny>) -> Option<PyErr> {
         return None;
     }
     let cause = stream.getattr(name).err()?;
-    let found = format_args!("an object of type {}", type_name(stream));
+    let kind = type_name(stream);
+    let found = format_args!("an object of type {kind}");
     let violation = Violation::new(Rule::StreamObject, Field::CudaStream, found)
         .with_hint(format!("reading it raised {}", raised(&cause)));
     Some(caused_by(violation, cause))

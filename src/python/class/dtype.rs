@@ -182,7 +182,8 @@ impl PyDType {
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
         let this = slf.get();
         if matches!(this.0, ElementType::Items(..)) {
-            let found = format_args!("a DType of {}", this.text());
+            let name = this.text();
+            let found = format_args!("a DType of {name}");
             return Err(Violation::new(Rule::Pickle, Field::Object, found)
                 .with_hint("pickle np.dtype(v.dtype)")
                 .into());

@@ -165,7 +165,8 @@ pub(crate) unsafe fn get_buffer(
 /// Builds the error for elements that no format describes, or whose address or strides a typed buffer cannot have.
 #[cold]
 fn without_format(descriptor: &Descriptor) -> Violation {
-    let found = format_args!("an array of {}", descriptor.type_name());
+    let kind = descriptor.type_name();
+    let found = format_args!("an array of {kind}");
     let hint = match descriptor.cai_only() {
         Some(_) => {
             "np.asarray(v) takes it by __array_interface__; v.field('name') views a field of records"

@@ -143,7 +143,8 @@ pub(crate) fn missing(object: &Bound<'_, PyAny>) -> PyErr {
 #[cold]
 fn unavailable(object: &Bound<'_, PyAny>) -> PyErr {
     let names = names(object.py());
-    let found = format_args!("an object of type {}", type_name(object));
+    let kind = type_name(object);
+    let found = format_args!("an object of type {kind}");
     let violation = Violation::new(Rule::CaiUnavailable, Field::Cai, found);
     let has_dlpack = object.get_type().hasattr(&names.dlpack).unwrap_or(false);
     let other_way = match has_dlpack {

@@ -109,7 +109,8 @@ fn split_masked<'py>(
 /// Reads `__cuda_array_interface__`; refuses a bare dict, which has no owner.
 fn interface<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
     if object.is_instance_of::<PyDict>() {
-        let found = format_args!("the dict {}", repr(object));
+        let dict = repr(object);
+        let found = format_args!("the dict {dict}");
         return Err(Violation::new(Rule::OwnerMissing, Field::Object, found)
             .with_hint("pass the object that has the dict as __cuda_array_interface__")
             .into());

@@ -17,7 +17,8 @@ pub(crate) fn check(object: &Bound<'_, PyAny>) -> PyResult<()> {
     if mask(object)?.is_none() {
         return Ok(());
     }
-    let found = format_args!("an array with a mask, of type {}", type_name(object));
+    let kind = type_name(object);
+    let found = format_args!("an array with a mask, of type {kind}");
     Err(Violation::new(Rule::MaskPresent, Field::Object, found)
         .with_hint("cd.split_masked(obj) gives the values and the mask as a pair; obj.filled(value) replaces what is masked")
         .into())

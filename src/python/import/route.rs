@@ -245,7 +245,8 @@ fn no_protocol(object: &Bound<'_, PyAny>) -> PyErr {
     if object.is_instance_of::<PyType>() || object.get_type().hasattr(name).unwrap_or(false) {
         return cai::missing(object);
     }
-    let found = format_args!("an object of type {}", type_name(object));
+    let kind = type_name(object);
+    let found = format_args!("an object of type {kind}");
     let violation = Violation::new(Rule::ProtocolMissing, Field::Object, found);
     const ARRAY: &str = "__array_interface__";
     if object.get_type().hasattr(ARRAY).unwrap_or(false) {

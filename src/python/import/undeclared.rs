@@ -70,6 +70,7 @@ fn check(object: &Bound<'_, PyAny>, options: &Options<'_, '_>) -> PyResult<()> {
 
 /// Builds the refusal of a strict import.
 fn refusal(object: &Bound<'_, PyAny>) -> Violation {
-    let found = format_args!("an object of type {}", type_name(object));
+    let kind = type_name(object);
+    let found = format_args!("an object of type {kind}");
     Violation::new(Rule::StreamUndeclared, Field::Object, found).with_hint(HINT)
 }

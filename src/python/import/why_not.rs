@@ -21,7 +21,8 @@ pub(crate) fn failed(object: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
     if !is_deleted {
         return error;
     }
-    let found = format_args!("an object of type {}", type_name(object));
+    let kind = type_name(object);
+    let found = format_args!("an object of type {kind}");
     let violation = Violation::new(Rule::ArrayDeleted, Field::Object, found)
         .with_hint(format!("its producer raised {}", raised(&error)));
     caused_by(violation, error)
@@ -47,7 +48,8 @@ pub(crate) fn traced(object: &Bound<'_, PyAny>) -> Option<Violation> {
         )
     });
     is_traced?.then(|| {
-        let found = format_args!("an object of type {}", type_name(object));
+        let kind = type_name(object);
+        let found = format_args!("an object of type {kind}");
         Violation::new(Rule::ArrayTraced, Field::Object, found)
             .with_hint("call it outside of jit, grad and vmap, or by jax.pure_callback")
     })
