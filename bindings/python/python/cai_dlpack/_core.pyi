@@ -524,7 +524,6 @@ class Explanation:
     remedies
     driver_calls
     warnings
-    dropped
     unknown
     """
 
@@ -574,7 +573,9 @@ class Explanation:
 
     @property
     def dropped(self) -> str | None:
-        """What the consumer's call drops of the array without a word: the read-only flag. None if nothing is known."""
+        """What the consumer's call takes and its array does not have, such as "the read-only flag": it can be written,
+        although the view's memory is read-only, or may be. None if nothing is known.
+        """
 
     @property
     def unknown(self) -> str | None:
