@@ -90,7 +90,7 @@ impl DType {
     /// (`bfloat16`, `float8_e4m3fn`), or a typestr with or without its byte order (`<f4`, `f4`). Lanes
     /// follow an `x`, as [`Display`](fmt::Display) writes them, or torch's `_x` (`float4_e2m1fn_x2`).
     ///
-    /// Names without a size of which NumPy, torch and C disagree are not accepted ([`is_disputed`](Self::is_disputed)).
+    /// Names without a size of which NumPy, torch and C disagree are not accepted (`int`, `long`, `float`, ...).
     ///
     /// ```
     /// use cai_dlpack::protocol::dtype::DType;
