@@ -597,7 +597,7 @@ pub static PARTNERS: &[Partner] = &[
         call: Call {
             devices: &[1, 2, 3, 10, 11, 13],
             advice: "pass `v.synchronize()`",
-            refuses: &[NotContiguous, OutOfOrder, Padded],
+            refuses: &[NotContiguous, OutOfOrder, Padded, OneDType("complex32")],
             ..call(
                 "from mpi4py import MPI",
                 "comm.Send(v, dest=1)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import cai_dlpack as cd
@@ -158,6 +159,38 @@ def test_a_bare_capsule_is_ready_where_the_caller_says(track: Track) -> None:
     assert cd.from_dlpack(made.capsule()).stream == LEGACY
     assert cd.from_dlpack(made.capsule(), stream=track.a).stream == track.a
     assert cd.from_dlpack(made.capsule()).producer_stream == "unknown"
+
+
+@pytest.mark.parametrize(
+    "device", [(abi.CUDA, 0), PINNED, MANAGED, (abi.CPU, 0)], ids=["cuda", "pinned", "managed", "cpu"]
+)
+@pytest.mark.parametrize("stream", ["a", LEGACY, None])
+def test_every_door_believes_what_the_caller_says_of_a_capsule(
+    device: tuple[int, int], stream: Any, track: Track, machine: Machine
+) -> None:
+    named = track.a if stream == "a" else stream
+
+    def answer(door: Callable[..., Any]) -> object:
+        capsule = abi.make(device=device, data=track.data).capsule()
+        try:
+            view = door(capsule, producer_stream=named)
+        except ValueError as error:
+            return error.rule  # type: ignore[attr-defined]
+        machine.clear()
+        if isinstance(view, cd.CaiView):
+            found = view.stream, view.producer_stream
+            view.__dlpack__(stream=track.b if device[0] == abi.CUDA else None if device[0] == abi.CPU else -1)
+            return found, machine.order()
+        return machine.order()
+
+    assert answer(cd.view) == answer(cd.from_dlpack)
+    if device[0] == abi.CUDA:
+        _, order = answer(cd.view)  # type: ignore[misc]
+        machine.clear()
+        cd.to_dlpack(abi.make(device=device, data=track.data).capsule(), producer_stream=named, stream=track.b)
+        assert machine.order() == order == ([] if named is None else one_event(named, track.b))
+    if named is None:
+        assert answer(cd.view) == ((None, None), [])
 
 
 def test_data_wanted_on_2_is_this_threads(track: Track, machine: Machine) -> None:

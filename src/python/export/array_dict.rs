@@ -1,14 +1,12 @@
 //! Makes the dict of items that DLPack cannot describe: their typestr, and the fields of records.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyList, PyString, PyTuple};
+use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::protocol::cai_only::CaiOnly;
 use crate::protocol::interface::{Descr, DescrField};
 use crate::python::cpython::names::names;
-use crate::python::cpython::new::{
-    new_dict, new_int, new_ints, new_list, new_str, new_tuple, new_uint,
-};
+use crate::python::cpython::new::{new_dict, new_int, new_ints, new_list, new_str, new_tuple};
 
 /// Makes a dict of the CUDA Array Interface without an array: its other values are None.
 pub(crate) fn empty<'py>(
@@ -23,17 +21,6 @@ pub(crate) fn empty<'py>(
     dict.set_item(&names.stream, py.None())?;
     dict.set_item(&names.version, new_int(py, 3)?)?;
     Ok(dict)
-}
-
-/// Makes the pair of an address and whether the data is read-only.
-#[inline]
-pub(crate) fn data(
-    py: Python<'_>,
-    address: u64,
-    is_read_only: bool,
-) -> PyResult<Bound<'_, PyTuple>> {
-    let is_read_only = PyBool::new(py, is_read_only).to_owned().into_any();
-    new_tuple(py, [new_uint(py, address), Ok(is_read_only)])
 }
 
 /// Like [`empty`], with the `descr` of records.

@@ -18,7 +18,7 @@ use crate::protocol::stream::{Request, SyncPolicy};
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::errors::as_attribute_error;
 use crate::python::cpython::names::names;
-use crate::python::cpython::new::{new_dict, new_int, new_ints, new_str};
+use crate::python::cpython::new::{new_address_and_flag, new_dict, new_int, new_ints, new_str};
 use crate::python::export::array_dict;
 use crate::view::CaiView;
 
@@ -87,7 +87,7 @@ pub(crate) fn array_interface<'py>(
     let is_read_only = descriptor.access() != Access::Writable;
     dict.set_item(
         &names.data,
-        array_dict::data(py, descriptor.data(), is_read_only)?,
+        new_address_and_flag(py, descriptor.data(), is_read_only)?,
     )?;
     let strides = descriptor
         .byte_strides()

@@ -13,7 +13,7 @@ use crate::protocol::device::Access;
 use crate::protocol::dtype::DType;
 use crate::protocol::stream::Stream;
 use crate::python::cpython::names::names;
-use crate::python::cpython::new::{new_ints, new_str, new_uint};
+use crate::python::cpython::new::{new_address_and_flag, new_ints, new_str, new_uint};
 use crate::python::export::array_dict;
 use crate::view::CaiView;
 
@@ -51,7 +51,7 @@ pub(crate) fn of<'py>(
     let is_read_only = descriptor.access() != Access::Writable;
     dict.set_item(
         &names.data,
-        array_dict::data(py, descriptor.data(), is_read_only)?,
+        new_address_and_flag(py, descriptor.data(), is_read_only)?,
     )?;
     if let Some(itemsize) = descriptor.itemsize()
         && let Some(strides) = descriptor.layout().interface_strides(itemsize)

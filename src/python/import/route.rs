@@ -154,7 +154,7 @@ fn without_table<'py>(
             masked_array::check(object)?;
         }
         if capsule::is_capsule(object) {
-            let offer = dlpack::offer_of_capsule(object, DlpackArguments::default())?;
+            let offer = dlpack::offer_of_capsule(object, request(options))?;
             claim(memory, offer, options)?;
             return Ok(Beside::default());
         }
@@ -386,7 +386,7 @@ pub(crate) fn offer_of_capsule<'py>(
     capsule: &Bound<'py, PyAny>,
     options: &Options<'_, '_>,
 ) -> PyResult<Offer<'py>> {
-    let mut offer = dlpack::offer_of_capsule(capsule, DlpackArguments::default())?;
+    let mut offer = dlpack::offer_of_capsule(capsule, request(options))?;
     decide(&mut offer, options)?;
     Ok(offer)
 }

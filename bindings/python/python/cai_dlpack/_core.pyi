@@ -552,12 +552,6 @@ class Explanation:
         """The consumer's call, in which `v` is the view; None without `to`."""
 
     @property
-    def dropped(self) -> str | None:
-        """What the consumer's call takes and its array does not have, such as "the read-only flag": it can be written,
-        although the view's memory is read-only, or may be. None if nothing is known.
-        """
-
-    @property
     def remedies(self) -> tuple[str, ...]:
         """The calls that the consumer takes instead of a refused one; what the error of a refused import advises."""
 
