@@ -632,6 +632,7 @@ pub static PARTNERS: &[Partner] = &[
             refuses: &[
                 Backwards,
                 Except("float4_e2m1fnx2", &[SubByte, Lanes]),
+                Padded,
                 UnevenOffset,
                 OneDType("float8_e3m4"),
                 OneDType("float8_e4m3"),
