@@ -81,7 +81,7 @@ class Case:
     name: str | None = None
     filters: str | None = None
     capture: tuple[str, int] | None = None
-    # What an odd array is drawn from.
+    # The values that an odd array is drawn from.
     draw: int = 0
 
     def __str__(self) -> str:

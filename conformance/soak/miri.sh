@@ -13,7 +13,7 @@ cd "$(dirname "$0")/../.."
 target=${CARGO_TARGET_DIR:-target}/miri
 declare -A flags=([stacked]="" [tree]=-Zmiri-tree-borrows)
 
-# What crosses C's borders as a number becomes a pointer again by `with_exposed_provenance`: Miri need not warn of it.
+# A pointer that crosses C's borders as a number is made a pointer again by `with_exposed_provenance`: Miri need not warn of it.
 check() {
     MIRIFLAGS="-Zmiri-permissive-provenance ${flags[$1]}" cargo +nightly miri test --jobs 1 --locked \
         --target-dir "$target" --package cai-dlpack --lib --features cai-dlpack/half -- "${@:2}"

@@ -241,7 +241,7 @@ def test_each_declared_function_has_a_case(machine: Machine) -> None:
     assert set(calls(machine)) == set(FUNCTIONS)
 
 
-#: What CPython, `copy`, `pickle` and NumPy call, and nobody else.
+#: Called by CPython, `copy`, `pickle` and NumPy, not by users.
 OF_PROTOCOLS = {"__array__", "__copy__", "__deepcopy__", "__reduce__"}
 
 

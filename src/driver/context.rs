@@ -213,8 +213,7 @@ impl<'d> Home<'d> {
         })
     }
 
-    /// As [`find`](Self::find), for the default streams of memory that `info` is of, on a thread whose context does not
-    /// matter.
+    /// Finds the context of the default streams of memory that `info` describes, whatever context the thread has.
     pub(super) fn of_memory(
         driver: &'d dyn Driver,
         place: &Place,
@@ -244,7 +243,7 @@ impl<'d> Home<'d> {
         found?.ok_or(DriverError::new(call, INVALID_CONTEXT))
     }
 
-    /// A context that somebody else keeps alive.
+    /// Takes a context that this value does not retain.
     const fn unretained(context: Context, ordinal: i32) -> Self {
         Self {
             context,

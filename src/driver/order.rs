@@ -383,7 +383,7 @@ fn host_wait_begun(
 }
 
 /// Finds the context that the host has to wait for as a whole: that of managed memory whose device wants it to itself,
-/// under whatever name it came. `None` also for a device that nobody uses.
+/// under whatever name it came. `None` also for a device without an active primary context.
 fn exclusive(
     caller: &mut ContextGuard<'_>,
     place: &Place,

@@ -137,7 +137,7 @@ impl Call {
         let platform = platform_of(array);
         let is_cpu = platform == Platform::Host;
         let is_on_host = is_cpu || platform == Platform::HostReadable;
-        // What has a buffer is not read by DLPack.
+        // An array with a buffer is not read by DLPack.
         let has_buffer = self.reads == Reads::BufferOrDlpack && has_buffer(array);
         match self.waits {
             Waits::WorkStream if is_cpu => Asks::For(Request::NoSync),

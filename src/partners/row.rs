@@ -180,9 +180,9 @@ pub struct Call {
     pub devices: &'static [i32],
     /// The arrays that it refuses.
     pub refuses: &'static [Refuses],
-    /// What it does not look at, beside what it [drops](Self::drops); empty if nothing is known.
+    /// The fields that it does not read, beside those that it [drops](Self::drops); empty if nothing is known.
     pub ignores: &'static str,
-    /// What its array does not have of the view's.
+    /// The properties of the view that its array lacks.
     pub drops: &'static [Drops],
     /// It copies the elements.
     pub copies: bool,
@@ -203,7 +203,7 @@ impl Call {
     }
 }
 
-/// What a [`Call`] takes without a word, and its array does not have.
+/// A property that a [`Call`] accepts without an error, and that its array lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Drops {

@@ -96,7 +96,7 @@ impl CaiView {
         }
     }
 
-    /// The same memory at another address, on another device; what it is stays known.
+    /// Replaces address and device of the memory; its kind stays known.
     fn renamed(&self, data: u64, device: Device, is_managed: bool) -> Result<Self, Violation> {
         let mut descriptor = self.descriptor().at(data, device)?;
         if is_managed {

@@ -397,7 +397,7 @@ fn shape(value: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
     };
     let extents = tuple.iter().map(|extent| rule.read(&extent));
     let shape: Vec<i64> = extents.collect::<PyResult<_>>()?;
-    // What no array has is refused before a producer is asked for one.
+    // Refuses, before a producer is called, an extent that no array can have.
     let axes = Axes::from_slices(Source::Tensor, &shape, None);
     axes.and_then(|axes| Layout::from_elem_axes(axes, 1))
         .map_err(|violation| violation.in_field(field))?;

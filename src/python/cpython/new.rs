@@ -108,7 +108,7 @@ pub(crate) fn new_ints<'py>(
 
 /// Makes the pair of an address and a flag.
 ///
-/// Of pointers, as `new_ints`: a `Result` for each item costs 5% of the instructions of `__cuda_array_interface__`.
+/// Of pointers, as `new_ints`: with a `Result` for each item `__cuda_array_interface__` takes 2275 instructions, not 2098.
 ///
 /// # Errors
 /// Out of memory.

@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 /// PyO3 has printed CPython's `MemoryError` by then.
 const NO_OBJECT: &str = "PyObject pointer is null";
 
-/// What an entry of a class returns (`entries!`).
+/// The type that an entry of a class returns (`entries!`).
 pub(crate) trait Entry {
     /// Runs the entry.
     fn run(body: impl FnOnce() -> Self) -> Self;

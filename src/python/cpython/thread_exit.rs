@@ -21,7 +21,7 @@
 //! | is ended by itself, or cancelled, with this library on its stack | lets the process abort: a thread that hangs with the GIL would hang it |
 //!
 //! musl has no such unwinding: `pthread_exit` calls handlers and ends the thread, whose frames are gone without a drop.
-//! What they own is leaked, and no lock of this library is held while Python runs.
+//! Their values are leaked, and no lock of this library is held while Python runs.
 //!
 //! **A road not taken**: a value whose `drop` hangs, as PyO3 has around its own waits for the GIL. It must stand in the
 //! frame that calls Python, by functions that are declared `C-unwind`; most calls here are made by PyO3.

@@ -314,7 +314,7 @@ fn offer_of_object<'py>(
 /// is no reason to refuse what comes by DLPack.
 ///
 /// # Errors
-/// What is no `Exception`.
+/// A `BaseException` that is no `Exception`: an interrupt.
 #[inline(always)]
 fn stated(object: &Bound<'_, PyAny>) -> PyResult<Access> {
     match cai::attribute(object) {
