@@ -22,6 +22,7 @@
 //! 4. `CudaSlice` is not made from a foreign array: it frees what it holds.
 
 mod guard;
+mod in_context;
 mod keep;
 mod slice;
 mod stream;

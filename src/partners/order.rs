@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::reads::Reads;
+use super::reads::{Reads, has_buffer};
 use super::row::{Call, Waits};
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Access;
@@ -225,13 +225,6 @@ impl Call {
             },
         })
     }
-}
-
-/// Whether a view of the array has a buffer in C order.
-pub(super) fn has_buffer(array: &Descriptor) -> bool {
-    array.device().is_host_readable()
-        && array.dtype().format().is_some()
-        && (array.len() == 0 || array.layout().is_c_contiguous())
 }
 
 /// The platform of an array's device.

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::order::has_buffer;
 use super::reads::Reads;
+use super::reads::has_buffer;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Access, Device, Flags};
 use crate::protocol::dtype::{Kind, TypeStr};

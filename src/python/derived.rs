@@ -7,8 +7,8 @@ use pyo3::prelude::*;
 
 use crate::protocol::rule::Field;
 use crate::protocol::stream::{Request, Stream};
-use crate::python::call::choice::choice;
-use crate::python::call::{options, stream};
+use crate::python::call::choice::{choice, flag};
+use crate::python::call::stream;
 use crate::python::class::awaiting::coroutine;
 use crate::python::class::beside::kept;
 use crate::python::class::consume::PyConsume;
@@ -101,7 +101,7 @@ impl Function for Consume {
         let (slf, stream) = (view(slf), arguments.stream);
         slf.get().check_scope()?;
         let consumer = stream::named(&stream, Field::Argument("stream"))?;
-        let strict = options::flag(arguments.strict, "strict")?.unwrap_or(false);
+        let strict = flag(arguments.strict, "strict")?.unwrap_or(false);
         // Drops the references to the view and the stream object if the block is refused.
         release::dropping(|| {
             let block = PyConsume::new(&slf, consumer, stream.to_owned().unbind(), strict)?;

@@ -7,7 +7,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::protocol::rule::Field;
-use crate::python::call::options::{self, Given, Options, flag, with_options};
+use crate::python::call::choice::flag;
+use crate::python::call::options::{self, Given, Options, with_options};
 use crate::python::call::stream;
 use crate::python::capsule;
 use crate::python::class::alloc::NewView;

@@ -6,7 +6,7 @@ use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop};
 
 use super::guard::{Consume, StreamGuard};
-use super::keep::InContext;
+use super::in_context::InContext;
 use super::stream::number_of;
 use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, RawTensor};

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 
-use super::keep::InContext;
-
+use super::in_context::InContext;
 use crate::driver::DriverError;
 use crate::error::Error;
 use crate::protocol::device::Device;

@@ -1,9 +1,11 @@
-//! Reads arguments that are texts, and refuses values of other types with the type that they must have.
+//! Reads arguments that are texts or bools, and refuses values of other types with the type that they must have.
 
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::protocol::rule::{Field, Rule, Violation};
+use crate::python::cpython::fastcall::Value;
 use crate::python::cpython::int::repr;
 use crate::python::cpython::release;
 
@@ -77,4 +79,28 @@ fn one_of<T>(choices: &[(&str, T)]) -> String {
         Some((last, rest)) => format!("{} or {last}", rest.join(", ")),
         None => String::new(),
     }
+}
+
+/// Reads a bool argument; takes NumPy's bools, as PyO3 does.
+///
+/// # Errors
+/// `argument-type` for anything else.
+#[inline]
+pub(crate) fn flag(value: Value<'_, '_>, argument: &'static str) -> PyResult<Option<bool>> {
+    let Some(value) = value else { return Ok(None) };
+    // SAFETY: return the addresses of statics.
+    let (yes, no) = (unsafe { ffi::Py_True() }, unsafe { ffi::Py_False() });
+    let is_true = value.as_ptr() == yes;
+    if is_true || value.as_ptr() == no {
+        return Ok(Some(is_true));
+    }
+    other_flag(&value, argument).map(Some)
+}
+
+#[cold]
+fn other_flag(value: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<bool> {
+    value.extract().map_err(|error: PyErr| {
+        release::drop_now(error);
+        wrong_type(value, argument, "a bool").into()
+    })
 }

@@ -14,7 +14,7 @@ use crate::protocol::dtype::DType;
 use crate::protocol::layout::Layout;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
-use crate::python::call::choice::{choice, wrong_type};
+use crate::python::call::choice::{choice, flag, wrong_type};
 use crate::python::call::{dtype, policy, stream};
 use crate::python::cpython::fastcall::Value;
 use crate::python::cpython::int;
@@ -293,6 +293,22 @@ impl<'a, 'py> Options<'a, 'py> {
         })
     }
 
+    /// Compares the device of an array, or the one that is announced, with the caller's.
+    ///
+    /// # Errors
+    /// `pointer-device`.
+    pub(crate) fn check_device(&self, device: Device) -> Result<(), Violation> {
+        if let Some(device_id) = self.device_id
+            && device.device_type == Device::CUDA
+            && device.id != device_id
+        {
+            let field = Field::Argument("device_id");
+            let violation = Violation::new(Rule::PointerDevice, field, device_id);
+            return Err(violation.with_hint(format!("the array is on device {}", device.id)));
+        }
+        Ok(())
+    }
+
     /// Whether an option changes how a tensor is described.
     #[inline(always)]
     pub(crate) fn redescribes(&self) -> bool {
@@ -318,30 +334,6 @@ fn producer(value: Borrowed<'_, '_, PyAny>) -> PyResult<Stream> {
         true => Ok(Stream::None),
         false => stream::named(&value, Field::Argument("producer_stream")),
     }
-}
-
-/// Reads a bool argument; takes NumPy's bools, as PyO3 does.
-///
-/// # Errors
-/// `argument-type` for anything else.
-#[inline]
-pub(crate) fn flag(value: Value<'_, '_>, argument: &'static str) -> PyResult<Option<bool>> {
-    let Some(value) = value else { return Ok(None) };
-    // SAFETY: return the addresses of statics.
-    let (yes, no) = (unsafe { ffi::Py_True() }, unsafe { ffi::Py_False() });
-    let is_true = value.as_ptr() == yes;
-    if is_true || value.as_ptr() == no {
-        return Ok(Some(is_true));
-    }
-    other_flag(&value, argument).map(Some)
-}
-
-#[cold]
-fn other_flag(value: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<bool> {
-    value.extract().map_err(|error: PyErr| {
-        crate::python::cpython::release::drop_now(error);
-        wrong_type(value, argument, "a bool").into()
-    })
 }
 
 /// Reads the id of a CUDA device, of 0 or more.

@@ -6,8 +6,8 @@ use pyo3::prelude::*;
 
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::SyncPolicy;
-use crate::python::call::choice::{choice, not_among};
-use crate::python::call::{blocks, options};
+use crate::python::call::blocks;
+use crate::python::call::choice::{choice, flag, not_among};
 use crate::python::cpython::fastcall::{Function, signature};
 use crate::python::cpython::thread_exit::entries;
 
@@ -116,7 +116,7 @@ impl Function for SetPolicy {
         let sync = sync.map(|given| choice(&given, "sync", &POLICIES_BY_NAME));
         let block = Policy {
             sync: sync.transpose()?,
-            strict: options::flag(arguments.strict, "strict")?,
+            strict: flag(arguments.strict, "strict")?,
         };
         if block.sync.is_none() && block.strict.is_none() {
             let neither = Violation::new(Rule::ArgumentType, Field::Argument("sync"), "None");

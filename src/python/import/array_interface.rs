@@ -26,7 +26,7 @@ use crate::python::cpython::names::names;
 use crate::python::cpython::release;
 use crate::python::import::cai::AllowCaiOnly;
 use crate::python::import::traits::Traits;
-use crate::python::import::{cai, dtype_hint, known_types, own_descr, trial};
+use crate::python::import::{cai, dtype_hint, known_types, notes, own_descr};
 use crate::view::{CaiView, Owner};
 
 /// Imports a NumPy array whose `__dlpack__` has raised `refused`.
@@ -64,7 +64,7 @@ pub(crate) fn import<'py>(
         false => Descr::None,
     };
     release::drop_now(refused);
-    trial::note_array_interface(object);
+    notes::note_array_interface(object);
     let shape: Vec<i64> = dict.get_item(&names.shape)?.extract()?;
     let strides: Option<Vec<i64>> = dict.get_item(&names.strides)?.extract()?;
     let (data, read_only) = dict.get_item(&names.data)?.extract()?;

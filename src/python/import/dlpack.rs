@@ -26,9 +26,9 @@ use crate::python::cpython::names::names;
 use crate::python::cpython::new::{new_dict, new_int, new_ints, new_tuple, new_uint};
 use crate::python::cpython::tuple::tuple_item;
 use crate::python::cpython::{int, release};
-use crate::python::import::exchange::has_no_streams;
 use crate::python::import::traits::Traits;
-use crate::python::import::{state, trial, undeclared, why_not};
+use crate::python::import::undeclared::has_no_streams;
+use crate::python::import::{notes, state, undeclared, why_not};
 use crate::view::{CaiView, Owner};
 
 const DEVICE_TYPE: IntRule = IntRule::new(
@@ -181,7 +181,9 @@ fn check_first(
         why_not::check_dtype(object)?;
     }
     if traits.intersects(Traits::TRIED) {
-        trial::ask(object, traits, options)?;
+        let device = announced_device(object)?;
+        let waits = !has_no_streams(device) && !traits.intersects(Traits::IGNORES_STREAM);
+        notes::ask(object, device, waits, options)?;
     }
     Ok(())
 }

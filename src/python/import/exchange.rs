@@ -5,14 +5,14 @@ use std::mem::MaybeUninit;
 use pyo3::prelude::*;
 
 use crate::protocol::device::Device;
-use crate::protocol::stream::{Platform, Stream};
+use crate::protocol::stream::Stream;
 use crate::python::call::options::Options;
 use crate::python::class::beside::Beside;
 use crate::python::cpython::release;
 use crate::python::exchange_table::{Table, WorkStream};
 use crate::python::import::state::{is_no_array, is_pinned, is_refused};
 use crate::python::import::traits::Traits;
-use crate::python::import::undeclared;
+use crate::python::import::undeclared::{self, has_no_streams};
 use crate::view::{CaiView, Streams, Uninit};
 
 /// Imports through the table of the object's type: writes the view, and returns what stands beside it. `None`, with
@@ -93,13 +93,4 @@ fn streams(
         return Ok(Some((Streams::here(assumed, None), None)));
     }
     Ok(Some((Streams::of_handle(handle), Some(table))))
-}
-
-/// Whether the device has no streams.
-#[inline(always)]
-pub(crate) fn has_no_streams(device: Device) -> bool {
-    matches!(
-        Platform::from_device_type(device.device_type),
-        None | Some(Platform::Host)
-    )
 }

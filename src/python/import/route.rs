@@ -431,7 +431,7 @@ pub(crate) fn claim_decided(
 
 /// Applies the options that describe the array, while its capsule can still be refused.
 fn decide(offer: &mut Offer<'_>, options: &Options<'_, '_>) -> PyResult<()> {
-    check_device(offer.tensor.descriptor.device(), options)?;
+    options.check_device(offer.tensor.descriptor.device())?;
     if options.redescribes() {
         offer.tensor.descriptor = options.described(offer.tensor.descriptor.clone())?;
     }
@@ -467,7 +467,7 @@ fn amend_written(memory: &mut MaybeUninit<CaiView>, options: &Options<'_, '_>) -
 
 #[inline(never)]
 fn amend_in_place(view: &mut CaiView, options: &Options<'_, '_>) -> PyResult<()> {
-    check_device(view.descriptor().device(), options)?;
+    options.check_device(view.descriptor().device())?;
     if options.redescribes() {
         let descriptor = options.described(view.descriptor().clone())?;
         // SAFETY: `described` describes the bytes of the view, and no others.
@@ -491,22 +491,6 @@ fn check_bounds(descriptor: &Descriptor, options: &Options<'_, '_>) -> PyResult<
         Check::Device => {}
         Check::Bounds => view::check_memory(descriptor)?,
         Check::BoundsIfKnown => view::prove_memory(descriptor)?,
-    }
-    Ok(())
-}
-
-/// Compares the device of an array, or the one that is announced, with the caller's.
-///
-/// # Errors
-/// `pointer-device`.
-pub(crate) fn check_device(device: Device, options: &Options<'_, '_>) -> Result<(), Violation> {
-    if let Some(device_id) = options.device_id
-        && device.device_type == Device::CUDA
-        && device.id != device_id
-    {
-        let field = Field::Argument("device_id");
-        let violation = Violation::new(Rule::PointerDevice, field, device_id);
-        return Err(violation.with_hint(format!("the array is on device {}", device.id)));
     }
     Ok(())
 }

@@ -3,10 +3,8 @@
 //! Nothing waits. `__dlpack__` makes a stream wait, unless its device has none or the producer ignores the stream; else
 //! it is not called, and the trial ends there. A capsule is read and not taken.
 
-use std::cell::RefCell;
 use std::mem::MaybeUninit;
 
-use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 use crate::protocol::device::Device;
@@ -17,10 +15,10 @@ use crate::python::class::view::PyCaiView;
 use crate::python::cpython::{release, warn};
 use crate::python::import::cai::AllowCaiOnly;
 use crate::python::import::dlpack::Offer;
-use crate::python::import::exchange::has_no_streams;
 use crate::python::import::known_types::TypeFacts;
+use crate::python::import::notes::noting;
 use crate::python::import::traits::Traits;
-use crate::python::import::{cai, dlpack, known_types, route};
+use crate::python::import::{cai, known_types, route};
 
 /// The outcome of a trial.
 pub(crate) struct Trial<'py> {
@@ -41,22 +39,6 @@ pub(crate) enum End<'py> {
     /// Before `__dlpack__` was called, on this device; with what the array's interface says of it, if it has one.
     Unasked(Device, Option<PyCaiView>),
     Refused(PyErr),
-}
-
-/// What an import notes while it is tried.
-#[derive(Default)]
-struct Notes {
-    /// The address of the object that is imported.
-    object: usize,
-    is_undeclared: bool,
-    is_asked: bool,
-    by_array_interface: bool,
-    /// The device for which `__dlpack__` was not called.
-    unasked: Option<Device>,
-}
-
-thread_local! {
-    static NOTES: RefCell<Option<Notes>> = const { RefCell::new(None) };
 }
 
 /// Tries to import an object.
@@ -172,62 +154,4 @@ fn by_interface<'py>(object: &Bound<'py, PyAny>, options: &Options<'_, 'py>) -> 
             None
         }
     }
-}
-
-/// Runs an import that notes what it does with `object`.
-fn noting<R>(object: &Bound<'_, PyAny>, body: impl FnOnce() -> R) -> (R, Notes) {
-    /// Puts back the notes of the trial that this one runs in, also after a panic.
-    struct Restore(Option<Notes>);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            NOTES.set(self.0.take());
-        }
-    }
-    let notes = Notes {
-        object: object.as_ptr().addr(),
-        ..Notes::default()
-    };
-    let restore = Restore(NOTES.replace(Some(notes)));
-    let result = body();
-    let notes = NOTES.take().unwrap_or_default();
-    drop(restore);
-    (result, notes)
-}
-
-/// Changes the notes, if `object` is what is tried.
-fn note(object: &Bound<'_, PyAny>, change: impl FnOnce(&mut Notes)) {
-    NOTES.with_borrow_mut(|notes| match notes {
-        Some(notes) if notes.object == object.as_ptr().addr() => change(notes),
-        _ => {}
-    });
-}
-
-/// Notes that the producer declares no stream.
-pub(crate) fn note_undeclared(object: &Bound<'_, PyAny>) {
-    note(object, |notes| notes.is_undeclared = true);
-}
-
-/// Notes that the array comes by `__array_interface__`.
-pub(crate) fn note_array_interface(object: &Bound<'_, PyAny>) {
-    note(object, |notes| notes.by_array_interface = true);
-}
-
-/// Notes that `__dlpack__` is called, or ends the trial if that would make a stream wait.
-///
-/// # Errors
-/// Those of [`dlpack::announced_device`]; what the import refuses of the announced device, whatever is exported; an error
-/// that ends the trial.
-pub(super) fn ask(
-    object: &Bound<'_, PyAny>,
-    traits: Traits,
-    options: &Options<'_, '_>,
-) -> PyResult<()> {
-    let device = dlpack::announced_device(object)?;
-    if has_no_streams(device) || traits.intersects(Traits::IGNORES_STREAM) {
-        note(object, |notes| notes.is_asked = true);
-        return Ok(());
-    }
-    route::check_device(device, options)?;
-    note(object, |notes| notes.unasked = Some(device));
-    Err(PyRuntimeError::new_err("__dlpack__ is not called"))
 }

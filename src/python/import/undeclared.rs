@@ -3,13 +3,14 @@
 
 use pyo3::prelude::*;
 
+use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::protocol::stream::Stream;
+use crate::protocol::stream::{Platform, Stream};
 use crate::python::call::options::Options;
 use crate::python::cpython::int::type_name;
 use crate::python::cpython::warn::{Warning, warn};
+use crate::python::import::notes;
 use crate::python::import::traits::Traits;
-use crate::python::import::trial;
 
 /// Returns the ready stream and the producer's of an array whose dict names no stream; the second is `None` if it is
 /// unknown. `is_declared`: version 3 of the interface, in which no stream means that the data is ready.
@@ -61,7 +62,7 @@ const HINT: &str = "name the stream by producer_stream=, or None where nothing i
 /// # Errors
 /// `stream-undeclared` if the import is strict.
 fn check(object: &Bound<'_, PyAny>, options: &Options<'_, '_>) -> PyResult<()> {
-    trial::note_undeclared(object);
+    notes::note_undeclared(object);
     match options.is_strict(object.py())? {
         true => Err(refusal(object).into()),
         false => Ok(()),
@@ -73,4 +74,13 @@ fn refusal(object: &Bound<'_, PyAny>) -> Violation {
     let kind = type_name(object);
     let found = format_args!("an object of type {kind}");
     Violation::new(Rule::StreamUndeclared, Field::Object, found).with_hint(HINT)
+}
+
+/// Whether the device has no streams.
+#[inline(always)]
+pub(crate) fn has_no_streams(device: Device) -> bool {
+    matches!(
+        Platform::from_device_type(device.device_type),
+        None | Some(Platform::Host)
+    )
 }
