@@ -56,8 +56,9 @@ class Counters:
 
     def is_new(self) -> bool:
         """Whether something was reached, or so often, for the first time; remembers it."""
-        hit = np.flatnonzero(self._now)
-        counts = np.minimum(self._now[hit], 128).astype(np.uint8)
+        now = self._now.copy()  # the extension's own thread counts on
+        hit = np.flatnonzero(now)
+        counts = np.minimum(now[hit], 128).astype(np.uint8)
         bits = (1 << np.log2(counts).astype(np.uint8)).astype(np.uint8)
         new = bool(np.any(bits & ~self.seen[hit]))
         if new:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import cai_dlpack as cd
 
@@ -15,7 +16,31 @@ T = TypeVar("T")
 
 
 class Evil(Exception):
-    """Raised by an evil object; an import passes it on."""
+    """Raised by an evil object. A call passes it on, or drops it before it returns."""
+
+    alive: ClassVar[weakref.WeakSet[Evil]] = weakref.WeakSet()
+
+    def __init__(self) -> None:
+        Evil.alive.add(self)
+
+
+class EvilAttribute(Evil, AttributeError):
+    """Reads as a missing attribute."""
+
+
+class EvilKey(Evil, KeyError):
+    """Reads as a missing key."""
+
+
+class EvilType(Evil, TypeError):
+    """Reads as a keyword that the function does not take."""
+
+
+class EvilRuntime(Evil, RuntimeError):
+    """Reads as a refusal of the library."""
+
+
+EVILS = [Evil, EvilAttribute, EvilKey, EvilType, EvilRuntime]
 
 
 class Bytes:
@@ -66,7 +91,9 @@ def an_int(case: Case) -> Any:
     class Index:
         def __index__(self) -> Any:
             case.strike()
-            return Evil if what == 1 else number
+            if what == 1:
+                raise source.one_of(EVILS)
+            return number
 
     what = source.byte() % 16
     if what in (0, 1):
@@ -150,10 +177,21 @@ class Shown:
 def shown(case: Case) -> Any:
     what = case.source.byte() % 8
 
-    class Fresh(Shown):
+    class Meta(type):
+        @property
+        def __dlpack_c_exchange_api__(cls) -> Any:
+            if what == 3:
+                raise evil
+            raise AttributeError
+
+    class Fresh(Shown, metaclass=Meta):
         """A type of its own, which no cache has seen."""
 
-    before = {0: lambda: gc.collect(), 1: lambda: case.keep.append(case.strike)}.get(what)
+    def fails() -> None:
+        raise evil
+
+    evil = case.source.one_of(EVILS)
+    before = {0: lambda: gc.collect(), 1: lambda: case.keep.append(case.strike), 2: fails}.get(what)
     kind = Fresh if what < 4 else Shown
     return kind(a_dict(case), before)  # type: ignore[arg-type]
 
@@ -161,12 +199,12 @@ def shown(case: Case) -> Any:
 class Exporter:
     """Exports a tensor once, and keeps what is made of it."""
 
-    def __init__(self, made: abi.Made, evil: int) -> None:
-        self.made, self.evil, self.cache = made, evil, []  # type: ignore[var-annotated]
+    def __init__(self, made: abi.Made, evil: int, raised: type[Evil]) -> None:
+        self.made, self.evil, self.raised, self.cache = made, evil, raised, []  # type: ignore[var-annotated]
 
     def __dlpack__(self, **keywords: Any) -> Any:
         if self.evil == 0:
-            raise Evil
+            raise self.raised
         if self.evil == 1:
             return 5
         if self.evil == 2:
@@ -175,7 +213,16 @@ class Exporter:
         # A tensor of the wrong layout is a lie that no consumer can see: only an own one is offered so.
         return self.made.capsule(b"used_dltensor" if name == b"other" else None)
 
+    @property
+    def flags(self) -> Any:
+        """Read for the read-only flag of a legacy tensor."""
+        if self.evil == 8:
+            raise self.raised
+        return None
+
     def __dlpack_device__(self) -> Any:
+        if self.evil == 7:
+            raise self.raised
         device = self.made.tensor.device
         return (device.device_type, device.device_id) if self.evil != 6 else (2, 2**70)
 
@@ -210,7 +257,7 @@ def exporter(case: Case) -> Any:
     made = a_tensor(case)
     if case.source.byte() % 4 == 0:
         return made.capsule()
-    return Exporter(made, case.source.byte() % 16)
+    return Exporter(made, case.source.byte() % 16, case.source.one_of(EVILS))
 
 
 def bare(case: Case) -> Any:
