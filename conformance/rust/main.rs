@@ -4,6 +4,8 @@ mod arrays;
 #[cfg(feature = "cudarc")]
 mod copies;
 #[cfg(feature = "cudarc")]
+mod copies_of_all;
+#[cfg(feature = "cudarc")]
 mod cudarc_captures;
 #[cfg(feature = "cudarc")]
 mod cudarc_graph;

@@ -7,9 +7,10 @@
                                                             these shards, whether they have a result or not
 
 Miri checks provenance, uninitialised memory, leaks and data races; `view::programs` are random programs over the safe
-functions. A shard is a module's tests. Its row in conformance/results/miri.tsv is written when it ends, or when its
-time is over, with a digest of the library's sources and of these tests: a run that was ended goes on where it stood.
-Exits with 1 unless each shard of both models has passed on these sources.
+functions. A shard is a module's tests; small ones run together, as Miri takes half a minute to begin. Its row in
+conformance/results/miri.tsv is written when it ends, or when its time is over, with a digest of the library's sources
+and of these tests: a run that was ended goes on where it stood. Exits with 1 unless each shard of both models has
+passed on these sources.
 
 Not run: tests on the simulator, which is a library in C, and on Python, neither of which is in a build without these
 features; partners, which has no `unsafe` and reads files; and what the source marks as ignored under Miri: those are
@@ -28,6 +29,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import astuple, dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -40,12 +43,12 @@ RESULTS = ROOT / "conformance" / "results" / "miri.tsv"
 IGNORED = ROOT / "conformance" / "results" / "miri-ignored.tsv"
 #: A pointer that crosses C's borders as a number is made a pointer again by `with_exposed_provenance`: no warning.
 MODELS = {"stacked": "-Zmiri-permissive-provenance", "tree": "-Zmiri-permissive-provenance -Zmiri-tree-borrows"}
-#: Those with `unsafe` first.
 FOLDERS = ("view", "driver", "protocol")
 FOR_TESTS = re.compile(r"/tests\.rs$|_tests\.rs$|^src/(partners|python)/")
 #: The module of tests at the end of a file.
 TESTS = re.compile(rb"#\[cfg\((?:all\()?test\b[^\n]*\nmod tests.*", re.DOTALL)
-#: One shard on two busy cores: the longest takes a quarter of it.
+#: About this many tests run in one process, for at most so long.
+TOGETHER = 60
 SECONDS = 1800
 
 
@@ -58,6 +61,7 @@ class Result:
     sources: str
     passed: int
     ignored: int
+    #: Of the process, which ran others too.
     seconds: int
     verdict: str
 
@@ -71,20 +75,33 @@ def main() -> int:
     asked = parser.parse_args()
     start = time.monotonic()
     results, listed = kept(), shards()
-    chosen = [(shard, model) for shard in asked.shards or listed for model in MODELS if asked.model in (None, model)]
-    for shard, model in chosen:
-        known = results.get((model, shard))
-        if known is not None and is_right(known) and not asked.again and not asked.shards:
-            continue
-        if time.monotonic() - start > asked.minutes * 60:
-            break
-        results[model, shard] = run(model, shard)
-        keep(results, listed)
-        print(*astuple(results[model, shard]), sep="\t", flush=True)
+    for model in [asked.model] if asked.model else MODELS:
+        missing = asked.shards or [
+            shard for shard in listed if asked.again or not is_right(results.get((model, shard)))
+        ]
+        for together in batches(missing, listed):
+            if time.monotonic() - start > asked.minutes * 60:
+                break
+            for result in run(model, together, listed):
+                results[model, result.shard] = result
+                print(*astuple(result), sep="\t", flush=True)
+            keep(results, listed)
     return told(results, listed)
 
 
-def told(results: dict[tuple[str, str], Result], listed: list[str]) -> int:
+def batches(shards: list[str], listed: Counter[str]) -> Iterator[list[str]]:
+    """Parts shards into runs of about `TOGETHER` tests."""
+    batch: list[str] = []
+    for shard in shards:
+        if batch and sum(listed[each] for each in [*batch, shard]) > TOGETHER:
+            yield batch
+            batch = []
+        batch.append(shard)
+    if batch:
+        yield batch
+
+
+def told(results: dict[tuple[str, str], Result], listed: Counter[str]) -> int:
     """Prints how far each model has come, and returns the exit code."""
     is_whole = True
     for model in MODELS:
@@ -94,8 +111,8 @@ def told(results: dict[tuple[str, str], Result], listed: list[str]) -> int:
     return 0 if is_whole else 1
 
 
-def is_right(result: Result) -> bool:
-    return result.verdict == "right" and result.sources == digest(result.shard)
+def is_right(result: Result | None) -> bool:
+    return result is not None and result.verdict == "right" and result.sources == digest(result.shard)
 
 
 @cache
@@ -119,8 +136,8 @@ def command(*arguments: str) -> list[str]:
     return [*build, "--package", "cai-dlpack", "--lib", "--features", "cai-dlpack/half", "--", *arguments]
 
 
-def shards() -> list[str]:
-    """Builds the tests, and returns their modules."""
+def shards() -> Counter[str]:
+    """Builds the tests, and returns how many each module has: those with `unsafe` first."""
     asked = subprocess.run(
         command("--list", "--format", "terse"),
         cwd=ROOT,
@@ -130,15 +147,16 @@ def shards() -> list[str]:
         text=True,
     )
     names = [line.split("::") for line in asked.stdout.splitlines() if line.endswith(": test")]
-    modules = {f"{name[0]}::{name[1]}" for name in names if name[0] in FOLDERS}
-    return sorted(modules, key=lambda module: (FOLDERS.index(module.split("::")[0]), module))
+    modules = [f"{name[0]}::{name[1]}" for name in names if name[0] in FOLDERS]
+    return Counter(sorted(modules, key=lambda module: (FOLDERS.index(module.split("::")[0]), module)))
 
 
-def run(model: str, shard: str) -> Result:
+def run(model: str, together: list[str], listed: Counter[str]) -> Iterator[Result]:
+    """Runs shards in one process, and returns the results of those that it has come to."""
     begun = time.monotonic()
     when, of = today(), commit()
     with subprocess.Popen(
-        command("--format", "pretty", f"{shard}::"),
+        command("--format", "pretty", *(f"{shard}::" for shard in together)),
         cwd=ROOT,
         env={**os.environ, "MIRIFLAGS": MODELS[model]},
         stdout=subprocess.PIPE,
@@ -151,16 +169,21 @@ def run(model: str, shard: str) -> Result:
         output = process.communicate()[0]
         signal.alarm(0)
     seconds = round(time.monotonic() - begun)
-    passed = len(re.findall(r"\.\.\. ok$", output, re.MULTILINE))
-    ignored = len(re.findall(r"\.\.\. ignored", output))
     note_ignored(output)
-    verdict = "right"
     if process.returncode:
         print(output)
-        last = re.findall(r"^test (\S+)(?!.*\.\.\. ok$)", output, re.MULTILINE)[-1:]
-        how = "not ended" if seconds >= SECONDS else f"exit code {process.returncode}"
-        verdict = f"WRONG: {how}, at {''.join(last) or 'none'}"
-    return Result(model, shard, when, of, digest(shard), passed, ignored, seconds, verdict)
+    for shard in together:
+        lines = re.findall(rf"^test {shard}::.*$", output, re.MULTILINE)
+        passed = sum(line.endswith("... ok") for line in lines)
+        ignored = sum("... ignored" in line for line in lines)
+        verdict = "right"
+        if passed + ignored < listed[shard]:
+            how = "not ended" if seconds >= SECONDS else f"exit code {process.returncode}"
+            other = [line.split()[1] for line in lines if not re.search(r"\.\.\. (ok$|ignored)", line)]
+            verdict = f"WRONG: {how}, at {', '.join(other) or 'no test'}"
+        # Not one that an earlier shard's end has kept from beginning.
+        if lines:
+            yield Result(model, shard, when, of, digest(shard), passed, ignored, seconds, verdict)
 
 
 def note_ignored(output: str) -> None:
@@ -181,7 +204,7 @@ def kept() -> dict[tuple[str, str], Result]:
     return results
 
 
-def keep(results: dict[tuple[str, str], Result], listed: list[str]) -> None:
+def keep(results: dict[tuple[str, str], Result], listed: Counter[str]) -> None:
     """Writes the rows of the modules that there are."""
     head = "\t".join(field.name for field in fields(Result))
     rows = ["\t".join(map(str, astuple(each))) for _, each in sorted(results.items()) if each.shard in listed]
