@@ -18,6 +18,7 @@ mod cudarc_slices;
 mod fields;
 mod guide;
 mod neighbours;
+mod shown;
 #[cfg(feature = "cudarc")]
 mod simulator;
 mod typed;
