@@ -60,9 +60,9 @@ def main() -> int:
     failed = 0
     if not asked.read:
         tests = asked.tests or ([] if asked.add else ["conformance/tests"])
-        failed = run(binaries, tests)
+        failed, summary = run(binaries, tests)
         with RUNS.open("a") as runs:
-            runs.write(f"{provenance}: every Rust test; Python: {' '.join(tests) or 'none'}\n")
+            runs.write(f"{provenance}: every Rust test; Python: {' '.join(tests)}: {summary}\n")
     return report(reached([*binaries, *EXTENSIONS.values()])) or failed
 
 
@@ -82,19 +82,26 @@ def built() -> list[Path]:
     return [ROOT / path for path in re.findall(r"Executable .*\((.*)\)", told.stderr)]
 
 
-def run(binaries: list[Path], tests: list[str]) -> int:
-    """Runs all tests, and returns the exit code of the Python ones, which counts after the report."""
+def run(binaries: list[Path], tests: list[str]) -> tuple[int, str]:
+    """Runs all tests; returns the exit code of the Python ones, which counts after the report, and their summary."""
     # One file for all processes of a binary, which share it: thousands are started.
     settings = {**os.environ, "LLVM_PROFILE_FILE": str(PROFILES / "%c%m.profraw")}
     for binary in binaries:
         subprocess.run([str(binary), "-q", "--skip", "uncompilable"], cwd=ROOT, env=settings, check=True)
     if not tests:
-        return 0
+        return 0, "none"
     kit = ROOT / "conformance" / "kit" / "src"
-    settings |= {"PYTHONPATH": f"{PACKAGE}:{kit}", "CAI_DLPACK_FIGURES": "few"}
+    settings |= {"PYTHONPATH": f"{PACKAGE}:{kit}"}
     simulated = [sys.executable, "-m", "cai_conformance", "simulate", "--", sys.executable]
     pytest = ["-m", "pytest", "-q", "--numprocesses", "auto", "--dist", "loadfile", *tests]
-    return subprocess.run([*simulated, *pytest], cwd=ROOT, env=settings, check=False).returncode
+    summary = "not ended"
+    with subprocess.Popen([*simulated, *pytest], cwd=ROOT, env=settings, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            if re.search(r"\d+ (passed|failed|error).* in ", line):
+                summary = line.strip("= \n")
+    return process.returncode, summary
 
 
 def llvm(tool: str, *arguments: str | Path) -> str:

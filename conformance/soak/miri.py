@@ -74,6 +74,7 @@ def main() -> int:
     parser.add_argument("shards", nargs="*")
     asked = parser.parse_args()
     start = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     results, listed = kept(), shards()
     for model in [asked.model] if asked.model else MODELS:
         missing = asked.shards or [
@@ -166,8 +167,12 @@ def run(model: str, together: list[str], listed: Counter[str]) -> Iterator[Resul
     ) as process:
         signal.signal(signal.SIGALRM, lambda *_: os.killpg(process.pid, signal.SIGKILL))
         signal.alarm(SECONDS)
-        output = process.communicate()[0]
-        signal.alarm(0)
+        try:
+            output = process.communicate()[0]
+        finally:  # also if this run is ended
+            signal.alarm(0)
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
     seconds = round(time.monotonic() - begun)
     note_ignored(output)
     if process.returncode:
