@@ -63,13 +63,19 @@ struct Memory {
 impl Memory {
     fn new(kind: Kind, context: &Arc<CudaContext>) -> Self {
         let size = ROOM as usize * 4;
-        let attach = sys::CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL;
-        // SAFETY: the context is current; nothing reads the memory before it is written.
         let address = match kind {
+            // SAFETY: the context is current; nothing reads the memory before it is written.
             Kind::Device => unsafe { result::malloc_sync(size) },
-            Kind::Managed => unsafe { result::malloc_managed(size, attach) },
-            Kind::Pinned => unsafe { result::malloc_host(size, 0) }
-                .map(|start| start.expose_provenance() as u64),
+            Kind::Managed => {
+                let attach = sys::CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL;
+                // SAFETY: the context is current; nothing reads the memory before it is written.
+                unsafe { result::malloc_managed(size, attach) }
+            }
+            Kind::Pinned => {
+                // SAFETY: the context is current; nothing reads the memory before it is written.
+                let start = unsafe { result::malloc_host(size, 0) };
+                start.map(|start| start.expose_provenance() as u64)
+            }
         };
         Self {
             kind,
@@ -83,9 +89,10 @@ impl Drop for Memory {
     fn drop(&mut self) {
         self.context.bind_to_thread().expect("a context");
         let start: *mut c_void = std::ptr::with_exposed_provenance_mut(self.address as usize);
-        // SAFETY: allocated by `new`, freed once; a view's owner ends after the work that reads it.
         let freed = match self.kind {
+            // SAFETY: allocated by `new`, freed once; a view's owner ends after the work that reads it.
             Kind::Pinned => unsafe { result::free_host(start) },
+            // SAFETY: as for pinned memory: allocated by `new`, freed once, after the work that reads it.
             Kind::Device | Kind::Managed => unsafe { result::free_sync(self.address) },
         };
         freed.expect("freed once");
