@@ -14,7 +14,7 @@
 #   make torch                       the same for torch on the CPU, with tests of its own; takes 1.3 GB
 #   make pycuda                      builds PyCUDA from source, for `make conformance`
 #   make soak MINUTES=30             what takes longer: races, the simulator, ownership, sanitizers
-#   make miri                        Miri, by both models of aliasing
+#   make miri                        Miri, by both models of aliasing: what has no result of these sources yet
 #   make mutants SAMPLE=300          mutants of protocol/, driver/ and view/ against the tests; SHARD=3/8 is an eighth
 #   make coverage                    lines that the Rust and Python tests reach, and those that none does
 #   make fuzz MINUTES=30             coverage-guided: libFuzzer on the Rust targets, whole calls in Python
@@ -246,7 +246,7 @@ miri:
 MUTANTS_TOOLS := $(abspath $(TARGET))/mutants-tools
 mutants: $(MUTANTS_TOOLS)/bin/cargo-mutants $(VENV)/.package simulator
 	PATH="$(MUTANTS_TOOLS)/bin:$$PATH" $(KIT) $(BIN)/python -m conformance.soak.mutants $(if $(SHARD),--shard $(SHARD)) \
-	    $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) \
+	    $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(UNDER),--under $(UNDER)) \
 	    $(if $(filter command line,$(origin MINUTES)),--minutes $(MINUTES))
 
 $(MUTANTS_TOOLS)/bin/cargo-mutants:

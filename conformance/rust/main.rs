@@ -4,6 +4,8 @@ mod arrays;
 #[cfg(feature = "cudarc")]
 mod copies;
 #[cfg(feature = "cudarc")]
+mod copies_of_all;
+#[cfg(feature = "cudarc")]
 mod cudarc_captures;
 #[cfg(feature = "cudarc")]
 mod cudarc_graph;
@@ -16,6 +18,7 @@ mod cudarc_slices;
 mod fields;
 mod guide;
 mod neighbours;
+mod shown;
 #[cfg(feature = "cudarc")]
 mod simulator;
 mod typed;

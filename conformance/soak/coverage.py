@@ -1,11 +1,14 @@
 """Counts which lines of the library the Rust and the Python tests reach, and keeps the ones that none does.
 
     python -m conformance.soak.coverage                     builds and runs every test
-    python -m conformance.soak.coverage --read              reads the profiles of the last run again
+    python -m conformance.soak.coverage --add TESTS         the Rust tests and these, beside what the last runs reached
+    python -m conformance.soak.coverage --read              reads the profiles of the last runs again
 
-The Rust tests and the extension are built with `-Cinstrument-coverage`. The profiles are read by LLVM's own tools, of
-the nightly compiler: `rustup component add llvm-tools --toolchain nightly`. Why a line is not reached stands in
-conformance/soak/uncovered.tsv, by file and by what the line begins with; the result tells what has no reason there.
+The Rust tests, the extension and the example extensions are built with `-Cinstrument-coverage`, so that each count is
+in a file from the moment when it changes: what a killed process or a forked child reached is counted. The profiles are
+read by LLVM's own tools, of the nightly compiler: `rustup component add llvm-tools --toolchain nightly`. Why a line is
+not reached stands in conformance/soak/uncovered.tsv, by file and by what the line begins with; the result tells what
+has no reason there, and which tests were run.
 """
 
 from __future__ import annotations
@@ -26,11 +29,19 @@ ROOT = Path(__file__).resolve().parents[2]
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).absolute() / "coverage"
 PACKAGE = TARGET / "package"
 PROFILES = TARGET / "profiles"
+#: What the profiles are of.
+RUNS = PROFILES / "runs.txt"
 RESULTS = ROOT / "conformance" / "results" / "coverage.txt"
 REASONS = ROOT / "conformance" / "soak" / "uncovered.tsv"
 FOLDERS = ("protocol", "driver", "view", "python")
 LEAST = 0.97
 FEATURES = "pyo3,cudarc,half,cudarc/cuda-12020"
+#: The extensions, by crate. `src/python/argument` is generic: only the examples have its code.
+EXTENSIONS = {
+    "cai-dlpack-python": PACKAGE / "cai_dlpack" / "_core.so",
+    "cai-example": PACKAGE / "cai_example.so",
+    "cai-example-peer": PACKAGE / "cai_example_peer.so",
+}
 #: Files that only tests have.
 FOR_TESTS = re.compile(r"/tests\.rs$|_tests\.rs$|/(programs|script|simulated|simulator|loom|orders)\.rs$")
 
@@ -38,41 +49,59 @@ FOR_TESTS = re.compile(r"/tests\.rs$|_tests\.rs$|/(programs|script|simulated|sim
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--read", action="store_true")
-    parser.add_argument("tests", nargs="*", default=["conformance/tests"], help="the Python tests")
+    parser.add_argument("--add", action="store_true")
+    parser.add_argument("tests", nargs="*", help="the Python tests")
     asked = parser.parse_args()
-    provenance = f"coverage, {today()}, commit {commit()}"
-    if not asked.read:
+    if not (asked.read or asked.add):
         shutil.rmtree(PROFILES, ignore_errors=True)
     PROFILES.mkdir(parents=True, exist_ok=True)
+    provenance = f"{today()}, commit {commit()}"
     binaries = built()
-    failed = 0 if asked.read else run(binaries, asked.tests)
-    return report(provenance, reached([*binaries, PACKAGE / "cai_dlpack" / "_core.so"])) or failed
+    failed = 0
+    if not asked.read:
+        tests = asked.tests or ([] if asked.add else ["conformance/tests"])
+        failed, summary = run(binaries, tests)
+        with RUNS.open("a") as runs:
+            runs.write(f"{provenance}: every Rust test; Python: {' '.join(tests)}: {summary}\n")
+    return report(reached([*binaries, *EXTENSIONS.values()])) or failed
 
 
 def built() -> list[Path]:
-    """Builds the tests and the extension, and returns the test binaries."""
-    settings = {**os.environ, "RUSTFLAGS": "-Cinstrument-coverage", "LLVM_PROFILE_FILE": "/dev/null"}
-    flags = ["--locked", "--target-dir", str(TARGET)]
+    """Builds the tests and the extensions, and returns the test binaries."""
+    flags = "-Cinstrument-coverage -Cllvm-args=-runtime-counter-relocation"
+    settings = {**os.environ, "RUSTFLAGS": flags, "LLVM_PROFILE_FILE": "/dev/null"}
+    cargo = ["--locked", "--target-dir", str(TARGET)]
     tests = ["cargo", "test", "--no-run", "--package", "cai-dlpack", "--lib", "--test", "rust", "--features", FEATURES]
-    told = subprocess.run([*tests, *flags], cwd=ROOT, env=settings, check=True, stderr=subprocess.PIPE, text=True)
-    package = ["cargo", "build", "--package", "cai-dlpack-python", *flags]
-    subprocess.run(package, cwd=ROOT, env=settings, check=True)
+    told = subprocess.run([*tests, *cargo], cwd=ROOT, env=settings, check=True, stderr=subprocess.PIPE, text=True)
     shutil.rmtree(PACKAGE, ignore_errors=True)
     shutil.copytree(ROOT / "bindings" / "python" / "python" / "cai_dlpack", PACKAGE / "cai_dlpack")
-    shutil.copy2(TARGET / "debug" / "lib_core.so", PACKAGE / "cai_dlpack" / "_core.so")
+    for crate, extension in EXTENSIONS.items():
+        subprocess.run(["cargo", "build", "--package", crate, *cargo], cwd=ROOT, env=settings, check=True)
+        built = extension.stem if extension.parent == PACKAGE else "_core"
+        shutil.copy2(TARGET / "debug" / f"lib{built}.so", extension)
     return [ROOT / path for path in re.findall(r"Executable .*\((.*)\)", told.stderr)]
 
 
-def run(binaries: list[Path], tests: list[str]) -> int:
-    """Runs all tests, and returns the exit code of the Python ones, which counts after the report."""
-    # One file for all processes of a binary, which add to it: thousands are started.
-    settings = {**os.environ, "LLVM_PROFILE_FILE": str(PROFILES / "%4m.profraw")}
+def run(binaries: list[Path], tests: list[str]) -> tuple[int, str]:
+    """Runs all tests; returns the exit code of the Python ones, which counts after the report, and their summary."""
+    # One file for all processes of a binary, which share it: thousands are started.
+    settings = {**os.environ, "LLVM_PROFILE_FILE": str(PROFILES / "%c%m.profraw")}
     for binary in binaries:
         subprocess.run([str(binary), "-q", "--skip", "uncompilable"], cwd=ROOT, env=settings, check=True)
+    if not tests:
+        return 0, "none"
     kit = ROOT / "conformance" / "kit" / "src"
-    settings |= {"PYTHONPATH": f"{PACKAGE}:{kit}", "CAI_DLPACK_FIGURES": "few"}
+    settings |= {"PYTHONPATH": f"{PACKAGE}:{kit}"}
     simulated = [sys.executable, "-m", "cai_conformance", "simulate", "--", sys.executable]
-    return subprocess.run([*simulated, "-m", "pytest", "-q", *tests], cwd=ROOT, env=settings, check=False).returncode
+    pytest = ["-m", "pytest", "-q", "--numprocesses", "auto", "--dist", "loadfile", *tests]
+    summary = "not ended"
+    with subprocess.Popen([*simulated, *pytest], cwd=ROOT, env=settings, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            if re.search(r"\d+ (passed|failed|error).* in ", line):
+                summary = line.strip("= \n")
+    return process.returncode, summary
 
 
 def llvm(tool: str, *arguments: str | Path) -> str:
@@ -106,7 +135,7 @@ def folder(file: str) -> str | None:
     return parts[1] if is_ours else None
 
 
-def report(provenance: str, lines: dict[str, dict[int, bool]]) -> int:
+def report(lines: dict[str, dict[int, bool]]) -> int:
     counted: dict[str, list[int]] = {name: [0, 0] for name in FOLDERS}
     uncovered: list[str] = []
     reasons = [line.split("\t") for line in REASONS.read_text().splitlines() if not line.startswith("#")]
@@ -124,12 +153,12 @@ def report(provenance: str, lines: dict[str, dict[int, bool]]) -> int:
             unexplained += why is None
             place = f"{file}:{first}" + (f"-{last}" if last > first else "")
             uncovered.append(f"  {place}: {code[:90]}" + (f"\n      {why}" if why else ""))
-    told = [provenance]
+    told = ["coverage", *RUNS.read_text().splitlines()]
     for name, (covered, of) in counted.items():
         told.append(f"{name}: {covered} of {of} lines, {covered / max(of, 1):.2%}")
     told += [f"{len(uncovered)} places are not reached, {unexplained} of them without a reason:", *uncovered]
     RESULTS.write_text("\n".join(told) + "\n")
-    print("\n".join(told[: len(FOLDERS) + 2]))
+    print("\n".join(line for line in told if not line.startswith(" ")))
     return 0 if all(covered >= LEAST * of for covered, of in counted.values()) else 1
 
 

@@ -9,7 +9,11 @@ environment chooses. What does not compile so is left out and counted: a mutant 
 function.
 
 A mutant is given to the library tests of its own folder, then to all other library tests, then to the Rust tests from
-outside; a failure or a time-out kills it. A survivor may still be what a Python test notices.
+outside, then to the Python tests that `PYTHON_TESTS` names for its file, on an extension with the same mutants; a
+failure or a time-out kills it. A survivor of a file without a row there was not given to all that could notice it.
+
+Why a survivor is left alive stands in conformance/soak/mutants.tsv, by its name without the place: mutants that are
+the same program, and those that only what no test has would notice. The result counts both.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import math
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,6 +44,31 @@ FOLDERS = ("protocol", "driver", "view")
 #: What the copy of the tree needs to build.
 SOURCES = ("Cargo.toml", "Cargo.lock", "build.rs", "README.md", "src", "bindings", "conformance/simulator",
            "conformance/rust", "docs")  # fmt: skip
+PACKAGE = TARGET / "package"
+REASONS = ROOT / "conformance" / "soak" / "mutants.tsv"
+PYTHON = ROOT / "conformance" / "tests"
+#: The Python tests that are of the most use for a file, by its path's start; the first row that fits.
+PYTHON_TESTS = {
+    "src/view/copy/": ["partners/test_copies.py", "partners/test_copy_order.py", "partners/test_copy_edges.py"],
+    "src/view/keep/": ["partners/test_copies.py", "partners/test_copy_order.py", "partners/test_copy_edges.py",
+                       "ownership/test_ends.py"],
+    "src/view/block.rs": ["test_export.py", "test_capsules.py", "partners/test_exchange_export.py"],
+    "src/view/borrow.rs": ["test_rust_extension.py"],
+    "src/view/typed.rs": ["test_rust_extension.py"],
+    "src/view/present.rs": ["partners/test_host.py", "streams/test_host_readers.py"],
+    "src/view/memory.rs": ["test_malformed_cai.py", "partners/test_host.py", "test_no_driver.py"],
+    "src/view/detach.rs": ["streams/test_gil.py"],
+    "src/view/": ["test_export.py", "test_import.py", "streams/test_consume.py", "streams/test_default_streams.py",
+                  "streams/test_contexts.py", "ownership/test_owners.py", "ownership/test_ends.py"],
+    "src/driver/": ["streams/test_driver_calls.py", "streams/test_contexts.py", "streams/test_second_context.py",
+                    "streams/test_join.py", "faults/test_every_driver_call.py", "faults/test_lacking_drivers.py"],
+    "src/protocol/": ["test_malformed_cai.py", "test_malformed_dlpack.py", "test_import.py", "test_export.py",
+                      "partners/test_records.py", "partners/test_own_dtype.py", "test_roundtrip_exhaustive.py"],
+}  # fmt: skip
+#: How the reason of a mutant begins that no test could notice.
+EQUIVALENT = "equivalent: "
+#: The extensions: what the library of each crate is called in the package.
+CRATES = {"cai-dlpack-python": "cai_dlpack/_core", "cai-example": "cai_example", "cai-example-peer": "cai_example_peer"}
 FEATURES = "pyo3,cudarc,half,cudarc/cuda-12020"
 #: A function, below its documentation and attributes.
 HEAD = re.compile(
@@ -95,6 +125,11 @@ class Mutant:
     body: tuple[int, int]
 
     @property
+    def key(self) -> str:
+        """The name without line and column, which move."""
+        return re.sub(r":\d+:\d+: ", ": ", self.name)
+
+    @property
     def folder(self) -> str:
         return self.file.split("/")[1]
 
@@ -104,6 +139,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--shard", default="1/1", help="k/n: each n-th mutant, from the k-th on")
+    parser.add_argument("--under", default="src/", help="only mutants of files whose path begins so")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begins no other mutant after this long")
     asked = parser.parse_args()
 
@@ -111,19 +147,22 @@ def main() -> int:
     provenance = f"{today()}, commit {commit()}"
     listed = mutants()
     k, n = (int(part) for part in asked.shard.split("/"))
-    chosen = listed[k - 1 :: n]
+    chosen = [mutant for mutant in listed[k - 1 :: n] if mutant.file.startswith(asked.under)]
     if asked.sample:
         chosen = random.Random(asked.seed).sample(chosen, min(asked.sample, len(chosen)))
     tests = built(chosen)
-    rust = Rust(tests)
+    rust, python = Rust(tests), Python()
     rust.check()
     verdicts: dict[int, str | None] = {}
     for mutant in tests.mutants:
         if time.monotonic() - start > asked.minutes * 60:
             break
-        verdicts[mutant.number] = rust.killed(mutant)
+        verdicts[mutant.number] = rust.killed(mutant) or python.killed(mutant)
         print(f"{verdicts[mutant.number] or 'SURVIVED'}: {mutant.name}", flush=True)
-    report(provenance, asked, len(listed), len(chosen), tests, verdicts)
+        # After each one: a run that was ended keeps what it has found.
+        told = report(provenance, asked, len(listed), len(chosen), tests, verdicts)
+        RESULTS.write_text("\n".join(told) + "\n")
+    print(RESULTS.read_text())
     return 0
 
 
@@ -186,7 +225,7 @@ def built(chosen: list[Mutant]) -> Tests:
     tests = Tests(chosen)
     while True:
         places = written(tests.mutants)  # as it was, if nothing is different: cargo looks at the time of a file
-        errors = cargo(tests, "check") or cargo(tests, "test", "--no-run")
+        errors = cargo(tests, "check") or cargo(tests, "test", "--no-run") or extensions()
         if not errors:
             return tests
         bad = {number for file, line in errors if (number := blamed(places[file], line))}
@@ -248,29 +287,36 @@ def branch(text: str, mutant: Mutant) -> str:
 def cargo(tests: Tests, *command: str) -> set[tuple[str, int]]:
     """Builds the tests, and returns where the compiler found errors."""
     scope = ["--tests"] if command == ("check",) else ["--lib", "--test", "rust"]
-    flags = [
-        "--locked",
-        "--package",
-        "cai-dlpack",
-        "--features",
-        FEATURES,
-        "--target-dir",
-        str(TARGET),
-        "--message-format",
-        "json",
-    ]
-    answer = subprocess.run(
-        ["cargo", *command, *scope, *flags],
-        cwd=TREE,
-        env={**os.environ, **SETTINGS},
-        stdout=subprocess.PIPE,
-        check=False,
-    )
-    errors = set()
-    for line in answer.stdout.splitlines():
-        message = json.loads(line)
+    told = compiled(*command, *scope, "--package", "cai-dlpack", "--features", FEATURES)
+    for message in told:
         if message["reason"] == "compiler-artifact" and message["executable"]:
             tests.binaries[message["target"]["name"]] = Path(message["executable"])
+    return errors_of(told)
+
+
+def extensions() -> set[tuple[str, int]]:
+    """Builds the package and the example extensions, and returns where the compiler found errors."""
+    told = compiled("build", *(flag for crate in CRATES for flag in ("--package", crate)))
+    if errors := errors_of(told):
+        return errors
+    shutil.rmtree(PACKAGE, ignore_errors=True)
+    shutil.copytree(ROOT / "bindings" / "python" / "python" / "cai_dlpack", PACKAGE / "cai_dlpack")
+    for name in CRATES.values():
+        shutil.copy2(TARGET / "debug" / f"lib{name.rpartition('/')[2]}.so", PACKAGE / f"{name}.so")
+    return set()
+
+
+def compiled(*command: str) -> list[dict[str, Any]]:
+    """Returns cargo's messages."""
+    flags = ["--locked", "--target-dir", str(TARGET), "--message-format", "json"]
+    environment = {**os.environ, **SETTINGS}
+    answer = subprocess.run(["cargo", *command, *flags], cwd=TREE, env=environment, stdout=subprocess.PIPE, check=False)
+    return [json.loads(line) for line in answer.stdout.splitlines()]
+
+
+def errors_of(told: list[dict[str, Any]]) -> set[tuple[str, int]]:
+    errors = set()
+    for message in told:
         if message["reason"] == "compiler-message" and message["message"]["level"] == "error":
             spans = message["message"]["spans"]
             primary = [span for span in spans if span["is_primary"]] or spans
@@ -314,14 +360,48 @@ class Rust:
         return None
 
 
-def ended(binary: Path, arguments: list[str], number: int, seconds: float) -> str | None:
-    """Runs a test binary up to its first failure, and returns that."""
+class Python:
+    """The Python tests of the mutant's file."""
+
+    def __init__(self) -> None:
+        #: How long the tests take without a mutant.
+        self.seconds: dict[str, float] = {}
+
+    def killed(self, mutant: Mutant) -> str | None:
+        start, names = next((row for row in PYTHON_TESTS.items() if mutant.file.startswith(row[0])), ("", []))
+        if not names:
+            return None
+        if start not in self.seconds:
+            begun = time.monotonic()
+            if failed := self.run(names, 0, 1800):
+                raise SystemExit(f"{names}: {failed}, without a mutant")
+            self.seconds[start] = time.monotonic() - begun
+            print(f"Python tests of {start}: {self.seconds[start]:.0f} s", flush=True)
+        failed = self.run(names, mutant.number, 60 + 4 * self.seconds[start])
+        return f"killed by Python tests ({failed})" if failed else None
+
+    def run(self, names: list[str], number: int, seconds: float) -> str | None:
+        paths = f"{PACKAGE}:{ROOT / 'conformance' / 'kit' / 'src'}:{ROOT}"
+        tests = [str(PYTHON / name) for name in names]
+        arguments = ["-m", "cai_conformance", "simulate", "--", sys.executable, "-m", "pytest", "-q", "-x", *tests]
+        return ended(Path(sys.executable), arguments, number, seconds, ROOT, {"PYTHONPATH": paths})
+
+
+def ended(
+    binary: Path,
+    arguments: list[str],
+    number: int,
+    seconds: float,
+    folder: Path = TREE,
+    settings: dict[str, str] | None = None,
+) -> str | None:
+    """Runs tests up to the first failure, and returns that."""
     environment = {**os.environ, "MUTANT": str(number), "CARGO_MANIFEST_DIR": str(TREE), "RUST_BACKTRACE": "0"}
     command = [str(binary), *arguments]
     with subprocess.Popen(
         command,
-        cwd=TREE,
-        env=environment,
+        cwd=folder,
+        env={**environment, **(settings or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -336,8 +416,10 @@ def ended(binary: Path, arguments: list[str], number: int, seconds: float) -> st
             if " FAILED" in line:
                 failed = line.split(" ... ")[0].removeprefix("test ")
                 break
+            if line.startswith("FAILED "):
+                failed = line.split(" - ")[0].split("/")[-1].strip()
         signal.alarm(0)
-        if failed:
+        if failed and process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         code = process.wait()
     if failed or not code:
@@ -359,13 +441,15 @@ def interval(killed: int, tried: int) -> tuple[float, float]:
 
 def report(
     provenance: str, asked: argparse.Namespace, listed: int, chosen: int, tests: Tests, verdicts: dict[int, str | None]
-) -> None:
+) -> list[str]:
     tried = [each for each in tests.mutants if each.number in verdicts]
     survivors = [each for each in tried if verdicts[each.number] is None]
+    reasons = dict(line.split("\t") for line in REASONS.read_text().splitlines() if not line.startswith("#"))
+    same = [each for each in survivors if reasons.get(each.key, "").startswith(EQUIVALENT)]
     lines = [
         f"mutants, {provenance}, {listed} in functions of {', '.join(FOLDERS)}",
-        f"shard {asked.shard}, sample {asked.sample or 'all'} of seed {asked.seed}: {chosen} chosen, "
-        f"{chosen - len(tests.mutants)} do not compile, {len(tried)} tried",
+        f"under {asked.under}, shard {asked.shard}, sample {asked.sample or 'all'} of seed {asked.seed}: "
+        f"{chosen} chosen, {chosen - len(tests.mutants)} do not compile, {len(tried)} tried",
     ]
     for folder in (*FOLDERS, "all"):
         those = [each for each in tried if folder in (each.folder, "all")]
@@ -377,9 +461,13 @@ def report(
             )
     how = Counter((verdicts[each.number] or "survived").split(" (")[0] for each in tried)
     lines += [f"{count} {name}" for name, count in how.most_common()]
-    lines += ["", "survivors:", *(f"  {each.name}" for each in survivors)]
-    RESULTS.write_text("\n".join(lines) + "\n")
-    print("\n".join(lines))
+    lines += [
+        f"{len(same)} of the survivors are equivalent: without them {len(tried) - len(survivors)} of "
+        f"{len(tried) - len(same)}, {(len(tried) - len(survivors)) / max(1, len(tried) - len(same)):.1%}"
+    ]
+    lines += ["", "survivors:"]
+    lines += [f"  {each.name}\n      {reasons.get(each.key, 'no reason is known')}" for each in survivors]
+    return lines
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ PARTS = {
     "orders": Part(orders, "conformance/results/stream-orders.tsv", takes_minutes=True),
     **{f"ownership-{part}": ownership(part) for part in ("figures", "refusals", "loom", "pythons", "asan", "valgrind")},
     **{tool: checked(tool) for tool in ("asan", "tsan")},
-    "miri": Part(lambda _: [str(ROOT / "conformance" / "soak" / "miri.sh")], "conformance/results/miri-*.txt"),
+    "miri": Part(lambda _: [sys.executable, "-m", "conformance.soak.miri"], "conformance/results/miri.tsv"),
     "mutants": Part(mutants, "conformance/results/mutants.txt", takes_minutes=True),
     "coverage": Part(lambda _: [sys.executable, "-m", "conformance.soak.coverage"], "conformance/results/coverage.txt"),
     **{f"cpython-{kind}": cpython(kind) for kind in ("gil", "debug", "3.15", "free-threaded", "tsan")},

@@ -28,6 +28,32 @@ UNGUARDED = {
     "by_exception": "is called by our own code only, inside a guarded call",
     "no_thread_state": "returns NULL",
 }
+#: C functions that catch no panic: why none leaves them, which would end the process.
+UNCAUGHT = {
+    "dealloc": "drops a view, whose owner's end does not unwind (`Kind::end`)",
+    "destroy": "calls C functions, and a deleter, which does not unwind",
+    "delete_legacy": "releases an owner, whose end does not unwind (`Kind::end`)",
+    "delete_versioned": "releases an owner, whose end does not unwind (`Kind::end`)",
+    "delete_legacy_in_capsule": "releases an owner, whose end does not unwind (`Kind::end`)",
+    "delete_versioned_in_capsule": "releases an owner, whose end does not unwind (`Kind::end`)",
+    "on_pending_call": "releases owners, whose end does not unwind (`Kind::end`)",
+    "ended": "sends to a channel, which returns its error",
+    "run": "copies memory by a plan that was made before",
+    "by_exception": "calls C functions alone",
+    "stay": "asks the unwinder and sleeps",
+    "look": "compares addresses",
+    "class_ended": "stores an atomic",
+    "count": "stores an atomic",
+    "forget": "stores an atomic",
+    "reset_in_child": "stores atomics",
+    "take": "stores an atomic",
+    "leave": "stores an atomic",
+    "no_thread_state": "returns NULL",
+}
+#: A C function and its body: to the brace that stands below its beginning.
+C_FUNCTION = re.compile(r'^([ \t]*)(?:unsafe )?extern "C" fn (\w+)[^{;]*\{(.*?)^\1\}', re.MULTILINE | re.DOTALL)
+#: `run` of the exchange table catches, and calls its argument.
+CATCHES = re.compile(r"\bcatch_unwind\(|\brun\(py, ")
 #: `#[pyfunction]`s and `#[pymethods]` outside the declarations: why.
 BY_PYO3 = {
     Path("cpython/thread_exit.rs"): "the macro `entries!`, which puts the guard into every method",
@@ -56,6 +82,17 @@ def test_c_functions_are_guarded(path: Path) -> None:
         name, body = found.groups()
         is_guarded = "thread_exit::guard();" in body
         assert is_guarded != (name in UNGUARDED), f"{name}: guarded is {is_guarded}, listed {name in UNGUARDED}"
+
+
+def test_c_functions_catch_panics() -> None:
+    """A panic that leaves a C function ends the process. None is known that any input causes."""
+    seen = set()
+    for path in [path for path in sources(SOURCE) if not path.name.endswith("tests.rs")]:
+        for _, name, body in C_FUNCTION.findall(path.read_text()):
+            is_caught = CATCHES.search(body) is not None
+            assert is_caught != (name in UNCAUGHT), f"{path}: {name}: catches is {is_caught}"
+            seen.add(name)
+    assert set(UNCAUGHT) < seen
 
 
 @pytest.mark.parametrize("path", sources(SOURCE), ids=lambda path: str(path.relative_to(SOURCE)))

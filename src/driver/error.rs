@@ -308,6 +308,36 @@ mod tests {
         assert_eq!(error.name(), "CUDA_ERROR_INVALID_HANDLE");
     }
 
+    /// Every number, of this driver and of later ones: the text has the call, the name and the number, and the advice
+    /// of those that have one is no other's.
+    #[test]
+    fn every_number_has_its_text() {
+        let mut advices = Vec::new();
+        for code in 0..1100 {
+            let error = DriverError::new("cuInit", code);
+            let text = error.to_string();
+            let start = format!("CUDA driver: cuInit failed with {} ({code})", error.name());
+            let advice = text.strip_prefix(&start).expect("call, name and number");
+            assert_eq!(format!("{error:?}"), format!("DriverError({text})"));
+            if let Some(advice) = advice.strip_prefix(": ") {
+                assert!(!advice.is_empty());
+                advices.push((code, advice.to_owned()));
+            }
+        }
+        let codes: Vec<_> = advices.iter().map(|(code, _)| *code).collect();
+        assert_eq!(codes, [3, 4, 34, 100, 400, 700, 719]);
+        advices.dedup_by(|(_, one), (_, other)| one == other);
+        assert_eq!(advices.len(), codes.len() - 1, "700 and 719 are one thing");
+        let failures = [
+            DriverError::ABSENT,
+            DriverError::NOT_BUILT,
+            DriverError::FORKED,
+            DriverError::missing("cuInit"),
+        ];
+        let names: std::collections::HashSet<_> = failures.iter().map(DriverError::name).collect();
+        assert!(names.len() == 4 && names.iter().all(|name| name.starts_with("NO_DRIVER_")));
+    }
+
     #[test]
     fn a_code_newer_than_this_library_keeps_its_number() {
         let text = DriverError::new("cuInit", 4242).to_string();

@@ -348,3 +348,6 @@ impl Drop for ConsumeGuard {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,15 +8,15 @@ use super::simulator::{
 };
 use crate::driver::order::Done;
 use crate::driver::{
-    Back, Context, CopyPlan, Defaults, Driver, Joined, MemoryKind, Place, copy_strided, join,
-    order, order_within, synchronize,
+    Back, Context, CopyPlan, Defaults, Driver, Joined, MemoryKind, Place, PrivateStream,
+    copy_strided, join, order, order_within, synchronize,
 };
 use crate::error::Error;
 use crate::protocol::rule::Rule;
 use crate::protocol::stream::{Capture, Reason, Request, Stream, SyncPolicy};
 
 /// How many tests are below: one that is not found is not silently left out.
-const CASES: usize = 17;
+const CASES: usize = 18;
 /// How many of them choose the order of work themselves, which only the lazy schedule lets them.
 const ENUMERATED: usize = 2;
 
@@ -480,6 +480,27 @@ fn a_loan_inside_a_capture_comes_back() {
     world
         .order(world.a, world.c)
         .expect("the pooled event serves outside again");
+}
+
+/// Streams of ours beyond those that are kept are destroyed, and may be: each is another one, and idle.
+#[test]
+#[ignore = "run by on_the_simulated_driver_*"]
+fn streams_beyond_those_that_are_kept_are_destroyed() {
+    let world = World::new();
+    let driver = world.driver;
+    let taken = || PrivateStream::new(driver).expect("a stream");
+    let many: Vec<_> = (0..12).map(|_| taken()).collect();
+    let handles: Vec<_> = many.iter().map(PrivateStream::stream).collect();
+    drop(many);
+    let is_alive = |stream: &&Stream| driver.capture(**stream) == Ok(Capture::Idle);
+    let kept = handles.iter().filter(is_alive).count();
+    assert!((1..handles.len()).contains(&kept), "{kept}");
+    assert!(handles.contains(&taken().stream()), "one that was kept");
+    driver.set_current_context(None).expect("no context");
+    assert_eq!(
+        code(PrivateStream::new(driver).map(drop).map_err(Error::from)),
+        ("cuCtxGetCurrent", Some(201))
+    );
 }
 
 #[test]

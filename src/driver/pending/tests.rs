@@ -62,3 +62,53 @@ fn the_error_of_a_question_is_returned_and_the_context_put_back(script: &'static
     );
     assert_eq!(script.current_now(), CONTEXT_A);
 }
+
+/// Managed memory that its device wants to itself is waited for with all work of the device, on a thread of its own;
+/// ready or not, and of a device without a context there is no work.
+#[rstest]
+#[cfg_attr(miri, ignore = "waits for a thread by the clock")]
+fn a_whole_device_is_waited_for_elsewhere(
+    script: &'static Script,
+    #[values(Stream::None, READY)] ready: Stream,
+    #[values(None, Some(700))] fault: Option<u32>,
+    #[values(false, true)] has_context: bool,
+) {
+    script.managed(0x7000).exclusive_managed(1);
+    let info = script.pointer_info(0x7000, true).expect("memory");
+    let context = info.context.filter(|_| has_context);
+    script.pointer(0x7000, crate::driver::PointerInfo { context, ..info });
+    if let Some(code) = fault {
+        script.fault("cuCtxSynchronize", 0, code);
+    }
+    let mut place = Place::cuda(1, 0x7000);
+    place.may_be_managed = true;
+    let pending = begin(
+        script,
+        ready,
+        Request::Host,
+        None,
+        &place,
+        SyncPolicy::Event,
+    );
+    assert_eq!(script.current_now(), CONTEXT_A);
+    let is_whole = has_context;
+    let pending = pending.expect("nothing forbids it");
+    assert_eq!(pending.is_some(), is_whole || ready == READY);
+    let Some(pending) = pending else {
+        return;
+    };
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    let ended = loop {
+        match pending.is_over() {
+            Ok(false) => assert!(std::time::Instant::now() < end, "it ends"),
+            ended => break ended.map_err(|error| error.code()),
+        }
+        thread::yield_now();
+    };
+    let expected = fault
+        .filter(|_| is_whole)
+        .map_or(Ok(true), |code| Err(Some(code)));
+    assert_eq!(ended, expected);
+    assert_eq!(script.count("cuCtxSynchronize"), usize::from(is_whole));
+    assert_eq!(script.count("cuEventRecord"), usize::from(ready == READY));
+}

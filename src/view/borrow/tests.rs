@@ -280,3 +280,127 @@ fn a_borrow_by_hand_forbids_arguments_alone() {
     drop(held);
     assert!(Held::new(other.descriptor(), false).is_ok());
 }
+
+/// An array of one or two axes in a few hundred bytes, and each byte of its elements.
+fn random_array(random: &mut impl FnMut(i64) -> i64) -> (Descriptor, Vec<u64>) {
+    let axes: Vec<_> = (0..random(3))
+        .map(|_| (1 + random(4), random(13) - 6))
+        .collect();
+    let (shape, strides): (Vec<_>, Vec<_>) = axes.into_iter().unzip();
+    // Bytes that are not aligned as floats are would be refused elsewhere.
+    let (data, byte_offset) = (0x1000 + 4 * random(16), 4 * random(8));
+    let raw = RawTensor {
+        data: data as u64,
+        byte_offset: byte_offset as u64,
+        device_type: 2,
+        device_id: 0,
+        code: [code::UINT, code::FLOAT][random(2) as usize],
+        bits: [8, 32][random(2) as usize],
+        lanes: 1,
+        shape: &shape,
+        strides: Some(&strides),
+        flags: Flags::NONE,
+    };
+    let bits = if raw.code == code::FLOAT {
+        32
+    } else {
+        raw.bits
+    };
+    let descriptor = Descriptor::new(&RawTensor { bits, ..raw }).expect("a tensor");
+    let itemsize = i64::from(bits / 8);
+    let mut starts = vec![descriptor.data() as i64];
+    for (extent, stride) in shape.iter().zip(&strides) {
+        let along = |start: &i64| {
+            (0..*extent)
+                .map(|at| start + at * stride * itemsize)
+                .collect::<Vec<_>>()
+        };
+        starts = starts.iter().flat_map(along).collect();
+    }
+    let bytes = starts
+        .iter()
+        .flat_map(|start| (0..itemsize).map(move |at| (start + at) as u64));
+    (descriptor, bytes.collect())
+}
+
+/// The distance that all elements are multiples of from each other; 0 for one element.
+fn grid(descriptor: &Descriptor) -> u64 {
+    let itemsize = descriptor.dtype().itemsize().map_or(0, u64::from);
+    if descriptor.layout().is_c_contiguous() {
+        return itemsize;
+    }
+    let axes = descriptor.shape().iter().zip(descriptor.elem_strides());
+    axes.filter(|(extent, _)| **extent > 1)
+        .map(|(_, stride)| stride.unsigned_abs() * itemsize)
+        .fold(0, divisor)
+}
+
+fn divisor(one: u64, other: u64) -> u64 {
+    match (one, other) {
+        (0, any) | (any, 0) => any,
+        (one, other) => (1..=one)
+            .rev()
+            .find(|by| one % by == 0 && other % by == 0)
+            .unwrap_or(1),
+    }
+}
+
+/// Sound: arrays that share a byte exclude each other. And not stricter than the rule: they do so only if their spans
+/// meet, and their bytes modulo what all strides are multiples of.
+#[test]
+#[cfg_attr(miri, ignore = "exhaustive, over safe code alone")]
+fn random_arrays_exclude_each_other_as_their_bytes_do() {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = |end: i64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        ((state >> 8) % end as u64) as i64
+    };
+    let mut seen = [0; 3];
+    for _ in 0..20_000 {
+        let ((one, ours), (other, theirs)) = (random_array(&mut random), random_array(&mut random));
+        let (exclusive, is_writer) = (random(2) == 0, random(2) == 0);
+        let borrow = |descriptor, exclusive| Borrow::of(descriptor, exclusive);
+        let excludes = borrow(&one, exclusive).excludes(&borrow(&other, is_writer));
+        let shares = ours.iter().any(|byte| theirs.contains(byte));
+        let span = |bytes: &[u64]| (bytes.iter().min().copied(), bytes.iter().max().copied());
+        let (a, b) = (span(&ours), span(&theirs));
+        let by = divisor(grid(&one), grid(&other));
+        let rest = |byte: &u64| byte.checked_rem(by).unwrap_or(0);
+        let rests: Vec<_> = theirs.iter().map(rest).collect();
+        let meets = a.0 <= b.1 && b.0 <= a.1 && ours.iter().any(|byte| rests.contains(&rest(byte)));
+        assert!(!shares || meets, "the oracle is sound");
+        assert_eq!(
+            excludes,
+            meets && (exclusive || is_writer),
+            "{one:?} {other:?}"
+        );
+        seen[usize::from(shares) + usize::from(meets)] += 1;
+    }
+    assert!(
+        seen.iter().all(|count| *count > 100),
+        "each kind occurs: {seen:?}"
+    );
+}
+
+#[test]
+fn nothing_is_borrowed_behind_no_handle() {
+    let none = RawTensor {
+        data: 0,
+        byte_offset: 0,
+        device_type: Device::VULKAN,
+        device_id: 0,
+        code: code::FLOAT,
+        bits: 32,
+        lanes: 1,
+        shape: &[0],
+        strides: None,
+        flags: Flags::NONE,
+    };
+    let (none, some) = (Descriptor::new(&none).expect("no elements"), behind(7, 0));
+    for other in [&none, &some] {
+        assert!(!Borrow::of(&none, true).excludes(&Borrow::of(other, true)));
+    }
+    assert!(Borrow::of(&some, true).excludes(&Borrow::of(&some, false)));
+}

@@ -253,3 +253,6 @@ unsafe fn view_of(descriptor: Descriptor, ready: Stream, owner: Owner) -> CaiVie
     // by this function's contract.
     unsafe { CaiView::new(descriptor, ready, owner) }.on_producer(ready)
 }
+
+#[cfg(test)]
+mod tests;

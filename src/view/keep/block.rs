@@ -321,3 +321,6 @@ impl fmt::Debug for Block {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -113,7 +113,65 @@ fn device_of(driver: &dyn Driver, place: &Place) -> Result<i32, DriverError> {
 
 #[cfg(test)]
 mod tests {
-    use super::size_class;
+    use super::*;
+    use crate::driver::script::Script;
+
+    /// A driver of one device with this context, of which other tests have none.
+    fn script(context: u64) -> &'static Script {
+        let script = Script::leak();
+        script.primary(0, context).current(context);
+        script
+    }
+
+    fn used(driver: &Script) -> Use {
+        Use::new(driver, None).expect("a context")
+    }
+
+    /// Two means of making room are tried, and only if memory is short.
+    #[test]
+    #[cfg_attr(miri, ignore = "starts a thread that ends with the process")]
+    fn an_allocation_is_tried_again_as_often_as_room_can_be_made() {
+        for (failures, code) in (0..5).flat_map(|failures| [2, 1, 201].map(|code| (failures, code)))
+        {
+            let driver = script(0xcafe);
+            for _ in 0..failures {
+                driver.fault("cuMemAlloc", 0, code);
+            }
+            let used = used(driver);
+            let place = Place::cuda(0, 0);
+            let made = with_room(driver, &place, || {
+                Block::new(driver, Memory::Device, 64, used)
+            });
+            let tries = if code == 2 { 3 } else { 1 };
+            let what = format!("{failures} failures of code {code}");
+            assert_eq!(made.is_ok(), failures < tries, "{what}");
+            let expected = tries.min(failures + 1) as usize;
+            assert_eq!(driver.count("cuMemAlloc"), expected, "{what}");
+        }
+    }
+
+    /// A size that does not fit is asked for exactly, unless that is the same.
+    #[test]
+    fn a_class_that_does_not_fit_gives_way_to_the_size() {
+        for (nbytes, code) in (1..200).flat_map(|nbytes| [2, 1].map(|code| (nbytes, code))) {
+            for (memory, call) in [
+                (Memory::Device, "cuMemAlloc"),
+                (Memory::Managed, "cuMemAllocManaged"),
+                (Memory::Pinned, "cuMemHostAlloc"),
+            ] {
+                let driver = script(0xcaff);
+                driver.fault(call, 0, code);
+                let made = allocate(driver, memory, nbytes, used(driver));
+                let is_again = code == 2 && size_class(nbytes) > nbytes;
+                let sizes = [size_class(nbytes), nbytes];
+                let sizes = &sizes[..1 + usize::from(is_again)];
+                let asked: Vec<_> = sizes.iter().map(|size| format!("{call} {size}")).collect();
+                let mut calls = driver.take_calls();
+                calls.retain(|made| made.split(' ').next() == Some(call));
+                assert_eq!((calls, made.is_ok()), (asked, is_again), "{nbytes} {code}");
+            }
+        }
+    }
 
     #[test]
     fn four_sizes_in_each_doubling_serve_all() {

@@ -218,3 +218,110 @@ fn ready_data_is_read_when_the_device_is_idle(
     assert_eq!(script.count("cuCtxSynchronize"), waits);
     assert_eq!(script.current_now(), 0xc1);
 }
+
+/// Mappings side by side are followed one by one; an array over more than so many is believed, and costs no more.
+#[test]
+#[cfg_attr(miri, ignore = "thousands of calls, over safe code alone")]
+fn an_array_over_more_mappings_than_are_followed_is_believed() {
+    for (mappings, is_believed) in [(4095, false), (4096, false), (4097, true), (5000, true)] {
+        let driver = Script::leak();
+        for at in 0..mappings {
+            let start = START + 0x10 * at;
+            let info = PointerInfo {
+                context: None,
+                range: Some((start, 0x10)),
+                ..allocation()
+            };
+            driver.pointer(start, info);
+        }
+        let _installed = script::install(driver);
+        // One byte more than is mapped.
+        let count = 0x10 * mappings as i64 + 1;
+        let answer = rule(prove_memory(
+            bytes(0, count, 1, Device::cuda(0)).descriptor(),
+        ));
+        assert_eq!(
+            answer,
+            (!is_believed).then_some(Rule::OutOfBounds),
+            "{mappings}"
+        );
+        let calls = driver.count("cuPointerGetAttributes");
+        assert_eq!(calls as u64, 1 + 4096.min(mappings), "{mappings}");
+    }
+}
+
+/// What is next to a mapping belongs to it only if it is of the same kind and device, mapped, and begins there.
+#[test]
+fn a_mapping_of_another_kind_does_not_go_on() {
+    let mapping = |start| PointerInfo {
+        context: None,
+        range: Some((start, 0x100)),
+        ..allocation()
+    };
+    let next = mapping(START + 0x100);
+    let range = |start, size| Some((start, size));
+    let others = [
+        (next, None),
+        (PointerInfo { ordinal: 1, ..next }, Some(Rule::OutOfBounds)),
+        (
+            PointerInfo {
+                kind: MemoryKind::Managed,
+                ..next
+            },
+            Some(Rule::OutOfBounds),
+        ),
+        (
+            PointerInfo {
+                mapped: false,
+                ..next
+            },
+            Some(Rule::OutOfBounds),
+        ),
+        (
+            PointerInfo {
+                range: None,
+                ..next
+            },
+            Some(Rule::OutOfBounds),
+        ),
+        (
+            PointerInfo {
+                range: range(START + 0x101, 0xff),
+                ..next
+            },
+            Some(Rule::OutOfBounds),
+        ),
+        (
+            PointerInfo {
+                range: range(START + 0x100, 0),
+                ..next
+            },
+            Some(Rule::OutOfBounds),
+        ),
+        (
+            PointerInfo {
+                range: range(START + 0x100, 0xff),
+                ..next
+            },
+            Some(Rule::OutOfBounds),
+        ),
+        (
+            PointerInfo {
+                range: range(START + 0x100, 0x100),
+                ..next
+            },
+            None,
+        ),
+    ];
+    for (other, refused) in others {
+        let driver = Script::leak();
+        driver
+            .pointer(START, mapping(START))
+            .pointer(START + 0x100, other);
+        let _installed = script::install(driver);
+        let answer = rule(prove_memory(
+            bytes(0, 0x200, 1, Device::cuda(0)).descriptor(),
+        ));
+        assert_eq!(answer, refused, "{other:?}");
+    }
+}

@@ -156,3 +156,33 @@ fn memory_of_a_pool_stays_the_primary_contexts() {
     assert_eq!(script.count("cuPointerGetAttributes"), 0);
     assert_eq!(script.count("cuEventRecord"), 2);
 }
+
+/// Device memory cannot state a default stream of a context that is not its own: every pair of contexts, and streams.
+#[test]
+fn memory_presented_to_the_device_keeps_the_meaning_of_its_stream() {
+    for (current, stream) in [CONTEXT_A, CONTEXT_B].into_iter().flat_map(|current| {
+        [Stream::LegacyDefault, Stream::PerThreadDefault, HANDLE].map(|stream| (current, stream))
+    }) {
+        let script = script();
+        let _installed = script::install(script);
+        script.current(current);
+        let view = view(Device::CUDA_MANAGED, stream);
+        let presented = view.present_as(crate::view::PresentAs::Cuda);
+        // The memory is of context A.
+        let is_its_own = current == CONTEXT_A || !stream.is_default();
+        match presented {
+            Ok(presented) => {
+                assert!(is_its_own, "{current:#x} {stream:?}");
+                assert_eq!(
+                    (presented.device(), presented.ready_number()),
+                    (Device::cuda(0), stream)
+                );
+            }
+            Err(crate::error::Error::Violation(refused)) => {
+                assert!(!is_its_own, "{current:#x} {stream:?}");
+                assert_eq!(refused.rule(), Rule::StreamContext);
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+}

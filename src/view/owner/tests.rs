@@ -235,3 +235,62 @@ fn threads_that_share_and_drop_at_once_release_once() {
     drop(owners);
     assert!(drops.iter().all(|each| each.load(SeqCst) == 1));
 }
+
+/// A kind of payload that counts its ends where it points.
+struct Ends;
+
+impl Kind for Ends {
+    const ENDS_ON: EndsOn = EndsOn::AnyThread;
+
+    fn vtable() -> &'static Vtable {
+        static ENDS: Vtable = Vtable::of::<Ends>();
+        &ENDS
+    }
+
+    unsafe fn end(payload: NonNull<()>) {
+        // SAFETY: a counter of the test, which outlives its owners.
+        let ends = unsafe { payload.cast::<AtomicUsize>().as_ref() };
+        ends.fetch_add(1, SeqCst);
+        stats::RELEASED.add();
+    }
+}
+
+/// When an owner is shared: before or after something is kept beside it, or the share has ended again.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Share {
+    Never,
+    Before,
+    After,
+    Ended,
+}
+
+#[rstest]
+fn a_payload_is_given_up_unless_another_owner_shares_it(
+    #[values(0, 1, 3)] beside: usize,
+    #[values(Share::Never, Share::Before, Share::After, Share::Ended)] share: Share,
+) {
+    let ends = AtomicUsize::new(0);
+    let raw = RawOwner::new(NonNull::from(&ends).cast(), Ends::vtable());
+    let mut owner = Owner::from_raw(raw);
+    let mut other = (share == Share::Before).then(|| owner.share());
+    let (owners, drops): (Vec<_>, Vec<_>) = (0..beside).map(|_| counted()).unzip();
+    for more in owners {
+        owner = owner.beside(more);
+    }
+    match share {
+        Share::After => other = Some(owner.share()),
+        Share::Ended => drop(owner.share()),
+        Share::Never | Share::Before => {}
+    }
+    let dropped = |count| drops.iter().all(|drops| drops.load(SeqCst) == count);
+    assert_eq!(owner.give_up(), other.is_none());
+    assert_eq!(ends.load(SeqCst), 0, "given up, or another owner's");
+    assert!(
+        dropped(usize::from(share != Share::After)),
+        "what was beside it"
+    );
+    let ended = usize::from(other.is_some());
+    drop(other);
+    assert_eq!(ends.load(SeqCst), ended);
+    assert!(dropped(1));
+}

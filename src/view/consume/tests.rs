@@ -1,0 +1,168 @@
+//! The way back to the producer: every pair of streams, contexts and threads against what the protocol asks for.
+
+use std::thread;
+
+use super::*;
+use crate::driver::script::{self, Script, context};
+use crate::driver::{MemoryKind, PointerInfo};
+use crate::protocol::descriptor::{Descriptor, RawTensor};
+use crate::protocol::device::{Device, Flags};
+use crate::protocol::dtype::DType;
+use crate::view::Owner;
+
+const ARRAY: u64 = 0x7000;
+const CONTEXTS: [u64; 2] = [0xa, 0xb];
+const STREAMS: [Stream; 5] = [
+    Stream::None,
+    Stream::LegacyDefault,
+    Stream::PerThreadDefault,
+    Stream::from_raw(0xa1),
+    Stream::from_raw(0xa2),
+];
+
+/// Memory of the first context; managed memory is reached from both.
+fn script() -> &'static Script {
+    let script = Script::leak();
+    let info = PointerInfo {
+        kind: MemoryKind::Managed,
+        ordinal: 0,
+        device_pointer: ARRAY,
+        host_pointer: ARRAY,
+        context: Some(context(CONTEXTS[0])),
+        range: None,
+        mapped: true,
+    };
+    script
+        .stream(0xa1, CONTEXTS[0])
+        .stream(0xa2, CONTEXTS[0])
+        .primary(0, CONTEXTS[0])
+        .pointer(ARRAY, info);
+    script
+}
+
+fn view(device_type: i32, ready: Stream) -> CaiView {
+    let descriptor = Descriptor::new(&RawTensor {
+        data: ARRAY,
+        byte_offset: 0,
+        device_type,
+        device_id: 0,
+        code: DType::F32.code(),
+        bits: DType::F32.bits(),
+        lanes: DType::F32.lanes(),
+        shape: &[4],
+        strides: None,
+        flags: Flags::NONE,
+    });
+    let descriptor = descriptor.expect("a valid tensor");
+    // SAFETY: nothing reads the memory; the scripted driver follows no stream.
+    unsafe { CaiView::new(descriptor, ready, Owner::new(())) }
+}
+
+/// Runs `work` here or on another thread, with a context that is current there.
+fn run<R: Send>(
+    script: &'static Script,
+    of: u64,
+    elsewhere: bool,
+    work: impl FnOnce() -> R + Send,
+) -> R {
+    let work = || {
+        let _installed = script::install(script);
+        script.current(of);
+        work()
+    };
+    match elsewhere {
+        false => work(),
+        true => thread::scope(|scope| scope.spawn(work).join()).expect("a thread that ends well"),
+    }
+}
+
+/// The edge that the pair needs. A default stream of managed memory is the one of the context that is current where it
+/// is named; of device memory, the one of the memory's context.
+fn expected(
+    is_managed: bool,
+    producer: Option<Stream>,
+    consumer: Stream,
+    is_one_context: bool,
+) -> ReturnEdge {
+    match producer {
+        None => ReturnEdge::Unknown,
+        Some(Stream::None) => ReturnEdge::NotNeeded,
+        Some(_) if consumer == Stream::None => ReturnEdge::SameStream,
+        Some(producer) if producer != consumer => ReturnEdge::Event,
+        Some(_) if consumer.is_default() && is_managed && !is_one_context => ReturnEdge::Event,
+        Some(_) => ReturnEdge::SameStream,
+    }
+}
+
+#[test]
+fn the_producer_waits_if_and_only_if_its_stream_is_another_one() {
+    let producers = || STREAMS.into_iter().map(Some).chain([None]);
+    for is_managed in [false, true] {
+        let device_type = [Device::CUDA, Device::CUDA_MANAGED][usize::from(is_managed)];
+        for (producer, consumer) in producers().flat_map(|one| STREAMS.map(|other| (one, other))) {
+            for (made_in, used_in) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                for elsewhere in [false, true] {
+                    let what = format!(
+                        "{is_managed} {producer:?} {consumer:?} {made_in} {used_in} {elsewhere}"
+                    );
+                    let script = script();
+                    let ready = producer.unwrap_or(Stream::LegacyDefault);
+                    let made = run(script, CONTEXTS[made_in], elsewhere, || {
+                        let view = view(device_type, ready);
+                        match producer {
+                            Some(producer) => view.on_producer(producer),
+                            None => view,
+                        }
+                    });
+                    let edge = run(script, CONTEXTS[used_in], false, || {
+                        let guard = made.consume_with(consumer, SyncPolicy::Event)?;
+                        script.take_calls();
+                        let edge = guard.return_edge();
+                        guard.finish().map(|ended| (edge, ended))
+                    });
+                    let waits = script.count("cuStreamWaitEvent");
+                    if elsewhere && producer == Some(Stream::PerThreadDefault) {
+                        let Err(Error::Violation(refused)) = edge else {
+                            panic!("{what}: {edge:?}");
+                        };
+                        assert_eq!(refused.rule(), Rule::StreamThread, "{what}");
+                        continue;
+                    }
+                    let (edge, ended) = edge.unwrap_or_else(|error| panic!("{what}: {error}"));
+                    let wanted = expected(is_managed, producer, consumer, made_in == used_in);
+                    assert_eq!((edge, ended), (wanted, wanted), "{what}");
+                    assert_eq!(waits, usize::from(wanted == ReturnEdge::Event), "{what}");
+                }
+            }
+        }
+    }
+}
+
+/// A guard ends once, and the counters of opened and ended guards come back to each other.
+#[test]
+fn a_guard_that_fails_makes_the_host_wait_instead() {
+    for call in ["cuEventRecord", "cuStreamWaitEvent"] {
+        let script = script();
+        let _installed = script::install(script);
+        script.current(CONTEXTS[0]);
+        let view = view(Device::CUDA, STREAMS[3]).on_producer(STREAMS[3]);
+        let guard = view
+            .consume_with(STREAMS[4], SyncPolicy::Event)
+            .expect("an order");
+        script.take_calls();
+        script.fault(call, 0, 999);
+        drop(guard);
+        assert_eq!(script.count(call), 1, "once");
+        assert_eq!(
+            script.count("cuStreamSynchronize"),
+            1,
+            "{call}: {:?}",
+            script.calls()
+        );
+        assert!(
+            script
+                .calls()
+                .contains(&"cuStreamSynchronize 0xa2".to_owned())
+        );
+    }
+}

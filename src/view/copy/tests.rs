@@ -1,0 +1,171 @@
+//! What a copy waits for and allocates, on the scripted driver: every kind of memory, ready stream and request.
+
+use super::*;
+use crate::driver::script::{self, Script};
+use crate::protocol::descriptor::RawTensor;
+use crate::protocol::dtype::DType;
+
+const ARRAY: u64 = 0x7000;
+const CONTEXT: u64 = 0xa;
+const READY: Stream = Stream::from_raw(0xa1);
+const OTHER: Stream = Stream::from_raw(0xa2);
+
+/// What managed memory is called, and whether the device wants it to itself.
+fn script(is_managed: bool, is_exclusive: bool) -> &'static Script {
+    let script = Script::leak();
+    script
+        .stream(READY.raw(), CONTEXT)
+        .stream(OTHER.raw(), CONTEXT)
+        .primary(0, CONTEXT)
+        .current(CONTEXT)
+        .device_memory(ARRAY, 16, 0, CONTEXT);
+    if is_managed {
+        script.managed(ARRAY);
+    }
+    if is_exclusive {
+        script.exclusive_managed(0);
+    }
+    script
+}
+
+fn view(device_type: i32, ready: Stream) -> CaiView {
+    let descriptor = Descriptor::new(&RawTensor {
+        data: ARRAY,
+        byte_offset: 0,
+        device_type,
+        device_id: 0,
+        code: DType::F32.code(),
+        bits: DType::F32.bits(),
+        lanes: DType::F32.lanes(),
+        shape: &[4],
+        strides: None,
+        flags: Flags::NONE,
+    });
+    let descriptor = descriptor.expect("a valid tensor");
+    // SAFETY: nothing reads the memory; the scripted driver follows no stream.
+    unsafe { CaiView::new(descriptor, ready, Owner::new(())) }.on_producer(ready)
+}
+
+/// Returns the place of the first call that begins so.
+fn place(calls: &[String], start: &str) -> Option<usize> {
+    calls.iter().position(|call| call.starts_with(start))
+}
+
+/// A copy that is finished reads data that is ready, and is waited for. Only a host that is to read managed memory waits
+/// for all work of a device that must not run beside it.
+#[test]
+#[cfg_attr(miri, ignore = "starts a thread that ends with the process")]
+fn a_finished_copy_waits_for_the_data_and_for_itself() {
+    let requests = [Request::Host, Request::NoSync];
+    for (device_type, is_exclusive) in [
+        (Device::CUDA, false),
+        (Device::CUDA_MANAGED, false),
+        (Device::CUDA_MANAGED, true),
+    ] {
+        for (ready, request) in [Stream::None, READY]
+            .into_iter()
+            .flat_map(|ready| requests.map(|to| (ready, to)))
+        {
+            let what = format!("{device_type} {is_exclusive} {ready:?} {request:?}");
+            let script = script(device_type == Device::CUDA_MANAGED, is_exclusive);
+            let _installed = script::install(script);
+            let source = view(device_type, ready);
+            script.take_calls();
+            let copy = Transfer::Alike.make(&source, request, SyncPolicy::Event);
+            let calls = script.calls();
+            let copy = copy.unwrap_or_else(|error| panic!("{what}: {error} after {calls:?}"));
+            assert_eq!(
+                (copy.device(), copy.ready_number()),
+                (source.device(), Stream::None),
+                "{what}"
+            );
+
+            let copied = place(&calls, "cuMemcpyAsync").expect("a copy");
+            let waited = place(&calls, &format!("cuStreamSynchronize {:#x}", READY.raw()));
+            let for_all = place(&calls, "cuCtxSynchronize");
+            if ready == READY {
+                let first = waited.into_iter().chain(for_all).min();
+                assert!(first.is_some_and(|at| at < copied), "{what}: {calls:?}");
+            }
+            let own = calls[copied].rsplit(' ').next().expect("a stream");
+            let ended = place(&calls, &format!("cuStreamSynchronize {own}"));
+            assert!(ended.is_some_and(|at| copied < at), "{what}: {calls:?}");
+            let is_alone = is_exclusive && request == Request::Host;
+            assert_eq!(for_all.is_some(), is_alone, "{what}: {calls:?}");
+            let allocated = ["cuMemAlloc 16", "cuMemAllocManaged 16"];
+            for (at, call) in allocated.into_iter().enumerate() {
+                let is_its = (device_type == Device::CUDA_MANAGED) == (at == 1);
+                assert_eq!(place(&calls, call).is_some(), is_its, "{what}: {calls:?}");
+            }
+        }
+    }
+}
+
+/// The calls on a stream: pool memory where there is a pool, and the edge back to the producer; if the producer is
+/// not told, the source is kept by an event instead.
+#[test]
+#[cfg_attr(miri, ignore = "starts a thread that ends with the process")]
+fn a_copy_on_a_stream_is_enqueued_between_its_edges() {
+    for (device_type, has_pools, policy) in [
+        (Device::CUDA, true, SyncPolicy::Event),
+        (Device::CUDA, false, SyncPolicy::Event),
+        (Device::CUDA, true, SyncPolicy::None),
+        (Device::CUDA_MANAGED, true, SyncPolicy::Event),
+    ] {
+        for stream in [READY, OTHER] {
+            let what = format!("{device_type} {has_pools} {policy:?} {stream:?}");
+            let script = script(device_type == Device::CUDA_MANAGED, false);
+            let _installed = script::install(script);
+            let source = view(device_type, READY);
+            script.take_calls();
+            if !has_pools {
+                script.fault("cuMemAllocAsync", 0, 801);
+            }
+            let copy = Transfer::Alike.make(&source, Request::Stream(stream), policy);
+            let calls = script.calls();
+            let copy = copy.unwrap_or_else(|error| panic!("{what}: {error} after {calls:?}"));
+            assert_eq!(
+                (copy.device(), copy.ready_number()),
+                (source.device(), stream),
+                "{what}"
+            );
+            let copied = place(&calls, "cuMemcpyAsync").expect("a copy");
+            assert!(
+                calls[copied].ends_with(&format!("{:#x}", stream.raw())),
+                "{what}"
+            );
+            let name = match (device_type, has_pools) {
+                (Device::CUDA, true) => "cuMemAllocAsync 16 ",
+                (Device::CUDA, false) => "cuMemAlloc 16",
+                _ => "cuMemAllocManaged 16",
+            };
+            assert!(
+                place(&calls, name).is_some_and(|at| at < copied),
+                "{what}: {calls:?}"
+            );
+            let there = place(&calls, &format!("cuStreamWaitEvent {:#x}", OTHER.raw()));
+            let back = place(&calls, &format!("cuStreamWaitEvent {:#x}", READY.raw()));
+            let has_edges = stream == OTHER && policy == SyncPolicy::Event;
+            assert_eq!(
+                there.is_some_and(|at| at < copied),
+                has_edges,
+                "{what}: {calls:?}"
+            );
+            assert_eq!(
+                back.is_some_and(|at| copied < at),
+                has_edges,
+                "{what}: {calls:?}"
+            );
+            // The mark that the source is kept by, if no edge orders its end.
+            let after = calls[copied..].iter();
+            let marks =
+                after.filter(|call| call.starts_with("cuEventRecord") && call.ends_with(" 0xa2"));
+            assert_eq!(
+                marks.count(),
+                usize::from(stream == OTHER),
+                "{what}: {calls:?}"
+            );
+            assert_eq!(script.count("cuStreamSynchronize"), 0, "{what}");
+        }
+    }
+}

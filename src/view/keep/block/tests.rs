@@ -1,0 +1,169 @@
+//! How a use is marked and memory freed, with its context and stream there or gone, on the scripted driver.
+
+use super::*;
+use crate::driver::script::Script;
+
+const CONTEXT: u64 = 0xb10c;
+const STREAM: Stream = Stream::from_raw(0xb1);
+const KINDS: [Memory; 4] = [
+    Memory::Pool,
+    Memory::Device,
+    Memory::Managed,
+    Memory::Pinned,
+];
+
+fn script() -> &'static Script {
+    let script = Script::leak();
+    script.stream(STREAM.raw(), CONTEXT).current(CONTEXT);
+    script
+}
+
+fn block(driver: &'static Script, memory: Memory, used: Use) -> Block {
+    let made = match memory {
+        Memory::Pool => Block::pooled(driver, 64, 0, STREAM, used),
+        other => Block::new(driver, other, 64, used),
+    };
+    made.expect("memory")
+}
+
+fn used(driver: &Script, stream: Option<Stream>) -> Use {
+    Use::new(driver, stream).expect("a context")
+}
+
+/// Memory is freed once, by its own call, unless its context has taken it along; that of a pool outlives its context,
+/// as long as the device is in use.
+#[test]
+fn memory_is_freed_if_it_is_still_there() {
+    for (memory, is_gone, is_used) in KINDS.into_iter().flat_map(|memory| {
+        [(false, false), (true, false), (true, true)].map(|(a, b)| (memory, a, b))
+    }) {
+        let driver = script();
+        if is_used {
+            driver.primary(0, 0xb10d);
+        }
+        let block = block(driver, memory, used(driver, Some(STREAM)));
+        let shown = format!("{block:?}");
+        assert!(
+            shown.contains(&format!("{memory:?}")) && shown.contains(&block.pointer().to_string()),
+            "{shown}"
+        );
+        if is_gone {
+            driver.replace_context(CONTEXT);
+        }
+        driver.take_calls();
+        // SAFETY: the scripted driver has no work.
+        unsafe { block.free() };
+        let calls = (driver.count("cuMemFree"), driver.count("cuMemFreeHost"));
+        let is_freed = !is_gone || (memory == Memory::Pool && is_used);
+        let expected = match (is_freed, memory) {
+            (false, _) => (0, 0),
+            (true, Memory::Pinned) => (0, 1),
+            (true, _) => (1, 0),
+        };
+        assert_eq!(calls, expected, "{memory:?} gone {is_gone} used {is_used}");
+    }
+}
+
+/// What can happen to a stream between its use and the mark.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Since {
+    Nothing,
+    Captured,
+    Destroyed,
+    ContextGone,
+}
+
+#[test]
+fn a_mark_tells_where_the_use_stands() {
+    let streams = [
+        Some(STREAM),
+        Some(Stream::LegacyDefault),
+        Some(Stream::PerThreadDefault),
+        None,
+    ];
+    for (stream, since) in streams.into_iter().flat_map(|stream| {
+        [
+            Since::Nothing,
+            Since::Captured,
+            Since::Destroyed,
+            Since::ContextGone,
+        ]
+        .map(|since| (stream, since))
+    }) {
+        let driver = script();
+        let used = used(driver, stream);
+        let is_named = matches!(stream, Some(STREAM | Stream::LegacyDefault));
+        assert_eq!(used.stream(), stream.filter(|_| is_named));
+        match since {
+            Since::Nothing => {}
+            Since::Captured => drop(driver.captured(stream.unwrap_or(STREAM), Capture::Active, 1)),
+            Since::Destroyed => driver.stream_destroy(STREAM).expect("once"),
+            Since::ContextGone => drop(driver.replace_context(CONTEXT)),
+        }
+        let found = match used.mark(driver) {
+            Mark::Event(_) => "event",
+            Mark::Captured => "captured",
+            Mark::Unnamed => "unnamed",
+            Mark::Over => "over",
+        };
+        let expected = match since {
+            Since::ContextGone => "over",
+            _ if !is_named => "unnamed",
+            Since::Destroyed if stream == Some(STREAM) => "unnamed",
+            Since::Captured => "captured",
+            _ => "event",
+        };
+        assert_eq!(found, expected, "{stream:?} {since:?}");
+        assert_eq!(used.site(driver).is_none(), since == Since::ContextGone);
+    }
+}
+
+/// A device is waited for by a call that frees memory: of the device, or if it has none left of the host. In a context
+/// that is gone nothing runs.
+#[test]
+fn a_device_is_waited_for_once() {
+    for (failures, is_gone) in [(0, false), (1, false), (2, false), (0, true)] {
+        let driver = script();
+        let site = used(driver, Some(STREAM)).site(driver).expect("a context");
+        if is_gone {
+            driver.replace_context(CONTEXT);
+        }
+        for call in ["cuMemAlloc", "cuMemHostAlloc"].into_iter().take(failures) {
+            driver.fault(call, 0, 2);
+        }
+        driver.take_calls();
+        site.settle(driver);
+        let calls = (driver.count("cuMemFree"), driver.count("cuMemFreeHost"));
+        let expected = match (failures, is_gone) {
+            (0, false) => (1, 0),
+            (1, false) => (0, 1),
+            _ => (0, 0),
+        };
+        assert_eq!(calls, expected, "{failures} {is_gone}");
+    }
+}
+
+/// The devices of a use that may be anywhere are those in use, but its own.
+#[test]
+fn work_anywhere_is_on_every_device_in_use() {
+    for active in [&[][..], &[0], &[1], &[0, 1]] {
+        let driver = script();
+        for ordinal in active {
+            driver.primary(*ordinal, 0xb100 + u64::from(ordinal.unsigned_abs()));
+        }
+        for memory in KINDS {
+            let anywhere = block(driver, memory, used(driver, None));
+            let sites = anywhere.sites_of_use();
+            let found: Vec<_> = sites.iter().map(|site| site.ordinal).collect();
+            let others: Vec<_> = active
+                .iter()
+                .copied()
+                .filter(|ordinal| *ordinal != 0)
+                .collect();
+            assert_eq!(found, others);
+            // A stream's own device is waited for by the call that frees memory which is of no pool.
+            let there = block(driver, memory, used(driver, Some(STREAM))).sites_of_use();
+            assert_eq!(there.len(), usize::from(memory == Memory::Pool));
+        }
+    }
+}
