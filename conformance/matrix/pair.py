@@ -21,7 +21,7 @@ from typing import Any
 import cai_dlpack as cd
 
 from conformance.matrix import access
-from conformance.matrix.calls import COPIED_TO_HOST, Consume, Unreadable, explained
+from conformance.matrix.calls import COPIED_TO_HOST, TO, Consume, Unreadable, explained
 from conformance.matrix.cells import (
     COPIED,
     DTYPES,
@@ -58,7 +58,7 @@ def one(produce: Produce, consume: Consume, bridge: str, dtype: str, layout: str
         return Cell(FAILED, "the view has another address than the producer's array")
     told = explained(consumer, bridge, view)
     try:
-        taken, (found, data, name) = consume(view)
+        taken, (found, data, name) = consume(made if bridge == TO else view)
     except Unreadable as error:
         cause = error.__cause__
         assert isinstance(cause, Exception)
