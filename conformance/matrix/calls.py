@@ -20,6 +20,7 @@ Consume = Callable[[Any], tuple[Any, Seen]]
 Key = tuple[str, str]
 
 COPIED_TO_HOST = "view, copied to the host"
+TO = "cd.to"
 PARTNERS = {row["distribution"]: row for row in _core._partners()}
 
 
@@ -35,6 +36,8 @@ def bridges(call: dict[str, Any]) -> list[str]:
 CALLS: dict[Key, dict[str, Any]] = {
     (name, bridge): call for name, row in PARTNERS.items() for call in row["calls"] for bridge in bridges(call)
 }
+# `cd.to` makes the preferred call, or takes the way of the library's exchange table.
+CALLS |= {(name, TO): row["calls"][0] for name, row in PARTNERS.items() if row["calls"][0]["needs"] is None}
 # The call that `explain` prefers.
 PREFERRED: dict[Key, str] = {(name, bridges(row["calls"][0])[0]): row["name"] for name, row in PARTNERS.items()}
 
@@ -47,10 +50,25 @@ def consumers(
     given: what a library needs beside the view, such as the stream `s`, and does before its first call.
     """
     return {
-        (name, bridge): made(call, bridge, readers[name], given.get(name, dict))
+        (name, bridge): by_name(PARTNERS[name]["name"], readers[name])
+        if bridge == TO
+        else made(call, bridge, readers[name], given.get(name, dict))
         for (name, bridge), call in CALLS.items()
         if name in readers and device_type in (call["devices"] or [device_type])
     }
+
+
+def by_name(library: str, read: Callable[[Any], Seen]) -> Consume:
+    """`cd.to`, and the reader of its result."""
+
+    def consume(array: Any) -> tuple[Any, Seen]:
+        found = cd.to(array, library)
+        try:
+            return found, read(found)
+        except Exception as error:
+            raise Unreadable from error
+
+    return consume
 
 
 def made(

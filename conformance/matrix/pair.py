@@ -21,7 +21,7 @@ from typing import Any
 import cai_dlpack as cd
 
 from conformance.matrix import access
-from conformance.matrix.calls import COPIED_TO_HOST, Consume, Unreadable, explained
+from conformance.matrix.calls import CALLS, COPIED_TO_HOST, TO, Consume, Unreadable, explained
 from conformance.matrix.cells import (
     COPIED,
     DTYPES,
@@ -58,7 +58,7 @@ def one(produce: Produce, consume: Consume, bridge: str, dtype: str, layout: str
         return Cell(FAILED, "the view has another address than the producer's array")
     told = explained(consumer, bridge, view)
     try:
-        taken, (found, data, name) = consume(view)
+        taken, (found, data, name) = consume(made if bridge == TO else view)
     except Unreadable as error:
         cause = error.__cause__
         assert isinstance(cause, Exception)
@@ -71,7 +71,8 @@ def one(produce: Produce, consume: Consume, bridge: str, dtype: str, layout: str
         return Cell(FAILED, told[1])
     if name not in (None, dtype):
         return Cell(FAILED, f"the consumer sees {name}")
-    if data != (in_memory_order(array) if "buffer" in bridge else raw(array)):
+    call = CALLS.get((consumer, bridge), {"reads": bridge})
+    if data != (in_memory_order(array) if "buffer" in call["reads"] else raw(array)):
         return Cell(FAILED, "the data differ")
     if array.size and found != address and bridge != COPIED_TO_HOST:
         return Cell(COPIED, "the consumer has made a copy without being asked")

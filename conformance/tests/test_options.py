@@ -36,6 +36,12 @@ def exported(obj: object, **keywords: Any) -> View:
     return cd.from_dlpack(cd.to_dlpack(obj, max_version=(1, 0), stream=-1, **keywords))
 
 
+def handed(obj: object, **keywords: Any) -> View:
+    """To our own class, whose table makes a view of the tensor."""
+    found: View = cd.to(obj, View, **keywords)
+    return found
+
+
 #: How each function makes a view of the same array.
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Call, Callable[[], object]]] = {
     "view": (cd.view, cd.view, cai),
@@ -44,6 +50,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Call, Callable[[], object]]] = {
     "from_dlpack": (cd.from_dlpack, cd.from_dlpack, dlpack),
     "to_dlpack": (cd.to_dlpack, exported, cai),
     "to_dlpack of DLPack": (cd.to_dlpack, exported, dlpack),
+    "to": (cd.to, handed, cai),
+    "to, of DLPack": (cd.to, handed, dlpack),
 }
 
 
@@ -64,7 +72,7 @@ def device_id(call: Call, make: Callable[[], Any], machine: Machine) -> None:
 def producer_stream(call: Call, make: Callable[[], Any], machine: Machine) -> None:
     stream = machine.stream()
     view = call(make(), device_id=0, producer_stream=stream)
-    assert call is exported or view.producer_stream == stream
+    assert call in (exported, handed) or view.producer_stream == stream
     assert call(make(), device_id=0, producer_stream=...).shape == (2, 3)
 
 

@@ -30,6 +30,8 @@ pub struct Partner {
     pub checked: Checked,
     /// What it does when it exports; `None` if it has no arrays of its own.
     pub producer: Option<Producer>,
+    /// The class whose exchange table imports tensors, as `module.Class`; without a table, the preferred call does.
+    pub array: Option<&'static str>,
     /// The call that imports a view, preferred over [`more`](Self::more).
     pub call: Call,
     /// Further calls that import a view.
@@ -200,6 +202,21 @@ impl Call {
             "" => self.waits.name().to_owned(),
             advice => format!("{}: {advice}", self.waits.name()),
         }
+    }
+}
+
+impl Call {
+    /// The name of the caller's own object that the call needs beside the view, such as a kernel; `None` if it needs
+    /// none.
+    #[must_use]
+    pub fn needs(&self) -> Option<&'static str> {
+        let imported = self.import.rsplit([' ']).next().unwrap_or_default();
+        let bound = match self.import.starts_with("from ") || self.import.contains(" as ") {
+            true => imported,
+            false => imported.split('.').next().unwrap_or_default(),
+        };
+        let first = self.code.split(['.', '(']).next().unwrap_or_default();
+        (first != bound).then_some(first)
     }
 }
 

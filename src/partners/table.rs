@@ -86,6 +86,7 @@ pub static PARTNERS: &[Partner] = &[
                 "host memory; ml_dtypes' types, records, text, dates and the other byte order, which it does not export, come by `__array_interface__`",
             )
         }),
+        array: None,
         call: Call {
             devices: HOST_READABLE_BY_NUMPY,
             refuses: NO_NUMPY_DTYPE,
@@ -142,6 +143,7 @@ pub static PARTNERS: &[Partner] = &[
             Silence::LegacyDefault,
             "`cudadrv/devicearray.py`: `DeviceNDArray` exports None for stream 0, on which its kernels run; `CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM` makes that each thread's own",
         )),
+        array: None,
         call: Call {
             advice: "`v.synchronize()` waits where you choose",
             refuses: &[BeyondNumpy],
@@ -175,6 +177,7 @@ pub static PARTNERS: &[Partner] = &[
                 "`_memory/_buffer.pyx`: `Buffer.__dlpack__` ignores `stream`; the work stream of `StridedMemoryView`'s table is NULL",
             )
         }),
+        array: Some("cuda.core.utils.StridedMemoryView"),
         call: Call {
             devices: &[1, 2, 3, 13],
             refuses: &[OtherCpu, BitItems],
@@ -219,6 +222,7 @@ pub static PARTNERS: &[Partner] = &[
                 "`cython/tensor.pxi`: `Tensor.__dlpack__` does not read `stream`, and the type has no table",
             )
         }),
+        array: None,
         call: Call {
             advice: "for another stream, pass `v.on(s)`",
             refuses: &[Padded],
@@ -252,6 +256,7 @@ pub static PARTNERS: &[Partner] = &[
                 "`_src/types.py`: its dict is of version 2; kernels run on `device.stream`, which it makes for each device, and which `__dlpack__` orders",
             )
         }),
+        array: None,
         call: Call {
             devices: &[1, 2, 3, 13],
             refuses: &[
@@ -298,6 +303,7 @@ pub static PARTNERS: &[Partner] = &[
             Silence::LegacyDefault,
             "`gpuarray.py`: `GPUArray` always exports None; its kernels run on the NULL stream unless they are passed one",
         )),
+        array: None,
         call: Call {
             advice: "pass `v.on(s.handle)`",
             ignores: "all but the address: shape, strides and type are the kernel's own affair",
@@ -328,6 +334,7 @@ pub static PARTNERS: &[Partner] = &[
                 "`jaxlib/py_array.cc`: its dict is of version 2 and does not wait; `__dlpack__` does (`WaitUntilBufferReadyOnStream`)",
             )
         }),
+        array: None,
         call: Call {
             devices: &[1, 2, 3],
             refuses: &[ReadOnly, Gaps, DType("complex32"), SubByte, Lanes, OtherCpu],
@@ -372,6 +379,7 @@ pub static PARTNERS: &[Partner] = &[
                 "`c/eager/c_api.cc`: `TFE_TensorHandleDevicePointer`, which the export calls, waits by `device->Sync()`",
             )
         }),
+        array: None,
         call: Call {
             devices: &[1, 2],
             refuses: &[
@@ -425,6 +433,7 @@ pub static PARTNERS: &[Partner] = &[
                 "its dict is of version 2; its table names the stream that it works on",
             )
         }),
+        array: Some("paddle.Tensor"),
         call: Call {
             devices: &[1, 2, 3],
             refuses: &[
@@ -482,6 +491,7 @@ pub static PARTNERS: &[Partner] = &[
                 "`onnxruntime_inference_collection.py`: `OrtValue.__dlpack__` does not use `stream`",
             )
         }),
+        array: None,
         call: Call {
             devices: &[1, 2],
             advice: "on a device, pass `cd.to_dlpack(v, stream=\"host\")`",
@@ -521,6 +531,7 @@ pub static PARTNERS: &[Partner] = &[
             refuses: "booleans, which it packs into bits",
             ..producer("cd.view(a)", Silence::Ready, "host memory")
         }),
+        array: None,
         call: Call {
             devices: HOST_READABLE,
             refuses: &[NotContiguous],
@@ -564,6 +575,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "2.6.1",
         checked: MatrixHost,
         producer: Some(producer("cd.view(a)", Silence::Ready, "host memory")),
+        array: None,
         call: Call {
             devices: HOST_READABLE_BY_NUMPY,
             refuses: &[
@@ -594,6 +606,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "4.1.2",
         checked: Matrix,
         producer: None,
+        array: None,
         call: Call {
             devices: &[1, 2, 3, 10, 11, 13],
             advice: "pass `v.synchronize()`",
@@ -627,6 +640,7 @@ pub static PARTNERS: &[Partner] = &[
                 "`torch/_tensor.py`: its dict is of version 2; its table and `__dlpack__` know its current stream",
             )
         }),
+        array: Some("torch.Tensor"),
         call: Call {
             devices: &[1, 2, 8],
             refuses: &[
@@ -683,6 +697,7 @@ pub static PARTNERS: &[Partner] = &[
                 "`_core/core.pyx`: its dict names the current stream, and none with `CUPY_CUDA_ARRAY_INTERFACE_EXPORT_VERSION=2`",
             )
         }),
+        array: None,
         call: Call {
             devices: &[2, 13],
             drops: &[Drops::ReadOnly],
@@ -718,6 +733,7 @@ pub static PARTNERS: &[Partner] = &[
                 "`pylibcudf/utils.pyx`, `default_stream.cpp`: the stream that every call works on; `CUDF_PER_THREAD_STREAM` makes it each thread's own",
             )
         }),
+        array: None,
         call: Call {
             advice: "pass `v.on(1)`",
             refuses: &[NoAxes, BeyondDlpack],
@@ -741,6 +757,7 @@ pub static PARTNERS: &[Partner] = &[
             Silence::Unknown,
             "`pylibrmm/device_buffer.pyx`: its dict is of version 0; it is filled on the stream that it was passed, and waits for the default one only",
         )),
+        array: None,
         call: Call {
             advice: "pass `v.on(s)` of the stream that the call is passed",
             refuses: &[NotCOrder, AxesAbove(1)],
@@ -768,6 +785,7 @@ pub static PARTNERS: &[Partner] = &[
             Silence::Unknown,
             "`common/device_ndarray.py`: its dict is NumPy's, of version 3 without `stream`; a function that is passed a handle writes on its stream and does not wait",
         )),
+        array: None,
         call: Call {
             advice: "pass `v.synchronize()`",
             refuses: &[NotContiguous],
@@ -790,6 +808,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "379b29f",
         checked: Source,
         producer: None,
+        array: None,
         call: Call {
             advice: "stream 1 is not waited for: pass `v.synchronize()`, or `v.on(s)` of a handle",
             refuses: &[
@@ -822,6 +841,7 @@ pub static PARTNERS: &[Partner] = &[
                 "`ArrayInterfaceRepr` does not wait for the order of a GPU tensor",
             )
         }),
+        array: None,
         call: Call {
             refuses: &[NotCOrder, BeyondDlpack],
             drops: &[Drops::ReadOnly],
@@ -851,6 +871,7 @@ pub static PARTNERS: &[Partner] = &[
                 "its dict is of version 2, made when the object is",
             )
         }),
+        array: None,
         call: Call {
             advice: "pass `v.on(s.handle)`",
             refuses: &[Empty, NoAxes, BeyondDlpack],

@@ -223,3 +223,12 @@ fn read_only_data_is_refused_by_consumers_of_legacy_tensors() {
         assert_eq!(found.refused.is_some(), refuses, "{name}");
     }
 }
+
+/// What the calls need that no argument of `to` can be.
+#[test]
+fn calls_need_what_the_caller_has() {
+    let needs = |partner: &super::Partner| partner.call.needs().map(|name| (partner.name, name));
+    let found: Vec<_> = PARTNERS.iter().filter_map(needs).collect();
+    let expected = [("pycuda", "kernel"), ("mpi4py", "comm"), ("rmm", "buffer")];
+    assert_eq!(found, expected);
+}

@@ -8,10 +8,12 @@
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 
+use dlpark::ManagedTensorBase;
 use dlpark::ffi::{
     DLDeviceType, DLManagedTensorVersioned, DLPACK_MAJOR_VERSION, DLPackExchangeAPI,
     DLPackExchangeAPIHeader,
 };
+use pyo3::exceptions::PySystemError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
@@ -19,7 +21,7 @@ use crate::driver;
 use crate::protocol::device::Device;
 use crate::protocol::stream::{Request, Stream};
 use crate::python::call::policy;
-use crate::view::{CaiView, with_driver};
+use crate::view::{CaiView, Ticket, with_driver};
 
 /// The name of the capsule that holds a table.
 pub(crate) const NAME: &std::ffi::CStr = c"dlpack_exchange_api";
@@ -107,6 +109,47 @@ impl Table {
             return Ok(NonNull::new(tensor));
         }
         failed(object.py()).map(|()| None)
+    }
+}
+
+impl Table {
+    /// Whether the library imports tensors by its table.
+    pub(crate) fn can_import(&self) -> bool {
+        self.api().managed_tensor_to_py_object_no_sync.is_some()
+    }
+
+    /// Passes a tensor of [`build_in_capsule`](crate::view::build_in_capsule) to the library, and returns its own object.
+    ///
+    /// DLPack does not state who owns the tensor after a failure. The ticket tells: the deleter is called here, unless
+    /// the library has called it.
+    ///
+    /// # Errors
+    /// The library's exception; `SystemError` if it fails without one.
+    #[inline(always)]
+    pub(crate) fn object<'py>(
+        &self,
+        py: Python<'py>,
+        (tensor, ticket): (NonNull<DLManagedTensorVersioned>, Ticket),
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let mut object = ptr::null_mut();
+        let code = match self.api().managed_tensor_to_py_object_no_sync {
+            // SAFETY: the GIL is held, the tensor is initialised and its ownership given up, and `object` is valid for a
+            // write.
+            Some(import) => unsafe { import(tensor.as_ptr(), &raw mut object) },
+            None => -1,
+        };
+        if code == 0 && !object.is_null() {
+            // SAFETY: DLPack 1.3: a new reference.
+            return Ok(unsafe { Bound::from_owned_ptr(py, object.cast()) });
+        }
+        let error = PyErr::take(py);
+        if ticket.is_valid() {
+            // SAFETY: initialised, and its deleter has not been called (the ticket is valid).
+            unsafe { DLManagedTensorVersioned::drop_raw(tensor.as_ptr()) };
+        }
+        Err(error.unwrap_or_else(|| {
+            PySystemError::new_err("an exchange table failed without an exception")
+        }))
     }
 }
 

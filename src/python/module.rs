@@ -20,6 +20,7 @@ use crate::python::functions::{FromCai, FromDlpack, Stats, ToDlpack, View};
 use crate::python::import::mask::SplitMasked;
 use crate::python::join::Join;
 use crate::python::methods::{Dlpack, DlpackDevice, ToCai};
+use crate::python::to::To;
 use crate::view;
 
 /// Adds everything to an extension module.
@@ -54,6 +55,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     add::<FromCai>(module, &stub)?;
     add::<FromDlpack>(module, &stub)?;
     add::<ToDlpack>(module, &stub)?;
+    add::<To>(module, &stub)?;
     add::<Explain>(module, &stub)?;
     add::<Join>(module, &stub)?;
     add::<SplitMasked>(module, &stub)?;

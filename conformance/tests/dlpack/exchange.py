@@ -69,10 +69,11 @@ def table(
     version: tuple[int, int] = (1, 3),
     prev: Table | None = None,
     from_object: Any = ...,
+    to_object: Any = ...,
     work_stream: Any = ...,
     lends: bool = False,
 ) -> Table:
-    """A complete table of `producer`; the two functions that a consumer needs can be replaced."""
+    """A complete table of `producer`; the functions that others call can be replaced."""
 
     def export(_object: int, out: Any) -> int:
         producer.exported += 1
@@ -94,7 +95,7 @@ def table(
     functions = {
         "allocator": Allocator(refuse),
         "from_object": FromObject(export) if from_object is ... else from_object,
-        "to_object": ToObject(refuse),
+        "to_object": ToObject(refuse) if to_object is ... else to_object,
         "borrow": Borrow(lend) if lends else None,
         "work_stream": WorkStream(work) if work_stream is ... else work_stream,
     }

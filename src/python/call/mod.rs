@@ -3,6 +3,7 @@
 pub(crate) mod blocks;
 pub(crate) mod choice;
 pub(crate) mod dtype;
+pub(crate) mod library;
 pub(crate) mod options;
 pub(crate) mod policy;
 pub(crate) mod stream;

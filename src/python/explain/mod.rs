@@ -19,18 +19,14 @@ use pyo3::Borrowed;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 
-use crate::partners;
-use crate::partners::{PARTNERS, Partner};
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Access;
-use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
-use crate::python::call::choice::text;
+use crate::python::call::library;
 use crate::python::call::options::{Options, with_options};
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::errors::raised;
 use crate::python::cpython::fastcall::Function;
-use crate::python::cpython::int::repr;
 use crate::python::cpython::new::{new_str, new_tuple};
 use crate::python::cpython::recursion::Level;
 use crate::python::cpython::release;
@@ -159,24 +155,16 @@ impl Function for Explain {
         let parsed = Options::read(Self::given(&arguments))?;
         let options = parsed.as_ref().unwrap_or(Options::NONE);
         let given = Given {
-            partner: arguments.to.map(partner).transpose()?,
+            partner: arguments
+                .to
+                .map(|to| library::named(&to, "to", "a str, the name of a library"))
+                .transpose()?,
             stream: arguments.stream.as_deref(),
         };
         // Errors of the import become text, and are dropped.
         let explanation = release::dropping(|| explain(&arguments.obj, options, given))?;
         Ok(Bound::new(arguments.obj.py(), explanation)?.into_any())
     }
-}
-
-fn partner(to: Borrowed<'_, '_, PyAny>) -> PyResult<&'static Partner> {
-    let name = text(&to, "to", "a str, the name of a library")?;
-    let partner = name.and_then(|name| partners::find(&name));
-    partner.ok_or_else(|| {
-        let names: Vec<_> = PARTNERS.iter().map(|partner| partner.name).collect();
-        Violation::new(Rule::ArgumentValue, Field::Argument("to"), repr(&to))
-            .with_hint(format!("must be one of {}", names.join(", ")))
-            .into()
-    })
 }
 
 fn explain<'py>(

@@ -269,7 +269,7 @@ fn discover(object: &Bound<'_, PyAny>) -> PyResult<TypeFacts> {
 
 /// Reads the table of a type; `None` if there is no usable one or reading it raises an `Exception`: the object is then
 /// imported by `__dlpack__`.
-fn table(kind: &Bound<'_, PyType>) -> PyResult<Option<Table>> {
+pub(crate) fn table(kind: &Bound<'_, PyType>) -> PyResult<Option<Table>> {
     match getattr::optional(kind, &names(kind.py()).exchange_api) {
         Ok(capsule) => Ok(capsule.as_ref().and_then(Table::of_capsule)),
         Err(error) if error.is_instance_of::<PyException>(kind.py()) => {

@@ -1,13 +1,17 @@
 """Zero-copy bridge between the CUDA Array Interface and DLPack.
 
-``view`` takes any array that speaks one of the two protocols and answers a ``CaiView``, which
-speaks both:
+``to`` hands an array to a library, which gets an array of its own in the same memory:
 
 >>> import cai_dlpack as cd
+>>> cd.to(numba_array, "torch")                     # doctest: +SKIP
+
+``view`` takes any array that speaks one of the two protocols and returns a ``CaiView``, which
+speaks both:
+
 >>> numba.cuda.as_cuda_array(cd.view(buffer))       # doctest: +SKIP
 >>> tvm_ffi.from_dlpack(cd.view(numba_array))       # doctest: +SKIP
 
-``from_cai`` and ``from_dlpack`` accept one protocol only; ``to_dlpack`` answers a bare capsule.
+``from_cai`` and ``from_dlpack`` accept one protocol only; ``to_dlpack`` returns a bare capsule.
 """
 
 from ._core import (
@@ -26,6 +30,7 @@ from ._core import (
     policy,
     split_masked,
     stats,
+    to,
     to_dlpack,
     use_stream,
     view,
@@ -47,6 +52,7 @@ __all__ = [
     "policy",
     "split_masked",
     "stats",
+    "to",
     "to_dlpack",
     "use_stream",
     "view",

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Coroutine, Iterable
 from contextlib import AbstractContextManager
-from types import EllipsisType, TracebackType
+from types import EllipsisType, ModuleType, TracebackType
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, final
 
 from typing_extensions import CapsuleType
@@ -878,6 +878,78 @@ def to_dlpack(
     ------
     TypeError, ValueError, BufferError, DriverError
         As `view` and `CaiView.__dlpack__` do.
+    """
+
+def to(
+    obj: object,
+    library: str | ModuleType | type,
+    /,
+    *,
+    stream: _StreamLike | None = None,
+    device_id: int | None = None,
+    producer_stream: _StreamLike | EllipsisType | None = ...,
+    dtype: _DTypeLike | None = None,
+    shape: tuple[int, ...] | None = None,
+    read_only: bool | None = None,
+    owner: object = None,
+    check: Literal["device", "bounds"] | None = None,
+    strict: bool = False,
+) -> Any:
+    """Returns a library's own array of the memory of another one's, by the best way that the library has. Copies nothing,
+    unless the library does.
+
+    The data is ready where the library works: on its current stream, if its exchange table names one, else as the
+    library's own call asks for it.
+
+    Parameters
+    ----------
+    obj : object
+        Any array that `view` takes.
+    library : str | ModuleType | type
+        The library: its name ("torch"), its module (``torch``), or its class of arrays (``torch.Tensor``).
+    stream : StreamLike | None, default None
+        The stream that the library will work on, as in `CaiView.__dlpack__`. None: the library's own.
+    device_id : int | None, default None
+        The id of the CUDA device. Saves a call of the driver.
+    producer_stream : StreamLike | EllipsisType | None, default ...
+        The stream that writes the data, if the producer does not name it: an int or an object with
+        ``__cuda_stream__``. None: nothing is pending. ``...``: the stream that the producer names.
+    dtype : DTypeLike | None, default None
+        The element type, if the producer cannot state it. Reinterprets the bytes and never casts.
+    shape : tuple[int, ...] | None, default None
+        A new shape for contiguous memory, in elements of `dtype`.
+    read_only : bool | None, default None
+        Overrides the producer's flag, or its lack. False asserts that consumers may write.
+    owner : object, default None
+        Keeps the memory of a bare dict alive; of any other object, is kept alive beside it.
+    check : Literal['device', 'bounds'] | None, default None
+        "device" queries the driver for the device of the pointer; "bounds" also checks that the allocation
+        holds every element. None: "device".
+    strict : bool, default False
+        Refuses data whose producer declares no stream, and what CAI forbids and producers send: a missing
+        version, stream 0. False: as `policy` has it.
+
+    Returns
+    -------
+    Any
+        What the library's call returns: a `torch.Tensor`, a `jax.Array`. Keeps the array alive.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument or a field of the interface has the wrong type or value, or the library is not known.
+    BufferError
+        If the array is valid and cannot be exported.
+    DriverError
+        If a call of the CUDA driver fails.
+    ImportError
+        If the library is not installed.
+    Exception
+        What the library raises if it refuses the array; `explain` tells before.
+
+    Examples
+    --------
+    >>> cd.to(numba_array, torch)  # doctest: +SKIP
     """
 
 def explain(
