@@ -895,11 +895,10 @@ def to(
     check: Literal["device", "bounds"] | None = None,
     strict: bool = False,
 ) -> Any:
-    """Returns a library's own array of the memory of another one's, by the best way that the library has. Copies nothing,
-    unless the library does.
+    """Returns a library's own array of the same memory, made by the best way that the library has.
 
     The data is ready where the library works: on its current stream, if its exchange table names one, else as the
-    library's own call asks for it.
+    library's own call requests it. Copies nothing, unless the library's call does.
 
     Parameters
     ----------
