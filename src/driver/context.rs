@@ -167,7 +167,7 @@ impl Drop for ContextGuard<'_> {
 /// A context, held while it is used.
 pub(super) struct Home<'d> {
     pub(super) context: Context,
-    pub(super) ordinal: i32,
+    ordinal: i32,
     id: Option<ContextId>,
     /// Whose primary context was retained here.
     retained: Option<&'d dyn Driver>,
@@ -213,20 +213,31 @@ impl<'d> Home<'d> {
         })
     }
 
-    /// Finds the context of the default streams of memory that `info` describes, whatever context the thread has.
-    pub(super) fn of_memory(
+    /// Finds the contexts of a device in which work may use managed memory that `info` describes: the allocation's, if it
+    /// is of that device, and the primary one, if that is active. The driver lists no others.
+    pub(super) fn of_device(
         driver: &'d dyn Driver,
-        place: &Place,
         info: &PointerInfo,
-    ) -> Result<Self, DriverError> {
-        let ordinal = match place.ordinal {
-            ..0 => info.ordinal,
-            known => known,
-        };
-        match info.context {
-            None => Self::active(driver, place, ordinal),
-            Some(context) => Ok(Self::unretained(context, ordinal)),
+        ordinal: i32,
+        current: Option<Context>,
+    ) -> Result<Vec<Self>, DriverError> {
+        let allocated = info.context.filter(|_| info.ordinal == ordinal);
+        for known in [allocated, current] {
+            if let Some(primary) = Self::current_primary(driver, ordinal, known)? {
+                let other = allocated.filter(|other| *other != primary.context);
+                let other = other.map(|context| Self::unretained(context, ordinal));
+                return Ok(other.into_iter().chain([primary]).collect());
+            }
         }
+        let mut found = Vec::new();
+        if driver.primary_context_active(ordinal)? {
+            found.push(Self::primary(driver, ordinal)?.identified(driver)?);
+        }
+        let is_new = |context: &Context| found.iter().all(|home: &Self| home.context != *context);
+        if let Some(context) = allocated.filter(is_new) {
+            found.push(Self::unretained(context, ordinal));
+        }
+        Ok(found)
     }
 
     /// Retains the primary context of a device, if it is active.
@@ -282,7 +293,8 @@ impl<'d> Home<'d> {
                 if ordinal < 0 {
                     ordinal = info.ordinal;
                 }
-                info.context
+                // Memory that every device reaches may be named as another one's than it was allocated for.
+                info.context.filter(|_| info.ordinal == ordinal)
             }
         };
         match context {

@@ -223,7 +223,7 @@ pub(super) struct Cuda {
     /// The `CUdevice` of each ordinal that was asked for: it never changes.
     devices: Mutex<Vec<(i32, i32)>>,
     /// Whether some device has no concurrent managed access, once asked.
-    exclusive_managed: OnceLock<bool>,
+    exclusive_devices: OnceLock<Vec<i32>>,
     /// The process that loaded it.
     generation: u32,
 }
@@ -246,7 +246,7 @@ impl Cuda {
             pool: Pool::new(),
             primaries: Primaries::new(),
             devices: Mutex::default(),
-            exclusive_managed: OnceLock::new(),
+            exclusive_devices: OnceLock::new(),
             generation,
         })
     }
@@ -605,15 +605,17 @@ impl Driver for Cuda {
         Ok(value != 0)
     }
 
-    fn has_exclusive_managed(&self) -> Result<bool, DriverError> {
-        if let Some(known) = self.exclusive_managed.get() {
-            return Ok(*known);
+    fn exclusive_devices(&self) -> Result<Vec<i32>, DriverError> {
+        if let Some(known) = self.exclusive_devices.get() {
+            return Ok(known.clone());
         }
-        let mut found = false;
+        let mut found = Vec::new();
         for ordinal in 0..self.device_count()? {
-            found |= !self.concurrent_managed_access(ordinal)?;
+            if !self.concurrent_managed_access(ordinal)? {
+                found.push(ordinal);
+            }
         }
-        Ok(*self.exclusive_managed.get_or_init(|| found))
+        Ok(self.exclusive_devices.get_or_init(|| found).clone())
     }
 
     fn alloc(&self, nbytes: u64) -> Result<u64, DriverError> {

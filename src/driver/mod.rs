@@ -258,9 +258,9 @@ pub(crate) trait Driver: Send + Sync {
     /// `cuDeviceGetAttribute` of `CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS`.
     fn concurrent_managed_access(&self, ordinal: i32) -> Result<bool, DriverError>;
 
-    /// Whether some device wants managed memory to itself while it works. Asked once, by the call above for each
+    /// The devices that want managed memory to themselves while they work. Asked once, by the call above for each
     /// device; not a driver call afterwards.
-    fn has_exclusive_managed(&self) -> Result<bool, DriverError>;
+    fn exclusive_devices(&self) -> Result<Vec<i32>, DriverError>;
 
     /// `nbytes` of the current context's memory; the address. Source: `cuMemAlloc`.
     fn alloc(&self, nbytes: u64) -> Result<u64, DriverError>;

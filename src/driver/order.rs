@@ -26,7 +26,7 @@ mod tests;
 
 use contexts::Contexts;
 
-use super::context::{ContextGuard, Home, INVALID_CONTEXT};
+use super::context::{ContextGuard, Home};
 use super::lease::Lease;
 use super::pending::{ContextWait, Pending};
 use super::{Context, Defaults, Driver, DriverError, MemoryKind, Place};
@@ -115,7 +115,8 @@ pub(crate) fn foresee(
         situation.exclusive_managed = false;
         return Ok(plan(&situation));
     };
-    situation.exclusive_managed = situation.exclusive_managed && driver.has_exclusive_managed()?;
+    situation.exclusive_managed =
+        situation.exclusive_managed && !driver.exclusive_devices()?.is_empty();
     if let Some(plan) = plan_without_captures(&situation) {
         return Ok(plan);
     }
@@ -177,7 +178,8 @@ fn run<'d>(
     back: Option<Back>,
     host: HostWait<'_, 'd>,
 ) -> Result<Done, Error> {
-    situation.exclusive_managed = situation.exclusive_managed && driver.has_exclusive_managed()?;
+    situation.exclusive_managed =
+        situation.exclusive_managed && !driver.exclusive_devices()?.is_empty();
     if let Some(plan) = plan_without_captures(&situation) {
         return match plan {
             Plan::Refuse(violation) => Err(violation.into()),
@@ -241,12 +243,12 @@ fn find(
     mut situation: Situation,
     back: Option<Back>,
 ) -> Result<Found, Error> {
-    let whole = exclusive(caller, place, &situation)?;
-    situation.exclusive_managed = whole.is_some();
+    let wholes = exclusive(caller, place, &situation)?;
+    situation.exclusive_managed = !wholes.is_empty();
     if let Some(reason) = settled(&situation) {
         return Ok(Found::Settled(reason));
     }
-    let contexts = Contexts::find(caller, place, &situation, whole)?;
+    let contexts = Contexts::find(caller, place, &situation, wholes)?;
     situation.ready_in_other_context = contexts.ready != contexts.wait;
     if let Some(reason) = settled(&situation) {
         return Ok(Found::Settled(reason));
@@ -259,7 +261,7 @@ fn find(
 }
 
 /// Whether the current context has a capture, which a wait for it as a whole would break: on a blocking stream, of which
-/// the legacy one tells, or on the producer's stream. No call lists a context's streams, and those that notice the
+/// the legacy one tells, or on a stream of the producer's. No call lists a context's streams, and those that notice the
 /// capture of a non-blocking one break it.
 fn whole_capture(
     driver: &dyn Driver,
@@ -267,13 +269,14 @@ fn whole_capture(
     whole: Context,
     situation: &Situation,
 ) -> Result<Capture, DriverError> {
-    let found = driver.capture(Stream::LegacyDefault)?;
-    let producer = place.producer;
-    let is_asked = producer == situation.ready || !matches!(producer, Stream::Handle(_));
-    if found != Capture::Idle || is_asked || driver.stream_context(producer)? != whole {
-        return Ok(found);
+    let mut found = driver.capture(Stream::LegacyDefault)?;
+    for producer in place.producers {
+        let is_asked = producer == situation.ready || !matches!(producer, Stream::Handle(_));
+        if found == Capture::Idle && !is_asked && driver.stream_context(producer)? == whole {
+            found = driver.capture(producer)?;
+        }
     }
-    driver.capture(producer)
+    Ok(found)
 }
 
 /// Fills in the capture states. A default stream is asked about in its context.
@@ -292,9 +295,12 @@ fn ask_captures(
         situation.ready_capture = driver.capture(situation.ready)?;
     }
     let Request::Stream(requested) = situation.request else {
-        if let Some(whole) = contexts.whole {
-            caller.switch(whole)?;
-            situation.requested_capture = whole_capture(driver, place, whole, situation)?;
+        for whole in &contexts.wholes {
+            caller.switch(*whole)?;
+            situation.requested_capture = whole_capture(driver, place, *whole, situation)?;
+            if situation.requested_capture != Capture::Idle {
+                break;
+            }
         }
         return Ok(());
     };
@@ -340,28 +346,28 @@ fn joins_back(
     Ok(is_captured && ready != 0 && ready == driver.capture_id(back.stream)?)
 }
 
-/// Waits for the ready stream, and if the host needs the device for itself for the whole
-/// context of the array, which contains the stream unless that is of another context.
+/// Waits for the ready stream, and if the host needs devices for itself for whole contexts of theirs, which contain
+/// the stream unless that is of another context.
 fn host_wait(
     caller: &mut ContextGuard<'_>,
     contexts: &Contexts,
     ready: Stream,
 ) -> Result<(), DriverError> {
-    if contexts.whole != Some(contexts.ready) {
+    if !contexts.wholes.contains(&contexts.ready) {
         if ready.is_default() {
             // The questions about captures have left the consumer's context current.
             caller.switch(contexts.ready)?;
         }
         caller.driver.stream_synchronize(ready)?;
     }
-    let Some(whole) = contexts.whole else {
-        return Ok(());
-    };
-    caller.switch(whole)?;
-    caller.driver.context_synchronize()
+    for whole in &contexts.wholes {
+        caller.switch(*whole)?;
+        caller.driver.context_synchronize()?;
+    }
+    Ok(())
 }
 
-/// Begins what [`host_wait`] does: marks the ready stream by an event, and has a thread wait for a context.
+/// Begins what [`host_wait`] does: marks the ready stream by an event, and has a thread wait for each context.
 fn host_wait_begun(
     caller: &mut ContextGuard<'static>,
     contexts: &Contexts,
@@ -376,32 +382,34 @@ fn host_wait_begun(
             Some(Lease::recorded(driver, (contexts.ready, id), ready)?)
         }
     };
-    let whole = contexts
-        .whole
-        .map(|whole| ContextWait::begin(driver, whole));
-    Ok(Pending::new(driver, event, whole))
+    let begin = |whole: &Context| ContextWait::begin(driver, *whole);
+    let wholes = contexts.wholes.iter().map(begin).collect();
+    Ok(Pending::new(driver, event, wholes))
 }
 
-/// Finds the context that the host has to wait for as a whole: that of managed memory whose device wants it to itself,
-/// under whatever name it came. `None` also for a device without an active primary context.
+/// Finds the contexts that the host has to wait for as a whole before it touches the array: of managed memory, under
+/// whatever name it came, those of every device that wants such memory to itself. None of a device that nothing uses.
+///
+/// Whose the memory is does not matter: such a device "has exclusive access to all managed data while any kernel operation
+/// is executing, regardless of whether the specific kernel is actively using the data" (CUDA Programming Guide, GPU
+/// exclusive access to managed memory).
 fn exclusive(
     caller: &mut ContextGuard<'_>,
     place: &Place,
     situation: &Situation,
-) -> Result<Option<Context>, DriverError> {
+) -> Result<Vec<Context>, DriverError> {
+    let mut found = Vec::new();
     if !situation.exclusive_managed {
-        return Ok(None);
+        return Ok(found);
     }
-    let info = caller.driver.pointer_info(place.pointer, false)?;
+    let driver = caller.driver;
+    let info = driver.pointer_info(place.pointer, false)?;
     if info.kind != MemoryKind::Managed {
-        return Ok(None);
+        return Ok(found);
     }
-    match Home::of_memory(caller.driver, place, &info) {
-        Err(error) if error.code() == Some(INVALID_CONTEXT) => Ok(None),
-        Err(error) => Err(error),
-        Ok(home) => {
-            let is_shared = caller.driver.concurrent_managed_access(home.ordinal)?;
-            Ok((!is_shared).then(|| caller.keep(home)))
-        }
+    for ordinal in driver.exclusive_devices()? {
+        let homes = Home::of_device(driver, &info, ordinal, caller.current())?;
+        found.extend(homes.into_iter().map(|home| caller.keep(home)));
     }
+    Ok(found)
 }

@@ -6,23 +6,23 @@ use std::thread;
 use super::{Context, ContextGuard, Driver, DriverError, Lease, Relaxed};
 use crate::process::signals;
 
-/// A wait of the host for a stream, for a whole context, or for both. Its drop gives the wait up; nothing else changes.
+/// A wait of the host for a stream, for whole contexts, or for both. Its drop gives the wait up; nothing else changes.
 pub(crate) struct Pending {
     driver: &'static dyn Driver,
     event: Option<Lease<'static>>,
-    context: Option<ContextWait>,
+    contexts: Vec<ContextWait>,
 }
 
 impl Pending {
     pub(super) fn new(
         driver: &'static dyn Driver,
         event: Option<Lease<'static>>,
-        context: Option<ContextWait>,
+        contexts: Vec<ContextWait>,
     ) -> Self {
         Self {
             driver,
             event,
-            context,
+            contexts,
         }
     }
 
@@ -38,11 +38,11 @@ impl Pending {
             let _relaxed = Relaxed::new(self.driver)?;
             event.query()
         })?;
-        let is_done = self
-            .context
-            .as_ref()
-            .map_or(Ok(true), ContextWait::is_over)?;
-        Ok(is_reached && is_done)
+        let mut is_over = is_reached;
+        for context in &self.contexts {
+            is_over &= context.is_over()?;
+        }
+        Ok(is_over)
     }
 }
 

@@ -9,7 +9,8 @@ use crate::protocol::stream::{Platform, Request, Situation, Stream, SyncPolicy};
 /// Whose default streams 1 and 2 mean: each context has its own, and neither protocol names the context.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Defaults {
-    /// Those of the memory's context: the driver returns it, or it is the device's primary one.
+    /// Those of the memory's context: the driver returns it, and it is of the device that the place names; else those of
+    /// the device's primary one.
     OfMemory,
     /// Those of the device's primary context: the driver has named none for the memory (a stream-ordered pool's).
     OfPrimary,
@@ -35,8 +36,8 @@ pub(crate) struct Place {
     /// Whether the memory is managed, or may be under the name of device memory: on some devices the host must not touch
     /// it while any work runs.
     pub(crate) may_be_managed: bool,
-    /// The stream that the producer goes on working on, if it is known.
-    pub(crate) producer: Stream,
+    /// The streams that the producer goes on working on, as far as they are known: the import's, and the one of now.
+    pub(crate) producers: [Stream; 2],
     /// Whose per-thread default stream the data is ready on; `None` for the calling thread's, and
     /// without meaning for other streams.
     pub(crate) thread: Option<ThreadId>,
@@ -80,7 +81,7 @@ impl Place {
             ready: Defaults::OfMemory,
             requested: Defaults::OfMemory,
             may_be_managed: false,
-            producer: Stream::None,
+            producers: [Stream::None; 2],
             thread: None,
         }
     }

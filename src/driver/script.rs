@@ -500,8 +500,8 @@ impl Driver for Script {
         Ok(!state.exclusive.contains(&ordinal))
     }
 
-    fn has_exclusive_managed(&self) -> Result<bool, DriverError> {
-        Ok(!self.lock().exclusive.is_empty())
+    fn exclusive_devices(&self) -> Result<Vec<i32>, DriverError> {
+        Ok(self.lock().exclusive.clone())
     }
 
     fn alloc(&self, nbytes: u64) -> Result<u64, DriverError> {

@@ -474,7 +474,7 @@ impl CaiView {
             thread,
             ready: whose,
             may_be_managed: self.may_be_managed(),
-            producer: self.producer_number().unwrap_or(Stream::None),
+            producers: [self.producer_number().unwrap_or(Stream::None), Stream::None],
             requested: match place.requested {
                 Defaults::OfMemory => whose,
                 requested => requested,

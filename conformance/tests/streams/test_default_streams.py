@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +12,8 @@ import cai_dlpack as cd
 import numba.cuda
 import pytest
 
-from conformance.tests.doubles.producers import Cai, interface
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import Cai, Dlpack, interface
 from conformance.tests.expectations.refusal import check_refusal, refuse
 from conformance.tests.simulated.machine import Machine, one_event
 from conformance.tests.streams.race import LEGACY, NBYTES, PER_THREAD, Track
@@ -187,6 +189,74 @@ def test_the_return_edge_goes_to_the_context_at_the_import(default: int, schedul
     foreign.wait(default)
     foreign.wait(foreign.b)
     assert foreign.seen() == 1
+
+
+# --- the same memory, named as that of a device -----------------------------------------------------------
+
+
+# The names under which the memory, allocated under device 0, is that of device 1 or of its own.
+NAMES: dict[str, tuple[int, Callable[[Track, int], cd.CaiView]]] = {
+    "device-id": (1, lambda track, ready: cd.view(track.producer(ready), device_id=1)),
+    "dlpack": (1, lambda track, ready: cd.view(called(track, 1), producer_stream=ready)),
+    "device-id-its-own": (0, lambda track, ready: cd.view(track.producer(ready), device_id=0)),
+    "dlpack-its-own": (0, lambda track, ready: cd.view(called(track, 0), producer_stream=ready)),
+}
+
+
+def called(track: Track, device: int) -> Dlpack:
+    """The memory, as a library exports it that calls it its device's."""
+    return Dlpack(abi.make(device=(abi.CUDA, device), data=track.data))
+
+
+@pytest.mark.parametrize("current", [0, 1])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("default", [LEGACY, PER_THREAD])
+def test_a_default_stream_is_of_the_device_that_the_view_names(
+    default: int, schedule: str, name: str, current: int, foreign: Track
+) -> None:
+    """As the ready stream, as the consumer's, and as the one that a return edge goes to."""
+    machine, (device, make) = foreign.machine, NAMES[name]
+
+    def ready() -> Any:
+        machine.set_current(current)
+        return make(foreign, default).on(foreign.b)
+
+    def consumed() -> Any:
+        machine.set_current(current)
+        return make(foreign, foreign.a).on(default)
+
+    assert raced(foreign, schedule, (device, default), (1, foreign.b), ready) == 5
+    assert raced(foreign, schedule, (1, foreign.a), (device, default), consumed) == 5
+    machine.write(foreign.data, b"\x01" * NBYTES)
+    view = make(foreign, default)
+    with foreign.control.gate(foreign.b):
+        with view.consume(foreign.b):
+            foreign.read(foreign.b)
+        machine.set_current(device)
+        foreign.write(default, 2)
+        if schedule == "threaded":
+            time.sleep(0.002)
+    foreign.wait(default)
+    foreign.wait(foreign.b)
+    assert foreign.seen() == 1
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_a_copy_of_named_memory_is_of_that_device(device: int, foreign: Track) -> None:
+    machine = foreign.machine
+    tensor = abi.consume(cd.view(foreign.producer(None), device_id=device).__dlpack__(stream=LEGACY, copy=True))
+    found = ctypes.c_int()
+    machine._call("cuPointerGetAttribute", ctypes.byref(found), 9, ctypes.c_uint64(tensor.data))
+    assert (found.value, tensor.device) == (device, (abi.CUDA, device))
+    abi.release(tensor)
+
+
+def test_present_as_names_the_device_of_the_allocation(foreign: Track) -> None:
+    assert foreign.view_of_any(foreign.a).present_as("cuda").device == (abi.CUDA, 0)
+
+
+# --- loans -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -208,19 +208,67 @@ for elsewhere in (False, True):
 print("refused")
 """
 
-# Nobody waits for a device that shares the memory, and none is asked again.
-SHARED = """
-machine.set_current(1)
-made = ctypes.c_uint64()
-assert machine.driver.cuMemAllocManaged(ctypes.byref(made), ctypes.c_size_t(NBYTES), 1) == 0
-track.data = made.value
-for name, read in READERS.items():
-    busy(track.b)
-    view = cd.view(track.producer(None))
-    machine.clear()
-    read(view)
-    assert waits() == [], name
-print("shared")
+# Such a device wants all managed memory, whosever it is and whatever its name; one that shares it is not waited for.
+MIXED = """
+control.schedule = sys.argv[1]
+
+def managed(device):
+    machine.set_current(device)
+    made = ctypes.c_uint64()
+    assert machine.driver.cuMemAllocManaged(ctypes.byref(made), ctypes.c_size_t(NBYTES), 1) == 0
+    machine.set_current(0)
+    return made.value
+
+def called(device):
+    return Dlpack(abi.make(device=(abi.CUDA, device), data=track.data))
+
+NAMES = {
+    "its-own": lambda ready: cd.view(track.producer(ready)),
+    "present-as-cuda": lambda ready: cd.view(track.producer(ready)).present_as("cuda"),
+    **{f"device-id-{n}": lambda ready, n=n: cd.view(track.producer(ready), device_id=n) for n in (0, 1)},
+    **{f"a-librarys-{n}": lambda ready, n=n: cd.view(called(n), producer_stream=ready) for n in (0, 1)},
+}
+EXCLUSIVE = [device for device in (0, 1) if f"{device}:89=0" in sys.argv[2]]
+streams = {device: machine.stream(device) for device in (0, 1)}
+scratch = {device: machine.device_memory(NBYTES, device) for device in (0, 1)}
+for owner in (0, 1):
+    track.data = managed(owner)
+    for name, make in NAMES.items():
+        for ready in (None, track.a, streams[1]):
+            for current in (0, 1):
+                machine.set_current(current)
+                view = make(ready)
+                of_device = ("present-as", "synchronize", "dl-device", "to-dlpack-host")
+                for reader in of_device if view.device[0] == abi.CUDA else READERS:
+                    if reader == "to-dlpack-of-the-producer":
+                        continue
+                    for device, stream in streams.items():
+                        control.delay(stream, 0.0005)
+                        control.store(stream, scratch[device], bytes(NBYTES))
+                    READERS[reader](view)
+                    left = [device for device in EXCLUSIVE if control.pending(streams[device])]
+                    assert left == [], (owner, name, ready, current, reader)
+                    assert machine.current() == machine.context(current)
+                    if control.schedule == "lazy" and ready is None and EXCLUSIVE != [0, 1]:
+                        (shared,) = {0, 1} - set(EXCLUSIVE)
+                        assert control.pending(streams[shared]), (owner, name, reader)
+print("waited")
+"""
+
+# A device that nothing uses is not waited for, nor brought to life.
+UNUSED = """
+from conformance.tests.simulated.machine import Machine
+machine = Machine(Sim())
+machine.set_current(0)
+address = machine.managed_memory(NBYTES)
+view = cd.view(Cai(interface(data=(address, False), stream=None)))
+machine.clear()
+view.synchronize()
+assert "cuCtxSynchronize" not in machine.names(), machine.names()
+active, flags = ctypes.c_int(), ctypes.c_uint()
+assert machine.driver.cuDevicePrimaryCtxGetState(1, ctypes.byref(flags), ctypes.byref(active)) == 0
+assert active.value == 0
+print("unused")
 """
 
 NONE = """
@@ -287,9 +335,19 @@ def test_a_capture_of_the_producers_stream_is_asked_about() -> None:
     assert (done.returncode, done.stdout) == (0, "refused\n"), done.stderr
 
 
-def test_memory_of_a_device_that_shares_it_is_not_waited_for() -> None:
-    done = on_the_simulator(MACHINE + SHARED, *EXCLUSIVE)
-    assert (done.returncode, done.stdout) == (0, "shared\n"), done.stderr
+@pytest.mark.parametrize("exclusive", ["0:89=0", "1:89=0", "0:89=0,1:89=0"])
+@pytest.mark.parametrize("schedule", ["lazy", "threaded"])
+def test_every_device_that_wants_managed_memory_is_waited_for(schedule: str, exclusive: str) -> None:
+    program = MACHINE + MIXED.replace("sys.argv[1]", repr(schedule)).replace("sys.argv[2]", repr(exclusive))
+    options = [option for each in exclusive.split(",") for option in ("--attribute", each)]
+    done = on_the_simulator(program, *options)
+    assert (done.returncode, done.stdout) == (0, "waited\n"), done.stderr
+
+
+def test_a_device_that_nothing_uses_is_not_waited_for() -> None:
+    imports = MACHINE.split("machine = ")[0] + "from conformance.tests.doubles.producers import Cai, interface\n"
+    done = on_the_simulator(imports + UNUSED, "--attribute", "1:89=0")
+    assert (done.returncode, done.stdout) == (0, "unused\n"), done.stderr
 
 
 def test_where_every_device_shares_ready_data_costs_no_call() -> None:

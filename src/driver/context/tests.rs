@@ -7,6 +7,7 @@ use crate::driver::script::Script;
 
 const ARRAY: u64 = 0x7000;
 const CONTEXT_A: u64 = 0xa;
+const CONTEXT_B: u64 = 0xb;
 const PRIMARY: u64 = 0xc;
 const STREAM: Stream = Stream::from_raw(0xa1);
 
@@ -48,6 +49,21 @@ fn memory_of_no_context_is_the_primary_ones_which_is_given_back(script: Script) 
     );
     drop(guard);
     assert_eq!((script.current_now(), script.primary_count(0)), (0, 1));
+}
+
+/// Memory that every device reaches has default streams on each.
+#[rstest]
+fn memory_that_is_named_as_another_devices_is_of_that_devices_primary_context(script: Script) {
+    script.primary(1, CONTEXT_B);
+    for (ordinal, there) in [(1, CONTEXT_B), (0, CONTEXT_A), (-1, CONTEXT_A)] {
+        let place = Place::cuda(ordinal, ARRAY);
+        let memory = ContextGuard::of_memory(&script, &place).expect("a context");
+        assert_eq!(script.current_now(), there);
+        drop(memory);
+        let stream = ContextGuard::of_stream(&script, Stream::LegacyDefault, &place);
+        assert_eq!(script.current_now(), there);
+        drop(stream);
+    }
 }
 
 #[rstest]

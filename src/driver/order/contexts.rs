@@ -11,8 +11,8 @@ pub(super) struct Contexts {
     /// Of the requested stream if that is a default stream; else the ready stream's, since a
     /// handle brings its own.
     pub(super) wait: Context,
-    /// Of the array, if the host may touch it only while no work runs there.
-    pub(super) whole: Option<Context>,
+    /// In which no work may run while the host touches the array.
+    pub(super) wholes: Vec<Context>,
 }
 
 impl Contexts {
@@ -22,7 +22,7 @@ impl Contexts {
         caller: &mut ContextGuard<'_>,
         place: &Place,
         situation: &Situation,
-        whole: Option<Context>,
+        wholes: Vec<Context>,
     ) -> Result<Self, DriverError> {
         let (driver, current) = (caller.driver, caller.current());
         let requested = match situation.request {
@@ -38,6 +38,7 @@ impl Contexts {
         let of_wait = find(requested.is_default() && !is_one, place.requested)?;
         if current.is_none() {
             // Any context serves; if there is none, the driver's answer about the stream is the one to report.
+            let whole = wholes.first().copied();
             let here = match of_ready.or(of_wait).or(whole) {
                 None => find(true, Defaults::OfMemory).or_else(|error| match error.code() {
                     Some(INVALID_CONTEXT) => Ok(None),
@@ -47,15 +48,15 @@ impl Contexts {
             };
             here.map_or(Ok(()), |here| caller.switch(here))?;
         }
-        let ready = match (of_ready, whole) {
+        let ready = match (of_ready, wholes.first()) {
             (Some(ready), _) => ready,
-            (None, Some(whole)) if situation.ready == Stream::None => whole,
+            (None, Some(whole)) if situation.ready == Stream::None => *whole,
             _ => driver.stream_context(situation.ready)?,
         };
         Ok(Contexts {
             ready,
             wait: of_wait.unwrap_or(ready),
-            whole,
+            wholes,
         })
     }
 }

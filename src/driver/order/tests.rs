@@ -442,7 +442,7 @@ fn exclusive_managed_memory_that_is_ready(script: Script) {
     let calls = [
         "cuCtxGetCurrent",
         "cuPointerGetAttributes 0x7000",
-        "cuDeviceGetAttribute 89 0",
+        "cuDevicePrimaryCtxGetState 0",
         "cuCtxSetCurrent 0xa",
         "cuStreamIsCapturing 0x1",
         "cuCtxSynchronize",
@@ -470,8 +470,57 @@ fn exclusive_managed_memory_that_is_ready(script: Script) {
     );
 }
 
+/// Whose the memory is does not matter: every device that wants managed memory to itself is waited for, in the contexts
+/// that are known, each once; and whether one has a capture is asked of all of them first.
+#[rstest]
+#[case::of_another_device(&[1], &["0xb"])]
+#[case::of_both(&[0, 1], &["0xa", "0xb"])]
+fn managed_memory_that_other_devices_want(
+    script: Script,
+    #[case] exclusive: &[i32],
+    #[case] waited: &[&str],
+) {
+    script
+        .managed(ARRAY)
+        .primary(0, CONTEXT_A)
+        .primary(1, CONTEXT_B);
+    for &ordinal in exclusive {
+        script.exclusive_managed(ordinal);
+    }
+    let place = Place {
+        may_be_managed: true,
+        platform: Platform::HostReadable,
+        ..PLACE
+    };
+    // The second time the primary contexts are known.
+    for _ in 0..2 {
+        synchronize(&script, Stream::None, &place).expect("the devices are waited for");
+        let calls = script.take_calls();
+        let mut current = "0xa";
+        let mut found = Vec::new();
+        for call in &calls {
+            if let Some(context) = call.strip_prefix("cuCtxSetCurrent ") {
+                current = context;
+            }
+            if call == "cuCtxSynchronize" {
+                found.push(current);
+            }
+        }
+        assert_eq!(found, waited, "{calls:?}");
+        assert_eq!(
+            (script.primary_count(0), script.primary_count(1)),
+            (1, 1),
+            "given back"
+        );
+    }
+    script.captured(Stream::LegacyDefault, Capture::BlocksLegacy, 0);
+    let refused = synchronize(&script, Stream::None, &place);
+    assert_eq!(rule(refused), Rule::CaptureHostWait);
+    assert_eq!(script.count("cuCtxSynchronize"), 0);
+}
+
 /// The legacy stream does not tell of the capture of a non-blocking stream: the producer's is asked, if it is of that
-/// context.
+/// context, and the one on which it works now.
 #[rstest]
 #[case::producer(A2, &["cuStreamGetCtx 0xa2", "cuStreamIsCapturing 0xa2"])]
 #[case::of_another_context(B1, &["cuStreamGetCtx 0xb1"])]
@@ -482,11 +531,16 @@ fn a_wait_for_a_context_asks_about_the_producers_stream(
     script: Script,
     #[case] producer: Stream,
     #[case] asked: &[&str],
+    #[values(false, true)] has_moved: bool,
 ) {
     script.exclusive_managed(0).managed(ARRAY);
+    let (first, second) = match has_moved {
+        true => (A1, producer),
+        false => (producer, Stream::None),
+    };
     let place = Place {
         may_be_managed: true,
-        producer,
+        producers: [first, second],
         ..PLACE
     };
     synchronize(&script, A1, &place).expect("nothing is captured");
