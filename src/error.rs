@@ -26,6 +26,8 @@ pub enum Error {
     Driver(DriverError),
     /// The block of a managed tensor could not be allocated.
     OutOfMemory,
+    /// The producer raised this when it was asked which stream it works on.
+    Producer(Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl fmt::Display for Error {
@@ -34,6 +36,7 @@ impl fmt::Display for Error {
             Self::Violation(violation) => violation.fmt(f),
             Self::Driver(error) => error.fmt(f),
             Self::OutOfMemory => f.write_str("no memory for the managed tensor"),
+            Self::Producer(error) => error.fmt(f),
         }
     }
 }
@@ -44,6 +47,7 @@ impl std::error::Error for Error {
             Self::Violation(violation) => Some(violation),
             Self::Driver(error) => Some(error),
             Self::OutOfMemory => None,
+            Self::Producer(error) => Some(&**error),
         }
     }
 }

@@ -17,11 +17,11 @@ use pyo3::exceptions::PySystemError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::driver;
+use crate::error::Error;
 use crate::protocol::device::Device;
-use crate::protocol::stream::{Request, Stream};
-use crate::python::call::policy;
-use crate::view::{CaiView, Ticket, with_driver};
+use crate::protocol::stream::Stream;
+use crate::python::cpython::gil;
+use crate::view::{Ticket, Worker};
 
 /// The name of the capsule that holds a table.
 pub(crate) const NAME: &std::ffi::CStr = c"dlpack_exchange_api";
@@ -90,6 +90,12 @@ impl Table {
 }
 
 impl Table {
+    /// Returns the function that tells the producer's work stream.
+    #[inline(always)]
+    pub(crate) fn worker(&self) -> Option<Worker> {
+        self.api().current_work_stream.map(Worker)
+    }
+
     /// Exports an owning tensor; `None` if the function fails without an exception.
     ///
     /// # Errors
@@ -159,81 +165,35 @@ pub(crate) fn failed(py: Python<'_>) -> PyResult<()> {
     PyErr::take(py).map_or(Ok(()), Err)
 }
 
-/// Reads a producer's work stream on a device.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WorkStream {
-    table: Table,
+/// Reads the stream on which a producer works on a device, as the driver's handle; `None` if the function fails without
+/// an exception.
+///
+/// # Errors
+/// The producer's exception.
+#[inline(always)]
+pub(crate) fn work_stream(
+    py: Python<'_>,
+    Worker(current): Worker,
     device: Device,
+) -> PyResult<Option<u64>> {
+    let mut stream = ptr::null_mut::<c_void>();
+    let device_type = DLDeviceType(device.device_type.cast_unsigned());
+    // SAFETY: the GIL is held, and `stream` is valid for a write.
+    let code = unsafe { current(device_type, device.id, &raw mut stream) };
+    if code == 0 {
+        return Ok(Some(stream.addr() as u64));
+    }
+    failed(py).map(|()| None)
 }
 
-impl WorkStream {
-    #[inline(always)]
-    pub(crate) fn new(table: Table, device: Device) -> Self {
-        Self { table, device }
-    }
-
-    /// Reads the work stream; `None` if the function fails without an exception.
-    ///
-    /// # Errors
-    /// The producer's exception.
-    #[inline]
-    pub(crate) fn read(&self) -> PyResult<Option<Stream>> {
-        Ok(self.read_handle()?.map(Stream::from_raw))
-    }
-
-    /// Like [`read`](Self::read), as the driver's handle.
-    #[inline(always)]
-    pub(crate) fn read_handle(&self) -> PyResult<Option<u64>> {
-        let Some(current_work_stream) = self.table.api().current_work_stream else {
-            return Ok(None);
-        };
-        let mut stream = ptr::null_mut::<c_void>();
-        let device_type = DLDeviceType(self.device.device_type.cast_unsigned());
-        // SAFETY: the GIL is held, and `stream` is valid for a write.
-        let code = unsafe { current_work_stream(device_type, self.device.id, &raw mut stream) };
-        if code == 0 {
-            return Ok(Some(stream.addr() as u64));
-        }
-        Python::attach(failed).map(|()| None)
-    }
-
-    /// Makes the view's ready stream wait for the producer's work stream, if the producer has moved to another one
-    /// since the import.
-    ///
-    /// # Errors
-    /// The producer's exception; the rules of order; the driver's.
-    #[inline]
-    pub(crate) fn follow(&self, view: &CaiView) -> PyResult<()> {
-        match self.moved(view)? {
-            Some(now) => self.wait_for(now, view),
-            None => Ok(()),
-        }
-    }
-
-    /// Returns the stream to which the producer has moved since the import.
-    ///
-    /// # Errors
-    /// The producer's exception.
-    #[inline]
-    pub(crate) fn moved(&self, view: &CaiView) -> PyResult<Option<Stream>> {
-        Ok(self.read()?.filter(|now| *now != view.ready_number()))
-    }
-
-    #[cold]
-    fn wait_for(&self, now: Stream, view: &CaiView) -> PyResult<()> {
-        let request = Request::Stream(view.ready_number());
-        let policy = Python::attach(policy::policy)?;
-        // The other way about: the producer's stream of now is waited for, the ready one waits.
-        let there = view.place();
-        let place = driver::Place {
-            thread: None,
-            ready: there.requested,
-            requested: there.ready,
-            ..there
-        };
-        if driver::needed(now, request, &place, policy) {
-            with_driver(|driver| driver::order(driver, now, request, &place, policy))?;
-        }
-        Ok(())
-    }
+/// Asks a producer for the view's sake ([`set_ask`](crate::view::set_ask)), on a thread that CPython has a state for:
+/// on any other one the producer has no work.
+///
+/// # Errors
+/// [`Error::Producer`], with the exception.
+pub(crate) fn ask(worker: Worker, device: Device) -> Result<Option<Stream>, Error> {
+    let asked = gil::attached(|py| work_stream(py, worker, device));
+    let handle = asked.unwrap_or(Ok(None));
+    let handle = handle.map_err(|raised| Error::Producer(Box::new(raised)))?;
+    Ok(handle.map(Stream::from_raw))
 }

@@ -125,10 +125,10 @@ impl PyCaiView {
     }
 
     /// The stream on which the producer goes on working: an int, None if it has no work pending, "unknown" if it
-    /// does not name one.
+    /// does not name one. A producer that can be asked (by DLPack's C Exchange API) is asked each time.
     #[getter]
     fn producer_stream<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        match self.view().producer_number().map(Stream::to_cai) {
+        match self.view().producer_now()?.map(Stream::to_cai) {
             None => Ok(Some(new_str(py, "unknown")?.into_any())),
             Some(None) => Ok(None),
             Some(Some(stream)) => new_uint(py, stream).map(Some),
@@ -250,8 +250,11 @@ impl PyCaiView {
     /// producer has no work on any stream. "unknown": the producer's stream is unknown; order later work yourself.
     #[getter]
     fn return_edge<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyString>>> {
-        let edge = self.scope().map(|scope| scope.edge().name());
-        edge.map(|name| new_str(py, name)).transpose()
+        let Some(scope) = self.scope() else {
+            return Ok(None);
+        };
+        let edge = self.view().return_edge(scope.consumer())?;
+        new_str(py, edge.name()).map(Some)
     }
 
     /// Returns a NumPy array of memory that the host can read: pinned, managed or CPU memory.

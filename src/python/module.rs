@@ -15,6 +15,7 @@ use crate::python::cpython::fastcall::{self, Function};
 use crate::python::cpython::names::names;
 use crate::python::cpython::{gil, release, version, warn};
 use crate::python::derived::{AsKind, Consume, On, OneField, Synchronize, Wait};
+use crate::python::exchange_table;
 use crate::python::explain::{Explain, Explanation};
 use crate::python::functions::{FromCai, FromDlpack, Stats, ToDlpack, View};
 use crate::python::import::mask::SplitMasked;
@@ -35,6 +36,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     policy::check_environment()?;
     gil::learn(module.py());
     view::set_detach(gil::detach);
+    view::set_ask(exchange_table::ask);
     #[cfg(Py_GIL_DISABLED)]
     {
         // At import, since without the GIL CPython's interning races with itself.

@@ -29,7 +29,7 @@ use crate::python::cpython::fastcall::{Function, Value};
 use crate::python::cpython::names::names;
 use crate::python::cpython::new::{new_int, new_uint};
 use crate::python::cpython::recursion::Level;
-use crate::python::exchange_table::{Table, WorkStream};
+use crate::python::exchange_table::{Table, work_stream};
 use crate::python::import::cai::AllowCaiOnly;
 use crate::python::import::traits::Traits;
 use crate::python::import::{known_types, route};
@@ -259,7 +259,11 @@ fn request(
         // The library may read such memory on the host.
         return Ok(Request::Host);
     }
-    let named = match WorkStream::new(table, device).read()? {
+    let handle = match table.worker() {
+        Some(worker) => work_stream(py, worker, device)?,
+        None => None,
+    };
+    let named = match handle.map(Stream::from_raw) {
         Some(stream) if stream != Stream::LegacyDefault => stream,
         _ => use_stream::work_stream(py, device.id)?,
     };

@@ -8,7 +8,8 @@
 //! ```
 //! The CUDA Array Interface (v3, Synchronization) asks of a consumer that waited for the producer's
 //! stream, instead of enqueuing on it, that nothing can run there until the consumer is done. The
-//! exit's event is that: the producer's stream waits for it.
+//! exit's event is that: the producer's stream waits for it. If the producer [works](super::worker) on another one by
+//! then, that one waits too. `ConsumeGuard::close` is the one place that names them.
 
 use super::streams::{Kept, Placed, thread_of};
 use super::{CaiView, LiveStream, stats, with_driver};
@@ -65,11 +66,7 @@ impl ReturnEdge {
 #[must_use = "dropping the guard makes the return edge"]
 pub struct ConsumeGuard {
     view: CaiView,
-    consumer: Placed,
-    edge: ReturnEdge,
-    /// The producer's stream if `edge` is an event.
-    producer: Stream,
-    policy: SyncPolicy,
+    consumer: Consumer,
     /// What keeps the consumer's stream until the edge is made.
     kept: Option<Kept>,
     ended: bool,
@@ -80,7 +77,33 @@ pub struct ConsumeGuard {
 pub(crate) struct Consumer {
     placed: Placed,
     edge: ReturnEdge,
+    /// The stream on which the producer works, if it has left the one of the import.
+    moved: Option<Placed>,
     policy: SyncPolicy,
+}
+
+impl Consumer {
+    /// Whether a stream of the producer's is this very one: of the same context, if it is a default stream.
+    fn is_on(&self, producer: Placed) -> bool {
+        let Placed { stream, whose, .. } = self.placed;
+        let is_one = !stream.is_default() || producer.whose == whose;
+        stream == Stream::None || (producer.stream == stream && is_one)
+    }
+
+    /// Decides what the end of the guard does, for these streams of the producer's.
+    fn edge_to(&self, producer: Option<Placed>) -> ReturnEdge {
+        match producer.map(|producer| (producer, producer.stream)) {
+            None => ReturnEdge::Unknown,
+            Some((_, Stream::None)) => ReturnEdge::NotNeeded,
+            Some((producer, _)) => {
+                let is_same = self.is_on(producer) && self.moved.is_none_or(|to| self.is_on(to));
+                match is_same {
+                    true => ReturnEdge::SameStream,
+                    false => ReturnEdge::Event,
+                }
+            }
+        }
+    }
 }
 
 impl CaiView {
@@ -95,7 +118,7 @@ impl CaiView {
         let number = stream.for_memory(self.device())?;
         let mut guard = self.consume_with(number, SyncPolicy::Event)?;
         guard.kept = stream.keep();
-        guard.view = self.kept_at(guard.consumer, guard.kept.clone());
+        guard.view = self.kept_at(guard.consumer.placed, guard.kept.clone());
         Ok(guard)
     }
 
@@ -104,34 +127,42 @@ impl CaiView {
         stream: Stream,
         policy: SyncPolicy,
     ) -> Result<ConsumeGuard, Error> {
-        let consumer = self.consumer(stream, policy);
+        let consumer = self.consumer(stream, self.producer_moved()?, policy);
         self.consume_back(consumer, self.back(consumer)?)
     }
 
-    /// Like [`consume_with`](Self::consume_with), for work that no capture can hold: `stream` enters none.
+    /// Like [`consume_with`](Self::consume_with), for work that no capture can hold: `stream` enters none. `moved` is
+    /// where the producer works ([`producer_moved`](Self::producer_moved)), until
+    /// [`finish_at_once`](ConsumeGuard::finish_at_once).
     pub(super) fn consume_uncaptured(
         &self,
         stream: Stream,
+        moved: Option<Placed>,
         policy: SyncPolicy,
     ) -> Result<ConsumeGuard, Error> {
         check_thread(self.streams.placed_producer())?;
-        self.consume_back(self.consumer(stream, policy), None)
+        self.consume_back(self.consumer(stream, moved, policy), None)
     }
 
     /// Asks what `stream` means to the calling thread now, for a guard.
-    fn consumer(&self, stream: Stream, policy: SyncPolicy) -> Consumer {
-        let placed = self.placed(stream);
-        let edge = match self.producer_number() {
-            None => ReturnEdge::Unknown,
-            Some(Stream::None) => ReturnEdge::NotNeeded,
-            Some(_) if stream == Stream::None || self.is_producer(placed) => ReturnEdge::SameStream,
-            Some(_) => ReturnEdge::Event,
-        };
-        Consumer {
-            placed,
-            edge,
+    fn consumer(&self, stream: Stream, moved: Option<Placed>, policy: SyncPolicy) -> Consumer {
+        let mut consumer = Consumer {
+            placed: self.placed(stream),
+            edge: ReturnEdge::Unknown,
+            moved,
             policy,
-        }
+        };
+        consumer.edge = consumer.edge_to(self.streams.placed_producer());
+        consumer
+    }
+
+    /// Returns what the end of the guard of `consumer` would do now.
+    ///
+    /// # Errors
+    /// [`Error::Producer`].
+    pub(crate) fn return_edge(&self, mut consumer: Consumer) -> Result<ReturnEdge, Error> {
+        consumer.moved = self.producer_moved()?;
+        Ok(consumer.edge_to(self.streams.placed_producer()))
     }
 
     fn consume_back(&self, consumer: Consumer, back: Option<Back>) -> Result<ConsumeGuard, Error> {
@@ -152,7 +183,7 @@ impl CaiView {
         stream: Stream,
         policy: SyncPolicy,
     ) -> Result<(Consumer, Option<Pending>), Error> {
-        let consumer = self.consumer(stream, policy);
+        let consumer = self.consumer(stream, self.producer_moved()?, policy);
         let (request, back) = (Request::Stream(stream), self.back(consumer)?);
         if !self.needs_order(request, policy) {
             return Ok((consumer, None));
@@ -165,18 +196,10 @@ impl CaiView {
 
     /// Makes the guard of a consumer that the forward edge has been made for.
     pub(crate) fn consumed(&self, consumer: Consumer) -> ConsumeGuard {
-        let Consumer {
-            placed,
-            edge,
-            policy,
-        } = consumer;
         stats::OPENED.add();
         ConsumeGuard {
-            view: self.ready_at(placed),
-            consumer: placed,
-            edge,
-            producer: (self.streams.placed_producer()).map_or(Stream::None, |placed| placed.stream),
-            policy,
+            view: self.ready_at(consumer.placed),
+            consumer,
             kept: None,
             ended: false,
         }
@@ -190,15 +213,6 @@ impl CaiView {
         Ok(placed
             .filter(|_| consumer.edge == ReturnEdge::Event)
             .map(|Placed { stream, whose, .. }| Back { stream, whose }))
-    }
-
-    /// Whether the producer works on this very stream: of the same context, if it is a default stream.
-    fn is_producer(&self, consumer: Placed) -> bool {
-        let producer = self.streams.placed_producer();
-        producer.is_some_and(|producer| {
-            producer.stream == consumer.stream
-                && (!consumer.stream.is_default() || producer.whose == consumer.whose)
-        })
     }
 }
 
@@ -221,17 +235,22 @@ impl ConsumeGuard {
         &self.view
     }
 
-    /// Returns what the end will do for the producer.
+    /// Returns what the end will do for the producer, which may still move to another stream.
     #[must_use]
     pub fn return_edge(&self) -> ReturnEdge {
-        self.edge
+        self.consumer.edge
+    }
+
+    /// Returns the stream that the guard is for, and what its end will do.
+    pub(crate) fn consumer(&self) -> Consumer {
+        self.consumer
     }
 
     /// Whether some stream of the producer's is the consumer's, or will wait for it.
     pub(super) fn makes_producer_wait(&self) -> bool {
-        match self.edge {
+        match self.consumer.edge {
             ReturnEdge::SameStream => true,
-            ReturnEdge::Event => self.policy != SyncPolicy::None,
+            ReturnEdge::Event => self.consumer.policy != SyncPolicy::None,
             ReturnEdge::NotNeeded | ReturnEdge::Unknown => false,
         }
     }
@@ -239,33 +258,27 @@ impl ConsumeGuard {
     /// Makes the return edge: what the producer enqueues from now on waits for the consumer's work so far.
     ///
     /// # Errors
-    /// The driver's refusal, or a [`Violation`] if a capture forbids the edge. The guard has ended, and
-    /// the producer waits for nothing: synchronise the consumer's stream before the data is written.
+    /// The driver's refusal, or a [`Violation`] if a capture forbids the edge; [`Error::Producer`]. The guard has ended,
+    /// and the producer waits for nothing: synchronise the consumer's stream before the data is written.
     pub fn finish(mut self) -> Result<ReturnEdge, Error> {
         self.end()?;
-        Ok(self.edge)
+        Ok(self.consumer.edge)
     }
 
-    /// As [`finish`](Self::finish), for a producer that has moved meanwhile to another stream of the
-    /// calling thread.
-    pub(crate) fn finish_for(mut self, moved: Option<Stream>) -> Result<ReturnEdge, Error> {
-        self.end()?;
-        if let Some(moved) = moved {
-            self.make_wait(moved, None)?;
-        }
-        Ok(self.edge)
+    /// As [`finish`](Self::finish), in the call that has begun the guard: the producer works where it did then.
+    pub(super) fn finish_at_once(mut self) -> Result<(), Error> {
+        let moved = self.consumer.moved;
+        self.close(|_| Ok(moved), Self::make_wait)
     }
 
-    /// As [`finish_for`](Self::finish_for), without a wait of the host: returns the wait, begun, if there is one.
-    pub(crate) fn begin_finish(mut self, moved: Option<Stream>) -> Result<Option<Pending>, Error> {
+    /// As [`finish`](Self::finish), without a wait of the host: returns the wait, begun, if there is one.
+    pub(crate) fn begin_finish(mut self) -> Result<Option<Pending>, Error> {
         let mut pending = None;
-        if let Some((producer, whose)) = self.close()? {
-            pending = self.begin_wait(producer, whose)?;
-        }
-        if let Some(moved) = moved {
+        self.close(CaiView::producer_moved, |guard, producer| {
             // A later mark of the same stream.
-            pending = self.begin_wait(moved, None)?.or(pending);
-        }
+            pending = guard.begin_wait(producer)?.or(pending.take());
+            Ok(())
+        })?;
         Ok(pending)
     }
 
@@ -274,8 +287,8 @@ impl ConsumeGuard {
     fn place(&self, whose: Option<Defaults>) -> Place {
         let place = self.view.place();
         Place {
-            thread: self.consumer.thread,
-            ready: self.consumer.whose,
+            thread: self.consumer.placed.thread,
+            ready: self.consumer.placed.whose,
             requested: whose.unwrap_or(place.requested),
             ..place
         }
@@ -283,32 +296,44 @@ impl ConsumeGuard {
 
     /// Makes the return edge, once.
     pub(crate) fn end(&mut self) -> Result<(), Error> {
-        match self.close()? {
-            None => Ok(()),
-            Some((producer, whose)) => self.make_wait(producer, whose),
-        }
+        self.close(CaiView::producer_moved, Self::make_wait)
     }
 
-    /// Ends the guard. Returns the stream that has to wait, and whose it is, once and if there is one.
-    fn close(&mut self) -> Result<Option<(Stream, Option<Defaults>)>, Error> {
+    /// Ends the guard. Passes each stream of the producer's to `edge` that has to wait, once: the one of the import, and
+    /// then the one that `moved` returns, on which it works now.
+    fn close(
+        &mut self,
+        moved: impl FnOnce(&CaiView) -> Result<Option<Placed>, Error>,
+        mut edge: impl FnMut(&Self, Placed) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         if std::mem::replace(&mut self.ended, true) {
-            return Ok(None);
+            return Ok(());
         }
         stats::CLOSED.add();
-        if self.edge != ReturnEdge::Event {
-            return Ok(None);
+        let producer = match (self.consumer.edge, self.view.streams.placed_producer()) {
+            (ReturnEdge::SameStream | ReturnEdge::Event, Some(producer)) => producer,
+            _ => return Ok(()),
+        };
+        if !self.consumer.is_on(producer) {
+            if self.consumer.policy != SyncPolicy::None {
+                check_thread(Some(producer))?;
+            }
+            edge(self, producer)?;
         }
-        let producer = self.view.streams.placed_producer();
-        if self.policy != SyncPolicy::None {
-            check_thread(producer)?;
+        if let Some(moved) = moved(&self.view)?
+            && !self.consumer.is_on(moved)
+        {
+            self.consumer.edge = ReturnEdge::Event;
+            edge(self, moved)?;
         }
-        Ok(Some((self.producer, producer.map(|placed| placed.whose))))
+        Ok(())
     }
 
     /// Makes a stream of the producer's wait for the consumer's.
-    fn make_wait(&self, producer: Stream, whose: Option<Defaults>) -> Result<(), Error> {
-        let (request, place) = (Request::Stream(producer), self.place(whose));
-        let (consumer, policy) = (self.consumer.stream, self.policy);
+    fn make_wait(&self, producer: Placed) -> Result<(), Error> {
+        let request = Request::Stream(producer.stream);
+        let place = self.place(Some(producer.whose));
+        let (consumer, policy) = (self.consumer.placed.stream, self.consumer.policy);
         if driver::needed(consumer, request, &place, policy) {
             with_driver(|driver| driver::order(driver, consumer, request, &place, policy))?;
         }
@@ -317,13 +342,10 @@ impl ConsumeGuard {
 
     /// As [`make_wait`](Self::make_wait), without a wait of the host. If one is returned, the producer's stream waits
     /// as well: the host's may be given up, by a cancelled task.
-    fn begin_wait(
-        &self,
-        producer: Stream,
-        whose: Option<Defaults>,
-    ) -> Result<Option<Pending>, Error> {
-        let (request, place) = (Request::Stream(producer), self.place(whose));
-        let (consumer, policy) = (self.consumer.stream, self.policy);
+    fn begin_wait(&self, producer: Placed) -> Result<Option<Pending>, Error> {
+        let request = Request::Stream(producer.stream);
+        let place = self.place(Some(producer.whose));
+        let (consumer, policy) = (self.consumer.placed.stream, self.consumer.policy);
         if !driver::needed(consumer, request, &place, policy) {
             return Ok(None);
         }
@@ -343,7 +365,7 @@ impl Drop for ConsumeGuard {
     /// waited for nor recorded on another thread: end such a guard on its own.)
     fn drop(&mut self) {
         if self.end().is_err() {
-            let (stream, place) = (self.consumer.stream, self.place(None));
+            let (stream, place) = (self.consumer.placed.stream, self.place(None));
             let _ = with_driver(|driver| driver::synchronize(driver, stream, &place));
         }
     }

@@ -80,6 +80,7 @@ mod tensor;
 mod ticket;
 mod typed;
 mod uninit;
+mod worker;
 
 pub use dlpark::Managed;
 /// dlpark's owned tensors and DLPack's two layouts, as they stand in our signatures.
@@ -113,6 +114,7 @@ pub(crate) use streams::{Kept, Streams, is_elsewhere, thread_of};
 pub(crate) use ticket::Ticket;
 pub(crate) use typed::{check_cuda, check_element, check_writable, mismatch};
 pub(crate) use uninit::Uninit;
+pub(crate) use worker::{Worker, set_ask};
 
 use std::mem::ManuallyDrop;
 use std::ptr;
@@ -424,7 +426,8 @@ impl CaiView {
     }
 
     /// Returns the stream on which the producer goes on working, which lives as long as this view; `None` if it is
-    /// unknown.
+    /// unknown. Of a producer that can be asked (DLPack's C Exchange API), it is the one that the import has found; the
+    /// return edge of [`consume`](Self::consume) goes to the one on which it works by then, too.
     #[must_use]
     pub fn producer(&self) -> Option<LiveStream<'_>> {
         let producer = self.producer_number();

@@ -1,8 +1,8 @@
 //! Orders streams, and the host, after the data of a view.
 
 use super::streams::{Kept, Placed, is_elsewhere};
-use super::{CaiView, LiveStream, defaults_now, detach};
-use crate::driver::{self, Context, Defaults, Driver, Pending};
+use super::{CaiView, LiveStream, defaults_now, detach, with_driver};
+use crate::driver::{self, Context, Defaults, Driver, Pending, Place};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
 #[cfg(feature = "pyo3")]
@@ -154,8 +154,24 @@ impl CaiView {
         let Some(driver) = self.driver_to_order(request, policy)? else {
             return Ok(());
         };
-        let (ready, place) = (self.ready_number(), self.place());
+        let (ready, place) = (self.ready_number(), self.place_for(driver, request)?);
         detach(|| driver::order(driver, ready, request, &place, policy).map(drop))
+    }
+
+    /// Makes the ready stream wait for `now`, a stream of the calling thread.
+    #[cold]
+    pub(super) fn wait_for(&self, now: Placed, policy: SyncPolicy) -> Result<(), Error> {
+        let (request, there) = (Request::Stream(self.ready_number()), self.place());
+        let place = Place {
+            thread: now.thread,
+            ready: now.whose,
+            requested: there.ready,
+            ..there
+        };
+        if driver::needed(now.stream, request, &place, policy) {
+            with_driver(|driver| driver::order(driver, now.stream, request, &place, policy))?;
+        }
+        Ok(())
     }
 
     /// Decides what [`order`](Self::order) would do now, and does nothing of it.
@@ -178,8 +194,23 @@ impl CaiView {
         let Some(driver) = self.driver_to_order(request, policy)? else {
             return Ok(None);
         };
-        let (ready, place) = (self.ready_number(), self.place());
+        let (ready, place) = (self.ready_number(), self.place_for(driver, request)?);
         detach(|| driver::begin(driver, ready, request, None, &place, policy))
+    }
+
+    /// Returns where the data is. A host that may have to wait for whole contexts must know of every capture there: the
+    /// producer is asked which stream it works on.
+    fn place_for(&self, driver: &dyn Driver, request: Request) -> Result<Place, Error> {
+        let mut place = self.place();
+        let may_wait = request == Request::Host && place.may_be_managed;
+        if may_wait
+            && self.streams.worker().is_some()
+            && !detach(|| driver.exclusive_devices())?.is_empty()
+            && let Some(moved) = self.producer_moved()?
+        {
+            place.producers[1] = moved.stream;
+        }
+        Ok(place)
     }
 
     /// Returns the driver, if it is needed.

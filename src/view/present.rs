@@ -103,7 +103,9 @@ impl CaiView {
             descriptor.set_memory(Flags::MANAGED);
         }
         // SAFETY: the driver has returned both addresses for one memory, which the owner keeps.
-        Ok(unsafe { self.derive(descriptor) })
+        let mut view = unsafe { self.derive(descriptor) };
+        view.streams = self.streams.renamed(self.device());
+        Ok(view)
     }
 }
 

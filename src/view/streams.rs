@@ -1,4 +1,4 @@
-//! Holds the two streams of a view in two words.
+//! Holds the two streams of a view in two words, and in a third how its producer is asked for the second one again.
 //!
 //! A per-thread default stream means another stream on every thread, so that its thread is kept with it; a default
 //! stream of memory that every context reaches is kept with its context; and a stream that a view was written on may
@@ -9,12 +9,18 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::thread::ThreadId;
 
+use super::worker::Worker;
 use crate::driver::{Context, Defaults};
+use crate::protocol::device::Device;
 use crate::protocol::stream::Stream;
 
-/// The stream that a consumer must wait for, and the one on which the producer goes on working.
+/// The stream that a consumer must wait for, and the one on which the producer goes on working: as the import has found
+/// it, and how it is asked which one that is now.
 #[derive(Clone, Debug)]
-pub(crate) struct Streams(Words);
+pub(crate) struct Streams {
+    words: Words,
+    worker: Option<Worker>,
+}
 
 #[derive(Clone, Debug)]
 enum Words {
@@ -31,6 +37,8 @@ struct Threads {
     ready: Placed,
     producer: Option<Placed>,
     kept: Option<Kept>,
+    /// The device that the producer is asked about, if it is not the view's own.
+    asked_about: Option<Device>,
 }
 
 /// Keeps a ready stream alive that is neither the producer's nor the caller's promise.
@@ -125,89 +133,158 @@ fn stream_of(raw: u64) -> Stream {
     }
 }
 
+impl Threads {
+    /// The two streams as the calling thread means them.
+    fn of(ready: Stream, producer: Option<Stream>) -> Self {
+        Self {
+            ready: Placed::here(ready),
+            producer: producer.map(Placed::here),
+            kept: None,
+            asked_about: None,
+        }
+    }
+
+    /// Whether two words hold it all.
+    fn is_plain(&self) -> bool {
+        let is_apart = self.kept.is_some() || self.asked_about.is_some();
+        !is_apart && self.ready.is_plain() && self.producer.as_ref().is_none_or(Placed::is_plain)
+    }
+}
+
 impl Streams {
     /// The two streams as the calling thread means them.
     #[inline(always)]
     pub(crate) fn here(ready: Stream, producer: Option<Stream>) -> Self {
         match code(producer) {
-            Some(producer) if ready != Stream::PerThreadDefault => Self(Words::Plain {
-                ready: ready.raw(),
-                producer,
-            }),
-            _ => Self::of(Placed::here(ready), producer.map(Placed::here), None),
+            Some(producer) if ready != Stream::PerThreadDefault => Self {
+                words: Words::Plain {
+                    ready: ready.raw(),
+                    producer,
+                },
+                worker: None,
+            },
+            _ => Self::of(None, Threads::of(ready, producer)),
         }
     }
 
-    /// Both the stream of this handle; 0 is the legacy default stream.
+    /// Both the stream of this handle, on which `worker` works now; 0 is the legacy default stream.
     #[inline(always)]
-    pub(crate) fn of_handle(handle: u64) -> Self {
+    pub(crate) fn of_worker(handle: u64, worker: Worker) -> Self {
         const PER_THREAD: u64 = Stream::PerThreadDefault.raw();
         let ready = handle.max(Stream::LegacyDefault.raw());
         match NonZeroU64::new(ready.wrapping_add(1)) {
-            Some(producer) if ready != PER_THREAD => Self(Words::Plain { ready, producer }),
+            Some(producer) if ready != PER_THREAD => Self {
+                words: Words::Plain { ready, producer },
+                worker: Some(worker),
+            },
             _ => {
-                let placed = Placed::here(Stream::from_raw(handle));
-                Self::of(placed, Some(placed), None)
+                let stream = Stream::from_raw(handle);
+                Self::of(Some(worker), Threads::of(stream, Some(stream)))
             }
         }
     }
 
     #[inline(never)]
-    fn of(ready: Placed, producer: Option<Placed>, kept: Option<Kept>) -> Self {
-        let plain = code(producer.map(|placed| placed.stream));
-        let is_plain = [Some(ready), producer]
-            .iter()
-            .flatten()
-            .all(Placed::is_plain);
-        let is_plain = is_plain && kept.is_none();
-        Self(match plain.filter(|_| is_plain) {
+    fn of(worker: Option<Worker>, threads: Threads) -> Self {
+        let plain = code(threads.producer.map(|placed| placed.stream));
+        let words = match plain.filter(|_| threads.is_plain()) {
             Some(producer) => Words::Plain {
-                ready: ready.stream.raw(),
+                ready: threads.ready.stream.raw(),
                 producer,
             },
-            None => Words::Apart(Box::new(Threads {
-                ready,
-                producer,
-                kept,
-            })),
-        })
+            None => Words::Apart(Box::new(threads)),
+        };
+        Self { words, worker }
+    }
+
+    fn apart(&self) -> Threads {
+        match &self.words {
+            Words::Plain { .. } => Threads {
+                ready: self.placed_ready(),
+                producer: self.placed_producer(),
+                kept: None,
+                asked_about: None,
+            },
+            Words::Apart(threads) => Threads::clone(threads),
+        }
     }
 
     /// These, with another ready stream.
     pub(super) fn with_ready(&self, ready: Placed) -> Self {
-        Self::of(ready, self.placed_producer(), None)
+        self.with_ready_kept(ready, None)
     }
 
     /// These, with another ready stream, which `kept` keeps alive if it has to be kept.
     pub(super) fn with_ready_kept(&self, ready: Placed, kept: Option<Kept>) -> Self {
-        Self::of(ready, self.placed_producer(), kept)
+        let threads = Threads {
+            ready,
+            kept,
+            ..self.apart()
+        };
+        Self::of(self.worker, threads)
     }
 
-    /// These, with another producer stream.
+    /// These, with another producer stream, about which nobody is asked.
     pub(super) fn with_producer(&self, producer: Placed) -> Self {
-        Self::of(self.placed_ready(), Some(producer), self.kept().cloned())
+        let threads = Threads {
+            producer: Some(producer),
+            asked_about: None,
+            ..self.apart()
+        };
+        Self::of(None, threads)
+    }
+
+    /// These, for memory under another name than `device`, by which its producer knows it.
+    pub(super) fn renamed(&self, device: Device) -> Self {
+        if self.worker.is_none() {
+            return self.clone();
+        }
+        let threads = self.apart();
+        let asked_about = threads.asked_about.or(Some(device));
+        let threads = Threads {
+            asked_about,
+            ..threads
+        };
+        Self::of(self.worker, threads)
+    }
+
+    /// How the producer is asked which stream it works on now.
+    #[inline(always)]
+    pub(super) fn worker(&self) -> Option<Worker> {
+        self.worker
+    }
+
+    /// The device that the producer is asked about, if it is not the view's own.
+    pub(super) fn asked_about(&self) -> Option<Device> {
+        match &self.words {
+            Words::Plain { .. } => None,
+            Words::Apart(threads) => threads.asked_about,
+        }
     }
 
     /// These, with the default streams among them of this context.
     #[cold]
     pub(super) fn with_defaults(&self, whose: Defaults) -> Self {
-        let producer = self.placed_producer().map(|placed| placed.of(whose));
-        Self::of(
-            self.placed_ready().of(whose),
-            producer,
-            self.kept().cloned(),
-        )
+        self.with_each(|placed| placed.of(whose))
+    }
+
+    fn with_each(&self, change: impl Fn(Placed) -> Placed) -> Self {
+        let threads = self.apart();
+        let threads = Threads {
+            ready: change(threads.ready),
+            producer: threads.producer.map(change),
+            ..threads
+        };
+        Self::of(self.worker, threads)
     }
 
     /// These, with those of `context`, which is the memory's, remembered as the memory's.
     #[cold]
     pub(super) fn with_defaults_of_memory(&self, context: Context) -> Self {
-        let mean = |placed: Placed| match placed.whose == Defaults::Of(context) {
+        self.with_each(|placed| match placed.whose == Defaults::Of(context) {
             true => placed.of(Defaults::OfMemory),
             false => placed,
-        };
-        let producer = self.placed_producer().map(mean);
-        Self::of(mean(self.placed_ready()), producer, self.kept().cloned())
+        })
     }
 
     /// Whose the default streams of this memory are, as far as these tell.
@@ -227,7 +304,7 @@ impl Streams {
 
     #[inline(always)]
     pub(super) fn ready(&self) -> Stream {
-        match &self.0 {
+        match &self.words {
             Words::Plain { ready, .. } => stream_of(*ready),
             Words::Apart(threads) => threads.ready.stream,
         }
@@ -235,7 +312,7 @@ impl Streams {
 
     #[inline(always)]
     pub(super) fn producer(&self) -> Option<Stream> {
-        match &self.0 {
+        match &self.words {
             Words::Plain { producer, .. } if *producer == UNKNOWN => None,
             Words::Plain { producer, .. } => Some(stream_of(producer.get().wrapping_sub(1))),
             Words::Apart(threads) => threads.producer.map(|placed| placed.stream),
@@ -243,21 +320,21 @@ impl Streams {
     }
 
     pub(super) fn placed_ready(&self) -> Placed {
-        match &self.0 {
+        match &self.words {
             Words::Plain { ready, .. } => Placed::plain(stream_of(*ready)),
             Words::Apart(threads) => threads.ready,
         }
     }
 
     pub(super) fn kept(&self) -> Option<&Kept> {
-        match &self.0 {
+        match &self.words {
             Words::Plain { .. } => None,
             Words::Apart(threads) => threads.kept.as_ref(),
         }
     }
 
     pub(super) fn placed_producer(&self) -> Option<Placed> {
-        match &self.0 {
+        match &self.words {
             Words::Plain { .. } => self.producer().map(Placed::plain),
             Words::Apart(threads) => threads.producer,
         }
@@ -303,16 +380,30 @@ mod tests {
     }
 
     #[test]
-    fn by_handle() {
+    fn a_worker_stays_until_a_producer_is_named() {
         for handle in [0, 1, 2, 3, u64::MAX] {
-            let (stream, made) = (Stream::from_raw(handle), Streams::of_handle(handle));
+            let (stream, worker) = (Stream::from_raw(handle), Worker::of_nothing());
+            let (made, other) = (
+                Streams::of_worker(handle, worker),
+                Placed::here(stream_of(7)),
+            );
             assert_eq!(made.placed_ready(), Placed::here(stream));
             assert_eq!(made.placed_producer(), Some(Placed::here(stream)));
+            let moved = [
+                made.with_ready(other),
+                made.with_defaults(Defaults::OfPrimary),
+            ];
+            assert!(moved.iter().all(|moved| moved.worker().is_some()));
+            assert!(made.with_producer(other).worker().is_none());
+            let renamed = made.renamed(Device::HOST).with_ready(other);
+            let renamed = renamed.renamed(Device::cuda(1));
+            assert_eq!(renamed.asked_about(), Some(Device::HOST));
+            assert!(renamed.worker().is_some());
         }
     }
 
     #[test]
-    fn two_words() {
-        assert_eq!(size_of::<Streams>(), 16);
+    fn three_words() {
+        assert_eq!(size_of::<Streams>(), 24);
     }
 }

@@ -50,8 +50,8 @@ def test_the_work_stream_is_ready_and_producer_stream(raw: int, stream: int, mac
     producer.stream = raw
     machine.clear()
     view = cd.view(instance(producer))
-    assert (view.stream, view.producer_stream) == (stream, stream)
     assert producer.asked == [(2, 0)]
+    assert (view.stream, view.producer_stream) == (stream, stream)
     assert machine.calls() == [], "an exchange import needs no driver call"
 
 

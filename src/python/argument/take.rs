@@ -17,6 +17,7 @@ use crate::protocol::rule::{Rule, Violation};
 use crate::python::call::options::Options;
 use crate::python::capsule;
 use crate::python::cpython::{gil, thread_exit};
+use crate::python::exchange_table;
 use crate::python::import::cai::AllowCaiOnly;
 use crate::python::import::traits::Traits;
 use crate::python::import::{known_types, route};
@@ -299,6 +300,7 @@ pub(super) fn get_ready() {
 #[cold]
 fn prepare() {
     view::set_detach(gil::detach);
+    view::set_ask(exchange_table::ask);
     view::watch_forks();
     READY.store(true, Ordering::Release);
 }

@@ -6,18 +6,14 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyInt;
 
-use crate::protocol::device::Device;
 use crate::python::class::scope::Scope;
 use crate::python::cpython::release;
-use crate::python::exchange_table::Table;
 
 /// The fields of a Python view beside the Rust view; empty for most views.
 #[derive(Debug, Default)]
 pub(crate) struct Beside {
     /// Boxed, as few views have them and each pays for its size.
     rare: Option<Box<Rare>>,
-    /// The producer's table, if the view is ready on its work stream, which is then read again before each use.
-    pub(crate) table: Option<Table>,
 }
 
 #[derive(Debug, Default)]
@@ -28,25 +24,15 @@ pub(crate) struct Rare {
     pub(crate) producer_object: Option<Py<PyAny>>,
     /// The consume block that the view belongs to.
     pub(crate) scope: Option<Scope>,
-    /// The device by which the producer's table addresses the memory, if it is not the view's own.
-    pub(crate) table_device: Option<Device>,
 }
 
 impl Beside {
-    #[inline(always)]
-    pub(crate) fn of_table(table: Option<Table>) -> Self {
-        Self { rare: None, table }
-    }
-
     /// Boxes `rare`, if it holds anything.
-    pub(crate) fn new(rare: Rare, table: Option<Table>) -> Self {
-        let is_empty = rare.stream_object.is_none()
-            && rare.producer_object.is_none()
-            && rare.scope.is_none()
-            && rare.table_device.is_none();
+    pub(crate) fn new(rare: Rare) -> Self {
+        let is_empty =
+            rare.stream_object.is_none() && rare.producer_object.is_none() && rare.scope.is_none();
         Self {
             rare: (!is_empty).then(|| Box::new(rare)),
-            table,
         }
     }
 
@@ -82,7 +68,7 @@ impl Beside {
             if producer.is_some() {
                 rare.producer_object = kept(producer);
             }
-            Self::new(rare, self.table)
+            Self::new(rare)
         })
     }
 

@@ -78,7 +78,7 @@ impl PyConsume {
 
     /// Opens the block, and returns the view that is ready on the consumer's stream.
     fn begin<'py>(&self, py: Python<'py>, guard: ConsumeGuard) -> PyResult<Bound<'py, PyCaiView>> {
-        let scope = Scope::begin(guard.return_edge());
+        let scope = Scope::begin(guard.consumer());
         let stream_object = self.stream_object.clone_ref(py);
         let consumed = PyCaiView::consumed(
             self.view.bind(py),
@@ -102,12 +102,11 @@ impl PyConsume {
         self.lock().take()
     }
 
-    /// Ends the block, if it is open. Returns also the stream to which the producer has moved: it goes on working
-    /// there, so that this one waits as well.
-    fn end(&self) -> Option<(ConsumeGuard, PyResult<Option<Stream>>)> {
+    /// Ends the block, if it is open.
+    fn end(&self) -> Option<ConsumeGuard> {
         let (guard, scope) = self.take()?;
         scope.end();
-        Some((guard, self.view.get().producer_moved()))
+        Some(guard)
     }
 
     /// Keeps a guard until the end of the block; returns it if there is one already.
@@ -146,10 +145,8 @@ impl PyConsume {
         _error: &Bound<'_, PyAny>,
         _trace: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
-        if let Some((guard, moved)) = self.end() {
-            let also = moved.as_ref().ok().copied().flatten();
-            guard.finish_for(also)?;
-            moved?;
+        if let Some(guard) = self.end() {
+            guard.finish()?;
         }
         Ok(false)
     }
@@ -220,13 +217,10 @@ struct Leaving(Py<PyConsume>);
 impl Awaitable for Leaving {
     fn begin(&self, _py: Python<'_>) -> PyResult<Option<Pending>> {
         let block = self.0.get();
-        let Some((guard, moved)) = block.end() else {
-            return Ok(None);
-        };
-        let also = moved.as_ref().ok().copied().flatten();
-        let pending = guard.begin_finish(also)?;
-        moved?;
-        Ok(pending)
+        match block.end() {
+            None => Ok(None),
+            Some(guard) => Ok(guard.begin_finish()?),
+        }
     }
 
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {

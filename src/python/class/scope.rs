@@ -6,20 +6,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pyo3::prelude::*;
 
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::view::ReturnEdge;
+use crate::view::Consumer;
 
-/// The `consume` block of a view: its return edge, and whether it has ended.
+/// The `consume` block of a view: whom it is for, and whether it has ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Scope {
     ended: Arc<AtomicBool>,
-    edge: ReturnEdge,
+    consumer: Consumer,
 }
 
 impl Scope {
-    pub(crate) fn begin(edge: ReturnEdge) -> Self {
+    pub(crate) fn begin(consumer: Consumer) -> Self {
         Self {
             ended: Arc::default(),
-            edge,
+            consumer,
         }
     }
 
@@ -39,8 +39,8 @@ impl Scope {
         }
     }
 
-    pub(crate) fn edge(&self) -> ReturnEdge {
-        self.edge
+    pub(crate) fn consumer(&self) -> Consumer {
+        self.consumer
     }
 }
 

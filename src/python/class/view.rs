@@ -5,13 +5,12 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
-use crate::protocol::device::Device;
 use crate::protocol::stream::Stream;
+use crate::python::call::policy;
 use crate::python::class::beside::{Beside, Rare};
 use crate::python::class::scope::Scope;
 use crate::python::cpython::release;
 use crate::python::cpython::release::{PARENT, PYTHON};
-use crate::python::exchange_table::WorkStream;
 use crate::view::CaiView;
 
 /// A view of a strided array in memory that CUDA (or, from DLPack, the host) can access; keeps the owner alive.
@@ -108,19 +107,12 @@ impl PyCaiView {
 
     /// Wraps a view as [`derive`](Self::derive) does, with the owner that it has.
     pub(crate) fn wrap(&self, py: Python<'_>, view: CaiView) -> Self {
-        let table = self
-            .beside
-            .table
-            .filter(|_| view.ready_number() == self.view.ready_number());
-        let table_device = self.table_device();
         let rare = Rare {
             stream_object: clone(py, self.stream_object()),
             producer_object: clone(py, self.producer_object()),
             scope: self.scope().cloned(),
-            table_device: (table.is_some() && table_device != view.device())
-                .then_some(table_device),
         };
-        Self::with(view, Beside::new(rare, table))
+        Self::with(view, Beside::new(rare))
     }
 
     /// Makes a view that is ready on a consumer's stream until `scope` ends.
@@ -138,10 +130,9 @@ impl PyCaiView {
             stream_object: Some(stream_object),
             producer_object: clone(slf.py(), this.producer_object()),
             scope: Some(scope),
-            table_device: None,
         };
         let view = kept_by_parent(slf, view.clone())?;
-        Ok(Self::with(view, Beside::new(rare, None)))
+        Ok(Self::with(view, Beside::new(rare)))
     }
 
     /// Returns the Rust view.
@@ -152,17 +143,6 @@ impl PyCaiView {
 
     pub(crate) fn scope(&self) -> Option<&Scope> {
         self.beside.rare()?.scope.as_ref()
-    }
-
-    /// Returns the device by which the producer's table addresses the memory.
-    fn table_device(&self) -> Device {
-        let rare = self.beside.rare().and_then(|rare| rare.table_device);
-        rare.unwrap_or_else(|| self.view.device())
-    }
-
-    fn work(&self) -> Option<WorkStream> {
-        let table = self.beside.table?;
-        Some(WorkStream::new(table, self.table_device()))
     }
 
     fn stream_object(&self) -> Option<&Py<PyAny>> {
@@ -218,21 +198,7 @@ impl PyCaiView {
     /// The exceptions of the producer's table; the rules of order; the driver's.
     #[inline]
     pub(crate) fn follow(&self) -> PyResult<()> {
-        match self.work() {
-            None => Ok(()),
-            Some(work) => work.follow(&self.view),
-        }
-    }
-
-    /// Returns the stream to which the producer has moved since the import, if its table tells.
-    ///
-    /// # Errors
-    /// The exceptions of the producer's table.
-    pub(crate) fn producer_moved(&self) -> PyResult<Option<Stream>> {
-        match self.work() {
-            None => Ok(None),
-            Some(work) => work.moved(&self.view),
-        }
+        self.view.follow(|| Python::attach(policy::policy))
     }
 
     /// Shows the collector the stream objects, and what keeps the memory.
@@ -275,10 +241,9 @@ impl PyCaiView {
             stream_object,
             producer_object: clone(slf.py(), this.producer_object()),
             scope: this.scope().cloned(),
-            table_device: None,
         };
         let view = kept_by_parent(slf, this.view.ready_on(stream))?;
-        Ok(Self::with(view, Beside::new(rare, None)))
+        Ok(Self::with(view, Beside::new(rare)))
     }
 }
 

@@ -109,6 +109,10 @@ impl From<Error> for PyErr {
             Error::Violation(violation) => violation.into(),
             Error::Driver(error) => error.into(),
             Error::OutOfMemory => PyMemoryError::new_err(error.to_string()),
+            Error::Producer(error) => match error.downcast::<Self>() {
+                Ok(raised) => *raised,
+                Err(other) => PyRuntimeError::new_err(other.to_string()),
+            },
         }
     }
 }

@@ -209,7 +209,7 @@ fn kind(error: &Error) -> &'static CStr {
             Class::Buffer => c"BufferError",
             Class::Runtime => c"RuntimeError",
         },
-        Error::Driver(_) => c"RuntimeError",
+        Error::Driver(_) | Error::Producer(_) => c"RuntimeError",
         Error::OutOfMemory => c"MemoryError",
     }
 }

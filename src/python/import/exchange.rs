@@ -9,7 +9,7 @@ use crate::protocol::stream::Stream;
 use crate::python::call::options::Options;
 use crate::python::class::beside::Beside;
 use crate::python::cpython::release;
-use crate::python::exchange_table::{Table, WorkStream};
+use crate::python::exchange_table::{Table, work_stream};
 use crate::python::import::state::{is_no_array, is_pinned, is_refused};
 use crate::python::import::traits::Traits;
 use crate::python::import::undeclared::{self, has_no_streams};
@@ -52,17 +52,17 @@ pub(crate) fn import(
         // The table states the CPU for pinned memory; `__dlpack_device__` states pinned memory (torch).
         return Ok(None);
     }
-    let Some((streams, work)) = streams(object, table, device, traits, options)? else {
+    let Some(streams) = streams(object, table, device, traits, options)? else {
         return Ok(None);
     };
     // SAFETY: DLPack: the data is valid until the deleter of the managed tensor runs, which is the owner; the producer
     // keeps its work stream alive.
     let view = unsafe { view.finish(streams) };
     view.remember_context();
-    Ok(Some(Beside::of_table(work)))
+    Ok(Some(Beside::default()))
 }
 
-/// Returns the streams of a tensor, and the table if its work stream is to be read again; `None` if it cannot be read.
+/// Returns the streams of a tensor; `None` if the work stream cannot be read.
 ///
 /// # Errors
 /// The producer's exception; those of [`undeclared::unknown`].
@@ -73,24 +73,24 @@ fn streams(
     device: Device,
     traits: Traits,
     options: &Options<'_, '_>,
-) -> PyResult<Option<(Streams, Option<Table>)>> {
+) -> PyResult<Option<Streams>> {
     if let Some(producer) = options.producer {
-        return Ok(Some((Streams::here(producer, Some(producer)), None)));
+        return Ok(Some(Streams::here(producer, Some(producer))));
     }
     if has_no_streams(device) {
-        return Ok(Some((
-            Streams::here(Stream::None, Some(Stream::None)),
-            None,
-        )));
+        return Ok(Some(Streams::here(Stream::None, Some(Stream::None))));
     }
-    let Some(handle) = WorkStream::new(table, device).read_handle()? else {
+    let Some(worker) = table.worker() else {
+        return Ok(None);
+    };
+    let Some(handle) = work_stream(object.py(), worker, device)? else {
         return Ok(None);
     };
     let is_unknown = traits.intersects(Traits::IGNORES_STREAM)
         && Stream::from_raw(handle) == Stream::LegacyDefault;
     if is_unknown {
         let assumed = undeclared::unknown(object, options)?;
-        return Ok(Some((Streams::here(assumed, None), None)));
+        return Ok(Some(Streams::here(assumed, None)));
     }
-    Ok(Some((Streams::of_handle(handle), Some(table))))
+    Ok(Some(Streams::of_worker(handle, worker)))
 }

@@ -13,6 +13,7 @@ use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Capture, Request, Stream, SyncPolicy};
 use crate::view::keep::{self, Use};
+use crate::view::streams::Placed;
 use crate::view::{CaiView, Kept, Owner};
 
 /// Copies to memory of the same kind: on the stream that `request` names; if it names none, finished.
@@ -21,7 +22,7 @@ pub(super) fn copy(
     whole: &Whole,
     request: Request,
     policy: SyncPolicy,
-    kept: Option<Kept>,
+    stream: Used,
 ) -> Result<CaiView, Error> {
     let source = view.descriptor();
     let Some(plan) = CopyPlan::new(source.shape(), &whole.byte_strides, whole.itemsize) else {
@@ -35,7 +36,7 @@ pub(super) fn copy(
         view,
         whole,
         plan,
-        kept,
+        used: stream,
     };
     match request {
         Request::Stream(Stream::None) => copy.on(named(view.ready_number()), policy),
@@ -58,8 +59,15 @@ struct Copy<'a> {
     view: &'a CaiView,
     whole: &'a Whole,
     plan: CopyPlan,
+    used: Used,
+}
+
+/// What belongs to the streams of a copy but not to their numbers.
+pub(super) struct Used {
     /// What keeps the stream that the copy is made on.
-    kept: Option<Kept>,
+    pub(super) kept: Option<Kept>,
+    /// Where the producer works now ([`CaiView::producer_moved`]).
+    pub(super) moved: Option<Placed>,
 }
 
 impl Copy<'_> {
@@ -67,13 +75,14 @@ impl Copy<'_> {
     fn on(self, stream: Stream, policy: SyncPolicy) -> Result<CaiView, Error> {
         let _current = ContextGuard::of_stream(self.driver, stream, &self.view.place())?;
         refuse_capture(self.driver, stream, Field::Argument("copy"))?;
-        let guard = self.view.consume_uncaptured(stream, policy)?;
+        let moved = self.used.moved;
+        let guard = self.view.consume_uncaptured(stream, moved, policy)?;
         let used = Use::new(self.driver, Some(stream))?;
         let mut allocation = self.allocate(used)?;
-        allocation.keep(self.kept.clone());
+        allocation.keep(self.used.kept.clone());
         if self.is_host_work() && self.view.ready_number() == Stream::None {
             self.gather(&allocation);
-            guard.finish()?;
+            guard.finish_at_once()?;
             return self.made(allocation, Stream::None);
         }
         // SAFETY: `on` keeps the source until the stream has read it, by the return edge or by its owner.
@@ -84,7 +93,11 @@ impl Copy<'_> {
             self.keep_source(stream)?;
         }
         copied?;
-        guard.finish()?;
+        if let Err(refused) = guard.finish_at_once() {
+            // Some stream of the producer's does not wait for the copy, which reads the source all the same.
+            self.keep_source(stream)?;
+            return Err(refused);
+        }
         self.made(allocation, stream)
     }
 

@@ -19,6 +19,7 @@ mod device;
 mod empty;
 mod host;
 
+use self::device::Used;
 use super::{CaiView, Kept, LiveStream, Owner, check_memory, detach};
 use crate::error::Error;
 use crate::protocol::axes::{Axes, Source};
@@ -160,8 +161,11 @@ impl Transfer {
         kept: Option<Kept>,
     ) -> Result<CaiView, Error> {
         let whole = Self::whole(view.descriptor())?;
+        // With the interpreter's lock, and in the caller's context.
+        let moved = view.producer_moved()?;
+        let used = Used { kept, moved };
         detach(|| match self {
-            Self::Alike => device::copy(view, &whole, request, policy, kept),
+            Self::Alike => device::copy(view, &whole, request, policy, used),
             Self::ToHost => host::copy(view, &whole, policy),
         })
     }

@@ -248,7 +248,7 @@ class CaiView:
     @property
     def producer_stream(self) -> int | Literal["unknown"] | None:
         """The stream on which the producer goes on working: an int, None if it has no work pending, "unknown" if it
-        does not name one.
+        does not name one. A producer that can be asked (by DLPack's C Exchange API) is asked each time.
         """
 
     @property

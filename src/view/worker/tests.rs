@@ -1,0 +1,170 @@
+//! Return edges of producers that have moved, on the scripted driver.
+
+use std::cell::Cell;
+
+use super::*;
+use crate::driver::script::{self, Script};
+use crate::protocol::descriptor::{Descriptor, RawTensor};
+use crate::protocol::device::Flags;
+use crate::protocol::dtype::DType;
+use crate::view::streams::Streams;
+use crate::view::{LiveStream, Owner, ReturnEdge};
+
+const ARRAY: u64 = 0x7000;
+const CONTEXT: u64 = 0xa;
+const IMPORT: u64 = 0xa1;
+const NOW: u64 = 0xa2;
+const CONSUMER: u64 = 0xa3;
+const BETWEEN: u64 = 0xa4;
+
+impl Worker {
+    /// One that tells no stream.
+    pub(crate) fn of_nothing() -> Self {
+        unsafe extern "C" fn none(_: DLDeviceType, _: i32, _: *mut *mut c_void) -> c_int {
+            -1
+        }
+        Self(none)
+    }
+}
+
+thread_local! {
+    /// What the producer returns when it is asked on this thread; `None` for an exception.
+    static ANSWER: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+fn answer(_: Worker, device: Device) -> Result<Option<Stream>, Error> {
+    assert_eq!(device, Device::cuda(0));
+    match ANSWER.get() {
+        Some(now) => Ok(Some(Stream::from_raw(now))),
+        None => Err(Error::Producer("raised".into())),
+    }
+}
+
+/// A view that was imported while its producer worked on `IMPORT`.
+fn view() -> CaiView {
+    set_ask(answer);
+    ANSWER.set(Some(IMPORT));
+    let descriptor = Descriptor::new(&RawTensor {
+        data: ARRAY,
+        byte_offset: 0,
+        device_type: Device::CUDA,
+        device_id: 0,
+        code: DType::F32.code(),
+        bits: DType::F32.bits(),
+        lanes: DType::F32.lanes(),
+        shape: &[4],
+        strides: None,
+        flags: Flags::NONE,
+    });
+    let descriptor = descriptor.expect("a valid tensor");
+    // SAFETY: nothing reads the memory; the scripted driver follows no stream.
+    let mut view = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(())) };
+    view.streams = Streams::of_worker(IMPORT, Worker::of_nothing());
+    view
+}
+
+fn script() -> &'static Script {
+    let script = Script::leak();
+    for stream in [IMPORT, NOW, CONSUMER, BETWEEN] {
+        script.stream(stream, CONTEXT);
+    }
+    script.device_memory(ARRAY, 64, 0, CONTEXT).current(CONTEXT);
+    script
+}
+
+fn live(stream: u64) -> LiveStream<'static> {
+    // SAFETY: the scripted driver follows no stream.
+    unsafe { LiveStream::new(Stream::from_raw(stream)) }
+}
+
+/// The streams that were made to wait since the last question.
+fn waits(script: &Script) -> Vec<u64> {
+    let calls = script.take_calls();
+    let waits = calls
+        .iter()
+        .filter_map(|call| call.strip_prefix("cuStreamWaitEvent 0x"));
+    let stream = |call: &str| {
+        call.split(' ')
+            .next()
+            .map(|hex| u64::from_str_radix(hex, 16))
+    };
+    waits
+        .filter_map(stream)
+        .collect::<Result<_, _>>()
+        .expect("a stream")
+}
+
+#[test]
+fn both_streams_of_a_producer_wait() -> Result<(), Error> {
+    let script = script();
+    let _installed = script::install(script);
+    let view = view();
+    for lent in [view.clone(), view.on(live(BETWEEN))?, view.synchronize()?] {
+        for moves_late in [false, true] {
+            ANSWER.set(Some(if moves_late { IMPORT } else { NOW }));
+            let guard = lent.consume(live(CONSUMER))?;
+            assert_eq!(guard.return_edge(), ReturnEdge::Event);
+            waits(script);
+            ANSWER.set(Some(NOW));
+            assert_eq!(guard.finish()?, ReturnEdge::Event);
+            assert_eq!(waits(script), [IMPORT, NOW]);
+        }
+        // And if the guard is dropped.
+        drop(lent.consume(live(CONSUMER))?);
+        assert_eq!(waits(script)[..].last_chunk(), Some(&[IMPORT, NOW]));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_consumer_on_one_of_the_streams_makes_the_other_wait() -> Result<(), Error> {
+    let script = script();
+    let _installed = script::install(script);
+    let view = view();
+    let at_home = view.consume(live(IMPORT))?;
+    assert_eq!(at_home.return_edge(), ReturnEdge::SameStream);
+    ANSWER.set(Some(NOW));
+    assert_eq!(at_home.finish()?, ReturnEdge::Event);
+    assert_eq!(waits(script), [NOW]);
+    let beside = view.consume(live(NOW))?;
+    waits(script);
+    assert_eq!(beside.finish()?, ReturnEdge::Event);
+    assert_eq!(waits(script), [IMPORT]);
+    Ok(())
+}
+
+#[test]
+fn a_named_stream_is_the_only_one() -> Result<(), Error> {
+    let script = script();
+    let _installed = script::install(script);
+    let view = view().on_producer(Stream::from_raw(BETWEEN));
+    ANSWER.set(None); // is not asked
+    let guard = view.consume(live(CONSUMER))?;
+    waits(script);
+    guard.finish()?;
+    assert_eq!(waits(script), [BETWEEN]);
+    Ok(())
+}
+
+#[test]
+fn an_exception_comes_after_the_edge_to_the_stream_of_the_import() -> Result<(), Error> {
+    let script = script();
+    let _installed = script::install(script);
+    let view = view();
+    let guard = view.consume(live(CONSUMER))?;
+    waits(script);
+    ANSWER.set(None);
+    assert!(matches!(guard.finish(), Err(Error::Producer(_))));
+    assert_eq!(waits(script), [IMPORT]);
+    assert!(matches!(
+        view.consume(live(CONSUMER)),
+        Err(Error::Producer(_))
+    ));
+    // A guard that is dropped has the host wait instead.
+    ANSWER.set(Some(IMPORT));
+    let guard = view.consume(live(CONSUMER))?;
+    ANSWER.set(None);
+    drop(guard);
+    assert_eq!(script.count("cuStreamSynchronize"), 1);
+    Ok(())
+}
