@@ -223,6 +223,80 @@ def test_copies_are_given_back_behind_an_unrelated_backlog(
     assert soon(lambda: machine.control.live().allocations == before)
 
 
+@pytest.mark.parametrize("pools", [True, False], ids=["pools", "no-pools"])
+def test_copies_for_a_threads_stream_are_given_back_behind_an_unrelated_backlog(pools: bool, machine: Machine) -> None:
+    """The thread marks its stream in the next copy, as no other thread can name it."""
+    source, other = view(memory(machine, "device")), machine.stream()
+    before = settled(machine)
+    for nth in range(1, 102 * (not pools)):
+        machine.control.fault("cuMemAllocAsync", 801, nth)
+    machine.clear()
+    with machine.control.gate(other):
+        machine.control.store(other, memory(machine, "device"), bytes(SIZE))
+        for _ in range(100):
+            abi.release(copy_for(source, PER_THREAD))
+            assert wait(machine, PER_THREAD) == 0
+            time.sleep(0.002)
+        # One waits for the device in the thread that frees; what comes on a busy machine before that is found is few.
+        assert machine.control.live().allocations - before <= 30
+        assert ("cuMemAlloc_v2" in machine.names()) <= (not pools) or machine.names().count("cuMemAlloc_v2") < 4
+    machine.control.clear_faults()
+
+
+def test_a_copy_for_a_threads_stream_that_another_thread_drops(machine: Machine) -> None:
+    """Its end comes after that thread's stream, whichever thread makes the next copy."""
+    source, target = view(memory(machine, "device")), machine.device_memory(SIZE)
+    before = settled(machine)
+    tensor = copy_for(source, PER_THREAD)
+    with machine.control.gate(PER_THREAD):
+        read_on(machine, PER_THREAD, target, tensor.data)
+
+        def work() -> None:
+            machine.set_current(0)
+            abi.release(tensor)
+            time.sleep(0.02)
+            abi.release(copy_for(source, PER_THREAD))
+
+        on_a_thread(work)
+        time.sleep(0.02)
+        assert is_alive(machine, tensor)
+        abi.release(copy_for(source, PER_THREAD))
+        time.sleep(0.02)
+        assert is_alive(machine, tensor)
+    assert wait(machine, PER_THREAD) == 0
+    assert machine.read(target, SIZE) == OLD
+    assert soon(lambda: machine.control.live().allocations == before)
+
+
+@pytest.mark.parametrize("default", [None, LEGACY, PER_THREAD], ids=["handle", "legacy", "per-thread"])
+def test_a_full_device_waits_for_no_more_than_it_needs(default: int | None, machine: Machine) -> None:
+    """A copy that a held stream uses does not delay one whose memory is there."""
+    pointer, mine, other = memory(machine, "device", MEBIBYTE), machine.stream(), machine.stream()
+    source = cd.view(cai(shape=(MEBIBYTE,), typestr="|u1", strides=None, data=(pointer, False)))
+    settled(machine)
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    machine._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    everything = machine.control.get("memory")
+    held = copy_for(source, other)
+    # One is held, and one for a thread's stream may be waiting for the device.
+    machine.control.set("memory", total.value - free.value + 4 * MEBIBYTE)
+    try:
+        with machine.control.gate(other):
+            machine.control.store(other, pointer, bytes(1))
+            abi.release(held)
+
+            def copied() -> bool:
+                machine.set_current(0)
+                for _ in range(8):
+                    abi.release(copy_for(source, default or mine))
+                    assert wait(machine, default or mine) == 0
+                return True
+
+            assert on_a_thread(copied)
+    finally:
+        machine.control.set("memory", everything)
+
+
 @pytest.mark.parametrize("order", ["rising", "falling", "random"])
 @pytest.mark.parametrize("kind", ["device", "managed", "pinned"])
 def test_copies_of_many_sizes_share_what_cannot_be_freed(kind: str, order: str, machine: Machine) -> None:

@@ -25,7 +25,8 @@ impl Allocation {
         used: Use,
     ) -> Result<Self, DriverError> {
         keep::start(driver);
-        let block = keep::with_room(driver, place, || allocate(driver, like, place, used))?;
+        keep::mark_own(driver, used);
+        let block = keep::with_room(driver, place, used, || allocate(driver, like, place, used))?;
         Ok(Self {
             pointer: block.pointer(),
             block: Some(block),

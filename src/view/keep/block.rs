@@ -1,6 +1,7 @@
 //! One allocation for a copy: where it comes from, whom its end waits for, how it is freed.
 
 use std::fmt;
+use std::thread::{self, ThreadId};
 
 use crate::driver::{Context, ContextGuard, ContextId, Driver, DriverError, Lease, Place, Relaxed};
 use crate::protocol::stream::{Capture, Stream};
@@ -77,8 +78,8 @@ pub(crate) struct Use {
 enum Works {
     /// On this stream, and what it is if the driver can tell.
     On(Stream, Option<u64>),
-    /// On a stream of the device that cannot be named later: a thread's own.
-    OnDevice,
+    /// On the default stream of this thread, which alone can name it.
+    OfThread(ThreadId),
     /// On streams that the consumer has not named, of any device.
     Anywhere,
 }
@@ -100,7 +101,7 @@ impl Use {
     pub(crate) fn new(driver: &dyn Driver, stream: Option<Stream>) -> Result<Self, DriverError> {
         let works = match stream {
             None => Works::Anywhere,
-            Some(Stream::PerThreadDefault) => Works::OnDevice,
+            Some(Stream::PerThreadDefault) => Works::OfThread(thread::current().id()),
             Some(stream @ Stream::Handle(_)) => Works::On(stream, driver.stream_id(stream).ok()),
             Some(stream) => Works::On(stream, None),
         };
@@ -108,12 +109,25 @@ impl Use {
         Ok(Self { home, works })
     }
 
-    /// The stream that the end comes after; `None` if it comes after devices.
+    /// The stream that the end comes after, as the thread names it that made this; `None` if it comes after devices.
     pub(crate) const fn stream(&self) -> Option<Stream> {
         match self.works {
             Works::On(stream, _) => Some(stream),
-            Works::OnDevice | Works::Anywhere => None,
+            Works::OfThread(_) => Some(Stream::PerThreadDefault),
+            Works::Anywhere => None,
         }
+    }
+
+    /// Whether it is the default stream of the thread that made this.
+    pub(super) const fn is_of_thread(&self) -> bool {
+        matches!(self.works, Works::OfThread(_))
+    }
+
+    /// Marks what the default stream of this thread holds now, whose this is and whose context is current; `None` if it
+    /// is being captured, or the driver refuses.
+    pub(super) fn mark_own(&self, driver: &'static dyn Driver) -> Option<Lease<'static>> {
+        let mark = self.home.record(driver, Stream::PerThreadDefault);
+        mark.ok().flatten()
     }
 
     /// Marks what the stream holds now; for a thread of ours, whose context changes.

@@ -5,9 +5,10 @@
 //! none waits for another device.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::block::{Block, Home, Memory, Site};
+use super::block::{Block, Home, Memory, Site, Use};
 use super::held::Held;
 use crate::driver::{Driver, RELAXED};
 use crate::process::signals;
@@ -16,6 +17,8 @@ use crate::process::signals;
 static SHELVES: Mutex<Vec<Shelf>> = Mutex::new(Vec::new());
 /// Signalled when a block comes, and when one has been freed.
 static CHANGED: Condvar = Condvar::new();
+/// How many times a thread has done with what it waited for.
+static ENDED: AtomicU64 = AtomicU64::new(0);
 
 struct Shelf {
     ordinal: i32,
@@ -112,8 +115,28 @@ pub(super) fn take(memory: Memory, nbytes: u64, home: Home) -> Option<Block> {
     }
 }
 
-/// Blocks until all memory of a device is freed that waits here.
-pub(super) fn drain(ordinal: i32) {
+/// Takes what waits for a whole device, as no other thread can name the stream that uses it, and that this thread can
+/// name: `used` is its own.
+pub(super) fn take_used(used: Use) -> Vec<Held> {
+    let is_ours = |waiting: &Waiting| waiting.is_in_use && waiting.held.used() == used;
+    let mut taken = Vec::new();
+    for shelf in lock().iter_mut() {
+        let (ours, others): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut shelf.waiting)
+            .into_iter()
+            .partition(is_ours);
+        shelf.waiting = others;
+        taken.extend(ours.into_iter().map(|waiting| waiting.held));
+    }
+    taken
+}
+
+/// Returns a number that grows whenever something has been freed.
+pub(super) fn ended() -> u64 {
+    ENDED.load(Ordering::Acquire)
+}
+
+/// Blocks until something is freed that is not among those `seen`; returns false if nothing of the device waits here.
+pub(super) fn wait_for(ordinal: i32, seen: u64) -> bool {
     let is_of_it = |shelf: &Shelf| {
         shelf.busy_with == Some(ordinal)
             || shelf
@@ -122,9 +145,10 @@ pub(super) fn drain(ordinal: i32) {
                 .any(|waiting| waiting.held.ordinal() == ordinal)
     };
     let mut shelves = lock();
-    while shelves.iter().any(is_of_it) {
+    while ended() == seen && shelves.iter().any(is_of_it) {
         shelves = wait(shelves);
     }
+    ended() != seen
 }
 
 fn run(driver: &'static dyn Driver, ordinal: i32) {
@@ -143,6 +167,7 @@ fn run(driver: &'static dyn Driver, ordinal: i32) {
         let left = waiting.step();
         shelves = lock();
         shelf(&mut shelves, ordinal).busy_with = None;
+        ENDED.fetch_add(1, Ordering::Release);
         if let Some(alone) = left.and_then(|left| put(&mut shelves, left)) {
             drop(shelves);
             alone.finish();

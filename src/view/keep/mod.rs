@@ -14,11 +14,12 @@
 //! | what ends | after | by |
 //! |---|---|---|
 //! | an owner | an event on the stream of its last user | its drop |
-//! | an owner whose last user was a thread's default stream that is captured, or a stream that is gone | all work of the stream's device | its drop |
+//! | an owner whose last user was a thread's default stream that is captured, or a stream that is gone | as memory for such a stream | its drop |
 //! | an owner whose memory a graph uses | the graph, and all that was made of it | its drop |
 //! | memory of a pool | an event on the stream that the copy was made for | `cuMemFree`, which does not wait for such memory |
 //! | other memory | the same | `cuMemFree` or `cuMemFreeHost`, which wait for the device; or the next copy of about its size takes it |
-//! | memory for a thread's default stream, or for a stream that is gone | all work of the stream's device | the same |
+//! | memory for a thread's default stream, of a pool or not | the next copy that this thread makes for it marks the stream; without one, all work of the stream's device | the same |
+//! | memory for a stream that is gone | all work of the stream's device | the same |
 //! | memory for a consumer that named no stream (-1, the host) | all work of every device in use | the same |
 //!
 //! `cuStreamGetId` tells a stream that was destroyed from another one under its handle.
@@ -42,7 +43,7 @@ mod poll;
 
 pub(crate) use block::{Block, Memory, Use};
 pub(crate) use graph::by_graph;
-pub(crate) use poll::{end, start, until_done};
+pub(crate) use poll::{end, mark_own, start, until_done};
 
 use crate::driver::{ContextGuard, Driver, DriverError, Place};
 
@@ -83,26 +84,39 @@ const fn size_class(nbytes: u64) -> u64 {
     }
 }
 
-/// Allocates at `place`. If memory is short there it waits for what has ended of that device, first for the streams
-/// that use it and then for the calls that free it, and tries again.
+/// Allocates at `place`, for `used`. If memory is short there it waits for what has ended of that device, first for the
+/// streams that use it and then for the calls that free it, and tries again each time that something is given back.
 ///
 /// # Errors
 /// The driver's refusal.
 pub(crate) fn with_room(
     driver: &'static dyn Driver,
     place: &Place,
+    used: Use,
     allocate: impl Fn() -> Result<Block, DriverError>,
 ) -> Result<Block, DriverError> {
-    let room: [fn(&'static dyn Driver, i32); 2] = [poll::drain, |_, ordinal| free::drain(ordinal)];
-    for make_room in room {
-        match allocate() {
-            Err(error) if error.is_out_of_memory() => {
-                make_room(driver, device_of(driver, place)?);
-            }
-            made => return made,
+    let is_short = |made: &Result<Block, DriverError>| {
+        (made.as_ref().err()).is_some_and(DriverError::is_out_of_memory)
+    };
+    let mut seen = (poll::ended(), free::ended());
+    let mut made = allocate();
+    if !is_short(&made) {
+        return made;
+    }
+    let ordinal = device_of(driver, place)?;
+    let room: [&dyn Fn((u64, u64)) -> bool; 2] = [
+        &|(ended, _)| poll::mark_own(driver, used) || poll::wait(driver, ordinal, ended),
+        &|(_, ended)| free::wait_for(ordinal, ended),
+    ];
+    for has_room in room {
+        let mut may_have_more = true;
+        while may_have_more && is_short(&made) {
+            may_have_more = has_room(seen);
+            seen = (poll::ended(), free::ended());
+            made = allocate();
         }
     }
-    allocate()
+    made
 }
 
 /// The device that memory at `place` is of.
@@ -127,7 +141,8 @@ mod tests {
         Use::new(driver, None).expect("a context")
     }
 
-    /// Two means of making room are tried, and only if memory is short.
+    /// Two means of making room are tried, and only if memory is short; again, if something is given back meanwhile (by
+    /// another test).
     #[test]
     #[cfg_attr(miri, ignore = "starts a thread that ends with the process")]
     fn an_allocation_is_tried_again_as_often_as_room_can_be_made() {
@@ -139,14 +154,20 @@ mod tests {
             }
             let used = used(driver);
             let place = Place::cuda(0, 0);
-            let made = with_room(driver, &place, || {
+            let made = with_room(driver, &place, used, || {
                 Block::new(driver, Memory::Device, 64, used)
             });
             let tries = if code == 2 { 3 } else { 1 };
             let what = format!("{failures} failures of code {code}");
-            assert_eq!(made.is_ok(), failures < tries, "{what}");
+            let is_tried_enough = failures < tries;
+            assert!(made.is_ok() >= is_tried_enough, "{what}");
+            assert!(made.is_err() || failures == 0 || code == 2, "{what}");
             let expected = tries.min(failures + 1) as usize;
-            assert_eq!(driver.count("cuMemAlloc"), expected, "{what}");
+            let tried = driver.count("cuMemAlloc");
+            assert!(
+                tried >= expected && (code == 2 || tried == expected),
+                "{what}"
+            );
         }
     }
 

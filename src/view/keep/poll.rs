@@ -1,6 +1,7 @@
 //! The thread that asks all events together.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -21,7 +22,7 @@ static KEEPER: OnceLock<Option<Sender<News>>> = OnceLock::new();
 
 enum News {
     /// What hangs on an event.
-    Marked(Lease<'static>, Held),
+    Marked(Lease<'static>, Vec<Held>),
     /// What is to end after what its stream holds, which has no mark yet.
     Unmarked(Held),
     /// What a graph has kept, which is gone.
@@ -30,10 +31,20 @@ enum News {
     Drain(Drain),
 }
 
-/// Ends the wait of a thread when it is dropped.
+/// Ends the wait of a thread: by a message if something has been given back, else when it is dropped.
 struct Drain {
     ordinal: i32,
-    _waits: Sender<()>,
+    /// [`ended`] before the thread found that memory is short.
+    seen: u64,
+    waits: Sender<()>,
+}
+
+/// How many times something was given back, or over to the threads that free.
+static ENDED: AtomicU64 = AtomicU64::new(0);
+
+/// Returns a number that grows whenever something is given back.
+pub(super) fn ended() -> u64 {
+    ENDED.load(Ordering::Acquire)
 }
 
 /// Starts the thread, if it could be started, so that a deleter finds it.
@@ -70,7 +81,7 @@ pub(crate) fn until_done(
         owner: owner.share(),
     });
     let news = match event {
-        Some(event) => News::Marked(event, held),
+        Some(event) => News::Marked(event, vec![held]),
         None => News::Unmarked(held),
     };
     ends(driver, news);
@@ -99,17 +110,40 @@ fn ends(driver: &'static dyn Driver, news: News) {
     }
 }
 
-/// Blocks until no stream uses memory of a device that has ended by now.
-pub(super) fn drain(driver: &'static dyn Driver, ordinal: i32) {
+/// Marks the default stream of this thread, whose context is current, for all that has ended and that only this thread can
+/// name the stream of: until then it waits for the whole device. Returns whether there was any.
+pub(crate) fn mark_own(driver: &'static dyn Driver, used: Use) -> bool {
+    let held = match used.is_of_thread() {
+        true => free::take_used(used),
+        false => Vec::new(),
+    };
+    if held.is_empty() {
+        return false;
+    }
+    match used.mark_own(driver) {
+        Some(event) => {
+            ends(driver, News::Marked(event, held));
+            true
+        }
+        None => {
+            held.into_iter()
+                .for_each(|held| ends(driver, News::Unmarked(held)));
+            false
+        }
+    }
+}
+
+/// Blocks until something is given back that is not among those `seen`; returns false if no stream uses memory of the
+/// device that has ended by now.
+pub(super) fn wait(driver: &'static dyn Driver, ordinal: i32, seen: u64) -> bool {
     let (waits, receiver) = channel();
     let drain = Drain {
         ordinal,
-        _waits: waits,
+        seen,
+        waits,
     };
-    if tell(driver, News::Drain(drain)).is_none() {
-        // The sender is dropped, unused, if the thread is gone.
-        let _ = receiver.recv();
-    }
+    // The sender is dropped, unused, if the thread is gone.
+    tell(driver, News::Drain(drain)).is_none() && receiver.recv().is_ok()
 }
 
 /// Hands it to the thread; back if there is none.
@@ -178,10 +212,7 @@ impl Keeper {
 
     fn take(&mut self, news: News) {
         match news {
-            News::Marked(event, held) => self.waiting.push(Waiting {
-                event,
-                held: vec![held],
-            }),
+            News::Marked(event, held) => self.waiting.push(Waiting { event, held }),
             News::Unmarked(held) => self.unmarked.push(held),
             News::Ended(owner) => drop(owner),
             News::Drain(drain) => self.drains.push(drain),
@@ -203,7 +234,11 @@ impl Keeper {
         match mark {
             Mark::Event(event) => self.waiting.push(Waiting { event, held }),
             Mark::Captured => self.unmarked.extend(held),
-            Mark::Unnamed => held.into_iter().for_each(|held| free::later(held, true)),
+            Mark::Unnamed => {
+                held.into_iter().for_each(|held| free::later(held, true));
+                // The thread that waits for room may be the one that can name the stream.
+                ENDED.fetch_add(1, Ordering::Release);
+            }
             Mark::Over => held.into_iter().for_each(unused),
         }
     }
@@ -216,9 +251,15 @@ impl Keeper {
             .partition(|waiting| waiting.event.is_reached());
         self.waiting = waiting;
         reached.into_iter().for_each(Waiting::end);
-        let waiting = &self.waiting;
-        self.drains
-            .retain(|drain| waiting.iter().any(|waiting| waiting.is_of(drain.ordinal)));
+        let (waiting, ended) = (&self.waiting, ended());
+        self.drains.retain(|drain| {
+            if drain.seen != ended {
+                // The thread waits for the answer.
+                let _ = drain.waits.send(());
+                return false;
+            }
+            waiting.iter().any(|waiting| waiting.is_of(drain.ordinal))
+        });
     }
 }
 
@@ -242,4 +283,5 @@ fn unused(held: Held) {
         // SAFETY: the stream that it was for has got past its last use, or its context is gone.
         unsafe { held.end() };
     }
+    ENDED.fetch_add(1, Ordering::Release);
 }

@@ -93,7 +93,11 @@ fn a_mark_tells_where_the_use_stands() {
         let driver = script();
         let used = used(driver, stream);
         let is_named = matches!(stream, Some(STREAM | Stream::LegacyDefault));
-        assert_eq!(used.stream(), stream.filter(|_| is_named));
+        assert_eq!(used.stream(), stream);
+        assert_eq!(
+            used.is_of_thread(),
+            stream == Some(Stream::PerThreadDefault)
+        );
         match since {
             Since::Nothing => {}
             Since::Captured => drop(driver.captured(stream.unwrap_or(STREAM), Capture::Active, 1)),
