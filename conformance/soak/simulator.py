@@ -19,7 +19,10 @@ from conformance.tests.interpreter.process import ROOT, on_the_simulator, simula
 
 RESULTS = ROOT / "conformance" / "simulator" / "soak.tsv"
 MODES = list(
-    itertools.product(["threaded", "lazy"], [[], ["--protect", "--reuse"], ["--queue", "2"], ["--attribute", "0:89=0"]])
+    itertools.product(
+        ["threaded", "lazy"],
+        [[], ["--protect", "--reuse"], ["--queue", "2"], ["--attribute", "0:89=0"], ["--attribute", "1:89=0"]],
+    )
 )
 
 RANDOM = """

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import random
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+
+from cai_conformance.sim import Gate
 
 from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.simulated.capture import RELAXED
@@ -32,18 +35,46 @@ class Queue:
 
 @dataclass
 class Array:
-    """Memory; its device and context, `None` for memory that every context reaches; where it is ready."""
+    """Memory; its device and context, `None` for memory that every context reaches; where it is ready.
+
+    Such memory may be named as that of a device, whose default streams are then meant for it.
+    """
 
     address: int
     device: int | None
     home: int | None
     ready: Queue
-    is_exclusive: bool = False
+    is_managed: bool = False
+    is_named: bool = False
     value: int = 0
+
+    @property
+    def named(self) -> int | None:
+        """The device that an import has to name."""
+        return self.device if self.is_named else None
 
     def can_name(self, queue: Queue) -> bool:
         """Whether the number means that stream for this array."""
         return not queue.is_default or self.home in (None, queue.home)
+
+
+class Late:
+    """Opens a gate at the end, or after ten seconds: then `is_late`."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate, self.is_late = gate, False
+        self.timer = threading.Timer(10, self._give_up)
+        self.timer.start()
+
+    def _give_up(self) -> None:
+        self.is_late = True
+        self.gate.open()
+
+    def open(self) -> None:
+        self.timer.cancel()
+        self.timer.join()
+        if not self.is_late:
+            self.gate.open()
 
 
 @dataclass
@@ -71,9 +102,10 @@ class Bench:
                 for number in (1, 2)
             ),
         ]
+        self.exclusive = [device for device in (0, 1) if self._attribute(device, CONCURRENT_MANAGED_ACCESS) == 0]
         # Of a device that shares its managed memory: a wait for the context would break the capture of such a stream.
-        self.capturable = [machine.stream(1), machine.stream(1)]
-        self.is_exclusive = self._attribute(CONCURRENT_MANAGED_ACCESS) == 0
+        shared = next(device for device in (1, 0) if device not in self.exclusive)
+        self.capturable = [machine.stream(shared), machine.stream(shared)]
         first = self.queues[0]
         self.arrays = [
             Array(machine.device_memory(NBYTES, 0), 0, self.homes[0], first),
@@ -82,15 +114,61 @@ class Bench:
             Array(self._pool(0), 0, self.homes[0], first),
             Array(self._pool(1), 1, self.homes[1], first),
             Array(machine.pinned_memory(NBYTES), None, None, first),
-            Array(machine.managed_memory(NBYTES), None, None, first, self.is_exclusive),
+            Array(self._managed(0), None, None, first, is_managed=True),
+            Array(self._managed(1), None, None, first, is_managed=True),
+            Array(machine.pinned_memory(NBYTES), 1, self.homes[1], first, is_named=True),
+            Array(self._managed(1), 0, self.homes[0], first, is_named=True),
         ]
-        self.pinned = self.arrays[5].address
+        self.pinned = [self.arrays[5].address, self.arrays[8].address]
+        # Of each handle, since nothing orders their work.
+        self.scratch = {queue: machine.device_memory(NBYTES) for queue in self.handles}
         self.copies = machine.device_memory(8 * STEPS * NBYTES)
 
-    def _attribute(self, attribute: int) -> int:
+    def _attribute(self, device: int, attribute: int) -> int:
         found = ctypes.c_int()
-        self.machine._call("cuDeviceGetAttribute", ctypes.byref(found), attribute, 0)
+        self.machine._call("cuDeviceGetAttribute", ctypes.byref(found), attribute, device)
         return found.value
+
+    def _managed(self, device: int) -> int:
+        made = ctypes.c_uint64()
+        self.machine.set_current(device)
+        self.machine._call("cuMemAllocManaged", ctypes.byref(made), ctypes.c_size_t(NBYTES), 1)
+        return made.value
+
+    def device_of(self, array: Array) -> int:
+        """The device that the memory was allocated for."""
+        found, ordinal = ctypes.c_int(), 9
+        self.machine._call("cuPointerGetAttribute", ctypes.byref(found), ordinal, ctypes.c_uint64(array.address))
+        return found.value
+
+    def settle(self, home: int) -> None:
+        """Waits for all work, so that what was dropped before is about to be freed."""
+        for queue in self.queues:
+            self.machine.enter(queue.home)
+            self.machine._call("cuStreamSynchronize", ctypes.c_void_p(queue.number))
+        self.machine.enter(home)
+
+    @contextlib.contextmanager
+    def late(self, queue: Queue) -> Iterator[Late]:
+        """Holds a stream with work on it, for a while at most."""
+        self.machine.enter(queue.home)
+        late = Late(self.machine.control.gate(queue.number))
+        self.machine.control.store(queue.number, self.scratch[queue], bytes(NBYTES))
+        try:
+            yield late
+        finally:
+            late.open()
+
+    def busy(self, queue: Queue, value: int) -> None:
+        """Enqueues work of some length on other memory, which nothing orders."""
+        self.machine.enter(queue.home)
+        self.machine.control.delay(queue.number, 0.001)
+        self.machine.control.store(queue.number, self.scratch[queue], bytes([value]) * NBYTES)
+
+    def is_disturbed(self, queue: Queue, value: int) -> bool:
+        """Whether that work runs on, in a device that wants managed memory to itself and a context that tells of it."""
+        is_told = queue.home in self.homes[:2] and queue.device in self.exclusive
+        return is_told and self.machine.read(self.scratch[queue], NBYTES) != bytes([value]) * NBYTES
 
     def _stream(self, home: int) -> int:
         made = ctypes.c_void_p()
@@ -156,12 +234,14 @@ class Bench:
         machine = self.machine
         for array in self.arrays:
             machine.enter(array.home or self.homes[0])
-            if array.address == self.pinned:
+            if array.address in self.pinned:
                 machine._call("cuMemFreeHost", ctypes.c_void_p(array.address))
             else:
                 machine.free(array.address)
         machine.set_current(0)
         machine.free(self.copies)
+        for scratch in self.scratch.values():
+            machine.free(scratch)
         for stream in (*self.capturable, *(queue.number for queue in self.handles)):
             machine.destroy_stream(stream)
         machine.destroy_context(self.homes[2])

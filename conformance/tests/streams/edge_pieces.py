@@ -43,7 +43,9 @@ class Pieces:
     def _view(self, array: Array, nbytes: int = NBYTES) -> cd.CaiView:
         """Imports an array where it is ready, in any context in which the number means that stream."""
         self._enter(array.ready, array)
-        is_named = array.device is not None and self.random.random() < 0.5  # else the driver is asked
+        is_named = array.is_named or (
+            array.device is not None and self.random.random() < 0.5
+        )  # else the driver is asked
         data, shape = (array.address, False), (nbytes,)
         producer = Cai(interface(shape=shape, typestr="|u1", data=data, stream=array.ready.number))
         return cd.view(producer, device_id=array.device if is_named else None)

@@ -23,6 +23,7 @@ from conformance.tests.streams.edge_machine import NBYTES, STEPS, Array, Queue, 
 from conformance.tests.streams.edge_pieces import Pieces
 from conformance.tests.streams.elsewhere import Elsewhere, elsewhere
 from conformance.tests.streams.faces import STREAM_FACES
+from conformance.tests.streams.moved_producers import ROUTES, Moving, Use
 from conformance.tests.streams.silent_producers import SILENT, of
 
 OUT_OF_MEMORY = 2
@@ -37,7 +38,7 @@ HOST_READERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-# The edges that the programs have to meet; the last one on a machine whose device 0 wants its managed memory.
+# The edges that the programs have to meet.
 EDGES = {
     "two contexts on a device",
     "one number in two contexts",
@@ -55,8 +56,13 @@ EDGES = {
     "refused in a capture",
     "nested loans in a capture",
     "a context ends",
+    "pinned memory is named as another device's",
+    "copies for a thread's stream beside a backlog",
+    *(f"a producer moves: {route}" for route in ROUTES),
 }
+# On a machine of which one device wants its managed memory.
 EXCLUSIVE = "a device wants its managed memory"
+OTHERS_MEMORY = "a device wants managed memory of another one"
 OTHER_NAMES = {f"managed memory under another name: {name}" for name in ("cuda", "device_id", "host")}
 
 
@@ -67,7 +73,8 @@ class Program(Pieces):
         """Runs the steps; returns whether all that was read is what the order of the program says."""
         bench, often = self.bench, [self._hand_on, self._copy, self._copy]
         orders = [self._join, self._join_a_bare_stream, self._other_thread, self._silent_thread, self._fail]
-        copies = [self._drop, self._crowd, self._snapshot, self._end_a_context]
+        orders += [self._move, self._move]
+        copies = [self._drop, self._crowd, self._crowd_of_a_thread, self._snapshot, self._end_a_context]
         host = [self._copy_to_the_host, self._read_on_the_host]
         captures = [self._capture, self._refuse_in_a_capture, self._lend_in_a_capture]
         steps = [*3 * often, *orders, *copies, *host, *captures]
@@ -91,6 +98,7 @@ class Program(Pieces):
         array = self._array()
         consumer, view = self._usable(array), self._view(array)
         self._enter(consumer, array)
+        self.reached["pinned memory is named as another device's"] += array.is_named
         if self.random.random() < 0.3:
             with view.consume(consumer.number):
                 self._use(consumer, array)
@@ -102,6 +110,31 @@ class Program(Pieces):
         self._use(consumer, array)
         array.ready = consumer
         del kept
+
+    def _move(self) -> None:
+        """A producer goes to another stream meanwhile: what it writes there waits for the consumer all the same."""
+        owned = [array for array in self.bench.arrays if array.home is not None]
+        array, name = self.random.choice(owned), self.random.choice(list(ROUTES))
+        usable = [queue for queue in self.bench.queues if array.can_name(queue)]
+        to, consumer, between = (self.random.choice(usable) for _ in range(3))
+        moving = Moving.of(array.address, (abi.CUDA, array.device or 0), array.ready.number)
+        self.machine.enter(self.random.choice(self.bench.homes))
+        view = cd.view(moving.array)
+
+        def read(address: int) -> None:
+            before = self.machine.current()
+            self._read(consumer, address, array.value)
+            self.machine.enter(before)
+
+        use = Use(consumer.number, between.number, lambda: moving.go(to.number), read)
+        if self.random.random() < 0.5:
+            use.move()
+        ROUTES[name](view, use)
+        array.ready = self.random.choice([to, to, array.ready])  # it may have come back
+        array.value = self.random.randrange(1, 256)
+        self.machine.enter(array.ready.home)
+        self.machine.control.store(array.ready.number, array.address, bytes([array.value]) * NBYTES)
+        self.reached[f"a producer moves: {name}"] += 1
 
     def _join(self) -> None:
         """A default stream has to be one stream for all arrays, or the call is refused."""
@@ -195,7 +228,8 @@ class Program(Pieces):
             thread.wait_for(is_written)
             self.machine.enter(home)
             library = self.random.choice(ON_DEFAULT)
-            silent = cd.view(of(self.random, library, Cai)(interface(data=(array.address, False), stream=None)))
+            dumb = of(self.random, library, Cai)(interface(data=(array.address, False), stream=None))
+            silent = cd.view(dumb, device_id=array.named)
             self._enter(consumer, array)
             with self._policy():
                 silent.__dlpack__(stream=consumer.number, max_version=(1, 3))
@@ -277,6 +311,30 @@ class Program(Pieces):
                 abi.release(abi.consume(made))
         self.reached["no memory is left"] += 1
 
+    def _crowd_of_a_thread(self) -> None:
+        """Copies for the thread's default stream, each dropped before the next: no other work delays what they free."""
+        if self.captured or self.kept:  # of those the memory is taken, too
+            return
+        home = self.random.choice(self.bench.homes[:2])
+        device = self.bench.devices[self.bench.homes.index(home)]
+        array = next(array for array in self.bench.arrays if array.home == home)
+        other = next(queue for queue in self.bench.handles if queue.home == home)
+        own = Queue(home, 2, device)
+        view = self._view(array)
+        self._enter(own, array)
+        self.bench.settle(home)
+        view = view.on(2)
+        with self.bench.little_memory(5 * NBYTES), self.bench.late(other) as gate:
+            for _ in range(9):
+                self.machine.enter(home)
+                tensor = abi.consume(view.__dlpack__(stream=2, copy=True, max_version=(1, 3)))
+                self._read(own, tensor.data, array.value)
+                abi.release(tensor)
+                self.machine._call("cuStreamSynchronize", ctypes.c_void_p(2))
+            if gate.is_late:
+                self.wrong.append("copies for a thread's stream wait for another stream")
+        self.reached["copies for a thread's stream beside a backlog"] += 1
+
     def _end_a_context(self) -> None:
         """A context ends before the views and copies that name its stream: both end quietly, an order is refused."""
         array, queue = self._array(), self.random.choice(self.bench.handles)
@@ -320,23 +378,27 @@ class Program(Pieces):
         view = self._under_another_name(array)
         if view.device[0] == abi.CUDA:
             name = "present-as"
+        beside, busy = self.random.choice(self.bench.handles), self.random.randrange(1, 256)
+        self.bench.busy(beside, busy)
+        self.machine.enter(self.random.choice(self.bench.homes))
         self.machine.clear()
         if HOST_READERS[name](view) != bytes([array.value]) * NBYTES:
             self.wrong.append(f"{name} reads too early")
-        if array.is_exclusive:
-            self.reached[EXCLUSIVE] += 1
-            if "cuCtxSynchronize" not in self.machine.names():
-                self.wrong.append(f"{name} reads while the device works")
+        if array.is_managed and self.bench.exclusive:
+            owner = self.bench.device_of(array)
+            self.reached[EXCLUSIVE if owner in self.bench.exclusive else OTHERS_MEMORY] += 1
+            if self.bench.is_disturbed(beside, busy):
+                self.wrong.append(f"{name} reads memory of {owner} while a device works: {view.device}")
 
     def _under_another_name(self, array: Array) -> cd.CaiView:
         """A view of managed memory as it is, as device memory, or as the host's since the device was idle."""
         view, name = self._view(array), self.random.choice(["its own", "its own", "cuda", "device_id", "host"])
-        if not array.is_exclusive or name == "its own" or array.ready.is_default:
+        if not array.is_managed or name == "its own" or array.ready.is_default:
             return view
         self.reached[f"managed memory under another name: {name}"] += 1
         if name == "device_id":
             producer = Cai(interface(data=(array.address, False), stream=array.ready.number))
-            return cd.view(producer, device_id=0)
+            return cd.view(producer, device_id=self.random.choice([0, 1]))
         return view.present_as("cuda" if name == "cuda" else "host")
 
     # --- captures ---

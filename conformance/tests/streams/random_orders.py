@@ -1,9 +1,10 @@
 """Random programs whose every wait is the library's: shared by tests and soak.
 
 Arrays of every kind of memory are handed from stream to stream, on two devices: handles and the default streams of
-both. Each step imports an array where it is ready, which it declares or not, orders another stream after it, copies and
-writes it there. Without a wait some copy would be of another step's value. An order makes the driver calls of its row
-in the table of docs/streams.md; if any one of them fails, the error names it and nothing is left behind.
+both. Each step imports an array where it is ready, which it declares or not, orders another stream after it, copies
+and writes it there; or its producer writes it, which has gone to another stream meanwhile. Without a wait some copy
+would be of another step's value. An order makes the driver calls of its row in the table of docs/streams.md; if any
+one of them fails, the error names it and nothing is left behind.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from conformance.tests.simulated.capture import Captures
 from conformance.tests.simulated.machine import Machine
 from conformance.tests.streams.call_table import HOST, Row, names, table
 from conformance.tests.streams.elsewhere import elsewhere
+from conformance.tests.streams.moved_producers import LOANS, Moving, Use
 from conformance.tests.streams.silent_producers import produced
 
 NBYTES = 24
@@ -39,7 +41,14 @@ FACES: dict[str, Callable[[cd.CaiView, int], Any]] = {
 # Codes by which a call of the driver fails, of an event that is alive: out of memory, an unknown error.
 FAILURES = [2, 999]
 TABLE = table()
-_DLPACK = {"device": abi.CUDA, "pool": abi.CUDA, "pinned": abi.CUDA_HOST, "managed": abi.CUDA_MANAGED}
+_DLPACK = {
+    "device": abi.CUDA,
+    "pool": abi.CUDA,
+    "pinned": abi.CUDA_HOST,
+    "managed": abi.CUDA_MANAGED,
+    "pinned, named": abi.CUDA,
+    "managed, named": abi.CUDA,
+}
 
 
 @dataclass(frozen=True)
@@ -56,13 +65,25 @@ class Queue:
 
 @dataclass
 class Array:
-    """Memory, the device whose default streams are meant for it (`None`: those of any), and where it is ready."""
+    """Memory, the device whose default streams are meant for it (`None`: those of any), and where it is ready.
+
+    Memory that every device reaches may be named as that of one, which need not be the one that it was allocated for.
+    """
 
     kind: str
     address: int
     device: int | None
     ready: Queue
     value: int = 0
+
+    @property
+    def is_named(self) -> bool:
+        return self.kind.endswith("named")
+
+    @property
+    def named(self) -> int | None:
+        """The device that an import by CAI has to name."""
+        return self.device if self.is_named else None
 
 
 async def _inside(block: AbstractAsyncContextManager[cd.CaiView], body: Callable[[], None]) -> None:
@@ -74,8 +95,9 @@ async def _inside(block: AbstractAsyncContextManager[cd.CaiView], body: Callable
 class Program:
     """One machine for many programs, each of its own seed.
 
-    `rows` counts the rows of the table that orders were compared with, `failed` the calls that were made to fail, and
-    `wrong` tells what was not as it has to be, of all programs.
+    `rows` counts the rows of the table that orders were compared with, `failed` the calls that were made to fail,
+    `moved` the routes on which a producer went to another stream, and `wrong` tells what was not as it has to be, of
+    all programs.
     """
 
     machine: Machine
@@ -84,6 +106,7 @@ class Program:
     arrays: list[Array] = field(init=False)
     rows: Counter[Row] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
+    moved: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -97,6 +120,8 @@ class Program:
             Array("pool", self._pool(first.number), 0, first),
             Array("pinned", machine.pinned_memory(NBYTES), None, first),
             Array("managed", machine.managed_memory(NBYTES), None, first),
+            Array("pinned, named", machine.pinned_memory(NBYTES), 1, first),
+            Array("managed, named", machine.managed_memory(NBYTES), 1, first),
         ]
         self.copies = machine.device_memory(64 * NBYTES)
         self._meet()
@@ -114,7 +139,7 @@ class Program:
                 if queue.is_default and array.device in (None, queue.device):
                     self.machine.set_current(queue.device)
                     data = (array.address, False)
-                    view = cd.view(Cai(interface(data=data, stream=queue.number)))
+                    view = cd.view(Cai(interface(data=data, stream=queue.number)), device_id=array.named)
                     view.on(self.queues[0].number)
                     view.synchronize()
         self.machine.set_current(0)
@@ -127,7 +152,8 @@ class Program:
             self.machine.write(array.address, bytes(NBYTES))
         expected = []
         for step in range(steps):
-            array = choose.choice(self.arrays)
+            # Those that are named have no rows of the table.
+            (array,) = choose.choices(self.arrays, [1 if array.is_named else 3 for array in self.arrays])
             expected.append(array.value)
             self._step(choose, array, self.copies + step * NBYTES, step + 1)
         self._wait_for_all(choose)
@@ -148,17 +174,19 @@ class Program:
             self._fail_first(choose, array)
         if self.has_edges and choose.random() < 0.1:
             self._capture(array, *choose.sample(self.queues[:2], 2))
-        usable = [queue for queue in self.queues if not queue.is_default or array.device in (None, queue.device)]
-        consumer = choose.choice(usable)
+        consumer = choose.choice(self._usable(array))
+        if choose.random() < 0.1 and not (array.device is None and array.ready.is_default):
+            self._move(choose, array, copy, value)
+            return
         self._current(choose, array.ready, array)
-        named = array.device if choose.random() < 0.5 else None  # else the driver is asked
+        named = array.device if choose.random() < 0.5 else array.named  # else the driver is asked
         device = _DLPACK[array.kind], array.device or 0
         made = produced(choose, array.address, device, array.ready.number, named)
         view = made.view(choose, self.wrong)
         is_met = isinstance(made.array, (Cai, dict)) and "device_id" not in made.told
         current = self._current(choose, consumer, array, may_be_none=True)
         row = self._row(array, consumer.number, consumer.device, current, is_met)
-        if self.has_edges and row is not None and choose.random() < 0.3:
+        if self.has_edges and row is not None and choose.random() < 0.6:
             self._fail(choose, row, current, lambda: view.on(consumer.number))
         if choose.random() < 0.3:
             self._lend(choose, view, array, consumer, lambda: self._use(consumer, array.address, copy, value), row)
@@ -169,6 +197,33 @@ class Program:
             self._use(consumer, array.address, copy, value)
             array.ready = consumer
         array.value = value
+
+    def _usable(self, array: Array) -> list[Queue]:
+        return [queue for queue in self.queues if not queue.is_default or array.device in (None, queue.device)]
+
+    def _move(self, choose: random.Random, array: Array, copy: int, value: int) -> None:
+        """Lends the array while its producer goes to another stream, on which it writes next."""
+        usable = [queue for queue in self._usable(array) if array.device is not None or not queue.is_default]
+        to, consumer, between = (choose.choice(usable) for _ in range(3))
+        moving = Moving.of(array.address, (_DLPACK[array.kind], array.device or 0), array.ready.number)
+        self._current(choose, None, array)
+        view = cd.view(moving.array)
+
+        def read(address: int) -> None:
+            before = self.machine.current()
+            self._copy(consumer, address, copy)
+            self.machine.enter(before)
+
+        use = Use(consumer.number, between.number, lambda: moving.go(to.number), read)
+        if choose.random() < 0.5:
+            use.move()
+        name = choose.choice(list(LOANS))
+        LOANS[name](view, use)
+        writer = choose.choice([to, to, array.ready])  # it may have come back
+        self.machine.set_current(writer.device)
+        self.machine.control.store(writer.number, array.address, bytes([value]) * NBYTES)
+        array.ready, array.value = writer, value
+        self.moved[name] += 1
 
     def _lend(
         self,
@@ -230,10 +285,10 @@ class Program:
         captures = Captures(self.machine)
         captures.begin(producer.number)
         captures.fork(producer.number, consumer.number)
-        view = cd.view(Cai(interface(data=(array.address, False), stream=producer.number)))
+        view = cd.view(Cai(interface(data=(array.address, False), stream=producer.number)), device_id=array.named)
         self.machine.clear()
         view.on(consumer.number)
-        self._compare(("A", "B", array.kind, "A's, both captured"))
+        self._compare_named(array, ("A", "B", array.kind, "A's, both captured"))
         captures.fork(consumer.number, producer.number)
         graph = captures.end(producer.number)
         self._do("cuGraphDestroy", ctypes.c_void_p(graph))
@@ -242,18 +297,19 @@ class Program:
         """Of ready data, and for a consumer that orders the streams itself, nothing is called."""
         self._current(choose, array.ready, array)
         producer = Cai(interface(data=(array.address, False), stream=array.ready.number))
-        view, ready = cd.view(producer), cd.view(producer, producer_stream=None)
+        view = cd.view(producer, device_id=array.named)
+        ready = cd.view(producer, producer_stream=None, device_id=array.named)
         self.machine.clear()
         if not array.ready.is_default:
             view.__dlpack__(stream=-1, max_version=(1, 3))
-            self._compare(("A", "-1", array.kind, "A's"))
+            self._compare_named(array, ("A", "-1", array.kind, "A's"))
             self.machine.clear()
         FACES[choose.choice(["on", "dlpack", "join"])](ready, self.queues[0].number)
-        self._compare(("None", "B", array.kind, "A's"))
+        self._compare_named(array, ("None", "B", array.kind, "A's"))
         if array.kind != "managed":  # the table's is on a device that does not share it
             self.machine.clear()
             FACES["synchronize"](ready, HOST)
-            self._compare(("None", "host", array.kind, "A's"))
+            self._compare_named(array, ("None", "host", array.kind, "A's"))
 
     # --- what an order calls ---
 
@@ -279,6 +335,10 @@ class Program:
             where = "A's"
         row = (first, second, kind, where)
         return row if row in TABLE else None
+
+    def _compare_named(self, array: Array, row: Row) -> None:
+        """Compares, unless the array has no rows: it is called another memory than it is."""
+        self._compare(None if array.is_named else row)
 
     def _compare(self, row: Row | None, is_remembered: bool = False) -> None:
         """Compares the calls since the log was cleared with the table; a view that is made asks for the context."""
@@ -353,10 +413,13 @@ class Program:
             self.machine.set_current(current)
 
     def _use(self, queue: Queue, address: int, copy: int, value: int) -> None:
+        self._copy(queue, address, copy)
+        self.machine.control.store(queue.number, address, bytes([value]) * NBYTES)
+
+    def _copy(self, queue: Queue, address: int, copy: int) -> None:
         self.machine.set_current(queue.device)
         arguments = ctypes.c_uint64(copy), ctypes.c_uint64(address), ctypes.c_size_t(NBYTES)
         self._do("cuMemcpyAsync", *arguments, ctypes.c_void_p(queue.number))
-        self.machine.control.store(queue.number, address, bytes([value]) * NBYTES)
 
     def _wait_for_all(self, choose: random.Random) -> None:
         for queue in choose.sample(self.queues, len(self.queues)):
@@ -371,7 +434,7 @@ class Program:
     def close(self) -> None:
         self.machine.set_current(0)
         for array in self.arrays:
-            if array.kind == "pinned":
+            if array.kind.startswith("pinned"):
                 self._do("cuMemFreeHost", ctypes.c_void_p(array.address))
             else:
                 self.machine.free(array.address)

@@ -13,7 +13,7 @@ from conformance.soak.simulator import EDGES as EDGES_CODE
 from conformance.tests.interpreter.process import on_the_simulator
 from conformance.tests.simulated.machine import Machine
 from conformance.tests.streams.edge_machine import Bench
-from conformance.tests.streams.edge_programs import EDGES, EXCLUSIVE, OTHER_NAMES, Program
+from conformance.tests.streams.edge_programs import EDGES, EXCLUSIVE, OTHER_NAMES, OTHERS_MEMORY, Program
 
 SEEDS = range(100)
 
@@ -39,7 +39,7 @@ def test_every_program_is_right_and_every_edge_is_met(schedule: str, bench: Benc
                 wrong[seed] = program.wrong
         reached += program.reached
     assert wrong == {}
-    assert set(reached) == EDGES
+    assert set(reached) == EDGES | OTHER_NAMES
 
 
 @pytest.mark.parametrize("call", ["cuStreamWaitEvent", "cuStreamSynchronize"])
@@ -76,10 +76,11 @@ for seed in range(40):
 """
 
 
+@pytest.mark.parametrize("attribute", ["0:89=0", "1:89=0"])
 @pytest.mark.parametrize("schedule", ["lazy", "threaded"])
-def test_a_device_that_wants_its_managed_memory(schedule: str) -> None:
+def test_a_device_that_wants_its_managed_memory(schedule: str, attribute: str) -> None:
     """The attribute is asked for once in a process."""
-    machine = ("--schedule", schedule, "--attribute", "0:89=0")
+    machine = ("--schedule", schedule, "--attribute", attribute)
     done = on_the_simulator(PROGRAMS, *machine, NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM="1")
     assert done.returncode == 0, done.stderr
-    assert set(done.stdout.splitlines()) >= {EXCLUSIVE, *OTHER_NAMES}
+    assert set(done.stdout.splitlines()) >= {EXCLUSIVE, OTHERS_MEMORY, *OTHER_NAMES}

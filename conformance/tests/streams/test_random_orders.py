@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from conformance.tests.simulated.machine import Machine
+from conformance.tests.streams.moved_producers import LOANS
 from conformance.tests.streams.random_orders import TABLE, Program
 
-SEEDS = range(150)
+SEEDS = range(200)
 
 
 @pytest.fixture
@@ -32,6 +33,7 @@ def test_every_copy_is_of_the_step_before_it_by_the_calls_of_the_table(schedule:
     program.machine.control.schedule = schedule
     assert [seed for seed in SEEDS if not program.is_right(seed)] == [], program.wrong
     assert set(program.rows) == set(TABLE) - EXCLUSIVE
+    assert set(program.moved) == set(LOANS)
     calls = {call for row in program.rows for call in TABLE[row]} - NOT_FAILED
     assert set(program.failed) == calls | {"cuEventCreate"}
 
