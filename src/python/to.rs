@@ -235,11 +235,11 @@ fn by_table<'py>(
     let (descriptor, owner) = view.into_parts();
     // The library shares the memory, so that the tensor is no copy.
     let flags = descriptor.flags().with(Flags::IS_COPIED, false);
-    let tensor = build_in_capsule(descriptor.borrowed(), flags.bits(), owner).map_err(|error| {
-        // SAFETY: `build_in_capsule` has failed and not taken the owner, which is released once.
-        unsafe { owner.release() };
-        error
-    })?;
+    let tensor =
+        build_in_capsule(descriptor.borrowed(), flags.bits(), owner).inspect_err(|_| {
+            // SAFETY: `build_in_capsule` has failed and not taken the owner, which is released once.
+            unsafe { owner.release() };
+        })?;
     table.object(py, tensor)
 }
 
