@@ -135,6 +135,7 @@ fn after_failure(
 fn request(options: &Options<'_, '_>) -> DlpackArguments {
     DlpackArguments {
         stream: options.producer,
+        is_producers: true,
         ..DlpackArguments::default()
     }
 }
