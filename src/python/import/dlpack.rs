@@ -129,7 +129,11 @@ pub(crate) fn offer_of_object<'py>(
         None => work_stream(object.py(), traits, wanted)?,
         given => given,
     };
-    let asked = stream_to_request(wanted, named, request)?;
+    let named = DlpackArguments {
+        stream: named,
+        ..request
+    };
+    let asked = stream_to_request(wanted, named)?;
     let current = current_for(object.py(), traits, announced)?;
     let called = call(object, asked, wanted, request);
     if current.is_some() {
@@ -221,7 +225,7 @@ pub(crate) fn offer_of_capsule<'py>(
     capsule::check_alive(capsule)?;
     let mut tensor = capsule::read(capsule.clone())?;
     let wanted = request.device.unwrap_or(tensor.descriptor.device());
-    let ready = stream_to_request(wanted, request.stream, request)?;
+    let ready = stream_to_request(wanted, request)?;
     check(&mut tensor.descriptor, wanted, request)?;
     Ok(Offer { tensor, ready })
 }
@@ -328,12 +332,15 @@ fn work_stream(py: Python<'_>, traits: Traits, device: Device) -> PyResult<Optio
 }
 
 /// Chooses the stream that is passed to the producer, and on which the data is then ready.
-fn stream_to_request(
-    device: Device,
-    wanted: Option<Stream>,
-    request: DlpackArguments,
-) -> PyResult<Stream> {
-    match (Platform::from_device_type(device.device_type), wanted) {
+///
+/// # Errors
+/// `stream-cpu`.
+#[inline(always)]
+pub(super) fn stream_to_request(device: Device, request: DlpackArguments) -> PyResult<Stream> {
+    match (
+        Platform::from_device_type(device.device_type),
+        request.stream,
+    ) {
         (Some(Platform::Host), Some(stream)) if stream != Stream::None => {
             let field = match request.is_producers {
                 true => Field::Argument("producer_stream"),
