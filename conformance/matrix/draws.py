@@ -55,7 +55,9 @@ FILTERS: dict[str, Callable[[], None]] = {
     "streams": lambda: warnings.filterwarnings("error", category=cd.StreamWarning),
     "versions": lambda: warnings.filterwarnings("error", category=cd.VersionWarning),
     "a text": lambda: warnings.filterwarnings("error", message=r".*version"),
-    "these modules": lambda: warnings.filterwarnings("error", module=r"conformance\.matrix\.(explained|doors)$"),
+    "these modules": lambda: warnings.filterwarnings(
+        "error", module=r"(__main__|conformance\.matrix\.(explained|doors))$"
+    ),
     "another module": lambda: warnings.filterwarnings("error", module="elsewhere"),
     "another line": lambda: warnings.filterwarnings("error", lineno=1),
     "unless ignored": errors_but_ignored,

@@ -273,8 +273,9 @@ class Bench:
             return
         stream = self.stream_of(case, obj, keywords) if case.door in ("to_dlpack", "a capsule") else None
         try:
+            asked = {**keywords, "stream": stream} if stream else keywords
             with self.warned(case):
-                told = cd.explain(obj, **keywords, **({"stream": stream} if stream else {}))
+                told = cd.explain(obj, **asked)
         except Exception:
             return  # the keywords alone are wrong, which `raised` has compared
         if is_unasked(told) or (told.route is not None and not door.applies(obj, told)):

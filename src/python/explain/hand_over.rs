@@ -134,7 +134,7 @@ pub(super) fn refuse(
     let exports = |call: &Call, array: &Descriptor| {
         let error = check(view, call, array, consumer).err()?;
         let refused = sentence(py, &error);
-        if driver_error(py).is_ok_and(|class| error.is_instance(py, &class)) {
+        if driver_error(py).is_ok_and(|class| error.is_instance(py, class)) {
             unanswered.replace(Some(refused.clone()));
         }
         Some(refused)
