@@ -53,7 +53,7 @@ PYTHON_CODE   := bindings conformance
 KIT       := PYTHONPATH=$(abspath conformance/kit/src)
 simulated  = $(KIT) $1/bin/python -m cai_conformance simulate -- $1/bin/python
 
-.PHONY: miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance pycuda simulator clean
+.PHONY: miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance explained pycuda simulator clean
 .DELETE_ON_ERROR:
 
 help:
@@ -207,6 +207,10 @@ $(TORCH)/.stand-ins: conformance/matrix/torch_cpu/stand_ins.py $(TORCH)/.require
 conformance: $(MATRIX)/.package simulator
 	$(call simulated,$(MATRIX)) -m pytest -p conformance.tests.conftest conformance/matrix/faults conformance/matrix/jax_cpu
 	$(call simulated,$(MATRIX)) -m conformance.matrix.run $(if $(KEEP),--keep)
+
+# Draws CASES cases in host memory and as many in simulated device memory, and keeps what came of them.
+explained: $(MATRIX)/.package simulator
+	$(call simulated,$(MATRIX)) -m conformance.matrix.explained both --cases $(or $(CASES),30000) --keep
 
 # PyCUDA has no wheel: it takes a minute and a half and a C++ compiler. It is linked against the simulated
 # driver, under the name that a real one has too.

@@ -30,6 +30,7 @@
 //! # }
 //! ```
 
+mod buffer;
 mod order;
 #[cfg(test)]
 mod page;

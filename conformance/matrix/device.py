@@ -21,7 +21,7 @@ import numpy as np
 
 from conformance.matrix.calls import Consume, Key, Seen, consumers
 from conformance.matrix.cells import EXTRA, NotMade
-from conformance.matrix.host import given_mpi
+from conformance.matrix.host import Sent, given_mpi
 
 Produce = Callable[[Any], tuple[object, int]]
 
@@ -214,7 +214,8 @@ def read_numpy(array: Any) -> Seen:
     return None, array.tobytes(), array.dtype.name
 
 
-def read_mpi(memory: Any) -> Seen:
+def read_mpi(sent: Sent) -> Seen:
+    memory = sent.memory()
     return memory.address, read(memory.address, memory.nbytes) if memory.nbytes else b"", None
 
 

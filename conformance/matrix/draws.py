@@ -55,7 +55,9 @@ FILTERS: dict[str, Callable[[], None]] = {
     "streams": lambda: warnings.filterwarnings("error", category=cd.StreamWarning),
     "versions": lambda: warnings.filterwarnings("error", category=cd.VersionWarning),
     "a text": lambda: warnings.filterwarnings("error", message=r".*version"),
-    "this module": lambda: warnings.filterwarnings("error", module=r"conformance\.matrix\.explained$"),
+    "these modules": lambda: warnings.filterwarnings(
+        "error", module=r"(__main__|conformance\.matrix\.(explained|doors))$"
+    ),
     "another module": lambda: warnings.filterwarnings("error", module="elsewhere"),
     "another line": lambda: warnings.filterwarnings("error", lineno=1),
     "unless ignored": errors_but_ignored,
@@ -83,6 +85,8 @@ class Case:
     capture: tuple[str, int] | None = None
     # The values that an odd array is drawn from.
     draw: int = 0
+    # Another door of the library, of `doors.py`.
+    door: str | None = None
 
     def __str__(self) -> str:
         array = f"{self.producer} {self.draw}" if self.draw else f"{self.producer} {self.dtype} {self.layout}"
@@ -93,10 +97,13 @@ class Case:
         ]
         told += [f"sync={self.sync}" if self.sync else "", "in use_stream" if self.in_block else ""]
         told += [f"errors: {self.filters}" if self.filters else "", f"captured: {self.capture}" if self.capture else ""]
+        told += [f"by {self.door}" if self.door else ""]
         return ", ".join(part for part in told if part)
 
 
-def drawn(chosen: random.Random, producers: list[str], odd: list[str], consumers: list[str | None]) -> Case:
+def drawn(
+    chosen: random.Random, producers: list[str], odd: list[str], consumers: list[str | None], doors: list[str]
+) -> Case:
     """A case by chance: most have few keywords, so that most arrays reach the consumer."""
     keywords = {}
     for _ in range(chosen.choice([0, 0, 1, 1, 2, 3])):
@@ -123,6 +130,7 @@ def drawn(chosen: random.Random, producers: list[str], odd: list[str], consumers
         filters=chosen.choice(list(FILTERS)) if chosen.random() < 0.2 else None,
         capture=(chosen.choice(CAPTURED), chosen.choice(MODES)) if chosen.random() < 0.2 else None,
         draw=chosen.randrange(1, 1 << 30) if is_odd else 0,
+        door=chosen.choice(doors) if doors and chosen.random() < 0.5 else None,
     )
 
 

@@ -1,10 +1,11 @@
 """Compares what `explain` tells with what the import and the consumer's call then do.
 
-    ... python -m conformance.matrix.explained host|device [CONSUMER,...] [--cases N] [--seed N]
+    ... python -m conformance.matrix.explained host|device|both [CONSUMER,...] [--cases N] [--seed N] [--keep]
 
-A case is an array x keywords x policy x filters of warnings x captures x consumer x its name x its stream, drawn at
-random (`draws.py`). `explain` is called first, then `view`, then the consumer's own call, with the real library, and
-then each remedy that was told; a line is printed for each difference.
+A case is an array x keywords x policy x filters of warnings x captures x consumer x its name x its stream x door,
+drawn at random (`draws.py`). `explain` is called first, then `view`, then the consumer's own call, with the real
+library, then each remedy that was told, and then the other door (`doors.py`); a line is printed for each difference,
+with the smallest case that makes it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ import argparse
 import contextlib
 import gc
 import random
+import re
 import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import cai_dlpack as cd
@@ -25,15 +29,19 @@ from cai_conformance import Sim
 from conformance.matrix import access, arrays, host, odd
 from conformance.matrix.calls import PARTNERS
 from conformance.matrix.cells import NotMade, sample
+from conformance.matrix.doors import DOORS
 from conformance.matrix.draws import FILTERS, STREAM, Case, drawn
-from conformance.matrix.installed import GPU_ONLY, version
+from conformance.matrix.installed import GPU_ONLY, driver, version
+from conformance.provenance import commit, today
 
+KEPT = Path(__file__).resolve().parents[1] / "results" / "explained.txt"
 # The driver's calls that make a stream, or the host, wait.
 ORDER = {"cuEventRecord", "cuStreamWaitEvent", "cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize"}
 # Libraries of device memory that are handed host memory too.
 ON_BOTH = ["cuda-core", "numba-cuda"]
 # The rules that an import applies to its keywords and to the announced device, whatever is exported.
 DEVICE_RULE = "[pointer-device]"
+LATE_RULES = re.compile(r"\[(pointer-unknown|pointer-device|out-of-bounds|stream-undeclared)\]$")
 KNOWABLE = {"shape-extent", "ndim-limit", "size-overflow", "pointer-device", "argument-type", "argument-value"}
 # What is read of a consumer's array that finds out late what it cannot take.
 LOOKS: dict[str, Any] = {"cuda-core": lambda found: (found.shape, found.strides)}
@@ -46,6 +54,21 @@ NOT_MADE = {
 def is_unasked(told: Any) -> bool:
     """Whether the producer was not asked, as that would have made a stream wait."""
     return told.unknown is not None and "__dlpack__" in told.unknown
+
+
+def simplified(case: Case) -> Iterator[Case]:
+    """The cases with one thing less."""
+    for keyword in case.keywords:
+        yield replace(case, keywords=tuple(other for other in case.keywords if other != keyword))
+    less: dict[str, Any] = dict.fromkeys(("filters", "capture", "sync", "name", "stream", "door"))
+    for name, value in {**less, "in_block": False}.items():
+        if getattr(case, name) != value:
+            yield replace(case, **{name: value})
+
+
+def alike(one: str, other: str) -> bool:
+    """Whether two lines tell the same difference, of arrays at other addresses."""
+    return one.split("=")[0].split("0x")[0] == other.split("=")[0].split("0x")[0]
 
 
 class Bench:
@@ -71,14 +94,25 @@ class Bench:
 
     def drawn(self, chosen: random.Random, consumers: list[str | None]) -> Case:
         """A case by chance."""
-        return drawn(chosen, sorted(self.producers), sorted(self.odd), consumers)
+        return drawn(chosen, sorted(self.producers), sorted(self.odd), consumers, list(DOORS))
+
+    def shrunk(self, case: Case, line: str) -> Case:
+        """The case with no more than what makes this difference."""
+        simpler: list[Case] = [case]
+        while simpler:
+            case = simpler[0]
+            simpler = [each for each in simplified(case) if any(alike(line, other) for other in self.wrong(each))]
+        return case
 
     def wrong(self, case: Case) -> list[str]:
         """The differences between what is told of a case and what happens."""
         with contextlib.suppress(NotMade):
             obj = self.made(case)
+            # Of its own: a capsule is consumed once, and nothing is made in a capture.
+            again = self.made(case) if case.door else None
             with self.around(case):
-                return list(self.differences(case, obj))
+                found = list(self.differences(case, obj))
+                return [*found, *self.through(case, again)] if case.door else found
         return []
 
     def made(self, case: Case) -> Any:
@@ -121,10 +155,12 @@ class Bench:
                 FILTERS[case.filters]()
             yield given
 
+    def keywords(self, case: Case) -> dict[str, Any]:
+        """The keywords of the import."""
+        return {name: self.streams[0] if value is STREAM else value for name, value in case.keywords}
+
     def differences(self, case: Case, obj: Any) -> Iterator[str]:
-        keywords: dict[str, Any] = {
-            name: self.streams[0] if value is STREAM else value for name, value in case.keywords
-        }
+        keywords = self.keywords(case)
         stream = self.stream_of(case, obj, keywords)
         row = PARTNERS[case.consumer] if case.consumer else None
         asked: dict[str, Any] = {
@@ -227,6 +263,52 @@ class Bench:
                 undeclared = getattr(error, "rule", None) == "stream-undeclared"
             if undeclared != said.startswith("undeclared"):
                 yield f"undeclared: {undeclared}, told as {said}"
+
+    def through(self, case: Case, obj: Any) -> Iterator[str]:
+        """What another door than `view` does with the array of a case."""
+        door = DOORS[case.door or ""]
+        keywords = self.keywords(case)
+        # Another extension has classes of warnings of its own.
+        if not door.takes_keywords and (keywords or case.filters):
+            return
+        stream = self.stream_of(case, obj, keywords) if case.door in ("to_dlpack", "a capsule") else None
+        try:
+            asked = {**keywords, "stream": stream} if stream else keywords
+            with self.warned(case):
+                told = cd.explain(obj, **asked)
+        except Exception:
+            return  # the keywords alone are wrong, which `raised` has compared
+        if is_unasked(told) or (told.route is not None and not door.applies(obj, told)):
+            return
+        said = told.refused if told.route is None else door.refusal(told)
+        if told.route is None and not self.has_protocol(case.door, obj):
+            return
+        try:
+            with self.warned(case):
+                door.call(obj, keywords, stream)
+        except Exception as error:
+            first = (str(error).splitlines() or [""])[0] or type(error).__name__
+            self.reached[case.door, "refused"] += 1
+            is_own = said is None and str(getattr(error, "rule", None)).startswith(door.own or ("-",))
+            # An export by DLPack refuses what that cannot describe before the driver is asked.
+            is_earlier = said is not None and LATE_RULES.search(said) is not None
+            if not (
+                is_own or is_earlier or door.is_same(first, said) or self.refused_anyway(told, first, obj, keywords)
+            ):
+                yield f"{case.door}: refused by {first!r}, told as {said!r}"
+            return
+        self.reached[case.door, "taken"] += 1
+        if said is not None:
+            yield f"{case.door}: taken, told as {said!r}"
+
+    def has_protocol(self, door: str | None, obj: Any) -> bool:
+        """Whether a door that reads one protocol is open to an array that `view` refuses."""
+        has_interface = isinstance(obj, dict) or hasattr(type(obj), "__cuda_array_interface__")
+        if door == "from_cai":
+            return has_interface and not hasattr(type(obj), "__dlpack__")
+        if door == "from_dlpack":
+            return arrays.is_capsule(obj) or (hasattr(type(obj), "__dlpack__") and not has_interface)
+        return True
 
     def exported(self, told: Any, view: Any, stream: int | None) -> Iterator[str]:
         """The view's own export: what is told without a consumer."""
@@ -345,28 +427,56 @@ class Bench:
         return [(call.name, call.arguments.get("stream", 0)) for call in found if call.name in ORDER]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("room", choices=["host", "device"])
-    parser.add_argument("consumers", nargs="?", default=None)
-    parser.add_argument("--cases", type=int, default=4000)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-    bench = Bench(Sim(), options.room)
-    chosen = random.Random(options.seed)
-    only = options.consumers.split(",") if options.consumers else None
+def run(room: str, only: list[str] | None, cases: int, seed: int) -> tuple[Bench, list[str]]:
+    """Runs the cases of a room; returns what was reached, and a line for each difference, with its smallest case."""
+    bench = Bench(Sim(), room)
+    chosen = random.Random(seed)
     consumers = bench.consumers(only)
     wrong: dict[str, list[Case]] = {}
-    for number in range(options.cases):
+    for number in range(cases):
         case = bench.drawn(chosen, consumers)
         for line in bench.wrong(case):
             wrong.setdefault(f"{case.consumer}: {line}", []).append(case)
         if number % 500 == 0:
             gc.collect()
-    for line, cases in sorted(wrong.items()):
-        print(f"{len(cases)} x {line}\n    {cases[0]}")
-    print(dict(bench.reached))
-    return 1 if wrong else 0
+    found = []
+    for line, of_line in sorted(wrong.items()):
+        smallest = bench.shrunk(of_line[0], line.partition(": ")[2])
+        found.append(f"{len(of_line)} x {line}\n    {smallest}")
+    return bench, found
+
+
+def summary(room: str, bench: Bench, wrong: list[str], cases: int, seed: int) -> list[str]:
+    """The lines of a room in the kept result."""
+    reached = bench.reached
+    lines = [f"{room}: {cases} cases of seed {seed}, {len(wrong)} told otherwise than what happened"]
+    for name in sorted({name for name, _ in reached if name}):
+        counts = [f"{reached[name, what]} {what}" for what in ("taken", "refused", "remedy") if reached[name, what]]
+        lines.append(f"{room}, {name}: " + ", ".join(counts))
+    counts = [f"{reached[None, what]} {what}" for what in ("taken", "refused", "raised", "unknown")]
+    return [*lines, f"{room}, view: " + ", ".join(counts), *wrong]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("room", choices=["host", "device", "both"])
+    parser.add_argument("consumers", nargs="?", default=None)
+    parser.add_argument("--cases", type=int, default=4000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", action="store_true", help="write conformance/results/explained.txt")
+    options = parser.parse_args()
+    only = options.consumers.split(",") if options.consumers else None
+    rooms = ["host", "device"] if options.room == "both" else [options.room]
+    lines = [f"explained, {today()}, sources of {commit()}, {driver()}"]
+    is_wrong = False
+    for room in rooms:
+        bench, wrong = run(room, only, options.cases, options.seed)
+        lines += summary(room, bench, wrong, options.cases, options.seed)
+        is_wrong = is_wrong or bool(wrong)
+    print("\n".join(lines))
+    if options.keep:
+        KEPT.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return 1 if is_wrong else 0
 
 
 if __name__ == "__main__":

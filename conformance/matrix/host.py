@@ -208,7 +208,8 @@ def read_warp(array: Any) -> Seen:
     return array.ptr or 0, array.numpy().tobytes(), array.numpy().dtype.name
 
 
-def read_mpi(memory: Any) -> Seen:
+def read_mpi(sent: Sent) -> Seen:
+    memory = sent.memory()
     return memory.address, bytes(memory.tobytes()), None
 
 
@@ -232,11 +233,23 @@ def given_warp() -> dict[str, Any]:
     return {}
 
 
-def given_mpi() -> dict[str, Any]:
-    """A message's buffer, as `Send` takes it, without a receiver."""
-    from mpi4py import MPI
+class Sent:
+    """A message whose sending is prepared and not begun, for lack of a receiver: mpi4py has read all of its buffer."""
 
-    return {"comm": types.SimpleNamespace(Send=lambda buffer, dest: MPI.memory.frombuffer(buffer, readonly=True))}
+    def __init__(self, buffer: Any, dest: int) -> None:
+        from mpi4py import MPI
+
+        MPI.COMM_SELF.Send_init(buffer, dest=0).Free()
+        self.buffer = buffer
+
+    def memory(self) -> Any:
+        from mpi4py import MPI
+
+        return MPI.memory.frombuffer(self.buffer, readonly=True)
+
+
+def given_mpi() -> dict[str, Any]:
+    return {"comm": types.SimpleNamespace(Send=Sent)}
 
 
 GIVEN: dict[str, Callable[[], dict[str, Any]]] = {"warp-lang": given_warp, "mpi4py": given_mpi}

@@ -210,6 +210,18 @@ def test_c57_c58_c59_descr() -> None:
 
     twice = cai(typestr="|V8", descr=[("x", "<f4"), ("x", "<f4")])
     check_refusal(refuse(lambda: cd.view(twice, device_id=0), ValueError), "descr-names", "descr", value="'x'")
+    titled = cai(typestr="|V8", descr=[(("y", "x"), "<f4"), ("y", "<f4")])
+    check_refusal(refuse(lambda: cd.view(titled, device_id=0), ValueError), "descr-names", "descr", value="'y'")
+    second = cd.view(cai(typestr="|V8", descr=[(("a title", "x"), "<f4"), ("y", "<f4")]), device_id=0)
+    assert second.field("a title").ptr == second.field("x").ptr != second.field("y").ptr
+
+    for name in ("\ud800", ("a title", "\ud800"), ("\ud800", "x")):
+        surrogate = cai(typestr="|V4", descr=[(name, "<f4")])
+        found = refuse(lambda each=surrogate: cd.view(each, device_id=0), ValueError)  # type: ignore[misc]
+        check_refusal(found, "descr-syntax", "descr", hint="lone surrogate")
+    check_refusal(
+        refuse(lambda: cd.view(cai(typestr="|V4", descr=[((3, "x"), "<f4")])), TypeError), "descr-type", "descr"
+    )
 
     deep = cai(typestr="|V4", descr=nested_descr(10_000))
     found = refuse(lambda: cd.view(deep, device_id=0), ValueError)

@@ -263,6 +263,7 @@ CALLS: dict[str, tuple[str, Callable[[], object]]] = {
         in_one_piece,
     ),
     "array-unreadable": ("numpy.asarray(view)", lambda: np.asarray(on_device())),
+    "buffer-items": ("memoryview(view)", lambda: memoryview(made(dtype=(abi.FLOAT8_E5M2, 8, 1)))),  # type: ignore[arg-type]
     "numpy-dtype": ("float4_e2m1fnx2", lambda: np.dtype(made(dtype=(abi.FLOAT4_E2M1FN, 4, 2)).dtype)),
     "argument-unexpected": ("devce_id=0", lambda: LOOSE.view(np.zeros(3), devce_id=0)),
     "argument-missing": ("cd.join([v])", lambda: LOOSE.join([cd.view(np.zeros(3))])),
@@ -332,6 +333,14 @@ def test_the_page_is_read_whole() -> None:
     assert sorted(EXAMPLES) == sorted(re.findall(r"^### (\S+)$", PAGE, re.MULTILINE))
     assert set(CALLS) | set(ELSEWHERE) <= set(EXAMPLES)
     assert not set(CALLS) & set(ELSEWHERE)
+
+
+def test_a_keyword_of_the_page_is_one_that_some_call_takes() -> None:
+    calls = [getattr(cd, name) for name in cd.__all__] + [getattr(cd.CaiView, name) for name in dir(cd.CaiView)]
+    taken = {name for call in calls for name in re.findall(r"\w+", getattr(call, "__text_signature__", None) or "")}
+    keywords = set(re.findall(r"`(\w+)=`", PAGE))
+    assert {"dtype", "stream"} <= taken
+    assert keywords <= taken, keywords - taken
 
 
 @pytest.mark.parametrize("rule", sorted(set(EXAMPLES) - set(ELSEWHERE)))

@@ -351,7 +351,7 @@ def test_a_copy_of_a_view() -> None:
     assert copy.copy(view) is view
     found = refuse(lambda: copy.deepcopy(view), TypeError)
     check_refusal(found, "deep-copy", "object", hint="copy=True")
-    check_refusal(refuse(lambda: pickle.dumps(view), TypeError), "pickle", "object", hint="pickle a copy")
+    check_refusal(refuse(lambda: pickle.dumps(view), TypeError), "pickle", "object", hint="pickle numpy.asarray(view)")
 
 
 def test_a_property_with_a_typo_keeps_its_cause() -> None:

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::reads::{Reads, has_buffer};
+use super::buffer::{has_buffer, is_out_of_order};
+use super::reads::Reads;
 use super::row::{Call, Waits};
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Access;
@@ -159,6 +160,7 @@ impl Call {
     fn asks_next(&self, array: &Descriptor) -> Option<Request> {
         match (self.reads, self.waits, platform_of(array)) {
             (_, _, Platform::Host) => None,
+            (Reads::BufferOrDlpack, ..) if is_out_of_order(array) => None,
             (Reads::BufferOrDlpack, ..) => Some(Request::NoSync),
             // A library that cannot take a tensor from the table calls `__dlpack__`, and passes neither a stream nor a
             // version, without which read-only data is refused.

@@ -1,7 +1,5 @@
 //! The protocols by which calls read a view.
 
-use crate::protocol::descriptor::Descriptor;
-
 /// The protocol by which a [`Call`](super::Call) reads a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -33,11 +31,4 @@ impl Reads {
             Self::ArrayInterface => "array interface",
         }
     }
-}
-
-/// Whether a view of the array has a buffer in C order.
-pub(super) fn has_buffer(array: &Descriptor) -> bool {
-    array.device().is_host_readable()
-        && array.dtype().format().is_some()
-        && (array.len() == 0 || array.layout().is_c_contiguous())
 }

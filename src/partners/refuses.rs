@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use super::buffer::{has_buffer, is_out_of_order};
 use super::reads::Reads;
-use super::reads::has_buffer;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Access, Device, Flags};
 use crate::protocol::dtype::{Kind, TypeStr};
@@ -44,7 +44,7 @@ pub enum Refuses {
     BeyondNumpy,
     /// Items of no whole number of bytes.
     BitItems,
-    /// Arrays that are read by DLPack, as they have no buffer in C order: negative strides, also of an axis of one
+    /// Arrays that are read by DLPack, as they have no contiguous buffer: negative strides, also of an axis of one
     /// element; strides of neither C nor Fortran order, also of an array without elements.
     OutOfOrder,
     /// Arrays without elements that have negative strides.
@@ -100,9 +100,7 @@ impl Refuses {
                 let dtype = array.dtype();
                 u32::from(dtype.bits()) * u32::from(dtype.lanes()) % 8 != 0
             }
-            Self::OutOfOrder => {
-                !has_buffer(array) && (layout.has_negative_strides() || !is_in_order(array))
-            }
+            Self::OutOfOrder => !has_buffer(array) && is_out_of_order(array),
             Self::EmptyBackwards => array.len() == 0 && layout.has_negative_strides(),
             Self::SubByte => array.dtype().is_sub_byte(),
             Self::Packed => array.dtype().is_sub_byte() && !is_padded(array),
@@ -152,7 +150,7 @@ impl fmt::Display for Refuses {
             }
             Self::BitItems => f.write_str("items of no whole number of bytes"),
             Self::OutOfOrder => f.write_str(
-                "without a buffer in C order: negative strides, and what is neither in C nor in Fortran order",
+                "without a contiguous buffer: negative strides, and what is neither in C nor in Fortran order",
             ),
             Self::EmptyBackwards => f.write_str("negative strides of arrays without elements"),
             Self::DType(name) | Self::OneDType(name) => f.write_str(name),
@@ -189,22 +187,6 @@ fn runs_backwards(array: &Descriptor) -> bool {
     };
     let mut axes = array.shape().iter().zip(strides);
     axes.any(|(extent, stride)| *extent > 1 && stride < 0)
-}
-
-/// Whether the strides are those of C or of Fortran order, also of an array without elements.
-fn is_in_order(array: &Descriptor) -> bool {
-    let axes = || array.shape().iter().zip(array.elem_strides());
-    is_running(axes()) || is_running(axes().rev())
-}
-
-/// Whether each stride is the product of the extents before it, but for axes of one element or none.
-fn is_running<'a>(mut axes: impl Iterator<Item = (&'a i64, &'a i64)>) -> bool {
-    let mut next = Some(1_i64);
-    axes.all(|(extent, stride)| {
-        let is_next = *extent <= 1 || next == Some(*stride);
-        next = next.and_then(|next| next.checked_mul(*extent));
-        is_next
-    })
 }
 
 /// Whether a stride is no whole number of elements.

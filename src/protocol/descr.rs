@@ -68,6 +68,11 @@ impl Descr {
         matches!(self, Self::Fields(fields) if any(fields, &is_such))
     }
 
+    /// Whether a field, on any level, is a reference to an object.
+    pub(super) fn has_objects(&self) -> bool {
+        self.has_field(|typestr| typestr.kind() == Kind::Object)
+    }
+
     /// Builds the refusal of a field that is, on any level, a reference to an object.
     pub(super) fn refuse_objects(&self) -> Option<Violation> {
         fn find(fields: &[DescrField]) -> Option<&DescrField> {
@@ -93,7 +98,7 @@ impl Descr {
         };
         fields
             .iter()
-            .find(|field| !field.name.is_empty() && *field.name == *name)
+            .find(|field| !name.is_empty() && (*field.name == *name || field.title() == Some(name)))
             .ok_or_else(|| {
                 Violation::new(Rule::FieldUnknown, argument, format_args!("'{name}'"))
                     .with_hint(format!("it has {}", Names(fields)))
@@ -171,7 +176,7 @@ impl DescrField {
     }
 }
 
-/// Names the fields that have no name, and checks that each name occurs once.
+/// Names the fields that have no name, and checks that each name and title occurs once.
 ///
 /// # Errors
 /// `descr-names` (ValueError).
@@ -181,7 +186,12 @@ fn named(mut fields: Vec<DescrField>) -> Result<Box<[DescrField]>, Violation> {
             field.name = format!("f{place}").into();
         }
     }
-    let mut names: Vec<_> = fields.iter().map(|field| &*field.name).collect();
+    let titles = fields.iter().filter_map(DescrField::title);
+    let mut names: Vec<_> = fields
+        .iter()
+        .map(|field| &*field.name)
+        .chain(titles)
+        .collect();
     names.sort_unstable();
     let twice = names.windows(2).find_map(|pair| match pair {
         [one, other] if one == other && !one.is_empty() => Some(one),
@@ -190,7 +200,7 @@ fn named(mut fields: Vec<DescrField>) -> Result<Box<[DescrField]>, Violation> {
     match twice {
         None => Ok(fields.into()),
         Some(name) => {
-            let found = format_args!("two fields '{name}'");
+            let found = format_args!("'{name}' twice");
             Err(Violation::new(Rule::DescrNames, Field::CaiDescr, found))
         }
     }

@@ -10,7 +10,7 @@ use super::cai_only::CaiOnly;
 #[cfg(feature = "pyo3")]
 use super::descr::Descr;
 use super::device::{Access, Device, Flags};
-use super::dtype::{self, DType, TypeStr};
+use super::dtype::{self, DType, Kind, TypeStr};
 use super::layout::{self, Element, Layout};
 use super::rule::{Field, Rule, Violation};
 
@@ -528,6 +528,14 @@ impl Descriptor {
         }
     }
 
+    /// Returns the unsigned int that `dtype=` presents the bits of an element as.
+    #[cfg(feature = "pyo3")]
+    pub(crate) fn raw_dtype(&self) -> Option<DType> {
+        let ints = [DType::U8, DType::U16, DType::U32, DType::U64];
+        let mut ints = ints.into_iter();
+        ints.find(|int| self.cai_only().is_none() && self.check_target(*int).is_ok())
+    }
+
     /// Whether each lane is stored in a byte of its own.
     fn is_padded(&self) -> bool {
         self.dtype().is_sub_byte() && self.flags().contains(Flags::SUBBYTE_PADDED)
@@ -539,16 +547,22 @@ impl Descriptor {
     /// # Errors
     /// `shape-override`, `data-alignment` and `dtype-override` (BufferError); the rules of shapes.
     pub fn with_shape(self, dtype: DType, shape: &[i64]) -> Result<Self, Violation> {
-        if self.dtype().is_cai_only() {
-            return match dtype == self.dtype() {
-                true => Err(self.refuse_dlpack()),
-                false => self.with_dtype(dtype)?.with_shape(dtype, shape),
-            };
-        }
         let field = Field::Argument("shape");
         let refuse = |why: fmt::Arguments<'_>| {
             Violation::new(Rule::ShapeOverride, field, Tuple(shape)).with_hint(why.to_string())
         };
+        if let Some(only) = self.cai_only() {
+            if dtype == self.dtype() {
+                return Err(self.refuse_dlpack());
+            }
+            let is_raw = only.typestr().kind() == Kind::Void && !only.descr().has_objects();
+            if !is_raw || dtype.itemsize() == Some(only.typestr().itemsize()) {
+                return self.with_dtype(dtype)?.with_shape(dtype, shape);
+            }
+            if self.layout.is_c_contiguous() {
+                return self.as_bytes(only)?.with_shape(dtype, shape);
+            }
+        }
         if !self.layout.is_c_contiguous() {
             return Err(refuse(format_args!("the data is not contiguous")));
         }
@@ -575,8 +589,18 @@ impl Descriptor {
                 made.nbytes()
             )));
         }
-        made.check_align(field, dtype)?;
+        made.check_align(Field::TensorData, dtype)?;
         Ok(made)
+    }
+
+    /// Describes contiguous items as the bytes that they are made of.
+    fn as_bytes(&self, items: &CaiOnly) -> Result<Self, Violation> {
+        let size = i64::from(items.typestr().itemsize());
+        let nbytes = self.len().cast_signed().saturating_mul(size);
+        let axes = Axes::from_slices(Source::Tensor, &[nbytes], None)?;
+        let layout = Layout::from_elem_axes(axes, 1)?;
+        let (data, device, flags) = (self.data, self.device, self.flags());
+        Ok(Self::from_checked(data, device, DType::U8, flags, layout))
     }
 
     /// Checks that an address suits another type; the alignment of an opaque handle is the device's affair.

@@ -213,8 +213,8 @@ rules! {
         "the fields of descr must add up to the item size of typestr"
         "NumPy's array interface: descr describes one item";
     DescrNames "descr-names" Value
-        "no two fields of one struct may have the same name; an unnamed one is named f0, f1, ... by its place"
-        "NumPy: a field name occurs once; our choice to name fields as NumPy does";
+        "no two names or titles of the fields of one struct may be the same; an unnamed field is named f0, f1, ... by its place"
+        "NumPy: a name or title occurs once; our choice to name fields as NumPy does";
     DescrTypestr "descr-typestr" Value
         "a descr of one unnamed field must repeat the typestr"
         "NumPy's array interface: descr describes the same item as typestr";
@@ -493,6 +493,9 @@ rules! {
     ArrayUnreadable "array-unreadable" Type
         "NumPy cannot read this memory"
         "our choice: TypeError, so that NumPy does not fall back to an element-by-element copy";
+    BufferItems "buffer-items" Type
+        "for a buffer the elements must be native numbers that NumPy has, aligned and evenly spaced"
+        "PEP 3118: a format for each element; our choice: other items leave by the array interfaces, which name them in full";
     NumpyDtype "numpy-dtype" Type
         "NumPy must have the dtype, or the ml_dtypes that is installed"
         "our choice: what NumPy cannot name is refused, and not replaced by raw bytes";

@@ -159,6 +159,7 @@ impl Function for FromDlpack {
             .transpose()?;
         let request = DlpackArguments {
             stream: wanted.or(options.producer),
+            is_producers: wanted.is_none(),
             copy: flag(arguments.copy, "copy")?,
             device: arguments.device.map(options::device).transpose()?,
         };

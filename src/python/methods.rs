@@ -21,6 +21,7 @@ use crate::python::derived::{self, AsKind, Consume, On, OneField, Synchronize, W
 use crate::python::export::dlpack::{DlpackRequest, Export};
 use crate::python::export::{buffer, cai_dict, exchange, numpy_array};
 use crate::python::import::fields;
+use crate::view::Transfer;
 
 entries! {
 impl PyCaiView {
@@ -296,17 +297,20 @@ impl PyCaiView {
 
     #[pyo3(signature = (_memo, /))]
     fn __deepcopy__(&self, _memo: &Bound<'_, PyAny>) -> PyResult<()> {
+        let violation = Violation::new(Rule::DeepCopy, Field::Object, "a CaiView");
         let hint = "cai_dlpack.from_dlpack(view, copy=True) copies the memory, on stream= if it is given";
-        Err(Violation::new(Rule::DeepCopy, Field::Object, "a CaiView")
-            .with_hint(hint)
-            .into())
+        Err(match Transfer::can_copy(self.view().descriptor()) {
+            true => violation.with_hint(hint).into(),
+            false => violation.into(),
+        })
     }
 
     fn __reduce__(&self) -> PyResult<()> {
-        let hint = "pickle a copy on the host: numpy.from_dlpack(view, device=\"cpu\")";
-        Err(Violation::new(Rule::Pickle, Field::Object, "a CaiView")
-            .with_hint(hint)
-            .into())
+        let violation = Violation::new(Rule::Pickle, Field::Object, "a CaiView");
+        Err(match buffer::as_numpy(self.view().descriptor()) {
+            Some(array) => violation.with_hint(format!("pickle {array}")).into(),
+            None => violation.into(),
+        })
     }
 
     fn __repr__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {

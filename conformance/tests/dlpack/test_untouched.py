@@ -380,6 +380,7 @@ NOT_OF_A_CAPSULE = {
         "present-as",
         "buffer-layout",
         "buffer-format",
+        "buffer-items",
         "array-unreadable",
         "stream-unknown",
         "stream-device",

@@ -196,6 +196,7 @@ OF_AN_ARRAY: dict[str, Use] = {
     "to_dlpack, writable": lambda world, array: cd.to_dlpack(array, stream=-1, writable=True, max_version=(1, 3)),
     "split_masked": lambda world, array: cd.split_masked(array),
     "explain": lambda world, array: cd.explain(array, to="torch", stream=world.b),
+    "explain, numpy": lambda world, array: cd.explain(array, to="numpy"),
 }
 
 

@@ -215,6 +215,7 @@ OTHERS: dict[str, Call] = {
     "array-deleted": partial(cd.view, Deleted()),
     "array-traced": partial(cd.view, tracer()),
     "array-unreadable": VIEW.__array__,
+    "buffer-items": lambda: memoryview(tensor(dtype=(abi.BFLOAT, 16, 1))),  # type: ignore[arg-type]
     "buffer-layout": partial(fortran, cd.view(MATRIX)),
     "buffer-format": partial(fortran, cd.view(MATRIX), 0x4),
     "cai-device": tensor().to_cai,

@@ -124,7 +124,7 @@ def test_types_that_are_named_in_the_refusal(dtype: str) -> None:
             "dtype-override",
             "dtype",
             value=dtype,
-            hint="shape= takes packed elements",
+            hint="with shape= contiguous bytes",
         )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from conformance.matrix.calls import PARTNERS
+from conformance.matrix.doors import DOORS
 from conformance.matrix.draws import CAPTURED, FILTERS, MODES, WRONG, Case, drawn, names, typed
 from conformance.matrix.explained import Bench
 from conformance.matrix.odd import DEVICES, HOST, TYPES, fresh, on_device, tensor
@@ -40,6 +41,9 @@ def test_what_is_told_is_what_happens(room: str, machine: Machine) -> None:
     for consumer in consumers:
         for outcome in ("taken", "refused"):
             assert bench.reached[consumer, outcome] > 3, f"{consumer} has {outcome} nearly nothing"
+    for door in ("to_dlpack", "from_dlpack", "a capsule", "CaiView"):
+        for outcome in ("taken", "refused"):
+            assert bench.reached[door, outcome] > 3, f"{door} has {outcome} nearly nothing"
     for outcome in ("unknown", "raised"):
         assert bench.reached[None, outcome] > 10
     assert bench.reached["apache-tvm-ffi", "dropped"] > 10
@@ -50,8 +54,9 @@ def test_the_draws_have_every_kind() -> None:
     """Each odd array, wrong keyword, filter, capture and name comes up."""
     chosen = random.Random(1)
     odd = sorted({*HOST, *on_device([1, 2, 3])})
-    cases = [drawn(chosen, ["numpy"], odd, [None, "cupy-cuda13x", "numpy"]) for _ in range(20000)]
+    cases = [drawn(chosen, ["numpy"], odd, [None, "cupy-cuda13x", "numpy"], list(DOORS)) for _ in range(20000)]
     assert {case.producer for case in cases} == {"numpy", *odd}
+    assert {case.door for case in cases} == {None, *DOORS}
     assert {case.filters for case in cases} == {None, *FILTERS}
     assert {case.capture for case in cases} == {None, *((whose, mode) for whose in CAPTURED for mode in MODES)}
     given = {(name, repr(value)) for case in cases for name, value in case.keywords}
@@ -77,6 +82,26 @@ def test_every_name_of_a_library_is_taken() -> None:
 
 
 PLAIN = Case("numpy", "float32", "rows", (), None, None, None, False)
+
+
+def test_a_false_answer_of_a_door_is_noticed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A door that takes what is told as refused, or refuses what is told as taken, fails; with the smallest case."""
+    bench = Bench(machine.control, "host")
+    for door in ("to_dlpack", "from_dlpack", "a capsule", "CaiView"):
+        drawn_case = replace(PLAIN, door=door, keywords=(("strict", True),) * (door != "CaiView"), sync="host")
+        assert bench.wrong(drawn_case) == []
+        with monkeypatch.context() as patched:
+            refusing = replace(DOORS[door], call=lambda *given: cd.view(3))
+            patched.setitem(DOORS, door, refusing)
+            (line,) = bench.wrong(drawn_case)
+            assert "protocol-missing" in line
+            assert bench.shrunk(drawn_case, line) == replace(PLAIN, door=door)
+        refused = replace(PLAIN, producer="dates", dtype="int64", door=door)
+        assert bench.wrong(refused) == []
+        with monkeypatch.context() as patched:
+            patched.setitem(DOORS, door, replace(DOORS[door], call=lambda *given: None))
+            (line,) = bench.wrong(refused)
+            assert "taken, told as" in line
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,8 @@ pub fn reinterpret(from: DType, to: DType) -> Result<DType, Violation> {
     if same_size && (raw || to_raw || known) {
         Ok(to)
     } else {
-        Err(refuse(to, format_args!("the data is {from}")))
+        let has_bytes = from.itemsize() == Some(1);
+        Err(refuse(to, has_bytes, format_args!("the data is {from}")))
     }
 }
 
@@ -54,17 +55,17 @@ pub fn reinterpret_typestr(from: TypeStr, to: DType) -> Result<DType, Violation>
     if same_size && (raw || ticks || float8 || half_complex) {
         Ok(to)
     } else {
-        Err(refuse(to, format_args!("the data is '{from}'")))
+        Err(refuse(to, raw, format_args!("the data is '{from}'")))
     }
 }
 
 #[cold]
-fn refuse(to: DType, why: fmt::Arguments<'_>) -> Violation {
+fn refuse(to: DType, has_bytes: bool, why: fmt::Arguments<'_>) -> Violation {
     let refusal = Violation::new(Rule::DtypeOverride, Field::Argument("dtype"), to);
-    match to.itemsize() {
-        Some(_) => refusal.with_hint(why.to_string()),
-        None => refusal.with_hint(format!(
-            "{why}; shape= takes packed elements from contiguous bytes"
+    match has_bytes {
+        false => refusal.with_hint(why.to_string()),
+        true => refusal.with_hint(format!(
+            "{why}; with shape= contiguous bytes are taken as elements of any type"
         )),
     }
 }

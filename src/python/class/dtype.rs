@@ -3,10 +3,16 @@
 //! NumPy reads the attribute `__numpy_dtype__` of what it is to take for a dtype (from 2.4 on), else `dtype`: both make
 //! NumPy's own dtype, when they are read. A subclass of `str` would be read by its text, which names `bfloat16` only
 //! once somebody has imported `ml_dtypes`.
+//!
+//! | compared with | by |
+//! |---|---|
+//! | a spelling of a type of DLPack | the name ([`dtype::spelled`]) |
+//! | anything else that NumPy takes for a dtype | NumPy's own `==`, if a program has imported NumPy |
+//! | a typestr, without NumPy | the typestr |
 
 use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyString, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyString, PyTuple, PyType};
 
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::dtype::{DType, Kind, TypeStr};
@@ -14,9 +20,12 @@ use crate::protocol::interface::{Descr, DescrField};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::call::dtype;
 use crate::python::cpython::int::repr;
+use crate::python::cpython::names::names;
 use crate::python::cpython::new::{new_dict, new_ints, new_list, new_str, new_tuple, new_uint};
 use crate::python::cpython::thread_exit::entries;
 use crate::python::cpython::{errors, release};
+use crate::python::export::array_dict;
+use crate::python::import::descr;
 
 /// An element type, which compares equal to every spelling of it.
 ///
@@ -45,8 +54,19 @@ pub(crate) struct PyDType(ElementType);
 enum ElementType {
     /// A type of DLPack.
     Named(DType),
-    /// What only CAI and NumPy have: records, text, dates, the other byte order.
-    Items(TypeStr, Descr, String),
+    /// What only CAI and NumPy have: text, dates, the other byte order, and the fields of records.
+    Items(TypeStr, Option<Descr>),
+}
+
+impl ElementType {
+    /// Makes the type of items, as a dict says it.
+    fn of_items(typestr: TypeStr, descr: &Descr) -> Self {
+        match (descr, typestr.to_dtype()) {
+            (Descr::Fields(_), _) => Self::Items(typestr, Some(descr.clone())),
+            (Descr::None | Descr::Trivial, Ok(dtype)) => Self::Named(dtype),
+            (Descr::None | Descr::Trivial, Err(_)) => Self::Items(typestr, None),
+        }
+    }
 }
 
 impl PyDType {
@@ -54,17 +74,17 @@ impl PyDType {
     pub(crate) fn of(descriptor: &Descriptor) -> Self {
         Self(match descriptor.cai_only() {
             None => ElementType::Named(descriptor.dtype()),
-            Some(only) => match only.dtype() {
-                Some(dtype) => ElementType::Named(dtype),
-                None => ElementType::Items(only.typestr(), only.descr().clone(), only.to_string()),
-            },
+            Some(only) => ElementType::of_items(only.typestr(), only.descr()),
         })
     }
 
     fn text(&self) -> String {
         match &self.0 {
             ElementType::Named(dtype) => dtype.to_string(),
-            ElementType::Items(.., name) => name.clone(),
+            ElementType::Items(typestr, None) => typestr.to_string(),
+            ElementType::Items(typestr, Some(_)) => {
+                format!("void{}", u64::from(typestr.itemsize()).wrapping_mul(8))
+            }
         }
     }
 
@@ -75,7 +95,7 @@ impl PyDType {
     pub(crate) fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match &self.0 {
             ElementType::Named(dtype) => numpy_dtype(py, *dtype),
-            ElementType::Items(typestr, Descr::Fields(fields), _) => {
+            ElementType::Items(typestr, Some(Descr::Fields(fields))) => {
                 let numpy = py.import("numpy")?.getattr("dtype")?;
                 of_fields(&numpy, fields, typestr.itemsize())
             }
@@ -94,19 +114,63 @@ impl PyDType {
     /// Whether `other` spells this type; `None` if it spells none.
     fn equals(&self, other: &Bound<'_, PyAny>) -> PyResult<Option<bool>> {
         if let Ok(other) = other.cast::<Self>() {
-            let other = other.get();
-            return Ok(Some(self.0 == other.0));
+            return Ok(Some(self.0 == other.get().0));
         }
         if let Ok(name) = other.cast::<PyString>()
             && self.text() == name.to_string_lossy()
         {
             return Ok(Some(true));
         }
-        Ok(match &self.0 {
-            ElementType::Named(dtype) => dtype::spelled(other)?.ok().map(|other| *dtype == other),
-            // NumPy compares its dtypes with what `numpy` returns.
-            ElementType::Items(..) => None,
-        })
+        if let (ElementType::Named(dtype), Ok(other)) = (&self.0, dtype::spelled(other)?) {
+            return Ok(Some(*dtype == other));
+        }
+        match imported_dtype(other.py())? {
+            Some(numpy) => self.equals_by_numpy(&numpy, other),
+            None => Ok(self.equals_typestr(other)),
+        }
+    }
+
+    /// Compares by NumPy, which takes more spellings: `np.longdouble`, `"M8[s]"`, the list of a record's fields.
+    fn equals_by_numpy(
+        &self,
+        class: &Bound<'_, PyAny>,
+        other: &Bound<'_, PyAny>,
+    ) -> PyResult<Option<bool>> {
+        // NumPy reads None as float64. Every dtype of a type of ml_dtypes has been read by its name.
+        if other.is_none()
+            || matches!(&self.0, ElementType::Named(dtype) if dtype.lane().typestr().is_err())
+        {
+            return Ok(None);
+        }
+        let own = match self.numpy(other.py()) {
+            Ok(own) => own,
+            Err(refused) => {
+                release::drop_now(refused);
+                return Ok(None);
+            }
+        };
+        let equal = class.call_method1("__eq__", (own, other))?;
+        Ok(equal.cast::<PyBool>().ok().map(|equal| equal.is_true()))
+    }
+
+    /// Compares with a typestr, which NumPy takes without a byte order too.
+    fn equals_typestr(&self, other: &Bound<'_, PyAny>) -> Option<bool> {
+        let ElementType::Items(own, None) = &self.0 else {
+            return None;
+        };
+        let name = other.cast::<PyString>().ok()?.to_string_lossy();
+        let typestr = TypeStr::parse_any_order(&name);
+        let typestr = typestr.or_else(|_| TypeStr::parse_any_order(&format!("={name}")));
+        typestr.ok().map(|typestr| *own == typestr)
+    }
+}
+
+/// Returns NumPy's class of dtypes, if NumPy has been imported.
+fn imported_dtype(py: Python<'_>) -> PyResult<Option<Bound<'_, PyAny>>> {
+    let modules = py.import("sys")?.getattr("modules")?;
+    match modules.cast::<PyDict>()?.get_item(new_str(py, "numpy")?)? {
+        Some(numpy) => numpy.getattr_opt(&names(py).dtype),
+        None => Ok(None),
     }
 }
 
@@ -179,18 +243,43 @@ impl PyDType {
         new_str(py, &self.text())?.call_method1(new_str(py, "__format__")?, (spec,))
     }
 
+    /// A type is a value: what cannot change is its own copy.
+    fn __copy__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
+        Ok(slf)
+    }
+
+    fn __deepcopy__<'py>(slf: Bound<'py, Self>, _memo: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Self>> {
+        Ok(slf)
+    }
+
+    /// Makes the type of items again that a dict describes: what a pickle calls.
+    #[classmethod]
+    fn _of_items<'py>(class: &Bound<'py, PyType>, typestr: &Bound<'py, PyAny>, descr: Bound<'py, PyAny>) -> PyResult<Bound<'py, Self>> {
+        let name = typestr.str()?;
+        let typestr = TypeStr::parse_any_order(&name.to_string_lossy())?;
+        let descr = descr::read(Some(descr), typestr)?;
+        Bound::new(class.py(), Self(ElementType::of_items(typestr, &descr)))
+    }
+
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
-        let this = slf.get();
-        if matches!(this.0, ElementType::Items(..)) {
-            let name = this.text();
-            let found = format_args!("a DType of {name}");
-            return Err(Violation::new(Rule::Pickle, Field::Object, found)
-                .with_hint("pickle np.dtype(v.dtype)")
-                .into());
+        let (py, class) = (slf.py(), slf.get_type().into_any());
+        match &slf.get().0 {
+            ElementType::Named(dtype) => {
+                let arguments = new_tuple(py, [new_str(py, &dtype.to_string())])?;
+                new_tuple(py, [Ok(class), Ok(arguments.into_any())])
+            }
+            ElementType::Items(typestr, descr) => {
+                let again = class.getattr("_of_items");
+                let fields = descr.as_ref().map(|descr| array_dict::descr(py, descr));
+                let fields = match fields.transpose()?.flatten() {
+                    Some(fields) => fields.into_any(),
+                    None => py.None().into_bound(py),
+                };
+                let typestr = new_str(py, &typestr.to_string())?.into_any();
+                let arguments = new_tuple(py, [Ok(typestr), Ok(fields)])?;
+                new_tuple(py, [again, Ok(arguments.into_any())])
+            }
         }
-        let py = slf.py();
-        let arguments = new_tuple(py, [new_str(py, &this.text())])?;
-        new_tuple(py, [Ok(slf.get_type().into_any()), Ok(arguments.into_any())])
     }
 }
 }

@@ -1,5 +1,7 @@
 //! The hand-over of a view to a consumer: who would wait, and what would be refused.
 
+use std::cell::RefCell;
+
 use pyo3::prelude::*;
 
 use super::{Explanation, sentence};
@@ -10,6 +12,7 @@ use crate::protocol::rule::{Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Stream, SyncPolicy};
 use crate::python::call::{policy, stream, use_stream};
 use crate::python::class::view::PyCaiView;
+use crate::python::cpython::errors::driver_error;
 use crate::python::export::dlpack::{DlpackRequest, Export};
 use crate::view::{CaiView, Transfer};
 
@@ -127,11 +130,23 @@ pub(super) fn refuse(
     consumer: Option<&Consumer<'_>>,
     found: &mut Explanation,
 ) {
+    let unanswered = RefCell::new(None);
     let exports = |call: &Call, array: &Descriptor| {
-        let refused = check(view, call, array, consumer).err();
-        refused.map(|error| sentence(py, &error))
+        let error = check(view, call, array, consumer).err()?;
+        let refused = sentence(py, &error);
+        if driver_error(py).is_ok_and(|class| error.is_instance(py, class)) {
+            unanswered.replace(Some(refused.clone()));
+        }
+        Some(refused)
     };
     let (refused, remedies) = partner.refusals(view.view().descriptor(), exports);
+    if let (Some(refused), Some(why)) = (&refused, unanswered.into_inner())
+        && *refused != why
+    {
+        found.unknown = Some(format!(
+            "whether another call takes it: cannot be known without an answer of the driver ({why})"
+        ));
+    }
     found.refused = refused.map(|refused| with_remedies(&refused, &remedies));
     found.remedies = remedies.into_iter().map(|remedy| remedy.code).collect();
     if found.refused.is_none() {

@@ -12,7 +12,9 @@ use pyo3::types::PyDict;
 
 use crate::protocol::convert::Items;
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::{Access, Device};
+use crate::protocol::device::{Access, Flags};
+use crate::protocol::dtype::Kind;
+use crate::protocol::interface::Descr;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, SyncPolicy};
 use crate::python::class::view::PyCaiView;
@@ -20,7 +22,7 @@ use crate::python::cpython::errors::as_attribute_error;
 use crate::python::cpython::names::names;
 use crate::python::cpython::new::{new_address_and_flag, new_dict, new_int, new_ints, new_str};
 use crate::python::export::array_dict;
-use crate::view::CaiView;
+use crate::view::{CaiView, Transfer};
 
 /// Blocks until the host may read the data.
 pub(crate) fn wait(view: &CaiView) -> PyResult<()> {
@@ -33,15 +35,38 @@ pub(crate) fn wait(view: &CaiView) -> PyResult<()> {
 
 /// Builds the error for memory that the host cannot read.
 #[cold]
-pub(crate) fn unreadable(device: Device) -> Violation {
+pub(crate) fn unreadable(array: &Descriptor) -> Violation {
+    let device = array.device();
     let found = format_args!("memory on ({}, {})", device.device_type, device.id);
-    let hint = match device.device_type {
-        Device::CUDA => {
-            "__dlpack__(dl_device=(1, 0)) copies it to the CPU, as np.from_dlpack(view, device=\"cpu\") asks; or pass this view to a library that reads device memory"
-        }
-        _ => "pass this view to a library that reads memory of this device",
+    let copied = Transfer::can_copy_to_host(array).then_some(COPIED);
+    let passed = "pass this view to a library that reads memory of this device";
+    let hint = match copied {
+        Some(copied) => format!("{copied} copies it to the CPU; or {passed}"),
+        None => passed.to_owned(),
     };
     Violation::new(Rule::ArrayUnreadable, Field::Object, found).with_hint(hint)
+}
+
+/// Copies an array to the host, whatever its type.
+const COPIED: &str = "cai_dlpack.from_dlpack(view, device=(1, 0))";
+
+/// Returns what to pickle instead of a view: a NumPy array of its elements, if NumPy has them.
+#[cold]
+pub(crate) fn as_numpy(array: &Descriptor) -> Option<String> {
+    let is_packed = array.dtype().itemsize().is_none();
+    let has_numpy = match array.cai_only() {
+        Some(only) => only.typestr().kind() != Kind::Bit,
+        None => {
+            array.dtype().lanes() == 1
+                && (!is_packed || array.flags().contains(Flags::SUBBYTE_PADDED))
+        }
+    };
+    match array.device().is_host_readable() {
+        _ if !has_numpy => None,
+        true => Some("numpy.asarray(view)".to_owned()),
+        false if Transfer::can_copy_to_host(array) => Some(format!("numpy.asarray({COPIED})")),
+        false => None,
+    }
 }
 
 /// Makes NumPy's array interface, version 3.
@@ -54,7 +79,7 @@ pub(crate) fn array_interface<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let (view, descriptor) = (this.view(), this.view().descriptor());
     if !descriptor.device().is_host_readable() {
-        return Err(as_attribute_error(&unreadable(descriptor.device())));
+        return Err(as_attribute_error(&unreadable(descriptor)));
     }
     // NumPy reads padding as fields, `f1` and so on, though the array interface gives such bytes no name.
     if let Some(only) = descriptor.cai_only()
@@ -62,7 +87,7 @@ pub(crate) fn array_interface<'py>(
     {
         let (rule, field) = (Rule::DescrUnsaid, Field::ArrayInterface("descr"));
         let violation = Violation::new(rule, field, "a record with padding")
-            .with_hint("np.asarray(v) takes it by __array__");
+            .with_hint("numpy.asarray(view) takes it by __array__");
         return Err(as_attribute_error(&violation));
     }
     let items = descriptor
@@ -117,7 +142,7 @@ pub(crate) unsafe fn get_buffer(
     unsafe { (*buffer).obj = std::ptr::null_mut() };
     let descriptor = this.view().descriptor();
     if !descriptor.device().is_host_readable() {
-        return Err(unreadable(descriptor.device()).into());
+        return Err(unreadable(descriptor).into());
     }
     let (Some(format), Some(itemsize)) =
         (descriptor.dtype().format(), descriptor.dtype().itemsize())
@@ -167,14 +192,30 @@ pub(crate) unsafe fn get_buffer(
 fn without_format(descriptor: &Descriptor) -> Violation {
     let kind = descriptor.type_name();
     let found = format_args!("an array of {kind}");
-    let hint = match descriptor.cai_only() {
-        Some(_) => {
-            "np.asarray(v) takes it by __array_interface__; v.field('name') views a field of records"
-        }
-        None => "buffers have no format for this type; dtype= presents its bits as integers",
+    let violation = Violation::new(Rule::BufferItems, Field::Object, found);
+    let Some(only) = descriptor.cai_only() else {
+        return match descriptor.raw_dtype() {
+            Some(raw) => {
+                let presents = format!("cai_dlpack.view(view, dtype='{raw}') presents the bits");
+                violation.with_hint(presents)
+            }
+            None if descriptor.dtype().is_sub_byte() && descriptor.layout().is_c_contiguous() => {
+                violation.with_hint(PACKED)
+            }
+            None => violation,
+        };
     };
-    Violation::new(Rule::ArrayUnreadable, Field::Object, found).with_hint(hint)
+    match (only.descr(), only.typestr().kind()) {
+        (Descr::Fields(_), _) => violation
+            .with_hint("numpy.asarray(view) takes it; view.field('name') views a field of records"),
+        (_, Kind::Bit) => violation,
+        _ => violation.with_hint("numpy.asarray(view) takes it"),
+    }
 }
+
+/// Presents packed elements.
+pub(crate) const PACKED: &str =
+    "cai_dlpack.view(view, dtype='uint8', shape=(view.nbytes,)) presents the bytes";
 
 /// Returns the address of the first element; of an array without elements some other address, since consumers refuse
 /// NULL (pyarrow aborts the process).

@@ -25,7 +25,7 @@ pub(crate) fn array<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let (py, descriptor) = (this.py(), this.get().view().descriptor());
     if !descriptor.device().is_host_readable() {
-        return Err(buffer::unreadable(descriptor.device()).into());
+        return Err(buffer::unreadable(descriptor).into());
     }
     let numpy = py.import(new_str(py, "numpy")?)?;
     let array = match bits_of(descriptor)? {
@@ -83,9 +83,11 @@ fn bits_of(descriptor: &Descriptor) -> Result<Option<DType>, Violation> {
         None if descriptor.flags().contains(Flags::SUBBYTE_PADDED) => DType::U8,
         None => {
             let found = format_args!("an array of {dtype}, packed");
-            return Err(Violation::new(Rule::ArrayUnreadable, Field::Object, found).with_hint(
-                "cd.view(v, dtype='uint8', shape=(v.nbytes,)) presents the bytes of contiguous elements",
-            ));
+            let violation = Violation::new(Rule::ArrayUnreadable, Field::Object, found);
+            return Err(match descriptor.layout().is_c_contiguous() {
+                true => violation.with_hint(buffer::PACKED),
+                false => violation,
+            });
         }
     }))
 }

@@ -321,9 +321,13 @@ pub(crate) fn describe(
     match &options.shape {
         None => interface.into_descriptor(options.dtype, device),
         Some(shape) => {
-            let bytes = interface.into_descriptor(None, device)?;
-            let dtype = options.dtype.unwrap_or(bytes.dtype());
-            bytes.with_shape(dtype, shape)
+            let items = interface.describe(device)?;
+            let dtype = options.dtype.unwrap_or(items.dtype());
+            let described = items.with_shape(dtype, shape);
+            described.map_err(|violation| match violation.field() {
+                Field::TensorData => violation.in_field(Field::CaiData),
+                _ => violation,
+            })
         }
     }
 }

@@ -63,7 +63,7 @@ fn read_fields(list: &Bound<'_, PyList>, fields: &mut DescrBuilder) -> PyResult<
     Ok(())
 }
 
-/// Reads a name, or a (title, name) pair. A title that is no str has no use outside its process.
+/// Reads a name, or a (title, name) pair.
 fn name(value: &Bound<'_, PyAny>) -> PyResult<(Option<String>, String)> {
     let (title, named) = match value.cast::<PyTuple>() {
         Ok(pair) if pair.len() == 2 => (Some(pair.get_item(0)?), pair.get_item(1)?),
@@ -73,10 +73,11 @@ fn name(value: &Bound<'_, PyAny>) -> PyResult<(Option<String>, String)> {
         return Err(wrong_type(value));
     };
     let name = valid(text).ok_or_else(|| wrong_text(value))?;
-    let title = title
-        .as_ref()
-        .and_then(|title| title.cast::<PyString>().ok());
-    Ok((title.and_then(valid), name))
+    let title = title.as_ref().map(|title| match title.cast::<PyString>() {
+        Ok(text) => valid(text).ok_or_else(|| wrong_text(value)),
+        Err(_) => Err(wrong_type(value)),
+    });
+    Ok((title.transpose()?, name))
 }
 
 fn shape(value: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
@@ -89,7 +90,9 @@ fn shape(value: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
 /// Builds the error for a str with a lone surrogate.
 #[cold]
 fn wrong_text(found: &Bound<'_, PyAny>) -> PyErr {
-    Violation::new(Rule::DescrSyntax, Field::CaiDescr, repr(found)).into()
+    Violation::new(Rule::DescrSyntax, Field::CaiDescr, repr(found))
+        .with_hint("a str with a lone surrogate is no text; rename the field with the producer")
+        .into()
 }
 
 #[cold]

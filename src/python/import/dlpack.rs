@@ -43,6 +43,8 @@ const DEVICE_ID: IntRule = IntRule::new(Field::DlpackDevice, Rule::DeviceItemTyp
 pub(crate) struct DlpackArguments {
     /// The stream on which the data is wanted; `None` for that of `use_stream`, else the legacy default stream.
     pub(crate) stream: Option<Stream>,
+    /// The stream was named by `producer_stream=`.
+    pub(crate) is_producers: bool,
     pub(crate) copy: Option<bool>,
     /// The device on which the data is wanted; `None` for the array's own.
     pub(crate) device: Option<Device>,
@@ -126,6 +128,10 @@ pub(crate) fn offer_of_object<'py>(
     let named = match request.stream {
         None => work_stream(object.py(), traits, wanted)?,
         given => given,
+    };
+    let named = DlpackArguments {
+        stream: named,
+        ..request
     };
     let asked = stream_to_request(wanted, named)?;
     let current = current_for(object.py(), traits, announced)?;
@@ -219,7 +225,7 @@ pub(crate) fn offer_of_capsule<'py>(
     capsule::check_alive(capsule)?;
     let mut tensor = capsule::read(capsule.clone())?;
     let wanted = request.device.unwrap_or(tensor.descriptor.device());
-    let ready = stream_to_request(wanted, request.stream)?;
+    let ready = stream_to_request(wanted, request)?;
     check(&mut tensor.descriptor, wanted, request)?;
     Ok(Offer { tensor, ready })
 }
@@ -326,10 +332,21 @@ fn work_stream(py: Python<'_>, traits: Traits, device: Device) -> PyResult<Optio
 }
 
 /// Chooses the stream that is passed to the producer, and on which the data is then ready.
-fn stream_to_request(device: Device, wanted: Option<Stream>) -> PyResult<Stream> {
-    match (Platform::from_device_type(device.device_type), wanted) {
+///
+/// # Errors
+/// `stream-cpu`.
+#[inline(always)]
+pub(super) fn stream_to_request(device: Device, request: DlpackArguments) -> PyResult<Stream> {
+    match (
+        Platform::from_device_type(device.device_type),
+        request.stream,
+    ) {
         (Some(Platform::Host), Some(stream)) if stream != Stream::None => {
-            Err(Violation::new(Rule::StreamCpu, Field::Argument("stream"), stream.raw()).into())
+            let field = match request.is_producers {
+                true => Field::Argument("producer_stream"),
+                false => Field::Argument("stream"),
+            };
+            Err(Violation::new(Rule::StreamCpu, field, stream.raw()).into())
         }
         (Some(Platform::Cuda | Platform::Rocm), None) => Ok(Stream::LegacyDefault),
         // Pinned and managed memory: with None the producer makes the host wait (docs/streams.md).
@@ -529,7 +546,11 @@ fn check(descriptor: &mut Descriptor, wanted: Device, request: DlpackArguments) 
             && found.device_type == Device::CUDA_MANAGED);
     if !same {
         let found = format_args!("({}, {})", found.device_type, found.id);
-        let hint = format!("({}, {}) was announced", wanted.device_type, wanted.id);
+        let how = match request.device {
+            Some(_) => "requested",
+            None => "announced",
+        };
+        let hint = format!("({}, {}) was {how}", wanted.device_type, wanted.id);
         return Err(
             Violation::new(Rule::DeviceMismatch, Field::TensorDevice, found)
                 .with_hint(hint)

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::python::cpython::int::type_name;
+use crate::python::cpython::int::{repr, type_name};
 use crate::python::cpython::names::names;
 use crate::python::import::known_types;
 use crate::python::import::traits::Traits;
@@ -17,10 +17,24 @@ pub(crate) fn check(object: &Bound<'_, PyAny>) -> PyResult<()> {
     if mask(object)?.is_none() {
         return Ok(());
     }
+    let dtype = object.getattr(&names(object.py()).dtype)?;
+    if dtype.getattr("hasobject")?.is_truthy()? {
+        let violation = Violation::new(Rule::TypestrObject, Field::ObjectDtype, repr(&dtype));
+        return Err(violation.into());
+    }
     let kind = type_name(object);
     let found = format_args!("an array with a mask, of type {kind}");
+    // Each field of a record has a mask of its own.
+    let hint = match dtype.getattr("names")?.is_none() {
+        true => {
+            "cd.split_masked(obj) gives the values and the mask as a pair; obj.filled(value) replaces what is masked"
+        }
+        false => {
+            "cd.split_masked(obj['name']) gives one field and its mask as a pair; obj.filled(value) replaces what is masked"
+        }
+    };
     Err(Violation::new(Rule::MaskPresent, Field::Object, found)
-        .with_hint("cd.split_masked(obj) gives the values and the mask as a pair; obj.filled(value) replaces what is masked")
+        .with_hint(hint)
         .into())
 }
 

@@ -53,7 +53,10 @@ pub(crate) fn import<'py>(
     let facts = known_types::facts_of(object)?;
     if facts.traits.intersects(Traits::OURS) {
         let this = object.cast::<PyCaiView>()?.get();
-        this.check_array()?;
+        match options.keeps_elements() {
+            true => this.check_array()?,
+            false => this.check_scope()?,
+        }
         this.prepare()?;
         return own(this.view().clone(), options);
     }
@@ -135,6 +138,7 @@ fn after_failure(
 fn request(options: &Options<'_, '_>) -> DlpackArguments {
     DlpackArguments {
         stream: options.producer,
+        is_producers: true,
         ..DlpackArguments::default()
     }
 }
@@ -467,7 +471,9 @@ fn amend_written(memory: &mut MaybeUninit<CaiView>, options: &Options<'_, '_>) -
 
 #[inline(never)]
 fn amend_in_place(view: &mut CaiView, options: &Options<'_, '_>) -> PyResult<()> {
-    options.check_device(view.descriptor().device())?;
+    let device = view.descriptor().device();
+    options.check_device(device)?;
+    dlpack::stream_to_request(device, request(options))?;
     if options.redescribes() {
         let descriptor = options.described(view.descriptor().clone())?;
         // SAFETY: `described` describes the bytes of the view, and no others.

@@ -138,6 +138,18 @@ impl Transfer {
         }
     }
 
+    /// Whether an array can be copied to memory of its own kind, as far as its description tells.
+    #[cfg(feature = "pyo3")]
+    pub(crate) fn can_copy(source: &Descriptor) -> bool {
+        Self::of(source.device(), source.device()).is_ok() && Whole::of(source).is_ok()
+    }
+
+    /// Whether an array can be copied to the CPU, as far as its description tells.
+    #[cfg(feature = "pyo3")]
+    pub(crate) fn can_copy_to_host(source: &Descriptor) -> bool {
+        Self::of(source.device(), Device::HOST).is_ok() && Whole::of(source).is_ok()
+    }
+
     /// Makes the copy: a view of memory that is not shared, ready for the stream or host that `request` names.
     ///
     /// # Errors
