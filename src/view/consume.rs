@@ -8,7 +8,7 @@
 //! ```
 //! The CUDA Array Interface (v3, Synchronization) asks of a consumer that waited for the producer's
 //! stream, instead of enqueuing on it, that nothing can run there until the consumer is done. The
-//! exit's event is that: the producer's stream waits for it. If the producer [works](super::worker) on another one by
+//! exit's event is that: the producer's stream waits for it. If the producer [works](super::producer) on another one by
 //! then, that one waits too. `ConsumeGuard::close` is the one place that names them.
 
 use super::streams::{Kept, Placed, thread_of};

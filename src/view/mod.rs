@@ -71,6 +71,7 @@ mod order;
 mod owner;
 mod payload;
 mod present;
+mod producer;
 #[cfg(test)]
 mod programs;
 mod queue;

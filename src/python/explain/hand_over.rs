@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use pyo3::prelude::*;
 
-use super::{Explanation, sentence};
+use super::explanation::{Explanation, sentence};
 use crate::error::Error;
 use crate::partners::{Call, Order, Partner, Reads, Remedy, Waits, platform_of, with_remedies};
 use crate::protocol::descriptor::Descriptor;

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use super::allocation::Allocation;
 use super::host::{gather, unit};
-use super::{Whole, view_of};
+use super::whole::{Whole, view_of};
 use crate::driver::{
     self, ContextGuard, CopyPlan, Driver, DriverError, Place, PrivateStream, copy_strided,
 };

@@ -3,7 +3,7 @@
 use super::allocation::Allocation;
 use super::device::refuse_capture;
 use super::host::HostBlock;
-use super::view_of;
+use super::whole::view_of;
 use crate::driver::{ContextGuard, Driver, Place};
 use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;

@@ -3,7 +3,7 @@
 use std::alloc::{Layout as Block, alloc, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
-use super::{Whole, view_of};
+use super::whole::{Whole, view_of};
 use crate::driver::{self, ContextGuard, CopyPlan, PrivateStream, copy_strided};
 use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;

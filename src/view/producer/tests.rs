@@ -5,9 +5,11 @@ use std::cell::Cell;
 use super::*;
 use crate::driver::script::{self, Script};
 use crate::protocol::descriptor::{Descriptor, RawTensor};
+use crate::protocol::device::Device;
 use crate::protocol::device::Flags;
 use crate::protocol::dtype::DType;
 use crate::view::streams::Streams;
+use crate::view::worker::set_ask;
 use crate::view::{LiveStream, Owner, ReturnEdge};
 
 const ARRAY: u64 = 0x7000;
@@ -16,16 +18,6 @@ const IMPORT: u64 = 0xa1;
 const NOW: u64 = 0xa2;
 const CONSUMER: u64 = 0xa3;
 const BETWEEN: u64 = 0xa4;
-
-impl Worker {
-    /// One that tells no stream.
-    pub(crate) fn of_nothing() -> Self {
-        unsafe extern "C" fn none(_: DLDeviceType, _: i32, _: *mut *mut c_void) -> c_int {
-            -1
-        }
-        Self(none)
-    }
-}
 
 thread_local! {
     /// What the producer returns when it is asked on this thread; `None` for an exception.
