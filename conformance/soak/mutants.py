@@ -45,6 +45,8 @@ FOLDERS = ("protocol", "driver", "view")
 SOURCES = ("Cargo.toml", "Cargo.lock", "build.rs", "README.md", "src", "bindings", "conformance/simulator",
            "conformance/rust", "docs")  # fmt: skip
 PACKAGE = TARGET / "package"
+#: The names of those that earlier builds have left out, so that the next one is right at once.
+NOT_COMPILING = TARGET / "not-compiling.txt"
 REASONS = ROOT / "conformance" / "soak" / "mutants.tsv"
 PYTHON = ROOT / "conformance" / "tests"
 #: The Python tests that are of the most use for a file, by its path's start; the first row that fits.
@@ -222,7 +224,8 @@ class Tests:
 
 def built(chosen: list[Mutant]) -> Tests:
     """Returns the build of those that compile; each round leaves out what the compiler complained of."""
-    tests = Tests(chosen)
+    known = set(NOT_COMPILING.read_text().splitlines()) if NOT_COMPILING.exists() else set()
+    tests = Tests([each for each in chosen if each.name not in known])
     while True:
         places = written(tests.mutants)  # as it was, if nothing is different: cargo looks at the time of a file
         errors = cargo(tests, "check") or cargo(tests, "test", "--no-run") or extensions()
@@ -232,6 +235,8 @@ def built(chosen: list[Mutant]) -> Tests:
         if not bad:
             raise SystemExit(f"does not compile, and not because of a mutant: {errors}")
         print(f"{len(bad)} of {len(tests.mutants)} do not compile", flush=True)
+        with NOT_COMPILING.open("a") as file:
+            file.writelines(f"{each.name}\n" for each in tests.mutants if each.number in bad)
         tests.mutants = [each for each in tests.mutants if each.number not in bad]
 
 
