@@ -15,7 +15,7 @@
 #   make pycuda                      builds PyCUDA from source, for `make conformance`
 #   make soak MINUTES=30             what takes longer: races, the simulator, ownership, sanitizers
 #   make miri                        Miri, by both models of aliasing: what has no result of these sources yet
-#   make mutants SAMPLE=300          mutants of protocol/, driver/ and view/ against the tests; SHARD=3/8 is an eighth
+#   make mutants SAMPLE=300          mutants of protocol/, driver/ and view/ against the tests; SHARD=3/8, UNDER=src/view/
 #   make coverage                    lines that the Rust and Python tests reach, and those that none does
 #   make fuzz MINUTES=30             coverage-guided: libFuzzer on the Rust targets, whole calls in Python
 #   make fuzz-stable                 a minute of the same targets and calls, with the stable compiler

@@ -53,15 +53,17 @@ impl Kind {
     }
 }
 
-/// Memory of one kind, which its end gives back.
+/// Memory of one kind, which its end gives back. It keeps the stream that writes it: what is copied there keeps the owner
+/// alone.
 struct Memory {
     kind: Kind,
     address: u64,
     context: Arc<CudaContext>,
+    _producer: Arc<CudaStream>,
 }
 
 impl Memory {
-    fn new(kind: Kind, context: &Arc<CudaContext>) -> Self {
+    fn new(kind: Kind, context: &Arc<CudaContext>, producer: &Arc<CudaStream>) -> Self {
         let size = ROOM as usize * 4;
         let address = match kind {
             // SAFETY: the context is current; nothing reads the memory before it is written.
@@ -81,6 +83,7 @@ impl Memory {
             kind,
             address: address.expect("memory"),
             context: Arc::clone(context),
+            _producer: Arc::clone(producer),
         }
     }
 }
@@ -157,7 +160,7 @@ struct World {
 impl World {
     /// A view whose elements are there, or will be once the producer's stream has run.
     fn view(&self, kind: Kind, shape: &Shape, is_pending: bool, is_known: bool) -> CaiView {
-        let memory = Memory::new(kind, &self.context);
+        let memory = Memory::new(kind, &self.context, &self.producer);
         let values: Vec<u8> = (0..ROOM).flat_map(|at| (at as f32).to_le_bytes()).collect();
         let sim = &self.machine.sim;
         let ready = match is_pending {
@@ -182,11 +185,11 @@ impl World {
             strides: Some(&shape.strides),
             flags: Flags::NONE,
         });
-        // SAFETY: the shape lies in the memory, which the owner keeps; the world keeps the stream.
+        // SAFETY: the shape lies in the memory, which the owner keeps, and the stream with it.
         let view =
             unsafe { CaiView::new(descriptor.expect("a tensor"), ready, Owner::new(memory)) };
         match is_known {
-            // SAFETY: the producer's stream, which lives as long as the world, is the one that writes.
+            // SAFETY: the producer's stream, which the owner keeps, is the one that writes.
             true => unsafe { view.with_producer(ready) },
             false => view,
         }

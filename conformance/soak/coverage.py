@@ -91,7 +91,9 @@ def run(binaries: list[Path], tests: list[str]) -> tuple[int, str]:
     if not tests:
         return 0, "none"
     kit = ROOT / "conformance" / "kit" / "src"
-    settings |= {"PYTHONPATH": f"{PACKAGE}:{kit}"}
+    # The tests that end interpreters choose their package themselves.
+    interpreter = f"instrumented|{sys.executable}|{PACKAGE}"
+    settings |= {"PYTHONPATH": f"{PACKAGE}:{kit}", "CAI_DLPACK_PYTHONS": interpreter}
     simulated = [sys.executable, "-m", "cai_conformance", "simulate", "--", sys.executable]
     pytest = ["-m", "pytest", "-q", "--numprocesses", "auto", "--dist", "loadfile", *tests]
     summary = "not ended"

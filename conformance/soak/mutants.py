@@ -45,6 +45,8 @@ FOLDERS = ("protocol", "driver", "view")
 SOURCES = ("Cargo.toml", "Cargo.lock", "build.rs", "README.md", "src", "bindings", "conformance/simulator",
            "conformance/rust", "docs")  # fmt: skip
 PACKAGE = TARGET / "package"
+#: The names of those that earlier builds have left out, so that the next one is right at once.
+NOT_COMPILING = TARGET / "not-compiling.txt"
 REASONS = ROOT / "conformance" / "soak" / "mutants.tsv"
 PYTHON = ROOT / "conformance" / "tests"
 #: The Python tests that are of the most use for a file, by its path's start; the first row that fits.
@@ -59,7 +61,8 @@ PYTHON_TESTS = {
     "src/view/memory.rs": ["test_malformed_cai.py", "partners/test_host.py", "test_no_driver.py"],
     "src/view/detach.rs": ["streams/test_gil.py"],
     "src/view/": ["test_export.py", "test_import.py", "streams/test_consume.py", "streams/test_default_streams.py",
-                  "streams/test_contexts.py", "ownership/test_owners.py", "ownership/test_ends.py"],
+                  "streams/test_contexts.py", "ownership/test_owners.py", "ownership/test_ends.py",
+                  "test_options.py", "test_capsules.py"],
     "src/driver/": ["streams/test_driver_calls.py", "streams/test_contexts.py", "streams/test_second_context.py",
                     "streams/test_join.py", "faults/test_every_driver_call.py", "faults/test_lacking_drivers.py"],
     "src/protocol/": ["test_malformed_cai.py", "test_malformed_dlpack.py", "test_import.py", "test_export.py",
@@ -222,7 +225,8 @@ class Tests:
 
 def built(chosen: list[Mutant]) -> Tests:
     """Returns the build of those that compile; each round leaves out what the compiler complained of."""
-    tests = Tests(chosen)
+    known = set(NOT_COMPILING.read_text().splitlines()) if NOT_COMPILING.exists() else set()
+    tests = Tests([each for each in chosen if each.name not in known])
     while True:
         places = written(tests.mutants)  # as it was, if nothing is different: cargo looks at the time of a file
         errors = cargo(tests, "check") or cargo(tests, "test", "--no-run") or extensions()
@@ -232,6 +236,8 @@ def built(chosen: list[Mutant]) -> Tests:
         if not bad:
             raise SystemExit(f"does not compile, and not because of a mutant: {errors}")
         print(f"{len(bad)} of {len(tests.mutants)} do not compile", flush=True)
+        with NOT_COMPILING.open("a") as file:
+            file.writelines(f"{each.name}\n" for each in tests.mutants if each.number in bad)
         tests.mutants = [each for each in tests.mutants if each.number not in bad]
 
 

@@ -87,3 +87,26 @@ def test_one_defect_is_found_wherever_it_stands(defect: str) -> None:
         where, number = draw.choice(places(descr))
         where[number] = change(where[number])
         check_refusal(refuse(lambda: view(descr, size), kind), rule, "descr")  # noqa: B023
+
+
+@pytest.mark.parametrize(
+    ("descr", "rule"),
+    [
+        ([("", "<f4")], None),
+        ([("", "<f4", (1,))], None),
+        ([], "descr-size"),
+        ([("", "<f4"), ("", "<f4")], "descr-size"),
+        ([("", "<f8")], "descr-size"),
+        ([["", "<f4"]], "descr-type"),
+        ([("",)], "descr-syntax"),
+        ([("", "<f4", "x")], "descr-type"),
+    ],
+)
+def test_a_descr_beside_a_plain_typestr(descr: Any, rule: str | None) -> None:
+    thing = cai(typestr="<f4", descr=descr)
+    if rule is None:
+        assert cd.view(thing, device_id=0).dtype.itemsize == 4
+    else:
+        with pytest.raises((TypeError, ValueError)) as found:
+            cd.view(thing, device_id=0)
+        assert found.value.rule == rule  # type: ignore[attr-defined]

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import cai_dlpack as cd
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -212,11 +213,36 @@ def test_an_ml_dtypes_that_lacks_a_type(error: BaseException | None, monkeypatch
             np.dtype(dtype)
 
 
+@pytest.mark.parametrize("dtype", ["f8", ml_dtypes.bfloat16])
 @pytest.mark.parametrize("read_only", [None, False, True])
-def test_a_copy_for_the_host_is_as_writable_as_was_asked(read_only: bool | None) -> None:
-    values = np.arange(6.0)
+def test_a_copy_for_the_host_is_as_writable_as_was_asked(read_only: bool | None, dtype: Any) -> None:
+    """Also of a type that NumPy itself does not export."""
+    values = np.arange(6.0).astype(dtype)
     values.flags.writeable = False
     view = cd.from_dlpack(values, device=(abi.CPU, 0), copy=True, read_only=read_only)
-    assert np.from_dlpack(view).tolist() == values.tolist()
+    assert np.asarray(view).tolist() == values.tolist()
     assert view.ptr != values.ctypes.data
     assert view.read_only is bool(read_only)
+
+
+@pytest.mark.parametrize("dtype", ["f8", ml_dtypes.bfloat16, ml_dtypes.float8_e5m2])
+@pytest.mark.parametrize("copy", [None, False, True])
+def test_an_array_of_a_view_is_a_copy_if_one_was_asked_for(copy: bool | None, dtype: Any) -> None:
+    values = np.arange(6.0).astype(dtype)
+    array = cd.view(values).__array__(copy=copy)
+    assert array.dtype == values.dtype
+    assert array.tolist() == values.tolist()
+    assert np.shares_memory(array, values) is not bool(copy)
+
+
+@pytest.mark.parametrize(
+    ("inner", "rule"),
+    [({"shape": 7}, "typestr-missing"), ({}, "cai-empty"), (7, "cai-type"), (None, "cai-none")],
+)
+def test_a_malformed_mask_is_refused_by_its_own_defect(inner: Any, rule: str) -> None:
+    class Mask:
+        __cuda_array_interface__ = inner
+
+    with pytest.raises((TypeError, ValueError)) as found:
+        cd.view(cai(mask=Mask()), device_id=0)
+    assert found.value.rule == rule  # type: ignore[attr-defined]

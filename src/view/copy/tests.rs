@@ -1,24 +1,27 @@
 //! What a copy waits for and allocates, on the scripted driver: every kind of memory, ready stream and request.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use super::*;
 use crate::driver::script::{self, Script};
 use crate::protocol::descriptor::RawTensor;
 use crate::protocol::dtype::DType;
 
 const ARRAY: u64 = 0x7000;
-const CONTEXT: u64 = 0xa;
+/// Each script has a context of its own: what one copy leaves to be freed is taken over by no other.
+static CONTEXTS: AtomicU64 = AtomicU64::new(0xc0_0000);
 const READY: Stream = Stream::from_raw(0xa1);
 const OTHER: Stream = Stream::from_raw(0xa2);
 
 /// What managed memory is called, and whether the device wants it to itself.
 fn script(is_managed: bool, is_exclusive: bool) -> &'static Script {
-    let script = Script::leak();
+    let (script, context) = (Script::leak(), CONTEXTS.fetch_add(1, Relaxed));
     script
-        .stream(READY.raw(), CONTEXT)
-        .stream(OTHER.raw(), CONTEXT)
-        .primary(0, CONTEXT)
-        .current(CONTEXT)
-        .device_memory(ARRAY, 16, 0, CONTEXT);
+        .stream(READY.raw(), context)
+        .stream(OTHER.raw(), context)
+        .primary(0, context)
+        .current(context)
+        .device_memory(ARRAY, 16, 0, context);
     if is_managed {
         script.managed(ARRAY);
     }
