@@ -171,7 +171,7 @@ impl DescrField {
     }
 }
 
-/// Names the fields that have no name, and checks that each name occurs once.
+/// Names the fields that have no name, and checks that each name or title occurs once: NumPy finds a field by either.
 ///
 /// # Errors
 /// `descr-names` (ValueError).
@@ -181,7 +181,10 @@ fn named(mut fields: Vec<DescrField>) -> Result<Box<[DescrField]>, Violation> {
             field.name = format!("f{place}").into();
         }
     }
-    let mut names: Vec<_> = fields.iter().map(|field| &*field.name).collect();
+    let titles = fields.iter().filter_map(DescrField::title);
+    let mut names: Vec<_> = (fields.iter().map(|field| &*field.name))
+        .chain(titles)
+        .collect();
     names.sort_unstable();
     let twice = names.windows(2).find_map(|pair| match pair {
         [one, other] if one == other && !one.is_empty() => Some(one),

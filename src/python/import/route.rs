@@ -36,7 +36,7 @@ use crate::python::import::dlpack::{DlpackArguments, Offer};
 use crate::python::import::known_types::TypeFacts;
 use crate::python::import::traits::Traits;
 use crate::python::import::{
-    array_interface, cai, dlpack, exchange, known_types, masked_array, state,
+    array_interface, cai, cai_dict, dlpack, exchange, known_types, masked_array, state, undeclared,
 };
 use crate::view;
 use crate::view::{CaiView, Owner};
@@ -154,7 +154,7 @@ fn without_table<'py>(
             masked_array::check(object)?;
         }
         if capsule::is_capsule(object) {
-            let offer = dlpack::offer_of_capsule(object, request(options))?;
+            let offer = dlpack::offer_of_capsule(object, request(options), options)?;
             claim(memory, offer, options)?;
             return Ok(Beside::default());
         }
@@ -195,7 +195,7 @@ pub(crate) fn by_attributes<'py>(
         {
             return cai::import_parsed(memory, object, read, options, allow);
         }
-        stated = Access::of_flag(read.interface.read_only());
+        stated = read.access;
     } else if !dlpack::has_dlpack(object, traits)? {
         return Err(no_protocol(object));
     }
@@ -269,7 +269,7 @@ pub(crate) fn by_dlpack<'py>(
 ) -> PyResult<CaiView> {
     let mut memory = MaybeUninit::uninit();
     let offer = if capsule::is_capsule(object) {
-        dlpack::offer_of_capsule(object, request)?
+        dlpack::offer_of_capsule(object, request, options)?
     } else {
         let facts = known_types::facts_of(object)?;
         if facts.traits.intersects(Traits::MASKED) {
@@ -326,12 +326,12 @@ fn stated(object: &Bound<'_, PyAny>) -> PyResult<Access> {
 
 #[cold]
 fn stated_in(dict: &Bound<'_, PyAny>) -> PyResult<Access> {
-    let read = || -> PyResult<bool> {
+    let read = || -> PyResult<Access> {
         let data = dict.get_item(&names(dict.py()).data)?;
-        data.get_item(1)?.is_truthy()
+        cai_dict::access(&data.get_item(1)?)
     };
     match release::dropping(read) {
-        Ok(read_only) => Ok(Access::of_flag(read_only)),
+        Ok(access) => Ok(access),
         Err(error) => unless_exception(dict.py(), error),
     }
 }
@@ -386,7 +386,7 @@ pub(crate) fn offer_of_capsule<'py>(
     capsule: &Bound<'py, PyAny>,
     options: &Options<'_, '_>,
 ) -> PyResult<Offer<'py>> {
-    let mut offer = dlpack::offer_of_capsule(capsule, request(options))?;
+    let mut offer = dlpack::offer_of_capsule(capsule, request(options), options)?;
     decide(&mut offer, options)?;
     Ok(offer)
 }
@@ -467,7 +467,9 @@ fn amend_written(memory: &mut MaybeUninit<CaiView>, options: &Options<'_, '_>) -
 
 #[inline(never)]
 fn amend_in_place(view: &mut CaiView, options: &Options<'_, '_>) -> PyResult<()> {
-    options.check_device(view.descriptor().device())?;
+    let device = view.descriptor().device();
+    options.check_device(device)?;
+    check_producer(device, options)?;
     if options.redescribes() {
         let descriptor = options.described(view.descriptor().clone())?;
         // SAFETY: `described` describes the bytes of the view, and no others.
@@ -493,6 +495,20 @@ fn check_bounds(descriptor: &Descriptor, options: &Options<'_, '_>) -> PyResult<
         Check::BoundsIfKnown => view::prove_memory(descriptor)?,
     }
     Ok(())
+}
+
+/// Refuses a producer's stream for memory without streams, which `__dlpack__` refuses before it is called.
+///
+/// # Errors
+/// `stream-cpu`.
+fn check_producer(device: Device, options: &Options<'_, '_>) -> Result<(), Violation> {
+    match options.producer {
+        Some(stream) if stream != Stream::None && undeclared::has_no_streams(device) => {
+            let field = Field::Argument("producer_stream");
+            Err(Violation::new(Rule::StreamCpu, field, stream.raw()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What the options add to a view beside its description: made before the tensor is taken, since it can fail.
