@@ -26,7 +26,7 @@ from typing import Any
 import cai_dlpack as cd
 from cai_conformance import Sim
 
-from conformance.matrix import access, arrays, host, odd
+from conformance.matrix import access, arrays, host, odd, said
 from conformance.matrix.calls import PARTNERS
 from conformance.matrix.cells import NotMade, sample
 from conformance.matrix.doors import DOORS
@@ -249,10 +249,10 @@ class Bench:
         if list(told.warnings) != ours:
             yield f"view warns {ours}, told as {told.warnings}"
         stream = view.stream
-        said = told.ready or ""
+        ready = told.ready or ""
         names = {None: "now", 1: "(1)", 2: "(2)"}.get(stream, f"{stream or 0:#x}")
-        if not said.endswith(names):
-            yield f"ready on {stream}, told as {said}"
+        if not ready.endswith(names):
+            yield f"ready on {stream}, told as {ready}"
         if told.route != "view" and not arrays.is_capsule(obj):
             try:
                 with warnings.catch_warnings():
@@ -261,8 +261,8 @@ class Bench:
                 undeclared = False
             except Exception as error:
                 undeclared = getattr(error, "rule", None) == "stream-undeclared"
-            if undeclared != said.startswith("undeclared"):
-                yield f"undeclared: {undeclared}, told as {said}"
+            if undeclared != ready.startswith("undeclared"):
+                yield f"undeclared: {undeclared}, told as {ready}"
 
     def through(self, case: Case, obj: Any) -> Iterator[str]:
         """What another door than `view` does with the array of a case."""
@@ -365,6 +365,8 @@ class Bench:
             yield from self.ordered(told, calls)
             if not call["copies"]:
                 yield from self.kept(case, told, view, found)
+            if not case.capture:
+                yield from self.arrived(case, told, view, found, call["copies"])
         # A capture may forbid the order of a stream that is not named, or not known.
         is_tried = error and not (case.capture and (stream is None or is_unasked(told)))
         for remedy in told.remedies if is_tried else ():
@@ -384,6 +386,15 @@ class Bench:
         self.reached[case.consumer, "dropped"] += is_dropped
         if is_dropped != ("the read-only flag" in (told.dropped or "")):
             yield f"read_only={view.read_only}, and the consumer's can be written: {can_write}; told as {told.dropped}"
+
+    def arrived(self, case: Case, told: Any, view: Any, found: Any, is_copy: bool) -> Iterator[str]:
+        """All else that the consumer's array states of itself."""
+        self.reached[case.consumer, "arrived"] += 1
+        distribution = str(case.consumer)
+        try:
+            yield from said.differences(distribution, view, found, told.dropped, is_copy)
+        except Exception as error:
+            yield f"the consumer's array cannot be read: {error!r:.150}"
 
     def ordered(self, told: Any, calls: list[tuple[str, int]]) -> Iterator[str]:
         """Who waits, as it is told and as the simulated driver has logged it."""

@@ -126,6 +126,13 @@ def uneven(chosen: random.Random) -> Any:
     return varied(np.ndarray((3, 2), dtype, room, 0, (2 * step, step)), chosen)
 
 
+def unaligned(chosen: random.Random) -> Any:
+    """An address that is no multiple of the element's size."""
+    dtype = np.dtype(chosen.choice(["<f4", "<i8", "<c8", "<u2", ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, ">f4"]))
+    room = np.zeros(200, np.uint8)
+    return varied(np.ndarray((2, 3), dtype, room, chosen.choice([1, 2, 3, 5])), chosen)
+
+
 def varied(array: Any, chosen: random.Random) -> Any:
     if array.ndim and chosen.random() < 0.3:
         array = array[::-1] if chosen.random() < 0.5 else array[::2]
@@ -139,6 +146,7 @@ HOST: dict[str, Make] = {
     "any record": records,
     "any item": items,
     "uneven strides": uneven,
+    "any address": unaligned,
 }
 
 

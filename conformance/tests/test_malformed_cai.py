@@ -19,6 +19,7 @@ import cai_dlpack as cd
 import numpy as np
 import pytest
 
+from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import FAKE_POINTER, Cai, cai, host_memory, interface
 from conformance.tests.expectations.refusal import check_refusal, nothing_changes, refuse, refused_or_accepted
 from conformance.tests.ownership.growth import blocks_grown
@@ -222,6 +223,10 @@ def test_c57_c58_c59_descr() -> None:
     check_refusal(
         refuse(lambda: cd.view(cai(typestr="|V4", descr=[((3, "x"), "<f4")])), TypeError), "descr-type", "descr"
     )
+    # NumPy finds a field by its title too.
+    for descr in ([(("x", "y"), "<f4"), ("x", "<f4")], [(("t", "x"), "<f4"), (("t", "y"), "<f4")]):
+        titled = cai(typestr="|V8", descr=descr)
+        check_refusal(refuse(lambda: cd.view(titled, device_id=0), ValueError), "descr-names", "descr")  # noqa: B023
 
     deep = cai(typestr="|V4", descr=nested_descr(10_000))
     found = refuse(lambda: cd.view(deep, device_id=0), ValueError)
@@ -344,16 +349,35 @@ def test_an_item_whose_index_raises_passes_its_error() -> None:
         assert caught.value is error
 
 
-def test_a_read_only_flag_whose_truth_raises_passes_its_error() -> None:
-    error = RuntimeError("neither true nor false")
-
+@pytest.mark.parametrize("error", [RuntimeError("neither true nor false"), KeyboardInterrupt()], ids=repr)
+def test_a_read_only_flag_that_is_neither_true_nor_false(error: BaseException) -> None:
     class Flag:
         def __bool__(self) -> bool:
             raise error
 
-    with pytest.raises(RuntimeError) as caught:
+    with pytest.raises((TypeError, KeyboardInterrupt)) as caught:
         cd.view(cai(data=(FAKE_POINTER, Flag())), device_id=0)
-    assert caught.value is error
+    if isinstance(error, Exception):
+        found = refuse(lambda: cd.view(cai(data=(FAKE_POINTER, Flag())), device_id=0), TypeError)
+        check_refusal(found, "data-type", "data", hint="must be a bool")
+        assert caught.value.__cause__ is error
+    else:
+        assert caught.value is error
+
+
+def test_a_flag_of_none_says_nothing() -> None:
+    """It is none of the interface's two: the array is neither writable nor known to be read-only."""
+    silent = cai(data=(FAKE_POINTER, None))
+    for view in (
+        cd.view(silent, device_id=0),
+        cd.from_cai(silent, device_id=0),
+        cd.split_masked(silent, device_id=0)[0],
+    ):
+        assert view.read_only is None
+        assert view.to_cai()["data"][1] is True
+    assert cd.view(silent, device_id=0, read_only=False).read_only is False
+    assert cd.view(silent.interface, owner=silent, device_id=0).read_only is None
+    assert abi.read(cd.to_dlpack(silent, device_id=0, stream=-1, max_version=(1, 3))).flags == abi.READ_ONLY
 
 
 # --- accepted ------------------------------------------------------------------------------------

@@ -18,9 +18,10 @@ import numpy as np
 import pytest
 
 from conformance.tests.dlpack import abi
-from conformance.tests.doubles.producers import FAKE_POINTER, Cai, cai, interface
+from conformance.tests.doubles.producers import FAKE_POINTER, Cai, Dlpack, StreamObject, cai, interface
 from conformance.tests.expectations.refusal import refuse
 from conformance.tests.simulated.machine import Machine
+from conformance.tests.test_doors import tabled
 
 LOOSE: Any = cd  # called with what its annotations forbid
 
@@ -274,3 +275,62 @@ def test_a_capsule_whose_tensor_is_gone_is_used(door: Callable[[Any], object], m
     capsule = cd.to_dlpack(np.zeros(3), max_version=max_version)
     abi.call_deleter(abi.pointer(capsule), versioned=max_version is not None)
     assert refuse(lambda: door(capsule), ValueError).rule == "capsule-used"
+
+
+# --- a stream of memory that has none -------------------------------------------------------------------------
+
+
+def of_numpy(dtype: Any) -> Callable[[], Any]:
+    return lambda: np.zeros(3, dtype)
+
+
+# Every route of an import whose memory has no streams.
+NO_STREAMS: dict[str, Callable[[], Any]] = {
+    "a capsule": lambda: abi.make().capsule(),
+    "a legacy capsule": lambda: abi.make(versioned=False).capsule(),
+    "an object": lambda: Dlpack(abi.make()),
+    "a table": lambda: tabled(abi.make()),
+    "a view": lambda: cd.view(np.zeros(3)),
+    "a view of a view": lambda: cd.view(cd.view(np.zeros(3, ml_dtypes.bfloat16))),
+    "a masked array without a mask": lambda: np.ma.array([1.0]),
+    "NumPy's own": of_numpy("f8"),
+    "ml_dtypes": of_numpy(ml_dtypes.bfloat16),
+    "padded": of_numpy(ml_dtypes.int4),
+    "a handle": lambda: abi.make(device=(7, 0), data=FAKE_POINTER).capsule(),
+    "an object of handles": lambda: Dlpack(abi.make(device=(7, 0), data=FAKE_POINTER)),
+    "a table of handles": lambda: tabled(abi.make(device=(7, 0), data=FAKE_POINTER)),
+}
+#: DLPack cannot describe them, so that `from_dlpack` and `to_dlpack` refuse them for that too.
+BEYOND_DLPACK: dict[str, Callable[[], Any]] = {
+    "records": of_numpy([("x", "f4")]),
+    "dates": of_numpy("M8[s]"),
+    "the other byte order": of_numpy(">f4"),
+    "a view of records": lambda: cd.view(np.zeros(3, [("x", "f4")])),
+}
+WITH_A_PRODUCER: dict[str, Callable[..., Any]] = {
+    "view": cd.view,
+    "from_dlpack": cd.from_dlpack,
+    "to_dlpack": partial(cd.to_dlpack, max_version=(1, 3)),
+    "explain": cd.explain,
+}
+
+
+@pytest.mark.parametrize("door", WITH_A_PRODUCER)
+@pytest.mark.parametrize("source", [*NO_STREAMS, *BEYOND_DLPACK])
+def test_a_producers_stream_of_memory_without_streams(source: str, door: str) -> None:
+    make, call = {**NO_STREAMS, **BEYOND_DLPACK}[source], WITH_A_PRODUCER[door]
+    if source in BEYOND_DLPACK and door not in ("view", "explain"):
+        return
+    for stream in (1, 2, 0x5550, StreamObject(7)):
+        offered = make()  # alive while it is refused: a double's destructor runs Python code
+        if door == "explain":
+            told = cd.explain(offered, producer_stream=stream).refused or ""
+            assert "producer_stream" in told and told.endswith("[stream-cpu]"), told
+            continue
+        found = refuse(lambda: call(offered, producer_stream=stream), ValueError)  # noqa: B023
+        assert (found.rule, found.field) == ("stream-cpu", "producer_stream"), found.message
+    # Nothing is pending: what all of it is.
+    assert call(make(), producer_stream=None) is not None
+    if door == "from_dlpack":
+        offered = make()
+        assert refuse(lambda: cd.from_dlpack(offered, stream=1), ValueError).field == "stream"

@@ -254,6 +254,10 @@ CALLS: dict[str, tuple[str, Callable[[], object]]] = {
         "of padded int4",
         lambda: made(dtype=(abi.INT, 4, 1), flags=abi.SUBBYTE_PADDED).__dlpack__(max_version=(1, 0)),
     ),
+    "packed-legacy": (
+        "of packed int4",
+        lambda: made(dtype=(abi.INT, 4, 1)).__dlpack__(max_version=(1, 0)),
+    ),
     "copy-needed": ("copy=False", lambda: on_device().__dlpack__(dl_device=(1, 0), copy=False)),
     "copy-refused": ("__dlpack__(copy=True)", lambda: made(device=(8, 0), data=FAKE_POINTER).__dlpack__(copy=True)),
     "transfer-refused": ("dl_device=(8, 0)", lambda: made().__dlpack__(dl_device=(8, 0))),
@@ -307,6 +311,7 @@ ELSEWHERE = {
     "capture-invalid": "streams/test_capture.py",
     "array-deleted": "test_doors.py",
     "array-traced": "test_doors.py",
+    "not-strided": "test_hostile_attributes.py",
     "producer-dtype": "test_doors.py",
     "values-lazy": "test_doors.py",
     "exchange-allocator": "partners/test_exchange_export.py",

@@ -7,6 +7,7 @@ use super::reads::Reads;
 use super::row::{Call, Partner};
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Access, Device};
+use crate::protocol::dtype::DType;
 use crate::protocol::stream::{Request, Situation, Stream, SyncPolicy, plan};
 
 /// How a library would import an array.
@@ -131,17 +132,12 @@ impl Partner {
         }
         let readable = match call.reads {
             Reads::Interface => array.check_interface().map(drop),
-            // NumPy takes the types of ml_dtypes by `__array__`.
-            Reads::ArrayInterface => Ok(()),
-            Reads::Dlpack | Reads::Capsule | Reads::Buffer | Reads::BufferOrDlpack => {
-                array.check_dlpack()
-            }
+            // NumPy takes the types of ml_dtypes by `__array__`; of a buffer the row says what has none.
+            Reads::ArrayInterface | Reads::Buffer => Ok(()),
+            Reads::Dlpack | Reads::Capsule | Reads::BufferOrDlpack => array.check_dlpack(),
         };
         if let Err(violation) = readable {
             return Some(violation.to_string());
-        }
-        if call.reads == Reads::Buffer && array.dtype().format().is_none() {
-            return Some(format!("a buffer has no format for {}", array.dtype()));
         }
         let mut refuses = call.refuses.iter();
         let refuses = refuses.find(|refuses| refuses.applies_to(array, call.reads))?;
@@ -162,15 +158,17 @@ impl Call {
 enum Change {
     Writable,
     Cuda,
+    Bytes,
 }
 
 impl Change {
-    const ALL: [Self; 2] = [Self::Writable, Self::Cuda];
+    const ALL: [Self; 3] = [Self::Writable, Self::Cuda, Self::Bytes];
 
     const fn code(self) -> &'static str {
         match self {
             Self::Writable => "cd.view(v, read_only=False)",
             Self::Cuda => "v.present_as(\"cuda\")",
+            Self::Bytes => "cd.view(v, dtype=\"uint8\", shape=(v.nbytes,))",
         }
     }
 
@@ -178,6 +176,7 @@ impl Change {
         match self {
             Self::Writable => "asserts that it is not written",
             Self::Cuda => "names it device memory",
+            Self::Bytes => "presents the bytes of its packed elements",
         }
     }
 
@@ -190,6 +189,11 @@ impl Change {
                 let device_type = array.device().device_type;
                 let is_mapped = matches!(device_type, Device::CUDA_MANAGED | Device::CUDA_HOST);
                 is_mapped.then(|| array.clone().with_device(Device::cuda(0)))
+            }
+            Self::Bytes => {
+                let is_packed = array.dtype().is_sub_byte() && array.itemsize().is_none();
+                let nbytes = i64::try_from(array.nbytes()).ok().filter(|_| is_packed)?;
+                array.clone().with_shape(DType::U8, &[nbytes]).ok()
             }
         }
     }

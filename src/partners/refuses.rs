@@ -61,8 +61,8 @@ pub enum Refuses {
     OtherCpu,
     /// Handles of opaque devices with a byte offset of no whole number of elements.
     UnevenOffset,
-    /// Elements for which NumPy takes the types of ml_dtypes, at an address that is no multiple of their size.
-    MisalignedExtra,
+    /// Elements of which a buffer has no format.
+    NoFormat,
     /// These arrays, but for the element type of this name.
     Except(&'static str, &'static [Refuses]),
 }
@@ -110,12 +110,7 @@ impl Refuses {
             Self::Lanes => array.dtype().lanes() != 1,
             Self::UnevenOffset => (array.dtype().itemsize())
                 .is_some_and(|itemsize| !array.byte_offset().is_multiple_of(itemsize.into())),
-            Self::MisalignedExtra => {
-                let (data, dtype) = (array.data(), array.dtype());
-                let is_extra = !dtype.is_cai_only() && dtype.typestr().is_err();
-                let itemsize = dtype.itemsize().filter(|_| is_extra);
-                itemsize.is_some_and(|itemsize| !data.is_multiple_of(itemsize.into()))
-            }
+            Self::NoFormat => array.dtype().format().is_none(),
             Self::Except(name, refuses) => {
                 let mut refuses = refuses.iter();
                 array.type_name() != name && refuses.any(|refuses| refuses.applies_to(array, reads))
@@ -158,9 +153,10 @@ impl fmt::Display for Refuses {
             Self::UnevenStrides => f.write_str("strides that are no whole number of elements"),
             Self::OtherCpu => f.write_str("a CPU of another id than 0"),
             Self::UnevenOffset => f.write_str("byte offsets of no whole number of elements"),
-            Self::MisalignedExtra => {
-                f.write_str("ml_dtypes' types at addresses that are no multiple of their size")
-            }
+            Self::NoFormat => f.write_str(
+                "types without a buffer format: bfloat16, float8, complex32, elements smaller than a byte, types of \
+                 more than one lane",
+            ),
             Self::Except(name, refuses) => {
                 for refuses in *refuses {
                     write!(f, "{refuses}, ")?;

@@ -6,6 +6,7 @@ use super::reads::Reads;
 use super::refuses::Refuses;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Access;
+use crate::protocol::interface::Descr;
 
 /// A library that exchanges arrays through this bridge.
 #[derive(Debug)]
@@ -228,6 +229,8 @@ pub enum Drops {
     ReadOnly,
     /// The lanes of an element type: its array has elements of one.
     Lanes,
+    /// The fields of records: its array has items of raw bytes.
+    Fields,
 }
 
 impl Drops {
@@ -237,6 +240,7 @@ impl Drops {
         match self {
             Self::ReadOnly => "the read-only flag",
             Self::Lanes => "the lanes of a type",
+            Self::Fields => "the fields of records",
         }
     }
 
@@ -246,6 +250,9 @@ impl Drops {
         match self {
             Self::ReadOnly => array.access() != Access::Writable,
             Self::Lanes => array.dtype().lanes() > 1,
+            Self::Fields => {
+                (array.cai_only()).is_some_and(|only| matches!(only.descr(), Descr::Fields(_)))
+            }
         }
     }
 }

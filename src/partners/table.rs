@@ -7,7 +7,7 @@ use super::reads::Reads;
 use super::refuses::Refuses;
 use super::refuses::Refuses::{
     AxesAbove, Backwards, BeyondDlpack, BeyondNumpy, BitItems, DType, Empty, EmptyBackwards,
-    Except, FieldsBeyondNumpy, Gaps, Lanes, MisalignedExtra, NegativeStrides, NoAxes, NotCOrder,
+    Except, FieldsBeyondNumpy, Gaps, Lanes, NegativeStrides, NoAxes, NoFormat, NotCOrder,
     NotContiguous, OneDType, OtherCpu, OutOfOrder, Packed, Padded, ReadOnly, SubByte, UnevenOffset,
     UnevenStrides,
 };
@@ -100,13 +100,7 @@ pub static PARTNERS: &[Partner] = &[
         more: &[
             Call {
                 devices: HOST_READABLE,
-                refuses: &[
-                    Packed,
-                    Lanes,
-                    BeyondNumpy,
-                    FieldsBeyondNumpy,
-                    MisalignedExtra,
-                ],
+                refuses: &[Packed, Lanes, BeyondNumpy, FieldsBeyondNumpy],
                 advice: "types that NumPy does not have come as those of ml_dtypes",
                 ..call(
                     "import numpy as np",
@@ -147,7 +141,7 @@ pub static PARTNERS: &[Partner] = &[
         call: Call {
             advice: "`v.synchronize()` waits where you choose",
             refuses: &[BeyondNumpy],
-            drops: &[Drops::ReadOnly],
+            drops: &[Drops::ReadOnly, Drops::Fields],
             ..interface(
                 "import numba.cuda",
                 "numba.cuda.as_cuda_array(v)",
@@ -534,7 +528,7 @@ pub static PARTNERS: &[Partner] = &[
         array: None,
         call: Call {
             devices: HOST_READABLE,
-            refuses: &[NotContiguous],
+            refuses: &[BeyondDlpack, NoFormat, NotContiguous],
             ..call(
                 "import pyarrow as pa",
                 "pa.py_buffer(v)",
@@ -610,7 +604,13 @@ pub static PARTNERS: &[Partner] = &[
         call: Call {
             devices: &[1, 2, 3, 10, 11, 13],
             advice: "pass `v.synchronize()`",
-            refuses: &[NotContiguous, OutOfOrder, Padded, OneDType("complex32")],
+            refuses: &[
+                NotContiguous,
+                OutOfOrder,
+                Padded,
+                BitItems,
+                OneDType("complex32"),
+            ],
             ..call(
                 "from mpi4py import MPI",
                 "comm.Send(v, dest=1)",
@@ -619,7 +619,11 @@ pub static PARTNERS: &[Partner] = &[
             )
         },
         more: &[],
-        faults: &[],
+        faults: &[Fault {
+            what: "counts a byte for each packed element that is smaller: it sends, and receives into, what lies \
+                   past the end; through the bridge a refusal",
+            reproduction: "`MPI.memory(t).nbytes` of a packed int4 tensor `t` of 8 elements, in 4 bytes",
+        }],
     },
     Partner {
         name: "torch",

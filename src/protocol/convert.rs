@@ -104,17 +104,18 @@ impl CaiInterface {
         device: Device,
     ) -> Result<Descriptor, Violation> {
         let dtype = match dtype {
-            None => self.dtype()?,
-            Some(dtype) => {
-                descriptor::reinterpret_items(self.typestr, dtype, &self.layout, self.data)?
+            None => self.dtype(device)?,
+            Some(to) => {
+                let (from, data) = (self.typestr, self.data);
+                descriptor::reinterpret_items(from, to, &self.layout, data, device)?
             }
         };
         Ok(self.into_checked(dtype, device))
     }
 
-    /// Returns DLPack's type of the items, if it can describe them, their strides and their address.
+    /// Returns DLPack's type of the items, if it can describe them, their strides and their address on a device.
     #[inline]
-    fn dtype(&self) -> Result<DType, Violation> {
+    fn dtype(&self, device: Device) -> Result<DType, Violation> {
         if let Descr::Fields(fields) = &self.descr {
             return Err(self
                 .descr
@@ -123,7 +124,7 @@ impl CaiInterface {
         }
         let dtype = self.typestr.to_dtype()?;
         self.layout.check_even()?;
-        address::check_align(Field::CaiData, self.data, self.typestr.align())?;
+        descriptor::check_align(Field::CaiData, self.data, device, self.typestr.align())?;
         Ok(dtype)
     }
 
@@ -166,7 +167,7 @@ impl CaiInterface {
         device: Device,
         quoted: impl FnOnce(Violation) -> Violation,
     ) -> Result<Descriptor, Violation> {
-        let refusal = match self.dtype() {
+        let refusal = match self.dtype(device) {
             Ok(dtype) => return Ok(self.into_checked(dtype, device)),
             Err(refusal) => quoted(refusal),
         };

@@ -208,10 +208,7 @@ impl Descriptor {
         };
         let layout = layout.with_byte_offset(byte_offset);
         let made = Self::from_layout(data, device, dtype, raw.flags, layout)?;
-        // On the host an element may have any address, as NumPy's may.
-        if device.is_cuda_accessible() {
-            made.check_align(Field::TensorData, dtype)?;
-        }
+        made.check_align(Field::TensorData, dtype)?;
         Ok(made)
     }
 
@@ -346,12 +343,25 @@ impl Descriptor {
         }
     }
 
-    /// Returns the bytes of one element; `None` if that is no whole number.
+    /// Returns the bytes of one element, of which a padded one takes one for each lane; `None` if that is no whole
+    /// number.
     #[must_use]
     #[inline]
     pub fn itemsize(&self) -> Option<u32> {
-        let of_item = || self.cai_only().map(|only| only.typestr().itemsize());
-        self.dtype().itemsize().or_else(of_item)
+        match self.dtype().itemsize() {
+            Some(itemsize) if !self.dtype().is_sub_byte() => Some(itemsize),
+            _ => self.stored_itemsize(),
+        }
+    }
+
+    /// The bytes of an element that is smaller than one, or that DLPack cannot describe.
+    fn stored_itemsize(&self) -> Option<u32> {
+        let dtype = self.dtype();
+        match self.cai_only() {
+            Some(only) => Some(only.typestr().itemsize()),
+            None if self.is_padded() => Some(u32::from(dtype.lanes())),
+            None => dtype.itemsize(),
+        }
     }
 
     /// Returns the flags.
@@ -498,7 +508,8 @@ impl Descriptor {
             return Ok(self);
         }
         if let Some(only) = self.cai_only() {
-            let dtype = reinterpret_items(only.typestr(), dtype, &self.layout, self.data)?;
+            let (from, device) = (only.typestr(), self.device);
+            let dtype = reinterpret_items(from, dtype, &self.layout, self.data, device)?;
             let (flags, layout) = (self.flags(), self.layout.with_cai_only(None));
             return Ok(Self::from_checked(
                 self.data,
@@ -603,12 +614,9 @@ impl Descriptor {
         Ok(Self::from_checked(data, device, DType::U8, flags, layout))
     }
 
-    /// Checks that an address suits another type; the alignment of an opaque handle is the device's affair.
+    /// Checks that an address suits a type ([`check_align`]).
     fn check_align(&self, field: Field, dtype: DType) -> Result<(), Violation> {
-        if self.device.is_opaque() {
-            return Ok(());
-        }
-        address::check_align(field, self.data, dtype.align())
+        check_align(field, self.data, self.device, dtype.align())
     }
 
     fn stored_bits(&self) -> u64 {
@@ -619,7 +627,25 @@ impl Descriptor {
     }
 }
 
-/// Checks that the items of a dict may be presented as `to`.
+/// Checks that an address suits a scalar of this alignment, in memory of CUDA. On the host an element may have any
+/// address, as NumPy's may; the alignment of an opaque handle is the device's affair.
+///
+/// # Errors
+/// `data-alignment` (BufferError).
+#[inline]
+pub(super) fn check_align(
+    field: Field,
+    data: u64,
+    device: Device,
+    align: u32,
+) -> Result<(), Violation> {
+    match device.is_cuda_accessible() {
+        true => address::check_align(field, data, align),
+        false => Ok(()),
+    }
+}
+
+/// Checks that the items of a dict may be presented as `to`, on a device.
 ///
 /// # Errors
 /// Those of [`dtype::reinterpret_typestr`]; `strides-multiple` and `data-alignment` (BufferError).
@@ -628,11 +654,12 @@ pub(super) fn reinterpret_items(
     to: DType,
     layout: &Layout,
     data: u64,
+    device: Device,
 ) -> Result<DType, Violation> {
     let dtype = dtype::reinterpret_typestr(from, to)?;
     layout.check_even()?;
     // Without items `data` is 0, which is aligned.
-    address::check_align(Field::CaiData, data, dtype.align())?;
+    check_align(Field::CaiData, data, device, dtype.align())?;
     Ok(dtype)
 }
 

@@ -372,6 +372,9 @@ rules! {
     ArrayDeleted "array-deleted" Buffer
         "the array must not have been deleted"
         "JAX: a deleted or donated array has no memory";
+    NotStrided "not-strided" Buffer
+        "the elements must lie at strides from one address"
+        "both protocols: one pointer, a shape and strides; sparse, nested and opaque layouts have none";
     ArrayTraced "array-traced" Type
         "an array that is being traced has no memory"
         "JAX: jit, grad and vmap call a function with tracers in place of arrays";
@@ -472,6 +475,9 @@ rules! {
     PaddedLegacy "padded-legacy" Buffer
         "only the flag of DLPack 1.1 tells that each element smaller than a byte has a byte of its own"
         "DLPack 1.3: DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED is a flag of versioned tensors, from 1.1 on";
+    PackedLegacy "packed-legacy" Buffer
+        "a consumer of DLPack 1.0 counts whole bytes for each item, and packed items share them"
+        "DLPack 1.3: sub-byte types are packed by default, said since 1.1; the size by GetDataSize of dlpack.h rounds each item up";
     CopyNeeded "copy-needed" Buffer
         "this needs a copy, which copy=False forbids"
         "the array API, __dlpack__: copy=False means never";

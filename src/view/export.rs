@@ -108,8 +108,30 @@ pub(crate) fn refuse_padded(described: DescriptorRef<'_>, field: Field) -> Resul
 
 /// Whether the flag for padding is set and means something: it means nothing for larger elements.
 #[inline]
-pub(crate) fn is_padded(described: DescriptorRef<'_>) -> bool {
+fn is_padded(described: DescriptorRef<'_>) -> bool {
     described.flags.contains(Flags::SUBBYTE_PADDED) && described.dtype.is_sub_byte()
+}
+
+/// Refuses packed elements to a reader that counts whole bytes for each item: it would read past the end. `item` is a
+/// lane times the lanes, which is what shares bytes.
+///
+/// # Errors
+/// `packed-legacy`.
+#[cfg(feature = "pyo3")]
+pub(crate) fn refuse_packed(described: DescriptorRef<'_>, field: Field) -> Result<(), Violation> {
+    let dtype = described.dtype;
+    match dtype.itemsize() {
+        None if !is_padded(described) => Err(Violation::new(
+            Rule::PackedLegacy,
+            field,
+            format_args!("packed {dtype}"),
+        )
+        .with_hint(
+            "max_version=(1, 1) asks for a tensor that is known to be packed; \
+             cd.view(v, dtype='uint8', shape=(v.nbytes,)) presents the bytes of contiguous elements",
+        )),
+        _ => Ok(()),
+    }
 }
 
 #[cold]

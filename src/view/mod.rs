@@ -103,7 +103,8 @@ pub(crate) use borrow::{Borrow, watch_forks};
 pub(crate) use copy::Transfer;
 use detach::defaults_now;
 pub(crate) use detach::{detach, set_detach, with_driver};
-pub(crate) use export::{is_padded, refuse_padded};
+#[cfg(feature = "pyo3")]
+pub(crate) use export::{refuse_packed, refuse_padded};
 pub(crate) use import::{Imported, KnownTensor, read_tensor};
 #[cfg(feature = "cudarc")]
 pub(crate) use live::Keeper;

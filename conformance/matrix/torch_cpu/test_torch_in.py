@@ -154,7 +154,28 @@ DOORS: dict[str, Callable[[torch.Tensor], object]] = {
     "view": cd.view,
     "from_dlpack": cd.from_dlpack,
     "to_dlpack": cd.to_dlpack,
+    "split_masked": cd.split_masked,
 }
+#: Layouts without strides, which are refused with the remedy.
+NOT_STRIDED = {
+    "csr": lambda: torch.eye(4).to_sparse_csr(),
+    "csc": lambda: torch.eye(4).to_sparse_csc(),
+    "coo": lambda: torch.eye(4).to_sparse(),
+    "bsr": lambda: torch.eye(4).to_sparse_bsr((2, 2)),
+    "bsc": lambda: torch.eye(4).to_sparse_bsc((2, 2)),
+    "mkldnn": lambda: torch.zeros(3).to_mkldnn(),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("layout", NOT_STRIDED)
+def test_a_layout_without_strides_is_refused_with_the_remedy(layout: str) -> None:
+    tensor = NOT_STRIDED[layout]()
+    for door in DOORS.values():
+        with pytest.raises(BufferError, match=r"obj\.to_dense\(\)") as refused:
+            door(tensor)
+        assert refused.value.rule == "not-strided"  # type: ignore[attr-defined]
+    assert cd.view(tensor.to_dense()).shape == tuple(tensor.shape)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -283,6 +283,38 @@ def test_padding_is_said_or_refused() -> None:
     check_refusal(found, "padded-legacy", "__dlpack_c_exchange_api__")
 
 
+@pytest.mark.parametrize("bits", [1, 2, 4, 6])
+def test_packed_elements_are_refused_to_a_reader_that_counts_bytes(bits: int) -> None:
+    """The size by DLPack 1.0 is a byte for each, past the end of the memory; mpi4py takes it."""
+    code = abi.FLOAT6_E2M3FN if bits == 6 else abi.INT
+    for lanes in (1, 2, 4):
+        view: Any = cd.view(abi.make((8,), dtype=(code, bits, lanes)).capsule())
+        for export in (view.__dlpack__, partial(cd.to_dlpack, view), partial(view.__dlpack__, copy=False)):
+            for version in ((1, 1), (1, 3), (2, 0)):
+                assert abi.read(export(max_version=version)).dtype == (code, bits, lanes)
+            if bits * lanes % 8 == 0:
+                assert abi.read(export(max_version=(1, 0))).dtype == (code, bits, lanes)
+                continue
+            found = refuse(partial(export, max_version=(1, 0)), BufferError)
+            check_refusal(
+                found, "packed-legacy", "max_version", value=f"packed {view.dtype}", hint="max_version=(1, 1)"
+            )
+            assert "shape=(v.nbytes,)" in found.message
+        presented = cd.view(view, dtype="uint8", shape=(view.nbytes,))
+        assert abi.read(presented.__dlpack__(max_version=(1, 0))).shape == (8 * bits * lanes // 8,)
+
+
+@pytest.mark.parametrize(("bits", "lanes", "size"), [(4, 1, 1), (2, 1, 1), (6, 1, 1), (4, 2, 2)])
+def test_padded_elements_have_strides_in_bytes(bits: int, lanes: int, size: int) -> None:
+    code = abi.FLOAT6_E2M3FN if bits == 6 else abi.INT
+    made = partial(abi.make, (3, 5), strides=(7, 1), dtype=(code, bits, lanes))
+    view = cd.view(made(flags=abi.SUBBYTE_PADDED).capsule())
+    assert (view.itemsize, view.byte_strides, view.nbytes) == (size, (7 * size, size), 15 * size)
+    whole = bits * lanes % 8 == 0
+    packed = cd.view(made().capsule())
+    assert (packed.itemsize, packed.byte_strides) == ((bits * lanes // 8, (7, 1)) if whole else (None, None))
+
+
 def test_the_flag_means_nothing_for_whole_bytes() -> None:
     view = cd.view(abi.make(flags=abi.SUBBYTE_PADDED).capsule())
     assert abi.name(view.__dlpack__()) == abi.LEGACY

@@ -23,6 +23,7 @@ from conformance.tests.ownership import native
 from conformance.tests.ownership.growth import check_nothing_is_left, growth, repeat
 from conformance.tests.simulated.capture import Captures
 from conformance.tests.simulated.machine import Machine
+from conformance.tests.test_hostile_attributes import sparse
 from conformance.tests.test_malformed_cai import CAI_ONLY_ROWS, Method, OnTheCpu, nested_descr
 from conformance.tests.test_malformed_cai import ROWS as CAI_ROWS
 from conformance.tests.test_malformed_dlpack import TENSOR_ROWS
@@ -214,6 +215,7 @@ OTHERS: dict[str, Call] = {
     "argument-value": partial(LOOSE.policy, sync="soon"),
     "array-deleted": partial(cd.view, Deleted()),
     "array-traced": partial(cd.view, tracer()),
+    "not-strided": partial(cd.view, sparse("torch.sparse_csr")),
     "array-unreadable": VIEW.__array__,
     "buffer-items": lambda: memoryview(tensor(dtype=(abi.BFLOAT, 16, 1))),  # type: ignore[arg-type]
     "buffer-layout": partial(fortran, cd.view(MATRIX)),
@@ -263,6 +265,7 @@ OTHERS: dict[str, Call] = {
     "numpy-dtype": partial(np.dtype, tensor(dtype=(abi.FLOAT4_E2M1FN, 4, 2)).dtype),
     "overlap": partial(peer.double, np.lib.stride_tricks.as_strided(np.ones(1), (3,), (0,))),
     "owner-missing": partial(cd.view, interface()),
+    "packed-legacy": partial(tensor(dtype=FLOAT4).__dlpack__, max_version=(1, 0)),
     "padded-legacy": tensor(dtype=FLOAT4, flags=abi.SUBBYTE_PADDED).__dlpack__,
     "pickle": VIEW.__reduce__,
     "producer-dtype": partial(cd.view, strings()),

@@ -9,17 +9,23 @@ from __future__ import annotations
 import gc
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import cai_dlpack as cd
 import numpy as np
 import pytest
 
+from conformance.matrix import said
+from conformance.matrix.arrays import readers
 from conformance.matrix.calls import PARTNERS
 from conformance.matrix.doors import DOORS
 from conformance.matrix.draws import CAPTURED, FILTERS, MODES, WRONG, Case, drawn, names, typed
 from conformance.matrix.explained import Bench
 from conformance.matrix.odd import DEVICES, HOST, TYPES, fresh, on_device, tensor
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import Dlpack
+from conformance.tests.expectations.refusal import refuse
 from conformance.tests.simulated.machine import Machine
 
 CASES = {"host": 8000, "device": 6000}
@@ -39,7 +45,9 @@ def test_what_is_told_is_what_happens(room: str, machine: Machine) -> None:
     gc.freeze()
     assert not wrong, "\n".join(f"{case}: {line}" for line, case in wrong.items())
     for consumer in consumers:
-        for outcome in ("taken", "refused"):
+        # Of host memory, the libraries of device memory take hardly any.
+        read = ["arrived"] if consumer in readers(room) else []
+        for outcome in ("taken", "refused", *read):
             assert bench.reached[consumer, outcome] > 3, f"{consumer} has {outcome} nearly nothing"
     for door in ("to_dlpack", "from_dlpack", "a capsule", "CaiView"):
         for outcome in ("taken", "refused"):
@@ -79,6 +87,45 @@ def test_every_name_of_a_library_is_taken() -> None:
     for name in ("cupy-cudax", "cupy-cuda12y", "cudf-cu", "cudf-cu12a", "", "*"):
         with pytest.raises(ValueError, match="to"):
             cd.explain(np.arange(3), to=name)
+
+
+# By library: a view, what another view looks like to the library, and the field that differs.
+LIES: dict[str, tuple[Any, Any, str]] = {
+    "address": (np.zeros(3), np.zeros(3), "ptr"),
+    "shape": (np.zeros((2, 3)), np.zeros((3, 2)), "shape"),
+    "strides": (np.zeros((2, 3)), np.zeros((2, 3), order="F"), "strides"),
+    "type": (np.zeros(3), np.zeros(3, np.int64), "dtype"),
+    "size": (np.zeros(3), np.zeros(4), "nbytes"),
+    "flag": (np.broadcast_to(np.float64(1), (3,)), np.zeros(3), "read-only"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_field_that_has_changed_is_noticed(lie: str) -> None:
+    """Each field, read by NumPy's eyes from another array."""
+    own, other, field = LIES[lie]
+    assert list(said.differences("numpy", cd.view(own), np.asarray(cd.view(own)), None, is_copy=False)) == []
+    found = list(said.differences("numpy", cd.view(own), other, None, is_copy=False))
+    assert any(field in line.partition(" is ")[0] for line in found), found
+
+
+def test_what_mpi4py_counts_is_what_there_is() -> None:
+    """It counts whole bytes for packed elements, as a producer that exports them to it finds; a view refuses."""
+    from mpi4py import MPI
+
+    made = abi.make((8,), dtype=(abi.INT, 4, 1))
+    beyond = MPI.memory(Dlpack(made))
+    view = cd.view(made.capsule())
+    assert (beyond.nbytes, view.nbytes) == (8, 4)
+    assert any(line.startswith("nbytes") for line in said.differences("mpi4py", view, beyond, None, is_copy=False))
+    refused = refuse(lambda: MPI.memory(view), BufferError)
+    assert refused.rule == "packed-legacy"
+    told = cd.explain(view, to="mpi4py")
+    assert told.refused is not None
+    presented = eval(
+        told.remedies[0], {"cd": cd, "v": view, "comm": SimpleNamespace(Send=lambda v, dest: MPI.memory(v))}
+    )
+    assert (presented.address, presented.nbytes) == (view.ptr, 4)
 
 
 PLAIN = Case("numpy", "float32", "rows", (), None, None, None, False)

@@ -435,3 +435,70 @@ fn shape_does_not_cast() {
         [3, 2]
     );
 }
+
+/// Memory of CUDA is read by code that wants its scalars aligned; of any other memory the address may be any.
+#[rstest]
+#[case::host(Device::CPU, true)]
+#[case::rocm(Device::ROCM, true)]
+#[case::opaque(7, true)]
+#[case::cuda(Device::CUDA, false)]
+#[case::pinned(Device::CUDA_HOST, false)]
+#[case::managed(Device::CUDA_MANAGED, false)]
+fn every_description_takes_the_same_addresses(#[case] device_type: i32, #[case] is_taken: bool) {
+    let at = |bits, shape| RawTensor {
+        data: VALID.data + 1,
+        device_type,
+        code: 1,
+        bits,
+        shape,
+        ..VALID
+    };
+    let bytes = || Descriptor::new(&at(8, &[24])).unwrap();
+    let made = [
+        Descriptor::new(&at(32, &[6])),
+        bytes().with_shape(DType::F32, &[6]),
+        Descriptor::new(&at(32, &[6])).and_then(|words| words.with_dtype(DType::F32)),
+    ];
+    for made in made {
+        match made {
+            Ok(made) => assert!(is_taken, "{made:?}"),
+            Err(refused) => {
+                assert!(!is_taken, "{refused}");
+                assert_eq!(refused.rule(), Rule::DataAlignment);
+            }
+        }
+    }
+}
+
+/// A padded element takes a byte for each lane, whatever its lanes are in bits.
+#[rstest]
+#[case(4, 1, Flags::NONE, None)]
+#[case(4, 1, Flags::SUBBYTE_PADDED, Some(1))]
+#[case(4, 2, Flags::NONE, Some(1))]
+#[case(4, 2, Flags::SUBBYTE_PADDED, Some(2))]
+#[case(32, 2, Flags::SUBBYTE_PADDED, Some(8))]
+fn the_size_of_an_element_is_that_in_memory(
+    #[case] bits: u8,
+    #[case] lanes: u16,
+    #[case] flags: Flags,
+    #[case] itemsize: Option<u32>,
+) {
+    let raw = RawTensor {
+        code: 1,
+        bits,
+        lanes,
+        flags,
+        ..VALID
+    };
+    let made = Descriptor::new(&raw).unwrap();
+    assert_eq!(made.itemsize(), itemsize);
+    let strides: Option<Vec<i64>> = made.byte_strides().map(Iterator::collect);
+    let size = itemsize.map(i64::from);
+    let wanted = size.map(|size| {
+        made.elem_strides()
+            .iter()
+            .map(|stride| stride * size)
+            .collect()
+    });
+    assert_eq!(strides, wanted);
+}

@@ -3,8 +3,9 @@
 //! `__cuda_stream__` is NVIDIA's protocol: a method without arguments that returns `(version, handle)`, in which handle
 //! 0 is the legacy default stream. An attribute that holds the tuple is accepted as well.
 
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyInt, PyTuple};
+use pyo3::types::{PyBool, PyInt, PyTuple, PyType};
 
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Stream};
@@ -87,7 +88,9 @@ fn from_object(stream: &Bound<'_, PyAny>) -> PyResult<Option<Stream>> {
         return unreadable(stream).map_or(Ok(None), Err);
     };
     let answer = if protocol.is_callable() {
-        protocol.call0()?
+        protocol
+            .call0()
+            .map_err(|error| called_on_class(stream, error))?
     } else {
         protocol
     };
@@ -116,6 +119,17 @@ fn unreadable(stream: &Bound<'_, PyAny>) -> Option<PyErr> {
     let violation = Violation::new(Rule::StreamObject, Field::CudaStream, found)
         .with_hint(format!("reading it raised {}", raised(&cause)));
     Some(caused_by(violation, cause))
+}
+
+/// Returns the error of a call that has failed: a class in place of a stream has no `self` to call it with.
+#[cold]
+fn called_on_class(stream: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
+    if !stream.is_instance_of::<PyType>() || !error.is_instance_of::<PyTypeError>(stream.py()) {
+        return error;
+    }
+    let violation = Violation::new(Rule::StreamObject, Field::CudaStream, repr(stream))
+        .with_hint("pass a stream, not its class");
+    caused_by(violation, error)
 }
 
 #[cold]

@@ -37,6 +37,15 @@ pub(crate) fn optional<'py>(
     Ok(unsafe { Bound::from_owned_ptr_or_opt(py, found) })
 }
 
+/// Whether an object has the attribute, and other than as `None`, by which a class says that it has none
+/// (<https://docs.python.org/3/reference/datamodel.html#special-method-names>).
+///
+/// # Errors
+/// Every exception but `AttributeError`.
+pub(crate) fn has(object: &Bound<'_, PyAny>, name: &Py<PyString>) -> PyResult<bool> {
+    Ok(optional(object, name)?.is_some_and(|attribute| !attribute.is_none()))
+}
+
 #[inline]
 fn lookup() -> Lookup {
     static FOUND: OnceBox<Lookup> = OnceBox::new();

@@ -18,7 +18,7 @@ use crate::python::cpython::int;
 use crate::python::cpython::int::{IntRule, repr};
 use crate::python::cpython::tuple::tuple_item;
 use crate::view::{
-    Abi, CaiView, RawOwner, Ticket, Transfer, build_in_capsule, is_padded, refuse_padded,
+    Abi, CaiView, RawOwner, Ticket, Transfer, build_in_capsule, refuse_packed, refuse_padded,
 };
 
 const MAX_VERSION: IntRule = IntRule::new(
@@ -93,8 +93,8 @@ impl Export {
                 return Err(read_only_to_legacy(request.max_version));
             }
             refuse_padded(descriptor, Field::Argument("max_version"))?;
-        } else if is_padded(descriptor) {
-            check_knows_padding(descriptor, request.max_version)?;
+        } else if descriptor.dtype.is_sub_byte() {
+            check_knows_sub_byte(descriptor, request.max_version)?;
         }
         let flags = descriptor
             .flags
@@ -206,12 +206,13 @@ fn tensor<M: Abi>(
     })
 }
 
-/// Refuses padded elements to a consumer of DLPack 1.0, which has no flag for them and takes them for packed ones.
+/// Refuses elements smaller than a byte to a consumer of DLPack 1.0, which cannot tell packed from padded ones: it has no
+/// flag for the latter, and counts whole bytes for each of the former (mpi4py), past the end of the memory.
 ///
 /// # Errors
-/// `padded-legacy`.
+/// `padded-legacy`, `packed-legacy`.
 #[cold]
-fn check_knows_padding(descriptor: DescriptorRef<'_>, max_version: Value<'_, '_>) -> PyResult<()> {
+fn check_knows_sub_byte(descriptor: DescriptorRef<'_>, max_version: Value<'_, '_>) -> PyResult<()> {
     let Some(version) = max_version else {
         return Ok(());
     };
@@ -219,6 +220,7 @@ fn check_knows_padding(descriptor: DescriptorRef<'_>, max_version: Value<'_, '_>
     let part = |at| MAX_VERSION.read::<i64>(&version.get_item(at)?);
     if (part(0)?, part(1)?) < (1, 1) {
         refuse_padded(descriptor, Field::Argument("max_version"))?;
+        refuse_packed(descriptor, Field::Argument("max_version"))?;
     }
     Ok(())
 }

@@ -73,8 +73,14 @@ pub(crate) fn array<'py>(
 /// type, or refuses it for another reason.
 fn bits_of(descriptor: &Descriptor) -> Result<Option<DType>, Violation> {
     let dtype = descriptor.dtype();
-    if dtype.is_cai_only() || dtype.typestr().is_ok() || dtype.lanes() != 1 {
+    if dtype.is_cai_only() || dtype.typestr().is_ok() {
         return Ok(None);
+    }
+    if dtype.lanes() != 1 {
+        let found = format_args!("an array of {dtype}");
+        return Err(Violation::new(Rule::ArrayUnreadable, Field::Object, found).with_hint(
+            "it has no types of more than one lane; dtype= presents an item as one number of its size",
+        ));
     }
     Ok(Some(match dtype.itemsize() {
         Some(1) => DType::U8,

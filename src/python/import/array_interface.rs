@@ -86,7 +86,7 @@ pub(crate) fn import<'py>(
             options.described(interface.describe_with(Device::HOST, quoted)?)
         }
         None => {
-            let described = cai::describe(interface, options)?.with_device(Device::HOST);
+            let described = cai::describe(interface, options, Device::HOST)?;
             Ok(match options.read_only {
                 None => described,
                 Some(read_only) => described.with_access(Access::of_flag(read_only)),

@@ -90,11 +90,14 @@ fn import_any<'py>(
     )
 }
 
-/// Reads `object.__cuda_array_interface__` once; `None` if reading it raises `AttributeError`. Other exceptions pass
-/// through: torch, cuDF and others raise them for a tensor that cannot be exported.
+/// Reads `object.__cuda_array_interface__` once; `None` if reading it raises `AttributeError`. Of other exceptions, which
+/// torch, cuDF and others raise for a tensor that cannot be exported, [`why_not`] decides.
 #[inline(always)]
 pub(crate) fn attribute<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
-    getattr::optional(object, &names(object.py()).cai)
+    match getattr::optional(object, &names(object.py()).cai) {
+        Ok(found) => Ok(found),
+        Err(error) => Err(why_not::failed(object, error)),
+    }
 }
 
 /// Reads the dict of `object` in full. If `object` is a class, whose attribute is the property object, the error
@@ -121,12 +124,7 @@ pub(crate) fn missing(object: &Bound<'_, PyAny>) -> PyErr {
     let name = type_name(object);
     let found = format_args!("an object of type {name}");
     if object.is_instance_of::<PyType>() {
-        return Violation::new(
-            Rule::ClassNotInstance,
-            Field::Object,
-            format_args!("{object}"),
-        )
-        .into();
+        return why_not::class(object).into();
     }
     match object.get_type().hasattr(&names(object.py()).cai) {
         Ok(true) => unavailable(object),
@@ -217,8 +215,10 @@ pub(crate) fn view<'py>(
     check(object, &read)?;
     let is_stream_known = read.is_stream_known();
     let stream = read.interface.stream();
+    let access = read.access;
     // Everything that needs no driver is checked before the driver is called.
-    let descriptor = described(object, read, options, allow)?;
+    let mut descriptor = described(object, read, options, allow)?;
+    descriptor.set_access(access);
     finish(object, descriptor, stream, is_stream_known, options)
 }
 
@@ -245,7 +245,7 @@ pub(crate) fn described(
         None if allow == AllowCaiOnly::Yes && options.keeps_elements() => {
             return Ok(interface.describe_with(device, quoted).map_err(quoted)?);
         }
-        None => describe(interface, options),
+        None => describe(interface, options, device),
     };
     Ok(described.map_err(quoted)?)
 }
@@ -311,13 +311,13 @@ pub(crate) fn finish<'py>(
     Ok(view)
 }
 
-/// Converts the interface into DLPack's metadata, on a device that is located later.
+/// Converts the interface into DLPack's metadata.
 #[inline]
 pub(crate) fn describe(
     interface: CaiInterface,
     options: &Options<'_, '_>,
+    device: Device,
 ) -> Result<Descriptor, Violation> {
-    let device = Device::cuda(options.device_id.unwrap_or(0));
     match &options.shape {
         None => interface.into_descriptor(options.dtype, device),
         Some(shape) => {

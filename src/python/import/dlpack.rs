@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 use once_cell::race::OnceBox;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyTuple, PyType};
 use pyo3::{Borrowed, ffi};
 
 use crate::driver;
@@ -25,7 +25,7 @@ use crate::python::cpython::int::{IntRule, repr, type_name};
 use crate::python::cpython::names::names;
 use crate::python::cpython::new::{new_dict, new_int, new_ints, new_tuple, new_uint};
 use crate::python::cpython::tuple::tuple_item;
-use crate::python::cpython::{int, release};
+use crate::python::cpython::{getattr, int, release};
 use crate::python::import::traits::Traits;
 use crate::python::import::undeclared::has_no_streams;
 use crate::python::import::{notes, state, undeclared, why_not};
@@ -54,7 +54,7 @@ pub(crate) struct DlpackArguments {
 #[inline(always)]
 pub(crate) fn has_dlpack(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<bool> {
     Ok(traits.intersects(Traits::HAS_DLPACK)
-        || object.get_type().hasattr(&names(object.py()).dlpack)?)
+        || getattr::has(&object.get_type(), &names(object.py()).dlpack)?)
 }
 
 /// A tensor that a producer offers in a capsule, described and checked, of which nothing has been taken.
@@ -99,13 +99,25 @@ impl<'py> Offer<'py> {
 /// Checks that an object, whose type has these traits, has `__dlpack__`.
 ///
 /// # Errors
-/// `dlpack-missing`, `array-traced`.
+/// `dlpack-missing`, `class-not-instance`, `array-traced`.
 #[inline(always)]
 pub(crate) fn check_has_dlpack(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<()> {
-    if traits.intersects(Traits::HAS_DLPACK) || object.hasattr(&names(object.py()).dlpack)? {
-        return Ok(());
+    match traits.intersects(Traits::HAS_DLPACK) {
+        true => Ok(()),
+        false => check_has_its_own(object),
     }
-    Err(missing(object, Rule::DlpackMissing, Field::DlpackCall))
+}
+
+/// Checks that an object whose type has no `__dlpack__` has one of its own.
+#[cold]
+fn check_has_its_own(object: &Bound<'_, PyAny>) -> PyResult<()> {
+    if object.is_instance_of::<PyType>() {
+        return Err(why_not::class(object).into());
+    }
+    match getattr::has(object, &names(object.py()).dlpack)? {
+        true => Ok(()),
+        false => Err(missing(object, Rule::DlpackMissing, Field::DlpackCall)),
+    }
 }
 
 /// Asks an object that has `__dlpack__` for its tensor. `stated` is what its interface has stated, if that has been read.
@@ -139,7 +151,10 @@ pub(crate) fn offer_of_object<'py>(
     if current.is_some() {
         object.py().detach(|| drop(current));
     }
-    let (capsule, honoured) = called.map_err(|error| why_not::failed(object, error))?;
+    let (capsule, honoured) = called.map_err(|error| {
+        let (rule, field) = (Rule::DlpackMissing, Field::DlpackCall);
+        why_not::failed_call(object, &names(object.py()).dlpack, rule, field, error)
+    })?;
     if !capsule::is_capsule(&capsule) {
         return Err(Violation::new(Rule::CapsuleType, Field::DlpackCall, repr(&capsule)).into());
     }
@@ -221,6 +236,7 @@ fn current_for(
 pub(crate) fn offer_of_capsule<'py>(
     capsule: &Bound<'py, PyAny>,
     request: DlpackArguments,
+    options: &Options<'_, '_>,
 ) -> PyResult<Offer<'py>> {
     capsule::check_alive(capsule)?;
     let mut tensor = capsule::read(capsule.clone())?;
@@ -268,7 +284,11 @@ pub(crate) fn announced_device(object: &Bound<'_, PyAny>) -> PyResult<Device> {
             release::drop_now(error);
             return Err(missing(object, Rule::DeviceMissing, Field::DlpackDevice));
         }
-        Err(error) => return Err(why_not::failed(object, error)),
+        Err(error) => {
+            let (rule, field) = (Rule::DeviceMissing, Field::DlpackDevice);
+            let name = &names(py).dlpack_device;
+            return Err(why_not::failed_call(object, name, rule, field, error));
+        }
     };
     let Ok(pair) = answer.cast::<PyTuple>() else {
         return Err(bad_pair(&answer));
@@ -341,7 +361,7 @@ pub(super) fn stream_to_request(device: Device, request: DlpackArguments) -> PyR
         Platform::from_device_type(device.device_type),
         request.stream,
     ) {
-        (Some(Platform::Host), Some(stream)) if stream != Stream::None => {
+        (Some(Platform::Host) | None, Some(stream)) if stream != Stream::None => {
             let field = match request.is_producers {
                 true => Field::Argument("producer_stream"),
                 false => Field::Argument("stream"),

@@ -43,7 +43,7 @@ fn traits(kind: &Bound<'_, PyType>) -> PyResult<Traits> {
             }
         }
     }
-    traits.set(Traits::HAS_DLPACK, kind.hasattr(&names.dlpack)?);
+    traits.set(Traits::HAS_DLPACK, getattr::has(kind, &names.dlpack)?);
     traits.set(Traits::OURS, kind.is(py.get_type::<PyCaiView>()));
     traits.set(Traits::NDARRAY, inherits(kind, "numpy", "ndarray")?);
     traits.set(Traits::MASKED, inherits(kind, "numpy.ma", "MaskedArray")?);

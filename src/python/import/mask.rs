@@ -91,7 +91,12 @@ fn split_masked<'py>(
         let values = route::own(view.get().view().clone(), options)?;
         return Ok((PyCaiView::derive(view, values)?, None));
     }
-    let Some(dict) = interface(obj)? else {
+    // A type with a table is not asked for its interface, as by `view`; masks have none.
+    let dict = match known_types::facts_of(obj)?.table {
+        None => interface(obj)?,
+        Some(_) => None,
+    };
+    let Some(dict) = dict else {
         return without_interface(obj, form, options);
     };
     let mut read = cai::read(obj, &dict, options)?;

@@ -36,7 +36,7 @@ use crate::python::import::dlpack::{DlpackArguments, Offer};
 use crate::python::import::known_types::TypeFacts;
 use crate::python::import::traits::Traits;
 use crate::python::import::{
-    array_interface, cai, dlpack, exchange, known_types, masked_array, state,
+    array_interface, cai, cai_dict, dlpack, exchange, known_types, masked_array, state,
 };
 use crate::view;
 use crate::view::{CaiView, Owner};
@@ -158,7 +158,7 @@ fn without_table<'py>(
             masked_array::check(object)?;
         }
         if capsule::is_capsule(object) {
-            let offer = dlpack::offer_of_capsule(object, request(options))?;
+            let offer = dlpack::offer_of_capsule(object, request(options), options)?;
             claim(memory, offer, options)?;
             return Ok(Beside::default());
         }
@@ -199,7 +199,7 @@ pub(crate) fn by_attributes<'py>(
         {
             return cai::import_parsed(memory, object, read, options, allow);
         }
-        stated = Access::of_flag(read.interface.read_only());
+        stated = read.access;
     } else if !dlpack::has_dlpack(object, traits)? {
         return Err(no_protocol(object));
     }
@@ -273,7 +273,7 @@ pub(crate) fn by_dlpack<'py>(
 ) -> PyResult<CaiView> {
     let mut memory = MaybeUninit::uninit();
     let offer = if capsule::is_capsule(object) {
-        dlpack::offer_of_capsule(object, request)?
+        dlpack::offer_of_capsule(object, request, options)?
     } else {
         let facts = known_types::facts_of(object)?;
         if facts.traits.intersects(Traits::MASKED) {
@@ -330,12 +330,12 @@ fn stated(object: &Bound<'_, PyAny>) -> PyResult<Access> {
 
 #[cold]
 fn stated_in(dict: &Bound<'_, PyAny>) -> PyResult<Access> {
-    let read = || -> PyResult<bool> {
+    let read = || -> PyResult<Access> {
         let data = dict.get_item(&names(dict.py()).data)?;
-        data.get_item(1)?.is_truthy()
+        cai_dict::access(&data.get_item(1)?)
     };
     match release::dropping(read) {
-        Ok(read_only) => Ok(Access::of_flag(read_only)),
+        Ok(access) => Ok(access),
         Err(error) => unless_exception(dict.py(), error),
     }
 }
@@ -390,7 +390,7 @@ pub(crate) fn offer_of_capsule<'py>(
     capsule: &Bound<'py, PyAny>,
     options: &Options<'_, '_>,
 ) -> PyResult<Offer<'py>> {
-    let mut offer = dlpack::offer_of_capsule(capsule, request(options))?;
+    let mut offer = dlpack::offer_of_capsule(capsule, request(options), options)?;
     decide(&mut offer, options)?;
     Ok(offer)
 }

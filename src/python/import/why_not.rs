@@ -1,5 +1,6 @@
 //! Explains failures of producers that their own exceptions do not: deleted arrays, tracers, dtypes.
 
+use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple, PyType};
 
@@ -8,24 +9,92 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::cpython::errors::{caused_by, raised};
 use crate::python::cpython::int::{repr, type_name};
 use crate::python::cpython::names::names;
-use crate::python::cpython::release;
+use crate::python::cpython::{getattr, release};
 
-/// Returns the error of a producer's method that has failed: `array-deleted` if the array has been deleted (JAX), else
-/// the producer's own.
+/// Returns the error of a producer's method that has failed: `array-deleted` if the array has been deleted (JAX),
+/// `not-strided` if it is of another layout (torch, Paddle), else the producer's own.
 #[cold]
 pub(crate) fn failed(object: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
-    let is_deleted = release::dropping(|| {
-        let answer = object.call_method0("is_deleted");
-        answer.is_ok_and(|answer| answer.is_truthy().unwrap_or(false))
-    });
-    if !is_deleted {
+    if !error.is_instance_of::<PyException>(object.py()) {
         return error;
     }
     let kind = type_name(object);
-    let found = format_args!("an object of type {kind}");
-    let violation = Violation::new(Rule::ArrayDeleted, Field::Object, found)
-        .with_hint(format!("its producer raised {}", raised(&error)));
+    let violation = if is_true(object, "is_deleted") {
+        Violation::new(
+            Rule::ArrayDeleted,
+            Field::Object,
+            format_args!("an object of type {kind}"),
+        )
+        .with_hint(format!("its producer raised {}", raised(&error)))
+    } else if let Some(layout) = other_layout(object) {
+        let found = format_args!("an object of type {kind} in the layout {layout}");
+        Violation::new(Rule::NotStrided, Field::Object, found).with_hint(format!(
+            "obj.to_dense() makes a strided one (of a nested tensor obj.to_padded_tensor(value)); the parts of a sparse \
+             one, such as obj.values(), are arrays of their own; its producer raised {}",
+            raised(&error)
+        ))
+    } else {
+        return error;
+    };
     caused_by(violation, error)
+}
+
+/// Whether a method without arguments returns what is true.
+fn is_true(object: &Bound<'_, PyAny>, method: &str) -> bool {
+    release::dropping(|| {
+        let answer = object.call_method0(method);
+        answer.is_ok_and(|answer| answer.is_truthy().unwrap_or(false))
+    })
+}
+
+/// Returns the name of an array's layout that has no strides: that of torch's attribute `layout`, or of a method.
+fn other_layout(object: &Bound<'_, PyAny>) -> Option<String> {
+    let layout = release::dropping(|| {
+        object.get_type().getattr("layout").ok()?;
+        let layout = object.getattr("layout").ok()?;
+        Some(layout.str().ok()?.to_string_lossy().into_owned())
+    });
+    match layout {
+        Some(layout) if layout.starts_with("torch.") && layout != "torch.strided" => Some(layout),
+        _ if is_true(object, "is_sparse") => Some("sparse".to_owned()),
+        // Nested tensors call themselves strided.
+        Some(layout) if layout == "torch.strided" => {
+            let is_nested = release::dropping(|| {
+                let nested = object.getattr("is_nested");
+                nested.is_ok_and(|nested| nested.is_truthy().unwrap_or(false))
+            });
+            is_nested.then(|| "nested".to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// Returns the error of a call of an attribute that is no function, as an absent one; else the producer's own
+/// ([`failed`]).
+#[cold]
+pub(crate) fn failed_call(
+    object: &Bound<'_, PyAny>,
+    name: &Py<PyString>,
+    rule: Rule,
+    field: Field,
+    error: PyErr,
+) -> PyErr {
+    if error.is_instance_of::<PyTypeError>(object.py())
+        && let Ok(Some(attribute)) = getattr::optional(object, name)
+        && !attribute.is_callable()
+    {
+        release::drop_now(error);
+        let (kind, attribute) = (type_name(object), repr(&attribute));
+        let found = format_args!("an object of type {kind}, of which it is {attribute}");
+        return Violation::new(rule, field, found).into();
+    }
+    failed(object, error)
+}
+
+/// Builds the error for a class in place of an array.
+#[cold]
+pub(crate) fn class(object: &Bound<'_, PyAny>) -> Violation {
+    Violation::new(Rule::ClassNotInstance, Field::Object, repr(object))
 }
 
 /// Returns the error for a tracer of JAX: one of the classes of its type is `jax...Tracer`.

@@ -9,12 +9,13 @@
 mod fast;
 
 use once_cell::race::OnceBox;
-use pyo3::exceptions::PyKeyError;
+use pyo3::exceptions::{PyException, PyKeyError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use crate::protocol::axes::{Axes, MAX_NDIM, Source};
+use crate::protocol::device::Access;
 use crate::protocol::dtype::TypeStr;
 use crate::protocol::interface::{CaiInterface, Parts, Version};
 use crate::protocol::mask;
@@ -44,6 +45,8 @@ pub(crate) struct ParsedDict<'py> {
     pub(crate) typestr: Bound<'py, PyAny>,
     /// The mask, which the caller must refuse or split off.
     pub(crate) mask: Option<Bound<'py, PyAny>>,
+    /// What the flag says of writing: `None` says nothing, and the interface has it as read-only.
+    pub(crate) access: Access,
 }
 
 impl ParsedDict<'_> {
@@ -83,7 +86,7 @@ pub(crate) fn read<'py>(dict: &Bound<'py, PyAny>, strict: bool) -> PyResult<Pars
         strides(&value, &mut axes)?;
     }
     let size_is_zero = axes.shape().contains(&0);
-    let (data, read_only) = data(
+    let (data, access) = data(
         &required(&names.data, Rule::DataMissing, Field::CaiData)?,
         size_is_zero,
     )?;
@@ -95,7 +98,7 @@ pub(crate) fn read<'py>(dict: &Bound<'py, PyAny>, strict: bool) -> PyResult<Pars
         descr,
         axes,
         data,
-        read_only,
+        read_only: access != Access::Writable,
         stream,
     };
     Ok(ParsedDict {
@@ -103,6 +106,7 @@ pub(crate) fn read<'py>(dict: &Bound<'py, PyAny>, strict: bool) -> PyResult<Pars
         stream_was_zero,
         typestr: text,
         mask,
+        access,
     })
 }
 
@@ -240,7 +244,7 @@ fn strides(value: &Bound<'_, PyAny>, axes: &mut Axes) -> PyResult<()> {
 
 /// Reads the pointer and the read-only flag. Takes a lazy sequence (cuDF's, which un-spills when it is read), and reads
 /// each item once; refuses a buffer, whose items are the array's own bytes.
-fn data(value: &Bound<'_, PyAny>, size_is_zero: bool) -> PyResult<(u64, bool)> {
+fn data(value: &Bound<'_, PyAny>, size_is_zero: bool) -> PyResult<(u64, Access)> {
     let wrong = |rule| PyErr::from(Violation::new(rule, Field::CaiData, repr(value)));
     // SAFETY: a living object, of any type.
     let is_buffer = unsafe { ffi::PyObject_CheckBuffer(value.as_ptr()) } != 0;
@@ -259,7 +263,30 @@ fn data(value: &Bound<'_, PyAny>, size_is_zero: bool) -> PyResult<(u64, bool)> {
         true => return Err(wrong(Rule::DataPointerNone)),
         false => POINTER.read(&pointer)?,
     };
-    Ok((address, flag.is_truthy()?))
+    Ok((address, access(&flag)?))
+}
+
+/// Reads the read-only flag: anything that is true or false, as the readers of the interface take it; `None` says
+/// nothing.
+///
+/// # Errors
+/// `data-type` for what is neither, of which the exception is the cause.
+pub(crate) fn access(flag: &Bound<'_, PyAny>) -> PyResult<Access> {
+    if flag.is_none() {
+        return Ok(Access::Unknown);
+    }
+    match flag.is_truthy() {
+        Ok(read_only) => Ok(Access::of_flag(read_only)),
+        Err(error) if error.is_instance_of::<PyException>(flag.py()) => {
+            let hint = format!(
+                "the flag must be a bool; its bool() raised {}",
+                errors::raised(&error)
+            );
+            let violation = Violation::new(Rule::DataType, Field::CaiData, repr(flag));
+            Err(errors::caused_by(violation.with_hint(hint), error))
+        }
+        Err(error) => Err(error),
+    }
 }
 
 fn stream(value: Option<Bound<'_, PyAny>>, strict: bool) -> PyResult<(Stream, bool)> {
