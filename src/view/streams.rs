@@ -1,8 +1,8 @@
 //! Holds the two streams of a view in two words.
 //!
 //! A per-thread default stream means another stream on every thread, so that its thread is kept with it; a default
-//! stream of memory that every context reaches is kept with its context; and a stream that a view was written on may
-//! be kept alive by the view. Few views have any of these: they stand in a box.
+//! stream of memory that every context reaches is kept with its context; a stream that a view was written on may
+//! be kept alive by the view; and the ready stream may be a guess. Few views have any of these: they stand in a box.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -23,14 +23,16 @@ enum Words {
         ready: u64,
         producer: NonZeroU64,
     },
-    Apart(Box<Threads>),
+    Apart(Box<Apart>),
 }
 
 #[derive(Clone, Debug)]
-struct Threads {
+struct Apart {
     ready: Placed,
     producer: Option<Placed>,
     kept: Option<Kept>,
+    /// Nobody has declared on which stream the data is ready: `ready` is assumed.
+    is_undeclared: bool,
 }
 
 /// Keeps a ready stream alive that is neither the producer's nor the caller's promise.
@@ -78,16 +80,40 @@ impl Placed {
         }
     }
 
-    /// This one, of `whose` context if it is a default stream.
+    /// This one, of `whose` context if it is a default stream whose context is not known yet.
     pub(super) fn of(mut self, whose: Defaults) -> Self {
-        if self.stream.is_default() {
+        if self.is_placeable() {
             self.whose = whose;
         }
         self
     }
 
+    /// Whether it is a default stream of which no context is known but the memory's.
+    fn is_placeable(&self) -> bool {
+        self.stream.is_default() && self.whose == Defaults::OfMemory
+    }
+
     fn is_plain(&self) -> bool {
         self.thread.is_none() && self.whose == Defaults::OfMemory
+    }
+}
+
+impl Apart {
+    /// The two streams as the calling thread means them, declared.
+    fn here(ready: Stream, producer: Option<Stream>) -> Self {
+        Self {
+            ready: Placed::here(ready),
+            producer: producer.map(Placed::here),
+            kept: None,
+            is_undeclared: false,
+        }
+    }
+
+    /// Whether two words are enough.
+    fn is_plain(&self) -> bool {
+        let placed = [Some(self.ready), self.producer];
+        let is_plain = placed.iter().flatten().all(Placed::is_plain);
+        is_plain && self.kept.is_none() && !self.is_undeclared
     }
 }
 
@@ -134,7 +160,7 @@ impl Streams {
                 ready: ready.raw(),
                 producer,
             }),
-            _ => Self::of(Placed::here(ready), producer.map(Placed::here), None),
+            _ => Self::of(Apart::here(ready, producer)),
         }
     }
 
@@ -146,68 +172,111 @@ impl Streams {
         match NonZeroU64::new(ready.wrapping_add(1)) {
             Some(producer) if ready != PER_THREAD => Self(Words::Plain { ready, producer }),
             _ => {
-                let placed = Placed::here(Stream::from_raw(handle));
-                Self::of(placed, Some(placed), None)
+                let stream = Stream::from_raw(handle);
+                Self::of(Apart::here(stream, Some(stream)))
             }
         }
     }
 
-    #[inline(never)]
-    fn of(ready: Placed, producer: Option<Placed>, kept: Option<Kept>) -> Self {
-        let plain = code(producer.map(|placed| placed.stream));
-        let is_plain = [Some(ready), producer]
-            .iter()
-            .flatten()
-            .all(Placed::is_plain);
-        let is_plain = is_plain && kept.is_none();
-        Self(match plain.filter(|_| is_plain) {
-            Some(producer) => Words::Plain {
-                ready: ready.stream.raw(),
-                producer,
-            },
-            None => Words::Apart(Box::new(Threads {
-                ready,
-                producer,
-                kept,
-            })),
+    /// Like [`here`](Self::here), of data whose order nobody has declared.
+    #[cold]
+    pub(crate) fn undeclared(ready: Stream, producer: Option<Stream>) -> Self {
+        Self::of(Apart {
+            is_undeclared: true,
+            ..Apart::here(ready, producer)
         })
     }
 
-    /// These, with another ready stream.
+    #[inline(never)]
+    fn of(apart: Apart) -> Self {
+        let plain = code(apart.producer.map(|placed| placed.stream));
+        let is_plain = apart.is_plain();
+        Self(match plain.filter(|_| is_plain) {
+            Some(producer) => Words::Plain {
+                ready: apart.ready.stream.raw(),
+                producer,
+            },
+            None => Words::Apart(Box::new(apart)),
+        })
+    }
+
+    fn apart(&self) -> Apart {
+        match &self.0 {
+            Words::Plain { ready, .. } => Apart {
+                ready: Placed::plain(stream_of(*ready)),
+                producer: self.producer().map(Placed::plain),
+                kept: None,
+                is_undeclared: false,
+            },
+            Words::Apart(apart) => Apart::clone(apart),
+        }
+    }
+
+    /// These, with another ready stream. It stays undeclared whether the data is ready there.
     pub(super) fn with_ready(&self, ready: Placed) -> Self {
-        Self::of(ready, self.placed_producer(), None)
+        self.with_ready_kept(ready, None)
     }
 
     /// These, with another ready stream, which `kept` keeps alive if it has to be kept.
     pub(super) fn with_ready_kept(&self, ready: Placed, kept: Option<Kept>) -> Self {
-        Self::of(ready, self.placed_producer(), kept)
+        Self::of(Apart {
+            ready,
+            kept,
+            ..self.apart()
+        })
     }
 
     /// These, with another producer stream.
     pub(super) fn with_producer(&self, producer: Placed) -> Self {
-        Self::of(self.placed_ready(), Some(producer), self.kept().cloned())
+        Self::of(Apart {
+            producer: Some(producer),
+            ..self.apart()
+        })
     }
 
-    /// These, with the default streams among them of this context.
+    /// Both this stream, by the word of whoever has named it.
+    pub(super) fn declared(stream: Placed) -> Self {
+        Self::of(Apart {
+            ready: stream,
+            producer: Some(stream),
+            kept: None,
+            is_undeclared: false,
+        })
+    }
+
+    /// These, with the default streams among them of this context, if no other is known for them.
     #[cold]
     pub(super) fn with_defaults(&self, whose: Defaults) -> Self {
-        let producer = self.placed_producer().map(|placed| placed.of(whose));
-        Self::of(
-            self.placed_ready().of(whose),
-            producer,
-            self.kept().cloned(),
-        )
+        let apart = self.apart();
+        Self::of(Apart {
+            ready: apart.ready.of(whose),
+            producer: apart.producer.map(|placed| placed.of(whose)),
+            ..apart
+        })
     }
 
     /// These, with those of `context`, which is the memory's, remembered as the memory's.
     #[cold]
     pub(super) fn with_defaults_of_memory(&self, context: Context) -> Self {
         let mean = |placed: Placed| match placed.whose == Defaults::Of(context) {
-            true => placed.of(Defaults::OfMemory),
+            true => Placed {
+                whose: Defaults::OfMemory,
+                ..placed
+            },
             false => placed,
         };
-        let producer = self.placed_producer().map(mean);
-        Self::of(mean(self.placed_ready()), producer, self.kept().cloned())
+        let apart = self.apart();
+        Self::of(Apart {
+            ready: mean(apart.ready),
+            producer: apart.producer.map(mean),
+            ..apart
+        })
+    }
+
+    /// Whether the ready stream is assumed: its producer has declared none, and its importer has named none.
+    #[inline(always)]
+    pub(crate) fn are_undeclared(&self) -> bool {
+        matches!(&self.0, Words::Apart(apart) if apart.is_undeclared)
     }
 
     /// Whose the default streams of this memory are, as far as these tell.
@@ -219,17 +288,17 @@ impl Streams {
         }
     }
 
-    /// Whether one of them is a default stream.
-    pub(super) fn has_default(&self) -> bool {
-        let producer = self.producer().is_some_and(Stream::is_default);
-        self.ready().is_default() || producer
+    /// Whether one of them is a default stream of which no context is known but the memory's.
+    pub(super) fn has_placeable(&self) -> bool {
+        let producer = self.placed_producer();
+        self.placed_ready().is_placeable() || producer.is_some_and(|placed| placed.is_placeable())
     }
 
     #[inline(always)]
-    pub(super) fn ready(&self) -> Stream {
+    pub(crate) fn ready(&self) -> Stream {
         match &self.0 {
             Words::Plain { ready, .. } => stream_of(*ready),
-            Words::Apart(threads) => threads.ready.stream,
+            Words::Apart(apart) => apart.ready.stream,
         }
     }
 
@@ -238,28 +307,28 @@ impl Streams {
         match &self.0 {
             Words::Plain { producer, .. } if *producer == UNKNOWN => None,
             Words::Plain { producer, .. } => Some(stream_of(producer.get().wrapping_sub(1))),
-            Words::Apart(threads) => threads.producer.map(|placed| placed.stream),
+            Words::Apart(apart) => apart.producer.map(|placed| placed.stream),
         }
     }
 
     pub(super) fn placed_ready(&self) -> Placed {
         match &self.0 {
             Words::Plain { ready, .. } => Placed::plain(stream_of(*ready)),
-            Words::Apart(threads) => threads.ready,
+            Words::Apart(apart) => apart.ready,
         }
     }
 
     pub(super) fn kept(&self) -> Option<&Kept> {
         match &self.0 {
             Words::Plain { .. } => None,
-            Words::Apart(threads) => threads.kept.as_ref(),
+            Words::Apart(apart) => apart.kept.as_ref(),
         }
     }
 
     pub(super) fn placed_producer(&self) -> Option<Placed> {
         match &self.0 {
             Words::Plain { .. } => self.producer().map(Placed::plain),
-            Words::Apart(threads) => threads.producer,
+            Words::Apart(apart) => apart.producer,
         }
     }
 }
@@ -308,6 +377,30 @@ mod tests {
             let (stream, made) = (Stream::from_raw(handle), Streams::of_handle(handle));
             assert_eq!(made.placed_ready(), Placed::here(stream));
             assert_eq!(made.placed_producer(), Some(Placed::here(stream)));
+        }
+    }
+
+    #[test]
+    fn undeclared_order_stays_so_until_a_stream_is_named() {
+        let streams = [0, 1, 2, 3].map(stream_of);
+        for ready in streams {
+            assert!(!Streams::here(ready, Some(ready)).are_undeclared());
+            for producer in streams.map(Some).into_iter().chain([None]) {
+                let made = Streams::undeclared(ready, producer);
+                assert_eq!((made.ready(), made.producer()), (ready, producer));
+                for other in streams.map(Placed::here) {
+                    let derived = [
+                        made.clone(),
+                        made.with_ready(other),
+                        made.with_ready_kept(other, Some(Kept(Arc::new(())))),
+                        made.with_producer(other),
+                        made.with_defaults(Defaults::OfPrimary),
+                        made.with_defaults_of_memory(Context(NonZeroU64::MIN)),
+                    ];
+                    assert!(derived.iter().all(Streams::are_undeclared));
+                    assert!(!Streams::declared(other).are_undeclared());
+                }
+            }
         }
     }
 
