@@ -58,14 +58,15 @@ pub(crate) fn allocate(
     used: Use,
 ) -> Result<Block, DriverError> {
     let size = size_class(nbytes);
-    if let Some(mut block) = free::take(memory, size, block::Home::here(driver)?) {
+    let home = block::Home::here(driver)?;
+    if let Some(mut block) = free::take(memory, size, home) {
         block.used = used;
         block.stream = None;
         return Ok(block);
     }
-    match Block::new(driver, memory, size, used) {
+    match Block::new(driver, memory, size, used, home) {
         Err(error) if error.is_out_of_memory() && size > nbytes => {
-            Block::new(driver, memory, nbytes, used)
+            Block::new(driver, memory, nbytes, used, home)
         }
         made => made,
     }
