@@ -114,6 +114,8 @@ def test_a_view_keeps_the_state_until_a_stream_is_named(block: int, sources: Sou
             if seen:
                 wrong.append(f"{seed}: {ways} warn: {source.name}")
         with cd.policy(strict=True):
+            if source.state.is_undeclared and not refused(partial(cd.to, view, "cuda.core")):
+                wrong.append(f"{seed}: strict to after {ways} of {source.state}: {source.name}")
             for door in (cd.view, cd.to_dlpack, cd.from_dlpack, cd.split_masked):
                 if refused(lambda: door(view)) != source.state.is_undeclared:  # noqa: B023
                     wrong.append(f"{seed}: strict {door.__name__} after {ways} of {source.state}: {source.name}")
