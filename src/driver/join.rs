@@ -1,5 +1,7 @@
 //! Makes one stream wait for many.
 
+use std::thread;
+
 use super::context::{ContextGuard, Home};
 use super::order::{Done, order};
 use super::{Defaults, Driver, Place};
@@ -32,7 +34,13 @@ impl Joined {
     /// Adds a stream that no array comes with: a default stream is the current context's.
     pub(crate) fn stream(&mut self, stream: Stream) {
         self.has_bare = true;
-        self.add(stream, Place::of_current());
+        // As of an array that is ready there: the same stream is then found to be one.
+        let thread = (stream == Stream::PerThreadDefault).then(|| thread::current().id());
+        let place = Place {
+            thread,
+            ..Place::of_current()
+        };
+        self.add(stream, place);
     }
 
     /// Adds a stream unless it is there: 300 arrays of two streams are two waits.
@@ -86,7 +94,7 @@ fn means_same(whose: Defaults, place: &Place, other: Defaults, there: &Place) ->
 /// Makes `on` wait for every one of the streams, by one event for each; the number of events. `on` itself costs
 /// nothing. If `on` is a default stream, it is that of the arrays' context, and without arrays that of the current one;
 /// among the streams, one that comes with no array is always the current context's. The driver is asked for the context
-/// of each array whose default stream has to be told from another one's.
+/// of each array whose default stream has to be told from another one's of the same number.
 ///
 /// # Errors
 /// `stream-context` if `on` would be another stream for each of two arrays; then nothing waits. As [`order`], at the
@@ -124,17 +132,22 @@ fn distinct<'d>(
     let may_differ = |wait: &(Stream, Place)| meant.is_some() && is_bare(wait) && wait.0 == on;
     let needed = joined.waits.iter();
     let needed = needed.filter(|wait| may_differ(wait) || is_needed(wait, on));
-    let is_unnamed =
-        |(ready, place): &&(Stream, Place)| ready.is_default() && place.ready == Defaults::OfMemory;
-    if needed.clone().filter(is_unnamed).count() < 2 {
-        return Ok(needed.copied().collect());
+    let needed: Vec<_> = needed.copied().collect();
+    let may_be_one = |(stream, place): &(Stream, Place)| {
+        let namesakes = needed.iter().filter(|(other, there)| {
+            stream.is_default() && other == stream && there.thread == place.thread
+        });
+        namesakes.count() > 1
+    };
+    if !needed.iter().any(may_be_one) {
+        return Ok(needed);
     }
     let caller = ContextGuard::new(driver)?;
     let mut found = Joined::default();
-    for wait in needed {
+    for wait in &needed {
         let (ready, mut place) = *wait;
-        if is_unnamed(&wait) {
-            let home = Home::find(driver, &place, Defaults::OfMemory, caller.current())?;
+        if may_be_one(wait) && !matches!(place.ready, Defaults::Of(_)) {
+            let home = Home::find(driver, &place, place.ready, caller.current())?;
             place.ready = Defaults::Of(home.context);
             homes.push(home);
         }

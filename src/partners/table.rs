@@ -129,6 +129,7 @@ pub static PARTNERS: &[Partner] = &[
         aliases: &["numba.cuda"],
         distribution: "numba-cuda",
         distributions: &[],
+        // numba-cuda installs its modules as `numba.cuda...`; none can be imported as `numba_cuda.numba.cuda...`.
         modules: &["numba"],
         version: "0.30.4",
         checked: Matrix,

@@ -24,6 +24,7 @@ use crate::python::import::dlpack::DlpackArguments;
 use crate::python::import::known_types;
 use crate::python::import::route;
 use crate::python::import::traits::Traits;
+use crate::python::import::undeclared;
 use crate::view::{CaiView, Owner, Transfer};
 
 with_options! {
@@ -69,6 +70,7 @@ impl Function for View {
         if facts.traits.intersects(Traits::OURS) {
             let parent = object.cast::<PyCaiView>()?;
             let this = parent.get();
+            undeclared::check_view(&parent, options)?;
             this.prepare()?;
             let view = route::own(kept_by_parent(&parent, this.view().clone())?, options)?;
             let (view, beside) = this.wrap(py, view).into_fields();

@@ -32,7 +32,7 @@ use crate::python::cpython::recursion::Level;
 use crate::python::exchange_table::{Table, work_stream};
 use crate::python::import::cai::AllowCaiOnly;
 use crate::python::import::traits::Traits;
-use crate::python::import::{known_types, route};
+use crate::python::import::{known_types, route, undeclared};
 use crate::view::{CaiView, build_in_capsule, refuse_padded};
 
 with_options! {
@@ -206,6 +206,7 @@ fn import<'py>(object: &Bound<'py, PyAny>, options: &Options<'_, 'py>) -> PyResu
         let parent = object.cast::<PyCaiView>()?;
         let this = parent.get();
         this.prepare()?;
+        undeclared::check_view(parent, options)?;
         let view = route::own(kept_by_parent(parent, this.view().clone())?, options)?;
         return Ok(this.wrap(object.py(), view));
     }

@@ -212,9 +212,23 @@ impl CaiView {
         producer: Option<Stream>,
         owner: Owner,
     ) -> Self {
+        // SAFETY: this function's contract is the same.
+        unsafe { Self::on_streams(descriptor, Streams::here(ready, producer), owner) }
+    }
+
+    /// Like [`CaiView::of`], with both streams in one.
+    ///
+    /// # Safety
+    /// As [`CaiView::new`], for both streams.
+    #[inline(always)]
+    pub(crate) unsafe fn on_streams(
+        descriptor: Descriptor,
+        streams: Streams,
+        owner: Owner,
+    ) -> Self {
         let mut view = Self {
             descriptor,
-            streams: Streams::here(ready, producer),
+            streams,
             owner,
         };
         view.remember_context();
@@ -224,7 +238,7 @@ impl CaiView {
     /// Remembers the current context for the default streams of memory that every context reaches.
     #[inline(always)]
     pub(crate) fn remember_context(&mut self) {
-        if self.is_shared_by_contexts() && self.streams.has_default() {
+        if self.is_shared_by_contexts() && self.streams.has_placeable() {
             self.streams = self.streams.with_defaults(defaults_now());
         }
     }
@@ -260,7 +274,7 @@ impl CaiView {
     /// and it need not be asked again.
     #[cold]
     pub(crate) fn remember_primary(&mut self) {
-        if self.streams.has_default() && !self.is_shared_by_contexts() {
+        if self.streams.has_placeable() && !self.is_shared_by_contexts() {
             self.streams = self.streams.with_defaults(Defaults::OfPrimary);
         }
     }
@@ -314,6 +328,29 @@ impl CaiView {
     /// As [`on_producer`](Self::on_producer), where the view stands.
     pub(crate) fn set_producer(&mut self, producer: Stream) {
         self.streams = self.streams.with_producer(self.placed(producer));
+    }
+
+    /// Declares the stream that writes the data: it is ready there, and the producer goes on working there.
+    #[must_use]
+    pub(crate) fn declared_on(mut self, producer: Stream) -> Self {
+        self.streams = Streams::declared(self.placed(producer));
+        self
+    }
+
+    /// Whether no one has declared the stream that the data is ready on: [`ready`](Self::ready) is assumed then.
+    #[inline(always)]
+    pub(crate) fn is_undeclared(&self) -> bool {
+        self.streams.are_undeclared()
+    }
+
+    /// Returns the two streams and what is known of them.
+    pub(crate) fn streams(&self) -> &Streams {
+        &self.streams
+    }
+
+    /// Takes the streams of another view of the same memory.
+    pub(crate) fn set_streams(&mut self, streams: Streams) {
+        self.streams = streams;
     }
 
     /// Declares whether the elements may be written: a legacy tensor leaves it [unknown](Access::Unknown),

@@ -75,7 +75,10 @@ impl CaiView {
         match side {
             PresentAs::Cuda => {
                 let mut view = self.renamed(data, Device::cuda(ordinal), is_managed)?;
-                view.mean_memory_context(context)?;
+                // On no memory nothing can be pending, whose default stream it is said to be.
+                if data != 0 {
+                    view.mean_memory_context(context)?;
+                }
                 Ok(view)
             }
             PresentAs::Host => {

@@ -1,8 +1,8 @@
 //! Holds the two streams of a view in two words, and in a third how its producer is asked for the second one again.
 //!
 //! A per-thread default stream means another stream on every thread, so that its thread is kept with it; a default
-//! stream of memory that every context reaches is kept with its context; and a stream that a view was written on may
-//! be kept alive by the view. Few views have any of these: they stand in a box.
+//! stream of memory that every context reaches is kept with its context; a stream that a view was written on may
+//! be kept alive by the view; and the ready stream may be a guess. Few views have any of these: they stand in a box.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -29,16 +29,18 @@ enum Words {
         ready: u64,
         producer: NonZeroU64,
     },
-    Apart(Box<Threads>),
+    Apart(Box<Apart>),
 }
 
 #[derive(Clone, Debug)]
-struct Threads {
+struct Apart {
     ready: Placed,
     producer: Option<Placed>,
     kept: Option<Kept>,
     /// The device that the producer is asked about, if it is not the view's own.
     asked_about: Option<Device>,
+    /// Nobody has declared on which stream the data is ready: `ready` is assumed.
+    is_undeclared: bool,
 }
 
 /// Keeps a ready stream alive that is neither the producer's nor the caller's promise.
@@ -86,12 +88,17 @@ impl Placed {
         }
     }
 
-    /// This one, of `whose` context if it is a default stream.
+    /// This one, of `whose` context if it is a default stream whose context is not known yet.
     pub(super) fn of(mut self, whose: Defaults) -> Self {
-        if self.stream.is_default() {
+        if self.is_placeable() {
             self.whose = whose;
         }
         self
+    }
+
+    /// Whether it is a default stream of which no context is known but the memory's.
+    fn is_placeable(&self) -> bool {
+        self.stream.is_default() && self.whose == Defaults::OfMemory
     }
 
     fn is_plain(&self) -> bool {
@@ -133,20 +140,21 @@ fn stream_of(raw: u64) -> Stream {
     }
 }
 
-impl Threads {
-    /// The two streams as the calling thread means them.
-    fn of(ready: Stream, producer: Option<Stream>) -> Self {
+impl Apart {
+    /// The two streams as the calling thread means them, declared.
+    fn here(ready: Stream, producer: Option<Stream>) -> Self {
         Self {
             ready: Placed::here(ready),
             producer: producer.map(Placed::here),
             kept: None,
             asked_about: None,
+            is_undeclared: false,
         }
     }
 
     /// Whether two words hold it all.
     fn is_plain(&self) -> bool {
-        let is_apart = self.kept.is_some() || self.asked_about.is_some();
+        let is_apart = self.kept.is_some() || self.asked_about.is_some() || self.is_undeclared;
         !is_apart && self.ready.is_plain() && self.producer.as_ref().is_none_or(Placed::is_plain)
     }
 }
@@ -163,7 +171,7 @@ impl Streams {
                 },
                 worker: None,
             },
-            _ => Self::of(None, Threads::of(ready, producer)),
+            _ => Self::of(None, Apart::here(ready, producer)),
         }
     }
 
@@ -179,59 +187,82 @@ impl Streams {
             },
             _ => {
                 let stream = Stream::from_raw(handle);
-                Self::of(Some(worker), Threads::of(stream, Some(stream)))
+                Self::of(Some(worker), Apart::here(stream, Some(stream)))
             }
         }
     }
 
+    /// Like [`here`](Self::here), of data whose order nobody has declared.
+    #[cold]
+    pub(crate) fn undeclared(ready: Stream, producer: Option<Stream>) -> Self {
+        let apart = Apart {
+            is_undeclared: true,
+            ..Apart::here(ready, producer)
+        };
+        Self::of(None, apart)
+    }
+
     #[inline(never)]
-    fn of(worker: Option<Worker>, threads: Threads) -> Self {
-        let plain = code(threads.producer.map(|placed| placed.stream));
-        let words = match plain.filter(|_| threads.is_plain()) {
+    fn of(worker: Option<Worker>, apart: Apart) -> Self {
+        let plain = code(apart.producer.map(|placed| placed.stream));
+        let words = match plain.filter(|_| apart.is_plain()) {
             Some(producer) => Words::Plain {
-                ready: threads.ready.stream.raw(),
+                ready: apart.ready.stream.raw(),
                 producer,
             },
-            None => Words::Apart(Box::new(threads)),
+            None => Words::Apart(Box::new(apart)),
         };
         Self { words, worker }
     }
 
-    fn apart(&self) -> Threads {
+    fn apart(&self) -> Apart {
         match &self.words {
-            Words::Plain { .. } => Threads {
+            Words::Plain { .. } => Apart {
                 ready: self.placed_ready(),
                 producer: self.placed_producer(),
                 kept: None,
                 asked_about: None,
+                is_undeclared: false,
             },
-            Words::Apart(threads) => Threads::clone(threads),
+            Words::Apart(apart) => Apart::clone(apart),
         }
     }
 
-    /// These, with another ready stream.
+    /// These, with another ready stream. It stays undeclared whether the data is ready there.
     pub(super) fn with_ready(&self, ready: Placed) -> Self {
         self.with_ready_kept(ready, None)
     }
 
     /// These, with another ready stream, which `kept` keeps alive if it has to be kept.
     pub(super) fn with_ready_kept(&self, ready: Placed, kept: Option<Kept>) -> Self {
-        let threads = Threads {
+        let apart = Apart {
             ready,
             kept,
             ..self.apart()
         };
-        Self::of(self.worker, threads)
+        Self::of(self.worker, apart)
     }
 
     /// These, with another producer stream, about which nobody is asked.
     pub(super) fn with_producer(&self, producer: Placed) -> Self {
-        let threads = Threads {
+        let apart = Apart {
             producer: Some(producer),
             asked_about: None,
             ..self.apart()
         };
-        Self::of(None, threads)
+        Self::of(None, apart)
+    }
+
+    /// Both this stream, by the word of whoever has named it.
+    pub(super) fn declared(stream: Placed) -> Self {
+        let apart = Apart {
+            ready: stream,
+            producer: Some(stream),
+            kept: None,
+            asked_about: None,
+            is_undeclared: false,
+        };
+        Self::of(None, apart)
     }
 
     /// These, for memory under another name than `device`, by which its producer knows it.
@@ -239,13 +270,13 @@ impl Streams {
         if self.worker.is_none() {
             return self.clone();
         }
-        let threads = self.apart();
-        let asked_about = threads.asked_about.or(Some(device));
-        let threads = Threads {
+        let apart = self.apart();
+        let asked_about = apart.asked_about.or(Some(device));
+        let apart = Apart {
             asked_about,
-            ..threads
+            ..apart
         };
-        Self::of(self.worker, threads)
+        Self::of(self.worker, apart)
     }
 
     /// How the producer is asked which stream it works on now.
@@ -258,33 +289,42 @@ impl Streams {
     pub(super) fn asked_about(&self) -> Option<Device> {
         match &self.words {
             Words::Plain { .. } => None,
-            Words::Apart(threads) => threads.asked_about,
+            Words::Apart(apart) => apart.asked_about,
         }
     }
 
-    /// These, with the default streams among them of this context.
+    /// These, with the default streams among them of this context, if no other is known for them.
     #[cold]
     pub(super) fn with_defaults(&self, whose: Defaults) -> Self {
         self.with_each(|placed| placed.of(whose))
     }
 
     fn with_each(&self, change: impl Fn(Placed) -> Placed) -> Self {
-        let threads = self.apart();
-        let threads = Threads {
-            ready: change(threads.ready),
-            producer: threads.producer.map(change),
-            ..threads
+        let apart = self.apart();
+        let apart = Apart {
+            ready: change(apart.ready),
+            producer: apart.producer.map(change),
+            ..apart
         };
-        Self::of(self.worker, threads)
+        Self::of(self.worker, apart)
     }
 
     /// These, with those of `context`, which is the memory's, remembered as the memory's.
     #[cold]
     pub(super) fn with_defaults_of_memory(&self, context: Context) -> Self {
         self.with_each(|placed| match placed.whose == Defaults::Of(context) {
-            true => placed.of(Defaults::OfMemory),
+            true => Placed {
+                whose: Defaults::OfMemory,
+                ..placed
+            },
             false => placed,
         })
+    }
+
+    /// Whether the ready stream is assumed: its producer has declared none, and its importer has named none.
+    #[inline(always)]
+    pub(crate) fn are_undeclared(&self) -> bool {
+        matches!(&self.words, Words::Apart(apart) if apart.is_undeclared)
     }
 
     /// Whose the default streams of this memory are, as far as these tell.
@@ -296,17 +336,17 @@ impl Streams {
         }
     }
 
-    /// Whether one of them is a default stream.
-    pub(super) fn has_default(&self) -> bool {
-        let producer = self.producer().is_some_and(Stream::is_default);
-        self.ready().is_default() || producer
+    /// Whether one of them is a default stream of which no context is known but the memory's.
+    pub(super) fn has_placeable(&self) -> bool {
+        let producer = self.placed_producer();
+        self.placed_ready().is_placeable() || producer.is_some_and(|placed| placed.is_placeable())
     }
 
     #[inline(always)]
-    pub(super) fn ready(&self) -> Stream {
+    pub(crate) fn ready(&self) -> Stream {
         match &self.words {
             Words::Plain { ready, .. } => stream_of(*ready),
-            Words::Apart(threads) => threads.ready.stream,
+            Words::Apart(apart) => apart.ready.stream,
         }
     }
 
@@ -315,28 +355,28 @@ impl Streams {
         match &self.words {
             Words::Plain { producer, .. } if *producer == UNKNOWN => None,
             Words::Plain { producer, .. } => Some(stream_of(producer.get().wrapping_sub(1))),
-            Words::Apart(threads) => threads.producer.map(|placed| placed.stream),
+            Words::Apart(apart) => apart.producer.map(|placed| placed.stream),
         }
     }
 
     pub(super) fn placed_ready(&self) -> Placed {
         match &self.words {
             Words::Plain { ready, .. } => Placed::plain(stream_of(*ready)),
-            Words::Apart(threads) => threads.ready,
+            Words::Apart(apart) => apart.ready,
         }
     }
 
     pub(super) fn kept(&self) -> Option<&Kept> {
         match &self.words {
             Words::Plain { .. } => None,
-            Words::Apart(threads) => threads.kept.as_ref(),
+            Words::Apart(apart) => apart.kept.as_ref(),
         }
     }
 
     pub(super) fn placed_producer(&self) -> Option<Placed> {
         match &self.words {
             Words::Plain { .. } => self.producer().map(Placed::plain),
-            Words::Apart(threads) => threads.producer,
+            Words::Apart(apart) => apart.producer,
         }
     }
 }

@@ -1,4 +1,4 @@
-"""The table of driver calls in docs/streams.md, read from the page, and which row an order is of."""
+"""The tables of driver calls in docs/streams.md, read from the page, and which row an order is of."""
 
 from __future__ import annotations
 
@@ -13,21 +13,59 @@ Row = tuple[str, str, str, str]
 HOST = 0
 
 
-def table() -> dict[Row, list[str]]:
-    """The calls of each row, one for each kind of memory."""
-    found: dict[Row, list[str]] = {}
+def _rows(head: list[str]) -> list[tuple[list[str], list[str], str]]:
+    """The rows of the page's table with this head: the cells but the last, the calls that that one names, its text."""
+    found = []
     is_inside = False
     for line in PAGE.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if cells == HEAD:
+        if cells == head:
             is_inside = True
         elif is_inside and not line.startswith("|"):
             break
         elif is_inside and not line.startswith("|---"):
-            ready, consumer, memories, current, calls = cells
-            for memory in memories.split(", "):
-                found[ready, consumer, memory, current] = re.findall(r"`(cu\w+)`", calls)
+            found.append((cells[:-1], re.findall(r"`(cu\w+)`", cells[-1]), cells[-1]))
     return found
+
+
+def table() -> dict[Row, list[str]]:
+    """The calls of each order, one for each kind of memory."""
+    return {
+        (ready, consumer, memory, current): calls
+        for (ready, consumer, memories, current), calls, _ in _rows(HEAD)
+        for memory in memories.split(", ")
+    }
+
+
+def routes() -> dict[tuple[str, str, str], list[str]]:
+    """The calls of each route: of its name, the memory and the ready stream."""
+    return {
+        (route, memory, ready): calls
+        for (route, memories, readies), calls, _ in _rows(["route", "memory", "ready", "calls, in this order"])
+        for memory in memories.split(", ")
+        for ready in readies.split(", ")
+    }
+
+
+def parts() -> dict[tuple[str, str, str], list[str]]:
+    """The calls of each part of a copy: of its name, the consumer and the memory."""
+    return {
+        (part, consumer, memory): calls
+        for (part, consumers, memories), calls, _ in _rows(
+            ["part of a copy", "consumer", "memory", "calls, in this order"]
+        )
+        for consumer in consumers.split(", ")
+        for memory in memories.split(", ")
+    }
+
+
+def copy_orders() -> dict[str, list[str]]:
+    """The parts of a copy for each consumer."""
+    return {
+        consumer: re.findall(r"\*(\w+)\*", text)
+        for (consumers,), _, text in _rows(["copy for", "its parts, in this order"])
+        for consumer in consumers.split(", ")
+    }
 
 
 def names(ready: int, consumer: int) -> tuple[str, str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
+import random
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from typing import Any
 import cai_dlpack as cd
 import pytest
 
+from conformance.tests.doubles.producers import cai
 from conformance.tests.expectations.refusal import check_refusal, refuse
 from conformance.tests.simulated.machine import Machine, one_event
 from conformance.tests.streams.race import LEGACY, PER_THREAD, Track
@@ -184,3 +187,37 @@ def test_every_subset_of_streams_costs_its_size(three: list[int], track: Track) 
             track.machine.clear()
             cd.join(chosen, on=track.a)
             assert len(track.machine.order()) == 2 * size
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_each_stream_is_waited_for_once_whatever_memory_is_ready_on_it(
+    seed: int, track: Track, machine: Machine
+) -> None:
+    """A default stream is one for each context, whether the memory, its import or the thread tells the context."""
+    choose = random.Random(seed)
+    pool = ctypes.c_uint64()
+    size, stream = ctypes.c_size_t(24), ctypes.c_void_p(track.a)
+    assert machine.driver.cuMemAllocAsync(ctypes.byref(pool), size, stream) == 0
+    track.wait(track.a)
+    there, pinned, managed = machine.device_memory(24, 1), machine.pinned_memory(24), machine.managed_memory(24)
+    memories = {track.data: 0, pool.value: 0, pinned: 0, managed: 0, there: 1}
+    items: list[Any] = []
+    streams: set[tuple[int, int | None]] = set()
+    for _ in range(choose.randrange(2, 7)):
+        ready = choose.choice([LEGACY, LEGACY, PER_THREAD, track.a])
+        if choose.random() < 0.2:
+            items.append(ready)
+            streams.add((ready, 0 if ready <= PER_THREAD else None))
+            continue
+        address, device = choose.choice(list(memories.items()))
+        items.append(cd.view(cai(data=(address, False), shape=(24,), typestr="|u1", stream=ready)))
+        streams.add((ready, device if ready <= PER_THREAD else None))
+    machine.clear()
+    cd.join(items, on=track.b)
+    recorded = [stream for name, stream in machine.order() if name == "cuEventRecord"]
+    track.wait(track.b)
+    items.clear()
+    for address in (pool.value, managed, there):
+        machine.free(address)
+    assert machine.driver.cuMemFreeHost(ctypes.c_void_p(pinned)) == 0
+    assert sorted(recorded) == sorted(stream for stream, _ in streams)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +16,7 @@ SEEDS = range(200)
 
 @pytest.fixture
 def program(machine: Machine) -> Iterator[Program]:
+    gc.collect()  # what earlier tests have left may hold streams and memory, which the programs count
     made = Program(machine)
     yield made
     machine.control.clear_faults()

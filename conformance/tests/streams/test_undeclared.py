@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -12,6 +14,7 @@ import numba.cuda
 import numpy as np
 import pytest
 import tvm_ffi
+from cai_conformance import Sim
 from cai_dlpack import _core
 from cuda.core import Device
 from cuda.core.utils import StridedMemoryView
@@ -20,8 +23,8 @@ from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import FAKE_POINTER, Cai, Dlpack, Legacy, cai, interface
 from conformance.tests.expectations.refusal import check_refusal, refuse
 from conformance.tests.interpreter.process import on_the_simulator
-from conformance.tests.simulated.machine import one_event
-from conformance.tests.streams.race import LEGACY, Track
+from conformance.tests.simulated.machine import Machine, one_event
+from conformance.tests.streams.race import LEGACY, PER_THREAD, Track
 from conformance.tests.streams.silent_producers import of_a_user
 
 PARTNERS = [row for row in _core._partners() if row["produces"]]
@@ -175,6 +178,70 @@ def test_an_unlisted_producer_is_taken_at_its_word(version: int, quiet: list[Any
     view = cd.view(silent("anybody", version=version), device_id=0)
     assert (view.stream, view.producer_stream) == (None, None if version == 3 else "unknown")
     assert quiet == []
+
+
+def test_every_array_type_of_numba_is_numbas() -> None:
+    """numba-cuda installs its modules as `numba.cuda...`: under its own name, `numba_cuda...`, none is imported."""
+    numba.cuda.to_device(np.zeros(3))
+    kinds = {
+        member
+        for name, module in list(sys.modules.items())
+        if name.startswith(("numba.cuda", "numba_cuda")) and "simulator" not in name
+        for member in vars(module).values()
+        if isinstance(member, type) and hasattr(member, "__cuda_array_interface__")
+    }
+    assert {"DeviceNDArray", "DeviceRecord", "ManagedNDArray", "MappedNDArray"} <= {kind.__name__ for kind in kinds}
+    (row,) = (row for row in PARTNERS if row["name"] == "numba")
+    for kind in kinds:
+        assert any(kind.__module__.startswith(f"{module}.") for module in row["modules"]), kind.__module__
+    done = on_the_simulator("import numba_cuda.numba.cuda.cudadrv.devicearray")
+    assert done.returncode != 0, "its types may have another module's name: the table has to have it"
+
+
+# --- a default stream of a thread, in Numba's dict ----------------------------------------------------------------
+
+
+def on_its_own_stream(track: Track) -> Any:
+    """An array of Numba's own, of the calling thread's default stream, which something still writes."""
+    array = numba.cuda.device_array(24, np.uint8, stream=numba.cuda.per_thread_default_stream())
+    assert array.__cuda_array_interface__["stream"] == PER_THREAD
+    track.machine.write(array.device_ctypes_pointer.value, bytes(24))
+    return array
+
+
+def elsewhere(body: Callable[[], Any]) -> Any:
+    found: list[Any] = []
+
+    def run() -> None:
+        Machine(Sim()).set_current(0)
+        try:
+            found.append(body())
+        except BufferError as error:
+            found.append(error.rule)  # type: ignore[attr-defined]
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_numbas_2_is_the_stream_of_the_thread_that_imports(track: Track) -> None:
+    view = cd.view(on_its_own_stream(track))
+    track.machine.clear()
+    view.on(track.b)
+    assert (view.stream, track.machine.order()) == (PER_THREAD, one_event(PER_THREAD, track.b))
+    assert elsewhere(lambda: view.on(track.b)) == "stream-thread"
+
+
+@pytest.mark.parametrize(("told", "waits"), [({}, False), ({"producer_stream": LEGACY}, True)])
+def test_numbas_2_on_another_thread(told: dict[str, Any], waits: bool, track: Track) -> None:
+    """It is taken for the reader's own, and nothing waits for the writer; 1 waits for the streams of all threads."""
+    array = on_its_own_stream(track)
+    with track.control.gate(PER_THREAD):
+        view = elsewhere(lambda: cd.view(array, **told).on(track.b))
+        assert view.stream == track.b
+        assert bool(track.control.pending(track.b)) == waits
+    track.wait(track.b)
 
 
 # --- DLPack without a stream --------------------------------------------------------------------------------------

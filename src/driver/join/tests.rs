@@ -77,6 +77,45 @@ fn default_streams_of_two_contexts_on_a_device_are_apart(script: Script) {
     assert_eq!(rule(join(&script, &joined, legacy)), Rule::StreamContext);
 }
 
+/// A default stream of one context is one queue, however its context is known: by the memory, by the context that was
+/// current at the import, or as the current one's.
+#[rstest]
+fn a_default_stream_is_waited_for_once(
+    script: Script,
+    #[values(1, 2, 3)] first: usize,
+    #[values(1, 2, 3)] second: usize,
+) {
+    let legacy = Stream::LegacyDefault;
+    let add = |joined: &mut Joined, kind: usize| match kind {
+        1 => joined.array(legacy, PLACE),
+        2 => joined.array(
+            legacy,
+            Place {
+                requested: Defaults::OfCurrent,
+                ready: Defaults::Of(context(CONTEXT_A)),
+                ..Place::cuda(-1, 0x7010)
+            },
+        ),
+        _ => joined.stream(legacy),
+    };
+    let mut joined = Joined::default();
+    add(&mut joined, first);
+    add(&mut joined, second);
+    assert_eq!(join(&script, &joined, A1).ok(), Some(1));
+    assert_eq!(script.count("cuEventRecord"), 1);
+}
+
+/// The driver is not asked whose two default streams are that differ by their number.
+#[rstest]
+fn different_numbers_are_not_asked_about(script: Script) {
+    let joined = arrays(&[
+        (Stream::LegacyDefault, PLACE),
+        (Stream::PerThreadDefault, PLACE),
+    ]);
+    assert_eq!(join(&script, &joined, A1).ok(), Some(2));
+    assert_eq!(script.count("cuCtxGetCurrent"), 2, "one for each order");
+}
+
 #[rstest]
 fn it_stops_at_what_cannot_be_joined(script: Script) {
     script.captured(B1, Capture::Active, 7);

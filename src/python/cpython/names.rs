@@ -53,6 +53,7 @@ names! {
     qualname "__qualname__";
     name "name";
     dunder_name "__name__";
+    iter "__iter__";
     isnative "isnative";
 }
 

@@ -95,7 +95,6 @@ fn explain<'py>(
     let Trial {
         route,
         end,
-        is_undeclared,
         warnings,
     } = trial::import(object, options)?;
     let mut found = Explanation {
@@ -104,6 +103,7 @@ fn explain<'py>(
         driver_calls: Some(&[]),
         ..Explanation::default()
     };
+    let mut is_undeclared = false;
     let view = match end {
         End::Refused(error) if offers::is_of_the_process(py, &error) => return Err(error),
         End::Refused(error) => {
@@ -112,6 +112,7 @@ fn explain<'py>(
             None
         }
         End::View(view, _offer) => {
+            is_undeclared = view.view().is_undeclared();
             found.ready = Some(state(view.view().ready_number(), is_undeclared));
             hand_over::explain(py, &view, given, &mut found)?;
             Some(view)

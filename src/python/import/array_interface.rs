@@ -95,8 +95,9 @@ pub(crate) fn import<'py>(
     });
     let descriptor = described.map_err(quoted)?;
     let owner = Owner::from_raw(release::own(object.clone())?);
+    let producer = options.producer.or(Some(Stream::None));
     // SAFETY: NumPy's interface describes memory of the array, which the owner holds; `Stream::None` is always alive.
-    let view = unsafe { CaiView::of(descriptor, Stream::None, Some(Stream::None), owner) };
+    let view = unsafe { CaiView::of(descriptor, Stream::None, producer, owner) };
     Ok((view, Beside::default()))
 }
 

@@ -25,7 +25,7 @@ use crate::python::import::traits::Traits;
 use crate::python::import::{
     cai_dict, dtype_hint, fields, known_types, state, undeclared, why_not,
 };
-use crate::view::{CaiView, Owner, check_range, with_driver};
+use crate::view::{CaiView, Owner, Streams, check_range, with_driver};
 
 /// Whether an import takes arrays that DLPack cannot describe.
 #[derive(Clone, Copy, PartialEq)]
@@ -46,11 +46,20 @@ pub(crate) fn import<'py>(
     options: &Options<'_, 'py>,
     allow: AllowCaiOnly,
 ) -> PyResult<Beside> {
+    let parent = object.cast::<PyCaiView>().ok();
+    if let Some(parent) = parent {
+        undeclared::check_view(parent, options)?;
+    }
     let beside = import_any(memory, object, options, allow)?;
-    if let Ok(own) = object.cast::<PyCaiView>() {
-        let own = own.get().view().descriptor().access();
+    if let Some(parent) = parent {
+        let own = parent.get().view();
         // SAFETY: written: `import_any` has not failed.
         let view = unsafe { memory.assume_init_mut() };
+        // The dict says less than the view, of its order too.
+        if options.producer.is_none() {
+            view.set_streams(own.streams().clone());
+        }
+        let own = own.descriptor().access();
         let access = options.read_only.map_or(own, Access::of_flag);
         let descriptor = view.descriptor().clone().with_access(access);
         // SAFETY: the same bytes. They are written if the view that lends them may be, or if the caller asserts it.
@@ -297,14 +306,14 @@ pub(crate) fn finish<'py>(
     is_stream_known: bool,
     options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
-    let (ready, goes_on) = streams(object, &descriptor, stream, is_stream_known, options)?;
+    let streams = streams(object, &descriptor, stream, is_stream_known, options)?;
     let names_context = locate(&mut descriptor, options)?;
     if let Some(read_only) = options.read_only {
         descriptor.set_access(Access::of_flag(read_only));
     }
     let owner = Owner::from_raw(release::own(owner(object, options)?)?);
     // SAFETY: CAI: the object, which the owner holds, keeps the memory and the stream alive.
-    let mut view = unsafe { CaiView::of(descriptor, ready, goes_on, owner) };
+    let mut view = unsafe { CaiView::on_streams(descriptor, streams, owner) };
     if !names_context {
         view.remember_primary();
     }
@@ -341,11 +350,11 @@ pub(crate) fn verbatim(violation: Violation, typestr: &Bound<'_, PyAny>) -> Viol
     }
 }
 
-/// Returns the ready stream and the producer's, which is `None` if it is unknown: the caller's, else the dict's, else
-/// those that the table of partners assumes for the library of the object or of its `owner=`.
+/// Returns the ready stream and the producer's: the caller's, else the dict's, else those of whoever speaks for it: a
+/// view that is its `owner=`, or what the table of partners assumes for the library of the object or of the owner.
 ///
 /// # Errors
-/// Those of [`undeclared::streams`]; what the type's attributes raise, if it is new.
+/// Those of [`undeclared::of_dict`] and of [`of_owner`]; what the type's attributes raise, if it is new.
 #[inline(always)]
 fn streams(
     object: &Bound<'_, PyAny>,
@@ -353,21 +362,62 @@ fn streams(
     named: Stream,
     is_stream_known: bool,
     options: &Options<'_, '_>,
-) -> PyResult<(Stream, Option<Stream>)> {
+) -> PyResult<Streams> {
     if let Some(producer) = options.producer {
-        return Ok((producer, Some(producer)));
+        return Ok(Streams::here(producer, Some(producer)));
     }
-    if named == Stream::None {
-        let mut traits = known_types::facts_of(object)?.traits;
-        if let Some(owner) = options.owner {
-            traits |= known_types::facts_of(&owner)?.traits & Traits::SILENT;
-        }
-        // Without elements nothing is pending.
-        if (!is_stream_known || traits.intersects(Traits::SILENT)) && descriptor.data() != 0 {
-            return undeclared::streams(object, traits, is_stream_known, options);
+    let traits = match options.owner {
+        Some(owner) if descriptor.data() != 0 => match of_owner(object, &owner, named, options)? {
+            Speaker::View(streams) => return Ok(streams),
+            Speaker::Library(traits) => traits,
+        },
+        _ if named == Stream::None => known_types::facts_of(object)?.traits,
+        _ => Traits::empty(),
+    };
+    if named == Stream::None && (!is_stream_known || traits.intersects(Traits::SILENT)) {
+        return undeclared::of_dict(object, descriptor, traits, is_stream_known, options);
+    }
+    Ok(Streams::here(named, is_stream_known.then_some(named)))
+}
+
+/// Who tells what a dict with `owner=` leaves out about its order.
+enum Speaker {
+    View(Streams),
+    Library(Traits),
+}
+
+/// Finds who speaks for a dict. The state of a view is kept, if the dict names no other stream than the view does. A
+/// container tells nothing of whose the memory is, so that no stream in its dict declares nothing: it is not searched.
+///
+/// # Errors
+/// `stream-undeclared` if the import is strict and such a view is undeclared; `scope-ended`; what a type's attributes raise.
+#[cold]
+fn of_owner(
+    object: &Bound<'_, PyAny>,
+    owner: &Bound<'_, PyAny>,
+    named: Stream,
+    options: &Options<'_, '_>,
+) -> PyResult<Speaker> {
+    let traits = known_types::facts_of(object)?.traits;
+    if traits.intersects(Traits::LISTED) && !object.is(owner) {
+        // The object's own library speaks, and one that lends it memory may be more doubtful still.
+        let beside = known_types::facts_of(owner)?.traits & Traits::SILENT;
+        return Ok(Speaker::Library(traits | beside));
+    }
+    if let Ok(view) = owner.cast::<PyCaiView>() {
+        let own = view.get().view();
+        if named == Stream::None || named == own.ready_number() {
+            undeclared::check_view(view, options)?;
+            view.get().prepare()?;
+            return Ok(Speaker::View(own.streams().clone()));
         }
     }
-    Ok((named, is_stream_known.then_some(named)))
+    let owners = known_types::facts_of(owner)?.traits;
+    let hidden = match owners.intersects(Traits::CONTAINER) {
+        true => Traits::SILENT_UNKNOWN,
+        false => Traits::empty(),
+    };
+    Ok(Speaker::Library(traits | owners & Traits::SILENT | hidden))
 }
 
 /// Returns the object whose array a dict describes: the one that it was read from, or the `owner=` of a bare dict.

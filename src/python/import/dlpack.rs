@@ -29,7 +29,7 @@ use crate::python::cpython::{getattr, int, release};
 use crate::python::import::traits::Traits;
 use crate::python::import::undeclared::has_no_streams;
 use crate::python::import::{notes, state, undeclared, why_not};
-use crate::view::{CaiView, Owner};
+use crate::view::{CaiView, Owner, Streams};
 
 const DEVICE_TYPE: IntRule = IntRule::new(
     Field::DlpackDevice,
@@ -60,7 +60,7 @@ pub(crate) fn has_dlpack(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<
 /// A tensor that a producer offers in a capsule, described and checked, of which nothing has been taken.
 pub(crate) struct Offer<'py> {
     pub(crate) tensor: Unclaimed<'py>,
-    ready: Stream,
+    streams: Streams,
 }
 
 impl<'py> Offer<'py> {
@@ -70,10 +70,9 @@ impl<'py> Offer<'py> {
     /// `capsule-used` if another importer has taken it meanwhile; nothing is written then.
     #[inline(always)]
     pub(crate) fn claim(self, memory: &mut MaybeUninit<CaiView>) -> PyResult<&mut CaiView> {
-        let goes_on = self.goes_on();
         let owner = self.tensor.claim()?;
         // SAFETY: DLPack: the data is valid until the deleter of the managed tensor runs, which is the owner.
-        let view = unsafe { CaiView::of(self.tensor.descriptor, self.ready, goes_on, owner) };
+        let view = unsafe { CaiView::on_streams(self.tensor.descriptor, self.streams, owner) };
         Ok(memory.write(view))
     }
 
@@ -87,13 +86,25 @@ impl<'py> Offer<'py> {
         let (descriptor, owner) = (self.tensor.descriptor.clone(), Owner::new(()));
         // SAFETY: the capsule, which owns the data, is borrowed as long as the view is used (the caller's `Offer`), and
         // its streams alone are used: no element is read.
-        unsafe { CaiView::of(descriptor, self.ready, self.goes_on(), owner) }
+        unsafe { CaiView::on_streams(descriptor, self.streams.clone(), owner) }
     }
 
-    #[inline(always)]
-    fn goes_on(&self) -> Option<Stream> {
-        (self.tensor.descriptor.device().device_type == Device::CPU).then_some(Stream::None)
+    /// Names the stream on which the producer goes on working.
+    pub(crate) fn set_producer(&mut self, producer: Stream) {
+        self.streams = Streams::here(self.streams.ready(), Some(producer));
     }
+
+    /// Notes that nobody has declared the stream on which the data is ready.
+    pub(crate) fn set_undeclared(&mut self) {
+        self.streams = Streams::undeclared(self.streams.ready(), None);
+    }
+}
+
+/// Returns the streams of a tensor that is ready on `ready`. DLPack does not name the producer's.
+#[inline(always)]
+fn declared(ready: Stream, descriptor: &Descriptor) -> Streams {
+    let is_on_cpu = descriptor.device().device_type == Device::CPU;
+    Streams::here(ready, is_on_cpu.then_some(Stream::None))
 }
 
 /// Checks that an object, whose type has these traits, has `__dlpack__`.
@@ -158,32 +169,33 @@ pub(crate) fn offer_of_object<'py>(
     if !capsule::is_capsule(&capsule) {
         return Err(Violation::new(Rule::CapsuleType, Field::DlpackCall, repr(&capsule)).into());
     }
-    let ready = match honoured {
-        StreamHonoured::ExportWaited => Stream::None,
-        StreamHonoured::Yes if !traits.intersects(Traits::IGNORES_STREAM) => asked,
-        _ => pending(object, wanted, options)?,
-    };
     let mut tensor = capsule::read(capsule)?;
     let descriptor = &mut tensor.descriptor;
     check(descriptor, wanted, request)?;
     descriptor.set_access(access(descriptor, traits, stated));
-    Ok(Offer { tensor, ready })
+    let streams = match honoured {
+        StreamHonoured::ExportWaited => declared(Stream::None, descriptor),
+        StreamHonoured::Yes if !traits.intersects(Traits::IGNORES_STREAM) => {
+            declared(asked, descriptor)
+        }
+        _ => pending(object, descriptor, options)?,
+    };
+    Ok(Offer { tensor, streams })
 }
 
-/// Returns the stream on which the data of a producer is pending that uses no stream: the caller's, else an assumed one.
+/// Returns the streams of a producer that uses no stream: the caller's, else assumed ones.
 ///
 /// # Errors
-/// Those of [`undeclared::unknown`].
+/// Those of [`undeclared::of_deaf`].
 #[cold]
 fn pending(
     object: &Bound<'_, PyAny>,
-    device: Device,
+    descriptor: &Descriptor,
     options: &Options<'_, '_>,
-) -> PyResult<Stream> {
+) -> PyResult<Streams> {
     match options.producer {
-        Some(producer) => Ok(producer),
-        None if has_no_streams(device) => Ok(Stream::None),
-        None => undeclared::unknown(object, options),
+        Some(producer) => Ok(declared(producer, descriptor)),
+        None => undeclared::of_deaf(object, descriptor, options),
     }
 }
 
@@ -232,7 +244,7 @@ fn current_for(
 /// Reads the tensor of a capsule, whose data is ready on the caller's stream: a capsule names none.
 ///
 /// # Errors
-/// The rules of DLPack, with the capsule as it was.
+/// The rules of DLPack and those of [`undeclared::of_capsule`], with the capsule as it was.
 pub(crate) fn offer_of_capsule<'py>(
     capsule: &Bound<'py, PyAny>,
     request: DlpackArguments,
@@ -243,7 +255,11 @@ pub(crate) fn offer_of_capsule<'py>(
     let wanted = request.device.unwrap_or(tensor.descriptor.device());
     let ready = stream_to_request(wanted, request)?;
     check(&mut tensor.descriptor, wanted, request)?;
-    Ok(Offer { tensor, ready })
+    let streams = match request.stream {
+        Some(_) => declared(ready, &tensor.descriptor),
+        None => undeclared::of_capsule(capsule, &tensor.descriptor, options)?,
+    };
+    Ok(Offer { tensor, streams })
 }
 
 /// Whether the producer has made the data ready on the stream that was passed.

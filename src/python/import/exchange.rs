@@ -4,6 +4,7 @@ use std::mem::MaybeUninit;
 
 use pyo3::prelude::*;
 
+use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Device;
 use crate::protocol::stream::Stream;
 use crate::python::call::options::Options;
@@ -12,7 +13,7 @@ use crate::python::cpython::release;
 use crate::python::exchange_table::{Table, work_stream};
 use crate::python::import::state::{is_no_array, is_pinned, is_refused};
 use crate::python::import::traits::Traits;
-use crate::python::import::undeclared::{self, has_no_streams};
+use crate::python::import::undeclared::{has_no_streams, of_deaf};
 use crate::view::{CaiView, Streams, Uninit};
 
 /// Imports through the table of the object's type: writes the view, and returns what stands beside it. `None`, with
@@ -52,7 +53,7 @@ pub(crate) fn import(
         // The table states the CPU for pinned memory; `__dlpack_device__` states pinned memory (torch).
         return Ok(None);
     }
-    let Some(streams) = streams(object, table, device, traits, options)? else {
+    let Some(streams) = streams(object, table, descriptor, traits, options)? else {
         return Ok(None);
     };
     // SAFETY: DLPack: the data is valid until the deleter of the managed tensor runs, which is the owner; the producer
@@ -65,18 +66,19 @@ pub(crate) fn import(
 /// Returns the streams of a tensor; `None` if the work stream cannot be read.
 ///
 /// # Errors
-/// The producer's exception; those of [`undeclared::unknown`].
+/// The producer's exception; those of [`of_deaf`].
 #[inline(always)]
 fn streams(
     object: &Bound<'_, PyAny>,
     table: Table,
-    device: Device,
+    descriptor: &Descriptor,
     traits: Traits,
     options: &Options<'_, '_>,
 ) -> PyResult<Option<Streams>> {
     if let Some(producer) = options.producer {
         return Ok(Some(Streams::here(producer, Some(producer))));
     }
+    let device = descriptor.device();
     if has_no_streams(device) {
         return Ok(Some(Streams::here(Stream::None, Some(Stream::None))));
     }
@@ -89,8 +91,7 @@ fn streams(
     let is_unknown = traits.intersects(Traits::IGNORES_STREAM)
         && Stream::from_raw(handle) == Stream::LegacyDefault;
     if is_unknown {
-        let assumed = undeclared::unknown(object, options)?;
-        return Ok(Some(Streams::here(assumed, None)));
+        return Ok(Some(of_deaf(object, descriptor, options)?));
     }
     Ok(Some(Streams::of_worker(handle, worker)))
 }

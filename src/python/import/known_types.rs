@@ -52,7 +52,14 @@ fn traits(kind: &Bound<'_, PyType>) -> PyResult<Traits> {
         Traits::ANOTHER_COPY,
         is_this_package && !traits.contains(Traits::OURS),
     );
-    Ok(traits | inherited(kind)?)
+    traits |= inherited(kind)?;
+    let is_array = traits.intersects(Traits::HAS_DLPACK) || kind.hasattr(&names.cai)?;
+    let may_hold_arrays = !is_array && !traits.intersects(Traits::LISTED);
+    traits.set(
+        Traits::CONTAINER,
+        may_hold_arrays && kind.hasattr(&names.iter)?,
+    );
+    Ok(traits)
 }
 
 /// Returns the traits of the libraries whose types a type is, or inherits from: the quirks and the silence of each, and
@@ -65,7 +72,7 @@ fn inherited(kind: &Bound<'_, PyType>) -> PyResult<Traits> {
         let partner = partners::of_module(&module_of(&base)?);
         if let Some(producer) = partner.and_then(|partner| partner.producer.as_ref()) {
             traits.extend(producer.quirks.iter().copied().map(Traits::of_quirk));
-            traits |= Traits::of_silence(producer.silence);
+            traits |= Traits::LISTED | Traits::of_silence(producer.silence);
             untold = untold.or(producer.untold);
         }
     }

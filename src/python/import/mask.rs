@@ -19,7 +19,7 @@ use crate::python::cpython::new::new_tuple;
 use crate::python::cpython::recursion::Level;
 use crate::python::import::cai::AllowCaiOnly;
 use crate::python::import::traits::Traits;
-use crate::python::import::{cai, cai_dict, fields, known_types, masked_array, route};
+use crate::python::import::{cai, cai_dict, fields, known_types, masked_array, route, undeclared};
 use crate::view::CaiView;
 
 signature! {
@@ -87,6 +87,7 @@ fn split_masked<'py>(
 ) -> PyResult<(PyCaiView, Option<PyCaiView>)> {
     if let Ok(view) = obj.cast::<PyCaiView>() {
         // A view has no mask, and knows more than its dict.
+        undeclared::check_view(view, options)?;
         view.get().prepare()?;
         let values = route::own(view.get().view().clone(), options)?;
         return Ok((PyCaiView::derive(view, values)?, None));

@@ -13,7 +13,6 @@ use crate::python::call::options::Options;
 pub(super) struct Notes {
     /// The address of the object that is imported.
     object: usize,
-    pub(super) is_undeclared: bool,
     pub(super) is_asked: bool,
     pub(super) by_array_interface: bool,
     /// The device for which `__dlpack__` was not called.
@@ -50,11 +49,6 @@ fn note(object: &Bound<'_, PyAny>, change: impl FnOnce(&mut Notes)) {
         Some(notes) if notes.object == object.as_ptr().addr() => change(notes),
         _ => {}
     });
-}
-
-/// Notes that the producer declares no stream.
-pub(crate) fn note_undeclared(object: &Bound<'_, PyAny>) {
-    note(object, |notes| notes.is_undeclared = true);
 }
 
 /// Notes that the array comes by `__array_interface__`.

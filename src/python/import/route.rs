@@ -36,7 +36,7 @@ use crate::python::import::dlpack::{DlpackArguments, Offer};
 use crate::python::import::known_types::TypeFacts;
 use crate::python::import::traits::Traits;
 use crate::python::import::{
-    array_interface, cai, cai_dict, dlpack, exchange, known_types, masked_array, state,
+    array_interface, cai, cai_dict, dlpack, exchange, known_types, masked_array, state, undeclared,
 };
 use crate::view;
 use crate::view::{CaiView, Owner};
@@ -52,11 +52,13 @@ pub(crate) fn import<'py>(
 ) -> PyResult<CaiView> {
     let facts = known_types::facts_of(object)?;
     if facts.traits.intersects(Traits::OURS) {
-        let this = object.cast::<PyCaiView>()?.get();
+        let view = object.cast::<PyCaiView>()?;
+        let this = view.get();
         match options.keeps_elements() {
             true => this.check_array()?,
             false => this.check_scope()?,
         }
+        undeclared::check_view(view, options)?;
         this.prepare()?;
         return own(this.view().clone(), options);
     }
@@ -239,7 +241,7 @@ pub(crate) fn own(view: CaiView, options: &Options<'_, '_>) -> PyResult<CaiView>
     let view = amend(view, options)?;
     Ok(match options.producer {
         None => view,
-        Some(producer) => view.with_ready(producer),
+        Some(producer) => view.declared_on(producer),
     })
 }
 
@@ -302,14 +304,30 @@ fn offer_of_object<'py>(
         Some(_) => Access::Unknown,
         None => stated(object)?,
     };
-    let mut offer = dlpack::offer_of_object(object, facts.traits, request, options, stated)?;
     if facts.traits.intersects(Traits::OURS) {
-        let own = object.cast::<PyCaiView>()?.get().view().descriptor();
-        let descriptor = &mut offer.tensor.descriptor;
-        // The flag of the capsule says less than the view: unknown access is exported as read-only.
-        if !descriptor.flags().contains(Flags::IS_COPIED) {
-            descriptor.set_access(own.access());
-        }
+        return offer_of_view(object.cast()?, facts, request, options, stated);
+    }
+    dlpack::offer_of_object(object, facts.traits, request, options, stated)
+}
+
+/// Asks a view for its tensor, which says less than the view: unknown access is exported as read-only, and undeclared
+/// order as ready on the stream that was asked for.
+fn offer_of_view<'py>(
+    view: &Bound<'py, PyCaiView>,
+    facts: TypeFacts,
+    request: DlpackArguments,
+    options: &Options<'_, '_>,
+    stated: Access,
+) -> PyResult<Offer<'py>> {
+    undeclared::check_view(view, options)?;
+    let mut offer = dlpack::offer_of_object(view, facts.traits, request, options, stated)?;
+    let own = view.get().view();
+    let descriptor = &mut offer.tensor.descriptor;
+    if !descriptor.flags().contains(Flags::IS_COPIED) {
+        descriptor.set_access(own.descriptor().access());
+    }
+    if own.is_undeclared() && options.producer.is_none() {
+        offer.set_undeclared();
     }
     Ok(offer)
 }
@@ -428,14 +446,20 @@ pub(crate) fn claim_decided(
     offer: Offer<'_>,
     options: &Options<'_, '_>,
 ) -> PyResult<()> {
-    let kept = Kept::of(options)?;
-    kept.keep(offer.claim(memory)?);
+    let beside = beside(options)?;
+    let view = offer.claim(memory)?;
+    if let Some(owner) = beside {
+        view.keep_beside(owner);
+    }
     Ok(())
 }
 
 /// Applies the options that describe the array, while its capsule can still be refused.
 fn decide(offer: &mut Offer<'_>, options: &Options<'_, '_>) -> PyResult<()> {
     options.check_device(offer.tensor.descriptor.device())?;
+    if let Some(producer) = options.producer {
+        offer.set_producer(producer);
+    }
     if options.redescribes() {
         offer.tensor.descriptor = options.described(offer.tensor.descriptor.clone())?;
     }
@@ -485,8 +509,8 @@ fn amend_in_place(view: &mut CaiView, options: &Options<'_, '_>) -> PyResult<()>
 /// Applies the options that do not describe the array.
 fn complete(view: &mut CaiView, options: &Options<'_, '_>) -> PyResult<()> {
     check_bounds(view.descriptor(), options)?;
-    if options.owner.is_some() || options.producer.is_some() {
-        Kept::of(options)?.keep(view);
+    if let Some(owner) = beside(options)? {
+        view.keep_beside(owner);
     }
     Ok(())
 }
@@ -501,28 +525,8 @@ fn check_bounds(descriptor: &Descriptor, options: &Options<'_, '_>) -> PyResult<
     Ok(())
 }
 
-/// What the options add to a view beside its description: made before the tensor is taken, since it can fail.
-struct Kept {
-    owner: Option<Owner>,
-    producer: Option<Stream>,
-}
-
-impl Kept {
-    fn of(options: &Options<'_, '_>) -> PyResult<Self> {
-        let owner = options.owner.map(|owner| release::own(owner.to_owned()));
-        Ok(Self {
-            owner: owner.transpose()?.map(Owner::from_raw),
-            producer: options.producer,
-        })
-    }
-
-    /// Adds it to the view. Cannot fail.
-    fn keep(self, view: &mut CaiView) {
-        if let Some(owner) = self.owner {
-            view.keep_beside(owner);
-        }
-        if let Some(producer) = self.producer {
-            view.set_producer(producer);
-        }
-    }
+/// Returns the `owner=` that a view keeps beside its own: made before the tensor is taken, since it can fail.
+fn beside(options: &Options<'_, '_>) -> PyResult<Option<Owner>> {
+    let owner = options.owner.map(|owner| release::own(owner.to_owned()));
+    Ok(owner.transpose()?.map(Owner::from_raw))
 }

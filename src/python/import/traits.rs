@@ -33,6 +33,8 @@ bitflags! {
         const PLAIN = 1 << 11;
         /// [`Silence::LegacyDefault`]: an array without a stream may have work pending on a default stream.
         const SILENT_LEGACY = 1 << 12;
+        /// The type is of a library of the table, or inherits from one.
+        const LISTED = 1 << 13;
         /// [`Silence::Unknown`]: the same, on a stream that the table cannot tell.
         const SILENT_UNKNOWN = 1 << 14;
         /// An array without a stream is undeclared, and not ready.
@@ -47,6 +49,9 @@ bitflags! {
         const ABORTS_ON_DTYPE = 1 << 26;
         /// The import is `explain`'s, which calls `__dlpack__` only if that makes nothing wait. No type has this bit.
         const TRIED = 1 << 27;
+        /// The type is iterable, and neither an array nor of a library of the table: its objects may hold arrays of any
+        /// library.
+        const CONTAINER = 1 << 28;
         /// What is read before `__dlpack__` is called.
         const CHECKED_FIRST = Self::IS_NEG.bits() | Self::ABORTS_ON_DTYPE.bits() | Self::TRIED.bits();
         /// Attributes that change the meaning of an export.

@@ -18,7 +18,7 @@ use crate::python::import::dlpack::Offer;
 use crate::python::import::known_types::TypeFacts;
 use crate::python::import::notes::noting;
 use crate::python::import::traits::Traits;
-use crate::python::import::{cai, known_types, route};
+use crate::python::import::{cai, known_types, route, undeclared};
 
 /// The outcome of a trial.
 pub(crate) struct Trial<'py> {
@@ -26,8 +26,6 @@ pub(crate) struct Trial<'py> {
     pub(crate) route: Option<&'static str>,
     /// The view, or why there is none.
     pub(crate) end: End<'py>,
-    /// The producer does not declare the stream.
-    pub(crate) is_undeclared: bool,
     /// The warnings that the import would issue.
     pub(crate) warnings: Vec<String>,
 }
@@ -83,7 +81,6 @@ pub(crate) fn import<'py>(
     Ok(Trial {
         route,
         end,
-        is_undeclared: notes.is_undeclared,
         warnings,
     })
 }
@@ -109,8 +106,10 @@ fn foreign<'py>(
 
 fn of_view<'py>(object: &Bound<'py, PyAny>, options: &Options<'_, 'py>) -> Trial<'py> {
     let derived = || {
-        let this = object.cast::<PyCaiView>()?.get();
+        let view = object.cast::<PyCaiView>()?;
+        let this = view.get();
         this.check_scope()?;
+        undeclared::check_view(view, options)?;
         let view = route::own(this.view().clone(), options)?;
         Ok(this.wrap(object.py(), view))
     };
@@ -136,7 +135,6 @@ impl<'py> Trial<'py> {
         Self {
             route,
             end,
-            is_undeclared: false,
             warnings: Vec::new(),
         }
     }

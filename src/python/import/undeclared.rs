@@ -1,79 +1,118 @@
-//! Decides about data whose producer declares no stream: it is ordered after the stream that the table of partners
-//! assumes, warned of if the table cannot tell, and refused if the import is strict.
+//! Decides about data whose producer declares no stream: whether work can be pending on it at all, which stream it is
+//! ordered after, whether a warning says so, and that a strict import refuses it.
 
 use pyo3::prelude::*;
 
+use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Stream};
 use crate::python::call::options::Options;
+use crate::python::class::view::PyCaiView;
 use crate::python::cpython::int::type_name;
 use crate::python::cpython::warn::{Warning, warn};
-use crate::python::import::notes;
 use crate::python::import::traits::Traits;
+use crate::view::Streams;
 
-/// Returns the ready stream and the producer's of an array whose dict names no stream; the second is `None` if it is
-/// unknown. `is_declared`: version 3 of the interface, in which no stream means that the data is ready.
+/// Who has declared nothing.
+#[derive(Clone, Copy, PartialEq)]
+enum Silent {
+    /// A library whose kernels run on a default stream.
+    OnDefault,
+    /// A library whose stream cannot be told.
+    OnUnknown,
+    /// A bare capsule: by DLPack, `stream=None` of the `__dlpack__` that made it is the legacy default stream.
+    Capsule,
+    /// A dict of version 0 to 2, of no library in the table: waiting for no stream is the rule of these versions.
+    OldDict,
+}
+
+/// Returns the streams of an array whose dict names none. `traits` are those of whoever speaks for it; `is_declared`:
+/// version 3 of the interface, in which no stream means that the data is ready.
 ///
 /// # Errors
 /// `stream-undeclared` if the import is strict; the warning, if a filter makes it an error.
 #[cold]
-pub(crate) fn streams(
+pub(crate) fn of_dict(
     object: &Bound<'_, PyAny>,
+    descriptor: &Descriptor,
     traits: Traits,
     is_declared: bool,
     options: &Options<'_, '_>,
-) -> PyResult<(Stream, Option<Stream>)> {
-    if traits.intersects(Traits::SILENT_UNKNOWN) {
-        return Ok((unknown(object, options)?, None));
-    }
-    if traits.intersects(Traits::SILENT_LEGACY) {
-        check(object, options)?;
-        return Ok((Stream::LegacyDefault, Some(Stream::LegacyDefault)));
-    }
-    if is_declared {
-        return Ok((Stream::None, Some(Stream::None)));
-    }
-    // The library is not in the table: versions 0 to 2 have no stream, and waiting for none is their rule.
-    check(object, options)?;
-    Ok((Stream::None, None))
+) -> PyResult<Streams> {
+    let silent = match traits {
+        _ if traits.intersects(Traits::SILENT_UNKNOWN) => Silent::OnUnknown,
+        _ if traits.intersects(Traits::SILENT_LEGACY) => Silent::OnDefault,
+        _ if is_declared => return Ok(Streams::here(Stream::None, Some(Stream::None))),
+        _ => Silent::OldDict,
+    };
+    streams(object, descriptor, silent, options)
 }
 
-/// Warns that the stream of the data is unknown, and returns the one that is taken instead.
+/// Returns the streams of an array whose producer uses no stream that it is asked for.
 ///
 /// # Errors
-/// `stream-undeclared` if the import is strict; the warning, if a filter makes it an error.
+/// Those of [`of_dict`].
 #[cold]
-pub(crate) fn unknown(object: &Bound<'_, PyAny>, options: &Options<'_, '_>) -> PyResult<Stream> {
-    check(object, options)?;
-    let text = format!(
-        "{} does not say which stream it works on: the legacy default stream is taken, which waits for no \
-         non-blocking stream; {HINT} [{}]",
-        type_name(object),
-        Rule::StreamUndeclared.id(),
-    );
-    warn(object.py(), Warning::Stream, &text)?;
-    Ok(Stream::LegacyDefault)
+pub(crate) fn of_deaf(
+    object: &Bound<'_, PyAny>,
+    descriptor: &Descriptor,
+    options: &Options<'_, '_>,
+) -> PyResult<Streams> {
+    streams(object, descriptor, Silent::OnUnknown, options)
 }
 
-/// What the caller does about it.
-const HINT: &str = "name the stream by producer_stream=, or None where nothing is pending";
-
+/// Returns the streams of a bare capsule.
+///
 /// # Errors
-/// `stream-undeclared` if the import is strict.
-fn check(object: &Bound<'_, PyAny>, options: &Options<'_, '_>) -> PyResult<()> {
-    notes::note_undeclared(object);
-    match options.is_strict(object.py())? {
-        true => Err(refusal(object).into()),
-        false => Ok(()),
-    }
+/// Those of [`of_dict`].
+pub(crate) fn of_capsule(
+    capsule: &Bound<'_, PyAny>,
+    descriptor: &Descriptor,
+    options: &Options<'_, '_>,
+) -> PyResult<Streams> {
+    streams(capsule, descriptor, Silent::Capsule, options)
 }
 
-/// Builds the refusal of a strict import.
-fn refusal(object: &Bound<'_, PyAny>) -> Violation {
-    let kind = type_name(object);
-    let found = format_args!("an object of type {kind}");
-    Violation::new(Rule::StreamUndeclared, Field::Object, found).with_hint(HINT)
+/// Refuses a view of undeclared order to a strict import that names no stream either. Other imports keep its state.
+///
+/// # Errors
+/// `stream-undeclared`.
+#[inline(always)]
+pub(crate) fn check_view(view: &Bound<'_, PyCaiView>, options: &Options<'_, '_>) -> PyResult<()> {
+    if view.get().view().is_undeclared() && options.producer.is_none() {
+        return check(view, options);
+    }
+    Ok(())
+}
+
+fn streams(
+    object: &Bound<'_, PyAny>,
+    descriptor: &Descriptor,
+    silent: Silent,
+    options: &Options<'_, '_>,
+) -> PyResult<Streams> {
+    if is_ready(descriptor) {
+        return Ok(Streams::here(Stream::None, Some(Stream::None)));
+    }
+    check(object, options)?;
+    Ok(match silent {
+        Silent::OnDefault => {
+            Streams::undeclared(Stream::LegacyDefault, Some(Stream::LegacyDefault))
+        }
+        Silent::OnUnknown => {
+            warn_of(object)?;
+            Streams::undeclared(Stream::LegacyDefault, None)
+        }
+        Silent::Capsule => Streams::undeclared(Stream::LegacyDefault, None),
+        Silent::OldDict => Streams::undeclared(Stream::None, None),
+    })
+}
+
+/// Whether no work can be pending on the data: there is no element, or no stream that could reach the memory. Pinned and
+/// managed memory is worked on by the streams of CUDA.
+fn is_ready(descriptor: &Descriptor) -> bool {
+    descriptor.data() == 0 || has_no_streams(descriptor.device())
 }
 
 /// Whether the device has no streams.
@@ -83,4 +122,38 @@ pub(crate) fn has_no_streams(device: Device) -> bool {
         Platform::from_device_type(device.device_type),
         None | Some(Platform::Host)
     )
+}
+
+/// # Errors
+/// `stream-undeclared` if the import is strict.
+#[cold]
+fn check(object: &Bound<'_, PyAny>, options: &Options<'_, '_>) -> PyResult<()> {
+    match options.is_strict(object.py())? {
+        true => Err(refusal(object).into()),
+        false => Ok(()),
+    }
+}
+
+/// What the caller does about it.
+const HINT: &str = "name the stream by producer_stream=, or None where nothing is pending";
+
+/// Builds the refusal of a strict import.
+fn refusal(object: &Bound<'_, PyAny>) -> Violation {
+    let kind = type_name(object);
+    let found = format_args!("an object of type {kind}");
+    Violation::new(Rule::StreamUndeclared, Field::Object, found).with_hint(HINT)
+}
+
+/// Warns that the stream of the data is unknown.
+///
+/// # Errors
+/// The warning, if a filter makes it an error.
+fn warn_of(object: &Bound<'_, PyAny>) -> PyResult<()> {
+    let text = format!(
+        "{} does not say which stream it works on: the legacy default stream is taken, which waits for no \
+         non-blocking stream; {HINT} [{}]",
+        type_name(object),
+        Rule::StreamUndeclared.id(),
+    );
+    warn(object.py(), Warning::Stream, &text)
 }

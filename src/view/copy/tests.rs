@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::*;
 use crate::driver::script::{self, Script};
 use crate::protocol::descriptor::RawTensor;
+use crate::protocol::device::Flags;
 use crate::protocol::dtype::DType;
+use crate::view::Owner;
 
 const ARRAY: u64 = 0x7000;
 /// Each script has a context of its own: what one copy leaves to be freed is taken over by no other.

@@ -55,7 +55,7 @@ impl Whole {
 pub(super) unsafe fn view_of(descriptor: Descriptor, ready: Stream, owner: Owner) -> CaiView {
     // SAFETY: `owner` keeps the elements, which are this library's own, and `ready` is a live stream or none,
     // by this function's contract.
-    unsafe { CaiView::new(descriptor, ready, owner) }.on_producer(ready)
+    unsafe { CaiView::of(descriptor, ready, Some(ready), owner) }
 }
 
 /// Builds the refusal of elements that are no whole number of bytes by their type.

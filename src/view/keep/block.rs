@@ -69,7 +69,7 @@ impl Home {
 /// The stream that a copy was made for: its end comes after what the stream holds by then.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Use {
-    home: Home,
+    pub(super) home: Home,
     works: Works,
 }
 
@@ -247,17 +247,18 @@ impl Block {
         })
     }
 
-    /// Allocates in the current context.
+    /// Allocates in the current context, which is `home`.
     ///
     /// # Errors
     /// The driver's refusal.
-    pub(crate) fn new(
+    pub(super) fn new(
         driver: &'static dyn Driver,
         memory: Memory,
         nbytes: u64,
         used: Use,
+        home: Home,
     ) -> Result<Self, DriverError> {
-        let (home, ordinal) = (Home::here(driver)?, driver.current_device()?);
+        let ordinal = driver.current_device()?;
         let _relaxed = Relaxed::new(driver)?;
         let pointer = match memory {
             Memory::Managed => driver.alloc_managed(nbytes),

@@ -59,14 +59,15 @@ pub(crate) fn allocate(
     used: Use,
 ) -> Result<Block, DriverError> {
     let size = size_class(nbytes);
-    if let Some(mut block) = free::take(memory, size, block::Home::here(driver)?) {
+    let home = block::Home::here(driver)?;
+    if let Some(mut block) = free::take(memory, size, home) {
         block.used = used;
         block.stream = None;
         return Ok(block);
     }
-    match Block::new(driver, memory, size, used) {
+    match Block::new(driver, memory, size, used, home) {
         Err(error) if error.is_out_of_memory() && size > nbytes => {
-            Block::new(driver, memory, nbytes, used)
+            Block::new(driver, memory, nbytes, used, home)
         }
         made => made,
     }
@@ -155,7 +156,7 @@ mod tests {
             let used = used(driver);
             let place = Place::cuda(0, 0);
             let made = with_room(driver, &place, used, || {
-                Block::new(driver, Memory::Device, 64, used)
+                Block::new(driver, Memory::Device, 64, used, used.home)
             });
             let tries = if code == 2 { 3 } else { 1 };
             let what = format!("{failures} failures of code {code}");

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use super::block::{Block, Home, Mark, Use};
+use super::block::{Block, Mark, Use};
 use super::free;
 use super::held::{Held, Owned};
 use crate::driver::{ContextGuard, Driver, DriverError, Lease, RELAXED, Relaxed};
@@ -73,11 +73,12 @@ pub(crate) fn until_done(
     stream: Stream,
     owner: &Owner,
 ) -> Result<(), DriverError> {
-    let event = Home::here(driver)?.record(driver, stream)?;
+    let used = Use::new(driver, Some(stream))?;
+    let event = used.home.record(driver, stream)?;
     let held = Held::Owner(Owned {
         driver,
         ordinal: driver.current_device()?,
-        used: Use::new(driver, Some(stream))?,
+        used,
         owner: owner.share(),
     });
     let news = match event {

@@ -235,7 +235,7 @@ class Sim:
 
     def set(self, name: str, value: int) -> None:
         """`protect`, `reuse`, `queue`, `driver_version`, `memory`: for what is made afterwards;
-        `log`: 0 for measurements."""
+        `log`: 0 for measurements, 1 for every thread's calls, 2 for those of the calling thread."""
         self._do("sim_set", name.encode(), value)
 
     def set_attribute(self, attribute: int, value: int, device: int = -1) -> None:

@@ -8,7 +8,7 @@ use crate::state::settings::Schedule;
 use crate::state::world::{announce, lock};
 
 /// Changes a setting: `schedule` (0 threaded, 1 lazy), `protect`, `reuse`, `queue`, `driver_version`,
-/// `memory`, `log` (on). It holds for objects made afterwards; the schedule also for pending work.
+/// `memory`, `log` (0 none, 1 every thread's calls, 2 the calling thread's). It holds for objects made afterwards; the schedule also for pending work.
 #[unsafe(no_mangle)]
 extern "C" fn sim_set(name: Text, value: u64) -> u32 {
     to_c(set(name, value))
@@ -30,7 +30,7 @@ fn set(name: Text, value: u64) -> Status {
         "queue" => {
             world.settings.queue_capacity = usize::try_from(value).unwrap_or(usize::MAX).max(1)
         }
-        "log" => log::set_logging(value != 0),
+        "log" => log::set_logging(value),
         "driver_version" => world.settings.driver_version = value as u32,
         "memory" => world.settings.device_memory = value,
         _ => return Err(Code::INVALID_VALUE),
@@ -49,7 +49,7 @@ extern "C" fn sim_get(name: Text) -> u64 {
         Ok("schedule") => u64::from(settings.schedule == Schedule::Lazy),
         Ok("protect") => u64::from(settings.protect),
         Ok("reuse") => u64::from(settings.reuse),
-        Ok("log") => u64::from(log::is_logging()),
+        Ok("log") => log::logging(),
         Ok("queue") => settings.queue_capacity as u64,
         Ok("driver_version") => u64::from(settings.driver_version),
         Ok("memory") => settings.device_memory,

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::entry::symbol::is_variant;
+use crate::process::thread;
 
 /// The number of calls that the log keeps; counts include older ones.
 const KEPT: usize = 1 << 16;
@@ -68,20 +69,43 @@ fn is_lookup(symbol: &str) -> bool {
     symbol.starts_with("cuGetProcAddress")
 }
 
-/// False for measurements: logging costs a few hundred nanoseconds for each call.
-static LOGGING: AtomicBool = AtomicBool::new(true);
+/// No thread's calls, for measurements: logging costs a few hundred nanoseconds for each call.
+const NO_THREAD: u64 = 0;
+const EVERY_THREAD: u64 = u64::MAX;
 
-pub(crate) fn set_logging(on: bool) {
-    LOGGING.store(on, Ordering::Release);
+/// The threads whose calls are logged: none, every one, or the one of this [`thread::key`].
+static LOGGED: AtomicU64 = AtomicU64::new(EVERY_THREAD);
+
+/// Logs no calls (0), all calls (1), or those of the calling thread (2).
+pub(crate) fn set_logging(setting: u64) {
+    let logged = match setting {
+        0 => NO_THREAD,
+        2 => thread::key(),
+        _ => EVERY_THREAD,
+    };
+    LOGGED.store(logged, Ordering::Release);
 }
 
-pub(crate) fn is_logging() -> bool {
-    LOGGING.load(Ordering::Acquire)
+/// Returns the setting of [`set_logging`].
+pub(crate) fn logging() -> u64 {
+    match LOGGED.load(Ordering::Acquire) {
+        NO_THREAD => 0,
+        EVERY_THREAD => 1,
+        _ => 2,
+    }
+}
+
+fn is_logged() -> bool {
+    match LOGGED.load(Ordering::Acquire) {
+        NO_THREAD => false,
+        EVERY_THREAD => true,
+        one => thread::key() == one,
+    }
 }
 
 /// Notes the beginning of a call, and returns its number for [`end`].
 pub(crate) fn begin(symbol: &'static str, arguments: &[(&'static str, u64)]) -> u64 {
-    if is_lookup(symbol) || !is_logging() {
+    if is_lookup(symbol) || !is_logged() {
         return NOT_LOGGED;
     }
     with(|log| {

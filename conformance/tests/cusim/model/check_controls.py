@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from ctypes import byref, c_uint, c_void_p
 
 import pytest
@@ -32,6 +33,19 @@ def test_the_log_can_be_switched_off(cu: Driver, sim: Sim) -> None:
     assert sim.count() == 0 and sim.get("log") == 1
     cu.synchronize()
     assert sim.count() == 1
+
+
+def test_the_log_can_be_of_one_thread(cu: Driver, sim: Sim) -> None:
+    sim.set("log", 2)
+    sim.clear()
+    other = threading.Thread(target=cu.synchronize)
+    other.start()
+    other.join()
+    of_the_other, setting = sim.count(), sim.get("log")
+    cu.synchronize()
+    of_this = sim.count()
+    sim.set("log", 1)
+    assert (of_the_other, of_this, setting) == (0, 1, 2)
 
 
 def test_no_calls_is_an_assertion(cu: Driver, sim: Sim) -> None:

@@ -21,7 +21,7 @@ fn script() -> &'static Script {
 fn block(driver: &'static Script, memory: Memory, used: Use) -> Block {
     let made = match memory {
         Memory::Pool => Block::pooled(driver, 64, 0, STREAM, used),
-        other => Block::new(driver, other, 64, used),
+        other => Block::new(driver, other, 64, used, used.home),
     };
     made.expect("memory")
 }
