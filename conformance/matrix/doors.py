@@ -22,7 +22,7 @@ import cai_dlpack as cd
 import numpy as np
 
 # The demands of a typed argument, which depend on the Rust function: the rules of views, and of the driver's check.
-DEMANDS = ("view-", "out-of-bounds", "pointer-", "read-only")
+DEMANDS = ("view-", "out-of-bounds", "pointer-", "read-only", "data-alignment")
 
 
 # A view that comes by its own `__dlpack__` is ordered by it, on the stream of `use_stream`.

@@ -67,7 +67,8 @@ def of_tvm(tensor: Any) -> Said:
     return {**said, "DLPack's dtype": (int(dtype.type_code), int(dtype.bits), int(dtype.lanes))}
 
 
-def of_mpi(memory: Any) -> Said:
+def of_mpi(sent: Any) -> Said:
+    memory = sent.memory()
     return {"ptr": memory.address, "nbytes": memory.nbytes}
 
 

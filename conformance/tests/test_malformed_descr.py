@@ -23,9 +23,10 @@ def fields(draw: random.Random, depth: int, names: Any) -> tuple[list[Any], int]
         of_one = SIZES[kind] if draw.random() < 0.7 or not depth else 0
         if not of_one:
             kind, of_one = fields(draw, depth - 1, names)
-        name: Any = f"field {next(names)}"
+        number = next(names)
+        name: Any = f"field {number}"
         if draw.random() < 0.3:
-            name = (draw.choice(["title", 7, None]), name)
+            name = (draw.choice([f"title {number}", None]), name)
         shape = draw.choice([None, None, 2, (2,), (2, 3), ()])
         count = {None: 1, 2: 2, (2,): 2, (2, 3): 6, (): 1}[shape]
         found.append((name, kind) if shape is None else (name, kind, shape))
@@ -47,6 +48,7 @@ DEFECTS: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "nothing": (lambda field: (), ValueError, "descr-syntax"),
     "four parts": (lambda field: (*field, 1, 2)[:4], ValueError, "descr-syntax"),
     "a number for a name": (lambda field: (7, *field[1:]), TypeError, "descr-type"),
+    "a number for a title": (lambda field: ((7, "x"), *field[1:]), TypeError, "descr-type"),
     "a number for a named name": (lambda field: (("title", 7), *field[1:]), TypeError, "descr-type"),
     "a name that is no text": (lambda field: ("\udc80", *field[1:]), ValueError, "descr-syntax"),
     "a number for a type": (lambda field: (field[0], 7, *field[2:]), TypeError, "descr-type"),

@@ -77,6 +77,7 @@ def calls(machine: Machine) -> dict[str, Call]:
         "from_cai": Call({"obj": array, "device_id": 0}),
         "from_dlpack": Call({"obj": np.zeros(3)}),
         "to_dlpack": Call({"obj": array, "device_id": 0, "stream": -1}),
+        "to": Call({"obj": np.zeros(3), "library": "numpy"}),
         "explain": Call({"obj": array}),
         "join": Call({"items": [view], "on": 1}),
         "split_masked": Call({"obj": array, "device_id": 0}),
@@ -326,10 +327,11 @@ def test_a_wrong_number_of_arguments(of: Declared, machine: Machine) -> None:
     for name in of.required:
         rest = {each: value for each, value in keywords.items() if each != name}
         check_refusal(refuse(partial(function, *positional, **rest), TypeError), "argument-missing", name)
-    for name in of.positional:
-        check_refusal(refuse(lambda: function(**keywords), TypeError), "argument-missing", name)
+    for number, name in enumerate(of.positional):
+        before = positional[:number]
+        check_refusal(refuse(partial(function, *before, **keywords), TypeError), "argument-missing", name)
         by_name = {**keywords, name: case.arguments[name]}
-        found = refuse(partial(function, **by_name), TypeError)
+        found = refuse(partial(function, *before, **by_name), TypeError)
         check_refusal(found, "argument-missing", name, hint="positional-only")
 
 

@@ -30,7 +30,7 @@ RECURSIONS = {
     "to_dlpack": "Array.__cuda_array_interface__ = property(cd.to_dlpack); convert = lambda: cd.to_dlpack(array)",
     "explain": "Array.__cuda_array_interface__ = property(cd.explain); convert = lambda: cd.explain(array)",
     "split_masked": "Array.__cuda_array_interface__ = property(cd.split_masked); convert = lambda: cd.view(array)",
-    "dlpack-device": """Array.__dlpack__ = None
+    "dlpack-device": """Array.__dlpack__ = print
 Array.__dlpack_device__ = staticmethod(functools.partial(cd.from_dlpack, array)); convert = lambda: cd.view(array)""",
     "index": """Array.__cuda_array_interface__ = dict(shape=(array,), typestr="<f4", data=(4096, False), version=3)
 Array.__index__ = property(cd.view)

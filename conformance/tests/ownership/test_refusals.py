@@ -217,7 +217,7 @@ OTHERS: dict[str, Call] = {
     "array-traced": partial(cd.view, tracer()),
     "not-strided": partial(cd.view, sparse("torch.sparse_csr")),
     "array-unreadable": VIEW.__array__,
-    "buffer-items": lambda: memoryview(tensor(dtype=(abi.BFLOAT, 16, 1))),  # type: ignore[arg-type]
+    "buffer-items": partial(memoryview, tensor(dtype=(abi.BFLOAT, 16, 1))),  # type: ignore[arg-type]
     "buffer-layout": partial(fortran, cd.view(MATRIX)),
     "buffer-format": partial(fortran, cd.view(MATRIX), 0x4),
     "cai-device": tensor().to_cai,

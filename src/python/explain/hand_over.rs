@@ -104,9 +104,14 @@ fn refuse_stream(
         return Ok(());
     };
     refuse(py, view, partner, Some(&consumer), found);
+    let unnamed = |code: &str| code.replacen("=s)", "=-1)", 1);
+    found.refused = found.refused.as_deref().map(unnamed);
+    for remedy in &mut found.remedies {
+        *remedy = unnamed(remedy);
+    }
     if found.refused.is_none() {
         let remedy = Remedy {
-            code: partner.call.code.replacen("=s)", "=-1)", 1),
+            code: unnamed(partner.call.code),
             does: "takes it: its memory has no streams",
         };
         let remedies: Vec<_> = partner

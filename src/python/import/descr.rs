@@ -73,6 +73,7 @@ fn name(value: &Bound<'_, PyAny>) -> PyResult<(Option<String>, String)> {
         return Err(wrong_type(value));
     };
     let name = valid(text).ok_or_else(|| wrong_text(value))?;
+    let title = title.filter(|title| !title.is_none());
     let title = title.as_ref().map(|title| match title.cast::<PyString>() {
         Ok(text) => valid(text).ok_or_else(|| wrong_text(value)),
         Err(_) => Err(wrong_type(value)),
