@@ -120,7 +120,9 @@ struct Hands {
     streams: Vec<Arc<CudaStream>>,
     views: Vec<CaiView>,
     guards: Vec<ConsumeGuard>,
-    tensors: Vec<DlpackTensor>,
+    /// Each with the stream that its data is ready on. A program that names another one on import has no order, and
+    /// reads memory of a pool before it is there.
+    tensors: Vec<(DlpackTensor, Stream)>,
 }
 
 impl Hands {
@@ -153,10 +155,20 @@ impl Hands {
             0 | 1 => made = views[one].on(to).ok(),
             2 => made = views[one].copy_on(to).ok(),
             3 => guards.extend(views[one].consume(to)),
-            4 => tensors.extend(views[one].to_dlpack(to)),
+            4 => {
+                let ready = match to.number() {
+                    Stream::None => views[one].ready().number(),
+                    named => named,
+                };
+                tensors.extend(views[one].to_dlpack(to).map(|tensor| (tensor, ready)));
+            }
             5 if !tensors.is_empty() => {
-                let tensor = tensors.swap_remove(dice.below(tensors.len()));
-                made = CaiView::from_dlpack(tensor, to).ok();
+                let (tensor, ready) = tensors.swap_remove(dice.below(tensors.len()));
+                let known = [LiveStream::NONE, LiveStream::LEGACY_DEFAULT].into_iter();
+                let known = known.chain(views.iter().map(CaiView::ready));
+                let known: Vec<_> = known.chain(streams.iter().map(LiveStream::from)).collect();
+                let named = known.into_iter().find(|named| named.number() == ready);
+                made = named.and_then(|named| CaiView::from_dlpack(tensor, named).ok());
             }
             6 if !guards.is_empty() => {
                 let guard = guards.swap_remove(dice.below(guards.len()));
