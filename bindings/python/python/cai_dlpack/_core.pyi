@@ -25,6 +25,7 @@ __all__ = [
     "policy",
     "split_masked",
     "stats",
+    "to",
     "to_dlpack",
     "use_stream",
     "view",
