@@ -390,9 +390,8 @@ fn host_wait_begun(
 /// Finds the contexts that the host has to wait for as a whole before it touches the array: of managed memory, under
 /// whatever name it came, those of every device that wants such memory to itself. None of a device that nothing uses.
 ///
-/// Whose the memory is does not matter: such a device "has exclusive access to all managed data while any kernel operation
-/// is executing, regardless of whether the specific kernel is actively using the data" (CUDA Programming Guide, GPU
-/// exclusive access to managed memory).
+/// Whose the memory is does not matter: while a kernel runs on such a device, the host must touch no managed memory, used
+/// by the kernel or not (CUDA C++ Programming Guide, "GPU Exclusive Access To Managed Memory").
 fn exclusive(
     caller: &mut ContextGuard<'_>,
     place: &Place,

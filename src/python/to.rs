@@ -29,6 +29,7 @@ use crate::python::cpython::fastcall::{Function, Value};
 use crate::python::cpython::names::names;
 use crate::python::cpython::new::{new_int, new_uint};
 use crate::python::cpython::recursion::Level;
+use crate::python::cpython::release;
 use crate::python::exchange_table::{Table, work_stream};
 use crate::python::import::cai::AllowCaiOnly;
 use crate::python::import::traits::Traits;
@@ -202,18 +203,21 @@ impl<'py> Consumer<'py> {
 /// Imports an array as the value of a view that is no Python object yet.
 fn import<'py>(object: &Bound<'py, PyAny>, options: &Options<'_, 'py>) -> PyResult<PyCaiView> {
     let facts = known_types::facts_of(object)?;
+    let named = options.producer_object.as_deref();
     if facts.traits.intersects(Traits::OURS) {
         let parent = object.cast::<PyCaiView>()?;
         let this = parent.get();
         this.prepare()?;
         undeclared::check_view(parent, options)?;
         let view = route::own(kept_by_parent(parent, this.view().clone())?, options)?;
-        return Ok(this.wrap(object.py(), view));
+        let (view, beside) = this.wrap(object.py(), view).into_fields();
+        return Ok(PyCaiView::with(view, beside.keeping(named, named)));
     }
     let mut view = MaybeUninit::uninit();
     let beside = route::foreign(&mut view, object, facts, options, AllowCaiOnly::Yes)?;
     // SAFETY: written: `foreign` has not failed.
-    Ok(PyCaiView::with(unsafe { view.assume_init() }, beside))
+    let view = unsafe { view.assume_init() };
+    Ok(PyCaiView::with(view, beside.keeping(None, named)))
 }
 
 /// Passes a tensor through the library's table, ready where the library works.
@@ -223,7 +227,11 @@ fn by_table<'py>(
     table: Table,
     stream: Value<'_, 'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let (view, _beside) = view.into_fields();
+    let (view, beside) = view.into_fields();
+    if beside.rare().is_some() {
+        // PyO3 would keep the stream objects until it is next called.
+        release::dropping(|| drop(beside));
+    }
     refuse_padded(view.descriptor().borrowed(), Field::Argument("library"))?;
     let request = request(py, &view, table, stream)?;
     let policy = match request {
@@ -271,7 +279,7 @@ fn request(
     Ok(Request::Stream(named))
 }
 
-/// The libraries that callers have named, by the str or the module: finding a name takes 4,000 instructions.
+/// The libraries that callers have named, by the str or the module: finding a name compares it with all of the table's.
 struct Known;
 
 impl Known {
@@ -300,7 +308,7 @@ impl Known {
     }
 }
 
-/// What of a library has been imported: once for each partner.
+/// The ways of a partner, once it has been imported.
 struct Imported {
     table: Option<Table>,
     /// The call as a function of the view and the stream; `None` for one that passes the view to something of the
@@ -312,7 +320,7 @@ impl Imported {
     /// Imports the library, if this is the first time.
     ///
     /// # Errors
-    /// What importing the library raises.
+    /// The exception of importing the library.
     fn of(py: Python<'_>, partner: &'static Partner) -> PyResult<&'static Self> {
         static ALL: OnceBox<Vec<OnceBox<Imported>>> = OnceBox::new();
         let all = ALL.get_or_init(|| Box::new(PARTNERS.iter().map(|_| OnceBox::new()).collect()));

@@ -39,7 +39,7 @@ struct Apart {
     kept: Option<Kept>,
     /// The device that the producer is asked about, if it is not the view's own.
     asked_about: Option<Device>,
-    /// Nobody has declared on which stream the data is ready: `ready` is assumed.
+    /// The stream on which the data is ready is undeclared: `ready` is assumed.
     is_undeclared: bool,
 }
 
@@ -192,7 +192,7 @@ impl Streams {
         }
     }
 
-    /// Like [`here`](Self::here), of data whose order nobody has declared.
+    /// Like [`here`](Self::here), of data whose order is undeclared.
     #[cold]
     pub(crate) fn undeclared(ready: Stream, producer: Option<Stream>) -> Self {
         let apart = Apart {
@@ -243,7 +243,7 @@ impl Streams {
         Self::of(self.worker, apart)
     }
 
-    /// These, with another producer stream, about which nobody is asked.
+    /// These, with another producer stream, which no worker is asked about.
     pub(super) fn with_producer(&self, producer: Placed) -> Self {
         let apart = Apart {
             producer: Some(producer),
@@ -253,7 +253,7 @@ impl Streams {
         Self::of(None, apart)
     }
 
-    /// Both this stream, by the word of whoever has named it.
+    /// Both this stream, which the caller has named.
     pub(super) fn declared(stream: Placed) -> Self {
         let apart = Apart {
             ready: stream,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from cai_dlpack import _core
 from cuda.core.utils import StridedMemoryView
 
 from conformance.tests.dlpack import abi, exchange
-from conformance.tests.doubles.producers import Cai, interface
+from conformance.tests.doubles.producers import Cai, StreamObject, interface
 from conformance.tests.expectations.refusal import refuse
 from conformance.tests.simulated.machine import Machine, one_event
 
@@ -114,7 +115,7 @@ def test_ready_where_the_table_works(machine: Machine) -> None:
 
 @pytest.mark.parametrize("deletes", [False, True])
 def test_a_table_that_fails_leaves_nothing(deletes: bool, machine: Machine) -> None:
-    """DLPack does not state who owns the tensor after a failure: it is released once, whoever does it."""
+    """DLPack does not state who owns the tensor after a failure: it is released exactly once."""
     producer = exchange.Producer()
 
     def fail(tensor: int, _: Any) -> int:
@@ -163,3 +164,22 @@ def test_in_a_consume_block(machine: Machine) -> None:
         assert ordered(machine, lambda: cd.to(loan, StridedMemoryView, stream=consumer)) == []
     found = refuse(lambda: cd.to(loan, StridedMemoryView, stream=consumer), BufferError)
     assert found.rule == "scope-ended", found.message
+
+
+@pytest.mark.parametrize("library", ["cuda.core", "tvm_ffi"])
+@pytest.mark.parametrize("where", ["foreign", "view"])
+def test_a_stream_object_goes_with_what_was_made(where: str, library: str, machine: Machine) -> None:
+    """Not before, and not at some later call."""
+    stream = StreamObject(machine.stream())
+    array: Any = on_device(machine)
+    array = cd.view(array, producer_stream=stream) if where == "view" else array
+    keywords: dict[str, Any] = {"producer_stream": stream} if where == "foreign" else {}
+    gone = weakref.ref(stream)
+    made = cd.to(array, library, stream=machine.stream(), **keywords)
+    del stream, keywords, array
+    gc.disable()
+    try:
+        del made
+        assert gone() is None
+    finally:
+        gc.enable()

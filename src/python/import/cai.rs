@@ -350,8 +350,8 @@ pub(crate) fn verbatim(violation: Violation, typestr: &Bound<'_, PyAny>) -> Viol
     }
 }
 
-/// Returns the ready stream and the producer's: the caller's, else the dict's, else those of whoever speaks for it: a
-/// view that is its `owner=`, or what the table of partners assumes for the library of the object or of the owner.
+/// Returns the ready stream and the producer's: the caller's, else the dict's, else those of a view that is its
+/// `owner=`, or those that the table of partners assumes for the library of the object or of the owner.
 ///
 /// # Errors
 /// Those of [`undeclared::of_dict`] and of [`of_owner`]; what the type's attributes raise, if it is new.

@@ -94,7 +94,7 @@ impl<'py> Offer<'py> {
         self.streams = Streams::here(self.streams.ready(), Some(producer));
     }
 
-    /// Notes that nobody has declared the stream on which the data is ready.
+    /// Notes that the stream on which the data is ready is undeclared.
     pub(crate) fn set_undeclared(&mut self) {
         self.streams = Streams::undeclared(self.streams.ready(), None);
     }

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use crate::protocol::device::Device;
 use crate::python::call::options::Options;
 
-/// What an import notes while it is tried.
+/// The notes of an import that is tried.
 #[derive(Default)]
 pub(super) struct Notes {
     /// The address of the object that is imported.
@@ -59,7 +59,7 @@ pub(crate) fn note_array_interface(object: &Bound<'_, PyAny>) {
 /// Notes that `__dlpack__` is called, or ends the trial if that `waits`: it would make a stream wait.
 ///
 /// # Errors
-/// What the import refuses of the announced device, whatever is exported; an error that ends the trial.
+/// The refusal of the announced device, whatever is exported; an error that ends the trial.
 pub(super) fn ask(
     object: &Bound<'_, PyAny>,
     device: Device,

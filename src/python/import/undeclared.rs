@@ -14,7 +14,7 @@ use crate::python::cpython::warn::{Warning, warn};
 use crate::python::import::traits::Traits;
 use crate::view::Streams;
 
-/// Who has declared nothing.
+/// The kind of a producer that has declared no stream.
 #[derive(Clone, Copy, PartialEq)]
 enum Silent {
     /// A library whose kernels run on a default stream.
@@ -27,8 +27,8 @@ enum Silent {
     OldDict,
 }
 
-/// Returns the streams of an array whose dict names none. `traits` are those of whoever speaks for it; `is_declared`:
-/// version 3 of the interface, in which no stream means that the data is ready.
+/// Returns the streams of an array whose dict names none. `traits` are those of its object or
+/// owner; `is_declared`: version 3 of the interface, in which no stream means that the data is ready.
 ///
 /// # Errors
 /// `stream-undeclared` if the import is strict; the warning, if a filter makes it an error.
@@ -134,7 +134,7 @@ fn check(object: &Bound<'_, PyAny>, options: &Options<'_, '_>) -> PyResult<()> {
     }
 }
 
-/// What the caller does about it.
+/// The caller's remedy, the end of a sentence.
 const HINT: &str = "name the stream by producer_stream=, or None where nothing is pending";
 
 /// Builds the refusal of a strict import.
