@@ -41,8 +41,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         return (yield)
 
 
-def pytest_collection_finish() -> None:
-    """Freezes the objects that the imports made, so that the many collections of these tests are short."""
+@pytest.fixture(scope="module", autouse=True)
+def frozen() -> None:
+    """Freezes the objects that imports and the files before have left, so that a file's many collections are short."""
     gc.collect()
     gc.freeze()
 

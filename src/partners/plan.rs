@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use super::order::{Order, platform_of};
 use super::reads::Reads;
-use super::row::{Call, Partner};
+use super::row::{Call, Drops, Partner};
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Access, Device};
 use crate::protocol::dtype::DType;
@@ -105,7 +105,11 @@ impl Partner {
             .filter(|call| refusal(call, array).is_none())
             .map(|call| Remedy {
                 code: call.code.to_owned(),
-                does: if call.copies { "copies it" } else { "takes it" },
+                does: match call.copies {
+                    true => "copies it",
+                    false if call.drops.contains(&Drops::Layout) => "takes its bytes",
+                    false => "takes it",
+                },
             });
         let changed = Change::ALL.iter().filter_map(|change| {
             let changed = change.of(array)?;

@@ -231,6 +231,8 @@ pub enum Drops {
     Lanes,
     /// The fields of records: its array has items of raw bytes.
     Fields,
+    /// Shape, strides and type: it has the bytes alone.
+    Layout,
 }
 
 impl Drops {
@@ -241,6 +243,7 @@ impl Drops {
             Self::ReadOnly => "the read-only flag",
             Self::Lanes => "the lanes of a type",
             Self::Fields => "the fields of records",
+            Self::Layout => "shape, strides and type",
         }
     }
 
@@ -250,6 +253,7 @@ impl Drops {
         match self {
             Self::ReadOnly => array.access() != Access::Writable,
             Self::Lanes => array.dtype().lanes() > 1,
+            Self::Layout => true,
             Self::Fields => {
                 (array.cai_only()).is_some_and(|only| matches!(only.descr(), Descr::Fields(_)))
             }

@@ -528,16 +528,6 @@ pub static PARTNERS: &[Partner] = &[
         }),
         array: None,
         call: Call {
-            devices: HOST_READABLE,
-            refuses: &[BeyondDlpack, NoFormat, NotContiguous],
-            ..call(
-                "import pyarrow as pa",
-                "pa.py_buffer(v)",
-                Reads::Buffer,
-                Waits::Host,
-            )
-        },
-        more: &[Call {
             devices: HOST,
             refuses: &[
                 NegativeStrides,
@@ -552,6 +542,17 @@ pub static PARTNERS: &[Partner] = &[
                 "import pyarrow as pa",
                 "pa.Tensor.from_dlpack(v)",
                 Reads::Dlpack,
+                Waits::Host,
+            )
+        },
+        more: &[Call {
+            devices: HOST_READABLE,
+            refuses: &[BeyondDlpack, NoFormat, NotContiguous],
+            drops: &[Drops::Layout],
+            ..call(
+                "import pyarrow as pa",
+                "pa.py_buffer(v)",
+                Reads::Buffer,
                 Waits::Host,
             )
         }],

@@ -289,24 +289,31 @@ def test_the_allocator_makes_zeros_on_the_cpu() -> None:
     assert cd.stats()["live"] == live - 1
 
 
+@pytest.mark.parametrize("ordinal", [0, 1])
 @pytest.mark.parametrize("kind", ["device", "managed", "pinned"])
-def test_the_allocator_makes_memory_of_the_kind_in_the_order_of_the_work_stream(kind: str, machine: Machine) -> None:
+def test_the_allocator_makes_memory_of_the_kind_in_the_order_of_the_work_stream(
+    kind: str, ordinal: int, machine: Machine
+) -> None:
     call, device_type = {
         "device": ("cuMemAllocAsync", abi.CUDA),
         "managed": ("cuMemAllocManaged", abi.CUDA_MANAGED),
         "pinned": ("cuMemHostAlloc", abi.CUDA_HOST),
     }[kind]
-    mine, before = machine.stream(), machine.control.live().allocations
+    mine, before = machine.stream(ordinal), machine.control.live().allocations
+    machine.set_current(ordinal)
     machine.clear()
     with cd.use_stream(mine):
-        made = allocate(device=(device_type, 0))
+        made = allocate(device=(device_type, ordinal if kind == "device" else 0))
     (allocation,) = (entry for entry in machine.control.calls() if entry.name.startswith("cuMem"))
     assert allocation.name == call
     if kind == "device":
         assert allocation.stream == mine
-    assert (made.device, made.shape, made.flags) == ((device_type, 0), (2, 3), 0)
+    assert (made.device, made.shape, made.flags) == ((device_type, ordinal if kind == "device" else 0), (2, 3), 0)
     assert not any("Synchronize" in entry.name for entry in machine.control.calls())
+    gate = machine.control.gate(mine)
     abi.release(made)
+    assert not until(lambda: machine.control.live().allocations == before, 0.1), "its stream still works on it"
+    gate.open()
     assert until(lambda: machine.control.live().allocations == before, 5)
 
 

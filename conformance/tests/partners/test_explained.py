@@ -6,7 +6,6 @@ The generator is the matrix's own (`conformance/matrix/explained.py`), over the 
 
 from __future__ import annotations
 
-import gc
 import random
 from dataclasses import replace
 from types import SimpleNamespace
@@ -40,9 +39,6 @@ def test_what_is_told_is_what_happens(room: str, machine: Machine) -> None:
         case = bench.drawn(chosen, consumers)
         for line in bench.wrong(case):
             wrong.setdefault(line, case)
-    # The tensors of the doubles live on: each would cost every collection of the tests that follow.
-    gc.collect()
-    gc.freeze()
     assert not wrong, "\n".join(f"{case}: {line}" for line, case in wrong.items())
     for consumer in consumers:
         # Of host memory, the libraries of device memory take hardly any.

@@ -5,18 +5,20 @@ from __future__ import annotations
 import ctypes
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import cai_dlpack as cd
 import numpy as np
 import pytest
+import tvm_ffi
 from cai_dlpack import _core
 from cuda.core.utils import StridedMemoryView
 
 from conformance.tests.dlpack import abi, exchange
 from conformance.tests.doubles.producers import Cai, StreamObject, interface
 from conformance.tests.expectations.refusal import refuse
+from conformance.tests.simulated.capture import Captures
 from conformance.tests.simulated.machine import Machine, one_event
 
 HERE = {"numpy": np.ndarray, "cuda.core": StridedMemoryView, "tvm_ffi": None, "numba": None}
@@ -27,6 +29,14 @@ def on_device(machine: Machine, stream: int | None = None, **changes: Any) -> Ca
     pointer = machine.device_memory(24)
     described: dict[str, Any] = {"shape": (2, 3), "typestr": "<f4", "data": (pointer, False), "stream": stream}
     return Cai(interface(**{**described, **changes}))
+
+
+def offered(array: Cai, where: str) -> Any:
+    """The array, a view of it, or a capsule of it."""
+    if where == "foreign":
+        return array
+    view = cd.view(array)
+    return view if where == "view" else view.__dlpack__(stream=-1, max_version=(1, 3))
 
 
 def ordered(machine: Machine, call: Callable[[], object]) -> list[tuple[str, int]]:
@@ -79,38 +89,172 @@ def test_a_library_that_is_not_installed() -> None:
         cd.to(np.arange(3), "cudf")
 
 
-@pytest.mark.parametrize("where", ["foreign", "view"])
-def test_ready_on_the_stream_that_the_caller_names(where: str, machine: Machine) -> None:
+@pytest.mark.parametrize("where", ["foreign", "view", "capsule"])
+@pytest.mark.parametrize("library", ["cuda.core", StridedMemoryView, "tvm_ffi"], ids=str)
+def test_ready_on_the_stream_that_the_caller_names(library: Any, where: str, machine: Machine) -> None:
+    """By one event: no other stream is drawn into it, and no order is made twice."""
     ready, consumer = machine.stream(), machine.stream()
-    array: Any = on_device(machine, ready)
-    array = array if where == "foreign" else cd.view(array)
-    for library in ("cuda.core", StridedMemoryView, "tvm_ffi", "numba"):
-        calls = ordered(machine, lambda library=library: cd.to(array, library, stream=consumer))  # type: ignore[misc]
-        assert calls[:2] == one_event(ready, consumer), library
+    array = offered(on_device(machine, ready), where)
+    keywords: dict[str, Any] = {"producer_stream": ready} if where == "capsule" else {}
+    assert ordered(machine, lambda: cd.to(array, library, stream=consumer, **keywords)) == one_event(ready, consumer)
 
 
-def test_ready_where_the_table_works(machine: Machine) -> None:
-    ready, work, block = machine.stream(), machine.stream(), machine.stream()
-    producer = exchange.Producer()
-    taken: list[Any] = []
+@pytest.mark.parametrize("library", ["cuda.core", StridedMemoryView, "tvm_ffi", "numba", cd.CaiView], ids=str)
+@pytest.mark.parametrize("where", ["foreign", "view", "capsule"])
+def test_without_an_order(where: str, library: Any, machine: Machine) -> None:
+    """-1: the caller has ordered what it works on. Nothing is waited for, by any way."""
+    array = offered(on_device(machine, machine.stream()), where)
+    assert ordered(machine, lambda: cd.to(array, library, stream=-1)) == []
 
-    def take(tensor: int, out: Any) -> int:
-        taken.append(tensor)
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(None))
-        out[0] = id(None)
+
+def test_a_library_that_waits_on_the_host_needs_no_stream(machine: Machine) -> None:
+    """Numba waits for the producer: neither is the caller's stream waited for, nor its capture broken."""
+    ready, consumer = machine.stream(), machine.stream()
+    array = on_device(machine, ready)
+    calls = ordered(machine, lambda: cd.to(array, "numba", stream=consumer))
+    assert calls == [("cuStreamSynchronize", ready)]
+
+
+@pytest.mark.parametrize("where", ["foreign", "view", "capsule"])
+def test_a_view_is_ready_on_the_stream_that_the_caller_names(where: str, machine: Machine) -> None:
+    """A view tells the streams of its array, which a table does not: it is made as `view` makes it."""
+    ready, consumer = machine.stream(), StreamObject(machine.stream())
+    keywords: dict[str, Any] = {"producer_stream": ready} if where == "capsule" else {}
+    source = on_device(machine, ready)
+    plain = cd.to(offered(source, where), cd.CaiView, **keywords)
+    assert (plain.stream, plain.producer_stream) == (ready, ready)
+    array = offered(source, where)
+    moved: list[cd.CaiView] = []
+    calls = ordered(machine, lambda: moved.append(cd.to(array, cd.CaiView, stream=consumer, **keywords)))
+    assert calls == one_event(ready, consumer.handle)
+    assert (moved[0].stream, moved[0].producer_stream) == (consumer.handle, ready)
+
+
+@pytest.mark.parametrize("where", ["foreign", "view", "capsule"])
+def test_a_view_keeps_the_object_of_that_stream(where: str, machine: Machine) -> None:
+    consumer = StreamObject(machine.stream())
+    keywords: dict[str, Any] = {"producer_stream": machine.stream()} if where == "capsule" else {}
+    moved = cd.to(offered(on_device(machine, machine.stream()), where), cd.CaiView, stream=consumer, **keywords)
+    alive = weakref.ref(consumer)
+    del consumer
+    assert alive() is not None
+    del moved
+    assert alive() is None
+
+
+def test_an_undeclared_order_stays_undeclared(machine: Machine) -> None:
+    tensor = tvm_ffi.from_dlpack(cd.view(on_device(machine)))
+    with pytest.warns(cd.StreamWarning):
+        view = cd.to(tensor, cd.CaiView)
+    found = refuse(lambda: cd.view(view, strict=True), BufferError)
+    assert found.rule == "stream-undeclared"
+
+
+class Taker:
+    """A class whose table takes tensors, and makes an object of the class."""
+
+    def __init__(self) -> None:
+        self.producer = exchange.Producer()
+        self.tensors: list[int] = []
+        table = exchange.table(self.producer, to_object=exchange.ToObject(self._take))
+        self.kind = exchange.make_type(exchange.capsule(table), self.producer)
+        self.made = self.kind()
+
+    def _take(self, tensor: int, out: Any) -> int:
+        self.tensors.append(tensor)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.made))
+        out[0] = id(self.made)
         return 0
 
-    kind = exchange.make_type(exchange.capsule(exchange.table(producer, to_object=exchange.ToObject(take))), producer)
+    def close(self) -> None:
+        for tensor in self.tensors:
+            abi.call_deleter(tensor, versioned=True)
+
+
+@pytest.fixture
+def taker() -> Iterator[Taker]:
+    made = Taker()
+    yield made
+    made.close()
+
+
+def test_ready_where_the_table_works(machine: Machine, taker: Taker) -> None:
+    """NULL is the legacy default stream, whatever `use_stream` names: that is where the library works."""
+    ready, work, block = machine.stream(), machine.stream(), machine.stream()
     array = on_device(machine, ready)
-    producer.stream = work
-    assert ordered(machine, lambda: cd.to(array, kind)) == one_event(ready, work)
-    producer.stream = 0
-    assert ordered(machine, lambda: cd.to(array, kind)) == one_event(ready, 1)
+    taker.producer.stream = work
+    assert ordered(machine, lambda: cd.to(array, taker.kind)) == one_event(ready, work)
+    taker.producer.stream = 0
+    assert ordered(machine, lambda: cd.to(array, taker.kind)) == one_event(ready, 1)
     with cd.use_stream(block, device_id=0):
-        assert ordered(machine, lambda: cd.to(array, kind)) == one_event(ready, block)
-    assert len(taken) == 3
-    for tensor in taken:
-        abi.call_deleter(tensor, versioned=True)
+        assert ordered(machine, lambda: cd.to(array, taker.kind)) == one_event(ready, 1)
+    assert len(taker.tensors) == 3
+
+
+def test_where_a_table_always_names_null_the_block_is_asked(machine: Machine) -> None:
+    ready, block = machine.stream(), machine.stream()
+    array = on_device(machine, ready)
+    with cd.use_stream(block, device_id=0):
+        assert ordered(machine, lambda: cd.to(array, StridedMemoryView)) == one_event(ready, block)
+    assert ordered(machine, lambda: cd.to(array, StridedMemoryView)) == one_event(ready, 1)
+
+
+@pytest.mark.parametrize(("platform", "device_id"), [(7, 1), (8, 0)], ids=["vulkan", "metal"])
+def test_a_table_takes_memory_that_cuda_does_not_know(platform: int, device_id: int, taker: Taker) -> None:
+    cd.to(abi.make(device=(platform, device_id)).capsule(), taker.kind)
+    assert [abi.read_at(tensor, versioned=True).device for tensor in taker.tensors] == [(platform, device_id)]
+
+
+def test_a_table_takes_the_padding_flag(taker: Taker) -> None:
+    cd.to(abi.make((4, 4), dtype=(abi.INT, 4, 1), flags=abi.SUBBYTE_PADDED).capsule(), taker.kind)
+    assert abi.read_at(taker.tensors[0], versioned=True).flags == abi.SUBBYTE_PADDED
+
+
+def test_what_dlpack_cannot_describe_is_refused_by_name(taker: Taker) -> None:
+    """As `to_dlpack` refuses it, also by a class that has no call."""
+    for array in (np.zeros(3, ">f4"), np.zeros(3, "U2"), np.zeros(3, "f4,i4")):
+        expected = refuse(lambda array=array: cd.to_dlpack(array), BufferError)  # type: ignore[misc]
+        for library in (taker.kind, StridedMemoryView):
+            found = refuse(lambda array=array, library=library: cd.to(array, library), BufferError)  # type: ignore[misc]
+            assert found.rule == expected.rule, found.message
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.matrix, np.ma.MaskedArray, np.random.Generator])
+def test_a_class_that_the_library_does_not_return_is_refused(kind: type) -> None:
+    found = refuse(lambda: cd.to(np.arange(3), kind), ValueError)
+    assert (found.rule, found.field) == ("argument-value", "library")
+    assert "np.from_dlpack(v) makes an object of type" in found.message
+
+
+# Each is refused by a rule of ours, before or after the capsule has been read.
+REFUSED: dict[str, tuple[Any, dict[str, Any]]] = {
+    "no stream": (StridedMemoryView, {"stream": "x"}),
+    "no number": ("tvm_ffi", {"stream": -5}),
+    "zero": ("cuda.core", {"stream": 0}),
+    "no library": ("nompy", {}),
+    "no arrays": ("mpi4py", {}),
+    "keyword": ("numpy", {"producer_stream": 0}),
+    "device": ("numpy", {"device_id": 3}),
+    "captured": (StridedMemoryView, {"producer_stream": 1}),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_refused_capsule_is_as_it_was(case: str, machine: Machine) -> None:
+    library, keywords = REFUSED[case]
+    made = abi.make(device=(abi.CUDA, 0), data=machine.device_memory(24))
+    capsule, captures = made.capsule(), Captures(machine)
+    if case.startswith("captured"):
+        keywords = {**keywords, "stream": machine.stream()}
+        captures.begin(keywords["stream"])
+    try:
+        with pytest.raises((TypeError, ValueError, BufferError, ImportError)):
+            cd.to(capsule, library, **keywords)
+    finally:
+        captures.close()
+    assert made.released == 0
+    cd.from_dlpack(capsule)
+    del capsule
 
 
 @pytest.mark.parametrize("deletes", [False, True])
@@ -136,13 +280,17 @@ def test_what_a_table_raises_passes_through(machine: Machine) -> None:
     producer = exchange.Producer()
     kind = exchange.make_type(getattr(StridedMemoryView, exchange.ATTRIBUTE), producer)
     before, array = cd.stats(), on_device(machine, shape=(12,), typestr="|u1")
+    with pytest.raises(ValueError, match=r"makes an object of type .*StridedMemoryView"):
+        cd.to(array, kind, dtype="int4", shape=(24,))
     with pytest.raises(Exception, match="int4") as raised:
-        cd.to(array, kind, dtype="int4", shape=(24,)).dtype  # noqa: B018
+        cd.to(array, StridedMemoryView, dtype="int4", shape=(24,)).dtype  # noqa: B018
     assert not hasattr(raised.value, "rule")
     del raised
     gc.collect()
     after = cd.stats()
-    assert after["live"] == before["live"] and after["released"] == before["released"] + 1
+    assert (
+        after["live"] == before["live"] and after["released"] == before["released"] + 3
+    )  # by the call: a view and its tensor
 
 
 def test_what_goes_in_comes_out(machine: Machine) -> None:

@@ -21,6 +21,8 @@ QUESTIONS = {
     "cuStreamGetCaptureInfo",
     "cuPointerGetAttributes",
     "cuDevicePrimaryCtxGetState",
+    "cuDeviceGetCount",  # as cuDeviceGet, where the host first looks for devices that want their managed memory
+    "cuDeviceGet",
     "cuDeviceGetAttribute",
 }
 

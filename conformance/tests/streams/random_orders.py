@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import cai_dlpack as cd
+from cuda.core.utils import StridedMemoryView
 
 from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, interface
@@ -35,6 +36,8 @@ FACES: dict[str, Callable[[cd.CaiView, int], Any]] = {
     "on": lambda view, stream: view.on(stream),
     "dlpack": lambda view, stream: view.__dlpack__(stream=stream, max_version=(1, 3)),
     "join": lambda view, stream: cd.join([view], on=stream),
+    "to, by a table": lambda view, stream: cd.to(view, StridedMemoryView, stream=stream),
+    "to, by a call": lambda view, stream: cd.to(view, "tvm_ffi", stream=stream),
     "synchronize": lambda view, _: view.synchronize(),
     "wait": lambda view, _: asyncio.run(view.wait()),
 }

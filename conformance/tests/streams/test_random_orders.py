@@ -11,7 +11,7 @@ from conformance.tests.simulated.machine import Machine
 from conformance.tests.streams.moved_producers import LOANS
 from conformance.tests.streams.random_orders import TABLE, Program
 
-SEEDS = range(200)
+SEEDS = range(260)
 
 
 @pytest.fixture
@@ -44,9 +44,9 @@ def test_every_copy_is_of_the_step_before_it_by_the_calls_of_the_table(schedule:
 def test_without_one_call_some_program_is_wrong(call: str, program: Program) -> None:
     program.machine.control.schedule = "lazy"
     program.has_edges = False
-    wrong = 0
-    for seed in SEEDS:
+    wrong, seeds = 0, SEEDS[:80]
+    for seed in seeds:
         program.machine.control.fault(call, 0, 2)
         wrong += not program.is_right(seed)
         program.machine.control.clear_faults()
-    assert wrong > len(SEEDS) // 10
+    assert wrong > len(seeds) // 10

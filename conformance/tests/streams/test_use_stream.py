@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Generator
 from typing import Any
@@ -10,6 +11,7 @@ import cai_dlpack as cd
 import pytest
 import tvm_ffi
 
+from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.expectations.refusal import check_refusal, refuse
 from conformance.tests.interpreter.threads import THREADS_INHERIT
 from conformance.tests.simulated.machine import Machine, one_event
@@ -53,6 +55,26 @@ def test_each_device_has_its_own(track: Track, machine: Machine) -> None:
             assert asked(there, machine, ordinal=1) == one_event(there.a, there.b)
     machine.set_current(1)
     there.close()
+
+
+@pytest.mark.parametrize("kind", ["pinned", "managed"])
+@pytest.mark.parametrize("current", [0, 1])
+@pytest.mark.parametrize("blocks", [[0], [1], [0, 1], [1, 0]], ids=str)
+def test_memory_of_every_device_counts_as_the_current_contexts(
+    blocks: list[int], current: int, kind: str, machine: Machine
+) -> None:
+    """Pinned and managed memory has no device of its own: its work is the current device's, as is its default stream."""
+    ready, streams = machine.stream(current), [machine.stream(0), machine.stream(1)]
+    pointer = machine.pinned_memory(24) if kind == "pinned" else machine.managed_memory(24)
+    with contextlib.ExitStack() as opened:
+        for ordinal in blocks:
+            opened.enter_context(cd.use_stream(streams[ordinal], device_id=ordinal))
+        machine.set_current(current)
+        view = cd.view(Cai(interface(data=(pointer, False), stream=ready)))
+        machine.clear()
+        tvm_ffi.convert(lambda tensor: None)(view)
+        found = machine.order()
+    assert found == one_event(ready, streams[current] if current in blocks else LEGACY)
 
 
 def test_the_driver_knows_the_device_of_a_stream(track: Track, machine: Machine) -> None:

@@ -6,22 +6,68 @@ use pyo3::prelude::*;
 
 use crate::driver;
 use crate::driver::{ContextGuard, Driver, DriverError};
+use crate::protocol::device::Device;
 use crate::protocol::rule::Field;
-use crate::protocol::stream::Stream;
+use crate::protocol::stream::{Platform, Stream};
 use crate::python::call::{blocks, options, stream};
 use crate::python::cpython::fastcall::{Function, signature};
 use crate::python::cpython::thread_exit::entries;
 use crate::view::detach;
 
-/// Returns the work stream of the current context on a device: of the innermost `use_stream` block, else the legacy
-/// default stream.
+/// Returns the work stream of the current context for an array on `device`: of the innermost `use_stream` block that
+/// counts for it, else the legacy default stream.
+///
+/// # Errors
+/// Those of [`blocks_of`] and of [`of_blocks`].
+#[inline]
+pub(crate) fn work_stream(py: Python<'_>, device: Device) -> PyResult<Stream> {
+    match blocks::are_open() {
+        false => Ok(Stream::LegacyDefault),
+        true => of_open(py, device),
+    }
+}
+
+#[cold]
+fn of_open(py: Python<'_>, device: Device) -> PyResult<Stream> {
+    let innermost = blocks::innermost(py, |block: &UseStream| {
+        Some((block.device_id, block.stream))
+    })?;
+    match innermost {
+        None => Ok(Stream::LegacyDefault),
+        Some((None, stream)) => Ok(stream),
+        Some(_) => of_blocks(py, blocks_of(device)?),
+    }
+}
+
+/// Returns the stream of the innermost `use_stream` block of a CUDA device, else the legacy default stream.
 ///
 /// # Errors
 /// Those of [`blocks::innermost`].
-pub(crate) fn work_stream(py: Python<'_>, device_id: i32) -> PyResult<Stream> {
-    let of_device = |block: &UseStream| (block.device_id == device_id).then_some(block.stream);
+pub(crate) fn of_blocks(py: Python<'_>, device_id: i32) -> PyResult<Stream> {
+    let of_device = |block: &UseStream| {
+        (block.device_id.is_none_or(|id| id == device_id)).then_some(block.stream)
+    };
     let found = blocks::innermost(py, of_device)?;
     Ok(found.unwrap_or(Stream::LegacyDefault))
+}
+
+/// Returns the id of the CUDA device whose blocks count for an array: of pinned and managed memory, which has none of
+/// its own, that of this thread's context.
+///
+/// # Errors
+/// The driver's, when it is asked.
+#[cold]
+pub(crate) fn blocks_of(device: Device) -> Result<i32, DriverError> {
+    let platform = Platform::from_device_type(device.device_type);
+    match (platform, driver::driver()) {
+        (Some(Platform::HostReadable), Ok(driver)) => {
+            detach(|| match driver.current_context()? {
+                Some(_) => driver.current_device(),
+                None => Ok(device.id),
+            })
+        }
+        _ => Ok(device.id),
+    }
 }
 
 /// Queries the driver for the device of a stream's context, or of this thread's context for a default stream. 0
@@ -80,14 +126,11 @@ impl Function for NameStream {
     ) -> PyResult<Bound<'py, PyAny>> {
         let device_id = arguments.device_id.map(options::device_id).transpose()?;
         let stream = stream::named(&arguments.stream, Field::Argument("stream"))?;
-        let block = UseStream {
-            device_id: match device_id {
-                Some(device_id) => device_id,
-                None => device_of(stream)?,
-            },
-            stream,
-            object: arguments.stream.to_owned().unbind(),
+        let device_id = match device_id {
+            Some(device_id) => device_id,
+            None => device_of(stream)?,
         };
+        let block = UseStream::new(Some(device_id), stream, &arguments.stream);
         Ok(Bound::new(slf.py(), block)?.into_any())
     }
 }
@@ -95,10 +138,37 @@ impl Function for NameStream {
 /// The context manager that `use_stream` returns.
 #[pyclass(name = "UseStream", module = "cai_dlpack", frozen)]
 pub(crate) struct UseStream {
-    device_id: i32,
+    /// `None` for one that counts for every device.
+    device_id: Option<i32>,
     stream: Stream,
     /// Keeps a stream object alive.
     object: Py<PyAny>,
+}
+
+impl UseStream {
+    fn new(device_id: Option<i32>, stream: Stream, object: &Bound<'_, PyAny>) -> Self {
+        Self {
+            device_id,
+            stream,
+            object: object.clone().unbind(),
+        }
+    }
+
+    /// Calls `body` in a block that counts for every device.
+    ///
+    /// # Errors
+    /// Those of `body`; out of memory.
+    pub(crate) fn around<'py, R>(
+        (stream, object): (Stream, &Bound<'py, PyAny>),
+        body: impl FnOnce() -> PyResult<R>,
+    ) -> PyResult<R> {
+        let block = Bound::new(object.py(), Self::new(None, stream, object))?;
+        blocks::enter(&block)?;
+        let result = body();
+        let left = blocks::leave(&block);
+        let result = result?;
+        left.map(|()| result)
+    }
 }
 
 entries! {

@@ -238,7 +238,7 @@ impl<'v> Consumer<'v> {
             stream,
             work: match platform {
                 Platform::Cuda | Platform::HostReadable => {
-                    use_stream::work_stream(py, view.device().id)?
+                    use_stream::work_stream(py, view.device())?
                 }
                 _ => Stream::LegacyDefault,
             },

@@ -249,8 +249,14 @@ fn stream_for_result(device_type: i32, device_id: i32) -> Result<Stream, Error> 
     if !blocks::are_open() {
         return Ok(default_stream_of(device_type));
     }
-    let read =
-        |py: Python<'_>| work_stream_of(py, device_type, device_id).map_err(release::drop_now);
+    let device_id = use_stream::blocks_of(Device {
+        device_type,
+        id: device_id,
+    })?;
+    let read = |py: Python<'_>| match has_work_stream(device_type) {
+        true => use_stream::of_blocks(py, device_id).map_err(release::drop_now),
+        false => Ok(default_stream_of(device_type)),
+    };
     // Reading a context variable fails for want of memory only.
     gil::attached(read)
         .unwrap_or_else(|| Ok(default_stream_of(device_type)))
@@ -286,10 +292,25 @@ fn no_view(found: &str) -> PyErr {
 
 /// Returns the caller's work stream; [`Stream::None`] if the device has no streams.
 fn work_stream_of(py: Python<'_>, device_type: i32, device_id: i32) -> PyResult<Stream> {
-    match Platform::from_device_type(device_type) {
-        Some(Platform::Cuda | Platform::HostReadable) => use_stream::work_stream(py, device_id),
-        _ => Ok(default_stream_of(device_type)),
+    match has_work_stream(device_type) {
+        true => use_stream::work_stream(
+            py,
+            Device {
+                device_type,
+                id: device_id,
+            },
+        ),
+        false => Ok(default_stream_of(device_type)),
     }
+}
+
+/// Whether `use_stream` can name the stream of such memory.
+#[inline(always)]
+fn has_work_stream(device_type: i32) -> bool {
+    matches!(
+        Platform::from_device_type(device_type),
+        Some(Platform::Cuda | Platform::HostReadable)
+    )
 }
 
 /// Returns the work stream if no `use_stream` block names another one.

@@ -363,7 +363,7 @@ fn work_stream(py: Python<'_>, traits: Traits, device: Device) -> PyResult<Optio
     if device.device_type != Device::CUDA || traits.intersects(Traits::IGNORES_STREAM) {
         return Ok(None);
     }
-    let stream = use_stream::work_stream(py, device.id)?;
+    let stream = use_stream::work_stream(py, device)?;
     Ok(Some(stream).filter(|stream| *stream != Stream::PerThreadDefault))
 }
 

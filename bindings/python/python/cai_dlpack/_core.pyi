@@ -912,7 +912,8 @@ def to(
     library : str | ModuleType | type
         The library: its name ("torch"), its module (``torch``), or its class of arrays (``torch.Tensor``).
     stream : StreamLike | None, default None
-        The stream that the library will work on, as in `CaiView.__dlpack__`. None: the library's own.
+        The stream that the library will work on, by the numbers of `CaiView.__dlpack__`: -1 makes no order. None: the
+        library's own.
     device_id : int | None, default None
         The id of the CUDA device. Saves a call of the driver.
     producer_stream : StreamLike | EllipsisType | None, default ...

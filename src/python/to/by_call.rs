@@ -1,0 +1,92 @@
+//! Hands a view to a library by the call of its row in the table of partners.
+
+use pyo3::prelude::*;
+
+use crate::partners::{Partner, Waits};
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::stream::{Platform, Request, Stream};
+use crate::python::call::use_stream;
+use crate::python::call::use_stream::UseStream;
+use crate::python::class::view::PyCaiView;
+use crate::python::cpython::new::{new_int, new_uint};
+use crate::python::to::consumer::Consumer;
+use crate::python::to::order::by_policy;
+use crate::view::CaiView;
+
+/// The call of a library.
+pub(super) struct LibraryCall<'a, 'py> {
+    partner: &'static Partner,
+    /// Takes the view and the stream.
+    function: &'static Py<PyAny>,
+    stream: Option<&'a Bound<'py, PyAny>>,
+    request: Option<Request>,
+}
+
+impl<'a, 'py> LibraryCall<'a, 'py> {
+    /// Finds the call; `request` is what `stream`, if it is given, requests.
+    ///
+    /// # Errors
+    /// `device-unknown` for a class that only its table serves; `argument-value` for a library without arrays.
+    pub(super) fn of(
+        consumer: &Consumer<'py>,
+        view: &CaiView,
+        stream: Option<&'a Bound<'py, PyAny>>,
+        request: Option<Request>,
+    ) -> PyResult<Self> {
+        let Some(partner) = consumer.partner else {
+            let (field, device) = (Field::Argument("library"), view.device());
+            return Err(Violation::new(Rule::DeviceUnknown, field, device).into());
+        };
+        Ok(Self {
+            partner,
+            function: consumer.function(partner)?,
+            stream,
+            request,
+        })
+    }
+
+    /// Makes the order that the library does not request, and returns the stream on which the data is ready then;
+    /// `None` if the view stays as it is.
+    ///
+    /// # Errors
+    /// The rules of the order; the driver's errors.
+    pub(super) fn order(&self, py: Python<'py>, view: &CaiView) -> PyResult<Option<Stream>> {
+        let (Some(request), false) = (self.request, self.partner.call.passes_stream) else {
+            return Ok(None);
+        };
+        match (request, self.partner.call.waits) {
+            (Request::NoSync, _) => Ok(Some(Stream::None)),
+            // Of the host, which waits for the producer: the data is ready on every stream then. Of the library, which
+            // asks for the work stream: it finds the caller's.
+            (_, Waits::Host | Waits::WorkStream) => Ok(None),
+            (Request::Stream(stream), _) => {
+                by_policy(py, view, request)?;
+                Ok(Some(stream))
+            }
+            (Request::Host, _) => Ok(None),
+        }
+    }
+
+    /// Makes the call.
+    ///
+    /// # Errors
+    /// What the library raises.
+    pub(super) fn call(&self, view: &Bound<'py, PyCaiView>) -> PyResult<Bound<'py, PyAny>> {
+        let py = view.py();
+        let device = view.get().view().device();
+        let passed = match (self.stream, Platform::from_device_type(device.device_type)) {
+            (Some(stream), _) => stream.clone(),
+            (None, Some(Platform::Cuda | Platform::HostReadable)) => {
+                new_uint(py, use_stream::work_stream(py, device)?.raw())?.into_any()
+            }
+            (None, _) => new_int(py, -1)?.into_any(),
+        };
+        let function = self.function.bind(py);
+        match (self.stream, self.request, self.partner.call.waits) {
+            (Some(object), Some(Request::Stream(stream)), Waits::WorkStream) => {
+                UseStream::around((stream, object), || function.call1((view, &passed)))
+            }
+            _ => function.call1((view, passed)),
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Hands a tensor to a library through its exchange table: neither a view nor a capsule is made.
+
+use pyo3::prelude::*;
+
+use crate::protocol::device::Flags;
+use crate::protocol::stream::{Platform, Request, Stream};
+use crate::python::call::use_stream;
+use crate::python::exchange_table::{Table, work_stream};
+use crate::python::to::consumer::Consumer;
+use crate::python::to::order::by_policy;
+use crate::view::{CaiView, build_in_capsule};
+
+/// Makes the data ready where the library works: on the stream that the caller has `named`, or on its own.
+///
+/// # Errors
+/// The rules of what DLPack describes; those of the order; what the library's table raises; the driver's errors.
+pub(super) fn order(
+    py: Python<'_>,
+    view: &CaiView,
+    (consumer, table): (&Consumer<'_>, Table),
+    named: Option<Request>,
+) -> PyResult<()> {
+    view.descriptor().check_dlpack()?;
+    let request = match named {
+        Some(request) => request,
+        None => own_request(py, view, consumer, table)?,
+    };
+    by_policy(py, view, request)
+}
+
+/// Returns the order that the library needs on a stream that only its table names.
+fn own_request(
+    py: Python<'_>,
+    view: &CaiView,
+    consumer: &Consumer<'_>,
+    table: Table,
+) -> PyResult<Request> {
+    let device = view.device();
+    if Platform::from_device_type(device.device_type) != Some(Platform::Cuda) {
+        // The library may read such memory on the host.
+        return Ok(Request::Host);
+    }
+    let worker = table.worker().filter(|_| consumer.names_its_stream());
+    let named = match worker {
+        // NULL is the legacy default stream.
+        Some(worker) => work_stream(py, worker, device)?.map(Stream::from_raw),
+        None => None,
+    };
+    Ok(Request::Stream(match named {
+        Some(stream) => stream,
+        None => use_stream::work_stream(py, device)?,
+    }))
+}
+
+/// Passes a tensor, which is ready, through the table.
+///
+/// # Errors
+/// Out of memory; what the library raises.
+pub(super) fn pass(py: Python<'_>, view: CaiView, table: Table) -> PyResult<Bound<'_, PyAny>> {
+    let (descriptor, owner) = view.into_parts();
+    // The library shares the memory, so that the tensor is no copy.
+    let flags = descriptor.flags().with(Flags::IS_COPIED, false);
+    let tensor =
+        build_in_capsule(descriptor.borrowed(), flags.bits(), owner).inspect_err(|_| {
+            // SAFETY: `build_in_capsule` has failed and not taken the owner, which is released once.
+            unsafe { owner.release() };
+        })?;
+    table.object(py, tensor)
+}
