@@ -63,7 +63,7 @@ def test_each_device_has_its_own(track: Track, machine: Machine) -> None:
 def test_memory_of_every_device_counts_as_the_current_contexts(
     blocks: list[int], current: int, kind: str, machine: Machine
 ) -> None:
-    """Pinned and managed memory has no device of its own: its work is the current device's, as is its default stream."""
+    """Pinned and managed memory has no device of its own: its work is the current device's."""
     ready, streams = machine.stream(current), [machine.stream(0), machine.stream(1)]
     pointer = machine.pinned_memory(24) if kind == "pinned" else machine.managed_memory(24)
     with contextlib.ExitStack() as opened:
