@@ -28,7 +28,7 @@ import instructions
 
 LIMIT = 1.5
 #: The floor parses the dict in half of the instructions and asks for no bounds (docs/performance.md).
-LIMITS = {"cai": 1.95}
+LIMITS = {"cai": 2.0}
 
 #: What is measured, by the name of the raw call.
 PATHS = {
@@ -100,7 +100,16 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         instructions.build(folder, "WITH_CALLGRIND")
-        command = ["cc", "-O3", "-shared", "-fPIC", f"-I{sysconfig.get_path('include')}"]
+        command = [
+            "cc",
+            "-O3",
+            "-DNDEBUG",
+            "-Wall",
+            "-Wextra",
+            "-shared",
+            "-fPIC",
+            f"-I{sysconfig.get_path('include')}",
+        ]
         raw = Path(__file__).with_suffix(".c")
         subprocess.run([*command, str(raw), "-o", str(folder / "extraction_raw.so")], check=True)
         counts = instructions.count(folder, Path(__file__), *sys.argv[1:])
