@@ -31,7 +31,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from instructions import Array, build
+from instructions import Array, build, commit
 
 HERE = Path(__file__).resolve().parent
 CALLS = 2000
@@ -303,9 +303,6 @@ def one_race(cd: Any, floor: Any, count: int) -> float:
 
 def heading() -> list[str]:
     """Returns the heading: date, commit, machine, versions."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False
-    ).stdout.strip()
     found = []
     for name in LIBRARIES:
         try:
@@ -313,7 +310,7 @@ def heading() -> list[str]:
         except importlib.metadata.PackageNotFoundError:
             found.append(f"{name} not installed")
     return [
-        f"# {datetime.date.today()}, commit {commit or 'unknown'}",
+        f"# {datetime.date.today()}, commit {commit()}",
         "",
         f"CPython {platform.python_version()}, {platform.platform()}, {', '.join(found)}.",
         "Simulated driver; 2-d arrays (3, 5) of float32 unless said.",
@@ -326,6 +323,9 @@ def main() -> int:
     parser.add_argument("--save", action="store_true", help="write the tables to benches/results/")
     parser.add_argument("--torch", action="store_true", help="torch's tables instead")
     arguments = parser.parse_args()
+    if arguments.save and commit().endswith("-dirty"):
+        print("not saved: the figures would be of no commit; commit what has changed first")
+        return 1
     with tempfile.TemporaryDirectory() as name:
         build(Path(name))
         if not arguments.torch:

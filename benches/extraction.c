@@ -26,6 +26,7 @@ static PyObject *delete_it(Managed *managed)
 /* dlpack(object): __dlpack_device__, then __dlpack__(max_version=(1, 3), stream=None). */
 static PyObject *raw_dlpack(PyObject *self, PyObject *object)
 {
+    (void)self;
     PyObject *args[] = {object, version, Py_None};
     PyObject *device = PyObject_VectorcallMethod(s_device, args, 1, NULL);
     if (!device) return NULL;
@@ -41,6 +42,7 @@ static PyObject *raw_dlpack(PyObject *self, PyObject *object)
 /* exchange(object): the table of the object's type, remembered for one type, then its export. */
 static PyObject *raw_exchange(PyObject *self, PyObject *object)
 {
+    (void)self;
     static PyTypeObject *type;
     static Exchange *table;
     if (Py_TYPE(object) != type) {
@@ -69,6 +71,7 @@ static int is_false(PyObject *object, PyObject *name, int is_method)
  * (torch's own __dlpack__ does) is asked before they are believed. */
 static PyObject *raw_torch(PyObject *self, PyObject *object)
 {
+    (void)self;
     if (is_false(object, s_sparse, 0) < 1 || is_false(object, s_neg, 1) < 1 || is_false(object, s_grad, 0) < 1
         || is_false(object, s_pinned, 1) < 1) {
         if (!PyErr_Occurred()) PyErr_SetString(PyExc_BufferError, "not a plain tensor");
@@ -81,8 +84,8 @@ static PyMethodDef functions[] = {
     {"dlpack", raw_dlpack, METH_O, NULL},
     {"exchange", raw_exchange, METH_O, NULL},
     {"torch", raw_torch, METH_O, NULL},
-    {NULL}};
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "extraction_raw", NULL, -1, functions};
+    {NULL, NULL, 0, NULL}};
+static struct PyModuleDef module = {.m_base = PyModuleDef_HEAD_INIT, .m_name = "extraction_raw", .m_size = -1, .m_methods = functions};
 
 PyMODINIT_FUNC PyInit_extraction_raw(void)
 {

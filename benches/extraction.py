@@ -1,6 +1,6 @@
 """Instructions per argument of a Rust function, beside the protocol's own call made in C.
 
-    python benches/extraction.py            the table; exit code 1 where an argument costs over 1.5 times the call
+    python benches/extraction.py            the table; exit code 1 where an argument costs over its limit
     python benches/extraction.py --torch    tensors of torch, in an environment that has it
 
 The function is `extract(a: In<f32, 2>)` of bindings/example-peer: the import, the checks of type and
@@ -27,6 +27,8 @@ from typing import Any
 import instructions
 
 LIMIT = 1.5
+#: The floor parses the dict in half of the instructions and asks for no bounds (docs/performance.md).
+LIMITS = {"cai": 2.0}
 
 #: What is measured, by the name of the raw call.
 PATHS = {
@@ -98,7 +100,16 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         instructions.build(folder, "WITH_CALLGRIND")
-        command = ["cc", "-O3", "-shared", "-fPIC", f"-I{sysconfig.get_path('include')}"]
+        command = [
+            "cc",
+            "-O3",
+            "-DNDEBUG",
+            "-Wall",
+            "-Wextra",
+            "-shared",
+            "-fPIC",
+            f"-I{sysconfig.get_path('include')}",
+        ]
         raw = Path(__file__).with_suffix(".c")
         subprocess.run([*command, str(raw), "-o", str(folder / "extraction_raw.so")], check=True)
         counts = instructions.count(folder, Path(__file__), *sys.argv[1:])
@@ -107,9 +118,10 @@ def main() -> int:
     for path, text in paths.items():
         ours = counts[f"ours {path}"] - counts["ignore"]
         raw_cost = counts[f"raw {path}"] - counts["nothing"]
-        is_over = path not in UNLIMITED and ours > LIMIT * raw_cost
+        most = LIMITS.get(path, LIMIT)
+        is_over = path not in UNLIMITED and ours > most * raw_cost
         good &= not is_over
-        limit = "none" if path in UNLIMITED else f"{LIMIT:.2f}"
+        limit = "none" if path in UNLIMITED else f"{most:.2f}"
         mark = "  over" if is_over else ""
         print(f"{text:40} {ours:7.0f} {raw_cost:7.0f} {ours / raw_cost:6.2f} {limit:>6}{mark}")
     return 0 if good else 1

@@ -1,16 +1,19 @@
 """Instructions per conversion, counted by callgrind, beside the C floor.
 
-    python benches/instructions.py             the table; exit code 1 where something rose by over 5%
+    python benches/instructions.py             the tables; exit code 1 where a ratio moved by over 5%: risen, or stale
     python benches/instructions.py --budgets   exit code 1 also where a budget is broken
     python benches/instructions.py --save      also the figures, as the ones to compare with
 
 Instruction counts do not jitter: the same binary and interpreter give the same number, whatever
-else the machine does. Every path runs in one process, called in a C loop through vectorcall; the
-cost of an empty call is subtracted, and from the paths that read a producer's attribute that
-attribute's cost (it is the producer's).
+else the machine does. Every path runs in one process, called in a C loop through vectorcall.
 
-The floor answers the same call: the same keywords, given in the same way. Ratios to it are compared, since
-counts are another machine's, with its own build of CPython and its own libc.
+What is compared is own cost. Subtracted from all three columns are the empty call and the producer's part: the
+attribute of a CAI object; `__dlpack_device__`, `__dlpack__` and the end of what they made; the functions of the
+exchange table. A capsule is consumed without a call, so the consumer has no part in it.
+
+The floor answers the same call: the same keywords, given in the same way. `checked` is the floor built with the
+checks that ours makes (floor/check.h): from the floor to it is what validation costs, from it to ours what everything
+else does. Ratios are compared, since counts are another machine's, with its own build of CPython and its own libc.
 
 The budgets are those of docs/performance.md.
 """
@@ -34,30 +37,39 @@ HERE = Path(__file__).resolve().parent
 SAVED = HERE / "instructions.json"
 CALLS = 2000
 WARM_UP = 100
+ALIVE = 7
 #: A rise above this is a failure of the guard.
 TOLERANCE = 1.05
 #: So much over a budget is not yet one: another compiler builds the floor a little differently.
 SLACK = 1.02
 
 
-class Path_(NamedTuple):
-    """One conversion: ours, the floor's, and the budget as a multiple of the floor."""
+#: Where instructions are spent, by how the file's name begins.
+PLACES = {"bridge": ("_core.",), "CPython": ("libpython", "python"), "bench": ("floor.",)}
+#: The two builds of floor.c: with and without the checks.
+FLOORS = {"floor": 0, "floor_checked": 1}
+
+
+class Conversion(NamedTuple):
+    """One conversion, whose three workloads differ in the word before their label."""
 
     name: str
-    ours: str
-    floor: str
+    #: The label of ours; with "floor " and "checked " before it, that of the floors.
+    label: str
+    #: Own cost as a multiple of the floor's: the most that CPython 3.10 to 3.13 counted, which all share it.
     budget: float
-    #: What the producer's attribute costs is subtracted from both.
-    reads_attribute: bool = False
+    #: The workload that is the producer's part; "nothing" where there is none.
+    producer: str = "nothing"
 
 
-PATHS = [
-    Path_("CAI object -> consumed, freed capsule", "to_dlpack", "floor to_dlpack", 1.25, True),
-    Path_("view.__dlpack__ -> consumed, freed", "dlpack", "floor dlpack", 1.5),
-    Path_("DLPack object -> view, by __dlpack__", "from_dlpack", "floor from_dlpack", 1.6),
-    Path_("view.__cuda_array_interface__", "cai", "floor cai", 1.1),
-    Path_("CAI object -> view", "view", "floor view", 2.1, True),
-    Path_("DLPack object -> view, C Exchange API", "from_exchange", "floor from_exchange", 2.0),
+CONVERSIONS = [
+    Conversion("CAI object -> consumed, freed capsule", "to_dlpack", 1.73, "attribute"),
+    Conversion("the same, 8 axes strided", "to_dlpack 8", 1.94, "attribute"),
+    Conversion("view.__dlpack__ -> consumed, freed", "dlpack", 2.39),
+    Conversion("CAI object -> view", "view", 2.28, "attribute"),
+    Conversion("DLPack object -> view, by __dlpack__", "from_dlpack", 7.9, "ask"),
+    Conversion("DLPack object -> view, C Exchange API", "from_exchange", 4.92, "ask_exchange"),
+    Conversion("view.__cuda_array_interface__", "cai", 1.1, "getter"),
 ]
 
 
@@ -75,117 +87,202 @@ class Array:
         }
 
 
-def workloads() -> dict[str, tuple[Any, tuple[Any, ...], tuple[str, ...], bool]]:
-    """Label -> (callable, arguments, names of the last of them, consume the result)."""
+class Workload(NamedTuple):
+    """A call to count."""
+
+    function: Any
+    arguments: tuple[Any, ...]
+    #: The names of the last arguments.
+    names: tuple[str, ...] = ()
+    #: The result is a capsule, whose tensor is taken and deleted.
+    consume: bool = False
+
+    def __call__(self) -> Any:
+        split = len(self.arguments) - len(self.names)
+        return self.function(*self.arguments[:split], **dict(zip(self.names, self.arguments[split:], strict=True)))
+
+
+def workloads() -> dict[str, Workload]:
+    """Label -> the call. All import the same producers: the floor's view, and objects with a ready dict."""
     import cai_dlpack as cd
     import floor  # type: ignore[import-not-found]
+    import floor_checked  # type: ignore[import-not-found]
 
     array, deep = Array((3, 5)), Array((2,) * 8, tuple(4 * 3**axis for axis in range(8)))
-    view, deep_view = cd.view(array, device_id=0), cd.view(deep, device_id=0)
-    plain, deep_plain = floor.view(array), floor.view(deep)
-    version = (1, 3)
-    asked = (-1, version)
-    names = ("stream", "max_version")
-    get = cd.CaiView.__cuda_array_interface__.__get__
-    plain_get = floor.View.__cuda_array_interface__.__get__
-    return {
-        "nothing": (floor.nothing, (None,), (), False),
-        "attribute": (floor.attribute, (array,), (), False),
-        "bare to_dlpack": (floor.to_dlpack_bare, (array,), (), True),
-        "floor to_dlpack": (floor.to_dlpack, (array, *asked, 0), (*names, "device_id"), True),
-        "floor to_dlpack 8": (floor.to_dlpack, (deep, *asked, 0), (*names, "device_id"), True),
-        "to_dlpack": (cd.to_dlpack, (array, *asked, 0), (*names, "device_id"), True),
-        "to_dlpack 8": (cd.to_dlpack, (deep, *asked, 0), (*names, "device_id"), True),
-        "floor view": (floor.view, (array,), (), False),
-        "view": (cd.view, (array, 0), ("device_id",), False),
-        "view 8": (cd.view, (deep, 0), ("device_id",), False),
-        "floor dlpack": (plain.__dlpack__, asked, names, True),
-        "dlpack": (view.__dlpack__, asked, names, True),
-        "floor dlpack 8": (deep_plain.__dlpack__, asked, names, True),
-        "dlpack 8": (deep_view.__dlpack__, asked, names, True),
-        "floor from_dlpack": (floor.from_dlpack, (plain,), (), False),
-        "from_dlpack": (cd.from_dlpack, (plain,), (), False),
-        "floor from_exchange": (floor.from_exchange, (plain,), (), False),
-        "from_exchange": (cd.view, (plain,), (), False),
-        "floor cai": (plain_get, (plain,), (), False),
-        "cai": (get, (view,), (), False),
+    plain = floor.view(array)
+    keywords = ("stream", "max_version")
+    asked = (-1, (1, 3))
+    calls = {
+        "nothing": Workload(floor.nothing, (None,)),
+        "attribute": Workload(floor.attribute, (array,)),
+        "getter": Workload(floor.attribute, (floor.Silent(),)),
+        "ask": Workload(floor.ask, (plain,)),
+        "ask_exchange": Workload(floor.ask_exchange, (plain,)),
     }
+    makers = {
+        "": (cd, cd.view),
+        "floor ": (floor, floor.from_exchange),
+        "checked ": (floor_checked, floor_checked.from_exchange),
+    }
+    for before, (maker, from_exchange) in makers.items():
+        view = maker.view(array, device_id=0)
+        both = (*keywords, "device_id")
+        calls |= {
+            f"{before}to_dlpack": Workload(maker.to_dlpack, (array, *asked, 0), both, consume=True),
+            f"{before}to_dlpack 8": Workload(maker.to_dlpack, (deep, *asked, 0), both, consume=True),
+            f"{before}dlpack": Workload(view.__dlpack__, asked, keywords, consume=True),
+            f"{before}view": Workload(maker.view, (array, 0), ("device_id",)),
+            f"{before}from_dlpack": Workload(maker.from_dlpack, (plain,)),
+            f"{before}from_exchange": Workload(from_exchange, (plain,)),
+            f"{before}cai": Workload(floor.attribute, (view,)),
+        }
+    return calls
 
 
 def measure() -> None:
     """Runs every workload; callgrind writes one part of its output for each."""
     import floor
 
-    for label, (call, arguments, names, consume) in workloads().items():
-        floor.loop(call, arguments, names or None, WARM_UP, "warm-up", consume)
-        floor.loop(call, arguments, names or None, CALLS, label, consume)
+    calls = workloads()
+    # With some of each kind alive, no conversion takes a pool from the allocator or gives one back.
+    alive = [call() for call in calls.values() for _ in range(ALIVE)]
+    for label, call in calls.items():
+        arguments = (call.function, call.arguments, call.names or None)
+        floor.loop(*arguments, WARM_UP, "warm-up", call.consume)
+        floor.loop(*arguments, CALLS, label, call.consume)
+    del alive
 
 
 def build(folder: Path, *macros: str) -> None:
     """Compiles the floor as distributions compile their extensions."""
     source = HERE / "floor" / "floor.c"
     include = f"-I{sysconfig.get_path('include')}"
-    command = ["cc", "-O3", *(f"-D{macro}" for macro in macros), "-shared", "-fPIC", include, str(source)]
-    subprocess.run([*command, "-o", str(folder / "floor.so")], check=True)
+    # Without NDEBUG the macros of CPython's headers check their arguments.
+    command = ["cc", "-O3", "-DNDEBUG", "-Wall", "-Wextra", "-shared", "-fPIC", include]
+    command += [f"-D{macro}" for macro in macros]
+    for name, checked in FLOORS.items():
+        defined = [f"-DFLOOR={name}", f"-DCHECKED={checked}"]
+        subprocess.run([*command, *defined, str(source), "-o", str(folder / f"{name}.so")], check=True)
 
 
-def count(folder: Path, script: Path = Path(__file__), *arguments: str) -> dict[str, float]:
-    """Instructions per call of each workload that `script --measure` runs, with these arguments too."""
+def profiles(folder: Path, script: Path = Path(__file__), *arguments: str) -> dict[str, str]:
+    """Callgrind's output for each workload that `script --measure` runs, with these arguments too."""
     output = folder / "callgrind.out"
-    command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={output}", sys.executable, str(script)]
+    command = ["valgrind", "--tool=callgrind", "--compress-strings=no", "--compress-pos=no"]
+    command += [f"--callgrind-out-file={output}", sys.executable, str(script), "--measure", *arguments]
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     # A fixed hash seed: the layout of dicts is part of what is counted.
     environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": path}
-    command += ["--measure", *arguments]
     subprocess.run(command, check=True, env=environment, stderr=subprocess.DEVNULL)
-    counts = {}
+    texts = {}
     for part in folder.glob("callgrind.out.*"):
         text = part.read_text(errors="replace")
         label = re.search(r"^desc: Trigger: Client Request: (.*)$", text, re.MULTILINE)
-        total = re.search(r"^(?:summary|totals): (\d+)", text, re.MULTILINE)
-        if label and total and label[1] != "warm-up":
-            counts[label[1]] = int(total[1]) / CALLS
-    return counts
+        if label and label[1] != "warm-up":
+            texts[label[1]] = text
+    return texts
 
 
-def ratios(counts: dict[str, float]) -> dict[str, tuple[float, float, float]]:
-    """Name -> (ours, the floor's, the budget as a multiple), the producer's part taken off."""
-    empty = counts["nothing"]
-    attribute = counts["attribute"] - empty
-    rows = {}
-    for path in PATHS:
-        above = empty + (attribute if path.reads_attribute else 0)
-        rows[path.name] = (counts[path.ours] - above, counts[path.floor] - above, path.budget)
-    above = empty + attribute
-    deep = "to_dlpack: ndim 8 strided, to ndim 2"
-    rows[deep] = (counts["to_dlpack 8"] - above, counts["to_dlpack"] - above, 1.4)
-    return rows
+def total(profile: str) -> float:
+    """Instructions per call."""
+    found = re.search(r"^(?:summary|totals): (\d+)", profile, re.MULTILINE)
+    if not found:
+        raise ValueError("callgrind wrote no total")
+    return int(found[1]) / CALLS
+
+
+def count(folder: Path, script: Path = Path(__file__), *arguments: str) -> dict[str, float]:
+    """Instructions per call of each workload."""
+    return {label: total(profile) for label, profile in profiles(folder, script, *arguments).items()}
+
+
+def places(profile: str) -> dict[str, float]:
+    """Instructions per call in each of `PLACES`; the rest is the C library's."""
+    spent = dict.fromkeys([*PLACES, "C library"], 0.0)
+    place, is_callees = "", False
+    for line in profile.splitlines():
+        if line.startswith("ob="):
+            name = Path(line[3:]).name
+            place = next((place for place, starts in PLACES.items() if name.startswith(starts)), "C library")
+        elif line.startswith("calls="):
+            is_callees = True
+        elif re.match(r"\d+ \d+$", line):
+            if not is_callees:
+                spent[place] += int(line.split()[1]) / CALLS
+            is_callees = False
+    return spent
+
+
+class Cost(NamedTuple):
+    """Instructions of one conversion, without the producer's part."""
+
+    producer: float
+    ours: float
+    checked: float
+    floor: float
+
+    @property
+    def ratio(self) -> float:
+        return self.ours / self.floor
+
+
+def costs(counts: dict[str, float]) -> dict[Conversion, Cost]:
+    """Own cost of each conversion."""
+    found = {}
+    for conversion in CONVERSIONS:
+        producer, label = counts[conversion.producer], conversion.label
+        own = [counts[before + label] - producer for before in ("", "checked ", "floor ")]
+        found[conversion] = Cost(producer - counts["nothing"], *own)
+    return found
 
 
 def table(counts: dict[str, float]) -> bool:
     """Prints the table; whether no budget is broken by more than the slack."""
     good = True
-    print(f"{'path':40} {'ours':>7} {'floor':>7} {'ratio':>6} {'budget':>7}")
-    for name, (ours, floor, budget) in ratios(counts).items():
-        holds = ours <= floor * budget
-        good &= ours <= floor * budget * SLACK
-        mark = "" if holds else "  over"
-        print(f"{name:40} {ours:7.0f} {floor:7.0f} {ours / floor:6.2f} {budget:7.2f}{mark}")
+    print(f"{'own cost':40} {'producer':>8} {'ours':>6} {'checked':>7} {'floor':>6} {'ratio':>6} {'budget':>6}")
+    for conversion, cost in costs(counts).items():
+        name, budget = conversion.name, conversion.budget
+        good &= cost.ratio <= budget * SLACK
+        mark = "" if cost.ratio <= budget else "  over"
+        columns = f"{cost.producer:8.0f} {cost.ours:6.0f} {cost.checked:7.0f} {cost.floor:6.0f}"
+        print(f"{name:40} {columns} {cost.ratio:6.2f} {budget:6.2f}{mark}")
     return good
 
 
+def breakdown(texts: dict[str, str]) -> None:
+    """Prints where our instructions are spent, the producer's and the loop's among them."""
+    print(f"\n{'ours, with the producer':40} {'whole':>8}", *(f"{place:>9}" for place in places("")))
+    for conversion in CONVERSIONS:
+        profile = texts[conversion.label]
+        spent = places(profile)
+        print(f"{conversion.name:40} {total(profile):8.0f}", *(f"{part:9.0f}" for part in spent.values()))
+
+
 def compare(counts: dict[str, float]) -> bool:
-    """Compares with the saved figures; whether nothing rose by over 5%."""
+    """Compares with the saved figures; whether nothing rose by over 5%, and none is stale: lower by as much."""
     if not SAVED.exists():
         print("no saved figures to compare with")
         return True
     saved = json.loads(SAVED.read_text())
-    before = {name: ours / floor for name, (ours, floor, _) in ratios(saved["counts"]).items()}
-    now = {name: ours / floor for name, (ours, floor, _) in ratios(counts).items()}
-    risen = [name for name in before if now[name] > before[name] * TOLERANCE]
-    for name in risen:
-        print(f"risen: {name}: {before[name]:.4g} -> {now[name]:.4g}")
-    return not risen
+    if not counts.keys() <= saved["counts"].keys():
+        print(f"stale, save anew: at commit {saved['commit']} other calls were counted")
+        return False
+    before, good = costs(saved["counts"]), True
+    for conversion, cost in costs(counts).items():
+        was, now = before[conversion].ratio, cost.ratio
+        is_stale = now * TOLERANCE < was and saved["python"] == platform.python_version()
+        if is_stale or now > was * TOLERANCE:
+            word = "stale, save anew" if is_stale else "risen"
+            print(f"{word}: {conversion.name}: {was:.4g} at commit {saved['commit']} -> {now:.4g}")
+            good = False
+    return good
+
+
+def commit() -> str:
+    """Returns the commit of the tree, marked where files differ from it."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    found = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "unknown"
 
 
 def main() -> int:
@@ -203,11 +300,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         build(folder, "WITH_CALLGRIND")
-        counts = count(folder)
+        texts = profiles(folder)
+    counts = {label: total(profile) for label, profile in texts.items()}
+    print(f"commit {commit()}, CPython {platform.python_version()}")
     in_budget = table(counts) or not arguments.budgets
-    good = compare(counts) and in_budget
+    breakdown(texts)
+    good = (arguments.save or compare(counts)) and in_budget
     if arguments.save:
-        figures = {"python": platform.python_version(), "counts": counts}
+        figures = {"python": platform.python_version(), "commit": commit(), "counts": dict(sorted(counts.items()))}
         SAVED.write_text(json.dumps(figures, indent=1) + "\n")
     return 0 if good else 1
 

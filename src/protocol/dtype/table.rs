@@ -89,7 +89,7 @@ macro_rules! dtypes {
 
             /// Like [`from_name`](Self::from_name), for a canonical typestr, which nearly every
             /// producer writes; `None` for any other text. Without it a CAI object to a capsule
-            /// costs 1.23 of the C floor instead of 1.18, with a budget of 1.25.
+            /// took 1.23 of the C floor of then instead of 1.18.
             #[must_use]
             #[inline(always)]
             pub(in crate::protocol) fn from_typestr_fast(text: &[u8]) -> Option<Self> {
