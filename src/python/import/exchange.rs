@@ -21,8 +21,7 @@ use crate::view::{CaiView, Streams, Uninit};
 /// without an exception.
 ///
 /// The tensor is ready on the caller's producer stream, else on the producer's work stream, on which the producer also goes on working.
-/// The view is written in place, field by field: 180 instructions less (by the table: 1.98 of the floor, budget 2.0:
-/// docs/performance.md).
+/// The view is written in place, field by field: 180 instructions less (docs/performance.md).
 ///
 /// # Errors
 /// The producer's exception, and the rules of tensors.

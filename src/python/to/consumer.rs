@@ -125,13 +125,13 @@ impl<'py> Consumer<'py> {
     /// Returns the table, if an array goes through it: what the library refuses, its call refuses by its own words. A
     /// class that the table of partners does not have has no call.
     pub(super) fn table_for(&self, array: &Descriptor) -> Option<Table> {
+        let table = self.table?;
         let Some(partner) = self.partner else {
-            return self.table;
+            return Some(table);
         };
         let platform = Platform::from_device_type(array.device().device_type);
         let has_order = !matches!(platform, None | Some(Platform::Rocm));
-        let is_taken = has_order && partner.refusal(&partner.call, array).is_none();
-        self.table.filter(|_| is_taken)
+        (has_order && partner.refusal(&partner.call, array).is_none()).then_some(table)
     }
 
     /// Whether the stream that the library's table names is the one on which the library works.
