@@ -100,3 +100,49 @@ def test_types_in_use_together_are_examined_once() -> None:
         else:
             raise AssertionError("examined again and again")
     assert len(examined) >= len(set(examined)) > 8
+
+
+def test_whether_a_type_has_dlpack_is_as_python_reads_it() -> None:
+    """From a base, a metaclass or its `__getattr__`, given to the class later, or `None`, by which it has none."""
+    choose = random.Random(7)
+    answers = set()
+
+    def dlpack(*_: Any, **__: Any) -> Any:
+        raise LookupError("asked")
+
+    def asks(producer: Any) -> bool:
+        try:
+            return cd.view(producer, device_id=0).shape != (2, 3)
+        except LookupError:
+            return True
+
+    def missing(_cls: Any, name: str) -> Any:
+        if name == "__dlpack__":
+            return dlpack
+        raise AttributeError(name)
+
+    for _ in range(300):
+        value = choose.choice([dlpack, dlpack, None])
+        name = choose.choice(["__dlpack__", "__dlpack__", "other"])
+        own = {"__dlpack__": dlpack, "__dlpack_device__": lambda _: (2, 0)}
+        # What the metaclass has is found on the class, and called as the object's.
+        of_meta: dict[str, Any] = choose.choice([{}, {}, {name: value}, {"__getattr__": missing}])
+        meta: Any = type("Meta", (type,), of_meta) if of_meta or choose.random() < 0.3 else type
+        base: Any = meta("Base", (), choose.choice([{}, {name: value}]))
+        # Of version 2, whose dict does not say whether work is pending.
+        items = {
+            "__cuda_array_interface__": interface(version=2, stream=...),
+            "__dlpack_device__": own["__dlpack_device__"],
+        }
+        kind: Any = meta("Producer", (base,), items)
+        producer = kind()
+        producer.__dict__["__dlpack__"] = dlpack
+        has = False
+        for _ in range(3):
+            if choose.random() < 0.3:
+                setattr(choose.choice([kind, base]), name, value)
+            # What a type once had is remembered.
+            has = has or getattr(kind, "__dlpack__", None) is not None
+            assert asks(producer) == has
+            answers.add(has)
+    assert answers == {True, False}
