@@ -334,6 +334,7 @@ bench-instructions: $(VENV)/.package $(VENV)/.examples
 	@command -v valgrind >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	    && { apt-get update -qq; apt-get install -qq -y valgrind >/dev/null; }; } || true
 	$(BIN)/python benches/instructions.py --budgets $(BENCH)
+	$(BIN)/python benches/shapes.py
 	$(BIN)/python benches/extraction.py
 
 bench-memory: $(VENV)/.package

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import random
 import weakref
 from typing import Any
 
 import cai_dlpack as cd
+import pytest
 
 from conformance.tests.dlpack import abi, exchange
 from conformance.tests.doubles.producers import interface
@@ -28,8 +30,15 @@ def test_a_class_ends_with_its_last_object() -> None:
     assert [each() for each in ended] == [None] * 200
 
 
-def test_a_class_at_the_address_of_a_dead_one_is_examined_anew() -> None:
-    """With a table and without in turn: a table of the one before would be called with the wrong object."""
+@pytest.mark.parametrize("living", [0, 200])
+def test_a_class_at_the_address_of_a_dead_one_is_examined_anew(living: int) -> None:
+    """With a table and without in turn: a table of the one before would be called with the wrong object.
+
+    Beside so many living types that its slot is another one than the first that is looked at.
+    """
+    crowd: list[Any] = [type("Living", (), {"__cuda_array_interface__": interface()}) for _ in range(living)]
+    for each in crowd:
+        cd.view(each(), device_id=0)
     addresses: dict[int, int] = {}
     for turn in range(300):
         if turn % 2:
@@ -66,3 +75,74 @@ def test_a_class_that_is_used_while_it_is_collected_is_forgotten_all_the_same() 
     gc.collect()
     gc.collect()
     assert (seen, alive()) == ([(2, 3)], None)
+
+
+def test_types_in_use_together_are_examined_once() -> None:
+    """Whatever their addresses are: types that share their slots in the cache do not displace each other for ever."""
+    examined = []
+
+    class Counting(type):
+        @property
+        def __dlpack_c_exchange_api__(cls) -> Any:
+            examined.append(cls)
+            raise AttributeError
+
+    kinds: list[Any] = [Counting("Producer", (), {"__cuda_array_interface__": interface()}) for _ in range(400)]
+    choose = random.Random(5)
+    for _ in range(100):
+        together = [kind() for kind in choose.sample(kinds, 8)]
+        for _ in range(50):
+            before = len(examined)
+            for producer in together:
+                cd.view(producer, device_id=0)
+            if len(examined) == before:
+                break
+        else:
+            raise AssertionError("examined again and again")
+    assert len(examined) >= len(set(examined)) > 8
+
+
+def test_whether_a_type_has_dlpack_is_as_python_reads_it() -> None:
+    """From a base, a metaclass or its `__getattr__`, given to the class later, or `None`, by which it has none."""
+    choose = random.Random(7)
+    answers = set()
+
+    def dlpack(*_: Any, **__: Any) -> Any:
+        raise LookupError("asked")
+
+    def asks(producer: Any) -> bool:
+        try:
+            return cd.view(producer, device_id=0).shape != (2, 3)
+        except LookupError:
+            return True
+
+    def missing(_cls: Any, name: str) -> Any:
+        if name == "__dlpack__":
+            return dlpack
+        raise AttributeError(name)
+
+    for _ in range(300):
+        value = choose.choice([dlpack, dlpack, None])
+        name = choose.choice(["__dlpack__", "__dlpack__", "other"])
+        own = {"__dlpack__": dlpack, "__dlpack_device__": lambda _: (2, 0)}
+        # What the metaclass has is found on the class, and called as the object's.
+        of_meta: dict[str, Any] = choose.choice([{}, {}, {name: value}, {"__getattr__": missing}])
+        meta: Any = type("Meta", (type,), of_meta) if of_meta or choose.random() < 0.3 else type
+        base: Any = meta("Base", (), choose.choice([{}, {name: value}]))
+        # Of version 2, whose dict does not say whether work is pending.
+        items = {
+            "__cuda_array_interface__": interface(version=2, stream=...),
+            "__dlpack_device__": own["__dlpack_device__"],
+        }
+        kind: Any = meta("Producer", (base,), items)
+        producer = kind()
+        producer.__dict__["__dlpack__"] = dlpack
+        has = False
+        for _ in range(3):
+            if choose.random() < 0.3:
+                setattr(choose.choice([kind, base]), name, value)
+            # What a type once had is remembered.
+            has = has or getattr(kind, "__dlpack__", None) is not None
+            assert asks(producer) == has
+            answers.add(has)
+    assert answers == {True, False}

@@ -12,6 +12,7 @@ use crate::python::call::policy;
 use crate::python::class::awaiting::{Awaitable, coroutine};
 use crate::python::class::scope::Scope;
 use crate::python::class::view::PyCaiView;
+use crate::python::cpython::new::new_str;
 use crate::python::cpython::release;
 use crate::python::cpython::thread_exit::entries;
 use crate::python::cpython::warn::{self, Warning};
@@ -252,7 +253,8 @@ impl Drop for PyConsume {
 #[cold]
 fn warn(py: Python<'_>) {
     let text = "a consume block was never left; its return edge was made only now";
-    if let Err(error) = warn::warn(py, Warning::Consume, text) {
+    let issued = new_str(py, text).and_then(|text| warn::warn(py, Warning::Consume, &text));
+    if let Err(error) = issued {
         error.write_unraisable(py, None);
     }
 }

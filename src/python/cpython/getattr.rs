@@ -11,7 +11,7 @@ use std::ptr;
 use once_cell::race::OnceBox;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyString;
+use pyo3::types::{PyString, PyType};
 
 use crate::python::cpython::gil;
 
@@ -44,6 +44,35 @@ pub(crate) fn optional<'py>(
 /// Every exception but `AttributeError`.
 pub(crate) fn has(object: &Bound<'_, PyAny>, name: &Py<PyString>) -> PyResult<bool> {
     Ok(optional(object, name)?.is_some_and(|attribute| !attribute.is_none()))
+}
+
+type TypeLookup =
+    unsafe extern "C" fn(*mut ffi::PyTypeObject, *mut ffi::PyObject) -> *mut ffi::PyObject;
+
+/// Like [`has`], for an object's type. Before 3.12 `optional` builds an `AttributeError` for a type, and drops it: so a
+/// name that no class of an ordinary type has is found to be missing by `_PyType_Lookup`, which raises nothing.
+///
+/// # Errors
+/// Those of [`has`].
+pub(crate) fn type_has(object: &Bound<'_, PyAny>, name: &Py<PyString>) -> PyResult<bool> {
+    static FOUND: OnceBox<Option<TypeLookup>> = OnceBox::new();
+    let kind = object.get_type();
+    let found = FOUND.get_or_init(|| {
+        Box::new(gil::find(&[c"_PyType_Lookup"]).map(|address| {
+            // SAFETY: the function has this signature in every CPython that has it.
+            unsafe { std::mem::transmute::<*mut std::ffi::c_void, TypeLookup>(address) }
+        }))
+    });
+    // A metaclass may have the attribute, or find it by code of its own; `type` itself does neither.
+    let is_ordinary = kind.get_type().is(kind.py().get_type::<PyType>());
+    if let Some(lookup) = found
+        && is_ordinary
+        // SAFETY: a living type and a str; the GIL is held. The borrowed result is compared with NULL only.
+        && unsafe { lookup(kind.as_type_ptr(), name.as_ptr()) }.is_null()
+    {
+        return Ok(false);
+    }
+    has(&kind, name)
 }
 
 #[inline]

@@ -1,7 +1,6 @@
 //! Issues warnings of classes of our own, through Python's registry: its filters decide what is printed, and how often.
 
 use std::cell::RefCell;
-use std::ffi::CString;
 
 use once_cell::race::OnceBox;
 use pyo3::exceptions::{PyResourceWarning, PyUserWarning};
@@ -24,7 +23,7 @@ pub(crate) enum Warning {
 /// # Errors
 /// The warning, if a filter makes it an error.
 #[cold]
-pub(crate) fn warn(py: Python<'_>, warning: Warning, text: &str) -> PyResult<()> {
+pub(crate) fn warn(py: Python<'_>, warning: Warning, text: &Bound<'_, PyString>) -> PyResult<()> {
     let classes = classes(py)?;
     let class = match warning {
         Warning::Stream => &classes.stream,
@@ -32,19 +31,26 @@ pub(crate) fn warn(py: Python<'_>, warning: Warning, text: &str) -> PyResult<()>
         Warning::Consume => &classes.consume,
     };
     if warning != Warning::Consume && is_collected() {
-        if is_error(class.bind(py), text)? {
-            return Err(PyErr::from_type(class.bind(py).clone(), text.to_owned()));
+        let text = text.to_cow()?;
+        if is_error(class.bind(py), &text)? {
+            return Err(PyErr::from_type(class.bind(py).clone(), text.into_owned()));
         }
-        collect(text);
+        collect(&text);
         return Ok(());
     }
-    // The innermost Python frame is the caller's: a function in Rust has none.
-    PyErr::warn(
-        py,
-        class.bind(py),
-        &CString::new(text).unwrap_or_default(),
-        1,
-    )
+    issue(text, class.bind(py))
+}
+
+/// Calls the function behind `warnings.warn`, as `PyErr_WarnEx` does, which would make a str of its text each time. The
+/// innermost Python frame is the caller's: a function in Rust has none.
+fn issue(text: &Bound<'_, PyString>, class: &Bound<'_, PyType>) -> PyResult<()> {
+    static WARN: OnceBox<Py<PyAny>> = OnceBox::new();
+    let py = text.py();
+    let warn = WARN.get_or_try_init(|| {
+        let warn = py.import("_warnings")?.getattr("warn")?;
+        Ok::<_, PyErr>(Box::new(warn.unbind()))
+    })?;
+    warn.bind(py).call1((text, class)).map(drop)
 }
 
 thread_local! {

@@ -18,9 +18,9 @@ use crate::python::class::view::PyCaiView;
 use crate::python::cpython::int::{repr, type_name};
 use crate::python::cpython::names::names;
 use crate::python::cpython::new::new_tuple;
-use crate::python::cpython::warn::{self, Warning};
 use crate::python::cpython::{errors, getattr, release};
 use crate::python::import::cai_dict::{FastDict, Numbers, ParsedDict};
+use crate::python::import::notice::{Notice, warn_of};
 use crate::python::import::traits::Traits;
 use crate::python::import::{
     cai_dict, dtype_hint, fields, known_types, state, undeclared, why_not,
@@ -208,10 +208,11 @@ pub(crate) fn check(object: &Bound<'_, PyAny>, read: &ParsedDict<'_>) -> PyResul
     if let Some(mask) = &read.mask {
         return Err(cai_dict::refuse_mask(mask, read.interface.shape()));
     }
-    if read.stream_was_zero || matches!(read.interface.version(), Version::Newer(_)) {
-        warn(object, read)?;
+    match read.interface.version() {
+        Version::Newer(version) => warn_of(object, Notice::NewerVersion(version)),
+        _ if read.stream_was_zero => warn_of(object, Notice::StreamZero),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Makes the view of a dict that was read in full.
@@ -519,25 +520,4 @@ fn device_of(info: &PointerInfo) -> Option<Device> {
         }),
         MemoryKind::Unknown => None,
     }
-}
-
-/// Warns of a newer version or a stream 0, which are accepted.
-#[cold]
-fn warn(object: &Bound<'_, PyAny>, read: &ParsedDict<'_>) -> PyResult<()> {
-    let name = type_name(object);
-    let (warning, text) = match read.interface.version() {
-        Version::Newer(version) => (
-            Warning::Version,
-            format!(
-                "{name} exports version {version} of the CUDA Array Interface, newer than the 3 that is known; it is read as 3"
-            ),
-        ),
-        _ => (
-            Warning::Stream,
-            format!(
-                "{name} exports stream 0 in its CUDA Array Interface, which version 3 forbids; it is taken as 1, the legacy default stream [stream-zero]"
-            ),
-        ),
-    };
-    warn::warn(object.py(), warning, &text)
 }

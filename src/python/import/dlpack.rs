@@ -54,7 +54,7 @@ pub(crate) struct DlpackArguments {
 #[inline(always)]
 pub(crate) fn has_dlpack(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<bool> {
     Ok(traits.intersects(Traits::HAS_DLPACK)
-        || getattr::has(&object.get_type(), &names(object.py()).dlpack)?)
+        || getattr::type_has(object, &names(object.py()).dlpack)?)
 }
 
 /// A tensor that a producer offers in a capsule, described and checked, of which nothing has been taken.

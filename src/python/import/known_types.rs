@@ -5,7 +5,7 @@
 //! instead. The cache keeps no class alive.
 
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence};
 
 use dlpark::ffi::DLPackExchangeAPI;
 use pyo3::exceptions::PyException;
@@ -137,13 +137,38 @@ static CACHE: [Slot; SLOTS] = [const {
     }
 }; SLOTS];
 
+/// The number of slots that a type can be in: a power of two. One of them is looked at first.
+const WAYS: usize = 8;
+
+/// Returns the index of the slot that is looked at first.
+#[inline]
+fn first_slot(kind: *mut ffi::PyTypeObject) -> usize {
+    const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+    let hash = (kind.addr() as u64).wrapping_mul(GOLDEN);
+    (hash >> (u64::BITS - SLOTS.ilog2())) as usize
+}
+
 impl Slot {
-    /// Returns the slot of a type. Types that share one displace each other, which costs time only.
+    /// Returns the slot of a type that is looked at first.
     #[inline]
     fn of(kind: *mut ffi::PyTypeObject) -> &'static Self {
-        const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-        let hash = (kind.addr() as u64).wrapping_mul(GOLDEN);
-        &CACHE[(hash >> (u64::BITS - SLOTS.ilog2())) as usize]
+        &CACHE[first_slot(kind)]
+    }
+
+    /// Returns every slot that a type can be in, the first one first.
+    fn all_of(kind: *mut ffi::PyTypeObject) -> impl Iterator<Item = &'static Self> {
+        (0..WAYS).map(move |way| &CACHE[first_slot(kind) ^ way])
+    }
+
+    /// Returns the slot that a type is written to: one that is free, else one of them in turn, whose type is displaced.
+    /// Types that are in use together soon stand side by side, unless more than [`WAYS`] of them share their slots.
+    fn to_fill(kind: *mut ffi::PyTypeObject) -> &'static Self {
+        static TURN: AtomicUsize = AtomicUsize::new(0);
+        let is_free = |slot: &&Self| slot.kind.load(Ordering::Relaxed).is_null();
+        Self::all_of(kind).find(is_free).unwrap_or_else(|| {
+            let turn = TURN.fetch_add(1, Ordering::Relaxed);
+            &CACHE[first_slot(kind) ^ (turn % WAYS)]
+        })
     }
 
     #[inline(always)]
@@ -231,9 +256,9 @@ unsafe extern "C" fn class_ended(
     // SAFETY: the function object of `watch` holds an int that is an address.
     let address = unsafe { ffi::PyLong_AsVoidPtr(address) }.cast();
     let (gone, order) = (ptr::null_mut(), Ordering::Relaxed);
-    let _ = Slot::of(address)
-        .kind
-        .compare_exchange(address, gone, order, order);
+    for slot in Slot::all_of(address) {
+        let _ = slot.kind.compare_exchange(address, gone, order, order);
+    }
     // SAFETY: returns the address of a static.
     let none = unsafe { ffi::Py_None() };
     // SAFETY: a living object; the GIL is held, as CPython calls this.
@@ -248,6 +273,15 @@ pub(crate) fn facts_of(object: &Bound<'_, PyAny>) -> PyResult<TypeFacts> {
     // SAFETY: a living object.
     let kind = unsafe { ffi::Py_TYPE(object.as_ptr()) };
     match Slot::of(kind).read(kind) {
+        Some(facts) => Ok(facts),
+        None => facts_elsewhere(object, kind),
+    }
+}
+
+/// Like [`facts_of`], for a type that is not in the slot that is looked at first.
+#[cold]
+fn facts_elsewhere(object: &Bound<'_, PyAny>, kind: *mut ffi::PyTypeObject) -> PyResult<TypeFacts> {
+    match Slot::all_of(kind).find_map(|slot| slot.read(kind)) {
         Some(facts) => Ok(facts),
         None => discover(object),
     }
@@ -270,7 +304,7 @@ fn discover(object: &Bound<'_, PyAny>) -> PyResult<TypeFacts> {
         traits |= Traits::PLAIN;
     }
     let facts = TypeFacts { table, traits };
-    Slot::of(kind.as_type_ptr()).write(&kind, facts);
+    Slot::to_fill(kind.as_type_ptr()).write(&kind, facts);
     Ok(facts)
 }
 

@@ -12,6 +12,7 @@ pub(crate) mod known_types;
 pub(crate) mod mask;
 pub(crate) mod masked_array;
 pub(crate) mod notes;
+pub(crate) mod notice;
 pub(crate) mod own_descr;
 pub(crate) mod route;
 pub(crate) mod state;

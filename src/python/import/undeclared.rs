@@ -10,7 +10,7 @@ use crate::protocol::stream::{Platform, Stream};
 use crate::python::call::options::Options;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::int::type_name;
-use crate::python::cpython::warn::{Warning, warn};
+use crate::python::import::notice::{NAME_THE_STREAM, Notice, warn_of};
 use crate::python::import::traits::Traits;
 use crate::view::Streams;
 
@@ -101,7 +101,7 @@ fn streams(
             Streams::undeclared(Stream::LegacyDefault, Some(Stream::LegacyDefault))
         }
         Silent::OnUnknown => {
-            warn_of(object)?;
+            warn_of(object, Notice::StreamUnknown)?;
             Streams::undeclared(Stream::LegacyDefault, None)
         }
         Silent::Capsule => Streams::undeclared(Stream::LegacyDefault, None),
@@ -134,26 +134,9 @@ fn check(object: &Bound<'_, PyAny>, options: &Options<'_, '_>) -> PyResult<()> {
     }
 }
 
-/// The caller's remedy, the end of a sentence.
-const HINT: &str = "name the stream by producer_stream=, or None where nothing is pending";
-
 /// Builds the refusal of a strict import.
 fn refusal(object: &Bound<'_, PyAny>) -> Violation {
     let kind = type_name(object);
     let found = format_args!("an object of type {kind}");
-    Violation::new(Rule::StreamUndeclared, Field::Object, found).with_hint(HINT)
-}
-
-/// Warns that the stream of the data is unknown.
-///
-/// # Errors
-/// The warning, if a filter makes it an error.
-fn warn_of(object: &Bound<'_, PyAny>) -> PyResult<()> {
-    let text = format!(
-        "{} does not say which stream it works on: the legacy default stream is taken, which waits for no \
-         non-blocking stream; {HINT} [{}]",
-        type_name(object),
-        Rule::StreamUndeclared.id(),
-    );
-    warn(object.py(), Warning::Stream, &text)
+    Violation::new(Rule::StreamUndeclared, Field::Object, found).with_hint(NAME_THE_STREAM)
 }
