@@ -89,6 +89,8 @@ pub use dlpark::ffi::{DLManagedTensor, DLManagedTensorVersioned};
 
 pub use borrow::MemoryBorrow;
 pub(crate) use consume::Consumer;
+#[cfg(feature = "pyo3")]
+pub(crate) use consume::Dropped;
 pub use consume::{ConsumeGuard, ReturnEdge};
 pub use element::{Bool, Element};
 pub use live::LiveStream;
