@@ -110,7 +110,7 @@ pub(crate) use export::{refuse_packed, refuse_padded};
 pub(crate) use import::{Imported, KnownTensor, read_tensor};
 #[cfg(feature = "cudarc")]
 pub(crate) use live::Keeper;
-pub(crate) use memory::{check_memory, check_range, prove_memory};
+pub(crate) use memory::{check_memory, check_range, memory_kind, prove_memory};
 pub(crate) use payload::{EndsOn, Kind, Node, RawOwner, Shows, Vtable};
 pub(crate) use queue::{Gate, Queue};
 pub(crate) use stats::{DRAINED, LEAKED, PANICS, QUEUED, RELEASED};
