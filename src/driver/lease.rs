@@ -66,14 +66,23 @@ impl<'d> Lease<'d> {
         self.driver.event_wait(stream, self.event)
     }
 
-    /// Returns whether the mark has been reached; so does an error of the context, in which nothing runs any more.
+    /// Returns whether the mark has been reached; so does an error of the context, or its end: nothing runs there any
+    /// more.
     ///
     /// An error of the query alone is not the context's, which goes on: it is asked again, and then the context waited
-    /// for.
+    /// for. One that is gone is not: the wait would be for another context, and break a capture there.
     pub(crate) fn is_reached(&self) -> bool {
-        let waited = |_| self.driver.context_synchronize().map(|()| true);
-        let found = self.query().or_else(|_| self.query()).or_else(waited);
-        found.unwrap_or(true)
+        let found = self.query().or_else(|_| self.query());
+        found.or_else(|_| self.wait_for_context()).unwrap_or(true)
+    }
+
+    fn wait_for_context(&self) -> Result<bool, DriverError> {
+        let driver = self.driver;
+        if driver.context_id(self.context)? == self.id {
+            driver.set_current_context(Some(self.context))?;
+            driver.context_synchronize()?;
+        }
+        Ok(true)
     }
 
     /// Returns whether the mark has been reached. Leaves the event's context current: no question about an event is

@@ -62,7 +62,7 @@ pub(crate) use join::{Joined, join};
 pub(crate) use lease::{Lease, PrivateStream};
 #[cfg(feature = "pyo3")]
 pub(crate) use order::foresee;
-pub(crate) use order::{Back, begin, needed, order, order_within, synchronize};
+pub(crate) use order::{Back, Done, begin, needed, order, order_within, synchronize};
 pub(crate) use pending::Pending;
 pub(crate) use place::{Defaults, Place};
 pub(crate) use pool::Pool;

@@ -13,10 +13,15 @@
 
 use super::streams::{Kept, Placed, thread_of};
 use super::{CaiView, LiveStream, stats, with_driver};
-use crate::driver::{self, Back, Defaults, Pending, Place};
+use crate::driver::{self, Back, Defaults, Done, Pending, Place};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
+
+mod dropped;
+
+#[cfg(feature = "pyo3")]
+pub(crate) use dropped::Dropped;
 
 /// What the end of a [`ConsumeGuard`] does for the producer.
 ///
@@ -83,11 +88,16 @@ pub(crate) struct Consumer {
 }
 
 impl Consumer {
-    /// Whether a stream of the producer's is this very one: of the same context, if it is a default stream.
+    /// Whether a stream of the producer's is this very one: of the same context and thread, if it is a default stream.
     fn is_on(&self, producer: Placed) -> bool {
-        let Placed { stream, whose, .. } = self.placed;
+        let Placed {
+            stream,
+            thread,
+            whose,
+        } = self.placed;
+        let is_named_alike = (producer.stream, producer.thread) == (stream, thread);
         let is_one = !stream.is_default() || producer.whose == whose;
-        stream == Stream::None || (producer.stream == stream && is_one)
+        stream == Stream::None || (is_named_alike && is_one)
     }
 
     /// Decides what the end of the guard does, for these streams of the producer's.
@@ -282,13 +292,13 @@ impl ConsumeGuard {
         Ok(pending)
     }
 
-    /// Returns where the consumer's stream is, as the one that the producer waits for, and the producer's, which is
-    /// `whose` if it is a default stream.
-    fn place(&self, whose: Option<Defaults>) -> Place {
+    /// Returns where `consumer` is, as the stream that the producer waits for, and the producer's, which is `whose` if it
+    /// is a default stream.
+    fn place(&self, consumer: Placed, whose: Option<Defaults>) -> Place {
         let place = self.view.place();
         Place {
-            thread: self.consumer.placed.thread,
-            ready: self.consumer.placed.whose,
+            thread: consumer.thread,
+            ready: consumer.whose,
             requested: whose.unwrap_or(place.requested),
             ..place
         }
@@ -331,20 +341,25 @@ impl ConsumeGuard {
 
     /// Makes a stream of the producer's wait for the consumer's.
     fn make_wait(&self, producer: Placed) -> Result<(), Error> {
+        self.make_wait_for(self.consumer.placed, producer).map(drop)
+    }
+
+    /// As [`make_wait`](Self::make_wait), for the consumer's stream under this name; `None` if nothing has to wait.
+    fn make_wait_for(&self, consumer: Placed, producer: Placed) -> Result<Option<Done>, Error> {
         let request = Request::Stream(producer.stream);
-        let place = self.place(Some(producer.whose));
-        let (consumer, policy) = (self.consumer.placed.stream, self.consumer.policy);
-        if driver::needed(consumer, request, &place, policy) {
-            with_driver(|driver| driver::order(driver, consumer, request, &place, policy))?;
+        let place = self.place(consumer, Some(producer.whose));
+        let (consumer, policy) = (consumer.stream, self.consumer.policy);
+        if !driver::needed(consumer, request, &place, policy) {
+            return Ok(None);
         }
-        Ok(())
+        with_driver(|driver| driver::order(driver, consumer, request, &place, policy)).map(Some)
     }
 
     /// As [`make_wait`](Self::make_wait), without a wait of the host. If one is returned, the producer's stream waits
     /// as well: the host's may be given up, by a cancelled task.
     fn begin_wait(&self, producer: Placed) -> Result<Option<Pending>, Error> {
         let request = Request::Stream(producer.stream);
-        let place = self.place(Some(producer.whose));
+        let place = self.place(self.consumer.placed, Some(producer.whose));
         let (consumer, policy) = (self.consumer.placed.stream, self.consumer.policy);
         if !driver::needed(consumer, request, &place, policy) {
             return Ok(None);
@@ -356,18 +371,6 @@ impl ConsumeGuard {
             }
             Ok(pending)
         })
-    }
-}
-
-impl Drop for ConsumeGuard {
-    /// Makes the return edge. If that fails the host waits for the consumer instead; a driver that
-    /// refuses even that runs no work that could be disturbed. (A per-thread default stream can be neither
-    /// waited for nor recorded on another thread: end such a guard on its own.)
-    fn drop(&mut self) {
-        if self.end().is_err() {
-            let (stream, place) = (self.consumer.placed.stream, self.place(None));
-            let _ = with_driver(|driver| driver::synchronize(driver, stream, &place));
-        }
     }
 }
 

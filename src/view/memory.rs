@@ -23,17 +23,23 @@ pub(crate) fn prove_memory(array: &Descriptor) -> Result<(), Error> {
 /// # Errors
 /// `pointer-unknown`, `pointer-device`, `out-of-bounds`; or the driver's refusal.
 pub(crate) fn check_memory(array: &Descriptor) -> Result<(), Error> {
+    memory_kind(array).map(drop)
+}
+
+/// As [`check_memory`]; returns what kind of memory it is, whatever it is called, and `None` if no query was made.
+pub(crate) fn memory_kind(array: &Descriptor) -> Result<Option<MemoryKind>, Error> {
     let device = array.device();
     if !device.is_cuda_accessible() {
-        return Ok(());
+        return Ok(None);
     }
     let Some(span) = array.byte_span() else {
-        return Ok(());
+        return Ok(None);
     };
     with_driver(|driver| {
         let info = driver.pointer_info(array.data(), true)?;
         check_place(array.data(), device, &info)?;
-        check_range(driver, span, &info, Field::TensorData)
+        check_range(driver, span, &info, Field::TensorData)?;
+        Ok(Some(info.kind))
     })
 }
 

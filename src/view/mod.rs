@@ -89,6 +89,8 @@ pub use dlpark::ffi::{DLManagedTensor, DLManagedTensorVersioned};
 
 pub use borrow::MemoryBorrow;
 pub(crate) use consume::Consumer;
+#[cfg(feature = "pyo3")]
+pub(crate) use consume::Dropped;
 pub use consume::{ConsumeGuard, ReturnEdge};
 pub use element::{Bool, Element};
 pub use live::LiveStream;
@@ -108,7 +110,7 @@ pub(crate) use export::{refuse_packed, refuse_padded};
 pub(crate) use import::{Imported, KnownTensor, read_tensor};
 #[cfg(feature = "cudarc")]
 pub(crate) use live::Keeper;
-pub(crate) use memory::{check_memory, check_range, prove_memory};
+pub(crate) use memory::{check_memory, check_range, memory_kind, prove_memory};
 pub(crate) use payload::{EndsOn, Kind, Node, RawOwner, Shows, Vtable};
 pub(crate) use queue::{Gate, Queue};
 pub(crate) use stats::{DRAINED, LEAKED, PANICS, QUEUED, RELEASED};

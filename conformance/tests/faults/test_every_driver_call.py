@@ -80,8 +80,11 @@ class State:
             time.sleep(0.0005)
 
     def lose(self, what: str) -> int:
-        """Waits until all else is as before; returns how many are lost, which are then left out."""
-        end = time.monotonic() + 0.05
+        """Waits until all else is as before; returns how many are lost, which are then left out.
+
+        What a thread was refused to wait for is tried again, which may take long on a busy machine.
+        """
+        end = time.monotonic() + 0.5
         while self.now() != self.before and time.monotonic() < end:
             time.sleep(0.0005)
         lost = self.now()[what] - self.before[what]

@@ -123,6 +123,8 @@ class Bench:
         # Of each handle, since nothing orders their work.
         self.scratch = {queue: machine.device_memory(NBYTES) for queue in self.handles}
         self.copies = machine.device_memory(8 * STEPS * NBYTES)
+        # What a caching allocator of the host has to give: memory of each kind.
+        self.cache: dict[str, list[int]] = {"pinned": [], "managed": []}
 
     def _attribute(self, device: int, attribute: int) -> int:
         found = ctypes.c_int()
@@ -239,6 +241,10 @@ class Bench:
             else:
                 machine.free(array.address)
         machine.set_current(0)
+        for cached in self.cache["pinned"]:
+            machine._call("cuMemFreeHost", ctypes.c_void_p(cached))
+        for cached in self.cache["managed"]:
+            machine.free(cached)
         machine.free(self.copies)
         for scratch in self.scratch.values():
             machine.free(scratch)
@@ -265,3 +271,20 @@ class Temporary(Cai):
             machine.enter(self.home)
             machine.free(self.address)
             machine.enter(before)
+
+
+class Cached(Cai):
+    """Memory of the host's caching allocator, ready on a stream: with its owner it goes to the host, at once."""
+
+    def __init__(self, bench: Bench, choose: random.Random) -> None:
+        kind, ready = choose.choice(list(bench.cache)), choose.choice(bench.handles)
+        self.bench, self.free, self.value = bench, bench.cache[kind], choose.randrange(1, 256)
+        with bench.relaxed():
+            allocate = {"pinned": lambda: bench.machine.pinned_memory(NBYTES), "managed": lambda: bench._managed(0)}
+            self.address = self.free.pop() if self.free else allocate[kind]()
+        bench.machine.write(self.address, bytes([self.value]) * NBYTES)
+        super().__init__(interface(data=(self.address, False), stream=ready.number))
+
+    def __del__(self) -> None:
+        self.bench.machine.write(self.address, bytes(NBYTES))
+        self.free.append(self.address)

@@ -19,8 +19,8 @@ import numpy as np
 from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.simulated.capture import GLOBAL, IDLE, RELAXED, THREAD_LOCAL
+from conformance.tests.streams.edge_ends import ENDS, Ends
 from conformance.tests.streams.edge_machine import NBYTES, STEPS, Array, Queue, Temporary
-from conformance.tests.streams.edge_pieces import Pieces
 from conformance.tests.streams.elsewhere import Elsewhere, elsewhere
 from conformance.tests.streams.faces import STREAM_FACES
 from conformance.tests.streams.moved_producers import ROUTES, Moving, Use
@@ -58,6 +58,7 @@ EDGES = {
     "a context ends",
     "pinned memory is named as another device's",
     "copies for a thread's stream beside a backlog",
+    *ENDS,
     *(f"a producer moves: {route}" for route in ROUTES),
 }
 # On a machine of which one device wants its managed memory.
@@ -66,15 +67,16 @@ OTHERS_MEMORY = "a device wants managed memory of another one"
 OTHER_NAMES = {f"managed memory under another name: {name}" for name in ("cuda", "device_id", "host")}
 
 
-class Program(Pieces):
+class Program(Ends):
     """One program of a seed."""
 
     def run(self) -> bool:
         """Runs the steps; returns whether all that was read is what the order of the program says."""
         bench, often = self.bench, [self._hand_on, self._copy, self._copy]
         orders = [self._join, self._join_a_bare_stream, self._other_thread, self._silent_thread, self._fail]
-        orders += [self._move, self._move]
-        copies = [self._drop, self._crowd, self._crowd_of_a_thread, self._snapshot, self._end_a_context]
+        orders += [self._move, self._move, self._leave_elsewhere, self._move_elsewhere]
+        copies = [self._drop, self._crowd, self._crowd_of_a_thread, self._snapshot, self._cache]
+        copies += [self._refuse_waits, self._end_a_context]
         host = [self._copy_to_the_host, self._read_on_the_host]
         captures = [self._capture, self._refuse_in_a_capture, self._lend_in_a_capture]
         steps = [*3 * often, *orders, *copies, *host, *captures]

@@ -104,6 +104,9 @@ def copy_calls(ready: str, consumer: str, memory: str) -> list[str]:
             found += order(ready, consumer if names_stream else "host", memory)
         elif part in ("elements", "end") and is_host_now:
             continue
+        elif part == "end" and ready != "None" and memory in ("pinned", "managed"):
+            back = asked(order(consumer, ready, memory), ready, consumer, memory) if ready != consumer else []
+            found += PARTS["keep", consumer, memory] + back
         elif part == "end" and ready == "None":
             found += PARTS["keep", consumer, memory]
         elif part == "end":

@@ -16,7 +16,7 @@ use crate::python::cpython::new::new_str;
 use crate::python::cpython::release;
 use crate::python::cpython::thread_exit::entries;
 use crate::python::cpython::warn::{self, Warning};
-use crate::view::{ConsumeGuard, Consumer};
+use crate::view::{ConsumeGuard, Consumer, Dropped};
 
 /// The context manager that `CaiView.consume` returns, for `with` and `async with`.
 ///
@@ -234,26 +234,26 @@ impl Awaitable for Leaving {
 }
 
 impl Drop for PyConsume {
-    /// Makes the return edge of a block that was never left, and warns.
+    /// Ends a block that was never left, and warns of what that has done.
     fn drop(&mut self) {
-        let Some((guard, scope)) = self.take() else {
+        let Some((mut guard, scope)) = self.take() else {
             return;
         };
         scope.end();
         Python::try_attach(|py| {
             // An exception may be pending in the frame that held the block.
             release::keeping_exception(py, || {
+                warn(py, &guard.end_dropped());
                 drop(guard);
-                warn(py);
             });
         });
     }
 }
 
 #[cold]
-fn warn(py: Python<'_>) {
-    let text = "a consume block was never left; its return edge was made only now";
-    let issued = new_str(py, text).and_then(|text| warn::warn(py, Warning::Consume, &text));
+fn warn(py: Python<'_>, end: &Dropped) {
+    let text = format!("a consume block was never left; {end}");
+    let issued = new_str(py, &text).and_then(|text| warn::warn(py, Warning::Consume, &text));
     if let Err(error) = issued {
         error.write_unraisable(py, None);
     }

@@ -69,7 +69,7 @@ fn allocate(
         && let Some(stream) = used.stream()
         && is_home(driver, stream, place.ordinal)?
     {
-        match Block::pooled(driver, nbytes, place.ordinal, stream, used) {
+        match keep::allocate_pooled(driver, nbytes, place.ordinal, stream, used) {
             Err(error) if error.is_unsupported() => {}
             made => return made,
         }

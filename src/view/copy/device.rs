@@ -68,6 +68,8 @@ pub(super) struct Used {
     pub(super) kept: Option<Kept>,
     /// Where the producer works now ([`CaiView::producer_moved`]).
     pub(super) moved: Option<Placed>,
+    /// Whether the host can write the source. Then what uses the memory anew need not be in the order of any stream.
+    pub(super) may_host_write: bool,
 }
 
 impl Copy<'_> {
@@ -85,11 +87,12 @@ impl Copy<'_> {
             guard.finish_at_once()?;
             return self.made(allocation, Stream::None);
         }
-        // SAFETY: `on` keeps the source until the stream has read it, by the return edge or by its owner.
+        // SAFETY: `on` keeps the source until the stream has read it, by its owner, or by the return edge if what uses
+        // the memory anew is in the order of the producer's stream.
         let copied = unsafe { self.enqueue(&allocation, stream) };
         // Also after a failure: what was enqueued before it reads the source. One call that failed has enqueued nothing.
         let reads_source = copied.is_ok() || !self.is_one_call();
-        if reads_source && !guard.makes_producer_wait() {
+        if reads_source && (self.used.may_host_write || !guard.makes_producer_wait()) {
             self.keep_source(stream)?;
         }
         copied?;

@@ -22,7 +22,8 @@ mod whole;
 
 use self::device::Used;
 use self::whole::Whole;
-use super::{CaiView, Kept, LiveStream, check_memory, detach};
+use super::{CaiView, Kept, LiveStream, detach, memory_kind};
+use crate::driver::MemoryKind;
 use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Device;
@@ -172,10 +173,14 @@ impl Transfer {
         policy: SyncPolicy,
         kept: Option<Kept>,
     ) -> Result<CaiView, Error> {
-        let whole = Self::whole(view.descriptor())?;
+        let (whole, kind) = Self::whole(view.descriptor())?;
         // With the interpreter's lock, and in the caller's context.
         let moved = view.producer_moved()?;
-        let used = Used { kept, moved };
+        let used = Used {
+            kept,
+            moved,
+            may_host_write: kind != Some(MemoryKind::Device),
+        };
         detach(|| match self {
             Self::Alike => device::copy(view, &whole, request, policy, used),
             Self::ToHost => host::copy(view, &whole, policy),
@@ -185,17 +190,16 @@ impl Transfer {
     /// Checks that a source can be copied, before anything is made or taken.
     ///
     /// # Errors
-    /// `copy-refused` for packed elements; the rules of [`check_memory`]; the driver's refusal.
+    /// `copy-refused` for packed elements; the rules of [`check_memory`](super::check_memory); the driver's refusal.
     pub(crate) fn check(source: &Descriptor) -> Result<(), Error> {
         Self::whole(source).map(drop)
     }
 
     /// The driver is asked about the source first: a copy reads all of it, and a pointer that leads
     /// nowhere is a refusal here, not a fault of the GPU (or, on the host, of the process).
-    fn whole(source: &Descriptor) -> Result<Whole, Error> {
+    fn whole(source: &Descriptor) -> Result<(Whole, Option<MemoryKind>), Error> {
         let whole = Whole::of(source)?;
-        check_memory(source)?;
-        Ok(whole)
+        Ok((whole, memory_kind(source)?))
     }
 }
 

@@ -123,6 +123,15 @@ impl Use {
         matches!(self.works, Works::OfThread(_))
     }
 
+    /// Whether one equal to this is of the same stream: not only of one under the same handle.
+    pub(super) const fn is_of_one_stream(&self) -> bool {
+        match self.works {
+            Works::On(Stream::Handle(_), id) => id.is_some(),
+            Works::On(..) | Works::OfThread(_) => true,
+            Works::Anywhere => false,
+        }
+    }
+
     /// Marks what the default stream of this thread holds now, whose this is and whose context is current; `None` if it
     /// is being captured, or the driver refuses.
     pub(super) fn mark_own(&self, driver: &'static dyn Driver) -> Option<Lease<'static>> {
@@ -151,16 +160,18 @@ impl Use {
 
     /// The device of the work, to be waited for; `None` if its context is gone, and all work with it. On a thread of
     /// ours, whose context changes.
-    pub(super) fn site(&self, driver: &dyn Driver) -> Option<Site> {
+    ///
+    /// # Errors
+    /// The driver's refusal: the device is not known.
+    pub(super) fn site(&self, driver: &dyn Driver) -> Result<Option<Site>, DriverError> {
         let home = self.home;
-        let ordinal = match home.enter(driver) {
-            true => driver.current_device().ok()?,
-            false => return None,
-        };
-        Some(Site {
-            ordinal,
+        if !home.enter(driver) {
+            return Ok(None);
+        }
+        Ok(Some(Site {
+            ordinal: driver.current_device()?,
             home: Some(home),
-        })
+        }))
     }
 }
 
@@ -172,37 +183,43 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// Blocks until the device has done the work that it has; for a thread of ours, whose context changes.
-    pub(super) fn settle(self, driver: &dyn Driver) {
+    /// Blocks until the device has done the work that it has; returns false if it may not have, since the driver refuses
+    /// to wait. For a thread of ours, whose context changes.
+    pub(super) fn settle(&self, driver: &dyn Driver) -> bool {
         let _primary = match self.home {
             Some(home) if home.enter(driver) => None,
-            Some(_) => return,
+            Some(_) => return true,
             None => match ContextGuard::of_device(driver, self.ordinal) {
                 Ok(entered) => Some(entered),
-                Err(_) => return,
+                Err(_) => return driver.primary_context_active(self.ordinal) == Ok(false),
             },
         };
         if let Ok(pointer) = driver.alloc(1) {
             // SAFETY: just allocated, and used by nothing.
-            let _ = unsafe { driver.free(pointer) };
+            unsafe { driver.free(pointer) }.is_ok()
         } else if let Ok(pointer) = driver.alloc_pinned(1) {
             // SAFETY: just allocated, and used by nothing.
-            let _ = unsafe { driver.free_pinned(pointer) };
+            unsafe { driver.free_pinned(pointer) }.is_ok()
+        } else {
+            false
         }
     }
 
     /// The devices in use but this one.
-    fn others(driver: &dyn Driver, ordinal: i32) -> Vec<Self> {
-        let is_used =
-            |other: &i32| *other != ordinal && driver.primary_context_active(*other) == Ok(true);
-        let count = driver.device_count().unwrap_or(0);
-        let devices = (0..count).filter(is_used);
-        devices
-            .map(|ordinal| Self {
-                ordinal,
-                home: None,
-            })
-            .collect()
+    ///
+    /// # Errors
+    /// The driver's refusal: some device is not known.
+    fn others(driver: &dyn Driver, ordinal: i32) -> Result<Vec<Self>, DriverError> {
+        let mut found = Vec::new();
+        for other in 0..driver.device_count()? {
+            if other != ordinal && driver.primary_context_active(other)? {
+                found.push(Self {
+                    ordinal: other,
+                    home: None,
+                });
+            }
+        }
+        Ok(found)
     }
 }
 
@@ -222,11 +239,8 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// Allocates from the pool of the stream's device, which is the current one, for work on `stream`.
-    ///
-    /// # Errors
-    /// The driver's refusal; [unsupported](DriverError::is_unsupported) if the device has no pools.
-    pub(crate) fn pooled(
+    /// As [`allocate_pooled`](super::allocate_pooled), of new memory.
+    pub(super) fn pooled(
         driver: &'static dyn Driver,
         nbytes: u64,
         ordinal: i32,
@@ -283,12 +297,15 @@ impl Block {
 
     /// The devices whose work may use it, but its own if the call that frees it waits for that. On a thread of ours,
     /// whose context changes.
-    pub(super) fn sites_of_use(&self) -> Vec<Site> {
+    ///
+    /// # Errors
+    /// The driver's refusal: some device is not known.
+    pub(super) fn sites_of_use(&self) -> Result<Vec<Site>, DriverError> {
         let (driver, used) = (self.driver, self.used.home);
         match self.used.works {
             Works::Anywhere => Site::others(driver, self.ordinal),
-            _ if self.memory != Memory::Pool && self.home == used => Vec::new(),
-            _ => self.used.site(driver).into_iter().collect(),
+            _ if self.memory != Memory::Pool && self.home == used => Ok(Vec::new()),
+            _ => Ok(self.used.site(driver)?.into_iter().collect()),
         }
     }
 

@@ -1,12 +1,14 @@
 //! The threads that free what only a call that waits for the device can free, one for each device.
 //!
 //! Behind work that has nothing to do with it, such memory would pile up; so what waits here may be taken by the next
-//! copy that it is large enough for, and not more than twice as large. A block that work of several devices may use goes from one device's thread to the next, so that
-//! none waits for another device.
+//! copy that it is large enough for, and not more than twice as large. A block that work of several devices may use goes
+//! from one device's thread to the next, so that none waits for another device. What the driver refuses to wait for is
+//! kept, and tried again: it is never given back before its use is over.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::block::{Block, Home, Memory, Site, Use};
 use super::held::Held;
@@ -17,6 +19,8 @@ use crate::process::signals;
 static SHELVES: Mutex<Vec<Shelf>> = Mutex::new(Vec::new());
 /// Signalled when a block comes, and when one has been freed.
 static CHANGED: Condvar = Condvar::new();
+/// The pause before the driver is asked again what it has refused.
+const PAUSE: Duration = Duration::from_millis(10);
 /// How many times a thread has done with what it waited for.
 static ENDED: AtomicU64 = AtomicU64::new(0);
 
@@ -32,8 +36,11 @@ struct Shelf {
 struct Waiting {
     held: Held,
     is_in_use: bool,
-    /// The devices that are waited for first; the call that frees a block waits for its own.
-    sites: Vec<Site>,
+    /// The devices that are waited for first; the call that frees a block waits for its own. `None` if they are not known
+    /// yet.
+    sites: Option<Vec<Site>>,
+    /// Whether the driver has just refused to wait, or to name the devices.
+    is_stuck: bool,
 }
 
 type Shelves = MutexGuard<'static, Vec<Shelf>>;
@@ -53,13 +60,14 @@ fn wait(shelves: Shelves) -> Shelves {
 /// context may change.
 pub(super) fn later(held: Held, is_in_use: bool) {
     let sites = match is_in_use {
-        true => held.sites_of_use(),
-        false => Vec::new(),
+        true => held.sites_of_use().ok(),
+        false => Some(Vec::new()),
     };
     let waiting = Waiting {
         held,
         is_in_use,
         sites,
+        is_stuck: false,
     };
     let alone = put(&mut lock(), waiting);
     if let Some(alone) = alone {
@@ -135,14 +143,13 @@ pub(super) fn ended() -> u64 {
     ENDED.load(Ordering::Acquire)
 }
 
-/// Blocks until something is freed that is not among those `seen`; returns false if nothing of the device waits here.
+/// Blocks until something is freed that is not among those `seen`; returns false if nothing of the device waits here but
+/// what the driver refuses to wait for.
 pub(super) fn wait_for(ordinal: i32, seen: u64) -> bool {
     let is_of_it = |shelf: &Shelf| {
+        let mut waiting = shelf.waiting.iter();
         shelf.busy_with == Some(ordinal)
-            || shelf
-                .waiting
-                .iter()
-                .any(|waiting| waiting.held.ordinal() == ordinal)
+            || waiting.any(|waiting| !waiting.is_stuck && waiting.held.ordinal() == ordinal)
     };
     let mut shelves = lock();
     while ended() == seen && shelves.iter().any(is_of_it) {
@@ -162,32 +169,52 @@ fn run(driver: &'static dyn Driver, ordinal: i32) {
             shelves = wait(shelves);
             continue;
         };
-        own.busy_with = Some(waiting.held.ordinal());
+        // No thread waits for what is stuck, and none is told that it still is.
+        let was_stuck = waiting.is_stuck;
+        own.busy_with = (!was_stuck).then_some(waiting.held.ordinal());
         drop(shelves);
         let left = waiting.step();
+        let is_stuck = left.as_ref().is_some_and(|left| left.is_stuck);
         shelves = lock();
         shelf(&mut shelves, ordinal).busy_with = None;
-        ENDED.fetch_add(1, Ordering::Release);
+        if !is_stuck {
+            ENDED.fetch_add(1, Ordering::Release);
+        }
         if let Some(alone) = left.and_then(|left| put(&mut shelves, left)) {
             drop(shelves);
             alone.finish();
             shelves = lock();
         }
-        CHANGED.notify_all();
+        if !(was_stuck && is_stuck) {
+            CHANGED.notify_all();
+        }
+        let mut waiting = shelf(&mut shelves, ordinal).waiting.iter();
+        if is_stuck && waiting.all(|waiting| waiting.is_stuck) {
+            let paused = CHANGED.wait_timeout(shelves, PAUSE);
+            shelves = paused.unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 }
 
 impl Waiting {
     /// The device that is waited for next.
     fn ordinal(&self) -> i32 {
-        let next = self.sites.last();
+        let next = self.sites.as_ref().and_then(|sites| sites.last());
         next.map_or(self.held.ordinal(), |site| site.ordinal)
     }
 
     /// Waits for one device and returns what is left to wait for; ends it if there is none.
     fn step(mut self) -> Option<Self> {
-        if let Some(site) = self.sites.pop() {
-            site.settle(self.held.driver());
+        let Some(sites) = &mut self.sites else {
+            self.sites = self.held.sites_of_use().ok();
+            self.is_stuck = self.sites.is_none();
+            return Some(self);
+        };
+        if let Some(site) = sites.last() {
+            self.is_stuck = !site.settle(self.held.driver());
+            if !self.is_stuck {
+                sites.pop();
+            }
             return Some(self);
         }
         // SAFETY: its use is over, or is work of devices that were just waited for, or of the one that the call waits
@@ -200,6 +227,9 @@ impl Waiting {
         let mut left = Some(self);
         while let Some(waiting) = left {
             left = waiting.step();
+            if left.as_ref().is_some_and(|left| left.is_stuck) {
+                std::thread::sleep(PAUSE);
+            }
         }
     }
 }

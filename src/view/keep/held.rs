@@ -1,7 +1,7 @@
 //! What ends once its last use is over: an allocation, which is freed, or an owner, which is dropped.
 
 use super::block::{Block, Memory, Site, Use};
-use crate::driver::Driver;
+use crate::driver::{Driver, DriverError};
 use crate::view::Owner;
 
 /// An allocation or an owner, until its last use is over.
@@ -44,10 +44,21 @@ impl Held {
 
     /// The devices whose work may use it, but its own if the end waits for that. On a thread of ours, whose context
     /// changes.
-    pub(super) fn sites_of_use(&self) -> Vec<Site> {
+    ///
+    /// # Errors
+    /// The driver's refusal: some device is not known.
+    pub(super) fn sites_of_use(&self) -> Result<Vec<Site>, DriverError> {
         match self {
             Self::Memory(block) => block.sites_of_use(),
-            Self::Owner(owned) => owned.used.site(owned.driver).into_iter().collect(),
+            Self::Owner(owned) => Ok(owned.used.site(owned.driver)?.into_iter().collect()),
+        }
+    }
+
+    /// The size of an allocation.
+    pub(super) fn nbytes(&self) -> u64 {
+        match self {
+            Self::Memory(block) => block.nbytes,
+            Self::Owner(_) => 0,
         }
     }
 

@@ -21,6 +21,9 @@
 //! | memory for a thread's default stream, of a pool or not | the next copy that this thread makes for it marks the stream; without one, all work of the stream's device | the same |
 //! | memory for a stream that is gone | all work of the stream's device | the same |
 //! | memory for a consumer that named no stream (-1, the host) | all work of every device in use | the same |
+//! | memory for a stream, if none is left for the next copy for it | nothing: that copy's work comes later in the order of the stream | no call: the copy takes it over |
+//!
+//! What the driver refuses to wait for is kept, and the wait is tried again.
 //!
 //! `cuStreamGetId` tells a stream that was destroyed from another one under its handle.
 //!
@@ -29,7 +32,10 @@
 //!
 //! **Fork.** A forked child has neither thread, and no such memory: it is refused the driver.
 //!
-//! **Roads not taken.** `cuMemFreeAsync` on the stream cannot be asked whether a capture has begun meanwhile.
+//! **Roads not taken.** `cuMemFreeAsync` on the stream cannot be asked whether a capture has begun meanwhile. On a stream of
+//! ours, behind an event, it breaks no capture; but whether the busy stream may have the memory before that event is
+//! reached is for attributes of the device's pool to decide, which the process sets (`CU_MEMPOOL_ATTR_REUSE_*`), and it
+//! is no help for other memory. The next copy for the same stream takes a dropped one's memory over instead.
 //! `cuLaunchHostFunc` would need no thread of ours, but an owner's end may call the driver, which a host function
 //! must not. One thread that waits for the events in order lets a long stream delay all that came after it. To poll an
 //! event of the copy's own stream before `cuMemFree` does not shorten that call: it waits for every stream of the device,
@@ -46,6 +52,7 @@ pub(crate) use graph::by_graph;
 pub(crate) use poll::{end, mark_own, start, until_done};
 
 use crate::driver::{ContextGuard, Driver, DriverError, Place};
+use crate::protocol::stream::Stream;
 
 /// Allocates in the current context, or takes over what waits there to be freed, and is large enough and not much
 /// larger. What only a waiting call frees is allocated in few sizes, so that it can be taken over.
@@ -65,12 +72,49 @@ pub(crate) fn allocate(
         block.stream = None;
         return Ok(block);
     }
-    match Block::new(driver, memory, size, used, home) {
+    let made = match Block::new(driver, memory, size, used, home) {
         Err(error) if error.is_out_of_memory() && size > nbytes => {
             Block::new(driver, memory, nbytes, used, home)
         }
         made => made,
-    }
+    };
+    or_taken(made, driver, memory, nbytes, home, used)
+}
+
+/// Allocates from the pool of the stream's device, which is the current one, for work on `stream`.
+///
+/// # Errors
+/// The driver's refusal; [unsupported](DriverError::is_unsupported) if the device has no pools.
+pub(crate) fn allocate_pooled(
+    driver: &'static dyn Driver,
+    nbytes: u64,
+    ordinal: i32,
+    stream: Stream,
+    used: Use,
+) -> Result<Block, DriverError> {
+    let made = Block::pooled(driver, nbytes, ordinal, stream, used);
+    or_taken(made, driver, Memory::Pool, nbytes, used.home, used)
+}
+
+/// If memory is short: takes over what a dropped copy for the same stream has, which needs no wait.
+fn or_taken(
+    made: Result<Block, DriverError>,
+    driver: &'static dyn Driver,
+    memory: Memory,
+    nbytes: u64,
+    home: block::Home,
+    used: Use,
+) -> Result<Block, DriverError> {
+    let Err(error) = made else {
+        return made;
+    };
+    let taken = match error.is_out_of_memory() {
+        true => poll::take(driver, memory, nbytes, home, used),
+        false => None,
+    };
+    let mut block = taken.ok_or(error)?;
+    block.stream = None;
+    Ok(block)
 }
 
 /// Rounds a size up to one of four in each doubling: to less than a quarter more.

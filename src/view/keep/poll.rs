@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use super::block::{Block, Mark, Use};
+use super::block::{Block, Home, Mark, Memory, Use};
 use super::free;
 use super::held::{Held, Owned};
 use crate::driver::{ContextGuard, Driver, DriverError, Lease, RELAXED, Relaxed};
@@ -29,6 +29,27 @@ enum News {
     Ended(Owner),
     /// A thread that waits until no stream uses what has come, of memory of a device.
     Drain(Drain),
+    /// A thread that asks for memory that has come.
+    Take(Wanted, Sender<Block>),
+}
+
+/// Memory that is asked for, of a context, for a stream whose work so far may still use it.
+struct Wanted {
+    memory: Memory,
+    nbytes: u64,
+    home: Home,
+    used: Use,
+}
+
+impl Wanted {
+    /// Whether this would do.
+    fn is(&self, held: &Held) -> bool {
+        let Held::Memory(block) = held else {
+            return false;
+        };
+        let is_alike = (block.memory, block.home) == (self.memory, self.home);
+        is_alike && block.used == self.used && block.nbytes >= self.nbytes
+    }
 }
 
 /// Ends the wait of a thread: by a message if something has been given back, else when it is dropped.
@@ -147,6 +168,31 @@ pub(super) fn wait(driver: &'static dyn Driver, ordinal: i32, seen: u64) -> bool
     tell(driver, News::Drain(drain)).is_none() && receiver.recv().is_ok()
 }
 
+/// Takes over the smallest block with room for `nbytes` that `used` alone still uses: what is enqueued from now on comes
+/// after that, in the order of the same stream.
+pub(super) fn take(
+    driver: &'static dyn Driver,
+    memory: Memory,
+    nbytes: u64,
+    home: Home,
+    used: Use,
+) -> Option<Block> {
+    if !used.is_of_one_stream() {
+        return None;
+    }
+    let wanted = Wanted {
+        memory,
+        nbytes,
+        home,
+        used,
+    };
+    let (answers, receiver) = channel();
+    match tell(driver, News::Take(wanted, answers)) {
+        None => receiver.recv().ok(),
+        Some(_) => None,
+    }
+}
+
 /// Hands it to the thread; back if there is none.
 fn tell(driver: &'static dyn Driver, news: News) -> Option<News> {
     match sender(driver) {
@@ -217,7 +263,27 @@ impl Keeper {
             News::Unmarked(held) => self.unmarked.push(held),
             News::Ended(owner) => drop(owner),
             News::Drain(drain) => self.drains.push(drain),
+            News::Take(wanted, answers) => {
+                if let Some(Held::Memory(block)) = self.find(&wanted)
+                    && let Err(back) = answers.send(block)
+                {
+                    self.unmarked.push(Held::Memory(back.0));
+                }
+            }
         }
+    }
+
+    /// Takes out the smallest block that would do.
+    fn find(&mut self, wanted: &Wanted) -> Option<Held> {
+        let waiting = self.waiting.iter_mut().map(|waiting| &mut waiting.held);
+        let lists = waiting.chain([&mut self.unmarked]);
+        let fits = lists.filter_map(|list| {
+            let sizes = list.iter().enumerate().filter(|(_, held)| wanted.is(held));
+            let (size, at) = sizes.map(|(at, held)| (held.nbytes(), at)).min()?;
+            Some((size, at, list))
+        });
+        let (_, at, list) = fits.min_by_key(|(size, ..)| *size)?;
+        Some(list.swap_remove(at))
     }
 
     /// Marks the streams of what came, each stream once.

@@ -118,17 +118,19 @@ fn a_mark_tells_where_the_use_stands() {
             _ => "event",
         };
         assert_eq!(found, expected, "{stream:?} {since:?}");
-        assert_eq!(used.site(driver).is_none(), since == Since::ContextGone);
+        let site = used.site(driver).expect("an answer");
+        assert_eq!(site.is_none(), since == Since::ContextGone);
     }
 }
 
 /// A device is waited for by a call that frees memory: of the device, or if it has none left of the host. In a context
-/// that is gone nothing runs.
+/// that is gone nothing runs. If the driver refuses both, nothing is known of its work.
 #[test]
 fn a_device_is_waited_for_once() {
     for (failures, is_gone) in [(0, false), (1, false), (2, false), (0, true)] {
         let driver = script();
-        let site = used(driver, Some(STREAM)).site(driver).expect("a context");
+        let site = used(driver, Some(STREAM)).site(driver).expect("an answer");
+        let site = site.expect("a context");
         if is_gone {
             driver.replace_context(CONTEXT);
         }
@@ -136,7 +138,7 @@ fn a_device_is_waited_for_once() {
             driver.fault(call, 0, 2);
         }
         driver.take_calls();
-        site.settle(driver);
+        assert_eq!(site.settle(driver), failures < 2, "{failures} {is_gone}");
         let calls = (driver.count("cuMemFree"), driver.count("cuMemFreeHost"));
         let expected = match (failures, is_gone) {
             (0, false) => (1, 0),
@@ -157,7 +159,7 @@ fn work_anywhere_is_on_every_device_in_use() {
         }
         for memory in KINDS {
             let anywhere = block(driver, memory, used(driver, None));
-            let sites = anywhere.sites_of_use();
+            let sites = anywhere.sites_of_use().expect("an answer");
             let found: Vec<_> = sites.iter().map(|site| site.ordinal).collect();
             let others: Vec<_> = active
                 .iter()
@@ -167,7 +169,55 @@ fn work_anywhere_is_on_every_device_in_use() {
             assert_eq!(found, others);
             // A stream's own device is waited for by the call that frees memory which is of no pool.
             let there = block(driver, memory, used(driver, Some(STREAM))).sites_of_use();
-            assert_eq!(there.len(), usize::from(memory == Memory::Pool));
+            assert_eq!(
+                there.expect("an answer").len(),
+                usize::from(memory == Memory::Pool)
+            );
+        }
+    }
+}
+
+/// A call of the driver that fails leaves the devices unknown, or the wait undone: neither is taken for an answer.
+#[test]
+fn what_the_driver_refuses_is_no_answer() {
+    for code in [1, 2, 700, 999] {
+        let driver = script();
+        driver.primary(1, 0xb101);
+        let anywhere = block(driver, Memory::Device, used(driver, None));
+        for call in ["cuDeviceGetCount", "cuDevicePrimaryCtxGetState"] {
+            driver.fault(call, 0, code);
+            assert!(anywhere.sites_of_use().is_err(), "{call} {code}");
+        }
+        let there = used(driver, Some(STREAM));
+        driver.fault("cuCtxGetDevice", 0, code);
+        assert!(there.site(driver).is_err(), "{code}");
+        let site = there.site(driver).expect("an answer").expect("a context");
+        driver.fault("cuMemFree", 0, code);
+        assert!(!site.settle(driver), "{code}");
+        assert!(site.settle(driver), "{code}");
+    }
+}
+
+/// A stream is another one if its handle comes back; one that the driver does not tell from it might be.
+#[test]
+fn a_stream_is_one_if_the_driver_can_tell() {
+    for stream in [
+        STREAM,
+        Stream::LegacyDefault,
+        Stream::PerThreadDefault,
+        Stream::None,
+    ] {
+        for code in [0, 999] {
+            let driver = script();
+            if code != 0 {
+                driver.fault("cuStreamGetId", 0, code);
+            }
+            let used = used(
+                driver,
+                Some(stream).filter(|stream| *stream != Stream::None),
+            );
+            let is_one = stream != Stream::None && (stream != STREAM || code == 0);
+            assert_eq!(used.is_of_one_stream(), is_one, "{stream:?} {code}");
         }
     }
 }

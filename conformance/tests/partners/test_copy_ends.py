@@ -1,0 +1,166 @@
+"""What a dropped copy leaves is not given away before its use is over; the stream that it was for uses it again."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import cai_dlpack as cd
+import pytest
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import Cai, cai, interface
+from conformance.tests.partners.test_copy_order import (
+    OLD,
+    SIZE,
+    copy_for,
+    is_alive,
+    memory,
+    on_a_thread,
+    read_on,
+    settled,
+    soon,
+    view,
+    wait,
+)
+from conformance.tests.simulated.machine import Machine
+
+PER_THREAD, MEBIBYTE, OUT_OF_MEMORY, UNKNOWN = 2, 1 << 20, 2, 999
+# The calls by which the library's threads find the devices of a copy's work, and wait for them.
+WAITS = {
+    "nothing can be allocated": ["cuMemAlloc_v2", "cuMemHostAlloc"],
+    "the allocation cannot be freed": ["cuMemFree_v2"],
+    "the device is not told": ["cuCtxGetDevice"],
+}
+
+
+@pytest.fixture(autouse=True, params=["threaded", "lazy"])
+def schedule(request: pytest.FixtureRequest, machine: Machine) -> Iterator[None]:
+    """Each test runs with worker threads, and with work that runs only if it is waited for."""
+    settled(machine)
+    machine.control.schedule = request.param
+    yield
+    machine.control.open_gates()
+    machine.control.clear_faults()
+    machine.control.schedule = "threaded"
+    settled(machine)
+
+
+def refuse_the_wait(machine: Machine, calls: list[str], code: int, times: int) -> None:
+    for call in calls:
+        for nth in range(1, times + 1):
+            machine.control.fault(call, code, nth, by="other")
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("code", [OUT_OF_MEMORY, UNKNOWN])
+@pytest.mark.parametrize("why", WAITS)
+def test_a_copy_whose_work_cannot_be_waited_for_is_kept(why: str, code: int, times: int, machine: Machine) -> None:
+    """No thread but its own can name the stream, so that the device is waited for; refused, that is tried again."""
+    source, target = view(memory(machine, "device")), machine.device_memory(SIZE)
+    before = settled(machine)
+    tensor = copy_for(source, PER_THREAD)
+    assert wait(machine, PER_THREAD) == 0
+    with machine.control.gate(PER_THREAD):
+        read_on(machine, PER_THREAD, target, tensor.data)
+        refuse_the_wait(machine, WAITS[why], code, times)
+        abi.release(tensor)
+        time.sleep(0.1)
+        assert is_alive(machine, tensor), "freed under pending work"
+    assert wait(machine, PER_THREAD) == 0
+    assert machine.read(target, SIZE) == OLD
+    more = times if why == "the allocation cannot be freed" else 0
+    assert soon(lambda: machine.control.pending_faults() == 0)
+    assert soon(lambda: machine.control.live().allocations <= before + more)
+
+
+@pytest.mark.parametrize("call", ["cuDeviceGetCount", "cuDevicePrimaryCtxGetState", "cuMemAlloc_v2"])
+def test_a_copy_for_no_stream_whose_devices_are_not_told_is_kept(call: str, machine: Machine) -> None:
+    """Work on the other device reads it."""
+    source, other = view(memory(machine, "managed")), machine.stream(1)
+    target = machine.device_memory(SIZE, 1)
+    before = settled(machine)
+    tensor = copy_for(source, -1)
+    with machine.control.gate(other):
+        read_on(machine, other, target, tensor.data)
+        refuse_the_wait(machine, [call] + ["cuMemHostAlloc"] * (call == "cuMemAlloc_v2"), UNKNOWN, 2)
+        abi.release(tensor)
+        time.sleep(0.1)
+        assert is_alive(machine, tensor), "freed under pending work"
+    assert wait(machine, other) == 0
+    assert machine.read(target, SIZE) == OLD
+    assert soon(lambda: machine.control.live().allocations <= before)
+
+
+def test_an_allocation_does_not_wait_for_what_cannot_be_waited_for(machine: Machine) -> None:
+    """A full device is refused while the driver refuses the wait that would give memory back."""
+    pointer = memory(machine, "device", MEBIBYTE)
+    source = cd.view(cai(shape=(MEBIBYTE,), typestr="|u1", strides=None, data=(pointer, False)))
+    mine = machine.stream()
+    with room_for(machine, 1):
+        tensor = copy_for(source, PER_THREAD)
+        with machine.control.gate(PER_THREAD):
+            machine.control.store(PER_THREAD, pointer, bytes(1))
+            refuse_the_wait(machine, WAITS["nothing can be allocated"], OUT_OF_MEMORY, 10_000)
+            abi.release(tensor)
+            time.sleep(0.05)
+
+            def refused() -> bool:
+                machine.set_current(0)
+                with pytest.raises(cd.DriverError, match="OUT_OF_MEMORY"):
+                    copy_for(source, mine)
+                return True
+
+            assert on_a_thread(refused)
+    machine.control.clear_faults()
+    assert soon(lambda: not is_alive(machine, tensor))
+
+
+@contextmanager
+def room_for(machine: Machine, copies: int) -> Iterator[None]:
+    """Lets the device take so many MiB more, and no others' crumbs."""
+    settled(machine)
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    machine._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    everything = machine.control.get("memory")
+    machine.control.set("memory", total.value - free.value + copies * MEBIBYTE + MEBIBYTE // 2)
+    try:
+        yield
+    finally:
+        machine.control.set("memory", everything)
+
+
+@pytest.mark.parametrize("pools", [True, False], ids=["pools", "no-pools"])
+@pytest.mark.parametrize("kind", ["device", "managed", "pinned"])
+@pytest.mark.parametrize("default", [None, 1, PER_THREAD], ids=["handle", "legacy", "per-thread"])
+def test_copies_for_a_busy_stream_on_a_full_device_go_on(
+    default: int | None, kind: str, pools: bool, machine: Machine
+) -> None:
+    """The next copy is enqueued behind the last use of what the same stream's dropped copies have."""
+    pointer, mine = memory(machine, kind, MEBIBYTE), default or machine.stream()
+    ready = machine.stream()
+    targets = [machine.device_memory(1) for _ in range(12)]
+    before = settled(machine)
+    if not pools:
+        for nth in range(1, 100):
+            machine.control.fault("cuMemAllocAsync", 801, nth)
+
+    def copied() -> bool:
+        machine.set_current(0)
+        with machine.control.gate(mine):
+            for nth, target in enumerate(targets):
+                machine.control.store(ready, pointer, bytes([nth + 1]))
+                producer = Cai(interface(shape=(MEBIBYTE,), typestr="|u1", data=(pointer, False), stream=ready))
+                tensor = copy_for(cd.view(producer), mine)
+                addresses = (ctypes.c_uint64(target), ctypes.c_uint64(tensor.data), ctypes.c_size_t(1))
+                machine._call("cuMemcpyAsync", *addresses, ctypes.c_void_p(mine))
+                abi.release(tensor)
+        return wait(machine, mine) == 0
+
+    with room_for(machine, 3):
+        assert on_a_thread(copied)
+    machine.control.clear_faults()
+    assert [machine.read(target, 1)[0] for target in targets] == list(range(1, 13))
+    assert soon(lambda: machine.control.live().allocations == before)

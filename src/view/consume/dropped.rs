@@ -1,0 +1,94 @@
+//! Ends a guard that was dropped: by the return edge, else by a wait of the host, else by nothing, which it tells.
+
+use std::fmt;
+
+use super::{ConsumeGuard, ReturnEdge};
+use crate::driver::{self, Done};
+use crate::error::Error;
+use crate::protocol::stream::{Stream, SyncPolicy};
+use crate::view::streams::{Placed, is_elsewhere};
+use crate::view::{CaiView, with_driver};
+
+/// What the end of a dropped guard has done; displayed, what a warning has to tell of it.
+#[derive(Debug)]
+pub(crate) enum Dropped {
+    /// The producer's stream waits for the consumer.
+    Edge,
+    /// The host has waited for the consumer; instead of the return edge, if that was refused.
+    HostWaited(Option<Error>),
+    /// Nothing, and nothing is missing.
+    NotNeeded,
+    /// Nothing, for this reason: the caller orders what comes after.
+    Nothing(&'static str),
+    /// Nothing: the return edge was refused, and so was the wait of the host.
+    Refused(Error, Error),
+}
+
+impl fmt::Display for Dropped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Edge => f.write_str("its return edge was made only now"),
+            Self::HostWaited(None) => f.write_str("the host has waited for its consumer only now"),
+            Self::HostWaited(Some(edge)) => {
+                let text =
+                    "the host has waited for its consumer only now, as no return edge can be made";
+                write!(f, "{text}: {edge}")
+            }
+            Self::NotNeeded => f.write_str("nothing has to wait for its consumer"),
+            Self::Nothing(why) => write!(f, "nothing waits for its consumer: {why}"),
+            Self::Refused(edge, wait) => {
+                let text = "nothing waits for its consumer: no return edge can be made";
+                write!(f, "{text} ({edge}), and the host cannot wait ({wait})")
+            }
+        }
+    }
+}
+
+impl ConsumeGuard {
+    /// Ends a guard whose block was not left, in the first way that is not refused.
+    pub(crate) fn end_dropped(&mut self) -> Dropped {
+        let (consumer, mut done) = (self.nameable(), None);
+        let made = self.close(CaiView::producer_moved, |guard, producer| {
+            done = guard.make_wait_for(consumer, producer)?.or(done);
+            Ok(())
+        });
+        if let Err(edge) = made {
+            let place = self.place(consumer, None);
+            return match with_driver(|driver| driver::synchronize(driver, consumer.stream, &place))
+            {
+                Ok(()) => Dropped::HostWaited(Some(edge)),
+                Err(wait) => Dropped::Refused(edge, wait),
+            };
+        }
+        match (self.consumer.edge, self.consumer.policy, done) {
+            (ReturnEdge::Unknown, ..) => Dropped::Nothing("the producer's stream is unknown"),
+            (ReturnEdge::Event, SyncPolicy::None, _) => Dropped::Nothing("the policy is \"none\""),
+            (_, _, Some(Done::Event(_))) => Dropped::Edge,
+            (_, _, Some(Done::HostWait(_))) => Dropped::HostWaited(None),
+            (_, _, None | Some(Done::Nothing(_))) => Dropped::NotNeeded,
+        }
+    }
+
+    /// Returns the consumer's stream as this thread can name it: for the default stream of another thread the legacy one
+    /// of its context, which waits for it.
+    fn nameable(&self) -> Placed {
+        let placed = self.consumer.placed;
+        match is_elsewhere(placed.thread) {
+            false => placed,
+            true => Placed {
+                stream: Stream::LegacyDefault,
+                thread: None,
+                ..placed
+            },
+        }
+    }
+}
+
+impl Drop for ConsumeGuard {
+    /// Makes the return edge. If that is refused the host waits for the consumer instead. Both are refused in a capture
+    /// alone, and by a driver that runs no work any more: then nothing waits. On another thread than that of the
+    /// consumer's per-thread default stream, the default streams of all threads are waited for.
+    fn drop(&mut self) {
+        self.end_dropped();
+    }
+}
