@@ -117,6 +117,44 @@ def test_packed_elements_come_from_bytes(name: str) -> None:
     check_refusal(found, "array-unreadable", "object", hint="dtype='uint8'")
 
 
+# --- the other byte order -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in EXTRA if np.dtype(getattr(ml_dtypes, name)).itemsize == 1])
+def test_one_byte_has_no_order(name: str) -> None:
+    native = filled(name)
+    for order in "<>=":
+        array = native.astype(native.dtype.newbyteorder(order))
+        view = cd.view(array)
+        assert (view.dtype.name, view.ptr) == (name, array.ctypes.data)
+        again = np.asarray(view)
+        assert (again.dtype, bytes_of(again)) == (native.dtype, bytes_of(native))
+
+
+WIDE = [name for name in EXTRA if np.dtype(getattr(ml_dtypes, name)).itemsize > 1]
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_swapped_bytes_of_ml_dtypes_are_not_read_as_the_type(name: str) -> None:
+    """NumPy writes `>V2` for bfloat16 alone of its types, so that the order means something."""
+    native = filled(name)
+    array = native.astype(native.dtype.newbyteorder("S"))
+    written = array.__array_interface__["typestr"]
+    if written[1] != "V":
+        assert refuse(lambda: cd.view(array), BufferError).rule == "producer-dtype"
+        return
+    for door in (cd.to_dlpack, cd.from_dlpack):
+        check_refusal(refuse(lambda: door(array), BufferError), "typestr-byte-order", "typestr", value=written)  # noqa: B023
+    for presented in (name, "uint16", ml_dtypes.bfloat16):
+        found = refuse(lambda: cd.view(array, dtype=presented), BufferError)  # noqa: B023
+        check_refusal(found, "typestr-byte-order", "typestr", value=written)
+    view = cd.view(array)
+    assert (str(view.dtype), view.__array_interface__["typestr"]) == (written, written)
+    check_refusal(refuse(view.__dlpack__, BufferError), "typestr-byte-order", "typestr", value=written)
+    assert "[typestr-byte-order]" in (cd.explain(array, to="numpy").refused or "")
+    assert bytes_of(np.asarray(view)) == bytes_of(array)
+
+
 # --- refused, with a remedy -----------------------------------------------------------------------------------
 
 SWAPPED = np.dtype("f4").newbyteorder().str
