@@ -261,6 +261,15 @@ impl TypeStr {
         }
     }
 
+    /// Whether NumPy has a dtype for it, on a platform whose long double takes 16 bytes.
+    #[cfg(feature = "pyo3")]
+    pub(crate) const fn has_numpy(self) -> bool {
+        !matches!(
+            (self.kind, self.size),
+            (Kind::Bit, _) | (Kind::Float, 1 | 10 | 12) | (Kind::Complex, 4 | 20 | 24)
+        )
+    }
+
     /// Whether the items have the other byte order, which [`to_dtype`](Self::to_dtype) refuses.
     #[must_use]
     pub const fn is_swapped(self) -> bool {

@@ -12,8 +12,7 @@ use pyo3::types::PyDict;
 
 use crate::protocol::convert::Items;
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::{Access, Flags};
-use crate::protocol::dtype::Kind;
+use crate::protocol::device::{Access, Device, Flags};
 use crate::protocol::interface::Descr;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, SyncPolicy};
@@ -55,7 +54,7 @@ const COPIED: &str = "cai_dlpack.from_dlpack(view, device=(1, 0))";
 pub(crate) fn as_numpy(array: &Descriptor) -> Option<String> {
     let is_packed = array.dtype().itemsize().is_none();
     let has_numpy = match array.cai_only() {
-        Some(only) => only.typestr().kind() != Kind::Bit,
+        Some(only) => only.typestr().has_numpy(),
         None => {
             array.dtype().lanes() == 1
                 && (!is_packed || array.flags().contains(Flags::SUBBYTE_PADDED))
@@ -63,6 +62,11 @@ pub(crate) fn as_numpy(array: &Descriptor) -> Option<String> {
     };
     match array.device().is_host_readable() {
         _ if !has_numpy => None,
+        // The host cannot wait for a stream of ROCm; by DLPack it is the consumer's to wait.
+        true if array.device().device_type == Device::ROCM_HOST => {
+            let by_dlpack = array.cai_only().is_none() && array.dtype().typestr().is_ok();
+            by_dlpack.then(|| "numpy.from_dlpack(view)".to_owned())
+        }
         true => Some("numpy.asarray(view)".to_owned()),
         false if Transfer::can_copy_to_host(array) => Some(format!("numpy.asarray({COPIED})")),
         false => None,
@@ -93,6 +97,14 @@ pub(crate) fn array_interface<'py>(
     let items = descriptor
         .items()
         .map_err(|violation| as_attribute_error(&violation))?;
+    // NumPy reads this dict before it calls `__array__`, and refuses a typestr that it lacks without a rule.
+    if let Items::CaiOnly(only) = &items
+        && !only.typestr().has_numpy()
+    {
+        let found = format_args!("'{}'", only.typestr());
+        let violation = Violation::new(Rule::NumpyDtype, Field::ArrayInterface("typestr"), found);
+        return Err(as_attribute_error(&violation));
+    }
     wait(view)?;
     let names = names(py);
     let dict = new_dict(py)?;
@@ -205,11 +217,16 @@ fn without_format(descriptor: &Descriptor) -> Violation {
             None => violation,
         };
     };
-    match (only.descr(), only.typestr().kind()) {
-        (Descr::Fields(_), _) => violation
+    match only.descr() {
+        Descr::Fields(_) => violation
             .with_hint("numpy.asarray(view) takes it; view.field('name') views a field of records"),
-        (_, Kind::Bit) => violation,
-        _ => violation.with_hint("numpy.asarray(view) takes it"),
+        _ if only.typestr().has_numpy() => violation.with_hint("numpy.asarray(view) takes it"),
+        _ => match only.typestr().meant() {
+            None => violation,
+            Some(dtype) => violation.with_hint(format!(
+                "cai_dlpack.view(view, dtype='{dtype}') presents it, if that is its type"
+            )),
+        },
     }
 }
 
