@@ -92,7 +92,8 @@ impl Export {
             if access == Access::ReadOnly {
                 return Err(read_only_to_legacy(request.max_version));
             }
-            refuse_padded(descriptor, Field::Argument("max_version"))?;
+            refuse_padded(descriptor, Field::Object)
+                .map_err(|refused| padded_to_legacy(refused, request.max_version))?;
         } else if descriptor.dtype.is_sub_byte() {
             check_knows_sub_byte(descriptor, request.max_version)?;
         }
@@ -219,7 +220,8 @@ fn check_knows_sub_byte(descriptor: DescriptorRef<'_>, max_version: Value<'_, '_
     // A pair of ints (`takes_versioned`).
     let part = |at| MAX_VERSION.read::<i64>(&version.get_item(at)?);
     if (part(0)?, part(1)?) < (1, 1) {
-        refuse_padded(descriptor, Field::Argument("max_version"))?;
+        refuse_padded(descriptor, Field::Object)
+            .map_err(|refused| padded_to_legacy(refused, max_version))?;
         refuse_packed(descriptor, Field::Argument("max_version"))?;
     }
     Ok(())
@@ -303,10 +305,31 @@ fn target(dl_device: &Bound<'_, PyAny>, own: Device) -> PyResult<Device> {
 }
 
 fn wants_copy(copy: &Bound<'_, PyAny>) -> PyResult<bool> {
-    match copy.cast::<PyBool>() {
-        Ok(copy) => Ok(copy.is_true()),
-        Err(_) => Err(Violation::new(Rule::CopyType, Field::Argument("copy"), repr(copy)).into()),
-    }
+    // NumPy's bool too, as for the other flags (`flag`).
+    copy.extract().map_err(|error: PyErr| {
+        release::drop_now(error);
+        Violation::new(Rule::CopyType, Field::Argument("copy"), repr(copy)).into()
+    })
+}
+
+/// Names what the consumer has passed, or the array if it has passed nothing, and the remedy that an export has.
+#[cold]
+fn padded_to_legacy(refused: Violation, max_version: Value<'_, '_>) -> PyErr {
+    let elements = format!("{} elements", refused.found());
+    let refused = match max_version {
+        Some(version) => refused
+            .in_field(Field::Argument("max_version"))
+            .with_found(format!("{}, with {elements}", repr(&version))),
+        None => refused.with_found(format!(
+            "{elements}, for a consumer that passes no max_version"
+        )),
+    };
+    let bytes = refused
+        .hint()
+        .map(|bytes| format!("; {bytes}"))
+        .unwrap_or_default();
+    let asks = format!("max_version=(1, 1) exports them with the flag{bytes}");
+    refused.with_hint(asks).into()
 }
 
 #[cold]
