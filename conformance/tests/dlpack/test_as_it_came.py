@@ -227,13 +227,11 @@ def test_strides_are_as_they_came(shape: tuple[int, ...], strides: tuple[int, ..
 
 
 def test_strides_of_numpy_through_a_view() -> None:
-    """Slices to one element, and to none, as NumPy itself reads them."""
+    """Slices to one element, and to none: as they are, by DLPack and in a buffer of any strides."""
     whole = np.arange(24.0).reshape(2, 3, 4)
     for array in (whole[::-1][:1], whole[:, ::2][:, :1], whole.T[:1], whole[:1].T):
         assert np.from_dlpack(cd.view(array)).strides == np.from_dlpack(array).strides
-        buffer: Any = cd.view(array)
-        numpys: Any = array
-        assert np.asarray(memoryview(buffer)).strides == np.asarray(memoryview(numpys)).strides
+        assert np.asarray(cd.view(array)).strides == array.strides
     empty = whole[:0, ::2]
     assert cd.view(empty).byte_strides == empty.strides
 

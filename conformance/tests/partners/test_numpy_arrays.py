@@ -55,6 +55,24 @@ def test_a_type_of_ml_dtypes_comes_as_it_is(name: str) -> None:
             assert again.strides == made.strides
 
 
+@pytest.mark.parametrize("name", [*EXTRA, "M8[s]", "S3", "f4", [("x", "i4")]])
+@pytest.mark.parametrize(
+    ("shape", "strides"),
+    [((1, 4, 4, 2), (1, 8, 2, 32)), ((3, 1), (1, 77)), ((1, 1), (5, 9)), ((1,), (7,)), ((0, 3), (77, 5)), ((2, 0), (3, 9))],
+)
+def test_strides_that_lead_nowhere_arrive(name: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    """NumPy's dict has None for each of these that is contiguous, and `strides` as they are."""
+    kind = np.dtype(getattr(ml_dtypes, name, name) if isinstance(name, str) else name)
+    steps = [step * kind.itemsize for step in strides]
+    array: Any = np.ndarray(shape, kind, bytearray(512 * kind.itemsize), 0, steps)
+    view = cd.view(array)
+    assert view.byte_strides == array.strides
+    if array.size or name not in EXTRA:
+        # Of those of ml_dtypes NumPy reads the bits by DLPack, and drops the strides of an array without elements.
+        assert np.asarray(view).strides == array.strides
+        assert np.asarray(cd.view(view)).strides == array.strides
+
+
 @pytest.mark.parametrize("name", EXTRA)
 def test_it_is_read_only_and_alive_as_the_array_is(name: str) -> None:
     array = filled(name)
