@@ -138,6 +138,13 @@ def test_what_cai_alone_can_say(row: Any) -> None:
         assert plain.refused is None and f"[{row.rule}]" in str(plain)
 
 
+@pytest.mark.parametrize("row", CAI_ONLY_ROWS, ids=lambda row: row.id)
+def test_what_no_assertion_remedies_is_refused_first(row: Any) -> None:
+    view: Any = cd.view(cai(**{row.key: row.value}), device_id=0, read_only=True)
+    found = {name: rule_of(partial(out, view)) for name, out in OUT.items()}
+    assert set(found.values()) == {row.rule}, found
+
+
 # --- values that an operation is still pending on ---------------------------------------------------------------
 
 
