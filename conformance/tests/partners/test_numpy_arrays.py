@@ -58,7 +58,14 @@ def test_a_type_of_ml_dtypes_comes_as_it_is(name: str) -> None:
 @pytest.mark.parametrize("name", [*EXTRA, "M8[s]", "S3", "f4", [("x", "i4")]])
 @pytest.mark.parametrize(
     ("shape", "strides"),
-    [((1, 4, 4, 2), (1, 8, 2, 32)), ((3, 1), (1, 77)), ((1, 1), (5, 9)), ((1,), (7,)), ((0, 3), (77, 5)), ((2, 0), (3, 9))],
+    [
+        ((1, 4, 4, 2), (1, 8, 2, 32)),
+        ((3, 1), (1, 77)),
+        ((1, 1), (5, 9)),
+        ((1,), (7,)),
+        ((0, 3), (77, 5)),
+        ((2, 0), (3, 9)),
+    ],
 )
 def test_strides_that_lead_nowhere_arrive(name: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
     """NumPy's dict has None for each of these that is contiguous, and `strides` as they are."""
