@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use dlpark::ffi::{DLManagedTensor, DLManagedTensorVersioned};
 use pyo3::Borrowed;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyTuple};
+use pyo3::types::PyTuple;
 
 use crate::protocol::descriptor::DescriptorRef;
 use crate::protocol::device::{Access, Device, Flags};
@@ -16,6 +16,7 @@ use crate::python::capsule;
 use crate::python::cpython::fastcall::Value;
 use crate::python::cpython::int;
 use crate::python::cpython::int::{IntRule, repr};
+use crate::python::cpython::release;
 use crate::python::cpython::tuple::tuple_item;
 use crate::view::{
     Abi, CaiView, RawOwner, Ticket, Transfer, build_in_capsule, refuse_packed, refuse_padded,
@@ -288,20 +289,12 @@ fn target(dl_device: &Bound<'_, PyAny>, own: Device) -> PyResult<Device> {
         device_type,
         id: DL_DEVICE.read(&pair.get_item(1)?)?,
     };
-    let managed =
-        own.device_type == Device::CUDA_MANAGED && wanted.device_type == Device::CUDA_MANAGED;
-    if wanted == own || managed {
-        return Ok(own);
-    }
-    if wanted == Device::HOST && (own.is_host_readable() || own.device_type == Device::CUDA) {
-        return Ok(wanted);
-    }
-    let hint = format!("the data is on ({}, {})", own.device_type, own.id);
-    Err(
+    own.exported_on(wanted).ok_or_else(|| {
+        let hint = format!("the data is on ({}, {})", own.device_type, own.id);
         Violation::new(Rule::TransferRefused, field, repr(dl_device))
             .with_hint(hint)
-            .into(),
-    )
+            .into()
+    })
 }
 
 fn wants_copy(copy: &Bound<'_, PyAny>) -> PyResult<bool> {
