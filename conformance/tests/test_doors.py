@@ -154,7 +154,7 @@ PENDING: dict[str, dict[str, Any]] = {
     for flag in ("is_neg", "is_conj")
     for kind, value in (("()", lambda self: True), ("", True))
 }
-COMPLEX = {"dtype": (abi.COMPLEX, 64, 1)}
+COMPLEX: dict[str, Any] = {"dtype": (abi.COMPLEX, 64, 1)}
 
 
 def on_cuda() -> abi.Made:
