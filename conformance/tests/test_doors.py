@@ -138,50 +138,86 @@ def test_what_cai_alone_can_say(row: Any) -> None:
         assert plain.refused is None and f"[{row.rule}]" in str(plain)
 
 
+@pytest.mark.parametrize("row", CAI_ONLY_ROWS, ids=lambda row: row.id)
+def test_what_no_assertion_remedies_is_refused_first(row: Any) -> None:
+    view: Any = cd.view(cai(**{row.key: row.value}), device_id=0, read_only=True)
+    found = {name: rule_of(partial(out, view)) for name, out in OUT.items()}
+    assert set(found.values()) == {row.rule}, found
+
+
 # --- values that an operation is still pending on ---------------------------------------------------------------
 
 
-def negated(self: object) -> bool:
-    return True
-
-
-class NegatedCai(Cai):
-    is_neg = negated
-
-
-class NegatedDlpack(Dlpack):
-    is_neg = negated
-
-
-class NegatedBoth(Dlpack):
-    """Has an interface without a stream, so that `__dlpack__` is taken."""
-
-    is_neg = negated
-    __cuda_array_interface__ = interface(version=2)
+#: The flags of torch, each a method or a property.
+PENDING: dict[str, dict[str, Any]] = {
+    f"{flag}{kind}": {flag: value}
+    for flag in ("is_neg", "is_conj")
+    for kind, value in (("()", lambda self: True), ("", True))
+}
+COMPLEX: dict[str, Any] = {"dtype": (abi.COMPLEX, 64, 1)}
 
 
 def on_cuda() -> abi.Made:
-    return abi.make(device=(abi.CUDA, 0), data=FAKE_POINTER)
+    return abi.make(device=(abi.CUDA, 0), data=FAKE_POINTER, **COMPLEX)
 
 
-NEGATED: dict[str, tuple[Callable[[], object], dict[str, Door]]] = {
-    "by a table": (lambda: tabled(abi.make(), is_neg=negated), OF_DLPACK),
-    "by __dlpack__": (lambda: NegatedDlpack(abi.make()), OF_DLPACK),
-    "on a device by __dlpack__": (lambda: NegatedDlpack(on_cuda()), OF_DLPACK),
-    "by the interface": (lambda: NegatedCai(interface()), OF_CAI),
-    "by both": (lambda: NegatedBoth(on_cuda()), {**OF_DLPACK, **OF_CAI}),
+def lazily(base: type, pending: dict[str, Any], *made: object, **members: Any) -> Any:
+    return type("Lazy", (base,), {**pending, **members})(*made)
+
+
+def complexes(**changes: Any) -> dict[str, Any]:
+    return interface(typestr="<c8", **changes)
+
+
+def both(pending: dict[str, Any], **changes: Any) -> Any:
+    """Has an interface beside its tensor."""
+    return lazily(Dlpack, pending, on_cuda(), __cuda_array_interface__=complexes(**changes))
+
+
+def tabled_both(pending: dict[str, Any]) -> object:
+    return tabled(on_cuda(), **pending, __cuda_array_interface__=complexes(version=2, stream=...))
+
+
+def explained(obj: object, **keywords: Any) -> object:
+    """Raises what `explain` tells, so that it is a door."""
+    refused = cd.explain(obj, **keywords).refused
+    if refused is None:
+        return "nothing refused"
+    error: Any = BufferError(refused)
+    error.rule = refused[refused.rindex("[") + 1 : -1] if refused.endswith("]") else refused
+    raise error
+
+
+WITH_A_STREAM: dict[str, Door] = {
+    f"{door.__name__} with {stream}": partial(door, producer_stream=stream)
+    for stream in (None, 1, 0x5550)
+    for door in (cd.view, cd.from_dlpack, cd.to_dlpack, explained)
+}
+WITHOUT_DLPACK = {name: door for name, door in WITH_A_STREAM.items() if "from_dlpack" not in name}
+SPLIT: dict[str, Door] = {"split_masked": cd.split_masked, "explain": explained}
+#: How pending values are offered, and by which doors they come.
+LAZY: dict[str, tuple[Callable[[dict[str, Any]], object], dict[str, Door]]] = {
+    "by a table": (lambda pending: tabled(abi.make(**COMPLEX), **pending), {**OF_DLPACK, **SPLIT}),
+    "by a table on a device": (tabled_both, {**OF_DLPACK, **OF_CAI, **WITH_A_STREAM, **SPLIT}),
+    "by __dlpack__": (lambda pending: lazily(Dlpack, pending, abi.make(**COMPLEX)), {**OF_DLPACK, **SPLIT}),
+    "on a device by __dlpack__": (lambda pending: lazily(Dlpack, pending, on_cuda()), {**OF_DLPACK, **WITH_A_STREAM}),
+    "by the interface": (lambda pending: lazily(Cai, pending, complexes()), {**OF_CAI, **WITHOUT_DLPACK, **SPLIT}),
+    "by both": (partial(both, version=2, stream=...), {**OF_DLPACK, **OF_CAI, **WITH_A_STREAM, **SPLIT}),
+    "by both, ready": (both, {**OF_DLPACK, **OF_CAI, **WITH_A_STREAM, **SPLIT}),
 }
 
 
-@pytest.mark.parametrize("offer", NEGATED)
-def test_pending_values(offer: str) -> None:
-    make, doors = NEGATED[offer]
-    found = {name: rule_of(partial(door, make())) for name, door in doors.items()}
+@pytest.mark.parametrize("pending", PENDING)
+@pytest.mark.parametrize("offer", LAZY)
+def test_pending_values(offer: str, pending: str) -> None:
+    make, doors = LAZY[offer]
+    found = {name: rule_of(partial(door, make(PENDING[pending]))) for name, door in doors.items()}
     assert set(found.values()) == {"values-lazy"}, found
 
 
-def test_pending_values_are_not_exported_before_they_are_refused() -> None:
-    producer = NegatedDlpack(abi.make())
+@pytest.mark.parametrize("pending", PENDING)
+def test_pending_values_are_not_exported_before_they_are_refused(pending: str) -> None:
+    producer = lazily(Dlpack, PENDING[pending], abi.make(**COMPLEX))
     for door in OF_DLPACK.values():
         rule_of(partial(door, producer))
     assert producer.calls == []

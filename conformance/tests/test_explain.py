@@ -330,6 +330,17 @@ def test_a_stream_for_memory_of_the_cpu_is_refused_and_not_raised() -> None:
         cd.explain(np.arange(3.0), to="numpy", stream="five")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("to", ["numpy", "tvm_ffi", "torch", "pyarrow", "cuda.core"])
+@pytest.mark.parametrize(("stream", "rule"), [(0, "stream-zero"), (2**64, "stream-range"), (-2, "stream-range")])
+def test_what_is_no_stream_is_refused_for_memory_without_streams(to: str, stream: int, rule: str) -> None:
+    try:
+        told = cd.explain(np.arange(3.0), to=to, stream=stream).refused or ""
+    except ValueError as error:
+        told = str(error)
+    assert f"[{rule}]" in told or "[stream-cpu]" in told, told
+    assert cd.explain(np.arange(3.0), to=to, stream=-1).refused is None
+
+
 def test_a_warning_that_a_filter_makes_an_error_is_the_refusal() -> None:
     old = array(version=9)
     with warnings.catch_warnings():

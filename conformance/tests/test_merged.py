@@ -51,6 +51,9 @@ def flag_of(capsule: Any) -> bool:
 
 OF_BOTH: dict[str, tuple[Callable[[Any], Any], set[str] | None]] = {
     "view": (lambda obj: cd.view(obj).read_only, None),
+    # The dict is all that is needed of an array whose stream the caller names: its tensor is not made.
+    "view of a named stream": (lambda obj: cd.view(obj, producer_stream=1).read_only, {"dict"}),
+    "from_dlpack of a named stream": (lambda obj: cd.from_dlpack(obj, producer_stream=1).read_only, {"dict", "tensor"}),
     "from_dlpack": (lambda obj: cd.from_dlpack(obj).read_only, {"dict", "tensor"}),
     "from_cai": (lambda obj: cd.from_cai(obj).read_only, {"dict"}),
     "split_masked": (lambda obj: cd.split_masked(obj)[0].read_only, {"dict"}),

@@ -400,6 +400,42 @@ def test_a_typestr_is_quoted_as_it_is_written(typestr: str) -> None:
     check_refusal(found, "mask-dtype", "mask", value=said)
 
 
+def test_a_contradiction_about_writing_is_refused() -> None:
+    for obj in (np.zeros(3), cd.view(np.zeros(3)), cd.to_dlpack(np.zeros(3))):
+        found = refuse(partial(cd.to_dlpack, obj, read_only=True, writable=True), ValueError)
+        check_refusal(found, "argument-value", "writable", value="read_only=True")
+        assert cd.to_dlpack(obj, read_only=True, writable=False, max_version=(1, 0)) is not None
+
+
+@pytest.mark.parametrize("device", [(2, 1), (2, 0), (1, 3), (4, 0)])
+def test_the_callers_own_name_of_the_device_is_named(device: tuple[int, int]) -> None:
+    view = cd.view(np.zeros(3))
+    found = refuse(lambda: cd.from_dlpack(view, device=device), BufferError)
+    check_refusal(found, "transfer-refused", "device", value=str(device))
+    assert "dl_device" not in found.message
+    found = refuse(lambda: view.__dlpack__(dl_device=device), BufferError)
+    check_refusal(found, "transfer-refused", "dl_device", value=str(device))
+
+
+def test_array_takes_two_arguments_by_position_or_by_name() -> None:
+    view: Any = cd.view(np.arange(3.0))
+    for given, named in ((("f4", True), {}), (("f4",), {"copy": True}), ((), {"dtype": "f4", "copy": True})):
+        made = view.__array__(*given, **named)
+        assert (made.dtype, made.tolist()) == (np.float32, [0.0, 1.0, 2.0])
+    assert view.__array__(None, None).ctypes.data == view.ptr
+    found = refuse(lambda: view.__array__(x=1), TypeError)
+    check_refusal(found, "argument-unexpected", "x", value="1")
+    check_refusal(refuse(lambda: view.__array__("f4", dtype="f4"), TypeError), "argument-unexpected", "dtype")
+    check_refusal(refuse(lambda: view.__array__("f4", True, 3), TypeError), "argument-count", None, value="3 pos")
+
+
+@pytest.mark.parametrize("copy", [np.True_, np.False_])
+def test_numpys_bool_is_a_bool_by_every_door(copy: Any) -> None:
+    array = np.zeros(3)
+    for made in (cd.from_dlpack(array, copy=copy), cd.view(cd.to_dlpack(array, copy=copy))):
+        assert (made.ptr != array.ctypes.data) == bool(copy)
+
+
 def test_a_block_is_entered_once() -> None:
     block = cd.view(np.zeros(3)).consume(1)
     with block:

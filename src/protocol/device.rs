@@ -153,6 +153,18 @@ impl Device {
             Self::CPU | Self::CUDA_HOST | Self::CUDA_MANAGED | Self::ROCM_HOST
         )
     }
+
+    /// Returns the device of an export to a consumer that asks for `wanted`; `None` if memory of this device gets there
+    /// neither as it is nor by a copy. Managed memory keeps its own id.
+    #[cfg(feature = "pyo3")]
+    pub(crate) fn exported_on(self, wanted: Self) -> Option<Self> {
+        let is_managed = |device: Self| device.device_type == Self::CUDA_MANAGED;
+        if wanted == self || (is_managed(wanted) && is_managed(self)) {
+            return Some(self);
+        }
+        let gets_to_host = self.is_host_readable() || self.device_type == Self::CUDA;
+        (wanted == Self::HOST && gets_to_host).then_some(wanted)
+    }
 }
 
 #[cold]

@@ -556,7 +556,7 @@ rules! {
     // The C Exchange API.
     ValuesLazy "values-lazy" Buffer
         "the values must be the bytes in memory; here an operation on them is still pending"
-        "DLPack 1.3: a DLTensor is its bytes; torch keeps negation as a flag beside them";
+        "DLPack 1.3: a DLTensor is its bytes; torch keeps negation and conjugation as flags beside them";
     ExchangeAllocator "exchange-allocator" Buffer
         "this library allocates on the CPU and in memory of CUDA"
         "our choice: other devices have an allocator of their own";

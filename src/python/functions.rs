@@ -6,7 +6,7 @@ use pyo3::Borrowed;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::protocol::rule::Field;
+use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::call::choice::flag;
 use crate::python::call::options::{self, Given, Options, with_options};
 use crate::python::call::stream;
@@ -261,6 +261,11 @@ fn by_view<'py>(
     let _level = Level::begin(object.py())?;
     let parsed = Options::read(given)?;
     let options = parsed.as_ref().unwrap_or(Options::NONE);
+    if request.writable && options.read_only == Some(true) {
+        let field = Field::Argument("writable");
+        let violation = Violation::new(Rule::ArgumentValue, field, "True, with read_only=True");
+        return Err(violation.with_hint("pass one of them").into());
+    }
     if capsule::is_capsule(object) {
         return of_capsule(object, options, request);
     }

@@ -275,12 +275,13 @@ impl PyCaiView {
     /// ------
     /// TypeError
     ///     If the array is in device memory, which NumPy would copy element by element.
-    #[pyo3(signature = (dtype=None, copy=None))]
+    #[pyo3(signature = (*given, **keywords), text_signature = "($self, dtype=None, copy=None)")]
     fn __array__<'py>(
         slf: &Bound<'py, Self>,
-        dtype: Option<Bound<'py, PyAny>>,
-        copy: Option<Bound<'py, PyAny>>,
+        given: &Bound<'py, PyTuple>,
+        keywords: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let [dtype, copy] = numpy_array::arguments(given, keywords)?;
         numpy_array::array(slf, dtype, copy)
     }
 

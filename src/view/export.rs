@@ -136,6 +136,9 @@ pub(crate) fn refuse_packed(described: DescriptorRef<'_>, field: Field) -> Resul
 
 #[cold]
 fn padded(dtype: DType, field: Field) -> Violation {
-    Violation::new(Rule::PaddedLegacy, field, format_args!("padded {dtype}"))
-        .with_hint("max_version=(1, 1) asks for a tensor with this flag")
+    let violation = Violation::new(Rule::PaddedLegacy, field, format_args!("padded {dtype}"));
+    match dtype.lanes() {
+        1 => violation.with_hint("dtype='uint8' presents the bytes"),
+        _ => violation,
+    }
 }

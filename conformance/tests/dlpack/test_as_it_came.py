@@ -227,13 +227,11 @@ def test_strides_are_as_they_came(shape: tuple[int, ...], strides: tuple[int, ..
 
 
 def test_strides_of_numpy_through_a_view() -> None:
-    """Slices to one element, and to none, as NumPy itself reads them."""
+    """Slices to one element, and to none: as they are, by DLPack and in a buffer of any strides."""
     whole = np.arange(24.0).reshape(2, 3, 4)
     for array in (whole[::-1][:1], whole[:, ::2][:, :1], whole.T[:1], whole[:1].T):
         assert np.from_dlpack(cd.view(array)).strides == np.from_dlpack(array).strides
-        buffer: Any = cd.view(array)
-        numpys: Any = array
-        assert np.asarray(memoryview(buffer)).strides == np.asarray(memoryview(numpys)).strides
+        assert np.asarray(cd.view(array)).strides == array.strides
     empty = whole[:0, ::2]
     assert cd.view(empty).byte_strides == empty.strides
 
@@ -270,17 +268,18 @@ def test_padding_is_said_or_refused() -> None:
         assert abi.read(view.__dlpack__(max_version=version)).flags == abi.SUBBYTE_PADDED
     assert owned(view).flags == abi.SUBBYTE_PADDED
     # The flag came with 1.1: a consumer of 1.0 would take the elements for packed ones.
-    for legacy in (
-        view.__dlpack__,
-        partial(cd.to_dlpack, view),
-        partial(cd.to_dlpack, view, max_version=(0, 8)),
-        partial(cd.to_dlpack, view, max_version=(1, 0)),
-        partial(view.__dlpack__, max_version=(1, 0)),
-    ):
-        found = refuse(legacy, BufferError)
-        check_refusal(found, "padded-legacy", "max_version", value="int4", hint="max_version=(1, 1)")
+    for passed in (None, (0, 8), (1, 0)):
+        for door in (view.__dlpack__, partial(cd.to_dlpack, view)):
+            found = refuse(partial(door, max_version=passed) if passed else door, BufferError)
+            said = "padded int4 elements"
+            value = f"{passed}, with {said}" if passed else f"{said}, for a consumer that passes no max_version"
+            check_refusal(found, "padded-legacy", "max_version" if passed else "object", value=value)
+            assert "max_version=(1, 1)" in found.message and "dtype='uint8' presents the bytes" in found.message
+    # A consumer of the table passes no version.
     found = refuse(partial(lent, view), BufferError)
-    check_refusal(found, "padded-legacy", "__dlpack_c_exchange_api__")
+    check_refusal(found, "padded-legacy", "__dlpack_c_exchange_api__", hint="dtype='uint8'")
+    assert "max_version" not in found.message
+    assert abi.read(cd.view(view, dtype="uint8").__dlpack__()).dtype == (abi.UINT, 8, 1)
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4, 6])

@@ -61,6 +61,12 @@ def has_order(typestr: str) -> bool:
     return kind == "U" or (kind not in "bSVt" and size > 1)
 
 
+def is_swapped(typestr: str) -> bool:
+    """Raw bytes of the other order are of a type of ml_dtypes: NumPy writes none for its own."""
+    is_raw = kind_and_size(typestr)[0] == "V" and itemsize(typestr) > 1
+    return typestr[0] == FOREIGN and (has_order(typestr) or is_raw)
+
+
 def meaning(said: Dict) -> Any:
     """What typestr and descr say, as NumPy reads them: bit fields, which it has not, by their text."""
     if kind_and_size(said["typestr"])[0] == "t":
@@ -74,7 +80,7 @@ def is_record(said: Dict) -> bool:
         case None:
             return False
         case [("", str() as kind)]:
-            return bool(np.dtype(kind) != np.dtype(said["typestr"]))
+            return bool(np.dtype(kind) != np.dtype(said["typestr"])) or is_swapped(kind) != is_swapped(said["typestr"])
         case _:
             return True
 
@@ -187,7 +193,7 @@ def refusal_by_dlpack(said: Dict) -> str | None:
     kind, _ = kind_and_size(typestr)
     if is_record(said):
         return "descr-fields"
-    if typestr[0] == FOREIGN and has_order(typestr):
+    if is_swapped(typestr):
         return "typestr-byte-order"
     if canonical(typestr) not in oracle.DTYPES:
         return KINDS[kind][1]

@@ -192,6 +192,35 @@ def test_what_dlpack_lacks_has_numpys_dtype(spelling: str) -> None:
     check_refusal(refuse(lambda: np.dtype(bits.dtype), TypeError), "numpy-dtype", "typestr", value="|t3")
 
 
+LACKED = {"<c4": "complex32", "|f1": "float8_e5m2", "|t1": None, "<f10": None, "<f12": None, "<c20": None, "<c24": None}
+
+
+@pytest.mark.parametrize("typestr", LACKED)
+def test_what_numpy_lacks_is_refused_by_rule_and_each_remedy_leads_on(typestr: str) -> None:
+    memory = numba.cuda.managed_array((64,), np.uint8)
+    made = interface(shape=(2,), typestr=typestr, data=(memory.ctypes.data, False))
+    view: Any = cd.view(made, owner=memory)
+    for call in (
+        lambda: np.asarray(view),
+        lambda: np.array(view),
+        lambda: view.__array__(),
+        lambda: np.dtype(view.dtype),
+        lambda: np.result_type(view),
+        lambda: view.dtype.dtype,
+    ):
+        check_refusal(refuse(call, TypeError), "numpy-dtype", "typestr", value=f"'{typestr}'")
+    with pytest.raises(AttributeError, match="numpy-dtype"):
+        _ = view.__array_interface__
+    assert view.to_cai()["typestr"] == typestr
+    for call in (lambda: pickle.dumps(view), lambda: memoryview(view)):
+        message = refuse(call, TypeError).message
+        assert "numpy.asarray" not in message
+    presented = LACKED[typestr]
+    if presented is not None:
+        assert f"dtype='{presented}'" in refuse(lambda: np.asarray(view), TypeError).message
+        assert np.asarray(cd.view(made, owner=memory, dtype=presented)).dtype == np.dtype(getattr(ml_dtypes, presented))
+
+
 def test_a_type_of_dlpack_that_lies_oddly_has_its_name() -> None:
     view = cd.view(Cai(interface(typestr="<f4", data=(4098, False))), device_id=0)
     assert view.dtype == "float32" == cd.DType("float32")

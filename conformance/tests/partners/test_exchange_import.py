@@ -208,8 +208,6 @@ FLOAT32, COMPLEX = (abi.FLOAT, 32, 1), (abi.COMPLEX, 64, 1)
 STATES: dict[str, Any] = {
     "requires_grad-property": (FLOAT32, {"requires_grad": True}),
     "requires_grad-method": (COMPLEX, {"requires_grad": lambda _: True}),
-    "is_conj-method": (COMPLEX, {"is_conj": lambda _: True}),
-    "is_conj-property": (COMPLEX, {"is_conj": True}),
     "is_sparse-method": (FLOAT32, {"is_sparse": lambda _: True}),
     "is_sparse-property": (FLOAT32, {"is_sparse": True}),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import pickle
 import weakref
 from functools import partial
 from typing import Any
@@ -67,6 +68,14 @@ def test_every_type_has_its_format(typestr: str) -> None:
     seen = np.asarray(buffer_of(cd.view(source)))
     assert (seen.dtype, seen.shape, seen.ctypes.data) == (source.dtype, source.shape, source.ctypes.data)
     assert cd.view(source).__array_interface__["typestr"] == typestr
+
+
+def test_what_the_host_cannot_wait_for_is_pickled_by_dlpack() -> None:
+    """The host waits for no stream of ROCm, so that `numpy.asarray` refuses the view."""
+    view = cd.view(abi.make((3,), device=(11, 0)).capsule())
+    message = refuse(lambda: pickle.dumps(view), TypeError).message
+    assert "pickle numpy.from_dlpack(view)" in message
+    assert np.from_dlpack(view).shape == (3,)
 
 
 @pytest.mark.parametrize("kind", ["pinned", "managed"])

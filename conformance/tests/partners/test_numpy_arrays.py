@@ -55,6 +55,31 @@ def test_a_type_of_ml_dtypes_comes_as_it_is(name: str) -> None:
             assert again.strides == made.strides
 
 
+@pytest.mark.parametrize("name", [*EXTRA, "M8[s]", "S3", "f4", [("x", "i4")]])
+@pytest.mark.parametrize(
+    ("shape", "strides"),
+    [
+        ((1, 4, 4, 2), (1, 8, 2, 32)),
+        ((3, 1), (1, 77)),
+        ((1, 1), (5, 9)),
+        ((1,), (7,)),
+        ((0, 3), (77, 5)),
+        ((2, 0), (3, 9)),
+    ],
+)
+def test_strides_that_lead_nowhere_arrive(name: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    """NumPy's dict has None for each of these that is contiguous, and `strides` as they are."""
+    kind = np.dtype(getattr(ml_dtypes, name, name) if isinstance(name, str) else name)
+    steps = [step * kind.itemsize for step in strides]
+    array: Any = np.ndarray(shape, kind, bytearray(512 * kind.itemsize), 0, steps)
+    view = cd.view(array)
+    assert view.byte_strides == array.strides
+    if array.size or name not in EXTRA:
+        # Of those of ml_dtypes NumPy reads the bits by DLPack, and drops the strides of an array without elements.
+        assert np.asarray(view).strides == array.strides
+        assert np.asarray(cd.view(view)).strides == array.strides
+
+
 @pytest.mark.parametrize("name", EXTRA)
 def test_it_is_read_only_and_alive_as_the_array_is(name: str) -> None:
     array = filled(name)
@@ -115,6 +140,44 @@ def test_packed_elements_come_from_bytes(name: str) -> None:
     check_refusal(found, "shape-override", "shape", hint="not contiguous")
     found = refuse(lambda: np.asarray(view), TypeError)
     check_refusal(found, "array-unreadable", "object", hint="dtype='uint8'")
+
+
+# --- the other byte order -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in EXTRA if np.dtype(getattr(ml_dtypes, name)).itemsize == 1])
+def test_one_byte_has_no_order(name: str) -> None:
+    native = filled(name)
+    for order in "<>=":
+        array = native.astype(native.dtype.newbyteorder(order))
+        view = cd.view(array)
+        assert (view.dtype.name, view.ptr) == (name, array.ctypes.data)
+        again = np.asarray(view)
+        assert (again.dtype, bytes_of(again)) == (native.dtype, bytes_of(native))
+
+
+WIDE = [name for name in EXTRA if np.dtype(getattr(ml_dtypes, name)).itemsize > 1]
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_swapped_bytes_of_ml_dtypes_are_not_read_as_the_type(name: str) -> None:
+    """NumPy writes `>V2` for bfloat16 alone of its types, so that the order means something."""
+    native = filled(name)
+    array = native.astype(native.dtype.newbyteorder("S"))
+    written = array.__array_interface__["typestr"]
+    if written[1] != "V":
+        assert refuse(lambda: cd.view(array), BufferError).rule == "producer-dtype"
+        return
+    for door in (cd.to_dlpack, cd.from_dlpack):
+        check_refusal(refuse(lambda: door(array), BufferError), "typestr-byte-order", "typestr", value=written)  # noqa: B023
+    for presented in (name, "uint16", ml_dtypes.bfloat16):
+        found = refuse(lambda: cd.view(array, dtype=presented), BufferError)  # noqa: B023
+        check_refusal(found, "typestr-byte-order", "typestr", value=written)
+    view = cd.view(array)
+    assert (str(view.dtype), view.__array_interface__["typestr"]) == (written, written)
+    check_refusal(refuse(view.__dlpack__, BufferError), "typestr-byte-order", "typestr", value=written)
+    assert "[typestr-byte-order]" in (cd.explain(array, to="numpy").refused or "")
+    assert bytes_of(np.asarray(view)) == bytes_of(array)
 
 
 # --- refused, with a remedy -----------------------------------------------------------------------------------

@@ -210,6 +210,16 @@ impl TypeStr {
         DType::find(|row| row.numpy.as_ref().is_some_and(is_same)).ok_or_else(|| self.refuse())
     }
 
+    /// Returns the type of ml_dtypes that a typestr outside NumPy probably means.
+    #[cfg(feature = "pyo3")]
+    pub(crate) fn meant(self) -> Option<DType> {
+        match (self.kind(), self.itemsize()) {
+            (Kind::Float, 1) => Some(DType::F8_E5M2),
+            (Kind::Complex, 4) if !self.is_swapped() => Some(DType::C32),
+            _ => None,
+        }
+    }
+
     #[cold]
     pub(super) fn refuse(self) -> Violation {
         let (rule, hint) = match (self.kind(), self.itemsize()) {

@@ -213,6 +213,7 @@ fn typestr_spelling(#[case] text: &str, #[case] dtype: DType) {
 #[case::foreign_int(">i2", Rule::TypestrByteOrder)]
 #[case::foreign_date(">M8[us]", Rule::TypestrByteOrder)]
 #[case::foreign_unicode(">U4", Rule::TypestrByteOrder)]
+#[case::foreign_bfloat16(">V2", Rule::TypestrByteOrder)]
 #[cfg(target_endian = "little")]
 fn typestr_malformed(#[case] text: &str, #[case] rule: Rule) {
     let violation = TypeStr::parse(text).unwrap_err();
@@ -230,7 +231,8 @@ fn typestr_malformed(#[case] text: &str, #[case] rule: Rule) {
 #[case("|S4", Rule::TypestrBytes, "|u1")]
 #[case("|S0", Rule::TypestrBytes, "|u1")]
 #[case("<V2", Rule::TypestrVoid, "bfloat16")]
-#[case(">V2", Rule::TypestrVoid, "bfloat16")]
+#[case("|V2", Rule::TypestrVoid, "bfloat16")]
+#[case(">V1", Rule::TypestrVoid, "float8")]
 #[case("|V1", Rule::TypestrVoid, "float8")]
 #[case("|V16", Rule::TypestrVoid, "dtype=")]
 #[case("|t1", Rule::TypestrBit, "|u1")]

@@ -80,6 +80,12 @@ impl Kind {
         }
     }
 
+    /// Whether a foreign byte order means something. NumPy writes no order for raw bytes, so that a foreign one is that of
+    /// a type that it lacks, of ml_dtypes.
+    const fn may_be_swapped(self, size: u32) -> bool {
+        self.has_order(size) || (matches!(self, Self::Void) && size > 1)
+    }
+
     /// Whether NumPy has a type of this kind and size. That includes sizes that DLPack cannot carry,
     /// which [`TypeStr::to_dtype`] refuses by a rule of their own.
     const fn has_size(self, size: u32) -> bool {
@@ -210,7 +216,7 @@ impl TypeStr {
         Some(Self {
             size,
             kind,
-            swapped: order == foreign && kind.has_order(size),
+            swapped: order == foreign && kind.may_be_swapped(size),
             unit: NO_UNIT,
         })
     }
@@ -255,6 +261,15 @@ impl TypeStr {
         }
     }
 
+    /// Whether NumPy has a dtype for it, on a platform whose long double takes 16 bytes.
+    #[cfg(feature = "pyo3")]
+    pub(crate) const fn has_numpy(self) -> bool {
+        !matches!(
+            (self.kind, self.size),
+            (Kind::Bit, _) | (Kind::Float, 1 | 10 | 12) | (Kind::Complex, 4 | 20 | 24)
+        )
+    }
+
     /// Whether the items have the other byte order, which [`to_dtype`](Self::to_dtype) refuses.
     #[must_use]
     pub const fn is_swapped(self) -> bool {
@@ -266,7 +281,7 @@ impl fmt::Display for TypeStr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let native_little = cfg!(target_endian = "little");
         let order = match (
-            self.kind.has_order(self.size),
+            self.swapped || self.kind.has_order(self.size),
             self.swapped != native_little,
         ) {
             (false, _) => '|',

@@ -10,7 +10,7 @@
 //! | anything else that NumPy takes for a dtype | NumPy's own `==`, if a program has imported NumPy |
 //! | a typestr, without NumPy | the typestr |
 
-use pyo3::exceptions::PyImportError;
+use pyo3::exceptions::{PyImportError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString, PyTuple, PyType};
 
@@ -99,14 +99,17 @@ impl PyDType {
                 let numpy = py.import("numpy")?.getattr("dtype")?;
                 of_fields(&numpy, fields, typestr.itemsize())
             }
-            ElementType::Items(typestr, ..) if typestr.kind() == Kind::Bit => {
-                Err(Violation::new(Rule::NumpyDtype, Field::CaiTypestr, typestr)
-                    .with_hint("NumPy has no bit fields")
-                    .into())
-            }
+            ElementType::Items(typestr, ..) if typestr.kind() == Kind::Bit => Err(Violation::new(
+                Rule::NumpyDtype,
+                Field::CaiTypestr,
+                format_args!("'{typestr}'"),
+            )
+            .with_hint("NumPy has no bit fields")
+            .into()),
             ElementType::Items(typestr, ..) => {
                 let numpy = py.import("numpy")?.getattr("dtype")?;
-                numpy.call1((new_str(py, &typestr.to_string())?,))
+                let made = numpy.call1((new_str(py, &typestr.to_string())?,));
+                made.map_err(|error| lacked(py, *typestr, error))
             }
         }
     }
@@ -378,6 +381,26 @@ fn of_fields<'py>(
     dict.set_item(new_str(py, "offsets")?, offsets)?;
     dict.set_item(new_str(py, "itemsize")?, new_uint(py, itemsize.into())?)?;
     numpy.call1((dict,))
+}
+
+/// Returns the error for a typestr that NumPy does not take, as a platform has one size of long doubles only.
+#[cold]
+fn lacked(py: Python<'_>, typestr: TypeStr, error: PyErr) -> PyErr {
+    if !error.is_instance_of::<PyTypeError>(py) {
+        return error;
+    }
+    let violation = Violation::new(
+        Rule::NumpyDtype,
+        Field::CaiTypestr,
+        format_args!("'{typestr}'"),
+    );
+    let violation = match typestr.meant() {
+        None => violation,
+        Some(dtype) => violation.with_hint(format!(
+            "cai_dlpack.view(obj, dtype='{dtype}') presents it as a type that ml_dtypes has, if that is its type"
+        )),
+    };
+    errors::caused_by(violation, error)
 }
 
 #[cold]

@@ -227,7 +227,12 @@ impl<'v> Consumer<'v> {
                     return Ok(Err(refused));
                 }
                 // A library passes None for memory without streams, whatever stream it works on.
-                (Rule::StreamCpu | Rule::StreamRocm, Some(_)) => None,
+                (Rule::StreamRocm, Some(_)) => None,
+                (Rule::StreamCpu, Some(_)) => {
+                    // A number that is no stream of any library's is refused all the same.
+                    Request::from_dlpack(number, Platform::Cuda)?;
+                    None
+                }
                 _ => return Err(refused.into()),
             },
         };

@@ -8,12 +8,11 @@ use std::ffi::{c_int, c_void};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyTuple};
 
 use crate::protocol::convert::Items;
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::{Access, Flags};
-use crate::protocol::dtype::Kind;
+use crate::protocol::device::{Access, Device, Flags};
 use crate::protocol::interface::Descr;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, SyncPolicy};
@@ -55,7 +54,7 @@ const COPIED: &str = "cai_dlpack.from_dlpack(view, device=(1, 0))";
 pub(crate) fn as_numpy(array: &Descriptor) -> Option<String> {
     let is_packed = array.dtype().itemsize().is_none();
     let has_numpy = match array.cai_only() {
-        Some(only) => only.typestr().kind() != Kind::Bit,
+        Some(only) => only.typestr().has_numpy(),
         None => {
             array.dtype().lanes() == 1
                 && (!is_packed || array.flags().contains(Flags::SUBBYTE_PADDED))
@@ -63,6 +62,11 @@ pub(crate) fn as_numpy(array: &Descriptor) -> Option<String> {
     };
     match array.device().is_host_readable() {
         _ if !has_numpy => None,
+        // The host cannot wait for a stream of ROCm; by DLPack it is the consumer's to wait.
+        true if array.device().device_type == Device::ROCM_HOST => {
+            let by_dlpack = array.cai_only().is_none() && array.dtype().typestr().is_ok();
+            by_dlpack.then(|| "numpy.from_dlpack(view)".to_owned())
+        }
         true => Some("numpy.asarray(view)".to_owned()),
         false if Transfer::can_copy_to_host(array) => Some(format!("numpy.asarray({COPIED})")),
         false => None,
@@ -93,6 +97,14 @@ pub(crate) fn array_interface<'py>(
     let items = descriptor
         .items()
         .map_err(|violation| as_attribute_error(&violation))?;
+    // NumPy reads this dict before it calls `__array__`, and refuses a typestr that it lacks without a rule.
+    if let Items::CaiOnly(only) = &items
+        && !only.typestr().has_numpy()
+    {
+        let found = format_args!("'{}'", only.typestr());
+        let violation = Violation::new(Rule::NumpyDtype, Field::ArrayInterface("typestr"), found);
+        return Err(as_attribute_error(&violation));
+    }
     wait(view)?;
     let names = names(py);
     let dict = new_dict(py)?;
@@ -114,14 +126,27 @@ pub(crate) fn array_interface<'py>(
         &names.data,
         new_address_and_flag(py, descriptor.data(), is_read_only)?,
     )?;
-    let strides = descriptor
-        .byte_strides()
-        .filter(|_| !descriptor.layout().is_c_contiguous())
-        .map(|strides| new_ints(py, strides))
-        .transpose()?;
-    dict.set_item(&names.strides, strides)?;
+    dict.set_item(&names.strides, strides_of_dict(py, descriptor)?)?;
     dict.set_item(&names.version, new_int(py, 3)?)?;
     Ok(dict)
+}
+
+/// Returns the strides of the array interface: `None` for those of C order, each one included.
+fn strides_of_dict<'py>(
+    py: Python<'py>,
+    descriptor: &Descriptor,
+) -> PyResult<Option<Bound<'py, PyTuple>>> {
+    let Some(itemsize) = descriptor.itemsize() else {
+        return Ok(None);
+    };
+    let layout = descriptor.layout();
+    let is_usual = layout.is_c_contiguous()
+        && in_c_order(layout.shape(), itemsize)
+            .iter()
+            .copied()
+            .eq(layout.byte_strides(itemsize));
+    let strides = (!is_usual).then(|| new_ints(py, layout.byte_strides(itemsize)));
+    strides.transpose()
 }
 
 /// Fills a `Py_buffer`, which owns a reference to the view.
@@ -156,7 +181,7 @@ pub(crate) unsafe fn get_buffer(
     // A buffer without a shape is one axis of bytes, as `memoryview` has it, and one of no axes has neither array.
     let (has_shape, ndim) = (wants(ffi::PyBUF_ND), descriptor.ndim());
     let strides = if wants(ffi::PyBUF_STRIDES) && ndim > 0 {
-        Box::into_raw(strides_of(descriptor, wants(ffi::PyBUF_F_CONTIGUOUS))).cast()
+        Box::into_raw(strides_of(descriptor, flags)).cast()
     } else {
         std::ptr::null_mut()
     };
@@ -205,11 +230,16 @@ fn without_format(descriptor: &Descriptor) -> Violation {
             None => violation,
         };
     };
-    match (only.descr(), only.typestr().kind()) {
-        (Descr::Fields(_), _) => violation
+    match only.descr() {
+        Descr::Fields(_) => violation
             .with_hint("numpy.asarray(view) takes it; view.field('name') views a field of records"),
-        (_, Kind::Bit) => violation,
-        _ => violation.with_hint("numpy.asarray(view) takes it"),
+        _ if only.typestr().has_numpy() => violation.with_hint("numpy.asarray(view) takes it"),
+        _ => match only.typestr().meant() {
+            None => violation,
+            Some(dtype) => violation.with_hint(format!(
+                "cai_dlpack.view(view, dtype='{dtype}') presents it, if that is its type"
+            )),
+        },
     }
 }
 
@@ -227,32 +257,42 @@ fn start(descriptor: &Descriptor) -> *mut c_void {
     }
 }
 
-/// Returns the strides in bytes. Those of a contiguous array are the ones of its order, as NumPy has them: consumers
-/// compare them also for an axis of extent 1, and without elements, where an array may have any. In both orders at once
-/// it is C order, unless F order is asked for.
-fn strides_of(descriptor: &Descriptor, wants_f_order: bool) -> Box<[ffi::Py_ssize_t]> {
+/// Returns the strides in bytes: those of the array, for a consumer that takes any. For one that asks for an order they
+/// are the ones of this order, as NumPy has them: consumers compare them also for an axis of extent 1, and without
+/// elements, where an array may have any. In both orders at once it is C order, unless F order is asked for.
+fn strides_of(descriptor: &Descriptor, flags: c_int) -> Box<[ffi::Py_ssize_t]> {
+    const ORDERS: c_int =
+        (ffi::PyBUF_C_CONTIGUOUS | ffi::PyBUF_F_CONTIGUOUS | ffi::PyBUF_ANY_CONTIGUOUS)
+            & !ffi::PyBUF_STRIDES;
     let (layout, shape) = (descriptor.layout(), descriptor.shape());
     let itemsize = descriptor.dtype().itemsize().unwrap_or(1);
+    if flags & ORDERS == 0 {
+        let own = layout.byte_strides(itemsize);
+        return own.map(|stride| stride as _).collect();
+    }
+    let wants_f_order = flags & ffi::PyBUF_F_CONTIGUOUS == ffi::PyBUF_F_CONTIGUOUS;
+    // `check_request` has refused an array in neither order.
+    let adjacent = match layout.is_c_contiguous() && !(wants_f_order && layout.is_f_contiguous()) {
+        true => in_c_order(shape, itemsize),
+        false => adjacent(shape.iter(), itemsize).collect(),
+    };
+    adjacent.iter().map(|stride| *stride as _).collect()
+}
+
+fn in_c_order(shape: &[i64], itemsize: u32) -> Box<[i64]> {
+    let mut strides: Box<[_]> = adjacent(shape.iter().rev(), itemsize).collect();
+    strides.reverse();
+    strides
+}
+
+/// Returns the strides in bytes of adjacent elements, the first axis fastest.
+fn adjacent<'a>(shape: impl Iterator<Item = &'a i64>, itemsize: u32) -> impl Iterator<Item = i64> {
     // A product of extents may exceed 64 bits in an array without elements.
-    let adjacent = |stride: &mut i64, extent: &i64| {
+    shape.scan(i64::from(itemsize), |stride, extent| {
         let this = *stride;
         *stride = this.saturating_mul(*extent);
-        Some(this as ffi::Py_ssize_t)
-    };
-    let start = i64::from(itemsize);
-    let is_f = layout.is_f_contiguous();
-    if layout.is_c_contiguous() && !(wants_f_order && is_f) {
-        let mut strides: Box<[_]> = shape.iter().rev().scan(start, adjacent).collect();
-        strides.reverse();
-        strides
-    } else if is_f {
-        shape.iter().scan(start, adjacent).collect()
-    } else {
-        layout
-            .byte_strides(itemsize)
-            .map(|stride| stride as _)
-            .collect()
-    }
+        Some(this)
+    })
 }
 
 /// Refuses a writable buffer of data that is not known to be writable, a layout other than the array's, and a format

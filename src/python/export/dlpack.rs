@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use dlpark::ffi::{DLManagedTensor, DLManagedTensorVersioned};
 use pyo3::Borrowed;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyTuple};
+use pyo3::types::PyTuple;
 
 use crate::protocol::descriptor::DescriptorRef;
 use crate::protocol::device::{Access, Device, Flags};
@@ -16,6 +16,7 @@ use crate::python::capsule;
 use crate::python::cpython::fastcall::Value;
 use crate::python::cpython::int;
 use crate::python::cpython::int::{IntRule, repr};
+use crate::python::cpython::release;
 use crate::python::cpython::tuple::tuple_item;
 use crate::view::{
     Abi, CaiView, RawOwner, Ticket, Transfer, build_in_capsule, refuse_packed, refuse_padded,
@@ -92,7 +93,8 @@ impl Export {
             if access == Access::ReadOnly {
                 return Err(read_only_to_legacy(request.max_version));
             }
-            refuse_padded(descriptor, Field::Argument("max_version"))?;
+            refuse_padded(descriptor, Field::Object)
+                .map_err(|refused| padded_to_legacy(refused, request.max_version))?;
         } else if descriptor.dtype.is_sub_byte() {
             check_knows_sub_byte(descriptor, request.max_version)?;
         }
@@ -219,7 +221,8 @@ fn check_knows_sub_byte(descriptor: DescriptorRef<'_>, max_version: Value<'_, '_
     // A pair of ints (`takes_versioned`).
     let part = |at| MAX_VERSION.read::<i64>(&version.get_item(at)?);
     if (part(0)?, part(1)?) < (1, 1) {
-        refuse_padded(descriptor, Field::Argument("max_version"))?;
+        refuse_padded(descriptor, Field::Object)
+            .map_err(|refused| padded_to_legacy(refused, max_version))?;
         refuse_packed(descriptor, Field::Argument("max_version"))?;
     }
     Ok(())
@@ -286,27 +289,40 @@ fn target(dl_device: &Bound<'_, PyAny>, own: Device) -> PyResult<Device> {
         device_type,
         id: DL_DEVICE.read(&pair.get_item(1)?)?,
     };
-    let managed =
-        own.device_type == Device::CUDA_MANAGED && wanted.device_type == Device::CUDA_MANAGED;
-    if wanted == own || managed {
-        return Ok(own);
-    }
-    if wanted == Device::HOST && (own.is_host_readable() || own.device_type == Device::CUDA) {
-        return Ok(wanted);
-    }
-    let hint = format!("the data is on ({}, {})", own.device_type, own.id);
-    Err(
+    own.exported_on(wanted).ok_or_else(|| {
+        let hint = format!("the data is on ({}, {})", own.device_type, own.id);
         Violation::new(Rule::TransferRefused, field, repr(dl_device))
             .with_hint(hint)
-            .into(),
-    )
+            .into()
+    })
 }
 
 fn wants_copy(copy: &Bound<'_, PyAny>) -> PyResult<bool> {
-    match copy.cast::<PyBool>() {
-        Ok(copy) => Ok(copy.is_true()),
-        Err(_) => Err(Violation::new(Rule::CopyType, Field::Argument("copy"), repr(copy)).into()),
-    }
+    // NumPy's bool too, as for the other flags (`flag`).
+    copy.extract().map_err(|error: PyErr| {
+        release::drop_now(error);
+        Violation::new(Rule::CopyType, Field::Argument("copy"), repr(copy)).into()
+    })
+}
+
+/// Names what the consumer has passed, or the array if it has passed nothing, and the remedy that an export has.
+#[cold]
+fn padded_to_legacy(refused: Violation, max_version: Value<'_, '_>) -> PyErr {
+    let elements = format!("{} elements", refused.found());
+    let refused = match max_version {
+        Some(version) => refused
+            .in_field(Field::Argument("max_version"))
+            .with_found(format!("{}, with {elements}", repr(&version))),
+        None => refused.with_found(format!(
+            "{elements}, for a consumer that passes no max_version"
+        )),
+    };
+    let bytes = refused
+        .hint()
+        .map(|bytes| format!("; {bytes}"))
+        .unwrap_or_default();
+    let asks = format!("max_version=(1, 1) exports them with the flag{bytes}");
+    refused.with_hint(asks).into()
 }
 
 #[cold]

@@ -354,6 +354,8 @@ fn borrowed(view: &Bound<'_, PyCaiView>) -> PyResult<DLTensor> {
     let descriptor = view.get().view().descriptor();
     // As in a legacy tensor, unknown access is expressed by the lack of flags.
     if descriptor.access() == Access::ReadOnly {
+        // What no assertion remedies comes first.
+        descriptor.check_dlpack()?;
         return Err(read_only());
     }
     view::refuse_padded(descriptor.borrowed(), Field::ExchangeApi)?;

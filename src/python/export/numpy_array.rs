@@ -1,6 +1,7 @@
 //! `__array__`: a NumPy array of memory that the host can read, also of types that NumPy does not take by DLPack.
 
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
 
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Flags;
@@ -9,10 +10,42 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::call::options::Options;
 use crate::python::class::dtype::PyDType;
 use crate::python::class::view::PyCaiView;
+use crate::python::cpython::errors;
+use crate::python::cpython::int::repr;
 use crate::python::cpython::names::names;
 use crate::python::cpython::new::{new_dict, new_str};
 use crate::python::export::buffer;
 use crate::python::import::route;
+
+/// Reads `dtype` and `copy`, which NumPy passes by position or by name.
+///
+/// # Errors
+/// `argument-count`, `argument-unexpected`.
+pub(crate) fn arguments<'py>(
+    given: &Bound<'py, PyTuple>,
+    keywords: Option<&Bound<'py, PyDict>>,
+) -> PyResult<[Option<Bound<'py, PyAny>>; 2]> {
+    const NAMES: [&str; 2] = ["dtype", "copy"];
+    const HINT: &str = "__array__() takes dtype and copy, once each";
+    let mut read = [None, None];
+    if given.len() > read.len() {
+        let found = format_args!("{} positional arguments", given.len());
+        let violation = Violation::new(Rule::ArgumentCount, Field::Arguments, found);
+        return Err(violation.with_hint(HINT).into());
+    }
+    for (place, value) in read.iter_mut().zip(given.iter()) {
+        *place = Some(value);
+    }
+    for (name, value) in keywords.into_iter().flat_map(|keywords| keywords.iter()) {
+        let name = name.to_string();
+        let mut places = NAMES.iter().zip(&mut read);
+        match places.find(|(known, place)| **known == name && place.is_none()) {
+            Some((_, place)) => *place = Some(value),
+            None => return Err(errors::unexpected(&name, &repr(&value), HINT)),
+        }
+    }
+    Ok(read.map(|value| value.filter(|value| !value.is_none())))
+}
 
 /// Returns the array, converted to `dtype` if it is given; `copy` is that of `numpy.array`.
 ///

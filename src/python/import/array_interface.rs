@@ -66,9 +66,10 @@ pub(crate) fn import<'py>(
     release::drop_now(refused);
     notes::note_array_interface(object);
     let shape: Vec<i64> = dict.get_item(&names.shape)?.extract()?;
-    let strides: Option<Vec<i64>> = dict.get_item(&names.strides)?.extract()?;
+    // The dict has None for every contiguous array, whatever the strides of its axes of extent 1 are.
+    let strides: Vec<i64> = object.getattr(&names.strides)?.extract()?;
     let (data, read_only) = dict.get_item(&names.data)?.extract()?;
-    let interface = Axes::from_slices(Source::Cai, &shape, strides.as_deref()).and_then(|axes| {
+    let interface = Axes::from_slices(Source::Cai, &shape, Some(&strides)).and_then(|axes| {
         CaiInterface::new(Parts {
             version: Version::V3,
             typestr,

@@ -44,6 +44,7 @@ pub(crate) fn mislabels(object: &Bound<'_, PyAny>) -> bool {
 /// The exceptions of the object's `dtype`.
 pub(crate) fn of(object: &Bound<'_, PyAny>, typestr: TypeStr) -> PyResult<Option<DType>> {
     let is_open = match (typestr.kind(), typestr.itemsize()) {
+        _ if typestr.is_swapped() => false,
         (Kind::Void, 1 | 2 | 4) | (Kind::Float, 1) | (Kind::Complex, 4) => true,
         (Kind::Float | Kind::UInt, 2) => mislabels(object),
         _ => false,
@@ -68,7 +69,21 @@ pub(crate) fn special(object: &Bound<'_, PyAny>, itemsize: u32) -> PyResult<Opti
         Some(name) => name.str()?,
         None => dtype.str()?,
     };
+    if itemsize == 1
+        && let dtype @ Some(_) = without_order(&dtype)?
+    {
+        return Ok(dtype);
+    }
     Ok(named(&name, itemsize))
+}
+
+/// Returns the type of a dtype of one byte of NumPy's, which names itself by its typestr if it has a foreign byte order
+/// (`>V1`): one byte has no order.
+fn without_order(dtype: &Bound<'_, PyAny>) -> PyResult<Option<DType>> {
+    match dtype.getattr_opt("name")? {
+        Some(name) => Ok(name.cast().ok().and_then(|name| named(name, 1))),
+        None => Ok(None),
+    }
 }
 
 /// Looks a type up by the last part of its name (`torch.bfloat16`).

@@ -300,7 +300,7 @@ fn discover(object: &Bound<'_, PyAny>) -> PyResult<TypeFacts> {
     let has_own_route = traits.intersects(Traits::OURS | Traits::MASKED)
         || is_capsule(object)
         || object.is_instance_of::<PyDict>();
-    if table.is_none() && !has_own_route && !traits.intersects(Traits::IS_NEG) {
+    if table.is_none() && !has_own_route && !traits.intersects(Traits::LAZY) {
         traits |= Traits::PLAIN;
     }
     let facts = TypeFacts { table, traits };

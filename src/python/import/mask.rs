@@ -19,7 +19,9 @@ use crate::python::cpython::new::new_tuple;
 use crate::python::cpython::recursion::Level;
 use crate::python::import::cai::AllowCaiOnly;
 use crate::python::import::traits::Traits;
-use crate::python::import::{cai, cai_dict, fields, known_types, masked_array, route, undeclared};
+use crate::python::import::{
+    cai, cai_dict, fields, known_types, masked_array, route, state, undeclared,
+};
 use crate::view::CaiView;
 
 signature! {
@@ -92,8 +94,10 @@ fn split_masked<'py>(
         let values = route::own(view.get().view().clone(), options)?;
         return Ok((PyCaiView::derive(view, values)?, None));
     }
+    let facts = known_types::facts_of(obj)?;
+    state::check_values(obj, facts.traits)?;
     // A type with a table is not asked for its interface, as by `view`; masks have none.
-    let dict = match known_types::facts_of(obj)?.table {
+    let dict = match facts.table {
         None => interface(obj)?,
         Some(_) => None,
     };

@@ -320,6 +320,16 @@ fn offer_of_view<'py>(
     stated: Access,
 ) -> PyResult<Offer<'py>> {
     undeclared::check_view(view, options)?;
+    if let Some(wanted) = request.device {
+        // By the name of the caller's argument, which `__dlpack__` has another one for.
+        let own = view.get().view().device();
+        if own.exported_on(wanted).is_none() {
+            let found = format_args!("({}, {})", wanted.device_type, wanted.id);
+            let refused = Violation::new(Rule::TransferRefused, Field::Argument("device"), found);
+            let hint = format!("the data is on ({}, {})", own.device_type, own.id);
+            return Err(refused.with_hint(hint).into());
+        }
+    }
     let mut offer = dlpack::offer_of_object(view, facts.traits, request, options, stated)?;
     let own = view.get().view();
     let descriptor = &mut offer.tensor.descriptor;

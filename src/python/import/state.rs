@@ -18,31 +18,44 @@ use crate::python::import::traits::Traits;
 /// paddle).
 ///
 /// # Errors
-/// `values-lazy` for a lazy negation, which `__dlpack__` does not refuse either.
+/// `values-lazy`, as by [`check_values`].
 pub(crate) fn is_refused(
     object: &Bound<'_, PyAny>,
     traits: Traits,
     dtype: DType,
 ) -> PyResult<bool> {
-    check_values(object, traits)?;
+    check_negation(object, traits)?;
     // Integers have no gradients, and only complex numbers a conjugate.
+    if dtype.code() == code::COMPLEX {
+        check_conjugate(object, traits)?;
+    }
     let may_have_gradient = !matches!(dtype.code(), code::INT | code::UINT | code::BOOL);
-    let may_be_conjugate = dtype.code() == code::COMPLEX;
-    Ok(
-        (may_have_gradient && is_true(object, traits, Traits::REQUIRES_GRAD)?)
-            || (may_be_conjugate && is_true(object, traits, Traits::IS_CONJ)?),
-    )
+    Ok(may_have_gradient && is_true(object, traits, Traits::REQUIRES_GRAD)?)
 }
 
-/// Refuses an object whose values are not the bytes in memory, which torch's `__dlpack__` and its interface omit as well
-/// as its table.
+/// Refuses an object whose values are not the bytes in memory: torch's interface omits both flags, as its table does, and
+/// its `__dlpack__` the negative one.
 ///
 /// # Errors
 /// `values-lazy`.
 #[inline(always)]
 pub(crate) fn check_values(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<()> {
+    check_negation(object, traits)?;
+    check_conjugate(object, traits)
+}
+
+#[inline(always)]
+fn check_negation(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<()> {
     match is_true(object, traits, Traits::IS_NEG)? {
-        true => Err(lazily_negated(object)),
+        true => Err(pending(object, "is_neg", "resolve_neg")),
+        false => Ok(()),
+    }
+}
+
+#[inline(always)]
+fn check_conjugate(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<()> {
+    match is_true(object, traits, Traits::IS_CONJ)? {
+        true => Err(pending(object, "is_conj", "resolve_conj")),
         false => Ok(()),
     }
 }
@@ -60,11 +73,11 @@ pub(crate) fn is_pinned(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<b
 }
 
 #[cold]
-fn lazily_negated(object: &Bound<'_, PyAny>) -> PyErr {
+fn pending(object: &Bound<'_, PyAny>, flag: &str, resolve: &str) -> PyErr {
     let name = type_name(object);
-    let found = format_args!("an object of type {name} whose is_neg() is true");
+    let found = format_args!("an object of type {name} whose {flag}() is true");
     Violation::new(Rule::ValuesLazy, Field::Object, found)
-        .with_hint("materialise it first, with resolve_neg()")
+        .with_hint(format!("materialise it first, with {resolve}()"))
         .into()
 }
 
