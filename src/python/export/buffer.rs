@@ -101,8 +101,8 @@ pub(crate) fn array_interface<'py>(
     if let Items::CaiOnly(only) = &items
         && !only.typestr().has_numpy()
     {
-        let found = format_args!("'{}'", only.typestr());
-        let violation = Violation::new(Rule::NumpyDtype, Field::ArrayInterface("typestr"), found);
+        let (field, typestr) = (Field::ArrayInterface("typestr"), only.typestr());
+        let violation = Violation::new(Rule::NumpyDtype, field, format_args!("'{typestr}'"));
         return Err(as_attribute_error(&violation));
     }
     wait(view)?;

@@ -29,7 +29,8 @@ pub(crate) fn arguments<'py>(
     const HINT: &str = "__array__() takes dtype and copy, once each";
     let mut read = [None, None];
     if given.len() > read.len() {
-        let found = format_args!("{} positional arguments", given.len());
+        let count = given.len();
+        let found = format_args!("{count} positional arguments");
         let violation = Violation::new(Rule::ArgumentCount, Field::Arguments, found);
         return Err(violation.with_hint(HINT).into());
     }
