@@ -344,7 +344,7 @@ impl ConsumeGuard {
         self.make_wait_for(self.consumer.placed, producer).map(drop)
     }
 
-    /// As [`make_wait`](Self::make_wait), for the consumer's stream under this name; `None` if nothing has to wait.
+    /// Like [`make_wait`](Self::make_wait), for the consumer's stream under this name; `None` if nothing has to wait.
     fn make_wait_for(&self, consumer: Placed, producer: Placed) -> Result<Option<Done>, Error> {
         let request = Request::Stream(producer.stream);
         let place = self.place(consumer, Some(producer.whose));

@@ -26,7 +26,7 @@ pub(crate) fn check_memory(array: &Descriptor) -> Result<(), Error> {
     memory_kind(array).map(drop)
 }
 
-/// As [`check_memory`]; returns what kind of memory it is, whatever it is called, and `None` if no query was made.
+/// Like [`check_memory`]; returns the driver's kind of the memory, under whatever name it came; `None` without a query.
 pub(crate) fn memory_kind(array: &Descriptor) -> Result<Option<MemoryKind>, Error> {
     let device = array.device();
     if !device.is_cuda_accessible() {

@@ -314,6 +314,22 @@ def test_in_a_consume_block(machine: Machine) -> None:
     assert found.rule == "scope-ended", found.message
 
 
+@pytest.mark.parametrize("library", ["tvm_ffi", "numba"])
+@pytest.mark.parametrize("where", ["foreign", "view", "capsule"])
+def test_a_stream_object_stays_with_what_a_call_has_made(where: str, library: str, machine: Machine) -> None:
+    """The view that the library holds names the stream."""
+    stream = StreamObject(machine.stream())
+    array: Any = on_device(machine)
+    array = cd.view(array, producer_stream=stream) if where == "view" else offered(array, where)
+    keywords: dict[str, Any] = {} if where == "view" else {"producer_stream": stream}
+    alive = weakref.ref(stream)
+    made = cd.to(array, library, stream=machine.stream(), **keywords)
+    del stream, keywords, array
+    gc.collect()
+    assert alive() is not None
+    del made
+
+
 @pytest.mark.parametrize("library", ["cuda.core", "tvm_ffi"])
 @pytest.mark.parametrize("where", ["foreign", "view"])
 def test_a_stream_object_goes_with_what_was_made(where: str, library: str, machine: Machine) -> None:

@@ -15,7 +15,7 @@ use crate::python::cpython::new::{new_dict, new_int, new_str, new_tuple};
 use crate::python::cpython::warn::{self, Warning};
 use crate::python::cpython::{getattr, release};
 
-/// What a warning of an import is about.
+/// The subject of an import's warning.
 #[derive(Clone, Copy)]
 pub(crate) enum Notice {
     /// The stream is not declared, and the table of partners does not know it.

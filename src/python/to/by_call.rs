@@ -70,7 +70,7 @@ impl<'a, 'py> LibraryCall<'a, 'py> {
     /// Makes the call.
     ///
     /// # Errors
-    /// What the library raises.
+    /// The library's exception; those of [`UseStream::around`].
     pub(super) fn call(&self, view: &Bound<'py, PyCaiView>) -> PyResult<Bound<'py, PyAny>> {
         let py = view.py();
         let device = view.get().view().device();

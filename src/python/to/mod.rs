@@ -19,6 +19,7 @@ use crate::protocol::stream::{Platform, Request, Stream};
 use crate::python::call::options::{Options, with_options};
 use crate::python::call::stream;
 use crate::python::capsule;
+use crate::python::class::beside::Beside;
 use crate::python::class::view::{PyCaiView, kept_by_parent};
 use crate::python::cpython::fastcall::Function;
 use crate::python::cpython::recursion::Level;
@@ -132,7 +133,9 @@ fn of_capsule<'py>(
         let ready = call.order(py, &offered)?;
         route::claim_decided(&mut view, offer, options)?;
         // SAFETY: `claim_decided` has not failed, and so has written the view.
-        let view = PyCaiView::new(unsafe { view.assume_init() });
+        let view = unsafe { view.assume_init() };
+        let beside = Beside::default().keeping(None, options.producer_object.as_deref());
+        let view = PyCaiView::with(view, beside);
         return call.call(&moved(view, ready, stream).into_object(py)?);
     };
     by_table::order(py, &offered, (consumer, table), named)?;

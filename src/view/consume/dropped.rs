@@ -9,7 +9,7 @@ use crate::protocol::stream::{Stream, SyncPolicy};
 use crate::view::streams::{Placed, is_elsewhere};
 use crate::view::{CaiView, with_driver};
 
-/// What the end of a dropped guard has done; displayed, what a warning has to tell of it.
+/// The outcome of a dropped guard's end; displayed, the words of its warning.
 #[derive(Debug)]
 pub(crate) enum Dropped {
     /// The producer's stream waits for the consumer.

@@ -239,7 +239,7 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// As [`allocate_pooled`](super::allocate_pooled), of new memory.
+    /// Like [`allocate_pooled`](super::allocate_pooled), of new memory.
     pub(super) fn pooled(
         driver: &'static dyn Driver,
         nbytes: u64,

@@ -23,7 +23,7 @@
 //! | memory for a consumer that named no stream (-1, the host) | all work of every device in use | the same |
 //! | memory for a stream, if none is left for the next copy for it | nothing: that copy's work comes later in the order of the stream | no call: the copy takes it over |
 //!
-//! What the driver refuses to wait for is kept, and the wait is tried again.
+//! If the driver refuses the wait, the memory or owner is kept, and the wait is tried again.
 //!
 //! `cuStreamGetId` tells a stream that was destroyed from another one under its handle.
 //!
