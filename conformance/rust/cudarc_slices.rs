@@ -187,7 +187,7 @@ fn a_slice_of_a_per_thread_stream_is_freed_elsewhere_after_all_work() {
     let stream = context.per_thread_stream();
     let slice = stream.clone_htod(&[1.0_f32; 4]).expect("memory");
     let view = CaiView::from_cudarc(slice, [4]).expect("a view");
-    machine.sim.clear();
+    machine.log_every_thread();
     std::thread::spawn(move || drop(view))
         .join()
         .expect("dropped");
@@ -224,7 +224,7 @@ fn freed_on_a_thread_without_a_context() {
     let tensor = CaiView::from_cudarc(slice(&[0.0; 4]), [4])
         .and_then(|view| view.to_dlpack(LiveStream::NONE))
         .expect("a tensor");
-    machine.sim.clear();
+    machine.log_every_thread();
     std::thread::spawn(move || drop(tensor))
         .join()
         .expect("dropped");

@@ -6,7 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use cudarc::driver::CudaStream;
 use cusim_control::{NotSimulated, Sim};
 
-/// The simulator, for one test at a time: the log of its calls is the process's.
+/// The simulator, for one test at a time. Its log holds the calls of the test's thread alone: the
+/// thread that frees kept memory may still ask for the end of what an earlier test left.
 pub(crate) struct Machine {
     pub(crate) sim: Sim,
     _turn: MutexGuard<'static, ()>,
@@ -24,6 +25,7 @@ pub(crate) fn machine() -> Machine {
     };
     let sim = sim.unwrap_or_else(|why| panic!("{why}"));
     sim.clear_faults();
+    sim.set("log", 2).expect("a setting of the simulator");
     sim.clear();
     Machine { sim, _turn: turn }
 }
@@ -41,6 +43,13 @@ fn build() {
 }
 
 impl Machine {
+    /// Clears the log, which holds the calls of every thread from now on.
+    pub(crate) fn log_every_thread(&self) {
+        let set = self.sim.set("log", 1);
+        set.expect("a setting of the simulator");
+        self.sim.clear();
+    }
+
     /// The calls since the last clear that order streams or wait, with the stream that each names.
     pub(crate) fn orders(&self) -> Vec<(String, u64)> {
         let names = [

@@ -148,9 +148,11 @@ impl Sim {
         text.lines().filter_map(Call::parse).collect()
     }
 
-    /// Makes the `nth` call of a function from now (1: the next one) return `code` and do nothing.
+    /// Makes this thread's `nth` call of a function from now (1: the next one) return `code` and do
+    /// nothing.
     pub fn fault(&self, name: &str, nth: u64, code: u32) {
-        (self.c.sim_fault)(c_text(name).as_ptr(), nth, code);
+        const THIS_THREAD: u32 = 1;
+        (self.c.sim_fault_by)(c_text(name).as_ptr(), nth, code, THIS_THREAD);
     }
 
     /// Counts the faults that have not happened yet: 0 shows that a test reached them all.

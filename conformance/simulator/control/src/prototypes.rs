@@ -38,7 +38,7 @@ prototypes! {
     sim_count(*const c_char) -> u64;
     sim_log_clear();
     sim_log_text(*mut c_char, u64) -> u64;
-    sim_fault(*const c_char, u64, u32) -> u32;
+    sim_fault_by(*const c_char, u64, u32, u32) -> u32;
     sim_fault_clear();
     sim_fault_pending() -> u64;
     sim_gate(u64) -> u64;
