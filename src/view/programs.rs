@@ -11,7 +11,6 @@ use super::*;
 use crate::driver::script::{self, Script};
 use crate::protocol::descriptor::RawTensor;
 use crate::protocol::device::Flags;
-use crate::protocol::dtype::DType;
 
 const CONTEXT: u64 = 0xa;
 const HANDLES: [Stream; 4] = [
@@ -76,15 +75,11 @@ impl Held {
         let device = [Device::HOST, Device::cuda(0)][self.random.below(2)];
         let descriptor = Descriptor::new(&RawTensor {
             data: values.as_ptr().expose_provenance() as u64,
-            byte_offset: 0,
             device_type: device.device_type,
             device_id: device.id,
-            code: DType::F32.code(),
-            bits: DType::F32.bits(),
-            lanes: DType::F32.lanes(),
             shape: shapes[self.random.below(5)],
-            strides: None,
             flags: [Flags::NONE, Flags::READ_ONLY][self.random.below(2)],
+            ..RawTensor::EXAMPLE
         });
         let (ready, producer) = match device {
             Device::HOST => (Stream::None, Stream::None),

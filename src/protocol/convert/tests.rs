@@ -6,19 +6,7 @@ use super::*;
 use crate::protocol::descriptor::RawTensor;
 use crate::protocol::rule::Class;
 
-/// float32 of shape (2, 3) in C order on the first CUDA device.
-const VALID: RawTensor<'static> = RawTensor {
-    data: 0x7000_0000,
-    byte_offset: 0,
-    device_type: Device::CUDA,
-    device_id: 0,
-    code: 2,
-    bits: 32,
-    lanes: 1,
-    shape: &[2, 3],
-    strides: None,
-    flags: Flags::NONE,
-};
+const VALID: RawTensor<'static> = RawTensor::EXAMPLE;
 
 #[rstest]
 #[case::cpu(RawTensor { device_type: 1, ..VALID }, Rule::CaiDevice)]

@@ -4,19 +4,23 @@ use rstest::rstest;
 
 use super::*;
 
-/// float32 of shape (2, 3) in C order on the first CUDA device.
-const VALID: RawTensor<'static> = RawTensor {
-    data: 0x7000_0000,
-    byte_offset: 0,
-    device_type: Device::CUDA,
-    device_id: 0,
-    code: 2,
-    bits: 32,
-    lanes: 1,
-    shape: &[2, 3],
-    strides: None,
-    flags: Flags::NONE,
-};
+impl RawTensor<'static> {
+    /// float32 of shape (2, 3) in C order on the first CUDA device.
+    pub(crate) const EXAMPLE: Self = RawTensor {
+        data: 0x7000_0000,
+        byte_offset: 0,
+        device_type: Device::CUDA,
+        device_id: 0,
+        code: 2,
+        bits: 32,
+        lanes: 1,
+        shape: &[2, 3],
+        strides: None,
+        flags: Flags::NONE,
+    };
+}
+
+const VALID: RawTensor<'static> = RawTensor::EXAMPLE;
 
 fn valid() -> Descriptor {
     Descriptor::new(&VALID).unwrap()

@@ -20,15 +20,11 @@ impl Drop for Counted {
 fn describe(shape: &[i64], strides: &[i64]) -> Descriptor {
     Descriptor::new(&RawTensor {
         data: 0x1000,
-        byte_offset: 0,
         device_type: 2,
         device_id: 3,
-        code: 2,
-        bits: 32,
-        lanes: 1,
         shape,
         strides: Some(strides),
-        flags: Flags::NONE,
+        ..RawTensor::EXAMPLE
     })
     .expect("a valid tensor")
 }

@@ -6,7 +6,7 @@ use rstest::rstest;
 use super::Borrow;
 use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
-use crate::protocol::device::{Device, Flags};
+use crate::protocol::device::Device;
 use crate::protocol::dtype::code;
 use crate::protocol::rule::{Rule, Violation};
 use crate::protocol::stream::Stream;
@@ -15,15 +15,10 @@ use crate::view::{CaiView, Owner};
 fn floats(data: u64, shape: &[i64], strides: &[i64]) -> Descriptor {
     let raw = RawTensor {
         data,
-        byte_offset: 0,
         device_type: 2,
-        device_id: 0,
-        code: code::FLOAT,
-        bits: 32,
-        lanes: 1,
         shape,
         strides: Some(strides),
-        flags: Flags::NONE,
+        ..RawTensor::EXAMPLE
     };
     Descriptor::new(&raw).expect("a tensor")
 }
@@ -34,13 +29,9 @@ fn behind(handle: u64, byte_offset: u64) -> Descriptor {
         data: handle,
         byte_offset,
         device_type: Device::VULKAN,
-        device_id: 0,
-        code: code::FLOAT,
-        bits: 32,
-        lanes: 1,
         shape: &[2, 2],
         strides: Some(&[7, 1]),
-        flags: Flags::NONE,
+        ..RawTensor::EXAMPLE
     };
     Descriptor::new(&raw).expect("a tensor")
 }
@@ -226,15 +217,9 @@ fn values() -> (CaiView, CaiView) {
     let data = values.as_ptr().expose_provenance() as u64;
     let raw = RawTensor {
         data,
-        byte_offset: 0,
         device_type: Device::CPU,
-        device_id: 0,
-        code: code::FLOAT,
-        bits: 32,
-        lanes: 1,
         shape: &[4],
-        strides: None,
-        flags: Flags::NONE,
+        ..RawTensor::EXAMPLE
     };
     let descriptor = Descriptor::new(&raw).expect("a tensor");
     // SAFETY: the elements lie in the vector, which the owner keeps.
@@ -293,13 +278,11 @@ fn random_array(random: &mut impl FnMut(i64) -> i64) -> (Descriptor, Vec<u64>) {
         data: data as u64,
         byte_offset: byte_offset as u64,
         device_type: 2,
-        device_id: 0,
         code: [code::UINT, code::FLOAT][random(2) as usize],
         bits: [8, 32][random(2) as usize],
-        lanes: 1,
         shape: &shape,
         strides: Some(&strides),
-        flags: Flags::NONE,
+        ..RawTensor::EXAMPLE
     };
     let bits = if raw.code == code::FLOAT {
         32
@@ -388,15 +371,9 @@ fn random_arrays_exclude_each_other_as_their_bytes_do() {
 fn nothing_is_borrowed_behind_no_handle() {
     let none = RawTensor {
         data: 0,
-        byte_offset: 0,
         device_type: Device::VULKAN,
-        device_id: 0,
-        code: code::FLOAT,
-        bits: 32,
-        lanes: 1,
         shape: &[0],
-        strides: None,
-        flags: Flags::NONE,
+        ..RawTensor::EXAMPLE
     };
     let (none, some) = (Descriptor::new(&none).expect("no elements"), behind(7, 0));
     for other in [&none, &some] {

@@ -6,8 +6,7 @@ use super::*;
 use crate::driver::script::{self, Script, context};
 use crate::driver::{MemoryKind, PointerInfo};
 use crate::protocol::descriptor::{Descriptor, RawTensor};
-use crate::protocol::device::{Device, Flags};
-use crate::protocol::dtype::DType;
+use crate::protocol::device::Device;
 use crate::view::Owner;
 
 const ARRAY: u64 = 0x7000;
@@ -43,15 +42,9 @@ fn script() -> &'static Script {
 fn view(device_type: i32, ready: Stream) -> CaiView {
     let descriptor = Descriptor::new(&RawTensor {
         data: ARRAY,
-        byte_offset: 0,
         device_type,
-        device_id: 0,
-        code: DType::F32.code(),
-        bits: DType::F32.bits(),
-        lanes: DType::F32.lanes(),
         shape: &[4],
-        strides: None,
-        flags: Flags::NONE,
+        ..RawTensor::EXAMPLE
     });
     let descriptor = descriptor.expect("a valid tensor");
     // SAFETY: nothing reads the memory; the scripted driver follows no stream.

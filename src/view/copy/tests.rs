@@ -5,8 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::*;
 use crate::driver::script::{self, Script};
 use crate::protocol::descriptor::RawTensor;
-use crate::protocol::device::Flags;
-use crate::protocol::dtype::DType;
 use crate::view::Owner;
 
 const ARRAY: u64 = 0x7000;
@@ -36,15 +34,9 @@ fn script(is_managed: bool, is_exclusive: bool) -> &'static Script {
 fn view(device_type: i32, ready: Stream) -> CaiView {
     let descriptor = Descriptor::new(&RawTensor {
         data: ARRAY,
-        byte_offset: 0,
         device_type,
-        device_id: 0,
-        code: DType::F32.code(),
-        bits: DType::F32.bits(),
-        lanes: DType::F32.lanes(),
         shape: &[4],
-        strides: None,
-        flags: Flags::NONE,
+        ..RawTensor::EXAMPLE
     });
     let descriptor = descriptor.expect("a valid tensor");
     // SAFETY: nothing reads the memory; the scripted driver follows no stream.

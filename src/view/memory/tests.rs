@@ -6,7 +6,7 @@ use crate::driver::script::{self, Script};
 use crate::driver::{MemoryKind, PointerInfo};
 use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
-use crate::protocol::device::{Device, Flags};
+use crate::protocol::device::Device;
 use crate::protocol::rule::Rule;
 use crate::protocol::stream::Stream;
 use crate::view::{CaiView, Owner, prove_memory};
@@ -30,15 +30,13 @@ fn allocation() -> PointerInfo {
 fn bytes(offset: i64, count: i64, stride: i64, device: Device) -> CaiView {
     let descriptor = Descriptor::new(&RawTensor {
         data: START.wrapping_add_signed(offset),
-        byte_offset: 0,
         device_type: device.device_type,
         device_id: device.id,
         code: 1,
         bits: 8,
-        lanes: 1,
         shape: &[count],
         strides: Some(&[stride]),
-        flags: Flags::NONE,
+        ..RawTensor::EXAMPLE
     });
     // SAFETY: nothing follows the address.
     unsafe { CaiView::new(descriptor.expect("a tensor"), Stream::None, Owner::new(())) }
@@ -200,15 +198,11 @@ fn ready_data_is_read_when_the_device_is_idle(
     let _installed = script::install(script);
     let descriptor = Descriptor::new(&RawTensor {
         data: start,
-        byte_offset: 0,
         device_type,
-        device_id: 0,
         code: 1,
         bits: 8,
-        lanes: 1,
         shape: &[3],
-        strides: None,
-        flags: Flags::NONE,
+        ..RawTensor::EXAMPLE
     });
     let descriptor = descriptor.expect("a tensor");
     // SAFETY: the values outlive the view.

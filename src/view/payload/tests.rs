@@ -3,7 +3,6 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use super::*;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
-use crate::protocol::device::Flags;
 use crate::protocol::stream::Stream;
 use crate::view::{CaiView, LiveStream, Owner};
 
@@ -57,15 +56,8 @@ fn a_chain_through_managed_tensors_too() {
     });
     let tensor = RawTensor {
         data: 0x1000,
-        byte_offset: 0,
         device_type: 1,
-        device_id: 0,
-        code: 2,
-        bits: 32,
-        lanes: 1,
-        shape: &[2, 3],
-        strides: None,
-        flags: Flags::NONE,
+        ..RawTensor::EXAMPLE
     };
     let descriptor = Descriptor::new(&tensor).expect("a valid tensor");
     // SAFETY: nobody follows the pointer in this test.

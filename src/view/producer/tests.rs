@@ -6,8 +6,6 @@ use super::*;
 use crate::driver::script::{self, Script};
 use crate::protocol::descriptor::{Descriptor, RawTensor};
 use crate::protocol::device::Device;
-use crate::protocol::device::Flags;
-use crate::protocol::dtype::DType;
 use crate::view::streams::Streams;
 use crate::view::worker::set_ask;
 use crate::view::{LiveStream, Owner, ReturnEdge};
@@ -38,15 +36,8 @@ fn view() -> CaiView {
     ANSWER.set(Some(IMPORT));
     let descriptor = Descriptor::new(&RawTensor {
         data: ARRAY,
-        byte_offset: 0,
-        device_type: Device::CUDA,
-        device_id: 0,
-        code: DType::F32.code(),
-        bits: DType::F32.bits(),
-        lanes: DType::F32.lanes(),
         shape: &[4],
-        strides: None,
-        flags: Flags::NONE,
+        ..RawTensor::EXAMPLE
     });
     let descriptor = descriptor.expect("a valid tensor");
     // SAFETY: nothing reads the memory; the scripted driver follows no stream.
