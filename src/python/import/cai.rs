@@ -273,6 +273,19 @@ pub(crate) fn read_fast<'a>(
     cai_dict::read_fast(dict, numbers)
 }
 
+/// Like [`read_fast`], which has returned `None`, for lists and NumPy's ints too.
+#[inline(always)]
+pub(crate) fn read_any_form<'a>(
+    dict: &Bound<'_, PyAny>,
+    options: &Options<'_, '_>,
+    numbers: &'a mut Numbers,
+) -> Option<FastDict<'a>> {
+    if options.dtype.is_some() || options.shape.is_some() {
+        return None;
+    }
+    cai_dict::read_any_form(dict, numbers)
+}
+
 /// Makes the view of a dict that was read fast.
 #[inline(always)]
 pub(crate) fn view_fast<'py>(

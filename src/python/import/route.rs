@@ -31,7 +31,7 @@ use crate::python::cpython::names::names;
 use crate::python::cpython::recursion::Level;
 use crate::python::cpython::release;
 use crate::python::import::cai::AllowCaiOnly;
-use crate::python::import::cai_dict::Numbers;
+use crate::python::import::cai_dict::{FastDict, Numbers};
 use crate::python::import::dlpack::{DlpackArguments, Offer};
 use crate::python::import::known_types::TypeFacts;
 use crate::python::import::traits::Traits;
@@ -186,13 +186,17 @@ pub(crate) fn by_attributes<'py>(
     let mut stated = Access::Unknown;
     if let Some(dict) = dict {
         let mut numbers = Numbers::default();
-        if let Some(fast) = cai::read_fast(&dict, options, &mut numbers)
-            && (is_declared(traits, fast.stream, fast.is_stream_known)
-                || options.producer.is_some()
-                || !dlpack::has_dlpack(object, traits)?)
-        {
-            memory.write(cai::view_fast(object, fast, options)?);
-            return Ok(Beside::default());
+        match cai::read_fast(&dict, options, &mut numbers) {
+            Some(fast) if suffices(object, traits, &fast, options)? => {
+                memory.write(cai::view_fast(object, fast, options)?);
+                return Ok(Beside::default());
+            }
+            Some(_) => {}
+            None => {
+                if by_any_form(memory, object, traits, &dict, options)? {
+                    return Ok(Beside::default());
+                }
+            }
         }
         let read = cai::read(object, &dict, options)?;
         if is_declared(traits, read.interface.stream(), read.is_stream_known())
@@ -210,6 +214,40 @@ pub(crate) fn by_attributes<'py>(
         Err(refused) => return by_array_interface(memory, object, refused, options, allow),
     };
     Ok(Beside::default())
+}
+
+/// Writes the view of a dict with lists or NumPy's ints, which is not in the form of [`cai::read_fast`]; returns whether
+/// it has, or the dict must be read in full.
+#[cold]
+#[inline(never)]
+fn by_any_form<'py>(
+    memory: &mut MaybeUninit<CaiView>,
+    object: &Bound<'py, PyAny>,
+    traits: Traits,
+    dict: &Bound<'py, PyAny>,
+    options: &Options<'_, 'py>,
+) -> PyResult<bool> {
+    let mut numbers = Numbers::default();
+    match cai::read_any_form(dict, options, &mut numbers) {
+        Some(fast) if suffices(object, traits, &fast, options)? => {
+            memory.write(cai::view_fast(object, fast, options)?);
+            Ok(true)
+        }
+        _ => Ok(false),
+    }
+}
+
+/// Whether the dict is imported, though there may be a `__dlpack__`.
+#[inline(always)]
+fn suffices(
+    object: &Bound<'_, PyAny>,
+    traits: Traits,
+    fast: &FastDict<'_>,
+    options: &Options<'_, '_>,
+) -> PyResult<bool> {
+    Ok(is_declared(traits, fast.stream, fast.is_stream_known)
+        || options.producer.is_some()
+        || !dlpack::has_dlpack(object, traits)?)
 }
 
 /// Whether a dict is all that is needed to know what to wait for; else `__dlpack__` is called, if there is one.

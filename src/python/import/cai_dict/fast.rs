@@ -1,10 +1,12 @@
 //! Reads a dict of numbers without running Python code.
 //!
 //! Takes the shape that nearly every producer sends: an exact dict with interned keys whose values are exact tuples,
-//! ints and strs, and no mask. Anything else, and anything wrong, gives `None` with nothing done.
+//! ints and strs, and no mask. A second reading takes NumPy's ints too, and under the GIL exact lists. Anything else,
+//! and anything wrong, gives `None` with nothing done.
 //!
-//! Under the GIL the values are borrowed. So nothing here may run code, raise an exception or allocate a Python object:
-//! before CPython 3.12 an allocation may start the garbage collector, whose finalisers may empty the dict.
+//! Under the GIL the values are borrowed. So nothing here may run code, raise an exception or allocate a Python object
+//! that the garbage collector tracks: before CPython 3.12 such an allocation may start a collection, whose finalisers
+//! may empty the dict.
 
 use std::ptr;
 
@@ -15,10 +17,10 @@ use pyo3::{Borrowed, ffi};
 
 use crate::protocol::convert::{InterfaceRef, PlainDict};
 use crate::protocol::stream::Stream;
-use crate::python::cpython::int;
 use crate::python::cpython::names::{Names, names};
 use crate::python::cpython::text::Letters;
 use crate::python::cpython::tuple::{tuple_item, tuple_len};
+use crate::python::cpython::{int, numpy_int};
 
 /// The values of the keys [`Names::interface`], in that order; NULL for a missing key. Borrowed from the dict under the
 /// GIL; strong references without it, as another thread may change the dict once it is unlocked.
@@ -81,9 +83,31 @@ const FAST_NDIM: usize = 8;
 /// Memory for the extents and strides.
 pub(crate) type Numbers = [i64; 2 * FAST_NDIM];
 
-/// Reads the dict without running Python code; `None`, with nothing done, if it must be read in full.
+/// Reads tuples and Python's ints alone.
+const EXACT: bool = false;
+/// Reads lists and NumPy's ints too.
+const ANY: bool = true;
+
+/// Reads the dict without running Python code; `None`, with nothing done, if it has another form or is wrong.
 #[inline(always)]
 pub(crate) fn read_fast<'a>(
+    dict: &Bound<'_, PyAny>,
+    numbers: &'a mut Numbers,
+) -> Option<FastDict<'a>> {
+    read_forms::<EXACT>(dict, numbers)
+}
+
+/// Like [`read_fast`], which has returned `None`, for lists and NumPy's ints too.
+#[inline(always)]
+pub(crate) fn read_any_form<'a>(
+    dict: &Bound<'_, PyAny>,
+    numbers: &'a mut Numbers,
+) -> Option<FastDict<'a>> {
+    read_forms::<ANY>(dict, numbers)
+}
+
+#[inline(always)]
+fn read_forms<'a, const FORMS: bool>(
     dict: &Bound<'_, PyAny>,
     numbers: &'a mut Numbers,
 ) -> Option<FastDict<'a>> {
@@ -95,27 +119,28 @@ pub(crate) fn read_fast<'a>(
     if !is_absent(mask) {
         return None;
     }
+    // First, as what has another form mostly has it here.
+    let ndim = ints_fast::<FORMS>(py, shape, numbers.get_mut(..FAST_NDIM)?)?;
     let dtype = PlainDict::dtype(&letters_fast(py, typestr)?)?;
     if !descr.is_null() && !is_trivial_descr(py, descr, typestr) {
         return None;
     }
-    let ndim = ints_fast(py, shape, numbers.get_mut(..FAST_NDIM)?)?;
     let has_strides = !is_absent(strides);
-    if has_strides && ints_fast(py, strides, numbers.get_mut(ndim..)?)? != ndim {
+    if has_strides && ints_fast::<FORMS>(py, strides, numbers.get_mut(ndim..)?)? != ndim {
         return None;
     }
-    let (data, read_only) = data_fast(py, data)?;
+    let (data, read_only) = data_fast::<FORMS>(py, data)?;
     let stream = if is_absent(stream) {
         Stream::None
     } else {
         // 0 needs a warning, which the full read gives.
-        match u64_fast(py, stream)? {
+        match u64_fast::<FORMS>(py, stream)? {
             0 => return None,
             handle => Stream::from_raw(handle),
         }
     };
     // A missing or an unknown version is refused or warned of by the full read.
-    let version = match u64_fast(py, version)? {
+    let version = match u64_fast::<FORMS>(py, version)? {
         version @ 0..=3 => version,
         _ => return None,
     };
@@ -205,55 +230,80 @@ fn sole_item(py: Python<'_>, list: *mut ffi::PyObject) -> Option<Bound<'_, PyAny
 }
 
 #[inline]
-fn len_fast(tuple: *mut ffi::PyObject) -> Option<usize> {
+fn len_fast<const FORMS: bool>(sequence: *mut ffi::PyObject) -> Option<usize> {
     // SAFETY: a value of the dict, not null (both callers check it).
-    if unsafe { ffi::PyTuple_CheckExact(tuple) } == 0 {
+    if unsafe { ffi::PyTuple_CheckExact(sequence) } != 0 {
+        // SAFETY: an exact tuple.
+        return Some(unsafe { tuple_len(sequence) }.cast_unsigned());
+    }
+    if FORMS == EXACT || cfg!(Py_GIL_DISABLED) {
+        return None; // without the GIL another thread may change a list
+    }
+    // SAFETY: a value of the dict, not null.
+    if unsafe { ffi::PyList_CheckExact(sequence) } == 0 {
         return None;
     }
-    // SAFETY: an exact tuple.
-    Some(unsafe { tuple_len(tuple) }.cast_unsigned())
+    // SAFETY: an exact list.
+    Some(unsafe { ffi::PyList_Size(sequence) }.cast_unsigned())
 }
 
-/// Writes the items of an exact tuple of exact ints to the beginning of `into`, and returns their number.
+/// Returns an item of what has a [`len_fast`] above `index`, borrowed.
 #[inline(always)]
-fn ints_fast(py: Python<'_>, tuple: *mut ffi::PyObject, into: &mut [i64]) -> Option<usize> {
-    if tuple.is_null() {
+fn item_fast<const FORMS: bool>(sequence: *mut ffi::PyObject, index: usize) -> *mut ffi::PyObject {
+    let index = index.cast_signed();
+    // SAFETY: a value of the dict, not null.
+    if FORMS == ANY && unsafe { ffi::PyTuple_CheckExact(sequence) } == 0 {
+        // SAFETY: not a tuple, so an exact list; as long as when its length was read, as no Python code runs.
+        unsafe { ffi::PyList_GetItem(sequence, index) }
+    } else {
+        // SAFETY: an exact tuple, and `index` is below its length.
+        unsafe { tuple_item(sequence, index) }
+    }
+}
+
+/// Writes the items of a sequence of ints to the beginning of `into`, and returns their number.
+#[inline(always)]
+fn ints_fast<const FORMS: bool>(
+    py: Python<'_>,
+    sequence: *mut ffi::PyObject,
+    into: &mut [i64],
+) -> Option<usize> {
+    if sequence.is_null() {
         return None;
     }
-    let length = len_fast(tuple)?;
+    let length = len_fast::<FORMS>(sequence)?;
     for (index, number) in into.get_mut(..length)?.iter_mut().enumerate() {
-        // SAFETY: an exact tuple, and `index` is below its length.
-        let item = unsafe { tuple_item(tuple, index.cast_signed()) };
-        *number = i64_fast(py, item)?;
+        *number = i64_fast::<FORMS>(py, item_fast::<FORMS>(sequence, index))?;
     }
     Some(length)
 }
 
 #[inline(always)]
-fn i64_fast(py: Python<'_>, value: *mut ffi::PyObject) -> Option<i64> {
+fn i64_fast<const FORMS: bool>(py: Python<'_>, value: *mut ffi::PyObject) -> Option<i64> {
     // SAFETY: a value of the dict or an item of one: not null, and alive as long as `read_fast` runs.
     let value = unsafe { Borrowed::from_ptr(py, value) };
-    int::read_fast(value)
+    match int::read_fast(value) {
+        None if FORMS == ANY => numpy_int::read(value),
+        number => number,
+    }
 }
 
 #[inline(always)]
-fn u64_fast(py: Python<'_>, value: *mut ffi::PyObject) -> Option<u64> {
+fn u64_fast<const FORMS: bool>(py: Python<'_>, value: *mut ffi::PyObject) -> Option<u64> {
     if value.is_null() {
         return None;
     }
     // Device addresses and handles are below 2^63; the full read takes the rest.
-    u64::try_from(i64_fast(py, value)?).ok()
+    u64::try_from(i64_fast::<FORMS>(py, value)?).ok()
 }
 
 #[inline(always)]
-fn data_fast(py: Python<'_>, data: *mut ffi::PyObject) -> Option<(u64, bool)> {
-    if data.is_null() || len_fast(data)? != 2 {
+fn data_fast<const FORMS: bool>(py: Python<'_>, data: *mut ffi::PyObject) -> Option<(u64, bool)> {
+    if data.is_null() || len_fast::<FORMS>(data)? != 2 {
         return None;
     }
-    // SAFETY: an exact tuple of two.
-    let pointer = u64_fast(py, unsafe { tuple_item(data, 0) })?;
-    // SAFETY: an exact tuple of two.
-    let flag = unsafe { tuple_item(data, 1) };
+    let pointer = u64_fast::<FORMS>(py, item_fast::<FORMS>(data, 0))?;
+    let flag = item_fast::<FORMS>(data, 1);
     // SAFETY: return the addresses of statics.
     let (yes, no) = (unsafe { ffi::Py_True() }, unsafe { ffi::Py_False() });
     (flag == yes || flag == no).then_some((pointer, flag == yes))

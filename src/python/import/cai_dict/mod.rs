@@ -24,7 +24,9 @@ use crate::protocol::stream::Stream;
 use crate::python::cpython::int::{IntRule, repr, type_name};
 use crate::python::cpython::names::names;
 use crate::python::cpython::{errors, list, release};
-pub(crate) use crate::python::import::cai_dict::fast::{FastDict, Numbers, read_fast};
+pub(crate) use crate::python::import::cai_dict::fast::{
+    FastDict, Numbers, read_any_form, read_fast,
+};
 
 const VERSION: IntRule = IntRule::new(Field::CaiVersion, Rule::VersionType, Rule::VersionRange);
 const EXTENT: IntRule = IntRule::new(Field::CaiShape, Rule::ShapeItemType, Rule::ShapeRange);

@@ -1,0 +1,125 @@
+"""The form of a dict changes nothing: tuples or lists, ints of Python or of NumPy, a dict or another mapping.
+
+One dict is drawn, valid or with a defect, and written in several forms that mean the same. The first is read by the
+quick reader, others in full; what comes of them is the same view or the same rule.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import cai_dlpack as cd
+import numpy as np
+
+from conformance.tests.doubles.producers import FAKE_POINTER
+
+TRIALS = 3_000
+FORMS = 6
+
+NUMPY_INTS = (np.int8, np.uint8, np.int16, np.int32, np.uint32, np.int64, np.uint64, np.longlong)
+
+
+class SubInt(int):
+    pass
+
+
+class SubTuple(tuple[Any, ...]):
+    pass
+
+
+class SubList(list[Any]):
+    pass
+
+
+class SubDict(dict[str, Any]):
+    pass
+
+
+class Other(Mapping[str, Any]):
+    """A mapping that is no dict."""
+
+    def __init__(self, items: dict[str, Any]) -> None:
+        self.items_ = items
+
+    def __getitem__(self, key: str) -> Any:
+        return self.items_[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.items_)
+
+    def __len__(self) -> int:
+        return len(self.items_)
+
+
+def drawn(rng: random.Random) -> dict[str, Any]:
+    """A dict whose values are tuples, ints, bools, strs and None, as the quick reader takes them."""
+    ndim = rng.choice((0, 1, 1, 2, 2, 3, 8, 9))
+    typestr = rng.choice(("<f4", "|u1", "<i8", "<c16", "|b1", ">f4", "|V3", "f4"))
+    size = int(typestr.lstrip("<>|")[1:])
+    shape = tuple(rng.choice((0, 1, 1, 2, 3)) for _ in range(ndim))
+    items: dict[str, Any] = {
+        "shape": shape,
+        "typestr": typestr,
+        "data": (rng.choice((FAKE_POINTER, FAKE_POINTER, 0, 2**63 + 8)), rng.random() < 0.3),
+        "version": rng.choice((0, 1, 2, 3, 3, 3)),
+    }
+    if rng.random() < 0.5:
+        items["strides"] = tuple(size * rng.choice((-1, 0, 1, 2, 3)) for _ in range(ndim))
+    if rng.random() < 0.5:
+        items["stream"] = rng.choice((None, 1, 2, 7, 2**40))
+    for _ in range(rng.choice((0, 0, 1))):
+        key = rng.choice(("shape", "strides", "data", "version", "stream"))
+        items[key] = rng.choice((-1, 5, 2**63, 2**64, 2**70, "no", 1.5, None, (), (-1,), (1, 2**63), (1, 2, 3), (1.5, 2)))
+    return items
+
+
+def number(rng: random.Random, value: int) -> Any:
+    """The same int in another form."""
+    kinds = [kind for kind in NUMPY_INTS if np.iinfo(kind).min <= value <= np.iinfo(kind).max]
+    return rng.choice((int, SubInt, *kinds))(value)
+
+
+def written(rng: random.Random, value: Any) -> Any:
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int):
+        return number(rng, value)
+    if isinstance(value, tuple):
+        return rng.choice((tuple, list, list, SubTuple, SubList))(written(rng, item) for item in value)
+    return value
+
+
+def form(rng: random.Random, items: dict[str, Any]) -> Any:
+    """The same dict in another form: order, keys that are not interned, types of containers and numbers."""
+    keys = rng.sample(sorted(items), len(items))
+    own = rng.random() < 0.3
+    made = {"".join(key) if own else key: written(rng, items[key]) for key in keys}
+    return rng.choice((dict, dict, dict, SubDict, Other))(made)
+
+
+def outcome(items: Any) -> tuple[object, ...]:
+    class Array:
+        __cuda_array_interface__ = items
+
+    try:
+        view = cd.view(Array(), device_id=0)
+    except (TypeError, ValueError, BufferError) as error:
+        refusal: Any = error
+        return type(error), refusal.rule, refusal.field
+    dict_ = view.__cuda_array_interface__
+    return dict_["shape"], dict_["strides"], dict_["typestr"], dict_["data"], dict_["stream"], view.read_only
+
+
+def test_the_form_of_a_dict_changes_nothing() -> None:
+    outcomes = set()
+    for seed in range(TRIALS):
+        rng = random.Random(seed)
+        items = drawn(rng)
+        expected = outcome(items)
+        outcomes.add(expected[:2])
+        for _ in range(FORMS):
+            other = form(rng, items)
+            assert outcome(other) == expected, (seed, items, other)
+    assert len(outcomes) > 200
