@@ -6,6 +6,8 @@ mod copies;
 #[cfg(feature = "cudarc")]
 mod copies_of_all;
 #[cfg(feature = "cudarc")]
+mod cudarc_cached;
+#[cfg(feature = "cudarc")]
 mod cudarc_captures;
 #[cfg(feature = "cudarc")]
 mod cudarc_graph;

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::CudaStream;
-use cusim_control::{NotSimulated, Sim};
+use cusim_control::{NotSimulated, Schedule, Sim};
 
 /// The simulator, for one test at a time. Its log holds the calls of the test's thread alone: the
 /// thread that frees kept memory may still ask for the end of what an earlier test left.
@@ -25,6 +25,7 @@ pub(crate) fn machine() -> Machine {
     };
     let sim = sim.unwrap_or_else(|why| panic!("{why}"));
     sim.clear_faults();
+    sim.set_schedule(Schedule::Threaded);
     sim.set("log", 2).expect("a setting of the simulator");
     sim.clear();
     Machine { sim, _turn: turn }

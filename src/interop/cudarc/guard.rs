@@ -10,6 +10,7 @@ use cudarc::driver::{CudaStream, LaunchArgs, PushKernelArg};
 
 use super::keep;
 use super::stream::{check_device, number_of};
+use crate::driver::MemoryKind;
 use crate::error::Error;
 use crate::protocol::device::Device;
 use crate::protocol::stream::{Stream, SyncPolicy};
@@ -43,6 +44,8 @@ use crate::view::{
 ///
 /// If the producer's stream is unknown, or it works on none, there is no return edge: the owner of the memory is
 /// kept instead until this stream is done; if the stream is being captured then, with what it held before the capture.
+/// Memory that the host can write (pinned and managed, under any name) is kept so beside every edge, as a host cache
+/// gives it away in the order of no stream.
 /// During a capture of the stream the graph keeps the owner as well, for its launches: from the use of the guard on
 /// ([`device_ptr`](Self::device_ptr), [`as_slice`](Self::as_slice), an argument of a launch) until it is destroyed, with
 /// all that was made of it. Forgetting the guard (`mem::forget`) leaves out the edge and keeps the
@@ -62,6 +65,8 @@ pub struct StreamGuard<'s, V: Consume> {
     /// Whose per-thread default stream it is.
     thread: Option<ThreadId>,
     pointer: CUdeviceptr,
+    /// Whether the host can write the memory. Then what uses it anew need not be in the order of any stream.
+    may_host_write: bool,
     /// The capture whose graph keeps the owner; 0 if there is none.
     captured: AtomicU64,
 }
@@ -144,7 +149,7 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         let number = number_of(stream)?;
         check_cuda(array.descriptor())?;
         check_device(array.device(), stream)?;
-        let pointer = device_pointer(array)?;
+        let (pointer, may_host_write) = seen_by_device(array)?;
         if number.is_default() {
             // Of memory that every context reaches, a default stream is the current context's.
             stream.context().bind_to_thread()?;
@@ -156,6 +161,7 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
             stream,
             thread: thread_of(number),
             pointer,
+            may_host_write,
             captured: AtomicU64::new(0),
         })
     }
@@ -240,7 +246,8 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         } else if finished.is_err() {
             // Nothing else waits for the work.
             detach(|| keep::wait_or_keep(owner, stream));
-        } else if matches!(edge, ReturnEdge::Unknown | ReturnEdge::NotNeeded) {
+        } else if self.may_host_write || matches!(edge, ReturnEdge::Unknown | ReturnEdge::NotNeeded)
+        {
             detach(|| keep::until_done(owner, stream));
         }
         self.view.ended(edge, self.stream);
@@ -271,15 +278,18 @@ unsafe impl<'a, 'b: 'a, V: Consume> PushKernelArg<&'b StreamGuard<'_, V>> for La
     }
 }
 
-/// Returns the address for device code. Pinned memory may have another one than on the host.
-fn device_pointer(array: &CaiView) -> Result<CUdeviceptr, Error> {
-    let data = array.descriptor().data();
-    if array.device().device_type != Device::CUDA_HOST || data == 0 {
-        return Ok(data);
+/// Returns the address for device code, since pinned memory may have another one than on the host; and whether the host
+/// can write the memory, under whatever name it came.
+fn seen_by_device(array: &CaiView) -> Result<(CUdeviceptr, bool), Error> {
+    let (data, device_type) = (array.descriptor().data(), array.device().device_type);
+    if data == 0 || (device_type == Device::CUDA && !array.may_be_managed()) {
+        return Ok((data, false));
+    }
+    if device_type == Device::CUDA_MANAGED {
+        return Ok((data, true));
     }
     let info = with_driver(|driver| driver.pointer_info(data, false))?;
-    Ok(match info.device_pointer {
-        0 => data,
-        pointer => pointer,
-    })
+    let is_pinned = device_type == Device::CUDA_HOST && info.device_pointer != 0;
+    let pointer = if is_pinned { info.device_pointer } else { data };
+    Ok((pointer, info.kind != MemoryKind::Device))
 }

@@ -2,7 +2,8 @@
 //!
 //! If the producer's stream waits for ours (the return edge), what the producer does with the memory when
 //! the owner goes comes after our work. If the producer's stream is unknown, nothing orders the two: the view may
-//! be dropped, and the memory freed or used anew, while a copy that safe code has enqueued still reads it.
+//! be dropped, and the memory freed or used anew, while a copy that safe code has enqueued still reads it. Nor is
+//! memory that the host can write used anew in the order of any stream.
 //! So the owner is kept until an event shows that the stream has got there ([`crate::view::keep`]), which is
 //! recorded after the end of a capture that it would break. That is for the work that runs by itself; what the capture
 //! holds runs with its graph, which keeps the owner for its launches.
