@@ -6,9 +6,11 @@ import contextlib
 import ctypes
 import random
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import cai_dlpack as cd
 from cai_conformance.sim import Gate
 
 from conformance.tests.doubles.producers import Cai, interface
@@ -85,6 +87,8 @@ class Bench:
     homes: list[int] = field(init=False)
     queues: list[Queue] = field(init=False)
     arrays: list[Array] = field(init=False)
+    # The addresses of sources whose owners have not ended yet.
+    sources: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         machine = self.machine
@@ -144,11 +148,19 @@ class Bench:
         return found.value
 
     def settle(self, home: int) -> None:
-        """Waits for all work, so that what was dropped before is about to be freed."""
+        """Waits for all work, and for the owners of what it has read: the end of one waits for its device, held or not.
+
+        What was dropped before is about to be freed.
+        """
         for queue in self.queues:
             self.machine.enter(queue.home)
             self.machine._call("cuStreamSynchronize", ctypes.c_void_p(queue.number))
         self.machine.enter(home)
+        late = time.monotonic() + 10
+        while self.sources:
+            assert time.monotonic() < late, f"{len(self.sources)} sources are kept"
+            cd.stats()  # what another thread has ended goes with the next call into the package
+            time.sleep(0.001)
 
     @contextlib.contextmanager
     def late(self, queue: Queue) -> Iterator[Late]:
@@ -261,6 +273,7 @@ class Temporary(Cai):
         self.bench, self.home, self.value = bench, bench.homes[at], choose.randrange(1, 256)
         with bench.relaxed():
             self.address = bench._allocate(self.home)
+        bench.sources.add(self.address)
         bench.machine.write(self.address, bytes([self.value]) * NBYTES)
         super().__init__(interface(data=(self.address, False), stream=None))
 
@@ -269,6 +282,7 @@ class Temporary(Cai):
         before = machine.current()
         with self.bench.relaxed():
             machine.enter(self.home)
+            self.bench.sources.discard(self.address)
             machine.free(self.address)
             machine.enter(before)
 

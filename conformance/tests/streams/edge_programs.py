@@ -51,6 +51,7 @@ EDGES = {
     "copy for no stream",
     "source ends before its copy",
     "no memory is left",
+    "no memory is left behind a busy stream",
     "copy to the host beside a capture",
     "steps beside a capture",
     "refused in a capture",
@@ -75,7 +76,7 @@ class Program(Ends):
         bench, often = self.bench, [self._hand_on, self._copy, self._copy]
         orders = [self._join, self._join_a_bare_stream, self._other_thread, self._silent_thread, self._fail]
         orders += [self._move, self._move, self._leave_elsewhere, self._move_elsewhere]
-        copies = [self._drop, self._crowd, self._crowd_of_a_thread, self._snapshot, self._cache]
+        copies = [self._drop, self._crowd, self._crowd_behind, self._crowd_of_a_thread, self._snapshot, self._cache]
         copies += [self._refuse_waits, self._end_a_context]
         host = [self._copy_to_the_host, self._read_on_the_host]
         captures = [self._capture, self._refuse_in_a_capture, self._lend_in_a_capture]
@@ -312,6 +313,21 @@ class Program(Ends):
                 made = view.__dlpack__(stream=consumer.number, copy=True, max_version=(1, 3))
                 abi.release(abi.consume(made))
         self.reached["no memory is left"] += 1
+
+    def _crowd_behind(self) -> None:
+        """More copies for one stream than the device has room for, while other work holds it: they go on."""
+        array, consumer = self._array(), self.random.choice(self.bench.handles)
+        self.bench.settle(consumer.home)
+        view = self._view(array)
+        with self.bench.little_memory(3 * NBYTES), self.bench.late(consumer) as gate:
+            for _ in range(6):
+                self._enter(consumer, array)
+                tensor = abi.consume(view.__dlpack__(stream=consumer.number, copy=True, max_version=(1, 3)))
+                self._read(consumer, tensor.data, array.value)
+                abi.release(tensor)
+            if gate.is_late:
+                self.wrong.append("copies for one stream wait for it")
+        self.reached["no memory is left behind a busy stream"] += 1
 
     def _crowd_of_a_thread(self) -> None:
         """Copies for the thread's default stream, each dropped before the next: no other work delays what they free."""
