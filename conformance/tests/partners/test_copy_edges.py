@@ -6,32 +6,33 @@ import gc
 import time
 import weakref
 from collections.abc import Iterator
+from functools import partial
 
 import cai_dlpack as cd
 import pytest
 
 from conformance.tests.dlpack import abi
-from conformance.tests.doubles.producers import Cai, cai, interface
+from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.expectations.refusal import check_refusal, refuse
-from conformance.tests.partners import test_copy_order
-from conformance.tests.partners.test_copy_order import (
+from conformance.tests.ownership.waiting import until
+from conformance.tests.partners.copying import (
     MEBIBYTE,
     OLD,
     SIZE,
     copy_for,
     is_alive,
+    is_at_most,
     memory,
     on_a_thread,
     read_on,
     settled,
-    soon,
     view,
     wait,
 )
 from conformance.tests.simulated.capture import ACTIVE, GLOBAL, IDLE, RELAXED, THREAD_LOCAL, Captures
 from conformance.tests.simulated.machine import Machine
 
-schedule = test_copy_order.schedule
+pytestmark = pytest.mark.usefixtures("schedule")
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_a_copy_for_no_stream_is_there_for_every_device(kind: str, ordinal: int,
         assert is_alive(machine, tensor)
     assert wait(machine, stream) == 0
     assert machine.read(target, SIZE) == OLD
-    assert soon(lambda: machine.control.live().allocations == before)
+    assert until(partial(is_at_most, machine, before))
 
 
 @pytest.mark.usefixtures("no_pools")
@@ -74,11 +75,11 @@ def test_a_busy_device_keeps_no_other_devices_memory(machine: Machine) -> None:
         assert wait(machine, mine) == 0
         time.sleep(0.05)  # for the thread that frees to begin its wait
         for size in range(1, SIZE):
-            source = cd.view(cai(shape=(size,), typestr="|u1", strides=None, data=(there, False)))
+            source = view(there, size)
             abi.release(copy_for(source, theirs))
             assert wait(machine, theirs) == 0
-        assert soon(lambda: machine.control.live().allocations <= before + 1)
-    assert soon(lambda: machine.control.live().allocations == before)
+        assert until(lambda: machine.control.live().allocations <= before + 1)
+    assert until(partial(is_at_most, machine, before))
 
 
 @pytest.mark.parametrize("pools", [True, False], ids=["pools", "no-pools"])
@@ -92,7 +93,7 @@ def test_a_full_device_waits_for_its_own_copies(pools: bool, machine: Machine) -
             machine.control.fault("cuMemAllocAsync", 801, nth)
 
     def source(pointer: int) -> cd.CaiView:
-        return cd.view(cai(shape=(MEBIBYTE,), typestr="|u1", strides=None, data=(pointer, False)))
+        return view(pointer, MEBIBYTE)
 
     def full() -> bool:
         with pytest.raises(cd.DriverError, match="OUT_OF_MEMORY"):
@@ -153,6 +154,6 @@ def test_without_waits_the_source_is_kept_until_it_was_read(machine: Machine) ->
         gc.collect()
         time.sleep(0.05)
         assert kept() is not None
-    assert soon(lambda: kept() is None)
+    assert until(lambda: kept() is None)
     assert wait(machine, stream) == 0
     abi.release(tensor)

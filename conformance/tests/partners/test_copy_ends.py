@@ -6,22 +6,24 @@ import ctypes
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import cai_dlpack as cd
 import pytest
 
 from conformance.tests.dlpack import abi
-from conformance.tests.doubles.producers import Cai, cai, interface
-from conformance.tests.partners.test_copy_order import (
+from conformance.tests.doubles.producers import Cai, interface
+from conformance.tests.ownership.waiting import until
+from conformance.tests.partners.copying import (
     OLD,
     SIZE,
     copy_for,
     is_alive,
+    is_at_most,
     memory,
     on_a_thread,
     read_on,
     settled,
-    soon,
     view,
     wait,
 )
@@ -35,17 +37,7 @@ WAITS = {
     "the device is not told": ["cuCtxGetDevice"],
 }
 
-
-@pytest.fixture(autouse=True, params=["threaded", "lazy"])
-def schedule(request: pytest.FixtureRequest, machine: Machine) -> Iterator[None]:
-    """Each test runs with worker threads, and with work that runs only if it is waited for."""
-    settled(machine)
-    machine.control.schedule = request.param
-    yield
-    machine.control.open_gates()
-    machine.control.clear_faults()
-    machine.control.schedule = "threaded"
-    settled(machine)
+pytestmark = pytest.mark.usefixtures("schedule")
 
 
 def refuse_the_wait(machine: Machine, calls: list[str], code: int, times: int) -> None:
@@ -72,8 +64,8 @@ def test_a_copy_whose_work_cannot_be_waited_for_is_kept(why: str, code: int, tim
     assert wait(machine, PER_THREAD) == 0
     assert machine.read(target, SIZE) == OLD
     more = times if why == "the allocation cannot be freed" else 0
-    assert soon(lambda: machine.control.pending_faults() == 0)
-    assert soon(lambda: machine.control.live().allocations <= before + more)
+    assert until(lambda: machine.control.pending_faults() == 0)
+    assert until(lambda: machine.control.live().allocations <= before + more)
 
 
 @pytest.mark.parametrize("call", ["cuDeviceGetCount", "cuDevicePrimaryCtxGetState", "cuMemAlloc_v2"])
@@ -91,13 +83,13 @@ def test_a_copy_for_no_stream_whose_devices_are_not_told_is_kept(call: str, mach
         assert is_alive(machine, tensor), "freed under pending work"
     assert wait(machine, other) == 0
     assert machine.read(target, SIZE) == OLD
-    assert soon(lambda: machine.control.live().allocations <= before)
+    assert until(lambda: machine.control.live().allocations <= before)
 
 
 def test_an_allocation_does_not_wait_for_what_cannot_be_waited_for(machine: Machine) -> None:
     """A full device is refused while the driver refuses the wait that would give memory back."""
     pointer = memory(machine, "device", MEBIBYTE)
-    source = cd.view(cai(shape=(MEBIBYTE,), typestr="|u1", strides=None, data=(pointer, False)))
+    source = view(pointer, MEBIBYTE)
     mine = machine.stream()
     with room_for(machine, 1):
         tensor = copy_for(source, PER_THREAD)
@@ -115,7 +107,7 @@ def test_an_allocation_does_not_wait_for_what_cannot_be_waited_for(machine: Mach
 
             assert on_a_thread(refused)
     machine.control.clear_faults()
-    assert soon(lambda: not is_alive(machine, tensor))
+    assert until(lambda: not is_alive(machine, tensor))
 
 
 @contextmanager
@@ -163,4 +155,4 @@ def test_copies_for_a_busy_stream_on_a_full_device_go_on(
         assert on_a_thread(copied)
     machine.control.clear_faults()
     assert [machine.read(target, 1)[0] for target in targets] == list(range(1, 13))
-    assert soon(lambda: machine.control.live().allocations == before)
+    assert until(partial(is_at_most, machine, before))

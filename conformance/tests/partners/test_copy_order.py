@@ -5,10 +5,8 @@ from __future__ import annotations
 import ctypes
 import gc
 import random
-import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -17,99 +15,34 @@ import numpy as np
 import pytest
 
 from conformance.tests.dlpack import abi
-from conformance.tests.doubles.producers import Cai, cai, interface
+from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.ownership.waiting import until
+from conformance.tests.partners.copying import (
+    LEGACY,
+    MEBIBYTE,
+    OLD,
+    PER_THREAD,
+    SIZE,
+    copy_for,
+    is_alive,
+    is_at_most,
+    memory,
+    on_a_thread,
+    read_on,
+    release_and_wait,
+    settled,
+    view,
+    wait,
+)
 from conformance.tests.simulated.capture import GLOBAL, RELAXED, THREAD_LOCAL, Captures
 from conformance.tests.simulated.machine import Machine
 
-SIZE = 24
-OLD, NEW = bytes([1]) * SIZE, bytes([2]) * SIZE
-LEGACY, PER_THREAD = 1, 2
+NEW = bytes([2]) * SIZE
 HOST = (abi.CPU, 0)
 HOST_WAITS = {"cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize"}
-MEBIBYTE = 1 << 20
 
-
-@pytest.fixture(autouse=True, params=["threaded", "lazy"])
-def schedule(request: pytest.FixtureRequest, machine: Machine) -> Iterator[None]:
-    """Each test runs with worker threads, and with work that runs only if it is waited for."""
-    control = machine.control
-    settled(machine)
-    control.schedule = request.param
-    yield
-    control.open_gates()
-    control.clear_faults()
-    control.schedule = "threaded"
-    settled(machine)
-
-
-def settled(machine: Machine) -> int:
-    """Waits until no copy was freed for a while, and returns the live allocations."""
-    gc.collect()
-    found, same = -1, 0
-    while same < 5:
-        now = machine.control.live().allocations
-        found, same = now, same + 1 if now == found else 0
-        time.sleep(0.01)
-    return found
-
-
-def is_alive(machine: Machine, tensor: abi.Read) -> bool:
-    """Whether the copy's memory is allocated."""
-    return int(machine.driver.cuMemGetAddressRange_v2(None, None, ctypes.c_uint64(tensor.data))) == 0
-
-
-def is_at_most(machine: Machine, limit: int) -> bool:
-    """Whether no more allocations are live."""
-    return machine.control.live().allocations <= limit
-
-
-def has_seen_the_end(machine: Machine) -> bool:
-    """Whether an event that a copy's end waits for was found to be reached."""
-    return any(call.result == 0 for call in machine.control.calls("cuEventQuery"))
-
-
-def soon(condition: Callable[[], bool]) -> bool:
-    """Waits up to five seconds for something that another thread does."""
-    for _ in range(500):
-        if condition():
-            return True
-        time.sleep(0.01)
-    return False
-
-
-def memory(machine: Machine, kind: str, nbytes: int = SIZE) -> int:
-    allocate = {"device": machine.device_memory, "pinned": machine.pinned_memory, "managed": machine.managed_memory}
-    pointer = allocate[kind](nbytes)
-    machine.write(pointer, (OLD * nbytes)[:nbytes])
-    return pointer
-
-
-def view(pointer: int, **changes: Any) -> cd.CaiView:
-    return cd.view(cai(shape=(SIZE,), typestr="|u1", strides=None, data=(pointer, False), **changes))
-
-
-def copy_for(source: cd.CaiView, stream: int | None, **more: Any) -> abi.Read:
-    return abi.consume(source.__dlpack__(stream=stream, copy=True, max_version=(1, 3), **more))
-
-
-def read_on(machine: Machine, stream: int, target: int, source: int) -> None:
-    addresses = (ctypes.c_uint64(target), ctypes.c_uint64(source), ctypes.c_size_t(SIZE))
-    machine._call("cuMemcpyAsync", *addresses, ctypes.c_void_p(stream))
-
-
-def wait(machine: Machine, stream: int) -> int:
-    return int(machine.driver.cuStreamSynchronize(ctypes.c_void_p(stream)))
-
-
-def on_a_thread(body: Callable[[], Any]) -> Any:
-    """Runs a call that must not wait for a closed gate; fails if it does."""
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(body()), daemon=True)
-    thread.start()
-    thread.join(5)
-    assert found, "the call waits"
-    return found[0]
+pytestmark = pytest.mark.usefixtures("schedule")
 
 
 # --- the end of a copy ---------------------------------------------------------------------------------
@@ -130,7 +63,7 @@ def test_the_end_follows_the_stream_that_the_copy_was_made_for(kind: str, ordina
         assert is_alive(machine, tensor)
     assert wait(machine, stream) == 0
     assert machine.read(target, SIZE) == OLD
-    assert soon(lambda: machine.control.live().allocations == before)
+    assert until(partial(is_at_most, machine, before))
 
 
 @pytest.mark.parametrize("kind", ["device", "managed", "pinned"])
@@ -148,7 +81,7 @@ def test_the_end_of_a_copy_for_a_stream_without_a_handle(stream: int, kind: str,
         assert is_alive(machine, tensor)
     assert wait(machine, worker) == 0
     assert machine.read(target, SIZE) == OLD
-    assert soon(lambda: machine.control.live().allocations == before)
+    assert until(partial(is_at_most, machine, before))
 
 
 @pytest.mark.parametrize("ordinal", [0, 1])
@@ -166,7 +99,7 @@ def test_a_stream_that_is_gone_before_its_copy(ordinal: int, machine: Machine) -
         abi.release(tensor)
         time.sleep(0.05)
         assert is_alive(machine, tensor)
-    assert soon(lambda: machine.control.live().allocations == before)
+    assert until(partial(is_at_most, machine, before))
     machine.set_current(ordinal)
     assert machine.driver.cuCtxSynchronize() == 0
     assert machine.read(target, SIZE) == OLD
@@ -186,7 +119,7 @@ def test_another_stream_under_the_same_handle_is_not_taken_for_it(machine: Machi
         time.sleep(0.05)
         assert is_alive(machine, tensor)
         gate.open()
-        assert soon(lambda: not is_alive(machine, tensor))
+        assert until(lambda: not is_alive(machine, tensor))
         assert machine.driver.cuCtxSynchronize() == 0
         assert machine.read(target, SIZE) == OLD
     finally:
@@ -209,18 +142,13 @@ def test_copies_are_given_back_behind_an_unrelated_backlog(
             machine.control.fault("cuMemAllocAsync", 801, nth)
     with machine.control.gate(other):
         for _ in range(100):
-            tensor = copy_for(source, mine)
             machine.clear()
-            abi.release(tensor)
-            assert wait(machine, mine) == 0
-            # However late its thread comes on a busy machine.
-            assert soon(partial(has_seen_the_end, machine))
-            time.sleep(0.002)
+            release_and_wait(machine, copy_for(source, mine), mine)
             # What cannot be freed is taken again once the thread has seen that its stream is done.
             limit = before + (10 if kind != "device" or not pools else 0)
-            assert soon(partial(is_at_most, machine, limit)), (before, machine.control.live())
+            assert until(partial(is_at_most, machine, limit)), (before, machine.control.live())
     machine.control.clear_faults()
-    assert soon(lambda: machine.control.live().allocations == before)
+    assert until(partial(is_at_most, machine, before))
 
 
 @pytest.mark.parametrize("pools", [True, False], ids=["pools", "no-pools"])
@@ -230,16 +158,13 @@ def test_copies_for_a_threads_stream_are_given_back_behind_an_unrelated_backlog(
     before = settled(machine)
     for nth in range(1, 102 * (not pools)):
         machine.control.fault("cuMemAllocAsync", 801, nth)
-    machine.clear()
     with machine.control.gate(other):
         machine.control.store(other, memory(machine, "device"), bytes(SIZE))
         for _ in range(100):
-            abi.release(copy_for(source, PER_THREAD))
-            assert wait(machine, PER_THREAD) == 0
-            time.sleep(0.002)
-        # One waits for the device in the thread that frees; what comes on a busy machine before that is found is few.
-        assert machine.control.live().allocations - before <= 30
-        assert ("cuMemAlloc_v2" in machine.names()) <= (not pools) or machine.names().count("cuMemAlloc_v2") < 4
+            machine.clear()
+            release_and_wait(machine, copy_for(source, PER_THREAD), PER_THREAD)
+        # One waits for the device in the thread that frees.
+        assert machine.control.live().allocations - before <= 10
     machine.control.clear_faults()
 
 
@@ -265,14 +190,14 @@ def test_a_copy_for_a_threads_stream_that_another_thread_drops(machine: Machine)
         assert is_alive(machine, tensor)
     assert wait(machine, PER_THREAD) == 0
     assert machine.read(target, SIZE) == OLD
-    assert soon(lambda: machine.control.live().allocations == before)
+    assert until(partial(is_at_most, machine, before))
 
 
 @pytest.mark.parametrize("default", [None, LEGACY, PER_THREAD], ids=["handle", "legacy", "per-thread"])
 def test_a_full_device_waits_for_no_more_than_it_needs(default: int | None, machine: Machine) -> None:
     """A copy that a held stream uses does not delay one whose memory is there."""
     pointer, mine, other = memory(machine, "device", MEBIBYTE), machine.stream(), machine.stream()
-    source = cd.view(cai(shape=(MEBIBYTE,), typestr="|u1", strides=None, data=(pointer, False)))
+    source = view(pointer, MEBIBYTE)
     settled(machine)
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     machine._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
@@ -312,17 +237,12 @@ def test_copies_of_many_sizes_share_what_cannot_be_freed(kind: str, order: str, 
         machine.control.fault("cuMemAllocAsync", 801, nth)
     with machine.control.gate(other):
         for size in sizes:
-            source = cd.view(cai(shape=(size,), typestr="|u1", strides=None, data=(pointer, False)))
-            tensor = copy_for(source, mine)
             machine.clear()
-            abi.release(tensor)
-            assert wait(machine, mine) == 0
-            assert soon(partial(has_seen_the_end, machine))
-            time.sleep(0.002)
-        # Twenty, as there are five doublings; on a busy machine more copies come before the thread has seen an end.
+            release_and_wait(machine, copy_for(view(pointer, size), mine), mine)
+        # Twenty, as there are five doublings, and as many again that a thread has seen the end of but not put away yet.
         assert machine.control.live().allocations - before <= len(sizes) // 2
     machine.control.clear_faults()
-    assert soon(lambda: machine.control.live().allocations == before)
+    assert until(partial(is_at_most, machine, before))
 
 
 @pytest.mark.parametrize("kind", ["device", "managed"])
@@ -341,18 +261,18 @@ def test_a_full_device_waits_for_copies_of_other_sizes(kind: str, machine: Machi
         for _ in range(3):
             machine.control.delay(other, 0.02)
             for size in sizes:
-                source = cd.view(cai(shape=(size,), typestr="|u1", strides=None, data=(pointer, False)))
+                source = view(pointer, size)
                 abi.release(on_a_thread(partial(copy_for, source, mine)))
     finally:
         machine.control.set("memory", everything)
         machine.control.clear_faults()
-    assert soon(lambda: machine.control.live().allocations == before)
+    assert until(partial(is_at_most, machine, before))
 
 
 @pytest.mark.parametrize("kind", ["device", "managed"])
 def test_a_full_device_gets_back_what_waits(kind: str, machine: Machine) -> None:
     pointer, mine, other = memory(machine, kind, MEBIBYTE), machine.stream(), machine.stream()
-    source = cd.view(cai(shape=(MEBIBYTE,), typestr="|u1", strides=None, data=(pointer, False)))
+    source = view(pointer, MEBIBYTE)
     settled(machine)
     total, free = ctypes.c_size_t(), ctypes.c_size_t()
     machine._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
@@ -383,7 +303,7 @@ def test_a_copy_that_ends_in_a_capture_of_its_stream_touches_nothing(machine: Ma
     time.sleep(0.05)
     assert is_alive(machine, tensor)
     assert nodes(machine, captures.end(mine)) == 0
-    assert soon(lambda: machine.control.live().allocations == before)
+    assert until(partial(is_at_most, machine, before))
 
 
 # --- what the consumer gets -----------------------------------------------------------------------------
@@ -453,7 +373,7 @@ def test_the_source_is_kept_until_it_was_read(kind: str, version: int, machine: 
         gc.collect()
         time.sleep(0.05)
         assert kept() is not None
-    assert soon(lambda: kept() is None)
+    assert until(lambda: kept() is None)
     assert wait(machine, stream) == 0
     abi.release(tensor)
 
@@ -472,9 +392,9 @@ def test_an_owner_is_not_kept_by_another_stream(machine: Machine) -> None:
         ]
         producers.clear()
         gc.collect()
-        assert soon(lambda: kept[1]() is None)
+        assert until(lambda: kept[1]() is None)
         assert kept[0]() is not None
-    assert soon(lambda: kept[0]() is None)
+    assert until(lambda: kept[0]() is None)
     for tensor in tensors:
         abi.release(tensor)
 

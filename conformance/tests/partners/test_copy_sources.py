@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-from collections.abc import Iterator
 from functools import partial
 
 import cai_dlpack as cd
@@ -12,23 +11,15 @@ import pytest
 
 from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, interface
-from conformance.tests.partners.test_copy_order import copy_for, memory, on_a_thread, settled, soon, wait
+from conformance.tests.ownership.waiting import until
+from conformance.tests.partners.copying import copy_for, memory, on_a_thread, wait
 from conformance.tests.simulated.machine import Machine
 
 SIZE = 24
 OLD, REUSED = bytes([1]) * SIZE, bytes([9]) * SIZE
 LEGACY, PER_THREAD = 1, 2
 
-
-@pytest.fixture(autouse=True, params=["threaded", "lazy"])
-def schedule(request: pytest.FixtureRequest, machine: Machine) -> Iterator[None]:
-    """Each test runs with worker threads, and with work that runs only if it is waited for."""
-    settled(machine)
-    machine.control.schedule = request.param
-    yield
-    machine.control.open_gates()
-    machine.control.schedule = "threaded"
-    settled(machine)
+pytestmark = pytest.mark.usefixtures("schedule")
 
 
 class Cached(Cai):
@@ -75,7 +66,7 @@ def test_the_source_is_there_although_the_producers_stream_is_known(
         gc.collect()
         return machine.read(pointer, SIZE) == REUSED
 
-    assert soon(is_given_back)
+    assert until(is_given_back)
     if isinstance(tensor, abi.Read):
         abi.release(tensor)
     machine.driver.cuStreamSynchronize(ctypes.c_void_p(ready))
