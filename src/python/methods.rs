@@ -249,6 +249,7 @@ impl PyCaiView {
     ///
     /// "event": the producer's stream waits for an event. "same-stream": nothing needs to wait. "not-needed": the
     /// producer has no work on any stream. "unknown": the producer's stream is unknown; order later work yourself.
+    /// Raises BufferError on a thread on which leaving the block would be refused `[stream-thread]`.
     #[getter]
     fn return_edge<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyString>>> {
         let Some(scope) = self.scope() else {

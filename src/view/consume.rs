@@ -166,13 +166,19 @@ impl CaiView {
         consumer
     }
 
-    /// Returns what the end of the guard of `consumer` would do now.
+    /// Returns what the end of the guard of `consumer` would do now, on this thread.
     ///
     /// # Errors
-    /// [`Error::Producer`].
+    /// [`Error::Producer`]; `stream-thread` if this thread cannot name a stream of the edge, as the end.
     pub(crate) fn return_edge(&self, mut consumer: Consumer) -> Result<ReturnEdge, Error> {
         consumer.moved = self.producer_moved()?;
-        Ok(consumer.edge_to(self.streams.placed_producer()))
+        let producer = self.streams.placed_producer();
+        let edge = consumer.edge_to(producer);
+        if edge == ReturnEdge::Event && consumer.policy != SyncPolicy::None {
+            check_thread(producer.filter(|producer| !consumer.is_on(*producer)))?;
+            check_thread(Some(consumer.placed))?;
+        }
+        Ok(edge)
     }
 
     fn consume_back(&self, consumer: Consumer, back: Option<Back>) -> Result<ConsumeGuard, Error> {
@@ -227,8 +233,8 @@ impl CaiView {
 }
 
 /// Refuses another thread's per-thread default stream: here its number means this thread's.
-fn check_thread(producer: Option<Placed>) -> Result<(), Violation> {
-    match producer {
+fn check_thread(placed: Option<Placed>) -> Result<(), Violation> {
+    match placed {
         Some(Placed { stream, thread, .. }) if thread != thread_of(stream) => Err(Violation::new(
             Rule::StreamThread,
             Field::Argument("stream"),

@@ -8,7 +8,8 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from itertools import product
+from typing import Any, Literal
 
 import cai_dlpack as cd
 import pytest
@@ -231,18 +232,46 @@ def test_the_default_stream_of_another_thread_is_not_the_consumers(track: Track,
     assert lent.return_edge == "same-stream"
     with track.control.gate(PER_THREAD):
         track.read(PER_THREAD)
-        edges: list[str | None] = []
 
         def leave() -> None:
-            edges.append(lent.return_edge)
             machine.clear()
+            check_refusal(refuse(lambda: lent.return_edge, BufferError), "stream-thread", "stream")
             check_refusal(refuse(lambda: block.__exit__(None, None, None), BufferError), "stream-thread", "stream")
             assert machine.order() == []
 
         on_device(machine, leave)()
-        assert edges == ["event"]
     track.wait(PER_THREAD)
     assert track.seen() == 7
+
+
+def test_the_edge_is_told_where_it_can_be_made(track: Track, machine: Machine) -> None:
+    """On another thread the question is refused if and only if the end is: both name the same streams."""
+    found = set()
+    streams = (track.a, track.b, LEGACY, PER_THREAD)
+    policies: tuple[Literal["event", "none"], ...] = ("event", "none")
+    for producer, consumer, policy in product((None, *streams), streams, policies):
+        with cd.policy(sync=policy):
+            block = track.view(producer).consume(consumer)
+            lent = block.__enter__()
+        rules: list[str | None] = []
+
+        def leave(lent: cd.CaiView = lent, block: Any = block, rules: list[str | None] = rules) -> None:
+            rules.append(rule_of(lambda: lent.return_edge))
+            rules.append(rule_of(lambda: block.__exit__(None, None, None)))
+
+        on_device(machine, leave)()
+        assert rules[0] == rules[1], (producer, consumer, policy)
+        found.add(rules[0])
+    assert found == {None, "stream-thread"}
+
+
+def rule_of(call: Callable[[], object]) -> str | None:
+    """The rule by which a call is refused, if it is."""
+    try:
+        call()
+    except BufferError as refused:
+        return str(getattr(refused, "rule", refused))
+    return None
 
 
 def test_dropped_there_it_waits_for_the_consumer(track: Track, machine: Machine) -> None:

@@ -494,6 +494,7 @@ class CaiView:
 
         "event": the producer's stream waits for an event. "same-stream": nothing needs to wait. "not-needed": the
         producer has no work on any stream. "unknown": the producer's stream is unknown; order later work yourself.
+        Raises BufferError on a thread on which leaving the block would be refused `[stream-thread]`.
         """
 
     def to_cai(self) -> dict[str, Any]:
