@@ -219,6 +219,15 @@ impl Call {
         let first = self.code.split(['.', '(']).next().unwrap_or_default();
         (first != bound).then_some(first)
     }
+
+    /// The function, if the call passes it the view and nothing else.
+    #[must_use]
+    #[cfg(feature = "pyo3")]
+    pub(crate) fn function(&self) -> Option<&'static str> {
+        let name = self.code.strip_suffix("(v)")?;
+        let is_dotted = |letter: char| letter.is_alphanumeric() || matches!(letter, '_' | '.');
+        name.chars().all(is_dotted).then_some(name)
+    }
 }
 
 /// A property that a [`Call`] accepts without an error, and that its array lacks.

@@ -237,3 +237,19 @@ fn calls_need_what_the_caller_has() {
     let expected = [("pycuda", "kernel"), ("mpi4py", "comm"), ("rmm", "buffer")];
     assert_eq!(found, expected);
 }
+
+/// The rows whose expression is more than one function of the view.
+#[cfg(feature = "pyo3")]
+#[test]
+fn a_call_is_a_function_unless_it_passes_more_than_the_view() {
+    let calls = || PARTNERS.iter().map(|partner| (partner.name, &partner.call));
+    for (name, call) in calls() {
+        if let Some(function) = call.function() {
+            assert_eq!(format!("{function}(v)"), call.code, "{name}");
+            assert!(!call.passes_stream, "{name}");
+        }
+    }
+    let others = calls().filter(|(_, call)| call.function().is_none() && call.needs().is_none());
+    let others: Vec<_> = others.map(|(name, _)| name).collect();
+    assert_eq!(others, ["cuda.core", "tensorflow"]);
+}

@@ -78,6 +78,14 @@ def test_a_name_is_looked_up_once_and_an_unknown_one_refused() -> None:
     assert found.rule == "argument-value", found.message
 
 
+def test_a_name_that_was_made_at_run_time() -> None:
+    """Equal to a name that has been looked up, and another object each time; more of them than are kept."""
+    array = np.arange(3)
+    for name in ("numpy", "np", "tvm_ffi") * 20:
+        made = "".join(list(name))
+        assert type(cd.to(array, made)) is type(cd.to(array, name)), made
+
+
 def test_a_library_without_arrays_names_its_call() -> None:
     found = refuse(lambda: cd.to(np.arange(3), "mpi4py"), ValueError)
     assert found.rule == "argument-value"

@@ -268,7 +268,7 @@ unsafe extern "C" fn class_ended(
 
 /// Returns the facts about an object's type, from the cache or else from the type. An attribute that is added to a
 /// type after its first import is not seen.
-#[inline]
+#[inline(always)]
 pub(crate) fn facts_of(object: &Bound<'_, PyAny>) -> PyResult<TypeFacts> {
     // SAFETY: a living object.
     let kind = unsafe { ffi::Py_TYPE(object.as_ptr()) };

@@ -16,7 +16,7 @@ use crate::view::CaiView;
 /// The call of a library.
 pub(super) struct LibraryCall<'a, 'py> {
     partner: &'static Partner,
-    /// Takes the view and the stream.
+    /// Takes the view and, if the call passes one, the stream.
     function: &'static Py<PyAny>,
     stream: Option<&'a Bound<'py, PyAny>>,
     request: Option<Request>,
@@ -73,20 +73,27 @@ impl<'a, 'py> LibraryCall<'a, 'py> {
     /// The library's exception; those of [`UseStream::around`].
     pub(super) fn call(&self, view: &Bound<'py, PyCaiView>) -> PyResult<Bound<'py, PyAny>> {
         let py = view.py();
-        let device = view.get().view().device();
-        let passed = match (self.stream, Platform::from_device_type(device.device_type)) {
-            (Some(stream), _) => stream.clone(),
-            (None, Some(Platform::Cuda | Platform::HostReadable)) => {
-                new_uint(py, use_stream::work_stream(py, device)?.raw())?.into_any()
-            }
-            (None, _) => new_int(py, -1)?.into_any(),
-        };
         let function = self.function.bind(py);
+        if self.partner.call.passes_stream {
+            return function.call1((view, self.passed(view)?));
+        }
         match (self.stream, self.request, self.partner.call.waits) {
             (Some(object), Some(Request::Stream(stream)), Waits::WorkStream) => {
-                UseStream::around((stream, object), || function.call1((view, &passed)))
+                UseStream::around((stream, object), || function.call1((view,)))
             }
-            _ => function.call1((view, passed)),
+            _ => function.call1((view,)),
+        }
+    }
+
+    /// Returns the stream for a call that passes one: the caller's, else the work stream of the array's device.
+    fn passed(&self, view: &Bound<'py, PyCaiView>) -> PyResult<Bound<'py, PyAny>> {
+        let (py, device) = (view.py(), view.get().view().device());
+        match (self.stream, Platform::from_device_type(device.device_type)) {
+            (Some(stream), _) => Ok(stream.clone()),
+            (None, Some(Platform::Cuda | Platform::HostReadable)) => {
+                new_uint(py, use_stream::work_stream(py, device)?.raw())
+            }
+            (None, _) => new_int(py, -1),
         }
     }
 }

@@ -1,30 +1,27 @@
 //! The library that an array is handed to, and its ways to import one.
 
-use std::ffi::CString;
-use std::ptr;
-
-use once_cell::race::OnceBox;
-use pyo3::exceptions::PySystemError;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyModule, PyString, PyType};
+use pyo3::types::{PyModule, PyString, PyType};
 
 use crate::partners;
-use crate::partners::{Call, PARTNERS, Partner, Quirk};
+use crate::partners::{Partner, Quirk};
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Platform;
 use crate::python::call::library;
 use crate::python::cpython::int::{repr, type_name};
 use crate::python::cpython::names::names;
-use crate::python::cpython::new::new_uint;
 use crate::python::exchange_table::Table;
 use crate::python::import::known_types;
+use crate::python::to::imported::Imported;
+use crate::python::to::named;
 
 /// A library, and its ways to import an array.
 pub(super) struct Consumer<'py> {
     /// `None` if the table of partners does not have the library.
     pub(super) partner: Option<&'static Partner>,
+    /// `None` until the partner's own call is needed.
+    imported: Option<&'static Imported>,
     /// The exchange table of its arrays, which imports tensors.
     table: Option<Table>,
     /// The class that the caller has named, unless its arrays are known to be what the library returns.
@@ -42,35 +39,41 @@ impl<'py> Consumer<'py> {
         if let Ok(class) = library.cast::<PyType>() {
             return Self::of_class(class);
         }
-        let partner = match Known::get(library)? {
-            Some(partner) => partner,
-            None => {
-                let partner = if let Ok(module) = library.cast::<PyModule>() {
-                    partners::of_module(&module.name()?.to_string_lossy())
-                        .ok_or_else(|| library::unknown(library, "library"))?
-                } else {
-                    library::named(library, "library", "a library: its name, module or class")?
-                };
-                Known::put(library, partner)?;
-                partner
-            }
+        let imported = match named::find(library)? {
+            Some(imported) => imported,
+            None => Self::of_name(library)?,
         };
-        Ok(Self {
-            partner: Some(partner),
-            table: Imported::of(py, partner)?.table,
+        Ok(Self::of_arrays(py, imported))
+    }
+
+    #[cold]
+    fn of_name(library: &Bound<'py, PyAny>) -> PyResult<&'static Imported> {
+        let partner = if let Ok(module) = library.cast::<PyModule>() {
+            partners::of_module(&module.name()?.to_string_lossy())
+                .ok_or_else(|| library::unknown(library, "library"))?
+        } else {
+            library::named(library, "library", "a library: its name, module or class")?
+        };
+        let imported = Imported::of(library.py(), partner)?;
+        named::remember(library, imported)?;
+        Ok(imported)
+    }
+
+    /// The arrays that the partner's own ways return.
+    #[inline(always)]
+    fn of_arrays(py: Python<'py>, imported: &'static Imported) -> Self {
+        Self {
+            partner: Some(imported.partner),
+            imported: Some(imported),
+            table: imported.table,
             class: None,
             py,
-        })
+        }
     }
 
     fn of_class(class: &Bound<'py, PyType>) -> PyResult<Self> {
-        if let Some((partner, imported)) = Imported::find(class) {
-            return Ok(Self {
-                partner: Some(partner),
-                table: imported.table,
-                class: None,
-                py: class.py(),
-            });
+        if let Some(imported) = Imported::find(class) {
+            return Ok(Self::of_arrays(class.py(), imported));
         }
         let module = class.getattr(&names(class.py()).module)?;
         let module = module
@@ -88,6 +91,7 @@ impl<'py> Consumer<'py> {
         }
         Ok(Self {
             partner,
+            imported: None,
             table,
             class: Some(class.clone()),
             py: class.py(),
@@ -140,126 +144,36 @@ impl<'py> Consumer<'py> {
         !producer.is_some_and(|producer| producer.quirks.contains(&Quirk::IgnoresStream))
     }
 
-    /// Returns the call of the table of partners, as a function of the view and the stream.
+    /// Returns the call of the table of partners, if every array goes to it and it is passed nothing but a view.
+    #[inline(always)]
+    pub(super) fn sole_function(&self) -> Option<&Bound<'py, PyAny>> {
+        let imported = self.imported?;
+        let is_sole = self.table.is_none() && !imported.partner.call.passes_stream;
+        let function = imported.function.as_ref().filter(|_| is_sole)?;
+        Some(function.bind(self.py))
+    }
+
+    /// Returns the call of the table of partners, as a function of the view and, if it passes one, the stream.
     ///
     /// # Errors
     /// `argument-value` if the library has no arrays of its own; the exception of importing the library.
     pub(super) fn function(&self, partner: &'static Partner) -> PyResult<&'static Py<PyAny>> {
-        let function = &Imported::of(self.py, partner)?.function;
-        function.as_ref().ok_or_else(|| {
-            let (field, name) = (
-                Field::Argument("library"),
-                format_args!("'{}'", partner.name),
-            );
-            let hint = format!("it has no arrays of its own: {}", partner.call.code);
-            Violation::new(Rule::ArgumentValue, field, name)
-                .with_hint(hint)
-                .into()
-        })
-    }
-}
-
-/// The libraries that callers have named, by the str or the module: finding a name compares it with all of the table's.
-struct Known;
-
-impl Known {
-    fn all(py: Python<'_>) -> &Bound<'_, PyDict> {
-        static KNOWN: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
-        KNOWN.get_or_init(py, || PyDict::new(py).unbind()).bind(py)
-    }
-
-    fn get(library: &Bound<'_, PyAny>) -> PyResult<Option<&'static Partner>> {
-        if !library.is_exact_instance_of::<PyString>()
-            && !library.is_exact_instance_of::<PyModule>()
-        {
-            return Ok(None);
-        }
-        let found = Self::all(library.py()).get_item(library)?;
-        let at = found.map(|at| at.extract::<usize>()).transpose()?;
-        Ok(at.and_then(|at| PARTNERS.get(at)))
-    }
-
-    fn put(library: &Bound<'_, PyAny>, partner: &'static Partner) -> PyResult<()> {
-        let at = PARTNERS.iter().position(|each| ptr::eq(each, partner));
-        Self::all(library.py()).set_item(
-            library,
-            new_uint(library.py(), at.unwrap_or(usize::MAX) as u64)?,
-        )
-    }
-}
-
-/// The ways of a partner, once it has been imported.
-struct Imported {
-    /// The class of its arrays, if that has an exchange table.
-    class: Option<Py<PyType>>,
-    table: Option<Table>,
-    /// The call as a function of the view and the stream; `None` for one that passes the view to something of the
-    /// caller's.
-    function: Option<Py<PyAny>>,
-}
-
-impl Imported {
-    /// One cell for each partner.
-    fn all() -> &'static [OnceBox<Self>] {
-        static ALL: OnceBox<Vec<OnceBox<Imported>>> = OnceBox::new();
-        ALL.get_or_init(|| Box::new(PARTNERS.iter().map(|_| OnceBox::new()).collect()))
-    }
-
-    /// Imports the library, if this is the first time.
-    ///
-    /// # Errors
-    /// The exception of importing the library.
-    fn of(py: Python<'_>, partner: &'static Partner) -> PyResult<&'static Self> {
-        let at = PARTNERS.iter().position(|each| ptr::eq(each, partner));
-        let Some(cell) = at.and_then(|at| Self::all().get(at)) else {
-            return Err(PySystemError::new_err("a partner that is not in the table"));
+        let imported = match self.imported {
+            Some(imported) => imported,
+            None => Imported::of(self.py, partner)?,
         };
-        cell.get_or_try_init(|| Self::now(py, partner).map(Box::new))
-    }
-
-    /// Finds the partner whose arrays are of this very class, if it has been imported.
-    fn find(class: &Bound<'_, PyType>) -> Option<(&'static Partner, &'static Self)> {
-        PARTNERS
-            .iter()
-            .zip(Self::all())
-            .find_map(|(partner, cell)| {
-                let imported = cell.get()?;
-                let own = imported.class.as_ref()?;
-                own.is(class).then_some((partner, imported))
-            })
-    }
-
-    #[cold]
-    fn now(py: Python<'_>, partner: &Partner) -> PyResult<Self> {
-        let call = &partner.call;
-        let Call { import, code, .. } = *call;
-        let globals = PyDict::new(py);
-        py.run(&text(import)?, Some(&globals), None)?;
-        if code.contains("cd.") {
-            globals.set_item("cd", py.import("cai_dlpack")?)?;
-        }
-        let function = match call.needs() {
-            None => {
-                let code = text(&format!("lambda v, s: {code}"))?;
-                Some(py.eval(&code, Some(&globals), None)?.unbind())
-            }
-            Some(_) => None,
-        };
-        let mut this = Self {
-            class: None,
-            table: None,
-            function,
-        };
-        if let Some(array) = partner.array {
-            let (module, class) = array.rsplit_once('.').unwrap_or((array, ""));
-            let class = py.import(module)?.getattr(class)?.cast_into::<PyType>()?;
-            this.table = known_types::table(&class)?.filter(Table::can_import);
-            this.class = this.table.map(|_| class.unbind());
-        }
-        Ok(this)
+        (imported.function.as_ref()).ok_or_else(|| without_arrays(partner))
     }
 }
 
-fn text(code: &str) -> PyResult<CString> {
-    CString::new(code).map_err(|error| PySystemError::new_err(error.to_string()))
+#[cold]
+fn without_arrays(partner: &Partner) -> PyErr {
+    let (field, name) = (
+        Field::Argument("library"),
+        format_args!("'{}'", partner.name),
+    );
+    let hint = format!("it has no arrays of its own: {}", partner.call.code);
+    Violation::new(Rule::ArgumentValue, field, name)
+        .with_hint(hint)
+        .into()
 }

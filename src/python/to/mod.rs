@@ -3,30 +3,31 @@
 //! | the library | way |
 //! |---|---|
 //! | has a class with an exchange table | a tensor goes through the table: no view, no capsule |
-//! | any other | the call of its row in the table of partners, with a view |
+//! | any other | the call of its row in the table of partners, with a view, as a user writes it |
 
 mod by_call;
 mod by_table;
 mod consumer;
+mod imported;
+mod named;
 mod order;
 
 use std::mem::MaybeUninit;
 
 use pyo3::Borrowed;
 use pyo3::prelude::*;
+use pyo3::type_object::PyTypeInfo;
 
 use crate::protocol::stream::{Platform, Request, Stream};
 use crate::python::call::options::{Options, with_options};
 use crate::python::call::stream;
 use crate::python::capsule;
 use crate::python::class::beside::Beside;
-use crate::python::class::view::{PyCaiView, kept_by_parent};
+use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::Function;
 use crate::python::cpython::recursion::Level;
 use crate::python::cpython::release;
-use crate::python::import::cai::AllowCaiOnly;
-use crate::python::import::traits::Traits;
-use crate::python::import::{known_types, route, undeclared};
+use crate::python::import::{object, route};
 use crate::python::to::by_call::LibraryCall;
 use crate::python::to::consumer::Consumer;
 use crate::python::to::order::by_policy;
@@ -84,9 +85,12 @@ impl Function for To {
             return own(&object, options, stream);
         }
         let consumer = Consumer::of(&arguments.library)?;
-        let made = match capsule::is_capsule(&object) {
-            true => of_capsule(&object, options, &consumer, stream)?,
-            false => hand_over(&consumer, import(&object, options)?, stream)?,
+        let made = if capsule::is_capsule(&object) {
+            of_capsule(&object, options, &consumer, stream)?
+        } else if let (Some(function), None) = (consumer.sole_function(), stream) {
+            function.call1((object::new_view(&object, options)?,))?
+        } else {
+            hand_over(&consumer, object::value(&object, options)?, stream)?
         };
         consumer.checked(made)
     }
@@ -153,7 +157,7 @@ fn requested(stream: Option<&Bound<'_, PyAny>>, view: &CaiView) -> PyResult<Opti
 
 /// Whether the library is the class of views: their table does not tell the streams of an array.
 fn is_our_class(library: &Bound<'_, PyAny>) -> bool {
-    library.is(library.py().get_type::<PyCaiView>())
+    library.as_ptr() == PyCaiView::type_object_raw(library.py()).cast()
 }
 
 /// Returns a view, as `view` does, ready on the caller's stream.
@@ -162,7 +166,7 @@ fn own<'py>(
     options: &Options<'_, 'py>,
     stream: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let view = import(object, options)?;
+    let view = object::value(object, options)?;
     let ready = match requested(stream, view.view())? {
         None => None,
         Some(Request::Stream(named)) => {
@@ -183,24 +187,4 @@ fn moved(view: PyCaiView, ready: Option<Stream>, object: Option<&Bound<'_, PyAny
     };
     let (view, beside) = view.into_fields();
     PyCaiView::with(view.ready_on(stream), beside.keeping(object, None))
-}
-
-/// Imports an array as the value of a view that is no Python object yet.
-fn import<'py>(object: &Bound<'py, PyAny>, options: &Options<'_, 'py>) -> PyResult<PyCaiView> {
-    let facts = known_types::facts_of(object)?;
-    let named = options.producer_object.as_deref();
-    if facts.traits.intersects(Traits::OURS) {
-        let parent = object.cast::<PyCaiView>()?;
-        let this = parent.get();
-        this.prepare()?;
-        undeclared::check_view(parent, options)?;
-        let view = route::own(kept_by_parent(parent, this.view().clone())?, options)?;
-        let (view, beside) = this.wrap(object.py(), view).into_fields();
-        return Ok(PyCaiView::with(view, beside.keeping(named, named)));
-    }
-    let mut view = MaybeUninit::uninit();
-    let beside = route::foreign(&mut view, object, facts, options, AllowCaiOnly::Yes)?;
-    // SAFETY: written: `foreign` has not failed.
-    let view = unsafe { view.assume_init() };
-    Ok(PyCaiView::with(view, beside.keeping(None, named)))
 }

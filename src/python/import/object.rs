@@ -1,0 +1,69 @@
+//! Imports an array as a `CaiView`: the Python object, or its value for what makes none.
+
+use std::mem::MaybeUninit;
+
+use pyo3::prelude::*;
+
+use crate::python::call::options::Options;
+use crate::python::class::alloc::NewView;
+use crate::python::class::view::{PyCaiView, kept_by_parent};
+use crate::python::import::cai::AllowCaiOnly;
+use crate::python::import::traits::Traits;
+use crate::python::import::{known_types, route, undeclared};
+
+/// Imports an array as a view.
+///
+/// # Errors
+/// Those of [`route::foreign`]; out of memory.
+#[inline(never)]
+pub(crate) fn new_view<'py>(
+    object: &Bound<'py, PyAny>,
+    options: &Options<'_, 'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let facts = known_types::facts_of(object)?;
+    if facts.traits.intersects(Traits::OURS) {
+        let view = derived(object, options)?.into_object(object.py())?;
+        return Ok(view.into_any());
+    }
+    let mut new = NewView::new(object.py())?;
+    let beside = route::foreign(new.view(), object, facts, options, AllowCaiOnly::Yes)?;
+    let beside = beside.keeping(None, options.producer_object.as_deref());
+    // SAFETY: written: `foreign` has not failed.
+    Ok(unsafe { new.finish(beside) }?.into_any())
+}
+
+/// Imports an array as the value of a view that is no Python object yet.
+///
+/// # Errors
+/// Those of [`route::foreign`].
+#[inline(never)]
+pub(crate) fn value<'py>(
+    object: &Bound<'py, PyAny>,
+    options: &Options<'_, 'py>,
+) -> PyResult<PyCaiView> {
+    let facts = known_types::facts_of(object)?;
+    if facts.traits.intersects(Traits::OURS) {
+        return derived(object, options);
+    }
+    let mut view = MaybeUninit::uninit();
+    let beside = route::foreign(&mut view, object, facts, options, AllowCaiOnly::Yes)?;
+    // SAFETY: written: `foreign` has not failed.
+    let view = unsafe { view.assume_init() };
+    let beside = beside.keeping(None, options.producer_object.as_deref());
+    Ok(PyCaiView::with(view, beside))
+}
+
+/// Derives a view from a `CaiView`.
+pub(crate) fn derived<'py>(
+    object: &Bound<'py, PyAny>,
+    options: &Options<'_, 'py>,
+) -> PyResult<PyCaiView> {
+    let parent = object.cast::<PyCaiView>()?;
+    let this = parent.get();
+    undeclared::check_view(parent, options)?;
+    this.prepare()?;
+    let view = route::own(kept_by_parent(parent, this.view().clone())?, options)?;
+    let (view, beside) = this.wrap(object.py(), view).into_fields();
+    let named = options.producer_object.as_deref();
+    Ok(PyCaiView::with(view, beside.keeping(named, named)))
+}

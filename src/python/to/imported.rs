@@ -1,0 +1,92 @@
+//! What a partner's module has for imports, found once.
+
+use std::ffi::CString;
+use std::ptr;
+
+use once_cell::race::OnceBox;
+use pyo3::exceptions::PySystemError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyType};
+
+use crate::partners::{Call, PARTNERS, Partner};
+use crate::python::exchange_table::Table;
+use crate::python::import::known_types;
+
+/// The ways of a partner, once it has been imported.
+pub(super) struct Imported {
+    pub(super) partner: &'static Partner,
+    /// The class of its arrays, if that has an exchange table.
+    class: Option<Py<PyType>>,
+    pub(super) table: Option<Table>,
+    /// The call as a function of the view and, if it passes one, the stream: the library's own function if that is all
+    /// that the call names. `None` for one that passes the view to something of the caller's.
+    pub(super) function: Option<Py<PyAny>>,
+}
+
+impl Imported {
+    /// One cell for each partner.
+    fn all() -> &'static [OnceBox<Self>] {
+        static ALL: OnceBox<Vec<OnceBox<Imported>>> = OnceBox::new();
+        ALL.get_or_init(|| Box::new(PARTNERS.iter().map(|_| OnceBox::new()).collect()))
+    }
+
+    /// Imports the library, if this is the first time.
+    ///
+    /// # Errors
+    /// The exception of importing the library.
+    pub(super) fn of(py: Python<'_>, partner: &'static Partner) -> PyResult<&'static Self> {
+        let at = PARTNERS.iter().position(|each| ptr::eq(each, partner));
+        let Some(cell) = at.and_then(|at| Self::all().get(at)) else {
+            return Err(PySystemError::new_err("a partner that is not in the table"));
+        };
+        cell.get_or_try_init(|| Self::now(py, partner).map(Box::new))
+    }
+
+    /// Finds the partner whose arrays are of this very class, if it has been imported.
+    pub(super) fn find(class: &Bound<'_, PyType>) -> Option<&'static Self> {
+        Self::all().iter().find_map(|cell| {
+            let imported = cell.get()?;
+            let own = imported.class.as_ref()?;
+            own.is(class).then_some(imported)
+        })
+    }
+
+    #[cold]
+    fn now(py: Python<'_>, partner: &'static Partner) -> PyResult<Self> {
+        let call = &partner.call;
+        let Call { import, code, .. } = *call;
+        let globals = PyDict::new(py);
+        py.run(&text(import)?, Some(&globals), None)?;
+        if code.contains("cd.") {
+            globals.set_item("cd", py.import("cai_dlpack")?)?;
+        }
+        let function = match call.needs() {
+            None => {
+                let code = match (call.function(), call.passes_stream) {
+                    (Some(function), _) => function.to_owned(),
+                    (None, false) => format!("lambda v: {code}"),
+                    (None, true) => format!("lambda v, s: {code}"),
+                };
+                Some(py.eval(&text(&code)?, Some(&globals), None)?.unbind())
+            }
+            Some(_) => None,
+        };
+        let mut this = Self {
+            partner,
+            class: None,
+            table: None,
+            function,
+        };
+        if let Some(array) = partner.array {
+            let (module, class) = array.rsplit_once('.').unwrap_or((array, ""));
+            let class = py.import(module)?.getattr(class)?.cast_into::<PyType>()?;
+            this.table = known_types::table(&class)?.filter(Table::can_import);
+            this.class = this.table.map(|_| class.unbind());
+        }
+        Ok(this)
+    }
+}
+
+fn text(code: &str) -> PyResult<CString> {
+    CString::new(code).map_err(|error| PySystemError::new_err(error.to_string()))
+}
