@@ -1,7 +1,8 @@
 //! A view that is written field by field in the memory where it is to stand.
 //!
 //! A view is large enough for each hand-over by value to be a call of `memcpy`. So an import writes the
-//! description and the owner of a managed tensor where they are to stay ([`Uninit::import`]), and the streams
+//! description and the owner of a managed tensor where they are to stay ([`Uninit::import`], or
+//! [`Uninit::describe`] if the tensor must be read before it is taken), and the streams
 //! once the producer has said which ones ([`Unordered::finish`]). The types hold which fields are written.
 
 use std::mem::{ManuallyDrop, MaybeUninit};
@@ -39,6 +40,21 @@ impl<'a> Uninit<'a> {
         unsafe { owner.write(tensor.into_owner()) };
         Ok(Unordered(self.0))
     }
+
+    /// Writes the description of a managed tensor that has been read, and its owner.
+    #[inline(always)]
+    pub(crate) fn describe(self, descriptor: Descriptor, owner: Owner) -> Unordered<'a> {
+        let place = self.0.as_mut_ptr();
+        // SAFETY: inside the memory for a view; nothing is read.
+        let field = unsafe { &raw mut (*place).descriptor };
+        // SAFETY: aligned and ours; nothing stands there that would have to be dropped.
+        unsafe { field.write(descriptor) };
+        // SAFETY: inside the memory for a view; nothing is read.
+        let field = unsafe { &raw mut (*place).owner };
+        // SAFETY: aligned and ours; nothing stands there that would have to be dropped.
+        unsafe { field.write(owner) };
+        Unordered(self.0)
+    }
 }
 
 impl<'a> Unordered<'a> {
@@ -46,7 +62,7 @@ impl<'a> Unordered<'a> {
     pub(crate) fn descriptor(&self) -> &Descriptor {
         // SAFETY: inside the memory for a view; nothing is read.
         let descriptor = unsafe { &raw const (*self.0.as_ptr()).descriptor };
-        // SAFETY: aligned; `import` has written it, and it is ours to share as long as `self` is borrowed.
+        // SAFETY: aligned; `Uninit` has written it, and it is ours to share as long as `self` is borrowed.
         unsafe { &*descriptor }
     }
 
@@ -62,7 +78,7 @@ impl<'a> Unordered<'a> {
         let field = unsafe { &raw mut (*place).streams };
         // SAFETY: aligned and ours; nothing stands there that would have to be dropped.
         unsafe { field.write(streams) };
-        // SAFETY: `import` has written the other two fields, and this function the third; ours during `'a`, as
+        // SAFETY: `Uninit` has written the other two fields, and this function the third; ours during `'a`, as
         // `ManuallyDrop` never uses its own reference again.
         unsafe { &mut *place }
     }
@@ -74,11 +90,11 @@ impl Drop for Unordered<'_> {
         let place = self.0.as_mut_ptr();
         // SAFETY: inside the memory for a view; nothing is read.
         let descriptor: *mut Descriptor = unsafe { &raw mut (*place).descriptor };
-        // SAFETY: aligned; `import` has written it, and it is dropped once.
+        // SAFETY: aligned; `Uninit` has written it, and it is dropped once.
         unsafe { descriptor.drop_in_place() };
         // SAFETY: inside the memory for a view; nothing is read.
         let owner: *mut Owner = unsafe { &raw mut (*place).owner };
-        // SAFETY: aligned; `import` has written it, and it is dropped once.
+        // SAFETY: aligned; `Uninit` has written it, and it is dropped once.
         unsafe { owner.drop_in_place() };
     }
 }

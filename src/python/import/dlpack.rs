@@ -29,7 +29,7 @@ use crate::python::cpython::{getattr, int, release};
 use crate::python::import::traits::Traits;
 use crate::python::import::undeclared::has_no_streams;
 use crate::python::import::{notes, state, undeclared, why_not};
-use crate::view::{CaiView, Owner, Streams};
+use crate::view::{CaiView, Owner, Streams, Uninit};
 
 const DEVICE_TYPE: IntRule = IntRule::new(
     Field::DlpackDevice,
@@ -71,9 +71,11 @@ impl<'py> Offer<'py> {
     #[inline(always)]
     pub(crate) fn claim(self, memory: &mut MaybeUninit<CaiView>) -> PyResult<&mut CaiView> {
         let owner = self.tensor.claim()?;
+        let view = Uninit::new(memory).describe(self.tensor.descriptor, owner);
         // SAFETY: DLPack: the data is valid until the deleter of the managed tensor runs, which is the owner.
-        let view = unsafe { CaiView::on_streams(self.tensor.descriptor, self.streams, owner) };
-        Ok(memory.write(view))
+        let view = unsafe { view.finish(self.streams) };
+        view.remember_context();
+        Ok(view)
     }
 
     /// Returns what puts the tensor back once it has been taken.

@@ -42,17 +42,21 @@ fn read_values(dict: &Bound<'_, PyDict>, names: &Names, values: &mut Values) -> 
     with_critical_section(dict, || {
         let (mut position, mut key, mut value) = (0, ptr::null_mut(), ptr::null_mut());
         let mut expected = 0; // keys in the order of our own export are found at once
-        // SAFETY: an exact dict, and pointers that are valid for writes. It does not change between the steps: no
-        // Python code runs, and without the GIL it is locked.
-        while unsafe {
-            ffi::PyDict_Next(
-                dict.as_ptr(),
-                &raw mut position,
-                &raw mut key,
-                &raw mut value,
-            )
-        } != 0
-        {
+        // The step that finds no further key costs as much as one that does.
+        for _ in 0..dict.len() {
+            // SAFETY: an exact dict, and pointers that are valid for writes. It does not change between the steps: no
+            // Python code runs, and without the GIL it is locked.
+            let found = unsafe {
+                ffi::PyDict_Next(
+                    dict.as_ptr(),
+                    &raw mut position,
+                    &raw mut key,
+                    &raw mut value,
+                )
+            };
+            if found == 0 {
+                break;
+            }
             if names.interface[expected & 7].as_ptr() != key {
                 expected = (names.interface.iter()).position(|name| name.as_ptr() == key)?;
             }
