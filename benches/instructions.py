@@ -73,6 +73,23 @@ CONVERSIONS = [
 ]
 
 
+class HandOver(NamedTuple):
+    """A whole hand-over by `cd.to`, beside the line that a user writes with a view."""
+
+    name: str
+    #: The workload of `cd.to`; with "line " before it, that of the line.
+    label: str
+    #: `cd.to` as a multiple of the line.
+    budget: float
+
+
+HAND_OVERS = [
+    HandOver("NumPy array -> NumPy, by a call", "to numpy", 1.0),
+    HandOver("NumPy array -> tvm-ffi, by a call", "to tvm-ffi", 1.0),
+    HandOver("NumPy array -> cuda.core, by its table", "to cuda.core", 0.67),
+]
+
+
 class Array:
     """A producer whose dict is made beforehand: its attribute costs as little as it can."""
 
@@ -139,11 +156,36 @@ def workloads() -> dict[str, Workload]:
     return calls
 
 
+def hand_overs() -> dict[str, Workload]:
+    """Label -> the call, a Python function of an array of NumPy's."""
+    import cai_dlpack as cd
+    import numpy as np
+    import tvm_ffi
+    from cuda.core.utils import StridedMemoryView
+
+    functions = {
+        "empty": lambda a: a,
+        "to numpy": lambda a: cd.to(a, np),
+        "line to numpy": lambda a: np.from_dlpack(cd.view(a)),
+        "to tvm-ffi": lambda a: cd.to(a, tvm_ffi),
+        "line to tvm-ffi": lambda a: tvm_ffi.from_dlpack(cd.view(a)),
+        "to cuda.core": lambda a: cd.to(a, StridedMemoryView),
+        "line to cuda.core": lambda a: StridedMemoryView.from_dlpack(cd.view(a), stream_ptr=-1),
+    }
+    array = np.zeros((3, 5), "f4")
+    return {label: Workload(function, (array,)) for label, function in functions.items()}
+
+
 def measure() -> None:
     """Runs every workload; callgrind writes one part of its output for each."""
+    run(workloads())
+    # After the others, so that these libraries are not in the process while those are counted.
+    run(hand_overs())
+
+
+def run(calls: dict[str, Workload]) -> None:
     import floor
 
-    calls = workloads()
     # With some of each kind alive, no conversion takes a pool from the allocator or gives one back.
     alive = [call() for call in calls.values() for _ in range(ALIVE)]
     for label, call in calls.items():
@@ -236,6 +278,18 @@ def costs(counts: dict[str, float]) -> dict[Conversion, Cost]:
     return found
 
 
+def ratio_to_line(counts: dict[str, float], hand_over: HandOver) -> float:
+    """`cd.to` as a multiple of the line, both without the empty function."""
+    label, empty = hand_over.label, counts["empty"]
+    return (counts[label] - empty) / (counts[f"line {label}"] - empty)
+
+
+def ratios(counts: dict[str, float]) -> dict[str, float]:
+    """What is compared with the saved figures."""
+    found = {conversion.name: cost.ratio for conversion, cost in costs(counts).items()}
+    return found | {hand_over.name: ratio_to_line(counts, hand_over) for hand_over in HAND_OVERS}
+
+
 def table(counts: dict[str, float]) -> bool:
     """Prints the table; whether no budget is broken by more than the slack."""
     good = True
@@ -246,6 +300,14 @@ def table(counts: dict[str, float]) -> bool:
         mark = "" if cost.ratio <= budget else "  over"
         columns = f"{cost.producer:8.0f} {cost.ours:6.0f} {cost.checked:7.0f} {cost.floor:6.0f}"
         print(f"{name:40} {columns} {cost.ratio:6.2f} {budget:6.2f}{mark}")
+    print(f"\n{'`cd.to`, beside the line with a view':40} {'to':>8} {'line':>6} {'ratio':>6} {'budget':>6}")
+    for hand_over in HAND_OVERS:
+        name, label, budget = hand_over
+        ratio, empty = ratio_to_line(counts, hand_over), counts["empty"]
+        good &= ratio <= budget * SLACK
+        mark = "" if ratio <= budget else "  over"
+        columns = f"{counts[label] - empty:8.0f} {counts[f'line {label}'] - empty:6.0f}"
+        print(f"{name:40} {columns} {ratio:6.2f} {budget:6.2f}{mark}")
     return good
 
 
@@ -267,13 +329,13 @@ def compare(counts: dict[str, float]) -> bool:
     if not counts.keys() <= saved["counts"].keys():
         print(f"stale, save anew: at commit {saved['commit']} other calls were counted")
         return False
-    before, good = costs(saved["counts"]), True
-    for conversion, cost in costs(counts).items():
-        was, now = before[conversion].ratio, cost.ratio
+    before, good = ratios(saved["counts"]), True
+    for name, now in ratios(counts).items():
+        was = before[name]
         is_stale = now * TOLERANCE < was and saved["python"] == platform.python_version()
         if is_stale or now > was * TOLERANCE:
             word = "stale, save anew" if is_stale else "risen"
-            print(f"{word}: {conversion.name}: {was:.4g} at commit {saved['commit']} -> {now:.4g}")
+            print(f"{word}: {name}: {was:.4g} at commit {saved['commit']} -> {now:.4g}")
             good = False
     return good
 

@@ -6,7 +6,7 @@ Counted by callgrind on the simulated driver, whose own instructions are include
 libraries that is installed: by `cd.to`; by a view and the call that docs/partners.md recommends, as a user writes it;
 by the consumer's own import of the producer's array; and what the producer's attributes alone cost, which no consumer
 avoids. Each is a Python function of the array, whose empty call is subtracted. The arrays are 2-d, ready, and of
-float32. Exit code 1 if `cd.to` costs more than the line with a view and `KNOWN`.
+float32. Exit code 1 if `cd.to` costs more than the line with a view and `NOISE`.
 
 A warning of undeclared order is issued as usual: shown once, looked up at each import.
 """
@@ -24,8 +24,8 @@ from instructions import build, count
 
 ROOT = Path(__file__).resolve().parent.parent
 CALLS = instructions.CALLS = 500
-#: By a call, `cd.to` costs up to so many instructions more than the line with a view; by a table it costs less.
-KNOWN = 1750
+#: So many times the line, as libraries that call the driver differ from call to call.
+NOISE = 1.01
 
 Way = Callable[[Any], object]
 
@@ -128,7 +128,7 @@ def main() -> int:
         attributes = counts[f"{producer}|attributes"] - empty
         print(f"| {producer} | {consumer} | {' | '.join(cells)} | {attributes:.0f} |")
         if found["to"] > 0:
-            good &= found["to"] <= found["view"] + KNOWN * (consumer != "cuda.core")
+            good &= found["to"] <= found["view"] * NOISE
     return 0 if good else 1
 
 
