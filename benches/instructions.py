@@ -85,7 +85,7 @@ class HandOver(NamedTuple):
 
 HAND_OVERS = [
     HandOver("NumPy array -> NumPy, by a call", "to numpy", 1.0),
-    HandOver("NumPy array -> tvm-ffi, by a call", "to tvm-ffi", 1.0),
+    HandOver("NumPy array -> tvm-ffi, by a call", "to tvm-ffi", 1.01),
     HandOver("NumPy array -> cuda.core, by its table", "to cuda.core", 0.67),
 ]
 

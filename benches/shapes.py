@@ -55,10 +55,10 @@ SHAPES = [
     Shape(f"{TYPES} types in turn", "types in turn", "one type in turn"),
     Shape("order not declared, with __dlpack__ (cuda.core's Buffer)", "undeclared", "by __dlpack__", 2.05),
     Shape("order not declared, version 0, no __dlpack__ (RMM)", "undeclared dict", known=5.2),
-    Shape("stream 0", "stream 0", known=7.5),
-    Shape("version 4", "version 4", known=7.45),
-    Shape("numpy.int64 in the shape", "numpy ints", known=1.4),
-    Shape("lists for tuples", "lists"),
+    Shape("stream 0", "stream 0", known=7.9),
+    Shape("version 4", "version 4", known=7.9),
+    Shape("numpy.int64 in the shape", "numpy ints", known=1.45),
+    Shape("lists for tuples", "lists", known=1.36),
     Shape("9 axes, beside 8", "9 axes", "8 axes", 4.1),
 ]
 
