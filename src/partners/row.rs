@@ -207,6 +207,12 @@ impl Call {
 }
 
 impl Call {
+    /// Whether the host waits for the stream in the dict: the library does it, and asks the view for nothing.
+    #[cfg(feature = "pyo3")]
+    pub(crate) fn waits_unasked(&self) -> bool {
+        (self.reads, self.waits) == (Reads::Interface, Waits::Host)
+    }
+
     /// The name of the caller's own object that the call needs beside the view, such as a kernel; `None` if it needs
     /// none.
     #[must_use]

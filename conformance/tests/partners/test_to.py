@@ -18,11 +18,18 @@ from cuda.core.utils import StridedMemoryView
 from conformance.tests.dlpack import abi, exchange
 from conformance.tests.doubles.producers import Cai, StreamObject, interface
 from conformance.tests.expectations.refusal import refuse
-from conformance.tests.simulated.capture import Captures
+from conformance.tests.simulated.capture import ACTIVE, GLOBAL, QUESTIONS, RELAXED, THREAD_LOCAL, Captures
 from conformance.tests.simulated.machine import Machine, one_event
 
 HERE = {"numpy": np.ndarray, "cuda.core": StridedMemoryView, "tvm_ffi": None, "numba": None}
 ROWS = {row["name"]: row for row in _core._partners()}
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """Ends Numba's arrays, which are in cycles, with their test: later ones count what is alive."""
+    yield
+    gc.collect()
 
 
 def on_device(machine: Machine, stream: int | None = None, **changes: Any) -> Cai:
@@ -121,6 +128,53 @@ def test_a_library_that_waits_on_the_host_needs_no_stream(machine: Machine) -> N
     array = on_device(machine, ready)
     calls = ordered(machine, lambda: cd.to(array, "numba", stream=consumer))
     assert calls == [("cuStreamSynchronize", ready)]
+
+
+@pytest.mark.parametrize("stream", [None, 1, 2, "other", -1])
+@pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL, RELAXED], ids=["global", "thread-local", "relaxed"])
+@pytest.mark.parametrize("captured", ["the ready stream", "a blocking one", "another one"])
+@pytest.mark.parametrize("where", ["foreign", "view", "capsule"])
+def test_a_wait_of_the_librarys_is_refused_as_synchronize_is(
+    where: str, captured: str, mode: int, stream: int | str | None, machine: Machine
+) -> None:
+    """Numba would break the capture within our call; by -1 it finds nothing to wait for."""
+    captures, begun = Captures(machine), machine.stream()
+    if captured == "a blocking one":
+        begun = blocking_stream(machine)
+    ready = {"the ready stream": begun, "a blocking one": 1}.get(captured) or machine.stream()
+    keywords: dict[str, Any] = {"producer_stream": ready} if where == "capsule" else {}
+    given: dict[str, Any] = {} if stream is None else {"stream": machine.stream() if stream == "other" else stream}
+    array = offered(on_device(machine, ready), where)
+    view = cd.view(on_device(machine, ready))
+    captures.begin(begun, mode)
+    try:
+        machine.clear()
+        refused = rule_of(lambda: cd.to(array, "numba", **keywords, **given))
+        assert not refused or set(machine.names()) <= QUESTIONS
+        assert refused == (None if stream == -1 else rule_of(view.synchronize))
+        assert (refused is None) == (captured == "another one" or stream == -1)
+        assert captures.state(begun) == ACTIVE
+        if where == "capsule" and refused:
+            assert abi.name(array) == abi.VERSIONED
+    finally:
+        captures.close()
+
+
+def blocking_stream(machine: Machine) -> int:
+    """A stream that waits for the legacy one, and the legacy one for it."""
+    made = ctypes.c_void_p()
+    assert machine.driver.cuStreamCreate(ctypes.byref(made), ctypes.c_uint(0)) == 0
+    assert made.value
+    return made.value
+
+
+def rule_of(call: Callable[[], object]) -> str | None:
+    """The rule by which a call is refused; None if it is not."""
+    try:
+        call()
+    except (BufferError, TypeError, ValueError) as error:
+        return str(error.rule)  # type: ignore[union-attr]
+    return None
 
 
 @pytest.mark.parametrize("where", ["foreign", "view", "capsule"])

@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 
 use crate::partners::{Partner, Waits};
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::protocol::stream::{Platform, Request, Stream};
+use crate::protocol::stream::{Plan, Platform, Request, Stream, SyncPolicy};
 use crate::python::call::use_stream;
 use crate::python::call::use_stream::UseStream;
 use crate::python::class::view::PyCaiView;
@@ -49,12 +49,16 @@ impl<'a, 'py> LibraryCall<'a, 'py> {
     /// `None` if the view stays as it is.
     ///
     /// # Errors
-    /// The rules of the order; the driver's errors.
+    /// The rules of the order, of one that the library makes too; the driver's errors.
     pub(super) fn order(&self, py: Python<'py>, view: &CaiView) -> PyResult<Option<Stream>> {
-        let (Some(request), false) = (self.request, self.partner.call.passes_stream) else {
+        let call = &self.partner.call;
+        if call.waits_unasked() && self.request != Some(Request::NoSync) {
+            check_host_wait(view)?;
+        }
+        let (Some(request), false) = (self.request, call.passes_stream) else {
             return Ok(None);
         };
-        match (request, self.partner.call.waits) {
+        match (request, call.waits) {
             (Request::NoSync, _) => Ok(Some(Stream::None)),
             // Of the host, which waits for the producer: the data is ready on every stream then. Of the library, which
             // asks for the work stream: it finds the caller's.
@@ -95,5 +99,20 @@ impl<'a, 'py> LibraryCall<'a, 'py> {
             }
             (None, _) => new_int(py, -1),
         }
+    }
+}
+
+/// Refuses the wait of the host for the stream in the dict, which the library makes, as if it were made here: it would
+/// break the captures that forbid it.
+///
+/// # Errors
+/// The rules of the order; the driver's errors.
+fn check_host_wait(view: &CaiView) -> PyResult<()> {
+    if view.ready_number() == Stream::None {
+        return Ok(());
+    }
+    match view.foresee(Request::Host, SyncPolicy::Event)? {
+        Plan::Refuse(violation) => Err(violation.into()),
+        _ => Ok(()),
     }
 }

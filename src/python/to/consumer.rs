@@ -144,11 +144,11 @@ impl<'py> Consumer<'py> {
         !producer.is_some_and(|producer| producer.quirks.contains(&Quirk::IgnoresStream))
     }
 
-    /// Returns the call of the table of partners, if every array goes to it and it is passed nothing but a view.
+    /// Returns the call of the table of partners, if every array goes to it, and a view alone, without a question before.
     #[inline(always)]
     pub(super) fn sole_function(&self) -> Option<&Bound<'py, PyAny>> {
         let imported = self.imported?;
-        let is_sole = self.table.is_none() && !imported.partner.call.passes_stream;
+        let is_sole = self.table.is_none() && imported.is_plain;
         let function = imported.function.as_ref().filter(|_| is_sole)?;
         Some(function.bind(self.py))
     }

@@ -21,6 +21,8 @@ pub(super) struct Imported {
     /// The call as a function of the view and, if it passes one, the stream: the library's own function if that is all
     /// that the call names. `None` for one that passes the view to something of the caller's.
     pub(super) function: Option<Py<PyAny>>,
+    /// The call is passed the view alone, and nothing is asked before it.
+    pub(super) is_plain: bool,
 }
 
 impl Imported {
@@ -76,6 +78,7 @@ impl Imported {
             class: None,
             table: None,
             function,
+            is_plain: !call.passes_stream && !call.waits_unasked(),
         };
         if let Some(array) = partner.array {
             let (module, class) = array.rsplit_once('.').unwrap_or((array, ""));
