@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
+import random
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -317,6 +320,68 @@ def test_a_refused_capsule_is_as_it_was(case: str, machine: Machine) -> None:
     assert made.released == 0
     cd.from_dlpack(capsule)
     del capsule
+
+
+def drawn_capsule(draw: random.Random, machine: Machine) -> abi.Made:
+    """A tensor that some library, or some of our rules, refuses."""
+    device = draw.choice([(abi.CPU, 0), (abi.CUDA, 0), (abi.CUDA_HOST, 0), (abi.ROCM, 0), (7, 0)])
+    memory = {abi.CUDA: machine.device_memory, abi.CUDA_HOST: machine.pinned_memory}.get(device[0])
+    versioned = draw.random() < 0.8
+    types = [(abi.FLOAT, 32, 1), (abi.INT, 4, 1), (abi.FLOAT4_E2M1FN, 4, 1), (abi.FLOAT, 32, 4), (abi.BFLOAT, 16, 1)]
+    return abi.make(
+        draw.choice([(4, 4), (), (0, 2), (2, 8)]),
+        dtype=draw.choice(types),
+        device=device,
+        data=memory(256) if memory else None,
+        versioned=versioned,
+        flags=draw.choice([0, abi.READ_ONLY, abi.SUBBYTE_PADDED]) if versioned else 0,
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_rule_refuses_a_capsule_leaves_it_as_it_was(seed: int, machine: Machine, taker: Taker) -> None:
+    """Drawn arrays, libraries, options and captures. Already while the error lives, and its traceback with it."""
+    draw, refused = random.Random(seed), dict[str, int]()
+    a, b = machine.stream(), machine.stream()
+    other = exchange.make_type(getattr(StridedMemoryView, exchange.ATTRIBUTE), exchange.Producer())
+    libraries: list[Any] = ["numpy", "numba", "cuda.core", "tvm_ffi", "mpi4py", np.ndarray, np.matrix, other, int]
+    libraries += [StridedMemoryView, taker.kind, cd.CaiView, tvm_ffi.Tensor]
+    options: dict[str, list[Any]] = {
+        "stream": [None, -1, 0, 1, 2, a, b, -5, "x"],
+        "producer_stream": [1, a, b, 0],
+        "device_id": [0, 1],
+        "dtype": ["float32", "uint8", "int4", "no such"],
+        "shape": [(4, 4), (2,), (1000,)],
+        "read_only": [True, False],
+        "check": ["bounds", "device"],
+        "strict": [True, False],
+        "owner": [object()],
+    }
+    for _ in range(400):
+        made = drawn_capsule(draw, machine)
+        capsule, library = made.capsule(), draw.choice(libraries)
+        before = abi.name(capsule)
+        names = draw.sample(sorted(options), draw.choice([0, 0, 1, 1, 2]))
+        keywords = {name: draw.choice(options[name]) for name in names}
+        captures = Captures(machine)
+        if draw.random() < 0.3:
+            captures.begin(draw.choice([a, b]))
+        with contextlib.closing(captures), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                kept = cd.to(capsule, library, **keywords)
+            except Exception as error:
+                rule = getattr(error, "rule", None)
+                if rule is not None:
+                    refused[rule] = refused.get(rule, 0) + 1
+                    found = (abi.name(capsule), made.released)
+                    assert found == (before, 0), (rule, library, keywords, abi.read(capsule))
+            else:
+                del kept
+        taker.close()
+        taker.tensors.clear()
+        assert abi.name(capsule) != before or made.released == 0
+    assert {"argument-value", "packed-legacy", "padded-legacy"} <= set(refused), refused
 
 
 @pytest.mark.parametrize("deletes", [False, True])

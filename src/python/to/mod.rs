@@ -27,6 +27,8 @@ use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::Function;
 use crate::python::cpython::recursion::Level;
 use crate::python::cpython::release;
+use crate::python::exchange_table::Table;
+use crate::python::import::dlpack::Offer;
 use crate::python::import::{object, route};
 use crate::python::to::by_call::LibraryCall;
 use crate::python::to::consumer::Consumer;
@@ -85,12 +87,12 @@ impl Function for To {
             return own(&object, options, stream);
         }
         let consumer = Consumer::of(&arguments.library)?;
-        let made = if capsule::is_capsule(&object) {
-            of_capsule(&object, options, &consumer, stream)?
-        } else if let (Some(function), None) = (consumer.sole_function(), stream) {
-            function.call1((object::new_view(&object, options)?,))?
-        } else {
-            hand_over(&consumer, object::value(&object, options)?, stream)?
+        if capsule::is_capsule(&object) {
+            return of_capsule(&object, options, &consumer, stream);
+        }
+        let made = match (consumer.sole_function(), stream) {
+            (Some(function), None) => function.call1((object::new_view(&object, options)?,))?,
+            _ => hand_over(&consumer, object::value(&object, options)?, stream)?,
         };
         consumer.checked(made)
     }
@@ -119,7 +121,15 @@ fn hand_over<'py>(
     by_table::pass(py, view, table)
 }
 
-/// Hands over the tensor of a capsule, which is taken when nothing but the library can refuse it any more.
+/// How a library takes the tensor of a capsule, which is ready for it.
+enum Way<'a, 'py> {
+    Table(Table),
+    /// The call, and the stream on which the data is ready for it, unless that is the capsule's.
+    Call(LibraryCall<'a, 'py>, Option<Stream>),
+}
+
+/// Hands over the tensor of a capsule. If it is refused by a rule of this library, which may be that of the view's export
+/// in the library's call, the tensor is put back.
 #[cold]
 fn of_capsule<'py>(
     capsule: &Bound<'py, PyAny>,
@@ -131,21 +141,52 @@ fn of_capsule<'py>(
     let offer = route::offer_of_capsule(capsule, options)?;
     let offered = offer.unowned();
     let named = requested(stream, &offered)?;
-    let mut view = MaybeUninit::uninit();
-    let Some(table) = consumer.table_for(offered.descriptor()) else {
-        let call = LibraryCall::of(consumer, &offered, stream, named)?;
-        let ready = call.order(py, &offered)?;
-        route::claim_decided(&mut view, offer, options)?;
-        // SAFETY: `claim_decided` has not failed, and so has written the view.
-        let view = unsafe { view.assume_init() };
-        let beside = Beside::default().keeping(None, options.producer_object.as_deref());
-        let view = PyCaiView::with(view, beside);
-        return call.call(&moved(view, ready, stream).into_object(py)?);
+    let way = match consumer.table_for(offered.descriptor()) {
+        Some(table) => {
+            by_table::order(py, &offered, (consumer, table), named)?;
+            Way::Table(table)
+        }
+        None => {
+            let call = LibraryCall::of(consumer, &offered, stream, named)?;
+            let ready = call.order(py, &offered)?;
+            Way::Call(call, ready)
+        }
     };
-    by_table::order(py, &offered, (consumer, table), named)?;
-    route::claim_decided(&mut view, offer, options)?;
-    // SAFETY: `claim_decided` has not failed, and so has written the view.
-    by_table::pass(py, unsafe { view.assume_init() }, table)
+    let claimed = offer.to_restore();
+    let view = claim(offer, options)?;
+    let owner = view.owner().share();
+    let made = match way {
+        Way::Table(table) => by_table::pass(py, view, table),
+        Way::Call(call, ready) => {
+            let view = with_objects(view, options);
+            call.call(&moved(view, ready, stream).into_object(py)?)
+        }
+    };
+    let made = made.and_then(|made| consumer.checked(made));
+    if let Err(error) = &made
+        && is_ours(error, py)
+    {
+        let_go(error, py);
+        claimed.restore(owner);
+    }
+    made
+}
+
+/// Whether an error names a rule of this library.
+fn is_ours(error: &PyErr, py: Python<'_>) -> bool {
+    error.value(py).hasattr("rule").unwrap_or(false)
+}
+
+/// Clears the variables of the library's functions that an error has ended: they keep the view.
+fn let_go(error: &PyErr, py: Python<'_>) {
+    let Some(traceback) = error.traceback(py) else {
+        return;
+    };
+    let cleared = py
+        .import("traceback")
+        .and_then(|module| module.call_method1("clear_frames", (traceback,)));
+    // One that could not be cleared goes with the error, and the tensor with it.
+    release::dropping(|| drop(cleared));
 }
 
 /// Reads the caller's stream, by the rules of the array's memory.
@@ -166,18 +207,49 @@ fn own<'py>(
     options: &Options<'_, 'py>,
     stream: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let view = object::value(object, options)?;
-    let ready = match requested(stream, view.view())? {
-        None => None,
-        Some(Request::Stream(named)) => {
-            by_policy(object.py(), view.view(), Request::Stream(named))?;
-            Some(named)
-        }
-        Some(_) => None,
+    let py = object.py();
+    let (view, ready) = if capsule::is_capsule(object) {
+        let offer = route::offer_of_capsule(object, options)?;
+        let ready = ordered(py, &offer.unowned(), stream)?;
+        (with_objects(claim(offer, options)?, options), ready)
+    } else {
+        let view = object::value(object, options)?;
+        let ready = ordered(py, view.view(), stream)?;
+        (view, ready)
     };
-    Ok(moved(view, ready, stream)
-        .into_object(object.py())?
-        .into_any())
+    Ok(moved(view, ready, stream).into_object(py)?.into_any())
+}
+
+/// Makes the caller's stream wait for the data, and returns it; `None` if no stream was named.
+fn ordered(
+    py: Python<'_>,
+    view: &CaiView,
+    stream: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Option<Stream>> {
+    match requested(stream, view)? {
+        Some(request @ Request::Stream(named)) => {
+            by_policy(py, view, request)?;
+            Ok(Some(named))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Takes the tensor of a capsule.
+///
+/// # Errors
+/// `capsule-used` if another importer has taken it meanwhile.
+fn claim(offer: Offer<'_>, options: &Options<'_, '_>) -> PyResult<CaiView> {
+    let mut view = MaybeUninit::uninit();
+    route::claim_decided(&mut view, offer, options)?;
+    // SAFETY: `claim_decided` has not failed, and so has written the view.
+    Ok(unsafe { view.assume_init() })
+}
+
+/// Wraps the view of a capsule with the object of `producer_stream=`.
+fn with_objects(view: CaiView, options: &Options<'_, '_>) -> PyCaiView {
+    let beside = Beside::default().keeping(None, options.producer_object.as_deref());
+    PyCaiView::with(view, beside)
 }
 
 /// Makes the view ready on another stream, which has been ordered, and keeps that stream's object.
