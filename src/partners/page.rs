@@ -86,7 +86,7 @@ fn order() -> String {
             partner.title.to_owned(),
             code(call),
             call.reads.name().to_owned(),
-            call.waits.name().to_owned(),
+            call.who_waits(),
             call.advice.to_owned(),
         ]
     });

@@ -177,6 +177,8 @@ pub struct Call {
     pub reads: Reads,
     /// Who waits until the data is ready.
     pub waits: Waits,
+    /// The attribute by which the library's user switches that wait off, as `module.attribute`; empty if there is none.
+    pub(crate) waits_if: &'static str,
     /// What the caller does about the order; empty if there is nothing to do.
     pub advice: &'static str,
     /// The DLPack device types that it imports; empty for all.
@@ -200,9 +202,24 @@ impl Call {
     #[must_use]
     pub fn streams(&self) -> String {
         match self.advice {
-            "" => self.waits.name().to_owned(),
-            advice => format!("{}: {advice}", self.waits.name()),
+            "" => self.who_waits(),
+            advice => format!("{}: {advice}", self.who_waits()),
         }
+    }
+
+    /// Who waits, and by which setting nobody does.
+    pub(crate) fn who_waits(&self) -> String {
+        let waits = self.waits.name();
+        match self.waits_if {
+            "" => waits.to_owned(),
+            setting => format!("{waits}, unless `{setting}` is off"),
+        }
+    }
+
+    /// The call, with others who wait: the library's user has set it so.
+    #[cfg(feature = "pyo3")]
+    pub(crate) const fn with_waits(&self, waits: Waits) -> Self {
+        Self { waits, ..*self }
     }
 }
 

@@ -48,6 +48,7 @@ const fn call(import: &'static str, code: &'static str, reads: Reads, waits: Wai
         code,
         reads,
         waits,
+        waits_if: "",
         advice: "",
         devices: &[],
         refuses: &[],
@@ -140,6 +141,7 @@ pub static PARTNERS: &[Partner] = &[
         )),
         array: None,
         call: Call {
+            waits_if: "numba.config.CUDA_ARRAY_INTERFACE_SYNC",
             advice: "`v.synchronize()` waits where you choose",
             refuses: &[BeyondNumpy],
             drops: &[Drops::ReadOnly, Drops::Fields],

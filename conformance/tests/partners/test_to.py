@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import cai_dlpack as cd
+import numba
+import numba.cuda
 import numpy as np
 import pytest
 import tvm_ffi
@@ -161,6 +163,26 @@ def test_a_wait_of_the_librarys_is_refused_as_synchronize_is(
             assert abi.name(array) == abi.VERSIONED
     finally:
         captures.close()
+
+
+@pytest.mark.parametrize("where", ["foreign", "view", "capsule"])
+def test_a_stream_is_ordered_where_the_librarys_wait_is_switched_off(
+    where: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The setting is asked at each call: nobody else would order the caller's stream."""
+    ready, consumer = machine.stream(), machine.stream()
+    keywords: dict[str, Any] = {"producer_stream": ready} if where == "capsule" else {}
+    source = on_device(machine, ready)
+    waits, event = [("cuStreamSynchronize", ready)], one_event(ready, consumer)
+    for is_on, expected in ((True, waits), (False, event), (True, waits)):
+        monkeypatch.setattr(numba.config, "CUDA_ARRAY_INTERFACE_SYNC", is_on)
+        array, made = offered(source, where), list[Any]()
+        calls = ordered(machine, lambda: made.append(cd.to(array, "numba", stream=consumer, **keywords)))  # noqa: B023
+        assert calls == expected, is_on
+        assert int(made[0].stream.handle) == (ready if is_on else consumer)
+        assert ordered(machine, lambda: cd.to(offered(source, where), "numba", **keywords)) == waits * is_on
+        plan = cd.explain(source, to="numba")
+        assert plan.order is not None and plan.order.startswith("the host waits" if is_on else "nobody waits")
 
 
 def blocking_stream(machine: Machine) -> int:

@@ -1,12 +1,13 @@
-//! Reads the argument that names a library.
+//! Reads the argument that names a library, and the library's settings.
 
 use pyo3::prelude::*;
 
 use crate::partners;
-use crate::partners::{PARTNERS, Partner};
+use crate::partners::{Call, PARTNERS, Partner, Waits};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::call::choice::text;
 use crate::python::cpython::int::repr;
+use crate::python::cpython::release;
 
 /// Finds the partner of a name, a title or an alias.
 ///
@@ -33,4 +34,26 @@ pub(crate) fn unknown(library: &Bound<'_, PyAny>, argument: &'static str) -> Vio
         repr(library),
     )
     .with_hint(format!("must be one of {}", names.join(", ")))
+}
+
+/// Returns a call as the library's user has set it now.
+pub(crate) fn as_set(py: Python<'_>, call: &Call) -> Call {
+    // A library that has not been imported, or lacks the setting, waits.
+    let is_off = !call.waits_if.is_empty()
+        && !release::dropping(|| is_on(py, call.waits_if).unwrap_or(true));
+    call.with_waits(match is_off {
+        true => Waits::Nobody,
+        false => call.waits,
+    })
+}
+
+/// Reads an attribute of a module that has been imported, named with dots.
+fn is_on(py: Python<'_>, setting: &str) -> PyResult<bool> {
+    let mut names = setting.split('.');
+    let module = names.next().unwrap_or_default();
+    let mut found = py.import("sys")?.getattr("modules")?.get_item(module)?;
+    for name in names {
+        found = found.getattr(name)?;
+    }
+    found.is_truthy()
 }

@@ -10,7 +10,7 @@ use crate::partners::{Call, Order, Partner, Reads, Remedy, Waits, platform_of, w
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::rule::{Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Stream, SyncPolicy};
-use crate::python::call::{policy, stream, use_stream};
+use crate::python::call::{library, policy, stream, use_stream};
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::errors::driver_error;
 use crate::python::export::dlpack::{DlpackRequest, Export};
@@ -261,6 +261,7 @@ impl<'v> Consumer<'v> {
 
     /// Decides who waits in a call.
     fn order(&self, call: &Call) -> Result<Order, Error> {
+        let call = Python::attach(|py| library::as_set(py, call));
         let asks = call.asks(self.view.descriptor(), self.stream, self.work);
         let decide = |request, policy| self.decide(request, policy);
         call.order(

@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 use crate::partners::{Partner, Waits};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Plan, Platform, Request, Stream, SyncPolicy};
+use crate::python::call::library;
 use crate::python::call::use_stream;
 use crate::python::call::use_stream::UseStream;
 use crate::python::class::view::PyCaiView;
@@ -51,7 +52,7 @@ impl<'a, 'py> LibraryCall<'a, 'py> {
     /// # Errors
     /// The rules of the order, of one that the library makes too; the driver's errors.
     pub(super) fn order(&self, py: Python<'py>, view: &CaiView) -> PyResult<Option<Stream>> {
-        let call = &self.partner.call;
+        let call = library::as_set(py, &self.partner.call);
         if call.waits_unasked() && self.request != Some(Request::NoSync) {
             check_host_wait(view)?;
         }
