@@ -73,6 +73,13 @@ def test_the_page_has_the_table() -> None:
     assert len(CASES) > 40
 
 
+def test_each_order_has_a_row_for_every_kind_of_memory() -> None:
+    orders = {(ready, consumer) for ready, consumer, _, current in CASES if current == "A's"}
+    kinds = {memory for _, _, memory, _ in CASES}
+    every = {(*order, memory, "A's") for order in orders for memory in kinds}
+    assert len(kinds) == 4 and every <= set(CASES), sorted(every - set(CASES))
+
+
 @pytest.mark.parametrize(("row", "calls"), CASES.items(), ids=map("-".join, CASES))
 def test_these_calls_and_no_others(row: Row, calls: list[str]) -> None:
     done = on_the_simulator(f"ROW = {row!r}\n{PROGRAM}", "--attribute", "0:89=0")
