@@ -18,6 +18,7 @@ from conformance.tests.doubles.producers import FAKE_POINTER
 TRIALS = 3_000
 FORMS = 6
 
+DEFECTS = (-1, 5, 2**63, 2**64, 2**70, "no", 1.5, None, (), (-1,), (1, 2**63), (1, 2, 3), (1.5, 2))
 NUMPY_INTS = (np.int8, np.uint8, np.int16, np.int32, np.uint32, np.int64, np.uint64, np.longlong)
 
 
@@ -71,7 +72,7 @@ def drawn(rng: random.Random) -> dict[str, Any]:
         items["stream"] = rng.choice((None, 1, 2, 7, 2**40))
     for _ in range(rng.choice((0, 0, 1))):
         key = rng.choice(("shape", "strides", "data", "version", "stream"))
-        items[key] = rng.choice((-1, 5, 2**63, 2**64, 2**70, "no", 1.5, None, (), (-1,), (1, 2**63), (1, 2, 3), (1.5, 2)))
+        items[key] = rng.choice(DEFECTS)
     return items
 
 

@@ -211,7 +211,8 @@ def test_a_producer_is_asked_if_nothing_has_to_wait_and_nothing_is_kept() -> Non
     found = cd.explain(Producer(made), to="numpy")
     assert (found.route, found.refused, found.unknown) == ("dlpack", None, None)
     assert (Producer.asked, made.released) == (1, 1)
-    assert cd.stats()["live"] == before
+    # What earlier tests left may end meanwhile.
+    assert cd.stats()["live"] <= before
 
     on_device = cd.explain(Producer(abi.make(device=(2, 0))), to="tvm_ffi")
     assert (on_device.route, on_device.refused, on_device.order) == ("dlpack", None, None)
