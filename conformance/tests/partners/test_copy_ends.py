@@ -29,6 +29,7 @@ from conformance.tests.partners.copying import (
 )
 from conformance.tests.simulated.machine import Machine
 
+NEW = bytes([2]) * SIZE
 PER_THREAD, MEBIBYTE, OUT_OF_MEMORY, UNKNOWN = 2, 1 << 20, 2, 999
 # The calls by which the library's threads find the devices of a copy's work, and wait for them.
 WAITS = {
@@ -155,4 +156,49 @@ def test_copies_for_a_busy_stream_on_a_full_device_go_on(
         assert on_a_thread(copied)
     machine.control.clear_faults()
     assert [machine.read(target, 1)[0] for target in targets] == list(range(1, 13))
+    assert until(partial(is_at_most, machine, before))
+
+
+def fill(machine: Machine, code: int = OUT_OF_MEMORY) -> None:
+    """Lets no memory be allocated until the faults are cleared."""
+    for call in ("cuMemAllocAsync", "cuMemAlloc_v2", "cuMemAllocManaged", "cuMemHostAlloc"):
+        for nth in range(1, 100):
+            machine.control.fault(call, code, nth)
+
+
+@pytest.mark.parametrize("pending", ["read", "write"])
+@pytest.mark.parametrize("stream", [None, 1, PER_THREAD], ids=["handle", "legacy", "per-thread"])
+def test_the_host_writes_no_copy_whose_memory_the_stream_still_uses(
+    stream: int | None, pending: str, machine: Machine
+) -> None:
+    """Ready pinned data is read by the call, but what a dropped copy left is written in the order of its stream."""
+    first, second = memory(machine, "pinned"), memory(machine, "pinned")
+    mine, ready = stream or machine.stream(), machine.stream()
+    targets = [machine.device_memory(SIZE) for _ in range(2)]
+    before = settled(machine)
+
+    def copied() -> bool:
+        machine.set_current(0)
+        if pending == "read":
+            tensor = copy_for(view(first), mine)
+        with machine.control.gate(mine if pending == "read" else ready):
+            if pending == "write":
+                machine.control.store(ready, first, OLD)
+                tensor = copy_for(view(first, stream=ready), mine)
+            read_on(machine, mine, targets[0], tensor.data)
+            abi.release(tensor)
+            time.sleep(0.02)
+            machine.write(second, NEW)
+            fill(machine)
+            other = copy_for(view(second), mine)
+            machine.control.clear_faults()
+            assert other.data == tensor.data, "the memory was taken over"
+            machine.write(second, OLD)
+            read_on(machine, mine, targets[1], other.data)
+        assert wait(machine, mine) == 0
+        abi.release(other)
+        return True
+
+    assert on_a_thread(copied)
+    assert [machine.read(target, SIZE) for target in targets] == [OLD, NEW]
     assert until(partial(is_at_most, machine, before))

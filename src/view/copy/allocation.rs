@@ -37,6 +37,11 @@ impl Allocation {
         self.pointer
     }
 
+    /// Whether the stream that it is for may still use it: it was a dropped copy's.
+    pub(super) fn is_in_use(&self) -> bool {
+        self.block.as_ref().is_some_and(|block| block.is_in_use)
+    }
+
     /// Keeps the stream that it is for until its end has come after that stream's work.
     pub(super) fn keep(&mut self, stream: Option<Kept>) {
         if let Some(block) = &mut self.block {

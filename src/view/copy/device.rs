@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use super::allocation::Allocation;
-use super::host::{gather, unit};
+use super::host::{HostBlock, gather, unit};
 use super::whole::{Whole, view_of};
 use crate::driver::{
     self, ContextGuard, CopyPlan, Driver, DriverError, Place, PrivateStream, copy_strided,
@@ -83,9 +83,9 @@ impl Copy<'_> {
         let mut allocation = self.allocate(used)?;
         allocation.keep(self.used.kept.clone());
         if self.is_host_work() && self.view.ready_number() == Stream::None {
-            self.gather(&allocation);
+            let ready = self.gather_for(&allocation, stream)?;
             guard.finish_at_once()?;
-            return self.made(allocation, Stream::None);
+            return self.made(allocation, ready);
         }
         // SAFETY: `on` keeps the source until the stream has read it, by its owner, or by the return edge if what uses
         // the memory anew is in the order of the producer's stream.
@@ -154,20 +154,18 @@ impl Copy<'_> {
         self.is_host_work() || self.plan.calls() == 1
     }
 
-    /// Copies by the host, now.
+    /// Copies by the host, now, to memory that nothing uses.
     fn gather(&self, allocation: &Allocation) {
+        self.gather_to(allocation.pointer());
+    }
+
+    /// Copies by the host, now, to memory of this library's that has room for every element in C order.
+    fn gather_to(&self, to: u64) {
         let from = self.view.descriptor().data();
-        // SAFETY: the allocation has room for every element in C order; the source's elements are there, ready and
-        // readable on the host and not written but by atomic operations (`CaiView::new`), for pinned memory; a fresh
-        // allocation overlaps nothing.
-        unsafe {
-            gather(
-                &self.plan,
-                unit(self.view.descriptor()),
-                allocation.pointer(),
-                from,
-            )
-        };
+        // SAFETY: there is room for every element in C order; the source's elements are there, ready and readable on the
+        // host and not written but by atomic operations (`CaiView::new`), for pinned memory; a fresh allocation overlaps
+        // nothing.
+        unsafe { gather(&self.plan, unit(self.view.descriptor()), to, from) };
     }
 
     /// Enqueues the copy.
@@ -182,21 +180,41 @@ impl Copy<'_> {
             unsafe { copy_strided(self.driver, &self.plan, to, from, stream) }?;
             return Ok(());
         }
-        let plan = self.plan.clone();
-        let unit = unit(self.view.descriptor());
-        let job = Box::into_raw(Box::new(Gather {
-            plan,
-            unit,
+        let job = Gather {
+            plan: self.plan.clone(),
+            unit: unit(self.view.descriptor()),
             to,
             from,
-        }));
-        // SAFETY: `run` may be called once with the box, which is its own from here on; it calls no driver.
-        let enqueued = unsafe { self.driver.host_function(stream, run, job.cast()) };
-        if enqueued.is_err() {
-            // SAFETY: from `into_raw` above; the driver has not taken it.
-            drop(unsafe { Box::from_raw(job) });
-        }
-        Ok(enqueued?)
+            _staged: None,
+        };
+        // SAFETY: the allocation has room for every element and outlives its work; the source's elements are there once
+        // the stream gets to the copy, and stay until then by this function's contract; a fresh allocation overlaps
+        // nothing, nor does one that was taken over.
+        Ok(unsafe { job.enqueue(self.driver, stream) }?)
+    }
+
+    /// Copies ready data by the host, now, and returns where the copy is ready: on `stream` if that may still use the
+    /// memory, which is written in its order then, out of memory of the CPU.
+    fn gather_for(&self, allocation: &Allocation, stream: Stream) -> Result<Stream, Error> {
+        let nbytes = self.view.descriptor().nbytes();
+        let bytes = CopyPlan::new(&[nbytes.cast_signed()], &[1], 1);
+        let Some(plan) = bytes.filter(|_| allocation.is_in_use()) else {
+            self.gather(allocation);
+            return Ok(Stream::None);
+        };
+        let staged = HostBlock::new(nbytes)?;
+        self.gather_to(staged.address());
+        let job = Gather {
+            plan,
+            unit: unit(self.view.descriptor()),
+            to: allocation.pointer(),
+            from: staged.address(),
+            _staged: Some(staged),
+        };
+        // SAFETY: the allocation has `nbytes` bytes and outlives its work; the job owns what it reads; the two are memory
+        // of different allocators.
+        unsafe { job.enqueue(self.driver, stream) }?;
+        Ok(stream)
     }
 
     /// Keeps the source's owner until `stream`, whose context is current, has read it: nothing else orders its end.
@@ -222,6 +240,25 @@ struct Gather {
     unit: usize,
     to: u64,
     from: u64,
+    /// What `from` lies in, if it is memory of the CPU that the copy is made out of.
+    _staged: Option<HostBlock>,
+}
+
+impl Gather {
+    /// Enqueues the copy.
+    ///
+    /// # Safety
+    /// As [`gather`], for its plan and addresses, until the work of `stream` is done.
+    unsafe fn enqueue(self, driver: &dyn Driver, stream: Stream) -> Result<(), DriverError> {
+        let job = Box::into_raw(Box::new(self));
+        // SAFETY: `run` may be called once with the box, which is its own from here on; it calls no driver.
+        let enqueued = unsafe { driver.host_function(stream, run, job.cast()) };
+        if enqueued.is_err() {
+            // SAFETY: from `into_raw` above; the driver has not taken it.
+            drop(unsafe { Box::from_raw(job) });
+        }
+        enqueued
+    }
 }
 
 /// Makes a copy, once.

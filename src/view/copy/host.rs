@@ -28,7 +28,7 @@ pub(super) struct HostBlock {
 unsafe impl Send for HostBlock {}
 
 impl HostBlock {
-    fn new(nbytes: u64) -> Result<Self, Error> {
+    pub(super) fn new(nbytes: u64) -> Result<Self, Error> {
         Self::by(alloc, nbytes)
     }
 

@@ -235,6 +235,8 @@ pub(crate) struct Block {
     pub(super) ordinal: i32,
     /// What keeps the stream that it is for, if that is not its consumer's promise.
     pub(crate) stream: Option<Kept>,
+    /// Whether earlier work of the stream that it is for may still use it.
+    pub(crate) is_in_use: bool,
     pointer: u64,
 }
 
@@ -257,6 +259,7 @@ impl Block {
             used,
             ordinal,
             stream: None,
+            is_in_use: false,
             pointer,
         })
     }
@@ -287,6 +290,7 @@ impl Block {
             used,
             ordinal,
             stream: None,
+            is_in_use: false,
             pointer,
         })
     }

@@ -70,6 +70,7 @@ pub(crate) fn allocate(
     if let Some(mut block) = free::take(memory, size, home) {
         block.used = used;
         block.stream = None;
+        block.is_in_use = false;
         return Ok(block);
     }
     let made = match Block::new(driver, memory, size, used, home) {
@@ -114,6 +115,7 @@ fn or_taken(
     };
     let mut block = taken.ok_or(error)?;
     block.stream = None;
+    block.is_in_use = true;
     Ok(block)
 }
 
