@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -202,3 +204,32 @@ def test_the_host_writes_no_copy_whose_memory_the_stream_still_uses(
     assert on_a_thread(copied)
     assert [machine.read(target, SIZE) for target in targets] == [OLD, NEW]
     assert until(partial(is_at_most, machine, before))
+
+
+def test_a_source_stays_until_a_finished_copy_that_could_not_be_waited_for_has_read_it(machine: Machine) -> None:
+    producer = Cai(interface(shape=(SIZE,), typestr="|u1", data=(memory(machine, "device"), False)))
+    sources, alive = [cd.view(producer)], weakref.ref(producer)
+    machine.clear()
+    abi.release(copy_for(sources[0], -1))
+    ours = machine.control.calls("cuStreamSynchronize")[-1].arguments["stream"]
+    settled(machine)
+    with machine.control.gate(ours):
+        machine.control.fault("cuStreamSynchronize", UNKNOWN, 1, by="any")
+        refused: list[str] = []
+
+        def copied() -> bool:
+            machine.set_current(0)
+            try:
+                copy_for(sources[0], -1)
+            except cd.DriverError as error:
+                refused.append(str(error))
+            return True
+
+        assert on_a_thread(copied)
+        assert "cuStreamSynchronize" in refused[0]
+        del producer
+        sources.clear()
+        gc.collect()
+        time.sleep(0.05)
+        assert alive() is not None, "let go while the copy is enqueued"
+    assert until(lambda: gc.collect() >= 0 and alive() is None)

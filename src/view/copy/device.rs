@@ -93,12 +93,12 @@ impl Copy<'_> {
         // Also after a failure: what was enqueued before it reads the source. One call that failed has enqueued nothing.
         let reads_source = copied.is_ok() || !self.is_one_call();
         if reads_source && (self.used.may_host_write || !guard.makes_producer_wait()) {
-            self.keep_source(stream)?;
+            self.keep_source(stream);
         }
         copied?;
         if let Err(refused) = guard.finish_at_once() {
             // Some stream of the producer's does not wait for the copy, which reads the source all the same.
-            self.keep_source(stream)?;
+            self.keep_source(stream);
             return Err(refused);
         }
         self.made(allocation, stream)
@@ -127,10 +127,13 @@ impl Copy<'_> {
         }
         let private = PrivateStream::new(self.driver)?;
         let stream = private.stream();
-        // SAFETY: the host waits below until the stream has read the source.
+        // SAFETY: the host waits below until the stream has read the source, which else is kept until then.
         let copied = unsafe { self.enqueue(&allocation, stream) };
         // Also after a failure: what was enqueued before it reads the source.
-        self.driver.stream_synchronize(stream)?;
+        if let Err(refused) = self.driver.stream_synchronize(stream) {
+            self.keep_source(stream);
+            return Err(refused.into());
+        }
         copied?;
         if place.may_be_managed {
             driver::synchronize(self.driver, Stream::None, &place)?;
@@ -218,11 +221,8 @@ impl Copy<'_> {
     }
 
     /// Keeps the source's owner until `stream`, whose context is current, has read it: nothing else orders its end.
-    fn keep_source(&self, stream: Stream) -> Result<(), Error> {
-        if keep::until_done(self.driver, stream, self.view.owner()).is_err() {
-            self.driver.stream_synchronize(stream)?;
-        }
-        Ok(())
+    fn keep_source(&self, stream: Stream) {
+        keep::by_stream(self.driver, stream, self.view.owner());
     }
 
     /// Makes the view of the copy.

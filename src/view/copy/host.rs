@@ -4,12 +4,12 @@ use std::alloc::{Layout as Block, alloc, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
 use super::whole::{Whole, view_of};
-use crate::driver::{self, ContextGuard, CopyPlan, PrivateStream, copy_strided};
+use crate::driver::{self, ContextGuard, CopyPlan, Driver, PrivateStream, copy_strided};
 use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Device;
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
-use crate::view::{CaiView, Owner, load};
+use crate::view::{CaiView, Owner, keep, load};
 
 /// Above this number of driver calls the whole span is fetched by one, and sorted out on the host.
 const MANY_CALLS: u64 = 256;
@@ -59,7 +59,7 @@ impl Drop for HostBlock {
 /// Copies to the CPU; the data is there when this returns.
 pub(super) fn copy(view: &CaiView, whole: &Whole, policy: SyncPolicy) -> Result<CaiView, Error> {
     let source = view.descriptor();
-    let block = HostBlock::new(source.nbytes())?;
+    let mut block = HostBlock::new(source.nbytes())?;
     view.order(Request::Host, policy)?;
     if let Some(plan) = CopyPlan::new(source.shape(), &whole.byte_strides, whole.itemsize) {
         if source.device().is_host_readable() {
@@ -67,7 +67,7 @@ pub(super) fn copy(view: &CaiView, whole: &Whole, policy: SyncPolicy) -> Result<
             // there, ready, readable on the host, and not written but by atomic operations (`CaiView::new`).
             unsafe { gather(&plan, unit(source), block.address(), source.data()) };
         } else {
-            fetch(view, &plan, &block)?;
+            block = fetch(view, &plan, block)?;
         }
     }
     let descriptor = whole.at(block.address(), Device::HOST, source)?;
@@ -76,8 +76,8 @@ pub(super) fn copy(view: &CaiView, whole: &Whole, policy: SyncPolicy) -> Result<
 }
 
 /// Copies from device memory, which is ready, and waits until it is done: on a stream of ours, which no thread captures
-/// and which waits for no other.
-fn fetch(view: &CaiView, plan: &CopyPlan, block: &HostBlock) -> Result<(), Error> {
+/// and which waits for no other. Returns the block, which holds the copy.
+fn fetch(view: &CaiView, plan: &CopyPlan, block: HostBlock) -> Result<HostBlock, Error> {
     let (driver, source) = (driver::driver()?, view.descriptor());
     let _current = ContextGuard::of_memory(driver, &view.place())?;
     let private = PrivateStream::new(driver)?;
@@ -89,17 +89,33 @@ fn fetch(view: &CaiView, plan: &CopyPlan, block: &HostBlock) -> Result<(), Error
         // SAFETY: the span lies in the array's memory, the block has its size, and both stay until the
         // wait below.
         unsafe { driver.copy_async(between.address(), span.0, span.1 - span.0, stream) }?;
-        driver.stream_synchronize(stream)?;
+        let between = fetched(view, driver, stream, between)?;
         let first = between.address() + (source.data() - span.0);
         // SAFETY: the same elements at the same distances, now on the host.
         unsafe { gather(plan, unit(source), block.address(), first) };
-        return Ok(());
+        return Ok(block);
     }
     // SAFETY: the block has room for every element in C order; both stay until the wait below.
     let copied = unsafe { copy_strided(driver, plan, block.address(), source.data(), stream) };
     // Also after a failure: what was enqueued before it writes to the block.
-    driver.stream_synchronize(stream)?;
-    Ok(copied?)
+    let block = fetched(view, driver, stream, block)?;
+    Ok(copied.map(|()| block)?)
+}
+
+/// Waits until `stream` has filled `block` from the view's memory. If the driver refuses that, both are kept until the
+/// stream has got past it.
+fn fetched(
+    view: &CaiView,
+    driver: &'static dyn Driver,
+    stream: Stream,
+    block: HostBlock,
+) -> Result<HostBlock, Error> {
+    if let Err(refused) = driver.stream_synchronize(stream) {
+        keep::by_stream(driver, stream, view.owner());
+        keep::by_stream(driver, stream, &Owner::new(block));
+        return Err(refused.into());
+    }
+    Ok(block)
 }
 
 fn short_span(source: &Descriptor) -> Option<(u64, u64)> {

@@ -6,7 +6,6 @@
 //! | | for a consumer that names no stream | on a stream of ours, once the data is ready; the host waits | now |
 //! | pinned memory | the same kind | by the host, in the order of the consumer's stream | on the consumer's stream |
 //! | | ready, or for a consumer that names no stream | by the host, once the data is ready | now |
-//! | | ready, in memory that a dropped copy for the same stream may still use | by the host now, to memory of the CPU, and from there in the order of that stream | on the consumer's stream |
 //! | device memory | the CPU | on a stream of ours; the host waits | now |
 //! | memory that the host reads | the CPU | by the host, once the data is ready | now |
 //!

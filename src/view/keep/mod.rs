@@ -49,7 +49,7 @@ mod poll;
 
 pub(crate) use block::{Block, Memory, Use};
 pub(crate) use graph::by_graph;
-pub(crate) use poll::{end, mark_own, start, until_done};
+pub(crate) use poll::{by_stream, end, mark_own, start, until_done};
 
 use crate::driver::{ContextGuard, Driver, DriverError, Place};
 use crate::protocol::stream::Stream;

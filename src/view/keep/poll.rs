@@ -110,6 +110,14 @@ pub(crate) fn until_done(
     Ok(())
 }
 
+/// Like [`until_done`]; if the driver refuses that, the host waits for the stream, and if it cannot, the share stays for
+/// ever.
+pub(crate) fn by_stream(driver: &'static dyn Driver, stream: Stream, owner: &Owner) {
+    if until_done(driver, stream, owner).is_err() && driver.stream_synchronize(stream).is_err() {
+        std::mem::forget(owner.share());
+    }
+}
+
 /// Drops `owner` on the thread, which [`start`] has started; without one it stays for ever, as the caller may neither wait
 /// nor drop it.
 pub(super) fn drop_later(owner: Owner) {
