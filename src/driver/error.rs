@@ -92,6 +92,16 @@ impl DriverError {
         matches!(self.failure, Failure::Code(801) | Failure::MissingSymbol)
     }
 
+    /// Whether the context is gone, or has failed for good: nothing runs there any more. The driver then has ended
+    /// (4), does not know the context (201, 709), or returns the error of a kernel, or of the device (214, 220, 700, 702,
+    /// 710, 714 to 719), to each call from then on.
+    pub(crate) const fn is_end_of_context(&self) -> bool {
+        matches!(
+            self.failure,
+            Failure::Code(4 | 201 | 214 | 220 | 700 | 702 | 709 | 710 | 714..=719)
+        )
+    }
+
     /// Returns the driver's name for the number, such as `CUDA_ERROR_INVALID_HANDLE`; for a number newer
     /// than this library, and if no call was made, a name of the same form.
     pub fn name(&self) -> &'static str {

@@ -66,14 +66,25 @@ impl<'d> Lease<'d> {
         self.driver.event_wait(stream, self.event)
     }
 
-    /// Returns whether the mark has been reached; so does an error of the context, or its end: nothing runs there any
+    /// Returns whether the mark has been reached; so it is if the context is gone, or has failed: nothing runs there any
     /// more.
     ///
-    /// An error of the query alone is not the context's, which goes on: it is asked again, and then the context waited
-    /// for. One that is gone is not: the wait would be for another context, and break a capture there.
-    pub(crate) fn is_reached(&self) -> bool {
+    /// An error of the query alone is not the context's, which goes on: it is asked again. The context is waited for only
+    /// if the event is dead, since that breaks a capture there; one that is gone is not, as the wait would be for another
+    /// one.
+    ///
+    /// # Errors
+    /// The driver's refusal to tell.
+    pub(crate) fn is_reached(&self) -> Result<bool, DriverError> {
         let found = self.query().or_else(|_| self.query());
-        found.or_else(|_| self.wait_for_context()).unwrap_or(true)
+        let found = match found {
+            Err(error) if is_death(&error) => self.wait_for_context(),
+            told => told,
+        };
+        match found {
+            Err(error) if error.is_end_of_context() => Ok(true),
+            told => told,
+        }
     }
 
     fn wait_for_context(&self) -> Result<bool, DriverError> {

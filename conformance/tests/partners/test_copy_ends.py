@@ -233,3 +233,54 @@ def test_a_source_stays_until_a_finished_copy_that_could_not_be_waited_for_has_r
         time.sleep(0.05)
         assert alive() is not None, "let go while the copy is enqueued"
     assert until(lambda: gc.collect() >= 0 and alive() is None)
+
+
+# What the driver can refuse to tell the threads of the library, each time that they ask.
+QUESTIONS = {
+    "the context's number": {"cuCtxGetId": 2},
+    "the context": {"cuCtxSetCurrent": 2},
+    "the event": {"cuEventQuery": 2},
+}
+
+
+@pytest.mark.parametrize(("code", "rounds"), [(OUT_OF_MEMORY, 1), (UNKNOWN, 3)])
+@pytest.mark.parametrize("kind", ["device", "managed", "pinned"])
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_what_the_driver_does_not_tell_is_not_over(
+    question: str, kind: str, code: int, rounds: int, machine: Machine
+) -> None:
+    """A copy stays while it is not told that its stream is done, and is given back once that is told."""
+    source, mine, target = view(memory(machine, kind)), machine.stream(), machine.device_memory(SIZE)
+    before = settled(machine)
+    tensor = copy_for(source, mine)
+    assert wait(machine, mine) == 0
+    time.sleep(0.05)  # The source is kept no longer, and its event asked no more.
+    with machine.control.gate(mine):
+        read_on(machine, mine, target, tensor.data)
+        for call, times in QUESTIONS[question].items():
+            refuse_the_wait(machine, [call], code, times * rounds)
+        abi.release(tensor)
+        assert until(lambda: machine.control.pending_faults() == 0)
+        time.sleep(0.02)
+        assert is_alive(machine, tensor), "freed under pending work"
+    assert wait(machine, mine) == 0
+    assert machine.read(target, SIZE) == OLD
+    assert until(partial(is_at_most, machine, before))
+
+
+@pytest.mark.parametrize("code", [OUT_OF_MEMORY, UNKNOWN])
+def test_a_source_is_kept_while_its_copy_is_not_told_to_be_done(code: int, machine: Machine) -> None:
+    producer = Cai(interface(shape=(SIZE,), typestr="|u1", data=(memory(machine, "pinned"), False)))
+    producer.__cuda_array_interface__["stream"] = machine.stream()
+    alive, mine = weakref.ref(producer), machine.stream()
+    with machine.control.gate(mine):
+        for call, times in QUESTIONS["the event"].items():
+            refuse_the_wait(machine, [call], code, times)
+        tensor = copy_for(cd.view(producer), mine)
+        del producer
+        assert until(lambda: machine.control.pending_faults() == 0)
+        gc.collect()
+        assert alive() is not None, "let go before the copy has read it"
+    assert wait(machine, mine) == 0
+    assert until(lambda: gc.collect() >= 0 and alive() is None)
+    abi.release(tensor)

@@ -55,14 +55,22 @@ impl Home {
         Ok(None)
     }
 
-    /// Makes it current on a thread of ours; false if it is gone, and all work and memory with it. A failure that does
-    /// not come back is not the context's, which goes on.
-    fn enter(self, driver: &dyn Driver) -> bool {
-        let is_there = || {
-            driver.context_id(self.context) == Ok(self.id)
-                && driver.set_current_context(Some(self.context)).is_ok()
+    /// Makes it current on a thread of ours; returns false if it is gone, and all work and memory with it.
+    ///
+    /// # Errors
+    /// The driver's refusal, twice: the context may be there.
+    fn enter(self, driver: &dyn Driver) -> Result<bool, DriverError> {
+        let enter = || {
+            let is_there = driver.context_id(self.context)? == self.id;
+            if is_there {
+                driver.set_current_context(Some(self.context))?;
+            }
+            Ok(is_there)
         };
-        is_there() || is_there()
+        match enter().or_else(|_: DriverError| enter()) {
+            Err(error) if error.is_end_of_context() => Ok(false),
+            told => told,
+        }
     }
 }
 
@@ -88,8 +96,8 @@ enum Works {
 pub(super) enum Mark {
     /// Its work so far has this mark.
     Event(Lease<'static>),
-    /// Its stream is being captured, and cannot be marked.
-    Captured,
+    /// Its stream cannot be marked now: it is being captured, or the driver does not tell whether its context is there.
+    Later,
     /// Its stream cannot be named.
     Unnamed,
     /// Its context is gone: nothing runs there.
@@ -141,8 +149,10 @@ impl Use {
 
     /// Marks what the stream holds now; for a thread of ours, whose context changes.
     pub(super) fn mark(&self, driver: &'static dyn Driver) -> Mark {
-        if !self.home.enter(driver) {
-            return Mark::Over;
+        match self.home.enter(driver) {
+            Ok(true) => {}
+            Ok(false) => return Mark::Over,
+            Err(_) => return Mark::Later,
         }
         let Works::On(stream, id) = self.works else {
             return Mark::Unnamed;
@@ -152,7 +162,7 @@ impl Use {
         }
         match self.home.record(driver, stream) {
             Ok(Some(event)) => Mark::Event(event),
-            Ok(None) => Mark::Captured,
+            Ok(None) => Mark::Later,
             // A stream that the driver refuses is gone.
             Err(_) => Mark::Unnamed,
         }
@@ -165,7 +175,7 @@ impl Use {
     /// The driver's refusal: the device is not known.
     pub(super) fn site(&self, driver: &dyn Driver) -> Result<Option<Site>, DriverError> {
         let home = self.home;
-        if !home.enter(driver) {
+        if !home.enter(driver)? {
             return Ok(None);
         }
         Ok(Some(Site {
@@ -187,8 +197,11 @@ impl Site {
     /// to wait. For a thread of ours, whose context changes.
     pub(super) fn settle(&self, driver: &dyn Driver) -> bool {
         let _primary = match self.home {
-            Some(home) if home.enter(driver) => None,
-            Some(_) => return true,
+            Some(home) => match home.enter(driver) {
+                Ok(true) => None,
+                Ok(false) => return true,
+                Err(_) => return false,
+            },
             None => match ContextGuard::of_device(driver, self.ordinal) {
                 Ok(entered) => Some(entered),
                 Err(_) => return driver.primary_context_active(self.ordinal) == Ok(false),
@@ -319,19 +332,20 @@ impl Block {
     }
 
     /// Gives the memory back; on a thread of ours, whose context changes. Only memory of a pool is freed without a
-    /// wait for its device.
+    /// wait for its device. Returns it if the driver does not tell whether its context is there.
     ///
     /// # Safety
     /// No work that uses the memory is pending: on its own device, for what is no memory of a pool, the call itself
     /// sees to that.
-    pub(super) unsafe fn free(self) {
+    pub(super) unsafe fn free(self) -> Option<Self> {
         let (driver, memory, pointer) = (self.driver, self.memory, self.pointer);
-        let _elsewhere = if self.home.enter(driver) {
-            None
-        } else if self.outlives_its_context() {
-            ContextGuard::of_memory(driver, &Place::cuda(self.ordinal, pointer)).ok()
-        } else {
-            return;
+        let _elsewhere = match self.home.enter(driver) {
+            Ok(true) => None,
+            Ok(false) if self.outlives_its_context() => {
+                ContextGuard::of_memory(driver, &Place::cuda(self.ordinal, pointer)).ok()
+            }
+            Ok(false) => return None,
+            Err(_) => return Some(self),
         };
         // A driver that is ending has freed it already; anything else leaks the memory.
         let _ = if memory == Memory::Pinned {
@@ -344,6 +358,7 @@ impl Block {
             // function's contract.
             unsafe { driver.free(pointer) }
         };
+        None
     }
 }
 

@@ -219,8 +219,12 @@ impl Waiting {
         }
         // SAFETY: its use is over, or is work of devices that were just waited for, or of the one that the call waits
         // for.
-        unsafe { self.held.end() };
-        None
+        let left = unsafe { self.held.end() }?;
+        Some(Self {
+            held: left,
+            is_stuck: true,
+            ..self
+        })
     }
 
     fn finish(self) {

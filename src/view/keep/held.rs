@@ -67,16 +67,20 @@ impl Held {
         matches!(self, Self::Memory(block) if block.memory != Memory::Pool)
     }
 
-    /// Frees the memory, or drops the owner; on a thread of ours, whose context changes.
+    /// Frees the memory, or drops the owner; on a thread of ours, whose context changes. Returns what the driver cannot
+    /// end now.
     ///
     /// # Safety
     /// No work that uses it is pending: on the device of an allocation that [waits](Self::waits_for_its_device), the
     /// call itself sees to that.
-    pub(super) unsafe fn end(self) {
+    pub(super) unsafe fn end(self) -> Option<Self> {
         match self {
             // SAFETY: no work is pending but what the call waits for, by this function's contract.
-            Self::Memory(block) => unsafe { block.free() },
-            Self::Owner(owned) => drop(owned.owner),
+            Self::Memory(block) => unsafe { block.free() }.map(Self::Memory),
+            Self::Owner(owned) => {
+                drop(owned.owner);
+                None
+            }
         }
     }
 }

@@ -222,6 +222,8 @@ struct Keeper {
 struct Waiting {
     event: Lease<'static>,
     held: Vec<Held>,
+    /// Whether the driver has just refused to tell of the event.
+    is_stuck: bool,
 }
 
 impl Keeper {
@@ -267,7 +269,7 @@ impl Keeper {
 
     fn take(&mut self, news: News) {
         match news {
-            News::Marked(event, held) => self.waiting.push(Waiting { event, held }),
+            News::Marked(event, held) => self.waiting.push(Waiting::new(event, held)),
             News::Unmarked(held) => self.unmarked.push(held),
             News::Ended(owner) => drop(owner),
             News::Drain(drain) => self.drains.push(drain),
@@ -307,8 +309,8 @@ impl Keeper {
 
     fn mark_one(&mut self, mark: Mark, held: Vec<Held>) {
         match mark {
-            Mark::Event(event) => self.waiting.push(Waiting { event, held }),
-            Mark::Captured => self.unmarked.extend(held),
+            Mark::Event(event) => self.waiting.push(Waiting::new(event, held)),
+            Mark::Later => self.unmarked.extend(held),
             Mark::Unnamed => {
                 held.into_iter().for_each(|held| free::later(held, true));
                 // The thread that waits for room may be the one that can name the stream.
@@ -319,13 +321,17 @@ impl Keeper {
     }
 
     /// Ends what hangs on events that have been reached, and the drains that nothing is left for. What waits for a
-    /// capture to end is not waited for: the capture may be the waiting thread's.
+    /// capture to end, or for the driver to tell of its event, is not waited for: the capture may be the waiting thread's.
     fn ask(&mut self) {
-        let (reached, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiting)
-            .into_iter()
-            .partition(|waiting| waiting.event.is_reached());
-        self.waiting = waiting;
-        reached.into_iter().for_each(Waiting::end);
+        for mut waiting in std::mem::take(&mut self.waiting) {
+            match waiting.event.is_reached() {
+                Ok(true) => waiting.end(),
+                told => {
+                    waiting.is_stuck = told.is_err();
+                    self.waiting.push(waiting);
+                }
+            }
+        }
         let (waiting, ended) = (&self.waiting, ended());
         self.drains.retain(|drain| {
             if drain.seen != ended {
@@ -339,9 +345,18 @@ impl Keeper {
 }
 
 impl Waiting {
-    /// Whether memory of a device may hang on it.
+    fn new(event: Lease<'static>, held: Vec<Held>) -> Self {
+        let is_stuck = false;
+        Self {
+            event,
+            held,
+            is_stuck,
+        }
+    }
+
+    /// Whether memory of a device may come of it.
     fn is_of(&self, ordinal: i32) -> bool {
-        self.held.iter().any(|held| held.ordinal() == ordinal)
+        !self.is_stuck && self.held.iter().any(|held| held.ordinal() == ordinal)
     }
 
     fn end(self) {
@@ -356,7 +371,8 @@ fn unused(held: Held) {
         free::later(held, false);
     } else {
         // SAFETY: the stream that it was for has got past its last use, or its context is gone.
-        unsafe { held.end() };
+        let left = unsafe { held.end() };
+        left.into_iter().for_each(|left| free::later(left, false));
     }
     ENDED.fetch_add(1, Ordering::Release);
 }

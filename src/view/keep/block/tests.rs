@@ -52,7 +52,7 @@ fn memory_is_freed_if_it_is_still_there() {
         }
         driver.take_calls();
         // SAFETY: the scripted driver has no work.
-        unsafe { block.free() };
+        assert!(unsafe { block.free() }.is_none());
         let calls = (driver.count("cuMemFree"), driver.count("cuMemFreeHost"));
         let is_freed = !is_gone || (memory == Memory::Pool && is_used);
         let expected = match (is_freed, memory) {
@@ -106,7 +106,7 @@ fn a_mark_tells_where_the_use_stands() {
         }
         let found = match used.mark(driver) {
             Mark::Event(_) => "event",
-            Mark::Captured => "captured",
+            Mark::Later => "later",
             Mark::Unnamed => "unnamed",
             Mark::Over => "over",
         };
@@ -114,7 +114,7 @@ fn a_mark_tells_where_the_use_stands() {
             Since::ContextGone => "over",
             _ if !is_named => "unnamed",
             Since::Destroyed if stream == Some(STREAM) => "unnamed",
-            Since::Captured => "captured",
+            Since::Captured => "later",
             _ => "event",
         };
         assert_eq!(found, expected, "{stream:?} {since:?}");
@@ -195,6 +195,48 @@ fn what_the_driver_refuses_is_no_answer() {
         driver.fault("cuMemFree", 0, code);
         assert!(!site.settle(driver), "{code}");
         assert!(site.settle(driver), "{code}");
+    }
+}
+
+/// A context is gone if the driver tells so: by its number, or by an error that is the end of it. A refusal that comes
+/// once is asked about again; one that comes twice leaves all as it was.
+#[test]
+fn a_context_that_the_driver_does_not_tell_of_may_be_there() {
+    let calls = ["cuCtxGetId", "cuCtxSetCurrent"];
+    for (call, code) in calls
+        .into_iter()
+        .flat_map(|call| [2, 999, 201, 709].map(|code| (call, code)))
+    {
+        for times in [1, 2] {
+            let driver = script();
+            let used = used(driver, Some(STREAM));
+            let block = block(driver, Memory::Managed, used);
+            let fault = || {
+                for _ in 0..times {
+                    driver.fault(call, 0, code);
+                }
+            };
+            let is_gone = times == 2 && [201, 709].contains(&code);
+            let is_told = times == 1 || is_gone;
+            fault();
+            let what = format!("{call} {code} {times}");
+            let mark = used.mark(driver);
+            let found = (matches!(mark, Mark::Event(_)), matches!(mark, Mark::Over));
+            assert_eq!(found, (times == 1, is_gone), "{what}");
+            fault();
+            assert_eq!(used.site(driver).is_ok(), is_told, "{what}");
+            fault();
+            // SAFETY: the scripted driver has no work.
+            let left = unsafe { block.free() };
+            assert_eq!(left.is_none(), is_told, "{what}");
+            let freed = driver.count("cuMemFree");
+            assert_eq!(freed, usize::from(times == 1), "{what}");
+            if let Some(left) = left {
+                // SAFETY: the scripted driver has no work.
+                assert!(unsafe { left.free() }.is_none(), "{what}");
+                assert_eq!(driver.count("cuMemFree"), 1, "{what}");
+            }
+        }
     }
 }
 
