@@ -284,3 +284,41 @@ def test_a_source_is_kept_while_its_copy_is_not_told_to_be_done(code: int, machi
     assert wait(machine, mine) == 0
     assert until(lambda: gc.collect() >= 0 and alive() is None)
     abi.release(tensor)
+
+
+@pytest.mark.parametrize("pause", [0, 0.05])
+@pytest.mark.parametrize("room", [1, 2])
+@pytest.mark.parametrize(
+    ("kind", "pools"),
+    [("device", True), ("device", False), ("managed", True), ("pinned", True)],
+    ids=["pool", "device", "managed", "pinned"],
+)
+def test_what_waits_for_the_device_is_taken_over(
+    kind: str, pools: bool, room: int, pause: float, machine: Machine
+) -> None:
+    """A copy for the thread's own stream does until the next one, which then has no room but that copy's."""
+    pointer, ready = memory(machine, kind, MEBIBYTE), machine.stream()
+    targets = [machine.device_memory(1) for _ in range(4)]
+    before = settled(machine)
+    if not pools:
+        for nth in range(1, 100):
+            machine.control.fault("cuMemAllocAsync", 801, nth)
+
+    def copied() -> bool:
+        machine.set_current(0)
+        with machine.control.gate(PER_THREAD):
+            for nth, target in enumerate(targets):
+                machine.control.store(ready, pointer, bytes([nth + 1]))
+                producer = Cai(interface(shape=(MEBIBYTE,), typestr="|u1", data=(pointer, False), stream=ready))
+                tensor = copy_for(cd.view(producer), PER_THREAD)
+                addresses = (ctypes.c_uint64(target), ctypes.c_uint64(tensor.data), ctypes.c_size_t(1))
+                machine._call("cuMemcpyAsync", *addresses, ctypes.c_void_p(PER_THREAD))
+                abi.release(tensor)
+                time.sleep(pause)
+        return wait(machine, PER_THREAD) == 0
+
+    with room_for(machine, room):
+        assert on_a_thread(copied)
+    machine.control.clear_faults()
+    assert [machine.read(target, 1)[0] for target in targets] == [1, 2, 3, 4]
+    assert until(partial(is_at_most, machine, before))

@@ -321,6 +321,8 @@ impl Block {
         let (driver, used) = (self.driver, self.used.home);
         match self.used.works {
             Works::Anywhere => Site::others(driver, self.ordinal),
+            // The wait comes first, so that the memory can be taken until it is over.
+            Works::OfThread(_) => Ok(self.used.site(driver)?.into_iter().collect()),
             _ if self.memory != Memory::Pool && self.home == used => Ok(Vec::new()),
             _ => Ok(self.used.site(driver)?.into_iter().collect()),
         }

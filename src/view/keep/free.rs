@@ -28,6 +28,8 @@ struct Shelf {
     ordinal: i32,
     /// The oldest first.
     waiting: VecDeque<Waiting>,
+    /// What the thread waits for a device for, until it is taken.
+    settling: Option<Waiting>,
     /// The device of what the thread is freeing, or waiting for.
     busy_with: Option<i32>,
 }
@@ -87,6 +89,7 @@ fn put(shelves: &mut Vec<Shelf>, waiting: Waiting) -> Option<Waiting> {
         shelves.push(Shelf {
             ordinal,
             waiting: VecDeque::new(),
+            settling: None,
             busy_with: None,
         });
     }
@@ -126,14 +129,15 @@ pub(super) fn take(memory: Memory, nbytes: u64, home: Home) -> Option<Block> {
 /// Takes what waits for a whole device, as no other thread can name the stream that uses it, and that this thread can
 /// name: `used` is its own.
 pub(super) fn take_used(used: Use) -> Vec<Held> {
-    let is_ours = |waiting: &Waiting| waiting.is_in_use && waiting.held.used() == used;
     let mut taken = Vec::new();
     for shelf in lock().iter_mut() {
         let (ours, others): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut shelf.waiting)
             .into_iter()
-            .partition(is_ours);
+            .partition(|waiting| waiting.is_used_by(used));
         shelf.waiting = others;
-        taken.extend(ours.into_iter().map(|waiting| waiting.held));
+        let settling = &mut shelf.settling;
+        let settling = settling.take_if(|waiting| waiting.is_used_by(used));
+        taken.extend(ours.into_iter().chain(settling).map(|waiting| waiting.held));
     }
     taken
 }
@@ -143,9 +147,13 @@ pub(super) fn ended() -> u64 {
     ENDED.load(Ordering::Acquire)
 }
 
-/// Blocks until something is freed that is not among those `seen`; returns false if nothing of the device waits here but
-/// what the driver refuses to wait for.
-pub(super) fn wait_for(ordinal: i32, seen: u64) -> bool {
+/// Blocks until something is freed that is not among those `seen`, or [can be taken](take_used) by the calling thread,
+/// whose use is `used`; returns false if nothing of the device waits here but what the driver refuses to wait for.
+pub(super) fn wait_for(ordinal: i32, used: Use, seen: u64) -> bool {
+    let is_ours = |shelf: &Shelf| {
+        let mut waiting = shelf.waiting.iter().chain(&shelf.settling);
+        waiting.any(|waiting| !waiting.is_stuck && waiting.is_used_by(used))
+    };
     let is_of_it = |shelf: &Shelf| {
         let mut waiting = shelf.waiting.iter();
         shelf.busy_with == Some(ordinal)
@@ -153,6 +161,9 @@ pub(super) fn wait_for(ordinal: i32, seen: u64) -> bool {
     };
     let mut shelves = lock();
     while ended() == seen && shelves.iter().any(is_of_it) {
+        if used.is_of_thread() && shelves.iter().any(is_ours) {
+            return true;
+        }
         shelves = wait(shelves);
     }
     ended() != seen
@@ -172,10 +183,9 @@ fn run(driver: &'static dyn Driver, ordinal: i32) {
         // No thread waits for what is stuck, and none is told that it still is.
         let was_stuck = waiting.is_stuck;
         own.busy_with = (!was_stuck).then_some(waiting.held.ordinal());
-        drop(shelves);
-        let left = waiting.step();
+        let left;
+        (shelves, left) = waiting.step_on(shelves, ordinal);
         let is_stuck = left.as_ref().is_some_and(|left| left.is_stuck);
-        shelves = lock();
         shelf(&mut shelves, ordinal).busy_with = None;
         if !is_stuck {
             ENDED.fetch_add(1, Ordering::Release);
@@ -203,6 +213,41 @@ impl Waiting {
         next.map_or(self.held.ordinal(), |site| site.ordinal)
     }
 
+    /// Whether it waits for a device as no other thread can name the stream of this use.
+    fn is_used_by(&self, used: Use) -> bool {
+        self.is_in_use && self.held.used() == used
+    }
+
+    /// Takes a [step](Self::step), without the lock. While it waits for a device it stays where it can be taken.
+    fn step_on(mut self, mut shelves: Shelves, ordinal: i32) -> (Shelves, Option<Self>) {
+        let Some(site) = self.sites.as_mut().and_then(Vec::pop) else {
+            drop(shelves);
+            let left = self.step();
+            return (lock(), left);
+        };
+        let driver = self.held.driver();
+        shelf(&mut shelves, ordinal).settling = Some(self);
+        // A thread that waits for room may be the one that can take it.
+        CHANGED.notify_all();
+        drop(shelves);
+        let is_settled = site.settle(driver);
+        shelves = lock();
+        let left = shelf(&mut shelves, ordinal).settling.take();
+        let left = left.map(|left| left.settled(site, is_settled));
+        (shelves, left)
+    }
+
+    /// Goes on after the wait for a device, which is waited for once more if the driver has refused that.
+    fn settled(mut self, site: Site, is_settled: bool) -> Self {
+        self.is_stuck = !is_settled;
+        if let Some(sites) = &mut self.sites
+            && !is_settled
+        {
+            sites.push(site);
+        }
+        self
+    }
+
     /// Waits for one device and returns what is left to wait for; ends it if there is none.
     fn step(mut self) -> Option<Self> {
         let Some(sites) = &mut self.sites else {
@@ -210,12 +255,9 @@ impl Waiting {
             self.is_stuck = self.sites.is_none();
             return Some(self);
         };
-        if let Some(site) = sites.last() {
-            self.is_stuck = !site.settle(self.held.driver());
-            if !self.is_stuck {
-                sites.pop();
-            }
-            return Some(self);
+        if let Some(site) = sites.pop() {
+            let is_settled = site.settle(self.held.driver());
+            return Some(self.settled(site, is_settled));
         }
         // SAFETY: its use is over, or is work of devices that were just waited for, or of the one that the call waits
         // for.

@@ -21,7 +21,7 @@
 //! | memory for a thread's default stream, of a pool or not | the next copy that this thread makes for it marks the stream; without one, all work of the stream's device | the same |
 //! | memory for a stream that is gone | all work of the stream's device | the same |
 //! | memory for a consumer that named no stream (-1, the host) | all work of every device in use | the same |
-//! | memory for a stream, if none is left for the next copy for it | nothing: that copy's work comes later in the order of the stream | no call: the copy takes it over |
+//! | memory for a stream, also while a thread waits for the device to end it, if none is left for the next copy for it | nothing: that copy's work comes later in the order of the stream | no call: the copy takes it over |
 //!
 //! If the driver refuses the wait, the memory or owner is kept, and the wait is tried again.
 //!
@@ -153,7 +153,7 @@ pub(crate) fn with_room(
     let ordinal = device_of(driver, place)?;
     let room: [&dyn Fn((u64, u64)) -> bool; 2] = [
         &|(ended, _)| poll::mark_own(driver, used) || poll::wait(driver, ordinal, ended),
-        &|(_, ended)| free::wait_for(ordinal, ended),
+        &|(_, ended)| poll::mark_own(driver, used) || free::wait_for(ordinal, used, ended),
     ];
     for has_room in room {
         let mut may_have_more = true;
