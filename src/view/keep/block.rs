@@ -148,6 +148,10 @@ impl Use {
     }
 
     /// Marks what the stream holds now; for a thread of ours, whose context changes.
+    ///
+    /// The legacy default stream is marked by the default stream of the thread of ours, which waits for it and holds
+    /// nothing else. A mark on the legacy one itself would make all blocking streams wait for each other, and break a
+    /// capture of one that another thread begins meanwhile.
     pub(super) fn mark(&self, driver: &'static dyn Driver) -> Mark {
         match self.home.enter(driver) {
             Ok(true) => {}
@@ -160,7 +164,11 @@ impl Use {
         if id.is_some() && driver.stream_id(stream).ok() != id {
             return Mark::Unnamed;
         }
-        match self.home.record(driver, stream) {
+        let marked = match stream {
+            Stream::LegacyDefault => Stream::PerThreadDefault,
+            other => other,
+        };
+        match self.home.record(driver, marked) {
             Ok(Some(event)) => Mark::Event(event),
             Ok(None) => Mark::Later,
             // A stream that the driver refuses is gone.
