@@ -290,8 +290,8 @@ class Temporary(Cai):
 class Cached(Cai):
     """Memory of the host's caching allocator, ready on a stream: with its owner it goes to the host, at once."""
 
-    def __init__(self, bench: Bench, choose: random.Random) -> None:
-        kind, ready = choose.choice(list(bench.cache)), choose.choice(bench.handles)
+    def __init__(self, bench: Bench, choose: random.Random, kind: str = "") -> None:
+        kind, ready = kind or choose.choice(list(bench.cache)), choose.choice(bench.handles)
         self.bench, self.free, self.value = bench, bench.cache[kind], choose.randrange(1, 256)
         with bench.relaxed():
             allocate = {"pinned": lambda: bench.machine.pinned_memory(NBYTES), "managed": lambda: bench._managed(0)}
