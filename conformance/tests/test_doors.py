@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import weakref
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import cai_dlpack as cd
 import cai_example_peer as peer
+import numpy as np
 import pytest
 
 from conformance.tests.dlpack import abi, exchange
@@ -221,6 +224,96 @@ def test_pending_values_are_not_exported_before_they_are_refused(pending: str) -
     for door in OF_DLPACK.values():
         rule_of(partial(door, producer))
     assert producer.calls == []
+
+
+# --- objects that stand for another -----------------------------------------------------------------------------
+
+
+class Wrapper:
+    """Has the attributes of another object."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._array, name)
+
+
+class Below:
+    """The same, by the method below `__getattr__`."""
+
+    def __init__(self, array: Any) -> None:
+        object.__setattr__(self, "_array", array)
+
+    def __getattribute__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "_array"), name)
+
+
+def copied(array: Any) -> object:
+    names = ("__dlpack__", "__dlpack_device__", "__cuda_array_interface__", "is_neg", "is_conj")
+    return SimpleNamespace(**{name: getattr(array, name) for name in names if hasattr(array, name)})
+
+
+STAND_INS: dict[str, Callable[[Any], Any]] = {
+    "weakref.proxy": weakref.proxy,
+    "__getattr__": Wrapper,
+    "__getattribute__": Below,
+    "own attributes": copied,
+}
+ALL_DOORS: dict[str, Door] = {
+    **OF_DLPACK,
+    "split_masked": cd.split_masked,
+    "to": lambda obj: cd.to(obj, "numpy"),
+    "explain": explained,
+}
+
+
+@pytest.mark.parametrize("stand_in", STAND_INS)
+def test_an_object_whose_type_has_no_dlpack_is_refused_by_every_door(stand_in: str) -> None:
+    """Its type is what tells masks, pending values and the streams that a library ignores."""
+    masked = np.ma.array([1.0, 2.0, 3.0], mask=[False, True, False])
+    pending = lazily(Dlpack, PENDING["is_neg()"], abi.make(**COMPLEX))
+    for array in (np.zeros(3), masked, Dlpack(abi.make()), pending):
+        found = {name: rule_of(partial(door, STAND_INS[stand_in](array))) for name, door in ALL_DOORS.items()}
+        assert found.pop("from_dlpack") == "dlpack-missing"
+        seen = {"values-lazy"} if array is pending and stand_in != "own attributes" else set()
+        assert set(found.values()) == (seen or {"protocol-missing"}), found
+    for door in (cd.view, cd.from_dlpack):
+        with pytest.raises(TypeError, match="pass the array that it stands for"):
+            door(STAND_INS[stand_in](masked))
+
+
+@pytest.mark.parametrize("flag", PENDING)
+@pytest.mark.parametrize("stand_in", [name for name in STAND_INS if name != "own attributes"])
+def test_pending_values_of_what_an_object_stands_for(stand_in: str, flag: str) -> None:
+    array = lazily(Cai, PENDING[flag], complexes())
+    doors = {**OF_CAI, "split_masked": cd.split_masked, "explain": explained}
+    found = {name: rule_of(partial(door, STAND_INS[stand_in](array))) for name, door in doors.items()}
+    assert set(found.values()) == {"values-lazy"}, found
+
+    class Typed(Wrapper):
+        def __dlpack__(self, **keywords: Any) -> Any:
+            return self._array.__dlpack__(**keywords)
+
+    array = lazily(Dlpack, PENDING[flag], abi.make(**COMPLEX))
+    found = {name: rule_of(partial(door, Typed(array))) for name, door in ALL_DOORS.items()}
+    assert set(found.values()) == {"values-lazy"}, found
+
+
+def test_attributes_of_any_name_are_no_pending_values() -> None:
+    class Anything:
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return Anything()
+
+        def __call__(self) -> object:
+            return Anything()
+
+        __cuda_array_interface__ = interface()
+
+    for door in (cd.view, cd.from_cai, cd.to_dlpack):
+        assert rule_of(partial(door, Anything(), device_id=0)).startswith("accepted")
 
 
 # --- a table that fails ----------------------------------------------------------------------------------------

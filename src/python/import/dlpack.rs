@@ -109,7 +109,9 @@ fn declared(ready: Stream, descriptor: &Descriptor) -> Streams {
     Streams::here(ready, is_on_cpu.then_some(Stream::None))
 }
 
-/// Checks that an object, whose type has these traits, has `__dlpack__`.
+/// Checks that the type of an object, which has these traits, has `__dlpack__`: what decides about an import beside it (a
+/// mask, pending values, the stream that the producer ignores) is known by the type, so that an attribute of the object
+/// alone does not count.
 ///
 /// # Errors
 /// `dlpack-missing`, `class-not-instance`, `array-traced`.
@@ -117,17 +119,17 @@ fn declared(ready: Stream, descriptor: &Descriptor) -> Streams {
 pub(crate) fn check_has_dlpack(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<()> {
     match traits.intersects(Traits::HAS_DLPACK) {
         true => Ok(()),
-        false => check_has_its_own(object),
+        false => check_type_has_dlpack(object),
     }
 }
 
-/// Checks that an object whose type has no `__dlpack__` has one of its own.
+/// Checks that a type has `__dlpack__` by now, or by its metaclass.
 #[cold]
-fn check_has_its_own(object: &Bound<'_, PyAny>) -> PyResult<()> {
+fn check_type_has_dlpack(object: &Bound<'_, PyAny>) -> PyResult<()> {
     if object.is_instance_of::<PyType>() {
         return Err(why_not::class(object).into());
     }
-    match getattr::has(object, &names(object.py()).dlpack)? {
+    match getattr::type_has(object, &names(object.py()).dlpack)? {
         true => Ok(()),
         false => Err(missing(object, Rule::DlpackMissing, Field::DlpackCall)),
     }
@@ -350,12 +352,8 @@ fn missing(object: &Bound<'_, PyAny>, rule: Rule, field: Field) -> PyErr {
     if let Some(traced) = why_not::traced(object) {
         return traced.into();
     }
-    Violation::new(
-        rule,
-        field,
-        format_args!("an object of type {}", type_name(object)),
-    )
-    .into()
+    let found = format_args!("an object of type {}", type_name(object));
+    why_not::with_type_hint(Violation::new(rule, field, found), object).into()
 }
 
 /// Returns the stream of the current `use_stream` block, or the legacy default one; `None` for a producer that is asked

@@ -38,6 +38,7 @@ use crate::python::import::traits::Traits;
 use crate::python::import::{
     array_interface, cai, cai_dict, dlpack, exchange, known_types, masked_array, state, undeclared,
 };
+    why_not,
 use crate::view;
 use crate::view::{CaiView, Owner};
 
@@ -297,7 +298,7 @@ fn no_protocol(object: &Bound<'_, PyAny>) -> PyErr {
         let hint = "np.asarray(obj) makes an array of its __array_interface__, which is taken";
         return errors::absent(violation.with_hint(hint), object, ARRAY);
     }
-    violation.into()
+    why_not::with_type_hint(violation, object).into()
 }
 
 /// Imports by `__dlpack__`, or a capsule. What the object's interface states about writing is merged, as

@@ -96,6 +96,23 @@ pub(crate) fn failed_call(
 pub(crate) fn class(object: &Bound<'_, PyAny>) -> Violation {
     Violation::new(Rule::ClassNotInstance, Field::Object, repr(object))
 }
+/// Adds the remedy for an object that has `__dlpack__` though its type has none: `weakref.proxy`, a wrapper with
+/// `__getattr__`.
+#[cold]
+pub(crate) fn with_type_hint(violation: Violation, object: &Bound<'_, PyAny>) -> Violation {
+    let is_there = release::dropping(|| {
+        getattr::has(object, &names(object.py()).dlpack).unwrap_or(false)
+            && !getattr::type_has(object, &names(object.py()).dlpack).unwrap_or(true)
+    });
+    match is_there {
+        true => violation.with_hint(
+            "the object has __dlpack__ and its type does not: pass the array that it stands for, or give its type the \
+             method",
+        ),
+        false => violation,
+    }
+}
+
 
 /// Returns the error for a tracer of JAX: one of the classes of its type is `jax...Tracer`.
 #[cold]
