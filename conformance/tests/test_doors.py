@@ -379,6 +379,30 @@ def test_a_deleted_array(kind: type[Dlpack]) -> None:
         assert found.value.__cause__ is not None
 
 
+class DeletedOnTheHost(DeletedLate):
+    """As JAX's on the CPU, which have no interface, deleted or not."""
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        raise AttributeError("only defined for NVidia GPU buffers")
+
+
+class SparseOnTheHost(DeletedOnTheHost):
+    """As Paddle's."""
+
+    def is_deleted(self) -> bool:
+        return False
+
+    def is_sparse(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("kind", "rule"), [(DeletedOnTheHost, "array-deleted"), (SparseOnTheHost, "not-strided")])
+def test_from_cai_of_what_no_door_takes(kind: type[Dlpack], rule: str) -> None:
+    found = {name: rule_of(partial(door, kind(abi.make()))) for name, door in {**OF_DLPACK, **OF_CAI}.items()}
+    assert set(found.values()) == {rule}, found
+
+
 def test_a_tracer() -> None:
     base = type("Tracer", (), {"__module__": "jax._src.core"})
     tracer = type("JitTracer", (base,), {"__dlpack__": lambda self, **_: None})()

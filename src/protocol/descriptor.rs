@@ -96,6 +96,28 @@ pub(crate) struct DescriptorRef<'a> {
 }
 
 impl PartialEq for Descriptor {
+impl DescriptorRef<'_> {
+    /// Whether each lane is stored in a byte of its own.
+    #[inline]
+    pub(crate) fn is_padded(&self) -> bool {
+        self.dtype.is_sub_byte() && self.flags.contains(Flags::SUBBYTE_PADDED)
+    }
+
+    /// As [`Layout::is_c_contiguous`].
+    #[cfg(feature = "pyo3")]
+    pub(crate) fn is_c_contiguous(&self) -> bool {
+        let (shape, strides) = self.values.split_at(self.values.len() / 2);
+        let mut next = Some(1_i64);
+        let mut axes = shape.iter().zip(strides).rev();
+        shape.contains(&0)
+            || axes.all(|(extent, stride)| {
+                let is_next = *extent == 1 || next == Some(*stride);
+                next = next.and_then(|next| next.checked_mul(*extent));
+                is_next
+            })
+    }
+}
+
     fn eq(&self, other: &Self) -> bool {
         let rest = |this: &Self| {
             let address = (this.data, this.byte_offset());

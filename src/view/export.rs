@@ -100,16 +100,10 @@ fn check_legacy(access: Access) -> Result<(), Violation> {
 /// numbers.
 #[inline]
 pub(crate) fn refuse_padded(described: DescriptorRef<'_>, field: Field) -> Result<(), Violation> {
-    match is_padded(described) {
+    match described.is_padded() {
         false => Ok(()),
         true => Err(padded(described.dtype, field)),
     }
-}
-
-/// Whether the flag for padding is set and means something: it means nothing for larger elements.
-#[inline]
-fn is_padded(described: DescriptorRef<'_>) -> bool {
-    described.flags.contains(Flags::SUBBYTE_PADDED) && described.dtype.is_sub_byte()
 }
 
 /// Refuses packed elements to a reader that counts whole bytes for each item: it would read past the end. `item` is a
@@ -121,14 +115,10 @@ fn is_padded(described: DescriptorRef<'_>) -> bool {
 pub(crate) fn refuse_packed(described: DescriptorRef<'_>, field: Field) -> Result<(), Violation> {
     let dtype = described.dtype;
     match dtype.itemsize() {
-        None if !is_padded(described) => Err(Violation::new(
+        None if !described.is_padded() => Err(Violation::new(
             Rule::PackedLegacy,
             field,
             format_args!("packed {dtype}"),
-        )
-        .with_hint(
-            "max_version=(1, 1) asks for a tensor that is known to be packed; \
-             cd.view(v, dtype='uint8', shape=(v.nbytes,)) presents the bytes of contiguous elements",
         )),
         _ => Ok(()),
     }

@@ -4,6 +4,7 @@
 //! the same memory, which leaves by DLPack too if DLPack has its type.
 
 use super::CaiView;
+use crate::protocol::device::Device;
 use crate::protocol::dtype::DType;
 use crate::protocol::interface::CaiInterface;
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -51,12 +52,12 @@ impl CaiView {
         let (whole, device) = (self.descriptor(), self.device());
         let part = CaiInterface::of_field(whole, name)?;
         let descriptor = match dtype {
-            None => part.describe_with(device, |refusal| named(refusal, name)),
+            None => part.describe_with(device, |refusal| named(refusal, name, device)),
             Some(_) => part.into_descriptor(dtype, device),
         };
         // A dict cannot state that it is unknown.
         let descriptor = descriptor
-            .map_err(|refusal| named(refusal, name))?
+            .map_err(|refusal| named(refusal, name, device))?
             .with_access(whole.access());
         // SAFETY: the fields of an item lie within it (`CaiInterface::new`), so that every byte of theirs is one of the
         // whole, which the owner keeps.
@@ -64,8 +65,8 @@ impl CaiView {
     }
 }
 
-/// Names the field in what a dict cannot say by DLPack.
-fn named(refusal: Violation, name: &str) -> Violation {
+/// Names the field in what a dict cannot say by DLPack. Records on the CPU come by NumPy's interface.
+fn named(refusal: Violation, name: &str, device: Device) -> Violation {
     let rule = match refusal.rule() {
         Rule::StridesMultiple => Rule::FieldStride,
         Rule::TypestrByteOrder => Rule::TypestrByteOrder,
@@ -75,5 +76,9 @@ fn named(refusal: Violation, name: &str) -> Violation {
         Rule::FieldStride => format!("{} for field '{name}'", refusal.found()),
         _ => format!("{} of field '{name}'", refusal.found()),
     };
-    Violation::new(rule, Field::CaiDescr, found)
+    let field = match device.device_type {
+        Device::CPU => Field::ArrayInterface("descr"),
+        _ => Field::CaiDescr,
+    };
+    Violation::new(rule, field, found)
 }

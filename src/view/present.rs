@@ -1,7 +1,7 @@
 //! The same memory under its other name: managed, pinned and registered memory is reachable from the device and
 //! from the host, and many consumers take one of the two alone.
 
-use super::{CaiView, with_driver};
+use super::{CaiView, Transfer, with_driver};
 use crate::driver::{MemoryKind, PointerInfo};
 use crate::error::Error;
 use crate::protocol::device::{Device, Flags};
@@ -56,7 +56,7 @@ impl CaiView {
             return Ok(self.clone());
         }
         if own.is_opaque() {
-            return Err(refused(side, own).into());
+            return Err(self.not_presented(side).into());
         }
         let (data, ordinal, context, is_managed) = match self.pointer_info()? {
             None => (0, 0, None, false),
@@ -66,7 +66,7 @@ impl CaiView {
                     PresentAs::Host => info.host_pointer,
                 };
                 if info.kind == MemoryKind::Unknown || data == 0 {
-                    return Err(refused(side, own).into());
+                    return Err(self.not_presented(side).into());
                 }
                 let is_managed = info.kind == MemoryKind::Managed;
                 (data, info.ordinal.max(0), info.context, is_managed)
@@ -99,6 +99,21 @@ impl CaiView {
         }
     }
 
+    #[cold]
+    fn not_presented(&self, side: PresentAs) -> Violation {
+        let found = format_args!("'{}' of memory on {}", side.name(), self.device());
+        let refused = Violation::new(Rule::PresentAs, Field::Argument("kind"), found);
+        match side {
+            PresentAs::Cuda => refused.with_hint(
+                "only managed, pinned and registered memory is reachable from the device",
+            ),
+            PresentAs::Host if Transfer::can_copy_to_host(self.descriptor()) => {
+                refused.with_hint("__dlpack__(dl_device=(1, 0)) copies it")
+            }
+            PresentAs::Host => refused,
+        }
+    }
+
     /// Replaces address and device of the memory; its kind stays known.
     fn renamed(&self, data: u64, device: Device, is_managed: bool) -> Result<Self, Violation> {
         let mut descriptor = self.descriptor().at(data, device)?;
@@ -110,15 +125,4 @@ impl CaiView {
         view.streams = self.streams.renamed(self.device());
         Ok(view)
     }
-}
-
-#[cold]
-fn refused(side: PresentAs, device: Device) -> Violation {
-    let found = format_args!("'{}' of memory on {device}", side.name());
-    Violation::new(Rule::PresentAs, Field::Argument("kind"), found).with_hint(match side {
-        PresentAs::Host => "__dlpack__(dl_device=(1, 0)) copies it",
-        PresentAs::Cuda => {
-            "only managed, pinned and registered memory is reachable from the device"
-        }
-    })
 }

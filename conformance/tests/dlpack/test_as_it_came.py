@@ -300,7 +300,7 @@ def test_packed_elements_are_refused_to_a_reader_that_counts_bytes(bits: int) ->
             check_refusal(
                 found, "packed-legacy", "max_version", value=f"packed {view.dtype}", hint="max_version=(1, 1)"
             )
-            assert "shape=(v.nbytes,)" in found.message
+            assert "shape=(view.nbytes,)" in found.message
         presented = cd.view(view, dtype="uint8", shape=(view.nbytes,))
         assert abi.read(presented.__dlpack__(max_version=(1, 0))).shape == (8 * bits * lanes // 8,)
 

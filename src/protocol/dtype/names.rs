@@ -253,7 +253,7 @@ impl TypeStr {
             ),
             (Kind::Void, _) => (
                 Rule::TypestrVoid,
-                "pass dtype= with its type, or choose a field of the struct",
+                "pass dtype= with its type, if that is a number of its size",
             ),
             (Kind::Float, 1) => (
                 Rule::TypestrFloat8,

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::protocol::convert::Items;
-use crate::protocol::descriptor::Descriptor;
+use crate::protocol::descriptor::{Descriptor, DescriptorRef};
 use crate::protocol::device::{Access, Device, Flags};
 use crate::protocol::interface::Descr;
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -32,12 +32,12 @@ pub(crate) fn wait(view: &CaiView) -> PyResult<()> {
     Ok(())
 }
 
-/// Builds the error for memory that the host cannot read.
+/// Builds the error for memory that the host cannot read; `is_taken`: what was asked for takes these elements on the CPU.
 #[cold]
-pub(crate) fn unreadable(array: &Descriptor) -> Violation {
+pub(crate) fn unreadable(array: &Descriptor, is_taken: bool) -> Violation {
     let device = array.device();
     let found = format_args!("memory on ({}, {})", device.device_type, device.id);
-    let copied = Transfer::can_copy_to_host(array).then_some(COPIED);
+    let copied = (is_taken && Transfer::can_copy_to_host(array)).then_some(COPIED);
     let passed = "pass this view to a library that reads memory of this device";
     let hint = match copied {
         Some(copied) => format!("{copied} copies it to the CPU; or {passed}"),
@@ -83,7 +83,10 @@ pub(crate) fn array_interface<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let (view, descriptor) = (this.view(), this.view().descriptor());
     if !descriptor.device().is_host_readable() {
-        return Err(as_attribute_error(&unreadable(descriptor)));
+        return Err(as_attribute_error(&unreadable(
+            descriptor,
+            descriptor.items().is_ok(),
+        )));
     }
     // NumPy reads padding as fields, `f1` and so on, though the array interface gives such bytes no name.
     if let Some(only) = descriptor.cai_only()
@@ -167,7 +170,8 @@ pub(crate) unsafe fn get_buffer(
     unsafe { (*buffer).obj = std::ptr::null_mut() };
     let descriptor = this.view().descriptor();
     if !descriptor.device().is_host_readable() {
-        return Err(unreadable(descriptor).into());
+        let is_taken = descriptor.dtype().format().is_some();
+        return Err(unreadable(descriptor, is_taken).into());
     }
     let (Some(format), Some(itemsize)) =
         (descriptor.dtype().format(), descriptor.dtype().itemsize())
@@ -224,10 +228,7 @@ fn without_format(descriptor: &Descriptor) -> Violation {
                 let presents = format!("cai_dlpack.view(view, dtype='{raw}') presents the bits");
                 violation.with_hint(presents)
             }
-            None if descriptor.dtype().is_sub_byte() && descriptor.layout().is_c_contiguous() => {
-                violation.with_hint(PACKED)
-            }
-            None => violation,
+            None => with_bytes(violation, descriptor.borrowed()),
         };
     };
     match only.descr() {
@@ -240,6 +241,17 @@ fn without_format(descriptor: &Descriptor) -> Violation {
                 "cai_dlpack.view(view, dtype='{dtype}') presents it, if that is its type"
             )),
         },
+    }
+}
+
+/// Adds what presents the bytes of elements smaller than a byte, if `dtype=` and `shape=` do.
+pub(crate) fn with_bytes(refused: Violation, source: DescriptorRef<'_>) -> Violation {
+    match (source.dtype.is_sub_byte(), source.is_padded()) {
+        (true, true) if source.dtype.lanes() == 1 => {
+            refused.with_hint("cai_dlpack.view(view, dtype='uint8') presents the bytes")
+        }
+        (true, false) if source.is_c_contiguous() => refused.with_hint(PACKED),
+        _ => refused,
     }
 }
 

@@ -9,6 +9,7 @@ use pyo3::types::PyTuple;
 
 use crate::protocol::descriptor::DescriptorRef;
 use crate::protocol::device::{Access, Device, Flags};
+use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, SyncPolicy};
 use crate::python::call::{policy, stream};
@@ -18,6 +19,7 @@ use crate::python::cpython::int;
 use crate::python::cpython::int::{IntRule, repr};
 use crate::python::cpython::release;
 use crate::python::cpython::tuple::tuple_item;
+use crate::python::export::buffer::{PACKED, with_bytes};
 use crate::view::{
     Abi, CaiView, RawOwner, Ticket, Transfer, build_in_capsule, refuse_packed, refuse_padded,
 };
@@ -79,8 +81,7 @@ impl Export {
         let transfer = if request.copy.is_none() && device == descriptor.device {
             None
         } else {
-            let copy = request.copy.map(|copy| wants_copy(&copy)).transpose()?;
-            Transfer::decide(descriptor.device, device, copy)?
+            transfer(descriptor, device, request.copy)?
         };
         // The consumer is the sole owner of a copy, and may write to it.
         let access = if request.writable || transfer.is_some() {
@@ -91,7 +92,14 @@ impl Export {
         if !versioned {
             // A legacy tensor is as silent as the producer of unknown access was: what came in goes out.
             if access == Access::ReadOnly {
-                return Err(read_only_to_legacy(request.max_version));
+                let (dtype, flags, own) = (descriptor.dtype, descriptor.flags, descriptor.device);
+                let is_copied = || Transfer::decide(own, device, Some(true)).is_ok();
+                return Err(read_only_to_legacy(
+                    dtype,
+                    flags,
+                    is_copied,
+                    request.max_version,
+                ));
             }
             refuse_padded(descriptor, Field::Object)
                 .map_err(|refused| padded_to_legacy(refused, request.max_version))?;
@@ -223,7 +231,8 @@ fn check_knows_sub_byte(descriptor: DescriptorRef<'_>, max_version: Value<'_, '_
     if (part(0)?, part(1)?) < (1, 1) {
         refuse_padded(descriptor, Field::Object)
             .map_err(|refused| padded_to_legacy(refused, max_version))?;
-        refuse_packed(descriptor, Field::Argument("max_version"))?;
+        refuse_packed(descriptor, Field::Argument("max_version"))
+            .map_err(|refused| packed_to_old(refused, descriptor, &version))?;
     }
     Ok(())
 }
@@ -325,8 +334,97 @@ fn padded_to_legacy(refused: Violation, max_version: Value<'_, '_>) -> PyErr {
     refused.with_hint(asks).into()
 }
 
+/// Names the version that the consumer has passed, with the remedies that an export has.
 #[cold]
-fn read_only_to_legacy(max_version: Value<'_, '_>) -> PyErr {
+fn packed_to_old(
+    refused: Violation,
+    descriptor: DescriptorRef<'_>,
+    version: &Bound<'_, PyAny>,
+) -> PyErr {
+    let found = format!("{}, with {} elements", repr(version), refused.found());
+    let asks = "max_version=(1, 1) asks for a tensor that is known to be packed";
+    let hint = match descriptor.is_c_contiguous() {
+        true => format!("{asks}; {PACKED}"),
+        false => asks.to_owned(),
+    };
+    refused.with_found(found).with_hint(hint).into()
+}
+
+/// Decides about the copy for `dl_device=` and `copy=`.
+///
+/// # Errors
+/// Those of [`Transfer::decide`], by the argument that was passed; `copy-refused`.
+#[cold]
+fn transfer(
+    descriptor: DescriptorRef<'_>,
+    device: Device,
+    copy: Value<'_, '_>,
+) -> PyResult<Option<Transfer>> {
+    let copy = copy.map(|copy| wants_copy(&copy)).transpose()?;
+    let decided = Transfer::decide(descriptor.device, device, copy);
+    let transfer = decided.map_err(|refused| match copy {
+        None => not_copied_to(Field::Argument("dl_device"), device, descriptor),
+        Some(_) => refused,
+    })?;
+    if transfer.is_some() && descriptor.dtype.is_sub_byte() {
+        check_copies_sub_byte(descriptor, device, copy.is_some())?;
+    }
+    Ok(transfer)
+}
+
+/// Refuses to copy elements that are no whole number of bytes by their type, before anything else about the export: no
+/// other argument remedies that.
+///
+/// # Errors
+/// `copy-refused`.
+#[cold]
+fn check_copies_sub_byte(
+    descriptor: DescriptorRef<'_>,
+    wanted: Device,
+    is_copy_asked: bool,
+) -> Result<(), Violation> {
+    if descriptor.dtype.itemsize().is_some() && !descriptor.is_padded() {
+        return Ok(());
+    }
+    let refused = not_copied_to(Field::Argument("dl_device"), wanted, descriptor);
+    Err(match is_copy_asked {
+        false => refused,
+        true => {
+            let found = format!("True, with {}", elements(descriptor));
+            refused.in_field(Field::Argument("copy")).with_found(found)
+        }
+    })
+}
+
+/// Names what is not copied.
+fn elements(source: DescriptorRef<'_>) -> String {
+    match (source.dtype.is_sub_byte(), source.is_padded()) {
+        (false, _) => format!("the data on {}", source.device),
+        (true, true) => format!("padded {} elements", source.dtype),
+        (true, false) => format!("packed {} elements", source.dtype),
+    }
+}
+
+/// Refuses a copy that the device asks for, and no argument `copy`: `field` names the device.
+#[cold]
+pub(crate) fn not_copied_to(field: Field, wanted: Device, source: DescriptorRef<'_>) -> Violation {
+    let (own, device_type, id) = (source.device, wanted.device_type, wanted.id);
+    let elements = elements(source);
+    let found = format_args!("({device_type}, {id}), with {elements}");
+    let refused = Violation::new(Rule::CopyRefused, field, found);
+    match Transfer::decide(own, wanted, Some(true)) {
+        Ok(_) => with_bytes(refused, source),
+        Err(_) => refused.with_hint("copy it with the library that owns it"),
+    }
+}
+
+#[cold]
+fn read_only_to_legacy(
+    dtype: DType,
+    flags: Flags,
+    is_copied: impl FnOnce() -> bool,
+    max_version: Value<'_, '_>,
+) -> PyErr {
     let (field, found) = match max_version {
         Some(version) => (Field::Argument("max_version"), repr(&version)),
         None => {
@@ -334,10 +432,23 @@ fn read_only_to_legacy(max_version: Value<'_, '_>) -> PyErr {
             (Field::Object, found.to_owned())
         }
     };
+    let is_sub_byte = dtype.is_sub_byte();
+    let is_padded = is_sub_byte && flags.contains(Flags::SUBBYTE_PADDED);
+    // DLPack 1.0 cannot tell packed elements from padded ones (`check_knows_sub_byte`).
+    let mut hint = match is_sub_byte {
+        false => "max_version=(1, 0) exports it with the flag".to_owned(),
+        true => "max_version=(1, 1) exports it with the flag".to_owned(),
+    };
+    // Padding is what a legacy tensor cannot state either.
+    if !is_padded {
+        hint.push_str(
+            "; writable=True of to_dlpack, or read_only=False on import, asserts that the consumer may write",
+        );
+    }
+    if !is_sub_byte && is_copied() {
+        hint.push_str("; copy=True gives it a copy");
+    }
     Violation::new(Rule::ReadOnlyLegacy, field, found)
-        .with_hint(
-            "max_version=(1, 0) exports it with the flag; writable=True of to_dlpack, or \
-             read_only=False on import, asserts that the consumer may write; copy=True gives it a copy",
-        )
+        .with_hint(hint)
         .into()
 }

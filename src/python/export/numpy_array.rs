@@ -59,7 +59,7 @@ pub(crate) fn array<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let (py, descriptor) = (this.py(), this.get().view().descriptor());
     if !descriptor.device().is_host_readable() {
-        return Err(buffer::unreadable(descriptor).into());
+        return Err(buffer::unreadable(descriptor, bits_of(descriptor).is_ok()).into());
     }
     let numpy = py.import(new_str(py, "numpy")?)?;
     let array = match bits_of(descriptor)? {
@@ -112,9 +112,14 @@ fn bits_of(descriptor: &Descriptor) -> Result<Option<DType>, Violation> {
     }
     if dtype.lanes() != 1 {
         let found = format_args!("an array of {dtype}");
-        return Err(Violation::new(Rule::ArrayUnreadable, Field::Object, found).with_hint(
-            "it has no types of more than one lane; dtype= presents an item as one number of its size",
-        ));
+        let mut hint = "it has no types of more than one lane".to_owned();
+        if let Some(raw) = descriptor.raw_dtype() {
+            let presents = format!(
+                "; cai_dlpack.view(view, dtype='{raw}') presents an item as one number of its size"
+            );
+            hint.push_str(&presents);
+        }
+        return Err(Violation::new(Rule::ArrayUnreadable, Field::Object, found).with_hint(hint));
     }
     Ok(Some(match dtype.itemsize() {
         Some(1) => DType::U8,
@@ -124,10 +129,7 @@ fn bits_of(descriptor: &Descriptor) -> Result<Option<DType>, Violation> {
         None => {
             let found = format_args!("an array of {dtype}, packed");
             let violation = Violation::new(Rule::ArrayUnreadable, Field::Object, found);
-            return Err(match descriptor.layout().is_c_contiguous() {
-                true => violation.with_hint(buffer::PACKED),
-                false => violation,
-            });
+            return Err(buffer::with_bytes(violation, descriptor.borrowed()));
         }
     }))
 }

@@ -60,7 +60,7 @@ pub(crate) fn import<'py>(
     };
     let has_fields = typestr.kind() == Kind::Void && named.is_none() && options.keeps_elements();
     let descr = match has_fields {
-        true => own_descr::of_dtype(&object.getattr(&names.dtype)?, typestr)?,
+        true => own_descr::of_dtype(object, &object.getattr(&names.dtype)?, typestr)?,
         false => Descr::None,
     };
     release::drop_now(refused);

@@ -163,11 +163,12 @@ fn unavailable(object: &Bound<'_, PyAny>) -> PyErr {
             .with_hint(format!("a second try returned it{other_way}"))
             .into(),
         Err(cause) => {
-            let text = errors::raised(&cause);
-            errors::caused_by(
-                violation.with_hint(format!("it raised {text}{other_way}")),
-                cause,
-            )
+            let unavailable = || {
+                let text = errors::raised(&cause);
+                violation.with_hint(format!("it raised {text}{other_way}"))
+            };
+            let violation = why_not::state(object, &cause).unwrap_or_else(unavailable);
+            errors::caused_by(violation, cause)
         }
     }
 }

@@ -42,7 +42,7 @@ pub(crate) fn complete(
 
 fn own_descr(object: &Bound<'_, PyAny>, typestr: TypeStr) -> PyResult<Descr> {
     match object.getattr_opt(&names(object.py()).dtype)? {
-        Some(dtype) => own_descr::of_dtype(&dtype, typestr),
+        Some(dtype) => own_descr::of_dtype(object, &dtype, typestr),
         None => Ok(Descr::None),
     }
 }

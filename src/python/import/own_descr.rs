@@ -15,16 +15,21 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::cpython::int::repr;
 use crate::python::cpython::names::names;
 use crate::python::cpython::recursion::Level;
+use crate::python::cpython::release;
 use crate::python::import::descr;
 
-/// Reads the fields of `dtype`, of items that `typestr` describes; none if it is no dtype of NumPy's.
+/// Reads the fields of `dtype`, that of `object`, of items that `typestr` describes; none if it is no dtype of NumPy's.
 ///
 /// # Errors
 /// `typestr-object`, `descr-unsaid` and the other rules of `descr`; the exceptions of the dtype's attributes.
 #[cold]
-pub(crate) fn of_dtype(dtype: &Bound<'_, PyAny>, typestr: TypeStr) -> PyResult<Descr> {
+pub(crate) fn of_dtype(
+    object: &Bound<'_, PyAny>,
+    dtype: &Bound<'_, PyAny>,
+    typestr: TypeStr,
+) -> PyResult<Descr> {
     match dtype.getattr_opt("names")? {
-        Some(names) if !names.is_none() => check(dtype)?,
+        Some(names) if !names.is_none() => check(object, dtype)?,
         _ => {}
     }
     match dtype.getattr_opt(&names(dtype.py()).descr)? {
@@ -33,24 +38,45 @@ pub(crate) fn of_dtype(dtype: &Bound<'_, PyAny>, typestr: TypeStr) -> PyResult<D
     }
 }
 
-fn check(dtype: &Bound<'_, PyAny>) -> PyResult<()> {
-    if let Some(objects) = dtype.getattr_opt("hasobject")?
-        && objects.is_truthy()?
-    {
-        let violation = Violation::new(Rule::TypestrObject, Field::ObjectDtype, repr(dtype));
-        return Err(violation.with_hint(ONE_FIELD).into());
+fn check(object: &Bound<'_, PyAny>, dtype: &Bound<'_, PyAny>) -> PyResult<()> {
+    let rule = if has_objects(dtype)? {
+        Rule::TypestrObject
+    } else if !is_said(dtype)? {
+        Rule::DescrUnsaid
+    } else {
+        return Ok(());
+    };
+    let violation = Violation::new(rule, Field::ObjectDtype, repr(dtype));
+    Err(match one_field(object, dtype)? {
+        Some(field) => violation.with_hint(format!("view one field: cd.view(obj[{field}])")),
+        None => violation,
     }
-    match is_said(dtype)? {
-        true => Ok(()),
-        false => {
-            let violation = Violation::new(Rule::DescrUnsaid, Field::ObjectDtype, repr(dtype));
-            Err(violation.with_hint(ONE_FIELD).into())
-        }
+    .into())
+}
+
+fn has_objects(dtype: &Bound<'_, PyAny>) -> PyResult<bool> {
+    match dtype.getattr_opt("hasobject")? {
+        Some(objects) => objects.is_truthy(),
+        None => Ok(false),
     }
 }
 
-/// NumPy's and Numba's arrays give one field as an array, whose dtype says all.
-const ONE_FIELD: &str = "view one field: cd.view(obj['name'])";
+/// Returns a field that can be viewed as an array of its own, quoted: NumPy's arrays give one by name, and Numba's do
+/// not.
+fn one_field(object: &Bound<'_, PyAny>, dtype: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+    let fields = dtype.getattr("fields")?;
+    for name in dtype.getattr("names")?.try_iter()? {
+        let name = name?;
+        let kind = fields.get_item(&name)?.get_item(0)?;
+        let base = kind.getattr("base")?;
+        let is_whole =
+            !has_objects(&base)? && (base.getattr("names")?.is_none() || is_said(&base)?);
+        if is_whole && release::dropping(|| object.get_item(&name).is_ok()) {
+            return Ok(Some(repr(&name)));
+        }
+    }
+    Ok(None)
+}
 
 /// Whether each field follows the one before, and has a type that its typestr names.
 fn is_said(dtype: &Bound<'_, PyAny>) -> PyResult<bool> {

@@ -30,6 +30,7 @@ use crate::python::cpython::int::type_name;
 use crate::python::cpython::names::names;
 use crate::python::cpython::recursion::Level;
 use crate::python::cpython::release;
+use crate::python::export::dlpack::not_copied_to;
 use crate::python::import::cai::AllowCaiOnly;
 use crate::python::import::cai_dict::{FastDict, Numbers};
 use crate::python::import::dlpack::{DlpackArguments, Offer};
@@ -37,10 +38,10 @@ use crate::python::import::known_types::TypeFacts;
 use crate::python::import::traits::Traits;
 use crate::python::import::{
     array_interface, cai, cai_dict, dlpack, exchange, known_types, masked_array, state, undeclared,
-};
     why_not,
+};
 use crate::view;
-use crate::view::{CaiView, Owner};
+use crate::view::{CaiView, Owner, Transfer};
 
 /// Imports any array, or derives from a `CaiView`, for an export or an argument.
 ///
@@ -367,6 +368,13 @@ fn offer_of_view<'py>(
             let refused = Violation::new(Rule::TransferRefused, Field::Argument("device"), found);
             let hint = format!("the data is on ({}, {})", own.device_type, own.id);
             return Err(refused.with_hint(hint).into());
+        }
+        let descriptor = view.get().view().descriptor();
+        let is_copied = wanted == Device::HOST && !own.is_host_readable();
+        let is_refused = is_copied && !Transfer::can_copy_to_host(descriptor);
+        if is_refused && request.copy.is_none() && descriptor.cai_only().is_none() {
+            let field = Field::Argument("device");
+            return Err(not_copied_to(field, wanted, descriptor.borrowed()).into());
         }
     }
     let mut offer = dlpack::offer_of_object(view, facts.traits, request, options, stated)?;

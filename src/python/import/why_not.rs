@@ -18,25 +18,30 @@ pub(crate) fn failed(object: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
     if !error.is_instance_of::<PyException>(object.py()) {
         return error;
     }
+    match state(object, &error) {
+        Some(violation) => caused_by(violation, error),
+        None => error,
+    }
+}
+
+/// Returns the rule that an object's state breaks, of which its producer has raised `error`.
+#[cold]
+pub(crate) fn state(object: &Bound<'_, PyAny>, error: &PyErr) -> Option<Violation> {
     let kind = type_name(object);
-    let violation = if is_true(object, "is_deleted") {
-        Violation::new(
-            Rule::ArrayDeleted,
-            Field::Object,
-            format_args!("an object of type {kind}"),
-        )
-        .with_hint(format!("its producer raised {}", raised(&error)))
+    if is_true(object, "is_deleted") {
+        let found = format_args!("an object of type {kind}");
+        let violation = Violation::new(Rule::ArrayDeleted, Field::Object, found);
+        Some(violation.with_hint(format!("its producer raised {}", raised(error))))
     } else if let Some(layout) = other_layout(object) {
         let found = format_args!("an object of type {kind} in the layout {layout}");
-        Violation::new(Rule::NotStrided, Field::Object, found).with_hint(format!(
+        Some(Violation::new(Rule::NotStrided, Field::Object, found).with_hint(format!(
             "obj.to_dense() makes a strided one (of a nested tensor obj.to_padded_tensor(value)); the parts of a sparse \
              one, such as obj.values(), are arrays of their own; its producer raised {}",
-            raised(&error)
-        ))
+            raised(error)
+        )))
     } else {
-        return error;
-    };
-    caused_by(violation, error)
+        None
+    }
 }
 
 /// Whether a method without arguments returns what is true.
@@ -91,11 +96,6 @@ pub(crate) fn failed_call(
     failed(object, error)
 }
 
-/// Builds the error for a class in place of an array.
-#[cold]
-pub(crate) fn class(object: &Bound<'_, PyAny>) -> Violation {
-    Violation::new(Rule::ClassNotInstance, Field::Object, repr(object))
-}
 /// Adds the remedy for an object that has `__dlpack__` though its type has none: `weakref.proxy`, a wrapper with
 /// `__getattr__`.
 #[cold]
@@ -113,6 +113,11 @@ pub(crate) fn with_type_hint(violation: Violation, object: &Bound<'_, PyAny>) ->
     }
 }
 
+/// Builds the error for a class in place of an array.
+#[cold]
+pub(crate) fn class(object: &Bound<'_, PyAny>) -> Violation {
+    Violation::new(Rule::ClassNotInstance, Field::Object, repr(object))
+}
 
 /// Returns the error for a tracer of JAX: one of the classes of its type is `jax...Tracer`.
 #[cold]

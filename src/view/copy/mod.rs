@@ -146,7 +146,6 @@ impl Transfer {
     }
 
     /// Whether an array can be copied to the CPU, as far as its description tells.
-    #[cfg(feature = "pyo3")]
     pub(crate) fn can_copy_to_host(source: &Descriptor) -> bool {
         Self::of(source.device(), Device::HOST).is_ok() && Whole::of(source).is_ok()
     }

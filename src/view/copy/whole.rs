@@ -27,7 +27,8 @@ impl Whole {
         let itemsize = descriptor.dtype().itemsize();
         let layout = Layout::from_elem_axes(axes, itemsize.unwrap_or(1))?;
         match (itemsize, descriptor.byte_strides()) {
-            (Some(itemsize), Some(strides)) => Ok(Self {
+            // Padded lanes take more than the type's whole bytes.
+            (Some(itemsize), Some(strides)) if !descriptor.borrowed().is_padded() => Ok(Self {
                 itemsize: u64::from(itemsize),
                 byte_strides: strides.collect(),
                 layout,
