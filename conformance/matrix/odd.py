@@ -27,21 +27,24 @@ TYPES += [(code, 8) for code in range(7, 15)] + [(0, 4), (1, 4), (0, 2), (15, 6)
 TYPES += [(3, 64), (2, 128), (1, 24), (6, 32), (99, 8)]
 # The CPU, opaque devices, pinned and managed memory, ROCm and what is new.
 DEVICES = [(1, 0)] * 8 + [(1, 7), (1, 1), (4, 0), (7, 0), (7, 3), (8, 0), (11, 0), (14, 0), (15, 0), (16, 0)]
-SHAPES: list[tuple[int, ...]] = [(2, 3), (6,), (), (0, 3), (1,), (4, 4), (2, 1, 3), (1, 1, 1, 1, 1, 2)]
+SHAPES: list[tuple[int, ...]] = [(2, 3), (6,), (), (0, 3), (3, 0), (1,), (4, 4), (2, 1, 3), (1, 1, 1, 1, 1, 2)]
 SHAPES += [(1,) * ndim for ndim in (5, 9, 10, 33, 64)]
 
 
 def strides(shape: tuple[int, ...], chosen: random.Random) -> tuple[tuple[int, ...], int]:
     """Strides in elements, and the place of the first element."""
     compact = abi.compact(shape)
-    kind = chosen.choice(["compact", "compact", "compact", "columns", "gaps", "backwards", "repeated", "padded axes"])
+    kinds = ["compact", "compact", "compact", "columns", "gaps", "backwards", "partly", "repeated", "padded axes"]
+    kind = chosen.choice(kinds)
     if kind == "columns":
         return tuple(reversed(abi.compact(shape[::-1]))), 0
     if kind == "gaps":
         return tuple(2 * stride for stride in compact), 0
-    if kind == "backwards":
-        reach = sum((extent - 1) * stride for extent, stride in zip(shape, compact, strict=True) if extent)
-        return tuple(-stride for stride in compact), max(reach, 0)
+    if kind in ("backwards", "partly"):
+        signs = [-1 if kind == "backwards" else chosen.choice([-1, 1]) for _ in shape]
+        axes = list(zip(shape, compact, signs, strict=True))
+        reach = sum((extent - 1) * stride for extent, stride, sign in axes if extent and sign < 0)
+        return tuple(sign * stride for _, stride, sign in axes), max(reach, 0)
     if kind == "repeated":
         return (0,) * len(shape), 0
     if kind == "padded axes":
@@ -60,8 +63,8 @@ def tensor(chosen: random.Random, devices: list[tuple[int, int]], data: Callable
     # Whole elements alone: what is aligned to less is refused.
     offset = chosen.choice([0, 0, 0, 64, 1]) + first * itemsize
     flags = chosen.choice([0, 0, 0, abi.READ_ONLY, abi.IS_COPIED])
-    if bits % 8:
-        flags |= chosen.choice([0, abi.SUBBYTE_PADDED])
+    # Of whole bytes the flag states nothing.
+    flags |= chosen.choice([0, abi.SUBBYTE_PADDED] if bits % 8 else [0, 0, 0, abi.SUBBYTE_PADDED])
     return abi.make(
         shape,
         strides=steps,

@@ -18,6 +18,8 @@ pub enum Refuses {
     NegativeStrides,
     /// Negative strides of axes with more than one element.
     Backwards,
+    /// Negative strides of axes with elements, one of which is enough.
+    NegativeBesideEmpty,
     /// Strides that leave gaps, overlap or run backwards; the axes may have any order.
     Gaps,
     /// Anything but C and Fortran order.
@@ -82,6 +84,10 @@ impl Refuses {
             },
             Self::NegativeStrides => layout.has_negative_strides(),
             Self::Backwards => array.len() > 0 && runs_backwards(array),
+            Self::NegativeBesideEmpty => {
+                let mut axes = array.shape().iter().zip(array.elem_strides());
+                axes.any(|(extent, stride)| *extent != 0 && *stride < 0)
+            }
             Self::Gaps => !is_contiguous() && !is_compact(array),
             Self::NotContiguous => !is_contiguous() && !layout.is_f_contiguous(),
             Self::NotCOrder => !is_contiguous(),
@@ -129,6 +135,9 @@ impl fmt::Display for Refuses {
         match self {
             Self::ReadOnly => f.write_str("read-only data"),
             Self::NegativeStrides | Self::Backwards => f.write_str("negative strides"),
+            Self::NegativeBesideEmpty => {
+                f.write_str("negative strides, but for those of axes without elements")
+            }
             Self::Gaps => f.write_str("strides that leave gaps, repeat elements or are negative"),
             Self::NotContiguous => f.write_str("anything but C and Fortran order"),
             Self::NotCOrder => f.write_str("anything but C order"),

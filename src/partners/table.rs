@@ -7,9 +7,9 @@ use super::reads::Reads;
 use super::refuses::Refuses;
 use super::refuses::Refuses::{
     AxesAbove, Backwards, BeyondDlpack, BeyondNumpy, BitItems, DType, Empty, EmptyBackwards,
-    Except, FieldsBeyondNumpy, Gaps, Lanes, NegativeStrides, NoAxes, NoFormat, NotCOrder,
-    NotContiguous, OneDType, OtherCpu, OutOfOrder, Packed, Padded, ReadOnly, SubByte, UnevenOffset,
-    UnevenStrides,
+    Except, FieldsBeyondNumpy, Gaps, Lanes, NegativeBesideEmpty, NegativeStrides, NoAxes, NoFormat,
+    NotCOrder, NotContiguous, OneDType, OtherCpu, OutOfOrder, Packed, Padded, ReadOnly, SubByte,
+    UnevenOffset, UnevenStrides,
 };
 use super::row::Checked::{Matrix, MatrixHost, Source, Torch};
 use super::row::Mutability::{Immutable, Mutable, Unknown};
@@ -346,7 +346,7 @@ pub static PARTNERS: &[Partner] = &[
         more: &[Call {
             advice: "streams 1 and 2 are not waited for: pass `v.synchronize()`, or `v.on(s)` of a handle",
             refuses: &[Gaps, BeyondNumpy],
-            ignores: "it keeps no reference to the view",
+            ignores: "it keeps no reference to the view; it copies memory of the CPU, which it takes too, by NumPy",
             drops: &[Drops::ReadOnly],
             ..interface("import jax.numpy as jnp", "jnp.asarray(v)", Waits::Stream)
         }],
@@ -532,7 +532,7 @@ pub static PARTNERS: &[Partner] = &[
         call: Call {
             devices: HOST,
             refuses: &[
-                NegativeStrides,
+                NegativeBesideEmpty,
                 DType("bool"),
                 DType("complex"),
                 DType("bfloat16"),

@@ -23,6 +23,25 @@ fn matrix(strides: &[i64]) -> Descriptor {
     array(Device::cuda(0), &[3, 4], Some(strides), Flags::NONE)
 }
 
+#[rstest]
+#[case(&[0], &[-1], false)]
+#[case(&[0, 3], &[-3, 1], false)]
+#[case(&[0, 3], &[3, -1], true)]
+#[case(&[2, 0], &[-1, 1], true)]
+#[case(&[1, 4], &[-4, 1], true)]
+#[case(&[3, 4], &[-4, 1], true)]
+#[case(&[3, 4], &[4, 1], false)]
+fn pyarrow_takes_negative_strides_of_empty_axes(
+    #[case] shape: &[i64],
+    #[case] strides: &[i64],
+    #[case] is_refused: bool,
+) {
+    let array = array(Device::HOST, shape, Some(strides), Flags::NONE);
+    let partner = find("pyarrow").expect("a partner");
+    let plan = partner.plan(&array, Stream::None, None);
+    assert_eq!(plan.refused.is_some(), is_refused, "{plan:?}");
+}
+
 #[test]
 fn no_name_means_two_libraries() {
     let mut seen = HashSet::new();

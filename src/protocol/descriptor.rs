@@ -35,7 +35,8 @@ pub struct RawTensor<'a> {
     pub shape: &'a [i64],
     /// `strides`: `ndim` of them, in elements; `None` for NULL, which means C order.
     pub strides: Option<&'a [i64]>,
-    /// The flags of the managed tensor; [`Flags::LEGACY`] for a tensor that has none.
+    /// The flags of the managed tensor; [`Flags::LEGACY`] for a tensor that has none. The one of padding is dropped, if
+    /// the elements are whole bytes.
     pub flags: Flags,
 }
 
@@ -95,7 +96,6 @@ pub(crate) struct DescriptorRef<'a> {
     pub(crate) flags: Flags,
 }
 
-impl PartialEq for Descriptor {
 impl DescriptorRef<'_> {
     /// Whether each lane is stored in a byte of its own.
     #[inline]
@@ -118,6 +118,7 @@ impl DescriptorRef<'_> {
     }
 }
 
+impl PartialEq for Descriptor {
     fn eq(&self, other: &Self) -> bool {
         let rest = |this: &Self| {
             let address = (this.data, this.byte_offset());
@@ -197,7 +198,8 @@ impl Descriptor {
         }
         let element = Element {
             dtype,
-            flags: raw.flags,
+            // As `meaningful`, for whole bytes.
+            flags: raw.flags.with(Flags::SUBBYTE_PADDED, false),
         };
         Some(Self {
             layout: Layout::inline(values, ndim, summary, element),
@@ -254,7 +256,7 @@ impl Descriptor {
             return Err(dtype.undescribed());
         }
         layout.check_even()?;
-        let layout = layout.with_cai_only(None);
+        let (flags, layout) = (meaningful(dtype, flags), layout.with_cai_only(None));
         let data = if device.is_opaque() {
             address::check_null(field, data, layout.borrowed())?
         } else {
@@ -646,6 +648,16 @@ impl Descriptor {
             Some(only) => only.typestr().bits(),
             None => stored_bits(self.dtype(), self.flags()),
         }
+    }
+}
+
+/// Drops the flag of padding for elements of whole bytes, of which it states nothing: every export of an array has the
+/// same flags then, whichever consumers refuse or drop that one.
+#[inline]
+fn meaningful(dtype: DType, flags: Flags) -> Flags {
+    match dtype.is_sub_byte() {
+        true => flags,
+        false => flags.with(Flags::SUBBYTE_PADDED, false),
     }
 }
 

@@ -172,7 +172,8 @@ def difference(tensor: Tensor, way_in: str, way_out: str) -> str | None:
         if (said or ()) != wanted if field in ("shape", "strides") else said != wanted:
             return f"{field} is {said}, and was {wanted}"
     # A legacy tensor cannot say whether it may be written: who can be told is not told that it may.
-    said = flags if versioned else abi.READ_ONLY
+    stated = flags if is_padded else flags & ~abi.SUBBYTE_PADDED
+    said = stated if versioned else abi.READ_ONLY
     if has_flags and found.flags != said:
         return f"flags are {found.flags}, and were {said}"
     return None
@@ -316,10 +317,33 @@ def test_padded_elements_have_strides_in_bytes(bits: int, lanes: int, size: int)
     assert (packed.itemsize, packed.byte_strides) == ((bits * lanes // 8, (7, 1)) if whole else (None, None))
 
 
-def test_the_flag_means_nothing_for_whole_bytes() -> None:
-    view = cd.view(abi.make(flags=abi.SUBBYTE_PADDED).capsule())
-    assert abi.name(view.__dlpack__()) == abi.LEGACY
-    assert abi.read(view.__dlpack__(max_version=(1, 3))).flags == abi.SUBBYTE_PADDED
+@pytest.mark.parametrize("lanes", [1, 2, 4])
+def test_padded_elements_are_not_copied(lanes: int) -> None:
+    """Whose size is not that of their type, though that of two int4 is a whole byte."""
+    view: Any = cd.view(abi.make((3,), dtype=(abi.INT, 4, lanes), flags=abi.SUBBYTE_PADDED).capsule())
+    for copy in (
+        partial(view.__dlpack__, copy=True, max_version=(1, 1)),
+        partial(cd.to_dlpack, view, copy=True, max_version=(1, 1)),
+        partial(cd.from_dlpack, view, copy=True),
+    ):
+        assert refuse(copy, BufferError).rule == "copy-refused"
+
+
+@pytest.mark.parametrize("flags", [0, abi.READ_ONLY])
+@pytest.mark.parametrize("dtype", [(abi.FLOAT, 32, 1), (abi.INT, 16, 1), (abi.UINT, 8, 2), (abi.COMPLEX, 64, 1)])
+def test_the_flag_of_padding_is_dropped_for_whole_bytes(dtype: tuple[int, int, int], flags: int) -> None:
+    """It states nothing, and consumers drop the other flags with it, or refuse it."""
+
+    def made(shape: tuple[int, ...] = (2, 3)) -> abi.Made:
+        return abi.make(shape, flags=flags | abi.SUBBYTE_PADDED, dtype=dtype)
+
+    # Within four axes, beyond them, and through the table.
+    for view in (cd.view(made().capsule()), cd.view(made((1, 2, 1, 2, 1, 2)).capsule()), by_table(made())):
+        for name, (has_flags, export) in OUTS.items():
+            if has_flags:
+                assert export(view).flags == flags, name
+        if not flags:
+            assert abi.name(view.__dlpack__()) == abi.LEGACY
 
 
 # --- opaque handles ---------------------------------------------------------------------------------------------
