@@ -276,44 +276,35 @@ def test_an_object_whose_type_has_no_dlpack_is_refused_by_every_door(stand_in: s
     for array in (np.zeros(3), masked, Dlpack(abi.make()), pending):
         found = {name: rule_of(partial(door, STAND_INS[stand_in](array))) for name, door in ALL_DOORS.items()}
         assert found.pop("from_dlpack") == "dlpack-missing"
-        seen = {"values-lazy"} if array is pending and stand_in != "own attributes" else set()
-        assert set(found.values()) == (seen or {"protocol-missing"}), found
+        assert set(found.values()) == {"protocol-missing"}, found
     for door in (cd.view, cd.from_dlpack):
         with pytest.raises(TypeError, match="pass the array that it stands for"):
             door(STAND_INS[stand_in](masked))
 
 
-@pytest.mark.parametrize("flag", PENDING)
-@pytest.mark.parametrize("stand_in", [name for name in STAND_INS if name != "own attributes"])
-def test_pending_values_of_what_an_object_stands_for(stand_in: str, flag: str) -> None:
-    array = lazily(Cai, PENDING[flag], complexes())
-    doors = {**OF_CAI, "split_masked": cd.split_masked, "explain": explained}
-    found = {name: rule_of(partial(door, STAND_INS[stand_in](array))) for name, door in doors.items()}
-    assert set(found.values()) == {"values-lazy"}, found
+@pytest.mark.parametrize("found", [KeyError, RuntimeError, None])
+def test_code_that_finds_attributes_is_asked_for_no_state(found: type[Exception] | None) -> None:
+    """It may raise anything, return anything, or call another process."""
 
-    class Typed(Wrapper):
-        def __dlpack__(self, **keywords: Any) -> Any:
-            return self._array.__dlpack__(**keywords)
+    class Anything(Dlpack):
+        asked: set[str] = set()
 
-    array = lazily(Dlpack, PENDING[flag], abi.make(**COMPLEX))
-    found = {name: rule_of(partial(door, Typed(array))) for name, door in ALL_DOORS.items()}
-    assert set(found.values()) == {"values-lazy"}, found
-
-
-def test_attributes_of_any_name_are_no_pending_values() -> None:
-    class Anything:
         def __getattr__(self, name: str) -> Any:
             if name.startswith("__"):
                 raise AttributeError(name)
-            return Anything()
+            Anything.asked.add(name)
+            if found is not None:
+                raise found(name)
+            return lambda argument: argument
 
-        def __call__(self) -> object:
-            return Anything()
-
+    class WithInterface(Anything):
         __cuda_array_interface__ = interface()
 
+    for door in (cd.view, cd.from_dlpack, cd.to_dlpack):
+        assert rule_of(partial(door, Anything(abi.make()))).startswith("accepted")
     for door in (cd.view, cd.from_cai, cd.to_dlpack):
-        assert rule_of(partial(door, Anything(), device_id=0)).startswith("accepted")
+        assert rule_of(partial(door, WithInterface(abi.make()), device_id=0)).startswith("accepted")
+    assert not Anything.asked & {"is_neg", "is_conj"}
 
 
 # --- a table that fails ----------------------------------------------------------------------------------------

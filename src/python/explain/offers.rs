@@ -100,7 +100,7 @@ pub(super) const fn why(route: &str, is_undeclared: bool, is_unasked: bool) -> &
         (b"exchange", true) => "it is the quickest; it names no stream: pass producer_stream=",
         (b"array_interface", _) => "NumPy does not export it by __dlpack__",
         (b"cai", false) => {
-            "it names the stream that the data is ready on, so that nothing else is asked"
+            "it names the stream that the data is ready on, or says that it is ready, so that nothing else is asked"
         }
         (b"cai", true) => "it names no stream: pass producer_stream= if work is pending on another",
         (_, true) => "the producer ignores the stream that it is told: pass producer_stream=",

@@ -53,9 +53,6 @@ fn traits(kind: &Bound<'_, PyType>) -> PyResult<Traits> {
         is_this_package && !traits.contains(Traits::OURS),
     );
     traits |= inherited(kind)?;
-    if !traits.intersects(Traits::LISTED) && !traits.contains(Traits::LAZY) && forwards(kind) {
-        traits |= Traits::FORWARDS | Traits::LAZY;
-    }
     let is_array = traits.intersects(Traits::HAS_DLPACK) || kind.hasattr(&names.cai)?;
     let may_hold_arrays = !is_array && !traits.intersects(Traits::LISTED);
     traits.set(
@@ -63,15 +60,6 @@ fn traits(kind: &Bound<'_, PyType>) -> PyResult<Traits> {
         may_hold_arrays && kind.hasattr(&names.iter)?,
     );
     Ok(traits)
-}
-
-/// Whether a type finds the attributes of its objects by code of its own, which may find those of another object.
-fn forwards(kind: &Bound<'_, PyType>) -> bool {
-    let slot = |kind: *mut ffi::PyTypeObject| {
-        // SAFETY: a living type, and the id of one of its slots; static types too have them from CPython 3.10 on.
-        unsafe { ffi::PyType_GetSlot(kind, ffi::Py_tp_getattro) }
-    };
-    slot(kind.as_type_ptr()) != slot(kind.py().get_type::<PyAny>().as_type_ptr())
 }
 
 /// Returns the traits of the libraries whose types a type is, or inherits from: the quirks and the silence of each, and

@@ -6,11 +6,9 @@ use std::ptr;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyString};
 
 use crate::protocol::dtype::{DType, code};
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::python::cpython::getattr;
 use crate::python::cpython::int::type_name;
 use crate::python::cpython::names::names;
 use crate::python::cpython::recursion::Level;
@@ -101,9 +99,6 @@ fn read_state(object: &Bound<'_, PyAny>, traits: Traits, state: Traits) -> PyRes
         Traits::IS_SPARSE => &names.is_sparse,
         _ => &names.is_pinned,
     };
-    if traits.intersects(Traits::FORWARDS) {
-        return read_forwarded(object, name);
-    }
     let value = if traits.intersects(state.method()) {
         let argument = object.as_ptr();
         // SAFETY: a str, and one argument (the object), both alive during the call; the GIL is held.
@@ -116,18 +111,4 @@ fn read_state(object: &Bound<'_, PyAny>, traits: Traits, state: Traits) -> PyRes
         object.getattr(name)?
     };
     value.is_truthy()
-}
-
-/// Reads a state that the object, and not its type, may have. Only a bool is one: code that finds attributes may find
-/// anything by any name.
-#[cold]
-fn read_forwarded(object: &Bound<'_, PyAny>, name: &Py<PyString>) -> PyResult<bool> {
-    let Some(attribute) = getattr::optional(object, name)? else {
-        return Ok(false);
-    };
-    let value = match attribute.is_callable() {
-        true => attribute.call0()?,
-        false => attribute,
-    };
-    Ok(value.is(PyBool::new(object.py(), true)))
 }

@@ -52,9 +52,6 @@ bitflags! {
         /// The type is iterable, and neither an array nor of a library of the table: its objects may hold arrays of any
         /// library.
         const CONTAINER = 1 << 28;
-        /// The type finds attributes by code of its own, as `weakref.proxy` and wrappers with `__getattr__` do: those of
-        /// [`LAZY`](Self::LAZY) that it does not have itself are looked for in each object.
-        const FORWARDS = 1 << 29;
         /// Attributes that state an operation which is pending on the values.
         const LAZY = Self::IS_NEG.bits() | Self::IS_CONJ.bits();
         /// What is read before `__dlpack__` is called.
