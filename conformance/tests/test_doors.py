@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import cai_dlpack as cd
 import cai_example_peer as peer
@@ -287,7 +287,7 @@ def test_code_that_finds_attributes_is_asked_for_no_state(found: type[Exception]
     """It may raise anything, return anything, or call another process."""
 
     class Anything(Dlpack):
-        asked: set[str] = set()
+        asked: ClassVar[set[str]] = set()
 
         def __getattr__(self, name: str) -> Any:
             if name.startswith("__"):

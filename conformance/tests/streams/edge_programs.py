@@ -77,7 +77,9 @@ class Program(Ends):
         orders = [self._join, self._join_a_bare_stream, self._other_thread, self._silent_thread, self._fail]
         orders += [self._move, self._move, self._leave_elsewhere, self._move_elsewhere]
         copies = [self._drop, self._crowd, self._crowd_of_a_thread, self._snapshot, self._cache]
-        if self.machine.control.get("queue") > 99:  # else the driver waits for the held stream before it takes more work
+        if (
+            self.machine.control.get("queue") > 99
+        ):  # else the driver waits for the held stream before it takes more work
             copies.append(self._crowd_behind)
         copies += [self._refuse_waits, self._refuse_to_tell, self._take_over, self._end_a_context]
         host = [self._copy_to_the_host, self._read_on_the_host]
