@@ -352,8 +352,12 @@ fn missing(object: &Bound<'_, PyAny>, rule: Rule, field: Field) -> PyErr {
     if let Some(traced) = why_not::traced(object) {
         return traced.into();
     }
-    let found = format_args!("an object of type {}", type_name(object));
-    why_not::with_type_hint(Violation::new(rule, field, found), object).into()
+    let violation = Violation::new(
+        rule,
+        field,
+        format_args!("an object of type {}", type_name(object)),
+    );
+    why_not::with_type_hint(violation, object).into()
 }
 
 /// Returns the stream of the current `use_stream` block, or the legacy default one; `None` for a producer that is asked
