@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import threading
 import time
 import weakref
 from collections.abc import Iterator
@@ -30,7 +29,6 @@ from conformance.tests.partners.copying import (
     view,
     wait,
 )
-from conformance.tests.simulated.capture import GLOBAL, RELAXED, THREAD_LOCAL
 from conformance.tests.simulated.machine import Machine
 
 NEW = bytes([2]) * SIZE
@@ -324,61 +322,3 @@ def test_what_waits_for_the_device_is_taken_over(
     machine.control.clear_faults()
     assert [machine.read(target, 1)[0] for target in targets] == [1, 2, 3, 4]
     assert until(partial(is_at_most, machine, before))
-
-
-def blocking_stream(machine: Machine) -> int:
-    """A stream that the legacy default stream waits for, and that waits for it."""
-    stream = ctypes.c_void_p()
-    machine._call("cuStreamCreate", ctypes.byref(stream), 0)
-    return stream.value or 0
-
-
-def test_the_end_of_a_copy_for_the_legacy_stream_delays_no_other(machine: Machine) -> None:
-    """Nothing is enqueued on that stream at a time of the library's choosing: all blocking streams would wait."""
-    source, target = view(memory(machine, "device")), machine.device_memory(SIZE)
-    busy, idle = blocking_stream(machine), blocking_stream(machine)
-    tensor = copy_for(source, 1)
-    assert wait(machine, 1) == 0
-    with machine.control.gate(busy):
-        abi.release(tensor)
-        time.sleep(0.05)
-        machine.control.store(idle, target, NEW)
-
-        def waited() -> bool:
-            machine.set_current(0)
-            return wait(machine, idle) == 0
-
-        assert on_a_thread(waited)
-    assert wait(machine, busy) == 0
-    for stream in (busy, idle):
-        machine.destroy_stream(stream)
-
-
-@pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL, RELAXED])
-def test_the_ends_of_copies_for_the_legacy_stream_break_no_capture(mode: int, machine: Machine) -> None:
-    """Whenever another thread begins one: of a blocking stream, which work on the legacy one would break."""
-    source, mine, driver = view(memory(machine, "device")), blocking_stream(machine), machine.driver
-    tensors = [copy_for(source, 1) for _ in range(100)]
-    assert wait(machine, 1) == 0
-    broken, is_over = [], threading.Event()
-
-    def capture() -> None:
-        machine.set_current(0)
-        stream, graph = ctypes.c_void_p(mine), ctypes.c_void_p()
-        while not is_over.is_set():
-            assert driver.cuStreamBeginCapture_v2(stream, mode) == 0
-            code = driver.cuStreamEndCapture(stream, ctypes.byref(graph))
-            if code:
-                broken.append(code)
-            else:
-                driver.cuGraphDestroy(graph)
-
-    thread = threading.Thread(target=capture)
-    thread.start()
-    for tensor in tensors:
-        abi.release(tensor)
-        time.sleep(0.001)
-    is_over.set()
-    thread.join()
-    assert not broken
-    machine.destroy_stream(mine)

@@ -148,10 +148,6 @@ impl Use {
     }
 
     /// Marks what the stream holds now; for a thread of ours, whose context changes.
-    ///
-    /// The legacy default stream is marked by the default stream of the thread of ours, which waits for it and holds
-    /// nothing else. A mark on the legacy one itself would make all blocking streams wait for each other, and break a
-    /// capture of one that another thread begins meanwhile.
     pub(super) fn mark(&self, driver: &'static dyn Driver) -> Mark {
         match self.home.enter(driver) {
             Ok(true) => {}
@@ -164,11 +160,7 @@ impl Use {
         if id.is_some() && driver.stream_id(stream).ok() != id {
             return Mark::Unnamed;
         }
-        let marked = match stream {
-            Stream::LegacyDefault => Stream::PerThreadDefault,
-            other => other,
-        };
-        match self.home.record(driver, marked) {
+        match self.home.record(driver, stream) {
             Ok(Some(event)) => Mark::Event(event),
             Ok(None) => Mark::Later,
             // A stream that the driver refuses is gone.

@@ -18,7 +18,6 @@
 //! | an owner whose memory a graph uses | the graph, and all that was made of it | its drop |
 //! | memory of a pool | an event on the stream that the copy was made for | `cuMemFree`, which does not wait for such memory |
 //! | other memory | the same | `cuMemFree` or `cuMemFreeHost`, which wait for the device; or the next copy of about its size takes it |
-//! | memory for the legacy default stream | an event on the default stream of the thread that asks, which waits for that stream | as for other streams |
 //! | memory for a thread's default stream, of a pool or not | the next copy that this thread makes for it marks the stream; without one, all work of the stream's device | the same |
 //! | memory for a stream that is gone | all work of the stream's device | the same |
 //! | memory for a consumer that named no stream (-1, the host) | all work of every device in use | the same |

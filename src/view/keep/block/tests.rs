@@ -114,7 +114,7 @@ fn a_mark_tells_where_the_use_stands() {
             Since::ContextGone => "over",
             _ if !is_named => "unnamed",
             Since::Destroyed if stream == Some(STREAM) => "unnamed",
-            Since::Captured if stream == Some(STREAM) => "later",
+            Since::Captured => "later",
             _ => "event",
         };
         assert_eq!(found, expected, "{stream:?} {since:?}");
@@ -237,24 +237,6 @@ fn a_context_that_the_driver_does_not_tell_of_may_be_there() {
                 assert_eq!(driver.count("cuMemFree"), 1, "{what}");
             }
         }
-    }
-}
-
-/// The legacy default stream is marked by a stream that waits for it, and that no other one waits for.
-#[test]
-fn nothing_is_recorded_on_the_legacy_stream() {
-    for stream in [STREAM, Stream::LegacyDefault] {
-        let driver = script();
-        let used = used(driver, Some(stream));
-        driver.take_calls();
-        let Mark::Event(_) = used.mark(driver) else {
-            panic!("a mark");
-        };
-        let calls = driver.calls();
-        let record = calls.iter().find(|call| call.starts_with("cuEventRecord"));
-        let record = record.expect("a record").clone();
-        let is_default = stream == Stream::LegacyDefault;
-        assert_eq!(record.ends_with(" 0x2"), is_default, "{record}");
     }
 }
 
