@@ -472,8 +472,11 @@ class Program(Ends):
         array = self._array()
         outer, inner = self.random.sample(self.bench.handles, 2)
         view = cd.view(Cai(interface(data=(array.address, False), stream=self.captured)))
-        with view.consume(outer.number) as lent, lent.consume(inner.number):
-            pass
+        try:
+            with view.consume(outer.number) as lent, lent.consume(inner.number):
+                pass
+        except BufferError as refused:
+            self.wrong.append(f"a loan in a capture: {refused}")
         self._capture()
         if [self.captures.state(queue.number) for queue in (outer, inner)] != [IDLE, IDLE]:
             self.wrong.append("a loan outlives its capture")
