@@ -81,7 +81,7 @@ class Program(Ends):
             self.machine.control.get("queue") > 99
         ):  # else the driver waits for the held stream before it takes more work
             copies.append(self._crowd_behind)
-        copies += [self._refuse_waits, self._refuse_to_tell, self._take_over, self._end_a_context]
+        copies += [self._refuse_waits, self._end_a_context]
         host = [self._copy_to_the_host, self._read_on_the_host]
         captures = [self._capture, self._refuse_in_a_capture, self._lend_in_a_capture]
         steps = [*3 * often, *orders, *copies, *host, *captures]
