@@ -9,6 +9,7 @@ import cai_dlpack as cd
 
 from conformance.tests.dlpack import abi
 from conformance.tests.interpreter.free_threaded import FREE_THREADED
+from conformance.tests.ownership.waiting import until
 from conformance.tests.streams.edge_machine import NBYTES, Array, Cached, Queue
 from conformance.tests.streams.edge_pieces import Pieces
 from conformance.tests.streams.elsewhere import elsewhere
@@ -18,6 +19,9 @@ from conformance.tests.streams.moved_producers import Moving
 ENDS = {
     "source goes to a host cache before its copy",
     "a copy's memory cannot be waited for",
+    "a context is not told of",
+    "a copy takes over what is still read",
+    "a copy for the legacy stream is read beside it",
     "a producer works on another thread's stream",
     *([] if FREE_THREADED else ["a guard is dropped on another thread"]),
 }
@@ -47,6 +51,53 @@ class Ends(Pieces):
         for call in ("cuMemAlloc_v2", "cuMemHostAlloc"):
             self.machine.control.fault(call, 2, self.random.randrange(1, 3), by="other")
         self.reached["a copy's memory cannot be waited for"] += 1
+
+    def _refuse_to_tell(self) -> None:
+        """The library's threads are not told of a context at first: a copy that ends stays until they are."""
+        if not self.kept:
+            return
+        call, control = "cuCtxGetId", self.machine.control  # which no owner's end calls
+        before = control.pending_faults()
+        for nth in range(1, 2 * self.random.randrange(1, 3) + 1):
+            control.fault(call, 999, nth, by="other")
+        self.machine.enter(self.random.choice(self.bench.homes))
+        abi.release(self.kept.pop(self.random.randrange(len(self.kept))))
+        if not until(lambda: control.pending_faults() <= before):
+            self.wrong.append(f"nothing calls {call}")
+        self.reached["a context is not told of"] += 1
+
+    def _take_over(self) -> None:
+        """A copy of ready memory, while memory is short, gets a dropped one's, which the stream still reads."""
+        consumer, before = self.random.choice(self.bench.queues), 0
+        self.machine.enter(consumer.home)
+        for calls in ([], ["cuMemHostAlloc"]):
+            made = Cached(self.bench, self.random, "pinned")
+            for call in calls:
+                self.machine.control.fault(call, 2, 1, by="this")
+            try:
+                capsule = cd.view(made, producer_stream=None).__dlpack__(
+                    stream=consumer.number, copy=True, max_version=(1, 3)
+                )
+            except cd.DriverError:
+                return  # the dropped one has been given back by now
+            tensor = abi.consume(capsule)
+            self._read(consumer, tensor.data, made.value)
+            self.reached["a copy takes over what is still read"] += tensor.data == before
+            before = tensor.data
+            del made, capsule
+            abi.release(tensor)
+
+    def _read_beside(self) -> None:
+        """A copy for the legacy stream, read on one that this waits for: its end comes after that, too."""
+        array = self._array()
+        consumer = next(queue for queue in self.bench.queues if queue.number == 1 and array.can_name(queue))
+        view = self._view(array)
+        self._enter(consumer, array)
+        tensor = abi.consume(view.__dlpack__(stream=1, copy=True, max_version=(1, 3)))
+        number = self.random.choice([2, self.bench.blocking[consumer.home]])
+        self._read(Queue(consumer.home, number, consumer.device), tensor.data, array.value)
+        abi.release(tensor)
+        self.reached["a copy for the legacy stream is read beside it"] += 1
 
     def _leave_elsewhere(self) -> None:
         """A block that is left, or dropped, on another thread than its consumer's: the producer's next write waits."""

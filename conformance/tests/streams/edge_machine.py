@@ -106,6 +106,8 @@ class Bench:
                 for number in (1, 2)
             ),
         ]
+        # Streams that the legacy one of their context waits for, as they wait for it.
+        self.blocking = {home: self._stream(home, flags=0) for home in self.homes}
         self.exclusive = [device for device in (0, 1) if self._attribute(device, CONCURRENT_MANAGED_ACCESS) == 0]
         # Of a device that shares its managed memory: a wait for the context would break the capture of such a stream.
         shared = next(device for device in (1, 0) if device not in self.exclusive)
@@ -124,8 +126,8 @@ class Bench:
             Array(self._managed(1), 0, self.homes[0], first, is_named=True),
         ]
         self.pinned = [self.arrays[5].address, self.arrays[8].address]
-        # Of each handle, since nothing orders their work.
-        self.scratch = {queue: machine.device_memory(NBYTES) for queue in self.handles}
+        # Of each stream, since nothing orders their work.
+        self.scratch = {queue: machine.device_memory(NBYTES) for queue in self.queues}
         self.copies = machine.device_memory(8 * STEPS * NBYTES)
         # What a caching allocator of the host has to give: memory of each kind.
         self.cache: dict[str, list[int]] = {"pinned": [], "managed": []}
@@ -152,9 +154,7 @@ class Bench:
 
         What was dropped before is about to be freed.
         """
-        for queue in self.queues:
-            self.machine.enter(queue.home)
-            self.machine._call("cuStreamSynchronize", ctypes.c_void_p(queue.number))
+        self._wait_for(self.streams)
         self.machine.enter(home)
         late = time.monotonic() + 10
         while self.sources:
@@ -184,10 +184,10 @@ class Bench:
         is_told = queue.home in self.homes[:2] and queue.device in self.exclusive
         return is_told and self.machine.read(self.scratch[queue], NBYTES) != bytes([value]) * NBYTES
 
-    def _stream(self, home: int) -> int:
+    def _stream(self, home: int, flags: int = 1) -> int:
         made = ctypes.c_void_p()
         self.machine.enter(home)
-        self.machine._call("cuStreamCreate", ctypes.byref(made), 1)
+        self.machine._call("cuStreamCreate", ctypes.byref(made), flags)
         assert made.value
         return made.value
 
@@ -216,10 +216,18 @@ class Bench:
         self.machine._call("cuMemcpyAsync", *addresses, ctypes.c_void_p(queue.number))
 
     def wait_for_all(self, choose: random.Random) -> None:
-        for queue in choose.sample(self.queues, len(self.queues)):
-            self.machine.enter(queue.home)
-            self.machine._call("cuStreamSynchronize", ctypes.c_void_p(queue.number))
+        self._wait_for(choose.sample(self.streams, len(self.streams)))
         self.machine.set_current(0)
+
+    @property
+    def streams(self) -> list[tuple[int, int]]:
+        """Every stream, in its context."""
+        return [*((queue.home, queue.number) for queue in self.queues), *self.blocking.items()]
+
+    def _wait_for(self, streams: list[tuple[int, int]]) -> None:
+        for home, number in streams:
+            self.machine.enter(home)
+            self.machine._call("cuStreamSynchronize", ctypes.c_void_p(number))
 
     @contextlib.contextmanager
     def little_memory(self, left: int) -> Iterator[None]:
@@ -244,6 +252,14 @@ class Bench:
         yield
         self.machine._call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
 
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """For a step's own calls between those of the library: the caller's context stays, and no capture breaks."""
+        before = self.machine.current()
+        with self.relaxed():
+            yield
+        self.machine.enter(before)
+
     def close(self) -> None:
         machine = self.machine
         for array in self.arrays:
@@ -260,7 +276,7 @@ class Bench:
         machine.free(self.copies)
         for scratch in self.scratch.values():
             machine.free(scratch)
-        for stream in (*self.capturable, *(queue.number for queue in self.handles)):
+        for stream in (*self.capturable, *self.blocking.values(), *(queue.number for queue in self.handles)):
             machine.destroy_stream(stream)
         machine.destroy_context(self.homes[2])
 
@@ -271,20 +287,17 @@ class Temporary(Cai):
     def __init__(self, bench: Bench, choose: random.Random) -> None:
         at = choose.randrange(3)
         self.bench, self.home, self.value = bench, bench.homes[at], choose.randrange(1, 256)
-        with bench.relaxed():
+        with bench.aside():
             self.address = bench._allocate(self.home)
         bench.sources.add(self.address)
         bench.machine.write(self.address, bytes([self.value]) * NBYTES)
         super().__init__(interface(data=(self.address, False), stream=None))
 
     def __del__(self) -> None:
-        machine = self.bench.machine
-        before = machine.current()
-        with self.bench.relaxed():
-            machine.enter(self.home)
+        with self.bench.aside():
+            self.bench.machine.enter(self.home)
             self.bench.sources.discard(self.address)
-            machine.free(self.address)
-            machine.enter(before)
+            self.bench.machine.free(self.address)
 
 
 class Cached(Cai):
@@ -293,7 +306,7 @@ class Cached(Cai):
     def __init__(self, bench: Bench, choose: random.Random, kind: str = "") -> None:
         kind, ready = kind or choose.choice(list(bench.cache)), choose.choice(bench.handles)
         self.bench, self.free, self.value = bench, bench.cache[kind], choose.randrange(1, 256)
-        with bench.relaxed():
+        with bench.aside():
             allocate = {"pinned": lambda: bench.machine.pinned_memory(NBYTES), "managed": lambda: bench._managed(0)}
             self.address = self.free.pop() if self.free else allocate[kind]()
         bench.machine.write(self.address, bytes([self.value]) * NBYTES)

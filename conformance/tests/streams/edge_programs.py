@@ -53,6 +53,7 @@ EDGES = {
     "no memory is left",
     "no memory is left behind a busy stream",
     "copy to the host beside a capture",
+    "copy of ready data to the host beside a backlog",
     "steps beside a capture",
     "refused in a capture",
     "nested loans in a capture",
@@ -76,12 +77,10 @@ class Program(Ends):
         bench, often = self.bench, [self._hand_on, self._copy, self._copy]
         orders = [self._join, self._join_a_bare_stream, self._other_thread, self._silent_thread, self._fail]
         orders += [self._move, self._move, self._leave_elsewhere, self._move_elsewhere]
-        copies = [self._drop, self._crowd, self._crowd_of_a_thread, self._snapshot, self._cache]
-        if (
-            self.machine.control.get("queue") > 99
-        ):  # else the driver waits for the held stream before it takes more work
-            copies.append(self._crowd_behind)
-        copies += [self._refuse_waits, self._end_a_context]
+        copies = [self._drop, self._crowd, self._snapshot, self._cache]
+        if self.machine.control.get("queue") > 99:  # else the driver waits for a held stream before it takes more work
+            copies += [self._crowd_behind, self._crowd_of_a_thread, self._copy_ready_data_to_the_host]
+        copies += [self._read_beside, self._refuse_waits, self._refuse_to_tell, self._take_over, self._end_a_context]
         host = [self._copy_to_the_host, self._read_on_the_host]
         captures = [self._capture, self._refuse_in_a_capture, self._lend_in_a_capture]
         steps = [*3 * often, *orders, *copies, *host, *captures]
@@ -392,6 +391,22 @@ class Program(Ends):
             self.wrong.append("a copy on the host is not there")
         abi.release(tensor)
         self.reached["copy to the host beside a capture"] += self.captured != 0
+
+    def _copy_ready_data_to_the_host(self) -> None:
+        """Data that is ready: no stream is waited for."""
+        array, held = self._array(), self.random.choice(self.bench.queues)
+        self.bench.settle(self.random.choice(self.bench.homes))
+        ready = cd.view(Cai(interface(data=(array.address, False), stream=None)), producer_stream=None)
+        if array.is_managed and self.bench.exclusive:
+            return  # its device is waited for, whatever runs there
+        with self.bench.late(held) as gate:
+            tensor = abi.consume(ready.__dlpack__(dl_device=(abi.CPU, 0), copy=True, max_version=(1, 3)))
+            if gate.is_late:
+                self.wrong.append("a copy of ready data waits for a stream")
+        if ctypes.string_at(tensor.data, NBYTES) != bytes([array.value]) * NBYTES:
+            self.wrong.append("a copy of ready data on the host is not there")
+        abi.release(tensor)
+        self.reached["copy of ready data to the host beside a backlog"] += 1
 
     def _read_on_the_host(self) -> None:
         """Pinned and managed memory, by each route."""
