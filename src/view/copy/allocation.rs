@@ -13,6 +13,7 @@ pub(super) struct Allocation {
     /// `None` once it is being dropped.
     block: Option<Block>,
     pointer: u64,
+    has_waited: bool,
 }
 
 impl Allocation {
@@ -24,12 +25,14 @@ impl Allocation {
         place: &Place,
         used: Use,
     ) -> Result<Self, DriverError> {
-        keep::start(driver);
         keep::mark_own(driver, used);
-        let block = keep::with_room(driver, place, used, || allocate(driver, like, place, used))?;
+        let room = keep::with_room(driver, place, used, || allocate(driver, like, place, used))?;
+        let (block, has_waited) = room;
+        keep::start_for(&block);
         Ok(Self {
             pointer: block.pointer(),
             block: Some(block),
+            has_waited,
         })
     }
 
@@ -40,6 +43,11 @@ impl Allocation {
     /// Whether the stream that it is for may still use it: it was a dropped copy's.
     pub(super) fn is_in_use(&self) -> bool {
         self.block.as_ref().is_some_and(|block| block.is_in_use)
+    }
+
+    /// Whether the host has waited for memory: a capture may have begun meanwhile.
+    pub(super) const fn has_waited(&self) -> bool {
+        self.has_waited
     }
 
     /// Keeps the stream that it is for until its end has come after that stream's work.

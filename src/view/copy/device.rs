@@ -82,6 +82,9 @@ impl Copy<'_> {
         let used = Use::new(self.driver, Some(stream))?;
         let mut allocation = self.allocate(used)?;
         allocation.keep(self.used.kept.clone());
+        if allocation.has_waited() {
+            refuse_capture(self.driver, stream, Field::Argument("copy"))?;
+        }
         if self.is_host_work() && self.view.ready_number() == Stream::None {
             let ready = self.gather_for(&allocation, stream)?;
             guard.finish_at_once()?;

@@ -55,6 +55,12 @@ fn on_stream(
     let place = Place::new(prototype.device(), 0);
     let _current = ContextGuard::of_stream(driver, stream, &place)?;
     refuse_capture(driver, stream, Field::ExchangeApi)?;
-    let used = Use::new(driver, Some(stream))?;
-    Ok(Allocation::new(driver, prototype, &place, used)?)
+    // The host can use the memory too, in the order of no stream.
+    let is_of_stream = !prototype.device().is_host_readable();
+    let used = Use::new(driver, is_of_stream.then_some(stream))?;
+    let made = Allocation::new(driver, prototype, &place, used)?;
+    if made.has_waited() {
+        refuse_capture(driver, stream, Field::ExchangeApi)?;
+    }
+    Ok(made)
 }

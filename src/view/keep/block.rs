@@ -86,8 +86,9 @@ pub(crate) struct Use {
 enum Works {
     /// On this stream, and what it is if the driver can tell.
     On(Stream, Option<u64>),
-    /// On the default stream of this thread, which alone can name it.
-    OfThread(ThreadId),
+    /// On a default stream: of this thread, which alone can name it, or the legacy one. A thread of ours that used that
+    /// might break a capture of a blocking stream, which can begin at any time.
+    Default(Option<ThreadId>),
     /// On streams that the consumer has not named, of any device.
     Anywhere,
 }
@@ -109,9 +110,9 @@ impl Use {
     pub(crate) fn new(driver: &dyn Driver, stream: Option<Stream>) -> Result<Self, DriverError> {
         let works = match stream {
             None => Works::Anywhere,
-            Some(Stream::PerThreadDefault) => Works::OfThread(thread::current().id()),
-            Some(stream @ Stream::Handle(_)) => Works::On(stream, driver.stream_id(stream).ok()),
-            Some(stream) => Works::On(stream, None),
+            Some(Stream::PerThreadDefault) => Works::Default(Some(thread::current().id())),
+            Some(Stream::LegacyDefault) => Works::Default(None),
+            Some(stream) => Works::On(stream, driver.stream_id(stream).ok()),
         };
         let home = Home::here(driver)?;
         Ok(Self { home, works })
@@ -121,29 +122,35 @@ impl Use {
     pub(crate) const fn stream(&self) -> Option<Stream> {
         match self.works {
             Works::On(stream, _) => Some(stream),
-            Works::OfThread(_) => Some(Stream::PerThreadDefault),
+            Works::Default(Some(_)) => Some(Stream::PerThreadDefault),
+            Works::Default(None) => Some(Stream::LegacyDefault),
             Works::Anywhere => None,
         }
     }
 
-    /// Whether it is the default stream of the thread that made this.
-    pub(super) const fn is_of_thread(&self) -> bool {
-        matches!(self.works, Works::OfThread(_))
+    /// Whether it is a default stream, which only a call for it marks.
+    pub(super) const fn is_default(&self) -> bool {
+        matches!(self.works, Works::Default(_))
+    }
+
+    /// Whether a thread of ours can mark it.
+    pub(super) const fn has_handle(&self) -> bool {
+        matches!(self.works, Works::On(..))
     }
 
     /// Whether one equal to this is of the same stream: not only of one under the same handle.
     pub(super) const fn is_of_one_stream(&self) -> bool {
         match self.works {
-            Works::On(Stream::Handle(_), id) => id.is_some(),
-            Works::On(..) | Works::OfThread(_) => true,
+            Works::On(_, id) => id.is_some(),
+            Works::Default(_) => true,
             Works::Anywhere => false,
         }
     }
 
-    /// Marks what the default stream of this thread holds now, whose this is and whose context is current; `None` if it
-    /// is being captured, or the driver refuses.
+    /// Marks what the stream holds now, for a call whose own stream it is, and whose context is current; `None` if it is
+    /// being captured, or the legacy one beside a capture, or if the driver refuses.
     pub(super) fn mark_own(&self, driver: &'static dyn Driver) -> Option<Lease<'static>> {
-        let mark = self.home.record(driver, Stream::PerThreadDefault);
+        let mark = self.home.record(driver, self.stream()?);
         mark.ok().flatten()
     }
 
@@ -322,7 +329,7 @@ impl Block {
         match self.used.works {
             Works::Anywhere => Site::others(driver, self.ordinal),
             // The wait comes first, so that the memory can be taken until it is over.
-            Works::OfThread(_) => Ok(self.used.site(driver)?.into_iter().collect()),
+            Works::Default(_) => Ok(self.used.site(driver)?.into_iter().collect()),
             _ if self.memory != Memory::Pool && self.home == used => Ok(Vec::new()),
             _ => Ok(self.used.site(driver)?.into_iter().collect()),
         }

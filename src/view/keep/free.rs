@@ -6,23 +6,21 @@
 //! kept, and tried again: it is never given back before its use is over.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::block::{Block, Home, Memory, Site, Use};
 use super::held::Held;
-use crate::driver::{Driver, RELAXED};
+use super::room;
+use crate::driver::{ContextGuard, Driver, RELAXED, Relaxed};
 use crate::process::signals;
 
 /// What waits to be freed, by the device that is waited for: one shelf for each thread.
 static SHELVES: Mutex<Vec<Shelf>> = Mutex::new(Vec::new());
-/// Signalled when a block comes, and when one has been freed.
+/// Signalled when something comes.
 static CHANGED: Condvar = Condvar::new();
 /// The pause before the driver is asked again what it has refused.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How many times a thread has done with what it waited for.
-static ENDED: AtomicU64 = AtomicU64::new(0);
 
 struct Shelf {
     ordinal: i32,
@@ -30,8 +28,6 @@ struct Shelf {
     waiting: VecDeque<Waiting>,
     /// What the thread waits for a device for, until it is taken.
     settling: Option<Waiting>,
-    /// The device of what the thread is freeing, or waiting for.
-    busy_with: Option<i32>,
 }
 
 /// What ends here, and whether work may still use it.
@@ -41,8 +37,6 @@ struct Waiting {
     /// The devices that are waited for first; the call that frees a block waits for its own. `None` if they are not known
     /// yet.
     sites: Option<Vec<Site>>,
-    /// Whether the driver has just refused to wait, or to name the devices.
-    is_stuck: bool,
 }
 
 type Shelves = MutexGuard<'static, Vec<Shelf>>;
@@ -58,43 +52,58 @@ fn wait(shelves: Shelves) -> Shelves {
         .unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends `held` once its device has done its work. If `is_in_use`, its use is not over before that. On a thread whose
-/// context may change.
+/// Ends `held` once its device has done its work. If `is_in_use`, its use is not over before that. Calls no driver, unless
+/// there is no thread for it: then the caller waits.
 pub(super) fn later(held: Held, is_in_use: bool) {
-    let sites = match is_in_use {
-        true => held.sites_of_use().ok(),
-        false => Some(Vec::new()),
-    };
     let waiting = Waiting {
+        sites: (!is_in_use).then(Vec::new),
         held,
         is_in_use,
-        sites,
-        is_stuck: false,
     };
     let alone = put(&mut lock(), waiting);
     if let Some(alone) = alone {
+        let driver = alone.held.driver();
+        let _before = ContextGuard::around(driver);
+        let _relaxed = Relaxed::new(driver);
         alone.finish();
     }
+}
+
+/// Starts the thread of a device, if it could be started, so that a deleter finds it.
+pub(super) fn start(driver: &'static dyn Driver, ordinal: i32) {
+    has_thread(&mut lock(), driver, ordinal);
+}
+
+fn has_thread(shelves: &mut Vec<Shelf>, driver: &'static dyn Driver, ordinal: i32) -> bool {
+    if shelves.iter().any(|shelf| shelf.ordinal == ordinal) {
+        return true;
+    }
+    let thread = std::thread::Builder::new().name("cai-dlpack-free".into());
+    let started = thread.spawn(move || run(driver, ordinal));
+    if started.is_ok() {
+        shelves.push(Shelf {
+            ordinal,
+            waiting: VecDeque::new(),
+            settling: None,
+        });
+    }
+    started.is_ok()
 }
 
 /// Puts it on the shelf of the device that it waits for; back if there is no thread for it.
 fn put(shelves: &mut Vec<Shelf>, waiting: Waiting) -> Option<Waiting> {
     let ordinal = waiting.ordinal();
-    if !shelves.iter().any(|shelf| shelf.ordinal == ordinal) {
-        let driver = waiting.held.driver();
-        let thread = std::thread::Builder::new().name("cai-dlpack-free".into());
-        if thread.spawn(move || run(driver, ordinal)).is_err() {
-            return Some(waiting);
-        }
-        shelves.push(Shelf {
-            ordinal,
-            waiting: VecDeque::new(),
-            settling: None,
-            busy_with: None,
-        });
+    if !has_thread(shelves, waiting.held.driver(), ordinal) {
+        return Some(waiting);
     }
+    let (of, is_stuck) = (waiting.held.ordinal(), waiting.held.is_stuck());
     shelf(shelves, ordinal).waiting.push_back(waiting);
-    CHANGED.notify_all();
+    // What is still stuck is news for no thread.
+    if !is_stuck {
+        CHANGED.notify_all();
+        // A thread that waits for memory may be the one that can take it.
+        room::changed(of);
+    }
     None
 }
 
@@ -106,13 +115,11 @@ fn shelf(shelves: &mut [Shelf], ordinal: i32) -> &mut Shelf {
 /// Takes the smallest block over that has room for `nbytes`, up to twice that, and that nothing uses any more.
 pub(super) fn take(memory: Memory, nbytes: u64, home: Home) -> Option<Block> {
     let fits = nbytes..=nbytes.saturating_mul(2);
-    let size_of = |waiting: &Waiting| match &waiting.held {
-        Held::Memory(block) => {
-            let is_alike = (block.memory, block.home) == (memory, home);
-            let is_free = !waiting.is_in_use && is_alike && fits.contains(&block.nbytes);
-            is_free.then_some(block.nbytes)
-        }
-        Held::Owner(_) => None,
+    let size_of = |waiting: &Waiting| {
+        let block = waiting.held.block()?;
+        let is_alike = (block.memory, block.home) == (memory, home);
+        let is_free = !waiting.is_in_use && is_alike && fits.contains(&block.nbytes);
+        is_free.then_some(block.nbytes)
     };
     let mut shelves = lock();
     let sizes = shelves.iter().enumerate().flat_map(|(shelf, shelves)| {
@@ -120,14 +127,11 @@ pub(super) fn take(memory: Memory, nbytes: u64, home: Home) -> Option<Block> {
         waiting.filter_map(move |(at, waiting)| Some((size_of(waiting)?, shelf, at)))
     });
     let (_, shelf, at) = sizes.min()?;
-    match shelves[shelf].waiting.remove(at)?.held {
-        Held::Memory(block) => Some(block),
-        Held::Owner(_) => None,
-    }
+    shelves[shelf].waiting.remove(at)?.held.into_block()
 }
 
-/// Takes what waits for a whole device, as no other thread can name the stream that uses it, and that this thread can
-/// name: `used` is its own.
+/// Takes what waits for a whole device, as no thread of ours marks the stream that uses it: `used`, which the caller can
+/// mark.
 pub(super) fn take_used(used: Use) -> Vec<Held> {
     let mut taken = Vec::new();
     for shelf in lock().iter_mut() {
@@ -142,33 +146,6 @@ pub(super) fn take_used(used: Use) -> Vec<Held> {
     taken
 }
 
-/// Returns a number that grows whenever something has been freed.
-pub(super) fn ended() -> u64 {
-    ENDED.load(Ordering::Acquire)
-}
-
-/// Blocks until something is freed that is not among those `seen`, or [can be taken](take_used) by the calling thread,
-/// whose use is `used`; returns false if nothing of the device waits here but what the driver refuses to wait for.
-pub(super) fn wait_for(ordinal: i32, used: Use, seen: u64) -> bool {
-    let is_ours = |shelf: &Shelf| {
-        let mut waiting = shelf.waiting.iter().chain(&shelf.settling);
-        waiting.any(|waiting| !waiting.is_stuck && waiting.is_used_by(used))
-    };
-    let is_of_it = |shelf: &Shelf| {
-        let mut waiting = shelf.waiting.iter();
-        shelf.busy_with == Some(ordinal)
-            || waiting.any(|waiting| !waiting.is_stuck && waiting.held.ordinal() == ordinal)
-    };
-    let mut shelves = lock();
-    while ended() == seen && shelves.iter().any(is_of_it) {
-        if used.is_of_thread() && shelves.iter().any(is_ours) {
-            return true;
-        }
-        shelves = wait(shelves);
-    }
-    ended() != seen
-}
-
 fn run(driver: &'static dyn Driver, ordinal: i32) {
     signals::block();
     // What this thread calls is no call that a capture elsewhere forbids.
@@ -180,26 +157,16 @@ fn run(driver: &'static dyn Driver, ordinal: i32) {
             shelves = wait(shelves);
             continue;
         };
-        // No thread waits for what is stuck, and none is told that it still is.
-        let was_stuck = waiting.is_stuck;
-        own.busy_with = (!was_stuck).then_some(waiting.held.ordinal());
         let left;
         (shelves, left) = waiting.step_on(shelves, ordinal);
-        let is_stuck = left.as_ref().is_some_and(|left| left.is_stuck);
-        shelf(&mut shelves, ordinal).busy_with = None;
-        if !is_stuck {
-            ENDED.fetch_add(1, Ordering::Release);
-        }
+        let is_stuck = left.as_ref().is_some_and(|left| left.held.is_stuck());
         if let Some(alone) = left.and_then(|left| put(&mut shelves, left)) {
             drop(shelves);
             alone.finish();
             shelves = lock();
         }
-        if !(was_stuck && is_stuck) {
-            CHANGED.notify_all();
-        }
         let mut waiting = shelf(&mut shelves, ordinal).waiting.iter();
-        if is_stuck && waiting.all(|waiting| waiting.is_stuck) {
+        if is_stuck && waiting.all(|waiting| waiting.held.is_stuck()) {
             let paused = CHANGED.wait_timeout(shelves, PAUSE);
             shelves = paused.unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -225,10 +192,9 @@ impl Waiting {
             let left = self.step();
             return (lock(), left);
         };
-        let driver = self.held.driver();
+        let (driver, of) = (self.held.driver(), self.held.ordinal());
         shelf(&mut shelves, ordinal).settling = Some(self);
-        // A thread that waits for room may be the one that can take it.
-        CHANGED.notify_all();
+        room::changed(of);
         drop(shelves);
         let is_settled = site.settle(driver);
         shelves = lock();
@@ -239,7 +205,7 @@ impl Waiting {
 
     /// Goes on after the wait for a device, which is waited for once more if the driver has refused that.
     fn settled(mut self, site: Site, is_settled: bool) -> Self {
-        self.is_stuck = !is_settled;
+        self.held.set_stuck(!is_settled);
         if let Some(sites) = &mut self.sites
             && !is_settled
         {
@@ -252,7 +218,7 @@ impl Waiting {
     fn step(mut self) -> Option<Self> {
         let Some(sites) = &mut self.sites else {
             self.sites = self.held.sites_of_use().ok();
-            self.is_stuck = self.sites.is_none();
+            self.held.set_stuck(self.sites.is_none());
             return Some(self);
         };
         if let Some(site) = sites.pop() {
@@ -261,19 +227,16 @@ impl Waiting {
         }
         // SAFETY: its use is over, or is work of devices that were just waited for, or of the one that the call waits
         // for.
-        let left = unsafe { self.held.end() }?;
-        Some(Self {
-            held: left,
-            is_stuck: true,
-            ..self
-        })
+        let mut left = unsafe { self.held.end() }?;
+        left.set_stuck(true);
+        Some(Self { held: left, ..self })
     }
 
     fn finish(self) {
         let mut left = Some(self);
         while let Some(waiting) = left {
             left = waiting.step();
-            if left.as_ref().is_some_and(|left| left.is_stuck) {
+            if left.as_ref().is_some_and(|left| left.held.is_stuck()) {
                 std::thread::sleep(PAUSE);
             }
         }

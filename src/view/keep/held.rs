@@ -1,11 +1,17 @@
 //! What ends once its last use is over: an allocation, which is freed, or an owner, which is dropped.
 
 use super::block::{Block, Memory, Site, Use};
+use super::room::Due;
 use crate::driver::{Driver, DriverError};
 use crate::view::Owner;
 
 /// An allocation or an owner, until its last use is over.
-pub(super) enum Held {
+pub(super) struct Held {
+    ends: Ends,
+    due: Due,
+}
+
+enum Ends {
     Memory(Block),
     Owner(Owned),
 }
@@ -20,25 +26,62 @@ pub(super) struct Owned {
 }
 
 impl Held {
+    pub(super) fn memory(block: Block) -> Self {
+        let due = Due::new(block.ordinal);
+        let ends = Ends::Memory(block);
+        Self { ends, due }
+    }
+
+    pub(super) fn owner(owned: Owned) -> Self {
+        let due = Due::new(owned.ordinal);
+        let ends = Ends::Owner(owned);
+        Self { ends, due }
+    }
+
+    /// The allocation, if it is one.
+    pub(super) const fn block(&self) -> Option<&Block> {
+        match &self.ends {
+            Ends::Memory(block) => Some(block),
+            Ends::Owner(_) => None,
+        }
+    }
+
+    /// Takes the allocation, if it is one, for another use.
+    pub(super) fn into_block(self) -> Option<Block> {
+        match self.ends {
+            Ends::Memory(block) => Some(block),
+            Ends::Owner(_) => None,
+        }
+    }
+
+    /// Whether the end hangs on what [no thread should wait for](Due::set_stuck).
+    pub(super) const fn is_stuck(&self) -> bool {
+        self.due.is_stuck()
+    }
+
+    pub(super) fn set_stuck(&mut self, is_stuck: bool) {
+        self.due.set_stuck(is_stuck);
+    }
+
     pub(super) fn driver(&self) -> &'static dyn Driver {
-        match self {
-            Self::Memory(block) => block.driver,
-            Self::Owner(owned) => owned.driver,
+        match &self.ends {
+            Ends::Memory(block) => block.driver,
+            Ends::Owner(owned) => owned.driver,
         }
     }
 
     pub(super) fn used(&self) -> Use {
-        match self {
-            Self::Memory(block) => block.used,
-            Self::Owner(owned) => owned.used,
+        match &self.ends {
+            Ends::Memory(block) => block.used,
+            Ends::Owner(owned) => owned.used,
         }
     }
 
     /// The device whose memory the end gives back.
     pub(super) fn ordinal(&self) -> i32 {
-        match self {
-            Self::Memory(block) => block.ordinal,
-            Self::Owner(owned) => owned.ordinal,
+        match &self.ends {
+            Ends::Memory(block) => block.ordinal,
+            Ends::Owner(owned) => owned.ordinal,
         }
     }
 
@@ -48,23 +91,16 @@ impl Held {
     /// # Errors
     /// The driver's refusal: some device is not known.
     pub(super) fn sites_of_use(&self) -> Result<Vec<Site>, DriverError> {
-        match self {
-            Self::Memory(block) => block.sites_of_use(),
-            Self::Owner(owned) => Ok(owned.used.site(owned.driver)?.into_iter().collect()),
-        }
-    }
-
-    /// The size of an allocation.
-    pub(super) fn nbytes(&self) -> u64 {
-        match self {
-            Self::Memory(block) => block.nbytes,
-            Self::Owner(_) => 0,
+        match &self.ends {
+            Ends::Memory(block) => block.sites_of_use(),
+            Ends::Owner(owned) => Ok(owned.used.site(owned.driver)?.into_iter().collect()),
         }
     }
 
     /// Whether only a call that waits for a device ends it.
     pub(super) fn waits_for_its_device(&self) -> bool {
-        matches!(self, Self::Memory(block) if block.memory != Memory::Pool)
+        self.block()
+            .is_some_and(|block| block.memory != Memory::Pool)
     }
 
     /// Frees the memory, or drops the owner; on a thread of ours, whose context changes. Returns what the driver cannot
@@ -74,10 +110,15 @@ impl Held {
     /// No work that uses it is pending: on the device of an allocation that [waits](Self::waits_for_its_device), the
     /// call itself sees to that.
     pub(super) unsafe fn end(self) -> Option<Self> {
-        match self {
-            // SAFETY: no work is pending but what the call waits for, by this function's contract.
-            Self::Memory(block) => unsafe { block.free() }.map(Self::Memory),
-            Self::Owner(owned) => {
+        let Self { ends, due } = self;
+        match ends {
+            Ends::Memory(block) => {
+                // SAFETY: no work is pending but what the call waits for, by this function's contract.
+                let left = unsafe { block.free() }?;
+                let ends = Ends::Memory(left);
+                Some(Self { ends, due })
+            }
+            Ends::Owner(owned) => {
                 drop(owned.owner);
                 None
             }

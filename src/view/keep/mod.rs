@@ -46,10 +46,11 @@ mod free;
 mod graph;
 mod held;
 mod poll;
+mod room;
 
 pub(crate) use block::{Block, Memory, Use};
 pub(crate) use graph::by_graph;
-pub(crate) use poll::{by_stream, end, mark_own, start, until_done};
+pub(crate) use poll::{by_stream, end, mark_own, start_for, until_done};
 
 use crate::driver::{ContextGuard, Driver, DriverError, Place};
 use crate::protocol::stream::Stream;
@@ -131,8 +132,8 @@ const fn size_class(nbytes: u64) -> u64 {
     }
 }
 
-/// Allocates at `place`, for `used`. If memory is short there it waits for what has ended of that device, first for the
-/// streams that use it and then for the calls that free it, and tries again each time that something is given back.
+/// Allocates at `place`, for `used`. If memory is short there it waits for what has ended of that device, and tries again
+/// each time that something is given back, until nothing is left to wait for. Returns whether it has waited, too.
 ///
 /// # Errors
 /// The driver's refusal.
@@ -141,29 +142,27 @@ pub(crate) fn with_room(
     place: &Place,
     used: Use,
     allocate: impl Fn() -> Result<Block, DriverError>,
-) -> Result<Block, DriverError> {
-    let is_short = |made: &Result<Block, DriverError>| {
-        (made.as_ref().err()).is_some_and(DriverError::is_out_of_memory)
-    };
-    let mut seen = (poll::ended(), free::ended());
-    let mut made = allocate();
-    if !is_short(&made) {
-        return made;
+) -> Result<(Block, bool), DriverError> {
+    match allocate() {
+        Err(error) if error.is_out_of_memory() => {}
+        made => return Ok((made?, false)),
     }
     let ordinal = device_of(driver, place)?;
-    let room: [&dyn Fn((u64, u64)) -> bool; 2] = [
-        &|(ended, _)| poll::mark_own(driver, used) || poll::wait(driver, ordinal, ended),
-        &|(_, ended)| poll::mark_own(driver, used) || free::wait_for(ordinal, used, ended),
-    ];
-    for has_room in room {
-        let mut may_have_more = true;
-        while may_have_more && is_short(&made) {
-            may_have_more = has_room(seen);
-            seen = (poll::ended(), free::ended());
-            made = allocate();
+    let mut can_mark = true;
+    loop {
+        let seen = room::changes(ordinal);
+        // What was refused once is left to the threads that wait for the device.
+        can_mark = can_mark && poll::mark_own(driver, used);
+        match allocate() {
+            Err(error) if error.is_out_of_memory() => {
+                poll::hurry(driver);
+                if !room::wait(ordinal, seen) {
+                    return Err(error);
+                }
+            }
+            made => return Ok((made?, true)),
         }
     }
-    made
 }
 
 /// The device that memory at `place` is of.
@@ -188,8 +187,7 @@ mod tests {
         Use::new(driver, None).expect("a context")
     }
 
-    /// Two means of making room are tried, and only if memory is short; again, if something is given back meanwhile (by
-    /// another test).
+    /// It is tried again only if memory is short; once more, if something is given back meanwhile (by another test).
     #[test]
     #[cfg_attr(miri, ignore = "starts a thread that ends with the process")]
     fn an_allocation_is_tried_again_as_often_as_room_can_be_made() {
@@ -204,7 +202,7 @@ mod tests {
             let made = with_room(driver, &place, used, || {
                 Block::new(driver, Memory::Device, 64, used, used.home)
             });
-            let tries = if code == 2 { 3 } else { 1 };
+            let tries = if code == 2 { 2 } else { 1 };
             let what = format!("{failures} failures of code {code}");
             let is_tried_enough = failures < tries;
             assert!(made.is_ok() >= is_tried_enough, "{what}");

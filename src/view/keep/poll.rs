@@ -1,7 +1,6 @@
 //! The thread that asks all events together.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -18,6 +17,10 @@ use crate::view::Owner;
 const SHORT: Duration = Duration::from_micros(50);
 const LONG: Duration = Duration::from_millis(5);
 
+/// How many marks of this thread a stream has at most: one that is busy for long holds no more work for it, and no event
+/// for each copy.
+const MARKS: usize = 4;
+
 static KEEPER: OnceLock<Option<Sender<News>>> = OnceLock::new();
 
 enum News {
@@ -27,8 +30,8 @@ enum News {
     Unmarked(Held),
     /// What a graph has kept, which is gone.
     Ended(Owner),
-    /// A thread that waits until no stream uses what has come, of memory of a device.
-    Drain(Drain),
+    /// A thread waits for memory.
+    Hurry,
     /// A thread that asks for memory that has come.
     Take(Wanted, Sender<Block>),
 }
@@ -44,33 +47,24 @@ struct Wanted {
 impl Wanted {
     /// Whether this would do.
     fn is(&self, held: &Held) -> bool {
-        let Held::Memory(block) = held else {
-            return false;
-        };
-        let is_alike = (block.memory, block.home) == (self.memory, self.home);
-        is_alike && block.used == self.used && block.nbytes >= self.nbytes
+        held.block().is_some_and(|block| {
+            let is_alike = (block.memory, block.home) == (self.memory, self.home);
+            is_alike && block.used == self.used && block.nbytes >= self.nbytes
+        })
     }
 }
 
-/// Ends the wait of a thread: by a message if something has been given back, else when it is dropped.
-struct Drain {
-    ordinal: i32,
-    /// [`ended`] before the thread found that memory is short.
-    seen: u64,
-    waits: Sender<()>,
-}
-
-/// How many times something was given back, or over to the threads that free.
-static ENDED: AtomicU64 = AtomicU64::new(0);
-
-/// Returns a number that grows whenever something is given back.
-pub(super) fn ended() -> u64 {
-    ENDED.load(Ordering::Acquire)
-}
-
 /// Starts the thread, if it could be started, so that a deleter finds it.
-pub(crate) fn start(driver: &'static dyn Driver) {
+pub(super) fn start(driver: &'static dyn Driver) {
     sender(driver);
+}
+
+/// Starts the thread that a block will end by.
+pub(crate) fn start_for(block: &Block) {
+    match block.used.has_handle() {
+        true => start(block.driver),
+        false => free::start(block.driver, block.ordinal),
+    }
 }
 
 fn sender(driver: &'static dyn Driver) -> Option<&'static Sender<News>> {
@@ -96,17 +90,16 @@ pub(crate) fn until_done(
 ) -> Result<(), DriverError> {
     let used = Use::new(driver, Some(stream))?;
     let event = used.home.record(driver, stream)?;
-    let held = Held::Owner(Owned {
+    let held = Held::owner(Owned {
         driver,
         ordinal: driver.current_device()?,
         used,
         owner: owner.share(),
     });
-    let news = match event {
-        Some(event) => News::Marked(event, vec![held]),
-        None => News::Unmarked(held),
-    };
-    ends(driver, news);
+    match event {
+        Some(event) => ends(driver, News::Marked(event, vec![held])),
+        None => unmarked(held),
+    }
     Ok(())
 }
 
@@ -130,7 +123,15 @@ pub(super) fn drop_later(owner: Owner) {
 
 /// Ends a block once the stream that it is for is done with it.
 pub(crate) fn end(block: Block) {
-    ends(block.driver, News::Unmarked(Held::Memory(block)));
+    unmarked(Held::memory(block));
+}
+
+/// Hands over what has no mark yet to the thread that can tell when its use is over.
+fn unmarked(held: Held) {
+    match held.used().has_handle() {
+        true => ends(held.driver(), News::Unmarked(held)),
+        false => free::later(held, true),
+    }
 }
 
 /// Hands over what is to end. Without a thread, the caller waits.
@@ -140,15 +141,15 @@ fn ends(driver: &'static dyn Driver, news: News) {
     }
 }
 
-/// Marks the default stream of this thread, whose context is current, for all that has ended and that only this thread can
-/// name the stream of: until then it waits for the whole device. Returns whether there was any.
+/// Marks the default stream that a call is for, whose context is current, for all that has ended and that it uses: until
+/// then that waits for the whole device. Returns false if the stream cannot be marked now.
 pub(crate) fn mark_own(driver: &'static dyn Driver, used: Use) -> bool {
-    let held = match used.is_of_thread() {
-        true => free::take_used(used),
-        false => Vec::new(),
-    };
+    if !used.is_default() {
+        return true;
+    }
+    let held = free::take_used(used);
     if held.is_empty() {
-        return false;
+        return true;
     }
     match used.mark_own(driver) {
         Some(event) => {
@@ -156,24 +157,16 @@ pub(crate) fn mark_own(driver: &'static dyn Driver, used: Use) -> bool {
             true
         }
         None => {
-            held.into_iter()
-                .for_each(|held| ends(driver, News::Unmarked(held)));
+            held.into_iter().for_each(|held| free::later(held, true));
             false
         }
     }
 }
 
-/// Blocks until something is given back that is not among those `seen`; returns false if no stream uses memory of the
-/// device that has ended by now.
-pub(super) fn wait(driver: &'static dyn Driver, ordinal: i32, seen: u64) -> bool {
-    let (waits, receiver) = channel();
-    let drain = Drain {
-        ordinal,
-        seen,
-        waits,
-    };
-    // The sender is dropped, unused, if the thread is gone.
-    tell(driver, News::Drain(drain)).is_none() && receiver.recv().is_ok()
+/// Has the thread ask all events soon.
+pub(super) fn hurry(driver: &'static dyn Driver) {
+    // Without a thread there is nothing to ask.
+    let _ = tell(driver, News::Hurry);
 }
 
 /// Takes over the smallest block with room for `nbytes` that `used` alone still uses: what is enqueued from now on comes
@@ -215,15 +208,14 @@ struct Keeper {
     /// What its stream has no mark for yet.
     unmarked: Vec<Held>,
     waiting: Vec<Waiting>,
-    drains: Vec<Drain>,
 }
 
 /// What hangs on one event.
 struct Waiting {
     event: Lease<'static>,
     held: Vec<Held>,
-    /// Whether the driver has just refused to tell of the event.
-    is_stuck: bool,
+    /// The stream that this thread has marked with it.
+    marked: Option<Use>,
 }
 
 impl Keeper {
@@ -269,15 +261,19 @@ impl Keeper {
 
     fn take(&mut self, news: News) {
         match news {
-            News::Marked(event, held) => self.waiting.push(Waiting::new(event, held)),
+            News::Marked(event, held) => self.waiting.push(Waiting {
+                event,
+                held,
+                marked: None,
+            }),
             News::Unmarked(held) => self.unmarked.push(held),
             News::Ended(owner) => drop(owner),
-            News::Drain(drain) => self.drains.push(drain),
+            News::Hurry => {}
             News::Take(wanted, answers) => {
-                if let Some(Held::Memory(block)) = self.find(&wanted)
+                if let Some(block) = self.find(&wanted).and_then(Held::into_block)
                     && let Err(back) = answers.send(block)
                 {
-                    self.unmarked.push(Held::Memory(back.0));
+                    self.unmarked.push(Held::memory(back.0));
                 }
             }
         }
@@ -288,77 +284,65 @@ impl Keeper {
         let waiting = self.waiting.iter_mut().map(|waiting| &mut waiting.held);
         let lists = waiting.chain([&mut self.unmarked]);
         let fits = lists.filter_map(|list| {
-            let sizes = list.iter().enumerate().filter(|(_, held)| wanted.is(held));
-            let (size, at) = sizes.map(|(at, held)| (held.nbytes(), at)).min()?;
+            let blocks = list.iter().enumerate().filter(|(_, held)| wanted.is(held));
+            let sizes = blocks.filter_map(|(at, held)| Some((held.block()?.nbytes, at)));
+            let (size, at) = sizes.min()?;
             Some((size, at, list))
         });
         let (_, at, list) = fits.min_by_key(|(size, ..)| *size)?;
         Some(list.swap_remove(at))
     }
 
-    /// Marks the streams of what came, each stream once.
+    /// Marks the streams of what came, each stream once, unless it has as many [marks](MARKS) as it may have.
     fn mark(&mut self) {
         let mut left = std::mem::take(&mut self.unmarked);
         while let Some((driver, used)) = left.last().map(|held| (held.driver(), held.used())) {
             let (of_it, others): (Vec<_>, Vec<_>) =
                 left.into_iter().partition(|held| held.used() == used);
             left = others;
-            self.mark_one(used.mark(driver), of_it);
+            let marks = self.waiting.iter().filter(|at| at.marked == Some(used));
+            match marks.count() < MARKS {
+                true => self.mark_one(driver, used, of_it),
+                false => self.unmarked.extend(of_it),
+            }
         }
     }
 
-    fn mark_one(&mut self, mark: Mark, held: Vec<Held>) {
+    fn mark_one(&mut self, driver: &'static dyn Driver, used: Use, mut held: Vec<Held>) {
+        let mark = used.mark(driver);
+        // The capture may be that of a thread that waits for memory.
+        set_stuck(&mut held, matches!(mark, Mark::Later));
         match mark {
-            Mark::Event(event) => self.waiting.push(Waiting::new(event, held)),
+            Mark::Event(event) => self.waiting.push(Waiting {
+                event,
+                held,
+                marked: Some(used),
+            }),
             Mark::Later => self.unmarked.extend(held),
-            Mark::Unnamed => {
-                held.into_iter().for_each(|held| free::later(held, true));
-                // The thread that waits for room may be the one that can name the stream.
-                ENDED.fetch_add(1, Ordering::Release);
-            }
+            Mark::Unnamed => held.into_iter().for_each(|held| free::later(held, true)),
             Mark::Over => held.into_iter().for_each(unused),
         }
     }
 
-    /// Ends what hangs on events that have been reached, and the drains that nothing is left for. What waits for a
-    /// capture to end, or for the driver to tell of its event, is not waited for: the capture may be the waiting thread's.
+    /// Ends what hangs on events that have been reached.
     fn ask(&mut self) {
         for mut waiting in std::mem::take(&mut self.waiting) {
             match waiting.event.is_reached() {
                 Ok(true) => waiting.end(),
                 told => {
-                    waiting.is_stuck = told.is_err();
+                    set_stuck(&mut waiting.held, told.is_err());
                     self.waiting.push(waiting);
                 }
             }
         }
-        let (waiting, ended) = (&self.waiting, ended());
-        self.drains.retain(|drain| {
-            if drain.seen != ended {
-                // The thread waits for the answer.
-                let _ = drain.waits.send(());
-                return false;
-            }
-            waiting.iter().any(|waiting| waiting.is_of(drain.ordinal))
-        });
     }
 }
 
+fn set_stuck(held: &mut [Held], is_stuck: bool) {
+    held.iter_mut().for_each(|held| held.set_stuck(is_stuck));
+}
+
 impl Waiting {
-    fn new(event: Lease<'static>, held: Vec<Held>) -> Self {
-        let is_stuck = false;
-        Self {
-            event,
-            held,
-            is_stuck,
-        }
-    }
-
-    /// Whether memory of a device may come of it.
-    fn is_of(&self, ordinal: i32) -> bool {
-        !self.is_stuck && self.held.iter().any(|held| held.ordinal() == ordinal)
-    }
-
     fn end(self) {
         drop(self.event);
         self.held.into_iter().for_each(unused);
@@ -374,5 +358,4 @@ fn unused(held: Held) {
         let left = unsafe { held.end() };
         left.into_iter().for_each(|left| free::later(left, false));
     }
-    ENDED.fetch_add(1, Ordering::Release);
 }

@@ -92,12 +92,10 @@ fn a_mark_tells_where_the_use_stands() {
     }) {
         let driver = script();
         let used = used(driver, stream);
-        let is_named = matches!(stream, Some(STREAM | Stream::LegacyDefault));
+        let is_named = stream == Some(STREAM);
         assert_eq!(used.stream(), stream);
-        assert_eq!(
-            used.is_of_thread(),
-            stream == Some(Stream::PerThreadDefault)
-        );
+        assert_eq!(used.has_handle(), is_named);
+        assert_eq!(used.is_default(), stream.is_some() && !is_named);
         match since {
             Since::Nothing => {}
             Since::Captured => drop(driver.captured(stream.unwrap_or(STREAM), Capture::Active, 1)),

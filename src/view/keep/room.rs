@@ -1,0 +1,155 @@
+//! How much has ended and is not given back yet: what a thread that finds no memory waits for.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// One tally for each device.
+static TALLIES: Mutex<Vec<Tally>> = Mutex::new(Vec::new());
+/// Signalled at each change.
+static CHANGED: Condvar = Condvar::new();
+
+struct Tally {
+    ordinal: i32,
+    /// How many [`Due`]s may come to an end without the waiting thread.
+    due: usize,
+    changes: u64,
+}
+
+/// Memory of a device that is on its way back: counted from the end of a copy, or of an owner, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Due {
+    ordinal: i32,
+    is_stuck: bool,
+}
+
+impl Due {
+    pub(super) fn new(ordinal: i32) -> Self {
+        with_tally(ordinal, |tally| tally.due += 1);
+        let is_stuck = false;
+        Self { ordinal, is_stuck }
+    }
+
+    pub(super) const fn is_stuck(&self) -> bool {
+        self.is_stuck
+    }
+
+    /// Says whether the end hangs on what no thread should wait for: the end of a capture, which may be the waiting
+    /// thread's, or an answer that the driver refuses.
+    pub(super) fn set_stuck(&mut self, is_stuck: bool) {
+        if self.is_stuck != is_stuck {
+            self.is_stuck = is_stuck;
+            change(self.ordinal, |tally| match is_stuck {
+                true => tally.due -= 1,
+                false => tally.due += 1,
+            });
+        }
+    }
+}
+
+impl Drop for Due {
+    fn drop(&mut self) {
+        change(self.ordinal, |tally| {
+            tally.due -= usize::from(!self.is_stuck)
+        });
+    }
+}
+
+/// Has the threads that wait for memory of a device try again: something can be taken now.
+pub(super) fn changed(ordinal: i32) {
+    change(ordinal, |_| ());
+}
+
+/// Returns a number that grows with each change for a device.
+pub(super) fn changes(ordinal: i32) -> u64 {
+    with_tally(ordinal, |tally| tally.changes)
+}
+
+/// Blocks until there is a change that is not among those `seen`; returns false if there is none to wait for.
+pub(super) fn wait(ordinal: i32, seen: u64) -> bool {
+    let mut tallies = lock();
+    loop {
+        let tally = of(&mut tallies, ordinal);
+        if tally.changes != seen || tally.due == 0 {
+            return tally.changes != seen;
+        }
+        tallies = CHANGED
+            .wait(tallies)
+            .unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
+fn change(ordinal: i32, make: impl FnOnce(&mut Tally)) {
+    with_tally(ordinal, |tally| {
+        make(tally);
+        tally.changes += 1;
+    });
+    CHANGED.notify_all();
+}
+
+fn with_tally<R>(ordinal: i32, body: impl FnOnce(&mut Tally) -> R) -> R {
+    body(of(&mut lock(), ordinal))
+}
+
+fn of(tallies: &mut Vec<Tally>, ordinal: i32) -> &mut Tally {
+    let found = tallies.iter().position(|tally| tally.ordinal == ordinal);
+    let at = found.unwrap_or_else(|| {
+        let (due, changes) = (0, 0);
+        tallies.push(Tally {
+            ordinal,
+            due,
+            changes,
+        });
+        tallies.len() - 1
+    });
+    &mut tallies[at]
+}
+
+fn lock() -> MutexGuard<'static, Vec<Tally>> {
+    // Nothing panics under the lock; a poisoned one still holds sound numbers.
+    TALLIES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+    use std::time::Duration;
+
+    /// A thread waits as long as something is due that it need not end itself, and sees each change once.
+    #[test]
+    fn a_thread_waits_for_what_is_due_and_not_stuck() {
+        let ordinal = 0x0700;
+        assert!(!wait(ordinal, changes(ordinal)), "nothing is due");
+        for is_stuck in [false, true] {
+            let seen = changes(ordinal);
+            let mut due = Due::new(ordinal);
+            let waits = thread::spawn(move || wait(ordinal, seen));
+            thread::sleep(Duration::from_millis(5));
+            assert!(!waits.is_finished());
+            due.set_stuck(is_stuck);
+            if !is_stuck {
+                drop(due);
+                assert!(waits.join().expect("no panic"));
+                assert!(!wait(ordinal, changes(ordinal)));
+                continue;
+            }
+            assert!(waits.join().expect("no panic"));
+            assert!(!wait(ordinal, changes(ordinal)), "it is stuck");
+            let seen = changes(ordinal);
+            due.set_stuck(false);
+            let other = thread::spawn(move || wait(ordinal + 1, changes(ordinal + 1)));
+            assert!(!other.join().expect("no panic"), "another device");
+            assert!(wait(ordinal, seen));
+        }
+    }
+
+    /// What can be taken is looked for without anything being given back.
+    #[test]
+    fn a_change_wakes_a_thread() {
+        let ordinal = 0x0710;
+        let _due = Due::new(ordinal);
+        let seen = changes(ordinal);
+        let waits = thread::spawn(move || wait(ordinal, seen));
+        changed(ordinal);
+        assert!(waits.join().expect("no panic"));
+    }
+}
