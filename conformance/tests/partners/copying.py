@@ -114,4 +114,3 @@ def _all_marks_are_seen(machine: Machine) -> bool:
 def _a_mark_is_seen(machine: Machine) -> bool:
     """Whether an event was found to be reached."""
     return any(call.result == 0 for call in machine.control.calls("cuEventQuery"))
-

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import threading
 import time
 import weakref
 from collections.abc import Iterator
@@ -140,6 +142,41 @@ def test_a_refused_copy_adds_nothing_to_the_capture_of_both_streams(machine: Mac
 
 
 # --- a policy --------------------------------------------------------------------------------------------
+
+
+def test_a_copy_that_waits_for_memory_enters_no_capture(machine: Machine) -> None:
+    """Another thread begins to capture its stream meanwhile."""
+    mine, other, refused = machine.stream(), machine.stream(), list[BaseException]()
+    source, captures = view(memory(machine, "device", MEBIBYTE), MEBIBYTE), Captures(machine)
+    settled(machine)
+    held = copy_for(source, other)
+    assert wait(machine, other) == 0
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    machine._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    everything = machine.control.get("memory")
+    machine.control.set("memory", total.value - free.value)
+
+    def work() -> None:
+        machine.set_current(0)
+        try:
+            abi.release(copy_for(source, mine))
+        except BufferError as error:
+            refused.append(error)
+
+    thread = threading.Thread(target=work)
+    try:
+        with machine.control.gate(other):
+            machine.control.store(other, held.data, bytes(1))
+            abi.release(held)
+            machine.clear()
+            thread.start()
+            assert until(lambda: len(machine.control.calls("cuMemAllocAsync")) > 1)
+            captures.begin(mine, RELAXED)
+        thread.join()
+    finally:
+        machine.control.set("memory", everything)
+    assert captures.nodes(captures.end(mine)) == 0
+    assert [getattr(error, "rule", None) for error in refused] == ["capture-consumer"]
 
 
 def test_without_waits_the_source_is_kept_until_it_was_read(machine: Machine) -> None:

@@ -169,6 +169,18 @@ def test_copies_for_a_threads_stream_are_given_back_behind_an_unrelated_backlog(
     machine.control.clear_faults()
 
 
+@pytest.mark.parametrize("stream", [LEGACY, PER_THREAD])
+def test_a_default_stream_is_used_by_calls_for_it_alone(stream: int, machine: Machine) -> None:
+    """Not by the library's threads: 2 is their own there, and 1 would break a capture of a blocking stream."""
+    source, before = view(memory(machine, "device")), settled(machine)
+    tensor = copy_for(source, stream)
+    assert wait(machine, stream) == 0
+    machine.clear()
+    abi.release(tensor)
+    assert until(partial(is_at_most, machine, before))
+    assert stream not in {named for _, named in machine.calls()}, machine.calls()
+
+
 def test_a_copy_for_a_threads_stream_that_another_thread_drops(machine: Machine) -> None:
     """Its end comes after that thread's stream, whichever thread makes the next copy."""
     source, target = view(memory(machine, "device")), machine.device_memory(SIZE)

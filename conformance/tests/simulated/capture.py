@@ -52,6 +52,13 @@ class Captures:
         graph = ctypes.c_void_p()
         return int(self.machine.driver.cuStreamEndCapture(ctypes.c_void_p(stream), ctypes.byref(graph)))
 
+    def nodes(self, graph: int) -> int:
+        """How many nodes a graph has, which ends with that."""
+        count = ctypes.c_size_t()
+        self._call("cuGraphGetNodes", ctypes.c_void_p(graph), None, ctypes.byref(count))
+        self._call("cuGraphDestroy", ctypes.c_void_p(graph))
+        return count.value
+
     def launch(self, graph: int, stream: int) -> None:
         ready = ctypes.c_void_p()
         self._call("cuGraphInstantiateWithFlags", ctypes.byref(ready), ctypes.c_void_p(graph), ctypes.c_uint64(0))

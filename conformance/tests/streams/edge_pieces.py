@@ -70,6 +70,12 @@ class Pieces:
         self.read.append((target, value))
         self.bench.copy_on(queue, target, address)
 
+    def _drop(self) -> None:
+        """Drops a copy, anywhere."""
+        if self.kept:
+            self.machine.enter(self.random.choice(self.bench.homes))
+            abi.release(self.kept.pop(self.random.randrange(len(self.kept))))
+
     @contextlib.contextmanager
     def _policy(self) -> Iterator[None]:
         """Any policy that waits; by events the host never does."""

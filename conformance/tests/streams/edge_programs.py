@@ -18,7 +18,7 @@ import numpy as np
 
 from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, interface
-from conformance.tests.simulated.capture import GLOBAL, IDLE, RELAXED, THREAD_LOCAL
+from conformance.tests.streams.edge_captures import CAPTURES, Captured
 from conformance.tests.streams.edge_ends import ENDS, Ends
 from conformance.tests.streams.edge_machine import NBYTES, STEPS, Array, Queue, Temporary
 from conformance.tests.streams.elsewhere import Elsewhere, elsewhere
@@ -54,12 +54,10 @@ EDGES = {
     "no memory is left behind a busy stream",
     "copy to the host beside a capture",
     "copy of ready data to the host beside a backlog",
-    "steps beside a capture",
-    "refused in a capture",
-    "nested loans in a capture",
     "a context ends",
     "pinned memory is named as another device's",
     "copies for a thread's stream beside a backlog",
+    *CAPTURES,
     *ENDS,
     *(f"a producer moves: {route}" for route in ROUTES),
 }
@@ -69,7 +67,7 @@ OTHERS_MEMORY = "a device wants managed memory of another one"
 OTHER_NAMES = {f"managed memory under another name: {name}" for name in ("cuda", "device_id", "host")}
 
 
-class Program(Ends):
+class Program(Captured, Ends):
     """One program of a seed."""
 
     def run(self) -> bool:
@@ -82,7 +80,7 @@ class Program(Ends):
             copies += [self._crowd_behind, self._crowd_of_a_thread, self._copy_ready_data_to_the_host]
         copies += [self._read_beside, self._refuse_waits, self._refuse_to_tell, self._take_over, self._end_a_context]
         host = [self._copy_to_the_host, self._read_on_the_host]
-        captures = [self._capture, self._refuse_in_a_capture, self._lend_in_a_capture]
+        captures = [self._capture, self._capture_a_blocking_stream, self._refuse_in_a_capture, self._lend_in_a_capture]
         steps = [*3 * often, *orders, *copies, *host, *captures]
         bench.reset()
         for _ in range(STEPS):
@@ -300,11 +298,6 @@ class Program(Ends):
         self.kept.append(tensor)
         self.reached["source ends before its copy"] += 1
 
-    def _drop(self) -> None:
-        if self.kept:
-            self.machine.enter(self.random.choice(self.bench.homes))
-            abi.release(self.kept.pop(self.random.randrange(len(self.kept))))
-
     def _crowd(self) -> None:
         """More copies than the device has room for, each dropped before the next."""
         array = self._array()
@@ -437,62 +430,3 @@ class Program(Ends):
             producer = Cai(interface(data=(array.address, False), stream=array.ready.number))
             return cd.view(producer, device_id=self.random.choice([0, 1]))
         return view.present_as("cuda" if name == "cuda" else "host")
-
-    # --- captures ---
-
-    def _capture(self) -> None:
-        """Begins a capture that lasts over the next steps, or ends it: whole, and without a node."""
-        if not self.captured:
-            stream = self.random.choice(self.bench.capturable)
-            self.machine.set_current(1)
-            self.captures.begin(stream, self.random.choice([GLOBAL, THREAD_LOCAL, RELAXED]))
-            self.captured = stream
-            return
-        graph = self.captures.end(self.captured)
-        self.captured = 0
-        count = ctypes.c_size_t()
-        self.machine._call("cuGraphGetNodes", ctypes.c_void_p(graph), None, ctypes.byref(count))
-        self.machine._call("cuGraphDestroy", ctypes.c_void_p(graph))
-        if count.value:
-            self.wrong.append(f"{count.value} nodes in a capture")
-        self.reached["steps beside a capture"] += 1
-
-    def _refuse_in_a_capture(self) -> None:
-        """What would break a capture is refused, and draws no stream into it."""
-        if not self.captured:
-            return
-        # Data that is ready in the capture, read by a stream, a copy or the host; and the other way about.
-        array, queue = self._array(), self.random.choice(self.bench.handles)
-        captured = cd.view(Cai(interface(data=(array.address, False), stream=self.captured)))
-        outside = self._view(array)
-        self.machine.enter(self.random.choice(self.bench.homes))
-        calls: list[tuple[str, Callable[[], object]]] = [
-            ("capture-producer", lambda: captured.on(queue.number)),
-            ("capture-producer", lambda: captured.__dlpack__(stream=queue.number, copy=True)),
-            ("capture-consumer", lambda: outside.__dlpack__(stream=self.captured, copy=True)),
-            ("capture-host-wait", lambda: cd.to_dlpack(captured, stream="host")),
-            ("capture-host-wait", lambda: captured.__dlpack__(stream=-1, copy=True)),
-        ]
-        for rule, call in calls:
-            if not self._expect({rule}, call):
-                self.wrong.append(f"accepted: {rule}")
-        if self.captures.state(queue.number) != IDLE:
-            self.wrong.append("a refusal draws a stream into a capture")
-        self.reached["refused in a capture"] += 1
-
-    def _lend_in_a_capture(self) -> None:
-        """Loans inside a capture, one in the other, which join back before it ends."""
-        if not self.captured:
-            return
-        array = self._array()
-        outer, inner = self.random.sample(self.bench.handles, 2)
-        view = cd.view(Cai(interface(data=(array.address, False), stream=self.captured)))
-        try:
-            with view.consume(outer.number) as lent, lent.consume(inner.number):
-                pass
-        except BufferError as refused:
-            self.wrong.append(f"a loan in a capture: {refused}")
-        self._capture()
-        if [self.captures.state(queue.number) for queue in (outer, inner)] != [IDLE, IDLE]:
-            self.wrong.append("a loan outlives its capture")
-        self.reached["nested loans in a capture"] += 1

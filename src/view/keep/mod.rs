@@ -14,21 +14,26 @@
 //! | what ends | after | by |
 //! |---|---|---|
 //! | an owner | an event on the stream of its last user | its drop |
-//! | an owner whose last user was a thread's default stream that is captured, or a stream that is gone | as memory for such a stream | its drop |
+//! | an owner whose last user was a default stream beside a capture, or a stream that is gone | as memory for such a stream | its drop |
 //! | an owner whose memory a graph uses | the graph, and all that was made of it | its drop |
 //! | memory of a pool | an event on the stream that the copy was made for | `cuMemFree`, which does not wait for such memory |
 //! | other memory | the same | `cuMemFree` or `cuMemFreeHost`, which wait for the device; or the next copy of about its size takes it |
-//! | memory for a thread's default stream, of a pool or not | the next copy that this thread makes for it marks the stream; without one, all work of the stream's device | the same |
+//! | memory for a default stream, of a pool or not | the next copy for it marks the stream; without one, all work of the stream's device | the same |
 //! | memory for a stream that is gone | all work of the stream's device | the same |
 //! | memory for a consumer that named no stream (-1, the host) | all work of every device in use | the same |
 //! | memory for a stream, also while a thread waits for the device to end it, if none is left for the next copy for it | nothing: that copy's work comes later in the order of the stream | no call: the copy takes it over |
+//!
+//! A thread that finds no memory waits for any of these ([`room`]), but for what is stuck: behind a capture, which may be its
+//! own, or as the driver does not answer.
 //!
 //! If the driver refuses the wait, the memory or owner is kept, and the wait is tried again.
 //!
 //! `cuStreamGetId` tells a stream that was destroyed from another one under its handle.
 //!
 //! **Captures.** A stream is asked before its event is recorded, and once more after it, since the capture is another
-//! thread's: what was recorded inside one is thrown away, and the memory stays until the capture has ended.
+//! thread's: what was recorded inside one is thrown away, and the memory stays until the capture has ended. The legacy
+//! stream is used by calls for it alone: between question and mark another thread may begin to capture a blocking stream,
+//! and the mark would break that.
 //!
 //! **Fork.** A forked child has neither thread, and no such memory: it is refused the driver.
 //!

@@ -359,3 +359,50 @@ fn unused(held: Held) {
         left.into_iter().for_each(|left| free::later(left, false));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::script::Script;
+
+    /// A stream that is busy for long gets no event for each copy: what comes later waits for an earlier mark.
+    #[test]
+    fn a_busy_stream_gets_few_marks() {
+        let (context, stream) = (0xb20c, Stream::from_raw(0xb2));
+        let script = Script::leak();
+        script.stream(stream.raw(), context).current(context);
+        let used = Use::new(script, Some(stream)).expect("a context");
+        let mut keeper = Keeper::default();
+        let mut round = |keeper: &mut Keeper, is_busy: bool| {
+            let owned = Owned {
+                driver: script,
+                ordinal: 0x0720,
+                used,
+                owner: Owner::new(()),
+            };
+            keeper.take(News::Unmarked(Held::owner(owned)));
+            keeper.mark();
+            if is_busy {
+                for _ in 0..2 * keeper.waiting.len() {
+                    script.fault("cuEventQuery", 0, 600);
+                }
+            }
+            keeper.ask();
+        };
+        for came in 1..3 * MARKS {
+            round(&mut keeper, true);
+            assert_eq!(script.count("cuEventRecord"), came.min(MARKS), "{came}");
+            assert_eq!(keeper.waiting.len() + keeper.unmarked.len(), came);
+        }
+        round(&mut keeper, false);
+        assert_eq!(keeper.waiting.len(), 0);
+        keeper.mark();
+        assert_eq!(
+            script.count("cuEventRecord"),
+            MARKS + 1,
+            "for all that came later"
+        );
+        keeper.ask();
+        assert!(keeper.is_idle());
+    }
+}
