@@ -390,8 +390,8 @@ class Program(Captured, Ends):
         array, held = self._array(), self.random.choice(self.bench.queues)
         self.bench.settle(self.random.choice(self.bench.homes))
         ready = cd.view(Cai(interface(data=(array.address, False), stream=None)), producer_stream=None)
-        if array.is_managed and self.bench.exclusive:
-            return  # its device is waited for, whatever runs there
+        if self.bench.exclusive and (array.is_managed or array.is_named):
+            return  # of managed memory, under any name, the device is waited for
         with self.bench.late(held) as gate:
             tensor = abi.consume(ready.__dlpack__(dl_device=(abi.CPU, 0), copy=True, max_version=(1, 3)))
             if gate.is_late:
