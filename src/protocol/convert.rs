@@ -104,7 +104,9 @@ impl CaiInterface {
         device: Device,
     ) -> Result<Descriptor, Violation> {
         let dtype = match dtype {
-            None => self.dtype(device)?,
+            None => {
+                (self.dtype(device)).map_err(|refusal| descriptor::named_on(device, refusal))?
+            }
             Some(to) => {
                 let (from, data) = (self.typestr, self.data);
                 descriptor::reinterpret_items(from, to, &self.layout, data, device)?
@@ -169,7 +171,7 @@ impl CaiInterface {
     ) -> Result<Descriptor, Violation> {
         let refusal = match self.dtype(device) {
             Ok(dtype) => return Ok(self.into_checked(dtype, device)),
-            Err(refusal) => quoted(refusal),
+            Err(refusal) => quoted(descriptor::named_on(device, refusal)),
         };
         if refusal.rule() == Rule::TypestrObject {
             return Err(refusal);

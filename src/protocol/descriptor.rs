@@ -338,7 +338,7 @@ impl Descriptor {
     #[cold]
     fn refuse_dlpack(&self) -> Violation {
         match self.cai_only() {
-            Some(only) => only.refusal().clone(),
+            Some(only) => named_on(self.device, only.refusal().clone()),
             None => self.dtype().undescribed(),
         }
     }
@@ -690,11 +690,20 @@ pub(super) fn reinterpret_items(
     data: u64,
     device: Device,
 ) -> Result<DType, Violation> {
-    let dtype = dtype::reinterpret_typestr(from, to)?;
-    layout.check_even()?;
-    // Without items `data` is 0, which is aligned.
-    check_align(Field::CaiData, data, device, dtype.align())?;
-    Ok(dtype)
+    let reinterpreted = || {
+        let dtype = dtype::reinterpret_typestr(from, to)?;
+        layout.check_even()?;
+        // Without items `data` is 0, which is aligned.
+        check_align(Field::CaiData, data, device, dtype.align())?;
+        Ok(dtype)
+    };
+    reinterpreted().map_err(|refusal| named_on(device, refusal))
+}
+
+/// Names the key of the array interface that memory of a device has.
+#[cold]
+pub(crate) fn named_on(device: Device, refusal: Violation) -> Violation {
+    refusal.in_interface_of(device.device_type == Device::CPU)
 }
 
 /// The bytes of one element that a layout is checked with: rounded up, and a byte per lane for

@@ -300,7 +300,7 @@ impl PyCaiView {
     #[pyo3(signature = (_memo, /))]
     fn __deepcopy__(&self, _memo: &Bound<'_, PyAny>) -> PyResult<()> {
         let violation = Violation::new(Rule::DeepCopy, Field::Object, "a CaiView");
-        let hint = "cai_dlpack.from_dlpack(view, copy=True) copies the memory, on stream= if it is given";
+        let hint = "cai_dlpack.from_dlpack(view, copy=True) copies the memory";
         Err(match Transfer::can_copy(self.view().descriptor()) {
             true => violation.with_hint(hint).into(),
             false => violation.into(),

@@ -4,6 +4,7 @@
 //! the same memory, which leaves by DLPack too if DLPack has its type.
 
 use super::CaiView;
+use crate::protocol::descriptor::named_on;
 use crate::protocol::device::Device;
 use crate::protocol::dtype::DType;
 use crate::protocol::interface::CaiInterface;
@@ -76,9 +77,5 @@ fn named(refusal: Violation, name: &str, device: Device) -> Violation {
         Rule::FieldStride => format!("{} for field '{name}'", refusal.found()),
         _ => format!("{} of field '{name}'", refusal.found()),
     };
-    let field = match device.device_type {
-        Device::CPU => Field::ArrayInterface("descr"),
-        _ => Field::CaiDescr,
-    };
-    Violation::new(rule, field, found)
+    named_on(device, Violation::new(rule, Field::CaiDescr, found))
 }

@@ -102,7 +102,7 @@ pub use typed::{View, ViewMut};
 
 pub(crate) use block::{Abi, build, build_in_capsule, header};
 pub(crate) use borrow::{Borrow, watch_forks};
-pub(crate) use copy::Transfer;
+pub(crate) use copy::{TO_THE_CPU, Transfer};
 use detach::defaults_now;
 pub(crate) use detach::{detach, set_detach, with_driver};
 #[cfg(feature = "pyo3")]

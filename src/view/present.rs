@@ -1,7 +1,7 @@
 //! The same memory under its other name: managed, pinned and registered memory is reachable from the device and
 //! from the host, and many consumers take one of the two alone.
 
-use super::{CaiView, Transfer, with_driver};
+use super::{CaiView, TO_THE_CPU, Transfer, with_driver};
 use crate::driver::{MemoryKind, PointerInfo};
 use crate::error::Error;
 use crate::protocol::device::{Device, Flags};
@@ -107,11 +107,18 @@ impl CaiView {
             PresentAs::Cuda => refused.with_hint(
                 "only managed, pinned and registered memory is reachable from the device",
             ),
-            PresentAs::Host if Transfer::can_copy_to_host(self.descriptor()) => {
-                refused.with_hint("__dlpack__(dl_device=(1, 0)) copies it")
+            PresentAs::Host if self.can_be_had_on_the_cpu() => {
+                refused.with_hint(format!("{TO_THE_CPU} has it there"))
             }
             PresentAs::Host => refused,
         }
+    }
+
+    /// Whether the memory, or a copy, can be had on the CPU: the host cannot wait for a stream of ROCm.
+    fn can_be_had_on_the_cpu(&self) -> bool {
+        let is_waited_for =
+            self.device().device_type != Device::ROCM_HOST || self.ready_number() == Stream::None;
+        is_waited_for && Transfer::can_copy_to_host(self.descriptor())
     }
 
     /// Replaces address and device of the memory; its kind stays known.

@@ -218,7 +218,7 @@ def test_registered_memory_of_the_cpu_is_reachable_from_the_device(machine: Mach
 
 def test_presented_where_it_is_not(machine: Machine) -> None:
     device, host = view_in("device", machine), view_in("host", machine)
-    check_refusal(refuse(lambda: device.present_as("host"), BufferError), "present-as", "kind", hint="dl_device")
+    check_refusal(refuse(lambda: device.present_as("host"), BufferError), "present-as", "kind", hint="from_dlpack")
     check_refusal(refuse(lambda: host.present_as("cuda"), BufferError), "present-as", "kind", hint="managed")
     check_refusal(refuse(lambda: device.present_as("gpu"), ValueError), "argument-value", "kind")
     assert refuse(lambda: device.present_as(2), TypeError)

@@ -201,6 +201,28 @@ impl Violation {
         self
     }
 
+    /// Names the same key in the array interface that the memory has: NumPy's on the CPU, else CUDA's.
+    #[cold]
+    #[must_use]
+    pub(crate) fn in_interface_of(self, is_on_cpu: bool) -> Self {
+        const KEYS: [Field; 5] = [
+            Field::CaiShape,
+            Field::CaiTypestr,
+            Field::CaiDescr,
+            Field::CaiData,
+            Field::CaiStrides,
+        ];
+        let (field, key) = (self.0.field, self.0.field.name());
+        let named = match field {
+            Field::ArrayInterface(_) if !is_on_cpu => {
+                KEYS.into_iter().find(|cai| cai.name() == key)
+            }
+            _ if is_on_cpu && KEYS.contains(&field) => Some(Field::ArrayInterface(key)),
+            _ => None,
+        };
+        self.in_field(named.unwrap_or(field))
+    }
+
     /// Returns the rule that is broken.
     #[must_use]
     pub fn rule(&self) -> Rule {

@@ -168,9 +168,8 @@ fn written(
     if let Some(view) = view {
         let array = shown(view.view().descriptor());
         line(&mut text, "array", &array);
-        if let Some(only) = view.view().descriptor().cai_only() {
-            let refused = format!("refused: {}", only.refusal());
-            line(&mut text, "by DLPack", &refused);
+        if let Err(refusal) = view.view().descriptor().check_dlpack() {
+            line(&mut text, "by DLPack", &format!("refused: {refusal}"));
         }
     }
     let mut known = |head: &str, rest: Option<&str>| {

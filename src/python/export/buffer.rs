@@ -21,7 +21,7 @@ use crate::python::cpython::errors::as_attribute_error;
 use crate::python::cpython::names::names;
 use crate::python::cpython::new::{new_address_and_flag, new_dict, new_int, new_ints, new_str};
 use crate::python::export::array_dict;
-use crate::view::{CaiView, Transfer};
+use crate::view::{CaiView, TO_THE_CPU, Transfer};
 
 /// Blocks until the host may read the data.
 pub(crate) fn wait(view: &CaiView) -> PyResult<()> {
@@ -37,7 +37,7 @@ pub(crate) fn wait(view: &CaiView) -> PyResult<()> {
 pub(crate) fn unreadable(array: &Descriptor, is_taken: bool) -> Violation {
     let device = array.device();
     let found = format_args!("memory on ({}, {})", device.device_type, device.id);
-    let copied = (is_taken && Transfer::can_copy_to_host(array)).then_some(COPIED);
+    let copied = (is_taken && Transfer::can_copy_to_host(array)).then_some(TO_THE_CPU);
     let passed = "pass this view to a library that reads memory of this device";
     let hint = match copied {
         Some(copied) => format!("{copied} copies it to the CPU; or {passed}"),
@@ -45,9 +45,6 @@ pub(crate) fn unreadable(array: &Descriptor, is_taken: bool) -> Violation {
     };
     Violation::new(Rule::ArrayUnreadable, Field::Object, found).with_hint(hint)
 }
-
-/// Copies an array to the host, whatever its type.
-const COPIED: &str = "cai_dlpack.from_dlpack(view, device=(1, 0))";
 
 /// Returns what to pickle instead of a view: a NumPy array of its elements, if NumPy has them.
 #[cold]
@@ -68,7 +65,7 @@ pub(crate) fn as_numpy(array: &Descriptor) -> Option<String> {
             by_dlpack.then(|| "numpy.from_dlpack(view)".to_owned())
         }
         true => Some("numpy.asarray(view)".to_owned()),
-        false if Transfer::can_copy_to_host(array) => Some(format!("numpy.asarray({COPIED})")),
+        false if Transfer::can_copy_to_host(array) => Some(format!("numpy.asarray({TO_THE_CPU})")),
         false => None,
     }
 }

@@ -330,7 +330,8 @@ fn padded_to_legacy(refused: Violation, max_version: Value<'_, '_>) -> PyErr {
         .hint()
         .map(|bytes| format!("; {bytes}"))
         .unwrap_or_default();
-    let asks = format!("max_version=(1, 1) exports them with the flag{bytes}");
+    let asks =
+        format!("max_version=(1, 1) of __dlpack__ or to_dlpack exports them with the flag{bytes}");
     refused.with_hint(asks).into()
 }
 
@@ -342,7 +343,7 @@ fn packed_to_old(
     version: &Bound<'_, PyAny>,
 ) -> PyErr {
     let found = format!("{}, with {} elements", repr(version), refused.found());
-    let asks = "max_version=(1, 1) asks for a tensor that is known to be packed";
+    let asks = "max_version=(1, 1) of __dlpack__ or to_dlpack asks for a tensor that is known to be packed";
     let hint = match descriptor.is_c_contiguous() {
         true => format!("{asks}; {PACKED}"),
         false => asks.to_owned(),
@@ -364,6 +365,11 @@ fn transfer(
     let decided = Transfer::decide(descriptor.device, device, copy);
     let transfer = decided.map_err(|refused| match copy {
         None => not_copied_to(Field::Argument("dl_device"), device, descriptor),
+        Some(true) if descriptor.device.is_host_readable() && are_bytes(descriptor) => {
+            let copies = "cai_dlpack.from_dlpack(view, device=(1, 0), copy=True) copies it to the CPU, \
+                          if nothing is pending";
+            refused.with_hint(copies)
+        }
         Some(_) => refused,
     })?;
     if transfer.is_some() && descriptor.dtype.is_sub_byte() {
@@ -383,7 +389,7 @@ fn check_copies_sub_byte(
     wanted: Device,
     is_copy_asked: bool,
 ) -> Result<(), Violation> {
-    if descriptor.dtype.itemsize().is_some() && !descriptor.is_padded() {
+    if are_bytes(descriptor) {
         return Ok(());
     }
     let refused = not_copied_to(Field::Argument("dl_device"), wanted, descriptor);
@@ -394,6 +400,11 @@ fn check_copies_sub_byte(
             refused.in_field(Field::Argument("copy")).with_found(found)
         }
     })
+}
+
+/// Whether each element is a whole number of bytes by its type.
+fn are_bytes(source: DescriptorRef<'_>) -> bool {
+    source.dtype.itemsize().is_some() && !source.is_padded()
 }
 
 /// Names what is not copied.
@@ -436,8 +447,10 @@ fn read_only_to_legacy(
     let is_padded = is_sub_byte && flags.contains(Flags::SUBBYTE_PADDED);
     // DLPack 1.0 cannot tell packed elements from padded ones (`check_knows_sub_byte`).
     let mut hint = match is_sub_byte {
-        false => "max_version=(1, 0) exports it with the flag".to_owned(),
-        true => "max_version=(1, 1) exports it with the flag".to_owned(),
+        false => {
+            "max_version=(1, 0) of __dlpack__ or to_dlpack exports it with the flag".to_owned()
+        }
+        true => "max_version=(1, 1) of __dlpack__ or to_dlpack exports it with the flag".to_owned(),
     };
     // Padding is what a legacy tensor cannot state either.
     if !is_padded {
@@ -446,7 +459,7 @@ fn read_only_to_legacy(
         );
     }
     if !is_sub_byte && is_copied() {
-        hint.push_str("; copy=True gives it a copy");
+        hint.push_str("; copy=True of __dlpack__ or to_dlpack gives it a copy");
     }
     Violation::new(Rule::ReadOnlyLegacy, field, found)
         .with_hint(hint)

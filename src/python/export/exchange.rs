@@ -27,6 +27,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::error::Error;
+use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Access, Device, Flags};
 use crate::protocol::rule::{Class, Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Stream};
@@ -356,7 +357,7 @@ fn borrowed(view: &Bound<'_, PyCaiView>) -> PyResult<DLTensor> {
     if descriptor.access() == Access::ReadOnly {
         // What no assertion remedies comes first.
         descriptor.check_dlpack()?;
-        return Err(read_only());
+        return Err(read_only(descriptor));
     }
     view::refuse_padded(descriptor.borrowed(), Field::ExchangeApi)?;
     make_ready(view)?;
@@ -369,13 +370,18 @@ fn borrowed(view: &Bound<'_, PyCaiView>) -> PyResult<DLTensor> {
 }
 
 #[cold]
-fn read_only() -> PyErr {
+fn read_only(array: &Descriptor) -> PyErr {
     Violation::new(
         Rule::ReadOnlyWriter,
         Field::ExchangeApi,
         "a borrowed DLTensor",
     )
-    .with_hint("the owning function carries the flag; read_only=False asserts that writing is fine")
+    .with_hint(match view::refuse_padded(array.borrowed(), Field::ExchangeApi) {
+        Ok(()) => {
+            "the owning function carries the flag; read_only=False on import asserts that the consumer may write"
+        }
+        Err(_) => "the owning function carries the flag",
+    })
     .into()
 }
 

@@ -117,17 +117,9 @@ fn element(object: &Bound<'_, PyAny>, text: &str) -> PyResult<Option<(TypeStr, O
 
 /// Names the key of `__array_interface__`, and quotes the typestr as NumPy writes it (`<M8[ns]`).
 fn in_array(violation: Violation, typestr: &str) -> Violation {
-    let field = violation.field();
-    let violation = match field {
-        Field::CaiTypestr => violation.with_found(format!("'{typestr}'")),
-        _ => violation,
-    };
-    match field {
-        Field::CaiTypestr
-        | Field::CaiDescr
-        | Field::CaiShape
-        | Field::CaiStrides
-        | Field::CaiData => violation.in_field(Field::ArrayInterface(field.name())),
+    let violation = violation.in_interface_of(true);
+    match violation.field() {
+        Field::ArrayInterface("typestr") => violation.with_found(format!("'{typestr}'")),
         _ => violation,
     }
 }

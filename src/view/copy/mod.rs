@@ -92,6 +92,9 @@ impl CaiView {
     }
 }
 
+/// Has an array on the CPU, by a copy if the host does not read its memory.
+pub(crate) const TO_THE_CPU: &str = "cai_dlpack.from_dlpack(view, device=(1, 0))";
+
 /// A copy that will be made.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Transfer {
@@ -209,10 +212,10 @@ fn refused(own: Device) -> Violation {
         Field::Argument("copy"),
         format_args!("True, with the data on {own}"),
     );
-    if own.is_host_readable() {
-        violation.with_hint("dl_device=(1, 0) copies it to the CPU")
-    } else {
-        violation.with_hint("copy it with the library that owns it")
+    match own.is_host_readable() {
+        // Whether its elements can be copied is not known here.
+        true => violation,
+        false => violation.with_hint("copy it with the library that owns it"),
     }
 }
 
