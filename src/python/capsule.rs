@@ -250,6 +250,15 @@ impl Claimed<'_> {
     }
 }
 
+/// Ends the tensor of a capsule of this library that no one has consumed. The capsule counts as consumed then.
+#[cold]
+pub(crate) fn revoke(capsule: Bound<'_, PyAny>) {
+    let is_consumed = !is_named(&capsule, VERSIONED) && !is_named(&capsule, LEGACY);
+    if !is_consumed && check_alive(&capsule).is_ok() {
+        drop(read(capsule).and_then(|tensor| tensor.claim()));
+    }
+}
+
 /// Whether this is a capsule, of any name.
 #[inline]
 pub(crate) fn is_capsule(object: &Bound<'_, PyAny>) -> bool {

@@ -14,7 +14,6 @@ use crate::python::cpython::errors::as_attribute_error;
 use crate::python::cpython::fastcall::{self, Function, signature};
 use crate::python::cpython::getter::{self, Definition, Getter};
 use crate::python::cpython::new::{new_ints, new_str, new_uint};
-use crate::python::cpython::release;
 use crate::python::cpython::text::as_tuple;
 use crate::python::cpython::thread_exit::entries;
 use crate::python::derived::{self, AsKind, Consume, On, OneField, Synchronize, Wait};
@@ -89,6 +88,7 @@ impl PyCaiView {
     /// has handles instead of addresses (OpenCL, Vulkan, Metal, WebGPU), the handle.
     #[getter]
     fn ptr<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.give_address()?;
         new_uint(py, self.view().descriptor().data())
     }
 
@@ -173,7 +173,8 @@ impl PyCaiView {
     ///     If the host cannot read the memory, or the interface cannot represent the type.
     #[getter]
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        self.prepare()?;
+        self.check_alive()?;
+        self.follow()?;
         buffer::array_interface(py, self)
     }
 
@@ -409,10 +410,11 @@ impl Function for ToCai {
         _: Self::Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let this = derived::view(slf).get();
-        this.check_scope()?;
+        this.check_alive()?;
         let items = this.view().descriptor().check_interface()?;
         this.follow()?;
         let ready = this.view().ready_by_number()?;
+        this.check_scope()?;
         Ok(cai_dict::of(slf.py(), this.view(), items, ready)?.into_any())
     }
 }
@@ -438,11 +440,15 @@ AttributeError
         // SAFETY: called by a descriptor of the class alone, which has checked the object's class.
         let slf = unsafe { slf.cast_unchecked::<PyCaiView>() };
         let (py, this) = (slf.py(), slf.get());
-        this.prepare()?;
+        this.check_alive()?;
+        this.follow()?;
         let view = this.view();
         let items = view.descriptor().check_interface();
         match items.and_then(|items| Ok((items, view.ready_by_number()?))) {
-            Ok((items, ready)) => Ok(cai_dict::of(py, view, items, ready)?.into_any()),
+            Ok((items, ready)) => {
+                this.check_scope()?;
+                Ok(cai_dict::of(py, view, items, ready)?.into_any())
+            }
             Err(violation) => Err(as_attribute_error(&violation)),
         }
     }
@@ -470,13 +476,15 @@ impl Function for Dlpack {
             this.follow()?;
         }
         if let Some(transfer) = export.transfer() {
+            this.check_scope()?;
             let copy = export.copy(py, transfer, this.view())?;
             let (descriptor, owner) = copy.into_parts();
             return export.capsule(py, descriptor.borrowed(), owner);
         }
         export.order(py, this.view())?;
-        // The tensor owns a reference to this view, which keeps the memory: no shared count is needed.
-        let owner = release::own(slf.to_owned().into_any())?;
-        export.capsule(py, this.view().descriptor().borrowed(), owner)
+        let owner = PyCaiView::keep(slf)?;
+        let capsule = export.capsule(py, this.view().descriptor().borrowed(), owner)?;
+        this.note(&capsule);
+        Ok(capsule)
     }
 }

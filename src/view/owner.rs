@@ -15,7 +15,7 @@
 
 use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use super::kinds::Boxed;
 use super::loom::{Arc, AtomicPtr};
@@ -168,6 +168,15 @@ impl Owner {
         self.held().visit_owners(true, visit)
     }
 
+    /// Whether nothing else shares what this owner holds. What an owner that has gone did with the memory is done then.
+    pub(crate) fn is_sole(&self) -> bool {
+        let held = self.held();
+        // SAFETY: an owner with this vtable holds a count of the `Arc`, and lives.
+        let is_sole = !ptr::eq(held.vtable, &raw const SHARED) || unsafe { held.sharers() } == 1;
+        fence(Ordering::Acquire);
+        is_sole
+    }
+
     /// A second owner of the same payload, which lives until both are gone.
     #[must_use]
     pub fn share(&self) -> Self {
@@ -287,17 +296,26 @@ impl RawOwner {
                 first.held().visit_owners(sole, visit)?;
                 second.held().visit_owners(sole, visit)
             }
+            // SAFETY: the other payload that shows owners is one count of an `Arc`, which lives as long as the owner.
+            Shows::Owners if sole && unsafe { self.sharers() } != 1 => Ok(()),
             Shows::Owners => {
-                let shared = self.payload.cast::<Shared>().as_ptr().cast_const();
-                // SAFETY: the other payload that shows owners is one count of an `Arc`, from `Arc::into_raw` or
-                // `increment_strong_count`: borrowed here, and by `ManuallyDrop` not given up.
-                let arc = ManuallyDrop::new(unsafe { Arc::from_raw(shared) });
-                if sole && Arc::strong_count(&arc) != 1 {
-                    return Ok(());
-                }
-                arc.0.visit_owners(sole, visit)
+                // SAFETY: as the guard above has it, one count of an `Arc`, which keeps its content.
+                let Shared(first) = unsafe { self.payload.cast::<Shared>().as_ref() };
+                first.visit_owners(sole, visit)
             }
         }
+    }
+
+    /// Counts the owners that share the `Arc` of which this is a count.
+    ///
+    /// # Safety
+    /// The payload is a count of an `Arc<Shared>`, of an owner that lives.
+    unsafe fn sharers(self) -> usize {
+        let shared = self.payload.cast::<Shared>().as_ptr().cast_const();
+        // SAFETY: a living count (this function's contract), from `Arc::into_raw` or `increment_strong_count`: borrowed
+        // here, and by `ManuallyDrop` not given up.
+        let arc = ManuallyDrop::new(unsafe { Arc::from_raw(shared) });
+        Arc::strong_count(&arc)
     }
 }
 

@@ -6,6 +6,9 @@ import contextlib
 import ctypes
 import gc
 import random
+import sys
+import threading
+import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -361,9 +364,9 @@ def drawn_capsule(draw: random.Random, machine: Machine) -> abi.Made:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_rule_refuses_a_capsule_leaves_it_as_it_was(seed: int, machine: Machine, taker: Taker) -> None:
+def test_whatever_refuses_a_capsule_leaves_it_as_it_was(seed: int, machine: Machine, taker: Taker) -> None:
     """Drawn arrays, libraries, options and captures. Already while the error lives, and its traceback with it."""
-    draw, refused = random.Random(seed), dict[str, int]()
+    draw, refused = random.Random(seed), dict[str | None, int]()
     a, b = machine.stream(), machine.stream()
     other = exchange.make_type(getattr(StridedMemoryView, exchange.ATTRIBUTE), exchange.Producer())
     libraries: list[Any] = ["numpy", "numba", "cuda.core", "tvm_ffi", "mpi4py", np.ndarray, np.matrix, other, int]
@@ -394,16 +397,251 @@ def test_whatever_rule_refuses_a_capsule_leaves_it_as_it_was(seed: int, machine:
                 kept = cd.to(capsule, library, **keywords)
             except Exception as error:
                 rule = getattr(error, "rule", None)
-                if rule is not None:
-                    refused[rule] = refused.get(rule, 0) + 1
-                    found = (abi.name(capsule), made.released)
-                    assert found == (before, 0), (rule, library, keywords, abi.read(capsule))
+                refused[rule] = refused.get(rule, 0) + 1
+                found = (abi.name(capsule), made.released)
+                assert found == (before, 0), (error, library, keywords, abi.read(capsule))
             else:
                 del kept
         taker.close()
         taker.tensors.clear()
         assert abi.name(capsule) != before or made.released == 0
-    assert {"argument-value", "packed-legacy", "padded-legacy"} <= set(refused), refused
+    assert {None, "argument-value", "packed-legacy", "padded-legacy"} <= set(refused), refused
+
+
+class Hostile(Exception):
+    """Raises whenever it is looked at."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise KeyboardInterrupt(name)
+
+
+class Refusing:
+    """A library of drawn steps: it uses the view, keeps what it likes, and fails."""
+
+    TAKES = ("a tensor", "a derived view", "a buffer")
+    TELLS = ("the dict", "the address", "the dict once")
+    USES = ("nothing", "attributes", "a refused export", "a capsule", "a tensor that ends", *TAKES, *TELLS)
+    KEEPS = (
+        "args",
+        "notes",
+        "obj",
+        "list obj",
+        "closure",
+        "generator",
+        "comprehension",
+        "group",
+        "value",
+        "cause",
+        "hostile",
+    )
+
+    def __init__(self, draw: random.Random, handled: Exception) -> None:
+        self.uses = draw.sample(self.USES, draw.choice([0, 1, 1, 2]))
+        self.keeps = draw.sample(self.KEEPS, draw.choice([0, 1, 2]))
+        self.ours, self.interrupts = draw.random() < 0.3, draw.random() < 0.1
+        self.drops_the_view = draw.random() < 0.3
+        self.handled, self.view = handled, None
+        self.taken: list[abi.Read] = []
+        self.generator: Any = None
+
+    def __call__(self, view: Any) -> Any:
+        self.view, used = weakref.ref(view), [self.use(view, each) for each in self.uses]
+        error = self.error(view, used)
+        if self.drops_the_view:
+            view = None
+        raise error
+
+    def use(self, view: Any, how: str) -> Any:
+        match how:
+            case "attributes":
+                return view.shape, view.dtype, view.device, view.read_only, repr(view)
+            case "a refused export":
+                with contextlib.suppress(Exception):
+                    view.__dlpack__(stream=-5)
+            case "a capsule":
+                return view.__dlpack__(stream=-1, max_version=(1, 3))
+            case "a tensor that ends":
+                abi.release(abi.consume(view.__dlpack__(stream=-1)))
+            case "a tensor":
+                self.taken.append(abi.consume(view.__dlpack__(stream=-1)))
+            case "a derived view":
+                return view.on(1)
+            case "a buffer":
+                return tvm_ffi.from_dlpack(view)
+            case "the dict":
+                return view.__cuda_array_interface__
+            case "the dict once":
+                assert hasattr(view, "__cuda_array_interface__")
+            case "the address":
+                return view.ptr
+        return None
+
+    def error(self, view: Any, used: list[Any]) -> BaseException:
+        if self.ours:
+            try:
+                view.__dlpack__(stream=-5)
+            except ValueError as refused:
+                error: BaseException = refused
+        else:
+            error = KeyboardInterrupt() if self.interrupts else ValueError("no")
+        for how in self.keeps:
+            match how:
+                case "args":
+                    error.args = (view, used)
+                case "notes":
+                    error.__notes__ = [view, used]  # type: ignore[attr-defined]
+                case "obj":
+                    error = AttributeError(name="x", obj=view)
+                case "list obj":
+                    error = AttributeError(name="x", obj=[view])
+                case "closure":
+                    error.closure = lambda: view  # type: ignore[attr-defined]
+                case "generator":
+                    self.generator = (each for each in [view, used])
+                    next(self.generator)
+                case "comprehension":
+                    error.all = [[each for each in [view]] for _ in range(2)]  # type: ignore[attr-defined]
+                case "group" if sys.version_info >= (3, 11):
+                    if isinstance(error, Exception):
+                        error = ExceptionGroup("some", [error, AttributeError(name="x", obj=view)])
+                case "value":
+                    stop = StopIteration(view)
+                    stop.__context__, error = error, stop
+                case "cause":
+                    error.__cause__ = AttributeError(name="x", obj=view)
+                    error.__cause__.__context__ = self.handled
+                case "hostile":
+                    error.__context__ = Hostile(view)
+        return error
+
+    @property
+    def has_taken(self) -> bool:
+        """Whether it keeps the memory, or may: it has read the address and has the view."""
+        assert self.view is not None
+        return any(each in self.TAKES for each in self.uses) or (
+            any(each in self.TELLS for each in self.uses) and self.view() is not None
+        )
+
+    def end(self) -> None:
+        while self.taken:
+            abi.release(self.taken.pop())
+
+
+# The function that the library calls, which is found once in a process.
+CALL: list[Callable[[Any], Any]] = []
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[Any], Any]]]:
+    """A library that is not installed here, of which the last function of the list is the call."""
+    names = ("pylibraft", "pylibraft.common")
+    assert not any(name in sys.modules for name in names)
+    for name in names:
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    sys.modules["pylibraft.common"].cai_wrapper = lambda view: CALL[-1](view)  # type: ignore[attr-defined]
+    yield CALL
+    CALL.clear()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_capsule_that_a_library_refuses_is_put_back_while_the_error_lives(
+    seed: int, machine: Machine, library: list[Callable[[Any], Any]]
+) -> None:
+    """However the error keeps the view: the view has ended. Unless the library keeps the memory."""
+    draw, seen = random.Random(seed), {True: 0, False: 0}
+
+    def step() -> Iterator[int]:
+        yield 1
+        raise LookupError
+
+    def outer() -> None:
+        marker = object()  # noqa: F841
+        next(walk)
+        next(walk)
+
+    for _ in range(300):
+        made, walk = abi.make(device=(abi.CUDA, 0), data=machine.device_memory(24)), step()
+        capsule = made.capsule()
+        before = abi.name(capsule)
+        try:
+            outer()
+        except LookupError as handled:
+            refusing = Refusing(draw, handled)
+            library.append(refusing)
+            try:
+                cd.to(capsule, draw.choice(["pylibraft", sys.modules["pylibraft"]]))
+            except BaseException as error:  # noqa: BLE001
+                story, taken = (refusing.uses, refusing.keeps, refusing.drops_the_view), refusing.has_taken
+                seen[taken] += 1
+                assert (abi.name(capsule) == before, made.released) == (not taken, 0), story
+                view = refusing.view and refusing.view()
+                if not taken and view is not None:
+                    uses = [view.__dlpack__, view.to_cai, lambda: view.ptr, lambda: view.on(1), lambda: cd.view(view)]  # noqa: B023
+                    for use in uses:
+                        assert refuse(use, BufferError).rule == "scope-ended"
+                    with pytest.raises(BufferError):
+                        view.__cuda_array_interface__  # noqa: B018
+                    with pytest.raises(BufferError):
+                        tvm_ffi.from_dlpack(view)
+                if refusing.generator is not None:
+                    assert refusing.generator.gi_frame is not None, story
+                assert handled.__traceback__ is not None
+                frame = handled.__traceback__.tb_next.tb_frame  # type: ignore[union-attr]
+                assert "marker" in frame.f_locals
+                del error, view, frame
+            else:
+                raise AssertionError(story)
+        if not taken:
+            again = cd.from_dlpack(capsule)
+            assert made.released == 0
+            del again
+        refusing.end()
+        refusing.generator = None
+        del refusing, capsule
+        library.clear()
+        gc.collect()
+        assert made.released == 1, story
+    assert min(seen.values()) > 20, seen
+
+
+def test_a_thread_that_exports_while_the_library_fails(machine: Machine, library: list[Callable[[Any], Any]]) -> None:
+    """It has the memory, or the capsule has it: never both."""
+    outcomes = set()
+    for turn in range(200):
+        made = abi.make(device=(abi.CUDA, 0), data=machine.device_memory(24))
+        capsule, begun, tensors, refused = made.capsule(), threading.Event(), list[abi.Read](), list[Exception]()
+        before = abi.name(capsule)
+
+        def export(view: Any) -> None:
+            begun.set()  # noqa: B023
+            try:
+                for _ in range(turn % 20):  # noqa: B023
+                    abi.release(abi.consume(view.__dlpack__(stream=-1)))
+                tensors.append(abi.consume(view.__dlpack__(stream=-1)))  # noqa: B023
+            except BufferError as error:
+                refused.append(error)  # noqa: B023
+
+        def call(view: Any) -> None:
+            thread.start()  # noqa: B023
+            begun.wait()  # noqa: B023
+            raise ValueError("no")
+
+        view: list[Any] = []
+        thread = threading.Thread(target=lambda: export(view.pop()), daemon=True)  # noqa: B023
+        library.append(lambda each: (view.append(each), call(each)))  # noqa: B023
+        with pytest.raises(ValueError, match="no"):
+            cd.to(capsule, "pylibraft")
+        is_back = abi.name(capsule) == before
+        thread.join(60)
+        assert not (is_back and tensors) and made.released == (not is_back and not tensors)
+        outcomes.add(is_back)
+        for tensor in tensors:
+            abi.release(tensor)
+        refused.clear()
+        del capsule, thread, view
+        gc.collect()
+        assert made.released == 1
+    assert outcomes, outcomes
 
 
 @pytest.mark.parametrize("deletes", [False, True])

@@ -1,11 +1,14 @@
 //! The fields of a Python view beside the Rust view.
 
+use std::sync::Arc;
+
 #[cfg(not(Py_LIMITED_API))]
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyInt;
 
+use crate::python::class::recall::Recall;
 use crate::python::class::scope::Scope;
 use crate::python::cpython::release;
 
@@ -24,13 +27,17 @@ pub(crate) struct Rare {
     pub(crate) producer_object: Option<Py<PyAny>>,
     /// The consume block that the view belongs to.
     pub(crate) scope: Option<Scope>,
+    /// The tensor that a refusal takes back.
+    pub(crate) recall: Option<Arc<Recall>>,
 }
 
 impl Beside {
     /// Boxes `rare`, if it holds anything.
     pub(crate) fn new(rare: Rare) -> Self {
-        let is_empty =
-            rare.stream_object.is_none() && rare.producer_object.is_none() && rare.scope.is_none();
+        let is_empty = rare.stream_object.is_none()
+            && rare.producer_object.is_none()
+            && rare.scope.is_none()
+            && rare.recall.is_none();
         Self {
             rare: (!is_empty).then(|| Box::new(rare)),
         }
@@ -89,6 +96,20 @@ impl Beside {
         if let Some(rare) = self.rare {
             rare.end();
         }
+    }
+}
+
+impl Rare {
+    /// As [`PyCaiView::check_alive`](crate::python::class::view::PyCaiView::check_alive).
+    pub(crate) fn check(&self) -> PyResult<()> {
+        self.scope.as_ref().map_or(Ok(()), Scope::check)?;
+        (self.recall.as_deref()).map_or(Ok(()), Recall::check)
+    }
+
+    /// As [`PyCaiView::check_scope`](crate::python::class::view::PyCaiView::check_scope).
+    pub(crate) fn take(&self) -> PyResult<()> {
+        self.scope.as_ref().map_or(Ok(()), Scope::check)?;
+        (self.recall.as_deref()).map_or(Ok(()), Recall::take)
     }
 }
 

@@ -6,5 +6,6 @@ pub(crate) mod beside;
 pub(crate) mod consume;
 pub(crate) mod dtype;
 pub(crate) mod order;
+pub(crate) mod recall;
 pub(crate) mod scope;
 pub(crate) mod view;

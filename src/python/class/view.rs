@@ -2,16 +2,18 @@
 
 use std::mem::{ManuallyDrop, MaybeUninit};
 
+use pyo3::Borrowed;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
 use crate::protocol::stream::Stream;
 use crate::python::call::policy;
 use crate::python::class::beside::{Beside, Rare};
+use crate::python::class::recall::Recall;
 use crate::python::class::scope::Scope;
 use crate::python::cpython::release;
 use crate::python::cpython::release::{PARENT, PYTHON};
-use crate::view::CaiView;
+use crate::view::{CaiView, Owner, RawOwner};
 
 /// A view of a strided array in memory that CUDA (or, from DLPack, the host) can access; keeps the owner alive.
 ///
@@ -111,6 +113,7 @@ impl PyCaiView {
             stream_object: clone(py, self.stream_object()),
             producer_object: clone(py, self.producer_object()),
             scope: self.scope().cloned(),
+            recall: None,
         };
         Self::with(view, Beside::new(rare))
     }
@@ -130,14 +133,14 @@ impl PyCaiView {
             stream_object: Some(stream_object),
             producer_object: clone(slf.py(), this.producer_object()),
             scope: Some(scope),
+            recall: None,
         };
         let view = kept_by_parent(slf, view.clone())?;
         Ok(Self::with(view, Beside::new(rare)))
     }
 
-    /// Returns the Rust view.
-    #[must_use]
-    pub fn view(&self) -> &CaiView {
+    /// Returns the Rust view, which may have ended ([`check_scope`](Self::check_scope)).
+    pub(crate) fn view(&self) -> &CaiView {
         &self.view
     }
 
@@ -159,16 +162,66 @@ impl PyCaiView {
         self.beside.rare()?.producer_object.as_ref()
     }
 
-    /// Refuses a view whose consume block has ended, after which nothing orders its use.
+    /// Refuses a view that has ended: its consume block, after which nothing orders its use, or its tensor is in its
+    /// capsule again. After this use the view may keep the memory for someone else.
     #[inline]
     pub(crate) fn check_scope(&self) -> PyResult<()> {
-        self.scope().map_or(Ok(()), Scope::check)
+        self.beside.rare().map_or(Ok(()), Rare::take)
     }
 
-    /// Refuses a view that DLPack cannot export: of an ended consume block, or of items that only CAI can describe.
+    /// Refuses a view that has ended, before a use that may be refused, or that shares the owner ([`keep`](Self::keep)).
+    #[inline]
+    pub(crate) fn check_alive(&self) -> PyResult<()> {
+        self.beside.rare().map_or(Ok(()), Rare::check)
+    }
+
+    fn recall(&self) -> Option<&Recall> {
+        self.beside.rare()?.recall.as_deref()
+    }
+
+    /// As [`check_scope`](Self::check_scope), of a view whose order does not matter.
+    pub(crate) fn give_address(&self) -> PyResult<()> {
+        self.recall().map_or(Ok(()), Recall::take)
+    }
+
+    /// Returns an owner that keeps the memory and the stream objects for a tensor: a reference to the view, for which no
+    /// shared count is needed; shares of both if the view may end before.
+    ///
+    /// # Errors
+    /// `scope-ended`; those of [`release::own`].
+    #[inline(always)]
+    pub(crate) fn keep(slf: Borrowed<'_, '_, Self>) -> PyResult<RawOwner> {
+        match slf.get().recall() {
+            None => release::own(slf.to_owned().into_any()),
+            Some(recall) => slf.get().share(slf.py(), recall),
+        }
+    }
+
+    #[cold]
+    fn share(&self, py: Python<'_>, recall: &Recall) -> PyResult<RawOwner> {
+        let mut owner = recall.share(&self.view)?;
+        for object in [self.stream_object(), self.producer_object()]
+            .into_iter()
+            .flatten()
+        {
+            let kept = release::own(object.bind(py).clone())?;
+            owner = owner.beside(Owner::from_raw(kept));
+        }
+        Ok(owner.into_raw())
+    }
+
+    /// Notes a capsule of [`keep`](Self::keep).
+    #[inline(always)]
+    pub(crate) fn note(&self, capsule: &Bound<'_, PyAny>) {
+        if let Some(recall) = self.recall() {
+            recall.note(capsule);
+        }
+    }
+
+    /// Refuses a view that DLPack cannot export: one that has ended, or of items that only CAI can describe.
     #[inline]
     pub(crate) fn check_array(&self) -> PyResult<()> {
-        self.check_scope()?;
+        self.check_alive()?;
         Ok(self.view.descriptor().check_dlpack()?)
     }
 
@@ -241,6 +294,7 @@ impl PyCaiView {
             stream_object,
             producer_object: clone(slf.py(), this.producer_object()),
             scope: this.scope().cloned(),
+            recall: None,
         };
         let view = kept_by_parent(slf, this.view.ready_on(stream))?;
         Ok(Self::with(view, Beside::new(rare)))

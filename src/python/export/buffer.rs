@@ -105,6 +105,7 @@ pub(crate) fn array_interface<'py>(
         let violation = Violation::new(Rule::NumpyDtype, field, format_args!("'{typestr}'"));
         return Err(as_attribute_error(&violation));
     }
+    this.check_scope()?;
     wait(view)?;
     let names = names(py);
     let dict = new_dict(py)?;

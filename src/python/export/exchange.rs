@@ -340,7 +340,7 @@ fn make_ready(view: &Bound<'_, PyCaiView>) -> PyResult<()> {
 fn owning(view: &Bound<'_, PyCaiView>) -> PyResult<NonNull<DLManagedTensorVersioned>> {
     make_ready(view)?;
     let descriptor = view.get().view().descriptor();
-    let owner = release::own(view.clone().into_any())?;
+    let owner = PyCaiView::keep(view.as_borrowed())?;
     // The view shares the memory, so that the tensor is no copy.
     let flags = descriptor.flags().with(Flags::IS_COPIED, false);
     build(descriptor.borrowed(), flags.bits(), owner).map_err(|error| {
@@ -361,6 +361,7 @@ fn borrowed(view: &Bound<'_, PyCaiView>) -> PyResult<DLTensor> {
     }
     view::refuse_padded(descriptor.borrowed(), Field::ExchangeApi)?;
     make_ready(view)?;
+    view.get().check_scope()?;
     Ok(view::header(
         descriptor.borrowed(),
         descriptor.ndim(),

@@ -13,6 +13,7 @@ mod named;
 mod order;
 
 use std::mem::MaybeUninit;
+use std::sync::Arc;
 
 use pyo3::Borrowed;
 use pyo3::prelude::*;
@@ -22,7 +23,8 @@ use crate::protocol::stream::{Platform, Request, Stream};
 use crate::python::call::options::{Options, with_options};
 use crate::python::call::stream;
 use crate::python::capsule;
-use crate::python::class::beside::Beside;
+use crate::python::class::beside::{Beside, Rare};
+use crate::python::class::recall::Recall;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::Function;
 use crate::python::cpython::recursion::Level;
@@ -128,8 +130,7 @@ enum Way<'a, 'py> {
     Call(LibraryCall<'a, 'py>, Option<Stream>),
 }
 
-/// Hands over the tensor of a capsule. If it is refused by a rule of this library, which may be that of the view's export
-/// in the library's call, the tensor is put back.
+/// Hands over the tensor of a capsule. If the library does not take it, the tensor is put back.
 #[cold]
 fn of_capsule<'py>(
     capsule: &Bound<'py, PyAny>,
@@ -153,40 +154,25 @@ fn of_capsule<'py>(
         }
     };
     let claimed = offer.to_restore();
-    let view = claim(offer, options)?;
-    let owner = view.owner().share();
-    let made = match way {
-        Way::Table(table) => by_table::pass(py, view, table),
+    let (view, recall) = Recall::of(claim(offer, options)?);
+    let (made, given) = match way {
+        Way::Table(table) => (by_table::pass(py, view, table), None),
         Way::Call(call, ready) => {
-            let view = with_objects(view, options);
-            call.call(&moved(view, ready, stream).into_object(py)?)
+            let view = with_objects(view, options, Some(recall.clone()));
+            let view = moved(view, ready, stream).into_object(py)?;
+            (call.call(&view), Some(view))
         }
     };
     let made = made.and_then(|made| consumer.checked(made));
-    if let Err(error) = &made
-        && is_ours(error, py)
-    {
-        let_go(error, py);
-        claimed.restore(owner);
+    match &made {
+        Ok(_) => recall.settle(),
+        Err(_) => {
+            if let Some(owner) = recall.recall(py, given) {
+                claimed.restore(owner);
+            }
+        }
     }
     made
-}
-
-/// Whether an error names a rule of this library.
-fn is_ours(error: &PyErr, py: Python<'_>) -> bool {
-    error.value(py).hasattr("rule").unwrap_or(false)
-}
-
-/// Clears the variables of the library's functions that an error has ended: they keep the view.
-fn let_go(error: &PyErr, py: Python<'_>) {
-    let Some(traceback) = error.traceback(py) else {
-        return;
-    };
-    let cleared = py
-        .import("traceback")
-        .and_then(|module| module.call_method1("clear_frames", (traceback,)));
-    // One that could not be cleared goes with the error, and the tensor with it.
-    release::dropping(|| drop(cleared));
 }
 
 /// Reads the caller's stream, by the rules of the array's memory.
@@ -211,7 +197,7 @@ fn own<'py>(
     let (view, ready) = if capsule::is_capsule(object) {
         let offer = route::offer_of_capsule(object, options)?;
         let ready = ordered(py, &offer.unowned(), stream)?;
-        (with_objects(claim(offer, options)?, options), ready)
+        (with_objects(claim(offer, options)?, options, None), ready)
     } else {
         let view = object::value(object, options)?;
         let ready = ordered(py, view.view(), stream)?;
@@ -247,9 +233,19 @@ fn claim(offer: Offer<'_>, options: &Options<'_, '_>) -> PyResult<CaiView> {
 }
 
 /// Wraps the view of a capsule with the object of `producer_stream=`.
-fn with_objects(view: CaiView, options: &Options<'_, '_>) -> PyCaiView {
-    let beside = Beside::default().keeping(None, options.producer_object.as_deref());
-    PyCaiView::with(view, beside)
+fn with_objects(
+    view: CaiView,
+    options: &Options<'_, '_>,
+    recall: Option<Arc<Recall>>,
+) -> PyCaiView {
+    let beside = Beside::new(Rare {
+        recall,
+        ..Rare::default()
+    });
+    PyCaiView::with(
+        view,
+        beside.keeping(None, options.producer_object.as_deref()),
+    )
 }
 
 /// Makes the view ready on another stream, which has been ordered, and keeps that stream's object.

@@ -10,6 +10,7 @@ use pyo3::types::{PyDict, PyModule, PyString};
 
 use crate::partners::PARTNERS;
 use crate::python::cpython::new::new_uint;
+use crate::python::cpython::release;
 use crate::python::to::imported::Imported;
 
 /// An object by which a library was named. It is kept, so that no other object gets its address.
@@ -83,9 +84,10 @@ pub(super) fn remember(library: &Bound<'_, PyAny>, imported: &'static Imported) 
     });
     for cell in &BY_ADDRESS {
         match cell.set(named) {
-            Ok(()) => break,
+            Ok(()) => return Ok(()),
             Err(taken) => named = taken,
         }
     }
+    release::dropping(|| drop(named));
     Ok(())
 }
