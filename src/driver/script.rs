@@ -3,8 +3,9 @@
 //! It knows streams, contexts, captures and pointers as far as it was told, holds itself to the
 //! rules that order depends on (an event is recorded in its own context only; a default stream
 //! needs a current context), and can be told to fail. It orders nothing: the simulated driver in
-//! conformance/ does that.
+//! conformance/ does that. Its memory is numbers, unless it is told to [have some](Script::with_memory).
 
+use std::alloc::{Layout, alloc, dealloc};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -78,6 +79,18 @@ struct State {
     events: HashMap<Event, Context>,
     made: u64,
     exclusive: Vec<i32>,
+    /// The blocks that are allocated; `None` if memory is only numbers.
+    memory: Option<HashMap<u64, Layout>>,
+    objects: HashMap<UserObject, Kept>,
+    /// What graphs keep, by the graph.
+    kept: HashMap<Graph, Vec<Kept>>,
+}
+
+/// The data of a user object, as an address, and the function that ends it.
+#[derive(Debug)]
+struct Kept {
+    data: usize,
+    destroy: HostFunction,
 }
 
 #[derive(Debug)]
@@ -215,6 +228,40 @@ impl Script {
         self
     }
 
+    /// Makes no call fail any more.
+    pub(crate) fn without_faults(&self) -> &Self {
+        self.lock().faults.clear();
+        self
+    }
+
+    /// Has memory from now on: what is allocated can be read and written, copies are made and host functions run, all at
+    /// once. Nothing may be told of an address that is none.
+    pub(crate) fn with_memory(&self) -> &Self {
+        self.lock().memory.get_or_insert_default();
+        self
+    }
+
+    /// The number of allocations that have not been freed.
+    pub(crate) fn allocated(&self) -> usize {
+        self.lock().memory.as_ref().map_or(0, HashMap::len)
+    }
+
+    /// Forgets what is behind an address.
+    pub(crate) fn forget_pointer(&self, pointer: u64) -> &Self {
+        self.lock().pointers.remove(&pointer);
+        self
+    }
+
+    /// Ends a graph and all that was made of it.
+    pub(crate) fn end_graph(&self, number: u64) {
+        let graph = NonZeroU64::new(number).map(Graph);
+        let kept = graph.and_then(|graph| self.lock().kept.remove(&graph));
+        for Kept { data, destroy } in kept.into_iter().flatten() {
+            // SAFETY: called once with the data that it was given with, by `user_object_create`'s contract.
+            unsafe { destroy(std::ptr::with_exposed_provenance_mut(data)) };
+        }
+    }
+
     /// The calls so far, each as its name and its arguments.
     pub(crate) fn calls(&self) -> Vec<String> {
         self.lock().calls.clone()
@@ -267,6 +314,76 @@ impl Script {
 }
 
 impl State {
+    /// Allocates, of a context or of a pool.
+    fn allocate(&mut self, nbytes: u64, kind: MemoryKind, context: Option<Context>) -> u64 {
+        self.made += 1;
+        let Some(memory) = &mut self.memory else {
+            return 0x7_0000_0000 + (self.made << 20);
+        };
+        let block = Layout::from_size_align(nbytes.max(1) as usize, 256).expect("a block");
+        // SAFETY: the size is not zero.
+        let start = unsafe { alloc(block) };
+        let pointer = start.expose_provenance() as u64;
+        memory.insert(pointer, block);
+        let host_pointer = match kind {
+            MemoryKind::Device => 0,
+            _ => pointer,
+        };
+        let info = PointerInfo {
+            kind,
+            ordinal: 0,
+            device_pointer: pointer,
+            host_pointer,
+            context,
+            range: Some((pointer, nbytes)),
+            mapped: true,
+        };
+        self.pointers.insert(pointer, info);
+        pointer
+    }
+
+    /// What is behind an address: of memory that is there, also of one within it.
+    fn behind(&self, pointer: u64) -> Option<PointerInfo> {
+        if let Some(info) = self.pointers.get(&pointer) {
+            return Some(*info);
+        }
+        self.memory.as_ref()?;
+        self.pointers.values().find_map(|info| {
+            let (start, nbytes) = info.range?;
+            let offset = pointer.checked_sub(start).filter(|at| *at < nbytes)?;
+            let moved = |address: u64| if address == 0 { 0 } else { address + offset };
+            Some(PointerInfo {
+                device_pointer: moved(info.device_pointer),
+                host_pointer: moved(info.host_pointer),
+                ..*info
+            })
+        })
+    }
+
+    /// # Safety
+    /// `pointer` was allocated here, nothing uses it any more.
+    unsafe fn free(&mut self, pointer: u64) {
+        let Some(memory) = &mut self.memory else {
+            return;
+        };
+        let block = memory.remove(&pointer).expect("memory that is freed once");
+        self.pointers.remove(&pointer);
+        let start = std::ptr::with_exposed_provenance_mut(pointer as usize);
+        // SAFETY: allocated with this layout, and not freed before: it was in the map.
+        unsafe { dealloc(start, block) };
+    }
+
+    /// # Safety
+    /// If memory is more than numbers, `nbytes` are readable at `from`, writable at `to`, and the two do not overlap.
+    unsafe fn copy(&self, to: u64, from: u64, nbytes: u64) {
+        if self.memory.is_some() {
+            let to = std::ptr::with_exposed_provenance_mut::<u8>(to as usize);
+            let from = std::ptr::with_exposed_provenance::<u8>(from as usize);
+            // SAFETY: this function's contract.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, nbytes as usize) };
+        }
+    }
+
     fn thread_context(&self, call: &'static str) -> Result<Context, DriverError> {
         let thread = std::thread::current().id();
         self.current
@@ -320,7 +437,7 @@ impl Driver for Script {
             range: None,
             mapped: false,
         };
-        let info = state.pointers.get(&pointer).copied().unwrap_or(unknown);
+        let info = state.behind(pointer).unwrap_or(unknown);
         Ok(PointerInfo {
             range: info.range.filter(|_| want_range),
             ..info
@@ -348,16 +465,22 @@ impl Driver for Script {
 
     unsafe fn user_object_create(
         &self,
-        _data: *mut c_void,
-        _destroy: HostFunction,
+        data: *mut c_void,
+        destroy: HostFunction,
     ) -> Result<UserObject, DriverError> {
-        self.call("cuUserObjectCreate", "")
-            .map(|_| UserObject(NonZeroU64::MIN))
+        let mut state = self.call("cuUserObjectCreate", "")?;
+        let number = NonZeroU64::MIN.saturating_add(state.objects.len() as u64);
+        let data = data.expose_provenance();
+        let kept = Kept { data, destroy };
+        state.objects.insert(UserObject(number), kept);
+        Ok(UserObject(number))
     }
 
-    fn graph_retain(&self, graph: Graph, _object: UserObject) -> Result<(), DriverError> {
-        self.call("cuGraphRetainUserObject", &format!("{:#x}", graph.0))
-            .map(|_| ())
+    fn graph_retain(&self, graph: Graph, object: UserObject) -> Result<(), DriverError> {
+        let mut state = self.call("cuGraphRetainUserObject", &format!("{:#x}", graph.0))?;
+        let kept = state.objects.remove(&object);
+        state.kept.entry(graph).or_default().extend(kept);
+        Ok(())
     }
 
     fn stream_context(&self, stream: Stream) -> Result<Context, DriverError> {
@@ -506,8 +629,8 @@ impl Driver for Script {
 
     fn alloc(&self, nbytes: u64) -> Result<u64, DriverError> {
         let mut state = self.call("cuMemAlloc", &nbytes.to_string())?;
-        state.made += 1;
-        Ok(0x7_0000_0000 + (state.made << 20))
+        let context = state.thread_context("cuMemAlloc").ok();
+        Ok(state.allocate(nbytes, MemoryKind::Device, context))
     }
 
     fn alloc_async(&self, nbytes: u64, stream: Stream) -> Result<u64, DriverError> {
@@ -515,20 +638,19 @@ impl Driver for Script {
             "cuMemAllocAsync",
             &format!("{nbytes} {}", stream_name(stream)),
         )?;
-        state.made += 1;
-        Ok(0x7_0000_0000 + (state.made << 20))
+        Ok(state.allocate(nbytes, MemoryKind::Device, None))
     }
 
     fn alloc_managed(&self, nbytes: u64) -> Result<u64, DriverError> {
         let mut state = self.call("cuMemAllocManaged", &nbytes.to_string())?;
-        state.made += 1;
-        Ok(0x7_0000_0000 + (state.made << 20))
+        let context = state.thread_context("cuMemAllocManaged").ok();
+        Ok(state.allocate(nbytes, MemoryKind::Managed, context))
     }
 
     fn alloc_pinned(&self, nbytes: u64) -> Result<u64, DriverError> {
         let mut state = self.call("cuMemHostAlloc", &nbytes.to_string())?;
-        state.made += 1;
-        Ok(0x7_0000_0000 + (state.made << 20))
+        let context = state.thread_context("cuMemHostAlloc").ok();
+        Ok(state.allocate(nbytes, MemoryKind::Pinned, context))
     }
 
     fn exchange_capture_mode(&self, mode: u32) -> Result<u32, DriverError> {
@@ -537,12 +659,17 @@ impl Driver for Script {
     }
 
     unsafe fn free(&self, pointer: u64) -> Result<(), DriverError> {
-        self.call("cuMemFree", &format!("{pointer:#x}")).map(|_| ())
+        let mut state = self.call("cuMemFree", &format!("{pointer:#x}"))?;
+        // SAFETY: this function's contract.
+        unsafe { state.free(pointer) };
+        Ok(())
     }
 
     unsafe fn free_pinned(&self, pointer: u64) -> Result<(), DriverError> {
-        self.call("cuMemFreeHost", &format!("{pointer:#x}"))
-            .map(|_| ())
+        let mut state = self.call("cuMemFreeHost", &format!("{pointer:#x}"))?;
+        // SAFETY: this function's contract.
+        unsafe { state.free(pointer) };
+        Ok(())
     }
 
     unsafe fn copy_async(
@@ -553,17 +680,26 @@ impl Driver for Script {
         stream: Stream,
     ) -> Result<(), DriverError> {
         let arguments = format!("{to:#x} {from:#x} {nbytes} {}", stream_name(stream));
-        self.call("cuMemcpyAsync", &arguments).map(|_| ())
+        let state = self.call("cuMemcpyAsync", &arguments)?;
+        // SAFETY: this function's contract, for real memory; the copy is made at once.
+        unsafe { state.copy(to, from, nbytes) };
+        Ok(())
     }
 
     unsafe fn host_function(
         &self,
         stream: Stream,
-        _function: HostFunction,
-        _data: *mut c_void,
+        function: HostFunction,
+        data: *mut c_void,
     ) -> Result<(), DriverError> {
-        self.call("cuLaunchHostFunc", &stream_name(stream))
-            .map(|_| ())
+        let state = self.call("cuLaunchHostFunc", &stream_name(stream))?;
+        let runs = state.memory.is_some();
+        drop(state);
+        if runs {
+            // SAFETY: called once, by this function's contract.
+            unsafe { function(data) };
+        }
+        Ok(())
     }
 
     unsafe fn copy_2d_async(&self, copy: &Copy2d, stream: Stream) -> Result<(), DriverError> {
@@ -578,7 +714,12 @@ impl Driver for Script {
         let stream = stream_name(stream);
         let arguments =
             format!("{to:#x}/{to_pitch} {from:#x}/{from_pitch} {width}x{height} {stream}");
-        self.call("cuMemcpy2DAsync", &arguments).map(|_| ())
+        let state = self.call("cuMemcpy2DAsync", &arguments)?;
+        for row in 0..*height {
+            // SAFETY: this function's contract, for real memory; the copy is made at once.
+            unsafe { state.copy(to + row * to_pitch, from + row * from_pitch, *width) };
+        }
+        Ok(())
     }
 }
 

@@ -1,52 +1,76 @@
-//! Random programs over the safe functions, on the scripted driver: under Miri no order of calls, clones, drops and
-//! threads is undefined behaviour, and each owner is dropped once.
+//! Random programs over the safe functions, on the scripted driver: under Miri no order of calls, clones, drops, threads
+//! and refusals of the driver is undefined behaviour, each owner is dropped once, all that was allocated is freed, and
+//! each array holds what it must.
 //!
-//! Memory is real and the views of it are honest, so that all that is left to go wrong is this library's.
+//! Memory is real and the views of it are honest, so that all that is left to go wrong is this library's. Elements are
+//! written, by `unsafe` code that keeps its contract, while only one thread runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::driver::script::{self, Script};
-use crate::protocol::descriptor::RawTensor;
-use crate::protocol::device::Flags;
+use crate::protocol::stream::Capture;
 
-const CONTEXT: u64 = 0xa;
+mod arrays;
+
+use arrays::{Array, Content, Maker};
+
+/// Of this test alone: what is freed is taken over by no other test.
+const CONTEXT: u64 = 0x5afe;
 const HANDLES: [Stream; 4] = [
     Stream::from_raw(0xa1),
     Stream::from_raw(0xa2),
     Stream::LegacyDefault,
     Stream::PerThreadDefault,
 ];
-const PROGRAMS: u64 = if cfg!(miri) { 6 } else { 2_000 };
+const PROGRAMS: u64 = if cfg!(miri) { 8 } else { 1_500 };
 const STEPS: usize = 60;
-
-/// Memory that counts its end.
-struct Memory {
-    // No box: its unique pointer moves with it, and what was derived from it would end.
-    _values: Vec<f32>,
-    ended: Arc<AtomicUsize>,
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        self.ended.fetch_add(1, Ordering::Relaxed);
-    }
-}
+/// Calls that fail now and then; not those whose failure leaks on purpose: one that frees, and those by which a graph is
+/// given what it keeps.
+const FALLIBLE: [&str; 17] = [
+    "cuEventCreate",
+    "cuEventRecord",
+    "cuEventQuery",
+    "cuStreamWaitEvent",
+    "cuStreamIsCapturing",
+    "cuStreamGetCtx",
+    "cuStreamGetId",
+    "cuStreamCreate",
+    "cuStreamSynchronize",
+    "cuCtxGetCurrent",
+    "cuPointerGetAttributes",
+    "cuMemAlloc",
+    "cuMemAllocAsync",
+    "cuMemAllocManaged",
+    "cuMemHostAlloc",
+    "cuMemcpyAsync",
+    "cuLaunchHostFunc",
+];
 
 struct Random(u64);
 
 impl Random {
-    fn below(&mut self, end: usize) -> usize {
+    fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        (self.0 >> 8) as usize % end.max(1)
+        self.0
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        (self.next() >> 8) as usize % end.max(1)
     }
 
     fn stream(&mut self) -> Stream {
         HANDLES[self.below(HANDLES.len())]
+    }
+
+    /// Rarely none.
+    fn extent(&mut self) -> i64 {
+        [0, 1, 1, 2, 2, 3, 3, 4, 2, 3][self.below(10)]
     }
 }
 
@@ -59,106 +83,107 @@ enum Exported {
 /// What a program holds.
 struct Held {
     random: Random,
-    views: Vec<CaiView>,
-    tensors: Vec<Exported>,
+    driver: &'static Script,
+    maker: Maker,
+    arrays: Vec<Array>,
+    tensors: Vec<(Exported, Content)>,
     owners: Vec<Owner>,
-    guards: Vec<ConsumeGuard>,
-    made: usize,
-    ended: Arc<AtomicUsize>,
+    guards: Vec<(ConsumeGuard, Content)>,
+    /// The captures so far, and the graphs that keep something.
+    captures: u64,
+    graphs: Vec<u64>,
 }
 
 impl Held {
-    /// Makes a view of fresh memory, on the host or as a device's; rarely without elements or axes.
-    fn make(&mut self) {
-        let shapes: [&[i64]; 5] = [&[2, 3], &[6], &[], &[0, 4], &[1, 2, 1, 3, 1]];
-        let values: Vec<f32> = (0_u8..6).map(f32::from).collect();
-        let device = [Device::HOST, Device::cuda(0)][self.random.below(2)];
-        let descriptor = Descriptor::new(&RawTensor {
-            data: values.as_ptr().expose_provenance() as u64,
-            device_type: device.device_type,
-            device_id: device.id,
-            shape: shapes[self.random.below(5)],
-            flags: [Flags::NONE, Flags::READ_ONLY][self.random.below(2)],
-            ..RawTensor::EXAMPLE
-        });
-        let (ready, producer) = match device {
-            Device::HOST => (Stream::None, Stream::None),
-            _ => (self.random.stream(), self.random.stream()),
-        };
-        let ended = Arc::clone(&self.ended);
-        self.made += 1;
-        let owner = Owner::new(Memory {
-            _values: values,
-            ended,
-        });
-        let descriptor = descriptor.expect("a valid tensor");
-        // SAFETY: the elements lie in the vector, which the owner keeps; the scripted driver follows no stream.
-        let view = unsafe { CaiView::new(descriptor, ready, owner) };
-        // SAFETY: nothing works on the memory.
-        self.views.push(unsafe { view.with_producer(producer) });
+    fn step(&mut self) {
+        if self.random.below(4) == 0 {
+            let (call, after) = (self.random.below(FALLIBLE.len()), self.random.below(3));
+            // No code that means that a context is gone, and all memory with it; nor that memory is short.
+            let code = [1, 400, 801, 999][self.random.below(4)];
+            self.driver.fault(FALLIBLE[call], after as u32, code);
+        }
+        self.one_step();
+        self.driver.without_faults().current(CONTEXT);
+        keep::round(self.driver);
+        if let Some(at) = self.any() {
+            self.arrays[at].check();
+        }
     }
 
-    fn step(&mut self) {
-        let at = self.random.below(self.views.len());
-        let Some(mut view) = self.views.get(at).cloned() else {
+    fn one_step(&mut self) {
+        let Some(at) = self.any() else {
             return self.make();
         };
-        let other = self.any_view();
-        let stream = self.live(&other);
-        match self.random.below(16) {
+        let array = self.arrays[at].clone();
+        let other = self.arrays[self.random.below(self.arrays.len())].clone();
+        let stream = self.live(&other.view);
+        let view = &array.view;
+        let same = |made: CaiView| array.with(made);
+        match self.random.below(26) {
             0 => self.make(),
-            1 => self.views.extend([view.clone()]),
-            2 => drop(self.views.swap_remove(at)),
-            3 => self
-                .tensors
-                .extend(view.to_dlpack(stream).map(Exported::Versioned)),
-            4 => self
-                .tensors
-                .extend(view.to_dlpack(LiveStream::NONE).map(Exported::Versioned)),
-            5 => self.tensors.extend(
-                view.to_dlpack_legacy(LiveStream::NONE)
-                    .map(Exported::Legacy),
-            ),
-            6 => self.take_over(),
-            7 => drop(self.tensors.pop()),
-            8 => {
-                if let Ok(typed) = view.typed::<f32>() {
-                    let values = typed.as_view_of_all();
-                    assert!(values.iter().all(|value| (0.0..6.0).contains(value)));
-                }
-                assert!(view.typed::<i8>().is_err());
+            1 => self.arrays.extend([array.clone()]),
+            2 | 3 => drop(self.arrays.swap_remove(at)),
+            4 => self.export(&array, stream),
+            5 => self.export(&array, LiveStream::NONE),
+            6 => {
+                let tensor = view.to_dlpack_legacy(LiveStream::NONE);
+                let tensor = tensor.map(Exported::Legacy);
+                self.tensors
+                    .extend(tensor.map(|tensor| (tensor, array.content.clone())));
             }
-            9 => {
-                if let Ok(mut typed) = view.typed_mut::<f32>() {
-                    let again = typed.reborrow();
-                    let _ = (again.shape().len(), again.as_view().as_ptr());
-                }
+            7 | 8 => self.take_over(stream),
+            9 => drop(self.tensors.pop()),
+            10 => self.arrays[at].reverse(),
+            11 => self.arrays.extend(view.on(stream).map(same)),
+            12 => self.arrays.extend(view.synchronize().map(same)),
+            13 => {
+                let guard = view.consume(stream);
+                self.guards
+                    .extend(guard.map(|guard| (guard, array.content.clone())));
             }
-            10 => self
-                .views
-                .extend(view.on(stream).into_iter().chain(view.synchronize())),
-            11 => self.guards.extend(view.consume(stream)),
-            12 => self.end_a_guard(),
-            13 => self.views.extend(
-                view.present_as(PresentAs::Host)
-                    .into_iter()
-                    .chain(view.copy_to_host_if_host()),
-            ),
-            14 => {
-                self.owners.push(view.owner().share());
-                let _ = (
-                    view.interface(),
-                    view.borrow_memory().is_ok(),
-                    view.borrow_memory_mut().is_ok(),
-                );
+            14 => self.end_a_guard(),
+            15 => {
+                let side = [PresentAs::Host, PresentAs::Cuda][self.random.below(2)];
+                self.arrays.extend(view.present_as(side).map(same));
             }
+            16 | 17 => {
+                let copy = view.copy_on(stream).map(|copy| array.copied(copy));
+                self.arrays.extend(copy);
+            }
+            18 => {
+                let copy = view.copy_to_host().map(|copy| array.copied(copy));
+                self.arrays.extend(copy);
+            }
+            19 => drop(CaiView::empty(view.descriptor(), stream.number())),
+            20 => self.arrays.extend(array.field(&mut self.random)),
+            21 => self.keep(at),
+            22 => self.borrow(),
+            23 => self.capture(view),
+            24 => self.end_a_graph(),
             _ => self.on_a_thread(),
         }
     }
 
-    fn any_view(&mut self) -> CaiView {
-        let at = self.random.below(self.views.len());
-        self.views[at].clone()
+    fn any(&mut self) -> Option<usize> {
+        let at = self.random.below(self.arrays.len());
+        (!self.arrays.is_empty()).then_some(at)
+    }
+
+    fn make(&mut self) {
+        let made = match self.random.below(4) {
+            0 => self.maker.records(&mut self.random),
+            _ => self.maker.array(&mut self.random),
+        };
+        let producer = match made.view.device() {
+            Device::HOST => Stream::None,
+            _ => self.random.stream(),
+        };
+        let view = match self.random.below(3) {
+            0 => made.view.clone(),
+            // SAFETY: nothing works on the memory, and the scripted driver's streams are alive to the end.
+            _ => unsafe { made.view.clone().with_producer(producer) },
+        };
+        self.arrays.push(made.with(view));
     }
 
     /// A view's stream, which its owner keeps, or a promised one.
@@ -170,72 +195,158 @@ impl Held {
         }
     }
 
-    fn take_over(&mut self) {
-        let Some(tensor) = self.tensors.pop() else {
+    fn export(&mut self, array: &Array, stream: LiveStream<'_>) {
+        let tensor = array.view.to_dlpack(stream).map(Exported::Versioned);
+        self.tensors
+            .extend(tensor.map(|tensor| (tensor, array.content.clone())));
+    }
+
+    fn take_over(&mut self, ready: LiveStream<'_>) {
+        let Some((tensor, content)) = self.tensors.pop() else {
             return;
         };
-        let other = self.any_view();
-        let ready = self.live(&other);
         let view = match tensor {
-            Exported::Versioned(tensor) => CaiView::from_dlpack(tensor, ready),
+            Exported::Versioned(tensor) => match self.random.below(3) {
+                // SAFETY: a tensor of ours, unchanged.
+                0 => unsafe { CaiView::from_dlpack_ptr(tensor.into_raw(), ready.number()) },
+                1 => {
+                    // SAFETY: a tensor of ours, unchanged.
+                    let again = unsafe { DlpackTensor::new(tensor.into_managed()) };
+                    CaiView::from_dlpack(again, ready)
+                }
+                _ => CaiView::from_dlpack(tensor, ready),
+            },
             Exported::Legacy(tensor) => CaiView::from_dlpack(tensor, ready),
         };
+        let view = view.expect("a valid tensor");
         // SAFETY: nothing works on the memory, and the scripted driver's streams are alive to the end.
-        self.views
-            .extend(view.map(|view| unsafe { view.with_producer(ready.number()) }));
+        let view = unsafe { view.with_producer(ready.number()) };
+        self.arrays.push(Array { view, content });
     }
 
     fn end_a_guard(&mut self) {
-        let Some(guard) = self.guards.pop() else {
+        let Some((guard, content)) = self.guards.pop() else {
             return;
         };
-        self.views.push(guard.view().clone());
+        let view = guard.view().clone();
+        self.arrays.push(Array { view, content });
         match self.random.below(2) {
             0 => drop(guard),
             _ => drop(guard.finish()),
         }
     }
 
-    /// Another thread ends some things, while this one uses what shares their owners.
-    fn on_a_thread(&mut self) {
-        let shared: Vec<_> = self.views.iter().map(CaiView::clone).collect();
-        let half = self.views.split_off(self.views.len() / 2);
-        let (tensors, owners) = (
-            std::mem::take(&mut self.tensors),
-            std::mem::take(&mut self.owners),
-        );
-        let there = thread::spawn(move || {
-            let read: Vec<_> = half
-                .iter()
-                .map(|view| view.clone().typed::<f32>().map(|typed| typed.len()))
-                .collect();
-            drop((tensors, half, owners));
-            read.len()
+    /// Keeps the owner: by a share, beside another one, or until a stream is done.
+    fn keep(&mut self, at: usize) {
+        let other = self.random.below(self.arrays.len());
+        let owner = self.arrays[other].view.owner().share();
+        match self.random.below(3) {
+            0 => self.owners.push(owner),
+            1 => self.arrays[at].view.keep_beside(owner),
+            _ => keep::by_stream(self.driver, self.random.stream(), &owner),
+        }
+        let _ = self.arrays[at].view.interface();
+    }
+
+    /// Enters arrays in the ledger, as arguments of a function or by hand, and asks for others meanwhile: what meets is
+    /// refused, and nothing that lies apart.
+    fn borrow(&mut self) {
+        let count = 1 + self.random.below(4);
+        let arrays: Vec<_> = (0..count)
+            .map(|_| self.arrays[self.random.below(self.arrays.len())].clone())
+            .collect();
+        let (mut by_hand, mut arguments, mut entered) = (Vec::new(), Vec::new(), Vec::new());
+        for array in &arrays {
+            let (content, exclusive) = (&array.content, self.random.below(2) == 0);
+            let rivals = entered.iter().filter(|(_, other, _)| exclusive || *other);
+            let rivals: Vec<&Content> = rivals.map(|(other, ..)| *other).collect();
+            let must_refuse = rivals.iter().any(|other| content.meets(other));
+            let may_refuse = rivals.iter().any(|other| content.may_meet(other));
+            let is_argument = self.random.below(2) == 0;
+            let begun = if is_argument {
+                let borrow = Box::new(Borrow::of(array.view.descriptor(), exclusive));
+                let place = ptr::NonNull::from(Box::leak(borrow));
+                arguments.push(place);
+                // SAFETY: fresh, and in a box of its own until it has ended below.
+                unsafe { Borrow::begin(place) }
+            } else {
+                let begun = match exclusive {
+                    false => array.view.borrow_memory(),
+                    true => array.view.borrow_memory_mut(),
+                };
+                begun.map(|borrow| by_hand.push(borrow))
+            };
+            assert!(begun.is_err() || !must_refuse, "{arrays:?}");
+            assert!(begun.is_ok() || may_refuse, "{arrays:?}");
+            if begun.is_ok() {
+                entered.push((content, exclusive, is_argument));
+            }
+        }
+        let mut asked = self.arrays[self.random.below(self.arrays.len())].clone();
+        if let Some((is_lent, is_lent_mut)) = asked.is_lent() {
+            for (other, is_exclusive, is_argument) in &entered {
+                if *is_argument && asked.content.meets(other) {
+                    assert!(!is_lent_mut && !(is_lent && *is_exclusive), "{arrays:?}");
+                }
+            }
+        }
+        let elsewhere = self.random.below(3) == 0;
+        thread::scope(|scope| match elsewhere {
+            true => drop(scope.spawn(move || drop(by_hand))),
+            false => drop(by_hand),
         });
-        for view in &shared {
-            let _ = (
-                view.owner().share(),
-                view.to_dlpack(LiveStream::NONE).is_ok(),
-            );
+        for place in arguments {
+            // SAFETY: as `begin` left it, and not used any more.
+            unsafe { Borrow::end(place) };
+            // SAFETY: leaked above, and in no ledger.
+            drop(unsafe { Box::from_raw(place.as_ptr()) });
+        }
+    }
+
+    /// Begins or ends the capture of a stream, or has its graph keep an owner.
+    fn capture(&mut self, view: &CaiView) {
+        let stream = self.random.stream();
+        match self.random.below(4) {
+            0 => {
+                self.captures += 1;
+                let capture = [Capture::Active, Capture::Invalidated][self.random.below(2)];
+                self.driver.captured(stream, capture, self.captures);
+            }
+            1 => drop(self.driver.captured(stream, Capture::Idle, 0)),
+            _ => {
+                let graph = keep::by_graph(self.driver, stream, view.owner(), 0);
+                self.graphs.push(graph);
+            }
+        }
+    }
+
+    fn end_a_graph(&mut self) {
+        if let Some(graph) = self.graphs.pop() {
+            self.driver.end_graph(graph);
+        }
+    }
+
+    /// Another thread reads, copies and ends some things, with the driver or without, while this one uses what shares
+    /// their owners.
+    fn on_a_thread(&mut self) {
+        let shared = self.arrays.clone();
+        let half = self.arrays.split_off(self.arrays.len() / 2);
+        let tensors = std::mem::take(&mut self.tensors);
+        let owners = std::mem::take(&mut self.owners);
+        let guards = std::mem::take(&mut self.guards);
+        let driver = (self.random.below(2) == 0).then_some(self.driver);
+        let there = thread::spawn(move || {
+            let _installed = driver.map(|driver| script::install(driver.current(CONTEXT)));
+            half.iter().for_each(Array::check);
+            drop((tensors, half, owners, guards));
+        });
+        for array in &shared {
+            let tensor = array.view.to_dlpack(LiveStream::NONE);
+            let _ = (array.view.owner().share(), tensor);
+            array.check();
         }
         drop(shared);
         assert!(there.join().is_ok(), "a thread that ends well");
-    }
-}
-
-impl CaiView {
-    fn copy_to_host_if_host(&self) -> Result<Self, crate::error::Error> {
-        match self.device() {
-            Device::HOST => self.copy_to_host(),
-            _ => Ok(self.clone()),
-        }
-    }
-}
-
-impl View<'_, f32> {
-    /// The elements, where the host can read them.
-    fn as_view_of_all(&self) -> Vec<f32> {
-        self.copy_to_vec().unwrap_or_default()
     }
 }
 
@@ -243,31 +354,49 @@ impl View<'_, f32> {
 fn random_programs_of_safe_calls() {
     let driver = Script::leak();
     driver
+        .with_memory()
         .stream(0xa1, CONTEXT)
         .stream(0xa2, CONTEXT)
         .primary(0, CONTEXT)
         .current(CONTEXT);
     let _installed = script::install(driver);
     for seed in 1..=PROGRAMS {
-        let ended = Arc::default();
+        let ended: Arc<AtomicUsize> = Arc::default();
         let mut held = Held {
             random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
-            views: Vec::new(),
+            driver,
+            maker: Maker {
+                driver,
+                made: 0,
+                ended: Arc::clone(&ended),
+            },
+            arrays: Vec::new(),
             tensors: Vec::new(),
             owners: Vec::new(),
             guards: Vec::new(),
-            made: 0,
-            ended: Arc::clone(&ended),
+            captures: 0,
+            graphs: Vec::new(),
         };
         for _ in 0..STEPS {
             held.step();
         }
-        let made = held.made;
+        let (made, graphs) = (held.maker.made, std::mem::take(&mut held.graphs));
         drop(held);
+        for stream in HANDLES {
+            driver.captured(stream, Capture::Idle, 0);
+        }
+        graphs.iter().for_each(|graph| driver.end_graph(*graph));
+        // What a stream was to be waited for ends on other threads.
+        let begun = Instant::now();
+        let is_over = || (ended.load(Ordering::Acquire), driver.allocated()) == (made, 0);
+        while !is_over() && begun.elapsed() < Duration::from_secs(20) {
+            keep::round(driver);
+            thread::yield_now();
+        }
         assert_eq!(
-            ended.load(Ordering::Relaxed),
-            made,
-            "program {seed}: each owner ends once"
+            (ended.load(Ordering::Acquire), driver.allocated()),
+            (made, 0),
+            "program {seed}: each owner ends once, and each allocation is freed"
         );
         driver.take_calls();
     }

@@ -55,6 +55,8 @@ mod room;
 
 pub(crate) use block::{Block, Memory, Use};
 pub(crate) use graph::by_graph;
+#[cfg(test)]
+pub(crate) use poll::round;
 pub(crate) use poll::{by_stream, end, mark_own, start_for, until_done};
 
 use crate::driver::{ContextGuard, Driver, DriverError, Place};

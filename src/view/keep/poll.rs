@@ -70,11 +70,38 @@ pub(crate) fn start_for(block: &Block) {
 fn sender(driver: &'static dyn Driver) -> Option<&'static Sender<News>> {
     let start = || {
         let (sender, receiver) = channel();
-        let thread = thread::Builder::new().name("cai-dlpack-keep".into());
-        let started = thread.spawn(move || Keeper::run(driver, &receiver));
-        started.is_ok().then_some(sender)
+        spawn(driver, receiver).then_some(sender)
     };
     KEEPER.get_or_init(start).as_ref()
+}
+
+/// Starts the thread; returns whether that could be done.
+#[cfg(not(miri))]
+fn spawn(driver: &'static dyn Driver, receiver: Receiver<News>) -> bool {
+    let thread = thread::Builder::new().name("cai-dlpack-keep".into());
+    thread.spawn(move || Keeper::run(driver, &receiver)).is_ok()
+}
+
+/// What the thread has, under Miri: there every thread has to end before the process does, so that its rounds are made by
+/// [`round`].
+#[cfg(miri)]
+static BY_HAND: std::sync::Mutex<Option<(Keeper, Receiver<News>)>> = std::sync::Mutex::new(None);
+
+#[cfg(miri)]
+fn spawn(_: &'static dyn Driver, receiver: Receiver<News>) -> bool {
+    let mut thread = BY_HAND.lock().expect("no panic under the lock");
+    *thread = Some((Keeper::default(), receiver));
+    true
+}
+
+/// Makes a round of the thread's, on this one; nothing if the thread makes them itself.
+#[cfg(test)]
+pub(crate) fn round(_driver: &'static dyn Driver) {
+    #[cfg(miri)]
+    if let Some((keeper, receiver)) = &mut *BY_HAND.lock().expect("no panic under the lock") {
+        let _before = ContextGuard::around(_driver);
+        keeper.round(receiver.try_iter());
+    }
 }
 
 /// Drops a share of `owner` once `stream`, whose context is current, has done what it holds now. The host does not
@@ -114,11 +141,12 @@ pub(crate) fn by_stream(driver: &'static dyn Driver, stream: Stream, owner: &Own
 /// Drops `owner` on the thread, which [`start`] has started; without one it stays for ever, as the caller may neither wait
 /// nor drop it.
 pub(super) fn drop_later(owner: Owner) {
-    if let Some(Some(keeper)) = KEEPER.get()
-        && let Err(error) = keeper.send(News::Ended(owner))
-    {
-        std::mem::forget(error.0);
-    }
+    let news = News::Ended(owner);
+    let unsent = match KEEPER.get() {
+        Some(Some(keeper)) => keeper.send(news).err().map(|error| error.0),
+        _ => Some(news),
+    };
+    std::mem::forget(unsent);
 }
 
 /// Ends a block once the stream that it is for is done with it.
@@ -219,6 +247,7 @@ struct Waiting {
 }
 
 impl Keeper {
+    #[cfg_attr(miri, expect(dead_code, reason = "no thread: `round`"))]
     fn run(driver: &'static dyn Driver, receiver: &Receiver<News>) {
         signals::block();
         // What this thread asks is no call that a capture elsewhere forbids.
@@ -234,11 +263,7 @@ impl Keeper {
             if matches!(news, Err(RecvTimeoutError::Disconnected)) {
                 return;
             }
-            for news in news.into_iter().chain(receiver.try_iter()) {
-                keeper.take(news);
-            }
-            keeper.mark();
-            keeper.ask();
+            keeper.round(news.into_iter().chain(receiver.try_iter()));
             pause = if is_new { SHORT } else { LONG.min(pause * 2) };
         }
     }
@@ -247,12 +272,18 @@ impl Keeper {
     fn take_alone(mut self, driver: &dyn Driver, news: News) {
         let _before = ContextGuard::around(driver);
         let _relaxed = Relaxed::new(driver);
-        self.take(news);
+        self.round(std::iter::once(news));
         while !self.is_idle() {
-            self.mark();
-            self.ask();
             thread::sleep(SHORT);
+            self.round(std::iter::empty());
         }
+    }
+
+    /// Takes what has come, and ends what is over.
+    fn round(&mut self, news: impl Iterator<Item = News>) {
+        news.for_each(|news| self.take(news));
+        self.mark();
+        self.ask();
     }
 
     fn is_idle(&self) -> bool {
