@@ -44,7 +44,7 @@ IGNORED = ROOT / "conformance" / "results" / "miri-ignored.tsv"
 #: A pointer that crosses C's borders as a number is made a pointer again by `with_exposed_provenance`: no warning.
 MODELS = {"stacked": "-Zmiri-permissive-provenance", "tree": "-Zmiri-permissive-provenance -Zmiri-tree-borrows"}
 FOLDERS = ("view", "driver", "protocol")
-FOR_TESTS = re.compile(r"/tests\.rs$|_tests\.rs$|/simulat(ed|or)\.rs$|^src/(partners|python)/")
+FOR_TESTS = re.compile(r"/tests\.rs$|_tests\.rs$|/programs(/|\.rs$)|/simulat(ed|or)\.rs$|^src/(partners|python)/")
 #: The module of tests at the end of a file.
 TESTS = re.compile(rb"\s*#\[cfg\((?:all\()?test\b[^\n]*\nmod tests.*", re.DOTALL)
 #: About this many tests run in one process, for at most so long.

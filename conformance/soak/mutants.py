@@ -86,7 +86,7 @@ SETTINGS = {
     "CARGO_INCREMENTAL": "0",
 }
 #: Files and functions that only tests have.
-FOR_TESTS = re.compile(r"/tests\.rs$|_tests\.rs$|/(programs|script|simulated|simulator|loom|orders)\.rs$")
+FOR_TESTS = re.compile(r"/tests\.rs$|_tests\.rs$|/programs/|/(programs|script|simulated|simulator|loom|orders)\.rs$")
 
 FEATURE_GATES = "#![feature(core_intrinsics, const_eval_select)]\n#![allow(internal_features)]\n"
 #: Chooses the mutant in constant functions too: never at compile time.

@@ -205,3 +205,19 @@ fn memory_that_every_context_reaches_is_joined_on_the_current_ones(script: Scrip
     script.current(CONTEXT_B);
     assert_eq!(rule(join(&script, &joined, legacy)), Rule::StreamContext);
 }
+
+/// Memory of a device's pool has the default streams of its primary context, wherever it lies.
+#[rstest]
+fn default_streams_of_primary_contexts_are_one_for_each_device(script: Script) {
+    script.primary(0, CONTEXT_A).primary(1, CONTEXT_B);
+    let of_pool = |ordinal, pointer| Place {
+        ready: Defaults::OfPrimary,
+        ..Place::cuda(ordinal, pointer)
+    };
+    let legacy = Stream::LegacyDefault;
+    for (other, events) in [(of_pool(0, 0x7800), 1), (of_pool(1, 0x7800), 2)] {
+        let joined = arrays(&[(legacy, of_pool(0, 0x7000)), (legacy, other)]);
+        assert_eq!(joined.waits.len(), events, "{other:?}");
+        assert_eq!(join(&script, &joined, A1).ok(), Some(events), "{other:?}");
+    }
+}

@@ -688,6 +688,43 @@ fn inside_consume_a_stream_may_come_back_to_another(
     assert_eq!(script.current_now(), CONTEXT_B);
 }
 
+/// A capture on a thread's default stream, and a producer's stream with a handle in it: the question is asked in the
+/// ready stream's context, whatever is current.
+#[rstest]
+fn inside_consume_a_default_stream_may_come_back_to_a_handle(
+    script: Script,
+    #[values(7, 8)] id: u64,
+    #[values(CONTEXT_A, CONTEXT_B)] current: u64,
+) {
+    let ready = Stream::PerThreadDefault;
+    script
+        .captured(ready, Capture::Active, 7)
+        .captured(A1, Capture::Active, id)
+        .current(current);
+    let done = order_within(
+        &script,
+        ready,
+        A2.into(),
+        back(A1),
+        &PLACE,
+        SyncPolicy::Event,
+    );
+    match id {
+        7 => assert_eq!(done.ok(), Some(Done::Event(Reason::ForkFromCapture))),
+        _ => assert_eq!(rule(done), Rule::CaptureProducer),
+    }
+    assert_eq!(script.current_now(), current);
+}
+
+/// Only that a thread and its memory have no context is no answer; another refusal of the driver is one.
+#[rstest]
+fn a_thread_without_a_context_reports_why_the_arrays_is_not_found(script: Script) {
+    script.current(0).fault("cuPointerGetAttributes", 0, 999);
+    let failed = failure(by_event(&script, A1, A2));
+    assert_eq!(failed, ("cuPointerGetAttributes", Some(999)));
+    assert_eq!(script.count("cuStreamGetCtx"), 0);
+}
+
 const fn back(stream: Stream) -> Option<Back> {
     Some(Back {
         stream,

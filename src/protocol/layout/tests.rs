@@ -409,3 +409,13 @@ fn fits(shape: &[i64], strides: &[i64], itemsize: u32) -> bool {
     });
     count.saturating_mul(item) <= limit && reach.saturating_mul(item) <= limit
 }
+
+#[test]
+fn axes_have_the_strides_that_they_were_given() {
+    for (given, shape) in [(None, [2, 3]), (Some(&[5, -1][..]), [2, 3])] {
+        let pushed = axes(Source::Tensor, &shape, given).expect("axes");
+        assert_eq!((pushed.shape(), pushed.strides()), (&shape[..], given));
+        let taken = Axes::from_slices(Source::Tensor, &shape, given).expect("axes");
+        assert_eq!((taken.shape(), taken.strides()), (&shape[..], given));
+    }
+}

@@ -381,3 +381,31 @@ fn nothing_is_borrowed_behind_no_handle() {
     }
     assert!(Borrow::of(&some, true).excludes(&Borrow::of(&some, false)));
 }
+
+/// An element that is broadcast has no grid: it excludes whatever its bytes are part of.
+#[test]
+fn broadcast_elements_meet_if_a_byte_is_of_both() {
+    let cases = [(0, true), (3, true), (4, false), (-3, true), (-4, false)];
+    for (distance, meets) in cases {
+        let one = bytes(0x7100, 4);
+        let other = bytes(0x7100_u64.wrapping_add_signed(distance), 4);
+        let held = Held::new(&one, true).expect("nothing else");
+        assert_eq!(Held::new(&other, false).is_err(), meets, "{distance}");
+        drop(held);
+    }
+}
+
+/// Two indices for one item of this many bytes.
+fn bytes(data: u64, itemsize: u8) -> Descriptor {
+    let raw = RawTensor {
+        data,
+        device_type: 2,
+        code: code::UINT,
+        bits: 8,
+        lanes: itemsize.into(),
+        shape: &[2],
+        strides: Some(&[0]),
+        ..RawTensor::EXAMPLE
+    };
+    Descriptor::new(&raw).expect("a tensor")
+}

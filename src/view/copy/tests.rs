@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::*;
 use crate::driver::script::{self, Script};
 use crate::protocol::descriptor::RawTensor;
-use crate::view::Owner;
+use crate::view::{LiveStream, Owner};
 
 const ARRAY: u64 = 0x7000;
 /// Each script has a context of its own: what one copy leaves to be freed is taken over by no other.
@@ -169,5 +169,39 @@ fn a_copy_on_a_stream_is_enqueued_between_its_edges() {
             );
             assert_eq!(script.count("cuStreamSynchronize"), 0, "{what}");
         }
+    }
+}
+
+/// A pool's memory belongs to no context: for a default stream it is taken only if that is the primary context's.
+#[test]
+#[cfg_attr(miri, ignore = "starts a thread that ends with the process")]
+fn a_pool_serves_the_default_stream_of_an_active_primary_context_alone() {
+    for (has_primary, is_current) in [(false, false), (true, false), (true, true)] {
+        let (script, context) = (Script::leak(), CONTEXTS.fetch_add(2, Relaxed));
+        script.device_memory(ARRAY, 16, 0, context).current(context);
+        if has_primary {
+            script.primary(0, context + u64::from(!is_current));
+        }
+        let _installed = script::install(script);
+        let source = view(Device::CUDA, Stream::None);
+        let copy = source.copy_on(LiveStream::LEGACY_DEFAULT);
+        copy.unwrap_or_else(|error| panic!("{error} after {:?}", script.calls()));
+        assert_eq!(script.count("cuMemAllocAsync") > 0, is_current);
+        assert_eq!(script.count("cuMemAlloc") > 0, !is_current);
+    }
+}
+
+/// Memory of a device that is neither CUDA's nor the host's is for its own library to copy.
+#[test]
+fn a_copy_that_is_refused_says_what_else_would_do() {
+    for (device_type, what) in [
+        (Device::ROCM_HOST, "dl_device=(1, 0) copies it to the CPU"),
+        (Device::CPU, "dl_device=(1, 0) copies it to the CPU"),
+        (Device::ROCM, "copy it with the library that owns it"),
+    ] {
+        let own = Device { device_type, id: 1 };
+        let refused = Transfer::decide(own, own, Some(true)).expect_err("refused");
+        assert_eq!(refused.rule(), Rule::CopyRefused, "{own}");
+        assert!(refused.to_string().contains(what), "{refused}");
     }
 }

@@ -179,3 +179,28 @@ fn memory_presented_to_the_device_keeps_the_meaning_of_its_stream() {
         }
     }
 }
+
+#[test]
+fn a_wait_that_is_not_needed_is_not_begun() {
+    let host = view(Device::CPU, Stream::None);
+    let device = view(Device::CUDA, Stream::LegacyDefault);
+    let (event, none) = (SyncPolicy::Event, SyncPolicy::None);
+    for (view, request, policy) in [
+        (&host, Request::Host, event),
+        (&device, Request::NoSync, event),
+        (&device, Request::Host, none),
+    ] {
+        let begun = view.begin_order(request, policy).expect("no driver");
+        assert!(begun.is_none(), "{request:?}");
+    }
+}
+
+/// A stream that the view keeps, and not its owner, can be told in a debugger.
+#[test]
+fn a_stream_that_is_kept_is_shown() {
+    let _installed = script::install(script());
+    let other = view(Device::CUDA, HANDLE);
+    let moved = view(Device::CUDA, Stream::LegacyDefault).on(other.ready());
+    assert!(format!("{:?}", moved.expect("an order")).contains("Kept"));
+    assert!(!format!("{other:?}").contains("Kept"));
+}

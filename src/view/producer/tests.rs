@@ -151,3 +151,22 @@ fn an_exception_comes_after_the_edge_to_the_stream_of_the_import() -> Result<(),
     assert_eq!(script.count("cuStreamSynchronize"), 1);
     Ok(())
 }
+
+/// Only a host that may have to wait for whole contexts, of managed memory on a device that wants it to itself, must know
+/// of a capture on the stream that the producer has moved to.
+#[test]
+fn a_host_asks_the_producer_only_beside_a_device_that_wants_managed_memory() {
+    for (is_exclusive, is_asked) in [(false, false), (true, true)] {
+        let script = script();
+        script.managed(ARRAY);
+        if is_exclusive {
+            script.exclusive_managed(0);
+        }
+        let _installed = script::install(script);
+        let view = view();
+        ANSWER.set(None);
+        let waited = view.synchronize();
+        assert_eq!(matches!(waited, Err(Error::Producer(_))), is_asked);
+        assert_eq!(waited.is_ok(), !is_asked, "{waited:?}");
+    }
+}
