@@ -415,3 +415,13 @@ def test_a_dtype_that_the_producer_aborts_on() -> None:
     assert producer.calls == []
     kind.dtype = type("Float", (), {"name": "float32"})()
     assert cd.view(producer).dtype == "float32"
+
+
+def test_an_array_without_a_dtype_of_a_producer_that_aborts_on_some() -> None:
+    kind: Any = type("EagerTensor", (Dlpack,), {"__module__": "tensorflow.python.framework.ops"})
+    for dtype in (None, object()):
+        producer: Any = kind(abi.make())
+        if dtype is not None:
+            producer.dtype = dtype
+        assert cd.view(producer).dtype == "float32"
+        assert len(producer.calls) == 1

@@ -363,3 +363,22 @@ def test_a_consumer_without_the_flag_is_told() -> None:
     ]:
         assert cd.explain(producer, to=to).dropped == dropped
     assert "dropped     the read-only flag" in str(cd.explain(held, to="tvm_ffi"))
+
+
+@pytest.mark.parametrize("text", ["", "first\nsecond"])
+def test_an_exception_is_explained_by_its_first_line_or_its_type(text: str) -> None:
+    class Failing:
+        @property
+        def __cuda_array_interface__(self) -> object:
+            raise LookupError(text)
+
+        def __dlpack_device__(self) -> object:
+            raise LookupError(text)
+
+        __dlpack__ = __dlpack_device__
+
+    found = str(cd.explain(Failing()))
+    said = text.split("\n")[0] or "LookupError"
+    for name in ("__cuda_array_interface__", "__dlpack__"):
+        assert f"{name} ({said}" in found, found
+    assert "second" not in found

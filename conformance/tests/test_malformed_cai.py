@@ -701,3 +701,10 @@ def test_c94_a_ready_stream_of_another_device_is_accepted(machine: Machine) -> N
     machine.clear()
     view.__dlpack__(stream=here, max_version=(1, 3))
     assert machine.order() == one_event(there, here)
+
+
+@pytest.mark.parametrize("field", [["", "<f4"], "<f", None, 7, ("",), ("", "<f4", (), ())], ids=repr)
+def test_a_sole_field_that_is_no_tuple_of_two_or_three(field: Any) -> None:
+    """Beside a type that is read fast, of which CuPy repeats the typestr by a field without a name."""
+    error, rule = (ValueError, "descr-syntax") if isinstance(field, tuple) else (TypeError, "descr-type")
+    check_refusal(refuse(lambda: cd.view(cai(descr=[field]), device_id=0), error), rule, "descr")

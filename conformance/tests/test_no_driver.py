@@ -87,6 +87,16 @@ def run(body: str, tmp_path: Path) -> None:
         ),
         pytest.param(
             """
+            torch = type("Tensor", (Dlpack,), {"__module__": "torch"})
+            producer = torch(abi.make(device=(2, 1), data=FAKE_POINTER))
+            assert cd.view(producer).device == (2, 1)
+            with cd.use_stream(7), cd.use_stream(1):
+                assert cd.view(producer).stream == 1
+            """,
+            id="a-producer-that-wants-its-device-current-and-a-stream-without-a-device",
+        ),
+        pytest.param(
+            """
             import numpy as np
             array = np.arange(6).reshape(2, 3)
             assert np.from_dlpack(cd.from_dlpack(array)).tolist() == array.tolist()

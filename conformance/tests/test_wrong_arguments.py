@@ -333,6 +333,8 @@ def test_a_wrong_number_of_arguments(of: Declared, machine: Machine) -> None:
         by_name = {**keywords, name: case.arguments[name]}
         found = refuse(partial(function, *before, **by_name), TypeError)
         check_refusal(found, "argument-missing", name, hint="positional-only")
+        found = refuse(partial(function, *positional, **by_name), TypeError)
+        check_refusal(found, "argument-unexpected", name, hint="positional-only")
 
 
 # --- what else a caller may do wrong ------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, cast
 
 import cai_dlpack as cd
 import numpy as np
@@ -58,3 +58,15 @@ def test_a_spelling(text: str) -> None:
     # "dtype must be the name of one type that DLPack has", which this one is not.
     assert wanted.name not in NAMES or not wanted.isnative, f"{text} is {wanted}, which DLPack has"
     assert wanted.isnative or "byte order" in str(found)
+
+
+def test_an_object_of_no_known_name_whose_byte_order_raises() -> None:
+    class Spelling:
+        name = "no type"
+
+        @property
+        def isnative(self) -> bool:
+            raise LookupError("byte order")
+
+    with pytest.raises(LookupError, match="byte order"):
+        cd.view(np.zeros(3, np.float32), dtype=cast("Any", Spelling()))

@@ -437,3 +437,16 @@ def test_a_wait_that_is_never_awaited_does_nothing_and_warns(track: Track) -> No
         gc.collect()
     assert [str(each.message) for each in caught] == ["coroutine 'CaiView.wait' was never awaited"]
     assert track.machine.calls() == []
+
+
+def test_a_block_that_is_left_twice_makes_one_edge(track: Track) -> None:
+    async def main() -> None:
+        block = track.view(track.a).consume(track.b)
+        async with block:
+            pass
+        track.machine.clear()
+        await block.__aexit__(None, None, None)
+        block.__exit__(None, None, None)
+        assert (track.machine.calls(), cd.stats()["open_guards"]) == ([], 0)
+
+    run(main())

@@ -56,7 +56,9 @@ pub(crate) fn unexpected(name: &str, found: &str, hint: &str) -> PyErr {
 #[cold]
 pub(crate) fn raised(error: &PyErr) -> String {
     let text = error.to_string();
-    text.lines().next().unwrap_or_default().to_owned()
+    let line = text.lines().next().unwrap_or_default();
+    // Of an exception without a text.
+    line.trim_end_matches(": ").to_owned()
 }
 
 /// Sets the exception that an error was made of.

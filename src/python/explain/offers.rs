@@ -4,6 +4,7 @@ use pyo3::exceptions::{PyException, PyMemoryError, PyRecursionError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use super::explanation::sentence;
 use crate::python::call::options::Options;
 use crate::python::capsule;
 use crate::python::class::view::PyCaiView;
@@ -73,12 +74,9 @@ fn in_brackets(name: &str, error: PyErr) -> PyResult<String> {
         if is_of_the_process(py, &error) {
             return Err(error);
         }
-        let text = error.value(py).to_string();
+        let why = sentence(py, &error);
         release::drop_now(error);
-        Ok(format!(
-            "{name} ({})",
-            text.lines().next().unwrap_or_default()
-        ))
+        Ok(format!("{name} ({why})"))
     })
 }
 
