@@ -205,3 +205,59 @@ fn a_copy_that_is_refused_says_what_else_would_do() {
         assert!(refused.to_string().contains(what), "{refused}");
     }
 }
+
+/// An array without rectangles is fetched by one copy of the span that it lies in, unless that is mostly gaps, and sorted
+/// out on the host; else row by row.
+#[test]
+fn many_rows_are_fetched_by_one_copy_unless_they_lie_far_apart() {
+    let cases: [(&[i64], &[i64], usize); 7] = [
+        (&[16, 16], &[-16, -1], 256),
+        (&[257], &[-1], 1),
+        (&[257], &[-16], 1),
+        (&[257], &[-17], 257),
+        (&[20, 20], &[-1, -20], 1),
+        (&[300, 2], &[-7, 3], 1),
+        (&[300, 2], &[-70, 3], 300),
+    ];
+    for (shape, strides, copies) in cases {
+        let (script, context) = (Script::leak(), CONTEXTS.fetch_add(1, Relaxed));
+        let reach = shape
+            .iter()
+            .zip(strides)
+            .map(|(n, stride)| (n - 1) * stride);
+        let before = -reach.clone().filter(|at| *at < 0).sum::<i64>();
+        let after = reach.filter(|at| *at > 0).sum::<i64>() + 1;
+        let mut values: Vec<f32> = (0..before + after).map(|at| at as f32).collect();
+        let base = values.as_mut_ptr().expose_provenance() as u64;
+        script
+            .with_memory()
+            .device_memory(base, values.len() as u64 * 4, 0, context)
+            .primary(0, context)
+            .current(context);
+        let _installed = script::install(script);
+        let descriptor = Descriptor::new(&RawTensor {
+            data: base,
+            byte_offset: before as u64 * 4,
+            shape,
+            strides: Some(strides),
+            ..RawTensor::EXAMPLE
+        });
+        let descriptor = descriptor.expect("a valid tensor");
+        // SAFETY: the elements lie in the vector, which stays to the end of the loop.
+        let view = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(())) };
+        let copy = view.copy_to_host().expect("a copy");
+        let copied = copy.typed::<f32>().expect("floats").copy_to_vec();
+        let second = shape.get(1).copied().unwrap_or(1);
+        let place =
+            |at: i64| (at / second) * strides[0] + (at % second) * strides.get(1).unwrap_or(&0);
+        let expected = (0..shape.iter().product()).map(|at| (before + place(at)) as f32);
+        assert_eq!(
+            copied.ok(),
+            Some(expected.collect()),
+            "{shape:?} {strides:?}"
+        );
+        let calls = ["cuMemcpyAsync", "cuMemcpy2DAsync"].map(|call| script.count(call));
+        assert_eq!(calls.iter().sum::<usize>(), copies, "{shape:?} {strides:?}");
+        drop(values);
+    }
+}

@@ -246,3 +246,6 @@ impl Waiting {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

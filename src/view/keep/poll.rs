@@ -437,3 +437,6 @@ mod tests {
         assert!(keeper.is_idle());
     }
 }
+
+#[cfg(test)]
+mod tests;
