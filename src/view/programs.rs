@@ -286,7 +286,8 @@ impl Held {
         if let Some((is_lent, is_lent_mut)) = asked.is_lent() {
             for (other, is_exclusive, is_argument) in &entered {
                 if *is_argument && asked.content.meets(other) {
-                    assert!(!is_lent_mut && !(is_lent && *is_exclusive), "{arrays:?}");
+                    let is_refused = !is_lent_mut && (!is_lent || !*is_exclusive);
+                    assert!(is_refused, "{arrays:?}");
                 }
             }
         }
