@@ -57,13 +57,14 @@ class Ends(Pieces):
         if not self.kept:
             return
         call, control = "cuCtxGetId", self.machine.control  # which no owner's end calls
-        before = control.pending_faults()
-        for nth in range(1, 2 * self.random.randrange(1, 3) + 1):
-            control.fault(call, 999, nth, by="other")
+        refusals = 2 * self.random.randrange(1, 3)
         self.machine.enter(self.random.choice(self.bench.homes))
+        self.machine.clear()
+        for nth in range(1, refusals + 1):
+            control.fault(call, 999, nth, by="other")
         abi.release(self.kept.pop(self.random.randrange(len(self.kept))))
-        if not until(lambda: control.pending_faults() <= before):
-            self.wrong.append(f"nothing calls {call}")
+        if not until(lambda: sum(made.result == 999 for made in control.calls(call)) == refusals):
+            self.wrong.append(f"not refused {refusals} times: {control.calls()}")
         self.reached["a context is not told of"] += 1
 
     def _take_over(self) -> None:

@@ -185,24 +185,27 @@ fn a_pool_serves_the_default_stream_of_an_active_primary_context_alone() {
         let _installed = script::install(script);
         let source = view(Device::CUDA, Stream::None);
         let copy = source.copy_on(LiveStream::LEGACY_DEFAULT);
-        copy.unwrap_or_else(|error| panic!("{error} after {:?}", script.calls()));
+        // Its end allocates, too.
+        let _kept = copy.unwrap_or_else(|error| panic!("{error} after {:?}", script.calls()));
         assert_eq!(script.count("cuMemAllocAsync") > 0, is_current);
         assert_eq!(script.count("cuMemAlloc") > 0, !is_current);
     }
 }
 
-/// Memory of a device that is neither CUDA's nor the host's is for its own library to copy.
+/// Memory that only its own library reads is for that to copy.
 #[test]
 fn a_copy_that_is_refused_says_what_else_would_do() {
-    for (device_type, what) in [
-        (Device::ROCM_HOST, "dl_device=(1, 0) copies it to the CPU"),
-        (Device::CPU, "dl_device=(1, 0) copies it to the CPU"),
-        (Device::ROCM, "copy it with the library that owns it"),
+    for (device_type, is_advised) in [
+        (Device::ROCM_HOST, false),
+        (Device::CPU, false),
+        (Device::ROCM, true),
     ] {
         let own = Device { device_type, id: 1 };
         let refused = Transfer::decide(own, own, Some(true)).expect_err("refused");
         assert_eq!(refused.rule(), Rule::CopyRefused, "{own}");
-        assert!(refused.to_string().contains(what), "{refused}");
+        let said = refused.to_string();
+        let found = said.contains("copy it with the library that owns it");
+        assert_eq!(found, is_advised, "{said}");
     }
 }
 

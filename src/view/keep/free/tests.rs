@@ -32,10 +32,9 @@ fn without_a_thread_the_caller_waits_and_frees() {
                 driver.fault(call, 0, 999);
             }
             let waiting = Waiting {
-                held: Held::Memory(block),
+                held: Held::memory(block),
                 is_in_use,
                 sites: if is_in_use { None } else { Some(Vec::new()) },
-                is_stuck: false,
             };
             waiting.finish();
             let calls = driver.calls();

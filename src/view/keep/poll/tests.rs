@@ -1,6 +1,6 @@
 //! The rounds of the thread, made by hand on the scripted driver.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
 use super::*;
@@ -41,7 +41,7 @@ fn owner(driver: &'static Script, stream: Stream) -> (Held, Arc<AtomicBool>) {
         }
     }
     let ended = Arc::new(AtomicBool::new(false));
-    let held = Held::Owner(Owned {
+    let held = Held::owner(Owned {
         driver,
         ordinal: 0,
         used: used(driver, stream),
@@ -92,10 +92,10 @@ fn the_smallest_block_of_the_same_stream_is_found() {
     let sizes = [256, 64, 128];
     for marked in 0..=sizes.len() {
         let mut keeper = Keeper::default();
-        let held = |size: &u64| Held::Memory(block(driver, Memory::Device, *size, here));
+        let held = |size: &u64| Held::memory(block(driver, Memory::Device, *size, here));
         for size in &sizes[..marked] {
             let event = here.mark_own(driver).expect("a mark");
-            let beside = Held::Memory(block(driver, Memory::Device, *size, there));
+            let beside = Held::memory(block(driver, Memory::Device, *size, there));
             let held = vec![beside, held(size)];
             keeper.take(News::Marked(event, held));
         }
@@ -131,7 +131,7 @@ fn what_is_not_taken_stays() {
     let driver = script();
     let used = used(driver, STREAM);
     let mut keeper = Keeper::default();
-    keeper.take(News::Unmarked(Held::Memory(block(
+    keeper.take(News::Unmarked(Held::memory(block(
         driver,
         Memory::Pool,
         64,
@@ -165,36 +165,49 @@ fn each_stream_is_marked_once() {
     assert!(ended.iter().all(|ended| ended.load(Ordering::Acquire)));
 }
 
-/// A thread that waits for room is told when something has ended since it looked, and let go when nothing of its device
-/// is left that may end: what the driver does not tell of is not waited for.
+/// A stream that is busy for long gets no event for each copy: what comes later waits for an earlier mark.
 #[test]
-fn a_wait_for_room_ends() {
+fn a_busy_stream_gets_few_marks() {
     let driver = script();
-    // What other tests end counts too.
-    let wait = |keeper: &mut Keeper, ended_since: u64| loop {
-        let seen = ended();
-        let (waits, receiver) = channel();
-        keeper.take(News::Drain(Drain {
-            ordinal: 0,
-            seen: seen.wrapping_sub(ended_since),
-            waits,
-        }));
-        keeper.ask();
-        if ended() == seen {
-            return receiver.try_recv();
-        }
-    };
-    let let_go = Err(mpsc::TryRecvError::Disconnected);
     let mut keeper = Keeper::default();
-    assert_eq!(wait(&mut keeper, 1), Ok(()));
-    assert_eq!(wait(&mut keeper, 0), let_go);
+    let round = |keeper: &mut Keeper, is_busy: bool| {
+        keeper.take(News::Unmarked(owner(driver, STREAM).0));
+        keeper.mark();
+        for _ in 0..2 * keeper.waiting.len() * usize::from(is_busy) {
+            driver.fault("cuEventQuery", 0, 600);
+        }
+        keeper.ask();
+    };
+    for came in 1..3 * MARKS {
+        round(&mut keeper, true);
+        assert_eq!(driver.count("cuEventRecord"), came.min(MARKS), "{came}");
+        assert_eq!(keeper.waiting.len() + keeper.unmarked.len(), came);
+    }
+    round(&mut keeper, false);
+    assert_eq!(keeper.waiting.len(), 0);
+    keeper.mark();
+    let marks = driver.count("cuEventRecord");
+    assert_eq!(marks, MARKS + 1, "one for all that came later");
+    keeper.ask();
+    assert!(keeper.is_idle());
+}
 
-    let event = used(driver, STREAM).mark_own(driver).expect("a mark");
-    // As often as the loop may ask.
-    for _ in 0..100 {
+/// No thread waits for the end of a capture, nor for what the driver does not tell of, until it does.
+#[test]
+fn what_has_no_answer_is_stuck() {
+    let driver = script();
+    let mut keeper = Keeper::default();
+    driver.captured(STREAM, Capture::Active, 1);
+    keeper.round(std::iter::once(News::Unmarked(owner(driver, STREAM).0)));
+    assert!(keeper.unmarked[0].is_stuck());
+    driver.captured(STREAM, Capture::Idle, 0);
+    keeper.mark();
+    assert!(!keeper.waiting[0].held[0].is_stuck());
+    for _ in 0..2 {
         driver.fault("cuEventQuery", 0, 999);
     }
-    keeper.take(News::Marked(event, vec![owner(driver, STREAM).0]));
-    assert_eq!(wait(&mut keeper, 0), let_go, "it is stuck");
-    assert_eq!(keeper.waiting.len(), 1);
+    keeper.ask();
+    assert!(keeper.waiting[0].held[0].is_stuck());
+    keeper.ask();
+    assert!(keeper.is_idle());
 }
