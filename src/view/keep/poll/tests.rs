@@ -211,3 +211,29 @@ fn what_has_no_answer_is_stuck() {
     keeper.ask();
     assert!(keeper.is_idle());
 }
+
+/// The caller may be a function of the driver's, in which an owner's end may call nothing.
+#[test]
+#[cfg_attr(miri, ignore = "starts a process")]
+fn what_a_graph_has_kept_stays_without_the_thread() {
+    let program = std::env::current_exe().expect("this program");
+    let name = "view::keep::poll::tests::in_a_process_without_the_thread";
+    let status = std::process::Command::new(program)
+        .args([name, "--exact", "--ignored"])
+        // It leaks on purpose.
+        .env("ASAN_OPTIONS", "detect_leaks=0")
+        .stdout(std::process::Stdio::null())
+        .status();
+    assert!(status.is_ok_and(|status| status.success()));
+}
+
+#[test]
+#[ignore = "run by what_a_graph_has_kept_stays_without_the_thread"]
+fn in_a_process_without_the_thread() {
+    let (held, ended) = owner(script(), STREAM);
+    let Held::Owner(owned) = held else {
+        unreachable!("an owner");
+    };
+    drop_later(owned.owner);
+    assert!(!ended.load(Ordering::Acquire));
+}
