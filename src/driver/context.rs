@@ -164,6 +164,27 @@ impl Drop for ContextGuard<'_> {
     }
 }
 
+/// Whether a context is the primary one of a device. The driver is asked once for each: it tells a primary context to
+/// who retains it.
+pub(crate) fn is_primary(
+    driver: &dyn Driver,
+    ordinal: i32,
+    (context, id): (Context, ContextId),
+) -> Result<bool, DriverError> {
+    if driver.primaries().get(ordinal) == Some((context, id)) {
+        return Ok(true);
+    }
+    if !driver.primary_context_active(ordinal)? {
+        return Ok(false);
+    }
+    let primary = driver.primary_context_retain(ordinal)?;
+    driver.primary_context_release(ordinal)?;
+    if primary == context {
+        driver.primaries().put(ordinal, context, id);
+    }
+    Ok(primary == context)
+}
+
 /// A context, held while it is used.
 pub(super) struct Home<'d> {
     pub(super) context: Context,

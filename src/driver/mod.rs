@@ -55,7 +55,7 @@ mod relaxed;
 #[cfg(test)]
 pub(crate) mod script;
 
-pub(crate) use context::{ContextGuard, Primaries};
+pub(crate) use context::{ContextGuard, Primaries, is_primary};
 pub(crate) use copy_plan::{CopyPlan, copy_strided};
 pub use error::DriverError;
 pub(crate) use join::{Joined, join};

@@ -80,7 +80,7 @@ fn allocate(
     };
     if memory == Memory::Device
         && let Some(stream) = used.stream()
-        && is_home(driver, stream, place.ordinal)?
+        && is_home(driver, stream, used, place.ordinal)?
     {
         match keep::allocate_pooled(driver, nbytes, place.ordinal, stream, used) {
             Err(error) if error.is_unsupported() => {}
@@ -93,17 +93,14 @@ fn allocate(
 
 /// Whether memory of the device's pool has the same streams as other memory there: it belongs to no context, so that
 /// a default stream means the primary context's; and it cannot be reached from other devices.
-fn is_home(driver: &dyn Driver, stream: Stream, ordinal: i32) -> Result<bool, DriverError> {
+fn is_home(
+    driver: &dyn Driver,
+    stream: Stream,
+    used: Use,
+    ordinal: i32,
+) -> Result<bool, DriverError> {
     if driver.current_device()? != ordinal {
         return Ok(false);
     }
-    if !stream.is_default() {
-        return Ok(true);
-    }
-    if !driver.primary_context_active(ordinal)? {
-        return Ok(false);
-    }
-    let primary = driver.primary_context_retain(ordinal)?;
-    driver.primary_context_release(ordinal)?;
-    Ok(driver.current_context()? == Some(primary))
+    Ok(!stream.is_default() || used.is_in_primary(driver, ordinal)?)
 }

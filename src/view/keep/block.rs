@@ -3,7 +3,9 @@
 use std::fmt;
 use std::thread::{self, ThreadId};
 
-use crate::driver::{Context, ContextGuard, ContextId, Driver, DriverError, Lease, Place, Relaxed};
+use crate::driver::{
+    Context, ContextGuard, ContextId, Driver, DriverError, Lease, Place, Relaxed, is_primary,
+};
 use crate::protocol::stream::{Capture, Stream};
 use crate::view::Kept;
 
@@ -136,6 +138,15 @@ impl Use {
     /// Whether a thread of ours can mark it.
     pub(super) const fn has_handle(&self) -> bool {
         matches!(self.works, Works::On(..))
+    }
+
+    /// Whether its context is the primary one of a device.
+    pub(crate) fn is_in_primary(
+        &self,
+        driver: &dyn Driver,
+        ordinal: i32,
+    ) -> Result<bool, DriverError> {
+        is_primary(driver, ordinal, (self.home.context, self.home.id))
     }
 
     /// Whether one equal to this is of the same stream: not only of one under the same handle.
