@@ -32,8 +32,8 @@ fn block(driver: &'static Script, memory: Memory, nbytes: u64, used: Use) -> Blo
     made.expect("memory")
 }
 
-/// An owner that tells of its end, as `stream` uses it.
-fn owner(driver: &'static Script, stream: Stream) -> (Held, Arc<AtomicBool>) {
+/// An owner that tells of its end.
+fn telling() -> (Owner, Arc<AtomicBool>) {
     struct Ends(Arc<AtomicBool>);
     impl Drop for Ends {
         fn drop(&mut self) {
@@ -41,11 +41,17 @@ fn owner(driver: &'static Script, stream: Stream) -> (Held, Arc<AtomicBool>) {
         }
     }
     let ended = Arc::new(AtomicBool::new(false));
+    (Owner::new(Ends(Arc::clone(&ended))), ended)
+}
+
+/// One that `stream` uses.
+fn owner(driver: &'static Script, stream: Stream) -> (Held, Arc<AtomicBool>) {
+    let (owner, ended) = telling();
     let held = Held::owner(Owned {
         driver,
         ordinal: 0,
         used: used(driver, stream),
-        owner: Owner::new(Ends(Arc::clone(&ended))),
+        owner,
     });
     (held, ended)
 }
@@ -230,10 +236,7 @@ fn what_a_graph_has_kept_stays_without_the_thread() {
 #[test]
 #[ignore = "run by what_a_graph_has_kept_stays_without_the_thread"]
 fn in_a_process_without_the_thread() {
-    let (held, ended) = owner(script(), STREAM);
-    let Held::Owner(owned) = held else {
-        unreachable!("an owner");
-    };
-    drop_later(owned.owner);
+    let (owner, ended) = telling();
+    drop_later(owner);
     assert!(!ended.load(Ordering::Acquire));
 }
