@@ -11,7 +11,7 @@ from typing import Any
 from cai_conformance.library import require_simulator
 
 NOT_READY = 600
-BLOCKING, NON_BLOCKING = 0, 1
+NON_BLOCKING = 1
 DISABLE_TIMING = 2
 HOST_FUNCTION: Callable[[Callable[[object], None]], Any] = ctypes.CFUNCTYPE(None, c_void_p)
 

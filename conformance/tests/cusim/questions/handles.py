@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ctypes import byref, c_int, c_uint, c_uint64, c_void_p
 
 from conformance.gpu.slow import Slow
-from conformance.tests.cusim.model.driver import BLOCKING, LEGACY, PER_THREAD, Driver
+from conformance.tests.cusim.model.driver import LEGACY, PER_THREAD, Driver
 from conformance.tests.cusim.questions.ask import LONG, another_context, on_another_thread, question, second_device
 
 
@@ -140,31 +140,6 @@ def per_thread_stream_by_plain_names(cu: Driver) -> object:
     ]
     cu.wait_for(LEGACY)
     return [*found, cu.code("cuStreamQuery", c_void_p(PER_THREAD))]
-
-
-@question
-def mark_behind_the_legacy_stream(cu: Driver) -> object:
-    """an event on another thread's stream 2: is it reached while the legacy stream is busy; does it wait for a busy
-    blocking stream; code of its record beside the capture of one, and is the capture whole?"""
-    slow, event, blocking = Slow(), cu.event(), cu.stream(BLOCKING)
-    for stream in (LEGACY, blocking):
-        slow.busy(stream, 0)
-        cu.wait_for(stream)
-
-    def mark() -> int:
-        return cu.code("cuEventRecord", c_void_p(event), c_void_p(PER_THREAD))
-
-    slow.busy(LEGACY, LONG)
-    found: list[object] = [on_another_thread(cu, mark), cu.code("cuEventQuery", c_void_p(event))]
-    cu.wait_for(LEGACY)
-    slow.busy(blocking, LONG)
-    on_another_thread(cu, mark)
-    cu.event_wait(event)
-    found.append(cu.code("cuStreamQuery", c_void_p(blocking)))
-    cu.wait_for(blocking)
-    cu.begin_capture(blocking)
-    found.append(on_another_thread(cu, mark))
-    return [*found, cu.end_capture(blocking) != 0]
 
 
 @question
