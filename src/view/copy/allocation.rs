@@ -18,7 +18,7 @@ pub(super) struct Allocation {
 
 impl Allocation {
     /// Allocates memory of the array's kind, at its place, of the size of its elements in C order. `used` is where it
-    /// will be used, whose context is current.
+    /// will be used, whose context is current: the memory's, if that is on no stream.
     pub(super) fn new(
         driver: &'static dyn Driver,
         like: &Descriptor,
@@ -87,7 +87,9 @@ fn allocate(
             made => return made,
         }
     }
-    let _current = ContextGuard::of_memory(driver, place)?;
+    // A copy for no stream has made the memory's context current.
+    let enter = |_| ContextGuard::of_memory(driver, place);
+    let _current = used.stream().map(enter).transpose()?;
     keep::allocate(driver, memory, nbytes, used)
 }
 

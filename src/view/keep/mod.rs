@@ -62,7 +62,7 @@ pub(crate) use poll::{by_stream, end, mark_own, start_for, until_done};
 use crate::driver::{ContextGuard, Driver, DriverError, Place};
 use crate::protocol::stream::Stream;
 
-/// Allocates in the current context, or takes over what waits there to be freed, and is large enough and not much
+/// Allocates in the current context, which is that of a use on no stream, or takes over what waits there to be freed, and is large enough and not much
 /// larger. What only a waiting call frees is allocated in few sizes, so that it can be taken over.
 ///
 /// # Errors
@@ -74,7 +74,10 @@ pub(crate) fn allocate(
     used: Use,
 ) -> Result<Block, DriverError> {
     let size = size_class(nbytes);
-    let home = block::Home::here(driver)?;
+    let home = match used.stream() {
+        Some(_) => block::Home::here(driver)?,
+        None => used.home,
+    };
     if let Some(mut block) = free::take(memory, size, home) {
         block.used = used;
         block.stream = None;
