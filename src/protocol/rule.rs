@@ -563,7 +563,7 @@ rules! {
 
     // Views.
     ScopeEnded "scope-ended" Buffer
-        "a view must not be used after its consume scope, which ends its order"
+        "a view must not be used after its consume scope, or once to has put its tensor back into the capsule"
         "CAI v3: after the return edge the data is the producer's again";
     Overlap "overlap" Buffer
         "elements that share memory cannot be borrowed mutably"
