@@ -56,9 +56,12 @@ fn on_stream(
     let _current = ContextGuard::of_stream(driver, stream, &place)?;
     refuse_capture(driver, stream, Field::ExchangeApi)?;
     // The host can use the memory too, in the order of no stream.
-    let is_of_stream = !prototype.device().is_host_readable();
-    let used = Use::new(driver, is_of_stream.then_some(stream))?;
+    let is_of_host = prototype.device().is_host_readable();
+    let enter = || ContextGuard::of_memory(driver, &place);
+    let home = is_of_host.then(enter).transpose()?;
+    let used = Use::new(driver, (!is_of_host).then_some(stream))?;
     let made = Allocation::new(driver, prototype, &place, used)?;
+    drop(home);
     if made.has_waited() {
         refuse_capture(driver, stream, Field::ExchangeApi)?;
     }

@@ -62,8 +62,8 @@ pub(crate) use poll::{by_stream, end, mark_own, start_for, until_done};
 use crate::driver::{ContextGuard, Driver, DriverError, Place};
 use crate::protocol::stream::Stream;
 
-/// Allocates in the current context, which is that of a use on no stream, or takes over what waits there to be freed, and is large enough and not much
-/// larger. What only a waiting call frees is allocated in few sizes, so that it can be taken over.
+/// Allocates in the current context, which is that of a use on no stream, or takes over what waits there to be freed, and
+/// is large enough and not much larger. What only a waiting call frees is allocated in few sizes, so that it can be taken over.
 ///
 /// # Errors
 /// The driver's refusal.
