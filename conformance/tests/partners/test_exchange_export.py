@@ -317,6 +317,24 @@ def test_the_allocator_makes_memory_of_the_kind_in_the_order_of_the_work_stream(
     assert until(lambda: machine.control.live().allocations == before, 5)
 
 
+@pytest.mark.parametrize("kind", ["managed", "pinned"])
+def test_the_allocator_hands_out_no_host_memory_that_a_stream_may_use(kind: str, machine: Machine) -> None:
+    """While memory is short, a copy takes over a dropped one's, in the order of its stream; the host has no order."""
+    made, call, device_type = {
+        "managed": (machine.managed_memory, "cuMemAllocManaged", abi.CUDA_MANAGED),
+        "pinned": (machine.pinned_memory, "cuMemHostAlloc", abi.CUDA_HOST),
+    }[kind]
+    mine, source = machine.stream(), cd.view(cai(shape=(24,), typestr="|u1", strides=None, data=(made(24), False)))
+    dropped = abi.consume(source.__dlpack__(stream=mine, copy=True, max_version=(1, 3)))
+    with machine.control.gate(mine), cd.use_stream(mine):
+        machine.control.store(mine, dropped.data, bytes(24))
+        abi.release(dropped)
+        machine.control.fault(call, 2, by="this")
+        result = allocate(device=(device_type, 0))
+        assert result.data != dropped.data
+        abi.release(result)
+
+
 def test_the_allocator_makes_an_array_without_elements_of_nothing() -> None:
     made = allocate(device=(abi.CUDA, 0), shape=(0, 3))
     assert (made.data, made.shape) == (0, (0, 3))
