@@ -155,6 +155,7 @@ def differences(distribution: str, view: cd.CaiView, found: Any, dropped: str | 
     less |= {"read-only"} if "read-only" in (dropped or "") else set()
     less |= {"NumPy's dtype"} if "fields" in (dropped or "") else set()
     less |= {"shape", "byte strides", "elem strides", "NumPy's dtype"} if "lanes" in (dropped or "") else set()
+    less |= {"nbytes", "byte strides", "NumPy's dtype"} if "64-bit" in (dropped or "") else set()
     for field in (theirs.keys() & ours.keys()) - less:
         own, other = ours[field], theirs[field]
         if "strides" in field and distribution not in KEEP_STRIDES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import warnings
 from types import SimpleNamespace
 from typing import Any
@@ -382,3 +383,15 @@ def test_an_exception_is_explained_by_its_first_line_or_its_type(text: str) -> N
     for name in ("__cuda_array_interface__", "__dlpack__"):
         assert f"{name} ({said}" in found, found
     assert "second" not in found
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "float64", "complex128", "float32", "complex64", "int8"])
+def test_what_jax_makes_of_64_bits_is_told(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = SimpleNamespace(jax_enable_x64=False)
+    is_wide = np.dtype(dtype).itemsize == (16 if dtype.startswith("complex") else 8)
+    for module in (None, SimpleNamespace(config=config)):
+        monkeypatch.setitem(sys.modules, "jax", module)
+        told = cd.explain(np.zeros(3, dtype), to="jax").dropped or ""
+        assert ("half the bits of 64-bit types" in told) is is_wide
+    config.jax_enable_x64 = True
+    assert cd.explain(np.zeros(3, dtype), to="jax").dropped is None

@@ -6,6 +6,7 @@ use super::reads::Reads;
 use super::refuses::Refuses;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Access;
+use crate::protocol::dtype::code;
 use crate::protocol::interface::Descr;
 
 /// A library that exchanges arrays through this bridge.
@@ -265,6 +266,8 @@ pub enum Drops {
     Fields,
     /// Shape, strides and type: it has the bytes alone.
     Layout,
+    /// Half the bits of a 64-bit type: its array has elements of 32 bits, converted, while a setting is off.
+    Width,
 }
 
 impl Drops {
@@ -276,6 +279,15 @@ impl Drops {
             Self::Lanes => "the lanes of a type",
             Self::Fields => "the fields of records",
             Self::Layout => "shape, strides and type",
+            Self::Width => "half the bits of 64-bit types, while jax_enable_x64 is off",
+        }
+    }
+
+    /// The setting of the library that keeps it, as a dotted name; empty if there is none.
+    pub(crate) const fn unless(self) -> &'static str {
+        match self {
+            Self::Width => "jax.config.jax_enable_x64",
+            Self::ReadOnly | Self::Lanes | Self::Fields | Self::Layout => "",
         }
     }
 
@@ -286,6 +298,11 @@ impl Drops {
             Self::ReadOnly => array.access() != Access::Writable,
             Self::Lanes => array.dtype().lanes() > 1,
             Self::Layout => true,
+            Self::Width => {
+                let dtype = array.dtype();
+                let parts = if dtype.code() == code::COMPLEX { 2 } else { 1 };
+                !dtype.is_cai_only() && dtype.bits() == 64 * parts
+            }
             Self::Fields => {
                 (array.cai_only()).is_some_and(|only| matches!(only.descr(), Descr::Fields(_)))
             }

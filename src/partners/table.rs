@@ -336,6 +336,7 @@ pub static PARTNERS: &[Partner] = &[
             devices: &[1, 2, 3],
             refuses: &[ReadOnly, Gaps, DType("complex32"), SubByte, Lanes, OtherCpu],
             ignores: "on the CPU it copies what is not aligned to 64 bytes, without a word",
+            drops: &[Drops::Width],
             ..call(
                 "import jax",
                 "jax.dlpack.from_dlpack(v)",
@@ -347,7 +348,7 @@ pub static PARTNERS: &[Partner] = &[
             advice: "streams 1 and 2 are not waited for: pass `v.synchronize()`, or `v.on(s)` of a handle",
             refuses: &[Gaps, BeyondNumpy],
             ignores: "it keeps no reference to the view; it copies memory of the CPU, which it takes too, by NumPy",
-            drops: &[Drops::ReadOnly],
+            drops: &[Drops::ReadOnly, Drops::Width],
             ..interface("import jax.numpy as jnp", "jnp.asarray(v)", Waits::Stream)
         }],
         faults: &[],

@@ -47,6 +47,11 @@ pub(crate) fn as_set(py: Python<'_>, call: &Call) -> Call {
     })
 }
 
+/// Whether the library's user has set a setting; that of a library that has not been imported is not.
+pub(crate) fn is_set(py: Python<'_>, setting: &str) -> bool {
+    !setting.is_empty() && release::dropping(|| is_on(py, setting).unwrap_or(false))
+}
+
 /// Reads an attribute of a module that has been imported, named with dots.
 fn is_on(py: Python<'_>, setting: &str) -> PyResult<bool> {
     let mut names = setting.split('.');

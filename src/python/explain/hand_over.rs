@@ -6,7 +6,9 @@ use pyo3::prelude::*;
 
 use super::explanation::{Explanation, sentence};
 use crate::error::Error;
-use crate::partners::{Call, Order, Partner, Reads, Remedy, Waits, platform_of, with_remedies};
+use crate::partners::{
+    Call, Drops, Order, Partner, Reads, Remedy, Waits, platform_of, with_remedies,
+};
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::rule::{Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Stream, SyncPolicy};
@@ -156,7 +158,9 @@ pub(super) fn refuse(
     found.remedies = remedies.into_iter().map(|remedy| remedy.code).collect();
     if found.refused.is_none() {
         let array = view.view().descriptor();
-        let dropped = (partner.call.drops.iter()).filter(|drops| drops.applies_to(array));
+        let is_dropped =
+            |drops: &&Drops| drops.applies_to(array) && !library::is_set(py, drops.unless());
+        let dropped = partner.call.drops.iter().filter(is_dropped);
         let dropped: Vec<_> = dropped.map(|drops| drops.name()).collect();
         found.dropped = (!dropped.is_empty()).then(|| dropped.join("; "));
     }
