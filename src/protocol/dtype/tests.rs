@@ -675,3 +675,29 @@ fn units_malformed(#[case] text: &str) {
     let violation = TypeStr::parse(text).unwrap_err();
     assert_eq!(violation.rule(), Rule::TypestrSyntax);
 }
+
+/// NumPy has no bit fields, no floats of one byte, and the long double of the platform alone.
+#[cfg(feature = "pyo3")]
+#[test]
+fn numpy_has_what_it_can_name() {
+    for (text, has) in [
+        ("<f4", true),
+        ("|O8", true),
+        ("<U3", true),
+        ("|V5", true),
+        ("<M8[s]", true),
+        ("<f16", true),
+        ("<c32", true),
+        ("|f1", false),
+        ("<f10", false),
+        ("<f12", false),
+        ("<c4", false),
+        ("<c20", false),
+        ("<c24", false),
+        ("|t3", false),
+    ] {
+        let typestr = TypeStr::parse(text);
+        let typestr = typestr.unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert_eq!(typestr.has_numpy(), has, "{text}");
+    }
+}

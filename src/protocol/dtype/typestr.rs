@@ -130,7 +130,7 @@ type Unit = [u8; 14];
 const NO_UNIT: Unit = [0; 14];
 
 impl TypeStr {
-    /// Makes a typestr of native byte order from a kind and one or two digits.
+    /// Makes a typestr of native byte order from a kind and one or two digits; run by the compiler.
     pub(super) const fn native(text: &str) -> Self {
         let (kind, size) = match *text.as_bytes() {
             [kind, ones] => (kind, digit(ones)),

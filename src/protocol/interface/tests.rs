@@ -637,3 +637,21 @@ fn a_named_type_smaller_than_a_byte_is_padded(
     assert_eq!(described.dtype(), dtype);
     assert_eq!(described.flags().contains(Flags::SUBBYTE_PADDED), is_padded);
 }
+
+/// As in NumPy, a field of no items takes no bytes.
+#[test]
+fn a_field_may_have_no_items() {
+    let mut fields = DescrBuilder::new();
+    fields.push("x", "<f4", &[]).unwrap();
+    fields.push("none", "<i8", &[2, 0]).unwrap();
+    fields.push("y", "<f4", &[]).unwrap();
+    let Descr::Fields(fields) = fields.finish(TypeStr::void(8)).unwrap() else {
+        panic!("fields");
+    };
+    let found: Vec<_> = fields
+        .iter()
+        .map(|field| (field.name(), field.shape(), field.offset()))
+        .collect();
+    let expected: [(&str, &[i64], u32); 3] = [("x", &[], 0), ("none", &[2, 0], 4), ("y", &[], 4)];
+    assert_eq!(found, expected);
+}

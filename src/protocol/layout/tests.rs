@@ -419,3 +419,14 @@ fn axes_have_the_strides_that_they_were_given() {
         assert_eq!((taken.shape(), taken.strides()), (&shape[..], given));
     }
 }
+
+#[test]
+fn a_dict_has_at_most_64_axes() {
+    for (rank, fits) in [(63_u8, true), (64, true), (65, false), (66, false)] {
+        for has_strides in [false, true] {
+            let mut values = vec![1; 2 * usize::from(rank)];
+            let checked = check::check_bytes(&mut values, rank, has_strides, 1);
+            assert_eq!(checked.is_ok(), fits, "{rank}");
+        }
+    }
+}

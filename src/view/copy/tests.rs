@@ -264,3 +264,35 @@ fn many_rows_are_fetched_by_one_copy_unless_they_lie_far_apart() {
         drop(values);
     }
 }
+
+/// What a copy is offered for, as far as the description tells.
+#[cfg(feature = "pyo3")]
+#[test]
+fn whole_bytes_that_are_reached_can_be_copied() {
+    let of = |device_type: i32, bits: u8| {
+        let raw = RawTensor {
+            device_type,
+            code: 0,
+            bits,
+            ..RawTensor::EXAMPLE
+        };
+        Descriptor::new(&raw).expect("a valid tensor")
+    };
+    for (device_type, alike, to_host) in [
+        (Device::CUDA, true, true),
+        (Device::CUDA_MANAGED, true, true),
+        (Device::CUDA_HOST, true, true),
+        (Device::CPU, true, true),
+        (Device::ROCM_HOST, false, true),
+        (Device::ROCM, false, false),
+    ] {
+        let whole = of(device_type, 32);
+        let found = (
+            Transfer::can_copy(&whole),
+            Transfer::can_copy_to_host(&whole),
+        );
+        assert_eq!(found, (alike, to_host), "{device_type}");
+        let packed = of(device_type, 4);
+        assert!(!Transfer::can_copy(&packed) && !Transfer::can_copy_to_host(&packed));
+    }
+}

@@ -51,3 +51,22 @@ fn without_a_thread_the_caller_waits_and_frees() {
         }
     }
 }
+
+/// A thread that waits for room is told whether something has ended since it looked; of a device that nothing waits for it
+/// does not wait.
+#[test]
+fn a_wait_tells_what_has_ended() {
+    const NONE: i32 = 77;
+    let driver = Script::leak();
+    driver.current(CONTEXT);
+    let used = Use::new(driver, None).expect("a context");
+    // What other tests end counts too.
+    let (found, since) = loop {
+        let seen = ended();
+        let found = wait_for(NONE, used, seen);
+        if ended() == seen {
+            break (found, wait_for(NONE, used, seen.wrapping_sub(1)));
+        }
+    };
+    assert_eq!((found, since), (false, true));
+}
