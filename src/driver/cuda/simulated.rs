@@ -174,7 +174,10 @@ fn every_function_is_there_and_two_devices() {
     assert_ne!(first.expect("an id"), second.expect("an id"));
     assert_eq!(world.driver.primary_context_active(1), Ok(true));
     assert!(world.driver.primary_context_active(99).is_err());
-    assert!(world.driver.concurrent_managed_access(0).is_ok());
+    let shared = [0, 1].map(|ordinal| world.driver.concurrent_managed_access(ordinal));
+    assert_eq!(shared, [Ok(true), Ok(true)]);
+    assert!(world.driver.concurrent_managed_access(99).is_err());
+    assert_eq!(world.driver.exclusive_devices(), Ok(Vec::new()));
 }
 
 #[test]
