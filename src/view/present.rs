@@ -133,3 +133,33 @@ impl CaiView {
         Ok(view)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::script::{self, Script};
+    use crate::protocol::descriptor::{Descriptor, RawTensor};
+    use crate::view::Owner;
+
+    #[test]
+    fn memory_of_one_side_alone_is_refused_by_the_name_of_the_other() {
+        let script = Script::leak();
+        script.device_memory(0x7000, 24, 0, 0xa).current(0xa);
+        let _installed = script::install(script);
+        for (device_type, data, side, name) in [
+            (Device::CPU, 0x9000, PresentAs::Cuda, "'cuda' of memory on"),
+            (Device::CUDA, 0x7000, PresentAs::Host, "'host' of memory on"),
+        ] {
+            let descriptor = Descriptor::new(&RawTensor {
+                data,
+                device_type,
+                ..RawTensor::EXAMPLE
+            });
+            let descriptor = descriptor.expect("a valid tensor");
+            // SAFETY: nothing reads the memory.
+            let view = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(())) };
+            let refused = view.present_as(side).expect_err("refused").to_string();
+            assert!(refused.contains(name), "{refused}");
+        }
+    }
+}

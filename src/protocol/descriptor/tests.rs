@@ -506,3 +506,21 @@ fn the_size_of_an_element_is_that_in_memory(
     });
     assert_eq!(strides, wanted);
 }
+
+#[cfg(feature = "pyo3")]
+#[test]
+fn what_is_borrowed_is_as_contiguous_as_its_layout() {
+    let values = [-3_i64, -1, 0, 1, 2, 3];
+    for (rows, columns) in [(0, 3), (1, 3), (2, 1), (2, 3), (3, 2), (1, 1)] {
+        for (first, second) in values.iter().flat_map(|one| values.map(|two| (*one, two))) {
+            let made = Descriptor::new(&RawTensor {
+                shape: &[rows, columns],
+                strides: Some(&[first, second]),
+                ..VALID
+            });
+            let made = made.expect("a valid tensor");
+            let found = made.borrowed().is_c_contiguous();
+            assert_eq!(found, made.layout().is_c_contiguous(), "{made:?}");
+        }
+    }
+}

@@ -701,3 +701,11 @@ fn numpy_has_what_it_can_name() {
         assert_eq!(typestr.has_numpy(), has, "{text}");
     }
 }
+
+#[test]
+fn a_lane_is_one_of_its_type() {
+    for lanes in [1, 2, 4, 16] {
+        let vector = DType::from_dlpack(code::FLOAT, 32, lanes).expect("a type");
+        assert_eq!((vector.lanes(), vector.lane()), (lanes, DType::F32));
+    }
+}

@@ -296,3 +296,80 @@ fn whole_bytes_that_are_reached_can_be_copied() {
         assert!(!Transfer::can_copy(&packed) && !Transfer::can_copy_to_host(&packed));
     }
 }
+
+/// Memory for a result: zeros on the host, the device's for a stream, and none without elements.
+#[test]
+#[cfg_attr(miri, ignore = "starts a thread that ends with the process")]
+fn an_empty_array_is_allocated_if_it_has_elements() {
+    for (device_type, extent) in [
+        (Device::CPU, 0),
+        (Device::CPU, 4),
+        (Device::CUDA, 0),
+        (Device::CUDA, 4),
+    ] {
+        let script = script(false, false);
+        let _installed = script::install(script);
+        let shape = [extent];
+        let raw = RawTensor {
+            device_type,
+            shape: &shape,
+            ..RawTensor::EXAMPLE
+        };
+        let prototype = Descriptor::new(&raw).expect("a valid tensor");
+        let made = CaiView::empty(&prototype, READY).expect("memory");
+        let described = made.descriptor();
+        assert_eq!(
+            (described.shape(), made.device()),
+            (&shape[..], prototype.device())
+        );
+        assert_eq!(described.data() == 0, extent == 0);
+        let is_allocated = device_type == Device::CUDA && extent > 0;
+        assert_eq!(script.count("cuMemAllocAsync") == 1, is_allocated);
+        let ready = if is_allocated { READY } else { Stream::None };
+        assert_eq!(made.ready_number(), ready);
+        if device_type == Device::CPU {
+            let zeros = vec![0.0_f32; extent as usize];
+            assert_eq!(
+                made.typed::<f32>().expect("floats").copy_to_vec().ok(),
+                Some(zeros)
+            );
+        }
+    }
+}
+
+/// A copy is made if it is asked for, or if the data cannot be reached without one and nothing forbids it.
+#[test]
+fn a_copy_is_chosen_only_if_it_is_asked_for_or_needed() {
+    use Transfer::{Alike, ToHost};
+    let device = Device::cuda(0);
+    let pinned = Device {
+        device_type: Device::CUDA_HOST,
+        ..device
+    };
+    for (own, wanted, [unasked, refused, asked]) in [
+        (device, device, [Some(None), Some(None), Some(Some(Alike))]),
+        (
+            device,
+            Device::HOST,
+            [Some(Some(ToHost)), None, Some(Some(ToHost))],
+        ),
+        (
+            pinned,
+            Device::HOST,
+            [Some(None), Some(None), Some(Some(ToHost))],
+        ),
+        (
+            Device::HOST,
+            Device::HOST,
+            [Some(None), Some(None), Some(Some(ToHost))],
+        ),
+    ] {
+        for (copy, expected) in [(None, unasked), (Some(false), refused), (Some(true), asked)] {
+            let found = Transfer::decide(own, wanted, copy);
+            if let Err(refused) = &found {
+                assert_eq!(refused.rule(), Rule::CopyNeeded);
+            }
+            assert_eq!(found.ok(), expected, "{own} to {wanted}, {copy:?}");
+        }
+    }
+}

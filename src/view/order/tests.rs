@@ -204,3 +204,29 @@ fn a_stream_that_is_kept_is_shown() {
     assert!(format!("{:?}", moved.expect("an order")).contains("Kept"));
     assert!(!format!("{other:?}").contains("Kept"));
 }
+
+/// Memory that every context reaches may need an order where other memory does not, and often needs none either.
+#[test]
+fn ready_data_needs_no_order_wherever_it_is() {
+    for device_type in [
+        Device::CPU,
+        Device::CUDA,
+        Device::CUDA_HOST,
+        Device::CUDA_MANAGED,
+    ] {
+        let ready = view(device_type, Stream::None);
+        for request in [
+            Request::NoSync,
+            Request::Stream(HANDLE),
+            Request::Stream(Stream::None),
+        ] {
+            assert!(
+                !ready.needs_order(request, SyncPolicy::Event),
+                "{device_type} {request:?}"
+            );
+        }
+        let pending = view(device_type, HANDLE);
+        assert!(!pending.needs_order(Request::Host, SyncPolicy::None));
+        assert!(pending.needs_order(Request::Host, SyncPolicy::Event));
+    }
+}

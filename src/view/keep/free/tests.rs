@@ -70,3 +70,44 @@ fn a_wait_tells_what_has_ended() {
     };
     assert_eq!((found, since), (false, true));
 }
+
+/// What this thread alone can name the stream of is not waited for, as it can be taken; nor is what the driver refuses to
+/// wait for.
+#[test]
+fn a_wait_ends_at_what_can_be_taken_and_at_what_is_stuck() {
+    const ALONE: i32 = 78;
+    let driver = Script::leak();
+    driver.current(CONTEXT);
+    let used = Use::new(driver, Some(Stream::PerThreadDefault)).expect("a context");
+    let put = |is_stuck| {
+        let mut block = Block::new(driver, Memory::Device, 64, used, used.home).expect("memory");
+        block.ordinal = ALONE;
+        let waiting = Waiting {
+            held: Held::Memory(block),
+            is_in_use: true,
+            sites: None,
+            is_stuck,
+        };
+        // A shelf without a thread.
+        lock().push(Shelf {
+            ordinal: ALONE,
+            waiting: VecDeque::from([waiting]),
+            settling: None,
+            busy_with: None,
+        });
+    };
+    let wait = || {
+        loop {
+            let (seen, found) = (ended(), wait_for(ALONE, used, ended()));
+            if ended() == seen {
+                return found;
+            }
+        }
+    };
+    put(true);
+    assert!(!wait());
+    put(false);
+    assert!(wait());
+    assert_eq!(take_used(used).len(), 2);
+    lock().retain(|shelf| shelf.ordinal != ALONE);
+}
