@@ -20,7 +20,6 @@ use pyo3::prelude::*;
 
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::capsule;
-use crate::python::class::view::PyCaiView;
 use crate::python::cpython::release;
 use crate::view::{CaiView, EndsOn, Kind, Owner, RawOwner, Shows, Vtable};
 
@@ -129,11 +128,13 @@ impl Recall {
         release::dropping(|| drop(capsules));
     }
 
-    /// Takes the tensor from the library; `None` if the library has taken it.
-    pub(crate) fn recall(
+    /// Takes the tensor from the library; `None` if the library has taken it. `is_sole` tells whether the view has the only
+    /// share of its owner.
+    pub(crate) fn recall<V>(
         self: Arc<Self>,
         py: Python<'_>,
-        view: Option<Bound<'_, PyCaiView>>,
+        view: Option<V>,
+        is_sole: impl FnOnce(&V) -> bool,
     ) -> Option<Owner> {
         let capsules = mem::take(&mut self.lock().capsules);
         for capsule in capsules {
@@ -141,7 +142,7 @@ impl Recall {
         }
         if let Some(view) = view {
             let mut lent = self.lock();
-            if lent.state == State::Open && view.get().view().owner().is_sole() {
+            if lent.state == State::Open && is_sole(&view) {
                 lent.state = State::Recalled;
                 return lent.owner.take();
             }

@@ -167,7 +167,8 @@ fn of_capsule<'py>(
     match &made {
         Ok(_) => recall.settle(),
         Err(_) => {
-            if let Some(owner) = recall.recall(py, given) {
+            let is_sole = |view: &Bound<'_, PyCaiView>| view.get().view().owner().is_sole();
+            if let Some(owner) = recall.recall(py, given, is_sole) {
                 claimed.restore(owner);
             }
         }
