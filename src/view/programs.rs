@@ -15,17 +15,11 @@ use crate::driver::script::{self, Script};
 use crate::protocol::stream::Capture;
 
 mod arrays;
+mod random;
 
 use arrays::{Array, Content, Maker};
+use random::{CONTEXT, HANDLES, Random};
 
-/// Of this test alone: what is freed is taken over by no other test.
-const CONTEXT: u64 = 0x5afe;
-const HANDLES: [Stream; 4] = [
-    Stream::from_raw(0xa1),
-    Stream::from_raw(0xa2),
-    Stream::LegacyDefault,
-    Stream::PerThreadDefault,
-];
 const PROGRAMS: u64 = if cfg!(miri) { 8 } else { 1_500 };
 const STEPS: usize = 60;
 /// Calls that fail now and then; not those whose failure leaks on purpose: one that frees, and those by which a graph is
@@ -49,30 +43,6 @@ const FALLIBLE: [&str; 17] = [
     "cuMemcpyAsync",
     "cuLaunchHostFunc",
 ];
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() >> 8) as usize % end.max(1)
-    }
-
-    fn stream(&mut self) -> Stream {
-        HANDLES[self.below(HANDLES.len())]
-    }
-
-    /// Rarely none.
-    fn extent(&mut self) -> i64 {
-        [0, 1, 1, 2, 2, 3, 3, 4, 2, 3][self.below(10)]
-    }
-}
 
 /// A tensor of either layout.
 enum Exported {

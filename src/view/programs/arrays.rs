@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{CONTEXT, Random};
+use super::random::{CONTEXT, Random};
 use crate::driver::script::{self, Script};
 use crate::driver::{MemoryKind, PointerInfo};
 use crate::error::Error;
