@@ -284,6 +284,7 @@ impl Drops {
     }
 
     /// The setting of the library that keeps it, as a dotted name; empty if there is none.
+    #[cfg(feature = "pyo3")]
     pub(crate) const fn unless(self) -> &'static str {
         match self {
             Self::Width => "jax.config.jax_enable_x64",
