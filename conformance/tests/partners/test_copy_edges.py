@@ -18,6 +18,7 @@ from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.expectations.refusal import check_refusal, refuse
 from conformance.tests.ownership.waiting import until
 from conformance.tests.partners.copying import (
+    LEGACY,
     MEBIBYTE,
     OLD,
     SIZE,
@@ -144,9 +145,11 @@ def test_a_refused_copy_adds_nothing_to_the_capture_of_both_streams(machine: Mac
 # --- a policy --------------------------------------------------------------------------------------------
 
 
-def test_a_copy_that_waits_for_memory_enters_no_capture(machine: Machine) -> None:
-    """Another thread begins to capture its stream meanwhile."""
-    mine, other, refused = machine.stream(), machine.stream(), list[BaseException]()
+@pytest.mark.parametrize("is_legacy", [False, True], ids=["handle", "legacy"])
+def test_a_copy_that_waits_for_memory_enters_no_capture(is_legacy: bool, machine: Machine) -> None:
+    """Another thread begins to capture its stream meanwhile, or a blocking one beside the legacy stream."""
+    captured, other, refused = machine.stream(flags=0), machine.stream(), list[BaseException]()
+    mine = LEGACY if is_legacy else captured
     source, captures = view(memory(machine, "device", MEBIBYTE), MEBIBYTE), Captures(machine)
     settled(machine)
     held = copy_for(source, other)
@@ -171,11 +174,13 @@ def test_a_copy_that_waits_for_memory_enters_no_capture(machine: Machine) -> Non
             machine.clear()
             thread.start()
             assert until(lambda: len(machine.control.calls("cuMemAllocAsync")) > 1)
-            captures.begin(mine, RELAXED)
+            captures.begin(captured, RELAXED)
+            machine.clear()
         thread.join()
     finally:
         machine.control.set("memory", everything)
-    assert captures.nodes(captures.end(mine)) == 0
+    assert machine.control.count("cuMemAllocAsync") == 0
+    assert captures.nodes(captures.end(captured)) == 0
     assert [getattr(error, "rule", None) for error in refused] == ["capture-consumer"]
 
 

@@ -103,11 +103,11 @@ class Machine:
 
     # --- streams ---
 
-    def stream(self, ordinal: int = 0) -> int:
-        """A new non-blocking stream of a device."""
+    def stream(self, ordinal: int = 0, flags: int = 1) -> int:
+        """A new stream of a device, which does not wait for the legacy one but if the flags are 0."""
         self.set_current(ordinal)
         found = ctypes.c_void_p()
-        self._call("cuStreamCreate", ctypes.byref(found), 1)
+        self._call("cuStreamCreate", ctypes.byref(found), flags)
         self.set_current(0)
         assert found.value
         return found.value

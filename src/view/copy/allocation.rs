@@ -1,9 +1,11 @@
 //! Memory that this library allocates for a copy or a consumer's result. It ends after the stream that it was made for.
 
 use crate::driver::{ContextGuard, Driver, DriverError, Place};
+use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Device;
-use crate::protocol::stream::Stream;
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::stream::{Capture, Stream};
 use crate::view::Kept;
 use crate::view::keep::{self, Block, Memory, Use};
 
@@ -13,26 +15,33 @@ pub(super) struct Allocation {
     /// `None` once it is being dropped.
     block: Option<Block>,
     pointer: u64,
-    has_waited: bool,
 }
 
 impl Allocation {
     /// Allocates memory of the array's kind, at its place, of the size of its elements in C order. `used` is where it
     /// will be used, whose context is current: the memory's, if that is on no stream.
+    ///
+    /// # Errors
+    /// The driver's refusal; `capture-consumer`, which names `field`, if a capture of the stream has begun while the host
+    /// waited for memory.
     pub(super) fn new(
         driver: &'static dyn Driver,
         like: &Descriptor,
         place: &Place,
         used: Use,
-    ) -> Result<Self, DriverError> {
+        field: Field,
+    ) -> Result<Self, Error> {
         keep::mark_own(driver, used);
-        let room = keep::with_room(driver, place, used, || allocate(driver, like, place, used))?;
-        let (block, has_waited) = room;
+        let may_go_on = || match used.stream() {
+            Some(stream) => refuse_capture(driver, stream, field),
+            None => Ok(()),
+        };
+        let allocate = || allocate(driver, like, place, used);
+        let block = keep::with_room(driver, place, used, may_go_on, allocate)?;
         keep::start_for(&block);
         Ok(Self {
             pointer: block.pointer(),
             block: Some(block),
-            has_waited,
         })
     }
 
@@ -43,11 +52,6 @@ impl Allocation {
     /// Whether the stream that it is for may still use it: it was a dropped copy's.
     pub(super) fn is_in_use(&self) -> bool {
         self.block.as_ref().is_some_and(|block| block.is_in_use)
-    }
-
-    /// Whether the host has waited for memory: a capture may have begun meanwhile.
-    pub(super) const fn has_waited(&self) -> bool {
-        self.has_waited
     }
 
     /// Keeps the stream that it is for until its end has come after that stream's work.
@@ -62,6 +66,23 @@ impl Drop for Allocation {
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
             keep::end(block);
+        }
+    }
+}
+
+/// Refuses a captured stream: its work runs when the graph is launched, if ever, and the memory would not be there.
+pub(super) fn refuse_capture(
+    driver: &dyn Driver,
+    stream: Stream,
+    field: Field,
+) -> Result<(), Error> {
+    match driver.capture(stream)? {
+        Capture::Idle => Ok(()),
+        Capture::Active | Capture::Invalidated | Capture::BlocksLegacy => {
+            let found = format_args!("an allocation on {stream}");
+            Err(Violation::new(Rule::CaptureConsumer, field, found)
+                .with_hint("allocate before the capture begins")
+                .into())
         }
     }
 }

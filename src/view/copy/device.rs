@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use super::allocation::Allocation;
+use super::allocation::{Allocation, refuse_capture};
 use super::host::{HostBlock, gather, unit};
 use super::whole::{Whole, view_of};
 use crate::driver::{
@@ -10,8 +10,8 @@ use crate::driver::{
 };
 use crate::error::Error;
 use crate::protocol::device::Device;
-use crate::protocol::rule::{Field, Rule, Violation};
-use crate::protocol::stream::{Capture, Request, Stream, SyncPolicy};
+use crate::protocol::rule::Field;
+use crate::protocol::stream::{Request, Stream, SyncPolicy};
 use crate::view::keep::{self, Use};
 use crate::view::streams::Placed;
 use crate::view::{CaiView, Kept, Owner};
@@ -82,9 +82,6 @@ impl Copy<'_> {
         let used = Use::new(self.driver, Some(stream))?;
         let mut allocation = self.allocate(used)?;
         allocation.keep(self.used.kept.clone());
-        if allocation.has_waited() {
-            refuse_capture(self.driver, stream, Field::Argument("copy"))?;
-        }
         if self.is_host_work() && self.view.ready_number() == Stream::None {
             let ready = self.gather_for(&allocation, stream)?;
             guard.finish_at_once()?;
@@ -144,9 +141,9 @@ impl Copy<'_> {
         self.made(allocation, Stream::None)
     }
 
-    fn allocate(&self, used: Use) -> Result<Allocation, DriverError> {
+    fn allocate(&self, used: Use) -> Result<Allocation, Error> {
         let (view, place) = (self.view.descriptor(), self.view.place());
-        Allocation::new(self.driver, view, &place, used)
+        Allocation::new(self.driver, view, &place, used, Field::Argument("copy"))
     }
 
     /// Whether the host copies, as the driver would keep it waiting: "for transfers from any host memory to any host
@@ -274,21 +271,4 @@ unsafe extern "C" fn run(data: *mut c_void) {
     let job = unsafe { Box::from_raw(data.cast::<Gather>()) };
     // SAFETY: by this function's contract.
     unsafe { gather(&job.plan, job.unit, job.to, job.from) };
-}
-
-/// Refuses a captured stream: its work runs when the graph is launched, if ever, and the memory would not be there.
-pub(super) fn refuse_capture(
-    driver: &dyn Driver,
-    stream: Stream,
-    field: Field,
-) -> Result<(), Error> {
-    match driver.capture(stream)? {
-        Capture::Idle => Ok(()),
-        Capture::Active | Capture::Invalidated | Capture::BlocksLegacy => {
-            let found = format_args!("an allocation on {stream}");
-            Err(Violation::new(Rule::CaptureConsumer, field, found)
-                .with_hint("allocate before the capture begins")
-                .into())
-        }
-    }
 }

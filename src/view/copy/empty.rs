@@ -1,7 +1,6 @@
 //! Arrays that nothing has been written to, for a consumer's result.
 
-use super::allocation::Allocation;
-use super::device::refuse_capture;
+use super::allocation::{Allocation, refuse_capture};
 use super::host::HostBlock;
 use super::whole::view_of;
 use crate::driver::{ContextGuard, Driver, Place};
@@ -58,12 +57,7 @@ fn on_stream(
     // The host can use the memory too, in the order of no stream.
     let is_of_host = prototype.device().is_host_readable();
     let enter = || ContextGuard::of_memory(driver, &place);
-    let home = is_of_host.then(enter).transpose()?;
+    let _home = is_of_host.then(enter).transpose()?;
     let used = Use::new(driver, (!is_of_host).then_some(stream))?;
-    let made = Allocation::new(driver, prototype, &place, used)?;
-    drop(home);
-    if made.has_waited() {
-        refuse_capture(driver, stream, Field::ExchangeApi)?;
-    }
-    Ok(made)
+    Allocation::new(driver, prototype, &place, used, Field::ExchangeApi)
 }

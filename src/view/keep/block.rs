@@ -114,7 +114,11 @@ impl Use {
             None => Works::Anywhere,
             Some(Stream::PerThreadDefault) => Works::Default(Some(thread::current().id())),
             Some(Stream::LegacyDefault) => Works::Default(None),
-            Some(stream) => Works::On(stream, driver.stream_id(stream).ok()),
+            Some(stream) => {
+                // A refusal that comes once says nothing.
+                let id = || driver.stream_id(stream);
+                Works::On(stream, id().or_else(|_| id()).ok())
+            }
         };
         let home = Home::here(driver)?;
         Ok(Self { home, works })

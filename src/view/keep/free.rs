@@ -152,6 +152,7 @@ pub(super) fn take_used(used: Use) -> Vec<Held> {
 
 fn run(driver: &'static dyn Driver, ordinal: i32) {
     signals::block();
+    room::enter();
     // What this thread calls is no call that a capture elsewhere forbids.
     let _ = driver.exchange_capture_mode(RELAXED);
     let mut shelves = lock();

@@ -26,7 +26,12 @@
 //! A thread that finds no memory waits for any of these ([`room`]), but for what is stuck: behind a capture, which may be its
 //! own, or as the driver does not answer.
 //!
-//! If the driver refuses the wait, the memory or owner is kept, and the wait is tried again.
+//! If the driver refuses the wait, the memory or owner is kept, and the wait is tried again. If it refuses the call that
+//! frees, the memory is lost: "this function may also return error codes from previous, asynchronous launches" (driver API),
+//! so that it may have been freed, and a second call would free what has come in its place.
+//!
+//! **Limits.** `cuEventRecord` blocks while the driver takes no more work for the stream: then the thread marks no other
+//! stream. What is inside `cuMemFree` can be taken no more, as long as that waits for the device.
 //!
 //! `cuStreamGetId` tells a stream that was destroyed from another one under its handle.
 //!
@@ -120,7 +125,7 @@ fn or_taken(
     let Err(error) = made else {
         return made;
     };
-    let taken = match error.is_out_of_memory() {
+    let taken = match error.is_out_of_memory() && !room::is_ours() {
         true => poll::take(driver, memory, nbytes, home, used),
         false => None,
     };
@@ -143,19 +148,23 @@ const fn size_class(nbytes: u64) -> u64 {
 }
 
 /// Allocates at `place`, for `used`. If memory is short there it waits for what has ended of that device, and tries again
-/// each time that something is given back, until nothing is left to wait for. Returns whether it has waited, too.
+/// each time that something is given back, until nothing is left to wait for. After each wait it asks `may_go_on`: the
+/// allocation may be work of a stream that is being captured by then.
+///
+/// A thread of ours does not wait: what it would wait for may be its own to end.
 ///
 /// # Errors
-/// The driver's refusal.
-pub(crate) fn with_room(
+/// The driver's refusal, and that of `may_go_on`.
+pub(crate) fn with_room<E: From<DriverError>>(
     driver: &'static dyn Driver,
     place: &Place,
     used: Use,
+    may_go_on: impl Fn() -> Result<(), E>,
     allocate: impl Fn() -> Result<Block, DriverError>,
-) -> Result<(Block, bool), DriverError> {
+) -> Result<Block, E> {
     match allocate() {
-        Err(error) if error.is_out_of_memory() => {}
-        made => return Ok((made?, false)),
+        Err(error) if error.is_out_of_memory() && !room::is_ours() => {}
+        made => return Ok(made?),
     }
     let ordinal = device_of(driver, place)?;
     let mut can_mark = true;
@@ -167,10 +176,11 @@ pub(crate) fn with_room(
             Err(error) if error.is_out_of_memory() => {
                 poll::hurry(driver);
                 if !room::wait(ordinal, seen) {
-                    return Err(error);
+                    return Err(error.into());
                 }
+                may_go_on()?;
             }
-            made => return Ok((made?, true)),
+            made => return Ok(made?),
         }
     }
 }
@@ -209,7 +219,8 @@ mod tests {
             }
             let used = used(driver);
             let place = Place::cuda(0, 0);
-            let made = with_room(driver, &place, used, || {
+            let may_go_on = || Ok::<(), DriverError>(());
+            let made = with_room(driver, &place, used, may_go_on, || {
                 Block::new(driver, Memory::Device, 64, used, used.home)
             });
             let tries = if code == 2 { 2 } else { 1 };

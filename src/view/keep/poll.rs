@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::block::{Block, Home, Mark, Memory, Use};
 use super::free;
 use super::held::{Held, Owned};
+use super::room;
 use crate::driver::{ContextGuard, Driver, DriverError, Lease, RELAXED, Relaxed};
 use crate::process::signals;
 use crate::protocol::stream::Stream;
@@ -250,6 +251,7 @@ impl Keeper {
     #[cfg_attr(miri, expect(dead_code, reason = "no thread: `round`"))]
     fn run(driver: &'static dyn Driver, receiver: &Receiver<News>) {
         signals::block();
+        room::enter();
         // What this thread asks is no call that a capture elsewhere forbids.
         let _ = driver.exchange_capture_mode(RELAXED);
         let (mut keeper, mut pause) = (Self::default(), SHORT);

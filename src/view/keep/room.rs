@@ -1,11 +1,26 @@
 //! How much has ended and is not given back yet: what a thread that finds no memory waits for.
 
+use std::cell::Cell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// One tally for each device.
 static TALLIES: Mutex<Vec<Tally>> = Mutex::new(Vec::new());
 /// Signalled at each change.
 static CHANGED: Condvar = Condvar::new();
+
+thread_local! {
+    static IS_OURS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Says that this is a thread that ends what others wait for.
+pub(super) fn enter() {
+    IS_OURS.set(true);
+}
+
+/// Whether this thread ends what others wait for: an owner's end may allocate on it, and has nobody to wait for.
+pub(super) fn is_ours() -> bool {
+    IS_OURS.get()
+}
 
 struct Tally {
     ordinal: i32,

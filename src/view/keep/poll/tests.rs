@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
+use super::super::with_room;
 use super::*;
+use crate::driver::Place;
 use crate::driver::script::Script;
 use crate::protocol::stream::Capture;
 
@@ -216,6 +218,30 @@ fn what_has_no_answer_is_stuck() {
     assert!(keeper.waiting[0].held[0].is_stuck());
     keeper.ask();
     assert!(keeper.is_idle());
+}
+
+/// An owner's end may make a copy on the thread that all memory waits for: without memory it is refused at once.
+#[test]
+#[cfg_attr(miri, ignore = "starts a thread that ends with the process")]
+fn an_owners_end_waits_for_no_memory() {
+    struct Copies(&'static Script, Use, mpsc::Sender<bool>);
+    impl Drop for Copies {
+        fn drop(&mut self) {
+            let full = || Err(DriverError::new("cuMemAlloc", 2));
+            let may_go_on = || Ok::<(), DriverError>(());
+            let made = with_room(self.0, &Place::cuda(0, 0), self.1, may_go_on, full);
+            // The test may have given up.
+            let _ = self.2.send(made.is_err());
+        }
+    }
+    let driver = script();
+    driver.primary(0, CONTEXT);
+    let (refused, ends) = mpsc::channel();
+    let owner = Owner::new(Copies(driver, used(driver, STREAM), refused));
+    until_done(driver, STREAM, &owner).expect("a mark");
+    drop(owner);
+    let waited = ends.recv_timeout(Duration::from_secs(20));
+    assert_eq!(waited, Ok(true));
 }
 
 /// The caller may be a function of the driver's, in which an owner's end may call nothing.
