@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import random
@@ -167,6 +168,31 @@ def test_copies_for_a_threads_stream_are_given_back_behind_an_unrelated_backlog(
         # One waits for the device in the thread that frees.
         assert machine.control.live().allocations - before <= 10
     machine.control.clear_faults()
+
+
+@pytest.mark.parametrize("full", [1, 7])
+def test_streams_that_take_no_more_work_delay_no_other_streams_copies(full: int, machine: Machine) -> None:
+    """The driver blocks who enqueues on them: the thread that marks the end of a copy."""
+    source, target, capacity = view(memory(machine, "device")), memory(machine, "device"), 4
+    streams, other = [machine.stream() for _ in range(full)], machine.stream()
+    usual, before = machine.control.get("queue"), settled(machine)
+    tensors = [copy_for(source, stream) for stream in streams]
+    assert [wait(machine, stream) for stream in streams] == [0] * full
+    with contextlib.ExitStack() as gates:
+        gates.callback(machine.control.set, "queue", usual)
+        machine.control.set("queue", capacity)
+        for stream in streams:
+            gates.enter_context(machine.control.gate(stream))
+            while machine.control.pending(stream) < capacity:
+                machine.control.store(stream, target, bytes(1))
+        for tensor in tensors:
+            abi.release(tensor)
+        for _ in range(3):
+            abi.release(copy_for(source, other))
+            assert wait(machine, other) == 0
+            assert until(partial(is_at_most, machine, before + full))
+        assert all(is_alive(machine, tensor) for tensor in tensors)
+    assert until(partial(is_at_most, machine, before))
 
 
 @pytest.mark.parametrize("stream", [LEGACY, PER_THREAD])

@@ -6,9 +6,10 @@
 //! GIL), so that all of it is a thread's.
 //!
 //! ```text
-//!   deleter --send--> cai-dlpack-keep: records, asks all events together --+--> owners, memory of a pool: here
-//!                                                                          +--> cai-dlpack-free: cuMemFree,
-//!                                                                               one thread for each device
+//!   deleter --send--> cai-dlpack-keep: asks all events together --+--> owners, memory of a pool: here
+//!                        ^                                        +--> cai-dlpack-free: cuMemFree,
+//!                        v                                             one thread for each device
+//!                     cai-dlpack-mark: records, another thread while one is blocked
 //! ```
 //!
 //! | what ends | after | by |
@@ -30,8 +31,8 @@
 //! frees, the memory is lost: "this function may also return error codes from previous, asynchronous launches" (driver API),
 //! so that it may have been freed, and a second call would free what has come in its place.
 //!
-//! **Limits.** `cuEventRecord` blocks while the driver takes no more work for the stream: then the thread marks no other
-//! stream. What is inside `cuMemFree` can be taken no more, as long as that waits for the device.
+//! **Limits.** `cuEventRecord` blocks while the driver takes no more work for the stream: eight such streams block the marks
+//! of all others. What is inside `cuMemFree` can be taken no more, as long as that waits for the device.
 //!
 //! `cuStreamGetId` tells a stream that was destroyed from another one under its handle.
 //!
@@ -55,6 +56,7 @@ mod block;
 mod free;
 mod graph;
 mod held;
+mod mark;
 mod poll;
 mod room;
 

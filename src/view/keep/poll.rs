@@ -3,11 +3,12 @@
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::block::{Block, Home, Mark, Memory, Use};
 use super::free;
 use super::held::{Held, Owned};
+use super::mark::Markers;
 use super::room;
 use crate::driver::{ContextGuard, Driver, DriverError, Lease, RELAXED, Relaxed};
 use crate::process::signals;
@@ -18,8 +19,8 @@ use crate::view::Owner;
 const SHORT: Duration = Duration::from_micros(50);
 const LONG: Duration = Duration::from_millis(5);
 
-/// How many marks of this thread a stream has at most: one that is busy for long holds no more work for it, and no event
-/// for each copy.
+/// How many marks a stream has at most that this thread has asked for: one that is busy for long holds no more work for it,
+/// and no event for each copy.
 const MARKS: usize = 4;
 
 static KEEPER: OnceLock<Option<Sender<News>>> = OnceLock::new();
@@ -29,6 +30,8 @@ enum News {
     Marked(Lease<'static>, Vec<Held>),
     /// What is to end after what its stream holds, which has no mark yet.
     Unmarked(Held),
+    /// The mark of a stream.
+    Mark(Use, Mark),
     /// What a graph has kept, which is gone.
     Ended(Owner),
     /// A thread waits for memory.
@@ -236,14 +239,25 @@ fn tell(driver: &'static dyn Driver, news: News) -> Option<News> {
 struct Keeper {
     /// What its stream has no mark for yet.
     unmarked: Vec<Held>,
+    /// What is being marked by [`Markers`].
+    marking: Vec<Marking>,
     waiting: Vec<Waiting>,
+    /// `None` if this thread makes the marks itself.
+    markers: Option<Markers>,
+}
+
+/// What a mark will be for.
+struct Marking {
+    used: Use,
+    held: Vec<Held>,
+    since: Instant,
 }
 
 /// What hangs on one event.
 struct Waiting {
     event: Lease<'static>,
     held: Vec<Held>,
-    /// The stream that this thread has marked with it.
+    /// The stream that was marked with it for this thread.
     marked: Option<Use>,
 }
 
@@ -255,6 +269,10 @@ impl Keeper {
         // What this thread asks is no call that a capture elsewhere forbids.
         let _ = driver.exchange_capture_mode(RELAXED);
         let (mut keeper, mut pause) = (Self::default(), SHORT);
+        keeper.markers = Some(Markers::new(driver, |driver, used, mark| {
+            // Without the thread nothing hangs on it.
+            drop(tell(driver, News::Mark(used, mark)));
+        }));
         loop {
             let news = if keeper.is_idle() {
                 receiver.recv().map_err(RecvTimeoutError::from)
@@ -289,7 +307,7 @@ impl Keeper {
     }
 
     fn is_idle(&self) -> bool {
-        self.unmarked.is_empty() && self.waiting.is_empty()
+        self.unmarked.is_empty() && self.marking.is_empty() && self.waiting.is_empty()
     }
 
     fn take(&mut self, news: News) {
@@ -300,6 +318,11 @@ impl Keeper {
                 marked: None,
             }),
             News::Unmarked(held) => self.unmarked.push(held),
+            News::Mark(used, mark) => {
+                let begun = self.marking.iter().position(|at| at.used == used);
+                let held = begun.map(|at| self.marking.swap_remove(at).held);
+                self.marked(used, mark, held.unwrap_or_default());
+            }
             News::Ended(owner) => drop(owner),
             News::Hurry => {}
             News::Take(wanted, answers) => {
@@ -315,7 +338,8 @@ impl Keeper {
     /// Takes out the smallest block that would do.
     fn find(&mut self, wanted: &Wanted) -> Option<Held> {
         let waiting = self.waiting.iter_mut().map(|waiting| &mut waiting.held);
-        let lists = waiting.chain([&mut self.unmarked]);
+        let marking = self.marking.iter_mut().map(|marking| &mut marking.held);
+        let lists = waiting.chain(marking).chain([&mut self.unmarked]);
         let fits = lists.filter_map(|list| {
             let blocks = list.iter().enumerate().filter(|(_, held)| wanted.is(held));
             let sizes = blocks.filter_map(|(at, held)| Some((held.block()?.nbytes, at)));
@@ -326,7 +350,7 @@ impl Keeper {
         Some(list.swap_remove(at))
     }
 
-    /// Marks the streams of what came, each stream once, unless it has as many [marks](MARKS) as it may have.
+    /// Has the streams of what came marked, each stream once, unless it has as many [marks](MARKS) as it may have.
     fn mark(&mut self) {
         let mut left = std::mem::take(&mut self.unmarked);
         while let Some((driver, used)) = left.last().map(|held| (held.driver(), held.used())) {
@@ -334,15 +358,30 @@ impl Keeper {
                 left.into_iter().partition(|held| held.used() == used);
             left = others;
             let marks = self.waiting.iter().filter(|at| at.marked == Some(used));
-            match marks.count() < MARKS {
-                true => self.mark_one(driver, used, of_it),
-                false => self.unmarked.extend(of_it),
+            let is_begun = self.marking.iter().any(|at| at.used == used);
+            match is_begun || marks.count() >= MARKS {
+                true => self.unmarked.extend(of_it),
+                false => self.mark_one(driver, used, of_it),
             }
+        }
+        if let Some(markers) = &mut self.markers {
+            let oldest = self.marking.iter().map(|marking| marking.since).min();
+            let waited = oldest.map_or(Duration::ZERO, |since| since.elapsed());
+            markers.grow(self.marking.len(), waited);
         }
     }
 
-    fn mark_one(&mut self, driver: &'static dyn Driver, used: Use, mut held: Vec<Held>) {
-        let mark = used.mark(driver);
+    fn mark_one(&mut self, driver: &'static dyn Driver, used: Use, held: Vec<Held>) {
+        let markers = self.markers.as_mut();
+        if markers.is_some_and(|markers| markers.begin(driver, used)) {
+            let since = Instant::now();
+            self.marking.push(Marking { used, held, since });
+        } else {
+            self.marked(used, used.mark(driver), held);
+        }
+    }
+
+    fn marked(&mut self, used: Use, mark: Mark, mut held: Vec<Held>) {
         // The capture may be that of a thread that waits for memory.
         set_stuck(&mut held, matches!(mark, Mark::Later));
         match mark {

@@ -1,5 +1,6 @@
 //! The rounds of the thread, made by hand on the scripted driver.
 
+use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
@@ -198,6 +199,44 @@ fn a_busy_stream_gets_few_marks() {
     assert_eq!(marks, MARKS + 1, "one for all that came later");
     keeper.ask();
     assert!(keeper.is_idle());
+}
+
+/// What comes while a stream is being marked waits for the next mark; what is being marked can be taken over.
+#[test]
+fn a_stream_has_one_mark_begun() {
+    let driver = script();
+    let used = used(driver, STREAM);
+    let memory = |nbytes| News::Unmarked(Held::memory(block(driver, Memory::Device, nbytes, used)));
+    let mut keeper = Keeper::default();
+    keeper.take(memory(64));
+    let held = mem::take(&mut keeper.unmarked);
+    let since = Instant::now();
+    keeper.marking.push(Marking { used, held, since });
+    keeper.round([memory(128), memory(256)].into_iter());
+    assert_eq!((keeper.unmarked.len(), keeper.waiting.len()), (2, 0));
+    assert!(!keeper.is_idle());
+
+    let (answers, receiver) = mpsc::channel();
+    let (nbytes, home) = (1, used.home);
+    let wanted = Wanted {
+        memory: Memory::Device,
+        nbytes,
+        home,
+        used,
+    };
+    keeper.take(News::Take(wanted, answers));
+    assert_eq!(receiver.try_recv().map(|block| block.nbytes), Ok(64));
+
+    for _ in 0..4 {
+        driver.fault("cuEventQuery", 0, 600);
+    }
+    keeper.round(std::iter::once(News::Mark(used, used.mark(driver))));
+    let held: Vec<_> = keeper.waiting.iter().map(|at| at.held.len()).collect();
+    assert_eq!(
+        held,
+        [0, 2],
+        "the mark of what was taken, and one of what came later"
+    );
 }
 
 /// No thread waits for the end of a capture, nor for what the driver does not tell of, until it does.

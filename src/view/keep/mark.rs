@@ -1,0 +1,79 @@
+//! The threads that mark streams. A mark blocks while the driver takes no more work for its stream: meanwhile another thread
+//! makes those of other streams.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use super::block::{Mark, Use};
+use super::room;
+use crate::driver::{Driver, RELAXED};
+use crate::process::signals;
+
+/// How many streams may block their marks before those of others wait.
+const MOST: usize = 8;
+/// A mark that takes longer is taken to block.
+const PATIENCE: Duration = Duration::from_millis(2);
+
+type Job = (&'static dyn Driver, Use);
+type Answer = fn(&'static dyn Driver, Use, Mark);
+
+/// As many threads as marks have blocked at once, and one more.
+pub(super) struct Markers {
+    driver: &'static dyn Driver,
+    answer: Answer,
+    jobs: Sender<Job>,
+    /// Each thread takes its next job from here.
+    left: Arc<Mutex<Receiver<Job>>>,
+    threads: usize,
+}
+
+impl Markers {
+    /// Without a thread yet. `answer` is called with each mark, on the thread that has made it.
+    pub(super) fn new(driver: &'static dyn Driver, answer: Answer) -> Self {
+        let (jobs, left) = channel();
+        Self {
+            driver,
+            answer,
+            jobs,
+            left: Arc::new(Mutex::new(left)),
+            threads: 0,
+        }
+    }
+
+    /// Has a stream marked; returns false if there is no thread for that.
+    pub(super) fn begin(&mut self, driver: &'static dyn Driver, used: Use) -> bool {
+        if self.threads == 0 {
+            self.add();
+        }
+        self.threads > 0 && self.jobs.send((driver, used)).is_ok()
+    }
+
+    /// Adds a thread if all may be blocked: of the `begun` marks that have no answer the oldest was begun before `waited`.
+    pub(super) fn grow(&mut self, begun: usize, waited: Duration) {
+        if begun > self.threads && self.threads < MOST && waited > PATIENCE {
+            self.add();
+        }
+    }
+
+    fn add(&mut self) {
+        let (driver, answer, left) = (self.driver, self.answer, Arc::clone(&self.left));
+        let thread = thread::Builder::new().name("cai-dlpack-mark".into());
+        let started = thread.spawn(move || run(driver, answer, &left));
+        self.threads += usize::from(started.is_ok());
+    }
+}
+
+fn run(driver: &'static dyn Driver, answer: Answer, left: &Mutex<Receiver<Job>>) {
+    signals::block();
+    room::enter();
+    // What this thread asks is no call that a capture elsewhere forbids.
+    let _ = driver.exchange_capture_mode(RELAXED);
+    loop {
+        // One waits for the next job, and the others for that one.
+        let job = left.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok((driver, used)) = job else { return };
+        answer(driver, used, used.mark(driver));
+    }
+}
