@@ -222,7 +222,8 @@ def test_a_copy_that_the_driver_refuses(copy: str, versioned: bool, machine: Mac
             refused_at.append(name)
             assert at > enqueued or abi.name(capsule) == own, f"{name} is refused, and the capsule taken"
             if abi.name(capsule) == own:
-                assert (abi.pointer(capsule), made.released, cd.stats()["live"]) == (made.address, 0, stats)
+                assert (abi.pointer(capsule), made.released) == (made.address, 0)
+                assert cd.stats()["live"] <= stats, name  # what an earlier copy has kept may end meanwhile
                 view = cd.from_dlpack(capsule)
                 assert (view.ptr, made.released) == (device, 0)
                 del view
