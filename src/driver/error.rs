@@ -87,6 +87,11 @@ impl DriverError {
         matches!(self.failure, Failure::Code(2))
     }
 
+    /// Whether an event was recorded in a capture: it is never reached, nor told of.
+    pub(crate) const fn is_of_capture(&self) -> bool {
+        matches!(self.failure, Failure::Code(907))
+    }
+
     /// Whether the device, or a driver older than the call, cannot do this.
     pub(crate) const fn is_unsupported(&self) -> bool {
         matches!(self.failure, Failure::Code(801) | Failure::MissingSymbol)

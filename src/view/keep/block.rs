@@ -3,6 +3,7 @@
 use std::fmt;
 use std::thread::{self, ThreadId};
 
+use super::room::Due;
 use crate::driver::{
     Context, ContextGuard, ContextId, Driver, DriverError, Lease, Place, Relaxed, is_primary,
 };
@@ -179,10 +180,13 @@ impl Use {
         let Works::On(stream, id) = self.works else {
             return Mark::Unnamed;
         };
-        if id.is_some() && driver.stream_id(stream).ok() != id {
+        let is_another = || id.is_some() && driver.stream_id(stream).ok() != id;
+        if is_another() {
             return Mark::Unnamed;
         }
         match self.home.record(driver, stream) {
+            // It may have been destroyed meanwhile, and its handle come back.
+            Ok(Some(_)) if is_another() => Mark::Unnamed,
             Ok(Some(event)) => Mark::Event(event),
             Ok(None) => Mark::Later,
             // A stream that the driver refuses is gone.
@@ -229,6 +233,8 @@ impl Site {
                 Err(_) => return driver.primary_context_active(self.ordinal) == Ok(false),
             },
         };
+        // The byte is missed by a thread for which memory is short: it waits for that, too.
+        let _due = Due::new(self.ordinal);
         if let Ok(pointer) = driver.alloc(1) {
             // SAFETY: just allocated, and used by nothing.
             unsafe { driver.free(pointer) }.is_ok()

@@ -14,7 +14,7 @@ use crate::process::signals;
 /// How many streams may block their marks before those of others wait.
 const MOST: usize = 8;
 /// A mark that takes longer is taken to block.
-const PATIENCE: Duration = Duration::from_millis(2);
+pub(super) const PATIENCE: Duration = Duration::from_millis(2);
 
 type Job = (&'static dyn Driver, Use);
 type Answer = fn(&'static dyn Driver, Use, Mark);

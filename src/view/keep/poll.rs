@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::block::{Block, Home, Mark, Memory, Use};
 use super::free;
 use super::held::{Held, Owned};
-use super::mark::Markers;
+use super::mark::{Markers, PATIENCE};
 use super::room;
 use crate::driver::{ContextGuard, Driver, DriverError, Lease, RELAXED, Relaxed};
 use crate::process::signals;
@@ -18,6 +18,8 @@ use crate::view::Owner;
 /// The pause between two rounds of questions: short after news, doubled up to the long one while there are none.
 const SHORT: Duration = Duration::from_micros(50);
 const LONG: Duration = Duration::from_millis(5);
+/// The pause before a stream is asked again that could not be marked.
+const RETRY: Duration = Duration::from_millis(1);
 
 /// How many marks a stream has at most that this thread has asked for: one that is busy for long holds no more work for it,
 /// and no event for each copy.
@@ -239,11 +241,26 @@ fn tell(driver: &'static dyn Driver, news: News) -> Option<News> {
 struct Keeper {
     /// What its stream has no mark for yet.
     unmarked: Vec<Held>,
+    /// What could not be marked, to be tried again after a pause.
+    later: Later,
     /// What is being marked by [`Markers`].
     marking: Vec<Marking>,
     waiting: Vec<Waiting>,
     /// `None` if this thread makes the marks itself.
     markers: Option<Markers>,
+}
+
+/// What waits for a capture to end, or for a context that the driver tells of.
+struct Later {
+    held: Vec<Held>,
+    tried: Instant,
+}
+
+impl Default for Later {
+    fn default() -> Self {
+        let (held, tried) = (Vec::new(), Instant::now());
+        Self { held, tried }
+    }
 }
 
 /// What a mark will be for.
@@ -279,7 +296,8 @@ impl Keeper {
             } else {
                 receiver.recv_timeout(pause)
             };
-            let is_new = news.is_ok();
+            // A mark is the answer to a round.
+            let is_new = matches!(news, Ok(ref news) if !matches!(news, News::Mark(..)));
             if matches!(news, Err(RecvTimeoutError::Disconnected)) {
                 return;
             }
@@ -307,7 +325,8 @@ impl Keeper {
     }
 
     fn is_idle(&self) -> bool {
-        self.unmarked.is_empty() && self.marking.is_empty() && self.waiting.is_empty()
+        let is_marked = self.unmarked.is_empty() && self.later.held.is_empty();
+        is_marked && self.marking.is_empty() && self.waiting.is_empty()
     }
 
     fn take(&mut self, news: News) {
@@ -339,7 +358,8 @@ impl Keeper {
     fn find(&mut self, wanted: &Wanted) -> Option<Held> {
         let waiting = self.waiting.iter_mut().map(|waiting| &mut waiting.held);
         let marking = self.marking.iter_mut().map(|marking| &mut marking.held);
-        let lists = waiting.chain(marking).chain([&mut self.unmarked]);
+        let unmarked = [&mut self.unmarked, &mut self.later.held];
+        let lists = waiting.chain(marking).chain(unmarked);
         let fits = lists.filter_map(|list| {
             let blocks = list.iter().enumerate().filter(|(_, held)| wanted.is(held));
             let sizes = blocks.filter_map(|(at, held)| Some((held.block()?.nbytes, at)));
@@ -353,6 +373,9 @@ impl Keeper {
     /// Has the streams of what came marked, each stream once, unless it has as many [marks](MARKS) as it may have.
     fn mark(&mut self) {
         let mut left = std::mem::take(&mut self.unmarked);
+        if self.later.tried.elapsed() > RETRY {
+            left.append(&mut self.later.held);
+        }
         while let Some((driver, used)) = left.last().map(|held| (held.driver(), held.used())) {
             let (of_it, others): (Vec<_>, Vec<_>) =
                 left.into_iter().partition(|held| held.used() == used);
@@ -369,6 +392,9 @@ impl Keeper {
             let waited = oldest.map_or(Duration::ZERO, |since| since.elapsed());
             markers.grow(self.marking.len(), waited);
         }
+        // One that blocks is not asked about captures any more.
+        let blocked = (self.marking.iter_mut()).filter(|at| at.since.elapsed() > PATIENCE);
+        blocked.for_each(|marking| set_stuck(&mut marking.held, false));
     }
 
     fn mark_one(&mut self, driver: &'static dyn Driver, used: Use, held: Vec<Held>) {
@@ -390,7 +416,10 @@ impl Keeper {
                 held,
                 marked: Some(used),
             }),
-            Mark::Later => self.unmarked.extend(held),
+            Mark::Later => {
+                self.later.held.extend(held);
+                self.later.tried = Instant::now();
+            }
             Mark::Unnamed => held.into_iter().for_each(|held| free::later(held, true)),
             Mark::Over => held.into_iter().for_each(unused),
         }
@@ -401,6 +430,11 @@ impl Keeper {
         for mut waiting in std::mem::take(&mut self.waiting) {
             match waiting.event.is_reached() {
                 Ok(true) => waiting.end(),
+                // A capture has begun and ended since the stream was asked.
+                Err(error) if error.is_of_capture() => {
+                    waiting.event.destroy();
+                    self.unmarked.extend(waiting.held);
+                }
                 told => {
                     set_stuck(&mut waiting.held, told.is_err());
                     self.waiting.push(waiting);

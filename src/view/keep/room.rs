@@ -2,9 +2,12 @@
 
 use std::cell::Cell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// One tally for each device.
 static TALLIES: Mutex<Vec<Tally>> = Mutex::new(Vec::new());
+/// Long enough for each question about what is stuck to be asked again.
+const AGAIN: Duration = Duration::from_millis(20);
 /// Signalled at each change.
 static CHANGED: Condvar = Condvar::new();
 
@@ -26,6 +29,8 @@ struct Tally {
     ordinal: i32,
     /// How many [`Due`]s may come to an end without the waiting thread.
     due: usize,
+    /// How many others there are.
+    stuck: usize,
     changes: u64,
 }
 
@@ -52,9 +57,13 @@ impl Due {
     pub(super) fn set_stuck(&mut self, is_stuck: bool) {
         if self.is_stuck != is_stuck {
             self.is_stuck = is_stuck;
-            change(self.ordinal, |tally| match is_stuck {
-                true => tally.due -= 1,
-                false => tally.due += 1,
+            change(self.ordinal, |tally| {
+                let (from, to) = match is_stuck {
+                    true => (&mut tally.due, &mut tally.stuck),
+                    false => (&mut tally.stuck, &mut tally.due),
+                };
+                *from -= 1;
+                *to += 1;
             });
         }
     }
@@ -62,8 +71,9 @@ impl Due {
 
 impl Drop for Due {
     fn drop(&mut self) {
-        change(self.ordinal, |tally| {
-            tally.due -= usize::from(!self.is_stuck)
+        change(self.ordinal, |tally| match self.is_stuck {
+            true => tally.stuck -= 1,
+            false => tally.due -= 1,
         });
     }
 }
@@ -78,17 +88,22 @@ pub(super) fn changes(ordinal: i32) -> u64 {
     with_tally(ordinal, |tally| tally.changes)
 }
 
-/// Blocks until there is a change that is not among those `seen`; returns false if there is none to wait for.
+/// Blocks until there is a change that is not among those `seen`; returns false if there is none to wait for. What is stuck
+/// is waited for as long as it takes to ask about it again: its capture may have ended.
 pub(super) fn wait(ordinal: i32, seen: u64) -> bool {
-    let mut tallies = lock();
+    let (mut tallies, begun) = (lock(), Instant::now());
     loop {
         let tally = of(&mut tallies, ordinal);
-        if tally.changes != seen || tally.due == 0 {
+        let left = match (tally.due, tally.stuck) {
+            (0, 0) => Duration::ZERO,
+            (0, _) => AGAIN.saturating_sub(begun.elapsed()),
+            _ => Duration::MAX,
+        };
+        if tally.changes != seen || left.is_zero() {
             return tally.changes != seen;
         }
-        tallies = CHANGED
-            .wait(tallies)
-            .unwrap_or_else(PoisonError::into_inner);
+        let waited = CHANGED.wait_timeout(tallies, left);
+        tallies = waited.unwrap_or_else(PoisonError::into_inner).0;
     }
 }
 
@@ -107,10 +122,11 @@ fn with_tally<R>(ordinal: i32, body: impl FnOnce(&mut Tally) -> R) -> R {
 fn of(tallies: &mut Vec<Tally>, ordinal: i32) -> &mut Tally {
     let found = tallies.iter().position(|tally| tally.ordinal == ordinal);
     let at = found.unwrap_or_else(|| {
-        let (due, changes) = (0, 0);
+        let (due, stuck, changes) = (0, 0, 0);
         tallies.push(Tally {
             ordinal,
             due,
+            stuck,
             changes,
         });
         tallies.len() - 1
@@ -127,7 +143,6 @@ fn lock() -> MutexGuard<'static, Vec<Tally>> {
 mod tests {
     use super::*;
     use std::thread;
-    use std::time::Duration;
 
     /// A thread waits as long as something is due that it need not end itself, and sees each change once.
     #[test]
@@ -154,6 +169,23 @@ mod tests {
             let other = thread::spawn(move || wait(ordinal + 1, changes(ordinal + 1)));
             assert!(!other.join().expect("no panic"), "another device");
             assert!(wait(ordinal, seen));
+        }
+    }
+
+    /// What is stuck is waited for as long as it takes to ask about it again.
+    #[test]
+    fn what_is_stuck_may_come_loose() {
+        let ordinal = 0x0720;
+        let mut due = Due::new(ordinal);
+        due.set_stuck(true);
+        for is_loose in [false, true] {
+            let (seen, begun) = (changes(ordinal), Instant::now());
+            let waits = thread::spawn(move || wait(ordinal, seen));
+            if is_loose {
+                due.set_stuck(false);
+            }
+            assert_eq!(waits.join().expect("no panic"), is_loose);
+            assert!(is_loose || begun.elapsed() >= AGAIN);
         }
     }
 

@@ -1,5 +1,6 @@
 //! How a use is marked and memory freed, with its context and stream there or gone, on the scripted driver.
 
+use super::super::room;
 use super::*;
 use crate::driver::script::Script;
 
@@ -145,6 +146,32 @@ fn a_device_is_waited_for_once() {
         };
         assert_eq!(calls, expected, "{failures} {is_gone}");
     }
+}
+
+/// A stream that is destroyed between question and record has given its handle to another one: the event is that one's.
+#[test]
+fn a_mark_of_another_stream_is_none() {
+    for code in [0, 400] {
+        let driver = script();
+        let used = used(driver, Some(STREAM));
+        if code != 0 {
+            driver.fault("cuStreamGetId", 1, code);
+        }
+        let is_marked = matches!(used.mark(driver), Mark::Event(_));
+        assert_eq!(is_marked, code == 0, "{code}");
+        assert_eq!(driver.count("cuEventRecord"), 1, "{code}");
+    }
+}
+
+/// The byte that a wait takes is on its way back, for who finds no memory meanwhile.
+#[test]
+fn a_wait_for_a_device_is_counted() {
+    let driver = script();
+    let site = used(driver, Some(STREAM)).site(driver).expect("an answer");
+    let site = site.expect("a context");
+    let seen = room::changes(site.ordinal);
+    assert!(site.settle(driver));
+    assert!(room::changes(site.ordinal) > seen);
 }
 
 /// The devices of a use that may be anywhere are those in use, but its own.

@@ -201,6 +201,23 @@ fn a_busy_stream_gets_few_marks() {
     assert!(keeper.is_idle());
 }
 
+/// An event that a capture of another thread's has recorded is never reached: the stream is marked again.
+#[test]
+fn a_mark_in_a_capture_is_none() {
+    let driver = script();
+    let (held, ended) = owner(driver, STREAM);
+    let mut keeper = Keeper::default();
+    for _ in 0..2 {
+        driver.fault("cuEventQuery", 0, 907);
+    }
+    keeper.round(std::iter::once(News::Unmarked(held)));
+    assert_eq!((keeper.unmarked.len(), keeper.waiting.len()), (1, 0));
+    assert_eq!(driver.count("cuEventDestroy"), 1);
+    assert!(!ended.load(Ordering::Acquire));
+    keeper.round(std::iter::empty());
+    assert!(ended.load(Ordering::Acquire));
+}
+
 /// What comes while a stream is being marked waits for the next mark; what is being marked can be taken over.
 #[test]
 fn a_stream_has_one_mark_begun() {
@@ -246,8 +263,11 @@ fn what_has_no_answer_is_stuck() {
     let mut keeper = Keeper::default();
     driver.captured(STREAM, Capture::Active, 1);
     keeper.round(std::iter::once(News::Unmarked(owner(driver, STREAM).0)));
-    assert!(keeper.unmarked[0].is_stuck());
+    assert!(keeper.later.held[0].is_stuck());
     driver.captured(STREAM, Capture::Idle, 0);
+    keeper.mark();
+    assert!(keeper.waiting.is_empty(), "it is not asked without a pause");
+    thread::sleep(2 * RETRY);
     keeper.mark();
     assert!(!keeper.waiting[0].held[0].is_stuck());
     for _ in 0..2 {

@@ -79,9 +79,15 @@ pub(crate) fn free(
 ) -> Status {
     let range = world.memory.at_base(base).filter(|range| wanted(range));
     let range = range.ok_or(refusal)?;
+    let buffer = range.buffer;
     if !matches!(range.kind, Kind::Pool(_)) {
         let marks = world.tails_of_device(range.device);
         world = schedule::wait_for(world, marks);
+    }
+    // Its context may have ended during the wait, and the address been used again.
+    let left = world.memory.at_base(base);
+    if left.is_none_or(|range| range.buffer != buffer) {
+        return Err(refusal);
     }
     world.memory.remove(base).map(drop).ok_or(refusal)
 }
