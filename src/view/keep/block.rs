@@ -234,11 +234,13 @@ impl Site {
             },
         };
         // The byte is missed by a thread for which memory is short: it waits for that, too.
-        let _due = Due::new(self.ordinal);
+        let due = Due::new(self.ordinal);
         if let Ok(pointer) = driver.alloc(1) {
             // SAFETY: just allocated, and used by nothing.
-            unsafe { driver.free(pointer) }.is_ok()
-        } else if let Ok(pointer) = driver.alloc_pinned(1) {
+            return unsafe { driver.free(pointer) }.is_ok();
+        }
+        due.cancel();
+        if let Ok(pointer) = driver.alloc_pinned(1) {
             // SAFETY: just allocated, and used by nothing.
             unsafe { driver.free_pinned(pointer) }.is_ok()
         } else {

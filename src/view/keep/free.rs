@@ -197,9 +197,15 @@ impl Waiting {
             let left = self.step();
             return (lock(), left);
         };
-        let (driver, of) = (self.held.driver(), self.held.ordinal());
+        let (driver, of, is_stuck) = (
+            self.held.driver(),
+            self.held.ordinal(),
+            self.held.is_stuck(),
+        );
         shelf(&mut shelves, ordinal).settling = Some(self);
-        room::changed(of);
+        if !is_stuck {
+            room::changed(of);
+        }
         drop(shelves);
         let is_settled = site.settle(driver);
         shelves = lock();

@@ -69,6 +69,15 @@ impl Due {
     }
 }
 
+impl Due {
+    /// Takes back what has never been stuck, and of which nothing came: no thread need try again.
+    pub(super) fn cancel(self) {
+        with_tally(self.ordinal, |tally| tally.due -= 1);
+        CHANGED.notify_all();
+        std::mem::forget(self);
+    }
+}
+
 impl Drop for Due {
     fn drop(&mut self) {
         change(self.ordinal, |tally| match self.is_stuck {
