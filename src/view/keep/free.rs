@@ -102,7 +102,7 @@ fn put(shelves: &mut Vec<Shelf>, waiting: Waiting) -> Option<Waiting> {
     }
     let (of, is_stuck) = (waiting.held.ordinal(), waiting.held.is_stuck());
     shelf(shelves, ordinal).waiting.push_back(waiting);
-    // What is still stuck is news for no thread.
+    // No thread is told that it is still stuck.
     if !is_stuck {
         CHANGED.notify_all();
         // A thread that waits for memory may be the one that can take it.

@@ -172,7 +172,7 @@ pub(crate) fn with_room<E: From<DriverError>>(
     let mut can_mark = true;
     loop {
         let seen = room::changes(ordinal);
-        // What was refused once is left to the threads that wait for the device.
+        // A refused mark is left to the threads that wait for the device.
         can_mark = can_mark && poll::mark_own(driver, used);
         match allocate() {
             Err(error) if error.is_out_of_memory() => {

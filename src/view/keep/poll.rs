@@ -111,8 +111,9 @@ pub(crate) fn round(_driver: &'static dyn Driver) {
 }
 
 /// Drops a share of `owner` once `stream`, whose context is current, has done what it holds now. The host does not
-/// wait. Of a stream that is being captured, or that a mark would break a capture of, the mark is made after that; what
-/// the capture holds is no work of the stream's: its graph keeps the owner ([`by_graph`](super::by_graph)).
+/// wait. If the stream is being captured, the mark is made after that; if it is a default one beside a capture, the share
+/// is dropped once the device has done its work. What the capture holds is no work of the stream's: its graph keeps the
+/// owner ([`by_graph`](super::by_graph)).
 ///
 /// # Errors
 /// The driver's refusal of a mark. Nothing waits for the stream then.
@@ -241,16 +242,16 @@ fn tell(driver: &'static dyn Driver, news: News) -> Option<News> {
 struct Keeper {
     /// What its stream has no mark for yet.
     unmarked: Vec<Held>,
-    /// What could not be marked, to be tried again after a pause.
+    /// Could not be marked: tried again after a pause.
     later: Later,
-    /// What is being marked by [`Markers`].
+    /// Being marked by [`Markers`].
     marking: Vec<Marking>,
     waiting: Vec<Waiting>,
     /// `None` if this thread makes the marks itself.
     markers: Option<Markers>,
 }
 
-/// What waits for a capture to end, or for a context that the driver tells of.
+/// Waits for a capture to end, or until the driver tells of a context.
 struct Later {
     held: Vec<Held>,
     tried: Instant,
@@ -263,7 +264,7 @@ impl Default for Later {
     }
 }
 
-/// What a mark will be for.
+/// Hangs on a mark that has no answer yet.
 struct Marking {
     used: Use,
     held: Vec<Held>,

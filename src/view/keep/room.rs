@@ -20,7 +20,7 @@ pub(super) fn enter() {
     IS_OURS.set(true);
 }
 
-/// Whether this thread ends what others wait for: an owner's end may allocate on it, and has nobody to wait for.
+/// Whether this thread ends what others wait for: if an owner's end allocates on it, waiting would block it for ever.
 pub(super) fn is_ours() -> bool {
     IS_OURS.get()
 }
@@ -67,9 +67,7 @@ impl Due {
             });
         }
     }
-}
 
-impl Due {
     /// Takes back what has never been stuck, and of which nothing came: no thread need try again.
     pub(super) fn cancel(self) {
         with_tally(self.ordinal, |tally| tally.due -= 1);
@@ -181,7 +179,7 @@ mod tests {
         }
     }
 
-    /// What is stuck is waited for as long as it takes to ask about it again.
+    /// A thread waits for stuck memory as long as it takes to ask about it again.
     #[test]
     fn what_is_stuck_may_come_loose() {
         let ordinal = 0x0720;
@@ -198,7 +196,7 @@ mod tests {
         }
     }
 
-    /// What can be taken is looked for without anything being given back.
+    /// A thread looks for memory that it can take, without any being given back.
     #[test]
     fn a_change_wakes_a_thread() {
         let ordinal = 0x0710;
