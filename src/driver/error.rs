@@ -97,6 +97,11 @@ impl DriverError {
         matches!(self.failure, Failure::Code(801) | Failure::MissingSymbol)
     }
 
+    /// Whether the driver does not know the context, and so has done nothing.
+    pub(crate) const fn is_loss_of_context(&self) -> bool {
+        matches!(self.failure, Failure::Code(201 | 709))
+    }
+
     /// Whether the context is gone, or has failed for good: nothing runs there any more. The driver then has ended
     /// (4), does not know the context (201, 709), or returns the error of a kernel, or of the device (214, 220, 700, 702,
     /// 710, 714 to 719), to each call from then on.

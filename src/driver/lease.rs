@@ -18,8 +18,9 @@ pub(crate) struct Lease<'d> {
 impl<'d> Lease<'d> {
     /// An event of `context`, which is current, recorded on `stream`.
     ///
-    /// A kept event that turns out to be dead condemns its pool. That the record of a new one succeeds shows that the
-    /// event was at fault, and not the stream, which the driver refuses by the same codes.
+    /// A kept event that turns out to be dead condemns its pool. The driver refuses a stream by the same codes, so it must
+    /// refuse the event once more after it has accepted a new one: a stream may be destroyed meanwhile, and another one
+    /// have its handle.
     pub(crate) fn recorded(
         driver: &'d dyn Driver,
         (context, id): (Context, ContextId),
@@ -31,21 +32,24 @@ impl<'d> Lease<'d> {
             id,
             event,
         };
-        let kept = driver.pool().take(context, id).map(lease);
-        if let Some(kept) = kept {
-            match driver.event_record(kept.event, stream) {
-                Ok(()) => return Ok(kept),
-                Err(error) if !is_death(&error) => return Err(error),
-                Err(_) => {
-                    let fresh = Self::fresh(driver, stream).map(lease)?;
-                    // Dead: neither kept nor destroyed, nor is what was put beside it.
-                    std::mem::forget(kept);
-                    driver.pool().forget(context);
-                    return Ok(fresh);
-                }
+        let Some(kept) = driver.pool().take(context, id).map(lease) else {
+            return Self::fresh(driver, stream).map(lease);
+        };
+        match driver.event_record(kept.event, stream) {
+            Ok(()) => return Ok(kept),
+            Err(error) if !is_death(&error) => return Err(error),
+            Err(_) => {}
+        }
+        let fresh = Self::fresh(driver, stream).map(lease)?;
+        match driver.event_record(kept.event, stream) {
+            Ok(()) => Ok(kept),
+            Err(_) => {
+                // Dead: neither kept nor destroyed, nor is what was put beside it.
+                std::mem::forget(kept);
+                driver.pool().forget(context);
+                Ok(fresh)
             }
         }
-        Self::fresh(driver, stream).map(lease)
     }
 
     /// Creates an event of the current context, recorded on `stream`.
@@ -123,7 +127,7 @@ impl Drop for Lease<'_> {
 /// The codes of a driver for an event whose context is gone: `CUDA_ERROR_INVALID_CONTEXT`,
 /// `CUDA_ERROR_INVALID_HANDLE`, `CUDA_ERROR_CONTEXT_IS_DESTROYED`.
 fn is_death(error: &DriverError) -> bool {
-    matches!(error.code(), Some(201 | 400 | 709))
+    error.is_loss_of_context() || error.code() == Some(400)
 }
 
 /// A stream of ours, on which no other thread works while this lives, and which no thread captures. It is not

@@ -944,6 +944,7 @@ fn a_dead_event_is_replaced_once(script: Script) {
             "cuEventRecord 0xe001 0xa1",
             "cuEventCreate",
             "cuEventRecord 0xe002 0xa1",
+            "cuEventRecord 0xe001 0xa1",
             "cuStreamWaitEvent 0xa2 0xe002",
         ]
     );

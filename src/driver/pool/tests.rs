@@ -99,6 +99,21 @@ fn a_record_that_the_stream_is_refused_for_leaves_no_event() {
     assert_eq!((script.pool.len(), script.events_alive()), (2, 2));
 }
 
+/// A stream that is destroyed while the mark waits for room in its queue is refused; by then another one may have its
+/// handle, and takes a new event.
+#[test]
+fn a_stream_that_ends_meanwhile_condemns_no_event() {
+    for code in [201, 400, 709] {
+        let script = script();
+        fill(&script, 2);
+        for _ in 0..2 * KEPT {
+            script.fault("cuEventRecord", 0, code);
+            drop(Lease::recorded(&script, home(&script), STREAM).expect("a mark of the other"));
+        }
+        assert_eq!((script.pool.len(), script.events_alive()), (KEPT, KEPT));
+    }
+}
+
 #[test]
 fn a_stream_is_one_threads_while_it_is_out_and_used_again_later() {
     let script = script();

@@ -370,27 +370,43 @@ impl Block {
     /// No work that uses the memory is pending: on its own device, for what is no memory of a pool, the call itself
     /// sees to that.
     pub(super) unsafe fn free(self) -> Option<Self> {
-        let (driver, memory, pointer) = (self.driver, self.memory, self.pointer);
-        let _elsewhere = match self.home.enter(driver) {
-            Ok(true) => None,
-            Ok(false) if self.outlives_its_context() => {
-                ContextGuard::of_memory(driver, &Place::cuda(self.ordinal, pointer)).ok()
-            }
-            Ok(false) => return None,
+        match self.home.enter(self.driver) {
             Err(_) => return Some(self),
-        };
-        // A driver that is ending has freed it already; anything else leaks the memory.
-        let _ = if memory == Memory::Pinned {
-            // SAFETY: `alloc_pinned` returned it to `new`; freed once, as `self` is taken; nothing uses it later, as the
-            // consumer's deleter has run, and no work is pending by this function's contract.
-            unsafe { driver.free_pinned(pointer) }
-        } else {
-            // SAFETY: `alloc`, `alloc_async` or `alloc_managed` returned it to `new` or `pooled`; freed once, as `self`
-            // is taken; nothing uses it later, as the consumer's deleter has run, and no work is pending by this
-            // function's contract.
-            unsafe { driver.free(pointer) }
-        };
+            Ok(true) => {
+                // SAFETY: no work is pending but what the call waits for, by this function's contract; `self` is taken,
+                // and the call below is made only if this one has freed nothing.
+                let freed = unsafe { self.give_back() };
+                // Another thread may have destroyed the context meanwhile.
+                if !freed.is_err_and(|error| error.is_loss_of_context()) {
+                    return None;
+                }
+            }
+            Ok(false) => {}
+        }
+        if self.outlives_its_context() {
+            let place = Place::cuda(self.ordinal, self.pointer);
+            let _elsewhere = ContextGuard::of_memory(self.driver, &place).ok();
+            // SAFETY: as above: the first call, or the one that follows one which had no context to free it in.
+            let _ = unsafe { self.give_back() };
+        }
         None
+    }
+
+    /// Calls what frees the memory, in the current context. If the driver refuses it the memory is lost, unless
+    /// [the context was gone](DriverError::is_loss_of_context); a driver that is ending has freed it already.
+    ///
+    /// # Safety
+    /// As for [`free`](Self::free). It has not been freed, and is not used later.
+    unsafe fn give_back(&self) -> Result<(), DriverError> {
+        if self.memory == Memory::Pinned {
+            // SAFETY: `alloc_pinned` returned it to `new`; it has not been freed, nothing uses it later, and no work is
+            // pending, by this function's contract.
+            unsafe { self.driver.free_pinned(self.pointer) }
+        } else {
+            // SAFETY: `alloc`, `alloc_async` or `alloc_managed` returned it to `new` or `pooled`; it has not been freed,
+            // nothing uses it later, and no work is pending but what the call waits for, by this function's contract.
+            unsafe { self.driver.free(self.pointer) }
+        }
     }
 }
 

@@ -65,6 +65,31 @@ fn memory_is_freed_if_it_is_still_there() {
     }
 }
 
+/// A context that another thread destroys between the question about it and the call that frees takes all memory along but
+/// that of a pool, for which the driver is asked again elsewhere. Any other refusal may have freed it.
+#[test]
+fn memory_is_freed_elsewhere_if_its_context_ends_meanwhile() {
+    for (memory, code) in KINDS
+        .into_iter()
+        .flat_map(|memory| [201, 709, 1, 700, 999].map(|code| (memory, code)))
+    {
+        let driver = script();
+        driver.primary(0, 0xb10d);
+        let block = block(driver, memory, used(driver, Some(STREAM)));
+        driver.take_calls();
+        driver.fault("cuMemFree", 0, code);
+        driver.fault("cuMemFreeHost", 0, code);
+        // SAFETY: the scripted driver has no work.
+        assert!(unsafe { block.free() }.is_none());
+        let tries = driver.count("cuMemFree") + driver.count("cuMemFreeHost");
+        let is_again = memory == Memory::Pool && [201, 709].contains(&code);
+        assert_eq!(tries, 1 + usize::from(is_again), "{memory:?} {code}");
+        let calls = driver.take_calls();
+        let is_elsewhere = calls.iter().any(|call| call == "cuCtxSetCurrent 0xb10d");
+        assert_eq!(is_elsewhere, is_again, "{calls:?}");
+    }
+}
+
 /// What can happen to a stream between its use and the mark.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Since {
