@@ -70,7 +70,7 @@ while time.monotonic() < end:
     program = Program(bench, seed)
     with sim.gil_watch("*"):
         if not program.run():
-            wrong.append(seed)
+            wrong.append([seed, *program.wrong])
     reached += program.reached
     seed += 1
 print(json.dumps({{"programs": seed - {first}, "wrong": wrong, "reached": reached}}))
