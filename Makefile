@@ -61,7 +61,7 @@ help:
 	@sed -n 's/^#   //p' Makefile
 
 demo: $(VENV)/.package simulator
-	$(KIT) $(BIN)/python bindings/python/demo
+	$(KIT) $(BIN)/python -m cai_dlpack demo
 
 test: test-rust test-python
 

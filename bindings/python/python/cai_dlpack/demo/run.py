@@ -1,0 +1,113 @@
+"""Runs both lines of each hand-over and tells what came of them."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import warnings
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import cai_dlpack as cd
+from cai_dlpack._terminal import printer, wrapped
+from cai_dlpack.demo.cases import CASES, DRAWN, Case, send
+from cai_dlpack.demo.gpu import VALUES, Gpu
+from cai_dlpack.demo.outcome import Outcome
+from cai_dlpack.demo.picture import drawing
+
+WAITS = {
+    "cuStreamWaitEvent": "the reading stream waits for one event",
+    "cuStreamSynchronize": "the host waits for the writing stream",
+    "cuEventSynchronize": "the host waits for an event",
+    "cuCtxSynchronize": "the host waits for the device",
+}
+
+# What has to be imported for a name in the lines.
+MODULES = {"numba": "numba.cuda", "tvm_ffi": "tvm_ffi", "cuda": "cuda.core.utils"}
+
+
+class Log:
+    """The simulated driver's log, if it is the driver; a real one keeps none."""
+
+    def __init__(self) -> None:
+        self.sim = None
+        with suppress(ImportError):
+            from cai_conformance import Sim, is_simulated
+
+            self.sim = Sim() if is_simulated() else None
+
+    def take(self) -> list[Any]:
+        """The calls since this was called last."""
+        if self.sim is None:
+            return []
+        made = self.sim.calls()
+        self.sim.clear()
+        return made
+
+
+def names(array: Any, gpu: Gpu) -> dict[str, Any]:
+    """What the lines name."""
+    found = {"cd": cd, "np": np, "array": array, "send": send, "writer": gpu.writer, "reader": gpu.reader}
+    for name, module in MODULES.items():
+        if importlib.util.find_spec(name) is not None:
+            importlib.import_module(module)
+            found[name] = sys.modules[name]
+    return found | {"StridedMemoryView": found["cuda"].core.utils.StridedMemoryView}
+
+
+def outcome(case: Case, line: str, gpu: Gpu, log: Log) -> Outcome:
+    """Runs a line on a new array, and reads what the consumer got."""
+    log.take()
+    array = case.make(gpu)
+    writing = log.take()
+    try:
+        taken = eval(line, names(array, gpu))
+    except Exception as refusal:
+        gpu.settle()
+        return Outcome("refused", f"{type(refusal).__name__}: {str(refusal).splitlines()[0]}")
+    bridging = log.take()
+    found = case.read(taken, gpu)
+    calls = (*writing, *bridging, *log.take())
+    gpu.settle()
+    values = " ".join(f"{value:g}" for value in found)
+    if not np.array_equal(found, VALUES):
+        return Outcome("WRONG", f"{values}, not {' '.join(f'{value:g}' for value in VALUES)}", calls)
+    waits = dict.fromkeys(WAITS[call.name] for call in bridging if call.name in WAITS)
+    return Outcome("right", "; ".join([values, *waits]), calls)
+
+
+def main(svg: Path | None = None) -> int:
+    """Runs all and prints them; returns 1 if one by the bridge was not right."""
+    say, gpu, log = printer(), Gpu(), Log()
+    where = "a simulated CUDA driver, as there is no GPU here" if log.sim else gpu.device.name
+    say(f"cai-dlpack {cd.__version__} on {where}", "bold")
+    say(
+        wrapped("Each array is written on one stream and read on another; nothing but the call orders the two.", ""), ""
+    )
+    came: dict[str, Counter[str]] = {"without": Counter(), "with": Counter()}
+    for number, case in enumerate(CASES, 1):
+        say(f"\n{number}. {case.title}\n{wrapped(case.why, '   ')}", "bold")
+        if missing := case.missing():
+            say(f"   not run: {', '.join(missing)} is not installed", "dim")
+            continue
+        sides = []
+        for side, line in (("without", case.without), ("with", case.bridge)):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = outcome(case, line, gpu, log)
+            came[side][found.verdict] += 1
+            say(wrapped(line, " " * 16, f"   {side:8} "), "cyan")
+            say(wrapped(f"{found.verdict}: {found.text}", " " * 12), found.style)
+            sides.append((line, found))
+        if svg and case is DRAWN:
+            svg.write_text(drawing(case.title, sides), encoding="utf-8")
+    right, ran = came["with"]["right"], came["with"].total()
+    without = ", ".join(f"{count} {verdict}" for verdict, count in came["without"].items())
+    all_right = 0 < right == ran
+    say(f"\nWith the bridge {right} of {ran} right; without it {without}.", "bold green" if all_right else "bold red")
+    return 0 if all_right else 1

@@ -1,0 +1,195 @@
+"""`python -m cai_dlpack doctor`: the driver, the libraries that are here, what each speaks, and which pairs work.
+
+What is told of a library is the table of partners (docs/partners.md), by which `explain` answers, too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import json
+import platform
+import subprocess
+import sys
+import sysconfig
+import textwrap
+from typing import Any
+
+import cai_dlpack as cd
+from cai_dlpack import _core
+from cai_dlpack._terminal import printer, wrapped
+
+# How each library makes a small array: in host memory, and on the first device.
+HOST = {
+    "numpy": "numpy.arange(2.0)",
+    "torch": "torch.arange(2.0)",
+    "jax": "jax.numpy.arange(2.0)",
+    "tensorflow": "tensorflow.range(2.0)",
+    "tvm_ffi": "tvm_ffi.from_dlpack(numpy.arange(2.0))",
+    "paddle": "paddle.arange(2.0)",
+    "pyarrow": "pyarrow.array([0.0, 1.0])",
+    "warp": "warp.array([0.0, 1.0], dtype=float, device='cpu')",
+    "array_api_strict": "array_api_strict.arange(2.0)",
+}
+DEVICE = {
+    "numba": "numba.cuda.to_device(numpy.arange(2.0))",
+    "cuda.core": "(cuda.core.Device(0).set_current(), cuda.core.Device(0).allocate(16, stream=cuda.core.Device(0).default_stream))[1]",
+    "cupy": "cupy.arange(2.0)",
+    "torch": "torch.arange(2.0, device='cuda')",
+    "jax": "jax.device_put(jax.numpy.arange(2.0), jax.devices('gpu')[0])",
+    "warp": "warp.array([0.0, 1.0], dtype=float, device='cuda')",
+    "rmm": "rmm.DeviceBuffer(size=16)",
+}
+MEMORY = {"host": HOST, "device": DEVICE}
+# What a name of the table is imported as, if that is not the name.
+IMPORTED = {"numba": "numba.cuda"}
+
+
+def report() -> dict[str, Any]:
+    """What is found here, as data. Imports no library, and starts no driver."""
+    return {
+        "cai_dlpack": cd.__version__,
+        "python": platform.python_version() + ("t" if sysconfig.get_config_var("Py_GIL_DISABLED") else ""),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "driver": driver(),
+        "libraries": libraries(),
+    }
+
+
+def driver() -> dict[str, Any]:
+    """The CUDA driver's version and devices, or why there is none."""
+    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    try:
+        library = ctypes.CDLL(name)
+    except OSError as error:
+        return {"found": False, "why": str(error)}
+    version, count, label = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(100)
+    if code := library.cuInit(0):
+        return {"found": False, "why": f"cuInit returns {code}"}
+    library.cuDriverGetVersion(ctypes.byref(version))
+    library.cuDeviceGetCount(ctypes.byref(count))
+    devices = []
+    for ordinal in range(count.value):
+        library.cuDeviceGetName(label, len(label), ordinal)
+        devices.append(label.value.decode(errors="replace"))
+    return {
+        "found": True,
+        "version": f"{version.value // 1000}.{version.value % 1000 // 10}",
+        "simulated": hasattr(library, "sim_abi"),
+        "devices": devices,
+    }
+
+
+def libraries() -> list[dict[str, Any]]:
+    """The partners that are installed, with what the table says of each."""
+    found = []
+    for partner in _core._partners():
+        version = next(filter(None, map(_version, [partner["distribution"], *partner["distributions"]])), None)
+        if version is not None:
+            calls = [call["code"] for call in partner["calls"]]
+            found.append(
+                {
+                    "name": partner["name"],
+                    "title": partner["title"],
+                    "version": version,
+                    "checked": partner["version"],
+                    "makes_arrays": partner["produces"],
+                    "silence": partner["silence"],
+                    "calls": calls,
+                    "quirks": partner["quirks"],
+                    "faults": [{"what": what, "reproduction": shown} for what, shown in partner["faults"]],
+                }
+            )
+    return found
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def pairs(memory: str, producer: str) -> dict[str, str]:
+    """Hands an array of one library to each library that is here, by `cd.to`: "works", or the error."""
+    if importlib.util.find_spec("paddle"):  # before TensorFlow, which it ends the process after
+        importlib.import_module("paddle")
+    here = [library["name"] for library in libraries()]
+    named: dict[str, Any] = {}
+    for name in ("numpy", producer):
+        importlib.import_module(IMPORTED.get(name, name))
+        named[name.partition(".")[0]] = sys.modules[name.partition(".")[0]]
+    came = {}
+    for consumer in here:
+        if consumer == producer:
+            continue
+        array = eval(MEMORY[memory][producer], named)
+        try:
+            cd.to(array, consumer)
+        except Exception as error:
+            came[consumer] = textwrap.shorten(f"{type(error).__name__}: {error}", 200)
+        else:
+            came[consumer] = "works"
+    return came
+
+
+def tried() -> dict[str, dict[str, dict[str, str]]]:
+    """Tries all pairs: each producer in a process of its own, since some end it."""
+    here = {library["name"] for library in libraries()}
+    devices = driver().get("devices")
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    for memory, makers in MEMORY.items():
+        found[memory] = {}
+        for producer in makers:
+            if producer not in here or (memory == "device" and not devices):
+                continue
+            code = (
+                f"import json; from cai_dlpack import doctor; print(json.dumps(doctor.pairs({memory!r}, {producer!r})))"
+            )
+            done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
+            if done.returncode == 0:
+                found[memory][producer] = json.loads(done.stdout.splitlines()[-1])
+            else:
+                last = (done.stderr.strip().splitlines() or [f"the process ends with {done.returncode}"])[-1]
+                found[memory][producer] = {"": last}
+    return found
+
+
+def main(*, as_json: bool, try_pairs: bool) -> int:
+    """Prints the report; with `try_pairs` also what came of each pair."""
+    found = report()
+    if try_pairs:
+        found["pairs"] = tried()
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return 0
+    say = printer()
+    say(f"cai-dlpack {found['cai_dlpack']}, Python {found['python']}, {found['platform']}", "bold")
+    cuda = found["driver"]
+    if cuda["found"]:
+        kind = "simulated CUDA driver" if cuda["simulated"] else "CUDA driver"
+        say(f"{kind} {cuda['version']}: {', '.join(cuda['devices']) or 'no device'}", "")
+    else:
+        say(wrapped(f"no CUDA driver ({cuda['why']}): arrays in host memory change hands all the same", "  ", ""), "")
+    say("\nLibraries that are installed, and the version that their row of the table was checked with", "bold")
+    for library in found["libraries"]:
+        same = library["version"] == library["checked"]
+        versions = library["version"] + ("" if same else f" (checked: {library['checked']})")
+        say(f"{library['title']:20} {versions}", "" if same else "yellow")
+        ways = (["makes arrays"] if library["makes_arrays"] else []) + library["calls"]
+        say(wrapped("; ".join(ways), "    "), "cyan")
+        for known in [*library["quirks"], *(fault["what"] for fault in library["faults"])]:
+            say(wrapped(known, "      ", "    ! "), "yellow")
+    for memory, producers in found.get("pairs", {}).items():
+        say(f"\nBy cd.to, from {memory} memory", "bold")
+        for producer, came in producers.items():
+            works = [consumer for consumer, result in came.items() if result == "works"]
+            say(
+                wrapped(f"{', '.join(works) or 'nobody'}", " " * 20, f"{producer:16} -> "),
+                "green" if works else "yellow",
+            )
+            for consumer, result in came.items():
+                if result != "works":
+                    say(wrapped(f"{consumer}: {result}".lstrip(": "), "      ", "    ! "), "yellow")
+    return 0

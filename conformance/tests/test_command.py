@@ -1,0 +1,120 @@
+"""`python -m cai_dlpack`: the demo, the doctor, and what explains an array."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import cai_dlpack as cd
+import numpy as np
+import pytest
+from cai_dlpack.demo.cases import CASES
+
+from conformance.tests.interpreter import needs
+from conformance.tests.interpreter.process import ROOT, simulate
+
+pytestmark = needs.numba_cuda
+LAZY = ["--schedule", "lazy"]
+WIDTH = 80
+# What a plain line holds: letters, marks, and no escape codes.
+PLAIN = re.compile(r"[ -~]*")
+
+
+def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs the command without the simulated driver, unless it starts that itself."""
+    environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"} | variables
+    command = [sys.executable, "-m", "cai_dlpack", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+
+
+def test_the_demo_is_right_with_the_bridge_and_wrong_without_each_time(tmp_path: Path) -> None:
+    for _ in range(3):
+        done = run("demo", "--svg", str(tmp_path / "drawn.svg"))
+        assert done.returncode == 0, done.stdout + done.stderr
+        lines = done.stdout.splitlines()
+        assert all(len(line) <= WIDTH and PLAIN.fullmatch(line) for line in lines)
+        verdicts = re.findall(r"^ {12}(right|WRONG|refused): ", done.stdout, re.MULTILINE)
+        without, bridged = verdicts[::2], verdicts[1::2]
+        assert bridged == ["right"] * len(CASES)
+        assert len(without) == len(CASES) and set(without) == {"WRONG", "refused"}
+        assert lines[-1] == "With the bridge 6 of 6 right; without it 2 refused, 4 WRONG."
+    kept = ROOT / "docs" / "hand-over.svg"
+    assert kept.read_text("utf-8") == (tmp_path / "drawn.svg").read_text("utf-8"), "python -m cai_dlpack demo --svg"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
+def test_the_demo_fails_if_a_hand_over_is_not_right(case: object) -> None:
+    at = CASES.index(case)  # type: ignore[arg-type]
+    broken = (
+        "import sys, dataclasses; from cai_dlpack.demo import cases, run; "
+        f"case = cases.CASES[{at}]; cases.CASES[:] = [dataclasses.replace(case, bridge=case.without)]; "
+        "sys.exit(run.main())"
+    )
+    done = simulate(LAZY, ["-c", broken])
+    assert done.returncode == 1 and "0 of 1 right" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_demo_says_what_is_not_installed() -> None:
+    missing = "import sys; sys.modules['mpi4py'] = None; from cai_dlpack.demo import run; sys.exit(run.main())"
+    done = simulate(LAZY, ["-c", missing])
+    assert done.returncode == 0 and "not run: mpi4py is not installed" in done.stdout, done.stdout + done.stderr
+    assert "5 of 5 right" in done.stdout
+
+
+def test_colours_are_for_a_terminal() -> None:
+    coloured = run("doctor", FORCE_COLOR="1", TERM="xterm-256color").stdout
+    plain = run("doctor").stdout
+    assert "\x1b[" in coloured and re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
+    without = "import sys; sys.modules['rich.console'] = None; from cai_dlpack import doctor; "
+    without += "doctor.main(as_json=False, try_pairs=False)"
+    environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
+    command = [sys.executable, "-c", without]
+    assert subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout == plain
+
+
+def test_the_doctor_finds_the_libraries_and_the_driver() -> None:
+    done = simulate([], ["-m", "cai_dlpack", "doctor", "--json"])
+    found = json.loads(done.stdout)
+    assert found["driver"]["simulated"] is True and len(found["driver"]["devices"]) == 2
+    for library in found["libraries"]:
+        assert library["calls"], library
+    versions = {library["name"]: library["version"] for library in found["libraries"]}
+    for name, distribution in (("numpy", "numpy"), ("tvm_ffi", "apache-tvm-ffi"), ("cuda.core", "cuda-core")):
+        assert versions[name] == importlib.metadata.version(distribution)
+    absent = json.loads(run("doctor", "--json").stdout)["driver"]
+    assert absent["found"] is False and "libcuda" in absent["why"]
+
+
+def test_the_doctor_tries_each_pair() -> None:
+    done = simulate([], ["-m", "cai_dlpack", "doctor", "--json", "--pairs"])
+    pairs = json.loads(done.stdout)["pairs"]
+    assert pairs["host"]["numpy"]["tvm_ffi"] == pairs["device"]["numba"]["tvm_ffi"] == "works"
+    assert pairs["device"]["numba"]["cuda.core"] == pairs["device"]["cuda.core"]["numba"] == "works"
+    assert "Error" in pairs["device"]["numba"]["numpy"], "device memory"
+
+
+def test_an_array_is_explained() -> None:
+    done = run("explain", "numpy:zeros(3)", "--to", "tvm_ffi")
+    assert (done.returncode, done.stdout) == (0, f"{cd.explain(np.zeros(3), to='tvm_ffi')}\n")
+    refused = run("explain", "numpy:zeros(3, 'M8[s]')", "--to", "tvm_ffi")
+    assert refused.returncode == 1 and "refused" in refused.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments, told",
+    [
+        (["explain", "numpy.zeros(3)"], "has no colon"),
+        (["explain", "numpy:zeros(3"], "SyntaxError"),
+        (["explain", "no_such_module:x"], "ModuleNotFoundError"),
+        (["repair"], "invalid choice"),
+        ([], "required"),
+    ],
+)
+def test_wrong_usage_is_told(arguments: list[str], told: str) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr
