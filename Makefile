@@ -1,7 +1,8 @@
 # `make demo` and `make test` do all their own set-up: they need Rust, Python 3.10 to 3.15
 # and a C linker, and write to .venv and target only.
 #
-#   make demo                        what the bridge does, on your GPU or on a simulated driver
+#   make demo                        what the bridge does, on your GPU or on a simulated driver; ALL=1 installs JAX,
+#                                    TensorFlow and torch (4 GB), and hands arrays to them, too
 #   make test                        every Rust and Python test
 #   make check                       formatting, lints, types, documentation
 #   make public-api                  the public API against docs/public-api.txt; WRITE=1 replaces the list
@@ -60,8 +61,9 @@ simulated  = $(KIT) $1/bin/python -m cai_conformance simulate -- $1/bin/python
 help:
 	@sed -n 's/^#   //p' Makefile
 
-demo: $(VENV)/.package simulator
-	$(KIT) $(BIN)/python -m cai_dlpack demo
+demo: $(VENV)/.package simulator $(if $(ALL),$(MATRIX)/.package $(TORCH)/.package $(TORCH)/.stand-ins)
+	$(KIT) $(if $(ALL),$(MATRIX),$(VENV))/bin/python -m cai_dlpack demo
+	$(if $(ALL),$(KIT) $(TORCH)/bin/python -m cai_dlpack demo)
 
 test: test-rust test-python
 
@@ -93,7 +95,7 @@ check-python: $(VENV)/.package
 	$(BIN)/ruff check $(PYTHON_CODE)
 	$(BIN)/ruff format --check $(PYTHON_CODE)
 	$(BIN)/mypy
-	$(BIN)/python -m mypy.stubtest cai_dlpack
+	$(BIN)/python -m mypy.stubtest --mypy-config-file mypy.ini cai_dlpack
 	$(BIN)/python bindings/python/stub.py --check
 
 # Every item that a user can name or rely on, from rustdoc's own account of the crate with all features.

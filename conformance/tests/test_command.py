@@ -21,6 +21,8 @@ from conformance.tests.interpreter.process import ROOT, simulate
 pytestmark = needs.numba_cuda
 LAZY = ["--schedule", "lazy"]
 WIDTH = 80
+# The others run by `make demo ALL=1`.
+HERE = [case for case in CASES if case.is_on_a_device]
 # What a plain line holds: letters, marks, and no escape codes.
 PLAIN = re.compile(r"[ -~]*")
 
@@ -40,14 +42,15 @@ def test_the_demo_is_right_with_the_bridge_and_wrong_without_each_time(tmp_path:
         assert all(len(line) <= WIDTH and PLAIN.fullmatch(line) for line in lines)
         verdicts = re.findall(r"^ {12}(right|WRONG|refused): ", done.stdout, re.MULTILINE)
         without, bridged = verdicts[::2], verdicts[1::2]
-        assert bridged == ["right"] * len(CASES)
-        assert len(without) == len(CASES) and set(without) == {"WRONG", "refused"}
-        assert lines[-1] == "With the bridge 6 of 6 right; without it 2 refused, 4 WRONG."
+        assert bridged == ["right"] * len(HERE)
+        assert len(without) == len(HERE) and set(without) == {"WRONG", "refused"}
+        assert "With the bridge 6 of 6 right; without it 2 refused, 4 WRONG." in lines
+        assert lines[-1] == "Not run, as it is not here: what needs torch, jax, tensorflow."
     kept = ROOT / "docs" / "hand-over.svg"
     assert kept.read_text("utf-8") == (tmp_path / "drawn.svg").read_text("utf-8"), "python -m cai_dlpack demo --svg"
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
+@pytest.mark.parametrize("case", HERE, ids=lambda case: case.title)
 def test_the_demo_fails_if_a_hand_over_is_not_right(case: object) -> None:
     at = CASES.index(case)  # type: ignore[arg-type]
     broken = (
@@ -62,8 +65,20 @@ def test_the_demo_fails_if_a_hand_over_is_not_right(case: object) -> None:
 def test_the_demo_says_what_is_not_installed() -> None:
     missing = "import sys; sys.modules['mpi4py'] = None; from cai_dlpack.demo import run; sys.exit(run.main())"
     done = simulate(LAZY, ["-c", missing])
-    assert done.returncode == 0 and "not run: mpi4py is not installed" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and "Not run, as it is not here: what needs mpi4py" in done.stdout, (
+        done.stdout + done.stderr
+    )
     assert "5 of 5 right" in done.stdout
+
+
+def test_without_a_device_the_demo_runs_in_host_memory() -> None:
+    """No simulated driver is found: the hand-overs that need a device are told of."""
+    bare = "import sys; sys.path = [path for path in sys.path if 'kit' not in path]; from cai_dlpack import demo; "
+    bare += "sys.exit(demo.main())"
+    environment = {name: value for name, value in os.environ.items() if name not in ("LD_LIBRARY_PATH", "PYTHONPATH")}
+    done = subprocess.run([sys.executable, "-c", bare], capture_output=True, text=True, env=environment)
+    assert "on host memory" in done.stdout and "what needs a GPU" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 1, "none ran"
 
 
 def test_colours_are_for_a_terminal() -> None:

@@ -386,7 +386,8 @@ impl Block {
         if self.outlives_its_context() {
             let place = Place::cuda(self.ordinal, self.pointer);
             let _elsewhere = ContextGuard::of_memory(self.driver, &place).ok();
-            // SAFETY: as above: the first call, or the one that follows one which had no context to free it in.
+            // SAFETY: no work is pending, by this function's contract, as memory of a pool has no call that waits; it is
+            // still there: no call has been made, or one that had no context to free it in.
             let _ = unsafe { self.give_back() };
         }
         None

@@ -34,7 +34,7 @@ HOST = {
 }
 DEVICE = {
     "numba": "numba.cuda.to_device(numpy.arange(2.0))",
-    "cuda.core": "(cuda.core.Device(0).set_current(), cuda.core.Device(0).allocate(16, stream=cuda.core.Device(0).default_stream))[1]",
+    "cuda.core": "(d := cuda.core.Device(0)).set_current() or d.allocate(16, stream=d.default_stream)",
     "cupy": "cupy.arange(2.0)",
     "torch": "torch.arange(2.0, device='cuda')",
     "jax": "jax.device_put(jax.numpy.arange(2.0), jax.devices('gpu')[0])",

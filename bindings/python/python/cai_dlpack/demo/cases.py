@@ -1,7 +1,7 @@
 """The hand-overs: each as the two lines that a user would write, without the bridge and with it.
 
-The lines are run as they are printed. In them `array` is the producer's, which stream `writer` is about to fill, and
-`reader` is the stream that the consumer works on.
+The lines are run as they are printed. In them `array` is the producer's; on a GPU, stream `writer` is about to fill it,
+and `reader` is the stream that the consumer works on.
 """
 
 from __future__ import annotations
@@ -15,6 +15,14 @@ import numpy as np
 
 from cai_dlpack.demo.gpu import VALUES, Gpu
 
+# What makes the streams and the memory of a device.
+DEVICE = ("cuda",)
+
+
+def is_installed(module: str) -> bool:
+    """Returns whether a module can be imported, without importing it."""
+    return importlib.util.find_spec(module) is not None
+
 
 @dataclass(frozen=True)
 class Case:
@@ -25,16 +33,22 @@ class Case:
     """What is missing without the bridge."""
     needs: tuple[str, ...]
     """The modules of the libraries."""
-    make: Callable[[Gpu], Any]
-    """Makes the producer's array."""
+    imports: str
+    """What the lines need before them."""
+    make: Callable[..., Any]
+    """Makes the producer's array, on the GPU if there is one."""
     without: str
     bridge: str
-    read: Callable[[Any, Gpu], Any]
+    read: Callable[..., Any]
     """What the consumer finds in what it got."""
+
+    @property
+    def is_on_a_device(self) -> bool:
+        return self.needs[: len(DEVICE)] == DEVICE
 
     def missing(self) -> list[str]:
         """The modules that are not installed."""
-        return [name for name in self.needs if importlib.util.find_spec(name) is None]
+        return [name for name in self.needs if not is_installed(name)]
 
 
 def _numba_on(stream: Callable[[Gpu], int]) -> Callable[[Gpu], Any]:
@@ -75,6 +89,12 @@ def send(array: Any) -> Any:
     return received
 
 
+def _brain_floats(_: object) -> Any:
+    import ml_dtypes
+
+    return VALUES.astype(ml_dtypes.bfloat16)
+
+
 def _by_interface(array: Any, gpu: Gpu) -> Any:
     return gpu.read(array.__cuda_array_interface__["data"][0])
 
@@ -83,7 +103,8 @@ CASES = [
     Case(
         title="Numba -> tvm-ffi",
         why="Numba speaks the CUDA Array Interface only, and tvm-ffi DLPack only.",
-        needs=("numba_cuda", "tvm_ffi"),
+        needs=(*DEVICE, "numba_cuda", "tvm_ffi"),
+        imports="import tvm_ffi",
         make=_numba_on(lambda gpu: int(gpu.writer.handle)),
         without="tvm_ffi.from_dlpack(array)",
         bridge='cd.to(array, "tvm_ffi", stream=reader)',
@@ -92,7 +113,8 @@ CASES = [
     Case(
         title="cuda.core -> Numba",
         why="The other way round: cuda.core exports DLPack only.",
-        needs=("numba_cuda",),
+        needs=(*DEVICE, "numba_cuda"),
+        imports="import numba.cuda",
         make=Gpu.buffer,
         without="numba.cuda.as_cuda_array(array)",
         bridge='cd.to(array, "numba", producer_stream=writer)',
@@ -101,7 +123,8 @@ CASES = [
     Case(
         title="cuda.core -> tvm-ffi",
         why="Both speak DLPack, and neither makes the reading stream wait.",
-        needs=("tvm_ffi",),
+        needs=(*DEVICE, "tvm_ffi"),
+        imports="import tvm_ffi",
         make=Gpu.buffer,
         without="tvm_ffi.from_dlpack(array)",
         bridge='cd.to(array, "tvm_ffi", producer_stream=writer, stream=reader)',
@@ -110,7 +133,8 @@ CASES = [
     Case(
         title="Numba -> cuda.core",
         why="Numba works on its default stream, and states none; that is taken for ready.",
-        needs=("numba_cuda",),
+        needs=(*DEVICE, "numba_cuda"),
+        imports="from cuda.core.utils import StridedMemoryView",
         make=_numba_on(lambda gpu: 0),
         without="StridedMemoryView.from_any_interface(array, stream_ptr=int(reader.handle))",
         bridge="cd.to(array, StridedMemoryView, stream=reader)",
@@ -119,7 +143,8 @@ CASES = [
     Case(
         title="Managed memory -> NumPy",
         why="The host can read it at any time, and NumPy knows no streams: the bridge waits.",
-        needs=("numba_cuda",),
+        needs=(*DEVICE, "numba_cuda"),
+        imports="",
         make=_managed,
         without="np.asarray(array)",
         bridge='cd.to(array, "numpy", producer_stream=writer)',
@@ -128,11 +153,42 @@ CASES = [
     Case(
         title="CUDA Array Interface -> MPI",
         why="MPI sends what is there, and knows no streams: the bridge waits.",
-        needs=("numba_cuda", "mpi4py"),
+        needs=(*DEVICE, "numba_cuda", "mpi4py"),
+        imports="",
         make=Interface,
         without="send(array)",
         bridge="send(cd.view(array).synchronize())",
         read=lambda received, gpu: received,
+    ),
+    Case(
+        title="NumPy bfloat16 -> torch",
+        why="NumPy exports no dtype of ml_dtypes.",
+        needs=("torch", "ml_dtypes"),
+        imports="import torch",
+        make=_brain_floats,
+        without="torch.from_dlpack(array)",
+        bridge='cd.to(array, "torch")',
+        read=lambda tensor, gpu: tensor.float().numpy(),
+    ),
+    Case(
+        title="NumPy bfloat16 -> JAX",
+        why="NumPy exports no dtype of ml_dtypes.",
+        needs=("jax", "ml_dtypes"),
+        imports="import jax",
+        make=_brain_floats,
+        without="jax.dlpack.from_dlpack(array)",
+        bridge='cd.to(array, "jax")',
+        read=lambda array, gpu: np.asarray(array).astype(np.float32),
+    ),
+    Case(
+        title="NumPy -> TensorFlow",
+        why="TensorFlow takes bare capsules only.",
+        needs=("tensorflow",),
+        imports="import tensorflow as tf",
+        make=lambda gpu: VALUES.copy(),
+        without="tf.experimental.dlpack.from_dlpack(array)",
+        bridge='cd.to(array, "tensorflow")',
+        read=lambda tensor, gpu: tensor.numpy(),
     ),
 ]
 # The one that `--svg` draws.

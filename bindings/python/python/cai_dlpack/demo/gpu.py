@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
-from cuda.bindings import driver
-from cuda.core import Device, Stream
 
 VALUES = np.arange(1, 5, dtype=np.float32)
+
+
+def has_devices() -> bool:
+    """Returns whether a CUDA driver, real or simulated, finds a device."""
+    try:
+        libcuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    count = ctypes.c_int(0)
+    return libcuda.cuInit(0) == 0 and libcuda.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
 
 
 class Gpu:
     """The stream that writes, the stream that reads, and the first device, which is current."""
 
     def __init__(self) -> None:
+        from cuda.bindings import driver
+        from cuda.core import Device, Stream
+
+        self.driver = driver
         self.device = Device(0)
         self.device.set_current()
         self.writer: Stream = self.device.create_stream()
@@ -29,22 +42,21 @@ class Gpu:
 
     def fill(self, address: int, stream: int) -> None:
         """Zeros memory, waits for that, and has a stream write the values; they need not be there when this returns."""
-        _check(driver.cuMemsetD8(address, 0, VALUES.nbytes))
+        self._check(self.driver.cuMemsetD8(address, 0, VALUES.nbytes))
         self.settle()
-        _check(driver.cuMemcpyHtoDAsync(address, VALUES.ctypes.data, VALUES.nbytes, stream))
+        self._check(self.driver.cuMemcpyHtoDAsync(address, VALUES.ctypes.data, VALUES.nbytes, stream))
 
     def settle(self) -> None:
         """Waits until no work is left."""
-        _check(driver.cuCtxSynchronize())
+        self._check(self.driver.cuCtxSynchronize())
 
     def read(self, address: int) -> Any:
         """What work on `reader` finds in memory, and no other stream is waited for."""
         found = np.empty_like(VALUES)
-        _check(driver.cuMemcpyDtoHAsync(found.ctypes.data, address, found.nbytes, self.reader.handle))
+        self._check(self.driver.cuMemcpyDtoHAsync(found.ctypes.data, address, found.nbytes, self.reader.handle))
         self.reader.sync()
         return found
 
-
-def _check(result: tuple[Any, ...]) -> None:
-    if result[0] != driver.CUresult.CUDA_SUCCESS:
-        raise RuntimeError(result[0].name)
+    def _check(self, result: tuple[Any, ...]) -> None:
+        if result[0] != self.driver.CUresult.CUDA_SUCCESS:
+            raise RuntimeError(result[0].name)

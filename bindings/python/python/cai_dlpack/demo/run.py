@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
 import warnings
 from collections import Counter
 from contextlib import suppress
@@ -15,8 +12,8 @@ import numpy as np
 
 import cai_dlpack as cd
 from cai_dlpack._terminal import printer, wrapped
-from cai_dlpack.demo.cases import CASES, DRAWN, Case, send
-from cai_dlpack.demo.gpu import VALUES, Gpu
+from cai_dlpack.demo.cases import CASES, DRAWN, Case, is_installed, send
+from cai_dlpack.demo.gpu import VALUES, Gpu, has_devices
 from cai_dlpack.demo.outcome import Outcome
 from cai_dlpack.demo.picture import drawing
 
@@ -26,9 +23,6 @@ WAITS = {
     "cuEventSynchronize": "the host waits for an event",
     "cuCtxSynchronize": "the host waits for the device",
 }
-
-# What has to be imported for a name in the lines.
-MODULES = {"numba": "numba.cuda", "tvm_ffi": "tvm_ffi", "cuda": "cuda.core.utils"}
 
 
 class Log:
@@ -50,30 +44,26 @@ class Log:
         return made
 
 
-def names(array: Any, gpu: Gpu) -> dict[str, Any]:
-    """What the lines name."""
-    found = {"cd": cd, "np": np, "array": array, "send": send, "writer": gpu.writer, "reader": gpu.reader}
-    for name, module in MODULES.items():
-        if importlib.util.find_spec(name) is not None:
-            importlib.import_module(module)
-            found[name] = sys.modules[name]
-    return found | {"StridedMemoryView": found["cuda"].core.utils.StridedMemoryView}
-
-
-def outcome(case: Case, line: str, gpu: Gpu, log: Log) -> Outcome:
+def outcome(case: Case, line: str, gpu: Gpu | None, log: Log) -> Outcome:
     """Runs a line on a new array, and reads what the consumer got."""
+    named = {"cd": cd, "np": np, "send": send}
+    if gpu:
+        named |= {"writer": gpu.writer, "reader": gpu.reader}
+    exec(case.imports, named)
     log.take()
     array = case.make(gpu)
     writing = log.take()
     try:
-        taken = eval(line, names(array, gpu))
+        taken = eval(line, {**named, "array": array})
     except Exception as refusal:
-        gpu.settle()
+        if gpu:
+            gpu.settle()
         return Outcome("refused", f"{type(refusal).__name__}: {str(refusal).splitlines()[0]}")
     bridging = log.take()
     found = case.read(taken, gpu)
     calls = (*writing, *bridging, *log.take())
-    gpu.settle()
+    if gpu:
+        gpu.settle()
     values = " ".join(f"{value:g}" for value in found)
     if not np.array_equal(found, VALUES):
         return Outcome("WRONG", f"{values}, not {' '.join(f'{value:g}' for value in VALUES)}", calls)
@@ -83,18 +73,22 @@ def outcome(case: Case, line: str, gpu: Gpu, log: Log) -> Outcome:
 
 def main(svg: Path | None = None) -> int:
     """Runs all and prints them; returns 1 if one by the bridge was not right."""
-    say, gpu, log = printer(), Gpu(), Log()
-    where = "a simulated CUDA driver, as there is no GPU here" if log.sim else gpu.device.name
-    say(f"cai-dlpack {cd.__version__} on {where}", "bold")
+    say, log = printer(), Log()
+    gpu = Gpu() if has_devices() and is_installed("cuda") else None
+    where = "host memory" if gpu is None else gpu.device.name
     say(
-        wrapped("Each array is written on one stream and read on another; nothing but the call orders the two.", ""), ""
+        f"cai-dlpack {cd.__version__} on {'a simulated CUDA driver: there is no GPU here' if log.sim else where}",
+        "bold",
     )
+    say(wrapped("On a device each array is written on one stream and read on another.", ""), "")
     came: dict[str, Counter[str]] = {"without": Counter(), "with": Counter()}
-    for number, case in enumerate(CASES, 1):
-        say(f"\n{number}. {case.title}\n{wrapped(case.why, '   ')}", "bold")
-        if missing := case.missing():
-            say(f"   not run: {', '.join(missing)} is not installed", "dim")
+    left: dict[str, None] = {}
+    for case in CASES:
+        missing = case.missing() or (["a GPU"] if case.is_on_a_device and gpu is None else [])
+        if missing:
+            left |= dict.fromkeys(missing)
             continue
+        say(f"\n{case.title}\n{wrapped(case.why, '   ')}", "bold")
         sides = []
         for side, line in (("without", case.without), ("with", case.bridge)):
             with warnings.catch_warnings():
@@ -107,7 +101,9 @@ def main(svg: Path | None = None) -> int:
         if svg and case is DRAWN:
             svg.write_text(drawing(case.title, sides), encoding="utf-8")
     right, ran = came["with"]["right"], came["with"].total()
-    without = ", ".join(f"{count} {verdict}" for verdict, count in came["without"].items())
+    without = ", ".join(f"{count} {verdict}" for verdict, count in came["without"].items()) or "none"
     all_right = 0 < right == ran
     say(f"\nWith the bridge {right} of {ran} right; without it {without}.", "bold green" if all_right else "bold red")
+    if left:
+        say(wrapped(f"Not run, as it is not here: what needs {', '.join(left)}.", ""), "")
     return 0 if all_right else 1
