@@ -95,6 +95,40 @@ pub(crate) fn wrap<M: Named>(
     Ok(capsule)
 }
 
+/// A capsule that holds no tensor yet: made before a tensor is taken, as nothing may fail afterwards.
+pub(crate) struct Empty<'py>(Bound<'py, PyAny>);
+
+impl<'py> Empty<'py> {
+    /// # Errors
+    /// Out of memory.
+    pub(crate) fn new(py: Python<'py>) -> PyResult<Self> {
+        let nowhere = NonNull::<DLManagedTensorVersioned>::dangling();
+        // SAFETY: the GIL is held; the pointer is not null, and nothing follows it: without a name and a destructor the
+        // capsule is no tensor's.
+        let capsule = unsafe { ffi::PyCapsule_New(nowhere.as_ptr().cast(), ptr::null(), None) };
+        // SAFETY: a new reference, or NULL with an exception set.
+        unsafe { Bound::from_owned_ptr_or_err(py, capsule) }.map(Self)
+    }
+
+    /// Puts a tensor into the capsule, as [`wrap`] does.
+    pub(crate) fn filled<M: Named>(
+        self,
+        (tensor, ticket): (NonNull<M>, Ticket),
+    ) -> Bound<'py, PyAny> {
+        let Self(capsule) = self;
+        let ticket = ptr::without_provenance_mut(ticket.to_bits());
+        // SAFETY: a valid capsule, and a pointer that is not null: the call cannot fail.
+        unsafe { ffi::PyCapsule_SetPointer(capsule.as_ptr(), tensor.as_ptr().cast()) };
+        // SAFETY: a valid capsule, for which the call cannot fail.
+        unsafe { ffi::PyCapsule_SetContext(capsule.as_ptr(), ticket) };
+        // SAFETY: a valid capsule, for which the call cannot fail; `destroy` takes a capsule of this layout.
+        unsafe { ffi::PyCapsule_SetDestructor(capsule.as_ptr(), Some(destroy::<M>)) };
+        // SAFETY: a valid capsule, for which the call cannot fail; the name is static.
+        unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), M::NAME.as_ptr()) };
+        capsule
+    }
+}
+
 /// The capsule's destructor: calls the deleter of a tensor that no consumer has taken.
 unsafe extern "C" fn destroy<M: Named>(capsule: *mut ffi::PyObject) {
     // SAFETY: Python calls this with the capsule, holding the GIL. It has a name, so that no exception is set.

@@ -11,9 +11,9 @@ use crate::python::call::choice::flag;
 use crate::python::call::options::{self, Given, Options, with_options};
 use crate::python::call::stream;
 use crate::python::capsule;
+use crate::python::capsule::Empty;
 use crate::python::class::alloc::NewView;
 use crate::python::class::beside::Beside;
-use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::{Function, Value, signature};
 use crate::python::cpython::new::{new_dict, new_str, new_uint};
 use crate::python::cpython::recursion::Level;
@@ -25,7 +25,7 @@ use crate::python::import::known_types;
 use crate::python::import::object;
 use crate::python::import::route;
 use crate::python::import::traits::Traits;
-use crate::view::{CaiView, Owner, Transfer};
+use crate::view::{CaiView, Transfer};
 
 with_options! {
     /// Returns a view of an array that speaks CAI or DLPack. Copies nothing.
@@ -159,10 +159,12 @@ impl Function for FromDlpack {
             copy: flag(arguments.copy, "copy")?,
             device: arguments.device.map(options::device).transpose()?,
         };
-        let view = route::by_dlpack(&arguments.obj, request, options)?;
+        let mut new = NewView::new(arguments.obj.py())?;
+        route::by_dlpack(new.view(), &arguments.obj, request, options)?;
         let named = options.producer_object.as_deref();
-        let view = PyCaiView::with(view, Beside::default().keeping(stream.as_deref(), named));
-        Ok(view.into_object(arguments.obj.py())?.into_any())
+        let beside = Beside::default().keeping(stream.as_deref(), named);
+        // SAFETY: written: `by_dlpack` has not failed.
+        Ok(unsafe { new.finish(beside) }?.into_any())
     }
 }
 
@@ -287,11 +289,13 @@ fn export<'py>(
             view
         }
     };
-    wrap(py, &export, view)
+    let (descriptor, owner) = view.into_parts();
+    export.capsule(py, descriptor.borrowed(), owner)
 }
 
-/// Makes a capsule of a capsule, whose tensor is taken when nothing can be refused any more: the order is made before.
-/// A copy reads the tensor, which nobody else may take meanwhile; if the driver refuses the copy, the tensor is put back.
+/// Makes a capsule of a capsule, whose tensor is taken when nothing can be refused any more: the order is made before,
+/// and the new capsule. A copy reads the tensor, which nobody else may take meanwhile; if the driver refuses the copy, or
+/// there is no memory for the new tensor, the old one is put back.
 #[cold]
 fn of_capsule<'py>(
     capsule: &Bound<'py, PyAny>,
@@ -301,6 +305,7 @@ fn of_capsule<'py>(
     let py = capsule.py();
     let offer = route::offer_of_capsule(capsule, options)?;
     let export = Export::decide(offer.tensor.descriptor.borrowed(), request)?;
+    let empty = Empty::new(py)?;
     match export.transfer() {
         Some(_) => Transfer::check(&offer.tensor.descriptor)?,
         None => export.order(py, &offer.unowned())?,
@@ -309,22 +314,23 @@ fn of_capsule<'py>(
     route::claim_decided(&mut view, offer, options)?;
     // SAFETY: `claim_decided` has not failed, and so has written the view.
     let view = unsafe { view.assume_init() };
-    let view = match export.transfer() {
-        None => view,
-        Some(transfer) => match export.copy(py, transfer, &view) {
-            Ok(copy) => copy,
-            Err(refused) => {
-                claimed.restore(Owner::from_raw(view.into_parts().1));
-                return Err(refused);
-            }
-        },
+    let kept = view.owner().share();
+    let exported = match export.transfer() {
+        None => Ok(view),
+        Some(transfer) => {
+            let copy = export.copy(py, transfer, &view);
+            drop(view);
+            copy
+        }
     };
-    wrap(py, &export, view)
-}
-
-fn wrap<'py>(py: Python<'py>, export: &Export, view: CaiView) -> PyResult<Bound<'py, PyAny>> {
-    let (descriptor, owner) = view.into_parts();
-    export.capsule(py, descriptor.borrowed(), owner)
+    let filled = exported.and_then(|view| {
+        let (descriptor, owner) = view.into_parts();
+        export.fill(empty, descriptor.borrowed(), owner)
+    });
+    if filled.is_err() {
+        claimed.restore(kept);
+    }
+    filled
 }
 
 fn is_host(stream: Value<'_, '_>) -> bool {

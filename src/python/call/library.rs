@@ -7,6 +7,7 @@ use crate::partners::{Call, PARTNERS, Partner, Waits};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::call::choice::text;
 use crate::python::cpython::int::repr;
+use crate::python::cpython::new::new_str;
 use crate::python::cpython::release;
 
 /// Finds the partner of a name, a title or an alias.
@@ -56,9 +57,12 @@ pub(crate) fn is_set(py: Python<'_>, setting: &str) -> bool {
 fn is_on(py: Python<'_>, setting: &str) -> PyResult<bool> {
     let mut names = setting.split('.');
     let module = names.next().unwrap_or_default();
-    let mut found = py.import("sys")?.getattr("modules")?.get_item(module)?;
+    let modules = py
+        .import(new_str(py, "sys")?)?
+        .getattr(new_str(py, "modules")?)?;
+    let mut found = modules.get_item(new_str(py, module)?)?;
     for name in names {
-        found = found.getattr(name)?;
+        found = found.getattr(new_str(py, name)?)?;
     }
     found.is_truthy()
 }

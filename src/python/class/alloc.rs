@@ -85,6 +85,18 @@ impl<'py> NewView<'py> {
         PyCaiView::fields_of(self.value()).0
     }
 
+    /// Writes the whole value, and returns the object.
+    ///
+    /// # Errors
+    /// Out of memory, if PyO3 makes the object.
+    #[inline(always)]
+    pub(crate) fn filled(mut self, value: PyCaiView) -> PyResult<Bound<'py, PyCaiView>> {
+        let (view, beside) = value.into_fields();
+        self.view().write(view);
+        // SAFETY: written on the line above.
+        unsafe { self.finish(beside) }
+    }
+
     /// Writes the fields beside the view, and returns the object. Tracks it if it may be in a cycle.
     ///
     /// # Errors
@@ -152,11 +164,7 @@ impl PyCaiView {
     /// Makes the object of a view.
     #[inline(always)]
     pub(crate) fn into_object(self, py: Python<'_>) -> PyResult<Bound<'_, Self>> {
-        let mut new = NewView::new(py)?;
-        let (view, beside) = self.into_fields();
-        new.view().write(view);
-        // SAFETY: written on the line above.
-        unsafe { new.finish(beside) }
+        NewView::new(py)?.filled(self)
     }
 }
 

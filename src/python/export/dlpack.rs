@@ -14,6 +14,7 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, SyncPolicy};
 use crate::python::call::{policy, stream};
 use crate::python::capsule;
+use crate::python::capsule::Empty;
 use crate::python::cpython::fastcall::Value;
 use crate::python::cpython::int;
 use crate::python::cpython::int::{IntRule, repr};
@@ -180,12 +181,32 @@ impl Export {
         descriptor: DescriptorRef<'_>,
         owner: RawOwner,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let descriptor = DescriptorRef {
+        build_capsule(py, self.described(descriptor), self.versioned, owner)
+    }
+
+    /// As [`capsule`](Self::capsule), in a capsule that has been made before.
+    #[cold]
+    pub(crate) fn fill<'py>(
+        &self,
+        empty: Empty<'py>,
+        descriptor: DescriptorRef<'_>,
+        owner: RawOwner,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let descriptor = self.described(descriptor);
+        Ok(if self.versioned {
+            empty.filled(tensor::<DLManagedTensorVersioned>(descriptor, owner)?)
+        } else {
+            empty.filled(tensor::<DLManagedTensor>(descriptor, owner)?)
+        })
+    }
+
+    #[inline(always)]
+    fn described<'a>(&self, descriptor: DescriptorRef<'a>) -> DescriptorRef<'a> {
+        DescriptorRef {
             device: self.device,
             flags: self.flags,
             ..descriptor
-        };
-        build_capsule(py, descriptor, self.versioned, owner)
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use crate::protocol::mask::MaskForm;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::call::choice::choice;
 use crate::python::call::options::{self, Options};
+use crate::python::capsule;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::errors;
 use crate::python::cpython::fastcall::{Function, signature};
@@ -20,7 +21,7 @@ use crate::python::cpython::recursion::Level;
 use crate::python::import::cai::AllowCaiOnly;
 use crate::python::import::traits::Traits;
 use crate::python::import::{
-    cai, cai_dict, fields, known_types, masked_array, route, state, undeclared,
+    cai, cai_dict, fields, known_types, masked_array, object, route, state, undeclared,
 };
 use crate::view::CaiView;
 
@@ -65,6 +66,15 @@ impl Function for SplitMasked {
             device_id: arguments.device_id.map(options::device_id).transpose()?,
             ..Options::default()
         };
+        if capsule::is_capsule(&obj) {
+            // A capsule has no mask. Its tensor is taken last, when there is memory for the rest.
+            let both = [true, false].into_iter();
+            let both = both.map(|is_values| match is_values {
+                true => object::new_view(&obj, &options),
+                false => Ok(py.None().into_bound(py)),
+            });
+            return Ok(new_tuple(py, both)?.into_any());
+        }
         let (values, mask) = split_masked(&obj, form, &options)?;
         let values = values.into_object(py)?.into_any();
         let mask = match mask {

@@ -302,18 +302,18 @@ fn no_protocol(object: &Bound<'_, PyAny>) -> PyErr {
     why_not::with_type_hint(violation, object).into()
 }
 
-/// Imports by `__dlpack__`, or a capsule. What the object's interface states about writing is merged, as
-/// [`by_attributes`] merges it.
+/// Imports by `__dlpack__`, or a capsule: writes the view unless it fails. What the object's interface states about
+/// writing is merged, as [`by_attributes`] merges it.
 ///
 /// # Errors
 /// The rules of DLPack and of the options, with the capsule as it was; the exceptions of the producer.
 #[inline(always)]
 pub(crate) fn by_dlpack<'py>(
+    memory: &mut MaybeUninit<CaiView>,
     object: &Bound<'py, PyAny>,
     request: DlpackArguments,
     options: &Options<'_, 'py>,
-) -> PyResult<CaiView> {
-    let mut memory = MaybeUninit::uninit();
+) -> PyResult<()> {
     let offer = if capsule::is_capsule(object) {
         dlpack::offer_of_capsule(object, request, options)?
     } else {
@@ -324,12 +324,13 @@ pub(crate) fn by_dlpack<'py>(
         dlpack::check_has_dlpack(object, facts.traits)?;
         match offer_of_object(object, facts, request, options) {
             Ok(offer) => offer,
-            Err(refused) => return refused_by_numpy(object, refused, request, options),
+            Err(refused) => {
+                memory.write(refused_by_numpy(object, refused, request, options)?);
+                return Ok(());
+            }
         }
     };
-    claim(&mut memory, offer, options)?;
-    // SAFETY: `claim` has not failed, and so has written the view.
-    Ok(unsafe { memory.assume_init() })
+    claim(memory, offer, options)
 }
 
 #[inline(always)]

@@ -23,6 +23,7 @@ use crate::protocol::stream::{Platform, Request, Stream};
 use crate::python::call::options::{Options, with_options};
 use crate::python::call::stream;
 use crate::python::capsule;
+use crate::python::class::alloc::NewView;
 use crate::python::class::beside::{Beside, Rare};
 use crate::python::class::recall::Recall;
 use crate::python::class::view::PyCaiView;
@@ -126,8 +127,8 @@ fn hand_over<'py>(
 /// How a library takes the tensor of a capsule, which is ready for it.
 enum Way<'a, 'py> {
     Table(Table),
-    /// The call, and the stream on which the data is ready for it, unless that is the capsule's.
-    Call(LibraryCall<'a, 'py>, Option<Stream>),
+    /// The call, the stream on which the data is ready for it, unless that is the capsule's, and the object of its view.
+    Call(LibraryCall<'a, 'py>, Option<Stream>, NewView<'py>),
 }
 
 /// Hands over the tensor of a capsule. If the library does not take it, the tensor is put back.
@@ -150,17 +151,19 @@ fn of_capsule<'py>(
         None => {
             let call = LibraryCall::of(consumer, &offered, stream, named)?;
             let ready = call.order(py, &offered)?;
-            Way::Call(call, ready)
+            Way::Call(call, ready, NewView::new(py)?)
         }
     };
     let claimed = offer.to_restore();
     let (view, recall) = Recall::of(claim(offer, options)?);
     let (made, given) = match way {
         Way::Table(table) => (by_table::pass(py, view, table), None),
-        Way::Call(call, ready) => {
+        Way::Call(call, ready, new) => {
             let view = with_objects(view, options, Some(recall.clone()));
-            let view = moved(view, ready, stream).into_object(py)?;
-            (call.call(&view), Some(view))
+            match new.filled(moved(view, ready, stream)) {
+                Ok(view) => (call.call(&view), Some(view)),
+                Err(error) => (Err(error), None),
+            }
         }
     };
     let made = made.and_then(|made| consumer.checked(made));
@@ -195,6 +198,8 @@ fn own<'py>(
     stream: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
+    // Before a capsule's tensor is taken.
+    let new = NewView::new(py)?;
     let (view, ready) = if capsule::is_capsule(object) {
         let offer = route::offer_of_capsule(object, options)?;
         let ready = ordered(py, &offer.unowned(), stream)?;
@@ -204,7 +209,7 @@ fn own<'py>(
         let ready = ordered(py, view.view(), stream)?;
         (view, ready)
     };
-    Ok(moved(view, ready, stream).into_object(py)?.into_any())
+    Ok(new.filled(moved(view, ready, stream))?.into_any())
 }
 
 /// Makes the caller's stream wait for the data, and returns it; `None` if no stream was named.
