@@ -19,6 +19,9 @@ SHOWN: dict[str, Callable[[Any], bool]] = {
 }
 # By the table of partners, the arrays that tensors without flags are of.
 BY_TABLE = {"mutable": True, "immutable": False}
+# What a call drops, by the table.
+FLAG = "the read-only flag"
+FLAG_OF_EMPTY = "the read-only flag of an array without elements"
 
 
 def shown(array: Any) -> bool | None:
@@ -58,9 +61,15 @@ def untold(consumer: str, bridge: str, view: Any, taken: Any) -> str | None:
     may_write = shown(taken)
     if may_write is None:
         may_write = written(taken)
-    if may_write is None or may_write == ("the read-only flag" in call["drops"]):
+    if may_write is None or may_write == may_be_written(call, view):
         return None
     return f"the read-only flag is {'dropped' if may_write else 'kept'}, and the table tells otherwise"
+
+
+def may_be_written(call: dict[str, Any], view: Any) -> bool:
+    """Whether the array that a call makes of a read-only view can be written, by the table."""
+    is_empty = 0 in view.shape
+    return FLAG in call["drops"] or (is_empty and FLAG_OF_EMPTY in call["drops"])
 
 
 def written(found: Any) -> bool | None:

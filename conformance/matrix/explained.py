@@ -378,9 +378,8 @@ class Bench:
 
     def kept(self, case: Case, told: Any, view: Any, found: Any) -> Iterator[str]:
         """The read-only flag, as the consumer's array has it."""
-        # Of an array without elements nothing can be written: NumPy makes it writable.
         can_write = access.written(found)
-        if can_write is None or case.capture or 0 in view.shape:
+        if can_write is None or case.capture:
             return
         is_dropped = can_write and view.read_only is not False
         self.reached[case.consumer, "dropped"] += is_dropped

@@ -136,8 +136,8 @@ def of_view(view: cd.CaiView) -> Said:
     return said
 
 
-#: Without elements nothing lies anywhere, and nothing can be written.
-OF_ELEMENTS = {"ptr", "byte strides", "elem strides", "read-only", "by CUDA"}
+#: Without elements nothing lies anywhere.
+OF_ELEMENTS = {"ptr", "byte strides", "elem strides", "by CUDA"}
 
 
 #: Their arrays have the strides of axes of extent 1 as the tensor or the buffer has them.

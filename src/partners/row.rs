@@ -260,6 +260,9 @@ impl Call {
 pub enum Drops {
     /// The read-only flag: its array can be written.
     ReadOnly,
+    /// The read-only flag of an array without elements: DLPack has no address for one, and the library takes memory of its
+    /// own, in which there is nothing to write.
+    EmptyReadOnly,
     /// The lanes of an element type: its array has elements of one.
     Lanes,
     /// The fields of records: its array has items of raw bytes.
@@ -276,6 +279,7 @@ impl Drops {
     pub const fn name(self) -> &'static str {
         match self {
             Self::ReadOnly => "the read-only flag",
+            Self::EmptyReadOnly => "the read-only flag of an array without elements",
             Self::Lanes => "the lanes of a type",
             Self::Fields => "the fields of records",
             Self::Layout => "shape, strides and type",
@@ -288,7 +292,7 @@ impl Drops {
     pub(crate) const fn unless(self) -> &'static str {
         match self {
             Self::Width => "jax.config.jax_enable_x64",
-            Self::ReadOnly | Self::Lanes | Self::Fields | Self::Layout => "",
+            Self::ReadOnly | Self::EmptyReadOnly | Self::Lanes | Self::Fields | Self::Layout => "",
         }
     }
 
@@ -297,6 +301,7 @@ impl Drops {
     pub fn applies_to(self, array: &Descriptor) -> bool {
         match self {
             Self::ReadOnly => array.access() != Access::Writable,
+            Self::EmptyReadOnly => array.len() == 0 && Self::ReadOnly.applies_to(array),
             Self::Lanes => array.dtype().lanes() > 1,
             Self::Layout => true,
             Self::Width => {

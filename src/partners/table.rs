@@ -91,6 +91,7 @@ pub static PARTNERS: &[Partner] = &[
         call: Call {
             devices: HOST_READABLE_BY_NUMPY,
             refuses: NO_NUMPY_DTYPE,
+            drops: &[Drops::EmptyReadOnly],
             ..call(
                 "import numpy as np",
                 "np.from_dlpack(v)",
@@ -233,7 +234,10 @@ pub static PARTNERS: &[Partner] = &[
             )
         },
         more: &[],
-        faults: &[],
+        faults: &[Fault {
+            what: "keeps a tensor for good if there is no memory for its own object: `MemoryError`, and the tensor never ends",
+            reproduction: "`_testcapi.set_nomemory(n, n + 1)` before `tvm_ffi.from_dlpack(a)`; `sys.getrefcount(a)` has grown",
+        }],
     },
     Partner {
         name: "warp",
@@ -585,6 +589,7 @@ pub static PARTNERS: &[Partner] = &[
                 SubByte,
                 Lanes,
             ],
+            drops: &[Drops::EmptyReadOnly],
             ..call(
                 "import array_api_strict as strict",
                 "strict.from_dlpack(v)",

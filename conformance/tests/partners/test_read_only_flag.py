@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import cai_dlpack as cd
+import ml_dtypes
 import numba.cuda
 import numpy as np
 import pytest
@@ -48,6 +49,7 @@ CALLS: dict[str, tuple[str, Callable[[Any], Any], Callable[[Any], bool]]] = {
     ),
     "comm.Send(v, dest=1)": ("host", MPI.memory, lambda made: not made.readonly),
 }
+OWN = [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float6_e2m3fn, ml_dtypes.float4_e2m1fn, ml_dtypes.int4]
 HERE = ("numpy", "numba", "cuda.core", "tvm_ffi", "mpi4py")
 
 
@@ -72,6 +74,19 @@ def test_the_flag(library: str, access: bool | None, machine: Machine) -> None:
         told = cd.explain(view, to=library)
         if told.call == call["code"]:
             assert (told.dropped is not None) == (may and access is not False)
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (0, 3), (3, 0), (0,)], ids=str)
+@pytest.mark.parametrize("dtype", ["f4", "?", "c8", ">f4", "M8[s]", "S3", "V8", [("x", "<f4")], *OWN], ids=str)
+@pytest.mark.parametrize("read_only", [True, False], ids=["read-only", "writable"])
+def test_asarray_keeps_the_flag(read_only: bool, dtype: Any, shape: tuple[int, ...]) -> None:
+    """By any protocol, and without elements too: NumPy would let write the memory that it makes for address 0."""
+    array = np.zeros(shape, dtype)
+    array.flags.writeable = not read_only
+    view = cd.view(array)
+    assert view.read_only is read_only
+    for made in (np.asarray(view), view.__array__(), np.array(view, copy=None)):
+        assert (made.flags.writeable, made.shape, made.dtype) == (not read_only, shape, array.dtype)
 
 
 def test_what_is_dropped_is_named_in_the_text() -> None:

@@ -123,10 +123,9 @@ pub(crate) fn array_interface<'py>(
         }
     }
     let is_read_only = descriptor.access() != Access::Writable;
-    dict.set_item(
-        &names.data,
-        new_address_and_flag(py, descriptor.data(), is_read_only)?,
-    )?;
+    // Of address 0 NumPy allocates memory, which it lets everyone write.
+    let start = start(descriptor).addr() as u64;
+    dict.set_item(&names.data, new_address_and_flag(py, start, is_read_only)?)?;
     dict.set_item(&names.strides, strides_of_dict(py, descriptor)?)?;
     dict.set_item(&names.version, new_int(py, 3)?)?;
     Ok(dict)
@@ -166,6 +165,7 @@ pub(crate) unsafe fn get_buffer(
     let this = object.get();
     // SAFETY: valid for writes (this function's contract). CPython requires NULL after a failure (`bf_getbuffer`).
     unsafe { (*buffer).obj = std::ptr::null_mut() };
+    this.check_alive()?;
     let descriptor = this.view().descriptor();
     if !descriptor.device().is_host_readable() {
         let is_taken = descriptor.dtype().format().is_some();

@@ -51,12 +51,13 @@ pub(crate) fn arguments<'py>(
 /// Returns the array, converted to `dtype` if it is given; `copy` is that of `numpy.array`.
 ///
 /// # Errors
-/// `array-unreadable`, `numpy-dtype`; the exceptions of NumPy.
+/// `scope-ended`, `array-unreadable`, `numpy-dtype`; the exceptions of NumPy.
 pub(crate) fn array<'py>(
     this: &Bound<'py, PyCaiView>,
     dtype: Option<Bound<'py, PyAny>>,
     copy: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    this.get().check_alive()?;
     let (py, descriptor) = (this.py(), this.get().view().descriptor());
     if !descriptor.device().is_host_readable() {
         return Err(buffer::unreadable(descriptor, bits_of(descriptor).is_ok()).into());
@@ -80,7 +81,7 @@ pub(crate) fn array<'py>(
             let array = numpy.call_method1(new_str(py, "asarray")?, (items,))?;
             array.call_method1(new_str(py, "view")?, (dtype,))?
         }
-        None => numpy.call_method1(new_str(py, "from_dlpack")?, (this,))?,
+        None => numpy.call_method1(new_str(py, "asarray")?, (this,))?,
         Some(bits) => {
             let dtype = PyDType::of(descriptor).numpy(py)?;
             let options = Options {
@@ -90,7 +91,7 @@ pub(crate) fn array<'py>(
             this.get().prepare()?;
             let bits = route::own(this.get().view().clone(), &options)?;
             let bits = PyCaiView::derive(this, bits)?;
-            let bits = numpy.call_method1(new_str(py, "from_dlpack")?, (bits.into_object(py)?,))?;
+            let bits = numpy.call_method1(new_str(py, "asarray")?, (bits.into_object(py)?,))?;
             bits.call_method1(new_str(py, "view")?, (dtype,))?
         }
     };
