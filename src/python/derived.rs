@@ -53,6 +53,7 @@ impl Function for On {
         arguments: Self::Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (slf, stream) = (view(slf), arguments.stream);
+        slf.get().check_alive()?;
         let consumer = stream::named(&stream, Field::Argument("stream"))?;
         let request = Request::Stream(consumer);
         // Drops the reference to the stream object if it is not kept.
@@ -139,6 +140,7 @@ impl Function for AsKind {
         arguments: Self::Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (py, slf) = (slf.py(), view(slf));
+        slf.get().check_alive()?;
         let side = choice(&arguments.kind, "kind", &KINDS)?;
         slf.get().prepare()?;
         let derived = PyCaiView::derive(&slf, slf.get().view().present_as(side)?)?;

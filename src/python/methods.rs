@@ -300,6 +300,7 @@ impl PyCaiView {
 
     #[pyo3(signature = (_memo, /))]
     fn __deepcopy__(&self, _memo: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.check_alive()?;
         let violation = Violation::new(Rule::DeepCopy, Field::Object, "a CaiView");
         let hint = "cai_dlpack.from_dlpack(view, copy=True) copies the memory";
         Err(match Transfer::can_copy(self.view().descriptor()) {
@@ -309,6 +310,7 @@ impl PyCaiView {
     }
 
     fn __reduce__(&self) -> PyResult<()> {
+        self.check_alive()?;
         let violation = Violation::new(Rule::Pickle, Field::Object, "a CaiView");
         Err(match buffer::as_numpy(self.view().descriptor()) {
             Some(array) => violation.with_hint(format!("pickle {array}")).into(),

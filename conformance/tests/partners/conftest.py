@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -27,3 +30,19 @@ def schedule(request: pytest.FixtureRequest, machine: Machine) -> Iterator[None]
     control.clear_faults()
     control.schedule = "threaded"
     settled(machine)
+
+
+# The function that the library calls, which is found once in a process.
+CALL: list[Callable[[Any], Any]] = []
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[Any], Any]]]:
+    """A library that is not installed here, of which the last function of the list is the call."""
+    names = ("pylibraft", "pylibraft.common")
+    assert not any(name in sys.modules for name in names)
+    for name in names:
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    sys.modules["pylibraft.common"].cai_wrapper = lambda view: CALL[-1](view)  # type: ignore[attr-defined]
+    yield CALL
+    CALL.clear()

@@ -7,6 +7,7 @@ for it. Advice in other code than that fails the test, so that no remedy is left
 from __future__ import annotations
 
 import copy
+import ctypes
 import pickle
 import random
 import re
@@ -28,6 +29,8 @@ from conformance.tests.simulated.machine import Machine
 from conformance.tests.test_doors import borrowed, by_table
 
 VULKAN, ROCM_HOST = 7, 11
+#: The devices whose memory has streams.
+STREAMED = (abi.CUDA, abi.CUDA_HOST, abi.CUDA_MANAGED, abi.ROCM, ROCM_HOST)
 PAGE = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8").replace("`", "")
 SENTENCES = {
     found["rule"]: " ".join(found["sentence"].split())
@@ -103,6 +106,7 @@ DOORS: dict[str, Call] = {
     "a buffer": same(memoryview),
     "present_as host": same(lambda view: view.present_as("host")),
     "present_as cuda": same(lambda view: view.present_as("cuda")),
+    "__array__": same(lambda view: view.__array__()),
     "synchronize": same(cd.CaiView.synchronize),
     "deepcopy": same(copy.deepcopy),
     "pickle": same(pickle.dumps),
@@ -118,6 +122,7 @@ DOORS: dict[str, Call] = {
     "to tvm_ffi": of(to, library="tvm_ffi"),
     "to cuda.core": of(to, library="cuda.core"),
     "to numba": of(to, library="numba"),
+    "to CaiView": lambda array, **given: cd.to(array, cd.CaiView, **given),
     "explain": explained,
     "explain to numpy": of(explained, to="numpy"),
 }
@@ -283,9 +288,9 @@ def drawn(chosen: random.Random, places: dict[int, int | None]) -> tuple[Any, ab
     return (Foreign(view) if chosen.random() < 0.15 else view), made
 
 
-def test_no_remedy_fails(machine: Machine) -> None:
-    chosen, outcomes = random.Random(1), Counter[tuple[str, str]]()
-    places = {
+def places_of(machine: Machine) -> dict[int, int | None]:
+    """By device type: an address, or None for memory of the test's own."""
+    return {
         abi.CPU: None,
         abi.CUDA: machine.device_memory(4096),
         abi.CUDA_HOST: machine.pinned_memory(4096),
@@ -294,6 +299,10 @@ def test_no_remedy_fails(machine: Machine) -> None:
         ROCM_HOST: None,
         VULKAN: 0x7F00_0000_1000,
     }
+
+
+def test_no_remedy_fails(machine: Machine) -> None:
+    chosen, outcomes, places = random.Random(1), Counter[tuple[str, str]](), places_of(machine)
     for _ in range(12_000):
         array, made = drawn(chosen, places)
         rule, followed = failing(array, chosen.choice(list(DOORS)))
@@ -326,6 +335,79 @@ def test_no_remedy_fails(machine: Machine) -> None:
         ("array-unreadable", "none"),
     ]:
         assert outcomes[rule, remedy] > 3, (rule, remedy, sorted(outcomes.items()))
+
+
+# --- views that have ended --------------------------------------------------------------------------------------
+
+#: Further doors, of a view alone, with arguments that are wrong too: of a view that has ended that comes first.
+OF_A_VIEW: dict[str, Call] = {
+    "on": lambda view: view.on(1),
+    "on no stream": lambda view: view.on(None),
+    "consume": lambda view: view.consume(1),
+    "join": lambda view: cd.join([view], on=1),
+    "wait": lambda view: view.wait().send(None),
+    "present_as nothing": lambda view: view.present_as("nothing"),
+    "field": lambda view: view.field("x"),
+    "a writable buffer": lambda view: (ctypes.c_char * 1).from_buffer(view),
+    "from_dlpack to nowhere": lambda view: cd.from_dlpack(view, device=(abi.CUDA, 7)),
+    "strict": lambda view: cd.view(view, strict=True),
+    "split_masked": cd.split_masked,
+    "an owner": lambda view: cd.view(interface(data=(1 << 40, False)), owner=view, device_id=0),
+    "explain to mpi4py": lambda view: explained(view, to="mpi4py"),
+}
+
+
+def left(view: cd.CaiView, library: list[Call]) -> cd.CaiView | None:
+    """The view of a consume block that was left; None of memory that has no stream to consume it on."""
+    try:
+        with view.consume(1) as lent:
+            pass
+    except BufferError:
+        return None
+    return lent
+
+
+def recalled(view: cd.CaiView, library: list[Call]) -> cd.CaiView | None:
+    """The view of a capsule that a library was passed and has refused; None if there is no such capsule."""
+    kept: list[cd.CaiView] = []
+
+    def refuse(given: cd.CaiView) -> object:
+        kept.append(given)
+        raise LookupError
+
+    library.append(refuse)
+    named = view.device[0] in STREAMED
+    try:
+        capsule = view.__dlpack__(stream=-1 if named else None, max_version=(1, 3))
+    except BufferError:
+        return None
+    with pytest.raises(LookupError):
+        cd.to(capsule, "pylibraft")
+    return kept.pop()
+
+
+@pytest.mark.parametrize("end", [left, recalled])
+def test_a_view_that_has_ended_says_so_at_every_door(end: Any, machine: Machine, library: list[Call]) -> None:
+    chosen, outcomes, places = random.Random(1), Counter[str](), places_of(machine)
+    doors = {**DOORS, **OF_A_VIEW}
+    for _ in range(6000):
+        array, made = drawn(chosen, places)
+        view = end(array, library) if isinstance(array, cd.CaiView) else None
+        if view is not None:
+            name = chosen.choice(list(doors))
+            with pytest.raises(BufferError) as found:
+                doors[name](view)
+            assert getattr(found.value, "rule", None) == "scope-ended", (name, view, found.value)
+            assert copy.copy(view) is view and view.shape == array.shape and repr(view)
+            outcomes[name] += 1
+            del found
+        del array, view
+        if made is not None and made.released:
+            abi.forget(made)
+    assert set(outcomes) == set(doors), sorted(set(doors) - set(outcomes))
+
+
+# --- arrays of NumPy --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("call", ["to_dlpack", "np.asarray"])

@@ -10,7 +10,6 @@ import random
 import sys
 import threading
 import traceback
-import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -517,22 +516,6 @@ class Refusing:
     def end(self) -> None:
         while self.taken:
             abi.release(self.taken.pop())
-
-
-# The function that the library calls, which is found once in a process.
-CALL: list[Callable[[Any], Any]] = []
-
-
-@pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[Any], Any]]]:
-    """A library that is not installed here, of which the last function of the list is the call."""
-    names = ("pylibraft", "pylibraft.common")
-    assert not any(name in sys.modules for name in names)
-    for name in names:
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    sys.modules["pylibraft.common"].cai_wrapper = lambda view: CALL[-1](view)  # type: ignore[attr-defined]
-    yield CALL
-    CALL.clear()
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -352,6 +352,7 @@ fn owning(view: &Bound<'_, PyCaiView>) -> PyResult<NonNull<DLManagedTensorVersio
 
 /// Makes a description that points into the view, which is immutable, and is valid as long as it.
 fn borrowed(view: &Bound<'_, PyCaiView>) -> PyResult<DLTensor> {
+    view.get().check_alive()?;
     let descriptor = view.get().view().descriptor();
     // As in a legacy tensor, unknown access is expressed by the lack of flags.
     if descriptor.access() == Access::ReadOnly {

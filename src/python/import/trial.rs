@@ -108,7 +108,6 @@ fn of_view<'py>(object: &Bound<'py, PyAny>, options: &Options<'_, 'py>) -> Trial
     let derived = || {
         let view = object.cast::<PyCaiView>()?;
         let this = view.get();
-        this.check_scope()?;
         undeclared::check_view(view, options)?;
         let view = route::own(this.view().clone(), options)?;
         Ok(this.wrap(object.py(), view))

@@ -74,12 +74,14 @@ pub(crate) fn of_capsule(
     streams(capsule, descriptor, Silent::Capsule, options)
 }
 
-/// Refuses a view of undeclared order to a strict import that names no stream either. Other imports keep its state.
+/// Refuses a view that has ended; and one of undeclared order to a strict import that names no stream either. Other
+/// imports keep its state.
 ///
 /// # Errors
-/// `stream-undeclared`.
+/// `scope-ended`, `stream-undeclared`.
 #[inline(always)]
 pub(crate) fn check_view(view: &Bound<'_, PyCaiView>, options: &Options<'_, '_>) -> PyResult<()> {
+    view.get().check_alive()?;
     if view.get().view().is_undeclared() && options.producer.is_none() {
         return check(view, options);
     }
