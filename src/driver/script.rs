@@ -512,7 +512,11 @@ impl Driver for Script {
     }
 
     fn current_device(&self) -> Result<i32, DriverError> {
-        self.call("cuCtxGetDevice", "").map(|_| 0)
+        let state = self.call("cuCtxGetDevice", "")?;
+        let current = state.current.get(&std::thread::current().id());
+        let mut primaries = state.primaries.iter();
+        let of = primaries.find(|(_, (context, _))| Some(context) == current);
+        Ok(of.map_or(0, |(&ordinal, _)| ordinal))
     }
 
     fn primary_context_active(&self, ordinal: i32) -> Result<bool, DriverError> {

@@ -94,3 +94,17 @@ fn plain_dict_agrees_with_the_full_way() {
         }
     }
 }
+
+/// No typestr names a type of more lanes than one, but a caller may hand one in: strides count whole elements.
+#[test]
+fn a_type_of_several_lanes_is_checked_in_full() {
+    for lanes in 2..9 {
+        for dtype in [DType::U8, DType::F32, DType::C64] {
+            let dtype = DType::from_dlpack(dtype.code(), dtype.bits(), lanes).unwrap();
+            let itemsize = i64::from(dtype.itemsize().unwrap());
+            let made = fast(dtype, 0x1000, &[3, 2], Some(&[2 * itemsize, itemsize])).unwrap();
+            assert!(made.layout().is_c_contiguous(), "{dtype}");
+            assert_eq!(made.layout().elem_strides(), [2, 1], "{dtype}");
+        }
+    }
+}

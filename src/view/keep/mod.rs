@@ -239,6 +239,19 @@ mod tests {
         }
     }
 
+    /// Whatever is current: what is waited for is the memory's device's.
+    #[test]
+    fn the_device_of_memory_is_its_place_s() {
+        let contexts = [0xcaf0, 0xcaf1];
+        for (ordinal, current) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            let driver = script(contexts[0]);
+            driver.primary(1, contexts[1]).current(contexts[current]);
+            let place = Place::cuda(ordinal, 0);
+            assert_eq!(device_of(driver, &place).ok(), Some(ordinal), "{current}");
+            assert_eq!(driver.current_now(), contexts[current]);
+        }
+    }
+
     /// A size that does not fit is asked for exactly, unless that is the same.
     #[test]
     fn a_class_that_does_not_fit_gives_way_to_the_size() {
