@@ -1,7 +1,7 @@
 """Counts which lines of the library the Rust and the Python tests reach, and keeps the ones that none does.
 
     python -m conformance.soak.coverage                     builds and runs every test
-    python -m conformance.soak.coverage --add TESTS         the Rust tests and these, beside what the last runs reached
+    python -m conformance.soak.coverage --add TESTS         these Python tests, beside what the last runs reached
     python -m conformance.soak.coverage --read              reads the profiles of the last runs again
 
 The Rust tests, the extension and the example extensions are built with `-Cinstrument-coverage`, so that each count is
@@ -60,9 +60,10 @@ def main() -> int:
     failed = 0
     if not asked.read:
         tests = asked.tests or ([] if asked.add else ["conformance/tests"])
-        failed, summary = run(binaries, tests)
+        failed, summary = run([] if asked.add and tests else binaries, tests)
         with RUNS.open("a") as runs:
-            runs.write(f"{provenance}: every Rust test; Python: {' '.join(tests)}: {summary}\n")
+            rust = "" if asked.add and tests else "every Rust test; "
+            runs.write(f"{provenance}: {rust}Python: {' '.join(tests)}: {summary}\n")
     return report(reached([*binaries, *EXTENSIONS.values()])) or failed
 
 
