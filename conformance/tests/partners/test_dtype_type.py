@@ -11,7 +11,7 @@ from typing import Any
 
 import cai_dlpack as cd
 import ml_dtypes
-import numba
+import numba.cuda
 import numpy as np
 import pytest
 import tvm_ffi
@@ -347,3 +347,24 @@ def test_exceptions_of_a_spelling_pass_through() -> None:
         cd.DType(Odd())
     with pytest.raises(RuntimeError, match="mine"):
         assert cd.DType("float32") == Odd()
+
+
+def test_a_type_that_numpy_lacks_here_equals_none_of_numpys() -> None:
+    lacked = {typestr for typestr in ("<f10", "<f12", "<f16") if not is_numpys(typestr)}
+    assert lacked
+    for typestr in lacked:
+        dtype = cd.view(cai(typestr=typestr), device_id=0).dtype
+        assert dtype == typestr and dtype == copy.copy(dtype)
+        assert not any(dtype == np.dtype(other) for other in ("f4", "f8", np.longdouble))
+
+
+def is_numpys(typestr: str) -> bool:
+    try:
+        return bool(np.dtype(typestr))
+    except TypeError:
+        return False
+
+
+def test_a_record_equals_no_typestr() -> None:
+    record = cd.view(cai(typestr="|V8", descr=[("x", "<f4"), ("y", "<i4")]), device_id=0).dtype
+    assert not any(record == typestr for typestr in ("<f4", "|V8", "f8", "", "x"))

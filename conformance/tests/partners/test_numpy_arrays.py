@@ -370,3 +370,12 @@ def test_split_masked_of_an_array_without_a_mask() -> None:
     values, mask = cd.split_masked(cd.view(array))
     assert (values.ptr, mask) == (array.ctypes.data, None)
     check_refusal(refuse(lambda: cd.split_masked([1, 2]), TypeError), "protocol-missing", "object")
+
+
+def test_a_masked_array_is_refused_by_what_is_in_the_way() -> None:
+    objects = np.ma.array(np.array([1, None], object), mask=[False, True])
+    records = np.ma.array(np.zeros(2, [("x", "<f4"), ("y", "<f8")]), mask=[(False, True), (False, False)])
+    for door in (cd.view, cd.from_dlpack):
+        check_refusal(refuse(lambda door=door: door(objects), BufferError), "typestr-object", "dtype")
+        found = refuse(lambda door=door: door(records), BufferError)
+        check_refusal(found, "mask-present", "object", hint="cd.split_masked(obj['name'])")

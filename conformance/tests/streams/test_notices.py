@@ -108,3 +108,21 @@ def test_a_warning_is_shown_as_pythons_own(seed: int) -> None:
         while blocks:
             blocks.pop().close()
     assert shown > 3
+
+
+@pytest.mark.parametrize("later", ["producers", 3, None, RuntimeError("mine")], ids=repr)
+def test_a_class_whose_name_changes_is_warned_of_all_the_same(later: Any) -> None:
+    class Meta(type):
+        is_known = False
+
+        def __getattribute__(cls, name: str) -> Any:
+            if name != "__module__" or not Meta.is_known:
+                return super().__getattribute__(name)
+            if isinstance(later, Exception):
+                raise later
+            return later
+
+    kind = Meta("Changing", (), {"__cuda_array_interface__": interface(version=4)})
+    for Meta.is_known in (False, True):
+        with pytest.warns(cd.InterchangeWarning, match="exports version 4"):
+            cd.from_cai(kind(), device_id=0)
