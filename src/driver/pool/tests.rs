@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::driver::script::{Script, context};
-use crate::driver::{Driver, Lease, PrivateStream};
+use crate::driver::{Driver, DriverError, Lease, PrivateStream};
 
 const CONTEXT: u64 = 0xa;
 const STREAM: Stream = Stream::from_raw(0xa1);
@@ -133,4 +133,40 @@ fn a_stream_is_one_threads_while_it_is_out_and_used_again_later() {
     script.replace_context(CONTEXT);
     let id = script.context_id(context(CONTEXT)).expect("an id");
     assert_eq!(script.pool.take_stream(context(CONTEXT), id), None);
+}
+
+/// Whatever the queries return: a mark is reached if it says so, or if its context is gone. A dead event of a living
+/// context tells nothing, so that the context is waited for; no other one is.
+#[test]
+fn a_mark_that_is_asked_about_is_reached_or_its_context_is_waited_for() {
+    const CODES: [u32; 9] = [0, 1, 4, 201, 400, 700, 709, 719, 901];
+    let cases = CODES
+        .iter()
+        .flat_map(|first| CODES.map(|then| (*first, then)));
+    for ((first, then), is_there) in cases.flat_map(|case| [(case, true), (case, false)]) {
+        let script = script();
+        let id = match is_there {
+            true => home(&script).1,
+            false => ContextId(0xdead),
+        };
+        let lease = Lease::recorded(&script, (context(CONTEXT), id), STREAM).expect("a lease");
+        let (begun, faults) = (script.take_calls(), [first, then].into_iter());
+        for code in faults.take_while(|code| *code != 0) {
+            script.fault("cuEventQuery", 0, code);
+        }
+        let (is_told, case) = (first == 0 || then == 0, (first, then, is_there, begun));
+        let reached = match is_told || DriverError::new("", then).is_end_of_context() || then == 400
+        {
+            true => Ok(true),
+            false => Err(Some(then)),
+        };
+        let found = lease.is_reached().map_err(|error| error.code());
+        assert_eq!(found, reached, "{case:?}");
+        let is_waited_for = !is_told && is_there && matches!(then, 201 | 400 | 709);
+        assert_eq!(
+            script.count("cuCtxSynchronize"),
+            usize::from(is_waited_for),
+            "{case:?}"
+        );
+    }
 }
