@@ -7,8 +7,11 @@ cd "$(dirname "$0")/../.."
 host=$(rustc -vV | sed -n 's/^host: //p')
 target=${CARGO_TARGET_DIR:-target}/asan
 mkdir -p conformance/results
+# Asked before the file of results is opened, which is tracked.
+commit=${COMMIT:-$(git describe --always --dirty --exclude='*')}
+provenance="asan and lsan, $(date -u +%Y-%m-%d), commit $commit, $(rustc +nightly --version)"
 {
-    echo "asan and lsan, $(date -u +%Y-%m-%d), commit $(git describe --always --dirty --exclude='*'), $(rustc +nightly --version)"
+    echo "$provenance"
     # By --config, which the builds that the tests start do not inherit: the simulator that they load as
     # libcuda.so.1 is a plain one, as another process may need it too. Its own tests are instrumented.
     # A test asks for more memory than there is, and wants the refusal: `allocator_may_return_null`.

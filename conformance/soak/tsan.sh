@@ -7,8 +7,11 @@ cd "$(dirname "$0")/../.."
 host=$(rustc -vV | sed -n 's/^host: //p')
 target=${CARGO_TARGET_DIR:-target}/tsan
 mkdir -p conformance/results
+# Asked before the file of results is opened, which is tracked.
+commit=${COMMIT:-$(git describe --always --dirty --exclude='*')}
+provenance="thread sanitizer, $(date -u +%Y-%m-%d), commit $commit, $(rustc +nightly --version)"
 {
-    echo "thread sanitizer, $(date -u +%Y-%m-%d), commit $(git describe --always --dirty --exclude='*'), $(rustc +nightly --version)"
+    echo "$provenance"
     # Not the tests that load the simulator as libcuda.so.1: it brings a standard library of its own, whose
     # locks the sanitizer does not know.
     cargo +nightly -Zbuild-std --config "target.$host.rustflags=['-Zsanitizer=thread']" \
