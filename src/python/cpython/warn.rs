@@ -1,5 +1,8 @@
 //! Issues warnings of classes of our own, through Python's registry: its filters decide what is printed, and how often.
 
+#[cfg(all(Py_3_11, not(Py_LIMITED_API), not(Py_GIL_DISABLED)))]
+mod caller;
+
 use std::cell::RefCell;
 
 use once_cell::race::OnceBox;
@@ -46,6 +49,10 @@ pub(crate) fn warn(py: Python<'_>, warning: Warning, text: &Bound<'_, PyString>)
 fn issue(text: &Bound<'_, PyString>, class: &Bound<'_, PyType>) -> PyResult<()> {
     static WARN: OnceBox<Py<PyAny>> = OnceBox::new();
     let py = text.py();
+    #[cfg(all(Py_3_11, not(Py_LIMITED_API), not(Py_GIL_DISABLED)))]
+    if let Some(issued) = caller::issue(text, class) {
+        return issued;
+    }
     let warn = WARN.get_or_try_init(|| {
         let warn = py.import("_warnings")?.getattr("warn")?;
         Ok::<_, PyErr>(Box::new(warn.unbind()))

@@ -27,7 +27,7 @@ pub(crate) fn convert<'py>(
     device_id: Option<i32>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let mut numbers = Numbers::default();
-    let Some(dict) = cai_dict::read_fast(dict, &mut numbers) else {
+    let Ok(dict) = cai_dict::read_fast(dict, &mut numbers) else {
         return Ok(None);
     };
     let mut descriptor = dict.array.borrowed(Device::cuda(device_id.unwrap_or(0)));

@@ -19,7 +19,7 @@ use crate::python::cpython::int::{repr, type_name};
 use crate::python::cpython::names::names;
 use crate::python::cpython::new::new_tuple;
 use crate::python::cpython::{errors, getattr, release};
-use crate::python::import::cai_dict::{FastDict, Numbers, ParsedDict};
+use crate::python::import::cai_dict::{FastDict, Numbers, OtherForm, ParsedDict};
 use crate::python::import::notice::{Notice, warn_of};
 use crate::python::import::traits::Traits;
 use crate::python::import::{
@@ -86,7 +86,7 @@ fn import_any<'py>(
         }
     };
     let mut numbers = Numbers::default();
-    if let Some(fast) = read_fast(&dict, options, &mut numbers) {
+    if let Ok(fast) = read_fast(&dict, options, &mut numbers) {
         memory.write(view_fast(object, fast, options)?);
         return Ok(Beside::default());
     }
@@ -267,24 +267,11 @@ pub(crate) fn read_fast<'a>(
     dict: &Bound<'_, PyAny>,
     options: &Options<'_, '_>,
     numbers: &'a mut Numbers,
-) -> Option<FastDict<'a>> {
+) -> Result<FastDict<'a>, Option<OtherForm>> {
     if options.dtype.is_some() || options.shape.is_some() {
-        return None;
+        return Err(None);
     }
-    cai_dict::read_fast(dict, numbers)
-}
-
-/// Like [`read_fast`], which has returned `None`, for lists and NumPy's ints too.
-#[inline(always)]
-pub(crate) fn read_any_form<'a>(
-    dict: &Bound<'_, PyAny>,
-    options: &Options<'_, '_>,
-    numbers: &'a mut Numbers,
-) -> Option<FastDict<'a>> {
-    if options.dtype.is_some() || options.shape.is_some() {
-        return None;
-    }
-    cai_dict::read_any_form(dict, numbers)
+    cai_dict::read_fast(dict, numbers).map_err(Some)
 }
 
 /// Makes the view of a dict that was read fast.

@@ -1,17 +1,18 @@
 //! Warns of what an import takes although the producer should not have exported it so, or has left it out.
 //!
-//! Python decides whether a warning is shown, and it must be asked each time: its filters may have changed, and what has
-//! been shown stands in a registry of the caller's module. Its answer takes a str, which is kept from one warning to the
-//! next: made anew, formatted and hashed, it takes four times as long as the answer.
+//! Python decides whether a warning is shown, by filters that may change and by what its registry has as shown
+//! (`cpython::warn`). Its answer takes a str, which is kept from one warning to the next: made anew, formatted and hashed,
+//! it takes four times as long as the answer.
 
-use once_cell::race::OnceBox;
+use std::sync::{Mutex, PoisonError};
+
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString, PyType};
+use pyo3::types::{PyString, PyType};
 
 use crate::protocol::rule::Rule;
 use crate::python::cpython::int::type_name;
 use crate::python::cpython::names::names;
-use crate::python::cpython::new::{new_dict, new_int, new_str, new_tuple};
+use crate::python::cpython::new::new_str;
 use crate::python::cpython::warn::{self, Warning};
 use crate::python::cpython::{getattr, release};
 
@@ -76,13 +77,21 @@ pub(crate) fn warn_of(object: &Bound<'_, PyAny>, notice: Notice) -> PyResult<()>
     warn::warn(object.py(), notice.warning(), &text_of(object, notice)?)
 }
 
+/// A text that was made, and all that it is made of.
+struct Made {
+    number: i64,
+    qualname: Py<PyAny>,
+    module: Py<PyAny>,
+    text: Py<PyString>,
+}
+
 /// The number of texts that are kept: more than a program has types that are warned of.
 const MOST_TEXTS: usize = 64;
 
 /// Returns the text of a notice about an object. It is kept by all that it is made of, and so never stale; no class is
 /// kept.
 fn text_of<'py>(object: &Bound<'py, PyAny>, notice: Notice) -> PyResult<Bound<'py, PyString>> {
-    static TEXTS: OnceBox<Py<PyDict>> = OnceBox::new();
+    static TEXTS: Mutex<Vec<Made>> = Mutex::new(Vec::new());
     let py = object.py();
     let kind = object.get_type();
     let (qualname, module) = (
@@ -92,18 +101,28 @@ fn text_of<'py>(object: &Bound<'py, PyAny>, notice: Notice) -> PyResult<Bound<'p
     let (Some(qualname), Some(module)) = (qualname, module) else {
         return new_str(py, &notice.text(&type_name(object)));
     };
-    let number = new_int(py, notice.number());
-    let key = new_tuple(py, [number, Ok(qualname), Ok(module)])?;
-    let texts = TEXTS.get_or_try_init(|| new_dict(py).map(|made| Box::new(made.unbind())))?;
-    let texts = texts.bind(py);
-    if let Some(text) = texts.get_item(&key)? {
-        return Ok(text.cast_into()?);
+    let number = notice.number();
+    // Under the lock no Python code runs: of exact strs, one more reference is taken or one given up.
+    let lock = || TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let made = lock().iter().find_map(|made| {
+        let is_same =
+            made.number == number && made.qualname.is(&qualname) && made.module.is(&module);
+        is_same.then(|| made.text.clone_ref(py))
+    });
+    if let Some(text) = made {
+        return Ok(text.into_bound(py));
     }
     let text = new_str(py, &notice.text(&type_name(object)))?;
+    let mut texts = lock();
     if texts.len() >= MOST_TEXTS {
         texts.clear();
     }
-    texts.set_item(key, &text)?;
+    texts.push(Made {
+        number,
+        qualname: qualname.unbind(),
+        module: module.unbind(),
+        text: text.clone().unbind(),
+    });
     Ok(text)
 }
 

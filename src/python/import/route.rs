@@ -32,9 +32,10 @@ use crate::python::cpython::recursion::Level;
 use crate::python::cpython::release;
 use crate::python::export::dlpack::not_copied_to;
 use crate::python::import::cai::AllowCaiOnly;
-use crate::python::import::cai_dict::{FastDict, Numbers};
+use crate::python::import::cai_dict::{FastDict, ManyNumbers, Numbers, OtherForm};
 use crate::python::import::dlpack::{DlpackArguments, Offer};
 use crate::python::import::known_types::TypeFacts;
+use crate::python::import::notice::warn_of;
 use crate::python::import::traits::Traits;
 use crate::python::import::{
     array_interface, cai, cai_dict, dlpack, exchange, known_types, masked_array, state, undeclared,
@@ -189,13 +190,14 @@ pub(crate) fn by_attributes<'py>(
     if let Some(dict) = dict {
         let mut numbers = Numbers::default();
         match cai::read_fast(&dict, options, &mut numbers) {
-            Some(fast) if suffices(object, traits, &fast, options)? => {
+            Ok(fast) if suffices(object, traits, &fast, options)? => {
                 memory.write(cai::view_fast(object, fast, options)?);
                 return Ok(Beside::default());
             }
-            Some(_) => {}
-            None => {
-                if by_any_form(memory, object, traits, &dict, options)? {
+            Ok(_) | Err(None) => {}
+            Err(Some(other)) => {
+                // SAFETY: `dict` lives, and no Python code has run since it was read.
+                if unsafe { by_any_form(memory, object, traits, &other, options) }? {
                     return Ok(Beside::default());
                 }
             }
@@ -218,25 +220,37 @@ pub(crate) fn by_attributes<'py>(
     Ok(Beside::default())
 }
 
-/// Writes the view of a dict with lists or NumPy's ints, which is not in the form of [`cai::read_fast`]; returns whether
-/// it has, or the dict must be read in full.
+/// Writes the view of a dict that is not of the plain form, and warns of it; returns whether it has, or the dict must be
+/// read in full: also by a strict import, which refuses some of what others warn of.
+///
+/// # Safety
+/// Those of [`OtherForm::read`].
 #[cold]
 #[inline(never)]
-fn by_any_form<'py>(
+unsafe fn by_any_form<'py>(
     memory: &mut MaybeUninit<CaiView>,
     object: &Bound<'py, PyAny>,
     traits: Traits,
-    dict: &Bound<'py, PyAny>,
+    other: &OtherForm,
     options: &Options<'_, 'py>,
 ) -> PyResult<bool> {
-    let mut numbers = Numbers::default();
-    match cai::read_any_form(dict, options, &mut numbers) {
-        Some(fast) if suffices(object, traits, &fast, options)? => {
-            memory.write(cai::view_fast(object, fast, options)?);
-            Ok(true)
-        }
-        _ => Ok(false),
+    let mut numbers: ManyNumbers = [0; size_of::<ManyNumbers>() / size_of::<i64>()];
+    // SAFETY: this function's contract.
+    let read = unsafe { other.read(object.py(), &mut numbers) };
+    let Some((fast, notice)) = read else {
+        return Ok(false);
+    };
+    if !suffices(object, traits, &fast, options)? {
+        return Ok(false);
     }
+    if let Some(notice) = notice {
+        if options.is_strict(object.py())? {
+            return Ok(false);
+        }
+        warn_of(object, notice)?;
+    }
+    memory.write(cai::view_fast(object, fast, options)?);
+    Ok(true)
 }
 
 /// Whether the dict is imported, though there may be a `__dlpack__`.

@@ -1,8 +1,9 @@
 //! Reads a dict of numbers without running Python code.
 //!
 //! Takes the shape that nearly every producer sends: an exact dict with interned keys whose values are exact tuples,
-//! ints and strs, and no mask. A second reading takes NumPy's ints too, and under the GIL exact lists. Anything else,
-//! and anything wrong, gives `None` with nothing done.
+//! ints and strs, and no mask. A second reading of the same values takes any number of axes, NumPy's ints, under the GIL
+//! exact lists, and what is warned of: stream 0 and newer versions. Anything else, and anything wrong, gives `None` with
+//! nothing done.
 //!
 //! Under the GIL the values are borrowed. So nothing here may run code, raise an exception or allocate a Python object
 //! that the garbage collector tracks: before CPython 3.12 such an allocation may start a collection, whose finalisers
@@ -15,12 +16,14 @@ use pyo3::sync::critical_section::with_critical_section;
 use pyo3::types::PyDict;
 use pyo3::{Borrowed, ffi};
 
+use crate::protocol::axes::MAX_NDIM;
 use crate::protocol::convert::{InterfaceRef, PlainDict};
 use crate::protocol::stream::Stream;
 use crate::python::cpython::names::{Names, names};
 use crate::python::cpython::text::Letters;
 use crate::python::cpython::tuple::{tuple_item, tuple_len};
 use crate::python::cpython::{int, numpy_int};
+use crate::python::import::notice::Notice;
 
 /// The values of the keys [`Names::interface`], in that order; NULL for a missing key. Borrowed from the dict under the
 /// GIL; strong references without it, as another thread may change the dict once it is unlocked.
@@ -81,73 +84,101 @@ pub(crate) struct FastDict<'a> {
     pub(crate) is_stream_known: bool,
 }
 
-/// The most axes that are read fast.
+/// The most axes of the plain form.
 const FAST_NDIM: usize = 8;
 
 /// Memory for the extents and strides.
 pub(crate) type Numbers = [i64; 2 * FAST_NDIM];
 
-/// Reads tuples and Python's ints alone.
-const EXACT: bool = false;
-/// Reads lists and NumPy's ints too.
+/// Reads the plain form: few axes, tuples and Python's ints alone, and nothing to warn of.
+const PLAIN: bool = false;
+/// Reads more axes, lists and NumPy's ints, stream 0 and newer versions too.
 const ANY: bool = true;
 
-/// Reads the dict without running Python code; `None`, with nothing done, if it has another form or is wrong.
+/// The values of a dict that has another form than the plain one; `None` if it is no exact dict of known keys.
+pub(crate) struct OtherForm(Option<Values>);
+
+/// Reads the dict without running Python code, if it has the plain form.
+///
+/// # Errors
+/// With nothing done, if it has another form or is wrong.
 #[inline(always)]
 pub(crate) fn read_fast<'a>(
     dict: &Bound<'_, PyAny>,
     numbers: &'a mut Numbers,
-) -> Option<FastDict<'a>> {
-    read_forms::<EXACT>(dict, numbers)
-}
-
-/// Like [`read_fast`], which has returned `None`, for lists and NumPy's ints too.
-#[inline(always)]
-pub(crate) fn read_any_form<'a>(
-    dict: &Bound<'_, PyAny>,
-    numbers: &'a mut Numbers,
-) -> Option<FastDict<'a>> {
-    read_forms::<ANY>(dict, numbers)
-}
-
-#[inline(always)]
-fn read_forms<'a, const FORMS: bool>(
-    dict: &Bound<'_, PyAny>,
-    numbers: &'a mut Numbers,
-) -> Option<FastDict<'a>> {
-    let dict = dict.cast_exact::<PyDict>().ok()?;
+) -> Result<FastDict<'a>, OtherForm> {
+    let Ok(dict) = dict.cast_exact::<PyDict>() else {
+        return Err(OtherForm(None));
+    };
     let py = dict.py();
     let mut values = Values([ptr::null_mut(); 8]);
-    read_values(dict, names(py), &mut values)?;
+    if read_values(dict, names(py), &mut values).is_none() {
+        return Err(OtherForm(None));
+    }
+    match read_form::<PLAIN, _>(py, &values, numbers) {
+        Some((fast, _)) => Ok(fast),
+        None => Err(OtherForm(Some(values))),
+    }
+}
+
+/// Memory for the extents and strides of any number of axes.
+pub(crate) type ManyNumbers = [i64; 2 * MAX_NDIM];
+
+impl OtherForm {
+    /// Reads the values in more forms, and says what the import warns of, unless it is strict. `None`, with nothing done,
+    /// if they have another form still or are wrong.
+    ///
+    /// # Safety
+    /// The dict lives, and no Python code has run since [`read_fast`].
+    pub(crate) unsafe fn read<'a>(
+        &self,
+        py: Python<'_>,
+        numbers: &'a mut ManyNumbers,
+    ) -> Option<(FastDict<'a>, Option<Notice>)> {
+        read_form::<ANY, _>(py, self.0.as_ref()?, numbers)
+    }
+}
+
+#[inline(always)]
+fn read_form<'a, const FORM: bool, const N: usize>(
+    py: Python<'_>,
+    values: &Values,
+    numbers: &'a mut [i64; N],
+) -> Option<(FastDict<'a>, Option<Notice>)> {
     let [shape, typestr, data, strides, version, stream, descr, mask] = values.0;
     if !is_absent(mask) {
         return None;
     }
     // First, as what has another form mostly has it here.
-    let ndim = ints_fast::<FORMS>(py, shape, numbers.get_mut(..FAST_NDIM)?)?;
+    let ndim = ints_fast::<FORM>(py, shape, numbers.get_mut(..N / 2)?)?;
     let dtype = PlainDict::dtype(&letters_fast(py, typestr)?)?;
     if !descr.is_null() && !is_trivial_descr(py, descr, typestr) {
         return None;
     }
     let has_strides = !is_absent(strides);
-    if has_strides && ints_fast::<FORMS>(py, strides, numbers.get_mut(ndim..)?)? != ndim {
+    if has_strides && ints_fast::<FORM>(py, strides, numbers.get_mut(ndim..)?)? != ndim {
         return None;
     }
-    let (data, read_only) = data_fast::<FORMS>(py, data)?;
+    let (data, read_only) = data_fast::<FORM>(py, data)?;
+    let mut notice = None;
     let stream = if is_absent(stream) {
         Stream::None
     } else {
-        // 0 needs a warning, which the full read gives.
-        match u64_fast::<FORMS>(py, stream)? {
-            0 => return None,
-            handle => Stream::from_raw(handle),
+        let handle = u64_fast::<FORM>(py, stream)?;
+        match handle {
+            0 if FORM == PLAIN => return None,
+            0 => notice = Some(Notice::StreamZero),
+            _ => {}
         }
+        Stream::from_raw(handle)
     };
-    // A missing or an unknown version is refused or warned of by the full read.
-    let version = match u64_fast::<FORMS>(py, version)? {
-        version @ 0..=3 => version,
-        _ => return None,
-    };
+    // A missing version is refused or accepted by the full read.
+    let version = u64_fast::<FORM>(py, version)?;
+    match version {
+        0..=3 => {}
+        _ if FORM == PLAIN => return None,
+        _ => notice = Some(Notice::NewerVersion(version.cast_signed())),
+    }
     let plain = PlainDict {
         data,
         read_only,
@@ -156,11 +187,12 @@ fn read_forms<'a, const FORMS: bool>(
         ndim: ndim as u8,
         has_strides,
     };
-    Some(FastDict {
+    let fast = FastDict {
         array: plain.checked().ok()?,
         stream,
-        is_stream_known: stream != Stream::None || version == 3,
-    })
+        is_stream_known: stream != Stream::None || version >= 3,
+    };
+    Some((fast, notice))
 }
 
 /// Whether a value is missing or `None`, which the interface does not distinguish.
@@ -234,13 +266,13 @@ fn sole_item(py: Python<'_>, list: *mut ffi::PyObject) -> Option<Bound<'_, PyAny
 }
 
 #[inline]
-fn len_fast<const FORMS: bool>(sequence: *mut ffi::PyObject) -> Option<usize> {
+fn len_fast<const FORM: bool>(sequence: *mut ffi::PyObject) -> Option<usize> {
     // SAFETY: a value of the dict, not null (both callers check it).
     if unsafe { ffi::PyTuple_CheckExact(sequence) } != 0 {
         // SAFETY: an exact tuple.
         return Some(unsafe { tuple_len(sequence) }.cast_unsigned());
     }
-    if FORMS == EXACT || cfg!(Py_GIL_DISABLED) {
+    if FORM == PLAIN || cfg!(Py_GIL_DISABLED) {
         return None; // without the GIL another thread may change a list
     }
     // SAFETY: a value of the dict, not null.
@@ -253,10 +285,10 @@ fn len_fast<const FORMS: bool>(sequence: *mut ffi::PyObject) -> Option<usize> {
 
 /// Returns an item of what has a [`len_fast`] above `index`, borrowed.
 #[inline(always)]
-fn item_fast<const FORMS: bool>(sequence: *mut ffi::PyObject, index: usize) -> *mut ffi::PyObject {
+fn item_fast<const FORM: bool>(sequence: *mut ffi::PyObject, index: usize) -> *mut ffi::PyObject {
     let index = index.cast_signed();
     // SAFETY: a value of the dict, not null.
-    if FORMS == ANY && unsafe { ffi::PyTuple_CheckExact(sequence) } == 0 {
+    if FORM == ANY && unsafe { ffi::PyTuple_CheckExact(sequence) } == 0 {
         // SAFETY: not a tuple, so an exact list; as long as when its length was read, as no Python code runs.
         unsafe { ffi::PyList_GetItem(sequence, index) }
     } else {
@@ -267,7 +299,7 @@ fn item_fast<const FORMS: bool>(sequence: *mut ffi::PyObject, index: usize) -> *
 
 /// Writes the items of a sequence of ints to the beginning of `into`, and returns their number.
 #[inline(always)]
-fn ints_fast<const FORMS: bool>(
+fn ints_fast<const FORM: bool>(
     py: Python<'_>,
     sequence: *mut ffi::PyObject,
     into: &mut [i64],
@@ -275,39 +307,39 @@ fn ints_fast<const FORMS: bool>(
     if sequence.is_null() {
         return None;
     }
-    let length = len_fast::<FORMS>(sequence)?;
+    let length = len_fast::<FORM>(sequence)?;
     for (index, number) in into.get_mut(..length)?.iter_mut().enumerate() {
-        *number = i64_fast::<FORMS>(py, item_fast::<FORMS>(sequence, index))?;
+        *number = i64_fast::<FORM>(py, item_fast::<FORM>(sequence, index))?;
     }
     Some(length)
 }
 
 #[inline(always)]
-fn i64_fast<const FORMS: bool>(py: Python<'_>, value: *mut ffi::PyObject) -> Option<i64> {
+fn i64_fast<const FORM: bool>(py: Python<'_>, value: *mut ffi::PyObject) -> Option<i64> {
     // SAFETY: a value of the dict or an item of one: not null, and alive as long as `read_fast` runs.
     let value = unsafe { Borrowed::from_ptr(py, value) };
     match int::read_fast(value) {
-        None if FORMS == ANY => numpy_int::read(value),
+        None if FORM == ANY => numpy_int::read(value),
         number => number,
     }
 }
 
 #[inline(always)]
-fn u64_fast<const FORMS: bool>(py: Python<'_>, value: *mut ffi::PyObject) -> Option<u64> {
+fn u64_fast<const FORM: bool>(py: Python<'_>, value: *mut ffi::PyObject) -> Option<u64> {
     if value.is_null() {
         return None;
     }
     // Device addresses and handles are below 2^63; the full read takes the rest.
-    u64::try_from(i64_fast::<FORMS>(py, value)?).ok()
+    u64::try_from(i64_fast::<FORM>(py, value)?).ok()
 }
 
 #[inline(always)]
-fn data_fast<const FORMS: bool>(py: Python<'_>, data: *mut ffi::PyObject) -> Option<(u64, bool)> {
-    if data.is_null() || len_fast::<FORMS>(data)? != 2 {
+fn data_fast<const FORM: bool>(py: Python<'_>, data: *mut ffi::PyObject) -> Option<(u64, bool)> {
+    if data.is_null() || len_fast::<FORM>(data)? != 2 {
         return None;
     }
-    let pointer = u64_fast::<FORMS>(py, item_fast::<FORMS>(data, 0))?;
-    let flag = item_fast::<FORMS>(data, 1);
+    let pointer = u64_fast::<FORM>(py, item_fast::<FORM>(data, 0))?;
+    let flag = item_fast::<FORM>(data, 1);
     // SAFETY: return the addresses of statics.
     let (yes, no) = (unsafe { ffi::Py_True() }, unsafe { ffi::Py_False() });
     (flag == yes || flag == no).then_some((pointer, flag == yes))
