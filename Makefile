@@ -5,6 +5,7 @@
 #                                    TensorFlow and torch (4 GB), and hands arrays to them, too
 #   make test                        every Rust and Python test
 #   make check                       formatting, lints, types, documentation
+#   make docs                        the pages as a site, in target/site/html; links that lead nowhere fail
 #   make public-api                  the public API against docs/public-api.txt; WRITE=1 replaces the list
 #   make deny                        licences, sources and duplicates of the dependencies, by cargo-deny
 #   make minimal-versions            library and tests on the oldest versions that Cargo.toml admits
@@ -34,6 +35,7 @@ PYTHON  ?= python3 python3.15 python3.14 python3.13 python3.12 python3.11 python
 VENV    := .venv$(if $(filter file,$(origin PYTHON)),,-$(notdir $(firstword $(PYTHON))))
 MATRIX  := $(VENV)-matrix
 TORCH   := $(VENV)-torch
+DOCS    := $(VENV)-docs
 BIN     := $(VENV)/bin
 TARGET  := $(or $(CARGO_TARGET_DIR),target)
 
@@ -48,14 +50,14 @@ RUST_SOURCES  := $(shell find src bindings/python/src -name '*.rs') \
 WHEEL_SOURCES := $(RUST_SOURCES) $(shell find bindings/python/python -name '*.py*' -not -path '*/__pycache__/*') \
                  bindings/python/pyproject.toml
 EXAMPLES      := example example-peer
-PYTHON_CODE   := bindings conformance
+PYTHON_CODE   := bindings conformance docs
 
 # The conformance kit, which finds the simulated driver in Cargo's target folder. `$(call simulated,ENVIRONMENT)`
 # is the environment's Python on that driver.
 KIT       := PYTHONPATH=$(abspath conformance/kit/src)
 simulated  = $(KIT) $1/bin/python -m cai_conformance simulate -- $1/bin/python
 
-.PHONY: miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-pairs bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance explained pycuda simulator clean
+.PHONY: docs miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-pairs bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance explained pycuda simulator clean
 .DELETE_ON_ERROR:
 
 help:
@@ -77,7 +79,7 @@ test-rust: $(VENV)/.requirements simulator
 test-python: $(VENV)/.package $(VENV)/.examples simulator
 	$(call simulated,$(VENV)) -m pytest --numprocesses auto --dist loadfile
 
-check: check-rust check-python public-api deny minimal-versions msrv
+check: check-rust check-python public-api deny minimal-versions msrv docs
 
 # The library must build without its features. cudarc needs a CUDA version, which the library leaves to its
 # users: its tests choose one. The wheel for 3.12 and later can be checked without an interpreter.
@@ -97,6 +99,9 @@ check-python: $(VENV)/.package
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest --mypy-config-file mypy.ini cai_dlpack
 	$(BIN)/python bindings/python/stub.py --check
+
+docs: $(DOCS)/.requirements
+	$(DOCS)/bin/python docs/site/build.py $(TARGET)/site
 
 # Every item that a user can name or rely on, from rustdoc's own account of the crate with all features.
 PUBLIC_API := conformance/rust/public-api
@@ -140,7 +145,7 @@ stub: $(VENV)/.package
 
 # --- environments: each has a stamp file for its interpreter, its requirements and what is built here ---
 
-ENVIRONMENTS := $(VENV) $(MATRIX) $(TORCH)
+ENVIRONMENTS := $(VENV) $(MATRIX) $(TORCH) $(DOCS)
 # The pip of the environment that a rule makes: its name is the pattern's stem.
 PIP           = $*/bin/python -m pip --quiet --disable-pip-version-check install
 INSTALL       = $(PIP) --no-deps --force-reinstall
@@ -150,9 +155,10 @@ $(MATRIX)/.requirements: conformance/requirements.txt conformance/matrix/require
 # torch declares 4 GB of CUDA's libraries as dependencies: its file lists what its CPU side needs.
 $(TORCH)/.requirements:  conformance/requirements-torch.txt
 $(TORCH)/.requirements:  private PIP += --no-deps
+$(DOCS)/.requirements:   docs/site/requirements.txt
 
 # The wheel is built for one interpreter, which every environment must have.
-$(MATRIX)/bin/python $(TORCH)/bin/python: | $(BIN)/python
+$(MATRIX)/bin/python $(TORCH)/bin/python $(DOCS)/bin/python: | $(BIN)/python
 
 $(ENVIRONMENTS:=/bin/python): %/bin/python:
 	@for python in $(BIN)/python $(PYTHON); do \

@@ -1,0 +1,68 @@
+"""Builds the site: `make docs`.
+
+    python docs/site/build.py FOLDER
+
+The pages are those of the repository. What they link to is copied along, so that each link is right on a forge and on
+the site. mkdocs refuses links and anchors that lead nowhere.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LINK = re.compile(r"\[([^]]+)\]\(([^)#\s]+)(#[^)]*)?\)")
+RUST = re.compile(r"^```rust[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+
+
+def visible(block: re.Match[str]) -> str:
+    """A Rust block as rustdoc shows it: without the lines that are there for the compiler alone."""
+    return "```rust\n" + re.sub(r"^#( .*)?\n", "", block[1], flags=re.MULTILINE) + "```"
+
+
+def copy(pages: Path) -> None:
+    """Copies the pages, and what they link to, to where they lie in the repository."""
+    left, done = list(PAGES), set()
+
+    def followed(link: re.Match[str]) -> str:
+        target = (path.parent / link[2]).resolve()
+        if link[2].startswith(("http:", "https:")) or not target.exists():
+            return link[0]  # mkdocs tells of what is not there
+        if target.is_dir():
+            return link[1]  # a folder has no page
+        left.append(target)
+        return link[0]
+
+    while left:
+        path = left.pop()
+        if path in done:
+            continue
+        done.add(path)
+        to = pages / path.relative_to(ROOT)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".md":
+            text = RUST.sub(visible, path.read_text(encoding="utf-8"))
+            to.write_text(LINK.sub(followed, text), encoding="utf-8")
+        else:
+            shutil.copy(path, to)
+
+
+def main() -> None:
+    folder = Path(sys.argv[1]).resolve()
+    pages = folder / "pages"
+    shutil.rmtree(pages, ignore_errors=True)
+    copy(pages)
+    settings = (ROOT / "docs" / "site" / "mkdocs.yml").read_text(encoding="utf-8")
+    (folder / "mkdocs.yml").write_text(f"docs_dir: {pages}\nsite_dir: {folder / 'html'}\n{settings}", encoding="utf-8")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--config-file", folder / "mkdocs.yml"]
+    subprocess.run(command, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+
+
+if __name__ == "__main__":
+    main()
