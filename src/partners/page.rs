@@ -1,12 +1,20 @@
-//! The table as the tables of docs/partners.md, and the calls that other pages show.
+//! The table as the tables of docs/partners.md and docs/pairs.md, and the calls that other pages show.
 //!
-//! `PARTNERS=overwrite cargo test -p cai-dlpack --lib partners` rewrites the page.
+//! `PARTNERS=overwrite cargo test -p cai-dlpack --lib partners` rewrites the pages.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{Call, Checked, Fault, Mutability, PARTNERS, Partner, Producer, find};
+use super::{
+    Call, Checked, Fault, HandOver, Mutability, PARTNERS, Partner, Producer, Silence, find,
+};
+use crate::protocol::axes::{Axes, Source};
+use crate::protocol::descriptor::Descriptor;
+use crate::protocol::device::{Device, Flags};
+use crate::protocol::dtype::DType;
+use crate::protocol::layout::Layout;
+use crate::protocol::stream::Stream;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -162,10 +170,112 @@ fn faults() -> String {
     )
 }
 
-/// The page with its generated parts as they should be.
-fn page(text: &str) -> String {
+/// The pages with generated parts, and these by the name in their markers.
+fn generated() -> [(&'static str, Vec<(&'static str, String)>); 2] {
+    let partners = parts().into_iter().collect();
+    [
+        ("docs/partners.md", partners),
+        ("docs/pairs.md", vec![("pairs", pairs())]),
+    ]
+}
+
+/// A matrix of float32 in C order in memory of this type.
+fn matrix(device_type: i32) -> Descriptor {
+    let axes = Axes::from_slices(Source::Tensor, &[3, 4], None);
+    let layout = axes.and_then(|axes| Layout::from_elem_axes(axes, 4));
+    let device = match device_type {
+        1 => Device::HOST,
+        _ => Device::cuda(0),
+    };
+    let made = layout.and_then(|layout| {
+        Descriptor::from_layout(0x1000, device, DType::F32, Flags::NONE, layout)
+    });
+    made.expect("a matrix")
+}
+
+/// Where the data of a producer that names no stream is ready.
+const fn ready(silence: Silence) -> Stream {
+    match silence {
+        Silence::Ready => Stream::None,
+        _ => Stream::LegacyDefault,
+    }
+}
+
+/// Each memory that a producer's arrays are in, and what a library makes of them.
+fn plans(to: &'static Partner, producer: &Producer) -> impl Iterator<Item = (i32, HandOver)> {
+    let ready = ready(producer.silence);
+    (producer.devices.iter()).map(move |device| (*device, to.plan(&matrix(*device), ready, None)))
+}
+
+/// Whether a call takes arrays of a producer, or some change of them.
+fn takes(to: &'static Partner, producer: &Producer) -> bool {
+    plans(to, producer).any(|(_, plan)| plan.refused.is_none() || !plan.remedies.is_empty())
+}
+
+/// What a user writes: the remedy, if the usual call refuses all that the producer makes.
+fn line(to: &'static Partner, producer: &Producer) -> String {
+    let remedies = plans(to, producer).map(|(_, plan)| plan.remedies.into_iter().next());
+    let remedies: Option<Vec<_>> = remedies.collect();
+    let usual = to.call.needs().is_none();
+    match remedies.and_then(|remedies| remedies.into_iter().next()) {
+        None if usual => format!("`cd.to(array, \"{}\")`", to.name),
+        None => format!("`{}`", to.call.code.replace("(v", "(cd.view(array)")),
+        Some(remedy) => format!("`{}`", remedy.code.replace("(v", "(cd.view(array)")),
+    }
+}
+
+fn told(to: &'static Partner, producer: &Producer) -> String {
+    let told = plans(to, producer).map(|(device, plan)| {
+        let what = (plan.refusal()).unwrap_or_else(|| match device {
+            1 => "nobody has to wait".to_owned(),
+            _ => plan.order.to_string(),
+        });
+        match (device, producer.devices.len()) {
+            (_, 1) => what,
+            (1, _) => format!("host memory: {what}"),
+            _ => format!("device memory: {what}"),
+        }
+    });
+    told.collect::<Vec<_>>().join("; ")
+}
+
+/// Each producer, and what every other library makes of its arrays.
+fn pairs() -> String {
+    let mut text = String::new();
+    for (from, producer) in each_producer() {
+        let _ = writeln!(text, "\n## I have an array of {}\n", from.title);
+        let by = producer.call.trim_start_matches("cd.view");
+        if by.contains("producer_stream") {
+            let _ = writeln!(
+                text,
+                "It names no stream: pass `producer_stream=` to `cd.to`, too.\n"
+            );
+        }
+        let others = PARTNERS.iter().filter(|to| to.name != from.name);
+        let (taken, not_taken): (Vec<_>, Vec<_>) = others.partition(|to| takes(to, producer));
+        let rows = taken.iter().map(|to| {
+            let lost: Vec<_> = to.call.drops.iter().map(|drops| drops.name()).collect();
+            [
+                to.title.to_owned(),
+                line(to, producer),
+                told(to, producer),
+                lost.join("; "),
+            ]
+        });
+        let head = ["I need one of", "Call", "What happens", "Does not arrive"];
+        text += &table(head, rows);
+        let not_taken: Vec<_> = not_taken.iter().map(|to| to.title).collect();
+        if !not_taken.is_empty() {
+            let _ = writeln!(text, "\nTaken by no call of: {}.", not_taken.join(", "));
+        }
+    }
+    text
+}
+
+/// A page with its generated parts as they should be.
+fn page(text: &str, parts: &[(&str, String)]) -> String {
     let mut text = text.to_owned();
-    for (name, part) in parts() {
+    for (name, part) in parts {
         let head = format!("<!-- partners: {name} -->\n");
         let (before, rest) = text.split_once(&head).expect("a marker for each part");
         let (_, after) = rest.split_once("<!-- end -->").expect("the part's end");
@@ -175,10 +285,16 @@ fn page(text: &str) -> String {
 }
 
 #[test]
-fn the_page_is_the_table() {
-    let path = root().join("docs/partners.md");
+fn the_pages_are_the_table() {
+    for (name, parts) in generated() {
+        is_the_table(name, &parts);
+    }
+}
+
+fn is_the_table(name: &str, parts: &[(&str, String)]) {
+    let path = root().join(name);
     let found = fs::read_to_string(&path).expect("the page");
-    let wanted = page(&found);
+    let wanted = page(&found, parts);
     if std::env::var_os("PARTNERS").is_some_and(|what| what == "overwrite") {
         fs::write(&path, &wanted).expect("the page is written");
     } else {
@@ -188,7 +304,7 @@ fn the_page_is_the_table() {
             .collect();
         assert!(
             found == wanted,
-            "docs/partners.md is not src/partners/table.rs; if the table is right, \
+            "{name} is not src/partners/table.rs; if the table is right, \
              PARTNERS=overwrite cargo test -p cai-dlpack --lib partners\nmissing:\n{}",
             stale.join("\n")
         );

@@ -74,6 +74,8 @@ impl Checked {
 pub struct Producer {
     /// The Python expression that imports its array.
     pub call: &'static str,
+    /// The device types of DLPack that its arrays are of, without those that a user of it has to ask for.
+    pub devices: &'static [i32],
     /// What the import must allow for.
     pub quirks: &'static [Quirk],
     /// What an array that names no stream says about pending work.

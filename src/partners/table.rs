@@ -33,6 +33,7 @@ const NO_NUMPY_DTYPE: &[Refuses] = &[
 const fn producer(call: &'static str, silence: Silence, evidence: &'static str) -> Producer {
     Producer {
         call,
+        devices: &[2],
         quirks: &[],
         silence,
         evidence,
@@ -80,6 +81,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "2.4.6",
         checked: Matrix,
         producer: Some(Producer {
+            devices: &[1],
             refuses: "masked arrays, which `cd.split_masked(a)` splits; objects",
             ..producer(
                 "cd.view(a)",
@@ -212,6 +214,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "0.1.15.post2",
         checked: Matrix,
         producer: Some(Producer {
+            devices: &[1, 2],
             quirks: &[IgnoresStream],
             untold: Some(Mutable),
             ..producer(
@@ -249,6 +252,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "1.19.0",
         checked: Matrix,
         producer: Some(Producer {
+            devices: &[1, 2],
             untold: Some(Mutable),
             quirks: &[MislabelsBfloat16],
             ..producer(
@@ -328,6 +332,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "0.10.2",
         checked: MatrixHost,
         producer: Some(Producer {
+            devices: &[1, 2],
             untold: Some(Immutable),
             ..producer(
                 "cd.view(a)",
@@ -372,6 +377,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "2.21.0",
         checked: MatrixHost,
         producer: Some(Producer {
+            devices: &[1, 2],
             quirks: &[AbortsOnDtype],
             untold: Some(Immutable),
             refuses: "strings, resources, variants and quantized types",
@@ -427,6 +433,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "3.3.1",
         checked: MatrixHost,
         producer: Some(Producer {
+            devices: &[1, 2],
             untold: Some(Mutable),
             quirks: &[MislabelsBfloat16],
             ..producer(
@@ -485,6 +492,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "1.31.1",
         checked: MatrixHost,
         producer: Some(Producer {
+            devices: &[1, 2],
             quirks: &[IgnoresStream],
             untold: Some(Unknown),
             ..producer(
@@ -530,6 +538,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "26.0.1",
         checked: MatrixHost,
         producer: Some(Producer {
+            devices: &[1],
             refuses: "booleans, which it packs into bits",
             ..producer("cd.view(a)", Silence::Ready, "host memory")
         }),
@@ -577,7 +586,10 @@ pub static PARTNERS: &[Partner] = &[
         modules: &["array_api_strict"],
         version: "2.6.1",
         checked: MatrixHost,
-        producer: Some(producer("cd.view(a)", Silence::Ready, "host memory")),
+        producer: Some(Producer {
+            devices: &[1],
+            ..producer("cd.view(a)", Silence::Ready, "host memory")
+        }),
         array: None,
         call: Call {
             devices: HOST_READABLE_BY_NUMPY,
@@ -645,6 +657,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "2.15.0",
         checked: Torch,
         producer: Some(Producer {
+            devices: &[1, 2],
             untold: Some(Mutable),
             quirks: &[MislabelsBfloat16, WantsCurrentDevice],
             refuses: "what requires grad, is conjugated, sparse, quantized or on `meta`",

@@ -27,7 +27,10 @@ fn row<'py>(py: Python<'py>, partner: &Partner) -> PyResult<Bound<'py, PyDict>> 
     let quirks = partner.producer.iter().flat_map(|producer| producer.quirks);
     let quirks: Vec<_> = quirks.map(|quirk| quirk.name()).collect();
     row.set_item("quirks", quirks)?;
-    let faults = partner.faults.iter().map(|fault| (fault.what, fault.reproduction));
+    let faults = partner
+        .faults
+        .iter()
+        .map(|fault| (fault.what, fault.reproduction));
     row.set_item("faults", faults.collect::<Vec<_>>())?;
     let silence = partner
         .producer
