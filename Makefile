@@ -215,6 +215,7 @@ $(TORCH)/.stand-ins: conformance/matrix/torch_cpu/stand_ins.py $(TORCH)/.require
 # `make gpu PARTS=matrix`.
 conformance: $(MATRIX)/.package simulator
 	$(call simulated,$(MATRIX)) -m pytest -p conformance.tests.conftest conformance/matrix/faults conformance/matrix/jax_cpu
+	$(call simulated,$(MATRIX)) -m pytest conformance/tests/test_pairs_page.py
 	$(call simulated,$(MATRIX)) -m conformance.matrix.run $(if $(KEEP),--keep)
 
 # Draws CASES cases in host memory and as many in simulated device memory, and keeps what came of them.

@@ -263,6 +263,7 @@ pub static PARTNERS: &[Partner] = &[
         }),
         array: None,
         call: Call {
+            advice: "call `wp.init()` before, which no call of it makes",
             devices: &[1, 2, 3, 13],
             refuses: &[
                 ReadOnly,

@@ -42,6 +42,8 @@ DEVICE = {
     "rmm": "rmm.DeviceBuffer(size=16)",
 }
 MEMORY = {"host": HOST, "device": DEVICE}
+# What has to be called before arrays can change hands.
+BEFORE = {"warp": "init"}
 # What a name of the table is imported as, if that is not the name.
 IMPORTED = {"numba": "numba.cuda"}
 
@@ -116,6 +118,8 @@ def pairs(memory: str, producer: str) -> dict[str, str]:
     if importlib.util.find_spec("paddle"):  # before TensorFlow, which it ends the process after
         importlib.import_module("paddle")
     here = [library["name"] for library in libraries()]
+    for name in BEFORE.keys() & {*here}:
+        getattr(importlib.import_module(name), BEFORE[name])()
     named: dict[str, Any] = {}
     for name in ("numpy", producer):
         importlib.import_module(IMPORTED.get(name, name))
