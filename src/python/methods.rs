@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 use pyo3::{Borrowed, ffi};
 
-use crate::protocol::device::{Access, Device};
+use crate::protocol::device::Access;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 use crate::python::class::dtype::PyDType;
@@ -14,12 +14,12 @@ use crate::python::cpython::errors::as_attribute_error;
 use crate::python::cpython::fastcall::{self, Function, signature};
 use crate::python::cpython::getter::{self, Definition, Getter};
 use crate::python::cpython::new::{new_ints, new_str, new_uint};
-use crate::python::cpython::text::as_tuple;
 use crate::python::cpython::thread_exit::entries;
 use crate::python::derived::{self, AsKind, Consume, On, OneField, Synchronize, Wait};
 use crate::python::export::dlpack::{DlpackRequest, Export};
 use crate::python::export::{buffer, cai_dict, exchange, numpy_array};
 use crate::python::import::fields;
+use crate::python::shown;
 use crate::view::Transfer;
 
 entries! {
@@ -108,13 +108,7 @@ impl PyCaiView {
     /// The kind of memory: "device", "pinned", "managed" or "host".
     #[getter]
     fn memory<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
-        let name = match self.view().device().device_type {
-            Device::CPU => "host",
-            Device::CUDA_HOST | Device::ROCM_HOST => "pinned",
-            Device::CUDA_MANAGED => "managed",
-            _ => "device",
-        };
-        new_str(py, name)
+        new_str(py, shown::memory_name(self.view().device()))
     }
 
     /// The stream on which the data is ready: 1 is the legacy default stream, 2 the per-thread one, any other a
@@ -319,24 +313,12 @@ impl PyCaiView {
     }
 
     fn __repr__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
-        let descriptor = self.view().descriptor();
-        let device = descriptor.device();
-        let stream = self.view().ready_number().to_cai();
-        let text = format!(
-            "<CaiView shape={} dtype={} ptr={:#x} device=({}, {}) stream={}{}>",
-            as_tuple(descriptor.shape().iter()),
-            descriptor.type_name(),
-            descriptor.data(),
-            device.device_type,
-            device.id,
-            stream.map_or_else(|| "None".into(), |stream| stream.to_string()),
-            match descriptor.access() {
-                Access::Writable => "",
-                Access::ReadOnly => " read-only",
-                Access::Unknown => " perhaps read-only",
-            },
-        );
-        new_str(py, &text)
+        new_str(py, &shown::text(self, py))
+    }
+
+    /// The view in a notebook: its facts, and where its first elements lie, in elements from the first one.
+    fn _repr_html_<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
+        new_str(py, &shown::html(self, py))
     }
 }
 }

@@ -22,6 +22,7 @@ mod import;
 mod join;
 mod methods;
 mod module;
+mod shown;
 mod to;
 
 pub use argument::{In, InOut};

@@ -510,6 +510,9 @@ class CaiView:
             If the interface cannot represent the array.
         """
 
+    def _repr_html_(self) -> str:
+        """The view in a notebook: its facts, and where its first elements lie, in elements from the first one."""
+
     def __copy__(self) -> CaiView:
         """Returns the view itself, which is immutable."""
 
