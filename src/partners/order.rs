@@ -163,10 +163,13 @@ impl Call {
             (Reads::BufferOrDlpack, ..) if is_out_of_order(array) => None,
             (Reads::BufferOrDlpack, ..) => Some(Request::NoSync),
             // A library that cannot take a tensor from the table calls `__dlpack__`, and passes neither a stream nor a
-            // version, without which read-only data is refused.
-            (_, Waits::WorkStream, _) if array.access() == Access::ReadOnly => None,
-            (_, Waits::WorkStream, Platform::HostReadable) => Some(Request::Host),
-            (_, Waits::WorkStream, _) => Some(Request::Stream(Stream::LegacyDefault)),
+            // version, without which read-only data is refused. Of memory that the host cannot read it is asked for the
+            // work stream again, and refused again.
+            (_, Waits::WorkStream, Platform::HostReadable)
+                if array.access() != Access::ReadOnly =>
+            {
+                Some(Request::Host)
+            }
             _ => None,
         }
     }

@@ -237,10 +237,16 @@ pub static PARTNERS: &[Partner] = &[
             )
         },
         more: &[],
-        faults: &[Fault {
-            what: "keeps a tensor for good if there is no memory for its own object: `MemoryError`, and the tensor never ends",
-            reproduction: "`_testcapi.set_nomemory(n, n + 1)` before `tvm_ffi.from_dlpack(a)`; `sys.getrefcount(a)` has grown",
-        }],
+        faults: &[
+            Fault {
+                what: "what an exchange table refuses by `BufferError` it asks for again by `__dlpack__()`, without stream and version",
+                reproduction: "`tvm_ffi.from_dlpack(v)` of read-only data in a capture that forbids the order: the error would be `read-only-legacy`",
+            },
+            Fault {
+                what: "keeps a tensor for good if there is no memory for its own object: `MemoryError`, and the tensor never ends",
+                reproduction: "`_testcapi.set_nomemory(n, n + 1)` before `tvm_ffi.from_dlpack(a)`; `sys.getrefcount(a)` has grown",
+            },
+        ],
     },
     Partner {
         name: "warp",

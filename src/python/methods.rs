@@ -17,7 +17,7 @@ use crate::python::cpython::new::{new_ints, new_str, new_uint};
 use crate::python::cpython::thread_exit::entries;
 use crate::python::derived::{self, AsKind, Consume, On, OneField, Synchronize, Wait};
 use crate::python::export::dlpack::{DlpackRequest, Export};
-use crate::python::export::{buffer, cai_dict, exchange, numpy_array};
+use crate::python::export::{buffer, cai_dict, dlpack, exchange, numpy_array};
 use crate::python::import::fields;
 use crate::python::shown;
 use crate::view::Transfer;
@@ -455,7 +455,9 @@ impl Function for Dlpack {
             writable: false,
             on_host: false,
         };
-        let export = Export::decide(this.view().descriptor().borrowed(), &request)?;
+        let of_block = request.order_of_block(py, this.view())?;
+        let export = Export::decide(this.view().descriptor().borrowed(), &request)
+            .map_err(|refused| request.first_refusal(py, this.view(), refused))?;
         if export.wants_order() {
             this.follow()?;
         }
@@ -466,6 +468,9 @@ impl Function for Dlpack {
             return export.capsule(py, descriptor.borrowed(), owner);
         }
         export.order(py, this.view())?;
+        if let Some(request) = of_block {
+            dlpack::order(py, this.view(), request)?;
+        }
         let owner = PyCaiView::keep(slf)?;
         let capsule = export.capsule(py, this.view().descriptor().borrowed(), owner)?;
         this.note(&capsule);

@@ -21,10 +21,12 @@ import cai_example_peer as peer
 import ml_dtypes
 import numpy as np
 import pytest
+import tvm_ffi
 
 from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.interpreter.process import ROOT
+from conformance.tests.simulated.capture import GLOBAL, RELAXED, THREAD_LOCAL, Captures
 from conformance.tests.simulated.machine import Machine
 from conformance.tests.test_doors import borrowed, by_table
 
@@ -405,6 +407,77 @@ def test_a_view_that_has_ended_says_so_at_every_door(end: Any, machine: Machine,
         if made is not None and made.released:
             abi.forget(made)
     assert set(outcomes) == set(doors), sorted(set(doors) - set(outcomes))
+
+
+# --- beside a capture -------------------------------------------------------------------------------------------
+
+
+def converted(view: cd.CaiView) -> object:
+    return tvm_ffi.convert(lambda tensor: tensor.shape)(view)
+
+
+def in_a_block(function: Call) -> Call:
+    def call(array: Any, stream: int, **given: Any) -> object:
+        with cd.use_stream(stream):
+            return function(cd.view(array, **given))
+
+    return call
+
+
+#: Ways to tvm-ffi on a stream that the caller names. Refused by the exchange table, it asks again for a legacy tensor.
+TO_A_STREAM: dict[str, Call] = {
+    "to": lambda array, stream, **given: cd.to(array, "tvm_ffi", stream=stream, **given),
+    "to, in a block": in_a_block(lambda view: cd.to(view, "tvm_ffi")),
+    "from_dlpack, in a block": in_a_block(tvm_ffi.from_dlpack),
+    "an argument, in a block": in_a_block(converted),
+}
+
+
+def refusing(call: Callable[[], object]) -> BaseException | None:
+    try:
+        call()
+    except BufferError as error:
+        return error
+    return None
+
+
+def test_what_a_capture_forbids_is_refused_by_name_and_has_an_end(machine: Machine) -> None:
+    """Whatever else of the array a library would refuse: remedies lead to the capture, whose end is the end of it."""
+    chosen, seen = random.Random(1), Counter[tuple[str, object]]()
+    blocking = ctypes.c_void_p()
+    assert machine.driver.cuStreamCreate(ctypes.byref(blocking), 0) == 0
+    streams = [1, blocking.value or 0, machine.stream(), machine.stream()]
+    places = {"device": machine.device_memory(64), "pinned": machine.pinned_memory(64)}
+    places["managed"] = machine.managed_memory(64)
+    for _ in range(1500):
+        said = {"data": (chosen.choice(list(places.values())), chosen.random() < 0.5), "stream": chosen.choice(streams)}
+        view = cd.view(Cai(interface(**said)))
+        name, stream, captures = chosen.choice(list(TO_A_STREAM)), chosen.choice(streams), Captures(machine)
+        captures.begin(chosen.choice(streams[1:]), chosen.choice([GLOBAL, THREAD_LOCAL, RELAXED]))
+        way = partial(TO_A_STREAM[name], stream=stream)
+        try:
+            by_name = refusing(lambda: view.__dlpack__(stream=stream, max_version=(1, 3)))  # noqa: B023
+            rule = getattr(by_name, "rule", None)
+            machine.clear()
+            found = refusing(lambda: way(view))  # noqa: B023
+            # Memory that the host reads may be asked for without a stream, for which the host waits.
+            if by_name is None or machine.order() != [("cuStreamSynchronize", said["stream"])]:
+                assert (found is None) == (by_name is None), (name, said, by_name)
+            assert found is None or found.rule.startswith("capture-"), found  # type: ignore[attr-defined]
+            bare: Any = refusing(view.__dlpack__)
+            is_other = bare is not None and not bare.rule.startswith("capture-")
+            for remedy, follow in remedies(advice(bare), view, "__dlpack__") if is_other else ():
+                end: Any = refusing(follow)
+                # A copy needs memory, which the capture may forbid to allocate.
+                assert end is None or ("copy" in remedy and end.rule.startswith("capture-")), (remedy, end)
+                seen["followed", remedy] += 1
+        finally:
+            captures.close()
+        assert refusing(lambda: way(view)) is None  # noqa: B023
+        seen[name, rule] += 1
+    for name in TO_A_STREAM:
+        assert min(seen[name, None], seen[name, "capture-legacy"]) > 10, seen
+    assert seen["followed", "read_only=False on import"] > 10, seen
 
 
 # --- arrays of NumPy --------------------------------------------------------------------------------------------

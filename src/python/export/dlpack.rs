@@ -11,8 +11,8 @@ use crate::protocol::descriptor::DescriptorRef;
 use crate::protocol::device::{Access, Device, Flags};
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::protocol::stream::{Platform, Request, SyncPolicy};
-use crate::python::call::{policy, stream};
+use crate::protocol::stream::{Plan, Platform, Request, Stream, SyncPolicy};
+use crate::python::call::{blocks, policy, stream, use_stream};
 use crate::python::capsule;
 use crate::python::capsule::Empty;
 use crate::python::cpython::fastcall::Value;
@@ -48,6 +48,111 @@ pub(crate) struct DlpackRequest<'a, 'py> {
     pub(crate) writable: bool,
     /// The host waits, for a consumer whose stream cannot be named.
     pub(crate) on_host: bool,
+}
+
+impl DlpackRequest<'_, '_> {
+    /// Whether the consumer states nothing of itself, as tvm-ffi does that was refused by the exchange table and asks again:
+    /// it works where it has asked before, and shows this refusal alone.
+    #[inline(always)]
+    fn is_bare(&self) -> bool {
+        let Self {
+            stream,
+            max_version,
+            dl_device,
+            copy,
+            ..
+        } = self;
+        [stream, max_version, dl_device, copy]
+            .iter()
+            .all(|given| given.is_none())
+    }
+
+    /// Returns the order that a bare request needs beside its own: of the stream of the `use_stream` block.
+    ///
+    /// # Errors
+    /// The rules of that order; the driver's errors.
+    #[inline(always)]
+    pub(crate) fn order_of_block(
+        &self,
+        py: Python<'_>,
+        view: &CaiView,
+    ) -> PyResult<Option<Request>> {
+        match self.is_bare() && blocks::are_open() {
+            true => order_of_block(py, view),
+            false => Ok(None),
+        }
+    }
+
+    /// Returns why an order would be refused, of a bare request or of the one by the table before, instead of `refused`:
+    /// nothing that one asserts of the array remedies that.
+    #[cold]
+    pub(crate) fn first_refusal(&self, py: Python<'_>, view: &CaiView, refused: PyErr) -> PyErr {
+        let foreseen = || {
+            let platform = Platform::from_device_type(view.device().device_type)?;
+            let by_table = || use_stream::work_stream(py, view.device()).map(Request::Stream);
+            let refusal = |request| refusal(py, view, request).ok()?;
+            match platform {
+                Platform::Cuda | Platform::HostReadable => refusal(by_table().ok()?),
+                _ => None,
+            }
+            .or_else(|| refusal(stream::request(None, platform).ok()?))
+        };
+        match self.is_bare() {
+            true => release::dropping(|| foreseen().map_or(refused, PyErr::from)),
+            false => refused,
+        }
+    }
+}
+
+#[cold]
+fn order_of_block(py: Python<'_>, view: &CaiView) -> PyResult<Option<Request>> {
+    // Of memory that the host reads it waits for the data.
+    if Platform::from_device_type(view.device().device_type) != Some(Platform::Cuda) {
+        return Ok(None);
+    }
+    let work = use_stream::work_stream(py, view.device())?;
+    let request = Request::Stream(work);
+    match refusal(py, view, request)? {
+        Some(refused) => Err(refused.into()),
+        None => Ok((work != Stream::LegacyDefault).then_some(request)),
+    }
+}
+
+/// Returns why an order would be refused.
+fn refusal(py: Python<'_>, view: &CaiView, request: Request) -> PyResult<Option<Violation>> {
+    let policy = policy_of(py, request)?;
+    if !view.needs_order(request, policy) {
+        return Ok(None);
+    }
+    Ok(match view.foresee(request, policy)? {
+        Plan::Refuse(violation) => Some(violation),
+        _ => None,
+    })
+}
+
+/// Returns the policy of an order; a requested wait of the host does not depend on the context's.
+#[inline]
+fn policy_of(py: Python<'_>, request: Request) -> PyResult<SyncPolicy> {
+    match request {
+        Request::Host => Ok(SyncPolicy::Event),
+        _ => policy::policy(py),
+    }
+}
+
+/// Orders a consumer after the data, by the policy. Releases the GIL only if it calls the driver.
+///
+/// # Errors
+/// The rules of the order; the driver's errors.
+#[inline(always)]
+pub(crate) fn order(py: Python<'_>, view: &CaiView, request: Request) -> PyResult<()> {
+    if !view.may_need_order(request) {
+        return Ok(());
+    }
+    let policy = policy_of(py, request)?;
+    if view.needs_order(request, policy) {
+        view.order(request, policy)?;
+    }
+    Ok(())
 }
 
 /// The plan of an export, made before anything is done.
@@ -140,18 +245,7 @@ impl Export {
         transfer: Transfer,
         view: &CaiView,
     ) -> PyResult<CaiView> {
-        let policy = self.policy(py)?;
-        Ok(transfer.make(view, self.request, policy)?)
-    }
-
-    /// Returns the policy of the order; a requested wait of the host does not depend on the context's.
-    #[inline]
-    fn policy(&self, py: Python<'_>) -> PyResult<SyncPolicy> {
-        if self.request == Request::Host {
-            Ok(SyncPolicy::Event)
-        } else {
-            policy::policy(py)
-        }
+        Ok(transfer.make(view, self.request, policy_of(py, self.request)?)?)
     }
 
     /// Whether the consumer requests an order.
@@ -163,14 +257,7 @@ impl Export {
     /// Orders the consumer after the data. Releases the GIL only if it calls the driver.
     #[inline]
     pub(crate) fn order(&self, py: Python<'_>, view: &CaiView) -> PyResult<()> {
-        if !view.may_need_order(self.request) {
-            return Ok(());
-        }
-        let policy = self.policy(py)?;
-        if view.needs_order(self.request, policy) {
-            view.order(self.request, policy)?;
-        }
-        Ok(())
+        order(py, view, self.request)
     }
 
     /// Builds the capsule. Takes `owner`: releases it on failure.

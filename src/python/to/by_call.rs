@@ -10,8 +10,8 @@ use crate::python::call::use_stream;
 use crate::python::call::use_stream::UseStream;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::new::{new_int, new_uint};
+use crate::python::export::dlpack;
 use crate::python::to::consumer::Consumer;
-use crate::python::to::order::by_policy;
 use crate::view::CaiView;
 
 /// The call of a library.
@@ -65,7 +65,7 @@ impl<'a, 'py> LibraryCall<'a, 'py> {
             // asks for the work stream: it finds the caller's.
             (_, Waits::Host | Waits::WorkStream) => Ok(None),
             (Request::Stream(stream), _) => {
-                by_policy(py, view, request)?;
+                dlpack::order(py, view, request)?;
                 Ok(Some(stream))
             }
             (Request::Host, _) => Ok(None),

@@ -6,8 +6,8 @@ use crate::protocol::device::Flags;
 use crate::protocol::stream::{Platform, Request, Stream};
 use crate::python::call::use_stream;
 use crate::python::exchange_table::{Table, work_stream};
+use crate::python::export::dlpack;
 use crate::python::to::consumer::Consumer;
-use crate::python::to::order::by_policy;
 use crate::view::{CaiView, build_in_capsule};
 
 /// Makes the data ready where the library works: on the stream that the caller has `named`, or on its own.
@@ -25,7 +25,7 @@ pub(super) fn order(
         Some(request) => request,
         None => own_request(py, view, consumer, table)?,
     };
-    by_policy(py, view, request)
+    dlpack::order(py, view, request)
 }
 
 /// Returns the order that the library needs on a stream that only its table names.

@@ -10,7 +10,6 @@ mod by_table;
 mod consumer;
 mod imported;
 mod named;
-mod order;
 
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -31,11 +30,11 @@ use crate::python::cpython::fastcall::Function;
 use crate::python::cpython::recursion::Level;
 use crate::python::cpython::release;
 use crate::python::exchange_table::Table;
+use crate::python::export::dlpack;
 use crate::python::import::dlpack::Offer;
 use crate::python::import::{object, route};
 use crate::python::to::by_call::LibraryCall;
 use crate::python::to::consumer::Consumer;
-use crate::python::to::order::by_policy;
 use crate::view::CaiView;
 
 with_options! {
@@ -220,7 +219,7 @@ fn ordered(
 ) -> PyResult<Option<Stream>> {
     match requested(stream, view)? {
         Some(request @ Request::Stream(named)) => {
-            by_policy(py, view, request)?;
+            dlpack::order(py, view, request)?;
             Ok(Some(named))
         }
         _ => Ok(None),
