@@ -60,6 +60,8 @@ PYTHON_TESTS = {
     "src/view/present.rs": ["partners/test_host.py", "streams/test_host_readers.py"],
     "src/view/memory.rs": ["test_malformed_cai.py", "partners/test_host.py", "test_no_driver.py"],
     "src/view/detach.rs": ["streams/test_gil.py"],
+    "src/view/import.rs": ["test_malformed_dlpack.py", "test_capsules.py", "test_import.py",
+                           "partners/test_exchange_import.py"],
     "src/view/": ["test_export.py", "test_import.py", "streams/test_consume.py", "streams/test_default_streams.py",
                   "streams/test_contexts.py", "ownership/test_owners.py", "ownership/test_ends.py",
                   "test_options.py", "test_capsules.py"],

@@ -639,6 +639,38 @@ fn a_named_type_smaller_than_a_byte_is_padded(
 }
 
 /// As in NumPy, a field of no items takes no bytes.
+/// On whatever level, and nowhere else.
+#[test]
+fn a_field_of_a_kind_is_found_where_it_is() {
+    const TYPES: [&str; 3] = ["<f4", "<i4", "|V4"];
+    let flat = |typestr: &str| {
+        let mut fields = DescrBuilder::new();
+        fields.push("x", typestr, &[]).unwrap();
+        fields
+    };
+    for (first, inner, innermost) in TYPES
+        .iter()
+        .flat_map(|a| TYPES.iter().flat_map(|b| TYPES.map(|c| (*a, *b, c))))
+    {
+        let mut nested = flat(inner);
+        nested.push_nested("z", flat(innermost), &[]).unwrap();
+        let mut fields = flat(first);
+        fields.push_nested("y", nested, &[]).unwrap();
+        let descr = fields.finish(TypeStr::void(12)).unwrap();
+        for typestr in TYPES {
+            let wanted = TypeStr::parse(typestr).unwrap();
+            let is_there = [first, inner, innermost].contains(&typestr);
+            assert_eq!(
+                descr.has_field(|found| found == wanted),
+                is_there,
+                "{descr:?}"
+            );
+        }
+        assert!(!descr.has_objects());
+    }
+    assert!(!Descr::None.has_field(|_| true));
+}
+
 #[test]
 fn a_field_may_have_no_items() {
     let mut fields = DescrBuilder::new();
