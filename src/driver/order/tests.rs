@@ -1000,6 +1000,82 @@ fn places_of_devices(
     );
 }
 
+/// Whatever the memory, the devices, the streams and captures: what is foreseen is what is done, and is asked no more.
+#[cfg(feature = "pyo3")]
+#[test]
+fn what_is_foreseen_is_what_is_done() {
+    const STREAMS: [Stream; 5] = [Stream::None, A1, A2, B1, Stream::LegacyDefault];
+    const REQUESTS: [Request; 4] = [
+        Request::Host,
+        Request::NoSync,
+        Request::Stream(A1),
+        Request::Stream(A2),
+    ];
+    let devices: [&[i32]; 4] = [&[], &[0], &[1], &[0, 1]];
+    let policies = [SyncPolicy::Event, SyncPolicy::Host, SyncPolicy::None];
+    for number in 0..2 * 2 * 2 * 4 * 5 * 4 * 3 {
+        let mut rest = number;
+        let mut choose = |of: usize| {
+            let chosen = rest % of;
+            rest /= of;
+            chosen
+        };
+        let (may_be, is_managed, is_captured) = (choose(2) > 0, choose(2) > 0, choose(2) > 0);
+        let (exclusive, ready) = (devices[choose(4)], STREAMS[choose(5)]);
+        let (request, policy) = (REQUESTS[choose(4)], policies[choose(3)]);
+        let place = Place {
+            may_be_managed: may_be,
+            platform: if may_be {
+                Platform::HostReadable
+            } else {
+                PLACE.platform
+            },
+            ..PLACE
+        };
+        let case = format!(
+            "{place:?} {is_managed} {is_captured} {exclusive:?} {ready:?} {request:?} {policy:?}"
+        );
+        let [for_plan, for_work] = [(); 2].map(|()| {
+            let script = script();
+            for &each in exclusive {
+                script.exclusive_managed(each);
+            }
+            if is_managed {
+                script.managed(ARRAY);
+            }
+            if is_captured {
+                script.captured(A1, Capture::Active, 7);
+            }
+            script
+        });
+        let plan = foresee(Some(&for_plan), ready, request, &place, policy);
+        let done = order(&for_work, ready, request, &place, policy);
+        match (plan, done) {
+            (Ok(Plan::Nothing(reason)), Ok(Done::Nothing(done))) => {
+                assert_eq!(reason, done, "{case}")
+            }
+            (Ok(Plan::Event { reason, .. }), Ok(Done::Event(done))) => {
+                assert_eq!(reason, done, "{case}")
+            }
+            (Ok(Plan::HostWait { reason, .. }), Ok(Done::HostWait(done))) => {
+                assert_eq!(reason, done, "{case}")
+            }
+            (Ok(Plan::Refuse(refused)), Err(Error::Violation(done))) => {
+                assert_eq!(refused.rule(), done.rule(), "{case}");
+            }
+            (Err(refused), Err(done)) => {
+                assert_eq!(refused.to_string(), done.to_string(), "{case}")
+            }
+            (plan, done) => panic!("{case}: {plan:?} and {done:?}"),
+        }
+        let (asked, calls) = (for_plan.take_calls(), for_work.take_calls());
+        assert!(
+            asked.len() <= calls.len(),
+            "{case}: {asked:?} and {calls:?}"
+        );
+    }
+}
+
 /// Eight threads, two contexts, one pool: nobody ever records an event that another one holds.
 #[test]
 fn threads_share_the_pool() {
