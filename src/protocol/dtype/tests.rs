@@ -709,3 +709,34 @@ fn a_lane_is_one_of_its_type() {
         assert_eq!((vector.lanes(), vector.lane()), (lanes, DType::F32));
     }
 }
+
+/// A type of ml_dtypes has the machine's byte order, and NumPy has no type of this size.
+#[cfg(feature = "pyo3")]
+#[test]
+fn what_a_typestr_outside_numpy_means() {
+    for (order, kind) in "<>|="
+        .chars()
+        .flat_map(|order| "fciuV".chars().map(move |kind| (order, kind)))
+    {
+        for size in 1..20 {
+            let Ok(typestr) = TypeStr::parse_any_order(&format!("{order}{kind}{size}")) else {
+                continue;
+            };
+            let meant = match (kind, size, typestr.is_swapped()) {
+                ('f', 1, _) => Some(DType::F8_E5M2),
+                ('c', 4, false) => Some(DType::C32),
+                _ => None,
+            };
+            assert_eq!(typestr.meant(), meant, "{typestr}");
+        }
+    }
+    let swapped = if cfg!(target_endian = "little") {
+        ">c4"
+    } else {
+        "<c4"
+    };
+    assert_eq!(
+        TypeStr::parse_any_order(swapped).map(TypeStr::meant).ok(),
+        Some(None)
+    );
+}
