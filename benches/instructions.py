@@ -30,6 +30,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -207,10 +208,12 @@ def build(folder: Path, *macros: str) -> None:
         subprocess.run([*command, *defined, str(source), "-o", str(folder / f"{name}.so")], check=True)
 
 
-def profiles(folder: Path, script: Path = Path(__file__), *arguments: str) -> dict[str, str]:
-    """Callgrind's output for each workload that `script --measure` runs, with these arguments too."""
+def profiles(
+    folder: Path, script: Path = Path(__file__), *arguments: str, options: Sequence[str] = ()
+) -> dict[str, str]:
+    """Callgrind's output, by these options, for each workload that `script --measure` runs, with these arguments too."""
     output = folder / "callgrind.out"
-    command = ["valgrind", "--tool=callgrind", "--compress-strings=no", "--compress-pos=no"]
+    command = ["valgrind", "--tool=callgrind", "--compress-strings=no", "--compress-pos=no", *options]
     command += [f"--callgrind-out-file={output}", sys.executable, str(script), "--measure", *arguments]
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     # A fixed hash seed: the layout of dicts is part of what is counted.

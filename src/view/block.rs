@@ -86,6 +86,40 @@ impl Abi for DLManagedTensorVersioned {
     }
 }
 
+/// Where a block's memory comes from.
+pub(crate) trait Memory: 'static {
+    /// Returns memory; null if there is none.
+    ///
+    /// # Safety
+    /// - The layout is not of size zero.
+    /// - This thread is one on which the payload of the block's owner may end.
+    unsafe fn allocate(layout: Layout) -> *mut u8;
+
+    /// Frees memory.
+    ///
+    /// # Safety
+    /// - It came from `allocate` with this layout, and is not used any more.
+    /// - This thread is one on which the payload of the block's owner may end.
+    unsafe fn free(memory: *mut u8, layout: Layout);
+}
+
+/// Rust's allocator, which every thread may call.
+pub(crate) struct Heap;
+
+impl Memory for Heap {
+    #[inline(always)]
+    unsafe fn allocate(layout: Layout) -> *mut u8 {
+        // SAFETY: not of size zero (this function's contract).
+        unsafe { alloc(layout) }
+    }
+
+    #[inline(always)]
+    unsafe fn free(memory: *mut u8, layout: Layout) {
+        // SAFETY: from `alloc` with this layout, and not used any more (this function's contract).
+        unsafe { dealloc(memory, layout) };
+    }
+}
+
 /// Makes a managed tensor of what is described, which holds `owner`.
 ///
 /// The legacy layout has no flags: the caller has refused data that is known to be read-only, or was told to export it
@@ -99,21 +133,27 @@ pub(crate) fn build<M: Abi>(
     flags: u64,
     owner: RawOwner,
 ) -> Result<NonNull<M>, Error> {
-    build_with(described, flags, owner, M::DELETER, 0)
+    // SAFETY: every thread may call this allocator.
+    unsafe { build_with::<M, Heap>(described, flags, owner, M::DELETER, 0) }
 }
 
 /// Like [`build`], for a capsule; also returns the ticket, which is valid until the deleter is called.
 ///
 /// # Errors
 /// Those of [`build`].
+///
+/// # Safety
+/// This thread is one on which the payload of `owner` may end, unless the memory is [`Heap`]'s.
 #[inline(always)]
-pub(crate) fn build_in_capsule<M: Abi>(
+pub(crate) unsafe fn build_in_capsule<M: Abi, A: Memory>(
     described: DescriptorRef<'_>,
     flags: u64,
     owner: RawOwner,
 ) -> Result<(NonNull<M>, Ticket), Error> {
     let (ticket, deleter) = (Ticket::take(), M::DELETER_IN_CAPSULE);
-    match build_with(described, flags, owner, deleter, ticket.number()) {
+    // SAFETY: this function's contract.
+    let built = unsafe { build_with::<M, A>(described, flags, owner, deleter, ticket.number()) };
+    match built {
         Ok(tensor) => Ok((tensor, ticket)),
         Err(error) => {
             Ticket::end(ticket.number());
@@ -122,8 +162,10 @@ pub(crate) fn build_in_capsule<M: Abi>(
     }
 }
 
+/// # Safety
+/// This thread is one on which the payload of `owner` may end, unless the memory is [`Heap`]'s.
 #[inline(always)]
-fn build_with<M: Abi>(
+unsafe fn build_with<M: Abi, A: Memory>(
     described: DescriptorRef<'_>,
     flags: u64,
     owner: RawOwner,
@@ -134,8 +176,8 @@ fn build_with<M: Abi>(
         return Err(described.dtype.undescribed().into());
     }
     let (values, ndim) = (described.values, described.values.len() / 2);
-    // SAFETY: the layout is that of a `Block`, which is not of size zero.
-    let block = unsafe { alloc(layout::<M>(ndim)) }.cast::<Block<M>>();
+    // SAFETY: the layout is that of a `Block`, which is not of size zero; the thread by this function's contract.
+    let block = unsafe { A::allocate(layout::<M>(ndim)) }.cast::<Block<M>>();
     let Some(block) = NonNull::new(block) else {
         return Err(Error::OutOfMemory);
     };
@@ -153,7 +195,7 @@ fn build_with<M: Abi>(
     );
     // SAFETY: IS_COPIED is among the flags only if the caller made a copy that nobody else holds.
     unsafe { tensor.set_flags_unchecked(DlpackFlags::from_bits_retain(flags)) };
-    let node = Node::new(owner, free::<M>);
+    let node = Node::new(owner, free::<M, A>);
     // The point of no return: from here on the block holds the owner, and nothing below can fail.
     // SAFETY: the block is ours, aligned and large enough.
     unsafe {
@@ -246,14 +288,15 @@ unsafe fn delete<M>(tensor: *mut M) {
 }
 
 /// # Safety
-/// `node` stands in a `Block<M>` made by [`build`] that nobody uses any more.
-unsafe fn free<M>(node: NonNull<Node>) {
+/// `node` stands in a `Block<M>` of this memory that nobody uses any more; on a thread where its payload may end.
+unsafe fn free<M, A: Memory>(node: NonNull<Node>) {
     // SAFETY: the node stands at this offset inside its block.
     let block = unsafe { node.byte_sub(offset_of!(Block<M>, node)) }.cast::<Block<M>>();
     // SAFETY: initialised by `build`; consumers do not know of this field.
     let ndim = unsafe { (*block.as_ptr()).ndim } as usize;
-    // SAFETY: allocated by `build` with this layout, and not used any more. No field needs dropping.
-    unsafe { dealloc(block.as_ptr().cast(), layout::<M>(ndim)) };
+    // SAFETY: allocated by `build_with` with this layout, and not used any more; the thread by this function's contract.
+    // No field needs dropping.
+    unsafe { A::free(block.as_ptr().cast(), layout::<M>(ndim)) };
 }
 
 #[cfg(test)]

@@ -100,7 +100,7 @@ pub use stats::{Stats, stats};
 pub use tensor::DlpackTensor;
 pub use typed::{View, ViewMut};
 
-pub(crate) use block::{Abi, build, build_in_capsule, header};
+pub(crate) use block::{Abi, Heap, Memory, build, build_in_capsule, header};
 pub(crate) use borrow::{Borrow, watch_forks};
 pub(crate) use copy::{TO_THE_CPU, Transfer};
 use detach::defaults_now;

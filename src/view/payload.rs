@@ -70,6 +70,8 @@ pub(crate) struct Vtable {
     survives_fork: bool,
     /// [`Kind::SHOWS`].
     pub(super) shows: Shows,
+    /// Whether [`Kind::ENDS_ON`] is any thread.
+    ends_anywhere: bool,
 }
 
 impl Vtable {
@@ -80,6 +82,7 @@ impl Vtable {
             end: K::end,
             survives_fork: K::SURVIVES_FORK,
             shows: K::SHOWS,
+            ends_anywhere: matches!(K::ENDS_ON, EndsOn::AnyThread),
         }
     }
 }
@@ -156,6 +159,12 @@ impl RawOwner {
         self
     }
 
+    /// Whether the payload has this vtable.
+    #[inline]
+    pub(crate) fn is_of(self, vtable: &'static Vtable) -> bool {
+        ptr::eq(self.vtable, vtable)
+    }
+
     /// Whether this process is a fork of the one that owns the payload, and must not release it.
     #[inline]
     pub(super) fn is_parents(self) -> bool {
@@ -206,7 +215,8 @@ pub(crate) struct Node {
     /// The next node of the list that it is in; null while the managed tensor lives.
     pub(super) next: *mut Node,
     owner: RawOwner,
-    /// Frees the block that the node stands in. Touches neither `next` nor the payload.
+    /// Frees the block that the node stands in, on a thread where the payload may end. Touches neither `next` nor the
+    /// payload.
     free: unsafe fn(NonNull<Node>),
 }
 
@@ -241,8 +251,12 @@ impl Node {
         let owner = unsafe { node.as_ref() }.owner;
         if owner.is_parents() {
             stats::LEAKED.add();
-            // SAFETY: the payload is given up; the node is ours.
-            return unsafe { Self::free(node) };
+            // Else the block is left too: the memory may be of an allocator that this thread must not call.
+            if owner.vtable.ends_anywhere {
+                // SAFETY: the payload is given up; the node is ours; its payload may end on any thread.
+                unsafe { Self::free(node) };
+            }
+            return;
         }
         nested(
             // SAFETY: the vtable came with this payload; the contract of `release_node` is ours.
@@ -268,7 +282,8 @@ impl Node {
     /// Frees the block: the second half of a release.
     ///
     /// # Safety
-    /// `node` is initialised, its payload is gone, and nobody uses it or its block from now on.
+    /// - `node` is initialised, its payload is gone, and nobody uses it or its block from now on.
+    /// - This thread is one on which the payload may end.
     pub(crate) unsafe fn free(node: NonNull<Self>) {
         // SAFETY: initialised, by this function's contract.
         let free = unsafe { node.as_ref() }.free;

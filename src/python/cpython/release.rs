@@ -9,6 +9,7 @@
 //!
 //! PyO3's own deferred drop is not used: only the next call of PyO3 empties it.
 
+use std::alloc::Layout;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
@@ -19,7 +20,7 @@ use pyo3::prelude::*;
 
 use crate::python::cpython::{gil, reaper, thread_exit};
 use crate::view;
-use crate::view::{Abi, EndsOn, Imported, Kind, Owner, RawOwner, Shows, Vtable};
+use crate::view::{Abi, EndsOn, Imported, Kind, Memory, Owner, RawOwner, Shows, Vtable};
 
 /// The vtable of owners whose payload is a strong reference to a Python object.
 pub(crate) static PYTHON: Vtable = Vtable::of::<Object>();
@@ -31,6 +32,25 @@ pub(crate) fn own(object: Bound<'_, PyAny>) -> PyResult<RawOwner> {
     // SAFETY: a `Bound` is never null.
     let payload = unsafe { NonNull::new_unchecked(object.into_ptr()) };
     Ok(RawOwner::new(payload.cast(), &PYTHON))
+}
+
+/// CPython's allocator, for blocks whose owner is a reference (`PYTHON`): both are given up with the GIL.
+///
+/// It takes a third of `malloc`'s instructions, and `malloc` twice as many again where earlier blocks have left a hole.
+pub(crate) struct PythonMemory;
+
+impl Memory for PythonMemory {
+    #[inline(always)]
+    unsafe fn allocate(layout: Layout) -> *mut u8 {
+        // SAFETY: the GIL is held: this thread may end such an owner. CPython aligns to 16 bytes, of which a block needs 8.
+        unsafe { ffi::PyMem_Malloc(layout.size()) }.cast()
+    }
+
+    #[inline(always)]
+    unsafe fn free(memory: *mut u8, _: Layout) {
+        // SAFETY: from `PyMem_Malloc`, and not used any more; the GIL is held, as above.
+        unsafe { ffi::PyMem_Free(memory.cast()) };
+    }
 }
 
 /// The vtable of owners whose payload is a strong reference to a view, from which another one was derived.

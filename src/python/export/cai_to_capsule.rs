@@ -10,7 +10,7 @@ use crate::protocol::stream::{Platform, Request, Stream};
 use crate::python::cpython::fastcall::Value;
 use crate::python::cpython::{int, release};
 use crate::python::export::dlpack::{build_capsule, takes_versioned_fast};
-use crate::python::import::cai_dict::{self, Numbers};
+use crate::python::import::cai_dict::{self, Numbers, Values};
 use crate::python::import::traits::Traits;
 use crate::python::import::{cai, dtype_hint};
 
@@ -27,7 +27,7 @@ pub(crate) fn convert<'py>(
     device_id: Option<i32>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let mut numbers = Numbers::default();
-    let Ok(dict) = cai_dict::read_fast(dict, &mut numbers) else {
+    let Some(dict) = cai_dict::read_fast(dict, &mut Values::none(), &mut numbers) else {
         return Ok(None);
     };
     let mut descriptor = dict.array.borrowed(Device::cuda(device_id.unwrap_or(0)));

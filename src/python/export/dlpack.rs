@@ -18,11 +18,12 @@ use crate::python::capsule::Empty;
 use crate::python::cpython::fastcall::Value;
 use crate::python::cpython::int;
 use crate::python::cpython::int::{IntRule, repr};
-use crate::python::cpython::release;
+use crate::python::cpython::release::{self, PythonMemory};
 use crate::python::cpython::tuple::tuple_item;
 use crate::python::export::buffer::{PACKED, with_bytes};
 use crate::view::{
-    Abi, CaiView, RawOwner, Ticket, Transfer, build_in_capsule, refuse_packed, refuse_padded,
+    Abi, CaiView, Heap, Memory, RawOwner, Ticket, Transfer, build_in_capsule, refuse_packed,
+    refuse_padded,
 };
 
 const MAX_VERSION: IntRule = IntRule::new(
@@ -317,7 +318,34 @@ fn tensor<M: Abi>(
     descriptor: DescriptorRef<'_>,
     owner: RawOwner,
 ) -> PyResult<(NonNull<M>, Ticket)> {
-    build_in_capsule::<M>(descriptor, descriptor.flags.bits(), owner).map_err(|error| {
+    if owner.is_of(&release::PYTHON) {
+        // SAFETY: this thread holds the GIL, with which such an owner may end.
+        unsafe { tensor_in::<M, PythonMemory>(descriptor, owner) }
+    } else {
+        tensor_on_heap(descriptor, owner)
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn tensor_on_heap<M: Abi>(
+    descriptor: DescriptorRef<'_>,
+    owner: RawOwner,
+) -> PyResult<(NonNull<M>, Ticket)> {
+    // SAFETY: every thread may call this allocator.
+    unsafe { tensor_in::<M, Heap>(descriptor, owner) }
+}
+
+/// # Safety
+/// Those of [`build_in_capsule`].
+#[inline(always)]
+unsafe fn tensor_in<M: Abi, A: Memory>(
+    descriptor: DescriptorRef<'_>,
+    owner: RawOwner,
+) -> PyResult<(NonNull<M>, Ticket)> {
+    // SAFETY: this function's contract.
+    let built = unsafe { build_in_capsule::<M, A>(descriptor, descriptor.flags.bits(), owner) };
+    built.map_err(|error| {
         // SAFETY: `build_in_capsule` has failed and not taken the owner, which is released once.
         unsafe { owner.release() };
         error.into()

@@ -19,7 +19,7 @@ use crate::python::cpython::int::{repr, type_name};
 use crate::python::cpython::names::names;
 use crate::python::cpython::new::new_tuple;
 use crate::python::cpython::{errors, getattr, release};
-use crate::python::import::cai_dict::{FastDict, Numbers, OtherForm, ParsedDict};
+use crate::python::import::cai_dict::{FastDict, Numbers, ParsedDict, Values};
 use crate::python::import::notice::{Notice, warn_of};
 use crate::python::import::traits::Traits;
 use crate::python::import::{
@@ -86,7 +86,7 @@ fn import_any<'py>(
         }
     };
     let mut numbers = Numbers::default();
-    if let Ok(fast) = read_fast(&dict, options, &mut numbers) {
+    if let Some(fast) = read_fast(&dict, options, &mut Values::none(), &mut numbers) {
         memory.write(view_fast(object, fast, options)?);
         return Ok(Beside::default());
     }
@@ -266,12 +266,13 @@ pub(crate) fn described(
 pub(crate) fn read_fast<'a>(
     dict: &Bound<'_, PyAny>,
     options: &Options<'_, '_>,
+    values: &mut Values,
     numbers: &'a mut Numbers,
-) -> Result<FastDict<'a>, Option<OtherForm>> {
+) -> Option<FastDict<'a>> {
     if options.dtype.is_some() || options.shape.is_some() {
-        return Err(None);
+        return None;
     }
-    cai_dict::read_fast(dict, numbers).map_err(Some)
+    cai_dict::read_fast(dict, values, numbers)
 }
 
 /// Makes the view of a dict that was read fast.

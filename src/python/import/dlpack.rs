@@ -161,11 +161,10 @@ pub(crate) fn offer_of_object<'py>(
         ..request
     };
     let asked = stream_to_request(wanted, named)?;
-    let current = current_for(object.py(), traits, announced)?;
-    let called = call(object, asked, wanted, request);
-    if current.is_some() {
-        object.py().detach(|| drop(current));
-    }
+    let called = match traits.intersects(Traits::WANTS_CURRENT) {
+        true => call_on_its_device(object, announced, asked, wanted, request)?,
+        false => call(object, asked, wanted, request),
+    };
     let (capsule, honoured) = called.map_err(|error| {
         let (rule, field) = (Rule::DlpackMissing, Field::DlpackCall);
         why_not::failed_call(object, &names(object.py()).dlpack, rule, field, error)
@@ -225,24 +224,33 @@ fn check_first(
     Ok(())
 }
 
-/// Makes the array's device current during the call, for producers that use the current one or refuse another. Without
-/// a driver the producer raises the error itself.
+/// Like [`call`], with the array's device current, for producers that use the current one or refuse another. Without a
+/// driver the producer raises the error itself.
 ///
-/// The driver is called without the GIL; so must the guard be dropped.
-fn current_for(
-    py: Python<'_>,
-    traits: Traits,
+/// # Errors
+/// Those of the driver; those of the call stand inside.
+#[cold]
+#[inline(never)]
+fn call_on_its_device<'py>(
+    object: &Bound<'py, PyAny>,
     device: Device,
-) -> PyResult<Option<ContextGuard<'static>>> {
-    if !traits.intersects(Traits::WANTS_CURRENT) || device.device_type != Device::CUDA {
-        return Ok(None);
-    }
-    let Ok(driver) = driver::driver() else {
-        return Ok(None);
+    stream: Stream,
+    wanted: Device,
+    request: DlpackArguments,
+) -> PyResult<PyResult<(Bound<'py, PyAny>, StreamHonoured)>> {
+    let py = object.py();
+    let driver = match device.device_type {
+        Device::CUDA => driver::driver().ok(),
+        _ => None,
     };
-    Ok(py
-        .detach(|| ContextGuard::of_device(driver, device.id))
-        .map(Some)?)
+    let Some(driver) = driver else {
+        return Ok(call(object, stream, wanted, request));
+    };
+    // The driver is called without the GIL; so must the guard be dropped.
+    let current = py.detach(|| ContextGuard::of_device(driver, device.id))?;
+    let called = call(object, stream, wanted, request);
+    py.detach(|| drop(current));
+    Ok(called)
 }
 
 /// Reads the tensor of a capsule, whose data is ready on the caller's stream: a capsule names none.

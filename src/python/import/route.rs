@@ -32,7 +32,7 @@ use crate::python::cpython::recursion::Level;
 use crate::python::cpython::release;
 use crate::python::export::dlpack::not_copied_to;
 use crate::python::import::cai::AllowCaiOnly;
-use crate::python::import::cai_dict::{FastDict, ManyNumbers, Numbers, OtherForm};
+use crate::python::import::cai_dict::{FastDict, ManyNumbers, Numbers, Values};
 use crate::python::import::dlpack::{DlpackArguments, Offer};
 use crate::python::import::known_types::TypeFacts;
 use crate::python::import::notice::warn_of;
@@ -188,16 +188,16 @@ pub(crate) fn by_attributes<'py>(
 ) -> PyResult<Beside> {
     let mut stated = Access::Unknown;
     if let Some(dict) = dict {
-        let mut numbers = Numbers::default();
-        match cai::read_fast(&dict, options, &mut numbers) {
-            Ok(fast) if suffices(object, traits, &fast, options)? => {
+        let (mut values, mut numbers) = (Values::none(), Numbers::default());
+        match cai::read_fast(&dict, options, &mut values, &mut numbers) {
+            Some(fast) if suffices(object, traits, &fast, options)? => {
                 memory.write(cai::view_fast(object, fast, options)?);
                 return Ok(Beside::default());
             }
-            Ok(_) | Err(None) => {}
-            Err(Some(other)) => {
+            Some(_) => {}
+            None => {
                 // SAFETY: `dict` lives, and no Python code has run since it was read.
-                if unsafe { by_any_form(memory, object, traits, &other, options) }? {
+                if unsafe { by_any_form(memory, object, traits, &values, options) }? {
                     return Ok(Beside::default());
                 }
             }
@@ -224,19 +224,19 @@ pub(crate) fn by_attributes<'py>(
 /// read in full: also by a strict import, which refuses some of what others warn of.
 ///
 /// # Safety
-/// Those of [`OtherForm::read`].
+/// Those of [`Values::read_any_form`].
 #[cold]
 #[inline(never)]
 unsafe fn by_any_form<'py>(
     memory: &mut MaybeUninit<CaiView>,
     object: &Bound<'py, PyAny>,
     traits: Traits,
-    other: &OtherForm,
+    values: &Values,
     options: &Options<'_, 'py>,
 ) -> PyResult<bool> {
     let mut numbers: ManyNumbers = [0; size_of::<ManyNumbers>() / size_of::<i64>()];
     // SAFETY: this function's contract.
-    let read = unsafe { other.read(object.py(), &mut numbers) };
+    let read = unsafe { values.read_any_form(object.py(), &mut numbers) };
     let Some((fast, notice)) = read else {
         return Ok(false);
     };

@@ -8,7 +8,7 @@ use crate::python::call::use_stream;
 use crate::python::exchange_table::{Table, work_stream};
 use crate::python::export::dlpack;
 use crate::python::to::consumer::Consumer;
-use crate::view::{CaiView, build_in_capsule};
+use crate::view::{CaiView, Heap, build_in_capsule};
 
 /// Makes the data ready where the library works: on the stream that the caller has `named`, or on its own.
 ///
@@ -61,7 +61,8 @@ pub(super) fn pass(py: Python<'_>, view: CaiView, table: Table) -> PyResult<Boun
     // The library shares the memory, so that the tensor is no copy.
     let flags = descriptor.flags().with(Flags::IS_COPIED, false);
     let tensor =
-        build_in_capsule(descriptor.borrowed(), flags.bits(), owner).inspect_err(|_| {
+        // SAFETY: every thread may call this allocator.
+        unsafe { build_in_capsule::<_, Heap>(descriptor.borrowed(), flags.bits(), owner) }.inspect_err(|_| {
             // SAFETY: `build_in_capsule` has failed and not taken the owner, which is released once.
             unsafe { owner.release() };
         })?;

@@ -27,7 +27,15 @@ use crate::python::import::notice::Notice;
 
 /// The values of the keys [`Names::interface`], in that order; NULL for a missing key. Borrowed from the dict under the
 /// GIL; strong references without it, as another thread may change the dict once it is unlocked.
-struct Values([*mut ffi::PyObject; 8]);
+pub(crate) struct Values([*mut ffi::PyObject; 8]);
+
+impl Values {
+    /// Returns the values of an empty dict.
+    #[inline(always)]
+    pub(crate) fn none() -> Self {
+        Self([ptr::null_mut(); 8])
+    }
+}
 
 #[cfg(Py_GIL_DISABLED)]
 impl Drop for Values {
@@ -95,47 +103,38 @@ const PLAIN: bool = false;
 /// Reads more axes, lists and NumPy's ints, stream 0 and newer versions too.
 const ANY: bool = true;
 
-/// The values of a dict that has another form than the plain one; `None` if it is no exact dict of known keys.
-pub(crate) struct OtherForm(Option<Values>);
-
-/// Reads the dict without running Python code, if it has the plain form.
-///
-/// # Errors
-/// With nothing done, if it has another form or is wrong.
+/// Reads the dict without running Python code, if it has the plain form; `None`, with nothing done, if it has another one
+/// or is wrong. `values` are then those of an exact dict of known keys, else none.
 #[inline(always)]
 pub(crate) fn read_fast<'a>(
     dict: &Bound<'_, PyAny>,
+    values: &mut Values,
     numbers: &'a mut Numbers,
-) -> Result<FastDict<'a>, OtherForm> {
-    let Ok(dict) = dict.cast_exact::<PyDict>() else {
-        return Err(OtherForm(None));
-    };
+) -> Option<FastDict<'a>> {
+    let dict = dict.cast_exact::<PyDict>().ok()?;
     let py = dict.py();
-    let mut values = Values([ptr::null_mut(); 8]);
-    if read_values(dict, names(py), &mut values).is_none() {
-        return Err(OtherForm(None));
+    if read_values(dict, names(py), values).is_none() {
+        *values = Values::none();
+        return None;
     }
-    match read_form::<PLAIN, _>(py, &values, numbers) {
-        Some((fast, _)) => Ok(fast),
-        None => Err(OtherForm(Some(values))),
-    }
+    Some(read_form::<PLAIN, _>(py, values, numbers)?.0)
 }
 
 /// Memory for the extents and strides of any number of axes.
 pub(crate) type ManyNumbers = [i64; 2 * MAX_NDIM];
 
-impl OtherForm {
+impl Values {
     /// Reads the values in more forms, and says what the import warns of, unless it is strict. `None`, with nothing done,
     /// if they have another form still or are wrong.
     ///
     /// # Safety
-    /// The dict lives, and no Python code has run since [`read_fast`].
-    pub(crate) unsafe fn read<'a>(
+    /// The values are of [`read_fast`]; the dict lives, and no Python code has run since.
+    pub(crate) unsafe fn read_any_form<'a>(
         &self,
         py: Python<'_>,
         numbers: &'a mut ManyNumbers,
     ) -> Option<(FastDict<'a>, Option<Notice>)> {
-        read_form::<ANY, _>(py, self.0.as_ref()?, numbers)
+        read_form::<ANY, _>(py, self, numbers)
     }
 }
 

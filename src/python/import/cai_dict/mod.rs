@@ -25,7 +25,7 @@ use crate::python::cpython::int::{IntRule, repr, type_name};
 use crate::python::cpython::names::names;
 use crate::python::cpython::{errors, list, release};
 pub(crate) use crate::python::import::cai_dict::fast::{
-    FastDict, ManyNumbers, Numbers, OtherForm, read_fast,
+    FastDict, ManyNumbers, Numbers, Values, read_fast,
 };
 
 const VERSION: IntRule = IntRule::new(Field::CaiVersion, Rule::VersionType, Rule::VersionRange);
