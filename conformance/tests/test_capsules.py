@@ -446,7 +446,7 @@ def left(loan: Any) -> Any:
     [
         pytest.param(lambda view: view, id="view"),
         pytest.param(cd.view, id="view-of-a-view"),
-        pytest.param(lambda view: (view, cd.view(view)) and view, id="view-that-was-shared"),
+        pytest.param(lambda view: (view, cd.view(view, shape=view.shape)) and view, id="view-that-was-shared"),
         pytest.param(lambda view: view.on(7), id="on-a-stream"),
         pytest.param(lambda view: view.consume(1), id="loan"),
         pytest.param(lambda view: left(view.consume(1)), id="loan-that-was-left"),

@@ -7,6 +7,7 @@ quick reader, others in full; what comes of them is the same view or the same ru
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -56,20 +57,20 @@ class Other(Mapping[str, Any]):
 
 def drawn(rng: random.Random) -> dict[str, Any]:
     """A dict whose values are tuples, ints, bools, strs and None, as the quick reader takes them."""
-    ndim = rng.choice((0, 1, 1, 2, 2, 3, 8, 9))
+    ndim = rng.choice((0, 1, 1, 2, 2, 3, 8, 9, 33, 64, 65))
     typestr = rng.choice(("<f4", "|u1", "<i8", "<c16", "|b1", ">f4", "|V3", "f4"))
     size = int(typestr.lstrip("<>|")[1:])
-    shape = tuple(rng.choice((0, 1, 1, 2, 3)) for _ in range(ndim))
+    shape = tuple(rng.choice((0, 1, 1, 2, 3) if ndim < 10 else (1, 1, 1, 1, 2)) for _ in range(ndim))
     items: dict[str, Any] = {
         "shape": shape,
         "typestr": typestr,
         "data": (rng.choice((FAKE_POINTER, FAKE_POINTER, 0, 2**63 + 8)), rng.random() < 0.3),
-        "version": rng.choice((0, 1, 2, 3, 3, 3)),
+        "version": rng.choice((0, 1, 2, 3, 3, 3, 4, 2**40)),
     }
     if rng.random() < 0.5:
         items["strides"] = tuple(size * rng.choice((-1, 0, 1, 2, 3)) for _ in range(ndim))
     if rng.random() < 0.5:
-        items["stream"] = rng.choice((None, 1, 2, 7, 2**40))
+        items["stream"] = rng.choice((None, 0, 1, 2, 7, 2**40))
     for _ in range(rng.choice((0, 0, 1))):
         key = rng.choice(("shape", "strides", "data", "version", "stream"))
         items[key] = rng.choice(DEFECTS)
@@ -100,27 +101,34 @@ def form(rng: random.Random, items: dict[str, Any]) -> Any:
     return rng.choice((dict, dict, dict, SubDict, Other))(made)
 
 
-def outcome(items: Any) -> tuple[object, ...]:
+def outcome(items: Any, strict: bool) -> tuple[object, ...]:
+    """The view or the refusal, and what is warned of."""
+
     class Array:
         __cuda_array_interface__ = items
 
-    try:
-        view = cd.view(Array(), device_id=0)
-    except (TypeError, ValueError, BufferError) as error:
-        refusal: Any = error
-        return type(error), refusal.rule, refusal.field
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            view = cd.view(Array(), device_id=0, strict=strict)
+        except (TypeError, ValueError, BufferError) as error:
+            refusal: Any = error
+            return type(error), refusal.rule, refusal.field
     dict_ = view.__cuda_array_interface__
-    return dict_["shape"], dict_["strides"], dict_["typestr"], dict_["data"], dict_["stream"], view.read_only
+    told = [(warning.category, str(warning.message)) for warning in caught]
+    return dict_["shape"], dict_["strides"], dict_["typestr"], dict_["data"], dict_["stream"], view.read_only, told
 
 
 def test_the_form_of_a_dict_changes_nothing() -> None:
-    outcomes = set()
+    outcomes, told = set(), set()
     for seed in range(TRIALS):
         rng = random.Random(seed)
-        items = drawn(rng)
-        expected = outcome(items)
+        items, strict = drawn(rng), rng.random() < 0.3
+        expected = outcome(items, strict)
         outcomes.add(expected[:2])
+        told |= {category for category, _ in expected[6]} if len(expected) > 3 else set()  # type: ignore[attr-defined]
         for _ in range(FORMS):
             other = form(rng, items)
-            assert outcome(other) == expected, (seed, items, other)
+            assert outcome(other, strict) == expected, (seed, items, other)
     assert len(outcomes) > 200
+    assert told == {cd.StreamWarning, cd.VersionWarning}

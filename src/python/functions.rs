@@ -69,6 +69,9 @@ impl Function for View {
         let (object, py) = (arguments.obj, arguments.obj.py());
         let facts = known_types::facts_of(&object)?;
         if facts.traits.intersects(Traits::OURS) {
+            if parsed.is_none() && object::is_its_own_view(&object)? {
+                return Ok(object.to_owned());
+            }
             let view = object::derived(&object, options)?;
             return Ok(view.into_object(py)?.into_any());
         }

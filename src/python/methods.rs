@@ -39,7 +39,7 @@ impl PyCaiView {
     /// The element type. Equals every spelling of it: "float32", `np.float32`, `torch.float32`.
     #[getter]
     fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDType>> {
-        Bound::new(py, PyDType::of(self.view().descriptor()))
+        PyDType::object_of(py, self.view().descriptor())
     }
 
     /// NumPy's dtype of the elements, by which `np.result_type(v)` and `jnp.asarray(v)` know it (from NumPy 2.4 on).

@@ -120,6 +120,7 @@ impl Owner {
     }
 
     /// The payload, if it is of the kind that `vtable` releases; alive as long as `self`.
+    #[inline]
     pub(crate) fn payload(&self, vtable: &'static Vtable) -> Option<NonNull<()>> {
         let raw = if ptr::eq(self.raw.vtable, &raw const SHARED) {
             // SAFETY: the payload of an owner with this vtable is a count of an `Arc<Shared>`.

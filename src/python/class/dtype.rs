@@ -10,6 +10,7 @@
 //! | anything else that NumPy takes for a dtype | NumPy's own `==`, if a program has imported NumPy |
 //! | a typestr, without NumPy | the typestr |
 
+use once_cell::race::OnceBox;
 use pyo3::exceptions::{PyImportError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString, PyTuple, PyType};
@@ -69,7 +70,44 @@ impl ElementType {
     }
 }
 
+/// The objects of types that arrays mostly have: numbers of 8 to 64 bits, by code and size. They are immutable.
+static COMMON: [OnceBox<Py<PyDType>>; 28] = [const { OnceBox::new() }; 28];
+
+/// Returns the place of a common type.
+fn place_of(dtype: DType) -> Option<&'static OnceBox<Py<PyDType>>> {
+    let size = match dtype.bits() {
+        8 => 0,
+        16 => 1,
+        32 => 2,
+        64 => 3,
+        _ => return None,
+    };
+    match dtype.lanes() {
+        1 => COMMON.get(usize::from(dtype.code()) * 4 + size),
+        _ => None,
+    }
+}
+
 impl PyDType {
+    /// Returns the type of an array's elements as an object, which a common type has one of.
+    pub(crate) fn object_of<'py>(
+        py: Python<'py>,
+        descriptor: &Descriptor,
+    ) -> PyResult<Bound<'py, Self>> {
+        let make = || Bound::new(py, Self::of(descriptor));
+        let place = match descriptor.cai_only() {
+            None => place_of(descriptor.dtype()),
+            Some(_) => None,
+        };
+        match place {
+            None => make(),
+            Some(place) => {
+                let kept = place.get_or_try_init(|| make().map(|made| Box::new(made.unbind())))?;
+                Ok(kept.bind(py).clone())
+            }
+        }
+    }
+
     /// Makes the type of an array's elements.
     pub(crate) fn of(descriptor: &Descriptor) -> Self {
         Self(match descriptor.cai_only() {

@@ -1,10 +1,11 @@
 //! The struct of the Python class `CaiView`, and the checks before each use.
 
 use std::mem::{ManuallyDrop, MaybeUninit};
+use std::ptr::NonNull;
 
-use pyo3::Borrowed;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
+use pyo3::{Borrowed, ffi};
 
 use crate::protocol::stream::Stream;
 use crate::python::call::policy;
@@ -45,6 +46,16 @@ use crate::view::{CaiView, Owner, RawOwner};
 pub struct PyCaiView {
     view: CaiView,
     beside: Beside,
+}
+
+/// Whether the collector knows objects of this one's type, which an object keeps as long as it lives.
+#[inline(always)]
+fn is_collected(object: NonNull<()>) -> bool {
+    // SAFETY: a living object: an owner holds a reference.
+    let kind = unsafe { ffi::Py_TYPE(object.as_ptr().cast()) };
+    // SAFETY: a living type.
+    let flags = unsafe { ffi::PyType_GetFlags(kind) };
+    flags & ffi::Py_TPFLAGS_HAVE_GC != 0
 }
 
 impl PyCaiView {
@@ -152,10 +163,19 @@ impl PyCaiView {
         self.beside.rare()?.stream_object.as_ref()
     }
 
-    /// Whether the view holds a Python object; an import by DLPack holds none.
+    /// Whether the view holds a Python object that the collector can follow; an import by DLPack holds none.
     #[inline(always)]
     pub(crate) fn may_be_in_a_cycle(&self) -> bool {
-        self.beside.rare().is_some() || self.view.owner().may_hold_objects()
+        self.beside.rare().is_some()
+            || match self.view.owner().payload(&release::PYTHON) {
+                Some(object) => is_collected(object),
+                None => self.view.owner().may_hold_objects(),
+            }
+    }
+
+    /// Whether the view holds no stream objects, and ends with no block and no tensor that is taken back.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.beside.rare().is_none()
     }
 
     fn producer_object(&self) -> Option<&Py<PyAny>> {

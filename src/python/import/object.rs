@@ -53,6 +53,18 @@ pub(crate) fn value<'py>(
     Ok(PyCaiView::with(view, beside))
 }
 
+/// Whether a view of a `CaiView`, by no options, would be equal to it for ever: views are immutable, and this one neither
+/// ends with a block nor holds stream objects.
+///
+/// # Errors
+/// Those of [`derived`].
+pub(crate) fn is_its_own_view(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let parent = object.cast::<PyCaiView>()?;
+    undeclared::check_view(parent, Options::NONE)?;
+    parent.get().prepare()?;
+    Ok(parent.get().is_plain())
+}
+
 /// Derives a view from a `CaiView`.
 pub(crate) fn derived<'py>(
     object: &Bound<'py, PyAny>,
