@@ -58,13 +58,6 @@ def growth(convert: Callable[[], Any], count: int) -> float:
     return (resident() - before) / count
 
 
-class Unseen:
-    """A producer of a type that the collector does not know: it has no fields."""
-
-    __slots__ = ()
-    __cuda_array_interface__ = Array((3, 5)).__cuda_array_interface__
-
-
 def nanoseconds_each(make: Callable[[], Any], count: int) -> float:
     """CPU time of each of so many objects that live at once, made after one collection."""
     gc.collect()
@@ -113,10 +106,10 @@ def main() -> int:
         left = growth(convert, arguments.conversions)
         good &= left * arguments.conversions <= max(GROWTH * 10_000_000, 1 << 20)
         print(f"{name:32} {left:8.3f} bytes left by each of {arguments.conversions}")
-    unseen = Unseen()
+    dict_, memory = array.__cuda_array_interface__, bytearray(60)
     among_many({
         "view of a Python object": lambda: cd.view(array, device_id=0),
-        "view of an uncollected object": lambda: cd.view(unseen, device_id=0),
+        "view of a bytearray": lambda: cd.view(dict_, owner=memory, device_id=0, producer_stream=None),
         "view by __dlpack__": lambda: cd.from_dlpack(view),
         "list of the object": lambda: [array],
     })
