@@ -120,7 +120,6 @@ impl Owner {
     }
 
     /// The payload, if it is of the kind that `vtable` releases; alive as long as `self`.
-    #[inline]
     pub(crate) fn payload(&self, vtable: &'static Vtable) -> Option<NonNull<()>> {
         let raw = if ptr::eq(self.raw.vtable, &raw const SHARED) {
             // SAFETY: the payload of an owner with this vtable is a count of an `Arc<Shared>`.
@@ -137,12 +136,12 @@ impl Owner {
         Self::from_raw(RawOwner::new(NonNull::from(pair).cast(), &PAIR))
     }
 
-    /// Whether it may hold a Python object.
+    /// Whether it may hold a Python object that counts; one that it holds alone counts if `counts` returns true.
     #[inline]
-    pub(crate) fn may_hold_objects(&self) -> bool {
+    pub(crate) fn may_hold_objects(&self, counts: impl FnOnce(NonNull<()>) -> bool) -> bool {
         match self.raw.vtable.shows {
             Shows::Nothing => false,
-            Shows::Object => true,
+            Shows::Object => counts(self.raw.payload),
             Shows::Owners => self.holds_objects(),
         }
     }

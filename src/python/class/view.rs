@@ -166,9 +166,7 @@ impl PyCaiView {
     /// Whether the view holds a Python object that the collector can follow; an import by DLPack holds none.
     #[inline(always)]
     pub(crate) fn may_be_in_a_cycle(&self) -> bool {
-        let owner = self.view.owner();
-        let may_be = || owner.may_hold_objects() && owner.payload(&PYTHON).is_none_or(is_collected);
-        self.beside.rare().is_some() || may_be()
+        self.beside.rare().is_some() || self.view.owner().may_hold_objects(is_collected)
     }
 
     /// Whether the view holds no stream objects, and ends with no block and no tensor that is taken back.
