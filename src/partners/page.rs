@@ -180,16 +180,15 @@ fn generated() -> [(&'static str, Vec<(&'static str, String)>); 2] {
 }
 
 /// A matrix of float32 in C order in memory of this type.
-fn matrix(device_type: i32) -> Descriptor {
+fn matrix(device_type: i32, flags: Flags) -> Descriptor {
     let axes = Axes::from_slices(Source::Tensor, &[3, 4], None);
     let layout = axes.and_then(|axes| Layout::from_elem_axes(axes, 4));
     let device = match device_type {
         1 => Device::HOST,
         _ => Device::cuda(0),
     };
-    let made = layout.and_then(|layout| {
-        Descriptor::from_layout(0x1000, device, DType::F32, Flags::NONE, layout)
-    });
+    let made = layout
+        .and_then(|layout| Descriptor::from_layout(0x1000, device, DType::F32, flags, layout));
     made.expect("a matrix")
 }
 
@@ -204,7 +203,12 @@ const fn ready(silence: Silence) -> Stream {
 /// Each memory that a producer's arrays are in, and what a library makes of them.
 fn plans(to: &'static Partner, producer: &Producer) -> impl Iterator<Item = (i32, HandOver)> {
     let ready = ready(producer.silence);
-    (producer.devices.iter()).map(move |device| (*device, to.plan(&matrix(*device), ready, None)))
+    let flags = match producer.read_only {
+        true => Flags::READ_ONLY,
+        false => Flags::NONE,
+    };
+    (producer.devices.iter())
+        .map(move |device| (*device, to.plan(&matrix(*device, flags), ready, None)))
 }
 
 /// Whether a call takes arrays of a producer, or some change of them.

@@ -85,6 +85,8 @@ pub struct Producer {
     /// Whether its arrays can be written, if it exports tensors without a read-only flag; `None` if all that it
     /// exports has the flag.
     pub untold: Option<Mutability>,
+    /// Whether all its arrays are read-only.
+    pub read_only: bool,
     /// What it does not export.
     pub refuses: &'static str,
 }

@@ -38,6 +38,7 @@ const fn producer(call: &'static str, silence: Silence, evidence: &'static str) 
         silence,
         evidence,
         untold: None,
+        read_only: false,
         refuses: "",
     }
 }
@@ -341,6 +342,7 @@ pub static PARTNERS: &[Partner] = &[
         producer: Some(Producer {
             devices: &[1, 2],
             untold: Some(Immutable),
+            read_only: true,
             ..producer(
                 "cd.view(a)",
                 Silence::Unknown,
@@ -387,6 +389,7 @@ pub static PARTNERS: &[Partner] = &[
             devices: &[1, 2],
             quirks: &[AbortsOnDtype],
             untold: Some(Immutable),
+            read_only: true,
             refuses: "strings, resources, variants and quantized types",
             ..producer(
                 "cd.view(t)",
@@ -545,6 +548,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "26.0.1",
         checked: MatrixHost,
         producer: Some(Producer {
+            read_only: true,
             devices: &[1],
             refuses: "booleans, which it packs into bits",
             ..producer("cd.view(a)", Silence::Ready, "host memory")
