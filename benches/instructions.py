@@ -211,7 +211,7 @@ def build(folder: Path, *macros: str) -> None:
 def profiles(
     folder: Path, script: Path = Path(__file__), *arguments: str, options: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Callgrind's output, by these options, for each workload that `script --measure` runs, with these arguments too."""
+    """Callgrind's output by these options for each workload that `script --measure` runs, with these arguments too."""
     output = folder / "callgrind.out"
     command = ["valgrind", "--tool=callgrind", "--compress-strings=no", "--compress-pos=no", *options]
     command += [f"--callgrind-out-file={output}", sys.executable, str(script), "--measure", *arguments]

@@ -107,12 +107,14 @@ def main() -> int:
         good &= left * arguments.conversions <= max(GROWTH * 10_000_000, 1 << 20)
         print(f"{name:32} {left:8.3f} bytes left by each of {arguments.conversions}")
     dict_, memory = array.__cuda_array_interface__, bytearray(60)
-    among_many({
-        "view of a Python object": lambda: cd.view(array, device_id=0),
-        "view of a bytearray": lambda: cd.view(dict_, owner=memory, device_id=0, producer_stream=None),
-        "view by __dlpack__": lambda: cd.from_dlpack(view),
-        "list of the object": lambda: [array],
-    })
+    among_many(
+        {
+            "view of a Python object": lambda: cd.view(array, device_id=0),
+            "view of a bytearray": lambda: cd.view(dict_, owner=memory, device_id=0, producer_stream=None),
+            "view by __dlpack__": lambda: cd.from_dlpack(view),
+            "list of the object": lambda: [array],
+        }
+    )
     stats = cd.stats()
     print(f"owners alive at the end          {stats['live']:8}")
     good &= stats["pending"] == 0

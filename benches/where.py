@@ -36,11 +36,23 @@ PURPOSES = {
     "checks": ("protocol/",),
     "streams": ("view/streams", "view/order", "python/import/undeclared"),
     "ownership": (
-        "view/payload", "view/owner", "view/stats", "process/", "python/cpython/release", "python/cpython/gil",
-        "python/cpython/reaper", "python/cpython/thread_exit", "view/kinds",
+        "view/payload",
+        "view/owner",
+        "view/stats",
+        "process/",
+        "python/cpython/release",
+        "python/cpython/gil",
+        "python/cpython/reaper",
+        "python/cpython/thread_exit",
+        "view/kinds",
     ),
     "tensor, capsule": (
-        "view/block", "view/ticket", "view/import", "view/export", "python/capsule", "python/export/dlpack",
+        "view/block",
+        "view/ticket",
+        "view/import",
+        "view/export",
+        "python/capsule",
+        "python/export/dlpack",
         "python/exchange_table",
     ),
     "the object": ("python/class", "view/"),
@@ -59,42 +71,61 @@ class Removal(NamedTuple):
 #: What keeps wrong arrays out: built without, the library takes them.
 REMOVALS = {
     # Overflow, span, alignment, null and element types, for a dict and for a tensor.
-    "checks": Removal({
-        "src/protocol/layout/check_fast.rs": [
-            ("        self.rest |= stride & 1_i64.wrapping_shl(shift).wrapping_sub(1);\n", ""),
-            ("        self.least = self.least.min(extent);\n", ""),
-            ("        self.reach.whole = self.reach.whole.wrapping_add(far);\n", ""),
-            ("        self.reach.whole = self.step;\n", ""),
-            ("        self.all |= extent | size | self.reach.whole | self.step; // `far` is no larger than `whole`\n", ""),
-            ("        self.all |= extent.cast_unsigned() | self.step;\n", ""),
-            ("        if self.step == 0 || self.all >> 32 != 0 || self.rest != 0 || hides_order {\n"
-             "            return None;\n        }\n", "        let _ = hides_order;\n"),
-            ("    data >= reach.below.wrapping_mul(itemsize) && data.checked_add(above).is_some()\n",
-             "    let _ = (above, data);\n    true\n"),
-        ],
-        "src/protocol/convert.rs": [
-            ("        if !is_plain || self.data == 0 || misaligned != 0 {\n            return None;\n        }\n",
-             "        let _ = (is_plain, misaligned);\n"),
-        ],
-        "src/protocol/descriptor.rs": [
-            ("        if !Device::has_addresses(raw.device_type) || dtype.is_sub_byte() || is_negative {\n"
-             "            return None;\n        }\n", "        let _ = is_negative;\n"),
-            ("        let data = raw.data.checked_add(raw.byte_offset)?;\n",
-             "        let data = raw.data.wrapping_add(raw.byte_offset);\n"),
-            ("        if raw.data == 0 || misaligned != 0 || !layout::is_within_memory(data, reach, itemsize) {\n"
-             "            return None;\n        }\n", "        let _ = (misaligned, reach);\n"),
-        ],
-    }),
+    "checks": Removal(
+        {
+            "src/protocol/layout/check_fast.rs": [
+                ("        self.rest |= stride & 1_i64.wrapping_shl(shift).wrapping_sub(1);\n", ""),
+                ("        self.least = self.least.min(extent);\n", ""),
+                ("        self.reach.whole = self.reach.whole.wrapping_add(far);\n", ""),
+                ("        self.reach.whole = self.step;\n", ""),
+                ("        self.all |= extent | size | self.reach.whole | self.step;", ""),
+                ("        self.all |= extent.cast_unsigned() | self.step;\n", ""),
+                (
+                    "        if self.step == 0 || self.all >> 32 != 0 || self.rest != 0 || hides_order {\n"
+                    "            return None;\n        }\n",
+                    "        let _ = hides_order;\n",
+                ),
+                (
+                    "    data >= reach.below.wrapping_mul(itemsize) && data.checked_add(above).is_some()\n",
+                    "    let _ = (above, data);\n    true\n",
+                ),
+            ],
+            "src/protocol/convert.rs": [
+                (
+                    "        if !is_plain || self.data == 0 || misaligned != 0 {\n            return None;\n        }\n",
+                    "        let _ = (is_plain, misaligned);\n",
+                ),
+            ],
+            "src/protocol/descriptor.rs": [
+                (
+                    "        if !Device::has_addresses(raw.device_type) || dtype.is_sub_byte() || is_negative {\n"
+                    "            return None;\n        }\n",
+                    "        let _ = is_negative;\n",
+                ),
+                (
+                    "        let data = raw.data.checked_add(raw.byte_offset)?;\n",
+                    "        let data = raw.data.wrapping_add(raw.byte_offset);\n",
+                ),
+                (
+                    "        if raw.data == 0 || misaligned != 0 || !layout::is_within_memory(data, reach, itemsize) {\n"
+                    "            return None;\n        }\n",
+                    "        let _ = (misaligned, reach);\n",
+                ),
+            ],
+        }
+    ),
     # Fork, thread exit, the chain of ends, and the thread that an end must be on.
-    "safe ends": Removal({
-        "src/view/payload.rs": [
-            ("        self.generation != generation() && !self.vtable.survives_fork\n", "        false\n"),
-            ("    if cfg!(all(loom, test)) {\n", "    if true {\n"),
-        ],
-        "src/python/cpython/gil.rs": [
-            ("    INTERPRETER.get().is_some_and(Interpreter::is_held)\n", "    true\n"),
-        ],
-    }),
+    "safe ends": Removal(
+        {
+            "src/view/payload.rs": [
+                ("        self.generation != generation() && !self.vtable.survives_fork\n", "        false\n"),
+                ("    if cfg!(all(loom, test)) {\n", "    if true {\n"),
+            ],
+            "src/python/cpython/gil.rs": [
+                ("    INTERPRETER.get().is_some_and(Interpreter::is_held)\n", "    true\n"),
+            ],
+        }
+    ),
 }
 
 
@@ -117,8 +148,11 @@ def build(removal: Removal | None) -> Path:
                 text = text.replace(before, after)
             (tree / name).write_text(text)
     environment = {
-        **os.environ, "CARGO_PROFILE_RELEASE_STRIP": "none", "PYO3_PYTHON": sys.executable,
-        "PYO3_BUILD_EXTENSION_MODULE": "1", "RUSTFLAGS": "-Awarnings",
+        **os.environ,
+        "CARGO_PROFILE_RELEASE_STRIP": "none",
+        "PYO3_PYTHON": sys.executable,
+        "PYO3_BUILD_EXTENSION_MODULE": "1",
+        "RUSTFLAGS": "-Awarnings",
     }
     command = ["cargo", "build", "--quiet", "--release", "--locked", "--package", "cai-dlpack-python"]
     subprocess.run([*command, "--target-dir", str(TARGET)], cwd=tree, env=environment, check=True)
@@ -164,9 +198,10 @@ def files_of(library: Path, addresses: list[int]) -> dict[int, str]:
     for line in found.splitlines():
         if line.startswith("0x"):
             address = int(line, 16)
-        elif address not in files and (inside := re.search(r"(?:^|/)src/([a-z_/0-9]+\.rs):", line)):
-            if not re.search(r"/(?:registry|rustc|rustlib)/", line):
-                files[address] = inside[1]
+        elif address in files or re.search(r"/(?:registry|rustc|rustlib)/", line):
+            continue
+        elif inside := re.search(r"(?:^|/)src/([a-z_/0-9]+\.rs):", line):
+            files[address] = inside[1]
     return files
 
 
