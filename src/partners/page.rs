@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::{
-    Call, Checked, Fault, HandOver, Mutability, PARTNERS, Partner, Producer, Silence, find,
+    Call, Checked, Fault, HandOver, Mutability, PARTNERS, Partner, Producer, Remedy, Silence, find,
 };
 use crate::protocol::axes::{Axes, Source};
 use crate::protocol::descriptor::Descriptor;
@@ -216,29 +216,45 @@ fn takes(to: &'static Partner, producer: &Producer) -> bool {
     plans(to, producer).any(|(_, plan)| plan.refused.is_none() || !plan.remedies.is_empty())
 }
 
-/// What a user writes: the remedy, if the usual call refuses all that the producer makes.
-fn line(to: &'static Partner, producer: &Producer) -> String {
+/// What takes all that the producer makes, if the usual call takes none of it.
+fn remedy(to: &'static Partner, producer: &Producer) -> Option<Remedy> {
     let remedies = plans(to, producer).map(|(_, plan)| plan.remedies.into_iter().next());
     let remedies: Option<Vec<_>> = remedies.collect();
-    let usual = to.call.needs().is_none();
-    match remedies.and_then(|remedies| remedies.into_iter().next()) {
-        None if usual => format!("`cd.to(array, \"{}\")`", to.name),
-        None => format!("`{}`", to.call.code.replace("(v", "(cd.view(array)")),
-        Some(remedy) => format!("`{}`", remedy.code.replace("(v", "(cd.view(array)")),
+    remedies?.into_iter().next()
+}
+
+/// What a user writes.
+fn line(to: &'static Partner, remedy: Option<&Remedy>) -> String {
+    let has_arrays = to.call.needs().is_none();
+    let of_view = |code: &str| format!("`{}`", code.replace("(v", "(cd.view(array)"));
+    match remedy {
+        None if has_arrays => format!("`cd.to(array, \"{}\")`", to.name),
+        None => of_view(to.call.code),
+        Some(remedy) if remedy.code.contains("read_only=False") => {
+            format!("`cd.to(array, \"{}\", read_only=False)`", to.name)
+        }
+        Some(remedy) => of_view(&remedy.code),
     }
 }
 
-fn told(to: &'static Partner, producer: &Producer) -> String {
+fn told(to: &'static Partner, producer: &Producer, remedy: Option<&Remedy>) -> String {
     let told = plans(to, producer).map(|(device, plan)| {
-        let what = (plan.refusal()).unwrap_or_else(|| match device {
-            1 => "nobody has to wait".to_owned(),
-            _ => plan.order.to_string(),
-        });
-        match (device, producer.devices.len()) {
-            (_, 1) => what,
-            (1, _) => format!("host memory: {what}"),
-            _ => format!("device memory: {what}"),
-        }
+        let what = match (&plan.refused, remedy) {
+            (Some(refused), Some(remedy)) => format!("{refused}; this call {}", remedy.does),
+            (Some(_), None) => plan.refusal().unwrap_or_default(),
+            (None, _) if device == 1 => "nobody has to wait".to_owned(),
+            (None, _) => plan.order.to_string(),
+        };
+        (device, what)
+    });
+    let mut told: Vec<_> = told.collect();
+    told.dedup_by(|(_, second), (_, first)| first == second);
+    if let [(_, what)] = &told[..] {
+        return what.clone();
+    }
+    let told = told.iter().map(|(device, what)| match device {
+        1 => format!("host memory: {what}"),
+        _ => format!("device memory: {what}"),
     });
     told.collect::<Vec<_>>().join("; ")
 }
@@ -259,10 +275,11 @@ fn pairs() -> String {
         let (taken, not_taken): (Vec<_>, Vec<_>) = others.partition(|to| takes(to, producer));
         let rows = taken.iter().map(|to| {
             let lost: Vec<_> = to.call.drops.iter().map(|drops| drops.name()).collect();
+            let remedy = remedy(to, producer);
             [
                 to.title.to_owned(),
-                line(to, producer),
-                told(to, producer),
+                line(to, remedy.as_ref()),
+                told(to, producer, remedy.as_ref()),
                 lost.join("; "),
             ]
         });
