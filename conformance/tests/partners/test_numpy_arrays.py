@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from functools import partial
 from typing import Any
 
 import cai_dlpack as cd
@@ -375,7 +376,8 @@ def test_split_masked_of_an_array_without_a_mask() -> None:
 def test_a_masked_array_is_refused_by_what_is_in_the_way() -> None:
     objects = np.ma.array(np.array([1, None], object), mask=[False, True])
     records = np.ma.array(np.zeros(2, [("x", "<f4"), ("y", "<f8")]), mask=[(False, True), (False, False)])
-    for door in (cd.view, cd.from_dlpack):
-        check_refusal(refuse(lambda door=door: door(objects), BufferError), "typestr-object", "dtype")
-        found = refuse(lambda door=door: door(records), BufferError)
+    doors: list[Any] = [cd.view, cd.from_dlpack]
+    for door in doors:
+        check_refusal(refuse(partial(door, objects), BufferError), "typestr-object", "dtype")
+        found = refuse(partial(door, records), BufferError)
         check_refusal(found, "mask-present", "object", hint="cd.split_masked(obj['name'])")
