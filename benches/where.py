@@ -92,7 +92,8 @@ REMOVALS = {
             ],
             "src/protocol/convert.rs": [
                 (
-                    "        if !is_plain || self.data == 0 || misaligned != 0 {\n            return None;\n        }\n",
+                    "        if !is_plain || self.data == 0 || misaligned != 0 {\n"
+                    "            return None;\n        }\n",
                     "        let _ = (is_plain, misaligned);\n",
                 ),
             ],
@@ -107,7 +108,8 @@ REMOVALS = {
                     "        let data = raw.data.wrapping_add(raw.byte_offset);\n",
                 ),
                 (
-                    "        if raw.data == 0 || misaligned != 0 || !layout::is_within_memory(data, reach, itemsize) {\n"
+                    "        if raw.data == 0 || misaligned != 0 "
+                    "|| !layout::is_within_memory(data, reach, itemsize) {\n"
                     "            return None;\n        }\n",
                     "        let _ = (misaligned, reach);\n",
                 ),
