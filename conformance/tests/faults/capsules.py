@@ -135,10 +135,10 @@ def main() -> int:
     world = Simulated(Sim().library)
     routes.quiet()
     gc.disable()
-    failed, wrong = 0, []
-    found_doors = doors(world)
+    failed, wrong = 0, list[str]()
+    ways = doors(world)
     gc.freeze()  # what has been imported: a collection passes over it
-    for title, door in found_doors.items():
+    for title, door in ways.items():
         for name in CAPSULES:
             count, found = check(title, name, door, world)
             failed, wrong = failed + count, wrong + found
