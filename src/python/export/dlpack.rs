@@ -78,7 +78,7 @@ impl DlpackRequest<'_, '_> {
         py: Python<'_>,
         view: &CaiView,
     ) -> PyResult<Option<Request>> {
-        match self.is_bare() && blocks::are_open() {
+        match blocks::are_open() && self.is_bare() {
             true => order_of_block(py, view),
             false => Ok(None),
         }
