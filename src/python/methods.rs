@@ -8,6 +8,7 @@ use pyo3::{Borrowed, ffi};
 use crate::protocol::device::Access;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
+use crate::python::call::blocks;
 use crate::python::class::dtype::PyDType;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::errors::as_attribute_error;
@@ -17,7 +18,7 @@ use crate::python::cpython::new::{new_ints, new_str, new_uint};
 use crate::python::cpython::thread_exit::entries;
 use crate::python::derived::{self, AsKind, Consume, On, OneField, Synchronize, Wait};
 use crate::python::export::dlpack::{DlpackRequest, Export};
-use crate::python::export::{buffer, cai_dict, dlpack, exchange, numpy_array};
+use crate::python::export::{buffer, cai_dict, exchange, numpy_array};
 use crate::python::import::fields;
 use crate::python::shown;
 use crate::view::Transfer;
@@ -455,7 +456,9 @@ impl Function for Dlpack {
             writable: false,
             on_host: false,
         };
-        let of_block = request.order_of_block(py, this.view())?;
+        if blocks::are_open() {
+            request.order_for_block(py, this)?;
+        }
         let export = Export::decide(this.view().descriptor().borrowed(), &request)
             .map_err(|refused| request.first_refusal(py, this.view(), refused))?;
         if export.wants_order() {
@@ -468,9 +471,6 @@ impl Function for Dlpack {
             return export.capsule(py, descriptor.borrowed(), owner);
         }
         export.order(py, this.view())?;
-        if let Some(request) = of_block {
-            dlpack::order(py, this.view(), request)?;
-        }
         let owner = PyCaiView::keep(slf)?;
         let capsule = export.capsule(py, this.view().descriptor().borrowed(), owner)?;
         this.note(&capsule);

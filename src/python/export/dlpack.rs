@@ -12,9 +12,10 @@ use crate::protocol::device::{Access, Device, Flags};
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Plan, Platform, Request, Stream, SyncPolicy};
-use crate::python::call::{blocks, policy, stream, use_stream};
+use crate::python::call::{policy, stream, use_stream};
 use crate::python::capsule;
 use crate::python::capsule::Empty;
+use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::Value;
 use crate::python::cpython::int;
 use crate::python::cpython::int::{IntRule, repr};
@@ -54,7 +55,6 @@ pub(crate) struct DlpackRequest<'a, 'py> {
 impl DlpackRequest<'_, '_> {
     /// Whether the consumer states nothing of itself, as tvm-ffi does that was refused by the exchange table and asks again:
     /// it works where it has asked before, and shows this refusal alone.
-    #[inline(always)]
     fn is_bare(&self) -> bool {
         let Self {
             stream,
@@ -68,19 +68,34 @@ impl DlpackRequest<'_, '_> {
             .all(|given| given.is_none())
     }
 
-    /// Returns the order that a bare request needs beside its own: of the stream of the `use_stream` block.
+    /// Makes the order that a bare request needs beside its own: of the stream of the `use_stream` block. A block is open.
     ///
     /// # Errors
     /// The rules of that order; the driver's errors.
-    #[inline(always)]
-    pub(crate) fn order_of_block(
-        &self,
-        py: Python<'_>,
-        view: &CaiView,
-    ) -> PyResult<Option<Request>> {
-        match blocks::are_open() && self.is_bare() {
-            true => order_of_block(py, view),
-            false => Ok(None),
+    #[cold]
+    pub(crate) fn order_for_block(&self, py: Python<'_>, this: &PyCaiView) -> PyResult<()> {
+        let (view, device) = (this.view(), this.view().device());
+        // For memory that the host reads, the host waits.
+        if !self.is_bare() || Platform::from_device_type(device.device_type) != Some(Platform::Cuda)
+        {
+            return Ok(());
+        }
+        let work = use_stream::work_stream(py, device)?;
+        let request = Request::Stream(work);
+        if let Some(refused) = refusal(py, view, request)? {
+            return Err(refused.into());
+        }
+        match Export::decide(view.descriptor().borrowed(), self) {
+            Ok(_) if work != Stream::LegacyDefault => {
+                this.follow()?;
+                order(py, view, request)
+            }
+            Ok(_) => Ok(()),
+            // The export is refused, and nothing ordered.
+            Err(refused) => {
+                release::drop_now(refused);
+                Ok(())
+            }
         }
     }
 
@@ -102,20 +117,6 @@ impl DlpackRequest<'_, '_> {
             true => release::dropping(|| foreseen().map_or(refused, PyErr::from)),
             false => refused,
         }
-    }
-}
-
-#[cold]
-fn order_of_block(py: Python<'_>, view: &CaiView) -> PyResult<Option<Request>> {
-    // Of memory that the host reads it waits for the data.
-    if Platform::from_device_type(view.device().device_type) != Some(Platform::Cuda) {
-        return Ok(None);
-    }
-    let work = use_stream::work_stream(py, view.device())?;
-    let request = Request::Stream(work);
-    match refusal(py, view, request)? {
-        Some(refused) => Err(refused.into()),
-        None => Ok((work != Stream::LegacyDefault).then_some(request)),
     }
 }
 
