@@ -209,11 +209,14 @@ impl Held {
     /// Keeps the owner: by a share, beside another one, or until a stream is done.
     fn keep(&mut self, at: usize) {
         let other = self.random.below(self.arrays.len());
-        let owner = self.arrays[other].view.owner().share();
+        let (owner, device) = (
+            self.arrays[other].view.owner().share(),
+            self.arrays[other].view.device(),
+        );
         match self.random.below(3) {
             0 => self.owners.push(owner),
             1 => self.arrays[at].view.keep_beside(owner),
-            _ => keep::by_stream(self.driver, self.random.stream(), &owner),
+            _ => keep::by_stream(self.driver, self.random.stream(), &owner, device),
         }
         let _ = self.arrays[at].view.interface();
     }

@@ -21,7 +21,7 @@ impl Counter {
         self.0.store(other.get(), Relaxed);
     }
 
-    fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
 }

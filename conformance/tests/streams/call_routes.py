@@ -122,7 +122,12 @@ ROUTES: dict[str, tuple[tuple[str, ...], dict[str, Door]]] = {
     '`present_as("host")`': (SHARED, {"present_as": of_view(lambda view: view.present_as("host"))}),
     "what a view tells": (
         tuple(DLPACK),
-        {"repr": of_view(repr), "__dlpack_device__": of_view(lambda view: view.__dlpack_device__()), "field": a_field},
+        {
+            "repr": of_view(repr),
+            "_repr_html_": of_view(lambda view: view._repr_html_()),
+            "__dlpack_device__": of_view(lambda view: view.__dlpack_device__()),
+            "field": a_field,
+        },
     ),
     "`explain(v, stream=B)`": (
         tuple(DLPACK),

@@ -345,14 +345,15 @@ def test_the_events_of_a_primary_context_end_with_its_reset(options: tuple[str, 
 
 
 def test_a_pool_whose_events_are_dead_is_dropped_and_the_order_made(track: Track) -> None:
-    """After a record that fails as for a dead event, the pool is dropped and one new event is tried."""
+    """After a record that fails as for a dead event, and fails again beside a new one, the pool is dropped."""
     view = track.view(track.a)
     view.on(track.b)
     track.machine.clear()
-    track.control.fault("cuEventRecord", 400)
+    for nth in (1, 3):
+        track.control.fault("cuEventRecord", 400, nth)
     view.on(track.b)
     assert track.machine.names().count("cuEventCreate") == 1
-    assert track.machine.order() == [("cuEventRecord", track.a), *one_event(track.a, track.b)]
+    assert track.machine.order() == [*2 * [("cuEventRecord", track.a)], *one_event(track.a, track.b)]
     track.machine.clear()
     view.on(track.b)
     assert track.machine.names().count("cuEventCreate") == 0

@@ -238,17 +238,18 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         };
         let edge = guard.return_edge();
         let finished = guard.finish();
-        let (owner, stream) = (self.array().owner(), self.stream);
+        let (array, stream) = (self.array(), self.stream);
+        let (owner, device) = (array.owner(), array.device());
         if self.is_elsewhere() {
             // The stream cannot be named here.
             let context = stream.context();
             detach(|| context.record_err(context.synchronize()));
         } else if finished.is_err() {
             // Nothing else waits for the work.
-            detach(|| keep::wait_or_keep(owner, stream));
+            detach(|| keep::wait_or_keep(owner, device, stream));
         } else if self.may_host_write || matches!(edge, ReturnEdge::Unknown | ReturnEdge::NotNeeded)
         {
-            detach(|| keep::until_done(owner, stream));
+            detach(|| keep::until_done(owner, device, stream));
         }
         self.view.ended(edge, self.stream);
         finished

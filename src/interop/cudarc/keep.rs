@@ -15,6 +15,7 @@ use cudarc::driver::CudaStream;
 use super::in_context::within;
 use super::stream::number_of;
 use crate::driver;
+use crate::protocol::device::Device;
 use crate::protocol::stream::{Capture, Stream};
 use crate::view::{Owner, detach, keep};
 
@@ -22,10 +23,10 @@ use crate::view::{Owner, detach, keep};
 ///
 /// The work of a stream that is being captured comes later, when the graph is launched, which keeps the owner itself
 /// ([`by_graph`]): this is for what was enqueued before the capture.
-pub(super) fn until_done(owner: &Owner, stream: &CudaStream) {
+pub(super) fn until_done(owner: &Owner, device: Device, stream: &CudaStream) {
     within(Arc::clone(stream.context()), |context| {
         if let (Ok(driver), Ok(number)) = (driver::driver(), number_of(stream))
-            && keep::until_done(driver, number, owner).is_ok()
+            && keep::until_done(driver, number, owner, device).is_ok()
         {
             return;
         }
@@ -35,11 +36,11 @@ pub(super) fn until_done(owner: &Owner, stream: &CudaStream) {
 
 /// Waits for `stream`. Of a stream that a capture forbids the host to wait for, a share of `owner` is dropped when what
 /// it holds now is done.
-pub(super) fn wait_or_keep(owner: &Owner, stream: &CudaStream) {
+pub(super) fn wait_or_keep(owner: &Owner, device: Device, stream: &CudaStream) {
     within(Arc::clone(stream.context()), |context| {
         if let (Ok(driver), Ok(number)) = (driver::driver(), number_of(stream))
             && driver.capture(number) != Ok(Capture::Idle)
-            && keep::until_done(driver, number, owner).is_ok()
+            && keep::until_done(driver, number, owner, device).is_ok()
         {
             return;
         }

@@ -90,9 +90,10 @@ extern "C" fn on_pending_call(_: *mut std::ffi::c_void) -> std::ffi::c_int {
 fn drain(_py: Python<'_>) {
     thread_exit::guard();
     for node in QUEUE.take() {
-        view::DRAINED.add();
         // SAFETY: a node of the queue is initialised, and `take` gives up its ownership; the GIL is held (`_py`).
         unsafe { Node::end(node) };
+        // A thread that waits for memory counts on its being back by then.
+        view::DRAINED.add();
     }
 }
 

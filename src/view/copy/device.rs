@@ -222,7 +222,7 @@ impl Copy<'_> {
 
     /// Keeps the source's owner until `stream`, whose context is current, has read it: nothing else orders its end.
     fn keep_source(&self, stream: Stream) {
-        keep::by_stream(self.driver, stream, self.view.owner());
+        keep::by_stream(self.driver, stream, self.view.owner(), self.view.device());
     }
 
     /// Makes the view of the copy.

@@ -111,8 +111,8 @@ fn fetched(
     block: HostBlock,
 ) -> Result<HostBlock, Error> {
     if let Err(refused) = driver.stream_synchronize(stream) {
-        keep::by_stream(driver, stream, view.owner());
-        keep::by_stream(driver, stream, &Owner::new(block));
+        keep::by_stream(driver, stream, view.owner(), view.device());
+        keep::by_stream(driver, stream, &Owner::new(block), Device::HOST);
         return Err(refused.into());
     }
     Ok(block)

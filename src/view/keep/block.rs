@@ -5,7 +5,7 @@ use std::thread::{self, ThreadId};
 
 use super::room::Due;
 use crate::driver::{
-    Context, ContextGuard, ContextId, Driver, DriverError, Lease, Place, Relaxed, is_primary,
+    Context, ContextGuard, ContextId, Driver, DriverError, Lease, Relaxed, is_primary,
 };
 use crate::protocol::stream::{Capture, Stream};
 use crate::view::Kept;
@@ -358,9 +358,17 @@ impl Block {
         }
     }
 
-    /// Whether the memory is there although its context is gone: that of a pool is, as long as the device is in use.
-    fn outlives_its_context(&self) -> bool {
-        self.memory == Memory::Pool && self.driver.primary_context_active(self.ordinal) == Ok(true)
+    /// Makes a context current in which the memory can be freed although its own is gone: that of a pool is there as long
+    /// as the device's primary context has not been reset, which it may have been if that was its own.
+    fn elsewhere(&self) -> Option<ContextGuard<'static>> {
+        if self.memory != Memory::Pool {
+            return None;
+        }
+        let was_active = self.driver.primary_context_active(self.ordinal);
+        let there = ContextGuard::of_device(self.driver, self.ordinal).ok()?;
+        let primary = self.driver.current_context().ok()?;
+        let is_reset = was_active != Ok(true) && primary == Some(self.home.context);
+        (!is_reset).then_some(there)
     }
 
     /// Gives the memory back; on a thread of ours, whose context changes. Only memory of a pool is freed without a
@@ -383,9 +391,7 @@ impl Block {
             }
             Ok(false) => {}
         }
-        if self.outlives_its_context() {
-            let place = Place::cuda(self.ordinal, self.pointer);
-            let _elsewhere = ContextGuard::of_memory(self.driver, &place).ok();
+        if let Some(_there) = self.elsewhere() {
             // SAFETY: no work is pending, by this function's contract, as memory of a pool has no call that waits; it is
             // still there: no call has been made, or one that had no context to free it in.
             let _ = unsafe { self.give_back() };

@@ -19,8 +19,10 @@ enum Ends {
 /// An owner whose memory a stream uses.
 pub(super) struct Owned {
     pub(super) driver: &'static dyn Driver,
-    /// The device of the stream; that of the memory, unless the stream reaches another one's.
+    /// The device of the stream.
     pub(super) ordinal: i32,
+    /// The device of the memory, as far as it is known.
+    pub(super) memory_ordinal: i32,
     pub(super) used: Use,
     pub(super) owner: Owner,
 }
@@ -33,7 +35,7 @@ impl Held {
     }
 
     pub(super) fn owner(owned: Owned) -> Self {
-        let due = Due::new(owned.ordinal);
+        let due = Due::new(owned.memory_ordinal);
         let ends = Ends::Owner(owned);
         Self { ends, due }
     }

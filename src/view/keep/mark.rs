@@ -57,6 +57,11 @@ impl Markers {
         }
     }
 
+    /// How many threads there are.
+    pub(super) const fn threads(&self) -> usize {
+        self.threads
+    }
+
     fn add(&mut self) {
         let (driver, answer, left) = (self.driver, self.answer, Arc::clone(&self.left));
         let thread = thread::Builder::new().name("cai-dlpack-mark".into());

@@ -24,8 +24,9 @@
 //! | memory for a consumer that named no stream (-1, the host) | all work of every device in use | the same |
 //! | memory for a stream, also while a thread waits for the device to end it, if none is left for the next copy for it | nothing: that copy's work comes later in the order of the stream | no call: the copy takes it over |
 //!
-//! A thread that finds no memory waits for any of these ([`room`]), but for what is stuck: behind a capture, which may be its
-//! own, or as the driver does not answer.
+//! A thread that finds no memory waits for any of these ([`room`]), also for owners that only a thread with the GIL ends; but
+//! no longer than it takes to ask again for what is stuck: behind a capture, which may be its own, behind eight streams whose
+//! marks block, or as the driver does not answer.
 //!
 //! If the driver refuses the wait, the memory or owner is kept, and the wait is tried again. If it refuses the call that
 //! frees, the memory is lost: "this function may also return error codes from previous, asynchronous launches" (driver API),
@@ -169,15 +170,16 @@ pub(crate) fn with_room<E: From<DriverError>>(
         made => return Ok(made?),
     }
     let ordinal = device_of(driver, place)?;
-    let mut can_mark = true;
+    let (mut can_mark, mut seen) = (true, None);
     loop {
-        let seen = room::changes(ordinal);
+        let now = room::Seen::now(ordinal, seen);
+        seen = Some(now);
         // A refused mark is left to the threads that wait for the device.
         can_mark = can_mark && poll::mark_own(driver, used);
         match allocate() {
             Err(error) if error.is_out_of_memory() => {
                 poll::hurry(driver);
-                if !room::wait(ordinal, seen) {
+                if !room::wait(ordinal, now) {
                     return Err(error.into());
                 }
                 may_go_on()?;

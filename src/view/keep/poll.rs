@@ -12,6 +12,7 @@ use super::mark::{Markers, PATIENCE};
 use super::room;
 use crate::driver::{ContextGuard, Driver, DriverError, Lease, RELAXED, Relaxed};
 use crate::process::signals;
+use crate::protocol::device::Device;
 use crate::protocol::stream::Stream;
 use crate::view::Owner;
 
@@ -115,18 +116,27 @@ pub(crate) fn round(_driver: &'static dyn Driver) {
 /// is dropped once the device has done its work. What the capture holds is no work of the stream's: its graph keeps the
 /// owner ([`by_graph`](super::by_graph)).
 ///
+/// A thread that finds no memory on `device`, of which the owner's is, waits for the owner; if it is no CUDA device's, one
+/// that finds none on the stream's.
+///
 /// # Errors
 /// The driver's refusal of a mark. Nothing waits for the stream then.
 pub(crate) fn until_done(
     driver: &'static dyn Driver,
     stream: Stream,
     owner: &Owner,
+    device: Device,
 ) -> Result<(), DriverError> {
     let used = Use::new(driver, Some(stream))?;
     let event = used.home.record(driver, stream)?;
+    let ordinal = driver.current_device()?;
     let held = Held::owner(Owned {
         driver,
-        ordinal: driver.current_device()?,
+        ordinal,
+        memory_ordinal: match device.device_type {
+            Device::CUDA => device.id,
+            _ => ordinal,
+        },
         used,
         owner: owner.share(),
     });
@@ -139,8 +149,14 @@ pub(crate) fn until_done(
 
 /// Like [`until_done`]; if the driver refuses that, the host waits for the stream, and if it cannot, the share stays for
 /// ever.
-pub(crate) fn by_stream(driver: &'static dyn Driver, stream: Stream, owner: &Owner) {
-    if until_done(driver, stream, owner).is_err() && driver.stream_synchronize(stream).is_err() {
+pub(crate) fn by_stream(
+    driver: &'static dyn Driver,
+    stream: Stream,
+    owner: &Owner,
+    device: Device,
+) {
+    let marked = until_done(driver, stream, owner, device);
+    if marked.is_err() && driver.stream_synchronize(stream).is_err() {
         std::mem::forget(owner.share());
     }
 }
@@ -340,7 +356,7 @@ impl Keeper {
             News::Unmarked(held) => self.unmarked.push(held),
             News::Mark(used, mark) => {
                 let begun = self.marking.iter().position(|at| at.used == used);
-                let held = begun.map(|at| self.marking.swap_remove(at).held);
+                let held = begun.map(|at| self.marking.remove(at).held);
                 self.marked(used, mark, held.unwrap_or_default());
             }
             News::Ended(owner) => drop(owner),
@@ -393,9 +409,14 @@ impl Keeper {
             let waited = oldest.map_or(Duration::ZERO, |since| since.elapsed());
             markers.grow(self.marking.len(), waited);
         }
-        // One that blocks is not asked about captures any more.
-        let blocked = (self.marking.iter_mut()).filter(|at| at.since.elapsed() > PATIENCE);
-        blocked.for_each(|marking| set_stuck(&mut marking.held, false));
+        // A mark that blocks is not asked about captures any more, as the threads take the oldest. One that no thread has
+        // taken may be of a capture, that of a waiting thread.
+        let threads = self.markers.as_ref().map_or(0, Markers::threads);
+        for (at, marking) in self.marking.iter_mut().enumerate() {
+            if marking.since.elapsed() > PATIENCE {
+                set_stuck(&mut marking.held, at >= threads);
+            }
+        }
     }
 
     fn mark_one(&mut self, driver: &'static dyn Driver, used: Use, held: Vec<Held>) {

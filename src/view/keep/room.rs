@@ -4,10 +4,14 @@ use std::cell::Cell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::view::stats;
+
 /// One tally for each device.
 static TALLIES: Mutex<Vec<Tally>> = Mutex::new(Vec::new());
 /// Long enough for each question about what is stuck to be asked again.
 const AGAIN: Duration = Duration::from_millis(20);
+/// How often a thread looks whether owners have ended that wait for the GIL.
+const PAUSE: Duration = Duration::from_micros(500);
 /// Signalled at each change.
 static CHANGED: Condvar = Condvar::new();
 
@@ -90,25 +94,49 @@ pub(super) fn changed(ordinal: i32) {
     change(ordinal, |_| ());
 }
 
-/// Returns a number that grows with each change for a device.
-pub(super) fn changes(ordinal: i32) -> u64 {
-    with_tally(ordinal, |tally| tally.changes)
+/// What a thread has seen of a device before it asked for memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    changes: u64,
+    /// How many owners had been handed to those who end them by then: an owner that only a thread with the GIL can end
+    /// is no [`Due`] any more, and its memory is not back yet.
+    queued: u64,
 }
 
-/// Blocks until there is a change that is not among those `seen`; returns false if there is none to wait for. What is stuck
-/// is waited for as long as it takes to ask about it again: its capture may have ended.
-pub(super) fn wait(ordinal: i32, seen: u64) -> bool {
-    let (mut tallies, begun) = (lock(), Instant::now());
+impl Seen {
+    /// What there is now. Without a change since `before` nothing that was handed on later is waited for: another thread
+    /// might go on for ever.
+    pub(super) fn now(ordinal: i32, before: Option<Self>) -> Self {
+        let changes = with_tally(ordinal, |tally| tally.changes);
+        match before.filter(|before| before.changes == changes) {
+            Some(before) => before,
+            None => Self {
+                changes,
+                queued: stats::QUEUED.get(),
+            },
+        }
+    }
+}
+
+/// Blocks until there is a change that was not `seen`; returns false if there is none to wait for. What is stuck is waited
+/// for as long as it takes to ask about it again: its capture may have ended.
+pub(super) fn wait(ordinal: i32, seen: Seen) -> bool {
+    let (mut tallies, begun, mut was_queued) = (lock(), Instant::now(), false);
     loop {
+        let is_queued = stats::DRAINED.get() < seen.queued;
         let tally = of(&mut tallies, ordinal);
         let left = match (tally.due, tally.stuck) {
+            _ if was_queued && !is_queued => return true,
+            // No thread with the GIL says when it has ended one.
+            (0, 0) if is_queued => PAUSE,
             (0, 0) => Duration::ZERO,
             (0, _) => AGAIN.saturating_sub(begun.elapsed()),
             _ => Duration::MAX,
         };
-        if tally.changes != seen || left.is_zero() {
-            return tally.changes != seen;
+        if tally.changes != seen.changes || left.is_zero() {
+            return tally.changes != seen.changes;
         }
+        was_queued |= is_queued;
         let waited = CHANGED.wait_timeout(tallies, left);
         tallies = waited.unwrap_or_else(PoisonError::into_inner).0;
     }
@@ -155,9 +183,9 @@ mod tests {
     #[test]
     fn a_thread_waits_for_what_is_due_and_not_stuck() {
         let ordinal = 0x0700;
-        assert!(!wait(ordinal, changes(ordinal)), "nothing is due");
+        assert!(!wait(ordinal, Seen::now(ordinal, None)), "nothing is due");
         for is_stuck in [false, true] {
-            let seen = changes(ordinal);
+            let seen = Seen::now(ordinal, None);
             let mut due = Due::new(ordinal);
             let waits = thread::spawn(move || wait(ordinal, seen));
             thread::sleep(Duration::from_millis(5));
@@ -166,14 +194,14 @@ mod tests {
             if !is_stuck {
                 drop(due);
                 assert!(waits.join().expect("no panic"));
-                assert!(!wait(ordinal, changes(ordinal)));
+                assert!(!wait(ordinal, Seen::now(ordinal, None)));
                 continue;
             }
             assert!(waits.join().expect("no panic"));
-            assert!(!wait(ordinal, changes(ordinal)), "it is stuck");
-            let seen = changes(ordinal);
+            assert!(!wait(ordinal, Seen::now(ordinal, None)), "it is stuck");
+            let seen = Seen::now(ordinal, None);
             due.set_stuck(false);
-            let other = thread::spawn(move || wait(ordinal + 1, changes(ordinal + 1)));
+            let other = thread::spawn(move || wait(ordinal + 1, Seen::now(ordinal + 1, None)));
             assert!(!other.join().expect("no panic"), "another device");
             assert!(wait(ordinal, seen));
         }
@@ -186,7 +214,7 @@ mod tests {
         let mut due = Due::new(ordinal);
         due.set_stuck(true);
         for is_loose in [false, true] {
-            let (seen, begun) = (changes(ordinal), Instant::now());
+            let (seen, begun) = (Seen::now(ordinal, None), Instant::now());
             let waits = thread::spawn(move || wait(ordinal, seen));
             if is_loose {
                 due.set_stuck(false);
@@ -201,7 +229,7 @@ mod tests {
     fn a_change_wakes_a_thread() {
         let ordinal = 0x0710;
         let _due = Due::new(ordinal);
-        let seen = changes(ordinal);
+        let seen = Seen::now(ordinal, None);
         let waits = thread::spawn(move || wait(ordinal, seen));
         changed(ordinal);
         assert!(waits.join().expect("no panic"));

@@ -194,9 +194,9 @@ fn a_wait_for_a_device_is_counted() {
     let driver = script();
     let site = used(driver, Some(STREAM)).site(driver).expect("an answer");
     let site = site.expect("a context");
-    let seen = room::changes(site.ordinal);
+    let seen = room::Seen::now(site.ordinal, None);
     assert!(site.settle(driver));
-    assert!(room::changes(site.ordinal) > seen);
+    assert!(room::wait(site.ordinal, seen), "a change");
 }
 
 /// The devices of a use that may be anywhere are those in use, but its own.

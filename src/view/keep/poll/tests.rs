@@ -53,6 +53,7 @@ fn owner(driver: &'static Script, stream: Stream) -> (Held, Arc<AtomicBool>) {
     let held = Held::owner(Owned {
         driver,
         ordinal: 0,
+        memory_ordinal: 0,
         used: used(driver, stream),
         owner,
     });
@@ -279,6 +280,24 @@ fn what_has_no_answer_is_stuck() {
     assert!(keeper.is_idle());
 }
 
+/// A thread that finds no memory waits for an owner of memory of that device, whatever device the stream is of.
+#[test]
+#[cfg_attr(miri, ignore = "starts a thread that ends with the process")]
+fn an_owner_counts_for_the_device_of_its_memory() {
+    let driver = script();
+    driver.primary(0, CONTEXT);
+    for (device, ordinal) in [(Device::cuda(0x0a10), 0x0a10), (Device::HOST, 0)] {
+        let (owner, ended) = telling();
+        let seen = room::Seen::now(ordinal, None);
+        until_done(driver, STREAM, &owner, device).expect("a mark");
+        drop(owner);
+        while !ended.load(Ordering::Acquire) {
+            thread::yield_now();
+        }
+        assert!(room::wait(ordinal, seen), "its end is a change there");
+    }
+}
+
 /// An owner's end may make a copy on the thread that all memory waits for: without memory it is refused at once.
 #[test]
 #[cfg_attr(miri, ignore = "starts a thread that ends with the process")]
@@ -297,7 +316,7 @@ fn an_owners_end_waits_for_no_memory() {
     driver.primary(0, CONTEXT);
     let (refused, ends) = mpsc::channel();
     let owner = Owner::new(Copies(driver, used(driver, STREAM), refused));
-    until_done(driver, STREAM, &owner).expect("a mark");
+    until_done(driver, STREAM, &owner, Device::cuda(0)).expect("a mark");
     drop(owner);
     let waited = ends.recv_timeout(Duration::from_secs(20));
     assert_eq!(waited, Ok(true));

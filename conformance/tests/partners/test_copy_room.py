@@ -1,0 +1,198 @@
+"""A thread that finds no memory waits for all that is on its way back, and for nothing that may be its own to end."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import cai_dlpack as cd
+import pytest
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import Cai, interface
+from conformance.tests.interpreter.process import on_the_simulator
+from conformance.tests.ownership.waiting import until
+from conformance.tests.partners.copying import copy_for, is_at_most, memory, settled, view, wait
+from conformance.tests.simulated.machine import Machine
+
+MEBIBYTE, SOON = 1 << 20, 0.03
+
+pytestmark = pytest.mark.usefixtures("schedule")
+
+
+@contextmanager
+def full(machine: Machine) -> Iterator[None]:
+    """Lets the devices take no MiB more."""
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    machine._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    everything = machine.control.get("memory")
+    machine.control.set("memory", total.value - free.value + MEBIBYTE // 2)
+    try:
+        yield
+    finally:
+        machine.control.set("memory", everything)
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_memory_that_a_stream_of_any_device_reads(device: int, machine: Machine) -> None:
+    """A copy's memory comes back once the stream is done that reads it, also if that is of another device."""
+    source = view(memory(machine, "device", MEBIBYTE), MEBIBYTE)
+    first, second, reader = machine.stream(0), machine.stream(0), machine.stream(device)
+    machine.set_current(0)
+    before = settled(machine)
+    copied = cd.from_dlpack(source, copy=True, stream=first)
+    assert wait(machine, first) == 0
+    gate = machine.control.gate(reader)
+    tensor = copy_for(cd.view(copied, producer_stream=None), reader)
+    machine.set_current(0)
+    with full(machine):
+        del copied
+        threading.Timer(SOON, gate.open).start()
+        abi.release(copy_for(source, second))
+    abi.release(tensor)
+    assert wait(machine, reader) == wait(machine, second) == 0
+    assert until(partial(is_at_most, machine, before))
+
+
+class Holder(Cai):
+    """An array of Python's that keeps a copy."""
+
+    def __init__(self, tensor: abi.Read, stream: int) -> None:
+        self.tensor = tensor
+        super().__init__(interface(shape=(MEBIBYTE,), typestr="|u1", data=(tensor.data, False), stream=stream))
+
+    def __del__(self) -> None:
+        abi.release(self.tensor)
+
+
+@pytest.mark.parametrize("busy", [0, 1, 3])
+def test_memory_that_a_python_object_holds(busy: int, machine: Machine) -> None:
+    """The object ends on a thread that has to wait for the GIL, behind others that want it, too."""
+    pointer, first, second = machine.managed_memory(MEBIBYTE), machine.stream(), machine.stream()
+    machine.set_current(0)
+    source = cd.view(Cai(interface(shape=(MEBIBYTE,), typestr="|u1", data=(pointer, False))), producer_stream=None)
+    before, is_over = settled(machine), threading.Event()
+
+    def spin() -> None:
+        while not is_over.is_set():
+            sum(range(1000))
+
+    threads = [threading.Thread(target=spin) for _ in range(busy)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(5):
+            holder = Holder(copy_for(source, first), first)
+            gate = machine.control.gate(first)
+            tensor = copy_for(cd.view(holder), first)
+            with full(machine):
+                del holder
+                threading.Timer(SOON, gate.open).start()
+                abi.release(copy_for(source, second))
+            abi.release(tensor)
+            assert wait(machine, first) == wait(machine, second) == 0
+            assert until(partial(is_at_most, machine, before))
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+
+
+CAPTURED = """
+import ctypes, os, threading
+from pathlib import Path
+import cai_dlpack as cd
+from cai_conformance import Sim
+from conformance.tests.dlpack import abi
+from conformance.tests.ownership.waiting import until
+from conformance.tests.partners.copying import copy_for, memory, view, wait
+from conformance.tests.simulated.capture import RELAXED, Captures
+from conformance.tests.simulated.machine import Machine
+
+def marking():
+    names = [task.joinpath("comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    return names.count("cai-dlpack-mark")
+
+machine = Machine(Sim())
+machine.set_current(1)
+machine.set_current(0)
+source, there = view(machine.device_memory(4096), 4096), machine.device_memory(8, 1)
+captured, other = machine.stream(0), machine.stream(0)
+streams, small = [machine.stream(1) for _ in range(8)], view(machine.device_memory(8, 1), 8)
+machine.set_current(0)
+tensor = copy_for(source, captured)
+assert wait(machine, captured) == 0
+machine.set_current(1)
+for stream in streams:
+    made = copy_for(small, stream)
+    assert wait(machine, stream) == 0
+    machine.control.gate(stream)
+    while machine.control.pending(stream) < 5:
+        machine.control.store(stream, there, bytes(1))
+    abi.release(made)
+machine.set_current(0)
+assert until(lambda: marking() == 8), marking()
+Captures(machine).begin(captured, RELAXED)
+abi.release(tensor)
+free, total = ctypes.c_size_t(), ctypes.c_size_t()
+machine._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+machine.control.set("memory", total.value - free.value)
+threading.Timer(20, os._exit, [1]).start()
+try:
+    copy_for(source, other)
+except cd.DriverError as error:
+    os._exit(0 if "OUT_OF_MEMORY" in str(error) else 2)
+os._exit(3)
+"""
+
+
+@pytest.mark.parametrize("schedule", ["lazy", "threaded"])
+def test_what_no_thread_can_mark_may_hang_on_the_waiting_threads_capture(schedule: str) -> None:
+    """As many streams are full as there are threads that mark: none asks about the stream that is captured here."""
+    done = on_the_simulator(CAPTURED, "--schedule", schedule, "--queue", "5")
+    assert done.returncode == 0, done.stderr
+
+
+POOL = """
+import ctypes
+from functools import partial
+import cai_dlpack as cd
+from cai_conformance import Sim
+from conformance.tests.doubles.producers import Cai, interface
+from conformance.tests.dlpack import abi
+from conformance.tests.ownership.waiting import until
+from conformance.tests.partners.copying import copy_for, is_at_most, settled, wait
+from conformance.tests.simulated.machine import Machine
+machine = Machine(Sim())
+home, made = machine.create_context(0), ctypes.c_uint64()
+machine.enter(home)
+machine._call("cuMemAlloc_v2", ctypes.byref(made), ctypes.c_size_t(8))
+source = cd.view(Cai(interface(shape=(8,), typestr="|u1", data=(made.value, False))), producer_stream=None)
+before = settled(machine)
+for is_ended_first in [True, False] * 5:
+    ending, stream = machine.create_context(0), ctypes.c_void_p()
+    machine.enter(ending)
+    machine._call("cuStreamCreate", ctypes.byref(stream), 1)
+    tensor = copy_for(source, stream.value)
+    assert wait(machine, stream.value) == 0
+    machine.enter(home)
+    if is_ended_first:
+        machine.destroy_context(ending)
+    abi.release(tensor)
+    if not is_ended_first:
+        machine.destroy_context(ending)
+is_active, flags = ctypes.c_int(), ctypes.c_uint()
+machine._call("cuDevicePrimaryCtxGetState", 0, ctypes.byref(flags), ctypes.byref(is_active))
+assert not is_active.value
+assert until(partial(is_at_most, machine, before)), machine.control.live()
+"""
+
+
+@pytest.mark.parametrize("schedule", ["lazy", "threaded"])
+def test_memory_of_a_pool_outlives_its_context(schedule: str) -> None:
+    """Also while the device's primary context is not in use: another context works on."""
+    done = on_the_simulator(POOL, "--schedule", schedule)
+    assert done.returncode == 0, done.stderr
