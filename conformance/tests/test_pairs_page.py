@@ -1,4 +1,4 @@
-"""docs/pairs.md, against every pair of the libraries that are installed: what it says is taken is taken, and nothing else."""
+"""docs/pairs.md, against every pair of the libraries that are installed: what it says is taken is, and nothing else."""
 
 from __future__ import annotations
 

@@ -60,8 +60,9 @@ def main() -> None:
     copy(pages)
     settings = (ROOT / "docs" / "site" / "mkdocs.yml").read_text(encoding="utf-8")
     (folder / "mkdocs.yml").write_text(f"docs_dir: {pages}\nsite_dir: {folder / 'html'}\n{settings}", encoding="utf-8")
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--config-file", str(folder / "mkdocs.yml")]
-    subprocess.run(command, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+    options = ["--quiet", "--strict", "--config-file", str(folder / "mkdocs.yml")]
+    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    subprocess.run([sys.executable, "-m", "mkdocs", "build", *options], check=True, env=quiet)
 
 
 if __name__ == "__main__":
