@@ -42,7 +42,11 @@ impl<'d> Lease<'d> {
         }
         let fresh = Self::fresh(driver, stream).map(lease)?;
         match driver.event_record(kept.event, stream) {
-            Ok(()) => Ok(kept),
+            Ok(()) => {
+                // Else a stream that ends while it is marked would leave one more for each mark.
+                fresh.destroy();
+                Ok(kept)
+            }
             Err(_) => {
                 // Dead: neither kept nor destroyed, nor is what was put beside it.
                 std::mem::forget(kept);
@@ -107,7 +111,7 @@ impl<'d> Lease<'d> {
         self.driver.event_query(self.event)
     }
 
-    /// Ends an event that a capture may have recorded, which can be asked nothing.
+    /// Ends an event that is not kept: a capture may have recorded it, or it is one too many.
     pub(crate) fn destroy(self) {
         // A failure leaves one event too many.
         let _ = self.driver.event_destroy(self.event);
