@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from typing import Any
 from xml.etree import ElementTree
 
 import cai_dlpack as cd
@@ -20,11 +21,11 @@ def facts(text: str) -> dict[str, str]:
     return dict(re.findall(r"(\w+)=(\([^)]*\)|0x\w+|\d+ \([a-z-]+\)|[\w.]+)", text))
 
 
-def drawn(rng: random.Random) -> np.ndarray:
+def drawn(rng: random.Random) -> Any:
     shape = tuple(rng.choice([1, 2, 3, 5, 7, 12]) for _ in range(rng.randrange(5)))
     array = np.zeros(shape, rng.choice(["f4", "i2", "?", "c16"]))
-    steps = tuple(slice(None, None, rng.choice([1, 1, 2, -1])) for _ in shape)
-    return array[(..., *steps)].transpose(rng.sample(range(len(shape)), len(shape)))
+    steps: Any = (..., *(slice(None, None, rng.choice([1, 1, 2, -1])) for _ in shape))
+    return array[steps].transpose(rng.sample(range(len(shape)), len(shape)))
 
 
 @pytest.mark.parametrize("seed", range(200))
