@@ -242,8 +242,8 @@ def test_each_declared_function_has_a_case(machine: Machine) -> None:
     assert set(calls(machine)) == set(FUNCTIONS)
 
 
-#: Called by CPython, `copy`, `pickle` and NumPy, not by users.
-OF_PROTOCOLS = {"__array__", "__copy__", "__deepcopy__", "__reduce__"}
+#: Called by CPython, `copy`, `pickle`, NumPy and notebooks, not by users.
+OF_PROTOCOLS = {"__array__", "__copy__", "__deepcopy__", "__reduce__", "_repr_html_"}
 
 
 def test_each_method_is_declared() -> None:

@@ -37,6 +37,12 @@ impl PyCaiView {
         new_ints(py, self.view().descriptor().shape().iter().copied())
     }
 
+    /// The number of elements: 1 for an array without axes.
+    #[getter]
+    fn size<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        new_uint(py, self.view().descriptor().len())
+    }
+
     /// The element type. Equals every spelling of it: "float32", `np.float32`, `torch.float32`.
     #[getter]
     fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDType>> {
@@ -83,6 +89,18 @@ impl PyCaiView {
         is_even
             .then(|| new_ints(py, strides.iter().copied()))
             .transpose()
+    }
+
+    /// Whether the elements are adjacent, the last axis fastest; so are those of an array without elements.
+    #[getter]
+    fn is_c_contiguous(&self) -> Option<bool> {
+        Some(self.view().descriptor().layout().is_c_contiguous())
+    }
+
+    /// Whether the elements are adjacent, the first axis fastest; so are those of an array without elements.
+    #[getter]
+    fn is_f_contiguous(&self) -> Option<bool> {
+        Some(self.view().descriptor().layout().is_f_contiguous())
     }
 
     /// The address of the first element (index 0 on every axis); 0 for an array of size 0. On a device whose memory

@@ -63,6 +63,12 @@ pub(crate) fn array<'py>(
         return Err(buffer::unreadable(descriptor, bits_of(descriptor).is_ok()).into());
     }
     let numpy = py.import(new_str(py, "numpy")?)?;
+    // `asarray` goes on by another way after an error. Memory of its own, which can be written, is what `from_dlpack` gives
+    // an array without elements.
+    let importer = match descriptor.len() {
+        0 => new_str(py, "asarray")?,
+        _ => new_str(py, "from_dlpack")?,
+    };
     let array = match bits_of(descriptor)? {
         None if descriptor.cai_only().is_some() => {
             let dtype = PyDType::of(descriptor).numpy(py)?;
@@ -81,7 +87,7 @@ pub(crate) fn array<'py>(
             let array = numpy.call_method1(new_str(py, "asarray")?, (items,))?;
             array.call_method1(new_str(py, "view")?, (dtype,))?
         }
-        None => numpy.call_method1(new_str(py, "asarray")?, (this,))?,
+        None => numpy.call_method1(importer, (this,))?,
         Some(bits) => {
             let dtype = PyDType::of(descriptor).numpy(py)?;
             let options = Options {
@@ -91,7 +97,7 @@ pub(crate) fn array<'py>(
             this.get().prepare()?;
             let bits = route::own(this.get().view().clone(), &options)?;
             let bits = PyCaiView::derive(this, bits)?;
-            let bits = numpy.call_method1(new_str(py, "asarray")?, (bits.into_object(py)?,))?;
+            let bits = numpy.call_method1(importer, (bits.into_object(py)?,))?;
             bits.call_method1(new_str(py, "view")?, (dtype,))?
         }
     };

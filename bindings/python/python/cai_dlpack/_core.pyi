@@ -197,6 +197,10 @@ class CaiView:
         """The extents, in elements."""
 
     @property
+    def size(self) -> int:
+        """The number of elements: 1 for an array without axes."""
+
+    @property
     def dtype(self) -> DType:
         """The element type. Equals every spelling of it: "float32", `np.float32`, `torch.float32`."""
 
@@ -225,6 +229,14 @@ class CaiView:
     @property
     def elem_strides(self) -> tuple[int, ...] | None:
         """The strides in elements, one for each axis; None if one is no whole number, which only CAI can say."""
+
+    @property
+    def is_c_contiguous(self) -> bool:
+        """Whether the elements are adjacent, the last axis fastest; so are those of an array without elements."""
+
+    @property
+    def is_f_contiguous(self) -> bool:
+        """Whether the elements are adjacent, the first axis fastest; so are those of an array without elements."""
 
     @property
     def ptr(self) -> int:
