@@ -364,7 +364,7 @@ pub static PARTNERS: &[Partner] = &[
         },
         more: &[Call {
             advice: "streams 1 and 2 are not waited for: pass `v.synchronize()`, or `v.on(s)` of a handle",
-            refuses: &[Gaps, BeyondNumpy],
+            refuses: &[Gaps, BeyondDlpack, BeyondNumpy],
             ignores: "it keeps no reference to the view; it copies memory of the CPU, which it takes too, by NumPy",
             drops: &[Drops::ReadOnly, Drops::Width],
             ..interface("import jax.numpy as jnp", "jnp.asarray(v)", Waits::Stream)
@@ -485,6 +485,10 @@ pub static PARTNERS: &[Partner] = &[
             Fault {
                 what: "negative strides: asks for 2^64 bytes less a few, MemoryError",
                 reproduction: "`paddle.from_dlpack(np.arange(4)[::-1]).numpy()`",
+            },
+            Fault {
+                what: "device memory, by a build without CUDA: segmentation fault before the array is asked for anything",
+                reproduction: "`paddle.from_dlpack(v)` of a `v` on a device",
             },
             Fault {
                 what: "imported after TensorFlow 2.21.0: segmentation fault in protobuf",

@@ -14,6 +14,7 @@ import tvm_ffi
 from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.expectations.refusal import check_refusal, refuse
 from conformance.tests.interpreter.threads import THREADS_INHERIT
+from conformance.tests.simulated.capture import GLOBAL, RELAXED, THREAD_LOCAL, Captures
 from conformance.tests.simulated.machine import Machine, one_event
 from conformance.tests.streams.race import LEGACY, PER_THREAD, Calls, Track
 
@@ -162,3 +163,55 @@ def test_a_wrong_ordinal(ordinal: Any, raises: type[Exception], rule: str, track
     make: Callable[[], object] = lambda: cd.use_stream(track.b, device_id=ordinal)  # noqa: E731
     check_refusal(refuse(make, raises), rule, "device_id")
     assert asked(track, machine) == one_event(track.a, LEGACY)
+
+
+ORDERING = {"cuEventRecord", "cuStreamWaitEvent", "cuStreamSynchronize", "cuCtxSynchronize"}
+
+
+@pytest.mark.parametrize("sync", ["event", "host"])
+@pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL, RELAXED])
+@pytest.mark.parametrize("captured", ["ready", "block", "blocking"])
+def test_a_bare_request_that_is_refused_touches_no_stream(
+    captured: str, mode: int, sync: Any, track: Track, machine: Machine
+) -> None:
+    """In a block there are two orders: what forbids the second is found before the first is made."""
+    blocking, captures = machine.stream(0, 0), Captures(machine)
+    streams = {"ready": [track.a], "block": [track.b], "blocking": [blocking]}[captured]
+    view = cd.view(track.producer(track.a))
+    for stream in streams:
+        captures.begin(stream, mode)
+    machine.clear()
+    with cd.use_stream(track.b), cd.policy(sync=sync):
+        refused = refuse(lambda: view.__dlpack__(), BufferError)
+    made = ORDERING & {*machine.names()}
+    for stream in streams:
+        captures.end(stream)
+    assert refused.rule in {"capture-legacy", "capture-consumer", "capture-producer", "capture-host"}
+    assert not made
+
+
+def test_a_block_of_another_kind_or_thread_changes_no_calls(track: Track, machine: Machine) -> None:
+    view = cd.view(track.producer(track.a))
+
+    def names() -> list[str]:
+        machine.clear()
+        view.__dlpack__()
+        return machine.names()
+
+    alone, inside, is_over = names(), threading.Event(), threading.Event()
+    with cd.policy(strict=False):
+        assert names() == alone
+
+    def elsewhere() -> None:
+        with cd.policy(sync="event"):
+            inside.set()
+            is_over.wait()
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    inside.wait()
+    try:
+        assert names() == alone
+    finally:
+        is_over.set()
+        thread.join()

@@ -81,16 +81,21 @@ impl DlpackRequest<'_, '_> {
             return Ok(());
         }
         let work = use_stream::work_stream(py, device)?;
+        if work == Stream::LegacyDefault {
+            return Ok(());
+        }
+        // Both orders are foreseen before either is made: a refusal leaves every stream as it was.
         let request = Request::Stream(work);
-        if let Some(refused) = refusal(py, view, request)? {
-            return Err(refused.into());
+        for foreseen in [request, Request::Stream(Stream::LegacyDefault)] {
+            if let Some(refused) = refusal(py, view, foreseen)? {
+                return Err(refused.into());
+            }
         }
         match Export::decide(view.descriptor().borrowed(), self) {
-            Ok(_) if work != Stream::LegacyDefault => {
+            Ok(_) => {
                 this.follow()?;
                 order(py, view, request)
             }
-            Ok(_) => Ok(()),
             // The export is refused, and nothing ordered.
             Err(refused) => {
                 release::drop_now(refused);
