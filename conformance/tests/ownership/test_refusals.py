@@ -262,7 +262,7 @@ OTHERS: dict[str, Call] = {
     "max-version": partial(VIEW.__dlpack__, max_version=(1,)),
     "max-version-type": partial(VIEW.__dlpack__, max_version=1),
     "device-id-range": partial(cd.view, cai(), device_id=-1),
-    "numpy-dtype": partial(np.dtype, tensor(dtype=(abi.FLOAT4_E2M1FN, 4, 2)).dtype),
+    "numpy-dtype": partial(getattr, tensor(dtype=(abi.FLOAT4_E2M1FN, 4, 2)).dtype, "__numpy_dtype__"),
     "overlap": partial(peer.double, np.lib.stride_tricks.as_strided(np.ones(1), (3,), (0,))),
     "owner-missing": partial(cd.view, interface()),
     "packed-legacy": partial(tensor(dtype=FLOAT4).__dlpack__, max_version=(1, 0)),
