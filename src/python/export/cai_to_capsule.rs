@@ -40,9 +40,10 @@ pub(crate) fn convert<'py>(
     {
         return Ok(None);
     }
-    if device_id.is_none() && descriptor.data != 0 {
-        // Work that has to wait needs a view, whose import queries the driver as well: not twice.
-        if dict.stream != Stream::None {
+    if device_id.is_none() {
+        // Work that has to wait needs a view, whose import queries the driver as well: not twice. So does an array without
+        // elements, whose device is told by more than its address.
+        if dict.stream != Stream::None || descriptor.data == 0 {
             return Ok(None);
         }
         descriptor.device = cai::device_at(descriptor.data)?;

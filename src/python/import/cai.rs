@@ -3,6 +3,7 @@
 use std::mem::MaybeUninit;
 
 use pyo3::Borrowed;
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
@@ -23,7 +24,7 @@ use crate::python::import::cai_dict::{FastDict, Numbers, ParsedDict, Values};
 use crate::python::import::notice::{Notice, warn_of};
 use crate::python::import::traits::Traits;
 use crate::python::import::{
-    cai_dict, dtype_hint, fields, known_types, state, undeclared, why_not,
+    cai_dict, dlpack, dtype_hint, fields, known_types, state, undeclared, why_not,
 };
 use crate::view::{CaiView, Owner, Streams, check_range, with_driver};
 
@@ -226,11 +227,18 @@ pub(crate) fn view<'py>(
     check(object, &read)?;
     let is_stream_known = read.is_stream_known();
     let stream = read.interface.stream();
-    let access = read.access;
+    let (access, address) = (read.access, read.address);
     // Everything that needs no driver is checked before the driver is called.
     let mut descriptor = described(object, read, options, allow)?;
     descriptor.set_access(access);
-    finish(object, descriptor, stream, is_stream_known, options)
+    finish(
+        object,
+        descriptor,
+        address,
+        stream,
+        is_stream_known,
+        options,
+    )
 }
 
 /// Describes the array of a dict that was read in full, on a device that is located later.
@@ -294,23 +302,25 @@ pub(crate) fn view_fast<'py>(
     finish(
         object,
         descriptor,
+        dict.address,
         dict.stream,
         dict.is_stream_known,
         options,
     )
 }
 
-/// Adds the device and the owner, which a dict does not state.
+/// Adds the device and the owner, which a dict does not state. `address` is the dict's, of an array without elements too.
 #[inline(always)]
 pub(crate) fn finish<'py>(
     object: &Bound<'py, PyAny>,
     mut descriptor: Descriptor,
+    address: u64,
     stream: Stream,
     is_stream_known: bool,
     options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
     let streams = streams(object, &descriptor, stream, is_stream_known, options)?;
-    let names_context = locate(&mut descriptor, options)?;
+    let names_context = locate(object, &mut descriptor, address, options)?;
     if let Some(read_only) = options.read_only {
         descriptor.set_access(Access::of_flag(read_only));
     }
@@ -451,14 +461,69 @@ fn owner<'py>(
 }
 
 /// Sets the device of the memory, unless the caller has named it, and returns whether the driver may name a context for
-/// the memory, which it does not for a pool's. Does not call the driver for an array of size 0.
+/// the memory, which it does not for a pool's.
 #[inline(always)]
-pub(crate) fn locate(descriptor: &mut Descriptor, options: &Options<'_, '_>) -> PyResult<bool> {
-    let is_known = options.device_id.is_some() && options.check == Check::Device;
-    if descriptor.data() == 0 || is_known {
+fn locate(
+    object: &Bound<'_, PyAny>,
+    descriptor: &mut Descriptor,
+    address: u64,
+    options: &Options<'_, '_>,
+) -> PyResult<bool> {
+    if descriptor.data() == 0 {
+        if options.device_id.is_none() {
+            descriptor.set_device(device_of_none(object, address, options)?);
+        }
+        return Ok(true);
+    }
+    if options.device_id.is_some() && options.check == Check::Device {
         return Ok(true);
     }
     Ok(query_driver(descriptor, options)?)
+}
+
+/// Returns the device of an array without elements: the one that its view or `__dlpack_device__` tells, so that all
+/// imports agree, else that of the address in its dict, else the first one. The address may be any, so that no array is
+/// refused for it.
+///
+/// # Errors
+/// Those of reading the type; a `BaseException` of `__dlpack_device__` that is no `Exception`.
+#[cold]
+fn device_of_none(
+    object: &Bound<'_, PyAny>,
+    address: u64,
+    options: &Options<'_, '_>,
+) -> PyResult<Device> {
+    let speaker = speaker(object, options);
+    let told = match speaker.cast::<PyCaiView>() {
+        Ok(view) => Some(view.get().view().device()),
+        Err(_) => announced(&speaker)?,
+    };
+    // An interface is of memory that CUDA reads: cuda.core announces the CPU for every array without elements.
+    if let Some(device) = told.filter(|device| device.is_cuda_accessible()) {
+        return Ok(device);
+    }
+    let info = match address {
+        0 => None,
+        _ => pointer_info(address, false).ok(),
+    };
+    let found = info.and_then(|info| device_of(&info));
+    Ok(found.unwrap_or(Device::cuda(0)))
+}
+
+/// Returns the device that an object announces by DLPack, if it does.
+fn announced(object: &Bound<'_, PyAny>) -> PyResult<Option<Device>> {
+    let traits = known_types::facts_of(object)?.traits;
+    if !traits.intersects(Traits::HAS_DLPACK) {
+        return Ok(None);
+    }
+    match dlpack::announced_device(object) {
+        Ok(device) => Ok(Some(device)),
+        Err(error) if error.is_instance_of::<PyException>(object.py()) => {
+            release::drop_now(error);
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Queries the driver for the device and the kind of the memory and, with `check="bounds"`, for its range.

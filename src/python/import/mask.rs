@@ -205,6 +205,7 @@ fn mask_view<'py>(
     cai::finish(
         mask,
         descriptor,
+        read.address,
         stream,
         is_stream_known,
         &options_of(options),

@@ -87,6 +87,8 @@ fn read_values(dict: &Bound<'_, PyDict>, names: &Names, values: &mut Values) -> 
 #[derive(Clone, Copy)]
 pub(crate) struct FastDict<'a> {
     pub(crate) array: InterfaceRef<'a>,
+    /// As `ParsedDict::address`.
+    pub(crate) address: u64,
     pub(crate) stream: Stream,
     /// As `ParsedDict::is_stream_known`.
     pub(crate) is_stream_known: bool,
@@ -188,6 +190,7 @@ fn read_form<'a, const FORM: bool, const N: usize>(
     };
     let fast = FastDict {
         array: plain.checked().ok()?,
+        address: data,
         stream,
         is_stream_known: stream != Stream::None || version >= 3,
     };

@@ -41,6 +41,8 @@ const STREAM: IntRule = IntRule::new(Field::CaiStream, Rule::StreamType, Rule::S
 /// The contents of a dict, and what the caller warns of or refuses.
 pub(crate) struct ParsedDict<'py> {
     pub(crate) interface: CaiInterface,
+    /// The address, of an array without elements too, for which the interface has 0.
+    pub(crate) address: u64,
     /// Whether the stream was 0, which is read as the legacy default stream.
     pub(crate) stream_was_zero: bool,
     /// The typestr as the producer wrote it.
@@ -105,6 +107,7 @@ pub(crate) fn read<'py>(dict: &Bound<'py, PyAny>, strict: bool) -> PyResult<Pars
     };
     Ok(ParsedDict {
         interface: CaiInterface::new(parts)?,
+        address: data,
         stream_was_zero,
         typestr: text,
         mask,
