@@ -14,6 +14,7 @@ use crate::python::capsule;
 use crate::python::capsule::Empty;
 use crate::python::class::alloc::NewView;
 use crate::python::class::beside::Beside;
+use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::{Function, Value, signature};
 use crate::python::cpython::new::{new_dict, new_str, new_uint};
 use crate::python::cpython::recursion::Level;
@@ -243,7 +244,11 @@ impl Function for ToDlpack {
             writable: flag(arguments.writable, "writable")?.unwrap_or(false),
             on_host: is_host(arguments.stream),
         };
-        by_view(&object, read, given, &request)
+        let capsule = by_view(&object, read, given, &request)?;
+        if facts.traits.intersects(Traits::OURS) {
+            object.cast::<PyCaiView>()?.get().note(&capsule);
+        }
+        Ok(capsule)
     }
 }
 

@@ -13,7 +13,7 @@ import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import cai_dlpack as cd
 import numba
@@ -419,9 +419,10 @@ class Hostile(Exception):
 class Refusing:
     """A library of drawn steps: it uses the view, keeps what it likes, and fails."""
 
-    TAKES = ("a tensor", "a derived view", "a buffer")
+    TAKES = ("a tensor", "a bare tensor", "a derived view", "a buffer")
     TELLS = ("the dict", "the address", "the dict once")
-    USES = ("nothing", "attributes", "a refused export", "a capsule", "a tensor that ends", *TAKES, *TELLS)
+    BARE = ("a bare capsule", "a bare tensor that ends", "a deleter, and the name left", "a copy")
+    USES = ("nothing", "attributes", "a refused export", "a capsule", "a tensor that ends", *BARE, *TAKES, *TELLS)
     ON_THE_ERROR = ("args", "notes", "obj", "list obj", "value", "cause", "hostile")
     KEEPS = (*ON_THE_ERROR, "closure", "generator", "comprehension", "group")
 
@@ -455,6 +456,18 @@ class Refusing:
                 abi.release(abi.consume(view.__dlpack__(stream=-1)))
             case "a tensor":
                 self.taken.append(abi.consume(view.__dlpack__(stream=-1)))
+            case "a bare capsule":
+                return cd.to_dlpack(view, stream="host")
+            case "a bare tensor that ends":
+                abi.release(abi.consume(cd.to_dlpack(view, max_version=(1, 3), shape=(6,))))
+            case "a deleter, and the name left":
+                capsule = cd.to_dlpack(view, stream="host")
+                abi.release(abi.read(capsule))
+                return capsule
+            case "a copy":
+                return cd.to_dlpack(view, stream="host", copy=True)
+            case "a bare tensor":
+                self.taken.append(abi.consume(cd.to_dlpack(view, stream="host")))
             case "a derived view":
                 return view.on(1)
             case "a buffer":
@@ -576,6 +589,67 @@ def test_a_capsule_that_a_library_refuses_is_put_back_while_the_error_lives(
         gc.collect()
         assert made.released == 1, story
     assert min(seen.values()) > 20, seen
+
+
+class LikeTensorFlow:
+    """A library that takes bare capsules, and fails at a point of its call."""
+
+    #: Whether the library has the memory then.
+    POINTS: ClassVar = {"before": False, "deleted": False, "consumed and deleted": False, "consumed": True}
+
+    def __init__(self, point: str) -> None:
+        self.point, self.kept = point, list[abi.Read]()
+        # As the code of the library's row: the lambda's frame, which the traceback keeps, has the view.
+        self.call = lambda v: self.from_dlpack(cd.to_dlpack(v, stream="host"))
+
+    def from_dlpack(self, capsule: Any) -> Any:
+        match self.point:
+            case "deleted":  # of a device that it does not have: the capsule keeps its name
+                abi.release(abi.read(capsule))
+            case "consumed":
+                self.kept.append(abi.consume(capsule))
+            case "consumed and deleted":
+                abi.release(abi.consume(capsule))
+        raise NotImplementedError(self.point)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("point", LikeTensorFlow.POINTS)
+def test_a_library_that_refuses_a_bare_capsule(
+    point: str, seed: int, machine: Machine, library: list[Callable[[Any], Any]]
+) -> None:
+    """Its deleter lets go of the view's share alone: the tensor is put back once, and ends once."""
+    gc.collect()
+    draw, live = random.Random(seed), cd.stats()["live"]
+    for _ in range(100):
+        is_legacy, on_host = draw.random() < 0.5, draw.random() < 0.5
+        flags = 0 if is_legacy else draw.choice([0, abi.READ_ONLY])
+        placed: dict[str, Any] = {} if on_host else {"device": (abi.CUDA, 0), "data": machine.device_memory(24)}
+        made = abi.make(versioned=not is_legacy, flags=flags, **placed)
+        like, capsule = LikeTensorFlow(point), made.capsule()
+        before, pointer = abi.name(capsule), abi.pointer(capsule)
+        library.append(like.call)
+        # A read-only tensor is refused before the library is called.
+        expected: Any = BufferError if flags else NotImplementedError
+        is_taken = like.POINTS[point] and not flags
+        with pytest.raises(expected) as raised:
+            cd.to(capsule, "pylibraft")
+        assert (abi.name(capsule) == before, made.released) == (not is_taken, 0)
+        del raised
+        gc.collect()
+        assert (abi.name(capsule) == before, made.released) == (not is_taken, 0)
+        if not is_taken:
+            assert abi.pointer(capsule) == pointer
+            again = cd.from_dlpack(capsule)
+            assert again.ptr == made.tensor.data
+            del again
+        for tensor in like.kept:
+            assert made.released == 0
+            abi.release(tensor)
+        del capsule
+        assert made.released == 1
+        library.clear()
+        assert cd.stats()["live"] == live
 
 
 class Exporting(threading.Thread):

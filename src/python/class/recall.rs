@@ -96,17 +96,17 @@ impl Recall {
         Ok(())
     }
 
-    /// Shares the owner of `view`, which is this one.
+    /// Calls `share`, which shares the owner of the view: this one.
     ///
     /// # Errors
     /// `scope-ended` once the tensor is recalled.
     #[cold]
-    pub(crate) fn share(&self, view: &CaiView) -> PyResult<Owner> {
+    pub(crate) fn share<T>(&self, share: impl FnOnce() -> T) -> PyResult<T> {
         let lent = self.lock();
         match lent.state {
             State::Recalled => Err(recalled()),
             // Under the lock: `recall` sees the share, or this call its end.
-            State::Open | State::Taken => Ok(view.owner().share()),
+            State::Open | State::Taken => Ok(share()),
         }
     }
 

@@ -185,7 +185,8 @@ impl PyCaiView {
         self.beside.rare().map_or(Ok(()), Rare::take)
     }
 
-    /// Refuses a view that has ended, before a use that may be refused, or that shares the owner ([`keep`](Self::keep)).
+    /// Refuses a view that has ended, before a use that may be refused, or that shares the owner ([`keep`](Self::keep),
+    /// [`lend`](Self::lend)).
     #[inline]
     pub(crate) fn check_alive(&self) -> PyResult<()> {
         self.beside.rare().map_or(Ok(()), Rare::check)
@@ -215,7 +216,7 @@ impl PyCaiView {
 
     #[cold]
     fn share(&self, py: Python<'_>, recall: &Recall) -> PyResult<RawOwner> {
-        let mut owner = recall.share(&self.view)?;
+        let mut owner = recall.share(|| self.view.owner().share())?;
         for object in [self.stream_object(), self.producer_object()]
             .into_iter()
             .flatten()
@@ -226,7 +227,19 @@ impl PyCaiView {
         Ok(owner.into_raw())
     }
 
-    /// Notes a capsule of [`keep`](Self::keep).
+    /// Returns a view of the same memory, which shares its owner.
+    ///
+    /// # Errors
+    /// `scope-ended` once the tensor is in its capsule again.
+    #[inline(always)]
+    pub(crate) fn lend(&self) -> PyResult<CaiView> {
+        match self.recall() {
+            None => Ok(self.view.clone()),
+            Some(recall) => recall.share(|| self.view.clone()),
+        }
+    }
+
+    /// Notes a capsule of [`keep`](Self::keep) or [`lend`](Self::lend).
     #[inline(always)]
     pub(crate) fn note(&self, capsule: &Bound<'_, PyAny>) {
         if let Some(recall) = self.recall() {

@@ -57,13 +57,12 @@ pub(crate) fn import<'py>(
     if facts.traits.intersects(Traits::OURS) {
         let view = object.cast::<PyCaiView>()?;
         let this = view.get();
-        match options.keeps_elements() {
-            true => this.check_array()?,
-            false => this.check_scope()?,
+        if options.keeps_elements() {
+            this.check_array()?;
         }
         undeclared::check_view(view, options)?;
-        this.prepare()?;
-        return own(this.view().clone(), options);
+        this.follow()?;
+        return own(this.lend()?, options);
     }
     let mut view = MaybeUninit::uninit();
     foreign(&mut view, object, facts, options, AllowCaiOnly::No)?;
