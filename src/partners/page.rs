@@ -203,12 +203,17 @@ const fn ready(silence: Silence) -> Stream {
 /// Each memory that a producer's arrays are in, and what a library makes of them.
 fn plans(to: &'static Partner, producer: &Producer) -> impl Iterator<Item = (i32, HandOver)> {
     let ready = ready(producer.silence);
-    let flags = match producer.read_only {
-        true => Flags::READ_ONLY,
-        false => Flags::NONE,
+    let flags = |device| match producer.untold {
+        _ if producer.read_only.contains(device) => Flags::READ_ONLY,
+        None | Some(Mutability::Mutable) => Flags::NONE,
+        Some(_) => Flags::LEGACY,
     };
-    (producer.devices.iter())
-        .map(move |device| (*device, to.plan(&matrix(*device, flags), ready, None)))
+    (producer.devices.iter()).map(move |device| {
+        (
+            *device,
+            to.plan(&matrix(*device, flags(device)), ready, None),
+        )
+    })
 }
 
 /// Whether a call takes arrays of a producer, or some change of them.

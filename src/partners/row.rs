@@ -85,8 +85,8 @@ pub struct Producer {
     /// Whether its arrays can be written, if it exports tensors without a read-only flag; `None` if all that it
     /// exports has the flag.
     pub untold: Option<Mutability>,
-    /// Whether all its arrays are read-only.
-    pub read_only: bool,
+    /// The device types of DLPack whose arrays it says to be read-only, all of them.
+    pub read_only: &'static [i32],
     /// What it does not export.
     pub refuses: &'static str,
 }

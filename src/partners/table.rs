@@ -38,7 +38,7 @@ const fn producer(call: &'static str, silence: Silence, evidence: &'static str) 
         silence,
         evidence,
         untold: None,
-        read_only: false,
+        read_only: &[],
         refuses: "",
     }
 }
@@ -341,8 +341,8 @@ pub static PARTNERS: &[Partner] = &[
         checked: MatrixHost,
         producer: Some(Producer {
             devices: &[1, 2],
+            read_only: &[2],
             untold: Some(Immutable),
-            read_only: true,
             ..producer(
                 "cd.view(a)",
                 Silence::Unknown,
@@ -389,7 +389,6 @@ pub static PARTNERS: &[Partner] = &[
             devices: &[1, 2],
             quirks: &[AbortsOnDtype],
             untold: Some(Immutable),
-            read_only: true,
             refuses: "strings, resources, variants and quantized types",
             ..producer(
                 "cd.view(t)",
@@ -552,7 +551,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "26.0.1",
         checked: MatrixHost,
         producer: Some(Producer {
-            read_only: true,
+            read_only: &[1],
             devices: &[1],
             refuses: "booleans, which it packs into bits",
             ..producer("cd.view(a)", Silence::Ready, "host memory")

@@ -272,14 +272,3 @@ fn a_call_is_a_function_unless_it_passes_more_than_the_view() {
     let others: Vec<_> = others.map(|(name, _)| name).collect();
     assert_eq!(others, ["cuda.core", "tensorflow"]);
 }
-
-/// What cannot be told to be read-only, and is, is read-only.
-#[test]
-fn what_never_changes_is_read_only() {
-    for producer in PARTNERS
-        .iter()
-        .filter_map(|partner| partner.producer.as_ref())
-    {
-        assert!(producer.read_only || producer.untold != Some(super::Mutability::Immutable));
-    }
-}
