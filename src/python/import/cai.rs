@@ -469,21 +469,19 @@ fn locate(
     address: u64,
     options: &Options<'_, '_>,
 ) -> PyResult<bool> {
-    if descriptor.data() == 0 {
-        if options.device_id.is_none() {
-            descriptor.set_device(device_of_none(object, address, options)?);
-        }
+    if options.device_id.is_some() && options.check == Check::Device {
         return Ok(true);
     }
-    if options.device_id.is_some() && options.check == Check::Device {
+    if descriptor.data() == 0 {
+        descriptor.set_device(device_of_none(object, address, options)?);
         return Ok(true);
     }
     Ok(query_driver(descriptor, options)?)
 }
 
-/// Returns the device of an array without elements: the one that its view or `__dlpack_device__` tells, so that all
-/// imports agree, else that of the address in its dict, else the first one. The address may be any, so that no array is
-/// refused for it.
+/// Returns the device of an array without elements: the caller's, else the one that its view or `__dlpack_device__`
+/// tells, so that all imports agree, else that of the address in its dict, else the first one. The address may be any,
+/// so that no array is refused for it.
 ///
 /// # Errors
 /// Those of reading the type; a `BaseException` of `__dlpack_device__` that is no `Exception`.
@@ -493,6 +491,9 @@ fn device_of_none(
     address: u64,
     options: &Options<'_, '_>,
 ) -> PyResult<Device> {
+    if let Some(device_id) = options.device_id {
+        return Ok(Device::cuda(device_id));
+    }
     let speaker = speaker(object, options);
     let told = match speaker.cast::<PyCaiView>() {
         Ok(view) => Some(view.get().view().device()),
