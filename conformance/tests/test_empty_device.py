@@ -1,4 +1,4 @@
-"""An array without elements has one device, which every door into the library tells, as its memory and its object do."""
+"""An array without elements has one device, which every door into the library tells."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_what_the_caller_says_counts(memory: str, machine: Machine) -> None:
     array = Cai(interface(shape=(0,), data=(MEMORY[memory][0](machine), False)))
     for check in ("device", "bounds"):
         for door in (cd.view, cd.from_cai):
-            assert tuple(door(array, device_id=1, check=check).device) == (abi.CUDA, 1)  # type: ignore[operator]
+            assert tuple(door(array, device_id=1, check=check).device) == (abi.CUDA, 1)
 
 
 def test_the_cpu_is_no_device_of_an_interface(machine: Machine) -> None:
