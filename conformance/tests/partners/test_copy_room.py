@@ -101,6 +101,47 @@ def test_memory_that_a_python_object_holds(busy: int, machine: Machine) -> None:
             thread.join()
 
 
+ENDING = """
+import ctypes, os, threading, time
+import cai_dlpack as cd
+from cai_conformance import Sim
+from conformance.tests.partners.test_copy_room import MEBIBYTE, SOON, Holder
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import Cai, interface
+from conformance.tests.ownership.waiting import until
+from conformance.tests.partners.copying import copy_for
+from conformance.tests.simulated.machine import Machine
+
+class Copies(Holder):
+    def __del__(self):
+        machine.set_current(0)
+        try:
+            abi.release(copy_for(source, stream))
+        except cd.DriverError as error:
+            refused.append(error)
+        super().__del__()
+
+machine, refused = Machine(Sim()), []
+pointer, stream = machine.managed_memory(MEBIBYTE), machine.stream()
+machine.set_current(0)
+source = cd.view(Cai(interface(shape=(MEBIBYTE,), typestr="|u1", data=(pointer, False))), producer_stream=None)
+holder, gate = Copies(copy_for(source, stream), stream), machine.control.gate(stream)
+tensor = copy_for(cd.view(holder), stream)
+free, total = ctypes.c_size_t(), ctypes.c_size_t()
+machine._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+machine.control.set("memory", total.value - free.value)
+del holder
+threading.Timer(SOON, gate.open).start()
+os._exit(0 if until(lambda: refused) else 1)
+"""
+
+
+@pytest.mark.parametrize("schedule", ["threaded"])  # the lazy one runs nothing while only a finaliser waits
+def test_a_finaliser_waits_for_no_end_of_its_own(schedule: str) -> None:
+    """It runs on a thread that ends what others wait for: without memory it is refused at once."""
+    assert on_the_simulator(ENDING, "--schedule", schedule).returncode == 0
+
+
 CAPTURED = """
 import ctypes, os, threading
 from pathlib import Path

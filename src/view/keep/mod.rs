@@ -26,7 +26,7 @@
 //!
 //! A thread that finds no memory waits for any of these ([`room`]), also for owners that only a thread with the GIL ends; but
 //! no longer than it takes to ask again for what is stuck: behind a capture, which may be its own, behind eight streams whose
-//! marks block, or as the driver does not answer.
+//! marks block, or as the driver does not answer. A finaliser waits for nothing: it may be what others wait for.
 //!
 //! If the driver refuses the wait, the memory or owner is kept, and the wait is tried again. If it refuses the call that
 //! frees, the memory is lost: "this function may also return error codes from previous, asynchronous launches" (driver API),
@@ -66,6 +66,8 @@ pub(crate) use graph::by_graph;
 #[cfg(test)]
 pub(crate) use poll::round;
 pub(crate) use poll::{by_stream, end, mark_own, start_for, until_done};
+#[cfg(feature = "pyo3")]
+pub(crate) use room::ending;
 
 use crate::driver::{ContextGuard, Driver, DriverError, Place};
 use crate::protocol::stream::Stream;

@@ -24,6 +24,19 @@ pub(super) fn enter() {
     IS_OURS.set(true);
 }
 
+/// Runs `body`, which ends what others wait for, on a thread that is another's.
+#[cfg(feature = "pyo3")]
+pub(crate) fn ending<R>(body: impl FnOnce() -> R) -> R {
+    struct Restored(bool);
+    impl Drop for Restored {
+        fn drop(&mut self) {
+            IS_OURS.set(self.0);
+        }
+    }
+    let _before = Restored(IS_OURS.replace(true));
+    body()
+}
+
 /// Whether this thread ends what others wait for: if an owner's end allocates on it, waiting would block it for ever.
 pub(super) fn is_ours() -> bool {
     IS_OURS.get()
