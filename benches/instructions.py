@@ -98,7 +98,8 @@ class Array:
         self.__cuda_array_interface__ = {
             "shape": shape,
             "typestr": "<f4",
-            "data": (0x7F0000000000, False),
+            # An array without elements has no address, by the specification: no driver is asked about it.
+            "data": (0 if 0 in shape else 0x7F0000000000, False),
             "strides": strides,
             "version": 3,
             "stream": None,
