@@ -237,3 +237,52 @@ def test_memory_of_a_pool_outlives_its_context(schedule: str) -> None:
     """Also while the device's primary context is not in use: another context works on."""
     done = on_the_simulator(POOL, "--schedule", schedule)
     assert done.returncode == 0, done.stderr
+
+
+LOCKED = """
+import ctypes, os, threading, time
+import cai_dlpack as cd
+from cai_conformance import Sim
+from conformance.tests.partners.test_copy_room import MEBIBYTE, SOON, Holder
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import Cai, interface
+from conformance.tests.ownership.waiting import until
+from conformance.tests.partners.copying import copy_for
+from conformance.tests.simulated.machine import Machine
+
+lock, ended = threading.Lock(), threading.Event()
+
+class Locks(Holder):
+    def __del__(self):
+        with lock:
+            ended.set()
+            super().__del__()
+
+machine = Machine(Sim())
+pointer, stream, other = machine.managed_memory(MEBIBYTE), machine.stream(), machine.stream()
+machine.set_current(0)
+source = cd.view(Cai(interface(shape=(MEBIBYTE,), typestr="|u1", data=(pointer, False))), producer_stream=None)
+holder, gate = Locks(copy_for(source, stream), stream), machine.control.gate(stream)
+tensor = copy_for(cd.view(holder), stream)
+free, total = ctypes.c_size_t(), ctypes.c_size_t()
+machine._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+machine.control.set("memory", total.value - free.value)
+with lock:
+    del holder
+    threading.Timer(SOON, gate.open).start()
+    begun = time.monotonic()
+    try:
+        abi.release(copy_for(source, other))
+        raise SystemExit("there was memory")
+    except cd.DriverError as error:
+        assert "OUT_OF_MEMORY" in str(error), error
+    took = time.monotonic() - begun
+    assert not ended.is_set() and took < 5, took
+os._exit(0 if until(ended.is_set) else 1)
+"""
+
+
+@pytest.mark.parametrize("schedule", ["threaded", "lazy"])
+def test_a_finaliser_that_wants_the_waiting_threads_lock_is_not_waited_for(schedule: str) -> None:
+    """Memory that hangs on it is waited for until the threads with the GIL have ended no owner for a second."""
+    assert on_the_simulator(LOCKED, "--schedule", schedule).returncode == 0

@@ -1,7 +1,7 @@
 //! What ends once its last use is over: an allocation, which is freed, or an owner, which is dropped.
 
 use super::block::{Block, Memory, Site, Use};
-use super::room::Due;
+use super::room::{self, Due};
 use crate::driver::{Driver, DriverError};
 use crate::view::Owner;
 
@@ -121,7 +121,7 @@ impl Held {
                 Some(Self { ends, due })
             }
             Ends::Owner(owned) => {
-                drop(owned.owner);
+                room::end_owner(owned.owner);
                 None
             }
         }

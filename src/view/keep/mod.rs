@@ -26,7 +26,8 @@
 //!
 //! A thread that finds no memory waits for any of these ([`room`]), also for owners that only a thread with the GIL ends; but
 //! no longer than it takes to ask again for what is stuck: behind a capture, which may be its own, behind eight streams whose
-//! marks block, or as the driver does not answer. A finaliser waits for nothing: it may be what others wait for.
+//! marks block, or as the driver does not answer; and no longer than a second for an owner's end, which may want a lock that
+//! the thread holds. A finaliser waits for nothing: it may be what others wait for.
 //!
 //! If the driver refuses the wait, the memory or owner is kept, and the wait is tried again. If it refuses the call that
 //! frees, the memory is lost: "this function may also return error codes from previous, asynchronous launches" (driver API),

@@ -40,7 +40,16 @@ enum News {
     /// A thread waits for memory.
     Hurry,
     /// A thread that asks for memory that has come.
-    Take(Wanted, Sender<Block>),
+    Take(Wanted, Sender<Answer>),
+}
+
+/// Memory for a thread that has asked for it; it ends as before if that no longer waits.
+struct Answer(Option<Block>);
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(end);
+    }
 }
 
 /// Memory that is asked for, of a context, for a stream whose work so far may still use it.
@@ -239,9 +248,15 @@ pub(super) fn take(
         used,
     };
     let (answers, receiver) = channel();
-    match tell(driver, News::Take(wanted, answers)) {
-        None => receiver.recv().ok(),
-        Some(_) => None,
+    if tell(driver, News::Take(wanted, answers)).is_some() {
+        return None;
+    }
+    loop {
+        match receiver.recv_timeout(room::LIMIT) {
+            Ok(mut answer) => return answer.0.take(),
+            Err(RecvTimeoutError::Timeout) if !room::is_blocked() => {}
+            Err(_) => return None,
+        }
     }
 }
 
@@ -359,13 +374,13 @@ impl Keeper {
                 let held = begun.map(|at| self.marking.remove(at).held);
                 self.marked(used, mark, held.unwrap_or_default());
             }
-            News::Ended(owner) => drop(owner),
+            News::Ended(owner) => room::end_owner(owner),
             News::Hurry => {}
             News::Take(wanted, answers) => {
                 if let Some(block) = self.find(&wanted).and_then(Held::into_block)
-                    && let Err(back) = answers.send(block)
+                    && let Err(mut back) = answers.send(Answer(Some(block)))
                 {
-                    self.unmarked.push(Held::memory(back.0));
+                    self.unmarked.extend(back.0.0.take().map(Held::memory));
                 }
             }
         }

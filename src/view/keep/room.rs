@@ -2,14 +2,19 @@
 
 use std::cell::Cell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-use crate::view::stats;
+use crate::view::{Owner, stats};
 
-/// One tally for each device.
-static TALLIES: Mutex<Vec<Tally>> = Mutex::new(Vec::new());
+static STATE: Mutex<State> = Mutex::new(State {
+    tallies: Vec::new(),
+    running: Vec::new(),
+});
 /// Long enough for each question about what is stuck to be asked again.
 const AGAIN: Duration = Duration::from_millis(20);
+/// How long an owner's end may take, or the GIL to come to those who end owners: it may need what the waiting thread holds.
+pub(super) const LIMIT: Duration = Duration::from_secs(1);
 /// How often a thread looks whether owners have ended that wait for the GIL.
 const PAUSE: Duration = Duration::from_micros(500);
 /// Signalled at each change.
@@ -40,6 +45,69 @@ pub(crate) fn ending<R>(body: impl FnOnce() -> R) -> R {
 /// Whether this thread ends what others wait for: if an owner's end allocates on it, waiting would block it for ever.
 pub(super) fn is_ours() -> bool {
     IS_OURS.get()
+}
+
+struct State {
+    /// One for each device.
+    tallies: Vec<Tally>,
+    /// The owners' ends that run now on threads of ours, and since when.
+    running: Vec<Running>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+struct Running {
+    on: ThreadId,
+    since: Instant,
+}
+
+impl State {
+    /// How long the threads of ours may still be waited for: what comes behind an owner's end waits for that.
+    fn patience(&self) -> Duration {
+        let oldest = self.running.iter().map(|end| end.since.elapsed()).max();
+        oldest.map_or(Duration::MAX, |elapsed| LIMIT.saturating_sub(elapsed))
+    }
+
+    fn of(&mut self, ordinal: i32) -> &mut Tally {
+        let found = self
+            .tallies
+            .iter()
+            .position(|tally| tally.ordinal == ordinal);
+        let at = found.unwrap_or_else(|| {
+            let (due, stuck, changes) = (0, 0, 0);
+            self.tallies.push(Tally {
+                ordinal,
+                due,
+                stuck,
+                changes,
+            });
+            self.tallies.len() - 1
+        });
+        &mut self.tallies[at]
+    }
+}
+
+/// Drops an owner on a thread of ours: code of its own, which may take locks.
+pub(super) fn end_owner(owner: Owner) {
+    struct Over(Running);
+    impl Drop for Over {
+        fn drop(&mut self) {
+            let running = &mut lock().running;
+            // An end may end other owners of this thread.
+            if let Some(at) = running.iter().rposition(|end| *end == self.0) {
+                running.swap_remove(at);
+            }
+        }
+    }
+    let (on, since) = (thread::current().id(), Instant::now());
+    let running = Running { on, since };
+    lock().running.push(running);
+    let _over = Over(running);
+    drop(owner);
+}
+
+/// Whether an owner's end takes so long that no thread should wait for what comes behind it.
+pub(super) fn is_blocked() -> bool {
+    lock().patience().is_zero()
 }
 
 struct Tally {
@@ -134,24 +202,52 @@ impl Seen {
 /// Blocks until there is a change that was not `seen`; returns false if there is none to wait for. What is stuck is waited
 /// for as long as it takes to ask about it again: its capture may have ended.
 pub(super) fn wait(ordinal: i32, seen: Seen) -> bool {
-    let (mut tallies, begun, mut was_queued) = (lock(), Instant::now(), false);
+    let (mut state, begun, mut was_queued) = (lock(), Instant::now(), false);
+    let mut queue = Progress::new();
     loop {
-        let is_queued = stats::DRAINED.get() < seen.queued;
-        let tally = of(&mut tallies, ordinal);
+        let is_queued = queue.drained() < seen.queued;
+        let patience = state.patience();
+        let tally = state.of(ordinal);
         let left = match (tally.due, tally.stuck) {
             _ if was_queued && !is_queued => return true,
             // No thread with the GIL says when it has ended one.
-            (0, 0) if is_queued => PAUSE,
+            (0, 0) if is_queued && !queue.is_stalled() => PAUSE,
             (0, 0) => Duration::ZERO,
             (0, _) => AGAIN.saturating_sub(begun.elapsed()),
-            _ => Duration::MAX,
+            // An end may begin meanwhile.
+            _ => patience.min(LIMIT),
         };
         if tally.changes != seen.changes || left.is_zero() {
             return tally.changes != seen.changes;
         }
         was_queued |= is_queued;
-        let waited = CHANGED.wait_timeout(tallies, left);
-        tallies = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let waited = CHANGED.wait_timeout(state, left);
+        state = waited.unwrap_or_else(PoisonError::into_inner).0;
+    }
+}
+
+/// How far the threads with the GIL have come.
+struct Progress {
+    drained: u64,
+    since: Instant,
+}
+
+impl Progress {
+    fn new() -> Self {
+        let (drained, since) = (stats::DRAINED.get(), Instant::now());
+        Self { drained, since }
+    }
+
+    fn drained(&mut self) -> u64 {
+        let drained = stats::DRAINED.get();
+        if drained != self.drained {
+            *self = Self::new();
+        }
+        drained
+    }
+
+    fn is_stalled(&self) -> bool {
+        self.since.elapsed() >= LIMIT
     }
 }
 
@@ -164,37 +260,28 @@ fn change(ordinal: i32, make: impl FnOnce(&mut Tally)) {
 }
 
 fn with_tally<R>(ordinal: i32, body: impl FnOnce(&mut Tally) -> R) -> R {
-    body(of(&mut lock(), ordinal))
+    body(lock().of(ordinal))
 }
 
-fn of(tallies: &mut Vec<Tally>, ordinal: i32) -> &mut Tally {
-    let found = tallies.iter().position(|tally| tally.ordinal == ordinal);
-    let at = found.unwrap_or_else(|| {
-        let (due, stuck, changes) = (0, 0, 0);
-        tallies.push(Tally {
-            ordinal,
-            due,
-            stuck,
-            changes,
-        });
-        tallies.len() - 1
-    });
-    &mut tallies[at]
-}
-
-fn lock() -> MutexGuard<'static, Vec<Tally>> {
+fn lock() -> MutexGuard<'static, State> {
     // Nothing panics under the lock; a poisoned one still holds sound numbers.
-    TALLIES.lock().unwrap_or_else(PoisonError::into_inner)
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// Held for writing by a test in which all that waits gives up; for reading by those that wait.
+#[cfg(test)]
+pub(super) static PATIENT: std::sync::RwLock<()> = std::sync::RwLock::new(());
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use super::*;
-    use std::thread;
 
     /// A thread waits as long as something is due that it need not end itself, and sees each change once.
     #[test]
     fn a_thread_waits_for_what_is_due_and_not_stuck() {
+        let _patient = PATIENT.read();
         let ordinal = 0x0700;
         assert!(!wait(ordinal, Seen::now(ordinal, None)), "nothing is due");
         for is_stuck in [false, true] {
@@ -223,6 +310,7 @@ mod tests {
     /// A thread waits for stuck memory as long as it takes to ask about it again.
     #[test]
     fn what_is_stuck_may_come_loose() {
+        let _patient = PATIENT.read();
         let ordinal = 0x0720;
         let mut due = Due::new(ordinal);
         due.set_stuck(true);
@@ -240,11 +328,41 @@ mod tests {
     /// A thread looks for memory that it can take, without any being given back.
     #[test]
     fn a_change_wakes_a_thread() {
+        let _patient = PATIENT.read();
         let ordinal = 0x0710;
         let _due = Due::new(ordinal);
         let seen = Seen::now(ordinal, None);
         let waits = thread::spawn(move || wait(ordinal, seen));
         changed(ordinal);
         assert!(waits.join().expect("no panic"));
+    }
+
+    /// An owner's end that takes long is waited for no longer than the limit, whatever else is due.
+    #[test]
+    #[cfg_attr(miri, ignore = "takes seconds")]
+    fn a_thread_does_not_wait_for_an_end_for_ever() {
+        let _alone = PATIENT.write();
+        struct Slow(mpsc::Receiver<()>);
+        impl Drop for Slow {
+            fn drop(&mut self) {
+                let _ = self.0.recv();
+            }
+        }
+        let ordinal = 0x0730;
+        let _due = Due::new(ordinal);
+        let (go_on, gate) = mpsc::channel();
+        let (seen, begun) = (Seen::now(ordinal, None), Instant::now());
+        let waits = thread::spawn(move || wait(ordinal, seen));
+        let ends = thread::spawn(|| end_owner(Owner::new(Slow(gate))));
+        assert!(!waits.join().expect("no panic"), "no change");
+        let took = begun.elapsed();
+        assert!(
+            is_blocked() && (LIMIT..3 * LIMIT).contains(&took),
+            "{took:?}"
+        );
+        assert!(!wait(ordinal, seen), "it is blocked still");
+        go_on.send(()).expect("it waits");
+        ends.join().expect("no panic");
+        assert!(!is_blocked());
     }
 }

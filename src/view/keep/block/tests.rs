@@ -194,6 +194,7 @@ fn a_wait_for_a_device_is_counted() {
     let driver = script();
     let site = used(driver, Some(STREAM)).site(driver).expect("an answer");
     let site = site.expect("a context");
+    let _patient = room::PATIENT.read();
     let seen = room::Seen::now(site.ordinal, None);
     assert!(site.settle(driver));
     assert!(room::wait(site.ordinal, seen), "a change");

@@ -122,7 +122,7 @@ fn the_smallest_block_of_the_same_stream_is_found() {
             };
             let (answers, receiver) = mpsc::channel();
             keeper.take(News::Take(wanted, answers));
-            receiver.try_recv().ok().map(|block| block.nbytes)
+            nbytes_of(&receiver)
         };
         assert_eq!(find(Memory::Managed, 1, here), None);
         assert_eq!(find(Memory::Device, 257, here), None);
@@ -133,6 +133,15 @@ fn the_smallest_block_of_the_same_stream_is_found() {
         let beside = [256, 64, 128][..marked].iter().min().copied();
         assert_eq!(find(Memory::Device, 1, there), beside);
     }
+}
+
+/// Takes the answer, of which it returns the size, and frees it.
+fn nbytes_of(receiver: &mpsc::Receiver<Answer>) -> Option<u64> {
+    let block = receiver.try_recv().ok()?.0.take()?;
+    let nbytes = block.nbytes;
+    // SAFETY: no work uses what the script has allocated.
+    assert!(unsafe { block.free() }.is_none());
+    Some(nbytes)
 }
 
 /// A block that the one who asked no longer waits for stays.
@@ -159,6 +168,23 @@ fn what_is_not_taken_stays() {
     assert_eq!(keeper.unmarked.len(), 1);
     keeper.round(std::iter::empty());
     assert!(keeper.is_idle());
+    assert_eq!(driver.count("cuMemFree"), 1);
+}
+
+/// So does one that was sent before the one who asked gave up.
+#[test]
+#[cfg_attr(miri, ignore = "starts a thread that ends with the process")]
+fn what_is_sent_and_not_taken_ends() {
+    let driver = script();
+    let used = used(driver, STREAM);
+    let (answers, receiver) = mpsc::channel();
+    let block = block(driver, Memory::Pool, 64, used);
+    answers.send(Answer(Some(block))).expect("a receiver");
+    drop(receiver);
+    let begun = Instant::now();
+    while driver.count("cuMemFree") == 0 && begun.elapsed() < Duration::from_secs(10) {
+        std::thread::yield_now();
+    }
     assert_eq!(driver.count("cuMemFree"), 1);
 }
 
@@ -243,7 +269,7 @@ fn a_stream_has_one_mark_begun() {
         used,
     };
     keeper.take(News::Take(wanted, answers));
-    assert_eq!(receiver.try_recv().map(|block| block.nbytes), Ok(64));
+    assert_eq!(nbytes_of(&receiver), Some(64));
 
     for _ in 0..4 {
         driver.fault("cuEventQuery", 0, 600);
@@ -288,6 +314,7 @@ fn an_owner_counts_for_the_device_of_its_memory() {
     driver.primary(0, CONTEXT);
     for (device, ordinal) in [(Device::cuda(0x0a10), 0x0a10), (Device::HOST, 0)] {
         let (owner, ended) = telling();
+        let _patient = room::PATIENT.read();
         let seen = room::Seen::now(ordinal, None);
         until_done(driver, STREAM, &owner, device).expect("a mark");
         drop(owner);
