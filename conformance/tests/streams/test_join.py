@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import itertools
 import random
-import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 
 from conformance.tests.doubles.producers import cai
 from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.ownership.waiting import PATIENCE, until
 from conformance.tests.simulated.machine import Machine, one_event
 from conformance.tests.streams.race import LEGACY, PER_THREAD, Track
 
@@ -96,7 +96,7 @@ def test_a_bare_default_stream_means_the_same_for_every_on(
     there = Track(machine, ordinal=1)
     view = cd.view(there.producer(None), device_id=1)
     waiting = default if on == "default" else there.b
-    found = []
+    expected = [current == 0, current == 1 and on == "handle"]
     for ordinal in (0, 1):
         machine.set_current(ordinal)
         with machine.control.gate(default):
@@ -105,19 +105,11 @@ def test_a_bare_default_stream_means_the_same_for_every_on(
             machine.set_current(1)
             there.write(waiting, 3)
             # The stream itself is held by its own gate.
-            found.append(not is_done(machine, waiting) and (waiting != default or ordinal == 0))
+            is_held = expected[ordinal] or (waiting == default and ordinal == 1)
+            is_done = until(lambda: machine.control.pending(waiting) == 0, 0.05 if is_held else PATIENCE)
+            assert is_done != is_held, ordinal
         there.wait(waiting)
-    assert found == [current == 0, current == 1 and on == "handle"]
     there.close()
-
-
-def is_done(machine: Machine, stream: int) -> bool:
-    """Whether a stream has done its work, or does so soon."""
-    for _ in range(10):
-        if machine.control.pending(stream) == 0:
-            return True
-        time.sleep(0.005)
-    return False
 
 
 def test_the_joined_stream_sees_every_part_under_every_order(three: list[int], track: Track, machine: Machine) -> None:
