@@ -15,6 +15,8 @@
 #   make conformance                 every installed pair of libraries, as a table; KEEP=1 replaces the kept one
 #   make torch                       the same for torch on the CPU, with tests of its own; takes 1.3 GB
 #   make pycuda                      builds PyCUDA from source, for `make conformance`
+#   make wheels                      every wheel and the source distribution, tried where they can run; TWICE=1 compares
+#                                    two builds, ONLY='cp312|sdist' chooses
 #   make soak MINUTES=30             what takes longer: races, the simulator, ownership, sanitizers
 #   make miri                        Miri, by both models of aliasing: what has no result of these sources yet
 #   make mutants SAMPLE=300          mutants of protocol/, driver/ and view/ against the tests; SHARD=3/8, UNDER=src/view/
@@ -36,6 +38,7 @@ VENV    := .venv$(if $(filter file,$(origin PYTHON)),,-$(notdir $(firstword $(PY
 MATRIX  := $(VENV)-matrix
 TORCH   := $(VENV)-torch
 DOCS    := $(VENV)-docs
+WHEELS  := $(VENV)-wheels
 BIN     := $(VENV)/bin
 TARGET  := $(or $(CARGO_TARGET_DIR),target)
 
@@ -57,7 +60,7 @@ PYTHON_CODE   := bindings conformance docs
 KIT       := PYTHONPATH=$(abspath conformance/kit/src)
 simulated  = $(KIT) $1/bin/python -m cai_conformance simulate -- $1/bin/python
 
-.PHONY: docs miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-pairs bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance explained pycuda simulator clean
+.PHONY: docs wheels miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-pairs bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance explained pycuda simulator clean
 .DELETE_ON_ERROR:
 
 help:
@@ -103,6 +106,12 @@ check-python: $(VENV)/.package
 docs: $(DOCS)/.requirements
 	$(DOCS)/bin/python docs/site/build.py $(TARGET)/site
 
+# zig is the linker and brings each platform's C library; rustup brings Rust's own for the targets.
+WHEEL_TARGETS := $(foreach libc,gnu musl,x86_64-unknown-linux-$(libc) aarch64-unknown-linux-$(libc))
+wheels: $(WHEELS)/.requirements simulator
+	rustup target add $(WHEEL_TARGETS)
+	$(WHEELS)/bin/python bindings/python/wheels/build.py $(TARGET)/wheels $(if $(ONLY),--only '$(ONLY)') $(if $(TWICE),--twice)
+
 # Every item that a user can name or rely on, from rustdoc's own account of the crate with all features.
 PUBLIC_API := conformance/rust/public-api
 public-api: $(VENV)/.requirements
@@ -145,7 +154,7 @@ stub: $(VENV)/.package
 
 # --- environments: each has a stamp file for its interpreter, its requirements and what is built here ---
 
-ENVIRONMENTS := $(VENV) $(MATRIX) $(TORCH) $(DOCS)
+ENVIRONMENTS := $(VENV) $(MATRIX) $(TORCH) $(DOCS) $(WHEELS)
 # The pip of the environment that a rule makes: its name is the pattern's stem.
 PIP           = $*/bin/python -m pip --quiet --disable-pip-version-check install
 INSTALL       = $(PIP) --no-deps --force-reinstall
@@ -156,9 +165,10 @@ $(MATRIX)/.requirements: conformance/requirements.txt conformance/matrix/require
 $(TORCH)/.requirements:  conformance/requirements-torch.txt
 $(TORCH)/.requirements:  private PIP += --no-deps
 $(DOCS)/.requirements:   docs/site/requirements.txt
+$(WHEELS)/.requirements: bindings/python/wheels/requirements.txt
 
 # The wheel is built for one interpreter, which every environment must have.
-$(MATRIX)/bin/python $(TORCH)/bin/python $(DOCS)/bin/python: | $(BIN)/python
+$(MATRIX)/bin/python $(TORCH)/bin/python $(DOCS)/bin/python $(WHEELS)/bin/python: | $(BIN)/python
 
 $(ENVIRONMENTS:=/bin/python): %/bin/python:
 	@for python in $(BIN)/python $(PYTHON); do \
