@@ -43,8 +43,6 @@ ON_BOTH = ["cuda-core", "numba-cuda"]
 DEVICE_RULE = "[pointer-device]"
 LATE_RULES = re.compile(r"\[(pointer-unknown|pointer-device|out-of-bounds|stream-undeclared)\]$")
 KNOWABLE = {"shape-extent", "ndim-limit", "size-overflow", "pointer-device", "argument-type", "argument-value"}
-# What is read of a consumer's array that finds out late what it cannot take.
-LOOKS: dict[str, Any] = {"cuda-core": lambda found: (found.shape, found.strides)}
 # Calls that need more than the view, or that another case cannot undo: why they are not made.
 NOT_MADE = {
     "kernel(v, block=(1, 1, 1))": "PyCUDA takes the address alone, of anything (conformance/matrix/device.py)",
@@ -349,7 +347,6 @@ class Bench:
         found = None
         try:
             found = eval(call["code"], names)
-            LOOKS.get(row["distribution"], id)(found)
         except Exception as raised:
             error = raised
         calls = self.calls()
@@ -372,7 +369,7 @@ class Bench:
         for remedy in told.remedies if is_tried else ():
             self.reached[case.consumer, "remedy"] += 1
             try:
-                LOOKS.get(row["distribution"], id)(eval(remedy, names))
+                eval(remedy, names)
             except Exception as raised:
                 yield f"the remedy {remedy} is refused: {raised!r:.150}"
 

@@ -40,17 +40,19 @@ def of_numba(array: Any) -> Said:
 
 
 def of_cuda_core(memory: Any) -> Said:
-    said = {
-        "ptr": memory.ptr,
-        "shape": tuple(memory.shape),
-        "elem strides": None if memory.strides is None else tuple(memory.strides),
-        "read-only": memory.readonly,
-        "by CUDA": memory.is_device_accessible,
+    looks: dict[str, Callable[[], object]] = {
+        "ptr": lambda: memory.ptr,
+        "shape": lambda: tuple(memory.shape),
+        "elem strides": lambda: None if memory.strides is None else tuple(memory.strides),
+        "read-only": lambda: memory.readonly,
+        "by CUDA": lambda: memory.is_device_accessible,
+        "NumPy's dtype": lambda: np.dtype(memory.dtype),
     }
-    try:
-        return {**said, "NumPy's dtype": np.dtype(memory.dtype)}
-    except Exception:
-        return said  # of a type that NumPy lacks
+    said: Said = {}
+    for field, look in looks.items():
+        with contextlib.suppress(Exception):
+            said[field] = look()
+    return said
 
 
 def of_tvm(tensor: Any) -> Said:
@@ -150,6 +152,8 @@ def differences(distribution: str, view: cd.CaiView, found: Any, dropped: str | 
     if eyes is None:
         return
     ours, theirs = of_view(view), eyes(found)
+    if distribution == "cuda-core":
+        yield from unread(theirs, dropped or "")
     less = set() if view.nbytes else OF_ELEMENTS
     # That nothing can be written where there is nothing, pyarrow says of every array.
     less |= {"read-only"} if not view.nbytes and theirs.get("read-only") else set()
@@ -165,6 +169,14 @@ def differences(distribution: str, view: cd.CaiView, found: Any, dropped: str | 
         # By identity: None equals float64 to NumPy's dtypes.
         if own is not None and other is not None and own != other:
             yield f"{field} is {own} of the view, and {other} of the consumer's array"
+
+
+def unread(theirs: Said, dropped: str) -> Iterator[str]:
+    """The fields that cuda.core refuses to state, and `explain` tells otherwise."""
+    for fields, words in ((("shape", "elem strides"), "shape and strides"), (("NumPy's dtype",), "types that NumPy")):
+        for field in fields:
+            if (field in theirs) == (words in dropped):
+                yield f"{field} of the consumer's array: {theirs.get(field, 'refused')}; told as dropped: {dropped}"
 
 
 def steps(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> list[int] | None:

@@ -103,7 +103,11 @@ fn order() -> String {
 
 fn refusals() -> String {
     let rows = each_call().filter_map(|(partner, call)| {
-        let devices: Vec<_> = call.devices.iter().map(ToString::to_string).collect();
+        let device = |device: &i32| match call.by_build.contains(device) {
+            true => format!("{device}*"),
+            false => device.to_string(),
+        };
+        let devices: Vec<_> = call.devices.iter().map(device).collect();
         let refuses: Vec<_> = call.refuses.iter().map(ToString::to_string).collect();
         let dropped = call.drops.iter().map(|drops| drops.name());
         let ignores = [call.ignores]
@@ -249,6 +253,10 @@ fn told(to: &'static Partner, producer: &Producer, remedy: Option<&Remedy>) -> S
             (Some(_), None) => plan.refusal().unwrap_or_default(),
             (None, _) if device == 1 => "nobody has to wait".to_owned(),
             (None, _) => plan.order.to_string(),
+        };
+        let what = match plan.unknown {
+            Some(_) => format!("{what}; not every build takes it"),
+            None => what,
         };
         (device, what)
     });

@@ -20,6 +20,8 @@ pub struct HandOver {
     pub order: Order,
     /// Why the call would refuse the array; `None` if nothing is known against it.
     pub refused: Option<String>,
+    /// What only trying the call, or a remedy, tells; `None` if nothing.
+    pub unknown: Option<String>,
     /// What takes the array instead.
     pub remedies: Vec<Remedy>,
 }
@@ -32,6 +34,8 @@ pub struct Remedy {
     pub code: String,
     /// What it does, as the end of a sentence that begins with it.
     pub does: &'static str,
+    /// The device type that it passes, if only some builds of the library import that.
+    pub by_build: Option<i32>,
 }
 
 impl HandOver {
@@ -83,9 +87,27 @@ impl Partner {
         HandOver {
             call: &self.call,
             order,
+            unknown: self.unknown(array.device(), refused.is_some(), &remedies),
             refused,
             remedies,
         }
+    }
+
+    /// What only trying the preferred call, or what takes the array instead, tells.
+    pub(crate) fn unknown(
+        &self,
+        device: Device,
+        is_refused: bool,
+        remedies: &[Remedy],
+    ) -> Option<String> {
+        let device_type = match is_refused {
+            false => self.call.by_build(device),
+            true => remedies.iter().find_map(|remedy| remedy.by_build),
+        }?;
+        Some(format!(
+            "whether {}, as it is installed, takes memory of device type {device_type}: cannot be known without trying",
+            self.name
+        ))
     }
 
     /// Why the preferred call refuses an array, and what takes it instead. `exports` is why the view itself refuses to be
@@ -110,12 +132,14 @@ impl Partner {
                     false if call.drops.contains(&Drops::Layout) => "takes its bytes",
                     false => "takes it",
                 },
+                by_build: call.by_build(array.device()),
             });
         let changed = Change::ALL.iter().filter_map(|change| {
             let changed = change.of(array)?;
             refusal(&self.call, &changed).is_none().then(|| Remedy {
                 code: self.call.code_of(change.code()),
                 does: change.does(),
+                by_build: self.call.by_build(changed.device()),
             })
         });
         (Some(refused), others.chain(changed).collect())
@@ -150,6 +174,12 @@ impl Partner {
 }
 
 impl Call {
+    /// The device type, if only some builds of the library import it.
+    fn by_build(&self, device: Device) -> Option<i32> {
+        let device_type = device.device_type;
+        self.by_build.contains(&device_type).then_some(device_type)
+    }
+
     /// The expression for another view than `v`.
     fn code_of(&self, view: &str) -> String {
         let argument = self.code.replacen("(v,", &format!("({view},"), 1);

@@ -188,6 +188,10 @@ pub struct Call {
     pub advice: &'static str,
     /// The DLPack device types that it imports; empty for all.
     pub devices: &'static [i32],
+    /// The device types of these that only some builds of the library import, such as those with CUDA.
+    pub by_build: &'static [i32],
+    /// The attribute that is None or "False" in the builds without them, as `module.attribute`; empty if there is none.
+    pub(crate) build: &'static str,
     /// The arrays that it refuses.
     pub refuses: &'static [Refuses],
     /// The fields that it does not read, beside those that it [drops](Self::drops); empty if nothing is known.
@@ -275,6 +279,10 @@ pub enum Drops {
     Layout,
     /// Half the bits of a 64-bit type: its array has elements of 32 bits, converted, while a setting is off.
     Width,
+    /// Shape and strides of items of no whole number of bytes: its array raises if it is asked for them.
+    BitAxes,
+    /// A type that NumPy lacks, other than bfloat16: its array raises if it is asked for it.
+    TypeBeyondNumpy,
 }
 
 impl Drops {
@@ -288,6 +296,8 @@ impl Drops {
             Self::Fields => "the fields of records",
             Self::Layout => "shape, strides and type",
             Self::Width => "half the bits of 64-bit types, while jax_enable_x64 is off",
+            Self::BitAxes => "shape and strides of items of no whole number of bytes",
+            Self::TypeBeyondNumpy => "types that NumPy lacks, but for bfloat16",
         }
     }
 
@@ -296,7 +306,7 @@ impl Drops {
     pub(crate) const fn unless(self) -> &'static str {
         match self {
             Self::Width => "jax.config.jax_enable_x64",
-            Self::ReadOnly | Self::EmptyReadOnly | Self::Lanes | Self::Fields | Self::Layout => "",
+            _ => "",
         }
     }
 
@@ -308,6 +318,16 @@ impl Drops {
             Self::EmptyReadOnly => array.len() == 0 && Self::ReadOnly.applies_to(array),
             Self::Lanes => array.dtype().lanes() > 1,
             Self::Layout => true,
+            Self::BitAxes => Refuses::BitItems.applies_to(array, Reads::Dlpack),
+            Self::TypeBeyondNumpy => {
+                let lacks = [
+                    Refuses::DType("float8"),
+                    Refuses::DType("complex32"),
+                    Refuses::SubByte,
+                    Refuses::Lanes,
+                ];
+                (lacks.iter()).any(|lacks| lacks.applies_to(array, Reads::Dlpack))
+            }
             Self::Width => {
                 let dtype = array.dtype();
                 let parts = if dtype.code() == code::COMPLEX { 2 } else { 1 };

@@ -53,6 +53,8 @@ const fn call(import: &'static str, code: &'static str, reads: Reads, waits: Wai
         waits_if: "",
         advice: "",
         devices: &[],
+        by_build: &[],
+        build: "",
         refuses: &[],
         ignores: "",
         drops: &[],
@@ -181,9 +183,9 @@ pub static PARTNERS: &[Partner] = &[
         array: Some("cuda.core.utils.StridedMemoryView"),
         call: Call {
             devices: &[1, 2, 3, 13],
-            refuses: &[OtherCpu, BitItems],
+            refuses: &[OtherCpu],
             advice: "for memory of the CPU, pass -1",
-            ignores: "types that NumPy lacks, until `dtype` is read, which refuses them",
+            drops: &[Drops::BitAxes, Drops::TypeBeyondNumpy],
             passes_stream: true,
             ..call(
                 "from cuda.core.utils import StridedMemoryView",
@@ -352,6 +354,7 @@ pub static PARTNERS: &[Partner] = &[
         array: None,
         call: Call {
             devices: &[1, 2, 3],
+            by_build: &[2, 3],
             refuses: &[ReadOnly, Gaps, DType("complex32"), SubByte, Lanes, OtherCpu],
             ignores: "on the CPU it copies what is not aligned to 64 bytes, without a word",
             drops: &[Drops::Width],
@@ -364,6 +367,7 @@ pub static PARTNERS: &[Partner] = &[
         },
         more: &[Call {
             advice: "streams 1 and 2 are not waited for: pass `v.synchronize()`, or `v.on(s)` of a handle",
+            by_build: CUDA,
             refuses: &[Gaps, BeyondDlpack, BeyondNumpy],
             ignores: "it keeps no reference to the view; it copies memory of the CPU, which it takes too, by NumPy",
             drops: &[Drops::ReadOnly, Drops::Width],
@@ -399,6 +403,7 @@ pub static PARTNERS: &[Partner] = &[
         array: None,
         call: Call {
             devices: &[1, 2],
+            by_build: &[2],
             refuses: &[
                 ReadOnly,
                 NotCOrder,
@@ -454,6 +459,8 @@ pub static PARTNERS: &[Partner] = &[
         array: Some("paddle.Tensor"),
         call: Call {
             devices: &[1, 2, 3],
+            by_build: &[2],
+            build: "paddle.version.cuda_version",
             refuses: &[
                 OneDType("float8_e4m3"),
                 DType("float8_e3m4"),
@@ -486,7 +493,8 @@ pub static PARTNERS: &[Partner] = &[
                 reproduction: "`paddle.from_dlpack(np.arange(4)[::-1]).numpy()`",
             },
             Fault {
-                what: "device memory, by a build without CUDA: segmentation fault before the array is asked for anything",
+                what: "device memory, by a build without CUDA: segmentation fault before the array is asked for anything; \
+                       through `cd.to` a refusal",
                 reproduction: "`paddle.from_dlpack(v)` of a `v` on a device",
             },
             Fault {
@@ -639,6 +647,7 @@ pub static PARTNERS: &[Partner] = &[
         array: None,
         call: Call {
             devices: &[1, 2, 3, 10, 11, 13],
+            by_build: &[2, 10],
             advice: "pass `v.synchronize()`",
             refuses: &[
                 NotContiguous,
@@ -684,6 +693,8 @@ pub static PARTNERS: &[Partner] = &[
         array: Some("torch.Tensor"),
         call: Call {
             devices: &[1, 2, 8],
+            by_build: &[2],
+            build: "torch.version.cuda",
             refuses: &[
                 Backwards,
                 Except("float4_e2m1fnx2", &[SubByte, Lanes]),
@@ -705,6 +716,8 @@ pub static PARTNERS: &[Partner] = &[
         },
         more: &[Call {
             devices: &[2],
+            by_build: &[2],
+            build: "torch.version.cuda",
             advice: "pass `v.on(s)` of torch's current stream, or use `torch.from_dlpack(v)`",
             refuses: &[ReadOnly, NegativeStrides, BeyondDlpack],
             ..interface("import torch", "torch.as_tensor(v)", Waits::Nobody)
@@ -852,6 +865,7 @@ pub static PARTNERS: &[Partner] = &[
         array: None,
         call: Call {
             advice: "stream 1 is not waited for: pass `v.synchronize()`, or `v.on(s)` of a handle",
+            by_build: CUDA,
             refuses: &[
                 AxesAbove(2),
                 NegativeStrides,

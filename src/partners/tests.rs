@@ -248,6 +248,38 @@ fn read_only_data_is_refused_by_consumers_of_legacy_tensors() {
     }
 }
 
+#[rstest]
+#[case("jax", Device::CUDA, true)]
+#[case("jax", Device::CPU, false)]
+#[case("onnxruntime", Device::CUDA, false)]
+#[case::by_the_remedy("tensorflow", Device::CUDA_HOST, true)]
+#[case::refused_anyway("pyarrow", Device::CUDA, false)]
+fn builds_without_device_memory_are_not_told_apart(
+    #[case] name: &str,
+    #[case] device_type: i32,
+    #[case] is_unknown: bool,
+) {
+    let device = Device { device_type, id: 0 };
+    let array = array(device, &[3], None, Flags::NONE);
+    let found = plan(name, &array, Stream::None, None).unknown;
+    assert_eq!(found.is_some(), is_unknown, "{found:?}");
+}
+
+#[test]
+fn a_build_that_is_told_takes_less_than_the_call() {
+    for (partner, call) in
+        (PARTNERS.iter()).flat_map(|row| row.calls().map(move |call| (row, call)))
+    {
+        let is_known = |device| call.devices.contains(device) && *device != Device::CPU;
+        assert!(call.by_build.iter().all(is_known), "{}", partner.name);
+        assert!(
+            call.build.is_empty() || !call.by_build.is_empty(),
+            "{}",
+            partner.name
+        );
+    }
+}
+
 /// What the calls need that no argument of `to` can be.
 #[test]
 fn calls_need_what_the_caller_has() {

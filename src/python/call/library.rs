@@ -1,9 +1,11 @@
 //! Reads the argument that names a library, and the library's settings.
 
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 
 use crate::partners;
 use crate::partners::{Call, PARTNERS, Partner, Waits};
+use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::call::choice::text;
 use crate::python::cpython::int::repr;
@@ -53,8 +55,56 @@ pub(crate) fn is_set(py: Python<'_>, setting: &str) -> bool {
     !setting.is_empty() && release::dropping(|| is_on(py, setting).unwrap_or(false))
 }
 
-/// Reads an attribute of a module that has been imported, named with dots.
+/// Whether the library has been built for the device types of [`Call::by_build`]; `None` if it has not been imported, or
+/// does not tell.
+pub(crate) fn is_built(py: Python<'_>, call: &Call) -> Option<bool> {
+    let is_built = || {
+        let found = read(py, call.build).ok()?;
+        let is_false = found.cast::<PyString>().is_ok_and(|text| text == "False");
+        Some(!found.is_none() && !is_false)
+    };
+    (!call.build.is_empty()).then(|| release::dropping(is_built))?
+}
+
+/// Refuses memory that a library has not been built for, if it has been imported and tells.
+///
+/// # Errors
+/// `transfer-refused`.
+pub(crate) fn check_build(
+    py: Python<'_>,
+    partner: &Partner,
+    call: &Call,
+    device: Device,
+) -> Result<(), Violation> {
+    let is_by_build = call.by_build.contains(&device.device_type);
+    match is_by_build && is_built(py, call) == Some(false) {
+        true => Err(not_built(partner, call, device)),
+        false => Ok(()),
+    }
+}
+
+/// Builds the refusal of memory that a library has not been built for.
+#[cold]
+pub(crate) fn not_built(partner: &Partner, call: &Call, device: Device) -> Violation {
+    let (name, device_type) = (partner.name, device.device_type);
+    Violation::new(
+        Rule::TransferRefused,
+        Field::Argument("library"),
+        format_args!("'{name}'"),
+    )
+    .with_hint(format!(
+        "as it is installed, it takes no memory of device type {device_type}: {} tells",
+        call.build
+    ))
+}
+
+/// Reads a setting.
 fn is_on(py: Python<'_>, setting: &str) -> PyResult<bool> {
+    read(py, setting)?.is_truthy()
+}
+
+/// Reads an attribute of a module that has been imported, named with dots.
+fn read<'py>(py: Python<'py>, setting: &str) -> PyResult<Bound<'py, PyAny>> {
     let mut names = setting.split('.');
     let module = names.next().unwrap_or_default();
     let modules = py
@@ -64,5 +114,5 @@ fn is_on(py: Python<'_>, setting: &str) -> PyResult<bool> {
     for name in names {
         found = found.getattr(new_str(py, name)?)?;
     }
-    found.is_truthy()
+    Ok(found)
 }

@@ -10,6 +10,7 @@ use crate::partners::{
     Call, Drops, Order, Partner, Reads, Remedy, Waits, platform_of, with_remedies,
 };
 use crate::protocol::descriptor::Descriptor;
+use crate::protocol::device::Device;
 use crate::protocol::rule::{Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Stream, SyncPolicy};
 use crate::python::call::{library, policy, stream, use_stream};
@@ -115,6 +116,7 @@ fn refuse_stream(
         let remedy = Remedy {
             code: unnamed(partner.call.code),
             does: "takes it: its memory has no streams",
+            by_build: None,
         };
         let remedies: Vec<_> = partner
             .call
@@ -139,6 +141,9 @@ pub(super) fn refuse(
 ) {
     let unanswered = RefCell::new(None);
     let exports = |call: &Call, array: &Descriptor| {
+        if let Err(refused) = library::check_build(py, partner, call, array.device()) {
+            return Some(refused.to_string());
+        }
         let error = check(view, call, array, consumer).err()?;
         let refused = sentence(py, &error);
         if driver_error(py).is_ok_and(|class| error.is_instance(py, class)) {
@@ -150,11 +155,13 @@ pub(super) fn refuse(
     if let (Some(refused), Some(why)) = (&refused, unanswered.into_inner())
         && *refused != why
     {
-        found.unknown = Some(format!(
+        let call = format!(
             "whether another call takes it: cannot be known without an answer of the driver ({why})"
-        ));
+        );
+        also_unknown(found, call);
     }
     found.refused = refused.map(|refused| with_remedies(&refused, &remedies));
+    ask_build(py, view.view().device(), partner, &remedies, found);
     found.remedies = remedies.into_iter().map(|remedy| remedy.code).collect();
     if found.refused.is_none() {
         let array = view.view().descriptor();
@@ -164,6 +171,29 @@ pub(super) fn refuse(
         let dropped: Vec<_> = dropped.map(|drops| drops.name()).collect();
         found.dropped = (!dropped.is_empty()).then(|| dropped.join("; "));
     }
+}
+
+/// Explains that the library's build decides, unless it tells.
+pub(super) fn ask_build(
+    py: Python<'_>,
+    device: Device,
+    partner: &Partner,
+    remedies: &[Remedy],
+    found: &mut Explanation,
+) {
+    if library::is_built(py, &partner.call).is_none()
+        && let Some(build) = partner.unknown(device, found.refused.is_some(), remedies)
+    {
+        also_unknown(found, build);
+    }
+}
+
+/// Adds to what cannot be known.
+fn also_unknown(found: &mut Explanation, what: String) {
+    found.unknown = Some(match found.unknown.take() {
+        Some(before) => format!("{before}; {what}"),
+        None => what,
+    });
 }
 
 /// Checks what the view itself would refuse to a call.

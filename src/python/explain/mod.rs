@@ -129,7 +129,10 @@ fn explain<'py>(
                     hand_over::refuse(py, view, partner, None, &mut found);
                 }
                 (None, Some(partner)) => {
-                    found.refused = partner.device_refusal(&partner.call, device);
+                    let built = library::check_build(py, partner, &partner.call, device);
+                    let built = built.err().map(|refused| refused.to_string());
+                    found.refused = partner.device_refusal(&partner.call, device).or(built);
+                    hand_over::ask_build(py, device, partner, &[], &mut found);
                 }
                 (_, None) => {}
             }

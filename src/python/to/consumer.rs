@@ -81,9 +81,14 @@ impl<'py> Consumer<'py> {
             .ok()
             .map(|name| name.to_string_lossy());
         let partner = module.as_deref().and_then(partners::of_module);
-        if let Some(partner) = partner.filter(|partner| partner.array.is_some()) {
-            // So that the next call finds the class.
-            Imported::of(class.py(), partner)?;
+        let has_arrays = |partner: &&Partner| partner.array.is_some();
+        let imported = partner
+            .filter(has_arrays)
+            .map(|partner| Imported::of(class.py(), partner));
+        let imported = imported.transpose()?;
+        // Its own class, by which the next call finds it.
+        if let Some(imported) = Imported::find(class) {
+            return Ok(Self::of_arrays(class.py(), imported));
         }
         let table = known_types::table(class)?.filter(Table::can_import);
         if partner.is_none() && table.is_none() {
@@ -91,7 +96,7 @@ impl<'py> Consumer<'py> {
         }
         Ok(Self {
             partner,
-            imported: None,
+            imported,
             table,
             class: Some(class.clone()),
             py: class.py(),
@@ -128,7 +133,17 @@ impl<'py> Consumer<'py> {
 
     /// Returns the table, if an array goes through it: what the library refuses, its call refuses by its own words. A
     /// class that the table of partners does not have has no call.
-    pub(super) fn table_for(&self, array: &Descriptor) -> Option<Table> {
+    ///
+    /// # Errors
+    /// `transfer-refused` for memory that the library has not been built for.
+    pub(super) fn table_for(&self, array: &Descriptor) -> Result<Option<Table>, Violation> {
+        if let Some(imported) = self.imported {
+            imported.check_build(array.device())?;
+        }
+        Ok(self.any_table_for(array))
+    }
+
+    fn any_table_for(&self, array: &Descriptor) -> Option<Table> {
         let table = self.table?;
         let Some(partner) = self.partner else {
             return Some(table);

@@ -9,6 +9,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
 use crate::partners::{Call, PARTNERS, Partner};
+use crate::protocol::device::Device;
+use crate::protocol::rule::Violation;
+use crate::python::call::library;
 use crate::python::exchange_table::Table;
 use crate::python::import::known_types;
 
@@ -23,6 +26,8 @@ pub(super) struct Imported {
     pub(super) function: Option<Py<PyAny>>,
     /// The call is passed the view alone, and nothing is asked before it.
     pub(super) is_plain: bool,
+    /// The device types that it has not been built for.
+    lacks: &'static [i32],
 }
 
 impl Imported {
@@ -53,6 +58,18 @@ impl Imported {
         })
     }
 
+    /// Refuses memory that the library has not been built for: it may end the process.
+    ///
+    /// # Errors
+    /// `transfer-refused`.
+    #[inline(always)]
+    pub(super) fn check_build(&self, device: Device) -> Result<(), Violation> {
+        match self.lacks.contains(&device.device_type) {
+            true => Err(library::not_built(self.partner, &self.partner.call, device)),
+            false => Ok(()),
+        }
+    }
+
     #[cold]
     fn now(py: Python<'_>, partner: &'static Partner) -> PyResult<Self> {
         let call = &partner.call;
@@ -73,12 +90,17 @@ impl Imported {
             }
             Some(_) => None,
         };
+        let lacks = match library::is_built(py, call) {
+            Some(false) => call.by_build,
+            _ => &[],
+        };
         let mut this = Self {
             partner,
             class: None,
             table: None,
             function,
-            is_plain: !call.passes_stream && !call.waits_unasked(),
+            is_plain: !call.passes_stream && !call.waits_unasked() && lacks.is_empty(),
+            lacks,
         };
         if let Some(array) = partner.array {
             let (module, class) = array.rsplit_once('.').unwrap_or((array, ""));

@@ -109,7 +109,7 @@ fn hand_over<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = consumer.py();
     let named = requested(stream, view.view())?;
-    let Some(table) = consumer.table_for(view.view().descriptor()) else {
+    let Some(table) = consumer.table_for(view.view().descriptor())? else {
         let call = LibraryCall::of(consumer, view.view(), stream, named)?;
         let ready = call.order(py, view.view())?;
         return call.call(&moved(view, ready, stream).into_object(py)?);
@@ -142,7 +142,7 @@ fn of_capsule<'py>(
     let offer = route::offer_of_capsule(capsule, options)?;
     let offered = offer.unowned();
     let named = requested(stream, &offered)?;
-    let way = match consumer.table_for(offered.descriptor()) {
+    let way = match consumer.table_for(offered.descriptor())? {
         Some(table) => {
             by_table::order(py, &offered, (consumer, table), named)?;
             Way::Table(table)
