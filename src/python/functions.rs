@@ -244,11 +244,7 @@ impl Function for ToDlpack {
             writable: flag(arguments.writable, "writable")?.unwrap_or(false),
             on_host: is_host(arguments.stream),
         };
-        let capsule = by_view(&object, read, given, &request)?;
-        if facts.traits.intersects(Traits::OURS) {
-            object.cast::<PyCaiView>()?.get().note(&capsule);
-        }
-        Ok(capsule)
+        by_view(&object, read, given, &request)
     }
 }
 
@@ -274,21 +270,25 @@ fn by_view<'py>(
         return of_capsule(object, options, request);
     }
     let Some(dict) = read else {
-        return export(object.py(), route::import(object, options)?, request);
+        let (capsule, is_copy) = export(object.py(), route::import(object, options)?, request)?;
+        if let (Ok(view), false) = (object.cast::<PyCaiView>(), is_copy) {
+            view.get().note(&capsule);
+        }
+        return Ok(capsule);
     };
     let (mut view, traits) = (MaybeUninit::uninit(), known_types::facts_of(object)?.traits);
     route::by_attributes(&mut view, object, traits, dict, options, AllowCaiOnly::No)?;
     // SAFETY: written: `by_attributes` has not failed.
-    export(object.py(), unsafe { view.assume_init() }, request)
+    Ok(export(object.py(), unsafe { view.assume_init() }, request)?.0)
 }
 
-/// Makes the capsule of a view that no Python object holds.
+/// Makes the capsule of a view that no Python object holds; with whether its memory is a copy.
 #[inline(never)]
 fn export<'py>(
     py: Python<'py>,
     view: CaiView,
     request: &DlpackRequest<'_, 'py>,
-) -> PyResult<Bound<'py, PyAny>> {
+) -> PyResult<(Bound<'py, PyAny>, bool)> {
     let export = Export::decide(view.descriptor().borrowed(), request)?;
     let view = match export.transfer() {
         Some(transfer) => export.copy(py, transfer, &view)?,
@@ -298,7 +298,8 @@ fn export<'py>(
         }
     };
     let (descriptor, owner) = view.into_parts();
-    export.capsule(py, descriptor.borrowed(), owner)
+    let capsule = export.capsule(py, descriptor.borrowed(), owner)?;
+    Ok((capsule, export.transfer().is_some()))
 }
 
 /// Makes a capsule of a capsule, whose tensor is taken when nothing can be refused any more: the order is made before,

@@ -483,8 +483,9 @@ impl Function for Dlpack {
             this.follow()?;
         }
         if let Some(transfer) = export.transfer() {
-            this.check_scope()?;
-            let copy = export.copy(py, transfer, this.view())?;
+            this.check_alive()?;
+            // A copy has memory of its own: nothing of the view's is kept once it has been made.
+            let copy = export.copy(py, transfer, &this.lend()?)?;
             let (descriptor, owner) = copy.into_parts();
             return export.capsule(py, descriptor.borrowed(), owner);
         }

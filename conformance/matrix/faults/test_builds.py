@@ -1,4 +1,4 @@
-"""Libraries built without a GPU, given device memory: `explain` says that trying tells, or refuses; nothing ends the process."""
+"""Libraries built without a GPU, given device memory: `explain` says that trying tells, or refuses; no process ends."""
 
 from __future__ import annotations
 

@@ -421,8 +421,9 @@ class Refusing:
 
     TAKES = ("a tensor", "a bare tensor", "a derived view", "a buffer")
     TELLS = ("the dict", "the address", "the dict once")
-    BARE = ("a bare capsule", "a bare tensor that ends", "a deleter, and the name left", "a copy")
-    USES = ("nothing", "attributes", "a refused export", "a capsule", "a tensor that ends", *BARE, *TAKES, *TELLS)
+    BARE = ("a bare capsule", "a bare tensor that ends", "a deleter, and the name left")
+    COPIES = ("a copy", "a bare copy", "a copy that it keeps")
+    USES = ("nothing", "attributes", "a refused export", "a capsule", "a tensor that ends", *BARE, *COPIES, *TAKES, *TELLS)
     ON_THE_ERROR = ("args", "notes", "obj", "list obj", "value", "cause", "hostile")
     KEEPS = (*ON_THE_ERROR, "closure", "generator", "comprehension", "group")
 
@@ -431,7 +432,8 @@ class Refusing:
         self.keeps = draw.sample(self.KEEPS, draw.choice([0, 1, 2]))
         self.ours, self.interrupts = draw.random() < 0.3, draw.random() < 0.1
         self.drops_the_view = draw.random() < 0.3
-        self.handled = handled
+        self.handled, self.draw = handled, draw
+        self.copies: list[Any] = []
         self.view: weakref.ref[Any] | None = None
         self.taken: list[abi.Read] = []
         self.generator: Any = None
@@ -465,7 +467,12 @@ class Refusing:
                 abi.release(abi.read(capsule))
                 return capsule
             case "a copy":
+                return view.__dlpack__(copy=True)
+            case "a bare copy":
                 return cd.to_dlpack(view, stream="host", copy=True)
+            case "a copy that it keeps":
+                door = self.draw.choice([cd.to_dlpack, lambda view, **keywords: view.__dlpack__(**keywords)])
+                self.copies.append(door(view, copy=True))
             case "a bare tensor":
                 self.taken.append(abi.consume(cd.to_dlpack(view, stream="host")))
             case "a derived view":
@@ -582,6 +589,8 @@ def test_a_capsule_that_a_library_refuses_is_put_back_while_the_error_lives(
             again = cd.from_dlpack(capsule)
             assert made.released == 0
             del again
+        for copy in refusing.copies:
+            assert abi.name(copy) == b"dltensor", "a copy is the library's own"
         refusing.end()
         refusing.generator = None
         del refusing, capsule
