@@ -29,7 +29,7 @@ use libloading::Library;
 
 use super::{
     Context, ContextId, Copy2d, Driver, DriverError, Event, Graph, HostFunction, MemoryKind,
-    PointerInfo, Pool, Primaries, UserObject,
+    PointerInfo, Pool, Primaries, UserObject, calls,
 };
 use crate::process::fork;
 use crate::protocol::stream::{Capture, Stream};
@@ -104,7 +104,9 @@ macro_rules! functions {
             }
 
             $(fn $field(&self) -> Result<unsafe extern "C" fn($($parameter),*) -> Code, DriverError> {
-                self.$field.ok_or(DriverError::missing($name))
+                let call = self.$field.ok_or(DriverError::missing($name))?;
+                calls::note($name);
+                Ok(call)
             })*
         }
     };

@@ -40,6 +40,7 @@ use std::num::NonZeroU64;
 
 use crate::protocol::stream::{Capture, Stream};
 
+mod calls;
 mod context;
 mod copy_plan;
 #[cfg(feature = "cudarc")]
@@ -55,6 +56,7 @@ mod relaxed;
 #[cfg(test)]
 pub(crate) mod script;
 
+pub(crate) use calls::Noting;
 pub(crate) use context::{ContextGuard, Primaries, is_primary};
 pub(crate) use copy_plan::{CopyPlan, copy_strided};
 pub use error::DriverError;

@@ -16,7 +16,9 @@ use crate::python::class::order::Waited;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::{Function, signature};
 use crate::python::cpython::release;
+use crate::python::cpython::tracing::Tracer;
 use crate::python::import::fields;
+use crate::python::trace::trace;
 use crate::view::PresentAs;
 
 /// Borrows the view of a method's call.
@@ -48,6 +50,8 @@ signature! {
 }
 
 impl Function for On {
+    const TRACER: Option<Tracer> = Some(trace);
+
     fn call<'py>(
         slf: Borrowed<'_, 'py, PyAny>,
         arguments: Self::Arguments<'_, 'py>,
@@ -135,6 +139,8 @@ signature! {
 }
 
 impl Function for AsKind {
+    const TRACER: Option<Tracer> = Some(trace);
+
     fn call<'py>(
         slf: Borrowed<'_, 'py, PyAny>,
         arguments: Self::Arguments<'_, 'py>,
@@ -171,6 +177,8 @@ signature! {
 }
 
 impl Function for OneField {
+    const TRACER: Option<Tracer> = Some(trace);
+
     fn call<'py>(
         slf: Borrowed<'_, 'py, PyAny>,
         arguments: Self::Arguments<'_, 'py>,
@@ -198,6 +206,8 @@ signature! {
 }
 
 impl Function for Synchronize {
+    const TRACER: Option<Tracer> = Some(trace);
+
     fn call<'py>(
         slf: Borrowed<'_, 'py, PyAny>,
         _: Self::Arguments<'_, 'py>,

@@ -18,6 +18,7 @@ use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::{Function, Value, signature};
 use crate::python::cpython::new::{new_dict, new_str, new_uint};
 use crate::python::cpython::recursion::Level;
+use crate::python::cpython::tracing::Tracer;
 use crate::python::export::cai_to_capsule::{self, FastRequest};
 use crate::python::export::dlpack::{DlpackRequest, Export};
 use crate::python::import::cai::{self, AllowCaiOnly};
@@ -26,6 +27,7 @@ use crate::python::import::known_types;
 use crate::python::import::object;
 use crate::python::import::route;
 use crate::python::import::traits::Traits;
+use crate::python::trace::trace;
 use crate::view::{CaiView, Transfer};
 
 with_options! {
@@ -59,6 +61,8 @@ with_options! {
 }
 
 impl Function for View {
+    const TRACER: Option<Tracer> = Some(trace);
+
     #[inline(always)]
     fn call<'py>(
         _: Borrowed<'_, 'py, PyAny>,
@@ -103,6 +107,8 @@ with_options! {
 }
 
 impl Function for FromCai {
+    const TRACER: Option<Tracer> = Some(trace);
+
     fn call<'py>(
         _: Borrowed<'_, 'py, PyAny>,
         arguments: Self::Arguments<'_, 'py>,
@@ -145,6 +151,8 @@ with_options! {
 }
 
 impl Function for FromDlpack {
+    const TRACER: Option<Tracer> = Some(trace);
+
     #[inline(always)]
     fn call<'py>(
         _: Borrowed<'_, 'py, PyAny>,
@@ -206,6 +214,8 @@ with_options! {
 }
 
 impl Function for ToDlpack {
+    const TRACER: Option<Tracer> = Some(trace);
+
     #[inline(always)]
     fn call<'py>(
         _: Borrowed<'_, 'py, PyAny>,

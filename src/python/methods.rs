@@ -16,11 +16,13 @@ use crate::python::cpython::fastcall::{self, Function, signature};
 use crate::python::cpython::getter::{self, Definition, Getter};
 use crate::python::cpython::new::{new_ints, new_str, new_uint};
 use crate::python::cpython::thread_exit::entries;
+use crate::python::cpython::tracing::Tracer;
 use crate::python::derived::{self, AsKind, Consume, On, OneField, Synchronize, Wait};
 use crate::python::export::dlpack::{DlpackRequest, Export};
 use crate::python::export::{buffer, cai_dict, exchange, numpy_array};
 use crate::python::import::fields;
 use crate::python::shown;
+use crate::python::trace::{QuietCall, trace};
 use crate::view::Transfer;
 
 entries! {
@@ -186,9 +188,15 @@ impl PyCaiView {
     ///     If the host cannot read the memory, or the interface cannot represent the type.
     #[getter]
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        self.check_alive()?;
-        self.follow()?;
-        buffer::array_interface(py, self)
+        let call = QuietCall::begin(py);
+        let read = || {
+            self.check_alive()?;
+            self.follow()?;
+            buffer::array_interface(py, self)
+        };
+        let dict = read();
+        call.end("__array_interface__", dict.is_ok().then(|| self.view()));
+        dict
     }
 
     /// Fills a buffer of memory that the host can read, without a copy. Blocks until the data is ready.
@@ -197,8 +205,11 @@ impl PyCaiView {
         buffer: *mut ffi::Py_buffer,
         flags: std::ffi::c_int,
     ) -> PyResult<()> {
+        let call = QuietCall::begin(slf.py());
         // SAFETY: CPython passes a buffer that is valid for writes.
-        unsafe { buffer::get_buffer(slf, buffer, flags) }
+        let filled = unsafe { buffer::get_buffer(slf, buffer, flags) };
+        call.end("__buffer__", filled.is_ok().then(|| slf.get().view()));
+        filled
     }
 
     unsafe fn __releasebuffer__(&self, buffer: *mut ffi::Py_buffer) -> () {
@@ -408,6 +419,8 @@ signature! {
 }
 
 impl Function for ToCai {
+    const TRACER: Option<Tracer> = Some(trace);
+
     fn call<'py>(
         slf: Borrowed<'_, 'py, PyAny>,
         _: Self::Arguments<'_, 'py>,
@@ -426,6 +439,8 @@ impl Function for ToCai {
 struct Interface;
 
 impl Getter for Interface {
+    const TRACER: Tracer = trace;
+
     const DEFINITION: &'static Definition = &Definition::new::<Self>(
         c"__cuda_array_interface__",
         c"The CUDA Array Interface, version 3: a new dict.
@@ -458,6 +473,8 @@ AttributeError
 }
 
 impl Function for Dlpack {
+    const TRACER: Option<Tracer> = Some(trace);
+
     #[inline(always)]
     fn call<'py>(
         slf: Borrowed<'_, 'py, PyAny>,

@@ -24,6 +24,7 @@ mod methods;
 mod module;
 mod shown;
 mod to;
+mod trace;
 
 pub use argument::{In, InOut};
 pub use class::view::PyCaiView;

@@ -28,12 +28,11 @@ use crate::view;
 ///
 /// # Errors
 /// `ImportError` in a subinterpreter, and on another CPython than this was built for or tested with (unless by the stable
-/// ABI); `ValueError` for an unknown `CAI_DLPACK_SYNC` or `CAI_DLPACK_STRICT`; out of
-/// memory.
+/// ABI); `ValueError` for an unknown value of `CAI_DLPACK_SYNC`, `CAI_DLPACK_STRICT` or `CAI_DLPACK_TRACE`; out of memory.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     version::check(module.py())?;
     release::refuse_subinterpreters(module.py())?;
-    policy::check_environment()?;
+    policy::read_environment()?;
     gil::learn(module.py());
     view::set_detach(gil::detach);
     view::set_ask(exchange_table::ask);

@@ -63,7 +63,15 @@ fn strides(descriptor: &Descriptor) -> (&'static str, String) {
     }
 }
 
-fn stream_name(stream: Stream) -> String {
+/// Returns shape, dtype and device, as `repr` has them.
+pub(crate) fn array(descriptor: &Descriptor) -> String {
+    let (shape, device) = (as_tuple(descriptor.shape().iter()), descriptor.device());
+    let dtype = descriptor.type_name();
+    let (kind, id) = (device.device_type, device.id);
+    format!("shape={shape} dtype={dtype} device=({kind}, {id})")
+}
+
+pub(crate) fn stream_name(stream: Stream) -> String {
     match stream {
         Stream::None => "None".to_owned(),
         Stream::LegacyDefault => "1 (legacy)".to_owned(),

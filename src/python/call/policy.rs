@@ -1,5 +1,7 @@
 //! The policy of a context.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use once_cell::race::OnceBox;
 use pyo3::Borrowed;
 use pyo3::prelude::*;
@@ -9,7 +11,9 @@ use crate::protocol::stream::SyncPolicy;
 use crate::python::call::blocks;
 use crate::python::call::choice::{choice, flag, not_among};
 use crate::python::cpython::fastcall::{Function, signature};
+use crate::python::cpython::release;
 use crate::python::cpython::thread_exit::entries;
+use crate::python::cpython::tracing::Reason;
 
 /// Returns the policy of the current context: of `with policy(...)`, else of `CAI_DLPACK_SYNC`, else events.
 ///
@@ -43,15 +47,29 @@ pub(crate) fn is_strict(py: Python<'_>) -> PyResult<bool> {
     }))
 }
 
-/// Refuses an unknown value of `CAI_DLPACK_SYNC` and `CAI_DLPACK_STRICT` when the module is loaded.
+/// Whether conversions are traced: of `with policy(...)`, else of `CAI_DLPACK_TRACE`. Runs no Python code.
+#[cold]
+pub(crate) fn is_traced(py: Python<'_>) -> bool {
+    match blocks::innermost(py, |block: &Policy| block.trace) {
+        Ok(found) => found.unwrap_or_else(|| IS_TRACED.load(Ordering::Relaxed)),
+        Err(error) => {
+            release::drop_now(error);
+            false
+        }
+    }
+}
+
+/// Whether `CAI_DLPACK_TRACE` is set.
+static IS_TRACED: AtomicBool = AtomicBool::new(false);
+
+/// Reads the environment when the module is loaded.
 ///
 /// # Errors
-/// `ValueError`, naming the variable.
-pub(crate) fn check_environment() -> PyResult<()> {
-    if let Ok(strict) = std::env::var("CAI_DLPACK_STRICT")
-        && !STRICT_BY_NAME.iter().any(|(name, _)| *name == strict)
-    {
-        return Err(not_among("CAI_DLPACK_STRICT", &format!("'{strict}'"), &STRICT_BY_NAME).into());
+/// `ValueError` for an unknown value of a variable, naming it.
+pub(crate) fn read_environment() -> PyResult<()> {
+    environment_flag("CAI_DLPACK_STRICT")?;
+    if environment_flag("CAI_DLPACK_TRACE")? && !IS_TRACED.swap(true, Ordering::Relaxed) {
+        Reason::new().keep();
     }
     match std::env::var("CAI_DLPACK_SYNC") {
         Ok(name) if by_name(&name).is_none() => {
@@ -69,8 +87,16 @@ const POLICIES_BY_NAME: [(&str, SyncPolicy); 3] = [
     ("none", SyncPolicy::None),
 ];
 
-/// The values of the environment variable for `strict`.
-const STRICT_BY_NAME: [(&str, bool); 2] = [("0", false), ("1", true)];
+fn environment_flag(variable: &'static str) -> PyResult<bool> {
+    const FLAGS: [(&str, bool); 2] = [("0", false), ("1", true)];
+    let Ok(given) = std::env::var(variable) else {
+        return Ok(false);
+    };
+    match FLAGS.iter().find(|(name, _)| *name == given) {
+        Some((_, flag)) => Ok(*flag),
+        None => Err(not_among(variable, &format!("'{given}'"), &FLAGS).into()),
+    }
+}
 
 fn by_name(given: &str) -> Option<SyncPolicy> {
     let mut policies = POLICIES_BY_NAME.iter();
@@ -78,7 +104,7 @@ fn by_name(given: &str) -> Option<SyncPolicy> {
 }
 
 signature! {
-    /// Sets how consumers are ordered after the data, during a `with` block.
+    /// Sets how consumers are ordered after the data, what is refused, and what is traced, during a `with` block.
     ///
     /// The block belongs to the current context (`contextvars`): to the asyncio task, or to the thread outside of tasks.
     /// Tasks that are created inside it inherit the setting.
@@ -90,7 +116,7 @@ signature! {
     /// Raises
     /// ------
     /// TypeError, ValueError
-    ///     If `sync` is no str, or none of these; if neither argument is given.
+    ///     If `sync` is no str, or none of these; if no argument is given.
     /// RuntimeError
     ///     If the block is left in another context than it was entered in.
     ///
@@ -104,6 +130,8 @@ signature! {
         sync: "Literal['event', 'host', 'none'] | None" = None,
         /// True: every import is strict (`view`), and so is `CaiView.consume`.
         strict: "bool | None" = None,
+        /// True: each conversion writes a line to the logger `cai_dlpack`, at level debug.
+        trace: "bool | None" = None,
     ) -> "AbstractContextManager[object]"
 }
 
@@ -114,13 +142,17 @@ impl Function for SetPolicy {
     ) -> PyResult<Bound<'py, PyAny>> {
         let sync = arguments.sync;
         let sync = sync.map(|given| choice(&given, "sync", &POLICIES_BY_NAME));
+        let trace = flag(arguments.trace, "trace")?;
         let block = Policy {
             sync: sync.transpose()?,
             strict: flag(arguments.strict, "strict")?,
+            trace,
+            _reason: trace.filter(|trace| *trace).map(|_| Reason::new()),
         };
-        if block.sync.is_none() && block.strict.is_none() {
+        if block.sync.is_none() && block.strict.is_none() && trace.is_none() {
             let neither = Violation::new(Rule::ArgumentType, Field::Argument("sync"), "None");
-            let hint = "must be \"event\", \"host\" or \"none\", as strict= is not given";
+            let hint =
+                "must be \"event\", \"host\" or \"none\", as neither strict= nor trace= is given";
             return Err(neither.with_hint(hint).into());
         }
         Ok(Bound::new(slf.py(), block)?.into_any())
@@ -132,6 +164,8 @@ impl Function for SetPolicy {
 pub(crate) struct Policy {
     sync: Option<SyncPolicy>,
     strict: Option<bool>,
+    trace: Option<bool>,
+    _reason: Option<Reason>,
 }
 
 entries! {

@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::protocol::rule::{Class, Rule, Violation};
 use crate::python::cpython::names::names;
 use crate::python::cpython::new::new_str;
+use crate::python::cpython::tracing;
 
 impl From<Violation> for PyErr {
     #[cold]
@@ -121,6 +122,7 @@ impl From<Error> for PyErr {
 
 /// Makes the exception of a refusal, or that of what failed meanwhile.
 fn refusal(class: &Bound<'_, PyType>, message: &str, rule: Rule, field: &str) -> PyErr {
+    tracing::mark(|marks| marks.rule = Some(rule.id()));
     let py = class.py();
     let make = || {
         let value = class.call1((new_str(py, message)?,))?;

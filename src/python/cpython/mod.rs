@@ -23,6 +23,7 @@ pub(crate) mod recursion;
 pub(crate) mod release;
 pub(crate) mod text;
 pub(crate) mod thread_exit;
+pub(crate) mod tracing;
 pub(crate) mod tuple;
 pub(crate) mod version;
 pub(crate) mod warn;

@@ -23,7 +23,7 @@ use pyo3::prelude::*;
 
 use crate::driver::ContextGuard;
 use crate::process::{fork, signals};
-use crate::python::cpython::{gil, thread_exit};
+use crate::python::cpython::{gil, thread_exit, tracing};
 use crate::view::{Gate, Node, Queue};
 use crate::{driver, view};
 
@@ -209,6 +209,7 @@ fn close(py: Python<'_>) {
         }
     });
     drain(py);
+    tracing::flush(py);
 }
 
 fn watch_children() {

@@ -36,6 +36,7 @@ use crate::python::class::view::PyCaiView;
 use crate::python::cpython::int::type_name;
 use crate::python::cpython::{gil, panic, release, thread_exit};
 use crate::python::exchange_table::NAME;
+use crate::python::trace::QuietCall;
 use crate::view;
 use crate::view::{CaiView, build, read_tensor};
 
@@ -105,7 +106,11 @@ unsafe extern "C" fn from_object(
     run(py, || {
         // SAFETY: DLPack 1.3: a Python object, alive during the call.
         let view = unsafe { cast(py, &object) }?;
-        let tensor = owning(view)?;
+        let call = QuietCall::begin(py);
+        let tensor = owning(view);
+        let handed = tensor.is_ok().then(|| view.get().view());
+        call.end("managed_tensor_from_py_object_no_sync", handed);
+        let tensor = tensor?;
         // SAFETY: DLPack 1.3: `out` is valid for a write.
         unsafe { out.write(tensor.as_ptr()) };
         Ok(())
@@ -118,7 +123,11 @@ unsafe extern "C" fn borrow(object: *mut c_void, out: *mut DLTensor) -> c_int {
     run(py, || {
         // SAFETY: DLPack 1.3: a Python object, alive during the call.
         let view = unsafe { cast(py, &object) }?;
-        let tensor = borrowed(view)?;
+        let call = QuietCall::begin(py);
+        let tensor = borrowed(view);
+        let handed = tensor.is_ok().then(|| view.get().view());
+        call.end("dltensor_from_py_object_no_sync", handed);
+        let tensor = tensor?;
         // SAFETY: DLPack 1.3: `out` is valid for a write.
         unsafe { out.write(tensor) };
         Ok(())
@@ -132,8 +141,12 @@ unsafe extern "C" fn to_object(
     // SAFETY: DLPack 1.3: functions of Python objects are called with the GIL held.
     let py = unsafe { Python::assume_attached() };
     run(py, || {
+        let call = QuietCall::begin(py);
         // SAFETY: DLPack 1.3: an initialised tensor, whose "ownership [...] is stolen".
-        let view = unsafe { adopt(py, tensor) }?;
+        let view = unsafe { adopt(py, tensor) };
+        let made = view.as_ref().ok().map(|view| view.get().view());
+        call.end("managed_tensor_to_py_object_no_sync", made);
+        let view = view?;
         // SAFETY: DLPack 1.3: `out` is valid for a write.
         unsafe { out.write(view.into_ptr().cast()) };
         Ok(())

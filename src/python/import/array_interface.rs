@@ -24,6 +24,7 @@ use crate::python::cpython::errors::{caused_by, raised};
 use crate::python::cpython::int::repr;
 use crate::python::cpython::names::names;
 use crate::python::cpython::release;
+use crate::python::cpython::tracing;
 use crate::python::import::cai::AllowCaiOnly;
 use crate::python::import::traits::Traits;
 use crate::python::import::{cai, dtype_hint, known_types, notes, own_descr};
@@ -65,6 +66,7 @@ pub(crate) fn import<'py>(
     };
     release::drop_now(refused);
     notes::note_array_interface(object);
+    tracing::mark(|marks| marks.route = Some("array_interface"));
     let shape: Vec<i64> = dict.get_item(&names.shape)?.extract()?;
     // The dict has None for every contiguous array, whatever the strides of its axes of extent 1 are.
     let strides: Vec<i64> = object.getattr(&names.strides)?.extract()?;

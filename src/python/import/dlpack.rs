@@ -24,6 +24,7 @@ use crate::python::capsule::{Claimed, Unclaimed};
 use crate::python::cpython::int::{IntRule, repr, type_name};
 use crate::python::cpython::names::names;
 use crate::python::cpython::new::{new_dict, new_int, new_ints, new_tuple, new_uint};
+use crate::python::cpython::tracing;
 use crate::python::cpython::tuple::tuple_item;
 use crate::python::cpython::{getattr, int, release};
 use crate::python::import::traits::Traits;
@@ -161,6 +162,7 @@ pub(crate) fn offer_of_object<'py>(
         ..request
     };
     let asked = stream_to_request(wanted, named)?;
+    tracing::mark(|marks| marks.route = Some("dlpack"));
     let called = match traits.intersects(Traits::WANTS_CURRENT) {
         true => call_on_its_device(object, announced, asked, wanted, request)?,
         false => call(object, asked, wanted, request),

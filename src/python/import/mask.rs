@@ -18,11 +18,13 @@ use crate::python::cpython::fastcall::{Function, signature};
 use crate::python::cpython::int::{repr, type_name};
 use crate::python::cpython::new::new_tuple;
 use crate::python::cpython::recursion::Level;
+use crate::python::cpython::tracing::Tracer;
 use crate::python::import::cai::AllowCaiOnly;
 use crate::python::import::traits::Traits;
 use crate::python::import::{
     cai, cai_dict, fields, known_types, masked_array, object, route, state, undeclared,
 };
+use crate::python::trace::trace;
 use crate::view::CaiView;
 
 signature! {
@@ -52,6 +54,8 @@ signature! {
 }
 
 impl Function for SplitMasked {
+    const TRACER: Option<Tracer> = Some(trace);
+
     fn call<'py>(
         _: Borrowed<'_, 'py, PyAny>,
         arguments: Self::Arguments<'_, 'py>,

@@ -29,12 +29,14 @@ use crate::python::class::view::PyCaiView;
 use crate::python::cpython::fastcall::Function;
 use crate::python::cpython::recursion::Level;
 use crate::python::cpython::release;
+use crate::python::cpython::tracing::Tracer;
 use crate::python::exchange_table::Table;
 use crate::python::export::dlpack;
 use crate::python::import::dlpack::Offer;
 use crate::python::import::{object, route};
 use crate::python::to::by_call::LibraryCall;
 use crate::python::to::consumer::Consumer;
+use crate::python::trace::{mark_array, mark_view, trace};
 use crate::view::CaiView;
 
 with_options! {
@@ -77,6 +79,8 @@ with_options! {
 }
 
 impl Function for To {
+    const TRACER: Option<Tracer> = Some(trace);
+
     fn call<'py>(
         _: Borrowed<'_, 'py, PyAny>,
         arguments: Self::Arguments<'_, 'py>,
@@ -93,7 +97,11 @@ impl Function for To {
             return of_capsule(&object, options, &consumer, stream);
         }
         let made = match (consumer.sole_function(), stream) {
-            (Some(function), None) => function.call1((object::new_view(&object, options)?,))?,
+            (Some(function), None) => {
+                let view = object::new_view(&object, options)?;
+                mark_view(&view);
+                function.call1((view,))?
+            }
             _ => hand_over(&consumer, object::value(&object, options)?, stream)?,
         };
         consumer.checked(made)
@@ -108,6 +116,7 @@ fn hand_over<'py>(
     stream: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = consumer.py();
+    mark_array(view.view());
     let named = requested(stream, view.view())?;
     let Some(table) = consumer.table_for(view.view().descriptor())? else {
         let call = LibraryCall::of(consumer, view.view(), stream, named)?;
@@ -141,6 +150,7 @@ fn of_capsule<'py>(
     let py = capsule.py();
     let offer = route::offer_of_capsule(capsule, options)?;
     let offered = offer.unowned();
+    mark_array(&offered);
     let named = requested(stream, &offered)?;
     let way = match consumer.table_for(offered.descriptor())? {
         Some(table) => {

@@ -599,9 +599,9 @@ class Explanation:
         """
 
 def policy(
-    *, sync: Literal["event", "host", "none"] | None = None, strict: bool | None = None
+    *, sync: Literal["event", "host", "none"] | None = None, strict: bool | None = None, trace: bool | None = None
 ) -> AbstractContextManager[object]:
-    """Sets how consumers are ordered after the data, during a `with` block.
+    """Sets how consumers are ordered after the data, what is refused, and what is traced, during a `with` block.
 
     The block belongs to the current context (`contextvars`): to the asyncio task, or to the thread outside of tasks.
     Tasks that are created inside it inherit the setting.
@@ -613,6 +613,8 @@ def policy(
         waits for the data. "none": nothing waits; the caller has ordered the work.
     strict : bool | None, default None
         True: every import is strict (`view`), and so is `CaiView.consume`.
+    trace : bool | None, default None
+        True: each conversion writes a line to the logger `cai_dlpack`, at level debug.
 
     Returns
     -------
@@ -621,7 +623,7 @@ def policy(
     Raises
     ------
     TypeError, ValueError
-        If `sync` is no str, or none of these; if neither argument is given.
+        If `sync` is no str, or none of these; if no argument is given.
     RuntimeError
         If the block is left in another context than it was entered in.
 

@@ -25,7 +25,8 @@ use pyo3::{Borrowed, ffi};
 pub(crate) use crate::python::cpython::fastcall::declaration::{Parameter, Signature, stub};
 use crate::python::cpython::fastcall::declaration::{docstring, name, text};
 pub(crate) use crate::python::cpython::fastcall::vector::{Keywords, Value, Vector, missing};
-use crate::python::cpython::{panic, release, thread_exit};
+use crate::python::cpython::tracing::{Called, Tracer};
+use crate::python::cpython::{panic, release, thread_exit, tracing};
 
 /// Reads the arguments of a declared function; implemented by [`signature!`].
 pub(crate) trait ReadArguments: Signature {
@@ -47,6 +48,9 @@ pub(crate) trait ReadArguments: Signature {
 
 /// A declared function and its body.
 pub(crate) trait Function: ReadArguments {
+    /// Runs a call that may be traced; `None` for a function that converts nothing.
+    const TRACER: Option<Tracer> = None;
+
     /// Runs the function. `slf` is the module, or the object of a method.
     fn call<'py>(
         slf: Borrowed<'_, 'py, PyAny>,
@@ -159,18 +163,22 @@ macro_rules! signature {
 }
 pub(crate) use signature;
 
-/// The C function that the interpreter calls.
+/// The C function that the interpreter calls; `TRACES` states that it asks whether it is traced.
 ///
 /// # Safety
 /// As for a function of `METH_FASTCALL | METH_KEYWORDS` ([`Vector::new`]): the thread is attached, and `slf` is an
 /// object that lives during the call.
-unsafe extern "C" fn enter<F: Function>(
+unsafe extern "C" fn enter<F: Function, const TRACES: bool>(
     slf: *mut ffi::PyObject,
     values: *const *mut ffi::PyObject,
     count: ffi::Py_ssize_t,
     names: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
     thread_exit::guard();
+    if TRACES && F::TRACER.is_some() && tracing::may_trace() {
+        // SAFETY: this function's contract.
+        return unsafe { traced::<F>(slf, values, count, names) };
+    }
     // SAFETY: this thread is attached (this function's contract).
     let py = unsafe { Python::assume_attached() };
     // SAFETY: the interpreter's arguments, unchanged; they live during the call (this function's contract).
@@ -189,6 +197,41 @@ unsafe extern "C" fn enter<F: Function>(
             Err(error) => raise(py, error),
         }
     }));
+    result.unwrap_or_else(|payload| raise(py, panic::caught(&*payload)))
+}
+
+/// Calls [`enter`] by the function's tracer.
+///
+/// # Safety
+/// That of [`enter`].
+#[cold]
+#[inline(never)]
+unsafe fn traced<F: Function>(
+    slf: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: this thread is attached (this function's contract).
+    let py = unsafe { Python::assume_attached() };
+    // SAFETY: the interpreter's arguments, unchanged; they live during the call (this function's contract).
+    let vector = unsafe { Vector::new(py, values, count, names) };
+    // SAFETY: not null: the module or the object, alive during the call (this function's contract).
+    let object = unsafe { Borrowed::from_ptr(py, slf) };
+    // SAFETY: this function's contract; the body of a call runs once.
+    let mut call = || unsafe { enter::<F, false>(slf, values, count, names) };
+    let Some(tracer) = F::TRACER else {
+        return call();
+    };
+    let called = Called {
+        name: F::NAME,
+        array: match F::POSITIONAL.first() {
+            Some(first) if first.name == "obj" => vector.first(),
+            _ => Some(object),
+        },
+        stream: vector.named::<F>("stream"),
+    };
+    let result = catch_unwind(AssertUnwindSafe(|| tracer(py, called, &mut call)));
     result.unwrap_or_else(|payload| raise(py, panic::caught(&*payload)))
 }
 
@@ -237,7 +280,7 @@ fn definition<F: Function>(slf: &str) -> PyResult<*mut ffi::PyMethodDef> {
     let definition = Box::into_raw(Box::new(ffi::PyMethodDef {
         ml_name: F::NAME.as_ptr(),
         ml_meth: ffi::PyMethodDefPointer {
-            PyCFunctionFastWithKeywords: enter::<F>,
+            PyCFunctionFastWithKeywords: enter::<F, true>,
         },
         ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
         ml_doc: CString::new(doc)?.into_raw(),

@@ -217,6 +217,25 @@ impl<'a, 'py> Vector<'a, 'py> {
         ))
     }
 
+    /// Returns the first positional argument, if there is one.
+    #[cold]
+    pub(crate) fn first(&self) -> Option<Borrowed<'a, 'py, PyAny>> {
+        // SAFETY: there is one positional value at least.
+        (self.positional > 0).then(|| unsafe { self.value(0) })
+    }
+
+    /// Returns the argument of a parameter, if it is given, and not as None.
+    #[cold]
+    pub(crate) fn named<S: Signature>(&self, name: &str) -> Value<'a, 'py> {
+        let is_named = |parameter: &Parameter| parameter.name == name;
+        let value = match S::POSITIONAL.iter().position(is_named) {
+            // SAFETY: `at` is below the number of positional values.
+            Some(at) if at < self.positional => Some(unsafe { self.value(at) }),
+            _ => self.keyword_named(name),
+        };
+        value.filter(|value| !value.is_none())
+    }
+
     #[cold]
     #[inline(never)]
     fn miscounted<S: Signature>(&self) -> PyErr {
@@ -245,15 +264,21 @@ impl<'a, 'py> Vector<'a, 'py> {
     /// Whether the call has a keyword of this name.
     #[cold]
     fn has_keyword(&self, name: &str) -> bool {
+        self.keyword_named(name).is_some()
+    }
+
+    /// Returns the value of the keyword of this name.
+    #[cold]
+    fn keyword_named(&self, name: &str) -> Option<Borrowed<'a, 'py, PyAny>> {
         if self.names.is_null() {
-            return false;
+            return None;
         }
-        (0..self.keyword_count()).any(|at| {
+        (0..self.keyword_count()).find_map(|at| {
             // SAFETY: `at` is below the number of keywords.
-            let (given, _) = unsafe { self.keyword(at) };
+            let (given, value) = unsafe { self.keyword(at) };
             // SAFETY: an item of the tuple of names: not null, and alive during the call.
             let given = unsafe { Borrowed::from_ptr(self.py, given) };
-            given.eq(name).unwrap_or(false)
+            given.eq(name).unwrap_or(false).then_some(value)
         })
     }
 }
