@@ -61,6 +61,11 @@ int storm(deleter **deleters, void **tensors, int64_t *took, size_t count, size_
 /* Sits in C for a while; loaded by PyDLL, with the GIL. */
 void sit(unsigned microseconds) { usleep(microseconds); }
 
+/* Sits in C until another thread has set the flag, for a minute at most; loaded by CDLL. */
+void sit_until(volatile int *flag) {
+    for (int i = 0; i < 60000 && !*flag; i++) usleep(1000);
+}
+
 /* Makes a call that is refused each time; how often it was. Loaded by PyDLL. */
 size_t refused(void *call, size_t count) {
     size_t times = 0;

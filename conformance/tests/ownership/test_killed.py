@@ -19,6 +19,7 @@ from conformance.tests.ownership.subprocesses import EACH_INTERPRETER, Interpret
 BEFORE = """
     import ctypes, os, sys, threading, time
     import cai_dlpack as cd
+    import conformance.tests.interpreter.end
     from conformance.tests.dlpack import abi
     from conformance.tests.ownership import native
     from conformance.tests.interpreter.free_threaded import elsewhere
@@ -115,12 +116,15 @@ PLACES = {
     # The reaper's own; our function at exit would wait for it.
     "the reaper": """
         import atexit
-        tensor = elsewhere(lambda: tensor_of(InDel(interface())))
-        native.without_gil().release_later(ctypes.c_void_p(tensor.deleter), ctypes.c_void_p(tensor.address), 20_000)
+        entered = ctypes.c_int()
+        class InReaper(Cai):
+            def __del__(self): entered.value = 1; stay()
+        tensor = elsewhere(lambda: tensor_of(InReaper(interface())))
+        native.without_gil().release_later(ctypes.c_void_p(tensor.deleter), ctypes.c_void_p(tensor.address), 50_000)
         # The main thread sits in a C call, so that the reaper is the one.
-        native.without_gil().sit(100_000)
-        assert inside.is_set()
+        native.without_gil().sit_until(ctypes.byref(entered))
         atexit._clear()
+        assert entered.value
     """,
 }
 

@@ -10,6 +10,7 @@ from conformance.tests.ownership.subprocesses import EACH_INTERPRETER, Interpret
 BEFORE = """
     import atexit, ctypes, gc, os, sys, threading, time
     import cai_dlpack as cd
+    import conformance.tests.interpreter.end
     from conformance.tests.dlpack import abi
     from conformance.tests.ownership import native
     from conformance.tests.doubles.producers import Cai, cai, interface

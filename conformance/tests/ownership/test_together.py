@@ -375,6 +375,7 @@ def test_the_interpreter_ends_while_threads_convert() -> None:
     code = """
         import gc, threading, time
         import cai_dlpack as cd
+        import conformance.tests.interpreter.end
         from conformance.tests.dlpack import abi
         from conformance.tests.ownership import native
         from conformance.tests.doubles.producers import Cai, cai, interface
