@@ -75,7 +75,7 @@ def producers(room: str, stream: int) -> dict[str, Make]:
     return {**installed, **(HOST if room == "host" else on_device(stream))}
 
 
-def of(make: Callable[[Any], tuple[object, int]]) -> Make:
+def of(make: Callable[[Any], tuple[Any, int]]) -> Make:
     return lambda array: make(array)[0]
 
 

@@ -23,7 +23,7 @@ from conformance.matrix.calls import Consume, Key, Seen, consumers
 from conformance.matrix.cells import EXTRA, NotMade
 from conformance.matrix.host import Sent, given_mpi
 
-Produce = Callable[[Any], tuple[object, int]]
+Produce = Callable[[Any], tuple[Any, int]]
 
 
 def prepare() -> None:
@@ -67,7 +67,7 @@ def gather(pointer: int, shape: Sequence[int], byte_strides: Sequence[int], item
     return found
 
 
-def seen(array: object) -> Seen:
+def seen(array: Any) -> Seen:
     """Reads another library's array through the bridge."""
     view = cd.view(array)
     assert view.itemsize is not None
@@ -78,7 +78,7 @@ def seen(array: object) -> Seen:
 # --- producers ------------------------------------------------------------------------------------------
 
 
-def numba_out(array: Any) -> tuple[object, int]:
+def numba_out(array: Any) -> tuple[Any, int]:
     import numba.cuda
 
     if array.dtype.name in EXTRA:
@@ -111,20 +111,20 @@ def laid_out(base: Any, array: Any) -> Any:
     return table[::2, ::2] if array.strides[1] > array.itemsize else table[1:, 1:3]
 
 
-def tvm_out(array: Any) -> tuple[object, int]:
+def tvm_out(array: Any) -> tuple[Any, int]:
     tvm_ffi = load("tvm_ffi")
     made = tvm_ffi.from_dlpack(cd.view(numba_out(array)[0]))
     return made, made.data_ptr()
 
 
-def cuda_core_out(array: Any) -> tuple[object, int]:
+def cuda_core_out(array: Any) -> tuple[Any, int]:
     from cuda.core.utils import StridedMemoryView
 
     made = StridedMemoryView.from_dlpack(cd.view(numba_out(array)[0]), stream_ptr=-1)
     return made, made.ptr
 
 
-def warp_out(array: Any) -> tuple[object, int]:
+def warp_out(array: Any) -> tuple[Any, int]:
     warp = load("warp")
     source = cd.view(numba_out(array)[0])
     if array.ndim == 0 or array.dtype.kind == "c":
@@ -135,7 +135,7 @@ def warp_out(array: Any) -> tuple[object, int]:
     return made, made.ptr or 0
 
 
-def pycuda_out(array: Any) -> tuple[object, int]:
+def pycuda_out(array: Any) -> tuple[Any, int]:
     driver, gpuarray = pycuda()
     if array.dtype.name in EXTRA or not array.flags.writeable:
         raise NotMade("no such dtype, or read-only")
@@ -147,7 +147,7 @@ def pycuda_out(array: Any) -> tuple[object, int]:
     return made, first
 
 
-def cupy_out(array: Any) -> tuple[object, int]:
+def cupy_out(array: Any) -> tuple[Any, int]:
     cupy = load("cupy")
     if array.dtype.name in EXTRA or not array.flags.writeable:
         raise NotMade("no such dtype, or read-only")
@@ -156,7 +156,7 @@ def cupy_out(array: Any) -> tuple[object, int]:
     return made, made.data.ptr
 
 
-def torch_out(array: Any) -> tuple[object, int]:
+def torch_out(array: Any) -> tuple[Any, int]:
     torch = load("torch")
     if array.dtype.name in EXTRA or not array.flags.writeable:
         raise NotMade("made from NumPy here, which has no such dtype")
@@ -164,7 +164,7 @@ def torch_out(array: Any) -> tuple[object, int]:
     return made, made.data_ptr()
 
 
-def jax_out(array: Any) -> tuple[object, int]:
+def jax_out(array: Any) -> tuple[Any, int]:
     jax = load("jax")
     made = jax.device_put(np.ascontiguousarray(array), jax.devices("gpu")[0]).block_until_ready()
     return made, made.unsafe_buffer_pointer()

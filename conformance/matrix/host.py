@@ -20,7 +20,7 @@ import numpy as np
 from conformance.matrix.calls import Consume, Key, Seen, consumers
 from conformance.matrix.cells import EXTRA, NotMade
 
-Produce = Callable[[Any], tuple[object, int]]
+Produce = Callable[[Any], tuple[Any, int]]
 
 
 def load(name: str) -> Any:
@@ -50,7 +50,7 @@ def borrowed(array: Any) -> cd.CaiView:
     return cd.from_dlpack(array)
 
 
-def seen(view: object) -> bytes:
+def seen(view: Any) -> bytes:
     """The elements of anything that exports DLPack, in C order, through the bridge itself."""
     taken = cd.view(view)
     return elements(taken)

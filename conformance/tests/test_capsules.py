@@ -25,7 +25,7 @@ KINDS = pytest.mark.parametrize("max_version", [None, (1, 3)], ids=["legacy", "v
 RELEASED_WITHIN = 1.0
 
 
-def capsule_of(producer: object, max_version: tuple[int, int] | None) -> Any:
+def capsule_of(producer: Any, max_version: tuple[int, int] | None) -> Any:
     return cd.view(producer, device_id=0).__dlpack__(stream=-1, max_version=max_version)
 
 

@@ -25,7 +25,7 @@ from conformance.tests.expectations.refusal import check_refusal, nothing_change
 from conformance.tests.ownership.growth import blocks_grown
 from conformance.tests.simulated.machine import Machine, one_event
 
-ENTRIES: dict[str, Callable[[object], object]] = {
+ENTRIES: dict[str, Callable[[Any], object]] = {
     "view": lambda obj: cd.view(obj, device_id=0),
     "from_cai": lambda obj: cd.from_cai(obj, device_id=0),
     "to_dlpack": lambda obj: cd.to_dlpack(obj),
@@ -157,7 +157,7 @@ CAI_ONLY_ROWS = [
     Row("C53-typestr-float8", "typestr", "<f1", BufferError, "typestr-float8", "<f1", "dtype="),
 ]
 
-BY_DLPACK: dict[str, Callable[[object], object]] = {
+BY_DLPACK: dict[str, Callable[[Any], object]] = {
     "view": lambda obj: cd.view(obj, device_id=0).__dlpack__(stream=-1),
     "from_cai": lambda obj: cd.from_cai(obj, device_id=0).__dlpack__(stream=-1),
     "to_dlpack": lambda obj: cd.to_dlpack(obj),

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import cai_dlpack as cd
 import pytest
@@ -231,7 +231,7 @@ def test_d1_d2_the_answer_is_no_capsule(answer: object) -> None:
 
 
 @pytest.mark.parametrize("argument", [42, None, "dltensor", object()], ids=lambda each: type(each).__name__)
-def test_d1_d2_the_argument_is_neither_capsule_nor_producer(argument: object) -> None:
+def test_d1_d2_the_argument_is_neither_capsule_nor_producer(argument: Any) -> None:
     found = refuse(lambda: cd.from_dlpack(argument), TypeError)
     check_refusal(found, "dlpack-missing", None)
 
@@ -375,7 +375,7 @@ def test_d10_no_dlpack_at_all() -> None:
         def __dlpack_device__(self) -> tuple[int, int]:
             return (1, 0)
 
-    found = refuse(lambda: cd.from_dlpack(OnlyTheDevice()), TypeError)
+    found = refuse(lambda: cd.from_dlpack(cast(Any, OnlyTheDevice())), TypeError)
     check_refusal(found, "dlpack-missing", None)
     assert "__dlpack__" in found.message
 
@@ -514,7 +514,7 @@ def test_d23_read_only_to_a_writer() -> None:
 @pytest.mark.parametrize("carrier", CARRIERS)
 def test_d24_copied_although_copy_false(carrier: str) -> None:
     made = abi.make(flags=abi.IS_COPIED)
-    given: object = made.capsule() if carrier == "capsule" else Dlpack(made)
+    given: Any = made.capsule() if carrier == "capsule" else Dlpack(made)
     found = refuse(partial(cd.from_dlpack, given, copy=False), BufferError)
     check_refusal(found, "copied-unasked", None)
     del given

@@ -32,11 +32,11 @@ def dlpack(**changes: Any) -> Dlpack:
     return Dlpack(abi.make(device=(abi.CUDA, 0), data=FAKE_POINTER, **changes))
 
 
-def exported(obj: object, **keywords: Any) -> View:
+def exported(obj: Any, **keywords: Any) -> View:
     return cd.from_dlpack(cd.to_dlpack(obj, max_version=(1, 0), stream=-1, **keywords))
 
 
-def handed(obj: object, **keywords: Any) -> View:
+def handed(obj: Any, **keywords: Any) -> View:
     """To our own class, whose table makes a view of the tensor."""
     found: View = cd.to(obj, View, **keywords)
     return found

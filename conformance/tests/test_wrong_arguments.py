@@ -219,6 +219,8 @@ def check_error(error: BaseException, given: dict[str, Any], parameter: str) -> 
         return
     rule, key = getattr(error, "rule", None), getattr(error, "field", None)
     about = f"{parameter} of type {type(given[parameter]).__name__}: {type(error).__name__}: {message}"
+    assert isinstance(error, cd.Refusal), f"no refusal: {about}"
+    assert error.hint is None or error.hint in message, about
     assert isinstance(rule, str), f"no rule: {about}"
     assert isinstance(key, str), f"no field: {about}"
     assert message.endswith(f"[{rule}]"), message

@@ -45,7 +45,7 @@ signature! {
     ///     If a call of the CUDA driver fails.
     On = on [
         /// An int or an object with ``__cuda_stream__``.
-        stream: "_StreamLike",
+        stream: "StreamLike",
     ] () -> "CaiView"
 }
 
@@ -91,11 +91,11 @@ signature! {
     /// ...     kernel(array, stream)
     Consume = consume [
         /// An int or an object with ``__cuda_stream__``.
-        stream: "_StreamLike",
+        stream: "StreamLike",
     ] (
         /// Refuses an array whose producer's stream is unknown.
         strict: "bool" = False,
-    ) -> "_Consume"
+    ) -> "Consume"
 }
 
 impl Function for Consume {
@@ -172,7 +172,7 @@ signature! {
         name: "str",
     ] (
         /// The field's element type, if its typestr cannot state it. Reinterprets the bytes and never casts.
-        dtype: "_DTypeLike | None" = None,
+        dtype: "DTypeLike | None" = None,
     ) -> "CaiView"
 }
 

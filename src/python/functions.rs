@@ -56,7 +56,7 @@ with_options! {
     View = view [
         /// An array with ``__cuda_array_interface__`` or ``__dlpack__``, a DLPack capsule, or a CAI dict (with
         /// `owner`).
-        obj: "object",
+        obj: "ArrayLike",
     ] () -> "CaiView"
 }
 
@@ -102,7 +102,7 @@ with_options! {
     ///     As `view` does.
     FromCai = from_cai [
         /// An array with ``__cuda_array_interface__``, or such a dict (with `owner`).
-        obj: "object",
+        obj: "ArrayLike",
     ] () -> "CaiView"
 }
 
@@ -138,15 +138,15 @@ with_options! {
     ///     As `view` does. A refused capsule is not consumed.
     FromDlpack = from_dlpack [
         /// An array with ``__dlpack__`` and ``__dlpack_device__``, or a DLPack capsule.
-        obj: "object",
+        obj: "ArrayLike",
     ] (
         /// The device for the data, as (type, id). None: where the array is. The producer makes the transfer.
-        device: "_DeviceLike | None" = None,
+        device: "DeviceLike | None" = None,
         /// Passed to the producer: True must copy, False must not.
         copy: "bool | None" = None,
         /// The stream on which the data will be ready. None: the legacy default stream; for pinned and managed memory
         /// the host waits.
-        stream: "_StreamLike | None" = None,
+        stream: "StreamLike | None" = None,
     ) -> "CaiView"
 }
 
@@ -197,15 +197,15 @@ with_options! {
     ///     As `view` and `CaiView.__dlpack__` do.
     ToDlpack = to_dlpack [
         /// Any array that `view` takes.
-        obj: "object",
+        obj: "ArrayLike",
     ] (
         /// The consumer's stream, as in `CaiView.__dlpack__`. "host" blocks until the data is ready, for
         /// consumers whose stream cannot be named.
-        stream: "_StreamLike | Literal['host'] | None" = None,
+        stream: "StreamLike | Literal['host'] | None" = None,
         /// As in `CaiView.__dlpack__`.
         max_version: "tuple[int, int] | None" = None,
         /// As in `CaiView.__dlpack__`.
-        dl_device: "_DeviceLike | None" = None,
+        dl_device: "DeviceLike | None" = None,
         /// As in `CaiView.__dlpack__`.
         copy: "bool | None" = None,
         /// Asserts that the consumer may write, though the array is read-only.

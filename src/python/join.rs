@@ -38,10 +38,10 @@ signature! {
     ///     If a call of the CUDA driver fails.
     Join = join [
         /// Views, for their ready streams, and streams: ints or objects with ``__cuda_stream__``.
-        items: "Iterable[CaiView | _StreamLike]",
+        items: "Iterable[CaiView | StreamLike]",
     ] (
         /// The stream that waits.
-        on: "_StreamLike",
+        on: "StreamLike",
     ) -> "list[CaiView]"
 }
 

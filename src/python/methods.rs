@@ -374,11 +374,11 @@ signature! {
         /// The consumer's stream, which waits for the data by an event: None or 1 is the legacy default stream, 2 the
         /// per-thread one, -1 no synchronisation, else a handle, or an object with ``__cuda_stream__``. For pinned and
         /// managed memory None blocks until the host may read.
-        stream: "_StreamLike | None" = None,
+        stream: "StreamLike | None" = None,
         /// (1, 0) or later: a versioned tensor (1.3), else a legacy one.
         max_version: "tuple[int, int] | None" = None,
         /// The view's own device, or (1, 0) for the CPU: without a copy if the host can read the memory, else a copy.
-        dl_device: "_DeviceLike | None" = None,
+        dl_device: "DeviceLike | None" = None,
         /// True makes a copy, False refuses an export that needs one.
         copy: "bool | None" = None,
     ) -> "CapsuleType"
@@ -390,7 +390,7 @@ signature! {
     /// Returns
     /// -------
     /// tuple of int and int
-    DlpackDevice = __dlpack_device__ [] () -> "_DeviceLike"
+    DlpackDevice = __dlpack_device__ [] () -> "tuple[int, int]"
 }
 
 impl Function for DlpackDevice {

@@ -7,9 +7,10 @@ use crate::python::call::policy::{self, SetPolicy};
 use crate::python::call::use_stream::NameStream;
 #[cfg(Py_GIL_DISABLED)]
 use crate::python::class::alloc;
+use crate::python::class::consume::PyConsume;
 use crate::python::class::dtype::PyDType;
 use crate::python::class::view::PyCaiView;
-use crate::python::cpython::errors::driver_error;
+use crate::python::cpython::errors::{add_refusals, driver_error};
 use crate::python::cpython::fastcall::{self, Function};
 #[cfg(Py_GIL_DISABLED)]
 use crate::python::cpython::names::names;
@@ -45,6 +46,8 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PyCaiView>()?;
     module.add_class::<PyDType>()?;
     module.add_class::<Explanation>()?;
+    module.add_class::<PyConsume>()?;
+    add_refusals(module)?;
     module.add("DriverError", driver_error(module.py())?)?;
     let warnings = warn::classes(module.py())?;
     module.add("InterchangeWarning", &warnings.base)?;

@@ -3,7 +3,7 @@
 //! ```text
 //! view: producer=numba...DeviceNDArray route=cai shape=(3,) dtype=float32 device=(2, 0) stream=0x55d0 \
 //!     calls=cuPointerGetAttributes time=14.2us
-//! view: producer=Array refused=[typestr-syntax] ValueError calls=none time=5.0us
+//! view: producer=Array refused=[typestr-syntax] calls=none time=5.0us
 //! ```
 //! A function that converts declares [`trace`] as its `TRACER`, by which [`fastcall`](crate::python::cpython::fastcall)
 //! calls it while anything is traced; an attribute as well ([`getter`](crate::python::cpython::getter)). What C code calls
@@ -85,11 +85,10 @@ fn ended(mut line: String, calls: &[&'static str], took: Duration) -> String {
 
 fn refused(py: Python<'_>, error: &PyErr) -> String {
     let value = error.value(py);
-    let kind = type_name(value);
     let rule = value.getattr("rule").ok();
     match rule.as_ref().and_then(|rule| rule.cast::<PyString>().ok()) {
-        Some(rule) => format!(" refused=[{rule}] {kind}"),
-        None => format!(" raised={kind}"),
+        Some(rule) => format!(" refused=[{rule}]"),
+        None => format!(" raised={}", type_name(value)),
     }
 }
 

@@ -135,14 +135,14 @@ _C_DESTROY = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_destroy)
 _C_COUNT = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_count)
 
 
-def new_capsule(address: int, as_name: bytes, *, destructor: bool = True) -> object:
+def new_capsule(address: int, as_name: bytes, *, destructor: bool = True) -> Any:
     """Makes a capsule around any address, with the destructor of the Python specification."""
     kept = _names.setdefault(as_name, ctypes.c_char_p(as_name))
     end = ctypes.cast(_C_DESTROY, ctypes.c_void_p) if destructor else None
     return _api.PyCapsule_New(address, kept, end)
 
 
-def new_nameless_capsule(address: int) -> object:
+def new_nameless_capsule(address: int) -> Any:
     """A capsule whose name is NULL."""
     return _api.PyCapsule_New(address, None, None)
 
@@ -166,7 +166,7 @@ class Made:
         found: DLTensor = self.managed.dl_tensor
         return found
 
-    def capsule(self, as_name: bytes | None = None) -> object:
+    def capsule(self, as_name: bytes | None = None) -> Any:
         fallback = VERSIONED if self.versioned else LEGACY
         return new_capsule(self.address, fallback if as_name is None else as_name)
 

@@ -55,7 +55,7 @@ class Dlpack:
         if device is None:
             self.device = (tensor.device.device_type, tensor.device.device_id)
 
-    def __dlpack__(self, **keywords: Any) -> object:
+    def __dlpack__(self, **keywords: Any) -> Any:
         self.calls.append(keywords)
         return self.made.capsule()
 

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import cai_dlpack as cd
+
 # How the values of a dict are compared before and after; the mode `--collect-always` replaces them by equal ones.
 same: Callable[[object, object], bool] = operator.is_
 
@@ -24,12 +26,22 @@ class Refusal:
     field: object
 
 
+def builtin(error: BaseException) -> type[BaseException]:
+    """The builtin class of a refusal; of any other exception its class."""
+    if not isinstance(error, cd.Refusal):
+        return type(error)
+    _, kind = type(error).__bases__
+    assert issubclass(kind, Exception)
+    assert error.hint is None or error.hint in str(error)
+    return kind
+
+
 def refuse(call: Callable[[], object], expected: type[BaseException]) -> Refusal:
     """Runs `call`, which must raise exactly `expected`, and takes the exception apart."""
     try:
         answer = call()
     except BaseException as error:
-        found = Refusal(type(error), str(error), getattr(error, "rule", None), getattr(error, "field", None))
+        found = Refusal(builtin(error), str(error), getattr(error, "rule", None), getattr(error, "field", None))
     else:
         raise AssertionError(f"accepted: {answer!r}; expected {expected.__name__}")
     assert found.kind is expected, f"{found.kind.__name__}, not {expected.__name__}: {found.message}"

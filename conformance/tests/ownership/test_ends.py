@@ -221,7 +221,7 @@ def test_an_exception_that_is_a_rust_panic_is_put_aside_like_any_other() -> None
     def throw() -> object:
         raise panic("from another extension")
 
-    def drop_on_the_way_out(owner: object) -> None:
+    def drop_on_the_way_out(owner: Any) -> None:
         (cd.view(owner, device_id=0).__dlpack__(stream=-1), throw())
 
     with pytest.raises(panic):

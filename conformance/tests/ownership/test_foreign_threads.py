@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import cai_dlpack as cd
 import pytest
@@ -26,7 +27,7 @@ from conformance.tests.ownership.waiting import PROMISED, until
 P99_NS = 2_000_000 if native.FIGURES == "few" else 20_000 if FREE_THREADED else 2_000
 
 
-def tensor_of(producer: object) -> abi.Read:
+def tensor_of(producer: Any) -> abi.Read:
     return abi.consume(cd.view(producer, device_id=0).__dlpack__(stream=-1, max_version=(1, 3)))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import cai_dlpack as cd
 import numpy as np
@@ -135,7 +135,7 @@ def test_a_false_answer_of_a_door_is_noticed(machine: Machine, monkeypatch: pyte
         drawn_case = replace(PLAIN, door=door, keywords=(("strict", True),) * (door != "CaiView"), sync="host")
         assert bench.wrong(drawn_case) == []
         with monkeypatch.context() as patched:
-            refusing = replace(DOORS[door], call=lambda *given: cd.view(3))
+            refusing = replace(DOORS[door], call=lambda *given: cd.view(cast(Any, 3)))
             patched.setitem(DOORS, door, refusing)
             (line,) = bench.wrong(drawn_case)
             assert "protocol-missing" in line

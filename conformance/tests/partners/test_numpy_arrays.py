@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import cai_dlpack as cd
 import cai_example
@@ -370,7 +370,7 @@ def test_split_masked_of_an_array_without_a_mask() -> None:
     assert (values.ptr, values.shape, mask) == (array.ctypes.data, (2, 3), None)
     values, mask = cd.split_masked(cd.view(array))
     assert (values.ptr, mask) == (array.ctypes.data, None)
-    check_refusal(refuse(lambda: cd.split_masked([1, 2]), TypeError), "protocol-missing", "object")
+    check_refusal(refuse(lambda: cd.split_masked(cast(Any, [1, 2])), TypeError), "protocol-missing", "object")
 
 
 def test_a_masked_array_is_refused_by_what_is_in_the_way() -> None:

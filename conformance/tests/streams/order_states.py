@@ -23,7 +23,7 @@ from conformance.tests.streams.silent_producers import DEAF, PARTNERS, of_a_user
 
 NBYTES = 24
 DEVICES = {"device": (abi.CUDA, 0), "pinned": (abi.CUDA_HOST, 0), "managed": (abi.CUDA_MANAGED, 0), "cpu": (abi.CPU, 0)}
-CONTAINERS: dict[str, Callable[[object], object]] = {
+CONTAINERS: dict[str, Callable[[Any], object]] = {
     "a tuple": lambda held: (held,),
     "a list": lambda held: [None, held],
     "a dict": lambda held: {"array": held},

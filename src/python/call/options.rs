@@ -32,9 +32,9 @@ macro_rules! option_keywords {
             device_id: "int | None" = None,
             /// The stream that writes the data, if the producer does not name it: an int or an object with
             /// ``__cuda_stream__``. None: nothing is pending. ``...``: the stream that the producer names.
-            producer_stream: "_StreamLike | EllipsisType | None" = ...,
+            producer_stream: "StreamLike | EllipsisType | None" = ...,
             /// The element type, if the producer cannot state it. Reinterprets the bytes and never casts.
-            dtype: "_DTypeLike | None" = None,
+            dtype: "DTypeLike | None" = None,
             /// A new shape for contiguous memory, in elements of `dtype`.
             shape: "tuple[int, ...] | None" = None,
             /// Overrides the producer's flag, or its lack. False asserts that consumers may write.

@@ -112,7 +112,7 @@ signature! {
     ///     If a call of the CUDA driver fails.
     NameStream = use_stream [
         /// An int or an object with ``__cuda_stream__``.
-        stream: "_StreamLike",
+        stream: "StreamLike",
     ] (
         /// The id of the stream's CUDA device. None: the driver is queried.
         device_id: "int | None" = None,

@@ -1,15 +1,16 @@
 //! Converts errors into Python exceptions.
 //!
-//! A [`Violation`] becomes a builtin `TypeError`, `ValueError`, `BufferError` or `RuntimeError`, by the class of its
-//! rule, with the attributes `rule` (the id, an anchor in docs/rules.md) and `field`. A failure of the driver becomes a
+//! A [`Violation`] becomes a `Refusal` that is also a `TypeError`, `ValueError`, `BufferError` or `RuntimeError`, by the
+//! class of its rule, with the attributes `rule` (the id, an anchor in docs/rules.md), `field` and `hint`. A failure of the driver becomes a
 //! `DriverError`. A producer's own exception passes through unchanged.
 
 use once_cell::race::OnceBox;
 use pyo3::exceptions::{
-    PyAttributeError, PyBufferError, PyMemoryError, PyRuntimeError, PyTypeError, PyValueError,
+    PyAttributeError, PyBufferError, PyException, PyMemoryError, PyRuntimeError, PyTypeError,
+    PyValueError,
 };
 use pyo3::prelude::*;
-use pyo3::types::PyType;
+use pyo3::types::{PyDict, PyTuple, PyType};
 
 use crate::driver::DriverError;
 use crate::error::Error;
@@ -21,27 +22,14 @@ use crate::python::cpython::tracing;
 impl From<Violation> for PyErr {
     #[cold]
     fn from(violation: Violation) -> Self {
-        Python::attach(|py| {
-            let class = match violation.rule().class() {
-                Class::Type => py.get_type::<PyTypeError>(),
-                Class::Value => py.get_type::<PyValueError>(),
-                Class::Buffer => py.get_type::<PyBufferError>(),
-                Class::Runtime => py.get_type::<PyRuntimeError>(),
-            };
-            let (rule, field) = (violation.rule(), violation.field().name());
-            refusal(&class, &violation.to_string(), rule, field)
-        })
+        refused(&violation, Kind::of(violation.rule().class()))
     }
 }
 
 /// Raises a violation as an `AttributeError`, for a property whose absence makes a consumer try another protocol.
 #[cold]
 pub(crate) fn as_attribute_error(violation: &Violation) -> PyErr {
-    Python::attach(|py| {
-        let class = py.get_type::<PyAttributeError>();
-        let (rule, field) = (violation.rule(), violation.field().name());
-        refusal(&class, &violation.to_string(), rule, field)
-    })
+    refused(violation, Kind::Attribute)
 }
 
 /// Builds the error for a keyword that the function does not have, whose name is the caller's.
@@ -50,7 +38,12 @@ pub(crate) fn unexpected(name: &str, found: &str, hint: &str) -> PyErr {
     let rule = Rule::ArgumentUnexpected;
     let (sentence, id) = (rule.sentence(), rule.id());
     let message = format!("argument '{name}' = {found}: {sentence}; {hint} [{id}]");
-    Python::attach(|py| refusal(&py.get_type::<PyTypeError>(), &message, rule, name))
+    Python::attach(|py| refusal(py, Kind::Type, &message, (rule, name, Some(hint))))
+}
+
+fn refused(violation: &Violation, kind: Kind) -> PyErr {
+    let facts = (violation.rule(), violation.field().name(), violation.hint());
+    Python::attach(|py| refusal(py, kind, &violation.to_string(), facts))
 }
 
 /// Formats an exception for a message: class and text, the first line of it.
@@ -121,17 +114,135 @@ impl From<Error> for PyErr {
 }
 
 /// Makes the exception of a refusal, or that of what failed meanwhile.
-fn refusal(class: &Bound<'_, PyType>, message: &str, rule: Rule, field: &str) -> PyErr {
+fn refusal(
+    py: Python<'_>,
+    kind: Kind,
+    message: &str,
+    (rule, field, hint): (Rule, &str, Option<&str>),
+) -> PyErr {
     tracing::mark(|marks| marks.rule = Some(rule.id()));
-    let py = class.py();
+    let class = match REFUSALS.get() {
+        Some(refusals) => refusals.of_kind[kind as usize].bind(py).clone(),
+        None => kind.builtin(py),
+    };
     let make = || {
         let value = class.call1((new_str(py, message)?,))?;
         value.setattr(new_str(py, "rule")?, new_str(py, rule.id())?)?;
         value.setattr(new_str(py, "field")?, new_str(py, field)?)?;
+        let hint = hint.map(|hint| new_str(py, hint)).transpose()?;
+        value.setattr(new_str(py, "hint")?, hint)?;
         // By class and value, which CPython raises with the `__context__` of that moment.
         Ok(PyErr::from_type(class.clone(), value.unbind()))
     };
     make().unwrap_or_else(|failed| failed)
+}
+
+/// The builtin class that a refusal is of.
+#[derive(Clone, Copy)]
+enum Kind {
+    Type,
+    Value,
+    Buffer,
+    Runtime,
+    Attribute,
+}
+
+impl Kind {
+    const ALL: [(Self, &str); 5] = [
+        (Self::Type, "TypeRefusal"),
+        (Self::Value, "ValueRefusal"),
+        (Self::Buffer, "BufferRefusal"),
+        (Self::Runtime, "RuntimeRefusal"),
+        (Self::Attribute, "AttributeRefusal"),
+    ];
+
+    const fn of(class: Class) -> Self {
+        match class {
+            Class::Type => Self::Type,
+            Class::Value => Self::Value,
+            Class::Buffer => Self::Buffer,
+            Class::Runtime => Self::Runtime,
+        }
+    }
+
+    fn builtin(self, py: Python<'_>) -> Bound<'_, PyType> {
+        match self {
+            Self::Type => py.get_type::<PyTypeError>(),
+            Self::Value => py.get_type::<PyValueError>(),
+            Self::Buffer => py.get_type::<PyBufferError>(),
+            Self::Runtime => py.get_type::<PyRuntimeError>(),
+            Self::Attribute => py.get_type::<PyAttributeError>(),
+        }
+    }
+}
+
+/// The classes of refusals: `Refusal`, and one of it and of each builtin class.
+struct Refusals {
+    base: Py<PyType>,
+    /// In the order of [`Kind::ALL`].
+    of_kind: [Py<PyType>; Kind::ALL.len()],
+}
+
+/// Empty in an extension module that takes arrays by this crate and does not `register`: its refusals are of the builtin
+/// classes alone, since no name of such a module would lead to another class, to catch it or to unpickle it.
+static REFUSALS: OnceBox<Refusals> = OnceBox::new();
+
+impl Refusals {
+    fn new(py: Python<'_>) -> PyResult<Self> {
+        let doc = "The base class of every refusal; each is also a builtin exception.
+
+Attributes
+----------
+rule : str
+    The id of the rule, an anchor in docs/rules.md.
+field : str
+    What breaks it: a key, an attribute, an argument.
+hint : str | None
+    What to do instead; None if there is nothing to do.";
+        let base = class(py, "Refusal", doc, &[&py.get_type::<PyException>()])?;
+        let mut of_kind = Vec::new();
+        for (kind, name) in Kind::ALL {
+            let builtin = kind.builtin(py);
+            let doc = format!("A refusal that is a {}.", builtin.name()?);
+            of_kind.push(class(py, name, &doc, &[&base, &builtin])?.unbind());
+        }
+        let of_kind = of_kind.try_into();
+        let of_kind = of_kind.map_err(|_| PyRuntimeError::new_err("one class for each kind"))?;
+        let base = base.unbind();
+        Ok(Self { base, of_kind })
+    }
+}
+
+/// Makes the classes of refusals, and adds them to a module: from then on refusals are of them.
+///
+/// # Errors
+/// Making a class can fail.
+pub(crate) fn add_refusals(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    let refusals = REFUSALS.get_or_try_init(|| Refusals::new(py).map(Box::new))?;
+    module.add("Refusal", &refusals.base)?;
+    for ((_, name), class) in Kind::ALL.iter().zip(&refusals.of_kind) {
+        module.add(*name, class)?;
+    }
+    Ok(())
+}
+
+/// Makes a class of this package.
+///
+/// # Errors
+/// Out of memory.
+pub(crate) fn class<'py>(
+    py: Python<'py>,
+    name: &str,
+    doc: &str,
+    bases: &[&Bound<'py, PyType>],
+) -> PyResult<Bound<'py, PyType>> {
+    let namespace = PyDict::new(py);
+    namespace.set_item("__module__", "cai_dlpack")?;
+    namespace.set_item("__doc__", doc)?;
+    let arguments = (name, PyTuple::new(py, bases)?, namespace);
+    let class = py.get_type::<PyType>().call1(arguments)?;
+    Ok(class.cast_into()?)
 }
 
 /// Returns the class `cai_dlpack.DriverError`: a `RuntimeError` with `call`, `code` (an int, or None without a driver)

@@ -8,7 +8,9 @@ use std::cell::RefCell;
 use once_cell::race::OnceBox;
 use pyo3::exceptions::{PyResourceWarning, PyUserWarning};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString, PyTuple, PyType};
+use pyo3::types::{PyString, PyType};
+
+use crate::python::cpython::errors::class;
 
 /// What a warning is about.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -186,18 +188,4 @@ fn create(py: Python<'_>) -> PyResult<Classes> {
         version: version.unbind(),
         consume: consume.unbind(),
     })
-}
-
-fn class<'py>(
-    py: Python<'py>,
-    name: &str,
-    doc: &str,
-    bases: &[&Bound<'py, PyType>],
-) -> PyResult<Bound<'py, PyType>> {
-    let namespace = PyDict::new(py);
-    namespace.set_item("__module__", "cai_dlpack")?;
-    namespace.set_item("__doc__", doc)?;
-    let arguments = (name, PyTuple::new(py, bases)?, namespace);
-    let class = py.get_type::<PyType>().call1(arguments)?;
-    Ok(class.cast_into()?)
 }

@@ -61,7 +61,7 @@ with_options! {
         /// what the call refuses.
         to: "str | None" = None,
         /// The consumer's stream, as in `CaiView.__dlpack__`.
-        stream: "_StreamLike | None" = None,
+        stream: "StreamLike | None" = None,
     ) -> "Explanation"
 }
 

@@ -44,7 +44,7 @@ signature! {
     ///     As `view` does; ValueError if both forms of mask fit and `mask` is "auto".
     SplitMasked = split_masked [
         /// An array with ``__cuda_array_interface__``, a masked array of NumPy, or any array without a mask.
-        obj: "object",
+        obj: "ArrayLike",
     ] (
         /// The form of the mask: "bit", "byte", or "auto" to infer it from type and shape.
         mask: "Literal['auto', 'bit', 'byte']" = "auto",

@@ -68,13 +68,13 @@ with_options! {
     /// >>> cd.to(numba_array, torch)  # doctest: +SKIP
     To = to [
         /// Any array that `view` takes.
-        obj: "object",
+        obj: "ArrayLike",
         /// The library: its name ("torch"), its module (``torch``), or its class of arrays (``torch.Tensor``).
         library: "str | ModuleType | type",
     ] (
         /// The stream that the library will work on, by the numbers of `CaiView.__dlpack__`: -1 makes no order. None: the
         /// library's own.
-        stream: "_StreamLike | None" = None,
+        stream: "StreamLike | None" = None,
     ) -> "Any"
 }
 

@@ -14,13 +14,22 @@ speaks both:
 ``from_cai`` and ``from_dlpack`` accept one protocol only; ``to_dlpack`` returns a bare capsule.
 """
 
+from . import typing
 from ._core import (
+    AttributeRefusal,
+    BufferRefusal,
     CaiView,
+    Consume,
     ConsumeWarning,
-    DriverError,
     DType,
+    DriverError,
+    Explanation,
     InterchangeWarning,
+    Refusal,
+    RuntimeRefusal,
     StreamWarning,
+    TypeRefusal,
+    ValueRefusal,
     VersionWarning,
     __version__,
     explain,
@@ -37,12 +46,20 @@ from ._core import (
 )
 
 __all__ = [
+    "AttributeRefusal",
+    "BufferRefusal",
     "CaiView",
+    "Consume",
     "ConsumeWarning",
     "DType",
     "DriverError",
+    "Explanation",
     "InterchangeWarning",
+    "Refusal",
+    "RuntimeRefusal",
     "StreamWarning",
+    "TypeRefusal",
+    "ValueRefusal",
     "VersionWarning",
     "__version__",
     "explain",
@@ -54,6 +71,7 @@ __all__ = [
     "stats",
     "to",
     "to_dlpack",
+    "typing",
     "use_stream",
     "view",
 ]

@@ -4,18 +4,27 @@ import sys
 from collections.abc import Coroutine, Iterable
 from contextlib import AbstractContextManager
 from types import EllipsisType, ModuleType, TracebackType
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias, final
+from typing import Any, ClassVar, Literal, final
 
 from typing_extensions import CapsuleType
 
+from .typing import ArrayLike, DeviceLike, DTypeLike, StreamLike
+
 __all__ = [
+    "AttributeRefusal",
+    "BufferRefusal",
     "CaiView",
+    "Consume",
     "ConsumeWarning",
     "DType",
     "DriverError",
     "Explanation",
     "InterchangeWarning",
+    "Refusal",
+    "RuntimeRefusal",
     "StreamWarning",
+    "TypeRefusal",
+    "ValueRefusal",
     "VersionWarning",
     "__version__",
     "explain",
@@ -30,27 +39,6 @@ __all__ = [
     "use_stream",
     "view",
 ]
-
-class _CudaStream(Protocol):
-    """Any library's stream object: it answers `(version, handle)`."""
-
-    def __cuda_stream__(self) -> tuple[int, int]: ...
-
-class _Named(Protocol):
-    """A dtype object of NumPy, or of a library that names its dtypes as NumPy does."""
-
-    @property
-    def name(self) -> str: ...
-
-class _Described(Protocol):
-    """A dtype object of torch or of a library like it, known by its text."""
-
-    @property
-    def itemsize(self) -> int: ...
-
-_StreamLike: TypeAlias = int | _CudaStream
-_DTypeLike: TypeAlias = str | type | _Named | _Described
-_DeviceLike: TypeAlias = tuple[int, int]
 __version__: str
 _stub: dict[str, str]
 
@@ -71,17 +59,64 @@ class DriverError(RuntimeError):
     code: int | None
     name: str
 
-class _Consume(Protocol):
-    """A consume block, for `with` and for `async with`."""
+class Refusal(Exception):
+    """The base class of every refusal; each is also a builtin exception.
+
+    Attributes
+    ----------
+    rule : str
+        The id of the rule, an anchor in docs/rules.md.
+    field : str
+        What breaks it: a key, an attribute, an argument.
+    hint : str | None
+        What to do instead; None if there is nothing to do.
+    """
+
+    rule: str
+    field: str
+    hint: str | None
+
+class TypeRefusal(Refusal, TypeError):
+    """A refusal that is a TypeError."""
+
+class ValueRefusal(Refusal, ValueError):
+    """A refusal that is a ValueError."""
+
+class BufferRefusal(Refusal, BufferError):
+    """A refusal that is a BufferError."""
+
+class RuntimeRefusal(Refusal, RuntimeError):
+    """A refusal that is a RuntimeError."""
+
+class AttributeRefusal(Refusal, AttributeError):
+    """A refusal that is a AttributeError."""
+
+@final
+class Consume:
+    """The context manager that `CaiView.consume` returns, for `with` and `async with`.
+
+    Entering makes the consumer's stream wait for the data, and returns a view that is ready there. Leaving makes the
+    producer's stream wait for the work on the consumer's stream, also if the body raises.
+
+    Raises
+    ------
+    RuntimeError
+        If the block is entered while it is open.
+
+    Examples
+    --------
+    >>> with view.consume(stream) as array:  # doctest: +SKIP
+    ...     kernel(array, stream)
+    """
 
     def __enter__(self) -> CaiView: ...
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None, /
-    ) -> None: ...
-    async def __aenter__(self) -> CaiView: ...
-    async def __aexit__(
+    ) -> Literal[False]: ...
+    def __aenter__(self) -> Coroutine[Any, Any, CaiView]: ...
+    def __aexit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None, /
-    ) -> None: ...
+    ) -> Coroutine[Any, Any, Literal[False]]: ...
 
 class InterchangeWarning(UserWarning):
     """The base class of this package's warnings."""
@@ -119,7 +154,7 @@ class DType:
     True
     """
 
-    def __new__(cls, spelling: _DTypeLike, /) -> DType:
+    def __new__(cls, spelling: DTypeLike, /) -> DType:
         """Create and return a new object.  See help(type) for accurate signature."""
 
     @property
@@ -249,7 +284,7 @@ class CaiView:
         """The distance in bytes from a handle to the first element; 0 if `ptr` is an address."""
 
     @property
-    def device(self) -> _DeviceLike:
+    def device(self) -> tuple[int, int]:
         """DLPack's device, as (type, id): 1 is the CPU, 2 CUDA, 3 pinned host memory, 13 managed memory."""
 
     @property
@@ -293,9 +328,9 @@ class CaiView:
     def __dlpack__(
         self,
         *,
-        stream: _StreamLike | None = None,
+        stream: StreamLike | None = None,
         max_version: tuple[int, int] | None = None,
-        dl_device: _DeviceLike | None = None,
+        dl_device: DeviceLike | None = None,
         copy: bool | None = None,
     ) -> CapsuleType:
         """Returns a DLPack capsule (array API 2024.12).
@@ -329,7 +364,7 @@ class CaiView:
             If a call of the CUDA driver fails.
         """
 
-    def __dlpack_device__(self) -> _DeviceLike:
+    def __dlpack_device__(self) -> tuple[int, int]:
         """Returns DLPack's device, as (type, id).
 
         Returns
@@ -354,7 +389,7 @@ class CaiView:
     def fields(self) -> tuple[str, ...]:
         """The names of the fields of a structured array; empty for any other."""
 
-    def field(self, name: str, /, *, dtype: _DTypeLike | None = None) -> CaiView:
+    def field(self, name: str, /, *, dtype: DTypeLike | None = None) -> CaiView:
         """Returns one field of a structured array: a strided view of the same memory.
 
         Parameters
@@ -417,7 +452,7 @@ class CaiView:
             If the array is in device memory, which NumPy would copy element by element.
         """
 
-    def on(self, stream: _StreamLike, /) -> CaiView:
+    def on(self, stream: StreamLike, /) -> CaiView:
         """Returns a view that is ready on `stream`, by one event, or none if it is ready there already.
 
         For consumers that take no stream: the data is ready for work that is enqueued on `stream` from now on.
@@ -469,7 +504,7 @@ class CaiView:
             If a call of the CUDA driver fails.
         """
 
-    def consume(self, stream: _StreamLike, /, *, strict: bool = False) -> _Consume:
+    def consume(self, stream: StreamLike, /, *, strict: bool = False) -> Consume:
         """Returns a context manager for a consumer's work on `stream`, for `with` and for `async with`.
 
         Entering returns a view that is ready on `stream`, as `on` does. Leaving makes the producer's stream wait for
@@ -633,7 +668,7 @@ def policy(
     ...     array = torch.from_dlpack(cd.view(obj))
     """
 
-def use_stream(stream: _StreamLike, /, *, device_id: int | None = None) -> AbstractContextManager[object]:
+def use_stream(stream: StreamLike, /, *, device_id: int | None = None) -> AbstractContextManager[object]:
     """Names the stream that the caller works on, during a `with` block.
 
     A consumer that imports views through the C Exchange API reads the work stream without naming an array. It
@@ -663,12 +698,12 @@ def use_stream(stream: _StreamLike, /, *, device_id: int | None = None) -> Abstr
     """
 
 def view(
-    obj: object,
+    obj: ArrayLike,
     /,
     *,
     device_id: int | None = None,
-    producer_stream: _StreamLike | EllipsisType | None = ...,
-    dtype: _DTypeLike | None = None,
+    producer_stream: StreamLike | EllipsisType | None = ...,
+    dtype: DTypeLike | None = None,
     shape: tuple[int, ...] | None = None,
     read_only: bool | None = None,
     owner: object = None,
@@ -682,7 +717,7 @@ def view(
 
     Parameters
     ----------
-    obj : object
+    obj : ArrayLike
         An array with ``__cuda_array_interface__`` or ``__dlpack__``, a DLPack capsule, or a CAI dict (with
         `owner`).
     device_id : int | None, default None
@@ -725,12 +760,12 @@ def view(
     """
 
 def from_cai(
-    obj: object,
+    obj: ArrayLike,
     /,
     *,
     device_id: int | None = None,
-    producer_stream: _StreamLike | EllipsisType | None = ...,
-    dtype: _DTypeLike | None = None,
+    producer_stream: StreamLike | EllipsisType | None = ...,
+    dtype: DTypeLike | None = None,
     shape: tuple[int, ...] | None = None,
     read_only: bool | None = None,
     owner: object = None,
@@ -741,7 +776,7 @@ def from_cai(
 
     Parameters
     ----------
-    obj : object
+    obj : ArrayLike
         An array with ``__cuda_array_interface__``, or such a dict (with `owner`).
     device_id : int | None, default None
         The id of the CUDA device. Saves a call of the driver.
@@ -775,15 +810,15 @@ def from_cai(
     """
 
 def from_dlpack(
-    obj: object,
+    obj: ArrayLike,
     /,
     *,
-    device: _DeviceLike | None = None,
+    device: DeviceLike | None = None,
     copy: bool | None = None,
-    stream: _StreamLike | None = None,
+    stream: StreamLike | None = None,
     device_id: int | None = None,
-    producer_stream: _StreamLike | EllipsisType | None = ...,
-    dtype: _DTypeLike | None = None,
+    producer_stream: StreamLike | EllipsisType | None = ...,
+    dtype: DTypeLike | None = None,
     shape: tuple[int, ...] | None = None,
     read_only: bool | None = None,
     owner: object = None,
@@ -794,7 +829,7 @@ def from_dlpack(
 
     Parameters
     ----------
-    obj : object
+    obj : ArrayLike
         An array with ``__dlpack__`` and ``__dlpack_device__``, or a DLPack capsule.
     device : DeviceLike | None, default None
         The device for the data, as (type, id). None: where the array is. The producer makes the transfer.
@@ -835,17 +870,17 @@ def from_dlpack(
     """
 
 def to_dlpack(
-    obj: object,
+    obj: ArrayLike,
     /,
     *,
-    stream: _StreamLike | Literal["host"] | None = None,
+    stream: StreamLike | Literal["host"] | None = None,
     max_version: tuple[int, int] | None = None,
-    dl_device: _DeviceLike | None = None,
+    dl_device: DeviceLike | None = None,
     copy: bool | None = None,
     writable: bool = False,
     device_id: int | None = None,
-    producer_stream: _StreamLike | EllipsisType | None = ...,
-    dtype: _DTypeLike | None = None,
+    producer_stream: StreamLike | EllipsisType | None = ...,
+    dtype: DTypeLike | None = None,
     shape: tuple[int, ...] | None = None,
     read_only: bool | None = None,
     owner: object = None,
@@ -858,7 +893,7 @@ def to_dlpack(
 
     Parameters
     ----------
-    obj : object
+    obj : ArrayLike
         Any array that `view` takes.
     stream : StreamLike | Literal['host'] | None, default None
         The consumer's stream, as in `CaiView.__dlpack__`. "host" blocks until the data is ready, for
@@ -904,14 +939,14 @@ def to_dlpack(
     """
 
 def to(
-    obj: object,
+    obj: ArrayLike,
     library: str | ModuleType | type,
     /,
     *,
-    stream: _StreamLike | None = None,
+    stream: StreamLike | None = None,
     device_id: int | None = None,
-    producer_stream: _StreamLike | EllipsisType | None = ...,
-    dtype: _DTypeLike | None = None,
+    producer_stream: StreamLike | EllipsisType | None = ...,
+    dtype: DTypeLike | None = None,
     shape: tuple[int, ...] | None = None,
     read_only: bool | None = None,
     owner: object = None,
@@ -925,7 +960,7 @@ def to(
 
     Parameters
     ----------
-    obj : object
+    obj : ArrayLike
         Any array that `view` takes.
     library : str | ModuleType | type
         The library: its name ("torch"), its module (``torch``), or its class of arrays (``torch.Tensor``).
@@ -980,10 +1015,10 @@ def explain(
     /,
     *,
     to: str | None = None,
-    stream: _StreamLike | None = None,
+    stream: StreamLike | None = None,
     device_id: int | None = None,
-    producer_stream: _StreamLike | EllipsisType | None = ...,
-    dtype: _DTypeLike | None = None,
+    producer_stream: StreamLike | EllipsisType | None = ...,
+    dtype: DTypeLike | None = None,
     shape: tuple[int, ...] | None = None,
     read_only: bool | None = None,
     owner: object = None,
@@ -1038,7 +1073,7 @@ def explain(
         What tells of the process rather than of the array.
     """
 
-def join(items: Iterable[CaiView | _StreamLike], /, *, on: _StreamLike) -> list[CaiView]:
+def join(items: Iterable[CaiView | StreamLike], /, *, on: StreamLike) -> list[CaiView]:
     """Makes a stream wait for many streams or views, by one event for each distinct stream.
 
     If a producer works on several streams, join them, then import with ``producer_stream=on``. For many arrays that
@@ -1067,13 +1102,13 @@ def join(items: Iterable[CaiView | _StreamLike], /, *, on: _StreamLike) -> list[
     """
 
 def split_masked(
-    obj: object, /, *, mask: Literal["auto", "bit", "byte"] = "auto", device_id: int | None = None
+    obj: ArrayLike, /, *, mask: Literal["auto", "bit", "byte"] = "auto", device_id: int | None = None
 ) -> tuple[CaiView, CaiView | None]:
     """Returns the values and the mask of a masked array as two views. Copies nothing.
 
     Parameters
     ----------
-    obj : object
+    obj : ArrayLike
         An array with ``__cuda_array_interface__``, a masked array of NumPy, or any array without a mask.
     mask : Literal['auto', 'bit', 'byte'], default "auto"
         The form of the mask: "bit", "byte", or "auto" to infer it from type and shape.

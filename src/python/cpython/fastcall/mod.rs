@@ -65,10 +65,10 @@ pub(crate) trait Function: ReadArguments {
 ///     /// Summary.
 ///     Join = join [
 ///         /// Views and streams.
-///         items: "Iterable[CaiView | _StreamLike]",
+///         items: "Iterable[CaiView | StreamLike]",
 ///     ] (
 ///         /// The stream that waits.
-///         on: "_StreamLike",
+///         on: "StreamLike",
 ///     ) -> "list[CaiView]"
 /// }
 /// ```
