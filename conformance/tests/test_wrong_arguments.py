@@ -151,7 +151,7 @@ WRONG: dict[str, Any] = {
     "negative-huge": -(2**70),
     "float": 1.5,
     "nan": float("nan"),
-    "text": "cuda:0",
+    "text": "cuda-0",
     "empty": "",
     "surrogate": "\ud800",
     "bytes": b"cpu",
@@ -348,8 +348,9 @@ def test_a_stream_that_is_none() -> None:
 
 
 def test_join_of_an_array() -> None:
-    found = refuse(lambda: LOOSE.join([np.zeros(3)], on=1), TypeError)
-    check_refusal(found, "argument-type", "items", value="array([0., 0., 0.])", hint="cai_dlpack.view(array)")
+    """An array is an item, and no iterable of items, though it can be iterated over."""
+    found = refuse(lambda: LOOSE.join(np.zeros(3), on=1), TypeError)
+    check_refusal(found, "argument-type", "items", value="array([0., 0., 0.])", hint="an iterable of arrays")
 
 
 def test_a_copy_of_a_view() -> None:

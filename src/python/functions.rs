@@ -8,7 +8,8 @@ use pyo3::types::PyString;
 
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::call::choice::flag;
-use crate::python::call::options::{self, Given, Options, with_options};
+use crate::python::call::device;
+use crate::python::call::options::{Given, Options, with_options};
 use crate::python::call::stream;
 use crate::python::capsule;
 use crate::python::capsule::Empty;
@@ -140,7 +141,8 @@ with_options! {
         /// An array with ``__dlpack__`` and ``__dlpack_device__``, or a DLPack capsule.
         obj: "ArrayLike",
     ] (
-        /// The device for the data, as (type, id). None: where the array is. The producer makes the transfer.
+        /// The device for the data: "cpu", "cuda:1", a torch.device, or (type, id). None: where the array is. The
+        /// producer makes the transfer.
         device: "DeviceLike | None" = None,
         /// Passed to the producer: True must copy, False must not.
         copy: "bool | None" = None,
@@ -169,7 +171,7 @@ impl Function for FromDlpack {
             stream: wanted.or(options.producer),
             is_producers: wanted.is_none(),
             copy: flag(arguments.copy, "copy")?,
-            device: arguments.device.map(options::device).transpose()?,
+            device: arguments.device.map(device::device).transpose()?,
         };
         let mut new = NewView::new(arguments.obj.py())?;
         route::by_dlpack(new.view(), &arguments.obj, request, options)?;

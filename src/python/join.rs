@@ -9,16 +9,18 @@ use crate::driver;
 use crate::driver::Joined;
 use crate::protocol::rule::Field;
 use crate::python::call::choice::wrong_type;
+use crate::python::call::options::Options;
 use crate::python::call::stream;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::errors::caused_by;
 use crate::python::cpython::fastcall::{Function, signature};
 use crate::python::cpython::names::names;
 use crate::python::cpython::recursion::Level;
+use crate::python::import::object;
 use crate::view::with_driver;
 
 signature! {
-    /// Makes a stream wait for many streams or views, by one event for each distinct stream.
+    /// Makes a stream wait for many streams or arrays, by one event for each distinct stream.
     ///
     /// If a producer works on several streams, join them, then import with ``producer_stream=on``. For many arrays that
     /// go to one stream the number of events is that of the streams, not of the arrays. If `on` is a default stream, it
@@ -28,17 +30,17 @@ signature! {
     /// Returns
     /// -------
     /// list of CaiView
-    ///     The views among `items`, in order, ready on `on`.
+    ///     The views among `items`, and views of the arrays, in order, ready on `on`.
     ///
     /// Raises
     /// ------
     /// TypeError, ValueError
-    ///     If an item is neither a view nor a stream, or `on` names no stream.
+    ///     If an item is neither an array nor a stream, or `on` names no stream; those of `view`.
     /// DriverError
     ///     If a call of the CUDA driver fails.
     Join = join [
-        /// Views, for their ready streams, and streams: ints or objects with ``__cuda_stream__``.
-        items: "Iterable[CaiView | StreamLike]",
+        /// Views and arrays, for their ready streams, and streams: ints or objects with ``__cuda_stream__``.
+        items: "Iterable[ArrayLike | StreamLike]",
     ] (
         /// The stream that waits.
         on: "StreamLike",
@@ -59,7 +61,7 @@ impl Function for Join {
 /// # Errors
 /// `argument-type` for an array and for an object that is no iterable; what its `__iter__` raises.
 fn iterate<'py>(items: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyIterator>> {
-    let wrong = || wrong_type(items, "items", "an iterable of views and streams");
+    let wrong = || wrong_type(items, "items", "an iterable of arrays and streams");
     if is_array(items)? {
         return Err(wrong().into());
     }
@@ -83,21 +85,28 @@ fn join<'py>(items: &Bound<'py, PyAny>, on: &Bound<'py, PyAny>) -> PyResult<Boun
     let py = items.py();
     let _level = Level::begin(py)?;
     let target = stream::named(on, Field::Argument("on"))?;
-    let mut views: Vec<Bound<'py, PyCaiView>> = Vec::new();
+    let mut arrays: Vec<Bound<'py, PyAny>> = Vec::new();
     let mut joined = Joined::default();
     // Every item is checked before any stream is touched.
     for item in iterate(items)? {
         let item = item?;
         if let Ok(view) = item.cast::<PyCaiView>() {
             view.get().check_scope()?;
-            views.push(view.clone());
+            arrays.push(item);
         } else if is_array(&item)? {
-            let wanted = "views and streams; cai_dlpack.view(array) makes the view of an array";
-            return Err(wrong_type(&item, "items", wanted).into());
+            arrays.push(item);
         } else {
             joined.stream(stream::named(&item, Field::Argument("items"))?);
         }
     }
+    let views = arrays.into_iter().map(|array| match array.cast_into() {
+        Ok(view) => Ok(view),
+        Err(other) => {
+            let view = object::new_view(&other.into_inner(), Options::NONE)?;
+            Ok(view.cast_into::<PyCaiView>()?)
+        }
+    });
+    let views: Vec<Bound<'py, PyCaiView>> = views.collect::<PyResult<_>>()?;
     for view in &views {
         view.get().prepare()?;
         joined.array(view.get().view().ready_number(), view.get().view().place());

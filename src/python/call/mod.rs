@@ -2,6 +2,7 @@
 
 pub(crate) mod blocks;
 pub(crate) mod choice;
+pub(crate) mod device;
 pub(crate) mod dtype;
 pub(crate) mod library;
 pub(crate) mod options;

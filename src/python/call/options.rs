@@ -3,8 +3,10 @@
 //! [`option_keywords!`] declares them once, for every function that imports an array. [`Given`] holds them unparsed,
 //! [`Options`] parsed.
 
+use std::borrow::Cow;
+
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyList, PyTuple};
 use pyo3::{Borrowed, ffi};
 
 use crate::protocol::axes::{Axes, Source};
@@ -19,6 +21,7 @@ use crate::python::call::{dtype, policy, stream};
 use crate::python::cpython::fastcall::Value;
 use crate::python::cpython::int;
 use crate::python::cpython::int::IntRule;
+use crate::python::cpython::text::as_tuple;
 
 /// Passes the keywords of an import to another macro: name, type for the stub, default.
 ///
@@ -35,8 +38,8 @@ macro_rules! option_keywords {
             producer_stream: "StreamLike | EllipsisType | None" = ...,
             /// The element type, if the producer cannot state it. Reinterprets the bytes and never casts.
             dtype: "DTypeLike | None" = None,
-            /// A new shape for contiguous memory, in elements of `dtype`.
-            shape: "tuple[int, ...] | None" = None,
+            /// A new shape for contiguous memory, in elements of `dtype`. One extent may be -1: the rest.
+            shape: "tuple[int, ...] | list[int] | None" = None,
             /// Overrides the producer's flag, or its lack. False asserts that consumers may write.
             read_only: "bool | None" = None,
             /// Keeps the memory of a bare dict alive; of any other object, is kept alive beside it.
@@ -284,7 +287,7 @@ impl<'a, 'py> Options<'a, 'py> {
             (None, Some(dtype)) => descriptor.with_dtype(dtype)?,
             (Some(shape), dtype) => {
                 let dtype = dtype.unwrap_or(descriptor.dtype());
-                descriptor.with_shape(dtype, shape)?
+                reshaped(descriptor, dtype, shape)?
             }
         };
         Ok(match self.read_only {
@@ -354,25 +357,6 @@ pub(crate) fn device_id(value: Borrowed<'_, '_, PyAny>) -> PyResult<i32> {
     Ok(device_id)
 }
 
-/// Reads DLPack's device as a pair of ints.
-///
-/// # Errors
-/// `argument-type`, and the rules of devices.
-pub(crate) fn device(value: Borrowed<'_, '_, PyAny>) -> PyResult<Device> {
-    let field = Field::Argument("device");
-    let wanted = "a (type, id) tuple of two ints: (1, 0) is the CPU, (2, 0) the first CUDA device";
-    let wrong = || PyErr::from(wrong_type(&value, "device", wanted));
-    let pair = value.cast::<PyTuple>().map_err(|_| wrong())?;
-    if pair.len() != 2 {
-        return Err(wrong());
-    }
-    let rule = IntRule::new(field, Rule::ArgumentType, Rule::DeviceUnknown);
-    let device_type: i32 = rule.read(&pair.get_item(0)?)?;
-    let rule = IntRule::new(field, Rule::ArgumentType, Rule::DeviceId);
-    let id: i32 = rule.read(&pair.get_item(1)?)?;
-    Ok(Device::check_in(field, device_type, id)?)
-}
-
 #[inline(always)]
 fn small_device_id(value: Borrowed<'_, '_, PyAny>) -> Option<i32> {
     let device_id = i32::try_from(int::read_fast(value)?).ok()?;
@@ -381,17 +365,89 @@ fn small_device_id(value: Borrowed<'_, '_, PyAny>) -> Option<i32> {
 
 const CHECKS: [(&str, Check); 2] = [("device", Check::Device), ("bounds", Check::Bounds)];
 
+/// Reads a shape, of which one extent may be -1: the rest ([`filled`]).
 fn shape(value: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
     let field = Field::Argument("shape");
     let rule = IntRule::new(field, Rule::ArgumentType, Rule::ShapeRange);
-    let Ok(tuple) = value.cast::<PyTuple>() else {
-        return Err(wrong_type(value, "shape", "a tuple of ints").into());
+    // Of a list a copy is read: an item's `__index__` may change the list.
+    let tuple = match (value.cast::<PyTuple>(), value.cast::<PyList>()) {
+        (Ok(tuple), _) => tuple.clone(),
+        (_, Ok(list)) => list.to_tuple(),
+        _ => return Err(wrong_type(value, "shape", "a tuple or a list of ints").into()),
     };
     let extents = tuple.iter().map(|extent| rule.read(&extent));
     let shape: Vec<i64> = extents.collect::<PyResult<_>>()?;
     // Refuses, before a producer is called, an extent that no array can have.
-    let axes = Axes::from_slices(Source::Tensor, &shape, None);
+    let mut known = shape.clone();
+    if let Some(rest) = known.iter_mut().find(|extent| **extent == REST) {
+        *rest = 1;
+    }
+    let axes = Axes::from_slices(Source::Tensor, &known, None);
     axes.and_then(|axes| Layout::from_elem_axes(axes, 1))
         .map_err(|violation| violation.in_field(field))?;
     Ok(shape)
+}
+
+/// The extent that stands for the rest.
+const REST: i64 = -1;
+
+/// Describes the same bytes by the caller's shape.
+///
+/// # Errors
+/// The rules of `shape=`.
+pub(crate) fn reshaped(
+    descriptor: Descriptor,
+    dtype: DType,
+    shape: &[i64],
+) -> Result<Descriptor, Violation> {
+    let shape = filled(shape, &descriptor, dtype)?;
+    descriptor.with_shape(dtype, &shape)
+}
+
+/// Puts the rest in its place: as many elements of `dtype` as the data has bytes for.
+///
+/// # Errors
+/// `shape-override` if that is no whole number, or any number would do.
+fn filled<'a>(
+    shape: &'a [i64],
+    descriptor: &Descriptor,
+    dtype: DType,
+) -> Result<Cow<'a, [i64]>, Violation> {
+    let Some(at) = shape.iter().position(|extent| *extent == REST) else {
+        return Ok(Cow::Borrowed(shape));
+    };
+    if dtype.is_cai_only() {
+        // Refused, whatever the shape is.
+        return Ok(Cow::Borrowed(shape));
+    }
+    let count = match dtype.itemsize() {
+        _ if dtype == descriptor.dtype() => Some(descriptor.len()),
+        Some(itemsize) => descriptor.nbytes().checked_div(itemsize.into()),
+        None => (descriptor.nbytes().checked_mul(8))
+            .and_then(|bits| bits.checked_div(dtype.bits().into())),
+    };
+    let others = shape.iter().enumerate().filter(|(axis, _)| *axis != at);
+    let others: Option<u64> = others
+        .map(|(_, extent)| u64::try_from(*extent).ok())
+        .try_fold(1_u64, |product, extent| product.checked_mul(extent?));
+    let rest = match (count, others) {
+        (Some(count), Some(others)) if others > 0 && count % others == 0 => {
+            i64::try_from(count / others).ok()
+        }
+        _ => None,
+    };
+    let mut filled = shape.to_vec();
+    match (filled.get_mut(at), rest) {
+        (Some(extent), Some(rest)) => *extent = rest,
+        _ => {
+            let found = as_tuple(shape.iter());
+            let field = Field::Argument("shape");
+            let hint = format!(
+                "no extent in place of -1 gives the {} bytes",
+                descriptor.nbytes()
+            );
+            return Err(Violation::new(Rule::ShapeOverride, field, found).with_hint(hint));
+        }
+    }
+    Ok(Cow::Owned(filled))
 }

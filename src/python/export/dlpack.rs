@@ -12,7 +12,7 @@ use crate::protocol::device::{Access, Device, Flags};
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Plan, Platform, Request, Stream, SyncPolicy};
-use crate::python::call::{policy, stream, use_stream};
+use crate::python::call::{device, policy, stream, use_stream};
 use crate::python::capsule;
 use crate::python::capsule::Empty;
 use crate::python::class::view::PyCaiView;
@@ -427,6 +427,9 @@ fn takes_versioned(max_version: &Bound<'_, PyAny>) -> PyResult<bool> {
 /// Reads the requested device: the array's own, or the CPU for memory that the host reads or that can be copied there.
 fn target(dl_device: &Bound<'_, PyAny>, own: Device) -> PyResult<Device> {
     let field = Field::Argument("dl_device");
+    if let Some(wanted) = device::named(dl_device, field)? {
+        return exported(wanted, own, dl_device);
+    }
     let Ok(pair) = dl_device.cast::<PyTuple>() else {
         return Err(Violation::new(Rule::DlDeviceType, field, repr(dl_device))
             .with_hint("(1, 0) is the CPU, (2, 0) the first CUDA device")
@@ -440,7 +443,13 @@ fn target(dl_device: &Bound<'_, PyAny>, own: Device) -> PyResult<Device> {
         device_type,
         id: DL_DEVICE.read(&pair.get_item(1)?)?,
     };
+    exported(wanted, own, dl_device)
+}
+
+/// Returns the device of the tensor for a requested one.
+fn exported(wanted: Device, own: Device, dl_device: &Bound<'_, PyAny>) -> PyResult<Device> {
     own.exported_on(wanted).ok_or_else(|| {
+        let field = Field::Argument("dl_device");
         let hint = format!("the data is on ({}, {})", own.device_type, own.id);
         Violation::new(Rule::TransferRefused, field, repr(dl_device))
             .with_hint(hint)

@@ -13,6 +13,7 @@ use crate::protocol::device::{Access, Device, Flags};
 use crate::protocol::interface::{CaiInterface, Descr, Version};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
+use crate::python::call::options;
 use crate::python::call::options::{Check, Options};
 use crate::python::class::beside::Beside;
 use crate::python::class::view::PyCaiView;
@@ -345,7 +346,7 @@ pub(crate) fn describe(
         Some(shape) => {
             let items = interface.describe(device)?;
             let dtype = options.dtype.unwrap_or(items.dtype());
-            let described = items.with_shape(dtype, shape);
+            let described = options::reshaped(items, dtype, shape);
             described.map_err(|violation| match violation.field() {
                 Field::TensorData => violation.in_field(Field::CaiData),
                 _ => violation,

@@ -704,7 +704,7 @@ def view(
     device_id: int | None = None,
     producer_stream: StreamLike | EllipsisType | None = ...,
     dtype: DTypeLike | None = None,
-    shape: tuple[int, ...] | None = None,
+    shape: tuple[int, ...] | list[int] | None = None,
     read_only: bool | None = None,
     owner: object = None,
     check: Literal["device", "bounds"] | None = None,
@@ -727,8 +727,8 @@ def view(
         ``__cuda_stream__``. None: nothing is pending. ``...``: the stream that the producer names.
     dtype : DTypeLike | None, default None
         The element type, if the producer cannot state it. Reinterprets the bytes and never casts.
-    shape : tuple[int, ...] | None, default None
-        A new shape for contiguous memory, in elements of `dtype`.
+    shape : tuple[int, ...] | list[int] | None, default None
+        A new shape for contiguous memory, in elements of `dtype`. One extent may be -1: the rest.
     read_only : bool | None, default None
         Overrides the producer's flag, or its lack. False asserts that consumers may write.
     owner : object, default None
@@ -766,7 +766,7 @@ def from_cai(
     device_id: int | None = None,
     producer_stream: StreamLike | EllipsisType | None = ...,
     dtype: DTypeLike | None = None,
-    shape: tuple[int, ...] | None = None,
+    shape: tuple[int, ...] | list[int] | None = None,
     read_only: bool | None = None,
     owner: object = None,
     check: Literal["device", "bounds"] | None = None,
@@ -785,8 +785,8 @@ def from_cai(
         ``__cuda_stream__``. None: nothing is pending. ``...``: the stream that the producer names.
     dtype : DTypeLike | None, default None
         The element type, if the producer cannot state it. Reinterprets the bytes and never casts.
-    shape : tuple[int, ...] | None, default None
-        A new shape for contiguous memory, in elements of `dtype`.
+    shape : tuple[int, ...] | list[int] | None, default None
+        A new shape for contiguous memory, in elements of `dtype`. One extent may be -1: the rest.
     read_only : bool | None, default None
         Overrides the producer's flag, or its lack. False asserts that consumers may write.
     owner : object, default None
@@ -819,7 +819,7 @@ def from_dlpack(
     device_id: int | None = None,
     producer_stream: StreamLike | EllipsisType | None = ...,
     dtype: DTypeLike | None = None,
-    shape: tuple[int, ...] | None = None,
+    shape: tuple[int, ...] | list[int] | None = None,
     read_only: bool | None = None,
     owner: object = None,
     check: Literal["device", "bounds"] | None = None,
@@ -832,7 +832,8 @@ def from_dlpack(
     obj : ArrayLike
         An array with ``__dlpack__`` and ``__dlpack_device__``, or a DLPack capsule.
     device : DeviceLike | None, default None
-        The device for the data, as (type, id). None: where the array is. The producer makes the transfer.
+        The device for the data: "cpu", "cuda:1", a torch.device, or (type, id). None: where the array is. The
+        producer makes the transfer.
     copy : bool | None, default None
         Passed to the producer: True must copy, False must not.
     stream : StreamLike | None, default None
@@ -845,8 +846,8 @@ def from_dlpack(
         ``__cuda_stream__``. None: nothing is pending. ``...``: the stream that the producer names.
     dtype : DTypeLike | None, default None
         The element type, if the producer cannot state it. Reinterprets the bytes and never casts.
-    shape : tuple[int, ...] | None, default None
-        A new shape for contiguous memory, in elements of `dtype`.
+    shape : tuple[int, ...] | list[int] | None, default None
+        A new shape for contiguous memory, in elements of `dtype`. One extent may be -1: the rest.
     read_only : bool | None, default None
         Overrides the producer's flag, or its lack. False asserts that consumers may write.
     owner : object, default None
@@ -881,7 +882,7 @@ def to_dlpack(
     device_id: int | None = None,
     producer_stream: StreamLike | EllipsisType | None = ...,
     dtype: DTypeLike | None = None,
-    shape: tuple[int, ...] | None = None,
+    shape: tuple[int, ...] | list[int] | None = None,
     read_only: bool | None = None,
     owner: object = None,
     check: Literal["device", "bounds"] | None = None,
@@ -913,8 +914,8 @@ def to_dlpack(
         ``__cuda_stream__``. None: nothing is pending. ``...``: the stream that the producer names.
     dtype : DTypeLike | None, default None
         The element type, if the producer cannot state it. Reinterprets the bytes and never casts.
-    shape : tuple[int, ...] | None, default None
-        A new shape for contiguous memory, in elements of `dtype`.
+    shape : tuple[int, ...] | list[int] | None, default None
+        A new shape for contiguous memory, in elements of `dtype`. One extent may be -1: the rest.
     read_only : bool | None, default None
         Overrides the producer's flag, or its lack. False asserts that consumers may write.
     owner : object, default None
@@ -947,7 +948,7 @@ def to(
     device_id: int | None = None,
     producer_stream: StreamLike | EllipsisType | None = ...,
     dtype: DTypeLike | None = None,
-    shape: tuple[int, ...] | None = None,
+    shape: tuple[int, ...] | list[int] | None = None,
     read_only: bool | None = None,
     owner: object = None,
     check: Literal["device", "bounds"] | None = None,
@@ -974,8 +975,8 @@ def to(
         ``__cuda_stream__``. None: nothing is pending. ``...``: the stream that the producer names.
     dtype : DTypeLike | None, default None
         The element type, if the producer cannot state it. Reinterprets the bytes and never casts.
-    shape : tuple[int, ...] | None, default None
-        A new shape for contiguous memory, in elements of `dtype`.
+    shape : tuple[int, ...] | list[int] | None, default None
+        A new shape for contiguous memory, in elements of `dtype`. One extent may be -1: the rest.
     read_only : bool | None, default None
         Overrides the producer's flag, or its lack. False asserts that consumers may write.
     owner : object, default None
@@ -1019,7 +1020,7 @@ def explain(
     device_id: int | None = None,
     producer_stream: StreamLike | EllipsisType | None = ...,
     dtype: DTypeLike | None = None,
-    shape: tuple[int, ...] | None = None,
+    shape: tuple[int, ...] | list[int] | None = None,
     read_only: bool | None = None,
     owner: object = None,
     check: Literal["device", "bounds"] | None = None,
@@ -1046,8 +1047,8 @@ def explain(
         ``__cuda_stream__``. None: nothing is pending. ``...``: the stream that the producer names.
     dtype : DTypeLike | None, default None
         The element type, if the producer cannot state it. Reinterprets the bytes and never casts.
-    shape : tuple[int, ...] | None, default None
-        A new shape for contiguous memory, in elements of `dtype`.
+    shape : tuple[int, ...] | list[int] | None, default None
+        A new shape for contiguous memory, in elements of `dtype`. One extent may be -1: the rest.
     read_only : bool | None, default None
         Overrides the producer's flag, or its lack. False asserts that consumers may write.
     owner : object, default None
@@ -1073,8 +1074,8 @@ def explain(
         What tells of the process rather than of the array.
     """
 
-def join(items: Iterable[CaiView | StreamLike], /, *, on: StreamLike) -> list[CaiView]:
-    """Makes a stream wait for many streams or views, by one event for each distinct stream.
+def join(items: Iterable[ArrayLike | StreamLike], /, *, on: StreamLike) -> list[CaiView]:
+    """Makes a stream wait for many streams or arrays, by one event for each distinct stream.
 
     If a producer works on several streams, join them, then import with ``producer_stream=on``. For many arrays that
     go to one stream the number of events is that of the streams, not of the arrays. If `on` is a default stream, it
@@ -1083,20 +1084,20 @@ def join(items: Iterable[CaiView | StreamLike], /, *, on: StreamLike) -> list[Ca
 
     Parameters
     ----------
-    items : Iterable[CaiView | StreamLike]
-        Views, for their ready streams, and streams: ints or objects with ``__cuda_stream__``.
+    items : Iterable[ArrayLike | StreamLike]
+        Views and arrays, for their ready streams, and streams: ints or objects with ``__cuda_stream__``.
     on : StreamLike
         The stream that waits.
 
     Returns
     -------
     list of CaiView
-        The views among `items`, in order, ready on `on`.
+        The views among `items`, and views of the arrays, in order, ready on `on`.
 
     Raises
     ------
     TypeError, ValueError
-        If an item is neither a view nor a stream, or `on` names no stream.
+        If an item is neither an array nor a stream, or `on` names no stream; those of `view`.
     DriverError
         If a call of the CUDA driver fails.
     """

@@ -1,0 +1,100 @@
+//! Reads a device: DLPack's pair, a name, or a device object of torch.
+
+use pyo3::Borrowed;
+use pyo3::prelude::*;
+use pyo3::types::{PyString, PyTuple};
+
+use crate::driver;
+use crate::driver::{Driver, DriverError};
+use crate::protocol::device::Device;
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::python::call::choice::{valid, wrong_type};
+use crate::python::cpython::int::{IntRule, repr};
+use crate::python::cpython::new::new_str;
+use crate::view::detach;
+
+const WANTED: &str = "\"cpu\", \"cuda\", \"cuda:1\", a torch.device, or a (type, id) tuple of two ints: (1, 0) is the CPU, (2, 0) the first CUDA device";
+
+/// Reads the device of the argument `device`.
+///
+/// # Errors
+/// `argument-type`, `argument-value`, and the rules of devices; the driver's, which is asked which device "cuda" is.
+pub(crate) fn device(value: Borrowed<'_, '_, PyAny>) -> PyResult<Device> {
+    let field = Field::Argument("device");
+    if let Some(device) = named(&value, field)? {
+        return Ok(device);
+    }
+    let wrong = || PyErr::from(wrong_type(&value, "device", WANTED));
+    let pair = value.cast::<PyTuple>().map_err(|_| wrong())?;
+    if pair.len() != 2 {
+        return Err(wrong());
+    }
+    let rule = IntRule::new(field, Rule::ArgumentType, Rule::DeviceUnknown);
+    let device_type: i32 = rule.read(&pair.get_item(0)?)?;
+    let rule = IntRule::new(field, Rule::ArgumentType, Rule::DeviceId);
+    let id: i32 = rule.read(&pair.get_item(1)?)?;
+    Ok(Device::check_in(field, device_type, id)?)
+}
+
+/// Reads a name, or an object that has one, as torch's devices have; `None` for any other object.
+///
+/// # Errors
+/// `argument-value` for another name; what the object's attributes raise; the driver's errors.
+pub(crate) fn named(value: &Bound<'_, PyAny>, field: Field) -> PyResult<Option<Device>> {
+    let refused = || {
+        let violation = Violation::new(Rule::ArgumentValue, field, repr(value));
+        PyErr::from(violation.with_hint(format!("must be {WANTED}")))
+    };
+    if let Ok(text) = value.cast::<PyString>() {
+        let name = valid(text).ok_or_else(refused)?;
+        let (kind, id) = match name.split_once(':') {
+            Some((kind, id)) => (kind, Some(index(id).ok_or_else(refused)?)),
+            None => (&*name, None),
+        };
+        return of_kind(kind, id)?.map(Some).ok_or_else(refused);
+    }
+    let py = value.py();
+    let Some(kind) = value.getattr_opt(new_str(py, "type")?)? else {
+        return Ok(None);
+    };
+    let (Ok(kind), Some(index)) = (
+        kind.cast::<PyString>(),
+        value.getattr_opt(new_str(py, "index")?)?,
+    ) else {
+        return Ok(None);
+    };
+    let id = match index.is_none() {
+        true => None,
+        false => Some(IntRule::new(field, Rule::ArgumentType, Rule::DeviceId).read(&index)?),
+    };
+    let kind = valid(kind).ok_or_else(refused)?;
+    of_kind(&kind, id)?.map(Some).ok_or_else(refused)
+}
+
+/// Reads the id after the colon: digits alone.
+fn index(text: &str) -> Option<i32> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| text.parse().ok()).flatten()
+}
+
+/// Returns the device of a kind, which without an id is that of this thread's context; `None` if there is no such device.
+fn of_kind(kind: &str, id: Option<i32>) -> Result<Option<Device>, DriverError> {
+    Ok(match (kind, id) {
+        ("cpu", None | Some(0)) => Some(Device::HOST),
+        ("cuda", Some(id)) if id >= 0 => Some(Device::cuda(id)),
+        ("cuda", None) => Some(Device::cuda(current()?)),
+        _ => None,
+    })
+}
+
+/// Returns the id of the current context's device; 0 without a driver or a context.
+fn current() -> Result<i32, DriverError> {
+    let Ok(driver) = driver::driver() else {
+        return Ok(0);
+    };
+    let ask = |driver: &dyn Driver| match driver.current_context()? {
+        Some(_) => driver.current_device(),
+        None => Ok(0),
+    };
+    detach(|| ask(driver))
+}
