@@ -133,3 +133,12 @@ def test_an_array_is_explained() -> None:
 def test_wrong_usage_is_told(arguments: list[str], told: str) -> None:
     done = run(*arguments)
     assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_issue_templates_ask_for_commands_that_are_there() -> None:
+    templates = [path.read_text() for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")]
+    asked = set(re.findall(r"python -m cai_dlpack (\w+)", "".join(templates)))
+    assert asked == {"doctor", "explain"}
+    variables = set(re.findall(r"CAI_DLPACK_\w+", "".join(templates)))
+    page = (ROOT / "docs" / "python.md").read_text()
+    assert variables and all(name in page for name in variables)
