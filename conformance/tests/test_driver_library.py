@@ -118,6 +118,22 @@ def test_a_stub_is_refused_by_name_and_not_kept(stub: Path, tmp_path: Path) -> N
     assert after == "pointer-unknown"
 
 
+def test_without_a_driver_an_array_without_elements_is_not_searched_for(tmp_path: Path) -> None:
+    """A search of the loader's path costs hundreds of imports; what is loaded later is asked all the same."""
+    body = """
+        import timeit
+        empty = cai(shape=(0, 3), data=(4096, False))
+        view = lambda array: min(timeit.repeat(lambda: cd.view(array), number=300, repeat=7))
+        print(cd.view(empty).device, view(empty) < 30 * view(cai(shape=(0, 3), data=(0, False))))
+        driver = ctypes.CDLL(os.environ["SIMULATOR"])
+        memory, context = ctypes.c_uint64(), ctypes.c_void_p()
+        assert driver.cuInit(0) == driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 1) == 0
+        assert driver.cuCtxSetCurrent(context) == driver.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(64)) == 0
+        print(cd.view(cai(shape=(0, 3), data=(memory.value, False))).device)
+    """
+    assert run(body, tmp_path) == ["(2, 0) True", "(2, 1)"]
+
+
 # What a name on the loader's path, or the library that the process has loaded, may be.
 LIBRARIES = [None, "stub", "driver"]
 OUTCOMES = {None: "cuInit None", "stub": "cuInit 34", "driver": "pointer-unknown"}

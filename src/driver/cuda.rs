@@ -48,6 +48,11 @@ pub(super) fn in_use() -> Option<&'static Cuda> {
     loaded().filter(|cuda| cuda.generation == fork::generation())
 }
 
+/// Whether any memory may be a device's: false if the process has loaded no driver since a search found none.
+pub(super) fn may_have_memory() -> bool {
+    loaded().is_some() || library::may_be_loaded()
+}
+
 /// The process's driver: loaded and initialised by the first call that succeeds.
 ///
 /// A forked child is refused its parent's: no call of it would succeed, and a lock of the pool may have been

@@ -363,6 +363,14 @@ pub(crate) fn in_use() -> Option<&'static dyn Driver> {
     None
 }
 
+/// Whether any memory may be a device's: false if the process has loaded no driver since a search found none.
+pub(crate) fn may_have_memory() -> bool {
+    #[cfg(feature = "cudarc")]
+    return cuda::may_have_memory();
+    #[cfg(not(feature = "cudarc"))]
+    false
+}
+
 #[cfg(feature = "cudarc")]
 fn loaded() -> Result<&'static dyn Driver, DriverError> {
     cuda::driver().map(|driver| driver as &dyn Driver)

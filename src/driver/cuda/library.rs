@@ -8,6 +8,8 @@
 //! **Road not taken.** cudarc's loader tries `libcuda.so` first, and keeps what it finds. A stub has a driver's
 //! soname too, so that every later search for `libcuda.so.1` in the process would find the stub.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use libloading::Library;
 
 /// The names of the driver library, in the order in which they are tried.
@@ -16,8 +18,58 @@ const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 #[cfg(windows)]
 const NAMES: [&str; 1] = ["nvcuda.dll"];
 
+/// How many libraries the process had loaded when the last search began that found no driver; 0 if none has failed.
+static SEARCHED_AT: AtomicU64 = AtomicU64::new(0);
+
+/// Whether the process may have loaded a driver: false if a search has found none, and nothing was loaded since.
+pub(super) fn may_be_loaded() -> bool {
+    match SEARCHED_AT.load(Ordering::Relaxed) {
+        0 => true,
+        searched => searched != loads(),
+    }
+}
+
+/// Counts the libraries that the process has loaded so far; 0 if the platform does not.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn loads() -> u64 {
+    use std::ffi::{c_int, c_void};
+
+    unsafe extern "C" fn read(
+        info: *mut libc::dl_phdr_info,
+        _: usize,
+        loads: *mut c_void,
+    ) -> c_int {
+        // SAFETY: glibc passes a description of a library, which it fills as far as `dlpi_adds` since 2.4.
+        let adds = unsafe { (*info).dlpi_adds };
+        // SAFETY: the address of `loads` below, which lives.
+        unsafe { loads.cast::<u64>().write(adds) };
+        // No other library need be looked at.
+        1
+    }
+
+    let mut loads = 0_u64;
+    // SAFETY: `read` takes what the call passes it, and neither unwinds nor keeps it.
+    unsafe { libc::dl_iterate_phdr(Some(read), (&raw mut loads).cast()) };
+    loads
+}
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+const fn loads() -> u64 {
+    0
+}
+
 /// Opens the driver library; `None` if the loader finds none.
 pub(super) fn open() -> Option<Library> {
+    // Before the search: what another thread loads meanwhile counts as loaded since.
+    let loads = loads();
+    let found = find();
+    if found.is_none() {
+        SEARCHED_AT.store(loads, Ordering::Relaxed);
+    }
+    found
+}
+
+fn find() -> Option<Library> {
     NAMES.into_iter().find_map(|name| {
         // SAFETY: runs the constructors of a driver, which every CUDA program runs; none is run for a library
         // that is loaded already. Its destructors run if the caller drops it, before any call but `cuInit`.

@@ -7,6 +7,7 @@ use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
+use crate::driver;
 use crate::driver::{DriverError, MemoryKind, PointerInfo};
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Access, Device, Flags};
@@ -504,8 +505,10 @@ fn device_of_none(
     if let Some(device) = told.filter(|device| device.is_cuda_accessible()) {
         return Ok(device);
     }
+    // Without a driver no memory is of a device, and a search for one costs more than all else.
     let info = match address {
         0 => None,
+        _ if !driver::may_have_memory() => None,
         _ => pointer_info(address, false).ok(),
     };
     let found = info.and_then(|info| device_of(&info));
