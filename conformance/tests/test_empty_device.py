@@ -138,13 +138,17 @@ def test_the_cpu_is_no_device_of_an_interface(machine: Machine) -> None:
     assert tuple(cd.view(array).device) == (abi.CUDA, 1)
 
 
-def test_an_interrupt_of_the_announcement_passes_through() -> None:
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, RecursionError])
+@pytest.mark.parametrize("door", DOORS)
+def test_an_error_of_the_process_passes_through(door: str, error: type[BaseException], machine: Machine) -> None:
+    """Else the array would be another device's, for want of memory."""
+
     class Interrupted(Mute):
         def __dlpack_device__(self) -> Device:
-            raise KeyboardInterrupt
+            raise error
 
-    with pytest.raises(KeyboardInterrupt):
-        cd.view(Interrupted(interface(shape=(0,), data=(0, False))))
+    with pytest.raises(error):
+        DOORS[door](Interrupted(interface(shape=(0,), data=(machine.device_memory(64, 1), False))))
 
 
 def test_numpy_reads_an_array_without_elements_in_pinned_memory(machine: Machine) -> None:

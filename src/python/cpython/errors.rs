@@ -6,8 +6,8 @@
 
 use once_cell::race::OnceBox;
 use pyo3::exceptions::{
-    PyAttributeError, PyBufferError, PyException, PyMemoryError, PyRuntimeError, PyTypeError,
-    PyValueError,
+    PyAttributeError, PyBufferError, PyException, PyMemoryError, PyRecursionError, PyRuntimeError,
+    PyTypeError, PyValueError,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
@@ -243,6 +243,13 @@ pub(crate) fn class<'py>(
     let arguments = (name, PyTuple::new(py, bases)?, namespace);
     let class = py.get_type::<PyType>().call1(arguments)?;
     Ok(class.cast_into()?)
+}
+
+/// Whether an error tells of the process rather than of the object: a lack of memory or of stack, an interrupt.
+pub(crate) fn is_of_the_process(py: Python<'_>, error: &PyErr) -> bool {
+    !error.is_instance_of::<PyException>(py)
+        || error.is_instance_of::<PyMemoryError>(py)
+        || error.is_instance_of::<PyRecursionError>(py)
 }
 
 /// Returns the class `cai_dlpack.DriverError`: a `RuntimeError` with `call`, `code` (an int, or None without a driver)

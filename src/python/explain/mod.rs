@@ -25,6 +25,7 @@ use crate::protocol::stream::Stream;
 use crate::python::call::library;
 use crate::python::call::options::{Options, with_options};
 use crate::python::class::view::PyCaiView;
+use crate::python::cpython::errors;
 use crate::python::cpython::fastcall::Function;
 use crate::python::cpython::recursion::Level;
 use crate::python::cpython::release;
@@ -105,7 +106,7 @@ fn explain<'py>(
     };
     let mut is_undeclared = false;
     let view = match end {
-        End::Refused(error) if offers::is_of_the_process(py, &error) => return Err(error),
+        End::Refused(error) if errors::is_of_the_process(py, &error) => return Err(error),
         End::Refused(error) => {
             found.refused = Some(sentence(py, &error));
             found.driver_calls = None;

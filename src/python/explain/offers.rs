@@ -1,6 +1,5 @@
 //! What an object offers, and why the route is the one that it is, in words.
 
-use pyo3::exceptions::{PyException, PyMemoryError, PyRecursionError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -8,6 +7,7 @@ use super::explanation::sentence;
 use crate::python::call::options::Options;
 use crate::python::capsule;
 use crate::python::class::view::PyCaiView;
+use crate::python::cpython::errors::is_of_the_process;
 use crate::python::cpython::release;
 use crate::python::import::traits::Traits;
 use crate::python::import::{cai, dlpack, known_types};
@@ -78,13 +78,6 @@ fn in_brackets(name: &str, error: PyErr) -> PyResult<String> {
         release::drop_now(error);
         Ok(format!("{name} ({why})"))
     })
-}
-
-/// Whether an error tells of the process rather than of the object: a lack of memory or of stack, an interrupt.
-pub(super) fn is_of_the_process(py: Python<'_>, error: &PyErr) -> bool {
-    !error.is_instance_of::<PyException>(py)
-        || error.is_instance_of::<PyMemoryError>(py)
-        || error.is_instance_of::<PyRecursionError>(py)
 }
 
 /// Why a route was taken.

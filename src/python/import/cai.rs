@@ -3,7 +3,6 @@
 use std::mem::MaybeUninit;
 
 use pyo3::Borrowed;
-use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
@@ -486,7 +485,7 @@ fn locate(
 /// so that no array is refused for it.
 ///
 /// # Errors
-/// Those of reading the type; a `BaseException` of `__dlpack_device__` that is no `Exception`.
+/// Those of reading the type, and those of `__dlpack_device__` that tell of the process.
 #[cold]
 fn device_of_none(
     object: &Bound<'_, PyAny>,
@@ -523,11 +522,11 @@ fn announced(object: &Bound<'_, PyAny>) -> PyResult<Option<Device>> {
     }
     match dlpack::announced_device(object) {
         Ok(device) => Ok(Some(device)),
-        Err(error) if error.is_instance_of::<PyException>(object.py()) => {
+        Err(error) if errors::is_of_the_process(object.py(), &error) => Err(error),
+        Err(error) => {
             release::drop_now(error);
             Ok(None)
         }
-        Err(error) => Err(error),
     }
 }
 
