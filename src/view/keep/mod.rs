@@ -244,6 +244,27 @@ mod tests {
         }
     }
 
+    /// An allocation that fails takes over a dropped copy only if memory is short.
+    #[test]
+    #[cfg_attr(miri, ignore = "starts a thread that ends with the process")]
+    fn what_a_dropped_copy_has_is_taken_for_lack_of_memory_only() {
+        let stream = Stream::from_raw(0xca5e);
+        for code in [1, 2, 3, 4, 201, 400, 700, 801, 999] {
+            // A context of its own: what an earlier round dropped is not alike.
+            let context = 0xca_f100 + u64::from(code);
+            let driver = script(context);
+            driver.stream(stream.raw(), context);
+            // Busy for a second or so.
+            (0..300).for_each(|_| _ = driver.fault("cuEventQuery", 0, 600));
+            let used = Use::new(driver, Some(stream)).expect("a context");
+            let pooled = || allocate_pooled(driver, 64, 0, stream, used);
+            end(pooled().expect("memory"));
+            driver.fault("cuMemAllocAsync", 0, code);
+            assert_eq!(pooled().is_ok(), code == 2, "{code}");
+            driver.without_faults();
+        }
+    }
+
     /// Whatever is current: what is waited for is the memory's device's.
     #[test]
     fn the_device_of_memory_is_its_place_s() {
