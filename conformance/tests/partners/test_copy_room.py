@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -14,8 +15,9 @@ import pytest
 from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.interpreter.process import on_the_simulator
-from conformance.tests.ownership.waiting import until
+from conformance.tests.ownership.waiting import PATIENCE, until
 from conformance.tests.partners.copying import copy_for, is_at_most, memory, settled, view, wait
+from conformance.tests.simulated.capture import RELAXED, Captures
 from conformance.tests.simulated.machine import Machine
 
 MEBIBYTE, SOON = 1 << 20, 0.03
@@ -99,6 +101,67 @@ def test_memory_that_a_python_object_holds(busy: int, machine: Machine) -> None:
         is_over.set()
         for thread in threads:
             thread.join()
+
+
+class Slow(Holder):
+    """One whose finaliser lets the GIL go for a while."""
+
+    def __init__(self, tensor: abi.Read, stream: int, begun: threading.Event) -> None:
+        super().__init__(tensor, stream)
+        self.begun = begun
+
+    def __del__(self) -> None:
+        self.begun.set()
+        time.sleep(SOON)
+        super().__del__()
+
+
+@pytest.mark.parametrize("beside", ["nothing", "a capture", "another owner"])
+def test_memory_that_a_slow_finaliser_gives_back(beside: str, machine: Machine) -> None:
+    """It is waited for beside what is stuck, and until it has ended itself: an owner that comes later may end first."""
+    pointer, first, second, captured = machine.managed_memory(MEBIBYTE), *(machine.stream() for _ in range(3))
+    machine.set_current(0)
+    source = cd.view(Cai(interface(shape=(MEBIBYTE,), typestr="|u1", data=(pointer, False))), producer_stream=None)
+    begun, ended, captures = threading.Event(), threading.Event(), Captures(machine)
+    made: list[object] = []
+    holder, stuck = Slow(copy_for(source, first), first, begun), copy_for(source, captured)
+    small = cd.view(Cai(interface(shape=(8,), typestr="|u1", data=(pointer, False))), producer_stream=None)
+    other = abi.consume(small.__dlpack__(stream=first, max_version=(1, 3)))
+    del small
+    assert wait(machine, first) == wait(machine, captured) == 0
+    gate = machine.control.gate(first)
+    tensor = copy_for(cd.view(holder), first)
+    if beside == "a capture":
+        captures.begin(captured, RELAXED)
+        abi.release(stuck)
+
+    def work() -> None:
+        machine.set_current(0)
+        try:
+            abi.release(copy_for(source, second))
+        except cd.DriverError as error:
+            made.append(error)
+        ended.set()
+
+    with full(machine):
+        del holder
+        thread = threading.Thread(target=work)
+        thread.start()
+        gate.open()
+        assert begun.wait(PATIENCE)
+        if beside == "another owner":
+            abi.release(other, gil=False)
+        while not ended.is_set():  # pending calls are made on this thread
+            sum(range(100))
+        thread.join()
+    assert made == []
+    if beside == "a capture":
+        captures.nodes(captures.end(captured))
+    else:
+        abi.release(stuck)
+    if beside != "another owner":
+        abi.release(other)
+    abi.release(tensor)
 
 
 ENDING = """

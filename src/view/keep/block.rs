@@ -359,15 +359,14 @@ impl Block {
     }
 
     /// Makes a context current in which the memory can be freed although its own is gone: that of a pool is there as long
-    /// as the device's primary context has not been reset, which it may have been if that was its own.
+    /// as the device's primary context has not been reset. If that was its own it has been, whether it is in use again or not.
     fn elsewhere(&self) -> Option<ContextGuard<'static>> {
         if self.memory != Memory::Pool {
             return None;
         }
-        let was_active = self.driver.primary_context_active(self.ordinal);
         let there = ContextGuard::of_device(self.driver, self.ordinal).ok()?;
-        let primary = self.driver.current_context().ok()?;
-        let is_reset = was_active != Ok(true) && primary == Some(self.home.context);
+        let primary = Home::here(self.driver).ok()?;
+        let is_reset = primary.context == self.home.context && primary.id != self.home.id;
         (!is_reset).then_some(there)
     }
 

@@ -114,11 +114,19 @@ impl Held {
     pub(super) unsafe fn end(self) -> Option<Self> {
         let Self { ends, due } = self;
         match ends {
-            Ends::Memory(block) => {
+            Ends::Memory(mut block) => {
+                let kept = block.stream.take();
                 // SAFETY: no work is pending but what the call waits for, by this function's contract.
-                let left = unsafe { block.free() }?;
-                let ends = Ends::Memory(left);
-                Some(Self { ends, due })
+                if let Some(mut left) = unsafe { block.free() } {
+                    left.stream = kept;
+                    let ends = Ends::Memory(left);
+                    return Some(Self { ends, due });
+                }
+                if let Some(kept) = kept {
+                    room::changed(due.ordinal());
+                    room::end_owner(kept);
+                }
+                None
             }
             Ends::Owner(owned) => {
                 room::end_owner(owned.owner);

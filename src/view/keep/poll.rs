@@ -14,7 +14,7 @@ use crate::driver::{ContextGuard, Driver, DriverError, Lease, RELAXED, Relaxed};
 use crate::process::signals;
 use crate::protocol::device::Device;
 use crate::protocol::stream::Stream;
-use crate::view::Owner;
+use crate::view::{Owner, stats};
 
 /// The pause between two rounds of questions: short after news, doubled up to the long one while there are none.
 const SHORT: Duration = Duration::from_micros(50);
@@ -44,11 +44,11 @@ enum News {
 }
 
 /// Memory for a thread that has asked for it; it ends as before if that no longer waits.
-struct Answer(Option<Block>);
+struct Answer(Option<Held>);
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        self.0.take().into_iter().for_each(end);
+        self.0.take().into_iter().for_each(unmarked);
     }
 }
 
@@ -174,10 +174,15 @@ pub(crate) fn by_stream(
 /// nor drop it.
 pub(super) fn drop_later(owner: Owner) {
     let news = News::Ended(owner);
+    // A thread that finds no memory waits for it.
+    stats::QUEUED.add();
     let unsent = match KEEPER.get() {
         Some(Some(keeper)) => keeper.send(news).err().map(|error| error.0),
         _ => Some(news),
     };
+    if unsent.is_some() {
+        stats::DRAINED.add();
+    }
     std::mem::forget(unsent);
 }
 
@@ -253,7 +258,7 @@ pub(super) fn take(
     }
     loop {
         match receiver.recv_timeout(room::LIMIT) {
-            Ok(mut answer) => return answer.0.take(),
+            Ok(mut answer) => return answer.0.take()?.into_block(),
             Err(RecvTimeoutError::Timeout) if !room::is_blocked() => {}
             Err(_) => return None,
         }
@@ -374,13 +379,16 @@ impl Keeper {
                 let held = begun.map(|at| self.marking.remove(at).held);
                 self.marked(used, mark, held.unwrap_or_default());
             }
-            News::Ended(owner) => room::end_owner(owner),
+            News::Ended(owner) => {
+                room::end_owner(owner);
+                stats::DRAINED.add();
+            }
             News::Hurry => {}
             News::Take(wanted, answers) => {
-                if let Some(block) = self.find(&wanted).and_then(Held::into_block)
-                    && let Err(mut back) = answers.send(Answer(Some(block)))
+                if let Some(held) = self.find(&wanted)
+                    && let Err(mut back) = answers.send(Answer(Some(held)))
                 {
-                    self.unmarked.extend(back.0.0.take().map(Held::memory));
+                    self.unmarked.extend(back.0.0.take());
                 }
             }
         }

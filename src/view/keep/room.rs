@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-use crate::view::{Owner, stats};
+use crate::view::stats;
 
 static STATE: Mutex<State> = Mutex::new(State {
     tallies: Vec::new(),
@@ -86,8 +86,8 @@ impl State {
     }
 }
 
-/// Drops an owner on a thread of ours: code of its own, which may take locks.
-pub(super) fn end_owner(owner: Owner) {
+/// Drops an owner, or what keeps a stream, on a thread of ours: code of its own, which may take locks.
+pub(super) fn end_owner<T>(owner: T) {
     struct Over(Running);
     impl Drop for Over {
         fn drop(&mut self) {
@@ -131,6 +131,10 @@ impl Due {
         with_tally(ordinal, |tally| tally.due += 1);
         let is_stuck = false;
         Self { ordinal, is_stuck }
+    }
+
+    pub(super) const fn ordinal(&self) -> i32 {
+        self.ordinal
     }
 
     pub(super) const fn is_stuck(&self) -> bool {
@@ -182,20 +186,20 @@ pub(super) struct Seen {
     /// How many owners had been handed to those who end them by then: an owner that only a thread with the GIL can end
     /// is no [`Due`] any more, and its memory is not back yet.
     queued: u64,
+    at: Instant,
 }
 
 impl Seen {
-    /// What there is now. Without a change since `before` nothing that was handed on later is waited for: another thread
-    /// might go on for ever.
+    /// What there is now; what there was `before` if nothing has changed: another thread might hand owners on for ever.
     pub(super) fn now(ordinal: i32, before: Option<Self>) -> Self {
         let changes = with_tally(ordinal, |tally| tally.changes);
-        match before.filter(|before| before.changes == changes) {
-            Some(before) => before,
-            None => Self {
+        before
+            .filter(|before| before.changes == changes)
+            .unwrap_or_else(|| Self {
                 changes,
                 queued: stats::QUEUED.get(),
-            },
-        }
+                at: Instant::now(),
+            })
     }
 }
 
@@ -205,17 +209,16 @@ pub(super) fn wait(ordinal: i32, seen: Seen) -> bool {
     let (mut state, begun, mut was_queued) = (lock(), Instant::now(), false);
     let mut queue = Progress::new();
     loop {
-        let is_queued = queue.drained() < seen.queued;
+        let is_queued = queue.is_before(&seen);
         let patience = state.patience();
         let tally = state.of(ordinal);
         let left = match (tally.due, tally.stuck) {
-            _ if was_queued && !is_queued => return true,
-            // No thread with the GIL says when it has ended one.
-            (0, 0) if is_queued && !queue.is_stalled() => PAUSE,
+            _ if was_queued && !is_queued && queue.has_moved => return true,
+            (0, _) if is_queued => PAUSE,
             (0, 0) => Duration::ZERO,
             (0, _) => AGAIN.saturating_sub(begun.elapsed()),
-            // An end may begin meanwhile.
-            _ => patience.min(LIMIT),
+            // No thread with the GIL says when it has ended one; an end may begin meanwhile.
+            _ => patience.min(if is_queued { PAUSE } else { LIMIT }),
         };
         if tally.changes != seen.changes || left.is_zero() {
             return tally.changes != seen.changes;
@@ -226,28 +229,38 @@ pub(super) fn wait(ordinal: i32, seen: Seen) -> bool {
     }
 }
 
-/// How far the threads with the GIL have come.
+/// How far those have come who end the owners that are handed to them.
 struct Progress {
     drained: u64,
     since: Instant,
+    has_moved: bool,
 }
 
 impl Progress {
     fn new() -> Self {
-        let (drained, since) = (stats::DRAINED.get(), Instant::now());
-        Self { drained, since }
+        Self {
+            drained: stats::DRAINED.get(),
+            since: Instant::now(),
+            has_moved: false,
+        }
     }
 
-    fn drained(&mut self) -> u64 {
+    /// Whether an owner may not have ended that was handed on before `seen`. They end in no order: if as many have ended, they
+    /// may be others, and then a moment is waited for without any. Neither wait is longer than the limit.
+    fn is_before(&mut self, seen: &Seen) -> bool {
         let drained = stats::DRAINED.get();
         if drained != self.drained {
-            *self = Self::new();
+            let (since, has_moved) = (Instant::now(), true);
+            *self = Self {
+                drained,
+                since,
+                has_moved,
+            };
         }
-        drained
-    }
-
-    fn is_stalled(&self) -> bool {
-        self.since.elapsed() >= LIMIT
+        match drained < seen.queued {
+            true => self.since.elapsed() < LIMIT,
+            false => drained < stats::QUEUED.get() && seen.at.elapsed() < LIMIT,
+        }
     }
 }
 
@@ -277,6 +290,7 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
+    use crate::view::Owner;
 
     /// A thread waits as long as something is due that it need not end itself, and sees each change once.
     #[test]
@@ -364,5 +378,68 @@ mod tests {
         go_on.send(()).expect("it waits");
         ends.join().expect("no panic");
         assert!(!is_blocked());
+    }
+
+    /// An owner that waits for the GIL is waited for, whatever else is due or stuck, until it has ended itself: another one
+    /// that was handed on later may end first.
+    #[test]
+    #[cfg_attr(miri, ignore = "takes a second")]
+    fn a_thread_waits_for_an_owner_that_only_the_gil_ends() {
+        let _alone = PATIENT.write();
+        let ordinal = 0x0740;
+        for (is_due, is_other) in [None, Some(false), Some(true)]
+            .into_iter()
+            .flat_map(|due| [false, true].map(|other| (due, other)))
+        {
+            let mut due = is_due.map(|_| Due::new(ordinal));
+            if let (Some(due), Some(false)) = (&mut due, is_due) {
+                due.set_stuck(true);
+            }
+            stats::QUEUED.add();
+            let seen = Seen::now(ordinal, None);
+            let what = format!("due {is_due:?}, another {is_other}");
+            if is_other {
+                stats::QUEUED.add();
+                stats::DRAINED.add();
+            }
+            let waits = thread::spawn(move || (wait(ordinal, seen), Instant::now()));
+            thread::sleep(2 * AGAIN);
+            assert!(!waits.is_finished(), "{what}");
+            let ended = Instant::now();
+            stats::DRAINED.add();
+            let (is_again, at) = waits.join().expect("no panic");
+            assert!(is_again && at - ended < LIMIT / 2, "{what}");
+        }
+    }
+
+    /// Nor is it waited for longer than the limit, nor because of those that come later.
+    #[test]
+    #[cfg_attr(miri, ignore = "takes seconds")]
+    fn a_thread_does_not_wait_for_the_gil_for_ever() {
+        let _alone = PATIENT.write();
+        let ordinal = 0x0750;
+        stats::QUEUED.add();
+        for is_other in [false, true] {
+            let (begun, mut seen) = (Instant::now(), None);
+            let (is_over, over) = mpsc::channel::<()>();
+            let others = thread::spawn(move || {
+                while is_other && over.try_recv() == Err(mpsc::TryRecvError::Empty) {
+                    stats::QUEUED.add();
+                    stats::DRAINED.add();
+                }
+            });
+            loop {
+                let now = Seen::now(ordinal, seen);
+                seen = Some(now);
+                if !wait(ordinal, now) {
+                    break;
+                }
+            }
+            let took = begun.elapsed();
+            assert!((LIMIT..3 * LIMIT).contains(&took), "{is_other} {took:?}");
+            drop(is_over);
+            others.join().expect("no panic");
+        }
+        stats::DRAINED.add();
     }
 }

@@ -65,6 +65,23 @@ fn memory_is_freed_if_it_is_still_there() {
     }
 }
 
+/// A primary context that was reset has taken the memory of its pool along, whether it is in use again or not: what is at
+/// the address then is another's.
+#[test]
+fn memory_is_not_freed_in_the_context_that_has_come_in_place_of_its_own() {
+    for memory in KINDS {
+        let driver = script();
+        driver.primary(0, CONTEXT);
+        let block = block(driver, memory, used(driver, Some(STREAM)));
+        driver.replace_context(CONTEXT);
+        driver.take_calls();
+        // SAFETY: the scripted driver has no work.
+        assert!(unsafe { block.free() }.is_none());
+        let calls = driver.count("cuMemFree") + driver.count("cuMemFreeHost");
+        assert_eq!(calls, 0, "{memory:?}");
+    }
+}
+
 /// A context that another thread destroys between the question about it and the call that frees takes all memory along but
 /// that of a pool, for which the driver is asked again elsewhere. Any other refusal may have freed it.
 #[test]

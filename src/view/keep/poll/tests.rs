@@ -9,6 +9,7 @@ use super::*;
 use crate::driver::Place;
 use crate::driver::script::Script;
 use crate::protocol::stream::Capture;
+use crate::view::Kept;
 
 const CONTEXT: u64 = 0x9011;
 const STREAM: Stream = Stream::from_raw(0x91);
@@ -137,11 +138,104 @@ fn the_smallest_block_of_the_same_stream_is_found() {
 
 /// Takes the answer, of which it returns the size, and frees it.
 fn nbytes_of(receiver: &mpsc::Receiver<Answer>) -> Option<u64> {
-    let block = receiver.try_recv().ok()?.0.take()?;
+    let block = receiver.try_recv().ok()?.0.take()?.into_block()?;
     let nbytes = block.nbytes;
     // SAFETY: no work uses what the script has allocated.
     assert!(unsafe { block.free() }.is_none());
     Some(nbytes)
+}
+
+/// Memory is on its way until it has been taken: the one who asked may not wait for it any more.
+#[test]
+fn what_is_on_offer_is_due() {
+    const ORDINAL: i32 = 0x0760;
+    let driver = script();
+    driver.primary(ORDINAL, 0x9012).current(0x9012);
+    let used = used(driver, OTHER);
+    driver.current(0x9012);
+    let mut keeper = Keeper::default();
+    keeper.take(News::Unmarked(Held::memory(block(
+        driver,
+        Memory::Device,
+        64,
+        used,
+    ))));
+    let wanted = Wanted {
+        memory: Memory::Device,
+        nbytes: 64,
+        home: used.home,
+        used,
+    };
+    let (answers, receiver) = mpsc::channel();
+    keeper.take(News::Take(wanted, answers));
+    let _patient = room::PATIENT.read();
+    let seen = room::Seen::now(ORDINAL, None);
+    let waits = thread::spawn(move || room::wait(ORDINAL, seen));
+    thread::sleep(LONG);
+    assert!(!waits.is_finished());
+    assert_eq!(nbytes_of(&receiver), Some(64));
+    assert!(waits.join().expect("no panic"));
+}
+
+/// What a graph has kept is waited for from the graph's end on.
+#[test]
+#[cfg_attr(miri, ignore = "starts a thread that ends with the process")]
+fn what_a_graph_has_kept_is_on_its_way() {
+    struct Slow(mpsc::Receiver<()>);
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            let _ = self.0.recv();
+        }
+    }
+    const ORDINAL: i32 = 0x0770;
+    let _patient = room::PATIENT.read();
+    start(script());
+    let (go_on, gate) = mpsc::channel();
+    drop_later(Owner::new(Slow(gate)));
+    let seen = room::Seen::now(ORDINAL, None);
+    let waits = thread::spawn(move || room::wait(ORDINAL, seen));
+    thread::sleep(2 * LONG);
+    let is_waiting = !waits.is_finished();
+    go_on.send(()).expect("it waits");
+    assert!(is_waiting && waits.join().expect("no panic"));
+}
+
+/// What keeps the stream of a block may take a lock when it ends: it is waited for no longer than an owner's end.
+#[test]
+#[cfg_attr(miri, ignore = "takes a second")]
+fn what_keeps_a_stream_is_not_waited_for_for_ever() {
+    struct Slow(std::sync::Mutex<mpsc::Receiver<()>>);
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            let _ = self.0.lock().map(|gate| gate.recv());
+        }
+    }
+    let _alone = room::PATIENT.write();
+    let driver = script();
+    let mut block = block(driver, Memory::Pool, 64, used(driver, STREAM));
+    let (go_on, gate) = mpsc::channel();
+    block.stream = Some(Kept(Arc::new(Slow(std::sync::Mutex::new(gate)))));
+    block.ordinal = 0x0780;
+    let held = Held::memory(block);
+    let seen = room::Seen::now(0x0780, None);
+    let ends = thread::spawn(move || {
+        // SAFETY: the scripted driver has no work.
+        assert!(unsafe { held.end() }.is_none());
+    });
+    let (done, told) = mpsc::channel();
+    thread::spawn(move || {
+        let is_free = room::wait(0x0780, seen);
+        let seen = room::Seen::now(0x0780, None);
+        done.send((is_free, room::wait(0x0780, seen)))
+    });
+    let told = told.recv_timeout(3 * room::LIMIT);
+    go_on.send(()).expect("it waits");
+    assert_eq!(
+        told,
+        Ok((true, false)),
+        "the memory comes at once, and no more"
+    );
+    ends.join().expect("no panic");
 }
 
 /// A block that the one who asked no longer waits for stays.
@@ -179,7 +273,9 @@ fn what_is_sent_and_not_taken_ends() {
     let used = used(driver, STREAM);
     let (answers, receiver) = mpsc::channel();
     let block = block(driver, Memory::Pool, 64, used);
-    answers.send(Answer(Some(block))).expect("a receiver");
+    answers
+        .send(Answer(Some(Held::memory(block))))
+        .expect("a receiver");
     drop(receiver);
     let begun = Instant::now();
     while driver.count("cuMemFree") == 0 && begun.elapsed() < Duration::from_secs(10) {
