@@ -364,9 +364,12 @@ impl Block {
         if self.memory != Memory::Pool {
             return None;
         }
+        let was_active = self.driver.primary_context_active(self.ordinal) == Ok(true);
         let there = ContextGuard::of_device(self.driver, self.ordinal).ok()?;
         let primary = Home::here(self.driver).ok()?;
-        let is_reset = primary.context == self.home.context && primary.id != self.home.id;
+        // A driver without numbers for contexts (before CUDA 12) may give the new one the handle of its own.
+        let is_another = primary.id != self.home.id || !was_active;
+        let is_reset = primary.context == self.home.context && is_another;
         (!is_reset).then_some(there)
     }
 
