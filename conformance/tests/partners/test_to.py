@@ -25,7 +25,7 @@ from cai_dlpack import _core
 from cuda.core.utils import StridedMemoryView
 
 from conformance.tests.dlpack import abi, exchange
-from conformance.tests.doubles.producers import Cai, StreamObject, interface
+from conformance.tests.doubles.producers import Cai, StreamObject, cai, interface
 from conformance.tests.expectations.refusal import refuse
 from conformance.tests.simulated.capture import ACTIVE, GLOBAL, QUESTIONS, RELAXED, THREAD_LOCAL, Captures
 from conformance.tests.simulated.machine import Machine, one_event
@@ -804,3 +804,24 @@ def test_a_stream_object_goes_with_what_was_made(where: str, library: str, machi
         assert gone() is None
     finally:
         gc.enable()
+
+
+def handed(obj: Any, library: str = "numba") -> Any:
+    """The error of a library's call."""
+    try:
+        cd.to(obj, library)
+    except Exception as error:
+        return error
+    raise AssertionError("accepted")
+
+
+def test_an_error_of_a_library_has_our_reason_as_a_note(machine: Machine) -> None:
+    """Numba finds no interface, and tells that alone; the view has none, for a reason that only we know."""
+    given = cai(data=(machine.device_memory(64), False), typestr="<u2")
+    for view in (cd.view(given, dtype="bfloat16"), cd.view(np.zeros(3))):
+        for error in (handed(view), handed(cd.to_dlpack(view))):
+            reason = refuse(view.to_cai, BufferError)
+            if sys.version_info >= (3, 11):
+                assert [reason.message in note for note in error.__notes__] == [True], error
+    # A refusal of `__dlpack__` is ours, and tells its reason itself.
+    assert not getattr(handed(given, "numpy"), "__notes__", [])

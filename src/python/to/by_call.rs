@@ -1,8 +1,9 @@
 //! Hands a view to a library by the call of its row in the table of partners.
 
+use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 
-use crate::partners::{Partner, Waits};
+use crate::partners::{Partner, Reads, Waits};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Plan, Platform, Request, Stream, SyncPolicy};
 use crate::python::call::library;
@@ -10,6 +11,7 @@ use crate::python::call::use_stream;
 use crate::python::call::use_stream::UseStream;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::new::{new_int, new_uint};
+use crate::python::cpython::release;
 use crate::python::export::dlpack;
 use crate::python::to::consumer::Consumer;
 use crate::view::CaiView;
@@ -77,6 +79,11 @@ impl<'a, 'py> LibraryCall<'a, 'py> {
     /// # Errors
     /// The library's exception; those of [`UseStream::around`].
     pub(super) fn call(&self, view: &Bound<'py, PyCaiView>) -> PyResult<Bound<'py, PyAny>> {
+        self.made(view)
+            .map_err(|error| noted(self.partner, view, error))
+    }
+
+    fn made(&self, view: &Bound<'py, PyCaiView>) -> PyResult<Bound<'py, PyAny>> {
         let py = view.py();
         let function = self.function.bind(py);
         if self.partner.call.passes_stream {
@@ -101,6 +108,28 @@ impl<'a, 'py> LibraryCall<'a, 'py> {
             (None, _) => new_int(py, -1),
         }
     }
+}
+
+/// Adds a note to a library's error, if the library reads a property that the view does not have: it then tells nothing but
+/// the lack.
+#[cold]
+pub(super) fn noted(partner: &Partner, view: &Bound<'_, PyCaiView>, error: PyErr) -> PyErr {
+    let (py, of) = (view.py(), view.get().view());
+    let lack = (of.descriptor().check_interface().map(drop))
+        .and_then(|()| of.ready_by_number().map(drop));
+    let (Reads::Interface, Err(violation)) = (partner.call.reads, lack) else {
+        return error;
+    };
+    let value = error.value(py);
+    let is_ours = value.hasattr("rule").unwrap_or(false);
+    if !is_ours && !error.is_instance_of::<PyMemoryError>(py) {
+        let note = format!("cai_dlpack: the view has no __cuda_array_interface__: {violation}");
+        // Before Python 3.11 errors have no notes.
+        if let Err(failed) = value.call_method1("add_note", (note,)) {
+            release::drop_now(failed);
+        }
+    }
+    error
 }
 
 /// Refuses the wait of the host for the stream in the dict, which the library makes, as if it were made here: it would

@@ -100,11 +100,19 @@ impl Function for To {
             (Some(function), None) => {
                 let view = object::new_view(&object, options)?;
                 mark_view(&view);
-                function.call1((view,))?
+                (function.call1((&view,))).map_err(|error| noted_of(&consumer, &view, error))?
             }
             _ => hand_over(&consumer, object::value(&object, options)?, stream)?,
         };
         consumer.checked(made)
+    }
+}
+
+#[cold]
+fn noted_of(consumer: &Consumer<'_>, view: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
+    match (consumer.partner, view.cast::<PyCaiView>()) {
+        (Some(partner), Ok(view)) => by_call::noted(partner, view, error),
+        _ => error,
     }
 }
 
