@@ -400,3 +400,13 @@ def test_numpy_waits_for_the_pending_work(machine: Machine) -> None:
     machine.clear()
     np.from_dlpack(view)
     assert machine.order() == [("cuStreamSynchronize", stream)]
+
+
+@pytest.mark.parametrize("versioned", [False, True])
+def test_every_tensor_has_a_context(versioned: bool) -> None:
+    """Paddle calls no deleter of a tensor whose `manager_ctx` is NULL, and keeps its memory for good."""
+    array, layout = np.ones(3), abi.DLManagedTensorVersioned if versioned else abi.DLManagedTensor
+    keywords: dict[str, Any] = {"max_version": (1, 3)} if versioned else {}
+    view = cd.view(array)
+    for capsule in (cd.to_dlpack(array, **keywords), cd.to_dlpack(view, **keywords), view.__dlpack__(**keywords)):
+        assert layout.from_address(abi.pointer(capsule)).manager_ctx

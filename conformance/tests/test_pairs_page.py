@@ -13,6 +13,7 @@ pytestmark = needs.numba_cuda
 TITLES = {row["title"]: row["name"] for row in _core._partners()}
 ROW = re.compile(r"^\| (?P<title>[^|]+) \| `(?P<call>[^`]+)` \| (?P<told>[^|]+) \|", re.MULTILINE)
 REFUSED = re.compile(r"takes no|refuses|refused")
+BY_BUILD = "not every build takes it"
 MEMORY = {"host": "host memory: ", "device": "device memory: "}
 
 
@@ -41,6 +42,7 @@ def test_each_pair_that_is_installed_does_what_the_page_says() -> None:
                 if call and not call.startswith("cd.to"):
                     continue  # it has no arrays of its own
                 is_refused = REFUSED.search(told_of(memory, told)) is not None
-                assert (result == "works") != is_refused, (memory, producer, consumer, told, result)
+                is_by_build = BY_BUILD in told_of(memory, told)
+                assert (result == "works") != is_refused or is_by_build, (memory, producer, consumer, told, result)
                 seen += 1
     assert seen > 7, tried

@@ -489,6 +489,11 @@ pub static PARTNERS: &[Partner] = &[
                 reproduction: "`paddle.from_dlpack(np.zeros(3, np.uint16)).dtype`",
             },
             Fault {
+                what: "calls no deleter of a tensor whose `manager_ctx` is NULL, and so keeps its memory for good; that of \
+                       ours is not NULL",
+                reproduction: "`paddle.from_dlpack(x)` of such a tensor; then `del` of what it returns",
+            },
+            Fault {
                 what: "negative strides: asks for 2^64 bytes less a few, MemoryError",
                 reproduction: "`paddle.from_dlpack(np.arange(4)[::-1]).numpy()`",
             },

@@ -190,7 +190,8 @@ unsafe fn build_with<M: Abi, A: Memory>(
 
     let mut tensor = M::from_parts(
         header(described, ndim, dims, strides_at),
-        ptr::null_mut(),
+        // The deleter does not read it. Paddle calls none of a tensor without it.
+        block.as_ptr().cast(),
         Some(deleter),
     );
     // SAFETY: IS_COPIED is among the flags only if the caller made a copy that nobody else holds.
