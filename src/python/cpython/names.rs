@@ -55,6 +55,9 @@ names! {
     dunder_name "__name__";
     iter "__iter__";
     isnative "isnative";
+    gpu_data "gpu_data";
+    device_ctypes_pointer "device_ctypes_pointer";
+    value "value";
 }
 
 /// Returns the interned names; the first call interns them.

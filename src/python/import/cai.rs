@@ -25,7 +25,7 @@ use crate::python::import::cai_dict::{FastDict, Numbers, ParsedDict, Values};
 use crate::python::import::notice::{Notice, warn_of};
 use crate::python::import::traits::Traits;
 use crate::python::import::{
-    cai_dict, dlpack, dtype_hint, fields, known_types, state, undeclared, why_not,
+    cai_dict, dlpack, dtype_hint, fields, known_types, numba, state, undeclared, why_not,
 };
 use crate::view::{CaiView, Owner, Streams, check_range, with_driver};
 
@@ -83,7 +83,12 @@ fn import_any<'py>(
     let dict = match is_dict {
         true => object.clone(),
         false => {
-            state::check_values(object, known_types::facts_of(object)?.traits)?;
+            let traits = known_types::facts_of(object)?.traits;
+            state::check_values(object, traits)?;
+            if let Some(view) = by_fields(object, traits, options)? {
+                memory.write(view);
+                return Ok(Beside::default());
+            }
             attribute(object)?.ok_or_else(|| missing(object))?
         }
     };
@@ -108,6 +113,27 @@ pub(crate) fn attribute<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Boun
     match getattr::optional(object, &names(object.py()).cai) {
         Ok(found) => Ok(found),
         Err(error) => Err(why_not::failed(object, error)),
+    }
+}
+
+/// Makes the view of an array of Numba's whose fields are read without its getter; `None`, with nothing done, for every
+/// other object, and if the caller describes its elements.
+///
+/// # Errors
+/// Those of [`numba::read_fast`] and [`view_fast`].
+#[inline(always)]
+pub(crate) fn by_fields<'py>(
+    object: &Bound<'py, PyAny>,
+    traits: Traits,
+    options: &Options<'_, 'py>,
+) -> PyResult<Option<CaiView>> {
+    if !traits.intersects(Traits::NUMBA) || options.dtype.is_some() || options.shape.is_some() {
+        return Ok(None);
+    }
+    let mut numbers = Numbers::default();
+    match numba::read_fast(object, &mut numbers)? {
+        Some(fast) => view_fast(object, fast, options).map(Some),
+        None => Ok(None),
     }
 }
 

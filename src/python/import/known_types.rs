@@ -21,6 +21,7 @@ use crate::python::cpython::new::new_uint;
 use crate::python::cpython::recursion::Level;
 use crate::python::cpython::{getattr, release};
 use crate::python::exchange_table::Table;
+use crate::python::import::numba;
 use crate::python::import::traits::Traits;
 
 /// Reads the traits of a type, which may run Python code.
@@ -297,10 +298,14 @@ fn discover(object: &Bound<'_, PyAny>) -> PyResult<TypeFacts> {
     } else {
         table(&kind)?
     };
+    if !traits.intersects(Traits::HAS_DLPACK) && numba::is_array(&kind)? {
+        traits |= Traits::NUMBA;
+    }
     let has_own_route = traits.intersects(Traits::OURS | Traits::MASKED)
         || is_capsule(object)
         || object.is_instance_of::<PyDict>();
-    if table.is_none() && !has_own_route && !traits.intersects(Traits::LAZY) {
+    let has_more = has_own_route || traits.intersects(Traits::LAZY | Traits::NUMBA);
+    if table.is_none() && !has_more {
         traits |= Traits::PLAIN;
     }
     let facts = TypeFacts { table, traits };

@@ -13,6 +13,7 @@ pub(crate) mod mask;
 pub(crate) mod masked_array;
 pub(crate) mod notes;
 pub(crate) mod notice;
+pub(crate) mod numba;
 pub(crate) mod object;
 pub(crate) mod own_descr;
 pub(crate) mod route;

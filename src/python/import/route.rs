@@ -170,6 +170,10 @@ fn without_table<'py>(
             return cai::import(memory, object, options, allow);
         }
         state::check_values(object, facts.traits)?;
+        if let Some(view) = cai::by_fields(object, facts.traits, options)? {
+            memory.write(view);
+            return Ok(Beside::default());
+        }
     }
     let dict = cai::attribute(object)?;
     by_attributes(memory, object, facts.traits, dict, options, allow)

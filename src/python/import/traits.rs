@@ -28,7 +28,7 @@ bitflags! {
         const ANOTHER_COPY = 1 << 9;
         /// [`Quirk::MislabelsBfloat16`].
         const MISLABELS = 1 << 10;
-        /// The type has no table and none of [`LAZY`](Self::LAZY), and is neither `CaiView`, a capsule nor a dict: its objects are
+        /// The type has no table and none of [`LAZY`](Self::LAZY) and [`NUMBA`](Self::NUMBA), and is neither `CaiView`, a capsule nor a dict: its objects are
         /// imported by their attributes.
         const PLAIN = 1 << 11;
         /// [`Silence::LegacyDefault`]: an array without a stream may have work pending on a default stream.
@@ -52,6 +52,8 @@ bitflags! {
         /// The type is iterable, and neither an array nor of a library of the table: its objects may hold arrays of any
         /// library.
         const CONTAINER = 1 << 28;
+        /// The type is Numba's array, whose fields are read without the getter of its interface ([`numba`](super::numba)).
+        const NUMBA = 1 << 29;
         /// Attributes that state an operation which is pending on the values.
         const LAZY = Self::IS_NEG.bits() | Self::IS_CONJ.bits();
         /// What is read before `__dlpack__` is called.
