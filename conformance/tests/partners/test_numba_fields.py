@@ -85,7 +85,8 @@ def made(values: np.ndarray[Any, Any], stream: Any = 0) -> DeviceNDArray:
 def random_array(draw: random.Random) -> DeviceNDArray:
     """An array of any plain type and layout, whole or sliced, Numba's own or one of another library's memory."""
     shape = tuple(draw.choice([0, 1, 2, 3, 5]) if draw.random() < 0.9 else 7 for _ in range(draw.randrange(5)))
-    array = made(np.zeros(shape, draw.choice(DTYPES), order=draw.choice("CF")), draw.choice([0, cuda.stream()]))
+    values = np.zeros(shape, draw.choice(DTYPES))
+    array = made(draw.choice([values, np.asfortranarray(values)]), draw.choice([0, cuda.stream()]))
     if draw.random() < 0.3:
         array = cuda.as_cuda_array(cd.view(array, producer_stream=draw.choice([1, 2])))
     if draw.random() < 0.5 and shape and array.size:
@@ -150,8 +151,8 @@ ODD: dict[str, list[object]] = {
               np.dtype([("a", "f4")]), np.dtype("O"), np.dtype("V2"), np.dtype(("f4", (2,))), np.float32, "f4", None],
     "stream": [0, 1, 2, 7, False, True, -1, 2**63, 2**70, 0.0, 1.5, "0", "2", None, np.int64(0), np.int64(2), Wide(0),
                Wide(2), Named(2), Named(0), Named(-1), Named(2, same=True), Named("2"), np.zeros(2), object()],
-    "gpu_data": [None, Data(Pointer(None)), Data(Pointer(0)), Data(Pointer(64)), Data(Pointer(-1)), Data(Pointer(2**70)),
-                 Data(Pointer(Wide(64))), Data(Pointer("64")), Data(Pointer(3)), Data(None), Raising(), object()],
+    "gpu_data": [None, Data(Pointer(None)), Data(Pointer(0)), Data(Pointer(64)), Data(Pointer(-1)), Data(Pointer(3)),
+                 Data(Pointer(2**70)), Data(Pointer(Wide(64))), Data(Pointer("64")), Data(None), Raising(), object()],
     "__cuda_array_interface__": [{}, None],
     "device_ctypes_pointer": [Pointer(64), None],
     "size": [0],
@@ -210,7 +211,8 @@ devicearray.DeviceNDArray.shape = property(lambda self: (1, 2))
 assert cd.view(array).shape == (1, 2)
 del devicearray.DeviceNDArray.shape
 assert cd.view(array).shape == (2, 3)
-devicearray.DeviceNDArray.__getattribute__ = lambda self, name: {} if name == "shape" else object.__getattribute__(self, name)
+own = object.__getattribute__
+devicearray.DeviceNDArray.__getattribute__ = lambda self, name: {} if name == "shape" else own(self, name)
 try:
     cd.view(array)
 except TypeError as refused:
