@@ -1,6 +1,6 @@
 //! Reads the fields of Numba's arrays without the getter of their interface, which is 11 000 instructions of Python.
 //!
-//! The getter is followed only if it is the one of [`SOURCE`]: the code of the class's functions is compared with it once
+//! The getter is followed only if it is the [known](KNOWN_FUNCTIONS) one: the functions of the class are compared with it once
 //! for each version of the class, which CPython changes with the class or a base of it. What the getter reads is read here
 //! too, by references of our own, as an attribute may be computed by Python code; what it computes of these is computed.
 //! Everything else is left to the getter: any other class, an element type that is not one of NumPy's plain ones, extents
@@ -23,64 +23,34 @@ use crate::python::cpython::new::{new_dict, new_str};
 use crate::python::cpython::{int, release};
 use crate::python::import::cai_dict::{FastDict, Numbers};
 
-/// The functions that are followed (numba-cuda 0.30), to the letter, and what compares them with those of a class.
-const SOURCE: &CStr = cr#"
-class DeviceNDArrayBase:
-    @property
-    def __cuda_array_interface__(self):
-        if (value := self.device_ctypes_pointer.value) is not None:
-            ptr = value
-        else:
-            ptr = 0
+/// Tells whether the functions of a class are those that are followed: by the SHA-256 of their source (numba-cuda 0.30),
+/// which is read once for each code object.
+const KNOWN_FUNCTIONS: &CStr = cr#"
+import hashlib, inspect
 
-        return {
-            "shape": self.shape,
-            "strides": None if is_contiguous(self) else tuple(self.strides),
-            "data": (ptr, False),
-            "typestr": self.dtype.str,
-            "stream": int(stream) if (stream := self.stream) != 0 else None,
-            "version": 3,
-        }
-
-    @property
-    def device_ctypes_pointer(self):
-        """Returns the ctypes pointer to the GPU data buffer"""
-        try:
-            # apparently faster in the non-exceptional case
-            return self.gpu_data.device_ctypes_pointer
-        except AttributeError:
-            return c_void_p(0)
+SOURCES = [
+    "2ae36cb381eedbb2f6a582ff6fc339ca1d8a0f0957870d0bc70920f006fa6637",  # __cuda_array_interface__
+    "f1d7eefce2321f2ee37d5ff38f01e29fd78d42645d8b996ccfaccaf56792c908",  # device_ctypes_pointer
+    "8847ca5b611fe0ab1ff9b970c9fc59ecb73dd777b30adbaf24d7d055bb17e48a",  # is_contiguous
+]
+known = []
 
 
-def is_contiguous(ary):
-    """
-    Returns True iff `ary` is C-style contiguous while ignoring
-    broadcasted and 1-sized dimensions.
-    As opposed to array_core(), it does not call require_context(),
-    which can be quite expensive.
-    """
-    size = ary.dtype.itemsize
-    for shape, stride in zip(reversed(ary.shape), reversed(ary.strides)):
-        if shape > 1 and stride != 0:
-            if size != stride:
-                return False
-            size *= shape
-    return True
-
-
-def codes(kind):
-    getter, pointer = kind.__cuda_array_interface__.fget, kind.device_ctypes_pointer.fget
-    functions = getter, pointer, getter.__globals__["is_contiguous"]
-    place = {"co_filename": "", "co_firstlineno": 1, "co_linetable": b""}
-    return [function.__code__.replace(**place) for function in functions]
+def is_known(codes):
+    if len(known) != len(codes) or any(code is not other for code, other in zip(codes, known)):
+        sources = [hashlib.sha256(inspect.getsource(code).encode()).hexdigest() for code in codes]
+        known[:] = codes if sources == SOURCES else []
+    return bool(known)
 
 
 def is_followed(kind):
-    names = kind.__cuda_array_interface__.fget.__globals__
+    getter, pointer = kind.__cuda_array_interface__.fget, kind.device_ctypes_pointer.fget
+    names = getter.__globals__
+    functions = getter, pointer, names["is_contiguous"]
     return (
         kind.__getattribute__ is object.__getattribute__
         and not {"int", "tuple", "reversed", "zip"} & names.keys()
-        and codes(kind) == codes(DeviceNDArrayBase)
+        and is_known([function.__code__ for function in functions])
     )
 "#;
 
@@ -131,7 +101,7 @@ fn compare(known: &Known, kind: &Bound<'_, PyType>, version: u32) -> PyResult<bo
 fn prepare(py: Python<'_>) -> PyResult<Known> {
     let globals = new_dict(py)?;
     globals.set_item(&names(py).dunder_name, new_str(py, "cai_dlpack")?)?;
-    py.run(SOURCE, Some(&globals), None)?;
+    py.run(KNOWN_FUNCTIONS, Some(&globals), None)?;
     let is_followed = globals.as_any().get_item("is_followed")?.unbind();
     let numpy = py.import(new_str(py, "numpy")?)?.getattr("dtype")?;
     let mut dtypes = Vec::new();

@@ -115,8 +115,8 @@ impl<'a, 'py> LibraryCall<'a, 'py> {
 #[cold]
 pub(super) fn noted(partner: &Partner, view: &Bound<'_, PyCaiView>, error: PyErr) -> PyErr {
     let (py, of) = (view.py(), view.get().view());
-    let lack = (of.descriptor().check_interface().map(drop))
-        .and_then(|()| of.ready_by_number().map(drop));
+    let lack =
+        (of.descriptor().check_interface().map(drop)).and_then(|()| of.ready_by_number().map(drop));
     let (Reads::Interface, Err(violation)) = (partner.call.reads, lack) else {
         return error;
     };
