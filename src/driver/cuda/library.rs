@@ -34,7 +34,7 @@ pub(super) fn may_be_loaded() -> bool {
 fn loads() -> u64 {
     use std::ffi::{c_int, c_void};
 
-    unsafe extern "C" fn read(
+    unsafe extern "C" fn count_loads(
         info: *mut libc::dl_phdr_info,
         _: usize,
         loads: *mut c_void,
@@ -48,8 +48,8 @@ fn loads() -> u64 {
     }
 
     let mut loads = 0_u64;
-    // SAFETY: `read` takes what the call passes it, and neither unwinds nor keeps it.
-    unsafe { libc::dl_iterate_phdr(Some(read), (&raw mut loads).cast()) };
+    // SAFETY: `count_loads` takes what the call passes it, and neither unwinds nor keeps it.
+    unsafe { libc::dl_iterate_phdr(Some(count_loads), (&raw mut loads).cast()) };
     loads
 }
 
