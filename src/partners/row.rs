@@ -191,7 +191,7 @@ pub struct Call {
     /// The device types of these that only some builds of the library import, such as those with CUDA.
     pub by_build: &'static [i32],
     /// The attribute that is None or "False" in the builds without them, as `module.attribute`; empty if there is none.
-    pub(crate) build: &'static str,
+    pub build: &'static str,
     /// The arrays that it refuses.
     pub refuses: &'static [Refuses],
     /// The fields that it does not read, beside those that it [drops](Self::drops); empty if nothing is known.
