@@ -132,3 +132,45 @@ fn padded(dtype: DType, field: Field) -> Violation {
         _ => violation,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::descriptor::{Descriptor, RawTensor};
+
+    /// What a consumer of whole bytes cannot read is refused, and nothing else.
+    #[test]
+    fn elements_of_part_of_a_byte_are_refused_as_they_are_stored() {
+        let packings = [Flags::NONE, Flags::SUBBYTE_PADDED];
+        for (bits, lanes, flags) in [1, 2, 4, 8, 16].into_iter().flat_map(|bits| {
+            [1, 2, 3]
+                .into_iter()
+                .flat_map(move |lanes| packings.map(|flags| (bits, lanes, flags)))
+        }) {
+            let made = Descriptor::new(&RawTensor {
+                code: 1,
+                bits,
+                lanes,
+                flags,
+                shape: &[4],
+                ..RawTensor::EXAMPLE
+            });
+            let made = made.expect("a valid tensor");
+            let refused = |answer: Result<(), Violation>| answer.err().map(|error| error.rule());
+            let field = Field::Argument("max_version");
+            let is_padded = bits < 8 && flags == Flags::SUBBYTE_PADDED;
+            let padded = refused(refuse_padded(made.borrowed(), field));
+            assert_eq!(padded, is_padded.then_some(Rule::PaddedLegacy));
+            #[cfg(feature = "pyo3")]
+            {
+                let is_packed = !is_padded && u32::from(bits) * u32::from(lanes) % 8 != 0;
+                let packed = refused(refuse_packed(made.borrowed(), field));
+                assert_eq!(
+                    packed,
+                    is_packed.then_some(Rule::PackedLegacy),
+                    "{bits} {lanes}"
+                );
+            }
+        }
+    }
+}

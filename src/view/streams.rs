@@ -398,6 +398,11 @@ mod tests {
                 for other in streams {
                     let moved = made.with_ready(Placed::here(other));
                     assert_eq!((moved.ready(), moved.producer()), (other, producer));
+                    // It takes no allocation either, if it takes none made at once.
+                    let fresh = Streams::here(other, producer);
+                    let [moved, fresh] =
+                        [moved, fresh].map(|each| matches!(each.words, Words::Plain { .. }));
+                    assert_eq!(moved, fresh, "{ready:?} {producer:?} {other:?}");
                     let moved = made.with_producer(Placed::here(other));
                     assert_eq!((moved.ready(), moved.producer()), (ready, Some(other)));
                 }

@@ -6,6 +6,7 @@ use crate::driver::{MemoryKind, PointerInfo};
 use crate::protocol::descriptor::{Descriptor, RawTensor};
 use crate::protocol::device::Device;
 use crate::view::Owner;
+use crate::view::streams::Streams;
 
 const ARRAY: u64 = 0x7000;
 
@@ -20,6 +21,15 @@ fn view(device_type: i32, ready: Stream) -> CaiView {
     let descriptor = descriptor.expect("a valid tensor");
     // SAFETY: nothing reads the memory; the scripted driver follows no stream.
     unsafe { CaiView::new(descriptor, ready, Owner::new(())) }
+}
+
+#[test]
+fn an_order_is_undeclared_until_it_is_declared() {
+    let mut view = view(Device::CUDA, Stream::LegacyDefault);
+    assert!(!view.is_undeclared());
+    view.streams = Streams::undeclared(Stream::LegacyDefault, None);
+    assert!(view.is_undeclared());
+    assert!(!view.declared_on(Stream::LegacyDefault).is_undeclared());
 }
 
 fn on_another_thread<R: Send>(work: impl FnOnce() -> R + Send) -> R {
