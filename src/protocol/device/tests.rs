@@ -91,3 +91,35 @@ fn one_read_only_statement_is_enough() {
         assert_eq!(one.merge(other), merged, "{one:?}, {other:?}");
     }
 }
+
+/// An export is of the same device, of managed memory whatever its id, or a copy in host memory.
+#[cfg(feature = "pyo3")]
+#[test]
+fn an_export_stays_or_goes_to_the_host() {
+    let devices = (1..=18).flat_map(|device_type| {
+        [0, 1].map(|id| Device {
+            device_type,
+            id: id,
+        })
+    });
+    let devices: Vec<_> = devices.collect();
+    for (own, wanted) in devices
+        .iter()
+        .flat_map(|own| devices.iter().map(move |wanted| (*own, *wanted)))
+    {
+        let is_managed = [own, wanted].map(|device| device.device_type == Device::CUDA_MANAGED);
+        let copied = [
+            Device::CPU,
+            Device::CUDA,
+            Device::CUDA_HOST,
+            Device::CUDA_MANAGED,
+            Device::ROCM_HOST,
+        ];
+        let expected = match () {
+            () if own == wanted || is_managed == [true; 2] => Some(own),
+            () if wanted == Device::HOST && copied.contains(&own.device_type) => Some(wanted),
+            () => None,
+        };
+        assert_eq!(own.exported_on(wanted), expected, "{own:?} {wanted:?}");
+    }
+}
