@@ -20,6 +20,7 @@ import numpy as np
 from cai_conformance import Sim
 
 from conformance.tests.dlpack import abi, exchange
+from conformance.tests.expectations.refusal import builtin
 from conformance.tests.faults.allocations import CPYTHONS, QUIET, wait_until
 from conformance.tests.faults.world import Simulated
 
@@ -125,7 +126,7 @@ def attempt(call: Call, nth: int) -> str:
         _testcapi.remove_mem_hooks()
     if isinstance(result, NO_MEMORY) or (isinstance(result, SystemError) and str(result) == CPYTHONS):
         return "no memory"
-    return type(result).__name__ if isinstance(result, BaseException) else str(result)
+    return builtin(result).__name__ if isinstance(result, BaseException) else str(result)
 
 
 def check(call: Call) -> tuple[int, list[str]]:
