@@ -171,10 +171,10 @@ def test_odd_fields_are_those_of_the_getter(seed: int) -> None:
     is_direct(array)
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name in sorted(ODD) for value in ODD[name]], ids=repr)
-def test_one_odd_field_is_that_of_the_getter(name: str, value: object) -> None:
+@pytest.mark.parametrize(("name", "which"), [(name, which) for name in sorted(ODD) for which in range(len(ODD[name]))])
+def test_one_odd_field_is_that_of_the_getter(name: str, which: int) -> None:
     array = made(np.zeros((2, 3), "f4"))
-    array.__dict__[name] = value
+    array.__dict__[name] = ODD[name][which]
     is_direct(array)
 
 
