@@ -163,7 +163,8 @@ mod tests {
             assert_eq!(padded, is_padded.then_some(Rule::PaddedLegacy));
             #[cfg(feature = "pyo3")]
             {
-                let is_packed = !is_padded && u32::from(bits) * u32::from(lanes) % 8 != 0;
+                let is_packed =
+                    !is_padded && !(u32::from(bits) * u32::from(lanes)).is_multiple_of(8);
                 let packed = refused(refuse_packed(made.borrowed(), field));
                 assert_eq!(
                     packed,
