@@ -96,12 +96,7 @@ fn one_read_only_statement_is_enough() {
 #[cfg(feature = "pyo3")]
 #[test]
 fn an_export_stays_or_goes_to_the_host() {
-    let devices = (1..=18).flat_map(|device_type| {
-        [0, 1].map(|id| Device {
-            device_type,
-            id: id,
-        })
-    });
+    let devices = (1..=18).flat_map(|device_type| [0, 1].map(|id| Device { device_type, id }));
     let devices: Vec<_> = devices.collect();
     for (own, wanted) in devices
         .iter()
