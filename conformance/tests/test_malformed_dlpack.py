@@ -665,7 +665,8 @@ def test_max_version_argument(max_version: object, raises: type[Exception], rule
     ("keywords", "raises", "rule"),
     [
         pytest.param({"dl_device": 2}, TypeError, "dl-device-type", id="dl_device-int"),
-        pytest.param({"dl_device": "cuda"}, TypeError, "dl-device-type", id="dl_device-string"),
+        pytest.param({"dl_device": b"cuda"}, TypeError, "dl-device-type", id="dl_device-bytes"),
+        pytest.param({"dl_device": "gpu"}, ValueError, "argument-value", id="dl_device-name"),
         pytest.param({"dl_device": (2, "0")}, TypeError, "dl-device-type", id="dl_device-item"),
         pytest.param({"dl_device": (2,)}, ValueError, "dl-device", id="dl_device-one-item"),
         pytest.param({"copy": 1}, TypeError, "copy-type", id="copy-int"),

@@ -277,7 +277,7 @@ CALLS: dict[str, tuple[str, Callable[[], object]]] = {
     "argument-value": ('check="all"', lambda: LOOSE.view(np.zeros(3), check="all")),
     "max-version-type": ('max_version="1"', lambda: LOOSE.view(np.zeros(3)).__dlpack__(max_version="1")),
     "max-version": ("max_version=(1,)", lambda: LOOSE.view(np.zeros(3)).__dlpack__(max_version=(1,))),
-    "dl-device-type": ('dl_device="cpu"', lambda: LOOSE.view(np.zeros(3)).__dlpack__(dl_device="cpu")),
+    "dl-device-type": ("dl_device=2", lambda: LOOSE.view(np.zeros(3)).__dlpack__(dl_device=2)),
     "dl-device": ("dl_device=(1,)", lambda: LOOSE.view(np.zeros(3)).__dlpack__(dl_device=(1,))),
     "copy-type": ("copy=1", lambda: LOOSE.view(np.zeros(3)).__dlpack__(copy=1)),
     "dtype-argument-type": ("dtype=42", lambda: LOOSE.view(np.zeros(3), dtype=42)),
@@ -353,9 +353,10 @@ def test_a_keyword_of_the_page_is_one_that_some_call_takes() -> None:
 def test_the_example_raises_its_rule(rule: str, machine: Machine) -> None:
     kind, text = EXAMPLES[rule]
     for call in calls_of(rule, text):
-        with pytest.raises(cd.Refusal) as caught:
+        # An argument of a Rust function raises the builtin class itself.
+        with pytest.raises((cd.Refusal, BufferError, TypeError)) as caught:
             call()
-        assert (builtin(caught.value).__name__, caught.value.rule) == (kind, rule), caught.value
+        assert (builtin(caught.value).__name__, getattr(caught.value, "rule", None)) == (kind, rule), caught.value
 
 
 @pytest.mark.parametrize(("rule", "file"), ELSEWHERE.items())

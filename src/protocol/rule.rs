@@ -529,7 +529,7 @@ rules! {
         "max_version must be (major, minor), both 0 or more"
         "the array API, __dlpack__: max_version";
     DlDeviceType "dl-device-type" Type
-        "dl_device must be None or a tuple of two ints"
+        "dl_device must be None, the name of a device or a tuple of two ints"
         "the array API, __dlpack__: dl_device";
     DlDevice "dl-device" Value
         "dl_device must be a (type, id) pair"

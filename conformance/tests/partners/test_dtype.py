@@ -202,8 +202,8 @@ def test_shapes_that_do_not_fit(changes: dict[str, Any], options: dict[str, Any]
     assert found.rule == rule, found.message
 
 
-def test_shape_is_a_tuple_of_ints() -> None:
+def test_shape_is_a_tuple_or_list_of_ints() -> None:
     wrong: Any
-    for wrong in ([6], 6, (2.0, 3), ("2", 3)):
+    for wrong in ({6}, 6, (2.0, 3), ("2", 3)):
         assert refuse(lambda each=wrong: cd.view(cai(), device_id=0, shape=each), TypeError).rule == "argument-type"  # type: ignore[misc]
     assert refuse(lambda: cd.view(cai(), device_id=0, shape=(-2, -3)), ValueError).rule == "shape-extent"

@@ -48,7 +48,7 @@ def test_the_dict_of_another_threads_stream_is_refused(track: Track) -> None:
     assert isinstance(absent, AttributeError)
     assert "[stream-thread]" in str(absent)
     refused = elsewhere(view.to_cai)
-    assert (type(refused), refused.rule) == (BufferError, "stream-thread")
+    assert isinstance(refused, cd.BufferRefusal) and refused.rule == "stream-thread"
     assert not elsewhere(lambda: hasattr(view, "__cuda_array_interface__"))
 
 

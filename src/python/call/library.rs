@@ -1,5 +1,6 @@
 //! Reads the argument that names a library, and the library's settings.
 
+use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
@@ -10,7 +11,7 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::call::choice::text;
 use crate::python::cpython::int::repr;
 use crate::python::cpython::new::new_str;
-use crate::python::cpython::release;
+use crate::python::cpython::{getattr, release};
 
 /// Finds the partner of a name, a title or an alias.
 ///
@@ -106,11 +107,10 @@ fn is_on(py: Python<'_>, setting: &str) -> PyResult<bool> {
 /// Reads an attribute of a module that has been imported, named with dots.
 fn read<'py>(py: Python<'py>, setting: &str) -> PyResult<Bound<'py, PyAny>> {
     let mut names = setting.split('.');
-    let module = names.next().unwrap_or_default();
-    let modules = py
-        .import(new_str(py, "sys")?)?
-        .getattr(new_str(py, "modules")?)?;
-    let mut found = modules.get_item(new_str(py, module)?)?;
+    let module = new_str(py, names.next().unwrap_or_default())?;
+    let Some(mut found) = getattr::imported(&module)? else {
+        return Err(PyKeyError::new_err(module.unbind()));
+    };
     for name in names {
         found = found.getattr(new_str(py, name)?)?;
     }

@@ -24,7 +24,7 @@ use crate::python::cpython::int::repr;
 use crate::python::cpython::names::names;
 use crate::python::cpython::new::{new_dict, new_ints, new_list, new_str, new_tuple, new_uint};
 use crate::python::cpython::thread_exit::entries;
-use crate::python::cpython::{errors, release};
+use crate::python::cpython::{errors, getattr, release};
 use crate::python::export::array_dict;
 use crate::python::import::descr;
 
@@ -208,8 +208,7 @@ impl PyDType {
 
 /// Returns NumPy's class of dtypes, if NumPy has been imported.
 fn imported_dtype(py: Python<'_>) -> PyResult<Option<Bound<'_, PyAny>>> {
-    let modules = py.import("sys")?.getattr("modules")?;
-    match modules.cast::<PyDict>()?.get_item(new_str(py, "numpy")?)? {
+    match getattr::imported(&new_str(py, "numpy")?)? {
         Some(numpy) => numpy.getattr_opt(&names(py).dtype),
         None => Ok(None),
     }

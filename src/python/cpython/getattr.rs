@@ -37,6 +37,21 @@ pub(crate) fn optional<'py>(
     Ok(unsafe { Bound::from_owned_ptr_or_opt(py, found) })
 }
 
+/// Returns the module of this name, if it has been imported. `import sys` and its dict cost five times as much.
+///
+/// # Errors
+/// Those of looking it up in `sys.modules`.
+pub(crate) fn imported<'py>(name: &Bound<'py, PyString>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let py = name.py();
+    // SAFETY: a str; the GIL is held.
+    let module = unsafe { ffi::PyImport_GetModule(name.as_ptr()) };
+    // SAFETY: NULL, or a new reference.
+    match unsafe { Bound::from_owned_ptr_or_opt(py, module) } {
+        None => PyErr::take(py).map_or(Ok(None), Err),
+        module => Ok(module),
+    }
+}
+
 /// Whether an object has the attribute, and other than as `None`, by which a class says that it has none
 /// (<https://docs.python.org/3/reference/datamodel.html#special-method-names>).
 ///
