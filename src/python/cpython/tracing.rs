@@ -154,7 +154,7 @@ static KEPT: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// The most lines that wait.
 const MOST: usize = 1000;
 
-/// Keeps a line for the next [`write`]. Runs no Python code.
+/// Keeps a line for the next [`write()`]. Runs no Python code.
 ///
 /// Waits for no other thread, so that a child that was forked meanwhile does not wait either: the line is lost then.
 pub(crate) fn keep(line: String) {
