@@ -26,7 +26,7 @@ refusals() {
 }
 
 loom() {
-    RUSTFLAGS='--cfg loom' cargo test --release --locked --target-dir "$target/loom" \
+    RUSTFLAGS='--cfg loom' cargo test --quiet --release --locked --target-dir "$target/loom" \
         --package cai-dlpack --lib queue::orders
 }
 

@@ -203,7 +203,7 @@ hint : str | None
         let mut of_kind = Vec::new();
         for (kind, name) in Kind::ALL {
             let builtin = kind.builtin(py);
-            let doc = format!("A refusal that is a {}.", builtin.name()?);
+            let doc = format!("A refusal, caught as `{}` too.", builtin.name()?);
             of_kind.push(class(py, name, &doc, &[&base, &builtin])?.unbind());
         }
         let of_kind = of_kind.try_into();

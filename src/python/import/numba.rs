@@ -1,5 +1,8 @@
 //! Reads the fields of Numba's arrays without the getter of their interface, which is 11 000 instructions of Python.
 //!
+//! The premise is that the source on disk is that of the code in memory: another text gives another sum, and then the getter
+//! is called.
+//!
 //! The getter is followed only if it is the [known](KNOWN_FUNCTIONS) one: the functions of the class are compared with it once
 //! for each version of the class, which CPython changes with the class or a base of it. What the getter reads is read here
 //! too, by references of our own, as an attribute may be computed by Python code; what it computes of these is computed.

@@ -77,19 +77,19 @@ class Refusal(Exception):
     hint: str | None
 
 class TypeRefusal(Refusal, TypeError):
-    """A refusal that is a TypeError."""
+    """A refusal, caught as `TypeError` too."""
 
 class ValueRefusal(Refusal, ValueError):
-    """A refusal that is a ValueError."""
+    """A refusal, caught as `ValueError` too."""
 
 class BufferRefusal(Refusal, BufferError):
-    """A refusal that is a BufferError."""
+    """A refusal, caught as `BufferError` too."""
 
 class RuntimeRefusal(Refusal, RuntimeError):
-    """A refusal that is a RuntimeError."""
+    """A refusal, caught as `RuntimeError` too."""
 
 class AttributeRefusal(Refusal, AttributeError):
-    """A refusal that is a AttributeError."""
+    """A refusal, caught as `AttributeError` too."""
 
 @final
 class Consume:

@@ -107,6 +107,24 @@ fn memory_is_freed_elsewhere_if_its_context_ends_meanwhile() {
     }
 }
 
+/// Where contexts have no numbers, that the primary context is not in use tells that it was reset.
+#[test]
+fn memory_is_not_freed_again_in_a_primary_context_that_is_not_in_use() {
+    for is_active in [false, true] {
+        let driver = script();
+        driver.primary(0, CONTEXT);
+        let block = block(driver, Memory::Pool, used(driver, Some(STREAM)));
+        if !is_active {
+            driver.primary_context_release(0).expect("it is retained");
+        }
+        driver.take_calls();
+        driver.fault("cuMemFree", 0, 709);
+        // SAFETY: the scripted driver has no work.
+        assert!(unsafe { block.free() }.is_none());
+        assert_eq!(driver.count("cuMemFree"), 1 + usize::from(is_active));
+    }
+}
+
 /// What can happen to a stream between its use and the mark.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Since {
