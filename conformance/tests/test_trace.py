@@ -6,10 +6,12 @@ import ctypes
 import gc
 import logging
 import re
+import signal
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -288,7 +290,11 @@ def test_an_error_of_the_logger_is_reported(call: Callable[[], object], error: B
     assert reported == [error] and len(lines) == 1
 
 
-def test_an_interrupt_in_the_logger_is_the_users() -> None:
+@pytest.mark.parametrize("thread", ["main", "other"])
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.default_int_handler], ids=["ignored", "handled"])
+def test_an_interrupt_in_the_logger_is_the_users(handler: Any, thread: str) -> None:
+    """Of the thread that logs, whoever handles SIGINT."""
+
     def interrupt(_: str) -> None:
         raise KeyboardInterrupt
 
@@ -297,8 +303,19 @@ def test_an_interrupt_in_the_logger_is_the_users() -> None:
         for _ in range(100):  # between byte codes
             pass
 
-    with logged(interrupt), pytest.raises(KeyboardInterrupt):
-        look_for_signals()
+    def call() -> None:
+        with logged(interrupt), pytest.raises(KeyboardInterrupt):
+            look_for_signals()
+
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        if thread == "main":
+            call()
+        else:
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(call).result()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("label", LABELS)

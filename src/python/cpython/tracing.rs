@@ -8,7 +8,7 @@
 //! No error of them reaches the caller: it is reported by `sys.unraisablehook`.
 
 use std::cell::{Cell, RefCell};
-use std::ffi::CStr;
+use std::ffi::{CStr, c_long};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, TryLockError};
 
@@ -138,15 +138,24 @@ fn reporting(py: Python<'_>, body: impl FnOnce() -> PyResult<()>) -> bool {
         Ok(()) => true,
         Err(error) => {
             if error.is_instance_of::<PyKeyboardInterrupt>(py) {
-                // The user's, and not the logger's: raised again when the interpreter next looks for signals.
-                // SAFETY: the GIL is held (`py`).
-                unsafe { ffi::PyErr_SetInterrupt() };
+                interrupt(py);
             } else {
                 error.write_unraisable(py, None);
             }
             false
         }
     })
+}
+
+/// Raises `KeyboardInterrupt` in this thread, when it next runs Python code: it is the user's, and not the logger's.
+///
+/// `PyErr_SetInterrupt` would raise it in the main thread, by the handler of SIGINT, and not at all if Python has none.
+fn interrupt(py: Python<'_>) {
+    let class = py.get_type::<PyKeyboardInterrupt>();
+    // SAFETY: takes and touches nothing.
+    let thread = unsafe { ffi::PyThread_get_thread_ident() };
+    // SAFETY: the GIL is held (`py`); `class` is an exception class, which the call keeps by a reference of its own.
+    unsafe { ffi::PyThreadState_SetAsyncExc(thread as c_long, class.as_ptr()) };
 }
 
 /// Lines that wait for a moment at which Python code may run.
