@@ -54,11 +54,18 @@ impl<'a, 'py> LibraryCall<'a, 'py> {
     /// # Errors
     /// The rules of the order, of one that the library makes too; the driver's errors.
     pub(super) fn order(&self, py: Python<'py>, view: &CaiView) -> PyResult<Option<Stream>> {
+        let is_pending =
+            view.ready_number() != Stream::None && self.request != Some(Request::NoSync);
+        let request = self.request.filter(|_| !self.partner.call.passes_stream);
+        if !is_pending && request.is_none() {
+            // Whoever waits.
+            return Ok(None);
+        }
         let call = library::as_set(py, &self.partner.call);
-        if call.waits_unasked() && self.request != Some(Request::NoSync) {
+        if call.waits_unasked() && is_pending {
             check_host_wait(view)?;
         }
-        let (Some(request), false) = (self.request, call.passes_stream) else {
+        let Some(request) = request else {
             return Ok(None);
         };
         match (request, call.waits) {
@@ -138,9 +145,6 @@ pub(super) fn noted(partner: &Partner, view: &Bound<'_, PyCaiView>, error: PyErr
 /// # Errors
 /// The rules of the order; the driver's errors.
 fn check_host_wait(view: &CaiView) -> PyResult<()> {
-    if view.ready_number() == Stream::None {
-        return Ok(());
-    }
     match view.foresee(Request::Host, SyncPolicy::Event)? {
         Plan::Refuse(violation) => Err(violation.into()),
         _ => Ok(()),
