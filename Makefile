@@ -6,6 +6,7 @@
 #   make test                        every Rust and Python test
 #   make check                       formatting, lints, types, documentation
 #   make docs                        the pages as a site, in target/site/html; links that lead nowhere fail
+#   make feature-sets                the library with each set of cudarc's features that it may be built with
 #   make public-api                  the public API against docs/public-api.txt; WRITE=1 replaces the list
 #   make deny                        licences, sources and duplicates of the dependencies, by cargo-deny
 #   make minimal-versions            library and tests on the oldest versions that Cargo.toml admits
@@ -60,7 +61,7 @@ PYTHON_CODE   := bindings conformance docs
 KIT       := PYTHONPATH=$(abspath conformance/kit/src)
 simulated  = $(KIT) $1/bin/python -m cai_conformance simulate -- $1/bin/python
 
-.PHONY: docs wheels miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-pairs bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance explained pycuda simulator clean
+.PHONY: feature-sets docs wheels miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-pairs bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance explained pycuda simulator clean
 .DELETE_ON_ERROR:
 
 help:
@@ -82,7 +83,7 @@ test-rust: $(VENV)/.requirements simulator
 test-python: $(VENV)/.package $(VENV)/.examples simulator
 	$(call simulated,$(VENV)) -m pytest --numprocesses auto --dist loadfile
 
-check: check-rust check-python public-api deny minimal-versions msrv docs
+check: check-rust check-python feature-sets public-api deny minimal-versions msrv docs
 
 # The library must build without its features. cudarc needs a CUDA version, which the library leaves to its
 # users: its tests choose one. The wheel for 3.12 and later can be checked without an interpreter.
@@ -119,6 +120,15 @@ public-api: $(VENV)/.requirements
 	    --features pyo3,cudarc,half,cudarc/cuda-12020 --target-dir $(TARGET) -- -Zunstable-options --output-format json
 	cargo run --quiet --locked --manifest-path $(PUBLIC_API)/Cargo.toml --target-dir $(TARGET)/public-api -- \
 	    $(TARGET)/doc/cai_dlpack.json docs/public-api.txt $(if $(WRITE),--write)
+
+# What users may choose of cudarc: its CUDA version, how it finds the driver, and its default features.
+CUDARC_SETS := $(foreach version,11040 11080 12000 12090 13000 13020,$(version),cudarc/dynamic-loading $(version),cudarc/dynamic-linking) \
+               12020,cudarc/default
+feature-sets:
+	for set in $(CUDARC_SETS); do \
+	    echo "cudarc/cuda-$$set" && cargo check --quiet --locked --package cai-dlpack --lib --target-dir $(TARGET)/feature-sets \
+	        --features cudarc,cudarc/cuda-$$set || exit 1; \
+	done
 
 # Advisories are not looked at here, as their database is reached over the network only:
 # `make deny DENY='advisories bans licenses sources'` asks all.

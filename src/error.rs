@@ -13,7 +13,7 @@ use crate::protocol::rule::Violation;
 /// use cai_dlpack::Error;
 /// use cai_dlpack::driver::DriverError;
 ///
-/// let error = Error::from(DriverError::NOT_BUILT);
+/// let error = Error::from(DriverError::ABSENT);
 /// assert!(matches!(&error, Error::Driver(error) if error.is_absent()));
 /// assert!(error.to_string().starts_with("no CUDA driver"));
 /// ```

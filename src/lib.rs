@@ -29,7 +29,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`protocol`] | both protocols as checked values; no pointer is followed, no CUDA, no Python |
-//! | [`driver`] | the little of the CUDA driver that order needs; loaded on first use (feature `cudarc`) |
+//! | [`driver`] | the little of the CUDA driver that order needs; loaded on first use |
 //! | [`view`] | ownership: views, owners, managed tensors, typed views |
 //! | [`partners`] | the libraries that arrays come from and go to, one row for each |
 //! | `python` | arguments and return values of extension modules (feature `pyo3`) |

@@ -87,6 +87,33 @@ def run(body: str, tmp_path: Path) -> None:
         ),
         pytest.param(
             """
+            import cai_example_peer as peer
+
+            class Both(Dlpack):
+                @property
+                def __cuda_array_interface__(self):
+                    return interface(data=(FAKE_POINTER, read_only), stream=stream)
+
+            for stream in (None, 1, 7):
+                for read_only in (False, True):
+                    both = lambda: Both(abi.make(shape=(2, 3), device=(2, 1), data=FAKE_POINTER))
+                    for entry in (cd.view, peer.view_of):
+                        view = entry(both())
+                        assert (view.device, view.ptr, view.shape) == ((2, 1), FAKE_POINTER, (2, 3))
+                        assert view.__cuda_array_interface__["data"] == (FAKE_POINTER, read_only)
+                        assert view.stream == 1, "what __dlpack__ was asked for"
+                    assert peer.address(both(), 0, 0) == FAKE_POINTER
+                    tensor = abi.read(cd.to_dlpack(both(), max_version=(1, 3)))
+                    assert (tensor.device, tensor.data) == ((2, 1), FAKE_POINTER)
+                    # The caller names a device, or asks for more than that: the interface.
+                    assert cd.view(both(), device_id=0).device == (2, 0)
+                    refused(lambda: cd.view(both(), check="bounds"))
+                    refused(lambda: cd.from_cai(both()))
+            """,
+            id="an-interface-whose-device-dlpack-states",
+        ),
+        pytest.param(
+            """
             torch = type("Tensor", (Dlpack,), {"__module__": "torch"})
             producer = torch(abi.make(device=(2, 1), data=FAKE_POINTER))
             assert cd.view(producer).device == (2, 1)
@@ -151,6 +178,25 @@ def test_says_that_the_driver_is_missing(needs: str, tmp_path: Path) -> None:
             assert isinstance(error.call, str) and error.call
             assert "driver" in str(error), error
         assert cd.view(cai(), device_id=0).shape == (2, 3)
+        """,
+        tmp_path,
+    )
+
+
+def test_an_extension_says_that_the_driver_is_missing(tmp_path: Path) -> None:
+    """cudarc panics if it finds no driver library: an extension that opens its device by `context` raises."""
+    run(
+        """
+        import cai_example
+        there = [Dlpack(abi.make(device=(2, 0), shape=(3,), data=FAKE_POINTER)) for _ in range(2)]
+        for call in (lambda: cai_example.zeros(4), lambda: cai_example.stack(*there)):
+            try:
+                call()
+            except RuntimeError as error:
+                assert type(error) is cd.DriverError, type(error)
+                assert error.name == "NO_DRIVER_LIBRARY", error
+            else:
+                raise AssertionError("accepted")
         """,
         tmp_path,
     )

@@ -192,12 +192,12 @@ def test_the_thread_that_keeps_arrays_takes_no_signals(machine: Machine) -> None
 def test_the_end_of_an_array_lets_go_of_the_gil() -> None:
     """Also in a module that has never taken one: freeing calls the driver, whose host functions may want the GIL."""
     code = """
-import cai_example_peer as peer
+import cai_example
 from cai_conformance import Sim
 from conformance.tests.simulated.machine import Machine
 
 machine = Machine(Sim())
-view = peer.zeros(4)
+view = cai_example.zeros(4)
 with machine.control.gil_watch("*"):
     del view
 assert "cuMemFreeAsync" in machine.names()
@@ -342,6 +342,30 @@ def test_the_modules_have_classes_of_their_own(machine: Machine) -> None:
     theirs = peer.view_of(view)
     assert type(theirs).__name__ == type(view).__name__ == "CaiView"
     assert type(theirs) is not type(view)
+
+
+def test_the_exceptions_are_those_of_the_package() -> None:
+    """From the first refusal after its import on; so one `except` catches what every module raises."""
+    code = """
+import cai_example_peer as peer
+
+def refused(array):
+    try:
+        peer.elements(array)
+    except Exception as error:
+        return error
+
+before = refused([1.0])
+assert (type(before), before.rule) == (TypeError, "protocol-missing"), type(before)
+import cai_dlpack as cd
+import numpy as np
+
+for array, builtin in (([1.0], TypeError), (np.ma.masked_array([[1.0]], mask=True), BufferError)):
+    error = refused(array)
+    assert isinstance(error, cd.Refusal) and isinstance(error, builtin), type(error).__mro__
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_views_go_from_module_to_module(machine: Machine) -> None:

@@ -13,9 +13,10 @@
 //! macros move on. The signatures below are those of the CUDA Driver API reference.
 
 mod library;
-#[cfg(test)]
+// Miri calls no library.
+#[cfg(all(test, not(miri)))]
 mod simulated;
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod simulator;
 
 use std::ffi::c_void;

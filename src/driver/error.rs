@@ -28,19 +28,11 @@ enum Failure {
     Absent,
     /// The library is there but has no such function.
     MissingSymbol,
-    /// This build cannot load a driver.
-    NotBuilt,
     /// The driver is the parent process's.
     Forked,
 }
 
 impl DriverError {
-    /// The library was built without the feature `cudarc`.
-    pub const NOT_BUILT: DriverError = DriverError {
-        call: "cuInit",
-        failure: Failure::NotBuilt,
-    };
-
     /// No driver library could be loaded.
     pub const ABSENT: DriverError = DriverError {
         call: "cuInit",
@@ -78,7 +70,7 @@ impl DriverError {
     pub const fn code(&self) -> Option<u32> {
         match self.failure {
             Failure::Code(code) => Some(code),
-            Failure::Absent | Failure::MissingSymbol | Failure::NotBuilt | Failure::Forked => None,
+            Failure::Absent | Failure::MissingSymbol | Failure::Forked => None,
         }
     }
 
@@ -119,17 +111,13 @@ impl DriverError {
             Failure::Code(code) => code_name(code),
             Failure::Absent => "NO_DRIVER_LIBRARY",
             Failure::MissingSymbol => "NO_DRIVER_FUNCTION",
-            Failure::NotBuilt => "NO_DRIVER_SUPPORT",
             Failure::Forked => "NO_DRIVER_AFTER_FORK",
         }
     }
 
     /// Whether the driver cannot be used at all here, as opposed to having refused one call.
     pub const fn is_absent(&self) -> bool {
-        matches!(
-            self.failure,
-            Failure::Absent | Failure::NotBuilt | Failure::Forked
-        )
+        matches!(self.failure, Failure::Absent | Failure::Forked)
     }
 }
 
@@ -148,9 +136,6 @@ impl fmt::Display for DriverError {
             Failure::MissingSymbol => {
                 write!(f, "the CUDA driver has no {call}: it is older than this operation needs")
             }
-            Failure::NotBuilt => f.write_str(
-                "no CUDA driver: this build of cai-dlpack cannot load one; enable its feature \"cudarc\"",
-            ),
             Failure::Forked => f.write_str(
                 "no CUDA driver: this process was forked from one that had started it, which no driver survives; \
                  start processes by \"spawn\", or before the first use of CUDA",
@@ -350,12 +335,11 @@ mod tests {
         assert_eq!(advices.len(), codes.len() - 1, "700 and 719 are one thing");
         let failures = [
             DriverError::ABSENT,
-            DriverError::NOT_BUILT,
             DriverError::FORKED,
             DriverError::missing("cuInit"),
         ];
         let names: std::collections::HashSet<_> = failures.iter().map(DriverError::name).collect();
-        assert!(names.len() == 4 && names.iter().all(|name| name.starts_with("NO_DRIVER_")));
+        assert!(names.len() == 3 && names.iter().all(|name| name.starts_with("NO_DRIVER_")));
     }
 
     #[test]
@@ -367,11 +351,6 @@ mod tests {
     #[test]
     fn absence_says_what_is_absent() {
         assert!(DriverError::ABSENT.to_string().contains("libcuda.so.1"));
-        assert!(
-            DriverError::NOT_BUILT
-                .to_string()
-                .contains("feature \"cudarc\"")
-        );
         assert!(DriverError::FORKED.to_string().contains("\"spawn\""));
         let missing = DriverError::missing("cuStreamGetCaptureInfo");
         assert!(
@@ -379,11 +358,7 @@ mod tests {
                 .to_string()
                 .contains("has no cuStreamGetCaptureInfo")
         );
-        let absent = [
-            DriverError::ABSENT,
-            DriverError::NOT_BUILT,
-            DriverError::FORKED,
-        ];
+        let absent = [DriverError::ABSENT, DriverError::FORKED];
         assert!(
             absent
                 .iter()

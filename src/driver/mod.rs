@@ -7,8 +7,8 @@
 //! ```
 //! use cai_dlpack::driver::DriverError;
 //!
-//! // The error of a build without the feature `cudarc` that needs a driver.
-//! let error = DriverError::NOT_BUILT;
+//! // The error of a call that needs a driver, on a machine without one.
+//! let error = DriverError::ABSENT;
 //! assert!(error.is_absent());
 //! assert_eq!((error.call(), error.code()), ("cuInit", None));
 //! ```
@@ -21,18 +21,18 @@
 //! that of a [`LiveStream`](crate::view::LiveStream), which the safe functions take.
 //!
 //! **Features.** What only Python's side asks (`join`, `in_use`) stands here without a `cfg` of its own: a build
-//! without the feature `pyo3` leaves it unused, and is told so once, below. The same holds for `cudarc`.
+//! without the feature `pyo3` leaves it unused, and is told so once, below.
 #![cfg_attr(
-    not(all(feature = "cudarc", feature = "pyo3")),
+    not(feature = "pyo3"),
     allow(
         dead_code,
         unused_imports,
-        reason = "questions that only Python's side asks, or only a driver that can be loaded"
+        reason = "questions that only Python's side asks"
     )
 )]
 
-// `Driver` is the seam. Behind it stand libcuda (`cuda.rs`, feature `cudarc`, loaded on first use) and, in
-// tests, `script::Script`, which answers from tables and writes down every call. `order()` carries out what
+// `Driver` is the seam. Behind it stand libcuda (`cuda.rs`, loaded on first use) and, in tests,
+// `script::Script`, which answers from tables and writes down every call. `order()` carries out what
 // `protocol::stream::plan` decides.
 
 use std::ffi::c_void;
@@ -43,7 +43,6 @@ use crate::protocol::stream::{Capture, Stream};
 mod calls;
 mod context;
 mod copy_plan;
-#[cfg(feature = "cudarc")]
 mod cuda;
 mod error;
 mod join;
@@ -345,40 +344,24 @@ pub(crate) type HostFunction = unsafe extern "C" fn(*mut c_void);
 /// Success is remembered; absence is not, so that a driver that appears later is found.
 ///
 /// # Errors
-/// A [`DriverError`] that names what is missing: this build's support (feature `cudarc`), the
-/// library, a function of it, or a device (`cuInit`'s own code).
+/// A [`DriverError`] that names what is missing: the library, a function of it, or a device
+/// (`cuInit`'s own code).
 pub(crate) fn driver() -> Result<&'static dyn Driver, DriverError> {
     #[cfg(test)]
     if let Some(script) = script::installed() {
         return Ok(script);
     }
-    loaded()
+    cuda::driver().map(|driver| driver as &dyn Driver)
 }
 
 /// The driver, if this library has used it already: nothing is loaded.
 pub(crate) fn in_use() -> Option<&'static dyn Driver> {
-    #[cfg(feature = "cudarc")]
-    return cuda::in_use().map(|driver| driver as &dyn Driver);
-    #[cfg(not(feature = "cudarc"))]
-    None
+    cuda::in_use().map(|driver| driver as &dyn Driver)
 }
 
 /// Whether any memory may be a device's: false if the process has loaded no driver since a search found none.
 pub(crate) fn may_have_memory() -> bool {
-    #[cfg(feature = "cudarc")]
-    return cuda::may_have_memory();
-    #[cfg(not(feature = "cudarc"))]
-    false
-}
-
-#[cfg(feature = "cudarc")]
-fn loaded() -> Result<&'static dyn Driver, DriverError> {
-    cuda::driver().map(|driver| driver as &dyn Driver)
-}
-
-#[cfg(not(feature = "cudarc"))]
-fn loaded() -> Result<&'static dyn Driver, DriverError> {
-    Err(DriverError::NOT_BUILT)
+    cuda::may_have_memory()
 }
 
 /// Compiles and runs the Rust blocks of docs/streams.md.

@@ -21,11 +21,13 @@
 //!    strided array has a pointer, but no length that a copy may run along.
 //! 4. `CudaSlice` is not made from a foreign array: it frees what it holds.
 
+mod context;
 mod guard;
 mod in_context;
 mod keep;
 mod slice;
 mod stream;
 
+pub use context::context;
 pub use guard::{Consume, StreamGuard};
 pub use slice::StreamSlice;

@@ -5,7 +5,6 @@ use cai_dlpack::protocol::device::Device;
 use cai_dlpack::python::{In, InOut};
 use cai_dlpack::view::Bool;
 use cai_dlpack::{CaiView, Error};
-use cudarc::driver::CudaContext;
 use pyo3::prelude::*;
 
 /// Any array, as this module's own view of it.
@@ -45,15 +44,6 @@ fn double(mut out: InOut<f64, 1>) -> PyResult<()> {
         *element *= 2.0;
     }
     Ok(())
-}
-
-/// A fresh array of zeros, in a module that has taken none.
-#[pyfunction]
-fn zeros(py: Python<'_>, count: usize) -> Result<CaiView, Error> {
-    py.detach(|| {
-        let stream = CudaContext::new(0)?.new_stream()?;
-        CaiView::from_cudarc(stream.alloc_zeros::<f32>(count)?, [count])
-    })
 }
 
 /// Takes an argument, and does nothing: benches/extraction.py counts what that costs.
@@ -115,7 +105,6 @@ fn cai_example_peer(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(elements, module)?)?;
     module.add_function(wrap_pyfunction!(count, module)?)?;
     module.add_function(wrap_pyfunction!(double, module)?)?;
-    module.add_function(wrap_pyfunction!(zeros, module)?)?;
     module.add_function(wrap_pyfunction!(extract, module)?)?;
     module.add_function(wrap_pyfunction!(ignore, module)?)?;
     module.add_function(wrap_pyfunction!(borrow_both, module)?)?;

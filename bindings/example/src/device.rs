@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use cai_dlpack::Error;
+use cai_dlpack::interop::cudarc::context;
 use cai_dlpack::protocol::device::Device;
-use cudarc::driver::{CudaContext, CudaStream, DriverError};
+use cudarc::driver::CudaStream;
 
 /// Our stream on a device. Pinned and managed memory (whose ids say nothing) is taken to device 0.
-pub(crate) fn stream_of(device: Device) -> Result<Arc<CudaStream>, DriverError> {
+pub(crate) fn stream_of(device: Device) -> Result<Arc<CudaStream>, Error> {
     static STREAMS: Mutex<BTreeMap<i32, Arc<CudaStream>>> = Mutex::new(BTreeMap::new());
     let ordinal = if device.device_type == Device::CUDA {
         device.id
@@ -18,8 +20,7 @@ pub(crate) fn stream_of(device: Device) -> Result<Arc<CudaStream>, DriverError> 
     if let Some(stream) = streams.get(&ordinal) {
         return Ok(Arc::clone(stream));
     }
-    let context = CudaContext::new(ordinal as usize)?;
-    let stream = context.new_stream()?;
+    let stream = context(ordinal as usize)?.new_stream()?;
     streams.insert(ordinal, Arc::clone(&stream));
     Ok(stream)
 }

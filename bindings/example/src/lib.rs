@@ -3,6 +3,7 @@
 mod device;
 mod kernel;
 
+use cai_dlpack::protocol::device::Device;
 use cai_dlpack::python::{In, InOut};
 use cai_dlpack::{CaiView, Error};
 use cudarc::driver::CudaSlice;
@@ -74,6 +75,15 @@ fn copy_into(py: Python<'_>, a: In<f32, 1>, mut out: InOut<f32, 1>) -> Result<Ca
     Ok(out.into_cai())
 }
 
+/// Zeros on the first device.
+#[pyfunction]
+fn zeros(py: Python<'_>, count: usize) -> Result<CaiView, Error> {
+    py.detach(|| {
+        let stream = stream_of(Device::cuda(0))?;
+        CaiView::from_cudarc(stream.alloc_zeros::<f32>(count)?, [count])
+    })
+}
+
 /// An extension in Rust, for arrays of any library.
 #[pymodule(gil_used = false)]
 fn cai_example(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -81,5 +91,6 @@ fn cai_example(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(add, module)?)?;
     module.add_function(wrap_pyfunction!(zero, module)?)?;
     module.add_function(wrap_pyfunction!(copy_into, module)?)?;
+    module.add_function(wrap_pyfunction!(zeros, module)?)?;
     Ok(())
 }

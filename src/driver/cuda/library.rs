@@ -30,7 +30,7 @@ pub(super) fn may_be_loaded() -> bool {
 }
 
 /// Counts the libraries that the process has loaded so far; 0 if the platform does not.
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
 fn loads() -> u64 {
     use std::ffi::{c_int, c_void};
 
@@ -53,7 +53,7 @@ fn loads() -> u64 {
     loads
 }
 
-#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+#[cfg(not(all(target_os = "linux", target_env = "gnu", not(miri))))]
 const fn loads() -> u64 {
     0
 }
@@ -70,6 +70,10 @@ pub(super) fn open() -> Option<Library> {
 }
 
 fn find() -> Option<Library> {
+    if cfg!(miri) {
+        // Miri loads no library.
+        return None;
+    }
     NAMES.into_iter().find_map(|name| {
         // SAFETY: runs the constructors of a driver, which every CUDA program runs; none is run for a library
         // that is loaded already. Its destructors run if the caller drops it, before any call but `cuInit`.

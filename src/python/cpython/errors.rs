@@ -12,12 +12,12 @@ use pyo3::exceptions::{
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
-use crate::driver::DriverError;
+use crate::driver::{self, DriverError};
 use crate::error::Error;
 use crate::protocol::rule::{Class, Rule, Violation};
 use crate::python::cpython::names::names;
 use crate::python::cpython::new::new_str;
-use crate::python::cpython::tracing;
+use crate::python::cpython::{release, tracing};
 
 impl From<Violation> for PyErr {
     #[cold]
@@ -121,7 +121,8 @@ fn refusal(
     (rule, field, hint): (Rule, &str, Option<&str>),
 ) -> PyErr {
     tracing::mark(|marks| marks.rule = Some(rule.id()));
-    let class = match REFUSALS.get() {
+    let refusals = REFUSALS.get().or_else(|| Refusals::adopt(py));
+    let class = match refusals {
         Some(refusals) => refusals.of_kind[kind as usize].bind(py).clone(),
         None => kind.builtin(py),
     };
@@ -183,11 +184,27 @@ struct Refusals {
     of_kind: [Py<PyType>; Kind::ALL.len()],
 }
 
-/// Empty in an extension module that takes arrays by this crate and does not `register`: its refusals are of the builtin
-/// classes alone, since no name of such a module would lead to another class, to catch it or to unpickle it.
+/// An extension module that takes arrays by this crate and does not `register` shares those of the package `cai_dlpack`
+/// from the first refusal on before which it was imported. Until then its refusals are of the builtin classes alone, since
+/// no name of such a module would lead to another class, to catch it or to unpickle it.
 static REFUSALS: OnceBox<Refusals> = OnceBox::new();
 
 impl Refusals {
+    /// Returns the package's classes from now on; `None` if it has not been imported, or its classes are others.
+    fn adopt(py: Python<'_>) -> Option<&'static Self> {
+        let base = of_package(py, "Refusal", &py.get_type::<PyException>())?;
+        let adopted = Kind::ALL.map(|(kind, name)| {
+            let class = of_package(py, name, &base)?;
+            let is_builtin = class.is_subclass(&kind.builtin(py));
+            is_builtin.unwrap_or(false).then(|| class.unbind())
+        });
+        let [Some(a), Some(b), Some(c), Some(d), Some(e)] = adopted else {
+            return None;
+        };
+        let (base, of_kind) = (base.unbind(), [a, b, c, d, e]);
+        Some(REFUSALS.get_or_init(|| Box::new(Self { base, of_kind })))
+    }
+
     fn new(py: Python<'_>) -> PyResult<Self> {
         let doc = "The base class of every refusal; each is also a builtin exception.
 
@@ -245,6 +262,21 @@ pub(crate) fn class<'py>(
     Ok(class.cast_into()?)
 }
 
+/// Returns the class of this name of the package `cai_dlpack`; `None` if the package has not been imported, or has no such
+/// class, derived from `base`. Nothing is imported for it.
+fn of_package<'py>(
+    py: Python<'py>,
+    name: &str,
+    base: &Bound<'py, PyType>,
+) -> Option<Bound<'py, PyType>> {
+    let find = || -> PyResult<Bound<'py, PyType>> {
+        let modules = py.import("sys")?.getattr("modules")?;
+        Ok(modules.get_item("cai_dlpack")?.getattr(name)?.cast_into()?)
+    };
+    let class = release::dropping(|| find().ok())?;
+    class.is_subclass(base).unwrap_or(false).then_some(class)
+}
+
 /// Whether an error tells of the process rather than of the object: a lack of memory or of stack, an interrupt.
 pub(crate) fn is_of_the_process(py: Python<'_>, error: &PyErr) -> bool {
     !error.is_instance_of::<PyException>(py)
@@ -252,8 +284,18 @@ pub(crate) fn is_of_the_process(py: Python<'_>, error: &PyErr) -> bool {
         || error.is_instance_of::<PyRecursionError>(py)
 }
 
+/// Whether an error is a `DriverError`, and there is no driver.
+#[cold]
+pub(crate) fn is_of_no_driver(py: Python<'_>, error: &PyErr) -> bool {
+    driver_error(py).is_ok_and(|class| error.is_instance(py, class))
+        && driver::driver().is_err_and(|error| error == DriverError::ABSENT)
+}
+
 /// Returns the class `cai_dlpack.DriverError`: a `RuntimeError` with `call`, `code` (an int, or None without a driver)
 /// and `name`.
+///
+/// It is the package's if the package `cai_dlpack` has been imported before the first call, so that one `except` catches
+/// the errors of all modules; else this module's own.
 ///
 /// # Errors
 /// The first call creates the class, which can fail.
@@ -262,6 +304,9 @@ pub fn driver_error(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     CLASS
         .get_or_try_init(|| {
             let base = py.get_type::<PyRuntimeError>();
+            if let Some(shared) = of_package(py, "DriverError", &base) {
+                return Ok(Box::new(shared.unbind()));
+            }
             let doc = c"A call of the CUDA driver failed, or no driver is installed.
 
 Attributes

@@ -5,6 +5,7 @@
 
 use pyo3::prelude::*;
 
+use crate::error::Error;
 use crate::protocol::device::{Access, Device};
 use crate::protocol::stream::{Platform, Request, Stream};
 use crate::python::cpython::fastcall::Value;
@@ -46,7 +47,11 @@ pub(crate) fn convert<'py>(
         if dict.stream != Stream::None || descriptor.data == 0 {
             return Ok(None);
         }
-        descriptor.device = cai::device_at(descriptor.data)?;
+        descriptor.device = match cai::device_at(descriptor.data) {
+            // Without a driver the object's `__dlpack__` may state the device.
+            Err(Error::Driver(error)) if error.is_absent() => return Ok(None),
+            device => device?,
+        };
     }
     let is_managed = descriptor.device.device_type == Device::CUDA_MANAGED;
     match request.stream_request(descriptor.device) {

@@ -6,7 +6,7 @@
 //! | a type with an exchange table | the table, unless `__dlpack__` must be called instead |
 //! | a capsule | claimed |
 //! | a dict | the CUDA Array Interface, with `owner=` |
-//! | anything else | CAI if it declares the stream or nothing else is offered, else `__dlpack__` |
+//! | anything else | CAI if it declares the stream or nothing else is offered, and a driver names the device; else `__dlpack__` |
 //! | a NumPy array that its `__dlpack__` refuses | `__array_interface__` |
 //!
 //! A masked array of NumPy is refused, unless it has no mask.
@@ -189,10 +189,57 @@ pub(crate) fn by_attributes<'py>(
     options: &Options<'_, 'py>,
     allow: AllowCaiOnly,
 ) -> PyResult<Beside> {
+    match by_dict_or_dlpack(memory, object, traits, dict.as_ref(), options, allow) {
+        Ok(beside) => Ok(beside),
+        Err(error) => without_driver(memory, object, traits, dict.as_ref(), options, error),
+    }
+}
+
+/// Imports by `__dlpack__`, which states the device, if the interface was refused because there is no driver to ask.
+///
+/// # Errors
+/// `error`, if that is not so, or the object has no `__dlpack__`.
+#[cold]
+#[inline(never)]
+fn without_driver<'py>(
+    memory: &mut MaybeUninit<CaiView>,
+    object: &Bound<'py, PyAny>,
+    traits: Traits,
+    dict: Option<&Bound<'py, PyAny>>,
+    options: &Options<'_, 'py>,
+    error: PyErr,
+) -> PyResult<Beside> {
+    let asks_for_device = options.device_id.is_none() && options.check != Check::Bounds;
+    let (Some(dict), true) = (
+        dict,
+        asks_for_device && errors::is_of_no_driver(object.py(), &error),
+    ) else {
+        return Err(error);
+    };
+    if !dlpack::has_dlpack(object, traits)? {
+        return Err(error);
+    }
+    release::drop_now(error);
+    let stated = stated_in(dict)?;
+    let offer = dlpack::offer_of_object(object, traits, request(options), options, stated)?;
+    claim(memory, offer, options)?;
+    Ok(Beside::default())
+}
+
+/// Imports by the interface if that suffices, else by `__dlpack__`.
+#[inline(always)]
+fn by_dict_or_dlpack<'py>(
+    memory: &mut MaybeUninit<CaiView>,
+    object: &Bound<'py, PyAny>,
+    traits: Traits,
+    dict: Option<&Bound<'py, PyAny>>,
+    options: &Options<'_, 'py>,
+    allow: AllowCaiOnly,
+) -> PyResult<Beside> {
     let mut stated = Access::Unknown;
     if let Some(dict) = dict {
         let (mut values, mut numbers) = (Values::none(), Numbers::default());
-        match cai::read_fast(&dict, options, &mut values, &mut numbers) {
+        match cai::read_fast(dict, options, &mut values, &mut numbers) {
             Some(fast) if suffices(object, traits, &fast, options)? => {
                 memory.write(cai::view_fast(object, fast, options)?);
                 return Ok(Beside::default());
@@ -205,7 +252,7 @@ pub(crate) fn by_attributes<'py>(
                 }
             }
         }
-        let read = cai::read(object, &dict, options)?;
+        let read = cai::read(object, dict, options)?;
         if is_declared(traits, read.interface.stream(), read.is_stream_known())
             || options.producer.is_some()
             || !dlpack::has_dlpack(object, traits)?
