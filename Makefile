@@ -76,6 +76,9 @@ test: test-rust test-python
 # The crate for tvm-ffi is a workspace of its own, and links to the library in the Python package.
 test-rust: $(VENV)/.requirements simulator
 	cargo test --workspace --locked --features cai-dlpack/half
+	for example in own_allocator c_neighbour cudarc; do \
+	    cargo run --quiet --locked --package cai-dlpack --features cudarc --example $$example || exit 1; \
+	done
 	PATH="$(abspath $(BIN)):$$PATH" LD_LIBRARY_PATH="$$($(BIN)/tvm-ffi-config --libdir)" \
 	    cargo test --locked --manifest-path conformance/rust/tvm-ffi/Cargo.toml --target-dir $(TARGET)/tvm-ffi
 

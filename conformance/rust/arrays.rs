@@ -29,23 +29,14 @@ impl<'a> Array<'a> {
 
     /// A view of `values`, which it owns.
     pub(crate) fn over<T: Element + Send>(&self, values: Vec<T>) -> CaiView {
-        let descriptor = Descriptor::new(&RawTensor {
-            data: values.as_ptr().expose_provenance() as u64,
-            byte_offset: self.byte_offset,
-            device_type: self.device.device_type,
-            device_id: self.device.id,
-            code: T::DTYPE.code(),
-            bits: T::DTYPE.bits(),
-            lanes: 1,
-            shape: self.shape,
-            strides: self.elem_strides,
-            flags: if self.read_only {
-                Flags::READ_ONLY
-            } else {
-                Flags::NONE
-            },
-        });
-        let descriptor = descriptor.expect("a tensor");
+        let data = values.as_ptr().expose_provenance() as u64;
+        let mut raw = RawTensor::new(data, self.device, T::DTYPE, self.shape)
+            .with_byte_offset(self.byte_offset);
+        raw.strides = self.elem_strides;
+        if self.read_only {
+            raw.flags = Flags::READ_ONLY;
+        }
+        let descriptor = Descriptor::new(&raw).expect("a tensor");
         // SAFETY: the owner keeps the values, and the tests describe elements among them (or do not
         // follow the address).
         unsafe { CaiView::new(descriptor, Stream::None, Owner::new(values)) }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
-use cai_dlpack::protocol::device::{Device, Flags};
+use cai_dlpack::protocol::device::Device;
+use cai_dlpack::protocol::dtype::DType;
 use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::{LiveStream, Owner, PresentAs};
@@ -84,18 +85,13 @@ fn without_a_stream_the_copy_runs_where_the_data_is_ready() {
 #[test]
 fn a_copy_to_the_host_is_in_c_order_and_ready() {
     let stage = Stage::new();
-    let raw = RawTensor {
-        data: stage.view.descriptor().data(),
-        byte_offset: 0,
-        device_type: Device::CUDA,
-        device_id: 0,
-        code: 2,
-        bits: 32,
-        lanes: 1,
-        shape: &[3, 2],
-        strides: Some(&[1, 3]),
-        flags: Flags::NONE,
-    };
+    let raw = RawTensor::new(
+        stage.view.descriptor().data(),
+        Device::cuda(0),
+        DType::F32,
+        &[3, 2],
+    )
+    .with_elem_strides(&[1, 3]);
     let descriptor = Descriptor::new(&raw).expect("a tensor");
     let owner = stage.view.owner().share();
     // SAFETY: the same elements, by columns; the stage keeps the stream.
@@ -140,18 +136,15 @@ fn pinned_memory_is_presented_to_either_side() {
     let mut pinned = unsafe { context.alloc_pinned::<f32>(2) }.expect("pinned memory");
     let values = pinned.as_mut_slice().expect("no work is pending");
     values.copy_from_slice(&[1.0, 2.0]);
-    let raw = RawTensor {
-        data: values.as_ptr().expose_provenance() as u64,
-        byte_offset: 0,
-        device_type: Device::CUDA_HOST,
-        device_id: 0,
-        code: 2,
-        bits: 32,
-        lanes: 1,
-        shape: &[2],
-        strides: None,
-        flags: Flags::NONE,
-    };
+    let raw = RawTensor::new(
+        values.as_ptr().expose_provenance() as u64,
+        Device {
+            device_type: Device::CUDA_HOST,
+            id: 0,
+        },
+        DType::F32,
+        &[2],
+    );
     let descriptor = Descriptor::new(&raw).expect("a tensor");
     // SAFETY: the owner keeps the memory, on which nothing works.
     let view = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(pinned)) };

@@ -5,7 +5,8 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
-use cai_dlpack::protocol::device::{Device, Flags};
+use cai_dlpack::protocol::device::Device;
+use cai_dlpack::protocol::dtype::DType;
 use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::{LiveStream, Owner, PresentAs};
@@ -173,18 +174,11 @@ impl World {
         }
         .expect("values");
         let device = kind.device();
-        let descriptor = Descriptor::new(&RawTensor {
-            data: memory.address,
-            byte_offset: shape.first as u64 * 4,
-            device_type: device.device_type,
-            device_id: device.id,
-            code: 2,
-            bits: 32,
-            lanes: 1,
-            shape: &shape.extents,
-            strides: Some(&shape.strides),
-            flags: Flags::NONE,
-        });
+        let descriptor = Descriptor::new(
+            &RawTensor::new(memory.address, device, DType::F32, &shape.extents)
+                .with_byte_offset(shape.first as u64 * 4)
+                .with_elem_strides(&shape.strides),
+        );
         // SAFETY: the shape lies in the memory, which the owner keeps, and the stream with it.
         let view =
             unsafe { CaiView::new(descriptor.expect("a tensor"), ready, Owner::new(memory)) };

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use cai_dlpack::CaiView;
 use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
-use cai_dlpack::protocol::device::{Device, Flags};
+use cai_dlpack::protocol::device::Device;
+use cai_dlpack::protocol::dtype::DType;
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::Owner;
 use cudarc::driver::result;
@@ -58,18 +59,12 @@ impl Memory {
             Kind::Pinned => Device::CUDA_HOST,
             Kind::Managed => Device::CUDA_MANAGED,
         };
-        let descriptor = Descriptor::new(&RawTensor {
-            data: self.pointer.addr() as u64,
-            byte_offset: 0,
-            device_type,
-            device_id: 0,
-            code: 2,
-            bits: 32,
-            lanes: 1,
-            shape: &[4],
-            strides: None,
-            flags: Flags::NONE,
-        });
+        let descriptor = Descriptor::new(&RawTensor::new(
+            self.pointer.addr() as u64,
+            Device { device_type, id: 0 },
+            DType::F32,
+            &[4],
+        ));
         // SAFETY: elements of the memory, which stays to the end of the test, and was written.
         let view = unsafe { CaiView::new(descriptor.expect("a tensor"), Stream::None, owner) };
         match producer {

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
 use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
-use cai_dlpack::protocol::device::{Device, Flags};
+use cai_dlpack::protocol::device::Device;
+use cai_dlpack::protocol::dtype::DType;
 use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::{Owner, ReturnEdge};
@@ -62,18 +63,10 @@ impl Stage {
         strides: &[i64],
     ) -> CaiView {
         let (data, _) = self.memory.device_ptr(&self.producer);
-        let descriptor = Descriptor::new(&RawTensor {
-            data,
-            byte_offset: 0,
-            device_type: Device::CUDA,
-            device_id: 0,
-            code: 2,
-            bits: 32,
-            lanes: 1,
-            shape: &[4 / strides[0]],
-            strides: Some(strides),
-            flags: Flags::NONE,
-        });
+        let descriptor = Descriptor::new(
+            &RawTensor::new(data, Device::cuda(0), DType::F32, &[4 / strides[0]])
+                .with_elem_strides(strides),
+        );
         let owner = Owner::new(Arc::clone(&self.memory));
         // SAFETY: elements of the memory that the owner keeps, with its stream.
         let view = unsafe { CaiView::new(descriptor.expect("a tensor"), ready, owner) };
@@ -553,18 +546,12 @@ fn default_streams_have_numbers_in_primary_contexts_only() {
 fn bounds_are_proven_by_the_driver() {
     let stage = Stage::new();
     let (data, _) = stage.memory.device_ptr(&stage.producer);
-    let outside = Descriptor::new(&RawTensor {
+    let outside = Descriptor::new(&RawTensor::new(
         data,
-        byte_offset: 0,
-        device_type: Device::CUDA,
-        device_id: 0,
-        code: 2,
-        bits: 32,
-        lanes: 1,
-        shape: &[1 << 30],
-        strides: None,
-        flags: Flags::NONE,
-    });
+        Device::cuda(0),
+        DType::F32,
+        &[1 << 30],
+    ));
     // SAFETY: not so, which is what the typed view finds out; nothing follows the address.
     let view = unsafe { CaiView::new(outside.expect("a tensor"), Stream::None, Owner::new(())) };
     stage.machine.sim.clear();

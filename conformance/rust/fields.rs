@@ -4,7 +4,7 @@ use cai_dlpack::CaiView;
 use cai_dlpack::protocol::axes::{Axes, Source};
 use cai_dlpack::protocol::device::Device;
 use cai_dlpack::protocol::dtype::{DType, TypeStr};
-use cai_dlpack::protocol::interface::{CaiInterface, Descr, DescrBuilder, Parts, Version};
+use cai_dlpack::protocol::interface::{CaiInterface, Descr, DescrBuilder, Parts};
 use cai_dlpack::protocol::mask::MaskForm;
 use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
@@ -13,16 +13,9 @@ use cai_dlpack::view::{LiveStream, Owner};
 use crate::arrays::array;
 
 fn interface(typestr: &str, descr: Descr, shape: &[i64], data: u64) -> CaiInterface {
-    CaiInterface::new(Parts {
-        version: Version::V3,
-        typestr: TypeStr::parse(typestr).expect("a typestr"),
-        descr,
-        axes: Axes::from_slices(Source::Cai, shape, None).expect("axes"),
-        data,
-        read_only: false,
-        stream: Stream::None,
-    })
-    .expect("a dict")
+    let axes = Axes::from_slices(Source::Cai, shape, None).expect("axes");
+    let typestr = TypeStr::parse(typestr).expect("a typestr");
+    CaiInterface::new(Parts::new(data, typestr, axes).with_descr(descr)).expect("a dict")
 }
 
 fn fields(typestr: &str, fields: &[(&str, &str)]) -> Descr {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
 use cai_dlpack::protocol::device::{Access, Device, Flags};
+use cai_dlpack::protocol::dtype::DType;
 use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::{
@@ -172,18 +173,15 @@ impl Drop for Counted {
 /// A transposed matrix of 0 to 5 that counts how often it is freed.
 fn counted(ends: &Arc<AtomicUsize>) -> CaiView {
     let values: Vec<f32> = (0_u8..6).map(f32::from).collect();
-    let descriptor = Descriptor::new(&RawTensor {
-        data: values.as_ptr().expose_provenance() as u64,
-        byte_offset: 0,
-        device_type: Device::CPU,
-        device_id: 0,
-        code: 2,
-        bits: 32,
-        lanes: 1,
-        shape: &[3, 2],
-        strides: Some(&[1, 3]),
-        flags: Flags::NONE,
-    });
+    let descriptor = Descriptor::new(
+        &RawTensor::new(
+            values.as_ptr().expose_provenance() as u64,
+            Device::HOST,
+            DType::F32,
+            &[3, 2],
+        )
+        .with_elem_strides(&[1, 3]),
+    );
     let owner = Owner::new(Counted(Arc::clone(ends), values));
     // SAFETY: the owner keeps the values.
     unsafe { CaiView::new(descriptor.expect("a tensor"), Stream::None, owner) }
@@ -263,18 +261,13 @@ fn a_copy_that_is_handed_on_is_no_copy() {
 fn padded_elements_are_in_no_legacy_tensor() {
     let values = [0_u8; 16];
     let int4 = |flags: Flags| {
-        let raw = RawTensor {
-            data: values.as_ptr().expose_provenance() as u64,
-            byte_offset: 0,
-            device_type: Device::CPU,
-            device_id: 0,
-            code: 0,
-            bits: 4,
-            lanes: 1,
-            shape: &[4, 4],
-            strides: None,
-            flags,
-        };
+        let raw = RawTensor::new(
+            values.as_ptr().expose_provenance() as u64,
+            Device::HOST,
+            DType::from_dlpack(0, 4, 1).expect("int4"),
+            &[4, 4],
+        )
+        .with_flags(flags);
         let descriptor = Descriptor::new(&raw).expect("a tensor");
         // SAFETY: the array outlives the view, and 16 bytes are room for padded elements and for packed ones.
         unsafe { CaiView::new(descriptor, Stream::None, Owner::new(())) }

@@ -1,7 +1,8 @@
 //! Typed views: what they demand, and the copies that they make.
 
 use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
-use cai_dlpack::protocol::device::{Device, Flags};
+use cai_dlpack::protocol::device::Device;
+use cai_dlpack::protocol::dtype::DType;
 use cai_dlpack::protocol::dtype::code;
 use cai_dlpack::protocol::rule::{Rule, Violation};
 use cai_dlpack::protocol::stream::Stream;
@@ -73,18 +74,12 @@ impl MapBools for Vec<Bool> {
 fn vectors_and_packed_numbers_are_no_elements() {
     let values = [0_u64; 2];
     let described = |code, bits, lanes| {
-        let raw = RawTensor {
-            data: values.as_ptr().expose_provenance() as u64,
-            byte_offset: 0,
-            device_type: Device::CPU,
-            device_id: 0,
-            code,
-            bits,
-            lanes,
-            shape: &[2],
-            strides: None,
-            flags: Flags::NONE,
-        };
+        let raw = RawTensor::new(
+            values.as_ptr().expose_provenance() as u64,
+            Device::HOST,
+            DType::from_dlpack(code, bits, lanes).expect("a type"),
+            &[2],
+        );
         // SAFETY: two elements of at most eight bytes, which outlive the view.
         unsafe {
             CaiView::new(

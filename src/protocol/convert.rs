@@ -137,18 +137,12 @@ impl CaiInterface {
     /// use cai_dlpack::protocol::axes::{Axes, Source};
     /// use cai_dlpack::protocol::device::Device;
     /// use cai_dlpack::protocol::dtype::TypeStr;
-    /// use cai_dlpack::protocol::interface::{CaiInterface, Descr, Parts, Version};
+    /// use cai_dlpack::protocol::interface::{CaiInterface, Parts};
     /// use cai_dlpack::protocol::stream::Stream;
     ///
-    /// let text = CaiInterface::new(Parts {
-    ///     version: Version::V3,
-    ///     typestr: TypeStr::parse_any_order("|S5")?,
-    ///     descr: Descr::None,
-    ///     axes: Axes::from_slices(Source::Cai, &[2], Some(&[7]))?,
-    ///     data: 0x7000_0001,
-    ///     read_only: false,
-    ///     stream: Stream::None,
-    /// })?;
+    /// let axes = Axes::from_slices(Source::Cai, &[2], Some(&[7]))?;
+    /// let text = Parts::new(0x7000_0001, TypeStr::parse_any_order("|S5")?, axes);
+    /// let text = CaiInterface::new(text)?;
     /// let array = text.describe(Device::cuda(0))?;
     /// assert_eq!(array.check_dlpack().unwrap_err().rule().id(), "typestr-bytes");
     /// let dict = array.to_interface(Stream::None)?; // leaves as it came

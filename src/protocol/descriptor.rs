@@ -15,7 +15,23 @@ use super::layout::{self, Element, Layout};
 use super::rule::{Field, Rule, Violation};
 
 /// The fields of a `DLTensor` as they are read from memory, before any check.
-#[derive(Clone, Copy, Debug)]
+///
+/// [`new`](Self::new) describes an array in C order; what is otherwise is set on the result.
+///
+/// ```
+/// use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
+/// use cai_dlpack::protocol::device::{Device, Flags};
+/// use cai_dlpack::protocol::dtype::DType;
+///
+/// let column = RawTensor::new(0x7000_0000, Device::cuda(0), DType::F32, &[3])
+///     .with_byte_offset(8)
+///     .with_elem_strides(&[4])
+///     .with_flags(Flags::READ_ONLY);
+/// assert_eq!(Descriptor::new(&column)?.data(), 0x7000_0008);
+/// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct RawTensor<'a> {
     /// `data` as an address.
     pub data: u64,
@@ -40,6 +56,47 @@ pub struct RawTensor<'a> {
     pub flags: Flags,
 }
 
+impl<'a> RawTensor<'a> {
+    /// Describes a writable array in C order whose element of index 0 lies at `data`.
+    #[must_use]
+    pub const fn new(data: u64, device: Device, dtype: DType, shape: &'a [i64]) -> Self {
+        Self {
+            data,
+            byte_offset: 0,
+            device_type: device.device_type,
+            device_id: device.id,
+            code: dtype.code(),
+            bits: dtype.bits(),
+            lanes: dtype.lanes(),
+            shape,
+            strides: None,
+            flags: Flags::NONE,
+        }
+    }
+
+    /// Sets the distance from `data` to the element of index 0.
+    #[must_use]
+    pub const fn with_byte_offset(self, byte_offset: u64) -> Self {
+        Self {
+            byte_offset,
+            ..self
+        }
+    }
+
+    /// Sets one stride per axis, in elements.
+    #[must_use]
+    pub const fn with_elem_strides(self, strides: &'a [i64]) -> Self {
+        let strides = Some(strides);
+        Self { strides, ..self }
+    }
+
+    /// Sets the flags of the managed tensor.
+    #[must_use]
+    pub const fn with_flags(self, flags: Flags) -> Self {
+        Self { flags, ..self }
+    }
+}
+
 /// The metadata of a `DLTensor`, checked.
 ///
 /// [`data`](Self::data) is the address of the element of index 0, with `byte_offset` added, and 0
@@ -48,26 +105,16 @@ pub struct RawTensor<'a> {
 ///
 /// ```
 /// use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
-/// use cai_dlpack::protocol::device::{Device, Flags};
-/// use cai_dlpack::protocol::dtype::{DType, code};
+/// use cai_dlpack::protocol::device::Device;
+/// use cai_dlpack::protocol::dtype::DType;
 ///
-/// let raw = RawTensor {
-///     data: 0x7000_0000,
-///     byte_offset: 64,
-///     device_type: Device::CUDA,
-///     device_id: 0,
-///     code: code::FLOAT,
-///     bits: 32,
-///     lanes: 1,
-///     shape: &[2, 3],
-///     strides: None,
-///     flags: Flags::NONE,
-/// };
+/// let mut raw = RawTensor::new(0x7000_0000, Device::cuda(0), DType::F32, &[2, 3]).with_byte_offset(64);
 /// let tensor = Descriptor::new(&raw)?;
 /// assert_eq!((tensor.data(), tensor.dtype()), (0x7000_0040, DType::F32));
 /// assert_eq!((tensor.elem_strides(), tensor.nbytes()), (&[3, 1][..], 24));
 ///
-/// let refused = Descriptor::new(&RawTensor { bits: 13, ..raw }).unwrap_err();
+/// raw.bits = 13;
+/// let refused = Descriptor::new(&raw).unwrap_err();
 /// assert_eq!(refused.rule().id(), "dtype-bits");
 /// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
 /// ```

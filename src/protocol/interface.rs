@@ -71,7 +71,8 @@ fn refuse_version(version: i64) -> Violation {
 ///
 /// `mask` is not included: the caller decides what to do with it, and a dict whose mask is ignored
 /// or split off is otherwise like any other.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Parts {
     /// `version`.
     pub version: Version,
@@ -89,6 +90,46 @@ pub struct Parts {
     pub stream: Stream,
 }
 
+impl Parts {
+    /// The entries of a dict of version 3 whose data is ready, may be written, and has no fields.
+    #[must_use]
+    pub const fn new(data: u64, typestr: TypeStr, axes: Axes) -> Self {
+        Self {
+            version: Version::V3,
+            typestr,
+            descr: Descr::None,
+            axes,
+            data,
+            read_only: false,
+            stream: Stream::None,
+        }
+    }
+
+    /// Sets `version`.
+    #[must_use]
+    pub fn with_version(self, version: Version) -> Self {
+        Self { version, ..self }
+    }
+
+    /// Sets `descr`.
+    #[must_use]
+    pub fn with_descr(self, descr: Descr) -> Self {
+        Self { descr, ..self }
+    }
+
+    /// Sets `data[1]`.
+    #[must_use]
+    pub fn with_read_only(self, read_only: bool) -> Self {
+        Self { read_only, ..self }
+    }
+
+    /// Sets `stream`.
+    #[must_use]
+    pub fn with_stream(self, stream: Stream) -> Self {
+        Self { stream, ..self }
+    }
+}
+
 /// A `__cuda_array_interface__` dict whose entries are checked against each other.
 ///
 /// [`data`](Self::data) is the address of the element of index 0, and 0 if there are no elements. All elements lie
@@ -99,19 +140,13 @@ pub struct Parts {
 /// use cai_dlpack::protocol::axes::{Axes, Source};
 /// use cai_dlpack::protocol::device::Device;
 /// use cai_dlpack::protocol::dtype::TypeStr;
-/// use cai_dlpack::protocol::interface::{CaiInterface, Descr, Parts, Version};
+/// use cai_dlpack::protocol::interface::{CaiInterface, Parts};
 /// use cai_dlpack::protocol::stream::Stream;
 ///
 /// # let native = if cfg!(target_endian = "little") { "<f4" } else { ">f4" };
-/// let dict = CaiInterface::new(Parts {
-///     version: Version::from_int(3)?,
-///     typestr: TypeStr::parse(native)?, // "<f4"
-///     descr: Descr::None,
-///     axes: Axes::from_slices(Source::Cai, &[2, 3], None)?,
-///     data: 0x7000_0000,
-///     read_only: false,
-///     stream: Stream::LegacyDefault,
-/// })?;
+/// let axes = Axes::from_slices(Source::Cai, &[2, 3], None)?;
+/// let parts = Parts::new(0x7000_0000, TypeStr::parse(native)?, axes); // "<f4"
+/// let dict = CaiInterface::new(parts.with_stream(Stream::LegacyDefault))?;
 /// assert_eq!(dict.nbytes(), 24);
 ///
 /// // A dict has no device: the caller or the driver supplies it.

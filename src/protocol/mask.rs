@@ -34,19 +34,11 @@ impl MaskForm {
     /// ```
     /// use cai_dlpack::protocol::axes::{Axes, Source};
     /// use cai_dlpack::protocol::dtype::TypeStr;
-    /// use cai_dlpack::protocol::interface::{CaiInterface, Descr, Parts, Version};
+    /// use cai_dlpack::protocol::interface::{CaiInterface, Parts};
     /// use cai_dlpack::protocol::mask::MaskForm;
-    /// use cai_dlpack::protocol::stream::Stream;
     ///
-    /// let mask = CaiInterface::new(Parts {
-    ///     version: Version::V3,
-    ///     typestr: TypeStr::parse("|u1")?,
-    ///     descr: Descr::None,
-    ///     axes: Axes::from_slices(Source::Cai, &[13], None)?,
-    ///     data: 0x7000_0000,
-    ///     read_only: true,
-    ///     stream: Stream::None,
-    /// })?;
+    /// let axes = Axes::from_slices(Source::Cai, &[13], None)?;
+    /// let mask = CaiInterface::new(Parts::new(0x7000_0000, TypeStr::parse("|u1")?, axes))?;
     /// assert_eq!(MaskForm::of(&mask, &[100], None)?, MaskForm::Bits); // 13 bytes hold 100 bits
     /// assert_eq!(MaskForm::of(&mask, &[7, 13], None)?, MaskForm::Bytes);
     /// let refused = MaskForm::of(&mask, &[99, 2], None).unwrap_err();

@@ -12,7 +12,7 @@
 //! then, that one waits too. `ConsumeGuard::close` is the one place that names them.
 
 use super::streams::{Kept, Placed, thread_of};
-use super::{CaiView, LiveStream, stats, with_driver};
+use super::{CaiView, IntoLiveStream, stats, with_driver};
 use crate::driver::{self, Back, Defaults, Done, Pending, Place};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -123,8 +123,8 @@ impl CaiView {
     /// # Errors
     /// As [`CaiView::on`]; and `stream-thread` if the producer works on the per-thread default stream of
     /// another thread, which only that thread can make wait.
-    pub fn consume<'s>(&self, stream: impl Into<LiveStream<'s>>) -> Result<ConsumeGuard, Error> {
-        let stream = stream.into();
+    pub fn consume<'s>(&self, stream: impl IntoLiveStream<'s>) -> Result<ConsumeGuard, Error> {
+        let stream = stream.into_live_stream();
         let number = stream.for_memory(self.device())?;
         let mut guard = self.consume_with(number, SyncPolicy::Event)?;
         guard.kept = stream.keep();

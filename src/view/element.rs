@@ -55,6 +55,13 @@ use crate::protocol::dtype::DType;
 ///     const DTYPE: DType = DType::F8_E4M3FN;
 /// }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no element of an array",
+    label = "no type of an array's elements",
+    note = "an array of `bool` has elements `cai_dlpack::view::Bool`: a byte of 2 is no `bool` of Rust",
+    note = "complex numbers are `[f32; 2]` and `[f64; 2]`; `half::f16` and `half::bf16` need the feature `half`",
+    note = "another type of DLPack is an `unsafe impl Element` for a wrapper of your own"
+)]
 pub unsafe trait Element: Pod {
     /// The type as both protocols know it.
     const DTYPE: DType;

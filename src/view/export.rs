@@ -2,7 +2,7 @@
 
 use dlpark::ffi::{DLManagedTensor, DLManagedTensorVersioned};
 
-use super::{Abi, CaiView, DlpackTensor, LiveStream, build};
+use super::{Abi, CaiView, DlpackTensor, IntoLiveStream, LiveStream, build};
 use crate::error::Error;
 use crate::protocol::descriptor::DescriptorRef;
 use crate::protocol::device::{Access, Flags};
@@ -36,10 +36,10 @@ impl CaiView {
     /// ```
     pub fn to_dlpack<'s>(
         &self,
-        consumer: impl Into<LiveStream<'s>>,
+        consumer: impl IntoLiveStream<'s>,
     ) -> Result<DlpackTensor<DLManagedTensorVersioned>, Error> {
         self.descriptor.check_dlpack()?;
-        self.order_for(consumer.into())?;
+        self.order_for(consumer.into_live_stream())?;
         // The view and other tensors of it hold the memory too: here it is no copy, even if this library made one.
         let flags = self.descriptor.flags().with(Flags::IS_COPIED, false);
         self.managed(flags.bits())
@@ -57,12 +57,12 @@ impl CaiView {
     /// ```
     pub fn to_dlpack_legacy<'s>(
         &self,
-        consumer: impl Into<LiveStream<'s>>,
+        consumer: impl IntoLiveStream<'s>,
     ) -> Result<DlpackTensor<DLManagedTensor>, Error> {
         self.descriptor.check_dlpack()?;
         check_legacy(self.descriptor.access())?;
         refuse_padded(self.descriptor.borrowed(), Field::Argument("max_version"))?;
-        self.order_for(consumer.into())?;
+        self.order_for(consumer.into_live_stream())?;
         self.managed(0)
     }
 

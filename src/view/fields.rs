@@ -24,7 +24,7 @@ impl CaiView {
     /// use cai_dlpack::CaiView;
     /// use cai_dlpack::protocol::device::Device;
     /// use cai_dlpack::protocol::dtype::TypeStr;
-    /// use cai_dlpack::protocol::interface::{CaiInterface, DescrBuilder, Parts, Version};
+    /// use cai_dlpack::protocol::interface::{CaiInterface, DescrBuilder, Parts};
     /// use cai_dlpack::protocol::axes::{Axes, Source};
     /// use cai_dlpack::protocol::stream::Stream;
     /// use cai_dlpack::view::{LiveStream, Owner};
@@ -33,15 +33,9 @@ impl CaiView {
     /// let mut fields = DescrBuilder::new();
     /// fields.push("x", "<f4", &[])?;
     /// fields.push("y", "<f4", &[])?;
-    /// let whole = CaiInterface::new(Parts {
-    ///     version: Version::V3,
-    ///     typestr,
-    ///     descr: fields.finish(typestr)?,
-    ///     axes: Axes::from_slices(Source::Cai, &[2], None)?,
-    ///     data: points.as_ptr().expose_provenance() as u64,
-    ///     read_only: false,
-    ///     stream: Stream::None,
-    /// })?;
+    /// let (data, axes) = (points.as_ptr().expose_provenance() as u64, Axes::from_slices(Source::Cai, &[2], None)?);
+    /// let parts = Parts::new(data, typestr, axes).with_descr(fields.finish(typestr)?);
+    /// let whole = CaiInterface::new(parts)?;
     /// let descriptor = whole.describe(Device::HOST)?;
     /// // SAFETY: the items lie in the vector, which the owner keeps; `Stream::None` is always alive.
     /// let points = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(points)) };

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use dlpark::ManagedTensorBase;
 use dlpark::ffi::{DLManagedTensor, DLManagedTensorVersioned, DLPACK_MAJOR_VERSION, DLTensor};
 
-use super::{Abi, CaiView, DlpackTensor, LiveStream, Owner, RawOwner};
+use super::{Abi, CaiView, DlpackTensor, IntoLiveStream, Owner, RawOwner};
 use crate::error::Error;
 use crate::process::fork;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
@@ -19,7 +19,7 @@ impl CaiView {
     ///
     /// `ready` is the stream that a consumer must wait for before it touches the data: the one that was
     /// passed to the producer, or on which the producer works. It has no default: a tensor carries nothing
-    /// of streams, and unknown is not [`LiveStream::NONE`]. The view keeps it alive.
+    /// of streams, and unknown is not [`LiveStream::NONE`](super::LiveStream::NONE). The view keeps it alive.
     ///
     /// # Errors
     /// A [`Violation`] if the tensor breaks a rule of DLPack, `stream-device`: its deleter has been called.
@@ -35,9 +35,9 @@ impl CaiView {
     /// ```
     pub fn from_dlpack<'s, M: Tensor>(
         tensor: DlpackTensor<M>,
-        ready: impl Into<LiveStream<'s>>,
+        ready: impl IntoLiveStream<'s>,
     ) -> Result<Self, Error> {
-        let ready = ready.into();
+        let ready = ready.into_live_stream();
         // SAFETY: a `Managed` owns an initialised tensor with readable metadata and a deleter for any thread (its own
         // contract), and its data is valid by that of `DlpackTensor`; `ready` lives, and is kept below.
         let mut view = unsafe { Self::from_dlpack_ptr(tensor.into_raw(), ready.number()) }?;
@@ -83,7 +83,7 @@ impl CaiView {
     }
 }
 
-/// `DLManagedTensor` or `DLManagedTensorVersioned`; no other type can be added.
+/// One of DLPack's two layouts: [`DLManagedTensor`] or [`DLManagedTensorVersioned`]. No other type can be added.
 #[expect(
     private_bounds,
     reason = "seals the trait: the two layouts are DLPack's, not the user's"

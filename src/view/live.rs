@@ -37,6 +37,42 @@ pub struct LiveStream<'a> {
     keeper: Option<&'a (dyn Keeper + 'a)>,
 }
 
+/// A stream as the safe functions take it: a [`LiveStream`], or a `&Arc<CudaStream>` (feature `cudarc`).
+///
+/// Implement it for a type of your own that knows such a stream:
+///
+/// ```
+#[doc = floats!()]
+/// use cai_dlpack::view::{IntoLiveStream, LiveStream};
+///
+/// /// The stream of a library that works on the legacy default stream alone.
+/// struct Default;
+///
+/// impl IntoLiveStream<'static> for Default {
+///     fn into_live_stream(self) -> LiveStream<'static> {
+///         LiveStream::LEGACY_DEFAULT
+///     }
+/// }
+/// assert!(floats().to_dlpack(Default).is_ok());
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no stream that is kept alive",
+    label = "no `LiveStream`, and no `&Arc<CudaStream>`",
+    note = "a stream of cudarc is passed by reference to its `Arc`, which is kept: `&stream`",
+    note = "a stream of a view is passed as `view.ready()` or `view.producer()`",
+    note = "a number, such as a `Stream`, keeps nothing alive: `unsafe {{ LiveStream::new(number) }}` promises that its stream lives"
+)]
+pub trait IntoLiveStream<'s> {
+    /// Returns the stream, with what keeps it alive.
+    fn into_live_stream(self) -> LiveStream<'s>;
+}
+
+impl<'s> IntoLiveStream<'s> for LiveStream<'s> {
+    fn into_live_stream(self) -> Self {
+        self
+    }
+}
+
 /// What keeps a stream alive.
 pub(crate) trait Keeper: Sync {
     /// Checks that the stream's number means this stream to memory of a device.

@@ -27,24 +27,14 @@
 macro_rules! floats {
     () => {
 "# use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
-# use cai_dlpack::protocol::device::{Device, Flags};
+# use cai_dlpack::protocol::device::Device;
 # use cai_dlpack::protocol::dtype::DType;
 # use cai_dlpack::protocol::stream::Stream;
 # use cai_dlpack::view::{CaiView, Owner};
 # fn floats() -> CaiView {
 #     let values = vec![1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0];
-#     let tensor = RawTensor {
-#         data: values.as_ptr().expose_provenance() as u64,
-#         byte_offset: 0,
-#         device_type: Device::CPU,
-#         device_id: 0,
-#         code: DType::F32.code(),
-#         bits: DType::F32.bits(),
-#         lanes: DType::F32.lanes(),
-#         shape: &[2, 3],
-#         strides: None,
-#         flags: Flags::NONE,
-#     };
+#     let data = values.as_ptr().expose_provenance() as u64;
+#     let tensor = RawTensor::new(data, Device::HOST, DType::F32, &[2, 3]);
 #     let descriptor = Descriptor::new(&tensor).expect(\"a valid tensor\");
 #     // SAFETY: the elements lie in the vector, which the owner keeps; nothing works on a stream.
 #     unsafe { CaiView::new(descriptor, Stream::None, Owner::new(values)).with_producer(Stream::None) }
@@ -93,7 +83,7 @@ pub(crate) use consume::Consumer;
 pub(crate) use consume::Dropped;
 pub use consume::{ConsumeGuard, ReturnEdge};
 pub use element::{Bool, Element};
-pub use live::LiveStream;
+pub use live::{IntoLiveStream, LiveStream};
 pub use owner::Owner;
 pub use present::PresentAs;
 pub use stats::{Stats, stats};
@@ -107,6 +97,7 @@ use detach::defaults_now;
 pub(crate) use detach::{detach, set_detach, with_driver};
 #[cfg(feature = "pyo3")]
 pub(crate) use export::{refuse_packed, refuse_padded};
+pub use import::Tensor;
 pub(crate) use import::{Imported, KnownTensor, read_tensor};
 #[cfg(feature = "cudarc")]
 pub(crate) use live::Keeper;
@@ -174,24 +165,14 @@ impl CaiView {
     /// ```
     /// use cai_dlpack::CaiView;
     /// use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
-    /// use cai_dlpack::protocol::device::{Device, Flags};
+    /// use cai_dlpack::protocol::device::Device;
     /// use cai_dlpack::protocol::dtype::DType;
     /// use cai_dlpack::protocol::stream::Stream;
     /// use cai_dlpack::view::Owner;
     ///
     /// let values = vec![1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0];
-    /// let descriptor = Descriptor::new(&RawTensor {
-    ///     data: values.as_ptr().expose_provenance() as u64,
-    ///     byte_offset: 0,
-    ///     device_type: Device::CPU,
-    ///     device_id: 0,
-    ///     code: DType::F32.code(),
-    ///     bits: DType::F32.bits(),
-    ///     lanes: DType::F32.lanes(),
-    ///     shape: &[2, 3],
-    ///     strides: None,
-    ///     flags: Flags::NONE,
-    /// })?;
+    /// let data = values.as_ptr().expose_provenance() as u64;
+    /// let descriptor = Descriptor::new(&RawTensor::new(data, Device::HOST, DType::F32, &[2, 3]))?;
     /// // SAFETY: the elements lie in the vector, which the owner keeps; `Stream::None` is always alive.
     /// let view = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(values)) };
     /// assert_eq!(view.typed::<f32>()?.copy_to_vec()?, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);

@@ -1,7 +1,7 @@
 //! Orders streams, and the host, after the data of a view.
 
 use super::streams::{Kept, Placed, is_elsewhere};
-use super::{CaiView, LiveStream, defaults_now, detach, with_driver};
+use super::{CaiView, IntoLiveStream, defaults_now, detach, with_driver};
 use crate::driver::{self, Context, Defaults, Driver, Pending, Place};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -15,7 +15,7 @@ impl CaiView {
     /// One event is recorded on the ready stream and waited for by `stream`; none if the data is ready
     /// there already. For consumers that do not look at the ready stream: work that is enqueued on
     /// `stream` from now on finds the data ready. The producer stream stays what it is. The new view keeps `stream`
-    /// alive. [`LiveStream::NONE`] changes nothing.
+    /// alive. [`LiveStream::NONE`](super::LiveStream::NONE) changes nothing.
     ///
     /// # Errors
     /// A [`Violation`] if no order can be made (a graph capture forbids it, another thread's per-thread stream), or the
@@ -29,8 +29,8 @@ impl CaiView {
     /// assert_eq!(view.ready(), Stream::None); // was ready everywhere, and stays so
     /// # Ok::<(), cai_dlpack::Error>(())
     /// ```
-    pub fn on<'s>(&self, stream: impl Into<LiveStream<'s>>) -> Result<Self, Error> {
-        let stream = stream.into();
+    pub fn on<'s>(&self, stream: impl IntoLiveStream<'s>) -> Result<Self, Error> {
+        let stream = stream.into_live_stream();
         let number = stream.for_memory(self.device())?;
         self.order(Request::Stream(number), SyncPolicy::Event)?;
         if self.ready_number() == Stream::None {

@@ -10,7 +10,7 @@ use super::in_context::InContext;
 use super::stream::number_of;
 use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
-use crate::protocol::device::{Access, Device, Flags};
+use crate::protocol::device::{Access, Device};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::view::{CaiView, Element, Owner, ViewMut};
 
@@ -208,17 +208,11 @@ fn describe<T: Element>(
     strides: Option<&[i64]>,
     slice: &CudaSlice<T>,
 ) -> Result<Descriptor, Violation> {
+    let device = Device::cuda(slice.ordinal() as i32);
+    let byte_offset = (offset as u64).saturating_mul(size_of::<T>() as u64);
     Descriptor::new(&RawTensor {
-        data,
-        byte_offset: (offset as u64).saturating_mul(size_of::<T>() as u64),
-        device_type: Device::CUDA,
-        device_id: slice.ordinal() as i32,
-        code: T::DTYPE.code(),
-        bits: T::DTYPE.bits(),
-        lanes: T::DTYPE.lanes(),
-        shape,
         strides,
-        flags: Flags::NONE,
+        ..RawTensor::new(data, device, T::DTYPE, shape).with_byte_offset(byte_offset)
     })
 }
 

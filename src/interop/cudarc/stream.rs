@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
-use crate::view::{Keeper, Kept, LiveStream};
+use crate::view::{IntoLiveStream, Keeper, Kept, LiveStream};
 
 /// Lets `?` convert cudarc's errors in functions that return [`Error`].
 impl From<cudarc::driver::DriverError> for Error {
@@ -60,6 +60,12 @@ impl Stream {
 impl<'a> From<&'a Arc<CudaStream>> for LiveStream<'a> {
     fn from(stream: &'a Arc<CudaStream>) -> Self {
         LiveStream::kept_by(plain_number(stream), stream)
+    }
+}
+
+impl<'a> IntoLiveStream<'a> for &'a Arc<CudaStream> {
+    fn into_live_stream(self) -> LiveStream<'a> {
+        self.into()
     }
 }
 

@@ -22,7 +22,7 @@ mod whole;
 
 use self::device::Used;
 use self::whole::Whole;
-use super::{CaiView, Kept, LiveStream, detach, memory_kind};
+use super::{CaiView, IntoLiveStream, Kept, detach, memory_kind};
 use crate::driver::MemoryKind;
 use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
@@ -33,14 +33,14 @@ use crate::protocol::stream::{Request, Stream, SyncPolicy};
 impl CaiView {
     /// Copies the elements, in C order, to new memory of the same kind: the device's, managed or pinned.
     ///
-    /// The copy is enqueued on `stream` after the data, and is ready there; for [`LiveStream::NONE`] it is enqueued
-    /// on the ready stream, or on the legacy default one if there is none. The producer's stream is made to wait
+    /// The copy is enqueued on `stream` after the data, and is ready there; for
+    /// [`LiveStream::NONE`](super::LiveStream::NONE) it is enqueued on the ready stream, or on the legacy default one if there is none. The producer's stream is made to wait
     /// for it; if that is unknown, or there is none, the source is kept until it has been read, and the caller orders
     /// the next write. Memory of the CPU, and pinned memory that is ready, is copied by the host, at once.
     ///
     /// The memory is freed after what `stream` holds when the last view or tensor of the copy ends; work on
-    /// other streams is the caller's to order before that. The copy keeps `stream` alive, and for [`LiveStream::NONE`]
-    /// what keeps the ready stream of this view: its owner.
+    /// other streams is the caller's to order before that. The copy keeps `stream` alive, and for
+    /// [`LiveStream::NONE`](super::LiveStream::NONE) what keeps the ready stream of this view: its owner.
     ///
     /// # Errors
     /// - `copy-refused` for memory of other devices than CUDA's, and for packed elements.
@@ -59,8 +59,8 @@ impl CaiView {
     /// }
     /// # let _ = snapshot;
     /// ```
-    pub fn copy_on<'s>(&self, stream: impl Into<LiveStream<'s>>) -> Result<Self, Error> {
-        let stream = stream.into();
+    pub fn copy_on<'s>(&self, stream: impl IntoLiveStream<'s>) -> Result<Self, Error> {
+        let stream = stream.into_live_stream();
         let request = Request::Stream(stream.for_memory(self.device())?);
         let used = match stream.number() {
             Stream::None => self.ready(),

@@ -5,6 +5,7 @@ use crate::driver::script::{self, Script, context};
 use crate::driver::{MemoryKind, PointerInfo};
 use crate::protocol::descriptor::{Descriptor, RawTensor};
 use crate::protocol::device::Device;
+use crate::view::LiveStream;
 use crate::view::Owner;
 use crate::view::streams::Streams;
 

@@ -19,19 +19,12 @@ pub fn view_of<T: Element + WithDType>(tensor: &Tensor) -> Result<CaiView> {
     let elements = cpu.as_slice::<T>()?;
     let shape: Vec<i64> = layout.dims().iter().map(|extent| *extent as i64).collect();
     let strides: Vec<i64> = layout.stride().iter().map(|stride| *stride as i64).collect();
-    let descriptor = Descriptor::new(&RawTensor {
-        data: elements.as_ptr().expose_provenance() as u64,
-        byte_offset: (layout.start_offset() * size_of::<T>()) as u64,
-        device_type: Device::CPU,
-        device_id: 0,
-        code: <T as Element>::DTYPE.code(),
-        bits: <T as Element>::DTYPE.bits(),
-        lanes: <T as Element>::DTYPE.lanes(),
-        shape: &shape,
-        strides: Some(&strides),
-        flags: Flags::READ_ONLY,
-    })
-    .map_err(Error::wrap)?;
+    let data = elements.as_ptr().expose_provenance() as u64;
+    let raw = RawTensor::new(data, Device::HOST, <T as Element>::DTYPE, &shape)
+        .with_byte_offset((layout.start_offset() * size_of::<T>()) as u64)
+        .with_elem_strides(&strides)
+        .with_flags(Flags::READ_ONLY);
+    let descriptor = Descriptor::new(&raw).map_err(Error::wrap)?;
     drop(storage);
     // SAFETY: the owner keeps the tensor, and the tensor its storage, which candle neither moves nor
     // writes once it is shared (in-place operations of candle want a `Var`); ready: it is the CPU's.

@@ -29,26 +29,23 @@ pub fn run(data: &[u8]) {
         1 => Some((0..shape.len()).map(|_| bytes.number()).collect::<Vec<_>>()),
         _ => Some(bytes.numbers(6)),
     };
-    let raw = RawTensor {
-        data: bytes.number().cast_unsigned(),
-        byte_offset: if bytes.flag() {
-            bytes.number().cast_unsigned()
-        } else {
-            0
-        },
-        device_type: bytes.one_of(&DEVICES),
-        device_id: i32::from(bytes.byte().cast_signed()) % 4,
-        code: if is_odd { bytes.byte() } else { dtype.code() },
-        bits: if is_odd { bytes.byte() } else { dtype.bits() },
-        lanes: if is_odd {
-            u16::from(bytes.byte())
-        } else {
-            dtype.lanes()
-        },
-        shape: &shape,
-        strides: strides.as_deref(),
-        flags: Flags::from_bits(u64::from(bytes.byte())),
+    let data = bytes.number().cast_unsigned();
+    let byte_offset = match bytes.flag() {
+        true => bytes.number().cast_unsigned(),
+        false => 0,
     };
+    let device = Device {
+        device_type: bytes.one_of(&DEVICES),
+        id: i32::from(bytes.byte().cast_signed()) % 4,
+    };
+    let mut raw = RawTensor::new(data, device, dtype, &shape).with_byte_offset(byte_offset);
+    if is_odd {
+        raw.code = bytes.byte();
+        raw.bits = bytes.byte();
+        raw.lanes = u16::from(bytes.byte());
+    }
+    raw.strides = strides.as_deref();
+    raw.flags = Flags::from_bits(u64::from(bytes.byte()));
     if let Ok(descriptor) = Descriptor::new(&raw) {
         check(&descriptor, &shape);
     }

@@ -82,19 +82,15 @@ pub fn run(data: &[u8]) {
     let Some(axes) = axes(bytes) else {
         return;
     };
-    let parts = Parts {
-        version,
-        typestr,
-        descr,
-        axes,
-        data: bytes.number().cast_unsigned(),
-        read_only: bytes.flag(),
-        stream: bytes.one_of(&[
+    let parts = Parts::new(bytes.number().cast_unsigned(), typestr, axes)
+        .with_version(version)
+        .with_descr(descr)
+        .with_read_only(bytes.flag())
+        .with_stream(bytes.one_of(&[
             Stream::None,
             Stream::LegacyDefault,
             Stream::PerThreadDefault,
-        ]),
-    };
+        ]));
     let Ok(interface) = CaiInterface::new(parts) else {
         return;
     };

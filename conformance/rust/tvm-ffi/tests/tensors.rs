@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cai_dlpack::CaiView;
 use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
 use cai_dlpack::protocol::device::Flags;
+use cai_dlpack::protocol::dtype::DType;
 use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::{LiveStream, Owner};
@@ -41,18 +42,11 @@ impl Drop for Ends {
 /// A transposed matrix, and whether it has been freed.
 fn transposed(flags: Flags) -> (CaiView, Arc<AtomicBool>) {
     let values = VALUES.to_vec();
-    let descriptor = Descriptor::new(&RawTensor {
-        data: values.as_ptr().expose_provenance() as u64,
-        byte_offset: 0,
-        device_type: 1,
-        device_id: 0,
-        code: 2,
-        bits: 32,
-        lanes: 1,
-        shape: &[3, 2],
-        strides: Some(&[1, 3]),
-        flags,
-    });
+    let data = values.as_ptr().expose_provenance() as u64;
+    let raw = RawTensor::new(data, Device::HOST, DType::F32, &[3, 2])
+        .with_elem_strides(&[1, 3])
+        .with_flags(flags);
+    let descriptor = Descriptor::new(&raw);
     let ended = Arc::new(AtomicBool::new(false));
     let owner = Owner::new(Ends(Arc::clone(&ended), values));
     // SAFETY: the owner keeps the values.
