@@ -519,6 +519,29 @@ fn managed_memory_that_other_devices_want(
     assert_eq!(script.count("cuCtxSynchronize"), 0);
 }
 
+/// A capture in any context that would be waited for refuses, not in the first alone.
+#[rstest]
+#[case::in_the_first(A2)]
+#[case::in_the_second(B1)]
+fn a_capture_in_any_context_that_is_waited_for_refuses(script: Script, #[case] captured: Stream) {
+    script
+        .managed(ARRAY)
+        .primary(0, CONTEXT_A)
+        .primary(1, CONTEXT_B)
+        .exclusive_managed(0)
+        .exclusive_managed(1)
+        .captured(captured, Capture::Active, 7);
+    let place = Place {
+        may_be_managed: true,
+        platform: Platform::HostReadable,
+        producers: [A2, B1],
+        ..PLACE
+    };
+    let refused = synchronize(&script, Stream::None, &place);
+    assert_eq!(rule(refused), Rule::CaptureHostWait);
+    assert_eq!(script.count("cuCtxSynchronize"), 0);
+}
+
 /// The legacy stream does not tell of the capture of a non-blocking stream: the producer's is asked, if it is of that
 /// context, and the one on which it works now.
 #[rstest]
