@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::ptr;
 
 use cai_dlpack::CaiView;
-use cai_dlpack::view::{DLManagedTensorVersioned, DlpackTensor, LiveStream, Managed};
+use cai_dlpack::view::{DLManagedTensorVersioned, DlpackTensor, IntoLiveStream, Managed};
 use tvm_ffi::tvm_ffi_sys::{TVMFFITensorFromDLPack, TVMFFITensorToDLPackVersioned};
 use tvm_ffi::{ObjectArc, ObjectRefCore, Tensor};
 
@@ -29,7 +29,7 @@ impl From<cai_dlpack::Error> for Error {
 /// What DLPack's rules refuse.
 pub fn view_of<'s>(
     tensor: &Tensor,
-    ready: impl Into<LiveStream<'s>>,
+    ready: impl IntoLiveStream<'s>,
 ) -> Result<CaiView, Error> {
     // SAFETY: borrowed for the call below.
     let handle = unsafe { ObjectArc::as_raw(Tensor::data(tensor)) };
@@ -56,7 +56,7 @@ pub fn view_of<'s>(
 /// Read-only data, and whatever else `to_dlpack_legacy` refuses; and what tvm-ffi does.
 pub fn tensor_of<'s>(
     view: &CaiView,
-    consumer: impl Into<LiveStream<'s>>,
+    consumer: impl IntoLiveStream<'s>,
 ) -> Result<Tensor, Error> {
     let managed = view.to_dlpack_legacy(consumer)?.into_raw();
     let mut handle = ptr::null_mut();
