@@ -412,7 +412,7 @@ def test_a_contradiction_about_writing_is_refused() -> None:
         assert cd.to_dlpack(obj, read_only=True, writable=False, max_version=(1, 0)) is not None
 
 
-@pytest.mark.parametrize("device", [(2, 1), (2, 0), (1, 3), (4, 0)])
+@pytest.mark.parametrize("device", [(2, 7), (2, 2**31 - 1), (1, 3), (4, 0)])
 def test_the_callers_own_name_of_the_device_is_named(device: tuple[int, int]) -> None:
     view = cd.view(np.zeros(3))
     found = refuse(lambda: cd.from_dlpack(view, device=device), BufferError)

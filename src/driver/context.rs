@@ -148,7 +148,7 @@ impl<'d> ContextGuard<'d> {
     }
 
     /// Makes the caller's context current again. Only here can that fail visibly.
-    pub(super) fn restore(&mut self) -> Result<(), DriverError> {
+    pub(crate) fn restore(&mut self) -> Result<(), DriverError> {
         if self.current == self.original && !self.is_shared {
             return Ok(());
         }

@@ -58,6 +58,11 @@ impl CopyPlan {
             .fold(1, u64::saturating_mul)
     }
 
+    /// Whether the source is in C order, and so one row.
+    pub(crate) fn is_one_row(&self) -> bool {
+        self.rows.extent == 1 && self.outer.is_empty()
+    }
+
     /// Returns the `at`-th rectangle, `at` below [`calls`](Self::calls), of a copy between these addresses.
     pub(crate) fn rectangle(&self, at: u64, to: u64, from: u64) -> Copy2d {
         let (mut rest, mut to, mut from) = (at, to, from);

@@ -160,6 +160,7 @@ functions! {
     free_pinned "cuMemFreeHost" "cuMemFreeHost" (u64);
     free "cuMemFree" "cuMemFree_v2" (u64);
     copy_async "cuMemcpyAsync" "cuMemcpyAsync" (u64, u64, usize, Handle);
+    copy_peer_async "cuMemcpyPeerAsync" "cuMemcpyPeerAsync" (u64, Handle, u64, Handle, usize, Handle);
     copy_2d_async "cuMemcpy2DAsync" "cuMemcpy2DAsync_v2" (*const Memcpy2d, Handle);
 }
 
@@ -694,6 +695,28 @@ impl Driver for Cuda {
         // SAFETY: the caller vouches for `nbytes` at both ends until the copy is done.
         check("cuMemcpyAsync", unsafe {
             call(to, from, nbytes as usize, stream_handle(stream))
+        })
+    }
+
+    unsafe fn copy_peer_async(
+        &self,
+        (to, there): (u64, Context),
+        (from, here): (u64, Context),
+        nbytes: u64,
+        stream: Stream,
+    ) -> Result<(), DriverError> {
+        let call = self.functions.copy_peer_async()?;
+        let [there, here] = [there, here].map(|context| handle(context.0));
+        // SAFETY: the caller vouches for `nbytes` at both ends until the copy is done.
+        check("cuMemcpyPeerAsync", unsafe {
+            call(
+                to,
+                there,
+                from,
+                here,
+                nbytes as usize,
+                stream_handle(stream),
+            )
         })
     }
 

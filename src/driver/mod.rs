@@ -316,6 +316,20 @@ pub(crate) trait Driver: Send + Sync {
         stream: Stream,
     ) -> Result<(), DriverError>;
 
+    /// Copies `nbytes` from memory of one device to memory of another, in stream order, whether or not the devices reach
+    /// each other's: `cuMemcpyAsync` does not copy memory of a pool between devices that do not. Each end has its memory's
+    /// context. Source: `cuMemcpyPeerAsync`.
+    ///
+    /// # Safety
+    /// - As [`copy_async`](Self::copy_async).
+    unsafe fn copy_peer_async(
+        &self,
+        to: (u64, Context),
+        from: (u64, Context),
+        nbytes: u64,
+        stream: Stream,
+    ) -> Result<(), DriverError>;
+
     /// Runs `function` on a thread of the driver, in stream order, unless the stream's work has failed before.
     /// Source: `cuLaunchHostFunc`.
     ///

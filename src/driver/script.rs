@@ -690,6 +690,22 @@ impl Driver for Script {
         Ok(())
     }
 
+    unsafe fn copy_peer_async(
+        &self,
+        (to, there): (u64, Context),
+        (from, here): (u64, Context),
+        nbytes: u64,
+        stream: Stream,
+    ) -> Result<(), DriverError> {
+        let [there, here] = [there, here].map(|context| context.0);
+        let stream = stream_name(stream);
+        let arguments = format!("{to:#x} {there:#x} {from:#x} {here:#x} {nbytes} {stream}");
+        let state = self.call("cuMemcpyPeerAsync", &arguments)?;
+        // SAFETY: this function's contract, for real memory; the copy is made at once.
+        unsafe { state.copy(to, from, nbytes) };
+        Ok(())
+    }
+
     unsafe fn host_function(
         &self,
         stream: Stream,

@@ -162,8 +162,21 @@ impl Device {
         if wanted == self || (is_managed(wanted) && is_managed(self)) {
             return Some(self);
         }
-        let gets_to_host = self.is_host_readable() || self.device_type == Self::CUDA;
-        (wanted == Self::HOST && gets_to_host).then_some(wanted)
+        let gets_there = match wanted.device_type {
+            Self::CUDA => wanted.id >= 0 && self.gets_to_cuda(),
+            _ => {
+                wanted == Self::HOST && (self.is_host_readable() || self.device_type == Self::CUDA)
+            }
+        };
+        gets_there.then_some(wanted)
+    }
+
+    /// Whether memory of this device can be copied to a CUDA device.
+    pub(crate) const fn gets_to_cuda(self) -> bool {
+        matches!(
+            self.device_type,
+            Self::CPU | Self::CUDA | Self::CUDA_HOST | Self::CUDA_MANAGED
+        )
     }
 }
 

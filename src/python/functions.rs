@@ -142,7 +142,7 @@ with_options! {
         obj: "ArrayLike",
     ] (
         /// The device for the data: "cpu", "cuda:1", a torch.device, or (type, id). None: where the array is. The
-        /// producer makes the transfer.
+        /// producer makes the transfer; if it refuses, this package copies.
         device: "DeviceLike | None" = None,
         /// Passed to the producer: True must copy, False must not.
         copy: "bool | None" = None,

@@ -377,7 +377,8 @@ signature! {
         stream: "StreamLike | None" = None,
         /// (1, 0) or later: a versioned tensor (1.3), else a legacy one.
         max_version: "tuple[int, int] | None" = None,
-        /// The view's own device, or (1, 0) for the CPU: without a copy if the host can read the memory, else a copy.
+        /// The view's own device; (1, 0) for the CPU: without a copy if the host can read the memory, else a copy; or
+        /// another CUDA device, by a copy.
         dl_device: "DeviceLike | None" = None,
         /// True makes a copy, False refuses an export that needs one.
         copy: "bool | None" = None,

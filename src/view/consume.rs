@@ -13,7 +13,7 @@
 
 use super::streams::{Kept, Placed, thread_of};
 use super::{CaiView, IntoLiveStream, stats, with_driver};
-use crate::driver::{self, Back, Defaults, Done, Pending, Place};
+use crate::driver::{self, Back, Context, Defaults, Done, Pending, Place};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
@@ -137,27 +137,40 @@ impl CaiView {
         stream: Stream,
         policy: SyncPolicy,
     ) -> Result<ConsumeGuard, Error> {
-        let consumer = self.consumer(stream, self.producer_moved()?, policy);
-        self.consume_back(consumer, self.back(consumer)?)
+        let consumer = self.consumer(self.placed(stream), self.producer_moved()?, policy);
+        self.consume_back(consumer, self.back(consumer)?, self.place())
     }
 
     /// Like [`consume_with`](Self::consume_with), for work that no capture can hold: `stream` enters none. `moved` is
     /// where the producer works ([`producer_moved`](Self::producer_moved)), until
-    /// [`finish_at_once`](ConsumeGuard::finish_at_once).
+    /// [`finish_at_once`](ConsumeGuard::finish_at_once). A default stream is that of `context`, if one is given, and not
+    /// of the memory's.
     pub(super) fn consume_uncaptured(
         &self,
         stream: Stream,
+        context: Option<Context>,
         moved: Option<Placed>,
         policy: SyncPolicy,
     ) -> Result<ConsumeGuard, Error> {
         check_thread(self.streams.placed_producer())?;
-        self.consume_back(self.consumer(stream, moved, policy), None)
+        let (placed, place) = match context {
+            None => (self.placed(stream), self.place()),
+            Some(context) => {
+                let requested = Defaults::Of(context);
+                let place = Place {
+                    requested,
+                    ..self.place()
+                };
+                (Placed::here(stream).of(requested), place)
+            }
+        };
+        self.consume_back(self.consumer(placed, moved, policy), None, place)
     }
 
-    /// Asks what `stream` means to the calling thread now, for a guard.
-    fn consumer(&self, stream: Stream, moved: Option<Placed>, policy: SyncPolicy) -> Consumer {
+    /// Decides about a guard for a stream as it is placed now.
+    fn consumer(&self, placed: Placed, moved: Option<Placed>, policy: SyncPolicy) -> Consumer {
         let mut consumer = Consumer {
-            placed: self.placed(stream),
+            placed,
             edge: ReturnEdge::Unknown,
             moved,
             policy,
@@ -181,10 +194,15 @@ impl CaiView {
         Ok(edge)
     }
 
-    fn consume_back(&self, consumer: Consumer, back: Option<Back>) -> Result<ConsumeGuard, Error> {
+    fn consume_back(
+        &self,
+        consumer: Consumer,
+        back: Option<Back>,
+        place: Place,
+    ) -> Result<ConsumeGuard, Error> {
         let (request, policy) = (Request::Stream(consumer.placed.stream), consumer.policy);
-        if self.needs_order(request, policy) {
-            let (ready, place) = (self.ready_number(), self.place());
+        let ready = self.ready_number();
+        if driver::needed(ready, request, &place, policy) {
             with_driver(|driver| {
                 driver::order_within(driver, ready, request, back, &place, policy)
             })?;
@@ -199,7 +217,7 @@ impl CaiView {
         stream: Stream,
         policy: SyncPolicy,
     ) -> Result<(Consumer, Option<Pending>), Error> {
-        let consumer = self.consumer(stream, self.producer_moved()?, policy);
+        let consumer = self.consumer(self.placed(stream), self.producer_moved()?, policy);
         let (request, back) = (Request::Stream(stream), self.back(consumer)?);
         if !self.needs_order(request, policy) {
             return Ok((consumer, None));

@@ -92,10 +92,10 @@ fn one_read_only_statement_is_enough() {
     }
 }
 
-/// An export is of the same device, of managed memory whatever its id, or a copy in host memory.
+/// An export is of the same device, of managed memory whatever its id, or a copy in host memory or on a CUDA device.
 #[cfg(feature = "pyo3")]
 #[test]
-fn an_export_stays_or_goes_to_the_host() {
+fn an_export_stays_or_goes_to_the_host_or_a_device() {
     let devices = (1..=18).flat_map(|device_type| [0, 1].map(|id| Device { device_type, id }));
     let devices: Vec<_> = devices.collect();
     for (own, wanted) in devices
@@ -113,6 +113,9 @@ fn an_export_stays_or_goes_to_the_host() {
         let expected = match () {
             () if own == wanted || is_managed == [true; 2] => Some(own),
             () if wanted == Device::HOST && copied.contains(&own.device_type) => Some(wanted),
+            () if wanted.device_type == Device::CUDA && copied[..4].contains(&own.device_type) => {
+                Some(wanted)
+            }
             () => None,
         };
         assert_eq!(own.exported_on(wanted), expected, "{own:?} {wanted:?}");

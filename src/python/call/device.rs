@@ -71,6 +71,51 @@ pub(crate) fn named(value: &Bound<'_, PyAny>, field: Field) -> PyResult<Option<D
     of_kind(&kind, id)?.map(Some).ok_or_else(refused)
 }
 
+/// Returns the device of the tensor that is exported to a requested one; `refused` makes the refusal with its hint.
+///
+/// # Errors
+/// The refusal, if the data does not get there, or this machine has no such device; the driver's.
+#[inline(always)]
+pub(crate) fn exported(
+    own: Device,
+    wanted: Device,
+    refused: impl FnOnce(String) -> Violation,
+) -> PyResult<Device> {
+    if wanted == own {
+        return Ok(own);
+    }
+    match transferred(own, wanted)? {
+        Ok(device) => Ok(device),
+        Err(hint) => Err(refused(hint).into()),
+    }
+}
+
+/// Whether data gets from one device to another, which this machine has.
+///
+/// # Errors
+/// The driver's.
+pub(crate) fn gets_to(own: Device, wanted: Device) -> Result<bool, DriverError> {
+    transferred(own, wanted).map(|found| found.is_ok())
+}
+
+/// Returns the device of the tensor, or why there is none.
+#[cold]
+fn transferred(own: Device, wanted: Device) -> Result<Result<Device, String>, DriverError> {
+    let (device_type, id) = (own.device_type, own.id);
+    let Some(device) = own.exported_on(wanted) else {
+        return Ok(Err(format!("the data is on ({device_type}, {id})")));
+    };
+    if device == own || device.device_type != Device::CUDA {
+        return Ok(Ok(device));
+    }
+    match detach(|| driver::driver()?.device_count()) {
+        Ok(count) if wanted.id < count => Ok(Ok(device)),
+        Ok(count) => Ok(Err(format!("devices of CUDA here: {count}"))),
+        Err(error) if error.is_absent() => Ok(Err(error.to_string())),
+        Err(error) => Err(error),
+    }
+}
+
 /// Reads the id after the colon: digits alone.
 fn index(text: &str) -> Option<i32> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

@@ -448,13 +448,11 @@ fn target(dl_device: &Bound<'_, PyAny>, own: Device) -> PyResult<Device> {
 
 /// Returns the device of the tensor for a requested one.
 fn exported(wanted: Device, own: Device, dl_device: &Bound<'_, PyAny>) -> PyResult<Device> {
-    own.exported_on(wanted).ok_or_else(|| {
+    let refused = |hint| {
         let field = Field::Argument("dl_device");
-        let hint = format!("the data is on ({}, {})", own.device_type, own.id);
-        Violation::new(Rule::TransferRefused, field, repr(dl_device))
-            .with_hint(hint)
-            .into()
-    })
+        Violation::new(Rule::TransferRefused, field, repr(dl_device)).with_hint(hint)
+    };
+    device::exported(own, wanted, refused)
 }
 
 fn wants_copy(copy: &Bound<'_, PyAny>) -> PyResult<bool> {

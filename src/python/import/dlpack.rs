@@ -6,7 +6,7 @@
 use std::mem::MaybeUninit;
 
 use once_cell::race::OnceBox;
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
 use pyo3::{Borrowed, ffi};
@@ -550,6 +550,14 @@ fn drop_keyword(
         return Ok(Some(StreamHonoured::No));
     }
     Err(error)
+}
+
+/// Whether a producer has raised this since it does not export to the requested device: by a `BufferError`, as the array
+/// API has it, or since it takes no `dl_device`.
+pub(crate) fn is_refused_device(py: Python<'_>, error: &PyErr) -> bool {
+    let takes_none = || names_keyword(&error.value(py).to_string(), "dl_device");
+    error.is_instance_of::<PyBufferError>(py)
+        || (error.is_instance_of::<PyTypeError>(py) && takes_none())
 }
 
 /// Whether an error's text names this keyword as a whole word.

@@ -21,6 +21,7 @@ use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Access, Device, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
+use crate::python::call::device;
 use crate::python::call::options::{Check, Options};
 use crate::python::capsule;
 use crate::python::class::beside::Beside;
@@ -38,8 +39,8 @@ use crate::python::import::known_types::TypeFacts;
 use crate::python::import::notice::warn_of;
 use crate::python::import::traits::Traits;
 use crate::python::import::{
-    array_interface, cai, cai_dict, dlpack, exchange, known_types, masked_array, state, undeclared,
-    why_not,
+    array_interface, cai, cai_dict, dlpack, exchange, known_types, masked_array, object, state,
+    undeclared, why_not,
 };
 use crate::view;
 use crate::view::{CaiView, Owner, Transfer};
@@ -388,13 +389,67 @@ pub(crate) fn by_dlpack<'py>(
         dlpack::check_has_dlpack(object, facts.traits)?;
         match offer_of_object(object, facts, request, options) {
             Ok(offer) => offer,
-            Err(refused) => {
-                memory.write(refused_by_numpy(object, refused, request, options)?);
-                return Ok(());
-            }
+            Err(refused) => match transferred(object, facts, &refused, request, options)? {
+                Some(offer) => {
+                    release::drop_now(refused);
+                    offer
+                }
+                None => {
+                    memory.write(refused_by_numpy(object, refused, request, options)?);
+                    return Ok(());
+                }
+            },
         }
     };
     claim(memory, offer, options)
+}
+
+/// Asks a view of the object for the tensor on another device, if the producer has refused that device; `None` if it has
+/// refused something else, or the view does not get there either.
+///
+/// # Errors
+/// Those of [`offer_of_view`]; an interrupt.
+#[cold]
+fn transferred<'py>(
+    object: &Bound<'py, PyAny>,
+    facts: TypeFacts,
+    refused: &PyErr,
+    request: DlpackArguments,
+    options: &Options<'_, 'py>,
+) -> PyResult<Option<Offer<'py>>> {
+    let py = object.py();
+    let Some(wanted) = request.device.filter(|_| request.copy != Some(false)) else {
+        return Ok(None);
+    };
+    if facts.traits.intersects(Traits::OURS) || !dlpack::is_refused_device(py, refused) {
+        return Ok(None);
+    }
+    let import = Options {
+        producer: options.producer,
+        strict: options.strict,
+        ..Options::default()
+    };
+    let view = match object::new_view(object, &import) {
+        Ok(view) => view.cast_into::<PyCaiView>()?,
+        Err(error) if error.is_instance_of::<PyException>(py) => {
+            release::drop_now(error);
+            return Ok(None);
+        }
+        Err(interrupt) => return Err(interrupt),
+    };
+    let own = view.get().view().device();
+    if own == wanted || !device::gets_to(own, wanted)? {
+        return Ok(None);
+    }
+    // The producer's stream is of its own device.
+    let stream = request.stream.filter(|_| !request.is_producers);
+    let request = DlpackArguments {
+        stream,
+        is_producers: false,
+        ..request
+    };
+    let facts = known_types::facts_of(&view)?;
+    offer_of_view(&view, facts, request, options, Access::Unknown).map(Some)
 }
 
 #[inline(always)]
@@ -428,15 +483,17 @@ fn offer_of_view<'py>(
     if let Some(wanted) = request.device {
         // By the name of the caller's argument, which `__dlpack__` has another one for.
         let own = view.get().view().device();
-        if own.exported_on(wanted).is_none() {
+        let device = device::exported(own, wanted, |hint| {
             let found = format_args!("({}, {})", wanted.device_type, wanted.id);
-            let refused = Violation::new(Rule::TransferRefused, Field::Argument("device"), found);
-            let hint = format!("the data is on ({}, {})", own.device_type, own.id);
-            return Err(refused.with_hint(hint).into());
-        }
+            let field = Field::Argument("device");
+            Violation::new(Rule::TransferRefused, field, found).with_hint(hint)
+        })?;
         let descriptor = view.get().view().descriptor();
-        let is_copied = wanted == Device::HOST && !own.is_host_readable();
-        let is_refused = is_copied && !Transfer::can_copy_to_host(descriptor);
+        let is_refused = match device {
+            _ if device == own => false,
+            Device::HOST => !own.is_host_readable() && !Transfer::can_copy_to_host(descriptor),
+            _ => !Transfer::can_copy_to(descriptor, device),
+        };
         if is_refused && request.copy.is_none() && descriptor.cai_only().is_none() {
             let field = Field::Argument("device");
             return Err(not_copied_to(field, wanted, descriptor.borrowed()).into());

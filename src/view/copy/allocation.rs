@@ -2,7 +2,6 @@
 
 use crate::driver::{ContextGuard, Driver, DriverError, Place};
 use crate::error::Error;
-use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Capture, Stream};
@@ -18,15 +17,15 @@ pub(super) struct Allocation {
 }
 
 impl Allocation {
-    /// Allocates memory of the array's kind, at its place, of the size of its elements in C order. `used` is where it
-    /// will be used, whose context is current: the memory's, if that is on no stream.
+    /// Allocates `nbytes` of the kind of memory that `device` is, at `place`. `used` is where it will be used, whose
+    /// context is current: the memory's, if that is on no stream.
     ///
     /// # Errors
     /// The driver's refusal; `capture-consumer`, which names `field`, if a capture of the stream has begun while the host
     /// waited for memory.
     pub(super) fn new(
         driver: &'static dyn Driver,
-        like: &Descriptor,
+        (device, nbytes): (Device, u64),
         place: &Place,
         used: Use,
         field: Field,
@@ -36,7 +35,7 @@ impl Allocation {
             Some(stream) => refuse_capture(driver, stream, field),
             None => Ok(()),
         };
-        let allocate = || allocate(driver, like, place, used);
+        let allocate = || allocate(driver, device, nbytes, place, used);
         let block = keep::with_room(driver, place, used, may_go_on, allocate)?;
         keep::start_for(&block);
         Ok(Self {
@@ -89,12 +88,12 @@ pub(super) fn refuse_capture(
 
 fn allocate(
     driver: &'static dyn Driver,
-    like: &Descriptor,
+    device: Device,
+    nbytes: u64,
     place: &Place,
     used: Use,
 ) -> Result<Block, DriverError> {
-    let nbytes = like.nbytes();
-    let memory = match like.device().device_type {
+    let memory = match device.device_type {
         Device::CUDA_MANAGED => Memory::Managed,
         Device::CUDA_HOST => Memory::Pinned,
         _ => Memory::Device,
@@ -110,8 +109,16 @@ fn allocate(
     }
     // A copy for no stream has made the memory's context current.
     let enter = |_| ContextGuard::of_memory(driver, place);
-    let _current = used.stream().map(enter).transpose()?;
-    keep::allocate(driver, memory, nbytes, used)
+    let current = used.stream().map(enter).transpose()?;
+    let block = keep::allocate(driver, memory, nbytes, used)?;
+    // What follows is enqueued in the context of before.
+    match current.map_or(Ok(()), |mut current| current.restore()) {
+        Ok(()) => Ok(block),
+        Err(refused) => {
+            keep::end(block);
+            Err(refused)
+        }
+    }
 }
 
 /// Whether memory of the device's pool has the same streams as other memory there: it belongs to no context, so that

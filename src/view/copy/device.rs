@@ -1,4 +1,4 @@
-//! Copies to memory of the same kind: of the device, managed, pinned.
+//! Copies to memory of a device, managed and pinned memory: of the same kind, or to another device.
 
 use std::ffi::c_void;
 
@@ -6,37 +6,55 @@ use super::allocation::{Allocation, refuse_capture};
 use super::host::{HostBlock, gather, unit};
 use super::whole::{Whole, view_of};
 use crate::driver::{
-    self, ContextGuard, CopyPlan, Driver, DriverError, Place, PrivateStream, copy_strided,
+    self, Context, ContextGuard, CopyPlan, Driver, DriverError, Place, PrivateStream, copy_strided,
 };
 use crate::error::Error;
 use crate::protocol::device::Device;
-use crate::protocol::rule::Field;
+use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
 use crate::view::keep::{self, Use};
 use crate::view::streams::Placed;
 use crate::view::{CaiView, Kept, Owner};
 
-/// Copies to memory of the same kind: on the stream that `request` names; if it names none, finished.
+/// Copies to memory of `device`, the array's own or a CUDA device: on the stream that `request` names; if it names none,
+/// finished.
 pub(super) fn copy(
     view: &CaiView,
     whole: &Whole,
+    device: Device,
     request: Request,
     policy: SyncPolicy,
     stream: Used,
 ) -> Result<CaiView, Error> {
     let source = view.descriptor();
     let Some(plan) = CopyPlan::new(source.shape(), &whole.byte_strides, whole.itemsize) else {
-        let empty = whole.at(0, view.device(), source)?;
+        let empty = whole.at(0, device, source)?;
         // SAFETY: there is no memory to own.
         return Ok(unsafe { view_of(empty, Stream::None, Owner::new(())) });
     };
     let driver = driver::driver()?;
+    let is_elsewhere = device != view.device();
+    let place = match is_elsewhere {
+        true => {
+            keep_context(driver, device.id)?;
+            Place::cuda(device.id, 0)
+        }
+        false => view.place(),
+    };
+    let staged = match view.device().device_type {
+        Device::CPU => Some(stage(view, &plan, policy)?),
+        _ => None,
+    };
     let copy = Copy {
         driver,
         view,
         whole,
         plan,
         used: stream,
+        device,
+        place,
+        is_elsewhere,
+        staged,
     };
     match request {
         Request::Stream(Stream::None) => copy.on(named(view.ready_number()), policy),
@@ -60,6 +78,35 @@ struct Copy<'a> {
     whole: &'a Whole,
     plan: CopyPlan,
     used: Used,
+    /// What the copy will be memory of.
+    device: Device,
+    /// Where it will be; the default streams are those of the consumer.
+    place: Place,
+    /// Whether the copy goes to another device.
+    is_elsewhere: bool,
+    /// The elements of an array on the CPU.
+    staged: Option<HostBlock>,
+}
+
+/// Has the primary context of a device stay, if it is not active: no array that is there does that for the copy. It is kept
+/// for good, as the CUDA runtime keeps it from its first call on.
+fn keep_context(driver: &dyn Driver, ordinal: i32) -> Result<(), DriverError> {
+    if !driver.primary_context_active(ordinal)? {
+        driver.primary_context_retain(ordinal)?;
+    }
+    Ok(())
+}
+
+/// Copies an array on the CPU, in C order, to memory of this library's: when the driver reads it is not told, and the caller
+/// may write to the array at once.
+fn stage(view: &CaiView, plan: &CopyPlan, policy: SyncPolicy) -> Result<HostBlock, Error> {
+    let source = view.descriptor();
+    let block = HostBlock::new(source.nbytes())?;
+    view.order(Request::Host, policy)?;
+    // SAFETY: the block has room for every element in C order, and the source's elements are there, ready, readable on the
+    // host, and not written but by atomic operations (`CaiView::new`).
+    unsafe { gather(plan, unit(source), block.address(), source.data()) };
+    Ok(block)
 }
 
 /// What belongs to the streams of a copy but not to their numbers.
@@ -75,10 +122,23 @@ pub(super) struct Used {
 impl Copy<'_> {
     /// Copies on `stream`, where the copy is ready, and whose later work its end follows.
     fn on(self, stream: Stream, policy: SyncPolicy) -> Result<CaiView, Error> {
-        let _current = ContextGuard::of_stream(self.driver, stream, &self.view.place())?;
+        let mut current = ContextGuard::of_stream(self.driver, stream, &self.place)?;
+        let made = self.on_current(stream, policy)?;
+        current.restore()?;
+        Ok(made)
+    }
+
+    /// As [`on`](Self::on), in the stream's context, which is current.
+    fn on_current(mut self, stream: Stream, policy: SyncPolicy) -> Result<CaiView, Error> {
+        let context = match self.is_elsewhere {
+            true => self.check_device(stream)?,
+            false => None,
+        };
         refuse_capture(self.driver, stream, Field::Argument("copy"))?;
         let moved = self.used.moved;
-        let guard = self.view.consume_uncaptured(stream, moved, policy)?;
+        let guard = self
+            .view
+            .consume_uncaptured(stream, context, moved, policy)?;
         let used = Use::new(self.driver, Some(stream))?;
         let mut allocation = self.allocate(used)?;
         allocation.keep(self.used.kept.clone());
@@ -111,14 +171,23 @@ impl Copy<'_> {
     fn finished(self, request: Request) -> Result<CaiView, Error> {
         let place = Place {
             // A consumer that names no stream is on the device; a device that wants managed memory to itself has it.
-            may_be_managed: request == Request::Host && self.view.place().may_be_managed,
+            may_be_managed: request == Request::Host
+                && !self.is_elsewhere
+                && self.view.place().may_be_managed,
             ..self.view.place()
         };
         let ready = self.view.ready_number();
         if driver::needed(ready, Request::Host, &place, SyncPolicy::Event) {
             driver::synchronize(self.driver, ready, &place)?;
         }
-        let _current = ContextGuard::of_memory(self.driver, &place)?;
+        let mut current = ContextGuard::of_memory(self.driver, &self.place)?;
+        let made = self.finished_current(&place)?;
+        current.restore()?;
+        Ok(made)
+    }
+
+    /// As [`finished`](Self::finished), of data that is ready, in the context of the copy's memory, which is current.
+    fn finished_current(mut self, place: &Place) -> Result<CaiView, Error> {
         let used = Use::new(self.driver, None)?;
         let allocation = self.allocate(used)?;
         if self.is_host_work() {
@@ -136,25 +205,53 @@ impl Copy<'_> {
         }
         copied?;
         if place.may_be_managed {
-            driver::synchronize(self.driver, Stream::None, &place)?;
+            driver::synchronize(self.driver, Stream::None, place)?;
         }
         self.made(allocation, Stream::None)
     }
 
+    fn nbytes(&self) -> u64 {
+        self.view.descriptor().nbytes()
+    }
+
     fn allocate(&self, used: Use) -> Result<Allocation, Error> {
-        let (view, place) = (self.view.descriptor(), self.view.place());
-        Allocation::new(self.driver, view, &place, used, Field::Argument("copy"))
+        let field = Field::Argument("copy");
+        Allocation::new(
+            self.driver,
+            (self.device, self.nbytes()),
+            &self.place,
+            used,
+            field,
+        )
+    }
+
+    /// Refuses a stream of another device than the copy's; returns its context, which is current.
+    fn check_device(&self, stream: Stream) -> Result<Option<Context>, Error> {
+        let ordinal = self.driver.current_device()?;
+        if ordinal != self.device.id {
+            let found = format_args!("{stream}, of device {ordinal}");
+            let refused = Violation::new(Rule::StreamDevice, Field::Argument("stream"), found);
+            let hint = format!("the copy is made on a stream of {}", self.device);
+            return Err(refused.with_hint(hint).into());
+        }
+        Ok(self.driver.current_context()?)
     }
 
     /// Whether the host copies, as the driver would keep it waiting: "for transfers from any host memory to any host
     /// memory, the function is fully synchronous with respect to the host" (driver API, API synchronization behavior).
     fn is_host_work(&self) -> bool {
-        self.view.device().device_type == Device::CUDA_HOST
+        self.device.device_type == Device::CUDA_HOST
+    }
+
+    /// Whether the copy is between the memories of two devices.
+    fn is_between_devices(&self) -> bool {
+        self.is_elsewhere && !self.used.may_host_write
     }
 
     /// Whether the copy is enqueued by one call of the driver.
     fn is_one_call(&self) -> bool {
-        self.is_host_work() || self.plan.calls() == 1
+        let is_packed = !self.is_between_devices() || self.plan.is_one_row();
+        self.is_host_work() || self.staged.is_some() || (self.plan.calls() == 1 && is_packed)
     }
 
     /// Copies by the host, now, to memory that nothing uses.
@@ -177,6 +274,17 @@ impl Copy<'_> {
     /// The source's memory stays until the work of `stream` is done.
     unsafe fn enqueue(&self, allocation: &Allocation, stream: Stream) -> Result<(), Error> {
         let (to, from) = (allocation.pointer(), self.view.descriptor().data());
+        if let Some(staged) = &self.staged {
+            let nbytes = self.nbytes();
+            // SAFETY: both have the size of the elements; the block is kept until the stream has read it, as is said of
+            // the source, and the allocation outlives its work.
+            unsafe { self.driver.copy_async(to, staged.address(), nbytes, stream) }?;
+            return Ok(());
+        }
+        if self.is_between_devices() {
+            // SAFETY: this function's contract.
+            return unsafe { self.enqueue_between(to, stream) };
+        }
         if !self.is_host_work() {
             // SAFETY: the allocation has the size of every element in C order and outlives its work, since its end
             // comes after what the stream holds; the source outlives it by this function's contract.
@@ -196,10 +304,50 @@ impl Copy<'_> {
         Ok(unsafe { job.enqueue(self.driver, stream) }?)
     }
 
+    /// Enqueues the copy to the memory at `to`, of another device: elements that are not in C order are packed on their own
+    /// device first.
+    ///
+    /// # Safety
+    /// Those of [`enqueue`](Self::enqueue).
+    unsafe fn enqueue_between(&self, to: u64, stream: Stream) -> Result<(), Error> {
+        let (driver, source) = (self.driver, self.view.descriptor());
+        let place = self.view.place();
+        let context = |place: &Place| {
+            let mut there = ContextGuard::of_memory(driver, place)?;
+            let context = driver.current_context()?;
+            there.restore().map(|()| context)
+        };
+        let (Some(there), Some(here)) = (
+            context(&Place::cuda(self.place.ordinal, to))?,
+            context(&place)?,
+        ) else {
+            return Err(DriverError::new("cuCtxGetCurrent", 201).into());
+        };
+        let mut from = source.data();
+        let packed;
+        if !self.plan.is_one_row() {
+            packed = self.allocate_beside(&place, stream)?;
+            // SAFETY: the allocation has the size of every element in C order, and its end comes after what the stream
+            // holds; the source outlives it by this function's contract.
+            unsafe { copy_strided(driver, &self.plan, packed.pointer(), from, stream) }?;
+            from = packed.pointer();
+        }
+        // SAFETY: both ends have every element in C order, and stay until the stream is done with them.
+        unsafe { driver.copy_peer_async((to, there), (from, here), self.nbytes(), stream) }?;
+        Ok(())
+    }
+
+    /// Allocates memory of the source's device for its elements in C order, for work on `stream`.
+    fn allocate_beside(&self, place: &Place, stream: Stream) -> Result<Allocation, Error> {
+        let memory = (self.view.device(), self.nbytes());
+        let used = Use::new(self.driver, Some(stream))?;
+        Allocation::new(self.driver, memory, place, used, Field::Argument("copy"))
+    }
+
     /// Copies ready data by the host, now, and returns where the copy is ready: on `stream` if that may still use the
     /// memory, which is written in its order then, out of memory of the CPU.
     fn gather_for(&self, allocation: &Allocation, stream: Stream) -> Result<Stream, Error> {
-        let nbytes = self.view.descriptor().nbytes();
+        let nbytes = self.nbytes();
         let bytes = CopyPlan::new(&[nbytes.cast_signed()], &[1], 1);
         let Some(plan) = bytes.filter(|_| allocation.is_in_use()) else {
             self.gather(allocation);
@@ -221,14 +369,17 @@ impl Copy<'_> {
     }
 
     /// Keeps the source's owner until `stream`, whose context is current, has read it: nothing else orders its end.
-    fn keep_source(&self, stream: Stream) {
-        keep::by_stream(self.driver, stream, self.view.owner(), self.view.device());
+    fn keep_source(&mut self, stream: Stream) {
+        match self.staged.take() {
+            Some(block) => keep::by_stream(self.driver, stream, &Owner::new(block), Device::HOST),
+            None => keep::by_stream(self.driver, stream, self.view.owner(), self.view.device()),
+        }
     }
 
     /// Makes the view of the copy.
     fn made(&self, allocation: Allocation, ready: Stream) -> Result<CaiView, Error> {
-        let (device, source) = (self.view.device(), self.view.descriptor());
-        let descriptor = self.whole.at(allocation.pointer(), device, source)?;
+        let source = self.view.descriptor();
+        let descriptor = self.whole.at(allocation.pointer(), self.device, source)?;
         // SAFETY: the allocation owns the memory, which is written on `ready`, or has been.
         Ok(unsafe { view_of(descriptor, ready, Owner::new(allocation)) })
     }

@@ -59,5 +59,6 @@ fn on_stream(
     let enter = || ContextGuard::of_memory(driver, &place);
     let _home = is_of_host.then(enter).transpose()?;
     let used = Use::new(driver, (!is_of_host).then_some(stream))?;
-    Allocation::new(driver, prototype, &place, used, Field::ExchangeApi)
+    let memory = (prototype.device(), prototype.nbytes());
+    Allocation::new(driver, memory, &place, used, Field::ExchangeApi)
 }

@@ -1,4 +1,4 @@
-//! Copies: to memory of the same kind, and to the CPU.
+//! Copies: to memory of the same kind, to another device, and to the CPU.
 //!
 //! | from | to | the copy runs | ready |
 //! |---|---|---|---|
@@ -6,6 +6,8 @@
 //! | | for a consumer that names no stream | on a stream of ours, once the data is ready; the host waits | now |
 //! | pinned memory | the same kind | by the host, in the order of the consumer's stream | on the consumer's stream |
 //! | | ready, or for a consumer that names no stream | by the host, once the data is ready | now |
+//! | memory of the CPU, of another device, pinned, managed | a device | on the consumer's stream, after the data; elements of the CPU are first copied aside by the host | on the consumer's stream |
+//! | | for a consumer that names no stream | on a stream of ours, once the data is ready; the host waits | now |
 //! | device memory | the CPU | on a stream of ours; the host waits | now |
 //! | memory that the host reads | the CPU | by the host, once the data is ready | now |
 //!
@@ -102,11 +104,13 @@ pub(crate) enum Transfer {
     Alike,
     /// To memory of the CPU.
     ToHost,
+    /// To memory of this CUDA device, which is not the array's.
+    ToDevice(i32),
 }
 
 impl Transfer {
     /// Chooses the copy for `copy=` and `dl_device=` of `__dlpack__`; `None` if the data itself will do. `wanted`
-    /// is the device that was asked for, already found to be the data's own or the CPU.
+    /// is the device that was asked for, already found to be one that the data gets to.
     ///
     /// # Errors
     /// `copy-needed` if `copy=False` was asked and there is no other way; `copy-refused` for memory that
@@ -116,7 +120,7 @@ impl Transfer {
         wanted: Device,
         asked: Option<bool>,
     ) -> Result<Option<Self>, Violation> {
-        let shareable = wanted != Device::HOST || own.is_host_readable();
+        let shareable = wanted == own || (wanted == Device::HOST && own.is_host_readable());
         match asked {
             None | Some(false) if shareable => Ok(None),
             Some(false) => {
@@ -137,6 +141,9 @@ impl Transfer {
         let is_copied_to_host = own.device_type == Device::CUDA || own.is_host_readable();
         match wanted {
             Device::HOST if is_copied_to_host => Ok(Self::ToHost),
+            _ if wanted != own && wanted.device_type == Device::CUDA && own.gets_to_cuda() => {
+                Ok(Self::ToDevice(wanted.id))
+            }
             _ if own.is_cuda_accessible() => Ok(Self::Alike),
             _ => Err(refused(own)),
         }
@@ -145,12 +152,17 @@ impl Transfer {
     /// Whether an array can be copied to memory of its own kind, as far as its description tells.
     #[cfg(feature = "pyo3")]
     pub(crate) fn can_copy(source: &Descriptor) -> bool {
-        Self::of(source.device(), source.device()).is_ok() && Whole::of(source).is_ok()
+        Self::can_copy_to(source, source.device())
+    }
+
+    /// Whether an array can be copied to memory of `wanted`, as far as its description tells.
+    pub(crate) fn can_copy_to(source: &Descriptor, wanted: Device) -> bool {
+        Self::of(source.device(), wanted).is_ok() && Whole::of(source).is_ok()
     }
 
     /// Whether an array can be copied to the CPU, as far as its description tells.
     pub(crate) fn can_copy_to_host(source: &Descriptor) -> bool {
-        Self::of(source.device(), Device::HOST).is_ok() && Whole::of(source).is_ok()
+        Self::can_copy_to(source, Device::HOST)
     }
 
     /// Makes the copy: a view of memory that is not shared, ready for the stream or host that `request` names.
@@ -184,7 +196,10 @@ impl Transfer {
             may_host_write: kind != Some(MemoryKind::Device),
         };
         detach(|| match self {
-            Self::Alike => device::copy(view, &whole, request, policy, used),
+            Self::Alike => device::copy(view, &whole, view.device(), request, policy, used),
+            Self::ToDevice(id) => {
+                device::copy(view, &whole, Device::cuda(id), request, policy, used)
+            }
             Self::ToHost => host::copy(view, &whole, policy),
         })
     }

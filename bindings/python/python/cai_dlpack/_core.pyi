@@ -344,7 +344,8 @@ class CaiView:
         max_version : tuple[int, int] | None, default None
             (1, 0) or later: a versioned tensor (1.3), else a legacy one.
         dl_device : DeviceLike | None, default None
-            The view's own device, or (1, 0) for the CPU: without a copy if the host can read the memory, else a copy.
+            The view's own device; (1, 0) for the CPU: without a copy if the host can read the memory, else a copy; or
+            another CUDA device, by a copy.
         copy : bool | None, default None
             True makes a copy, False refuses an export that needs one.
 
@@ -833,7 +834,7 @@ def from_dlpack(
         An array with ``__dlpack__`` and ``__dlpack_device__``, or a DLPack capsule.
     device : DeviceLike | None, default None
         The device for the data: "cpu", "cuda:1", a torch.device, or (type, id). None: where the array is. The
-        producer makes the transfer.
+        producer makes the transfer; if it refuses, this package copies.
     copy : bool | None, default None
         Passed to the producer: True must copy, False must not.
     stream : StreamLike | None, default None

@@ -1,0 +1,266 @@
+"""Copies to another device: of the CPU's memory, of another device's, pinned and managed, for every consumer's stream.
+
+The source is written on a stream of its own; the copy is read on the consumer's. The producer may write again at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import itertools
+import random
+from collections.abc import Callable
+from typing import Any
+
+import cai_dlpack as cd
+import numpy as np
+import pytest
+
+from conformance.tests.dlpack import abi
+from conformance.tests.doubles.producers import cai
+from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.ownership.waiting import until
+from conformance.tests.partners.copying import settled
+from conformance.tests.simulated.machine import Machine
+
+SHAPE = (3, 4)
+SIZE = 12
+LEGACY, PER_THREAD, NO_SYNC = 1, 2, -1
+# The bytes between elements, of an array in 64 bytes: C order, Fortran order, gaps, backwards.
+LAYOUTS = {
+    "c": (0, (4, 1)),
+    "f": (0, (1, 3)),
+    "gaps": (3, (16, 3)),
+    "backwards": (20, (-4, -1)),
+    "broadcast": (5, (0, 2)),
+}
+SOURCES = ("cpu", "device 0", "device 1", "pool of device 0", "pinned", "managed")
+
+
+class Source:
+    """64 bytes of memory of a kind, and an array in it that is written on a stream."""
+
+    def __init__(self, machine: Machine, kind: str, layout: str, value: int) -> None:
+        self.machine, self.kind, self.value = machine, kind, value
+        self.offset, self.strides = LAYOUTS[layout]
+        self.stream = 0 if kind == "cpu" else machine.stream(1 if kind == "device 1" else 0)
+        self.host = np.zeros(64, np.uint8)
+        self.address = self.host.ctypes.data if kind == "cpu" else self._allocate()
+        self.write(value)
+
+    def _allocate(self) -> int:
+        allocate: dict[str, Callable[[], int]] = {
+            "device 0": lambda: self.machine.device_memory(64),
+            "device 1": lambda: self.machine.device_memory(64, 1),
+            "pool of device 0": self._pooled,
+            "pinned": lambda: self.machine.pinned_memory(64),
+            "managed": lambda: self.machine.managed_memory(64),
+        }
+        address = allocate[self.kind]()
+        self.machine.write(address, bytes(64))
+        return address
+
+    def _pooled(self) -> int:
+        found = ctypes.c_uint64()
+        self.machine._call("cuMemAllocAsync", ctypes.byref(found), ctypes.c_size_t(64), ctypes.c_void_p(self.stream))
+        self.machine._call("cuStreamSynchronize", ctypes.c_void_p(self.stream))
+        return found.value
+
+    def write(self, value: int) -> None:
+        """Writes all bytes: on the stream, as late as that may be; on the CPU at once."""
+        data = bytes((value + at) % 256 for at in range(64))
+        if self.kind == "cpu":
+            self.host[:] = np.frombuffer(data, np.uint8)
+        else:
+            self.machine.control.store(self.stream, self.address, data)
+
+    def view(self) -> cd.CaiView:
+        if self.kind == "cpu":
+            whole = np.lib.stride_tricks.as_strided(self.host[self.offset :], SHAPE, self.strides)
+            return cd.view(whole)
+        data = (self.address + self.offset, False)
+        return cd.view(cai(shape=SHAPE, typestr="|u1", strides=self.strides, data=data, stream=self.stream))
+
+    @property
+    def expected(self) -> bytes:
+        indices = itertools.product(*map(range, SHAPE))
+        starts = (self.offset + sum(a * b for a, b in zip(index, self.strides, strict=True)) for index in indices)
+        return bytes((self.value + start) % 256 for start in starts)
+
+    def close(self) -> None:
+        if self.kind == "pinned":
+            self.machine._call("cuMemFreeHost", ctypes.c_void_p(self.address))
+        elif self.kind != "cpu":
+            self.machine.free(self.address)
+        if self.stream:
+            self.machine.destroy_stream(self.stream)
+
+
+def device_of(kind: str) -> int:
+    return {"cpu": -1, "device 1": 1, "pinned": -1, "managed": -1}.get(kind, 0)
+
+
+def copied(source: cd.CaiView, ordinal: int, stream: int) -> abi.Read:
+    return abi.consume(source.__dlpack__(stream=stream, dl_device=(2, ordinal), max_version=(1, 3)))
+
+
+def read_on(machine: Machine, ordinal: int, stream: int, address: int) -> int:
+    """Enqueues a read on a stream of a device."""
+    target = machine.device_memory(SIZE, ordinal)
+    machine.set_current(ordinal)
+    addresses = (ctypes.c_uint64(target), ctypes.c_uint64(address), ctypes.c_size_t(SIZE))
+    machine._call("cuMemcpyAsync", *addresses, ctypes.c_void_p(stream))
+    machine.set_current(0)
+    return target
+
+
+def wait(machine: Machine, ordinal: int, stream: int) -> None:
+    machine.set_current(ordinal)
+    machine._call("cuStreamSynchronize", ctypes.c_void_p(stream))
+    machine.set_current(0)
+
+
+def is_right(machine: Machine, seed: int) -> bool:
+    """Copies one array to a device it is not on; returns whether the consumer has read what the program says."""
+    at = random.Random(seed)
+    kind, layout = at.choice(SOURCES), at.choice(list(LAYOUTS))
+    ordinal = at.choice([each for each in (0, 1) if each != device_of(kind)])
+    handle = machine.stream(ordinal)
+    consumer = at.choice([handle, handle, LEGACY, PER_THREAD, NO_SYNC])
+    machine.set_current(at.choice([0, 1]))
+    source = Source(machine, kind, layout, at.randrange(256))
+    expected, host_may_wait = source.expected, consumer == NO_SYNC
+    tensor = copied(source.view(), ordinal, consumer)
+    if kind not in ("pinned", "managed"):
+        source.write(source.value + 77)  # the producer goes on: in the order of its stream
+    assert (tensor.device, tensor.shape) == ((2, ordinal), SHAPE)
+    if host_may_wait:
+        right = machine.read(tensor.data, SIZE) == expected
+    else:
+        target = read_on(machine, ordinal, consumer, tensor.data)
+        abi.release(tensor)
+        wait(machine, ordinal, consumer)
+        right = machine.read(target, SIZE) == expected
+        machine.free(target)
+    if host_may_wait:
+        abi.release(tensor)
+    if source.stream:
+        wait(machine, 0, source.stream)
+    machine.destroy_stream(handle)
+    source.close()
+    return right
+
+
+@pytest.fixture(params=["lazy", "threaded"])
+def schedule(request: pytest.FixtureRequest, machine: Machine) -> Any:
+    before = machine.control.schedule
+    machine.context(1)
+    machine.control.schedule = request.param
+    yield request.param
+    machine.control.schedule = before
+
+
+def test_a_copy_holds_what_the_array_held_in_the_order_of_its_stream(schedule: str, machine: Machine) -> None:
+    live = settled(machine)
+    assert [seed for seed in range(120) if not is_right(machine, seed)] == []
+    gc.collect()
+    assert until(lambda: machine.control.live().allocations <= live)
+
+
+def test_without_a_wait_a_copy_is_wrong(machine: Machine) -> None:
+    """Each run has one wait that does nothing."""
+    machine.context(1)
+    before, machine.control.schedule = machine.control.schedule, "lazy"
+    wrong = []
+    for seed in range(120):
+        machine.control.fault("cuStreamWaitEvent", 0, 1)
+        if not is_right(machine, seed):
+            wrong.append(seed)
+        machine.control.clear_faults()
+    machine.control.schedule = before
+    assert len(wrong) > 10, wrong
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_the_copy_is_made_by_few_calls_and_the_host_does_not_wait(kind: str, machine: Machine) -> None:
+    source = Source(machine, kind, "gaps", 1)
+    ordinal = 0 if device_of(kind) == 1 else 1
+    consumer = machine.stream(ordinal)
+    view = source.view()
+    machine.clear()
+    abi.release(copied(view, ordinal, consumer))
+    calls = [name for name in machine.names() if name.startswith("cuMemcpy") or "Synchronize" in name]
+    packed = {"cpu": ["cuMemcpyAsync"], "pinned": ["cuMemcpy2DAsync"] * 3, "managed": ["cuMemcpy2DAsync"] * 3}
+    peers = [*["cuMemcpy2DAsync"] * 3, "cuMemcpyPeerAsync"]
+    assert calls == packed.get(kind, peers), calls
+    wait(machine, ordinal, consumer)
+    machine.destroy_stream(consumer)
+    source.close()
+
+
+@pytest.mark.parametrize("array", [np.arange(12.0), np.arange(12, dtype=np.int8)[::-2], np.zeros((0, 3)), np.array(7)])
+@pytest.mark.parametrize("device", ["cuda:1", (2, 0)])
+def test_an_array_of_numpy_goes_to_a_device(array: Any, device: Any, machine: Machine) -> None:
+    """NumPy refuses the device, so that this package makes the copy, which the array API's `from_dlpack` asks for."""
+    stream = machine.stream(1 if device == "cuda:1" else 0)
+    view = cd.from_dlpack(array, device=device, stream=stream)
+    expected = array.copy()
+    array[...] = 0  # at once: what is read was copied aside
+    assert (view.device, view.shape, view.dtype) == ((2, 1 if device == "cuda:1" else 0), array.shape, array.dtype)
+    assert view.read_only is False and view.is_c_contiguous
+    assert np.array_equal(np.from_dlpack(view, device="cpu"), expected)
+    array[...] = expected
+    machine.destroy_stream(stream)
+
+
+def test_what_is_on_the_device_is_not_copied(machine: Machine) -> None:
+    source = Source(machine, "device 1", "c", 1)
+    view = source.view()
+    assert cd.from_dlpack(view, device="cuda:1", stream=source.stream).ptr == view.ptr
+    source.close()
+
+
+REFUSED: dict[str, tuple[str, str, Callable[[Source], object]]] = {
+    "a device that is not there": ("transfer-refused", "device", lambda it: cd.from_dlpack(it.view(), device="cuda:7")),
+    "the same by dl_device": ("transfer-refused", "dl_device", lambda it: it.view().__dlpack__(dl_device=(2, 7))),
+    "a device of another kind": ("transfer-refused", "device", lambda it: cd.from_dlpack(it.view(), device=(4, 0))),
+    "no copy": ("copy-needed", "copy", lambda it: it.view().__dlpack__(dl_device=(2, 1), copy=False)),
+    "a stream of another device": (
+        "stream-device",
+        "stream",
+        lambda it: it.view().__dlpack__(dl_device=(2, 1), stream=it.machine.stream(0)),
+    ),
+    "packed elements": (
+        "copy-refused",
+        "device",
+        lambda it: cd.from_dlpack(cd.view(np.zeros(4, np.uint8), dtype="int4", shape=(8,)), device="cuda:1"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_refusal_names_the_argument_and_allocates_nothing(case: str, machine: Machine) -> None:
+    rule, field, call = REFUSED[case]
+    source = Source(machine, "device 0", "c", 1)
+    live = settled(machine)
+    found = refuse(lambda: call(source), BufferError)
+    check_refusal(found, rule, field)
+    assert machine.control.live().allocations == live
+    source.close()
+
+
+@pytest.mark.parametrize("kind", ["cpu", "device 0", "pinned"])
+@pytest.mark.parametrize("captured", ["producer", "consumer"])
+def test_no_stream_enters_a_capture(kind: str, captured: str, machine: Machine) -> None:
+    source, consumer = Source(machine, kind, "c", 1), machine.stream(1)
+    stream = consumer if captured == "consumer" or kind == "cpu" else source.stream
+    view = source.view()
+    machine._call("cuStreamBeginCapture_v2", ctypes.c_void_p(stream), 2)
+    refuse(lambda: copied(view, 1, consumer), BufferError)
+    graph = ctypes.c_void_p()
+    machine._call("cuStreamEndCapture", ctypes.c_void_p(stream), ctypes.byref(graph))
+    nodes = ctypes.c_size_t()
+    machine._call("cuGraphGetNodes", graph, None, ctypes.byref(nodes))
+    assert nodes.value == 0
+    machine.destroy_stream(consumer)
+    source.close()
