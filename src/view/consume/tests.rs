@@ -159,3 +159,26 @@ fn a_guard_that_fails_makes_the_host_wait_instead() {
         );
     }
 }
+
+/// What is told of an end beforehand is refused as the end would be: by a thread that cannot name a stream of the edge.
+#[test]
+fn an_end_that_this_thread_cannot_make_is_foreseen() {
+    let script = script();
+    let foreseen = |elsewhere: bool, policy: SyncPolicy| {
+        let made = run(script, CONTEXTS[0], elsewhere, || {
+            view(Device::CUDA, Stream::PerThreadDefault).on_producer(Stream::PerThreadDefault)
+        });
+        run(script, CONTEXTS[0], false, || {
+            let consumer = made.consumer(made.placed(Stream::from_raw(0xa1)), None, policy);
+            made.return_edge(consumer)
+        })
+    };
+    let edge = foreseen(false, SyncPolicy::Event).expect("this thread's own stream");
+    assert_eq!(edge, ReturnEdge::Event);
+    let Err(Error::Violation(refused)) = foreseen(true, SyncPolicy::Event) else {
+        panic!("another thread's stream is no stream here");
+    };
+    assert_eq!(refused.rule(), Rule::StreamThread);
+    let unordered = foreseen(true, SyncPolicy::None).expect("no edge is made");
+    assert_eq!(unordered, ReturnEdge::Event);
+}

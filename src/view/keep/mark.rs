@@ -82,3 +82,22 @@ fn run(driver: &'static dyn Driver, answer: Answer, left: &Mutex<Receiver<Job>>)
         answer(driver, used, used.mark(driver));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::script::Script;
+
+    /// However many marks are blocked, there are no more threads than that.
+    #[test]
+    fn threads_are_added_up_to_the_most() {
+        let mut markers = Markers::new(Script::leak(), |_, _, _| {});
+        for begun in 1..4 * MOST {
+            markers.grow(begun, PATIENCE * 2);
+            assert_eq!(markers.threads(), begun.min(MOST));
+        }
+        let mut patient = Markers::new(Script::leak(), |_, _, _| {});
+        patient.grow(1, PATIENCE);
+        assert_eq!(patient.threads(), 0);
+    }
+}
