@@ -108,6 +108,7 @@ check-python: $(VENV)/.package
 	$(BIN)/python bindings/python/stub.py --check
 
 docs: $(DOCS)/.requirements
+	$(DOCS)/bin/python benches/plots.py docs
 	$(DOCS)/bin/python docs/site/build.py $(TARGET)/site
 
 # zig is the linker and brings each platform's C library; rustup brings Rust's own for the targets.

@@ -50,6 +50,15 @@ def test_the_demo_is_right_with_the_bridge_and_wrong_without_each_time(tmp_path:
     assert kept.read_text("utf-8") == (tmp_path / "drawn.svg").read_text("utf-8"), "python -m cai_dlpack demo --svg"
 
 
+def test_the_pictures_of_the_performance_page_are_those_of_the_kept_figures(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, str(ROOT / "benches" / "plots.py"), str(tmp_path)], check=True)
+    for drawn in sorted(tmp_path.iterdir()):
+        kept = ROOT / "docs" / drawn.name
+        assert kept.read_text("utf-8") == drawn.read_text("utf-8"), "python benches/plots.py docs"
+        assert f"]({drawn.name})" in (ROOT / "docs" / "performance.md").read_text("utf-8")
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 @pytest.mark.parametrize("case", HERE, ids=lambda case: case.title)
 def test_the_demo_fails_if_a_hand_over_is_not_right(case: object) -> None:
     at = CASES.index(case)  # type: ignore[arg-type]
