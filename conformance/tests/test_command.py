@@ -122,6 +122,11 @@ def test_the_doctor_tries_each_pair() -> None:
     assert "Error" in pairs["device"]["numba"]["numpy"], "device memory"
 
 
+def test_the_doctor_tells_why_no_pair_was_tried() -> None:
+    told = run("doctor", "--pairs").stdout
+    assert "By cd.to, from device memory\n    not tried: no device is here\n" in told, told
+
+
 def test_an_array_is_explained() -> None:
     done = run("explain", "numpy:zeros(3)", "--to", "tvm_ffi")
     assert (done.returncode, done.stdout) == (0, f"{cd.explain(np.zeros(3), to='tvm_ffi')}\n")
