@@ -9,7 +9,10 @@ import ctypes
 import gc
 import itertools
 import random
+import time
+import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import cai_dlpack as cd
@@ -20,7 +23,7 @@ from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import cai
 from conformance.tests.expectations.refusal import check_refusal, refuse
 from conformance.tests.ownership.waiting import until
-from conformance.tests.partners.copying import settled
+from conformance.tests.partners.copying import on_a_thread, settled
 from conformance.tests.simulated.machine import Machine
 
 SHAPE = (3, 4)
@@ -211,6 +214,44 @@ def test_an_array_of_numpy_goes_to_a_device(array: Any, device: Any, machine: Ma
     assert np.array_equal(np.from_dlpack(view, device="cpu"), expected)
     array[...] = expected
     machine.destroy_stream(stream)
+
+
+@pytest.mark.parametrize("kind", ["pinned", "managed", "ready device memory"])
+def test_the_owner_is_kept_until_the_copy_has_read_it(kind: str, schedule: str, machine: Machine) -> None:
+    """Of memory that no stream of the producer's keeps: the host may give it away at once."""
+    source = Source(machine, kind if kind in SOURCES else "device 0", "c", 1)
+    wait(machine, 0, source.stream)
+    consumer = machine.stream(1)
+    owner = cai(shape=SHAPE, typestr="|u1", data=(source.address, False), stream=None)
+    alive = weakref.ref(owner)
+    with machine.control.gate(consumer):
+        tensor = on_a_thread(partial(copied, cd.view(owner), 1, consumer))
+        del owner
+        gc.collect()
+        time.sleep(0.02)
+        assert alive() is not None, "the copy has not been made"
+    wait(machine, 1, consumer)
+
+    def has_gone() -> bool:
+        cd.stats()  # what another thread has ended goes with the next call into the package
+        gc.collect()
+        return alive() is None
+
+    assert until(has_gone)
+    assert machine.read(tensor.data, SIZE) == source.expected
+    abi.release(tensor)
+    machine.destroy_stream(consumer)
+    source.close()
+
+
+def test_an_array_of_the_cpu_is_let_go_at_once(machine: Machine) -> None:
+    array = np.arange(12.0)
+    alive = weakref.ref(array)
+    tensor = copied(cd.view(array), 1, LEGACY)
+    del array
+    assert alive() is None
+    wait(machine, 1, LEGACY)
+    abi.release(tensor)
 
 
 def test_what_is_on_the_device_is_not_copied(machine: Machine) -> None:
