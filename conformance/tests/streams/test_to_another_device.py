@@ -9,6 +9,8 @@ import ctypes
 import gc
 import itertools
 import random
+import subprocess
+import sys
 import time
 import weakref
 from collections.abc import Callable
@@ -252,6 +254,18 @@ def test_an_array_of_the_cpu_is_let_go_at_once(machine: Machine) -> None:
     assert alive() is None
     wait(machine, 1, LEGACY)
     abi.release(tensor)
+
+
+def test_the_context_of_a_device_that_nobody_uses_stays_for_the_copy() -> None:
+    """A process that has called no driver yet: the copy has a context, and its memory outlives the call."""
+    program = (
+        "import numpy as np, cai_dlpack as cd; from cai_conformance import Sim; "
+        "copies = [cd.from_dlpack(np.arange(3.0), device=device) for device in ('cuda', 'cuda:1', (2, 1))]; "
+        "assert [copy.device for copy in copies] == [(2, 0), (2, 1), (2, 1)]; "
+        "assert all(np.from_dlpack(copy, device='cpu').tolist() == [0, 1, 2] for copy in copies); "
+        "assert Sim().live().contexts == 2"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_what_is_on_the_device_is_not_copied(machine: Machine) -> None:
