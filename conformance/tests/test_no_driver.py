@@ -202,6 +202,23 @@ def test_an_extension_says_that_the_driver_is_missing(tmp_path: Path) -> None:
     )
 
 
+def test_without_the_package_an_error_is_named_by_its_own_module(tmp_path: Path) -> None:
+    run(
+        """
+        for name in [name for name in sys.modules if name.split(".")[0] == "cai_dlpack"]:
+            del sys.modules[name]
+        import cai_example
+        try:
+            cai_example.zeros(4)
+        except RuntimeError as error:
+            assert (type(error).__module__, type(error).__name__) == ("cai_example.cai_example", "DriverError")
+        else:
+            raise AssertionError("accepted")
+        """,
+        tmp_path,
+    )
+
+
 def test_a_refusal_by_the_missing_driver_keeps_nothing(tmp_path: Path) -> None:
     run(
         """

@@ -342,6 +342,9 @@ def test_the_modules_have_classes_of_their_own(machine: Machine) -> None:
     theirs = peer.view_of(view)
     assert type(theirs).__name__ == type(view).__name__ == "CaiView"
     assert type(theirs) is not type(view)
+    # The modules that maturin puts into packages of their names.
+    named = type(view).__module__, type(theirs).__module__
+    assert named == ("cai_example.cai_example", "cai_example_peer.cai_example_peer")
 
 
 def test_the_exceptions_are_those_of_the_package() -> None:

@@ -169,6 +169,12 @@ impl PyCaiView {
         Ok(self.owner(py))
     }
 
+    /// Tells another copy of this library what this is, whatever module it is named by.
+    #[classattr]
+    fn _is_cai_view() -> PyResult<bool> {
+        Ok(true)
+    }
+
     #[classattr]
     fn __cuda_array_interface__(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         getter::descriptor::<Interface>(&py.get_type::<Self>())

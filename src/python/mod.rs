@@ -1,7 +1,8 @@
 //! Imports and exports Python objects, for any extension crate (feature `pyo3`).
 //!
-//! Each extension module links its own copy of this crate, so that one process may have several `CaiView` classes. They
-//! exchange arrays by protocol, never by `isinstance`.
+//! Each extension module links its own copy of this crate, so that one process may have several `CaiView` classes, each
+//! named by its own module. They exchange arrays by protocol, never by `isinstance`: the layout of a Rust type is one
+//! compiler's affair. Exceptions are Python's, and those of the package `cai_dlpack` are shared if it has been imported.
 
 #[cfg(all(Py_LIMITED_API, not(Py_3_12)))]
 compile_error!(

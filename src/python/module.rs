@@ -14,7 +14,7 @@ use crate::python::cpython::errors::{add_refusals, driver_error};
 use crate::python::cpython::fastcall::{self, Function};
 #[cfg(Py_GIL_DISABLED)]
 use crate::python::cpython::names::names;
-use crate::python::cpython::{gil, release, version, warn};
+use crate::python::cpython::{gil, own_module, release, version, warn};
 use crate::python::derived::{AsKind, Consume, On, OneField, Synchronize, Wait};
 use crate::python::exchange_table;
 use crate::python::explain::{Explain, Explanation};
@@ -34,6 +34,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     version::check(module.py())?;
     release::refuse_subinterpreters(module.py())?;
     policy::read_environment()?;
+    own_module::is_the_package();
     gil::learn(module.py());
     view::set_detach(gil::detach);
     view::set_ask(exchange_table::ask);

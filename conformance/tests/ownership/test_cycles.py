@@ -76,7 +76,17 @@ FACTS = {
     ),
     *("producer_stream", "ptr", "read_only", "return_edge", "shape", "size", "stream", "to_cai", "__array_interface__"),
     *("__cuda_array_interface__", "__dlpack_device__", "__dlpack_c_exchange_api__"),
-    *("__copy__", "__deepcopy__", "__numpy_dtype__", "__reduce__", "__repr__", "_repr_html_", "__doc__", "__module__"),
+    *(
+        "__copy__",
+        "__deepcopy__",
+        "__numpy_dtype__",
+        "__reduce__",
+        "__repr__",
+        "_repr_html_",
+        "_is_cai_view",
+        "__doc__",
+        "__module__",
+    ),
 }
 # A managed tensor keeps the view, and the collector sees neither: docs/ownership.md.
 THROUGH_A_TENSOR = {"__dlpack__", "__array__"}

@@ -18,7 +18,7 @@ use pyo3::types::PyType;
 use crate::python::class::beside::Beside;
 use crate::python::class::view::PyCaiView;
 #[cfg(not(Py_LIMITED_API))]
-use crate::python::cpython::thread_exit;
+use crate::python::cpython::{own_module, thread_exit};
 use crate::view::CaiView;
 
 /// The layout of PyO3's object of a view.
@@ -176,6 +176,7 @@ fn learn_layout(py: Python<'_>) -> PyResult<bool> {
         return Ok(false);
     }
     let class = py.get_type::<PyCaiView>();
+    own_module::rename(&class);
     let matches = class_matches(&class)?;
     #[cfg(not(any(Py_LIMITED_API, Py_GIL_DISABLED)))]
     if matches {

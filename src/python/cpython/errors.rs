@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::protocol::rule::{Class, Rule, Violation};
 use crate::python::cpython::names::names;
 use crate::python::cpython::new::new_str;
-use crate::python::cpython::{release, tracing};
+use crate::python::cpython::{own_module, release, tracing};
 
 impl From<Violation> for PyErr {
     #[cold]
@@ -319,7 +319,9 @@ name : str
     CUDA's name of the error.";
             let class =
                 PyErr::new_type(py, c"cai_dlpack.DriverError", Some(doc), Some(&base), None);
-            class.map(Box::new)
+            let class = class?;
+            own_module::rename(class.bind(py));
+            Ok(Box::new(class))
         })
         .map(|class| class.bind(py))
 }

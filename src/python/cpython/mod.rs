@@ -17,6 +17,7 @@ pub(crate) mod list;
 pub(crate) mod names;
 pub(crate) mod new;
 pub(crate) mod numpy_int;
+pub(crate) mod own_module;
 pub(crate) mod panic;
 pub(crate) mod reaper;
 pub(crate) mod recursion;

@@ -35,6 +35,7 @@ names! {
     stream "stream";
     descr "descr";
     mask "mask";
+    is_cai_view "_is_cai_view";
     cai "__cuda_array_interface__";
     dlpack "__dlpack__";
     dlpack_device "__dlpack_device__";

@@ -48,10 +48,10 @@ fn traits(kind: &Bound<'_, PyType>) -> PyResult<Traits> {
     traits.set(Traits::OURS, kind.is(py.get_type::<PyCaiView>()));
     traits.set(Traits::NDARRAY, inherits(kind, "numpy", "ndarray")?);
     traits.set(Traits::MASKED, inherits(kind, "numpy.ma", "MaskedArray")?);
-    let is_this_package = module_of(kind)?.split('.').next() == Some("cai_dlpack");
+    let is_a_copys = getattr::has(kind, &names.is_cai_view)?;
     traits.set(
         Traits::ANOTHER_COPY,
-        is_this_package && !traits.contains(Traits::OURS),
+        is_a_copys && !traits.contains(Traits::OURS),
     );
     traits |= inherited(kind)?;
     let is_array = traits.intersects(Traits::HAS_DLPACK) || kind.hasattr(&names.cai)?;
