@@ -20,6 +20,7 @@ mod cudarc_slices;
 mod fields;
 mod guide;
 mod neighbours;
+mod parts;
 mod shown;
 #[cfg(feature = "cudarc")]
 mod simulator;

@@ -59,6 +59,7 @@ mod loom;
 mod memory;
 mod order;
 mod owner;
+mod part;
 mod payload;
 mod present;
 mod producer;
