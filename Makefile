@@ -129,7 +129,7 @@ public-api: $(VENV)/.requirements
 CUDARC_SETS := $(foreach version,11040 11080 12000 12090 13000 13020,$(version),cudarc/dynamic-loading $(version),cudarc/dynamic-linking) \
                12020,cudarc/default
 feature-sets:
-	for set in $(CUDARC_SETS); do \
+	@for set in $(CUDARC_SETS); do \
 	    echo "cudarc/cuda-$$set" && cargo check --quiet --locked --package cai-dlpack --lib --target-dir $(TARGET)/feature-sets \
 	        --features cudarc,cudarc/cuda-$$set || exit 1; \
 	done

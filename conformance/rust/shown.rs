@@ -2,8 +2,12 @@
 
 use std::collections::HashSet;
 
+use cai_dlpack::CaiView;
+use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
+use cai_dlpack::protocol::device::{Device, Flags};
+use cai_dlpack::protocol::dtype::DType;
 use cai_dlpack::protocol::stream::{Reason, Request, Stream};
-use cai_dlpack::view::LiveStream;
+use cai_dlpack::view::{LiveStream, Owner};
 
 use crate::arrays::array;
 
@@ -75,4 +79,21 @@ fn a_view_and_what_is_made_of_it_can_be_looked_at() {
         .consume(LiveStream::LEGACY_DEFAULT)
         .expect("ready data");
     assert!(format!("{guard:?}").contains("edge"));
+}
+
+#[test]
+fn a_view_is_shown_in_words() {
+    let view = array(vec![1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0], &[2, 3]);
+    let words = "float32 of shape [2, 3], strides [3, 1] (in elements), on cpu:0";
+    assert_eq!(
+        (view.to_string(), view.descriptor().to_string()),
+        (words.to_owned(), words.to_owned())
+    );
+    let raw =
+        RawTensor::new(0x7000_0000, Device::cuda(1), DType::F32, &[2]).with_flags(Flags::READ_ONLY);
+    let descriptor = Descriptor::new(&raw).expect("a tensor");
+    // SAFETY: nothing follows the address; the legacy default stream is always alive.
+    let view = unsafe { CaiView::new(descriptor, Stream::LegacyDefault, Owner::new(())) };
+    let words = "read-only float32 of shape [2], strides [1] (in elements), on cuda:1, ready on the legacy default stream (1)";
+    assert_eq!(view.to_string(), words);
 }

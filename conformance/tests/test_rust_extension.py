@@ -74,6 +74,18 @@ def test_two_libraries_in_and_a_view_out(machine: Machine) -> None:
     assert np.array_equal(contents(stacked, machine), [VALUES, VALUES + 10])
 
 
+def test_arrays_without_elements(machine: Machine) -> None:
+    """The driver allocates no 0 bytes."""
+    empty, matrix = cai(shape=(0,)), cai(shape=(0, 3))
+    for array in (empty, Dlpack(abi.make(shape=(0,), device=(2, 1), data=0))):
+        stacked = cai_example.stack(array, array)
+        assert (stacked.shape, stacked.dtype, stacked.stream) == ((2, 0), "float32", None)
+        cai_example.zero(array)
+    assert cai_example.add(matrix, matrix).shape == (0, 3)
+    assert cai_example.zeros(0).shape == (0,)
+    assert cai_example.copy_into(empty, cai(shape=(0,))).shape == (0,)
+
+
 def test_numba_takes_the_result(machine: Machine) -> None:
     ours = numba.cuda.to_device(VALUES)
     stacked = cai_example.stack(ours, ours)

@@ -179,6 +179,25 @@ impl PartialEq for Descriptor {
 
 impl Eq for Descriptor {}
 
+/// Element type, shape, strides and device, in words.
+impl fmt::Display for Descriptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.access() {
+            Access::Writable => "",
+            Access::ReadOnly => "read-only ",
+            Access::Unknown => "perhaps read-only ",
+        })?;
+        write!(
+            f,
+            "{} of shape {:?}, strides {:?} (in elements), on {}",
+            self.type_name(),
+            self.shape(),
+            self.elem_strides(),
+            self.device(),
+        )
+    }
+}
+
 impl Descriptor {
     /// Borrows the extents and strides.
     #[inline]

@@ -112,15 +112,16 @@ pub(crate) use typed::{check_cuda, check_element, check_writable, mismatch};
 pub(crate) use uninit::Uninit;
 pub(crate) use worker::{Worker, set_ask};
 
+use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr;
 
 use self::streams::Placed;
 use crate::driver::{Defaults, Place};
-use crate::protocol::descriptor::Descriptor;
+use crate::protocol::descriptor::{Descriptor, RawTensor};
 use crate::protocol::device::{Access, Device, Flags};
 use crate::protocol::interface::CaiInterface;
-use crate::protocol::rule::Violation;
+use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 
 /// A strided array in memory that CUDA can reach, with its owner and its place in stream order.
@@ -139,6 +140,17 @@ pub struct CaiView {
     descriptor: Descriptor,
     streams: Streams,
     owner: Owner,
+}
+
+/// Element type, shape, strides and device, and the stream that a consumer waits for.
+impl fmt::Display for CaiView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.descriptor.fmt(f)?;
+        match self.ready_number() {
+            Stream::None => Ok(()),
+            ready => write!(f, ", ready on {ready}"),
+        }
+    }
 }
 
 impl Clone for CaiView {
@@ -183,6 +195,37 @@ impl CaiView {
     pub unsafe fn new(descriptor: Descriptor, ready: Stream, owner: Owner) -> Self {
         // SAFETY: this function's contract is the same, for the one stream that there is.
         unsafe { Self::of(descriptor, ready, None, owner) }
+    }
+
+    /// Makes a view of an array without elements, which needs no memory.
+    ///
+    /// # Errors
+    /// `view-shape` for a shape with elements, and the rules of shapes and devices.
+    ///
+    /// ```
+    /// use cai_dlpack::CaiView;
+    /// use cai_dlpack::protocol::device::Device;
+    ///
+    /// let view = CaiView::empty::<f32>(Device::cuda(0), [2, 0])?;
+    /// assert_eq!(view.interface()?.shape(), [2, 0]);
+    /// assert!(CaiView::empty::<f32>(Device::cuda(0), [2, 3]).is_err());
+    /// # Ok::<(), cai_dlpack::Error>(())
+    /// ```
+    pub fn empty<T: Element>(
+        device: Device,
+        shape: impl AsRef<[usize]>,
+    ) -> Result<Self, Violation> {
+        let shape = part::extents(shape.as_ref())?;
+        if !shape.contains(&0) {
+            let found = format_args!("{shape:?}");
+            let hint = "one of its extents is 0 in an array without elements";
+            let field = Field::Argument("shape");
+            return Err(Violation::new(Rule::ViewShape, field, found).with_hint(hint));
+        }
+        let descriptor = Descriptor::new(&RawTensor::new(0, device, T::DTYPE, &shape))?;
+        // SAFETY: there is no element, and no stream.
+        let view = unsafe { Self::new(descriptor, Stream::None, Owner::new(())) };
+        Ok(view.on_producer(Stream::None))
     }
 
     /// Like [`CaiView::new`], with the producer's stream if that is known.

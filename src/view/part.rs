@@ -255,10 +255,10 @@ fn within(extent: i64, range: &impl RangeBounds<usize>) -> Result<(i64, i64), Er
     }
 }
 
-fn extents(shape: &[usize]) -> Result<Vec<i64>, Error> {
+pub(super) fn extents(shape: &[usize]) -> Result<Vec<i64>, Violation> {
     let extent = |extent: &usize| {
         let field = Field::Argument("shape");
-        i64::try_from(*extent).map_err(|_| Violation::new(Rule::ShapeRange, field, extent).into())
+        i64::try_from(*extent).map_err(|_| Violation::new(Rule::ShapeRange, field, extent))
     };
     shape.iter().map(extent).collect()
 }

@@ -124,7 +124,7 @@ impl Held {
                 let copy = view.copy_to_host().map(|copy| array.copied(copy));
                 self.arrays.extend(copy);
             }
-            19 => drop(CaiView::empty(view.descriptor(), stream.number())),
+            19 => drop(CaiView::allocated_like(view.descriptor(), stream.number())),
             20 => self.arrays.extend(array.field(&mut self.random)),
             21 => self.keep(at),
             22 => self.borrow(),

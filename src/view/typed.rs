@@ -158,19 +158,7 @@ pub(crate) fn mismatch(
     came: &Descriptor,
     wanted: std::fmt::Arguments<'_>,
 ) -> Violation {
-    let found = format_args!(
-        "{}{} of shape {:?}, strides {:?} (in elements), on {}",
-        match came.access() {
-            Access::Writable => "",
-            Access::ReadOnly => "read-only ",
-            Access::Unknown => "perhaps read-only ",
-        },
-        came.type_name(),
-        came.shape(),
-        came.elem_strides(),
-        came.device(),
-    );
-    Violation::new(rule, Field::Object, found).with_hint(wanted.to_string())
+    Violation::new(rule, Field::Object, came).with_hint(wanted.to_string())
 }
 
 fn check_c_order(came: &Descriptor) -> Result<(), Violation> {

@@ -16,6 +16,9 @@ use device::stream_of;
 fn stack(py: Python<'_>, a: In<f32, 1>, b: In<f32, 1>) -> Result<CaiView, Error> {
     let a_there = a.view().c_order()?.cuda()?;
     let b_there = b.view().of_shape(&[Some(a.len())])?.c_order()?.cuda()?;
+    if a.is_empty() {
+        return Ok(CaiView::empty::<f32>(a.device(), [2, 0])?);
+    }
     let stream = stream_of(a.device())?;
     py.detach(|| {
         let mut out: CudaSlice<f32> = stream.alloc_zeros(2 * a.len())?;
@@ -36,6 +39,9 @@ fn add(py: Python<'_>, a: In<f32, 2>, b: In<f32, 2>) -> Result<CaiView, Error> {
     let [m, k] = a.shape();
     let a_there = a.view().c_order()?.cuda()?;
     let b_there = b.view().of_shape(&[Some(m), Some(k)])?.c_order()?.cuda()?;
+    if a.is_empty() {
+        return Ok(CaiView::empty::<f32>(a.device(), [m, k])?);
+    }
     let stream = stream_of(a.device())?;
     py.detach(|| {
         let mut out: CudaSlice<f32> = stream.alloc_zeros(m * k)?;
@@ -78,6 +84,9 @@ fn copy_into(py: Python<'_>, a: In<f32, 1>, mut out: InOut<f32, 1>) -> Result<Ca
 /// Zeros on the first device.
 #[pyfunction]
 fn zeros(py: Python<'_>, count: usize) -> Result<CaiView, Error> {
+    if count == 0 {
+        return Ok(CaiView::empty::<f32>(Device::cuda(0), [0])?);
+    }
     py.detach(|| {
         let stream = stream_of(Device::cuda(0))?;
         CaiView::from_cudarc(stream.alloc_zeros::<f32>(count)?, [count])

@@ -250,7 +250,7 @@ unsafe fn result_like(
     // SAFETY: the shape is the prototype's, readable during the call (this function's contract); no strides.
     let described = unsafe { read_tensor(&described, Flags::NONE) }?;
     let Device { device_type, id } = described.device();
-    let made = CaiView::empty(&described, stream_for_result(device_type, id)?)?;
+    let made = CaiView::allocated_like(&described, stream_for_result(device_type, id)?)?;
     let (descriptor, owner) = made.into_parts();
     build(descriptor.borrowed(), Flags::NONE.bits(), owner).inspect_err(|_| {
         // SAFETY: `build` has failed and not taken the owner, which is released once.

@@ -19,7 +19,7 @@ impl CaiView {
     /// # Errors
     /// `exchange-allocator` for a device on which this library does not allocate; `capture-consumer`; the driver's
     /// refusal; no memory.
-    pub(crate) fn empty(prototype: &Descriptor, stream: Stream) -> Result<Self, Error> {
+    pub(crate) fn allocated_like(prototype: &Descriptor, stream: Stream) -> Result<Self, Error> {
         let device = prototype.device();
         let made = |data, ready, owner| {
             let layout = prototype.layout().clone();

@@ -316,7 +316,7 @@ fn an_empty_array_is_allocated_if_it_has_elements() {
             ..RawTensor::EXAMPLE
         };
         let prototype = Descriptor::new(&raw).expect("a valid tensor");
-        let made = CaiView::empty(&prototype, READY).expect("memory");
+        let made = CaiView::allocated_like(&prototype, READY).expect("memory");
         let described = made.descriptor();
         assert_eq!(
             (described.shape(), made.device()),
