@@ -182,6 +182,8 @@ ROUTES: dict[str, Callable[[Kinds], object]] = {
     "copy": lambda track: dropped_copy(track),
     "copy-for-a-stream": lambda track: dropped_copy(track, stream=track.b),
     "copy-to-the-host": lambda track: dropped_copy(track, dl_device=(1, 0)),
+    "copy-to-another-device": lambda track: dropped_copy(track, dl_device=(2, 1)),
+    "from-dlpack-to-a-device": lambda track: cd.from_dlpack(np.zeros(3), device="cuda:1"),
     "copy-of-rows": lambda track: cd.view(
         Cai(interface(shape=(2, 2), strides=(12, 4), data=(track.data, False), stream=track.a))
     ).__dlpack__(copy=True, max_version=(1, 3)),
