@@ -17,8 +17,9 @@ use pyo3::types::PyType;
 
 use crate::python::class::beside::Beside;
 use crate::python::class::view::PyCaiView;
+use crate::python::cpython::own_module;
 #[cfg(not(Py_LIMITED_API))]
-use crate::python::cpython::{own_module, thread_exit};
+use crate::python::cpython::thread_exit;
 use crate::view::CaiView;
 
 /// The layout of PyO3's object of a view.
