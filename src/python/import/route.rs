@@ -39,8 +39,8 @@ use crate::python::import::known_types::TypeFacts;
 use crate::python::import::notice::warn_of;
 use crate::python::import::traits::Traits;
 use crate::python::import::{
-    array_interface, cai, cai_dict, dlpack, exchange, known_types, masked_array, object, state,
-    undeclared, why_not,
+    array_interface, cai, cai_dict, dlpack, exchange, known_types, masked_array, state, undeclared,
+    why_not,
 };
 use crate::view;
 use crate::view::{CaiView, Owner, Transfer};
@@ -424,13 +424,13 @@ fn transferred<'py>(
     if facts.traits.intersects(Traits::OURS) || !dlpack::is_refused_device(py, refused) {
         return Ok(None);
     }
-    let import = Options {
+    let plain = Options {
         producer: options.producer,
         strict: options.strict,
         ..Options::default()
     };
-    let view = match object::new_view(object, &import) {
-        Ok(view) => view.cast_into::<PyCaiView>()?,
+    let view = match import(object, &plain) {
+        Ok(view) => PyCaiView::new(view).into_object(py)?,
         Err(error) if error.is_instance_of::<PyException>(py) => {
             release::drop_now(error);
             return Ok(None);
