@@ -38,7 +38,8 @@ class Simulated(World):
         self.library = library
         self._host = host_memory(NBYTES)
         self._do("cuInit", 0)
-        context = ctypes.c_void_p()
+        context, other = ctypes.c_void_p(), ctypes.c_void_p()
+        self._do("cuDevicePrimaryCtxRetain", ctypes.byref(other), 1)
         self._do("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
         self._do("cuCtxSetCurrent", context)
         self.a, self.b = self._stream(), self._stream()
@@ -59,7 +60,8 @@ class Simulated(World):
         for kind in ("device", "managed"):
             self._do("cuMemFree_v2", ctypes.c_uint64(self._addresses[kind]))
         self._do("cuMemFreeHost", ctypes.c_void_p(self._addresses["pinned"]))
-        self._do("cuDevicePrimaryCtxRelease_v2", 0)
+        for ordinal in (0, 1):
+            self._do("cuDevicePrimaryCtxRelease_v2", ordinal)
 
     def current(self) -> int:
         """The current context's handle; 0 for none."""

@@ -1,5 +1,7 @@
 //! Memory that this library allocates for a copy or a consumer's result. It ends after the stream that it was made for.
 
+use std::cell::Cell;
+
 use crate::driver::{ContextGuard, Driver, DriverError, Place};
 use crate::error::Error;
 use crate::protocol::device::Device;
@@ -35,8 +37,13 @@ impl Allocation {
             Some(stream) => refuse_capture(driver, stream, field),
             None => Ok(()),
         };
-        let allocate = || allocate(driver, device, nbytes, place, used);
+        let unrestored = Cell::new(None);
+        let allocate = || allocate(driver, (device, nbytes), place, used, &unrestored);
         let block = keep::with_room(driver, place, used, may_go_on, allocate)?;
+        if let Some(refused) = unrestored.take() {
+            keep::end(block);
+            return Err(DriverError::into(refused));
+        }
         keep::start_for(&block);
         Ok(Self {
             pointer: block.pointer(),
@@ -86,12 +93,14 @@ pub(super) fn refuse_capture(
     }
 }
 
+/// Allocates once. `unrestored` is why the context of before is not current again, if it is not: what follows would be
+/// enqueued in another one.
 fn allocate(
     driver: &'static dyn Driver,
-    device: Device,
-    nbytes: u64,
+    (device, nbytes): (Device, u64),
     place: &Place,
     used: Use,
+    unrestored: &Cell<Option<DriverError>>,
 ) -> Result<Block, DriverError> {
     let memory = match device.device_type {
         Device::CUDA_MANAGED => Memory::Managed,
@@ -110,15 +119,13 @@ fn allocate(
     // A copy for no stream has made the memory's context current.
     let enter = |_| ContextGuard::of_memory(driver, place);
     let current = used.stream().map(enter).transpose()?;
-    let block = keep::allocate(driver, memory, nbytes, used)?;
-    // What follows is enqueued in the context of before.
-    match current.map_or(Ok(()), |mut current| current.restore()) {
-        Ok(()) => Ok(block),
-        Err(refused) => {
-            keep::end(block);
-            Err(refused)
-        }
+    let block = keep::allocate(driver, memory, nbytes, used);
+    if let Some(mut current) = current
+        && let Err(refused) = current.restore()
+    {
+        unrestored.set(Some(refused));
     }
+    block
 }
 
 /// Whether memory of the device's pool has the same streams as other memory there: it belongs to no context, so that
