@@ -173,16 +173,15 @@ pub(crate) fn with_room<E: From<DriverError>>(
         made => return Ok(made?),
     }
     let ordinal = device_of(driver, place)?;
-    let (mut can_mark, mut seen) = (true, None);
+    let (mut can_mark, mut waiter) = (true, room::Waiter::new(ordinal));
     loop {
-        let now = room::Seen::now(ordinal, seen);
-        seen = Some(now);
+        waiter.tries();
         // A refused mark is left to the threads that wait for the device.
         can_mark = can_mark && poll::mark_own(driver, used);
         match allocate() {
             Err(error) if error.is_out_of_memory() => {
                 poll::hurry(driver);
-                if !room::wait(ordinal, now) {
+                if !waiter.wait() {
                     return Err(error.into());
                 }
                 may_go_on()?;

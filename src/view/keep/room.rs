@@ -73,12 +73,11 @@ impl State {
             .iter()
             .position(|tally| tally.ordinal == ordinal);
         let at = found.unwrap_or_else(|| {
-            let (due, stuck, changes) = (0, 0, 0);
             self.tallies.push(Tally {
                 ordinal,
-                due,
-                stuck,
-                changes,
+                rounds: Vec::new(),
+                round: 0,
+                changes: 0,
             });
             self.tallies.len() - 1
         });
@@ -112,25 +111,76 @@ pub(super) fn is_blocked() -> bool {
 
 struct Tally {
     ordinal: i32,
+    /// What is due, by the round in which it came; the latest at the end, none empty.
+    rounds: Vec<Round>,
+    /// Begins anew with each thread that waits.
+    round: u64,
+    changes: u64,
+}
+
+struct Round {
+    number: u64,
     /// How many [`Due`]s may come to an end without the waiting thread.
     due: usize,
     /// How many others there are.
     stuck: usize,
-    changes: u64,
+}
+
+impl Tally {
+    /// How much is due, and stuck, of what came before a round.
+    fn before(&self, round: u64) -> (usize, usize) {
+        let rounds = self.rounds.iter().take_while(|one| one.number < round);
+        rounds.fold((0, 0), |(due, stuck), one| {
+            (due + one.due, stuck + one.stuck)
+        })
+    }
+
+    /// Begins a round, and returns its number.
+    fn begin(&mut self) -> u64 {
+        self.round += 1;
+        self.round
+    }
+
+    fn add(&mut self) -> u64 {
+        match self.rounds.last_mut() {
+            Some(last) if last.number == self.round => last.due += 1,
+            _ => self.rounds.push(Round {
+                number: self.round,
+                due: 1,
+                stuck: 0,
+            }),
+        }
+        self.round
+    }
+
+    /// Changes the counts of a round in which something is due or stuck.
+    fn with_round(&mut self, number: u64, make: impl FnOnce(&mut Round)) {
+        if let Ok(at) = self.rounds.binary_search_by_key(&number, |one| one.number) {
+            let round = &mut self.rounds[at];
+            make(round);
+            if round.due + round.stuck == 0 {
+                self.rounds.remove(at);
+            }
+        }
+    }
 }
 
 /// Memory of a device that is on its way back: counted from the end of a copy, or of an owner, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Due {
     ordinal: i32,
+    round: u64,
     is_stuck: bool,
 }
 
 impl Due {
     pub(super) fn new(ordinal: i32) -> Self {
-        with_tally(ordinal, |tally| tally.due += 1);
-        let is_stuck = false;
-        Self { ordinal, is_stuck }
+        let round = with_tally(ordinal, Tally::add);
+        Self {
+            ordinal,
+            round,
+            is_stuck: false,
+        }
     }
 
     pub(super) const fn ordinal(&self) -> i32 {
@@ -146,10 +196,10 @@ impl Due {
     pub(super) fn set_stuck(&mut self, is_stuck: bool) {
         if self.is_stuck != is_stuck {
             self.is_stuck = is_stuck;
-            change(self.ordinal, |tally| {
+            self.change(|round| {
                 let (from, to) = match is_stuck {
-                    true => (&mut tally.due, &mut tally.stuck),
-                    false => (&mut tally.stuck, &mut tally.due),
+                    true => (&mut round.due, &mut round.stuck),
+                    false => (&mut round.stuck, &mut round.due),
                 };
                 *from -= 1;
                 *to += 1;
@@ -159,17 +209,23 @@ impl Due {
 
     /// Takes back what has never been stuck, and of which nothing came: no thread need try again.
     pub(super) fn cancel(self) {
-        with_tally(self.ordinal, |tally| tally.due -= 1);
+        with_tally(self.ordinal, |tally| {
+            tally.with_round(self.round, |round| round.due -= 1);
+        });
         CHANGED.notify_all();
         std::mem::forget(self);
+    }
+
+    fn change(&self, make: impl FnOnce(&mut Round)) {
+        change(self.ordinal, |tally| tally.with_round(self.round, make));
     }
 }
 
 impl Drop for Due {
     fn drop(&mut self) {
-        change(self.ordinal, |tally| match self.is_stuck {
-            true => tally.stuck -= 1,
-            false => tally.due -= 1,
+        self.change(|round| match self.is_stuck {
+            true => round.stuck -= 1,
+            false => round.due -= 1,
         });
     }
 }
@@ -179,88 +235,118 @@ pub(super) fn changed(ordinal: i32) {
     change(ordinal, |_| ());
 }
 
-/// What a thread has seen of a device before it asked for memory.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Seen {
-    changes: u64,
-    /// How many owners had been handed to those who end them by then: an owner that only a thread with the GIL can end
-    /// is no [`Due`] any more, and its memory is not back yet.
-    queued: u64,
-    at: Instant,
+/// How often a thread waits for all that is due, of what has come since it began to wait.
+const ROUNDS: u32 = 8;
+
+/// A thread that has found no memory of a device, from then until it has found some.
+///
+/// It waits as long as something is due that was so when it began, or when all of that was gone, but not for ever because
+/// of what others go on to use and drop: that is waited for [`ROUNDS`] times, and then no longer than the limit.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    ordinal: i32,
+    /// What came before this round is waited for.
+    round: u64,
+    /// How many more rounds are.
+    rounds: u32,
+    /// How much of it there was when the thread last looked.
+    left: usize,
+    /// The changes there had been, and the owners that had ended, before memory was last asked for.
+    tried: (u64, u64),
+    /// How many owners had been handed to those who end them, and when, when something that is waited for was last gone: an
+    /// owner that only a thread with the GIL can end is no [`Due`] any more, and its memory is not back yet.
+    queued: (u64, Instant),
+    /// How many owners had ended when one last had, and when that was seen.
+    drained: (u64, Instant),
+    /// When something was last waited for, but what came later.
+    pending: Instant,
+    /// Nothing is waited for any more, and memory has been asked for once since.
+    is_last: bool,
 }
 
-impl Seen {
-    /// What there is now; what there was `before` if nothing has changed: another thread might hand owners on for ever.
-    pub(super) fn now(ordinal: i32, before: Option<Self>) -> Self {
-        let changes = with_tally(ordinal, |tally| tally.changes);
-        before
-            .filter(|before| before.changes == changes)
-            .unwrap_or_else(|| Self {
-                changes,
-                queued: stats::QUEUED.get(),
-                at: Instant::now(),
-            })
-    }
-}
-
-/// Blocks until there is a change that was not `seen`; returns false if there is none to wait for. What is stuck is waited
-/// for as long as it takes to ask about it again: its capture may have ended.
-pub(super) fn wait(ordinal: i32, seen: Seen) -> bool {
-    let (mut state, begun, mut was_queued) = (lock(), Instant::now(), false);
-    let mut queue = Progress::new();
-    loop {
-        let is_queued = queue.is_before(&seen);
-        let patience = state.patience();
+impl Waiter {
+    pub(super) fn new(ordinal: i32) -> Self {
+        let (now, drained) = (Instant::now(), stats::DRAINED.get());
+        let mut state = lock();
         let tally = state.of(ordinal);
-        let left = match (tally.due, tally.stuck) {
-            _ if was_queued && !is_queued && queue.has_moved => return true,
-            (0, _) if is_queued => PAUSE,
-            (0, 0) => Duration::ZERO,
-            (0, _) => AGAIN.saturating_sub(begun.elapsed()),
+        let round = tally.begin();
+        let (due, stuck) = tally.before(round);
+        Self {
+            ordinal,
+            round,
+            rounds: ROUNDS,
+            left: due + stuck,
+            tried: (tally.changes, drained),
+            queued: (stats::QUEUED.get(), now),
+            drained: (drained, now),
+            pending: now,
+            is_last: false,
+        }
+    }
+
+    /// Notes what there is before memory is asked for: what comes later is a reason to ask again.
+    pub(super) fn tries(&mut self) {
+        let drained = stats::DRAINED.get();
+        self.tried = (with_tally(self.ordinal, |tally| tally.changes), drained);
+    }
+
+    /// Blocks until there is a reason to ask again; returns false if there is none to wait for. What is stuck is waited for
+    /// as long as it takes to ask about it again: its capture may have ended.
+    pub(super) fn wait(&mut self) -> bool {
+        let mut state = lock();
+        loop {
+            let patience = state.patience();
+            let (left, changes) = self.look(state.of(self.ordinal), patience);
+            if (changes, self.drained.0) != self.tried {
+                let is_over = left.is_zero();
+                return !(std::mem::replace(&mut self.is_last, is_over) && is_over);
+            }
+            if left.is_zero() {
+                return false;
+            }
+            let waited = CHANGED.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// How long to wait until the next look, and the changes there have been.
+    fn look(&mut self, tally: &mut Tally, patience: Duration) -> (Duration, u64) {
+        let now = Instant::now();
+        let since = |moment: Instant| now.saturating_duration_since(moment);
+        let drained = stats::DRAINED.get();
+        if drained != self.drained.0 {
+            self.drained = (drained, now);
+        }
+        let (all, all_stuck) = tally.before(u64::MAX);
+        let (mut due, mut stuck) = tally.before(self.round);
+        if due + stuck < self.left {
+            // What it kept may have been handed on.
+            self.queued = (stats::QUEUED.get(), now);
+        }
+        // Owners end in no order: if as many have ended as were handed on, they may be others, and then the limit is waited
+        // for in all.
+        let is_queued = match drained < self.queued.0 {
+            true => since(self.drained.1) < LIMIT,
+            false => drained < stats::QUEUED.get() && since(self.queued.1) < LIMIT,
+        };
+        if due == 0 && !is_queued && all > 0 && self.rounds > 0 {
+            self.rounds -= 1;
+            self.round = tally.begin();
+            (due, stuck) = (all, all_stuck);
+        }
+        self.left = due + stuck;
+        if due > 0 || is_queued {
+            self.pending = now;
+        }
+        let left = match (due, all, all_stuck) {
+            (0, ..) if is_queued => PAUSE,
+            (0, 0, 0) => Duration::ZERO,
+            (0, 0, _) => AGAIN.saturating_sub(since(self.pending)),
+            (0, ..) => patience.min(LIMIT.saturating_sub(since(self.pending))),
             // No thread with the GIL says when it has ended one; an end may begin meanwhile.
             _ => patience.min(if is_queued { PAUSE } else { LIMIT }),
         };
-        if tally.changes != seen.changes || left.is_zero() {
-            return tally.changes != seen.changes;
-        }
-        was_queued |= is_queued;
-        let waited = CHANGED.wait_timeout(state, left);
-        state = waited.unwrap_or_else(PoisonError::into_inner).0;
-    }
-}
-
-/// How far those have come who end the owners that are handed to them.
-struct Progress {
-    drained: u64,
-    since: Instant,
-    has_moved: bool,
-}
-
-impl Progress {
-    fn new() -> Self {
-        Self {
-            drained: stats::DRAINED.get(),
-            since: Instant::now(),
-            has_moved: false,
-        }
-    }
-
-    /// Whether an owner may not have ended that was handed on before `seen`. They end in no order: if as many have ended, they
-    /// may be others, and then a moment is waited for without any. Neither wait is longer than the limit.
-    fn is_before(&mut self, seen: &Seen) -> bool {
-        let drained = stats::DRAINED.get();
-        if drained != self.drained {
-            let (since, has_moved) = (Instant::now(), true);
-            *self = Self {
-                drained,
-                since,
-                has_moved,
-            };
-        }
-        match drained < seen.queued {
-            true => self.since.elapsed() < LIMIT,
-            false => drained < stats::QUEUED.get() && seen.at.elapsed() < LIMIT,
-        }
+        (left, tally.changes)
     }
 }
 
@@ -287,37 +373,53 @@ pub(super) static PATIENT: std::sync::RwLock<()> = std::sync::RwLock::new(());
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc;
 
     use super::*;
     use crate::view::Owner;
+
+    /// Asks for memory until there is some, as a thread that copies; returns false if there is none to wait for.
+    fn find(mut waiter: Waiter, is_there: impl Fn() -> bool) -> bool {
+        loop {
+            waiter.tries();
+            // As long as a driver's call.
+            thread::sleep(Duration::from_micros(100));
+            if is_there() {
+                return true;
+            }
+            if !waiter.wait() {
+                return false;
+            }
+        }
+    }
 
     /// A thread waits as long as something is due that it need not end itself, and sees each change once.
     #[test]
     fn a_thread_waits_for_what_is_due_and_not_stuck() {
         let _patient = PATIENT.read();
         let ordinal = 0x0700;
-        assert!(!wait(ordinal, Seen::now(ordinal, None)), "nothing is due");
+        assert!(!Waiter::new(ordinal).wait(), "nothing is due");
         for is_stuck in [false, true] {
-            let seen = Seen::now(ordinal, None);
+            let mut waiter = Waiter::new(ordinal);
             let mut due = Due::new(ordinal);
-            let waits = thread::spawn(move || wait(ordinal, seen));
+            let waits = thread::spawn(move || waiter.wait());
             thread::sleep(Duration::from_millis(5));
             assert!(!waits.is_finished());
             due.set_stuck(is_stuck);
             if !is_stuck {
                 drop(due);
                 assert!(waits.join().expect("no panic"));
-                assert!(!wait(ordinal, Seen::now(ordinal, None)));
+                assert!(!Waiter::new(ordinal).wait());
                 continue;
             }
             assert!(waits.join().expect("no panic"));
-            assert!(!wait(ordinal, Seen::now(ordinal, None)), "it is stuck");
-            let seen = Seen::now(ordinal, None);
+            assert!(!Waiter::new(ordinal).wait(), "it is stuck");
+            let mut waiter = Waiter::new(ordinal);
             due.set_stuck(false);
-            let other = thread::spawn(move || wait(ordinal + 1, Seen::now(ordinal + 1, None)));
+            let other = thread::spawn(move || Waiter::new(ordinal + 1).wait());
             assert!(!other.join().expect("no panic"), "another device");
-            assert!(wait(ordinal, seen));
+            assert!(waiter.wait());
         }
     }
 
@@ -329,8 +431,8 @@ mod tests {
         let mut due = Due::new(ordinal);
         due.set_stuck(true);
         for is_loose in [false, true] {
-            let (seen, begun) = (Seen::now(ordinal, None), Instant::now());
-            let waits = thread::spawn(move || wait(ordinal, seen));
+            let (mut waiter, begun) = (Waiter::new(ordinal), Instant::now());
+            let waits = thread::spawn(move || waiter.wait());
             if is_loose {
                 due.set_stuck(false);
             }
@@ -345,8 +447,8 @@ mod tests {
         let _patient = PATIENT.read();
         let ordinal = 0x0710;
         let _due = Due::new(ordinal);
-        let seen = Seen::now(ordinal, None);
-        let waits = thread::spawn(move || wait(ordinal, seen));
+        let mut waiter = Waiter::new(ordinal);
+        let waits = thread::spawn(move || waiter.wait());
         changed(ordinal);
         assert!(waits.join().expect("no panic"));
     }
@@ -365,8 +467,8 @@ mod tests {
         let ordinal = 0x0730;
         let _due = Due::new(ordinal);
         let (go_on, gate) = mpsc::channel();
-        let (seen, begun) = (Seen::now(ordinal, None), Instant::now());
-        let waits = thread::spawn(move || wait(ordinal, seen));
+        let (mut waiter, begun) = (Waiter::new(ordinal), Instant::now());
+        let waits = thread::spawn(move || waiter.wait());
         let ends = thread::spawn(|| end_owner(Owner::new(Slow(gate))));
         assert!(!waits.join().expect("no panic"), "no change");
         let took = begun.elapsed();
@@ -374,7 +476,7 @@ mod tests {
             is_blocked() && (LIMIT..3 * LIMIT).contains(&took),
             "{took:?}"
         );
-        assert!(!wait(ordinal, seen), "it is blocked still");
+        assert!(!Waiter::new(ordinal).wait(), "it is blocked still");
         go_on.send(()).expect("it waits");
         ends.join().expect("no panic");
         assert!(!is_blocked());
@@ -396,19 +498,28 @@ mod tests {
                 due.set_stuck(true);
             }
             stats::QUEUED.add();
-            let seen = Seen::now(ordinal, None);
+            let waiter = Waiter::new(ordinal);
             let what = format!("due {is_due:?}, another {is_other}");
             if is_other {
                 stats::QUEUED.add();
                 stats::DRAINED.add();
             }
-            let waits = thread::spawn(move || (wait(ordinal, seen), Instant::now()));
-            thread::sleep(2 * AGAIN);
-            assert!(!waits.is_finished(), "{what}");
-            let ended = Instant::now();
-            stats::DRAINED.add();
-            let (is_again, at) = waits.join().expect("no panic");
-            assert!(is_again && at - ended < LIMIT / 2, "{what}");
+            let is_back = AtomicBool::new(false);
+            thread::scope(|scope| {
+                let waits = scope.spawn(|| {
+                    (
+                        find(waiter, || is_back.load(Ordering::Acquire)),
+                        Instant::now(),
+                    )
+                });
+                thread::sleep(2 * AGAIN);
+                assert!(!waits.is_finished(), "{what}");
+                let ended = Instant::now();
+                is_back.store(true, Ordering::Release);
+                stats::DRAINED.add();
+                let (is_found, at) = waits.join().expect("no panic");
+                assert!(is_found && at - ended < LIMIT / 2, "{what}");
+            });
         }
     }
 
@@ -420,7 +531,7 @@ mod tests {
         let ordinal = 0x0750;
         stats::QUEUED.add();
         for is_other in [false, true] {
-            let (begun, mut seen) = (Instant::now(), None);
+            let begun = Instant::now();
             let (is_over, over) = mpsc::channel::<()>();
             let others = thread::spawn(move || {
                 while is_other && over.try_recv() == Err(mpsc::TryRecvError::Empty) {
@@ -428,18 +539,113 @@ mod tests {
                     stats::DRAINED.add();
                 }
             });
-            loop {
-                let now = Seen::now(ordinal, seen);
-                seen = Some(now);
-                if !wait(ordinal, now) {
-                    break;
-                }
-            }
+            assert!(!find(Waiter::new(ordinal), || false));
             let took = begun.elapsed();
             assert!((LIMIT..3 * LIMIT).contains(&took), "{is_other} {took:?}");
             drop(is_over);
             others.join().expect("no panic");
         }
         stats::DRAINED.add();
+    }
+
+    /// What others use and drop meanwhile keeps no thread waiting for what does not come, nor from what does.
+    #[test]
+    #[cfg_attr(miri, ignore = "takes seconds")]
+    fn others_that_go_on_keep_no_thread_waiting() {
+        let _alone = PATIENT.write();
+        let ordinal = 0x0790;
+        for (pause, comes) in [(0, false), (400, false), (0, true), (400, true)] {
+            let what = format!("each {pause} ms, it comes: {comes}");
+            let (is_over, is_back) = (AtomicBool::new(false), AtomicBool::new(false));
+            let mut own = Due::new(ordinal);
+            own.set_stuck(!comes);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Acquire) {
+                        let due = Due::new(ordinal);
+                        if pause > 0 {
+                            thread::sleep(Duration::from_millis(pause));
+                        }
+                        drop(due);
+                    }
+                });
+                let begun = Instant::now();
+                let waiter = Waiter::new(ordinal);
+                let waits = scope.spawn(|| {
+                    find(waiter, || {
+                        // Another one just then.
+                        drop(Due::new(ordinal));
+                        is_back.load(Ordering::Acquire)
+                    })
+                });
+                if comes {
+                    // Longer than all the rounds of the others.
+                    thread::sleep(LIMIT + Duration::from_millis(pause) * (ROUNDS + 2));
+                    assert!(!waits.is_finished(), "{what}");
+                    is_back.store(true, Ordering::Release);
+                }
+                drop(comes.then_some(own));
+                assert_eq!(waits.join().expect("no panic"), comes, "{what}");
+                is_over.store(true, Ordering::Release);
+                let most = 3 * LIMIT + Duration::from_millis(pause) * (ROUNDS + 3);
+                assert!(begun.elapsed() < most, "{what}: {:?}", begun.elapsed());
+            });
+        }
+    }
+
+    /// What others drop later is waited for too.
+    #[test]
+    #[cfg_attr(miri, ignore = "takes seconds")]
+    fn what_comes_later_is_waited_for() {
+        let _alone = PATIENT.write();
+        let ordinal = 0x07c0;
+        let first = Due::new(ordinal);
+        let mut waiter = Waiter::new(ordinal);
+        let later = Due::new(ordinal);
+        waiter.tries();
+        drop(first);
+        let waits = thread::spawn(move || find(waiter, || false));
+        thread::sleep(LIMIT + LIMIT / 2);
+        assert!(!waits.is_finished());
+        drop(later);
+        assert!(!waits.join().expect("no panic"));
+    }
+
+    /// What ends between the question for memory and the wait is a reason to ask again.
+    #[test]
+    fn an_end_just_before_the_wait_is_not_missed() {
+        let _alone = PATIENT.write();
+        let ordinal = 0x07a0;
+        stats::QUEUED.add();
+        let mut waiter = Waiter::new(ordinal);
+        waiter.tries();
+        stats::DRAINED.add();
+        assert!(waiter.wait());
+        let due = Due::new(ordinal);
+        let mut waiter = Waiter::new(ordinal);
+        waiter.tries();
+        drop(due);
+        assert!(waiter.wait(), "once");
+        waiter.tries();
+        assert!(!waiter.wait());
+    }
+
+    /// Rounds in which nothing is due any more are forgotten.
+    #[test]
+    fn a_tally_has_the_rounds_of_what_is_due() {
+        let ordinal = 0x07b0;
+        let rounds = || with_tally(ordinal, |tally| tally.rounds.len());
+        let mut held = Vec::new();
+        for _ in 0..5 {
+            held.push(Due::new(ordinal));
+            held.push(Due::new(ordinal));
+            Waiter::new(ordinal);
+        }
+        assert_eq!(rounds(), 5);
+        held.remove(4).set_stuck(true);
+        held.swap_remove(4).cancel();
+        assert_eq!(rounds(), 4);
+        held.clear();
+        assert_eq!(rounds(), 0);
     }
 }

@@ -188,7 +188,8 @@ def main(*, as_json: bool, try_pairs: bool) -> int:
     for memory, producers in found.get("pairs", {}).items():
         say(f"\nBy cd.to, from {memory} memory", "bold")
         if not producers:
-            lack = "no device is" if memory == "device" and not cuda.get("devices") else "no library that makes arrays is"
+            has_device = memory != "device" or cuda.get("devices")
+            lack = "no library that makes arrays is" if has_device else "no device is"
             say(f"    not tried: {lack} here", "yellow")
         for producer, came in producers.items():
             works = [consumer for consumer, result in came.items() if result == "works"]

@@ -230,9 +230,9 @@ fn a_wait_for_a_device_is_counted() {
     let site = used(driver, Some(STREAM)).site(driver).expect("an answer");
     let site = site.expect("a context");
     let _patient = room::PATIENT.read();
-    let seen = room::Seen::now(site.ordinal, None);
+    let mut waiter = room::Waiter::new(site.ordinal);
     assert!(site.settle(driver));
-    assert!(room::wait(site.ordinal, seen), "a change");
+    assert!(waiter.wait(), "a change");
 }
 
 /// The devices of a use that may be anywhere are those in use, but its own.

@@ -169,8 +169,8 @@ fn what_is_on_offer_is_due() {
     let (answers, receiver) = mpsc::channel();
     keeper.take(News::Take(wanted, answers));
     let _patient = room::PATIENT.read();
-    let seen = room::Seen::now(ORDINAL, None);
-    let waits = thread::spawn(move || room::wait(ORDINAL, seen));
+    let mut waiter = room::Waiter::new(ORDINAL);
+    let waits = thread::spawn(move || waiter.wait());
     thread::sleep(LONG);
     assert!(!waits.is_finished());
     assert_eq!(nbytes_of(&receiver), Some(64));
@@ -192,8 +192,8 @@ fn what_a_graph_has_kept_is_on_its_way() {
     start(script());
     let (go_on, gate) = mpsc::channel();
     drop_later(Owner::new(Slow(gate)));
-    let seen = room::Seen::now(ORDINAL, None);
-    let waits = thread::spawn(move || room::wait(ORDINAL, seen));
+    let mut waiter = room::Waiter::new(ORDINAL);
+    let waits = thread::spawn(move || waiter.wait());
     thread::sleep(2 * LONG);
     let is_waiting = !waits.is_finished();
     go_on.send(()).expect("it waits");
@@ -217,16 +217,15 @@ fn what_keeps_a_stream_is_not_waited_for_for_ever() {
     block.stream = Some(Kept(Arc::new(Slow(std::sync::Mutex::new(gate)))));
     block.ordinal = 0x0780;
     let held = Held::memory(block);
-    let seen = room::Seen::now(0x0780, None);
+    let mut waiter = room::Waiter::new(0x0780);
     let ends = thread::spawn(move || {
         // SAFETY: the scripted driver has no work.
         assert!(unsafe { held.end() }.is_none());
     });
     let (done, told) = mpsc::channel();
     thread::spawn(move || {
-        let is_free = room::wait(0x0780, seen);
-        let seen = room::Seen::now(0x0780, None);
-        done.send((is_free, room::wait(0x0780, seen)))
+        let is_free = waiter.wait();
+        done.send((is_free, room::Waiter::new(0x0780).wait()))
     });
     let told = told.recv_timeout(3 * room::LIMIT);
     go_on.send(()).expect("it waits");
@@ -411,13 +410,13 @@ fn an_owner_counts_for_the_device_of_its_memory() {
     for (device, ordinal) in [(Device::cuda(0x0a10), 0x0a10), (Device::HOST, 0)] {
         let (owner, ended) = telling();
         let _patient = room::PATIENT.read();
-        let seen = room::Seen::now(ordinal, None);
+        let mut waiter = room::Waiter::new(ordinal);
         until_done(driver, STREAM, &owner, device).expect("a mark");
         drop(owner);
         while !ended.load(Ordering::Acquire) {
             thread::yield_now();
         }
-        assert!(room::wait(ordinal, seen), "its end is a change there");
+        assert!(waiter.wait(), "its end is a change there");
     }
 }
 
