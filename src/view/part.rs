@@ -36,7 +36,8 @@ impl CaiView {
             return Err(refused("axes", format_args!("{axes:?}"), hint));
         }
         let axes = axes.iter().filter_map(|axis| own.get(*axis)).copied();
-        self.with_axes(0, axes.collect())
+        // SAFETY: an index of the result is one of this array, in another order.
+        unsafe { self.with_axes(0, axes.collect()) }
     }
 
     /// Returns the array with its axes reversed.
@@ -50,7 +51,8 @@ impl CaiView {
     /// # Ok::<(), cai_dlpack::Error>(())
     /// ```
     pub fn transpose(&self) -> Result<Self, Error> {
-        self.with_axes(0, self.axes().into_iter().rev().collect())
+        // SAFETY: an index of the result is one of this array, reversed.
+        unsafe { self.with_axes(0, self.axes().into_iter().rev().collect()) }
     }
 
     /// Returns the elements whose index in one axis lies in a range.
@@ -71,7 +73,8 @@ impl CaiView {
         let (start, end) = within(*extent, &range)?;
         *extent = end.saturating_sub(start);
         let skipped = start.saturating_mul(*stride);
-        self.with_axes(skipped, axes)
+        // SAFETY: index `i` of the axis is index `start + i` of this array's, less than `end`, which the axis has.
+        unsafe { self.with_axes(skipped, axes) }
     }
 
     /// Returns the elements of one index in an axis, which the result does not have.
@@ -89,7 +92,8 @@ impl CaiView {
         let (extent, stride) = *one_of(&mut axes, axis)?;
         let (start, _) = within(extent, &(index..=index))?;
         axes.remove(axis);
-        self.with_axes(start.saturating_mul(stride), axes)
+        // SAFETY: with index `start`, which the axis has, an index of the result is one of this array.
+        unsafe { self.with_axes(start.saturating_mul(stride), axes) }
     }
 
     /// Returns the elements before an index in one axis, and those from it on.
@@ -133,7 +137,9 @@ impl CaiView {
                 return Err(self.no_shape(shape));
             }
         }
-        self.with_axes(0, axes)
+        // SAFETY: each axis is this array's, or has stride 0: then each index means index 0 of an axis with one element, or of
+        // none.
+        unsafe { self.with_axes(0, axes) }
     }
 
     /// Returns the elements of an array in C order in another shape.
@@ -169,7 +175,8 @@ impl CaiView {
             next = next.saturating_mul(extent.max(1));
         }
         axes.reverse();
-        self.with_axes(0, axes)
+        // SAFETY: both are in C order and have as many elements, or none.
+        unsafe { self.with_axes(0, axes) }
     }
 
     fn axes(&self) -> Vec<Axis> {
@@ -184,9 +191,11 @@ impl CaiView {
         mismatch(Rule::ViewShape, self.descriptor(), wanted).into()
     }
 
-    /// Returns the view of these axes whose element of index 0 is `skipped` elements from this one's. The caller has seen
-    /// to it that each of its elements is one of this array.
-    fn with_axes(&self, skipped: i64, axes: Vec<Axis>) -> Result<Self, Error> {
+    /// Returns the view of these axes whose element of index 0 is `skipped` elements from this one's.
+    ///
+    /// # Safety
+    /// - Each of its elements is one of this array.
+    unsafe fn with_axes(&self, skipped: i64, axes: Vec<Axis>) -> Result<Self, Error> {
         let own = self.descriptor();
         own.check_dlpack()?;
         let (shape, strides): (Vec<i64>, Vec<i64>) = axes.into_iter().unzip();
@@ -210,7 +219,7 @@ impl CaiView {
             raw.data = raw.data.wrapping_add_signed(distance);
         }
         let descriptor = Descriptor::new(&raw)?;
-        // SAFETY: each element is one of this array (the caller's part), whose memory the owner keeps.
+        // SAFETY: this function's contract: each element is one of this array, whose memory the owner keeps.
         Ok(unsafe { self.derive(descriptor) })
     }
 }
