@@ -90,6 +90,7 @@ mod tests {
 
     /// However many marks are blocked, there are no more threads than that.
     #[test]
+    #[cfg_attr(miri, ignore = "starts threads that block signals")]
     fn threads_are_added_up_to_the_most() {
         let mut markers = Markers::new(Script::leak(), |_, _, _| {});
         for begun in 1..4 * MOST {
