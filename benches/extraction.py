@@ -92,6 +92,16 @@ def measure(names: Iterable[str]) -> None:
         floor.loop(call, (argument,), None, instructions.CALLS, label, False)
 
 
+def costs(path: str, counts: dict[str, float]) -> tuple[float, float]:
+    """Instructions of an extraction, ours and the raw one, without the call."""
+    return counts[f"ours {path}"] - counts["ignore"], counts[f"raw {path}"] - counts["nothing"]
+
+
+def is_within(path: str, counts: dict[str, float]) -> bool:
+    ours, raw = costs(path, counts)
+    return path in UNLIMITED or ours <= LIMITS.get(path, LIMIT) * raw
+
+
 def main() -> int:
     paths = TORCH if "--torch" in sys.argv else PATHS
     if "--measure" in sys.argv:
@@ -113,16 +123,17 @@ def main() -> int:
         raw = Path(__file__).with_suffix(".c")
         subprocess.run([*command, str(raw), "-o", str(folder / "extraction_raw.so")], check=True)
         counts = instructions.count(folder, Path(__file__), *sys.argv[1:])
+        if not all(is_within(path, counts) for path in paths):
+            # What disturbs a run, such as another thread's turn on a busy machine, only adds.
+            again = instructions.count(folder, Path(__file__), *sys.argv[1:])
+            counts = {label: min(count, again[label]) for label, count in counts.items()}
     good = True
     print(f"{'argument In<f32, 2>':40} {'ours':>7} {'raw':>7} {'ratio':>6} {'limit':>6}")
     for path, text in paths.items():
-        ours = counts[f"ours {path}"] - counts["ignore"]
-        raw_cost = counts[f"raw {path}"] - counts["nothing"]
-        most = LIMITS.get(path, LIMIT)
-        is_over = path not in UNLIMITED and ours > most * raw_cost
-        good &= not is_over
-        limit = "none" if path in UNLIMITED else f"{most:.2f}"
-        mark = "  over" if is_over else ""
+        ours, raw_cost = costs(path, counts)
+        good &= is_within(path, counts)
+        limit = "none" if path in UNLIMITED else f"{LIMITS.get(path, LIMIT):.2f}"
+        mark = "" if is_within(path, counts) else "  over"
         print(f"{text:40} {ours:7.0f} {raw_cost:7.0f} {ours / raw_cost:6.2f} {limit:>6}{mark}")
     return 0 if good else 1
 
