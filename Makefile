@@ -363,7 +363,7 @@ bench-torch: $(TORCH)/.package $(TORCH)/.examples $(TORCH)/.stand-ins simulator
 	$(call simulated,$(TORCH)) benches/compare.py --torch $(BENCH)
 	$(TORCH)/bin/python benches/extraction.py --torch
 
-# Counts are the same on a busy machine. Without valgrind nothing can be counted, which is a failure.
+# Counts hardly differ on a busy machine. Without valgrind nothing can be counted, which is a failure.
 bench-instructions: $(VENV)/.package $(VENV)/.examples
 	@command -v valgrind >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	    && { apt-get update -qq; apt-get install -qq -y valgrind >/dev/null; }; } || true

@@ -124,7 +124,7 @@ def main() -> int:
         subprocess.run([*command, str(raw), "-o", str(folder / "extraction_raw.so")], check=True)
         counts = instructions.count(folder, Path(__file__), *sys.argv[1:])
         if not all(is_within(path, counts) for path in paths):
-            # What disturbs a run, such as another thread's turn on a busy machine, only adds.
+            # Another thread's turn on a busy machine only adds instructions.
             again = instructions.count(folder, Path(__file__), *sys.argv[1:])
             counts = {label: min(count, again[label]) for label, count in counts.items()}
     good = True

@@ -293,7 +293,7 @@ def test_an_error_of_the_logger_is_reported(call: Callable[[], object], error: B
 @pytest.mark.parametrize("thread", ["main", "other"])
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.default_int_handler], ids=["ignored", "handled"])
 def test_an_interrupt_in_the_logger_is_the_users(handler: Any, thread: str) -> None:
-    """Of the thread that logs, whoever handles SIGINT."""
+    """The thread that logs gets it, also if Python does not handle SIGINT."""
 
     def interrupt(_: str) -> None:
         raise KeyboardInterrupt

@@ -43,7 +43,7 @@ impl CaiView {
     /// Returns the array with its axes reversed.
     ///
     /// # Errors
-    /// As [`CaiView::permute`].
+    /// Those of [`CaiView::permute`].
     ///
     /// ```
     #[doc = floats!()]
@@ -80,7 +80,7 @@ impl CaiView {
     /// Returns the elements of one index in an axis, which the result does not have.
     ///
     /// # Errors
-    /// As [`CaiView::slice`].
+    /// Those of [`CaiView::slice`].
     ///
     /// ```
     #[doc = floats!()]
@@ -99,7 +99,7 @@ impl CaiView {
     /// Returns the elements before an index in one axis, and those from it on.
     ///
     /// # Errors
-    /// As [`CaiView::slice`].
+    /// Those of [`CaiView::slice`].
     ///
     /// ```
     #[doc = floats!()]

@@ -58,7 +58,7 @@ impl<'a, 'py> LibraryCall<'a, 'py> {
             view.ready_number() != Stream::None && self.request != Some(Request::NoSync);
         let request = self.request.filter(|_| !self.partner.call.passes_stream);
         if !is_pending && request.is_none() {
-            // Whoever waits.
+            // The order does not depend on who waits.
             return Ok(None);
         }
         let call = library::as_set(py, &self.partner.call);

@@ -160,7 +160,7 @@ fn a_guard_that_fails_makes_the_host_wait_instead() {
     }
 }
 
-/// What is told of an end beforehand is refused as the end would be: by a thread that cannot name a stream of the edge.
+/// `return_edge` refuses where the end would: on a thread that cannot name a stream of the edge.
 #[test]
 fn an_end_that_this_thread_cannot_make_is_foreseen() {
     let script = script();

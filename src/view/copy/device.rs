@@ -78,7 +78,7 @@ struct Copy<'a> {
     whole: &'a Whole,
     plan: CopyPlan,
     used: Used,
-    /// What the copy will be memory of.
+    /// The device of the copy's memory.
     device: Device,
     /// Where it will be; the default streams are those of the consumer.
     place: Place,
@@ -128,7 +128,7 @@ impl Copy<'_> {
         Ok(made)
     }
 
-    /// As [`on`](Self::on), in the stream's context, which is current.
+    /// Copies on `stream`, whose context is current.
     fn on_current(mut self, stream: Stream, policy: SyncPolicy) -> Result<CaiView, Error> {
         let context = match self.is_elsewhere {
             true => self.check_device(stream)?,
@@ -186,7 +186,7 @@ impl Copy<'_> {
         Ok(made)
     }
 
-    /// As [`finished`](Self::finished), of data that is ready, in the context of the copy's memory, which is current.
+    /// Copies data that is ready, and waits for the copy. The context of the copy's memory is current.
     fn finished_current(mut self, place: &Place) -> Result<CaiView, Error> {
         let used = Use::new(self.driver, None)?;
         let allocation = self.allocate(used)?;

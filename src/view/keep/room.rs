@@ -111,7 +111,7 @@ pub(super) fn is_blocked() -> bool {
 
 struct Tally {
     ordinal: i32,
-    /// What is due, by the round in which it came; the latest at the end, none empty.
+    /// Counts the [`Due`]s by the round in which they came; the latest is at the end, and none is empty.
     rounds: Vec<Round>,
     /// Begins anew with each thread that waits.
     round: u64,
@@ -245,7 +245,7 @@ const ROUNDS: u32 = 8;
 #[derive(Debug)]
 pub(super) struct Waiter {
     ordinal: i32,
-    /// What came before this round is waited for.
+    /// The thread waits for each [`Due`] of an earlier round.
     round: u64,
     /// How many more rounds are.
     rounds: u32,
@@ -320,7 +320,7 @@ impl Waiter {
         let (all, all_stuck) = tally.before(u64::MAX);
         let (mut due, mut stuck) = tally.before(self.round);
         if due + stuck < self.left {
-            // What it kept may have been handed on.
+            // Its owner may have been handed to those who end owners.
             self.queued = (stats::QUEUED.get(), now);
         }
         // Owners end in no order: if as many have ended as were handed on, they may be others, and then the limit is waited
@@ -548,7 +548,7 @@ mod tests {
         stats::DRAINED.add();
     }
 
-    /// What others use and drop meanwhile keeps no thread waiting for what does not come, nor from what does.
+    /// A thread waits no longer because others go on to use and drop memory, and no shorter.
     #[test]
     #[cfg_attr(miri, ignore = "takes seconds")]
     fn others_that_go_on_keep_no_thread_waiting() {
@@ -593,7 +593,7 @@ mod tests {
         }
     }
 
-    /// What others drop later is waited for too.
+    /// A thread waits for memory that others drop later, too.
     #[test]
     #[cfg_attr(miri, ignore = "takes seconds")]
     fn what_comes_later_is_waited_for() {
@@ -611,7 +611,7 @@ mod tests {
         assert!(!waits.join().expect("no panic"));
     }
 
-    /// What ends between the question for memory and the wait is a reason to ask again.
+    /// An end between the question for memory and the wait is a reason to ask again.
     #[test]
     fn an_end_just_before_the_wait_is_not_missed() {
         let _alone = PATIENT.write();
