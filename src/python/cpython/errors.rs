@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::protocol::rule::{Class, Rule, Violation};
 use crate::python::cpython::names::names;
 use crate::python::cpython::new::new_str;
-use crate::python::cpython::{own_module, release, tracing};
+use crate::python::cpython::{getattr, own_module, release, tracing};
 
 impl From<Violation> for PyErr {
     #[cold]
@@ -269,11 +269,12 @@ fn of_package<'py>(
     name: &str,
     base: &Bound<'py, PyType>,
 ) -> Option<Bound<'py, PyType>> {
-    let find = || -> PyResult<Bound<'py, PyType>> {
-        let modules = py.import("sys")?.getattr("modules")?;
-        Ok(modules.get_item("cai_dlpack")?.getattr(name)?.cast_into()?)
+    let find = || -> PyResult<Option<Bound<'py, PyType>>> {
+        let package = getattr::imported(&new_str(py, "cai_dlpack")?)?;
+        let class = package.map(|package| package.getattr(name)).transpose()?;
+        Ok(class.map(Bound::cast_into).transpose()?)
     };
-    let class = release::dropping(|| find().ok())?;
+    let class = release::dropping(|| find().ok().flatten())?;
     class.is_subclass(base).unwrap_or(false).then_some(class)
 }
 
