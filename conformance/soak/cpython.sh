@@ -87,7 +87,7 @@ tests() {
         conformance/tests/ownership/test_together.py conformance/tests/ownership/test_claims.py 2>&1 | summary
 }
 
-mkdir -p conformance/results
+mkdir -p conformance/results "$target"
 # Said before the file of results is opened, which is tracked.
 provenance="$kind, $(date -u +%Y-%m-%d), commit $(git describe --always --dirty --exclude='*'), $(uname -sm), $(nproc) cores"
 {
