@@ -242,8 +242,18 @@ fn line(to: &'static Partner, remedy: Option<&Remedy>) -> String {
         Some(remedy) if remedy.code.contains("read_only=False") => {
             format!("`cd.to(array, \"{}\", read_only=False)`", to.name)
         }
-        Some(remedy) => of_view(&remedy.code),
+        Some(remedy) => match copied(&remedy.code) {
+            Some(copied) if has_arrays => format!("`cd.to({copied}, \"{}\")`", to.name),
+            _ => of_view(&remedy.code),
+        },
     }
+}
+
+/// The expression in a remedy that copies the array, if that is what it does.
+fn copied(code: &str) -> Option<String> {
+    let (_, call) = code.split_once("cd.from_dlpack(v, ")?;
+    let (arguments, _) = call.split_once(')')?;
+    Some(format!("cd.from_dlpack(array, {arguments})"))
 }
 
 fn told(to: &'static Partner, producer: &Producer, remedy: Option<&Remedy>) -> String {

@@ -9,6 +9,7 @@ use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Access, Device};
 use crate::protocol::dtype::DType;
 use crate::protocol::stream::{Request, Situation, Stream, SyncPolicy, plan};
+use crate::protocol::whole::Whole;
 
 /// How a library would import an array.
 #[derive(Clone, Debug)]
@@ -70,7 +71,7 @@ impl Partner {
         ready: Stream,
         stream: Option<Stream>,
     ) -> HandOver {
-        let (refused, remedies) = self.refusals(array, |_, _| None);
+        let (refused, remedies) = self.refusals(array, |_, _| None, |_, _| true);
         let platform = platform_of(array);
         let stream = stream.map(Request::from);
         let asks = self.call.asks(array, stream, Stream::LegacyDefault);
@@ -110,12 +111,14 @@ impl Partner {
         ))
     }
 
-    /// Why the preferred call refuses an array, and what takes it instead. `exports` is why the view itself refuses to be
-    /// exported to a call, as the described array.
+    /// Why the preferred call refuses an array, and what takes it instead: a copy only if nothing else does. `exports` is
+    /// why the view itself refuses to be exported to a call, as the described array; `copies` is whether a copy can be
+    /// made, as described, and the library's build takes it.
     pub(crate) fn refusals(
         &'static self,
         array: &Descriptor,
         exports: impl Fn(&Call, &Descriptor) -> Option<String>,
+        copies: impl Fn(&Call, &Descriptor) -> bool,
     ) -> (Option<String>, Vec<Remedy>) {
         let refusal = |call: &Call, array: &Descriptor| {
             self.refusal(call, array).or_else(|| exports(call, array))
@@ -134,15 +137,34 @@ impl Partner {
                 },
                 by_build: call.by_build(array.device()),
             });
-        let changed = Change::ALL.iter().filter_map(|change| {
+        let changed = Change::IN_PLACE.iter().filter_map(|change| {
             let changed = change.of(array)?;
-            refusal(&self.call, &changed).is_none().then(|| Remedy {
-                code: self.call.code_of(change.code()),
-                does: change.does(),
-                by_build: self.call.by_build(changed.device()),
-            })
+            (refusal(&self.call, &changed).is_none()).then(|| self.after(*change, &changed))
         });
-        (Some(refused), others.chain(changed).collect())
+        let mut remedies: Vec<_> = others.chain(changed).collect();
+        // A copy does not help against a capture.
+        if remedies.is_empty() && self.refusal(&self.call, array).is_some() {
+            let changes = match self.device_refusal(&self.call, array.device()) {
+                Some(_) => &[Change::ToCpu, Change::ToCuda][..],
+                None => &[Change::InCOrder][..],
+            };
+            let copied = changes.iter().filter_map(|change| {
+                let copy = change.of(array)?;
+                let is_taken = self.refusal(&self.call, &copy).is_none();
+                (is_taken && copies(&self.call, &copy)).then(|| self.after(*change, &copy))
+            });
+            remedies.extend(copied);
+        }
+        (Some(refused), remedies)
+    }
+
+    /// The preferred call of an array that has been changed.
+    fn after(&self, change: Change, changed: &Descriptor) -> Remedy {
+        Remedy {
+            code: self.call.code_of(change.code()),
+            does: change.does(),
+            by_build: self.call.by_build(changed.device()),
+        }
     }
 
     /// Why a call refuses all memory of a device, by the table.
@@ -193,16 +215,23 @@ enum Change {
     Writable,
     Cuda,
     Bytes,
+    ToCpu,
+    ToCuda,
+    InCOrder,
 }
 
 impl Change {
-    const ALL: [Self; 3] = [Self::Writable, Self::Cuda, Self::Bytes];
+    /// Of what is told about the same memory.
+    const IN_PLACE: [Self; 3] = [Self::Writable, Self::Cuda, Self::Bytes];
 
     const fn code(self) -> &'static str {
         match self {
             Self::Writable => "cd.view(v, read_only=False)",
             Self::Cuda => "v.present_as(\"cuda\")",
             Self::Bytes => "cd.view(v, dtype=\"uint8\", shape=(v.nbytes,))",
+            Self::ToCpu => "cd.from_dlpack(v, device=\"cpu\")",
+            Self::ToCuda => "cd.from_dlpack(v, device=\"cuda\")",
+            Self::InCOrder => "cd.from_dlpack(v, copy=True)",
         }
     }
 
@@ -211,6 +240,9 @@ impl Change {
             Self::Writable => "asserts that it is not written",
             Self::Cuda => "names it device memory",
             Self::Bytes => "presents the bytes of its packed elements",
+            Self::ToCpu => "copies it to the CPU",
+            Self::ToCuda => "copies it to the GPU",
+            Self::InCOrder => "copies it in C order",
         }
     }
 
@@ -229,6 +261,18 @@ impl Change {
                 let nbytes = i64::try_from(array.nbytes()).ok().filter(|_| is_packed)?;
                 array.clone().with_shape(DType::U8, &[nbytes]).ok()
             }
+            Self::ToCpu => copied(array, Device::CUDA, Device::HOST),
+            Self::ToCuda => copied(array, Device::CPU, Device::cuda(0)),
+            Self::InCOrder => copied(array, array.device().device_type, array.device()),
         }
     }
 }
+
+/// The array as it is described after a copy from one kind of memory to another; `None` if it is not of the first.
+fn copied(array: &Descriptor, from: i32, to: Device) -> Option<Descriptor> {
+    let whole = Whole::of(array).ok()?;
+    (array.device().device_type == from).then(|| whole.at(ALIGNED, to, array).ok())?
+}
+
+/// An address as that of a copy is: aligned for any type.
+const ALIGNED: u64 = 4096;

@@ -48,3 +48,4 @@ pub mod interface;
 
 pub(crate) mod convert;
 pub mod mask;
+pub(crate) mod whole;

@@ -151,7 +151,11 @@ pub(super) fn refuse(
         }
         Some(refused)
     };
-    let (refused, remedies) = partner.refusals(view.view().descriptor(), exports);
+    let copies = |call: &Call, copy: &Descriptor| {
+        let build = library::check_build(py, partner, call, copy.device());
+        build.is_ok() && can_copy(py, view, copy.device(), consumer).unwrap_or(false)
+    };
+    let (refused, remedies) = partner.refusals(view.view().descriptor(), exports, copies);
     if let (Some(refused), Some(why)) = (&refused, unanswered.into_inner())
         && *refused != why
     {
@@ -216,6 +220,30 @@ fn check(
         Some(Order::Refused(why)) => Err(why.into()),
         _ => Ok(()),
     }
+}
+
+/// Whether `from_dlpack` could copy the view to `wanted` now, as far as is known without doing it.
+fn can_copy(
+    py: Python<'_>,
+    view: &PyCaiView,
+    wanted: Device,
+    consumer: Option<&Consumer<'_>>,
+) -> PyResult<bool> {
+    let source = view.view().descriptor();
+    Transfer::check(source)?;
+    let request = match wanted.device_type {
+        Device::CUDA => {
+            let stream = use_stream::work_stream(py, wanted)?;
+            if !Transfer::can_allocate(wanted, stream)? {
+                return Ok(false);
+            }
+            Request::Stream(stream)
+        }
+        _ => Request::Host,
+    };
+    let order = consumer.map(|consumer| consumer.decide(request, SyncPolicy::Event));
+    let is_refused = matches!(order.transpose()?, Some(Order::Refused(_)));
+    Ok(Transfer::can_copy_to(source, wanted) && !is_refused)
 }
 
 /// The arguments of a call that takes a capsule of the layout before DLPack 1.0.

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use super::allocation::{Allocation, refuse_capture};
 use super::host::{HostBlock, gather, unit};
-use super::whole::{Whole, view_of};
+use super::made::view_of;
 use crate::driver::{
     self, Context, ContextGuard, CopyPlan, Driver, DriverError, Place, PrivateStream, copy_strided,
 };
@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
+use crate::protocol::whole::Whole;
 use crate::view::keep::{self, Use};
 use crate::view::streams::Placed;
 use crate::view::{CaiView, Kept, Owner};
@@ -95,6 +96,19 @@ fn keep_context(driver: &dyn Driver, ordinal: i32) -> Result<(), DriverError> {
         driver.primary_context_retain(ordinal)?;
     }
     Ok(())
+}
+
+/// Whether `stream` of `device` is not being captured: no stream of a context that nobody uses is.
+#[cfg(feature = "pyo3")]
+pub(super) fn is_idle(device: Device, stream: Stream) -> Result<bool, Error> {
+    let driver = driver::driver()?;
+    if !driver.primary_context_active(device.id)? {
+        return Ok(true);
+    }
+    let mut current = ContextGuard::of_stream(driver, stream, &Place::cuda(device.id, 0))?;
+    let capture = driver.capture(stream)?;
+    current.restore()?;
+    Ok(capture == crate::protocol::stream::Capture::Idle)
 }
 
 /// Copies an array on the CPU, in C order, to memory of this library's: when the driver reads it is not told, and the caller

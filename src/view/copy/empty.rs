@@ -2,7 +2,7 @@
 
 use super::allocation::{Allocation, refuse_capture};
 use super::host::HostBlock;
-use super::whole::view_of;
+use super::made::view_of;
 use crate::driver::{ContextGuard, Driver, Place};
 use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;

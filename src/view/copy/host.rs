@@ -3,12 +3,13 @@
 use std::alloc::{Layout as Block, alloc, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
-use super::whole::{Whole, view_of};
+use super::made::view_of;
 use crate::driver::{self, ContextGuard, CopyPlan, Driver, PrivateStream, copy_strided};
 use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Device;
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
+use crate::protocol::whole::Whole;
 use crate::view::{CaiView, Owner, keep, load};
 
 /// Above this number of driver calls the whole span is fetched by one, and sorted out on the host.

@@ -20,10 +20,9 @@ mod allocation;
 mod device;
 mod empty;
 mod host;
-mod whole;
+mod made;
 
 use self::device::Used;
-use self::whole::Whole;
 use super::{CaiView, IntoLiveStream, Kept, detach, memory_kind};
 use crate::driver::MemoryKind;
 use crate::error::Error;
@@ -31,6 +30,7 @@ use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
+use crate::protocol::whole::Whole;
 
 impl CaiView {
     /// Copies the elements, in C order, to new memory of the same kind: the device's, managed or pinned.
@@ -210,6 +210,12 @@ impl Transfer {
     /// `copy-refused` for packed elements; the rules of [`check_memory`](super::check_memory); the driver's refusal.
     pub(crate) fn check(source: &Descriptor) -> Result<(), Error> {
         Self::whole(source).map(drop)
+    }
+
+    /// Whether memory for a copy on a CUDA device can be allocated now for work on `stream`: it is not being captured.
+    #[cfg(feature = "pyo3")]
+    pub(crate) fn can_allocate(device: Device, stream: Stream) -> Result<bool, Error> {
+        device::is_idle(device, stream)
     }
 
     /// The driver is asked about the source first: a copy reads all of it, and a pointer that leads

@@ -1,24 +1,22 @@
-//! The source of a copy as it is read, and the view of what was made.
+//! The source of a copy as it is read, and the description of the copy.
 
 use crate::protocol::axes::{Axes, Source};
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Device, Flags};
 use crate::protocol::layout::Layout;
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::protocol::stream::Stream;
-use crate::view::{CaiView, Owner};
 
 /// A source as a copy reads it: items of whole bytes, apart by byte strides.
-pub(super) struct Whole {
-    pub(super) itemsize: u64,
-    pub(super) byte_strides: Vec<i64>,
-    pub(super) layout: Layout,
+pub(crate) struct Whole {
+    pub(crate) itemsize: u64,
+    pub(crate) byte_strides: Vec<i64>,
+    pub(crate) layout: Layout,
 }
 
 impl Whole {
     /// # Errors
     /// `copy-refused` for packed elements: a byte belongs to several; why DLPack cannot describe the elements.
-    pub(super) fn of(descriptor: &Descriptor) -> Result<Self, Violation> {
+    pub(crate) fn of(descriptor: &Descriptor) -> Result<Self, Violation> {
         descriptor.check_dlpack()?;
         let mut axes = Axes::new(Source::Tensor);
         for extent in descriptor.shape() {
@@ -38,7 +36,7 @@ impl Whole {
     }
 
     /// Describes the copy at `data`.
-    pub(super) fn at(
+    pub(crate) fn at(
         &self,
         data: u64,
         device: Device,
@@ -47,16 +45,6 @@ impl Whole {
         let layout = self.layout.clone();
         Descriptor::from_layout(data, device, source.dtype(), Flags::IS_COPIED, layout)
     }
-}
-
-/// Makes the view of a copy.
-///
-/// # Safety
-/// `owner` owns `descriptor`'s memory, which is ready on `ready`.
-pub(super) unsafe fn view_of(descriptor: Descriptor, ready: Stream, owner: Owner) -> CaiView {
-    // SAFETY: `owner` keeps the elements, which are this library's own, and `ready` is a live stream or none,
-    // by this function's contract.
-    unsafe { CaiView::of(descriptor, ready, Some(ready), owner) }
 }
 
 /// Builds the refusal of elements that are no whole number of bytes by their type.
