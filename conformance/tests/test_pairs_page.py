@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 
 from cai_dlpack import _core, doctor
 
@@ -46,3 +49,41 @@ def test_each_pair_that_is_installed_does_what_the_page_says() -> None:
                 assert (result == "works") != is_refused or is_by_build, (memory, producer, consumer, told, result)
                 seen += 1
     assert seen > 7, tried
+
+
+#: Evaluates calls of the page, as they stand there, of an array that `doctor` makes: by consumer, what came of it.
+EVALUATED = """
+import importlib, json, sys
+import cai_dlpack as cd
+from cai_dlpack import _core, doctor
+memory, producer, calls = json.loads(sys.argv[1])
+named = {"cd": cd}
+for name in {"numpy", producer}:
+    importlib.import_module(doctor.IMPORTED.get(name, name))
+    named[name.partition(".")[0]] = sys.modules[name.partition(".")[0]]
+imports = {row["name"]: [call["import"] for call in row["calls"]] for row in _core._partners()}
+came = {}
+for consumer, call in calls.items():
+    for line in imports[consumer]:
+        exec(line, named)
+    named["array"] = eval(doctor.MEMORY[memory][producer], named)
+    try:
+        eval(call, named)
+    except Exception as error:
+        came[consumer] = repr(error)
+print(json.dumps(came))
+"""
+
+
+def test_each_copy_on_the_page_is_taken() -> None:
+    """What is refused as it is, and for which the page has a line that copies first."""
+    page, here, seen = sections(), {library["name"] for library in doctor.libraries()}, 0
+    for memory, producers in doctor.MEMORY.items():
+        for producer in producers.keys() & here:
+            copies = {to: call for to, (call, _) in page[producer].items() if to in here and "from_dlpack(cd" in call}
+            given = json.dumps([memory, producer, copies])
+            command = [sys.executable, "-W", "ignore", "-c", EVALUATED, given]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            assert json.loads(done.stdout.splitlines()[-1]) == {}, (memory, producer)
+            seen += len(copies)
+    assert seen

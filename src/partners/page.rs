@@ -253,7 +253,7 @@ fn line(to: &'static Partner, remedy: Option<&Remedy>) -> String {
 fn copied(code: &str) -> Option<String> {
     let (_, call) = code.split_once("cd.from_dlpack(v, ")?;
     let (arguments, _) = call.split_once(')')?;
-    Some(format!("cd.from_dlpack(array, {arguments})"))
+    Some(format!("cd.from_dlpack(cd.view(array), {arguments})"))
 }
 
 fn told(to: &'static Partner, producer: &Producer, remedy: Option<&Remedy>) -> String {
