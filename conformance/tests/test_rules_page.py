@@ -299,6 +299,7 @@ CALLS: dict[str, tuple[str, Callable[[], object]]] = {
 }
 #: By rule: the test that raises it.
 ELSEWHERE = {
+    "rocm-device": "test_rocm.py",
     "capsule-null": "dlpack/test_untouched.py",
     "stream-undeclared": "streams/test_undeclared.py",
     "stream-thread": "streams/test_default_streams.py",

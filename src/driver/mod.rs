@@ -52,6 +52,7 @@ mod pending;
 mod place;
 mod pool;
 mod relaxed;
+mod rocm;
 #[cfg(test)]
 pub(crate) mod script;
 
@@ -63,11 +64,12 @@ pub(crate) use join::{Joined, join};
 pub(crate) use lease::{Lease, PrivateStream};
 #[cfg(feature = "pyo3")]
 pub(crate) use order::foresee;
-pub(crate) use order::{Back, Done, begin, needed, order, order_within, synchronize};
+pub(crate) use order::{Back, Done, begin, needed, order, order_within, refused, synchronize};
 pub(crate) use pending::Pending;
 pub(crate) use place::{Defaults, Place};
 pub(crate) use pool::Pool;
 pub(crate) use relaxed::{RELAXED, Relaxed};
+pub(crate) use rocm::is_rocm;
 
 /// A `CUcontext`.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]

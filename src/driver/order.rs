@@ -31,6 +31,7 @@ use super::lease::Lease;
 use super::pending::{ContextWait, Pending};
 use super::{Context, Defaults, Driver, DriverError, MemoryKind, Place};
 use crate::error::Error;
+use crate::protocol::rule::Violation;
 use crate::protocol::stream::{
     Capture, Plan, Reason, Request, Situation, Stream, SyncPolicy, plan, plan_without_captures,
     settled,
@@ -52,6 +53,19 @@ pub(crate) enum Done {
 #[inline]
 pub(crate) fn needed(ready: Stream, request: Request, place: &Place, policy: SyncPolicy) -> bool {
     settled(&place.situation(ready, request, policy)).is_none()
+}
+
+/// Why an order is refused that no answer of a driver would change, as any on ROCm is.
+pub(crate) fn refused(
+    ready: Stream,
+    request: Request,
+    place: &Place,
+    policy: SyncPolicy,
+) -> Option<Violation> {
+    match plan_without_captures(&place.situation(ready, request, policy)) {
+        Some(Plan::Refuse(refused)) => Some(refused),
+        _ => None,
+    }
 }
 
 /// Orders what `request` asks for after `ready`, the stream that the data is ready on.

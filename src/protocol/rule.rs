@@ -549,6 +549,9 @@ rules! {
     ShapeOverride "shape-override" Buffer
         "shape= must fill contiguous data exactly, byte for byte"
         "our choice: anything else is more likely a mistake than an intention";
+    RocmDevice "rocm-device" Value
+        "device_id must name the platform, as (10, 0) does, in a process that has loaded ROCm and not CUDA"
+        "our choice: a number alone is CUDA's, and an interface on ROCm is not told from one on CUDA";
     DeviceIdRange "device-id-range" Value
         "device_id must be the number of a device, from 0 to 2**31 - 1"
         "CUDA: ordinals count from 0";

@@ -203,6 +203,7 @@ impl CaiView {
         let (request, policy) = (Request::Stream(consumer.placed.stream), consumer.policy);
         let ready = self.ready_number();
         if driver::needed(ready, request, &place, policy) {
+            self.check_platform(request, policy)?;
             with_driver(|driver| {
                 driver::order_within(driver, ready, request, back, &place, policy)
             })?;
@@ -222,6 +223,7 @@ impl CaiView {
         if !self.needs_order(request, policy) {
             return Ok((consumer, None));
         }
+        self.check_platform(request, policy)?;
         let (ready, place) = (self.ready_number(), self.place());
         let pending =
             with_driver(|driver| driver::begin(driver, ready, request, back, &place, policy))?;

@@ -4,6 +4,7 @@ use super::streams::{Kept, Placed, is_elsewhere};
 use super::{CaiView, IntoLiveStream, defaults_now, detach, with_driver};
 use crate::driver::{self, Context, Defaults, Driver, Pending, Place};
 use crate::error::Error;
+use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 #[cfg(feature = "pyo3")]
 use crate::protocol::stream::Plan;
@@ -181,6 +182,9 @@ impl CaiView {
     #[cfg(feature = "pyo3")]
     pub(crate) fn foresee(&self, request: Request, policy: SyncPolicy) -> Result<Plan, Error> {
         let (ready, place) = (self.ready_number(), self.place());
+        if let Some(refused) = self.refused(request, policy) {
+            return Ok(Plan::Refuse(refused));
+        }
         let driver = self.driver_to_order(request, policy)?;
         detach(|| driver::foresee(driver, ready, request, &place, policy))
     }
@@ -213,6 +217,25 @@ impl CaiView {
         Ok(place)
     }
 
+    /// Why an order is refused on a platform that this library has no driver for: no library is looked for.
+    #[inline]
+    fn refused(&self, request: Request, policy: SyncPolicy) -> Option<Violation> {
+        match self.device().device_type {
+            Device::ROCM => driver::refused(self.ready_number(), request, &self.place(), policy),
+            _ => None,
+        }
+    }
+
+    /// # Errors
+    /// `rocm-order`.
+    #[inline]
+    pub(super) fn check_platform(&self, request: Request, policy: SyncPolicy) -> Result<(), Error> {
+        match self.refused(request, policy) {
+            Some(refused) => Err(refused.into()),
+            None => Ok(()),
+        }
+    }
+
     /// Returns the driver, if it is needed.
     fn driver_to_order(
         &self,
@@ -222,6 +245,7 @@ impl CaiView {
         if !self.needs_order(request, policy) {
             return Ok(None);
         }
+        self.check_platform(request, policy)?;
         match driver::driver() {
             // Ready data, and no device that could be busy with it.
             Err(error) if error.is_absent() && self.ready_number() == Stream::None => Ok(None),

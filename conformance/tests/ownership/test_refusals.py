@@ -360,6 +360,7 @@ ELSEWHERE = {
     "capture-invalid": "not counted: the capture ends with the first try",
     "stream-context": "not counted: two contexts in one call; conformance/tests/streams/test_default_streams.py",
     "stream-device": "not counted: two devices in one call of an example",
+    "rocm-device": "not counted: a process that has loaded ROCm; conformance/tests/test_rocm.py",
 }
 
 

@@ -13,7 +13,7 @@ use crate::python::cpython::int::{IntRule, repr};
 use crate::python::cpython::new::new_str;
 use crate::view::detach;
 
-const WANTED: &str = "\"cpu\", \"cuda\", \"cuda:1\", a torch.device, or a (type, id) tuple of two ints: (1, 0) is the CPU, (2, 0) the first CUDA device";
+const WANTED: &str = "\"cpu\", \"cuda\", \"cuda:1\", \"rocm:0\", a torch.device, or a (type, id) tuple of two ints: (1, 0) is the CPU, (2, 0) the first CUDA device";
 
 /// Reads the device of the argument `device`.
 ///
@@ -24,7 +24,19 @@ pub(crate) fn device(value: Borrowed<'_, '_, PyAny>) -> PyResult<Device> {
     if let Some(device) = named(&value, field)? {
         return Ok(device);
     }
-    let wrong = || PyErr::from(wrong_type(&value, "device", WANTED));
+    pair(value, field)
+}
+
+/// Reads DLPack's pair.
+///
+/// # Errors
+/// `argument-type`, and the rules of devices.
+pub(crate) fn pair(value: Borrowed<'_, '_, PyAny>, field: Field) -> PyResult<Device> {
+    let name = match field {
+        Field::Argument(name) => name,
+        _ => "device",
+    };
+    let wrong = || PyErr::from(wrong_type(&value, name, WANTED));
     let pair = value.cast::<PyTuple>().map_err(|_| wrong())?;
     if pair.len() != 2 {
         return Err(wrong());
@@ -128,6 +140,10 @@ fn of_kind(kind: &str, id: Option<i32>) -> Result<Option<Device>, DriverError> {
         ("cpu", None | Some(0)) => Some(Device::HOST),
         ("cuda", Some(id)) if id >= 0 => Some(Device::cuda(id)),
         ("cuda", None) => Some(Device::cuda(current()?)),
+        ("rocm", Some(id)) if id >= 0 => Some(Device {
+            device_type: Device::ROCM,
+            id,
+        }),
         _ => None,
     })
 }

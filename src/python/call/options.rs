@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use pyo3::{Borrowed, ffi};
 
+use crate::driver;
 use crate::protocol::axes::{Axes, Source};
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Access, Device};
@@ -17,10 +18,10 @@ use crate::protocol::layout::Layout;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 use crate::python::call::choice::{choice, flag, wrong_type};
-use crate::python::call::{dtype, policy, stream};
+use crate::python::call::{device, dtype, policy, stream};
 use crate::python::cpython::fastcall::Value;
 use crate::python::cpython::int;
-use crate::python::cpython::int::IntRule;
+use crate::python::cpython::int::{IntRule, repr};
 use crate::python::cpython::text::as_tuple;
 
 /// Passes the keywords of an import to another macro: name, type for the stub, default.
@@ -31,8 +32,9 @@ use crate::python::cpython::text::as_tuple;
 macro_rules! option_keywords {
     ($($callback:ident)::+ { $($context:tt)* }) => {
         $($callback)::+! { { $($context)* }
-            /// The id of the CUDA device. Saves a call of the driver.
-            device_id: "int | None" = None,
+            /// The device of the memory: the number of the CUDA device; or a device of CUDA or ROCm, as ``"rocm:0"`` or the
+            /// (type, id) pair ``(10, 0)``. Saves a call of the driver.
+            device_id: "int | DeviceLike | None" = None,
             /// The stream that writes the data, if the producer does not name it: an int or an object with
             /// ``__cuda_stream__``. None: nothing is pending. ``...``: the stream that the producer names.
             producer_stream: "StreamLike | EllipsisType | None" = ...,
@@ -173,7 +175,7 @@ pub(crate) struct Options<'a, 'py> {
     pub(crate) shape: Option<Vec<i64>>,
     pub(crate) read_only: Option<bool>,
     pub(crate) owner: Value<'a, 'py>,
-    pub(crate) device_id: Option<i32>,
+    pub(crate) device: Option<Device>,
     pub(crate) check: Check,
     pub(crate) strict: bool,
     /// The object of the producer's stream, which is kept alive.
@@ -194,7 +196,7 @@ impl Options<'static, 'static> {
             shape: None,
             read_only: None,
             owner: None,
-            device_id: None,
+            device: None,
             check,
             strict: false,
             producer_object: None,
@@ -238,7 +240,7 @@ impl<'a, 'py> Options<'a, 'py> {
             shape: shape.map(|value| self::shape(&value)).transpose()?,
             read_only: flag(read_only, "read_only")?,
             owner,
-            device_id: device_id.map(self::device_id).transpose()?,
+            device: device_id.map(self::memory_device).transpose()?,
             check: check.map_or(Ok(Check::Device), |value| choice(&value, "check", &CHECKS))?,
             strict: flag(strict, "strict")?.unwrap_or(false),
             producer_object: producer_stream.filter(|value| !value.is_none()),
@@ -256,7 +258,7 @@ impl<'a, 'py> Options<'a, 'py> {
             shape: _,
             read_only,
             owner,
-            device_id,
+            device,
             check,
             strict: _,
             producer_object: _,
@@ -265,7 +267,7 @@ impl<'a, 'py> Options<'a, 'py> {
             && producer.is_none()
             && read_only.is_none()
             && owner.is_none()
-            && device_id.is_none()
+            && device.is_none()
             && *check == Check::Device
     }
 
@@ -301,15 +303,19 @@ impl<'a, 'py> Options<'a, 'py> {
     /// # Errors
     /// `pointer-device`.
     pub(crate) fn check_device(&self, device: Device) -> Result<(), Violation> {
-        if let Some(device_id) = self.device_id
-            && device.device_type == Device::CUDA
-            && device.id != device_id
-        {
-            let field = Field::Argument("device_id");
-            let violation = Violation::new(Rule::PointerDevice, field, device_id);
-            return Err(violation.with_hint(format!("the array is on device {}", device.id)));
+        let Some(named) = self.device else {
+            return Ok(());
+        };
+        let is_named = match (named.device_type, device.device_type) {
+            (Device::CUDA, Device::CUDA) => device.id == named.id,
+            // The number says which GPU, and other memory than a GPU's is told by the array.
+            (Device::CUDA, device_type) => !matches!(device_type, Device::ROCM | Device::ROCM_HOST),
+            _ => device == named,
+        };
+        match is_named {
+            true => Ok(()),
+            false => Err(is_elsewhere(named, device)),
         }
-        Ok(())
     }
 
     /// Whether an option changes how a tensor is described.
@@ -323,6 +329,17 @@ impl<'a, 'py> Options<'a, 'py> {
     pub(crate) fn keeps_elements(&self) -> bool {
         self.dtype.is_none() && self.shape.is_none()
     }
+}
+
+#[cold]
+fn is_elsewhere(named: Device, device: Device) -> Violation {
+    let pair = |device: Device| format!("({}, {})", device.device_type, device.id);
+    Violation::new(
+        Rule::PointerDevice,
+        Field::Argument("device_id"),
+        pair(named),
+    )
+    .with_hint(format!("the array is on {}", pair(device)))
 }
 
 /// Compares the address: PyO3 would defer the drop of a new reference (`fastcall`).
@@ -357,10 +374,47 @@ pub(crate) fn device_id(value: Borrowed<'_, '_, PyAny>) -> PyResult<i32> {
     Ok(device_id)
 }
 
+/// Reads the device of memory: the number of a CUDA device, or a pair, which names the platform too.
+///
+/// # Errors
+/// `argument-type`, `device_id-range`; the rules of pairs; `rocm-device` for a number in a process that works with ROCm;
+/// `argument-value` for a device that no interface is of.
+#[inline]
+pub(crate) fn memory_device(value: Borrowed<'_, '_, PyAny>) -> PyResult<Device> {
+    match small_device_id(value) {
+        Some(id) => Ok(Device::cuda(id)),
+        None => other_device(value),
+    }
+}
+
+#[cold]
+fn other_device(value: Borrowed<'_, '_, PyAny>) -> PyResult<Device> {
+    let field = Field::Argument("device_id");
+    let named = match value.is_instance_of::<PyTuple>() {
+        true => Some(device::pair(value, field)?),
+        false => device::named(&value, field)?,
+    };
+    let Some(device) = named else {
+        let id = device_id(value)?;
+        let found = format_args!("{id}, where ROCm is loaded and CUDA is not");
+        return match driver::is_rocm() {
+            true => Err(Violation::new(Rule::RocmDevice, field, found).into()),
+            false => Ok(Device::cuda(id)),
+        };
+    };
+    match device.device_type {
+        Device::CUDA | Device::ROCM => Ok(device),
+        _ => Err(Violation::new(Rule::ArgumentValue, field, repr(&value))
+            .with_hint("must be a device of CUDA, (2, id), or of ROCm, (10, id)")
+            .into()),
+    }
+}
+
+/// `None` also where the number alone does not tell the platform.
 #[inline(always)]
 fn small_device_id(value: Borrowed<'_, '_, PyAny>) -> Option<i32> {
     let device_id = i32::try_from(int::read_fast(value)?).ok()?;
-    (device_id >= 0).then_some(device_id)
+    (device_id >= 0 && !driver::is_rocm()).then_some(device_id)
 }
 
 const CHECKS: [(&str, Check); 2] = [("device", Check::Device), ("bounds", Check::Bounds)];

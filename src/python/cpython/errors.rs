@@ -86,7 +86,11 @@ impl From<DriverError> for PyErr {
             let make = || {
                 let (call, name) = (new_str(py, error.call())?, new_str(py, error.name())?);
                 let class = driver_error(py)?;
-                let value = class.call1((new_str(py, &error.to_string())?,))?;
+                let mut text = error.to_string();
+                if error.is_absent() && driver::is_rocm() {
+                    text.push_str("; memory of ROCm is named by device_id=(10, 0)");
+                }
+                let value = class.call1((new_str(py, &text)?,))?;
                 value.setattr(new_str(py, "call")?, call)?;
                 value.setattr(new_str(py, "code")?, error.code())?;
                 value.setattr(&names(py).name, name)?;

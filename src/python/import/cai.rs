@@ -279,7 +279,7 @@ pub(crate) fn described(
     allow: AllowCaiOnly,
 ) -> PyResult<Descriptor> {
     let (interface, typestr) = (read.interface, read.typestr);
-    let device = Device::cuda(options.device_id.unwrap_or(0));
+    let device = options.device.unwrap_or(Device::cuda(0));
     let quoted = |violation| verbatim(violation, &typestr);
     let has_fields = matches!(interface.descr(), Descr::Fields(_));
     let proven = match options.keeps_elements() && !has_fields {
@@ -317,7 +317,7 @@ pub(crate) fn view_fast<'py>(
     dict: FastDict<'_>,
     options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
-    let device = Device::cuda(options.device_id.unwrap_or(0));
+    let device = options.device.unwrap_or(Device::cuda(0));
     let mut descriptor = dict.array.descriptor(device);
     if dtype_hint::is_often_mislabelled(descriptor.dtype())
         && let speaker = speaker(object, options)
@@ -496,7 +496,7 @@ fn locate(
     address: u64,
     options: &Options<'_, '_>,
 ) -> PyResult<bool> {
-    if options.device_id.is_some() && options.check == Check::Device {
+    if options.device.is_some() && options.check == Check::Device {
         return Ok(true);
     }
     if descriptor.data() == 0 {
@@ -518,8 +518,8 @@ fn device_of_none(
     address: u64,
     options: &Options<'_, '_>,
 ) -> PyResult<Device> {
-    if let Some(device_id) = options.device_id {
-        return Ok(Device::cuda(device_id));
+    if let Some(device) = options.device {
+        return Ok(device);
     }
     let speaker = speaker(object, options);
     let told = match speaker.cast::<PyCaiView>() {
@@ -562,14 +562,25 @@ fn query_driver(
     options: &Options<'_, '_>,
 ) -> Result<bool, crate::Error> {
     let wants_range = options.check != Check::Device;
+    if let Some(device) = options
+        .device
+        .filter(|device| device.device_type == Device::ROCM)
+    {
+        let found = format_args!("\"bounds\", with device_id=(10, {})", device.id);
+        return Err(
+            Violation::new(Rule::ArgumentValue, Field::Argument("check"), found)
+                .with_hint("only CUDA's driver is asked, which knows no memory of ROCm")
+                .into(),
+        );
+    }
     let info = pointer_info(descriptor.data(), wants_range)?;
     let device = device_of(&info).ok_or_else(|| unknown(descriptor.data()))?;
-    if let Some(device_id) = options.device_id
-        && info.ordinal != device_id
+    if let Some(device) = options.device
+        && info.ordinal != device.id
     {
         let hint = format!("the driver says device {}", info.ordinal);
         let field = Field::Argument("device_id");
-        let violation = Violation::new(Rule::PointerDevice, field, device_id);
+        let violation = Violation::new(Rule::PointerDevice, field, device.id);
         return Err(violation.with_hint(hint).into());
     }
     if let (true, Some(span)) = (wants_range, descriptor.byte_span()) {

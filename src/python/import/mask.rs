@@ -49,7 +49,7 @@ signature! {
         /// The form of the mask: "bit", "byte", or "auto" to infer it from type and shape.
         mask: "Literal['auto', 'bit', 'byte']" = "auto",
         /// The id of the CUDA device. Saves a call of the driver.
-        device_id: "int | None" = None,
+        device_id: "int | DeviceLike | None" = None,
     ) -> "tuple[CaiView, CaiView | None]"
 }
 
@@ -67,7 +67,10 @@ impl Function for SplitMasked {
             None => None,
         };
         let options = Options {
-            device_id: arguments.device_id.map(options::device_id).transpose()?,
+            device: arguments
+                .device_id
+                .map(options::memory_device)
+                .transpose()?,
             ..Options::default()
         };
         if capsule::is_capsule(&obj) {
@@ -203,7 +206,7 @@ fn mask_view<'py>(
     if !read.interface.is_bits() {
         cai::check(mask, &read)?;
     }
-    let device = Device::cuda(options.device_id.unwrap_or(0));
+    let device = options.device.unwrap_or(Device::cuda(0));
     let descriptor = form.describe(&read.interface, device)?;
     let (stream, is_stream_known) = (read.interface.stream(), read.is_stream_known());
     cai::finish(
@@ -219,7 +222,7 @@ fn mask_view<'py>(
 /// Returns the options that apply to the mask as well.
 fn options_of<'a, 'py>(options: &Options<'a, 'py>) -> Options<'a, 'py> {
     Options {
-        device_id: options.device_id,
+        device: options.device,
         strict: options.strict,
         ..Options::default()
     }

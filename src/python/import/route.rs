@@ -210,7 +210,7 @@ fn without_driver<'py>(
     options: &Options<'_, 'py>,
     error: PyErr,
 ) -> PyResult<Beside> {
-    let asks_for_device = options.device_id.is_none() && options.check != Check::Bounds;
+    let asks_for_device = options.device.is_none() && options.check != Check::Bounds;
     let (Some(dict), true) = (
         dict,
         asks_for_device && errors::is_of_no_driver(object.py(), &error),

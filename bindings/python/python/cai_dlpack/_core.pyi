@@ -702,7 +702,7 @@ def view(
     obj: ArrayLike,
     /,
     *,
-    device_id: int | None = None,
+    device_id: int | DeviceLike | None = None,
     producer_stream: StreamLike | EllipsisType | None = ...,
     dtype: DTypeLike | None = None,
     shape: tuple[int, ...] | list[int] | None = None,
@@ -721,8 +721,9 @@ def view(
     obj : ArrayLike
         An array with ``__cuda_array_interface__`` or ``__dlpack__``, a DLPack capsule, or a CAI dict (with
         `owner`).
-    device_id : int | None, default None
-        The id of the CUDA device. Saves a call of the driver.
+    device_id : int | DeviceLike | None, default None
+        The device of the memory: the number of the CUDA device; or a device of CUDA or ROCm, as ``"rocm:0"`` or the
+        (type, id) pair ``(10, 0)``. Saves a call of the driver.
     producer_stream : StreamLike | EllipsisType | None, default ...
         The stream that writes the data, if the producer does not name it: an int or an object with
         ``__cuda_stream__``. None: nothing is pending. ``...``: the stream that the producer names.
@@ -764,7 +765,7 @@ def from_cai(
     obj: ArrayLike,
     /,
     *,
-    device_id: int | None = None,
+    device_id: int | DeviceLike | None = None,
     producer_stream: StreamLike | EllipsisType | None = ...,
     dtype: DTypeLike | None = None,
     shape: tuple[int, ...] | list[int] | None = None,
@@ -779,8 +780,9 @@ def from_cai(
     ----------
     obj : ArrayLike
         An array with ``__cuda_array_interface__``, or such a dict (with `owner`).
-    device_id : int | None, default None
-        The id of the CUDA device. Saves a call of the driver.
+    device_id : int | DeviceLike | None, default None
+        The device of the memory: the number of the CUDA device; or a device of CUDA or ROCm, as ``"rocm:0"`` or the
+        (type, id) pair ``(10, 0)``. Saves a call of the driver.
     producer_stream : StreamLike | EllipsisType | None, default ...
         The stream that writes the data, if the producer does not name it: an int or an object with
         ``__cuda_stream__``. None: nothing is pending. ``...``: the stream that the producer names.
@@ -817,7 +819,7 @@ def from_dlpack(
     device: DeviceLike | None = None,
     copy: bool | None = None,
     stream: StreamLike | None = None,
-    device_id: int | None = None,
+    device_id: int | DeviceLike | None = None,
     producer_stream: StreamLike | EllipsisType | None = ...,
     dtype: DTypeLike | None = None,
     shape: tuple[int, ...] | list[int] | None = None,
@@ -840,8 +842,9 @@ def from_dlpack(
     stream : StreamLike | None, default None
         The stream on which the data will be ready. None: the legacy default stream; for pinned and managed memory
         the host waits.
-    device_id : int | None, default None
-        The id of the CUDA device. Saves a call of the driver.
+    device_id : int | DeviceLike | None, default None
+        The device of the memory: the number of the CUDA device; or a device of CUDA or ROCm, as ``"rocm:0"`` or the
+        (type, id) pair ``(10, 0)``. Saves a call of the driver.
     producer_stream : StreamLike | EllipsisType | None, default ...
         The stream that writes the data, if the producer does not name it: an int or an object with
         ``__cuda_stream__``. None: nothing is pending. ``...``: the stream that the producer names.
@@ -880,7 +883,7 @@ def to_dlpack(
     dl_device: DeviceLike | None = None,
     copy: bool | None = None,
     writable: bool = False,
-    device_id: int | None = None,
+    device_id: int | DeviceLike | None = None,
     producer_stream: StreamLike | EllipsisType | None = ...,
     dtype: DTypeLike | None = None,
     shape: tuple[int, ...] | list[int] | None = None,
@@ -908,8 +911,9 @@ def to_dlpack(
         As in `CaiView.__dlpack__`.
     writable : bool, default False
         Asserts that the consumer may write, though the array is read-only.
-    device_id : int | None, default None
-        The id of the CUDA device. Saves a call of the driver.
+    device_id : int | DeviceLike | None, default None
+        The device of the memory: the number of the CUDA device; or a device of CUDA or ROCm, as ``"rocm:0"`` or the
+        (type, id) pair ``(10, 0)``. Saves a call of the driver.
     producer_stream : StreamLike | EllipsisType | None, default ...
         The stream that writes the data, if the producer does not name it: an int or an object with
         ``__cuda_stream__``. None: nothing is pending. ``...``: the stream that the producer names.
@@ -946,7 +950,7 @@ def to(
     /,
     *,
     stream: StreamLike | None = None,
-    device_id: int | None = None,
+    device_id: int | DeviceLike | None = None,
     producer_stream: StreamLike | EllipsisType | None = ...,
     dtype: DTypeLike | None = None,
     shape: tuple[int, ...] | list[int] | None = None,
@@ -969,8 +973,9 @@ def to(
     stream : StreamLike | None, default None
         The stream that the library will work on, by the numbers of `CaiView.__dlpack__`: -1 makes no order. None: the
         library's own.
-    device_id : int | None, default None
-        The id of the CUDA device. Saves a call of the driver.
+    device_id : int | DeviceLike | None, default None
+        The device of the memory: the number of the CUDA device; or a device of CUDA or ROCm, as ``"rocm:0"`` or the
+        (type, id) pair ``(10, 0)``. Saves a call of the driver.
     producer_stream : StreamLike | EllipsisType | None, default ...
         The stream that writes the data, if the producer does not name it: an int or an object with
         ``__cuda_stream__``. None: nothing is pending. ``...``: the stream that the producer names.
@@ -1018,7 +1023,7 @@ def explain(
     *,
     to: str | None = None,
     stream: StreamLike | None = None,
-    device_id: int | None = None,
+    device_id: int | DeviceLike | None = None,
     producer_stream: StreamLike | EllipsisType | None = ...,
     dtype: DTypeLike | None = None,
     shape: tuple[int, ...] | list[int] | None = None,
@@ -1041,8 +1046,9 @@ def explain(
         what the call refuses.
     stream : StreamLike | None, default None
         The consumer's stream, as in `CaiView.__dlpack__`.
-    device_id : int | None, default None
-        The id of the CUDA device. Saves a call of the driver.
+    device_id : int | DeviceLike | None, default None
+        The device of the memory: the number of the CUDA device; or a device of CUDA or ROCm, as ``"rocm:0"`` or the
+        (type, id) pair ``(10, 0)``. Saves a call of the driver.
     producer_stream : StreamLike | EllipsisType | None, default ...
         The stream that writes the data, if the producer does not name it: an int or an object with
         ``__cuda_stream__``. None: nothing is pending. ``...``: the stream that the producer names.
@@ -1104,7 +1110,7 @@ def join(items: Iterable[ArrayLike | StreamLike], /, *, on: StreamLike) -> list[
     """
 
 def split_masked(
-    obj: ArrayLike, /, *, mask: Literal["auto", "bit", "byte"] = "auto", device_id: int | None = None
+    obj: ArrayLike, /, *, mask: Literal["auto", "bit", "byte"] = "auto", device_id: int | DeviceLike | None = None
 ) -> tuple[CaiView, CaiView | None]:
     """Returns the values and the mask of a masked array as two views. Copies nothing.
 
@@ -1114,7 +1120,7 @@ def split_masked(
         An array with ``__cuda_array_interface__``, a masked array of NumPy, or any array without a mask.
     mask : Literal['auto', 'bit', 'byte'], default "auto"
         The form of the mask: "bit", "byte", or "auto" to infer it from type and shape.
-    device_id : int | None, default None
+    device_id : int | DeviceLike | None, default None
         The id of the CUDA device. Saves a call of the driver.
 
     Returns
