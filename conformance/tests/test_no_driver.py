@@ -36,6 +36,13 @@ def refused(call):
     raise AssertionError(f"accepted: {answer!r}")
 """
 
+#: The deleters of the doubles are written in Python: ctypes does not run them once the interpreter's end has taken its
+#: own state, at which a debug build of CPython crashes. Arrays end before.
+AFTER = """
+del view, tensor, both
+print("done")
+"""
+
 
 def run(body: str, tmp_path: Path) -> None:
     """Runs `body` in a process whose loader finds no driver, whatever this machine has."""
@@ -43,7 +50,7 @@ def run(body: str, tmp_path: Path) -> None:
         (tmp_path / name).touch()  # not a library: the search ends here, with an error
     without = environment(LD_LIBRARY_PATH=str(tmp_path))
     without.pop("LD_PRELOAD", None)
-    code = BEFORE + textwrap.dedent(body) + "\nprint('done')\n"
+    code = BEFORE + "view = tensor = both = None\n" + textwrap.dedent(body) + AFTER
     answer = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", code],
         env=without,

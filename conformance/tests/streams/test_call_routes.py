@@ -15,8 +15,17 @@ from conformance.tests.streams.random_orders import FACES
 ORDERS, ROUTE_CALLS, PARTS, COPY_ORDERS = table(), routes(), parts(), copy_orders()
 Measured = list[tuple[list[str], list[str]]]
 
-# What neither takes nor makes an array, nor calls the driver.
-NO_ROUTE = {"stats", "policy", "DType", "InterchangeWarning", "StreamWarning", "VersionWarning", "ConsumeWarning"}
+# What neither takes nor makes an array, nor calls the driver; `__release_buffer__` is CPython's own, from 3.12 on.
+NO_ROUTE = {
+    "__release_buffer__",
+    "stats",
+    "policy",
+    "DType",
+    "InterchangeWarning",
+    "StreamWarning",
+    "VersionWarning",
+    "ConsumeWarning",
+}
 # What is made of an import and an order, whose rows say what is called.
 COMPOSED = {"to"}
 # The other names by which a measured route is taken.
