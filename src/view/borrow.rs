@@ -226,7 +226,8 @@ impl Borrow {
     /// Makes the borrow of an array, which is in no ledger yet.
     #[inline(always)]
     pub(crate) fn of(descriptor: &Descriptor, exclusive: bool) -> Self {
-        let Some(itemsize) = descriptor.dtype().itemsize() else {
+        let dtype = descriptor.dtype();
+        let Some(itemsize) = dtype.itemsize().filter(|_| !dtype.is_sub_byte()) else {
             return Self::spread(descriptor, exclusive);
         };
         if !descriptor.layout().is_c_contiguous() || descriptor.device().is_opaque() {
@@ -254,8 +255,9 @@ impl Borrow {
         let Some((start, end)) = descriptor.byte_span() else {
             return Self::NONE;
         };
-        if descriptor.cai_only().is_some() {
-            // All bytes from end to end: what lies between the items is not looked into.
+        let itemsize = descriptor.itemsize();
+        let Some(itemsize) = itemsize.filter(|_| descriptor.cai_only().is_none()) else {
+            // All bytes from end to end: what lies between the items, or in a byte of packed ones, is not looked into.
             return Self {
                 start,
                 end,
@@ -265,8 +267,7 @@ impl Borrow {
                 exclusive,
                 ..Self::NONE
             };
-        }
-        let itemsize = descriptor.dtype().element_bits().div_ceil(8);
+        };
         let grid = if descriptor.layout().is_c_contiguous() {
             u64::from(itemsize)
         } else {

@@ -6,7 +6,7 @@ use rstest::rstest;
 use super::Borrow;
 use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
-use crate::protocol::device::Device;
+use crate::protocol::device::{Device, Flags};
 use crate::protocol::dtype::code;
 use crate::protocol::rule::{Rule, Violation};
 use crate::protocol::stream::Stream;
@@ -266,7 +266,19 @@ fn a_borrow_by_hand_forbids_arguments_alone() {
     assert!(Held::new(other.descriptor(), false).is_ok());
 }
 
-/// An array of one or two axes in a few hundred bytes, and each byte of its elements.
+/// Code, bits, lanes and flags of elements: of whole bytes, packed, and padded to a byte for each lane.
+const ELEMENTS: [(u8, u8, u16, Flags); 8] = [
+    (code::UINT, 8, 1, Flags::NONE),
+    (code::FLOAT, 32, 1, Flags::NONE),
+    (code::UINT, 8, 3, Flags::NONE),
+    (code::UINT, 4, 1, Flags::NONE),
+    (code::UINT, 4, 3, Flags::NONE),
+    (code::UINT, 4, 2, Flags::NONE),
+    (code::UINT, 4, 1, Flags::SUBBYTE_PADDED),
+    (code::UINT, 4, 2, Flags::SUBBYTE_PADDED),
+];
+
+/// An array of up to two axes in a few hundred bytes, and each byte of its elements.
 fn random_array(random: &mut impl FnMut(i64) -> i64) -> (Descriptor, Vec<u64>) {
     let axes: Vec<_> = (0..random(3))
         .map(|_| (1 + random(4), random(13) - 6))
@@ -274,41 +286,43 @@ fn random_array(random: &mut impl FnMut(i64) -> i64) -> (Descriptor, Vec<u64>) {
     let (shape, strides): (Vec<_>, Vec<_>) = axes.into_iter().unzip();
     // Bytes that are not aligned as floats are would be refused elsewhere.
     let (data, byte_offset) = (0x1000 + 4 * random(16), 4 * random(8));
-    let raw = RawTensor {
+    let (code, bits, lanes, flags) = ELEMENTS[random(ELEMENTS.len() as i64) as usize];
+    let descriptor = Descriptor::new(&RawTensor {
         data: data as u64,
         byte_offset: byte_offset as u64,
         device_type: 2,
-        code: [code::UINT, code::FLOAT][random(2) as usize],
-        bits: [8, 32][random(2) as usize],
+        device_id: 0,
+        code,
+        bits,
+        lanes,
         shape: &shape,
         strides: Some(&strides),
-        ..RawTensor::EXAMPLE
-    };
-    let bits = if raw.code == code::FLOAT {
-        32
-    } else {
-        raw.bits
-    };
-    let descriptor = Descriptor::new(&RawTensor { bits, ..raw }).expect("a tensor");
-    let itemsize = i64::from(bits / 8);
-    let mut starts = vec![descriptor.data() as i64];
+        flags,
+    });
+    let descriptor = descriptor.expect("a tensor");
+    let lane = if flags == Flags::NONE { bits } else { 8 };
+    let bits = i64::from(lane) * i64::from(lanes);
+    let mut starts = vec![8 * descriptor.data() as i64];
     for (extent, stride) in shape.iter().zip(&strides) {
         let along = |start: &i64| {
             (0..*extent)
-                .map(|at| start + at * stride * itemsize)
+                .map(|at| start + at * stride * bits)
                 .collect::<Vec<_>>()
         };
         starts = starts.iter().flat_map(along).collect();
     }
     let bytes = starts
         .iter()
-        .flat_map(|start| (0..itemsize).map(move |at| (start + at) as u64));
+        .flat_map(|start| (start >> 3..(start + bits + 7) >> 3).map(|byte| byte as u64));
     (descriptor, bytes.collect())
 }
 
-/// The distance that all elements are multiples of from each other; 0 for one element.
+/// The distance that all elements are multiples of from each other; 0 for one element, 1 for those that may lie within a
+/// byte.
 fn grid(descriptor: &Descriptor) -> u64 {
-    let itemsize = descriptor.dtype().itemsize().map_or(0, u64::from);
+    let Some(itemsize) = descriptor.itemsize().map(u64::from) else {
+        return 1;
+    };
     if descriptor.layout().is_c_contiguous() {
         return itemsize;
     }
