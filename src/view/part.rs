@@ -58,8 +58,8 @@ impl CaiView {
     /// Returns the elements whose index in one axis lies in a range.
     ///
     /// # Errors
-    /// `argument-value` for an axis or a range that the array does not have; `view-dtype` for elements smaller than a
-    /// byte, if the range does not begin at 0; as [`CaiView::permute`].
+    /// `argument-value` for an axis or a range that the array does not have; `view-dtype` for packed
+    /// elements smaller than a byte, if the range does not begin at 0; as [`CaiView::permute`].
     ///
     /// ```
     #[doc = floats!()]
@@ -200,7 +200,7 @@ impl CaiView {
         own.check_dlpack()?;
         let (shape, strides): (Vec<i64>, Vec<i64>) = axes.into_iter().unzip();
         let is_empty = shape.contains(&0);
-        let distance = match own.dtype().itemsize() {
+        let distance = match own.itemsize() {
             _ if is_empty || skipped == 0 => 0,
             // Fits: the distance of two elements of a checked layout.
             Some(itemsize) => skipped.saturating_mul(i64::from(itemsize)),
