@@ -305,6 +305,8 @@ struct Marking {
     used: Use,
     held: Vec<Held>,
     since: Instant,
+    /// Whether the stream could not be marked before: it may be captured still.
+    is_again: bool,
 }
 
 /// What hangs on one event.
@@ -433,11 +435,11 @@ impl Keeper {
             markers.grow(self.marking.len(), waited);
         }
         // A mark that blocks is not asked about captures any more, as the threads take the oldest. One that no thread has
-        // taken may be of a capture, that of a waiting thread.
+        // taken may be of a capture, that of a waiting thread; so may one that is slow on a stream that was captured.
         let threads = self.markers.as_ref().map_or(0, Markers::threads);
         for (at, marking) in self.marking.iter_mut().enumerate() {
             if marking.since.elapsed() > PATIENCE {
-                set_stuck(&mut marking.held, at >= threads);
+                set_stuck(&mut marking.held, at >= threads || marking.is_again);
             }
         }
     }
@@ -445,8 +447,12 @@ impl Keeper {
     fn mark_one(&mut self, driver: &'static dyn Driver, used: Use, held: Vec<Held>) {
         let markers = self.markers.as_mut();
         if markers.is_some_and(|markers| markers.begin(driver, used)) {
-            let since = Instant::now();
-            self.marking.push(Marking { used, held, since });
+            self.marking.push(Marking {
+                used,
+                since: Instant::now(),
+                is_again: held.iter().any(Held::is_stuck),
+                held,
+            });
         } else {
             self.marked(used, used.mark(driver), held);
         }

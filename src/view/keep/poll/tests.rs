@@ -349,8 +349,12 @@ fn a_stream_has_one_mark_begun() {
     let mut keeper = Keeper::default();
     keeper.take(memory(64));
     let held = mem::take(&mut keeper.unmarked);
-    let since = Instant::now();
-    keeper.marking.push(Marking { used, held, since });
+    keeper.marking.push(Marking {
+        used,
+        held,
+        since: Instant::now(),
+        is_again: false,
+    });
     keeper.round([memory(128), memory(256)].into_iter());
     assert_eq!((keeper.unmarked.len(), keeper.waiting.len()), (2, 0));
     assert!(!keeper.is_idle());
@@ -400,6 +404,35 @@ fn what_has_no_answer_is_stuck() {
     assert!(keeper.waiting[0].held[0].is_stuck());
     keeper.ask();
     assert!(keeper.is_idle());
+}
+
+/// A stream that was being captured may be so still until it is marked, however long that takes: the capture may be that of
+/// the thread that waits.
+#[test]
+#[cfg_attr(miri, ignore = "starts threads that block signals")]
+fn what_hangs_on_a_capture_is_stuck_until_it_is_marked() {
+    let driver = script();
+    let used = used(driver, STREAM);
+    let mut keeper = Keeper::default();
+    driver.captured(STREAM, Capture::Active, 1);
+    keeper.round(std::iter::once(News::Unmarked(owner(driver, STREAM).0)));
+    // Their answers come by hand.
+    keeper.markers = Some(Markers::new(driver, |_, _, _| {}));
+    for _ in 0..2 {
+        thread::sleep(2 * RETRY);
+        keeper.mark();
+        assert_eq!(keeper.marking.len(), 1);
+        thread::sleep(2 * PATIENCE);
+        keeper.mark();
+        assert!(keeper.marking[0].held[0].is_stuck());
+        keeper.take(News::Mark(used, used.mark(driver)));
+        assert!(keeper.later.held[0].is_stuck());
+    }
+    driver.captured(STREAM, Capture::Idle, 0);
+    thread::sleep(2 * RETRY);
+    keeper.mark();
+    keeper.take(News::Mark(used, used.mark(driver)));
+    assert!(!keeper.waiting[0].held[0].is_stuck());
 }
 
 /// A thread that finds no memory waits for an owner of memory of that device, whatever device the stream is of.
