@@ -147,20 +147,23 @@ impl<'d> ContextGuard<'d> {
         }
     }
 
-    /// Makes the caller's context current again. Only here can that fail visibly.
+    /// Makes the caller's context current again. Only here can that fail visibly; what is refused once is tried again
+    /// by drop.
     pub(crate) fn restore(&mut self) -> Result<(), DriverError> {
         if self.current == self.original && !self.is_shared {
             return Ok(());
         }
+        self.driver.set_current_context(self.original)?;
         (self.current, self.is_shared) = (self.original, false);
-        self.driver.set_current_context(self.original)
+        Ok(())
     }
 }
 
 impl Drop for ContextGuard<'_> {
     fn drop(&mut self) {
-        // A context that has died meanwhile cannot be made current again; then there is none.
-        let _ = self.restore();
+        // A context that has died meanwhile cannot be made current again; then there is none. A refusal that comes once says
+        // nothing.
+        let _ = self.restore().or_else(|_| self.restore());
     }
 }
 

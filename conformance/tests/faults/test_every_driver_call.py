@@ -170,8 +170,6 @@ def fails_rightly(route: Route, state: State, fault: tuple[str, int, int], expec
     result = with_a_fault(route, state.world, array)
     is_reached = state.control.pending_faults() == 0
     state.control.clear_faults()
-    if function == "cuCtxSetCurrent" and is_reached:
-        state.world.enter(state.before["current context"])  # what was current cannot be again, but is by now
     if isinstance(result, cd.DriverError):
         assert is_reached, f"{what}: {result}"
         assert (result.call, result.code) == (function, code), f"{what}: {result}"

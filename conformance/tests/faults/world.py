@@ -69,10 +69,6 @@ class Simulated(World):
         self._do("cuCtxGetCurrent", ctypes.byref(found))
         return found.value or 0
 
-    def enter(self, context: int) -> None:
-        """Makes a context current."""
-        self._do("cuCtxSetCurrent", ctypes.c_void_p(context))
-
     def _stream(self) -> int:
         return self._made("cuStreamCreate", ctypes.c_void_p(), 1)
 
