@@ -458,7 +458,10 @@ fn an_entry_that_is_refused_consumes_nothing() {
     let view = stage.produced();
     let typed = view.typed::<f32>().expect("floats");
     stage.machine.sim.fault("cuStreamWaitEvent", 1, 2);
-    assert!(matches!(typed.on(&stage.consumer), Err(Error::Driver(_))));
+    assert!(matches!(
+        typed.clone().on(&stage.consumer),
+        Err(Error::Driver(_))
+    ));
     stage.machine.sim.clear();
     drop(typed.on(&stage.consumer).expect("the second time"));
     assert_eq!(stage.machine.orders().len(), 4);

@@ -110,7 +110,10 @@ fn views_go_to_other_threads() {
     let clone = view.clone();
     let sum: i32 = std::thread::scope(|scope| {
         let typed = view.typed::<i32>().expect("int32");
-        let sums = [0; 4].map(|_| scope.spawn(move || typed.copy_to_vec().expect("a copy")));
+        let sums = [0; 4].map(|_| {
+            let typed = typed.clone();
+            scope.spawn(move || typed.copy_to_vec().expect("a copy"))
+        });
         sums.into_iter()
             .flat_map(|sum| sum.join().expect("a thread"))
             .sum()

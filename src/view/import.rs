@@ -43,7 +43,7 @@ impl CaiView {
         let mut view = unsafe { Self::from_dlpack_ptr(tensor.into_raw(), ready.number()) }?;
         let number = ready.for_memory(view.device())?;
         if let Some(kept) = ready.keep() {
-            view.set_ready_kept(number, kept);
+            view.set_ready_kept(number, Some(kept));
         }
         Ok(view)
     }

@@ -435,8 +435,8 @@ impl CaiView {
 
     /// Like [`set_ready`](Self::set_ready); `kept` keeps the stream alive as long as this view, or one that is
     /// made from it, is ready there.
-    pub(crate) fn set_ready_kept(&mut self, ready: Stream, kept: Kept) {
-        self.streams = self.streams.with_ready_kept(self.placed(ready), Some(kept));
+    pub(crate) fn set_ready_kept(&mut self, ready: Stream, kept: Option<Kept>) {
+        self.streams = self.streams.with_ready_kept(self.placed(ready), kept);
     }
 
     /// Makes a view of `descriptor` that shares this one's owner and streams.

@@ -96,6 +96,25 @@ impl CaiView {
         unsafe { self.with_axes(start.saturating_mul(stride), axes) }
     }
 
+    /// Returns the array without its axes of one element.
+    ///
+    /// # Errors
+    /// `typestr-...` and `descr-fields` for elements that DLPack cannot describe.
+    ///
+    /// ```
+    #[doc = floats!()]
+    /// let column = floats().slice(1, ..1)?;
+    /// assert_eq!(column.descriptor().shape(), [2, 1]);
+    /// assert_eq!(column.squeeze()?.descriptor().shape(), [2]);
+    /// # Ok::<(), cai_dlpack::Error>(())
+    /// ```
+    pub fn squeeze(&self) -> Result<Self, Error> {
+        let mut axes = self.axes();
+        axes.retain(|(extent, _)| *extent != 1);
+        // SAFETY: with index 0 in the axes of one element, an index of the result is one of this array.
+        unsafe { self.with_axes(0, axes) }
+    }
+
     /// Returns the elements before an index in one axis, and those from it on.
     ///
     /// # Errors

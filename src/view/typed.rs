@@ -16,17 +16,20 @@ use std::marker::PhantomData;
 
 use smallvec::SmallVec;
 
+use self::part::{Array, ArrayMut};
 use super::borrow::check_lent;
 use super::element::check_size;
-use super::{CaiView, Element, load, prove_memory};
+use super::{CaiView, Element, Kept, load, prove_memory};
 use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Access, Device};
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::protocol::stream::{Request, SyncPolicy};
+use crate::protocol::stream::{Request, Stream, SyncPolicy};
 
-/// An array of elements `T`, borrowed; a pointer's width, and copied like one.
+mod part;
+
+/// An array of elements `T`, or a part of one, borrowed. A clone is another view of the same elements.
 ///
 /// ```
 #[doc = floats!()]
@@ -43,17 +46,18 @@ use crate::protocol::stream::{Request, SyncPolicy};
 /// ```
 #[derive(Debug)]
 pub struct View<'a, T> {
-    cai: &'a CaiView,
+    array: Array<'a>,
     elements: PhantomData<&'a [T]>,
 }
 
 impl<T> Clone for View<'_, T> {
     fn clone(&self) -> Self {
-        *self
+        Self {
+            array: self.array.clone(),
+            elements: PhantomData,
+        }
     }
 }
-
-impl<T> Copy for View<'_, T> {}
 
 /// An array of elements `T`, borrowed mutably: it is known to be writable, and no element has two indices.
 ///
@@ -68,7 +72,7 @@ impl<T> Copy for View<'_, T> {}
 /// ```
 #[derive(Debug)]
 pub struct ViewMut<'a, T> {
-    cai: &'a mut CaiView,
+    array: ArrayMut<'a>,
     elements: PhantomData<&'a mut [T]>,
 }
 
@@ -234,26 +238,26 @@ macro_rules! demands {
         /// Returns the array without its type.
         #[must_use]
         pub fn cai(&self) -> &CaiView {
-            self.cai
+            self.array.cai()
         }
 
         /// Returns the extents, in elements.
         #[must_use]
         pub fn shape(&self) -> &[i64] {
-            self.cai.descriptor().shape()
+            self.cai().descriptor().shape()
         }
 
         /// Returns one stride per axis, in elements.
         #[must_use]
         pub fn elem_strides(&self) -> &[i64] {
-            self.cai.descriptor().elem_strides()
+            self.cai().descriptor().elem_strides()
         }
 
         /// Returns the number of elements.
         #[must_use]
         pub fn len(&self) -> usize {
             // Fits: the layout's size in bytes fits `i64`, and this is a 64-bit platform's crate.
-            self.cai.descriptor().len() as usize
+            self.cai().descriptor().len() as usize
         }
 
         /// Returns whether there are no elements.
@@ -267,7 +271,7 @@ macro_rules! demands {
         /// # Errors
         /// `view-contiguous`.
         pub fn c_order(self) -> Result<Self, Violation> {
-            check_c_order(self.cai.descriptor()).map(|()| self)
+            check_c_order(self.cai().descriptor()).map(|()| self)
         }
 
         /// Returns this view if its elements lie one after the other with the first axis fastest.
@@ -275,7 +279,7 @@ macro_rules! demands {
         /// # Errors
         /// `view-contiguous`.
         pub fn f_order(self) -> Result<Self, Violation> {
-            check_f_order(self.cai.descriptor()).map(|()| self)
+            check_f_order(self.cai().descriptor()).map(|()| self)
         }
 
         /// Returns this view if its elements lie one after the other in either order.
@@ -283,7 +287,7 @@ macro_rules! demands {
         /// # Errors
         /// `view-contiguous`.
         pub fn contiguous(self) -> Result<Self, Violation> {
-            check_contiguous(self.cai.descriptor()).map(|()| self)
+            check_contiguous(self.cai().descriptor()).map(|()| self)
         }
 
         /// Returns this view if CUDA devices can read it: device, pinned or managed memory.
@@ -291,7 +295,7 @@ macro_rules! demands {
         /// # Errors
         /// `view-device`.
         pub fn cuda(self) -> Result<Self, Violation> {
-            check_cuda(self.cai.descriptor()).map(|()| self)
+            check_cuda(self.cai().descriptor()).map(|()| self)
         }
 
         /// Returns this view if the host can read it: memory of the CPU, pinned or managed.
@@ -299,7 +303,7 @@ macro_rules! demands {
         /// # Errors
         /// `view-device`.
         pub fn host(self) -> Result<Self, Violation> {
-            check_host(self.cai.descriptor()).map(|()| self)
+            check_host(self.cai().descriptor()).map(|()| self)
         }
 
         /// Returns this view if it is on this very device.
@@ -307,7 +311,7 @@ macro_rules! demands {
         /// # Errors
         /// `view-device`.
         pub fn on_device(self, device: Device) -> Result<Self, Violation> {
-            check_device(self.cai.descriptor(), device).map(|()| self)
+            check_device(self.cai().descriptor(), device).map(|()| self)
         }
 
         /// Returns this view if it has these extents; `None` stands for any.
@@ -315,7 +319,7 @@ macro_rules! demands {
         /// # Errors
         /// `view-shape`.
         pub fn of_shape(self, pattern: &[Option<usize>]) -> Result<Self, Violation> {
-            check_shape(self.cai.descriptor(), pattern).map(|()| self)
+            check_shape(self.cai().descriptor(), pattern).map(|()| self)
         }
     };
 }
@@ -325,7 +329,7 @@ impl<'a, T: Element> View<'a, T> {
     pub(crate) fn new(cai: &'a CaiView) -> Self {
         const { check_size::<T>() };
         Self {
-            cai,
+            array: Array::Whole(cai),
             elements: PhantomData,
         }
     }
@@ -339,7 +343,7 @@ impl<'a, T: Element> View<'a, T> {
     /// [`byte_offset`](crate::protocol::descriptor::Descriptor::byte_offset) bytes into what that stands for.
     #[must_use]
     pub fn as_ptr(&self) -> *const T {
-        pointer_of(self.cai)
+        pointer_of(self.cai())
     }
 }
 
@@ -348,7 +352,7 @@ impl<'a, T: Element> ViewMut<'a, T> {
     pub(crate) fn new(cai: &'a mut CaiView) -> Self {
         const { check_size::<T>() };
         Self {
-            cai,
+            array: ArrayMut::Whole(cai),
             elements: PhantomData,
         }
     }
@@ -362,23 +366,27 @@ impl<'a, T: Element> ViewMut<'a, T> {
     /// [`byte_offset`](crate::protocol::descriptor::Descriptor::byte_offset) bytes into what that stands for.
     #[must_use]
     pub fn as_mut_ptr(&mut self) -> *mut T {
-        pointer_of::<T>(self.cai).cast_mut()
+        pointer_of::<T>(self.cai()).cast_mut()
     }
 
     /// Returns a shared view, for as long as this one is not used.
     #[must_use]
     pub fn as_view(&self) -> View<'_, T> {
-        View::new(self.cai)
+        View::new(self.cai())
     }
 
     /// Returns a shorter mutable borrow of the same array.
     #[must_use]
     pub fn reborrow(&mut self) -> ViewMut<'_, T> {
-        ViewMut::new(self.cai)
+        ViewMut {
+            array: self.array.reborrow(),
+            elements: PhantomData,
+        }
     }
 
-    pub(crate) fn cai_mut(&mut self) -> &mut CaiView {
-        self.cai
+    /// Notes that what was written is ready on a stream, which `kept` keeps alive if it has to be kept.
+    pub(crate) fn written(&mut self, ready: Stream, kept: Option<Kept>) {
+        self.array.written(ready, kept);
     }
 }
 
@@ -401,8 +409,8 @@ impl<'a, T: Element> View<'a, T> {
     /// `view-device` for memory of a device; what [`CaiView::synchronize`] refuses;
     /// [`Error::OutOfMemory`].
     pub fn copy_to_vec(&self) -> Result<Vec<T>, Error> {
-        check_host(self.cai.descriptor())?;
-        wait_on_host(self.cai)?;
+        check_host(self.cai().descriptor())?;
+        wait_on_host(self.cai())?;
         let (from, unit) = (self.as_ptr(), T::DTYPE.align() as usize);
         let mut copied: Vec<T> = Vec::new();
         copied
@@ -416,7 +424,7 @@ impl<'a, T: Element> View<'a, T> {
             unsafe { load::copy(row.cast(), to.cast(), nbytes, unit) };
             to = to.wrapping_add(count);
         };
-        if self.cai.descriptor().layout().is_c_contiguous() {
+        if self.cai().descriptor().layout().is_c_contiguous() {
             take(0, self.len());
         } else {
             for_each_offset(self.shape(), self.elem_strides(), |offset| take(offset, 1));
@@ -446,9 +454,9 @@ impl<'a, T: Element> View<'a, T> {
     /// # Ok::<(), cai_dlpack::Error>(())
     /// ```
     pub unsafe fn host_slice(&self) -> Result<&'a [T], Error> {
-        check_host(self.cai.descriptor())?;
-        check_c_order(self.cai.descriptor())?;
-        wait_on_host(self.cai)?;
+        check_host(self.cai().descriptor())?;
+        check_c_order(self.cai().descriptor())?;
+        wait_on_host(self.cai())?;
         // SAFETY: aligned and not NULL (`check_element`, `pointer_of`); contiguous; that the elements
         // are there and do not change is the caller's promise. `'a` keeps the owner.
         Ok(unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) })
@@ -472,9 +480,9 @@ impl<T: Element> ViewMut<'_, T> {
     /// # Safety
     /// The list of [`View::host_slice`], and nothing *reads* the memory either until the slice is gone.
     pub unsafe fn host_slice_mut(&mut self) -> Result<&mut [T], Error> {
-        check_host(self.cai.descriptor())?;
-        check_c_order(self.cai.descriptor())?;
-        wait_on_host(self.cai)?;
+        check_host(self.cai().descriptor())?;
+        check_c_order(self.cai().descriptor())?;
+        wait_on_host(self.cai())?;
         // SAFETY: as in `host_slice`; writable and exclusive (`check_writable`, the caller).
         Ok(unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len()) })
     }

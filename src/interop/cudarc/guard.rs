@@ -110,13 +110,13 @@ impl<T: Element> sealed::Consume for ViewMut<'_, T> {
 
     /// The data was written: sets the stream on which it is ready now.
     fn ended(&mut self, edge: ReturnEdge, stream: &Arc<CudaStream>) {
-        let producer = self.cai().producer_number();
-        let cai = self.cai_mut();
-        match (edge, producer) {
-            (ReturnEdge::Event | ReturnEdge::SameStream, Some(producer)) => cai.set_ready(producer),
+        match (edge, self.cai().producer_number()) {
+            (ReturnEdge::Event | ReturnEdge::SameStream, Some(producer)) => {
+                self.written(producer, None);
+            }
             _ => {
                 let number = number_of(stream).unwrap_or(Stream::None);
-                cai.set_ready_kept(number, stream.keep());
+                self.written(number, Some(stream.keep()));
             }
         }
     }

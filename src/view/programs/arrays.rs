@@ -193,7 +193,7 @@ fn read<T: Element>(view: &CaiView) -> Result<Vec<u8>, Error> {
     assert!(!is_other || view.typed::<i8>().is_err(), "another type");
     let typed = view.typed::<T>()?;
     let copied = bytemuck::cast_slice(&typed.copy_to_vec()?).to_vec();
-    if typed.c_order().is_ok() {
+    if typed.clone().c_order().is_ok() {
         // SAFETY: the memory is there, nothing is pending on a stream, and only `Array::reverse` writes, on one thread.
         let slice = unsafe { typed.host_slice() }?;
         assert_eq!(bytemuck::cast_slice::<T, u8>(slice), copied);

@@ -1,0 +1,338 @@
+//! Parts of typed views: slices, halves, other orders and lengths of the axes, without a copy.
+//!
+//! The index arithmetic is that of [`CaiView`]'s parts (`view/part.rs`). Type, alignment, bounds and writability of an array
+//! are those of its parts, so that nothing is checked again. A part that is borrowed mutably tells the array that it is of
+//! where it was written: whoever uses that array next waits for it.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::RangeBounds;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::{View, ViewMut};
+use crate::error::Error;
+use crate::protocol::stream::{Request, Stream, SyncPolicy};
+use crate::view::{CaiView, Element, Kept, detach};
+
+/// The array of a [`View`].
+#[derive(Clone, Debug)]
+pub(super) enum Array<'a> {
+    Whole(&'a CaiView),
+    Part(Box<CaiView>),
+}
+
+impl Array<'_> {
+    #[inline]
+    pub(super) fn cai(&self) -> &CaiView {
+        match self {
+            Self::Whole(cai) => cai,
+            Self::Part(cai) => cai,
+        }
+    }
+}
+
+/// The array of a [`ViewMut`].
+#[derive(Debug)]
+pub(super) enum ArrayMut<'a> {
+    Whole(&'a mut CaiView),
+    Part(Box<CaiView>, Arc<Whole<'a>>),
+    /// A part, borrowed once more.
+    Reborrowed(&'a mut CaiView, Arc<Whole<'a>>),
+}
+
+impl<'a> ArrayMut<'a> {
+    #[inline]
+    pub(super) fn cai(&self) -> &CaiView {
+        match self {
+            Self::Whole(cai) | Self::Reborrowed(cai, _) => cai,
+            Self::Part(cai, _) => cai,
+        }
+    }
+
+    pub(super) fn reborrow(&mut self) -> ArrayMut<'_> {
+        match self {
+            Self::Whole(cai) => ArrayMut::Whole(cai),
+            Self::Part(cai, of) => ArrayMut::Reborrowed(cai, Arc::clone(of) as _),
+            Self::Reborrowed(cai, of) => ArrayMut::Reborrowed(cai, Arc::clone(of) as _),
+        }
+    }
+
+    /// Notes that what was written is ready on a stream, for the array and for those that it is a part of.
+    pub(super) fn written(&mut self, ready: Stream, kept: Option<Kept>) {
+        match self {
+            Self::Whole(cai) => cai.set_ready_kept(ready, kept),
+            Self::Part(cai, of) => {
+                cai.set_ready_kept(ready, kept.clone());
+                of.written(ready, kept);
+            }
+            Self::Reborrowed(cai, of) => {
+                cai.set_ready_kept(ready, kept.clone());
+                of.written(ready, kept);
+            }
+        }
+    }
+
+    /// Returns what the parts of this array tell where they were written.
+    fn into_whole(self) -> Arc<Whole<'a>> {
+        let (cai, of) = match self {
+            Self::Part(_, of) => return of,
+            Self::Whole(cai) => (cai, None),
+            Self::Reborrowed(cai, of) => (cai, Some(of)),
+        };
+        Arc::new(Whole {
+            cai: Mutex::new(NonNull::from(cai)),
+            of,
+            borrow: PhantomData,
+        })
+    }
+}
+
+/// An array that lends parts of itself, exclusively borrowed.
+///
+/// A pointer, and not the `&'a mut` that it is of, as a mutex of that would not let a part be borrowed for a shorter time.
+pub(super) struct Whole<'a> {
+    cai: Mutex<NonNull<CaiView>>,
+    /// What this array is itself a part of.
+    of: Option<Arc<Whole<'a>>>,
+    borrow: PhantomData<&'a mut CaiView>,
+}
+
+// SAFETY: it stands for a `&mut CaiView`, which may go to another thread, as a `CaiView` may.
+unsafe impl Send for Whole<'_> where CaiView: Send {}
+// SAFETY: shared, it gives access to the array under a lock alone, to one thread at a time; a `CaiView` may go to another.
+unsafe impl Sync for Whole<'_> where CaiView: Send {}
+
+impl Whole<'_> {
+    /// Notes that a part of the array was written, and is ready on a stream.
+    ///
+    /// Another part may have been written on another stream: then `ready` waits for that one, and has all parts. If it
+    /// cannot be made to (a capture), the host waits for the other one.
+    fn written(&self, ready: Stream, kept: Option<Kept>) {
+        // A thread that waits for the lock must not hold what the one in the driver wants back.
+        detach(|| {
+            let mut lock = self.cai.lock().unwrap_or_else(PoisonError::into_inner);
+            // SAFETY: of a `&'a mut CaiView` that was moved into this value, so that nothing else uses the array during `'a`;
+            // the lock is held, so that this is the only reference that is made of it now.
+            let cai = unsafe { lock.as_mut() };
+            if cai
+                .order(Request::Stream(ready), SyncPolicy::Event)
+                .is_err()
+            {
+                let _ = cai.order(Request::Host, SyncPolicy::Event);
+            }
+            cai.set_ready_kept(ready, kept.clone());
+        });
+        if let Some(of) = &self.of {
+            of.written(ready, kept);
+        }
+    }
+}
+
+impl fmt::Debug for Whole<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Whole").finish_non_exhaustive()
+    }
+}
+
+impl<'a, T: Element> View<'a, T> {
+    /// Of a part of this array.
+    fn part(&self, part: CaiView) -> Self {
+        Self {
+            array: Array::Part(Box::new(part)),
+            elements: PhantomData,
+        }
+    }
+}
+
+impl<'a, T: Element> ViewMut<'a, T> {
+    /// Of a part of this array.
+    fn part(self, part: CaiView) -> Self {
+        Self {
+            array: ArrayMut::Part(Box::new(part), self.array.into_whole()),
+            elements: PhantomData,
+        }
+    }
+}
+
+/// The parts of both kinds of view; `$array` is the start of an example.
+macro_rules! parts {
+    ($self:ident, [$($receiver:tt)+], $array:literal) => {
+        /// Returns the array with its axes in another order; see [`CaiView::permute`].
+        ///
+        /// # Errors
+        /// Those of [`CaiView::permute`].
+        ///
+        /// ```
+        #[doc = floats!()]
+        #[doc = $array]
+        /// assert_eq!(array.permute(&[1, 0])?.copy_to_vec()?, [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+        /// # Ok::<(), cai_dlpack::Error>(())
+        /// ```
+        pub fn permute($($receiver)+, axes: &[usize]) -> Result<Self, Error> {
+            let part = $self.cai().permute(axes)?;
+            Ok($self.part(part))
+        }
+
+        /// Returns the array with its axes reversed.
+        ///
+        /// # Errors
+        /// Those of [`CaiView::transpose`].
+        ///
+        /// ```
+        #[doc = floats!()]
+        #[doc = $array]
+        /// assert_eq!(array.transpose()?.shape(), [3, 2]);
+        /// # Ok::<(), cai_dlpack::Error>(())
+        /// ```
+        pub fn transpose($($receiver)+) -> Result<Self, Error> {
+            let part = $self.cai().transpose()?;
+            Ok($self.part(part))
+        }
+
+        /// Returns the elements whose index in one axis lies in a range.
+        ///
+        /// # Errors
+        /// Those of [`CaiView::slice`].
+        ///
+        /// ```
+        #[doc = floats!()]
+        #[doc = $array]
+        /// assert_eq!(array.slice(1, 1..)?.copy_to_vec()?, [2.0, 3.0, 5.0, 6.0]);
+        /// # Ok::<(), cai_dlpack::Error>(())
+        /// ```
+        pub fn slice($($receiver)+, axis: usize, range: impl RangeBounds<usize>) -> Result<Self, Error> {
+            let part = $self.cai().slice(axis, range)?;
+            Ok($self.part(part))
+        }
+
+        /// Returns the elements of one index in an axis, which the result does not have.
+        ///
+        /// # Errors
+        /// Those of [`CaiView::index`].
+        ///
+        /// ```
+        #[doc = floats!()]
+        #[doc = $array]
+        /// assert_eq!(array.index(0, 1)?.copy_to_vec()?, [4.0, 5.0, 6.0]);
+        /// # Ok::<(), cai_dlpack::Error>(())
+        /// ```
+        pub fn index($($receiver)+, axis: usize, index: usize) -> Result<Self, Error> {
+            let part = $self.cai().index(axis, index)?;
+            Ok($self.part(part))
+        }
+
+        /// Returns the array without its axes of one element.
+        ///
+        /// # Errors
+        /// Those of [`CaiView::squeeze`].
+        ///
+        /// ```
+        #[doc = floats!()]
+        #[doc = $array]
+        /// assert_eq!(array.slice(1, ..1)?.squeeze()?.shape(), [2]);
+        /// # Ok::<(), cai_dlpack::Error>(())
+        /// ```
+        pub fn squeeze($($receiver)+) -> Result<Self, Error> {
+            let part = $self.cai().squeeze()?;
+            Ok($self.part(part))
+        }
+
+        /// Returns the elements of an array in C order in another shape.
+        ///
+        /// # Errors
+        /// Those of [`CaiView::reshape`].
+        ///
+        /// ```
+        #[doc = floats!()]
+        #[doc = $array]
+        /// assert_eq!(array.reshape(&[3, 2])?.elem_strides(), [2, 1]);
+        /// # Ok::<(), cai_dlpack::Error>(())
+        /// ```
+        pub fn reshape($($receiver)+, shape: &[usize]) -> Result<Self, Error> {
+            let part = $self.cai().reshape(shape)?;
+            Ok($self.part(part))
+        }
+    };
+}
+
+/// Parts, without a copy.
+impl<'a, T: Element> View<'a, T> {
+    parts!(
+        self,
+        [&self],
+        "let view = floats();\nlet array = view.typed::<f32>()?;"
+    );
+
+    /// Returns the elements before an index in one axis, and those from it on.
+    ///
+    /// # Errors
+    /// Those of [`CaiView::split`].
+    ///
+    /// ```
+    #[doc = floats!()]
+    /// let view = floats();
+    /// let (first, rest) = view.typed::<f32>()?.split(1, 1)?;
+    /// assert_eq!((first.copy_to_vec()?, rest.shape()), (vec![1.0, 4.0], &[2, 2][..]));
+    /// # Ok::<(), cai_dlpack::Error>(())
+    /// ```
+    pub fn split(&self, axis: usize, index: usize) -> Result<(Self, Self), Error> {
+        let (first, second) = self.cai().split(axis, index)?;
+        Ok((self.part(first), self.part(second)))
+    }
+
+    /// Returns the array in a larger shape, in which elements are repeated; see [`CaiView::broadcast`].
+    ///
+    /// # Errors
+    /// Those of [`CaiView::broadcast`].
+    ///
+    /// ```
+    #[doc = floats!()]
+    /// let view = floats();
+    /// let row = view.typed::<f32>()?.index(0, 0)?;
+    /// assert_eq!(row.broadcast(&[2, 3])?.copy_to_vec()?, [1.0, 2.0, 3.0, 1.0, 2.0, 3.0]);
+    /// # Ok::<(), cai_dlpack::Error>(())
+    /// ```
+    pub fn broadcast(&self, shape: &[usize]) -> Result<Self, Error> {
+        Ok(self.part(self.cai().broadcast(shape)?))
+    }
+}
+
+/// Parts, without a copy. Each takes the view; [`reborrow`](Self::reborrow) it first to keep it. None repeats elements.
+///
+/// What is written to a part on a stream is waited for by whoever uses the whole array next.
+impl<'a, T: Element> ViewMut<'a, T> {
+    parts!(
+        self,
+        [self],
+        "let mut view = floats();\nlet array = view.typed_mut::<f32>()?;"
+    );
+
+    /// Returns the elements before an index in one axis, and those from it on: two views that may be written at once, on
+    /// two streams or by two threads.
+    ///
+    /// # Errors
+    /// Those of [`CaiView::split`].
+    ///
+    /// ```
+    #[doc = floats!()]
+    /// let mut view = floats();
+    /// let (mut top, mut bottom) = view.typed_mut::<f32>()?.split(0, 1)?;
+    /// // SAFETY: the vector is there, nothing else reads or writes it, and the halves share no element.
+    /// unsafe { top.host_slice_mut()?.copy_from_slice(bottom.host_slice_mut()?) };
+    /// assert_eq!(view.typed::<f32>()?.copy_to_vec()?, [4.0, 5.0, 6.0, 4.0, 5.0, 6.0]);
+    /// # Ok::<(), cai_dlpack::Error>(())
+    /// ```
+    pub fn split(self, axis: usize, index: usize) -> Result<(Self, Self), Error> {
+        let (first, second) = self.cai().split(axis, index)?;
+        let whole = self.array.into_whole();
+        let half = |part, whole| Self {
+            array: ArrayMut::Part(Box::new(part), whole),
+            elements: PhantomData,
+        };
+        Ok((half(first, Arc::clone(&whole)), half(second, whole)))
+    }
+}
+
+#[cfg(test)]
+mod tests;
