@@ -75,7 +75,7 @@ test: test-rust test-python
 
 # The crate for tvm-ffi is a workspace of its own, and links to the library in the Python package.
 test-rust: $(VENV)/.requirements simulator
-	cargo test --workspace --locked --features cai-dlpack/half
+	cargo test --workspace --locked --features $(subst $(comma),$(comma)cai-dlpack/,cai-dlpack/$(ELEMENTS))
 	for example in own_allocator c_neighbour cudarc; do \
 	    cargo run --quiet --locked --package cai-dlpack --features cudarc --example $$example || exit 1; \
 	done
@@ -95,6 +95,7 @@ check-rust: $(VENV)/.requirements
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo clippy --locked --package cai-dlpack --all-targets -- -D warnings
 	cargo clippy --locked --package cai-dlpack --all-targets --features cudarc -- -D warnings
+	cargo clippy --locked --package cai-dlpack --all-targets --features $(ELEMENTS) -- -D warnings
 	cargo clippy --locked --package cai-dlpack --features pyo3 -- -D warnings
 	PYO3_NO_PYTHON=1 cargo clippy --locked --package cai-dlpack-python --features abi3 -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps --document-private-items
@@ -117,11 +118,16 @@ wheels: $(WHEELS)/.requirements simulator
 	rustup target add $(WHEEL_TARGETS)
 	$(WHEELS)/bin/python bindings/python/wheels/build.py $(TARGET)/wheels $(if $(ONLY),--only '$(ONLY)') $(if $(TWICE),--twice)
 
+# All features of the library; cudarc needs a CUDA version.
+ELEMENTS := half,ndarray,num-complex
+FEATURES := pyo3,cudarc,$(ELEMENTS),cudarc/cuda-12020
+comma    := ,
+
 # Every item that a user can name or rely on, from rustdoc's own account of the crate with all features.
 PUBLIC_API := conformance/rust/public-api
 public-api: $(VENV)/.requirements
 	RUSTDOC=$(abspath $(PUBLIC_API))/rustdoc.sh cargo rustdoc --quiet --locked --package cai-dlpack --lib \
-	    --features pyo3,cudarc,half,cudarc/cuda-12020 --target-dir $(TARGET) -- -Zunstable-options --output-format json
+	    --features $(FEATURES) --target-dir $(TARGET) -- -Zunstable-options --output-format json
 	cargo run --quiet --locked --manifest-path $(PUBLIC_API)/Cargo.toml --target-dir $(TARGET)/public-api -- \
 	    $(TARGET)/doc/cai_dlpack.json docs/public-api.txt $(if $(WRITE),--write)
 
@@ -152,7 +158,7 @@ minimal-versions: $(VENV)/.requirements
 	git ls-files -z | tar --create --null --ignore-failed-read --files-from - | tar --extract --directory $(OLDEST)/tree
 	cd $(OLDEST)/tree && rm -f Cargo.lock && RUSTC_BOOTSTRAP=1 cargo generate-lockfile --quiet -Zdirect-minimal-versions
 	cd $(OLDEST)/tree && CARGO_PROFILE_DEV_DEBUG=0 cargo test --quiet --locked --package cai-dlpack --lib \
-	    --features pyo3,cudarc,half,cudarc/cuda-12020 --target-dir ..
+	    --features $(FEATURES) --target-dir ..
 
 # The oldest compiler that Cargo.toml names.
 MSRV := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)

@@ -58,6 +58,18 @@ impl Dense {
 
 fn dense(view: &CaiView) -> Dense {
     let typed = view.typed::<i64>().expect("integers");
+    let mut slice = vec![0; typed.len()];
+    typed.copy_to_slice(&mut slice).expect("host memory");
+    let shape = typed.shape();
+    for (place, value) in slice.iter().enumerate() {
+        let mut rest = place;
+        let mut index = vec![0; shape.len()];
+        for (index, extent) in index.iter_mut().zip(shape).rev() {
+            (*index, rest) = (rest % *extent as usize, rest / *extent as usize);
+        }
+        assert_eq!(typed.get(&index).expect("host memory"), *value, "{index:?}");
+    }
+    assert_eq!(slice, typed.copy_to_vec().expect("host memory"));
     Dense {
         shape: typed
             .shape()
@@ -617,6 +629,18 @@ fn rule<T>(answer: Result<T, Error>) -> Rule {
 fn what_an_array_does_not_have_is_refused() {
     let view = array(vec![1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0], &[2, 3]);
     let values = Rule::ArgumentValue;
+    let typed = view.typed::<f32>().expect("floats");
+    for index in [
+        &[][..],
+        &[0],
+        &[0, 0, 0],
+        &[2, 0],
+        &[0, 3],
+        &[0, usize::MAX],
+    ] {
+        assert_eq!(rule(typed.get(index)), values, "{index:?}");
+    }
+    assert_eq!(rule(typed.copy_to_slice(&mut [0.0; 5])), Rule::ViewShape);
     for axes in [&[][..], &[0], &[0, 0], &[0, 2], &[1, 0, 2]] {
         assert_eq!(rule(view.permute(axes)), values, "{axes:?}");
     }

@@ -144,6 +144,22 @@ fn half_and_bfloat_are_apart() {
     assert!(bfloat.typed::<half::bf16>().is_ok());
 }
 
+#[cfg(feature = "num-complex")]
+#[test]
+fn complex_numbers_are_real_and_imaginary_parts() {
+    use num_complex::{Complex32, Complex64};
+    let view = array(vec![Complex32::new(1.0, -2.0)], &[1]);
+    let pairs = view.typed::<[f32; 2]>().expect("complex64").copy_to_vec();
+    assert_eq!(pairs.expect("a copy"), [[1.0, -2.0]]);
+    let numbers = view.typed::<Complex32>().expect("complex64");
+    assert_eq!(
+        numbers.get(&[0]).expect("a copy"),
+        Complex32::new(1.0, -2.0)
+    );
+    assert_eq!(rule(view.typed::<Complex64>()), Rule::ViewDtype);
+    assert!(array(vec![[0.0_f64; 2]], &[1]).typed::<Complex64>().is_ok());
+}
+
 #[test]
 fn an_address_must_suit_the_element() {
     let odd = Array {

@@ -35,7 +35,7 @@ RESULTS = ROOT / "conformance" / "results" / "coverage.txt"
 REASONS = ROOT / "conformance" / "soak" / "uncovered.tsv"
 FOLDERS = ("protocol", "driver", "view", "python")
 LEAST = 0.97
-FEATURES = "pyo3,cudarc,half,cudarc/cuda-12020"
+FEATURES = "pyo3,cudarc,half,ndarray,num-complex,cudarc/cuda-12020"
 #: The extensions, by crate. `src/python/argument` is generic: only the examples have its code.
 EXTENSIONS = {
     "cai-dlpack-python": PACKAGE / "cai_dlpack" / "_core.so",

@@ -134,7 +134,7 @@ def digest(shard: str) -> str:
 
 def command(*arguments: str) -> list[str]:
     build = ["cargo", "+nightly", "miri", "test", "--quiet", "--jobs", "1", "--locked", "--target-dir", str(TARGET)]
-    return [*build, "--package", "cai-dlpack", "--lib", "--features", "cai-dlpack/half", "--", *arguments]
+    return [*build, "--package", "cai-dlpack", "--lib", "--features", "cai-dlpack/half,cai-dlpack/ndarray,cai-dlpack/num-complex", "--", *arguments]
 
 
 def shards() -> Counter[str]:

@@ -74,7 +74,7 @@ PYTHON_TESTS = {
 EQUIVALENT = "equivalent: "
 #: The extensions: what the library of each crate is called in the package.
 CRATES = {"cai-dlpack-python": "cai_dlpack/_core", "cai-example": "cai_example", "cai-example-peer": "cai_example_peer"}
-FEATURES = "pyo3,cudarc,half,cudarc/cuda-12020"
+FEATURES = "pyo3,cudarc,half,ndarray,num-complex,cudarc/cuda-12020"
 #: A function, below its documentation and attributes.
 HEAD = re.compile(
     r"""^[ \t]*(?:pub(?:\([^)]*\))? +)?(?:const +|unsafe +|extern "C(?:-unwind)?" +)*fn\s""", re.MULTILINE

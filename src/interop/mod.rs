@@ -2,3 +2,5 @@
 
 #[cfg(feature = "cudarc")]
 pub mod cudarc;
+#[cfg(feature = "ndarray")]
+pub mod ndarray;

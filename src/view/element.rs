@@ -11,6 +11,7 @@ use crate::protocol::dtype::DType;
 /// | `i8` to `i64`, `u8` to `u64`, `f32`, `f64` | of the same name |
 /// | [`Bool`] | `bool` |
 /// | `[f32; 2]`, `[f64; 2]` (real, imaginary) | `complex64`, `complex128` |
+/// | `num_complex::Complex32`, `Complex64` (feature `num-complex`) | `complex64`, `complex128` |
 /// | `half::f16`, `half::bf16` (feature `half`) | `float16`, `bfloat16` |
 ///
 /// [`Pod`] makes reading and writing sound: every pattern of bits is a value, and no byte is padding.
@@ -59,7 +60,7 @@ use crate::protocol::dtype::DType;
     message = "`{Self}` is no element of an array",
     label = "no type of an array's elements",
     note = "an array of `bool` has elements `cai_dlpack::view::Bool`: a byte of 2 is no `bool` of Rust",
-    note = "complex numbers are `[f32; 2]` and `[f64; 2]`; `half::f16` and `half::bf16` need the feature `half`",
+    note = "complex numbers are `[f32; 2]` and `[f64; 2]`, or of num-complex, by the feature of that name; `half::f16` and `half::bf16` need the feature `half`",
     note = "another type of DLPack is an `unsafe impl Element` for a wrapper of your own"
 )]
 pub unsafe trait Element: Pod {
@@ -154,6 +155,10 @@ elements! {
     f64 => F64;
     [f32; 2] => C64;
     [f64; 2] => C128;
+    #[cfg(feature = "num-complex")]
+    num_complex::Complex<f32> => C64;
+    #[cfg(feature = "num-complex")]
+    num_complex::Complex<f64> => C128;
     #[cfg(feature = "half")]
     half::f16 => F16;
     #[cfg(feature = "half")]

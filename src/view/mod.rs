@@ -50,6 +50,7 @@ mod detach;
 mod element;
 mod export;
 mod fields;
+mod host;
 mod import;
 pub(crate) mod keep;
 mod kinds;
@@ -103,6 +104,10 @@ pub(crate) use import::{Imported, KnownTensor, read_tensor};
 #[cfg(feature = "cudarc")]
 pub(crate) use live::Keeper;
 pub(crate) use memory::{check_memory, check_range, memory_kind, prove_memory};
+#[cfg(feature = "cudarc")]
+pub(crate) use part::check_len;
+#[cfg(any(feature = "cudarc", feature = "ndarray"))]
+pub(crate) use part::extents;
 pub(crate) use payload::{EndsOn, Kind, Node, RawOwner, Shows, Vtable};
 pub(crate) use queue::{Gate, Queue};
 pub(crate) use stats::{DRAINED, LEAKED, PANICS, QUEUED, RELEASED};

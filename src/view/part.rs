@@ -283,7 +283,18 @@ fn within(extent: i64, range: &impl RangeBounds<usize>) -> Result<(i64, i64), Er
     }
 }
 
-pub(super) fn extents(shape: &[usize]) -> Result<Vec<i64>, Violation> {
+/// Checks that an array has as many elements as the memory that is to be seen so.
+pub(crate) fn check_len(made: &Descriptor, len: usize) -> Result<(), Violation> {
+    if usize::try_from(made.len()) == Ok(len) {
+        return Ok(());
+    }
+    let found = format_args!("{:?}", made.shape());
+    let hint = format!("there are {len} elements");
+    Err(Violation::new(Rule::ShapeOverride, Field::Argument("shape"), found).with_hint(hint))
+}
+
+/// Returns the extents as both protocols have them.
+pub(crate) fn extents(shape: &[usize]) -> Result<Vec<i64>, Violation> {
     let extent = |extent: &usize| {
         let field = Field::Argument("shape");
         i64::try_from(*extent).map_err(|_| Violation::new(Rule::ShapeRange, field, extent))

@@ -14,19 +14,19 @@
 
 use std::marker::PhantomData;
 
-use smallvec::SmallVec;
-
-use self::part::{Array, ArrayMut};
+use self::array::{Array, ArrayMut};
 use super::borrow::check_lent;
 use super::element::check_size;
-use super::{CaiView, Element, Kept, load, prove_memory};
+use super::{CaiView, Element, Kept, prove_memory};
 use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Access, Device};
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::protocol::stream::{Request, Stream, SyncPolicy};
+use crate::protocol::stream::Stream;
 
+mod array;
+mod host;
 mod part;
 
 /// An array of elements `T`, or a part of one, borrowed. A clone is another view of the same elements.
@@ -394,133 +394,5 @@ fn pointer_of<T>(cai: &CaiView) -> *const T {
     match cai.descriptor().data() {
         0 => std::ptr::dangling(),
         data => std::ptr::with_exposed_provenance(data as usize),
-    }
-}
-
-impl<'a, T: Element> View<'a, T> {
-    /// Copies the elements in C order, once the ready stream has written them: the host waits for it; and of managed
-    /// memory that a device needs for itself while it works, for the device.
-    ///
-    /// Memory of a device is not copied here: [`CaiView::copy_to_host`] does that.
-    /// While another thread or a device writes, the copy may hold old and new elements, and halves of
-    /// both: the loads are atomic ones of the size of the element type's alignment, and every pattern of bits is a `T`.
-    ///
-    /// # Errors
-    /// `view-device` for memory of a device; what [`CaiView::synchronize`] refuses;
-    /// [`Error::OutOfMemory`].
-    pub fn copy_to_vec(&self) -> Result<Vec<T>, Error> {
-        check_host(self.cai().descriptor())?;
-        wait_on_host(self.cai())?;
-        let (from, unit) = (self.as_ptr(), T::DTYPE.align() as usize);
-        let mut copied: Vec<T> = Vec::new();
-        copied
-            .try_reserve_exact(self.len())
-            .map_err(|_| Error::OutOfMemory)?;
-        let mut to = copied.as_mut_ptr();
-        let mut take = |offset: isize, count: usize| {
-            let (row, nbytes) = (from.wrapping_offset(offset), count * size_of::<T>());
-            // SAFETY: elements of a host-readable array, which its owner keeps, and which are not written but by atomic
-            // operations of `unit` bytes (the contract of `CaiView::new`); fresh memory, with room for all of them.
-            unsafe { load::copy(row.cast(), to.cast(), nbytes, unit) };
-            to = to.wrapping_add(count);
-        };
-        if self.cai().descriptor().layout().is_c_contiguous() {
-            take(0, self.len());
-        } else {
-            for_each_offset(self.shape(), self.elem_strides(), |offset| take(offset, 1));
-        }
-        // SAFETY: within the capacity, and every element is written: any pattern of bits is a `T`.
-        unsafe { copied.set_len(self.len()) };
-        Ok(copied)
-    }
-
-    /// Returns the elements as a slice, once the ready stream has written them: the host waits for it.
-    ///
-    /// # Errors
-    /// `view-device` for memory of a device, `view-contiguous`; what [`CaiView::synchronize`] refuses.
-    ///
-    /// # Safety
-    /// Until the slice is gone:
-    /// - the memory is there, as the producer described it (its bounds are known for CUDA's memory only);
-    /// - nothing writes to it: no other thread, no code in Python that holds the same array, no other
-    ///   view of overlapping memory, and no work on any stream of any device;
-    /// - of managed memory without concurrent access, no work that uses *any* managed memory runs.
-    ///
-    /// ```
-    #[doc = floats!()]
-    /// let view = floats();
-    /// // SAFETY: the vector is there, and nothing else reads or writes it.
-    /// assert_eq!(unsafe { view.typed::<f32>()?.host_slice() }?[4], 5.0);
-    /// # Ok::<(), cai_dlpack::Error>(())
-    /// ```
-    pub unsafe fn host_slice(&self) -> Result<&'a [T], Error> {
-        check_host(self.cai().descriptor())?;
-        check_c_order(self.cai().descriptor())?;
-        wait_on_host(self.cai())?;
-        // SAFETY: aligned and not NULL (`check_element`, `pointer_of`); contiguous; that the elements
-        // are there and do not change is the caller's promise. `'a` keeps the owner.
-        Ok(unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) })
-    }
-}
-
-impl<T: Element> ViewMut<'_, T> {
-    /// Like [`View::copy_to_vec`].
-    ///
-    /// # Errors
-    /// As [`View::copy_to_vec`].
-    pub fn copy_to_vec(&self) -> Result<Vec<T>, Error> {
-        self.as_view().copy_to_vec()
-    }
-
-    /// Returns the elements as a mutable slice, once the ready stream has written them: the host waits for it.
-    ///
-    /// # Errors
-    /// As [`View::host_slice`].
-    ///
-    /// # Safety
-    /// The list of [`View::host_slice`], and nothing *reads* the memory either until the slice is gone.
-    pub unsafe fn host_slice_mut(&mut self) -> Result<&mut [T], Error> {
-        check_host(self.cai().descriptor())?;
-        check_c_order(self.cai().descriptor())?;
-        wait_on_host(self.cai())?;
-        // SAFETY: as in `host_slice`; writable and exclusive (`check_writable`, the caller).
-        Ok(unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len()) })
-    }
-}
-
-/// Data that is ready may still be managed memory, which on some devices the host must not touch while any
-/// work runs: a fault there is no value.
-fn wait_on_host(cai: &CaiView) -> Result<(), Error> {
-    let (request, policy) = (Request::Host, SyncPolicy::Event);
-    match cai.needs_order(request, policy) {
-        true => cai.order(request, policy),
-        false => Ok(()),
-    }
-}
-
-/// Calls `visit` with the offset in elements of each element, in C order.
-fn for_each_offset(shape: &[i64], elem_strides: &[i64], mut visit: impl FnMut(isize)) {
-    if shape.contains(&0) {
-        return;
-    }
-    let mut index: SmallVec<[i64; 4]> = SmallVec::from_elem(0, shape.len());
-    let mut offset = 0_i64;
-    loop {
-        visit(offset as isize);
-        let mut axis = shape.len();
-        // The offsets stay within the layout's span, whose size in bytes fits `i64`.
-        loop {
-            if axis == 0 {
-                return;
-            }
-            axis -= 1;
-            index[axis] += 1;
-            offset = offset.wrapping_add(elem_strides[axis]);
-            if index[axis] < shape[axis] {
-                break;
-            }
-            offset = offset.wrapping_sub(elem_strides[axis].wrapping_mul(shape[axis]));
-            index[axis] = 0;
-        }
     }
 }

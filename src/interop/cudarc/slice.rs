@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
 use crate::protocol::device::{Access, Device};
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::view::{CaiView, Element, Owner, ViewMut};
+use crate::view::{CaiView, Element, Owner, ViewMut, check_len, extents};
 
 /// The elements of a contiguous array on a stream, for cudarc's copies and libraries ([`StreamGuard::as_slice`]).
 ///
@@ -122,16 +122,8 @@ impl CaiView {
         let shape = extents(shape.as_ref())?;
         let whole = slice.len();
         let view = part(Arc::new(slice), 0, &shape, None)?;
-        if usize::try_from(view.descriptor().len()) == Ok(whole) {
-            return Ok(view);
-        }
-        let hint = format!("the slice has {whole} elements");
-        let field = Field::Argument("shape");
-        Err(
-            Violation::new(Rule::ShapeOverride, field, format_args!("{shape:?}"))
-                .with_hint(hint)
-                .into(),
-        )
+        check_len(view.descriptor(), whole)?;
+        Ok(view)
     }
 
     /// Makes a view of a part of a slice of cudarc's; `offset` and `elem_strides` are in elements.
@@ -168,14 +160,6 @@ impl CaiView {
             Some(&strides),
         )
     }
-}
-
-fn extents(shape: &[usize]) -> Result<Vec<i64>, Violation> {
-    let field = Field::Argument("shape");
-    let extent = |extent: &usize| {
-        i64::try_from(*extent).map_err(|_| Violation::new(Rule::ShapeRange, field, extent))
-    };
-    shape.iter().map(extent).collect()
 }
 
 fn part<T: Element>(

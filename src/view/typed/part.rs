@@ -1,139 +1,16 @@
 //! Parts of typed views: slices, halves, other orders and lengths of the axes, without a copy.
 //!
 //! The index arithmetic is that of [`CaiView`]'s parts (`view/part.rs`). Type, alignment, bounds and writability of an array
-//! are those of its parts, so that nothing is checked again. A part that is borrowed mutably tells the array that it is of
-//! where it was written: whoever uses that array next waits for it.
+//! are those of its parts, so that nothing is checked again.
 
-use std::fmt;
 use std::marker::PhantomData;
 use std::ops::RangeBounds;
-use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use super::array::{Array, ArrayMut};
 use super::{View, ViewMut};
 use crate::error::Error;
-use crate::protocol::stream::{Request, Stream, SyncPolicy};
-use crate::view::{CaiView, Element, Kept, detach};
-
-/// The array of a [`View`].
-#[derive(Clone, Debug)]
-pub(super) enum Array<'a> {
-    Whole(&'a CaiView),
-    Part(Box<CaiView>),
-}
-
-impl Array<'_> {
-    #[inline]
-    pub(super) fn cai(&self) -> &CaiView {
-        match self {
-            Self::Whole(cai) => cai,
-            Self::Part(cai) => cai,
-        }
-    }
-}
-
-/// The array of a [`ViewMut`].
-#[derive(Debug)]
-pub(super) enum ArrayMut<'a> {
-    Whole(&'a mut CaiView),
-    Part(Box<CaiView>, Arc<Whole<'a>>),
-    /// A part, borrowed once more.
-    Reborrowed(&'a mut CaiView, Arc<Whole<'a>>),
-}
-
-impl<'a> ArrayMut<'a> {
-    #[inline]
-    pub(super) fn cai(&self) -> &CaiView {
-        match self {
-            Self::Whole(cai) | Self::Reborrowed(cai, _) => cai,
-            Self::Part(cai, _) => cai,
-        }
-    }
-
-    pub(super) fn reborrow(&mut self) -> ArrayMut<'_> {
-        match self {
-            Self::Whole(cai) => ArrayMut::Whole(cai),
-            Self::Part(cai, of) => ArrayMut::Reborrowed(cai, Arc::clone(of) as _),
-            Self::Reborrowed(cai, of) => ArrayMut::Reborrowed(cai, Arc::clone(of) as _),
-        }
-    }
-
-    /// Notes that what was written is ready on a stream, for the array and for those that it is a part of.
-    pub(super) fn written(&mut self, ready: Stream, kept: Option<Kept>) {
-        match self {
-            Self::Whole(cai) => cai.set_ready_kept(ready, kept),
-            Self::Part(cai, of) => {
-                cai.set_ready_kept(ready, kept.clone());
-                of.written(ready, kept);
-            }
-            Self::Reborrowed(cai, of) => {
-                cai.set_ready_kept(ready, kept.clone());
-                of.written(ready, kept);
-            }
-        }
-    }
-
-    /// Returns what the parts of this array tell where they were written.
-    fn into_whole(self) -> Arc<Whole<'a>> {
-        let (cai, of) = match self {
-            Self::Part(_, of) => return of,
-            Self::Whole(cai) => (cai, None),
-            Self::Reborrowed(cai, of) => (cai, Some(of)),
-        };
-        Arc::new(Whole {
-            cai: Mutex::new(NonNull::from(cai)),
-            of,
-            borrow: PhantomData,
-        })
-    }
-}
-
-/// An array that lends parts of itself, exclusively borrowed.
-///
-/// A pointer, and not the `&'a mut` that it is of, as a mutex of that would not let a part be borrowed for a shorter time.
-pub(super) struct Whole<'a> {
-    cai: Mutex<NonNull<CaiView>>,
-    /// What this array is itself a part of.
-    of: Option<Arc<Whole<'a>>>,
-    borrow: PhantomData<&'a mut CaiView>,
-}
-
-// SAFETY: it stands for a `&mut CaiView`, which may go to another thread, as a `CaiView` may.
-unsafe impl Send for Whole<'_> where CaiView: Send {}
-// SAFETY: shared, it gives access to the array under a lock alone, to one thread at a time; a `CaiView` may go to another.
-unsafe impl Sync for Whole<'_> where CaiView: Send {}
-
-impl Whole<'_> {
-    /// Notes that a part of the array was written, and is ready on a stream.
-    ///
-    /// Another part may have been written on another stream: then `ready` waits for that one, and has all parts. If it
-    /// cannot be made to (a capture), the host waits for the other one.
-    fn written(&self, ready: Stream, kept: Option<Kept>) {
-        // A thread that waits for the lock must not hold what the one in the driver wants back.
-        detach(|| {
-            let mut lock = self.cai.lock().unwrap_or_else(PoisonError::into_inner);
-            // SAFETY: of a `&'a mut CaiView` that was moved into this value, so that nothing else uses the array during `'a`;
-            // the lock is held, so that this is the only reference that is made of it now.
-            let cai = unsafe { lock.as_mut() };
-            if cai
-                .order(Request::Stream(ready), SyncPolicy::Event)
-                .is_err()
-            {
-                let _ = cai.order(Request::Host, SyncPolicy::Event);
-            }
-            cai.set_ready_kept(ready, kept.clone());
-        });
-        if let Some(of) = &self.of {
-            of.written(ready, kept);
-        }
-    }
-}
-
-impl fmt::Debug for Whole<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Whole").finish_non_exhaustive()
-    }
-}
+use crate::view::{CaiView, Element};
 
 impl<'a, T: Element> View<'a, T> {
     /// Of a part of this array.

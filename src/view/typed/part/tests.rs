@@ -7,6 +7,7 @@ use crate::driver::script::{self, Script};
 use crate::protocol::descriptor::{Descriptor, RawTensor};
 use crate::protocol::device::Device;
 use crate::protocol::dtype::DType;
+use crate::protocol::stream::Stream;
 use crate::view::Owner;
 
 fn counted(shape: &[i64]) -> CaiView {
