@@ -10,7 +10,8 @@ use cai_dlpack::{CaiView, Error};
 use cudarc::driver::{CudaContext, CudaSlice};
 use rstest::rstest;
 
-use crate::simulator::{machine, number};
+use crate::cudarc_guard::{self, Stage};
+use crate::simulator::{machine, number, one_event};
 
 fn rule<T>(answer: Result<T, Error>) -> Rule {
     match answer.map(drop) {
@@ -268,4 +269,56 @@ fn freed_on_the_default_stream_of_its_own_context() {
         .iter()
         .rfind(|call| call.name() == "cuCtxSetCurrent");
     assert_eq!(made_current.expect("its own context").arguments[0].1, own);
+}
+
+/// A foreign array in a function that takes slices of cudarc's alone: it is not freed, other streams wait for the data, and
+/// the guard's stream for what they did last.
+#[test]
+fn a_foreign_array_is_lent_as_a_slice() {
+    let stage = Stage::new();
+    let ready = cudarc_guard::stream(&stage.producer);
+    let mut view = stage.array(ready, Some(ready), &[1]);
+    let other = stage.context.new_stream().expect("a stream");
+    let (own, there) = (number(&stage.consumer), number(&other));
+    let mut guard = view
+        .typed_mut::<f32>()
+        .expect("floats")
+        .on(&stage.consumer)
+        .expect("a guard");
+    stage.machine.sim.clear();
+    // SAFETY: the only work is a fill on the other stream, which the end of the slice joins.
+    let filled =
+        unsafe { guard.with_untracked_view_mut(|mut elements| other.memset_zeros(&mut elements)) };
+    filled.expect("contiguous").expect("a fill");
+    let orders = stage.machine.orders();
+    // Of the data the other stream learns by an event of the guard's, and the guard's by one of the other.
+    let call = |name: &str, stream| {
+        orders
+            .iter()
+            .position(|order| *order == (name.into(), stream))
+    };
+    let told = (call("cuEventRecord", own), call("cuStreamWaitEvent", there));
+    assert!(told.0 < told.1 && told.0.is_some(), "{orders:?}");
+    let last = orders.last().expect("an order");
+    assert!(told.1 < call("cuEventRecord", there), "{orders:?}");
+    assert_eq!(*last, ("cuStreamWaitEvent".to_owned(), own));
+    // SAFETY: works on the guard's stream alone.
+    let copied =
+        unsafe { guard.with_untracked_slice(|elements| stage.consumer.clone_dtoh(elements)) };
+    assert_eq!(copied.expect("contiguous").expect("a copy"), [0.0; 4]);
+    stage.machine.sim.clear();
+    drop(guard);
+    assert_eq!(stage.machine.orders(), one_event(own, ready.raw()));
+    for call in ["cuMemFree", "cuMemFreeAsync", "cuMemFree_v2"] {
+        assert_eq!(stage.machine.sim.count(call), 0);
+    }
+    let strided = stage.array(ready, Some(ready), &[2]);
+    let mut guard = strided
+        .typed::<f32>()
+        .expect("floats")
+        .on(&stage.consumer)
+        .expect("a guard");
+    // SAFETY: nothing is enqueued.
+    let refused = unsafe { guard.with_untracked_slice(|_| ()) };
+    assert_eq!(rule(refused.map_err(Error::from)), Rule::ViewContiguous);
 }

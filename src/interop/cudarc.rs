@@ -19,7 +19,9 @@
 //!    and [`DevicePtrMut`](cudarc::driver::DevicePtrMut) for [`StreamSlice`], so that cudarc's copies, cuBLAS
 //!    and the rest take it. `StreamSlice` exists apart because those traits mean contiguous memory: a
 //!    strided array has a pointer, but no length that a copy may run along.
-//! 4. `CudaSlice` is not made from a foreign array: it frees what it holds.
+//! 4. `CudaSlice` is not made from a foreign array: it frees what it holds. For functions that take nothing else,
+//!    [`StreamGuard::with_untracked_slice`] lends one that is taken apart before it is dropped. It is `unsafe`, as cudarc
+//!    remembers the last read alone: of work on two other streams the return edge would miss one.
 
 mod context;
 mod guard;

@@ -1,9 +1,12 @@
 //! Contiguous arrays on a stream, as cudarc's own functions take them; and cudarc's slices as views.
 
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUdeviceptr;
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop};
+use cudarc::driver::{
+    CudaSlice, CudaStream, CudaViewMut, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop,
+};
 
 use super::guard::{Consume, StreamGuard};
 use super::in_context::InContext;
@@ -49,6 +52,119 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
             came.shape()
         );
         Err(Violation::new(Rule::ViewContiguous, Field::Object, found))
+    }
+}
+
+/// Lends foreign memory as a slice of cudarc's, for functions that take nothing else.
+///
+/// cudarc orders the uses of a slice by two events of its own. It knows neither the producer nor its stream, and its drop
+/// frees the memory: the slice is taken apart instead, which makes the guard's stream wait for the last read and the last
+/// write. An earlier read on a third stream is forgotten: nothing that the guard does then comes after it.
+impl<V: Consume> StreamGuard<'_, V> {
+    /// Calls `body` with the elements as a [`CudaSlice`], which the return edge does not track on other streams.
+    ///
+    /// Of work on the guard's stream the edge is as ever. Prefer [`as_slice`](Self::as_slice) for what takes a
+    /// [`DevicePtr`].
+    ///
+    /// # Errors
+    /// `view-contiguous`.
+    ///
+    /// # Panics
+    /// cudarc panics if no event can be made.
+    ///
+    /// # Safety
+    /// - Before `body` returns, the guard's stream has been made to wait for what `body` has enqueued on other streams, or
+    ///   that is done.
+    ///
+    /// ```no_run
+    /// use std::sync::Arc;
+    /// use cai_dlpack::view::View;
+    /// use cudarc::driver::{CudaSlice, CudaStream, DriverError};
+    ///
+    /// /// A function of another crate.
+    /// fn sum(values: &CudaSlice<f32>) -> Result<f32, DriverError> {
+    ///     Ok(values.stream().clone_dtoh(values)?.iter().sum())
+    /// }
+    ///
+    /// fn sum_of(a: View<'_, f32>, stream: &Arc<CudaStream>) -> Result<f32, cai_dlpack::Error> {
+    ///     // SAFETY: `sum` works on the slice's stream alone, which is the guard's.
+    ///     Ok(unsafe { a.on(stream)?.with_untracked_slice(sum) }??)
+    /// }
+    /// # let _ = sum_of;
+    /// ```
+    pub unsafe fn with_untracked_slice<R>(
+        &mut self,
+        body: impl FnOnce(&CudaSlice<V::Element>) -> R,
+    ) -> Result<R, Violation> {
+        self.lend(|slice| body(slice))
+    }
+
+    fn lend<R>(
+        &mut self,
+        body: impl FnOnce(&mut CudaSlice<V::Element>) -> R,
+    ) -> Result<R, Violation> {
+        let elements = self.as_slice()?;
+        let (len, own) = (elements.len(), Arc::clone(elements.stream()));
+        // On the guard's own thread this enqueues nothing.
+        let (pointer, done) = elements.pointer_on(&own);
+        // SAFETY: room for `len` elements, of which every pattern of bits is a value, as long as the guard lives; it is never
+        // dropped as a slice, which would free the memory (`Lent`).
+        let slice = unsafe { own.upgrade_device_ptr(pointer, len) };
+        let mut lent = Lent(ManuallyDrop::new(slice));
+        // What another stream does with it comes after the data: cudarc's event is recorded on the guard's stream.
+        drop(lent.0.device_ptr_mut(&own));
+        let found = body(&mut lent.0);
+        drop((lent, done));
+        // A capture may have begun meanwhile.
+        self.keep_in_graph(&own);
+        Ok(found)
+    }
+}
+
+impl<T: Element> StreamGuard<'_, ViewMut<'_, T>> {
+    /// Calls `body` with the elements as a [`CudaViewMut`]; see [`with_untracked_slice`](Self::with_untracked_slice).
+    ///
+    /// # Errors
+    /// `view-contiguous`.
+    ///
+    /// # Panics
+    /// As [`with_untracked_slice`](Self::with_untracked_slice).
+    ///
+    /// # Safety
+    /// The list of [`with_untracked_slice`](Self::with_untracked_slice).
+    ///
+    /// ```no_run
+    /// use std::sync::Arc;
+    /// use cai_dlpack::view::ViewMut;
+    /// use cudarc::driver::{CudaStream, CudaViewMut, DriverError};
+    ///
+    /// /// A function of another crate.
+    /// fn clear(mut values: CudaViewMut<'_, f32>, stream: &Arc<CudaStream>) -> Result<(), DriverError> {
+    ///     stream.memset_zeros(&mut values)
+    /// }
+    ///
+    /// fn cleared(a: ViewMut<'_, f32>, stream: &Arc<CudaStream>) -> Result<(), cai_dlpack::Error> {
+    ///     // SAFETY: `clear` works on the guard's stream.
+    ///     Ok(unsafe { a.on(stream)?.with_untracked_view_mut(|values| clear(values, stream)) }??)
+    /// }
+    /// # let _ = cleared;
+    /// ```
+    pub unsafe fn with_untracked_view_mut<R>(
+        &mut self,
+        body: impl FnOnce(CudaViewMut<'_, T>) -> R,
+    ) -> Result<R, Violation> {
+        // Not the slice: one that is exchanged for another by `mem::swap` would be freed with that one.
+        self.lend(|slice| body(slice.as_view_mut()))
+    }
+}
+
+/// A slice of memory that is not cudarc's: it is taken apart, and not dropped.
+struct Lent<T>(ManuallyDrop<CudaSlice<T>>);
+
+impl<T> Drop for Lent<T> {
+    fn drop(&mut self) {
+        // SAFETY: taken once, as this runs once, and not used afterwards.
+        unsafe { ManuallyDrop::take(&mut self.0) }.leak();
     }
 }
 
