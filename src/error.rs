@@ -41,13 +41,14 @@ impl fmt::Display for Error {
     }
 }
 
+/// Reads as what it holds, so that the source is that one's: a report of the whole chain says nothing twice.
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Violation(violation) => Some(violation),
-            Self::Driver(error) => Some(error),
+            Self::Violation(violation) => violation.source(),
+            Self::Driver(error) => error.source(),
             Self::OutOfMemory => None,
-            Self::Producer(error) => Some(&**error),
+            Self::Producer(error) => error.source(),
         }
     }
 }
@@ -61,5 +62,56 @@ impl From<Violation> for Error {
 impl From<DriverError> for Error {
     fn from(error: DriverError) -> Self {
         Self::Driver(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::rule::{Field, Rule};
+
+    /// An error of a producer's, with a cause of its own.
+    #[derive(Debug)]
+    struct Link(u32);
+
+    impl fmt::Display for Link {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "<link {}>", self.0)
+        }
+    }
+
+    impl std::error::Error for Link {
+        fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+            static LINKS: [Link; 4] = [Link(0), Link(1), Link(2), Link(3)];
+            let next = (self.0 as usize).checked_sub(1)?;
+            Some(LINKS.get(next)?)
+        }
+    }
+
+    fn every_error() -> Vec<Error> {
+        let violations = Rule::ALL.iter().map(|rule| {
+            let violation = Violation::new(*rule, Field::Object, "7").with_hint("take 8");
+            Error::from(violation)
+        });
+        let driver = (0..1000).map(|code| Error::from(DriverError::new("cuInit", code)));
+        let absent = [DriverError::ABSENT, DriverError::FORKED].map(Error::from);
+        let producers = (0..5).map(|link| Error::Producer(Box::new(Link(link))));
+        let last = [Error::OutOfMemory, DriverError::missing("cuInit").into()];
+        let all = violations.chain(driver).chain(absent).chain(producers);
+        all.chain(last).collect()
+    }
+
+    #[test]
+    fn no_error_repeats_its_source() {
+        let mut sources = 0;
+        for error in every_error() {
+            let mut error: &dyn std::error::Error = &error;
+            while let Some(source) = error.source() {
+                let (text, cause) = (error.to_string(), source.to_string());
+                assert!(!text.contains(&cause), "{text:?} repeats {cause:?}");
+                (error, sources) = (source, sources + 1);
+            }
+        }
+        assert!(sources > 0);
     }
 }

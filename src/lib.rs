@@ -73,6 +73,18 @@ pub mod interop;
 pub use error::Error;
 pub use view::CaiView;
 
+// The crates whose types stand in our signatures: by these names a user has the versions that fit.
+#[cfg(feature = "cudarc")]
+pub use cudarc;
+#[cfg(feature = "half")]
+pub use half;
+#[cfg(feature = "ndarray")]
+pub use ndarray;
+#[cfg(feature = "num-complex")]
+pub use num_complex;
+#[cfg(feature = "pyo3")]
+pub use pyo3;
+
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

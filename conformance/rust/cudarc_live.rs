@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
-use cai_dlpack::view::{ConsumeGuard, DlpackTensor, LiveStream};
+use cai_dlpack::view::{ConsumeGuard, DlpackTensor, IntoLiveStream, LiveStream};
 use cai_dlpack::{CaiView, Error};
 use cudarc::driver::{CudaContext, CudaStream};
 
@@ -148,7 +148,7 @@ impl Hands {
             1 => LiveStream::LEGACY_DEFAULT,
             2 | 3 => views[other].ready(),
             4 => views[other].producer().unwrap_or(LiveStream::NONE),
-            _ => (&streams[stream]).into(),
+            _ => (&streams[stream]).into_live_stream(),
         };
         let mut made = None;
         match dice.below(12) {
@@ -166,7 +166,9 @@ impl Hands {
                 let (tensor, ready) = tensors.swap_remove(dice.below(tensors.len()));
                 let known = [LiveStream::NONE, LiveStream::LEGACY_DEFAULT].into_iter();
                 let known = known.chain(views.iter().map(CaiView::ready));
-                let known: Vec<_> = known.chain(streams.iter().map(LiveStream::from)).collect();
+                let known: Vec<_> = known
+                    .chain(streams.iter().map(IntoLiveStream::into_live_stream))
+                    .collect();
                 let named = known.into_iter().find(|named| named.number() == ready);
                 made = named.and_then(|named| CaiView::from_dlpack(tensor, named).ok());
             }

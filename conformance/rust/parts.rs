@@ -65,17 +65,13 @@ fn dense(view: &CaiView) -> Dense {
         let mut rest = place;
         let mut index = vec![0; shape.len()];
         for (index, extent) in index.iter_mut().zip(shape).rev() {
-            (*index, rest) = (rest % *extent as usize, rest / *extent as usize);
+            (*index, rest) = (rest % extent, rest / extent);
         }
         assert_eq!(typed.get(&index).expect("host memory"), *value, "{index:?}");
     }
     assert_eq!(slice, typed.copy_to_vec().expect("host memory"));
     Dense {
-        shape: typed
-            .shape()
-            .iter()
-            .map(|extent| *extent as usize)
-            .collect(),
+        shape: typed.shape().to_vec(),
         values: typed.copy_to_vec().expect("host memory"),
     }
 }

@@ -7,7 +7,7 @@ use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
 use cai_dlpack::protocol::device::{Device, Flags};
 use cai_dlpack::protocol::dtype::DType;
 use cai_dlpack::protocol::stream::{Reason, Request, Stream};
-use cai_dlpack::view::{LiveStream, Owner};
+use cai_dlpack::view::{Bool, LiveStream, Owner};
 
 use crate::arrays::array;
 
@@ -96,4 +96,48 @@ fn a_view_is_shown_in_words() {
     let view = unsafe { CaiView::new(descriptor, Stream::LegacyDefault, Owner::new(())) };
     let words = "read-only float32 of shape [2], strides [1] (in elements), on cuda:1, ready on the legacy default stream (1)";
     assert_eq!(view.to_string(), words);
+}
+
+/// A debugger shows what a value means, and no code of a protocol's.
+#[test]
+fn a_debugger_shows_the_fact() {
+    assert_eq!(format!("{:?}", Device::cuda(1)), "Device(cuda:1)");
+    assert_eq!(
+        format!(
+            "{:?}",
+            Device {
+                device_type: 99,
+                id: 0
+            }
+        ),
+        "Device(99, 0)"
+    );
+    let flags = [
+        (Flags::NONE, "Flags(NONE)"),
+        (Flags::LEGACY, "Flags(LEGACY)"),
+        (Flags::READ_ONLY, "Flags(READ_ONLY)"),
+        (Flags::from_bits(6), "Flags(IS_COPIED | SUBBYTE_PADDED)"),
+        (Flags::from_bits(3), "Flags(READ_ONLY | IS_COPIED)"),
+    ];
+    for (flags, shown) in flags {
+        assert_eq!(format!("{flags:?}"), shown);
+    }
+    let view = array(vec![1.0_f32, 2.0], &[2]);
+    let at = view.descriptor().data();
+    let described = format!(
+        "Descriptor {{ type: float32, shape: [2], elem_strides: [1], device: Device(cpu:0), data: {at:#x}, \
+         byte_offset: 0, flags: Flags(NONE) }}"
+    );
+    assert_eq!(format!("{:?}", view.descriptor()), described);
+    let layout = format!("{:?}", view.descriptor().layout());
+    assert_eq!(layout, "Layout { shape: [2], elem_strides: [1] }");
+    let start = format!("CaiView {{ descriptor: {described}, ready: None, producer: None, owner: ");
+    assert!(format!("{view:?}").starts_with(&start), "{view:?}");
+    let typed = view.typed::<f32>().expect("floats");
+    assert_eq!(format!("{typed:?}"), format!("View({view:?})"));
+    assert_eq!(
+        (Bool(2).to_string(), Bool(0).to_string()),
+        ("true".into(), "false".into())
+    );
+    assert_eq!(HashSet::from([Bool(1), Bool(2), Bool(0)]).len(), 2);
 }

@@ -2,11 +2,8 @@
 //!
 //! The library is written in Rust here, behind a C interface.
 
-use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
-use cai_dlpack::protocol::device::Device;
-use cai_dlpack::protocol::dtype::DType;
 use cai_dlpack::protocol::stream::Stream;
-use cai_dlpack::view::{DLManagedTensorVersioned, LiveStream, Owner};
+use cai_dlpack::view::{DLManagedTensorVersioned, LiveStream};
 use cai_dlpack::{CaiView, Error};
 
 /// The library's function: takes a tensor of float32, reverses its axes, and gives it back. NULL if it wants no such one.
@@ -19,34 +16,27 @@ unsafe extern "C" fn transpose(
     let turn = || -> Result<*mut DLManagedTensorVersioned, Error> {
         // SAFETY: our own contract. It is of the CPU, and ready.
         let view = unsafe { CaiView::from_dlpack_ptr(tensor, Stream::None) }?;
-        let given = view.typed::<f32>()?.host()?;
-        let shape: Vec<i64> = given.shape().iter().rev().copied().collect();
-        let strides: Vec<i64> = given.elem_strides().iter().rev().copied().collect();
-        let raw = RawTensor::new(view.descriptor().data(), view.device(), DType::F32, &shape)
-            .with_elem_strides(&strides);
-        let descriptor = Descriptor::new(&raw)?;
-        // SAFETY: the elements of the view, which the owner keeps; nothing works on a stream.
-        let turned = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(view)) };
-        Ok(turned.to_dlpack(LiveStream::NONE)?.into_raw())
+        let turned = view.typed::<f32>()?.host()?.transpose()?;
+        Ok(turned.cai().to_dlpack(LiveStream::NONE)?.into_raw())
     };
     turn().unwrap_or(std::ptr::null_mut())
 }
 
 fn main() -> Result<(), Error> {
-    let values = vec![1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0];
-    let data = values.as_ptr().expose_provenance() as u64;
-    let descriptor = Descriptor::new(&RawTensor::new(data, Device::HOST, DType::F32, &[2, 3]))?;
-    // SAFETY: the elements lie in the vector, which the owner keeps; nothing works on a stream.
-    let view = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(values)) };
+    let view = CaiView::from_vec([1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3])?;
 
     let given = view.to_dlpack(LiveStream::NONE)?.into_raw();
     // SAFETY: the tensor is given away.
     let taken = unsafe { transpose(given) };
     // SAFETY: the library gives the tensor away, or returns NULL, which is refused; it is ready.
     let turned = unsafe { CaiView::from_dlpack_ptr(taken, Stream::None) }?;
-    assert_eq!(turned.descriptor().data(), data, "no copy");
+    assert_eq!(
+        turned.descriptor().data(),
+        view.descriptor().data(),
+        "no copy"
+    );
     let values = turned.typed::<f32>()?.copy_to_vec()?;
     assert_eq!(values, [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
-    println!("{values:?} of shape {:?}", turned.descriptor().shape());
+    println!("{values:?} of shape {:?}", turned.shape());
     Ok(())
 }

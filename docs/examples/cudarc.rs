@@ -2,7 +2,7 @@
 //! `cargo run --example cudarc --features cudarc`, on a GPU or, without one, on the simulated driver.
 
 use cai_dlpack::interop::cudarc::context;
-use cai_dlpack::view::{DlpackTensor, LiveStream};
+use cai_dlpack::view::{DlpackTensor, IntoLiveStream};
 use cai_dlpack::{CaiView, Error};
 use cusim_control::{NotSimulated, Sim};
 
@@ -30,7 +30,7 @@ fn main() -> Result<(), Error> {
     elements.finish()?;
     consumer.synchronize()?;
     assert_eq!(values, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
-    assert_eq!(taken.ready(), LiveStream::from(&consumer));
+    assert_eq!(taken.ready(), (&consumer).into_live_stream());
     println!("{values:?} of shape {:?}", taken.descriptor().shape());
     Ok(())
 }

@@ -27,6 +27,7 @@ mod context;
 mod guard;
 mod in_context;
 mod keep;
+mod missing;
 mod slice;
 mod stream;
 

@@ -118,7 +118,7 @@ impl<'a> RawTensor<'a> {
 /// assert_eq!(refused.rule().id(), "dtype-bits");
 /// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Descriptor {
     /// With the element type and the flags (`layout::Element`).
     layout: Layout,
@@ -180,6 +180,20 @@ impl PartialEq for Descriptor {
 impl Eq for Descriptor {}
 
 /// Element type, shape, strides and device, in words.
+impl fmt::Debug for Descriptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Descriptor")
+            .field("type", &format_args!("{}", self.type_name()))
+            .field("shape", &self.shape())
+            .field("elem_strides", &self.elem_strides())
+            .field("device", &self.device())
+            .field("data", &format_args!("{:#x}", self.data()))
+            .field("byte_offset", &self.byte_offset())
+            .field("flags", &self.flags())
+            .finish()
+    }
+}
+
 impl fmt::Display for Descriptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.access() {
@@ -310,6 +324,19 @@ impl Descriptor {
     /// describe, `strides-multiple` for the layout of a dict whose strides are no whole number of elements (BufferError).
     /// What DLPack cannot describe is described by
     /// [`CaiInterface::describe`](super::interface::CaiInterface::describe) alone.
+    ///
+    /// ```
+    /// use cai_dlpack::protocol::axes::{Axes, Source};
+    /// use cai_dlpack::protocol::descriptor::Descriptor;
+    /// use cai_dlpack::protocol::device::{Device, Flags};
+    /// use cai_dlpack::protocol::dtype::DType;
+    /// use cai_dlpack::protocol::layout::Layout;
+    ///
+    /// let layout = Layout::from_elem_axes(Axes::from_slices(Source::Tensor, &[3], None)?, 4)?;
+    /// let array = Descriptor::from_layout(0x7000_0000, Device::cuda(0), DType::F32, Flags::NONE, layout)?;
+    /// assert_eq!(array.nbytes(), 12);
+    /// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+    /// ```
     pub fn from_layout(
         data: u64,
         device: Device,
@@ -593,6 +620,29 @@ impl Descriptor {
     /// # Errors
     /// `dtype-override`: see [`dtype::reinterpret`]; `data-alignment` if the new type needs an
     /// alignment that the data lacks (BufferError).
+    ///
+    /// ```
+    /// use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
+    /// use cai_dlpack::protocol::device::{Access, Device, Flags};
+    /// use cai_dlpack::protocol::dtype::DType;
+    /// use cai_dlpack::protocol::stream::Stream;
+    ///
+    /// let raw = RawTensor::new(0x7000_0000, Device::cuda(0), DType::U16, &[2, 3]).with_flags(Flags::READ_ONLY);
+    /// let numbers = Descriptor::new(&raw)?;
+    /// assert_eq!((numbers.ndim(), numbers.itemsize(), numbers.access()), (2, Some(2), Access::ReadOnly));
+    /// assert_eq!((numbers.flags(), numbers.byte_offset()), (Flags::READ_ONLY, 0));
+    /// assert_eq!(numbers.byte_span(), Some((0x7000_0000, 0x7000_000c)));
+    /// assert!(numbers.layout().is_c_contiguous() && numbers.cai_only().is_none());
+    ///
+    /// let halves = numbers.with_dtype(DType::BF16)?.with_access(Access::Writable);
+    /// assert_eq!(halves.to_interface(Stream::None).unwrap_err().rule().id(), "cai-dtype");
+    /// let pinned = halves.with_device(Device::check(Device::CUDA_HOST, 0)?);
+    /// assert!(pinned.check_dlpack().is_ok());
+    ///
+    /// let bytes = Descriptor::new(&RawTensor::new(0x7000_0000, Device::cuda(0), DType::U8, &[8]))?;
+    /// assert_eq!(bytes.with_shape(DType::F32, &[2, 1])?.shape(), [2, 1]);
+    /// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+    /// ```
     pub fn with_dtype(mut self, dtype: DType) -> Result<Self, Violation> {
         if dtype == self.dtype() {
             return Ok(self);

@@ -15,7 +15,7 @@ use super::rule::{Field, Rule, Violation};
 /// assert!(Device::check(Device::CUDA, -1).is_err());
 /// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Device {
     /// `DLDeviceType`.
     pub device_type: i32,
@@ -29,6 +29,12 @@ macro_rules! devices {
             $(#[doc = concat!("`", $text, "`.")] pub const $name: i32 = $number;)*
 
             /// Returns the name of the device type, without the device number.
+            ///
+            /// ```
+            /// use cai_dlpack::protocol::device::Device;
+            ///
+            /// assert_eq!(Device::cuda(3).type_name(), "cuda");
+            /// ```
             #[must_use]
             pub const fn type_name(self) -> &'static str {
                 match self.device_type {
@@ -191,6 +197,15 @@ impl fmt::Display for Device {
     }
 }
 
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match Self::is_known(self.device_type) {
+            true => write!(f, "Device({self})"),
+            false => write!(f, "Device({}, {})", self.device_type, self.id),
+        }
+    }
+}
+
 /// Whether the elements of an array may be written.
 ///
 /// The CUDA Array Interface and `DLManagedTensorVersioned` state it. The legacy layout of DLPack and a bare `DLTensor`
@@ -247,8 +262,32 @@ impl Access {
 /// assert_eq!((flags.access(), Flags::LEGACY.access()), (Access::ReadOnly, Access::Unknown));
 /// assert_eq!(Flags::LEGACY.bits(), Flags::READ_ONLY.bits());
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Flags(u8);
+
+/// What the flags state, by name.
+impl fmt::Debug for Flags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let access = match self.access() {
+            Access::Writable => "",
+            Access::ReadOnly => "READ_ONLY",
+            Access::Unknown => "LEGACY",
+        };
+        let others = [
+            (Self::IS_COPIED, "IS_COPIED"),
+            (Self::SUBBYTE_PADDED, "SUBBYTE_PADDED"),
+            (Self::MANAGED, "MANAGED"),
+            (Self::OF_DEVICE, "OF_DEVICE"),
+        ];
+        let others = others.iter().filter(|(flag, _)| self.contains(*flag));
+        let names = std::iter::once(access).chain(others.map(|(_, name)| *name));
+        let names: Vec<_> = names.filter(|name| !name.is_empty()).collect();
+        match names.is_empty() {
+            true => f.write_str("Flags(NONE)"),
+            false => write!(f, "Flags({})", names.join(" | ")),
+        }
+    }
+}
 
 impl Flags {
     /// No flag.
@@ -308,6 +347,13 @@ impl Flags {
     }
 
     /// Returns these flags with another access.
+    ///
+    /// ```
+    /// use cai_dlpack::protocol::device::{Access, Flags};
+    ///
+    /// let flags = Flags::IS_COPIED.with_access(Access::of_flag(true));
+    /// assert!(flags.contains(Flags::READ_ONLY) && flags.contains(Flags::IS_COPIED));
+    /// ```
     #[must_use]
     #[inline]
     pub const fn with_access(self, access: Access) -> Self {

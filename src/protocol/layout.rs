@@ -12,6 +12,7 @@
 //! The stride of an axis of extent 1, and every stride of an array without elements, means nothing: no two elements
 //! are that far apart. DLPack can carry any number there, and consumers that look at it see what the producer wrote.
 
+use std::fmt;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -42,13 +43,22 @@ pub(super) use check_fast::{check_fast, copy_fast, is_within_memory, to_elements
 /// assert!(!layout.is_c_contiguous() && !layout.is_self_overlapping());
 /// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Layout(Numbers);
+
+impl fmt::Debug for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Layout")
+            .field("shape", &self.shape())
+            .field("elem_strides", &self.elem_strides())
+            .finish()
+    }
+}
 
 /// The extents, then the strides in elements; and the [`Element`], in bytes that would be padding,
 /// which makes every view 8 bytes smaller. The `byte_offset` of an opaque handle needs no room of its own either: such
 /// tensors are rare, and are boxed whatever their number of axes.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 enum Numbers {
     Inline {
         ndim: u8,
@@ -79,7 +89,7 @@ struct Rare<'a> {
 
 /// The element type and flags of a [`Descriptor`](super::descriptor::Descriptor). A layout stores
 /// them and does not use them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(super) struct Element {
     pub(super) dtype: DType,
     pub(super) flags: Flags,
@@ -179,6 +189,16 @@ impl Layout {
     ///
     /// # Errors
     /// `strides-length`, `count-overflow`, `size-overflow` and `span-overflow` (ValueError).
+    ///
+    /// ```
+    /// use cai_dlpack::protocol::axes::{Axes, Source};
+    /// use cai_dlpack::protocol::layout::Layout;
+    ///
+    /// let axes = Axes::from_slices(Source::Tensor, &[2, 3], Some(&[1, 2]))?;
+    /// let columns = Layout::from_elem_axes(axes, 4)?;
+    /// assert!(columns.ndim() == 2 && columns.is_f_contiguous());
+    /// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+    /// ```
     #[inline(always)]
     pub fn from_elem_axes(axes: Axes, itemsize: u32) -> Result<Self, Violation> {
         Self::build(axes, itemsize, Unit::Elements)

@@ -30,7 +30,7 @@ pub(crate) use dropped::Dropped;
 ///
 /// assert_eq!(ReturnEdge::SameStream.name(), "same-stream");
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReturnEdge {
     /// The producer's stream waits for the consumer's, by an event.
     Event,
@@ -272,6 +272,15 @@ impl ConsumeGuard {
     }
 
     /// Returns what the end will do for the producer, which may still move to another stream.
+    ///
+    /// ```
+    #[doc = floats!()]
+    /// use cai_dlpack::view::{LiveStream, ReturnEdge};
+    ///
+    /// let view = floats();
+    /// assert_eq!(view.consume(LiveStream::LEGACY_DEFAULT)?.return_edge(), ReturnEdge::NotNeeded);
+    /// # Ok::<(), cai_dlpack::Error>(())
+    /// ```
     #[must_use]
     pub fn return_edge(&self) -> ReturnEdge {
         self.consumer.edge

@@ -1,5 +1,8 @@
 //! The types that an element of an array may have in Rust.
 
+use std::fmt;
+use std::hash::{Hash, Hasher};
+
 use bytemuck::Pod;
 
 use crate::protocol::dtype::DType;
@@ -111,6 +114,18 @@ impl PartialEq for Bool {
 }
 
 impl Eq for Bool {}
+
+impl Hash for Bool {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.get().hash(state);
+    }
+}
+
+impl fmt::Display for Bool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.get().fmt(f)
+    }
+}
 
 impl From<bool> for Bool {
     fn from(value: bool) -> Self {

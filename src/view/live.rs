@@ -16,7 +16,7 @@ use crate::protocol::stream::Stream;
 ///
 /// | stream | comes of | kept by |
 /// |---|---|---|
-/// | `&Arc<CudaStream>` (feature `cudarc`) | `into`, which `on`, `consume`, ... do | the `Arc` |
+/// | `&Arc<CudaStream>` (feature `cudarc`) | [`IntoLiveStream`], by which `on`, `consume`, ... take it | the `Arc` |
 /// | of a view | [`CaiView::ready`], [`CaiView::producer`] | the view's owner |
 /// | [`NONE`](Self::NONE), the two default ones | a constant | nothing: they are always there |
 /// | any other | [`LiveStream::new`] | the caller's promise |

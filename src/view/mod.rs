@@ -140,11 +140,21 @@ use crate::protocol::stream::Stream;
 /// assert_eq!(view.device(), Device::HOST);
 /// assert_eq!(view.ready(), Stream::None);
 /// ```
-#[derive(Debug)]
 pub struct CaiView {
     descriptor: Descriptor,
     streams: Streams,
     owner: Owner,
+}
+
+impl fmt::Debug for CaiView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CaiView")
+            .field("descriptor", &self.descriptor)
+            .field("ready", &self.ready_number())
+            .field("producer", &self.producer_number())
+            .field("owner", &self.owner)
+            .finish()
+    }
 }
 
 /// Element type, shape, strides and device, and the stream that a consumer waits for.
@@ -475,6 +485,29 @@ impl CaiView {
     #[must_use]
     pub fn descriptor(&self) -> &Descriptor {
         &self.descriptor
+    }
+
+    /// Returns the extents, in elements: those of the [`descriptor`](Self::descriptor), which has DLPack's integers.
+    ///
+    /// ```
+    #[doc = floats!()]
+    /// assert_eq!(floats().shape(), [2, 3]);
+    /// ```
+    #[must_use]
+    pub fn shape(&self) -> &[usize] {
+        // Of one size on the platforms that this crate is for, and not negative (`Descriptor`).
+        bytemuck::cast_slice(self.descriptor.shape())
+    }
+
+    /// Returns one stride per axis, in elements.
+    ///
+    /// ```
+    #[doc = floats!()]
+    /// assert_eq!(floats().elem_strides(), [3, 1]);
+    /// ```
+    #[must_use]
+    pub fn elem_strides(&self) -> &[isize] {
+        bytemuck::cast_slice(self.descriptor.elem_strides())
     }
 
     /// Returns what keeps the memory alive.

@@ -12,6 +12,7 @@
 //! or about another array over the same memory; stream order is what `on` is for, and reading host
 //! memory as a slice is `unsafe` with a list ([`View::host_slice`]).
 
+use std::fmt;
 use std::marker::PhantomData;
 
 use self::array::{Array, ArrayMut};
@@ -44,7 +45,6 @@ mod part;
 /// assert_eq!(sum(floats().typed()?)?, 21.0);
 /// # Ok::<(), Error>(())
 /// ```
-#[derive(Debug)]
 pub struct View<'a, T> {
     array: Array<'a>,
     elements: PhantomData<&'a [T]>,
@@ -70,10 +70,21 @@ impl<T> Clone for View<'_, T> {
 /// assert_eq!(a.copy_to_vec()?, [1.0, 2.0, 3.0, 4.0, 0.0, 6.0]);
 /// # Ok::<(), cai_dlpack::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct ViewMut<'a, T> {
     array: ArrayMut<'a>,
     elements: PhantomData<&'a mut [T]>,
+}
+
+impl<T> fmt::Debug for View<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("View").field(self.array.cai()).finish()
+    }
+}
+
+impl<T> fmt::Debug for ViewMut<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ViewMut").field(self.array.cai()).finish()
+    }
 }
 
 impl CaiView {
@@ -243,14 +254,14 @@ macro_rules! demands {
 
         /// Returns the extents, in elements.
         #[must_use]
-        pub fn shape(&self) -> &[i64] {
-            self.cai().descriptor().shape()
+        pub fn shape(&self) -> &[usize] {
+            self.cai().shape()
         }
 
         /// Returns one stride per axis, in elements.
         #[must_use]
-        pub fn elem_strides(&self) -> &[i64] {
-            self.cai().descriptor().elem_strides()
+        pub fn elem_strides(&self) -> &[isize] {
+            self.cai().elem_strides()
         }
 
         /// Returns the number of elements.
@@ -286,6 +297,14 @@ macro_rules! demands {
         ///
         /// # Errors
         /// `view-contiguous`.
+        ///
+        /// ```
+        #[doc = floats!()]
+        /// let view = floats().transpose()?;
+        /// assert!(view.typed::<f32>()?.contiguous().is_ok());
+        /// assert!(view.typed::<f32>()?.c_order().is_err());
+        /// # Ok::<(), cai_dlpack::Error>(())
+        /// ```
         pub fn contiguous(self) -> Result<Self, Violation> {
             check_contiguous(self.cai().descriptor()).map(|()| self)
         }
@@ -310,6 +329,12 @@ macro_rules! demands {
         ///
         /// # Errors
         /// `view-device`.
+        ///
+        /// ```
+        #[doc = floats!()]
+        /// assert!(floats().typed::<f32>()?.on_device(Device::HOST).is_ok());
+        /// # Ok::<(), cai_dlpack::Error>(())
+        /// ```
         pub fn on_device(self, device: Device) -> Result<Self, Violation> {
             check_device(self.cai().descriptor(), device).map(|()| self)
         }
@@ -376,6 +401,16 @@ impl<'a, T: Element> ViewMut<'a, T> {
     }
 
     /// Returns a shorter mutable borrow of the same array.
+    ///
+    /// ```
+    #[doc = floats!()]
+    /// let mut view = floats();
+    /// let mut a = view.typed_mut::<f32>()?;
+    /// let row = a.reborrow().index(0, 0)?; // takes the reborrow, and not `a`
+    /// assert_eq!(row.as_view().copy_to_vec()?, [1.0, 2.0, 3.0]);
+    /// assert_eq!(a.len(), 6);
+    /// # Ok::<(), cai_dlpack::Error>(())
+    /// ```
     #[must_use]
     pub fn reborrow(&mut self) -> ViewMut<'_, T> {
         ViewMut {

@@ -19,7 +19,7 @@ fn address(a: In<f32, 2>, row: usize, column: usize) -> u64 {
     let (start, [rows, columns]) = (a.cai().descriptor().data(), a.shape());
     assert!(row < rows && column < columns, "an element of the matrix");
     let [down, right] = a.elem_strides();
-    start.wrapping_add_signed((row as i64 * down + column as i64 * right) * 4)
+    start.wrapping_add_signed(((row as isize * down + column as isize * right) * 4) as i64)
 }
 
 /// The elements of host memory, in C order; the GIL is let go of while the host waits.

@@ -72,6 +72,18 @@ pub struct StreamGuard<'s, V: Consume> {
 }
 
 /// A typed view that a stream can consume: [`View`] or [`ViewMut`]. No other type can be added.
+///
+/// ```
+/// use std::sync::Arc;
+/// use cai_dlpack::interop::cudarc::{Consume, StreamGuard, StreamSlice};
+/// use cai_dlpack::view::ReturnEdge;
+///
+/// /// Whether the producer waits for what `guard` does, of either kind of view.
+/// fn is_ordered<V: Consume>(guard: &mut StreamGuard<'_, V>) -> bool {
+///     let _elements: Option<StreamSlice<'_, '_, V>> = guard.as_slice().ok();
+///     guard.return_edge() == ReturnEdge::Event
+/// }
+/// ```
 pub trait Consume: sealed::Consume {}
 
 impl<T: Element> Consume for View<'_, T> {}

@@ -57,15 +57,9 @@ impl Stream {
 /// }
 /// # let _ = ready_on;
 /// ```
-impl<'a> From<&'a Arc<CudaStream>> for LiveStream<'a> {
-    fn from(stream: &'a Arc<CudaStream>) -> Self {
-        LiveStream::kept_by(plain_number(stream), stream)
-    }
-}
-
 impl<'a> IntoLiveStream<'a> for &'a Arc<CudaStream> {
     fn into_live_stream(self) -> LiveStream<'a> {
-        self.into()
+        LiveStream::kept_by(plain_number(self), self)
     }
 }
 

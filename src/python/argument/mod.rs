@@ -86,15 +86,15 @@ macro_rules! argument {
             /// Returns the extents, in elements.
             #[must_use]
             pub fn shape(&self) -> [usize; N] {
-                let shape = self.cai().descriptor().shape();
-                // Extents are not negative (`Descriptor`), and there are `N` (`extract`).
-                std::array::from_fn(|axis| shape[axis] as usize)
+                let shape = self.cai().shape();
+                // There are `N` (`extract`).
+                std::array::from_fn(|axis| shape[axis])
             }
 
             /// Returns one stride per axis, in elements.
             #[must_use]
-            pub fn elem_strides(&self) -> [i64; N] {
-                let strides = self.cai().descriptor().elem_strides();
+            pub fn elem_strides(&self) -> [isize; N] {
+                let strides = self.cai().elem_strides();
                 std::array::from_fn(|axis| strides[axis])
             }
 

@@ -3,7 +3,6 @@
 //! A part that is borrowed mutably tells the array that it is of where it was written: whoever uses that array next waits
 //! for it.
 
-use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +11,7 @@ use crate::protocol::stream::{Request, Stream, SyncPolicy};
 use crate::view::{CaiView, Kept, detach};
 
 /// The array of a typed view that reads.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) enum Array<'a> {
     Whole(&'a CaiView),
     Part(Box<CaiView>),
@@ -29,7 +28,6 @@ impl Array<'_> {
 }
 
 /// The array of a typed view that writes.
-#[derive(Debug)]
 pub(super) enum ArrayMut<'a> {
     Whole(&'a mut CaiView),
     Part(Box<CaiView>, Arc<Whole<'a>>),
@@ -122,11 +120,5 @@ impl Whole<'_> {
         if let Some(of) = &self.of {
             of.written(ready, kept);
         }
-    }
-}
-
-impl fmt::Debug for Whole<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Whole").finish_non_exhaustive()
     }
 }

@@ -116,7 +116,8 @@ impl<'a, T: Element> View<'a, T> {
         if self.cai().descriptor().layout().is_c_contiguous() {
             take(0, self.len());
         } else {
-            for_each_offset(self.shape(), self.elem_strides(), |offset| take(offset, 1));
+            let came = self.cai().descriptor();
+            for_each_offset(came.shape(), came.elem_strides(), |offset| take(offset, 1));
         }
     }
 

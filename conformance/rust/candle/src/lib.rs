@@ -37,6 +37,5 @@ pub fn view_of<T: Element + WithDType>(tensor: &Tensor) -> Result<CaiView> {
 /// A view that the host cannot read.
 pub fn tensor_of<T: Element + WithDType>(view: &View<'_, T>) -> Result<Tensor> {
     let elements = view.copy_to_vec().map_err(Error::wrap)?;
-    let shape: Vec<usize> = view.shape().iter().map(|extent| *extent as usize).collect();
-    Tensor::from_vec(elements, shape, &candle_core::Device::Cpu)
+    Tensor::from_vec(elements, view.shape(), &candle_core::Device::Cpu)
 }

@@ -27,7 +27,7 @@ fn halves_are_written_at_once() {
         let (first, second) = whole.reborrow().split(axis, at).unwrap();
         let (second, third) = second.split(1 - axis, 1).unwrap();
         let write = |mut part: ViewMut<'_, i32>, value| {
-            for row in 0..part.shape()[0] as usize {
+            for row in 0..part.shape()[0] {
                 let mut row = part.reborrow().slice(0, row..=row).unwrap();
                 // SAFETY: the vector is there, and no other part has these elements.
                 unsafe { row.host_slice_mut() }.unwrap().fill(value);
