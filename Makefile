@@ -7,7 +7,7 @@
 #   make check                       formatting, lints, types, documentation
 #   make docs                        the pages as a site, in target/site/html; links that lead nowhere fail
 #   make feature-sets                the library with each set of cudarc's features that it may be built with
-#   make public-api                  the public API against docs/public-api.txt; WRITE=1 replaces the list
+#   make public-api                  the public API against docs/public-api.txt; WRITE=1 replaces the list; an example each
 #   make deny                        licences, sources and duplicates of the dependencies, by cargo-deny
 #   make minimal-versions            library and tests on the oldest versions that Cargo.toml admits
 #   make msrv                        builds everything with the oldest Rust that Cargo.toml names
@@ -130,6 +130,7 @@ public-api: $(VENV)/.requirements
 	    --features $(FEATURES) --target-dir $(TARGET) -- -Zunstable-options --output-format json
 	cargo run --quiet --locked --manifest-path $(PUBLIC_API)/Cargo.toml --target-dir $(TARGET)/public-api -- \
 	    $(TARGET)/doc/cai_dlpack.json docs/public-api.txt $(if $(WRITE),--write)
+	$(BIN)/python $(PUBLIC_API)/examples.py $(TARGET)/doc/cai_dlpack.json README.md docs/rust.md
 
 # What users may choose of cudarc: its CUDA version, how it finds the driver, and its default features.
 CUDARC_SETS := $(foreach version,11040 11080 12000 12090 13000 13020,$(version),cudarc/dynamic-loading $(version),cudarc/dynamic-linking) \

@@ -29,6 +29,36 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! All that is known of a library stands in its row:
+//!
+//! ```
+//! use cai_dlpack::partners::{
+//!     self, Call, Checked, Drops, Fault, HandOver, Mutability, Order, Partner, Producer, Quirk, Reads, Refuses, Remedy,
+//!     Silence, Waits,
+//! };
+//!
+//! let cupy: &Partner = partners::of_module("cupy._core.core").expect("CuPy's arrays");
+//! let (_how, _faults): (Checked, &[Fault]) = (cupy.checked, cupy.faults);
+//! for call in cupy.calls() {
+//!     let call: &Call = call;
+//!     let (reads, waits): (Reads, Waits) = (call.reads, call.waits);
+//!     println!("{} reads {}, {}: {:?}", call.code, reads.name(), waits.name(), call.needs());
+//!     let (_refused, _dropped): (&[Refuses], &[Drops]) = (call.refuses, call.drops);
+//! }
+//! if let Some(Producer { call, quirks, untold, silence, .. }) = &cupy.producer {
+//!     let (_, _): (&[Quirk], &Silence) = (quirks, silence);
+//!     println!("{call}: {}", untold.map_or("told", Mutability::name));
+//! }
+//!
+//! /// What a refused array may be passed by.
+//! fn instead(plan: &HandOver) -> Option<&Remedy> {
+//!     let order: &Order = &plan.order;
+//!     println!("{order}: {:?}", order.driver_calls());
+//!     plan.remedies.first()
+//! }
+//! # let _ = (instead, Refuses::applies_to, Drops::applies_to);
+//! ```
 
 mod buffer;
 mod order;

@@ -75,6 +75,14 @@ impl Axes {
     ///
     /// # Errors
     /// Those of [`push_extent`](Self::push_extent) and [`expect_strides`](Self::expect_strides).
+    ///
+    /// ```
+    /// use cai_dlpack::protocol::axes::{Axes, Source};
+    ///
+    /// let axes = Axes::from_slices(Source::Tensor, &[2, 3], Some(&[3, 1]))?;
+    /// assert_eq!((axes.ndim(), axes.strides()), (2, Some(&[3, 1][..])));
+    /// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+    /// ```
     #[inline(always)]
     pub fn from_slices(
         source: Source,

@@ -15,6 +15,22 @@ use super::rule::Violation;
 
 /// The items of an array that only the CUDA Array Interface can describe
 /// ([`Descriptor::cai_only`](super::descriptor::Descriptor::cai_only)).
+///
+/// ```
+/// use cai_dlpack::protocol::axes::{Axes, Source};
+/// use cai_dlpack::protocol::cai_only::CaiOnly;
+/// use cai_dlpack::protocol::device::Device;
+/// use cai_dlpack::protocol::dtype::TypeStr;
+/// use cai_dlpack::protocol::interface::{CaiInterface, Descr, Parts};
+///
+/// let axes = Axes::from_slices(Source::Cai, &[2], None)?;
+/// let text = CaiInterface::new(Parts::new(0x7000_0000, TypeStr::parse("|S8")?, axes))?;
+/// let array = text.describe(Device::cuda(0))?;
+/// let only: &CaiOnly = array.cai_only().expect("DLPack has no text");
+/// assert_eq!((only.descr(), only.refusal().rule().id()), (&Descr::None, "typestr-bytes"));
+/// assert!(array.check_dlpack().is_err());
+/// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaiOnly {
     pub(super) typestr: TypeStr,

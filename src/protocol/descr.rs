@@ -264,6 +264,22 @@ impl DescrBuilder {
     ///
     /// # Errors
     /// `descr-depth`, `descr-names`, `descr-size` and `shape-extent` (ValueError).
+    ///
+    /// ```
+    /// use cai_dlpack::protocol::dtype::TypeStr;
+    /// use cai_dlpack::protocol::interface::{Descr, DescrBuilder, DescrField};
+    ///
+    /// let mut fields = DescrBuilder::new();
+    /// let mut point = fields.nested()?;
+    /// point.push("x", "<f4", &[])?;
+    /// point.push("y", "<f4", &[])?;
+    /// fields.push_nested("ends", point, &[2])?;
+    /// fields.set_title("both ends");
+    /// let Descr::Fields(fields) = fields.finish(TypeStr::parse("|V16")?)? else { unreachable!() };
+    /// let ends: &DescrField = &fields[0];
+    /// assert_eq!((ends.title(), ends.shape()), (Some("both ends"), &[2][..]));
+    /// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+    /// ```
     pub fn push_nested(&mut self, name: &str, inner: Self, shape: &[i64]) -> Result<(), Violation> {
         if inner.size == 0 {
             let found = format_args!("no fields in '{name}'");

@@ -106,6 +106,22 @@ impl Parts {
     }
 
     /// Sets `version`.
+    ///
+    /// ```
+    /// use cai_dlpack::protocol::axes::{Axes, Source};
+    /// use cai_dlpack::protocol::dtype::TypeStr;
+    /// use cai_dlpack::protocol::interface::{CaiInterface, Descr, Parts, Version};
+    ///
+    /// let axes = Axes::from_slices(Source::Cai, &[16], None)?;
+    /// let parts = Parts::new(0x7000_0000, TypeStr::parse("|t1")?, axes)
+    ///     .with_version(Version::from_int(2)?)
+    ///     .with_descr(Descr::Trivial)
+    ///     .with_read_only(true);
+    /// let bits = CaiInterface::new(parts)?;
+    /// assert!(bits.is_bits() && bits.read_only());
+    /// assert_eq!((bits.descr(), bits.layout().len(), bits.nbytes()), (&Descr::Trivial, 16, 2));
+    /// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+    /// ```
     #[must_use]
     pub fn with_version(self, version: Version) -> Self {
         Self { version, ..self }
@@ -278,6 +294,21 @@ impl CaiInterface {
     ///
     /// # Errors
     /// `field-unknown` and the rules of shapes (ValueError); `field-none` (BufferError).
+    ///
+    /// ```
+    /// use cai_dlpack::protocol::axes::{Axes, Source};
+    /// use cai_dlpack::protocol::dtype::TypeStr;
+    /// use cai_dlpack::protocol::interface::{CaiInterface, DescrBuilder, Parts};
+    ///
+    /// let (typestr, mut fields) = (TypeStr::parse("|V8")?, DescrBuilder::new());
+    /// fields.push("x", "|u1", &[4])?;
+    /// fields.push("y", "|u1", &[4])?;
+    /// let axes = Axes::from_slices(Source::Cai, &[2], None)?;
+    /// let parts = Parts::new(0x7000_0000, typestr, axes).with_descr(fields.finish(typestr)?);
+    /// let y = CaiInterface::new(parts)?.field("y")?;
+    /// assert_eq!((y.shape(), y.byte_span()), (&[2, 4][..], Some((0x7000_0004, 0x7000_0010))));
+    /// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+    /// ```
     pub fn field(&self, name: &str) -> Result<Self, Violation> {
         let field = self.descr.find(name)?;
         let typestr = field.typestr();

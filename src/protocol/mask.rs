@@ -76,6 +76,19 @@ impl MaskForm {
     ///
     /// # Errors
     /// The rules of layouts, for a mask that no array can describe.
+    ///
+    /// ```
+    /// use cai_dlpack::protocol::axes::{Axes, Source};
+    /// use cai_dlpack::protocol::device::Device;
+    /// use cai_dlpack::protocol::dtype::TypeStr;
+    /// use cai_dlpack::protocol::interface::{CaiInterface, Parts};
+    /// use cai_dlpack::protocol::mask::MaskForm;
+    ///
+    /// let axes = Axes::from_slices(Source::Cai, &[100], None)?;
+    /// let mask = CaiInterface::new(Parts::new(0x7000_0000, TypeStr::parse("|t1")?, axes))?;
+    /// assert_eq!(MaskForm::Bits.describe(&mask, Device::cuda(0))?.shape(), [13]); // bytes
+    /// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+    /// ```
     pub fn describe(self, mask: &CaiInterface, device: Device) -> Result<Descriptor, Violation> {
         let layout = if mask.is_bits() {
             let mut axes = Axes::new(Source::Cai);

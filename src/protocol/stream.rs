@@ -71,6 +71,18 @@ pub enum Stream {
 }
 
 /// The handle of a stream; never 0, 1 or 2.
+///
+/// ```
+/// use cai_dlpack::protocol::stream::{Stream, StreamHandle};
+///
+/// fn handle(stream: Stream) -> Option<StreamHandle> {
+///     match stream {
+///         Stream::Handle(handle) => Some(handle),
+///         _ => None,
+///     }
+/// }
+/// assert!(handle(Stream::from_raw(0x5a30)).is_some() && handle(Stream::LegacyDefault).is_none());
+/// ```
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct StreamHandle(NonZeroU64);
 
@@ -85,8 +97,16 @@ impl Stream {
     /// # Errors
     /// `stream-range` for a negative value and one of 2^64 or more, `stream-zero` for 0 if `strict`
     /// (ValueError).
+    ///
+    /// ```
+    /// use cai_dlpack::protocol::stream::Stream;
+    ///
+    /// assert_eq!(Stream::from_cai(2, true)?, Stream::PerThreadDefault);
+    /// assert_eq!(Stream::from_cai(0, true).unwrap_err().rule().id(), "stream-zero");
+    /// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+    /// ```
     #[inline]
-    pub(crate) fn from_cai(value: i128, strict: bool) -> Result<Stream, Violation> {
+    pub fn from_cai(value: i128, strict: bool) -> Result<Stream, Violation> {
         match u64::try_from(value) {
             Ok(0) if strict => Err(cai_zero()),
             Ok(handle) => Ok(Stream::from_raw(handle)),
@@ -180,6 +200,15 @@ impl fmt::Display for Stream {
 }
 
 /// The platform whose rules the `stream` argument of `__dlpack__` follows.
+///
+/// ```
+/// use cai_dlpack::protocol::stream::{Platform, Request, Stream};
+///
+/// // None has no stream to name, and on the CPU it is all that there is.
+/// assert_eq!(Request::from_dlpack(None, Platform::Host)?, Request::Host);
+/// assert_eq!(Request::from_dlpack(None, Platform::Cuda)?, Request::Stream(Stream::LegacyDefault));
+/// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+/// ```
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Platform {
     /// CUDA device memory (DLPack device type 2).
@@ -197,8 +226,16 @@ pub enum Platform {
 
 impl Platform {
     /// Returns the platform of a DLPack device type; `None` if DLPack defines no streams for it.
+    ///
+    /// ```
+    /// use cai_dlpack::protocol::{device::Device, stream::Platform};
+    ///
+    /// assert_eq!(Platform::from_device_type(Device::CUDA), Some(Platform::Cuda));
+    /// assert_eq!(Platform::from_device_type(Device::VULKAN), None);
+    /// ```
     #[inline]
-    pub(crate) const fn from_device_type(device_type: i32) -> Option<Platform> {
+    #[must_use]
+    pub const fn from_device_type(device_type: i32) -> Option<Platform> {
         match device_type {
             1 => Some(Platform::Host),
             2 => Some(Platform::Cuda),
@@ -235,11 +272,17 @@ impl Request {
     /// # Errors
     /// `stream-cpu`, `stream-rocm`, `stream-zero`, `stream-range` (ValueError): see the table of the
     /// [module](self).
+    ///
+    /// ```
+    /// use cai_dlpack::protocol::stream::{Platform, Request, Stream};
+    ///
+    /// assert_eq!(Request::from_dlpack(Some(-1), Platform::Cuda)?, Request::NoSync);
+    /// assert_eq!(Request::from_dlpack(Some(1), Platform::Cuda)?, Request::from(Stream::LegacyDefault));
+    /// assert!(Request::from_dlpack(Some(0), Platform::Cuda).is_err());
+    /// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+    /// ```
     #[inline]
-    pub(crate) fn from_dlpack(
-        value: Option<i128>,
-        platform: Platform,
-    ) -> Result<Request, Violation> {
+    pub fn from_dlpack(value: Option<i128>, platform: Platform) -> Result<Request, Violation> {
         match (value, platform) {
             (None, Platform::Host | Platform::HostReadable) => Ok(Request::Host),
             (None, _) => Ok(Request::Stream(Stream::LegacyDefault)),

@@ -49,6 +49,15 @@ impl DType {
     }
 
     /// Returns the format of the buffer protocol (PEP 3118), or `None` if it has none for the type.
+    ///
+    /// ```
+    /// use cai_dlpack::protocol::dtype::DType;
+    ///
+    /// assert_eq!(DType::F32.format(), Some(c"f"));
+    /// assert_eq!((DType::C64.bits(), DType::C64.lanes(), DType::C64.align()), (64, 1, 4));
+    /// let pairs = DType::from_name("int4x2").expect("a type of DLPack");
+    /// assert_eq!((pairs.is_sub_byte(), pairs.element_bits()), (true, 8));
+    /// ```
     #[must_use]
     pub fn format(self) -> Option<&'static CStr> {
         Some(self.numpy().ok()?.format)
@@ -187,6 +196,16 @@ impl TypeStr {
     ///
     /// # Errors
     /// `typestr-syntax` and `typestr-size` (ValueError).
+    ///
+    /// ```
+    /// use cai_dlpack::protocol::dtype::TypeStr;
+    ///
+    /// let swapped = TypeStr::parse_any_order(if cfg!(target_endian = "little") { ">f8" } else { "<f8" })?;
+    /// assert!(swapped.is_swapped() && swapped.to_dtype().is_err());
+    /// assert_eq!((swapped.bits(), swapped.align(), swapped.kind().letter()), (64, 8, 'f'));
+    /// assert_eq!(TypeStr::parse("|u1")?.as_str(), Some("|u1"));
+    /// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+    /// ```
     pub fn parse_any_order(text: &str) -> Result<Self, Violation> {
         Self::read(text.as_bytes()).map_err(|rule| refuse_text(rule, text))
     }

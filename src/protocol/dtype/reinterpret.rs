@@ -40,6 +40,14 @@ pub fn reinterpret(from: DType, to: DType) -> Result<DType, Violation> {
 ///
 /// # Errors
 /// `dtype-override` and `typestr-byte-order` (BufferError).
+///
+/// ```
+/// use cai_dlpack::protocol::dtype::{DType, TypeStr, reinterpret_typestr};
+///
+/// // ml_dtypes exports bfloat16 as raw bytes.
+/// assert_eq!(reinterpret_typestr(TypeStr::parse("|V2")?, DType::BF16)?, DType::BF16);
+/// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+/// ```
 pub fn reinterpret_typestr(from: TypeStr, to: DType) -> Result<DType, Violation> {
     if from.is_swapped() {
         return Err(from.refuse());

@@ -176,6 +176,16 @@ impl Violation {
     }
 
     /// Adds what to do instead.
+    ///
+    /// ```
+    /// use cai_dlpack::protocol::rule::{Field, Rule, Violation};
+    ///
+    /// let refusal = Violation::new(Rule::ShapeExtent, Field::CaiShape, -1).with_hint("count the elements");
+    /// assert_eq!((refusal.field().name(), refusal.found()), ("shape", "-1"));
+    /// assert_eq!(refusal.hint(), Some("count the elements"));
+    /// assert_eq!(refusal.rule().class().exception(), "ValueError");
+    /// assert!(refusal.rule().source().contains("CAI"));
+    /// ```
     #[cold]
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<Cow<'static, str>>) -> Self {

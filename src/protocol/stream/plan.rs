@@ -20,6 +20,19 @@ pub enum SyncPolicy {
 }
 
 /// The capture state of a stream.
+///
+/// ```
+/// use cai_dlpack::protocol::stream::{Capture, Plan, Reason, Request, Situation, Stream, SyncPolicy, plan};
+///
+/// let (there, here) = (Stream::from_raw(0x70), Stream::from_raw(0x90));
+/// let mut situation = Situation::new(there, Request::Stream(here), SyncPolicy::Event);
+/// let reason = Reason::DifferentStreams;
+/// assert_eq!(plan(&situation), Plan::Event { record: there, wait: here, reason });
+/// assert_eq!(reason.sentence(), "the consumer works on another stream");
+/// // A stream that is being captured cannot wait for work outside of the capture.
+/// situation.requested_capture = Capture::Active;
+/// assert!(matches!(plan(&situation), Plan::Refuse(_)));
+/// ```
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Capture {
     /// Not capturing.
