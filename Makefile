@@ -89,7 +89,7 @@ test-python: $(VENV)/.package $(VENV)/.examples simulator
 check: check-rust check-python feature-sets public-api deny minimal-versions msrv docs
 
 # The library must build without its features. cudarc needs a CUDA version, which the library leaves to its
-# users: its tests choose one. The wheel for 3.12 and later can be checked without an interpreter.
+# users: its tests choose one. A link to another page leads nowhere in the crate's documentation (src/lib.rs). The wheel for 3.12 and later can be checked without an interpreter.
 check-rust: $(VENV)/.requirements
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
@@ -99,6 +99,7 @@ check-rust: $(VENV)/.requirements
 	cargo clippy --locked --package cai-dlpack --features pyo3 -- -D warnings
 	PYO3_NO_PYTHON=1 cargo clippy --locked --package cai-dlpack-python --features abi3 -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps --document-private-items
+	! grep 'href="[^":]*\.md["#]' $(TARGET)/doc/cai_dlpack/guide/index.html $(TARGET)/doc/cai_dlpack/rules/index.html
 	cargo package --quiet --locked --package cai-dlpack --allow-dirty
 
 check-python: $(VENV)/.package

@@ -52,7 +52,8 @@
 //! # }
 //! ```
 //!
-//! docs/rust.md is the guide; README.md has an example without Python.
+//! The [guide](guide/index.html) shows extension modules, streams of cudarc, typed views and programs without Python; the
+//! [rules](rules/index.html) are all reasons for a refusal.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod protocol;
@@ -89,6 +90,30 @@ pub use pyo3;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-#[cfg(all(doctest, feature = "pyo3", feature = "cudarc"))]
+// The pages of docs/, for who reads the documentation of the crate. There is nothing in these modules. Of two targets of a
+// link the first is taken: here it is an item of the crate, in the repository another page.
+#[cfg(any(
+    all(doc, not(doctest)),
+    all(doctest, feature = "pyo3", feature = "cudarc")
+))]
+/// [read-only]: crate::protocol::device::Access
+/// [rules]: crate::rules
+/// [streams]: crate::view::LiveStream
+/// [times]: #cost
+///
 #[doc = include_str!("../docs/rust.md")]
-struct Guide;
+#[allow(
+    rustdoc::invalid_rust_codeblocks,
+    reason = "the example is shown a few lines at a time"
+)]
+pub mod guide {}
+
+#[cfg(all(doc, not(doctest)))]
+/// [mapping]: crate::protocol::cai_only
+///
+#[doc = include_str!("../docs/rules.md")]
+#[allow(
+    rustdoc::invalid_rust_codeblocks,
+    reason = "a template of a message, and Python"
+)]
+pub mod rules {}
