@@ -21,12 +21,13 @@ from conformance.tests.doubles.producers import Dlpack
 Make = Callable[[random.Random], Any]
 
 # (code, bits) of DLPack: usual ones first.
-TYPES = [(2, 32), (0, 64), (1, 8), (2, 16), (2, 64), (5, 64), (5, 128), (6, 8), (4, 16), (5, 32)]
+TYPES = [(2, 32), (0, 64), (1, 8), (2, 16), (2, 64), (5, 64), (5, 128), (6, 8), (4, 16), (5, 32), (18, 32)]
 TYPES += [(code, 8) for code in range(7, 15)] + [(0, 4), (1, 4), (0, 2), (15, 6), (16, 6), (17, 4), (1, 1)]
 # Types that cannot be exchanged.
-TYPES += [(3, 64), (2, 128), (1, 24), (6, 32), (99, 8)]
+TYPES += [(3, 64), (2, 128), (1, 24), (6, 32), (19, 8), (99, 8)]
 # The CPU, opaque devices, pinned and managed memory, ROCm and what is new.
 DEVICES = [(1, 0)] * 8 + [(1, 7), (1, 1), (4, 0), (7, 0), (7, 3), (8, 0), (11, 0), (14, 0), (15, 0), (16, 0)]
+DEVICES += [(19, 0), (20, 0), (21, 0)]
 SHAPES: list[tuple[int, ...]] = [(2, 3), (6,), (), (0, 3), (3, 0), (1,), (4, 4), (2, 1, 3), (1, 1, 1, 1, 1, 2)]
 SHAPES += [(1,) * ndim for ndim in (5, 9, 10, 33, 64)]
 

@@ -111,7 +111,11 @@ impl Refuses {
             Self::SubByte => array.dtype().is_sub_byte(),
             Self::Packed => array.dtype().is_sub_byte() && !is_padded(array),
             Self::Padded => array.dtype().is_sub_byte() && is_padded(array),
-            Self::DType(prefix) => array.type_name().starts_with(prefix),
+            // `complex` is of both kinds, `complex32` of two parts of 16 bits.
+            Self::DType(prefix) => match array.type_name().strip_prefix("bcomplex") {
+                Some(_) => prefix.starts_with("complex") || prefix.starts_with("bcomplex"),
+                None => array.type_name().starts_with(prefix),
+            },
             Self::OneDType(name) => array.type_name() == name,
             Self::Lanes => array.dtype().lanes() != 1,
             Self::UnevenOffset => (array.dtype().itemsize())
@@ -157,6 +161,7 @@ impl fmt::Display for Refuses {
                 "without a contiguous buffer: negative strides, and what is neither in C nor in Fortran order",
             ),
             Self::EmptyBackwards => f.write_str("negative strides of arrays without elements"),
+            Self::DType("complex32") => f.write_str("complex32; bcomplex32"),
             Self::DType(name) | Self::OneDType(name) => f.write_str(name),
             Self::Lanes => f.write_str("types of more than one lane"),
             Self::UnevenStrides => f.write_str("strides that are no whole number of elements"),

@@ -330,7 +330,8 @@ impl Drops {
             }
             Self::Width => {
                 let dtype = array.dtype();
-                let parts = if dtype.code() == code::COMPLEX { 2 } else { 1 };
+                let is_complex = matches!(dtype.code(), code::COMPLEX | code::BCOMPLEX);
+                let parts = if is_complex { 2 } else { 1 };
                 !dtype.is_cai_only() && dtype.bits() == 64 * parts
             }
             Self::Fields => {

@@ -43,6 +43,13 @@ macro_rules! devices {
                 }
             }
 
+            /// The first number after those that DLPack has.
+            const BEYOND: i32 = {
+                let mut last = 0;
+                $(last = if $number > last { $number } else { last };)*
+                last + 1
+            };
+
             const fn is_known(device_type: i32) -> bool {
                 matches!(device_type, $($number)|*)
             }
@@ -67,6 +74,10 @@ devices! {
     HEXAGON 16 "hexagon";
     MAIA 17 "maia";
     TRN 18 "trn";
+    // Merged into DLPack's header after 1.3 (dmlc/dlpack #188, #189).
+    TPU 19 "tpu";
+    TPU_HOST 20 "tpu_host";
+    ASCEND 21 "ascend";
 }
 
 impl Device {
@@ -188,7 +199,16 @@ impl Device {
 
 #[cold]
 fn refuse(rule: Rule, field: Field, device_type: i32, id: i32) -> Violation {
-    Violation::new(rule, field, format_args!("({device_type}, {id})"))
+    let refused = Violation::new(rule, field, format_args!("({device_type}, {id})"));
+    match device_type {
+        Device::BEYOND.. => refused.with_hint(newer("device types", Device::BEYOND - 1)),
+        _ => refused,
+    }
+}
+
+/// Says that a number may be of a newer header than the one that this library is written by.
+pub(in crate::protocol) fn newer(what: &str, last: i32) -> String {
+    format!("it may be newer than DLPack 1.3: this library knows the {what} up to {last}")
 }
 
 impl fmt::Display for Device {

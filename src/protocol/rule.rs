@@ -411,7 +411,7 @@ rules! {
         "a device's type and id must be ints"
         "the array API: __dlpack_device__ returns ints; (1, None) is accepted, since Paddle returns it";
     DeviceUnknown "device-unknown" Buffer
-        "the device type must be one of DLPack 1.3"
+        "the device type must be one that DLPack has"
         "DLPack 1.3: DLDeviceType";
     DeviceId "device-id" Value
         "a device id must be from 0 to 2**31 - 1"
@@ -439,7 +439,7 @@ rules! {
         "the number of bits must be one that DLPack has for this type code"
         "DLPack 1.3: DLDataType.bits";
     DtypeCode "dtype-code" Buffer
-        "the type code must be one of DLPack 1.3"
+        "the type code must be one that DLPack has"
         "DLPack 1.3: DLDataTypeCode";
     DtypeOpaque "dtype-opaque" Buffer
         "opaque handles cannot be exchanged"

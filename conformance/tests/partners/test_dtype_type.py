@@ -61,7 +61,7 @@ def spellings(name: str) -> list[Any]:
         found += {kind.char} - {*"lL"}
     if hasattr(numba, name):
         found.append(getattr(numba, name))
-    if TABLE[name][1] >= 8 and not name.startswith("complex"):
+    if TABLE[name][1] >= 8 and "complex" not in name:
         found.append(tvm_ffi.dtype(name))
     return found
 

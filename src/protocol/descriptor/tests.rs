@@ -43,7 +43,7 @@ fn valid_tensor() {
 #[rstest]
 #[case::device_0(RawTensor { device_type: 0, ..VALID }, Rule::DeviceUnknown)]
 #[case::device_5(RawTensor { device_type: 5, ..VALID }, Rule::DeviceUnknown)]
-#[case::device_19(RawTensor { device_type: 19, ..VALID }, Rule::DeviceUnknown)]
+#[case::device_22(RawTensor { device_type: 22, ..VALID }, Rule::DeviceUnknown)]
 #[case::device_99(RawTensor { device_type: 99, ..VALID }, Rule::DeviceUnknown)]
 #[case::device_negative(RawTensor { device_type: -2, ..VALID }, Rule::DeviceUnknown)]
 #[case::device_id(RawTensor { device_id: -1, ..VALID }, Rule::DeviceId)]
@@ -181,7 +181,7 @@ fn handles_are_no_addresses() {
             }
         }
     }
-    assert_eq!(opaque, 9 * 9, "device types with handles");
+    assert_eq!(opaque, 12 * 9, "device types with handles");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::fmt;
 
 use super::table::{DType, Numpy, code};
 use super::typestr::{Kind, TypeStr, is_order};
+use crate::protocol::device::newer;
 use crate::protocol::rule::{Field, Rule, Violation};
 
 /// The hint for items with fields.
@@ -159,7 +160,11 @@ fn refuse(code: u8, bits: u8, lanes: u16) -> Violation {
         _ => Rule::DtypeBits,
     };
     let found = format_args!("(code {code}, bits {bits}, lanes {lanes})");
-    Violation::new(rule, Field::TensorDtype, found)
+    let refused = Violation::new(rule, Field::TensorDtype, found);
+    match rule {
+        Rule::DtypeCode => refused.with_hint(newer("type codes", code::BCOMPLEX.into())),
+        _ => refused,
+    }
 }
 
 impl fmt::Display for DType {

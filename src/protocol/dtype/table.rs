@@ -75,7 +75,7 @@ macro_rules! dtypes {
             $($name:ident $bits:literal $text:literal $(, $alias:literal)* $(=> $typestr:literal $format:literal)?;)*
         }
     )*) => {
-        /// DLPack's type codes (`DLDataTypeCode`, 1.3).
+        /// DLPack's type codes (`DLDataTypeCode`, 1.3 and what has been merged since).
         pub mod code {
             #![expect(missing_docs, reason = "the names are the header's")]
             $(pub const $code: u8 = $number;)*
@@ -176,6 +176,8 @@ dtypes! {
     FLOAT6_E2M3FN = 15 { F6_E2M3FN 6 "float6_e2m3fn"; }
     FLOAT6_E3M2FN = 16 { F6_E3M2FN 6 "float6_e3m2fn"; }
     FLOAT4_E2M1FN = 17 { F4_E2M1FN 4 "float4_e2m1fn"; }
+    // Merged into DLPack's header after 1.3 (dmlc/dlpack #187).
+    BCOMPLEX = 18 { BC32 32 "bcomplex32"; }
 }
 
 /// No row of [`ROWS`].
@@ -338,7 +340,7 @@ impl DType {
     #[must_use]
     #[inline]
     pub const fn align(self) -> u32 {
-        let bits = if self.code == code::COMPLEX {
+        let bits = if matches!(self.code, code::COMPLEX | code::BCOMPLEX) {
             self.bits >> 1
         } else {
             self.bits

@@ -26,7 +26,7 @@ pub(crate) fn is_refused(
 ) -> PyResult<bool> {
     check_negation(object, traits)?;
     // Integers have no gradients, and only complex numbers a conjugate.
-    if dtype.code() == code::COMPLEX {
+    if matches!(dtype.code(), code::COMPLEX | code::BCOMPLEX) {
         check_conjugate(object, traits)?;
     }
     let may_have_gradient = !matches!(dtype.code(), code::INT | code::UINT | code::BOOL);
