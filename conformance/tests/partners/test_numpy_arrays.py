@@ -251,7 +251,7 @@ def test_what_numpy_alone_knows_is_refused_by_rule_with_numpys_words() -> None:
 def test_complex_numbers_of_bfloat16_come_and_go() -> None:
     array = np.arange(6).astype(ml_dtypes.bcomplex32).reshape(2, 3)[:, ::2]
     view = cd.view(array)
-    assert (view.dtype, view.shape, view.ptr) == ("bcomplex32", (2, 2), array.ctypes.data)
+    assert view.dtype == "bcomplex32" and (view.shape, view.ptr) == ((2, 2), array.ctypes.data)
     back = np.asarray(view)
     assert back.dtype == array.dtype and back.ctypes.data == array.ctypes.data and (back == array).all()
 
