@@ -258,8 +258,8 @@ pub(super) struct Waiter {
     queued: (u64, Instant),
     /// How many owners had ended when one last had, and when that was seen.
     drained: (u64, Instant),
-    /// When something was last waited for, but what came later.
-    pending: Instant,
+    /// When something was last waited for, but what came later; and whether that was so when the thread last looked.
+    pending: (Instant, bool),
     /// Nothing is waited for any more, and memory has been asked for once since.
     is_last: bool,
 }
@@ -279,7 +279,7 @@ impl Waiter {
             tried: (tally.changes, drained),
             queued: (stats::QUEUED.get(), now),
             drained: (drained, now),
-            pending: now,
+            pending: (now, true),
             is_last: false,
         }
     }
@@ -335,14 +335,16 @@ impl Waiter {
             (due, stuck) = (all, all_stuck);
         }
         self.left = due + stuck;
-        if due > 0 || is_queued {
-            self.pending = now;
+        let is_pending = due > 0 || is_queued;
+        // It was so until now, or a moment ago.
+        if is_pending || self.pending.1 {
+            self.pending = (now, is_pending);
         }
         let left = match (due, all, all_stuck) {
             (0, ..) if is_queued => PAUSE,
             (0, 0, 0) => Duration::ZERO,
-            (0, 0, _) => AGAIN.saturating_sub(since(self.pending)),
-            (0, ..) => patience.min(LIMIT.saturating_sub(since(self.pending))),
+            (0, 0, _) => AGAIN.saturating_sub(since(self.pending.0)),
+            (0, ..) => patience.min(LIMIT.saturating_sub(since(self.pending.0))),
             // No thread with the GIL says when it has ended one; an end may begin meanwhile.
             _ => patience.min(if is_queued { PAUSE } else { LIMIT }),
         };
@@ -628,6 +630,22 @@ mod tests {
         assert!(waiter.wait(), "once");
         waiter.tries();
         assert!(!waiter.wait());
+    }
+
+    /// What gets stuck while it is waited for is asked about again, too.
+    #[test]
+    fn what_gets_stuck_later_may_come_loose() {
+        let _patient = PATIENT.read();
+        let ordinal = 0x07d0;
+        let mut due = Due::new(ordinal);
+        let waiter = Waiter::new(ordinal);
+        let waits = thread::spawn(move || find(waiter, || false));
+        thread::sleep(2 * AGAIN);
+        assert!(!waits.is_finished());
+        let begun = Instant::now();
+        due.set_stuck(true);
+        assert!(!waits.join().expect("no panic"));
+        assert!(begun.elapsed() >= AGAIN, "{:?}", begun.elapsed());
     }
 
     /// Rounds in which nothing is due any more are forgotten.
