@@ -1,5 +1,6 @@
 //! Parts of arrays, each compared with the same part of a dense copy.
 
+use std::collections::HashSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -577,6 +578,39 @@ fn check_refusal(what: &str, view: &CaiView, refused: Error, bits: i128, expecte
     assert!(is_right, "{what}: {refused}");
 }
 
+/// Asserts that the halves of an array are its slices, and share no bit if no two of its own elements do.
+fn check_halves(random: &mut Random, what: &str, view: &CaiView, bits: i128) {
+    let array = view.descriptor();
+    let (axis, at) = (random.below(array.ndim()), random.below(6));
+    let slices = (view.slice(axis, ..at), view.slice(axis, at..));
+    let (Ok((first, second)), (Ok(before), Ok(after))) = (view.split(axis, at), &slices) else {
+        let is_half = slices.0.is_err() || slices.1.is_err();
+        assert!(is_half && view.split(axis, at).is_err(), "{what}");
+        return;
+    };
+    assert_eq!(first.descriptor(), before.descriptor(), "{what}");
+    assert_eq!(second.descriptor(), after.descriptor(), "{what}");
+    if array.layout().is_self_overlapping() || !(1..=20).contains(&array.len()) {
+        return;
+    }
+    let mut all = HashSet::new();
+    for half in [&first, &second] {
+        for index in every_index(half.descriptor().shape()) {
+            let first = place(half, &index, bits);
+            assert!((first..first + bits).all(|bit| all.insert(bit)), "{what}");
+        }
+    }
+}
+
+fn every_index(shape: &[i64]) -> Vec<Vec<i64>> {
+    let longer = |indices: Vec<Vec<i64>>, extent: &i64| {
+        let with = |at| move |index: &Vec<i64>| index.iter().copied().chain([at]).collect();
+        let along = (0..*extent).map(|at| indices.iter().map(with(at)).collect::<Vec<_>>());
+        along.flatten().collect()
+    };
+    shape.iter().fold(vec![Vec::new()], longer)
+}
+
 /// Every element has its address, whatever the element type, the strides and the sizes; what is wrong is refused.
 #[test]
 fn each_element_of_a_part_has_its_address() {
@@ -606,6 +640,8 @@ fn each_element_of_a_part_has_its_address() {
             }
             assert_eq!(Arc::strong_count(&alive), 2, "one owner: {what}");
         }
+        let what = format!("program {seed}: {:?}", view.descriptor());
+        check_halves(&mut random, &what, &view, bits);
     }
     assert_eq!(Arc::strong_count(&alive), 1);
     assert!(

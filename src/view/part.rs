@@ -1,7 +1,7 @@
 //! Parts of an array, and other orders and lengths of its axes, without a copy.
 //!
 //! Each is a view of the same memory, with this one's owner and streams. What may be written in one may overlap another:
-//! [`CaiView::split`] makes two that do not.
+//! [`CaiView::split`] makes two that do not, of an array whose elements have one index each.
 
 use std::ops::{Bound, RangeBounds};
 
@@ -115,7 +115,8 @@ impl CaiView {
         unsafe { self.with_axes(0, axes) }
     }
 
-    /// Returns the elements before an index in one axis, and those from it on.
+    /// Returns the elements before an index in one axis, and those from it on. The two overlap only if elements of this array
+    /// have several indices (a broadcast axis, strides that interleave).
     ///
     /// # Errors
     /// Those of [`CaiView::slice`].
