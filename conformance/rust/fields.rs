@@ -61,6 +61,37 @@ fn rule<T>(refused: Result<T, impl Into<cai_dlpack::Error>>) -> Option<Rule> {
     }
 }
 
+/// A part is refused by the same rule as the whole, also if the strides are no whole number of items.
+#[test]
+fn items_that_dlpack_lacks_have_no_parts() {
+    let axes = Axes::from_slices(Source::Cai, &[2, 3], Some(&[36, 12])).expect("axes");
+    let typestr = TypeStr::parse("|V8").expect("a typestr");
+    let descr = fields("|V8", &[("x", "<f4"), ("y", "<f4")]);
+    let values = vec![0.0_f32; 18];
+    let data = values.as_ptr().expose_provenance() as u64;
+    let records = CaiInterface::new(Parts::new(data, typestr, axes).with_descr(descr));
+    let described = records.and_then(|records| records.describe(Device::HOST));
+    // SAFETY: the items lie in the vector, which the owner keeps.
+    let apart = unsafe {
+        CaiView::new(
+            described.expect("records"),
+            Stream::None,
+            Owner::new(values),
+        )
+    };
+    let wanted = Some(Rule::DescrFields);
+    for view in [apart, points()] {
+        let axes: Vec<_> = (0..view.descriptor().ndim()).collect();
+        assert_eq!(rule(view.permute(&axes)), wanted);
+        assert_eq!(rule(view.transpose()), wanted);
+        assert_eq!(rule(view.slice(0, 1..)), wanted);
+        assert_eq!(rule(view.index(0, 1)), wanted);
+        assert_eq!(rule(view.split(0, 1)), wanted);
+        assert_eq!(rule(view.broadcast(&[2, 2, 3])), wanted);
+        assert_eq!(rule(view.reshape(&[2])), wanted);
+    }
+}
+
 /// Every way out by DLPack, and every way to the elements, refuses by the rule that the description has kept; nothing
 /// is shared then.
 #[test]

@@ -28,7 +28,7 @@ impl CaiView {
     /// # Ok::<(), cai_dlpack::Error>(())
     /// ```
     pub fn permute(&self, axes: &[usize]) -> Result<Self, Error> {
-        let own = self.axes();
+        let own = self.axes()?;
         let mut named = axes.to_vec();
         named.sort_unstable();
         if !named.into_iter().eq(0..own.len()) {
@@ -52,7 +52,7 @@ impl CaiView {
     /// ```
     pub fn transpose(&self) -> Result<Self, Error> {
         // SAFETY: an index of the result is one of this array, reversed.
-        unsafe { self.with_axes(0, self.axes().into_iter().rev().collect()) }
+        unsafe { self.with_axes(0, self.axes()?.into_iter().rev().collect()) }
     }
 
     /// Returns the elements whose index in one axis lies in a range.
@@ -68,7 +68,7 @@ impl CaiView {
     /// # Ok::<(), cai_dlpack::Error>(())
     /// ```
     pub fn slice(&self, axis: usize, range: impl RangeBounds<usize>) -> Result<Self, Error> {
-        let mut axes = self.axes();
+        let mut axes = self.axes()?;
         let (extent, stride) = one_of(&mut axes, axis)?;
         let (start, end) = within(*extent, &range)?;
         *extent = end.saturating_sub(start);
@@ -88,7 +88,7 @@ impl CaiView {
     /// # Ok::<(), cai_dlpack::Error>(())
     /// ```
     pub fn index(&self, axis: usize, index: usize) -> Result<Self, Error> {
-        let mut axes = self.axes();
+        let mut axes = self.axes()?;
         let (extent, stride) = *one_of(&mut axes, axis)?;
         let (start, _) = within(extent, &(index..=index))?;
         axes.remove(axis);
@@ -145,7 +145,7 @@ impl CaiView {
     /// # Ok::<(), cai_dlpack::Error>(())
     /// ```
     pub fn broadcast(&self, shape: &[usize]) -> Result<Self, Error> {
-        let (wanted, own) = (extents(shape)?, self.axes());
+        let (wanted, own) = (extents(shape)?, self.axes()?);
         let Some(new) = wanted.len().checked_sub(own.len()) else {
             return Err(self.no_shape(shape));
         };
@@ -175,6 +175,7 @@ impl CaiView {
     /// ```
     pub fn reshape(&self, shape: &[usize]) -> Result<Self, Error> {
         let own = self.descriptor();
+        own.check_dlpack()?;
         let wanted = extents(shape)?;
         let len = wanted
             .iter()
@@ -199,10 +200,13 @@ impl CaiView {
         unsafe { self.with_axes(0, axes) }
     }
 
-    fn axes(&self) -> Vec<Axis> {
+    /// # Errors
+    /// Why DLPack cannot describe the elements: their strides may be no whole number of them.
+    fn axes(&self) -> Result<Vec<Axis>, Violation> {
         let own = self.descriptor();
+        own.check_dlpack()?;
         let strides = own.elem_strides().iter().copied();
-        own.shape().iter().copied().zip(strides).collect()
+        Ok(own.shape().iter().copied().zip(strides).collect())
     }
 
     #[cold]
@@ -217,7 +221,6 @@ impl CaiView {
     /// - Each of its elements is one of this array.
     unsafe fn with_axes(&self, skipped: i64, axes: Vec<Axis>) -> Result<Self, Error> {
         let own = self.descriptor();
-        own.check_dlpack()?;
         let (shape, strides): (Vec<i64>, Vec<i64>) = axes.into_iter().unzip();
         let is_empty = shape.contains(&0);
         let distance = match own.itemsize() {
