@@ -6,7 +6,7 @@
 #   make test                        every Rust and Python test
 #   make check                       formatting, lints, types, documentation
 #   make docs                        the pages as a site, in target/site/html; links that lead nowhere fail
-#   make feature-sets                the library with each set of cudarc's features that it may be built with
+#   make feature-sets                the library with each set of cudarc's features, and without a dependency
 #   make public-api                  the public API against docs/public-api.txt; WRITE=1 replaces the list; an example each
 #   make deny                        licences, sources and duplicates of the dependencies, by cargo-deny
 #   make minimal-versions            library and tests on the oldest versions that Cargo.toml admits
@@ -133,10 +133,14 @@ public-api: $(VENV)/.requirements
 	    $(TARGET)/doc/cai_dlpack.json docs/public-api.txt $(if $(WRITE),--write)
 	$(BIN)/python $(PUBLIC_API)/examples.py $(TARGET)/doc/cai_dlpack.json README.md docs/rust.md
 
-# What users may choose of cudarc: its CUDA version, how it finds the driver, and its default features.
+# What users may choose of cudarc: its CUDA version, how it finds the driver, and its default features. And the protocols
+# alone, which have no dependency.
 CUDARC_SETS := $(foreach version,11040 11080 12000 12090 13000 13020,$(version),cudarc/dynamic-loading $(version),cudarc/dynamic-linking) \
                12020,cudarc/default
 feature-sets:
+	@found="$$(cargo tree --quiet --locked --package cai-dlpack --no-default-features --edges normal,build --prefix none)" && \
+	    [ "$$(echo "$$found" | wc -l)" = 1 ] || { echo "the protocols have dependencies:"; echo "$$found"; exit 1; }
+	cargo clippy --quiet --locked --package cai-dlpack --no-default-features --all-targets --target-dir $(TARGET)/feature-sets -- -D warnings
 	@for set in $(CUDARC_SETS); do \
 	    echo "cudarc/cuda-$$set" && cargo check --quiet --locked --package cai-dlpack --lib --target-dir $(TARGET)/feature-sets \
 	        --features cudarc,cudarc/cuda-$$set || exit 1; \

@@ -58,10 +58,14 @@
 
 pub mod protocol;
 
+#[cfg(feature = "view")]
 pub mod driver;
 
+#[cfg(feature = "view")]
 pub mod error;
+#[cfg(feature = "view")]
 mod process;
+#[cfg(feature = "view")]
 pub mod view;
 
 pub mod partners;
@@ -69,9 +73,12 @@ pub mod partners;
 #[cfg(feature = "pyo3")]
 pub mod python;
 
+#[cfg(feature = "view")]
 pub mod interop;
 
+#[cfg(feature = "view")]
 pub use error::Error;
+#[cfg(feature = "view")]
 pub use view::CaiView;
 
 // The crates whose types stand in our signatures: by these names a user has the versions that fit.
@@ -86,7 +93,7 @@ pub use num_complex;
 #[cfg(feature = "pyo3")]
 pub use pyo3;
 
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "view"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
 

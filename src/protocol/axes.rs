@@ -3,18 +3,11 @@
 //! The axes are untrusted: each extent is checked as it is added, and
 //! [`Layout`](super::layout::Layout) checks the numbers against each other.
 
-use smallvec::SmallVec;
-
+use super::few::{self, Pairs};
 use super::rule::{Field, Rule, Violation};
 
 /// The most axes that are accepted, which is NumPy's limit.
 pub const MAX_NDIM: usize = 64;
-
-/// Arrays of up to 4 axes are stored inline, without an allocation.
-pub(super) const INLINE_AXES: usize = 4;
-
-/// The extents, then the strides.
-type Values = SmallVec<[i64; 2 * INLINE_AXES]>;
 
 /// The protocol whose fields a refusal names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +45,7 @@ pub(super) enum Unit {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Axes {
-    pub(super) values: Values,
+    pub(super) values: Pairs,
     pub(super) ndim: u8,
     pub(super) source: Source,
     pub(super) has_strides: bool,
@@ -64,7 +57,7 @@ impl Axes {
     #[inline]
     pub fn new(source: Source) -> Self {
         Self {
-            values: SmallVec::new(),
+            values: Pairs::new(),
             ndim: 0,
             source,
             has_strides: false,
@@ -98,7 +91,7 @@ impl Axes {
         if strides.is_some() && given.len() != rank {
             return Err(source.wrong_count(given.len(), rank));
         }
-        let mut values = Values::from_elem(0, rank.wrapping_mul(2));
+        let mut values = few::zeros(rank.wrapping_mul(2));
         for (value, extent) in values.iter_mut().zip(shape) {
             *value = *extent;
         }

@@ -5,12 +5,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::address;
-use super::axes::{Axes, INLINE_AXES, MAX_NDIM, Source};
+use super::axes::{Axes, MAX_NDIM, Source};
 use super::cai_only::CaiOnly;
 #[cfg(feature = "pyo3")]
 use super::descr::Descr;
 use super::device::{Access, Device, Flags};
 use super::dtype::{self, DType, Kind, TypeStr};
+use super::few::INLINE_AXES;
 use super::layout::{self, Element, Layout};
 use super::rule::{Field, Rule, Violation};
 

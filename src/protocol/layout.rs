@@ -15,12 +15,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
-use super::axes::{Axes, INLINE_AXES, Source, Unit};
+use super::axes::{Axes, Source, Unit};
 use super::cai_only::CaiOnly;
 use super::device::Flags;
 use super::dtype::DType;
+use super::few::{INLINE_AXES, PerAxis};
 use super::rule::{Rule, Violation};
 
 mod check;
@@ -421,11 +420,11 @@ impl Layout {
     /// Returns the strides for the array interface, in bytes; `None` in C order and without elements, because some
     /// consumers treat explicit strides as the slow case, or reject them. Strides that mean nothing are those of Fortran
     /// order where the array is in this order, since some consumers compare strides exactly.
-    pub(crate) fn interface_strides(&self, itemsize: u32) -> Option<SmallVec<[i64; INLINE_AXES]>> {
+    pub(crate) fn interface_strides(&self, itemsize: u32) -> Option<PerAxis<i64>> {
         if self.is_c_contiguous() {
             return None;
         }
-        let mut strides: SmallVec<[i64; INLINE_AXES]> = self.byte_strides(itemsize).collect();
+        let mut strides: PerAxis<i64> = self.byte_strides(itemsize).collect();
         if self.follows_f_order() {
             check::straighten_f_order(self.shape(), &mut strides, i64::from(itemsize));
         }
@@ -508,7 +507,7 @@ impl Layout {
             return true; // not looked into: no typed view has such strides
         }
         let axes = self.shape().iter().zip(self.elem_strides());
-        let mut axes: SmallVec<[(u64, u64); 4]> = axes
+        let mut axes: PerAxis<(u64, u64)> = axes
             .filter(|(extent, _)| **extent > 1)
             .map(|(extent, stride)| (stride.unsigned_abs(), extent.unsigned_abs()))
             .collect();

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`rule`] | every reason for a refusal |
 //! | [`device`], [`dtype`], [`stream`] | devices and flags; element types; streams and their order |
+//! | `few` | short lists without an allocation |
 //! | [`cai_only`] | the items of a dict that DLPack cannot describe |
 //! | [`axes`], [`layout`] | shape and strides as written, and checked |
 //! | [`interface`] | a `__cuda_array_interface__` dict |
@@ -16,7 +17,7 @@
 // Dead code is found in builds with the feature `pyo3`, in which all of this is used.
 #![cfg_attr(
     not(feature = "pyo3"),
-    allow(dead_code, reason = "used by the Python bindings")
+    allow(dead_code, unused_imports, reason = "used by the Python bindings")
 )]
 // Shipped code must neither panic nor wrap unnoticed; tests may.
 #![cfg_attr(
@@ -30,6 +31,8 @@
 )]
 
 pub mod rule;
+
+mod few;
 
 pub mod axes;
 pub mod device;

@@ -148,12 +148,16 @@ pub struct CaiView {
 
 impl fmt::Debug for CaiView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CaiView")
+        let mut shown = f.debug_struct("CaiView");
+        shown
             .field("descriptor", &self.descriptor)
             .field("ready", &self.ready_number())
             .field("producer", &self.producer_number())
-            .field("owner", &self.owner)
-            .finish()
+            .field("owner", &self.owner);
+        if let Some(kept) = self.streams.kept() {
+            shown.field("stream", kept);
+        }
+        shown.finish()
     }
 }
 

@@ -3,7 +3,7 @@
 //! Any other array, and a malformed one, gets the full check of `check.rs`; tests compare the two.
 
 use super::check::Summary;
-use crate::protocol::axes::INLINE_AXES;
+use crate::protocol::few::INLINE_AXES;
 
 /// The distances between the elements of an array, in elements.
 #[derive(Clone, Copy, Debug)]
