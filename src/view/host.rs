@@ -55,7 +55,8 @@ impl CaiView {
         values: Arc<[T]>,
         shape: impl AsRef<[usize]>,
     ) -> Result<Self, Violation> {
-        let data = values.as_ptr().expose_provenance();
+        // Of the `Arc` itself, and not of a `&[T]`: by the older model of aliasing that one forbids the atomic loads of `load`.
+        let data = Arc::as_ptr(&values).cast::<T>().expose_provenance();
         let descriptor = describe::<T>(data, values.len(), shape.as_ref())?;
         let descriptor = descriptor.with_access(Access::ReadOnly);
         // SAFETY: the elements lie in the slice, of which the owner keeps a count; it has no `UnsafeCell` (`Pod`), so that
