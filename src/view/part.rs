@@ -109,7 +109,7 @@ impl CaiView {
     /// # Ok::<(), cai_dlpack::Error>(())
     /// ```
     pub fn squeeze(&self) -> Result<Self, Error> {
-        let mut axes = self.axes();
+        let mut axes = self.axes()?;
         axes.retain(|(extent, _)| *extent != 1);
         // SAFETY: with index 0 in the axes of one element, an index of the result is one of this array.
         unsafe { self.with_axes(0, axes) }
