@@ -292,8 +292,9 @@ pub(crate) fn check_len(made: &Descriptor, len: usize) -> Result<(), Violation> 
     if usize::try_from(made.len()) == Ok(len) {
         return Ok(());
     }
-    let found = format_args!("{:?}", made.shape());
+    let shape = made.shape();
     let hint = format!("there are {len} elements");
+    let found = format_args!("{shape:?}");
     Err(Violation::new(Rule::ShapeOverride, Field::Argument("shape"), found).with_hint(hint))
 }
 

@@ -47,7 +47,8 @@ impl<'a, T: Element> View<'a, T> {
     /// ```
     pub fn copy_to_slice(&self, into: &mut [T]) -> Result<(), Error> {
         if into.len() != self.len() {
-            let wanted = format_args!("one of {} elements is wanted", into.len());
+            let len = into.len();
+            let wanted = format_args!("one of {len} elements is wanted");
             return Err(mismatch(Rule::ViewShape, self.cai().descriptor(), wanted).into());
         }
         self.await_host()?;
