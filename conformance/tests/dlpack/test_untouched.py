@@ -347,6 +347,7 @@ NOT_OF_A_CAPSULE = {
         "class-not-instance",
         "owner-missing",
         "dlpack-missing",
+        "rocm-device",
         "capsule-type",
         "device-missing",
         "device-pair",

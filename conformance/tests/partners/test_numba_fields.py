@@ -19,8 +19,11 @@ import pytest
 from numba import cuda
 from numba.cuda.cudadrv.devicearray import DeviceNDArray, DeviceNDArrayBase
 
+from conformance.tests.interpreter import needs
 from conformance.tests.interpreter.process import on_the_simulator
 from conformance.tests.simulated.machine import Machine
+
+pytestmark = needs.numba_cuda
 
 GETTER = DeviceNDArrayBase.__cuda_array_interface__.fget.__code__
 DTYPES = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"]

@@ -27,10 +27,12 @@ from cuda.core.utils import StridedMemoryView
 from conformance.tests.dlpack import abi, exchange
 from conformance.tests.doubles.producers import Cai, StreamObject, cai, interface
 from conformance.tests.expectations.refusal import refuse
+from conformance.tests.interpreter import needs
 from conformance.tests.simulated.capture import ACTIVE, GLOBAL, QUESTIONS, RELAXED, THREAD_LOCAL, Captures
 from conformance.tests.simulated.machine import Machine, one_event
 
 HERE = {"numpy": np.ndarray, "cuda.core": StridedMemoryView, "tvm_ffi": None, "numba": None}
+OF_NUMBA_CUDA = {"numba": needs.numba_cuda}
 ROWS = {row["name"]: row for row in _core._partners()}
 
 
@@ -63,7 +65,7 @@ def ordered(machine: Machine, call: Callable[[], object]) -> list[tuple[str, int
     return calls
 
 
-@pytest.mark.parametrize("library", HERE)
+@pytest.mark.parametrize("library", [pytest.param(name, marks=OF_NUMBA_CUDA.get(name, ())) for name in HERE])
 def test_the_library_is_named_as_one_likes(library: str) -> None:
     import importlib
 
@@ -169,6 +171,7 @@ def test_a_wait_of_the_librarys_is_refused_as_synchronize_is(
         captures.close()
 
 
+@needs.numba_cuda
 @pytest.mark.parametrize("where", ["foreign", "view", "capsule"])
 def test_a_stream_is_ordered_where_the_librarys_wait_is_switched_off(
     where: str, machine: Machine, monkeypatch: pytest.MonkeyPatch

@@ -13,7 +13,7 @@
 
 use std::mem::MaybeUninit;
 
-use pyo3::exceptions::{PyException, PyRecursionError, PyRuntimeError};
+use pyo3::exceptions::{PyRecursionError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
@@ -408,7 +408,7 @@ pub(crate) fn by_dlpack<'py>(
 /// refused something else, or the view does not get there either.
 ///
 /// # Errors
-/// Those of [`offer_of_view`]; an interrupt.
+/// Those of [`offer_of_view`]; an interrupt, and a lack of memory.
 #[cold]
 fn transferred<'py>(
     object: &Bound<'py, PyAny>,
@@ -431,11 +431,11 @@ fn transferred<'py>(
     };
     let view = match import(object, &plain) {
         Ok(view) => PyCaiView::new(view).into_object(py)?,
-        Err(error) if error.is_instance_of::<PyException>(py) => {
+        Err(error) if errors::is_of_the_process(py, &error) => return Err(error),
+        Err(error) => {
             release::drop_now(error);
             return Ok(None);
         }
-        Err(interrupt) => return Err(interrupt),
     };
     let own = view.get().view().device();
     if own == wanted || !device::gets_to(own, wanted)? {
@@ -539,7 +539,7 @@ fn stated_in(dict: &Bound<'_, PyAny>) -> PyResult<Access> {
 
 #[cold]
 fn unless_exception(py: Python<'_>, error: PyErr) -> PyResult<Access> {
-    if !error.is_instance_of::<PyException>(py) {
+    if errors::is_of_the_process(py, &error) {
         return Err(error);
     }
     release::drop_now(error);
