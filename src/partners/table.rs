@@ -725,7 +725,11 @@ pub static PARTNERS: &[Partner] = &[
             build: "torch.version.cuda",
             advice: "pass `v.on(s)` of torch's current stream, or use `torch.from_dlpack(v)`",
             refuses: &[ReadOnly, NegativeStrides, BeyondDlpack],
-            ..interface("import torch", "torch.as_tensor(v)", Waits::Nobody)
+            ..interface(
+                "import torch",
+                "torch.as_tensor(v, device=\"cuda\")",
+                Waits::Nobody,
+            )
         }],
         faults: &[
             Fault {
