@@ -28,8 +28,11 @@ fn programs_that_must_not_compile() {
         .arg("--version")
         .output()
         .expect("rustc runs");
-    if cfg!(all(feature = "half", feature = "num-complex"))
-        && version.stdout.starts_with(WRITTEN_BY.as_bytes())
+    if cfg!(all(
+        feature = "half",
+        feature = "ndarray",
+        feature = "num-complex"
+    )) && version.stdout.starts_with(WRITTEN_BY.as_bytes())
     {
         let cases = trybuild::TestCases::new();
         for folder in FOLDERS {

@@ -148,7 +148,7 @@ pub static PARTNERS: &[Partner] = &[
         array: None,
         call: Call {
             waits_if: "numba.config.CUDA_ARRAY_INTERFACE_SYNC",
-            advice: "`v.synchronize()` waits where you choose",
+            advice: "a kernel takes `v` itself, and its stream waits: `kernel[1, 1, s](v)`",
             refuses: &[BeyondNumpy],
             drops: &[Drops::ReadOnly, Drops::Fields],
             ..interface(

@@ -1,0 +1,99 @@
+"""A view as an argument of Numba's kernels: Numba's own code types it and prepares it, on the simulated driver.
+
+No kernel is compiled or launched, for which there is no compiler here: what a launch does with its arguments is all.
+"""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import cai_dlpack as cd
+import numpy as np
+import pytest
+from numba import cuda
+
+from conformance.tests.doubles.producers import Cai, interface
+from conformance.tests.interpreter import needs
+from conformance.tests.simulated.machine import Machine
+
+pytestmark = needs.numba_cuda
+
+
+def launched(view: cd.CaiView, stream: Any) -> tuple[Any, list[Any]]:
+    """The type that Numba compiles for, and the arguments that it passes to the driver."""
+    from numba.cuda.dispatcher import _Kernel
+    from numba.cuda.typing.typeof import Purpose, typeof
+
+    kind = typeof(view, Purpose.argument)
+    arguments: list[Any] = []
+    _Kernel._prepare_args(SimpleNamespace(extensions=[]), kind, view, stream, [], arguments)
+    return kind, arguments
+
+
+def made(machine: Machine, **changes: Any) -> cd.CaiView:
+    return cd.view(Cai(interface(**{"data": (machine.device_memory(4096), False), **changes})))
+
+
+def streams(machine: Machine) -> dict[str, tuple[Any, int]]:
+    """What a launch may be given, and the stream that it is."""
+    own = machine.stream()
+    return {
+        "0": (0, 1),
+        "default": (cuda.default_stream(), 1),
+        "legacy": (cuda.legacy_default_stream(), 1),
+        "per thread": (cuda.per_thread_default_stream(), 2),
+        "own": (cuda.external_stream(own), own),
+    }
+
+
+@pytest.mark.parametrize("name", ["0", "default", "legacy", "per thread", "own"])
+def test_the_launchs_stream_waits_and_the_host_does_not(machine: Machine, name: str) -> None:
+    stream, number = streams(machine)[name]
+    ready = machine.stream()
+    view = made(machine, stream=ready)
+    machine.clear()
+    _, arguments = launched(view, stream)
+    assert machine.order() == [("cuEventRecord", ready), ("cuStreamWaitEvent", number)]
+    assert view.ptr in [int(getattr(each, "value", each) or 0) for each in arguments]
+
+
+def test_as_cuda_array_makes_the_host_wait(machine: Machine) -> None:
+    """What the kernel's argument does without."""
+    ready = machine.stream()
+    view = made(machine, stream=ready)
+    machine.clear()
+    cuda.as_cuda_array(view)
+    assert machine.order() == [("cuStreamSynchronize", ready)]
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("shape", [(6,), (2, 3), (1, 3, 2), (0, 3), ()])
+def test_type_layout_and_flag_arrive(machine: Machine, shape: tuple[int, ...], read_only: bool) -> None:
+    for typestr, order in itertools.product(["<f4", "<f8", "<i2", "|u1", "<c8", "|b1"], "CFA"):
+        dtype = np.dtype(typestr)
+        like = np.zeros(shape, dtype, order="F" if order == "F" else "C")
+        strides = tuple(2 * step for step in like.strides) if order == "A" else like.strides
+        view = made(
+            machine, shape=shape, strides=strides, typestr=typestr, data=(machine.device_memory(4096), read_only)
+        )
+        kind, arguments = launched(view, 0)
+        assert (kind.dtype.name, kind.ndim, kind.mutable) == (dtype.name, len(shape), not read_only)
+        expected = cuda.as_cuda_array(view)
+        assert kind.layout in ("C", "F", "A")
+        assert [int(each) for each in arguments[5 : 5 + len(shape)]] == list(expected.shape)
+        if expected.size:
+            assert [int(each) for each in arguments[5 + len(shape) :]] == list(expected.strides)
+
+
+def test_host_memory_is_not_refused_by_numba() -> None:
+    """It hands the host's address to the kernel: docs/python.md says so."""
+    array = np.zeros(3)
+    _, arguments = launched(cd.view(array), 0)
+    assert array.ctypes.data in [int(each) for each in arguments]
+
+
+def test_explain_names_the_call(machine: Machine) -> None:
+    told = str(cd.explain(made(machine), to="numba"))
+    assert "kernel[1, 1, s](v)" in told and "its stream waits" in told
