@@ -43,7 +43,7 @@ def test_pytorch_32868(machine: Machine) -> None:
     with pytest.raises(TypeError, match="read only"):
         consumers.torch(constant)
     capsule = constant.__dlpack__(stream=1, max_version=(1, 0))
-    assert abi.read(capsule).flags & abi.READ_ONLY
+    assert abi.read(capsule).flags == abi.READ_ONLY
 
 
 def test_pytorch_54139() -> None:
@@ -78,7 +78,7 @@ def test_nanobind_1241(machine: Machine) -> None:
     captures.begin(stream, RELAXED)
     try:
         refused = refuse(lambda: view.__dlpack__(max_version=(1, 1)), BufferError)
-        assert refused.rule is not None and refused.rule.startswith("capture-")
+        assert str(refused.rule).startswith("capture-")
         with cd.policy(sync="none"):
             assert abi.read(view.__dlpack__(max_version=(1, 1))).data == view.ptr
         assert abi.read(before.__dlpack__(stream=stream, max_version=(1, 1))).data == view.ptr
@@ -123,7 +123,7 @@ def test_cudf_19122(machine: Machine) -> None:
     values, missing = cd.split_masked(masked)
     assert missing is not None
     assert (values.ptr, values.shape) == (masked.__cuda_array_interface__["data"][0], (6,))
-    assert (missing.ptr, missing.dtype) == (mask.__cuda_array_interface__["data"][0], "bool")
+    assert missing.ptr == mask.__cuda_array_interface__["data"][0] and missing.dtype == "bool"
 
 
 def test_each_row_has_its_test() -> None:
