@@ -94,6 +94,17 @@ fn a_pitch_beyond_the_hardware_is_copied_by_rows() {
     assert_eq!(within.calls(), 1);
 }
 
+#[rstest]
+#[case::contiguous(&[4, 5], &[20, 4], true)]
+#[case::one_element(&[1], &[400], true)]
+#[case::rows(&[4, 5], &[40, 4], false)]
+#[case::rows_of_planes(&[3, 4, 5], &[1000, 100, 4], false)]
+#[case::planes_of_one_row(&[3, 5], &[1 << 31, 4], false)]
+fn one_row_is_all(#[case] shape: &[i64], #[case] byte_strides: &[i64], #[case] expected: bool) {
+    let plan = CopyPlan::new(shape, byte_strides, 4).expect("not empty");
+    assert_eq!(plan.is_one_row(), expected);
+}
+
 #[test]
 fn nothing_is_copied_of_size_zero() {
     assert_eq!(CopyPlan::new(&[3, 0], &[8, 4], 4), None);

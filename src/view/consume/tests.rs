@@ -87,6 +87,19 @@ fn expected(
     }
 }
 
+/// The context that is current where the event is recorded, if this one is at the first call.
+fn recorded_in(calls: &[String], mut current: u64) -> u64 {
+    for call in calls {
+        if let Some(handle) = call.strip_prefix("cuCtxSetCurrent 0x") {
+            current = u64::from_str_radix(handle, 16).expect("a handle");
+        }
+        if call.starts_with("cuEventRecord") {
+            return current;
+        }
+    }
+    panic!("nothing is recorded: {calls:?}");
+}
+
 #[test]
 fn the_producer_waits_if_and_only_if_its_stream_is_another_one() {
     let producers = || STREAMS.into_iter().map(Some).chain([None]);
@@ -114,6 +127,7 @@ fn the_producer_waits_if_and_only_if_its_stream_is_another_one() {
                         guard.finish().map(|ended| (edge, ended))
                     });
                     let waits = script.count("cuStreamWaitEvent");
+                    let calls = script.take_calls();
                     if elsewhere && producer == Some(Stream::PerThreadDefault) {
                         let Err(Error::Violation(refused)) = edge else {
                             panic!("{what}: {edge:?}");
@@ -125,6 +139,11 @@ fn the_producer_waits_if_and_only_if_its_stream_is_another_one() {
                     let wanted = expected(is_managed, producer, consumer, made_in == used_in);
                     assert_eq!((edge, ended), (wanted, wanted), "{what}");
                     assert_eq!(waits, usize::from(wanted == ReturnEdge::Event), "{what}");
+                    if waits > 0 {
+                        let is_current = is_managed && consumer.is_default();
+                        let of = CONTEXTS[if is_current { used_in } else { 0 }];
+                        assert_eq!(recorded_in(&calls, CONTEXTS[used_in]), of, "{what}");
+                    }
                 }
             }
         }

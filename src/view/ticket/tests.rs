@@ -29,6 +29,17 @@ fn a_slot_comes_again_by_another_ticket() {
     taken.iter().for_each(|ticket| Ticket::end(ticket.number()));
 }
 
+/// By the changes a thread notices that the list has been changed, and is as it was before.
+#[test]
+fn each_change_of_the_list_is_counted() {
+    let mut free = with_first(0, 3);
+    for change in 1..200_u64 {
+        assert_eq!((free >> u16::BITS, free as u16), (change, 3));
+        free = with_first(free, 3);
+    }
+    assert_eq!(with_first(u64::MAX, 7), 7, "the count begins anew");
+}
+
 #[test]
 fn a_tensor_without_a_slot_is_never_known_to_have_ended() {
     let none = Ticket(0);
