@@ -11,7 +11,7 @@ import cai_dlpack as cd
 import pytest
 
 from conformance.tests.dlpack import abi, exchange
-from conformance.tests.doubles.producers import interface
+from conformance.tests.doubles.producers import Cai, interface
 
 
 class Cargo:
@@ -148,3 +148,34 @@ def test_whether_a_type_has_dlpack_is_as_python_reads_it() -> None:
             assert asks(producer) == has
             answers.add(has)
     assert answers == {True, False}
+
+
+def test_a_lack_of_memory_is_not_remembered() -> None:
+    """Neither as a type without a table, nor as a flag that is none."""
+    producer = exchange.Producer()
+    capsule = exchange.capsule(exchange.table(producer))
+    lacks = [True]
+
+    class Meta(type):
+        @property
+        def __dlpack_c_exchange_api__(cls) -> object:
+            if lacks:
+                lacks.clear()
+                raise MemoryError
+            return capsule
+
+    made = exchange.make_type(capsule, producer)
+    kind: Any = Meta("Producer", (), {name: vars(made)[name] for name in ("__dlpack__", "__dlpack_device__")})
+    for expected in (0, 1):
+        try:
+            cd.view(kind())
+        except MemoryError:
+            assert expected == 0
+        assert producer.exported == expected
+
+    class Flag:
+        def __bool__(self) -> bool:
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        cd.view(Cai(interface(data=(4096, Flag()))), device_id=0)

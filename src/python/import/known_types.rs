@@ -8,7 +8,6 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence};
 
 use dlpark::ffi::DLPackExchangeAPI;
-use pyo3::exceptions::PyException;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyType};
@@ -16,6 +15,7 @@ use pyo3::types::{PyDict, PyString, PyType};
 use crate::partners;
 use crate::python::capsule::is_capsule;
 use crate::python::class::view::PyCaiView;
+use crate::python::cpython::errors;
 use crate::python::cpython::names::names;
 use crate::python::cpython::new::new_uint;
 use crate::python::cpython::recursion::Level;
@@ -313,15 +313,16 @@ fn discover(object: &Bound<'_, PyAny>) -> PyResult<TypeFacts> {
     Ok(facts)
 }
 
-/// Reads the table of a type; `None` if there is no usable one or reading it raises an `Exception`: the object is then
-/// imported by `__dlpack__`.
+/// Reads the table of a type; `None` if there is no usable one or reading it raises an `Exception` that is no lack of
+/// memory: the object is then imported by `__dlpack__`.
 pub(crate) fn table(kind: &Bound<'_, PyType>) -> PyResult<Option<Table>> {
     match getattr::optional(kind, &names(kind.py()).exchange_api) {
         Ok(capsule) => Ok(capsule.as_ref().and_then(Table::of_capsule)),
-        Err(error) if error.is_instance_of::<PyException>(kind.py()) => {
+        // A lack of memory would be remembered as a type without a table.
+        Err(error) if errors::is_of_the_process(kind.py(), &error) => Err(error),
+        Err(error) => {
             release::drop_now(error);
             Ok(None)
         }
-        Err(error) => Err(error),
     }
 }

@@ -9,7 +9,7 @@
 mod fast;
 
 use once_cell::race::OnceBox;
-use pyo3::exceptions::{PyException, PyKeyError};
+use pyo3::exceptions::PyKeyError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
@@ -275,14 +275,14 @@ fn data(value: &Bound<'_, PyAny>, size_is_zero: bool) -> PyResult<(u64, Access)>
 /// nothing.
 ///
 /// # Errors
-/// `data-type` for what is neither, of which the exception is the cause.
+/// `data-type` for what is neither, of which the exception is the cause; an interrupt, and a lack of memory.
 pub(crate) fn access(flag: &Bound<'_, PyAny>) -> PyResult<Access> {
     if flag.is_none() {
         return Ok(Access::Unknown);
     }
     match flag.is_truthy() {
         Ok(read_only) => Ok(Access::of_flag(read_only)),
-        Err(error) if error.is_instance_of::<PyException>(flag.py()) => {
+        Err(error) if !errors::is_of_the_process(flag.py(), &error) => {
             let hint = format!(
                 "the flag must be a bool; its bool() raised {}",
                 errors::raised(&error)
