@@ -13,7 +13,7 @@ import cai_dlpack as cd
 import pytest
 
 from conformance.tests.dlpack import abi, exchange
-from conformance.tests.doubles.producers import Dlpack
+from conformance.tests.doubles.producers import Cai, Dlpack, interface
 from conformance.tests.expectations.refusal import check_refusal, refuse
 from conformance.tests.interpreter.free_threaded import FREE_THREADED
 from conformance.tests.interpreter.process import on_the_simulator
@@ -489,3 +489,14 @@ def test_a_producer_that_moves_during_a_loan_is_made_to_wait_where_it_is(track: 
         outcomes.add(track.seen())
     assert outcomes == {1}
     machine.destroy_stream(third)
+
+
+def test_an_import_of_a_view_by_its_dict_keeps_both_streams(machine: Machine) -> None:
+    """The dict names the ready one alone: the way back would be unknown."""
+    ready, consumer = machine.stream(), machine.stream()
+    made = Cai(interface(data=(machine.device_memory(4096), False), stream=ready))
+    view = cd.view(made).on(consumer)
+    again = cd.from_cai(view)
+    assert (again.stream, again.producer_stream) == (view.stream, view.producer_stream) == (consumer, ready)
+    named = cd.from_cai(view, producer_stream=consumer)
+    assert named.producer_stream == consumer
