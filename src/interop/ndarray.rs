@@ -15,7 +15,7 @@ use ndarray::{
 use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
 use crate::protocol::device::{Access, Device};
-use crate::protocol::rule::Violation;
+use crate::protocol::rule::{Field, Rule, Violation};
 use crate::view::{CaiView, Element, Owner, View, ViewMut, extents};
 
 impl CaiView {
@@ -61,7 +61,7 @@ impl CaiView {
         array: ArcArray<T, D>,
     ) -> Result<Self, Violation> {
         let descriptor = describe(array.as_ptr(), &array, Access::ReadOnly)?;
-        // SAFETY: the elements lie in the array, of which the owner keeps a count: whoever writes to another one copies it.
+        // SAFETY: the elements lie in the array, of which the owner keeps a count: a write to another one copies it.
         Ok(unsafe { Self::of_host(descriptor, Owner::new(array)) })
     }
 }
@@ -84,7 +84,8 @@ impl<'a, T: Element> View<'a, T> {
     /// strides may be any.
     ///
     /// # Errors
-    /// `view-device` for memory of a device; what [`CaiView::synchronize`] refuses.
+    /// `view-device` for memory of a device; `size-overflow` for an array without elements whose other extents ndarray
+    /// cannot multiply; what [`CaiView::synchronize`] refuses.
     ///
     /// # Safety
     /// The list of [`View::host_slice`], until the array is gone.
@@ -101,10 +102,10 @@ impl<'a, T: Element> View<'a, T> {
     /// ```
     pub unsafe fn host_array(&self) -> Result<ArrayViewD<'a, T>, Error> {
         self.await_host()?;
-        let layout = Layout::of(self.cai().descriptor());
+        let layout = Layout::of(self.cai().descriptor())?;
         let start = layout.lowest(self.as_ptr());
         // SAFETY: aligned and not NULL (`check_element`, `pointer_of`); the strides are not negative, and reach the elements
-        // from the lowest one on; that they are there is the caller's promise.
+        // from the lowest one on, within an `isize` (`Layout::of`); that they are there is the caller's promise.
         let raw = unsafe { RawArrayView::from_shape_ptr(layout.shape, start) };
         // SAFETY: the elements are there and do not change, by the caller's promise. `'a` keeps the owner.
         let mut array = unsafe { raw.deref_into_view() };
@@ -137,12 +138,13 @@ impl<T: Element> ViewMut<'_, T> {
     /// ```
     pub unsafe fn host_array_mut(&mut self) -> Result<ArrayViewMutD<'_, T>, Error> {
         self.as_view().await_host()?;
-        let layout = Layout::of(self.cai().descriptor());
+        let layout = Layout::of(self.cai().descriptor())?;
         let start = layout.lowest(self.as_mut_ptr().cast_const()).cast_mut();
         // SAFETY: aligned and not NULL (`check_element`, `pointer_of`); the strides are not negative, and reach the elements,
-        // each by one index (`check_writable`), from the lowest one on; that they are there is the caller's promise.
+        // each by one index (`check_writable`), from the lowest one on, within an `isize` (`Layout::of`); that they are there is
+        // the caller's promise.
         let raw = unsafe { RawArrayViewMut::from_shape_ptr(layout.shape, start) };
-        // SAFETY: the elements are there, and nobody else reads or writes them, by the caller's promise and `&mut self`.
+        // SAFETY: the elements are there, and nothing else reads or writes them, by the caller's promise and `&mut self`.
         let mut array = unsafe { raw.deref_into_view_mut() };
         layout
             .backwards
@@ -161,12 +163,26 @@ struct Layout {
 }
 
 impl Layout {
-    fn of(described: &Descriptor) -> Self {
+    /// # Errors
+    /// `size-overflow` if an array of the extents but for 0 would be larger than `isize::MAX` bytes, which ndarray forbids
+    /// also for arrays without elements.
+    fn of(described: &Descriptor) -> Result<Self, Violation> {
         let shape: Vec<usize> = described
             .shape()
             .iter()
             .map(|extent| *extent as usize)
             .collect();
+        let itemsize = described.itemsize().map_or(1, i64::from);
+        let span = (described.shape().iter())
+            .filter(|extent| **extent != 0)
+            .try_fold(itemsize, |span, extent| span.checked_mul(*extent));
+        if span.and_then(|span| isize::try_from(span).ok()).is_none() {
+            let found = format_args!("{:?}", described.shape());
+            return Err(
+                Violation::new(Rule::SizeOverflow, Field::TensorShape, found)
+                    .with_hint("ndarray multiplies the extents but for 0"),
+            );
+        }
         let (mut strides, mut backwards, mut lowest) = (Vec::new(), Vec::new(), 0);
         let is_empty = shape.contains(&0);
         for (axis, (extent, stride)) in shape.iter().zip(described.elem_strides()).enumerate() {
@@ -183,11 +199,11 @@ impl Layout {
                 1
             });
         }
-        Self {
+        Ok(Self {
             shape: IxDyn(&shape).strides(IxDyn(&strides)),
             backwards,
             lowest: lowest as isize,
-        }
+        })
     }
 
     fn lowest<T>(&self, start: *const T) -> *const T {

@@ -72,3 +72,33 @@ fn shared_arrays_are_read_only() {
     let mut view = CaiView::from_shared_ndarray(ndarray::arr1(&[1_i32]).into_shared()).unwrap();
     assert!(view.typed_mut::<i32>().is_err());
 }
+
+/// ndarray has no such array, also without elements: it multiplies the extents of the other axes.
+#[test]
+fn an_empty_array_of_huge_extents_is_refused() {
+    let empty = CaiView::from_vec(Vec::<i32>::new(), [0]).unwrap();
+    for (shape, is_taken) in [
+        (&[0, 1 << 40, 1 << 40][..], false),
+        (&[1 << 40, 0, 1 << 40], false),
+        (&[0, 1 << 62], false),
+        (&[0, 1 << 60], true),
+        (&[0, 1 << 30, 1 << 30], true),
+    ] {
+        let mut view = empty.reshape(shape).unwrap();
+        // SAFETY: there are no elements.
+        let read = unsafe { view.typed::<i32>().unwrap().host_array() };
+        assert_eq!(
+            read.map(|array| array.shape().to_vec()).is_ok(),
+            is_taken,
+            "{shape:?}"
+        );
+        let mut typed = view.typed_mut::<i32>().unwrap();
+        // SAFETY: there are no elements.
+        let written = unsafe { typed.host_array_mut() }.map(drop);
+        match written {
+            Ok(()) => assert!(is_taken, "{shape:?}"),
+            Err(Error::Violation(refused)) => assert_eq!(refused.rule(), Rule::SizeOverflow),
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
