@@ -133,7 +133,7 @@ public-api: $(VENV)/.requirements
 	    $(TARGET)/doc/cai_dlpack.json docs/public-api.txt $(if $(WRITE),--write)
 	$(BIN)/python $(PUBLIC_API)/examples.py $(TARGET)/doc/cai_dlpack.json README.md docs/rust.md
 
-# What users may choose of cudarc: its CUDA version, how it finds the driver, and its default features. And the protocols
+# The choices that cudarc leaves to users: its CUDA version, how it finds the driver, and its default features. And the protocols
 # alone, which have no dependency.
 CUDARC_SETS := $(foreach version,11040 11080 12000 12090 13000 13020,$(version),cudarc/dynamic-loading $(version),cudarc/dynamic-linking) \
                12020,cudarc/default

@@ -433,7 +433,7 @@ class Bench:
                 return None
 
     def rest(self) -> None:
-        """Waits until a copy that was dropped has been freed, by another thread, whose calls are nobody's here."""
+        """Waits until a copy that was dropped has been freed, by another thread, whose calls belong to no case."""
         same, before = 0, -1
         while same < 5:
             time.sleep(0.002)

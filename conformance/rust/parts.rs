@@ -217,7 +217,7 @@ const DEVICES: [Device; 3] = [
         id: 0,
     },
 ];
-/// What makes a size overflow, or nearly.
+/// Extents with which a size overflows, or nearly.
 const HUGE: [i64; 4] = [1 << 20, 1 << 31, 1 << 40, i64::MAX];
 
 impl Random {
@@ -314,7 +314,7 @@ fn indices(random: &mut Random, shape: &[i64]) -> Vec<Vec<i64>> {
 
 type Model = Box<dyn Fn(&[i64]) -> Vec<i64>>;
 
-/// What a part must be: its shape, and the index in the whole of each of its own; `None` if there is no such part.
+/// The part as it must be: its shape, and the index in the whole of each of its own; `None` if there is no such part.
 type Expected = Option<(Vec<i64>, Model)>;
 
 fn sliced(shape: &[i64], axis: usize, range: (Bound<usize>, Bound<usize>)) -> Expected {

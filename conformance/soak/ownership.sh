@@ -73,7 +73,7 @@ for part in "${parts[@]}"; do
         time "$part"
         code=$?
         echo "exit code $code"
-    } >"$file" 2>&1
+    } 2>&1 | sed "s|$PWD/||g" >"$file"
     tail -n 1 "$file" | grep -q 'exit code 0' || failed=1
     echo "$file: $(tail -n 1 "$file")"
 done

@@ -59,7 +59,7 @@ class Libraries:
         machine.clear()
 
     def read(self, where: int | None) -> None:
-        """Reads the array on a stream; None: on the host, or where nobody knows."""
+        """Reads the array on a stream; None: on the host, or on a stream that has no name."""
         calls = self.machine.order()
         by_host = ("cuStreamSynchronize", self.ready) in calls
         by_event = ("cuEventRecord", self.ready) in calls and ("cuStreamWaitEvent", where) in calls

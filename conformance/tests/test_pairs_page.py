@@ -76,7 +76,7 @@ print(json.dumps(came))
 
 
 def test_each_copy_on_the_page_is_taken() -> None:
-    """What is refused as it is, and for which the page has a line that copies first."""
+    """Evaluates the lines of arrays that are refused as they are, and that the page copies first."""
     page, here, seen = sections(), {library["name"] for library in doctor.libraries()}, 0
     for memory, producers in doctor.MEMORY.items():
         for producer in producers.keys() & here:

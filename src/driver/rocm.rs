@@ -10,7 +10,7 @@
 use std::fs;
 use std::sync::OnceLock;
 
-/// What Linux lists of the files that are loaded.
+/// Linux's list of the files that are loaded.
 const LOADED: &str = "/proc/self/maps";
 
 /// Whether HIP is loaded and CUDA's driver is not: found out once, by what is loaded at the first question.

@@ -239,21 +239,23 @@ fn line(to: &'static Partner, remedy: Option<&Remedy>) -> String {
     match remedy {
         None if has_arrays => format!("`cd.to(array, \"{}\")`", to.name),
         None => of_view(to.call.code),
-        Some(remedy) if remedy.code.contains("read_only=False") => {
-            format!("`cd.to(array, \"{}\", read_only=False)`", to.name)
-        }
-        Some(remedy) => match copied(&remedy.code) {
-            Some(copied) if has_arrays => format!("`cd.to({copied}, \"{}\")`", to.name),
+        Some(remedy) => match remedy.argument {
+            Some(argument) if has_arrays => of_argument(to, argument),
             _ => of_view(&remedy.code),
         },
     }
 }
 
-/// The expression in a remedy that copies the array, if that is what it does.
-fn copied(code: &str) -> Option<String> {
-    let (_, call) = code.split_once("cd.from_dlpack(v, ")?;
-    let (arguments, _) = call.split_once(')')?;
-    Some(format!("cd.from_dlpack(cd.view(array), {arguments})"))
+/// What a user writes for an array that has to be presented otherwise, or copied.
+fn of_argument(to: &'static Partner, argument: &str) -> String {
+    let name = to.name;
+    match argument.strip_prefix("cd.view(v, ") {
+        Some(keywords) => format!("`cd.to(array, \"{name}\", {keywords}`"),
+        None => format!(
+            "`cd.to({}, \"{name}\")`",
+            argument.replacen('v', "cd.view(array)", 1)
+        ),
+    }
 }
 
 fn told(to: &'static Partner, producer: &Producer, remedy: Option<&Remedy>) -> String {

@@ -35,6 +35,8 @@ pub struct Remedy {
     pub code: String,
     /// What it does, as the end of a sentence that begins with it.
     pub does: &'static str,
+    /// What it passes to the preferred call instead of `v`; `None` if it is another call.
+    pub argument: Option<&'static str>,
     /// The device type that it passes, if only some builds of the library import that.
     pub by_build: Option<i32>,
 }
@@ -135,6 +137,7 @@ impl Partner {
                     false if call.drops.contains(&Drops::Layout) => "takes its bytes",
                     false => "takes it",
                 },
+                argument: None,
                 by_build: call.by_build(array.device()),
             });
         let changed = Change::IN_PLACE.iter().filter_map(|change| {
@@ -163,6 +166,7 @@ impl Partner {
         Remedy {
             code: self.call.code_of(change.code()),
             does: change.does(),
+            argument: Some(change.code()),
             by_build: self.call.by_build(changed.device()),
         }
     }

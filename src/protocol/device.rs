@@ -285,7 +285,7 @@ impl Access {
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Flags(u8);
 
-/// What the flags state, by name.
+/// Lists the flags by name.
 impl fmt::Debug for Flags {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let access = match self.access() {

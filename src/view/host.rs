@@ -60,7 +60,7 @@ impl CaiView {
         let descriptor = describe::<T>(data, values.len(), shape.as_ref())?;
         let descriptor = descriptor.with_access(Access::ReadOnly);
         // SAFETY: the elements lie in the slice, of which the owner keeps a count; it has no `UnsafeCell` (`Pod`), so that
-        // nobody writes to it while there are two counts, or through the one of the owner, which is read-only.
+        // nothing writes to it while there are two counts, or through the one of the owner, which is read-only.
         Ok(unsafe { Self::of_host(descriptor, Owner::new(values)) })
     }
 

@@ -83,7 +83,7 @@ def taken(made: abi.Made) -> cd.CaiView:
 
 
 def unknown(header: str) -> list[str]:
-    """What the library does not know of a header, in words."""
+    """Lists what a header has and the library has not, in words."""
     lacks = []
     version = tuple(int(number) for number in re.findall(r"#define DLPACK_M\w+_VERSION (\d+)", header))
     if version > (1, 3):

@@ -37,7 +37,7 @@ def made(machine: Machine, **changes: Any) -> cd.CaiView:
 
 
 def streams(machine: Machine) -> dict[str, tuple[Any, int]]:
-    """What a launch may be given, and the stream that it is."""
+    """Returns the values that a launch may be given, each with the stream that it stands for."""
     own = machine.stream()
     return {
         "0": (0, 1),
@@ -60,7 +60,7 @@ def test_the_launchs_stream_waits_and_the_host_does_not(machine: Machine, name: 
 
 
 def test_as_cuda_array_makes_the_host_wait(machine: Machine) -> None:
-    """What the kernel's argument does without."""
+    """The wait that a kernel's argument does without."""
     ready = machine.stream()
     view = made(machine, stream=ready)
     machine.clear()

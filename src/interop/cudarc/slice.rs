@@ -111,7 +111,7 @@ impl<V: Consume> StreamGuard<'_, V> {
         // dropped as a slice, which would free the memory (`Lent`).
         let slice = unsafe { own.upgrade_device_ptr(pointer, len) };
         let mut lent = Lent(ManuallyDrop::new(slice));
-        // What another stream does with it comes after the data: cudarc's event is recorded on the guard's stream.
+        // Records cudarc's event on the guard's stream, so that the work of another stream on the slice comes after the data.
         drop(lent.0.device_ptr_mut(&own));
         let found = body(&mut lent.0);
         drop((lent, done));

@@ -122,3 +122,35 @@ fn an_export_stays_or_goes_to_the_host_or_a_device() {
         assert_eq!(own.exported_on(wanted), expected, "{own:?} {wanted:?}");
     }
 }
+
+/// docs/mapping.md has each device type, by number and name, and no other.
+#[test]
+fn the_page_has_the_devices_of_the_table() {
+    let page = include_str!("../../../docs/mapping.md");
+    let (_, section) = page.split_once("\n## Devices\n").expect("the section");
+    let section = section.split("\n## ").next().expect("its text");
+    let mut listed = Vec::new();
+    for row in section.lines().filter(|line| line.starts_with("| ")) {
+        let mut cells = row.split('|').skip(1);
+        let (numbers, names) = (cells.next().expect("numbers"), cells.next().expect("names"));
+        let mut known = Vec::new();
+        for part in numbers.split(',').map(str::trim) {
+            let (first, last) = part.split_once(" to ").unwrap_or((part, part));
+            if let (Ok(first), Ok(last)) = (first.parse::<i32>(), last.parse::<i32>()) {
+                known.extend(first..=last);
+            }
+        }
+        let names: Vec<_> = names.split('`').skip(1).step_by(2).collect();
+        if known.is_empty() {
+            continue; // the head
+        }
+        assert_eq!(known.len(), names.len(), "{row}");
+        listed.extend(known.into_iter().zip(names));
+    }
+    listed.sort_unstable();
+    let table = (0..Device::BEYOND).filter_map(|number| Device::check(number, 0).ok());
+    let table: Vec<_> = table
+        .map(|device| (device.device_type, device.type_name()))
+        .collect();
+    assert_eq!(listed, table);
+}

@@ -186,6 +186,11 @@ const ABSENT: u8 = u8::MAX;
 /// For each code and number of bits the row of [`ROWS`], or [`ABSENT`].
 static INDEX: [[u8; 256]; codes()] = index();
 
+impl DType {
+    /// The highest type code that DLPack has.
+    pub(super) const LAST_CODE: i32 = codes() as i32 - 1;
+}
+
 /// Returns the highest code, plus one.
 #[expect(
     clippy::arithmetic_side_effects,

@@ -16,6 +16,7 @@ use crate::protocol::stream::{Platform, Request, Stream, SyncPolicy};
 use crate::python::call::{library, policy, stream, use_stream};
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::errors::driver_error;
+use crate::python::cpython::release;
 use crate::python::export::dlpack::{DlpackRequest, Export};
 use crate::view::{CaiView, Transfer};
 
@@ -116,6 +117,7 @@ fn refuse_stream(
         let remedy = Remedy {
             code: unnamed(partner.call.code),
             does: "takes it: its memory has no streams",
+            argument: None,
             by_build: None,
         };
         let remedies: Vec<_> = partner
@@ -153,7 +155,11 @@ pub(super) fn refuse(
     };
     let copies = |call: &Call, copy: &Descriptor| {
         let build = library::check_build(py, partner, call, copy.device());
-        build.is_ok() && can_copy(py, view, copy.device(), consumer).unwrap_or(false)
+        build.is_ok()
+            && can_copy(py, view, copy.device(), consumer).unwrap_or_else(|error| {
+                release::drop_now(error);
+                false
+            })
     };
     let (refused, remedies) = partner.refusals(view.view().descriptor(), exports, copies);
     if let (Some(refused), Some(why)) = (&refused, unanswered.into_inner())

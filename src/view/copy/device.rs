@@ -98,7 +98,7 @@ fn keep_context(driver: &dyn Driver, ordinal: i32) -> Result<(), DriverError> {
     Ok(())
 }
 
-/// Whether `stream` of `device` is not being captured: no stream of a context that nobody uses is.
+/// Whether `stream` of `device` is not being captured. In a device whose primary context is inactive no stream is.
 #[cfg(feature = "pyo3")]
 pub(super) fn is_idle(device: Device, stream: Stream) -> Result<bool, Error> {
     let driver = driver::driver()?;

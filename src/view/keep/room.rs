@@ -632,7 +632,7 @@ mod tests {
         assert!(!waiter.wait());
     }
 
-    /// What gets stuck while it is waited for is asked about again, too.
+    /// Asks again about an owner that gets stuck while it is waited for, too.
     #[test]
     fn what_gets_stuck_later_may_come_loose() {
         let _patient = PATIENT.read();

@@ -1,7 +1,6 @@
 //! The array of a typed view: a whole one, or a part of one.
 //!
-//! A part that is borrowed mutably tells the array that it is of where it was written: whoever uses that array next waits
-//! for it.
+//! A part that is borrowed mutably notes in its array where it was written: the next use of that array waits for it.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -87,7 +86,7 @@ impl<'a> ArrayMut<'a> {
 /// A pointer, and not the `&'a mut` that it is of, as a mutex of that would not let a part be borrowed for a shorter time.
 pub(super) struct Whole<'a> {
     cai: Mutex<NonNull<CaiView>>,
-    /// What this array is itself a part of.
+    /// The array that this one is itself a part of.
     of: Option<Arc<Whole<'a>>>,
     borrow: PhantomData<&'a mut CaiView>,
 }

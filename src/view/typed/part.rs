@@ -177,7 +177,7 @@ impl<'a, T: Element> View<'a, T> {
 
 /// Parts, without a copy. Each takes the view; [`reborrow`](Self::reborrow) it first to keep it. None repeats elements.
 ///
-/// What is written to a part on a stream is waited for by whoever uses the whole array next.
+/// The next use of the whole array waits for the streams on which parts were written.
 impl<'a, T: Element> ViewMut<'a, T> {
     parts!(
         self,

@@ -102,8 +102,7 @@ fn waits(script: &Script) -> Vec<String> {
         .collect()
 }
 
-/// Whatever parts are written on whatever streams, whoever uses the array next finds them all: the last stream has waited
-/// for the others.
+/// The array is ready on the stream on which its last part was written, which has waited for the others.
 #[test]
 fn the_whole_array_is_ready_after_all_parts() {
     let [one, two, three] = STREAMS;
