@@ -157,9 +157,19 @@ def digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def least_platform(file: Path) -> str:
-    """What auditwheel finds the wheel to need."""
-    found = re.search(r'following platform tag:\s*"([^"]+)"', run(sys.executable, "-m", "auditwheel", "show", file))
+def least_platform(wheel: Wheel, file: Path, folder: Path) -> str:
+    """What auditwheel finds the wheel to need: the platform, or for musl the libraries.
+
+    Those must not be looked for on this machine, whose libc.so is another file. zig links against musl by that name,
+    which musl's loader takes for itself; auditwheel knows Alpine's name only.
+    """
+    show = (sys.executable, "-m", "auditwheel", "show")
+    if wheel.platform.target.endswith("musl"):
+        folder.mkdir(exist_ok=True)
+        _, _, listed = run(*show, "--ldpaths", folder, file).partition("libraries are required by the wheel:")
+        needed = re.findall(r'"([^"]+)": null', listed)
+        return f"needs {', '.join(needed) or 'no library'}"
+    found = re.search(r'following platform tag:\s*"([^"]+)"', run(*show, file))
     return found[1] if found else "not known"
 
 
@@ -179,7 +189,7 @@ def main() -> int:
             if not re.search(options.only, wheel.name):
                 continue
             file = build(wheel, options.out, TARGET)
-            told = [least_platform(file), *trials(wheel, file, folder / "environment")]
+            told = [least_platform(wheel, file, folder / "nothing"), *trials(wheel, file, folder / "environment")]
             if options.twice:
                 (folder / "again").mkdir(exist_ok=True)
                 again = build(wheel, folder / "again", folder / "target")
