@@ -37,6 +37,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     own_module::is_the_package();
     gil::learn(module.py());
     view::set_detach(gil::detach);
+    view::set_end_own(gil::end_own_objects);
     view::set_ask(exchange_table::ask);
     #[cfg(Py_GIL_DISABLED)]
     {

@@ -21,6 +21,20 @@ pub(crate) fn set_detach(detach: Detach) {
     DETACH.get_or_init(|| detach);
 }
 
+/// Has this thread end the objects that it alone can end, and returns whether there may be such.
+static END_OWN: OnceLock<fn() -> bool> = OnceLock::new();
+
+/// Registers how a thread ends what only it can end; the first one stays.
+pub(crate) fn set_end_own(end: fn() -> bool) {
+    END_OWN.get_or_init(|| end);
+}
+
+/// Ends the objects of this thread that no other one can end, although it has dropped them; returns false if there is nothing
+/// of the kind. May run any code.
+pub(crate) fn end_own() -> bool {
+    END_OWN.get().is_some_and(|end| end())
+}
+
 /// Loads the driver if need be, and passes it to `body` while this thread holds no interpreter's lock.
 ///
 /// # Errors

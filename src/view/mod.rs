@@ -96,7 +96,7 @@ pub(crate) use block::{Abi, Heap, Memory, build, build_in_capsule, header};
 pub(crate) use borrow::{Borrow, watch_forks};
 pub(crate) use copy::{TO_THE_CPU, Transfer};
 use detach::defaults_now;
-pub(crate) use detach::{detach, set_detach, with_driver};
+pub(crate) use detach::{detach, end_own, set_detach, set_end_own, with_driver};
 #[cfg(feature = "pyo3")]
 pub(crate) use export::{refuse_packed, refuse_padded};
 pub use import::Tensor;

@@ -134,6 +134,10 @@ _CALL_WITHOUT_GIL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _C_DESTROY = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_destroy)
 _C_COUNT = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_count)
 
+# Arrays of a test's own end at the end of the interpreter, which may have ended this module before.
+for _function in (_C_DESTROY, _C_COUNT):
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_function))
+
 
 def new_capsule(address: int, as_name: bytes, *, destructor: bool = True) -> Any:
     """Makes a capsule around any address, with the destructor of the Python specification."""

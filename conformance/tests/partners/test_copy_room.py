@@ -14,6 +14,7 @@ import pytest
 
 from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, interface
+from conformance.tests.interpreter.free_threaded import FREE_THREADED
 from conformance.tests.interpreter.process import on_the_simulator
 from conformance.tests.ownership.waiting import PATIENCE, until
 from conformance.tests.partners.copying import copy_for, is_at_most, memory, settled, view, wait
@@ -116,6 +117,9 @@ class Slow(Holder):
         super().__del__()
 
 
+@pytest.mark.skipif(
+    FREE_THREADED, reason="not run: free-threaded CPython ends an object on its own thread, and tells no other"
+)
 @pytest.mark.parametrize("beside", ["nothing", "a capture", "another owner"])
 def test_memory_that_a_slow_finaliser_gives_back(beside: str, machine: Machine) -> None:
     """It is waited for beside what is stuck, and until it has ended itself: an owner that comes later may end first."""
@@ -171,7 +175,7 @@ from cai_conformance import Sim
 from conformance.tests.partners.test_copy_room import MEBIBYTE, SOON, Holder
 from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, interface
-from conformance.tests.ownership.waiting import until
+from conformance.tests.ownership.waiting import PATIENCE, until
 from conformance.tests.partners.copying import copy_for
 from conformance.tests.simulated.machine import Machine
 
@@ -211,7 +215,7 @@ from pathlib import Path
 import cai_dlpack as cd
 from cai_conformance import Sim
 from conformance.tests.dlpack import abi
-from conformance.tests.ownership.waiting import until
+from conformance.tests.ownership.waiting import PATIENCE, until
 from conformance.tests.partners.copying import copy_for, memory, view, wait
 from conformance.tests.simulated.capture import RELAXED, Captures
 from conformance.tests.simulated.machine import Machine
@@ -267,7 +271,7 @@ import cai_dlpack as cd
 from cai_conformance import Sim
 from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.dlpack import abi
-from conformance.tests.ownership.waiting import until
+from conformance.tests.ownership.waiting import PATIENCE, until
 from conformance.tests.partners.copying import copy_for, is_at_most, settled, wait
 from conformance.tests.simulated.machine import Machine
 machine = Machine(Sim())
@@ -309,7 +313,7 @@ from cai_conformance import Sim
 from conformance.tests.partners.test_copy_room import MEBIBYTE, SOON, Holder
 from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, interface
-from conformance.tests.ownership.waiting import until
+from conformance.tests.ownership.waiting import PATIENCE, until
 from conformance.tests.partners.copying import copy_for
 from conformance.tests.simulated.machine import Machine
 
@@ -345,6 +349,9 @@ os._exit(0 if until(ended.is_set) else 1)
 """
 
 
+@pytest.mark.skipif(
+    FREE_THREADED, reason="not run: free-threaded CPython runs the finaliser on the thread that holds the lock"
+)
 @pytest.mark.parametrize("schedule", ["threaded", "lazy"])
 def test_a_finaliser_that_wants_the_waiting_threads_lock_is_not_waited_for(schedule: str) -> None:
     """Memory that hangs on it is waited for until the threads with the GIL have ended no owner for a second."""

@@ -29,7 +29,7 @@ NOTHING = "nothing waits for its consumer"
 NEEDLESS = "nothing has to wait for its consumer"
 
 pytestmark = pytest.mark.skipif(
-    FREE_THREADED, reason="free-threaded CPython ends a guard on the thread that has made it, which can name its stream"
+    FREE_THREADED, reason="not run: free-threaded CPython ends a guard on its own thread, which can name its stream"
 )
 
 

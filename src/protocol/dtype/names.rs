@@ -162,7 +162,7 @@ fn refuse(code: u8, bits: u8, lanes: u16) -> Violation {
     let found = format_args!("(code {code}, bits {bits}, lanes {lanes})");
     let refused = Violation::new(rule, Field::TensorDtype, found);
     match rule {
-        Rule::DtypeCode => refused.with_hint(newer("type codes", DType::LAST_CODE)),
+        Rule::DtypeCode => refused.with_hint(newer("type codes", DType::LAST_CODE.into())),
         _ => refused,
     }
 }

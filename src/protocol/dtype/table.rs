@@ -188,23 +188,28 @@ static INDEX: [[u8; 256]; codes()] = index();
 
 impl DType {
     /// The highest type code that DLPack has.
-    pub(super) const LAST_CODE: i32 = codes() as i32 - 1;
+    pub(super) const LAST_CODE: u8 = last_code();
 }
 
-/// Returns the highest code, plus one.
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
     reason = "run by the compiler"
 )]
-const fn codes() -> usize {
-    let (mut codes, mut at) = (0, 0);
+const fn last_code() -> u8 {
+    let (mut last, mut at) = (0, 0);
     while at < DType::ALL.len() {
-        let code = DType::ALL[at].code as usize;
-        codes = if code < codes { codes } else { code + 1 };
+        let code = DType::ALL[at].code;
+        last = if code < last { last } else { code };
         at += 1;
     }
-    codes
+    last
+}
+
+/// Returns the number of codes, with those that have no type.
+#[expect(clippy::arithmetic_side_effects, reason = "run by the compiler")]
+const fn codes() -> usize {
+    last_code() as usize + 1
 }
 
 #[expect(

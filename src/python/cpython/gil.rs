@@ -16,6 +16,9 @@ use once_cell::race::OnceBox;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+use crate::python::cpython::tracing;
+use crate::view;
+
 type Current = unsafe extern "C" fn() -> *mut ffi::PyThreadState;
 type IsFinalizing = unsafe extern "C" fn() -> std::ffi::c_int;
 
@@ -54,6 +57,18 @@ pub(crate) fn detach(body: &mut (dyn FnMut() + Send)) {
     } else {
         body();
     }
+}
+
+/// Has this thread run byte code for a moment, in which a free-threaded CPython ends the objects that this thread has made
+/// and of which another one has dropped the last reference: they wait for that, also while this thread waits in C. Returns
+/// false, and does nothing, under the GIL: there any thread ends any object.
+pub(crate) fn end_own_objects() -> bool {
+    cfg!(Py_GIL_DISABLED)
+        && attached(|py| {
+            // A finaliser that finds no memory would wait for its own end.
+            view::keep::ending(|| tracing::reporting(py, || py.eval(c"None", None, None).map(drop)))
+        })
+        .is_some()
 }
 
 /// Runs `body` attached, on a thread that CPython has a state for; `None` on any other, and at the interpreter's end.

@@ -123,8 +123,9 @@ pub(crate) fn is_writing() -> bool {
     WRITES.get()
 }
 
-/// Runs Python code of the trace: nothing that it converts is traced, and its error is reported.
-fn reporting(py: Python<'_>, body: impl FnOnce() -> PyResult<()>) -> bool {
+/// Runs Python code that is not the caller's, as that of the trace: nothing that it converts is traced, and its error is
+/// reported.
+pub(super) fn reporting(py: Python<'_>, body: impl FnOnce() -> PyResult<()>) -> bool {
     /// Also after a panic.
     struct Writes(bool);
     impl Drop for Writes {

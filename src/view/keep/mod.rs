@@ -72,6 +72,7 @@ pub(crate) use room::ending;
 
 use crate::driver::{ContextGuard, Driver, DriverError, Place};
 use crate::protocol::stream::Stream;
+use crate::view::end_own;
 
 /// Allocates in the current context, which is that of a use on no stream, or takes over what waits there to be freed, and
 /// is large enough and not much larger. What only a waiting call frees is allocated in few sizes, so that it can be taken over.
@@ -155,7 +156,7 @@ const fn size_class(nbytes: u64) -> u64 {
 
 /// Allocates at `place`, for `used`. If memory is short there it waits for what has ended of that device, and tries again
 /// each time that something is given back, until nothing is left to wait for. After each wait it asks `may_go_on`: the
-/// allocation may be work of a stream that is being captured by then.
+/// allocation may be work of a stream that is being captured by then. At last it ends what this thread alone can end.
 ///
 /// A thread of ours does not wait: what it would wait for may be its own to end.
 ///
@@ -173,7 +174,7 @@ pub(crate) fn with_room<E: From<DriverError>>(
         made => return Ok(made?),
     }
     let ordinal = device_of(driver, place)?;
-    let (mut can_mark, mut waiter) = (true, room::Waiter::new(ordinal));
+    let (mut can_mark, mut waiter, mut is_own_ended) = (true, room::Waiter::new(ordinal), false);
     loop {
         waiter.tries();
         // A refused mark is left to the threads that wait for the device.
@@ -182,7 +183,10 @@ pub(crate) fn with_room<E: From<DriverError>>(
             Err(error) if error.is_out_of_memory() => {
                 poll::hurry(driver);
                 if !waiter.wait() {
-                    return Err(error.into());
+                    if std::mem::replace(&mut is_own_ended, true) || !end_own() {
+                        return Err(error.into());
+                    }
+                    waiter = room::Waiter::new(ordinal);
                 }
                 may_go_on()?;
             }
