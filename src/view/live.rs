@@ -17,7 +17,7 @@ use crate::protocol::stream::Stream;
 /// | stream | comes of | kept by |
 /// |---|---|---|
 /// | `&Arc<CudaStream>` (feature `cudarc`) | [`IntoLiveStream`], by which `on`, `consume`, ... take it | the `Arc` |
-/// | of a view | [`CaiView::ready`], [`CaiView::producer`] | the view's owner |
+/// | of a view | [`CaiView::ready`], [`CaiView::producer`] | the view's owner, or what keeps it for the view |
 /// | [`NONE`](Self::NONE), the two default ones | a constant | nothing: they are always there |
 /// | any other | [`LiveStream::new`] | the caller's promise |
 ///
@@ -90,7 +90,14 @@ pub(crate) trait Keeper: Sync {
 /// The owner keeps both streams of a view, except for a ready stream that is [`Kept`] beside it.
 impl Keeper for CaiView {
     fn keep(&self) -> Kept {
-        Kept(Arc::new((self.owner.share(), self.streams.kept().cloned())))
+        Kept(Arc::new(self.owner.share()))
+    }
+}
+
+/// Itself, and not the view that holds it: else each view that a stream goes on to would keep the ones before.
+impl Keeper for Kept {
+    fn keep(&self) -> Kept {
+        self.clone()
     }
 }
 

@@ -530,7 +530,10 @@ impl CaiView {
     /// ```
     #[must_use]
     pub fn ready(&self) -> LiveStream<'_> {
-        LiveStream::kept_by(self.ready_number(), self)
+        match self.streams.kept() {
+            None => LiveStream::kept_by(self.ready_number(), self),
+            Some(kept) => LiveStream::kept_by(self.ready_number(), kept),
+        }
     }
 
     /// Returns the stream on which the producer goes on working, which lives as long as this view; `None` if it is

@@ -241,3 +241,47 @@ fn ready_data_needs_no_order_wherever_it_is() {
         assert!(pending.needs_order(Request::Host, SyncPolicy::Event));
     }
 }
+
+/// Says when it is dropped.
+struct Told(std::sync::mpsc::Sender<usize>, usize);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        let _ = self.0.send(self.1);
+    }
+}
+
+/// Each array is moved to the stream on which the one before is ready: what keeps that stream is its own owner alone, and
+/// not all the arrays in between, nor a chain of them that ends by as many calls.
+#[test]
+fn a_stream_that_goes_from_view_to_view_keeps_one_owner() {
+    const COUNT: usize = if cfg!(miri) { 50 } else { 100_000 };
+    let (tell, told) = std::sync::mpsc::channel();
+    let descriptor = view(Device::CUDA, HANDLE).descriptor;
+    let made = |number| {
+        let owner = Owner::new(Told(tell.clone(), number));
+        // SAFETY: nothing reads the memory; the scripted driver follows no stream.
+        unsafe { CaiView::new(descriptor.clone(), HANDLE, owner) }
+    };
+    for by_guard in [false, true] {
+        let mut last = made(0);
+        for number in 1..COUNT {
+            let next = made(number);
+            last = match by_guard {
+                false => next.on(last.ready()).expect("the same stream"),
+                true => next
+                    .consume(last.ready())
+                    .expect("the same stream")
+                    .view()
+                    .clone(),
+            };
+        }
+        let ended: Vec<usize> = told.try_iter().collect();
+        assert!(
+            ended.into_iter().eq(1..COUNT - 1),
+            "all but the first, whose stream it is, and the last"
+        );
+        drop(last);
+        assert_eq!(told.try_iter().count(), 2);
+    }
+}
