@@ -9,6 +9,7 @@ use super::CaiView;
 use super::typed::mismatch;
 use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
+use crate::protocol::device::Access;
 use crate::protocol::rule::{Field, Rule, Violation};
 
 /// The extent of an axis, and its stride in elements.
@@ -132,7 +133,8 @@ impl CaiView {
     }
 
     /// Returns the array in a larger shape, in which axes of one element, and axes that come before those of this array,
-    /// are repeated. The repeated elements have several indices each, so that the result is not written.
+    /// are repeated. Repeated elements have several indices each, so that the result is
+    /// [read-only](crate::protocol::device::Access::ReadOnly) if there are any, as NumPy's `broadcast_to` is.
     ///
     /// # Errors
     /// `view-shape` if the shape does not fit; as [`CaiView::permute`].
@@ -159,7 +161,11 @@ impl CaiView {
         }
         // SAFETY: each axis is this array's, or has stride 0: then each index means index 0 of an axis with one element, or of
         // none.
-        unsafe { self.with_axes(0, axes) }
+        let mut view = unsafe { self.with_axes(0, axes) }?;
+        if view.descriptor.len() > self.descriptor.len() {
+            view.descriptor.set_access(Access::ReadOnly);
+        }
+        Ok(view)
     }
 
     /// Returns the elements of an array in C order in another shape.
@@ -306,3 +312,6 @@ pub(crate) fn extents(shape: &[usize]) -> Result<Vec<i64>, Violation> {
     };
     shape.iter().map(extent).collect()
 }
+
+#[cfg(test)]
+mod tests;
