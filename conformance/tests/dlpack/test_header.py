@@ -1,7 +1,7 @@
 """Looks for what an installed `dlpack.h` has and this library does not know: a number, a flag, a field, another offset.
 
 The headers are those that installed packages ship, as they are: when one of them moves on, a test here fails by the
-name of what is new. The offsets are a C compiler's.
+name of what is new. Numbers, sizes and offsets are a C compiler's; any other word that is not known is new.
 """
 
 from __future__ import annotations
@@ -10,71 +10,106 @@ import ctypes
 import re
 import site
 import subprocess
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import cai_dlpack as cd
-import numpy as np
 import pytest
 
-from conformance.tests.dlpack import abi
+from conformance.tests.dlpack import abi, exchange
 from conformance.tests.doubles.producers import FAKE_POINTER
 from conformance.tests.expectations.refusal import refuse
 
 PACKAGES = [Path(folder) for folder in site.getsitepackages()]
 HEADERS = sorted(header for folder in PACKAGES for header in folder.rglob("dlpack.h"))
-ENUMERATOR = re.compile(r"^\s*(kDL\w+)\s*=\s*(\d+)U?\s*,", re.MULTILINE)
-FLAG = re.compile(r"^#define (DLPACK_FLAG_BITMASK_\w+)\s+\(1UL << (\d+)UL\)", re.MULTILINE)
-STRUCT = re.compile(r"typedef struct(?: \w+)? \{(?P<body>.*?)\} (?P<name>\w+);", re.DOTALL)
-#: A function, or the name at the end.
-FIELD = re.compile(r"\(\*(?P<function>\w+)\)|(?P<name>\w+)$")
 
-#: By struct: the fields that this library writes and reads. Those of the exchange table are functions, but for two.
-FIELDS = {
-    "DLPackVersion": {"major", "minor"},
-    "DLDevice": {"device_type", "device_id"},
-    "DLDataType": {"code", "bits", "lanes"},
-    "DLTensor": {"data", "device", "ndim", "dtype", "shape", "strides", "byte_offset"},
-    "DLManagedTensor": {"dl_tensor", "manager_ctx", "deleter"},
-    "DLManagedTensorVersioned": {"version", "manager_ctx", "deleter", "flags", "dl_tensor"},
-    "DLPackExchangeAPIHeader": {"version", "prev_api"},
-    "DLPackExchangeAPI": {
-        "header",
-        "managed_tensor_allocator",
-        "managed_tensor_from_py_object_no_sync",
-        "managed_tensor_to_py_object_no_sync",
-        "dltensor_from_py_object_no_sync",
-        "current_work_stream",
-    },
+#: The structs that the tests build and read by.
+STRUCTS = [
+    abi.DLPackVersion,
+    abi.DLDevice,
+    abi.DLDataType,
+    abi.DLTensor,
+    abi.DLManagedTensor,
+    abi.DLManagedTensorVersioned,
+]
+#: The functions of the exchange table: the name in `exchange`, and the types of the parameters as they are called here.
+FUNCTIONS = {
+    "managed_tensor_allocator": (
+        "allocator",
+        "DLTensor *, DLManagedTensorVersioned **, void *, void (*)(void *, const char *, const char *)",
+    ),
+    "managed_tensor_from_py_object_no_sync": ("from_object", "void *, DLManagedTensorVersioned **"),
+    "managed_tensor_to_py_object_no_sync": ("to_object", "DLManagedTensorVersioned *, void **"),
+    "dltensor_from_py_object_no_sync": ("borrow", "void *, DLTensor *"),
+    "current_work_stream": ("work_stream", "DLDeviceType, int32_t, void **"),
 }
 FLAGS = {
     "DLPACK_FLAG_BITMASK_READ_ONLY": abi.READ_ONLY,
     "DLPACK_FLAG_BITMASK_IS_COPIED": abi.IS_COPIED,
     "DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED": abi.SUBBYTE_PADDED,
 }
+VERSION = {"DLPACK_MAJOR_VERSION": 1, "DLPACK_MINOR_VERSION": 3}
+#: What else a header is written with.
+WORDS = """
+DLDeviceType DLDataTypeCode DLPackExchangeAPI DLPackExchangeAPIHeader DLPackManagedTensorAllocator
+DLPackManagedTensorFromPyObjectNoSync DLPackManagedTensorToPyObjectNoSync DLPackDLTensorFromPyObjectNoSync
+DLPackCurrentWorkStream DLPACK_DLPACK_H_ DLPACK_EXTERN_C DLPACK_DLL DLPACK_EXPORTS _WIN32 __cplusplus __declspec
+dllexport dllimport define else endif extern ifdef ifndef include C stddef stdint h typedef enum struct
+void int int32_t int64_t uint8_t uint16_t uint32_t uint64_t U UL
+"""
 
 
 def code_of(header: str) -> str:
-    """The header without its comments."""
-    return re.sub(r"/\*.*?\*/|//[^\n]*", "", header, flags=re.DOTALL)
+    """The header without its comments, and without the parameters of its functions."""
+    code = re.sub(r"/\*.*?\*/|//[^\n]*", "", header, flags=re.DOTALL)
+    return re.sub(r"(\(\*\w+\))\s*\([^;]*\);", r"\1;", code)
 
 
-def enumerators(header: str, enum: str) -> dict[str, int]:
-    body = re.search(r"\{([^{}]*)\}\s*" + enum + ";", code_of(header))
-    assert body
-    return {name: int(number) for name, number in ENUMERATOR.findall(body[1])}
+def words(header: str) -> set[str]:
+    return set(re.findall(r"[A-Za-z_]\w*", code_of(header)))
 
 
-def fields(header: str) -> dict[str, list[str]]:
-    found = {}
-    for struct in STRUCT.finditer(code_of(header)):
-        names = []
-        for line in filter(None, (part.strip() for part in struct["body"].split(";"))):
-            named = FIELD.search(line)
-            assert named, line
-            names.append(named["function"] or named["name"])
-        found[struct["name"]] = names
-    return found
+def layout() -> Iterator[tuple[str, str, int]]:
+    """Each struct's size, and each field's offset and size: struct, what is asked in C, and the answer."""
+    for struct in STRUCTS:
+        name = struct.__name__
+        yield name, f"sizeof({name})", ctypes.sizeof(struct)
+        for field, *_ in struct._fields_:
+            yield from placed(name, field, getattr(struct, field))
+    table = exchange.Table
+    for field in ("version", "prev_api"):
+        yield from placed("DLPackExchangeAPIHeader", field, getattr(table, field))
+    for field, (ours, _) in FUNCTIONS.items():
+        yield from placed("DLPackExchangeAPI", field, getattr(table, ours))
+    yield "DLPackExchangeAPI", "offsetof(DLPackExchangeAPI, header)", 0
+    yield "DLPackExchangeAPI", "sizeof(DLPackExchangeAPI)", ctypes.sizeof(table)
+
+
+def placed(struct: str, name: str, field: Any) -> Iterator[tuple[str, str, int]]:
+    yield struct, f"offsetof({struct}, {name})", field.offset
+    yield struct, f"sizeof((({struct} *)0)->{name})", field.size
+
+
+def compiled(header: str, asked: list[str], folder: Path) -> dict[str, int] | str:
+    """The numbers of a header by a C compiler, which compares the functions too; or why it does not compile."""
+    (folder / "dlpack.h").write_text(header, encoding="utf-8")
+    lines = [f'printf("%lld\\n", (long long)({question}));' for question in asked]
+    deleters = {"DLManagedTensor": "DLManagedTensor *", "DLManagedTensorVersioned": "DLManagedTensorVersioned *"}
+    same = [("void", struct, "deleter", types) for struct, types in deleters.items()]
+    same += [("int", "DLPackExchangeAPI", field, types) for field, (_, types) in FUNCTIONS.items()]
+    for number, (result, struct, field, types) in enumerate(same):
+        lines.append(f"{result} (*f{number})({types}) = (({struct} *)here)->{field}; (void)f{number};")
+    program = f"static char here[256];\nint main(void) {{ {' '.join(lines)} }}"
+    includes = '#include <stddef.h>\n#include <stdio.h>\n#include "dlpack.h"\n'
+    (folder / "asked.c").write_text(includes + program, encoding="utf-8")
+    command = ["cc", "-Werror=incompatible-pointer-types", "-o", "asked", "asked.c"]
+    made = subprocess.run(command, cwd=folder, timeout=60, capture_output=True, text=True)
+    if made.returncode:
+        return str(re.findall(r"error: (.*)", made.stderr)[0])
+    told = subprocess.run([str(folder / "asked")], check=True, capture_output=True, text=True, timeout=60)
+    return dict(zip(asked, map(int, told.stdout.split()), strict=True))
 
 
 def taken(made: abi.Made) -> cd.CaiView:
@@ -82,32 +117,57 @@ def taken(made: abi.Made) -> cd.CaiView:
     return cd.view(capsule, producer_stream=None)
 
 
-def unknown(header: str) -> list[str]:
-    """Lists what a header has and the library has not, in words."""
-    lacks = []
-    version = tuple(int(number) for number in re.findall(r"#define DLPACK_M\w+_VERSION (\d+)", header))
-    if version > (1, 3):
-        lacks.append(f"version {version}")
-    for name, number in enumerators(header, "DLDeviceType").items():
+def device_name(number: int) -> str:
+    """The library's name for a type of device."""
+    of_cuda = {abi.CUDA: "cuda", abi.CUDA_HOST: "cuda_host", abi.CUDA_MANAGED: "cuda_managed"}
+    if number in of_cuda:
+        return of_cuda[number]
+    view = taken(abi.make((3,), device=(number, 0), data=FAKE_POINTER))
+    refused = refuse(lambda: view.__cuda_array_interface__, AttributeError)
+    return str(re.findall(r"= (\w+):0", str(refused))[0])
+
+
+def differs(name: str, number: int) -> str | None:
+    """What the library takes an enumerator's number for, if not for what its name says."""
+    wanted = name.removeprefix("kDL").lower()
+    try:
+        device = device_name(number)
+    except cd.Refusal as refused:
+        device = str(refused)
+    if device.replace("_", "") == wanted:
+        return None
+    found = {device}
+    for bits in (1, 4, 6, 8, 16, 32, 64):
         try:
-            taken(abi.make((3,), device=(number, 0), data=FAKE_POINTER))
+            found.add(str(taken(abi.make((8,), dtype=(number, bits, 1))).dtype))
         except cd.Refusal as refused:
-            lacks.append(f"{name} = {number}: {refused}")
-    for name, number in enumerators(header, "DLDataTypeCode").items():
-        rules = set()
-        for bits in (1, 4, 6, 8, 16, 32, 64):
-            try:
-                taken(abi.make((8,), dtype=(number, bits, 1)))
-            except cd.Refusal as refused:
-                rules.add(refused.rule)
-            else:
-                rules.add("taken")
-        if "taken" not in rules and rules != {"dtype-opaque"}:
-            lacks.append(f"{name} = {number}: {rules}")
-    flags = {name: 1 << int(bit) for name, bit in FLAG.findall(header)}
-    lacks += [f"{name} = {value}" for name, value in flags.items() if FLAGS.get(name) != value]
-    for struct, names in fields(header).items():
-        lacks += [f"{struct}.{name}" for name in names if name not in FIELDS.get(struct, ())]
+            found.add(refused.rule)
+    named = any(re.fullmatch(re.escape(wanted) + r"\d*", each) for each in found)
+    return None if named or (wanted, "dtype-opaque" in found) == ("opaquehandle", True) else f"{sorted(found)}"
+
+
+def unknown(header: str, folder: Path) -> list[str]:
+    """Lists what a header has and the library has not, in words."""
+    named = words(header)
+    known = [name for name in (*FLAGS, *VERSION) if name in named]
+    enumerators = sorted(name for name in named if name.startswith("kDL"))
+    facts = [fact for fact in layout() if fact[0] in named]
+    found = compiled(header, [*known, *enumerators, *(question for _, question, _ in facts)], folder)
+    fields = {field for struct in STRUCTS for field, *_ in struct._fields_} | {"header", "prev_api", *FUNCTIONS}
+    structs = {struct.__name__ for struct in STRUCTS}
+    lacks = sorted(named - set(WORDS.split()) - fields - structs - {*enumerators, *FLAGS, *VERSION})
+    if isinstance(found, str):
+        return [*lacks, found]
+    lacks += [f"{name} = {found[name]}" for name, value in FLAGS.items() if name in named and found[name] != value]
+    version = tuple(found[name] for name in VERSION)
+    if version > tuple(VERSION.values()):
+        lacks.append(f"version {version}")
+    for name in enumerators:
+        if other := differs(name, found[name]):
+            lacks.append(f"{name} = {found[name]}: {other}")
+    lacks += [
+        f"{question} is {found[question]}, and not {size}" for _, question, size in facts if found[question] != size
+    ]
     return lacks
 
 
@@ -120,104 +180,54 @@ def test_headers_are_installed() -> None:
 
 
 @pytest.mark.parametrize("header", HEADERS, ids=lambda header: "-".join(header.parts[-5:-1]))
-def test_nothing_in_an_installed_header_is_unknown(header: Path) -> None:
-    found = fields(text(header))
-    assert unknown(text(header)) == []
-    assert {"DLTensor", "DLManagedTensorVersioned", "DLDataType"} <= set(found)
-    assert len(enumerators(text(header), "DLDeviceType")) >= 16 and len(FLAG.findall(text(header))) >= 2
+def test_nothing_in_an_installed_header_is_unknown(header: Path, tmp_path: Path) -> None:
+    named = words(text(header))
+    assert unknown(text(header), tmp_path) == []
+    assert {struct for struct, *_ in layout()} <= named
+    assert len([name for name in named if name.startswith("kDL")]) >= 34 and len(named & set(FLAGS)) >= 2
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "named"),
-    [
-        ("kDLTrn = 18,", "kDLTrn = 18,\n  kDLNew = 77,", "kDLNew = 77"),
-        ("kDLBool = 6U,", "kDLBool = 6U,\n  kDLPosit = 99U,", "kDLPosit = 99"),
-        ("uint64_t byte_offset;", "uint64_t byte_offset;\n  void* event;", "DLTensor.event"),
-        ("uint64_t flags;", "uint64_t flags;\n  int (*sync)(void* stream);", "DLManagedTensorVersioned.sync"),
-        ("(1UL << 1UL)", "(1UL << 5UL)", "DLPACK_FLAG_BITMASK_IS_COPIED = 32"),
-        ("#define DLPACK_MINOR_VERSION 3", "#define DLPACK_MINOR_VERSION 4", "version (1, 4)"),
-    ],
-)
-def test_what_is_new_fails_by_its_name(old: str, new: str, named: str) -> None:
+#: A header's line, what it may be one day, and by which word that is told.
+NEW = [
+    ("kDLTrn = 18,", "kDLTrn = 18,\n  kDLNew = 77,", "kDLNew = 77"),
+    ("kDLTrn = 18,", "kDLTrn = 18,\n  kDLNew = 77", "kDLNew = 77"),
+    ("kDLTrn = 18,", "kDLTrn = 18, kDLNew = 0x4d,", "kDLNew = 77"),
+    ("kDLTrn = 18,", "kDLTrn = 18,\n  kDLNew = kDLTrn + 59,", "kDLNew = 77"),
+    ("kDLTrn = 18,", "kDLTrn = 18, kDLOther = 76, kDLNew,", "kDLNew = 77"),
+    ("kDLTrn = 18,", "kDLTrn = 18,\n  DLDeviceNew = 77,", "DLDeviceNew"),
+    ("kDLTrn = 18,", "kDLTrn = 17,", "kDLTrn = 17"),
+    ("kDLROCMHost = 11,", "kDLROCMHost = 10,", "kDLROCMHost = 10"),
+    ("kDLBool = 6U,", "kDLBool = 6U,\n  kDLPosit = 99U,", "kDLPosit = 99"),
+    ("kDLBool = 6U,", "kDLBool = 5U,", "kDLBool = 5"),
+    ("#define DLPACK_MINOR_VERSION 3", "#define DLPACK_MINOR_VERSION 4", "version (1, 4)"),
+    ("(1UL << 1UL)", "(1UL << 5UL)", "DLPACK_FLAG_BITMASK_IS_COPIED = 32"),
+    ("#define DLPACK_MINOR", "# define DLPACK_FLAG_NEW ((uint64_t)8)\n#define DLPACK_MINOR", "DLPACK_FLAG_NEW"),
+    ("uint64_t byte_offset;", "uint64_t byte_offset;\n  void* event;", "event"),
+    ("uint64_t byte_offset;", "union { uint64_t byte_offset; void* event; };", "event"),
+    ("uint64_t flags;", "uint64_t flags;\n  int (*sync)(void* stream);", "sync"),
+    ("uint64_t flags;", "uint8_t reserved[8];\n  uint64_t flags;", "reserved"),
+    ("uint64_t flags;", "uint64_t reserved, flags;", "reserved"),
+    ("uint64_t flags;", "uint32_t flags;", "sizeof(((DLManagedTensorVersioned *)0)->flags) is 4"),
+    ("uint64_t byte_offset;", "uint32_t byte_offset;", "sizeof(((DLTensor *)0)->byte_offset) is 4"),
+    ("uint16_t lanes;", "uint8_t lanes;", "sizeof(((DLDataType *)0)->lanes) is 1"),
+    ("int32_t ndim;", "int64_t ndim;", "sizeof(((DLTensor *)0)->ndim) is 8"),
+    ("void * manager_ctx;", "int : 32; void * manager_ctx;", "offsetof(DLManagedTensor, manager_ctx) is 56"),
+    ("void *manager_ctx;", "int : 32; void *manager_ctx;", "offsetof(DLManagedTensorVersioned, manager_ctx) is 16"),
+    ("DLPackExchangeAPIHeader header;", "int : 32; DLPackExchangeAPIHeader header;", "offsetof(DLPackExchangeAPI, "),
+    ("DLPackManagedTensorAllocator managed_", "DLPackCurrentWorkStream managed_", "initialization of"),
+    ("(*DLPackCurrentWorkStream)(", "(*DLPackCurrentWorkStream)(void *where, ", "initialization of"),
+    ("DLPackCurrentWorkStream current", "DLPackCurrentWorkStream other;\n  DLPackCurrentWorkStream current", "other"),
+    ("typedef struct {", "#pragma pack(1)\ntypedef struct {", "pack"),
+    ("typedef struct {", "struct DLExtra { int flags; };\ntypedef struct {", "DLExtra"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "told"), NEW)
+def test_what_is_new_is_told(old: str, new: str, told: str, tmp_path: Path) -> None:
     header = text(next(header for header in HEADERS if "tvm_ffi" in header.parts))
     assert old in header
-    found = unknown(header.replace(old, new))
-    assert [line for line in found if line.startswith(named)] == found and found
-
-
-@pytest.fixture(scope="module", params=HEADERS, ids=lambda header: "-".join(header.parts[-5:-1]))
-def offsets(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
-    """Each field's offset, as a C compiler lays out the header; and each struct's size."""
-    folder = tmp_path_factory.mktemp("header")
-    lines = []
-    for struct, names in fields(text(request.param)).items():
-        lines.append(f'printf("{struct} %zu\\n", sizeof({struct}));')
-        lines += [f'printf("{struct}.{name} %zu\\n", offsetof({struct}, {name}));' for name in names]
-    program = (
-        f'#include <stddef.h>\n#include <stdio.h>\n#include "{request.param}"\nint main(void) {{ {"".join(lines)} }}'
-    )
-    (folder / "offsets.c").write_text(program, encoding="utf-8")
-    subprocess.run(["cc", "-o", str(folder / "offsets"), str(folder / "offsets.c")], check=True, timeout=60)
-    told = subprocess.run([str(folder / "offsets")], check=True, capture_output=True, text=True, timeout=60)
-    return {name: int(value) for name, value in (line.split() for line in told.stdout.splitlines())}
-
-
-@pytest.mark.parametrize("versioned", [False, True])
-def test_a_tensor_is_laid_out_as_the_header_says(offsets: dict[str, int], versioned: bool) -> None:
-    """Every field of a tensor that is exported, read at the header's offset."""
-    array = np.arange(12, dtype=np.int16).reshape(3, 4)[1:]
-    array.flags.writeable = not versioned
-    capsule = cd.to_dlpack(array, max_version=(1, 3) if versioned else None)
-    struct = "DLManagedTensorVersioned" if versioned else "DLManagedTensor"
-    if struct not in offsets:
-        pytest.fail(f"the header has no {struct}")
-    start = abi.pointer(capsule)
-
-    def read(kind: type[ctypes._SimpleCData[int]], *path: str) -> int | None:
-        """A number at the end of a path: the struct's name, then each field's, and its struct's."""
-        return int(kind.from_address(start + sum(offsets[name] for name in path)).value or 0)
-
-    tensor = f"{struct}.dl_tensor"
-    data, offset = read(ctypes.c_uint64, tensor, "DLTensor.data"), read(ctypes.c_uint64, tensor, "DLTensor.byte_offset")
-    assert (data or 0) + (offset or 0) == array.ctypes.data
-    device = (
-        read(ctypes.c_int32, tensor, "DLTensor.device", "DLDevice.device_type"),
-        read(ctypes.c_int32, tensor, "DLTensor.device", "DLDevice.device_id"),
-    )
-    dtype = (
-        read(ctypes.c_uint8, tensor, "DLTensor.dtype", "DLDataType.code"),
-        read(ctypes.c_uint8, tensor, "DLTensor.dtype", "DLDataType.bits"),
-        read(ctypes.c_uint16, tensor, "DLTensor.dtype", "DLDataType.lanes"),
-    )
-    assert (device, dtype, read(ctypes.c_int32, tensor, "DLTensor.ndim")) == ((1, 0), (abi.INT, 16, 1), 2)
-    for field, expected in (("shape", [2, 4]), ("strides", [4, 1])):
-        at = read(ctypes.c_uint64, tensor, f"DLTensor.{field}")
-        assert at and list((ctypes.c_int64 * 2).from_address(at)) == expected
-    assert read(ctypes.c_uint64, f"{struct}.deleter")
-    if versioned:
-        version = "DLManagedTensorVersioned.version"
-        assert read(ctypes.c_uint32, version, "DLPackVersion.major") == 1
-        assert read(ctypes.c_uint32, version, "DLPackVersion.minor") == 3
-        assert read(ctypes.c_uint64, "DLManagedTensorVersioned.flags") == abi.READ_ONLY
-
-
-def test_the_exchange_table_is_laid_out_as_the_header_says(offsets: dict[str, int]) -> None:
-    if "DLPackExchangeAPI" not in offsets:
-        pytest.fail("the header has no exchange API")
-    start = abi.pointer(cd.CaiView.__dlpack_c_exchange_api__)
-    for name in ("major", "minor"):
-        at = start + offsets["DLPackExchangeAPI.header"] + offsets["DLPackExchangeAPIHeader.version"]
-        assert (
-            ctypes.c_uint32.from_address(at + offsets[f"DLPackVersion.{name}"]).value == {"major": 1, "minor": 3}[name]
-        )
-    functions = FIELDS["DLPackExchangeAPI"] - {"header"}
-    found = {
-        name: ctypes.c_uint64.from_address(start + offsets[f"DLPackExchangeAPI.{name}"]).value for name in functions
-    }
-    assert all(found.values()) and len(set(found.values())) == len(functions), found
-    assert (
-        offsets["DLPackExchangeAPI"] == offsets["DLPackExchangeAPI.header"] + offsets["DLPackExchangeAPIHeader"] + 8 * 5
-    )
+    changed = header.replace(old, new, 1)
+    assert any(line.startswith(told) for line in unknown(changed, tmp_path))
 
 
 def test_what_the_header_may_have_next_is_refused_as_newer() -> None:
