@@ -76,7 +76,7 @@ pub use order::Order;
 #[cfg(feature = "pyo3")]
 pub(crate) use order::platform_of;
 #[cfg(feature = "pyo3")]
-pub(crate) use plan::with_remedies;
+pub(crate) use plan::{Change, with_remedies};
 pub use plan::{HandOver, Remedy};
 pub use reads::Reads;
 pub use refuses::Refuses;

@@ -435,3 +435,22 @@ class TestBuilds:
         if found.refused is not None:
             assert found.refused.endswith("[transfer-refused]") and "torch.version.cuda" in found.refused
         assert cd.explain(np.zeros(3), to="torch").refused is None
+
+
+@pytest.mark.parametrize("pinned", [False, True], ids=["a name alone", "the driver's"])
+@pytest.mark.parametrize("device_type", [abi.CUDA_HOST, abi.CUDA_MANAGED])
+def test_device_memory_is_advised_only_if_it_can_be_named_so(device_type: int, pinned: bool, machine: Machine) -> None:
+    """A producer may call memory pinned or managed that the driver does not know."""
+    memory = {abi.CUDA_HOST: machine.pinned_memory, abi.CUDA_MANAGED: machine.managed_memory}
+    data = memory[device_type](64) if pinned else None
+    view = cd.view(abi.make((3,), device=(device_type, 0), data=data).capsule(), producer_stream=None)
+    advised = 0
+    for name in ("torch", "cupy", "onnxruntime", "tensorflow", "jax", "paddle"):
+        found = cd.explain(view, to=name)
+        presented = [line for line in found.remedies if "present_as" in line]
+        advised += len(presented)
+        assert ("present_as" in (found.refused or "")) == bool(presented)
+    assert (advised > 0) == pinned
+    if not pinned:
+        with pytest.raises(BufferError):
+            view.present_as("cuda")

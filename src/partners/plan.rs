@@ -114,22 +114,25 @@ impl Partner {
     }
 
     /// Why the preferred call refuses an array, and what takes it instead: a copy only if nothing else does. `exports` is
-    /// why the view itself refuses to be exported to a call, as the described array; `copies` is whether a copy can be
-    /// made, as described, and the library's build takes it.
+    /// why the view itself refuses to be exported to a call, as the described array; `can` is whether a change can be made,
+    /// which gives the described array, and the library's build takes that. What loses lanes reads other numbers, and is no
+    /// remedy.
     pub(crate) fn refusals(
         &'static self,
         array: &Descriptor,
         exports: impl Fn(&Call, &Descriptor) -> Option<String>,
-        copies: impl Fn(&Call, &Descriptor) -> bool,
+        can: impl Fn(Change, &Descriptor) -> bool,
     ) -> (Option<String>, Vec<Remedy>) {
         let refusal = |call: &Call, array: &Descriptor| {
             self.refusal(call, array).or_else(|| exports(call, array))
         };
+        let keeps_lanes =
+            |call: &Call| !call.drops.contains(&Drops::Lanes) || !Drops::Lanes.applies_to(array);
         let Some(refused) = refusal(&self.call, array) else {
             return (None, Vec::new());
         };
         let others = (self.more.iter())
-            .filter(|call| refusal(call, array).is_none())
+            .filter(|call| keeps_lanes(call) && refusal(call, array).is_none())
             .map(|call| Remedy {
                 code: call.code.to_owned(),
                 does: match call.copies {
@@ -142,11 +145,13 @@ impl Partner {
             });
         let changed = Change::IN_PLACE.iter().filter_map(|change| {
             let changed = change.of(array)?;
-            (refusal(&self.call, &changed).is_none()).then(|| self.after(*change, &changed))
+            let is_taken = keeps_lanes(&self.call) && refusal(&self.call, &changed).is_none();
+            (is_taken && can(*change, &changed)).then(|| self.after(*change, &changed))
         });
         let mut remedies: Vec<_> = others.chain(changed).collect();
         // A copy does not help against a capture.
-        if remedies.is_empty() && self.refusal(&self.call, array).is_some() {
+        let may_copy = keeps_lanes(&self.call) && self.refusal(&self.call, array).is_some();
+        if remedies.is_empty() && may_copy {
             let changes = match self.device_refusal(&self.call, array.device()) {
                 Some(_) => &[Change::ToCpu, Change::ToCuda][..],
                 None => &[Change::InCOrder][..],
@@ -154,7 +159,7 @@ impl Partner {
             let copied = changes.iter().filter_map(|change| {
                 let copy = change.of(array)?;
                 let is_taken = self.refusal(&self.call, &copy).is_none();
-                (is_taken && copies(&self.call, &copy)).then(|| self.after(*change, &copy))
+                (is_taken && can(*change, &copy)).then(|| self.after(*change, &copy))
             });
             remedies.extend(copied);
         }
@@ -215,7 +220,7 @@ impl Call {
 
 /// A change of a view that makes it acceptable to more calls.
 #[derive(Clone, Copy)]
-enum Change {
+pub(crate) enum Change {
     Writable,
     Cuda,
     Bytes,

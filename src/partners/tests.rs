@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use rstest::rstest;
 
-use super::{Order, PARTNERS, Reads, Refuses, find, of_module};
+use super::{Call, Drops, Order, PARTNERS, Reads, Refuses, find, of_module};
 use crate::protocol::axes::{Axes, Source};
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Device, Flags};
@@ -303,4 +303,49 @@ fn a_call_is_a_function_unless_it_passes_more_than_the_view() {
     let others = calls().filter(|(_, call)| call.function().is_none() && call.needs().is_none());
     let others: Vec<_> = others.map(|(name, _)| name).collect();
     assert_eq!(others, ["cuda.core", "tensorflow"]);
+}
+
+/// A remedy that loses lanes is taken and reads other numbers, as Warp's view does.
+#[test]
+fn no_remedy_loses_lanes() {
+    let lanes = DType::from_dlpack(2, 16, 4).expect("a type");
+    let (mut losing, mut offered) = (0, 0);
+    for partner in PARTNERS {
+        for device_type in [
+            Device::CPU,
+            Device::CUDA,
+            Device::CUDA_HOST,
+            Device::CUDA_MANAGED,
+        ] {
+            for (flags, strides) in [
+                (Flags::NONE, [1]),
+                (Flags::READ_ONLY, [1]),
+                (Flags::NONE, [2]),
+            ] {
+                let device = Device { device_type, id: 0 };
+                let axes = Axes::from_slices(Source::Tensor, &[3], Some(&strides)).expect("axes");
+                let layout = Layout::from_elem_axes(axes, 8).expect("a layout");
+                let array = Descriptor::from_layout(0x10000, device, lanes, flags, layout)
+                    .expect("an array");
+                let found = partner.plan(&array, Stream::None, None);
+                for remedy in &found.remedies {
+                    let of = |call: &&Call| remedy.argument.is_some() || call.code == remedy.code;
+                    let call = std::iter::once(&partner.call)
+                        .chain(partner.more)
+                        .find(of)
+                        .expect("its call");
+                    assert!(
+                        !call.drops.contains(&Drops::Lanes),
+                        "{}: {remedy:?}",
+                        partner.name
+                    );
+                    offered += 1;
+                }
+                losing += usize::from(
+                    partner.call.drops.contains(&Drops::Lanes) && found.refused.is_some(),
+                );
+            }
+        }
+    }
+    assert!(losing > 4 && offered > 4, "{losing} {offered}");
 }

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use super::explanation::{Explanation, sentence};
 use crate::error::Error;
 use crate::partners::{
-    Call, Drops, Order, Partner, Reads, Remedy, Waits, platform_of, with_remedies,
+    Call, Change, Drops, Order, Partner, Reads, Remedy, Waits, platform_of, with_remedies,
 };
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Device;
@@ -18,7 +18,7 @@ use crate::python::class::view::PyCaiView;
 use crate::python::cpython::errors::driver_error;
 use crate::python::cpython::release;
 use crate::python::export::dlpack::{DlpackRequest, Export};
-use crate::view::{CaiView, Transfer};
+use crate::view::{CaiView, PresentAs, Transfer};
 
 /// What the caller says of the consumer.
 #[derive(Clone, Copy)]
@@ -153,15 +153,21 @@ pub(super) fn refuse(
         }
         Some(refused)
     };
-    let copies = |call: &Call, copy: &Descriptor| {
-        let build = library::check_build(py, partner, call, copy.device());
+    let copies = |copy: &Descriptor| {
+        let build = library::check_build(py, partner, &partner.call, copy.device());
         build.is_ok()
             && can_copy(py, view, copy.device(), consumer).unwrap_or_else(|error| {
                 release::drop_now(error);
                 false
             })
     };
-    let (refused, remedies) = partner.refusals(view.view().descriptor(), exports, copies);
+    let can = |change, changed: &Descriptor| match change {
+        Change::Writable | Change::Bytes => true,
+        // A producer may name memory so that is not known to the driver, or there is none.
+        Change::Cuda => view.view().present_as(PresentAs::Cuda).is_ok(),
+        Change::ToCpu | Change::ToCuda | Change::InCOrder => copies(changed),
+    };
+    let (refused, remedies) = partner.refusals(view.view().descriptor(), exports, can);
     if let (Some(refused), Some(why)) = (&refused, unanswered.into_inner())
         && *refused != why
     {
