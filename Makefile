@@ -1,5 +1,5 @@
 # `make demo` and `make test` do all their own set-up: they need Rust, Python 3.10 to 3.15
-# and a C linker, and write to .venv and target only.
+# with its headers and a C and C++ compiler, and write to .venv and target only.
 #
 #   make demo                        what the bridge does, on your GPU or on a simulated driver; ALL=1 installs JAX,
 #                                    TensorFlow and torch (4 GB), and hands arrays to them, too

@@ -271,6 +271,9 @@ class Bench:
         if not door.takes_keywords and (keywords or case.filters):
             return
         stream = self.stream_of(case, obj, keywords) if case.door in ("to_dlpack", "a capsule") else None
+        if case.door in ("to_dlpack", "a capsule") and (case.in_block or case.capture):
+            # Without a stream the function means the legacy default one, and a view the block's, too.
+            stream = stream or 1
         try:
             asked = {**keywords, "stream": stream} if stream else keywords
             with self.warned(case):

@@ -107,6 +107,11 @@ class Libraries:
         assert abi.read(capsule).data == self.view.ptr
         self.read(None)
 
+    def writes(self, capsule: Any) -> None:
+        """The module that test_pybind11 compiles, which launches on `s`."""
+        assert abi.read(capsule).data == self.view.ptr
+        self.read(self.stream)
+
     def names(self) -> dict[str, Any]:
         own = SimpleNamespace(
             handle=self.stream,
@@ -146,6 +151,7 @@ class Libraries:
             "cudf": SimpleNamespace(Series=self.of(consumers.cudf, lambda named: LEGACY)),
             "kernel": self.of(consumers.pycuda, lambda named: int(named["stream"].handle)),
             "jnp": SimpleNamespace(asarray=self.asarray),
+            "by_pybind11": SimpleNamespace(writes=self.writes),
             "booster": SimpleNamespace(predict=self.predict),
             "tf": SimpleNamespace(experimental=SimpleNamespace(dlpack=SimpleNamespace(from_dlpack=self.from_capsule))),
         }
@@ -177,7 +183,7 @@ def test_the_data_is_ready_where_the_library_reads(machine: Machine, page: Path,
 
 @pytest.mark.parametrize(("page", "line", "code"), blocks())
 def test_without_the_call_that_orders_it_is_not(machine: Machine, page: Path, line: int, code: str) -> None:
-    orders = re.compile(r"\.on\((?:[^()]|\([^()]*\))*\)|\.synchronize\(\)|, stream=\"host\"")
+    orders = re.compile(r"\.on\((?:[^()]|\([^()]*\))*\)|\.synchronize\(\)|, stream=\"host\"|stream=s, (?=max)")
     for statement in statements(code):
         bare = orders.sub("", statement)
         assert bare != statement

@@ -7,8 +7,10 @@ use super::reads::Reads;
 use super::row::{Call, Waits};
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Access;
-use crate::protocol::rule::Violation;
-use crate::protocol::stream::{Plan, Platform, Reason, Request, Stream, SyncPolicy};
+use crate::protocol::rule::{Rule, Violation};
+use crate::protocol::stream::{
+    NAME_THE_STREAM, Plan, Platform, Reason, Request, Stream, SyncPolicy,
+};
 
 /// Who waits for whom in a hand-over.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,6 +50,8 @@ pub enum Order {
         /// The reason, a sentence.
         why: &'static str,
     },
+    /// Two streams wait, one after the other.
+    Both(Box<[Order; 2]>),
     /// There is no order to be made.
     Refused(Violation),
 }
@@ -65,6 +69,13 @@ impl Order {
                 ..
             } => Some(&["cuCtxSynchronize"]),
             Self::HostWait { .. } => Some(&["cuStreamSynchronize"]),
+            Self::Both(both) if matches!(**both, [Self::Event { .. }, _]) => Some(&[
+                "cuEventRecord",
+                "cuStreamWaitEvent",
+                "cuEventRecord",
+                "cuStreamWaitEvent",
+            ]),
+            Self::Both(_) => Some(&["cuStreamSynchronize", "cuStreamSynchronize"]),
             Self::Unnamed { .. } => None,
         }
     }
@@ -112,6 +123,7 @@ impl fmt::Display for Order {
                 write!(f, "{who} {ready}, unless the consumer works there")
             }
             Self::HostWait { stream, why } => write!(f, "the host waits for {stream}: {why}"),
+            Self::Both(both) => write!(f, "{}; {}", both[0], both[1]),
             Self::Refused(violation) => write!(f, "refused: {violation}"),
         }
     }
@@ -122,6 +134,8 @@ impl fmt::Display for Order {
 pub(crate) enum Asks {
     /// It asks the view for this order.
     For(Request),
+    /// It asks for device memory and names no stream; this is the one of `use_stream`.
+    Unstated(Stream),
     /// It asks for the order of a stream that the caller has not named.
     Unnamed,
     /// It reads the stream in the dict, and waits by itself, or not at all.
@@ -143,6 +157,7 @@ impl Call {
         match self.waits {
             Waits::WorkStream if is_cpu => Asks::For(Request::NoSync),
             Waits::WorkStream => Asks::For(Request::Stream(work)),
+            Waits::LegacyDefault if platform == Platform::Cuda => Asks::Unstated(work),
             Waits::LegacyDefault if !is_on_host => {
                 Asks::For(Request::Stream(Stream::LegacyDefault))
             }
@@ -194,8 +209,14 @@ impl Call {
         Ok(match (asks, self.waits, stream) {
             (Asks::For(request), ..) => match (decide(request, policy), self.asks_next(array)) {
                 (Ok(Order::Refused(_)) | Err(_), Some(next)) => decide(next, policy)?,
+                (Ok(Order::Refused(why)), _)
+                    if (self.waits, request) == (Waits::WorkStream, LEGACY_DEFAULT) =>
+                {
+                    Order::Refused(name_the_stream(why))
+                }
                 (first, _) => first?,
             },
+            (Asks::Unstated(work), ..) => unstated(work, |request| decide(request, policy))?,
             _ if ready == Stream::None => nothing(Reason::ReadyEverywhere),
             (Asks::Unnamed, ..) => match policy {
                 SyncPolicy::None => nothing(Reason::PolicyNone),
@@ -229,6 +250,43 @@ impl Call {
                 on_host: false,
             },
         })
+    }
+}
+
+const LEGACY_DEFAULT: Request = Request::Stream(Stream::LegacyDefault);
+
+/// The order of device memory for a consumer that names no stream: the legacy default one waits, and `work`, which is that
+/// of `use_stream`; the latter alone if a capture forbids the former.
+///
+/// # Errors
+/// Those of `decide`.
+pub(crate) fn unstated<E>(
+    work: Stream,
+    decide: impl Fn(Request) -> Result<Order, E>,
+) -> Result<Order, E> {
+    if work == Stream::LegacyDefault {
+        return Ok(match decide(LEGACY_DEFAULT)? {
+            Order::Refused(why) => Order::Refused(name_the_stream(why)),
+            order => order,
+        });
+    }
+    Ok(
+        match (decide(Request::Stream(work))?, decide(LEGACY_DEFAULT)?) {
+            (Order::Refused(why), _) => Order::Refused(why),
+            (work, Order::Refused(why)) if why.rule() == Rule::CaptureLegacy => work,
+            (_, Order::Refused(why)) => Order::Refused(why),
+            (Order::Nothing { .. }, legacy) => legacy,
+            (work, Order::Nothing { .. }) => work,
+            (work, legacy) => Order::Both(Box::new([work, legacy])),
+        },
+    )
+}
+
+/// A refusal, with the way out of a consumer that names no stream.
+fn name_the_stream(why: Violation) -> Violation {
+    match why.rule() {
+        Rule::CaptureLegacy => why.with_hint(NAME_THE_STREAM),
+        _ => why,
     }
 }
 

@@ -51,6 +51,8 @@ pub enum Checked {
     MatrixHost,
     /// By `make torch`, on the host.
     Torch,
+    /// By a test of the repository that calls it.
+    Test,
     /// By reading its source.
     Source,
 }
@@ -63,6 +65,7 @@ impl Checked {
             Self::Matrix => "matrix",
             Self::MatrixHost => "matrix, CPU",
             Self::Torch => "torch, CPU",
+            Self::Test => "test",
             Self::Source => "source",
         }
     }
@@ -346,7 +349,7 @@ impl Drops {
 pub enum Waits {
     /// The stream that the library, or its caller, works on.
     Stream,
-    /// The legacy default stream: the library names none.
+    /// The legacy default stream, and the one of `use_stream`: the library names none.
     LegacyDefault,
     /// The legacy default stream, or the one of `use_stream`: the library asks the exchange table for it.
     WorkStream,
@@ -362,7 +365,9 @@ impl Waits {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Stream => "its stream waits",
-            Self::LegacyDefault => "the legacy default stream waits",
+            Self::LegacyDefault => {
+                "the legacy default stream waits, and the one of `cd.use_stream`"
+            }
             Self::WorkStream => "the legacy default stream waits, or the one of `cd.use_stream`",
             Self::Host => "the host waits",
             Self::Nobody => "nobody waits",

@@ -11,7 +11,7 @@ use super::refuses::Refuses::{
     NotCOrder, NotContiguous, OneDType, OtherCpu, OutOfOrder, Packed, Padded, ReadOnly, SubByte,
     UnevenOffset, UnevenStrides,
 };
-use super::row::Checked::{Matrix, MatrixHost, Source, Torch};
+use super::row::Checked::{Matrix, MatrixHost, Source, Test, Torch};
 use super::row::Mutability::{Immutable, Mutable, Unknown};
 use super::row::Quirk::{AbortsOnDtype, IgnoresStream, MislabelsBfloat16, WantsCurrentDevice};
 use super::row::{Call, Drops, Fault, Partner, Producer, Silence, Waits};
@@ -250,6 +250,44 @@ pub static PARTNERS: &[Partner] = &[
                 reproduction: "`_testcapi.set_nomemory(n, n + 1)` before `tvm_ffi.from_dlpack(a)`; `sys.getrefcount(a)` has grown",
             },
         ],
+    },
+    Partner {
+        name: "nanobind",
+        title: "nanobind",
+        aliases: &["nb"],
+        distribution: "nanobind",
+        distributions: &[],
+        modules: &["nanobind"],
+        version: "3.1.0",
+        checked: Test,
+        producer: Some(Producer {
+            devices: &[1, 2],
+            quirks: &[IgnoresStream],
+            ..producer(
+                "cd.view(a, producer_stream=s)",
+                Silence::Unknown,
+                "`nb_ndarray.cpp`: `nb_ndarray_dlpack` accepts `stream` and ignores it",
+            )
+        }),
+        array: None,
+        call: Call {
+            advice: "in a capture, or if it launches on another stream: `with cd.use_stream(s): function(v)`",
+            refuses: &[AxesAbove(128)],
+            ignores: "what the argument leaves open: device, type, axes, order; read-only data goes to one of `const` elements alone",
+            takes_capsules: true,
+            ..call(
+                "import extension",
+                "function(v)",
+                Reads::Dlpack,
+                Waits::LegacyDefault,
+            )
+        },
+        more: &[],
+        faults: &[Fault {
+            what: "clears every error of `__dlpack__`: what is refused is read as \"incompatible function arguments\"; \
+                   `cd.explain(v, to=\"nanobind\")` has the reason",
+            reproduction: "`function(v)` of a `v` that is ready on a captured stream, without `cd.use_stream`",
+        }],
     },
     Partner {
         name: "warp",

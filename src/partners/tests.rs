@@ -285,7 +285,12 @@ fn a_build_that_is_told_takes_less_than_the_call() {
 fn calls_need_what_the_caller_has() {
     let needs = |partner: &super::Partner| partner.call.needs().map(|name| (partner.name, name));
     let found: Vec<_> = PARTNERS.iter().filter_map(needs).collect();
-    let expected = [("pycuda", "kernel"), ("mpi4py", "comm"), ("rmm", "buffer")];
+    let expected = [
+        ("nanobind", "function"),
+        ("pycuda", "kernel"),
+        ("mpi4py", "comm"),
+        ("rmm", "buffer"),
+    ];
     assert_eq!(found, expected);
 }
 

@@ -37,7 +37,7 @@ mod plan;
 mod tests;
 
 pub use plan::{Capture, Plan, Reason, Situation, SyncPolicy, plan};
-pub(crate) use plan::{plan_without_captures, settled};
+pub(crate) use plan::{NAME_THE_STREAM, plan_without_captures, settled};
 
 /// The number of CUDA's legacy default stream in both protocols (`CU_STREAM_LEGACY`).
 const LEGACY: u64 = 1;

@@ -498,11 +498,12 @@ impl Function for Dlpack {
             writable: false,
             on_host: false,
         };
-        if blocks::are_open() {
-            request.order_for_block(py, this)?;
-        }
-        let export = Export::decide(this.view().descriptor().borrowed(), &request)
+        let is_ordered = blocks::are_open() && request.order_for_block(py, this)?;
+        let mut export = Export::decide(this.view().descriptor().borrowed(), &request)
             .map_err(|refused| request.first_refusal(py, this.view(), refused))?;
+        if is_ordered {
+            export = export.ordered();
+        }
         if export.wants_order() {
             this.follow()?;
         }
@@ -513,7 +514,9 @@ impl Function for Dlpack {
             let (descriptor, owner) = copy.into_parts();
             return export.capsule(py, descriptor.borrowed(), owner);
         }
-        export.order(py, this.view())?;
+        export
+            .order(py, this.view())
+            .map_err(|refused| request.unnamed(py, this.view(), refused))?;
         let owner = PyCaiView::keep(slf)?;
         let capsule = export.capsule(py, this.view().descriptor().borrowed(), owner)?;
         this.note(&capsule);

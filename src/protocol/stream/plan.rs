@@ -342,6 +342,10 @@ fn refusal(rule: Rule, situation: &Situation) -> Violation {
     }
 }
 
+/// What the caller of a consumer that names no stream can do in a capture, which forbids the legacy default one.
+pub(crate) const NAME_THE_STREAM: &str =
+    "name the stream on which the consumer works: `with cd.use_stream(stream)` around the call";
+
 /// Returns what the caller can do instead.
 const fn hint(rule: Rule) -> Option<&'static str> {
     match rule {

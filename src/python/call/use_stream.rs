@@ -95,8 +95,9 @@ signature! {
     ///
     /// A consumer that imports views through the C Exchange API reads the work stream without naming an array. It
     /// gets this stream, and every view that it imports is made ready there. Without a block it gets the legacy default
-    /// stream. A producer of DLPack without that API is asked for its data on the same stream. The block belongs to
-    /// the current context, as that of `policy` does.
+    /// stream. A consumer of `__dlpack__` that names no stream finds device memory ready on this one and on the legacy
+    /// default stream; in a capture, which forbids the latter, on this one alone. A producer of DLPack without that API
+    /// is asked for its data on the same stream. The block belongs to the current context, as that of `policy` does.
     ///
     /// Returns
     /// -------

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use super::explanation::{Explanation, sentence};
 use crate::error::Error;
 use crate::partners::{
-    Call, Change, Drops, Order, Partner, Reads, Remedy, Waits, platform_of, with_remedies,
+    Call, Change, Drops, Order, Partner, Reads, Remedy, Waits, platform_of, unstated, with_remedies,
 };
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Device;
@@ -49,7 +49,7 @@ pub(super) fn explain<'py>(
             let described = view.view().descriptor().check_dlpack();
             described
                 .map_err(Error::from)
-                .and_then(|()| consumer.decide(request, consumer.policy))
+                .and_then(|()| consumer.usual_order(request))
         }
         Some(partner) => consumer.order(&partner.call),
     };
@@ -330,6 +330,15 @@ impl<'v> Consumer<'v> {
             (Some(request), _) => Ok(request),
             (None, Platform::Host | Platform::HostReadable) => Ok(Request::Host),
             (None, _) => stream::request(None, self.platform),
+        }
+    }
+
+    /// Decides who waits for a consumer that is not known.
+    fn usual_order(&self, request: Request) -> Result<Order, Error> {
+        let decide = |request| self.decide(request, self.policy);
+        match (self.stream, self.platform) {
+            (None, Platform::Cuda) => unstated(self.work, decide),
+            _ => decide(request),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::protocol::descriptor::DescriptorRef;
 use crate::protocol::device::{Access, Device, Flags};
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::protocol::stream::{Plan, Platform, Request, Stream, SyncPolicy};
+use crate::protocol::stream::{NAME_THE_STREAM, Plan, Platform, Request, Stream, SyncPolicy};
 use crate::python::call::{device, policy, stream, use_stream};
 use crate::python::capsule;
 use crate::python::capsule::Empty;
@@ -68,39 +68,61 @@ impl DlpackRequest<'_, '_> {
             .all(|given| given.is_none())
     }
 
-    /// Makes the order that a bare request needs beside its own: of the stream of the `use_stream` block. A block is open.
+    /// Makes the order that a request without a stream needs beside its own: of the stream of the `use_stream` block. A
+    /// block is open. Returns whether that is all: a capture forbids the legacy default stream then.
     ///
     /// # Errors
-    /// The rules of that order; the driver's errors.
+    /// The rules of both orders; the driver's errors.
     #[cold]
-    pub(crate) fn order_for_block(&self, py: Python<'_>, this: &PyCaiView) -> PyResult<()> {
+    pub(crate) fn order_for_block(&self, py: Python<'_>, this: &PyCaiView) -> PyResult<bool> {
         let (view, device) = (this.view(), this.view().device());
         // For memory that the host reads, the host waits.
-        if !self.is_bare() || Platform::from_device_type(device.device_type) != Some(Platform::Cuda)
+        if self.stream.is_some()
+            || Platform::from_device_type(device.device_type) != Some(Platform::Cuda)
         {
-            return Ok(());
+            return Ok(false);
         }
         let work = use_stream::work_stream(py, device)?;
         if work == Stream::LegacyDefault {
-            return Ok(());
-        }
-        // Both orders are foreseen before either is made: a refusal leaves every stream as it was.
-        let request = Request::Stream(work);
-        for foreseen in [request, Request::Stream(Stream::LegacyDefault)] {
-            if let Some(refused) = refusal(py, view, foreseen)? {
-                return Err(refused.into());
-            }
+            return Ok(false);
         }
         match Export::decide(view.descriptor().borrowed(), self) {
-            Ok(_) => {
-                this.follow()?;
-                order(py, view, request)
-            }
+            Ok(export) if export.transfer.is_none() => {}
+            // A copy is made on the legacy default stream.
+            Ok(_) => return Ok(false),
             // The export is refused, and nothing ordered.
             Err(refused) => {
                 release::drop_now(refused);
-                Ok(())
+                return Ok(false);
             }
+        }
+        // Both orders are foreseen before either is made: a refusal leaves every stream as it was.
+        let request = Request::Stream(work);
+        if let Some(refused) = refusal(py, view, request)? {
+            return Err(refused.into());
+        }
+        let legacy = refusal(py, view, Request::Stream(Stream::LegacyDefault))?;
+        let is_all = match legacy {
+            None => false,
+            Some(refused) if refused.rule() == Rule::CaptureLegacy => true,
+            Some(refused) => return Err(refused.into()),
+        };
+        this.follow()?;
+        order(py, view, request)?;
+        Ok(is_all)
+    }
+
+    /// Returns the refusal of an order, with the way out of a consumer that names no stream.
+    #[cold]
+    pub(crate) fn unnamed(&self, py: Python<'_>, view: &CaiView, refused: PyErr) -> PyErr {
+        let foreseen = || {
+            let platform = Platform::from_device_type(view.device().device_type)?;
+            let refused = refusal(py, view, stream::request(None, platform).ok()?).ok()??;
+            (refused.rule() == Rule::CaptureLegacy).then(|| refused.with_hint(NAME_THE_STREAM))
+        };
+        match self.stream.is_none() && !self.on_host {
+            true => release::dropping(|| foreseen().map_or(refused, PyErr::from)),
+            false => refused,
         }
     }
 
@@ -113,10 +135,17 @@ impl DlpackRequest<'_, '_> {
             let by_table = || use_stream::work_stream(py, view.device()).map(Request::Stream);
             let refusal = |request| refusal(py, view, request).ok()?;
             match platform {
-                Platform::Cuda | Platform::HostReadable => refusal(by_table().ok()?),
-                _ => None,
+                Platform::Cuda | Platform::HostReadable => {
+                    let work = by_table().ok()?;
+                    let other = stream::request(None, platform).ok()?;
+                    refusal(work).or_else(|| {
+                        // In a block the work stream alone waits if a capture forbids the legacy default one.
+                        let is_other = |refused: &Violation| refused.rule() != Rule::CaptureLegacy;
+                        refusal(other).filter(|refused| work == other || is_other(refused))
+                    })
+                }
+                _ => refusal(stream::request(None, platform).ok()?),
             }
-            .or_else(|| refusal(stream::request(None, platform).ok()?))
         };
         match self.is_bare() {
             true => release::dropping(|| foreseen().map_or(refused, PyErr::from)),
@@ -253,6 +282,15 @@ impl Export {
         view: &CaiView,
     ) -> PyResult<CaiView> {
         Ok(transfer.make(view, self.request, policy_of(py, self.request)?)?)
+    }
+
+    /// The same export, without an order, which has been made.
+    #[cold]
+    pub(crate) fn ordered(self) -> Self {
+        Self {
+            request: Request::NoSync,
+            ..self
+        }
     }
 
     /// Whether the consumer requests an order.

@@ -97,9 +97,11 @@ impl<'a, 'py> LibraryCall<'a, 'py> {
             return function.call1((view, self.passed(view)?));
         }
         match (self.stream, self.request, self.partner.call.waits) {
-            (Some(object), Some(Request::Stream(stream)), Waits::WorkStream) => {
-                UseStream::around((stream, object), || function.call1((view,)))
-            }
+            (
+                Some(object),
+                Some(Request::Stream(stream)),
+                Waits::WorkStream | Waits::LegacyDefault,
+            ) => UseStream::around((stream, object), || function.call1((view,))),
             _ => function.call1((view,)),
         }
     }
