@@ -10,12 +10,14 @@ import cai_dlpack as cd
 import numpy as np
 import pytest
 import tvm_ffi
+from cuda.core.utils import StridedMemoryView
 from numba import cuda
 
 from conformance.tests.dlpack import abi
 from conformance.tests.doubles import consumers
 from conformance.tests.doubles.producers import Cai, Dlpack, interface
 from conformance.tests.expectations.refusal import refuse
+from conformance.tests.interpreter import needs
 from conformance.tests.interpreter.process import ROOT
 from conformance.tests.simulated.capture import RELAXED, Captures
 from conformance.tests.simulated.machine import Machine
@@ -122,6 +124,73 @@ def test_cudf_19122(machine: Machine) -> None:
     assert missing is not None
     assert (values.ptr, values.shape) == (masked.__cuda_array_interface__["data"][0], (6,))
     assert missing.ptr == mask.__cuda_array_interface__["data"][0] and missing.dtype == "bool"
+
+
+@needs.numba_cuda
+def test_numba_cuda_mlir_181(machine: Machine) -> None:
+    """What a kernel captures is looked for by `is_cuda_array`, and read once, when the kernel is compiled."""
+    ready = machine.stream()
+    pointer = machine.device_memory(4096)
+    made = Dlpack(abi.make((6,), device=(2, 0), data=pointer))
+    assert not cuda.is_cuda_array(made)
+    captured = cd.view(made, producer_stream=ready)
+    assert cuda.is_cuda_array(captured)
+    read = captured.__cuda_array_interface__
+    assert (read["data"], read["shape"], read["stream"]) == ((pointer, False), (6,), ready)
+    machine.clear()
+    assert cuda.is_cuda_array(captured.synchronize())
+    assert machine.order() == [("cuStreamSynchronize", ready)]
+
+
+def test_cccl_6883(machine: Machine) -> None:
+    """It reads the dict of whatever has one, and no stream; bindings that read `data[0]` have its double."""
+    ready, work = machine.stream(), machine.stream()
+    made = Dlpack(abi.make((6,), device=(2, 0), data=machine.device_memory(4096)))
+    with pytest.raises(AttributeError):
+        consumers.cuda_compute(made)
+    view = cd.view(made, producer_stream=ready)
+    machine.clear()
+    assert consumers.cuda_compute(view.on(work)) == view.ptr
+    assert machine.order() == [("cuEventRecord", ready), ("cuStreamWaitEvent", work)]
+
+
+def test_cuda_python_1624(machine: Machine) -> None:
+    """It takes bfloat16 today; what it refuses to export, the view that it was made of exports."""
+    pointer = machine.device_memory(4096)
+    producer = Dlpack(abi.make((6,), dtype=(abi.BFLOAT, 16, 1), device=(2, 0), data=pointer))
+    view = cd.view(producer)
+    taken = StridedMemoryView.from_dlpack(view, stream_ptr=1)
+    assert (taken.ptr, str(taken.dtype), taken.shape) == (pointer, "bfloat16", (6,))
+    with pytest.raises(BufferError, match="bfloat16"):
+        taken.__dlpack__(stream=1)
+    tensor = tvm_ffi.from_dlpack(view)
+    assert (tensor.data_ptr(), str(tensor.dtype)) == (pointer, "bfloat16")
+
+
+def test_tensorflow_78091(machine: Machine) -> None:
+    """`device` names a GPU, and the memory is the CPU's: what is exported counts, and a copy is asked for."""
+    numbers = np.arange(6, dtype=np.int32)
+
+    class EagerTensor(Dlpack):
+        __module__ = "tensorflow.python.framework.ops"
+        device = "/job:localhost/replica:0/task:0/device:GPU:0"
+
+        def __dlpack__(self, stream: Any = None) -> object:  # type: ignore[override]
+            return self.made.capsule()
+
+        __dlpack_device__ = lambda self: (abi.CPU, 0)  # noqa: E731
+
+    def made() -> EagerTensor:
+        return EagerTensor(abi.make((6,), dtype=(abi.INT, 32, 1), data=numbers.ctypes.data))
+
+    assert (cd.view(made()).device, cd.view(made()).ptr) == ((1, 0), numbers.ctypes.data)
+    told = cd.explain(made(), to="cupy")
+    assert told.refused is not None and "cupy takes no memory of device type 1" in told.refused
+    assert told.remedies == ('cupy.from_dlpack(cd.from_dlpack(v, device="cuda"))',)
+    copied = cd.from_dlpack(made(), device="cuda")
+    assert copied.device == (2, 0)
+    copied.synchronize()
+    assert machine.read(copied.ptr, 24) == numbers.tobytes()
 
 
 def test_each_row_has_its_test() -> None:

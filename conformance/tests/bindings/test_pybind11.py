@@ -1,4 +1,4 @@
-"""A module by pybind11, compiled: by the recipe of docs/partners.md the caller passes a capsule and names the stream."""
+"""A module by pybind11, compiled: by the recipe of docs/partners.md the caller passes a capsule that is ordered."""
 
 from __future__ import annotations
 

@@ -44,6 +44,17 @@ def cupy(array: Any) -> int:
     return pointer
 
 
+def cuda_compute(array: Any) -> int:
+    """`cuda.compute` (cuda-cccl 1.2.1, `_utils/protocols.py`): as torch and CuPy, else the dict's pointer."""
+    for fast in ("data_ptr", "data"):
+        assert not hasattr(array, fast)
+    interface = array.__cuda_array_interface__
+    if interface["strides"] is not None:
+        raise ValueError("not contiguous")
+    pointer: int = interface["data"][0]
+    return pointer
+
+
 def torch(array: Any) -> int:
     """`torch.as_tensor`: no stream, no version, no flag but one: read-only is refused."""
     interface = array.__cuda_array_interface__
