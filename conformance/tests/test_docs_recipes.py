@@ -112,6 +112,23 @@ class Libraries:
         assert abi.read(capsule).data == self.view.ptr
         self.read(self.stream)
 
+    def reduce_into(self, *, d_in: Any, stream: Any, **others: Any) -> None:
+        assert consumers.cuda_compute(d_in) == self.view.ptr
+        self.read(stream.handle)
+
+    def launch(self, stream: Any, grid: Any, kernel: Any, arguments: tuple[Any]) -> None:
+        consumers.without_order(arguments[0], lambda address: self.read(stream.handle))
+
+    def from_dlpack(self, view: Any) -> Any:
+        """`cutlass.cute.runtime` of nvidia-cutlass-dsl 4.8.1: -1, and no version; the tensor keeps the capsule."""
+        capsule = view.__dlpack__(stream=-1)
+        assert abi.read(capsule).data == self.view.ptr
+        return capsule
+
+    def write_file(self, view: Any) -> None:
+        assert consumers.contiguous(view) == self.view.ptr
+        self.read(None)
+
     def names(self) -> dict[str, Any]:
         own = SimpleNamespace(
             handle=self.stream,
@@ -151,6 +168,12 @@ class Libraries:
             "cudf": SimpleNamespace(Series=self.of(consumers.cudf, lambda named: LEGACY)),
             "kernel": self.of(consumers.pycuda, lambda named: int(named["stream"].handle)),
             "jnp": SimpleNamespace(asarray=self.asarray),
+            "cuda": SimpleNamespace(compute=SimpleNamespace(reduce_into=self.reduce_into)),
+            **dict.fromkeys(("out", "plus", "zero", "grid")),
+            "ct": SimpleNamespace(launch=self.launch),
+            "from_dlpack": self.from_dlpack,
+            "function": lambda tensor, stream: self.read(stream.handle),
+            "file": SimpleNamespace(write=self.write_file),
             "by_pybind11": SimpleNamespace(writes=self.writes),
             "booster": SimpleNamespace(predict=self.predict),
             "tf": SimpleNamespace(experimental=SimpleNamespace(dlpack=SimpleNamespace(from_dlpack=self.from_capsule))),

@@ -207,6 +207,8 @@ pub struct Call {
     pub passes_stream: bool,
     /// It imports a bare capsule too.
     pub takes_capsules: bool,
+    /// The caller's own object that the call needs beside the view, if it is not the one that is called; else empty.
+    pub(crate) own: &'static str,
 }
 
 impl Call {
@@ -246,6 +248,9 @@ impl Call {
     /// none.
     #[must_use]
     pub fn needs(&self) -> Option<&'static str> {
+        if !self.own.is_empty() {
+            return Some(self.own);
+        }
         let imported = self.import.rsplit([' ']).next().unwrap_or_default();
         let bound = match self.import.starts_with("from ") || self.import.contains(" as ") {
             true => imported,

@@ -290,6 +290,10 @@ fn calls_need_what_the_caller_has() {
         ("pycuda", "kernel"),
         ("mpi4py", "comm"),
         ("rmm", "buffer"),
+        ("cuda.compute", "algorithm"),
+        ("cuda.tile", "kernel"),
+        ("kvikio", "file"),
+        ("ucxx", "endpoint"),
     ];
     assert_eq!(found, expected);
 }

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from conformance.tests.dlpack import abi
+
 Interface = dict[str, Any]
 
 
@@ -48,11 +50,35 @@ def cuda_compute(array: Any) -> int:
     """`cuda.compute` (cuda-cccl 1.2.1, `_utils/protocols.py`): as torch and CuPy, else the dict's pointer."""
     for fast in ("data_ptr", "data"):
         assert not hasattr(array, fast)
+    return contiguous(array)
+
+
+def contiguous(array: Any) -> int:
+    """`Array` of KvikIO 26.10.0 and UCXX 0.52.0 (`_lib/arr.pyx`): address and strides; it ignores the stream."""
     interface = array.__cuda_array_interface__
     if interface["strides"] is not None:
-        raise ValueError("not contiguous")
+        size, one_way = np.dtype(interface["typestr"]).itemsize, []
+        for axes in (range(len(interface["shape"])), reversed(range(len(interface["shape"])))):
+            step, fits = size, True
+            for axis in axes:
+                fits = fits and interface["strides"][axis] == step
+                step *= interface["shape"][axis]
+            one_way.append(fits)
+        if not any(one_way):
+            raise ValueError("Array must be contiguous")
     pointer: int = interface["data"][0]
     return pointer
+
+
+def without_order(array: Any, kernel: Callable[[int], None]) -> None:
+    """cuTile 1.7.0 (`cext/tile_kernel.cpp`): stream -1, no version, on CUDA; the deleter runs before the launch."""
+    capsule = array.__dlpack__(stream=-1)
+    tensor = abi.read(capsule)
+    if abi.name(capsule) != abi.LEGACY or tensor.device != (abi.CUDA, 0):
+        raise ValueError("Input array is not on a CUDA device")
+    address = tensor.data
+    del capsule
+    kernel(address)
 
 
 def torch(array: Any) -> int:

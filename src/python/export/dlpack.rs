@@ -116,11 +116,13 @@ impl DlpackRequest<'_, '_> {
     #[cold]
     pub(crate) fn unnamed(&self, py: Python<'_>, view: &CaiView, refused: PyErr) -> PyErr {
         let foreseen = || {
-            let platform = Platform::from_device_type(view.device().device_type)?;
-            let refused = refusal(py, view, stream::request(None, platform).ok()?).ok()??;
+            let request = Request::Stream(Stream::LegacyDefault);
+            let refused = refusal(py, view, request).ok()??;
             (refused.rule() == Rule::CaptureLegacy).then(|| refused.with_hint(NAME_THE_STREAM))
         };
-        match self.stream.is_none() && !self.on_host {
+        // Memory that the host reads is waited for by the host.
+        let platform = Platform::from_device_type(view.device().device_type);
+        match self.stream.is_none() && platform == Some(Platform::Cuda) {
             true => release::dropping(|| foreseen().map_or(refused, PyErr::from)),
             false => refused,
         }
@@ -138,11 +140,13 @@ impl DlpackRequest<'_, '_> {
                 Platform::Cuda | Platform::HostReadable => {
                     let work = by_table().ok()?;
                     let other = stream::request(None, platform).ok()?;
-                    refusal(work).or_else(|| {
-                        // In a block the work stream alone waits if a capture forbids the legacy default one.
-                        let is_other = |refused: &Violation| refused.rule() != Rule::CaptureLegacy;
-                        refusal(other).filter(|refused| work == other || is_other(refused))
-                    })
+                    // In a block the work stream alone waits if a capture forbids the legacy default one.
+                    let is_made = |refused: &Violation| {
+                        platform != Platform::Cuda
+                            || work == other
+                            || refused.rule() != Rule::CaptureLegacy
+                    };
+                    refusal(work).or_else(|| refusal(other).filter(is_made))
                 }
                 _ => refusal(stream::request(None, platform).ok()?),
             }
