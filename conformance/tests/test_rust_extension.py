@@ -469,6 +469,81 @@ def test_the_argument_is_named() -> None:
     assert "'_out'" in str(notes)
 
 
+DEMANDS = [
+    (MATRIX.T, "C"),
+    (MATRIX, "F"),
+    (MATRIX[:, ::2], "contiguous"),
+    (MATRIX, "cuda"),
+    (MATRIX, "cuda:1"),
+    (MATRIX.T, "(any, 3)"),
+]
+
+
+@pytest.mark.parametrize(("array", "what"), DEMANDS)
+def test_a_demand_names_its_argument(array: np.ndarray[Any, Any], what: str) -> None:
+    """PyO3 has nothing to do with a method in the function's body."""
+    with pytest.raises(TypeError, match="^argument 'a' = float32 of shape") as refusal:
+        peer.demand(array, what)
+    assert refusal.value.field == "a"  # type: ignore[attr-defined]
+
+
+def test_the_host_s_demand_names_its_argument(machine: Machine) -> None:
+    array = cai(shape=(2, 2), data=(machine.device_memory(16), False))
+    with pytest.raises(TypeError, match="^argument 'a' = .*view-device"):
+        peer.demand(array, "host")
+
+
+# --- any number of axes, and one of several types -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("ndim", [0, 1, 2, 5, 16, 17, 32])
+def test_any_number_of_axes(ndim: int) -> None:
+    values = np.zeros([2 if axis < 3 else 1 for axis in range(ndim)], order="F")
+    strides = [stride // 8 for stride in values.strides]
+    shape, elem_strides = peer.layout(values)
+    assert shape == list(values.shape)
+    # A stride of an axis of one element means nothing.
+    assert [s for s, n in zip(elem_strides, shape, strict=True) if n > 1] == [
+        s for s, n in zip(strides, shape, strict=True) if n > 1
+    ]
+
+
+NUMBERS = ["float32", "float64", "int32", "bool"]
+
+
+@pytest.mark.parametrize("dtype", sorted({np.dtype(code).name for code in "?bBhHiIlLqQefdFD"}))
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (0, 2)])
+def test_one_of_several_types(dtype: str, shape: tuple[int, ...]) -> None:
+    values = np.ones(shape, dtype)
+    if dtype in NUMBERS:
+        assert peer.total(values) == (dtype, values.size)
+    else:
+        with pytest.raises(TypeError, match="float32, float64, int32 or bool is wanted") as refusal:
+            peer.total(values)
+        assert refusal.value.rule == "view-dtype"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("dtype", NUMBERS)
+def test_one_of_several_types_is_written(dtype: str) -> None:
+    values = np.ones(3, dtype)
+    peer.clear(values)
+    assert not values.any()
+    values.flags.writeable = False
+    with pytest.raises(BufferError, match="read-only-writer"):
+        peer.clear(values)
+    with pytest.raises(TypeError, match="view-ndim"):
+        peer.clear(np.ones((1, 3), dtype))
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in NUMBERS if dtype != "bool"])
+def test_one_of_several_types_is_aligned(dtype: str) -> None:
+    size = np.dtype(dtype).itemsize
+    raw = np.zeros(2 * size + 1, np.uint8)
+    at = next(at for at in range(2) if (raw.ctypes.data + at) % 2)
+    with pytest.raises(BufferError, match="data-alignment"):
+        peer.total(cai(shape=(1,), typestr=np.dtype(dtype).str, data=(raw.ctypes.data + at, False)))
+
+
 @pytest.mark.parametrize(
     ("array", "what"),
     [
@@ -729,3 +804,275 @@ def test_arguments_of_many_threads() -> None:
     assert all("view-in-use" in text for text in refused)
     assert [array.tolist() for array in mine] == [[0.0, 0.0]] * len(mine)
     peer.borrow_and_call(shared, lambda: None)
+
+
+# --- two threads and one array ---------------------------------------------------------------------------------
+
+
+class Holder:
+    """A thread within a call of the extension: the call goes on until `end`."""
+
+    def __init__(self, call: Callable[[Any, Callable[[], None]], Any], array: Any) -> None:
+        self.entered, self.go = threading.Event(), threading.Event()
+        self.refusal: BaseException | None = None
+        self.result: Any = None
+
+        def inside() -> None:
+            self.entered.set()
+            self.go.wait(20)
+
+        def work() -> None:
+            try:
+                self.result = call(array, inside)
+            except BaseException as error:  # noqa: BLE001, what a test looks at
+                self.refusal = error
+
+        self.thread = threading.Thread(target=work)
+        self.thread.start()
+
+    def end(self) -> None:
+        self.go.set()
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+
+
+def borrowed(array: Any, callback: Callable[[], None]) -> None:
+    peer.borrow_and_call(array, callback)
+
+
+#: How each call meets a holder of another thread: by the newcomer's choice, except that both must trust.
+MEETINGS: list[Any] = [
+    pytest.param(borrowed, borrowed, "refused", id="refuse-meets-refuse"),
+    pytest.param(peer.wait_and_call, borrowed, "refused", id="refuse-meets-wait"),
+    pytest.param(peer.trust_and_call, borrowed, "refused", id="refuse-meets-trust"),
+    pytest.param(borrowed, peer.wait_and_call, "waits", id="wait-meets-refuse"),
+    pytest.param(peer.wait_and_call, peer.wait_and_call, "waits", id="wait-meets-wait"),
+    pytest.param(peer.wait_to_read, peer.wait_and_call, "waits", id="wait-meets-a-reader"),
+    pytest.param(peer.wait_and_call, peer.wait_to_read, "waits", id="a-reader-meets-wait"),
+    pytest.param(peer.wait_to_read, peer.wait_to_read, "enters", id="readers"),
+    pytest.param(peer.trust_and_call, peer.wait_and_call, "waits", id="wait-meets-trust"),
+    pytest.param(peer.wait_and_call, peer.trust_and_call, "waits", id="trust-meets-wait"),
+    pytest.param(borrowed, peer.trust_and_call, "waits", id="trust-meets-refuse"),
+    pytest.param(peer.trust_and_call, peer.trust_and_call, "enters", id="trust-meets-trust"),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "outcome"), MEETINGS)
+def test_two_threads_and_one_array(first: Any, second: Any, outcome: str) -> None:
+    values = np.arange(6.0)
+    holder = Holder(first, values)
+    assert holder.entered.wait(20)
+    late = Holder(second, values[2:])
+    if outcome == "refused":
+        late.thread.join(20)
+        assert isinstance(late.refusal, BufferError)
+        assert late.refusal.rule == "view-in-use"  # type: ignore[attr-defined]
+        holder.end()
+        return
+    assert late.entered.wait(20 if outcome == "enters" else 0.05) == (outcome == "enters")
+    # An array beside it is nobody's.
+    peer.wait_and_call(np.ones(2), lambda: None)
+    holder.end()
+    assert late.entered.wait(20)
+    late.end()
+    assert (holder.refusal, late.refusal) == (None, None)
+
+
+@pytest.mark.parametrize("call", [peer.wait_and_call, peer.trust_and_call])
+def test_a_thread_does_not_wait_for_itself(call: Any) -> None:
+    values = np.ones(3)
+    with pytest.raises(BufferError, match="view-in-use"):
+        call(values, lambda: call(values, lambda: None))
+    call(values, lambda: None)
+
+
+@pytest.mark.parametrize("count", [2, 3, 7])
+def test_threads_that_wait_for_each_other_in_a_circle(count: int) -> None:
+    """Each has one array and wants the next: exactly one is refused, and then the others go on."""
+    arrays = [np.ones(3) for _ in range(count)]
+    ready, refused, done = threading.Barrier(count), list[str](), list[int]()
+
+    def work(at: int) -> None:
+        def inside() -> None:
+            ready.wait(20)
+            peer.wait_and_call(arrays[(at + 1) % count], lambda: done.append(at))
+
+        try:
+            peer.wait_and_call(arrays[at], inside)
+        except BufferError as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=work, args=(at,)) for at in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+    assert (len(refused), len(done)) == (1, count - 1)
+    assert "waits for this thread" in refused[0]
+
+
+def test_many_threads_take_turns() -> None:
+    """Of a counter that is read, and written later, no turn is lost; nobody is refused."""
+    arrays = [np.zeros(4), np.zeros(4)]
+
+    def turn(array: np.ndarray[Any, Any], part: np.ndarray[Any, Any]) -> None:
+        def add() -> None:
+            before = array[1]
+            time.sleep(0)
+            array[1] = before + 1
+
+        peer.wait_and_call(part, add)
+
+    def work() -> None:
+        for at in range(200):
+            array = arrays[at % 2]
+            turn(array, array[:2] if at % 3 else array[1:])
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [array[1] for array in arrays] == [400, 400]
+
+
+def test_a_wait_ends_by_a_signal() -> None:
+    code = """
+import _thread, threading, time
+import numpy as np
+import cai_example_peer as peer
+
+values, entered, go = np.ones(3), threading.Event(), threading.Event()
+
+def hold():
+    entered.set()
+    go.wait(20)
+
+holder = threading.Thread(target=lambda: peer.wait_and_call(values, hold))
+holder.start()
+entered.wait(20)
+threading.Timer(0.1, _thread.interrupt_main).start()
+try:
+    peer.wait_and_call(values, lambda: None)
+except KeyboardInterrupt:
+    print("interrupted")
+go.set()
+holder.join()
+peer.wait_and_call(values, lambda: print("free"))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.returncode) == ("interrupted\nfree\n", 0), done.stderr
+
+
+def test_a_forked_child_does_not_wait_for_its_parent() -> None:
+    """No thread of the child ends what a thread of the parent has begun."""
+    code = """
+import os, threading
+import numpy as np
+import cai_example_peer as peer
+
+values, entered, go = np.ones(3), threading.Event(), threading.Event()
+
+def hold():
+    entered.set()
+    go.wait(20)
+
+holder = threading.Thread(target=lambda: peer.wait_and_call(values, hold))
+holder.start()
+entered.wait(20)
+child = os.fork()
+if not child:
+    try:
+        peer.wait_and_call(values, lambda: None)
+    except BufferError as error:
+        os._exit(7 if error.rule == "view-in-use" else 1)
+    os._exit(2)
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+go.set()
+holder.join()
+print(code)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.returncode) == ("7\n", 0), done.stderr
+
+
+def test_a_capsule_is_not_waited_for() -> None:
+    """It was ordered as it was made, and there is no second one."""
+    values = np.ones(3)
+    holder = Holder(peer.wait_and_call, values)
+    assert holder.entered.wait(20)
+    capsule = values.__dlpack__()
+    with pytest.raises(BufferError, match="view-in-use"):
+        peer.wait_to_read(capsule, lambda: None)
+    holder.end()
+    peer.wait_to_read(capsule, lambda: None)
+
+
+class Moving:
+    """An array whose producer moves to another stream, and to other memory, as the test has it."""
+
+    def __init__(self, *faces: dict[str, Any]) -> None:
+        self.faces, self.asked = list(faces), 0
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        face = self.faces[min(self.asked, len(self.faces) - 1)]
+        self.asked += 1
+        return face
+
+
+def test_an_array_is_imported_after_the_wait(machine: Machine) -> None:
+    """What the other thread has ordered is before what the producer says afterwards."""
+    pointer, first, second = machine.device_memory(32), machine.stream(), machine.stream()
+
+    def face(stream: int, at: int = pointer) -> dict[str, Any]:
+        return interface(shape=(4,), typestr="<f8", data=(at, False), stream=stream)
+
+    holder = Holder(peer.wait_and_call, cai(shape=(4,), typestr="<f8", data=(pointer, False)))
+    assert holder.entered.wait(20)
+    late = Holder(peer.wait_and_call, Moving(face(first), face(second)))
+    assert not late.entered.wait(0.05)
+    holder.end()
+    late.end()
+    assert (late.refusal, late.result.stream) == (None, second)
+    # To other memory: that is borrowed, and the old is free.
+    other = machine.device_memory(32)
+    holder = Holder(peer.wait_and_call, cai(shape=(4,), typestr="<f8", data=(pointer, False)))
+    assert holder.entered.wait(20)
+    late = Holder(peer.wait_and_call, Moving(face(first), face(second, other)))
+    assert not late.entered.wait(0.05)
+    holder.end()
+    assert late.entered.wait(20)
+    peer.borrow_and_call(cai(shape=(4,), typestr="<f8", data=(pointer, False)), lambda: None)
+    with pytest.raises(BufferError, match="view-in-use"):
+        peer.borrow_and_call(cai(shape=(4,), typestr="<f8", data=(other, False)), lambda: None)
+    late.end()
+    assert (late.refusal, late.result.ptr) == (None, other)
+
+
+def test_threads_that_trust_the_one_stream_of_a_module(machine: Machine) -> None:
+    """None is refused, and each copy is whole: the stream has one after the other."""
+    pointer, count = machine.device_memory(16), 4
+    shared = cai(shape=(4,), data=(pointer, False), stream=machine.stream())
+    sources = [numba.cuda.to_device(np.full(4, at, np.float32)) for at in range(count)]
+    refused = list[BaseException]()
+
+    def work(at: int) -> None:
+        try:
+            for _ in range(50):
+                cai_example.copy_into(sources[at], shared)
+        except BaseException as error:  # noqa: BLE001, what the test looks at
+            refused.append(error)
+
+    threads = [threading.Thread(target=work, args=(at,)) for at in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert refused == []
+    written = contents(cai_example.copy_into(sources[0], shared), machine)
+    assert written.tolist() == [0.0] * 4
+    # The two arguments of one call exclude each other as before.
+    with pytest.raises(BufferError, match="view-in-use"):
+        cai_example.copy_into(shared, shared)

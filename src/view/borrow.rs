@@ -6,6 +6,9 @@
 //! it lives, and an exclusive borrow that meets another one is refused: `add(a, b, out=a)`, the same array in
 //! another thread, a callback that comes back with it. As with `&` and `&mut`, many may share.
 //!
+//! **Other threads.** A borrow that meets one of another thread is refused, or waits for that one's end, or stands beside it:
+//! as the newcomer's [`Meeting`] has it. One that meets a borrow of its own thread is refused: it would wait for itself.
+//!
 //! **What counts as meeting**: bytes of one element inside bytes of another. Two arrays that only
 //! interleave, such as two columns of a matrix, do not meet if their strides show it (a common
 //! divisor of all strides keeps their elements apart).
@@ -98,6 +101,29 @@ impl Drop for MemoryBorrow<'_> {
 /// Marks the size of a borrow that is no argument's. No element is so large.
 const BY_HAND: u32 = 1 << 31;
 
+/// What becomes of a borrow that meets one of another thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Meeting {
+    /// It is refused.
+    Refused,
+    /// It waits for the end of that one.
+    Waits,
+    /// It stands beside that one, if that one is such, too; else it waits.
+    Trusts,
+}
+
+/// The number of a thread; a later thread may have that of one that has ended.
+type Thread = usize;
+
+/// Returns the number of this thread.
+#[inline(always)]
+fn here() -> Thread {
+    thread_local! {
+        static HERE: u8 = const { 0 };
+    }
+    HERE.with(|here| ptr::from_ref(here).addr())
+}
+
 /// One borrow: its bytes, and the grid that its elements lie on. While it is in the ledger its neighbours
 /// point to it.
 #[derive(Debug)]
@@ -112,6 +138,11 @@ pub(crate) struct Borrow {
     /// With [`BY_HAND`] for a [`MemoryBorrow`].
     itemsize: u32,
     exclusive: bool,
+    meeting: Meeting,
+    /// The process by which it was made: no thread of a parent's ends a borrow in a forked child.
+    process: u32,
+    /// The thread by which it was made.
+    thread: Thread,
     previous: *mut Self,
     next: *mut Self,
 }
@@ -147,6 +178,8 @@ struct Ledger {
 
 struct List {
     first: *mut Borrow,
+    /// Those that wait for the end of others, and are not borrows yet.
+    waiting: *mut Borrow,
     /// The number of exclusive ones: without any, a shared one meets none.
     exclusive: usize,
 }
@@ -159,6 +192,7 @@ static LEDGER: Ledger = Ledger {
     taken: AtomicBool::new(false),
     list: UnsafeCell::new(List {
         first: ptr::null_mut(),
+        waiting: ptr::null_mut(),
         exclusive: 0,
     }),
 };
@@ -199,6 +233,7 @@ pub(crate) fn watch_forks() {
     if WATCHED.load(Ordering::Relaxed) || WATCHED.swap(true, Ordering::Relaxed) {
         return;
     }
+    fork::watch();
     extern "C" fn take() {
         LEDGER.take();
     }
@@ -219,13 +254,31 @@ impl Borrow {
         grid: 0,
         itemsize: 0,
         exclusive: false,
+        meeting: Meeting::Refused,
+        process: 0,
+        thread: 0,
         previous: ptr::null_mut(),
         next: ptr::null_mut(),
     };
 
-    /// Makes the borrow of an array, which is in no ledger yet.
+    /// Makes the borrow of an array by this thread, which is in no ledger yet.
     #[inline(always)]
     pub(crate) fn of(descriptor: &Descriptor, exclusive: bool) -> Self {
+        Self {
+            process: fork::generation(),
+            thread: here(),
+            ..Self::of_memory(descriptor, exclusive)
+        }
+    }
+
+    /// Returns the borrow with another choice for meetings.
+    #[inline(always)]
+    pub(crate) fn meeting(self, meeting: Meeting) -> Self {
+        Self { meeting, ..self }
+    }
+
+    #[inline(always)]
+    fn of_memory(descriptor: &Descriptor, exclusive: bool) -> Self {
         let dtype = descriptor.dtype();
         let Some(itemsize) = dtype.itemsize().filter(|_| !dtype.is_sub_byte()) else {
             return Self::spread(descriptor, exclusive);
@@ -310,7 +363,27 @@ impl Borrow {
 
     /// Whether the two may not be at once.
     fn excludes(&self, other: &Self) -> bool {
-        (self.exclusive || other.exclusive) && self.meets(other)
+        (self.exclusive || other.exclusive) && !self.trusts(other) && self.meets(other)
+    }
+
+    /// Whether the order of streams is all that keeps the two apart.
+    fn trusts(&self, other: &Self) -> bool {
+        let (one, two) = (self.meeting, other.meeting);
+        (one, two) == (Meeting::Trusts, Meeting::Trusts) && self.thread != other.thread
+    }
+
+    /// Whether the two are of the same elements.
+    pub(crate) fn is_of_memory_of(&self, other: &Self) -> bool {
+        let of = |borrow: &Self| {
+            (
+                borrow.start,
+                borrow.end,
+                borrow.data,
+                borrow.grid,
+                borrow.item(),
+            )
+        };
+        of(self) == of(other)
     }
 
     /// Whether a byte may belong to both.
@@ -353,6 +426,45 @@ impl Borrow {
         Err(in_use(&unsafe { this.replace(Self::NONE) }))
     }
 
+    /// Puts the borrow into the ledger as soon as those are gone that it meets, if it may wait for them. `pause` is called
+    /// between two looks, with the lock open.
+    ///
+    /// # Errors
+    /// `view-in-use` if one of those does not end before this one: of this thread, of one that waits for this thread, or of a
+    /// thread that a fork has left behind; what `pause` returns. It becomes [`NONE`](Self::NONE).
+    ///
+    /// # Safety
+    /// As [`Borrow::begin`].
+    #[cold]
+    pub(crate) unsafe fn begin_late<E: From<Violation>>(
+        this: NonNull<Self>,
+        mut pause: impl FnMut() -> Result<(), E>,
+    ) -> Result<(), E> {
+        // SAFETY: initialised, in no list, and in its place until `Queued` or `end` takes it out of one.
+        LEDGER.with(|list| unsafe { list.queue(this) });
+        let queued = Queued(this);
+        let refused = loop {
+            // SAFETY: queued above.
+            match LEDGER.with(|list| unsafe { list.look_again(this) }) {
+                Look::Later => {}
+                found => {
+                    std::mem::forget(queued);
+                    if let Look::Begun = found {
+                        return Ok(());
+                    }
+                    break None;
+                }
+            }
+            if let Err(error) = pause() {
+                drop(queued);
+                break Some(error);
+            }
+        };
+        // SAFETY: ours: it is in no list.
+        let borrow = unsafe { this.replace(Self::NONE) };
+        Err(refused.unwrap_or_else(|| waits_for_itself(&borrow).into()))
+    }
+
     /// Takes the borrow out of the ledger, if it is there.
     ///
     /// # Safety
@@ -364,6 +476,16 @@ impl Borrow {
             // SAFETY: in the list, as it is one of elements.
             LEDGER.with(|list| unsafe { list.remove(this) });
         }
+    }
+}
+
+/// A borrow in the queue, which it leaves on drop.
+struct Queued(NonNull<Borrow>);
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        // SAFETY: in the queue: one that has left it is forgotten.
+        LEDGER.with(|list| unsafe { list.leave_queue(self.0) });
     }
 }
 
@@ -388,6 +510,98 @@ impl List {
         }
         self.first = this.as_ptr();
         true
+    }
+
+    /// Puts a borrow among those that wait.
+    ///
+    /// # Safety
+    /// As [`List::insert`]; it stands where it is until it has left the queue and the list.
+    unsafe fn queue(&mut self, this: NonNull<Borrow>) {
+        // SAFETY: initialised, and ours: it is in no list.
+        unsafe { (*this.as_ptr()).next = self.waiting };
+        self.waiting = this.as_ptr();
+    }
+
+    /// Takes a borrow out of the queue.
+    ///
+    /// # Safety
+    /// `this` is in the queue.
+    unsafe fn leave_queue(&mut self, this: NonNull<Borrow>) {
+        let mut at = &raw mut self.waiting;
+        loop {
+            // SAFETY: the head of the queue, or the field of a borrow in it, which is alive.
+            let here = unsafe { *at };
+            if here == this.as_ptr() {
+                break;
+            }
+            // SAFETY: `this` is further on in the queue, so that `here` is one before it.
+            at = unsafe { &raw mut (*here).next };
+        }
+        // SAFETY: in the queue, so that it is alive.
+        let next = unsafe { (*this.as_ptr()).next };
+        // SAFETY: the head of the queue, or the field of a borrow in it, which is alive.
+        unsafe { *at = next };
+        // SAFETY: alive, and out of the queue: ours.
+        unsafe { (*this.as_ptr()).next = ptr::null_mut() };
+    }
+
+    /// Begins a borrow that waits, if nothing excludes it any more.
+    ///
+    /// # Safety
+    /// `this` is in the queue. If the borrow has begun, it is in the list afterwards; if it would wait for ever, in neither.
+    unsafe fn look_again(&mut self, this: NonNull<Borrow>) -> Look {
+        // SAFETY: in the queue, so that it is alive; nobody changes it, as the lock is held.
+        let borrow = unsafe { this.as_ref() };
+        if self.has_rival(borrow) {
+            if self.ends_before(borrow) {
+                return Look::Later;
+            }
+            // At once, so that of a circle of those who wait one is refused.
+            // SAFETY: in the queue.
+            unsafe { self.leave_queue(this) };
+            return Look::Forever;
+        }
+        // SAFETY: in the queue.
+        unsafe { self.leave_queue(this) };
+        // SAFETY: initialised, in no list, and in its place until it is removed.
+        let has_begun = unsafe { self.insert(this) };
+        debug_assert!(has_begun, "it has no rival");
+        Look::Begun
+    }
+
+    /// Whether all that exclude `borrow` end without its own thread: none is of that thread, or of one that waits, itself or
+    /// through others, for a borrow of it.
+    fn ends_before(&self, borrow: &Borrow) -> bool {
+        // Threads of which a borrow must end before this one can begin.
+        let (mut threads, mut count, mut at) = ([0; 64], 0, 0);
+        let mut ends = self.add_rivals(borrow, &mut threads, &mut count);
+        while ends && at < count {
+            let thread = threads[at];
+            at += 1;
+            self.each(self.waiting, |waits| {
+                if waits.thread == thread {
+                    ends &= self.add_rivals(waits, &mut threads, &mut count);
+                }
+            });
+            ends &= !threads[..count].contains(&borrow.thread);
+        }
+        ends && !threads[..count].contains(&borrow.thread)
+    }
+
+    /// Adds the threads of those that exclude `borrow`; returns whether they all are of this process and there is room.
+    fn add_rivals(&self, borrow: &Borrow, threads: &mut [Thread], count: &mut usize) -> bool {
+        let mut all = true;
+        self.each(self.first, |other| {
+            if borrow.excludes(other) && !threads[..*count].contains(&other.thread) {
+                all &= other.process == fork::generation();
+                match threads.get_mut(*count) {
+                    Some(place) => *place = other.thread,
+                    None => return all = false,
+                }
+                *count += 1;
+            }
+        });
+        all
     }
 
     /// # Safety
@@ -432,6 +646,34 @@ impl List {
         }
         false
     }
+
+    /// Passes each borrow from `at` on, the head of the list or of the queue.
+    fn each(&self, mut at: *mut Borrow, mut see: impl FnMut(&Borrow)) {
+        while let Some(other) = NonNull::new(at) {
+            // SAFETY: in the list or in the queue, so that it is alive.
+            let other = unsafe { other.as_ref() };
+            see(other);
+            at = other.next;
+        }
+    }
+}
+
+/// What a borrow that waits has found.
+enum Look {
+    /// Nothing that excludes it: it has begun.
+    Begun,
+    /// One that will end.
+    Later,
+    /// One that would end after it.
+    Forever,
+}
+
+#[cold]
+fn waits_for_itself(borrow: &Borrow) -> Violation {
+    in_use(borrow).with_hint(
+        "it is in use by this thread, by one that waits for this thread, or by one that a fork has left behind: \
+         a wait would not end",
+    )
 }
 
 #[cold]

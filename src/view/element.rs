@@ -139,7 +139,7 @@ impl From<Bool> for bool {
     }
 }
 
-macro_rules! elements {
+macro_rules! element_types {
     ($($(#[$attribute:meta])* $element:ty => $dtype:ident;)*) => {
         $(
             $(#[$attribute])*
@@ -156,7 +156,7 @@ macro_rules! elements {
     };
 }
 
-elements! {
+element_types! {
     Bool => BOOL;
     i8 => I8;
     i16 => I16;

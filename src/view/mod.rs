@@ -48,6 +48,7 @@ mod consume;
 mod copy;
 mod detach;
 mod element;
+mod elements;
 mod export;
 mod fields;
 mod host;
@@ -85,6 +86,7 @@ pub(crate) use consume::Consumer;
 pub(crate) use consume::Dropped;
 pub use consume::{ConsumeGuard, ReturnEdge};
 pub use element::{Bool, Element};
+pub use elements::{Elements, Lent, LentMut};
 pub use live::{IntoLiveStream, LiveStream};
 pub use owner::Owner;
 pub use present::PresentAs;
@@ -93,10 +95,12 @@ pub use tensor::DlpackTensor;
 pub use typed::{View, ViewMut};
 
 pub(crate) use block::{Abi, Heap, Memory, build, build_in_capsule, header};
-pub(crate) use borrow::{Borrow, watch_forks};
+pub(crate) use borrow::{Borrow, Meeting, watch_forks};
 pub(crate) use copy::{TO_THE_CPU, Transfer};
 use detach::defaults_now;
 pub(crate) use detach::{detach, end_own, set_detach, set_end_own, with_driver};
+#[cfg(feature = "pyo3")]
+pub(crate) use elements::{check_elements, one_of};
 #[cfg(feature = "pyo3")]
 pub(crate) use export::{refuse_packed, refuse_padded};
 pub use import::Tensor;

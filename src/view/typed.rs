@@ -18,7 +18,8 @@ use std::marker::PhantomData;
 use self::array::{Array, ArrayMut};
 use super::borrow::check_lent;
 use super::element::check_size;
-use super::{CaiView, Element, Kept, prove_memory};
+use super::elements::check_elements;
+use super::{CaiView, Element, Elements, Kept, Lent, LentMut, prove_memory};
 use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Access, Device};
@@ -47,6 +48,7 @@ mod part;
 /// ```
 pub struct View<'a, T> {
     array: Array<'a>,
+    name: Name,
     elements: PhantomData<&'a [T]>,
 }
 
@@ -54,6 +56,7 @@ impl<T> Clone for View<'_, T> {
     fn clone(&self) -> Self {
         Self {
             array: self.array.clone(),
+            name: self.name,
             elements: PhantomData,
         }
     }
@@ -72,7 +75,25 @@ impl<T> Clone for View<'_, T> {
 /// ```
 pub struct ViewMut<'a, T> {
     array: ArrayMut<'a>,
+    name: Name,
     elements: PhantomData<&'a mut [T]>,
+}
+
+/// The argument that a view is of, if its refusals name it.
+#[derive(Clone, Copy)]
+struct Name(Option<&'static str>);
+
+impl Name {
+    const NONE: Self = Self(None);
+
+    /// Names the argument in the refusal of an array as such.
+    #[cold]
+    fn of(self, refused: Violation) -> Violation {
+        match (self.0, refused.field()) {
+            (Some(name), Field::Object) => refused.in_field(Field::Argument(name)),
+            _ => refused,
+        }
+    }
 }
 
 impl<T> fmt::Debug for View<'_, T> {
@@ -95,10 +116,7 @@ impl CaiView {
     /// (`python::InOut`) writes to its memory; and if the memory is CUDA's and
     /// there is a driver, by one query: `pointer-unknown`, `pointer-device`, `out-of-bounds`.
     pub fn typed<T: Element>(&self) -> Result<View<'_, T>, Error> {
-        check_element(self.descriptor(), T::DTYPE)?;
-        check_lent(self.descriptor(), false)?;
-        prove_memory(self.descriptor())?;
-        Ok(View::new(self))
+        self.typed_as::<T>()
     }
 
     /// Returns this array as elements of type `T` that may be written; [`ViewMut`] has an example.
@@ -108,11 +126,46 @@ impl CaiView {
     /// `overlap` if two indices may mean one element (a broadcast axis, strides that interleave). `view-in-use` while any
     /// argument (`python::In`, `python::InOut`) uses its memory.
     pub fn typed_mut<T: Element>(&mut self) -> Result<ViewMut<'_, T>, Error> {
-        check_element(self.descriptor(), T::DTYPE)?;
+        self.typed_as_mut::<T>()
+    }
+
+    /// Returns this array as one of several element types: as an enum of [`elements!`](crate::elements), which has an
+    /// example.
+    ///
+    /// # Errors
+    /// As [`CaiView::typed`].
+    pub fn typed_as<E: Elements>(&self) -> Result<E::View<'_>, Error> {
+        check_elements(self.descriptor(), E::DTYPES)?;
+        check_lent(self.descriptor(), false)?;
+        prove_memory(self.descriptor())?;
+        Ok(E::view(Lent::new(self)))
+    }
+
+    /// Returns this array as one of several element types that may be written.
+    ///
+    /// # Errors
+    /// As [`CaiView::typed_mut`].
+    ///
+    /// ```
+    #[doc = floats!()]
+    /// cai_dlpack::elements! {
+    ///     enum Number {
+    ///         F32(f32),
+    ///         I32(i32),
+    ///     }
+    /// }
+    ///
+    /// let mut view = floats();
+    /// let Number::F32(a) = view.typed_as_mut::<Number>()? else { unreachable!() };
+    /// assert_eq!(a.len(), 6);
+    /// # Ok::<(), cai_dlpack::Error>(())
+    /// ```
+    pub fn typed_as_mut<E: Elements>(&mut self) -> Result<E::ViewMut<'_>, Error> {
+        check_elements(self.descriptor(), E::DTYPES)?;
         check_writable(self.descriptor())?;
         check_lent(self.descriptor(), true)?;
         prove_memory(self.descriptor())?;
-        Ok(ViewMut::new(self))
+        Ok(E::view_mut(LentMut::new(self)))
     }
 }
 
@@ -277,12 +330,44 @@ macro_rules! demands {
             self.len() == 0
         }
 
+        /// Returns this view, whose refusals name it: the argument of the function, which the caller knows it by.
+        ///
+        /// ```
+        #[doc = floats!()]
+        /// let view = floats();
+        /// let refused = view.typed::<f32>()?.named("weights").of_shape(&[Some(3), None]).unwrap_err();
+        /// assert_eq!(refused.field().name(), "weights");
+        /// assert!(refused.to_string().starts_with("argument 'weights' = float32 of shape [2, 3]"));
+        /// # Ok::<(), cai_dlpack::Error>(())
+        /// ```
+        #[must_use]
+        pub fn named(mut self, argument: &'static str) -> Self {
+            self.name = Name(Some(argument));
+            self
+        }
+
+        fn if_met(self, demand: Result<(), Violation>) -> Result<Self, Violation> {
+            match demand {
+                Ok(()) => Ok(self),
+                Err(refused) => Err(self.name.of(refused)),
+            }
+        }
+
+        /// Returns the refusal, which names this view if it is [named](Self::named).
+        pub(crate) fn refusal(&self, refused: Error) -> Error {
+            match refused {
+                Error::Violation(refused) => self.name.of(refused).into(),
+                other => other,
+            }
+        }
+
         /// Returns this view if its elements lie one after the other with the last axis fastest.
         ///
         /// # Errors
         /// `view-contiguous`.
         pub fn c_order(self) -> Result<Self, Violation> {
-            check_c_order(self.cai().descriptor()).map(|()| self)
+            let met = check_c_order(self.cai().descriptor());
+            self.if_met(met)
         }
 
         /// Returns this view if its elements lie one after the other with the first axis fastest.
@@ -290,7 +375,8 @@ macro_rules! demands {
         /// # Errors
         /// `view-contiguous`.
         pub fn f_order(self) -> Result<Self, Violation> {
-            check_f_order(self.cai().descriptor()).map(|()| self)
+            let met = check_f_order(self.cai().descriptor());
+            self.if_met(met)
         }
 
         /// Returns this view if its elements lie one after the other in either order.
@@ -306,7 +392,8 @@ macro_rules! demands {
         /// # Ok::<(), cai_dlpack::Error>(())
         /// ```
         pub fn contiguous(self) -> Result<Self, Violation> {
-            check_contiguous(self.cai().descriptor()).map(|()| self)
+            let met = check_contiguous(self.cai().descriptor());
+            self.if_met(met)
         }
 
         /// Returns this view if CUDA devices can read it: device, pinned or managed memory.
@@ -314,7 +401,8 @@ macro_rules! demands {
         /// # Errors
         /// `view-device`.
         pub fn cuda(self) -> Result<Self, Violation> {
-            check_cuda(self.cai().descriptor()).map(|()| self)
+            let met = check_cuda(self.cai().descriptor());
+            self.if_met(met)
         }
 
         /// Returns this view if the host can read it: memory of the CPU, pinned or managed.
@@ -322,7 +410,8 @@ macro_rules! demands {
         /// # Errors
         /// `view-device`.
         pub fn host(self) -> Result<Self, Violation> {
-            check_host(self.cai().descriptor()).map(|()| self)
+            let met = check_host(self.cai().descriptor());
+            self.if_met(met)
         }
 
         /// Returns this view if it is on this very device.
@@ -336,7 +425,8 @@ macro_rules! demands {
         /// # Ok::<(), cai_dlpack::Error>(())
         /// ```
         pub fn on_device(self, device: Device) -> Result<Self, Violation> {
-            check_device(self.cai().descriptor(), device).map(|()| self)
+            let met = check_device(self.cai().descriptor(), device);
+            self.if_met(met)
         }
 
         /// Returns this view if it has these extents; `None` stands for any.
@@ -344,7 +434,8 @@ macro_rules! demands {
         /// # Errors
         /// `view-shape`.
         pub fn of_shape(self, pattern: &[Option<usize>]) -> Result<Self, Violation> {
-            check_shape(self.cai().descriptor(), pattern).map(|()| self)
+            let met = check_shape(self.cai().descriptor(), pattern);
+            self.if_met(met)
         }
     };
 }
@@ -355,6 +446,7 @@ impl<'a, T: Element> View<'a, T> {
         const { check_size::<T>() };
         Self {
             array: Array::Whole(cai),
+            name: Name::NONE,
             elements: PhantomData,
         }
     }
@@ -378,6 +470,7 @@ impl<'a, T: Element> ViewMut<'a, T> {
         const { check_size::<T>() };
         Self {
             array: ArrayMut::Whole(cai),
+            name: Name::NONE,
             elements: PhantomData,
         }
     }
@@ -397,7 +490,10 @@ impl<'a, T: Element> ViewMut<'a, T> {
     /// Returns a shared view, for as long as this one is not used.
     #[must_use]
     pub fn as_view(&self) -> View<'_, T> {
-        View::new(self.cai())
+        View {
+            name: self.name,
+            ..View::new(self.cai())
+        }
     }
 
     /// Returns a shorter mutable borrow of the same array.
@@ -415,6 +511,7 @@ impl<'a, T: Element> ViewMut<'a, T> {
     pub fn reborrow(&mut self) -> ViewMut<'_, T> {
         ViewMut {
             array: self.array.reborrow(),
+            name: self.name,
             elements: PhantomData,
         }
     }

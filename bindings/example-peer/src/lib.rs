@@ -2,10 +2,20 @@
 //! what the tests need to look at arguments from Rust.
 
 use cai_dlpack::protocol::device::Device;
-use cai_dlpack::python::{In, InOut};
-use cai_dlpack::view::Bool;
+use cai_dlpack::python::{In, InOut, TrustStreams, Wait};
+use cai_dlpack::view::{Bool, Element, View, ViewMut};
 use cai_dlpack::{CaiView, Error};
 use pyo3::prelude::*;
+
+cai_dlpack::elements! {
+    /// The types that this module adds up.
+    enum Number {
+        F32(f32),
+        F64(f64),
+        I32(i32),
+        Bool(Bool),
+    }
+}
 
 /// Any array, as this module's own view of it.
 #[pyfunction]
@@ -83,7 +93,7 @@ fn write_a_clone(a: In<f64, 1>) -> Result<usize, Error> {
 /// Makes one demand of a matrix.
 #[pyfunction]
 fn demand(a: In<f32, 2>, what: &str) -> PyResult<usize> {
-    let view = a.view();
+    let view = a.view().named("a");
     let view = match what {
         "C" => view.c_order(),
         "F" => view.f_order(),
@@ -95,6 +105,67 @@ fn demand(a: In<f32, 2>, what: &str) -> PyResult<usize> {
         _ => Ok(view),
     }?;
     Ok(view.len())
+}
+
+/// Extents and strides of an array of any number of axes.
+#[pyfunction]
+fn layout(a: In<f64>) -> (Vec<usize>, Vec<isize>) {
+    (a.shape().to_vec(), a.elem_strides().to_vec())
+}
+
+/// The sum of an array of one of four types, and the type's name.
+#[pyfunction]
+fn total(a: In<Number>) -> PyResult<(&'static str, f64)> {
+    fn sum<T: Element + Into<f64>>(a: &View<'_, T>) -> PyResult<f64> {
+        Ok(a.copy_to_vec()?.into_iter().map(Into::into).sum())
+    }
+    Ok(match a.view() {
+        Number::F32(a) => ("float32", sum(&a)?),
+        Number::F64(a) => ("float64", sum(&a)?),
+        Number::I32(a) => ("int32", sum(&a)?),
+        Number::Bool(a) => {
+            let all = a.copy_to_vec()?;
+            (
+                "bool",
+                all.into_iter().filter(|each| each.get()).count() as f64,
+            )
+        }
+    })
+}
+
+/// Sets every element of a vector of one of four types to zero, on the host.
+#[pyfunction]
+fn clear(mut out: InOut<Number, 1>) -> PyResult<()> {
+    fn clear<T: Element>(mut out: ViewMut<'_, T>) -> PyResult<()> {
+        // SAFETY: the caller of this function promises it: the tests, which run on one thread.
+        unsafe { out.host_slice_mut() }?.fill(T::zeroed());
+        Ok(())
+    }
+    match out.view_mut() {
+        Number::F32(out) => clear(out),
+        Number::F64(out) => clear(out),
+        Number::I32(out) => clear(out),
+        Number::Bool(out) => clear(out),
+    }
+}
+
+/// Calls back while an argument is borrowed for writing, for which it has waited; returns that.
+#[pyfunction]
+fn wait_and_call(out: InOut<f64, 1, Wait>, callback: &Bound<'_, PyAny>) -> PyResult<CaiView> {
+    callback.call0()?;
+    Ok(out.into_cai())
+}
+
+/// Calls back while an argument is borrowed for reading, for which it has waited.
+#[pyfunction]
+fn wait_to_read(_a: In<f64, 1, Wait>, callback: &Bound<'_, PyAny>) -> PyResult<()> {
+    callback.call0().map(drop)
+}
+
+/// Calls back while an argument is borrowed for writing, beside others of such.
+#[pyfunction]
+fn trust_and_call(_out: InOut<f64, 1, TrustStreams>, callback: &Bound<'_, PyAny>) -> PyResult<()> {
+    callback.call0().map(drop)
 }
 
 /// A second extension.
@@ -112,5 +183,11 @@ fn cai_example_peer(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(lend_beside, module)?)?;
     module.add_function(wrap_pyfunction!(write_a_clone, module)?)?;
     module.add_function(wrap_pyfunction!(demand, module)?)?;
+    module.add_function(wrap_pyfunction!(layout, module)?)?;
+    module.add_function(wrap_pyfunction!(total, module)?)?;
+    module.add_function(wrap_pyfunction!(clear, module)?)?;
+    module.add_function(wrap_pyfunction!(wait_and_call, module)?)?;
+    module.add_function(wrap_pyfunction!(wait_to_read, module)?)?;
+    module.add_function(wrap_pyfunction!(trust_and_call, module)?)?;
     Ok(())
 }

@@ -4,7 +4,7 @@ mod device;
 mod kernel;
 
 use cai_dlpack::protocol::device::Device;
-use cai_dlpack::python::{In, InOut};
+use cai_dlpack::python::{In, InOut, TrustStreams};
 use cai_dlpack::{CaiView, Error};
 use cudarc::driver::CudaSlice;
 use pyo3::prelude::*;
@@ -14,8 +14,13 @@ use device::stream_of;
 /// Both arrays as the rows of a new one: two copies on the GPU, and no wait.
 #[pyfunction]
 fn stack(py: Python<'_>, a: In<f32, 1>, b: In<f32, 1>) -> Result<CaiView, Error> {
-    let a_there = a.view().c_order()?.cuda()?;
-    let b_there = b.view().of_shape(&[Some(a.len())])?.c_order()?.cuda()?;
+    let a_there = a.view().named("a").c_order()?.cuda()?;
+    let b_there = b
+        .view()
+        .named("b")
+        .of_shape(&[Some(a.len())])?
+        .c_order()?
+        .cuda()?;
     if a.is_empty() {
         return Ok(CaiView::empty::<f32>(a.device(), [2, 0])?);
     }
@@ -37,8 +42,13 @@ fn stack(py: Python<'_>, a: In<f32, 1>, b: In<f32, 1>) -> Result<CaiView, Error>
 #[pyfunction]
 fn add(py: Python<'_>, a: In<f32, 2>, b: In<f32, 2>) -> Result<CaiView, Error> {
     let [m, k] = a.shape();
-    let a_there = a.view().c_order()?.cuda()?;
-    let b_there = b.view().of_shape(&[Some(m), Some(k)])?.c_order()?.cuda()?;
+    let a_there = a.view().named("a").c_order()?.cuda()?;
+    let b_there = b
+        .view()
+        .named("b")
+        .of_shape(&[Some(m), Some(k)])?
+        .c_order()?
+        .cuda()?;
     if a.is_empty() {
         return Ok(CaiView::empty::<f32>(a.device(), [m, k])?);
     }
@@ -60,21 +70,30 @@ fn add(py: Python<'_>, a: In<f32, 2>, b: In<f32, 2>) -> Result<CaiView, Error> {
 fn zero(py: Python<'_>, mut out: InOut<f32, 1>) -> Result<(), Error> {
     let stream = stream_of(out.device())?;
     py.detach(|| {
-        let mut there = out.view_mut().c_order()?.on(&stream)?;
+        let mut there = out.view_mut().named("out").c_order()?.on(&stream)?;
         stream.memset_zeros(&mut there.as_slice()?)?;
         there.finish()?;
         Ok(())
     })
 }
 
-/// Copies `a` into `out`, and hands `out` back: two arguments that must not share memory.
+/// Copies `a` into `out`, and hands `out` back: two arguments that must not share memory. Threads that use one array are
+/// kept apart by the one stream that this module has for its device.
 #[pyfunction]
-fn copy_into(py: Python<'_>, a: In<f32, 1>, mut out: InOut<f32, 1>) -> Result<CaiView, Error> {
-    let from = a.view().of_shape(&[Some(out.len())])?.c_order()?;
+fn copy_into(
+    py: Python<'_>,
+    a: In<f32, 1, TrustStreams>,
+    mut out: InOut<f32, 1, TrustStreams>,
+) -> Result<CaiView, Error> {
+    let from = a
+        .view()
+        .named("a")
+        .of_shape(&[Some(out.len())])?
+        .c_order()?;
     let stream = stream_of(out.device())?;
     py.detach(|| {
         let mut x = from.on(&stream)?;
-        let mut y = out.view_mut().c_order()?.on(&stream)?;
+        let mut y = out.view_mut().named("out").c_order()?.on(&stream)?;
         stream.memcpy_dtod(&x.as_slice()?, &mut y.as_slice()?)?;
         Ok::<_, Error>(())
     })?;

@@ -90,13 +90,16 @@ impl<T: Element> Consume for View<'_, T> {}
 impl<T: Element> Consume for ViewMut<'_, T> {}
 
 pub(super) mod sealed {
-    use super::{Arc, CaiView, CudaStream, ReturnEdge};
+    use super::{Arc, CaiView, CudaStream, Error, ReturnEdge};
 
     pub trait Consume {
         /// The element type.
         type Element;
 
         fn array(&self) -> &CaiView;
+
+        /// Returns the refusal, which names the view if that has a name.
+        fn refusal(&self, refused: Error) -> Error;
 
         /// Notes that the guard has ended with this return edge.
         fn ended(&mut self, edge: ReturnEdge, stream: &Arc<CudaStream>);
@@ -110,6 +113,10 @@ impl<T: Element> sealed::Consume for View<'_, T> {
         self.cai()
     }
 
+    fn refusal(&self, refused: Error) -> Error {
+        self.refusal(refused)
+    }
+
     fn ended(&mut self, _edge: ReturnEdge, _stream: &Arc<CudaStream>) {}
 }
 
@@ -118,6 +125,10 @@ impl<T: Element> sealed::Consume for ViewMut<'_, T> {
 
     fn array(&self) -> &CaiView {
         self.cai()
+    }
+
+    fn refusal(&self, refused: Error) -> Error {
+        self.refusal(refused)
     }
 
     /// The data was written: sets the stream on which it is ready now.
@@ -159,7 +170,7 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
     fn new(view: V, stream: &'s Arc<CudaStream>) -> Result<Self, Error> {
         let array = view.array();
         let number = number_of(stream)?;
-        check_cuda(array.descriptor())?;
+        check_cuda(array.descriptor()).map_err(|refused| view.refusal(refused.into()))?;
         check_device(array.device(), stream)?;
         let (pointer, may_host_write) = seen_by_device(array)?;
         if number.is_default() {

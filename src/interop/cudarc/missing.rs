@@ -10,7 +10,7 @@ use cudarc::driver::{CudaStream, DevicePtr, DeviceRepr, DeviceSlice, SyncOnDrop}
 
 use super::guard::StreamGuard;
 #[cfg(feature = "pyo3")]
-use crate::python::{In, InOut};
+use crate::python::{In, InOut, WhenInUse};
 use crate::view::{Element, View, ViewMut};
 
 /// Implemented by nothing: a kernel takes an array that is on its stream.
@@ -52,9 +52,9 @@ never_an_argument! {
     ['a, T: Element] View<'a, T>;
     ['a, T: Element] ViewMut<'a, T>;
     #[cfg(feature = "pyo3")]
-    [T: Element, const N: usize] In<T, N>;
+    [T, const N: usize, W: WhenInUse] In<T, N, W>;
     #[cfg(feature = "pyo3")]
-    [T: Element, const N: usize] InOut<T, N>;
+    [T, const N: usize, W: WhenInUse] InOut<T, N, W>;
 }
 
 /// Implements the traits of a slice for a guard, under the condition that never holds.

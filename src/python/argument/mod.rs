@@ -2,13 +2,17 @@
 //!
 //! | in a signature | takes | gives |
 //! |---|---|---|
-//! | [`In<T, N>`](In) | any array of `N` axes of `T` | [`View<'_, T>`](View) |
-//! | [`InOut<T, N>`](InOut) | one that may be written, and that no other `In` or `InOut` uses | [`ViewMut<'_, T>`](ViewMut) |
+//! | [`In<T, N>`](In) | any array of `N` axes of `T` | [`View<'_, T>`](crate::view::View) |
+//! | [`InOut<T, N>`](InOut) | one that may be written, and that no other `In` or `InOut` uses | [`ViewMut<'_, T>`](crate::view::ViewMut) |
+//! | `In<T>`, `InOut<T>` | one of any number of axes | the same |
+//! | `In<E, N>` of an enum of [`elements!`](crate::elements) | one of several types | the enum, of views |
 //! | [`CaiView`] | any array | itself |
 //!
 //! Arrays are imported as by `cai_dlpack.view`, by the same routes. A returned [`CaiView`] becomes a Python object of
 //! both protocols. No set-up is needed: the first array runs it.
 
+mod in_use;
+pub(crate) mod rank;
 mod take;
 
 use std::marker::PhantomData;
@@ -16,15 +20,20 @@ use std::marker::PhantomData;
 use pyo3::prelude::*;
 
 use crate::protocol::device::Device;
+use crate::python::argument::rank::ANY;
 use crate::python::argument::take::{Argument, Wanted};
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::gil;
-use crate::view::{CaiView, Element, View, ViewMut};
+use crate::view::{CaiView, Elements, Lent, LentMut};
+
+pub use in_use::{Refuse, TrustStreams, Wait, WhenInUse};
+pub use rank::{Extents, Rank};
 
 /// An array argument of `N` axes and elements of type `T`, which the function reads.
 ///
-/// It owns a view of the caller's array, and lends it as [`View`]. The checks of layout, device and shape return the
-/// view, or an error that is a `TypeError` in Python:
+/// It owns a view of the caller's array, and lends it as [`View`](crate::view::View). The checks of layout, device and shape
+/// return the view, or an error that is a `TypeError` in Python and names the view if it is
+/// [named](crate::view::View::named):
 ///
 /// ```no_run
 /// use cai_dlpack::python::In;
@@ -32,38 +41,67 @@ use crate::view::{CaiView, Element, View, ViewMut};
 ///
 /// #[pyfunction]
 /// fn rows(a: In<f32, 2>) -> PyResult<usize> {
-///     let a = a.view().c_order()?.cuda()?.of_shape(&[None, Some(3)])?;
+///     let a = a.view().named("a").c_order()?.cuda()?.of_shape(&[None, Some(3)])?;
 ///     Ok(a.len() / 3)
 /// }
 /// ```
+///
+/// `In<f32>` takes any number of axes. `In<Float>` takes several types, those of an enum that [`elements!`](crate::elements)
+/// declares, and lends that:
+///
+/// ```no_run
+/// use cai_dlpack::python::In;
+/// use pyo3::prelude::*;
+///
+/// cai_dlpack::elements! {
+///     enum Float {
+///         F32(f32),
+///         F64(f64),
+///     }
+/// }
+///
+/// #[pyfunction]
+/// fn bytes(a: In<Float>) -> usize {
+///     let elements: usize = a.shape().iter().product();
+///     match a.view() {
+///         Float::F32(_) => 4 * elements,
+///         Float::F64(_) => 8 * elements,
+///     }
+/// }
+/// ```
+///
+/// It is taken by value: PyO3 has no `&In`.
+///
+/// `W` is what is done while another thread's call writes to the memory: [`Refuse`], unless the signature has another
+/// [`WhenInUse`].
 ///
 /// # Errors
 /// `TypeError` if the array has another type or number of axes (`view-dtype`, `view-ndim`); `BufferError` if it
 /// reaches outside its allocation, or if another argument writes to its memory (`view-in-use`).
 #[derive(Debug)]
-pub struct In<T, const N: usize> {
+pub struct In<T, const N: usize = ANY, W: WhenInUse = Refuse> {
     argument: Argument,
-    element: PhantomData<fn() -> T>,
+    signature: PhantomData<fn() -> (T, W)>,
 }
 
 /// An array argument of `N` axes and elements of type `T`, which the function writes.
 ///
-/// It owns a view of the caller's array, and lends it as [`ViewMut`].
+/// It owns a view of the caller's array, and lends it as [`ViewMut`](crate::view::ViewMut). `T`, `N` and `W` are as for [`In`].
 ///
 /// # Errors
 /// As [`In`]; `BufferError` for a read-only array (`read-only-writer`), for one of which two indices address one
 /// element (`overlap`), and for one that shares memory with another `In` or `InOut` (`view-in-use`). While it lives
-/// no [`CaiView`] of the same memory is lent; a [`View`] that was lent before is not seen.
+/// no [`CaiView`] of the same memory is lent; a [`View`](crate::view::View) that was lent before is not seen.
 #[derive(Debug)]
-pub struct InOut<T, const N: usize> {
+pub struct InOut<T, const N: usize = ANY, W: WhenInUse = Refuse> {
     argument: Argument,
-    element: PhantomData<fn() -> T>,
+    signature: PhantomData<fn() -> (T, W)>,
 }
 
 /// Implements the accessors of both kinds of argument.
 macro_rules! argument {
     ($argument:ident, exclusive: $exclusive:literal) => {
-        impl<T: Element, const N: usize> $argument<T, N> {
+        impl<T: Elements, const N: usize, W: WhenInUse> $argument<T, N, W> {
             /// Returns the array without its element type. A clone of it has no borrow of its own: it is lent
             /// ([`CaiView::typed`], [`CaiView::typed_mut`]) as far as the arguments that use the memory allow it.
             #[must_use]
@@ -79,29 +117,34 @@ macro_rules! argument {
 
             /// Returns the elements, to be read.
             #[must_use]
-            pub fn view(&self) -> View<'_, T> {
-                View::new(self.cai())
+            pub fn view(&self) -> T::View<'_> {
+                T::view(Lent::new(self.cai()))
             }
 
-            /// Returns the extents, in elements.
+            /// Returns the extents, in elements: an array of `N`, or a slice if `N` is left open.
             #[must_use]
-            pub fn shape(&self) -> [usize; N] {
-                let shape = self.cai().shape();
+            pub fn shape(&self) -> <Rank<N> as Extents>::Shape<'_>
+            where
+                Rank<N>: Extents,
+            {
                 // There are `N` (`extract`).
-                std::array::from_fn(|axis| shape[axis])
+                Rank::<N>::shape(self.cai().shape())
             }
 
-            /// Returns one stride per axis, in elements.
+            /// Returns one stride per axis, in elements: an array of `N`, or a slice if `N` is left open.
             #[must_use]
-            pub fn elem_strides(&self) -> [isize; N] {
-                let strides = self.cai().elem_strides();
-                std::array::from_fn(|axis| strides[axis])
+            pub fn elem_strides(&self) -> <Rank<N> as Extents>::Strides<'_>
+            where
+                Rank<N>: Extents,
+            {
+                Rank::<N>::strides(self.cai().elem_strides())
             }
 
             /// Returns the number of elements.
             #[must_use]
             pub fn len(&self) -> usize {
-                self.view().len()
+                // Fits: the layout's size in bytes fits `i64`, and this is a 64-bit platform's crate.
+                self.cai().descriptor().len() as usize
             }
 
             /// Whether there are no elements.
@@ -116,17 +159,19 @@ macro_rules! argument {
                 self.cai().device()
             }
 
-            const WANTED: Wanted = Wanted::of::<T, N>($exclusive);
+            const WANTED: Wanted = Wanted::of::<T, N>($exclusive, W::MEETING);
         }
 
-        impl<T: Element, const N: usize> FromPyObject<'_, '_> for $argument<T, N> {
+        impl<T: Elements, const N: usize, W: WhenInUse> FromPyObject<'_, '_>
+            for $argument<T, N, W>
+        {
             type Error = PyErr;
 
             #[inline(always)]
             fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
                 Ok(Self {
                     argument: Argument::take(&object, &Self::WANTED)?,
-                    element: PhantomData,
+                    signature: PhantomData,
                 })
             }
         }
@@ -136,11 +181,11 @@ macro_rules! argument {
 argument!(In, exclusive: false);
 argument!(InOut, exclusive: true);
 
-impl<T: Element, const N: usize> InOut<T, N> {
+impl<T: Elements, const N: usize, W: WhenInUse> InOut<T, N, W> {
     /// Returns the elements, to be written.
     #[must_use]
-    pub fn view_mut(&mut self) -> ViewMut<'_, T> {
-        ViewMut::new(self.argument.view_mut())
+    pub fn view_mut(&mut self) -> T::ViewMut<'_> {
+        T::view_mut(LentMut::new(self.argument.view_mut()))
     }
 }
 

@@ -7,6 +7,7 @@ use std::alloc::{Layout, alloc, dealloc};
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::time::Duration;
 
 use pyo3::prelude::*;
 
@@ -14,6 +15,7 @@ use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Rule, Violation};
+use crate::python::argument::rank::ANY;
 use crate::python::call::options::Options;
 use crate::python::capsule;
 use crate::python::cpython::{gil, thread_exit};
@@ -22,24 +24,33 @@ use crate::python::import::cai::AllowCaiOnly;
 use crate::python::import::traits::Traits;
 use crate::python::import::{known_types, route};
 use crate::view;
-use crate::view::{Borrow, CaiView, Element, check_element, check_writable, mismatch};
+use crate::view::{
+    Borrow, CaiView, Elements, Meeting, check_elements, check_writable, mismatch, one_of,
+};
 
-/// The array that a function takes: element type, number of axes, and whether it writes.
+/// The array that a function takes: element types, number of axes, whether it writes, and what it does while another thread
+/// uses the memory.
 #[derive(Debug)]
 pub(super) struct Wanted {
+    /// The first of `dtypes`, which is compared at once, and its alignment.
     dtype: DType,
-    ndim: usize,
     align: u32,
+    dtypes: &'static [DType],
+    ndim: usize,
     exclusive: bool,
+    meeting: Meeting,
 }
 
 impl Wanted {
-    pub(super) const fn of<T: Element, const N: usize>(exclusive: bool) -> Self {
+    pub(super) const fn of<T: Elements, const N: usize>(exclusive: bool, meeting: Meeting) -> Self {
+        let dtype = T::DTYPES[0];
         Self {
-            dtype: T::DTYPE,
+            dtype,
+            align: dtype.align(),
+            dtypes: T::DTYPES,
             ndim: N,
-            align: T::DTYPE.align(),
             exclusive,
+            meeting,
         }
     }
 
@@ -49,7 +60,7 @@ impl Wanted {
             && came.ndim() == self.ndim
             && came.data() & u64::from(self.align.wrapping_sub(1)) == 0;
         if !is_wanted {
-            return self.refuse(came);
+            self.check_all(came)?;
         }
         if self.exclusive {
             check_writable(came)?;
@@ -57,19 +68,33 @@ impl Wanted {
         Ok(())
     }
 
+    /// Like [`check`](Self::check), of any number of axes and of one of several types.
     #[cold]
-    fn refuse(&self, came: &Descriptor) -> Result<(), Violation> {
-        if came.dtype() == self.dtype && came.ndim() == self.ndim {
-            return check_element(came, self.dtype);
+    fn check_all(&self, came: &Descriptor) -> Result<(), Violation> {
+        let is_typed = self.dtypes.contains(&came.dtype());
+        if is_typed && (self.ndim == ANY || came.ndim() == self.ndim) {
+            return check_elements(came, self.dtypes);
         }
-        let rule = if came.dtype() == self.dtype {
-            Rule::ViewNdim
-        } else {
-            Rule::ViewDtype
+        let rule = match is_typed {
+            true => Rule::ViewNdim,
+            false => Rule::ViewDtype,
         };
-        let axes = if self.ndim == 1 { "axis" } else { "axes" };
-        let wanted = format_args!("{} of {} {axes} is wanted", self.dtype, self.ndim);
-        Err(mismatch(rule, came, wanted))
+        let dtypes = one_of(self.dtypes);
+        Err(match self.ndim {
+            ANY => mismatch(rule, came, format_args!("{dtypes} is wanted")),
+            1 => mismatch(rule, came, format_args!("{dtypes} of 1 axis is wanted")),
+            ndim => mismatch(
+                rule,
+                came,
+                format_args!("{dtypes} of {ndim} axes is wanted"),
+            ),
+        })
+    }
+
+    /// Makes the borrow of such an array.
+    #[inline(always)]
+    fn borrow(&self, came: &Descriptor) -> Borrow {
+        Borrow::of(came, self.exclusive).meeting(self.meeting)
     }
 }
 
@@ -105,11 +130,43 @@ impl Argument {
         // SAFETY: `import_to`, which has not failed, has written the view.
         let mut this = unsafe { memory.filled() };
         wanted.check(this.view().descriptor())?;
-        this.borrow(wanted.exclusive)?;
-        Ok(this)
+        match this.borrow(wanted) {
+            Ok(()) => Ok(this),
+            Err(_) if wanted.meeting != Meeting::Refused => this.wait(object, wanted),
+            Err(refused) => Err(refused.into()),
+        }
     }
 
-    /// Like [`Argument::take`], from a capsule: its tensor is taken when nothing can be refused any more.
+    /// Waits until the memory is free, and borrows it. Then imports the array once more, as what its producer has ordered
+    /// before the first import is not what the other thread has enqueued since.
+    #[cold]
+    fn wait(mut self, object: &Bound<'_, PyAny>, wanted: &Wanted) -> PyResult<Self> {
+        let mut borrow = wanted.borrow(self.view().descriptor());
+        loop {
+            let place = self.place();
+            // SAFETY: within the block, and not in the ledger: `borrow` has failed, or has not been called.
+            unsafe { place.write(wanted.borrow(self.view().descriptor())) };
+            let mut nap = Duration::from_micros(20);
+            // SAFETY: written above; the block is freed or reused only after `Borrow::end` has taken it out of the ledger.
+            unsafe { Borrow::begin_late(place, || pause(object.py(), &mut nap)) }?;
+            let memory = Uninit::new()?;
+            // SAFETY: memory for a view in a block that is owned here.
+            unsafe { import_to(memory.view(), object) }?;
+            // SAFETY: `import_to`, which has not failed, has written the view.
+            let mut again = unsafe { memory.filled() };
+            wanted.check(again.view().descriptor())?;
+            let anew = wanted.borrow(again.view().descriptor());
+            if anew.is_of_memory_of(&borrow) {
+                std::mem::swap(self.view_mut(), again.view_mut());
+                return Ok(self);
+            }
+            // The array is elsewhere by now.
+            (self, borrow) = (again, anew);
+        }
+    }
+
+    /// Like [`Argument::take`], from a capsule: its tensor is taken when nothing can be refused any more. There is no wait:
+    /// it was ordered when it was made, and cannot be imported once more.
     #[cold]
     fn take_from(capsule: &Bound<'_, PyAny>, wanted: &Wanted) -> PyResult<Self> {
         let offer = route::offer_of_capsule(capsule, Options::IN_BOUNDS)?;
@@ -118,7 +175,7 @@ impl Argument {
         // SAFETY: the block is owned and lives.
         let place = unsafe { place_in(memory.0) };
         // SAFETY: within the block, which is owned, and not in the ledger: nothing has been borrowed yet.
-        unsafe { place.write(Borrow::of(&offer.tensor.descriptor, wanted.exclusive)) };
+        unsafe { place.write(wanted.borrow(&offer.tensor.descriptor)) };
         // SAFETY: written above; the block is freed or reused only after `Borrow::end` has taken it out of the ledger.
         unsafe { Borrow::begin(place) }?;
         // SAFETY: aligned memory for a view in a block that is owned here; `MaybeUninit` may be uninitialised.
@@ -134,8 +191,8 @@ impl Argument {
     }
 
     #[inline(always)]
-    fn borrow(&mut self, exclusive: bool) -> Result<(), Violation> {
-        let borrow = Borrow::of(self.view().descriptor(), exclusive);
+    fn borrow(&mut self, wanted: &Wanted) -> Result<(), Violation> {
+        let borrow = wanted.borrow(self.view().descriptor());
         let place = self.place();
         // SAFETY: within the block, and not in the ledger: nothing has been borrowed yet.
         unsafe { place.write(borrow) };
@@ -203,6 +260,13 @@ unsafe fn place_in(block: NonNull<Held>) -> NonNull<Borrow> {
     let place = unsafe { &raw mut (*block.as_ptr()).borrow };
     // SAFETY: a field of a block is not null.
     unsafe { NonNull::new_unchecked(place) }
+}
+
+/// Lets other threads go on for a moment, and the interpreter handle signals.
+fn pause(py: Python<'_>, nap: &mut Duration) -> PyResult<()> {
+    py.detach(|| std::thread::sleep(*nap));
+    *nap = (*nap * 2).min(Duration::from_millis(1));
+    py.check_signals()
 }
 
 /// A block whose view is not written.

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rstest::rstest;
 
-use super::Borrow;
+use super::{Borrow, Meeting};
 use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
 use crate::protocol::device::{Device, Flags};
@@ -422,4 +422,113 @@ fn bytes(data: u64, itemsize: u8) -> Descriptor {
         ..RawTensor::EXAMPLE
     };
     Descriptor::new(&raw).expect("a tensor")
+}
+
+/// Like [`Held::new`], for one that waits for others.
+fn held_late(
+    descriptor: &Descriptor,
+    exclusive: bool,
+    meeting: Meeting,
+) -> Result<Held, Violation> {
+    let borrow = Borrow::of(descriptor, exclusive).meeting(meeting);
+    let held = Held(NonNull::from(Box::leak(Box::new(borrow))));
+    // SAFETY: in a box of its own until `drop`.
+    unsafe {
+        Borrow::begin_late(held.0, || {
+            std::thread::yield_now();
+            Ok::<_, Violation>(())
+        })
+    }
+    .map(|()| held)
+}
+
+/// Eight threads that wait for two of three arrays, one after the other and in any order: whoever writes is alone, except
+/// that those who trust are beside each other; one of a circle of waits is refused, and every wait ends.
+#[test]
+fn those_who_wait_take_turns() {
+    const ARRAYS: usize = 3;
+    const ROUNDS: usize = if cfg!(miri) { 12 } else { 2_000 };
+    /// Readers, writers in the next byte, those who trust in the third.
+    static USERS: [AtomicU32; ARRAYS] = [const { AtomicU32::new(0) }; ARRAYS];
+    let users = |thread: usize| {
+        move || {
+            let (mut counts, mut state) = ([0_u32; 2], thread as u64 + 1);
+            for _ in 0..ROUNDS {
+                let mut both = Vec::new();
+                for _ in 0..2 {
+                    state = state
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1_442_695_040_888_963_407);
+                    let at = (state >> 40) as usize % ARRAYS;
+                    let (exclusive, meeting, mine) = match state >> 61 {
+                        0..=2 => (true, Meeting::Waits, 1 << 8),
+                        3..=5 => (true, Meeting::Trusts, 1 << 16),
+                        _ => (false, Meeting::Waits, 1),
+                    };
+                    let array = floats(0x6000_0000 + 0x1000 * at as u64, &[8, 8], &[8, 1]);
+                    match held_late(&array, exclusive, meeting) {
+                        Ok(held) => {
+                            let others = USERS[at].fetch_add(mine, Ordering::Relaxed);
+                            let is_sound = match mine {
+                                1 => others < 1 << 8,
+                                0x100 => others == 0,
+                                _ => others & 0xffff == 0,
+                            };
+                            assert!(is_sound, "{others:#x} beside {mine:#x}");
+                            counts[0] += 1;
+                            both.push((held, at, mine));
+                        }
+                        Err(refused) => {
+                            assert_eq!(refused.rule(), Rule::ViewInUse);
+                            assert!(!both.is_empty(), "{refused}: of nothing that is held");
+                            counts[1] += 1;
+                        }
+                    }
+                }
+                for (held, at, mine) in both {
+                    USERS[at].fetch_sub(mine, Ordering::Relaxed);
+                    drop(held);
+                }
+            }
+            counts
+        }
+    };
+    let threads: Vec<_> = (0..8).map(|at| std::thread::spawn(users(at))).collect();
+    let counts = threads
+        .into_iter()
+        .map(|each| each.join().expect("no race"));
+    let granted: u32 = counts.map(|[granted, _]| granted).sum();
+    assert!(
+        granted as usize >= 8 * ROUNDS,
+        "the first of two is never refused"
+    );
+}
+
+/// The caller gives up: the next in the queue is not kept from it, and nothing is left behind.
+#[test]
+fn a_wait_is_given_up() {
+    let array = floats(0x6800_0000, &[4], &[1]);
+    let held = Held::new(&array, true).expect("alone");
+    let other = array.clone();
+    let gave_up = std::thread::spawn(move || {
+        let borrow = Borrow::of(&other, true).meeting(Meeting::Waits);
+        let place = NonNull::from(Box::leak(Box::new(borrow)));
+        let mut looks = 0;
+        // SAFETY: in a box of its own, which is dropped below.
+        let begun = unsafe {
+            Borrow::begin_late(place, || {
+                looks += 1;
+                match looks {
+                    3 => Err(Error::OutOfMemory),
+                    _ => Ok(()),
+                }
+            })
+        };
+        // SAFETY: leaked above, and in no list: the wait was given up.
+        drop(unsafe { Box::from_raw(place.as_ptr()) });
+        (begun.is_err(), looks)
+    });
+    assert_eq!(gave_up.join().expect("no panic"), (true, 3));
+    drop(held);
+    assert!(held_late(&array, true, Meeting::Waits).is_ok());
 }

@@ -49,7 +49,8 @@ impl<'a, T: Element> View<'a, T> {
         if into.len() != self.len() {
             let len = into.len();
             let wanted = format_args!("one of {len} elements is wanted");
-            return Err(mismatch(Rule::ViewShape, self.cai().descriptor(), wanted).into());
+            let refused = mismatch(Rule::ViewShape, self.cai().descriptor(), wanted);
+            return Err(self.refusal(refused.into()));
         }
         self.await_host()?;
         // SAFETY: awaited; the slice has room for all elements. It is borrowed mutably, so that it is not the array's memory.
@@ -96,7 +97,7 @@ impl<'a, T: Element> View<'a, T> {
     /// # Errors
     /// `view-device`; what [`CaiView::synchronize`] refuses.
     pub(crate) fn await_host(&self) -> Result<(), Error> {
-        check_host(self.cai().descriptor())?;
+        check_host(self.cai().descriptor()).map_err(|refused| self.refusal(refused.into()))?;
         wait_on_host(self.cai())
     }
 
@@ -142,7 +143,7 @@ impl<'a, T: Element> View<'a, T> {
     /// # Ok::<(), cai_dlpack::Error>(())
     /// ```
     pub unsafe fn host_slice(&self) -> Result<&'a [T], Error> {
-        check_c_order(self.cai().descriptor())?;
+        check_c_order(self.cai().descriptor()).map_err(|refused| self.refusal(refused.into()))?;
         self.await_host()?;
         // SAFETY: aligned and not NULL (`check_element`, `pointer_of`); contiguous; that the elements
         // are there and do not change is the caller's promise. `'a` keeps the owner.
@@ -167,8 +168,9 @@ impl<T: Element> ViewMut<'_, T> {
     /// # Safety
     /// The list of [`View::host_slice`], and nothing *reads* the memory either until the slice is gone.
     pub unsafe fn host_slice_mut(&mut self) -> Result<&mut [T], Error> {
-        check_host(self.cai().descriptor())?;
-        check_c_order(self.cai().descriptor())?;
+        check_host(self.cai().descriptor())
+            .and_then(|()| check_c_order(self.cai().descriptor()))
+            .map_err(|refused| self.refusal(refused.into()))?;
         wait_on_host(self.cai())?;
         // SAFETY: as in `host_slice`; writable and exclusive (`check_writable`, the caller).
         Ok(unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len()) })

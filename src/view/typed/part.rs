@@ -17,6 +17,7 @@ impl<'a, T: Element> View<'a, T> {
     fn part(&self, part: CaiView) -> Self {
         Self {
             array: Array::Part(Box::new(part)),
+            name: self.name,
             elements: PhantomData,
         }
     }
@@ -27,6 +28,7 @@ impl<'a, T: Element> ViewMut<'a, T> {
     fn part(self, part: CaiView) -> Self {
         Self {
             array: ArrayMut::Part(Box::new(part), self.array.into_whole()),
+            name: self.name,
             elements: PhantomData,
         }
     }
@@ -202,9 +204,11 @@ impl<'a, T: Element> ViewMut<'a, T> {
     /// ```
     pub fn split(self, axis: usize, index: usize) -> Result<(Self, Self), Error> {
         let (first, second) = self.cai().split(axis, index)?;
+        let name = self.name;
         let whole = self.array.into_whole();
         let half = |part, whole| Self {
             array: ArrayMut::Part(Box::new(part), whole),
+            name,
             elements: PhantomData,
         };
         Ok((half(first, Arc::clone(&whole)), half(second, whole)))
