@@ -8,8 +8,12 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
+from conformance.tests.interpreter.free_threaded import FREE_THREADED
+
 HERE = Path(__file__).parent
 FLAGS = ["-std=c++17", "-O0", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-Wall", "-Werror"]
+# Without it the import of a module of nanobind's turns the GIL on.
+FLAGS += ["-DNB_FREE_THREADED"] if FREE_THREADED else []
 
 
 def compiled(name: str, room: Path, *, include: list[str], other: list[Path]) -> Any:

@@ -46,7 +46,7 @@ public:
     bool is_read_only() const { return tensor->flags & READ_ONLY; }
 };
 
-PYBIND11_MODULE(by_pybind11, module) {
+PYBIND11_MODULE(by_pybind11, module, py::mod_gil_not_used()) {
     module.def("writes", [](const py::capsule &capsule) {
         Tensor taken(capsule);
         const DLTensor &tensor = *taken;
