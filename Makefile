@@ -11,7 +11,7 @@
 #   make deny                        licences, sources and duplicates of the dependencies, by cargo-deny
 #   make minimal-versions            library and tests on the oldest versions that Cargo.toml admits
 #   make msrv                        builds everything with the oldest Rust that Cargo.toml names
-#   make candle                      candle's tensors of the CPU as views, and back
+#   make candle                      candle's tensors of the CPU as views, and back; compiles those of a GPU
 #   make stub                        writes docstrings and declared functions into the stub, from the built package
 #   make conformance                 every installed pair of libraries, as a table; KEEP=1 replaces the kept one
 #   make torch                       the same for torch on the CPU, with tests of its own; takes 1.3 GB
@@ -269,9 +269,12 @@ torch: $(TORCH)/.package $(TORCH)/.stand-ins simulator
 	$(call simulated,$(TORCH)) -m conformance.matrix.run --room host --only torch,numpy,apache-tvm-ffi \
 	    --name matrix-torch $(if $(KEEP),--keep)
 
-# candle's tensors of the CPU as views, and back (docs/rust.md).
+# candle's tensors of the CPU as views, and back (docs/rust.md). Those of a GPU are compiled, with a script in place of nvcc:
+# nothing is linked, and no kernel is needed.
 candle:
 	cargo test --locked --manifest-path conformance/rust/candle/Cargo.toml --target-dir $(TARGET)/candle
+	NVCC=$(abspath conformance/rust/candle/nvcc.sh) CUDA_COMPUTE_CAP=80 CUDARC_CUDA_VERSION=12020 cargo check --locked \
+	    --manifest-path conformance/rust/candle/Cargo.toml --target-dir $(TARGET)/candle --features cuda --all-targets
 
 # --- longer than a test run ---
 

@@ -482,14 +482,14 @@ DEMANDS = [
 @pytest.mark.parametrize(("array", "what"), DEMANDS)
 def test_a_demand_names_its_argument(array: np.ndarray[Any, Any], what: str) -> None:
     """PyO3 has nothing to do with a method in the function's body."""
-    with pytest.raises(TypeError, match="^argument 'a' = float32 of shape") as refusal:
+    with pytest.raises(TypeError, match=r"^argument 'a' = float32 of shape") as refusal:
         peer.demand(array, what)
     assert refusal.value.field == "a"  # type: ignore[attr-defined]
 
 
 def test_the_host_s_demand_names_its_argument(machine: Machine) -> None:
     array = cai(shape=(2, 2), data=(machine.device_memory(16), False))
-    with pytest.raises(TypeError, match="^argument 'a' = .*view-device"):
+    with pytest.raises(TypeError, match=r"^argument 'a' = .*view-device"):
         peer.demand(array, "host")
 
 
@@ -824,7 +824,7 @@ class Holder:
         def work() -> None:
             try:
                 self.result = call(array, inside)
-            except BaseException as error:  # noqa: BLE001, what a test looks at
+            except BaseException as error:
                 self.refusal = error
 
         self.thread = threading.Thread(target=work)
@@ -1062,7 +1062,7 @@ def test_threads_that_trust_the_one_stream_of_a_module(machine: Machine) -> None
         try:
             for _ in range(50):
                 cai_example.copy_into(sources[at], shared)
-        except BaseException as error:  # noqa: BLE001, what the test looks at
+        except BaseException as error:
             refused.append(error)
 
     threads = [threading.Thread(target=work, args=(at,)) for at in range(count)]

@@ -1,4 +1,7 @@
-//! candle's tensors as views, and back. docs/rust.md has the recipe for tensors of a GPU.
+//! candle's tensors as views, and back: of the CPU, and by the feature `cuda` of a GPU.
+
+#[cfg(feature = "cuda")]
+pub mod cuda;
 
 use cai_dlpack::CaiView;
 use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
