@@ -345,6 +345,45 @@ def test_a_kernel_needs_a_gpu(machine: Machine) -> None:
         cai_example.add(ours, ours)
 
 
+# --- arrays of NumPy and of a GPU, by one argument ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_an_argument_is_of_numpy_or_of_a_gpu(count: int, machine: Machine) -> None:
+    values = np.arange(count, dtype=np.float32)
+    expected = [*values, *values]
+    of_numpy = cai_example.twice(values)
+    assert type(of_numpy) is np.ndarray
+    assert of_numpy.tolist() == expected
+    assert cai_example.twice(values[::-1]).tolist() == [*values[::-1], *values[::-1]]
+    of_numba = cai_example.twice(numba.cuda.to_device(values))
+    assert type(of_numba).__name__ == "CaiView"
+    assert of_numba.device == (2, 0)
+    if count:
+        assert contents(of_numba, machine).tolist() == expected
+
+
+def test_managed_memory_is_an_array_of_numpy_once_it_is_written(machine: Machine) -> None:
+    stream, pointer = machine.stream(), machine.managed_memory(16)
+    array = cai(shape=(4,), data=(pointer, False), stream=stream)
+    done: list[Any] = []
+    with machine.control.gate(stream):
+        machine.control.store(stream, pointer, VALUES.tobytes())
+        reader = threading.Thread(target=lambda: done.append(cai_example.twice(array)))
+        reader.start()
+    reader.join()
+    assert done[0].tolist() == [*VALUES, *VALUES]
+
+
+def test_rust_numpy_beside_an_argument(machine: Machine) -> None:
+    assert cai_example.dot(VALUES, VALUES) == 14.0
+    assert cai_example.dot(VALUES[::-1], VALUES) == 4.0
+    with pytest.raises(TypeError, match=r"^argument 'a' = .*view-shape"):
+        cai_example.dot(VALUES[1:], VALUES)
+    with pytest.raises(TypeError, match=r"^argument 'a' = .*view-device"):
+        cai_example.dot(numba.cuda.to_device(VALUES), VALUES)
+
+
 # --- two extensions in one process -----------------------------------------------------------------------
 
 

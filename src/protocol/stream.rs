@@ -298,6 +298,33 @@ impl Request {
         }
     }
 
+    /// Returns the `stream` argument of `__dlpack__` that makes this request; the inner `None` is Python's. The outer one means
+    /// that the platform has no such argument: the CPU has no streams, ROCm no default stream per thread, and a producer
+    /// on a device cannot be asked to wait for the host.
+    ///
+    /// It is [`from_dlpack`](Self::from_dlpack) the other way round: where there is an argument, that reads it as this request.
+    /// (A request of [`Stream::None`] is read as [`Request::NoSync`], which it is.)
+    ///
+    /// ```
+    /// use cai_dlpack::protocol::stream::{Platform, Request, Stream};
+    ///
+    /// let default = Request::from(Stream::LegacyDefault);
+    /// assert_eq!(default.to_dlpack(Platform::Cuda), Some(Some(1)));
+    /// assert_eq!(default.to_dlpack(Platform::Rocm), Some(Some(0)));
+    /// assert_eq!(default.to_dlpack(Platform::Host), None);
+    /// assert_eq!(Request::Host.to_dlpack(Platform::Host), Some(None));
+    /// ```
+    #[must_use]
+    pub const fn to_dlpack(self, platform: Platform) -> Option<Option<i128>> {
+        match (self, platform) {
+            (Request::Host, Platform::Host | Platform::HostReadable) => Some(None),
+            (Request::Host, _) | (_, Platform::Host) => None,
+            (Request::NoSync, _) => Some(Some(-1)),
+            (Request::Stream(Stream::PerThreadDefault), Platform::Rocm) => None,
+            (Request::Stream(stream), _) => Some(Some(stream.to_dlpack_arg_on(platform))),
+        }
+    }
+
     /// Whether a consumer with this request may have to wait for `ready`. If not, no driver call is
     /// made and the GIL is kept.
     ///

@@ -7,6 +7,7 @@ use cai_dlpack::protocol::device::Device;
 use cai_dlpack::python::{In, InOut, TrustStreams};
 use cai_dlpack::{CaiView, Error};
 use cudarc::driver::CudaSlice;
+use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
 use device::stream_of;
@@ -100,6 +101,43 @@ fn copy_into(
     Ok(out.into_cai())
 }
 
+/// The elements twice, where they are: an array of NumPy's if the host can read them, else one of this module on the GPU.
+#[pyfunction]
+fn twice<'py>(py: Python<'py>, a: In<f32, 1>) -> PyResult<Bound<'py, PyAny>> {
+    if a.device().is_host_readable() {
+        let array = PyArray1::from_vec(py, a.view().copy_to_vec()?.repeat(2));
+        return Ok(array.into_any());
+    }
+    let of_gpu = match a.is_empty() {
+        true => CaiView::empty::<f32>(a.device(), [0])?,
+        false => twice_on_gpu(py, &a)?,
+    };
+    Ok(of_gpu.into_pyobject(py)?.into_any())
+}
+
+fn twice_on_gpu(py: Python<'_>, a: &In<f32, 1>) -> Result<CaiView, Error> {
+    let there = a.view().named("a").c_order()?.cuda()?;
+    let stream = stream_of(a.device())?;
+    py.detach(|| {
+        let mut out: CudaSlice<f32> = stream.alloc_zeros(2 * a.len())?;
+        let (mut first, mut second) = out.split_at_mut(a.len());
+        let mut x = there.on(&stream)?;
+        stream.memcpy_dtod(&x.as_slice()?, &mut first)?;
+        stream.memcpy_dtod(&x.as_slice()?, &mut second)?;
+        drop(x);
+        CaiView::from_cudarc(out, [2 * a.len()])
+    })
+}
+
+/// The scalar product of any array that the host can read and one of NumPy's. Both are read: rust-numpy's borrows and those
+/// of an `InOut` do not see each other.
+#[pyfunction]
+fn dot(a: In<f32, 1>, b: PyReadonlyArray1<'_, f32>) -> PyResult<f32> {
+    let a = a.view().named("a").of_shape(&[Some(b.len()?)])?;
+    let products = a.copy_to_vec()?.into_iter().zip(b.as_array());
+    Ok(products.map(|(x, y)| x * y).sum())
+}
+
 /// Zeros on the first device.
 #[pyfunction]
 fn zeros(py: Python<'_>, count: usize) -> Result<CaiView, Error> {
@@ -120,5 +158,7 @@ fn cai_example(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(zero, module)?)?;
     module.add_function(wrap_pyfunction!(copy_into, module)?)?;
     module.add_function(wrap_pyfunction!(zeros, module)?)?;
+    module.add_function(wrap_pyfunction!(twice, module)?)?;
+    module.add_function(wrap_pyfunction!(dot, module)?)?;
     Ok(())
 }

@@ -97,6 +97,50 @@ fn every_stream_survives_both_protocols() {
     }
 }
 
+/// Every argument that is read is written again as one that means the same; every request that has an argument is read
+/// from it; and each that has none is one that no argument means.
+#[test]
+fn every_request_survives_dlpack() {
+    const PLATFORMS: [Platform; 4] = [
+        Platform::Cuda,
+        Platform::HostReadable,
+        Platform::Rocm,
+        Platform::Host,
+    ];
+    let integers = (-3..=20).chain((0..64).map(|bit| 1_i128 << bit)).map(Some);
+    let arguments: Vec<_> = integers.chain([None, Some(i128::from(u64::MAX))]).collect();
+    for platform in PLATFORMS {
+        let mut read = Vec::new();
+        for argument in &arguments {
+            let Ok(request) = Request::from_dlpack(*argument, platform) else {
+                continue;
+            };
+            let written = request.to_dlpack(platform).expect("it was read");
+            assert_eq!(Request::from_dlpack(written, platform), Ok(request));
+            // The one integer that has two spellings is the default stream: None means it, too.
+            let is_default = request == Request::Stream(Stream::LegacyDefault);
+            assert!(written == *argument || (is_default && argument.is_none()));
+            read.push(request);
+        }
+        for request in STREAMS
+            .map(Request::from)
+            .into_iter()
+            .chain([Request::Host])
+        {
+            let is_handle = matches!(request, Request::Stream(Stream::Handle(_)));
+            let has_argument = match is_handle {
+                true => platform != Platform::Host,
+                false => read.contains(&request),
+            };
+            let written = request.to_dlpack(platform);
+            assert_eq!(written.is_some(), has_argument, "{request} on {platform:?}");
+            if let Some(argument) = written {
+                assert_eq!(Request::from_dlpack(argument, platform), Ok(request));
+            }
+        }
+    }
+}
+
 const LEGACY: Request = Request::Stream(Stream::LegacyDefault);
 const PER_THREAD: Request = Request::Stream(Stream::PerThreadDefault);
 const ON_HANDLE: Request = Request::Stream(HANDLE);
