@@ -60,7 +60,7 @@ mod shown;
 mod to;
 mod trace;
 
-pub use argument::{Extents, In, InOut, Rank, Refuse, TrustStreams, Wait, WhenInUse};
+pub use argument::{ANY, Extents, In, InOut, Rank, Refuse, TrustStreams, Wait, WhenInUse};
 pub use class::view::PyCaiView;
 pub use cpython::errors::driver_error;
 pub use module::register;

@@ -93,6 +93,9 @@ impl<'a> Lent<'a> {
     }
 
     /// Refuses to compile for an enum that has one type twice: the second variant would never be made.
+    ///
+    /// # Panics
+    /// At compile time, where the macro calls it.
     pub const fn check_distinct(dtypes: &[DType]) {
         let mut at = 0;
         while at < dtypes.len() {
@@ -164,7 +167,7 @@ pub(crate) fn one_of(dtypes: &[DType]) -> String {
 
 /// Declares an enum over element types, for functions that take arrays of several.
 ///
-/// Each variant has one [`Element`](crate::view::Element). The enum has a type parameter for each variant: `Float` is what is
+/// Each variant has one [`Element`]. The enum has a type parameter for each variant: `Float` is what is
 /// asked for, and `Float<View<'_, f32>, View<'_, f64>>` what is returned. An array of another type is refused by
 /// `view-dtype`, in one message for all.
 ///

@@ -12,7 +12,7 @@
 //! both protocols. No set-up is needed: the first array runs it.
 
 mod in_use;
-pub(crate) mod rank;
+mod rank;
 mod take;
 
 use std::marker::PhantomData;
@@ -20,14 +20,13 @@ use std::marker::PhantomData;
 use pyo3::prelude::*;
 
 use crate::protocol::device::Device;
-use crate::python::argument::rank::ANY;
 use crate::python::argument::take::{Argument, Wanted};
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::gil;
 use crate::view::{CaiView, Elements, Lent, LentMut};
 
 pub use in_use::{Refuse, TrustStreams, Wait, WhenInUse};
-pub use rank::{Extents, Rank};
+pub use rank::{ANY, Extents, Rank};
 
 /// An array argument of `N` axes and elements of type `T`, which the function reads.
 ///

@@ -1,7 +1,15 @@
 //! The extents of an argument: an array of as many as it has axes, or a slice.
 
-/// The number of axes of an argument that takes any.
-pub(crate) const ANY: usize = usize::MAX;
+/// The number of axes of an argument that takes any: the default, written out before a [`WhenInUse`](super::WhenInUse).
+///
+/// ```
+/// use cai_dlpack::python::{ANY, In, Wait};
+///
+/// fn axes(a: In<f32, ANY, Wait>) -> usize {
+///     a.shape().len()
+/// }
+/// ```
+pub const ANY: usize = usize::MAX;
 
 /// A number of axes, as it stands in the signature of a function: see [`Extents`].
 ///

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Rule, Violation};
-use crate::python::argument::rank::ANY;
+use crate::python::argument::ANY;
 use crate::python::call::options::Options;
 use crate::python::capsule;
 use crate::python::cpython::{gil, thread_exit};

@@ -61,7 +61,7 @@ fn the_address_suits_the_type_that_the_array_has() {
     use crate::protocol::stream::Stream;
     use crate::view::Owner;
 
-    let bytes = vec![0_u64; 2];
+    let bytes = [0_u64; 2];
     let data = bytes.as_ptr().expose_provenance() as u64 + 1;
     for (dtype, fits) in [
         (DType::BOOL, true),
