@@ -51,28 +51,3 @@ fn the_variant_is_that_of_the_type() {
         }
     }
 }
-
-/// An address that suits one of the types, and not that of the array.
-#[rstest]
-fn the_address_suits_the_type_that_the_array_has() {
-    use crate::protocol::descriptor::{Descriptor, RawTensor};
-    use crate::protocol::device::Device;
-    use crate::protocol::dtype::DType;
-    use crate::protocol::stream::Stream;
-    use crate::view::Owner;
-
-    let bytes = [0_u64; 2];
-    let data = bytes.as_ptr().expose_provenance() as u64 + 1;
-    for (dtype, fits) in [
-        (DType::BOOL, true),
-        (DType::F32, false),
-        (DType::I32, false),
-    ] {
-        let tensor = RawTensor::new(data, Device::HOST, dtype, &[2]);
-        let descriptor = Descriptor::new(&tensor).expect("a tensor");
-        // SAFETY: two elements of at most 4 bytes from byte 1 on lie within the 16 of `bytes`, which is there until the
-        // function's end; nothing works on a stream.
-        let view = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(())) };
-        assert_eq!(view.typed_as::<Some3>().is_ok(), fits, "{dtype}");
-    }
-}
