@@ -127,6 +127,24 @@ assert rule(cd.view, cai(), device_id=(10, 0), check="bounds") == "argument-valu
     run(body)
 
 
+def test_what_a_refused_device_id_is_told_to_be_is_taken() -> None:
+    body = """
+import re
+wrong = ("gpu", "cpu", "cpu:0", "cuda:x", "rocm", (1, 0), (3, 0), (2,), (10, 0, 0), (), [2, 0], 1.5, b"cuda", object())
+for device in wrong:
+    try:
+        cd.view(cai(), device_id=device)
+    except cd.Refusal as refusal:
+        said = str(refusal).partition("must be ")[2]
+    names = re.findall('"([a-z0-9:]+)"', said)
+    pairs = [tuple(map(int, pair)) for pair in re.findall(r"\\((\\d+), (\\d+)\\)", said)]
+    assert len(names) >= 3 and len(pairs) >= 2, (device, said)
+    for told in (*names, *pairs):
+        assert cd.view(cai(), device_id=told).device[0] in (2, 10), (device, told)
+"""
+    run(body)
+
+
 def test_the_device_is_what_the_tensor_says() -> None:
     """A capsule and a view of ROCm come back as they were, and are refused by another name."""
     body = """

@@ -56,6 +56,12 @@ UNCAUGHT = {
 C_FUNCTION = re.compile(r'^([ \t]*)(?:unsafe )?extern "C" fn (\w+)[^{;]*\{(.*?)^\1\}', re.MULTILINE | re.DOTALL)
 #: `run` of the exchange table catches, and calls its argument.
 CATCHES = re.compile(r"\bcatch_unwind\(|\brun\(py, ")
+#: Statics that are filled by one thread while others wait: why no forked child does.
+WAITED_FOR = {
+    Path("view/detach.rs"): "filled by a constant, as the module is imported",
+    Path("view/worker.rs"): "filled by a constant, as the module is imported",
+    Path("view/keep/poll.rs"): "asked for with a driver, which a forked child does not get",
+}
 #: `#[pyfunction]`s and `#[pymethods]` outside the declarations: why.
 BY_PYO3 = {
     Path("cpython/thread_exit.rs"): "the macro `entries!`, which puts the guard into every method",
@@ -101,3 +107,10 @@ def test_c_functions_catch_panics() -> None:
 def test_a_proof_is_not_pasted(path: Path) -> None:
     for number, line in enumerate(path.read_text().splitlines(), 1):
         assert not re.search(r"SAFETY: [Aa]s (above|before)", line), f"{path}:{number}: {line.strip()}"
+
+
+@pytest.mark.parametrize("path", sources(SOURCE), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_forked_child_waits_for_no_static(path: Path) -> None:
+    """The thread that was filling it is the parent's: a `OnceBox` or an atomic is filled by whoever asks."""
+    cells = re.findall(r"\bstatic (\w+): *[\w:]*\b(?:Py|GIL)?(?:OnceLock|OnceCell|LazyLock|Once)\b", path.read_text())
+    assert bool(cells) == (path.relative_to(SOURCE) in WAITED_FOR), cells

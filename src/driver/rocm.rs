@@ -8,7 +8,7 @@
 //! crashes on (cupy #4458).
 
 use std::fs;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Linux's list of the files that are loaded.
 const LOADED: &str = "/proc/self/maps";
@@ -17,8 +17,22 @@ const LOADED: &str = "/proc/self/maps";
 ///
 /// Elsewhere than on Linux it is not known, and false.
 pub(crate) fn is_rocm() -> bool {
-    static FOUND: OnceLock<bool> = OnceLock::new();
-    *FOUND.get_or_init(|| fs::read_to_string(LOADED).is_ok_and(|maps| has_only_rocm(&maps)))
+    const UNKNOWN: u8 = 2;
+    // Not a cell of the standard library: of one that another thread was filling, a forked child would wait for ever.
+    static FOUND: AtomicU8 = AtomicU8::new(UNKNOWN);
+    match FOUND.load(Ordering::Relaxed) {
+        UNKNOWN => {
+            let found = fs::read_to_string(LOADED).is_ok_and(|maps| has_only_rocm(&maps));
+            let kept = FOUND.compare_exchange(
+                UNKNOWN,
+                u8::from(found),
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+            kept.map_or_else(|first| first == 1, |_| found)
+        }
+        known => known == 1,
+    }
 }
 
 fn has_only_rocm(maps: &str) -> bool {

@@ -306,10 +306,12 @@ FIRST = {
     "a policy": "partial(cd.policy, sync='event')",
     "a warning": "partial(cd.view, zero, device_id=0)",
     "a mapping": "partial(cd.view, mapping, device_id=0)",
+    "a coroutine": "partial(cd.view(producer, device_id=0).consume(1).__aenter__)",
+    "an array of a library": "partial(cd.to, numpy.zeros(3), 'numpy')",
 }
 
-FIRST_USE = """
-    import os, signal, sys, threading, types, warnings
+PREPARED = """
+    import asyncio, gc, os, signal, sys, threading, types, warnings
     from functools import partial
     import numpy
     import cai_dlpack as cd
@@ -327,7 +329,11 @@ FIRST_USE = """
         __cuda_array_interface__ = types.MappingProxyType(interface())
 
     producer, zero, mapping = Producer(), Zero(), Mapping()
-    sit, use = partial(native.with_gil().sit, 100_000), USE
+    use = USE
+"""
+
+FIRST_USE = """
+    sit = partial(native.with_gil().sit, 100_000)
     each, inside = partial.__call__, threading.Lock()
 
     def first():
@@ -352,5 +358,48 @@ FIRST_USE = """
 @pytest.mark.parametrize("use", FIRST)
 def test_a_fork_in_the_midst_of_a_first_use(use: str) -> None:
     """The child is not left waiting for a thread that it does not have."""
-    code = textwrap.dedent(FIRST_USE).replace("USE", FIRST[use])
+    code = textwrap.dedent(PREPARED).replace("USE", FIRST[use]) + textwrap.dedent(FIRST_USE)
+    assert run([sys.executable], code) == (0, "")
+
+
+# A collection runs Python code in the midst of what allocates: it lets go of the GIL, and another thread forks.
+FIRST_COLLECTED = """
+    collecting, forked, forks = threading.Event(), threading.Event(), []
+
+    def collect(phase, _):
+        if phase == "start" and threading.current_thread() is thread and len(forks) < 30:
+            forked.clear()
+            collecting.set()
+            forked.wait()
+
+    def first():
+        kept = [{} for _ in range(300)]  # none is left that could be used again
+        gc.set_threshold(1, 1, 1)
+        use()
+        gc.set_threshold(700, 10, 10)
+        gc.callbacks.clear()
+        collecting.set()
+
+    thread = threading.Thread(target=first)
+    gc.callbacks.append(collect)
+    thread.start()
+    while collecting.wait() and gc.callbacks:
+        collecting.clear()
+        child = os.fork()
+        if child == 0:
+            gc.callbacks.clear()
+            signal.alarm(20)
+            use()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        forks.append(child)
+        forked.set()
+    thread.join()
+    assert forks
+"""
+
+
+@pytest.mark.parametrize("use", FIRST)
+def test_a_fork_in_a_collection_of_a_first_use(use: str) -> None:
+    code = textwrap.dedent(PREPARED).replace("USE", FIRST[use]) + textwrap.dedent(FIRST_COLLECTED)
     assert run([sys.executable], code) == (0, "")

@@ -15,6 +15,16 @@ use crate::view::detach;
 
 const WANTED: &str = "\"cpu\", \"cuda\", \"cuda:1\", \"rocm:0\", a torch.device, or a (type, id) tuple of two ints: (1, 0) is the CPU, (2, 0) the first CUDA device";
 
+/// What `device_id` of an import takes: interfaces are of the memory of two platforms.
+pub(crate) const OF_MEMORY: &str = "the number of a CUDA device, \"cuda\", \"cuda:1\", \"rocm:0\", a torch.device, or a (type, id) tuple of two ints: (2, 0) is the first CUDA device, (10, 0) the first one of ROCm";
+
+fn wanted(field: Field) -> &'static str {
+    match field {
+        Field::Argument("device_id") => OF_MEMORY,
+        _ => WANTED,
+    }
+}
+
 /// Reads the device of the argument `device`.
 ///
 /// # Errors
@@ -36,7 +46,7 @@ pub(crate) fn pair(value: Borrowed<'_, '_, PyAny>, field: Field) -> PyResult<Dev
         Field::Argument(name) => name,
         _ => "device",
     };
-    let wrong = || PyErr::from(wrong_type(&value, name, WANTED));
+    let wrong = || PyErr::from(wrong_type(&value, name, wanted(field)));
     let pair = value.cast::<PyTuple>().map_err(|_| wrong())?;
     if pair.len() != 2 {
         return Err(wrong());
@@ -55,7 +65,7 @@ pub(crate) fn pair(value: Borrowed<'_, '_, PyAny>, field: Field) -> PyResult<Dev
 pub(crate) fn named(value: &Bound<'_, PyAny>, field: Field) -> PyResult<Option<Device>> {
     let refused = || {
         let violation = Violation::new(Rule::ArgumentValue, field, repr(value));
-        PyErr::from(violation.with_hint(format!("must be {WANTED}")))
+        PyErr::from(violation.with_hint(format!("must be {}", wanted(field))))
     };
     if let Ok(text) = value.cast::<PyString>() {
         let name = valid(text).ok_or_else(refused)?;

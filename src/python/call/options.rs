@@ -395,6 +395,9 @@ fn other_device(value: Borrowed<'_, '_, PyAny>) -> PyResult<Device> {
         false => device::named(&value, field)?,
     };
     let Some(device) = named else {
+        if !int::has_index(&value) {
+            return Err(wrong_type(&value, "device_id", device::OF_MEMORY).into());
+        }
         let id = device_id(value)?;
         let found = format_args!("{id}, where ROCm is loaded and CUDA is not");
         return match driver::is_rocm() {
@@ -405,7 +408,7 @@ fn other_device(value: Borrowed<'_, '_, PyAny>) -> PyResult<Device> {
     match device.device_type {
         Device::CUDA | Device::ROCM => Ok(device),
         _ => Err(Violation::new(Rule::ArgumentValue, field, repr(&value))
-            .with_hint("must be a device of CUDA, (2, id), or of ROCm, (10, id)")
+            .with_hint(format!("must be {}", device::OF_MEMORY))
             .into()),
     }
 }

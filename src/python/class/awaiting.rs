@@ -7,7 +7,6 @@
 //! until the device is done, the end of `asyncio.run` and of the interpreter would wait for it, and a few dozen waits
 //! would keep everybody else's work from the executor. A per-thread default stream means another one there, too.
 
-use std::ffi::CStr;
 use std::sync::{Mutex, PoisonError};
 
 use once_cell::race::OnceBox;
@@ -17,11 +16,12 @@ use pyo3::prelude::*;
 use crate::driver::Pending;
 use crate::python::cpython::names::names;
 use crate::python::cpython::new::{new_dict, new_str};
+use crate::python::cpython::source;
 use crate::python::cpython::thread_exit::entries;
 use crate::view::detach;
 
 /// The pause between two questions is doubled from 50 microseconds up to 5 milliseconds.
-const SOURCE: &CStr = c"
+const SOURCE: &str = "
 from asyncio import sleep
 
 async def drive(awaited):
@@ -79,7 +79,7 @@ pub(crate) fn coroutine<'py>(
 fn compiled(py: Python<'_>) -> PyResult<Py<PyAny>> {
     let globals = new_dict(py)?;
     globals.set_item(&names(py).dunder_name, new_str(py, "cai_dlpack")?)?;
-    py.run(SOURCE, Some(&globals), None)?;
+    source::exec(py, SOURCE, &globals)?;
     let drive = globals.as_any().get_item("drive")?;
     Ok(drive.unbind())
 }

@@ -68,9 +68,7 @@ impl IntRule {
         if object.is_exact_instance_of::<PyInt>() {
             return Ok(object.clone());
         }
-        // SAFETY: a living object, of any type.
-        if object.is_instance_of::<PyBool>() || unsafe { ffi::PyIndex_Check(object.as_ptr()) } == 0
-        {
+        if !has_index(object) {
             return Err(self.refuse(object).into());
         }
         // SAFETY: the GIL is held, and the object has `__index__`.
@@ -97,6 +95,12 @@ impl IntRule {
             _ => violation,
         }
     }
+}
+
+/// Whether an object is an int, or says by `__index__` which one; no `bool`.
+pub(crate) fn has_index(object: &Bound<'_, PyAny>) -> bool {
+    // SAFETY: a living object, of any type.
+    !object.is_instance_of::<PyBool>() && unsafe { ffi::PyIndex_Check(object.as_ptr()) } != 0
 }
 
 /// Reads an exact `int` of 64 bits, without a reference or an exception; `None` for anything else, which

@@ -22,6 +22,7 @@ pub(crate) mod panic;
 pub(crate) mod reaper;
 pub(crate) mod recursion;
 pub(crate) mod release;
+pub(crate) mod source;
 pub(crate) mod text;
 pub(crate) mod thread_exit;
 pub(crate) mod tracing;

@@ -1,6 +1,5 @@
 //! What a partner's module has for imports, found once.
 
-use std::ffi::CString;
 use std::ptr;
 
 use once_cell::race::OnceBox;
@@ -12,6 +11,7 @@ use crate::partners::{Call, PARTNERS, Partner};
 use crate::protocol::device::Device;
 use crate::protocol::rule::Violation;
 use crate::python::call::library;
+use crate::python::cpython::source;
 use crate::python::exchange_table::Table;
 use crate::python::import::known_types;
 
@@ -75,7 +75,7 @@ impl Imported {
         let call = &partner.call;
         let Call { import, code, .. } = *call;
         let globals = PyDict::new(py);
-        py.run(&text(import)?, Some(&globals), None)?;
+        source::exec(py, import, &globals)?;
         if code.contains("cd.") {
             globals.set_item("cd", py.import("cai_dlpack")?)?;
         }
@@ -86,7 +86,7 @@ impl Imported {
                     (None, false) => format!("lambda v: {code}"),
                     (None, true) => format!("lambda v, s: {code}"),
                 };
-                Some(py.eval(&text(&code)?, Some(&globals), None)?.unbind())
+                Some(source::eval(py, &code, &globals)?.unbind())
             }
             Some(_) => None,
         };
@@ -110,8 +110,4 @@ impl Imported {
         }
         Ok(this)
     }
-}
-
-fn text(code: &str) -> PyResult<CString> {
-    CString::new(code).map_err(|error| PySystemError::new_err(error.to_string()))
 }

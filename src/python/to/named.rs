@@ -5,7 +5,6 @@
 
 use once_cell::race::OnceBox;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyModule, PyString};
 
 use crate::partners::PARTNERS;
@@ -24,9 +23,9 @@ static BY_ADDRESS: [OnceBox<Named>; 32] = [const { OnceBox::new() }; 32];
 
 /// The index of the partner of each name.
 fn by_name(py: Python<'_>) -> &Bound<'_, PyDict> {
-    static BY_NAME: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+    static BY_NAME: OnceBox<Py<PyDict>> = OnceBox::new();
     BY_NAME
-        .get_or_init(py, || PyDict::new(py).unbind())
+        .get_or_init(|| Box::new(PyDict::new(py).unbind()))
         .bind(py)
 }
 
