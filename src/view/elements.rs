@@ -1,7 +1,9 @@
 //! The element types that a function takes: one, or several of which the array has one.
 
-use super::typed::mismatch;
-use super::{CaiView, Element, View, ViewMut, check_element};
+use super::borrow::check_lent;
+use super::typed::{check_writable, mismatch};
+use super::{CaiView, Element, View, ViewMut, check_element, prove_memory};
+use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Rule, Violation};
@@ -137,6 +139,67 @@ impl<'a> LentMut<'a> {
             true => Ok(ViewMut::new(self.0)),
             false => Err(self),
         }
+    }
+}
+
+impl CaiView {
+    /// Returns this array as elements of type `T`; [`View`] has an example.
+    ///
+    /// # Errors
+    /// `view-dtype` if it is of another type, `data-alignment`; `view-in-use` while an argument of a Python function
+    /// (`python::InOut`) writes to its memory; and if the memory is CUDA's and
+    /// there is a driver, by one query: `pointer-unknown`, `pointer-device`, `out-of-bounds`.
+    pub fn typed<T: Element>(&self) -> Result<View<'_, T>, Error> {
+        self.typed_as::<T>()
+    }
+
+    /// Returns this array as elements of type `T` that may be written; [`ViewMut`] has an example.
+    ///
+    /// # Errors
+    /// As [`CaiView::typed`]; `read-only-writer` for data that is not known to be [writable](Access::Writable), and
+    /// `overlap` if two indices may mean one element (a broadcast axis, strides that interleave). `view-in-use` while any
+    /// argument (`python::In`, `python::InOut`) uses its memory.
+    pub fn typed_mut<T: Element>(&mut self) -> Result<ViewMut<'_, T>, Error> {
+        self.typed_as_mut::<T>()
+    }
+
+    /// Returns this array as one of several element types: as an enum of [`elements!`](crate::elements), which has an
+    /// example.
+    ///
+    /// # Errors
+    /// As [`CaiView::typed`].
+    pub fn typed_as<E: Elements>(&self) -> Result<E::View<'_>, Error> {
+        check_elements(self.descriptor(), E::DTYPES)?;
+        check_lent(self.descriptor(), false)?;
+        prove_memory(self.descriptor())?;
+        Ok(E::view(Lent::new(self)))
+    }
+
+    /// Returns this array as one of several element types that may be written.
+    ///
+    /// # Errors
+    /// As [`CaiView::typed_mut`].
+    ///
+    /// ```
+    #[doc = floats!()]
+    /// cai_dlpack::elements! {
+    ///     enum Number {
+    ///         F32(f32),
+    ///         I32(i32),
+    ///     }
+    /// }
+    ///
+    /// let mut view = floats();
+    /// let Number::F32(a) = view.typed_as_mut::<Number>()? else { unreachable!() };
+    /// assert_eq!(a.len(), 6);
+    /// # Ok::<(), cai_dlpack::Error>(())
+    /// ```
+    pub fn typed_as_mut<E: Elements>(&mut self) -> Result<E::ViewMut<'_>, Error> {
+        check_elements(self.descriptor(), E::DTYPES)?;
+        check_writable(self.descriptor())?;
+        check_lent(self.descriptor(), true)?;
+        prove_memory(self.descriptor())?;
+        Ok(E::view_mut(LentMut::new(self)))
     }
 }
 

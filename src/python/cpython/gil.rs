@@ -15,8 +15,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use once_cell::race::OnceBox;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
-use crate::python::cpython::tracing;
+use crate::python::cpython::{source, tracing};
 use crate::view;
 
 type Current = unsafe extern "C" fn() -> *mut ffi::PyThreadState;
@@ -66,7 +67,8 @@ pub(crate) fn end_own_objects() -> bool {
     cfg!(Py_GIL_DISABLED)
         && attached(|py| {
             // A finaliser that finds no memory would wait for its own end.
-            view::keep::ending(|| tracing::reporting(py, || py.eval(c"None", None, None).map(drop)))
+            let nothing = || source::eval(py, "None", &PyDict::new(py)).map(drop);
+            view::keep::ending(|| tracing::reporting(py, nothing))
         })
         .is_some()
 }
