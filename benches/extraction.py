@@ -28,7 +28,7 @@ import instructions
 
 LIMIT = 1.5
 #: The floor parses the dict in half of the instructions and asks for no bounds (docs/performance.md).
-LIMITS = {"cai": 2.0}
+LIMITS = {"cai": 2.05}
 
 #: What is measured, by the name of the raw call.
 PATHS = {
