@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 import cai_dlpack as cd
+from cai_conformance import abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import FAKE_POINTER, host_memory, interface
 
 T = TypeVar("T")

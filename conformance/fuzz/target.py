@@ -10,9 +10,9 @@ from typing import Any
 
 import cai_dlpack as cd
 import numpy as np
+from cai_conformance import abi
 
 from conformance.fuzz.evil import Bytes, Case, Evil, Exporter, Shown, an_array, an_int
-from conformance.tests.dlpack import abi
 
 #: What a call may raise. Neither SystemError nor a panic is among them.
 ALLOWED = (TypeError, ValueError, BufferError, AttributeError, OverflowError, RuntimeError, RecursionError, Evil)

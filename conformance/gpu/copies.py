@@ -8,10 +8,10 @@ import time
 
 import cai_dlpack as cd
 import numpy as np
+from cai_conformance import abi
 
 from conformance.gpu.machine import SlowTrack
 from conformance.gpu.registry import NotRun, check, expect
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.streams.race import NBYTES
 

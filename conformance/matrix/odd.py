@@ -13,9 +13,9 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from cai_conformance import abi
 
 from conformance.matrix.cells import NotMade
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Dlpack
 
 Make = Callable[[random.Random], Any]

@@ -12,8 +12,7 @@ from typing import Any
 
 import cai_dlpack as cd
 import numpy as np
-
-from conformance.tests.dlpack import abi
+from cai_conformance import abi
 
 Said = dict[str, Any]
 

@@ -14,11 +14,11 @@ import cai_example_peer as peer
 import numpy as np
 import pytest
 import tvm_ffi
+from cai_conformance import abi, exchange
 from cai_dlpack import _core
 from cuda.core.utils import StridedMemoryView
 from mpi4py import MPI
 
-from conformance.tests.dlpack import abi, exchange
 from conformance.tests.doubles.producers import Cai, Dlpack, interface
 from conformance.tests.expectations.refusal import check_refusal, refuse
 from conformance.tests.simulated.machine import Machine

@@ -11,8 +11,8 @@ import cai_example_peer as peer
 import ml_dtypes
 import numpy as np
 import pytest
+from cai_conformance import abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import FAKE_POINTER, Dlpack, cai
 from conformance.tests.test_doors import OF_DLPACK, OFFERS, Door, rule_of
 

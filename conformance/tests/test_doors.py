@@ -14,8 +14,8 @@ import cai_dlpack as cd
 import cai_example_peer as peer
 import numpy as np
 import pytest
+from cai_conformance import abi, exchange
 
-from conformance.tests.dlpack import abi, exchange
 from conformance.tests.doubles.producers import FAKE_POINTER, Cai, Dlpack, cai, interface
 from conformance.tests.ownership import native
 from conformance.tests.test_malformed_cai import CAI_ONLY_ROWS

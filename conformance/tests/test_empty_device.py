@@ -11,8 +11,8 @@ import cai_dlpack as cd
 import cai_example_peer as peer
 import numpy as np
 import pytest
+from cai_conformance import abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import FAKE_POINTER, Cai, interface
 from conformance.tests.simulated.machine import Machine
 

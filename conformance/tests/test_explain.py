@@ -13,9 +13,9 @@ import cai_dlpack as cd
 import ml_dtypes
 import numpy as np
 import pytest
+from cai_conformance import abi, exchange
 from cai_dlpack import _core
 
-from conformance.tests.dlpack import abi, exchange
 from conformance.tests.doubles.producers import Dlpack
 from conformance.tests.simulated.machine import Machine
 

@@ -10,8 +10,8 @@ from typing import Any
 import cai_dlpack as cd
 import numpy as np
 import pytest
+from cai_conformance import abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import FAKE_POINTER, Cai, Dlpack, StreamObject, cai, interface
 from conformance.tests.expectations import oracle
 from conformance.tests.expectations.refusal import check_refusal, refuse

@@ -10,10 +10,10 @@ import cai_dlpack as cd
 import numpy as np
 import pytest
 import tvm_ffi
+from cai_conformance import abi
 from cuda.core.utils import StridedMemoryView
 from numba import cuda
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles import consumers
 from conformance.tests.doubles.producers import Cai, Dlpack, interface
 from conformance.tests.expectations.refusal import refuse

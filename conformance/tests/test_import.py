@@ -8,8 +8,8 @@ from typing import Any
 import cai_dlpack as cd
 import numpy as np
 import pytest
+from cai_conformance import abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import FAKE_POINTER, Cai, Dlpack, Legacy, StreamOnly, interface
 from conformance.tests.simulated.machine import Machine
 

@@ -18,8 +18,8 @@ from typing import Any
 import cai_dlpack as cd
 import numpy as np
 import pytest
+from cai_conformance import abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import FAKE_POINTER, Cai, cai, host_memory, interface
 from conformance.tests.expectations.refusal import check_refusal, nothing_changes, refuse, refused_or_accepted
 from conformance.tests.ownership.growth import blocks_grown

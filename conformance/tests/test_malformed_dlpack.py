@@ -17,8 +17,8 @@ from typing import Any, cast
 
 import cai_dlpack as cd
 import pytest
+from cai_conformance import abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import FAKE_POINTER, Dlpack, cai
 from conformance.tests.expectations.refusal import check_refusal, nothing_changes, refuse
 from conformance.tests.ownership.growth import blocks_grown

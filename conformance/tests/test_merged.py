@@ -10,8 +10,8 @@ from typing import Any
 import cai_dlpack as cd
 import cai_example_peer as peer
 import pytest
+from cai_conformance import abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import interface
 from conformance.tests.simulated.machine import Machine
 from conformance.tests.test_one_answer import TENSORS

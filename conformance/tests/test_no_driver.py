@@ -23,7 +23,7 @@ for name in ("libcuda.so", "libcuda.so.1"):
     else:
         raise SystemExit(f"{name} can be loaded: this process proves nothing")
 
-from conformance.tests.dlpack import abi
+from cai_conformance import abi
 from conformance.tests.doubles.producers import FAKE_POINTER, Cai, Dlpack, cai, interface
 
 import cai_dlpack as cd

@@ -16,8 +16,8 @@ import cai_example_peer as peer
 import ml_dtypes
 import numpy as np
 import pytest
+from cai_conformance import abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import FAKE_POINTER, Cai, Dlpack, StreamObject, cai, interface
 from conformance.tests.expectations.refusal import refuse
 from conformance.tests.simulated.machine import Machine

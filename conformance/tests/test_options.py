@@ -13,8 +13,8 @@ from typing import Any
 
 import cai_dlpack as cd
 import pytest
+from cai_conformance import abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import FAKE_POINTER, Cai, Dlpack, interface
 from conformance.tests.expectations.refusal import refuse
 from conformance.tests.interpreter.process import ROOT

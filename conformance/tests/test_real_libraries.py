@@ -16,10 +16,10 @@ import numba.cuda
 import numpy as np
 import pytest
 import tvm_ffi
+from cai_conformance import abi
 from cuda.core.utils import StridedMemoryView
 from mpi4py import MPI
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.expectations import oracle
 from conformance.tests.interpreter.process import on_the_simulator

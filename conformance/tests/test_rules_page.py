@@ -23,8 +23,8 @@ import cai_dlpack as cd
 import cai_example_peer as peer
 import numpy as np
 import pytest
+from cai_conformance import abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import FAKE_POINTER, Dlpack, cai, interface
 from conformance.tests.expectations.refusal import builtin
 from conformance.tests.interpreter.process import ROOT

@@ -20,8 +20,8 @@ import numba.cuda
 import numpy as np
 import pytest
 import tvm_ffi
+from cai_conformance import abi, exchange
 
-from conformance.tests.dlpack import abi, exchange
 from conformance.tests.doubles.producers import Cai, Dlpack, cai, interface
 from conformance.tests.interpreter.free_threaded import elsewhere
 from conformance.tests.interpreter.process import on_the_simulator

@@ -20,10 +20,10 @@ import cai_dlpack as cd
 import numpy as np
 import pytest
 import tvm_ffi
+from cai_conformance import abi, exchange
 from cuda.core.utils import StridedMemoryView
 
 from conformance.tests import hostile
-from conformance.tests.dlpack import abi, exchange
 from conformance.tests.doubles.producers import FAKE_POINTER, Cai, cai, interface
 from conformance.tests.interpreter.process import on_the_simulator
 from conformance.tests.simulated.machine import Machine

@@ -18,9 +18,9 @@ from typing import Any
 import cai_dlpack as cd
 import numpy as np
 import pytest
+from cai_conformance import abi
 from cai_dlpack import _core
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, StreamObject, cai, interface
 from conformance.tests.expectations.refusal import check_refusal, nothing_changes, refuse
 from conformance.tests.interpreter.process import ROOT

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 import tvm_ffi
+from cai_conformance import abi, exchange
 
 from conformance.matrix.torch_cpu.torch_dtypes import DTYPES, filled
-from conformance.tests.dlpack import abi, exchange
 
 VALUES = torch.arange(12, dtype=torch.float32).reshape(3, 4)
 

@@ -13,9 +13,9 @@ import cai_dlpack as cd
 import numpy as np
 import pytest
 import torch
+from cai_conformance import exchange
 
 from conformance.matrix.torch_cpu.torch_dtypes import DTYPES, filled, same_bytes
-from conformance.tests.dlpack import exchange
 
 
 def by_function(view: cd.CaiView) -> torch.Tensor:

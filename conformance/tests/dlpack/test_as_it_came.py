@@ -16,8 +16,8 @@ from typing import Any
 import cai_dlpack as cd
 import numpy as np
 import pytest
+from cai_conformance import abi, exchange
 
-from conformance.tests.dlpack import abi, exchange
 from conformance.tests.doubles.producers import FAKE_POINTER, Dlpack
 from conformance.tests.expectations import oracle
 from conformance.tests.expectations.refusal import check_refusal, refuse

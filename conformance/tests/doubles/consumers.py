@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-
-from conformance.tests.dlpack import abi
+from cai_conformance import abi
 
 Interface = dict[str, Any]
 

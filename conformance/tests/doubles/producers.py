@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from conformance.tests.dlpack import abi
+from cai_conformance import abi
 
 # A pointer that nobody may follow: aligned, far from anything mapped, and the same in every run.
 FAKE_POINTER = 0x7F00_0000_1000

@@ -16,9 +16,8 @@ from typing import Any
 
 import cai_dlpack as cd
 import numpy as np
-from cai_conformance import Sim
+from cai_conformance import Sim, abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, StreamObject, interface
 from conformance.tests.faults import routes
 from conformance.tests.faults.allocations import QUIET, wait_until

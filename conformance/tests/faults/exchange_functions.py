@@ -17,9 +17,8 @@ from typing import Any
 
 import cai_dlpack as cd
 import numpy as np
-from cai_conformance import Sim
+from cai_conformance import Sim, abi, exchange
 
-from conformance.tests.dlpack import abi, exchange
 from conformance.tests.expectations.refusal import builtin
 from conformance.tests.faults.allocations import CPYTHONS, QUIET, wait_until
 from conformance.tests.faults.world import Simulated

@@ -14,8 +14,8 @@ from typing import Any
 
 import cai_dlpack as cd
 import numpy as np
+from cai_conformance import abi, exchange
 
-from conformance.tests.dlpack import abi, exchange
 from conformance.tests.doubles.producers import Cai, Dlpack, Legacy, StreamObject, interface
 from conformance.tests.faults.world import World
 

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from conformance.tests.dlpack import abi
+from cai_conformance import abi
 
 HERE = Path(__file__).parent
 # `make soak` asks for the larger figures, and for fewer where each takes long (valgrind).

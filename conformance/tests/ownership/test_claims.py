@@ -8,8 +8,8 @@ from functools import partial
 
 import cai_dlpack as cd
 import pytest
+from cai_conformance import abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.ownership import native
 from conformance.tests.ownership.together import together
 

@@ -7,8 +7,8 @@ from functools import partial
 
 import cai_dlpack as cd
 import pytest
+from cai_conformance import abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Dlpack, Legacy, StreamOnly, cai, interface
 from conformance.tests.ownership import native
 from conformance.tests.ownership.growth import check_nothing_is_left, repeat

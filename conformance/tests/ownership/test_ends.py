@@ -13,8 +13,8 @@ from typing import Any
 
 import cai_dlpack as cd
 import pytest
+from cai_conformance import abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, cai, interface
 from conformance.tests.ownership import native
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import cai_dlpack as cd
 import pytest
+from cai_conformance import abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, Dlpack, cai, interface
 from conformance.tests.interpreter.free_threaded import FREE_THREADED, elsewhere
 from conformance.tests.interpreter.threads import blocked_signals

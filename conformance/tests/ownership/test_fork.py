@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="not run: this p
 BEFORE = """
     import gc, os, threading, time, warnings, weakref
     import cai_dlpack as cd
-    from conformance.tests.dlpack import abi
+    from cai_conformance import abi
     from conformance.tests.ownership import native
     from conformance.tests.interpreter.free_threaded import FREE_THREADED, elsewhere
     from conformance.tests.doubles.producers import Cai, cai, interface

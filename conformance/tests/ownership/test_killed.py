@@ -20,7 +20,7 @@ BEFORE = """
     import ctypes, os, sys, threading, time
     import cai_dlpack as cd
     import conformance.tests.interpreter.end
-    from conformance.tests.dlpack import abi
+    from cai_conformance import abi
     from conformance.tests.ownership import native
     from conformance.tests.interpreter.free_threaded import elsewhere
     from conformance.tests.doubles.producers import Cai, Dlpack, cai, interface

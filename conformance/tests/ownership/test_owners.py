@@ -10,9 +10,8 @@ import cai_dlpack as cd
 import numba.cuda
 import numpy as np
 import pytest
-from cai_conformance import Sim
+from cai_conformance import Sim, abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import interface
 from conformance.tests.simulated.machine import Machine
 

@@ -15,8 +15,8 @@ import cai_dlpack as cd
 import cai_example_peer as peer
 import numpy as np
 import pytest
+from cai_conformance import abi, exchange
 
-from conformance.tests.dlpack import abi, exchange
 from conformance.tests.doubles.producers import Cai, cai, interface
 from conformance.tests.interpreter.process import ROOT
 from conformance.tests.ownership import native

@@ -11,7 +11,7 @@ BEFORE = """
     import atexit, ctypes, gc, os, sys, threading, time
     import cai_dlpack as cd
     import conformance.tests.interpreter.end
-    from conformance.tests.dlpack import abi
+    from cai_conformance import abi
     from conformance.tests.ownership import native
     from conformance.tests.doubles.producers import Cai, cai, interface
 

@@ -21,7 +21,7 @@ SITS_IN = {
 CODE = """
     import ctypes, gc, sys, threading, time
     import cai_dlpack as cd
-    from conformance.tests.dlpack import abi
+    from cai_conformance import abi
     from conformance.tests.ownership import native
     from conformance.tests.interpreter.free_threaded import elsewhere
     from conformance.tests.doubles.producers import Cai, interface

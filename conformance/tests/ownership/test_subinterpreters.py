@@ -41,7 +41,7 @@ BEFORE = """
 CASES = {
     "the main one first": """
         import cai_dlpack as cd
-        from conformance.tests.dlpack import abi
+        from cai_conformance import abi
         from conformance.tests.doubles.producers import cai
         producer = cai()
         count = sys.getrefcount(producer)
@@ -68,7 +68,7 @@ CASES = {
     """,
     "a reference that ends while a subinterpreter runs": """
         import cai_dlpack as cd
-        from conformance.tests.dlpack import abi
+        from cai_conformance import abi
         import ctypes
         from conformance.tests.ownership import native
         from conformance.tests.doubles.producers import cai

@@ -18,8 +18,8 @@ import cai_dlpack as cd
 import cai_example_peer
 import numpy as np
 import pytest
+from cai_conformance import abi, exchange
 
-from conformance.tests.dlpack import abi, exchange
 from conformance.tests.doubles.producers import FAKE_POINTER, Cai, Dlpack, cai, host_memory, interface
 from conformance.tests.interpreter.free_threaded import FREE_THREADED
 from conformance.tests.ownership import native
@@ -346,7 +346,7 @@ def test_the_first_calls_come_at_once(what: str) -> None:
         import threading
         import cai_dlpack as cd
         import cai_example_peer
-        from conformance.tests.dlpack import abi
+        from cai_conformance import abi
         from conformance.tests.doubles.producers import cai
         from conformance.tests.ownership.together import together
 
@@ -376,7 +376,7 @@ def test_the_interpreter_ends_while_threads_convert() -> None:
         import gc, threading, time
         import cai_dlpack as cd
         import conformance.tests.interpreter.end
-        from conformance.tests.dlpack import abi
+        from cai_conformance import abi
         from conformance.tests.ownership import native
         from conformance.tests.doubles.producers import Cai, cai, interface
 

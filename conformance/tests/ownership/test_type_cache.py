@@ -9,8 +9,8 @@ from typing import Any
 
 import cai_dlpack as cd
 import pytest
+from cai_conformance import abi, exchange
 
-from conformance.tests.dlpack import abi, exchange
 from conformance.tests.doubles.producers import Cai, interface
 
 

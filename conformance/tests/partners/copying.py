@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 
 import cai_dlpack as cd
+from cai_conformance import abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import cai
 from conformance.tests.ownership.waiting import PATIENCE, until
 from conformance.tests.simulated.machine import Machine

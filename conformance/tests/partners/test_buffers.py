@@ -12,8 +12,8 @@ from typing import Any
 import cai_dlpack as cd
 import numpy as np
 import pytest
+from cai_conformance import abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.expectations.refusal import check_refusal, refuse
 
 WRITABLE, FORMAT, ND, STRIDES = 0x1, 0x4, 0x8, 0x18

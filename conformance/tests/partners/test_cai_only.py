@@ -19,8 +19,8 @@ import cai_dlpack as cd
 import numba.cuda
 import numpy as np
 import pytest
+from cai_conformance import abi, exchange
 
-from conformance.tests.dlpack import abi, exchange
 from conformance.tests.doubles.producers import FAKE_POINTER, Cai, interface
 from conformance.tests.expectations import oracle
 from conformance.tests.expectations.refusal import check_refusal, refuse

@@ -10,10 +10,10 @@ import cai_dlpack as cd
 import numba.cuda
 import numpy as np
 import pytest
+from cai_conformance import abi
 from cuda.core.utils import StridedMemoryView
 from mpi4py import MPI
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.consumers import DOUBLES
 from conformance.tests.doubles.producers import Cai, Dlpack, interface
 from conformance.tests.expectations import oracle

@@ -11,8 +11,8 @@ from functools import partial
 
 import cai_dlpack as cd
 import pytest
+from cai_conformance import abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.interpreter.free_threaded import FREE_THREADED
 from conformance.tests.interpreter.process import on_the_simulator
@@ -173,7 +173,7 @@ import ctypes, os, threading, time
 import cai_dlpack as cd
 from cai_conformance import Sim
 from conformance.tests.partners.test_copy_room import MEBIBYTE, SOON, Holder
-from conformance.tests.dlpack import abi
+from cai_conformance import abi
 from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.ownership.waiting import PATIENCE, until
 from conformance.tests.partners.copying import copy_for
@@ -214,7 +214,7 @@ import ctypes, os, threading
 from pathlib import Path
 import cai_dlpack as cd
 from cai_conformance import Sim
-from conformance.tests.dlpack import abi
+from cai_conformance import abi
 from conformance.tests.ownership.waiting import PATIENCE, until
 from conformance.tests.partners.copying import copy_for, memory, view, wait
 from conformance.tests.simulated.capture import RELAXED, Captures
@@ -270,7 +270,7 @@ from functools import partial
 import cai_dlpack as cd
 from cai_conformance import Sim
 from conformance.tests.doubles.producers import Cai, interface
-from conformance.tests.dlpack import abi
+from cai_conformance import abi
 from conformance.tests.ownership.waiting import PATIENCE, until
 from conformance.tests.partners.copying import copy_for, is_at_most, settled, wait
 from conformance.tests.simulated.machine import Machine
@@ -311,7 +311,7 @@ import ctypes, os, threading, time
 import cai_dlpack as cd
 from cai_conformance import Sim
 from conformance.tests.partners.test_copy_room import MEBIBYTE, SOON, Holder
-from conformance.tests.dlpack import abi
+from cai_conformance import abi
 from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.ownership.waiting import PATIENCE, until
 from conformance.tests.partners.copying import copy_for

@@ -8,8 +8,8 @@ from functools import partial
 
 import cai_dlpack as cd
 import pytest
+from cai_conformance import abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.ownership.waiting import until
 from conformance.tests.partners.copying import copy_for, memory, on_a_thread, wait

@@ -11,9 +11,9 @@ import ml_dtypes
 import numba.cuda
 import numpy as np
 import pytest
+from cai_conformance import abi
 from cuda.core.utils import StridedMemoryView
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, Dlpack, cai, interface
 from conformance.tests.expectations import oracle
 from conformance.tests.expectations.refusal import check_refusal, refuse

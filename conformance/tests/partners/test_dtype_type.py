@@ -15,8 +15,8 @@ import numba.cuda
 import numpy as np
 import pytest
 import tvm_ffi
+from cai_conformance import abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, Dlpack, cai, interface
 from conformance.tests.expectations import oracle
 from conformance.tests.expectations.refusal import check_refusal, refuse

@@ -16,8 +16,8 @@ import cai_dlpack as cd
 import numpy as np
 import pytest
 import tvm_ffi
+from cai_conformance import abi, exchange
 
-from conformance.tests.dlpack import abi, exchange
 from conformance.tests.doubles.producers import cai
 from conformance.tests.expectations.refusal import check_refusal, refuse
 from conformance.tests.interpreter.threads import THREADS_INHERIT
@@ -451,7 +451,7 @@ def test_the_work_stream_is_told_as_a_thread_ends() -> None:
         textwrap.dedent("""
             import ctypes
             import cai_dlpack as cd
-            from conformance.tests.dlpack import exchange
+            from cai_conformance import exchange
             from conformance.tests.ownership import native
 
             function = ctypes.c_void_p(exchange.table_of(cd.CaiView).work_stream)

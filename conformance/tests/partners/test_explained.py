@@ -14,6 +14,7 @@ from typing import Any, cast
 import cai_dlpack as cd
 import numpy as np
 import pytest
+from cai_conformance import abi
 
 from conformance.matrix import said
 from conformance.matrix.arrays import readers
@@ -22,7 +23,6 @@ from conformance.matrix.doors import DOORS
 from conformance.matrix.draws import CAPTURED, FILTERS, MODES, WRONG, Case, drawn, names, typed
 from conformance.matrix.explained import Bench
 from conformance.matrix.odd import DEVICES, HOST, TYPES, fresh, on_device, tensor
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Dlpack
 from conformance.tests.expectations.refusal import refuse
 from conformance.tests.simulated.machine import Machine

@@ -12,8 +12,8 @@ import cai_example
 import ml_dtypes
 import numpy as np
 import pytest
+from cai_conformance import abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.expectations import oracle
 from conformance.tests.expectations.refusal import check_refusal, refuse
 

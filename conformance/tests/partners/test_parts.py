@@ -11,8 +11,8 @@ import numba.cuda
 import numpy as np
 import pytest
 import tvm_ffi
+from cai_conformance import abi, exchange
 
-from conformance.tests.dlpack import abi, exchange
 from conformance.tests.doubles.producers import Cai, cai, interface
 from conformance.tests.expectations.refusal import check_refusal, refuse
 from conformance.tests.simulated.machine import Machine

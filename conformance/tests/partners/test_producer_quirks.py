@@ -10,11 +10,11 @@ import cuda.core
 import numba.cuda
 import numpy as np
 import pytest
+from cai_conformance import abi, exchange
 from cai_dlpack import _core
 from cuda.core.utils import StridedMemoryView
 from numba.cuda.cudadrv.devicearray import DeviceNDArray
 
-from conformance.tests.dlpack import abi, exchange
 from conformance.tests.doubles.producers import Dlpack
 from conformance.tests.expectations.refusal import check_refusal, refuse
 from conformance.tests.simulated.machine import Machine

@@ -14,11 +14,11 @@ import numba.cuda
 import numpy as np
 import pytest
 import tvm_ffi
+from cai_conformance import abi
 from cai_dlpack import _core
 from cuda.core.utils import StridedMemoryView
 from mpi4py import MPI
 
-from conformance.tests.dlpack import abi
 from conformance.tests.simulated.machine import Machine
 
 ROWS = {row["name"]: row for row in _core._partners()}

@@ -22,8 +22,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tvm_ffi
+from cai_conformance import abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.interpreter.process import ROOT
 from conformance.tests.simulated.capture import GLOBAL, RELAXED, THREAD_LOCAL, Captures

@@ -15,8 +15,8 @@ from functools import partial
 import cai_dlpack as cd
 import numpy as np
 import pytest
+from cai_conformance import abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.ownership.waiting import PATIENCE, until
 from conformance.tests.partners.copying import copy_for, is_at_most, memory, settled, view, wait
 from conformance.tests.partners.test_copy_room import MEBIBYTE, Holder, full

@@ -21,10 +21,10 @@ import numba.cuda
 import numpy as np
 import pytest
 import tvm_ffi
+from cai_conformance import abi, exchange
 from cai_dlpack import _core
 from cuda.core.utils import StridedMemoryView
 
-from conformance.tests.dlpack import abi, exchange
 from conformance.tests.doubles.producers import Cai, StreamObject, cai, interface
 from conformance.tests.expectations.refusal import refuse
 from conformance.tests.interpreter import needs

@@ -17,9 +17,8 @@ from typing import Any
 
 import cai_dlpack as cd
 import numpy as np
-from cai_conformance import Sim
+from cai_conformance import Sim, abi, exchange
 
-from conformance.tests.dlpack import abi, exchange
 from conformance.tests.doubles.producers import Cai, Dlpack, interface
 from conformance.tests.simulated.machine import Machine
 from conformance.tests.streams.race import NBYTES, Track

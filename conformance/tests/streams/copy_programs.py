@@ -11,8 +11,8 @@ import random
 from dataclasses import dataclass
 
 import cai_dlpack as cd
+from cai_conformance import abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import cai
 from conformance.tests.simulated.machine import Machine
 

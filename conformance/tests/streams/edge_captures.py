@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 
 import cai_dlpack as cd
+from cai_conformance import abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.simulated.capture import GLOBAL, IDLE, RELAXED, THREAD_LOCAL
 from conformance.tests.streams.edge_pieces import Pieces

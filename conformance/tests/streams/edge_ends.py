@@ -6,8 +6,8 @@ import gc
 import warnings
 
 import cai_dlpack as cd
+from cai_conformance import abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.interpreter.free_threaded import FREE_THREADED
 from conformance.tests.ownership.waiting import until
 from conformance.tests.streams.edge_machine import NBYTES, Array, Cached, Queue

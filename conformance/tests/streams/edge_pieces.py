@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import cai_dlpack as cd
+from cai_conformance import abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.simulated.capture import Captures
 from conformance.tests.streams.edge_machine import NBYTES, Array, Bench, Queue

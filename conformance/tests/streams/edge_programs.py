@@ -15,8 +15,8 @@ from typing import Any
 
 import cai_dlpack as cd
 import numpy as np
+from cai_conformance import abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.streams.edge_captures import CAPTURES, Captured
 from conformance.tests.streams.edge_ends import ENDS, Ends

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import cai_dlpack as cd
-
-from conformance.tests.dlpack import abi, exchange
+from cai_conformance import abi, exchange
 
 
 @dataclass

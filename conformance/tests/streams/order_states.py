@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import cai_dlpack as cd
+from cai_conformance import abi, exchange
 
-from conformance.tests.dlpack import abi, exchange
 from conformance.tests.doubles.producers import Cai, Dlpack, Legacy, interface
 from conformance.tests.streams.race import LEGACY, Track
 from conformance.tests.streams.silent_producers import DEAF, PARTNERS, of_a_user, of_library

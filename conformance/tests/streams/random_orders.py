@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import cai_dlpack as cd
+from cai_conformance import abi
 from cuda.core.utils import StridedMemoryView
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.simulated.capture import Captures
 from conformance.tests.simulated.machine import Machine

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import cai_dlpack as cd
+from cai_conformance import abi
 from cai_dlpack import _core
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, Dlpack, Legacy, interface
 
 PARTNERS = [row for row in _core._partners() if row["produces"]]

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import cai_dlpack as cd
+from cai_conformance import abi, exchange
 
-from conformance.tests.dlpack import abi, exchange
 from conformance.tests.interpreter.threads import THREADS_INHERIT
 from conformance.tests.simulated.machine import one_event
 from conformance.tests.streams.race import Calls, Track

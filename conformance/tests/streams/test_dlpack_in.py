@@ -8,9 +8,9 @@ from typing import Any
 
 import cai_dlpack as cd
 import pytest
+from cai_conformance import abi
 from cuda.core import Device
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import FAKE_POINTER, Dlpack, Legacy, StreamOnly
 from conformance.tests.expectations.refusal import check_refusal, refuse
 from conformance.tests.simulated.machine import Machine, one_event

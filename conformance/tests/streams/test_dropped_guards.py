@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import cai_dlpack as cd
 import pytest
+from cai_conformance import abi, exchange
 
-from conformance.tests.dlpack import abi, exchange
 from conformance.tests.doubles.producers import Dlpack
 from conformance.tests.expectations.refusal import check_refusal, refuse
 from conformance.tests.interpreter.free_threaded import FREE_THREADED

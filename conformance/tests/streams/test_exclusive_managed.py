@@ -15,7 +15,7 @@ import ctypes, sys, threading, time
 import numpy as np
 import cai_dlpack as cd
 from cai_conformance import Sim
-from conformance.tests.dlpack import abi
+from cai_conformance import abi
 from conformance.tests.doubles.producers import Dlpack, cai
 from conformance.tests.simulated.capture import Captures
 from conformance.tests.simulated.machine import Machine

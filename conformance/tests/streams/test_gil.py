@@ -17,8 +17,8 @@ import cai_dlpack as cd
 import numpy as np
 import pytest
 import tvm_ffi
+from cai_conformance import abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, Dlpack, interface
 from conformance.tests.interpreter.process import ROOT, on_the_simulator
 from conformance.tests.simulated.capture import Captures

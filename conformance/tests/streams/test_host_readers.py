@@ -10,9 +10,9 @@ from typing import Any
 import cai_dlpack as cd
 import numpy as np
 import pytest
+from cai_conformance import abi
 from mpi4py import MPI
 
-from conformance.tests.dlpack import abi
 from conformance.tests.simulated.machine import Machine, one_event
 from conformance.tests.streams.race import NBYTES, Track, pretended
 

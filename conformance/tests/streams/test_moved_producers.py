@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import cai_dlpack as cd
 import pytest
+from cai_conformance import abi
 
-from conformance.tests.dlpack import abi
 from conformance.tests.simulated.machine import Machine
 from conformance.tests.streams.moved_producers import COPIES, LOANS, ROUTES, Moving, Use
 from conformance.tests.streams.race import NBYTES, Track

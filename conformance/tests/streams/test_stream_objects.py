@@ -10,9 +10,9 @@ from typing import Any
 import cai_dlpack as cd
 import numba.cuda
 import pytest
+from cai_conformance import abi
 from cuda.core import Device
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import Cai, Dlpack, StreamObject, interface
 from conformance.tests.expectations.refusal import check_refusal, nothing_changes, refuse
 from conformance.tests.interpreter import needs

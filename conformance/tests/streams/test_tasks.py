@@ -13,8 +13,8 @@ from typing import Any
 
 import cai_dlpack as cd
 import pytest
+from cai_conformance import abi, exchange
 
-from conformance.tests.dlpack import abi, exchange
 from conformance.tests.interpreter.threads import THREADS_INHERIT
 from conformance.tests.streams.race import Track
 from conformance.tests.streams.task_programs import Programs, work_stream

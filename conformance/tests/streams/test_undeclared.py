@@ -14,12 +14,11 @@ import numba.cuda
 import numpy as np
 import pytest
 import tvm_ffi
-from cai_conformance import Sim
+from cai_conformance import Sim, abi
 from cai_dlpack import _core
 from cuda.core import Device
 from cuda.core.utils import StridedMemoryView
 
-from conformance.tests.dlpack import abi
 from conformance.tests.doubles.producers import FAKE_POINTER, Cai, Dlpack, Legacy, cai, interface
 from conformance.tests.expectations.refusal import check_refusal, refuse
 from conformance.tests.interpreter.process import on_the_simulator

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 from cai_conformance.library import library_folder
 from cai_conformance.simulate import Settings, start
@@ -12,7 +13,7 @@ from cai_conformance.simulate import Settings, start
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    top = argparse.ArgumentParser(prog="python -m cai_conformance", description=__doc__)
+    top = argparse.ArgumentParser(prog="cai-conformance", description=__doc__)
     commands = top.add_subparsers(dest="command", required=True)
     simulate = commands.add_parser("simulate", help="start a command on the simulated CUDA driver")
     simulate.add_argument("--devices", type=int, default=2, help="number of devices (default: 2)")
@@ -36,12 +37,18 @@ def parser() -> argparse.ArgumentParser:
     )
     simulate.add_argument("rest", nargs=argparse.REMAINDER, metavar="-- COMMAND")
     commands.add_parser("library-path", help="the folder to put into LD_LIBRARY_PATH")
+    if find_spec("numpy") is not None:
+        from cai_conformance.judge import command
+
+        command.add(commands)
     return top
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; `simulate` does not return."""
     options = parser().parse_args(arguments)
+    if hasattr(options, "run"):
+        return judged(options)
     if options.command == "library-path":
         print(library_folder())
         return 0
@@ -60,6 +67,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     start(settings, command)
     return 1
+
+
+def judged(options: argparse.Namespace) -> int:
+    """Runs a command that judges; 2 if it was used wrongly."""
+    from cai_conformance.judge.target import Usage
+
+    try:
+        return int(options.run(options))
+    except Usage as error:
+        print(f"cai-conformance: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

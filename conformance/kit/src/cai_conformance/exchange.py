@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from conformance.tests.dlpack import abi
+from cai_conformance import abi
 
 ATTRIBUTE = "__dlpack_c_exchange_api__"
 NAME = b"dlpack_exchange_api"

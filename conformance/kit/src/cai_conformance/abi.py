@@ -91,7 +91,12 @@ _alive: dict[int, Made] = {}
 
 def name(capsule: object) -> bytes:
     """The capsule's name as it is now."""
-    found = _api.PyCapsule_GetName(id(capsule))
+    return name_at(id(capsule))
+
+
+def name_at(capsule: int) -> bytes:
+    """The name of a capsule by its address, in which it may have no references left."""
+    found = _api.PyCapsule_GetName(capsule)
     assert found is not None
     return bytes(found)
 
@@ -104,7 +109,12 @@ def rename(capsule: object, to: bytes) -> None:
 
 def pointer(capsule: object) -> int:
     """The address that the capsule holds, whatever its name."""
-    address = _api.PyCapsule_GetPointer(id(capsule), _api.PyCapsule_GetName(id(capsule)))
+    return pointer_at(id(capsule))
+
+
+def pointer_at(capsule: int) -> int:
+    """The address that a capsule holds, by the capsule's address."""
+    address = _api.PyCapsule_GetPointer(capsule, _api.PyCapsule_GetName(capsule))
     assert address
     return int(address)
 
@@ -139,10 +149,11 @@ for _function in (_C_DESTROY, _C_COUNT):
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_function))
 
 
-def new_capsule(address: int, as_name: bytes, *, destructor: bool = True) -> Any:
-    """Makes a capsule around any address, with the destructor of the Python specification."""
+def new_capsule(address: int, as_name: bytes, *, destructor: Any = True) -> Any:
+    """Makes a capsule around any address, with the destructor of the Python specification, another one, or none."""
     kept = _names.setdefault(as_name, ctypes.c_char_p(as_name))
-    end = ctypes.cast(_C_DESTROY, ctypes.c_void_p) if destructor else None
+    chosen = _C_DESTROY if destructor is True else destructor
+    end = ctypes.cast(chosen, ctypes.c_void_p) if chosen else None
     return _api.PyCapsule_New(address, kept, end)
 
 
@@ -297,6 +308,23 @@ def read_at(address: int, *, versioned: bool) -> Read:
         deleter=managed.deleter or 0,
         address=address,
     )
+
+
+#: More than any library has: a struct that says more is not believed.
+MOST_AXES = 1000
+
+
+def peek(address: int, *, versioned: bool) -> Read:
+    """The struct at an address, of which nothing is believed: extents are read only if there can be some."""
+    managed: Any = (DLManagedTensorVersioned if versioned else DLManagedTensor).from_address(address)
+    ndim = managed.dl_tensor.ndim
+    if 0 <= ndim <= MOST_AXES:
+        return read_at(address, versioned=versioned)
+    kept = managed.dl_tensor.shape, managed.dl_tensor.strides
+    managed.dl_tensor.shape = managed.dl_tensor.strides = None
+    found = read_at(address, versioned=versioned)
+    managed.dl_tensor.shape, managed.dl_tensor.strides = kept
+    return found
 
 
 def _integers(address: int | None, count: int) -> tuple[int, ...] | None:

@@ -1,0 +1,138 @@
+"""What the checks of consumers have in common: offers that must be taken as they are, or refused."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from cai_conformance.judge.check import CHECKS, Broken, Check, NotRun, Severity, Source, demand
+from cai_conformance.judge.consumed import Consumer, Seen
+from cai_conformance.judge.memory import same
+
+Run = Callable[[Consumer], None]
+
+
+class Offer(Broken):
+    """A failed check, with the offer that shows it."""
+
+    def __init__(self, code: str, evidence: str, severity: Severity | None = None) -> None:
+        super().__init__(f"{code}: {evidence}", severity)
+        self.code = code
+
+
+def text_of(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+class Profile:
+    """Registers the checks of one profile of consumers."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def check(
+        self,
+        rule: str,
+        says: str,
+        source: Source,
+        *,
+        mutant: Any,
+        severity: Severity = Severity.VIOLATION,
+        after: tuple[str, ...] = ("takes",),
+    ) -> Callable[[Run], Run]:
+        """Registers a function as a check."""
+
+        def register(run: Run) -> Run:
+            CHECKS.add(Check(self.name, rule, says, source, severity, run, (), after, mutant))
+            return run
+
+        return register
+
+    def accepts(
+        self,
+        rule: str,
+        says: str,
+        source: Source,
+        *codes: str,
+        mutant: Any,
+        severity: Severity = Severity.VIOLATION,
+        refusal: Severity | None = None,
+        after: tuple[str, ...] = ("takes",),
+    ) -> None:
+        """Each offer is taken with the elements that it has. `refusal` is the severity of a clear refusal."""
+
+        def run(consumer: Consumer) -> None:
+            for code in codes:
+                take(consumer, code, severity if refusal is None else refusal)
+
+        self.check(rule, says, source, severity=severity, after=after, mutant=mutant)(run)
+
+    def refuses(
+        self,
+        rule: str,
+        says: str,
+        source: Source,
+        *codes: str,
+        mutant: Any,
+        severity: Severity = Severity.DEVIATION,
+        after: tuple[str, ...] = ("takes",),
+    ) -> None:
+        """Each offer raises an exception."""
+
+        def run(consumer: Consumer) -> None:
+            for code in codes:
+                refuse(consumer, code)
+
+        self.check(rule, f"refuses {says}", source, severity=severity, after=after, mutant=mutant)(run)
+
+
+def take(consumer: Consumer, code: str, refusal: Severity | None = None) -> tuple[Any, Any, Seen]:
+    """Hands an offer over; its elements must be there. Returns the offer, the consumer's array, and what is in it."""
+    offer = consumer.offered(code)
+    try:
+        taken = consumer.take(offer)
+    except Exception as error:
+        raise Offer(code, f"raised {text_of(error)}", refusal) from None
+    try:
+        seen = consumer.see(taken)
+    except NotRun:
+        raise
+    except Exception as error:
+        raise Offer(code, f"what it returned cannot be read: {text_of(error)}", Severity.VIOLATION) from None
+    expected = offer.array
+    if not same(seen.values.astype(expected.dtype, copy=False).reshape(seen.values.shape), expected):
+        raise Offer(code, f"{seen.values.tolist()} instead of {expected.tolist()}", Severity.VIOLATION)
+    return offer, taken, seen
+
+
+def refuse(consumer: Consumer, code: str) -> tuple[Any, Exception]:
+    """Hands an offer over that must be refused. Returns the offer and the exception."""
+    offer = consumer.offered(code)
+    try:
+        consumer.take(offer)
+    except Exception as error:
+        return offer, error
+    raise Offer(code, "was accepted")
+
+
+def keeps_its_owner(consumer: Consumer, code: str) -> None:
+    """The offered object lives as long as the consumer's array."""
+    offer, taken, _ = take(consumer, code)
+    watch = weakref.ref(offer)
+    del offer
+    gc.collect()
+    if watch() is None:
+        raise Offer(code, "the object was gone while the consumer's array was alive")
+    del taken
+
+
+def lets_its_owner_go(consumer: Consumer, code: str) -> None:
+    """The offered object goes with the consumer's array."""
+    offer, taken, _ = take(consumer, code)
+    watch = weakref.ref(offer)
+    del offer, taken
+    gc.collect()
+    demand(watch() is None, f"{code}: the object was still there after the consumer's array had gone")

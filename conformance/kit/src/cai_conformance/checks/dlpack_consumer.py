@@ -1,0 +1,708 @@
+"""Checks of consumers of DLPack by the Python protocol: the older tensor, and versions 1.0 to 1.3."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from cai_conformance import abi, offers
+from cai_conformance.checks.consuming import Offer, Profile, keeps_its_owner, lets_its_owner_go, take
+from cai_conformance.judge import sources as say
+from cai_conformance.judge.check import NotRun, Severity, Source, broken, demand
+from cai_conformance.judge.consumed import Consumer
+from cai_conformance.reference.consumers import DlpackConsumer, Refused, TakenTensor
+from cai_conformance.reference.producers import kept
+
+VIOLATION, DEVIATION, RECOMMENDATION = Severity
+profile = Profile("dlpack-consumer")
+
+
+# --- mutants ---
+
+
+def without(rule: str) -> Any:
+    """A consumer that does not look for one fault."""
+    rules = {name: breaks for name, breaks in DlpackConsumer.rules.items() if name != rule}
+    return type("Without", (DlpackConsumer,), {"rules": rules})()
+
+
+def refusing(when: Callable[[abi.Read], bool]) -> Any:
+    """A consumer that refuses tensors that it should take."""
+    rules = {**DlpackConsumer.rules, "mutant": when}
+    return type("Refusing", (DlpackConsumer,), {"rules": rules})()
+
+
+def misreading(change: Callable[[abi.Read], dict[str, Any]]) -> Any:
+    """A consumer that takes what it is given for something else."""
+
+    class Misread(TakenTensor):
+        def shown(self) -> abi.Read:
+            return replace(self.read, **change(self.read))
+
+    return overriding(taken=lambda self, read: Misread(read))
+
+
+def overriding(**members: Any) -> Any:
+    """A consumer with methods of its own."""
+    return type("Overriding", (DlpackConsumer,), members)()
+
+
+# --- what is taken ---
+
+profile.accepts("takes", "takes an array", say.PY_VIEW, "tensor()", after=(), mutant=refusing(lambda read: True))
+profile.accepts(
+    "takes-legacy",
+    "takes the older tensor",
+    say.PY_NAME,
+    "tensor(older=True)",
+    mutant=refusing(
+        lambda read: not read.versioned and read.deleter != 0 and read.flags is None and read.shape == (2, 3)
+    ),
+)
+for _minor in (0, 1, 2, 3):
+    profile.accepts(
+        f"version-1-{_minor}",
+        f"takes a tensor of version 1.{_minor}",
+        say.DL_MINOR,
+        f"tensor(np.arange(4, dtype=np.float32), version=(1, {_minor}))",
+        mutant=refusing(lambda read, minor=_minor: read.shape == (4,) and read.version == (1, minor)),  # type: ignore[misc]
+    )
+profile.accepts(
+    "version-1-later",
+    "takes a tensor of a later minor version",
+    say.DL_MINOR,
+    "tensor(version=(1, 77))",
+    mutant=refusing(lambda read: read.version == (1, 77)),
+)
+profile.accepts(
+    "fallback",
+    "asks again without the keywords that a producer does not know",
+    say.AA_FALLBACK,
+    "tensor(older=True, keywords=())",
+    "tensor(older=True, keywords=('stream',))",
+    mutant=overriding(ask=lambda self, obj: obj.__dlpack__(max_version=self.newest)),
+    after=("takes-legacy",),
+)
+profile.accepts(
+    "strides-null",
+    "takes strides that are NULL, before version 1.2, as those of C order",
+    say.DL_STRIDES_NULL,
+    "tensor(strides=None, version=(1, 0))",
+    "tensor(np.arange(24.0).reshape(2, 3, 4), strides=None, older=True)",
+    mutant=refusing(lambda read: read.strides is None and read.ndim in (2, 3)),
+)
+profile.accepts(
+    "strides-fortran",
+    "takes an array in Fortran order",
+    say.DL_STRIDES,
+    "tensor(np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3)))",
+    refusal=RECOMMENDATION,
+    mutant=misreading(lambda read: {"strides": None} if read.strides == (1, 2) else {}),
+)
+profile.accepts(
+    "strides-elements",
+    "reads strides as elements",
+    say.DL_STRIDES,
+    "tensor(np.arange(12, dtype=np.float32).reshape(3, 4)[:, ::2])",
+    "tensor(np.arange(24, dtype=np.int16)[::3])",
+    refusal=RECOMMENDATION,
+    mutant=misreading(lambda read: {"strides": (1,)} if read.strides == (3,) else {}),
+)
+profile.accepts(
+    "strides-negative",
+    "reads negative strides as such, or refuses them",
+    say.DL_STRIDES,
+    "tensor(np.arange(6, dtype=np.float32)[::-1])",
+    refusal=RECOMMENDATION,
+    mutant=misreading(lambda read: {"strides": (0,)} if read.strides == (-1,) else {}),
+)
+profile.accepts(
+    "strides-zero",
+    "reads a stride of 0 as such, or refuses it",
+    say.DL_STRIDES,
+    "tensor(np.lib.stride_tricks.as_strided(np.arange(3, dtype=np.float32), (2, 3), (0, 4)))",
+    refusal=RECOMMENDATION,
+    mutant=refusing(lambda read: read.strides == (0, 1)),
+)
+profile.accepts(
+    "strides-one",
+    "does not look at the stride of an axis with one element",
+    say.DL_STRIDES,
+    "tensor(np.arange(3, dtype=np.float32).reshape(1, 3), strides=(999, 1))",
+    mutant=refusing(lambda read: read.strides == (999, 1)),
+)
+profile.accepts(
+    "ndim-zero",
+    "takes an array without axes",
+    say.DL_SHAPE,
+    "tensor(np.array(7, dtype=np.float32))",
+    mutant=refusing(lambda read: read.ndim == 0),
+)
+profile.accepts(
+    "ndim-eight",
+    "takes an array of eight axes",
+    say.DL_NDIM,
+    "tensor(np.arange(8, dtype=np.float32).reshape(1, 2, 1, 2, 1, 2, 1, 1))",
+    refusal=RECOMMENDATION,
+    mutant=refusing(lambda read: read.ndim == 8),
+)
+profile.accepts(
+    "size-zero",
+    "takes an array without elements, whose pointer is NULL",
+    say.DL_ZERO_SIZE,
+    "tensor(np.zeros((0, 3), dtype=np.float32))",
+    mutant=refusing(lambda read: read.shape == (0, 3) and not read.data),
+)
+profile.accepts(
+    "size-zero-pointer",
+    "takes an array without elements, whose pointer is not NULL",
+    say.DL_ZERO_SIZE,
+    "tensor(np.zeros((0, 3), dtype=np.float32), data=256)",
+    severity=RECOMMENDATION,
+    mutant=refusing(lambda read: read.data == 256),
+)
+profile.accepts(
+    "byte-offset-added",
+    "adds `byte_offset` to the pointer",
+    say.DL_OFFSET,
+    "tensor(byte_offset=8, data=lambda offset: offsets(8))",
+    mutant=misreading(lambda read: {"byte_offset": 0} if read.byte_offset == 8 else {}),
+)
+profile.accepts(
+    "flags-unknown",
+    "does not look at flags that it does not know",
+    say.DL_FLAGS,
+    "tensor(flags=1 << 40)",
+    severity=RECOMMENDATION,
+    mutant=refusing(lambda read: (read.flags or 0) >= 1 << 40),
+)
+profile.accepts(
+    "copied-flag",
+    "takes a copy that the producer made",
+    say.DL_COPIED,
+    "tensor(flags=2)",
+    mutant=refusing(lambda read: read.flags == 2),
+)
+profile.accepts(
+    "deleter-null",
+    "takes a tensor without a deleter",
+    say.DL_DELETER_NULL,
+    "tensor(deleter=None)",
+    mutant=refusing(lambda read: not read.deleter),
+)
+profile.accepts(
+    "device-enum",
+    "takes a device type that is an IntEnum",
+    say.AA_DEVICE,
+    "tensor(announced=(Type.CPU, 0))",
+    mutant=overriding(check_device=lambda self, device: exact(self, device)),
+)
+for _kind, _dtypes in {
+    "int": ("int8", "int16", "int32", "int64"),
+    "uint": ("uint8", "uint16", "uint32", "uint64"),
+    "float": ("float32", "float64"),
+    "float16": ("float16",),
+    "complex": ("complex64", "complex128"),
+    "bool": ("bool",),
+}.items():
+    profile.accepts(
+        f"reads-{_kind}",
+        f"reads {', '.join(_dtypes)} as such, or refuses them",
+        say.DL_DTYPE_CODE,
+        *(f"tensor(np.array([0, 1, 1]).astype(np.{name}))" for name in _dtypes),
+        refusal=RECOMMENDATION,
+        mutant=misreading(
+            lambda read, dtypes=_dtypes: (
+                {"strides": (0,)}  # type: ignore[misc]
+                if read.shape == (3,) and read.dtype in types_of(dtypes)
+                else {}
+            )
+        ),
+    )
+
+
+def types_of(dtypes: tuple[str, ...]) -> list[tuple[int, int, int]]:
+    return [offers.dtype_of(np.dtype(name)) for name in dtypes]
+
+
+def exact(self: Any, device: Any) -> None:
+    DlpackConsumer.check_device(self, device)
+    if type(device[0]) is not int:
+        raise Refused("the mutant refuses")
+
+
+# --- what is asked of the producer ---
+
+
+def calls(consumer: Consumer, code: str = "tensor()") -> list[dict[str, Any]]:
+    offer, taken, _ = take(consumer, code)
+    del taken
+    found: list[dict[str, Any]] = offer.calls
+    return found
+
+
+@profile.check(
+    "asks-version",
+    "says which version it knows (`max_version`)",
+    say.AA_MAX_VERSION,
+    severity=RECOMMENDATION,
+    mutant=overriding(ask=lambda self, obj: obj.__dlpack__()),
+)
+def _(consumer: Consumer) -> None:
+    asked = [call.get("max_version") for call in calls(consumer)]
+    demand(any(asked), "tensor(): it asked without max_version: such a tensor has no flags")
+
+
+@profile.check(
+    "asks-pair",
+    "`max_version` is a tuple of two ints",
+    say.AA_MAX_VERSION,
+    after=("asks-version",),
+    mutant=overriding(newest=[1, 3]),
+)
+def _(consumer: Consumer) -> None:
+    for call in calls(consumer):
+        found = call.get("max_version")
+        if found is not None:
+            right = isinstance(found, tuple) and len(found) == 2 and all(type(item) is int for item in found)
+            demand(right, f"tensor(): max_version={found!r}")
+
+
+@profile.check(
+    "asks-no-stream",
+    "names no stream for memory of the host",
+    say.AA_STREAM_CPU,
+    mutant=overriding(ask=lambda self, obj: ask_on(self, obj, 1)),
+)
+def _(consumer: Consumer) -> None:
+    found = [call["stream"] for call in calls(consumer) if call.get("stream") is not None]
+    demand(not found, f"tensor(): stream={found}")
+
+
+def ask_on(self: Any, obj: Any, stream: int) -> Any:
+    try:
+        return obj.__dlpack__(max_version=self.newest, stream=stream)
+    except TypeError:
+        return DlpackConsumer.ask(self, obj)
+
+
+@profile.check(
+    "asks-once",
+    "takes one tensor of a producer that answers",
+    say.PY_ONCE,
+    mutant=overriding(ask=lambda self, obj: (DlpackConsumer.ask(self, obj), DlpackConsumer.ask(self, obj))[1]),
+)
+def _(consumer: Consumer) -> None:
+    found = calls(consumer)
+    demand(len(found) == 1, f"tensor(): it asked {len(found)} times")
+
+
+@profile.check(
+    "asks-device",
+    "asks for the device before it asks for the tensor",
+    say.AA_DEVICE,
+    severity=RECOMMENDATION,
+    mutant=overriding(
+        __call__=lambda self, obj: (
+            self.own(self.ask(obj))
+            if type(obj) is offers.Tensor and type(obj.announced) is tuple and obj.announced == (1, 0)
+            else DlpackConsumer.__call__(self, obj)
+        )
+    ),
+)
+def _(consumer: Consumer) -> None:
+    offer, taken, _ = take(consumer, "tensor()")
+    del taken
+    demand(offer.devices, "tensor(): it did not call __dlpack_device__")
+
+
+@profile.check(
+    "producer-error",
+    "passes an exception of the producer's on",
+    say.AA_PROPAGATE,
+    mutant=overriding(ask=lambda self, obj: hidden(self, obj)),
+)
+def _(consumer: Consumer) -> None:
+    offer = consumer.offered("tensor(raises=BufferError('the array is busy'))")
+    try:
+        consumer.take(offer)
+    except BufferError as error:
+        demand("the array is busy" in str(error), f"raised BufferError({error}) instead of the producer's")
+        return
+    except Exception as error:
+        broken(f"raised {type(error).__name__} instead of the producer's BufferError: {error}")
+    broken("it was accepted")
+
+
+def hidden(self: Any, obj: Any) -> Any:
+    try:
+        return DlpackConsumer.ask(self, obj)
+    except BufferError:
+        raise RuntimeError("the mutant hides it") from None
+
+
+@profile.check(
+    "producer-type-error",
+    "passes a TypeError of the producer's own on",
+    say.AA_PROPAGATE,
+    mutant=overriding(ask=lambda self, obj: swallowed(self, obj)),
+)
+def _(consumer: Consumer) -> None:
+    offer = consumer.offered("tensor(raises=TypeError('the array has no type'))")
+    try:
+        consumer.take(offer)
+    except TypeError as error:
+        demand("the array has no type" in str(error), f"raised TypeError({error}) instead of the producer's")
+        return
+    except Exception as error:
+        broken(f"raised {type(error).__name__} instead of the producer's TypeError: {error}")
+    broken("it was accepted")
+
+
+def swallowed(self: Any, obj: Any) -> Any:
+    try:
+        return DlpackConsumer.ask(self, obj)
+    except TypeError:
+        raise Refused("the mutant hides it") from None
+
+
+# --- the capsule and the deleter ---
+
+
+@profile.check(
+    "capsule-renamed",
+    "renames the capsule",
+    say.PY_RENAME,
+    mutant=overriding(rename=lambda self, capsule, versioned: None, taken=lambda self, read: Forgetful(read)),
+)
+def _(consumer: Consumer) -> None:
+    offer, taken, _ = take(consumer, "tensor(once=True)")
+    name = abi.name(offer.capsules[0])
+    used = name in (abi.USED_LEGACY, abi.USED_VERSIONED)
+    demand(used, f"tensor(once=True): the capsule is named {name!r}")
+    del taken
+
+
+class Forgetful(TakenTensor):
+    """Leaves the deleter to the capsule."""
+
+    def end(self) -> None:
+        return None
+
+
+@profile.check(
+    "capsule-name-kept",
+    "gives the capsule the name that belongs to its tensor",
+    say.PY_NAME_VERSIONED,
+    after=("capsule-renamed", "takes-legacy"),
+    mutant=overriding(rename=lambda self, capsule, versioned: abi.rename(capsule, abi.USED_LEGACY)),
+)
+def _(consumer: Consumer) -> None:
+    for code in ("tensor(once=True)", "tensor(once=True, older=True)"):
+        offer, taken, _ = take(consumer, code)
+        asked = any(call.get("max_version") for call in offer.calls)
+        expected = abi.USED_VERSIONED if asked and not offer.older else abi.USED_LEGACY
+        name = abi.name(offer.capsules[0])
+        if name != expected:
+            raise Offer(code, f"the capsule is named {name!r} instead of {expected!r}")
+        del taken
+
+
+def deleted(consumer: Consumer, code: str) -> tuple[int, int]:
+    """How often the deleter ran while the consumer's array lived, and after its end."""
+    offers.TWICE.clear()
+    offer, taken, seen = take(consumer, code)
+    if seen.address is not None and seen.address != offer.array.ctypes.data:
+        raise NotRun("the consumer copies, and so has no use for the tensor")
+    gc.collect()
+    during = offer.deleted
+    del taken
+    gc.collect()
+    return during, offer.deleted + len(offers.TWICE)
+
+
+@profile.check(
+    "deleter-early",
+    "does not call the deleter while its array lives",
+    say.PY_DELETER,
+    after=("asks-once", "capsule-renamed"),
+    mutant=overriding(taken=lambda self, read: Hasty(read)),
+)
+def _(consumer: Consumer) -> None:
+    during, _ = deleted(consumer, "tensor()")
+    demand(during == 0, "tensor(): the deleter ran while the consumer's array was alive")
+
+
+class Hasty(TakenTensor):
+    """Calls the deleter when it is looked at."""
+
+    def shown(self) -> abi.Read:
+        self.end()
+        return self.read
+
+
+@profile.check(
+    "deleter-called",
+    "calls the deleter once its array has gone",
+    say.PY_DELETER,
+    after=("deleter-early",),
+    mutant=overriding(taken=lambda self, read: Forgetful(read)),
+)
+def _(consumer: Consumer) -> None:
+    _, after = deleted(consumer, "tensor()")
+    demand(after > 0, "tensor(): the deleter has not run")
+
+
+@profile.check(
+    "deleter-twice",
+    "calls the deleter once",
+    say.DL_DELETER_SELF,
+    after=("deleter-called", "takes-legacy"),
+    mutant=overriding(taken=lambda self, read: Double(read)),
+)
+def _(consumer: Consumer) -> None:
+    for code in ("tensor()", "tensor(older=True)"):
+        _, after = deleted(consumer, code)
+        if after != 1:
+            raise Offer(code, f"the deleter ran {after} times")
+
+
+class Double(TakenTensor):
+    """Calls the deleter twice."""
+
+    def end(self) -> None:
+        if not self.ended and self.read.deleter:
+            abi.release(self.read)
+        super().end()
+
+
+@profile.check(
+    "owner-kept",
+    "keeps the producer's array while its own lives",
+    say.PY_DELETER,
+    after=("deleter-early",),
+    mutant=overriding(taken=lambda self, read: Early(read)),
+)
+def _(consumer: Consumer) -> None:
+    keeps_its_owner(consumer, "tensor(np.arange(5, dtype=np.float32))")
+
+
+class Early(Hasty):
+    """Calls the deleter too early of vectors."""
+
+    def end(self) -> None:
+        if self.read.shape == (5,) or self.finished:
+            super().end()
+
+    finished = False
+
+    def __del__(self) -> None:
+        self.finished = True
+        self.end()
+
+
+@profile.check(
+    "owner-released",
+    "lets the producer's array go with its own",
+    say.PY_DELETER,
+    after=("deleter-called",),
+    mutant=overriding(ask=lambda self, obj: DlpackConsumer.ask(self, kept(obj))),
+)
+def _(consumer: Consumer) -> None:
+    lets_its_owner_go(consumer, "tensor()")
+
+
+@profile.check(
+    "refused-released",
+    "a tensor that it refuses is given back once",
+    say.PY_DESTRUCTOR,
+    mutant=overriding(own=lambda self, capsule: leaking(self, capsule)),
+)
+def _(consumer: Consumer) -> None:
+    for code in (
+        "tensor(once=True, dtype=(99, 32, 1))",
+        "tensor(once=True, ndim=-1)",
+        "tensor(once=True, shape=(-1, 3))",
+    ):
+        offer = consumer.offered(code)
+        try:
+            consumer.take(offer)
+        except Exception:
+            pass
+        else:
+            continue
+        gc.collect()
+        if offer.capsules:
+            given_back(offer, code)
+
+
+def given_back(offer: Any, code: str) -> None:
+    """Demands that a capsule is nobody's but the producer's, or that its tensor's deleter was called."""
+    capsule = offer.capsules[0]
+    address, used = abi.pointer(capsule), abi.name(capsule) in (abi.USED_LEGACY, abi.USED_VERSIONED)
+    if used and not offers.CALLED.get(address):
+        raise Offer(code, "the capsule is renamed, and the deleter was not called")
+    others = sys.getrefcount(capsule) - sys.getrefcount(object())
+    if not used and others != 2:  # the list of the offer, and the name above
+        raise Offer(code, "the capsule is still held")
+
+
+def leaking(self: Any, capsule: Any) -> Any:
+    try:
+        return DlpackConsumer.own(self, capsule)
+    except Refused:
+        name = abi.name(capsule)
+        if name in self.names():
+            abi.rename(capsule, abi.USED_LEGACY)
+        raise
+
+
+@profile.check(
+    "read-only",
+    "does not present an array that must not be written as one that may",
+    say.DL_READ_ONLY,
+    severity=DEVIATION,
+    mutant=misreading(lambda read: {"flags": 0}),
+)
+def _(consumer: Consumer) -> None:
+    code = "tensor(flags=1)"
+    offer = consumer.offered(code)
+    try:
+        taken = consumer.take(offer)
+        seen = consumer.see(taken)
+    except NotRun:
+        raise
+    except Exception:
+        return  # a clear refusal
+    del taken
+    writable = seen.writable
+    if writable is None:
+        raise NotRun("nothing tells whether the consumer's array may be written")
+    if seen.address is not None and seen.address != offer.array.ctypes.data:
+        return  # a copy may be written
+    demand(not writable, f"{code}: it may be written")
+
+
+# --- what is refused ---
+
+
+def rejects(
+    rule: str,
+    says: str,
+    source: Source,
+    *codes: str,
+    mutant: Any = None,
+    severity: Severity = DEVIATION,
+    after: tuple[str, ...] = ("takes",),
+) -> None:
+    mutant = without(rule) if mutant is None else mutant
+    profile.refuses(rule, says, source, *codes, mutant=mutant, severity=severity, after=after)
+
+
+rejects(
+    "dlpack-missing",
+    "an object without the two methods",
+    say.AA_MISSING,
+    "object()",
+    mutant=overriding(__call__=lambda self, obj: [] if type(obj) is object else DlpackConsumer.__call__(self, obj)),
+)
+rejects(
+    "device-pair",
+    "a device that is no pair of ints",
+    say.AA_DEVICE,
+    "tensor(announced=1)",
+    "tensor(announced=(1,))",
+    "tensor(announced=('cpu', 0))",
+    mutant=overriding(check_device=lambda self, device: None),
+)
+rejects(
+    "capsule-type",
+    "something that is no capsule",
+    say.PY_NAME,
+    "NoCapsule()",
+    mutant=overriding(own=lambda self, capsule: [] if capsule is None else DlpackConsumer.own(self, capsule)),
+)
+rejects(
+    "capsule-name",
+    "a capsule of another name",
+    say.PY_NAME,
+    "tensor(name=b'something')",
+    "tensor(name=b'something', older=True)",
+    mutant=overriding(names=lambda self: (abi.LEGACY, abi.VERSIONED, b"something")),
+)
+rejects(
+    "capsule-used",
+    "a capsule that was consumed",
+    say.PY_ONCE,
+    "tensor(used=True)",
+    "tensor(used=True, older=True)",
+    mutant=overriding(names=lambda self: (abi.LEGACY, abi.VERSIONED, abi.USED_LEGACY, abi.USED_VERSIONED)),
+)
+rejects(
+    "dlpack-major",
+    "a tensor of another major version",
+    say.DL_MAJOR,
+    "tensor(version=(2, 0))",
+    severity=VIOLATION,
+    after=("asks-version",),
+)
+rejects("ndim-negative", "a negative number of axes", say.DL_NDIM, "tensor(ndim=-1)", "tensor(ndim=-1, older=True)")
+rejects(
+    "ndim-limit",
+    "more axes than any array has",
+    say.DL_NDIM,
+    "tensor(shape=(1,) * 70, strides=(1,) * 70)",
+    severity=RECOMMENDATION,
+)
+rejects("shape-null", "a shape that is NULL although there are axes", say.DL_SHAPE, "tensor(shape=None, ndim=2)")
+rejects("shape-extent", "a negative extent", say.DL_SHAPE, "tensor(shape=(-1, 3))", "tensor(shape=(2, -3), older=True)")
+rejects(
+    "count-overflow", "more elements than 64 bits count", say.DL_SHAPE, "tensor(shape=(2**40, 2**40), strides=(1, 1))"
+)
+rejects("size-overflow", "more bytes than 64 bits count", say.DL_SHAPE, "tensor(shape=(2**62,), strides=(1,))")
+rejects("data-pointer-null", "a pointer that is NULL although there are elements", say.DL_OFFSET, "tensor(data=0)")
+rejects(
+    "byte-offset",
+    "a `byte_offset` beyond the address space",
+    say.DL_OFFSET,
+    "tensor(byte_offset=2**63 + 8)",
+    severity=RECOMMENDATION,
+)
+rejects("dtype-lanes", "a type without lanes", say.DL_DTYPE_LANES, "tensor(dtype=(2, 32, 0))")
+rejects("dtype-code", "a type code that does not exist", say.DL_DTYPE_CODE, "tensor(dtype=(99, 32, 1))")
+rejects("dtype-opaque", "a type that is opaque", say.DL_DTYPE_CODE, "tensor(dtype=(3, 64, 1))", severity=RECOMMENDATION)
+rejects(
+    "dtype-bits",
+    "a number of bits that the type does not have",
+    say.DL_DTYPE_BITS,
+    "tensor(dtype=(2, 13, 1))",
+    "tensor(dtype=(0, 0, 1))",
+)
+rejects("dtype-bool", "a bool of one bit", say.DL_DTYPE_BOOL, "tensor(dtype=(6, 1, 1))", severity=RECOMMENDATION)
+rejects(
+    "dtype-sub-byte",
+    "a 4-bit or 6-bit type with another number of bits",
+    say.DL_DTYPE_FP6,
+    "tensor(dtype=(17, 8, 1))",
+    "tensor(dtype=(15, 8, 1))",
+    severity=VIOLATION,
+)
+rejects(
+    "span-overflow",
+    "strides that leave the address space",
+    say.DL_STRIDES,
+    "tensor(strides=(2**62, 2**62))",
+    severity=RECOMMENDATION,
+)
+rejects(
+    "device-unknown",
+    "a device type that it does not have",
+    say.PY_UNSUPPORTED,
+    "tensor(device=(99, 0))",
+    mutant=without("device-unknown"),
+)

@@ -1,0 +1,120 @@
+"""`copy` and `dl_device`."""
+
+from __future__ import annotations
+
+from cai_conformance import abi
+from cai_conformance.checks.dlpack_producer.base import DEVIATION, NEWEST, Tensors, check, overriding, refusing
+from cai_conformance.judge import sources as say
+from cai_conformance.judge.check import NotRun, broken, demand
+from cai_conformance.judge.memory import same
+from cai_conformance.reference.producers import DlpackArray
+
+
+@check(
+    "copy-none",
+    "`copy=None` is as if it were left out",
+    say.AA_COPY_NONE,
+    after=("values",),
+    mutant=refusing("copy", None),
+)
+def _(t: Tensors) -> None:
+    try:
+        t.export(copy=None)
+    except (BufferError, ValueError) as error:
+        broken(f"raised {type(error).__name__}: {error}")
+
+
+@check(
+    "copy-false",
+    "`copy=False` gives the array's own memory",
+    say.AA_COPY_FALSE,
+    after=("view", "values-legacy"),
+    mutant=overriding(is_copied=lambda self, copy: copy is not None),
+)
+def _(t: Tensors) -> None:
+    found, usual = t.export(copy=False), t.export()
+    demand(found.address == usual.address, "the memory is other than without the keyword")
+
+
+@check(
+    "copy-true",
+    "`copy=True` gives memory of its own, with the same elements",
+    say.AA_COPY_TRUE,
+    after=("copy-false",),
+    mutant=overriding(
+        managed=lambda self, versioned, copied=False: DlpackArray.managed(self, versioned),
+    ),
+)
+def _(t: Tensors) -> None:
+    try:
+        found, usual = t.export(copy=True), t.export()
+    except BufferError as error:
+        raise NotRun(f"the producer makes no copies: {error}") from None
+    demand(found.address != usual.address, "the memory is the array's")
+    demand(same(found.values(), t.expected), f"{found.values().tolist()} instead of {t.expected.tolist()}")
+
+
+@check(
+    "copied-flag",
+    "the flag for a copy is set if one was made",
+    say.AA_COPIED,
+    after=("copy-true",),
+    mutant=overriding(flags=lambda self, array, copied: DlpackArray.flags(self, array, False)),
+)
+def _(t: Tensors) -> None:
+    try:
+        found = t.export(copy=True, max_version=NEWEST)
+    except BufferError as error:
+        raise NotRun(f"the producer makes no copies: {error}") from None
+    if not found.versioned:
+        raise NotRun("the producer exports the older tensor only")
+    demand(found.flags & abi.IS_COPIED, f"flags={found.flags:#b}")
+
+
+@check(
+    "dl-device-none",
+    "`dl_device=None` is as if it were left out",
+    say.AA_DL_DEVICE,
+    after=("device-mismatch",),
+    mutant=refusing("dl_device", None),
+)
+def _(t: Tensors) -> None:
+    try:
+        found = t.export(dl_device=None)
+    except (BufferError, ValueError) as error:
+        broken(f"raised {type(error).__name__}: {error}")
+    demand(found.read.device == t.export().read.device, f"the tensor is on {found.read.device}")
+
+
+@check(
+    "dl-device-own",
+    "`dl_device` may be the array's own device",
+    say.AA_DL_DEVICE,
+    after=("dl-device-none",),
+    severity=DEVIATION,
+    mutant=refusing("dl_device", (abi.CPU, 0)),
+)
+def _(t: Tensors) -> None:
+    try:
+        t.export(dl_device=t.device)
+    except (BufferError, ValueError) as error:
+        broken(f"dl_device={t.device} raised {type(error).__name__}: {error}")
+
+
+@check(
+    "dl-device",
+    "`dl_device` of a device that the producer does not have raises BufferError",
+    say.AA_DL_DEVICE_ERROR,
+    after=("dl-device-own",),
+    mutant=overriding(check_device=lambda self, dl_device: None),
+)
+def _(t: Tensors) -> None:
+    try:
+        found = t.export(dl_device=(9, 0))
+    except BufferError:
+        return
+    except NotRun:
+        raise
+    except Exception as error:
+        broken(f"raised {type(error).__name__} instead: {error}", DEVIATION)
+    broken(f"a tensor on {found.read.device} was returned")

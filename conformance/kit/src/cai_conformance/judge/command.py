@@ -1,0 +1,160 @@
+"""`cai-conformance producer`, `consumer`, `pair` and `checks`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from cai_conformance.checks import CHECKS
+from cai_conformance.judge import judge, pair
+from cai_conformance.judge.check import PROFILES
+from cai_conformance.judge.config import accepted
+from cai_conformance.judge.report import Report
+from cai_conformance.judge.run import Result
+from cai_conformance.judge.target import Target, Usage
+from cai_conformance.report import badge, html, junit, terminal
+
+#: What `--spec` calls the specifications.
+SPECS = {"cai": "CAI", "dlpack": "DLPack", "array-api": "array API"}
+
+
+def add(commands: Any) -> None:
+    """Adds the commands to those of a parser."""
+    for kind, what in {
+        "producer": "a function that takes a NumPy array and returns the library's own, such as numba.cuda:to_device",
+        "consumer": "a function that takes an array of somebody's, such as cupy:asarray",
+    }.items():
+        parser = commands.add_parser(kind, help=f"judge {what.partition(',')[0]}")
+        parser.add_argument("target", metavar="MODULE:FUNCTION", help=what)
+        parser.add_argument("--profile", action="append", choices=PROFILES, help="default: what it offers or takes")
+        parser.add_argument(
+            "--spec",
+            action="append",
+            default=[],
+            metavar="SPEC=VERSION",
+            help="leave out what is newer: cai=2, dlpack=1.0, array-api=2023.12",
+        )
+        if kind == "consumer":
+            parser.add_argument("--read", metavar="MODULE:FUNCTION", help="makes a NumPy array of what it returns")
+        parser.add_argument(
+            "--only", action="append", help="one check by its id, or by its rule; the checks that it needs too"
+        )
+        parser.add_argument(
+            "--in-process", action="store_true", help="run the checks here: for a debugger; a crash ends it"
+        )
+        reports(parser)
+        parser.set_defaults(run=run_one)
+    parser = commands.add_parser("pair", help="judge a producer and a consumer together")
+    parser.add_argument("producer", metavar="MODULE:FUNCTION")
+    parser.add_argument("consumer", metavar="MODULE:FUNCTION")
+    parser.add_argument("--read", metavar="MODULE:FUNCTION", help="makes a NumPy array of what the consumer returns")
+    reports(parser)
+    parser.set_defaults(run=run_pair)
+    parser = commands.add_parser("checks", help="list the checks")
+    parser.add_argument("--profile", action="append", choices=PROFILES)
+    parser.set_defaults(run=run_checks)
+
+
+def reports(parser: argparse.ArgumentParser) -> None:
+    """The options that are the same for every judgement."""
+    for name, what in {
+        "json": "every result, with a stable schema",
+        "junit": "JUnit's XML",
+        "html": "one page to read and to send",
+        "badge": "a badge as shields.io's endpoint reads it",
+    }.items():
+        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=what)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="default: cai-conformance.toml, if there is one")
+    parser.add_argument("--verbose", action="store_true", help="list what was not run, with the reasons")
+
+
+def run_one(options: argparse.Namespace) -> int:
+    """Judges a producer or a consumer; 0 without a violation, 1 with one."""
+    target = Target(options.target)
+    function = target.load()
+    reasons = accepted(options.config)
+    is_producer = options.command == "producer"
+    found_in = judge.profiles_of_producer if is_producer else judge.profiles_of_consumer
+    profiles = options.profile or found_in(function)
+    wrong = [profile for profile in profiles if not profile.endswith(options.command)]
+    if wrong:
+        raise Usage(f"--profile {wrong[0]}: a profile of a {options.command}")
+    upto = versions(options.spec)
+    read = Target(options.read).load() if getattr(options, "read", None) else None
+    results: list[Result] = []
+    for profile in profiles:
+        checks = selected(judge.chosen(profile, upto), options.only)
+        if is_producer:
+            found = judge.producer(target, function, checks, in_process=options.in_process)
+        else:
+            found = judge.consumer(target, function, read, checks, in_process=options.in_process)
+        results += found
+    if not results:
+        raise Usage("no check is left to run")
+    return write(Report(options.command, options.target, results, judge.driver_name(), reasons), options)
+
+
+def run_pair(options: argparse.Namespace) -> int:
+    """Judges two together."""
+    make, take = Target(options.producer), Target(options.consumer)
+    read = Target(options.read).load() if options.read else None
+    results = list(pair.judge(make, take, read))
+    target = f"{options.producer} {options.consumer}"
+    return write(Report("pair", target, results, judge.driver_name(), accepted(options.config)), options)
+
+
+def run_checks(options: argparse.Namespace) -> int:
+    """Lists the checks, each with the sentence that it comes from."""
+    for check in CHECKS:
+        if not options.profile or check.profile in options.profile:
+            print(f"{check.id}  ({check.severity.value})  {check.says}\n    {check.source}")
+    return 0
+
+
+def versions(given: Iterable[str]) -> dict[str, str]:
+    """The versions of specifications that were asked for."""
+    found = {}
+    for text in given:
+        name, _, number = text.partition("=")
+        if name not in SPECS or not number.replace(".", "").isdigit():
+            raise Usage(f"--spec {text}: write one of {', '.join(f'{name}=VERSION' for name in SPECS)}")
+        found[SPECS[name]] = number
+    return found
+
+
+def selected(checks: list[Any], only: list[str] | None) -> list[Any]:
+    """The checks that were asked for, with those that they need."""
+    if not only:
+        return checks
+    by_rule = {check.rule: check for check in checks}
+    wanted: set[str] = set()
+    left = [check.rule for check in checks if check.id in only or check.rule in only]
+    while left:
+        rule = left.pop()
+        if rule not in wanted and rule in by_rule:
+            wanted.add(rule)
+            left += by_rule[rule].after
+    return [check for check in checks if check.rule in wanted]
+
+
+def write(report: Report, options: argparse.Namespace) -> int:
+    """Prints the report, and writes those that were asked for."""
+    for line in terminal.lines(report, colour=sys.stdout.isatty()):
+        print(line)
+    if options.verbose:
+        print()
+        for line in terminal.not_run(report):
+            print(line)
+    if options.json:
+        options.json.write_text(json.dumps(report.as_json(), indent=1) + "\n")
+    if options.junit:
+        options.junit.write_text(junit.text(report))
+    if options.html:
+        options.html.write_text(html.text(report))
+    if options.badge:
+        options.badge.write_text(json.dumps(badge.of(report)) + "\n")
+    return report.exit_code

@@ -1,0 +1,88 @@
+"""What a consumer's check is given: the function that takes an array, and how to look at what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cai_conformance import abi, offers
+from cai_conformance.cuda import NoDriver, driver
+from cai_conformance.judge.check import NotRun
+from cai_conformance.judge.memory import Array, values
+
+Take = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a consumer's array holds, as another consumer would see it."""
+
+    values: Array
+    address: int | None
+    """Of the first element; None if nobody tells."""
+    writable: bool | None
+    stream: int | None = None
+
+
+class Consumer:
+    """A function that takes somebody's array and returns its own, and perhaps one that reads that as a NumPy array."""
+
+    def __init__(self, take: Take, read: Callable[[Any], Array] | None = None) -> None:
+        self.take = take
+        self.read = read
+
+    def offered(self, code: str) -> Any:
+        """The object that an expression of `cai_conformance.offers` makes."""
+        try:
+            return eval(code, {**vars(offers), "np": np, "abi": abi})  # our own text, in the checks
+        except NoDriver as why:
+            raise NotRun(str(why)) from None
+
+    def see(self, taken: Any) -> Seen:
+        """What is in the consumer's array.
+
+        Raises:
+            NotRun: nothing shows it.
+        """
+        try:
+            interface = taken.__cuda_array_interface__
+        except AttributeError:
+            interface = None
+        if interface is not None:
+            dtype = np.dtype(interface["typestr"])
+            pointer, read_only = interface["data"]
+            found = values(pointer, interface["shape"], interface.get("strides"), dtype, host=False)
+            return Seen(found, pointer, not read_only, interface.get("stream"))
+        if self.read is not None:
+            driver_is_idle()
+            return Seen(np.array(self.read(taken)), None, None)
+        if hasattr(taken, "__array_interface__"):
+            array = np.asarray(taken)
+            return Seen(array.copy(), array.ctypes.data, array.flags.writeable)
+        if hasattr(taken, "__dlpack__"):
+            return self._exported(taken)
+        try:
+            return Seen(np.array(taken), None, None)
+        except Exception as error:
+            raise NotRun(f"what it returned cannot be read ({error}): name a function that reads it (--read)") from None
+
+    def _exported(self, taken: Any) -> Seen:
+        from cai_conformance.checks.dlpack_producer.base import Export
+
+        try:
+            export = Export(taken.__dlpack__(max_version=(1, 3)))
+        except TypeError:
+            export = Export(taken.__dlpack__())
+        writable = None if not export.versioned else not export.flags & abi.READ_ONLY
+        return Seen(export.values(), export.address, writable)
+
+
+def driver_is_idle() -> None:
+    """Waits for all work, so that what is read is there."""
+    try:
+        driver().synchronize()
+    except NoDriver:
+        return

@@ -1,0 +1,116 @@
+"""Judges a producer, a consumer, or a pair of them, each check where it can do no harm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from cai_conformance import exchange
+from cai_conformance.checks import CHECKS
+from cai_conformance.cuda import NoDriver, driver
+from cai_conformance.judge import isolate
+from cai_conformance.judge.check import Check
+from cai_conformance.judge.consumed import Consumer
+from cai_conformance.judge.run import Result, here, judge_consumer, judge_producer
+from cai_conformance.judge.samples import SAMPLES
+from cai_conformance.judge.target import Target, Usage
+
+_ATTRIBUTES = {
+    "cai-producer": "__cuda_array_interface__",
+    "dlpack-producer": "__dlpack__",
+    "exchange-producer": exchange.ATTRIBUTE,
+}
+
+
+def elsewhere(function: Any) -> Any:
+    """What a function returns in a process of its own, so that this one does not start a driver."""
+    try:
+        (found,) = isolate.forked(lambda send: send(function()))
+    except isolate.ChildEnded as why:
+        raise Usage(str(why)) from None
+    return found
+
+
+def driver_name() -> str:
+    """Which CUDA driver there is."""
+
+    def ask() -> str:
+        try:
+            return "simulated" if driver().simulated else "a real one"
+        except NoDriver:
+            return "none"
+
+    return str(elsewhere(ask))
+
+
+def profiles_of_producer(make: Any) -> list[str]:
+    """The profiles of what a producer makes.
+
+    Raises:
+        Usage: it makes nothing, or what it makes speaks no protocol.
+    """
+
+    def ask() -> tuple[list[str], str]:
+        try:
+            made = make(SAMPLES["matrix"].array())
+        except Exception as error:
+            return [], f"it raised {type(error).__name__}: {error}"
+        kinds = {"exchange-producer": type(made)}
+        found = [name for name, attribute in _ATTRIBUTES.items() if hasattr(kinds.get(name, made), attribute)]
+        return found, f"it made a {type(made).__name__}, which has none of {', '.join(_ATTRIBUTES.values())}"
+
+    found, why = elsewhere(ask)
+    if not found:
+        raise Usage(f"nothing to judge: {why}")
+    return list(found)
+
+
+def profiles_of_consumer(take: Any) -> list[str]:
+    """The profiles of consumers whose first check passes."""
+    found = []
+    reasons = []
+    for profile in ("cai-consumer", "dlpack-consumer"):
+        first = CHECKS[f"{profile}.takes"]
+        (result,) = judge_consumer(Consumer(take), [first], lambda check, code: "", isolate.one)
+        if result.evidence:
+            reasons.append(result.evidence)
+        else:
+            found.append(profile)
+    if not found:
+        raise Usage(f"nothing to judge: it took none of the arrays; {'; '.join(reasons)}")
+    return found
+
+
+def chosen(profile: str, upto: dict[str, str]) -> list[Check]:
+    """The checks of a profile whose sentences hold in these versions of the specifications."""
+    return [check for check in CHECKS.of(profile) if not is_later(check, upto)]
+
+
+def is_later(check: Check, upto: dict[str, str]) -> bool:
+    """Whether a check's sentence is newer than the version of its specification that is asked for."""
+    limit = upto.get(check.source.spec)
+    return limit is not None and _version(check.source.since) > _version(limit)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split("."))
+
+
+def producer(target: Target, make: Any, checks: Iterable[Check], *, in_process: bool = False) -> Iterator[Result]:
+    """Judges a producer, with all checks of one profile in another process."""
+    listed = list(checks)
+    if in_process:
+        yield from judge_producer(make, listed, target.producer_program)
+        return
+    yield from isolate.many(
+        lambda left, before: judge_producer(make, left, target.producer_program, before),
+        listed,
+        lambda check: target.producer_program(check, SAMPLES[check.samples[0]].code),
+    )
+
+
+def consumer(
+    target: Target, take: Any, read: Any, checks: Iterable[Check], *, in_process: bool = False
+) -> Iterator[Result]:
+    """Judges a consumer, with each check in a process of its own."""
+    return judge_consumer(Consumer(take, read), checks, target.consumer_program, here if in_process else isolate.one)

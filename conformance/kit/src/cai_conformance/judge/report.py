@@ -1,0 +1,117 @@
+"""What came out of a judgement as a whole: counts, accepted deviations, and where and when it was made."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from typing import Any
+
+from cai_conformance.judge.check import Severity
+from cai_conformance.judge.run import Outcome, Result
+
+#: The version of the JSON, which changes if an entry goes or gets another meaning.
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Report:
+    """The results for one target."""
+
+    kind: str
+    """`producer`, `consumer` or `pair`."""
+    target: str
+    results: Sequence[Result]
+    driver: str
+    """`a real one`, `simulated`, or `none`."""
+    accepted: Mapping[str, str] = field(default_factory=dict)
+    """Reasons for deviations that the target wants accepted, by check."""
+    date: str = field(default_factory=lambda: datetime.datetime.now(datetime.timezone.utc).date().isoformat())
+
+    def is_accepted(self, result: Result) -> bool:
+        return result.outcome is Outcome.FAILED and result.check.id in self.accepted
+
+    def failed(self, severity: Severity) -> list[Result]:
+        """Failed checks of a severity that nobody accepted."""
+        return [
+            r
+            for r in self.results
+            if r.outcome is Outcome.FAILED and r.severity is severity and not self.is_accepted(r)
+        ]
+
+    @property
+    def needless(self) -> list[str]:
+        """Accepted checks that did not fail."""
+        failed = {result.check.id for result in self.results if result.outcome is Outcome.FAILED}
+        return sorted(set(self.accepted) - failed)
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if self.failed(Severity.VIOLATION) else 0
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many checks passed, were not run, were accepted, and failed by severity."""
+        found = Counter(result.outcome for result in self.results)
+        return {
+            "checks": len(self.results),
+            "passed": found[Outcome.PASSED],
+            "violations": len(self.failed(Severity.VIOLATION)),
+            "deviations": len(self.failed(Severity.DEVIATION)),
+            "recommendations": len(self.failed(Severity.RECOMMENDATION)),
+            "accepted": sum(map(self.is_accepted, self.results)),
+            "not run": found[Outcome.NOT_RUN],
+        }
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The kit, the interpreter, and the libraries of the target."""
+        libraries = tuple({part.partition(".")[0].partition(":")[0] for part in self.target.split()})
+        found = {"cai-conformance": kit_version(), "python": platform.python_version()}
+        for module, names in sorted(packages_distributions().items()):
+            if module.startswith(libraries) and module in sys.modules:
+                found.update({name: version(name) for name in names})
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """The report with plain values."""
+        return {
+            "schema": SCHEMA,
+            "kind": self.kind,
+            "target": self.target,
+            "date": self.date,
+            "driver": self.driver,
+            "versions": self.versions,
+            "counts": self.counts,
+            "needless": self.needless,
+            "results": [self._row(result) for result in self.results],
+        }
+
+    def _row(self, result: Result) -> dict[str, Any]:
+        check, source = result.check, result.check.source
+        row: dict[str, Any] = {
+            "id": check.id,
+            "says": check.says,
+            "outcome": result.outcome.value,
+            "severity": result.severity.value if result.outcome is Outcome.FAILED else check.severity.value,
+            "source": {"spec": source.spec, "since": source.since, "sentence": source.sentence, "url": source.url},
+        }
+        if result.evidence:
+            row["evidence"] = result.evidence
+        if result.program:
+            row["program"] = result.program
+        if self.is_accepted(result):
+            row["accepted"] = self.accepted[check.id]
+        return row
+
+
+def kit_version() -> str:
+    """The version of the kit, which is that of its rules."""
+    try:
+        return version("cai-conformance")
+    except PackageNotFoundError:
+        return "0.1.0 (not installed)"

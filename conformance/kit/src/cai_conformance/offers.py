@@ -1,0 +1,203 @@
+"""Arrays to hand to a consumer, by what is odd about them: the programs of a report use these two functions.
+
+from cai_conformance.offers import cai, tensor
+take(cai(shape=(-1,)))
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from cai_conformance import abi
+from cai_conformance.cuda import driver
+from cai_conformance.reference.producers import CODES, DeviceMemory, Exported, delete
+
+#: The array that is offered unless another one is named.
+USUAL = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+@cache
+def a_stream() -> int:
+    """A stream that exists as long as the process."""
+    return driver().stream()
+
+
+class Cai:
+    """Shows a dict, and counts how often it is read."""
+
+    def __init__(self, array: Any, changes: dict[str, Any]) -> None:
+        self.memory = DeviceMemory(array)
+        self.reads = 0
+        inside = changes.pop("inside", 0)
+        self.array = array[inside:] if inside else array
+        address = self.memory.address + inside * array.itemsize
+        array = self.array
+        whole: dict[str, Any] = {
+            "shape": array.shape,
+            "typestr": array.dtype.str,
+            "data": (address if array.size else 0, not array.flags.writeable),
+            "strides": None if array.flags.c_contiguous else array.strides,
+            "stream": None,
+            "version": 3,
+        }
+        for key, value in changes.items():
+            whole[key] = value(whole[key]) if callable(value) else value
+        self.interface: Any = {key: value for key, value in whole.items() if value is not ...}
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        self.reads += 1
+        return self.interface
+
+
+def cai(array: Any = USUAL, /, **changes: Any) -> Cai:
+    """An array in device memory, of version 3, with entries changed: to a value, or by a function; `...` leaves it out.
+
+    With `inside` the pointer is that of a later element, and the array begins there.
+    """
+    return Cai(array, changes)
+
+
+class Showing:
+    """Has `__cuda_array_interface__` as it is given, or raises it if it is an exception."""
+
+    def __init__(self, attribute: Any) -> None:
+        self.attribute = attribute
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        if isinstance(self.attribute, Exception):
+            raise self.attribute
+        return self.attribute
+
+
+class Tensor:
+    """Exports one tensor by `__dlpack__`. Counts the calls and the deleter's."""
+
+    def __init__(self, array: Any, **changes: Any) -> None:
+        self.array = array
+        self.calls: list[dict[str, Any]] = []
+        self.devices = 0
+        self.deleted = 0
+        self.capsules: list[Any] = []
+        self.name: bytes | None = changes.pop("name", None)
+        self.device: Any = changes.pop("device", (abi.CPU, 0))
+        self.announced: Any = changes.pop("announced", self.device)
+        self.raises: Exception | None = changes.pop("raises", None)
+        self.older: bool = changes.pop("older", False)
+        self.keywords: tuple[str, ...] = changes.pop("keywords", ("stream", "max_version", "dl_device", "copy"))
+        self.used: bool = changes.pop("used", False)
+        self.once: bool = changes.pop("once", False)
+        self.changes = changes
+
+    def __dlpack_device__(self) -> Any:
+        self.devices += 1
+        return self.announced
+
+    def __dlpack__(self, **keywords: Any) -> Any:
+        self.calls.append(keywords)
+        unknown = set(keywords) - set(self.keywords)
+        if unknown:
+            raise TypeError(f"__dlpack__() got an unexpected keyword argument '{min(unknown)}'")
+        if self.raises is not None:
+            raise self.raises
+        asked = keywords.get("max_version")
+        versioned = not self.older and asked is not None and asked[0] >= 1
+        if self.once and self.capsules:
+            return self.capsules[0]
+        tensor = self.managed(versioned)
+        usual = abi.VERSIONED if versioned else abi.LEGACY
+        capsule = abi.new_capsule(ctypes.addressof(tensor), usual if self.name is None else self.name)
+        if self.used:
+            abi.rename(capsule, abi.USED_VERSIONED if versioned else abi.USED_LEGACY)
+        if self.once:
+            self.capsules.append(capsule)
+        return capsule
+
+    def managed(self, versioned: bool) -> Any:
+        """A managed tensor with the changes."""
+        array, given = self.array, self.changes
+        if not versioned and (given.get("flags", 0) & abi.READ_ONLY or not array.flags.writeable):
+            raise BufferError("a tensor before DLPack 1.0 cannot say that it is read-only")
+        tensor: Any = (abi.DLManagedTensorVersioned if versioned else abi.DLManagedTensor)()
+        if versioned:
+            tensor.version = abi.DLPackVersion(*given.get("version", (1, 3)))
+            tensor.flags = given.get("flags", 0 if array.flags.writeable else abi.READ_ONLY)
+        shape = given.get("shape", array.shape)
+        strides = given.get("strides", tuple(stride // array.itemsize for stride in array.strides))
+        c_shape = None if shape is None else (ctypes.c_int64 * len(shape))(*shape)
+        c_strides = None if strides is None else (ctypes.c_int64 * len(strides))(*strides)
+        inner = tensor.dl_tensor
+        inner.byte_offset = given.get("byte_offset", 0)
+        data = given.get("data", array.ctypes.data if array.size else 0)
+        inner.data = data(inner.byte_offset) if callable(data) else data
+        inner.device = abi.DLDevice(*self.device)
+        inner.ndim = given.get("ndim", len(shape or ()))
+        inner.dtype = abi.DLDataType(*given.get("dtype", dtype_of(array.dtype)))
+        inner.shape = ctypes.addressof(c_shape) if c_shape is not None and len(c_shape) else None
+        inner.strides = ctypes.addressof(c_strides) if c_strides is not None and len(c_strides) else None
+        tensor.deleter = ctypes.cast(_DELETE, ctypes.c_void_p) if given.get("deleter", True) else None
+        CALLED.pop(ctypes.addressof(tensor), None)
+        Exported(tensor, (self, array, c_shape, c_strides))
+        return tensor
+
+
+def dtype_of(dtype: Any) -> tuple[int, int, int]:
+    """DLPack's type code, bits and lanes of a NumPy dtype."""
+    return CODES[dtype.kind], dtype.itemsize * 8, 1
+
+
+def _delete(address: int) -> None:
+    # If an exception is set, nothing after this line works: ctypes calls functions of Python as if there were none.
+    CALLED[address] = True
+    found = Exported.alive.get(address)
+    if found is None:
+        TWICE.append(address)
+        return
+    found.keep[0].deleted += 1
+    delete(address)
+
+
+_DELETE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_delete)
+
+#: Addresses of tensors whose deleter was called, by whomever and with whatever exception set.
+CALLED: dict[int, bool] = {}
+
+#: Tensors whose deleter was called again.
+TWICE: list[int] = []
+
+
+def offsets(nbytes: int, array: Any = USUAL) -> int:
+    """An address this many bytes before the elements of an array."""
+    return int(array.ctypes.data) - nbytes
+
+
+class Type(enum.IntEnum):
+    """A device type as some producers return it."""
+
+    CPU = 1
+
+
+class NoCapsule:
+    """Returns None where a capsule is expected."""
+
+    def __dlpack_device__(self) -> Any:
+        return (abi.CPU, 0)
+
+    def __dlpack__(self, **keywords: Any) -> Any:
+        return None
+
+
+def tensor(array: Any = USUAL, /, **changes: Any) -> Tensor:
+    """An array in memory of the host, as DLPack, with something changed.
+
+    Of the struct: shape, strides, dtype, ndim, data, byte_offset, device, version, flags, deleter (None: NULL).
+    Of the protocol: name of the capsule, announced device, older (no versioned tensor), keywords that are known, used,
+    once (one capsule for all calls), raises.
+    """
+    return Tensor(array, **changes)

@@ -1,0 +1,62 @@
+"""Each check passes on the reference, and fails on its mutant, which no other check finds wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from cai_conformance.checks import CHECKS
+from cai_conformance.judge.check import PROFILES, Check
+from cai_conformance.judge.consumed import Consumer
+from cai_conformance.judge.run import Outcome, Result, here, judge_consumer, judge_producer
+from cai_conformance.reference.consumers import CaiConsumer, DlpackConsumer
+from cai_conformance.reference.exchanger import ExchangeArray
+from cai_conformance.reference.producers import CaiArray, DlpackArray, DlpackDeviceArray
+
+#: What each profile is judged by; DLPack's producers are two, of which one has streams.
+REFERENCES: dict[str, list[Any]] = {
+    "cai-producer": [CaiArray],
+    "dlpack-producer": [DlpackArray, DlpackDeviceArray],
+    "exchange-producer": [ExchangeArray],
+    "cai-consumer": [CaiConsumer()],
+    "dlpack-consumer": [DlpackConsumer()],
+}
+
+pytestmark = pytest.mark.usefixtures("sim")
+
+
+def judged(profile: str, subject: Any) -> list[Result]:
+    checks = CHECKS.of(profile)
+    if profile.endswith("producer"):
+        return list(judge_producer(subject, checks, lambda check, code: code))
+    return list(judge_consumer(Consumer(subject), checks, lambda check, code: code, here))
+
+
+def rules(results: Iterable[Result], outcome: Outcome) -> set[str]:
+    return {result.check.rule for result in results if result.outcome is outcome}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_check_passes_on_a_reference(profile: str) -> None:
+    passed: set[str] = set()
+    for reference in REFERENCES[profile]:
+        results = judged(profile, reference)
+        failed = [f"{result.check.id}: {result.evidence}" for result in results if result.outcome is Outcome.FAILED]
+        assert not failed, reference
+        passed |= rules(results, Outcome.PASSED)
+    assert passed == {check.rule for check in CHECKS.of(profile)}
+
+
+@pytest.mark.parametrize("check", list(CHECKS), ids=lambda check: check.id)
+def test_every_check_finds_its_mutant_and_no_other_does(check: Check) -> None:
+    results = judged(check.profile, check.mutant)
+    found = {result.check.rule: result.evidence for result in results if result.outcome is Outcome.FAILED}
+    assert set(found) == {check.rule}, found
+
+
+def test_there_are_checks_enough_and_each_quotes_a_sentence() -> None:
+    assert len(CHECKS) >= 200
+    for check in CHECKS:
+        assert check.says[0] in "`abcdefghijklmnopqrstuvwxyz" and not check.says.endswith("."), check.id
+        assert len(check.source.sentence) > 10 and check.source.url.startswith("https://"), check.id

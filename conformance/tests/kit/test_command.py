@@ -1,0 +1,174 @@
+"""The command line: exit codes, reports, what a crash is, and what a library may accept."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cai_conformance.judge.report import SCHEMA
+from cai_conformance.testing import ConformanceError, check_cai_producer, check_dlpack_consumer, check_dlpack_producer
+
+from conformance.tests.interpreter.process import ROOT
+
+SUBJECTS = """
+import ctypes, os, time
+import numpy as np
+from cai_conformance.reference.consumers import CaiConsumer, DlpackConsumer
+from cai_conformance.reference.producers import CaiArray, DlpackArray
+
+class Lists(CaiArray):
+    def interface(self):
+        return {**super().interface(), "shape": list(self.array.shape)}
+
+class Zero(CaiArray):
+    def interface(self):
+        return {**super().interface(), "stream": 0}
+
+def crashes(array):
+    if array.dtype == np.complex128:
+        ctypes.string_at(8)
+    return DlpackArray(array)
+
+def hangs_up(obj):
+    if getattr(obj, "changes", {}).get("ndim") == -1:
+        os._exit(3)
+    return DlpackConsumer()(obj)
+
+def nothing(array):
+    return object()
+
+take = CaiConsumer()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "subjects.py").write_text(SUBJECTS)
+    return tmp_path
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "cai_conformance", *arguments]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}/conformance/kit/src:{folder}"}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def report(folder: Path, *arguments: str) -> tuple[int, Any]:
+    done = run(folder, *arguments, "--json", "out.json")
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return done.returncode, json.loads((folder / "out.json").read_text())
+
+
+def of(found: Any, key: str) -> Any:
+    (row,) = [row for row in found["results"] if row["id"] == key]
+    return row
+
+
+def test_a_deviation_is_told_and_is_no_failure(folder: Path) -> None:
+    code, found = report(folder, "producer", "subjects:Lists")
+    row = of(found, "cai-producer.shape-type")
+    assert code == 0 and found["schema"] == SCHEMA and found["driver"] == "simulated"
+    assert (row["outcome"], row["severity"]) == ("failed", "deviation") and "list" in row["evidence"]
+    assert "subjects.Lists(np.arange(6" in row["program"] and row["source"]["spec"] == "CAI"
+
+
+def test_a_violation_is_a_failure_unless_it_is_accepted(folder: Path) -> None:
+    code, _ = report(folder, "producer", "subjects:Zero")
+    assert code == 1
+    config = folder / "cai-conformance.toml"
+    config.write_text('[accept]\n"cai-producer.stream-zero" = "documented since 1.0"\n')
+    code, found = report(folder, "producer", "subjects:Zero")
+    assert code == 0 and of(found, "cai-producer.stream-zero")["accepted"] == "documented since 1.0"
+    code, found = report(folder, "producer", "subjects:Lists")
+    assert found["needless"] == ["cai-producer.stream-zero"]
+
+
+def test_an_older_specification_has_fewer_checks(folder: Path) -> None:
+    code, found = report(folder, "producer", "subjects:Zero", "--spec", "cai=2")
+    assert code == 0 and not [row for row in found["results"] if row["source"]["since"] == "3"]
+
+
+def test_a_crash_is_a_result_and_the_others_are_run(folder: Path) -> None:
+    code, found = report(folder, "producer", "subjects:crashes", "--profile", "dlpack-producer")
+    crashed = [row for row in found["results"] if "SIGSEGV" in row.get("evidence", "")]
+    assert code == 1 and crashed and {row["severity"] for row in crashed} == {"violation"}
+    assert found["counts"]["passed"] > 30 and of(found, "dlpack-producer.deleter-thread")["outcome"] == "passed"
+    code, found = report(folder, "consumer", "subjects:hangs_up")
+    assert "exit code 3" in of(found, "dlpack-consumer.ndim-negative")["evidence"] and code == 1
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (("producer", "numpy"), "MODULE:FUNCTION"),
+        (("producer", "no_such_module:make"), "No module named"),
+        (("producer", "numpy:no_such_function"), "no_such_function"),
+        (("producer", "subjects:nothing"), "__dlpack__"),
+        (("producer", "subjects:Zero", "--profile", "cai-consumer"), "a profile of a producer"),
+        (("producer", "subjects:Zero", "--spec", "cai"), "cai=VERSION"),
+        (("consumer", "math:sqrt"), "it took none of the arrays"),
+    ],
+)
+def test_wrong_usage_has_an_exit_code_of_its_own(folder: Path, arguments: tuple[str, ...], said: str) -> None:
+    done = run(folder, *arguments)
+    assert (done.returncode, done.stdout) == (2, "") and said in done.stderr
+
+
+def test_a_configuration_is_checked(folder: Path) -> None:
+    for text, said in (
+        ('[accept]\n"no.such" = "x"', "no check 'no.such'"),
+        ('[accept]\n"cai-producer.values" = ""', "a reason"),
+    ):
+        (folder / "own.toml").write_text(text)
+        done = run(folder, "producer", "subjects:Zero", "--config", "own.toml")
+        assert done.returncode == 2 and said in done.stderr
+
+
+def test_the_other_reports(folder: Path) -> None:
+    done = run(
+        folder, "consumer", "subjects:take", "--junit", "j.xml", "--html", "h.html", "--badge", "b.json", "--verbose"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    suite = ET.parse(folder / "j.xml").getroot()
+    assert suite.get("failures") == "0" and len(suite.findall("testcase")) == int(suite.get("tests") or 0) > 80
+    page = (folder / "h.html").read_text()
+    assert (
+        page.startswith("<!doctype html>") and "cai-consumer.takes" in page and "http" not in page.split("</style>")[0]
+    )
+    assert json.loads((folder / "b.json").read_text())["color"] == "green"
+
+
+def test_a_pair(folder: Path) -> None:
+    code, found = report(folder, "pair", "subjects:Lists", "subjects:take")
+    assert code == 0 and found["counts"]["passed"] == len(found["results"])
+
+
+def test_the_checks_are_listed(folder: Path) -> None:
+    done = run(folder, "checks", "--profile", "cai-producer")
+    assert "cai-producer.values  (violation)" in done.stdout and "dlpack" not in done.stdout.split("://")[0]
+
+
+# --- in a test ---
+
+
+def test_the_functions_of_a_test() -> None:
+    from cai_conformance.reference.consumers import DlpackConsumer
+    from cai_conformance.reference.producers import CaiArray, DlpackArray
+
+    class Wrong(CaiArray):
+        def interface(self) -> Any:
+            return {**super().interface(), "stream": 0}
+
+    assert check_dlpack_producer(DlpackArray).exit_code == 0
+    assert check_dlpack_consumer(DlpackConsumer()).exit_code == 0
+    with pytest.raises(ConformanceError, match=r"cai-producer\.stream-zero"):
+        check_cai_producer(Wrong)
+    check_cai_producer(Wrong, accept={"cai-producer.stream-zero": "documented"})
+    with pytest.raises(ConformanceError, match="did not fail"):
+        check_cai_producer(CaiArray, accept={"cai-producer.stream-zero": "documented"})
