@@ -117,6 +117,17 @@ class Driver:
             return self._code("cuStreamQuery", ctypes.c_void_p(handle)) in (0, 600)
 
 
+NOT_INITIALIZED = 3
+
+
+def is_started() -> bool:
+    """Whether this process has started the driver, by whatever library: a copy of it by fork then has none."""
+    library = loaded()
+    if library is None:
+        return False
+    return int(library.cuCtxGetCurrent(ctypes.byref(ctypes.c_void_p()))) != NOT_INITIALIZED
+
+
 @dataclass(frozen=True)
 class _Absent:
     reason: str

@@ -6,7 +6,8 @@
         check_cai_producer(ourlib.asarray, accept={"cai-producer.shape-type": "lists, for callers of version 1"})
 
 Deviations and recommendations are not raised unless `strict` is set. The checks of a producer run in one process beside
-the test's, those of a consumer in one each; `in_process` runs them in the test's own, for a debugger.
+the test's, those of a consumer in one each; `in_process` runs them in the test's own, for a debugger. They run there
+anyway if that process has used CUDA already, which no copy of it can.
 """
 
 from __future__ import annotations

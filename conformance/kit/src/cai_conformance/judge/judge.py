@@ -7,7 +7,7 @@ from typing import Any
 
 from cai_conformance import exchange
 from cai_conformance.checks import CHECKS
-from cai_conformance.cuda import NoDriver, driver
+from cai_conformance.cuda import NoDriver, driver, is_started
 from cai_conformance.judge import isolate
 from cai_conformance.judge.check import Check
 from cai_conformance.judge.consumed import Consumer
@@ -24,6 +24,8 @@ _ATTRIBUTES = {
 
 def elsewhere(function: Any) -> Any:
     """What a function returns in a process of its own, so that this one does not start a driver."""
+    if is_started():
+        return function()
     try:
         (found,) = isolate.forked(lambda send: send(function()))
     except isolate.ChildEnded as why:
@@ -99,7 +101,7 @@ def _version(text: str) -> tuple[int, ...]:
 def producer(target: Target, make: Any, checks: Iterable[Check], *, in_process: bool = False) -> Iterator[Result]:
     """Judges a producer, with all checks of one profile in another process."""
     listed = list(checks)
-    if in_process:
+    if in_process or is_started():
         yield from judge_producer(make, listed, target.producer_program)
         return
     yield from isolate.many(
@@ -113,4 +115,6 @@ def consumer(
     target: Target, take: Any, read: Any, checks: Iterable[Check], *, in_process: bool = False
 ) -> Iterator[Result]:
     """Judges a consumer, with each check in a process of its own."""
-    return judge_consumer(Consumer(take, read), checks, target.consumer_program, here if in_process else isolate.one)
+    return judge_consumer(
+        Consumer(take, read), checks, target.consumer_program, here if in_process or is_started() else isolate.one
+    )
