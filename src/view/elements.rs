@@ -156,7 +156,8 @@ impl CaiView {
     /// Returns this array as elements of type `T` that may be written; [`ViewMut`] has an example.
     ///
     /// # Errors
-    /// As [`CaiView::typed`]; `read-only-writer` for data that is not known to be [writable](Access::Writable), and
+    /// As [`CaiView::typed`]; `read-only-writer` for data that is not known to be
+    /// [writable](crate::protocol::device::Access::Writable), and
     /// `overlap` if two indices may mean one element (a broadcast axis, strides that interleave). `view-in-use` while any
     /// argument (`python::In`, `python::InOut`) uses its memory.
     pub fn typed_mut<T: Element>(&mut self) -> Result<ViewMut<'_, T>, Error> {
