@@ -1004,6 +1004,40 @@ peer.wait_and_call(values, lambda: print("free"))
     assert (done.stdout, done.returncode) == ("interrupted\nfree\n", 0), done.stderr
 
 
+def test_a_wait_ends_by_a_panic() -> None:
+    """What a signal handler raises is the end of a wait, also if it is a panic of this extension: nothing else ends by it."""
+    code = """
+import signal, threading
+import numpy as np
+import cai_example_peer as peer
+
+values, entered, go = np.ones(3), threading.Event(), threading.Event()
+
+def hold():
+    entered.set()
+    go.wait(20)
+
+holder = threading.Thread(target=lambda: peer.wait_and_call(values, hold))
+holder.start()
+entered.wait(20)
+signal.signal(signal.SIGALRM, lambda *_: peer.address(np.ones((1, 1), np.float32), 5, 5))
+signal.setitimer(signal.ITIMER_REAL, 0.1)
+try:
+    peer.wait_and_call(values, lambda: None)
+except BaseException as panic:
+    print(type(panic).__name__)
+try:
+    peer.borrow_and_call(values, lambda: print("two at once"))
+except BufferError as error:
+    print(error.rule)
+go.set()
+holder.join()
+peer.borrow_and_call(values, lambda: print("free"))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, ["PanicException", "view-in-use", "free"]), done.stderr
+
+
 def test_a_forked_child_does_not_wait_for_its_parent() -> None:
     """No thread of the child ends what a thread of the parent has begun."""
     code = """

@@ -23,7 +23,7 @@
 //! **What is not seen**: views that were lent before an argument came; arrays held by other extensions and by other copies
 //! of this crate, which have ledgers of their own; and one memory that is mapped at two addresses.
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -141,8 +141,21 @@ pub(crate) struct Borrow {
     process: u32,
     /// The thread by which it was made.
     thread: Thread,
+    /// Of the search for circles ([`List::ends_before`]), which begins anew each time.
+    mark: Cell<Mark>,
     previous: *mut Self,
     next: *mut Self,
+}
+
+/// How far a search has got with a borrow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mark {
+    /// Not met.
+    New,
+    /// In the queue: it must begin, but what it waits for has not been looked at.
+    Met,
+    /// Nothing is left to be looked at.
+    Done,
 }
 
 /// Refuses to lend an array of which an argument of a function forbids it, now: an `InOut`; or, to be written, an `In` too.
@@ -245,6 +258,10 @@ pub(crate) fn watch_forks() {
 
 impl Borrow {
     /// The borrow of nothing.
+    #[expect(
+        clippy::declare_interior_mutable_const,
+        reason = "each use is a value of its own"
+    )]
     pub(crate) const NONE: Self = Self {
         start: 0,
         end: 0,
@@ -255,6 +272,7 @@ impl Borrow {
         meeting: Meeting::Refused,
         process: 0,
         thread: 0,
+        mark: Cell::new(Mark::New),
         previous: ptr::null_mut(),
         next: ptr::null_mut(),
     };
@@ -441,7 +459,7 @@ impl Borrow {
         // SAFETY: initialised, in no list, and in its place until `Queued` or `end` takes it out of one.
         LEDGER.with(|list| unsafe { list.queue(this) });
         let queued = Queued(this);
-        let refused = loop {
+        loop {
             // SAFETY: queued above.
             match LEDGER.with(|list| unsafe { list.look_again(this) }) {
                 Look::Later => {}
@@ -450,17 +468,15 @@ impl Borrow {
                     if let Look::Begun = found {
                         return Ok(());
                     }
-                    break None;
+                    break;
                 }
             }
-            if let Err(error) = pause() {
-                drop(queued);
-                break Some(error);
-            }
-        };
+            // Given up, also by a panic: `queued` leaves.
+            pause()?;
+        }
         // SAFETY: ours: it is in no list.
         let borrow = unsafe { this.replace(Self::NONE) };
-        Err(refused.unwrap_or_else(|| waits_for_itself(&borrow).into()))
+        Err(waits_for_itself(&borrow).into())
     }
 
     /// Takes the borrow out of the ledger, if it is there.
@@ -477,13 +493,15 @@ impl Borrow {
     }
 }
 
-/// A borrow in the queue, which it leaves on drop.
+/// A borrow in the queue, which it leaves on drop, and is one of nothing then.
 struct Queued(NonNull<Borrow>);
 
 impl Drop for Queued {
     fn drop(&mut self) {
         // SAFETY: in the queue: one that has left it is forgotten.
         LEDGER.with(|list| unsafe { list.leave_queue(self.0) });
+        // SAFETY: ours: it is in no list.
+        unsafe { self.0.write(Borrow::NONE) };
     }
 }
 
@@ -570,33 +588,37 @@ impl List {
     /// Whether all that exclude `borrow` end without its own thread: none is of that thread, or of one that waits, itself or
     /// through others, for a borrow of it.
     fn ends_before(&self, borrow: &Borrow) -> bool {
-        // Threads of which a borrow must end before this one can begin.
-        let (mut threads, mut count, mut at) = ([0; 64], 0, 0);
-        let mut ends = self.add_rivals(borrow, &mut threads, &mut count);
-        while ends && at < count {
-            let thread = threads[at];
-            at += 1;
+        self.each(self.first, |other| other.mark.set(Mark::New));
+        self.each(self.waiting, |other| other.mark.set(Mark::New));
+        let (mut ends, mut is_done) = (self.mark_rivals(borrow, borrow.thread), false);
+        while ends && !is_done {
+            is_done = true;
             self.each(self.waiting, |waits| {
-                if waits.thread == thread {
-                    ends &= self.add_rivals(waits, &mut threads, &mut count);
+                if waits.mark.get() == Mark::Met {
+                    waits.mark.set(Mark::Done);
+                    is_done = false;
+                    ends &= self.mark_rivals(waits, borrow.thread);
                 }
             });
-            ends &= !threads[..count].contains(&borrow.thread);
         }
-        ends && !threads[..count].contains(&borrow.thread)
+        ends
     }
 
-    /// Adds the threads of those that exclude `borrow`; returns whether they all are of this process and there is room.
-    fn add_rivals(&self, borrow: &Borrow, threads: &mut [Thread], count: &mut usize) -> bool {
+    /// Marks what must begin before `waits` can: what waits on the threads of those that exclude it. Returns whether none of
+    /// those is of `thread`, or of another process, in which no thread ends it.
+    fn mark_rivals(&self, waits: &Borrow, thread: Thread) -> bool {
+        let process = fork::generation();
         let mut all = true;
-        self.each(self.first, |other| {
-            if borrow.excludes(other) && !threads[..*count].contains(&other.thread) {
-                all &= other.process == fork::generation();
-                match threads.get_mut(*count) {
-                    Some(place) => *place = other.thread,
-                    None => return all = false,
-                }
-                *count += 1;
+        self.each(self.first, |rival| {
+            if rival.mark.get() == Mark::New && waits.excludes(rival) {
+                rival.mark.set(Mark::Done);
+                all &= rival.process == process && rival.thread != thread;
+                self.each(self.waiting, |next| {
+                    let is_next = next.thread == rival.thread && next.process == process;
+                    if is_next && next.mark.get() == Mark::New {
+                        next.mark.set(Mark::Met);
+                    }
+                });
             }
         });
         all

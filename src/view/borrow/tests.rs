@@ -1,9 +1,10 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Barrier, RwLock};
 
 use rstest::rstest;
 
-use super::{Borrow, Meeting};
+use super::{Borrow, LEDGER, Meeting};
 use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
 use crate::protocol::device::{Device, Flags};
@@ -531,4 +532,92 @@ fn a_wait_is_given_up() {
     assert_eq!(gave_up.join().expect("no panic"), (true, 3));
     drop(held);
     assert!(held_late(&array, true, Meeting::Waits).is_ok());
+}
+
+/// The pause may panic: what a signal handler raises is the end of one, if it is `PanicException`.
+#[test]
+fn a_wait_that_panics_leaves_the_ledger_as_it_was() {
+    let array = floats(0x6900_0000, &[4], &[1]);
+    let held = Held::new(&array, true).expect("alone");
+    let other = array.clone();
+    let panicked = std::thread::spawn(move || {
+        let borrow = Borrow::of(&other, true).meeting(Meeting::Waits);
+        let waits = Held(NonNull::from(Box::leak(Box::new(borrow))));
+        let pause = || -> Result<(), Violation> { panic!("by a signal handler") };
+        // SAFETY: in a box of its own until `drop`.
+        unsafe { Borrow::begin_late(waits.0, pause) }
+    });
+    assert!(panicked.join().is_err());
+    assert!(Held::new(&array, true).is_err(), "it is still held");
+    drop(held);
+    assert!(Held::new(&array, true).is_ok());
+}
+
+/// However many threads read an array: each of them ends.
+#[test]
+fn a_writer_waits_for_many_readers() {
+    const READERS: usize = if cfg!(miri) { 66 } else { 200 };
+    let array = floats(0x6a00_0000, &[4], &[1]);
+    let (begun, end) = (Barrier::new(READERS + 1), RwLock::new(()));
+    let mut gate = end.write().ok();
+    std::thread::scope(|threads| {
+        for _ in 0..READERS {
+            threads.spawn(|| {
+                let reads = Held::new(&array, false).expect("readers alone");
+                begun.wait();
+                drop(end.read());
+                drop(reads);
+            });
+        }
+        begun.wait();
+        let mut borrow = Borrow::of(&array, true).meeting(Meeting::Waits);
+        let pause = || {
+            gate = None;
+            std::thread::yield_now();
+            Ok::<_, Violation>(())
+        };
+        // SAFETY: it stands where it is until `end`.
+        let waited = unsafe { Borrow::begin_late(NonNull::from(&mut borrow), pause) };
+        gate = None;
+        // SAFETY: as `begin_late` left it.
+        unsafe { Borrow::end(NonNull::from(&mut borrow)) };
+        assert!(waited.is_ok(), "{waited:?}");
+    });
+}
+
+/// A thread of a forked child may have the number of one that waited in the parent.
+#[test]
+fn what_waited_in_the_parent_does_not_wait_in_a_forked_child() {
+    let (left, wanted) = (
+        floats(0x6b00_0000, &[4], &[1]),
+        floats(0x6b00_1000, &[4], &[1]),
+    );
+    let of = |array, process: u32, thread| {
+        let mut borrow = Borrow::of(array, true).meeting(Meeting::Waits);
+        borrow.process = borrow.process.wrapping_sub(process);
+        borrow.thread = thread;
+        Held(NonNull::from(Box::leak(Box::new(borrow))))
+    };
+    let (parents, waited, held) = (of(&left, 1, 3), of(&left, 1, 5), of(&wanted, 0, 5));
+    // SAFETY: in boxes of their own until `drop`.
+    unsafe { Borrow::begin(parents.0) }.expect("alone");
+    // SAFETY: the same of this one.
+    unsafe { Borrow::begin(held.0) }.expect("alone");
+    // SAFETY: in a box of its own; it leaves the queue below.
+    LEDGER.with(|list| unsafe { list.queue(waited.0) });
+    let mut held = Some(held);
+    let mut late = Borrow::of(&wanted, true).meeting(Meeting::Waits);
+    let pause = || {
+        held = None;
+        Ok::<_, Violation>(())
+    };
+    // SAFETY: it stands where it is until `end`.
+    let begun = unsafe { Borrow::begin_late(NonNull::from(&mut late), pause) };
+    // SAFETY: as `begin_late` left it.
+    unsafe { Borrow::end(NonNull::from(&mut late)) };
+    // SAFETY: queued above.
+    LEDGER.with(|list| unsafe { list.leave_queue(waited.0) });
+    // SAFETY: out of the queue: ours.
+    unsafe { waited.0.write(Borrow::NONE) };
+    assert!(begun.is_ok(), "{begun:?}");
 }
