@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import threading
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
@@ -16,7 +17,7 @@ from conformance.tests.expectations.refusal import check_refusal, refuse
 from conformance.tests.interpreter.threads import THREADS_INHERIT
 from conformance.tests.simulated.capture import GLOBAL, RELAXED, THREAD_LOCAL, Captures
 from conformance.tests.simulated.machine import Machine, one_event
-from conformance.tests.streams.race import LEGACY, PER_THREAD, Calls, Track
+from conformance.tests.streams.race import LEGACY, NBYTES, PER_THREAD, Calls, Track
 
 
 @pytest.fixture
@@ -265,6 +266,32 @@ def test_outside_a_capture_both_streams_wait(track: Track, machine: Machine) -> 
     with cd.use_stream(track.b):
         view.__dlpack__(max_version=(1, 1))
     assert machine.order() == one_event(track.a, track.b) + one_event(track.a, LEGACY)
+
+
+@pytest.mark.parametrize("schedule", ["lazy", "threaded"])
+@pytest.mark.parametrize("reader", ["block", "legacy"])
+@pytest.mark.parametrize("source", [0, 1])
+def test_a_copy_is_ready_on_the_stream_of_the_block(source: int, reader: str, schedule: Any, machine: Machine) -> None:
+    """The block of the copy's device counts; who works on the legacy default stream finds the copy ready, too."""
+    there, here = Track(machine, source), Track(machine)
+    machine.control.schedule = schedule
+    there.busy(there.a)
+    there.write(there.a, 7)
+    view = cd.view(there.producer(there.a))
+    with cd.use_stream(here.b, device_id=0):
+        copy = cd.view(view.__dlpack__(max_version=(1, 1), dl_device=(2, 0), copy=source == 0 or None))
+    used = here.b if reader == "block" else LEGACY
+    read = (ctypes.c_uint64(here.copy), ctypes.c_uint64(copy.ptr), ctypes.c_size_t(NBYTES), ctypes.c_void_p(used))
+    assert machine.driver.cuMemcpyAsync(*read) == 0
+    here.wait(used)
+    assert here.seen() == 7
+    del copy
+    machine.control.schedule = "threaded"
+    for track, ordinal in ((there, source), (here, 0)):
+        machine.set_current(ordinal)
+        track.wait(track.a)
+        track.wait(track.b)
+        track.close()
 
 
 @pytest.mark.parametrize("captured", ["", "a", "b", "ab", "other"])

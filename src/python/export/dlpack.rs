@@ -88,7 +88,7 @@ impl DlpackRequest<'_, '_> {
         }
         match Export::decide(view.descriptor().borrowed(), self) {
             Ok(export) if export.transfer.is_none() => {}
-            // A copy is made on the legacy default stream.
+            // The copy is what has to be ready (`copy_for_block`).
             Ok(_) => return Ok(false),
             // The export is refused, and nothing ordered.
             Err(refused) => {
@@ -110,6 +110,37 @@ impl DlpackRequest<'_, '_> {
         this.follow()?;
         order(py, view, request)?;
         Ok(is_all)
+    }
+
+    /// Makes the copy, for a request without a stream on the stream of the `use_stream` block; the legacy default stream
+    /// waits for it, unless a capture forbids that.
+    ///
+    /// # Errors
+    /// Those of the copy; the rules of the order; the driver's errors.
+    #[cold]
+    pub(crate) fn copy_for_block(
+        &self,
+        py: Python<'_>,
+        export: &Export,
+        transfer: Transfer,
+        view: &CaiView,
+    ) -> PyResult<CaiView> {
+        let legacy = Request::Stream(Stream::LegacyDefault);
+        let work = match export.request == legacy && self.stream.is_none() {
+            true => use_stream::work_stream(py, export.device)?,
+            false => Stream::LegacyDefault,
+        };
+        if work == Stream::LegacyDefault {
+            return export.copy(py, transfer, view);
+        }
+        let request = Request::Stream(work);
+        let copy = Export { request, ..*export }.copy(py, transfer, view)?;
+        match refusal(py, &copy, legacy)? {
+            None => order(py, &copy, legacy)?,
+            Some(refused) if refused.rule() == Rule::CaptureLegacy => {}
+            Some(refused) => return Err(refused.into()),
+        }
+        Ok(copy)
     }
 
     /// Returns the refusal of an order, with the way out of a consumer that names no stream.
