@@ -1005,7 +1005,7 @@ peer.wait_and_call(values, lambda: print("free"))
 
 
 def test_a_wait_ends_by_a_panic() -> None:
-    """What a signal handler raises is the end of a wait, also if it is a panic of this extension: nothing else ends by it."""
+    """A signal handler may raise a panic of this extension: the wait ends, and no other borrow."""
     code = """
 import signal, threading
 import numpy as np
