@@ -279,13 +279,17 @@ def test_a_copy_is_ready_on_the_stream_of_the_block(source: int, reader: str, sc
     there.write(there.a, 7)
     view = cd.view(there.producer(there.a))
     with cd.use_stream(here.b, device_id=0):
-        copy = cd.view(view.__dlpack__(max_version=(1, 1), dl_device=(2, 0), copy=source == 0 or None))
+        copy: cd.CaiView | None = cd.view(
+            view.__dlpack__(max_version=(1, 1), dl_device=(2, 0), copy=source == 0 or None)
+        )
     used = here.b if reader == "block" else LEGACY
     read = (ctypes.c_uint64(here.copy), ctypes.c_uint64(copy.ptr), ctypes.c_size_t(NBYTES), ctypes.c_void_p(used))
     assert machine.driver.cuMemcpyAsync(*read) == 0
+    if reader == "block":  # where the memory ends, too
+        copy = None
     here.wait(used)
     assert here.seen() == 7
-    del copy
+    copy = None
     machine.control.schedule = "threaded"
     for track, ordinal in ((there, source), (here, 0)):
         machine.set_current(ordinal)
