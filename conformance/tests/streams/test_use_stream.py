@@ -279,9 +279,7 @@ def test_a_copy_is_ready_on_the_stream_of_the_block(source: int, reader: str, sc
     there.write(there.a, 7)
     view = cd.view(there.producer(there.a))
     with cd.use_stream(here.b, device_id=0):
-        copy: cd.CaiView | None = cd.view(
-            view.__dlpack__(max_version=(1, 1), dl_device=(2, 0), copy=source == 0 or None)
-        )
+        copy: Any = cd.view(view.__dlpack__(max_version=(1, 1), dl_device=(2, 0), copy=source == 0 or None))
     used = here.b if reader == "block" else LEGACY
     read = (ctypes.c_uint64(here.copy), ctypes.c_uint64(copy.ptr), ctypes.c_size_t(NBYTES), ctypes.c_void_p(used))
     assert machine.driver.cuMemcpyAsync(*read) == 0

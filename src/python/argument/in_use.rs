@@ -82,7 +82,8 @@ meetings! {
     /// that is the extension's own stream.
     ///
     /// A wait that could not end is refused by `view-in-use`: for an argument of this thread, and for one of a thread that waits
-    /// in turn for this one. So is a capsule, which cannot be imported again. A signal handler that raises ends it, as
+    /// in turn for this one; a circle through a lock, or through an argument of another extension, is not seen. So is a capsule,
+    /// which cannot be imported again. A signal handler that raises ends it, as
     /// `KeyboardInterrupt`. An argument that is kept after its call (in a `#[pyclass]`) is waited for until that is dropped, if
     /// ever: keep [`into_cai`](super::In::into_cai).
     Wait => Waits;
