@@ -36,6 +36,7 @@ class Cai:
         inside = changes.pop("inside", 0)
         self.array = array[inside:] if inside else array
         address = self.memory.address + inside * array.itemsize
+        self.address = address
         array = self.array
         whole: dict[str, Any] = {
             "shape": array.shape,
@@ -81,6 +82,7 @@ class Tensor:
 
     def __init__(self, array: Any, **changes: Any) -> None:
         self.array = array
+        self.address: int = array.ctypes.data
         self.calls: list[dict[str, Any]] = []
         self.devices = 0
         self.deleted = 0

@@ -86,6 +86,7 @@ for _version in (0, 1, 2):
         f"takes an array of version {_version}",
         say.CAI_VERSION,
         f"cai(version={_version}, stream=...)",
+        refusal=DEVIATION,
         mutant=refusing(lambda d, version=_version: d["version"] == version),  # type: ignore[misc]
     )
 profile.accepts(
@@ -149,6 +150,7 @@ profile.accepts(
     "does not look at the stride of an axis with one element",
     say.CAI_STRIDES,
     "cai(np.arange(3, dtype=np.float32).reshape(1, 3), strides=(999, 4))",
+    refusal=DEVIATION,
     mutant=refusing(lambda d: 999 in (d.get("strides") or ())),
 )
 profile.accepts(

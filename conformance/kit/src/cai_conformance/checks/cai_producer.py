@@ -628,12 +628,12 @@ def _(p: Produced) -> None:
 class Masked(CaiArray):
     """Has a mask, which says that everything is valid."""
 
-    shape: Any = None
+    mask_shape: Any = None
     offers: Any = CaiArray
 
     def __init__(self, array: Any) -> None:
         super().__init__(array)
-        self.mask = self.offers(np.ones(array.shape if self.shape is None else self.shape, dtype=np.bool_))
+        self.mask = self.offers(np.ones(array.shape if self.mask_shape is None else self.mask_shape, dtype=np.bool_))
 
     def interface(self) -> Any:
         return {**super().interface(), "mask": self.mask}
@@ -658,7 +658,7 @@ def _(p: Produced) -> None:
     say.NUMPY_MASK,
     after=("mask-type", "shape-missing"),
     samples=SHAPES,
-    mutant=type("WideMask", (Masked,), {"shape": (7,)}),
+    mutant=type("WideMask", (Masked,), {"mask_shape": (7,)}),
 )
 def _(p: Produced) -> None:
     found = p.key("mask")

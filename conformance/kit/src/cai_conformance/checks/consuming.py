@@ -100,6 +100,8 @@ def take(consumer: Consumer, code: str, refusal: Severity | None = None) -> tupl
         seen = consumer.see(taken)
     except NotRun:
         raise
+    except BufferError as error:
+        raise NotRun(f"{code}: what it returned refuses to be read: {error}") from None
     except Exception as error:
         raise Offer(code, f"what it returned cannot be read: {text_of(error)}", Severity.VIOLATION) from None
     expected = offer.array
@@ -120,7 +122,9 @@ def refuse(consumer: Consumer, code: str) -> tuple[Any, Exception]:
 
 def keeps_its_owner(consumer: Consumer, code: str) -> None:
     """The offered object lives as long as the consumer's array."""
-    offer, taken, _ = take(consumer, code)
+    offer, taken, seen = take(consumer, code)
+    if seen.address is not None and seen.address != offer.address:
+        raise NotRun("the consumer copies, and so has no use for the object")
     watch = weakref.ref(offer)
     del offer
     gc.collect()

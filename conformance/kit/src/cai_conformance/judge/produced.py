@@ -13,6 +13,10 @@ from cai_conformance.judge.samples import Sample
 Make = Callable[[Any], Any]
 
 
+class Converted(Exception):
+    """The producer's array is of another type or shape than the sample, by its own account."""
+
+
 class Produced:
     """The array that a producer made of a sample, and the sample."""
 
@@ -22,6 +26,22 @@ class Produced:
         self.given = sample.array()
         self.expected: Array = self.given.copy()
         self.object = make(self.given)
+        self.check_kind()
+
+    def check_kind(self) -> None:
+        """Whether the library has made an array of the same type and shape, as far as its own attributes say.
+
+        Raises:
+            Converted: it has none such, and made another one.
+        """
+        dtype = getattr(self.object, "dtype", None)
+        name = str(getattr(dtype, "name", dtype)).rpartition(".")[2].lower()
+        wanted = self.expected.dtype.name
+        if dtype is not None and name.isidentifier() and name != wanted:
+            raise Converted(f"the library makes {name} of {wanted}")
+        shape = getattr(self.object, "shape", None)
+        if isinstance(shape, tuple | list) and tuple(shape) != self.expected.shape:
+            raise Converted(f"the library makes shape {tuple(shape)} of {self.expected.shape}")
 
     def again(self) -> Any:
         """Another array of the same sample, which no other check has touched."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from cai_conformance.judge.check import Broken, Check, NotRun, Severity
 from cai_conformance.judge.consumed import Consumer
-from cai_conformance.judge.produced import Make, Produced
+from cai_conformance.judge.produced import Converted, Make, Produced
 from cai_conformance.judge.samples import SAMPLES
 
 
@@ -74,7 +74,8 @@ def _judge(
             made[name] = _make(make, name)
         found = made[name]
         if isinstance(found, Exception):
-            reasons.append(f"{name}: the producer raised {type(found).__name__}: {found}")
+            said = "" if isinstance(found, Converted) else f"the producer raised {type(found).__name__}: "
+            reasons.append(f"{name}: {said}{found}")
             continue
         try:
             check.run(found)

@@ -62,8 +62,8 @@ class Tensors:
             pass
         try:
             return self.export()
-        except BufferError as error:
-            raise NotRun(f"the producer has the older tensor only, and refuses: {error}") from None
+        except Exception as error:
+            raise NotRun(f"the producer refuses it: {type(error).__name__}: {error}") from None
 
     def versioned(self) -> Export:
         """A versioned tensor.

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from cai_conformance import abi
-from cai_conformance.checks.dlpack_producer.base import DEVIATION, NEWEST, Tensors, check, overriding, refusing
+from cai_conformance.checks.dlpack_producer.base import (
+    DEVIATION,
+    NEWEST,
+    RECOMMENDATION,
+    Tensors,
+    check,
+    overriding,
+    refusing,
+)
 from cai_conformance.judge import sources as say
 from cai_conformance.judge.check import NotRun, broken, demand
 from cai_conformance.judge.memory import same
@@ -50,6 +58,10 @@ def _(t: Tensors) -> None:
         found, usual = t.export(copy=True), t.export()
     except BufferError as error:
         raise NotRun(f"the producer makes no copies: {error}") from None
+    except NotRun:
+        raise
+    except Exception as error:
+        broken(f"raised {type(error).__name__} instead of BufferError: {error}", RECOMMENDATION)
     demand(found.address != usual.address, "the memory is the array's")
     demand(same(found.values(), t.expected), f"{found.values().tolist()} instead of {t.expected.tolist()}")
 

@@ -168,6 +168,7 @@ def _(t: Tensors) -> None:
     "`__dlpack__` takes `max_version`",
     say.AA_MAX_VERSION,
     after=("capsule-name-known",),
+    severity=DEVIATION,
     mutant=overriding(
         __dlpack__=lambda self, *, stream=None, dl_device=None, copy=None: DlpackArray.__dlpack__(
             self, stream=stream, dl_device=dl_device, copy=copy

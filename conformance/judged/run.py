@@ -1,0 +1,124 @@
+"""Judges every installed library, keeps the results, and writes docs/conformance.md.
+
+    python -m conformance.judged.run          the table, and the page
+    python -m conformance.judged.run --check  whether the page is that of the kept results
+
+On the simulated driver, by the kit's own command, each library in processes of its own. What is not installed keeps its
+results, which have their own versions and dates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from conformance.judged.targets import TARGETS, Judged
+
+ROOT = Path(__file__).resolve().parents[2]
+KEPT = ROOT / "conformance" / "results" / "judged.json"
+PAGE = ROOT / "docs" / "conformance.md"
+
+
+def judged(target: Judged) -> dict[str, Any] | None:
+    """The kit's report on a target; None if its library is not installed."""
+    try:
+        number = version(target.library)
+    except PackageNotFoundError:
+        return None
+    with tempfile.TemporaryDirectory() as name:
+        out = Path(name) / "report.json"
+        command = [sys.executable, "-m", "cai_conformance", target.kind, target.target, "--json", str(out)]
+        for profile in target.profiles:
+            command += ["--profile", f"{profile}-{target.kind}"]
+        if target.read:
+            command += ["--read", target.read]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+        if not out.exists():
+            sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+        report: dict[str, Any] = json.loads(out.read_text())
+    report["library"] = f"{target.library} {number}"
+    kept = ("id", "says", "severity", "evidence", "program")
+    report["failed"] = [
+        {key: row[key] for key in kept if key in row} for row in report.pop("results") if row["outcome"] == "failed"
+    ]
+    report.pop("needless")
+    return report
+
+
+def page(reports: list[dict[str, Any]]) -> Iterator[str]:
+    """The lines of the page."""
+    yield from HEAD.splitlines()
+    yield ""
+    yield "| library | | judged | checks run | violations | deviations | recommendations |"
+    yield "|---|---|---|---|---|---|---|"
+    for report in reports:
+        counts = report["counts"]
+        ran = counts["checks"] - counts["not run"]
+        shown = report["target"].replace("conformance.judged.targets:", "").replace("conformance.tests.kit.", "")
+        numbers = f"{counts['violations']} | {counts['deviations']} | {counts['recommendations']}"
+        yield f"| {report['library']} | {report['kind']} | `{shown}` | {ran} | {numbers} |"
+    yield ""
+    yield from BETWEEN.splitlines()
+    for report in reports:
+        failed = [row for row in report["failed"] if row["severity"] == "violation"]
+        if failed:
+            yield ""
+            yield f"### {report['library']}, {report['kind']} `{report['target'].rpartition(':')[2]}`"
+            yield ""
+            for row in failed:
+                yield f"- `{row['id']}`, {row['says']}. Found: {plain(row['evidence'])}"
+    yield ""
+
+
+def plain(text: str) -> str:
+    """Evidence for a line of Markdown: without addresses, which differ from run to run."""
+    short = text if len(text) <= 200 else text[:200].rsplit(" ", 1)[0] + " ..."
+    return "`" + " ".join(short.replace("`", "'").split()) + "`"
+
+
+HEAD = """# The verdict on libraries
+
+`cai-conformance` ([its README](../conformance/kit/README.md)) judges producers and consumers by the sentences of the
+specifications. This page is what it says of the libraries that install on a machine without a GPU, on the simulated
+driver; `make judged` writes it. The reports have the programs and the sources: `cai-conformance producer numpy:asarray
+--html report.html`.
+
+A check that a library has nothing for is not run: a library of the host has no streams. A consumer is given arrays that
+the specification forbids, too: to crash on one is a violation, to take it a deviation. The functions without a module
+stand in `conformance/judged/targets.py`."""
+
+BETWEEN = """## Violations
+
+Some are decisions of the library, which has its reasons; some are known to it."""
+
+
+def main() -> int:
+    """Judges, or compares."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--only", default="", help="part of a library's name or target")
+    options = parser.parse_args()
+    kept = {row["target"]: row for row in json.loads(KEPT.read_text())} if KEPT.exists() else {}
+    if not options.check:
+        for target in TARGETS:
+            if options.only in f"{target.library} {target.target}" and (report := judged(target)):
+                kept[target.target] = report
+                print(report["library"], report["kind"], report["target"], report["counts"], flush=True)
+    reports = [kept[target.target] for target in TARGETS if target.target in kept]
+    text = "\n".join(page(reports)) + "\n"
+    if options.check:
+        return 0 if PAGE.read_text() == text else 1
+    KEPT.write_text(json.dumps(reports, indent=1) + "\n")
+    PAGE.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
