@@ -14,6 +14,7 @@
 #   make candle                      candle's tensors of the CPU as views, and back; compiles those of a GPU
 #   make stub                        writes docstrings and declared functions into the stub, from the built package
 #   make conformance                 every installed pair of libraries, as a table; KEEP=1 replaces the kept one
+#   make judged                      the kit's verdict on every library that installs here (docs/conformance.md)
 #   make torch                       the same for torch on the CPU, with tests of its own; takes 1.3 GB
 #   make pycuda                      builds PyCUDA from source, for `make conformance`
 #   make wheels                      every wheel and the source distribution, tried where they can run; TWICE=1 compares
@@ -61,7 +62,7 @@ PYTHON_CODE   := bindings conformance docs
 KIT       := PYTHONPATH=$(abspath conformance/kit/src)
 simulated  = $(KIT) $1/bin/python -m cai_conformance simulate -- $1/bin/python
 
-.PHONY: feature-sets docs wheels miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-pairs bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance explained pycuda simulator clean
+.PHONY: feature-sets docs wheels miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-pairs bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance judged explained pycuda simulator clean
 .DELETE_ON_ERROR:
 
 help:
@@ -249,6 +250,10 @@ $(TORCH)/.stand-ins: conformance/matrix/torch_cpu/stand_ins.py $(TORCH)/.require
 # target/results and compared with the one in conformance/results, which KEEP=1 replaces. A cell that was OK
 # and no longer is fails the run, and so does what `explain` tells otherwise than it happens. On a GPU:
 # `make gpu PARTS=matrix`.
+# What the kit says of every library that installs here: ten minutes, and docs/conformance.md.
+judged: $(MATRIX)/.package simulator
+	$(call simulated,$(MATRIX)) -m conformance.judged.run
+
 conformance: $(MATRIX)/.package simulator
 	$(call simulated,$(MATRIX)) -m pytest -p conformance.tests.conftest conformance/matrix/faults conformance/matrix/jax_cpu
 	$(call simulated,$(MATRIX)) -m pytest conformance/tests/test_pairs_page.py

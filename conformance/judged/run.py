@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -79,6 +80,7 @@ def page(reports: list[dict[str, Any]]) -> Iterator[str]:
 
 def plain(text: str) -> str:
     """Evidence for a line of Markdown: without addresses, which differ from run to run."""
+    text = re.sub(r"0x[0-9a-f]{6,}", "0x...", text)
     short = text if len(text) <= 200 else text[:200].rsplit(" ", 1)[0] + " ..."
     return "`" + " ".join(short.replace("`", "'").split()) + "`"
 

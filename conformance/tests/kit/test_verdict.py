@@ -1,0 +1,21 @@
+"""The page of verdicts is that of the kept results, in which nothing of ours is a violation."""
+
+from __future__ import annotations
+
+import json
+
+from conformance.judged import run
+from conformance.judged.targets import TARGETS
+
+
+def test_the_page_is_that_of_the_kept_results() -> None:
+    reports = json.loads(run.KEPT.read_text())
+    assert [report["target"] for report in reports] == [target.target for target in TARGETS]
+    assert run.PAGE.read_text() == "\n".join(run.page(reports)) + "\n"
+
+
+def test_nothing_of_ours_is_a_violation() -> None:
+    ours = [report for report in json.loads(run.KEPT.read_text()) if report["library"].startswith("cai-dlpack ")]
+    assert len(ours) == 3
+    for report in ours:
+        assert report["counts"]["violations"] == 0 and report["counts"]["passed"] > 80, report["target"]
