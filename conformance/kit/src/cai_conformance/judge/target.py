@@ -68,9 +68,9 @@ class Target:
     def consumer_program(self, check: Check, code: str) -> str:
         """A program that hands an offer to a consumer."""
         lines = ["import numpy as np", f"import {self.module}", "from cai_conformance.offers import *", ""]
-        lines.append(
-            f"print({self.call}({code or 'cai()' if check.profile.startswith('cai') else code or 'tensor()'}))"
-        )
+        is_cai = check.profile.startswith("cai")
+        lines.append(f"taken = {self.call}({code or ('cai()' if is_cai else 'tensor()')})")
+        lines.append('print(getattr(taken, "__cuda_array_interface__", taken))' if is_cai else "print(taken)")
         return "\n".join(lines)
 
 

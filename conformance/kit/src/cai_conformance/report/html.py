@@ -65,10 +65,16 @@ def text(report: Report) -> str:
     return "\n".join(part for part in parts if part)
 
 
+def _marked(text: str) -> str:
+    """Text with code between backticks."""
+    parts = escape(text).split("`")
+    return "".join(f"<code>{part}</code>" if place % 2 else part for place, part in enumerate(parts))
+
+
 def _article(result: Result, kind: str, reason: str = "") -> str:
     check, source = result.check, result.check.source
     lines = [
-        f'<article class="{kind}" id="{escape(check.id)}"><h3>{escape(check.says)}</h3>',
+        f'<article class="{kind}" id="{escape(check.id)}"><h3>{_marked(check.says)}</h3>',
         f'<p class="tag"><code>{escape(check.id)}</code></p>',
         f"<p>Found: {escape(result.evidence)}</p>",
         f'<blockquote>{escape(source.sentence)}<br><span class="tag">',
@@ -86,7 +92,7 @@ def _rest(report: Report, outcome: Outcome, heading: str) -> str:
     if not rows:
         return ""
     cells = [
-        f"<tr><td>{escape(r.check.id)}</td><td>{escape(r.check.says)}"
+        f"<tr><td>{escape(r.check.id)}</td><td>{_marked(r.check.says)}"
         + (f'<br><span class="tag">{escape(r.evidence[:300])}</span>' if r.evidence else "")
         + "</td></tr>"
         for r in rows
