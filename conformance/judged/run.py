@@ -20,11 +20,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from cai_conformance.checks import CHECKS
+
 from conformance.judged.targets import TARGETS, Judged
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "conformance" / "results" / "judged.json"
 PAGE = ROOT / "docs" / "conformance.md"
+FINDINGS = ROOT / "docs" / "findings"
 
 
 def judged(target: Judged) -> dict[str, Any] | None:
@@ -78,6 +81,37 @@ def page(reports: list[dict[str, Any]]) -> Iterator[str]:
     yield ""
 
 
+def findings(report: dict[str, Any]) -> Iterator[str]:
+    """The violations of one target as texts to send to its project."""
+    for row in report["failed"]:
+        if row["severity"] == "violation":
+            source = CHECKS[row["id"]].source
+            yield f"## `{report['target'].rpartition(':')[2]}`: {row['says']}"
+            yield ""
+            yield "```python"
+            yield row.get("program") or "# Any array."
+            yield "```"
+            yield ""
+            yield f"[{source.spec} {source.since}]({source.url}): {source.sentence}"
+            yield ""
+            yield f"Found with {report['library']}: {plain(row['evidence'])}."
+            yield ""
+
+
+def write_findings(reports: list[dict[str, Any]]) -> None:
+    """One file for each library that has any."""
+    texts: dict[str, list[str]] = {}
+    for report in reports:
+        if found := list(findings(report)):
+            texts.setdefault(report["library"].split()[0], []).extend(found)
+    FINDINGS.mkdir(exist_ok=True)
+    for old in FINDINGS.glob("*.md"):
+        old.unlink()
+    for library, lines in texts.items():
+        head = [f"# {library}", "", "Found by `cai-conformance`; written by `make judged`. Not sent.", ""]
+        (FINDINGS / f"{library}.md").write_text("\n".join([*head, *lines]).rstrip() + "\n")
+
+
 def plain(text: str) -> str:
     """Evidence for a line of Markdown: without addresses, which differ from run to run."""
     text = re.sub(r"0x[0-9a-f]{6,}", "0x...", text)
@@ -98,7 +132,8 @@ stand in `conformance/judged/targets.py`."""
 
 BETWEEN = """## Violations
 
-Some are decisions of the library, which has its reasons; some are known to it."""
+Some are decisions of the library, which has its reasons; some are known to it. Each stands with its program in
+[docs/findings](findings/numpy.md), a file for each library."""
 
 
 def main() -> int:
@@ -119,6 +154,7 @@ def main() -> int:
         return 0 if PAGE.read_text() == text else 1
     KEPT.write_text(json.dumps(reports, indent=1) + "\n")
     PAGE.write_text(text)
+    write_findings(reports)
     return 0
 
 

@@ -812,7 +812,7 @@ def _(p: Produced) -> None:
     start, size = driver().allocation(pointer) or (0, 0)
     demand(
         start <= pointer + low and pointer + high <= start + size,
-        f"bytes {pointer + low:#x} to {pointer + high:#x}, in an allocation from {start:#x} to {start + size:#x}",
+        f"bytes {pointer + low - start} to {pointer + high - start} of an allocation of {size}",
     )
 
 
