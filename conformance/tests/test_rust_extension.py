@@ -978,10 +978,12 @@ def test_many_threads_take_turns() -> None:
 
 def test_a_wait_ends_by_a_signal() -> None:
     code = """
-import _thread, threading, time
+import _thread, signal, threading, time
 import numpy as np
 import cai_example_peer as peer
 
+# A shell ignores it for what it starts in the background.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 values, entered, go = np.ones(3), threading.Event(), threading.Event()
 
 def hold():

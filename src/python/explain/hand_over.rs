@@ -164,7 +164,13 @@ pub(super) fn refuse(
     let can = |change, changed: &Descriptor| match change {
         Change::Writable | Change::Bytes => true,
         // A producer may name memory so that is not known to the driver, or there is none.
-        Change::Cuda => view.view().present_as(PresentAs::Cuda).is_ok(),
+        Change::Cuda => match view.view().present_as(PresentAs::Cuda) {
+            Err(Error::Driver(unknown)) => {
+                unanswered.replace(Some(unknown.to_string()));
+                false
+            }
+            presented => presented.is_ok(),
+        },
         Change::ToCpu | Change::ToCuda | Change::InCOrder => copies(changed),
     };
     let (refused, remedies) = partner.refusals(view.view().descriptor(), exports, can);
