@@ -26,6 +26,7 @@ from conformance.tests.doubles.producers import Cai, Dlpack, cai, interface
 from conformance.tests.interpreter.free_threaded import elsewhere
 from conformance.tests.interpreter.process import on_the_simulator
 from conformance.tests.interpreter.threads import blocked_signals
+from conformance.tests.ownership.waiting import until
 from conformance.tests.simulated.machine import Machine
 
 VALUES = np.arange(4, dtype=np.float32)
@@ -195,9 +196,9 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 def test_the_thread_that_keeps_arrays_takes_no_signals(machine: Machine) -> None:
     array = cai(shape=(4,), data=(machine.device_memory(16), False))
     cai_example.stack(array, array)
+    # Each module has such a thread of its own, which has its name a moment after its start.
+    assert until(lambda: bool(blocked_signals("cai-dlpack-keep")))
     masks = blocked_signals("cai-dlpack-keep")
-    # Each module has such a thread of its own.
-    assert masks
     assert all(mask >> 1 & 1 for mask in masks), "SIGINT reaches it"
 
 
