@@ -250,7 +250,7 @@ $(TORCH)/.stand-ins: conformance/matrix/torch_cpu/stand_ins.py $(TORCH)/.require
 # target/results and compared with the one in conformance/results, which KEEP=1 replaces. A cell that was OK
 # and no longer is fails the run, and so does what `explain` tells otherwise than it happens. On a GPU:
 # `make gpu PARTS=matrix`.
-# What the kit says of every library that installs here: ten minutes, and docs/conformance.md.
+# The kit's verdict on every library that installs here, on docs/conformance.md: ten minutes.
 judged: $(MATRIX)/.package simulator
 	$(call simulated,$(MATRIX)) -m conformance.judged.run
 

@@ -14,7 +14,7 @@ from cai_conformance.reference.consumers import CaiConsumer, DlpackConsumer
 from cai_conformance.reference.exchanger import ExchangeArray
 from cai_conformance.reference.producers import CaiArray, DlpackArray, DlpackDeviceArray
 
-#: What each profile is judged by; DLPack's producers are two, of which one has streams.
+#: The references of each profile; DLPack's producers are two, of which one has streams.
 REFERENCES: dict[str, list[Any]] = {
     "cai-producer": [CaiArray],
     "dlpack-producer": [DlpackArray, DlpackDeviceArray],

@@ -1,4 +1,4 @@
-"""What the checks of consumers have in common: offers that must be taken as they are, or refused."""
+"""Registers checks of consumers: offers that must be taken as they are, or refused."""
 
 from __future__ import annotations
 

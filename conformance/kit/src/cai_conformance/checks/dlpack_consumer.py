@@ -543,7 +543,7 @@ def _(consumer: Consumer) -> None:
 
 
 def given_back(offer: Any, code: str) -> None:
-    """Demands that a capsule is nobody's but the producer's, or that its tensor's deleter was called."""
+    """Demands that the producer alone holds a capsule, or that its tensor's deleter was called."""
     capsule = offer.capsules[0]
     address, used = abi.pointer(capsule), abi.name(capsule) in (abi.USED_LEGACY, abi.USED_VERSIONED)
     if used and not offers.CALLED.get(address):

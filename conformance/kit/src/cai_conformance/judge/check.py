@@ -1,4 +1,4 @@
-"""What a check is: one sentence of a specification, and a function that looks for an array that breaks it."""
+"""A check: one sentence of a specification, and a function that looks for an array that breaks it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Source:
 
 
 class Broken(Exception):
-    """What a check raises if it finds the sentence broken; its text is the evidence."""
+    """Raised by a check that finds the sentence broken; its text is the evidence."""
 
     def __init__(self, evidence: str, severity: Severity | None = None) -> None:
         super().__init__(evidence)
@@ -52,7 +52,7 @@ class Broken(Exception):
 
 
 class NotRun(Exception):
-    """What a check raises if it cannot be run here; its text is the reason."""
+    """Raised by a check that cannot be run here; its text is the reason."""
 
 
 def broken(evidence: str, severity: Severity | None = None) -> NoReturn:
@@ -73,7 +73,7 @@ class Check:
     profile: str
     rule: str
     says: str
-    """What holds if it passes, as a sentence without its subject: "`shape` is a tuple"."""
+    """The claim that holds if it passes, as in "`shape` is a tuple"; for consumers without its subject."""
     source: Source
     severity: Severity
     run: Callable[[Any], None]

@@ -18,7 +18,7 @@ from cai_conformance.judge.run import Result
 from cai_conformance.judge.target import Target, Usage
 from cai_conformance.report import badge, html, junit, terminal
 
-#: What `--spec` calls the specifications.
+#: The specifications by their names in `--spec`.
 SPECS = {"cai": "CAI", "dlpack": "DLPack", "array-api": "array API"}
 
 

@@ -1,4 +1,4 @@
-"""What a consumer's check is given: the function that takes an array, and how to look at what it returns."""
+"""The subject of a consumer's check: the function that takes an array, and how to look at what it returns."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Take = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Seen:
-    """What a consumer's array holds, as another consumer would see it."""
+    """A consumer's array, as another consumer would see it."""
 
     values: Array
     address: int | None
-    """Of the first element; None if nobody tells."""
+    """Of the first element; None if nothing tells."""
     writable: bool | None
     stream: int | None = None
 
@@ -42,7 +42,7 @@ class Consumer:
             raise NotRun(str(why)) from None
 
     def see(self, taken: Any) -> Seen:
-        """What is in the consumer's array.
+        """Reads the consumer's array.
 
         Raises:
             NotRun: nothing shows it.

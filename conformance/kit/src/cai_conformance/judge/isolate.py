@@ -50,7 +50,7 @@ def _read(pipe: int, count: int, until: float) -> bytes | None:
 
 
 def forked(run: Callable[[Callable[[Any], None]], None], limit: float = LIMIT) -> Iterator[Any]:
-    """What a function sends from a copy of this process. `limit` is for each of them.
+    """Yields what a function sends from a copy of this process. `limit` is for each of them.
 
     Raises:
         ChildEnded: the other process ended early; says how.

@@ -23,7 +23,7 @@ _ATTRIBUTES = {
 
 
 def elsewhere(function: Any) -> Any:
-    """What a function returns in a process of its own, so that this one does not start a driver."""
+    """Returns what a function returns in a process of its own, so that this one does not start a driver."""
     if is_started():
         return function()
     try:

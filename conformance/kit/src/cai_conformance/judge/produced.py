@@ -1,4 +1,4 @@
-"""What a producer's check is given: one array that the producer made."""
+"""The subject of a producer's check: one array that the producer made."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Produced:
 
     @cached_property
     def interface(self) -> Any:
-        """What `__cuda_array_interface__` returned."""
+        """Returns `__cuda_array_interface__`, which is read once."""
         return self.object.__cuda_array_interface__
 
     @property

@@ -1,4 +1,4 @@
-"""What came out of a judgement as a whole: counts, accepted deviations, and where and when it was made."""
+"""The report of a judgement: counts, accepted deviations, and where and when it was made."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Report:
         return result.outcome is Outcome.FAILED and result.check.id in self.accepted
 
     def failed(self, severity: Severity) -> list[Result]:
-        """Failed checks of a severity that nobody accepted."""
+        """Returns the failed checks of a severity that are not accepted."""
         return [
             r
             for r in self.results

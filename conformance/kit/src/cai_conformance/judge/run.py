@@ -22,7 +22,7 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True)
 class Result:
-    """What came out of one check."""
+    """The outcome of one check."""
 
     check: Check
     outcome: Outcome
@@ -39,10 +39,6 @@ class Result:
 
 #: Runs a check's function, and returns its result whatever becomes of the process that it runs in.
 Isolate = Callable[[Callable[[], Result], Check], Result]
-
-
-class NothingMade(Exception):
-    """A producer made none of the arrays that it was asked for; what it raised is the cause."""
 
 
 def judge_producer(

@@ -62,11 +62,6 @@ CAI_STREAM_LIFE = _cai(
     "a Producer [...] ensures that the exported stream's lifetime is equal to or surpasses the lifetime of the object "
     "from which the interface was exported",
 )
-CAI_PENDING = _cai(
-    "3",
-    "If there is work on the data enqueued in one or more streams, then synchronization on the provided stream is "
-    "sufficient to ensure synchronization with all pending work.",
-)
 CAI_CONSUMER_SYNC = _cai(
     "3",
     "When stream is an integer, [...] the Consumer is expected to either: Synchronize on before accessing the data, or "
@@ -83,7 +78,6 @@ NUMPY_ORDER = _numpy(
 )
 NUMPY_KIND = _numpy("a character code giving the basic type of the array")
 NUMPY_SIZE = _numpy("an integer providing the number of bytes the type uses")
-NUMPY_SHAPE = _numpy("Tuple whose elements are the array size in each dimension.")
 NUMPY_DESCR = _numpy("A list of tuples providing a more detailed description of the memory layout")
 NUMPY_MASK = _numpy("The mask object should be 'broadcast-compatible' with the shape of the original array.")
 
@@ -134,11 +128,9 @@ EX_FROM = _header("1.3", "Exports a PyObject* Tensor/NDArray to a DLManagedTenso
 EX_BORROW = _header("1.3", "Exports a PyObject* Tensor/NDArray to a provided DLTensor.")
 EX_TO = _header("1.3", "Imports a DLManagedTensorVersioned to a PyObject* Tensor/NDArray.")
 EX_STOLEN = _header("1.3", "the ownership of the tensor is stolen")
-EX_STREAM = _header("1.3", "Obtain the current work stream of a device from the producer framework.")
 EX_STREAM_CPU = _header("1.3", "When device_type is kDLCPU, [...] the producer can simply return NULL when queried.")
 EX_ALLOCATE = _header("1.3", "Create a new `DLManagedTensorVersioned` within the context of the producer library.")
 EX_SET_ERROR = _header("1.3", "SetError is called exactly when NULL is returned")
-EX_ERROR = _header("1.3", "return 0 on success, -1 on failure with a Python exception set")
 
 # --- DLPack's Python specification, and the array API ---
 
@@ -156,12 +148,9 @@ PY_DELETER = _python(
 )
 PY_GIL = _python("0.2", "the GIL must be acquired explicitly if it uses Python objects or API")
 PY_VIEW = _python("0.2", "If possible, this must be zero-copy")
-PY_ALIVE = _python("0.2", "Both x and y may continue to be used just like arrays created in other ways.")
 PY_STRIDES_NULL = _python(
     "0.2", "When the strides field in the DLTensor struct is NULL, it indicates a row-major compact array."
 )
-PY_STREAM = _python("0.2", "The consumer must pass the stream it will use to the producer")
-PY_WAIT = _python("0.2", "the producer must synchronize or wait on the stream when necessary")
 PY_UNSUPPORTED = _python(
     "0.2", "a device that the requesting (consumer) library does not support, it is recommended to raise a BufferError"
 )
@@ -177,7 +166,6 @@ AA_NO_SYNC = _array("2021.12", '-1 [...] signal "producer must not perform any s
 AA_MAX_VERSION = _array(
     "2023.12", "the maximum DLPack version that the consumer supports, in the form of a 2-tuple (major, minor)"
 )
-AA_VERIFY = _array("2023.12", "the consumer must verify the version even when `max_version` is passed")
 AA_OLDER = _array("2023.12", "If so, use that. Else, the producer should raise a BufferError")
 AA_KEEP = _array("2023.12", "if max_version is None: Keep and use the DLPack 0.X implementation")
 AA_FALLBACK = _array("2023.12", "except TypeError: x.__dlpack__(...)")
@@ -192,10 +180,8 @@ AA_COPY_FALSE = _array("2023.12", "If False, the function must never copy, and r
 AA_COPY_NONE = _array("2023.12", "If None, the function must reuse the existing memory buffer if possible")
 AA_COPIED = _array("2023.12", "When a copy happens, the DLPACK_FLAG_BITMASK_IS_COPIED flag must be set.")
 AA_BUFFER_ERROR = _array("2022.12", "raise BufferError when the data cannot be exported as DLPack")
-AA_READ_ONLY = _array("2023.12", "A consumer that does not support read-only arrays should ignore this flag")
 AA_DEVICE = _array("2021.12", "a tuple (device_type, device_id) in DLPack format", _DEVICE_URL)
 AA_PROPAGATE = _array("2021.12", "from_dlpack must propagate such exceptions", _FROM_URL)
 AA_MISSING = _array(
     "2021.12", "AttributeError: If the __dlpack__ and __dlpack_device__ methods are not present", _FROM_URL
 )
-AA_SAME_DEVICE = _array("2023.12", "the output array must be on the same device as x", _FROM_URL)

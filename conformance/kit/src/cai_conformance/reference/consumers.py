@@ -20,7 +20,7 @@ LARGEST = 2**63 - 1
 
 
 class Refused(ValueError):
-    """What a reference consumer raises: the rule that was broken."""
+    """Raised by a reference consumer: the rule that was broken."""
 
 
 def is_int(value: Any) -> bool:
@@ -45,7 +45,7 @@ def pointer(d: Any) -> Any:
     return d["data"][0] if is_tuple(d["data"]) and d["data"] else None
 
 
-#: What a dict must not be, by rule: each function is true of a dict that breaks it, whatever else is wrong with it.
+#: The faults of a dict, by rule: each function is true of a dict that breaks it, whatever else is wrong with it.
 CAI_RULES: dict[str, Callable[[dict[str, Any]], bool]] = {
     "version-missing": lambda d: d["version"] is MISSING,
     "version-type": lambda d: d["version"] is not MISSING and not is_int(d["version"]),
@@ -131,7 +131,7 @@ class CaiConsumer:
             driver().wait(int(whole["stream"]))
 
     def owner(self, obj: Any) -> Any:
-        """What lives as long as the array."""
+        """Returns what must live as long as the array."""
         return obj
 
     def seen(self, taken: dict[str, Any]) -> dict[str, Any]:
@@ -205,7 +205,7 @@ class TakenTensor:
         self.ended = False
 
     def shown(self) -> abi.Read:
-        """What it takes the tensor for."""
+        """Returns the fields that it believes."""
         return self.read
 
     @property
@@ -244,7 +244,7 @@ _BITS = {
     abi.BOOL: (8,),
 }
 
-#: What a tensor must not be, by rule.
+#: The faults of a tensor, by rule.
 DlpackConsumer.rules = {
     "dlpack-major": lambda read: False,  # asked before anything else is read
     "ndim-negative": lambda read: read.ndim < 0,

@@ -12,7 +12,7 @@ import numpy as np
 
 from cai_conformance import abi, exchange
 from cai_conformance.judge.memory import Array, values
-from cai_conformance.reference.producers import CODES, DlpackArray, Exported
+from cai_conformance.reference.producers import CODES, DlpackArray
 
 _api = ctypes.pythonapi
 _api.Py_IncRef.argtypes = [ctypes.py_object]
@@ -136,13 +136,3 @@ def _in_bytes(read: abi.Read, dtype: np.dtype[Any]) -> tuple[int, ...] | None:
 
 
 ExchangeArray.install()
-
-
-def exchanging(array: Array) -> ExchangeArray:
-    """The reference producer of the C Exchange API."""
-    return ExchangeArray(array)
-
-
-def alive() -> int:
-    """How many exported tensors live."""
-    return len(Exported.alive)

@@ -68,7 +68,7 @@ class CaiArray:
         return self.interface()
 
 
-#: What mutants keep for ever.
+#: Kept for ever, by mutants.
 KEPT: list[Any] = []
 
 
@@ -165,7 +165,7 @@ class DlpackArray:
         return exported.tensor
 
     def keep(self, array: Array) -> Any:
-        """What lives until the deleter is called."""
+        """Returns what must live until the deleter is called."""
         return array
 
     def deleter(self) -> Any:
@@ -225,18 +225,3 @@ class DlpackDeviceArray(DlpackArray):
     def fill(self, tensor: Any, array: Array, shape: Any, strides: Any) -> None:
         super().fill(tensor, array, shape, strides)
         tensor.data = self.memory.address if array.size else None
-
-
-def dlpack_device(array: Array) -> DlpackDeviceArray:
-    """The reference producer of DLPack for CUDA."""
-    return DlpackDeviceArray(array)
-
-
-def dlpack(array: Array) -> DlpackArray:
-    """The reference producer of DLPack."""
-    return DlpackArray(array)
-
-
-def cai(array: Array) -> CaiArray:
-    """The reference producer of the CUDA Array Interface."""
-    return CaiArray(array)
