@@ -19,6 +19,10 @@ USED_VERSIONED = b"used_dltensor_versioned"
 
 CPU, CUDA, CUDA_HOST, ROCM, CUDA_MANAGED = 1, 2, 3, 10, 13
 
+#: The newest version that is known, and the numbers that it and what was merged since have.
+NEWEST = (1, 3)
+LARGEST_DEVICE_TYPE, LARGEST_CODE = 21, 18
+
 READ_ONLY, IS_COPIED, SUBBYTE_PADDED = 1, 2, 4
 
 # DLDataTypeCode

@@ -128,7 +128,7 @@ class Tensor:
             raise BufferError("a tensor before DLPack 1.0 cannot say that it is read-only")
         tensor: Any = (abi.DLManagedTensorVersioned if versioned else abi.DLManagedTensor)()
         if versioned:
-            tensor.version = abi.DLPackVersion(*given.get("version", (1, 3)))
+            tensor.version = abi.DLPackVersion(*given.get("version", abi.NEWEST))
             tensor.flags = given.get("flags", 0 if array.flags.writeable else abi.READ_ONLY)
         shape = given.get("shape", array.shape)
         strides = given.get("strides", tuple(stride // array.itemsize for stride in array.strides))

@@ -10,41 +10,22 @@ from typing import Any
 
 import numpy as np
 
+from cai_conformance.checks.producing import registering
 from cai_conformance.cuda import NoDriver, driver
 from cai_conformance.judge import sources as say
-from cai_conformance.judge.check import CHECKS, Check, NotRun, Severity, Source, demand
+from cai_conformance.judge.check import NotRun, Severity, demand
 from cai_conformance.judge.memory import compact, same, span, values
 from cai_conformance.judge.produced import Produced
-from cai_conformance.judge.samples import DTYPES, FULL, LAYOUTS, PLAIN, SHAPES
+from cai_conformance.judge.samples import DTYPES, FULL, LAYOUTS, SHAPES
 from cai_conformance.reference.producers import CaiArray, DeviceMemory, kept
 
 DEVIATION, RECOMMENDATION = Severity.DEVIATION, Severity.RECOMMENDATION
 MISSING = object()
-ANY = tuple(dict.fromkeys((*SHAPES, *LAYOUTS, *DTYPES)))
 
 _TYPESTR = re.compile(r"([<>|=])([tbiufcmMOSUV])(\d+)(\[.*\])?")
 _ITEMS = frozenset({"shape", "typestr", "data", "version", "strides", "descr", "mask", "stream"})
 
-Run = Callable[[Produced], None]
-
-
-def check(
-    rule: str,
-    says: str,
-    source: Source,
-    *,
-    mutant: Any,
-    severity: Severity = Severity.VIOLATION,
-    samples: tuple[str, ...] = PLAIN,
-    after: tuple[str, ...] = (),
-) -> Callable[[Run], Run]:
-    """Registers a check of this profile."""
-
-    def register(run: Run) -> Run:
-        CHECKS.add(Check("cai-producer", rule, says, source, severity, run, samples, after, mutant))
-        return run
-
-    return register
+check = registering("cai-producer")
 
 
 def edited(**changes: Any) -> Any:

@@ -10,18 +10,19 @@ from typing import Any
 import numpy as np
 
 from cai_conformance import abi, exchange, offers
-from cai_conformance.checks.dlpack_producer.base import HOST, Export, Tensors
+from cai_conformance.checks.dlpack_producer.base import Tensors
 from cai_conformance.checks.dlpack_producer.lifetime import released
+from cai_conformance.checks.producing import registering
 from cai_conformance.judge import sources as say
-from cai_conformance.judge.check import CHECKS, Check, NotRun, Severity, Source, broken, demand
+from cai_conformance.judge.check import NotRun, Severity, broken, demand
+from cai_conformance.judge.exported import HOST, Export
 from cai_conformance.judge.memory import same
 from cai_conformance.judge.produced import Produced
-from cai_conformance.judge.samples import FULL, PLAIN, SHAPES
+from cai_conformance.judge.samples import FULL, SHAPES
 from cai_conformance.reference.exchanger import ExchangeArray, as_object
 from cai_conformance.reference.producers import DlpackArray, kept
 
 DEVIATION, RECOMMENDATION = Severity.DEVIATION, Severity.RECOMMENDATION
-Run = Callable[["Exchanged"], None]
 
 #: The functions of a table by the names that the header gives them.
 NAMES = {
@@ -78,26 +79,7 @@ class Taken(Export):
         self.ended = False
 
 
-def check(
-    rule: str,
-    says: str,
-    source: Source,
-    *,
-    mutant: Any,
-    severity: Severity = Severity.VIOLATION,
-    samples: tuple[str, ...] = PLAIN,
-    after: tuple[str, ...] = (),
-) -> Callable[[Run], Run]:
-    """Registers a check of this profile."""
-
-    def register(run: Run) -> Run:
-        def on(produced: Produced) -> None:
-            run(Exchanged(produced))
-
-        CHECKS.add(Check("exchange-producer", rule, says, source, severity, on, samples, after, mutant))
-        return run
-
-    return register
+check = registering("exchange-producer", Exchanged)
 
 
 def overriding(**members: Any) -> Any:

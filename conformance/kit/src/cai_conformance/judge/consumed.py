@@ -11,6 +11,7 @@ import numpy as np
 from cai_conformance import abi, offers
 from cai_conformance.cuda import NoDriver, driver
 from cai_conformance.judge.check import NotRun
+from cai_conformance.judge.exported import Export
 from cai_conformance.judge.memory import Array, values
 
 Take = Callable[[Any], Any]
@@ -70,10 +71,8 @@ class Consumer:
             raise NotRun(f"what it returned cannot be read ({error}): name a function that reads it (--read)") from None
 
     def _exported(self, taken: Any) -> Seen:
-        from cai_conformance.checks.dlpack_producer.base import Export
-
         try:
-            export = Export(taken.__dlpack__(max_version=(1, 3)))
+            export = Export(taken.__dlpack__(max_version=abi.NEWEST))
         except TypeError:
             export = Export(taken.__dlpack__())
         writable = None if not export.versioned else not export.flags & abi.READ_ONLY

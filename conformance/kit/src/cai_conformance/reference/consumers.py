@@ -11,7 +11,7 @@ import numpy as np
 
 from cai_conformance import abi
 from cai_conformance.cuda import driver
-from cai_conformance.reference.producers import CODES
+from cai_conformance.reference.producers import KINDS
 
 _TYPESTR = re.compile(r"[<>|=][biufcV]\d{1,4}")
 _KEYS = ("shape", "typestr", "data", "version", "strides", "descr", "mask", "stream")
@@ -141,7 +141,7 @@ class CaiConsumer:
 class DlpackConsumer:
     """Takes an array by DLPack's Python protocol."""
 
-    newest = (1, 3)
+    newest = abi.NEWEST
 
     def __call__(self, obj: Any) -> Any:
         self.check_device(obj.__dlpack_device__())
@@ -192,9 +192,6 @@ class DlpackConsumer:
 
     def taken(self, read: abi.Read) -> Any:
         return TakenTensor(read)
-
-
-KINDS = {code: kind for kind, code in CODES.items()}
 
 
 class TakenTensor:
@@ -258,7 +255,7 @@ DlpackConsumer.rules = {
     "data-pointer-null": lambda read: not read.data and read.ndim >= 0 and 0 not in _extents(read),
     "byte-offset": lambda read: read.byte_offset > LARGEST,
     "dtype-lanes": lambda read: read.dtype[2] != 1,
-    "dtype-code": lambda read: read.dtype[0] > 18,
+    "dtype-code": lambda read: read.dtype[0] > abi.LARGEST_CODE,
     "dtype-opaque": lambda read: read.dtype[0] == abi.OPAQUE,
     "dtype-bits": lambda read: (
         read.dtype[0] in (abi.INT, abi.UINT, abi.FLOAT, abi.COMPLEX) and read.dtype[1] not in _BITS[read.dtype[0]]
@@ -266,5 +263,5 @@ DlpackConsumer.rules = {
     "dtype-bool": lambda read: read.dtype[0] == abi.BOOL and read.dtype[1] != 8,
     "dtype-sub-byte": lambda read: read.dtype[0] in (15, 16, 17) and read.dtype[1] not in (4, 6),
     "span-overflow": lambda read: any(abs(stride) > 2**60 for stride in read.strides or ()),
-    "device-unknown": lambda read: read.device[0] > 21,
+    "device-unknown": lambda read: read.device[0] > abi.LARGEST_DEVICE_TYPE,
 }

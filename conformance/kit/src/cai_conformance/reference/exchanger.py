@@ -12,23 +12,16 @@ import numpy as np
 
 from cai_conformance import abi, exchange
 from cai_conformance.judge.memory import Array, values
-from cai_conformance.reference.producers import CODES, DlpackArray
+from cai_conformance.reference.producers import DlpackArray, dtype_of
 
 _api = ctypes.pythonapi
 _api.Py_IncRef.argtypes = [ctypes.py_object]
 _api.Py_IncRef.restype = None
 
-KINDS = {code: kind for kind, code in CODES.items()}
-
 
 def as_object(address: int) -> Any:
     """The object at an address."""
     return ctypes.cast(address, ctypes.py_object).value
-
-
-def dtype_of(code: int, bits: int) -> np.dtype[Any]:
-    """NumPy's type for a type of DLPack."""
-    return np.dtype(f"{KINDS[code]}{bits // 8}")
 
 
 class ExchangeArray(DlpackArray):

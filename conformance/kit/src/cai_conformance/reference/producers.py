@@ -10,6 +10,8 @@ import threading
 from functools import cache
 from typing import Any, ClassVar
 
+import numpy as np
+
 from cai_conformance import abi
 from cai_conformance.cuda import driver
 from cai_conformance.judge.memory import Array, span
@@ -80,7 +82,13 @@ def kept(value: Any) -> Any:
 
 #: The type codes of DLPack for NumPy's kinds.
 CODES = {"i": abi.INT, "u": abi.UINT, "f": abi.FLOAT, "c": abi.COMPLEX, "b": abi.BOOL}
-VERSION = (1, 3)
+KINDS = {code: kind for kind, code in CODES.items()}
+
+
+def dtype_of(code: int, bits: int) -> np.dtype[Any]:
+    """NumPy's type for a type of DLPack's with one lane."""
+    return np.dtype(f"{KINDS[code]}{bits // 8}")
+
 
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
@@ -111,7 +119,7 @@ DELETER = _Deleter(delete)
 class DlpackArray:
     """An array in host memory, without a copy, as DLPack shows it."""
 
-    version = VERSION
+    version = abi.NEWEST
 
     def __init__(self, array: Array) -> None:
         if array.dtype.kind not in CODES:

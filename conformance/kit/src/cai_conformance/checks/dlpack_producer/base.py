@@ -1,4 +1,4 @@
-"""What the checks of producers of DLPack have in common: a tensor that was taken out of its capsule, and mutants."""
+"""The subject of the checks of DLPack's producers, and the ways to make a mutant."""
 
 from __future__ import annotations
 
@@ -6,27 +6,19 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from cai_conformance import abi
-from cai_conformance.judge.check import CHECKS, Check, NotRun, Severity, Source, broken
-from cai_conformance.judge.memory import Array, values
+from cai_conformance.checks.producing import registering
+from cai_conformance.judge.check import NotRun, Severity
+from cai_conformance.judge.exported import Export
+from cai_conformance.judge.memory import Array
 from cai_conformance.judge.produced import Produced
-from cai_conformance.judge.samples import PLAIN
-from cai_conformance.reference.producers import CODES, DlpackArray
+from cai_conformance.reference.producers import DlpackArray
 
 DEVIATION, RECOMMENDATION = Severity.DEVIATION, Severity.RECOMMENDATION
-KINDS = {code: kind for kind, code in CODES.items()}
-NEWEST = (1, 3)
-HOST = {abi.CPU, abi.CUDA_HOST, 11, abi.CUDA_MANAGED}
-STREAMED = {abi.CUDA, abi.CUDA_MANAGED, abi.ROCM}
-LARGEST_TYPE, LARGEST_CODE = 21, 18
-
-Run = Callable[["Tensors"], None]
 
 
 class Tensors:
-    """What one array exports, each way once; each is ended with this object."""
+    """An array, and the tensors that it exports."""
 
     def __init__(self, produced: Produced) -> None:
         self.produced = produced
@@ -57,7 +49,7 @@ class Tensors:
     def any(self) -> Export:
         """A tensor as the producer exports it best: versioned if it can."""
         try:
-            return Export(self.object.__dlpack__(max_version=NEWEST))
+            return Export(self.object.__dlpack__(max_version=abi.NEWEST))
         except TypeError:
             pass
         try:
@@ -80,72 +72,7 @@ class Tensors:
         return Tensors(Produced(self.produced.make, self.produced.sample))
 
 
-class Export:
-    """A tensor that was taken out of its capsule."""
-
-    def __init__(self, capsule: Any) -> None:
-        self.ended = True
-        self.name = abi.name(capsule)
-        if self.name not in (abi.LEGACY, abi.VERSIONED):
-            broken(f"the capsule is named {self.name!r}")
-        found = abi.consume(capsule)
-        self.capsule = capsule
-        self.read = found
-        self.ended = False
-
-    @property
-    def versioned(self) -> bool:
-        return self.read.versioned
-
-    @property
-    def flags(self) -> int:
-        return self.read.flags or 0
-
-    @property
-    def address(self) -> int:
-        return self.read.data + self.read.byte_offset
-
-    def end(self) -> None:
-        if not self.ended and self.read.deleter:
-            self.ended = True
-            abi.release(self.read)
-
-    def __del__(self) -> None:
-        self.end()
-
-    def values(self) -> Array:
-        read = self.read
-        if read.device[0] not in HOST and read.device[0] != abi.CUDA:
-            raise NotRun(f"memory of device type {read.device[0]} cannot be read here")
-        code, bits, lanes = read.dtype
-        if code not in KINDS or lanes != 1:
-            raise NotRun(f"NumPy has no type for {read.dtype}")
-        dtype = np.dtype(f"{KINDS[code]}{bits // 8}")
-        shape = read.shape or ()
-        strides = None if read.strides is None else [stride * dtype.itemsize for stride in read.strides]
-        return values(self.address, shape, strides, dtype, host=read.device[0] in HOST)
-
-
-def check(
-    rule: str,
-    says: str,
-    source: Source,
-    *,
-    mutant: Any,
-    severity: Severity = Severity.VIOLATION,
-    samples: tuple[str, ...] = PLAIN,
-    after: tuple[str, ...] = (),
-) -> Callable[[Run], Run]:
-    """Registers a check of this profile."""
-
-    def register(run: Run) -> Run:
-        def on(produced: Produced) -> None:
-            run(Tensors(produced))
-
-        CHECKS.add(Check("dlpack-producer", rule, says, source, severity, on, samples, after, mutant))
-        return run
-
-    return register
+check = registering("dlpack-producer", Tensors)
 
 
 def overriding(**members: Any) -> Any:

@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from cai_conformance import abi
-from cai_conformance.checks.dlpack_producer.base import (
-    DEVIATION,
-    NEWEST,
-    RECOMMENDATION,
-    Tensors,
-    check,
-    overriding,
-    refusing,
-)
+from cai_conformance.checks.dlpack_producer.base import DEVIATION, RECOMMENDATION, Tensors, check, overriding, refusing
 from cai_conformance.judge import sources as say
 from cai_conformance.judge.check import NotRun, broken, demand
 from cai_conformance.judge.memory import same
@@ -75,7 +67,7 @@ def _(t: Tensors) -> None:
 )
 def _(t: Tensors) -> None:
     try:
-        found = t.export(copy=True, max_version=NEWEST)
+        found = t.export(copy=True, max_version=abi.NEWEST)
     except BufferError as error:
         raise NotRun(f"the producer makes no copies: {error}") from None
     if not found.versioned:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cai_conformance import abi
-from cai_conformance.checks.dlpack_producer.base import DEVIATION, NEWEST, RECOMMENDATION, Tensors, check, overriding
+from cai_conformance.checks.dlpack_producer.base import DEVIATION, RECOMMENDATION, Tensors, check, overriding
 from cai_conformance.judge import sources as say
 from cai_conformance.judge.check import NotRun, broken, demand
 from cai_conformance.judge.memory import Array, span
@@ -36,7 +36,7 @@ def _(t: Tensors) -> None:
 )
 def _(t: Tensors) -> None:
     found = t.versioned().read.version
-    demand(found and found[1] <= NEWEST[1], f"version={found}")
+    demand(found and found[1] <= abi.NEWEST[1], f"version={found}")
 
 
 @check(

@@ -7,8 +7,6 @@ import ctypes
 from cai_conformance import abi
 from cai_conformance.checks.dlpack_producer.base import (
     DEVIATION,
-    LARGEST_TYPE,
-    NEWEST,
     RECOMMENDATION,
     Tensors,
     check,
@@ -70,7 +68,7 @@ def _(t: Tensors) -> None:
     ),
 )
 def _(t: Tensors) -> None:
-    demand(0 < t.device_type <= LARGEST_TYPE and t.device_type not in (5, 6), f"it returned {t.device!r}")
+    demand(0 < t.device_type <= abi.LARGEST_DEVICE_TYPE and t.device_type not in (5, 6), f"it returned {t.device!r}")
 
 
 @check(
@@ -157,7 +155,7 @@ def _(t: Tensors) -> None:
 )
 def _(t: Tensors) -> None:
     try:
-        found = abi.name(t.object.__dlpack__(max_version=NEWEST))
+        found = abi.name(t.object.__dlpack__(max_version=abi.NEWEST))
     except TypeError as error:
         raise NotRun(f"the producer takes no max_version: {error}") from None
     demand(found in (abi.LEGACY, abi.VERSIONED), f"it is named {found!r}")
@@ -177,7 +175,7 @@ def _(t: Tensors) -> None:
 )
 def _(t: Tensors) -> None:
     try:
-        t.object.__dlpack__(max_version=NEWEST)
+        t.object.__dlpack__(max_version=abi.NEWEST)
     except TypeError as error:
         broken(f"raised TypeError: {error}")
 

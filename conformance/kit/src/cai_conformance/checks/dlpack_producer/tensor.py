@@ -10,7 +10,6 @@ import numpy as np
 from cai_conformance import abi
 from cai_conformance.checks.dlpack_producer.base import (
     DEVIATION,
-    LARGEST_CODE,
     RECOMMENDATION,
     Tensors,
     check,
@@ -140,7 +139,7 @@ def _(t: Tensors) -> None:
 )
 def _(t: Tensors) -> None:
     found = t.any().read.dtype
-    demand(found[0] <= LARGEST_CODE, f"(code, bits, lanes)={found}")
+    demand(found[0] <= abi.LARGEST_CODE, f"(code, bits, lanes)={found}")
 
 
 @check(
