@@ -977,14 +977,12 @@ def test_many_threads_take_turns() -> None:
     assert [array[1] for array in arrays] == [400, 400]
 
 
-def test_a_wait_ends_by_a_signal() -> None:
-    code = """
-import _thread, signal, threading, time
+#: The beginning of a program, in which another thread holds `values` until `go` is set.
+HELD = """
+import threading
 import numpy as np
 import cai_example_peer as peer
 
-# A shell ignores it for what it starts in the background.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 values, entered, go = np.ones(3), threading.Event(), threading.Event()
 
 def hold():
@@ -994,6 +992,17 @@ def hold():
 holder = threading.Thread(target=lambda: peer.wait_and_call(values, hold))
 holder.start()
 entered.wait(20)
+"""
+
+
+def test_a_wait_ends_by_a_signal() -> None:
+    code = (
+        HELD
+        + """
+import _thread, signal, threading, time
+
+# A shell ignores it for what it starts in the background.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 threading.Timer(0.1, _thread.interrupt_main).start()
 try:
     peer.wait_and_call(values, lambda: None)
@@ -1003,26 +1012,17 @@ go.set()
 holder.join()
 peer.wait_and_call(values, lambda: print("free"))
 """
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert (done.stdout, done.returncode) == ("interrupted\nfree\n", 0), done.stderr
 
 
 def test_a_wait_ends_by_a_panic() -> None:
     """A signal handler may raise a panic of this extension: the wait ends, and no other borrow."""
-    code = """
+    code = (
+        HELD
+        + """
 import signal, threading
-import numpy as np
-import cai_example_peer as peer
-
-values, entered, go = np.ones(3), threading.Event(), threading.Event()
-
-def hold():
-    entered.set()
-    go.wait(20)
-
-holder = threading.Thread(target=lambda: peer.wait_and_call(values, hold))
-holder.start()
-entered.wait(20)
 signal.signal(signal.SIGALRM, lambda *_: peer.address(np.ones((1, 1), np.float32), 5, 5))
 signal.setitimer(signal.ITIMER_REAL, 0.1)
 try:
@@ -1037,26 +1037,17 @@ go.set()
 holder.join()
 peer.borrow_and_call(values, lambda: print("free"))
 """
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout.split()) == (0, ["PanicException", "view-in-use", "free"]), done.stderr
 
 
 def test_a_forked_child_does_not_wait_for_its_parent() -> None:
     """No thread of the child ends what a thread of the parent has begun."""
-    code = """
+    code = (
+        HELD
+        + """
 import os, threading
-import numpy as np
-import cai_example_peer as peer
-
-values, entered, go = np.ones(3), threading.Event(), threading.Event()
-
-def hold():
-    entered.set()
-    go.wait(20)
-
-holder = threading.Thread(target=lambda: peer.wait_and_call(values, hold))
-holder.start()
-entered.wait(20)
 child = os.fork()
 if not child:
     try:
@@ -1069,6 +1060,7 @@ go.set()
 holder.join()
 print(code)
 """
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert (done.stdout, done.returncode) == ("7\n", 0), done.stderr
 

@@ -246,7 +246,7 @@ fn line(to: &'static Partner, remedy: Option<&Remedy>) -> String {
     }
 }
 
-/// What a user writes for an array that has to be presented otherwise, or copied.
+/// The call for an array that has to be presented otherwise, or copied.
 fn of_argument(to: &'static Partner, argument: &str) -> String {
     let name = to.name;
     match argument.strip_prefix("cd.view(v, ") {

@@ -35,7 +35,7 @@ pub struct Remedy {
     pub code: String,
     /// What it does, as the end of a sentence that begins with it.
     pub does: &'static str,
-    /// What it passes to the preferred call instead of `v`; `None` if it is another call.
+    /// The argument that it passes to the preferred call instead of `v`; `None` if it is another call.
     pub argument: Option<&'static str>,
     /// The device type that it passes, if only some builds of the library import that.
     pub by_build: Option<i32>,

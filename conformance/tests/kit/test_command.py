@@ -157,6 +157,23 @@ def test_the_checks_are_listed(folder: Path) -> None:
 # --- in a test ---
 
 
+@pytest.mark.usefixtures("sim")
+def test_where_cuda_is_used_the_checks_run_in_the_same_process() -> None:
+    """A copy of the process could not go on with it: what it has seen of the arrays would be lost."""
+    from cai_conformance.cuda import driver
+    from cai_conformance.reference.producers import DlpackArray
+
+    driver()
+    made: list[Any] = []
+
+    def make(array: Any) -> DlpackArray:
+        made.append(array)
+        return DlpackArray(array)
+
+    check_dlpack_producer(make, in_process=False)
+    assert made
+
+
 def test_the_functions_of_a_test() -> None:
     from cai_conformance.reference.consumers import DlpackConsumer
     from cai_conformance.reference.producers import CaiArray, DlpackArray

@@ -12,7 +12,7 @@ use candle_core::{Error, Result, Storage, Tensor, WithDType};
 
 /// A tensor of a GPU as a view, without a copy. It is read-only: candle shares its storage.
 ///
-/// It is ready on candle's stream, after the last write; and candle's stream waits for whoever uses it.
+/// It is ready on candle's stream, after the last write; and candle's stream waits for its users.
 ///
 /// # Errors
 /// A tensor that is not on a GPU, or of another type than `T`.
