@@ -49,7 +49,7 @@ fn code(call: &Call) -> String {
 }
 
 fn each_call() -> impl Iterator<Item = (&'static Partner, &'static Call)> {
-    (PARTNERS.iter()).flat_map(|partner| partner.calls().map(move |call| (partner, call)))
+    (PARTNERS.iter()).flat_map(|partner| partner.takers().map(move |call| (partner, call)))
 }
 
 fn each_producer() -> impl Iterator<Item = (&'static Partner, &'static Producer)> {
@@ -59,7 +59,7 @@ fn each_producer() -> impl Iterator<Item = (&'static Partner, &'static Producer)
 fn calls() -> String {
     let rows = PARTNERS.iter().map(|partner| {
         let array_in = (partner.producer.as_ref()).map(|producer| format!("`{}`", producer.call));
-        let calls: Vec<_> = partner.calls().map(code).collect();
+        let calls: Vec<_> = partner.takers().map(code).collect();
         let is_read = partner.checked == Checked::Source;
         [
             if is_read {
@@ -235,7 +235,6 @@ fn remedy(to: &'static Partner, producer: &Producer) -> Option<Remedy> {
 /// What a user writes.
 fn line(to: &'static Partner, remedy: Option<&Remedy>) -> String {
     let has_arrays = to.call.needs().is_none();
-    let of_view = |code: &str| format!("`{}`", code.replace("(v", "(cd.view(array)"));
     match remedy {
         None if has_arrays => format!("`cd.to(array, \"{}\")`", to.name),
         None => of_view(to.call.code),
@@ -244,6 +243,21 @@ fn line(to: &'static Partner, remedy: Option<&Remedy>) -> String {
             _ => of_view(&remedy.code),
         },
     }
+}
+
+/// The row of a launch that takes arrays of a producer; memory of the host alone is no kernel's.
+fn launch(to: &'static Partner, producer: &Producer) -> Option<[String; 4]> {
+    let launch = to.launch.as_ref()?;
+    let by_kernels = |kind: &i32| Device::check(*kind, 0).is_ok_and(Device::is_cuda_accessible);
+    producer.devices.iter().find(|kind| by_kernels(kind))?;
+    let kernel = format!("{}, a kernel of it", to.title);
+    let happens = launch.waits.name().to_owned();
+    Some([kernel, of_view(launch.code), happens, String::new()])
+}
+
+/// The call of a view that is made for it.
+fn of_view(code: &str) -> String {
+    format!("`{}`", code.replace("(v", "(cd.view(array)"))
 }
 
 /// The call for an array that has to be presented otherwise, or copied.
@@ -298,15 +312,16 @@ fn pairs() -> String {
         }
         let others = PARTNERS.iter().filter(|to| to.name != from.name);
         let (taken, not_taken): (Vec<_>, Vec<_>) = others.partition(|to| takes(to, producer));
-        let rows = taken.iter().map(|to| {
+        let rows = taken.iter().flat_map(|to| {
             let lost: Vec<_> = to.call.drops.iter().map(|drops| drops.name()).collect();
             let remedy = remedy(to, producer);
-            [
+            let call = [
                 to.title.to_owned(),
                 line(to, remedy.as_ref()),
                 told(to, producer, remedy.as_ref()),
                 lost.join("; "),
-            ]
+            ];
+            launch(to, producer).into_iter().chain([call])
         });
         let head = ["I need one of", "Call", "What happens", "Does not arrive"];
         text += &table(head, rows);

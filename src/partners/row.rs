@@ -38,6 +38,8 @@ pub struct Partner {
     pub call: Call,
     /// Further calls that import a view.
     pub more: &'static [Call],
+    /// The launch that takes a view itself, as it does an array of the library's: nothing is imported, and less waits.
+    pub launch: Option<Call>,
     /// What it does wrong.
     pub faults: &'static [Fault],
 }
@@ -394,6 +396,12 @@ impl Partner {
     /// The calls that import a view, the preferred one first.
     pub fn calls(&self) -> impl Iterator<Item = &Call> {
         std::iter::once(&self.call).chain(self.more)
+    }
+
+    /// What takes a view: the [launch](Self::launch), then the calls.
+    #[cfg(test)]
+    pub(super) fn takers(&self) -> impl Iterator<Item = &Call> {
+        self.launch.iter().chain(self.calls())
     }
 
     pub(super) fn is_called(&self, name: &str) -> bool {

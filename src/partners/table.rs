@@ -129,6 +129,7 @@ pub static PARTNERS: &[Partner] = &[
                 )
             },
         ],
+        launch: None,
         faults: &[],
     },
     Partner {
@@ -149,7 +150,6 @@ pub static PARTNERS: &[Partner] = &[
         array: None,
         call: Call {
             waits_if: "numba.config.CUDA_ARRAY_INTERFACE_SYNC",
-            advice: "a kernel takes `v` itself, and its stream waits: `kernel[1, 1, s](v)`",
             refuses: &[BeyondNumpy],
             drops: &[Drops::ReadOnly, Drops::Fields],
             ..interface(
@@ -159,10 +159,32 @@ pub static PARTNERS: &[Partner] = &[
             )
         },
         more: &[],
-        faults: &[Fault {
-            what: "exports a broadcast array as a contiguous one, which reaches past its memory; `check=\"bounds\"` refuses it",
-            reproduction: "`DeviceNDArray((3, 2), (0, 8), \"f8\", gpu_data=a.gpu_data).__cuda_array_interface__[\"strides\"]`",
-        }],
+        launch: Some(Call {
+            refuses: &[
+                BeyondDlpack,
+                SubByte,
+                Lanes,
+                DType("float8"),
+                DType("complex32"),
+            ],
+            own: "kernel",
+            ..call(
+                "import numba.cuda",
+                "kernel[1, 1, s](v)",
+                Reads::Dlpack,
+                Waits::Stream,
+            )
+        }),
+        faults: &[
+            Fault {
+                what: "exports a broadcast array as a contiguous one, which reaches past its memory; `check=\"bounds\"` refuses it",
+                reproduction: "`DeviceNDArray((3, 2), (0, 8), \"f8\", gpu_data=a.gpu_data).__cuda_array_interface__[\"strides\"]`",
+            },
+            Fault {
+                what: "takes an array with the interface alone for one in C order in a kernel, if its last stride is eight items; a view is read by DLPack",
+                reproduction: "`typeof(array, Purpose.argument).layout` of `numba.cuda.typing.typeof`, of such an object",
+            },
+        ],
     },
     Partner {
         name: "cuda.core",
@@ -203,6 +225,7 @@ pub static PARTNERS: &[Partner] = &[
                 Waits::Stream,
             )
         }],
+        launch: None,
         faults: &[Fault {
             what: "a `StridedMemoryView` of an empty device array exports itself as the CPU's",
             reproduction: "`from_cuda_array_interface`, then `__dlpack_device__()`",
@@ -241,6 +264,7 @@ pub static PARTNERS: &[Partner] = &[
             )
         },
         more: &[],
+        launch: None,
         faults: &[
             Fault {
                 what: "what an exchange table refuses by `BufferError` it asks for again by `__dlpack__()`, without stream and version",
@@ -284,6 +308,7 @@ pub static PARTNERS: &[Partner] = &[
             )
         },
         more: &[],
+        launch: None,
         faults: &[Fault {
             what: "clears every error of `__dlpack__`: what is refused is read as \"incompatible function arguments\"; \
                    `cd.explain(v, to=\"nanobind\")` has the reason",
@@ -332,6 +357,7 @@ pub static PARTNERS: &[Partner] = &[
             )
         },
         more: &[],
+        launch: None,
         faults: &[
             Fault {
                 what: "arrays without axes: IndexError",
@@ -369,6 +395,7 @@ pub static PARTNERS: &[Partner] = &[
             )
         },
         more: &[],
+        launch: None,
         faults: &[],
     },
     Partner {
@@ -412,6 +439,7 @@ pub static PARTNERS: &[Partner] = &[
             drops: &[Drops::ReadOnly, Drops::Width],
             ..interface("import jax.numpy as jnp", "jnp.asarray(v)", Waits::Stream)
         }],
+        launch: None,
         faults: &[],
     },
     Partner {
@@ -459,6 +487,7 @@ pub static PARTNERS: &[Partner] = &[
             )
         },
         more: &[],
+        launch: None,
         faults: &[
             Fault {
                 what: "does not look at the lanes of a type: float32x2 of 2 x 3 arrives as float32 of 2 x 3",
@@ -522,6 +551,7 @@ pub static PARTNERS: &[Partner] = &[
             )
         },
         more: &[],
+        launch: None,
         faults: &[
             Fault {
                 what: "takes uint16 for bfloat16",
@@ -588,6 +618,7 @@ pub static PARTNERS: &[Partner] = &[
             )
         },
         more: &[],
+        launch: None,
         faults: &[Fault {
             what: "sends bool as uint8",
             reproduction: "`np.from_dlpack(OrtValue.ortvalue_from_numpy(np.ones(2, bool))).dtype`",
@@ -638,6 +669,7 @@ pub static PARTNERS: &[Partner] = &[
                 Waits::Host,
             )
         }],
+        launch: None,
         faults: &[Fault {
             what: "a buffer of size 0 at address NULL aborts the process",
             reproduction: "`pa.py_buffer` of such an exporter; ours is never NULL",
@@ -676,6 +708,7 @@ pub static PARTNERS: &[Partner] = &[
             )
         },
         more: &[],
+        launch: None,
         faults: &[],
     },
     Partner {
@@ -708,6 +741,7 @@ pub static PARTNERS: &[Partner] = &[
             )
         },
         more: &[],
+        launch: None,
         faults: &[Fault {
             what: "counts a byte for each packed element that is smaller: it sends, and receives into, what lies \
                    past the end; through the bridge a refusal",
@@ -770,6 +804,7 @@ pub static PARTNERS: &[Partner] = &[
                 Waits::Nobody,
             )
         }],
+        launch: None,
         faults: &[
             Fault {
                 what: "exports `torch.int1` to `torch.int7` and `torch.uint1` to `torch.uint7` as int8 and uint8",
@@ -815,6 +850,7 @@ pub static PARTNERS: &[Partner] = &[
             drops: &[Drops::ReadOnly],
             ..interface("import cupy", "cupy.asarray(v)", Waits::Host)
         }],
+        launch: None,
         faults: &[],
     },
     Partner {
@@ -843,6 +879,7 @@ pub static PARTNERS: &[Partner] = &[
             ..interface("import cudf", "cudf.Series(v)", Waits::Nobody)
         },
         more: &[],
+        launch: None,
         faults: &[],
     },
     Partner {
@@ -871,6 +908,7 @@ pub static PARTNERS: &[Partner] = &[
             )
         },
         more: &[],
+        launch: None,
         faults: &[],
     },
     Partner {
@@ -898,6 +936,7 @@ pub static PARTNERS: &[Partner] = &[
             )
         },
         more: &[],
+        launch: None,
         faults: &[],
     },
     Partner {
@@ -925,6 +964,7 @@ pub static PARTNERS: &[Partner] = &[
             ..interface("import xgboost", "xgboost.DMatrix(v)", Waits::Stream)
         },
         more: &[],
+        launch: None,
         faults: &[],
     },
     Partner {
@@ -955,6 +995,7 @@ pub static PARTNERS: &[Partner] = &[
             )
         },
         more: &[],
+        launch: None,
         faults: &[],
     },
     Partner {
@@ -983,6 +1024,7 @@ pub static PARTNERS: &[Partner] = &[
             ..interface("import nvcv", "nvcv.as_tensor(v)", Waits::Nobody)
         },
         more: &[],
+        launch: None,
         faults: &[],
     },
     Partner {
@@ -1009,7 +1051,11 @@ pub static PARTNERS: &[Partner] = &[
             )
         },
         more: &[],
-        faults: &[],
+        launch: None,
+        faults: &[Fault {
+            what: "needs the key `strides`, which the interface does not; a view has it",
+            reproduction: "`algorithm(x, out, stream=s)` of an `x` whose dict lacks it: `KeyError`",
+        }],
     },
     Partner {
         name: "cuda.tile",
@@ -1035,6 +1081,7 @@ pub static PARTNERS: &[Partner] = &[
             )
         },
         more: &[],
+        launch: None,
         faults: &[Fault {
             what: "calls the deleter of a tensor before it launches the kernel that reads it; a view keeps the memory",
             reproduction: "`ct.launch(s, grid, kernel, (x,))` of an `x` whose memory its tensor alone keeps (cutile-python #88)",
@@ -1066,6 +1113,7 @@ pub static PARTNERS: &[Partner] = &[
             )
         },
         more: &[],
+        launch: None,
         faults: &[],
     },
     Partner {
@@ -1085,6 +1133,7 @@ pub static PARTNERS: &[Partner] = &[
             ..interface("import kvikio", "file.write(v)", Waits::Nobody)
         },
         more: &[],
+        launch: None,
         faults: &[],
     },
     Partner {
@@ -1104,6 +1153,7 @@ pub static PARTNERS: &[Partner] = &[
             ..interface("import ucxx", "endpoint.send(v)", Waits::Nobody)
         },
         more: &[],
+        launch: None,
         faults: &[],
     },
 ];

@@ -39,6 +39,8 @@ fn row<'py>(py: Python<'py>, partner: &Partner) -> PyResult<Bound<'py, PyDict>> 
     row.set_item("silence", silence)?;
     let calls: PyResult<Vec<_>> = partner.calls().map(|call| entry(py, call)).collect();
     row.set_item("calls", calls?)?;
+    let launch = partner.launch.as_ref().map(|call| entry(py, call));
+    row.set_item("launch", launch.transpose()?)?;
     Ok(row)
 }
 

@@ -12,6 +12,7 @@ from typing import Any
 import cai_dlpack as cd
 import numpy as np
 import pytest
+from cai_conformance import abi
 from numba import cuda
 
 from conformance.tests.doubles.producers import Cai, interface
@@ -94,6 +95,56 @@ def test_host_memory_is_not_refused_by_numba() -> None:
     assert array.ctypes.data in [int(each) for each in arguments]
 
 
-def test_explain_names_the_call(machine: Machine) -> None:
+def test_explain_names_the_launch_before_the_import(machine: Machine) -> None:
     told = str(cd.explain(made(machine), to="numba"))
-    assert "kernel[1, 1, s](v)" in told and "its stream waits" in told
+    assert "in a kernel kernel[1, 1, s](v): its stream waits" in told
+    assert told.index("kernel[1, 1, s](v)") < told.index("as_cuda_array")
+
+
+def is_taken(view: cd.CaiView) -> bool:
+    try:
+        launched(view, 0)
+    except Exception:
+        return False
+    return True
+
+
+def is_said_to_be_taken(view: cd.CaiView) -> bool:
+    told = str(cd.explain(view, to="numba")).splitlines()
+    (line,) = [line for line in told if line.startswith("in a kernel")]
+    return "refused: " not in line
+
+
+def test_a_kernel_takes_the_types_that_explain_says(machine: Machine) -> None:
+    data, seen = machine.device_memory(4096), set()
+    for dtype in itertools.product(range(20), (1, 2, 4, 6, 8, 16, 32, 64, 80, 96, 128, 256), (1, 2)):
+        capsule = abi.make((4,), dtype=dtype, device=(2, 0), data=data).capsule()
+        try:
+            view = cd.view(capsule)
+        except (BufferError, ValueError):
+            continue
+        taken = is_taken(view)
+        assert taken == is_said_to_be_taken(view), dtype
+        seen.add(taken)
+    assert seen == {True, False}
+
+
+@pytest.mark.parametrize("typestr", ["<M8[s]", "|S4", "<U2", "|V12", ">f4", "<f4"])
+def test_a_kernel_takes_the_items_that_explain_says(machine: Machine, typestr: str) -> None:
+    view = made(machine, typestr=typestr)
+    assert is_taken(view) == is_said_to_be_taken(view)
+
+
+@pytest.mark.parametrize("steps", range(1, 10))
+def test_a_kernel_reads_strided_views_as_strided(machine: Machine, steps: int) -> None:
+    """Numba takes the dict of a stride of eight items for C order; a view is typed by DLPack."""
+    view = made(machine, shape=(4,), typestr="<f4", strides=(4 * steps,))
+    kind, arguments = launched(view, 0)
+    assert kind.layout == ("C" if steps == 1 else "A") and int(arguments[-1]) == 4 * steps
+
+    class Bare:
+        __cuda_array_interface__ = view.__cuda_array_interface__
+
+    from numba.cuda.typing.typeof import Purpose, typeof
+
+    assert typeof(Bare(), Purpose.argument).layout == ("C" if steps in (1, 8) else "A")

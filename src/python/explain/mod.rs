@@ -184,6 +184,7 @@ fn written(
     known("ready", found.ready.as_deref());
     known("order", found.order.as_deref());
     known("unknown", found.unknown.as_deref());
+    known("in a kernel", in_a_kernel(view, given).as_deref());
     let to = given.partner.map(|partner| format!("to {}", partner.name));
     known(to.as_deref().unwrap_or_default(), found.call);
     let advice = given.partner.map(|partner| partner.call.advice);
@@ -198,6 +199,17 @@ fn written(
         line(&mut text, "warning", warning);
     }
     Ok(text.trim_end().to_owned())
+}
+
+/// Returns what the library's kernels make of the view itself; `None` if they take none.
+fn in_a_kernel(view: Option<&PyCaiView>, given: Given<'_, '_>) -> Option<String> {
+    let partner = given.partner?;
+    let launch = partner.launch.as_ref()?;
+    let refused = view.and_then(|view| partner.refusal(launch, view.view().descriptor()));
+    Some(match refused {
+        Some(refused) => format!("refused: {refused}"),
+        None => format!("{}: {}", launch.code, launch.waits.name()),
+    })
 }
 
 fn line(text: &mut String, head: &str, rest: &str) {
