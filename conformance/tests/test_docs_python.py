@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from conformance.tests.interpreter import needs
 from conformance.tests.interpreter.process import ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("conformance/**/*.md")])
@@ -30,7 +31,13 @@ def test_the_readme_has_python_blocks() -> None:
     assert blocks(ROOT / "README.md"), "the pattern finds nothing, so this file would test nothing"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
+NEEDS = {"reach.md": needs.dask}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=NEEDS.get(page.name, ()), id=page.name) for page in PAGES if blocks(page)],
+)
 def test_the_blocks_of(page: Path) -> None:
     namespace: dict[str, object] = {"__name__": page.stem}
     for lines_before, code in blocks(page):

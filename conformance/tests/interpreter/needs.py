@@ -13,3 +13,8 @@ numba_cuda = pytest.mark.skipif(
     FREE_THREADED or sys.version_info >= (3, 15),
     reason="not run: numba-cuda has no wheel for this interpreter, free-threaded or 3.15",
 )
+
+dask = pytest.mark.skipif(
+    FREE_THREADED or not (3, 11) <= sys.version_info < (3, 15),
+    reason="not run: distributed is installed for CPython 3.11 to 3.14 with the GIL",
+)

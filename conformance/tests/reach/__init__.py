@@ -1,0 +1,1 @@
+"""Views that leave the process, by the engines that carry them."""

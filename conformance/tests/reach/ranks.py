@@ -1,0 +1,92 @@
+"""One rank of two, started by `test_mpi`: views of memory that a stream has still to write, as messages.
+
+The simulated driver does what is pending when somebody waits for it, and not before. `bare` sends the producer's array
+itself, whose stream mpi4py does not ask for, so that the other rank receives what was there before.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import cai_dlpack as cd
+import numpy as np
+from cai_conformance import Sim
+from mpi4py import MPI
+
+from conformance.tests.doubles.producers import Cai, interface
+from conformance.tests.simulated.machine import Machine
+
+COMM = MPI.COMM_WORLD
+RANK = COMM.Get_rank()
+SIZE = 4096
+
+
+def pending(machine: Machine, memory: str, values: np.ndarray[Any, Any]) -> Cai:
+    """An array of these values, which a stream of its own has still to write; before it the memory holds -1."""
+    data = getattr(machine, f"{memory}_memory")(values.nbytes)
+    machine.write(data, np.full_like(values, -1).tobytes())
+    stream = machine.stream()
+    machine.control.store(stream, data, values.tobytes())
+    return Cai(interface(shape=values.shape, typestr=values.dtype.str, data=(data, False), stream=stream))
+
+
+def ready(machine: Machine, memory: str, values: np.ndarray[Any, Any]) -> cd.CaiView:
+    return cd.view(pending(machine, memory, values)).synchronize()
+
+
+def as_array(view: cd.CaiView) -> np.ndarray[Any, Any]:
+    return np.array(np.from_dlpack(view))
+
+
+def point_to_point(machine: Machine, memory: str, bare: bool) -> bool:
+    """Rank 0 sends, rank 1 receives; whether what arrives is what the stream writes."""
+    values = np.arange(SIZE, dtype=np.float64)
+    if RANK == 0:
+        sent = pending(machine, memory, values)
+        COMM.Send(sent if bare else cd.view(sent).synchronize(), dest=1)
+        return True
+    # What is pending would be done after the message has arrived, and write over it.
+    into = ready(machine, memory, np.zeros(SIZE))
+    COMM.Recv(into, source=0)
+    return bool(np.array_equal(as_array(into), values))
+
+
+def collectives(machine: Machine, memory: str) -> None:
+    own = ready(machine, memory, np.full(SIZE, RANK + 1.0))
+    summed = ready(machine, memory, np.zeros(SIZE))
+    COMM.Allreduce(own, summed, op=MPI.SUM)
+    assert (as_array(summed) == 3.0).all()
+
+    shared = ready(machine, memory, np.full(SIZE, 5.0 if RANK == 0 else 0.0))
+    COMM.Bcast(shared, root=0)
+    assert (as_array(shared) == 5.0).all()
+
+    gathered = ready(machine, memory, np.zeros(2 * SIZE))
+    COMM.Allgather(own, gathered)
+    assert (as_array(gathered) == np.repeat([1.0, 2.0], SIZE)).all()
+
+    # A kernel that is launched after the message reads what arrived: memory of the host is there at once.
+    total, stream = machine.managed_memory(8), machine.stream()
+    machine.control.sum(stream, total, gathered.ptr, 2 * SIZE, "f8")
+    described = interface(shape=(1,), typestr="<f8", data=(total, False), stream=stream)
+    assert as_array(cd.view(Cai(described)))[0] == 3 * SIZE
+
+
+def main() -> None:
+    machine = Machine(Sim())
+    machine.set_current(0)
+    machine.control.schedule = "lazy"
+    for memory in ("managed", "pinned"):
+        if sys.argv[1] == "bare":
+            came = point_to_point(machine, memory, bare=True)
+            assert came == (RANK == 0), "the control has seen the data, although nobody waited"
+        else:
+            assert point_to_point(machine, memory, bare=False)
+            collectives(machine, memory)
+    COMM.Barrier()
+    print(f"rank {RANK}: right", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,323 @@
+"""Views between the workers of Dask: what arrives is what left, and it was ready, on the simulated driver.
+
+The workers are processes; between them distributed's own serializers and its TCP. UCXX is not run: its transports for
+device memory need a device.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import cai_dlpack as cd
+import numpy as np
+import pytest
+
+from conformance.tests.doubles.producers import Cai, interface
+from conformance.tests.interpreter import needs
+from conformance.tests.simulated.machine import Machine
+
+pytestmark = needs.dask
+
+TYPES = ("|b1", "|u1", "<i2", "<f4", "<f8", "<c16")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _registered() -> None:
+    from cai_dlpack import dask
+
+    dask.register()
+
+
+def around(view: Any, family: str) -> tuple[cd.CaiView, Any]:
+    """What arrives of a view, and the frames that were on the way."""
+    from distributed.protocol import deserialize, serialize
+
+    header, frames = serialize(view, serializers=[family], on_error="raise")
+    return deserialize(header, frames), frames
+
+
+def drawn(chosen: random.Random) -> np.ndarray[Any, Any]:
+    """A part of an array with axes in any order; strides are positive or zero, as `numpy.broadcast_to` makes them."""
+    shape = [chosen.choice((0, 1, 2, 3, 5)) for _ in range(chosen.randrange(4))]
+    whole = np.zeros([extent * 2 for extent in shape], chosen.choice(TYPES))
+    whole[...] = np.arange(whole.size).reshape(whole.shape)
+    part = whole[tuple(slice(None, None, 2) if chosen.random() < 0.5 else slice(extent) for extent in shape)]
+    part = part.transpose(chosen.sample(range(part.ndim), part.ndim))
+    return np.broadcast_to(part, (2, *part.shape)) if chosen.random() < 0.2 else part
+
+
+def on_device(machine: Machine, array: np.ndarray[Any, Any], stream: int, read_only: bool) -> cd.CaiView:
+    """The array in device memory, which `stream` has still to write."""
+    base = array
+    while isinstance(base.base, np.ndarray):
+        base = base.base
+    data = machine.device_memory(max(base.nbytes, 1))
+    machine.write(data, b"\xee" * base.nbytes)
+    if base.nbytes:
+        machine.control.store(stream, data, base.tobytes())
+    offset = array.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+    described = interface(
+        shape=array.shape,
+        typestr=array.dtype.str,
+        strides=array.strides,
+        data=(data + offset if array.size else 0, read_only),
+        stream=stream,
+    )
+    return cd.view(Cai(described), device_id=0)
+
+
+@pytest.fixture
+def lazy(machine: Machine) -> Iterator[Machine]:
+    """What is pending is done when somebody waits for it, and not before."""
+    before = machine.control.schedule
+    machine.control.schedule = "lazy"
+    yield machine
+    machine.control.schedule = before
+
+
+def elements(machine: Machine, view: cd.CaiView) -> bytes:
+    """The bytes of a view in C order as they are now, whatever is pending."""
+    return machine.read(view.ptr, view.nbytes) if view.device[0] == 2 else np.asarray(view).tobytes()
+
+
+@pytest.mark.parametrize("family", ["dask", "cuda"])
+def test_what_arrives_is_what_left_and_was_ready(lazy: Machine, family: str) -> None:
+    chosen = random.Random(f"dask {family}")
+    stream = lazy.stream()
+    for _ in range(150):
+        array, read_only = drawn(chosen), chosen.random() < 0.5
+        view = on_device(lazy, array, stream, read_only)
+        from distributed.protocol import deserialize, serialize
+
+        families = [family, "dask"] if not array.size else [family]
+        header, frames = serialize(view, serializers=families, on_error="raise")
+        for frame in frames if family == "cuda" and array.size else []:
+            # A communication asks a frame for no stream: it reads.
+            assert lazy.read(frame.ptr, frame.nbytes) == array.tobytes()
+        found = deserialize(header, frames)
+        assert (found.shape, str(found.dtype)) == (array.shape, str(view.dtype))
+        assert (found.device, found.read_only) == (view.device if array.size else found.device, read_only)
+        assert np.from_dlpack(found, device="cpu").tobytes() == array.tobytes()
+
+
+def test_memory_in_c_order_is_not_copied_for_a_communication_that_takes_it(machine: Machine) -> None:
+    view = on_device(machine, np.arange(12.0).reshape(3, 4), machine.stream(), False)
+    machine.clear()
+    found, (frame,) = around(view, "cuda")
+    assert frame.ptr == found.ptr == view.ptr
+    assert not [name for name in machine.names() if "Memcpy" in name or "Alloc" in name]
+
+
+def test_host_memory_is_not_copied_before_it_is_sent() -> None:
+    array = np.arange(12.0)
+    found, (frame,) = around(cd.view(array), "dask")
+    assert np.frombuffer(frame, np.uint8).ctypes.data == array.ctypes.data
+    assert found.device == (1, 0) and np.array_equal(np.asarray(found), array)
+
+
+def names_of_types() -> list[str]:
+    """Names of DLPack's types, those that NumPy lacks among them."""
+    floats = ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn", "complex32"]
+    return ["bool", "float16", "int64", "uint8", *floats, "int4", "uint2", "float32x2", "int4x2"]
+
+
+@pytest.mark.parametrize("dtype", names_of_types())
+def test_each_type_of_dlpack_travels(dtype: str) -> None:
+    data = np.random.default_rng(1).integers(0, 2, 48, np.uint8)
+    view = cd.view(data, dtype=dtype, shape=(2, -1))
+    found, _ = around(view, "dask")
+    assert (str(found.dtype), found.shape, found.nbytes) == (dtype, view.shape, 48)
+
+
+@pytest.mark.parametrize(
+    ("array", "rule"),
+    [(np.zeros(3, "M8[s]"), "dtype-argument"), (np.zeros(3, [("x", "f4"), ("y", "i8")]), "dtype-argument")],
+)
+def test_what_dlpack_has_no_type_for_is_refused_by_rule_before_it_leaves(array: Any, rule: str) -> None:
+    with pytest.raises(TypeError, match="CaiView") as refused:
+        around(cd.view(array), "dask")
+    assert isinstance(refused.value.__cause__, cd.Refusal) and refused.value.__cause__.rule == rule
+
+
+def test_the_receivers_library_may_own_the_memory(machine: Machine) -> None:
+    from cai_dlpack import dask
+    from numba import cuda
+
+    dask.register(to_device=cuda.to_device)
+    try:
+        found, _ = around(on_device(machine, np.arange(6.0), machine.stream(), False), "dask")
+    finally:
+        dask.register()
+    assert isinstance(found.owner, cuda.cudadrv.devicearray.DeviceNDArray)
+    assert np.array_equal(np.from_dlpack(found, device="cpu"), np.arange(6.0))
+
+
+def test_where_no_device_is_the_bytes_stay_on_the_host_and_the_log_says_so() -> None:
+    code = """
+import logging, sys, numpy as np, cai_dlpack as cd
+from cai_dlpack import dask
+logging.basicConfig(stream=sys.stdout)
+flat = np.arange(8, dtype=np.uint8)
+header = {"device": 2, "dtype": "float32", "shape": (2,), "read_only": False}
+found = dask._of_bytes(header, [flat.data], dask._to_current_device)
+print(found.device, found.dtype, found.shape)
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("LD_", "CUSIM"))}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert "(1, 0) float32 (2,)" in done.stdout, done.stdout
+    assert "8 bytes that were on a device stay on the host" in done.stdout, done.stdout
+
+
+# --- two workers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    from distributed import LocalCluster
+
+    with LocalCluster(
+        n_workers=2,
+        threads_per_worker=1,
+        processes=True,
+        dashboard_address=None,
+        preload="cai_dlpack.dask",
+        memory_limit=0,
+    ) as made:
+        yield made
+
+
+@pytest.fixture
+def client(cluster: Any) -> Iterator[Any]:
+    from distributed import Client
+
+    with Client(cluster) as made:
+        made.wait_for_workers(2, timeout=30)
+        # Workers end arrays on the thread of their event loop, where Numba's own need a context.
+        made.run(_numba_context)
+        yield made
+
+
+def _numba_context() -> None:
+    from numba import cuda
+
+    cuda.current_context()
+
+
+def workers(client: Any) -> list[str]:
+    return sorted(client.scheduler_info()["workers"])
+
+
+def device_array(start: int, size: int) -> cd.CaiView:
+    from numba import cuda
+
+    return cd.view(cuda.to_device(np.arange(start, start + size, dtype=np.float64)))
+
+
+def total(view: cd.CaiView) -> tuple[float, tuple[int, int], int]:
+    return float(np.from_dlpack(view, device="cpu").sum()), view.device, os.getpid()
+
+
+def live() -> int:
+    import gc
+
+    gc.collect()
+    return int(cd.stats()["live"])
+
+
+def test_an_array_goes_from_worker_to_worker_and_to_the_client(client: Any) -> None:
+    one, other = workers(client)
+    made = client.submit(device_array, 0, 1000, workers=[one])
+    found, device, process = client.submit(total, made, workers=[other]).result()
+    assert (found, device) == (499500.0, (2, 0))
+    assert process == client.submit(os.getpid, workers=[other], pure=False).result() != os.getpid()
+    arrived = made.result()
+    assert (arrived.device, arrived.shape) == ((2, 0), (1000,))
+    assert np.array_equal(np.from_dlpack(arrived, device="cpu"), np.arange(1000.0))
+    sent = client.scatter(cd.view(np.arange(5.0)), workers=[one])
+    assert client.submit(total, sent, workers=[other]).result()[:2] == (10.0, (1, 0))
+
+
+def set_device_memory(nbytes: int) -> None:
+    from cai_conformance import Sim
+
+    Sim().set("memory", nbytes)
+
+
+def test_arrays_that_no_device_could_hold_together(client: Any) -> None:
+    """32 blocks of a MiB, of devices of 8 MiB; each goes to the other worker, which frees it."""
+    block = 1 << 17
+    before = client.run(_device_memory)
+    client.run(set_device_memory, 8 << 20)
+    try:
+        one, other = workers(client)
+        sums = []
+        for number in range(32):
+            made = client.submit(device_array, number * block, block, workers=[(one, other)[number % 2]])
+            sums.append(client.submit(total, made, workers=[(other, one)[number % 2]]))
+            del made
+            if number % 4 == 3:
+                sums[-1].result()
+        found = math.fsum(part for part, _, _ in client.gather(sums))
+        del sums
+    finally:
+        for worker, nbytes in before.items():
+            client.run(set_device_memory, nbytes, workers=[worker])
+    assert found == sum(range(32 * block))
+
+
+def test_a_device_that_is_full_leaves_the_array_on_the_host_and_says_so(client: Any) -> None:
+    """An error of what reads a message would be sent again, for ever."""
+    one, other = workers(client)
+    before = client.run(_device_memory)
+    made = client.submit(device_array, 0, 1 << 18, workers=[one])
+    made.result()
+    client.run(set_device_memory, 1 << 20, workers=[other])
+    try:
+        found, device, _ = client.submit(total, made, workers=[other]).result(timeout=30)
+    finally:
+        client.run(set_device_memory, before[other], workers=[other])
+    assert (found, device) == (sum(range(1 << 18)), (1, 0))
+
+
+def _device_memory() -> int:
+    from cai_conformance import Sim
+
+    return int(Sim().get("memory"))
+
+
+def test_map_blocks_of_dask_array(client: Any) -> None:
+    import dask.array as da
+
+    blocks = da.arange(4096, chunks=512, dtype=np.float64).map_blocks(doubled_on_a_device, dtype=np.float64)
+    assert float(blocks.sum().compute()) == 2 * sum(range(4096))
+
+
+def doubled_on_a_device(block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    from numba import cuda
+
+    return 2 * np.from_dlpack(cd.view(cuda.to_device(block)), device="cpu")
+
+
+def test_a_worker_that_is_killed_is_an_error_and_nothing_is_left(cluster: Any, client: Any) -> None:
+    """What it held is computed again, or the error names it; the other worker keeps nothing."""
+    one, other = workers(client)
+    base = client.run(live, workers=[other])[other]
+    sent = client.scatter(cd.view(np.arange(1 << 16, dtype=np.float64)), workers=[one])
+    process = client.submit(os.getpid, workers=[one], pure=False).result()
+    os.kill(process, signal.SIGKILL)
+    with pytest.raises(Exception, match=r"(?i)lost|cancel|killed|not found|Worker|forgotten"):
+        client.submit(total, sent, workers=[other]).result(timeout=30)
+    del sent
+    client.wait_for_workers(2, timeout=30)
+    made = client.submit(device_array, 0, 10, workers=[other], pure=False)
+    assert client.submit(total, made).result(timeout=30)[0] == 45.0
+    del made
+    client.run(live, workers=[other])
+    assert client.run(live, workers=[other])[other] <= base + 1
