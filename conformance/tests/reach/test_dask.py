@@ -19,13 +19,12 @@ import cai_dlpack as cd
 import numpy as np
 import pytest
 
-from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.interpreter import needs
+from conformance.tests.reach.arrays import drawn, lazy, on_device
 from conformance.tests.simulated.machine import Machine
 
+__all__ = ["lazy"]
 pytestmark = needs.dask
-
-TYPES = ("|b1", "|u1", "<i2", "<f4", "<f8", "<c16")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -41,50 +40,6 @@ def around(view: Any, family: str) -> tuple[cd.CaiView, Any]:
 
     header, frames = serialize(view, serializers=[family], on_error="raise")
     return deserialize(header, frames), frames
-
-
-def drawn(chosen: random.Random) -> np.ndarray[Any, Any]:
-    """A part of an array with axes in any order; strides are positive or zero, as `numpy.broadcast_to` makes them."""
-    shape = [chosen.choice((0, 1, 2, 3, 5)) for _ in range(chosen.randrange(4))]
-    whole = np.zeros([extent * 2 for extent in shape], chosen.choice(TYPES))
-    whole[...] = np.arange(whole.size).reshape(whole.shape)
-    part = whole[tuple(slice(None, None, 2) if chosen.random() < 0.5 else slice(extent) for extent in shape)]
-    part = part.transpose(chosen.sample(range(part.ndim), part.ndim))
-    return np.broadcast_to(part, (2, *part.shape)) if chosen.random() < 0.2 else part
-
-
-def on_device(machine: Machine, array: np.ndarray[Any, Any], stream: int, read_only: bool) -> cd.CaiView:
-    """The array in device memory, which `stream` has still to write."""
-    base = array
-    while isinstance(base.base, np.ndarray):
-        base = base.base
-    data = machine.device_memory(max(base.nbytes, 1))
-    machine.write(data, b"\xee" * base.nbytes)
-    if base.nbytes:
-        machine.control.store(stream, data, base.tobytes())
-    offset = array.__array_interface__["data"][0] - base.__array_interface__["data"][0]
-    described = interface(
-        shape=array.shape,
-        typestr=array.dtype.str,
-        strides=array.strides,
-        data=(data + offset if array.size else 0, read_only),
-        stream=stream,
-    )
-    return cd.view(Cai(described), device_id=0)
-
-
-@pytest.fixture
-def lazy(machine: Machine) -> Iterator[Machine]:
-    """What is pending is done when somebody waits for it, and not before."""
-    before = machine.control.schedule
-    machine.control.schedule = "lazy"
-    yield machine
-    machine.control.schedule = before
-
-
-def elements(machine: Machine, view: cd.CaiView) -> bytes:
-    """The bytes of a view in C order as they are now, whatever is pending."""
-    return machine.read(view.ptr, view.nbytes) if view.device[0] == 2 else np.asarray(view).tobytes()
 
 
 @pytest.mark.parametrize("family", ["dask", "cuda"])
@@ -161,12 +116,11 @@ def test_the_receivers_library_may_own_the_memory(machine: Machine) -> None:
 
 def test_where_no_device_is_the_bytes_stay_on_the_host_and_the_log_says_so() -> None:
     code = """
-import logging, sys, numpy as np, cai_dlpack as cd
-from cai_dlpack import dask
+import logging, sys, numpy as np
+from cai_dlpack import _wire
 logging.basicConfig(stream=sys.stdout)
-flat = np.arange(8, dtype=np.uint8)
 header = {"device": 2, "dtype": "float32", "shape": (2,), "read_only": False}
-found = dask._of_bytes(header, [flat.data], dask._to_current_device)
+found = _wire.of_bytes(header, bytes(8), _wire.to_current_device(logging.getLogger("cai_dlpack.dask")))
 print(found.device, found.dtype, found.shape)
 """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("LD_", "CUSIM"))}

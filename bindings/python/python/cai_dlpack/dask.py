@@ -14,23 +14,15 @@ What arrives is an array of its own, in C order, with the shape, the type and th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from dask.sizeof import sizeof
 from distributed.protocol import dask_deserialize, dask_serialize
 from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 
 import cai_dlpack as cd
 from cai_dlpack import CaiView
-
-Header = dict[str, Any]
-#: Returns an array on a device, of the bytes of a NumPy array.
-ToDevice = Callable[[Any], Any]
-
-_log = logging.getLogger("cai_dlpack.dask")
-_HOST = 1
+from cai_dlpack._wire import HOST, Header, ToDevice, of_bytes, packed, to_bytes, to_current_device, typed
 
 
 def register(to_device: ToDevice | None = None) -> None:
@@ -43,9 +35,9 @@ def register(to_device: ToDevice | None = None) -> None:
         its device, whose library then owns the memory, such as `cupy.asarray`, `numba.cuda.to_device` or
         `rmm.DeviceBuffer.to_device`. None: the driver's pool of the current device.
     """
-    made = to_device or _to_current_device
+    made = to_device or to_current_device(logging.getLogger("cai_dlpack.dask"))
     dask_serialize.register(CaiView)(_to_bytes)
-    dask_deserialize.register(CaiView)(lambda header, frames: _of_bytes(header, frames, made))
+    dask_deserialize.register(CaiView)(lambda header, frames: of_bytes(header, frames[0], made))
     cuda_serialize.register(CaiView)(_to_device_frames)
     cuda_deserialize.register(CaiView)(_of_device_frames)
     sizeof.register(CaiView)(lambda view: view.nbytes)
@@ -57,19 +49,9 @@ def dask_setup(_server: object) -> None:
 
 
 def _to_bytes(view: CaiView) -> tuple[Header, list[memoryview]]:
-    """A view as bytes on the host, which are its own memory if that is where it is."""
-    flat, header = _packed(view)
-    on_host: Any = cd.from_dlpack(flat, device="cpu") if flat.nbytes else b""
-    return header, [memoryview(on_host)]
-
-
-def _of_bytes(header: Header, frames: list[Any], to_device: ToDevice) -> CaiView:
-    """The view of bytes, on the device if they were on one."""
-    (frame,) = frames
-    flat: Any = np.frombuffer(frame, np.uint8) if len(frame) else np.empty(0, np.uint8)
-    if header["device"] != _HOST and len(frame):
-        flat = to_device(flat)
-    return _typed(flat, header)
+    """A view as bytes on the host."""
+    header, data = to_bytes(view)
+    return header, [data]
 
 
 def _to_device_frames(view: CaiView) -> tuple[Header, list[CaiView]]:
@@ -78,67 +60,13 @@ def _to_device_frames(view: CaiView) -> tuple[Header, list[CaiView]]:
     Raises:
         NotImplementedError: it is not on a device of CUDA: the next family takes it.
     """
-    if view.device[0] == _HOST or not view.nbytes:
+    if view.device[0] == HOST or not view.nbytes:
         raise NotImplementedError(f"memory on {view.device}")
-    flat, header = _packed(view)
+    flat, header = packed(view)
     return header, [flat.synchronize()]
 
 
 def _of_device_frames(header: Header, frames: list[Any]) -> CaiView:
     """The view of received device memory, which was allocated by whoever received it."""
     (frame,) = frames
-    return _typed(cd.view(frame, producer_stream=None), header)
-
-
-def _packed(view: CaiView) -> tuple[CaiView, Header]:
-    """The bytes of a view, copied on its device if they are not in C order; and what they are.
-
-    Raises:
-        BufferError, ValueError: the type is none of DLPack's. The receiver's step is made here first.
-    """
-    header = {
-        "device": view.device[0],
-        "dtype": str(view.dtype),
-        "shape": view.shape,
-        "read_only": view.read_only is not False,
-    }
-    flat = _flat(view if view.is_c_contiguous else cd.from_dlpack(view, device=view.device, copy=True))
-    _typed(flat, header)
-    return flat, header
-
-
-def _flat(view: CaiView) -> CaiView:
-    """The same memory as one axis of bytes, ready when the view is."""
-    described = {
-        "shape": (view.nbytes,),
-        "typestr": "|u1",
-        "data": (view.ptr, view.read_only is not False),
-        "version": 3,
-    }
-    if view.device[0] == _HOST:
-        return cd.view(np.asarray(_Described(described, view)))
-    return cd.view(described, owner=view)
-
-
-class _Described:
-    """Host memory for NumPy, which keeps the view."""
-
-    def __init__(self, described: Header, view: CaiView) -> None:
-        self.__array_interface__ = described
-        self.view = view
-
-
-def _typed(flat: Any, header: Header) -> CaiView:
-    """Bytes as what they are."""
-    # What has been received is nobody else's: it may be presented as writable.
-    return cd.view(flat, dtype=header["dtype"], shape=header["shape"], read_only=header["read_only"])
-
-
-def _to_current_device(flat: Any) -> Any:
-    """Bytes in the memory pool of the current device, or as they are where there is none, or no room."""
-    try:
-        return cd.from_dlpack(flat, device="cuda")
-    except (BufferError, cd.DriverError) as error:
-        # Not raised: what fails here is sent again, for ever.
-        _log.warning("%d bytes that were on a device stay on the host: %s", flat.nbytes, error)
-        return flat
+    return typed(cd.view(frame, producer_stream=None), header)

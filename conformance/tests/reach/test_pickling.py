@@ -1,0 +1,84 @@
+"""Views pickled by a copy, where a process has asked for it: the same values, ready, and refused without."""
+
+from __future__ import annotations
+
+import copyreg
+import multiprocessing
+import pickle
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import cai_dlpack as cd
+import numpy as np
+import pytest
+from cai_dlpack import pickling
+
+from conformance.tests.reach.arrays import drawn, lazy, on_device
+from conformance.tests.simulated.machine import Machine
+
+__all__ = ["lazy"]
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    pickling.register()
+    yield
+    del copyreg.dispatch_table[cd.CaiView]
+
+
+def test_it_is_refused_unless_asked_for() -> None:
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(cd.view(np.zeros(3)))
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_what_is_loaded_is_what_was_pickled_and_was_ready(lazy: Machine, protocol: int) -> None:
+    chosen, stream = random.Random(protocol), lazy.stream()
+    for _ in range(60):
+        array, read_only = drawn(chosen), chosen.random() < 0.5
+        view = cd.view(array, read_only=True) if read_only else on_device(lazy, array, stream, False)
+        buffers: list[Any] = []
+        apart = buffers.append if protocol == 5 and chosen.random() < 0.5 else None
+        found = pickle.loads(pickle.dumps(view, protocol, buffer_callback=apart), buffers=buffers)
+        assert (found.shape, str(found.dtype), found.read_only) == (array.shape, str(view.dtype), read_only)
+        assert found.device[0] == (view.device[0] if array.size else 1)
+        assert np.from_dlpack(found, device="cpu").tobytes() == array.tobytes()
+
+
+@pytest.mark.usefixtures("registered")
+def test_what_is_loaded_is_written_without_touching_bytes_that_python_shares() -> None:
+    view = cd.view(np.zeros(1, np.uint8))
+    buffers: list[Any] = []
+    content = pickle.dumps(view, 5, buffer_callback=buffers.append)
+    for given in ([b"\0"], [bytearray(1)]):
+        found = pickle.loads(content, buffers=given)
+        np.asarray(found)[0] = 7
+        assert bytes(1) == b"\0" and bytes([0])[0] == 0
+
+
+@pytest.mark.usefixtures("registered")
+def test_host_memory_is_not_copied_where_buffers_are_taken() -> None:
+    array, buffers = np.arange(1000.0), list[Any]()
+    content = pickle.dumps(cd.view(array), 5, buffer_callback=buffers.append)
+    assert len(content) < 500
+    (buffer,) = buffers
+    assert np.frombuffer(buffer, np.uint8).ctypes.data == array.ctypes.data
+
+
+def doubled(view: cd.CaiView) -> tuple[float, Any]:
+    pickling.register()
+    return 2 * float(np.from_dlpack(view, device="cpu").sum()), view
+
+
+@pytest.mark.usefixtures("registered", "machine")
+def test_a_pool_of_processes_takes_and_returns_views(machine: Machine) -> None:
+    views = [
+        cd.view(np.arange(9.0)),
+        on_device(machine, np.arange(5.0), machine.stream(), False),
+    ]
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        found = pool.map(doubled, views)
+    assert [total for total, _ in found] == [72.0, 20.0]
+    assert [view.device[0] for _, view in found] == [1, 2]
