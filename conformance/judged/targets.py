@@ -51,6 +51,13 @@ def tvm_ffi(array: Any) -> Any:
     return library.from_dlpack(DlpackArray(array))
 
 
+def tvm_ffi_call(obj: Any) -> Any:
+    """Calls a function of tvm-ffi's that returns its argument."""
+    import tvm_ffi as library
+
+    return library.get_global_func("testing.echo")(obj)
+
+
 def jax(array: Any) -> Any:
     """JAX's array on the CPU."""
     from jax import numpy
@@ -141,7 +148,7 @@ CAI, DLPACK, EXCHANGE = "cai", "dlpack", "exchange"
 TARGETS = (
     Judged("cai-dlpack", "producer", f"{_OURS}:on_a_device", (CAI, DLPACK, EXCHANGE)),
     Judged("cai-dlpack", "producer", f"{_OURS}:on_the_host", (DLPACK, EXCHANGE)),
-    Judged("cai-dlpack", "consumer", "cai_dlpack:view", (CAI, DLPACK)),
+    Judged("cai-dlpack", "consumer", "cai_dlpack:view", (CAI, DLPACK, EXCHANGE)),
     Judged("numpy", "producer", "numpy:asarray", (DLPACK,)),
     Judged("numpy", "consumer", "numpy:from_dlpack", (DLPACK,)),
     Judged("numba-cuda", "producer", "numba.cuda:to_device", (CAI,)),
@@ -151,7 +158,8 @@ TARGETS = (
     Judged("cuda-core", "consumer", f"{_HERE}:cuda_core_cai", (CAI,)),
     Judged("cuda-core", "consumer", f"{_HERE}:cuda_core_dlpack", (DLPACK,)),
     Judged("apache-tvm-ffi", "producer", f"{_HERE}:tvm_ffi", (DLPACK,)),
-    Judged("apache-tvm-ffi", "consumer", "tvm_ffi:from_dlpack", (DLPACK,)),
+    Judged("apache-tvm-ffi", "consumer", "tvm_ffi:from_dlpack", (DLPACK, EXCHANGE)),
+    Judged("apache-tvm-ffi", "consumer", f"{_HERE}:tvm_ffi_call", (EXCHANGE,)),
     Judged("jax", "producer", f"{_HERE}:jax", (DLPACK,)),
     Judged("jax", "consumer", "jax.dlpack:from_dlpack", (DLPACK,)),
     Judged("tensorflow-cpu", "producer", f"{_HERE}:tensorflow", (DLPACK,)),

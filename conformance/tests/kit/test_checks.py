@@ -11,16 +11,18 @@ from cai_conformance.judge.check import PROFILES, Check
 from cai_conformance.judge.consumed import Consumer
 from cai_conformance.judge.run import Outcome, Result, here, judge_consumer, judge_producer
 from cai_conformance.reference.consumers import CaiConsumer, DlpackConsumer
+from cai_conformance.reference.exchange_consumer import ExchangeConsumer, ExchangeEcho
 from cai_conformance.reference.exchanger import ExchangeArray
 from cai_conformance.reference.producers import CaiArray, DlpackArray, DlpackDeviceArray
 
-#: The references of each profile; DLPack's producers are two, of which one has streams.
+#: The references of each profile; two where one has no streams, or gives nothing back.
 REFERENCES: dict[str, list[Any]] = {
     "cai-producer": [CaiArray],
     "dlpack-producer": [DlpackArray, DlpackDeviceArray],
     "exchange-producer": [ExchangeArray],
     "cai-consumer": [CaiConsumer()],
     "dlpack-consumer": [DlpackConsumer()],
+    "exchange-consumer": [ExchangeConsumer(), ExchangeEcho()],
 }
 
 pytestmark = pytest.mark.usefixtures("sim")

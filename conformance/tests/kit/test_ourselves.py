@@ -35,3 +35,7 @@ def test_our_import_of_cai() -> None:
 @pytest.mark.parametrize("take", [cd.view, cd.from_dlpack])
 def test_our_import_of_dlpack(take: Any) -> None:
     assert testing.check_dlpack_consumer(take, strict=True).counts["passed"] > 65
+
+
+def test_our_import_by_the_exchange_table() -> None:
+    assert testing.check_exchange_consumer(cd.view, strict=True).counts["passed"] > 15

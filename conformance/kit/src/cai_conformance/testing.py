@@ -28,6 +28,7 @@ __all__ = [
     "check_cai_producer",
     "check_dlpack_consumer",
     "check_dlpack_producer",
+    "check_exchange_consumer",
     "check_exchange_producer",
 ]
 
@@ -107,3 +108,4 @@ check_dlpack_producer = _producer("dlpack-producer")
 check_exchange_producer = _producer("exchange-producer")
 check_cai_consumer = _consumer("cai-consumer")
 check_dlpack_consumer = _consumer("dlpack-consumer")
+check_exchange_consumer = _consumer("exchange-consumer")

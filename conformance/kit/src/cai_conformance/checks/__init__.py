@@ -1,6 +1,21 @@
 """The checks, by profile. Each stands beside the mutant that it must find."""
 
-from cai_conformance.checks import cai_consumer, cai_producer, dlpack_consumer, dlpack_producer, exchange_producer
+from cai_conformance.checks import (
+    cai_consumer,
+    cai_producer,
+    dlpack_consumer,
+    dlpack_producer,
+    exchange_consumer,
+    exchange_producer,
+)
 from cai_conformance.judge.check import CHECKS
 
-__all__ = ["CHECKS", "cai_consumer", "cai_producer", "dlpack_consumer", "dlpack_producer", "exchange_producer"]
+__all__ = [
+    "CHECKS",
+    "cai_consumer",
+    "cai_producer",
+    "dlpack_consumer",
+    "dlpack_producer",
+    "exchange_consumer",
+    "exchange_producer",
+]

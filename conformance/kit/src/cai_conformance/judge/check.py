@@ -14,6 +14,7 @@ PROFILES = (
     "dlpack-producer",
     "dlpack-consumer",
     "exchange-producer",
+    "exchange-consumer",
 )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cai_conformance import abi, offers
+from cai_conformance import abi, exchanged, offers
 from cai_conformance.cuda import NoDriver, driver
 from cai_conformance.judge.check import NotRun
 from cai_conformance.judge.exported import Export
@@ -36,9 +36,9 @@ class Consumer:
         self.read = read
 
     def offered(self, code: str) -> Any:
-        """The object that an expression of `cai_conformance.offers` makes."""
+        """The object that an expression of `cai_conformance.offers` or `exchanged` makes."""
         try:
-            return eval(code, {**vars(offers), "np": np, "abi": abi})  # our own text, in the checks
+            return eval(code, {**vars(offers), **vars(exchanged), "np": np, "abi": abi})  # our own text, in the checks
         except NoDriver as why:
             raise NotRun(str(why)) from None
 

@@ -71,7 +71,7 @@ def profiles_of_consumer(take: Any) -> list[str]:
     """The profiles of consumers whose first check passes."""
     found = []
     reasons = []
-    for profile in ("cai-consumer", "dlpack-consumer"):
+    for profile in ("cai-consumer", "dlpack-consumer", "exchange-consumer"):
         first = CHECKS[f"{profile}.takes"]
         (result,) = judge_consumer(Consumer(take), [first], lambda check, code: "", isolate.one)
         if result.evidence:

@@ -122,10 +122,27 @@ EX_TYPE = _header(
 )
 EX_VERSION = _header("1.3", "the consumer must check major version compatibility before using this struct")
 EX_PREV = _header("1.3", "It must be NULL if the framework does not support older versions.")
+EX_WALK = _header(
+    "1.3",
+    "If the current major version is larger than the one supported by the consumer, the consumer may walk this to find "
+    "an earlier supported version.",
+)
+EX_LOOKUP = _header(
+    "1.3", "The consumer should look up the attribute on the type and may cache the result for each unique type."
+)
 EX_NOT_NULL = _header("1.3", "This function must not be NULL.")
 EX_ALIVE = _header("1.3", "The DLPackExchangeAPI* must stay alive throughout the lifetime of the process.")
 EX_FROM = _header("1.3", "Exports a PyObject* Tensor/NDArray to a DLManagedTensorVersioned.")
 EX_BORROW = _header("1.3", "Exports a PyObject* Tensor/NDArray to a provided DLTensor.")
+EX_BORROW_NULL = _header("1.3", "This function can be NULL when the producer does not support this function.")
+EX_LENT = _header(
+    "1.3", "The liveness of the DLTensor and the data it views is only guaranteed until control is returned."
+)
+EX_FAILURE = _header("1.3", "NULL on failure with a Python exception set")
+EX_OWNING = _header("1.3", "The owning DLManagedTensorVersioned*")
+EX_SAME_STREAM = _header(
+    "1.3", "The consumer is also expected to run the kernel with the same stream context as the producer."
+)
 EX_TO = _header("1.3", "Imports a DLManagedTensorVersioned to a PyObject* Tensor/NDArray.")
 EX_STOLEN = _header("1.3", "the ownership of the tensor is stolen")
 EX_STREAM_CPU = _header("1.3", "When device_type is kDLCPU, [...] the producer can simply return NULL when queried.")

@@ -69,11 +69,14 @@ class Target:
         """A program that hands an offer to a consumer."""
         lines = ["import numpy as np", f"import {self.module}", "from cai_conformance.offers import *", ""]
         is_cai = check.profile.startswith("cai")
-        lines.append(f"taken = {self.call}({code or ('cai()' if is_cai else 'tensor()')})")
+        if check.profile.startswith("exchange"):
+            lines.insert(-1, "from cai_conformance.exchanged import exchanged")
+        lines.append(f"taken = {self.call}({code or _OFFERS[check.profile]})")
         lines.append('print(getattr(taken, "__cuda_array_interface__", taken))' if is_cai else "print(taken)")
         return "\n".join(lines)
 
 
+_OFFERS = {"cai-consumer": "cai()", "dlpack-consumer": "tensor()", "exchange-consumer": "exchanged()"}
 _SHOW = {
     "cai-producer": "print(array.__cuda_array_interface__)",
     "dlpack-producer": "from cai_conformance import abi\nprint(abi.read(array.__dlpack__()))",
