@@ -22,7 +22,9 @@ from typing import Any
 
 from cai_conformance.checks import CHECKS
 
-from conformance.judged.targets import TARGETS, Judged
+from conformance.judged.targets import NOT_JUDGED, TARGETS, Judged
+from conformance.matrix.calls import PARTNERS
+from conformance.matrix.installed import ABSENT, ELSEWHERE
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "conformance" / "results" / "judged.json"
@@ -49,6 +51,7 @@ def judged(target: Judged) -> dict[str, Any] | None:
         report: dict[str, Any] = json.loads(out.read_text())
     report["library"] = f"{target.library} {number}"
     kept = ("id", "says", "severity", "evidence", "program")
+    report["not run"] = [row["id"] for row in report["results"] if row["outcome"] == "not run"]
     report["failed"] = [
         {key: row[key] for key in kept if key in row} for row in report.pop("results") if row["outcome"] == "failed"
     ]
@@ -69,6 +72,11 @@ def page(reports: list[dict[str, Any]]) -> Iterator[str]:
         numbers = f"{counts['violations']} | {counts['deviations']} | {counts['recommendations']}"
         yield f"| {report['library']} | {report['kind']} | `{shown}` | {ran} | {numbers} |"
     yield ""
+    yield "Not judged:"
+    yield ""
+    for what, why in not_judged().items():
+        yield f"- {what}: {why}"
+    yield ""
     yield from BETWEEN.splitlines()
     for report in reports:
         failed = [row for row in report["failed"] if row["severity"] == "violation"]
@@ -79,6 +87,13 @@ def page(reports: list[dict[str, Any]]) -> Iterator[str]:
             for row in failed:
                 yield f"- `{row['id']}`, {row['says']}. Found: {plain(row['evidence'])}"
     yield ""
+
+
+def not_judged() -> dict[str, str]:
+    """What has no target, with the reason: rows of the table of partners, and what `targets.py` names."""
+    judged = {target.library for target in TARGETS}
+    rows = {row["title"]: {**ELSEWHERE, **ABSENT}[name] for name, row in PARTNERS.items() if name not in judged}
+    return {**rows, **NOT_JUDGED}
 
 
 def findings(report: dict[str, Any]) -> Iterator[str]:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from cai_conformance.judge.memory import values
 from cai_conformance.reference.producers import CaiArray, DlpackArray
+
+from conformance.tests.bindings import compiled, imported
 
 
 class Judged(NamedTuple):
@@ -105,6 +110,18 @@ def pyarrow(array: Any) -> Any:
     return library.array(array)
 
 
+def pyarrow_import(obj: Any) -> Any:
+    """Arrow's tensor, which has any axes."""
+    import pyarrow as library
+
+    return library.Tensor.from_dlpack(obj)
+
+
+def pyarrow_read(tensor: Any) -> Any:
+    """Arrow's tensor as a NumPy array."""
+    return tensor.to_numpy()
+
+
 def warp(array: Any) -> Any:
     """Warp's array on the CPU."""
     import warp as library
@@ -125,6 +142,88 @@ def warp_import(obj: Any) -> Any:
 def warp_read(array: Any) -> Any:
     """Warp's array as a NumPy array."""
     return array.numpy()
+
+
+@cache
+def by_nanobind() -> Any:
+    """The tests' module by nanobind, compiled once for the process that judges and its children."""
+    import nanobind as library
+
+    room = Path(__file__).resolve().parents[2] / "target" / "judged"
+    room.mkdir(parents=True, exist_ok=True)
+    if (room / "by_nanobind.so").exists():
+        return imported("by_nanobind", room)
+    package = Path(library.__file__).parent
+    include = [library.include_dir(), str(package / "ext" / "robin_map" / "include")]
+    return compiled("by_nanobind", room, include=include, other=[Path(library.source_dir()) / "nb_combined.cpp"])
+
+
+def nanobind(array: Any) -> Any:
+    """An array that a function by nanobind returns."""
+    return nanobind_import(DlpackArray(array))
+
+
+def nanobind_import(obj: Any) -> Any:
+    """A function by nanobind, which returns its argument."""
+    return getattr(by_nanobind(), "pass")(obj)
+
+
+def onnxruntime(array: Any) -> Any:
+    """ONNX Runtime's value on the CPU."""
+    import onnxruntime as library
+
+    return library.OrtValue.ortvalue_from_numpy(array)
+
+
+def onnxruntime_import(obj: Any) -> Any:
+    """ONNX Runtime's import."""
+    import onnxruntime as library
+
+    return library.OrtValue.from_dlpack(obj)
+
+
+def onnxruntime_read(value: Any) -> Any:
+    """ONNX Runtime's value as a NumPy array."""
+    return value.numpy()
+
+
+class Message:
+    """The memory that mpi4py would send, and the layout of the offer, of which mpi4py keeps none."""
+
+    def __init__(self, obj: Any) -> None:
+        from mpi4py import MPI
+
+        self.memory = MPI.memory.frombuffer(obj, readonly=True)
+        self.array = obj.array
+        self.host = not hasattr(obj, "__cuda_array_interface__")
+
+
+def mpi4py_read(message: Message) -> Any:
+    """The elements of a message."""
+    array, memory = message.array, message.memory
+    assert memory.nbytes == array.nbytes, f"{memory.nbytes} bytes instead of {array.nbytes}"
+    return values(memory.address, array.shape, array.strides, array.dtype, host=message.host)
+
+
+def torch(array: Any) -> Any:
+    """torch's tensor on the CPU."""
+    import torch as library
+
+    if not array.flags.writeable:
+        raise TypeError("torch has no read-only tensors")
+    return library.from_numpy(array)
+
+
+def torch_read(tensor: Any) -> Any:
+    """torch's tensor as a NumPy array."""
+    return tensor.numpy()
+
+
+def pycuda(array: Any) -> Any:
+    """PyCUDA's array in device memory."""
+    from pycuda import autoprimaryctx, gpuarray  # noqa: F401
+
+    return gpuarray.to_gpu(array)
 
 
 def strict(array: Any) -> Any:
@@ -166,9 +265,31 @@ TARGETS = (
     Judged("tensorflow-cpu", "consumer", f"{_HERE}:tensorflow_import", (DLPACK,)),
     Judged("paddlepaddle", "producer", f"{_HERE}:paddle", (DLPACK,)),
     Judged("paddlepaddle", "consumer", f"{_HERE}:paddle_import", (DLPACK,), f"{_HERE}:paddle_read"),
+    Judged("nanobind", "producer", f"{_HERE}:nanobind", (DLPACK,)),
+    Judged("nanobind", "consumer", f"{_HERE}:nanobind_import", (DLPACK,)),
+    Judged("onnxruntime", "producer", f"{_HERE}:onnxruntime", (DLPACK,)),
+    Judged("onnxruntime", "consumer", f"{_HERE}:onnxruntime_import", (DLPACK,), f"{_HERE}:onnxruntime_read"),
+    Judged("torch", "producer", f"{_HERE}:torch", (DLPACK, EXCHANGE)),
+    Judged("torch", "consumer", "torch:from_dlpack", (DLPACK,), f"{_HERE}:torch_read"),
+    Judged("mpi4py", "consumer", f"{_HERE}:Message", (CAI, DLPACK), f"{_HERE}:mpi4py_read"),
+    Judged("pycuda", "producer", f"{_HERE}:pycuda", (CAI,)),
     Judged("pyarrow", "producer", f"{_HERE}:pyarrow", (DLPACK,)),
+    Judged("pyarrow", "consumer", f"{_HERE}:pyarrow_import", (DLPACK,), f"{_HERE}:pyarrow_read"),
     Judged("warp-lang", "producer", f"{_HERE}:warp", (DLPACK,)),
     Judged("warp-lang", "consumer", f"{_HERE}:warp_import", (DLPACK,), f"{_HERE}:warp_read"),
     Judged("array-api-strict", "producer", f"{_HERE}:strict", (DLPACK,)),
     Judged("array-api-strict", "consumer", f"{_HERE}:strict_import", (DLPACK,)),
 )
+
+#: What no target judges, and why; libraries that need a GPU stand in `conformance.matrix.installed`.
+NOT_JUDGED = {
+    "dlpark": "a crate; the Python modules that use it are made by their authors (this library has its structs)",
+    "dlpack-rs": "a crate; kornia-rs 0.2.0, which has it, takes images of two or three axes alone",
+    "memory of a device, by JAX, TensorFlow, Paddle, Warp, ONNX Runtime, torch": "needs a GPU: they "
+    "reach the driver through a static CUDA runtime",
+    "PyCUDA, consumer": "takes the address as an argument of a kernel, and returns nothing that could be read",
+    "mpi4py, producer": "has no arrays",
+    "the exchange table, by consumers other than cai-dlpack and tvm-ffi": "the others do not look for it: "
+    "NumPy, JAX, TensorFlow, Paddle, torch, Warp, nanobind, mpi4py, ONNX Runtime; cuda.core alone "
+    "does, for torch's tensors",
+}

@@ -23,6 +23,12 @@ def compiled(name: str, room: Path, *, include: list[str], other: list[Path]) ->
     library = room / f"{name}.so"
     command = ["c++", *FLAGS, "-shared", "-o", str(library), *(f"-isystem{each}" for each in include)]
     subprocess.run([*command, *map(str, sources)], check=True, timeout=240)
+    return imported(name, room)
+
+
+def imported(name: str, room: Path) -> Any:
+    """Imports a module that was compiled before."""
+    library = room / f"{name}.so"
     spec = importlib.util.spec_from_file_location(name, library)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -3,6 +3,8 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <vector>
+
 namespace nb = nanobind;
 
 using Writable = nb::ndarray<float, nb::device::cuda, nb::shape<-1, -1>, nb::c_contig>;
@@ -18,6 +20,16 @@ template <typename T> nb::object produce(uintptr_t data, nb::object owner) {
     return nb::cast(Array((void *) data, {2, 3}, owner));
 }
 
+// An array of the module's own of the memory of its argument.
+nb::object pass(nb::ndarray<> array) {
+    auto *kept = new nb::ndarray<>(array);
+    nb::capsule owner(kept, [](void *self) noexcept { delete (nb::ndarray<> *) self; });
+    std::vector<size_t> shape(array.shape_ptr(), array.shape_ptr() + array.ndim());
+    using Array = nb::ndarray<nb::array_api>;
+    return nb::cast(Array(array.data(), array.ndim(), shape.data(), owner, array.stride_ptr(), array.dtype(),
+                          array.device_type(), array.device_id()));
+}
+
 NB_MODULE(by_nanobind, module) {
     module.def("writes", &address<Writable>);
     module.def("reads", &address<Constant>);
@@ -25,6 +37,7 @@ NB_MODULE(by_nanobind, module) {
         return nb::make_tuple((uintptr_t) array.data(), array.device_type(), array.device_id());
     });
     module.def("keep", [](Writable array) { return array; });
+    module.def("pass", &pass);
     module.def("produce", &produce<float>);
     module.def("produce_constant", &produce<const float>);
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,12 +14,13 @@ from cai_conformance.judge.run import Outcome, Result, here, judge_consumer, jud
 from cai_conformance.reference.consumers import CaiConsumer, DlpackConsumer
 from cai_conformance.reference.exchange_consumer import ExchangeConsumer, ExchangeEcho
 from cai_conformance.reference.exchanger import ExchangeArray
+from cai_conformance.reference.in_numpy import NumpyArray
 from cai_conformance.reference.producers import CaiArray, DlpackArray, DlpackDeviceArray
 
 #: The references of each profile; two where one has no streams, or gives nothing back.
 REFERENCES: dict[str, list[Any]] = {
     "cai-producer": [CaiArray],
-    "dlpack-producer": [DlpackArray, DlpackDeviceArray],
+    "dlpack-producer": [DlpackArray, DlpackDeviceArray, NumpyArray],
     "exchange-producer": [ExchangeArray],
     "cai-consumer": [CaiConsumer()],
     "dlpack-consumer": [DlpackConsumer()],
@@ -52,6 +54,8 @@ def test_every_check_passes_on_a_reference(profile: str) -> None:
 
 @pytest.mark.parametrize("check", list(CHECKS), ids=lambda check: check.id)
 def test_every_check_finds_its_mutant_and_no_other_does(check: Check) -> None:
+    if check.id == "dlpack-producer.capsule-in-flight" and hasattr(sys, "gettotalrefcount"):
+        pytest.skip("not run: a debug build of Python ends where an exception is lost")
     results = judged(check.profile, check.mutant)
     found = {result.check.rule: result.evidence for result in results if result.outcome is Outcome.FAILED}
     assert set(found) == {check.rule}, found

@@ -84,6 +84,8 @@ _api.PyCapsule_New.restype = ctypes.py_object
 _api.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 _api.PyCapsule_GetName.restype = ctypes.c_char_p
 _api.PyCapsule_GetName.argtypes = [ctypes.c_void_p]
+_api.PyCapsule_GetDestructor.restype = ctypes.c_void_p
+_api.PyCapsule_GetDestructor.argtypes = [ctypes.c_void_p]
 _api.PyCapsule_SetName.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
 _api.PyCapsule_GetPointer.restype = ctypes.c_void_p
 _api.PyCapsule_GetPointer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
@@ -123,7 +125,8 @@ def pointer_at(capsule: int) -> int:
     return int(address)
 
 
-def _destroy(capsule: int) -> None:
+def destroy(capsule: int) -> None:
+    """Calls the deleter of a tensor that was not consumed."""
     found = _api.PyCapsule_GetName(capsule)
     if found in (LEGACY, VERSIONED):
         call_deleter(_api.PyCapsule_GetPointer(capsule, found), versioned=found == VERSIONED)
@@ -145,7 +148,7 @@ def _count(address: int) -> None:
 _CALL_WITH_GIL = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 _CALL_WITHOUT_GIL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
-_C_DESTROY = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_destroy)
+_C_DESTROY = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(destroy)
 _C_COUNT = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_count)
 
 # Arrays of a test's own end at the end of the interpreter, which may have ended this module before.
@@ -159,6 +162,12 @@ def new_capsule(address: int, as_name: bytes, *, destructor: Any = True) -> Any:
     chosen = _C_DESTROY if destructor is True else destructor
     end = ctypes.cast(chosen, ctypes.c_void_p) if chosen else None
     return _api.PyCapsule_New(address, kept, end)
+
+
+def is_ours(capsule: object) -> bool:
+    """Whether a capsule has the destructor of this module."""
+    found = _api.PyCapsule_GetDestructor(id(capsule))
+    return bool(found == ctypes.cast(_C_DESTROY, ctypes.c_void_p).value)
 
 
 def new_nameless_capsule(address: int) -> Any:

@@ -21,8 +21,8 @@ IMPORTED: list[int] = []
 
 def _export(obj: int, out: Any) -> int:
     offer = as_object(obj)
-    offer.exported += 1
     out[0] = ctypes.addressof(offer.tensor.managed(True))
+    offer.addresses.append(out[0])
     return 0
 
 
@@ -88,10 +88,14 @@ class Exchanged:
         self.memory = memory
         self.error = error
         self.address = int(array.ctypes.data)
-        self.exported = 0
+        self.addresses: list[int] = []
         self.misused = 0
         self.by_other = False
         self.lent: list[Any] = []
+
+    @property
+    def exported(self) -> int:
+        return len(self.addresses)
 
     @property
     def deleted(self) -> int:

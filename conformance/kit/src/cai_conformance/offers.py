@@ -114,7 +114,10 @@ class Tensor:
             return self.capsules[0]
         tensor = self.managed(versioned)
         usual = abi.VERSIONED if versioned else abi.LEGACY
-        capsule = abi.new_capsule(ctypes.addressof(tensor), usual if self.name is None else self.name)
+        # Without a destructor: one of Python's, which a consumer runs that drops the capsule because of an error, would
+        # lose that error.
+        name = usual if self.name is None else self.name
+        capsule = abi.new_capsule(ctypes.addressof(tensor), name, destructor=False)
         if self.used:
             abi.rename(capsule, abi.USED_VERSIONED if versioned else abi.USED_LEGACY)
         if self.once:

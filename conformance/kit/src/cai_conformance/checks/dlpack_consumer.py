@@ -511,7 +511,7 @@ class Early(Hasty):
     "owner-released",
     "lets the producer's array go with its own",
     say.PY_DELETER,
-    after=("deleter-called",),
+    after=("deleter-called", "asks-once"),
     mutant=overriding(ask=lambda self, obj: DlpackConsumer.ask(self, kept(obj))),
 )
 def _(consumer: Consumer) -> None:
@@ -548,6 +548,8 @@ def given_back(offer: Any, code: str) -> None:
     address, used = abi.pointer(capsule), abi.name(capsule) in (abi.USED_LEGACY, abi.USED_VERSIONED)
     if used and not offers.CALLED.get(address):
         raise Offer(code, "the capsule is renamed, and the deleter was not called")
+    if not used and offers.CALLED.get(address):
+        raise Offer(code, "the deleter was called, and the capsule's name lets its destructor call it again")
     others = sys.getrefcount(capsule) - sys.getrefcount(object())
     if not used and others != 2:  # the list of the offer, and the name above
         raise Offer(code, "the capsule is still held")

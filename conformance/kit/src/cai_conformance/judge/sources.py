@@ -163,6 +163,8 @@ PY_DELETER = _python(
     "the deleter of the DLManagedTensor will be called by the destructor of the consumer library object created to own "
     "the DLManagedTensor",
 )
+PY_IN_FLIGHT = _python("0.2", "an exception may be in-flight, we must save it in case we create another one")
+PY_DELETER_ERROR = _python("0.2", "is the deleter allowed to set a python exception? [...] assert(!PyErr_Occurred());")
 PY_GIL = _python("0.2", "the GIL must be acquired explicitly if it uses Python objects or API")
 PY_VIEW = _python("0.2", "If possible, this must be zero-copy")
 PY_STRIDES_NULL = _python(

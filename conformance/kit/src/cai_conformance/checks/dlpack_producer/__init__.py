@@ -7,5 +7,6 @@ from cai_conformance.checks.dlpack_producer import tensor  # isort: skip
 from cai_conformance.checks.dlpack_producer import copies  # isort: skip
 from cai_conformance.checks.dlpack_producer import streams  # isort: skip
 from cai_conformance.checks.dlpack_producer import lifetime  # isort: skip
+from cai_conformance.checks.dlpack_producer import exceptions  # isort: skip
 
-__all__ = ["copies", "flags", "lifetime", "methods", "streams", "tensor"]
+__all__ = ["copies", "exceptions", "flags", "lifetime", "methods", "streams", "tensor"]

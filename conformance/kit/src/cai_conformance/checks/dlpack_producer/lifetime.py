@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from cai_conformance import abi
-from cai_conformance.checks.dlpack_producer.base import RECOMMENDATION, Tensors, check, overriding
+from cai_conformance.checks.dlpack_producer.base import DEVIATION, RECOMMENDATION, Tensors, check, overriding
 from cai_conformance.judge import sources as say
 from cai_conformance.judge.check import NotRun, demand
 from cai_conformance.judge.memory import Array, same
@@ -192,13 +192,14 @@ class Shared(DlpackArray):
     "two tensors of one array are two structs",
     say.DL_DELETER_SELF,
     after=("values", "deleter"),
+    severity=DEVIATION,
     mutant=Shared,
 )
 def _(t: Tensors) -> None:
     first, second = t.any(), t.any()
     same_struct = first.read.address == second.read.address
     second.ended = same_struct
-    demand(not same_struct, "both are one struct, which the first deleter frees")
+    demand(not same_struct, "both are one struct, of which each deleter must be counted")
 
 
 @check(

@@ -1,0 +1,14 @@
+"""A reference producer whose capsules are NumPy's: their destructor is of C, as ctypes makes none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cai_conformance.reference.producers import DlpackArray
+
+
+class NumpyArray(DlpackArray):
+    """An array in host memory, as NumPy shows it."""
+
+    def __dlpack__(self, **keywords: Any) -> Any:
+        return self.array.__dlpack__(**keywords) if self.array.size else super().__dlpack__(**keywords)
