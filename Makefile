@@ -15,7 +15,8 @@
 #   make stub                        writes docstrings and declared functions into the stub, from the built package
 #   make conformance                 every installed pair of libraries, as a table; KEEP=1 replaces the kept one
 #   make judged                      the kit's verdict on every library that installs here (docs/conformance.md)
-#   make torch                       the same for torch on the CPU, with tests of its own; takes 1.3 GB
+#   make judged-torch                the same for torch on the CPU
+#   make torch                       pairs and tests of torch on the CPU; takes 1.3 GB
 #   make pycuda                      builds PyCUDA from source, for `make conformance`
 #   make wheels                      every wheel and the source distribution, tried where they can run; TWICE=1 compares
 #                                    two builds, ONLY='cp312|sdist' chooses
@@ -62,7 +63,7 @@ PYTHON_CODE   := bindings conformance docs
 KIT       := PYTHONPATH=$(abspath conformance/kit/src)
 simulated  = $(KIT) $1/bin/python -m cai_conformance simulate -- $1/bin/python
 
-.PHONY: feature-sets docs wheels miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-pairs bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance judged explained pycuda simulator clean
+.PHONY: feature-sets docs wheels miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-pairs bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance judged judged-torch explained pycuda simulator clean
 .DELETE_ON_ERROR:
 
 help:
@@ -253,6 +254,9 @@ $(TORCH)/.stand-ins: conformance/matrix/torch_cpu/stand_ins.py $(TORCH)/.require
 # The kit's verdict on every library that installs here, on docs/conformance.md: ten minutes.
 judged: $(MATRIX)/.package simulator
 	$(call simulated,$(MATRIX)) -m conformance.judged.run
+
+judged-torch: $(TORCH)/.package $(TORCH)/.stand-ins simulator
+	$(call simulated,$(TORCH)) -m conformance.judged.run --only torch
 
 conformance: $(MATRIX)/.package simulator
 	$(call simulated,$(MATRIX)) -m pytest -p conformance.tests.conftest conformance/matrix/faults conformance/matrix/jax_cpu

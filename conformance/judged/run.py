@@ -30,6 +30,8 @@ ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "conformance" / "results" / "judged.json"
 PAGE = ROOT / "docs" / "conformance.md"
 FINDINGS = ROOT / "docs" / "findings"
+#: Where a violation is reported, by library and check: by anybody, and read.
+KNOWN: dict[str, dict[str, str]] = json.loads((Path(__file__).parent / "known.json").read_text())
 
 
 def judged(target: Judged) -> dict[str, Any] | None:
@@ -85,7 +87,9 @@ def page(reports: list[dict[str, Any]]) -> Iterator[str]:
             yield f"### {report['library']}, {report['kind']} `{report['target'].rpartition(':')[2]}`"
             yield ""
             for row in failed:
-                yield f"- `{row['id']}`, {row['says']}. Found: {plain(row['evidence'])}"
+                link = known(report, row)
+                also = f"; [known]({link})" if link else ""
+                yield f"- `{row['id']}`, {row['says']}. Found: {plain(row['evidence'])}{also}"
     yield ""
 
 
@@ -94,6 +98,11 @@ def not_judged() -> dict[str, str]:
     judged = {target.library for target in TARGETS}
     rows = {row["title"]: {**ELSEWHERE, **ABSENT}[name] for name, row in PARTNERS.items() if name not in judged}
     return {**rows, **NOT_JUDGED}
+
+
+def known(report: dict[str, Any], row: dict[str, Any]) -> str:
+    """The address of the issue about a violation; "" if none is known."""
+    return KNOWN.get(report["library"].split()[0], {}).get(row["id"], "")
 
 
 def findings(report: dict[str, Any]) -> Iterator[str]:
@@ -110,6 +119,9 @@ def findings(report: dict[str, Any]) -> Iterator[str]:
             yield f"[{source.spec} {source.since}]({source.url}): {source.sentence}"
             yield ""
             yield f"Found with {report['library']}: {plain(row['evidence'])}."
+            if link := known(report, row):
+                yield ""
+                yield f"Known: {link}"
             yield ""
 
 

@@ -283,13 +283,12 @@ TARGETS = (
 
 #: What no target judges, and why; libraries that need a GPU stand in `conformance.matrix.installed`.
 NOT_JUDGED = {
-    "dlpark": "a crate; the Python modules that use it are made by their authors (this library has its structs)",
+    "dlpark": "a crate without a module of Python's; this library is built on its structs",
     "dlpack-rs": "a crate; kornia-rs 0.2.0, which has it, takes images of two or three axes alone",
-    "memory of a device, by JAX, TensorFlow, Paddle, Warp, ONNX Runtime, torch": "needs a GPU: they "
-    "reach the driver through a static CUDA runtime",
+    "memory of a device, by JAX, TensorFlow, Paddle, Warp, ONNX Runtime, torch": "needs a GPU: they reach the driver "
+    "through a static CUDA runtime",
     "PyCUDA, consumer": "takes the address as an argument of a kernel, and returns nothing that could be read",
     "mpi4py, producer": "has no arrays",
-    "the exchange table, by consumers other than cai-dlpack and tvm-ffi": "the others do not look for it: "
-    "NumPy, JAX, TensorFlow, Paddle, torch, Warp, nanobind, mpi4py, ONNX Runtime; cuda.core alone "
-    "does, for torch's tensors",
+    "imports by the exchange table, of all but cai-dlpack and tvm-ffi": "the others ask `__dlpack__` of an array whose "
+    "type has a table",
 }

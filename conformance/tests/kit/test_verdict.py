@@ -14,6 +14,21 @@ def test_the_page_is_that_of_the_kept_results() -> None:
     assert run.PAGE.read_text() == "\n".join(run.page(reports)) + "\n"
 
 
+def test_a_known_issue_is_one_of_a_violation() -> None:
+    found = {
+        (report["library"].split()[0], row["id"])
+        for report in json.loads(run.KEPT.read_text())
+        for row in report["failed"]
+        if row["severity"] == "violation"
+    }
+    known = {(library, check): link for library, links in run.KNOWN.items() for check, link in links.items()}
+    assert set(known) <= found and all(link.startswith("https://github.com/") for link in known.values())
+
+
+def test_what_is_not_judged_has_a_reason() -> None:
+    assert all(run.not_judged().values()) and {"CuPy", "dlpark", "dlpack-rs"} <= set(run.not_judged())
+
+
 def test_nothing_of_ours_is_a_violation() -> None:
     ours = [report for report in json.loads(run.KEPT.read_text()) if report["library"].startswith("cai-dlpack ")]
     assert len(ours) == 3
