@@ -541,6 +541,7 @@ pub static PARTNERS: &[Partner] = &[
                 Lanes,
                 AxesAbove(9),
             ],
+            ignores: "`byte_offset`, which is 0",
             drops: &[Drops::ReadOnly],
             takes_capsules: true,
             ..call(
@@ -609,6 +610,7 @@ pub static PARTNERS: &[Partner] = &[
                 SubByte,
                 Lanes,
             ],
+            ignores: "`byte_offset`, which is 0",
             takes_capsules: true,
             ..call(
                 "from onnxruntime import OrtValue",
@@ -782,7 +784,6 @@ pub static PARTNERS: &[Partner] = &[
                 OneDType("float8_e4m3"),
                 OneDType("float8_e4m3b11fnuz"),
             ],
-            ignores: "`byte_offset`, which is 0",
             drops: &[Drops::ReadOnly],
             takes_capsules: true,
             ..call(
