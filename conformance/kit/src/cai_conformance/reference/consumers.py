@@ -215,7 +215,8 @@ class TakenTensor:
         return {
             "shape": read.shape or (),
             "typestr": f"{'|' if size == 1 else '<'}{KINDS[code]}{size}",
-            "data": (read.data + read.byte_offset, read_only),
+            # NumPy before 2.4 takes an array without elements whose pointer is NULL for something else.
+            "data": (read.data + read.byte_offset or read.address, read_only),
             "strides": strides,
             "version": 3,
         }

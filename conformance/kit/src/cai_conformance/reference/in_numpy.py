@@ -8,7 +8,7 @@ from cai_conformance.reference.producers import DlpackArray
 
 
 class NumpyArray(DlpackArray):
-    """An array in host memory, as NumPy shows it."""
+    """An array in host memory, as NumPy shows it to those who ask for nothing."""
 
     def __dlpack__(self, **keywords: Any) -> Any:
-        return self.array.__dlpack__(**keywords) if self.array.size else super().__dlpack__(**keywords)
+        return super().__dlpack__(**keywords) if keywords or not self.array.size else self.array.__dlpack__()
