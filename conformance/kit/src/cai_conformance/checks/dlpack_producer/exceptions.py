@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cai_conformance import abi
-from cai_conformance.checks.dlpack_producer.base import RECOMMENDATION, Tensors, check, overriding
+from cai_conformance.checks.dlpack_producer.base import DEVIATION, RECOMMENDATION, Tensors, check, overriding
 from cai_conformance.judge import sources as say
 from cai_conformance.judge.check import NotRun, broken
 from cai_conformance.reference.producers import DELETER
@@ -51,6 +51,7 @@ CLUMSY = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(abi.destroy)
     "capsule-in-flight",
     "the end of a capsule that was not consumed loses no exception",
     say.PY_IN_FLIGHT,
+    severity=DEVIATION,
     after=("capsule-destructor", "capsule-used"),
     mutant=overriding(
         capsule=lambda self, tensor, versioned: abi.new_capsule(
