@@ -78,6 +78,8 @@ TRIED: dict[str, np.ndarray[Any, Any]] = {
     "reads-bool": np.zeros(3, np.bool_),
 }
 
+READ_ONLY = read_only(np.zeros(3))
+
 
 def refuses(evidence: str) -> bool | None:
     """Whether the consumer refused an array; None if it took it for another."""
@@ -129,9 +131,13 @@ def facts(
         found = {refuses(evidence) for evidence in outcomes(row, "consumer", f"{profile}.{rule}")} - {None}
         if found:
             yield Fact(f"refuses {rule}", {refused(array, row)}, found)
+    versions = outcomes(row, "consumer", "dlpack-consumer.asks-version")
+    if versions and "passed" not in outcomes(row, "consumer", "exchange-consumer.takes"):
+        # An older tensor, which is all that it asks for, cannot say that it must not be written.
+        yield Fact("refuses read-only data", refused(READ_ONLY, row), versions != {"passed"})
     writable = outcomes(row, "consumer", f"{profile}.read-only", "exchange-consumer.read-only")
     if writable:
-        told = "the read-only flag" in call["drops"] and not refused(read_only(np.zeros(3)), row)
+        told = "the read-only flag" in call["drops"] and not refused(READ_ONLY, row)
         yield Fact("drops the read-only flag", told, writable != {"passed"})
     waits = outcomes(row, "consumer", "cai-consumer.stream-wait")
     if waits:
@@ -175,7 +181,7 @@ def test_a_fact_that_is_changed_is_found(what: str) -> None:
     assert what in {fact.what for fact in facts(change(row)) if fact.told != fact.found}
 
 
-@pytest.mark.parametrize("rule", TRIED)
+@pytest.mark.parametrize("rule", [*TRIED, "read-only data"])
 def test_a_refusal_that_is_changed_is_found(rule: str) -> None:
     (row,) = [row for row in ROWS if row["name"] == "numpy"]
     wrong = facts(row, refused=lambda array, row: not refused(array, row))
