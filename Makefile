@@ -17,6 +17,7 @@
 #   make judged                      the kit's verdict on every library that installs here (docs/conformance.md)
 #   make judged-torch                the same for torch on the CPU
 #   make torch                       pairs and tests of torch on the CPU; takes 1.3 GB
+#   make readers                     KvikIO, UCXX, cuda.compute and CuTe DSL read views; takes 3 GB
 #   make pycuda                      builds PyCUDA from source, for `make conformance`
 #   make wheels                      every wheel and the source distribution, tried where they can run; TWICE=1 compares
 #                                    two builds, ONLY='cp312|sdist' chooses
@@ -40,6 +41,7 @@ PYTHON  ?= python3 python3.15 python3.14 python3.13 python3.12 python3.11 python
 VENV    := .venv$(if $(filter file,$(origin PYTHON)),,-$(notdir $(firstword $(PYTHON))))
 MATRIX  := $(VENV)-matrix
 TORCH   := $(VENV)-torch
+READERS := $(VENV)-readers
 DOCS    := $(VENV)-docs
 WHEELS  := $(VENV)-wheels
 BIN     := $(VENV)/bin
@@ -63,7 +65,7 @@ PYTHON_CODE   := bindings conformance docs
 KIT       := PYTHONPATH=$(abspath conformance/kit/src)
 simulated  = $(KIT) $1/bin/python -m cai_conformance simulate -- $1/bin/python
 
-.PHONY: feature-sets docs wheels miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-pairs bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch conformance judged judged-torch explained pycuda simulator clean
+.PHONY: feature-sets docs wheels miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-pairs bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch readers conformance judged judged-torch explained pycuda simulator clean
 .DELETE_ON_ERROR:
 
 help:
@@ -182,7 +184,7 @@ stub: $(VENV)/.package
 
 # --- environments: each has a stamp file for its interpreter, its requirements and what is built here ---
 
-ENVIRONMENTS := $(VENV) $(MATRIX) $(TORCH) $(DOCS) $(WHEELS)
+ENVIRONMENTS := $(VENV) $(MATRIX) $(TORCH) $(READERS) $(DOCS) $(WHEELS)
 # The pip of the environment that a rule makes: its name is the pattern's stem.
 PIP           = $*/bin/python -m pip --quiet --disable-pip-version-check install
 INSTALL       = $(PIP) --no-deps --force-reinstall
@@ -192,11 +194,12 @@ $(MATRIX)/.requirements: conformance/requirements.txt conformance/matrix/require
 # torch declares 4 GB of CUDA's libraries as dependencies: its file lists what its CPU side needs.
 $(TORCH)/.requirements:  conformance/requirements-torch.txt
 $(TORCH)/.requirements:  private PIP += --no-deps
+$(READERS)/.requirements: conformance/requirements-readers.txt
 $(DOCS)/.requirements:   docs/site/requirements.txt
 $(WHEELS)/.requirements: bindings/python/wheels/requirements.txt
 
 # The wheel is built for one interpreter, which every environment must have.
-$(MATRIX)/bin/python $(TORCH)/bin/python $(DOCS)/bin/python $(WHEELS)/bin/python: | $(BIN)/python
+$(MATRIX)/bin/python $(TORCH)/bin/python $(READERS)/bin/python $(DOCS)/bin/python $(WHEELS)/bin/python: | $(BIN)/python
 
 $(ENVIRONMENTS:=/bin/python): %/bin/python:
 	@for python in $(BIN)/python $(PYTHON); do \
@@ -277,6 +280,10 @@ torch: $(TORCH)/.package $(TORCH)/.stand-ins simulator
 	$(call simulated,$(TORCH)) -m pytest -p conformance.tests.conftest conformance/matrix/torch_cpu
 	$(call simulated,$(TORCH)) -m conformance.matrix.run --room host --only torch,numpy,apache-tvm-ffi \
 	    --name matrix-torch $(if $(KEEP),--keep)
+
+# What takes a view and asks for no stream.
+readers: $(READERS)/.package simulator
+	$(call simulated,$(READERS)) -m pytest -p conformance.tests.conftest conformance/readers
 
 # candle's tensors of the CPU as views, and back (docs/rust.md). Those of a GPU are compiled, with a script in place of nvcc:
 # nothing is linked, and no kernel is needed.

@@ -453,11 +453,12 @@ fn no_page_shows_another_call() {
 }
 
 /// The files that pin the libraries of the tests.
-const PINS: [&str; 4] = [
+const PINS: [&str; 5] = [
     "conformance/requirements.txt",
     "conformance/matrix/requirements.txt",
     "conformance/matrix/pycuda.sh",
     "conformance/requirements-torch.txt",
+    "conformance/requirements-readers.txt",
 ];
 
 #[test]

@@ -1036,7 +1036,7 @@ pub static PARTNERS: &[Partner] = &[
         distributions: &[],
         modules: &["cuda.compute"],
         version: "1.2.1",
-        checked: Source,
+        checked: Test,
         producer: None,
         array: None,
         call: Call {
@@ -1100,7 +1100,7 @@ pub static PARTNERS: &[Partner] = &[
         ],
         modules: &["cutlass"],
         version: "4.8.1",
-        checked: Source,
+        checked: Test,
         producer: None,
         array: None,
         call: Call {
@@ -1125,7 +1125,7 @@ pub static PARTNERS: &[Partner] = &[
         distributions: &["kvikio-cu*", "libkvikio-cu*"],
         modules: &["kvikio"],
         version: "26.10.0",
-        checked: Source,
+        checked: Test,
         producer: None,
         array: None,
         call: Call {
@@ -1145,7 +1145,7 @@ pub static PARTNERS: &[Partner] = &[
         distributions: &["ucxx-cu*", "libucxx-cu*"],
         modules: &["ucxx"],
         version: "0.52.0",
-        checked: Source,
+        checked: Test,
         producer: None,
         array: None,
         call: Call {
@@ -1155,6 +1155,9 @@ pub static PARTNERS: &[Partner] = &[
         },
         more: &[],
         launch: None,
-        faults: &[],
+        faults: &[Fault {
+            what: "sends as many bytes from the address, whatever the strides; `explain` says that it refuses them",
+            reproduction: "`endpoint.send(np.arange(10.0)[::2])`: 0 to 4 arrive",
+        }],
     },
 ];

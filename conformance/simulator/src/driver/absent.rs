@@ -200,7 +200,7 @@ absent! {
         cuDeviceGetHostAtomicCapabilities cuDeviceGetP2PAtomicCapabilities cuGreenCtxGetId
         cuMemDiscardAndPrefetchBatchAsync cuMemDiscardBatchAsync cuMemGetDefaultMemPool
         cuMemGetMemPool cuMemPrefetchBatchAsync cuMemSetMemPool cuMemcpy3DBatchAsync_v2
-        cuMemcpyBatchAsync_v2;
+       ;
     13010:
         cuDevSmResourceSplit cuGraphExecGetId cuGraphGetId cuGraphNodeGetContainingGraph
         cuGraphNodeGetLocalId cuGraphNodeGetToolsId cuMulticastBindAddr_v2 cuMulticastBindMem_v2

@@ -9,7 +9,7 @@
 //! - managed memory counts as device memory here (our choice: the documentation leaves it open).
 
 use crate::abi::arguments::{
-    ContextHandle, DeviceAddress, HostAddress, In, StreamHandle, UnifiedAddress,
+    ContextHandle, DeviceAddress, HostAddress, In, Out, StreamHandle, UnifiedAddress,
 };
 use crate::abi::codes::{Code, Status};
 use crate::entry::enter::{Call, exports};
@@ -33,6 +33,8 @@ exports! {
     Enqueue 3020 cuMemcpyDtoHAsync_v2(dst: HostAddress, src: DeviceAddress, bytes: usize, stream: StreamHandle) = copy_async, per_thread "_ptsz";
     Enqueue 3020 cuMemcpyDtoDAsync_v2(dst: DeviceAddress, src: DeviceAddress, bytes: usize, stream: StreamHandle) = copy_async, per_thread "_ptsz";
     Enqueue 3020 cuMemcpy2DAsync_v2(copy: In<Rectangle>, stream: StreamHandle) = rectangle_async, per_thread "_ptsz";
+    Enqueue 12080 cuMemcpyBatchAsync(dst: In<UnifiedAddress>, src: In<UnifiedAddress>, bytes: In<usize>, count: usize, attributes: usize, starts: In<usize>, attribute_count: usize, failed: Out<usize>, stream: StreamHandle) = batch, per_thread "_ptsz";
+    Enqueue 13000 cuMemcpyBatchAsync_v2(dst: In<UnifiedAddress>, src: In<UnifiedAddress>, bytes: In<usize>, count: usize, attributes: usize, starts: In<usize>, attribute_count: usize, stream: StreamHandle) = batch_v2, per_thread "_ptsz";
     Wait 4000 cuMemcpyPeer(dst: DeviceAddress, dst_context: ContextHandle, src: DeviceAddress, src_context: ContextHandle, bytes: usize) = peer, per_thread "_ptds";
     Enqueue 4000 cuMemcpyPeerAsync(dst: DeviceAddress, dst_context: ContextHandle, src: DeviceAddress, src_context: ContextHandle, bytes: usize, stream: StreamHandle) = peer_async, per_thread "_ptsz";
 }
@@ -112,6 +114,61 @@ fn copy_async(
     stream: StreamHandle,
 ) -> Status {
     run(call, Some(stream), Form::plain(bytes), dst, src)
+}
+
+/// Copies one after the other on one stream, which the legacy default stream cannot be; the order within a batch is not
+/// promised, and the attributes' hints change nothing here.
+#[expect(clippy::too_many_arguments, reason = "the driver's signature")]
+fn batch_v2(
+    call: &Call,
+    dst: In<UnifiedAddress>,
+    src: In<UnifiedAddress>,
+    bytes: In<usize>,
+    count: usize,
+    attributes: usize,
+    starts: In<usize>,
+    attribute_count: usize,
+    stream: StreamHandle,
+) -> Status {
+    let has_attributes = attributes != 0 && (1..=count).contains(&attribute_count);
+    if !has_attributes || starts.get()? != 0 || stream == StreamHandle::NULL {
+        return Err(Code::INVALID_VALUE);
+    }
+    (0..count).try_for_each(|index| {
+        let (dst, src, bytes) = (dst.get_at(index)?, src.get_at(index)?, bytes.get_at(index)?);
+        copy_async(call, dst, src, bytes, stream)
+    })
+}
+
+/// As `batch_v2`; on an error `failed` is SIZE_MAX: it does not say which copy failed.
+#[expect(clippy::too_many_arguments, reason = "the driver's signature")]
+fn batch(
+    call: &Call,
+    dst: In<UnifiedAddress>,
+    src: In<UnifiedAddress>,
+    bytes: In<usize>,
+    count: usize,
+    attributes: usize,
+    starts: In<usize>,
+    attribute_count: usize,
+    failed: Out<usize>,
+    stream: StreamHandle,
+) -> Status {
+    let done = batch_v2(
+        call,
+        dst,
+        src,
+        bytes,
+        count,
+        attributes,
+        starts,
+        attribute_count,
+        stream,
+    );
+    match done {
+        Err(_) => failed.put(usize::MAX).and(done),
+        Ok(()) => done,
+    }
 }
 
 fn rectangle_async(call: &Call, copy: In<Rectangle>, stream: StreamHandle) -> Status {

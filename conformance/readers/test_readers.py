@@ -1,0 +1,161 @@
+"""KvikIO, UCXX, cuda.compute and CuTe DSL read views, on the simulated driver: as their rows of the table say.
+
+The driver does what is pending when somebody waits for it, and not before. KvikIO writes and reads files, of the host's
+and of a device's memory; UCXX sends and receives, of the host's alone: its transports for a device need one. Of
+cuda.compute and CuTe DSL it is what reads an argument: their kernels are not compiled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cai_dlpack as cd
+import numpy as np
+import pytest
+from cai_conformance import Sim
+from cai_dlpack import _core
+
+from conformance.tests.reach.arrays import drawn, on_device
+from conformance.tests.simulated.machine import Machine
+
+ROWS = {row["name"]: row for row in _core._partners()}
+
+
+@pytest.fixture
+def lazy() -> Iterator[Machine]:
+    machine = Machine(Sim())
+    machine.set_current(0)
+    machine.control.schedule = "lazy"
+    yield machine
+    machine.control.schedule = "threaded"
+
+
+def pending(machine: Machine, values: np.ndarray[Any, Any]) -> cd.CaiView:
+    return on_device(machine, values, machine.stream(), False)
+
+
+def compute(view: cd.CaiView) -> tuple[int, tuple[int, ...], str]:
+    """What `cuda.compute` reads of an argument."""
+    from cuda.compute._utils import protocols
+
+    if not protocols.is_contiguous(view):
+        raise ValueError("not contiguous")
+    return protocols.get_data_pointer(view), protocols.get_shape(view), protocols.get_dtype(view).str
+
+
+def array_of(module: str, view: cd.CaiView) -> tuple[int, tuple[int, ...], str]:
+    """What KvikIO and UCXX read of an argument."""
+    import importlib
+
+    found = importlib.import_module(f"{module}._lib.arr").Array(view)
+    assert found.cuda
+    if not (found.c_contiguous or found.f_contiguous):
+        raise ValueError("not contiguous")
+    return found.ptr, found.shape, view.__cuda_array_interface__["typestr"]
+
+
+def cute(view: cd.CaiView) -> tuple[int, tuple[int, ...], str]:
+    """What CuTe DSL reads of an argument."""
+    from cutlass.cute.runtime import from_dlpack
+
+    found = from_dlpack(view)
+    assert found.stride == view.elem_strides
+    return found.data_ptr, tuple(found.shape), view.__cuda_array_interface__["typestr"]
+
+
+READERS = {
+    "cuda.compute": compute,
+    "kvikio": lambda view: array_of("kvikio", view),
+    "ucxx": lambda view: array_of("ucxx", view),
+    "cutlass.cute": cute,
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_what_explain_says_is_taken_is_read_and_nothing_else(lazy: Machine, name: str) -> None:
+    chosen, stream = random.Random(name), lazy.stream()
+    seen = set()
+    for _ in range(200):
+        view = on_device(lazy, drawn(chosen), stream, chosen.random() < 0.3)
+        refused = cd.explain(view, to=name).refused
+        try:
+            read = READERS[name](view)
+        except Exception:
+            read = None
+        expected = (view.ptr, view.shape, view.__cuda_array_interface__["typestr"])
+        assert read == (expected if refused is None else None), (view, refused)
+        seen.add(refused is None)
+    assert seen == {True, False}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_nobody_waits_as_the_row_says(lazy: Machine, name: str) -> None:
+    view = pending(lazy, np.arange(6.0))
+    lazy.clear()
+    READERS[name](view)
+    assert (ROWS[name]["calls"][0]["waits"] == "nobody waits") == (lazy.order() == [])
+
+
+def test_kvikio_writes_what_is_ready(lazy: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVIKIO_COMPAT_MODE", "ON")
+    import kvikio
+
+    values = np.arange(1000.0)
+
+    def written(view: Any) -> np.ndarray[Any, Any]:
+        with kvikio.CuFile(tmp_path / "array", "w") as file:
+            assert file.write(view) == values.nbytes
+        return np.fromfile(tmp_path / "array")
+
+    assert np.array_equal(written(pending(lazy, values).synchronize()), values)
+    assert np.array_equal(written(cd.view(values)), values)
+    # The control: it asks for no stream.
+    assert not np.array_equal(written(pending(lazy, values)), values)
+
+    into = pending(lazy, np.zeros(1000)).synchronize()
+    values.tofile(tmp_path / "array")
+    with kvikio.CuFile(tmp_path / "array", "r") as file:
+        assert file.read(into) == values.nbytes
+    assert lazy.read(into.ptr, values.nbytes) == values.tobytes()
+
+
+def sent_by_ucxx(view: Any) -> np.ndarray[Any, Any]:
+    """What arrives of an array of 1000 float64."""
+    import ucxx
+
+    async def exchange() -> np.ndarray[Any, Any]:
+        ucxx.reset()
+        ucxx.init(options={"TLS": "tcp,self"})
+        received: asyncio.Future[np.ndarray[Any, Any]] = asyncio.get_running_loop().create_future()
+
+        async def serve(endpoint: Any) -> None:
+            into = np.zeros(1000)
+            await endpoint.recv(cd.view(into).synchronize())
+            received.set_result(into)
+            await endpoint.close()
+
+        listener = ucxx.create_listener(serve)
+        endpoint = await ucxx.create_endpoint("127.0.0.1", listener.port)
+        await endpoint.send(view)
+        found = await received
+        await endpoint.close()
+        listener.close()
+        return found
+
+    return asyncio.run(asyncio.wait_for(exchange(), 30))
+
+
+def test_ucxx_sends_and_receives() -> None:
+    values = np.arange(1000.0)
+    assert np.array_equal(sent_by_ucxx(cd.view(values).synchronize()), values)
+
+
+def test_ucxx_sends_what_lies_between_and_explain_says_that_it_takes_no_such_array(lazy: Machine) -> None:
+    values = np.arange(2000.0)
+    assert np.array_equal(sent_by_ucxx(values[::2]), values[:1000])
+    strided = on_device(lazy, values[::2], lazy.stream(), False)
+    assert cd.explain(strided, to="ucxx").refused is not None
