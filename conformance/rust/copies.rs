@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
-use cai_dlpack::protocol::device::Device;
+use cai_dlpack::protocol::device::{Device, DeviceType};
 use cai_dlpack::protocol::dtype::DType;
 use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
@@ -117,10 +117,7 @@ fn memory_of_the_cpu_is_copied_without_a_driver_call() {
 #[test]
 fn what_is_on_another_kind_of_device_is_refused() {
     let view = Array {
-        device: Device {
-            device_type: 7, // Vulkan
-            id: 0,
-        },
+        device: Device::new(DeviceType::VULKAN, 0),
         ..Array::of_shape(&[1])
     }
     .over(vec![1.0_f32]);
@@ -138,10 +135,7 @@ fn pinned_memory_is_presented_to_either_side() {
     values.copy_from_slice(&[1.0, 2.0]);
     let raw = RawTensor::new(
         values.as_ptr().expose_provenance() as u64,
-        Device {
-            device_type: Device::CUDA_HOST,
-            id: 0,
-        },
+        Device::new(DeviceType::CUDA_HOST, 0),
         DType::F32,
         &[2],
     );

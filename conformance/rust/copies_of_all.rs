@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
-use cai_dlpack::protocol::device::Device;
+use cai_dlpack::protocol::device::{Device, DeviceType};
 use cai_dlpack::protocol::dtype::DType;
 use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
@@ -42,14 +42,8 @@ impl Kind {
     fn device(self) -> Device {
         match self {
             Self::Device => Device::cuda(0),
-            Self::Managed => Device {
-                device_type: Device::CUDA_MANAGED,
-                id: 0,
-            },
-            Self::Pinned => Device {
-                device_type: Device::CUDA_HOST,
-                id: 0,
-            },
+            Self::Managed => Device::new(DeviceType::CUDA_MANAGED, 0),
+            Self::Pinned => Device::new(DeviceType::CUDA_HOST, 0),
         }
     }
 }

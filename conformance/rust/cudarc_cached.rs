@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use cai_dlpack::CaiView;
 use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
-use cai_dlpack::protocol::device::Device;
+use cai_dlpack::protocol::device::{Device, DeviceType};
 use cai_dlpack::protocol::dtype::DType;
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::Owner;
@@ -54,14 +54,14 @@ impl Memory {
     /// A view under the memory's own name, or as the device's.
     fn view(&self, is_named_device: bool, producer: Option<Stream>, owner: Owner) -> CaiView {
         let device_type = match self.kind {
-            _ if is_named_device => Device::CUDA,
-            Kind::Device => Device::CUDA,
-            Kind::Pinned => Device::CUDA_HOST,
-            Kind::Managed => Device::CUDA_MANAGED,
+            _ if is_named_device => DeviceType::CUDA,
+            Kind::Device => DeviceType::CUDA,
+            Kind::Pinned => DeviceType::CUDA_HOST,
+            Kind::Managed => DeviceType::CUDA_MANAGED,
         };
         let descriptor = Descriptor::new(&RawTensor::new(
             self.pointer.addr() as u64,
-            Device { device_type, id: 0 },
+            Device::new(device_type, 0),
             DType::F32,
             &[4],
         ));

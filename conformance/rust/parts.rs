@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
-use cai_dlpack::protocol::device::{Access, Device, Flags};
+use cai_dlpack::protocol::device::{Access, Device, DeviceType, Flags};
 use cai_dlpack::protocol::dtype::DType;
 use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
@@ -212,10 +212,7 @@ const ELEMENTS: [(u8, u8, u16, Flags, i128); 9] = [
 const DEVICES: [Device; 3] = [
     Device::HOST,
     Device::cuda(1),
-    Device {
-        device_type: Device::VULKAN,
-        id: 0,
-    },
+    Device::new(DeviceType::VULKAN, 0),
 ];
 /// Extents with which a size overflows, or nearly.
 const HUGE: [i64; 4] = [1 << 20, 1 << 31, 1 << 40, i64::MAX];

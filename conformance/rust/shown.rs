@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use cai_dlpack::CaiView;
 use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
-use cai_dlpack::protocol::device::{Device, Flags};
+use cai_dlpack::protocol::device::{Device, DeviceType, Flags};
 use cai_dlpack::protocol::dtype::DType;
 use cai_dlpack::protocol::stream::{Reason, Request, Stream};
 use cai_dlpack::view::{Bool, LiveStream, Owner};
@@ -102,16 +102,13 @@ fn a_view_is_shown_in_words() {
 #[test]
 fn a_debugger_shows_the_fact() {
     assert_eq!(format!("{:?}", Device::cuda(1)), "Device(cuda:1)");
-    assert_eq!(
-        format!(
-            "{:?}",
-            Device {
-                device_type: 99,
-                id: 0
-            }
-        ),
-        "Device(99, 0)"
-    );
+    let device_types = [
+        (DeviceType::CUDA_HOST, "CUDA_HOST"),
+        (DeviceType::from_dlpack(99), "DeviceType(99)"),
+    ];
+    for (device_type, shown) in device_types {
+        assert_eq!(format!("{device_type:?}"), shown);
+    }
     let flags = [
         (Flags::NONE, "Flags(NONE)"),
         (Flags::LEGACY, "Flags(LEGACY)"),

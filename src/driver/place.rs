@@ -3,7 +3,7 @@
 use std::thread::ThreadId;
 
 use super::Context;
-use crate::protocol::device::Device;
+use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::stream::{Platform, Request, Situation, Stream, SyncPolicy};
 
 /// Whose default streams 1 and 2 mean: each context has its own, and neither protocol names the context.
@@ -51,7 +51,7 @@ impl Place {
     /// stream that is requested is the current context's.
     #[inline]
     pub(crate) const fn new(device: Device, pointer: u64) -> Place {
-        let platform = match Platform::from_device_type(device.device_type) {
+        let platform = match Platform::of(device) {
             Some(platform) => platform,
             None => Platform::Host,
         };
@@ -66,7 +66,10 @@ impl Place {
         Place {
             platform,
             requested,
-            may_be_managed: matches!(device.device_type, Device::CUDA | Device::CUDA_MANAGED),
+            may_be_managed: matches!(
+                device.device_type,
+                DeviceType::CUDA | DeviceType::CUDA_MANAGED
+            ),
             ..Place::cuda(ordinal, pointer)
         }
     }

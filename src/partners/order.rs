@@ -292,5 +292,5 @@ fn name_the_stream(why: Violation) -> Violation {
 
 /// The platform of an array's device.
 pub(crate) fn platform_of(array: &Descriptor) -> Platform {
-    Platform::from_device_type(array.device().device_type).unwrap_or(Platform::Host)
+    Platform::of(array.device()).unwrap_or(Platform::Host)
 }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::protocol::axes::{Axes, Source};
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::{Device, Flags};
+use crate::protocol::device::{Device, DeviceType, Flags};
 use crate::protocol::dtype::DType;
 use crate::protocol::layout::Layout;
 use crate::protocol::stream::Stream;
@@ -103,7 +103,7 @@ fn order() -> String {
 
 fn refusals() -> String {
     let rows = each_call().filter_map(|(partner, call)| {
-        let device = |device: &i32| match call.by_build.contains(device) {
+        let device = |device: &DeviceType| match call.by_build.contains(device) {
             true => format!("{device}*"),
             false => device.to_string(),
         };
@@ -184,11 +184,11 @@ fn generated() -> [(&'static str, Vec<(&'static str, String)>); 2] {
 }
 
 /// A matrix of float32 in C order in memory of this type.
-fn matrix(device_type: i32, flags: Flags) -> Descriptor {
+fn matrix(device_type: DeviceType, flags: Flags) -> Descriptor {
     let axes = Axes::from_slices(Source::Tensor, &[3, 4], None);
     let layout = axes.and_then(|axes| Layout::from_elem_axes(axes, 4));
     let device = match device_type {
-        1 => Device::HOST,
+        DeviceType::CPU => Device::HOST,
         _ => Device::cuda(0),
     };
     let made = layout
@@ -205,7 +205,10 @@ const fn ready(silence: Silence) -> Stream {
 }
 
 /// Each memory that a producer's arrays are in, and what a library makes of them.
-fn plans(to: &'static Partner, producer: &Producer) -> impl Iterator<Item = (i32, HandOver)> {
+fn plans(
+    to: &'static Partner,
+    producer: &Producer,
+) -> impl Iterator<Item = (DeviceType, HandOver)> {
     let ready = ready(producer.silence);
     let flags = |device| match producer.untold {
         _ if producer.read_only.contains(device) => Flags::READ_ONLY,
@@ -248,8 +251,8 @@ fn line(to: &'static Partner, remedy: Option<&Remedy>) -> String {
 /// The row of a launch that takes arrays of a producer; memory of the host alone is no kernel's.
 fn launch(to: &'static Partner, producer: &Producer) -> Option<[String; 4]> {
     let launch = to.launch.as_ref()?;
-    let by_kernels = |kind: &i32| Device::check(*kind, 0).is_ok_and(Device::is_cuda_accessible);
-    producer.devices.iter().find(|kind| by_kernels(kind))?;
+    let by_kernels = |kind: &&DeviceType| Device::new(**kind, 0).is_cuda_accessible();
+    producer.devices.iter().find(by_kernels)?;
     let kernel = format!("{}, a kernel of it", to.title);
     let happens = launch.waits.name().to_owned();
     Some([kernel, of_view(launch.code), happens, String::new()])
@@ -277,7 +280,7 @@ fn told(to: &'static Partner, producer: &Producer, remedy: Option<&Remedy>) -> S
         let what = match (&plan.refused, remedy) {
             (Some(refused), Some(remedy)) => format!("{refused}; this call {}", remedy.does),
             (Some(_), None) => plan.refusal().unwrap_or_default(),
-            (None, _) if device == 1 => "nobody has to wait".to_owned(),
+            (None, _) if device == DeviceType::CPU => "nobody has to wait".to_owned(),
             (None, _) => plan.order.to_string(),
         };
         let what = match plan.unknown {
@@ -292,7 +295,7 @@ fn told(to: &'static Partner, producer: &Producer, remedy: Option<&Remedy>) -> S
         return what.clone();
     }
     let told = told.iter().map(|(device, what)| match device {
-        1 => format!("host memory: {what}"),
+        &DeviceType::CPU => format!("host memory: {what}"),
         _ => format!("device memory: {what}"),
     });
     told.collect::<Vec<_>>().join("; ")

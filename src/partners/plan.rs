@@ -6,7 +6,7 @@ use super::order::{Order, platform_of};
 use super::reads::Reads;
 use super::row::{Call, Drops, Partner};
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::{Access, Device};
+use crate::protocol::device::{Access, Device, DeviceType};
 use crate::protocol::dtype::DType;
 use crate::protocol::stream::{Request, Situation, Stream, SyncPolicy, plan};
 use crate::protocol::whole::Whole;
@@ -38,7 +38,7 @@ pub struct Remedy {
     /// The argument that it passes to the preferred call instead of `v`; `None` if it is another call.
     pub argument: Option<&'static str>,
     /// The device type that it passes, if only some builds of the library import that.
-    pub by_build: Option<i32>,
+    pub by_build: Option<DeviceType>,
 }
 
 impl HandOver {
@@ -206,7 +206,7 @@ impl Partner {
 
 impl Call {
     /// The device type, if only some builds of the library import it.
-    fn by_build(&self, device: Device) -> Option<i32> {
+    fn by_build(&self, device: Device) -> Option<DeviceType> {
         let device_type = device.device_type;
         self.by_build.contains(&device_type).then_some(device_type)
     }
@@ -262,7 +262,10 @@ impl Change {
                 .then(|| array.clone().with_access(Access::Writable)),
             Self::Cuda => {
                 let device_type = array.device().device_type;
-                let is_mapped = matches!(device_type, Device::CUDA_MANAGED | Device::CUDA_HOST);
+                let is_mapped = matches!(
+                    device_type,
+                    DeviceType::CUDA_MANAGED | DeviceType::CUDA_HOST
+                );
                 is_mapped.then(|| array.clone().with_device(Device::cuda(0)))
             }
             Self::Bytes => {
@@ -270,15 +273,15 @@ impl Change {
                 let nbytes = i64::try_from(array.nbytes()).ok().filter(|_| is_packed)?;
                 array.clone().with_shape(DType::U8, &[nbytes]).ok()
             }
-            Self::ToCpu => copied(array, Device::CUDA, Device::HOST),
-            Self::ToCuda => copied(array, Device::CPU, Device::cuda(0)),
+            Self::ToCpu => copied(array, DeviceType::CUDA, Device::HOST),
+            Self::ToCuda => copied(array, DeviceType::CPU, Device::cuda(0)),
             Self::InCOrder => copied(array, array.device().device_type, array.device()),
         }
     }
 }
 
 /// The array as it is described after a copy from one kind of memory to another; `None` if it is not of the first.
-fn copied(array: &Descriptor, from: i32, to: Device) -> Option<Descriptor> {
+fn copied(array: &Descriptor, from: DeviceType, to: Device) -> Option<Descriptor> {
     let whole = Whole::of(array).ok()?;
     (array.device().device_type == from).then(|| whole.at(ALIGNED, to, array).ok())?
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use super::buffer::{has_buffer, is_out_of_order};
 use super::reads::Reads;
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::{Access, Device, Flags};
+use crate::protocol::device::{Access, DeviceType, Flags};
 use crate::protocol::dtype::{Kind, TypeStr};
 
 /// An array that a [`Call`](super::Call) refuses.
@@ -128,7 +128,7 @@ impl Refuses {
             Self::UnevenStrides => is_uneven(array),
             Self::OtherCpu => {
                 let device = array.device();
-                device.device_type == Device::CPU && device.id != 0
+                device.device_type == DeviceType::CPU && device.id != 0
             }
         }
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use super::reads::Reads;
 use super::refuses::Refuses;
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::Access;
+use crate::protocol::device::{Access, DeviceType};
 use crate::protocol::dtype::code;
 use crate::protocol::interface::Descr;
 
@@ -80,7 +80,7 @@ pub struct Producer {
     /// The Python expression that imports its array.
     pub call: &'static str,
     /// The device types of DLPack that its arrays are of, without those that a user of it has to ask for.
-    pub devices: &'static [i32],
+    pub devices: &'static [DeviceType],
     /// What the import must allow for.
     pub quirks: &'static [Quirk],
     /// What an array that names no stream says about pending work.
@@ -91,7 +91,7 @@ pub struct Producer {
     /// exports has the flag.
     pub untold: Option<Mutability>,
     /// The device types of DLPack whose arrays it says to be read-only, all of them.
-    pub read_only: &'static [i32],
+    pub read_only: &'static [DeviceType],
     /// What it does not export.
     pub refuses: &'static str,
 }
@@ -192,9 +192,9 @@ pub struct Call {
     /// What the caller does about the order; empty if there is nothing to do.
     pub advice: &'static str,
     /// The DLPack device types that it imports; empty for all.
-    pub devices: &'static [i32],
+    pub devices: &'static [DeviceType],
     /// The device types of these that only some builds of the library import, such as those with CUDA.
-    pub by_build: &'static [i32],
+    pub by_build: &'static [DeviceType],
     /// The attribute that is None or "False" in the builds without them, as `module.attribute`; empty if there is none.
     pub build: &'static str,
     /// The arrays that it refuses.

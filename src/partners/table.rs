@@ -15,11 +15,19 @@ use super::row::Checked::{Matrix, MatrixHost, Source, Test, Torch};
 use super::row::Mutability::{Immutable, Mutable, Unknown};
 use super::row::Quirk::{AbortsOnDtype, IgnoresStream, MislabelsBfloat16, WantsCurrentDevice};
 use super::row::{Call, Drops, Fault, Partner, Producer, Silence, Waits};
+use crate::protocol::device::DeviceType;
 
-const HOST: &[i32] = &[1];
-const HOST_READABLE: &[i32] = &[1, 3, 13];
-const HOST_READABLE_BY_NUMPY: &[i32] = &[1, 3, 11, 13];
-const CUDA: &[i32] = &[2, 3, 13];
+const CPU: DeviceType = DeviceType::CPU;
+const CUDA: DeviceType = DeviceType::CUDA;
+const CUDA_HOST: DeviceType = DeviceType::CUDA_HOST;
+const METAL: DeviceType = DeviceType::METAL;
+const ROCM: DeviceType = DeviceType::ROCM;
+const ROCM_HOST: DeviceType = DeviceType::ROCM_HOST;
+const CUDA_MANAGED: DeviceType = DeviceType::CUDA_MANAGED;
+
+const HOST_READABLE: &[DeviceType] = &[CPU, CUDA_HOST, CUDA_MANAGED];
+const HOST_READABLE_BY_NUMPY: &[DeviceType] = &[CPU, CUDA_HOST, ROCM_HOST, CUDA_MANAGED];
+const CUDA_READABLE: &[DeviceType] = &[CUDA, CUDA_HOST, CUDA_MANAGED];
 /// NumPy, and what is made of its arrays.
 const NO_NUMPY_DTYPE: &[Refuses] = &[
     DType("bfloat16"),
@@ -33,7 +41,7 @@ const NO_NUMPY_DTYPE: &[Refuses] = &[
 const fn producer(call: &'static str, silence: Silence, evidence: &'static str) -> Producer {
     Producer {
         call,
-        devices: &[2],
+        devices: &[CUDA],
         quirks: &[],
         silence,
         evidence,
@@ -68,7 +76,7 @@ const fn call(import: &'static str, code: &'static str, reads: Reads, waits: Wai
 /// A call that reads `__cuda_array_interface__`, which describes memory that CUDA can read.
 const fn interface(import: &'static str, code: &'static str, waits: Waits) -> Call {
     Call {
-        devices: CUDA,
+        devices: CUDA_READABLE,
         ..call(import, code, Reads::Interface, waits)
     }
 }
@@ -85,7 +93,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "2.4.6",
         checked: Matrix,
         producer: Some(Producer {
-            devices: &[1],
+            devices: &[CPU],
             refuses: "masked arrays, which `cd.split_masked(a)` splits; objects",
             ..producer(
                 "cd.view(a)",
@@ -118,7 +126,7 @@ pub static PARTNERS: &[Partner] = &[
                 )
             },
             Call {
-                devices: CUDA,
+                devices: CUDA_READABLE,
                 refuses: NO_NUMPY_DTYPE,
                 copies: true,
                 ..call(
@@ -160,6 +168,8 @@ pub static PARTNERS: &[Partner] = &[
         },
         more: &[],
         launch: Some(Call {
+            // It takes an address of the host, too, as if it were one of the device.
+            devices: CUDA_READABLE,
             refuses: &[
                 BeyondDlpack,
                 SubByte,
@@ -205,7 +215,7 @@ pub static PARTNERS: &[Partner] = &[
         }),
         array: Some("cuda.core.utils.StridedMemoryView"),
         call: Call {
-            devices: &[1, 2, 3, 13],
+            devices: &[CPU, CUDA, CUDA_HOST, CUDA_MANAGED],
             refuses: &[OtherCpu],
             advice: "for memory of the CPU, pass -1",
             drops: &[Drops::BitAxes, Drops::TypeBeyondNumpy],
@@ -241,7 +251,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "0.1.15.post2",
         checked: Matrix,
         producer: Some(Producer {
-            devices: &[1, 2],
+            devices: &[CPU, CUDA],
             quirks: &[IgnoresStream],
             untold: Some(Mutable),
             ..producer(
@@ -286,7 +296,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "3.1.0",
         checked: Test,
         producer: Some(Producer {
-            devices: &[1, 2],
+            devices: &[CPU, CUDA],
             quirks: &[IgnoresStream],
             ..producer(
                 "cd.view(a, producer_stream=s)",
@@ -325,7 +335,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "1.19.0",
         checked: Matrix,
         producer: Some(Producer {
-            devices: &[1, 2],
+            devices: &[CPU, CUDA],
             untold: Some(Mutable),
             quirks: &[MislabelsBfloat16],
             ..producer(
@@ -337,7 +347,7 @@ pub static PARTNERS: &[Partner] = &[
         array: None,
         call: Call {
             advice: "call `wp.init()` before, which no call of it makes",
-            devices: &[1, 2, 3, 13],
+            devices: &[CPU, CUDA, CUDA_HOST, CUDA_MANAGED],
             refuses: &[
                 ReadOnly,
                 NoAxes,
@@ -408,8 +418,8 @@ pub static PARTNERS: &[Partner] = &[
         version: "0.10.2",
         checked: MatrixHost,
         producer: Some(Producer {
-            devices: &[1, 2],
-            read_only: &[2],
+            devices: &[CPU, CUDA],
+            read_only: &[CUDA],
             untold: Some(Immutable),
             ..producer(
                 "cd.view(a)",
@@ -419,8 +429,8 @@ pub static PARTNERS: &[Partner] = &[
         }),
         array: None,
         call: Call {
-            devices: &[1, 2, 3],
-            by_build: &[2, 3],
+            devices: &[CPU, CUDA, CUDA_HOST],
+            by_build: &[CUDA, CUDA_HOST],
             refuses: &[ReadOnly, Gaps, DType("complex32"), SubByte, Lanes, OtherCpu],
             ignores: "on the CPU it copies what is not aligned to 64 bytes, without a word",
             drops: &[Drops::Width],
@@ -433,7 +443,7 @@ pub static PARTNERS: &[Partner] = &[
         },
         more: &[Call {
             advice: "streams 1 and 2 are not waited for: pass `v.synchronize()`, or `v.on(s)` of a handle",
-            by_build: CUDA,
+            by_build: CUDA_READABLE,
             refuses: &[Gaps, BeyondDlpack, BeyondNumpy],
             ignores: "it keeps no reference to the view; it copies memory of the CPU, which it takes too, by NumPy",
             drops: &[Drops::ReadOnly, Drops::Width],
@@ -457,7 +467,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "2.21.0",
         checked: MatrixHost,
         producer: Some(Producer {
-            devices: &[1, 2],
+            devices: &[CPU, CUDA],
             quirks: &[AbortsOnDtype],
             untold: Some(Immutable),
             refuses: "strings, resources, variants and quantized types",
@@ -469,8 +479,8 @@ pub static PARTNERS: &[Partner] = &[
         }),
         array: None,
         call: Call {
-            devices: &[1, 2],
-            by_build: &[2],
+            devices: &[CPU, CUDA],
+            by_build: &[CUDA],
             refuses: &[
                 ReadOnly,
                 NotCOrder,
@@ -515,7 +525,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "3.3.1",
         checked: MatrixHost,
         producer: Some(Producer {
-            devices: &[1, 2],
+            devices: &[CPU, CUDA],
             untold: Some(Mutable),
             quirks: &[MislabelsBfloat16],
             ..producer(
@@ -526,8 +536,8 @@ pub static PARTNERS: &[Partner] = &[
         }),
         array: Some("paddle.Tensor"),
         call: Call {
-            devices: &[1, 2, 3],
-            by_build: &[2],
+            devices: &[CPU, CUDA, CUDA_HOST],
+            by_build: &[CUDA],
             build: "paddle.version.cuda_version",
             refuses: &[
                 OneDType("float8_e4m3"),
@@ -588,7 +598,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "1.31.1",
         checked: MatrixHost,
         producer: Some(Producer {
-            devices: &[1, 2],
+            devices: &[CPU, CUDA],
             quirks: &[IgnoresStream],
             untold: Some(Unknown),
             ..producer(
@@ -599,7 +609,7 @@ pub static PARTNERS: &[Partner] = &[
         }),
         array: None,
         call: Call {
-            devices: &[1, 2],
+            devices: &[CPU, CUDA],
             advice: "on a device, pass `cd.to_dlpack(v, stream=\"host\")`",
             refuses: &[
                 ReadOnly,
@@ -636,14 +646,14 @@ pub static PARTNERS: &[Partner] = &[
         version: "26.0.1",
         checked: MatrixHost,
         producer: Some(Producer {
-            read_only: &[1],
-            devices: &[1],
+            read_only: &[CPU],
+            devices: &[CPU],
             refuses: "booleans, which it packs into bits",
             ..producer("cd.view(a)", Silence::Ready, "host memory")
         }),
         array: None,
         call: Call {
-            devices: HOST,
+            devices: &[CPU],
             refuses: &[
                 NegativeBesideEmpty,
                 DType("bool"),
@@ -687,7 +697,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "2.6.1",
         checked: MatrixHost,
         producer: Some(Producer {
-            devices: &[1],
+            devices: &[CPU],
             ..producer("cd.view(a)", Silence::Ready, "host memory")
         }),
         array: None,
@@ -725,8 +735,8 @@ pub static PARTNERS: &[Partner] = &[
         producer: None,
         array: None,
         call: Call {
-            devices: &[1, 2, 3, 10, 11, 13],
-            by_build: &[2, 10],
+            devices: &[CPU, CUDA, CUDA_HOST, ROCM, ROCM_HOST, CUDA_MANAGED],
+            by_build: &[CUDA, ROCM],
             advice: "pass `v.synchronize()`",
             refuses: &[
                 NotContiguous,
@@ -760,7 +770,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "2.15.0",
         checked: Torch,
         producer: Some(Producer {
-            devices: &[1, 2],
+            devices: &[CPU, CUDA],
             untold: Some(Mutable),
             quirks: &[MislabelsBfloat16, WantsCurrentDevice],
             refuses: "what requires grad, is conjugated, sparse, quantized or on `meta`",
@@ -772,8 +782,8 @@ pub static PARTNERS: &[Partner] = &[
         }),
         array: Some("torch.Tensor"),
         call: Call {
-            devices: &[1, 2, 8],
-            by_build: &[2],
+            devices: &[CPU, CUDA, METAL],
+            by_build: &[CUDA],
             build: "torch.version.cuda",
             refuses: &[
                 Backwards,
@@ -794,8 +804,8 @@ pub static PARTNERS: &[Partner] = &[
             )
         },
         more: &[Call {
-            devices: &[2],
-            by_build: &[2],
+            devices: &[CUDA],
+            by_build: &[CUDA],
             build: "torch.version.cuda",
             advice: "pass `v.on(s)` of torch's current stream, or use `torch.from_dlpack(v)`",
             refuses: &[ReadOnly, NegativeStrides, BeyondDlpack],
@@ -837,7 +847,7 @@ pub static PARTNERS: &[Partner] = &[
         }),
         array: None,
         call: Call {
-            devices: &[2, 13],
+            devices: &[CUDA, CUDA_MANAGED],
             drops: &[Drops::ReadOnly],
             ..call(
                 "import cupy",
@@ -953,7 +963,7 @@ pub static PARTNERS: &[Partner] = &[
         array: None,
         call: Call {
             advice: "stream 1 is not waited for: pass `v.synchronize()`, or `v.on(s)` of a handle",
-            by_build: CUDA,
+            by_build: CUDA_READABLE,
             refuses: &[
                 AxesAbove(2),
                 NegativeStrides,
@@ -1070,7 +1080,7 @@ pub static PARTNERS: &[Partner] = &[
         producer: None,
         array: None,
         call: Call {
-            devices: &[2],
+            devices: &[CUDA],
             advice: "pass `v.on(s)` of the launch's stream, and hold it until the kernel is done",
             refuses: &[ReadOnly, SubByte, Lanes],
             own: "kernel",

@@ -7,7 +7,7 @@ use rstest::rstest;
 use super::{Call, Drops, Order, PARTNERS, Reads, Refuses, find, of_module};
 use crate::protocol::axes::{Axes, Source};
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::{Device, Flags};
+use crate::protocol::device::{Device, DeviceType, Flags};
 use crate::protocol::dtype::DType;
 use crate::protocol::layout::Layout;
 use crate::protocol::stream::Stream;
@@ -193,21 +193,25 @@ fn without_a_stream_the_call_decides(#[case] name: &str, #[case] order: &str) {
 #[rstest]
 #[case(
     "torch",
-    Device::CUDA_MANAGED,
+    DeviceType::CUDA_MANAGED,
     "torch.from_dlpack(v.present_as(\"cuda\")) names it device memory"
 )]
-#[case("numpy", Device::CUDA, "np.from_dlpack(v, device=\"cpu\") copies it")]
+#[case(
+    "numpy",
+    DeviceType::CUDA,
+    "np.from_dlpack(v, device=\"cpu\") copies it"
+)]
 #[case(
     "cupy",
-    Device::CUDA_HOST,
+    DeviceType::CUDA_HOST,
     "cupy.from_dlpack(v.present_as(\"cuda\")) names it device memory"
 )]
 fn memory_of_another_kind_has_a_remedy(
     #[case] name: &str,
-    #[case] device_type: i32,
+    #[case] device_type: DeviceType,
     #[case] remedy: &str,
 ) {
-    let device = Device { device_type, id: 0 };
+    let device = Device::new(device_type, 0);
     let found = plan(
         name,
         &array(device, &[3], None, Flags::NONE),
@@ -221,10 +225,7 @@ fn memory_of_another_kind_has_a_remedy(
 
 #[test]
 fn another_call_is_the_remedy_of_a_device() {
-    let pinned = Device {
-        device_type: Device::CUDA_HOST,
-        id: 0,
-    };
+    let pinned = Device::new(DeviceType::CUDA_HOST, 0);
     let pinned = array(pinned, &[3], None, Flags::NONE);
     let found = plan("pyarrow", &pinned, Stream::None, None);
     let refusal = found.refusal().expect("a refusal");
@@ -249,17 +250,17 @@ fn read_only_data_is_refused_by_consumers_of_legacy_tensors() {
 }
 
 #[rstest]
-#[case("jax", Device::CUDA, true)]
-#[case("jax", Device::CPU, false)]
-#[case("onnxruntime", Device::CUDA, false)]
-#[case::by_the_remedy("tensorflow", Device::CUDA_HOST, true)]
-#[case::refused_anyway("pyarrow", Device::CUDA, false)]
+#[case("jax", DeviceType::CUDA, true)]
+#[case("jax", DeviceType::CPU, false)]
+#[case("onnxruntime", DeviceType::CUDA, false)]
+#[case::by_the_remedy("tensorflow", DeviceType::CUDA_HOST, true)]
+#[case::refused_anyway("pyarrow", DeviceType::CUDA, false)]
 fn builds_without_device_memory_are_not_told_apart(
     #[case] name: &str,
-    #[case] device_type: i32,
+    #[case] device_type: DeviceType,
     #[case] is_unknown: bool,
 ) {
-    let device = Device { device_type, id: 0 };
+    let device = Device::new(device_type, 0);
     let array = array(device, &[3], None, Flags::NONE);
     let found = plan(name, &array, Stream::None, None).unknown;
     assert_eq!(found.is_some(), is_unknown, "{found:?}");
@@ -270,7 +271,7 @@ fn a_build_that_is_told_takes_less_than_the_call() {
     for (partner, call) in
         (PARTNERS.iter()).flat_map(|row| row.calls().map(move |call| (row, call)))
     {
-        let is_known = |device| call.devices.contains(device) && *device != Device::CPU;
+        let is_known = |device| call.devices.contains(device) && *device != DeviceType::CPU;
         assert!(call.by_build.iter().all(is_known), "{}", partner.name);
         assert!(
             call.build.is_empty() || !call.by_build.is_empty(),
@@ -321,17 +322,17 @@ fn no_remedy_loses_lanes() {
     let (mut losing, mut offered) = (0, 0);
     for partner in PARTNERS {
         for device_type in [
-            Device::CPU,
-            Device::CUDA,
-            Device::CUDA_HOST,
-            Device::CUDA_MANAGED,
+            DeviceType::CPU,
+            DeviceType::CUDA,
+            DeviceType::CUDA_HOST,
+            DeviceType::CUDA_MANAGED,
         ] {
             for (flags, strides) in [
                 (Flags::NONE, [1]),
                 (Flags::READ_ONLY, [1]),
                 (Flags::NONE, [2]),
             ] {
-                let device = Device { device_type, id: 0 };
+                let device = Device::new(device_type, 0);
                 let axes = Axes::from_slices(Source::Tensor, &[3], Some(&strides)).expect("axes");
                 let layout = Layout::from_elem_axes(axes, 8).expect("a layout");
                 let array = Descriptor::from_layout(0x10000, device, lanes, flags, layout)

@@ -9,7 +9,7 @@ use super::axes::{Axes, MAX_NDIM, Source};
 use super::cai_only::CaiOnly;
 #[cfg(feature = "pyo3")]
 use super::descr::Descr;
-use super::device::{Access, Device, Flags};
+use super::device::{Access, Device, DeviceType, Flags};
 use super::dtype::{self, DType, Kind, TypeStr};
 use super::few::INLINE_AXES;
 use super::layout::{self, Element, Layout};
@@ -38,10 +38,8 @@ pub struct RawTensor<'a> {
     pub data: u64,
     /// `byte_offset`.
     pub byte_offset: u64,
-    /// `device.device_type`.
-    pub device_type: i32,
-    /// `device.device_id`.
-    pub device_id: i32,
+    /// `device`.
+    pub device: Device,
     /// `dtype.code`.
     pub code: u8,
     /// `dtype.bits`.
@@ -64,8 +62,7 @@ impl<'a> RawTensor<'a> {
         Self {
             data,
             byte_offset: 0,
-            device_type: device.device_type,
-            device_id: device.id,
+            device,
             code: dtype.code(),
             bits: dtype.bits(),
             lanes: dtype.lanes(),
@@ -263,8 +260,8 @@ impl Descriptor {
     #[inline(always)]
     pub(crate) fn check_fast(raw: &RawTensor<'_>) -> Option<Self> {
         let dtype = DType::from_dlpack_fast(raw.code, raw.bits, raw.lanes)?;
-        let is_negative = (raw.byte_offset.cast_signed() | i64::from(raw.device_id)) < 0;
-        if !Device::has_addresses(raw.device_type) || dtype.is_sub_byte() || is_negative {
+        let is_negative = (raw.byte_offset.cast_signed() | i64::from(raw.device.id)) < 0;
+        if raw.device.is_opaque() || dtype.is_sub_byte() || is_negative {
             return None;
         }
         let itemsize = dtype.itemsize()?;
@@ -285,17 +282,14 @@ impl Descriptor {
         Some(Self {
             layout: Layout::inline(values, ndim, summary, element),
             data,
-            device: Device {
-                device_type: raw.device_type,
-                id: raw.device_id,
-            },
+            device: raw.device,
         })
     }
 
     /// Checks any tensor, field by field.
     #[inline(never)]
     pub(crate) fn check(raw: &RawTensor<'_>) -> Result<Self, Violation> {
-        let device = Device::check_in(Field::TensorDevice, raw.device_type, raw.device_id)?;
+        let device = raw.device.check_in(Field::TensorDevice)?;
         let dtype = DType::from_dlpack(raw.code, raw.bits, raw.lanes)?;
         let axes = Axes::from_slices(Source::Tensor, raw.shape, raw.strides)?;
         let layout = Layout::from_elem_axes(axes, rounded_itemsize(dtype))?;
@@ -624,7 +618,7 @@ impl Descriptor {
     ///
     /// ```
     /// use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
-    /// use cai_dlpack::protocol::device::{Access, Device, Flags};
+    /// use cai_dlpack::protocol::device::{Access, Device, DeviceType, Flags};
     /// use cai_dlpack::protocol::dtype::DType;
     /// use cai_dlpack::protocol::stream::Stream;
     ///
@@ -637,7 +631,7 @@ impl Descriptor {
     ///
     /// let halves = numbers.with_dtype(DType::BF16)?.with_access(Access::Writable);
     /// assert_eq!(halves.to_interface(Stream::None).unwrap_err().rule().id(), "cai-dtype");
-    /// let pinned = halves.with_device(Device::check(Device::CUDA_HOST, 0)?);
+    /// let pinned = halves.with_device(Device::new(DeviceType::CUDA_HOST, 0));
     /// assert!(pinned.check_dlpack().is_ok());
     ///
     /// let bytes = Descriptor::new(&RawTensor::new(0x7000_0000, Device::cuda(0), DType::U8, &[8]))?;
@@ -820,7 +814,7 @@ pub(super) fn reinterpret_items(
 /// Names the key of the array interface that memory of a device has.
 #[cold]
 pub(crate) fn named_on(device: Device, refusal: Violation) -> Violation {
-    refusal.in_interface_of(device.device_type == Device::CPU)
+    refusal.in_interface_of(device.device_type == DeviceType::CPU)
 }
 
 /// The bytes of one element that a layout is checked with: rounded up, and a byte per lane for

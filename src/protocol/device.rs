@@ -1,63 +1,83 @@
-//! [`Device`], [`Access`] and [`Flags`]: where a tensor's memory is, and what may be done with it.
+//! [`DeviceType`], [`Device`], [`Access`] and [`Flags`]: where a tensor's memory is, and what may be done with it.
 
 use std::fmt;
 
 use super::rule::{Field, Rule, Violation};
 
+/// The kind of a device: an integer that DLPack's header names.
+///
+/// Any integer has a value of this type, as newer headers name more of them: [`Device::check`] refuses those that this
+/// library has no name for.
+///
+/// Source: `DLDeviceType` in [dlpack.h](https://github.com/dmlc/dlpack/blob/v1.3/include/dlpack/dlpack.h).
+///
+/// ```
+/// use cai_dlpack::protocol::device::DeviceType;
+///
+/// let managed = DeviceType::from_dlpack(13);
+/// assert_eq!((managed, managed.to_dlpack()), (DeviceType::CUDA_MANAGED, 13));
+/// assert_eq!(format!("{managed} {managed:?}"), "cuda_managed CUDA_MANAGED");
+///
+/// let newer = DeviceType::from_dlpack(99);
+/// assert_eq!((newer.name(), newer.to_string()), (None, "99".to_owned()));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct DeviceType(i32);
+
 /// A DLPack device: a device type and a device number.
 ///
 /// ```
-/// use cai_dlpack::protocol::device::Device;
+/// use cai_dlpack::protocol::device::{Device, DeviceType};
 ///
-/// let device = Device::check(Device::CUDA_MANAGED, 1)?;
+/// let device = Device::check(DeviceType::CUDA_MANAGED, 1)?;
 /// assert!(device.is_cuda_accessible() && device.is_host_readable());
-/// assert_eq!(device.to_string(), "cuda_managed:1");
-/// assert!(Device::check(Device::CUDA, -1).is_err());
+/// assert_eq!((device.to_dlpack(), device.to_string()), ((13, 1), "cuda_managed:1".to_owned()));
+/// assert!(Device::check(DeviceType::CUDA, -1).is_err());
 /// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Device {
-    /// `DLDeviceType`.
-    pub device_type: i32,
+    /// `DLDevice.device_type`.
+    pub device_type: DeviceType,
     /// `DLDevice.device_id`.
     pub id: i32,
 }
 
-macro_rules! devices {
+macro_rules! device_types {
     ($($name:ident $number:literal $text:literal;)*) => {
-        impl Device {
-            $(#[doc = concat!("`", $text, "`.")] pub const $name: i32 = $number;)*
+        impl DeviceType {
+            $(#[doc = concat!("`", $text, "`, ", $number, ".")] pub const $name: Self = Self($number);)*
 
-            /// Returns the name of the device type, without the device number.
-            ///
-            /// ```
-            /// use cai_dlpack::protocol::device::Device;
-            ///
-            /// assert_eq!(Device::cuda(3).type_name(), "cuda");
-            /// ```
+            /// Returns the name; `None` if this library knows none.
             #[must_use]
-            pub const fn type_name(self) -> &'static str {
-                match self.device_type {
-                    $($number => $text,)*
-                    _ => "unknown",
+            #[inline]
+            pub const fn name(self) -> Option<&'static str> {
+                match self.0 {
+                    $($number => Some($text),)*
+                    _ => None,
                 }
             }
 
-            /// The first number after those that DLPack has.
-            const BEYOND: i32 = {
+            /// The last number that DLPack has.
+            const LAST: i32 = {
                 let mut last = 0;
                 $(last = if $number > last { $number } else { last };)*
-                last + 1
+                last
             };
+        }
 
-            const fn is_known(device_type: i32) -> bool {
-                matches!(device_type, $($number)|*)
+        impl fmt::Debug for DeviceType {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self.0 {
+                    $($number => f.write_str(stringify!($name)),)*
+                    number => write!(f, "DeviceType({number})"),
+                }
             }
         }
     };
 }
 
-devices! {
+device_types! {
     CPU 1 "cpu";
     CUDA 2 "cuda";
     CUDA_HOST 3 "cuda_host";
@@ -80,20 +100,54 @@ devices! {
     ASCEND 21 "ascend";
 }
 
+/// Prints the name; the number if there is none.
+impl fmt::Display for DeviceType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => self.0.fmt(f),
+        }
+    }
+}
+
+impl DeviceType {
+    /// Reads `DLDeviceType`.
+    #[must_use]
+    #[inline]
+    pub const fn from_dlpack(number: i32) -> Self {
+        Self(number)
+    }
+
+    /// Returns `DLDeviceType`.
+    #[must_use]
+    #[inline]
+    pub const fn to_dlpack(self) -> i32 {
+        self.0
+    }
+}
+
 impl Device {
     /// The CPU.
-    pub const HOST: Self = Self {
-        device_type: Self::CPU,
-        id: 0,
-    };
+    pub const HOST: Self = Self::new(DeviceType::CPU, 0);
+
+    /// Returns the device of a type and a number, neither of them checked.
+    #[must_use]
+    #[inline]
+    pub const fn new(device_type: DeviceType, id: i32) -> Self {
+        Self { device_type, id }
+    }
 
     /// Returns the device for memory of the CUDA device `ordinal`.
     #[must_use]
     pub const fn cuda(ordinal: i32) -> Self {
-        Self {
-            device_type: Self::CUDA,
-            id: ordinal,
-        }
+        Self::new(DeviceType::CUDA, ordinal)
+    }
+
+    /// Returns the device type and number as integers, which `__dlpack_device__` returns as well.
+    #[must_use]
+    #[inline]
+    pub const fn to_dlpack(self) -> (i32, i32) {
+        (self.device_type.to_dlpack(), self.id)
     }
 
     /// Checks the return value of `__dlpack_device__`.
@@ -101,8 +155,8 @@ impl Device {
     /// # Errors
     /// `device-unknown` (BufferError), `device-id` (ValueError).
     #[inline]
-    pub fn check(device_type: i32, id: i32) -> Result<Self, Violation> {
-        Self::check_in(Field::DlpackDevice, device_type, id)
+    pub fn check(device_type: DeviceType, id: i32) -> Result<Self, Violation> {
+        Self::new(device_type, id).check_in(Field::DlpackDevice)
     }
 
     /// Like [`check`](Self::check), for a device found in `field`.
@@ -110,15 +164,24 @@ impl Device {
     /// # Errors
     /// `device-unknown` (BufferError), `device-id` (ValueError).
     #[inline]
-    pub(crate) fn check_in(field: Field, device_type: i32, id: i32) -> Result<Self, Violation> {
-        let rule = if !Self::is_known(device_type) {
+    pub(crate) fn check_in(self, field: Field) -> Result<Self, Violation> {
+        let rule = if self.device_type.name().is_none() {
             Rule::DeviceUnknown
-        } else if id < 0 {
+        } else if self.id < 0 {
             Rule::DeviceId
         } else {
-            return Ok(Self { device_type, id });
+            return Ok(self);
         };
-        Err(refuse(rule, field, device_type, id))
+        Err(self.refuse(rule, field))
+    }
+
+    #[cold]
+    fn refuse(self, rule: Rule, field: Field) -> Violation {
+        let refused = Violation::new(rule, field, format_args!("{:?}", self.to_dlpack()));
+        match self.device_type.0 > DeviceType::LAST {
+            true => refused.with_hint(newer("device types", DeviceType::LAST)),
+            false => refused,
+        }
     }
 
     /// Whether CUDA devices can read the memory: device, pinned and managed memory.
@@ -127,7 +190,7 @@ impl Device {
     pub const fn is_cuda_accessible(self) -> bool {
         matches!(
             self.device_type,
-            Self::CUDA | Self::CUDA_HOST | Self::CUDA_MANAGED
+            DeviceType::CUDA | DeviceType::CUDA_HOST | DeviceType::CUDA_MANAGED
         )
     }
 
@@ -136,28 +199,24 @@ impl Device {
     /// addresses.
     ///
     /// ```
-    /// use cai_dlpack::protocol::device::Device;
+    /// use cai_dlpack::protocol::device::{Device, DeviceType};
     ///
-    /// let vulkan = Device::check(Device::VULKAN, 0)?;
+    /// let vulkan = Device::check(DeviceType::VULKAN, 0)?;
     /// assert!(vulkan.is_opaque() && !Device::cuda(0).is_opaque());
     /// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
     /// ```
     #[must_use]
     #[inline]
     pub const fn is_opaque(self) -> bool {
-        !Self::has_addresses(self.device_type)
-    }
-
-    pub(super) const fn has_addresses(device_type: i32) -> bool {
-        matches!(
-            device_type,
-            Self::CPU
-                | Self::CUDA
-                | Self::CUDA_HOST
-                | Self::ROCM
-                | Self::ROCM_HOST
-                | Self::CUDA_MANAGED
-                | Self::ONE_API
+        !matches!(
+            self.device_type,
+            DeviceType::CPU
+                | DeviceType::CUDA
+                | DeviceType::CUDA_HOST
+                | DeviceType::ROCM
+                | DeviceType::ROCM_HOST
+                | DeviceType::CUDA_MANAGED
+                | DeviceType::ONE_API
         )
     }
 
@@ -167,7 +226,10 @@ impl Device {
     pub const fn is_host_readable(self) -> bool {
         matches!(
             self.device_type,
-            Self::CPU | Self::CUDA_HOST | Self::CUDA_MANAGED | Self::ROCM_HOST
+            DeviceType::CPU
+                | DeviceType::CUDA_HOST
+                | DeviceType::CUDA_MANAGED
+                | DeviceType::ROCM_HOST
         )
     }
 
@@ -175,14 +237,15 @@ impl Device {
     /// neither as it is nor by a copy. Managed memory keeps its own id.
     #[cfg(feature = "pyo3")]
     pub(crate) fn exported_on(self, wanted: Self) -> Option<Self> {
-        let is_managed = |device: Self| device.device_type == Self::CUDA_MANAGED;
+        let is_managed = |device: Self| device.device_type == DeviceType::CUDA_MANAGED;
         if wanted == self || (is_managed(wanted) && is_managed(self)) {
             return Some(self);
         }
         let gets_there = match wanted.device_type {
-            Self::CUDA => wanted.id >= 0 && self.gets_to_cuda(),
+            DeviceType::CUDA => wanted.id >= 0 && self.gets_to_cuda(),
             _ => {
-                wanted == Self::HOST && (self.is_host_readable() || self.device_type == Self::CUDA)
+                wanted == Self::HOST
+                    && (self.is_host_readable() || self.device_type == DeviceType::CUDA)
             }
         };
         gets_there.then_some(wanted)
@@ -192,17 +255,8 @@ impl Device {
     pub(crate) const fn gets_to_cuda(self) -> bool {
         matches!(
             self.device_type,
-            Self::CPU | Self::CUDA | Self::CUDA_HOST | Self::CUDA_MANAGED
+            DeviceType::CPU | DeviceType::CUDA | DeviceType::CUDA_HOST | DeviceType::CUDA_MANAGED
         )
-    }
-}
-
-#[cold]
-fn refuse(rule: Rule, field: Field, device_type: i32, id: i32) -> Violation {
-    let refused = Violation::new(rule, field, format_args!("({device_type}, {id})"));
-    match device_type {
-        Device::BEYOND.. => refused.with_hint(newer("device types", Device::BEYOND - 1)),
-        _ => refused,
     }
 }
 
@@ -213,16 +267,13 @@ pub(in crate::protocol) fn newer(what: &str, last: i32) -> String {
 
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.type_name(), self.id)
+        write!(f, "{}:{}", self.device_type, self.id)
     }
 }
 
 impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match Self::is_known(self.device_type) {
-            true => write!(f, "Device({self})"),
-            false => write!(f, "Device({}, {})", self.device_type, self.id),
-        }
+        write!(f, "Device({self})")
     }
 }
 

@@ -30,6 +30,7 @@
 use std::fmt;
 use std::num::NonZeroU64;
 
+use super::device::{Device, DeviceType};
 use super::rule::{Field, Rule, Violation};
 
 mod plan;
@@ -225,22 +226,24 @@ pub enum Platform {
 }
 
 impl Platform {
-    /// Returns the platform of a DLPack device type; `None` if DLPack defines no streams for it.
+    /// Returns the platform of a device; `None` if DLPack defines no streams for it.
     ///
     /// ```
-    /// use cai_dlpack::protocol::{device::Device, stream::Platform};
+    /// use cai_dlpack::protocol::device::{Device, DeviceType};
+    /// use cai_dlpack::protocol::stream::Platform;
     ///
-    /// assert_eq!(Platform::from_device_type(Device::CUDA), Some(Platform::Cuda));
-    /// assert_eq!(Platform::from_device_type(Device::VULKAN), None);
+    /// assert_eq!(Platform::of(Device::cuda(1)), Some(Platform::Cuda));
+    /// assert_eq!(Platform::of(Device::check(DeviceType::VULKAN, 0)?), None);
+    /// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
     /// ```
     #[inline]
     #[must_use]
-    pub const fn from_device_type(device_type: i32) -> Option<Platform> {
-        match device_type {
-            1 => Some(Platform::Host),
-            2 => Some(Platform::Cuda),
-            3 | 13 => Some(Platform::HostReadable),
-            10 | 11 => Some(Platform::Rocm),
+    pub const fn of(device: Device) -> Option<Platform> {
+        match device.device_type {
+            DeviceType::CPU => Some(Platform::Host),
+            DeviceType::CUDA => Some(Platform::Cuda),
+            DeviceType::CUDA_HOST | DeviceType::CUDA_MANAGED => Some(Platform::HostReadable),
+            DeviceType::ROCM | DeviceType::ROCM_HOST => Some(Platform::Rocm),
             _ => None,
         }
     }

@@ -177,9 +177,10 @@ pub(crate) fn work_stream(
     device: Device,
 ) -> PyResult<Option<u64>> {
     let mut stream = ptr::null_mut::<c_void>();
-    let device_type = DLDeviceType(device.device_type.cast_unsigned());
+    let (device_type, id) = device.to_dlpack();
+    let device_type = DLDeviceType(device_type.cast_unsigned());
     // SAFETY: the GIL is held, and `stream` is valid for a write.
-    let code = unsafe { current(device_type, device.id, &raw mut stream) };
+    let code = unsafe { current(device_type, id, &raw mut stream) };
     if code == 0 {
         return Ok(Some(stream.addr() as u64));
     }

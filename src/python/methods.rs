@@ -14,7 +14,7 @@ use crate::python::class::view::PyCaiView;
 use crate::python::cpython::errors::as_attribute_error;
 use crate::python::cpython::fastcall::{self, Function, signature};
 use crate::python::cpython::getter::{self, Definition, Getter};
-use crate::python::cpython::new::{new_ints, new_str, new_uint};
+use crate::python::cpython::new::{new_int_pair, new_ints, new_str, new_uint};
 use crate::python::cpython::thread_exit::entries;
 use crate::python::cpython::tracing::Tracer;
 use crate::python::derived::{self, AsKind, Consume, On, OneField, Synchronize, Wait};
@@ -123,7 +123,7 @@ impl PyCaiView {
     #[getter]
     fn device<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let device = self.view().device();
-        new_ints(py, [device.device_type.into(), device.id.into()])
+        new_int_pair(py, device.to_dlpack())
     }
 
     /// The kind of memory: "device", "pinned", "managed" or "host".
@@ -407,7 +407,7 @@ impl Function for DlpackDevice {
         _: Self::Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let device = derived::view(slf).get().view().device();
-        Ok(new_ints(slf.py(), [device.device_type.into(), device.id.into()])?.into_any())
+        Ok(new_int_pair(slf.py(), device.to_dlpack())?.into_any())
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use pyo3::prelude::*;
 
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::{Access, Device};
+use crate::protocol::device::{Access, Device, DeviceType};
 use crate::protocol::stream::Stream;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::int::type_name;
@@ -20,9 +20,9 @@ const CELL: i64 = 26;
 /// The kind of memory, as the attribute `memory` has it.
 pub(crate) const fn memory_name(device: Device) -> &'static str {
     match device.device_type {
-        Device::CPU => "host",
-        Device::CUDA_HOST | Device::ROCM_HOST => "pinned",
-        Device::CUDA_MANAGED => "managed",
+        DeviceType::CPU => "host",
+        DeviceType::CUDA_HOST | DeviceType::ROCM_HOST => "pinned",
+        DeviceType::CUDA_MANAGED => "managed",
         _ => "device",
     }
 }
@@ -37,7 +37,7 @@ fn facts(view: &PyCaiView, py: Python<'_>) -> Vec<(&'static str, String)> {
         ("dtype", descriptor.type_name().to_string()),
         strides(descriptor),
         ("memory", memory_name(device).to_owned()),
-        ("device", format!("({}, {})", device.device_type, device.id)),
+        ("device", format!("{:?}", device.to_dlpack())),
         ("ptr", format!("{:#x}", descriptor.data())),
         ("stream", stream_name(ready)),
     ];
@@ -67,8 +67,10 @@ fn strides(descriptor: &Descriptor) -> (&'static str, String) {
 pub(crate) fn array(descriptor: &Descriptor) -> String {
     let (shape, device) = (as_tuple(descriptor.shape().iter()), descriptor.device());
     let dtype = descriptor.type_name();
-    let (kind, id) = (device.device_type, device.id);
-    format!("shape={shape} dtype={dtype} device=({kind}, {id})")
+    format!(
+        "shape={shape} dtype={dtype} device={:?}",
+        device.to_dlpack()
+    )
 }
 
 pub(crate) fn stream_name(stream: Stream) -> String {

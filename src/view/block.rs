@@ -222,7 +222,7 @@ pub(crate) fn header(
     DLTensor {
         data: ptr::with_exposed_provenance_mut(described.data as usize),
         device: DLDevice {
-            device_type: DLDeviceType(device.device_type as u32),
+            device_type: DLDeviceType(device.device_type.to_dlpack().cast_unsigned()),
             device_id: device.id,
         },
         ndim: ndim as i32,

@@ -10,7 +10,7 @@ use super::{Abi, CaiView, DlpackTensor, IntoLiveStream, Owner, RawOwner};
 use crate::error::Error;
 use crate::process::fork;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
-use crate::protocol::device::Flags;
+use crate::protocol::device::{Device, DeviceType, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 
@@ -289,8 +289,10 @@ fn raw_of<'a>(
     RawTensor {
         data: tensor.data.expose_provenance() as u64,
         byte_offset: tensor.byte_offset,
-        device_type: tensor.device.device_type.0.cast_signed(),
-        device_id: tensor.device.device_id,
+        device: Device::new(
+            DeviceType::from_dlpack(tensor.device.device_type.0.cast_signed()),
+            tensor.device.device_id,
+        ),
         code: tensor.dtype.code.0,
         bits: tensor.dtype.bits,
         lanes: tensor.dtype.lanes,

@@ -4,7 +4,7 @@ use super::with_driver;
 use crate::driver::{Driver, MemoryKind, PointerInfo};
 use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::Device;
+use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::rule::{Field, Rule, Violation};
 
 /// Like [`check_memory`]; without a driver the producer is believed.
@@ -45,7 +45,7 @@ pub(crate) fn memory_kind(array: &Descriptor) -> Result<Option<MemoryKind>, Erro
 
 /// Checks the device. Pinned and managed memory may be called the device's, since it is reachable from there.
 fn check_place(data: u64, device: Device, info: &PointerInfo) -> Result<(), Violation> {
-    let is_cuda = device.device_type == Device::CUDA;
+    let is_cuda = device.device_type == DeviceType::CUDA;
     match info.kind {
         MemoryKind::Unknown if is_cuda => Err(Violation::new(
             Rule::PointerUnknown,

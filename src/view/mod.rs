@@ -128,7 +128,7 @@ use std::ptr;
 use self::streams::Placed;
 use crate::driver::{Defaults, Place};
 use crate::protocol::descriptor::{Descriptor, RawTensor};
-use crate::protocol::device::{Access, Device, Flags};
+use crate::protocol::device::{Access, Device, DeviceType, Flags};
 use crate::protocol::interface::CaiInterface;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
@@ -297,7 +297,10 @@ impl CaiView {
     #[inline(always)]
     pub(crate) fn is_shared_by_contexts(&self) -> bool {
         let device_type = self.descriptor.device().device_type;
-        matches!(device_type, Device::CUDA_HOST | Device::CUDA_MANAGED)
+        matches!(
+            device_type,
+            DeviceType::CUDA_HOST | DeviceType::CUDA_MANAGED
+        )
     }
 
     /// Whether the memory is managed, or may be: any library may call managed memory its device's, and so may the
@@ -305,8 +308,8 @@ impl CaiView {
     pub(crate) fn may_be_managed(&self) -> bool {
         let flags = self.descriptor.flags();
         match self.descriptor.device().device_type {
-            Device::CUDA_MANAGED => true,
-            Device::CUDA => !flags.contains(Flags::OF_DEVICE),
+            DeviceType::CUDA_MANAGED => true,
+            DeviceType::CUDA => !flags.contains(Flags::OF_DEVICE),
             _ => flags.contains(Flags::MANAGED),
         }
     }

@@ -4,7 +4,7 @@ use super::streams::{Kept, Placed, is_elsewhere};
 use super::{CaiView, IntoLiveStream, defaults_now, detach, with_driver};
 use crate::driver::{self, Context, Defaults, Driver, Pending, Place};
 use crate::error::Error;
-use crate::protocol::device::Device;
+use crate::protocol::device::DeviceType;
 use crate::protocol::rule::{Field, Rule, Violation};
 #[cfg(feature = "pyo3")]
 use crate::protocol::stream::Plan;
@@ -221,7 +221,9 @@ impl CaiView {
     #[inline]
     fn refused(&self, request: Request, policy: SyncPolicy) -> Option<Violation> {
         match self.device().device_type {
-            Device::ROCM => driver::refused(self.ready_number(), request, &self.place(), policy),
+            DeviceType::ROCM => {
+                driver::refused(self.ready_number(), request, &self.place(), policy)
+            }
             _ => None,
         }
     }

@@ -4,7 +4,7 @@
 use super::{CaiView, TO_THE_CPU, Transfer, with_driver};
 use crate::driver::{MemoryKind, PointerInfo};
 use crate::error::Error;
-use crate::protocol::device::{Device, Flags};
+use crate::protocol::device::{Device, DeviceType, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
 
@@ -46,8 +46,8 @@ impl CaiView {
     pub fn present_as(&self, side: PresentAs) -> Result<Self, Error> {
         let own = self.device();
         let is_so = match side {
-            PresentAs::Cuda => own.device_type == Device::CUDA,
-            PresentAs::Host => own.device_type == Device::CPU,
+            PresentAs::Cuda => own.device_type == DeviceType::CUDA,
+            PresentAs::Host => own.device_type == DeviceType::CPU,
         };
         if is_so {
             if side == PresentAs::Host {
@@ -116,8 +116,8 @@ impl CaiView {
 
     /// Whether the memory, or a copy, can be had on the CPU: the host cannot wait for a stream of ROCm.
     fn can_be_had_on_the_cpu(&self) -> bool {
-        let is_waited_for =
-            self.device().device_type != Device::ROCM_HOST || self.ready_number() == Stream::None;
+        let is_waited_for = self.device().device_type != DeviceType::ROCM_HOST
+            || self.ready_number() == Stream::None;
         is_waited_for && Transfer::can_copy_to_host(self.descriptor())
     }
 
@@ -147,12 +147,22 @@ mod tests {
         script.device_memory(0x7000, 24, 0, 0xa).current(0xa);
         let _installed = script::install(script);
         for (device_type, data, side, name) in [
-            (Device::CPU, 0x9000, PresentAs::Cuda, "'cuda' of memory on"),
-            (Device::CUDA, 0x7000, PresentAs::Host, "'host' of memory on"),
+            (
+                DeviceType::CPU,
+                0x9000,
+                PresentAs::Cuda,
+                "'cuda' of memory on",
+            ),
+            (
+                DeviceType::CUDA,
+                0x7000,
+                PresentAs::Host,
+                "'host' of memory on",
+            ),
         ] {
             let descriptor = Descriptor::new(&RawTensor {
                 data,
-                device_type,
+                device: Device::new(device_type, 0),
                 ..RawTensor::EXAMPLE
             });
             let descriptor = descriptor.expect("a valid tensor");

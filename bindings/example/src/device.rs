@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cai_dlpack::Error;
 use cai_dlpack::interop::cudarc::context;
-use cai_dlpack::protocol::device::Device;
+use cai_dlpack::protocol::device::{Device, DeviceType};
 use cudarc::driver::CudaStream;
 
 /// Our stream on a device. Pinned and managed memory (whose ids say nothing) is taken to device 0.
 pub(crate) fn stream_of(device: Device) -> Result<Arc<CudaStream>, Error> {
     static STREAMS: Mutex<BTreeMap<i32, Arc<CudaStream>>> = Mutex::new(BTreeMap::new());
-    let ordinal = if device.device_type == Device::CUDA {
+    let ordinal = if device.device_type == DeviceType::CUDA {
         device.id
     } else {
         0

@@ -50,7 +50,8 @@ fn entry<'py>(py: Python<'py>, call: &Call) -> PyResult<Bound<'py, PyDict>> {
     entry.set_item("code", call.code)?;
     entry.set_item("reads", call.reads.name())?;
     entry.set_item("waits", call.waits.name())?;
-    entry.set_item("devices", PyList::new(py, call.devices)?)?;
+    let devices = call.devices.iter().map(|device| device.to_dlpack());
+    entry.set_item("devices", PyList::new(py, devices)?)?;
     entry.set_item("needs", call.needs())?;
     entry.set_item("copies", call.copies)?;
     let drops: Vec<_> = call.drops.iter().map(|drops| drops.name()).collect();

@@ -5,7 +5,7 @@ use rstest::{fixture, rstest};
 use super::*;
 use crate::driver::PointerInfo;
 use crate::driver::script::{Script, context};
-use crate::protocol::device::Device;
+use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::rule::Rule;
 use crate::protocol::stream::Platform;
 
@@ -1000,13 +1000,13 @@ fn each_context_has_its_own_events(script: Script) {
 }
 
 #[rstest]
-#[case::device(Device::CUDA, 1, Platform::Cuda, 1, true)]
-#[case::pinned(Device::CUDA_HOST, 0, Platform::HostReadable, -1, false)]
-#[case::managed(Device::CUDA_MANAGED, 0, Platform::HostReadable, -1, true)]
-#[case::rocm(Device::ROCM, 2, Platform::Rocm, 2, false)]
-#[case::cpu(Device::CPU, 0, Platform::Host, -1, false)]
+#[case::device(DeviceType::CUDA, 1, Platform::Cuda, 1, true)]
+#[case::pinned(DeviceType::CUDA_HOST, 0, Platform::HostReadable, -1, false)]
+#[case::managed(DeviceType::CUDA_MANAGED, 0, Platform::HostReadable, -1, true)]
+#[case::rocm(DeviceType::ROCM, 2, Platform::Rocm, 2, false)]
+#[case::cpu(DeviceType::CPU, 0, Platform::Host, -1, false)]
 fn places_of_devices(
-    #[case] device_type: i32,
+    #[case] device_type: DeviceType,
     #[case] id: i32,
     #[case] platform: Platform,
     #[case] ordinal: i32,

@@ -12,7 +12,7 @@ use super::keep;
 use super::stream::{check_device, number_of};
 use crate::driver::MemoryKind;
 use crate::error::Error;
-use crate::protocol::device::Device;
+use crate::protocol::device::DeviceType;
 use crate::protocol::stream::{Stream, SyncPolicy};
 use crate::view::{
     CaiView, ConsumeGuard, Element, Keeper, ReturnEdge, View, ViewMut, check_cuda, detach,
@@ -306,14 +306,14 @@ unsafe impl<'a, 'b: 'a, V: Consume> PushKernelArg<&'b StreamGuard<'_, V>> for La
 /// can write the memory, under whatever name it came.
 fn seen_by_device(array: &CaiView) -> Result<(CUdeviceptr, bool), Error> {
     let (data, device_type) = (array.descriptor().data(), array.device().device_type);
-    if data == 0 || (device_type == Device::CUDA && !array.may_be_managed()) {
+    if data == 0 || (device_type == DeviceType::CUDA && !array.may_be_managed()) {
         return Ok((data, false));
     }
-    if device_type == Device::CUDA_MANAGED {
+    if device_type == DeviceType::CUDA_MANAGED {
         return Ok((data, true));
     }
     let info = with_driver(|driver| driver.pointer_info(data, false))?;
-    let is_pinned = device_type == Device::CUDA_HOST && info.device_pointer != 0;
+    let is_pinned = device_type == DeviceType::CUDA_HOST && info.device_pointer != 0;
     let pointer = if is_pinned { info.device_pointer } else { data };
     Ok((pointer, info.kind != MemoryKind::Device))
 }

@@ -7,7 +7,7 @@ use cudarc::driver::CudaStream;
 use super::in_context::InContext;
 use crate::driver::DriverError;
 use crate::error::Error;
-use crate::protocol::device::Device;
+use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 use crate::view::{IntoLiveStream, Keeper, Kept, LiveStream};
@@ -82,7 +82,7 @@ impl Keeper for Arc<CudaStream> {
 pub(super) fn check_device(memory: Device, stream: &CudaStream) -> Result<(), Violation> {
     let field = Field::Argument("stream");
     let ordinal = stream.context().ordinal();
-    if memory.device_type == Device::CUDA && usize::try_from(memory.id) != Ok(ordinal) {
+    if memory.device_type == DeviceType::CUDA && usize::try_from(memory.id) != Ok(ordinal) {
         let found = format_args!("a stream of device {ordinal} for memory on {memory}");
         return Err(Violation::new(Rule::StreamDevice, field, found));
     }

@@ -4,14 +4,15 @@ use rstest::rstest;
 
 use super::*;
 use crate::protocol::descriptor::RawTensor;
+use crate::protocol::device::DeviceType;
 use crate::protocol::rule::Class;
 
 const VALID: RawTensor<'static> = RawTensor::EXAMPLE;
 
 #[rstest]
-#[case::cpu(RawTensor { device_type: 1, ..VALID }, Rule::CaiDevice)]
-#[case::rocm(RawTensor { device_type: 10, ..VALID }, Rule::CaiDevice)]
-#[case::metal(RawTensor { device_type: 8, ..VALID }, Rule::CaiDevice)]
+#[case::cpu(RawTensor { device: Device::HOST, ..VALID }, Rule::CaiDevice)]
+#[case::rocm(RawTensor { device: Device::new(DeviceType::ROCM, 0), ..VALID }, Rule::CaiDevice)]
+#[case::metal(RawTensor { device: Device::new(DeviceType::METAL, 0), ..VALID }, Rule::CaiDevice)]
 #[case::bf16(RawTensor { code: 4, bits: 16, ..VALID }, Rule::CaiDtype)]
 #[case::fp8(RawTensor { code: 10, bits: 8, ..VALID }, Rule::CaiDtype)]
 #[case::fp4(RawTensor { code: 17, bits: 4, ..VALID }, Rule::CaiSubByte)]
@@ -26,14 +27,14 @@ fn cai_cannot_say(#[case] raw: RawTensor<'_>, #[case] rule: Rule) {
 }
 
 #[rstest]
-#[case(Device::CUDA, Flags::READ_ONLY)]
-#[case(Device::CUDA_HOST, Flags::READ_ONLY)]
-#[case(Device::CUDA_MANAGED, Flags::READ_ONLY)]
+#[case(DeviceType::CUDA, Flags::READ_ONLY)]
+#[case(DeviceType::CUDA_HOST, Flags::READ_ONLY)]
+#[case(DeviceType::CUDA_MANAGED, Flags::READ_ONLY)]
 // Not known: a dict has two values, of which this is the cautious one.
-#[case(Device::CUDA, Flags::LEGACY)]
-fn cai_can_say(#[case] device_type: i32, #[case] flags: Flags) {
+#[case(DeviceType::CUDA, Flags::LEGACY)]
+fn cai_can_say(#[case] device_type: DeviceType, #[case] flags: Flags) {
     let raw = RawTensor {
-        device_type,
+        device: Device::new(device_type, 0),
         flags,
         ..VALID
     };

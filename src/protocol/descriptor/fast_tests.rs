@@ -38,7 +38,7 @@ fn check_fast_agrees_with_check() {
             (u64::MAX - 7, 0),
             (0x1000, 1 << 63),
         ] {
-            for (device_type, device_id, flags) in [
+            for (device_type, id, flags) in [
                 (2, 0, Flags::READ_ONLY),
                 (13, 3, Flags::SUBBYTE_PADDED),
                 (2, 1, Flags::LEGACY),
@@ -49,8 +49,7 @@ fn check_fast_agrees_with_check() {
                 let scalar = RawTensor {
                     data,
                     byte_offset,
-                    device_type,
-                    device_id,
+                    device: Device::new(DeviceType::from_dlpack(device_type), id),
                     code,
                     bits,
                     lanes,
@@ -92,8 +91,7 @@ fn four_axes_and_five() {
             let raw = RawTensor {
                 data: 0x1000,
                 byte_offset: 0,
-                device_type: Device::CUDA,
-                device_id: 1,
+                device: Device::cuda(1),
                 code: 2,
                 bits: 16,
                 lanes: 1,

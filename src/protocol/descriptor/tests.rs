@@ -9,8 +9,7 @@ impl RawTensor<'static> {
     pub(crate) const EXAMPLE: Self = RawTensor {
         data: 0x7000_0000,
         byte_offset: 0,
-        device_type: Device::CUDA,
-        device_id: 0,
+        device: Device::cuda(0),
         code: 2,
         bits: 32,
         lanes: 1,
@@ -41,12 +40,12 @@ fn valid_tensor() {
 }
 
 #[rstest]
-#[case::device_0(RawTensor { device_type: 0, ..VALID }, Rule::DeviceUnknown)]
-#[case::device_5(RawTensor { device_type: 5, ..VALID }, Rule::DeviceUnknown)]
-#[case::device_22(RawTensor { device_type: 22, ..VALID }, Rule::DeviceUnknown)]
-#[case::device_99(RawTensor { device_type: 99, ..VALID }, Rule::DeviceUnknown)]
-#[case::device_negative(RawTensor { device_type: -2, ..VALID }, Rule::DeviceUnknown)]
-#[case::device_id(RawTensor { device_id: -1, ..VALID }, Rule::DeviceId)]
+#[case::device_0(RawTensor { device: Device::new(DeviceType::from_dlpack(0), 0), ..VALID }, Rule::DeviceUnknown)]
+#[case::device_5(RawTensor { device: Device::new(DeviceType::from_dlpack(5), 0), ..VALID }, Rule::DeviceUnknown)]
+#[case::device_22(RawTensor { device: Device::new(DeviceType::from_dlpack(22), 0), ..VALID }, Rule::DeviceUnknown)]
+#[case::device_99(RawTensor { device: Device::new(DeviceType::from_dlpack(99), 0), ..VALID }, Rule::DeviceUnknown)]
+#[case::device_negative(RawTensor { device: Device::new(DeviceType::from_dlpack(-2), 0), ..VALID }, Rule::DeviceUnknown)]
+#[case::device_id(RawTensor { device: Device::cuda(-1), ..VALID }, Rule::DeviceId)]
 #[case::code_99(RawTensor { code: 99, ..VALID }, Rule::DtypeCode)]
 #[case::code_handle(RawTensor { code: 3, bits: 64, ..VALID }, Rule::DtypeOpaque)]
 #[case::bits_13(RawTensor { bits: 13, ..VALID }, Rule::DtypeBits)]
@@ -104,12 +103,12 @@ fn ndim_checked(#[case] ndim: i32, #[case] wanted: Result<usize, Rule>) {
 #[case::negative_stride(RawTensor { strides: Some(&[3, -1]), ..VALID })]
 #[case::zero_stride(RawTensor { strides: Some(&[0, 1]), ..VALID })]
 #[case::unknown_flags(RawTensor { flags: Flags::from_bits(0xffff_ffff_ffff_fff8), ..VALID })]
-#[case::misaligned_on_the_host(RawTensor { data: 0x7000_0001, device_type: Device::CPU, ..VALID })]
+#[case::misaligned_on_the_host(RawTensor { data: 0x7000_0001, device: Device::HOST, ..VALID })]
 #[case::scalar(RawTensor { shape: &[], strides: Some(&[]), ..VALID })]
 #[case::empty_null(RawTensor { data: 0, shape: &[0, 3], ..VALID })]
 #[case::empty_offset(RawTensor { data: 0, byte_offset: u64::MAX, shape: &[0], ..VALID })]
 #[case::empty_offset_wraps(RawTensor { byte_offset: u64::MAX, shape: &[0], ..VALID })]
-#[case::last_address(RawTensor { data: u64::MAX - 24, device_type: Device::CPU, ..VALID })]
+#[case::last_address(RawTensor { data: u64::MAX - 24, device: Device::HOST, ..VALID })]
 fn tensor_taken(#[case] raw: RawTensor<'_>) {
     let made = Descriptor::new(&raw).unwrap();
     assert_eq!(made.shape(), raw.shape);
@@ -129,14 +128,14 @@ fn byte_offset_is_added_once() {
 }
 
 /// The device types whose data is an address; nothing is known of the others.
-const ADDRESSED: [i32; 7] = [
-    Device::CPU,
-    Device::CUDA,
-    Device::CUDA_HOST,
-    Device::ROCM,
-    Device::ROCM_HOST,
-    Device::CUDA_MANAGED,
-    Device::ONE_API,
+const ADDRESSED: [DeviceType; 7] = [
+    DeviceType::CPU,
+    DeviceType::CUDA,
+    DeviceType::CUDA_HOST,
+    DeviceType::ROCM,
+    DeviceType::ROCM_HOST,
+    DeviceType::CUDA_MANAGED,
+    DeviceType::ONE_API,
 ];
 
 /// A handle and its offset stay apart, and nothing is computed from them, on every device type but those.
@@ -144,7 +143,7 @@ const ADDRESSED: [i32; 7] = [
 fn handles_are_no_addresses() {
     const ROOM: u64 = 64;
     let mut opaque = 0;
-    for device_type in 1..32 {
+    for device_type in (1..32).map(DeviceType::from_dlpack) {
         let Ok(device) = Device::check(device_type, 0) else {
             continue;
         };
@@ -152,7 +151,7 @@ fn handles_are_no_addresses() {
             for strides in [None, given(&[-3, -1]), given(&[7, 2])] {
                 let raw = RawTensor {
                     data,
-                    device_type,
+                    device,
                     byte_offset: ROOM,
                     strides,
                     ..VALID
@@ -189,7 +188,7 @@ fn a_handle_is_reinterpreted_with_its_offset() {
     let raw = RawTensor {
         data: 3,
         byte_offset: 64,
-        device_type: Device::VULKAN,
+        device: Device::new(DeviceType::VULKAN, 0),
         code: 1,
         bits: 8,
         shape: &[24],
@@ -210,7 +209,7 @@ fn handle_checked(#[case] data: u64, #[case] byte_offset: u64, #[case] wanted: R
     let raw = RawTensor {
         data,
         byte_offset,
-        device_type: Device::OPENCL,
+        device: Device::new(DeviceType::OPENCL, 0),
         ..VALID
     };
     let found = Descriptor::new(&raw).map(drop).map_err(|v| v.rule());
@@ -298,10 +297,7 @@ fn a_tensor_without_flags_is_neither_writable_nor_read_only() {
 
 #[test]
 fn device_can_be_renamed() {
-    let managed = Device {
-        device_type: Device::CUDA_MANAGED,
-        id: 0,
-    };
+    let managed = Device::new(DeviceType::CUDA_MANAGED, 0);
     assert_eq!(valid().with_device(managed).device(), managed);
     assert_eq!(managed.to_string(), "cuda_managed:0");
 }
@@ -442,16 +438,19 @@ fn shape_does_not_cast() {
 
 /// Memory of CUDA is read by code that wants its scalars aligned; of any other memory the address may be any.
 #[rstest]
-#[case::host(Device::CPU, true)]
-#[case::rocm(Device::ROCM, true)]
-#[case::opaque(7, true)]
-#[case::cuda(Device::CUDA, false)]
-#[case::pinned(Device::CUDA_HOST, false)]
-#[case::managed(Device::CUDA_MANAGED, false)]
-fn every_description_takes_the_same_addresses(#[case] device_type: i32, #[case] is_taken: bool) {
+#[case::host(DeviceType::CPU, true)]
+#[case::rocm(DeviceType::ROCM, true)]
+#[case::opaque(DeviceType::VULKAN, true)]
+#[case::cuda(DeviceType::CUDA, false)]
+#[case::pinned(DeviceType::CUDA_HOST, false)]
+#[case::managed(DeviceType::CUDA_MANAGED, false)]
+fn every_description_takes_the_same_addresses(
+    #[case] device_type: DeviceType,
+    #[case] is_taken: bool,
+) {
     let at = |bits, shape| RawTensor {
         data: VALID.data + 1,
-        device_type,
+        device: Device::new(device_type, 0),
         code: 1,
         bits,
         shape,

@@ -6,32 +6,54 @@ use rstest::rstest;
 use super::*;
 
 #[rstest]
-#[case(Device::CPU, Header::CPU)]
-#[case(Device::CUDA, Header::CUDA)]
-#[case(Device::CUDA_HOST, Header::CUDAHOST)]
-#[case(Device::OPENCL, Header::OPENCL)]
-#[case(Device::VULKAN, Header::VULKAN)]
-#[case(Device::METAL, Header::METAL)]
-#[case(Device::VPI, Header::VPI)]
-#[case(Device::ROCM, Header::ROCM)]
-#[case(Device::ROCM_HOST, Header::ROCMHOST)]
-#[case(Device::EXT_DEV, Header::EXTDEV)]
-#[case(Device::CUDA_MANAGED, Header::CUDAMANAGED)]
-#[case(Device::ONE_API, Header::ONEAPI)]
-#[case(Device::WEBGPU, Header::WEBGPU)]
-#[case(Device::HEXAGON, Header::HEXAGON)]
-#[case(Device::MAIA, Header::MAIA)]
-#[case(Device::TRN, Header::TRN)]
-fn device_types_are_the_headers(#[case] ours: i32, #[case] header: Header) {
-    assert_eq!(i64::from(ours), i64::from(header.0));
-    assert_ne!(Device::check(ours, 0).unwrap().type_name(), "unknown");
+#[case(DeviceType::CPU, Header::CPU)]
+#[case(DeviceType::CUDA, Header::CUDA)]
+#[case(DeviceType::CUDA_HOST, Header::CUDAHOST)]
+#[case(DeviceType::OPENCL, Header::OPENCL)]
+#[case(DeviceType::VULKAN, Header::VULKAN)]
+#[case(DeviceType::METAL, Header::METAL)]
+#[case(DeviceType::VPI, Header::VPI)]
+#[case(DeviceType::ROCM, Header::ROCM)]
+#[case(DeviceType::ROCM_HOST, Header::ROCMHOST)]
+#[case(DeviceType::EXT_DEV, Header::EXTDEV)]
+#[case(DeviceType::CUDA_MANAGED, Header::CUDAMANAGED)]
+#[case(DeviceType::ONE_API, Header::ONEAPI)]
+#[case(DeviceType::WEBGPU, Header::WEBGPU)]
+#[case(DeviceType::HEXAGON, Header::HEXAGON)]
+#[case(DeviceType::MAIA, Header::MAIA)]
+#[case(DeviceType::TRN, Header::TRN)]
+fn device_types_are_the_headers(#[case] ours: DeviceType, #[case] header: Header) {
+    assert_eq!(i64::from(ours.to_dlpack()), i64::from(header.0));
+    assert_eq!(Device::check(ours, 0), Ok(Device::new(ours, 0)));
+}
+
+/// Any integer makes a device type and comes back; those with a name print it, and pass a check.
+#[test]
+fn device_types_keep_any_number() {
+    let mut numbers = vec![i32::MIN, -1, i32::MAX];
+    numbers.extend(0..300);
+    for number in numbers {
+        let device_type = DeviceType::from_dlpack(number);
+        assert_eq!(Device::new(device_type, 3).to_dlpack(), (number, 3));
+        let shown = (device_type.to_string(), format!("{device_type:?}"));
+        let expected = match device_type.name() {
+            Some(name) => (
+                name.to_owned(),
+                name.to_uppercase().replace("ONEAPI", "ONE_API"),
+            ),
+            None => (number.to_string(), format!("DeviceType({number})")),
+        };
+        assert_eq!(shown, expected);
+        let is_known = Device::check(device_type, 0).is_ok();
+        assert_eq!(is_known, device_type.name().is_some(), "{number}");
+    }
 }
 
 #[test]
 fn device_types_no_others() {
-    let known = (-5..=25).filter(|number| Device::check(*number, 0).is_ok());
+    let known = (-5..=25).filter(|number| DeviceType::from_dlpack(*number).name().is_some());
     assert_eq!(known.count(), 19);
-    let violation = Device::check(99, 0).unwrap_err();
+    let violation = Device::check(DeviceType::from_dlpack(99), 0).unwrap_err();
     assert_eq!(
         violation.to_string(),
         "__dlpack_device__ = (99, 0): the device type must be one that DLPack has; it may be newer than DLPack 1.3: \
@@ -97,24 +119,27 @@ fn one_read_only_statement_is_enough() {
 #[cfg(feature = "pyo3")]
 #[test]
 fn an_export_stays_or_goes_to_the_host_or_a_device() {
-    let devices = (1..=18).flat_map(|device_type| [0, 1].map(|id| Device { device_type, id }));
+    let devices = (1..=18).map(DeviceType::from_dlpack);
+    let devices = devices.flat_map(|device_type| [0, 1].map(|id| Device::new(device_type, id)));
     let devices: Vec<_> = devices.collect();
     for (own, wanted) in devices
         .iter()
         .flat_map(|own| devices.iter().map(move |wanted| (*own, *wanted)))
     {
-        let is_managed = [own, wanted].map(|device| device.device_type == Device::CUDA_MANAGED);
+        let is_managed = [own, wanted].map(|device| device.device_type == DeviceType::CUDA_MANAGED);
         let copied = [
-            Device::CPU,
-            Device::CUDA,
-            Device::CUDA_HOST,
-            Device::CUDA_MANAGED,
-            Device::ROCM_HOST,
+            DeviceType::CPU,
+            DeviceType::CUDA,
+            DeviceType::CUDA_HOST,
+            DeviceType::CUDA_MANAGED,
+            DeviceType::ROCM_HOST,
         ];
         let expected = match () {
             () if own == wanted || is_managed == [true; 2] => Some(own),
             () if wanted == Device::HOST && copied.contains(&own.device_type) => Some(wanted),
-            () if wanted.device_type == Device::CUDA && copied[..4].contains(&own.device_type) => {
+            () if wanted.device_type == DeviceType::CUDA
+                && copied[..4].contains(&own.device_type) =>
+            {
                 Some(wanted)
             }
             () => None,
@@ -148,9 +173,9 @@ fn the_page_has_the_devices_of_the_table() {
         listed.extend(known.into_iter().zip(names));
     }
     listed.sort_unstable();
-    let table = (0..Device::BEYOND).filter_map(|number| Device::check(number, 0).ok());
-    let table: Vec<_> = table
-        .map(|device| (device.device_type, device.type_name()))
-        .collect();
-    assert_eq!(listed, table);
+    let table = (0..=DeviceType::LAST).filter_map(|number| {
+        let name = DeviceType::from_dlpack(number).name()?;
+        Some((number, name))
+    });
+    assert_eq!(listed, table.collect::<Vec<_>>());
 }

@@ -184,7 +184,8 @@ fn dlpack_integers(#[case] value: Option<i128>, #[case] expected: [Result<Reques
 #[case(14, None)]
 #[case(-1, None)]
 fn device_types(#[case] device_type: i32, #[case] platform: Option<Platform>) {
-    assert_eq!(Platform::from_device_type(device_type), platform);
+    let device = Device::new(DeviceType::from_dlpack(device_type), 0);
+    assert_eq!(Platform::of(device), platform);
 }
 
 /// Everything that [`plan`] can be asked, where the data is ready on `STREAMS`.

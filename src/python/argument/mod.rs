@@ -180,6 +180,10 @@ macro_rules! argument {
 argument!(In, exclusive: false);
 argument!(InOut, exclusive: true);
 
+// **A road not taken**: our words for `&In` in a signature, by a `FromPyObject` under a condition that never holds (as in
+// `interop/cudarc/missing.rs`). PyO3 infers whether an argument is one or a reference to a class, so two of its impls match
+// `&In`, and the compiler then reports PyO3's trait and the condition of neither.
+
 impl<T: Elements, const N: usize, W: WhenInUse> InOut<T, N, W> {
     /// Returns the elements, to be written.
     #[must_use]

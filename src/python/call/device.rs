@@ -6,7 +6,7 @@ use pyo3::types::{PyString, PyTuple};
 
 use crate::driver;
 use crate::driver::{Driver, DriverError};
-use crate::protocol::device::Device;
+use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::call::choice::{valid, wrong_type};
 use crate::python::cpython::int::{IntRule, repr};
@@ -55,7 +55,7 @@ pub(crate) fn pair(value: Borrowed<'_, '_, PyAny>, field: Field) -> PyResult<Dev
     let device_type: i32 = rule.read(&pair.get_item(0)?)?;
     let rule = IntRule::new(field, Rule::ArgumentType, Rule::DeviceId);
     let id: i32 = rule.read(&pair.get_item(1)?)?;
-    Ok(Device::check_in(field, device_type, id)?)
+    Ok(Device::new(DeviceType::from_dlpack(device_type), id).check_in(field)?)
 }
 
 /// Reads a name, or an object that has one, as torch's devices have; `None` for any other object.
@@ -123,11 +123,10 @@ pub(crate) fn gets_to(own: Device, wanted: Device) -> Result<bool, DriverError> 
 /// Returns the device of the tensor, or why there is none.
 #[cold]
 fn transferred(own: Device, wanted: Device) -> Result<Result<Device, String>, DriverError> {
-    let (device_type, id) = (own.device_type, own.id);
     let Some(device) = own.exported_on(wanted) else {
-        return Ok(Err(format!("the data is on ({device_type}, {id})")));
+        return Ok(Err(format!("the data is on {:?}", own.to_dlpack())));
     };
-    if device == own || device.device_type != Device::CUDA {
+    if device == own || device.device_type != DeviceType::CUDA {
         return Ok(Ok(device));
     }
     match detach(|| driver::driver()?.device_count()) {
@@ -150,10 +149,7 @@ fn of_kind(kind: &str, id: Option<i32>) -> Result<Option<Device>, DriverError> {
         ("cpu", None | Some(0)) => Some(Device::HOST),
         ("cuda", Some(id)) if id >= 0 => Some(Device::cuda(id)),
         ("cuda", None) => Some(Device::cuda(current()?)),
-        ("rocm", Some(id)) if id >= 0 => Some(Device {
-            device_type: Device::ROCM,
-            id,
-        }),
+        ("rocm", Some(id)) if id >= 0 => Some(Device::new(DeviceType::ROCM, id)),
         _ => None,
     })
 }

@@ -12,7 +12,7 @@ use pyo3::{Borrowed, ffi};
 use crate::driver;
 use crate::protocol::axes::{Axes, Source};
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::{Access, Device};
+use crate::protocol::device::{Access, Device, DeviceType};
 use crate::protocol::dtype::DType;
 use crate::protocol::layout::Layout;
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -307,9 +307,11 @@ impl<'a, 'py> Options<'a, 'py> {
             return Ok(());
         };
         let is_named = match (named.device_type, device.device_type) {
-            (Device::CUDA, Device::CUDA) => device.id == named.id,
+            (DeviceType::CUDA, DeviceType::CUDA) => device.id == named.id,
             // The number says which GPU, and other memory than a GPU's is told by the array.
-            (Device::CUDA, device_type) => !matches!(device_type, Device::ROCM | Device::ROCM_HOST),
+            (DeviceType::CUDA, device_type) => {
+                !matches!(device_type, DeviceType::ROCM | DeviceType::ROCM_HOST)
+            }
             _ => device == named,
         };
         match is_named {
@@ -333,13 +335,9 @@ impl<'a, 'py> Options<'a, 'py> {
 
 #[cold]
 fn is_elsewhere(named: Device, device: Device) -> Violation {
-    let pair = |device: Device| format!("({}, {})", device.device_type, device.id);
-    Violation::new(
-        Rule::PointerDevice,
-        Field::Argument("device_id"),
-        pair(named),
-    )
-    .with_hint(format!("the array is on {}", pair(device)))
+    let (field, found) = (Field::Argument("device_id"), named.to_dlpack());
+    Violation::new(Rule::PointerDevice, field, format_args!("{found:?}"))
+        .with_hint(format!("the array is on {:?}", device.to_dlpack()))
 }
 
 /// Compares the address: PyO3 would defer the drop of a new reference (`fastcall`).
@@ -406,7 +404,7 @@ fn other_device(value: Borrowed<'_, '_, PyAny>) -> PyResult<Device> {
         };
     };
     match device.device_type {
-        Device::CUDA | Device::ROCM => Ok(device),
+        DeviceType::CUDA | DeviceType::ROCM => Ok(device),
         _ => Err(Violation::new(Rule::ArgumentValue, field, repr(&value))
             .with_hint(format!("must be {}", device::OF_MEMORY))
             .into()),

@@ -58,7 +58,7 @@ pub(crate) fn of_blocks(py: Python<'_>, device_id: i32) -> PyResult<Stream> {
 /// The driver's, when it is asked.
 #[cold]
 pub(crate) fn blocks_of(device: Device) -> Result<i32, DriverError> {
-    let platform = Platform::from_device_type(device.device_type);
+    let platform = Platform::of(device);
     match (platform, driver::driver()) {
         (Some(Platform::HostReadable), Ok(driver)) => {
             detach(|| match driver.current_context()? {

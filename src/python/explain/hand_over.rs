@@ -10,7 +10,7 @@ use crate::partners::{
     Call, Change, Drops, Order, Partner, Reads, Remedy, Waits, platform_of, unstated, with_remedies,
 };
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::Device;
+use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::rule::{Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Stream, SyncPolicy};
 use crate::python::call::{library, policy, stream, use_stream};
@@ -250,7 +250,7 @@ fn can_copy(
     let source = view.view().descriptor();
     Transfer::check(source)?;
     let request = match wanted.device_type {
-        Device::CUDA => {
+        DeviceType::CUDA => {
             let stream = use_stream::work_stream(py, wanted)?;
             if !Transfer::can_allocate(wanted, stream)? {
                 return Ok(false);

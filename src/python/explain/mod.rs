@@ -122,8 +122,8 @@ fn explain<'py>(
             found.driver_calls = None;
             found.unknown = Some(format!(
                 "whether the producer exports it, and in which order: cannot be known without calling its __dlpack__ on \
-                 ({}, {}), which makes a stream wait",
-                device.device_type, device.id
+                 {:?}, which makes a stream wait",
+                device.to_dlpack()
             ));
             match (&described, given.partner) {
                 (Some(view), Some(partner)) => {
@@ -231,9 +231,8 @@ fn shown(descriptor: &Descriptor) -> String {
         Access::Unknown => ", perhaps read-only",
     };
     format!(
-        "{shape} {} on ({}, {}), strides {strides} {unit}{flag}",
+        "{shape} {} on {:?}, strides {strides} {unit}{flag}",
         descriptor.type_name(),
-        device.device_type,
-        device.id
+        device.to_dlpack(),
     )
 }

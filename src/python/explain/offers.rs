@@ -34,7 +34,7 @@ pub(super) fn of(object: &Bound<'_, PyAny>) -> PyResult<String> {
     offers.extend(interface(object)?);
     if dlpack::has_dlpack(object, facts.traits).unwrap_or(false) {
         offers.push(match dlpack::announced_device(object) {
-            Ok(device) => format!("__dlpack__ on ({}, {})", device.device_type, device.id),
+            Ok(device) => format!("__dlpack__ on {:?}", device.to_dlpack()),
             Err(error) => in_brackets("__dlpack__", error)?,
         });
     }

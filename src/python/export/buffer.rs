@@ -12,7 +12,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::protocol::convert::Items;
 use crate::protocol::descriptor::{Descriptor, DescriptorRef};
-use crate::protocol::device::{Access, Device, Flags};
+use crate::protocol::device::{Access, DeviceType, Flags};
 use crate::protocol::interface::Descr;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, SyncPolicy};
@@ -36,7 +36,7 @@ pub(crate) fn wait(view: &CaiView) -> PyResult<()> {
 #[cold]
 pub(crate) fn unreadable(array: &Descriptor, is_taken: bool) -> Violation {
     let device = array.device();
-    let found = format_args!("memory on ({}, {})", device.device_type, device.id);
+    let found = format_args!("memory on {:?}", device.to_dlpack());
     let copied = (is_taken && Transfer::can_copy_to_host(array)).then_some(TO_THE_CPU);
     let passed = "pass this view to a library that reads memory of this device";
     let hint = match copied {
@@ -60,7 +60,7 @@ pub(crate) fn as_numpy(array: &Descriptor) -> Option<String> {
     match array.device().is_host_readable() {
         _ if !has_numpy => None,
         // The host cannot wait for a stream of ROCm; by DLPack it is the consumer's to wait.
-        true if array.device().device_type == Device::ROCM_HOST => {
+        true if array.device().device_type == DeviceType::ROCM_HOST => {
             let by_dlpack = array.cai_only().is_none() && array.dtype().typestr().is_ok();
             by_dlpack.then(|| "numpy.from_dlpack(view)".to_owned())
         }

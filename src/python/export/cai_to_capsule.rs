@@ -6,7 +6,7 @@
 use pyo3::prelude::*;
 
 use crate::error::Error;
-use crate::protocol::device::{Access, Device};
+use crate::protocol::device::{Access, Device, DeviceType};
 use crate::protocol::stream::{Platform, Request, Stream};
 use crate::python::cpython::fastcall::Value;
 use crate::python::cpython::{int, release};
@@ -53,7 +53,7 @@ pub(crate) fn convert<'py>(
             device => device?,
         };
     }
-    let is_managed = descriptor.device.device_type == Device::CUDA_MANAGED;
+    let is_managed = descriptor.device.device_type == DeviceType::CUDA_MANAGED;
     match request.stream_request(descriptor.device) {
         // The host may have to wait for managed memory that is ready.
         Some(Request::Host) if is_managed => return Ok(None),
@@ -91,13 +91,13 @@ impl FastRequest {
     #[inline(always)]
     fn stream_request(self, device: Device) -> Option<Request> {
         match (device.device_type, self.stream) {
-            (Device::CUDA, None) => Some(Request::Stream(Stream::LegacyDefault)),
-            (Device::CUDA, Some(-1)) => Some(Request::NoSync),
-            (Device::CUDA, Some(handle)) if handle > 0 => {
+            (DeviceType::CUDA, None) => Some(Request::Stream(Stream::LegacyDefault)),
+            (DeviceType::CUDA, Some(-1)) => Some(Request::NoSync),
+            (DeviceType::CUDA, Some(handle)) if handle > 0 => {
                 Some(Request::Stream(Stream::from_raw(handle.cast_unsigned())))
             }
-            (device_type, stream) => {
-                let platform = Platform::from_device_type(device_type)?;
+            (_, stream) => {
+                let platform = Platform::of(device)?;
                 Request::from_dlpack(stream.map(i128::from), platform).ok()
             }
         }

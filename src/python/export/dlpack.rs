@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::protocol::descriptor::DescriptorRef;
-use crate::protocol::device::{Access, Device, Flags};
+use crate::protocol::device::{Access, Device, DeviceType, Flags};
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{NAME_THE_STREAM, Plan, Platform, Request, Stream, SyncPolicy};
@@ -77,9 +77,7 @@ impl DlpackRequest<'_, '_> {
     pub(crate) fn order_for_block(&self, py: Python<'_>, this: &PyCaiView) -> PyResult<bool> {
         let (view, device) = (this.view(), this.view().device());
         // For memory that the host reads, the host waits.
-        if self.stream.is_some()
-            || Platform::from_device_type(device.device_type) != Some(Platform::Cuda)
-        {
+        if self.stream.is_some() || Platform::of(device) != Some(Platform::Cuda) {
             return Ok(false);
         }
         let work = use_stream::work_stream(py, device)?;
@@ -152,7 +150,7 @@ impl DlpackRequest<'_, '_> {
             (refused.rule() == Rule::CaptureLegacy).then(|| refused.with_hint(NAME_THE_STREAM))
         };
         // Memory that the host reads is waited for by the host.
-        let platform = Platform::from_device_type(view.device().device_type);
+        let platform = Platform::of(view.device());
         match self.stream.is_none() && platform == Some(Platform::Cuda) {
             true => release::dropping(|| foreseen().map_or(refused, PyErr::from)),
             false => refused,
@@ -164,7 +162,7 @@ impl DlpackRequest<'_, '_> {
     #[cold]
     pub(crate) fn first_refusal(&self, py: Python<'_>, view: &CaiView, refused: PyErr) -> PyErr {
         let foreseen = || {
-            let platform = Platform::from_device_type(view.device().device_type)?;
+            let platform = Platform::of(view.device())?;
             let by_table = || use_stream::work_stream(py, view.device()).map(Request::Stream);
             let refusal = |request| refusal(py, view, request).ok()?;
             match platform {
@@ -287,7 +285,7 @@ impl Export {
             .flags
             .with_access(access)
             .with(Flags::IS_COPIED, transfer.is_some());
-        let platform = Platform::from_device_type(device.device_type).unwrap_or(Platform::Host);
+        let platform = Platform::of(device).unwrap_or(Platform::Host);
         let request = if request.on_host {
             Request::Host
         } else {
@@ -511,11 +509,8 @@ fn target(dl_device: &Bound<'_, PyAny>, own: Device) -> PyResult<Device> {
     if pair.len() != 2 {
         return Err(Violation::new(Rule::DlDevice, field, repr(dl_device)).into());
     }
-    let device_type: i32 = DL_DEVICE.read(&pair.get_item(0)?)?;
-    let wanted = Device {
-        device_type,
-        id: DL_DEVICE.read(&pair.get_item(1)?)?,
-    };
+    let device_type = DeviceType::from_dlpack(DL_DEVICE.read(&pair.get_item(0)?)?);
+    let wanted = Device::new(device_type, DL_DEVICE.read(&pair.get_item(1)?)?);
     exported(wanted, own, dl_device)
 }
 
@@ -641,11 +636,10 @@ fn elements(source: DescriptorRef<'_>) -> String {
 /// Refuses a copy that the device asks for, and no argument `copy`: `field` names the device.
 #[cold]
 pub(crate) fn not_copied_to(field: Field, wanted: Device, source: DescriptorRef<'_>) -> Violation {
-    let (own, device_type, id) = (source.device, wanted.device_type, wanted.id);
-    let elements = elements(source);
-    let found = format_args!("({device_type}, {id}), with {elements}");
+    let found = (wanted.to_dlpack(), elements(source));
+    let found = format_args!("{:?}, with {}", found.0, found.1);
     let refused = Violation::new(Rule::CopyRefused, field, found);
-    match Transfer::decide(own, wanted, Some(true)) {
+    match Transfer::decide(source.device, wanted, Some(true)) {
         Ok(_) => with_bytes(refused, source),
         Err(_) => refused.with_hint("copy it with the library that owns it"),
     }

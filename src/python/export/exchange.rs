@@ -28,7 +28,7 @@ use pyo3::prelude::*;
 
 use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::{Access, Device, Flags};
+use crate::protocol::device::{Access, Device, DeviceType, Flags};
 use crate::protocol::rule::{Class, Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Stream};
 use crate::python::call::{blocks, policy, use_stream};
@@ -165,7 +165,11 @@ unsafe extern "C" fn work_stream(
     if !blocks::are_open() {
         return 0;
     }
-    let read = |py: Python<'_>| match work_stream_of(py, device_type.0.cast_signed(), device_id)? {
+    let device = Device::new(
+        DeviceType::from_dlpack(device_type.0.cast_signed()),
+        device_id,
+    );
+    let read = |py: Python<'_>| match work_stream_of(py, device)? {
         Stream::None | Stream::LegacyDefault => Ok(()),
         named => {
             let handle = ptr::without_provenance_mut(named.raw() as usize);
@@ -249,8 +253,7 @@ unsafe fn result_like(
     };
     // SAFETY: the shape is the prototype's, readable during the call (this function's contract); no strides.
     let described = unsafe { read_tensor(&described, Flags::NONE) }?;
-    let Device { device_type, id } = described.device();
-    let made = CaiView::allocated_like(&described, stream_for_result(device_type, id)?)?;
+    let made = CaiView::allocated_like(&described, stream_for_result(described.device())?)?;
     let (descriptor, owner) = made.into_parts();
     build(descriptor.borrowed(), Flags::NONE.bits(), owner).inspect_err(|_| {
         // SAFETY: `build` has failed and not taken the owner, which is released once.
@@ -259,21 +262,18 @@ unsafe fn result_like(
 }
 
 /// Returns the caller's work stream, with the GIL or without.
-fn stream_for_result(device_type: i32, device_id: i32) -> Result<Stream, Error> {
+fn stream_for_result(device: Device) -> Result<Stream, Error> {
     if !blocks::are_open() {
-        return Ok(default_stream_of(device_type));
+        return Ok(default_stream_of(device));
     }
-    let device_id = use_stream::blocks_of(Device {
-        device_type,
-        id: device_id,
-    })?;
-    let read = |py: Python<'_>| match has_work_stream(device_type) {
+    let device_id = use_stream::blocks_of(device)?;
+    let read = |py: Python<'_>| match has_work_stream(device) {
         true => use_stream::of_blocks(py, device_id).map_err(release::drop_now),
-        false => Ok(default_stream_of(device_type)),
+        false => Ok(default_stream_of(device)),
     };
     // Reading a context variable fails for want of memory only.
     gil::attached(read)
-        .unwrap_or_else(|| Ok(default_stream_of(device_type)))
+        .unwrap_or_else(|| Ok(default_stream_of(device)))
         .map_err(|()| Error::OutOfMemory)
 }
 
@@ -305,31 +305,25 @@ fn no_view(found: &str) -> PyErr {
 }
 
 /// Returns the caller's work stream; [`Stream::None`] if the device has no streams.
-fn work_stream_of(py: Python<'_>, device_type: i32, device_id: i32) -> PyResult<Stream> {
-    match has_work_stream(device_type) {
-        true => use_stream::work_stream(
-            py,
-            Device {
-                device_type,
-                id: device_id,
-            },
-        ),
-        false => Ok(default_stream_of(device_type)),
+fn work_stream_of(py: Python<'_>, device: Device) -> PyResult<Stream> {
+    match has_work_stream(device) {
+        true => use_stream::work_stream(py, device),
+        false => Ok(default_stream_of(device)),
     }
 }
 
 /// Whether `use_stream` can name the stream of such memory.
 #[inline(always)]
-fn has_work_stream(device_type: i32) -> bool {
+fn has_work_stream(device: Device) -> bool {
     matches!(
-        Platform::from_device_type(device_type),
+        Platform::of(device),
         Some(Platform::Cuda | Platform::HostReadable)
     )
 }
 
 /// Returns the work stream if no `use_stream` block names another one.
-fn default_stream_of(device_type: i32) -> Stream {
-    match Platform::from_device_type(device_type) {
+fn default_stream_of(device: Device) -> Stream {
+    match Platform::of(device) {
         Some(Platform::Cuda | Platform::HostReadable | Platform::Rocm) => Stream::LegacyDefault,
         Some(Platform::Host) | None => Stream::None,
     }
@@ -341,8 +335,7 @@ fn make_ready(view: &Bound<'_, PyCaiView>) -> PyResult<()> {
     let (py, this) = (view.py(), view.get());
     this.prepare_array()?;
     let view = this.view();
-    let device = view.device();
-    let request = Request::Stream(work_stream_of(py, device.device_type, device.id)?);
+    let request = Request::Stream(work_stream_of(py, view.device())?);
     let policy = policy::policy(py)?;
     if view.needs_order(request, policy) {
         view.order(request, policy)?;
@@ -418,8 +411,7 @@ unsafe fn adopt(
     // SAFETY: initialised, and owned here (this function's contract).
     let imported = unsafe { release::own_tensor(tensor) };
     let descriptor = imported.descriptor()?;
-    let Device { device_type, id } = descriptor.device();
-    let ready = work_stream_of(py, device_type, id)?;
+    let ready = work_stream_of(py, descriptor.device())?;
     // SAFETY: DLPack: the data is valid until the deleter of the tensor runs, which is the owner. It is ready on the
     // work stream, on which its maker works.
     let view = unsafe { CaiView::of(descriptor, ready, Some(ready), imported.into_owner()) };

@@ -9,7 +9,7 @@ use pyo3::types::{PyDict, PyType};
 use crate::driver;
 use crate::driver::{DriverError, MemoryKind, PointerInfo};
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::{Access, Device, Flags};
+use crate::protocol::device::{Access, Device, DeviceType, Flags};
 use crate::protocol::interface::{CaiInterface, Descr, Version};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
@@ -564,7 +564,7 @@ fn query_driver(
     let wants_range = options.check != Check::Device;
     if let Some(device) = options
         .device
-        .filter(|device| device.device_type == Device::ROCM)
+        .filter(|device| device.device_type == DeviceType::ROCM)
     {
         let found = format_args!("\"bounds\", with device_id=(10, {})", device.id);
         return Err(
@@ -618,14 +618,8 @@ fn unknown(data: u64) -> Violation {
 fn device_of(info: &PointerInfo) -> Option<Device> {
     match info.kind {
         MemoryKind::Device => Some(Device::cuda(info.ordinal)),
-        MemoryKind::Managed => Some(Device {
-            device_type: Device::CUDA_MANAGED,
-            id: 0,
-        }),
-        MemoryKind::Pinned => Some(Device {
-            device_type: Device::CUDA_HOST,
-            id: 0,
-        }),
+        MemoryKind::Managed => Some(Device::new(DeviceType::CUDA_MANAGED, 0)),
+        MemoryKind::Pinned => Some(Device::new(DeviceType::CUDA_HOST, 0)),
         MemoryKind::Unknown => None,
     }
 }

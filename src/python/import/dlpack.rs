@@ -14,7 +14,7 @@ use pyo3::{Borrowed, ffi};
 use crate::driver;
 use crate::driver::ContextGuard;
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::{Access, Device, Flags};
+use crate::protocol::device::{Access, Device, DeviceType, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Stream};
 use crate::python::call::options::Options;
@@ -23,7 +23,7 @@ use crate::python::capsule;
 use crate::python::capsule::{Claimed, Unclaimed};
 use crate::python::cpython::int::{IntRule, repr, type_name};
 use crate::python::cpython::names::names;
-use crate::python::cpython::new::{new_dict, new_int, new_ints, new_tuple, new_uint};
+use crate::python::cpython::new::{new_dict, new_int, new_int_pair, new_ints, new_tuple, new_uint};
 use crate::python::cpython::tracing;
 use crate::python::cpython::tuple::tuple_item;
 use crate::python::cpython::{getattr, int, release};
@@ -106,7 +106,7 @@ impl<'py> Offer<'py> {
 /// Returns the streams of a tensor that is ready on `ready`. DLPack does not name the producer's.
 #[inline(always)]
 fn declared(ready: Stream, descriptor: &Descriptor) -> Streams {
-    let is_on_cpu = descriptor.device().device_type == Device::CPU;
+    let is_on_cpu = descriptor.device().device_type == DeviceType::CPU;
     Streams::here(ready, is_on_cpu.then_some(Stream::None))
 }
 
@@ -242,7 +242,7 @@ fn call_on_its_device<'py>(
 ) -> PyResult<PyResult<(Bound<'py, PyAny>, StreamHonoured)>> {
     let py = object.py();
     let driver = match device.device_type {
-        Device::CUDA => driver::driver().ok(),
+        DeviceType::CUDA => driver::driver().ok(),
         _ => None,
     };
     let Some(driver) = driver else {
@@ -334,7 +334,7 @@ pub(crate) fn announced_device(object: &Bound<'_, PyAny>) -> PyResult<Device> {
     };
     let read_fast = |at| i32::try_from(int::read_fast(part(at))?).ok();
     if let (Some(device_type), Some(id)) = (read_fast(0), read_fast(1)) {
-        return Ok(Device::check(device_type, id)?);
+        return Ok(Device::check(DeviceType::from_dlpack(device_type), id)?);
     }
     device(&part(0), &part(1))
 }
@@ -342,8 +342,8 @@ pub(crate) fn announced_device(object: &Bound<'_, PyAny>) -> PyResult<Device> {
 /// Reads the device from any ints.
 #[cold]
 fn device(device_type: &Bound<'_, PyAny>, id: &Bound<'_, PyAny>) -> PyResult<Device> {
-    let device_type: i32 = DEVICE_TYPE.read(device_type)?;
-    let is_host = matches!(device_type, Device::CPU | Device::CUDA_HOST);
+    let device_type = DeviceType::from_dlpack(DEVICE_TYPE.read(device_type)?);
+    let is_host = matches!(device_type, DeviceType::CPU | DeviceType::CUDA_HOST);
     let id: i32 = if id.is_none() && is_host {
         0
     } else {
@@ -374,7 +374,7 @@ fn missing(object: &Bound<'_, PyAny>, rule: Rule, field: Field) -> PyErr {
 /// for none, or would not make it wait. A per-thread default stream is not passed: torch refuses it.
 #[inline(always)]
 fn work_stream(py: Python<'_>, traits: Traits, device: Device) -> PyResult<Option<Stream>> {
-    if device.device_type != Device::CUDA || traits.intersects(Traits::IGNORES_STREAM) {
+    if device.device_type != DeviceType::CUDA || traits.intersects(Traits::IGNORES_STREAM) {
         return Ok(None);
     }
     let stream = use_stream::work_stream(py, device)?;
@@ -387,10 +387,7 @@ fn work_stream(py: Python<'_>, traits: Traits, device: Device) -> PyResult<Optio
 /// `stream-cpu`.
 #[inline(always)]
 pub(super) fn stream_to_request(device: Device, request: DlpackArguments) -> PyResult<Stream> {
-    match (
-        Platform::from_device_type(device.device_type),
-        request.stream,
-    ) {
+    match (Platform::of(device), request.stream) {
         (Some(Platform::Host) | None, Some(stream)) if stream != Stream::None => {
             let field = match request.is_producers {
                 true => Field::Argument("producer_stream"),
@@ -464,7 +461,7 @@ fn our_version(py: Python<'_>) -> PyResult<&Bound<'_, PyTuple>> {
 
 /// Converts a stream into the protocol's integer; `None` if the device has no streams or the host is to wait.
 fn stream_argument(py: Python<'_>, stream: Stream, device: Device) -> PyResult<Bound<'_, PyAny>> {
-    let number = match Platform::from_device_type(device.device_type) {
+    let number = match Platform::of(device) {
         Some(platform @ (Platform::Cuda | Platform::Rocm)) => stream.to_dlpack_arg_on(platform),
         _ if stream == Stream::None => return Ok(py.None().into_bound(py)),
         _ => stream.to_dlpack_arg(),
@@ -491,7 +488,7 @@ fn call_stepwise<'py>(
     arguments.set_item(&names.stream, stream_argument(py, stream, wanted)?)?;
     arguments.set_item(&names.max_version, our_version(py)?)?;
     if let Some(device) = request.device {
-        let device = new_ints(py, [device.device_type.into(), device.id.into()])?;
+        let device = new_int_pair(py, device.to_dlpack())?;
         arguments.set_item(&names.dl_device, device)?;
     }
     if let Some(copy) = request.copy {
@@ -599,16 +596,16 @@ fn check(descriptor: &mut Descriptor, wanted: Device, request: DlpackArguments) 
     let found = descriptor.device();
     // torch announces pinned memory and sends it as the CPU's; managed memory has no id of its own.
     let same = found == wanted
-        || (wanted.device_type == Device::CUDA_HOST && found.device_type == Device::CPU)
-        || (wanted.device_type == Device::CUDA_MANAGED
-            && found.device_type == Device::CUDA_MANAGED);
+        || (wanted.device_type == DeviceType::CUDA_HOST && found.device_type == DeviceType::CPU)
+        || (wanted.device_type == DeviceType::CUDA_MANAGED
+            && found.device_type == DeviceType::CUDA_MANAGED);
     if !same {
-        let found = format_args!("({}, {})", found.device_type, found.id);
+        let found = format_args!("{:?}", found.to_dlpack());
         let how = match request.device {
             Some(_) => "requested",
             None => "announced",
         };
-        let hint = format!("({}, {}) was {how}", wanted.device_type, wanted.id);
+        let hint = format!("{:?} was {how}", wanted.to_dlpack());
         return Err(
             Violation::new(Rule::DeviceMismatch, Field::TensorDevice, found)
                 .with_hint(hint)

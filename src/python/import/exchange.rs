@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use pyo3::prelude::*;
 
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::Device;
+use crate::protocol::device::DeviceType;
 use crate::protocol::stream::Stream;
 use crate::python::call::options::Options;
 use crate::python::class::beside::Beside;
@@ -48,7 +48,7 @@ pub(crate) fn import(
     if traits.intersects(Traits::STATE) && is_refused(object, traits, descriptor.dtype())? {
         return Ok(None);
     }
-    if device.device_type == Device::CPU && is_pinned(object, traits)? {
+    if device.device_type == DeviceType::CPU && is_pinned(object, traits)? {
         // The table states the CPU for pinned memory; `__dlpack_device__` states pinned memory (torch).
         return Ok(None);
     }

@@ -120,10 +120,7 @@ fn is_ready(descriptor: &Descriptor) -> bool {
 /// Whether the device has no streams.
 #[inline(always)]
 pub(crate) fn has_no_streams(device: Device) -> bool {
-    matches!(
-        Platform::from_device_type(device.device_type),
-        None | Some(Platform::Host)
-    )
+    matches!(Platform::of(device), None | Some(Platform::Host))
 }
 
 /// # Errors

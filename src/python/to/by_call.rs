@@ -109,7 +109,7 @@ impl<'a, 'py> LibraryCall<'a, 'py> {
     /// Returns the stream for a call that passes one: the caller's, else the work stream of the array's device.
     fn passed(&self, view: &Bound<'py, PyCaiView>) -> PyResult<Bound<'py, PyAny>> {
         let (py, device) = (view.py(), view.get().view().device());
-        match (self.stream, Platform::from_device_type(device.device_type)) {
+        match (self.stream, Platform::of(device)) {
             (Some(stream), _) => Ok(stream.clone()),
             (None, Some(Platform::Cuda | Platform::HostReadable)) => {
                 new_uint(py, use_stream::work_stream(py, device)?.raw())

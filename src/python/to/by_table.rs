@@ -36,7 +36,7 @@ fn own_request(
     table: Table,
 ) -> PyResult<Request> {
     let device = view.device();
-    if Platform::from_device_type(device.device_type) != Some(Platform::Cuda) {
+    if Platform::of(device) != Some(Platform::Cuda) {
         // The library may read such memory on the host.
         return Ok(Request::Host);
     }

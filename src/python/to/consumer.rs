@@ -148,7 +148,7 @@ impl<'py> Consumer<'py> {
         let Some(partner) = self.partner else {
             return Some(table);
         };
-        let platform = Platform::from_device_type(array.device().device_type);
+        let platform = Platform::of(array.device());
         let has_order = !matches!(platform, None | Some(Platform::Rocm));
         (has_order && partner.refusal(&partner.call, array).is_none()).then_some(table)
     }

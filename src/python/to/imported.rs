@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
 use crate::partners::{Call, PARTNERS, Partner};
-use crate::protocol::device::Device;
+use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::rule::Violation;
 use crate::python::call::library;
 use crate::python::cpython::source;
@@ -27,7 +27,7 @@ pub(super) struct Imported {
     /// The call is passed the view alone, and nothing is asked before it.
     pub(super) is_plain: bool,
     /// The device types that it has not been built for.
-    lacks: &'static [i32],
+    lacks: &'static [DeviceType],
 }
 
 impl Imported {

@@ -198,7 +198,7 @@ fn of_capsule<'py>(
 
 /// Reads the caller's stream, by the rules of the array's memory.
 fn requested(stream: Option<&Bound<'_, PyAny>>, view: &CaiView) -> PyResult<Option<Request>> {
-    let platform = Platform::from_device_type(view.device().device_type);
+    let platform = Platform::of(view.device());
     let request = |stream| stream::request(Some(stream), platform.unwrap_or(Platform::Host));
     stream.map(request).transpose()
 }

@@ -6,6 +6,7 @@ use rstest::rstest;
 
 use super::*;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
+use crate::protocol::device::Device;
 use crate::protocol::dtype::DType;
 use crate::view::Owner;
 
@@ -20,8 +21,7 @@ impl Drop for Counted {
 fn describe(shape: &[i64], strides: &[i64]) -> Descriptor {
     Descriptor::new(&RawTensor {
         data: 0x1000,
-        device_type: 2,
-        device_id: 3,
+        device: Device::cuda(3),
         shape,
         strides: Some(strides),
         ..RawTensor::EXAMPLE

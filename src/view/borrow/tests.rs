@@ -7,7 +7,7 @@ use rstest::rstest;
 use super::{Borrow, LEDGER, Meeting};
 use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
-use crate::protocol::device::{Device, Flags};
+use crate::protocol::device::{Device, DeviceType, Flags};
 use crate::protocol::dtype::code;
 use crate::protocol::rule::{Rule, Violation};
 use crate::protocol::stream::Stream;
@@ -16,7 +16,7 @@ use crate::view::{CaiView, Owner};
 fn floats(data: u64, shape: &[i64], strides: &[i64]) -> Descriptor {
     let raw = RawTensor {
         data,
-        device_type: 2,
+        device: Device::cuda(0),
         shape,
         strides: Some(strides),
         ..RawTensor::EXAMPLE
@@ -29,7 +29,7 @@ fn behind(handle: u64, byte_offset: u64) -> Descriptor {
     let raw = RawTensor {
         data: handle,
         byte_offset,
-        device_type: Device::VULKAN,
+        device: Device::new(DeviceType::VULKAN, 0),
         shape: &[2, 2],
         strides: Some(&[7, 1]),
         ..RawTensor::EXAMPLE
@@ -218,7 +218,7 @@ fn values() -> (CaiView, CaiView) {
     let data = values.as_ptr().expose_provenance() as u64;
     let raw = RawTensor {
         data,
-        device_type: Device::CPU,
+        device: Device::HOST,
         shape: &[4],
         ..RawTensor::EXAMPLE
     };
@@ -291,8 +291,7 @@ fn random_array(random: &mut impl FnMut(i64) -> i64) -> (Descriptor, Vec<u64>) {
     let descriptor = Descriptor::new(&RawTensor {
         data: data as u64,
         byte_offset: byte_offset as u64,
-        device_type: 2,
-        device_id: 0,
+        device: Device::cuda(0),
         code,
         bits,
         lanes,
@@ -386,7 +385,7 @@ fn random_arrays_exclude_each_other_as_their_bytes_do() {
 fn nothing_is_borrowed_behind_no_handle() {
     let none = RawTensor {
         data: 0,
-        device_type: Device::VULKAN,
+        device: Device::new(DeviceType::VULKAN, 0),
         shape: &[0],
         ..RawTensor::EXAMPLE
     };
@@ -414,7 +413,7 @@ fn broadcast_elements_meet_if_a_byte_is_of_both() {
 fn bytes(data: u64, itemsize: u8) -> Descriptor {
     let raw = RawTensor {
         data,
-        device_type: 2,
+        device: Device::cuda(0),
         code: code::UINT,
         bits: 8,
         lanes: itemsize.into(),

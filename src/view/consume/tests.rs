@@ -6,7 +6,7 @@ use super::*;
 use crate::driver::script::{self, Script, context};
 use crate::driver::{MemoryKind, PointerInfo};
 use crate::protocol::descriptor::{Descriptor, RawTensor};
-use crate::protocol::device::Device;
+use crate::protocol::device::{Device, DeviceType};
 use crate::view::Owner;
 
 const ARRAY: u64 = 0x7000;
@@ -39,10 +39,10 @@ fn script() -> &'static Script {
     script
 }
 
-fn view(device_type: i32, ready: Stream) -> CaiView {
+fn view(device_type: DeviceType, ready: Stream) -> CaiView {
     let descriptor = Descriptor::new(&RawTensor {
         data: ARRAY,
-        device_type,
+        device: Device::new(device_type, 0),
         shape: &[4],
         ..RawTensor::EXAMPLE
     });
@@ -104,7 +104,7 @@ fn recorded_in(calls: &[String], mut current: u64) -> u64 {
 fn the_producer_waits_if_and_only_if_its_stream_is_another_one() {
     let producers = || STREAMS.into_iter().map(Some).chain([None]);
     for is_managed in [false, true] {
-        let device_type = [Device::CUDA, Device::CUDA_MANAGED][usize::from(is_managed)];
+        let device_type = [DeviceType::CUDA, DeviceType::CUDA_MANAGED][usize::from(is_managed)];
         for (producer, consumer) in producers().flat_map(|one| STREAMS.map(|other| (one, other))) {
             for (made_in, used_in) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
                 for elsewhere in [false, true] {
@@ -157,7 +157,7 @@ fn a_guard_that_fails_makes_the_host_wait_instead() {
         let script = script();
         let _installed = script::install(script);
         script.current(CONTEXTS[0]);
-        let view = view(Device::CUDA, STREAMS[3]).on_producer(STREAMS[3]);
+        let view = view(DeviceType::CUDA, STREAMS[3]).on_producer(STREAMS[3]);
         let guard = view
             .consume_with(STREAMS[4], SyncPolicy::Event)
             .expect("an order");
@@ -185,7 +185,7 @@ fn an_end_that_this_thread_cannot_make_is_foreseen() {
     let script = script();
     let foreseen = |elsewhere: bool, policy: SyncPolicy| {
         let made = run(script, CONTEXTS[0], elsewhere, || {
-            view(Device::CUDA, Stream::PerThreadDefault).on_producer(Stream::PerThreadDefault)
+            view(DeviceType::CUDA, Stream::PerThreadDefault).on_producer(Stream::PerThreadDefault)
         });
         run(script, CONTEXTS[0], false, || {
             let consumer = made.consumer(made.placed(Stream::from_raw(0xa1)), None, policy);

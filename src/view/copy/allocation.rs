@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use crate::driver::{ContextGuard, Driver, DriverError, Place};
 use crate::error::Error;
-use crate::protocol::device::Device;
+use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Capture, Stream};
 use crate::view::Kept;
@@ -103,8 +103,8 @@ fn allocate(
     unrestored: &Cell<Option<DriverError>>,
 ) -> Result<Block, DriverError> {
     let memory = match device.device_type {
-        Device::CUDA_MANAGED => Memory::Managed,
-        Device::CUDA_HOST => Memory::Pinned,
+        DeviceType::CUDA_MANAGED => Memory::Managed,
+        DeviceType::CUDA_HOST => Memory::Pinned,
         _ => Memory::Device,
     };
     if memory == Memory::Device

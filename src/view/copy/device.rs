@@ -9,7 +9,7 @@ use crate::driver::{
     self, Context, ContextGuard, CopyPlan, Driver, DriverError, Place, PrivateStream, copy_strided,
 };
 use crate::error::Error;
-use crate::protocol::device::Device;
+use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
 use crate::protocol::whole::Whole;
@@ -43,7 +43,7 @@ pub(super) fn copy(
         false => view.place(),
     };
     let staged = match view.device().device_type {
-        Device::CPU => Some(stage(view, &plan, policy)?),
+        DeviceType::CPU => Some(stage(view, &plan, policy)?),
         _ => None,
     };
     let copy = Copy {
@@ -254,7 +254,7 @@ impl Copy<'_> {
     /// Whether the host copies, as the driver would keep it waiting: "for transfers from any host memory to any host
     /// memory, the function is fully synchronous with respect to the host" (driver API, API synchronization behavior).
     fn is_host_work(&self) -> bool {
-        self.device.device_type == Device::CUDA_HOST
+        self.device.device_type == DeviceType::CUDA_HOST
     }
 
     /// Whether the copy is between the memories of two devices.

@@ -6,7 +6,7 @@ use super::made::view_of;
 use crate::driver::{ContextGuard, Driver, Place};
 use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::{Device, Flags};
+use crate::protocol::device::{DeviceType, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 use crate::view::keep::Use;
@@ -33,11 +33,11 @@ impl CaiView {
             return made(0, Stream::None, Owner::new(()));
         }
         match device.device_type {
-            Device::CPU => {
+            DeviceType::CPU => {
                 let block = HostBlock::zeroed(prototype.nbytes())?;
                 made(block.address(), Stream::None, Owner::new(block))
             }
-            Device::CUDA | Device::CUDA_MANAGED | Device::CUDA_HOST => {
+            DeviceType::CUDA | DeviceType::CUDA_MANAGED | DeviceType::CUDA_HOST => {
                 let allocation = with_driver(|driver| on_stream(driver, prototype, stream))?;
                 made(allocation.pointer(), stream, Owner::new(allocation))
             }

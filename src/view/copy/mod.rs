@@ -27,7 +27,7 @@ use super::{CaiView, IntoLiveStream, Kept, detach, memory_kind};
 use crate::driver::MemoryKind;
 use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::Device;
+use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
 use crate::protocol::whole::Whole;
@@ -138,10 +138,10 @@ impl Transfer {
     /// # Errors
     /// `copy-refused` for memory that cannot be copied here.
     fn of(own: Device, wanted: Device) -> Result<Self, Violation> {
-        let is_copied_to_host = own.device_type == Device::CUDA || own.is_host_readable();
+        let is_copied_to_host = own.device_type == DeviceType::CUDA || own.is_host_readable();
         match wanted {
             Device::HOST if is_copied_to_host => Ok(Self::ToHost),
-            _ if wanted != own && wanted.device_type == Device::CUDA && own.gets_to_cuda() => {
+            _ if wanted != own && wanted.device_type == DeviceType::CUDA && own.gets_to_cuda() => {
                 Ok(Self::ToDevice(wanted.id))
             }
             _ if own.is_cuda_accessible() => Ok(Self::Alike),

@@ -31,10 +31,10 @@ fn script(is_managed: bool, is_exclusive: bool) -> &'static Script {
     script
 }
 
-fn view(device_type: i32, ready: Stream) -> CaiView {
+fn view(device_type: DeviceType, ready: Stream) -> CaiView {
     let descriptor = Descriptor::new(&RawTensor {
         data: ARRAY,
-        device_type,
+        device: Device::new(device_type, 0),
         shape: &[4],
         ..RawTensor::EXAMPLE
     });
@@ -55,16 +55,16 @@ fn place(calls: &[String], start: &str) -> Option<usize> {
 fn a_finished_copy_waits_for_the_data_and_for_itself() {
     let requests = [Request::Host, Request::NoSync];
     for (device_type, is_exclusive) in [
-        (Device::CUDA, false),
-        (Device::CUDA_MANAGED, false),
-        (Device::CUDA_MANAGED, true),
+        (DeviceType::CUDA, false),
+        (DeviceType::CUDA_MANAGED, false),
+        (DeviceType::CUDA_MANAGED, true),
     ] {
         for (ready, request) in [Stream::None, READY]
             .into_iter()
             .flat_map(|ready| requests.map(|to| (ready, to)))
         {
             let what = format!("{device_type} {is_exclusive} {ready:?} {request:?}");
-            let script = script(device_type == Device::CUDA_MANAGED, is_exclusive);
+            let script = script(device_type == DeviceType::CUDA_MANAGED, is_exclusive);
             let _installed = script::install(script);
             let source = view(device_type, ready);
             script.take_calls();
@@ -91,7 +91,7 @@ fn a_finished_copy_waits_for_the_data_and_for_itself() {
             assert_eq!(for_all.is_some(), is_alone, "{what}: {calls:?}");
             let allocated = ["cuMemAlloc 16", "cuMemAllocManaged 16"];
             for (at, call) in allocated.into_iter().enumerate() {
-                let is_its = (device_type == Device::CUDA_MANAGED) == (at == 1);
+                let is_its = (device_type == DeviceType::CUDA_MANAGED) == (at == 1);
                 assert_eq!(place(&calls, call).is_some(), is_its, "{what}: {calls:?}");
             }
         }
@@ -104,14 +104,14 @@ fn a_finished_copy_waits_for_the_data_and_for_itself() {
 #[cfg_attr(miri, ignore = "starts a thread that ends with the process")]
 fn a_copy_on_a_stream_is_enqueued_between_its_edges() {
     for (device_type, has_pools, policy) in [
-        (Device::CUDA, true, SyncPolicy::Event),
-        (Device::CUDA, false, SyncPolicy::Event),
-        (Device::CUDA, true, SyncPolicy::None),
-        (Device::CUDA_MANAGED, true, SyncPolicy::Event),
+        (DeviceType::CUDA, true, SyncPolicy::Event),
+        (DeviceType::CUDA, false, SyncPolicy::Event),
+        (DeviceType::CUDA, true, SyncPolicy::None),
+        (DeviceType::CUDA_MANAGED, true, SyncPolicy::Event),
     ] {
         for stream in [READY, OTHER] {
             let what = format!("{device_type} {has_pools} {policy:?} {stream:?}");
-            let script = script(device_type == Device::CUDA_MANAGED, false);
+            let script = script(device_type == DeviceType::CUDA_MANAGED, false);
             let _installed = script::install(script);
             let source = view(device_type, READY);
             script.take_calls();
@@ -132,8 +132,8 @@ fn a_copy_on_a_stream_is_enqueued_between_its_edges() {
                 "{what}"
             );
             let name = match (device_type, has_pools) {
-                (Device::CUDA, true) => "cuMemAllocAsync 16 ",
-                (Device::CUDA, false) => "cuMemAlloc 16",
+                (DeviceType::CUDA, true) => "cuMemAllocAsync 16 ",
+                (DeviceType::CUDA, false) => "cuMemAlloc 16",
                 _ => "cuMemAllocManaged 16",
             };
             assert!(
@@ -159,7 +159,7 @@ fn a_copy_on_a_stream_is_enqueued_between_its_edges() {
             let marks =
                 after.filter(|call| call.starts_with("cuEventRecord") && call.ends_with(&own));
             let is_kept = match device_type {
-                Device::CUDA_MANAGED => true,
+                DeviceType::CUDA_MANAGED => true,
                 _ => stream == OTHER && policy == SyncPolicy::None,
             };
             assert_eq!(
@@ -183,7 +183,7 @@ fn a_pool_serves_the_default_stream_of_an_active_primary_context_alone() {
             script.primary(0, context + u64::from(!is_current));
         }
         let _installed = script::install(script);
-        let source = view(Device::CUDA, Stream::None);
+        let source = view(DeviceType::CUDA, Stream::None);
         let copy = source.copy_on(LiveStream::LEGACY_DEFAULT);
         // Its end allocates, too.
         let _kept = copy.unwrap_or_else(|error| panic!("{error} after {:?}", script.calls()));
@@ -196,11 +196,11 @@ fn a_pool_serves_the_default_stream_of_an_active_primary_context_alone() {
 #[test]
 fn a_copy_that_is_refused_says_what_else_would_do() {
     for (device_type, is_advised) in [
-        (Device::ROCM_HOST, false),
-        (Device::CPU, false),
-        (Device::ROCM, true),
+        (DeviceType::ROCM_HOST, false),
+        (DeviceType::CPU, false),
+        (DeviceType::ROCM, true),
     ] {
-        let own = Device { device_type, id: 1 };
+        let own = Device::new(device_type, 1);
         let refused = Transfer::decide(own, own, Some(true)).expect_err("refused");
         assert_eq!(refused.rule(), Rule::CopyRefused, "{own}");
         let said = refused.to_string();
@@ -269,9 +269,9 @@ fn many_rows_are_fetched_by_one_copy_unless_they_lie_far_apart() {
 #[cfg(feature = "pyo3")]
 #[test]
 fn whole_bytes_that_are_reached_can_be_copied() {
-    let of = |device_type: i32, bits: u8| {
+    let of = |device_type: DeviceType, bits: u8| {
         let raw = RawTensor {
-            device_type,
+            device: Device::new(device_type, 0),
             code: 0,
             bits,
             ..RawTensor::EXAMPLE
@@ -279,12 +279,12 @@ fn whole_bytes_that_are_reached_can_be_copied() {
         Descriptor::new(&raw).expect("a valid tensor")
     };
     for (device_type, alike, to_host) in [
-        (Device::CUDA, true, true),
-        (Device::CUDA_MANAGED, true, true),
-        (Device::CUDA_HOST, true, true),
-        (Device::CPU, true, true),
-        (Device::ROCM_HOST, false, true),
-        (Device::ROCM, false, false),
+        (DeviceType::CUDA, true, true),
+        (DeviceType::CUDA_MANAGED, true, true),
+        (DeviceType::CUDA_HOST, true, true),
+        (DeviceType::CPU, true, true),
+        (DeviceType::ROCM_HOST, false, true),
+        (DeviceType::ROCM, false, false),
     ] {
         let whole = of(device_type, 32);
         let found = (
@@ -302,16 +302,16 @@ fn whole_bytes_that_are_reached_can_be_copied() {
 #[cfg_attr(miri, ignore = "starts a thread that ends with the process")]
 fn an_empty_array_is_allocated_if_it_has_elements() {
     for (device_type, extent) in [
-        (Device::CPU, 0),
-        (Device::CPU, 4),
-        (Device::CUDA, 0),
-        (Device::CUDA, 4),
+        (DeviceType::CPU, 0),
+        (DeviceType::CPU, 4),
+        (DeviceType::CUDA, 0),
+        (DeviceType::CUDA, 4),
     ] {
         let script = script(false, false);
         let _installed = script::install(script);
         let shape = [extent];
         let raw = RawTensor {
-            device_type,
+            device: Device::new(device_type, 0),
             shape: &shape,
             ..RawTensor::EXAMPLE
         };
@@ -323,11 +323,11 @@ fn an_empty_array_is_allocated_if_it_has_elements() {
             (&shape[..], prototype.device())
         );
         assert_eq!(described.data() == 0, extent == 0);
-        let is_allocated = device_type == Device::CUDA && extent > 0;
+        let is_allocated = device_type == DeviceType::CUDA && extent > 0;
         assert_eq!(script.count("cuMemAllocAsync") == 1, is_allocated);
         let ready = if is_allocated { READY } else { Stream::None };
         assert_eq!(made.ready_number(), ready);
-        if device_type == Device::CPU {
+        if device_type == DeviceType::CPU {
             let zeros = vec![0.0_f32; extent as usize];
             assert_eq!(
                 made.typed::<f32>().expect("floats").copy_to_vec().ok(),
@@ -342,10 +342,7 @@ fn an_empty_array_is_allocated_if_it_has_elements() {
 fn a_copy_is_chosen_only_if_it_is_asked_for_or_needed() {
     use Transfer::{Alike, ToHost};
     let device = Device::cuda(0);
-    let pinned = Device {
-        device_type: Device::CUDA_HOST,
-        ..device
-    };
+    let pinned = Device::new(DeviceType::CUDA_HOST, 0);
     for (own, wanted, [unasked, refused, asked]) in [
         (device, device, [Some(None), Some(None), Some(Some(Alike))]),
         (

@@ -12,7 +12,7 @@ use super::mark::{Markers, PATIENCE};
 use super::room;
 use crate::driver::{ContextGuard, Driver, DriverError, Lease, RELAXED, Relaxed};
 use crate::process::signals;
-use crate::protocol::device::Device;
+use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::stream::Stream;
 use crate::view::{Owner, stats};
 
@@ -143,7 +143,7 @@ pub(crate) fn until_done(
         driver,
         ordinal,
         memory_ordinal: match device.device_type {
-            Device::CUDA => device.id,
+            DeviceType::CUDA => device.id,
             _ => ordinal,
         },
         used,

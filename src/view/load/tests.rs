@@ -46,8 +46,7 @@ fn shared<T: Element, U: Send + Sync + 'static>(units: &Arc<[U; 4]>, strides: &[
     let descriptor = Descriptor::new(&RawTensor {
         data: units.as_ptr().expose_provenance() as u64,
         byte_offset: 0,
-        device_type: Device::CPU,
-        device_id: 0,
+        device: Device::HOST,
         code: dtype.code(),
         bits: dtype.bits(),
         lanes: dtype.lanes(),

@@ -6,7 +6,7 @@ use crate::driver::script::{self, Script};
 use crate::driver::{MemoryKind, PointerInfo};
 use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
-use crate::protocol::device::Device;
+use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::rule::Rule;
 use crate::protocol::stream::Stream;
 use crate::view::{CaiView, Owner, prove_memory};
@@ -30,8 +30,7 @@ fn allocation() -> PointerInfo {
 fn bytes(offset: i64, count: i64, stride: i64, device: Device) -> CaiView {
     let descriptor = Descriptor::new(&RawTensor {
         data: START.wrapping_add_signed(offset),
-        device_type: device.device_type,
-        device_id: device.id,
+        device,
         code: 1,
         bits: 8,
         shape: &[count],
@@ -58,14 +57,8 @@ fn on(kind: MemoryKind, ordinal: i32) -> PointerInfo {
     }
 }
 
-const MANAGED: Device = Device {
-    device_type: Device::CUDA_MANAGED,
-    id: 0,
-};
-const PINNED: Device = Device {
-    device_type: Device::CUDA_HOST,
-    id: 0,
-};
+const MANAGED: Device = Device::new(DeviceType::CUDA_MANAGED, 0);
+const PINNED: Device = Device::new(DeviceType::CUDA_HOST, 0);
 
 #[rstest]
 #[case::as_it_is(Device::cuda(0), on(MemoryKind::Device, 0), None)]
@@ -175,12 +168,12 @@ fn host_memory_is_not_asked_about() {
 
 /// Managed memory is the device's alone while it works, unless it can be shared: also where the data is ready.
 #[rstest]
-#[case::shared(false, Device::CUDA_MANAGED, 0)]
-#[case::exclusive(true, Device::CUDA_MANAGED, 1)]
-#[case::pinned(true, Device::CUDA_HOST, 0)]
+#[case::shared(false, DeviceType::CUDA_MANAGED, 0)]
+#[case::exclusive(true, DeviceType::CUDA_MANAGED, 1)]
+#[case::pinned(true, DeviceType::CUDA_HOST, 0)]
 fn ready_data_is_read_when_the_device_is_idle(
     #[case] is_exclusive: bool,
-    #[case] device_type: i32,
+    #[case] device_type: DeviceType,
     #[case] waits: usize,
 ) {
     let mut values = [1_u8, 2, 3];
@@ -198,7 +191,7 @@ fn ready_data_is_read_when_the_device_is_idle(
     let _installed = script::install(script);
     let descriptor = Descriptor::new(&RawTensor {
         data: start,
-        device_type,
+        device: Device::new(device_type, 0),
         code: 1,
         bits: 8,
         shape: &[3],

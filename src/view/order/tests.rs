@@ -4,7 +4,7 @@ use super::*;
 use crate::driver::script::{self, Script, context};
 use crate::driver::{MemoryKind, PointerInfo};
 use crate::protocol::descriptor::{Descriptor, RawTensor};
-use crate::protocol::device::Device;
+use crate::protocol::device::{Device, DeviceType};
 use crate::view::LiveStream;
 use crate::view::Owner;
 use crate::view::streams::Streams;
@@ -12,10 +12,10 @@ use crate::view::streams::Streams;
 const ARRAY: u64 = 0x7000;
 
 /// Four floats of this kind of memory, ready on `ready`.
-fn view(device_type: i32, ready: Stream) -> CaiView {
+fn view(device_type: DeviceType, ready: Stream) -> CaiView {
     let descriptor = Descriptor::new(&RawTensor {
         data: ARRAY,
-        device_type,
+        device: Device::new(device_type, 0),
         shape: &[4],
         ..RawTensor::EXAMPLE
     });
@@ -26,7 +26,7 @@ fn view(device_type: i32, ready: Stream) -> CaiView {
 
 #[test]
 fn an_order_is_undeclared_until_it_is_declared() {
-    let mut view = view(Device::CUDA, Stream::LegacyDefault);
+    let mut view = view(DeviceType::CUDA, Stream::LegacyDefault);
     assert!(!view.is_undeclared());
     view.streams = Streams::undeclared(Stream::LegacyDefault, None);
     assert!(view.is_undeclared());
@@ -39,7 +39,7 @@ fn on_another_thread<R: Send>(work: impl FnOnce() -> R + Send) -> R {
 
 #[test]
 fn the_interface_names_no_stream_of_another_thread() {
-    let view = view(Device::CUDA, Stream::PerThreadDefault);
+    let view = view(DeviceType::CUDA, Stream::PerThreadDefault);
     assert!(view.interface().is_ok());
     let refused = on_another_thread(|| view.interface().map(drop)).expect_err("a refusal");
     assert_eq!(refused.rule(), Rule::StreamThread);
@@ -93,7 +93,7 @@ fn contexts(script: &Script) -> Vec<(String, String)> {
 
 #[test]
 fn memory_of_every_context_remembers_the_one_of_its_ready_stream() {
-    for device_type in [Device::CUDA_HOST, Device::CUDA_MANAGED] {
+    for device_type in [DeviceType::CUDA_HOST, DeviceType::CUDA_MANAGED] {
         let script = script();
         let _installed = script::install(script);
         let view = view(device_type, Stream::LegacyDefault);
@@ -117,7 +117,8 @@ fn memory_of_every_context_remembers_the_one_of_its_ready_stream() {
 fn a_block_goes_back_to_the_context_that_the_producers_stream_is_of() {
     let script = script();
     let _installed = script::install(script);
-    let view = view(Device::CUDA_MANAGED, Stream::LegacyDefault).on_producer(Stream::LegacyDefault);
+    let view =
+        view(DeviceType::CUDA_MANAGED, Stream::LegacyDefault).on_producer(Stream::LegacyDefault);
     script.current(CONTEXT_A).take_calls();
     // The same number, of another context: two streams.
     let guard = view.consume(LiveStream::LEGACY_DEFAULT).expect("an order");
@@ -137,7 +138,7 @@ fn a_block_goes_back_to_the_context_that_the_producers_stream_is_of() {
 fn one_stream_of_one_context_is_asked_for_and_not_ordered() {
     let script = script();
     let _installed = script::install(script);
-    let view = view(Device::CUDA_MANAGED, Stream::LegacyDefault);
+    let view = view(DeviceType::CUDA_MANAGED, Stream::LegacyDefault);
     script.take_calls();
     view.on(LiveStream::LEGACY_DEFAULT).expect("nothing to do");
     assert_eq!(script.take_calls()[0], "cuCtxGetCurrent");
@@ -149,7 +150,7 @@ fn memory_of_a_pool_stays_the_primary_contexts() {
     let script = script();
     script.primary(0, 0xc);
     let _installed = script::install(script);
-    let mut view = view(Device::CUDA, Stream::LegacyDefault);
+    let mut view = view(DeviceType::CUDA, Stream::LegacyDefault);
     view.remember_primary();
     script.take_calls();
     let moved = view.on(LiveStream::PER_THREAD_DEFAULT).expect("an order");
@@ -170,7 +171,7 @@ fn memory_presented_to_the_device_keeps_the_meaning_of_its_stream() {
         let script = script();
         let _installed = script::install(script);
         script.current(current);
-        let view = view(Device::CUDA_MANAGED, stream);
+        let view = view(DeviceType::CUDA_MANAGED, stream);
         let presented = view.present_as(crate::view::PresentAs::Cuda);
         // The memory is of context A.
         let is_its_own = current == CONTEXT_A || !stream.is_default();
@@ -193,8 +194,8 @@ fn memory_presented_to_the_device_keeps_the_meaning_of_its_stream() {
 
 #[test]
 fn a_wait_that_is_not_needed_is_not_begun() {
-    let host = view(Device::CPU, Stream::None);
-    let device = view(Device::CUDA, Stream::LegacyDefault);
+    let host = view(DeviceType::CPU, Stream::None);
+    let device = view(DeviceType::CUDA, Stream::LegacyDefault);
     let (event, none) = (SyncPolicy::Event, SyncPolicy::None);
     for (view, request, policy) in [
         (&host, Request::Host, event),
@@ -210,8 +211,8 @@ fn a_wait_that_is_not_needed_is_not_begun() {
 #[test]
 fn a_stream_that_is_kept_is_shown() {
     let _installed = script::install(script());
-    let other = view(Device::CUDA, HANDLE);
-    let moved = view(Device::CUDA, Stream::LegacyDefault).on(other.ready());
+    let other = view(DeviceType::CUDA, HANDLE);
+    let moved = view(DeviceType::CUDA, Stream::LegacyDefault).on(other.ready());
     assert!(format!("{:?}", moved.expect("an order")).contains("Kept"));
     assert!(!format!("{other:?}").contains("Kept"));
 }
@@ -220,10 +221,10 @@ fn a_stream_that_is_kept_is_shown() {
 #[test]
 fn ready_data_needs_no_order_wherever_it_is() {
     for device_type in [
-        Device::CPU,
-        Device::CUDA,
-        Device::CUDA_HOST,
-        Device::CUDA_MANAGED,
+        DeviceType::CPU,
+        DeviceType::CUDA,
+        DeviceType::CUDA_HOST,
+        DeviceType::CUDA_MANAGED,
     ] {
         let ready = view(device_type, Stream::None);
         for request in [
@@ -257,7 +258,7 @@ impl Drop for Told {
 fn a_stream_that_goes_from_view_to_view_keeps_one_owner() {
     const COUNT: usize = if cfg!(miri) { 50 } else { 100_000 };
     let (tell, told) = std::sync::mpsc::channel();
-    let descriptor = view(Device::CUDA, HANDLE).descriptor;
+    let descriptor = view(DeviceType::CUDA, HANDLE).descriptor;
     let made = |number| {
         let owner = Owner::new(Told(tell.clone(), number));
         // SAFETY: nothing reads the memory; the scripted driver follows no stream.

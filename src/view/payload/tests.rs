@@ -3,6 +3,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use super::*;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
+use crate::protocol::device::Device;
 use crate::protocol::stream::Stream;
 use crate::view::{CaiView, LiveStream, Owner};
 
@@ -56,7 +57,7 @@ fn a_chain_through_managed_tensors_too() {
     });
     let tensor = RawTensor {
         data: 0x1000,
-        device_type: 1,
+        device: Device::HOST,
         ..RawTensor::EXAMPLE
     };
     let descriptor = Descriptor::new(&tensor).expect("a valid tensor");

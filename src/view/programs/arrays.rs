@@ -10,7 +10,7 @@ use crate::driver::{MemoryKind, PointerInfo};
 use crate::error::Error;
 use crate::protocol::axes::{Axes, Source};
 use crate::protocol::descriptor::{Descriptor, RawTensor};
-use crate::protocol::device::{Device, Flags};
+use crate::protocol::device::{Device, DeviceType, Flags};
 use crate::protocol::dtype::{DType, TypeStr};
 use crate::protocol::interface::{CaiInterface, DescrBuilder, Parts, Version};
 use crate::protocol::stream::Stream;
@@ -19,14 +19,8 @@ use crate::view::{Bool, CaiView, Element, Owner};
 const DEVICES: [Device; 4] = [
     Device::HOST,
     Device::cuda(0),
-    Device {
-        device_type: Device::CUDA_HOST,
-        id: 0,
-    },
-    Device {
-        device_type: Device::CUDA_MANAGED,
-        id: 0,
-    },
+    Device::new(DeviceType::CUDA_HOST, 0),
+    Device::new(DeviceType::CUDA_MANAGED, 0),
 ];
 /// No Rust type has the last one: it is copied, and not read.
 const DTYPES: [DType; 16] = [
@@ -330,8 +324,7 @@ impl Maker {
         let descriptor = Descriptor::new(&RawTensor {
             data: base,
             byte_offset: start as u64,
-            device_type: device.device_type,
-            device_id: device.id,
+            device,
             code: dtype.code(),
             bits: dtype.bits(),
             lanes: dtype.lanes(),
@@ -405,8 +398,8 @@ impl Maker {
         let base = values.as_mut_ptr().expose_provenance() as u64;
         let device = DEVICES[random.below(DEVICES.len())];
         let kind = match device.device_type {
-            Device::CUDA => MemoryKind::Device,
-            Device::CUDA_MANAGED => MemoryKind::Managed,
+            DeviceType::CUDA => MemoryKind::Device,
+            DeviceType::CUDA_MANAGED => MemoryKind::Managed,
             _ => MemoryKind::Pinned,
         };
         if device != Device::HOST {

@@ -1,21 +1,21 @@
 //! Any fields of a tensor as a descriptor: what is accepted has sizes that can be computed, and survives CAI.
 
 use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
-use cai_dlpack::protocol::device::{Device, Flags};
+use cai_dlpack::protocol::device::{Device, DeviceType, Flags};
 use cai_dlpack::protocol::dtype::DType;
 use cai_dlpack::protocol::stream::Stream;
 
 use crate::bytes::Bytes;
 
-const DEVICES: [i32; 8] = [
-    Device::CPU,
-    Device::CUDA,
-    Device::CUDA_HOST,
-    Device::CUDA_MANAGED,
-    4,
-    0,
-    -1,
-    99,
+const DEVICES: [DeviceType; 8] = [
+    DeviceType::CPU,
+    DeviceType::CUDA,
+    DeviceType::CUDA_HOST,
+    DeviceType::CUDA_MANAGED,
+    DeviceType::OPENCL,
+    DeviceType::from_dlpack(0),
+    DeviceType::from_dlpack(-1),
+    DeviceType::from_dlpack(99),
 ];
 
 /// Runs one input.
