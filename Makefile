@@ -12,6 +12,7 @@
 #   make minimal-versions            library and tests on the oldest versions that Cargo.toml admits
 #   make msrv                        builds everything with the oldest Rust that Cargo.toml names
 #   make candle                      candle's tensors of the CPU as views, and back; compiles those of a GPU
+#   make cubecl                      cubecl's memory as views, and back, on the simulated driver; builds 170 crates
 #   make stub                        writes docstrings and declared functions into the stub, from the built package
 #   make conformance                 every installed pair of libraries, as a table; KEEP=1 replaces the kept one
 #   make judged                      the kit's verdict on every library that installs here (docs/conformance.md)
@@ -65,7 +66,7 @@ PYTHON_CODE   := bindings conformance docs
 KIT       := PYTHONPATH=$(abspath conformance/kit/src)
 simulated  = $(KIT) $1/bin/python -m cai_conformance simulate -- $1/bin/python
 
-.PHONY: feature-sets docs wheels miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-pairs bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle torch readers conformance judged judged-torch explained pycuda simulator clean
+.PHONY: feature-sets docs wheels miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-pairs bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle cubecl torch readers conformance judged judged-torch explained pycuda simulator clean
 .DELETE_ON_ERROR:
 
 help:
@@ -291,6 +292,11 @@ candle:
 	cargo test --locked --manifest-path conformance/rust/candle/Cargo.toml --target-dir $(TARGET)/candle
 	NVCC=$(abspath conformance/rust/candle/nvcc.sh) CUDA_COMPUTE_CAP=80 CUDARC_CUDA_VERSION=12020 cargo check --locked \
 	    --manifest-path conformance/rust/candle/Cargo.toml --target-dir $(TARGET)/candle --features cuda --all-targets
+
+# cubecl's memory of a GPU as views, and back, on the simulated driver: work runs only when somebody waits for it.
+cubecl: $(VENV)/.requirements simulator
+	$(KIT) $(BIN)/python -m cai_conformance simulate --schedule lazy -- cargo test --locked \
+	    --manifest-path conformance/rust/cubecl/Cargo.toml --target-dir $(TARGET)/cubecl
 
 # --- longer than a test run ---
 

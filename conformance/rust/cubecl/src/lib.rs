@@ -1,0 +1,89 @@
+//! cubecl's memory of a GPU as views without a copy, and views as its memory by a copy.
+//!
+//! cubecl names no stream, so the host waits for each order: once for a view, once at its end, once for a copy.
+
+use std::error::Error;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use cai_dlpack::CaiView;
+use cai_dlpack::interop::cudarc::context;
+use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
+use cai_dlpack::protocol::device::{Device, Flags};
+use cai_dlpack::protocol::stream::Stream;
+use cai_dlpack::view::{Element, Owner, View};
+use cubecl_cuda::{CudaDevice, CudaRuntime};
+use cubecl_runtime::runtime::Runtime;
+use cubecl_runtime::server::Handle;
+use cudarc::driver::{CudaContext, DeviceRepr};
+
+/// A handle, kept until all who may use its memory are done.
+struct Kept {
+    handle: ManuallyDrop<Handle>,
+    context: Arc<CudaContext>,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // cubecl gives the memory to its next kernel at once, on streams that it does not name. If the wait fails, the handle
+        // stays.
+        if self.context.synchronize().is_ok() {
+            // SAFETY: dropped once, here.
+            unsafe { ManuallyDrop::drop(&mut self.handle) };
+        }
+    }
+}
+
+/// The memory of a handle as a view in C order, without a copy. It is read-only, and ready: the host waits for cubecl here,
+/// and for the whole device before cubecl gets the memory back.
+///
+/// # Errors
+/// A handle of another size than `shape` has; those of cubecl and of the driver.
+///
+/// # Safety
+/// While the view or what is made of it lives, no kernel writes to the handle's memory.
+pub unsafe fn view_of<T: Element>(
+    handle: Handle,
+    device: &CudaDevice,
+    shape: &[i64],
+) -> Result<CaiView, Box<dyn Error>> {
+    let context = context(device.index)?;
+    let client = CudaRuntime::client(device);
+    // This thread's stream of cubecl waits for the handle's, and then the host for it.
+    let resource = client.get_resource(handle.clone())?;
+    cubecl_common::future::block_on(client.sync())?;
+    let on = Device::cuda(i32::try_from(device.index)?);
+    let raw = RawTensor::new(resource.resource().ptr, on, T::DTYPE, shape);
+    let descriptor = Descriptor::new(&raw.with_flags(Flags::READ_ONLY))?;
+    if handle.size_in_used() != descriptor.nbytes() {
+        return Err(format!("{handle:?} is no memory of {descriptor}").into());
+    }
+    let handle = ManuallyDrop::new(handle);
+    // SAFETY: the owner keeps the handle, and so the memory; the elements are there (the size is checked), and nobody
+    // writes them (this function's contract). They are ready.
+    Ok(unsafe { CaiView::new(descriptor, Stream::None, Owner::new(Kept { handle, context })) })
+}
+
+/// A copy of a view as memory of cubecl, which has no handles of foreign memory. The host waits for the copy.
+///
+/// # Errors
+/// A view that is not in C order, or not in memory of the device; those of cubecl and of the driver.
+pub fn handle_of<T: Element + DeviceRepr>(
+    view: &View<'_, T>,
+    device: &CudaDevice,
+) -> Result<Handle, Box<dyn Error>> {
+    let client = CudaRuntime::client(device);
+    let handle = client.empty(size_of::<T>() * view.len());
+    let resource = client.get_resource(handle.clone())?;
+    // cubecl may still work with the memory, for those who had it before.
+    cubecl_common::future::block_on(client.sync())?;
+    let stream = context(device.index)?.new_stream()?;
+    let mut there = view.clone().c_order()?.on(&stream)?;
+    // SAFETY: cubecl has allocated so many bytes, which the handle keeps, and nothing works with them; any bytes are a `T`.
+    let copy = unsafe { stream.upgrade_device_ptr::<T>(resource.resource().ptr, view.len()) };
+    let mut copy = ManuallyDrop::new(copy); // cubecl frees it
+    let copied = stream.memcpy_dtod(&there.as_slice()?, &mut *copy);
+    stream.synchronize()?;
+    there.finish()?;
+    Ok(copied.map(|()| handle)?)
+}
