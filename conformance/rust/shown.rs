@@ -102,6 +102,8 @@ fn a_view_is_shown_in_words() {
 #[test]
 fn a_debugger_shows_the_fact() {
     assert_eq!(format!("{:?}", Device::cuda(1)), "Device(cuda:1)");
+    let newer = Device::new(DeviceType::from_dlpack(99), 0);
+    assert_eq!(format!("{newer:?}"), "Device(99:0)");
     let device_types = [
         (DeviceType::CUDA_HOST, "CUDA_HOST"),
         (DeviceType::from_dlpack(99), "DeviceType(99)"),
