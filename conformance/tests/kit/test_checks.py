@@ -33,8 +33,8 @@ pytestmark = pytest.mark.usefixtures("sim")
 def judged(profile: str, subject: Any) -> list[Result]:
     checks = CHECKS.of(profile)
     if profile.endswith("producer"):
-        return list(judge_producer(subject, checks, lambda check, code: code))
-    return list(judge_consumer(Consumer(subject), checks, lambda check, code: code, here))
+        return list(judge_producer(subject, checks, lambda check, done: ""))
+    return list(judge_consumer(Consumer(subject), checks, lambda check, done: "", here))
 
 
 def rules(results: Iterable[Result], outcome: Outcome) -> set[str]:

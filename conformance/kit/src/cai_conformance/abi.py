@@ -290,6 +290,7 @@ class Read:
     byte_offset: int
     deleter: int
     address: int
+    context: int = 0
 
 
 def read(capsule: object) -> Read:
@@ -320,6 +321,7 @@ def read_at(address: int, *, versioned: bool) -> Read:
         byte_offset=tensor.byte_offset,
         deleter=managed.deleter or 0,
         address=address,
+        context=managed.manager_ctx or 0,
     )
 
 

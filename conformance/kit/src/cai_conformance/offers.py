@@ -146,6 +146,7 @@ class Tensor:
         inner.dtype = abi.DLDataType(*given.get("dtype", dtype_of(array.dtype)))
         inner.shape = ctypes.addressof(c_shape) if c_shape is not None and len(c_shape) else None
         inner.strides = ctypes.addressof(c_strides) if c_strides is not None and len(c_strides) else None
+        tensor.manager_ctx = given.get("context", ctypes.addressof(tensor))
         tensor.deleter = ctypes.cast(_DELETE, ctypes.c_void_p) if given.get("deleter", True) else None
         CALLED.pop(ctypes.addressof(tensor), None)
         Exported(tensor, (self, array, c_shape, c_strides))
@@ -201,7 +202,8 @@ class NoCapsule:
 def tensor(array: Any = USUAL, /, **changes: Any) -> Tensor:
     """An array in memory of the host, as DLPack, with something changed.
 
-    Of the struct: shape, strides, dtype, ndim, data, byte_offset, device, version, flags, deleter (None: NULL).
+    Of the struct: shape, strides, dtype, ndim, data, byte_offset, device, version, flags; context and deleter, which
+    None makes NULL.
     Of the protocol: name of the capsule, announced device, older (no versioned tensor), keywords that are known, used,
     once (one capsule for all calls), raises.
     """

@@ -9,7 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from cai_conformance.checks.consuming import Offer, Profile, keeps_its_owner, lets_its_owner_go, refuse, take
+from cai_conformance.checks.consuming import (
+    GOES,
+    GOES_TOO,
+    REFUSED,
+    Offer,
+    Profile,
+    keeps_its_owner,
+    lets_its_owner_go,
+    refuse,
+    take,
+)
 from cai_conformance.cuda import driver
 from cai_conformance.judge import sources as say
 from cai_conformance.judge.check import NotRun, Severity, Source, broken, demand
@@ -158,6 +168,7 @@ profile.accepts(
     "takes an array without axes",
     say.CAI_SHAPE,
     "cai(np.array(7, dtype=np.float32))",
+    refusal=RECOMMENDATION,
     mutant=refusing(lambda d: d.get("shape") == ()),
 )
 profile.accepts(
@@ -294,6 +305,14 @@ profile.accepts(
 
 # --- what is done with it ---
 
+#: The calls of the driver that a consumer makes.
+CALLS = """from cai_conformance.sim import Sim
+{take}(offer)  # what a first use does
+sim = Sim()
+sim.clear()
+taken = {take}(offer)
+print(*sim.calls(), sep="\\n")"""
+
 
 @profile.check(
     "data-shared",
@@ -301,6 +320,7 @@ profile.accepts(
     say.CAI_LIFETIME,
     severity=RECOMMENDATION,
     mutant=overriding(seen=lambda self, taken: elsewhere(self, taken)),
+    shows="print(taken.__cuda_array_interface__['data'], offer.memory.address)",
 )
 def _(consumer: Consumer) -> None:
     offer, taken, seen = take(consumer, "cai()")
@@ -352,6 +372,7 @@ WAITS = ("cuStreamSynchronize", "cuEventRecord", "cuStreamWaitEvent", "cuCtxSync
     say.CAI_CONSUMER_SYNC,
     after=("stream-handle",),
     mutant=overriding(order=lambda self, whole: None),
+    shows=CALLS,
 )
 def _(consumer: Consumer) -> None:
     if not driver().simulated:
@@ -381,6 +402,7 @@ def _(consumer: Consumer) -> None:
     mutant=overriding(
         order=lambda self, whole: driver().synchronize() if whole["stream"] is None else driver().wait(whole["stream"])
     ),
+    shows=CALLS,
 )
 def _(consumer: Consumer) -> None:
     if not driver().simulated:
@@ -401,6 +423,7 @@ def _(consumer: Consumer) -> None:
     say.CAI_LIFETIME,
     severity=RECOMMENDATION,
     mutant=overriding(owner=lambda self, obj: obj.memory),
+    shows=GOES,
 )
 def _(consumer: Consumer) -> None:
     keeps_its_owner(consumer, "cai()")
@@ -411,6 +434,7 @@ def _(consumer: Consumer) -> None:
     "lets the object go with its own array",
     say.CAI_LIFETIME,
     mutant=overriding(owner=lambda self, obj: kept(obj)),
+    shows=GOES_TOO,
 )
 def _(consumer: Consumer) -> None:
     lets_its_owner_go(consumer, "cai()")
@@ -429,6 +453,8 @@ def _(consumer: Consumer) -> None:
             else found
         )
     ),
+    forbidden=True,
+    shows=REFUSED,
 )
 def _(consumer: Consumer) -> None:
     code = "cai(version='3')"
@@ -450,6 +476,8 @@ def _(consumer: Consumer) -> None:
     "does not change the dict",
     say.CAI_DICT,
     mutant=looking(lambda found, obj: (type(found) is dict and found.setdefault("mask", None)) or found),
+    severity=RECOMMENDATION,
+    shows="print(offer.interface)",
 )
 def _(consumer: Consumer) -> None:
     offer = consumer.offered("cai()")
@@ -465,6 +493,7 @@ def _(consumer: Consumer) -> None:
     say.CAI_DICT,
     severity=RECOMMENDATION,
     mutant=overriding(attribute=lambda self, obj: [CaiConsumer.attribute(self, obj) for _ in "ab"][1]),
+    shows="print(offer.reads)",
 )
 def _(consumer: Consumer) -> None:
     offer = consumer.offered("cai()")
@@ -479,6 +508,7 @@ def _(consumer: Consumer) -> None:
     say.CAI_DICT,
     severity=RECOMMENDATION,
     mutant=overriding(attribute=lambda self, obj: hidden(self, obj)),
+    shows="print(taken)",
 )
 def _(consumer: Consumer) -> None:
     offer = consumer.offered("Showing(RuntimeError('the array is busy'))")
@@ -657,6 +687,7 @@ rejects(
     say.CAI_DICT,
     severity=RECOMMENDATION,
     mutant=overriding(__call__=lambda self, obj: blundering(self, obj)),
+    forbidden=True,
 )
 def _(consumer: Consumer) -> None:
     for code in ("cai(shape=(-1,))", "cai(typestr=4)", "cai(data=5)", "cai(strides=4)"):

@@ -72,6 +72,15 @@ def strides_of(p: Produced) -> tuple[int, ...]:
     return compact(p.interface["shape"], np.dtype(p.interface["typestr"]).itemsize) if found is None else tuple(found)
 
 
+#: Ends of programs.
+TWICE = "print(array.__cuda_array_interface__)\ngc.collect()\nprint(array.__cuda_array_interface__)"
+SHOWN = "interface = array.__cuda_array_interface__\nprint(interface)\n"
+ELEMENTS = """from cai_conformance.judge.memory import values
+found = array.__cuda_array_interface__
+print(found)
+print(values(found["data"][0], found["shape"], found.get("strides"), np.dtype(found["typestr"]), host=False))"""
+
+
 # --- the attribute ---
 
 
@@ -109,7 +118,7 @@ def _(p: Produced) -> None:
 
 @check(
     "cai-again",
-    "reading the attribute twice gives the same interface",
+    "reading the attribute twice gives the same description",
     say.CAI_LIFETIME,
     after=("cai-type",),
     samples=SHAPES,
@@ -117,9 +126,14 @@ def _(p: Produced) -> None:
         interface=lambda self: {**CaiArray.interface(self), "descr": [("", self.array.dtype.str)] * self.first()},
         first=lambda self: 0 if self.__dict__.setdefault("reads", []) else self.reads.append(1) or 1,
     ),
+    severity=RECOMMENDATION,
+    shows=TWICE,
 )
 def _(p: Produced) -> None:
-    first, second = p.interface, p.object.__cuda_array_interface__
+    first, second = (
+        {key: value for key, value in found.items() if key not in ("mask", "stream")}
+        for found in (p.interface, p.object.__cuda_array_interface__)
+    )
     demand(first == second, f"first {first}, then {second}")
 
 
@@ -132,6 +146,7 @@ def _(p: Produced) -> None:
     mutant=overriding(
         interface=lambda self: self.__dict__.setdefault("kept", CaiArray.interface(self)),
     ),
+    shows="array.__cuda_array_interface__['added'] = True\nprint(array.__cuda_array_interface__)",
 )
 def _(p: Produced) -> None:
     array = p.again()
@@ -738,6 +753,7 @@ def _(p: Produced) -> None:
     say.CAI_STREAM_LIFE,
     after=("stream-zero", "stream-range"),
     mutant=edited(stream=lambda _: 0x7F00_0000_1000),
+    shows=SHOWN + "print(driver().knows_stream(interface['stream']))",
 )
 def _(p: Produced) -> None:
     need_driver()
@@ -772,6 +788,7 @@ class Odd:
     after=("data-pointer-null",),
     samples=FULL,
     mutant=only_if(lambda a: a.array.ndim == 3, edited(data=lambda data: (0x10_0000, data[1]))),
+    shows=SHOWN + "print(driver().allocation(interface['data'][0]))",
 )
 def _(p: Produced) -> None:
     need_driver()
@@ -786,6 +803,7 @@ def _(p: Produced) -> None:
     after=("pointer-unknown", "shape-extent", "strides-length", "typestr-syntax"),
     samples=FULL,
     mutant=only_if(lambda a: a.array.shape == (5,), edited(strides=lambda _: (2**32,))),
+    shows=SHOWN + "print(driver().allocation(interface['data'][0]))  # its start, and its bytes",
 )
 def _(p: Produced) -> None:
     pointer = p.interface["data"][0]
@@ -804,6 +822,7 @@ def _(p: Produced) -> None:
     after=("typestr-byte-order-said", "shape-missing", "pointer-unknown"),
     samples=("big-endian",),
     mutant=only_if(lambda a: not a.array.dtype.isnative, edited(typestr=lambda text: "<" + text[1:])),
+    shows=ELEMENTS,
 )
 def _(p: Produced) -> None:
     need_driver()
@@ -826,6 +845,7 @@ def _(p: Produced) -> None:
     after=("out-of-bounds", "shape-value", "typestr-size", "typestr-kind"),
     samples=tuple(dict.fromkeys((*FULL, *DTYPES))),
     mutant=only_if(lambda a: a.array.flags.f_contiguous and a.array.ndim == 2, edited(strides=lambda _: (4, 4))),
+    shows=ELEMENTS,
 )
 def _(p: Produced) -> None:
     dtype = np.dtype(p.interface["typestr"])
@@ -841,6 +861,7 @@ def _(p: Produced) -> None:
     samples=DTYPES,
     severity=RECOMMENDATION,
     mutant=type("Unaligned", (CaiArray,), {"memory_of": staticmethod(lambda array: Odd(array))}),
+    shows=SHOWN + "print(interface['data'][0] % np.dtype(interface['typestr']).alignment)",
 )
 def _(p: Produced) -> None:
     dtype = np.dtype(p.interface["typestr"])
@@ -873,6 +894,7 @@ class Watched(dict):  # type: ignore[type-arg]
     say.CAI_LIFETIME,
     after=("values",),
     mutant=overriding(dicts=0, interface=lambda self: Watched(CaiArray.interface(self), self)),
+    shows=TWICE,
 )
 def _(p: Produced) -> None:
     array = p.again()
@@ -893,6 +915,12 @@ def _(p: Produced) -> None:
     after=("owner-kept",),
     severity=RECOMMENDATION,
     mutant=overriding(interface=lambda self: CaiArray.interface(kept(self))),
+    shows="""from cai_conformance.sim import Sim
+arrays = [{array} for _ in range(8)]
+_ = [array.__cuda_array_interface__ for array in arrays]
+print(Sim().live())
+del arrays
+print(Sim().live())""",
 )
 def _(p: Produced) -> None:
     if not driver().simulated:

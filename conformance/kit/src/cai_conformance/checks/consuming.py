@@ -10,8 +10,25 @@ from typing import Any
 from cai_conformance.judge.check import CHECKS, Broken, Check, NotRun, Severity, Source, demand
 from cai_conformance.judge.consumed import Consumer, Seen
 from cai_conformance.judge.memory import same
+from cai_conformance.judge.text import text_of
 
 Run = Callable[[Consumer], None]
+
+#: Ends of programs that show who lives.
+REFUSED = """try:
+    {take}(offer)
+except Exception as error:
+    print(error)
+watch = weakref.ref(offer)
+del offer
+gc.collect()
+print(watch())  # not None: something keeps it"""
+GOES = """_ = np.asarray(taken)
+watch = weakref.ref(offer)
+del offer
+gc.collect()
+print(watch())  # None: it has gone before taken"""
+GOES_TOO = "watch = weakref.ref(offer)\ndel offer, taken\ngc.collect()\nprint(watch())  # not None: something keeps it"
 
 
 class Offer(Broken):
@@ -20,11 +37,6 @@ class Offer(Broken):
     def __init__(self, code: str, evidence: str, severity: Severity | None = None) -> None:
         super().__init__(f"{code}: {evidence}", severity)
         self.code = code
-
-
-def text_of(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 class Profile:
@@ -42,11 +54,15 @@ class Profile:
         mutant: Any,
         severity: Severity = Severity.VIOLATION,
         after: tuple[str, ...] = ("takes",),
+        shows: str = "",
+        forbidden: bool = False,
     ) -> Callable[[Run], Run]:
         """Registers a function as a check."""
 
         def register(run: Run) -> Run:
-            CHECKS.add(Check(self.name, rule, says, source, severity, run, (), after, mutant))
+            CHECKS.add(
+                Check(self.name, rule, says, source, severity, run, (), after, mutant, shows=shows, forbidden=forbidden)
+            )
             return run
 
         return register
@@ -86,7 +102,11 @@ class Profile:
             for code in codes:
                 refuse(consumer, code)
 
-        self.check(rule, f"refuses {says}", source, severity=severity, after=after, mutant=mutant)(run)
+        says, shows = f"refuses {says}", 'print("accepted:", type(taken))'
+        register = self.check(
+            rule, says, source, severity=severity, after=after, mutant=mutant, shows=shows, forbidden=True
+        )
+        register(run)
 
 
 def take(consumer: Consumer, code: str, refusal: Severity | None = None) -> tuple[Any, Any, Seen]:

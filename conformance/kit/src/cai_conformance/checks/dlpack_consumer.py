@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cai_conformance import abi, offers
-from cai_conformance.checks.consuming import Offer, Profile, keeps_its_owner, lets_its_owner_go, take
+from cai_conformance.checks.consuming import GOES, GOES_TOO, Offer, Profile, keeps_its_owner, lets_its_owner_go, take
 from cai_conformance.judge import sources as say
 from cai_conformance.judge.check import NotRun, Severity, Source, broken, demand
 from cai_conformance.judge.consumed import Consumer
@@ -60,6 +60,7 @@ profile.accepts(
     "takes the older tensor",
     say.PY_NAME,
     "tensor(older=True)",
+    refusal=DEVIATION,
     mutant=refusing(
         lambda read: not read.versioned and read.deleter != 0 and read.flags is None and read.shape == (2, 3)
     ),
@@ -141,6 +142,7 @@ profile.accepts(
     "takes an array without axes",
     say.DL_SHAPE,
     "tensor(np.array(7, dtype=np.float32))",
+    refusal=RECOMMENDATION,
     mutant=refusing(lambda read: read.ndim == 0),
 )
 profile.accepts(
@@ -253,6 +255,7 @@ def calls(consumer: Consumer, code: str = "tensor()") -> list[dict[str, Any]]:
     say.AA_MAX_VERSION,
     severity=RECOMMENDATION,
     mutant=overriding(ask=lambda self, obj: obj.__dlpack__()),
+    shows="print(offer.calls)",
 )
 def _(consumer: Consumer) -> None:
     asked = [call.get("max_version") for call in calls(consumer)]
@@ -265,6 +268,7 @@ def _(consumer: Consumer) -> None:
     say.AA_MAX_VERSION,
     after=("asks-version",),
     mutant=overriding(newest=[1, 3]),
+    shows="print(offer.calls)",
 )
 def _(consumer: Consumer) -> None:
     for call in calls(consumer):
@@ -279,6 +283,7 @@ def _(consumer: Consumer) -> None:
     "names no stream for memory of the host",
     say.AA_STREAM_CPU,
     mutant=overriding(ask=lambda self, obj: ask_on(self, obj, 1)),
+    shows="print(offer.calls)",
 )
 def _(consumer: Consumer) -> None:
     found = [call["stream"] for call in calls(consumer) if call.get("stream") is not None]
@@ -297,6 +302,8 @@ def ask_on(self: Any, obj: Any, stream: int) -> Any:
     "takes one tensor of a producer that answers",
     say.PY_ONCE,
     mutant=overriding(ask=lambda self, obj: (DlpackConsumer.ask(self, obj), DlpackConsumer.ask(self, obj))[1]),
+    severity=RECOMMENDATION,
+    shows="print(offer.calls)",
 )
 def _(consumer: Consumer) -> None:
     found = calls(consumer)
@@ -315,6 +322,7 @@ def _(consumer: Consumer) -> None:
             else DlpackConsumer.__call__(self, obj)
         )
     ),
+    shows="print(offer.devices)",
 )
 def _(consumer: Consumer) -> None:
     offer, taken, _ = take(consumer, "tensor()")
@@ -374,12 +382,17 @@ def swallowed(self: Any, obj: Any) -> Any:
 
 # --- the capsule and the deleter ---
 
+#: The end of a program that counts the deleter's calls.
+ENDS = "del taken\ngc.collect()\nprint(offer.deleted + len(TWICE))  # calls of the deleter"
+LIVES = "_ = np.asarray(taken)\nprint(offer.deleted)  # calls of the deleter while taken lives"
+
 
 @profile.check(
     "capsule-renamed",
     "renames the capsule",
     say.PY_RENAME,
     mutant=overriding(rename=lambda self, capsule, versioned: None, taken=lambda self, read: Forgetful(read)),
+    shows="print(offer.capsules)",
 )
 def _(consumer: Consumer) -> None:
     offer, taken, _ = take(consumer, "tensor(once=True)")
@@ -402,6 +415,7 @@ class Forgetful(TakenTensor):
     say.PY_NAME_VERSIONED,
     after=("capsule-renamed", "takes-legacy"),
     mutant=overriding(rename=lambda self, capsule, versioned: abi.rename(capsule, abi.USED_LEGACY)),
+    shows="print(offer.capsules)",
 )
 def _(consumer: Consumer) -> None:
     for code in ("tensor(once=True)", "tensor(once=True, older=True)"):
@@ -433,6 +447,7 @@ def deleted(consumer: Consumer, code: str) -> tuple[int, int]:
     say.PY_DELETER,
     after=("asks-once", "capsule-renamed"),
     mutant=overriding(taken=lambda self, read: Hasty(read)),
+    shows=LIVES,
 )
 def _(consumer: Consumer) -> None:
     during, _ = deleted(consumer, "tensor()")
@@ -453,10 +468,32 @@ class Hasty(TakenTensor):
     say.PY_DELETER,
     after=("deleter-early",),
     mutant=overriding(taken=lambda self, read: Forgetful(read)),
+    shows=ENDS,
 )
 def _(consumer: Consumer) -> None:
     _, after = deleted(consumer, "tensor()")
     demand(after > 0, "tensor(): the deleter has not run")
+
+
+class Contextual(TakenTensor):
+    """Calls the deleter if there is a context for it."""
+
+    def end(self) -> None:
+        if self.read.context:
+            super().end()
+
+
+@profile.check(
+    "deleter-context-null",
+    "calls the deleter of a tensor whose `manager_ctx` is NULL",
+    say.DL_CONTEXT,
+    after=("deleter-called",),
+    mutant=overriding(taken=lambda self, read: Contextual(read)),
+    shows=ENDS,
+)
+def _(consumer: Consumer) -> None:
+    _, after = deleted(consumer, "tensor(context=None)")
+    demand(after > 0, "tensor(context=None): the deleter has not run")
 
 
 @profile.check(
@@ -465,6 +502,7 @@ def _(consumer: Consumer) -> None:
     say.DL_DELETER_SELF,
     after=("deleter-called", "takes-legacy"),
     mutant=overriding(taken=lambda self, read: Double(read)),
+    shows=ENDS,
 )
 def _(consumer: Consumer) -> None:
     for code in ("tensor()", "tensor(older=True)"):
@@ -488,6 +526,7 @@ class Double(TakenTensor):
     say.PY_DELETER,
     after=("deleter-early",),
     mutant=overriding(taken=lambda self, read: Early(read)),
+    shows=GOES,
 )
 def _(consumer: Consumer) -> None:
     keeps_its_owner(consumer, "tensor(np.arange(5, dtype=np.float32))")
@@ -513,6 +552,7 @@ class Early(Hasty):
     say.PY_DELETER,
     after=("deleter-called", "asks-once"),
     mutant=overriding(ask=lambda self, obj: DlpackConsumer.ask(self, kept(obj))),
+    shows=GOES_TOO,
 )
 def _(consumer: Consumer) -> None:
     lets_its_owner_go(consumer, "tensor()")
@@ -523,6 +563,12 @@ def _(consumer: Consumer) -> None:
     "a tensor that it refuses is given back once",
     say.PY_DESTRUCTOR,
     mutant=overriding(own=lambda self, capsule: leaking(self, capsule)),
+    forbidden=True,
+    shows="""try:
+    {take}(offer)
+except Exception as error:
+    print(error)
+print(offer.capsules, len(gc.get_referrers(*offer.capsules)), offer.deleted)""",
 )
 def _(consumer: Consumer) -> None:
     for code in (
@@ -569,8 +615,9 @@ def leaking(self: Any, capsule: Any) -> Any:
     "read-only",
     "does not present an array that must not be written as one that may",
     say.DL_READ_ONLY,
-    severity=DEVIATION,
+    severity=RECOMMENDATION,
     mutant=misreading(lambda read: {"flags": 0}),
+    shows='print(getattr(taken, "flags", taken))',
 )
 def _(consumer: Consumer) -> None:
     code = "tensor(flags=1)"

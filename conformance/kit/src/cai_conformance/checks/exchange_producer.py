@@ -16,7 +16,7 @@ from cai_conformance.checks.producing import registering
 from cai_conformance.judge import sources as say
 from cai_conformance.judge.check import NotRun, Severity, broken, demand
 from cai_conformance.judge.exported import HOST, Export
-from cai_conformance.judge.memory import same
+from cai_conformance.judge.memory import Array, same
 from cai_conformance.judge.produced import Produced
 from cai_conformance.judge.samples import FULL, SHAPES
 from cai_conformance.reference.exchanger import ExchangeArray, as_object
@@ -32,6 +32,20 @@ NAMES = {
     "borrow": "dltensor_from_py_object_no_sync",
     "work_stream": "current_work_stream",
 }
+
+
+#: Ends of programs.
+TABLE = "from cai_conformance import exchange\ntable = exchange.table_of(type(array))\n"
+EXPORTED = "from cai_conformance.checks.exchange_producer import of\nprint(of(array).exported().read)"
+ELEMENTS = "from cai_conformance.checks.exchange_producer import of\nprint(of(array).exported().values())"
+GIVEN = """from cai_conformance.checks.exchange_producer import given, of
+from cai_conformance.offers import TWICE, tensor
+offer = tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
+made = given(of(array), offer)
+"""
+ALLOCATED = """from cai_conformance.checks.exchange_producer import allocated, of
+code, tensor, errors = allocated(of(array), {})
+print(code, tensor and abi.read_at(tensor, versioned=True), errors)"""
 
 
 class Exchanged(Tensors):
@@ -140,6 +154,7 @@ class _Fresh:
     say.EX_ALIVE,
     after=("exchange-name",),
     mutant=overriding(attribute=classmethod(lambda cls, table: _Fresh())),
+    shows="for _ in 'ab':\n    print(hex(abi.pointer(type(array).__dlpack_c_exchange_api__)))",
 )
 def _(t: Exchanged) -> None:
     first, second = abi.pointer(t.capsule), abi.pointer(t.capsule)
@@ -152,6 +167,7 @@ def _(t: Exchanged) -> None:
     say.EX_VERSION,
     after=("exchange-name",),
     mutant=edited(lambda table: setattr(table, "version", abi.DLPackVersion(2, 0))),
+    shows=TABLE + "print(table.version.major, table.version.minor)",
 )
 def _(t: Exchanged) -> None:
     found = t.table.version
@@ -165,6 +181,7 @@ def _(t: Exchanged) -> None:
     after=("exchange-major",),
     severity=DEVIATION,
     mutant=edited(lambda table: setattr(table, "version", abi.DLPackVersion(1, 77))),
+    shows=TABLE + "print(table.version.major, table.version.minor)",
 )
 def _(t: Exchanged) -> None:
     found = t.table.version
@@ -177,6 +194,7 @@ def _(t: Exchanged) -> None:
     say.EX_PREV,
     after=("exchange-major",),
     mutant=edited(lambda table: setattr(table, "prev_api", ctypes.addressof(table))),
+    shows=TABLE + "print(table.prev_api)",
 )
 def _(t: Exchanged) -> None:
     found = t.table.prev_api
@@ -196,6 +214,7 @@ for _name in ("allocator", "from_object", "to_object", "work_stream"):
         say.EX_NOT_NULL,
         after=("exchange-major",),
         mutant=edited(lambda table, name=_name: setattr(table, name, None)),  # type: ignore[misc]
+        shows=TABLE + f"print(table.{_name})",
     )(_is_there)
 
 
@@ -214,6 +233,7 @@ for _name in ("allocator", "from_object", "to_object", "work_stream"):
             )
         )
     ),
+    shows=ELEMENTS,
 )
 def _(t: Exchanged) -> None:
     found = t.exported().values()
@@ -234,6 +254,7 @@ def _zeros(array: Any) -> Any:
             DlpackArray.managed(self, versioned, copied=copied), versioned
         )
     ),
+    shows=EXPORTED,
 )
 def _(t: Exchanged) -> None:
     found = t.exported().read.version
@@ -253,6 +274,7 @@ def _versioned(tensor: Any, versioned: bool) -> Any:
     after=("exchange-from-object",),
     samples=SHAPES,
     mutant=overriding(from_object=staticmethod(lambda obj, out: _pinned(obj, out))),
+    shows=EXPORTED,
 )
 def _(t: Exchanged) -> None:
     found = t.exported().read.device
@@ -273,6 +295,7 @@ def _pinned(obj: int, out: Any) -> int:
     after=("exchange-from-object",),
     samples=SHAPES,
     mutant=overriding(from_object=staticmethod(lambda obj, out: _stripped(obj, out))),
+    shows=EXPORTED,
 )
 def _(t: Exchanged) -> None:
     found = t.exported().read
@@ -293,6 +316,7 @@ def _stripped(obj: int, out: Any) -> int:
     after=("exchange-from-object",),
     samples=("read-only",),
     mutant=overriding(flags=lambda self, array, copied: 0),
+    shows=EXPORTED,
 )
 def _(t: Exchanged) -> None:
     found = t.exported()
@@ -308,6 +332,7 @@ def _(t: Exchanged) -> None:
     after=("from-object",),
     severity=DEVIATION,
     mutant=overriding(from_object=staticmethod(lambda obj, out: ExchangeArray.from_object(id(_copied(obj)), out))),
+    shows=EXPORTED + "\nprint(of(array).exported().read)",
 )
 def _(t: Exchanged) -> None:
     first, second = t.exported(), t.exported()
@@ -329,9 +354,20 @@ def _copied(obj: int) -> Any:
     mutant=overriding(
         keep=lambda self, array: kept(self),
     ),
+    shows="""from cai_conformance.checks.exchange_producer import of
+watch = weakref.ref(array)
+of(array).exported().end()
+del array
+gc.collect()
+print(watch())  # not None: something keeps it""",
 )
 def _(t: Exchanged) -> None:
     released(t, lambda fresh: fresh.exported().end())  # type: ignore[attr-defined]
+
+
+def of(array: Any) -> Exchanged:
+    """An array that no sample was made into, for programs."""
+    return Exchanged(_Object(array))  # type: ignore[arg-type]
 
 
 @check(
@@ -341,18 +377,24 @@ def _(t: Exchanged) -> None:
     after=("exchange-major",),
     samples=FULL,
     mutant=overriding(borrow=staticmethod(lambda obj, out: _lent_wrong(obj, out))),
+    shows="from cai_conformance.checks.exchange_producer import lent, of\nprint(lent(of(array)))",
 )
 def _(t: Exchanged) -> None:
-    lent = abi.DLTensor()
+    found = lent(t)
+    demand(same(found, t.expected), f"{found.tolist()} instead of {t.expected.tolist()}")
+
+
+def lent(t: Exchanged) -> Array:
+    """The elements of the tensor that the table lends."""
+    tensor = abi.DLTensor()
     try:
-        code = t.call("borrow", exchange.Borrow, id(t.object), ctypes.byref(lent))
+        code = t.call("borrow", exchange.Borrow, id(t.object), ctypes.byref(tensor))
     except BufferError as error:
         raise NotRun(f"{NAMES['borrow']} refuses: {error}") from None
     demand(code == 0, f"{NAMES['borrow']} returned {code}")
     managed = abi.DLManagedTensorVersioned()
-    managed.dl_tensor = lent
-    found = Taken(ctypes.addressof(managed)).values()
-    demand(same(found, t.expected), f"{found.tolist()} instead of {t.expected.tolist()}")
+    managed.dl_tensor = tensor
+    return Taken(ctypes.addressof(managed)).values()
 
 
 def _lent_wrong(obj: int, out: Any) -> int:
@@ -381,6 +423,7 @@ def given(t: Exchanged, offer: Any) -> Any:
     say.EX_TO,
     after=("exchange-to-object",),
     mutant=overriding(to_object=staticmethod(lambda tensor, out: _imported(tensor, out))),
+    shows=GIVEN + "print(of(made).any().values())",
 )
 def _(t: Exchanged) -> None:
     if int(t.device[0]) not in HOST:
@@ -394,6 +437,7 @@ class _Object:
     """An object in the place of an array that was made of a sample."""
 
     expected = None
+    is_versioned_only = False
 
     def __init__(self, obj: Any) -> None:
         self.object = obj
@@ -411,6 +455,7 @@ def _imported(tensor: int, out: Any) -> int:
     say.EX_STOLEN,
     after=("to-object",),
     mutant=overriding(to_object=staticmethod(lambda tensor, out: _leaked(tensor, out))),
+    shows=GIVEN + "del made\ngc.collect()\nprint(offer.deleted + len(TWICE))  # calls of the deleter",
 )
 def _(t: Exchanged) -> None:
     offers.TWICE.clear()
@@ -439,6 +484,8 @@ def _leaked(tensor: int, out: Any) -> int:
     after=("exchange-work-stream",),
     severity=DEVIATION,
     mutant=overriding(work_stream=staticmethod(lambda kind, number, out: out.__setitem__(0, 1) or 0)),
+    shows=TABLE
+    + "out = ctypes.c_void_p()\nprint(exchange.WorkStream(table.work_stream)(1, 0, ctypes.byref(out)), out)",
 )
 def _(t: Exchanged) -> None:
     out = ctypes.c_void_p(99)
@@ -457,7 +504,12 @@ def allocated(t: Exchanged, device: tuple[int, int]) -> tuple[int, int, list[tup
     errors: list[tuple[bytes, bytes]] = []
     set_error = exchange.SetError(lambda context, kind, message: errors.append((kind, message)))
     out = ctypes.c_void_p()
-    code = t.call("allocator", exchange.Allocator, ctypes.addressof(prototype), ctypes.byref(out), None, set_error)
+    try:
+        code = t.call("allocator", exchange.Allocator, ctypes.addressof(prototype), ctypes.byref(out), None, set_error)
+    except NotRun:
+        raise
+    except Exception:  # what SetError would set, too
+        code = -1
     return code, out.value or 0, errors
 
 
@@ -467,6 +519,7 @@ def allocated(t: Exchanged, device: tuple[int, int]) -> tuple[int, int, list[tup
     say.EX_ALLOCATE,
     after=("exchange-allocator",),
     mutant=overriding(allocate=staticmethod(lambda *arguments: _small(*arguments))),
+    shows=ALLOCATED.format("array.__dlpack_device__()"),
 )
 def _(t: Exchanged) -> None:
     code, address, errors = allocated(t, t.device_pair)
@@ -494,6 +547,7 @@ def _small(prototype: int, out: Any, context: Any, set_error: Any) -> int:
     say.EX_SET_ERROR,
     after=("allocate",),
     mutant=overriding(allocate=staticmethod(lambda *arguments: _silent(*arguments))),
+    shows=ALLOCATED.format("(9, 0)"),
 )
 def _(t: Exchanged) -> None:
     code, address, errors = allocated(t, (9, 0))

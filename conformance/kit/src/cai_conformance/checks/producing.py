@@ -25,12 +25,13 @@ def registering(profile: str, subject: Callable[[Produced], Any] = lambda produc
         severity: Severity = Severity.VIOLATION,
         samples: tuple[str, ...] = PLAIN,
         after: tuple[str, ...] = (),
+        shows: str = "",
     ) -> Callable[[Run], Run]:
         def register(run: Run) -> Run:
             def on(produced: Produced) -> None:
                 run(subject(produced))
 
-            CHECKS.add(Check(profile, rule, says, source, severity, on, samples, after, mutant))
+            CHECKS.add(Check(profile, rule, says, source, severity, on, samples, after, mutant, shows))
             return run
 
         return register

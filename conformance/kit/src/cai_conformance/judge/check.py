@@ -22,11 +22,12 @@ class Severity(enum.Enum):
     """How bad it is that a check fails."""
 
     VIOLATION = "violation"
-    """The specification demands it, or the process ended. Only these make the exit code 1."""
+    """The specification demands otherwise, or the process ended on what it allows. Only these make the exit code 1."""
     DEVIATION = "deviation"
-    """The specification demands it, and consumers are known to tolerate the contrary."""
+    """The specification demands otherwise, and others are known to tolerate it; or what it forbids was taken, or ended
+    the process."""
     RECOMMENDATION = "recommendation"
-    """The specification advises it, or demands nothing of those who are given what it forbids."""
+    """The specification advises otherwise, or says nothing."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +86,23 @@ class Check:
     """Rules of the same profile without which this check says nothing: it is not run if one of them failed."""
     mutant: Any = None
     """A reference implementation that breaks this sentence and no other."""
+    shows: str = ""
+    """The end of the program that shows a failure, if the usual one does not: after `array = ...`, or after
+    `offer = ...` and `taken = ...`. `{array}` makes another array; with the consumer's function, `{take}`, it takes the
+    offer itself."""
+    forbidden: bool = False
+    """For consumers: it is given what the specification forbids, of which nothing is demanded."""
 
     @property
     def id(self) -> str:
         """`cai-producer.shape-type`."""
         return f"{self.profile}.{self.rule}"
+
+    @property
+    def ended(self) -> Severity:
+        """How bad it is that the process ends."""
+        demanded = not self.forbidden or self.severity is Severity.VIOLATION
+        return Severity.VIOLATION if demanded else Severity.DEVIATION
 
 
 class Registry:

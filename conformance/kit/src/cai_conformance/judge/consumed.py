@@ -10,6 +10,7 @@ import numpy as np
 
 from cai_conformance import abi, exchanged, offers
 from cai_conformance.cuda import NoDriver, driver
+from cai_conformance.judge import steps
 from cai_conformance.judge.check import NotRun
 from cai_conformance.judge.exported import Export
 from cai_conformance.judge.memory import Array, values
@@ -37,6 +38,7 @@ class Consumer:
 
     def offered(self, code: str) -> Any:
         """The object that an expression of `cai_conformance.offers` or `exchanged` makes."""
+        steps.tell("offer", code)
         try:
             return eval(code, {**vars(offers), **vars(exchanged), "np": np, "abi": abi})  # our own text, in the checks
         except NoDriver as why:

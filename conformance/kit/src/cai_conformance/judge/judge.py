@@ -14,6 +14,7 @@ from cai_conformance.judge.consumed import Consumer
 from cai_conformance.judge.run import Result, here, judge_consumer, judge_producer
 from cai_conformance.judge.samples import SAMPLES
 from cai_conformance.judge.target import Target, Usage
+from cai_conformance.judge.text import text_of
 
 _ATTRIBUTES = {
     "cai-producer": "__cuda_array_interface__",
@@ -45,6 +46,14 @@ def driver_name() -> str:
     return str(elsewhere(ask))
 
 
+def offers_it(made: Any, attribute: str) -> bool:
+    """Whether an object has an attribute, or an error in its place."""
+    try:
+        return hasattr(made, attribute)
+    except Exception:
+        return True
+
+
 def profiles_of_producer(make: Any) -> list[str]:
     """The profiles of what a producer makes.
 
@@ -55,10 +64,10 @@ def profiles_of_producer(make: Any) -> list[str]:
     def ask() -> tuple[list[str], str]:
         try:
             made = make(SAMPLES["matrix"].array())
-        except Exception as error:
-            return [], f"it raised {type(error).__name__}: {error}"
+        except (Exception, SystemExit) as error:
+            return [], f"it raised {text_of(error)}"
         kinds = {"exchange-producer": type(made)}
-        found = [name for name, attribute in _ATTRIBUTES.items() if hasattr(kinds.get(name, made), attribute)]
+        found = [name for name, attribute in _ATTRIBUTES.items() if offers_it(kinds.get(name, made), attribute)]
         return found, f"it made a {type(made).__name__}, which has none of {', '.join(_ATTRIBUTES.values())}"
 
     found, why = elsewhere(ask)
@@ -105,9 +114,9 @@ def producer(target: Target, make: Any, checks: Iterable[Check], *, in_process: 
         yield from judge_producer(make, listed, target.producer_program)
         return
     yield from isolate.many(
-        lambda left, before: judge_producer(make, left, target.producer_program, before),
+        lambda left, before, fatal: judge_producer(make, left, target.producer_program, before, fatal),
         listed,
-        lambda check: target.producer_program(check, SAMPLES[check.samples[0]].code),
+        target.producer_program,
     )
 
 

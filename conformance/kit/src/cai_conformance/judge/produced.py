@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
+from cai_conformance import abi
 from cai_conformance.judge.check import NotRun
 from cai_conformance.judge.memory import Array
 from cai_conformance.judge.samples import Sample
@@ -51,6 +52,23 @@ class Produced:
     def interface(self) -> Any:
         """Returns `__cuda_array_interface__`, which is read once."""
         return self.object.__cuda_array_interface__
+
+    @cached_property
+    def is_versioned_only(self) -> bool:
+        """Whether `__dlpack__` refuses a call without `max_version` and answers one with it."""
+        try:
+            self.object.__dlpack__()
+        except BufferError:
+            pass
+        except Exception:
+            return False
+        else:
+            return False
+        try:
+            self.object.__dlpack__(max_version=abi.NEWEST)
+        except Exception:
+            return False
+        return True
 
     @property
     def version(self) -> int:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import enum
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
+from cai_conformance.judge import steps
 from cai_conformance.judge.check import Broken, Check, NotRun, Severity
 from cai_conformance.judge.consumed import Consumer
 from cai_conformance.judge.produced import Converted, Make, Produced
 from cai_conformance.judge.samples import SAMPLES
+from cai_conformance.judge.text import printable, text_of
 
 
 class Outcome(enum.Enum):
@@ -37,22 +37,26 @@ class Result:
     """The rule that failed before it, so that it was not run."""
 
 
+#: Writes the program of a check that failed, of what was done.
+Program = Callable[[Check, list[steps.Step]], str]
+
 #: Runs a check's function, and returns its result whatever becomes of the process that it runs in.
-Isolate = Callable[[Callable[[], Result], Check], Result]
+Isolate = Callable[[Callable[[], Result], Check, Program], Result]
 
 
 def judge_producer(
     make: Make,
     checks: Iterable[Check],
-    program: Callable[[Check, str], str],
+    program: Program,
     before: dict[str, Result] | None = None,
+    fatal: dict[str, str] | None = None,
 ) -> Iterator[Result]:
     """Runs checks of a producer.
 
     `make` takes a NumPy array and returns the producer's own; it may raise for arrays that it has nothing for. `before`
-    has the results, by rule, of checks that were run already.
+    has the results, by rule, of checks that were run already; `fatal` the samples that must not be made, and why.
     """
-    made: dict[str, Produced | Exception] = {}
+    made: dict[str, Produced | str] = dict(fatal or {})
     results: dict[str, Result] = dict(before or {})
     for check in checks:
         results[check.rule] = found = _judge(make, check, made, results, program)
@@ -60,74 +64,67 @@ def judge_producer(
 
 
 def _judge(
-    make: Make, check: Check, made: dict[str, Produced | Exception], results: dict[str, Result], program: Any
+    make: Make, check: Check, made: dict[str, Produced | str], results: dict[str, Result], program: Program
 ) -> Result:
     if rule := fallen(check, results):
         return Result(check, Outcome.NOT_RUN, f"says nothing, as {rule} failed", after=rule)
+    steps.begin()
     tried, reasons = 0, []
     for name in check.samples:
+        steps.tell("sample", name)
         if name not in made:
             made[name] = _make(make, name)
         found = made[name]
-        if isinstance(found, Exception):
-            said = "" if isinstance(found, Converted) else f"the producer raised {type(found).__name__}: "
-            reasons.append(f"{name}: {said}{found}")
+        if isinstance(found, str):
+            reasons.append(f"{name}: {found}")
             continue
         try:
             check.run(found)
         except NotRun as why:
             reasons.append(f"{name}: {why}")
-            continue
-        except Broken as why:
-            severity = why.severity or check.severity
-            return Result(check, Outcome.FAILED, f"{name}: {why}", program(check, SAMPLES[name].code), severity, tried)
         except Exception as error:
-            text = traceback.format_exception_only(error)[-1].strip()
-            return Result(
-                check,
-                Outcome.FAILED,
-                f"{name}: raised {text}",
-                program(check, SAMPLES[name].code),
-                check.severity,
-                tried,
-            )
-        tried += 1
+            return failed(check, error, program, f"{name}: ", tried)
+        else:
+            tried += 1
     if not tried:
-        return Result(check, Outcome.NOT_RUN, "; ".join(reasons))
+        return Result(check, Outcome.NOT_RUN, printable("; ".join(reasons)))
     return Result(check, Outcome.PASSED, tried=tried)
 
 
-def judge_consumer(
-    consumer: Consumer, checks: Iterable[Check], program: Callable[[Check, str], str], isolate: Isolate
-) -> Iterator[Result]:
+def failed(check: Check, error: Exception, program: Program, where: str = "", tried: int = 0) -> Result:
+    """The result of a check that raised something else than NotRun."""
+    said = str(error) if isinstance(error, Broken) else f"raised {text_of(error)}"
+    severity = (error.severity if isinstance(error, Broken) else None) or check.severity
+    text = program(check, list(steps.STEPS))
+    return Result(check, Outcome.FAILED, printable(where + said), text, severity, tried)
+
+
+def judge_consumer(consumer: Consumer, checks: Iterable[Check], program: Program, isolate: Isolate) -> Iterator[Result]:
     """Runs checks of a consumer, each by `isolate`: here, or in a process of its own."""
     results: dict[str, Result] = {}
     for check in checks:
         if rule := fallen(check, results):
             found = Result(check, Outcome.NOT_RUN, f"says nothing, as {rule} failed", after=rule)
         else:
-            found = isolate(lambda check=check: _consume(consumer, check, program), check)  # type: ignore[misc]
+            found = isolate(lambda check=check: _consume(consumer, check, program), check, program)  # type: ignore[misc]
         results[check.rule] = found
         yield found
 
 
-def here(run: Callable[[], Result], check: Check) -> Result:
+def here(run: Callable[[], Result], check: Check, program: Program) -> Result:
     """Runs a check in this process."""
-    del check
+    del check, program
     return run()
 
 
-def _consume(consumer: Consumer, check: Check, program: Callable[[Check, str], str]) -> Result:
+def _consume(consumer: Consumer, check: Check, program: Program) -> Result:
+    steps.begin()
     try:
         check.run(consumer)
     except NotRun as why:
-        return Result(check, Outcome.NOT_RUN, str(why))
-    except Broken as why:
-        code = program(check, getattr(why, "code", ""))
-        return Result(check, Outcome.FAILED, str(why), code, why.severity or check.severity)
+        return Result(check, Outcome.NOT_RUN, printable(str(why)))
     except Exception as error:
-        text = traceback.format_exception_only(error)[-1].strip()
-        return Result(check, Outcome.FAILED, f"raised {text}", program(check, ""), check.severity)
+        return failed(check, error, program)
     return Result(check, Outcome.PASSED, tried=1)
 
 
@@ -139,8 +136,14 @@ def fallen(check: Check, results: dict[str, Result]) -> str:
     return ""
 
 
-def _make(make: Make, name: str) -> Produced | Exception:
+def _make(make: Make, name: str) -> Produced | str:
+    """What a producer makes of a sample, or why there is nothing."""
+    steps.tell("make", name)
     try:
         return Produced(make, SAMPLES[name])
+    except Converted as why:
+        return str(why)
     except Exception as error:
-        return error
+        return f"the producer raised {text_of(error)}"
+    finally:
+        steps.tell("made", name)

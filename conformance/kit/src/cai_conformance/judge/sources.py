@@ -113,6 +113,7 @@ DL_STRIDES_SET = _header("1.2", "can not be NULL if ndim != 0, must points to an
 DL_DELETER = _header("0.2", "Destructor - this should be called to destruct the manager_ctx")
 DL_DELETER_SELF = _header("0.2", "The destructor deletes the argument self as well.")
 DL_DELETER_NULL = _header("0.2", "It can be NULL if there is no way for the caller to provide a reasonable destructor.")
+DL_CONTEXT = _header("0.2", "the context of the original host framework [...] It can also be NULL.")
 DL_FLAGS = _header("1.0", "By default the flags should be set to 0.")
 DL_READ_ONLY = _header("1.0", "bit mask to indicate that the tensor is read only.")
 DL_COPIED = _header("1.0", "bit mask to indicate that the tensor is a copy made by the producer.")
@@ -177,8 +178,6 @@ PY_UNSUPPORTED = _python(
 AA_KEYWORDS = _array("2021.12", "__dlpack__(*, stream: int | Any | None = None)")
 AA_STREAM_CPU = _array("2023.12", "On CPU and other device types without streams, only None is accepted.")
 AA_STREAM_NONE = _array("2021.12", "None: producer must assume the legacy default stream (default).")
-AA_STREAM_CODES = _array("2021.12", "1: the legacy default stream. 2: the per-thread default stream.")
-AA_STREAM_HANDLE = _array("2021.12", "> 2: stream number represented as a Python integer.")
 AA_STREAM_ZERO = _array("2021.12", "0 is disallowed due to its ambiguity")
 AA_STREAM_RANGE = _array("2021.12", "The pointer must be an integer larger than or equal to -1")
 AA_NO_SYNC = _array("2021.12", '-1 [...] signal "producer must not perform any synchronization"')
@@ -186,6 +185,13 @@ AA_MAX_VERSION = _array(
     "2023.12", "the maximum DLPack version that the consumer supports, in the form of a 2-tuple (major, minor)"
 )
 AA_OLDER = _array("2023.12", "If so, use that. Else, the producer should raise a BufferError")
+AA_NEWER = _array(
+    "2023.12",
+    "if max_version >= our_own_dlpack_version: Consumer understands us, just return a Capsule with our max version",
+)
+AA_STREAM_OPTIONAL = _array(
+    "2021.12", "Support for a stream value other than None is optional and implementation-dependent."
+)
 AA_KEEP = _array("2023.12", "if max_version is None: Keep and use the DLPack 0.X implementation")
 AA_FALLBACK = _array("2023.12", "except TypeError: x.__dlpack__(...)")
 AA_DL_DEVICE = _array(

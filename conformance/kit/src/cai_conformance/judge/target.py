@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import sys
+import textwrap
 from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import packages_distributions
 from operator import attrgetter
+from types import FunctionType
 from typing import Any
 
+from cai_conformance.judge import steps
 from cai_conformance.judge.check import Check
+from cai_conformance.judge.samples import SAMPLES
+from cai_conformance.judge.text import text_of
 
 
 class Usage(Exception):
@@ -40,45 +49,135 @@ class Target:
         if "" not in sys.path:
             sys.path.insert(0, "")
         try:
-            module = importlib.import_module(self.module)
-        except ImportError as error:
-            raise Usage(f"{self.text!r}: {error}") from None
-        try:
-            found = attrgetter(self.name)(module)
-        except AttributeError as error:
-            raise Usage(f"{self.text!r}: {error}") from None
+            found = attrgetter(self.name)(importlib.import_module(self.module))
+        except (Exception, SystemExit) as error:
+            raise Usage(f"{self.text!r}: {text_of(error)}") from None
         if not callable(found):
             raise Usage(f"{self.text!r} is a {type(found).__name__}, and not a function")
         return found
 
+    @cached_property
+    def source(self) -> tuple[list[str], list[str]] | None:
+        """The imports and the definition of a function that no installed distribution has; None for one that has."""
+        function: Any = sys.modules.get(self.module)
+        for part in self.name.split("."):
+            function = getattr(function, part, None)
+        top = self.module.partition(".")[0]
+        if not isinstance(function, FunctionType) or top == "cai_conformance" or top in packages_distributions():
+            return None
+        try:
+            return _definition(function, set())
+        except (OSError, TypeError, SyntaxError):
+            return None
+
+    @property
+    def has_name(self) -> bool:
+        """Whether a program can name it: not a lambda, nor what a function defines."""
+        return all(part.isidentifier() for part in self.text.replace(":", ".").split("."))
+
     @property
     def call(self) -> str:
         """The function as a program names it."""
-        return f"{self.module}.{self.name}"
+        if not self.has_name:
+            return "function"
+        return self.name if self.source else f"{self.module}.{self.name}"
 
-    def producer_program(self, check: Check, code: str) -> str:
-        """A program that shows what a producer makes of a sample."""
-        lines = ["import numpy as np", f"import {self.module}", ""]
-        if "read_only(" in code:
-            lines += ["from cai_conformance.judge.samples import read_only", ""]
-        lines.append(f"array = {self.call}({code})")
-        lines.append(_SHOW[check.profile])
-        return "\n".join(lines)
+    def head(self, *imports: str) -> list[str]:
+        """The first lines of a program: what it imports, and the function if nobody can import it."""
+        lines = ["import numpy as np"]
+        if not self.has_name:
+            return [*lines, *imports, "", f"# function: {self.text}"]
+        if not self.source:
+            return [*lines, f"import {self.module}", *imports, ""]
+        own, definition = self.source
+        return [*lines, *dict.fromkeys((*own, *imports)), "", *definition, ""]
 
-    def consumer_program(self, check: Check, code: str) -> str:
-        """A program that hands an offer to a consumer."""
-        lines = ["import numpy as np", f"import {self.module}", "from cai_conformance.offers import *", ""]
+    def producer_program(self, check: Check, done: list[steps.Step]) -> str:
+        """A program that shows what a producer makes of the last sample, and what was asked of it."""
+        code = SAMPLES[steps.last("sample", done) or check.samples[0]].code
+        started = max((place for place, step in enumerate(done) if step[0] == "sample"), default=0)
+        called = [text for kind, text in done[started:] if kind == "call"]
+        array = f"{self.call}({code})"
+        shown = check.shows.format(array=array) or "\n".join(map(_shown, called[-4:])) or _SHOW[check.profile]
+        return "\n".join([*self.head(*_imports(shown + code)), f"array = {array}", shown])
+
+    def consumer_program(self, check: Check, done: list[steps.Step]) -> str:
+        """A program that hands the last offer to a consumer."""
         is_cai = check.profile.startswith("cai")
-        if check.profile.startswith("exchange"):
-            lines.insert(-1, "from cai_conformance.exchanged import exchanged")
-        lines.append(f"taken = {self.call}({code or _OFFERS[check.profile]})")
-        lines.append('print(getattr(taken, "__cuda_array_interface__", taken))' if is_cai else "print(taken)")
-        return "\n".join(lines)
+        code = steps.last("offer", done) or _OFFERS[check.profile]
+        shown = check.shows.format(take=self.call) or (_SHOW_CAI if is_cai else "print(taken)")
+        lines = self.head(*_imports(shown + code), "from cai_conformance.offers import *")
+        taking = [] if "{take}" in check.shows else [f"taken = {self.call}(offer)"]
+        return "\n".join([*lines, f"offer = {code}", *taking, shown])
+
+
+def _definition(function: FunctionType, known: set[str]) -> tuple[list[str], list[str]]:
+    """The imports of a function and of those that it calls in its module, and their definitions.
+
+    Raises:
+        TypeError: it refers to something else of its module.
+    """
+    known.add(function.__name__)
+    lines = _bare(inspect.getsource(function))
+    imports: list[str] = []
+    before: list[str] = []
+    names = {node.id for node in ast.walk(ast.parse("\n".join(lines))) if isinstance(node, ast.Name)}
+    for name in sorted(names & set(function.__globals__) - known):
+        known.add(name)
+        found = function.__globals__[name]
+        module = getattr(found, "__module__", None)
+        if inspect.ismodule(found):
+            imports.append(f"import {found.__name__} as {name}" if found.__name__ != name else f"import {name}")
+        elif isinstance(found, FunctionType) and module == function.__module__:
+            more, text = _definition(found, known)
+            imports += more
+            before += [*text, ""]
+        elif callable(found) and module not in (None, function.__module__):
+            imports.append(f"from {module} import {found.__name__}")
+        else:
+            raise TypeError(f"{name} is in {function.__module__} only")
+    return imports, [*before, *lines]
+
+
+def _bare(text: str) -> list[str]:
+    """The lines of a function without its docstring and its annotations."""
+    tree = ast.parse(textwrap.dedent(text))
+    (function,) = tree.body
+    if not isinstance(function, ast.FunctionDef):
+        raise TypeError("no function")
+    if ast.get_docstring(function) is not None:
+        function.body = function.body[1:] or [ast.Pass()]
+    for argument in ast.walk(function.args):
+        if isinstance(argument, ast.arg):
+            argument.annotation = None
+    function.returns = None
+    return ast.unparse(tree).splitlines()
+
+
+#: What a line of a program needs, by a name in it.
+_NEEDS = {
+    "ctypes.": "import ctypes",
+    "gc.": "import gc",
+    "weakref.": "import weakref",
+    "abi.": "from cai_conformance import abi",
+    "driver()": "from cai_conformance.cuda import driver",
+    "exchanged(": "from cai_conformance.exchanged import exchanged",
+    "read_only(": "from cai_conformance.judge.samples import read_only",
+}
+
+
+def _imports(text: str) -> list[str]:
+    return [line for name, line in _NEEDS.items() if name in text]
+
+
+def _shown(call: str) -> str:
+    return f"print(abi.read({call}))" if "__dlpack__(" in call else f"print({call})"
 
 
 _OFFERS = {"cai-consumer": "cai()", "dlpack-consumer": "tensor()", "exchange-consumer": "exchanged()"}
 _SHOW = {
     "cai-producer": "print(array.__cuda_array_interface__)",
-    "dlpack-producer": "from cai_conformance import abi\nprint(abi.read(array.__dlpack__()))",
+    "dlpack-producer": "print(abi.read(array.__dlpack__()))",
     "exchange-producer": "print(type(array).__dlpack_c_exchange_api__)",
 }
+_SHOW_CAI = 'print(getattr(taken, "__cuda_array_interface__", taken))'

@@ -8,10 +8,12 @@ from typing import Any
 
 from cai_conformance import abi
 from cai_conformance.checks.producing import registering
+from cai_conformance.judge import steps
 from cai_conformance.judge.check import NotRun, Severity
 from cai_conformance.judge.exported import Export
 from cai_conformance.judge.memory import Array
 from cai_conformance.judge.produced import Produced
+from cai_conformance.judge.text import text_of
 from cai_conformance.reference.producers import DlpackArray
 
 DEVIATION, RECOMMENDATION = Severity.DEVIATION, Severity.RECOMMENDATION
@@ -27,11 +29,34 @@ class Tensors:
 
     @property
     def device(self) -> Any:
+        steps.tell("call", "array.__dlpack_device__()")
         return self.object.__dlpack_device__()
 
     @property
     def device_type(self) -> int:
         return operator.index(self.device[0])
+
+    @property
+    def usual(self) -> dict[str, Any]:
+        """The keywords without which there is no tensor: none, unless the producer has ended the older one."""
+        return {"max_version": abi.NEWEST} if self.produced.is_versioned_only else {}
+
+    def ask(self, **keywords: Any) -> Any:
+        """What `__dlpack__` returns."""
+        text = ", ".join(f"{name}={_code(value)}" for name, value in keywords.items())
+        steps.tell("call", f"array.__dlpack__({text})")
+        return self.object.__dlpack__(**keywords)
+
+    def older(self) -> Export:
+        """A tensor for a consumer that says nothing of versions.
+
+        Raises:
+            NotRun: there is none, as the array API allows.
+        """
+        try:
+            return Export(self.ask())
+        except BufferError as error:
+            raise NotRun(f"without max_version it raised {text_of(error)}") from None
 
     def export(self, **keywords: Any) -> Export:
         """A tensor, consumed; it is ended with the object that is returned.
@@ -40,7 +65,7 @@ class Tensors:
             NotRun: the producer does not know one of the keywords.
         """
         try:
-            return Export(self.object.__dlpack__(**keywords))
+            return Export(self.ask(**{**self.usual, **keywords}))
         except TypeError as error:
             if keywords:
                 raise NotRun(f"the producer takes no {', '.join(keywords)}: {error}") from None
@@ -49,13 +74,13 @@ class Tensors:
     def any(self) -> Export:
         """A tensor as the producer exports it best: versioned if it can."""
         try:
-            return Export(self.object.__dlpack__(max_version=abi.NEWEST))
+            return Export(self.ask(max_version=abi.NEWEST))
         except TypeError:
             pass
         try:
             return self.export()
         except Exception as error:
-            raise NotRun(f"the producer refuses it: {type(error).__name__}: {error}") from None
+            raise NotRun(f"the producer refuses it: {text_of(error)}") from None
 
     def versioned(self) -> Export:
         """A versioned tensor.
@@ -70,6 +95,11 @@ class Tensors:
 
     def again(self) -> Tensors:
         return Tensors(Produced(self.produced.make, self.produced.sample))
+
+
+def _code(value: Any) -> str:
+    """A keyword's value as a program writes it: a stream of the driver by the call that makes one."""
+    return "driver().stream()" if type(value) is int and value > 2 else repr(value)
 
 
 check = registering("dlpack-producer", Tensors)

@@ -11,6 +11,7 @@ from cai_conformance import abi
 from cai_conformance.checks.dlpack_producer.base import DEVIATION, RECOMMENDATION, Tensors, check, overriding
 from cai_conformance.judge import sources as say
 from cai_conformance.judge.check import NotRun, broken, demand
+from cai_conformance.judge.exported import Export
 from cai_conformance.judge.memory import Array, span
 from cai_conformance.reference.producers import DlpackArray, kept
 
@@ -32,6 +33,7 @@ def _(t: Tensors) -> None:
     "the tensor's minor version exists: 0 to 3",
     say.DL_VERSION,
     after=("dlpack-major",),
+    severity=DEVIATION,
     mutant=overriding(version=(1, 77)),
 )
 def _(t: Tensors) -> None:
@@ -103,7 +105,7 @@ def _(t: Tensors) -> None:
 )
 def _(t: Tensors) -> None:
     try:
-        found = t.export()
+        found = Export(t.ask())
     except BufferError:
         return
     if found.address != t.produced.given.ctypes.data:

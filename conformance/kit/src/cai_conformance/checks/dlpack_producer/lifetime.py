@@ -32,6 +32,15 @@ def _(t: Tensors) -> None:
     demand(t.any().read.deleter, "deleter=NULL: the memory is never given back")
 
 
+#: Ends of programs that show who lives.
+GOES = "watch = weakref.ref(array)\n{}\ndel array\ngc.collect()\nprint(watch())  # not None: something keeps it"
+KEEPS = """from cai_conformance.judge.exported import Export
+tensor = Export(array.__dlpack__())
+del array
+gc.collect()
+print(tensor.values())"""
+
+
 def released(t: Tensors, end: Callable[[Tensors], None]) -> None:
     """Demands that the array goes once the function has ended its tensors and nothing else refers to it."""
     fresh = t.again()
@@ -76,6 +85,7 @@ def marked(**members: Any) -> Any:
     after=("values", "deleter"),
     samples=SHAPES,
     mutant=marked(keep=lambda self, array: array),
+    shows=KEEPS,
 )
 def _(t: Tensors) -> None:
     fresh = t.again()
@@ -92,6 +102,7 @@ def _(t: Tensors) -> None:
     say.DL_DELETER,
     after=("deleter",),
     mutant=overriding(keep=lambda self, array: kept(self)),
+    shows=GOES.format("abi.release(abi.consume(array.__dlpack__()))  # calls the deleter"),
 )
 def _(t: Tensors) -> None:
     released(t, lambda fresh: fresh.any().end())
@@ -108,10 +119,11 @@ def _(t: Tensors) -> None:
             ctypes.addressof(tensor), abi.VERSIONED if versioned else abi.LEGACY, destructor=False
         ),
     ),
+    shows=GOES.format("array.__dlpack__()  # a capsule that ends at once"),
 )
 def _(t: Tensors) -> None:
     def end(fresh: Tensors) -> None:
-        capsule = fresh.object.__dlpack__()
+        capsule = fresh.ask(**fresh.usual)
         del capsule
 
     released(t, end)
@@ -136,6 +148,7 @@ EAGER = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(eager)
             ctypes.addressof(tensor), abi.VERSIONED if versioned else abi.LEGACY, destructor=EAGER
         ),
     ),
+    shows=KEEPS.replace("del array", "tensor.capsule = None\ndel array"),
 )
 def _(t: Tensors) -> None:
     found = t.again().any()
@@ -151,6 +164,7 @@ def _(t: Tensors) -> None:
     say.PY_GIL,
     after=("deleter-releases",),
     mutant=overriding(keep=lambda self, array: self, deleter=lambda self: here_only()),
+    shows=GOES.format("abi.release_on_foreign_thread(abi.consume(array.__dlpack__()))"),
 )
 def _(t: Tensors) -> None:
     def elsewhere(fresh: Tensors) -> None:
@@ -194,6 +208,7 @@ class Shared(DlpackArray):
     after=("values", "deleter"),
     severity=DEVIATION,
     mutant=Shared,
+    shows="for tensor in array.__dlpack__(), array.__dlpack__():\n    print(abi.pointer(tensor))",
 )
 def _(t: Tensors) -> None:
     first, second = t.any(), t.any()
@@ -209,6 +224,9 @@ def _(t: Tensors) -> None:
     after=("values", "deleter"),
     samples=("cube", "fortran", "every-second"),
     mutant=overriding(extents=lambda self, array: overwritten(self, array)),
+    shows="""tensor = abi.consume(array.__dlpack__())
+others = [abi.consume(other.__dlpack__()) for other in [{array} for _ in range(32)]]
+print(tensor.shape, abi.read_at(tensor.address, versioned=tensor.versioned).shape)""",
 )
 def _(t: Tensors) -> None:
     found = t.again().any()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from cai_conformance import abi
-from cai_conformance.checks.dlpack_producer.base import DEVIATION, Tensors, check, overriding, refusing
+from cai_conformance.checks.dlpack_producer.base import DEVIATION, RECOMMENDATION, Tensors, check, overriding, refusing
 from cai_conformance.cuda import driver
 from cai_conformance.judge import sources as say
-from cai_conformance.judge.check import NotRun, Severity, broken, demand
+from cai_conformance.judge.check import NotRun, broken, demand
 from cai_conformance.reference.producers import DlpackDeviceArray
 from cai_conformance.sim import Sim
 
@@ -25,7 +25,7 @@ def _(t: Tensors) -> None:
     if t.device_type != abi.CPU:
         raise NotRun("the array is not in memory of the host")
     try:
-        t.object.__dlpack__(stream=1)
+        t.ask(**t.usual, stream=1)
     except Exception:
         return
     broken("stream=1 was accepted")
@@ -67,8 +67,9 @@ for _code, _name in ((1, "legacy"), (2, "per-thread")):
     check(
         f"stream-{_name}",
         f"`stream={_code}`, the {_name} default stream, is accepted",
-        say.AA_STREAM_CODES,
+        say.AA_STREAM_OPTIONAL,
         after=("device-mismatch",),
+        severity=RECOMMENDATION,
         mutant=type(
             "Refusing",
             (DlpackDeviceArray,),
@@ -86,8 +87,9 @@ def refuse_stream(self: Any, stream: Any, code: int) -> None:
 @check(
     "stream-handle",
     "the handle of a stream is accepted",
-    say.AA_STREAM_HANDLE,
+    say.AA_STREAM_OPTIONAL,
     after=("device-mismatch",),
+    severity=RECOMMENDATION,
     mutant=on_device(
         check_stream=lambda self, stream: refuse_stream(self, stream, stream if stream and stream > 2 else -3)
     ),
@@ -101,13 +103,13 @@ def _(t: Tensors) -> None:
         broken(f"a stream raised {type(error).__name__}: {error}")
 
 
-def must_refuse(t: Tensors, stream: Any, severity: Severity) -> None:
+def must_refuse(t: Tensors, stream: Any) -> None:
     need_cuda(t)
     try:
-        t.object.__dlpack__(stream=stream)
+        t.ask(**t.usual, stream=stream)
     except Exception:
         return
-    broken(f"stream={stream!r} was accepted", severity)
+    broken(f"stream={stream!r} was accepted")
 
 
 @check(
@@ -119,7 +121,7 @@ def must_refuse(t: Tensors, stream: Any, severity: Severity) -> None:
     mutant=on_device(check_stream=lambda self, stream: DlpackDeviceArray.check_stream(self, stream or None)),
 )
 def _(t: Tensors) -> None:
-    must_refuse(t, 0, DEVIATION)
+    must_refuse(t, 0)
 
 
 @check(
@@ -127,12 +129,13 @@ def _(t: Tensors) -> None:
     "`stream=-2` is refused",
     say.AA_STREAM_RANGE,
     after=("device-mismatch",),
+    severity=DEVIATION,
     mutant=on_device(
         check_stream=lambda self, stream: DlpackDeviceArray.check_stream(self, None if stream == -2 else stream)
     ),
 )
 def _(t: Tensors) -> None:
-    must_refuse(t, -2, Severity.VIOLATION)
+    must_refuse(t, -2)
 
 
 @check(
@@ -148,7 +151,7 @@ def _(t: Tensors) -> None:
     ),
 )
 def _(t: Tensors) -> None:
-    must_refuse(t, "1", DEVIATION)
+    must_refuse(t, "1")
 
 
 #: Calls that make the host, or another stream, wait.
@@ -165,12 +168,17 @@ WAITS = ("cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize", "cuStr
             driver().synchronize() if stream == -1 else DlpackDeviceArray.check_stream(self, stream)
         )
     ),
+    shows="""from cai_conformance.sim import Sim
+sim = Sim()
+sim.clear()
+array.__dlpack__(stream=-1)
+print(*sim.calls(), sep="\\n")""",
 )
 def _(t: Tensors) -> None:
     need_cuda(t)
     if not driver().simulated:
         raise NotRun("only the simulated driver tells which calls were made")
-    sim = Sim()
+    sim, _ = Sim(), t.usual  # the keywords are asked for before
     sim.clear()
     t.export(stream=-1)
     made = [call.symbol for call in sim.calls(*WAITS)]

@@ -1,0 +1,67 @@
+"""The program that a report shows for a check is one that shows it: run alone, it tells a mutant from the reference."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+import types
+from typing import Any
+
+import pytest
+from cai_conformance import offers
+from cai_conformance.checks import CHECKS
+from cai_conformance.judge.check import Check
+from cai_conformance.judge.consumed import Consumer
+from cai_conformance.judge.run import Outcome, Result, here, judge_consumer, judge_producer
+from cai_conformance.judge.target import Target
+
+from conformance.tests.kit.test_checks import REFERENCES
+
+pytestmark = pytest.mark.usefixtures("sim")
+
+
+def subject(function: Any) -> Target:
+    """A target that a program can import."""
+    module = types.ModuleType("subject_of_a_program")
+    module.function = function  # type: ignore[attr-defined]
+    sys.modules[module.__name__] = module
+    return Target(f"{module.__name__}:function")
+
+
+def result(check: Check, function: Any) -> Result:
+    target = subject(function)
+    checks = CHECKS.of(check.profile)
+    if check.profile.endswith("producer"):
+        found = judge_producer(function, checks, target.producer_program)
+    else:
+        found = judge_consumer(Consumer(function), checks, target.consumer_program, here)
+    return next(one for one in found if one.check is check)
+
+
+def output(program: str) -> str:
+    """What a program prints and raises, with a letter for each address."""
+    out = io.StringIO()
+    offers.TWICE.clear()
+    with contextlib.redirect_stdout(out):
+        try:
+            exec(compile(program, "program", "exec"), {"__name__": "__main__"})
+        except (NameError, SyntaxError, ImportError):
+            raise
+        except Exception as error:
+            print(f"{type(error).__name__}: {error}")
+    letters: dict[str, str] = {}
+    return re.sub(
+        r"0x[0-9a-f]{6,}|\b\d{7,}\b", lambda found: letters.setdefault(found[0], f"<{len(letters)}>"), out.getvalue()
+    )
+
+
+@pytest.mark.parametrize("check", list(CHECKS), ids=lambda check: check.id)
+def test_the_program_tells_the_mutant_from_the_reference(check: Check) -> None:
+    failed = result(check, check.mutant)
+    assert failed.outcome is Outcome.FAILED
+    shown = output(failed.program)
+    for reference in REFERENCES[check.profile]:
+        subject(reference)
+        assert output(failed.program) != shown, failed.program
