@@ -154,7 +154,7 @@ driver; `make judged` writes it. The reports have the programs and the sources: 
 --html report.html`.
 
 A check that a library has nothing for is not run: a library of the host has no streams. A consumer is given arrays that
-the specification forbids, too: to crash on one is a violation, to take it a deviation. The functions without a module
+the specification forbids, too: to take one, or to crash on it, is a deviation. The functions without a module
 stand in `conformance/judged/targets.py`."""
 
 BETWEEN = """## Violations

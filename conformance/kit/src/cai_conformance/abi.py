@@ -295,8 +295,7 @@ class Read:
 
 def read(capsule: object) -> Read:
     """The struct behind a capsule of either kind, used or not; nothing is consumed."""
-    versioned = name(capsule) in (VERSIONED, USED_VERSIONED)
-    return read_at(pointer(capsule), versioned=versioned)
+    return peek(pointer(capsule), versioned=name(capsule) in (VERSIONED, USED_VERSIONED))
 
 
 def read_at(address: int, *, versioned: bool) -> Read:

@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from cai_conformance.checks import CHECKS
 from cai_conformance.judge import judge
 from cai_conformance.judge.check import Severity
 from cai_conformance.judge.report import Report
 from cai_conformance.judge.run import Result
-from cai_conformance.judge.target import Target
+from cai_conformance.judge.target import Target, Usage
 from cai_conformance.report import terminal
 
 __all__ = [
@@ -44,11 +45,20 @@ class ConformanceError(AssertionError):
 
 
 def _named(function: Callable[..., Any]) -> Target:
-    return Target(f"{getattr(function, '__module__', '?')}:{getattr(function, '__qualname__', repr(function))}")
+    kind = type(function)
+    module = getattr(function, "__module__", None) or kind.__module__
+    return Target(f"{module}:{getattr(function, '__qualname__', f'<{kind.__qualname__}>')}")
 
 
 def _raise(kind: str, target: Target, results: Iterable[Result], accept: Mapping[str, str], strict: bool) -> Report:
-    report = Report(kind, target.text, list(results), judge.driver_name(), accept)
+    found = list(results)
+    try:
+        judge.need_one(kind, found)
+    except Usage as why:
+        raise AssertionError(str(why)) from None
+    report = Report(kind, target.text, found, judge.driver_name(), accept)
+    if unknown := sorted(set(accept) - {check.id for check in CHECKS}):
+        raise ValueError(f"accept: no check {unknown[0]!r}; `cai-conformance checks` lists them")
     wrong = [severity for severity in Severity if report.failed(severity)]
     if Severity.VIOLATION in wrong or (strict and wrong) or report.needless:
         raise ConformanceError(report)

@@ -359,7 +359,7 @@ def _(consumer: Consumer) -> None:
     if seen.address is not None and seen.address != offer.memory.address:
         return  # a copy may be written
     if seen.writable:
-        raise Offer(code, "it may be written")
+        raise Offer(code, "what it returned says that it may be written")
 
 
 #: Calls by which a consumer waits for a stream, or makes another one wait.

@@ -104,7 +104,14 @@ class Profile:
 
         says, shows = f"refuses {says}", 'print("accepted:", type(taken))'
         register = self.check(
-            rule, says, source, severity=severity, after=after, mutant=mutant, shows=shows, forbidden=True
+            rule,
+            says,
+            source,
+            severity=severity,
+            after=after,
+            mutant=mutant,
+            shows=shows,
+            forbidden=severity is not Severity.VIOLATION,
         )
         register(run)
 

@@ -98,7 +98,7 @@ class Taken(Export):
         self.ended = True
         self.name = abi.VERSIONED
         self.capsule = None
-        self.read = abi.read_at(address, versioned=True)
+        self.read = abi.peek(address, versioned=True)
         self.ended = False
 
 

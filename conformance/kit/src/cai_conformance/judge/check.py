@@ -88,10 +88,11 @@ class Check:
     """A reference implementation that breaks this sentence and no other."""
     shows: str = ""
     """The end of the program that shows a failure, if the usual one does not: after `array = ...`, or after
-    `offer = ...` and `taken = ...`. `{array}` makes another array; with the consumer's function, `{take}`, it takes the
+    `offer = ...` and `taken = ...`. `{array}` makes another array, `{call}` is the
+    producer's function; with the consumer's function, `{take}`, it takes the
     offer itself."""
     forbidden: bool = False
-    """For consumers: it is given what the specification forbids, of which nothing is demanded."""
+    """For consumers: they are given what the specification forbids, and it demands nothing of them then."""
 
     @property
     def id(self) -> str:
@@ -101,8 +102,7 @@ class Check:
     @property
     def ended(self) -> Severity:
         """How bad it is that the process ends."""
-        demanded = not self.forbidden or self.severity is Severity.VIOLATION
-        return Severity.VIOLATION if demanded else Severity.DEVIATION
+        return Severity.DEVIATION if self.forbidden else Severity.VIOLATION
 
 
 class Registry:

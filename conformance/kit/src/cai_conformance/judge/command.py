@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from cai_conformance.checks import CHECKS
-from cai_conformance.judge import judge, pair
+from cai_conformance.judge import isolate, judge, pair
 from cai_conformance.judge.check import PROFILES
 from cai_conformance.judge.config import accepted
 from cai_conformance.judge.report import Report
@@ -44,6 +46,9 @@ def add(commands: Any) -> None:
             "--only", action="append", help="one check by its id, or by its rule; the checks that it needs too"
         )
         parser.add_argument(
+            "--timeout", type=seconds, metavar="SECONDS", default=isolate.LIMIT, help="what a check may take (60)"
+        )
+        parser.add_argument(
             "--in-process", action="store_true", help="run the checks here: for a debugger; a crash ends it"
         )
         reports(parser)
@@ -57,6 +62,14 @@ def add(commands: Any) -> None:
     parser = commands.add_parser("checks", help="list the checks")
     parser.add_argument("--profile", action="append", choices=PROFILES)
     parser.set_defaults(run=run_checks)
+
+
+def seconds(text: str) -> float:
+    """A number of seconds."""
+    found = float(text)
+    if not 0 < found < 86400:
+        raise ValueError(text)
+    return found
 
 
 def reports(parser: argparse.ArgumentParser) -> None:
@@ -74,24 +87,27 @@ def reports(parser: argparse.ArgumentParser) -> None:
 
 def run_one(options: argparse.Namespace) -> int:
     """Judges a producer or a consumer; 0 without a violation, 1 with one."""
+    isolate.LIMIT = options.timeout
+    reasons, upto = accepted(options.config), versions(options.spec)
+    can_write(options)
+    known(options.only)
     target = Target(options.target)
     function = target.load()
-    reasons = accepted(options.config)
+    read = Target(options.read).load() if getattr(options, "read", None) else None
     is_producer = options.command == "producer"
     found_in = judge.profiles_of_producer if is_producer else judge.profiles_of_consumer
     profiles = options.profile or found_in(function)
     wrong = [profile for profile in profiles if not profile.endswith(options.command)]
     if wrong:
         raise Usage(f"--profile {wrong[0]}: a profile of a {options.command}")
-    upto = versions(options.spec)
-    read = Target(options.read).load() if getattr(options, "read", None) else None
     results: list[Result] = []
-    for profile in profiles:
+    for profile in dict.fromkeys(profiles):
         checks = selected(judge.chosen(profile, upto), options.only)
         if is_producer:
-            found = judge.producer(target, function, checks, in_process=options.in_process)
+            found = list(judge.producer(target, function, checks, in_process=options.in_process))
         else:
-            found = judge.consumer(target, function, read, checks, in_process=options.in_process)
+            found = list(judge.consumer(target, function, read, checks, in_process=options.in_process))
+        judge.need_one(profile, found)
         results += found
     if not results:
         raise Usage("no check is left to run")
@@ -102,9 +118,12 @@ def run_pair(options: argparse.Namespace) -> int:
     """Judges two together."""
     make, take = Target(options.producer), Target(options.consumer)
     read = Target(options.read).load() if options.read else None
+    reasons = accepted(options.config)
+    can_write(options)
     results = list(pair.judge(make, take, read))
+    judge.need_one("pair", results)
     target = f"{options.producer} {options.consumer}"
-    return write(Report("pair", target, results, judge.driver_name(), accepted(options.config)), options)
+    return write(Report("pair", target, results, judge.driver_name(), reasons), options)
 
 
 def run_checks(options: argparse.Namespace) -> int:
@@ -120,10 +139,27 @@ def versions(given: Iterable[str]) -> dict[str, str]:
     found = {}
     for text in given:
         name, _, number = text.partition("=")
-        if name not in SPECS or not number.replace(".", "").isdigit():
+        if name not in SPECS or not re.fullmatch(r"[0-9]+(\.[0-9]+)*", number):
             raise Usage(f"--spec {text}: write one of {', '.join(f'{name}=VERSION' for name in SPECS)}")
         found[SPECS[name]] = number
     return found
+
+
+def known(only: list[str] | None) -> None:
+    """Raises Usage for a check that does not exist."""
+    names = {name for check in CHECKS for name in (check.id, check.rule)}
+    for name in only or ():
+        if name not in names:
+            raise Usage(f"--only {name}: no such check; `cai-conformance checks` lists them")
+
+
+def can_write(options: argparse.Namespace) -> None:
+    """Raises Usage if a report cannot be written, before anything is judged."""
+    for path in (options.json, options.junit, options.html, options.badge):
+        if path is not None and not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise Usage(f"{path}: cannot be written")
+        if path is not None and path.is_dir():
+            raise Usage(f"{path} is a folder")
 
 
 def selected(checks: list[Any], only: list[str] | None) -> list[Any]:
@@ -143,18 +179,18 @@ def selected(checks: list[Any], only: list[str] | None) -> list[Any]:
 
 def write(report: Report, options: argparse.Namespace) -> int:
     """Prints the report, and writes those that were asked for."""
-    for line in terminal.lines(report, colour=sys.stdout.isatty()):
-        print(line)
+    lines = list(terminal.lines(report, colour=sys.stdout.isatty()))
     if options.verbose:
-        print()
-        for line in terminal.not_run(report):
-            print(line)
-    if options.json:
-        options.json.write_text(json.dumps(report.as_json(), indent=1) + "\n")
-    if options.junit:
-        options.junit.write_text(junit.text(report))
-    if options.html:
-        options.html.write_text(html.text(report))
-    if options.badge:
-        options.badge.write_text(json.dumps(badge.of(report)) + "\n")
+        lines += ["", *terminal.not_run(report)]
+    encoding = sys.stdout.encoding or "ascii"
+    print("\n".join(lines).encode(encoding, "backslashreplace").decode(encoding))
+    writers: list[tuple[Path | None, Callable[[], str]]] = [
+        (options.json, lambda: json.dumps(report.as_json(), indent=1) + "\n"),
+        (options.junit, lambda: junit.text(report)),
+        (options.html, lambda: html.text(report)),
+        (options.badge, lambda: json.dumps(badge.of(report)) + "\n"),
+    ]
+    for path, text in writers:
+        if path is not None:
+            path.write_text(text(), encoding="utf-8")
     return report.exit_code

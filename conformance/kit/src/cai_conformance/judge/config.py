@@ -27,7 +27,10 @@ def accepted(path: Path | None) -> dict[str, str]:
         path = Path(NAME)
         if not path.exists():
             return {}
-    found = _read(path).get("accept", {})
+    whole = _read(path)
+    if other := sorted(set(whole) - {"accept"}):
+        raise Usage(f"{path}: [accept] is all that there can be, and not {', '.join(map(repr, other))}")
+    found = whole.get("accept", {})
     if not isinstance(found, Mapping):
         raise Usage(f"{path}: [accept] must be a table of checks and reasons")
     known = {check.id for check in CHECKS}
@@ -45,6 +48,6 @@ def _read(path: Path) -> dict[str, Any]:
     else:
         import tomli as tomllib
     try:
-        return tomllib.loads(path.read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # of text that is no UTF-8, or no TOML
         raise Usage(f"{path}: {error}") from None

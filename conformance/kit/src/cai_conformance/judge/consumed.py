@@ -57,7 +57,11 @@ class Consumer:
         if interface is not None:
             dtype = np.dtype(interface["typestr"])
             pointer, read_only = interface["data"]
-            found = values(pointer, interface["shape"], interface.get("strides"), dtype, host=False)
+            shape, strides = interface["shape"], interface.get("strides")
+            try:
+                found = values(pointer, shape, strides, dtype, host=False)
+            except RuntimeError as error:
+                raise RuntimeError(f"{error}, with shape={shape}, strides={strides}") from None
             return Seen(found, pointer, not read_only, interface.get("stream"))
         if self.read is not None:
             driver_is_idle()

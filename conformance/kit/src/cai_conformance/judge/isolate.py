@@ -196,6 +196,8 @@ Program = Callable[[Check, list[steps.Step]], str]
 def ended(check: Check, why: str, done: list[steps.Step], program: Program) -> Result:
     """The result of a check in which the process ended."""
     said = steps.last("offer", done)
+    if done and done[-1][0] == "make":
+        said = f"while {done[-1][1]!r} was made"
     evidence = printable(f"{said}: {why}" if said else why)
     return Result(check, Outcome.FAILED, evidence, program(check, done), check.ended)
 

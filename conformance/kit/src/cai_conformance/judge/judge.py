@@ -11,7 +11,7 @@ from cai_conformance.cuda import NoDriver, driver, is_started
 from cai_conformance.judge import isolate
 from cai_conformance.judge.check import Check
 from cai_conformance.judge.consumed import Consumer
-from cai_conformance.judge.run import Result, here, judge_consumer, judge_producer
+from cai_conformance.judge.run import Outcome, Result, here, judge_consumer, judge_producer
 from cai_conformance.judge.samples import SAMPLES
 from cai_conformance.judge.target import Target, Usage
 from cai_conformance.judge.text import text_of
@@ -30,7 +30,7 @@ def elsewhere(function: Any) -> Any:
     try:
         (found,) = isolate.forked(lambda send: send(function()))
     except isolate.ChildEnded as why:
-        raise Usage(str(why)) from None
+        raise Usage(f"nothing to judge: {why}") from None
     return found
 
 
@@ -47,11 +47,11 @@ def driver_name() -> str:
 
 
 def offers_it(made: Any, attribute: str) -> bool:
-    """Whether an object has an attribute, or an error in its place."""
+    """Whether an object has an attribute. One whose class raises something else than AttributeError has none."""
     try:
         return hasattr(made, attribute)
     except Exception:
-        return True
+        return False
 
 
 def profiles_of_producer(make: Any) -> list[str]:
@@ -90,6 +90,12 @@ def profiles_of_consumer(take: Any) -> list[str]:
     if not found:
         raise Usage(f"nothing to judge: it took none of the arrays; {'; '.join(reasons)}")
     return found
+
+
+def need_one(profile: str, results: list[Result]) -> None:
+    """Raises Usage if there were checks, and none could be run: that is no verdict."""
+    if results and all(result.outcome is Outcome.NOT_RUN for result in results):
+        raise Usage(f"nothing to judge by {profile}: {results[0].evidence}")
 
 
 def chosen(profile: str, upto: dict[str, str]) -> list[Check]:

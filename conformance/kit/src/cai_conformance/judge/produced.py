@@ -35,14 +35,20 @@ class Produced:
         Raises:
             Converted: it has none such, and made another one.
         """
-        dtype = getattr(self.object, "dtype", None)
+        dtype = self._attribute("dtype")
         name = str(getattr(dtype, "name", dtype)).rpartition(".")[2].lower()
         wanted = self.expected.dtype.name
         if dtype is not None and name.isidentifier() and name != wanted:
             raise Converted(f"the library makes {name} of {wanted}")
-        shape = getattr(self.object, "shape", None)
+        shape = self._attribute("shape")
         if isinstance(shape, tuple | list) and tuple(shape) != self.expected.shape:
             raise Converted(f"the library makes shape {tuple(shape)} of {self.expected.shape}")
+
+    def _attribute(self, name: str) -> Any:
+        try:
+            return getattr(self.object, name, None)
+        except Exception:  # of a class of its own, which is not judged
+            return None
 
     def again(self) -> Any:
         """Another array of the same sample, which no other check has touched."""

@@ -45,9 +45,9 @@ class Report:
 
     @property
     def needless(self) -> list[str]:
-        """Accepted checks that did not fail."""
-        failed = {result.check.id for result in self.results if result.outcome is Outcome.FAILED}
-        return sorted(set(self.accepted) - failed)
+        """Accepted checks that passed. Of one that was not run, or is of another profile, nothing is known."""
+        passed = {result.check.id for result in self.results if result.outcome is Outcome.PASSED}
+        return sorted(set(self.accepted) & passed)
 
     @property
     def exit_code(self) -> int:

@@ -98,7 +98,11 @@ class Target:
         started = max((place for place, step in enumerate(done) if step[0] == "sample"), default=0)
         called = [text for kind, text in done[started:] if kind == "call"]
         array = f"{self.call}({code})"
-        shown = check.shows.format(array=array) or "\n".join(map(_shown, called[-4:])) or _SHOW[check.profile]
+        shown = (
+            check.shows.format(array=array, call=self.call)
+            or "\n".join(map(_shown, called[-4:]))
+            or _SHOW[check.profile]
+        )
         return "\n".join([*self.head(*_imports(shown + code)), f"array = {array}", shown])
 
     def consumer_program(self, check: Check, done: list[steps.Step]) -> str:

@@ -29,9 +29,13 @@ td:first-child { font-family: ui-monospace, monospace; font-size: 13px; white-sp
 """
 
 _HEADINGS = {
-    Severity.VIOLATION: ("Violations", "The specification demands otherwise, or the process ended."),
-    Severity.DEVIATION: ("Deviations", "The specification demands otherwise, and others are known to tolerate it."),
-    Severity.RECOMMENDATION: ("Recommendations", "The specification advises otherwise, or it would serve the users."),
+    Severity.VIOLATION: ("Violations", "The specification demands otherwise, or the process ended on what it allows."),
+    Severity.DEVIATION: (
+        "Deviations",
+        "The specification demands otherwise, and others are known to tolerate it; or what it forbids was taken, or "
+        "ended the process.",
+    ),
+    Severity.RECOMMENDATION: ("Recommendations", "The specification advises otherwise, or says nothing."),
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from cai_conformance import abi
 from cai_conformance.checks.producing import registering
 from cai_conformance.judge import steps
-from cai_conformance.judge.check import NotRun, Severity
+from cai_conformance.judge.check import Broken, NotRun, Severity
 from cai_conformance.judge.exported import Export
 from cai_conformance.judge.memory import Array
 from cai_conformance.judge.produced import Produced
@@ -77,8 +77,12 @@ class Tensors:
             return Export(self.ask(max_version=abi.NEWEST))
         except TypeError:
             pass
+        except BufferError as error:
+            raise NotRun(f"the producer refuses it: {text_of(error)}") from None
         try:
             return self.export()
+        except Broken:
+            raise
         except Exception as error:
             raise NotRun(f"the producer refuses it: {text_of(error)}") from None
 

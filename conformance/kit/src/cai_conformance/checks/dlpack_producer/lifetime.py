@@ -15,8 +15,10 @@ from cai_conformance import abi
 from cai_conformance.checks.dlpack_producer.base import DEVIATION, RECOMMENDATION, Tensors, check, overriding
 from cai_conformance.judge import sources as say
 from cai_conformance.judge.check import NotRun, demand
+from cai_conformance.judge.exported import Export
 from cai_conformance.judge.memory import Array, same
-from cai_conformance.judge.samples import SHAPES
+from cai_conformance.judge.produced import Produced
+from cai_conformance.judge.samples import SHAPES, Sample
 from cai_conformance.reference.producers import DELETER, DlpackArray, Exported, delete, kept
 
 
@@ -91,8 +93,17 @@ def _(t: Tensors) -> None:
     fresh = t.again()
     found = fresh.any()
     del fresh
+    demand_kept(t, found)
+
+
+def demand_kept(t: Tensors, found: Export) -> None:
+    """Demands that a tensor has its elements, after others were given the memory of what has ended."""
     gc.collect()
+    sizes = [t.expected.nbytes + more for more in (0, 16, 64) for _ in range(32)]
+    others: list[Any] = [np.full(size, 0xEE, np.uint8) for size in sizes]
+    others += [ctypes.create_string_buffer(b"\xee" * size, size) for size in sizes if size]
     got = found.values()
+    del others
     demand(same(got, t.expected), f"{got.tolist()} instead of {t.expected.tolist()}")
 
 
@@ -153,9 +164,7 @@ EAGER = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(eager)
 def _(t: Tensors) -> None:
     found = t.again().any()
     found.capsule = None
-    gc.collect()
-    got = found.values()
-    demand(same(got, t.expected), f"{got.tolist()} instead of {t.expected.tolist()}")
+    demand_kept(t, found)
 
 
 @check(
@@ -225,20 +234,26 @@ def _(t: Tensors) -> None:
     samples=("cube", "fortran", "every-second"),
     mutant=overriding(extents=lambda self, array: overwritten(self, array)),
     shows="""tensor = abi.consume(array.__dlpack__())
-others = [abi.consume(other.__dlpack__()) for other in [{array} for _ in range(32)]]
+others = [abi.consume(other.__dlpack__()) for other in [{call}(np.zeros((3, 4, 5))) for _ in range(32)]]
 print(tensor.shape, abi.read_at(tensor.address, versioned=tensor.versioned).shape)""",
 )
 def _(t: Tensors) -> None:
     found = t.again().any()
     before = (found.read.shape, found.read.strides)
     gc.collect()
-    others = [t.again().any() for _ in range(32)]
+    others = [larger(t).any() for _ in range(32)]
     after = abi.read_at(found.read.address, versioned=found.versioned)
     del others
     demand(
         before == (after.shape, after.strides),
         f"shape and strides were {before} and are {(after.shape, after.strides)}",
     )
+
+
+def larger(t: Tensors) -> Tensors:
+    """Another array with as many axes, of other extents."""
+    shape = tuple(extent + 1 for extent in t.expected.shape)
+    return Tensors(Produced(t.produced.make, Sample("larger", f"np.zeros({shape}, dtype=np.{t.expected.dtype.name})")))
 
 
 def overwritten(self: Any, array: Array) -> tuple[Any, Any]:

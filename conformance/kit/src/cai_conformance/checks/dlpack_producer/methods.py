@@ -21,6 +21,9 @@ from cai_conformance.judge.samples import SHAPES
 from cai_conformance.judge.text import text_of
 from cai_conformance.reference.producers import DlpackArray
 
+#: A minor version that DLPack will not have for long.
+LATER = 1000
+
 
 @check(
     "device-missing",
@@ -165,10 +168,15 @@ def _(t: Tensors) -> None:
 )
 def _(t: Tensors) -> None:
     try:
-        found = abi.name(t.ask(max_version=abi.NEWEST))
+        capsule = t.ask(max_version=abi.NEWEST)
+        found = abi.name(capsule)
     except TypeError as error:
         raise NotRun(f"the producer takes no max_version: {error}") from None
     demand(found in (abi.LEGACY, abi.VERSIONED), f"it is named {found!r}")
+    if found == abi.LEGACY:
+        first = abi.DLPackVersion.from_address(abi.pointer(capsule))
+        versioned = first.major == 1 and first.minor <= LATER  # or data, an address
+        demand(not versioned, f"it is named dltensor, and holds a tensor of version ({first.major}, {first.minor})")
 
 
 @check(

@@ -146,46 +146,6 @@ def _(t: Tensors) -> None:
 
 
 @check(
-    "dtype-kind",
-    "the type code is that of the array's items",
-    say.DL_DTYPE_CODE,
-    after=("dtype-code",),
-    samples=tuple(name for name in DTYPES if name != "bool"),
-    mutant=filled(lambda tensor, array: put(tensor.dtype, code=abi.INT), lambda a: a.dtype == np.uint32),
-)
-def _(t: Tensors) -> None:
-    found = t.any().read.dtype
-    demand(found[0] == CODES[t.expected.dtype.kind], f"(code, bits, lanes)={found}, made of {t.expected.dtype}")
-
-
-@check(
-    "dtype-bool",
-    "bool has code 6 and 8 bits",
-    say.DL_DTYPE_BOOL,
-    after=("dtype-code",),
-    samples=("bool",),
-    severity=DEVIATION,
-    mutant=filled(lambda tensor, array: put(tensor.dtype, code=abi.UINT), lambda a: a.dtype == np.bool_),
-)
-def _(t: Tensors) -> None:
-    found = t.any().read.dtype
-    demand(found == (abi.BOOL, 8, 1), f"(code, bits, lanes)={found}")
-
-
-@check(
-    "dtype-bits",
-    "the bits are those of the array's items, of complex ones both halves",
-    say.DL_DTYPE_COMPLEX,
-    after=("dtype-code",),
-    samples=DTYPES,
-    mutant=filled(lambda tensor, array: put(tensor.dtype, bits=32), lambda a: a.dtype == np.complex64),
-)
-def _(t: Tensors) -> None:
-    found = t.any().read.dtype
-    demand(found[1] * found[2] == t.expected.itemsize * 8, f"(code, bits, lanes)={found}, made of {t.expected.dtype}")
-
-
-@check(
     "dtype-lanes",
     "types that are no vectors have one lane",
     say.DL_DTYPE_LANES,
@@ -199,6 +159,46 @@ def _(t: Tensors) -> None:
 def _(t: Tensors) -> None:
     found = t.any().read.dtype
     demand(found[2] == 1, f"(code, bits, lanes)={found}")
+
+
+@check(
+    "dtype-kind",
+    "the type code is that of the array's items",
+    say.DL_DTYPE_CODE,
+    after=("dtype-lanes",),
+    samples=tuple(name for name in DTYPES if name != "bool"),
+    mutant=filled(lambda tensor, array: put(tensor.dtype, code=abi.INT), lambda a: a.dtype == np.uint32),
+)
+def _(t: Tensors) -> None:
+    found = t.any().read.dtype
+    demand(found[0] == CODES[t.expected.dtype.kind], f"(code, bits, lanes)={found}, made of {t.expected.dtype}")
+
+
+@check(
+    "dtype-bool",
+    "bool has code 6 and 8 bits",
+    say.DL_DTYPE_BOOL,
+    after=("dtype-lanes",),
+    samples=("bool",),
+    severity=DEVIATION,
+    mutant=filled(lambda tensor, array: put(tensor.dtype, code=abi.UINT), lambda a: a.dtype == np.bool_),
+)
+def _(t: Tensors) -> None:
+    found = t.any().read.dtype
+    demand(found == (abi.BOOL, 8, 1), f"(code, bits, lanes)={found}")
+
+
+@check(
+    "dtype-bits",
+    "the bits are those of the array's items, of complex ones both halves",
+    say.DL_DTYPE_COMPLEX,
+    after=("dtype-lanes",),
+    samples=DTYPES,
+    mutant=filled(lambda tensor, array: put(tensor.dtype, bits=32), lambda a: a.dtype == np.complex64),
+)
+def _(t: Tensors) -> None:
+    found = t.any().read.dtype
+    demand(found[1] * found[2] == t.expected.itemsize * 8, f"(code, bits, lanes)={found}, made of {t.expected.dtype}")
 
 
 @check(
