@@ -184,6 +184,7 @@ profile.accepts(
     "takes an array without elements, whose pointer is 0",
     say.CAI_ZERO_SIZE,
     "cai(np.zeros((0, 3), dtype=np.float32))",
+    refusal=DEVIATION,
     mutant=refusing(lambda d: d.get("data") == (0, False) and d.get("shape") == (0, 3)),
 )
 profile.accepts(

@@ -132,6 +132,9 @@ def take(consumer: Consumer, code: str, refusal: Severity | None = None) -> tupl
     except Exception as error:
         raise Offer(code, f"what it returned cannot be read: {text_of(error)}", Severity.VIOLATION) from None
     expected = offer.array
+    found = seen.values.dtype  # of the same kind it may be smaller, if a library has no other
+    if seen.typed and found.kind != expected.dtype.kind:
+        raise Offer(code, f"items of type {found} instead of {expected.dtype}", Severity.VIOLATION)
     if not same(seen.values.astype(expected.dtype, copy=False).reshape(seen.values.shape), expected):
         raise Offer(code, f"{seen.values.tolist()} instead of {expected.tolist()}", Severity.VIOLATION)
     return offer, taken, seen

@@ -93,7 +93,7 @@ profile.accepts(
     "takes strides that are NULL, before version 1.2, as those of C order",
     say.DL_STRIDES_NULL,
     "tensor(strides=None, version=(1, 0))",
-    "tensor(np.arange(24.0).reshape(2, 3, 4), strides=None, older=True)",
+    "tensor(np.arange(24.0).reshape(2, 3, 4), strides=None, version=(1, 1))",
     mutant=refusing(lambda read: read.strides is None and read.ndim in (2, 3)),
 )
 profile.accepts(
@@ -158,6 +158,7 @@ profile.accepts(
     "takes an array without elements, whose pointer is NULL",
     say.DL_ZERO_SIZE,
     "tensor(np.zeros((0, 3), dtype=np.float32))",
+    refusal=DEVIATION,
     mutant=refusing(lambda read: read.shape == (0, 3) and not read.data),
 )
 profile.accepts(

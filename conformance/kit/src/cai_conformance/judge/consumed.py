@@ -27,6 +27,8 @@ class Seen:
     """Of the first element; None if nothing tells."""
     writable: bool | None
     stream: int | None = None
+    typed: bool = True
+    """Whether the type of the values is the library's own, and not what NumPy makes of numbers."""
 
 
 class Consumer:
@@ -72,7 +74,7 @@ class Consumer:
         if hasattr(taken, "__dlpack__"):
             return self._exported(taken)
         try:
-            return Seen(np.array(taken), None, None)
+            return Seen(np.array(taken), None, None, typed=hasattr(taken, "__array__"))
         except Exception as error:
             raise NotRun(f"what it returned cannot be read ({error}): name a function that reads it (--read)") from None
 

@@ -1,0 +1,273 @@
+"""Subjects that the kit has not seen: they fork, exit, hang and lie, or do what a specification allows and few do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cai_conformance import testing
+from cai_conformance.testing import ConformanceError
+
+from conformance.tests.kit.test_command import of, report, run
+
+SUBJECTS = '''
+import ctypes, os, signal, sys, time
+import numpy as np
+from cai_conformance.reference.consumers import DlpackConsumer
+from cai_conformance.reference.producers import DlpackArray
+
+def at_a_copy(function):
+    """A producer that does something if a copy is asked for."""
+    class AtACopy(DlpackArray):
+        def __dlpack__(self, **keywords):
+            if keywords.get("copy"):
+                function()
+            return super().__dlpack__(**keywords)
+    return AtACopy
+
+def says(error):
+    def function():
+        raise error
+    return function
+
+exits = at_a_copy(lambda: sys.exit(0))
+ends = at_a_copy(lambda: os._exit(0))
+interrupts = at_a_copy(says(KeyboardInterrupt()))
+hangs = at_a_copy(lambda: time.sleep(1000))
+babbles = at_a_copy(says(ValueError("<b>&]]>\\x00\\x1b[31m\\udc80" + "x" * 10**6)))
+
+class Forks(DlpackArray):
+    """Its copies go on, and one lives on with everything that is open."""
+    def __dlpack__(self, **keywords):
+        os.fork()
+        return super().__dlpack__(**keywords)
+
+def leaves_a_daemon(array):
+    if os.fork() == 0:
+        time.sleep(30)
+        os._exit(0)
+    signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))
+    return DlpackArray(array)
+
+class Unfriendly(DlpackArray):
+    def __getattr__(self, name):
+        raise RuntimeError(f"no {name}")
+    def __repr__(self):
+        raise RuntimeError("nothing to see")
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise RuntimeError("nothing to say")
+
+def refuses(array):
+    raise Unprintable
+
+def many_axes(count):
+    class Axes(DlpackArray):
+        def fill(self, tensor, *rest):
+            super().fill(tensor, *rest)
+            tensor.ndim = count
+    return Axes
+
+axes_below_0, axes_of_a_liar = many_axes(-1), many_axes(2**31 - 1)
+
+def dies_of_complex(array):
+    if array.dtype == np.complex128:
+        ctypes.string_at(8)
+    return DlpackArray(array)
+
+class VersionedOnly(DlpackArray):
+    """As the array API allows since March 2025."""
+    def __dlpack__(self, **keywords):
+        if keywords.get("max_version") is None:
+            raise BufferError("say max_version")
+        return super().__dlpack__(**keywords)
+
+class OlderOnly(DlpackArray):
+    """Has no tensor for what must not be written."""
+    def is_versioned(self, max_version):
+        return False
+
+class WrongName(DlpackArray):
+    """A versioned tensor in a capsule of the older name."""
+    def capsule(self, tensor, versioned):
+        return super().capsule(tensor, False)
+
+class NoLanes(DlpackArray):
+    def fill(self, tensor, *rest):
+        super().fill(tensor, *rest)
+        tensor.dtype.lanes = 0
+
+def crashes_on_null(obj):
+    if getattr(obj, "changes", {}).get("shape", 0) is None:
+        ctypes.string_at(8)
+    return DlpackConsumer()(obj)
+
+class Unsigned(DlpackConsumer):
+    """Reads bool as uint8."""
+    def __call__(self, obj):
+        taken = super().__call__(obj)
+        if taken.read.dtype == (6, 8, 1):
+            return np.asarray(taken).view(np.uint8)
+        return taken
+
+unsigned = Unsigned()
+print("noise at import")
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "strangers.py").write_text(SUBJECTS)
+    return tmp_path
+
+
+def failed(found: Any) -> dict[str, str]:
+    return {row["id"].partition(".")[2]: row["evidence"] for row in found["results"] if row["outcome"] == "failed"}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("exits", "SystemExit: 0"),
+        ("ends", "exit code 0"),
+        ("interrupts", "KeyboardInterrupt"),
+        ("hangs", "no result within 2 s"),
+    ],
+)
+def test_a_process_that_ends_in_a_check_is_one_violation(folder: Path, name: str, said: str) -> None:
+    code, found = report(folder, "producer", f"strangers:{name}", "--timeout", "2")
+    wrong = failed(found)
+    assert code == 1 and list(wrong) == ["copy-true"] and said in wrong["copy-true"]
+    assert "array.__dlpack__(copy=True)" in of(found, "dlpack-producer.copy-true")["program"]
+
+
+@pytest.mark.parametrize("name", ["Forks", "leaves_a_daemon", "Unfriendly", "VersionedOnly"])
+def test_what_a_specification_says_nothing_of_is_no_failure(folder: Path, name: str) -> None:
+    code, found = report(folder, "producer", f"strangers:{name}", "--timeout", "20")
+    assert code == 0 and not failed(found) and found["counts"]["passed"] > 55
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("axes_below_0", "ndim"),
+        ("axes_of_a_liar", "ndim"),
+        ("dies_of_complex", "dtype-code"),
+        ("OlderOnly", "max-version-1"),
+        ("WrongName", "capsule-name-known"),
+        ("NoLanes", "dtype-lanes"),
+    ],
+)
+def test_one_fault_is_one_finding(folder: Path, name: str, rule: str) -> None:
+    _, found = report(folder, "producer", f"strangers:{name}", "--timeout", "5")
+    assert list(failed(found)) == [rule]
+
+
+def test_evidence_is_fit_for_every_report(folder: Path) -> None:
+    done = run(folder, "producer", "strangers:babbles", "--json", "out.json", "--junit", "j.xml", "--html", "h.html")
+    evidence = of(json.loads((folder / "out.json").read_text()), "dlpack-producer.copy-true")["evidence"]
+    assert done.returncode == 0 and len(evidence) < 3000 and evidence.isprintable()
+    assert "<b>&]]>" in evidence and "<b>&" not in (folder / "h.html").read_text()
+    assert ET.parse(folder / "j.xml").getroot().get("failures") == "0"
+
+
+def test_to_choke_on_what_is_forbidden_is_no_violation_and_the_program_shows_it(folder: Path) -> None:
+    code, found = report(folder, "consumer", "strangers:crashes_on_null")
+    row = of(found, "dlpack-consumer.shape-null")
+    assert code == 0 and row["severity"] == "deviation"
+    assert "SIGSEGV" in row["evidence"] and "offer = tensor(shape=None, ndim=2)" in row["program"]
+    program = subprocess.run([sys.executable, "-c", row["program"]], cwd=folder, capture_output=True, check=False)
+    assert program.returncode == -11
+
+
+def test_a_program_needs_nothing_that_is_not_installed(folder: Path) -> None:
+    _, found = report(folder, "consumer", "strangers:crashes_on_null")
+    program = of(found, "dlpack-consumer.shape-null")["program"]
+    assert "import strangers" not in program and "def crashes_on_null(obj):" in program
+
+
+def test_a_type_that_is_taken_for_another_is_found(folder: Path) -> None:
+    code, found = report(folder, "consumer", "strangers:unsigned")
+    assert code == 1 and list(failed(found)) == ["reads-bool"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("producer", "strangers:refuses"), "its text cannot be had"),
+        (("producer", "strangers:refuses", "--profile", "dlpack-producer"), "nothing to judge"),
+        (("producer", "numpy:asarray", "--profile", "exchange-producer"), "nothing to judge"),
+        (("pair", "strangers:refuses", "numpy:asarray"), "nothing to judge"),
+        (("producer", "fails_to_import:f"), "RuntimeError: no GPU"),
+        (("producer", "exits_at_import:f"), "SystemExit"),
+        (("producer", "..strangers:f"), "relative import"),
+        (("producer", "numpy:asarray", "--spec", "cai=.."), "cai=VERSION"),
+        (("producer", "numpy:asarray", "--spec", "cai=²"), "cai=VERSION"),
+        (("producer", "numpy:asarray", "--only", "no-such"), "no such check"),
+        (("producer", "numpy:asarray", "--json", "no/such/folder.json"), "cannot be written"),
+        (("producer", "numpy:asarray", "--html", "."), "is a folder"),
+        (("producer", "numpy:asarray", "--timeout", "0"), "invalid seconds"),
+        (("producer", "numpy:asarray", "--config", "bytes.toml"), "decode"),
+        (("producer", "numpy:asarray", "--config", "typo.toml"), "'acept'"),
+    ],
+)
+def test_wrong_usage_is_told_and_no_traceback(folder: Path, arguments: tuple[str, ...], said: str) -> None:
+    (folder / "fails_to_import.py").write_text("raise RuntimeError('no GPU')")
+    (folder / "exits_at_import.py").write_text("raise SystemExit(0)")
+    (folder / "bytes.toml").write_bytes(b"\xff\xfe")
+    (folder / "typo.toml").write_text('[acept]\n"dlpack-producer.values" = "x"\n')
+    done = run(folder, *arguments)
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+def test_a_reason_for_another_profile_is_not_needless(folder: Path) -> None:
+    (folder / "own.toml").write_text('[accept]\n"cai-consumer.stream-zero" = "documented"\n')
+    _, found = report(folder, "producer", "numpy:asarray", "--config", "own.toml")
+    assert found["needless"] == []
+
+
+def test_a_terminal_of_another_encoding(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    done = run(folder, "producer", "strangers:babbles", "--html", "h.html")
+    assert done.returncode == 0 and "\\u201c" in done.stdout
+    assert "<!doctype html>" in (folder / "h.html").read_text()
+
+
+# --- in a test ---
+
+
+def test_a_library_that_has_nothing_for_a_profile_does_not_pass() -> None:
+    import numpy as np
+
+    with pytest.raises(AssertionError, match="nothing to judge"):
+        testing.check_exchange_producer(np.asarray)
+    with pytest.raises(ValueError, match="no check"):
+        testing.check_dlpack_producer(np.asarray, accept={"dlpack-producer.no-such": "a slip of the pen"})
+
+
+def test_a_function_without_a_name_has_a_program() -> None:
+    from cai_conformance.reference.producers import DlpackArray
+
+    class Wrong(DlpackArray):
+        def fill(self, tensor: Any, *rest: Any) -> None:
+            super().fill(tensor, *rest)
+            tensor.dtype.code = 77
+
+    with pytest.raises(ConformanceError) as raised:
+        testing.check_dlpack_producer(lambda array: Wrong(array))
+    assert "array = function(np." in str(raised.value)
+
+
+def test_an_allocator_may_set_an_error_and_raise_it() -> None:
+    """cuda.core's calls SetError, as the header demands, and sets Python's exception too."""
+    from conformance.judged.targets import cuda_core_of_dlpack
+
+    found = testing.check_exchange_producer(cuda_core_of_dlpack)
+    (row,) = [result for result in found.results if result.check.rule == "allocate"]
+    assert row.outcome.value == "passed"
