@@ -100,7 +100,7 @@ def test_a_crash_is_a_result_and_the_others_are_run(folder: Path) -> None:
     assert code == 1 and crashed and {row["severity"] for row in crashed} == {"violation"}
     assert found["counts"]["passed"] > 30 and of(found, "dlpack-producer.deleter-thread")["outcome"] == "passed"
     code, found = report(folder, "consumer", "subjects:hangs_up")
-    assert "exit code 3" in of(found, "dlpack-consumer.ndim-negative")["evidence"] and code == 1
+    assert "exit code 3" in of(found, "dlpack-consumer.ndim-negative")["evidence"] and code == 0
 
 
 @pytest.mark.parametrize(

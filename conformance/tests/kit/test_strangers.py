@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import subprocess
 import sys
@@ -239,6 +240,18 @@ def test_a_terminal_of_another_encoding(folder: Path, monkeypatch: pytest.Monkey
     assert "<!doctype html>" in (folder / "h.html").read_text()
 
 
+def test_a_reader_that_has_enough(folder: Path) -> None:
+    command = f"{sys.executable} -m cai_conformance producer numpy:asarray --json out.json"
+    script = f"set -o pipefail; {command} | true; echo $?"
+    done = subprocess.run(["bash", "-c", script], cwd=folder, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("0\n", "") and (folder / "out.json").exists()
+
+
+def test_a_command_that_does_not_exist_on_the_simulator(folder: Path) -> None:
+    done = run(folder, "simulate", "--", "no-such-command")
+    assert done.returncode == 2 and "no-such-command" in done.stderr and "Traceback" not in done.stderr
+
+
 # --- in a test ---
 
 
@@ -262,6 +275,22 @@ def test_a_function_without_a_name_has_a_program() -> None:
     with pytest.raises(ConformanceError) as raised:
         testing.check_dlpack_producer(lambda array: Wrong(array))
     assert "array = function(np." in str(raised.value)
+
+
+@pytest.mark.usefixtures("sim")
+def test_an_event_that_nobody_waits_for_is_no_order() -> None:
+    from cai_conformance.cuda import driver
+    from cai_conformance.reference.consumers import CaiConsumer
+
+    class Forgetful(CaiConsumer):
+        def order(self, whole: dict[str, Any]) -> None:
+            event = ctypes.c_void_p()
+            with driver().context():
+                driver()._do("cuEventCreate", ctypes.byref(event), 2)
+                driver()._do("cuEventRecord", event, ctypes.c_void_p(whole["stream"] or 1))
+
+    with pytest.raises(ConformanceError, match=r"cai-consumer\.stream-wait"):
+        testing.check_cai_consumer(Forgetful())
 
 
 def test_an_allocator_may_set_an_error_and_raise_it() -> None:

@@ -65,8 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         memory=options.memory,
         attributes=tuple(options.attribute),
     )
-    start(settings, command)
-    return 1
+    try:
+        start(settings, command)
+    except OSError as error:
+        print(f"cai-conformance: {error}", file=sys.stderr)
+    return 2
 
 
 def judged(options: argparse.Namespace) -> int:

@@ -24,6 +24,7 @@ from cai_conformance.cuda import driver
 from cai_conformance.judge import sources as say
 from cai_conformance.judge.check import NotRun, Severity, Source, broken, demand
 from cai_conformance.judge.consumed import Consumer
+from cai_conformance.log import Call
 from cai_conformance.offers import a_stream
 from cai_conformance.reference.consumers import CAI_RULES, MISSING, CaiConsumer, Refused
 from cai_conformance.reference.producers import kept
@@ -364,7 +365,19 @@ def _(consumer: Consumer) -> None:
 
 
 #: Calls by which a consumer waits for a stream, or makes another one wait.
-WAITS = ("cuStreamSynchronize", "cuEventRecord", "cuStreamWaitEvent", "cuCtxSynchronize", "cuStreamQuery")
+WAITS = ("cuStreamSynchronize", "cuEventRecord", "cuStreamWaitEvent", "cuCtxSynchronize", "cuEventSynchronize")
+
+
+def waits(calls: list[Call], stream: int) -> bool:
+    """Whether calls wait for a stream: themselves, or for an event that was recorded in it."""
+    recorded = False
+    for call in calls:
+        if call.name == "cuCtxSynchronize" or (call.name == "cuStreamSynchronize" and call.stream == stream):
+            return True
+        if recorded and call.name in ("cuStreamWaitEvent", "cuEventSynchronize"):
+            return True
+        recorded |= call.name == "cuEventRecord" and call.stream == stream
+    return False
 
 
 @profile.check(
@@ -384,7 +397,7 @@ def _(consumer: Consumer) -> None:
     sim.clear()
     taken = consumer.take(offer)
     calls = sim.calls(*WAITS)
-    if any(call.name == "cuCtxSynchronize" or call.stream == stream for call in calls):
+    if waits(calls, stream):
         return
     try:
         seen = consumer.see(taken)

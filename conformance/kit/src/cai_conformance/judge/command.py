@@ -128,9 +128,11 @@ def run_pair(options: argparse.Namespace) -> int:
 
 def run_checks(options: argparse.Namespace) -> int:
     """Lists the checks, each with the sentence that it comes from."""
-    for check in CHECKS:
-        if not options.profile or check.profile in options.profile:
-            print(f"{check.id}  ({check.severity.value})  {check.says}\n    {check.source}")
+    show(
+        f"{check.id}  ({check.severity.value})  {check.says}\n    {check.source}"
+        for check in CHECKS
+        if not options.profile or check.profile in options.profile
+    )
     return 0
 
 
@@ -178,12 +180,7 @@ def selected(checks: list[Any], only: list[str] | None) -> list[Any]:
 
 
 def write(report: Report, options: argparse.Namespace) -> int:
-    """Prints the report, and writes those that were asked for."""
-    lines = list(terminal.lines(report, colour=sys.stdout.isatty()))
-    if options.verbose:
-        lines += ["", *terminal.not_run(report)]
-    encoding = sys.stdout.encoding or "ascii"
-    print("\n".join(lines).encode(encoding, "backslashreplace").decode(encoding))
+    """Writes the reports that were asked for, and prints one."""
     writers: list[tuple[Path | None, Callable[[], str]]] = [
         (options.json, lambda: json.dumps(report.as_json(), indent=1) + "\n"),
         (options.junit, lambda: junit.text(report)),
@@ -193,4 +190,17 @@ def write(report: Report, options: argparse.Namespace) -> int:
     for path, text in writers:
         if path is not None:
             path.write_text(text(), encoding="utf-8")
+    lines = list(terminal.lines(report, colour=sys.stdout.isatty()))
+    if options.verbose:
+        lines += ["", *terminal.not_run(report)]
+    show(lines)
     return report.exit_code
+
+
+def show(lines: Iterable[str]) -> None:
+    """Prints lines to whatever reads them, if only their beginning."""
+    encoding = sys.stdout.encoding or "ascii"
+    try:
+        print("\n".join(lines).encode(encoding, "backslashreplace").decode(encoding), flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

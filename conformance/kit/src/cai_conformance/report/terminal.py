@@ -42,7 +42,7 @@ def _failed(result: Result, colour: bool, programs: bool, width: int) -> Iterato
     yield from textwrap.wrap(result.evidence, width, initial_indent="    found: ", subsequent_indent="           ")
     yield from textwrap.wrap(str(result.check.source), width, initial_indent="    ", subsequent_indent="    ")
     if programs and result.program:
-        yield from textwrap.indent(result.program, "      > ").splitlines()
+        yield from textwrap.indent(result.program, "        ").splitlines()
 
 
 def not_run(report: Report) -> Iterator[str]:
