@@ -252,6 +252,21 @@ def test_a_command_that_does_not_exist_on_the_simulator(folder: Path) -> None:
     assert done.returncode == 2 and "no-such-command" in done.stderr and "Traceback" not in done.stderr
 
 
+def test_arrays_of_a_program_may_end_after_the_kit() -> None:
+    """At the interpreter's end, in whatever order it ends its modules."""
+    program = """
+import builtins, sys
+import numpy as np
+from cai_conformance.offers import *
+from cai_conformance.reference.producers import DlpackArray
+late = [np.from_dlpack(tensor()), np.from_dlpack(DlpackArray(np.arange(3.0))), DlpackArray(np.arange(3.0)).__dlpack__()]
+late.append(late)
+builtins.late = sys.late = np.late = late
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 # --- in a test ---
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from cai_conformance import abi
 from cai_conformance.cuda import driver
-from cai_conformance.reference.producers import CODES, DeviceMemory, Exported, delete
+from cai_conformance.reference.producers import CODES, DeviceMemory, Exported, delete, for_ever
 
 #: The array that is offered unless another one is named.
 USUAL = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -160,7 +160,10 @@ def dtype_of(dtype: Any) -> tuple[int, int, int]:
 
 def _delete(address: int) -> None:
     # If an exception is set, nothing after this line works: ctypes calls functions of Python as if there were none.
-    CALLED[address] = True
+    try:
+        CALLED[address] = True
+    except NameError:
+        return  # the interpreter ends, and this module has
     found = Exported.alive.get(address)
     if found is None:
         TWICE.append(address)
@@ -170,6 +173,7 @@ def _delete(address: int) -> None:
 
 
 _DELETE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_delete)
+for_ever(_DELETE)
 
 #: Addresses of tensors whose deleter was called, by whomever and with whatever exception set.
 CALLED: dict[int, bool] = {}

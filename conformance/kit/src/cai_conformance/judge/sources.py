@@ -86,7 +86,8 @@ NUMPY_MASK = _numpy("The mask object should be 'broadcast-compatible' with the s
 DL_VERSION = _header("1.0", "The API and ABI version of the current managed Tensor")
 DL_MAJOR = _header(
     "1.0",
-    "If an obtained DLPack tensor has a major version that disagrees [...] It is not safe to access any other fields",
+    "If an obtained DLPack tensor has a major version that disagrees [...], the consumer must call the deleter (and it "
+    "is safe to do so). It is not safe to access any other fields",
 )
 DL_MINOR = _header("1.0", "In the case of a minor version mismatch, the tensor can be safely used")
 DL_DEVICE = _header("0.2", "The device type used in the device.")

@@ -107,13 +107,23 @@ class Exported:
 
 
 def delete(address: int) -> None:
-    with Exported.lock:
-        ended = Exported.alive.pop(address, None)
+    try:
+        table = Exported
+    except NameError:
+        return  # the interpreter ends, and this module has
+    with table.lock:
+        ended = table.alive.pop(address, None)
     del ended
+
+
+def for_ever(function: Any) -> None:
+    """Keeps a function of ctypes: tensors may end after the interpreter has ended its module."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(function))
 
 
 #: A prototype of ctypes takes the GIL, and gives back the exception that was set.
 DELETER = _Deleter(delete)
+for_ever(DELETER)
 
 
 class DlpackArray:
