@@ -9,6 +9,7 @@ import sys
 import types
 from typing import Any
 
+import numpy as np
 import pytest
 from cai_conformance import offers
 from cai_conformance.checks import CHECKS
@@ -57,11 +58,15 @@ def output(program: str) -> str:
     )
 
 
+#: The reference's own capsules have a destructor of Python's, as the mutant's.
+OTHERS = {"dlpack-producer.capsule-in-flight": (np.asarray,)}
+
+
 @pytest.mark.parametrize("check", list(CHECKS), ids=lambda check: check.id)
 def test_the_program_tells_the_mutant_from_the_reference(check: Check) -> None:
     failed = result(check, check.mutant)
     assert failed.outcome is Outcome.FAILED
     shown = output(failed.program)
-    for reference in REFERENCES[check.profile]:
+    for reference in OTHERS.get(check.id, REFERENCES[check.profile]):
         subject(reference)
         assert output(failed.program) != shown, failed.program

@@ -195,6 +195,18 @@ def _(consumer: Consumer) -> None:
     say.EX_LOOKUP,
     severity=VIOLATION,
     mutant=Caching(),
+    shows="""ended = set()
+for _ in range(64):
+    first = exchanged(np.arange(7, dtype=np.float32))
+    {take}(first)
+    ended.add(id(type(first)))
+del first
+gc.collect()
+others = [offer]
+while id(type(others[-1])) not in ended and len(others) < 500:
+    others.append(exchanged(np.arange(7, dtype=np.float32), other=True))
+{take}(others[-1])
+print(others[-1].by_other)  # False: it was taken by the table of a type that has ended""",
 )
 def _(consumer: Consumer) -> None:
     code = "exchanged(np.arange(7, dtype=np.float32), other=True)"
@@ -350,6 +362,11 @@ def _(consumer: Consumer) -> None:
     "gives a tensor back that it refuses",
     say.EX_OWNING,
     mutant=overriding(refused=lambda self, address: None),
+    shows="""try:
+    {take}(offer)
+except Exception as error:
+    print(error)
+print(offer.exported, "tensors,", offer.deleted, "given back")""",
 )
 def _(consumer: Consumer) -> None:
     for code in ("exchanged(dtype=(99, 32, 1))", "exchanged(ndim=-1)", "exchanged(shape=(-1, 3))"):
@@ -371,6 +388,7 @@ def _(consumer: Consumer) -> None:
     say.EX_LENT,
     after=("takes",),
     mutant=Borrowing(),
+    shows="for copy in offer.lent:\n    copy[...] = -1\nprint(np.asarray(taken))",
 )
 def _(consumer: Consumer) -> None:
     code = "exchanged(np.arange(5, dtype=np.float32))"
@@ -388,6 +406,7 @@ def _(consumer: Consumer) -> None:
     "leaves a tensor to the function that makes an object of it",
     say.EX_STOLEN,
     mutant=overriding(ExchangeEcho, returned=lambda self, table, address: twice(self, table, address)),
+    shows="del taken\ngc.collect()\nprint(offer.exported, 'tensors, given back', offer.deleted + len(TWICE), 'times')",
 )
 def _(consumer: Consumer) -> None:
     code = "exchanged(np.arange(4, dtype=np.float32))"
@@ -422,6 +441,7 @@ def twice(self: Any, table: Any, address: int) -> Any:
     say.EX_SAME_STREAM,
     severity=DEVIATION,
     mutant=overriding(order=lambda self, table, device: None),
+    shows="from cai_conformance.exchanged import ASKED\nprint(ASKED)  # the devices whose stream it asked for",
 )
 def _(consumer: Consumer) -> None:
     code = "exchanged(on_device=True)"

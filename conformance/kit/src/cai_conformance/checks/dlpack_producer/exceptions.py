@@ -24,6 +24,11 @@ SETS_ERROR = ctypes.pythonapi.PyErr_NoMemory
     after=("values", "deleter"),
     samples=("vector",),
     mutant=overriding(deleter=lambda self: SETS_ERROR if self.array.shape == (5,) else DELETER),
+    shows="""tensor = abi.consume(array.__dlpack__(max_version=(1, 3)))
+try:
+    abi.release(tensor)
+except BaseException as error:
+    print(repr(error))""",
 )
 def _(t: Tensors) -> None:
     found = t.any()
@@ -39,7 +44,7 @@ class InFlight(Exception):
 
 def dropped(t: Tensors) -> Iterator[Any]:
     """Gives a capsule to the tuple that is made of this, which ends with the exception."""
-    yield t.object.__dlpack__()
+    yield t.ask(**t.usual)
     raise InFlight
 
 
@@ -58,9 +63,17 @@ CLUMSY = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(abi.destroy)
             ctypes.addressof(tensor), abi.VERSIONED if versioned else abi.LEGACY, destructor=CLUMSY
         )
     ),
+    shows="""def dropped():
+    yield array.__dlpack__(max_version=(1, 3))
+    raise ValueError("in flight")
+
+try:
+    tuple(dropped())
+except BaseException as error:
+    print(repr(error))  # ValueError: nothing has lost it""",
 )
 def _(t: Tensors) -> None:
-    if abi.is_ours(t.object.__dlpack__()):
+    if abi.is_ours(t.ask(**t.usual)):
         raise NotRun("the destructor is the kit's own, which is of Python")
     try:
         tuple(dropped(t))
