@@ -6,6 +6,7 @@ device memory need a device.
 
 from __future__ import annotations
 
+import copyreg
 import math
 import os
 import random
@@ -18,6 +19,7 @@ from typing import Any
 import cai_dlpack as cd
 import numpy as np
 import pytest
+from cai_conformance import abi
 
 from conformance.tests.interpreter import needs
 from conformance.tests.reach.arrays import drawn, lazy, on_device
@@ -28,10 +30,12 @@ pytestmark = needs.dask
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _registered() -> None:
+def _registered() -> Iterator[None]:
     from cai_dlpack import dask
 
     dask.register()
+    yield
+    del copyreg.dispatch_table[cd.CaiView]
 
 
 def around(view: Any, family: str) -> tuple[cd.CaiView, Any]:
@@ -77,6 +81,50 @@ def test_host_memory_is_not_copied_before_it_is_sent() -> None:
     assert found.device == (1, 0) and np.array_equal(np.asarray(found), array)
 
 
+@pytest.mark.parametrize(
+    "beside", [lambda view: (1, view), lambda view: {"a": 1, "b": (view,)}, lambda view: [[1, view]]]
+)
+def test_a_view_travels_beside_other_objects(lazy: Machine, beside: Any) -> None:
+    """Dask pickles these."""
+    from distributed.protocol import deserialize, serialize
+
+    found = deserialize(*serialize(beside(on_device(lazy, np.arange(6.0), lazy.stream(), False)), on_error="raise"))
+    while not isinstance(found, cd.CaiView):
+        found = list(found.values() if isinstance(found, dict) else found)[-1]
+    assert found.device == (2, 0) and np.array_equal(np.from_dlpack(found, device="cpu"), np.arange(6.0))
+
+
+@pytest.mark.parametrize("family", ["dask", "cuda"])
+def test_memory_of_each_kind_arrives_where_it_can_be_used_or_is_refused(machine: Machine, family: str) -> None:
+    """No address of another driver's memory is taken for one of CUDA's, and what the host may read, it may read."""
+    arrives = {1: 1, 2: 2, 3: 1, 13: 2 if family == "dask" else 13}
+    seen = set()
+    for kind in range(20):
+        data = machine.device_memory(32)
+        if kind in (1, 3, 13):
+            data = getattr(machine, "managed_memory" if kind == 13 else "pinned_memory")(32)
+        capsule = abi.make((4,), dtype=(2, 64, 1), device=(kind, 0), data=data).capsule()
+        try:
+            view = cd.view(capsule)
+        except BufferError:
+            continue
+        seen.add(kind)
+        if kind in arrives:
+            assert sent(view, family).device == (arrives[kind], 0)
+        else:
+            with pytest.raises(TypeError) as refused:
+                sent(view, family)
+            assert isinstance(refused.value.__cause__, BufferError), kind
+    assert {*arrives, 10, 14} <= seen
+
+
+def sent(view: cd.CaiView, family: str) -> cd.CaiView:
+    from distributed.protocol import deserialize, serialize
+
+    found: cd.CaiView = deserialize(*serialize(view, serializers=[family, "dask"], on_error="raise"))
+    return found
+
+
 def names_of_types() -> list[str]:
     """Names of DLPack's types, those that NumPy lacks among them."""
     floats = ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn", "complex32"]
@@ -114,13 +162,39 @@ def test_the_receivers_library_may_own_the_memory(machine: Machine) -> None:
     assert np.array_equal(np.from_dlpack(found, device="cpu"), np.arange(6.0))
 
 
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_library_without_room_leaves_the_array_on_the_host_and_no_bytes_are_written(
+    caplog: pytest.LogCaptureFixture, machine: Machine, read_only: bool
+) -> None:
+    """Frames that were compressed, or a pickle's, are bytes, which Python shares."""
+    from cai_dlpack import dask
+    from distributed.protocol import deserialize, serialize
+
+    def full(_: object) -> Any:
+        raise MemoryError("no room")
+
+    view = on_device(machine, np.arange(6.0), machine.stream(), read_only)
+    header, frames = serialize(view, serializers=["dask"], on_error="raise")
+    shared = bytes(frames[0])
+    dask.register(to_device=full)
+    try:
+        found = deserialize(header, [shared])
+    finally:
+        dask.register()
+    assert (found.device, found.read_only) == ((1, 0), read_only)
+    assert "48 bytes that were on a device stay on the host: no room" in caplog.text
+    if not read_only:
+        np.asarray(found)[...] = 7
+        assert shared == np.arange(6.0).tobytes()
+
+
 def test_where_no_device_is_the_bytes_stay_on_the_host_and_the_log_says_so() -> None:
     code = """
 import logging, sys, numpy as np
 from cai_dlpack import _wire
 logging.basicConfig(stream=sys.stdout)
-header = {"device": 2, "dtype": "float32", "shape": (2,), "read_only": False}
-found = _wire.of_bytes(header, bytes(8), _wire.to_current_device(logging.getLogger("cai_dlpack.dask")))
+header = {"on_device": True, "dtype": "float32", "shape": (2,), "read_only": False}
+found = _wire.of_bytes(header, bytes(8))
 print(found.device, found.dtype, found.shape)
 """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("LD_", "CUSIM"))}
@@ -196,6 +270,21 @@ def test_an_array_goes_from_worker_to_worker_and_to_the_client(client: Any) -> N
     assert np.array_equal(np.from_dlpack(arrived, device="cpu"), np.arange(1000.0))
     sent = client.scatter(cd.view(np.arange(5.0)), workers=[one])
     assert client.submit(total, sent, workers=[other]).result()[:2] == (10.0, (1, 0))
+
+
+def test_a_view_is_an_argument_a_constant_and_a_part_of_a_result(client: Any) -> None:
+    import dask
+    import dask.array as da
+
+    one, other = workers(client)
+    view = cd.view(np.arange(5.0))
+    assert client.submit(total, view).result(timeout=30)[0] == 10.0
+    assert client.submit(lambda given: total(given)[0], view).result(timeout=30) == 10.0
+    assert dask.delayed(total)(view).compute()[0] == 10.0
+    pair = client.submit(lambda: (1, device_array(0, 5)), workers=[one], pure=False)
+    assert client.submit(lambda given: total(given[1])[:2], pair, workers=[other]).result(timeout=30) == (10.0, (2, 0))
+    blocks = da.ones(8, chunks=4).map_blocks(lambda block, given: block * np.asarray(given).sum(), view, dtype=float)
+    assert float(blocks.sum().compute()) == 80.0
 
 
 def set_device_memory(nbytes: int) -> None:

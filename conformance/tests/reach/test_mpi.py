@@ -22,4 +22,4 @@ def test_messages_between_two_ranks(what: str) -> None:
     command = [str(mpiexec), "-n", "2", sys.executable, "-m", "mpi4py", "-m", "conformance.tests.reach.ranks", what]
     done = subprocess.run(command, cwd=ROOT, env={**os.environ}, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {"rank 0: right", "rank 1: right"} <= set(done.stdout.splitlines())
+    assert "2 ranks: right" in done.stdout

@@ -15,22 +15,48 @@ Header = dict[str, Any]
 #: Returns an array on a device, of the bytes of a NumPy array.
 ToDevice = Callable[[Any], Any]
 
-HOST = 1
+_LOG = logging.getLogger("cai_dlpack")
+#: What the host reads: its own memory, and page-locked memory, which arrives as the host's.
+_OF_HOST = (1, 3)
+#: What a GPU holds: device memory, and managed memory, which arrives as device memory.
+_OF_DEVICE = (2, 13)
 
 
-def to_bytes(view: CaiView) -> tuple[Header, memoryview]:
-    """A view as bytes on the host, which are its own memory if that is where it is. The host waits for the data."""
+def to_current_device(flat: Any) -> CaiView:
+    """Puts bytes into the memory pool of the current device."""
+    return cd.from_dlpack(flat, device="cuda")
+
+
+_to_device: ToDevice = to_current_device
+
+
+def receive_by(to_device: ToDevice | None) -> None:
+    """Sets what this process does with bytes that were on a device."""
+    global _to_device
+    _to_device = to_device or to_current_device
+
+
+def is_on_device(view: CaiView) -> bool:
+    return view.device[0] in _OF_DEVICE
+
+
+def to_bytes(view: CaiView) -> tuple[Header, Any]:
+    """A view as a NumPy array of bytes on the host, its own memory if that is there. The host waits for the data."""
     flat, header = packed(view)
     on_host: Any = cd.from_dlpack(flat, device="cpu") if flat.nbytes else b""
-    return header, memoryview(on_host)
+    # NumPy's array: it is pickled by each protocol, by the fifth without a copy where its caller takes buffers.
+    return header, np.frombuffer(memoryview(on_host), np.uint8)
 
 
-def of_bytes(header: Header, data: Any, to_device: ToDevice) -> CaiView:
+def of_bytes(header: Header, data: Any) -> CaiView:
     """The view of bytes, on the device if they were on one; of their own memory on the host, if that may be written."""
     flat: Any = np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)
-    if header["device"] != HOST and len(data):
-        flat = to_device(flat)
-    elif not (flat.flags.writeable or header["read_only"]):
+    if header["on_device"] and len(data):
+        try:
+            return typed(_to_device(flat), header)
+        except Exception as error:  # Any library's: what fails as it is read is sent again by Dask, for ever.
+            _LOG.warning("%d bytes that were on a device stay on the host: %s", flat.nbytes, error)
+    if not (flat.flags.writeable or header["read_only"]):
         flat = flat.copy()  # Python shares bytes.
     return typed(flat, header)
 
@@ -39,10 +65,13 @@ def packed(view: CaiView) -> tuple[CaiView, Header]:
     """The bytes of a view, copied on its device if they are not in C order; and what they are.
 
     Raises:
+        BufferError: the memory is neither the host's nor of a device of CUDA.
         BufferError, ValueError: the type is none of DLPack's. The receiver's step is made here first.
     """
+    if view.device[0] not in _OF_HOST + _OF_DEVICE:
+        raise BufferError(f"memory on device {view.device} is neither the host's nor CUDA's: copy it there first")
     header = {
-        "device": view.device[0],
+        "on_device": is_on_device(view),
         "dtype": str(view.dtype),
         "shape": view.shape,
         "read_only": view.read_only is not False,
@@ -60,7 +89,7 @@ def _flat(view: CaiView) -> CaiView:
         "data": (view.ptr, view.read_only is not False),
         "version": 3,
     }
-    if view.device[0] == HOST:
+    if view.device[0] == 1:
         return cd.view(np.asarray(_Described(described, view)))
     return cd.view(described, owner=view)
 
@@ -77,17 +106,3 @@ def typed(flat: Any, header: Header) -> CaiView:
     """Bytes as what they are."""
     # What has been received is nobody else's: it may be presented as writable.
     return cd.view(flat, dtype=header["dtype"], shape=header["shape"], read_only=header["read_only"])
-
-
-def to_current_device(log: logging.Logger) -> ToDevice:
-    """Puts bytes into the memory pool of the current device, or leaves them where there is none, or no room."""
-
-    def to_device(flat: Any) -> Any:
-        try:
-            return cd.from_dlpack(flat, device="cuda")
-        except (BufferError, cd.DriverError) as error:
-            # Not raised: what fails as it is read is sent again by Dask, for ever.
-            log.warning("%d bytes that were on a device stay on the host: %s", flat.nbytes, error)
-            return flat
-
-    return to_device

@@ -5,15 +5,14 @@
 
 A communication that takes device memory (UCXX) is given the view's own: no copy, and none at the receiver. Any other is
 given bytes: a view of device memory is copied to the host, and to the device of the receiver; where that has none, or
-no room, the bytes stay on the host, and the logger `cai_dlpack.dask` says so. The data is ready before it leaves,
-whatever stream writes it: nobody asks a frame for its stream.
+no room, the bytes stay on the host, and the logger `cai_dlpack` says so. The data is ready before it leaves, whatever
+stream writes it: nobody asks a frame for its stream.
 
 What arrives is an array of its own, in C order, with the shape, the type and the read-only flag of the view.
 """
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from dask.sizeof import sizeof
@@ -21,23 +20,23 @@ from distributed.protocol import dask_deserialize, dask_serialize
 from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 
 import cai_dlpack as cd
-from cai_dlpack import CaiView
-from cai_dlpack._wire import HOST, Header, ToDevice, of_bytes, packed, to_bytes, to_current_device, typed
+from cai_dlpack import CaiView, pickling
+from cai_dlpack._wire import Header, ToDevice, is_on_device, of_bytes, packed, to_bytes, typed
 
 
 def register(to_device: ToDevice | None = None) -> None:
-    """Registers `CaiView` with distributed's serializers, and with `dask.sizeof`. May be called again.
+    """Registers `CaiView` with distributed's serializers, with `dask.sizeof` and with `pickle`. May be called again.
+
+    Dask pickles what stands in a task or beside other objects: arguments, constants, an item of a tuple.
 
     Parameters
     ----------
     to_device : ToDevice | None, default None
-        Called by a receiver of bytes that were on a device: takes a NumPy array of them (uint8), returns an array on
-        its device, whose library then owns the memory, such as `cupy.asarray`, `numba.cuda.to_device` or
-        `rmm.DeviceBuffer.to_device`. None: the driver's pool of the current device.
+        As for `cai_dlpack.pickling.register`.
     """
-    made = to_device or to_current_device(logging.getLogger("cai_dlpack.dask"))
+    pickling.register(to_device)
     dask_serialize.register(CaiView)(_to_bytes)
-    dask_deserialize.register(CaiView)(lambda header, frames: of_bytes(header, frames[0], made))
+    dask_deserialize.register(CaiView)(_of_bytes)
     cuda_serialize.register(CaiView)(_to_device_frames)
     cuda_deserialize.register(CaiView)(_of_device_frames)
     sizeof.register(CaiView)(lambda view: view.nbytes)
@@ -51,7 +50,12 @@ def dask_setup(_server: object) -> None:
 def _to_bytes(view: CaiView) -> tuple[Header, list[memoryview]]:
     """A view as bytes on the host."""
     header, data = to_bytes(view)
-    return header, [data]
+    return header, [memoryview(data)]
+
+
+def _of_bytes(header: Header, frames: list[Any]) -> CaiView:
+    (frame,) = frames
+    return of_bytes(header, frame)
 
 
 def _to_device_frames(view: CaiView) -> tuple[Header, list[CaiView]]:
@@ -60,7 +64,7 @@ def _to_device_frames(view: CaiView) -> tuple[Header, list[CaiView]]:
     Raises:
         NotImplementedError: it is not on a device of CUDA: the next family takes it.
     """
-    if view.device[0] == HOST or not view.nbytes:
+    if not (is_on_device(view) and view.nbytes):
         raise NotImplementedError(f"memory on {view.device}")
     flat, header = packed(view)
     return header, [flat.synchronize()]

@@ -2,36 +2,36 @@
 
 Then `pickle`, `multiprocessing`, joblib and cloudpickle copy a view: its data is made ready, device memory is copied to
 the host, and to the current device of the process that loads it; where that has none, or no room, the array stays on
-the host, and the logger `cai_dlpack.pickling` says so. By protocol 5 with a `buffer_callback` host memory is not
-copied. What is loaded is an array of its own, in C order, with the shape, the type and the read-only flag.
+the host, and the logger `cai_dlpack` says so. By protocol 5 with a `buffer_callback` host memory is not copied. What is
+loaded is an array of its own, in C order, with the shape, the type and the read-only flag.
 """
 
 from __future__ import annotations
 
 import copyreg
-import logging
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from cai_dlpack import CaiView
-from cai_dlpack._wire import Header, of_bytes, to_bytes, to_current_device
+from cai_dlpack._wire import Header, ToDevice, of_bytes, receive_by, to_bytes
 
 
-def register() -> None:
-    """Lets this process pickle views by copy; without it `pickle` refuses them (rule `pickle`).
+def register(to_device: ToDevice | None = None) -> None:
+    """Lets this process pickle views by copy; without it `pickle` refuses them (rule `pickle`). May be called again.
 
     The process that loads one need not call it.
+
+    Parameters
+    ----------
+    to_device : ToDevice | None, default None
+        What this process calls to load what was on a device: takes a NumPy array of bytes (uint8), returns an array on
+        its device, whose library then owns the memory, such as `cupy.asarray`, `numba.cuda.to_device` or
+        `rmm.DeviceBuffer.to_device`. None: the driver's pool of the current device. The last call counts, for what
+        Dask receives, too.
     """
+    receive_by(to_device)
     copyreg.pickle(CaiView, _reduce)
 
 
 def _reduce(view: CaiView) -> tuple[Callable[[Header, Any], CaiView], tuple[Header, Any]]:
-    header, data = to_bytes(view)
-    # NumPy's array: it pickles itself by each protocol, by the fifth without a copy where its caller takes buffers.
-    return _load, (header, np.frombuffer(data, np.uint8))
-
-
-def _load(header: Header, data: Any) -> CaiView:
-    return of_bytes(header, data, to_current_device(logging.getLogger(__name__)))
+    return of_bytes, to_bytes(view)
