@@ -178,6 +178,7 @@ pub static PARTNERS: &[Partner] = &[
                 DType("complex32"),
             ],
             own: "kernel",
+            advice: "for pinned and managed memory the host waits, as Numba types them by their buffer",
             ..call(
                 "import numba.cuda",
                 "kernel[1, 1, s](v)",

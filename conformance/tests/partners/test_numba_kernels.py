@@ -129,6 +129,22 @@ def test_a_kernel_takes_the_types_that_explain_says(machine: Machine) -> None:
     assert seen == {True, False}
 
 
+@pytest.mark.parametrize("kind", range(1, 20))
+def test_a_kernel_takes_the_memory_that_explain_says(machine: Machine, kind: int) -> None:
+    """But for the host's own, whose address Numba hands to a kernel that cannot read it."""
+    memory = {3: machine.pinned_memory, 13: machine.managed_memory}.get(kind, machine.device_memory)
+    capsule = abi.make((4,), dtype=(2, 32, 1), device=(kind, 0), data=memory(16)).capsule()
+    try:
+        view = cd.view(capsule)
+    except BufferError:
+        return
+    machine.clear()
+    assert is_said_to_be_taken(view) == (kind != 1 and is_taken(view))
+    if kind in (3, 13):
+        assert [name for name, _ in machine.order()] == ["cuStreamSynchronize"]
+        assert "for pinned and managed memory the host waits" in str(cd.explain(view, to="numba"))
+
+
 @pytest.mark.parametrize("typestr", ["<M8[s]", "|S4", "<U2", "|V12", ">f4", "<f4"])
 def test_a_kernel_takes_the_items_that_explain_says(machine: Machine, typestr: str) -> None:
     view = made(machine, typestr=typestr)

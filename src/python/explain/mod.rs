@@ -208,7 +208,7 @@ fn in_a_kernel(view: Option<&PyCaiView>, given: Given<'_, '_>) -> Option<String>
     let refused = view.and_then(|view| partner.refusal(launch, view.view().descriptor()));
     Some(match refused {
         Some(refused) => format!("refused: {refused}"),
-        None => format!("{}: {}", launch.code, launch.waits.name()),
+        None => format!("{}: {}", launch.code, launch.streams()),
     })
 }
 
