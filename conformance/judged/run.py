@@ -160,7 +160,7 @@ stand in `conformance/judged/targets.py`."""
 BETWEEN = """## Violations
 
 Some are decisions of the library, which has its reasons; some are known to it. Each stands with its program in
-[docs/findings](findings/numpy.md), a file for each library."""
+[docs/findings](findings/numba-cuda.md), a file for each library."""
 
 
 def main() -> int:

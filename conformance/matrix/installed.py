@@ -27,7 +27,11 @@ ABSENT = {
 
 # Partners without a case: nothing that they do was run.
 CASES = {name for _, producers, consumers in LIBRARIES for name in [*producers, *consumers]}
-ELSEWHERE = {name: "needs a GPU" for name in PARTNERS if name not in CASES}
+ELSEWHERE = {
+    name: "tests of its own call it" if row["checked"] == "test" else "needs a GPU"
+    for name, row in PARTNERS.items()
+    if name not in CASES
+}
 
 
 def version(name: str) -> str | None:
