@@ -6,8 +6,10 @@ A failure points to the page's own line.
 
 from __future__ import annotations
 
+import copyreg
 import re
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,16 @@ def test_the_readme_has_python_blocks() -> None:
 NEEDS = {"reach.md": needs.dask}
 
 
+@pytest.fixture
+def _unregistered() -> Iterator[None]:
+    """What a page registers for pickling is for that page: other tests of this process ask for the refusal."""
+    before = dict(copyreg.dispatch_table)
+    yield
+    for registered in copyreg.dispatch_table.keys() - before.keys():
+        del copyreg.dispatch_table[registered]
+
+
+@pytest.mark.usefixtures("_unregistered")
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, marks=NEEDS.get(page.name, ()), id=page.name) for page in PAGES if blocks(page)],
