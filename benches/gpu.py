@@ -25,9 +25,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "conformance" / "kit" / "src")]
 
 import cai_dlpack as cd  # noqa: E402
+from cai_conformance.slow import Slow  # noqa: E402
 
 from conformance.gpu.facts import begin  # noqa: E402
-from conformance.gpu.slow import Slow  # noqa: E402
 
 Call = Callable[[], object]
 Makes = dict[str, Callable[[], Call]]

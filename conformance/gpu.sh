@@ -7,7 +7,7 @@
 # not installed there. Each part's output is kept under conformance/results/gpu, with hardware, driver, versions, date
 # and commit at its head.
 #
-#   PARTS='questions races'   some parts: questions checks races bench matrix
+#   PARTS='questions races'   some parts: questions checks races bench matrix judged
 #   TRIALS=1000               shortens the races
 #   COMMIT=1a2b3c4            names the commit of a tree that was carried in without its repository
 #   PIN_CLOCKS=1              fixes the clocks for the run, which needs the right to (nvidia-smi --lock-gpu-clocks)
@@ -71,9 +71,10 @@ matrix() {
         "${run[@]}" -m conformance.matrix.run --keep
     fi
 }
+judged() { keep judged.txt "${run[@]}" -m conformance.gpu.judged "${flags[@]}"; }
 
 failed=0
-for part in ${PARTS:-questions checks bench races matrix}; do
+for part in ${PARTS:-questions checks bench races matrix judged}; do
     echo "== $part"
     "$part" || { echo "== $part: exit code $?"; failed=1; }
 done

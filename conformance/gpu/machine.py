@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 from cai_conformance import Sim
 from cai_conformance.library import is_simulator, loaded
+from cai_conformance.slow import Slow
 
-from conformance.gpu.slow import Slow
 from conformance.tests.doubles.producers import Cai
 from conformance.tests.simulated.machine import Machine
 from conformance.tests.streams.race import LEGACY, NBYTES, Calls, Track

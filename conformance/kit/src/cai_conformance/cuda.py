@@ -79,6 +79,25 @@ class Driver:
                 self._do("cuMemcpyDtoH_v2", buffer, ctypes.c_uint64(address), ctypes.c_size_t(nbytes))
         return buffer.raw
 
+    def read_after(self, stream: int, address: int, nbytes: int) -> bytes:
+        """Copies once the work that a stream has now is done, and waits for no other work."""
+        buffer = ctypes.create_string_buffer(nbytes)
+        with self.context():
+            self._do(
+                "cuMemcpyDtoHAsync_v2",
+                buffer,
+                ctypes.c_uint64(address),
+                ctypes.c_size_t(nbytes),
+                ctypes.c_void_p(stream),
+            )
+        self.wait(stream)
+        return buffer.raw
+
+    def is_idle(self, stream: int) -> bool:
+        """Whether the work of a stream is done."""
+        with self.context():
+            return self._code("cuStreamQuery", ctypes.c_void_p(stream)) == 0
+
     def wait(self, stream: int) -> None:
         """Waits for the work of a stream."""
         with self.context():

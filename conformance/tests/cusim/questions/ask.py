@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import byref, c_int, c_uint, c_void_p
 
-from conformance.gpu.slow import Slow
+from cai_conformance.slow import Slow
+
 from conformance.tests.cusim.model.driver import NON_BLOCKING, Driver, Refused
 
 Question = Callable[[Driver], object]

@@ -6,7 +6,8 @@ import ctypes
 from collections.abc import Callable
 from ctypes import byref, c_int, c_uint, c_uint64, c_void_p
 
-from conformance.gpu.slow import Slow
+from cai_conformance.slow import Slow
+
 from conformance.tests.cusim.model.driver import LEGACY, PER_THREAD, Driver
 from conformance.tests.cusim.questions.ask import LONG, another_context, on_another_thread, question, second_device
 

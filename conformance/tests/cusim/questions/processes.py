@@ -9,7 +9,8 @@ import time
 from ctypes import Structure, byref, c_ubyte, c_uint, c_uint64, c_void_p
 from pathlib import Path
 
-from conformance.gpu.slow import Slow
+from cai_conformance.slow import Slow
+
 from conformance.tests.cusim.model.driver import Driver
 from conformance.tests.cusim.questions.addresses import told
 from conformance.tests.cusim.questions.ask import LONG, has_waited, question

@@ -1,0 +1,86 @@
+"""Judges libraries' arrays in the memory of a GPU with the conformance kit, race trials included.
+
+    python -m conformance.gpu.judged                    on a GPU
+    python -m cai_conformance simulate -- python -m conformance.gpu.judged --simulated
+
+The kit's own report of each is printed. Exits with 1 if this package's arrays or imports are found wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from conformance.gpu.facts import begin
+
+ROOT = Path(__file__).parents[2]
+HERE = "conformance.gpu.judged"
+
+
+def torch_array(array: Any) -> Any:
+    """torch's tensor on the GPU."""
+    import torch
+
+    return torch.from_numpy(array.copy()).cuda()
+
+
+def torch_import(obj: Any) -> Any:
+    """torch's import of the CUDA Array Interface."""
+    import torch
+
+    return torch.as_tensor(obj, device="cuda")
+
+
+def jax_array(array: Any) -> Any:
+    """JAX's array on the GPU."""
+    import jax
+
+    return jax.device_put(array, jax.devices("gpu")[0])
+
+
+#: The module that must be there, and what the kit's command is given.
+TARGETS = (
+    ("cai_dlpack", "producer", "conformance.tests.kit.ourselves:on_a_device"),
+    ("cai_dlpack", "consumer", "cai_dlpack:view", "--profile", "cai-consumer"),
+    ("numba_cuda", "producer", "numba.cuda:to_device"),
+    ("numba_cuda", "consumer", "numba.cuda:as_cuda_array", "--profile", "cai-consumer"),
+    ("cuda.core", "consumer", "conformance.judged.targets:cuda_core_cai", "--profile", "cai-consumer"),
+    ("cupy", "producer", "cupy:asarray"),
+    ("cupy", "consumer", "cupy:asarray", "--profile", "cai-consumer", "--read", "cupy:asnumpy"),
+    ("torch", "producer", f"{HERE}:torch_array"),
+    ("torch", "consumer", f"{HERE}:torch_import", "--profile", "cai-consumer"),
+    ("jax", "producer", f"{HERE}:jax_array"),
+)
+
+
+def is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package that it is in
+        return False
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--simulated", action="store_true", help="on the simulator, those that reach its driver")
+    asked = parser.parse_args()
+    begin(parser, asked.simulated)
+    failed = False
+    for module, *arguments in TARGETS:
+        print(f"\n== {' '.join(arguments)}", flush=True)
+        if not is_there(module):
+            print(f"not run: {module} is not installed")
+        elif asked.simulated and module in ("cupy", "torch", "jax"):
+            print(f"not run: {module} reaches no simulated driver")
+        else:
+            code = subprocess.run([sys.executable, "-m", "cai_conformance", *arguments], cwd=ROOT).returncode
+            failed |= code > (module != "cai_dlpack")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
