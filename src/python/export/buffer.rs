@@ -36,7 +36,8 @@ pub(crate) fn wait(view: &CaiView) -> PyResult<()> {
 #[cold]
 pub(crate) fn unreadable(array: &Descriptor, is_taken: bool) -> Violation {
     let device = array.device();
-    let found = format_args!("memory on {:?}", device.to_dlpack());
+    let pair = device.to_dlpack();
+    let found = format_args!("memory on {pair:?}");
     let copied = (is_taken && Transfer::can_copy_to_host(array)).then_some(TO_THE_CPU);
     let passed = "pass this view to a library that reads memory of this device";
     let hint = match copied {

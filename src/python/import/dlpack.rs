@@ -600,7 +600,8 @@ fn check(descriptor: &mut Descriptor, wanted: Device, request: DlpackArguments) 
         || (wanted.device_type == DeviceType::CUDA_MANAGED
             && found.device_type == DeviceType::CUDA_MANAGED);
     if !same {
-        let found = format_args!("{:?}", found.to_dlpack());
+        let pair = found.to_dlpack();
+        let found = format_args!("{pair:?}");
         let how = match request.device {
             Some(_) => "requested",
             None => "announced",

@@ -484,7 +484,8 @@ fn offer_of_view<'py>(
         // By the name of the caller's argument, which `__dlpack__` has another one for.
         let own = view.get().view().device();
         let device = device::exported(own, wanted, |hint| {
-            let found = format_args!("{:?}", wanted.to_dlpack());
+            let pair = wanted.to_dlpack();
+            let found = format_args!("{pair:?}");
             let field = Field::Argument("device");
             Violation::new(Rule::TransferRefused, field, found).with_hint(hint)
         })?;
@@ -560,7 +561,8 @@ fn refused_by_numpy<'py>(
 ) -> PyResult<CaiView> {
     let (mut view, _) = array_interface::import(object, refused, options, AllowCaiOnly::No)?;
     if let Some(device) = request.device.filter(|device| *device != Device::HOST) {
-        let found = format_args!("{:?}", device.to_dlpack());
+        let pair = device.to_dlpack();
+        let found = format_args!("{pair:?}");
         let field = Field::Argument("device");
         return Err(Violation::new(Rule::TransferRefused, field, found)
             .with_hint("the data is on (1, 0)")
