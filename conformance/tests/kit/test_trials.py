@@ -77,6 +77,7 @@ def test_a_function_that_reads_is_judged_by_what_it_reads() -> None:
 def test_a_race_that_nobody_can_lose_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def at_once(address: int, value: int, nbytes: int) -> None:
         driver().write(address, bytes([value]) * nbytes)
+        driver().synchronize()
 
     monkeypatch.setattr(trials, "writes_late", at_once)
     result = judged(LATE[0], CaiConsumer())
