@@ -84,6 +84,18 @@ pub(crate) type HostFunction = extern "C-unwind" fn(usize);
 /// CUstreamCallback: called with stream, status and data.
 pub(crate) type StreamCallbackFunction = extern "C-unwind" fn(usize, u32, usize);
 
+/// CUipcMemHandle and CUipcEventHandle, which C passes by value; CUmemPoolPtrExportData.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct IpcHandle(pub(crate) [u8; 64]);
+
+impl Word for IpcHandle {
+    /// Returns the inode of the file that the handle names, which tells handles apart.
+    fn word(self) -> u64 {
+        crate::process::token::inode_of(&self.0)
+    }
+}
+
 impl Word for Option<HostFunction> {
     fn word(self) -> u64 {
         self.map_or(0, |function| function as usize as u64)

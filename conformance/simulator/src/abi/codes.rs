@@ -30,6 +30,7 @@ codes! {
     NO_DEVICE = 100, "no device";
     INVALID_DEVICE = 101, "no such device ordinal";
     INVALID_CONTEXT = 201, "no usable context is current";
+    MAP_FAILED = 205, "memory could not be mapped";
     ECC_UNCORRECTABLE = 214, "uncorrectable memory error";
     PEER_ACCESS_UNSUPPORTED = 217, "peer access is not supported between these devices";
     OPERATING_SYSTEM = 304, "a call to the operating system failed";

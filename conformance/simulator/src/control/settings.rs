@@ -67,10 +67,7 @@ fn set_attribute(device: i32, attribute: i32, value: i32) -> Status {
     let mut world = lock();
     let device = match device {
         -1 => None,
-        device => {
-            world.device(device)?;
-            Some(device)
-        }
+        device => Some(world.device(device)?.physical as i32),
     };
     if attribute <= 0 {
         return Err(Code::INVALID_VALUE);

@@ -73,8 +73,7 @@ absent! {
         cuLaunchKernel cuMemcpy3DPeer cuMemcpy3DPeerAsync cuProfilerInitialize cuProfilerStart
         cuProfilerStop;
     4010:
-        cuDeviceGetByPCIBusId cuIpcCloseMemHandle cuIpcGetEventHandle cuIpcGetMemHandle
-        cuIpcOpenEventHandle cuTexRefSetAddress2D_v3;
+        cuDeviceGetByPCIBusId cuIpcGetEventHandle cuIpcOpenEventHandle cuTexRefSetAddress2D_v3;
     4020:
         cuCtxGetSharedMemConfig cuCtxSetSharedMemConfig cuFuncSetSharedMemConfig;
     5000:
@@ -124,7 +123,7 @@ absent! {
         cuOccupancyAvailableDynamicSMemPerBlock;
     11000:
         cuCtxResetPersistingL2Cache cuFuncGetModule cuGraphKernelNodeCopyAttributes
-        cuGraphKernelNodeGetAttribute cuGraphKernelNodeSetAttribute cuIpcOpenMemHandle_v2
+        cuGraphKernelNodeGetAttribute cuGraphKernelNodeSetAttribute
         cuMemRetainAllocationHandle cuStreamCopyAttributes cuStreamGetAttribute
         cuStreamSetAttribute;
     11010:

@@ -5,6 +5,7 @@ use std::ffi::c_char;
 use crate::abi::arguments::{Out, put_text};
 use crate::abi::codes::{Code, Status};
 use crate::entry::enter::{Call, exports};
+use crate::state::visible;
 use crate::state::world::lock;
 
 exports! {
@@ -83,27 +84,25 @@ fn name(_: &Call, name: Out<c_char>, capacity: i32, device: i32) -> Status {
     Ok(())
 }
 
-/// Gives "cusim simulated" and the ordinal.
+/// Gives the UUID, which is the same in every process and whichever devices are visible.
 fn uuid(_: &Call, uuid: Out<[u8; 16]>, device: i32) -> Status {
     uuid.check()?;
-    lock().device(device)?;
-    let mut bytes = *b"cusim simulated\0";
-    bytes[15] = device as u8;
-    uuid.put(bytes)
+    let physical = lock().device(device)?.physical;
+    uuid.put(visible::uuid(physical))
 }
 
 fn attribute(_: &Call, value: Out<i32>, attribute: i32, device: i32) -> Status {
     value.check()?;
     let world = lock();
-    world.device(device)?;
+    let physical = world.device(device)?.physical as i32;
     if attribute <= 0 {
         return Err(Code::INVALID_VALUE);
     }
-    if let Some(set) = world.settings.attributes.get(device, attribute) {
+    if let Some(set) = world.settings.attributes.get(physical, attribute) {
         return value.put(set);
     }
     if attribute == PCI_BUS_ID {
-        return value.put(device + 1);
+        return value.put(physical + 1);
     }
     let row = ATTRIBUTES.iter().find(|(number, _)| *number == attribute);
     value.put(row.map_or(0, |(_, value)| *value))
@@ -123,11 +122,11 @@ fn total_memory(_: &Call, bytes: Out<usize>, device: i32) -> Status {
 
 fn pci_bus_id(_: &Call, name: Out<c_char>, capacity: i32, device: i32) -> Status {
     name.check()?;
-    lock().device(device)?;
+    let physical = lock().device(device)?.physical;
     put_text(
         name,
         usize::try_from(capacity).unwrap_or(0),
-        &format!("0000:{:02x}:00.0", device + 1),
+        &format!("0000:{:02x}:00.0", physical + 1),
     );
     Ok(())
 }

@@ -8,6 +8,7 @@ pub(crate) mod errors;
 pub(crate) mod event;
 pub(crate) mod graph;
 pub(crate) mod init;
+pub(crate) mod ipc;
 pub(crate) mod memory;
 pub(crate) mod primary;
 pub(crate) mod proc_address;

@@ -8,7 +8,7 @@ use crate::abi::arguments::{Out, Text};
 use crate::abi::codes::{Code, Status};
 use crate::driver::memory::{alloc, attributes, copy, fill, host, pool};
 use crate::driver::{
-    absent, capture, context, device, errors, event, graph, init, primary, stream, user_object,
+    absent, capture, context, device, errors, event, graph, init, ipc, primary, stream, user_object,
 };
 use crate::entry::enter::{Call, exports};
 use crate::entry::log;
@@ -42,6 +42,7 @@ const TABLES: &[&[Row]] = &[
     attributes::ROWS,
     stream::ROWS,
     event::ROWS,
+    ipc::ROWS,
     capture::ROWS,
     graph::ROWS,
     user_object::ROWS,

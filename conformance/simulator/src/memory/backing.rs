@@ -2,12 +2,17 @@
 //!
 //! With protection, a range has two mappings: one without access at the address that the program
 //! sees, so that a host dereference is a SIGSEGV, and a shadow that holds the bytes.
+//!
+//! Memory is private to the process until it is exported: then its bytes move to a segment, which
+//! takes the place of the pages at the same address.
 
 use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
-const PAGE: usize = 4096;
+use crate::memory::segment::Segment;
+
+pub(crate) const PAGE: usize = 4096;
 
 /// Fills fresh memory, so that a read before any write does not look like zeros.
 const FRESH_BYTE: u8 = 0xA5;
@@ -21,6 +26,8 @@ pub(crate) struct Backing {
     shadow: Option<usize>,
     bytes: usize,
     reuse: bool,
+    /// The bytes, if other processes can map them.
+    segment: Option<Segment>,
 }
 
 /// Address ranges given up, by length: the mode that reuses addresses takes the last one first.
@@ -35,13 +42,29 @@ fn last_retired(bytes: usize) -> Option<usize> {
 }
 
 /// Rounds up to whole pages, at least one.
-fn page_rounded(bytes: usize) -> Option<usize> {
+pub(crate) fn page_rounded(bytes: usize) -> Option<usize> {
     bytes.max(1).checked_next_multiple_of(PAGE)
 }
 
 impl Backing {
     /// Maps at least `bytes`; with `reuse`, at the address that was given up last.
     pub(crate) fn map(bytes: usize, protect: bool, reuse: bool) -> Option<Backing> {
+        let backing = Backing::reserve(bytes, protect, reuse)?;
+        let fresh = backing.host_address(0) as *mut u8;
+        // SAFETY: `reserve` mapped the pages readable and writable, `bytes` long.
+        unsafe { ptr::write_bytes(fresh, FRESH_BYTE, backing.bytes.min(FRESH_LIMIT)) };
+        Some(backing)
+    }
+
+    /// Maps a segment of another process.
+    pub(crate) fn import(segment: Segment, protect: bool, reuse: bool) -> Option<Backing> {
+        let mut backing = Backing::reserve(segment.bytes(), protect, reuse)?;
+        backing.place(&segment)?;
+        backing.segment = Some(segment);
+        Some(backing)
+    }
+
+    fn reserve(bytes: usize, protect: bool, reuse: bool) -> Option<Backing> {
         let bytes = page_rounded(bytes)?;
         let wanted = if reuse { last_retired(bytes) } else { None };
         let access = if protect {
@@ -55,14 +78,36 @@ impl Backing {
             shadow: None,
             bytes,
             reuse,
+            segment: None,
         };
         if protect {
             backing.shadow = Some(map_pages(bytes, libc::PROT_READ | libc::PROT_WRITE, None)?);
         }
-        let fresh = backing.host_address(0) as *mut u8;
-        // SAFETY: the pages were mapped readable and writable just above, `bytes` long.
-        unsafe { ptr::write_bytes(fresh, FRESH_BYTE, bytes.min(FRESH_LIMIT)) };
         Some(backing)
+    }
+
+    /// Moves the bytes to a segment and maps that in their place, at the same address. The exclusive
+    /// borrow shows that no work touches them meanwhile.
+    pub(crate) fn export(&mut self, segment: Segment) -> Option<&Segment> {
+        segment.fill(self.host_address(0), self.bytes)?;
+        self.place(&segment)?;
+        Some(self.segment.insert(segment))
+    }
+
+    /// Maps a segment's bytes where this backing has them.
+    fn place(&self, segment: &Segment) -> Option<()> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let address = ptr::with_exposed_provenance_mut(self.host_address(0));
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        // SAFETY: replaces pages of this backing only: the range is its own and `bytes` long. No
+        // span of it exists, as it is borrowed exclusively or was made just now.
+        let placed = unsafe { libc::mmap(address, self.bytes, access, flags, segment.number(), 0) };
+        (placed != libc::MAP_FAILED).then_some(())
+    }
+
+    /// Returns the segment that holds the bytes, if they are shared with other processes.
+    pub(crate) fn segment(&self) -> Option<&Segment> {
+        self.segment.as_ref()
     }
 
     pub(crate) fn base(&self) -> usize {

@@ -7,3 +7,4 @@ pub(crate) mod fill;
 pub(crate) mod kernel;
 pub(crate) mod place;
 pub(crate) mod ranges;
+pub(crate) mod segment;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::abi::codes::Code;
 use crate::memory::backing::Backing;
-use crate::memory::ranges::{Kind, Life, Memory};
+use crate::memory::ranges::{Kind, Memory};
 
 /// An address in an argument of a call.
 #[derive(Clone)]
@@ -118,7 +118,7 @@ impl Memory {
             } => {
                 let range = self
                     .at_base(*base)
-                    .filter(|range| range.buffer == *buffer && range.life == Life::Alive);
+                    .filter(|range| range.buffer == *buffer && range.is_alive());
                 let range = range.ok_or(Code::ILLEGAL_ADDRESS)?;
                 let address = match &range.backing {
                     Some(backing) => backing.host_address(*offset),

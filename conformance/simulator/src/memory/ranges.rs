@@ -6,6 +6,8 @@ use std::sync::Arc;
 use crate::abi::arguments::{ContextHandle, PoolHandle};
 use crate::abi::codes::{Code, Status};
 use crate::memory::backing::Backing;
+use crate::memory::segment::Shared;
+use crate::process::peer::Peer;
 
 /// The call that made a range, as far as the pointer attributes tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +22,8 @@ pub(crate) enum Kind {
     Pinned(u32),
     /// cuMemHostRegister; the memory is the caller's.
     Registered(u32),
+    /// cuIpcOpenMemHandle: cuMemAlloc's memory of another process.
+    Opened,
 }
 
 /// Whether work on streams may touch a range yet.
@@ -28,6 +32,15 @@ pub(crate) enum Life {
     /// A stream-ordered allocation whose work has not run yet.
     Unborn,
     Alive,
+}
+
+/// Where memory of another process comes from.
+pub(crate) struct Origin {
+    pub(crate) owner: Arc<Peer>,
+    /// The device, as the machine counts them; it may not be visible here.
+    pub(crate) device: usize,
+    /// How often the range was opened and not closed yet.
+    pub(crate) opens: u64,
 }
 
 /// One range of addresses.
@@ -44,6 +57,8 @@ pub(crate) struct Allocation {
     /// None for registered memory, which the caller owns.
     pub(crate) backing: Option<Arc<Backing>>,
     pub(crate) sync_memops: bool,
+    /// None for memory of this process.
+    pub(crate) origin: Option<Origin>,
 }
 
 impl Allocation {
@@ -51,9 +66,31 @@ impl Allocation {
         matches!(self.kind, Kind::Pinned(_) | Kind::Registered(_))
     }
 
-    /// Returns whether the range counts against the device's memory.
+    /// Returns whether the range counts against the device's memory: that of another process counts there.
     fn is_on_device(&self) -> bool {
-        matches!(self.kind, Kind::Device | Kind::Pool(_) | Kind::Managed)
+        let kind = matches!(self.kind, Kind::Device | Kind::Pool(_) | Kind::Managed);
+        kind && self.origin.is_none()
+    }
+
+    /// Returns whether work may touch the range now. Memory of another process ends when that
+    /// process frees it or ends itself: "undefined behavior" by the documentation, an error here.
+    pub(crate) fn is_alive(&self) -> bool {
+        let segment = self.backing.as_ref().and_then(|backing| backing.segment());
+        let there = match (&self.origin, segment) {
+            (Some(origin), Some(segment)) => {
+                segment.life() == Shared::Alive && origin.owner.is_alive()
+            }
+            _ => true,
+        };
+        there && self.life == Life::Alive
+    }
+
+    /// Tells the processes that have opened this memory what became of it.
+    fn tell(&self, life: Shared) {
+        let segment = self.backing.as_ref().and_then(|backing| backing.segment());
+        if let (None, Some(segment)) = (&self.origin, segment) {
+            segment.set_life(life);
+        }
     }
 }
 
@@ -100,7 +137,14 @@ impl Memory {
 
     /// Removes a range. Its bytes are unmapped as soon as no running work holds them.
     pub(crate) fn remove(&mut self, base: u64) -> Option<Allocation> {
-        self.ranges.remove(&base)
+        let range = self.ranges.remove(&base)?;
+        range.tell(Shared::Freed);
+        Some(range)
+    }
+
+    /// Returns the range for which `wanted` holds.
+    pub(crate) fn find_by(&self, wanted: impl Fn(&Allocation) -> bool) -> Option<&Allocation> {
+        self.ranges.values().find(|range| wanted(range))
     }
 
     /// Removes all ranges of a destroyed context.
@@ -142,9 +186,10 @@ impl Memory {
             .ranges
             .values_mut()
             .find(|range| range.buffer == buffer);
-        range
-            .map(|range| range.life = Life::Alive)
-            .ok_or(Code::ILLEGAL_ADDRESS)
+        let range = range.ok_or(Code::ILLEGAL_ADDRESS)?;
+        range.life = Life::Alive;
+        range.tell(Shared::Alive);
+        Ok(())
     }
 
     /// Runs a stream-ordered free. A second free of the same range is an illegal address.

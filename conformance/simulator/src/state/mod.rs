@@ -6,5 +6,6 @@ pub(crate) mod order;
 pub(crate) mod queue;
 pub(crate) mod settings;
 pub(crate) mod table;
+pub(crate) mod visible;
 pub(crate) mod work;
 pub(crate) mod world;

@@ -11,6 +11,8 @@ use crate::state::work::Stamp;
 
 /// One simulated device.
 pub(crate) struct Device {
+    /// Its number on the machine, which CUDA_VISIBLE_DEVICES does not change.
+    pub(crate) physical: usize,
     pub(crate) primary: Primary,
     pub(crate) default_pool: PoolHandle,
     /// The pool of cuMemAllocAsync; cuDeviceSetMemPool changes it.

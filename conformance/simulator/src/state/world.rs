@@ -15,6 +15,7 @@ use crate::state::order::Order;
 use crate::state::queue::{CaptureId, Queue, QueueId};
 use crate::state::settings::Settings;
 use crate::state::table::Table;
+use crate::state::visible;
 
 /// The state of the driver. One lock guards all of it: simplicity is worth more here than speed.
 pub(crate) struct World {
@@ -78,9 +79,10 @@ impl World {
             next_number: 0,
             settings,
         };
-        for ordinal in 0..world.settings.devices {
+        for (ordinal, physical) in visible::devices(world.settings.devices).enumerate() {
             let pool = world.pools.insert(false, Pool::new(ordinal));
             world.devices.push(Device {
+                physical,
                 primary: Primary::default(),
                 default_pool: pool,
                 pool,

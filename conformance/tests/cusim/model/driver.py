@@ -13,6 +13,7 @@ from cai_conformance.library import require_simulator
 NOT_READY = 600
 NON_BLOCKING = 1
 DISABLE_TIMING = 2
+INTERPROCESS = 4
 HOST_FUNCTION: Callable[[Callable[[object], None]], Any] = ctypes.CFUNCTYPE(None, c_void_p)
 
 LEGACY, PER_THREAD = 1, 2
@@ -22,8 +23,17 @@ class Refused(Exception):
     """A call answered something other than SUCCESS."""
 
     def __init__(self, name: str, code: int) -> None:
-        super().__init__(f"{name}: {code}")
-        self.code = code
+        super().__init__(name, code)
+        self.name, self.code = name, code
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.code}"
+
+
+class IpcHandle(ctypes.Structure):
+    """CUipcMemHandle and CUipcEventHandle: 64 bytes, passed by value."""
+
+    _fields_ = (("reserved", ctypes.c_ubyte * 64),)
 
 
 class Driver:
@@ -46,6 +56,11 @@ class Driver:
         out = c_void_p()
         self(name, byref(out), *arguments)
         return out.value or 0
+
+    def uuid(self, device: int) -> bytes:
+        out = (ctypes.c_ubyte * 16)()
+        self("cuDeviceGetUuid_v2", out, device)
+        return bytes(out)
 
     # --- contexts ---
 
@@ -126,6 +141,21 @@ class Driver:
 
     def fill_async(self, address: int, value: int, count: int, stream: int) -> None:
         self("cuMemsetD8Async", c_uint64(address), value, c_size_t(count), c_void_p(stream))
+
+    # --- other processes ---
+
+    def ipc_memory(self, address: int) -> bytes:
+        handle = IpcHandle()
+        self("cuIpcGetMemHandle", byref(handle), c_uint64(address))
+        return bytes(handle)
+
+    def ipc_open(self, handle: bytes, flags: int = 1) -> int:
+        out = c_uint64()
+        self("cuIpcOpenMemHandle_v2", byref(out), IpcHandle.from_buffer_copy(handle), c_uint(flags))
+        return out.value
+
+    def ipc_close(self, address: int) -> None:
+        self("cuIpcCloseMemHandle", c_uint64(address))
 
     # --- streams and events ---
 

@@ -62,7 +62,8 @@ fn alloc_managed(_: &Call, address: Out<u64>, bytes: usize, flags: u32) -> Statu
 
 /// Frees memory of cuMemAlloc, cuMemAllocManaged or a pool, after the work on the device is done:
 /// "this API may perform implicit synchronization", and drivers do.
-/// A null pointer is fine. Anything but the base of a range is INVALID_VALUE.
+/// A null pointer is fine. Anything but the base of a range is INVALID_VALUE, and so is memory that
+/// cuIpcOpenMemHandle has opened: cuIpcCloseMemHandle closes it.
 fn free(_: &Call, address: u64) -> Status {
     let (world, _) = range::begin()?;
     if address == 0 {
@@ -71,7 +72,7 @@ fn free(_: &Call, address: u64) -> Status {
     range::free(
         world,
         address,
-        |range| !range.is_host(),
+        |range| !range.is_host() && range.kind != Kind::Opened,
         Code::INVALID_VALUE,
     )
 }

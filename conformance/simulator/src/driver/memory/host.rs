@@ -98,6 +98,7 @@ fn register(_: &Call, address: HostAddress, bytes: usize, flags: u32) -> Status 
         life: Life::Alive,
         backing: None,
         sync_memops: false,
+        origin: None,
     });
     Ok(())
 }

@@ -172,7 +172,7 @@ fn free_async(call: &Call, address: u64, stream: StreamHandle) -> Status {
     let range = world
         .memory
         .at_base(address)
-        .filter(|range| !range.is_host());
+        .filter(|range| !range.is_host() && range.kind != Kind::Opened);
     let buffer = range.ok_or(Code::INVALID_VALUE)?.buffer;
     submit(world, &target, Work::Free(buffer)).map(drop)
 }

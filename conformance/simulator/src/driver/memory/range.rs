@@ -64,6 +64,7 @@ pub(crate) fn create_on(
         life,
         backing: Some(Arc::new(backing)),
         sync_memops: false,
+        origin: None,
     });
     Ok(base)
 }
