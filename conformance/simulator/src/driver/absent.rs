@@ -73,7 +73,7 @@ absent! {
         cuLaunchKernel cuMemcpy3DPeer cuMemcpy3DPeerAsync cuProfilerInitialize cuProfilerStart
         cuProfilerStop;
     4010:
-        cuDeviceGetByPCIBusId cuIpcGetEventHandle cuIpcOpenEventHandle cuTexRefSetAddress2D_v3;
+        cuDeviceGetByPCIBusId cuTexRefSetAddress2D_v3;
     4020:
         cuCtxGetSharedMemConfig cuCtxSetSharedMemConfig cuFuncSetSharedMemConfig;
     5000:

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use crate::abi::arguments::{EventHandle, Out, StreamHandle};
 use crate::abi::codes::{Code, Status};
 use crate::entry::enter::{Call, exports};
-use crate::run::schedule;
+use crate::run::{schedule, service};
 use crate::state::objects::{Event, Last};
+use crate::state::shared_event::SharedEvent;
 use crate::state::work::{Stamp, Work};
 use crate::state::world::lock;
 use crate::submit::route::submit;
@@ -24,8 +25,8 @@ exports! {
     Query 12080 cuEventElapsedTime_v2(milliseconds: Out<f32>, start: EventHandle, end: EventHandle) = elapsed;
 }
 
-const DISABLE_TIMING: u32 = 2;
-const INTERPROCESS: u32 = 4;
+pub(crate) const DISABLE_TIMING: u32 = 2;
+pub(crate) const INTERPROCESS: u32 = 4;
 
 /// Makes an event. Flags: BLOCKING_SYNC 1, DISABLE_TIMING 2, INTERPROCESS 4 (only together with
 /// DISABLE_TIMING).
@@ -37,12 +38,14 @@ fn create(_: &Call, event: Out<EventHandle>, flags: u32) -> Status {
     let mut world = lock();
     let context = world.current()?;
     let reuse = world.settings.reuse;
-    let created = Event {
-        context,
-        flags,
-        last: Last::Never,
-        stamp: Arc::default(),
+    let shared = match flags & INTERPROCESS {
+        0 => None,
+        _ => Some(SharedEvent::create()?),
     };
+    if let Some(shared) = &shared {
+        world.share_event(shared);
+    }
+    let created = Event::new(context, flags, shared);
     event.put(world.events.insert(reuse, created))
 }
 
@@ -65,17 +68,27 @@ fn record_with_flags(call: &Call, event: EventHandle, stream: StreamHandle, flag
     }
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
-    let context = world.events.get(event)?.context;
-    if context != target.context {
+    let known = world.events.get(event)?;
+    if known.context != target.context {
         return Err(Code::INVALID_HANDLE);
+    }
+    let shared = known.shared.as_ref().map(|shared| shared.0.clone());
+    if let Some(shared) = &shared {
+        shared.check()?;
     }
     let stamp = Arc::<Stamp>::default();
     let captured = route::record_event(&mut world, &target)?;
     let last = match captured {
         Some((capture, node)) => Last::Captured(capture, node),
         None => {
-            world = submit(world, &target, Work::Record(stamp.clone()))?;
-            Last::Recorded(world.tail(target.queue))
+            let published = shared.map(|shared| shared.begin());
+            let record = Work::Record(stamp.clone(), published.clone());
+            world = submit(world, &target, record)?;
+            let mark = world.tail(target.queue);
+            if let Some(published) = published {
+                published.publish(mark);
+            }
+            Last::Recorded(mark)
         }
     };
     if let Ok(event) = world.events.get_mut(event) {
@@ -90,16 +103,19 @@ fn query(_: &Call, event: EventHandle) -> Status {
     let mut world = lock();
     world.current()?;
     match forbid::captured_event(&mut world, event)? {
-        Some(mark) => schedule::poll(world, vec![mark]),
-        None => Ok(()),
+        Last::Recorded(mark) => schedule::poll(world, vec![mark]),
+        Last::Elsewhere(awaited) => schedule::poll_elsewhere(world, awaited),
+        Last::Never | Last::Captured(..) => Ok(()),
     }
 }
 
 fn synchronize(_: &Call, event: EventHandle) -> Status {
     let mut world = lock();
     let current = world.current()?;
-    if let Some(mark) = forbid::captured_event(&mut world, event)? {
-        world = schedule::wait_for(world, vec![mark]);
+    match forbid::captured_event(&mut world, event)? {
+        Last::Recorded(mark) => world = schedule::wait_for(world, vec![mark]),
+        Last::Elsewhere(awaited) => world = service::wait_elsewhere(world, &awaited)?,
+        Last::Never | Last::Captured(..) => {}
     }
     world.context(current).map(drop)
 }
@@ -112,12 +128,16 @@ fn elapsed(_: &Call, milliseconds: Out<f32>, start: EventHandle, end: EventHandl
     world.current()?;
     let mut reached_at = [0u64; 2];
     for (slot, handle) in reached_at.iter_mut().zip([start, end]) {
-        let mark = forbid::captured_event(&mut world, handle)?;
+        let last = forbid::captured_event(&mut world, handle)?;
         let event = world.events.get(handle)?;
+        // An event of several processes has no timing.
+        let Last::Recorded(mark) = last else {
+            return Err(Code::INVALID_HANDLE);
+        };
         if event.flags & DISABLE_TIMING != 0 {
             return Err(Code::INVALID_HANDLE);
         }
-        if !world.reached(mark.ok_or(Code::INVALID_HANDLE)?) {
+        if !world.reached(mark) {
             return Err(Code::NOT_READY);
         }
         *slot = event.stamp.nanoseconds();

@@ -1,4 +1,4 @@
-//! Memory between processes: cuIpc*.
+//! Memory and events between processes: cuIpc*.
 //!
 //! A handle names a file of the exporting process (`process::token`). Exporting moves the bytes of
 //! an allocation into such a file, at the same address, so what the exporter's streams still do to
@@ -6,14 +6,18 @@
 
 use std::sync::Arc;
 
-use crate::abi::arguments::{ContextHandle, DeviceAddress, IpcHandle, Out};
+use crate::abi::arguments::{ContextHandle, DeviceAddress, EventHandle, IpcHandle, Out};
 use crate::abi::codes::{Code, Status};
+use crate::driver::event::{DISABLE_TIMING, INTERPROCESS};
 use crate::entry::enter::{Call, exports};
 use crate::memory::backing::Backing;
 use crate::memory::ranges::{Allocation, Kind, Life, Origin};
 use crate::memory::segment::{Segment, Shared};
 use crate::process::peer::{Identity, Peer};
 use crate::process::token::{Names, Token};
+use crate::run::service;
+use crate::state::objects::Event;
+use crate::state::shared_event::{SharedEvent, is_own};
 use crate::state::world::{Guard, World, lock, sleep};
 
 exports! {
@@ -21,6 +25,8 @@ exports! {
     Create 4010 cuIpcOpenMemHandle(address: Out<DeviceAddress>, handle: IpcHandle, flags: u32) = open_memory;
     Create 11000 cuIpcOpenMemHandle_v2(address: Out<DeviceAddress>, handle: IpcHandle, flags: u32) = open_memory;
     Destroy 4010 cuIpcCloseMemHandle(address: DeviceAddress) = close_memory;
+    Create 4010 cuIpcGetEventHandle(handle: Out<IpcHandle>, event: EventHandle) = get_event;
+    Create 4010 cuIpcOpenEventHandle(event: Out<EventHandle>, handle: IpcHandle) = open_event;
 }
 
 const LAZY_ENABLE_PEER_ACCESS: u32 = 1;
@@ -82,7 +88,7 @@ fn open_memory(_: &Call, address: Out<u64>, handle: IpcHandle, flags: u32) -> St
     let mut world = lock();
     let context = world.current()?;
     let token = Token::read(&handle.0, Names::Memory).ok_or(Code::INVALID_HANDLE)?;
-    if Some(token.owner) == Identity::own() {
+    if is_own(&token) {
         return Err(Code::INVALID_CONTEXT);
     }
     let (owner, segment) = opened(&token)?;
@@ -198,4 +204,43 @@ fn close_memory(_: &Call, address: u64) -> Status {
         world.memory.remove(address);
     }
     Ok(())
+}
+
+/// Gives a handle of an event with CU_EVENT_INTERPROCESS that this process has created; any other is
+/// INVALID_HANDLE.
+fn get_event(_: &Call, handle: Out<IpcHandle>, event: EventHandle) -> Status {
+    handle.check()?;
+    let world = lock();
+    world.current()?;
+    let shared = world.events.get(event)?.shared.as_ref();
+    let token = shared.and_then(|shared| shared.0.token());
+    service::ensure()?;
+    handle.put(IpcHandle(token.ok_or(Code::INVALID_HANDLE)?))
+}
+
+/// Opens an event of another process: one of this context, without timing. The errors are those of
+/// cuIpcOpenMemHandle.
+fn open_event(_: &Call, event: Out<EventHandle>, handle: IpcHandle) -> Status {
+    event.check()?;
+    let mut world = lock();
+    let context = world.current()?;
+    let token = Token::read(&handle.0, Names::Event).ok_or(Code::INVALID_HANDLE)?;
+    if is_own(&token) {
+        return Err(Code::INVALID_CONTEXT);
+    }
+    let shared = match world.shared_event(token.inode) {
+        Some(shared) => {
+            shared.check().map_err(|_| Code::MAP_FAILED)?;
+            shared
+        }
+        None => {
+            let shared = SharedEvent::open(&token)?;
+            world.share_event(&shared);
+            shared
+        }
+    };
+    service::ensure()?;
+    let opened = Event::new(context, DISABLE_TIMING | INTERPROCESS, Some(shared));
+    let reuse = world.settings.reuse;
+    event.put(world.events.insert(reuse, opened))
 }

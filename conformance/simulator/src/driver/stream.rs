@@ -117,7 +117,7 @@ fn wait_event(call: &Call, stream: StreamHandle, event: EventHandle, flags: u32)
     }
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
-    let awaited = world.events.get(event)?.last;
+    let awaited = world.events.get(event)?.last_record()?;
     route::wait_event(world, &target, awaited)
 }
 

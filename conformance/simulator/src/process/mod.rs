@@ -1,5 +1,6 @@
 //! Facts about this process that hold whatever the simulated state is.
 
+pub(crate) mod doorbell;
 pub(crate) mod host_function;
 pub(crate) mod life;
 pub(crate) mod peer;

@@ -47,11 +47,9 @@ impl Token {
         let mut bytes = [0; 64];
         bytes[..8].copy_from_slice(names.mark());
         bytes[8..16].copy_from_slice(&boot().to_ne_bytes());
-        bytes[16..20].copy_from_slice(&self.owner.pid.to_ne_bytes());
-        bytes[20..24].copy_from_slice(&self.number.to_ne_bytes());
-        bytes[24..32].copy_from_slice(&self.owner.start.to_ne_bytes());
-        bytes[32..40].copy_from_slice(&self.inode.to_ne_bytes());
-        bytes[40..48].copy_from_slice(&self.part_of.to_ne_bytes());
+        for (at, word) in self.words().into_iter().enumerate() {
+            bytes[16 + at * 8..][..8].copy_from_slice(&word.to_ne_bytes());
+        }
         bytes
     }
 
@@ -60,17 +58,27 @@ impl Token {
         if bytes[..8] != *names.mark() || word(bytes, 8) != boot() || bytes[48..] != [0; 16] {
             return None;
         }
-        let halves = word(bytes, 16).to_ne_bytes();
-        let [a, b, c, d, e, f, g, h] = halves;
-        Some(Token {
-            owner: Identity {
-                pid: u32::from_ne_bytes([a, b, c, d]),
-                start: word(bytes, 24),
-            },
-            number: i32::from_ne_bytes([e, f, g, h]),
-            inode: word(bytes, 32),
-            part_of: word(bytes, 40),
-        })
+        Some(Token::from_words(
+            [16, 24, 32, 40].map(|at| word(bytes, at)),
+        ))
+    }
+
+    /// Returns the token as words, for a page that processes share.
+    pub(crate) fn words(&self) -> [u64; 4] {
+        let number = u64::from(self.number.cast_unsigned());
+        let place = number << 32 | u64::from(self.owner.pid);
+        [place, self.owner.start, self.inode, self.part_of]
+    }
+
+    /// Reads what [`Token::words`] wrote.
+    pub(crate) fn from_words([place, start, inode, part_of]: [u64; 4]) -> Token {
+        let pid = place as u32;
+        Token {
+            owner: Identity { pid, start },
+            number: ((place >> 32) as u32).cast_signed(),
+            inode,
+            part_of,
+        }
     }
 
     /// Opens the file; None if it or its process is gone, or belongs to another user.

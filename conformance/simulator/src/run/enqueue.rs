@@ -25,7 +25,7 @@ pub(crate) fn enqueue(
     let queue = world.queues.get_mut(&id).ok_or(Code::INVALID_HANDLE)?;
     queue.enqueued += 1;
     if threaded && after.is_empty() && queue.pending.is_empty() && work.is_bookkeeping() {
-        work.note_time();
+        work.note_record();
         queue.done += 1;
         return Ok(world);
     }

@@ -47,9 +47,9 @@ impl World {
     /// Checks the memory that the work touches, and resolves its addresses.
     fn prepare(&mut self, work: &Work) -> Result<Task, Code> {
         match work {
-            Work::Nothing | Work::Gate(_) => Ok(Task::Nothing),
-            Work::Record(stamp) => {
-                stamp.note();
+            Work::Nothing | Work::Gate(_) | Work::Await(_) => Ok(Task::Nothing),
+            Work::Record(..) => {
+                work.note_record();
                 Ok(Task::Nothing)
             }
             Work::Copy(copy) => copy.prepare(&self.memory).map(Task::Memory),
@@ -63,7 +63,8 @@ impl World {
         }
     }
 
-    /// Returns whether the head may run: all that it waits for is done, and its gate is open.
+    /// Returns whether the head may run: all that it waits for is done, here and in
+    /// other processes, and its gate is open.
     pub(crate) fn is_runnable(&self, id: QueueId) -> bool {
         let Some(queue) = self.queues.get(&id) else {
             return false;
@@ -71,11 +72,12 @@ impl World {
         let Some(head) = queue.pending.front() else {
             return false;
         };
-        let gate_open = match head.work {
-            Work::Gate(number) => self.gates.get(&number).is_none_or(|open| *open),
+        let may_pass = match &head.work {
+            Work::Gate(number) => self.gates.get(number).is_none_or(|open| *open),
+            Work::Await(awaited) => awaited.is_over(),
             _ => true,
         };
-        !queue.running && gate_open && head.after.iter().all(|mark| self.reached(*mark))
+        !queue.running && may_pass && head.after.iter().all(|mark| self.reached(*mark))
     }
 
     /// Marks the head as running and prepares it. Work of a poisoned context does nothing.
@@ -88,7 +90,7 @@ impl World {
         let head = queue.pending.front();
         let work = head.map_or(Work::Nothing, |op| op.work.clone());
         if self.context(context).is_err() {
-            work.note_time();
+            work.note_record();
             return Task::Nothing;
         }
         self.prepare(&work).unwrap_or_else(|code| {

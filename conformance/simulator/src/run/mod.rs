@@ -5,4 +5,5 @@ pub(crate) mod enqueue;
 pub(crate) mod head;
 pub(crate) mod queue;
 pub(crate) mod schedule;
+pub(crate) mod service;
 pub(crate) mod worker;

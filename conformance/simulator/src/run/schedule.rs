@@ -11,6 +11,7 @@ use crate::abi::codes::{Code, Status};
 use crate::run::head::run_head;
 use crate::state::queue::{Mark, QueueId};
 use crate::state::settings::Schedule;
+use crate::state::shared_event::Awaited;
 use crate::state::world::{Guard, World, lock, sleep};
 
 /// The condition that a call waits for.
@@ -18,10 +19,12 @@ pub(crate) enum Goal {
     Marks(Vec<Mark>),
     /// Room for one more piece of work.
     Room(QueueId),
+    /// A record of another process.
+    Elsewhere(Awaited),
 }
 
 impl Goal {
-    fn met(&self, world: &World) -> bool {
+    pub(crate) fn met(&self, world: &World) -> bool {
         match self {
             Goal::Marks(marks) => marks.iter().all(|mark| world.reached(*mark)),
             Goal::Room(id) => {
@@ -31,10 +34,12 @@ impl Goal {
                     .get(id)
                     .is_none_or(|queue| queue.pending.len() < capacity)
             }
+            Goal::Elsewhere(awaited) => awaited.is_over(),
         }
     }
 
-    fn marks(&self, world: &World) -> Vec<Mark> {
+    /// Returns the positions here that the goal needs.
+    pub(crate) fn marks(&self, world: &World) -> Vec<Mark> {
         match self {
             Goal::Marks(marks) => marks.clone(),
             Goal::Room(id) => {
@@ -44,12 +49,16 @@ impl Goal {
                     position: done + 1,
                 }]
             }
+            Goal::Elsewhere(_) => Vec::new(),
         }
     }
 }
 
 /// Blocks the calling thread until the goal is met; under the lazy schedule it runs the work.
 pub(crate) fn wait(mut world: Guard, goal: &Goal) -> Guard {
+    if let Goal::Elsewhere(_) = goal {
+        world.demand(goal);
+    }
     while !goal.met(&world) {
         world = match world.settings.schedule {
             Schedule::Threaded => sleep(world),
@@ -64,12 +73,15 @@ pub(crate) fn wait_for(world: Guard, marks: Vec<Mark>) -> Guard {
     wait(world, &Goal::Marks(marks))
 }
 
-/// Runs one piece of work that the goal needs; sleeps if none can run (a closed gate, or
-/// another thread is running it).
+/// Runs one piece of work that the goal needs; sleeps if none can run (a closed gate, another
+/// thread or another process is running it).
 fn advance(mut world: Guard, goal: &Goal) -> Guard {
     match world.pick(goal) {
         Some(queue) => run_head(world, queue),
-        None => sleep(world),
+        None => {
+            world.demand(goal);
+            sleep(world)
+        }
     }
 }
 
@@ -79,11 +91,22 @@ pub(crate) fn poll(mut world: Guard, marks: Vec<Mark>) -> Status {
     if marks.iter().all(|mark| world.reached(*mark)) {
         return Ok(());
     }
-    if world.settings.schedule == Schedule::Lazy
-        && let Some(queue) = world.pick(&Goal::Marks(marks))
-    {
-        drop(run_head(world, queue));
+    if world.settings.schedule == Schedule::Lazy {
+        let goal = Goal::Marks(marks);
+        match world.pick(&goal) {
+            Some(queue) => drop(run_head(world, queue)),
+            None => world.demand(&goal),
+        }
     }
+    Err(Code::NOT_READY)
+}
+
+/// Like [`poll`], for a record of another process.
+pub(crate) fn poll_elsewhere(mut world: Guard, awaited: Awaited) -> Status {
+    if awaited.is_over() {
+        return awaited.outcome();
+    }
+    world.demand(&Goal::Elsewhere(awaited));
     Err(Code::NOT_READY)
 }
 
@@ -114,7 +137,7 @@ impl World {
     }
 
     /// Chooses the head that the lazy schedule runs next.
-    fn pick(&mut self, goal: &Goal) -> Option<QueueId> {
+    pub(crate) fn pick(&mut self, goal: &Goal) -> Option<QueueId> {
         let mut heads = self.runnable_heads();
         if self.order.is_active() {
             if heads.is_empty() {
@@ -135,7 +158,7 @@ impl World {
 
     /// Returns the position that each queue must reach for the marks to be reached: the closure over
     /// dependencies.
-    fn needed(&self, marks: Vec<Mark>) -> BTreeMap<QueueId, u64> {
+    pub(crate) fn needed(&self, marks: Vec<Mark>) -> BTreeMap<QueueId, u64> {
         let mut needed = BTreeMap::new();
         let mut open = marks;
         while let Some(mark) = open.pop() {

@@ -5,6 +5,7 @@ pub(crate) mod objects;
 pub(crate) mod order;
 pub(crate) mod queue;
 pub(crate) mod settings;
+pub(crate) mod shared_event;
 pub(crate) mod table;
 pub(crate) mod visible;
 pub(crate) mod work;

@@ -7,6 +7,7 @@ use crate::abi::arguments::{ContextHandle, PoolHandle};
 use crate::abi::codes::Code;
 use crate::process::thread::ThreadKey;
 use crate::state::queue::{CaptureId, Mark, QueueId};
+use crate::state::shared_event::{Awaited, SharedEvent, SharedHandle};
 use crate::state::work::Stamp;
 
 /// One simulated device.
@@ -50,20 +51,51 @@ pub(crate) struct Stream {
 }
 
 /// The last record of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub(crate) enum Last {
     Never,
     Recorded(Mark),
     /// Recorded by a stream that was capturing: a node, usable inside that capture only.
     Captured(CaptureId, usize),
+    /// Recorded by another process.
+    Elsewhere(Awaited),
 }
 
 /// An event, until it is destroyed.
 pub(crate) struct Event {
     pub(crate) context: ContextHandle,
     pub(crate) flags: u32,
+    /// The last record by this handle; [`Event::last_record`] knows those of other processes.
     pub(crate) last: Last,
     pub(crate) stamp: Arc<Stamp>,
+    /// With CU_EVENT_INTERPROCESS, and for events that were opened.
+    pub(crate) shared: Option<SharedHandle>,
+}
+
+impl Event {
+    /// Makes the record of an event that was never recorded by this handle.
+    pub(crate) fn new(
+        context: ContextHandle,
+        flags: u32,
+        shared: Option<Arc<SharedEvent>>,
+    ) -> Event {
+        Event {
+            context,
+            flags,
+            last: Last::Never,
+            stamp: Arc::default(),
+            shared: shared.map(SharedHandle),
+        }
+    }
+
+    /// Returns the last record by any process. INVALID_HANDLE if the event is another process's, which
+    /// has destroyed it.
+    pub(crate) fn last_record(&self) -> Result<Last, Code> {
+        match (&self.last, &self.shared) {
+            (Last::Captured(..), _) | (_, None) => Ok(self.last.clone()),
+            (_, Some(shared)) => shared.0.last(),
+        }
+    }
 }
 
 /// A memory pool: a name under which memory is counted, and attributes that are kept.

@@ -8,6 +8,7 @@ use crate::abi::arguments::{HostFunction, StreamCallbackFunction};
 use crate::memory::copy::Copy2d;
 use crate::memory::fill::Fill;
 use crate::memory::kernel::Kernel;
+use crate::state::shared_event::{Awaited, Published};
 
 /// The time at which an event's record was reached, in nanoseconds since the first use of this
 /// clock; 0 if it has not been.
@@ -32,8 +33,10 @@ impl Stamp {
 pub(crate) enum Work {
     /// Only order: cuStreamWaitEvent, joins.
     Nothing,
-    /// cuEventRecord: notes the time.
-    Record(Arc<Stamp>),
+    /// cuEventRecord: notes the time, and tells other processes.
+    Record(Arc<Stamp>, Option<Arc<Published>>),
+    /// A wait for a record of another process. Runnable once that is over.
+    Await(Awaited),
     Copy(Copy2d),
     Fill(Fill),
     /// cuLaunchHostFunc and cuStreamAddCallback.
@@ -61,13 +64,16 @@ impl Work {
     /// Returns whether the work has no effect but order and time: it may be done at once if nothing
     /// is before it.
     pub(crate) fn is_bookkeeping(&self) -> bool {
-        matches!(self, Work::Nothing | Work::Record(_))
+        matches!(self, Work::Nothing | Work::Record(..))
     }
 
-    /// Notes the time of a record.
-    pub(crate) fn note_time(&self) {
-        if let Work::Record(stamp) = self {
+    /// Notes that a record is reached.
+    pub(crate) fn note_record(&self) {
+        if let Work::Record(stamp, published) = self {
             stamp.note();
+            if let Some(published) = published {
+                published.finish();
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The state of the simulated driver, behind one lock.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::abi::arguments::{
     ContextHandle, EventHandle, ExecHandle, GraphHandle, PoolHandle, StreamHandle, UserObjectHandle,
@@ -14,6 +14,7 @@ use crate::state::objects::{Context, Device, Event, Pool, Primary, Stream};
 use crate::state::order::Order;
 use crate::state::queue::{CaptureId, Queue, QueueId};
 use crate::state::settings::Settings;
+use crate::state::shared_event::{Awaited, SharedEvent};
 use crate::state::table::Table;
 use crate::state::visible;
 
@@ -35,6 +36,10 @@ pub(crate) struct World {
     pub(crate) order: Order,
     /// Gates by number; true once open.
     pub(crate) gates: BTreeMap<u64, bool>,
+    /// Events with CU_EVENT_INTERPROCESS, and those that were opened.
+    pub(crate) shared_events: Vec<Weak<SharedEvent>>,
+    /// Records of other processes that threads wait for, by number of the wait.
+    pub(crate) host_waits: BTreeMap<u64, Awaited>,
     next_number: u64,
 }
 
@@ -76,6 +81,8 @@ impl World {
             memory: Memory::new(),
             order: Order::new(),
             gates: BTreeMap::new(),
+            shared_events: Vec::new(),
+            host_waits: BTreeMap::new(),
             next_number: 0,
             settings,
         };

@@ -8,7 +8,7 @@ use crate::abi::codes::{Code, Status};
 use crate::process::thread;
 use crate::state::graph::{Capture, GLOBAL, RELAXED};
 use crate::state::objects::Last;
-use crate::state::queue::{CaptureId, Kind, Mark, QueueId};
+use crate::state::queue::{CaptureId, Kind, QueueId};
 use crate::state::world::World;
 use crate::submit::target::Target;
 
@@ -113,14 +113,14 @@ pub(crate) fn unsafe_call(world: &mut World) -> Status {
     world.conflict(captures, Code::STREAM_CAPTURE_UNSUPPORTED)
 }
 
-/// Returns the mark of an event's last record, for calls that query it or wait for it from the
-/// host; None if there is none. An event last recorded in a capture is CAPTURED_EVENT.
-pub(crate) fn captured_event(world: &mut World, event: EventHandle) -> Result<Option<Mark>, Code> {
-    match world.events.get(event)?.last {
-        Last::Never => Ok(None),
-        Last::Recorded(mark) => {
+/// Returns an event's last record, for calls that query it or wait for it from the host. An event
+/// last recorded in a capture is CAPTURED_EVENT.
+pub(crate) fn captured_event(world: &mut World, event: EventHandle) -> Result<Last, Code> {
+    match world.events.get(event)?.last_record()? {
+        Last::Never => Ok(Last::Never),
+        last @ (Last::Recorded(_) | Last::Elsewhere(_)) => {
             unsafe_call(world)?;
-            Ok(Some(mark))
+            Ok(last)
         }
         Last::Captured(id, _) => {
             world.invalidate(id);

@@ -51,8 +51,11 @@ pub(crate) fn wait_event(mut world: Guard, target: &Target, awaited: Last) -> St
         (None, Last::Recorded(mark)) => {
             enqueue(world, target.queue, vec![mark], Work::Nothing).map(drop)
         }
+        (None, Last::Elsewhere(awaited)) => {
+            enqueue(world, target.queue, Vec::new(), Work::Await(awaited)).map(drop)
+        }
         (None, Last::Captured(id, node)) => join_capture(&mut world, target, id, node),
-        (Some(id), Last::Recorded(_)) => {
+        (Some(id), Last::Recorded(_) | Last::Elsewhere(_)) => {
             world.conflict(BTreeSet::from([id]), Code::STREAM_CAPTURE_ISOLATION)
         }
         (Some(id), Last::Captured(other, node)) if id == other => {

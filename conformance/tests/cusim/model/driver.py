@@ -13,7 +13,7 @@ from cai_conformance.library import require_simulator
 NOT_READY = 600
 NON_BLOCKING = 1
 DISABLE_TIMING = 2
-INTERPROCESS = 4
+INTERPROCESS = 4 | DISABLE_TIMING
 HOST_FUNCTION: Callable[[Callable[[object], None]], Any] = ctypes.CFUNCTYPE(None, c_void_p)
 
 LEGACY, PER_THREAD = 1, 2
@@ -156,6 +156,14 @@ class Driver:
 
     def ipc_close(self, address: int) -> None:
         self("cuIpcCloseMemHandle", c_uint64(address))
+
+    def ipc_event(self, event: int) -> bytes:
+        handle = IpcHandle()
+        self("cuIpcGetEventHandle", byref(handle), c_void_p(event))
+        return bytes(handle)
+
+    def ipc_open_event(self, handle: bytes) -> int:
+        return self._handle("cuIpcOpenEventHandle", IpcHandle.from_buffer_copy(handle))
 
     # --- streams and events ---
 

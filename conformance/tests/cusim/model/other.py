@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from multiprocessing.connection import Connection, Pipe
 from types import TracebackType
 from typing import Any
@@ -73,13 +74,21 @@ class Other:
 
 
 class Controls(Sim):
-    """The controls, with gates by number: a `Gate` does not travel."""
+    """The controls, with gates by number: a `Gate` does not travel. And what else the process does."""
 
     def shut_gate(self, stream: int) -> int:
         return self.gate(stream).number
 
     def open_gate(self, number: int) -> None:
         Gate(self, number).open()
+
+    def fork(self) -> int:
+        """Returns the number of a child that does nothing, and has all that this process has open."""
+        child = os.fork()
+        if child == 0:
+            time.sleep(SECONDS)
+            os._exit(0)
+        return child
 
 
 def serve(channel: Connection) -> None:
