@@ -138,9 +138,8 @@ absent! {
         cuGraphExecExternalSemaphoresWaitNodeSetParams
         cuGraphExternalSemaphoresSignalNodeGetParams
         cuGraphExternalSemaphoresSignalNodeSetParams cuGraphExternalSemaphoresWaitNodeGetParams
-        cuGraphExternalSemaphoresWaitNodeSetParams cuMemPoolExportPointer
-        cuMemPoolExportToShareableHandle cuMemPoolGetAccess cuMemPoolImportFromShareableHandle
-        cuMemPoolImportPointer cuMemPoolSetAccess;
+        cuGraphExternalSemaphoresWaitNodeSetParams cuMemPoolGetAccess
+        cuMemPoolSetAccess;
     11030:
         cuFlushGPUDirectRDMAWrites cuGraphDebugDotPrint cuGraphReleaseUserObject
         cuUserObjectRetain;

@@ -60,6 +60,7 @@ const ATTRIBUTES: &[(i32, i32)] = &[
     (106, 16),       // blocks per multiprocessor
     (113, 1),        // read-only host registration
     (115, 1),        // memory pools
+    (119, 1),        // handles of memory pools: POSIX file descriptors
     (125, 1),        // events of several processes
 ];
 const PCI_BUS_ID: i32 = 33;

@@ -93,7 +93,7 @@ fn open_memory(_: &Call, address: Out<u64>, handle: IpcHandle, flags: u32) -> St
     }
     let (owner, segment) = opened(&token)?;
     let device = segment.device();
-    if let Some(base) = world.opened_by(context, token.inode) {
+    if let Some(base) = world.mapped(Kind::Opened, context, token.inode) {
         let range = world.memory.at_base_mut(base);
         let origin = range.and_then(|range| range.origin.as_mut());
         origin.ok_or(Code::INVALID_HANDLE)?.opens += 1;
@@ -120,11 +120,12 @@ pub(crate) fn opened(token: &Token) -> Result<(Arc<Peer>, Segment), Code> {
 }
 
 impl World {
-    /// Returns the base of what a context has opened already.
-    fn opened_by(&self, context: ContextHandle, inode: u64) -> Option<u64> {
+    /// Returns the base of memory of another process that is mapped already.
+    pub(crate) fn mapped(&self, kind: Kind, context: ContextHandle, inode: u64) -> Option<u64> {
         let range = self.memory.find_by(|range| {
             let segment = range.backing.as_ref().and_then(|backing| backing.segment());
-            range.kind == Kind::Opened
+            range.origin.is_some()
+                && range.kind == kind
                 && range.context == context
                 && segment.is_some_and(|segment| segment.inode() == inode)
         });

@@ -6,5 +6,6 @@ pub(crate) mod copy;
 pub(crate) mod fill;
 pub(crate) mod kernel;
 pub(crate) mod place;
+pub(crate) mod pool_file;
 pub(crate) mod ranges;
 pub(crate) mod segment;

@@ -4,7 +4,7 @@
 //! process is killed, and a file lives for as long as somebody has it open or mapped.
 
 use std::fs::{self, File};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -64,6 +64,16 @@ impl SharedFile {
         SharedFile::known(file).filter(|file| file.inode == inode)
     }
 
+    /// Takes a file whose descriptor somebody has sent; the descriptor stays theirs.
+    pub(crate) fn received(number: i32) -> Option<SharedFile> {
+        SharedFile::known(File::from(duplicate(number)?))
+    }
+
+    /// Returns a descriptor for the caller to send to another process and to close.
+    pub(crate) fn to_send(&self) -> Option<i32> {
+        duplicate(self.number()).map(IntoRawFd::into_raw_fd)
+    }
+
     fn known(file: File) -> Option<SharedFile> {
         let facts = file.metadata().ok()?;
         Some(SharedFile {
@@ -90,6 +100,13 @@ impl SharedFile {
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
+}
+
+fn duplicate(number: i32) -> Option<OwnedFd> {
+    // SAFETY: F_DUPFD_CLOEXEC takes an int; a number that is not open gives -1.
+    let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0) };
+    // SAFETY: the descriptor was made just now and nothing else has it.
+    (copy >= 0).then(|| unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
 /// A mapping of words that several processes read and write, atomically. Unmapped when dropped.

@@ -25,7 +25,7 @@ impl Names {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token {
     pub(crate) owner: Identity,
-    number: i32,
+    pub(crate) number: i32,
     pub(crate) inode: u64,
     /// Of another file that this one belongs to: a pool.
     pub(crate) part_of: u64,

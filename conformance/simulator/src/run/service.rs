@@ -68,10 +68,7 @@ extern "C-unwind" fn main_loop(_: *mut c_void) -> *mut c_void {
         if life::is_shut_down() {
             return ptr::null_mut();
         }
-        loop {
-            let Some((queue, step)) = next_step() else {
-                break;
-            };
+        while let Some((queue, step)) = next_step() {
             step.call();
             drop(finish(queue));
         }
@@ -158,7 +155,7 @@ impl World {
             Work::Await(awaited) => Some(awaited.clone()),
             _ => None,
         });
-        let by_threads = self.host_waits.iter().map(|(_, awaited)| awaited.clone());
+        let by_threads = self.host_waits.values().cloned();
         by_queues
             .chain(by_threads)
             .filter(|awaited| !awaited.is_over())

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::abi::arguments::{ContextHandle, PoolHandle};
 use crate::abi::codes::Code;
+use crate::memory::pool_file::PoolFile;
 use crate::process::thread::ThreadKey;
 use crate::state::queue::{CaptureId, Mark, QueueId};
 use crate::state::shared_event::{Awaited, SharedEvent, SharedHandle};
@@ -102,13 +103,33 @@ impl Event {
 pub(crate) struct Pool {
     pub(crate) device: usize,
     pub(crate) attributes: BTreeMap<u32, u64>,
+    /// What other processes know it by, if it can be exported or was imported.
+    pub(crate) file: Option<PoolFile>,
 }
 
 impl Pool {
-    pub(crate) fn new(device: usize) -> Pool {
+    pub(crate) fn new(device: usize, file: Option<PoolFile>) -> Pool {
         Pool {
             device,
             attributes: BTreeMap::from([(1, 1), (2, 1), (3, 1)]),
+            file,
+        }
+    }
+
+    /// Returns whether the pool is another process's, of which no memory can be allocated here.
+    pub(crate) fn is_imported(&self) -> bool {
+        self.file.as_ref().is_some_and(|file| file.owner.is_some())
+    }
+
+    /// CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES of its memory.
+    pub(crate) fn handle_types(&self) -> u32 {
+        if self.file.is_some() {
+            POSIX_FILE_DESCRIPTOR
+        } else {
+            0
         }
     }
 }
+
+/// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
+pub(crate) const POSIX_FILE_DESCRIPTOR: u32 = 1;

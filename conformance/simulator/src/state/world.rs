@@ -87,7 +87,7 @@ impl World {
             settings,
         };
         for (ordinal, physical) in visible::devices(world.settings.devices).enumerate() {
-            let pool = world.pools.insert(false, Pool::new(ordinal));
+            let pool = world.pools.insert(false, Pool::new(ordinal, None));
             world.devices.push(Device {
                 physical,
                 primary: Primary::default(),

@@ -14,6 +14,7 @@ NOT_READY = 600
 NON_BLOCKING = 1
 DISABLE_TIMING = 2
 INTERPROCESS = 4 | DISABLE_TIMING
+POSIX_FILE_DESCRIPTOR = 1
 HOST_FUNCTION: Callable[[Callable[[object], None]], Any] = ctypes.CFUNCTYPE(None, c_void_p)
 
 LEGACY, PER_THREAD = 1, 2
@@ -31,7 +32,7 @@ class Refused(Exception):
 
 
 class IpcHandle(ctypes.Structure):
-    """CUipcMemHandle and CUipcEventHandle: 64 bytes, passed by value."""
+    """CUipcMemHandle and CUipcEventHandle, passed by value; CUmemPoolPtrExportData."""
 
     _fields_ = (("reserved", ctypes.c_ubyte * 64),)
 
@@ -164,6 +165,41 @@ class Driver:
 
     def ipc_open_event(self, handle: bytes) -> int:
         return self._handle("cuIpcOpenEventHandle", IpcHandle.from_buffer_copy(handle))
+
+    def create_pool(self, device: int = 0, handle_types: int = POSIX_FILE_DESCRIPTOR) -> int:
+        # CUmemPoolProps: pinned memory, handle types, a device, its number; the rest is 0.
+        properties = (c_uint * 22)(1, handle_types, 1, device)
+        return self._handle("cuMemPoolCreate", byref(properties))
+
+    def set_pool(self, device: int, pool: int) -> None:
+        self("cuDeviceSetMemPool", device, c_void_p(pool))
+
+    def destroy_pool(self, pool: int) -> None:
+        self("cuMemPoolDestroy", c_void_p(pool))
+
+    def alloc_from_pool(self, nbytes: int, pool: int, stream: int) -> int:
+        out = c_uint64()
+        self("cuMemAllocFromPoolAsync", byref(out), c_size_t(nbytes), c_void_p(pool), c_void_p(stream))
+        return out.value
+
+    def export_pool(self, pool: int, kind: int = POSIX_FILE_DESCRIPTOR) -> int:
+        out = c_int(-1)
+        self("cuMemPoolExportToShareableHandle", byref(out), c_void_p(pool), c_uint(kind), c_uint64(0))
+        return out.value
+
+    def import_pool(self, descriptor: int, kind: int = POSIX_FILE_DESCRIPTOR) -> int:
+        handle = c_void_p(descriptor)
+        return self._handle("cuMemPoolImportFromShareableHandle", handle, c_uint(kind), c_uint64(0))
+
+    def export_pointer(self, address: int) -> bytes:
+        data = IpcHandle()
+        self("cuMemPoolExportPointer", byref(data), c_uint64(address))
+        return bytes(data)
+
+    def import_pointer(self, pool: int, data: bytes) -> int:
+        out = c_uint64()
+        self("cuMemPoolImportPointer", byref(out), c_void_p(pool), byref(IpcHandle.from_buffer_copy(data)))
+        return out.value
 
     # --- streams and events ---
 

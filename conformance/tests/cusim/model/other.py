@@ -42,8 +42,9 @@ class Other:
         command = [sys.executable, "-m", __name__, str(number)]
         self.process = subprocess.Popen(command, pass_fds=[number], env={**os.environ, **environment})
         theirs.close()
-        self.cu, self.later_cu = Calls(self, "cu", False), Calls(self, "cu", True)
-        self.sim = Calls(self, "sim", False)
+        self.cu: Any = Calls(self, "cu", False)
+        self.later_cu: Any = Calls(self, "cu", True)
+        self.sim: Any = Calls(self, "sim", False)
 
     def result(self) -> Any:
         """The result of the oldest call whose result has not been taken; raises what it raised."""
@@ -81,6 +82,13 @@ class Controls(Sim):
 
     def open_gate(self, number: int) -> None:
         Gate(self, number).open()
+
+    def take_descriptor(self, process: int, number: int) -> int:
+        """Returns a descriptor here of what that process has open."""
+        return os.open(f"/proc/{process}/fd/{number}", os.O_RDWR)
+
+    def close_descriptor(self, number: int) -> None:
+        os.close(number)
 
     def fork(self) -> int:
         """Returns the number of a child that does nothing, and has all that this process has open."""

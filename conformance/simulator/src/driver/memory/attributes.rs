@@ -8,7 +8,8 @@ use crate::abi::arguments::{DeviceAddress, In, Out};
 use crate::abi::codes::{Code, Status};
 use crate::entry::enter::{Call, exports};
 use crate::memory::ranges::{Allocation, Kind};
-use crate::state::world::lock;
+use crate::state::objects::Pool;
+use crate::state::world::{World, lock};
 
 exports! {
     Query 4000 cuPointerGetAttribute(value: Out<u8>, attribute: u32, address: DeviceAddress) = get;
@@ -44,7 +45,12 @@ impl Value {
 
 /// Returns the value for an address in a range; None if the attribute has none for this kind of
 /// memory. Truth values are 32 bits wide.
-fn of_range(attribute: u32, range: &Allocation, address: u64) -> Result<Option<Value>, Code> {
+fn of_range(
+    world: &World,
+    attribute: u32,
+    range: &Allocation,
+    address: u64,
+) -> Result<Option<Value>, Code> {
     let yes = |condition: bool| Some(Value::Word(u32::from(condition)));
     let host_readable = range.is_host() || range.kind == Kind::Managed;
     Ok(match attribute {
@@ -72,8 +78,12 @@ fn of_range(attribute: u32, range: &Allocation, address: u64) -> Result<Option<V
         12 => Some(Value::Long(range.bytes as u64)),
         // MAPPED
         13 => yes(true),
-        // ALLOWED_HANDLE_TYPES, IS_GPU_DIRECT_RDMA_CAPABLE
-        14 => Some(Value::Long(0)),
+        // ALLOWED_HANDLE_TYPES: those of the memory's pool.
+        14 => Some(Value::Long(match range.kind {
+            Kind::Pool(pool) => u64::from(world.pools.get(pool).map_or(0, Pool::handle_types)),
+            _ => 0,
+        })),
+        // IS_GPU_DIRECT_RDMA_CAPABLE
         15 => yes(false),
         // ACCESS_FLAGS: read and write.
         16 => Some(Value::Word(3)),
@@ -106,7 +116,7 @@ fn get(_: &Call, value: Out<u8>, attribute: u32, address: u64) -> Status {
     value.check()?;
     let world = lock();
     let range = world.memory.find(address).ok_or(Code::INVALID_VALUE)?;
-    of_range(attribute, range, address)?
+    of_range(&world, attribute, range, address)?
         .ok_or(Code::INVALID_VALUE)?
         .put(value)
 }
@@ -120,7 +130,7 @@ fn get_many(_: &Call, count: u32, attributes: In<u32>, values: In<usize>, addres
     for index in 0..count as usize {
         let attribute = attributes.get_at(index)?;
         let known = match range {
-            Some(range) => of_range(attribute, range, address)?,
+            Some(range) => of_range(&world, attribute, range, address)?,
             None => None,
         };
         let value = match known {

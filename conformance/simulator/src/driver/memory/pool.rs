@@ -4,12 +4,17 @@
 //! allocation and before the free. Work that finds it not alive is an illegal address, which is
 //! stricter than hardware: there it would read or write bytes of other memory.
 
-use crate::abi::arguments::{ContextHandle, DeviceAddress, In, Out, PoolHandle, StreamHandle};
+use crate::abi::arguments::{
+    ContextHandle, DeviceAddress, In, IpcHandle, Out, PoolHandle, StreamHandle,
+};
 use crate::abi::codes::{Code, Status};
+use crate::driver::ipc::{exported, opened};
 use crate::driver::memory::range;
 use crate::entry::enter::{Call, exports};
-use crate::memory::ranges::Kind;
-use crate::state::objects::Pool;
+use crate::memory::pool_file::PoolFile;
+use crate::memory::ranges::{Kind, Origin};
+use crate::process::token::{Names, Token};
+use crate::state::objects::{POSIX_FILE_DESCRIPTOR, Pool};
 use crate::state::work::Work;
 use crate::state::world::{World, lock};
 use crate::submit::forbid;
@@ -28,6 +33,10 @@ exports! {
     Enqueue 11020 cuMemAllocAsync(address: Out<DeviceAddress>, bytes: usize, stream: StreamHandle) = alloc_async, per_thread "_ptsz";
     Enqueue 11020 cuMemAllocFromPoolAsync(address: Out<DeviceAddress>, bytes: usize, pool: PoolHandle, stream: StreamHandle) = alloc_from_pool, per_thread "_ptsz";
     Enqueue 11020 cuMemFreeAsync(address: DeviceAddress, stream: StreamHandle) = free_async, per_thread "_ptsz";
+    Create 11020 cuMemPoolExportToShareableHandle(handle: Out<i32>, pool: PoolHandle, kind: u32, flags: u64) = export;
+    Create 11020 cuMemPoolImportFromShareableHandle(pool: Out<PoolHandle>, handle: usize, kind: u32, flags: u64) = import;
+    Create 11020 cuMemPoolExportPointer(data: Out<IpcHandle>, address: DeviceAddress) = export_pointer;
+    Create 11020 cuMemPoolImportPointer(address: Out<DeviceAddress>, pool: PoolHandle, data: In<IpcHandle>) = import_pointer;
 }
 
 /// CUmemPool_attribute: 1 to 3 are 32-bit switches, 4 to 8 are 64-bit sizes.
@@ -45,29 +54,39 @@ fn current_of(_: &Call, pool: Out<PoolHandle>, device: i32) -> Status {
     pool.put(world.device(device)?.pool)
 }
 
-/// Sets the pool of cuMemAllocAsync; it must be of that device.
+/// Sets the pool of cuMemAllocAsync; it must be of that device, and this process's.
 fn set_current(_: &Call, device: i32, pool: PoolHandle) -> Status {
     let mut world = lock();
     world.device(device)?;
-    let owner = world.pools.get(pool)?.device;
+    let chosen = world.pools.get(pool)?;
+    let owner = chosen.device;
     if owner != device as usize {
         return Err(Code::INVALID_DEVICE);
+    }
+    if chosen.is_imported() {
+        return Err(Code::INVALID_VALUE);
     }
     world.devices[owner].pool = pool;
     Ok(())
 }
 
-/// Makes a pool; only pinned memory (type 1) on a device (location type 1) is modelled.
+/// Makes a pool; only pinned memory (type 1) on a device (location type 1) is modelled, and of the
+/// handles by which it may be exported only POSIX file descriptors.
 fn create(_: &Call, pool: Out<PoolHandle>, properties: In<[u32; 4]>) -> Status {
     pool.check()?;
     let [kind, handles, location, device] = properties.get()?;
-    if kind != 1 || handles != 0 || location != 1 {
+    if kind != 1 || !matches!(handles, 0 | POSIX_FILE_DESCRIPTOR) || location != 1 {
         return Err(Code::NOT_SUPPORTED);
     }
     let mut world = lock();
-    world.device(device as i32)?;
+    let physical = world.device(device as i32)?.physical;
+    let file = match handles {
+        0 => None,
+        _ => Some(PoolFile::create(physical).ok_or(Code::OUT_OF_MEMORY)?),
+    };
     let reuse = world.settings.reuse;
-    pool.put(world.pools.insert(reuse, Pool::new(device as usize)))
+    let made = Pool::new(device as usize, file);
+    pool.put(world.pools.insert(reuse, made))
 }
 
 /// Destroys a pool, and replaces it if it is the device's current one. A default pool cannot be
@@ -126,7 +145,8 @@ fn alloc_async(call: &Call, address: Out<u64>, bytes: usize, stream: StreamHandl
     alloc_from_pool(call, address, bytes, pool, stream)
 }
 
-/// Allocates memory of a pool, which belongs to no context.
+/// Allocates memory of a pool, which belongs to no context. "Imported memory pools do not support
+/// creating new allocations."
 fn alloc_from_pool(
     call: &Call,
     address: Out<u64>,
@@ -138,7 +158,11 @@ fn alloc_from_pool(
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
     forbid::allocation(&world, &target)?;
-    let device = world.pools.get(pool)?.device;
+    let chosen = world.pools.get(pool)?;
+    if chosen.is_imported() {
+        return Err(Code::INVALID_VALUE);
+    }
+    let device = chosen.device;
     let base = range::create_on(
         &mut world,
         bytes,
@@ -175,4 +199,70 @@ fn free_async(call: &Call, address: u64, stream: StreamHandle) -> Status {
         .filter(|range| !range.is_host() && range.kind != Kind::Opened);
     let buffer = range.ok_or(Code::INVALID_VALUE)?.buffer;
     submit(world, &target, Work::Free(buffer)).map(drop)
+}
+
+/// Gives a new descriptor of the pool's file, which the caller sends to another process and closes.
+fn export(_: &Call, handle: Out<i32>, pool: PoolHandle, kind: u32, flags: u64) -> Status {
+    handle.check()?;
+    let world = lock();
+    let pool = world.pools.get(pool)?;
+    if kind != POSIX_FILE_DESCRIPTOR || flags != 0 || pool.is_imported() {
+        return Err(Code::INVALID_VALUE);
+    }
+    let file = pool.file.as_ref().ok_or(Code::INVALID_VALUE)?;
+    handle.put(file.file.to_send().ok_or(Code::OPERATING_SYSTEM)?)
+}
+
+/// Imports a pool by a descriptor, which stays the caller's. Its device must be visible.
+fn import(_: &Call, pool: Out<PoolHandle>, handle: usize, kind: u32, flags: u64) -> Status {
+    pool.check()?;
+    if kind != POSIX_FILE_DESCRIPTOR || flags != 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    let number = i32::try_from(handle).map_err(|_| Code::INVALID_VALUE)?;
+    let (file, physical) = PoolFile::received(number).ok_or(Code::INVALID_VALUE)?;
+    let mut world = lock();
+    let mut devices = world.devices.iter();
+    let device = devices.position(|device| device.physical == physical);
+    let imported = Pool::new(device.ok_or(Code::INVALID_DEVICE)?, Some(file));
+    let reuse = world.settings.reuse;
+    pool.put(world.pools.insert(reuse, imported))
+}
+
+/// Names an allocation of a pool that can be exported, by its base.
+fn export_pointer(_: &Call, data: Out<IpcHandle>, address: u64) -> Status {
+    data.check()?;
+    let world = lock();
+    let Some(Kind::Pool(pool)) = world.memory.at_base(address).map(|range| range.kind) else {
+        return Err(Code::INVALID_VALUE);
+    };
+    let file = world.pools.get(pool)?.file.as_ref();
+    let part_of = file
+        .map(|file| file.file.inode())
+        .ok_or(Code::INVALID_VALUE)?;
+    let (_world, token) = exported(world, address, |range| range.kind == Kind::Pool(pool))?;
+    let token = Token { part_of, ..token };
+    data.put(IpcHandle(token.bytes(Names::PoolMemory)))
+}
+
+/// Maps an allocation of an imported pool; memory of another pool is INVALID_VALUE. A second import
+/// gives the same address again, and the first free ends both: drivers do not count them (NVIDIA's bug
+/// 5570902, as cuda.core describes it).
+fn import_pointer(_: &Call, address: Out<u64>, pool: PoolHandle, data: In<IpcHandle>) -> Status {
+    address.check()?;
+    let token = Token::read(&data.get()?.0, Names::PoolMemory).ok_or(Code::INVALID_VALUE)?;
+    let mut world = lock();
+    let file = world.pools.get(pool)?.file.as_ref();
+    let file = file.filter(|file| file.owner.is_some() && file.file.inode() == token.part_of);
+    file.ok_or(Code::INVALID_VALUE)?;
+    if let Some(base) = world.mapped(Kind::Pool(pool), ContextHandle::NULL, token.inode) {
+        return address.put(base);
+    }
+    let (owner, segment) = opened(&token)?;
+    let origin = Origin {
+        owner,
+        device: segment.device(),
+        opens: 1,
+    };
+    address.put(world.import(segment, Kind::Pool(pool), ContextHandle::NULL, origin)?)
 }
