@@ -6,10 +6,14 @@ chosen before Numba is imported. One line for each test: outcome, name, reason.
 
 from __future__ import annotations
 
+import ctypes
 import sys
-import types
 import unittest
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+from cuda.bindings import driver as binding
 
 # `numba.cuda.testing` imports FileCheck, which compares compiled code: none of these tests uses it.
 FILECHECK = {
@@ -36,8 +40,39 @@ MODULES = [
     "cudadrv.test_emm_plugins",
     "cudadrv.test_streams",
     "cudapy.test_cuda_array_interface",
+    "cudapy.test_ipc",
 ]
 PACKAGE = "numba.cuda.tests."
+
+
+def give_handles_their_bytes() -> None:
+    """`CUipcMemHandle.reserved`, which Numba reads and cuda-bindings has no more since 13.4. Done when this file is
+    imported, so that the processes that multiprocessing starts have it too."""
+
+    class Handle(binding.CUipcMemHandle):  # type: ignore[misc]
+        __slots__ = ()
+
+        @property
+        def reserved(self) -> bytes:
+            return ctypes.string_at(self.getPtr(), 64)
+
+        @reserved.setter
+        def reserved(self, data: bytes) -> None:
+            ctypes.memmove(self.getPtr(), bytes(data), 64)
+
+    def get(address: Any) -> tuple[Any, Any]:
+        code, plain = get_plain(address)
+        handle = Handle()
+        if plain is not None:
+            handle.reserved = ctypes.string_at(plain.getPtr(), 64)
+        return code, handle
+
+    get_plain = binding.cuIpcGetMemHandle
+    binding.CUipcMemHandle, binding.cuIpcGetMemHandle = Handle, get
+
+
+if not hasattr(binding.CUipcMemHandle, "reserved"):
+    give_handles_their_bytes()
 
 
 class Report(unittest.TestResult):
@@ -69,17 +104,18 @@ def _reason(err: Any) -> str:
     return f"{kind.__name__}: {str(value).strip().partition(chr(10))[0]}"
 
 
-def stand_in_for_filecheck() -> None:
-    """Empty modules, so that the import succeeds without the package."""
-    sys.modules["filecheck"] = types.ModuleType("filecheck")
+def stand_in_for_filecheck(folder: Path) -> None:
+    """Modules of nothing, so that the import succeeds without the package; here and in processes that
+    multiprocessing starts, which get the path from this one."""
     for name, members in FILECHECK.items():
-        module = types.ModuleType(name)
-        for member in members:
-            setattr(module, member, None)
-        sys.modules[name] = module
+        file = folder.joinpath(*name.split(".")).with_suffix(".py")
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("".join(f"{member} = None\n" for member in members))
+    sys.path.insert(0, str(folder))
 
 
 if __name__ == "__main__":
-    stand_in_for_filecheck()
-    names = [PACKAGE + module for module in sys.argv[1:] or MODULES]
-    unittest.TestLoader().loadTestsFromNames(names).run(Report())
+    with TemporaryDirectory() as temporary:
+        stand_in_for_filecheck(Path(temporary))
+        names = [PACKAGE + module for module in sys.argv[1:] or MODULES]
+        unittest.TestLoader().loadTestsFromNames(names).run(Report())

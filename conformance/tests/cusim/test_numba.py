@@ -20,7 +20,10 @@ REASONS = {
     "kernel": r"failed DynamicLibNotFoundError: .*(nvvm|nvrtc)",
     "cupy": r"failed Skipped: could not import 'cupy'",
     "disabled": r"skipped ",
+    "race": r"failed AssertionError: Arrays are not equal",
 }
+# Only under this schedule: a race may end well.
+LAZY = {"race"}
 
 
 def excluded() -> dict[str, str]:
@@ -40,7 +43,7 @@ def test_numbas_own_tests(schedule: str) -> None:
     for line in done.stdout.splitlines():
         outcome, test, reason = line.split("\t")
         outcomes[test] = f"{outcome} {reason}"
-    listed = excluded()
+    listed = {test: reason for test, reason in excluded().items() if reason not in LAZY or schedule == "lazy"}
     wrong = {test: said for test, said in outcomes.items() if test not in listed and not said.startswith("passed")}
     assert wrong == {}, "failed or skipped, and not listed"
     for test, reason in listed.items():

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::abi::arguments::{ContextHandle, DeviceAddress, EventHandle, IpcHandle, Out};
 use crate::abi::codes::{Code, Status};
 use crate::driver::event::{DISABLE_TIMING, INTERPROCESS};
+use crate::driver::memory::range;
 use crate::entry::enter::{Call, exports};
 use crate::memory::backing::Backing;
 use crate::memory::ranges::{Allocation, Kind, Life, Origin};
@@ -191,8 +192,9 @@ impl World {
     }
 }
 
-/// Counts one opening less, and unmaps the memory with the last one. Does not wait: work that
-/// touches the memory later is an illegal address.
+/// Counts one opening less. The last one waits for the work on the device as cuMemFree does, and
+/// unmaps the memory. The documentation does not speak of waiting; Numba relies on it, which copies
+/// from the memory asynchronously and closes it.
 fn close_memory(_: &Call, address: u64) -> Status {
     let mut world = lock();
     world.current()?;
@@ -200,11 +202,12 @@ fn close_memory(_: &Call, address: u64) -> Status {
     let range = range.filter(|range| range.kind == Kind::Opened);
     let origin = range.and_then(|range| range.origin.as_mut());
     let origin = origin.ok_or(Code::INVALID_VALUE)?;
-    origin.opens -= 1;
-    if origin.opens == 0 {
-        world.memory.remove(address);
+    if origin.opens > 1 {
+        origin.opens -= 1;
+        return Ok(());
     }
-    Ok(())
+    let is_opened = |range: &Allocation| range.kind == Kind::Opened;
+    range::free(world, address, is_opened, Code::INVALID_VALUE)
 }
 
 /// Gives a handle of an event with CU_EVENT_INTERPROCESS that this process has created; any other is

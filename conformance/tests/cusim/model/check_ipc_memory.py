@@ -192,16 +192,17 @@ def test_one_context_of_a_device_opens_what_one_process_has_on_one(cu: Driver, o
         other.cu.free(address)
 
 
-def test_work_after_the_close_is_an_illegal_address(cu: Driver) -> None:
-    with Other() as other, Other() as importer:
-        memory = other.cu.alloc(8)
-        there = importer.cu.ipc_open(other.cu.ipc_memory(memory))
-        stream, out = importer.cu.stream(), importer.cu.alloc(8)
-        gate = importer.sim.shut_gate(stream)
-        importer.cu.copy_async(out, there, 8, stream)
-        importer.cu.ipc_close(there)
-        importer.sim.open_gate(gate)
-        assert code_of(cu, importer.cu.wait_for, stream) == ILLEGAL_ADDRESS
+def test_the_last_close_waits_for_the_work_as_a_free_does(cu: Driver, other: Other, sim: Sim) -> None:
+    theirs = other.cu.alloc(8)
+    there = cu.ipc_open(other.cu.ipc_memory(theirs))
+    stream, out = cu.stream(), cu.alloc(8)
+    cu.copy_async(out, there, 8, stream)
+    cu.ipc_close(there)
+    assert sim.pending(stream) == 0 and sim.peek(out, 8) == b"\xa5" * 8
+    assert code_of(cu, cu.fill_async, there, 0, 8, stream) == INVALID_VALUE
+    cu.destroy_stream(stream)
+    cu.free(out)
+    other.cu.free(theirs)
 
 
 @pytest.mark.parametrize("end", ["free", "kill"])
