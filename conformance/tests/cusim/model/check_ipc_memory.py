@@ -66,6 +66,19 @@ def test_what_the_exporter_does_later_happens_to_the_shared_bytes(cu: Driver, ot
     cu.free(memory)
 
 
+def test_an_export_loses_nothing_of_what_runs_meanwhile(cu: Driver, sim: Sim) -> None:
+    stream, nbytes = cu.stream(), 1 << 18
+    for value in range(60):
+        memory = cu.alloc(nbytes)
+        for step in range(4):
+            cu.fill_async(memory, (value + step) % 256, nbytes, stream)
+        cu.ipc_memory(memory)
+        cu.wait_for(stream)
+        assert sim.peek(memory, nbytes) == bytes([(value + 3) % 256]) * nbytes
+        cu.free(memory)
+    cu.destroy_stream(stream)
+
+
 def test_a_handle_names_the_allocation_whichever_address_it_was_asked_for(cu: Driver, other: Other) -> None:
     memory = cu.alloc(64)
     cu.write(memory, bytes(range(64)))
