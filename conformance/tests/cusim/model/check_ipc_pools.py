@@ -42,9 +42,10 @@ def pool(cu: Driver) -> Iterator[int]:
 
 
 @pytest.fixture
-def stream(cu: Driver) -> Iterator[int]:
+def stream(cu: Driver, sim: Sim) -> Iterator[int]:
     made = cu.stream()
     yield made
+    sim.open_gates()
     cu.wait_for(made)
     cu.destroy_stream(made)
 
