@@ -1,4 +1,5 @@
-"""Runs the simulator's stress, and random programs of it, of copies and at the edges, for longer than a test run.
+"""Runs the simulator's stress, processes that share memory, and random programs of it, of copies and at the edges,
+for longer than a test run.
 
     python -m conformance.soak.simulator --minutes 10
 
@@ -84,6 +85,13 @@ def stress(options: list[str], rounds: int) -> tuple[bool, str]:
     return counted.get("wrong") == 0, json.dumps(counted)
 
 
+def twins(options: list[str], *arguments: str) -> tuple[bool, str]:
+    """Runs two processes on shared memory and events."""
+    done = simulate(options, ["-m", "conformance.tests.cusim.twins", *arguments], timeout=3600)
+    counted = json.loads(done.stdout) if done.returncode == 0 else {"failed": done.stderr[-500:]}
+    return counted.get("wrong") in (0, []), json.dumps(counted)
+
+
 def random_programs(code: str, options: list[str], seconds: float) -> tuple[bool, str]:
     """Runs random programs for `seconds`, from a seed that differs each time."""
     first = int(time.time()) * 1000
@@ -104,7 +112,7 @@ def note(made: list[str], part: str, options: list[str], right: bool, figures: s
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10)
-    seconds = parser.parse_args().minutes * 60 / len(MODES) / 4
+    seconds = parser.parse_args().minutes * 60 / len(MODES) / 6
     made = [today(), commit()]  # asked before the file of results changes, which git tracks
     all_right = True
     for schedule, more in MODES:
@@ -114,6 +122,8 @@ def main() -> int:
             ("stress", stress(options, max(100, int(seconds * 200)))),
             ("random programs", random_programs(RANDOM, options, min(seconds, 100))),
             ("random copies", random_programs(COPIES, options, min(seconds, 100))),
+            ("two processes", twins(options, "race", str(max(100, int(seconds * 400))), "1")),
+            ("killed processes", twins(options, "kills", str(seconds))),
             ("programs at the edges", random_programs(EDGES, options, min(seconds, 100))),
         ):
             note(made, part, options, right, figures)
