@@ -90,9 +90,10 @@ pub(crate) type StreamCallbackFunction = extern "C-unwind" fn(usize, u32, usize)
 pub(crate) struct IpcHandle(pub(crate) [u8; 64]);
 
 impl Word for IpcHandle {
-    /// Returns the inode of the file that the handle names, which tells handles apart.
+    /// Returns the middle of the handle: the inode of what it names (`process::token`).
     fn word(self) -> u64 {
-        crate::process::token::inode_of(&self.0)
+        let [.., a, b, c, d, e, f, g, h] = *self.0.first_chunk::<40>().unwrap_or(&[0; 40]);
+        u64::from_ne_bytes([a, b, c, d, e, f, g, h])
     }
 }
 

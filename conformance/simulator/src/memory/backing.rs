@@ -10,9 +10,7 @@ use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
-use crate::memory::segment::Segment;
-
-pub(crate) const PAGE: usize = 4096;
+use crate::memory::segment::{Segment, page_rounded};
 
 /// Fills fresh memory, so that a read before any write does not look like zeros.
 const FRESH_BYTE: u8 = 0xA5;
@@ -39,11 +37,6 @@ fn last_retired(bytes: usize) -> Option<usize> {
         .unwrap_or_else(PoisonError::into_inner)
         .get_mut(&bytes)?
         .pop()
-}
-
-/// Rounds up to whole pages, at least one.
-pub(crate) fn page_rounded(bytes: usize) -> Option<usize> {
-    bytes.max(1).checked_next_multiple_of(PAGE)
 }
 
 impl Backing {

@@ -3,9 +3,15 @@
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
-use crate::memory::backing::{PAGE, page_rounded};
 use crate::memory::bytes;
 use crate::process::shared::{SharedFile, Words};
+
+const PAGE: usize = 4096;
+
+/// Rounds up to whole pages, at least one.
+pub(crate) fn page_rounded(bytes: usize) -> Option<usize> {
+    bytes.max(1).checked_next_multiple_of(PAGE)
+}
 
 /// What the exporting process says of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

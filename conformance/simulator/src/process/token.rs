@@ -93,11 +93,6 @@ fn word(bytes: &[u8; 64], at: usize) -> u64 {
     u64::from_ne_bytes(word)
 }
 
-/// Returns the inode in the bytes of a handle, whatever it names.
-pub(crate) fn inode_of(bytes: &[u8; 64]) -> u64 {
-    word(bytes, 32)
-}
-
 #[cfg(test)]
 mod tests {
     use super::{Names, Token};

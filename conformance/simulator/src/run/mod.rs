@@ -1,6 +1,7 @@
 //! Running work: queues, the two schedules, worker threads, waiting.
 
 pub(crate) mod context;
+pub(crate) mod elsewhere;
 pub(crate) mod enqueue;
 pub(crate) mod head;
 pub(crate) mod queue;

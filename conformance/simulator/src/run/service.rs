@@ -8,12 +8,13 @@
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::abi::codes::{Code, Status};
 use crate::process::doorbell::Doorbell;
 use crate::process::life;
+use crate::run::elsewhere::{STARTED, WATCHING};
 use crate::run::head::{Task, finish};
 use crate::run::schedule::{self, Goal};
 use crate::run::worker::{Step, start_thread};
@@ -26,10 +27,6 @@ use crate::state::world::{Guard, World, announce, lock};
 /// How often it looks while something is awaited: the end of a process rings no bell.
 const INTERVAL: Duration = Duration::from_millis(5);
 
-static STARTED: AtomicBool = AtomicBool::new(false);
-/// True while the thread looks at intervals.
-static WATCHING: AtomicBool = AtomicBool::new(false);
-
 /// Starts the thread, unless it runs.
 pub(crate) fn ensure() -> Status {
     if STARTED.swap(true, Ordering::AcqRel) {
@@ -40,22 +37,6 @@ pub(crate) fn ensure() -> Status {
         STARTED.store(false, Ordering::Release);
     }
     started
-}
-
-/// Has the thread look again, and go on at intervals for as long as something is awaited.
-pub(crate) fn watch() {
-    if !WATCHING.swap(true, Ordering::AcqRel) {
-        wake();
-    }
-}
-
-/// Has the thread look again, if it runs.
-pub(crate) fn wake() {
-    if STARTED.load(Ordering::Acquire)
-        && let Some(bell) = Doorbell::own()
-    {
-        bell.ring();
-    }
 }
 
 extern "C-unwind" fn main_loop(_: *mut c_void) -> *mut c_void {
@@ -160,36 +141,6 @@ impl World {
             .chain(by_threads)
             .filter(|awaited| !awaited.is_over())
             .collect()
-    }
-
-    /// Asks other processes for the records that block a goal.
-    pub(crate) fn demand(&mut self, goal: &Goal) {
-        let blocking: Vec<Awaited> = match goal {
-            Goal::Elsewhere(awaited) => vec![awaited.clone()],
-            _ => {
-                let needed = self.needed(goal.marks(self));
-                needed
-                    .into_keys()
-                    .filter_map(|queue| self.blocked_by(queue))
-                    .collect()
-            }
-        };
-        if !blocking.is_empty() {
-            blocking.iter().for_each(Awaited::demand);
-            watch();
-        }
-    }
-
-    /// Returns the record of another process that the head of a queue waits for, if nothing else is
-    /// before it.
-    pub(crate) fn blocked_by(&self, queue: QueueId) -> Option<Awaited> {
-        let head = self.queues.get(&queue)?.pending.front()?;
-        match &head.work {
-            Work::Await(awaited) if head.after.iter().all(|mark| self.reached(*mark)) => {
-                Some(awaited.clone())
-            }
-            _ => None,
-        }
     }
 }
 

@@ -6,8 +6,8 @@ use std::ptr;
 use crate::abi::arguments::{HostFunction, StreamCallbackFunction};
 use crate::abi::codes::Code;
 use crate::process::{host_function, life};
+use crate::run::elsewhere;
 use crate::run::head::{Task, finish};
-use crate::run::service;
 use crate::state::queue::QueueId;
 use crate::state::settings::Schedule;
 use crate::state::world::{World, announce, lock, sleep};
@@ -111,7 +111,7 @@ pub(crate) fn switch(world: &mut World, schedule: Schedule) -> Result<(), Code> 
     for id in busy {
         ensure(world, id)?;
     }
-    service::wake();
+    elsewhere::wake();
     announce();
     Ok(())
 }
@@ -129,7 +129,7 @@ fn next_task(id: QueueId) -> Option<Task> {
         }
         if let Some(awaited) = world.blocked_by(id) {
             awaited.demand();
-            service::watch();
+            elsewhere::watch();
         }
         world = sleep(world);
     }

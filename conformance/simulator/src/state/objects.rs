@@ -7,8 +7,8 @@ use crate::abi::arguments::{ContextHandle, PoolHandle};
 use crate::abi::codes::Code;
 use crate::memory::pool_file::PoolFile;
 use crate::process::thread::ThreadKey;
-use crate::state::queue::{CaptureId, Mark, QueueId};
-use crate::state::shared_event::{Awaited, SharedEvent, SharedHandle};
+use crate::state::queue::QueueId;
+use crate::state::shared_event::{Last, SharedEvent, SharedHandle};
 use crate::state::work::Stamp;
 
 /// One simulated device.
@@ -49,17 +49,6 @@ pub(crate) struct Stream {
     pub(crate) queue: QueueId,
     pub(crate) flags: u32,
     pub(crate) priority: i32,
-}
-
-/// The last record of an event.
-#[derive(Clone)]
-pub(crate) enum Last {
-    Never,
-    Recorded(Mark),
-    /// Recorded by a stream that was capturing: a node, usable inside that capture only.
-    Captured(CaptureId, usize),
-    /// Recorded by another process.
-    Elsewhere(Awaited),
 }
 
 /// An event, until it is destroyed.

@@ -14,8 +14,7 @@ use crate::process::doorbell::{self, Neighbour};
 use crate::process::peer::Identity;
 use crate::process::shared::{SharedFile, Words};
 use crate::process::token::{Names, Token};
-use crate::state::objects::Last;
-use crate::state::queue::Mark;
+use crate::state::queue::{CaptureId, Mark};
 
 const BYTES: usize = 4 * 4096;
 
@@ -41,6 +40,17 @@ const NUMBER_SHIFT: u32 = 16;
 
 /// The creator is the first member.
 const CREATOR: usize = 0;
+
+/// The last record of an event.
+#[derive(Clone)]
+pub(crate) enum Last {
+    Never,
+    Recorded(Mark),
+    /// Recorded by a stream that was capturing: a node, usable inside that capture only.
+    Captured(CaptureId, usize),
+    /// Recorded by another process.
+    Elsewhere(Awaited),
+}
 
 /// How far a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

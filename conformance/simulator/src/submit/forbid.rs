@@ -7,8 +7,8 @@ use crate::abi::arguments::EventHandle;
 use crate::abi::codes::{Code, Status};
 use crate::process::thread;
 use crate::state::graph::{Capture, GLOBAL, RELAXED};
-use crate::state::objects::Last;
 use crate::state::queue::{CaptureId, Kind, QueueId};
+use crate::state::shared_event::Last;
 use crate::state::world::World;
 use crate::submit::target::Target;
 
